@@ -1,0 +1,533 @@
+"""The public functions: check, choose, factor, refine, report."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from tcsolve import _stop
+from tcsolve._check import (
+    check_array,
+    check_options,
+    check_shapes,
+    require_finite,
+    result_dtype,
+)
+from tcsolve._choose import CPU, choose_update, predict_seconds, rates_of
+from tcsolve._dispatch import as_host, cuda_available, is_cupy, numpy_ops, ops_for, ops_on
+from tcsolve._errors import InputError
+from tcsolve._factorization import Factorization
+from tcsolve._formats import FORMATS
+from tcsolve._plan import Plan
+from tcsolve._refine import Operator, measure, refine_columns
+from tcsolve._solution import Solution, Status, raise_or_warn
+from tcsolve._structure import interpret, looks_structured, solve_on_host
+
+__all__ = ["factor", "refine", "solve", "solve_ex"]
+
+# A GPU is looked for only where the host would need this many seconds: CuPy takes longer to import.
+WORTH_A_GPU = 0.2
+
+
+def solve(
+    a,
+    b,
+    lower=False,
+    overwrite_a=False,
+    overwrite_b=False,
+    check_finite=True,
+    assume_a=None,
+    transposed=False,
+    *,
+    precision="auto",
+    device="auto",
+):
+    """Solve A x = b to FP64 accuracy through the fastest factorization that gives it.
+
+    Takes the place of `scipy.linalg.solve`: same arguments, shapes, dtypes, errors and warnings.
+
+    Parameters
+    ----------
+    a : array_like, shape (..., n, n)
+        NumPy or CuPy array, or anything `numpy.asarray` takes.  float32 and complex64 are solved to
+        FP32 accuracy; integers are solved in FP64.
+    b : array_like, shape (n,), or (..., n, nrhs)
+        1-D b is one vector for every matrix of a stack.
+    lower : bool
+        Which triangle 'symmetric', 'hermitian' and 'positive definite' read.
+    overwrite_a, overwrite_b : bool
+        Permissions, as in SciPy.  Not used at present: the FP64 residual needs both.
+    check_finite : bool
+        Raise ValueError if a or b holds NaN or Inf.
+    assume_a : str, optional
+        A structure by SciPy's names, trusted without a check.  By default the structure of a NumPy
+        matrix is looked for.
+    transposed : bool
+        Solve A^T x = b; real a only, as in SciPy.
+    precision : {'auto', 'fp16', 'bf16', 'tf32', 'fp16x3', 'fp32', 'fp64'} or Plan
+        The first factorization to try; one that stalls is followed by a more precise one, unless a
+        `Plan` forbids it.  'auto' takes the one predicted to be fastest.
+    device : {'auto', 'cpu', 'cuda'}
+        CuPy input is solved on its device.  With NumPy input 'auto' goes to a GPU where the predicted
+        time, transfers included, is lower.
+
+    Returns
+    -------
+    x : array, shape (..., n) or (..., n, nrhs)
+        In the array type of the caller.
+
+    Raises
+    ------
+    InputError
+        Wrong shape, dtype or value (a ValueError).
+    SingularError
+        A is exactly singular (a LinAlgError).
+    DeviceError, DeviceMemoryError
+        The device is missing, or the solve would not fit.
+
+    Warns
+    -----
+    LinAlgWarning
+        rcond is below machine epsilon.
+    AccuracyWarning
+        The backward error misses the bound; SciPy does not look.
+
+    See Also
+    --------
+    solve_ex : the same with a report.
+    factor : one matrix, many right-hand sides.
+
+    Notes
+    -----
+    An answer is accepted when ``||b - A x|| <= u sqrt(n) ||A|| ||x||`` in infinity norms, u = 2**-53 (2**-24
+    for FP32), for every right-hand side, with the residual computed in FP64 [1]_ [2]_.
+
+    References
+    ----------
+    .. [1] E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847.
+    .. [2] A. Haidar et al., Proc. R. Soc. A 476 (2020), 20200110.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tcsolve import solve
+    >>> a = np.array([[3.0, 2, 0], [1, -1, 0], [0, 5, 1]])
+    >>> b = np.array([2.0, 4, -1])
+    >>> np.allclose(a @ solve(a, b), b)
+    True
+    """
+    solution = solve_ex(
+        a,
+        b,
+        lower,
+        overwrite_a,
+        overwrite_b,
+        check_finite,
+        assume_a,
+        transposed,
+        precision=precision,
+        device=device,
+    )
+    raise_or_warn(solution)
+    return solution.x
+
+
+def solve_ex(
+    a,
+    b,
+    lower=False,
+    overwrite_a=False,
+    overwrite_b=False,
+    check_finite=True,
+    assume_a=None,
+    transposed=False,
+    *,
+    precision="auto",
+    device="auto",
+):
+    """Solve A x = b and return the `Solution` with the evidence for it.
+
+    Takes the arguments of `solve`.  Mistakes of the caller raise as there; numerical failures are
+    `Solution.status`.
+
+    Returns
+    -------
+    Solution
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tcsolve import solve_ex
+    >>> rng = np.random.default_rng(0)
+    >>> solution = solve_ex(rng.standard_normal((50, 50)), np.ones(50))
+    >>> solution.status.name, bool(solution.backward_error[0] <= solution.bound)
+    ('CONVERGED', True)
+    """
+    start = time.perf_counter()
+    structure, precision = check_options(assume_a, precision, device)
+    a, b = check_array(a, "a"), check_array(b, "b")
+    ops = ops_for(a, b)
+    if a.ndim < 2:
+        a = a.reshape(1, -1)
+    if a.size == 1:
+        return _solve_one_element(ops, a, b, check_finite)
+    shape, vector = check_shapes(a, b)
+    dtype = result_dtype(a, b)
+    if transposed:
+        if a.dtype.kind == "c":
+            raise NotImplementedError(
+                "transposed=True needs a real matrix, as in SciPy: pass a.T (or a.conj().T) instead"
+            )
+        a, lower = ops.xp.swapaxes(a, -1, -2), not lower
+        structure = {
+            "upper triangular": "lower triangular",
+            "lower triangular": "upper triangular",
+        }.get(structure, structure)
+    if 0 in shape or 0 in a.shape:
+        return _empty(ops, shape, dtype)
+    a = a.astype(_real_if(a, dtype), copy=False)
+    seconds = {"check": time.perf_counter() - start}
+    if _goes_to_scipy(a, b, structure, precision):
+        return _solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype, seconds)
+    if structure is not None:
+        if check_finite:  # in the triangle that is not read, too
+            require_finite(bool(ops.xp.isfinite(a).all()), "a")
+        a = interpret(ops.xp, a, structure, lower)
+    nrhs = 1 if vector else b.shape[-1]
+    b = b.reshape(a.shape[0], -1)
+    target = _target_ops(ops, a, nrhs, precision, device)
+    moved = target is not ops
+    if moved:
+        mark = time.perf_counter()
+        a, b = _move(target, a), _move(target, b)
+        seconds["transfer"] = time.perf_counter() - mark
+    plan = precision
+    factors = Factorization(
+        target,
+        a,
+        plan,
+        nrhs=nrhs,
+        check_finite=check_finite,
+        seconds=seconds,
+        transfer=moved and target.device == "cuda",
+    )
+    solution = factors.solve_ex(b, check_finite=check_finite)
+    x = solution.x
+    if moved:
+        x = as_host(x) if ops.device == "cpu" else ops.array(x)
+    return replace(solution, x=x.reshape(shape))
+
+
+def factor(
+    a,
+    overwrite_a=False,
+    check_finite=True,
+    assume_a=None,
+    *,
+    precision="auto",
+    device="auto",
+    nrhs=1,
+):
+    """Factor A once, to solve for many right-hand sides.
+
+    Parameters
+    ----------
+    a : array_like, shape (n, n)
+    overwrite_a : bool
+        If True, a itself is kept for the residuals and must not change while the factors are in use;
+        by default a copy is.
+    check_finite : bool
+        Raise InputError if a holds NaN or Inf.
+    assume_a : {None, 'general', 'gen'}
+        Other structures have no factorization of their own yet.
+    precision, device
+        As in `solve`.
+    nrhs : int
+        How many right-hand sides are expected, for the choice of the precision.
+
+    Returns
+    -------
+    Factorization
+        With ``solve(b)``, ``solve_ex(b)``, ``rcond()``, ``slogdet()`` and ``nbytes``.
+
+    Raises
+    ------
+    InputError
+        Wrong shape, dtype or value.
+
+    Notes
+    -----
+    A singular matrix does not raise here but in ``solve``, with the status SINGULAR.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tcsolve import factor
+    >>> f = factor(np.array([[2.0, 1], [1, 3]]))
+    >>> f.solve(np.array([3.0, 4])).round(12).tolist()
+    [1.0, 1.0]
+    """
+    structure, precision = check_options(assume_a, precision, device)
+    if structure not in (None, "general"):
+        raise InputError(
+            f"factor: assume_a is {assume_a!r}; only 'general' matrices can be factored, "
+            "use solve for the others"
+        )
+    a = check_array(a, "a")
+    if a.ndim != 2 or a.shape[0] != a.shape[1] or a.shape[0] == 0:
+        raise InputError(f"factor: a has shape {a.shape}; one square matrix (n, n), n > 0, is needed")
+    ops = ops_for(a)
+    a = a.astype(result_dtype(a, a), copy=not overwrite_a)
+    target = _target_ops(ops, a, nrhs, precision, device)
+    moved = target is not ops
+    a = _move(target, a) if moved else a
+    return Factorization(target, a, precision, nrhs=nrhs, check_finite=check_finite)
+
+
+def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=100):
+    """Refine x for any operator with any approximate inverse the caller has.
+
+    Parameters
+    ----------
+    a : array (n, n), or callable (n, k) -> (n, k)
+        The operator, or a function that applies it in FP64 (for a callable, `norm` is needed).
+    b : array, shape (n,) or (n, k)
+        Right-hand sides, NumPy or CuPy.
+    correct : callable, (n, k) -> (n, k)
+        Approximately A^-1 applied to residuals; a factorization in any precision, a preconditioner,
+        another code.
+    x0 : array, shape of b, optional
+        Start; by default ``correct(b)``.
+    norm : float, optional
+        Infinity norm of a; computed if a is an array.
+    plan : Plan, optional
+        Its `contraction`, `basis` and `inner_tol` steer the loop.
+    tol : float, optional
+        Bound on ``||b - A x|| / (||A|| ||x||)``; by default 2**-53 sqrt(n).
+    max_steps : int
+        Corrections a right-hand side may cost.
+
+    Returns
+    -------
+    Solution
+        With status CONVERGED or STALLED (or NONFINITE_INPUT) and rcond NaN.
+
+    Notes
+    -----
+    Classical refinement while it contracts, then FGMRES preconditioned by `correct`, which may differ from
+    call to call [1]_.
+
+    References
+    ----------
+    .. [1] E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tcsolve import refine
+    >>> a = np.diag([1.0, 2.0, 3.0]) + 0.1
+    >>> solution = refine(a, np.ones(3), lambda r: r / np.diag(a)[:, None])
+    >>> solution.status.name
+    'CONVERGED'
+    """
+    b = check_array(b, "b")
+    ops = ops_for(b)
+    if b.ndim not in (1, 2) or b.shape[0] == 0:
+        raise InputError(f"refine: b has shape {b.shape}; (n,) or (n, k) with n > 0 is needed")
+    n = b.shape[0]
+    wide = np.result_type(result_dtype(b, b), np.float64)
+    if callable(a):
+        if norm is None:
+            raise InputError("refine: a is a function, so norm (the infinity norm of A) is needed")
+        product = a
+    else:
+        a = check_array(a, "a")
+        ops_for(a, b)
+        if a.shape != (n, n):
+            raise InputError(f"refine: a has shape {a.shape}, b has {n} rows; a must be ({n}, {n})")
+        a = a.astype(result_dtype(a, a), copy=False)
+        wide = np.result_type(wide, a.dtype)
+        product = lambda v: ops.product(a, v)  # noqa: E731
+        norm = float(ops.host(ops.stats(a).row_sum.max())[0]) if norm is None else norm
+    columns = b.reshape(n, -1).astype(wide)
+    start = None if x0 is None else check_array(x0, "x0").reshape(n, -1).astype(wide)
+    bound = _stop.target(FORMATS["fp64"].u, n) if tol is None else float(tol)
+    mark = time.perf_counter()
+    state = refine_columns(
+        ops,
+        Operator(product, float(norm)),
+        columns,
+        correct,
+        plan or Plan(),
+        bound,
+        x0=start,
+        max_steps=max_steps,
+    )
+    status = Status.CONVERGED if state.all_converged else Status.STALLED
+    if not bool(ops.xp.isfinite(columns).all()) or not np.isfinite(norm):
+        status = Status.NONFINITE_INPUT
+    took = time.perf_counter() - mark
+    return Solution(
+        x=state.x.reshape(b.shape),
+        status=status,
+        precision="user",
+        rungs=("user",),
+        iterations=state.steps,
+        backward_error=measure(ops, Operator(product, float(norm)), state.x, columns)[1],
+        bound=bound,
+        rcond=float("nan"),
+        history=tuple(("user", error) for error in state.history),
+        seconds={"refine": took, "total": took},
+        device=ops.device,
+    )
+
+
+def _real_if(a, dtype):
+    """Return the dtype a is solved in: that of x, but real if a is."""
+    if dtype.kind == "c" and a.dtype.kind != "c":
+        return np.dtype(np.float32 if dtype.char == "F" else np.float64)
+    return dtype
+
+
+def _move(ops, x):
+    return ops.array(as_host(x)) if ops.device == "cpu" else ops.array(x)
+
+
+def _target_ops(ops, a, nrhs, precision, device):
+    """Return the `Ops` that will solve: where the caller said, or where it is predicted fastest."""
+    if device != "auto":
+        return ops_on(device, (a,)) if device != ops.device else ops
+    n, is_complex = a.shape[0], a.dtype.kind == "c"
+    working = "fp32" if a.dtype.char in "fF" else "fp64"
+    if ops.device == "cuda":
+        return ops
+    host = min(
+        predict_seconds(name, n, nrhs, CPU, is_complex=is_complex) for name in CPU.lu_flops
+    )
+    if host < WORTH_A_GPU or not cuda_available():
+        return ops
+    cuda = ops_on("cuda", (a,))
+    rates = rates_of("cuda", cuda.properties)
+    name = choose_update(n, nrhs, rates, working=working, is_complex=is_complex)
+    there = predict_seconds(name, n, nrhs, rates, is_complex=is_complex)
+    there += (a.nbytes + 2 * nrhs * n * a.dtype.itemsize) / rates.host_bandwidth
+    return cuda if there < host else ops
+
+
+def _goes_to_scipy(a, b, structure, precision):
+    """Tell whether the system has no path of its own yet: a stack, or a structure."""
+    if a.ndim > 2 or b.ndim > 2:
+        return True
+    if structure == "positive definite":
+        return True  # only a Cholesky can tell whether it is
+    if precision != "auto":
+        return False  # the caller asks for this LU
+    if structure is None:
+        return not is_cupy(a) and looks_structured(a)
+    return structure != "general" and not is_cupy(a)
+
+
+def _solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype, seconds):
+    """Solve through scipy.linalg.solve, and verify the answer against what it read."""
+    ops = ops_for(a, b)
+    mark = time.perf_counter()
+    a, b = as_host(a), as_host(b).astype(dtype, copy=False)
+    a_finite, b_finite = np.isfinite(a).all(), np.isfinite(b).all()
+    if check_finite:
+        require_finite(a_finite, "a")
+        require_finite(b_finite, "b")
+    n = a.shape[-1]
+    x, singular, rcond = solve_on_host(a, b, structure, lower)
+    if singular:
+        x = np.full(shape, np.nan, dtype)
+    full = interpret(np, a, structure, lower)
+    columns = x.reshape(*shape[:-1], n, 1) if b.ndim == 1 else x
+    error = np.full(columns.shape[:-2] + columns.shape[-1:], np.nan)
+    if not singular:
+        error = _backward_errors(full, columns, b[:, None] if b.ndim == 1 else b)
+    bound = _stop.target(FORMATS["fp32" if dtype.char in "fF" else "fp64"].u, n)
+    seconds["factor"] = time.perf_counter() - mark
+    seconds["total"] = sum(seconds.values())
+    return Solution(
+        x=ops.array(x),
+        status=_status_of_scipy(x, error, bound, rcond, singular, a_finite, b_finite, dtype),
+        precision="scipy",
+        rungs=("scipy",),
+        iterations=np.zeros(error.shape, int),
+        backward_error=error,
+        bound=bound,
+        rcond=rcond,
+        seconds=seconds,
+        device="cpu",
+    )
+
+
+def _status_of_scipy(x, error, bound, rcond, singular, a_finite, b_finite, dtype):
+    if not (a_finite and b_finite):
+        return Status.NONFINITE_INPUT
+    if singular:
+        return Status.SINGULAR
+    if not np.isfinite(x).all():
+        return Status.OVERFLOW
+    if rcond < np.finfo(dtype).eps:
+        return Status.ILL_CONDITIONED
+    return Status.CONVERGED if (error <= bound).all() else Status.NOT_CONVERGED
+
+
+def _backward_errors(a, x, b):
+    """Return ||b - A x|| / (||A|| ||x||) for stacks a (..., n, n), x and b (..., n, k)."""
+    wide = np.result_type(a.dtype, np.float64)
+    with np.errstate(all="ignore"):
+        norm = np.abs(a.astype(wide)).sum(axis=-1).max(axis=-1)
+        residual = np.abs(b - a.astype(wide) @ x).max(axis=-2)
+        error = residual / norm[..., None] / np.abs(x).max(axis=-2)
+    return np.where(residual == 0, 0.0, error)
+
+
+def _solve_one_element(ops, a, b, check_finite):
+    """Divide: SciPy takes b of any shape for a matrix of one element."""
+    dtype = result_dtype(a, b)
+    pivot = a.reshape(()).astype(dtype)
+    if check_finite:
+        require_finite(bool(ops.xp.isfinite(pivot)), "a")
+        require_finite(bool(ops.xp.isfinite(b).all()), "b")
+    singular = bool(pivot == 0)
+    with np.errstate(all="ignore"):
+        x = b.astype(dtype) / (pivot if not singular else ops.xp.nan)
+    x = ops.xp.atleast_1d(x).astype(dtype)
+    columns = int(np.prod(x.shape[1:])) if x.ndim > 1 else 1
+    finite = bool(ops.xp.isfinite(x).all())
+    input_finite = bool(ops.xp.isfinite(pivot)) and bool(ops.xp.isfinite(b).all())
+    status = Status.CONVERGED if finite else Status.OVERFLOW
+    if not input_finite:
+        status = Status.NONFINITE_INPUT
+    elif singular:
+        status = Status.SINGULAR
+    return Solution(
+        x=x,
+        status=status,
+        precision="fp64",
+        rungs=("fp64",),
+        iterations=np.zeros(columns, int),
+        backward_error=np.zeros(columns) if finite else np.full(columns, np.nan),
+        bound=FORMATS["fp32" if dtype.char in "fF" else "fp64"].u,
+        rcond=0.0 if singular or not bool(ops.xp.isfinite(pivot)) else 1.0,
+        seconds={"total": 0.0},
+        device=ops.device,
+    )
+
+
+def _empty(ops, shape, dtype):
+    """Return SciPy's answer to a system without equations or right-hand sides."""
+    return Solution(
+        x=ops.xp.empty(shape, dtype=dtype),
+        status=Status.CONVERGED,
+        precision="fp64",
+        rungs=(),
+        iterations=np.zeros(0, int),
+        backward_error=np.zeros(0),
+        bound=0.0,
+        rcond=float("nan"),
+        seconds={"total": 0.0},
+        device=ops.device,
+    )

@@ -1,0 +1,201 @@
+"""Which precision to start with, on which device: predicted times and bytes, pure functions of numbers."""
+
+from dataclasses import dataclass, replace
+
+from tcsolve._formats import UPDATES
+
+__all__ = ["CPU", "H200", "Rates", "bytes_needed", "choose_update", "predict_seconds", "rates_of", "step_budget"]
+
+# Steps of refinement each kind of factors is expected to cost where `choose_update` picks it.
+EXPECTED_STEPS = {"fp64": 0, "fp32": 3, "fp16x3": 5, "fp16": 3, "bf16": 6, "tf32": 3}
+# The least number of corrections any rung may try before it hands over, and the most.
+LEAST_BUDGET, MOST_BUDGET = 30, 300
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a device does in a second, for predictions good to a factor of two.
+
+    Attributes
+    ----------
+    lu_flops : dict of str to float
+        Rate of the trailing update for each `Update` the device runs at speed.
+    column_seconds : dict of str to float
+        Latency of one column of the panel, for the same names.
+    start_seconds : float
+        Cost of a solve of size zero.
+    step_seconds : float
+        Latency of one refinement step.
+    solve_seconds : float
+        Latency of the two triangular solves for each row.
+    bandwidth : float
+        Bytes a second of device memory.
+    gemm_flops : float
+        FP64 products, for many right-hand sides.
+    host_bandwidth : float
+        Bytes a second between host and device; 0 where they are the same.
+    """
+
+    lu_flops: dict
+    column_seconds: dict
+    start_seconds: float
+    step_seconds: float
+    solve_seconds: float
+    bandwidth: float
+    gemm_flops: float
+    host_bandwidth: float = 0.0
+
+
+# Two cores with AVX2; other machines differ in rate far more than in the ratio of FP32 to FP64,
+# which is all the choice depends on.
+CPU = Rates(
+    lu_flops={"fp64": 9.5e10, "fp32": 1.9e11},
+    column_seconds={"fp64": 1.0e-6, "fp32": 1.0e-6},
+    start_seconds=2e-5,
+    step_seconds=5e-5,
+    solve_seconds=2e-7,
+    bandwidth=2.5e10,
+    gemm_flops=9e10,
+)
+
+H200 = Rates(
+    lu_flops={"fp64": 3.6e13, "fp32": 3.6e13, "fp16x3": 1.8e14, "fp16": 4.0e14},
+    column_seconds={"fp64": 2.4e-6, "fp32": 2.2e-6, "fp16x3": 3.2e-6, "fp16": 3.2e-6},
+    start_seconds=1e-3,
+    step_seconds=4e-4,
+    solve_seconds=1.05e-7,
+    bandwidth=4.2e12,
+    gemm_flops=5e13,
+    host_bandwidth=1.0e10,
+)
+
+
+# Dense FP64 (multiply-add pairs a clock and multiprocessor) by compute capability; others have 2.
+FP64_LANES = {70: 32, 80: 64, 90: 128, 100: 64}
+
+
+def rates_of(device, properties=None):
+    """Return the `Rates` of a device.
+
+    Parameters
+    ----------
+    device : {'cpu', 'cuda'}
+    properties : dict, optional
+        Of a CUDA device: 'arch' (90 for 9.0), 'multiprocessors', 'clock' (Hz) and 'bandwidth' (B/s).
+
+    Notes
+    -----
+    Only the H200 is measured; other GPUs scale its rates by cores, clock and bandwidth.
+    """
+    if device == "cpu":
+        return CPU
+    if properties is None or properties["arch"] == 90 and properties["multiprocessors"] >= 132:
+        return H200
+    size = properties["multiprocessors"] * properties["clock"] / (132 * 1.98e9)
+    lanes = FP64_LANES.get(properties["arch"], 2) / FP64_LANES[90]
+    flops = {name: rate * size for name, rate in H200.lu_flops.items()}
+    flops["fp64"] *= lanes
+    # Ampere and later have half of Hopper's tensor rate a multiprocessor, or less.
+    if properties["arch"] < 90:
+        flops["fp16"], flops["fp16x3"] = flops["fp16"] / 2, flops["fp16x3"] / 2
+    return replace(
+        H200,
+        lu_flops=flops,
+        bandwidth=properties["bandwidth"],
+        gemm_flops=H200.gemm_flops * size * lanes,
+    )
+
+
+def predict_seconds(update, n, nrhs, rates, *, is_complex=False, steps=None):
+    """Predict the seconds of a solve whose first rung is `update`."""
+    flops = (8 / 3 if is_complex else 2 / 3) * n**3
+    factor = flops / rates.lu_flops[update] + n * rates.column_seconds[update]
+    steps = EXPECTED_STEPS[update] if steps is None else steps
+    return (
+        rates.start_seconds
+        + factor
+        + (1 + steps) * step_cost(update, n, nrhs, rates, is_complex=is_complex)
+    )
+
+
+def step_cost(update, n, nrhs, rates, *, is_complex=False):
+    """Predict the seconds of one refinement step: residual and two triangular solves."""
+    entry = 16 if is_complex else 8
+    low = entry if update == "fp64" else entry // 2
+    traffic = n * n * (entry + low) / rates.bandwidth
+    flops = (16 if is_complex else 4) * n * n * nrhs / rates.gemm_flops
+    return rates.step_seconds + n * rates.solve_seconds + max(traffic, flops)
+
+
+def choose_update(n, nrhs, rates, *, working="fp64", is_complex=False, dominant=False):
+    """Return the name of the update with the smallest predicted time.
+
+    Parameters
+    ----------
+    n, nrhs : int
+    rates : Rates
+    working : {'fp64', 'fp32'}
+        Precision of the answer; FP32 answers need no more than FP32 factors.
+    is_complex : bool
+    dominant : bool
+        Whether A is strictly diagonally dominant, found or asserted: only then is a single
+        product of rounded operands expected to pay.
+
+    Returns
+    -------
+    str
+    """
+    names = [name for name in rates.lu_flops if name != "fp64" or working == "fp64"]
+    if not dominant:
+        names = [name for name in names if UPDATES[name].u < 2.0**-15]
+    steps = {name: 0 if working == "fp32" and name == "fp32" else None for name in names}
+    return min(
+        names,
+        key=lambda name: predict_seconds(
+            name, n, nrhs, rates, is_complex=is_complex, steps=steps[name]
+        ),
+    )
+
+
+def step_budget(update, following, n, nrhs, rates, *, is_complex=False):
+    """Return how many corrections the rung `update` may cost before `following` is cheaper."""
+    if following is None or following not in rates.lu_flops:
+        return MOST_BUDGET
+    price = predict_seconds(following, n, nrhs, rates, is_complex=is_complex)
+    step = step_cost(update, n, nrhs, rates, is_complex=is_complex)
+    return int(min(MOST_BUDGET, max(LEAST_BUDGET, price / step)))
+
+
+def bytes_needed(update, n, nrhs, itemsize, *, block, on_device, transfer):
+    """Predict the bytes a solve allocates beyond its arguments.
+
+    Parameters
+    ----------
+    update : str
+    n, nrhs, itemsize : int
+        `itemsize` is that of the answer: 4, 8 or 16 bytes.
+    block : int
+        Columns of an outer panel; its packed operands count.
+    on_device : bool
+        Whether the arithmetic is the tensor cores' (packed operands) or emulated (a full product).
+    transfer : bool
+        Whether a and b must be copied to the device first.
+
+    Returns
+    -------
+    int
+    """
+    how = UPDATES[update]
+    complex_factor = 2 if itemsize == 16 else 1
+    low = (8 if how.storage == "float64" else 4) * complex_factor
+    factors = n * n * low
+    if how.native:
+        work = n * 1024 * low if on_device else 0
+    elif on_device:
+        # Packed L and U strips of a panel, 16 (or 32) bits a value; complex doubles both edges of U.
+        width = 4 if how.name == "tf32" else 2
+        work = n * block * how.products * width * (1 + complex_factor) * complex_factor
+    else:
+        work = n * n * low * 2
+    vectors = 12 * n * max(nrhs, 2) * max(8, itemsize)
+    return factors + work + vectors + (n * (n + nrhs) * itemsize if transfer else 0)

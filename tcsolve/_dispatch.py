@@ -1,0 +1,75 @@
+"""From arrays to their `Ops`: the only place that asks which array library is in use."""
+
+import functools
+import importlib.util
+import sys
+
+import numpy as np
+
+from tcsolve._errors import DeviceError, InputError
+from tcsolve._ops_numpy import NumpyOps
+
+__all__ = ["as_host", "cuda_available", "is_cupy", "numpy_ops", "ops_for", "ops_on"]
+
+numpy_ops = NumpyOps()
+
+
+def is_cupy(x):
+    """Tell whether x is a CuPy array, without importing CuPy."""
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(x, cupy.ndarray)
+
+
+@functools.cache
+def _why_no_cuda():
+    """Return None if a CUDA device can be used, else the sentence that says why not."""
+    if importlib.util.find_spec("cupy") is None:
+        return "CuPy is not installed; pip install 'tcsolve[cuda13]' (or [cuda12])"
+    import cupy
+
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return f"CuPy finds no usable CUDA driver ({error})"
+    return None if count else "CuPy finds no CUDA device"
+
+
+def cuda_available():
+    """Tell whether a CUDA device can be used; imports CuPy where it is installed."""
+    return _why_no_cuda() is None
+
+
+@functools.cache
+def _cupy_ops():
+    # CuPy is optional and slow to import, so it is imported with the first array that needs it.
+    from tcsolve._ops_cupy import CupyOps
+
+    return CupyOps()
+
+
+def ops_for(*arrays):
+    """Return the `Ops` of these arrays; they must all live in one place."""
+    on_device = {is_cupy(x) for x in arrays}
+    if len(on_device) > 1:
+        kinds = " and ".join(sorted({type(x).__module__.partition(".")[0] for x in arrays}))
+        raise InputError(
+            f"a and b are {kinds} arrays; both must be NumPy or both CuPy: "
+            "move one with cupy.asarray or cupy.asnumpy"
+        )
+    return _cupy_ops() if on_device.pop() else numpy_ops
+
+
+def ops_on(device, arrays):
+    """Return the `Ops` to solve with: of `device` ('cpu' or 'cuda'), or of the arrays if None."""
+    if device is None:
+        return ops_for(*arrays)
+    if device == "cpu":
+        return numpy_ops
+    if (reason := _why_no_cuda()) is not None:
+        raise DeviceError(f"device='cuda' was asked for, but {reason}; or use device='cpu'")
+    return _cupy_ops()
+
+
+def as_host(x):
+    """Return x as a NumPy array, copied from the device if it lives there."""
+    return x.get() if is_cupy(x) else np.asarray(x)

@@ -1,0 +1,472 @@
+"""A factored matrix: solves, condition, determinant, and the ladder of precisions behind them."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from tcsolve import _stop
+from tcsolve._check import check_array, check_shapes, require_finite, result_dtype
+from tcsolve._choose import bytes_needed, choose_update, rates_of, step_budget
+from tcsolve._dispatch import ops_for
+from tcsolve._errors import DeviceMemoryError, InputError
+from tcsolve._formats import FORMATS, UPDATES
+from tcsolve._lu import factor_blocked, factor_native
+from tcsolve._norms import condest, survey
+from tcsolve._plan import Plan, next_rung
+from tcsolve._refine import Operator, measure, refine_columns
+from tcsolve._scale import Frame, equilibrate, needs_frame, needs_scaling, shift_columns
+from tcsolve._solution import Solution, Status, raise_or_warn
+
+__all__ = ["Factorization"]
+
+# Factors see condition numbers up to about 1 / u; this far below, their own estimate is trusted.
+TRUST = 0.01
+# Seed and number of the random right-hand sides that estimate a condition beyond the factors'.
+SAMPLE_SEED, SAMPLES = 0, 2
+
+
+class Factorization:
+    """The LU factors of a matrix, ready for any number of right-hand sides.
+
+    Made by `tcsolve.factor`.  When a right-hand side does not converge with the present factors,
+    the next more precise factorization replaces them, once, for this and later solves.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    dtype : dtype
+        Of the matrix and of the answers to right-hand sides of its precision.
+    precision : str
+        The `Update` of the present factors.
+    rungs : tuple of str
+        Every update tried so far.
+    nbytes : int
+        Bytes held: the matrix and its factors.
+    """
+
+    def __init__(self, ops, a, plan, *, nrhs=1, check_finite=True, seconds=None, transfer=False):
+        self._ops, self._a = ops, a
+        self._seconds = {} if seconds is None else seconds
+        self._working = "fp32" if a.dtype.char in "fF" else "fp64"
+        self._complex = a.dtype.kind == "c"
+        self._rcond = None
+        self._contracted = False
+        self._factors = self._scaling = self._frame = None
+        self._scaled_norm = 0.0
+        self._rungs = []
+        self._rates = rates_of(ops.device, getattr(ops, "properties", None))
+        mark = ops.mark()
+        self._survey = survey(ops, a)
+        self._finite = self._survey.finite or bool(ops.xp.isfinite(a).all())
+        if check_finite:
+            require_finite(self._finite, "a")
+        if not isinstance(plan, Plan):
+            plan = self._choose(plan, nrhs)
+        self._plan = plan
+        self.bytes_planned = self._reserve(plan.update, nrhs, transfer)
+        self._matrix = a
+        if self._finite:
+            self._prepare()
+        self._clock("scale", mark)
+        if self._finite:
+            self._factor(plan.update)
+
+    shape = property(lambda self: self._a.shape)
+    dtype = property(lambda self: self._a.dtype)
+    precision = property(lambda self: self._rungs[-1] if self._rungs else self._plan.update)
+    rungs = property(lambda self: tuple(self._rungs))
+
+    @property
+    def nbytes(self):
+        held = self._a.nbytes + (self._factors.nbytes if self._factors else 0)
+        return held + (self._matrix.nbytes if self._matrix is not self._a else 0)
+
+    def __repr__(self):
+        return f"<Factorization of {self.shape} {self.dtype}, precision {self.precision}>"
+
+    def solve(self, b, *, check_finite=True):
+        """Return x with A x = b, verified; raise or warn as `tcsolve.solve` does.
+
+        Parameters
+        ----------
+        b : array_like, shape (n,) or (n, nrhs)
+            In the same place (host or device) as the matrix.  Not modified.
+        check_finite : bool
+            Raise InputError if b holds NaN or Inf; otherwise its column of x is NaN.
+
+        Returns
+        -------
+        x : array, shape of b
+        """
+        solution = self.solve_ex(b, check_finite=check_finite)
+        raise_or_warn(solution)
+        return solution.x
+
+    def solve_ex(self, b, *, check_finite=True):
+        """Return the `Solution` of A x = b; numerical failures are its status, never exceptions."""
+        ops = self._ops
+        if ops_for(b := check_array(b, "b")) is not ops:
+            raise InputError(
+                f"b is a {type(b).__module__}.{type(b).__name__}, but the factors are on the "
+                f"{ops.device}; move b there first"
+            )
+        _, vector = check_shapes(self._a, b)
+        dtype = result_dtype(self._a, b)
+        rhs = b.reshape(self.shape[0], -1)
+        # A real matrix solves for the real and the imaginary parts as columns of their own.
+        paired = rhs.dtype.kind == "c" and not self._complex
+        if paired:
+            rhs = ops.xp.concatenate([rhs.real, rhs.imag], axis=1)
+        rhs = rhs.astype(np.complex128 if self._complex else np.float64)
+        before, self._seconds = self._seconds, {}
+        mark = ops.mark()
+        solution = self._solve_columns(rhs, check_finite, dtype)
+        seconds = {**before, **self._seconds}
+        self._seconds = {}
+        seconds["total"] = sum(before.values()) + ops.seconds(mark, ops.mark())
+        solution = replace(solution, seconds=seconds)
+        if paired:
+            solution = _join_parts(solution)
+        return replace(solution, x=solution.x[:, 0]) if vector else solution
+
+    def rcond(self):
+        """Estimate the reciprocal condition number in the 1-norm.
+
+        Returns
+        -------
+        float
+            From the factors by Higham's estimator (an upper bound of the true value, nearly always
+            within a factor of 3).  Factors of roundoff u cannot see below about u: where their estimate
+            comes near it, the inverse is sampled by two refined random right-hand sides instead (good
+            to about sqrt(n)), and if even these do not converge the matrix is factored in FP64.
+        """
+        if self._rcond is None:
+            self._rcond = self._estimate_rcond()
+        return self._rcond
+
+    def slogdet(self):
+        """Return (sign, log |det A|) to FP64; refactors in FP64 if the factors are lower.
+
+        Returns
+        -------
+        sign : float or complex
+            0 if the matrix is singular.
+        logabsdet : float
+            Natural logarithm; -inf if the matrix is singular.
+        """
+        while self.precision != "fp64":
+            self._factor("fp64")
+        if not self._finite:
+            return math.nan, math.nan
+        diagonal, sign = self._factors.diagonal()
+        size = self._ops.xp.abs(diagonal)
+        if self._factors.bad_pivot:
+            return 0.0, -math.inf
+        phase, log = self._ops.host((diagonal / size).prod(), self._ops.xp.log(size).sum())
+        log = float(log)
+        if self._frame is not None:
+            scales = self._frame.scaling
+            (exponents,) = self._ops.host(
+                (self._ops.xp.log2(scales.row) + self._ops.xp.log2(scales.col)).sum()
+            )
+            log -= float(exponents) * math.log(2)
+        return phase[()] * sign, log
+
+    # ---- factoring -------------------------------------------------------------------------
+
+    def _choose(self, precision, nrhs):
+        if precision != "auto":
+            return Plan(precision)
+        name = choose_update(
+            self.shape[0],
+            nrhs,
+            self._rates,
+            working=self._working,
+            is_complex=self._complex,
+            dominant=self._survey.dominance > 0,
+        )
+        return Plan(name)
+
+    def _reserve(self, update, nrhs, transfer):
+        """Return the bytes this rung needs, or raise before any of them is allocated."""
+        n, device = self.shape[0], self._ops.device
+        needed = bytes_needed(
+            update,
+            n,
+            nrhs,
+            self._a.dtype.itemsize,
+            block=self._block(),
+            on_device=device == "cuda",
+            transfer=transfer,
+        )
+        # Host memory is virtual and shared; only a device tells truthfully what is left.
+        if device == "cuda" and needed > (free := self._ops.free_bytes()):
+            ways = "device='cpu'"
+            if update == "fp64":
+                ways = "precision='fp16x3' (half the bytes) or " + ways
+            raise DeviceMemoryError(
+                f"solving n = {n} with {update} factors needs {needed:,} more bytes on the device, "
+                f"{free:,} are free; use {ways}"
+            )
+        return needed
+
+    def _block(self):
+        if self._plan.block:
+            return self._plan.block
+        return self._ops.default_block(self.shape[0])
+
+    def _prepare(self):
+        """Move a matrix of extreme entries to where FP64 can work, and find its scaling."""
+        ops = self._ops
+        if needs_frame(self._survey):
+            self._frame = Frame(equilibrate(ops, self._a, self._survey))
+            self._matrix = self._frame.matrix(ops, self._a)
+            self._survey = survey(ops, self._matrix)
+        elif self._plan.scale and needs_scaling(self._survey):
+            self._scaling = equilibrate(ops, self._a, self._survey)
+
+    def _factor(self, update):
+        """Replace the factors by those of `update`."""
+        ops, how = self._ops, UPDATES[update]
+        mark = ops.mark()
+        self._factors = None  # freed before the next are allocated
+        self._contracted = False
+        self._rcond = None
+        self._rungs.append(update)
+        kind = {"float32": "complex64", "float64": "complex128"} if self._complex else {}
+        dtype = np.dtype(kind.get(how.storage, how.storage))
+        row, col = self._scales_for(how)
+        if how.native and row is None:
+            self._factors = factor_native(ops, self._matrix, dtype)
+        else:
+            w = ops.cast_scaled(self._matrix, row, col, dtype)
+            if row is not None:
+                (norm,) = ops.host(ops.stats(w).row_sum.max())
+                self._scaled_norm = float(norm)
+            if how.native:
+                self._factors = factor_native(ops, w, dtype)
+            else:
+                self._factors = factor_blocked(ops, w, how, self._block())
+        self._clock("factor", mark)
+
+    def _scales_for(self, how):
+        # FP64 factors need no scaling, and SciPy's are unscaled too.
+        if self._scaling is None or how.storage == "float64":
+            return None, None
+        return self._scaling.row, self._scaling.col
+
+    def _climb(self):
+        """Factor with the next rung; return False if there is none or the plan forbids it."""
+        following = self._following()
+        if following is None:
+            return False
+        self._factors = None
+        self._reserve(following, 1, transfer=False)
+        self._factor(following)
+        return True
+
+    def _following(self):
+        return next_rung(self.precision, self._working) if self._plan.fallback else None
+
+    # ---- solving ---------------------------------------------------------------------------
+
+    def _correct(self, r, adjoint=False):
+        """Return approximately A**-1 r (or A**-H r) for FP64 r (n, k), through the factors."""
+        xp, how = self._ops.xp, UPDATES[self.precision]
+        if how.storage == "float64":
+            return self._factors.solve(r, adjoint)
+        row, col = self._scales_for(how)
+        if adjoint:
+            row, col = col, row
+        if row is not None:
+            r = r * row[:, None]
+        # Brought to size 1: small residuals would underflow in FP32.
+        size = self._ops.column_max(r)
+        size = xp.where(size > 0, size, 1.0)
+        low = xp.complex64 if r.dtype.kind == "c" or self._complex else xp.float32
+        d = self._factors.solve((r / size).astype(low), adjoint) * size
+        return d if col is None else d * col[:, None]
+
+    def _operator(self, adjoint=False):
+        ops, matrix = self._ops, self._matrix
+        row, col = self._scales_for(UPDATES[self.precision])
+        return Operator(
+            product=lambda v: ops.product(matrix, v, adjoint),
+            norm=self._survey.one if adjoint else self._survey.inf,
+            row=row,
+            col=col,
+            scaled_norm=self._scaled_norm,
+        )
+
+    def _solve_columns(self, rhs, check_finite, dtype):
+        """Solve for rhs (n, k) in FP64 and build the `Solution`, x of shape (n, k)."""
+        ops, xp, (n, k) = self._ops, self._ops.xp, rhs.shape
+        unit = FORMATS["fp32" if dtype.char in "fF" else "fp64"].u
+        bound = _stop.target(unit, n)
+        (size,) = ops.host(ops.column_max(rhs))
+        good = np.isfinite(size)
+        if check_finite:
+            require_finite(good.all(), "b")
+        x = xp.full(rhs.shape, xp.nan, dtype=rhs.dtype)
+        steps, error, history = np.zeros(k, int), np.full(k, np.nan), []
+        solvable = self._finite and good.any() and not self._singular()
+        met = False
+        if solvable:
+            take = slice(None) if good.all() else ops.array(np.flatnonzero(good))
+            y, steps[good], error[good], met, history = self._climb_until_met(
+                rhs[:, take], size[good], bound, dtype
+            )
+            x[:, take] = y
+        solvable = solvable and not self._singular()
+        mark = ops.mark()
+        rcond = 0.0 if not self._finite or self._singular() else self.rcond()
+        self._clock("rcond", mark)
+        with np.errstate(over="ignore"):
+            x = x.astype(_like(x, dtype))
+        overflow = solvable and not bool(xp.isfinite(x[:, take]).all())
+        return Solution(
+            x=x,
+            status=self._status(met, good.all(), overflow, rcond, dtype),
+            precision=self.precision,
+            rungs=self.rungs,
+            iterations=steps,
+            backward_error=error,
+            bound=bound,
+            rcond=rcond,
+            history=tuple(history),
+            bytes_planned=self.bytes_planned,
+            device=ops.device,
+        )
+
+    def _singular(self):
+        return bool(self._factors and self._factors.bad_pivot and self._following() is None)
+
+    def _climb_until_met(self, rhs, size, bound, dtype):
+        """Refine rung after rung; return (x, steps, backward errors, met, history).
+
+        size holds max |rhs| of each column.
+        """
+        ops, xp, k = self._ops, self._ops.xp, rhs.shape[1]
+        frame = self._frame or shift_columns(size)
+        if frame is not None:
+            rhs, shift = frame.inside(xp, rhs)
+        total, history, best, state = np.zeros(k, int), [], None, None
+        while True:
+            mark = ops.mark()
+            if not self._factors.bad_pivot:
+                state = self._refine(rhs, bound, best)
+                total += state.steps
+                self._contracted = state.classical and state.all_converged and state.steps.any()
+                history += [(self.precision, error) for error in state.history]
+                # A rung that came part of the way hands its x to the next.
+                best = state.x if (state.error < 0.1).all() else None
+            self._clock("refine", mark)
+            if state is not None and state.all_converged or not self._climb():
+                break
+        if state is None:  # every factorization broke down
+            return xp.full(rhs.shape, xp.nan, rhs.dtype), total, np.full(k, np.nan), False, history
+        error = self._verify(state.x, rhs, dtype)
+        x = state.x if frame is None else frame.outside(xp, state.x, shift)
+        return x, total, error, state.all_converged, history
+
+    def _refine(self, rhs, bound, start):
+        n, k = rhs.shape
+        budget = self._plan.max_steps or step_budget(
+            self.precision, self._following(), n, k, self._rates, is_complex=self._complex
+        )
+        return refine_columns(
+            self._ops,
+            self._operator(),
+            rhs,
+            self._correct,
+            self._plan,
+            bound,
+            x0=start,
+            max_steps=budget,
+        )
+
+    def _verify(self, x, rhs, dtype):
+        """Return the normwise backward errors of x, rounded as it will be returned."""
+        if dtype.char in "fF":
+            x = x.astype(_like(x, dtype)).astype(x.dtype)
+        operator = Operator(lambda v: self._ops.product(self._matrix, v), self._survey.inf)
+        return measure(self._ops, operator, x, rhs)[1]
+
+    def _status(self, met, b_finite, overflow, rcond, dtype):
+        if not self._finite or not b_finite:
+            return Status.NONFINITE_INPUT
+        if self._singular():
+            return Status.SINGULAR
+        if overflow:
+            return Status.OVERFLOW
+        if not met:
+            return Status.NOT_CONVERGED if self._plan.fallback else Status.STALLED
+        if not rcond >= np.finfo(dtype).eps:
+            return Status.ILL_CONDITIONED
+        return Status.CONVERGED_AFTER_FALLBACK if len(self._rungs) > 1 else Status.CONVERGED
+
+    # ---- condition -------------------------------------------------------------------------
+
+    def _estimate_rcond(self):
+        if not self._finite or self._singular():
+            return 0.0
+        if self._factors.bad_pivot:
+            return self._rcond_of_next_rung()
+        n, norm = self.shape[0], self._survey.one
+        how = UPDATES[self.precision]
+        rcond = self._factors.gecon(norm) if self._scales_for(how)[0] is None else None
+        if rcond is None:
+            rcond = condest(
+                self._ops, n, norm, self._correct, lambda r: self._correct(r, adjoint=True)
+            )
+        # Refinement that contracts shows that the factors invert A to a factor of two.
+        if how.storage == "float64" or rcond > how.u / TRUST or self._contracted:
+            return rcond
+        sample = self._sampled_rcond(n, norm)
+        return self._rcond_of_next_rung() if sample is None else min(sample, rcond)
+
+    def _rcond_of_next_rung(self):
+        return self._estimate_rcond() if self._climb() else 0.0
+
+    def _sampled_rcond(self, n, norm):
+        """Return 1 / (||A||_1 ||A^-1 g||) for random g, or None if the solves do not converge.
+
+        ||A^-1 g||_2 of a Gaussian g is ||A^-1||_F on average (C. S. Kenney, A. J. Laub, SIAM J. Sci.
+        Comput. 15 (1994), 36-61).
+        """
+        rng = np.random.default_rng(SAMPLE_SEED)
+        g = rng.standard_normal((n, SAMPLES)).astype(
+            np.complex128 if self._complex else np.float64
+        )
+        bound = _stop.target(FORMATS["fp64"].u, n)
+        state = self._refine(self._ops.array(g), bound, None)
+        if not state.all_converged:
+            return None
+        (size,) = self._ops.host(self._ops.xp.linalg.norm(state.x, axis=0))
+        return float(1 / norm / np.sqrt(np.mean(np.asarray(size) ** 2)))
+
+    def _clock(self, phase, mark):
+        now = self._ops.mark()
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + self._ops.seconds(mark, now)
+
+
+def _like(x, dtype):
+    """Return the real or complex dtype, as x is, with the precision of dtype."""
+    single = dtype.char in "fF"
+    if x.dtype.kind == "c":
+        return np.dtype(np.complex64 if single else np.complex128)
+    return np.dtype(np.float32 if single else np.float64)
+
+
+def _join_parts(solution):
+    """Join columns (real parts, then imaginary parts) into complex ones."""
+    k = solution.x.shape[1] // 2
+    pairs = [v.reshape(2, k).max(axis=0) for v in (solution.iterations, solution.backward_error)]
+    return replace(
+        solution,
+        x=solution.x[:, :k] + 1j * solution.x[:, k:],
+        iterations=pairs[0],
+        backward_error=pairs[1],
+        history=tuple((rung, e.reshape(2, -1).max(axis=0)) for rung, e in solution.history),
+    )

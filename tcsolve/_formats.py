@@ -1,0 +1,135 @@
+"""Floating-point formats, and what the trailing update of an LU does with them.
+
+A `Format` says what a number can hold; an `Update` says which products the rank-k update of the
+trailing matrix is made of.  Matrix, panel and accumulator stay in `Update.storage` throughout; only
+the operands of the products are rounded.
+"""
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+__all__ = ["FORMATS", "UPDATES", "Format", "Update", "round_to", "split"]
+
+# The highest power of two to which an operand is scaled before it is rounded: 2**14 keeps the
+# rounded value below 65504 and leaves 2**-24 (the last FP16 subnormal) as far away as possible.
+TOP_EXPONENT = 14
+
+
+@dataclass(frozen=True)
+class Format:
+    """A binary floating-point format with `t` significant bits (hidden bit included)."""
+
+    name: str
+    t: int
+    emin: int
+    emax: int
+
+    @property
+    def u(self):
+        """Unit roundoff of round to nearest, 2**-t."""
+        return 2.0**-self.t
+
+    @property
+    def xmax(self):
+        """Largest finite number."""
+        return (2.0 - 2.0 ** (1 - self.t)) * 2.0**self.emax
+
+    @property
+    def xmin(self):
+        """Smallest positive normal number."""
+        return 2.0**self.emin
+
+
+FORMATS = {
+    f.name: f
+    for f in (
+        Format("fp16", 11, -14, 15),
+        Format("bf16", 8, -126, 127),
+        Format("tf32", 11, -126, 127),
+        Format("fp32", 24, -126, 127),
+        Format("fp64", 53, -1022, 1023),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Update:
+    """How the update C -= L U is computed.
+
+    Attributes
+    ----------
+    name : str
+    format : Format
+        What the operands are rounded to.
+    products : int
+        1, or 3 when both operands are split into a high and a low part and the product of the
+        low parts is dropped.
+    storage : str
+        'float32' or 'float64': the dtype of matrix, panel and accumulator (for complex input the
+        complex dtype of the same precision).
+    """
+
+    name: str
+    format: Format
+    products: int
+    storage: str
+
+    @property
+    def u(self):
+        """Roundoff of the factors this update gives, to first order."""
+        storage = FORMATS["fp32" if self.storage == "float32" else "fp64"].u
+        return max(storage, (2 * self.format.u) ** (1 if self.products == 1 else 2))
+
+    @property
+    def native(self):
+        """True if LAPACK or cuSOLVER has this LU: no operand is rounded below its storage."""
+        return self.format.name in ("fp32", "fp64")
+
+
+UPDATES = {
+    up.name: up
+    for up in (
+        Update("fp16", FORMATS["fp16"], 1, "float32"),
+        Update("bf16", FORMATS["bf16"], 1, "float32"),
+        Update("tf32", FORMATS["tf32"], 1, "float32"),
+        Update("fp16x3", FORMATS["fp16"], 3, "float32"),
+        Update("fp32", FORMATS["fp32"], 1, "float32"),
+        Update("fp64", FORMATS["fp64"], 1, "float64"),
+    )
+}
+
+
+def round_to(x, fmt):
+    """Round a real float32 or float64 NumPy array to `fmt`, to nearest even, keeping its dtype.
+
+    Subnormal numbers of the format are kept and values beyond `fmt.xmax` become infinite, as
+    the conversion instructions of the tensor cores' operands do.
+    """
+    if fmt.name == "fp16":
+        with np.errstate(over="ignore", under="ignore"):
+            return x.astype(np.float16).astype(x.dtype)
+    if fmt.name == "bf16":
+        return x.astype(ml_dtypes.bfloat16).astype(x.dtype)
+    if fmt.name == "tf32":
+        return _round_tf32(x.astype(np.float32)).astype(x.dtype)
+    return x if fmt.name == "fp64" else x.astype(np.float32).astype(x.dtype)
+
+
+def _round_tf32(x):
+    """Round float32 to 10 fraction bits: add half a unit of the kept bits, ties to even, cut."""
+    bits = x.view(np.uint32)
+    odd = (bits >> np.uint32(13)) & np.uint32(1)
+    rounded = (bits + np.uint32(0xFFF) + odd) & np.uint32(0xFFFFE000)
+    return np.where(np.isfinite(x), rounded, bits).view(np.float32)
+
+
+def split(x, fmt):
+    """Split x into hi + lo, both in `fmt`; what lo rounds away is dropped.
+
+    The caller scales x so that its largest entry is near 2**TOP_EXPONENT; then lo needs no scale of
+    its own and x - hi - lo is below 2**-25, that is 2**-39 of the largest entry or 2**-22 of x.
+    """
+    hi = round_to(x, fmt)
+    return hi, round_to(x - hi, fmt)

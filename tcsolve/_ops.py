@@ -1,0 +1,94 @@
+"""The contract of the primitives: everything in which NumPy and CuPy differ.
+
+Algorithm modules take an `Ops` and know neither library.  A primitive exists only where precision or
+speed makes `ops.xp` not enough.  Matrices are row-major unless said otherwise; "in place" is said where
+an argument is written.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+__all__ = ["Ops", "Stats"]
+
+
+class Stats(NamedTuple):
+    """Sums and maxima of |a|; vectors stay on the device."""
+
+    row_sum: Any
+    col_sum: Any
+    row_max: Any
+    col_max: Any
+
+
+class Ops(Protocol):
+    """What a device must offer to the algorithms."""
+
+    xp: Any
+    device: str
+
+    def array(self, host):
+        """Return a NumPy array as an array of this device."""
+
+    def host(self, *arrays):
+        """Return copies of small arrays on the host, with one synchronisation."""
+
+    def default_block(self, n):
+        """Return the columns of an outer panel of an n x n matrix."""
+
+    def mark(self):
+        """Return a time stamp in the order of the device's work."""
+
+    def seconds(self, start, stop):
+        """Return the seconds between two marks; may wait for the second."""
+
+    def free_bytes(self):
+        """Return the bytes that can still be allocated."""
+
+    def stats(self, a, row_scale=None):
+        """Return `Stats` of diag(row_scale) a; NaN and Inf propagate into the sums."""
+
+    def cast_scaled(self, a, row_scale, col_scale, dtype):
+        """Return a new row-major diag(r) a diag(s) in `dtype`; None stands for ones.
+
+        The scales are powers of two, so that this rounds each entry once.
+        """
+
+    def leaf_width(self, m, k, dtype):
+        """Return how many columns of an m x k panel `panel_lu` takes at once."""
+
+    def panel_lu(self, p, start, stop, ipiv, row0, order, info):
+        """Factor p[start:, start:stop] in place with partial pivoting.
+
+        The swaps are applied to whole rows of p and to `order`.  ipiv[j] becomes row0 + (the row of p
+        swapped with row j), in LAPACK's order, for start <= j < stop, and info[0] becomes
+        min(info[0], row0 + j + 1) for the first zero or non-finite pivot j.
+        """
+
+    def move_rows(self, w, dst, src):
+        """w[dst] = w[src], in place, all reads before any write."""
+
+    def solve_unit_lower(self, l, b):
+        """b := L**-1 b in place, L the unit lower triangle of the k x k block l."""
+
+    def update(self, c, l, u, how):
+        """c -= l u in place, with the operands rounded as the `Update` how says."""
+
+    def solve_factored(self, lu, b, adjoint):
+        """Return (L U)**-1 b, or (L U)**-H b, for packed row-major factors, in their dtype."""
+
+    def getrf(self, a, dtype):
+        """Return (factors, info): the library's own LU of a in `dtype`; factors are opaque."""
+
+    def getrs(self, factors, b, adjoint):
+        """Return a**-1 b, or a**-H b, from what `getrf` returned."""
+
+    def gecon(self, factors, norm_one):
+        """Return the reciprocal 1-norm condition estimate, or None if the library has none."""
+
+    def diagonal(self, factors):
+        """Return (diagonal of U, sign of the permutation) of what `getrf` returned."""
+
+    def product(self, a, x, adjoint=False):
+        """Return a x, or a**H x, computed in FP64 whatever the dtype of a is."""
+
+    def column_max(self, v):
+        """Return max |v| of each column of the n x k array v; NaN propagates."""

@@ -1,0 +1,228 @@
+"""The primitives on NumPy: LAPACK where it has them, emulated tensor cores where it has not.
+
+Operands of an emulated update are rounded to the format exactly and multiplied in FP32; products of two
+11-bit numbers are exact there, so this differs from a tensor core in the order of summation alone.
+It is the oracle of the GPU tests.
+"""
+
+import math
+import os
+import time
+
+import numpy as np
+from scipy.linalg import blas, lapack
+
+from tcsolve._formats import TOP_EXPONENT, round_to, split
+from tcsolve._ops import Stats
+
+__all__ = ["NumpyOps"]
+
+# Entries of a block that stays in the second-level cache while five reductions pass over it.
+CACHE_ENTRIES = 1 << 16
+# Entries of a block of FP32 rows that is widened to FP64 at a time.
+WIDEN_ENTRIES = 1 << 22
+
+PREFIX = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
+
+
+def _blas(name, dtype):
+    return getattr(blas, PREFIX[dtype.name] + name)
+
+
+def _lapack(name, dtype):
+    return getattr(lapack, PREFIX[dtype.name] + name)
+
+
+class NumpyOps:
+    """Primitives on NumPy arrays (see `tcsolve._ops.Ops`)."""
+
+    xp = np
+    device = "cpu"
+
+    def array(self, host):
+        return np.asarray(host)
+
+    def host(self, *arrays):
+        return arrays
+
+    def default_block(self, n):
+        return 128 if n < 2048 else 256
+
+    def mark(self):
+        return time.perf_counter()
+
+    def seconds(self, start, stop):
+        return stop - start
+
+    def free_bytes(self):
+        try:
+            return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (AttributeError, ValueError, OSError):
+            return math.inf  # not every system tells
+
+    def stats(self, a, row_scale=None):
+        if not a.flags.c_contiguous and a.flags.f_contiguous and row_scale is None:
+            t = self.stats(a.T)
+            return Stats(t.col_sum, t.row_sum, t.col_max, t.row_max)
+        n = a.shape[0]
+        row_sum, row_max = np.empty(n), np.empty(n)
+        col_sum, col_max = np.zeros(n), np.zeros(n)
+        step = max(1, CACHE_ENTRIES // n)
+        # A sum that overflows or meets a NaN is the caller's to find, not NumPy's to warn of.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for i in range(0, n, step):
+                rows = slice(i, i + step)
+                block = np.abs(a[rows])
+                if row_scale is not None:
+                    block = block * row_scale[rows, None]
+                block.sum(axis=1, dtype=np.float64, out=row_sum[rows])
+                row_max[rows] = block.max(axis=1)
+                col_sum += block.sum(axis=0, dtype=np.float64)
+                np.maximum(col_max, block.max(axis=0), out=col_max)
+        return Stats(row_sum, col_sum, row_max, col_max)
+
+    def cast_scaled(self, a, row_scale, col_scale, dtype):
+        with np.errstate(over="ignore", under="ignore"):
+            if row_scale is None:
+                return np.array(a, dtype=dtype, order="C")
+            # Exponents are added first: r or s alone may leave the range that r s stays in.
+            er, es = np.frexp(row_scale)[1] - 1, np.frexp(col_scale)[1] - 1
+            out = np.empty(a.shape, dtype)
+            step = max(1, CACHE_ENTRIES // a.shape[0])
+            for i in range(0, a.shape[0], step):
+                rows = slice(i, i + step)
+                exponent = er[rows, None] + es
+                if np.iscomplexobj(a):
+                    out.real[rows] = np.ldexp(a.real[rows], exponent)
+                    out.imag[rows] = np.ldexp(a.imag[rows], exponent)
+                else:
+                    out[rows] = np.ldexp(a[rows], exponent)
+            return out
+
+    def leaf_width(self, m, k, dtype):
+        return k
+
+    def panel_lu(self, p, start, stop, ipiv, row0, order, info):
+        leaf = p[start:, start:stop]
+        lu, swaps, zero = _lapack("getrf", p.dtype)(np.array(leaf, order="F"), overwrite_a=True)
+        moved = np.arange(len(leaf))
+        for j, i in enumerate(swaps):
+            moved[j], moved[i] = moved[i], moved[j]
+        p[start:] = p[start:][moved]
+        order[start:] = order[start:][moved]
+        leaf[...] = lu
+        ipiv[start:stop] = row0 + start + swaps
+        bad = np.flatnonzero(~np.isfinite(lu.diagonal()))
+        first = min([zero] * (zero > 0) + [j + 1 for j in bad[:1]], default=0)
+        if first:
+            info[0] = min(info[0], row0 + start + first)
+
+    def move_rows(self, w, dst, src):
+        w[dst] = w[src]
+
+    def solve_unit_lower(self, l, b):
+        b[...] = self._solve_triangle(l, b, lower=True, adjoint=False)
+
+    def update(self, c, l, u, how):
+        if c.size == 0:
+            return
+        if how.native:
+            c -= l @ u
+            return
+        # Scaled so that the largest entry of U, and 1 >= |l|, come to 2**TOP_EXPONENT.
+        scale_l, scale_u = 2.0**TOP_EXPONENT, _scale_to_top(u)
+        l, u = l * c.dtype.type(scale_l), u * c.dtype.type(scale_u)
+        if how.products == 1:
+            product = _rounded(l, how.format) @ _rounded(u, how.format)
+        else:
+            l_hi, l_lo = _split(l, how.format)
+            u_hi, u_lo = _split(u, how.format)
+            product = np.hstack([l_hi, l_lo, l_hi]) @ np.vstack([u_hi, u_hi, u_lo])
+        c -= product * c.dtype.type(1 / (scale_l * scale_u))
+
+    def solve_factored(self, lu, b, adjoint):
+        if adjoint:
+            y = self._solve_triangle(lu, b, lower=False, adjoint=True)
+            return self._solve_triangle(lu, y, lower=True, adjoint=True)
+        y = self._solve_triangle(lu, b, lower=True, adjoint=False)
+        return self._solve_triangle(lu, y, lower=False, adjoint=False)
+
+    def _solve_triangle(self, lu, b, *, lower, adjoint):
+        """Solve with the unit lower or the upper triangle of the row-major lu."""
+        # BLAS is column-major: it sees lu transposed, so lower is upper, and op(A) is turned once
+        # more.  A**H of a row-major matrix is conj(A as BLAS sees it), which BLAS cannot apply
+        # untransposed; conjugating b and the result does.
+        trsm = _blas("trsm", lu.dtype)
+        t = np.ascontiguousarray(lu).T
+        conjugate = adjoint and np.iscomplexobj(lu)
+        b = np.array(b, dtype=lu.dtype, order="F")
+        if conjugate:
+            b = b.conj()
+        x = trsm(1.0, t, b, lower=not lower, trans_a=not adjoint, diag=lower, overwrite_b=True)
+        return x.conj() if conjugate else x
+
+    def getrf(self, a, dtype):
+        # LAPACK is column-major.  A row-major a is the column-major a.T at no cost, so a.T is
+        # factored instead, and the solves are transposed.
+        transposed = not a.flags.f_contiguous
+        t = np.array(a.T if transposed else a, dtype=dtype, order="F")
+        lu, piv, info = _lapack("getrf", t.dtype)(t, overwrite_a=True)
+        return (lu, piv, transposed), max(info, 0)
+
+    def getrs(self, factors, b, adjoint):
+        lu, piv, transposed = factors
+        getrs = _lapack("getrs", lu.dtype)
+        b = np.array(b, dtype=lu.dtype, order="F")
+        if transposed and adjoint:  # a**H = conj(a.T), and lu is of a.T
+            return getrs(lu, piv, b.conj(), trans=0)[0].conj()
+        return getrs(lu, piv, b, trans=1 if transposed else 2 * adjoint)[0]
+
+    def gecon(self, factors, norm_one):
+        lu, _, transposed = factors
+        rcond, _ = _lapack("gecon", lu.dtype)(lu, norm_one, norm="I" if transposed else "1")
+        return float(rcond)
+
+    def diagonal(self, factors):
+        lu, piv, _ = factors
+        return lu.diagonal(), 1 - 2 * (int((piv != np.arange(len(piv))).sum()) % 2)
+
+    def product(self, a, x, adjoint=False):
+        wide = np.result_type(a.dtype, np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if a.dtype == wide:
+                return (a.conj().T if adjoint else a) @ x
+            y = np.zeros(x.shape, dtype=np.result_type(wide, x.dtype))
+            step = max(1, WIDEN_ENTRIES // a.shape[0])
+            for i in range(0, a.shape[0], step):
+                rows = a[i : i + step].astype(wide)
+                if adjoint:
+                    y += rows.conj().T @ x[i : i + step]
+                else:
+                    y[i : i + step] = rows @ x
+            return y
+
+    def column_max(self, v):
+        return np.abs(v).max(axis=0)
+
+
+def _scale_to_top(u):
+    """Return the power of two that brings max |u| into (2**(TOP-1), 2**TOP]; 1 if it is 0 or not finite."""
+    parts = (u.real, u.imag) if np.iscomplexobj(u) else (u,)
+    top = max(float(np.abs(part).max()) for part in parts)
+    if not 0 < top < math.inf:
+        return 1.0
+    mantissa, exponent = math.frexp(top)
+    return 2.0 ** (TOP_EXPONENT - exponent + (mantissa == 0.5))
+
+
+def _rounded(x, fmt):
+    if np.iscomplexobj(x):
+        return (round_to(x.real, fmt) + 1j * round_to(x.imag, fmt)).astype(x.dtype)
+    return round_to(x, fmt)
+
+
+def _split(x, fmt):
+    if np.iscomplexobj(x):
+        parts = zip(split(x.real, fmt), split(x.imag, fmt), strict=True)
+        return tuple((re + 1j * im).astype(x.dtype) for re, im in parts)
+    return split(x, fmt)

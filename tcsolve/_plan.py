@@ -1,0 +1,76 @@
+"""The choice of precisions and limits, as data."""
+
+from dataclasses import dataclass
+
+from tcsolve._errors import InputError
+from tcsolve._formats import UPDATES
+
+__all__ = ["PRECISIONS", "Plan", "next_rung"]
+
+PRECISIONS = ("auto", *UPDATES)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which LU to compute, and when its refinement may stop or must give up.
+
+    Parameters
+    ----------
+    update : {'fp16', 'bf16', 'tf32', 'fp16x3', 'fp32', 'fp64'}
+        Arithmetic of the trailing update.  'fp32' and 'fp64' are the vendor's (or LAPACK's) own LU.
+    block : int, optional
+        Columns of an outer panel; by default chosen from the size and the device.
+    fallback : bool
+        Whether a rung that stalls is followed by a more precise factorization.  With False the
+        best answer of this rung is returned and its status says that it stalled.
+    scale : bool
+        Whether rows and columns may be scaled by powers of two before they are rounded.
+    max_steps : int, optional
+        Most triangular-solve pairs a right-hand side may cost; by default as many as the next rung
+        would cost, at least 30.
+    basis : int
+        Largest Krylov basis before FGMRES restarts.
+    inner_tol : float
+        Relative residual at which one FGMRES cycle ends.
+    contraction : float
+        Classical refinement goes on while each step reduces the backward error by this factor;
+        0.5 as LAPACK's xGERFS [1]_.
+
+    References
+    ----------
+    .. [1] J. Demmel et al., ACM Trans. Math. Software 32 (2006), 325-351.
+    """
+
+    update: str = "fp16x3"
+    block: int | None = None
+    fallback: bool = True
+    scale: bool = True
+    max_steps: int | None = None
+    basis: int = 50
+    inner_tol: float = 1e-4
+    contraction: float = 0.5
+
+    def __post_init__(self):
+        if self.update not in UPDATES:
+            raise InputError(f"Plan: update is {self.update!r}, needs one of {', '.join(UPDATES)}")
+        for name in ("block", "max_steps", "basis"):
+            value = getattr(self, name)
+            if value is not None and (int(value) != value or value < 1):
+                raise InputError(f"Plan: {name} is {value!r}, needs a positive integer")
+        for name in ("inner_tol", "contraction"):
+            if not 0 < getattr(self, name) < 1:
+                raise InputError(f"Plan: {name} is {getattr(self, name)!r}, needs 0 < {name} < 1")
+
+
+def next_rung(update, working):
+    """Return the next more precise update after `update`, or None at the top.
+
+    `working` is the precision of the answer, 'fp32' or 'fp64'.  The emulated formats climb
+    through three products before native arithmetic; FP32 factors gain nothing over three
+    products, so an FP64 answer goes straight on to FP64.
+    """
+    if update in ("fp16", "bf16", "tf32"):
+        return "fp16x3"
+    if update == "fp16x3" and working == "fp32":
+        return "fp32"
+    return None if update == "fp64" else "fp64"

@@ -1,0 +1,217 @@
+"""Refinement of approximate solutions until the FP64 residual meets the bound.
+
+Classical refinement while it contracts, FGMRES with the same corrections where it does not, all right-hand
+sides at once; a right-hand side that has met the bound is not touched again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tcsolve import _stop
+from tcsolve._krylov import fgmres
+
+__all__ = ["Operator", "Refined", "refine_columns"]
+
+# Bytes the Krylov bases of the right-hand sides that run side by side may take.
+KRYLOV_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A as the loop needs it: residuals, products and the norms of the stopping test.
+
+    Attributes
+    ----------
+    product : callable, (n, k) -> (n, k)
+        v -> A v in FP64.
+    norm : float
+        Infinity norm of A.
+    row, col : array, shape (n,), optional
+        The scaling diag(row) A diag(col), if there is one; then the scaled residual must meet the
+        bound too, so that small rows are as accurate as large ones.
+    scaled_norm : float
+        Infinity norm of diag(row) A diag(col).
+    """
+
+    product: Callable
+    norm: float
+    row: Any = None
+    col: Any = None
+    scaled_norm: float = 0.0
+
+    def residual(self, x, b):
+        """Return b - A x."""
+        return b - self.product(x)
+
+
+@dataclass
+class Refined:
+    """What the loop found: the best x of each column, with its error and cost."""
+
+    x: Any
+    error: np.ndarray
+    steps: np.ndarray
+    converged: np.ndarray
+    history: list = field(default_factory=list)
+    classical: bool = True
+
+    @property
+    def all_converged(self):
+        return bool(self.converged.all())
+
+
+def measure(ops, operator, x, b):
+    """Return the residual b - A x and, per column on the host, its error.
+
+    The error is ``||r|| / (||A|| ||x||)`` in infinity norms, or the larger of that and its scaled
+    counterpart; 0 for an exact zero residual, NaN if anything is not finite.
+    """
+    xp = ops.xp
+    r = operator.residual(x, b)
+    sizes = [ops.column_max(r), ops.column_max(x)]
+    if operator.row is not None:
+        sizes += [
+            ops.column_max(r * operator.row[:, None]),
+            ops.column_max(x / operator.col[:, None]),
+        ]
+    (sizes,) = ops.host(xp.stack(sizes))  # the one synchronisation of a step
+    error = _quotient(sizes[0], operator.norm, sizes[1])
+    if operator.row is not None:
+        error = np.maximum(error, _quotient(sizes[2], operator.scaled_norm, sizes[3]))
+    return r, error
+
+
+def _quotient(residual, norm, x):
+    with np.errstate(all="ignore"):
+        # Divided one after the other: the product of the norms may leave the range of FP64.
+        error = np.asarray(residual, dtype=float) / norm / np.asarray(x)
+    # A zero residual is exact whatever x is; an infinite x is never an answer.
+    error = np.where((np.asarray(residual) == 0) & np.isfinite(x), 0.0, error)
+    return np.where(np.isfinite(x), error, np.nan)
+
+
+def refine_columns(ops, operator, b, correct, plan, bound, *, x0=None, max_steps=300):
+    """Refine x until every column's error is at most `bound`, or say which are not.
+
+    Parameters
+    ----------
+    ops : Ops
+    operator : Operator
+    b : array, shape (n, k), float64 or complex128
+    correct : callable, (n, k) -> (n, k)
+        Solves A d = r approximately.
+    plan : Plan
+        Its contraction, basis and inner_tol are used.
+    bound : float
+    x0 : array, shape (n, k), optional
+        Start; by default the correction of b.
+    max_steps : int
+        Corrections a column may cost.
+
+    Returns
+    -------
+    Refined
+
+    Notes
+    -----
+    Classical refinement converges if c(n) u_f cond(A) < 1 for factors of roundoff u_f; FGMRES, whose
+    preconditioned operator only needs a moderate condition number, up to about 1 / (u_f sqrt(u)) [1]_.
+
+    References
+    ----------
+    .. [1] E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847.
+    """
+    x = correct(b) if x0 is None else x0
+    r, error = measure(ops, operator, x, b)
+    state = Refined(x, error, np.zeros(len(error), int), _stop.converged(error, bound))
+    state.history.append(error)
+    _classical(ops, operator, b, correct, plan, bound, max_steps, state, r)
+    left = np.flatnonzero(~state.converged & np.isfinite(state.error))
+    if left.size:
+        state.classical = False
+        width = max(1, int(KRYLOV_BYTES // (2 * (plan.basis + 1) * x.shape[0] * x.dtype.itemsize)))
+        for i in range(0, left.size, width):
+            _krylov(ops, operator, b, correct, plan, bound, max_steps, state, left[i : i + width])
+    return state
+
+
+def _classical(ops, operator, b, correct, plan, bound, max_steps, state, r):
+    """Correct the columns that still contract, in place in `state`; r are all their residuals."""
+    active = np.flatnonzero(~state.converged & np.isfinite(state.error))
+    r = r[:, _columns(ops, active, len(state.error))]
+    while active.size:
+        take = _columns(ops, active, len(state.error))
+        before = state.error[active]
+        trial = state.x[:, take] + correct(r)
+        r, error = measure(ops, operator, trial, b[:, take])
+        state.steps[active] += 1
+        _keep_better(ops, state, active, trial, error, bound)
+        going = (
+            ~state.converged[active]
+            & _stop.contracting(error, before, plan.contraction)
+            & (state.steps[active] < max_steps)
+        )
+        r = r[:, _columns(ops, np.flatnonzero(going), len(active))]
+        active = active[going]
+
+
+def _krylov(ops, operator, b, correct, plan, bound, max_steps, state, active):
+    """Run cycles of FGMRES on the columns `active` until they converge or stop paying."""
+    while active.size:
+        take = _columns(ops, active, len(state.error))
+        x, rhs = state.x[:, take], b[:, take]
+        r = operator.residual(x, rhs)
+        before = state.error[active]
+        allowed = max_steps - int(state.steps[active].min())
+        worst = float(before.max())
+
+        def hopeless(steps, reduction, worst=worst, allowed=allowed):
+            return steps + _stop.projected_steps(worst * reduction, worst, steps, bound) > allowed
+
+        # Aim at the bound itself where one cycle at the plan's tolerance would just miss it.
+        tol = max(min(plan.inner_tol, 0.1), 0.1 * bound / worst)
+        basis = max(1, min(plan.basis, allowed))
+        d, steps = fgmres(
+            ops, operator.product, correct, r, basis=basis, tol=tol, give_up=hopeless
+        )
+        trial = x + d
+        _, error = measure(ops, operator, trial, rhs)
+        state.steps[active] += steps
+        _keep_better(ops, state, active, trial, error, bound)
+        # A cycle must at least halve the error, and the rate it shows must reach the bound in time.
+        rest = np.array(
+            [
+                _stop.projected_steps(e, s, k, bound)
+                for e, s, k in zip(error, before, steps, strict=True)
+            ]
+        )
+        going = (
+            ~state.converged[active]
+            & _stop.contracting(error, before, plan.contraction)
+            & (state.steps[active] + rest <= max_steps)
+        )
+        active = active[going]
+
+
+def _columns(ops, index, total):
+    """Return an indexer of columns: a slice when it is all of them, so that nothing is copied."""
+    return slice(None) if len(index) == total else ops.array(index)
+
+
+def _keep_better(ops, state, active, trial, error, bound):
+    """Store the columns of `trial` whose error fell; a NaN never replaces a number."""
+    with np.errstate(invalid="ignore"):
+        better = error < state.error[active]
+    if better.all() and len(active) == len(state.error):
+        state.x = trial
+    elif better.any():
+        # The starting x may be the caller's.
+        state.x = state.x.copy()
+        state.x[:, ops.array(active[better])] = trial[:, ops.array(np.flatnonzero(better))]
+    state.error = state.error.copy()
+    state.error[active[better]] = error[better]
+    state.converged = state.converged | _stop.converged(state.error, bound)
+    state.history.append(state.error)

@@ -1,0 +1,118 @@
+"""Powers of two that bring rows and columns of A to a common size before anything is rounded."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Frame", "Scaling", "equilibrate", "needs_frame", "needs_scaling", "shift_columns"]
+
+# Rows (columns) whose largest entries differ by less than a factor of ten are left alone; as xLAQGE.
+SPREAD = 0.1
+# Largest entries within 2**(+-SAFE_EXPONENT) leave an FP32 factorization room to grow.
+SAFE_EXPONENT = 40
+# Beyond 2**(+-FRAME_EXPONENT) even FP64 products and norms of A leave their range.
+FRAME_EXPONENT = 300
+# Scales stay normal FP64 numbers.
+MAX_EXPONENT = 1022
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """diag(row) A diag(col), both vectors of powers of two on the device, shape (n,)."""
+
+    row: Any
+    col: Any
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A system moved to where FP64 cannot overflow: diag(row) A diag(col) y = diag(row) b 2**-shift.
+
+    All factors are powers of two, so that x = diag(col) y 2**shift is exact but for under- and overflow
+    of x itself.
+    """
+
+    scaling: Scaling
+
+    def matrix(self, ops, a):
+        """Return the scaled matrix, a copy in the dtype of a."""
+        return ops.cast_scaled(a, self.scaling.row, self.scaling.col, a.dtype)
+
+    def inside(self, xp, b):
+        """Return (diag(row) b 2**-shift, shift), one shift for each column of b (n, k)."""
+        row = xp.frexp(self.scaling.row)[1][:, None] - 1
+        top = (xp.frexp(xp.abs(b))[1] + row).max(axis=0)
+        return _ldexp(xp, b, row - top), top
+
+    def outside(self, xp, y, shift):
+        """Return diag(col) y 2**shift."""
+        return _ldexp(xp, y, xp.frexp(self.scaling.col)[1][:, None] - 1 + shift)
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The frame that leaves A alone and divides each column of b, and of x, by a power of two."""
+
+    exponent: Any
+
+    def inside(self, xp, b):
+        """Return (b 2**-shift, shift)."""
+        return _ldexp(xp, b, -xp.asarray(self.exponent)), xp.asarray(self.exponent)
+
+    def outside(self, xp, y, shift):
+        """Return y 2**shift."""
+        return _ldexp(xp, y, shift)
+
+
+def shift_columns(size):
+    """Return the `Shift` for columns whose largest entries are `size`, or None if none is needed."""
+    exponent = np.frexp(size)[1]
+    return Shift(exponent) if (np.abs(exponent) > FRAME_EXPONENT).any() else None
+
+
+def needs_frame(survey):
+    """Tell whether A has rows, columns or norms beyond the range in which FP64 can refine."""
+    top = 2.0**FRAME_EXPONENT
+    spread = min(survey.row_spread, survey.col_spread)
+    return not (
+        survey.finite and 1 / top < survey.largest < top and (spread == 0 or spread > 1 / top)
+    )
+
+
+def _ldexp(xp, x, exponent):
+    exponent = xp.asarray(exponent, dtype=xp.int32)
+    if not xp.iscomplexobj(x):
+        return xp.ldexp(x, exponent)
+    return xp.ldexp(x.real, exponent) + 1j * xp.ldexp(x.imag, exponent)
+
+
+def needs_scaling(survey):
+    """Tell whether A must be scaled before it is rounded (the rule of LAPACK's xLAQGE)."""
+    return (
+        survey.row_spread < SPREAD
+        or survey.col_spread < SPREAD
+        or not 2.0**-SAFE_EXPONENT < survey.largest < 2.0**SAFE_EXPONENT
+    )
+
+
+def equilibrate(ops, a, survey):
+    """Return the `Scaling` that brings the largest entry of each row and column into [1/2, 1).
+
+    Rows first, then columns [1]_; rounded to powers of two, so that scaling and its undoing are exact.
+
+    References
+    ----------
+    .. [1] N. J. Higham, S. Pranesh, M. Zounon, SIAM J. Sci. Comput. 41 (2019), A2536-A2551,
+       algorithm 2.4.
+    """
+    row = _inverse_power(ops.xp, survey.stats.row_max)
+    col = _inverse_power(ops.xp, ops.stats(a, row_scale=row).col_max)
+    return Scaling(row, col)
+
+
+def _inverse_power(xp, size):
+    """Return 2**-e for size = m 2**e with m in [1/2, 1); 1 where size is zero."""
+    _, exponent = xp.frexp(size)
+    exponent = xp.clip(exponent, -MAX_EXPONENT, MAX_EXPONENT)
+    return xp.where(size > 0, xp.ldexp(xp.ones_like(size), -exponent), 1.0)

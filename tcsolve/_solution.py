@@ -1,0 +1,133 @@
+"""What a solve returns: one type, always."""
+
+import warnings
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from tcsolve._errors import AccuracyWarning, LinAlgWarning, SingularError
+
+__all__ = ["Solution", "Status", "raise_or_warn"]
+
+
+class Status(Enum):
+    """How a solve ended; the value is the sentence a person needs, with the remedy."""
+
+    CONVERGED = "The backward error meets the bound; nothing needs to be done."
+    CONVERGED_AFTER_FALLBACK = (
+        "The backward error meets the bound, but the first precision stalled and a more precise "
+        "factorization was needed; ask for the precision that succeeded to save the time."
+    )
+    ILL_CONDITIONED = (
+        "The backward error meets the bound, but the matrix is singular to working precision "
+        "(rcond < eps), so x may have no correct digit; check the model, or regularise it."
+    )
+    STALLED = (
+        "Refinement stalled before the bound and the plan forbids a fallback; allow it, or choose "
+        "a more precise update."
+    )
+    NOT_CONVERGED = (
+        "Even the most precise factorization does not meet the bound; x is the best answer found, "
+        "judge it by backward_error; scaling the problem may help."
+    )
+    SINGULAR = (
+        "A pivot is exactly zero, so the matrix is singular and there is no unique solution; "
+        "use a least-squares solver, or remove the dependent row or column."
+    )
+    NONFINITE_INPUT = (
+        "a or b holds NaN or Inf, so x does too; clean the data (check_finite=True finds it)."
+    )
+    OVERFLOW = (
+        "The solution has entries beyond the largest number of its type; scale a or b by a power "
+        "of two and undo it in x."
+    )
+
+    @property
+    def ok(self):
+        """True if the answer meets the bound."""
+        return self in (Status.CONVERGED, Status.CONVERGED_AFTER_FALLBACK, Status.ILL_CONDITIONED)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The answer of a solve with the evidence for it.
+
+    Attributes
+    ----------
+    x : ndarray, shape (n,) or (n, nrhs)
+        The solution, in the array type of the caller.
+    status : Status
+        How the solve ended; its value is a sentence.
+    precision : str
+        The update whose factors gave x: 'fp16', 'fp16x3', ..., 'fp64', or 'scipy' where a structured or
+        batched system went through SciPy.
+    rungs : tuple of str
+        Every update that was tried, in order.
+    iterations : ndarray of int, shape (nrhs,)
+        Corrections applied to each right-hand side, over all rungs: steps of classical
+        refinement plus inner steps of FGMRES.
+    backward_error : ndarray of float64, shape (nrhs,)
+        ``||b - A x|| / (||A|| ||x||)`` in infinity norms for each right-hand side, recomputed in FP64
+        from the x that is returned.
+    bound : float
+        What the backward error had to meet: unit roundoff of the result type times sqrt(n).
+    rcond : float
+        Estimate of the reciprocal condition number in the 1-norm; see `Factorization.rcond`.
+    history : tuple of (str, ndarray)
+        For each recomputed residual, the rung and the backward error of each right-hand side.
+    seconds : dict of str to float
+        Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond', 'total'.
+    bytes_planned : int
+        Bytes predicted before the first allocation, on the device that solved.
+    device : str
+        'cpu' or 'cuda'.
+    """
+
+    x: Any
+    status: Status
+    precision: str
+    rungs: tuple
+    iterations: Any
+    backward_error: Any
+    bound: float
+    rcond: float
+    history: tuple = ()
+    seconds: dict = field(default_factory=dict)
+    bytes_planned: int = 0
+    device: str = "cpu"
+
+    def __str__(self):
+        worst = float(max(self.backward_error.ravel(), default=0.0))
+        steps = int(max(self.iterations.ravel(), default=0))
+        return (
+            f"{self.status.name.lower()}: precision {self.precision} "
+            f"(tried {', '.join(self.rungs)}), {steps} steps, backward error {worst:.1e} "
+            f"(bound {self.bound:.1e}), rcond {self.rcond:.1e}, {self.seconds.get('total', 0):.3g} s"
+        )
+
+
+def raise_or_warn(solution, stacklevel=3):
+    """Raise or warn as scipy.linalg.solve would, and where its answer would be silently worse.
+
+    SingularError for an exactly zero pivot, LinAlgWarning with rcond for a matrix that is singular to
+    working precision (or holds NaN), AccuracyWarning for an answer that misses the bound.
+    """
+    status = solution.status
+    if status is Status.SINGULAR:
+        raise SingularError(f"A singular matrix detected. {status.value}")
+    if status in (Status.NOT_CONVERGED, Status.STALLED, Status.OVERFLOW):
+        error = float(max(solution.backward_error.ravel(), default=0.0))
+        warnings.warn(
+            f"backward error {error:.1e}, bound {solution.bound:.1e}, rcond {solution.rcond:.1e}: "
+            + status.value,
+            AccuracyWarning,
+            stacklevel=stacklevel,
+        )
+    elif status is Status.ILL_CONDITIONED or (
+        status is Status.NONFINITE_INPUT and solution.rcond == 0
+    ):
+        warnings.warn(
+            f"Ill-conditioned matrix detected: rcond = {solution.rcond}. {status.value}",
+            LinAlgWarning,
+            stacklevel=stacklevel,
+        )

@@ -1,0 +1,50 @@
+"""When refinement has converged, is too slow, or must give up: pure functions of numbers."""
+
+import math
+
+import numpy as np
+
+__all__ = ["contracting", "converged", "projected_steps", "target"]
+
+
+def target(u, n):
+    """Return the bound on ``||r|| / (||A|| ||x||)``: u sqrt(n), as xSGESV's."""
+    return u * math.sqrt(n)
+
+
+def converged(error, bound):
+    """Return which columns meet the bound.
+
+    Not ``~(error > bound)``: a NaN must never count as converged.
+    """
+    return np.asarray(error) <= bound
+
+
+def contracting(error, previous, factor):
+    """Return which columns' errors fell by `factor` or more in the last step; NaN is not falling."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(error) <= factor * np.asarray(previous)
+
+
+def projected_steps(error, start, steps, bound):
+    """Return how many more steps a column needs if it goes on at its average rate so far.
+
+    Parameters
+    ----------
+    error, start : float
+        The error now, and `steps` steps ago.
+    steps : int
+    bound : float
+
+    Returns
+    -------
+    float
+        0 if the bound is met, inf if the error does not fall or is NaN.
+    """
+    if error <= bound:
+        return 0.0
+    if steps < 1 or not 0 < error < start:
+        return math.inf
+    if bound <= 0 or not math.isfinite(start):
+        return math.inf
+    return steps * math.log(error / bound) / math.log(start / error)
