@@ -194,7 +194,6 @@ def solve_ex(
             require_finite(bool(ops.xp.isfinite(a).all()), "a")
         a = interpret(ops.xp, a, structure, lower)
     nrhs = 1 if vector else b.shape[-1]
-    b = b.reshape(a.shape[0], -1)
     target = _target_ops(ops, a, nrhs, precision, device)
     moved = target is not ops
     if moved:
@@ -215,6 +214,8 @@ def solve_ex(
     x = solution.x
     if moved:
         x = as_host(x) if ops.device == "cpu" else ops.array(x)
+    if x is solution.x and x.shape == shape:
+        return solution
     return replace(solution, x=x.reshape(shape))
 
 

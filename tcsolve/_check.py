@@ -44,7 +44,7 @@ def check_array(x, name):
             x = np.asarray(x)
         except ValueError as error:
             raise InputError(f"{name} is not a rectangular array of numbers: {error}") from None
-    if x.dtype.kind not in "biufc" and x.dtype.name != "bfloat16":
+    if x.dtype.kind not in "biufc" and not _is_bfloat16(x.dtype):
         raise InputError(
             f"{name} has dtype {x.dtype}; numbers are needed: "
             f"convert with np.asarray({name}, dtype=float)"
@@ -52,9 +52,16 @@ def check_array(x, name):
     return x
 
 
+def _is_bfloat16(dtype):
+    # ml_dtypes registers it as a dtype of kind 'V'.
+    return dtype.kind == "V" and dtype.name == "bfloat16"
+
+
 def result_dtype(a, b):
     """Return the dtype SciPy's solve gives: float32, float64, complex64 or complex128."""
-    kinds = [np.dtype(np.float32) if x.dtype.name == "bfloat16" else x.dtype for x in (a, b)]
+    if a.dtype == b.dtype and a.dtype.char in "fdFD":
+        return a.dtype.newbyteorder("=")
+    kinds = [np.dtype(np.float32) if _is_bfloat16(x.dtype) else x.dtype for x in (a, b)]
     common = np.result_type(*kinds)
     if common.kind in "biu":
         return np.dtype(np.float64)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from tcsolve._dispatch import ops_for
 from tcsolve._errors import DeviceMemoryError, InputError
 from tcsolve._formats import FORMATS, UPDATES
 from tcsolve._lu import factor_blocked, factor_native
-from tcsolve._norms import condest, survey
+from tcsolve._norms import condest, is_dominant, survey
 from tcsolve._plan import Plan, next_rung
 from tcsolve._refine import Operator, measure, refine_columns
 from tcsolve._scale import Frame, equilibrate, needs_frame, needs_scaling, shift_columns
@@ -24,6 +25,17 @@ __all__ = ["Factorization"]
 TRUST = 0.01
 # Seed and number of the random right-hand sides that estimate a condition beyond the factors'.
 SAMPLE_SEED, SAMPLES = 0, 2
+
+
+class _Found(NamedTuple):
+    """The refined columns: x, steps and backward error of each, and how they were found."""
+
+    x: Any
+    steps: np.ndarray
+    error: np.ndarray
+    met: bool
+    history: list
+    moved: bool  # x was brought back from a frame, and may have overflowed on the way
 
 
 class Factorization:
@@ -58,6 +70,7 @@ class Factorization:
         self._rates = rates_of(ops.device, getattr(ops, "properties", None))
         mark = ops.mark()
         self._survey = survey(ops, a)
+        self._norm_one = self._survey.one  # of the caller's matrix, whatever is factored
         self._finite = self._survey.finite or bool(ops.xp.isfinite(a).all())
         if check_finite:
             require_finite(self._finite, "a")
@@ -122,10 +135,9 @@ class Factorization:
         before, self._seconds = self._seconds, {}
         mark = ops.mark()
         solution = self._solve_columns(rhs, check_finite, dtype)
-        seconds = {**before, **self._seconds}
+        solution.seconds.update({**before, **self._seconds})
+        solution.seconds["total"] = sum(before.values()) + ops.seconds(mark, ops.mark())
         self._seconds = {}
-        seconds["total"] = sum(before.values()) + ops.seconds(mark, ops.mark())
-        solution = replace(solution, seconds=seconds)
         if paired:
             solution = _join_parts(solution)
         return replace(solution, x=solution.x[:, 0]) if vector else solution
@@ -178,13 +190,16 @@ class Factorization:
     def _choose(self, precision, nrhs):
         if precision != "auto":
             return Plan(precision)
+        dominant = "fp16" in self._rates.lu_flops and is_dominant(
+            self._ops, self._a, self._survey
+        )
         name = choose_update(
             self.shape[0],
             nrhs,
             self._rates,
             working=self._working,
             is_complex=self._complex,
-            dominant=self._survey.dominance > 0,
+            dominant=dominant,
         )
         return Plan(name)
 
@@ -220,11 +235,11 @@ class Factorization:
         """Move a matrix of extreme entries to where FP64 can work, and find its scaling."""
         ops = self._ops
         if needs_frame(self._survey):
-            self._frame = Frame(equilibrate(ops, self._a, self._survey))
+            self._frame = Frame(equilibrate(ops, self._a))
             self._matrix = self._frame.matrix(ops, self._a)
             self._survey = survey(ops, self._matrix)
         elif self._plan.scale and needs_scaling(self._survey):
-            self._scaling = equilibrate(ops, self._a, self._survey)
+            self._scaling = equilibrate(ops, self._a)
 
     def _factor(self, update):
         """Replace the factors by those of `update`."""
@@ -301,52 +316,56 @@ class Factorization:
 
     def _solve_columns(self, rhs, check_finite, dtype):
         """Solve for rhs (n, k) in FP64 and build the `Solution`, x of shape (n, k)."""
-        ops, xp, (n, k) = self._ops, self._ops.xp, rhs.shape
-        unit = FORMATS["fp32" if dtype.char in "fF" else "fp64"].u
-        bound = _stop.target(unit, n)
+        ops, n = self._ops, self.shape[0]
+        bound = _stop.target(FORMATS["fp32" if dtype.char in "fF" else "fp64"].u, n)
         (size,) = ops.host(ops.column_max(rhs))
         good = np.isfinite(size)
+        all_good = bool(good.all())
         if check_finite:
-            require_finite(good.all(), "b")
-        x = xp.full(rhs.shape, xp.nan, dtype=rhs.dtype)
-        steps, error, history = np.zeros(k, int), np.full(k, np.nan), []
-        solvable = self._finite and good.any() and not self._singular()
-        met = False
-        if solvable:
-            take = slice(None) if good.all() else ops.array(np.flatnonzero(good))
-            y, steps[good], error[good], met, history = self._climb_until_met(
-                rhs[:, take], size[good], bound, dtype
-            )
-            x[:, take] = y
-        solvable = solvable and not self._singular()
+            require_finite(all_good, "b")
+        if all_good and self._finite and not self._singular():
+            found = self._climb_until_met(rhs, size, bound, dtype)
+        else:
+            found = self._solve_good_columns(rhs, size, good, bound, dtype)
         mark = ops.mark()
         rcond = 0.0 if not self._finite or self._singular() else self.rcond()
         self._clock("rcond", mark)
-        with np.errstate(over="ignore"):
-            x = x.astype(_like(x, dtype))
-        overflow = solvable and not bool(xp.isfinite(x[:, take]).all())
+        x, overflow = found.x, False
+        if dtype.char in "fF" or found.moved:
+            with np.errstate(over="ignore"):
+                x = x.astype(_like(x, dtype), copy=False)
+            overflow = found.met and not bool(ops.xp.isfinite(x).all())
         return Solution(
             x=x,
-            status=self._status(met, good.all(), overflow, rcond, dtype),
+            status=self._status(found.met, all_good, overflow, rcond, dtype),
             precision=self.precision,
             rungs=self.rungs,
-            iterations=steps,
-            backward_error=error,
+            iterations=found.steps,
+            backward_error=found.error,
             bound=bound,
             rcond=rcond,
-            history=tuple(history),
+            history=tuple(found.history),
             bytes_planned=self.bytes_planned,
             device=ops.device,
         )
+
+    def _solve_good_columns(self, rhs, size, good, bound, dtype):
+        """Solve for the finite columns of rhs; the others, or all if A cannot be solved, are NaN."""
+        xp, k = self._ops.xp, len(good)
+        x, steps, error = xp.full(rhs.shape, xp.nan, dtype=rhs.dtype), np.zeros(k, int), np.full(k, np.nan)
+        if not (self._finite and good.any()) or self._singular():
+            return _Found(x, steps, error, False, [], False)
+        take = self._ops.array(np.flatnonzero(good))
+        found = self._climb_until_met(rhs[:, take], size[good], bound, dtype)
+        x[:, take] = found.x
+        steps[good], error[good] = found.steps, found.error
+        return _Found(x, steps, error, found.met, found.history, found.moved)
 
     def _singular(self):
         return bool(self._factors and self._factors.bad_pivot and self._following() is None)
 
     def _climb_until_met(self, rhs, size, bound, dtype):
-        """Refine rung after rung; return (x, steps, backward errors, met, history).
-
-        size holds max |rhs| of each column.
-        """
+        """Refine rung after rung; return what was `_Found`.  size is max |rhs| of each column."""
         ops, xp, k = self._ops, self._ops.xp, rhs.shape[1]
         frame = self._frame or shift_columns(size)
         if frame is not None:
@@ -365,10 +384,13 @@ class Factorization:
             if state is not None and state.all_converged or not self._climb():
                 break
         if state is None:  # every factorization broke down
-            return xp.full(rhs.shape, xp.nan, rhs.dtype), total, np.full(k, np.nan), False, history
-        error = self._verify(state.x, rhs, dtype)
+            x = xp.full(rhs.shape, xp.nan, rhs.dtype)
+            return _Found(x, total, np.full(k, np.nan), False, history, False)
+        error = state.error
+        if self._operator().row is not None or dtype.char in "fF":
+            error = self._verify(state.x, rhs, dtype)
         x = state.x if frame is None else frame.outside(xp, state.x, shift)
-        return x, total, error, state.all_converged, history
+        return _Found(x, total, error, state.all_converged, history, frame is not None)
 
     def _refine(self, rhs, bound, start):
         n, k = rhs.shape
@@ -387,7 +409,10 @@ class Factorization:
         )
 
     def _verify(self, x, rhs, dtype):
-        """Return the normwise backward errors of x, rounded as it will be returned."""
+        """Return the normwise backward errors of x, rounded as it will be returned.
+
+        What the loop measured is that already unless it weighted the rows or x loses digits.
+        """
         if dtype.char in "fF":
             x = x.astype(_like(x, dtype)).astype(x.dtype)
         operator = Operator(lambda v: self._ops.product(self._matrix, v), self._survey.inf)
@@ -413,18 +438,26 @@ class Factorization:
             return 0.0
         if self._factors.bad_pivot:
             return self._rcond_of_next_rung()
-        n, norm = self.shape[0], self._survey.one
-        how = UPDATES[self.precision]
-        rcond = self._factors.gecon(norm) if self._scales_for(how)[0] is None else None
+        n, norm, how = self.shape[0], self._norm_one, UPDATES[self.precision]
+        as_given = self._frame is None and self._scales_for(how)[0] is None
+        rcond = self._factors.gecon(norm) if as_given else None
         if rcond is None:
             rcond = condest(
-                self._ops, n, norm, self._correct, lambda r: self._correct(r, adjoint=True)
+                self._ops, n, norm, self._invert, lambda v: self._invert(v, adjoint=True)
             )
         # Refinement that contracts shows that the factors invert A to a factor of two.
         if how.storage == "float64" or rcond > how.u / TRUST or self._contracted:
             return rcond
         sample = self._sampled_rcond(n, norm)
         return self._rcond_of_next_rung() if sample is None else min(sample, rcond)
+
+    def _invert(self, v, adjoint=False):
+        """Return approximately A**-1 v (or A**-H v) for the caller's A."""
+        if self._frame is None:
+            return self._correct(v, adjoint)
+        frame = self._frame.swapped() if adjoint else self._frame
+        inside, shift = frame.inside(self._ops.xp, v)
+        return frame.outside(self._ops.xp, self._correct(inside, adjoint), shift)
 
     def _rcond_of_next_rung(self):
         return self._estimate_rcond() if self._climb() else 0.0
@@ -440,10 +473,14 @@ class Factorization:
             np.complex128 if self._complex else np.float64
         )
         bound = _stop.target(FORMATS["fp64"].u, n)
-        state = self._refine(self._ops.array(g), bound, None)
+        g = self._ops.array(g)
+        if self._frame is not None:
+            g, shift = self._frame.inside(self._ops.xp, g)
+        state = self._refine(g, bound, None)
         if not state.all_converged:
             return None
-        (size,) = self._ops.host(self._ops.xp.linalg.norm(state.x, axis=0))
+        x = state.x if self._frame is None else self._frame.outside(self._ops.xp, state.x, shift)
+        (size,) = self._ops.host(self._ops.xp.linalg.norm(x, axis=0))
         return float(1 / norm / np.sqrt(np.mean(np.asarray(size) ** 2)))
 
     def _clock(self, phase, mark):

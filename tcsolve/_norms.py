@@ -7,7 +7,7 @@ import numpy as np
 
 from tcsolve._ops import Stats
 
-__all__ = ["Survey", "condest", "survey"]
+__all__ = ["Survey", "condest", "is_dominant", "survey"]
 
 # Sweeps of the condition estimator; as xLACN2.
 MAX_SWEEPS = 5
@@ -15,28 +15,22 @@ MAX_SWEEPS = 5
 
 @dataclass(frozen=True)
 class Survey:
-    """What one look at the matrix tells: norms, scaling, dominance.
+    """What one look at the matrix tells.
 
     Attributes
     ----------
     inf, one : float
         Infinity norm and 1-norm.
-    largest : float
-        max |a_ij|.
     row_spread, col_spread : float
-        Smallest over largest of the rows' (columns') largest entries: 1 is well scaled.
-    dominance : float
-        min_i 2 |a_ii| - sum_j |a_ij|; positive if A is strictly diagonally dominant by rows.
+        Smallest over largest row (column) sum of |A|: 1 is well scaled, 0 is a zero row (column).
     stats : Stats
         The vectors behind these, on the device.
     """
 
     inf: float
     one: float
-    largest: float
     row_spread: float
     col_spread: float
-    dominance: float
     stats: Stats
 
     @property
@@ -47,30 +41,24 @@ class Survey:
 
 def survey(ops, a):
     """Return the `Survey` of the square matrix a, with one synchronisation."""
-    xp = ops.xp
     stats = ops.stats(a)
-    numbers = xp.stack(
-        [
-            stats.row_sum.max(),
-            stats.col_sum.max(),
-            stats.row_max.max(),
-            stats.row_max.min(),
-            stats.col_max.max(),
-            stats.col_max.min(),
-            (2.0 * xp.abs(a.diagonal()) - stats.row_sum).min(),
-        ]
+    rows, cols = stats
+    inf, low_row, one, low_col = map(
+        float, ops.host(rows.max(), rows.min(), cols.max(), cols.min())
     )
-    (numbers,) = ops.host(numbers)
-    inf, one, row_top, row_low, col_top, col_low, dominance = map(float, numbers)
     return Survey(
         inf=inf,
         one=one,
-        largest=row_top,
-        row_spread=row_low / row_top if row_top else 1.0,
-        col_spread=col_low / col_top if col_top else 1.0,
-        dominance=dominance,
+        row_spread=low_row / inf if inf else 1.0,
+        col_spread=low_col / one if one else 1.0,
         stats=stats,
     )
+
+
+def is_dominant(ops, a, survey):
+    """Tell whether a is strictly diagonally dominant by rows: 2 |a_ii| > sum_j |a_ij|."""
+    (least,) = ops.host((2.0 * ops.xp.abs(a.diagonal()) - survey.stats.row_sum).min())
+    return bool(least > 0)
 
 
 def condest(ops, n, norm_one, solve, solve_adjoint):

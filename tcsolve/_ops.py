@@ -11,12 +11,10 @@ __all__ = ["Ops", "Stats"]
 
 
 class Stats(NamedTuple):
-    """Sums and maxima of |a|; vectors stay on the device."""
+    """Sums of |a| over each row and each column; vectors of FP64 on the device."""
 
     row_sum: Any
     col_sum: Any
-    row_max: Any
-    col_max: Any
 
 
 class Ops(Protocol):
@@ -43,8 +41,14 @@ class Ops(Protocol):
     def free_bytes(self):
         """Return the bytes that can still be allocated."""
 
-    def stats(self, a, row_scale=None):
-        """Return `Stats` of diag(row_scale) a; NaN and Inf propagate into the sums."""
+    def stats(self, a):
+        """Return the `Stats` of a; NaN and Inf propagate."""
+
+    def row_max(self, a):
+        """Return max |a_ij| of each row."""
+
+    def col_max(self, a, row_scale):
+        """Return max r_i |a_ij| of each column."""
 
     def cast_scaled(self, a, row_scale, col_scale, dtype):
         """Return a new row-major diag(r) a diag(s) in `dtype`; None stands for ones.

@@ -22,15 +22,15 @@ CACHE_ENTRIES = 1 << 16
 # Entries of a block of FP32 rows that is widened to FP64 at a time.
 WIDEN_ENTRIES = 1 << 22
 
-PREFIX = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
+PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
 
 
 def _blas(name, dtype):
-    return getattr(blas, PREFIX[dtype.name] + name)
+    return getattr(blas, PREFIX[dtype.char] + name)
 
 
 def _lapack(name, dtype):
-    return getattr(lapack, PREFIX[dtype.name] + name)
+    return getattr(lapack, PREFIX[dtype.char] + name)
 
 
 class NumpyOps:
@@ -60,26 +60,27 @@ class NumpyOps:
         except (AttributeError, ValueError, OSError):
             return math.inf  # not every system tells
 
-    def stats(self, a, row_scale=None):
-        if not a.flags.c_contiguous and a.flags.f_contiguous and row_scale is None:
-            t = self.stats(a.T)
-            return Stats(t.col_sum, t.row_sum, t.col_max, t.row_max)
+    def stats(self, a):
+        if not a.flags.c_contiguous and a.flags.f_contiguous:
+            return Stats(*reversed(self.stats(a.T)))
         n = a.shape[0]
-        row_sum, row_max = np.empty(n), np.empty(n)
-        col_sum, col_max = np.zeros(n), np.zeros(n)
-        step = max(1, CACHE_ENTRIES // n)
+        row_sum, col_sum = np.empty(n), np.zeros(n)
         # A sum that overflows or meets a NaN is the caller's to find, not NumPy's to warn of.
         with np.errstate(over="ignore", invalid="ignore"):
-            for i in range(0, n, step):
-                rows = slice(i, i + step)
+            for rows in _blocks(n):
                 block = np.abs(a[rows])
-                if row_scale is not None:
-                    block = block * row_scale[rows, None]
                 block.sum(axis=1, dtype=np.float64, out=row_sum[rows])
-                row_max[rows] = block.max(axis=1)
                 col_sum += block.sum(axis=0, dtype=np.float64)
-                np.maximum(col_max, block.max(axis=0), out=col_max)
-        return Stats(row_sum, col_sum, row_max, col_max)
+        return Stats(row_sum, col_sum)
+
+    def row_max(self, a):
+        return np.concatenate([np.abs(a[rows]).max(axis=1) for rows in _blocks(len(a))])
+
+    def col_max(self, a, row_scale):
+        parts = [
+            (np.abs(a[rows]) * row_scale[rows, None]).max(axis=0) for rows in _blocks(len(a))
+        ]
+        return np.max(parts, axis=0)
 
     def cast_scaled(self, a, row_scale, col_scale, dtype):
         with np.errstate(over="ignore", under="ignore"):
@@ -88,9 +89,7 @@ class NumpyOps:
             # Exponents are added first: r or s alone may leave the range that r s stays in.
             er, es = np.frexp(row_scale)[1] - 1, np.frexp(col_scale)[1] - 1
             out = np.empty(a.shape, dtype)
-            step = max(1, CACHE_ENTRIES // a.shape[0])
-            for i in range(0, a.shape[0], step):
-                rows = slice(i, i + step)
+            for rows in _blocks(len(a)):
                 exponent = er[rows, None] + es
                 if np.iscomplexobj(a):
                     out.real[rows] = np.ldexp(a.real[rows], exponent)
@@ -203,6 +202,12 @@ class NumpyOps:
 
     def column_max(self, v):
         return np.abs(v).max(axis=0)
+
+
+def _blocks(n):
+    """Return slices of the rows of an n x n matrix that fit in the cache."""
+    step = max(1, CACHE_ENTRIES // n)
+    return [slice(i, i + step) for i in range(0, n, step)]
 
 
 def _scale_to_top(u):

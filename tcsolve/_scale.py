@@ -7,9 +7,9 @@ import numpy as np
 
 __all__ = ["Frame", "Scaling", "equilibrate", "needs_frame", "needs_scaling", "shift_columns"]
 
-# Rows (columns) whose largest entries differ by less than a factor of ten are left alone; as xLAQGE.
+# Rows (columns) whose sizes differ by less than a factor of ten are left alone; as xLAQGE.
 SPREAD = 0.1
-# Largest entries within 2**(+-SAFE_EXPONENT) leave an FP32 factorization room to grow.
+# Norms within 2**(+-SAFE_EXPONENT) leave an FP32 factorization room to grow.
 SAFE_EXPONENT = 40
 # Beyond 2**(+-FRAME_EXPONENT) even FP64 products and norms of A leave their range.
 FRAME_EXPONENT = 300
@@ -45,6 +45,10 @@ class Frame:
         top = (xp.frexp(xp.abs(b))[1] + row).max(axis=0)
         return _ldexp(xp, b, row - top), top
 
+    def swapped(self):
+        """Return the frame of the transposed matrix."""
+        return Frame(Scaling(self.scaling.col, self.scaling.row))
+
     def outside(self, xp, y, shift):
         """Return diag(col) y 2**shift."""
         return _ldexp(xp, y, xp.frexp(self.scaling.col)[1][:, None] - 1 + shift)
@@ -75,13 +79,20 @@ def needs_frame(survey):
     """Tell whether A has rows, columns or norms beyond the range in which FP64 can refine."""
     top = 2.0**FRAME_EXPONENT
     spread = min(survey.row_spread, survey.col_spread)
+    if survey.inf == 0:
+        return False
     return not (
-        survey.finite and 1 / top < survey.largest < top and (spread == 0 or spread > 1 / top)
+        survey.finite and 1 / top < survey.inf < top and (spread == 0 or spread > 1 / top)
     )
 
 
 def _ldexp(xp, x, exponent):
     exponent = xp.asarray(exponent, dtype=xp.int32)
+    with np.errstate(over="ignore", under="ignore"):
+        return _ldexp_parts(xp, x, exponent)
+
+
+def _ldexp_parts(xp, x, exponent):
     if not xp.iscomplexobj(x):
         return xp.ldexp(x, exponent)
     return xp.ldexp(x.real, exponent) + 1j * xp.ldexp(x.imag, exponent)
@@ -92,11 +103,11 @@ def needs_scaling(survey):
     return (
         survey.row_spread < SPREAD
         or survey.col_spread < SPREAD
-        or not 2.0**-SAFE_EXPONENT < survey.largest < 2.0**SAFE_EXPONENT
+        or not 2.0**-SAFE_EXPONENT < survey.inf < 2.0**SAFE_EXPONENT
     )
 
 
-def equilibrate(ops, a, survey):
+def equilibrate(ops, a):
     """Return the `Scaling` that brings the largest entry of each row and column into [1/2, 1).
 
     Rows first, then columns [1]_; rounded to powers of two, so that scaling and its undoing are exact.
@@ -106,8 +117,8 @@ def equilibrate(ops, a, survey):
     .. [1] N. J. Higham, S. Pranesh, M. Zounon, SIAM J. Sci. Comput. 41 (2019), A2536-A2551,
        algorithm 2.4.
     """
-    row = _inverse_power(ops.xp, survey.stats.row_max)
-    col = _inverse_power(ops.xp, ops.stats(a, row_scale=row).col_max)
+    row = _inverse_power(ops.xp, ops.row_max(a))
+    col = _inverse_power(ops.xp, ops.col_max(a, row))
     return Scaling(row, col)
 
 

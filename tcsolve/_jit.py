@@ -1,0 +1,194 @@
+"""From the text of a .cu file to a kernel that can be launched.
+
+The sources are compiled here and not by CuPy, which would flush subnormal numbers to zero, ask a
+device for its architecture, and reuse a cached binary after a header has changed.
+"""
+
+import functools
+import hashlib
+import importlib.resources
+import os
+import pathlib
+import tempfile
+
+from tcsolve._errors import DeviceError, KernelCompileError
+from tcsolve.kernels import KERNELS, PORTABLE_CLUSTER, arch_number
+
+__all__ = ["Kernel", "compile_cubin", "kernel", "supported", "target_arch"]
+
+# Division and square root correctly rounded, subnormal numbers kept; spelled out although they are
+# the compiler's defaults, because the error bounds rest on them.
+FLAGS = ("-std=c++17", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--fmad=true")
+
+# Architectures with instructions that a plain target leaves out.
+ARCH_SPECIFIC = {90, 100}
+
+# Dynamic shared memory that needs no permission, and two values of CUfunction_attribute.
+FREE_SHARED_BYTES = 48 << 10
+MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
+
+CUBIN_MAGIC = b"\x7fELF"
+
+
+def supported(name, arch):
+    """Tell whether kernels/<name>.cu can run on `arch`, such as 'sm_80'."""
+    return arch_number(arch) >= KERNELS[name].min_arch
+
+
+def target_arch(device=None):
+    """Return the architecture to compile for, such as 'sm_90a', of a CuPy device (the current one)."""
+    from cupy.cuda import Device
+
+    number = int((device or Device()).compute_capability)
+    return f"sm_{number}{'a' if number in ARCH_SPECIFIC else ''}"
+
+
+@functools.cache
+def _source(filename):
+    return importlib.resources.files("tcsolve.kernels").joinpath(filename).read_text("utf-8")
+
+
+@functools.cache
+def _headers():
+    """Return (names, texts) of every header; their texts are handed over, so no path is searched."""
+    folder = importlib.resources.files("tcsolve.kernels")
+    names = tuple(sorted(f.name for f in folder.iterdir() if f.name.endswith(".cuh")))
+    return names, tuple(_source(name) for name in names)
+
+
+def compile_cubin(name, arch, defines=()):
+    """Compile kernels/<name>.cu for `arch`, or fetch it from the cache; needs NVRTC but no device.
+
+    Parameters
+    ----------
+    name : str
+    arch : str
+        Such as 'sm_90a'.
+    defines : tuple of (str, int or str)
+        Preprocessor macros.
+
+    Returns
+    -------
+    bytes
+        A cubin.
+
+    Raises
+    ------
+    KernelCompileError
+        With the kernel, the options and the compiler's log.
+    """
+    options = (f"-arch={arch}", *FLAGS, *(f"-D{macro}={value}" for macro, value in defines))
+    path = _cache_path(name, options)
+    cubin = _read(path)
+    if cubin is None:
+        cubin = _compile(name, arch, options)
+        _write(path, cubin)
+    return cubin
+
+
+def _compile(name, arch, options):
+    from cupy.cuda import nvrtc
+
+    names, texts = ([text.encode() for text in column] for column in _headers())
+    program = nvrtc.createProgram(_source(f"{name}.cu"), f"{name}.cu", texts, names)
+    try:
+        nvrtc.compileProgram(program, options)
+        return nvrtc.getCUBIN(program)
+    except nvrtc.NVRTCError as error:
+        log = nvrtc.getProgramLog(program).strip() or str(error)
+        raise KernelCompileError(name, arch, options, log) from error
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def _cache_path(name, options):
+    """Return where the cubin belongs: its name tells every byte that went into it."""
+    from cupy.cuda import nvrtc
+
+    names, texts = _headers()
+    parts = (repr(nvrtc.getVersion()), *options, _source(f"{name}.cu"), *names, *texts)
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    own = os.environ.get("TCSOLVE_CACHE_DIR")
+    shared = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return pathlib.Path(own or os.path.join(shared, "tcsolve")) / f"{name}-{key}.cubin"
+
+
+def _read(path):
+    try:
+        cubin = path.read_bytes()
+    except OSError:
+        return None
+    return cubin if cubin.startswith(CUBIN_MAGIC) else None  # cut off by a full disk
+
+
+def _write(path, cubin):
+    """Publish a cubin for other processes, whole or not at all; a cache that cannot be written is none."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(cubin)
+            os.replace(temporary, path)
+        except OSError:
+            os.unlink(temporary)
+    except OSError:
+        pass
+
+
+class Kernel:
+    """One entry of a loaded cubin, launched on CuPy's current stream."""
+
+    def __init__(self, function, cluster):
+        self._function = function
+        self._shared_bytes = FREE_SHARED_BYTES
+        if cluster > PORTABLE_CLUSTER:
+            self._permit(NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
+
+    def _permit(self, attribute, value):
+        from cupy_backends.cuda.api import driver
+
+        driver.funcSetAttribute(self._function.ptr, attribute, value)
+
+    def __call__(self, grid, block, args, shared=0):
+        """Launch with `shared` bytes of dynamic shared memory.
+
+        An argument is a CuPy array, an int (passed as long long), a float (passed as double) or None
+        (a null pointer).
+        """
+        if shared > self._shared_bytes:
+            self._permit(MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
+            self._shared_bytes = shared
+        self._function(grid, block, tuple(0 if x is None else x for x in args), shared)
+
+
+def kernel(name, entry, *, arch=None, **defines):
+    """Return the `Kernel` of kernels/<name>.cu for the current device; `arch` overrides its target."""
+    from cupy.cuda import runtime
+
+    return _kernel(runtime.getDevice(), name, entry, arch, tuple(sorted(defines.items())))
+
+
+@functools.cache
+def _kernel(device, name, entry, arch, defines):
+    return Kernel(
+        _module(device, name, arch, defines).get_function(entry), dict(defines).get("CLUSTER", 1)
+    )
+
+
+@functools.cache
+def _module(device, name, arch, defines):
+    """Load a cubin on the current device, whose number makes part of the cache's key."""
+    from cupy.cuda import Device
+    from cupy.cuda.function import Module
+
+    arch = arch or target_arch(Device(device))
+    if not supported(name, arch):
+        raise DeviceError(
+            f"kernel {name!r} needs compute capability {KERNELS[name].min_arch / 10}, "
+            f"but the target is {arch}"
+        )
+    module = Module()
+    module.load(compile_cubin(name, arch, defines))
+    return module
