@@ -211,7 +211,7 @@ class Factorization:
             n,
             nrhs,
             self._a.dtype.itemsize,
-            block=self._block(),
+            block=self._block(update),
             on_device=device == "cuda",
             transfer=transfer,
         )
@@ -226,10 +226,8 @@ class Factorization:
             )
         return needed
 
-    def _block(self):
-        if self._plan.block:
-            return self._plan.block
-        return self._ops.default_block(self.shape[0])
+    def _block(self, update):
+        return self._plan.block or self._ops.default_block(self.shape[0], UPDATES[update])
 
     def _prepare(self):
         """Move a matrix of extreme entries to where FP64 can work, and find its scaling."""
@@ -262,7 +260,7 @@ class Factorization:
             if how.native:
                 self._factors = factor_native(ops, w, dtype)
             else:
-                self._factors = factor_blocked(ops, w, how, self._block())
+                self._factors = factor_blocked(ops, w, how, self._block(update))
         self._clock("factor", mark)
 
     def _scales_for(self, how):

@@ -29,8 +29,8 @@ class Ops(Protocol):
     def host(self, *arrays):
         """Return copies of small arrays on the host, with one synchronisation."""
 
-    def default_block(self, n):
-        """Return the columns of an outer panel of an n x n matrix."""
+    def default_block(self, n, how):
+        """Return the columns of an outer panel of an n x n matrix for the `Update` how."""
 
     def mark(self):
         """Return a time stamp in the order of the device's work."""

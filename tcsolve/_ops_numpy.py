@@ -45,7 +45,7 @@ class NumpyOps:
     def host(self, *arrays):
         return arrays
 
-    def default_block(self, n):
+    def default_block(self, n, how):
         return 128 if n < 2048 else 256
 
     def mark(self):

@@ -1,0 +1,126 @@
+"""What every benchmark shares: the machine, the clock, the JSON."""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import time
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+
+RESULTS = pathlib.Path(__file__).parent / "results"
+# A sample is taken again until this many seconds are spent or `repeats` are done.
+PATIENCE = 20.0
+
+
+def arguments(question):
+    """Return a parser with the options every benchmark has."""
+    parser = argparse.ArgumentParser(description=question)
+    parser.add_argument("--json", type=pathlib.Path, help="write the results here")
+    parser.add_argument("--repeats", type=int, default=5, help="samples of each time (median)")
+    parser.add_argument("--commit", help="commit measured; by default asked of git")
+    return parser
+
+
+def machine(commit=None):
+    """Return device, versions and commit, for the head of a results file."""
+    facts = {
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit or os.environ.get("TCSOLVE_COMMIT") or _commit(),
+        "python": platform.python_version(),
+        "cpu": f"{_cpu()}, {os.cpu_count()} cores",
+    }
+    for package in ("tcsolve", "numpy", "scipy", "cupy-cuda13x", "cupy-cuda12x", "torch"):
+        try:
+            facts[package] = version(package)
+        except PackageNotFoundError:
+            pass
+    return facts
+
+
+def gpu():
+    """Return the facts of the current CUDA device."""
+    import cupy
+
+    device = cupy.cuda.Device()
+    properties = cupy.cuda.runtime.getDeviceProperties(device.id)
+    return {
+        "gpu": properties["name"].decode(),
+        "compute_capability": device.compute_capability,
+        "multiprocessors": properties["multiProcessorCount"],
+        "cuda_runtime": cupy.cuda.runtime.runtimeGetVersion(),
+        "cuda_driver": cupy.cuda.runtime.driverGetVersion(),
+    }
+
+
+def _commit():
+    try:
+        return subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _cpu():
+    try:
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def host_seconds(run, repeats, *, prepare=None):
+    """Return the sorted seconds of `run(prepare())` on the host, after one warm-up."""
+    samples = []
+    for i in range(repeats + 1):
+        argument = prepare() if prepare else None
+        start = time.perf_counter()
+        run(argument) if prepare else run()
+        samples.append(time.perf_counter() - start)
+        if i and sum(samples) > PATIENCE:
+            break
+    return sorted(samples[1:])
+
+
+def device_seconds(run, repeats, *, prepare=None):
+    """Return the sorted seconds of `run(prepare())` between CUDA events, after one warm-up."""
+    import cupy
+
+    samples = []
+    for i in range(repeats + 1):
+        argument = prepare() if prepare else None
+        start, stop = cupy.cuda.Event(), cupy.cuda.Event()
+        cupy.cuda.Device().synchronize()
+        start.record()
+        run(argument) if prepare else run()
+        stop.record()
+        stop.synchronize()
+        samples.append(cupy.cuda.get_elapsed_time(start, stop) / 1e3)
+        if i and sum(samples) > PATIENCE:
+            break
+    return sorted(samples[1:])
+
+
+def summary(samples):
+    """Return median and quartiles of sorted seconds."""
+    return {
+        "median": float(np.median(samples)),
+        "quartiles": [float(q) for q in np.quantile(samples, [0.25, 0.75])],
+        "samples": len(samples),
+    }
+
+
+def save(path, facts, rows):
+    """Write a results file, whole or not at all."""
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps({"machine": facts, "rows": rows}, indent=1) + "\n")
+    temporary.replace(path)

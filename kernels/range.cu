@@ -1,0 +1,58 @@
+// The power of two that brings a block of U into the range of FP16, and the factors of the product.
+//
+//   scale[0] = 2^e with max |u| 2^e in (2^13, 2^14], so that hi stays below 65504 and lo far above 2^-24;
+//              e <= 112 keeps alpha a normal number; 1 if U is zero or not finite
+//   alpha[0] = -1 / (scale[0] scale_l), beta[0] = 1: C = alpha P Q^T + beta C is C - L U
+//
+//   u     FP32 k x r, row-major, leading dimension ldu (float view of a complex block)
+//   work  unsigned[2], zero before the first call and left zero; one call at a time may use it
+//
+// Grid any, (ceil(r / 4096), ceil(k / 4)) keeps every thread busy; block 256.  Exact, whatever the order of
+// the blocks.
+
+#include "common.cuh"
+
+constexpr int THREADS = 256;
+constexpr int TOP_EXPONENT = 14;
+constexpr int LARGEST_EXPONENT = 126 - TOP_EXPONENT;
+constexpr unsigned INFINITE = 0x7f800000u;
+
+__device__ float scale_to_top(float amax) {
+    if (amax == 0 || __float_as_uint(amax) >= INFINITE) return 1.0f;
+    int exponent;  // amax = f 2^exponent with f in [1/2, 1)
+    const float f = frexpf(amax, &exponent);
+    return ldexpf(1.0f, min(TOP_EXPONENT - exponent + (f == 0.5f), LARGEST_EXPONENT));
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+tcs_update_scale(
+    float* scale, float* alpha, float* beta, unsigned* work,
+    const float* __restrict__ u, Index ldu, Index k, Index r, double scale_l
+) {
+    // Bits of |u| compare like |u|, and NaN above infinity.
+    unsigned largest = 0;
+    const bool aligned = aligned16(u, ldu);
+    for (Index i = blockIdx.y; i < k; i += gridDim.y) {
+        #pragma unroll 4
+        for (Index q = 4 * (Index(blockIdx.x) * THREADS + threadIdx.x); q < r; q += 4 * THREADS * gridDim.x) {
+            Run<float, 4> x;
+            x.load(u + i * ldu + q, aligned && q + 4 <= r, r - q);
+            #pragma unroll
+            for (int e = 0; e < 4; ++e) largest = max(largest, __float_as_uint(fabsf(x.at[e])));
+        }
+    }
+    #pragma unroll
+    for (int d = WARP / 2; d; d /= 2) largest = max(largest, __shfl_xor_sync(ALL_LANES, largest, d));
+    if (threadIdx.x % WARP == 0) atomicMax(&work[0], largest);
+
+    // The block that arrives last finds the maximum of all.
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x != 0 || atomicAdd(&work[1], 1u) != gridDim.x * gridDim.y - 1) return;
+    __threadfence();
+    const float s = scale_to_top(__uint_as_float(atomicExch(&work[0], 0u)));
+    atomicExch(&work[1], 0u);
+    *scale = s;
+    *alpha = float(-1.0 / (double(s) * scale_l));
+    *beta = 1.0f;
+}

@@ -1,0 +1,126 @@
+// Norms of the rows and columns of A, and its FP32 copy scaled by powers of two.
+//
+//   A is m x n of T_IN, row-major, leading dimension lda; COMPLEX 1: (re, im) pairs, n and lda count pairs.
+//
+//   tcs_row_stats    row_max[i] = max_j |a_ij|,      row_sum[i] = sum_j |a_ij|
+//   tcs_col_stats    col_max[c, j] = max_i r_i |a_ij|, col_sum[c, j] = sum_i r_i |a_ij|  over the rows i of
+//                    chunk c, for the caller to reduce over c; r null stands for ones
+//   tcs_cast_scaled  W[i, j] = rn(r_i a_ij s_j), FP32 (or pairs), leading dimension ldw; null: ones
+//
+// All vectors and statistics are FP64; r and s hold powers of two.  Sums are rounded in FP64, in an
+// order that depends on the shape alone; |a| of a pair is hypot.  A NaN makes maximum and sum NaN, except
+// that |(Inf, NaN)| is Inf, as C has it.
+//
+// Grid and block:  tcs_row_stats   ceil(m / 8) of (32, 8)
+//                  tcs_col_stats   (ceil(n / 128), chunks) of 128, chunks = ceil(m / rows_per_chunk)
+//                  tcs_cast_scaled (ceil(N / 128), ceil(m / 64)) of (32, 8), N = n, if COMPLEX 2 n
+// Defines T_IN (float or double), COMPLEX (0 or 1).
+
+#include "common.cuh"
+
+constexpr int PARTS = COMPLEX ? 2 : 1;
+
+__device__ __forceinline__ double magnitude(const T_IN* a) {
+    return COMPLEX ? hypot(double(a[0]), double(a[PARTS - 1])) : fabs(double(a[0]));
+}
+
+// `fmax` drops a NaN but a sum of magnitudes keeps it.
+__device__ __forceinline__ double max_or_nan(double largest, double sum) {
+    return isnan(sum) ? sum : largest;
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+tcs_row_stats(
+    double* __restrict__ row_max, double* __restrict__ row_sum,
+    const T_IN* __restrict__ a, Index lda, Index m, Index n
+) {
+    const Index row = Index(blockIdx.x) * blockDim.y + threadIdx.y;
+    if (row >= m) return;
+    constexpr int N = 16 / sizeof(T_IN);
+    const T_IN* begin = a + row * lda * PARTS;
+    const Index length = n * PARTS;
+    const bool aligned = aligned16(a, lda * PARTS);
+    // Separate sums for the words in flight: a chain of additions would stall the loads.
+    constexpr int FLIGHT = 4;
+    double largest[FLIGHT] = {}, sum[FLIGHT] = {};
+    for (Index q = threadIdx.x * N; q < length; q += FLIGHT * WARP * N) {
+        Run<T_IN, N> x[FLIGHT];
+        #pragma unroll
+        for (int f = 0; f < FLIGHT; ++f) {
+            const Index at = q + f * WARP * N;
+            x[f].load(begin + at, aligned && at + N <= length, length - at);
+        }
+        #pragma unroll
+        for (int f = 0; f < FLIGHT; ++f) {
+            #pragma unroll
+            for (int e = 0; e < N; e += PARTS) {
+                const double size = magnitude(&x[f].at[e]);
+                largest[f] = fmax(largest[f], size);
+                sum[f] += size;
+            }
+        }
+    }
+    double top = fmax(fmax(largest[0], largest[1]), fmax(largest[2], largest[3]));
+    double total = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    #pragma unroll
+    for (int d = WARP / 2; d; d /= 2) {
+        top = fmax(top, __shfl_xor_sync(ALL_LANES, top, d));
+        total += __shfl_xor_sync(ALL_LANES, total, d);
+    }
+    if (threadIdx.x == 0) row_max[row] = max_or_nan(top, total), row_sum[row] = total;
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+tcs_col_stats(
+    double* __restrict__ col_max, double* __restrict__ col_sum,
+    const T_IN* __restrict__ a, Index lda, Index m, Index n, const double* __restrict__ r,
+    Index rows_per_chunk
+) {
+    const Index j = Index(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (j >= n) return;
+    const Index start = blockIdx.y * rows_per_chunk, stop = min(m, start + rows_per_chunk);
+    double largest = 0, sum = 0;
+    #pragma unroll 8
+    for (Index i = start; i < stop; ++i) {
+        const double size = magnitude(a + (i * lda + j) * PARTS) * (r ? r[i] : 1.0);
+        largest = fmax(largest, size);
+        sum += size;
+    }
+    col_max[blockIdx.y * n + j] = max_or_nan(largest, sum);
+    col_sum[blockIdx.y * n + j] = sum;
+}
+
+// 2^e a for every e that can occur, rounded once, to FP32.  r s may leave the range of FP64 where r a s does
+// not, so exponents are added and applied in two halves.  Both halves push the same way: the first leaves
+// the range only if the result is 0 or infinite in FP32, and so it does beyond the limits on e.
+__device__ __forceinline__ float scaled(double a, int e) {
+    e = max(-2040, min(2040, e));
+    const int half = e / 2;
+    return float(a * __hiloint2double((half + 1023) << 20, 0) * __hiloint2double((e - half + 1023) << 20, 0));
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+tcs_cast_scaled(
+    float* __restrict__ w, Index ldw, const T_IN* __restrict__ a, Index lda, Index m, Index n,
+    const double* __restrict__ r, const double* __restrict__ s
+) {
+    constexpr int N = 4, ROWS = 64;
+    const Index length = n * PARTS, q = (Index(blockIdx.x) * WARP + threadIdx.x) * N;
+    if (q >= length) return;
+    const bool whole = q + N <= length;
+    const bool vector_in = whole && aligned16(a, lda * PARTS), vector_out = whole && aligned16(w, ldw * PARTS);
+    int exponent[N];
+    #pragma unroll
+    for (int e = 0; e < N; ++e) exponent[e] = s && q + e < length ? ilogb(s[(q + e) / PARTS]) : 0;
+    const Index start = Index(blockIdx.y) * ROWS, stop = min(m, start + ROWS);
+    #pragma unroll 4
+    for (Index i = start + threadIdx.y; i < stop; i += 8) {
+        Run<T_IN, N> x;
+        x.load(a + i * lda * PARTS + q, vector_in, length - q);
+        const int row_exponent = r ? ilogb(r[i]) : 0;
+        Run<float, N> y;
+        #pragma unroll
+        for (int e = 0; e < N; ++e) y.at[e] = scaled(double(x.at[e]), row_exponent + exponent[e]);
+        y.store(w + i * ldw * PARTS + q, vector_out, length - q);
+    }
+}

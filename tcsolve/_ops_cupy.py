@@ -1,0 +1,487 @@
+"""The primitives on CuPy: cuBLAS and cuSOLVER where they are at the ceiling, our kernels elsewhere.
+
+No setting of CuPy or cuBLAS changes a result: products run through handles of our own, whose math mode
+is fixed, with the precision named in each call.
+"""
+
+import functools
+import threading
+
+import cupy
+import numpy as np
+from cupy_backends.cuda.libs import cublas, cusolver
+
+from tcsolve import _jit
+from tcsolve._errors import DeviceMemoryError
+from tcsolve._formats import TOP_EXPONENT
+from tcsolve._ops import Stats
+from tcsolve.kernels import leaf_shape, move_chunk
+
+__all__ = ["CupyOps"]
+
+# cuBLAS enumerations, by their names in cublas_api.h and library_types.h.
+COMPUTE_32F, COMPUTE_32F_FAST_TF32, GEMM_DEFAULT = 68, 77, -1
+CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF = 0, 2, 14
+DEFAULT_MATH = 0
+# The types of packed operands: element bytes, cuBLAS type, compute type.
+OPERANDS = {
+    "fp16": (2, CUDA_R_16F, COMPUTE_32F),
+    "bf16": (2, CUDA_R_16BF, COMPUTE_32F),
+    "tf32": (4, CUDA_R_32F, COMPUTE_32F_FAST_TF32),
+}
+PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
+# Entries of FP32 rows that are widened to FP64 at a time.
+WIDEN_ENTRIES = 1 << 26
+# Rows one block of tcs_col_stats sums.
+ROWS_PER_CHUNK = 512
+
+
+def _turns_into_memory_error(method):
+    """Let a failed allocation end in our error; the caller's arrays are never written before it."""
+
+    @functools.wraps(method)
+    def call(self, *args, **kwargs):
+        try:
+            return method(self, *args, **kwargs)
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            raise DeviceMemoryError(
+                f"the device ran out of memory ({error}); a and b are unchanged: free memory "
+                "(cupy.get_default_memory_pool().free_all_blocks()), or use device='cpu'"
+            ) from error
+
+    return call
+
+
+class CupyOps:
+    """Primitives on CuPy arrays (see `tcsolve._ops.Ops`)."""
+
+    xp = cupy
+    device = "cuda"
+
+    def __init__(self):
+        self._local = threading.local()
+
+    # ---- the device ------------------------------------------------------------------------
+
+    @functools.cached_property
+    def properties(self):
+        """What `_choose.rates_of` asks of a device."""
+        device = cupy.cuda.Device()
+        attributes = device.attributes
+        bits = attributes.get("GlobalMemoryBusWidth", 0)
+        # Two transfers a clock; about seven eighths of that can be had.
+        bandwidth = 2e3 * attributes.get("MemoryClockRate", 0) * bits / 8 * 0.87
+        return {
+            "arch": int(device.compute_capability),
+            "multiprocessors": attributes["MultiProcessorCount"],
+            "clock": 1e3 * attributes["ClockRate"],
+            "bandwidth": bandwidth or 4e11,
+        }
+
+    @functools.cached_property
+    def _arch(self):
+        return _jit.target_arch()
+
+    def _blas(self, *, device_scalars=False):
+        """Return this thread's cuBLAS handle, on the current device and stream."""
+        handles = self._local.__dict__.setdefault("handles", {})
+        key = (cupy.cuda.runtime.getDevice(), device_scalars)
+        if key not in handles:
+            handle = handles[key] = cublas.create()
+            cublas.setMathMode(handle, DEFAULT_MATH)
+            mode = cublas.CUBLAS_POINTER_MODE_DEVICE if device_scalars else cublas.CUBLAS_POINTER_MODE_HOST
+            cublas.setPointerMode(handle, mode)
+        cublas.setStream(handles[key], cupy.cuda.get_current_stream().ptr)
+        return handles[key]
+
+    def _solver(self):
+        return cupy.cuda.device.get_cusolver_handle()
+
+    def array(self, host):
+        return cupy.asarray(host)
+
+    def host(self, *arrays):
+        return tuple(x.get() if isinstance(x, cupy.ndarray) else x for x in arrays)
+
+    def default_block(self, n, how):
+        if n < 4096:
+            return 256
+        return 1024 if how.products == 1 and n >= 16384 else 512
+
+    def mark(self):
+        event = cupy.cuda.Event()
+        event.record()
+        return event
+
+    def seconds(self, start, stop):
+        stop.synchronize()
+        return cupy.cuda.get_elapsed_time(start, stop) / 1e3
+
+    def free_bytes(self):
+        free, _ = cupy.cuda.runtime.memGetInfo()
+        return free + cupy.get_default_memory_pool().free_bytes()
+
+    # ---- norms and scaling -----------------------------------------------------------------
+
+    @_turns_into_memory_error
+    def stats(self, a):
+        _, row_sum = self._row_stats(a)
+        _, col_sum = self._col_stats(a, None)
+        return Stats(row_sum, col_sum)
+
+    def row_max(self, a):
+        return self._row_stats(a)[0]
+
+    def col_max(self, a, row_scale):
+        return self._col_stats(a, row_scale)[0]
+
+    def _row_stats(self, a):
+        if not a.flags.c_contiguous:
+            if a.flags.f_contiguous:
+                return self._col_stats(a.T, None)
+            a = cupy.ascontiguousarray(a)
+        m, n = a.shape
+        top, total = cupy.empty(m), cupy.empty(m)
+        kernel = self._scale_kernel("tcs_row_stats", a.dtype.char)
+        kernel((-(-m // 8),), (32, 8), (top, total, a, n, m, n))
+        return top, total
+
+    def _col_stats(self, a, row_scale):
+        if not a.flags.c_contiguous:
+            if a.flags.f_contiguous and row_scale is None:
+                return self._row_stats(a.T)
+            a = cupy.ascontiguousarray(a)
+        m, n = a.shape
+        chunks = -(-m // ROWS_PER_CHUNK)
+        top, total = cupy.empty((chunks, n)), cupy.empty((chunks, n))
+        kernel = self._scale_kernel("tcs_col_stats", a.dtype.char)
+        grid = (-(-n // 128), chunks)
+        kernel(grid, (128,), (top, total, a, n, m, n, row_scale, ROWS_PER_CHUNK))
+        return top.max(axis=0), total.sum(axis=0)
+
+    @_turns_into_memory_error
+    def cast_scaled(self, a, row_scale, col_scale, dtype):
+        dtype = np.dtype(dtype)
+        if dtype.char in "dD":  # FP64 keeps its range: exponents may be applied one after the other
+            if row_scale is None:
+                return cupy.array(a, dtype=dtype, order="C")
+            return _scaled_copy(a, row_scale, col_scale)
+        a = cupy.ascontiguousarray(a)
+        m, n = a.shape
+        w = cupy.empty((m, n), dtype=dtype)
+        kernel = self._scale_kernel("tcs_cast_scaled", a.dtype.char)
+        floats = n * (2 if dtype.char == "F" else 1)
+        grid = (-(-floats // 128), -(-m // 64))
+        kernel(grid, (32, 8), (w, n, a, n, m, n, row_scale, col_scale))
+        return w
+
+    @functools.cache  # noqa: B019 - there is one CupyOps
+    def _scale_kernel(self, entry, char):
+        real = "float" if char in "fF" else "double"
+        return _jit.kernel("scale", entry, T_IN=real, COMPLEX=int(char in "FD"))
+
+    # ---- LU --------------------------------------------------------------------------------
+
+    def leaf_width(self, m, k, dtype):
+        shape = leaf_shape(m, self._arch) if dtype.char == "f" else None
+        return min(k, shape.width) if shape else k
+
+    def panel_lu(self, p, start, stop, ipiv, row0, order, info):
+        m, w = p.shape[0] - start, stop - start
+        leaf = p[start:, start:stop]
+        shape = leaf_shape(m, self._arch) if p.dtype.char == "f" else None
+        if shape is None or w > shape.width:
+            dst, src = self._panel_by_cusolver(leaf, start, ipiv, row0, order, info)
+        else:
+            dst, src = cupy.empty(2 * w, cupy.int32), cupy.empty(2 * w, cupy.int32)
+            kernel = self._leaf_kernel(shape)
+            args = (leaf, _ld(leaf), m, w, order[start:], ipiv[start:], dst, src, info)
+            kernel((shape.cluster,), (shape.threads,), (*args, row0 + start, row0 + start))
+        self._move(p[start:], dst, src, start, stop)
+
+    @functools.cache  # noqa: B019
+    def _leaf_kernel(self, shape):
+        return _jit.kernel("panel", "tcs_panel_cluster", **shape.defines)
+
+    def _panel_by_cusolver(self, leaf, start, ipiv, row0, order, info):
+        """Factor a leaf that no cluster holds; the pivots pass through the host."""
+        lu, swaps, zero = self._getrf_in_place(cupy.asfortranarray(leaf.copy()))
+        w = leaf.shape[1]
+        leaf[...] = lu
+        diagonal = lu.diagonal()
+        bad = cupy.nonzero(~cupy.isfinite(diagonal) | (diagonal == 0))[0][:1]
+        swaps, zero, bad = self.host(swaps, zero, bad)
+        first = min([int(zero[0])] * (zero[0] > 0) + [int(j) + 1 for j in bad], default=0)
+        if first:
+            cupy.minimum(info, row0 + start + first, out=info)
+        moved = np.arange(leaf.shape[0], dtype=np.int32)
+        swaps = swaps[:w] - 1
+        for j, i in enumerate(swaps):
+            moved[j], moved[i] = moved[i], moved[j]
+        dst = np.unique(np.concatenate([np.arange(w), swaps])).astype(np.int32)
+        ipiv[start : start + w] = cupy.asarray((row0 + start + swaps).astype(np.int32))
+        dst, src = cupy.asarray(dst), cupy.asarray(moved[dst])
+        part = order[start:]
+        part[dst] = part[src]
+        return dst, src
+
+    def move_rows(self, w, dst, src):
+        self._move(w, dst, src, 0, 0)
+
+    def _move(self, w, dst, src, skip_start, skip_stop):
+        """w[dst] = w[src] for all columns but skip_start:skip_stop."""
+        words = w.dtype.itemsize // 4  # a complex64 or float64 entry moves as two
+        columns = w.shape[1] * words
+        count = len(dst)
+        moving = columns - (skip_stop - skip_start) * words
+        if not (moving and count):
+            return
+        chunk = move_chunk(count)
+        kernel = self._move_kernel(chunk)
+        kernel(
+            (-(-moving // chunk),),
+            (256,),
+            (w, _ld(w) * words, columns, skip_start * words, skip_stop * words, dst, src, count),
+            shared=4 * count * chunk,
+        )
+
+    @functools.cache  # noqa: B019
+    def _move_kernel(self, chunk):
+        return _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
+
+    def solve_unit_lower(self, l, b):
+        k, r = b.shape
+        if not (k and r):
+            return
+        # Column-major cuBLAS sees b.T and l.T: (L**-1 B).T = B.T (L.T)**-1, L.T unit upper.
+        trsm, one = getattr(cublas, PREFIX[b.dtype.char] + "trsm"), _host_scalar(1, b.dtype.char)
+        trsm(
+            self._blas(),
+            cublas.CUBLAS_SIDE_RIGHT,
+            cublas.CUBLAS_FILL_MODE_UPPER,
+            cublas.CUBLAS_OP_N,
+            cublas.CUBLAS_DIAG_UNIT,
+            r,
+            k,
+            one.ctypes.data,
+            l.data.ptr,
+            _ld(l),
+            b.data.ptr,
+            _ld(b),
+        )
+
+    @_turns_into_memory_error
+    def update(self, c, l, u, how):
+        (m, r), k = c.shape, l.shape[1]
+        if not (m and r and k):
+            return
+        if how.native:
+            self._native_update(c, l, u)
+        else:
+            self._packed_update(c, l, u, how)
+
+    def _native_update(self, c, l, u):
+        (m, r), k = c.shape, l.shape[1]
+        gemm = getattr(cublas, PREFIX[c.dtype.char] + "gemm")
+        minus, one = (_host_scalar(s, c.dtype.char) for s in (-1, 1))
+        gemm(
+            self._blas(),
+            cublas.CUBLAS_OP_N,
+            cublas.CUBLAS_OP_N,
+            r,
+            m,
+            k,
+            minus.ctypes.data,
+            u.data.ptr,
+            _ld(u),
+            l.data.ptr,
+            _ld(l),
+            one.ctypes.data,
+            c.data.ptr,
+            _ld(c),
+        )
+
+    def _packed_update(self, c, l, u, how):
+        """Round, split and pack both operands along k, then one product on the tensor cores."""
+        (m, r), k = c.shape, l.shape[1]
+        is_complex = c.dtype.char == "F"
+        parts = 2 if is_complex else 1
+        itemsize, kind, compute = OPERANDS[how.format.name]
+        depth = how.products * k * parts
+        p = cupy.empty(m * depth * itemsize, cupy.uint8)
+        q = cupy.empty(r * parts * depth * itemsize, cupy.uint8)
+        scalars, work = cupy.empty(3, cupy.float32), cupy.zeros(2, cupy.uint32)
+        scale, alpha, beta = scalars[0:], scalars[1:], scalars[2:]
+        scale_l = 2.0**TOP_EXPONENT  # |l| <= 1
+        scale_u, pack_l, pack_u = self._pack_kernels(how.format.name, how.products, is_complex)
+        ld_l, ld_u, ld_c = (_ld(x) * parts for x in (l, u, c))
+        # A few blocks for each multiprocessor, each striding over rows of U.
+        blocks = min(k, 4 * self.properties["multiprocessors"])
+        scale_u((blocks,), (256,), (scale, alpha, beta, work, u, ld_u, k, r * parts, scale_l))
+        width = k * parts
+        pack_l((-(-m // 8), -(-width // 256)), (32, 8), (p, l, ld_l, m, width, scale_l))
+        rows = 32 if is_complex else 64
+        grid = (-(-r * parts // 64), -(-k // rows))
+        pack_u(grid, (256,), (q, u, ld_u, k, r * parts, scale))
+        cublas.gemmEx(
+            self._blas(device_scalars=True),
+            cublas.CUBLAS_OP_T,
+            cublas.CUBLAS_OP_N,
+            r * parts,
+            m,
+            depth,
+            alpha.data.ptr,
+            q.data.ptr,
+            kind,
+            depth,
+            p.data.ptr,
+            kind,
+            depth,
+            beta.data.ptr,
+            c.data.ptr,
+            CUDA_R_32F,
+            ld_c,
+            compute,
+            GEMM_DEFAULT,
+        )
+
+    @functools.cache  # noqa: B019
+    def _pack_kernels(self, low, products, is_complex):
+        defines = {"T_LOW": low, "PRODUCTS": products, "COMPLEX": int(is_complex)}
+        return (
+            _jit.kernel("range", "tcs_update_scale"),
+            _jit.kernel("pack", "tcs_pack_l", **defines),
+            _jit.kernel("pack", "tcs_pack_u", **defines),
+        )
+
+    # ---- solves ----------------------------------------------------------------------------
+
+    @_turns_into_memory_error
+    def solve_factored(self, lu, b, adjoint):
+        conjugate = adjoint and lu.dtype.char == "F"
+        x = cupy.array(b, dtype=lu.dtype, order="F")
+        if conjugate:
+            cupy.conj(x, out=x)
+        for lower in (not adjoint, adjoint):  # L then U, but U**H then L**H
+            self._solve_triangle(lu, x, lower=lower, adjoint=adjoint)
+        return cupy.conj(x, out=x) if conjugate else x
+
+    def _solve_triangle(self, lu, x, *, lower, adjoint):
+        """Solve in place, x Fortran-ordered, with a triangle of the row-major lu (see NumpyOps)."""
+        trsm, one = getattr(cublas, PREFIX[lu.dtype.char] + "trsm"), _host_scalar(1, lu.dtype.char)
+        n, k = x.shape
+        trsm(
+            self._blas(),
+            cublas.CUBLAS_SIDE_LEFT,
+            cublas.CUBLAS_FILL_MODE_UPPER if lower else cublas.CUBLAS_FILL_MODE_LOWER,
+            cublas.CUBLAS_OP_N if adjoint else cublas.CUBLAS_OP_T,
+            cublas.CUBLAS_DIAG_UNIT if lower else cublas.CUBLAS_DIAG_NON_UNIT,
+            n,
+            k,
+            one.ctypes.data,
+            lu.data.ptr,
+            _ld(lu),
+            x.data.ptr,
+            n,
+        )
+
+    @_turns_into_memory_error
+    def getrf(self, a, dtype):
+        # cuSOLVER is column-major: as in NumpyOps, a row-major a is factored as a.T.
+        transposed = not a.flags.f_contiguous
+        t = cupy.array(a.T if transposed else a, dtype=dtype, order="F")
+        lu, swaps, info = self._getrf_in_place(t)
+        (info,) = self.host(info)
+        return (lu, swaps, transposed), max(int(info[0]), 0)
+
+    def _getrf_in_place(self, t):
+        m, n = t.shape
+        char = PREFIX[t.dtype.char]
+        handle = self._solver()
+        size = getattr(cusolver, char + "getrf_bufferSize")(handle, m, n, t.data.ptr, m)
+        work = cupy.empty(size, t.dtype)
+        swaps, info = cupy.empty(min(m, n), cupy.int32), cupy.empty(1, cupy.int32)
+        getrf = getattr(cusolver, char + "getrf")
+        getrf(handle, m, n, t.data.ptr, m, work.data.ptr, swaps.data.ptr, info.data.ptr)
+        return t, swaps, info
+
+    @_turns_into_memory_error
+    def getrs(self, factors, b, adjoint):
+        lu, swaps, transposed = factors
+        x = cupy.array(b, dtype=lu.dtype, order="F")
+        n, k = x.shape
+        conjugate = transposed and adjoint and lu.dtype.char in "FD"
+        if transposed:
+            op = cublas.CUBLAS_OP_N if adjoint else cublas.CUBLAS_OP_T
+        else:
+            op = cublas.CUBLAS_OP_C if adjoint else cublas.CUBLAS_OP_N
+        if conjugate:
+            cupy.conj(x, out=x)
+        info = cupy.empty(1, cupy.int32)
+        getrs = getattr(cusolver, PREFIX[lu.dtype.char] + "getrs")
+        args = (n, k, lu.data.ptr, n, swaps.data.ptr, x.data.ptr, n, info.data.ptr)
+        getrs(self._solver(), op, *args)
+        return cupy.conj(x, out=x) if conjugate else x
+
+    def gecon(self, factors, norm_one):
+        return None  # cuSOLVER has none
+
+    def diagonal(self, factors):
+        lu, swaps, _ = factors
+        (odd,) = self.host((swaps != cupy.arange(1, len(swaps) + 1)).sum())
+        return lu.diagonal(), 1 - 2 * (int(odd) % 2)
+
+    # ---- residuals -------------------------------------------------------------------------
+
+    @_turns_into_memory_error
+    def product(self, a, x, adjoint=False):
+        wide = np.result_type(a.dtype, np.float64)
+        if a.dtype == wide:
+            return _product(a, x, adjoint)
+        y = cupy.zeros(x.shape, dtype=np.result_type(wide, x.dtype))
+        step = max(1, WIDEN_ENTRIES // a.shape[0])
+        for i in range(0, a.shape[0], step):
+            rows = a[i : i + step].astype(wide)
+            if adjoint:
+                y += _product(rows, x[i : i + step], adjoint=True)
+            else:
+                y[i : i + step] = _product(rows, x, adjoint=False)
+        return y
+
+    def column_max(self, v):
+        return cupy.abs(v).max(axis=0)
+
+
+def _ld(x):
+    """Return the leading dimension, in entries, of a row-major view."""
+    return x.strides[0] // x.dtype.itemsize
+
+
+@functools.cache
+def _host_scalar(value, char):
+    return np.array(value, dtype=char)
+
+
+def _product(a, x, adjoint):
+    """Return a x or a**H x without a conjugated copy of a; one column goes through gemv."""
+    if adjoint:
+        y = _product(a.T, x.conj(), adjoint=False)
+        return y.conj()
+    if x.shape[1] == 1:
+        return (a @ x[:, 0])[:, None]
+    return a @ x
+
+
+def _scaled_copy(a, row_scale, col_scale):
+    """Return diag(r) a diag(s) in FP64 by adding exponents, block by block."""
+    row, col = (cupy.frexp(s)[1] - 1 for s in (row_scale, col_scale))
+    out = cupy.empty(a.shape, a.dtype)
+    step = max(1, WIDEN_ENTRIES // a.shape[0])
+    for i in range(0, a.shape[0], step):
+        exponent = (row[i : i + step, None] + col).astype(cupy.int32)
+        if a.dtype.kind == "c":
+            out.real[i : i + step] = cupy.ldexp(a.real[i : i + step], exponent)
+            out.imag[i : i + step] = cupy.ldexp(a.imag[i : i + step], exponent)
+        else:
+            out[i : i + step] = cupy.ldexp(a[i : i + step], exponent)
+    return out

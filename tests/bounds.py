@@ -1,0 +1,77 @@
+"""What tests hold answers to: measured errors divided by their bounds, independent of the library.
+
+Everything is computed on the host in extended precision where NumPy has it, so that the rounding of
+the yardstick does not count. A NaN or Inf anywhere gives inf, which meets no bound.
+"""
+
+import numpy as np
+
+# Unit roundoff by the character of the dtype.
+UNIT = {"f": 2.0**-24, "F": 2.0**-24, "d": 2.0**-53, "D": 2.0**-53}
+
+
+def host(x):
+    """Return x as a NumPy array, from whichever library it is."""
+    return x.get() if hasattr(x, "get") else np.asarray(x)
+
+
+def wide(x):
+    """Return x on the host in extended precision."""
+    x = host(x)
+    return x.astype(np.clongdouble if x.dtype.kind == "c" else np.longdouble)
+
+
+def _columns(x):
+    return x[:, None] if x.ndim == 1 else x
+
+
+def inf_norm(a):
+    """Return the infinity norm of a matrix."""
+    return np.abs(wide(a)).sum(axis=1).max(initial=0)
+
+
+def backward_error(a, x, b):
+    """Return ``||b - A x|| / (||A|| ||x||)`` in infinity norms, the worst of all columns."""
+    a, x, b = wide(a), _columns(wide(x)), _columns(wide(b))
+    if x.size == 0:
+        return 0.0
+    if not np.isfinite(x).all():
+        return np.inf
+    residual = np.abs(b - a @ x).max(axis=0)
+    size = inf_norm(a) * np.abs(x).max(axis=0)
+    zero = residual == 0
+    return float(np.where(zero, 0, residual / np.where(zero, 1, size)).max())
+
+
+def ratio(a, x, b):
+    """Return the backward error over ``u sqrt(n)``, u the unit roundoff of x: promised is 1 at most."""
+    n = max(1, host(a).shape[0])
+    return backward_error(a, x, b) / (UNIT[host(x).dtype.char] * n**0.5)
+
+
+def forward_ratio(a, x, y):
+    """Return ``||x - y|| / ||y||`` over ``2 cond(A) u sqrt(n)``, for two answers of one system.
+
+    Two answers whose backward errors are at most ``u sqrt(n)`` differ by no more, to first order
+    (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2002, theorem 7.2).
+    """
+    a = host(a)
+    x, y = wide(x), wide(y)
+    if x.size == 0:
+        return 0.0
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        return np.inf
+    u = UNIT[np.result_type(host(a), np.float32).char]
+    cond = float(np.linalg.cond(a.astype(np.result_type(a, np.float64)), np.inf))
+    gap = np.abs(_columns(x - y)).max(axis=0) / np.abs(_columns(y)).max(axis=0)
+    return float(gap.max()) / (2 * cond * u * len(a) ** 0.5)
+
+
+def lu_error(a, lower, upper):
+    """Return ``max |A - L U|`` over ``max |U|``, for A with its rows already in pivot order.
+
+    Elimination in roundoff u has an error of at most ``n u`` times the largest entry that ever
+    occurs, which is an entry of U up to the same factor (Higham 2002, theorem 9.3).
+    """
+    product = wide(lower) @ wide(upper)
+    return float(np.abs(wide(a) - product).max() / np.abs(wide(upper)).max())

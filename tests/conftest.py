@@ -1,0 +1,70 @@
+"""Fixtures: the array libraries, and skips that a switch turns into failures."""
+
+import os
+
+import hypothesis
+import numpy as np
+import pytest
+
+# The same examples in every run, on machines of any speed.
+hypothesis.settings.register_profile(
+    "fixed", derandomize=True, deadline=None, max_examples=50, database=None
+)
+hypothesis.settings.load_profile("fixed")
+
+
+def skip_or_fail(reason, switch):
+    """Skip with a reason, or fail where the environment says that this machine must not skip."""
+    if os.environ.get(switch) == "1":
+        pytest.fail(f"{switch}=1, but {reason}")
+    pytest.skip(reason)
+
+
+def _import_cupy():
+    """Return (cupy, None) if a CUDA device can be used, else (None, reason)."""
+    try:
+        import cupy
+    except ImportError as error:
+        return None, f"CuPy cannot be imported: {error}"
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return None, f"no CUDA driver: {error}"
+    return (cupy, None) if count else (None, "no CUDA device")
+
+
+@pytest.fixture(scope="session")
+def cupy():
+    """The CuPy module, on a machine with a CUDA device."""
+    module, reason = _import_cupy()
+    if module is None:
+        skip_or_fail(reason, "TCSOLVE_REQUIRE_GPU")
+    return module
+
+
+@pytest.fixture(params=["numpy", pytest.param("cupy", marks=pytest.mark.gpu)])
+def xp(request):
+    """NumPy, then CuPy: one test text for both."""
+    return np if request.param == "numpy" else request.getfixturevalue("cupy")
+
+
+@pytest.fixture(scope="session")
+def nvrtc():
+    """CuPy's binding of NVRTC, which compiles kernels without a device."""
+    try:
+        from cupy_backends.cuda.libs import nvrtc
+
+        nvrtc.getVersion()
+    except (ImportError, RuntimeError) as error:
+        skip_or_fail(f"NVRTC cannot be loaded: {error}", "TCSOLVE_REQUIRE_NVRTC")
+    return nvrtc
+
+
+@pytest.fixture(scope="session")
+def matrices_folder():
+    """The folder of collection matrices."""
+    folder = os.environ.get("TCSOLVE_MATRICES")
+    if not folder or not os.path.isdir(folder):
+        reason = f"TCSOLVE_MATRICES is {folder!r}, not a folder of collection matrices"
+        skip_or_fail(reason, "TCSOLVE_REQUIRE_MATRICES")
+    return folder
