@@ -6,6 +6,7 @@
 | move_rows.cu | tcs_move_rows                     | w[dst] = w[src] in place                     |
 | pack.cu      | tcs_pack_l, tcs_pack_u            | rounded operands of the trailing update      |
 | range.cu     | tcs_update_scale                  | power of two that fits them into the format  |
+| trsv.cu      | tcs_solve_triangle                | triangular solve of a few right-hand sides   |
 | scale.cu     | tcs_row_stats, tcs_col_stats,     | norms, and the equilibrated FP32 copy of a   |
 |              | tcs_cast_scaled                   |                                              |
 
@@ -16,7 +17,16 @@ passed as they are.  Nothing here imports an array library.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["ARCHS", "KERNELS", "KernelSpec", "LeafShape", "arch_number", "leaf_shape", "move_chunk"]
+__all__ = [
+    "ARCHS",
+    "KERNELS",
+    "PORTABLE_CLUSTER",
+    "KernelSpec",
+    "LeafShape",
+    "arch_number",
+    "leaf_shape",
+    "move_chunk",
+]
 
 # Every architecture that must compile, in the spelling `target_arch` gives.
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120")
@@ -29,6 +39,10 @@ LARGEST_CLUSTER = 16
 # Rows a thread, and the width at which that many rows fit in 128 registers a thread.
 LEAF_ROWS = ((1, 32), (2, 32), (4, 16), (8, 8))
 LEAF_THREADS = 512
+
+# Right-hand sides trsv.cu is compiled for, and the unknowns it solves for at a time, by dtype char.
+TRSV_COLUMNS = (1, 2, 4)
+TRSV_BLOCK = {"f": 128, "d": 64}
 
 # 64 KB of shared memory can be had on every architecture.
 STAGE_FLOATS = (64 << 10) // 4
@@ -110,6 +124,16 @@ KERNELS = {
         ),
     ),
     "range": KernelSpec(("tcs_update_scale",), ({},)),
+    "trsv": KernelSpec(
+        ("tcs_solve_triangle",),
+        tuple(
+            {"T_IN": t, "K": k, "LOWER": lower, "TRANS": trans}
+            for t in ("float", "double")
+            for k in TRSV_COLUMNS
+            for lower in (0, 1)
+            for trans in (0, 1)
+        ),
+    ),
     "scale": KernelSpec(
         ("tcs_row_stats", "tcs_col_stats", "tcs_cast_scaled"),
         tuple({"T_IN": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),

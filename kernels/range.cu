@@ -7,12 +7,13 @@
 //   u     FP32 k x r, row-major, leading dimension ldu (float view of a complex block)
 //   work  unsigned[2], zero before the first call and left zero; one call at a time may use it
 //
-// Grid any, (ceil(r / 4096), ceil(k / 4)) keeps every thread busy; block 256.  Exact, whatever the order of
-// the blocks.
+// Grid any (a few blocks a multiprocessor), block 256.  Exact, so the order of the blocks does not show.
 
 #include "common.cuh"
 
 constexpr int THREADS = 256;
+constexpr int FLIGHT = 4;                        // words a thread has in flight
+constexpr int SEGMENT = FLIGHT * 4 * THREADS;    // floats of one row a block reads at a time
 constexpr int TOP_EXPONENT = 14;
 constexpr int LARGEST_EXPONENT = 126 - TOP_EXPONENT;
 constexpr unsigned INFINITE = 0x7f800000u;
@@ -32,11 +33,15 @@ tcs_update_scale(
     // Bits of |u| compare like |u|, and NaN above infinity.
     unsigned largest = 0;
     const bool aligned = aligned16(u, ldu);
-    for (Index i = blockIdx.y; i < k; i += gridDim.y) {
-        #pragma unroll 4
-        for (Index q = 4 * (Index(blockIdx.x) * THREADS + threadIdx.x); q < r; q += 4 * THREADS * gridDim.x) {
+    const Index segments = (r + SEGMENT - 1) / SEGMENT;
+    for (Index block = blockIdx.x; block < k * segments; block += gridDim.x) {
+        const float* row = u + block / segments * ldu;
+        const Index start = block % segments * SEGMENT + 4 * threadIdx.x;
+        #pragma unroll
+        for (int f = 0; f < FLIGHT; ++f) {
+            const Index q = start + f * 4 * THREADS;
             Run<float, 4> x;
-            x.load(u + i * ldu + q, aligned && q + 4 <= r, r - q);
+            x.load(row + q, aligned && q + 4 <= r, r - q);
             #pragma unroll
             for (int e = 0; e < 4; ++e) largest = max(largest, __float_as_uint(fabsf(x.at[e])));
         }
@@ -48,7 +53,7 @@ tcs_update_scale(
     // The block that arrives last finds the maximum of all.
     __threadfence();
     __syncthreads();
-    if (threadIdx.x != 0 || atomicAdd(&work[1], 1u) != gridDim.x * gridDim.y - 1) return;
+    if (threadIdx.x != 0 || atomicAdd(&work[1], 1u) != gridDim.x - 1) return;
     __threadfence();
     const float s = scale_to_top(__uint_as_float(atomicExch(&work[0], 0u)));
     atomicExch(&work[1], 0u);

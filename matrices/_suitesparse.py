@@ -31,8 +31,9 @@ COLLECTION_URL = "https://suitesparse-collection-website.herokuapp.com/MM"
 LIMIT_BYTES = 8 * 2**30
 SUFFIXES = (".mtx.gz", ".mtx")
 
-# What SciPy, gzip and tarfile raise for bytes that are not what they should be.
-_MALFORMED = (ValueError, OverflowError, EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError)
+# What unpacking raises for damaged bytes, and SciPy for text that breaks the format.
+_DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError)
+_MALFORMED = (*_DAMAGED, ValueError, OverflowError)
 
 
 def names(folder=None):
@@ -160,9 +161,10 @@ def load(name, folder=None, *, known_hash=None, limit_bytes=LIMIT_BYTES):
     try:
         with tarfile.open(archive) as tar, tar.extractfile(f"{short}/{short}.mtx") as file:
             a = _read_stream(file, archive, limit_bytes)
-    except (KeyError, tarfile.TarError) as error:
+    except (*_DAMAGED, KeyError) as error:
         raise ValueError(
-            f"{archive} is not the archive of a matrix {short}: {error}; delete it to fetch it again"
+            f"{archive} is not the archive of a matrix {short}; delete it to fetch it "
+            f"again: {error}"
         ) from error
     if known_hash is None:
         _record_hash(archive)

@@ -87,11 +87,18 @@ def compile_cubin(name, arch, defines=()):
     return cubin
 
 
-def _compile(name, arch, options):
+def create_program(name):
+    """Return NVRTC's program of kernels/<name>.cu, for the caller to destroy."""
     from cupy.cuda import nvrtc
 
     names, texts = ([text.encode() for text in column] for column in _headers())
-    program = nvrtc.createProgram(_source(f"{name}.cu"), f"{name}.cu", texts, names)
+    return nvrtc.createProgram(_source(f"{name}.cu"), f"{name}.cu", texts, names)
+
+
+def _compile(name, arch, options):
+    from cupy.cuda import nvrtc
+
+    program = create_program(name)
     try:
         nvrtc.compileProgram(program, options)
         return nvrtc.getCUBIN(program)
@@ -102,12 +109,16 @@ def _compile(name, arch, options):
         nvrtc.destroyProgram(program)
 
 
-def _cache_path(name, options):
-    """Return where the cubin belongs: its name tells every byte that went into it."""
+def _nvrtc_version():
     from cupy.cuda import nvrtc
 
+    return nvrtc.getVersion()
+
+
+def _cache_path(name, options):
+    """Return where the cubin belongs: its name tells every byte that went into it."""
     names, texts = _headers()
-    parts = (repr(nvrtc.getVersion()), *options, _source(f"{name}.cu"), *names, *texts)
+    parts = (repr(_nvrtc_version()), *options, _source(f"{name}.cu"), *names, *texts)
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     own = os.environ.get("TCSOLVE_CACHE_DIR")
     shared = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")

@@ -24,6 +24,8 @@ class BlockedFactors:
     ----------
     bad_pivot : int
         1-based column of the first pivot that is zero or not finite, 0 if there is none.
+    inverses : array or None
+        Inverses of diagonal blocks, where the device solves with them.
     """
 
     ops: Any
@@ -31,16 +33,18 @@ class BlockedFactors:
     order: Any
     bad_pivot: int
     swaps_are_odd: bool
+    inverses: Any = None
 
     @property
     def nbytes(self):
-        return self.lu.nbytes + self.order.nbytes
+        extra = 0 if self.inverses is None else self.inverses.nbytes
+        return self.lu.nbytes + self.order.nbytes + extra
 
     def solve(self, b, adjoint=False):
         """Return A**-1 b, or A**-H b, in the dtype of the factors."""
         if not adjoint:
-            return self.ops.solve_factored(self.lu, b[self.order], adjoint=False)
-        y = self.ops.solve_factored(self.lu, b, adjoint=True)
+            return self.ops.solve_factored(self.lu, b[self.order], False, self.inverses)
+        y = self.ops.solve_factored(self.lu, b, True, self.inverses)
         x = self.ops.xp.empty_like(y)
         x[self.order] = y
         return x
@@ -119,7 +123,8 @@ def factor_blocked(ops, w, update, block):
     swapped = (ipiv != xp.arange(n, dtype=xp.int32)).sum()
     info, swapped = ops.host(info, swapped)
     bad_pivot = int(info[0]) if info[0] != NO_BAD_PIVOT else 0
-    return BlockedFactors(ops, w, order, bad_pivot, bool(int(swapped) % 2))
+    inverses = None if bad_pivot else ops.invert_diagonal_blocks(w)
+    return BlockedFactors(ops, w, order, bad_pivot, bool(int(swapped) % 2), inverses)
 
 
 def _factor_columns(ops, p, start, stop, ipiv, row0, order, info):

@@ -76,7 +76,10 @@ class Ops(Protocol):
     def update(self, c, l, u, how):
         """c -= l u in place, with the operands rounded as the `Update` how says."""
 
-    def solve_factored(self, lu, b, adjoint):
+    def invert_diagonal_blocks(self, lu):
+        """Return what `solve_factored` may use to solve faster, or None."""
+
+    def solve_factored(self, lu, b, adjoint, inverses=None):
         """Return (L U)**-1 b, or (L U)**-H b, for packed row-major factors, in their dtype."""
 
     def getrf(self, a, dtype):

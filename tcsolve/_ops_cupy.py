@@ -15,7 +15,7 @@ from tcsolve import _jit
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._formats import TOP_EXPONENT
 from tcsolve._ops import Stats
-from tcsolve.kernels import leaf_shape, move_chunk
+from tcsolve.kernels import TRSV_BLOCK, TRSV_COLUMNS, leaf_shape, move_chunk
 
 __all__ = ["CupyOps"]
 
@@ -205,19 +205,17 @@ class CupyOps:
 
     def _panel_by_cusolver(self, leaf, start, ipiv, row0, order, info):
         """Factor a leaf that no cluster holds; the pivots pass through the host."""
-        lu, swaps, zero = self._getrf_in_place(cupy.asfortranarray(leaf.copy()))
+        lu, swaps, _ = self._getrf_in_place(cupy.array(leaf, order="F"))
         w = leaf.shape[1]
         leaf[...] = lu
         diagonal = lu.diagonal()
         bad = cupy.nonzero(~cupy.isfinite(diagonal) | (diagonal == 0))[0][:1]
-        swaps, zero, bad = self.host(swaps, zero, bad)
-        first = min([int(zero[0])] * (zero[0] > 0) + [int(j) + 1 for j in bad], default=0)
+        swaps, bad = self.host(swaps, bad)
+        first = min([int(j) + 1 for j in bad], default=0)
         if first:
             cupy.minimum(info, row0 + start + first, out=info)
-        moved = np.arange(leaf.shape[0], dtype=np.int32)
         swaps = swaps[:w] - 1
-        for j, i in enumerate(swaps):
-            moved[j], moved[i] = moved[i], moved[j]
+        moved = _order_of(swaps, leaf.shape[0])
         dst = np.unique(np.concatenate([np.arange(w), swaps])).astype(np.int32)
         ipiv[start : start + w] = cupy.asarray((row0 + start + swaps).astype(np.int32))
         dst, src = cupy.asarray(dst), cupy.asarray(moved[dst])
@@ -357,14 +355,71 @@ class CupyOps:
     # ---- solves ----------------------------------------------------------------------------
 
     @_turns_into_memory_error
-    def solve_factored(self, lu, b, adjoint):
+    def solve_factored(self, lu, b, adjoint, inverses=None):
         conjugate = adjoint and lu.dtype.char == "F"
         x = cupy.array(b, dtype=lu.dtype, order="F")
+        if inverses is not None and x.shape[1] <= max(TRSV_COLUMNS):
+            return self._substitute(lu, x, adjoint, inverses)
         if conjugate:
             cupy.conj(x, out=x)
         for lower in (not adjoint, adjoint):  # L then U, but U**H then L**H
             self._solve_triangle(lu, x, lower=lower, adjoint=adjoint)
         return cupy.conj(x, out=x) if conjugate else x
+
+    @_turns_into_memory_error
+    def invert_diagonal_blocks(self, lu, unit_lower=True):
+        """Return what `_substitute` needs of row-major real factors: (lower, upper) inverses."""
+        if lu.dtype.char not in TRSV_BLOCK:
+            return None
+        n, size = lu.shape[0], TRSV_BLOCK[lu.dtype.char]
+        blocks = -(-n // size)
+        inverses = cupy.zeros((2, blocks, size, size), lu.dtype)
+        inverses[:, :, cupy.arange(size), cupy.arange(size)] = 1
+        last = n - (blocks - 1) * size
+        inverses[:, -1, cupy.arange(last, size), cupy.arange(last, size)] = 0
+        itemsize = lu.dtype.itemsize
+        step = np.arange(blocks - 1, dtype=np.uint64)
+        diagonal = lu.data.ptr + step * np.uint64(size * (_ld(lu) + 1) * itemsize)
+        for lower, inverse in zip((True, False), inverses, strict=True):
+            into = inverse.data.ptr + step * np.uint64(size * size * itemsize)
+            # Column-major cuBLAS sees a lower block as an upper one, and returns its inverse so.
+            how = (
+                cublas.CUBLAS_SIDE_LEFT,
+                cublas.CUBLAS_FILL_MODE_UPPER if lower else cublas.CUBLAS_FILL_MODE_LOWER,
+                cublas.CUBLAS_OP_N,
+                cublas.CUBLAS_DIAG_UNIT if lower == unit_lower else cublas.CUBLAS_DIAG_NON_UNIT,
+            )
+            one, prefix = _host_scalar(1, lu.dtype.char).ctypes.data, PREFIX[lu.dtype.char]
+            if blocks > 1:
+                batched = getattr(cublas, prefix + "trsmBatched")
+                a, c = cupy.asarray(diagonal), cupy.asarray(into)
+                batched(self._blas(), *how, size, size, one, a.data.ptr, _ld(lu), c.data.ptr, size, blocks - 1)
+            corner, end = lu[-last:, -last:], inverse[-1]
+            trsm = getattr(cublas, prefix + "trsm")
+            trsm(self._blas(), *how, last, last, one, corner.data.ptr, _ld(lu), end.data.ptr, size)
+        return inverses
+
+    def _substitute(self, lu, x, adjoint, inverses):
+        """Solve for a few columns, two launches in all; x is Fortran-ordered."""
+        n, k = x.shape
+        width = next(width for width in TRSV_COLUMNS if width >= k)
+        stages = cupy.empty((3, width, n), lu.dtype)  # b, then what each triangle makes of it
+        stages[0, :k], stages[0, k:] = x.T, 0
+        tickets = cupy.empty(2, cupy.uint32)
+        stages[1:].data.memset_async(0xFF, stages[1:].nbytes)  # all-ones: no value yet
+        tickets.data.memset_async(0xFF, tickets.nbytes)
+        blocks = min(self.properties["multiprocessors"], inverses.shape[1])
+        for stage, lower in enumerate((not adjoint, adjoint)):
+            kernel = self._trsv_kernel(lu.dtype.char, width, lower, adjoint)
+            args = (stages[stage + 1], stages[stage], lu, _ld(lu), n, inverses[0 if lower else 1])
+            kernel((blocks,), (512,), (*args, tickets[stage:]))
+        return stages[2, :k].T
+
+    @functools.cache  # noqa: B019
+    def _trsv_kernel(self, char, width, lower, trans):
+        real = {"f": "float", "d": "double"}[char]
+        defines = {"T_IN": real, "K": width, "LOWER": int(lower), "TRANS": int(trans)}
+        return _jit.kernel("trsv", "tcs_solve_triangle", **defines)
 
     def _solve_triangle(self, lu, x, *, lower, adjoint):
         """Solve in place, x Fortran-ordered, with a triangle of the row-major lu (see NumpyOps)."""
@@ -391,8 +446,13 @@ class CupyOps:
         transposed = not a.flags.f_contiguous
         t = cupy.array(a.T if transposed else a, dtype=dtype, order="F")
         lu, swaps, info = self._getrf_in_place(t)
-        (info,) = self.host(info)
-        return (lu, swaps, transposed), max(int(info[0]), 0)
+        info, on_host = self.host(info, swaps)
+        order = inverses = None
+        if lu.dtype.char in TRSV_BLOCK:
+            order = cupy.asarray(_order_of(on_host - 1))
+            # In lu.T the triangles change places: the lower one is U.T, the upper one L.T.
+            inverses = self.invert_diagonal_blocks(lu.T, unit_lower=False)
+        return (lu, swaps, transposed, order, inverses), max(int(info[0]), 0)
 
     def _getrf_in_place(self, t):
         m, n = t.shape
@@ -407,7 +467,9 @@ class CupyOps:
 
     @_turns_into_memory_error
     def getrs(self, factors, b, adjoint):
-        lu, swaps, transposed = factors
+        lu, swaps, transposed, order, inverses = factors
+        if inverses is not None and b.shape[1] <= max(TRSV_COLUMNS):
+            return self._getrs_by_substitution(factors, b, adjoint)
         x = cupy.array(b, dtype=lu.dtype, order="F")
         n, k = x.shape
         conjugate = transposed and adjoint and lu.dtype.char in "FD"
@@ -423,11 +485,23 @@ class CupyOps:
         getrs(self._solver(), op, *args)
         return cupy.conj(x, out=x) if conjugate else x
 
+    def _getrs_by_substitution(self, factors, b, adjoint):
+        """Solve for a few columns, with lu.T as row-major factors: P t = L U is t.T P.T = U.T L.T."""
+        lu, _, transposed, order, inverses = factors
+        x = b.astype(lu.dtype)
+        # t**-1 = (lu.T read by its transpose); a.T = t or a = t, so two of the four cases transpose.
+        if transposed != adjoint:  # t.T y = b: U.T, then L.T, then P.T
+            y = self._substitute(lu.T, cupy.asfortranarray(x), False, inverses)
+            out = cupy.empty_like(y)
+            out[order] = y
+            return out
+        return self._substitute(lu.T, cupy.asfortranarray(x[order]), True, inverses)
+
     def gecon(self, factors, norm_one):
         return None  # cuSOLVER has none
 
     def diagonal(self, factors):
-        lu, swaps, _ = factors
+        lu, swaps = factors[:2]
         (odd,) = self.host((swaps != cupy.arange(1, len(swaps) + 1)).sum())
         return lu.diagonal(), 1 - 2 * (int(odd) % 2)
 
@@ -455,6 +529,14 @@ class CupyOps:
 def _ld(x):
     """Return the leading dimension, in entries, of a row-major view."""
     return x.strides[0] // x.dtype.itemsize
+
+
+def _order_of(swaps, m=None):
+    """Return which row becomes row i when rows j and swaps[j] are exchanged in turn (0-based)."""
+    order = list(range(m or len(swaps)))
+    for j, i in enumerate(swaps.tolist()):
+        order[j], order[i] = order[i], order[j]
+    return np.array(order, dtype=np.int32)
 
 
 @functools.cache

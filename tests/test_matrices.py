@@ -565,9 +565,12 @@ def test_failed_download_says_what_was_tried(collection, folder):
 
 def test_wrong_archive_is_refused_and_its_hash_not_recorded(collection):
     archive, _ = collection
-    archive.write_bytes(b"an error page")
-    with pytest.raises(ValueError, match="not the archive of a matrix tiny.*delete it"):
-        matrices.load("HB/tiny")
+    whole = archive.read_bytes()
+    for damaged in (b"an error page", whole[:-40], whole[:60]):
+        archive.write_bytes(damaged)
+        shutil.rmtree(archive.parent / "cache", ignore_errors=True)
+        with pytest.raises(ValueError, match="not the archive of a matrix tiny; delete it"):
+            matrices.load("HB/tiny")
     assert not list(archive.parent.glob("cache/**/*.sha256"))
 
 
