@@ -22,9 +22,11 @@
 
 constexpr int THREADS = 512;
 constexpr int WARPS = THREADS / WARP;
-constexpr int COLS = sizeof(T_IN) == 4 ? 4 : 2;  // columns of a block each lane holds
-constexpr int BLOCK = WARP * COLS;
-constexpr int ROWS = BLOCK / WARPS;              // rows of a block each warp holds
+constexpr int VECTOR = 16 / sizeof(T_IN);            // entries of one 16-byte access
+constexpr int BLOCK = sizeof(T_IN) == 4 ? 128 : 64;
+constexpr int ROWS = BLOCK / WARPS;                  // rows of a block each warp holds
+constexpr int LANES = WARP / ROWS;                   // lanes that share a row
+constexpr int RUNS = ROWS * BLOCK / (WARP * VECTOR); // accesses of a thread to a tile
 constexpr bool FORWARD = LOWER != TRANS;
 
 __device__ __forceinline__ bool pending(float v) { return __float_as_uint(v) == ~0u; }
@@ -32,78 +34,74 @@ __device__ __forceinline__ bool pending(double v) {
     return static_cast<unsigned long long>(__double_as_longlong(v)) == ~0ull;
 }
 
-// A value another thread block writes, from where it cannot be stale.
-__device__ __forceinline__ T_IN peek(const T_IN* from) { return *reinterpret_cast<const volatile T_IN*>(from); }
+// Waits for a value another thread block writes, reading it where it cannot be stale.
+__device__ __forceinline__ T_IN await(const T_IN* from) {
+    T_IN v;
+    do v = *reinterpret_cast<const volatile T_IN*>(from); while (pending(v));
+    return v;
+}
 
 __device__ __forceinline__ void publish(T_IN* to, T_IN v) {
     *reinterpret_cast<volatile T_IN*>(to) = pending(v) ? v - v : v;  // an ordinary NaN
 }
 
-struct Tile { T_IN at[ROWS][COLS]; };
+// The part of a BLOCK x BLOCK tile a thread holds, in runs of VECTOR entries.  Where rows are summed, a few
+// lanes share a row; where columns are summed, a lane keeps its columns over all rows of the warp.
+struct Tile { Run<T_IN, VECTOR> at[RUNS]; };
 
-// Rows warp * ROWS + i and columns lane + WARP q of a BLOCK x BLOCK tile, zero beyond rows x cols.
-__device__ __forceinline__ void load(Tile& t, const T_IN* from, Index ld, Index rows, Index cols) {
-    const int lane = threadIdx.x % WARP, row = threadIdx.x / WARP * ROWS;
+__device__ __forceinline__ int row_of(int r) {
+    return TRANS ? threadIdx.x / WARP * ROWS + r : threadIdx.x / LANES;
+}
+__device__ __forceinline__ int column_of(int r) {
+    return (TRANS ? threadIdx.x % WARP : r * LANES + threadIdx.x % LANES) * VECTOR;
+}
+
+// Zero beyond rows x cols.
+__device__ __forceinline__ void load(Tile& t, const T_IN* from, Index ld, Index rows, Index cols, bool aligned) {
     #pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
-        #pragma unroll
-        for (int q = 0; q < COLS; ++q) {
-            const bool inside = row + i < rows && lane + WARP * q < cols;
-            t.at[i][q] = inside ? __ldg(from + (row + i) * ld + lane + WARP * q) : T_IN(0);
-        }
+    for (int r = 0; r < RUNS; ++r) {
+        const Index left = row_of(r) < rows ? cols - column_of(r) : 0;
+        t.at[r].load(from + row_of(r) * ld + column_of(r), aligned && left >= VECTOR, left);
     }
 }
 
-// Partial sums of the unknowns of a block: of its rows, or, transposed, of its columns.
-constexpr int SUMS = TRANS ? COLS : ROWS, VALUES = TRANS ? ROWS : COLS;
+// A thread's share of the sums of the unknowns of a block: of its row, or of its columns.
+constexpr int SUMS = TRANS ? VECTOR : 1;
 
-template <typename Fetch>
-__device__ __forceinline__ void accumulate(T_IN (&sum)[K][SUMS], const Tile& t, Fetch fetch) {
-    const int lane = threadIdx.x % WARP, row = threadIdx.x / WARP * ROWS;
+__device__ __forceinline__ void accumulate(T_IN (&sum)[K][SUMS], const Tile& t, const T_IN (*x)[BLOCK]) {
     #pragma unroll
     for (int k = 0; k < K; ++k) {
-        T_IN v[VALUES];
         #pragma unroll
-        for (int e = 0; e < VALUES; ++e) v[e] = fetch(k, TRANS ? row + e : lane + WARP * e);
-        // All are asked for before any is waited for.
-        #pragma unroll
-        for (int e = 0; e < VALUES; ++e) {
-            while (pending(v[e])) v[e] = fetch(k, TRANS ? row + e : lane + WARP * e);
-        }
-        #pragma unroll
-        for (int i = 0; i < ROWS; ++i) {
+        for (int r = 0; r < RUNS; ++r) {
             #pragma unroll
-            for (int q = 0; q < COLS; ++q) sum[k][TRANS ? q : i] += t.at[i][q] * v[TRANS ? i : q];
+            for (int v = 0; v < VECTOR; ++v) {
+                sum[k][TRANS ? v : 0] += t.at[r].at[v] * x[k][TRANS ? row_of(r) : column_of(r) + v];
+            }
         }
     }
 }
 
-// Adds up the partial sums and hands each unknown's total to `store`, once.
+// Adds up the shares and hands the total of each unknown e to `store`, once.
 template <typename Store>
 __device__ __forceinline__ void reduce(T_IN (&sum)[K][SUMS], T_IN (*scratch)[BLOCK], Store store) {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     #pragma unroll
     for (int k = 0; k < K; ++k) {
-        if (TRANS) {
+        if (!TRANS) {
             #pragma unroll
-            for (int q = 0; q < SUMS; ++q) scratch[warp][lane + WARP * q] = sum[k][q];
-            __syncthreads();
-            if (threadIdx.x < BLOCK) {
-                T_IN total = 0;
-                #pragma unroll
-                for (int w = 0; w < WARPS; ++w) total += scratch[w][threadIdx.x];
-                store(k, threadIdx.x, total);
-            }
-            __syncthreads();
-        } else {
-            #pragma unroll
-            for (int i = 0; i < SUMS; ++i) {
-                T_IN total = sum[k][i];
-                #pragma unroll
-                for (int d = WARP / 2; d; d /= 2) total += __shfl_xor_sync(ALL_LANES, total, d);
-                if (lane == i) store(k, warp * ROWS + i, total);
-            }
+            for (int d = LANES / 2; d; d /= 2) sum[k][0] += __shfl_xor_sync(ALL_LANES, sum[k][0], d);
+            if (threadIdx.x % LANES == 0) store(k, row_of(0), sum[k][0]);
+            continue;
         }
+        #pragma unroll
+        for (int v = 0; v < SUMS; ++v) scratch[threadIdx.x / WARP][column_of(0) + v] = sum[k][v];
+        __syncthreads();
+        if (threadIdx.x < BLOCK) {
+            T_IN total = 0;
+            #pragma unroll
+            for (int w = 0; w < WARPS; ++w) total += scratch[w][threadIdx.x];
+            store(k, threadIdx.x, total);
+        }
+        __syncthreads();
     }
 }
 
@@ -112,10 +110,12 @@ tcs_solve_triangle(
     T_IN* x, const T_IN* __restrict__ b, const T_IN* __restrict__ lu, Index ld, Index n,
     const T_IN* __restrict__ dinv, unsigned* ticket
 ) {
-    __shared__ T_IN rhs[K][BLOCK];
+    __shared__ __align__(16) T_IN solved[2][K][BLOCK];  // x_j, alternately for even and odd steps
+    __shared__ __align__(16) T_IN rhs[K][BLOCK];
     __shared__ T_IN scratch[TRANS ? WARPS : 1][BLOCK];
     __shared__ unsigned drawn;
     const int blocks = int((n + BLOCK - 1) / BLOCK);
+    const bool aligned = aligned16(lu, ld);
     for (;;) {
         if (threadIdx.x == 0) drawn = atomicAdd(ticket, 1u) + 1;  // counts from 0xffffffff
         __syncthreads();
@@ -124,31 +124,34 @@ tcs_solve_triangle(
         if (step >= blocks) return;
         const int i = FORWARD ? step : blocks - 1 - step;
         const Index here = Index(i) * BLOCK;
-        auto tile = [&](Tile& t, int s) {
-            const int j = FORWARD ? s : blocks - 1 - s;
-            const Index there = Index(j) * BLOCK, row = TRANS ? there : here, col = TRANS ? here : there;
-            load(t, lu + row * ld + col, ld, n - row, n - col);
+        auto fetch = [&](Tile& t, int s) {  // T_ij of the s-th x_j, then the inverse of T_ii
+            if (s == step) return load(t, dinv + here * BLOCK, BLOCK, BLOCK, BLOCK, true);
+            const Index there = Index(FORWARD ? s : blocks - 1 - s) * BLOCK;
+            const Index row = TRANS ? there : here, col = TRANS ? here : there;
+            load(t, lu + row * ld + col, ld, n - row, n - col, aligned);
         };
-        auto inverse = [&](Tile& t) { load(t, dinv + here * BLOCK, BLOCK, BLOCK, BLOCK); };
 
         T_IN sum[K][SUMS] = {};
         Tile now, next;
-        if (step) tile(now, 0); else inverse(now);
+        fetch(now, 0);
         for (int s = 0; s < step; ++s) {
-            if (s + 1 < step) tile(next, s + 1); else inverse(next);
+            fetch(next, s + 1);
             const Index there = Index(FORWARD ? s : blocks - 1 - s) * BLOCK;
-            accumulate(sum, now, [&](int k, int e) {
-                return there + e < n ? peek(x + k * n + there + e) : T_IN(0);
-            });
+            for (int e = threadIdx.x; e < K * BLOCK; e += THREADS) {
+                const Index at = there + e % BLOCK;
+                solved[s & 1][e / BLOCK][e % BLOCK] = at < n ? await(x + e / BLOCK * n + at) : T_IN(0);
+            }
+            __syncthreads();
+            accumulate(sum, now, solved[s & 1]);
             now = next;
         }
         reduce(sum, scratch, [&](int k, int e, T_IN total) {
             rhs[k][e] = here + e < n ? b[k * n + here + e] - total : T_IN(0);
         });
         __syncthreads();
-        T_IN solved[K][SUMS] = {};
-        accumulate(solved, now, [&](int k, int e) { return rhs[k][e]; });
-        reduce(solved, scratch, [&](int k, int e, T_IN total) {
+        T_IN last[K][SUMS] = {};
+        accumulate(last, now, rhs);
+        reduce(last, scratch, [&](int k, int e, T_IN total) {
             if (here + e < n) publish(x + k * n + here + e, total);
         });
     }

@@ -24,7 +24,7 @@ def factor_panel(cupy):
     if leaf_shape(1, arch) is None:
         pytest.skip(f"{arch} has no thread-block clusters")
 
-    def factor(a, *, offset=0, padding=0, row0=0, col0=0, largest_cluster=16):
+    def factor(a, *, offset=0, padding=0, row0=0, col0=0, largest_cluster=16, reported=NO_PIVOT):
         m, w = a.shape
         shape = leaf_shape(m, arch, largest_cluster)
         if shape is None or w > shape.width:
@@ -34,7 +34,7 @@ def factor_panel(cupy):
         panel[...] = cupy.asarray(a)
         order = cupy.arange(m, dtype=cupy.int32)
         ipiv, dst, src = (cupy.full(k, -1, cupy.int32) for k in (w, 2 * w, 2 * w))
-        info = cupy.full(1, NO_PIVOT, cupy.int32)
+        info = cupy.full(1, reported, cupy.int32)
         kernel = _jit.kernel("panel", "tcs_panel_cluster", **shape.defines)
         args = (panel, storage.shape[1], m, w, order, ipiv, dst, src, info, row0, col0)
         kernel((shape.cluster,), (shape.threads,), args)
@@ -145,9 +145,10 @@ def test_panel_reports_a_non_finite_pivot(bad, factor_panel):
     assert ipiv[7] == 2500
 
 
-def test_panel_keeps_an_earlier_report(cupy, factor_panel):
+@pytest.mark.parametrize("reported, kept", [(NO_PIVOT, 11), (12, 11), (3, 3)])
+def test_panel_keeps_an_earlier_report(reported, kept, factor_panel):
     a = np.zeros((40, 8), np.float32)
-    assert factor_panel(a)[-1][0] == 1
+    assert factor_panel(a, col0=10, reported=reported)[-1][0] == kept
 
 
 def test_panel_repeats_itself_bit_for_bit(factor_panel):

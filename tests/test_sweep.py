@@ -15,6 +15,10 @@ from tcsolve._plan import PRECISIONS
 SIZES = (0, 1, 2, 13, 17, 45, 132, 300)
 NRHS = ("vector", 0, 1, 2, 15)
 
+# Where n is 1 or 2 the rounding of the FP64 residual that was tested, and of a complex division, are
+# as large as the bound itself.
+TINY = 2
+
 EASY = {
     "gauss_dominant": ("gauss_dominant", {}),
     "gauss_dominant complex": ("gauss_dominant", {"dtype": np.complex128}),
@@ -64,7 +68,7 @@ def complaint(solution, a, x, b):
         return f"status {solution.status.name}"
     if x.shape != b.shape or x.dtype != b.dtype:
         return f"x is {x.dtype} {x.shape}, b is {b.dtype} {b.shape}"
-    if not ratio(a, x, b) <= 1:
+    if not ratio(a, x, b) <= (1 if len(a) > 2 else TINY):
         return f"ratio {ratio(a, x, b):.3g}"
     if x.size and not (solution.backward_error.shape == solution.iterations.shape == (columns,)):
         return f"{columns} columns, {solution.backward_error.shape} errors"
