@@ -14,6 +14,7 @@ from tcsolve._check import (
     result_dtype,
 )
 from tcsolve._choose import CPU, choose_update, predict_seconds, rates_of
+from tcsolve._direct import LARGEST, solve_directly
 from tcsolve._dispatch import as_host, cuda_available, is_cupy, numpy_ops, ops_for, ops_on
 from tcsolve._errors import InputError
 from tcsolve._factorization import Factorization
@@ -186,25 +187,28 @@ def solve_ex(
     if 0 in shape or 0 in a.shape:
         return _empty(ops, shape, dtype)
     a = a.astype(_real_if(a, dtype), copy=False)
-    seconds = {"check": time.perf_counter() - start}
     if _goes_to_scipy(a, b, structure, precision):
-        return _solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype, seconds)
-    if structure is not None:
+        return _solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype)
+    if structure not in (None, "general"):
         if check_finite:  # in the triangle that is not read, too
             require_finite(bool(ops.xp.isfinite(a).all()), "a")
         a = interpret(ops.xp, a, structure, lower)
+    if _is_ordinary(ops, a, b, precision, device) and (
+        solution := solve_directly(a, b, start)
+    ):
+        return solution
     nrhs = 1 if vector else b.shape[-1]
     target = _target_ops(ops, a, nrhs, precision, device)
     moved = target is not ops
+    seconds = {"check": time.perf_counter() - start}
     if moved:
         mark = time.perf_counter()
         a, b = _move(target, a), _move(target, b)
         seconds["transfer"] = time.perf_counter() - mark
-    plan = precision
     factors = Factorization(
         target,
         a,
-        plan,
+        precision,
         nrhs=nrhs,
         check_finite=check_finite,
         seconds=seconds,
@@ -383,6 +387,18 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     )
 
 
+def _is_ordinary(ops, a, b, precision, device):
+    """Tell whether `solve_directly` may try: a small FP64 system on the host, any method will do."""
+    return (
+        ops.device == "cpu"
+        and device != "cuda"
+        and precision == "auto"
+        and a.shape[0] <= LARGEST
+        and a.dtype == b.dtype
+        and a.dtype.char in "dD"
+    )
+
+
 def _real_if(a, dtype):
     """Return the dtype a is solved in: that of x, but real if a is."""
     if dtype.kind == "c" and a.dtype.kind != "c":
@@ -428,7 +444,7 @@ def _goes_to_scipy(a, b, structure, precision):
     return structure != "general" and not is_cupy(a)
 
 
-def _solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype, seconds):
+def _solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype):
     """Solve through scipy.linalg.solve, and verify the answer against what it read."""
     ops = ops_for(a, b)
     mark = time.perf_counter()
@@ -447,8 +463,7 @@ def _solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype, seconds)
     if not singular:
         error = _backward_errors(full, columns, b[:, None] if b.ndim == 1 else b)
     bound = _stop.target(FORMATS["fp32" if dtype.char in "fF" else "fp64"].u, n)
-    seconds["factor"] = time.perf_counter() - mark
-    seconds["total"] = sum(seconds.values())
+    took = time.perf_counter() - mark
     return Solution(
         x=ops.array(x),
         status=_status_of_scipy(x, error, bound, rcond, singular, a_finite, b_finite, dtype),
@@ -458,7 +473,7 @@ def _solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype, seconds)
         backward_error=error,
         bound=bound,
         rcond=rcond,
-        seconds=seconds,
+        seconds={"factor": took, "total": took},
         device="cpu",
     )
 

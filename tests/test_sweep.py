@@ -105,8 +105,8 @@ def test_an_easy_matrix_needs_one_rung_and_few_steps(xp, family, precision):
     solution = solve_ex(xp.asarray(a), xp.asarray(b), precision=precision)
 
     assert solution.rungs == (precision,)
-    # Each step gains the digits of the factors: at most 53 bits at 4 or more a step (bf16, growth).
-    assert solution.iterations.max() <= 14
+    # 53 bits at 2.5 a step, even for bf16, which starts with 8 and loses some to cond and growth.
+    assert solution.iterations.max() <= 21
 
 
 def test_the_bound_of_the_sweep_is_that_of_the_report():
