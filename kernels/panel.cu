@@ -1,4 +1,5 @@
-// P A = L U of a leaf panel, with partial pivoting, in place, by one thread-block cluster.
+// P A = L U of a leaf panel with partial pivoting, in place, by one thread-block cluster; then the swaps, and
+// the substitution for U, in the other columns of its panel.
 //
 //   a      FP32 m x w, row-major, leading dimension lda, 1 <= w <= WIDTH, w <= m <= CLUSTER THREADS ROWS.
 //          Becomes L (below the unit diagonal) and U, its rows where LAPACK's swaps would leave them.
@@ -6,6 +7,8 @@
 //   ipiv   int[w]: step j swapped rows j and ipiv[j] - row0.
 //   dst, src  int[2 w]: new[dst[i]] = old[src[i]] does those swaps to other columns of the same rows.
 //          All rows that move are listed; some pairs occur twice.
+//   left, right  columns before and after the leaf in the same rows of a: the swaps are applied to them, and
+//          the first w rows of those to the right become L11^-1 times themselves, the rows of U.
 //   info   int[1]: becomes min(info, col0 + j + 1) for the first pivot j that is zero or not finite.
 //
 // Grid CLUSTER, block THREADS.  Defines CLUSTER, THREADS, ROWS, WIDTH.
@@ -182,10 +185,50 @@ __device__ __forceinline__ Candidate find_pivot(
     return pivot;
 }
 
+// Applies the moves to the columns beside the leaf, a warp to 32 columns and a lane to one, and solves for U in
+// those to the right.  What other blocks have just written is read past the first-level cache.
+__device__ __forceinline__ void finish_columns(
+    float* a, Index lda, Index w, const int* dst, const int* src, Index left, Index right
+) {
+    __shared__ __align__(16) float l11[WIDTH][WIDTH];  // transposed: l11[j][i] = L_ij for i > j, else 0
+    __shared__ int to[2 * WIDTH], from[2 * WIDTH];
+    for (int e = threadIdx.x; e < WIDTH * WIDTH; e += THREADS) {
+        const int i = e / WIDTH, j = e % WIDTH;
+        l11[j][i] = i < w && j < i ? __ldcg(a + i * lda + j) : 0.0f;
+    }
+    for (int e = threadIdx.x; e < 2 * w; e += THREADS) to[e] = __ldcg(dst + e), from[e] = __ldcg(src + e);
+    __syncthreads();
+    const Index lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    for (Index c = (warp * CLUSTER + blockIdx.x) * WARP + lane; c < left + right; c += THREADS * CLUSTER) {
+        float* column = a + (c < left ? c - left : w + c - left);
+        float top[WIDTH];  // the rows that become 0 .. w - 1
+        #pragma unroll
+        for (int i = 0; i < WIDTH; ++i) top[i] = i < w ? column[from[i] * lda] : 0.0f;
+        // The rows that were there fill the gaps; row i itself is overwritten last.
+        #pragma unroll 4
+        for (int i = 0; i < w; ++i) {
+            if (to[w + i] >= w) column[to[w + i] * lda] = column[i * lda];
+        }
+        if (c >= left) {
+            #pragma unroll
+            for (int j = 0; j < WIDTH; ++j) {
+                // Without it the compiler would keep all of L11 in registers it does not have.
+                asm volatile("" ::: "memory");
+                #pragma unroll
+                for (int i = j + 1; i < WIDTH; ++i) top[i] = fmaf(-l11[j][i], top[j], top[i]);
+            }
+        }
+        #pragma unroll
+        for (int i = 0; i < WIDTH; ++i) {
+            if (i < w) column[i * lda] = top[i];
+        }
+    }
+}
+
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
 tcs_panel_cluster(
     float* a, Index lda, Index m, Index w, int* order, int* ipiv, int* dst, int* src, int* info,
-    Index row0, Index col0
+    Index row0, Index col0, Index left, Index right
 ) {
     __shared__ __align__(16) Exchange x;
     if (threadIdx.x < 2) {
@@ -241,4 +284,7 @@ tcs_panel_cluster(
         if (place < w) dst[place] = int(place), src[place] = int(row);
         if (row < w) dst[w + row] = int(place), src[w + row] = int(row);
     }
+    if (left + right == 0) return;
+    cluster_barrier();  // the factors and the lists of moves are complete
+    finish_columns(a, lda, w, dst, src, left, right);
 }

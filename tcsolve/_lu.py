@@ -1,7 +1,7 @@
 """LU with partial pivoting, its trailing updates in any of the listed arithmetics.
 
-Right-looking, blocked at two levels: panels of `block` columns, recursively halved down to leaves that
-one kernel (or LAPACK) factors.  The matrix and the panel keep the storage precision; only the operands
+Right-looking, blocked at two levels: panels of `block` columns, made of leaves that one kernel (or LAPACK)
+factors.  The matrix and the panel keep the storage precision; only the operands
 of the update between panels are rounded.
 """
 
@@ -112,7 +112,7 @@ def factor_blocked(ops, w, update, block):
         rest, right = slice(j + k, n), slice(j, j + k)
         # Where each row of the panel came from; moved with them, then applied to the other columns.
         local = xp.arange(n - j, dtype=xp.int32)
-        _factor_columns(ops, w[j:, right], 0, k, ipiv[right], j, local, info)
+        _factor_panel(ops, w[j:, right], ipiv[right], j, local, info)
         dst = xp.concatenate([xp.arange(k, dtype=xp.int32), ipiv[right] - j])
         src = local[dst]
         ops.move_rows(w[j:, :j], dst, src)
@@ -127,22 +127,18 @@ def factor_blocked(ops, w, update, block):
     return BlockedFactors(ops, w, order, bad_pivot, bool(int(swapped) % 2), inverses)
 
 
-def _factor_columns(ops, p, start, stop, ipiv, row0, order, info):
-    """Factor columns start:stop of the m x k panel p, whose columns before start are done.
+def _factor_panel(ops, p, ipiv, row0, order, info):
+    """Factor the m x k panel p in place, leaf by leaf.
 
-    Halves the range down to the leaf width.  Whole rows of p, and `order`, are swapped; ipiv is
-    relative to the matrix, whose row row0 is row 0 of p.
+    Rows of p, and `order`, are swapped as a whole; ipiv counts rows of the matrix, whose row row0 is
+    row 0 of p.
     """
-    width = stop - start
-    leaf = ops.leaf_width(p.shape[0] - start, width, p.dtype)
-    if width <= leaf:
-        ops.panel_lu(p, start, stop, ipiv, row0, order, info)
-        return
-    # Half the leaves, rounded up, so that all leaves but the last are full.
-    middle = start + leaf * ((-(-width // leaf) + 1) // 2)
-    done, todo = slice(start, middle), slice(middle, stop)
-    _factor_columns(ops, p, start, middle, ipiv, row0, order, info)
-    ops.solve_unit_lower(p[done, done], p[done, todo])
+    m, k = p.shape
     storage = UPDATES["fp64" if p.dtype.char in "dD" else "fp32"]
-    ops.update(p[middle:, todo], p[middle:, done], p[done, todo], storage)
-    _factor_columns(ops, p, middle, stop, ipiv, row0, order, info)
+    start = 0
+    while start < k:
+        stop = start + min(k - start, ops.leaf_width(m - start, k - start, p.dtype))
+        done, rest = slice(start, stop), slice(stop, k)
+        ops.panel_lu(p, start, stop, ipiv, row0, order, info)
+        ops.update(p[stop:, rest], p[stop:, done], p[done, rest], storage)
+        start = stop

@@ -60,9 +60,10 @@ class Ops(Protocol):
         """Return how many columns of an m x k panel `panel_lu` takes at once."""
 
     def panel_lu(self, p, start, stop, ipiv, row0, order, info):
-        """Factor p[start:, start:stop] in place with partial pivoting.
+        """Factor p[start:, start:stop] in place with partial pivoting, and its block row.
 
-        The swaps are applied to whole rows of p and to `order`.  ipiv[j] becomes row0 + (the row of p
+        The swaps are applied to whole rows of p and to `order`; then p[start:stop, stop:] becomes
+        L11**-1 times itself, with L11 the leaf's unit lower triangle.  ipiv[j] becomes row0 + (the row of p
         swapped with row j), in LAPACK's order, for start <= j < stop, and info[0] becomes
         min(info[0], row0 + j + 1) for the first zero or non-finite pivot j.
         """

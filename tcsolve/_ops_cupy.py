@@ -187,41 +187,40 @@ class CupyOps:
         return min(k, shape.width) if shape else k
 
     def panel_lu(self, p, start, stop, ipiv, row0, order, info):
-        m, w = p.shape[0] - start, stop - start
-        leaf = p[start:, start:stop]
-        shape = leaf_shape(m, self._arch) if p.dtype.char == "f" else None
+        (m, k), w = p.shape, stop - start
+        shape = leaf_shape(m - start, self._arch) if p.dtype.char == "f" else None
         if shape is None or w > shape.width:
-            dst, src = self._panel_by_cusolver(leaf, start, ipiv, row0, order, info)
-        else:
-            dst, src = cupy.empty(2 * w, cupy.int32), cupy.empty(2 * w, cupy.int32)
-            kernel = self._leaf_kernel(shape)
-            args = (leaf, _ld(leaf), m, w, order[start:], ipiv[start:], dst, src, info)
-            kernel((shape.cluster,), (shape.threads,), (*args, row0 + start, row0 + start))
-        self._move(p[start:], dst, src, start, stop)
+            self._panel_by_cusolver(p, start, stop, ipiv, row0, order, info)
+            return
+        leaf, moves = p[start:, start:stop], cupy.empty(4 * w, cupy.int32)
+        first = row0 + start
+        args = (leaf, _ld(p), m - start, w, order[start:], ipiv[start:], moves, moves[2 * w :], info)
+        kernel = self._leaf_kernel(shape)
+        kernel((shape.cluster,), (shape.threads,), (*args, first, first, start, k - stop))
 
     @functools.cache  # noqa: B019
     def _leaf_kernel(self, shape):
         return _jit.kernel("panel", "tcs_panel_cluster", **shape.defines)
 
-    def _panel_by_cusolver(self, leaf, start, ipiv, row0, order, info):
+    def _panel_by_cusolver(self, p, start, stop, ipiv, row0, order, info):
         """Factor a leaf that no cluster holds; the pivots pass through the host."""
+        leaf, w = p[start:, start:stop], stop - start
         lu, swaps, _ = self._getrf_in_place(cupy.array(leaf, order="F"))
-        w = leaf.shape[1]
-        leaf[...] = lu
         diagonal = lu.diagonal()
         bad = cupy.nonzero(~cupy.isfinite(diagonal) | (diagonal == 0))[0][:1]
         swaps, bad = self.host(swaps, bad)
-        first = min([int(j) + 1 for j in bad], default=0)
-        if first:
-            cupy.minimum(info, row0 + start + first, out=info)
+        if len(bad):
+            cupy.minimum(info, row0 + start + int(bad[0]) + 1, out=info)
         swaps = swaps[:w] - 1
+        ipiv[start:stop] = cupy.asarray((row0 + start + swaps).astype(np.int32))
         moved = _order_of(swaps, leaf.shape[0])
         dst = np.unique(np.concatenate([np.arange(w), swaps])).astype(np.int32)
-        ipiv[start : start + w] = cupy.asarray((row0 + start + swaps).astype(np.int32))
         dst, src = cupy.asarray(dst), cupy.asarray(moved[dst])
+        self._move(p[start:], dst, src, start, stop)
         part = order[start:]
         part[dst] = part[src]
-        return dst, src
+        leaf[...] = lu
+        self.solve_unit_lower(p[start:stop, start:stop], p[start:stop, stop:])
 
     def move_rows(self, w, dst, src):
         self._move(w, dst, src, 0, 0)

@@ -110,6 +110,8 @@ class NumpyOps:
         p[start:] = p[start:][moved]
         order[start:] = order[start:][moved]
         leaf[...] = lu
+        if stop < p.shape[1]:
+            self.solve_unit_lower(p[start:stop, start:stop], p[start:stop, stop:])
         ipiv[start:stop] = row0 + start + swaps
         bad = np.flatnonzero(~np.isfinite(lu.diagonal()))
         first = min([zero] * (zero > 0) + [j + 1 for j in bad[:1]], default=0)

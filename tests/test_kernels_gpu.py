@@ -36,7 +36,7 @@ def factor_panel(cupy):
         ipiv, dst, src = (cupy.full(k, -1, cupy.int32) for k in (w, 2 * w, 2 * w))
         info = cupy.full(1, reported, cupy.int32)
         kernel = _jit.kernel("panel", "tcs_panel_cluster", **shape.defines)
-        args = (panel, storage.shape[1], m, w, order, ipiv, dst, src, info, row0, col0)
+        args = (panel, storage.shape[1], m, w, order, ipiv, dst, src, info, row0, col0, 0, 0)
         kernel((shape.cluster,), (shape.threads,), args)
         around = cupy.delete(storage, slice(offset, offset + w), axis=1)
         assert (around == 7).all()

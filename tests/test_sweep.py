@@ -7,17 +7,13 @@ import functools
 
 import numpy as np
 import pytest
-from bounds import UNIT, host, ratio
+from bounds import MET, UNIT, host, ratio
 
 from tcsolve import matrices, solve_ex
 from tcsolve._plan import PRECISIONS
 
 SIZES = (0, 1, 2, 13, 17, 45, 132, 300)
 NRHS = ("vector", 0, 1, 2, 15)
-
-# Where n is 1 or 2 the rounding of the FP64 residual that was tested, and of a complex division, are
-# as large as the bound itself.
-TINY = 2
 
 EASY = {
     "gauss_dominant": ("gauss_dominant", {}),
@@ -56,9 +52,8 @@ def problem(family, n):
 
 
 def cases():
-    for n in SIZES:
-        for nrhs in NRHS:
-            yield n, nrhs
+    """Yield (n, nrhs); the largest size, which takes most of the time, without two middling nrhs."""
+    return [(n, k) for n in SIZES for k in NRHS if n < 300 or k not in (1, 2)]
 
 
 def complaint(solution, a, x, b):
@@ -68,7 +63,7 @@ def complaint(solution, a, x, b):
         return f"status {solution.status.name}"
     if x.shape != b.shape or x.dtype != b.dtype:
         return f"x is {x.dtype} {x.shape}, b is {b.dtype} {b.shape}"
-    if not ratio(a, x, b) <= (1 if len(a) > 2 else TINY):
+    if not ratio(a, x, b) <= MET:
         return f"ratio {ratio(a, x, b):.3g}"
     if x.size and not (solution.backward_error.shape == solution.iterations.shape == (columns,)):
         return f"{columns} columns, {solution.backward_error.shape} errors"
@@ -94,7 +89,7 @@ def test_every_answer_meets_the_bound(xp, family, precision):
         wrong += [f"n={n} nrhs={nrhs}: {found}"] if found else []
         ran += 1
     assert wrong == []
-    assert ran == 40
+    assert ran == 38
 
 
 @pytest.mark.parametrize("precision", PRECISIONS[1:])
@@ -118,4 +113,4 @@ def test_the_bound_of_the_sweep_is_that_of_the_report():
 
 
 def test_the_sweep_has_as_many_cases_as_it_claims():
-    assert len(FAMILIES) * len(PRECISIONS) * len(list(cases())) == 18 * 7 * 40
+    assert len(FAMILIES) * len(PRECISIONS) * len(cases()) == 18 * 7 * 38

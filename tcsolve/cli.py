@@ -1,0 +1,420 @@
+"""The command line: solve a system from a file or a generator, and say how it went.
+
+Exit codes: 0 the answer meets the bound, 1 it does not, 2 the request cannot be served.
+"""
+
+import argparse
+import dataclasses
+import enum
+import importlib.metadata
+import itertools
+import json
+import math
+import os
+import platform
+import sys
+import textwrap
+import threading
+import time
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import scipy.io
+
+from tcsolve import _dispatch, matrices
+from tcsolve._api import solve_ex
+from tcsolve._check import STRUCTURES
+from tcsolve._choose import H200, rates_of
+from tcsolve._errors import DeviceError, InputError, TcsolveError
+from tcsolve._plan import PRECISIONS
+from tcsolve._solution import Status
+from tcsolve.matrices import _suitesparse
+
+__all__ = ["main", "progress", "versions"]
+
+INSTALL = "pip install 'tcsolve[cuda13]' (or [cuda12])"
+# What kernels are compiled for where there is no device to ask.
+DEFAULT_ARCH = "sm_90a"
+DEFAULT_N = 1000
+WIDTH = 100
+
+
+def main(argv=None):
+    """Run the command line and return its exit code.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        By default the arguments of the process.
+
+    Returns
+    -------
+    int
+        0, 1 or 2, as in the head of this module.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.showwarning = lambda message, *_: _say("warning", message)
+        try:
+            args = _parser().parse_args(argv)
+            return args.run(args)
+        except (TcsolveError, OSError, MemoryError) as error:
+            _say("error", error or type(error).__name__)
+            return 2
+
+
+def _say(kind, message):
+    print(f"tcsolve: {kind}:", " ".join(str(message).split()), file=sys.stderr)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong argument as every other mistake: in one line."""
+
+    def error(self, message):
+        raise InputError(f"{message}; see {self.prog} --help")
+
+
+def _parser():
+    parser = _Parser(prog="tcsolve", description="Solve dense linear systems on tensor cores, to FP64.")
+    parser.add_argument("--version", action="version", version=importlib.metadata.version("tcsolve"))
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    solve = commands.add_parser("solve", help="solve A x = b and report the evidence")
+    solve.set_defaults(run=_solve)
+    solve.add_argument("a", metavar="A", help="file.mtx, file.mtx.gz, ss:NAME (SuiteSparse) or gen:NAME")
+    solve.add_argument("b", nargs="?", help="file.mtx or file.mtx.gz; by default b = A x, x by --rhs")
+    solve.add_argument("--rhs", choices=("ones", "random"), help="the x that makes b (default ones)")
+    solve.add_argument("--n", type=int, help=f"order of a gen: matrix (default {DEFAULT_N})")
+    solve.add_argument("--cond", type=float, help="condition number of a gen: matrix that has this knob")
+    solve.add_argument("--complex", action="store_true", help="make the matrix complex")
+    solve.add_argument("--seed", type=int, default=0, help="of the generator and of --rhs random")
+    solve.add_argument("--precision", choices=PRECISIONS, default="auto")
+    solve.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    solve.add_argument("--assume-a", choices=[s for s in STRUCTURES if s], metavar="STRUCTURE")
+    solve.add_argument("-o", "--output", type=Path, metavar="x.mtx", help="write x")
+    solve.add_argument("--json", type=Path, metavar="report.json", help="write the report")
+    solve.add_argument("--force", action="store_true", help="overwrite the files of -o and --json")
+
+    info = commands.add_parser("info", help="versions, the GPU, and whether the kernels compile")
+    info.set_defaults(run=_info)
+    catalog = commands.add_parser("list", help="the matrices gen: can make")
+    catalog.set_defaults(run=_list)
+    return parser
+
+
+# ---- solve -------------------------------------------------------------------------------------
+
+
+def _solve(args):
+    _check_outputs(args)
+    problem = _read_problem(args)
+    # Columns of their own in the file stay columns; only b made here is a vector.
+    with progress(f"solving {problem.name}, n = {problem.n}"):
+        solution = solve_ex(
+            problem.a,
+            problem.b,
+            assume_a=args.assume_a,
+            precision=args.precision,
+            device=args.device,
+        )
+    report = _report(problem, solution)
+    if args.output and report["finite"]:
+        with open(args.output, "wb") as file:
+            scipy.io.mmwrite(file, solution.x.reshape(problem.n, -1), symmetry="general")
+    if args.json:
+        text = json.dumps(_plain(report), indent=1, allow_nan=False)
+        args.json.write_text(text + "\n", encoding="utf-8")
+    _print_report(report, solution)
+    if args.output and not report["finite"]:
+        _say("warning", f"{args.output} is not written, because x is not finite")
+    if solution.status is Status.ILL_CONDITIONED:
+        _say("warning", f"rcond = {solution.rcond:.1e}: x may have no correct digit")
+    return 0 if solution.status.ok else 1
+
+
+def _check_outputs(args):
+    """Raise if a file could not be written, before the time is spent that it would hold."""
+    if args.output and args.output.suffix != ".mtx":
+        raise InputError(f"-o is {args.output}; its name must end in .mtx")
+    if args.output and args.json and args.output.absolute() == args.json.absolute():
+        raise InputError(f"-o and --json are both {args.output}; they need names of their own")
+    for path in filter(None, (args.output, args.json)):
+        if path.is_dir():
+            raise InputError(f"{path} is a folder; the name of a file is needed")
+        if path.is_file() and not args.force:
+            raise InputError(f"{path} exists; choose another name, or --force to overwrite it")
+        if not path.parent.is_dir():
+            raise InputError(f"there is no folder {path.parent} to write {path.name} in")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise InputError(f"{path} cannot be written: permission denied")
+
+
+def _read_problem(args):
+    """Return the `matrices.Problem` the arguments describe; x_true is None if b comes from a file."""
+    if args.b and args.rhs:
+        raise InputError("b is given twice: as a file and by --rhs; drop one of them")
+    common = {
+        "seed": args.seed,
+        "dtype": np.complex128 if args.complex else None,
+        "rhs": args.rhs or "ones",
+    }
+    try:
+        problem = _named(args, common)
+        if args.b:
+            problem = dataclasses.replace(problem, b=_suitesparse.read(args.b), x_true=None)
+    except (ImportError, TypeError, ValueError) as error:
+        raise InputError(error) from error
+    if problem.n == 0:
+        raise InputError(f"{problem.name} is empty; there is nothing to solve")
+    for name in ("a", "b"):
+        if not np.isfinite(getattr(problem, name)).all():
+            raise InputError(f"{name.upper() if name == 'a' else name} holds NaN or Inf; clean the data")
+    return problem
+
+
+def _named(args, common):
+    kind, _, name = args.a.rpartition(":")
+    if kind == "gen":
+        return matrices.generate(name, DEFAULT_N if args.n is None else args.n, cond=args.cond, **common)
+    if args.n is not None or args.cond is not None:
+        raise InputError(f"--n and --cond go with gen: matrices only, and A is {args.a}")
+    if kind != "ss" and not args.a.endswith(_suitesparse.SUFFIXES):
+        raise InputError(f"A is {args.a!r}; it must be a .mtx or .mtx.gz file, ss:NAME or gen:NAME")
+    return matrices.load(name if kind == "ss" else args.a, **common)
+
+
+def _report(problem, solution):
+    """Return everything but x: the facts of the matrix, the fields of the `Solution`, the versions."""
+    x, exact, forward = solution.x, problem.x_true, None
+    finite = bool(np.isfinite(x).all())
+    if exact is not None and finite:
+        forward = float(np.max(np.abs(x - exact).max(axis=0) / np.abs(exact).max(axis=0)))
+    with np.errstate(over="ignore"):
+        norm = float(np.abs(problem.a).sum(axis=1).max())
+    names = (f.name for f in dataclasses.fields(solution) if f.name != "x")
+    return {
+        "matrix": {
+            "name": problem.name,
+            "n": problem.n,
+            "nrhs": 1 if problem.b.ndim == 1 else problem.b.shape[1],
+            "dtype": str(problem.a.dtype),
+            "norm_inf": norm,
+            "cond": problem.cond,
+        },
+        **{name: getattr(solution, name) for name in names},
+        "ok": solution.status.ok,
+        "message": solution.status.value,
+        "finite": finite,
+        "forward_error": forward,
+        "versions": versions(),
+    }
+
+
+def _plain(value):
+    """Return value made of what JSON has; it has no NaN and no infinity, which become null."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _print_report(report, solution):
+    matrix, worst = report["matrix"], _worst(solution.backward_error)
+    rhs = "" if matrix["nrhs"] == 1 else f", {matrix['nrhs']} right-hand sides (worst shown)"
+    cond = "" if matrix["cond"] is None else f", cond {matrix['cond']:.1e}"
+    rcond = "not estimated" if math.isnan(solution.rcond) else f"{solution.rcond:.1e}"
+    lines = {
+        "matrix": f"{matrix['name']}, n = {matrix['n']}, {matrix['dtype']}, "
+        f"norm {matrix['norm_inf']:.3g}{cond}{rhs}",
+        "verdict": solution.status.value,
+        "precision": f"{solution.precision} (tried {', '.join(solution.rungs)}) on {solution.device}",
+        "steps": max(solution.iterations.ravel(), default=0),
+        "backward error": f"{worst:.1e} (bound {solution.bound:.1e})",
+        "rcond": rcond,
+    }
+    if report["forward_error"] is not None:
+        lines["forward error"] = f"{report['forward_error']:.1e}"
+    lines["seconds"] = ", ".join(f"{phase} {s:.3g}" for phase, s in solution.seconds.items())
+    _print_aligned(lines)
+    for rung, steps in itertools.groupby(solution.history, key=lambda entry: entry[0]):
+        text = " ".join(f"{_worst(error):.0e}" for _, error in steps)
+        print(textwrap.fill(text, WIDTH, initial_indent=f"  {rung:14}", subsequent_indent=" " * 16))
+
+
+def _worst(errors):
+    return float(max(errors.ravel(), default=0.0))
+
+
+def _print_aligned(lines):
+    for name, text in lines.items():
+        print(f"{name:15} {text}")
+
+
+# ---- progress ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def progress(label, stream=None, delay=1.0):
+    """Show the time that has passed while the block runs, if it takes long and stream is a terminal.
+
+    Parameters
+    ----------
+    label : str
+    stream : text file, optional
+        By default standard error.  Nothing is written unless it is a terminal.
+    delay : float
+        Seconds before anything is shown.
+    """
+    stream = stream or sys.stderr
+    if not stream.isatty():
+        yield
+        return
+    done = threading.Event()
+    thread = threading.Thread(target=_tick, args=(label, stream, delay, done), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _tick(label, stream, delay, done):
+    start = time.perf_counter()
+    if done.wait(delay):
+        return
+    draw, clear = _line_on(stream)
+    for mark in itertools.cycle("|/-\\"):
+        draw(f"{mark} {label}: {time.perf_counter() - start:.0f} s")
+        if done.wait(0.2):
+            break
+    clear()
+
+
+def _line_on(stream):
+    """Return (draw, clear): a line of the terminal that is redrawn, by tqdm where it is installed."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+
+        def write(text):
+            stream.write(f"\r\x1b[K{text}")  # erase to the end of the line
+            stream.flush()
+
+        return write, lambda: write("")
+    bar = tqdm(file=stream, leave=False, bar_format="{desc}")
+    return bar.set_description_str, bar.close
+
+
+# ---- info and list -----------------------------------------------------------------------------
+
+
+def versions():
+    """Return the versions that decide a result; CuPy and NVRTC only where they are loaded.
+
+    Returns
+    -------
+    dict of str to str or None
+    """
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    cupy = sys.modules.get("cupy")
+    return {
+        "tcsolve": importlib.metadata.version("tcsolve"),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "blas": f"{blas['name']} {blas['version']}",
+        "cupy": cupy and cupy.__version__,
+        "nvrtc": cupy and _nvrtc_version(),
+    }
+
+
+def _nvrtc_version():
+    """Return the version of NVRTC, or None if CuPy does not find it."""
+    try:
+        from cupy.cuda import nvrtc
+
+        return ".".join(map(str, nvrtc.getVersion()))
+    except (ImportError, RuntimeError):
+        return None
+
+
+def _info(args):
+    try:
+        reason = _dispatch._why_no_cuda()
+    except ImportError as error:
+        reason = f"CuPy cannot be imported ({error})"
+    found = versions()
+    folder = os.environ.get(_suitesparse.FOLDER_VARIABLE)
+    lines = {name: version or f"none; {INSTALL}" for name, version in found.items()}
+    lines |= _describe_gpu() if reason is None else _describe_no_gpu(reason)
+    lines["matrices"] = folder or f"no folder; set {_suitesparse.FOLDER_VARIABLE} for ss:NAME"
+    _print_aligned(lines)
+    print("kernels")
+    if found["nvrtc"] is None:
+        print(f"  not compiled: CuPy with NVRTC is needed; {INSTALL}")
+        return 0
+    from tcsolve._jit import target_arch
+
+    arch = target_arch() if reason is None else DEFAULT_ARCH
+    for name, outcome in _compile_kernels(arch):
+        print(f"  {name:13} {outcome}")
+    return 0
+
+
+def _describe_no_gpu(reason):
+    remedy = f"; a GPU needs NVIDIA's driver and {INSTALL}" if INSTALL[:11] not in reason else ""
+    return {"gpu": f"none: {reason}{remedy}", "rates": "CPU"}
+
+
+def _describe_gpu():
+    from cupy.cuda import Device, runtime
+
+    device = Device()
+    name = runtime.getDeviceProperties(device.id)["name"].decode()
+    free, total = device.mem_info
+    rates = rates_of("cuda", _dispatch.ops_on("cuda", ()).properties)
+    return {
+        "gpu": f"{name}, compute capability {int(device.compute_capability) / 10}, "
+        f"{total / 2**30:.1f} GiB ({free / 2**30:.1f} free)",
+        "rates": "H200, measured" if rates is H200 else "scaled from the H200",
+    }
+
+
+def _compile_kernels(arch):
+    """Return (name, outcome) of every kernel, compiled in all its variants."""
+    from tcsolve._jit import KERNELS, compile_cubin, supported
+
+    outcomes = []
+    with progress(f"compiling kernels for {arch}"):
+        for name, spec in KERNELS.items():
+            outcome = f"{len(spec.variants)} variants compile for {arch}"
+            if not supported(name, arch):
+                outcome = f"needs compute capability {spec.min_arch / 10}, and this is {arch}"
+            else:
+                try:
+                    for variant in spec.variants:
+                        compile_cubin(name, arch, tuple(sorted(variant.items())))
+                except DeviceError as error:
+                    outcome = "FAILS: " + " ".join(str(error).split())
+            outcomes.append((name, outcome))
+    return outcomes
+
+
+def _list(args):
+    for entry in matrices.catalog():
+        options = ", ".join(f"{key}={value}" for key, value in entry.options.items())
+        unsolvable = "" if entry.solvable else "; not solvable"
+        print(f"{entry.name:22} {entry.summary}{unsolvable}" + (f" ({options})" if options else ""))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,336 @@
+"""What goes wrong, by name: each Status has a problem that reaches it, and no failure looks like success."""
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+from bounds import MET, host, ratio
+
+import tcsolve
+from tcsolve import Plan, Status, _dispatch, matrices, solve, solve_ex
+from tcsolve._factorization import Factorization
+from tcsolve._formats import UPDATES
+from tcsolve._ops_numpy import NumpyOps
+
+EVERY = ("auto", *UPDATES)
+
+
+def gauss(n=40, seed=0):
+    return np.random.default_rng(seed).standard_normal((n, n))
+
+
+def spoilt(value, row, column, n=40):
+    a = gauss(n)
+    a[row, column] = value
+    return a
+
+
+# For each status: a, b and the precision that reach it.
+REACHES = {
+    Status.CONVERGED: lambda: (gauss(), np.ones(40), "fp16x3"),
+    Status.CONVERGED_AFTER_FALLBACK: lambda: (
+        matrices.generate("svd_cluster0", 60, cond=1e12).a,
+        np.ones(60),
+        Plan("bf16", max_steps=3),
+    ),
+    Status.ILL_CONDITIONED: lambda: (
+        matrices.generate("svd_geo", 40, cond=1e17).a,
+        np.ones(40),
+        "auto",
+    ),
+    Status.STALLED: lambda: (
+        matrices.generate("svd_geo", 60, cond=1e12).a,
+        np.ones(60),
+        Plan("bf16", fallback=False),
+    ),
+    Status.NOT_CONVERGED: lambda: (
+        matrices.generate("wilkinson_growth", 120).a,
+        gauss(120)[0],
+        Plan("fp64", max_steps=1),
+    ),
+    Status.SINGULAR: lambda: (matrices.generate("zero_column_middle", 40).a, np.ones(40), "fp16"),
+    Status.NONFINITE_INPUT: lambda: (spoilt(np.nan, 3, 5), np.ones(40), "auto"),
+    Status.OVERFLOW: lambda: (1e-200 * gauss(), 1e200 * np.ones(40), "auto"),
+}
+
+
+@pytest.mark.parametrize("status", Status, ids=lambda status: status.name)
+def test_each_status_is_reached_by_a_problem(xp, status):
+    a, b, precision = REACHES[status]()
+
+    solution = solve_ex(xp.asarray(a), xp.asarray(b), check_finite=False, precision=precision)
+
+    assert solution.status is status
+    met = bool((solution.backward_error <= solution.bound).all())
+    assert status.ok <= met
+    if status.ok:
+        assert ratio(a, solution.x, b) <= MET
+
+
+@pytest.mark.parametrize("status", Status, ids=lambda status: status.name)
+def test_solve_raises_or_warns_exactly_where_the_status_is_not_plain_success(xp, status):
+    a, b, precision = REACHES[status]()
+    expected = {
+        Status.CONVERGED: [],
+        Status.CONVERGED_AFTER_FALLBACK: [],
+        Status.ILL_CONDITIONED: [tcsolve.LinAlgWarning],
+        Status.NONFINITE_INPUT: [tcsolve.LinAlgWarning],
+    }.get(status, [tcsolve.AccuracyWarning])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if status is Status.SINGULAR:
+            with pytest.raises(tcsolve.SingularError, match=re.escape(status.value)):
+                solve(xp.asarray(a), xp.asarray(b), check_finite=False, precision=precision)
+            return
+        solve(xp.asarray(a), xp.asarray(b), check_finite=False, precision=precision)
+
+    assert [w.category for w in caught] == expected
+    assert all(status.value in str(w.message) for w in caught)
+
+
+def test_the_value_of_each_status_is_a_sentence():
+    for status in Status:
+        assert status.value.endswith(".") and " " in status.value
+
+
+# ---- NaN and Inf
+
+
+@pytest.mark.parametrize("precision", EVERY)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("where", [(0, 0), (0, 39), (39, 0), (20, 21), (39, 39)])
+def test_an_unchecked_nan_in_the_matrix_is_never_an_answer(xp, where, value, precision):
+    a = spoilt(value, *where)
+
+    solution = solve_ex(
+        xp.asarray(a), xp.asarray(np.ones((40, 2))), check_finite=False, precision=precision
+    )
+
+    assert solution.status is Status.NONFINITE_INPUT
+    assert np.isnan(host(solution.x)).all()
+    assert not (solution.backward_error <= solution.bound).any()
+
+
+@pytest.mark.parametrize("precision", EVERY)
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+@pytest.mark.parametrize("row", [0, 17, 39])
+def test_an_unchecked_nan_in_b_spoils_its_own_column_alone(xp, row, value, precision):
+    a, b = gauss(), gauss(seed=1)[:, :3]
+    b[row, 1] = value
+
+    solution = solve_ex(xp.asarray(a), xp.asarray(b), check_finite=False, precision=precision)
+
+    x = host(solution.x)
+    assert solution.status is Status.NONFINITE_INPUT
+    assert np.isnan(x[:, 1]).all() and np.isnan(solution.backward_error[1])
+    assert ratio(a, x[:, [0, 2]], b[:, [0, 2]]) <= MET
+
+
+@pytest.mark.parametrize("precision", EVERY)
+def test_all_of_b_nan_is_not_convergence(xp, precision):
+    solution = solve_ex(
+        xp.asarray(gauss()), xp.full(40, xp.nan), check_finite=False, precision=precision
+    )
+
+    assert solution.status is Status.NONFINITE_INPUT
+
+
+def test_a_correction_that_returns_nan_is_not_convergence(xp):
+    a, b = xp.asarray(gauss()), xp.ones(40)
+
+    solution = tcsolve.refine(a, b, lambda r: r * xp.nan)
+
+    assert solution.status is Status.STALLED
+    assert not (solution.backward_error <= solution.bound).any()
+
+
+def test_a_correction_that_turns_nan_late_keeps_the_best_x(xp):
+    host_a = gauss() + 20 * np.eye(40)
+    a, calls = xp.asarray(host_a), []
+
+    def correct(r):
+        calls.append(1)
+        return r / xp.diag(a)[:, None] * (xp.nan if len(calls) > 4 else 1.0)
+
+    solution = tcsolve.refine(a, xp.ones(40), correct)
+
+    assert solution.status is Status.STALLED
+    assert np.isfinite(host(solution.x)).all()
+    assert ratio(host_a, solution.x, np.ones(40)) > MET
+
+
+# ---- singular matrices
+
+
+@pytest.mark.parametrize("precision", EVERY)
+@pytest.mark.parametrize("which", ["first", "middle", "last"])
+@pytest.mark.parametrize("n", [5, 40, 300])
+def test_a_zero_column_is_singular_wherever_it_is(xp, n, which, precision):
+    a = matrices.generate(f"zero_column_{which}", n).a
+
+    solution = solve_ex(xp.asarray(a), xp.ones(n), precision=precision)
+
+    assert solution.status is Status.SINGULAR
+    assert solution.rcond == 0
+    assert np.isnan(host(solution.x)).all()
+
+
+@pytest.mark.parametrize("precision", EVERY)
+@pytest.mark.parametrize("row", [0, 20, 39])
+def test_a_zero_row_is_singular_wherever_it_is(xp, row, precision):
+    a = gauss()
+    a[row] = 0
+
+    assert solve_ex(xp.asarray(a), xp.ones(40), precision=precision).status is Status.SINGULAR
+
+
+@pytest.mark.parametrize("precision", EVERY)
+@pytest.mark.parametrize("seed", range(3))
+def test_dependent_rows_are_never_plain_success(xp, seed, precision):
+    a = matrices.generate("dependent_rows", 40, seed=seed).a
+
+    status = solve_ex(xp.asarray(a), xp.ones(40), precision=precision).status
+
+    assert status not in (Status.CONVERGED, Status.CONVERGED_AFTER_FALLBACK)
+
+
+def test_a_matrix_singular_in_fp16_alone_is_solved_by_a_higher_rung(xp):
+    # Equal once they are rounded to 11 bits, then exactly cancelled by elimination.
+    a = np.eye(300)
+    a[:150, 150:] = a[150:, :150] = 0.5
+    a += 2.0**-18 * gauss(300)
+
+    solution = solve_ex(xp.asarray(a), xp.ones(300), precision="fp16")
+
+    assert solution.status.ok
+    assert ratio(a, solution.x, np.ones(300)) <= MET
+
+
+# ---- growth and stagnation
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp16x3", "fp32", "fp64"])
+@pytest.mark.parametrize("n", [60, 80, 100])
+def test_wilkinsons_growth_is_refined_away(xp, n, precision):
+    problem = matrices.generate("wilkinson_growth", n, rhs="random")
+
+    solution = solve_ex(xp.asarray(problem.a), xp.asarray(problem.b), precision=precision)
+
+    assert solution.status.ok
+    assert ratio(problem.a, solution.x, problem.b) <= MET
+
+
+@pytest.mark.parametrize("start, second", [("bf16", "fp16x3"), ("fp16", "fp16x3"), ("tf32", "fp16x3")])
+def test_a_rung_that_stalls_is_followed_by_the_next(xp, start, second):
+    problem = matrices.generate("svd_geo", 100, cond=1e10, seed=2)
+
+    solution = solve_ex(xp.asarray(problem.a), xp.asarray(problem.b), precision=start)
+
+    assert solution.status is Status.CONVERGED_AFTER_FALLBACK
+    assert solution.rungs[:2] == (start, second)
+    assert solution.precision == solution.rungs[-1]
+    assert ratio(problem.a, solution.x, problem.b) <= MET
+    assert {rung for rung, _ in solution.history} == set(solution.rungs)
+
+
+def test_the_ladder_ends_with_fp64(xp):
+    problem = matrices.generate("svd_geo", 100, cond=1e14, seed=2)
+
+    solution = solve_ex(xp.asarray(problem.a), xp.asarray(problem.b), precision="bf16")
+
+    assert solution.rungs == ("bf16", "fp16x3", "fp64")
+    assert ratio(problem.a, solution.x, problem.b) <= MET
+
+
+@pytest.mark.parametrize("update", ["bf16", "fp16", "tf32"])
+def test_without_fallback_a_stall_is_reported_with_the_best_x(xp, update):
+    problem = matrices.generate("svd_geo", 100, cond=1e10, seed=2)
+
+    solution = solve_ex(
+        xp.asarray(problem.a), xp.asarray(problem.b), precision=Plan(update, fallback=False)
+    )
+
+    assert solution.status is Status.STALLED and not solution.status.ok
+    assert solution.rungs == (update,)
+    assert np.isfinite(host(solution.x)).all()
+    assert ratio(problem.a, solution.x, problem.b) > 1
+
+
+# ---- devices and memory
+
+
+def test_a_missing_device_is_an_error_that_says_why(monkeypatch):
+    monkeypatch.setattr(_dispatch, "_why_no_cuda", lambda: "the machine has no such device")
+    with pytest.raises(tcsolve.DeviceError, match="no such device; or use device='cpu'"):
+        solve(gauss(), np.ones(40), device="cuda")
+    with pytest.raises(tcsolve.DeviceError, match="no such device"):
+        tcsolve.factor(gauss(), device="cuda")
+
+
+class SmallDevice(NumpyOps):
+    """A device with 1000 free bytes, on which nothing large may be allocated."""
+
+    device = "cuda"
+
+    def free_bytes(self):
+        return 1000
+
+    def getrf(self, a, dtype):
+        pytest.fail("getrf was called, although the factors do not fit")
+
+    def cast_scaled(self, a, row_scale, col_scale, dtype):
+        pytest.fail("a copy was made, although it does not fit")
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_a_solve_that_would_not_fit_is_refused_before_it_allocates(update):
+    with pytest.raises(tcsolve.DeviceMemoryError) as caught:
+        Factorization(SmallDevice(), gauss(), update)
+
+    text = str(caught.value)
+    needed = int(re.search(r"needs ([\d,]+) more bytes", text)[1].replace(",", ""))
+    assert needed >= 4 * 40 * 40
+    assert "1,000 are free" in text and "device='cpu'" in text
+    assert ("precision='fp16x3'" in text) == (update == "fp64")
+    assert isinstance(caught.value, MemoryError)
+
+
+def test_the_bytes_that_were_reserved_are_reported(xp):
+    solution = solve_ex(xp.asarray(gauss()), xp.ones(40), precision="fp64")
+
+    assert solution.bytes_planned >= 8 * 40 * 40
+
+
+def test_an_allocation_that_fails_leaves_the_inputs_and_the_library_intact(monkeypatch):
+    a, b = gauss(), np.ones(40)
+    kept = a.copy(), b.copy()
+
+    def getrf(*_):
+        raise MemoryError("no more")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(NumpyOps, "getrf", getrf)
+        with pytest.raises(MemoryError):
+            solve(a, b, overwrite_a=True, overwrite_b=True, precision=Plan("fp32"))
+
+    assert np.array_equal(a, kept[0]) and np.array_equal(b, kept[1])
+    assert ratio(a, solve(a, b, precision=Plan("fp32")), b) <= MET
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"update": "fp8"}, "update is 'fp8', needs one of fp16, bf16"),
+        ({"block": 0}, "block is 0, needs a positive integer"),
+        ({"block": 1.5}, "block is 1.5"),
+        ({"max_steps": -1}, "max_steps is -1"),
+        ({"basis": 0}, "basis is 0"),
+        ({"inner_tol": 0}, "needs 0 < inner_tol < 1"),
+        ({"contraction": 1.0}, "needs 0 < contraction < 1"),
+        ({"contraction": float("nan")}, "contraction is nan"),
+    ],
+)
+def test_a_plan_that_cannot_work_is_refused_when_it_is_made(options, message):
+    with pytest.raises(tcsolve.InputError, match=message):
+        Plan(**options)

@@ -1,0 +1,340 @@
+"""The refinement loop with other people's operators and preconditioners, and its stopping rule."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.sparse.linalg
+from bounds import MET, ratio
+
+import tcsolve
+from tcsolve import Plan, Status, _stop, matrices
+from tcsolve._krylov import fgmres
+from tcsolve._ops_numpy import NumpyOps
+from tcsolve._refine import Operator, refine_columns
+
+OPS = NumpyOps()
+
+
+def dominant(n=60, seed=0, dtype=float):
+    return matrices.generate("gauss_dominant", n, seed=seed, dtype=dtype).a
+
+
+def lu_correction(a):
+    factors = scipy.linalg.lu_factor(a)
+    return lambda r: scipy.linalg.lu_solve(factors, r.astype(a.dtype))
+
+
+# ---- refine
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("shape", [(60,), (60, 4)])
+def test_jacobi_refines_a_dominant_matrix(dtype, shape):
+    a, b = dominant(dtype=dtype), np.ones(shape)
+
+    solution = tcsolve.refine(a, b, lambda r: r / np.diag(a)[:, None])
+
+    assert solution.status is Status.CONVERGED
+    assert solution.x.shape == shape
+    assert solution.backward_error.shape == (b.reshape(60, -1).shape[1],)
+    assert ratio(a, solution.x, b) <= MET
+
+
+def test_stale_factors_solve_the_matrix_of_now():
+    old = matrices.generate("svd_geo", 80, cond=1e3).a
+    new = old + 1e-5 * np.random.default_rng(1).standard_normal((80, 80))
+    b = np.ones(80)
+
+    solution = tcsolve.refine(new, b, lu_correction(old))
+
+    assert solution.status is Status.CONVERGED
+    assert ratio(new, solution.x, b) <= MET
+    assert ratio(old, solution.x, b) > MET
+
+
+def test_fp32_factors_refine_an_ill_conditioned_system_to_fp64():
+    problem = matrices.generate("svd_geo", 80, cond=1e9, seed=4)
+
+    solution = tcsolve.refine(problem.a, problem.b, lu_correction(problem.a.astype(np.float32)))
+
+    assert solution.status is Status.CONVERGED
+    assert ratio(problem.a, solution.x, problem.b) <= MET
+
+
+def test_an_operator_may_be_a_function_with_its_norm():
+    a, b = dominant(), np.ones((60, 2))
+    norm = np.linalg.norm(a, np.inf)
+
+    solution = tcsolve.refine(lambda v: a @ v, b, lambda r: r / np.diag(a)[:, None], norm=norm)
+
+    assert solution.status is Status.CONVERGED
+    assert ratio(a, solution.x, b) <= MET
+
+
+def test_a_function_without_its_norm_is_refused():
+    with pytest.raises(tcsolve.InputError, match="norm"):
+        tcsolve.refine(lambda v: v, np.ones(3), lambda r: r)
+
+
+@pytest.mark.parametrize(
+    "a, b, message",
+    [
+        (np.eye(3), np.ones(4), "4 rows"),
+        (np.eye(3)[:2], np.ones(3), r"must be \(3, 3\)"),
+        (np.eye(3), np.ones((3, 1, 1)), r"\(3, 1, 1\)"),
+        (np.eye(0), np.ones(0), "n > 0"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(a, b, message):
+    with pytest.raises(tcsolve.InputError, match=message):
+        tcsolve.refine(a, b, lambda r: r)
+
+
+def test_a_good_start_costs_no_step_and_is_not_modified():
+    a, b = dominant(), np.ones(60)
+    start = np.linalg.solve(a, b)
+    kept = start.copy()
+
+    solution = tcsolve.refine(a, b, lambda r: pytest.fail("no correction is needed"), x0=start)
+
+    assert solution.iterations.tolist() == [0]
+    assert np.array_equal(start, kept)
+
+
+def test_a_start_is_not_modified_by_the_steps_from_it():
+    a, b, start = dominant(), np.ones((60, 3)), np.zeros((60, 3))
+
+    solution = tcsolve.refine(a, b, lambda r: r / np.diag(a)[:, None], x0=start)
+
+    assert solution.status is Status.CONVERGED
+    assert not start.any()
+
+
+def test_the_callers_tolerance_stops_earlier():
+    a, b = dominant(), np.ones(60)
+    jacobi = lambda r: r / np.diag(a)[:, None]  # noqa: E731
+
+    loose, tight = (tcsolve.refine(a, b, jacobi, tol=tol) for tol in (1e-4, 1e-14))
+
+    assert loose.bound == 1e-4
+    assert loose.iterations[0] < tight.iterations[0]
+    assert loose.backward_error[0] <= 1e-4
+
+
+def test_a_preconditioner_that_does_nothing_useful_stalls():
+    a = matrices.generate("svd_geo", 80, cond=1e12).a
+
+    solution = tcsolve.refine(a, np.ones(80), lambda r: 0 * r, max_steps=20)
+
+    assert solution.status is Status.STALLED
+
+
+def test_the_budget_of_steps_is_kept():
+    a = matrices.generate("svd_geo", 200, cond=1e8).a
+
+    solution = tcsolve.refine(a, np.ones((200, 2)), lambda r: r, max_steps=25)
+
+    assert solution.iterations.max() <= 25
+
+
+def test_a_nan_in_b_is_nonfinite_input():
+    b = np.ones(60)
+    b[3] = np.nan
+
+    assert tcsolve.refine(dominant(), b, lambda r: r).status is Status.NONFINITE_INPUT
+
+
+def test_a_converged_column_is_not_touched_again():
+    a = matrices.generate("svd_cluster0", 60, cond=1e6, seed=2).a
+    u, s, vh = np.linalg.svd(a)
+    easy, hard = s[0] * u[:, :2], np.random.default_rng(0).standard_normal((60, 2))
+    b = np.column_stack([easy[:, 0], hard[:, 0], easy[:, 1], hard[:, 1]])
+    rough = lu_correction(a + 1e-7 * np.random.default_rng(3).standard_normal((60, 60)))
+    widths = []
+
+    def correct(r):
+        widths.append(r.shape[1])
+        return rough(r)
+
+    start = np.column_stack([vh[0], 0 * vh[0], vh[0] * s[0] / s[0], 0 * vh[0]])
+    solution = tcsolve.refine(a, b, correct, x0=start)
+
+    assert solution.status is Status.CONVERGED
+    assert solution.iterations[0] == 0
+    assert solution.iterations[[1, 3]].min() >= 2
+    assert 4 not in widths
+    assert ratio(a, solution.x, b) <= MET
+
+
+def test_columns_take_as_many_steps_together_as_alone():
+    a = matrices.generate("svd_geo", 60, cond=1e5, seed=2).a
+    b = np.random.default_rng(0).standard_normal((60, 4)) * 10.0 ** np.arange(4)
+    b[:, 2] = a @ np.ones(60)
+    rough = lu_correction(a.astype(np.float32))
+
+    together = tcsolve.refine(a, b, rough)
+    alone = [tcsolve.refine(a, column, rough) for column in b.T]
+
+    steps = [int(s.iterations[0]) for s in alone]
+    assert np.abs(together.iterations - steps).max() <= 1
+
+
+def test_the_history_never_rises_and_ends_at_the_reported_error():
+    a = matrices.generate("svd_geo", 60, cond=1e6, seed=2).a
+
+    solution = tcsolve.refine(a, np.ones((60, 2)), lu_correction(a.astype(np.float32)))
+
+    errors = np.array([error for _, error in solution.history])
+    assert len(errors) >= 2
+    assert (np.diff(errors, axis=0) <= 0).all()
+    assert (errors[-1] <= solution.bound).all()
+
+
+# ---- the loop below it
+
+
+def test_the_scaled_residual_must_meet_the_bound_too():
+    # Without the scaling, the error in the small last row is invisible.
+    row = np.array([1.0, 1.0, 2.0**30])
+    a = np.array([[2.0, 1, 1], [1, 3, 1], [1, 1, 4]]) / row[:, None]
+    b = a @ np.ones(3)
+    x = np.linalg.solve(a + np.diag([0, 0, 2.0**-55]), b)[:, None]
+    scaled = Operator(
+        lambda v: a @ v,
+        np.linalg.norm(a, np.inf),
+        row,
+        np.ones(3),
+        np.linalg.norm(a * row[:, None], np.inf),
+    )
+    plain = Operator(lambda v: a @ v, np.linalg.norm(a, np.inf))
+    bound = 2.0**-50
+    exact = lu_correction(a)
+
+    unseen, seen = (
+        refine_columns(OPS, op, b[:, None], exact, Plan(), bound, x0=x) for op in (plain, scaled)
+    )
+
+    assert unseen.steps[0] == 0 and seen.steps[0] >= 1
+    assert seen.all_converged
+
+
+# ---- FGMRES
+
+
+def relative_residual(a, d, r):
+    return np.linalg.norm(r - a @ d, axis=0) / np.linalg.norm(r, axis=0)
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("steps", [1, 2, 5, 12])
+def test_fgmres_is_gmres_when_the_preconditioner_does_not_change(dtype, steps):
+    rng = np.random.default_rng(1)
+    a = dominant(30, dtype=dtype) / 30 + 0.3 * matrices.generate("gauss", 30, dtype=dtype).a / 5
+    r = rng.standard_normal((30, 1)).astype(dtype)
+    norms = []
+
+    d, used = fgmres(OPS, lambda v: a @ v, lambda v: v, r, basis=steps, tol=1e-300)
+
+    scipy.sparse.linalg.gmres(
+        a, r[:, 0], rtol=0, restart=30, maxiter=1, callback=norms.append, callback_type="pr_norm"
+    )
+    assert used.tolist() == [steps]
+    assert relative_residual(a, d, r)[0] == pytest.approx(norms[steps - 1], rel=1e-10, abs=1e-14)
+
+
+def test_fgmres_minimises_over_the_preconditioned_space():
+    rng = np.random.default_rng(2)
+    a, r = dominant(20), rng.standard_normal((20, 1))
+    seen = []
+
+    def changing(v):  # another preconditioner each time
+        z = v / np.diag(a)[:, None] * rng.uniform(0.5, 2, (20, 1))
+        seen.append(z.copy())
+        return z
+
+    d, _ = fgmres(OPS, lambda v: a @ v, changing, r, basis=4, tol=1e-300)
+
+    z = np.hstack(seen)
+    best = r - a @ z @ np.linalg.lstsq(a @ z, r)[0]
+    assert np.linalg.norm(r - a @ d) == pytest.approx(np.linalg.norm(best), rel=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_columns_in_lockstep_do_not_mix(dtype):
+    a = dominant(40, dtype=dtype)
+    r = np.random.default_rng(0).standard_normal((40, 3)).astype(dtype) * [1, 1e-200, 1e200]
+
+    together, steps = fgmres(OPS, lambda v: a @ v, lambda v: v, r, basis=30, tol=1e-8)
+
+    assert (relative_residual(a, together / [1, 1e-200, 1e200], r / [1, 1e-200, 1e200]) <= 1e-7).all()
+    for c in range(3):
+        alone, one = fgmres(OPS, lambda v: a @ v, lambda v: v, r[:, [c]], basis=30, tol=1e-8)
+        assert one[0] == steps[c]
+        np.testing.assert_allclose(together[:, [c]], alone, rtol=1e-6)
+
+
+def test_an_exact_preconditioner_needs_one_step():
+    a = dominant(40)
+
+    d, steps = fgmres(OPS, lambda v: a @ v, lu_correction(a), np.ones((40, 2)), basis=20, tol=1e-10)
+
+    assert steps.tolist() == [1, 1]
+    assert (relative_residual(a, d, np.ones((40, 2))) <= 1e-10).all()
+
+
+def test_a_full_space_is_exact_and_the_basis_stops_at_n():
+    a = matrices.generate("gauss", 6, seed=5).a
+
+    d, steps = fgmres(OPS, lambda v: a @ v, lambda v: v, np.ones((6, 1)), basis=50, tol=1e-300)
+
+    assert steps[0] <= 6
+    assert relative_residual(a, d, np.ones((6, 1)))[0] <= 1e-12
+
+
+def test_a_singular_preconditioner_gives_finite_corrections():
+    a, project = dominant(10), np.diag([1.0] * 5 + [0] * 5)
+
+    d, _ = fgmres(OPS, lambda v: a @ v, lambda v: project @ v, np.ones((10, 1)), basis=10, tol=1e-9)
+
+    assert np.isfinite(d).all()
+
+
+# ---- the stopping rule
+
+
+def test_a_nan_error_is_never_converged_nor_contracting():
+    errors = np.array([np.nan, 1e-17, 1e-3])
+    assert _stop.converged(errors, 1e-16).tolist() == [False, True, False]
+    assert _stop.contracting(errors, np.full(3, 1e-2), 0.5).tolist() == [False, True, True]
+    assert not _stop.contracting(1e-3, np.nan, 0.5)
+    assert not _stop.converged(0.0, np.nan)
+
+
+def test_the_bound_is_met_when_it_is_equalled():
+    assert _stop.converged(1e-16, 1e-16)
+    assert _stop.contracting(0.5, 1.0, 0.5) and not _stop.contracting(0.51, 1.0, 0.5)
+
+
+def test_the_target_is_u_sqrt_n():
+    assert _stop.target(2.0**-53, 100) == 10 * 2.0**-53
+
+
+@pytest.mark.parametrize(
+    "error, start, steps, bound, expected",
+    [
+        (1e-4, 1e0, 4, 1e-8, 4.0),
+        (1e-2, 1e0, 4, 1e-8, 12.0),
+        (1e-9, 1e0, 4, 1e-8, 0.0),
+        (1.0, 1.0, 4, 1e-8, math.inf),
+        (2.0, 1.0, 4, 1e-8, math.inf),
+        (math.nan, 1.0, 4, 1e-8, math.inf),
+        (1e-4, math.nan, 4, 1e-8, math.inf),
+        (1e-4, math.inf, 4, 1e-8, math.inf),
+        (1e-4, 1.0, 0, 1e-8, math.inf),
+        (1e-4, 1.0, 4, 0.0, math.inf),
+    ],
+)
+def test_the_rest_is_projected_at_the_average_rate(error, start, steps, bound, expected):
+    assert _stop.projected_steps(error, start, steps, bound) == pytest.approx(expected)
