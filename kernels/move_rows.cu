@@ -4,34 +4,48 @@
 //   columns   [0, n) without [skip_start, skip_stop): the panel whose rows have moved already.
 //   dst, src  int[count]; a destination may occur twice, with the same source.
 //
-// Grid ceil((n - (skip_stop - skip_start)) / CHUNK), block 256, dynamic shared memory 4 count CHUNK bytes.
+// Grid ceil(skip_start / CHUNK) + ceil((n - skip_stop) / CHUNK), block 256, dynamic shared memory 4 count CHUNK bytes.
 // Defines CHUNK (8, 16 or 32): the columns a block owns, and so the bytes in one row it reads at once.
 // Values are copied, not rounded.
 
 #include "common.cuh"
 
 constexpr int THREADS = 256;
-constexpr int STEP = THREADS / CHUNK;
+
+// Moves the rows of a chunk of columns in words of T; a column of words to each thread.
+template <typename T>
+__device__ __forceinline__ void move(
+    unsigned* a, Index lda, Index words, T* stage, const int* dst, const int* src, int count
+) {
+    constexpr int LENGTH = sizeof(T) / sizeof(unsigned), COLUMNS = CHUNK / LENGTH, STEP = THREADS / COLUMNS;
+    const int q = threadIdx.x % COLUMNS;
+    const bool mine = q * LENGTH < words;
+    a += q * LENGTH;
+    #pragma unroll 8
+    for (int i = threadIdx.x / COLUMNS; i < count; i += STEP) {
+        if (mine) stage[i * COLUMNS + q] = *reinterpret_cast<const T*>(a + src[i] * lda);
+    }
+    __syncthreads();
+    #pragma unroll 8
+    for (int i = threadIdx.x / COLUMNS; i < count; i += STEP) {
+        if (mine) *reinterpret_cast<T*>(a + dst[i] * lda) = stage[i * COLUMNS + q];
+    }
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_move_rows(
     unsigned* a, Index lda, Index n, Index skip_start, Index skip_stop,
     const int* __restrict__ dst, const int* __restrict__ src, Index count
 ) {
-    extern __shared__ unsigned stage[];
-    const int q = threadIdx.x % CHUNK;
-    Index column = Index(blockIdx.x) * CHUNK + q;
-    if (column >= skip_start) column += skip_stop - skip_start;
-    const bool mine = column < n;
-    a += column;
-
-    #pragma unroll 4
-    for (int i = threadIdx.x / CHUNK; i < count; i += STEP) {
-        if (mine) stage[i * CHUNK + q] = a[src[i] * lda];
-    }
-    __syncthreads();
-    #pragma unroll 4
-    for (int i = threadIdx.x / CHUNK; i < count; i += STEP) {
-        if (mine) a[dst[i] * lda] = stage[i * CHUNK + q];
+    extern __shared__ __align__(16) unsigned stage[];
+    // The chunks before the gap, then those after it: none spans it.
+    const Index before = (skip_start + CHUNK - 1) / CHUNK, chunk = blockIdx.x;
+    const Index start = chunk < before ? chunk * CHUNK : skip_stop + (chunk - before) * CHUNK;
+    const Index words = min(Index(CHUNK), (chunk < before ? skip_start : n) - start);
+    a += start;
+    if (words == CHUNK && aligned16(a, lda)) {
+        move(a, lda, words, reinterpret_cast<uint4*>(stage), dst, src, int(count));
+    } else {
+        move(a, lda, words, stage, dst, src, int(count));
     }
 }

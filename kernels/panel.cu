@@ -204,10 +204,18 @@ __device__ __forceinline__ void finish_columns(
         float top[WIDTH];  // the rows that become 0 .. w - 1
         #pragma unroll
         for (int i = 0; i < WIDTH; ++i) top[i] = i < w ? column[from[i] * lda] : 0.0f;
-        // The rows that were there fill the gaps; row i itself is overwritten last.
-        #pragma unroll 4
-        for (int i = 0; i < w; ++i) {
-            if (to[w + i] >= w) column[to[w + i] * lda] = column[i * lda];
+        // The rows that were there fill the gaps, as many at a time as there are registers for.
+        constexpr int BATCH = WIDTH < 16 ? WIDTH : 16;
+        #pragma unroll 1
+        for (int first = 0; first < w; first += BATCH) {
+            float displaced[BATCH];
+            #pragma unroll
+            for (int i = 0; i < BATCH; ++i) displaced[i] = first + i < w ? column[(first + i) * lda] : 0.0f;
+            #pragma unroll
+            for (int i = 0; i < BATCH; ++i) {
+                const int place = first + i < w ? to[w + first + i] : 0;
+                if (place >= w) column[place * lda] = displaced[i];
+            }
         }
         if (c >= left) {
             #pragma unroll

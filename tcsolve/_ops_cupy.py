@@ -235,10 +235,11 @@ class CupyOps:
             return
         chunk = move_chunk(count)
         kernel = self._move_kernel(chunk)
+        skip_start, skip_stop = skip_start * words, skip_stop * words
         kernel(
-            (-(-moving // chunk),),
+            (-(-skip_start // chunk) - (skip_stop - columns) // chunk,),
             (256,),
-            (w, _ld(w) * words, columns, skip_start * words, skip_stop * words, dst, src, count),
+            (w, _ld(w) * words, columns, skip_start, skip_stop, dst, src, count),
             shared=4 * count * chunk,
         )
 

@@ -158,6 +158,32 @@ def test_panel_repeats_itself_bit_for_bit(factor_panel):
         assert all(np.array_equal(x, y) for x, y in zip(first, factor_panel(a), strict=True))
 
 
+@pytest.mark.parametrize("m, start, w, k", [(40, 8, 32, 72), (700, 64, 32, 256), (9000, 0, 32, 512)])
+def test_panel_swaps_and_solves_the_columns_beside_it(m, start, w, k, cupy, factor_panel):
+    a = np.random.default_rng(8).standard_normal((m, k)).astype(np.float32)
+    arch = _jit.target_arch()
+    shape, panel = leaf_shape(m, arch), cupy.asarray(a)
+    ipiv, info = cupy.zeros(w, cupy.int32), cupy.full(1, NO_PIVOT, cupy.int32)
+    moves = cupy.zeros(4 * w, cupy.int32)
+    leaf = panel[:, start : start + w]
+    args = (leaf, k, m, w, None, ipiv, moves, moves[2 * w :], info, 0, 0, start, k - start - w)
+    kernel = _jit.kernel("panel", "tcs_panel_cluster", **shape.defines)
+    kernel((shape.cluster,), (shape.threads,), args)
+    factors, order, pivots, *_ = factor_panel(a[:, start : start + w])
+    assert np.array_equal(ipiv.get(), pivots)
+    expected = a[order].astype(np.float64)
+    l11 = np.tril(factors[:w], -1).astype(np.float64) + np.eye(w)
+    right = slice(start + w, k)
+    u12 = np.linalg.solve(l11, expected[:w, right])
+    result = panel.get()
+    assert np.array_equal(leaf.get(), factors)
+    assert np.array_equal(result[:, :start], a[order][:, :start])
+    assert np.array_equal(result[w:, right], a[order][w:, right])
+    # Substitution's bound: |L| |U| times w units of roundoff.
+    bound = w * 2.0**-24 * (np.abs(l11) @ np.abs(u12))
+    assert (np.abs(l11 @ result[:w, right] - expected[:w, right]) <= 2 * bound).all()
+
+
 # ---- moves of rows ---------------------------------------------------------------------------
 
 
@@ -174,7 +200,7 @@ def test_move_rows_reads_before_it_writes(n, skip, count, cupy):
     columns = [j for j in range(n) if not skip[0] <= j < skip[1]]
     expected[np.ix_(dst, columns)] = a[np.ix_(src, columns)]
     device, chunk = cupy.asarray(a), move_chunk(count)
-    grid = -(-len(columns) // chunk)
+    grid = -(-skip[0] // chunk) - (skip[1] - n) // chunk
     args = (device, n + 3, n, *skip, cupy.asarray(dst), cupy.asarray(src), count)
     kernel = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
     kernel((grid,), (256,), args, shared=4 * chunk * count)

@@ -1,0 +1,138 @@
+"""The choice of precision: pure functions of numbers, so tested on numbers."""
+
+import itertools
+
+import pytest
+
+from tcsolve._choose import (
+    CPU,
+    H200,
+    bytes_needed,
+    choose_update,
+    predict_seconds,
+    rates_of,
+    step_budget,
+)
+from tcsolve._formats import UPDATES
+from tcsolve._plan import PRECISIONS, Plan, next_rung
+
+DEVICES = {"cpu": CPU, "h200": H200}
+SIZES = (1, 10, 100, 1000, 10000, 50000)
+A100 = {"arch": 80, "multiprocessors": 108, "clock": 1.41e9, "bandwidth": 1.5e12}
+L4 = {"arch": 89, "multiprocessors": 58, "clock": 2.0e9, "bandwidth": 3e11}
+B200 = {"arch": 100, "multiprocessors": 148, "clock": 1.9e9, "bandwidth": 8e12}
+
+
+@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_predicted_time_grows_with_the_problem(name, is_complex):
+    rates = DEVICES[name]
+    for update in rates.lu_flops:
+        for nrhs in (1, 100):
+            times = [predict_seconds(update, n, nrhs, rates, is_complex=is_complex) for n in SIZES]
+            assert times == sorted(times) and times[0] > 0
+        more = [predict_seconds(update, 5000, k, rates, is_complex=is_complex) for k in (1, 100, 9999)]
+        assert more == sorted(more)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_complex_and_more_steps_take_longer(name):
+    rates = DEVICES[name]
+    for update in rates.lu_flops:
+        real = predict_seconds(update, 4000, 1, rates)
+        assert real < predict_seconds(update, 4000, 1, rates, is_complex=True)
+        assert real < predict_seconds(update, 4000, 1, rates, steps=50)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("working", ["fp32", "fp64"])
+@pytest.mark.parametrize("dominant", [False, True])
+def test_the_choice_is_one_the_device_runs_and_the_answer_allows(name, working, dominant):
+    for n, nrhs, is_complex in itertools.product(SIZES, (1, 50, 20000), (False, True)):
+        chosen = choose_update(
+            n, nrhs, DEVICES[name], working=working, is_complex=is_complex, dominant=dominant
+        )
+        assert chosen in DEVICES[name].lu_flops
+        assert working == "fp64" or chosen != "fp64"
+        assert dominant or UPDATES[chosen].u < 2.0**-15
+
+
+def test_a_small_system_goes_straight_to_fp64_and_a_large_one_to_tensor_cores():
+    assert choose_update(10, 1, CPU) == "fp64"
+    assert choose_update(100, 1, H200) == "fp64"
+    assert choose_update(30000, 1, H200) == "fp16x3"
+    assert choose_update(30000, 1, H200, dominant=True) == "fp16"
+    assert choose_update(4000, 1, CPU) == "fp32"
+
+
+def test_once_lower_precision_pays_it_pays_for_every_larger_system():
+    for rates in DEVICES.values():
+        low = [choose_update(n, 1, rates) != "fp64" for n in range(100, 40000, 300)]
+        assert low == sorted(low) and any(low)
+
+
+def test_many_right_hand_sides_make_refinement_not_worth_it():
+    assert choose_update(2000, 1, CPU) == "fp32"
+    assert choose_update(2000, 20000, CPU) == "fp64"
+
+
+def test_the_step_budget_is_bounded_and_grows_with_the_price_of_the_next_rung():
+    budgets = [step_budget("fp16", "fp16x3", n, 1, H200) for n in SIZES]
+    assert all(30 <= budget <= 300 for budget in budgets)
+    assert budgets == sorted(budgets) and budgets[-1] > budgets[0]
+    assert step_budget("fp64", None, 1000, 1, H200) == 300
+    assert step_budget("fp16", "fp16x3", 1000, 1, CPU) == 300  # emulated: no rate to compare with
+
+
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("on_device", [False, True])
+def test_the_bytes_cover_the_factors_and_grow(update, on_device):
+    how = dict(block=512, on_device=on_device, transfer=False)
+    stored = 8 if update == "fp64" else 4
+    for n in SIZES[1:]:
+        real = bytes_needed(update, n, 1, 8, **how)
+        assert real >= n * n * stored
+        assert bytes_needed(update, n, 1, 16, **how) >= 2 * n * n * stored
+        assert bytes_needed(update, n, 1000, 8, **how) > real
+        assert bytes_needed(update, n, 1, 8, **how | {"transfer": True}) >= real + 8 * n * (n + 1)
+    sizes = [bytes_needed(update, n, 1, 8, **how) for n in SIZES]
+    assert sizes == sorted(sizes)
+
+
+def test_the_bytes_of_a_large_system_do_not_wrap():
+    assert bytes_needed("fp64", 100_000, 1, 8, block=512, on_device=True, transfer=True) > 1.6e11
+
+
+def test_the_rates_of_other_gpus_are_ordered_as_the_gpus_are():
+    h200, a100, l4, b200 = (rates_of("cuda", p) for p in (None, A100, L4, B200))
+    assert h200 is H200 and rates_of("cpu") is CPU
+    assert a100.lu_flops["fp64"] < h200.lu_flops["fp64"]
+    assert l4.lu_flops["fp64"] < a100.lu_flops["fp64"] / 10
+    assert a100.lu_flops["fp16"] < h200.lu_flops["fp16"] < b200.lu_flops["fp16"]
+    assert a100.bandwidth == 1.5e12
+    assert H200.lu_flops["fp64"] == 3.6e13  # scaling made a copy
+
+
+def test_a_gpu_with_few_fp64_units_prefers_lower_precision_sooner():
+    first = {
+        name: min(n for n in range(100, 20000, 100) if choose_update(n, 1, rates) != "fp64")
+        for name, rates in (("h200", H200), ("l4", rates_of("cuda", L4)))
+    }
+    assert first["l4"] < first["h200"]
+
+
+def test_the_ladder_from_every_precision_ends_and_never_descends():
+    for update, working in itertools.product(UPDATES, ("fp32", "fp64")):
+        ladder = [update]
+        while (following := next_rung(ladder[-1], working)) is not None:
+            assert UPDATES[following].u < UPDATES[ladder[-1]].u
+            ladder.append(following)
+        assert ladder[-1] == "fp64"
+    assert next_rung("fp16", "fp64") == "fp16x3"
+    assert next_rung("fp16x3", "fp64") == "fp64"
+    assert next_rung("fp16x3", "fp32") == "fp32"
+
+
+def test_every_precision_name_is_auto_or_an_update():
+    assert PRECISIONS == ("auto", "fp16", "bf16", "tf32", "fp16x3", "fp32", "fp64")
+    assert all(Plan(name).update == name for name in PRECISIONS[1:])

@@ -1,0 +1,307 @@
+"""Norms, the condition estimate, and scaling that is undone exactly."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from bounds import host
+
+from tcsolve import matrices
+from tcsolve._norms import condest, survey
+from tcsolve._ops_numpy import NumpyOps
+from tcsolve._scale import (
+    Frame,
+    Scaling,
+    equilibrate,
+    needs_frame,
+    needs_scaling,
+    shift_columns,
+)
+
+OPS = NumpyOps()
+
+
+def is_power_of_two(x):
+    return (np.frexp(x)[0] == 0.5).all()
+
+
+# ---- norms
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+@pytest.mark.parametrize("n", [1, 2, 17, 300])
+def test_the_sums_and_maxima_are_those_of_the_absolute_values(n, dtype, order):
+    a = np.array(matrices.generate("gauss", n, dtype=dtype).a, order=order)
+
+    stats = OPS.stats(a)
+
+    exact = np.abs(a.astype(np.complex128))
+    u = np.finfo(dtype).eps
+    for mine, theirs in (
+        (stats.row_sum, exact.sum(axis=1)),
+        (stats.col_sum, exact.sum(axis=0)),
+        (stats.row_max, exact.max(axis=1)),
+        (stats.col_max, exact.max(axis=0)),
+    ):
+        assert mine.shape == (n,)
+        assert (np.abs(mine - theirs) <= 4 * u * theirs).all()
+
+
+@pytest.mark.parametrize("n", [1, 17, 300])
+def test_scaled_maxima_are_those_of_the_scaled_rows(n):
+    a = matrices.generate("gauss", n).a
+    row = 2.0 ** np.random.default_rng(0).integers(-30, 30, n)
+
+    stats = OPS.stats(a, row_scale=row)
+
+    assert np.array_equal(stats.col_max, np.abs(a * row[:, None]).max(axis=0))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("where", [(0, 0), (150, 7), (299, 299)])
+def test_a_nan_or_inf_reaches_the_norms(value, where):
+    a = matrices.generate("gauss", 300).a
+    a[where] = value
+
+    found = survey(OPS, a)
+
+    assert not found.finite
+    assert not math.isfinite(found.inf) and not math.isfinite(found.one)
+
+
+def test_norms_that_overflow_are_not_finite_and_do_not_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not survey(OPS, np.full((40, 40), 1e308)).finite
+
+
+def test_the_survey_is_that_of_the_matrix():
+    a = np.array([[4.0, -1, 0], [2, 8, 0.5], [0, 0, 2.0**-10]])
+
+    found = survey(OPS, a)
+
+    assert found.finite
+    assert (found.inf, found.one, found.largest) == (10.5, 9.0, 8.0)
+    assert (found.row_spread, found.col_spread) == (2.0**-13, 2.0**-4)
+    assert found.dominance == 2.0**-10
+
+
+@pytest.mark.parametrize(
+    "change, dominant", [(0.0, True), (2.999, True), (3.0, False), (4.0, False), (-4.0, False)]
+)
+def test_dominance_is_strict_and_by_rows(change, dominant):
+    a = np.array([[5.0, 2, 0], [0, 5, 0], [0, 90, 100]])
+    a[0, 2] = change
+
+    assert (survey(OPS, a).dominance > 0) == dominant
+
+
+def test_the_sum_of_float32_entries_does_not_overflow_in_float32():
+    assert survey(OPS, np.full((20, 20), 3e38, np.float32)).inf == pytest.approx(6e39)
+
+
+# ---- the condition estimate
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("n", [1, 2, 5, 60])
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("gauss", {}),
+        ("svd_geo", {"cond": 1e3}),
+        ("svd_geo", {"cond": 1e12}),
+        ("svd_cluster0", {"cond": 1e8}),
+        ("svd_cluster1", {"cond": 1e8}),
+        ("svd_arith", {"cond": 1e6}),
+        ("kahan", {}),
+        ("frank", {}),
+        ("minij", {}),
+    ],
+)
+def test_the_estimate_is_at_most_a_factor_of_ten_above_the_true_rcond(name, options, n, dtype):
+    if name == "frank" and n > 20:
+        pytest.skip("the inverse of a large Frank matrix cannot be computed in FP64")
+    if name in ("kahan", "frank", "minij") and dtype is complex:
+        pytest.skip("a real matrix by definition")
+    a = matrices.generate(name, n, dtype=dtype, **options).a
+    inverse = np.linalg.inv(a)
+    true = 1 / (np.linalg.norm(a, 1) * np.linalg.norm(inverse, 1))
+
+    rcond = condest(
+        OPS, n, np.linalg.norm(a, 1), lambda v: inverse @ v, lambda v: inverse.conj().T @ v
+    )
+
+    # ||A^-1|| is estimated from below.
+    assert true * (1 - 1e-6) <= rcond <= 10 * true
+
+
+def test_the_estimate_uses_few_solves():
+    a = matrices.generate("gauss", 200).a
+    inverse, calls = np.linalg.inv(a), []
+
+    def solve(v):
+        calls.append(v.shape[1])
+        return inverse @ v
+
+    def solve_adjoint(v):
+        calls.append(v.shape[1])
+        return inverse.T @ v
+
+    condest(OPS, 200, np.linalg.norm(a, 1), solve, solve_adjoint)
+
+    assert sum(calls) <= 11
+
+
+@pytest.mark.parametrize("norm", [0.0, math.inf, math.nan])
+def test_no_norm_gives_no_condition(norm):
+    unreachable = lambda v: pytest.fail("nothing to solve")  # noqa: E731
+    assert condest(OPS, 5, norm, unreachable, unreachable) == 0.0
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, 0.0])
+def test_solves_that_break_down_give_rcond_zero(value):
+    broken = lambda v: np.full(v.shape, value)  # noqa: E731
+    with np.errstate(all="ignore"):
+        assert condest(OPS, 5, 1.0, broken, broken) == 0.0
+
+
+# ---- scaling
+
+
+def badly_scaled(n=30, decades=40, seed=0):
+    return matrices.generate("mixed_scales", n, seed=seed, decades=decades).a
+
+
+def scaled(a, scaling):
+    return np.ldexp(np.ldexp(a, np.frexp(scaling.row)[1][:, None] - 1), np.frexp(scaling.col)[1] - 1)
+
+
+@pytest.mark.parametrize("decades", [0, 8, 40, 120])
+@pytest.mark.parametrize("seed", range(3))
+def test_equilibration_brings_rows_and_columns_to_one(decades, seed):
+    a = badly_scaled(decades=decades, seed=seed)
+
+    scaling = equilibrate(OPS, a, survey(OPS, a))
+
+    assert is_power_of_two(scaling.row) and is_power_of_two(scaling.col)
+    result = np.abs(scaled(a, scaling))
+    assert ((result.max(axis=0) >= 0.5) & (result.max(axis=0) < 1)).all()
+    assert (result.max(axis=1) < 1).all() and result.max(axis=1).min() > 2.0**-20
+
+
+def test_a_zero_row_and_column_are_left_alone():
+    a = badly_scaled()
+    a[3], a[:, 5] = 0, 0
+
+    scaling = equilibrate(OPS, a, survey(OPS, a))
+
+    assert scaling.row[3] == 1 and scaling.col[5] == 1
+    assert np.isfinite(scaled(a, scaling)).all()
+
+
+def test_subnormal_rows_are_scaled_by_representable_powers():
+    a = matrices.generate("gauss", 6).a
+    a[2] *= 5e-324
+
+    scaling = equilibrate(OPS, a, survey(OPS, a))
+
+    assert np.isfinite(scaling.row).all() and is_power_of_two(scaling.row)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+@pytest.mark.parametrize("order", "CF")
+def test_a_scaled_cast_rounds_each_entry_once(dtype, order):
+    complex_ = np.dtype(dtype).kind == "c"
+    a = matrices.generate("mixed_scales", 20, dtype=complex if complex_ else float, decades=20).a
+    a = np.array(a, order=order)
+    scaling = equilibrate(OPS, a, survey(OPS, a))
+
+    w = OPS.cast_scaled(a, scaling.row, scaling.col, np.dtype(dtype))
+
+    assert w.dtype == dtype and w.flags.c_contiguous
+    assert np.array_equal(w, (a * scaling.row[:, None] * scaling.col).astype(dtype))
+
+
+def test_scales_that_leave_the_range_one_by_one_may_cancel():
+    a = np.array([[2.0**-1000]])
+    w = OPS.cast_scaled(a, np.array([2.0**1020]), np.array([2.0**-20]), np.dtype(float))
+    assert w[0, 0] == 1
+    w = OPS.cast_scaled(np.array([[1.5]]), np.array([2.0**1000]), np.array([2.0**-1000]), w.dtype)
+    assert w[0, 0] == 1.5
+
+
+@pytest.mark.parametrize(
+    "factor, needed", [(1.0, False), (2.0**-39, True), (2.0**45, True), (2.0**-60, True)]
+)
+def test_scaling_is_for_matrices_that_fp32_could_not_hold(factor, needed):
+    a = np.full((4, 4), 0.9) * factor
+    if factor == 2.0**-39:
+        a = np.diag([1.0, 1, 1, 0.05])
+    assert needs_scaling(survey(OPS, a)) == needed
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_a_frame_goes_in_and_out_without_a_rounding_error(dtype):
+    rng = np.random.default_rng(1)
+    row, col = (2.0 ** rng.integers(-500, 500, 20) for _ in range(2))
+    frame = Frame(Scaling(row, col))
+    b = rng.standard_normal((20, 3)).astype(dtype) * [1e-250, 1.0, 1e250] / row[:, None] ** 0.25
+
+    inside, shift = frame.inside(np, b)
+
+    assert np.isfinite(inside).all()
+    top = np.maximum(np.abs(inside.real), np.abs(inside.imag)).max(axis=0)
+    assert ((top >= 0.25) & (top <= 2)).all()
+    # Undone by the frame whose columns are the inverse of these rows.
+    back = Frame(Scaling(col, 1 / row)).outside(np, inside, shift)
+    assert np.array_equal(back, b)
+
+
+def test_the_matrix_of_a_frame_solves_the_same_system():
+    rng = np.random.default_rng(2)
+    row, col = 10.0 ** rng.uniform(-130, 130, 12), 10.0 ** rng.uniform(-130, 130, 12)
+    core = matrices.generate("gauss_dominant", 12).a
+    a = row[:, None] * core * col
+    found = survey(OPS, a)
+    frame = Frame(equilibrate(OPS, a, found))
+    b = row[:, None] * rng.standard_normal((12, 2))
+
+    inside, shift = frame.inside(np, b)
+    x = frame.outside(np, np.linalg.solve(frame.matrix(OPS, a), inside), shift)
+
+    expected = np.linalg.solve(core, b / row[:, None]) / col[:, None]
+    assert needs_frame(found)
+    np.testing.assert_allclose(x, expected, rtol=1e-11)
+
+
+def test_swapping_a_frame_swaps_rows_and_columns():
+    frame = Frame(Scaling(np.array([2.0]), np.array([4.0])))
+    assert (frame.swapped().scaling.row, frame.swapped().scaling.col) == (4.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    "largest, needed",
+    [(1.0, False), (1e80, False), (1e-80, False), (1e100, True), (1e-100, True), (0.0, True)],
+)
+def test_a_frame_is_for_matrices_at_the_ends_of_fp64(largest, needed):
+    assert needs_frame(survey(OPS, largest * np.eye(3) + 0 * np.ones((3, 3)))) == needed
+
+
+@pytest.mark.parametrize("size, needed", [([1.0, 1e80], False), ([1.0, 1e200], True), ([0.0], False)])
+def test_columns_are_shifted_only_where_they_must_be(size, needed):
+    shift = shift_columns(np.array(size))
+    assert (shift is not None) == needed
+
+
+def test_a_shift_is_undone_exactly(xp):
+    b = xp.asarray(np.random.default_rng(0).standard_normal((9, 3)) * [1e-280, 1.0, 1e280])
+    shift = shift_columns(host(abs(b).max(axis=0)))
+
+    inside, by = shift.inside(xp, b)
+
+    top = host(abs(inside).max(axis=0))
+    assert ((top >= 0.5) & (top <= 1)).all()
+    assert np.array_equal(host(shift.outside(xp, inside, by)), host(b))
