@@ -18,7 +18,6 @@ from tcsolve._direct import LARGEST, solve_directly
 from tcsolve._dispatch import as_host, cuda_available, is_cupy, numpy_ops, ops_for, ops_on
 from tcsolve._errors import InputError
 from tcsolve._factorization import Factorization
-from tcsolve._formats import FORMATS
 from tcsolve._plan import Plan
 from tcsolve._refine import Operator, measure, refine_columns
 from tcsolve._solution import Solution, Status, raise_or_warn
@@ -356,7 +355,7 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
         norm = float(ops.host(ops.stats(a).row_sum.max())[0]) if norm is None else norm
     columns = b.reshape(n, -1).astype(wide)
     start = None if x0 is None else check_array(x0, "x0").reshape(n, -1).astype(wide)
-    bound = _stop.target(FORMATS["fp64"].u, n) if tol is None else float(tol)
+    bound = _stop.target(wide, n) if tol is None else float(tol)
     mark = time.perf_counter()
     state = refine_columns(
         ops,
@@ -462,7 +461,7 @@ def _solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype):
     error = np.full(columns.shape[:-2] + columns.shape[-1:], np.nan)
     if not singular:
         error = _backward_errors(full, columns, b[:, None] if b.ndim == 1 else b)
-    bound = _stop.target(FORMATS["fp32" if dtype.char in "fF" else "fp64"].u, n)
+    bound = _stop.target(dtype, n)
     took = time.perf_counter() - mark
     return Solution(
         x=ops.array(x),
@@ -526,7 +525,7 @@ def _solve_one_element(ops, a, b, check_finite):
         rungs=("fp64",),
         iterations=np.zeros(columns, int),
         backward_error=np.zeros(columns) if finite else np.full(columns, np.nan),
-        bound=FORMATS["fp32" if dtype.char in "fF" else "fp64"].u,
+        bound=_stop.target(dtype, 1),
         rcond=0.0 if singular or not bool(ops.xp.isfinite(pivot)) else 1.0,
         seconds={"total": 0.0},
         device=ops.device,

@@ -12,7 +12,6 @@ import numpy as np
 
 from tcsolve import _stop
 from tcsolve._dispatch import numpy_ops
-from tcsolve._formats import FORMATS
 from tcsolve._scale import FRAME_EXPONENT
 from tcsolve._solution import Solution, Status
 
@@ -51,7 +50,7 @@ def solve_directly(a, b, start):
         return None
     residual = np.abs(b - a @ x).max(axis=0)
     # Where x is zero the residual is b, so it is met only if that is zero as well.
-    bound = _stop.target(FORMATS["fp64"].u, n)
+    bound = _stop.target(a.dtype, n)
     if not (residual <= bound * inf * size).all():
         return None
     error = np.atleast_1d(residual / (inf * np.where(size > 0, size, 1.0)))

@@ -11,7 +11,7 @@ from tcsolve._check import check_array, check_shapes, require_finite, result_dty
 from tcsolve._choose import bytes_needed, choose_update, rates_of, step_budget
 from tcsolve._dispatch import ops_for
 from tcsolve._errors import DeviceMemoryError, InputError
-from tcsolve._formats import FORMATS, UPDATES
+from tcsolve._formats import UPDATES
 from tcsolve._lu import factor_blocked, factor_native
 from tcsolve._norms import condest, is_dominant, survey
 from tcsolve._plan import Plan, next_rung
@@ -315,7 +315,7 @@ class Factorization:
     def _solve_columns(self, rhs, check_finite, dtype):
         """Solve for rhs (n, k) in FP64 and build the `Solution`, x of shape (n, k)."""
         ops, n = self._ops, self.shape[0]
-        bound = _stop.target(FORMATS["fp32" if dtype.char in "fF" else "fp64"].u, n)
+        bound = _stop.target(dtype, n)
         (size,) = ops.host(ops.column_max(rhs))
         good = np.isfinite(size)
         all_good = bool(good.all())
@@ -470,7 +470,7 @@ class Factorization:
         g = rng.standard_normal((n, SAMPLES)).astype(
             np.complex128 if self._complex else np.float64
         )
-        bound = _stop.target(FORMATS["fp64"].u, n)
+        bound = _stop.target(g.dtype, n)
         g = self._ops.array(g)
         if self._frame is not None:
             g, shift = self._frame.inside(self._ops.xp, g)

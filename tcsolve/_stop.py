@@ -7,9 +7,14 @@ import numpy as np
 __all__ = ["contracting", "converged", "projected_steps", "target"]
 
 
-def target(u, n):
-    """Return the bound on ``||r|| / (||A|| ||x||)``: u sqrt(n), as xSGESV's."""
-    return u * math.sqrt(n)
+def target(dtype, n):
+    """Return the bound on ``||r|| / (||A|| ||x||)`` for answers of this dtype: u sqrt(n), as xSGESV's.
+
+    For the smallest systems n stands for 4 (complex: 8), as even the rounding of the exact x and of
+    its residual can exceed u sqrt(n) there.
+    """
+    single = dtype.char in "fF"
+    return (2.0**-24 if single else 2.0**-53) * math.sqrt(max(n, 8 if dtype.kind == "c" else 4))
 
 
 def converged(error, bound):

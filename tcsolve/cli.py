@@ -81,7 +81,9 @@ def _parser():
     parser.add_argument("--version", action="version", version=importlib.metadata.version("tcsolve"))
     commands = parser.add_subparsers(required=True, metavar="command")
 
-    solve = commands.add_parser("solve", help="solve A x = b and report the evidence")
+    # Python 3.11 and 3.12 find b only next to A.
+    usage = "%(prog)s A [b] [options]"
+    solve = commands.add_parser("solve", usage=usage, help="solve A x = b and report the evidence")
     solve.set_defaults(run=_solve)
     solve.add_argument("a", metavar="A", help="file.mtx, file.mtx.gz, ss:NAME (SuiteSparse) or gen:NAME")
     solve.add_argument("b", nargs="?", help="file.mtx or file.mtx.gz; by default b = A x, x by --rhs")
@@ -110,7 +112,6 @@ def _parser():
 def _solve(args):
     _check_outputs(args)
     problem = _read_problem(args)
-    # Columns of their own in the file stay columns; only b made here is a vector.
     with progress(f"solving {problem.name}, n = {problem.n}"):
         solution = solve_ex(
             problem.a,
@@ -175,7 +176,7 @@ def _read_problem(args):
 
 
 def _named(args, common):
-    kind, _, name = args.a.rpartition(":")
+    kind, _, name = args.a.partition(":")
     if kind == "gen":
         return matrices.generate(name, DEFAULT_N if args.n is None else args.n, cond=args.cond, **common)
     if args.n is not None or args.cond is not None:
@@ -189,10 +190,10 @@ def _report(problem, solution):
     """Return everything but x: the facts of the matrix, the fields of the `Solution`, the versions."""
     x, exact, forward = solution.x, problem.x_true, None
     finite = bool(np.isfinite(x).all())
-    if exact is not None and finite:
-        forward = float(np.max(np.abs(x - exact).max(axis=0) / np.abs(exact).max(axis=0)))
     with np.errstate(over="ignore"):
         norm = float(np.abs(problem.a).sum(axis=1).max())
+        if exact is not None and finite:
+            forward = float(np.abs(x - exact).max() / np.abs(exact).max())
     names = (f.name for f in dataclasses.fields(solution) if f.name != "x")
     return {
         "matrix": {
@@ -235,21 +236,21 @@ def _print_report(report, solution):
         f"norm {matrix['norm_inf']:.3g}{cond}{rhs}",
         "verdict": solution.status.value,
         "precision": f"{solution.precision} (tried {', '.join(solution.rungs)}) on {solution.device}",
-        "steps": max(solution.iterations.ravel(), default=0),
+        "steps": _worst(solution.iterations),
         "backward error": f"{worst:.1e} (bound {solution.bound:.1e})",
         "rcond": rcond,
     }
     if report["forward_error"] is not None:
         lines["forward error"] = f"{report['forward_error']:.1e}"
     lines["seconds"] = ", ".join(f"{phase} {s:.3g}" for phase, s in solution.seconds.items())
-    _print_aligned(lines)
     for rung, steps in itertools.groupby(solution.history, key=lambda entry: entry[0]):
-        text = " ".join(f"{_worst(error):.0e}" for _, error in steps)
-        print(textwrap.fill(text, WIDTH, initial_indent=f"  {rung:14}", subsequent_indent=" " * 16))
+        errors = " ".join(f"{_worst(error):.0e}" for _, error in steps)
+        lines[f"history {rung}"] = textwrap.fill(errors, WIDTH, subsequent_indent=" " * 16)
+    _print_aligned(lines)
 
 
-def _worst(errors):
-    return float(max(errors.ravel(), default=0.0))
+def _worst(values):
+    return np.max(values, initial=0)  # NaN if any is
 
 
 def _print_aligned(lines):
@@ -370,7 +371,7 @@ def _info(args):
 
 
 def _describe_no_gpu(reason):
-    remedy = f"; a GPU needs NVIDIA's driver and {INSTALL}" if INSTALL[:11] not in reason else ""
+    remedy = "" if INSTALL in reason else f"; a GPU needs NVIDIA's driver and {INSTALL}"
     return {"gpu": f"none: {reason}{remedy}", "rates": "CPU"}
 
 
@@ -410,9 +411,9 @@ def _compile_kernels(arch):
 
 def _list(args):
     for entry in matrices.catalog():
-        options = ", ".join(f"{key}={value}" for key, value in entry.options.items())
         unsolvable = "" if entry.solvable else "; not solvable"
-        print(f"{entry.name:22} {entry.summary}{unsolvable}" + (f" ({options})" if options else ""))
+        cond = f"; --cond {entry.options['cond']:g}" if "cond" in entry.options else ""
+        print(f"{entry.name:22} {entry.summary}{unsolvable}{cond}")
     return 0
 
 

@@ -8,7 +8,7 @@ import pytest
 from bounds import host
 
 from tcsolve import matrices
-from tcsolve._norms import condest, survey
+from tcsolve._norms import condest, is_dominant, survey
 from tcsolve._ops_numpy import NumpyOps
 from tcsolve._scale import (
     Frame,
@@ -42,8 +42,8 @@ def test_the_sums_and_maxima_are_those_of_the_absolute_values(n, dtype, order):
     for mine, theirs in (
         (stats.row_sum, exact.sum(axis=1)),
         (stats.col_sum, exact.sum(axis=0)),
-        (stats.row_max, exact.max(axis=1)),
-        (stats.col_max, exact.max(axis=0)),
+        (OPS.row_max(a), exact.max(axis=1)),
+        (OPS.col_max(a, np.ones(n)), exact.max(axis=0)),
     ):
         assert mine.shape == (n,)
         assert (np.abs(mine - theirs) <= 4 * u * theirs).all()
@@ -54,9 +54,7 @@ def test_scaled_maxima_are_those_of_the_scaled_rows(n):
     a = matrices.generate("gauss", n).a
     row = 2.0 ** np.random.default_rng(0).integers(-30, 30, n)
 
-    stats = OPS.stats(a, row_scale=row)
-
-    assert np.array_equal(stats.col_max, np.abs(a * row[:, None]).max(axis=0))
+    assert np.array_equal(OPS.col_max(a, row), np.abs(a * row[:, None]).max(axis=0))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -83,9 +81,9 @@ def test_the_survey_is_that_of_the_matrix():
     found = survey(OPS, a)
 
     assert found.finite
-    assert (found.inf, found.one, found.largest) == (10.5, 9.0, 8.0)
-    assert (found.row_spread, found.col_spread) == (2.0**-13, 2.0**-4)
-    assert found.dominance == 2.0**-10
+    assert (found.inf, found.one) == (10.5, 9.0)
+    assert found.row_spread == 2.0**-10 / 10.5
+    assert found.col_spread == (2.0**-10 + 0.5) / 9
 
 
 @pytest.mark.parametrize(
@@ -95,7 +93,7 @@ def test_dominance_is_strict_and_by_rows(change, dominant):
     a = np.array([[5.0, 2, 0], [0, 5, 0], [0, 90, 100]])
     a[0, 2] = change
 
-    assert (survey(OPS, a).dominance > 0) == dominant
+    assert is_dominant(OPS, a, survey(OPS, a)) == dominant
 
 
 def test_the_sum_of_float32_entries_does_not_overflow_in_float32():
@@ -184,7 +182,7 @@ def scaled(a, scaling):
 def test_equilibration_brings_rows_and_columns_to_one(decades, seed):
     a = badly_scaled(decades=decades, seed=seed)
 
-    scaling = equilibrate(OPS, a, survey(OPS, a))
+    scaling = equilibrate(OPS, a)
 
     assert is_power_of_two(scaling.row) and is_power_of_two(scaling.col)
     result = np.abs(scaled(a, scaling))
@@ -196,7 +194,7 @@ def test_a_zero_row_and_column_are_left_alone():
     a = badly_scaled()
     a[3], a[:, 5] = 0, 0
 
-    scaling = equilibrate(OPS, a, survey(OPS, a))
+    scaling = equilibrate(OPS, a)
 
     assert scaling.row[3] == 1 and scaling.col[5] == 1
     assert np.isfinite(scaled(a, scaling)).all()
@@ -206,7 +204,7 @@ def test_subnormal_rows_are_scaled_by_representable_powers():
     a = matrices.generate("gauss", 6).a
     a[2] *= 5e-324
 
-    scaling = equilibrate(OPS, a, survey(OPS, a))
+    scaling = equilibrate(OPS, a)
 
     assert np.isfinite(scaling.row).all() and is_power_of_two(scaling.row)
 
@@ -217,7 +215,7 @@ def test_a_scaled_cast_rounds_each_entry_once(dtype, order):
     complex_ = np.dtype(dtype).kind == "c"
     a = matrices.generate("mixed_scales", 20, dtype=complex if complex_ else float, decades=20).a
     a = np.array(a, order=order)
-    scaling = equilibrate(OPS, a, survey(OPS, a))
+    scaling = equilibrate(OPS, a)
 
     w = OPS.cast_scaled(a, scaling.row, scaling.col, np.dtype(dtype))
 
@@ -266,7 +264,7 @@ def test_the_matrix_of_a_frame_solves_the_same_system():
     core = matrices.generate("gauss_dominant", 12).a
     a = row[:, None] * core * col
     found = survey(OPS, a)
-    frame = Frame(equilibrate(OPS, a, found))
+    frame = Frame(equilibrate(OPS, a))
     b = row[:, None] * rng.standard_normal((12, 2))
 
     inside, shift = frame.inside(np, b)
@@ -284,10 +282,10 @@ def test_swapping_a_frame_swaps_rows_and_columns():
 
 @pytest.mark.parametrize(
     "largest, needed",
-    [(1.0, False), (1e80, False), (1e-80, False), (1e100, True), (1e-100, True), (0.0, True)],
+    [(1.0, False), (1e80, False), (1e-80, False), (1e100, True), (1e-100, True), (0.0, False)],
 )
 def test_a_frame_is_for_matrices_at_the_ends_of_fp64(largest, needed):
-    assert needs_frame(survey(OPS, largest * np.eye(3) + 0 * np.ones((3, 3)))) == needed
+    assert needs_frame(survey(OPS, largest * np.eye(3))) == needed
 
 
 @pytest.mark.parametrize("size, needed", [([1.0, 1e80], False), ([1.0, 1e200], True), ([0.0], False)])

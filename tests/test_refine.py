@@ -320,7 +320,8 @@ def test_the_bound_is_met_when_it_is_equalled():
 
 
 def test_the_target_is_u_sqrt_n():
-    assert _stop.target(2.0**-53, 100) == 10 * 2.0**-53
+    assert _stop.target(np.dtype(np.float64), 100) == 10 * 2.0**-53
+    assert _stop.target(np.dtype(np.complex64), 100) == 10 * 2.0**-24
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,381 @@
+"""The command line: what it prints, writes and refuses, and its exit codes."""
+
+import gzip
+import io
+import json
+import os
+import sys
+import time
+
+import numpy as np
+import pytest
+import scipy.io
+
+import tcsolve
+from tcsolve import _dispatch, cli, matrices
+from tcsolve._solution import Status
+
+GAUSS = ["solve", "gen:gauss", "--n", "30", "--precision", "fp64"]
+NONFINITE = "%%MatrixMarket matrix array real general\n2 2\n1\nnan\n0\n1\n"
+
+
+class Terminal(io.StringIO):
+    """A stream that claims to be a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def write(path, a):
+    scipy.io.mmwrite(path, a, symmetry="general")
+    return str(path)
+
+
+def system(n=20, dtype=float):
+    a = matrices.generate("gauss", n, dtype=dtype).a
+    return a, np.arange(1.0, n + 1)
+
+
+@pytest.fixture
+def refusal(capsys):
+    """Run a request that must be refused; return the one line that says why."""
+
+    def run(*argv):
+        assert cli.main([str(arg) for arg in argv]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("tcsolve: error: ") and err.count("\n") == 1 and err.endswith("\n")
+        return err
+
+    return run
+
+
+# ---- solve -------------------------------------------------------------------------------------
+
+
+def test_report_of_a_solve_shows_the_evidence(capsys):
+    assert cli.main(["solve", "gen:svd_geo", "--n", "40", "--cond", "1e3", "--precision", "fp16"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert Status.CONVERGED.value in out
+    assert "svd_geo, n = 40, float64, norm" in out and "cond 1.0e+03" in out
+    assert "fp16 (tried fp16) on cpu" in out
+    for line in ("steps", "backward error", "rcond", "forward error", "seconds", "history fp16"):
+        assert f"\n{line}" in out
+
+
+def test_report_shows_every_rung(capsys):
+    argv = ["solve", "gen:svd_geo", "--n", "100", "--cond", "1e9", "--precision", "bf16"]
+    assert cli.main(argv) == 0
+    out = capsys.readouterr().out
+    assert Status.CONVERGED_AFTER_FALLBACK.value in out
+    assert "history bf16 " in out and "history fp64 " in out
+
+
+def test_ill_conditioned_answer_is_a_success_with_a_warning(capsys):
+    argv = ["solve", "gen:svd_geo", "--n", "60", "--cond", "1e25", "--precision", "fp64"]
+    assert cli.main(argv) == 0
+    out, err = capsys.readouterr()
+    assert Status.ILL_CONDITIONED.value in out
+    assert err.startswith("tcsolve: warning: rcond = ") and err.count("\n") == 1
+
+
+def test_singular_matrix_exits_with_1_and_writes_no_x(tmp_path, capsys):
+    argv = ["solve", "gen:zero_column_last", "--n", "10", "-o", str(tmp_path / "x.mtx")]
+    assert cli.main(argv) == 1
+    out, err = capsys.readouterr()
+    assert Status.SINGULAR.value in out and "forward error" not in out
+    assert err.startswith("tcsolve: warning: ") and err.count("\n") == 1
+    assert not (tmp_path / "x.mtx").exists()
+
+
+@pytest.mark.parametrize("suffix", [".mtx", ".mtx.gz"])
+def test_files_in_and_out_give_the_bits_of_solve(tmp_path, suffix):
+    a, b = system()
+    path = tmp_path / f"a{suffix}"
+    with (gzip.open if suffix.endswith("gz") else open)(path, "wb") as file:
+        scipy.io.mmwrite(file, a, symmetry="general", precision=17)
+    rhs = write(tmp_path / "b.mtx", b[:, None])
+    assert cli.main(["solve", str(path), rhs, "-o", str(tmp_path / "x.mtx")]) == 0
+    assert np.array_equal(scipy.io.mmread(tmp_path / "x.mtx")[:, 0], tcsolve.solve(a, b))
+
+
+@pytest.mark.parametrize("case", ["columns", "sparse", "complex"])
+def test_right_hand_sides_may_be_columns_or_sparse_or_complex(tmp_path, case, capsys):
+    a, b = system()
+    b = np.stack([b, b[::-1], b**2], axis=1) * (1 + 1j if case == "complex" else 1)
+    stored = scipy.sparse.coo_array(b) if case == "sparse" else b
+    argv = [write(tmp_path / "a.mtx", a), write(tmp_path / "b.mtx", stored)]
+    assert cli.main(["solve", *argv, "-o", str(tmp_path / "x.mtx")]) == 0
+    x = scipy.io.mmread(tmp_path / "x.mtx")
+    error = np.abs(b - a @ x).max(axis=0) / np.abs(a).sum(axis=1).max() / np.abs(x).max(axis=0)
+    assert (error <= 2 * np.sqrt(len(a)) * 2.0**-53).all()
+    out = capsys.readouterr().out
+    assert "3 right-hand sides" in out
+    assert "forward error" not in out  # nobody knows x
+
+
+def test_complex_matrix_gives_a_complex_x(tmp_path):
+    path = tmp_path / "x.mtx"
+    assert cli.main([*GAUSS, "--complex", "--rhs", "random", "-o", str(path)]) == 0
+    assert scipy.io.mmread(path).dtype == complex
+
+
+def test_seed_chooses_the_matrix_and_the_solution(tmp_path):
+    problem = matrices.generate("gauss", 30, seed=3, rhs="random")
+    path = tmp_path / "x.mtx"
+    assert cli.main([*GAUSS, "--seed", "3", "--rhs", "random", "-o", str(path)]) == 0
+    x = scipy.io.mmread(path)[:, 0]
+    assert np.array_equal(x, tcsolve.solve(problem.a, problem.b, precision="fp64"))
+
+
+def test_suitesparse_name_is_found_in_the_folder(tmp_path, monkeypatch, capsys):
+    write(tmp_path / "small.mtx", system()[0])
+    monkeypatch.setenv("TCSOLVE_MATRICES", str(tmp_path))
+    assert cli.main(["solve", "ss:small"]) == 0
+    assert "small, n = 20" in capsys.readouterr().out
+
+
+def test_structure_is_passed_on(capsys):
+    assert cli.main(["solve", "gen:minij", "--n", "20", "--assume-a", "pos"]) == 0
+    out = capsys.readouterr().out
+    assert "scipy (tried scipy)" in out and "not estimated" in out
+
+
+# ---- files that are written --------------------------------------------------------------------
+
+
+def test_json_holds_the_solution_but_x(tmp_path):
+    path = tmp_path / "report.json"
+    assert cli.main([*GAUSS, "--json", str(path)]) == 0
+    report = json.loads(path.read_text())
+    problem = matrices.generate("gauss", 30)
+    solution = tcsolve.solve_ex(problem.a, problem.b, precision="fp64")
+    assert {*vars(solution)} - {"x"} <= {*report} and "x" not in report
+    assert report["status"] == "CONVERGED" and report["message"] == Status.CONVERGED.value
+    assert report["backward_error"] == solution.backward_error.tolist()
+    assert report["history"] == [[rung, error.tolist()] for rung, error in solution.history]
+    assert report["iterations"] == solution.iterations.tolist()
+    assert report["rcond"] == solution.rcond and report["bound"] == solution.bound
+    assert report["seconds"].keys() == solution.seconds.keys()
+    assert report["matrix"]["n"] == 30 and report["matrix"]["nrhs"] == 1
+    assert report["device"] == "cpu" and report["ok"] is True
+    assert 0 <= report["forward_error"] < 1e-10
+    assert report["versions"]["numpy"] == np.__version__
+    assert report["versions"]["tcsolve"] == tcsolve.__version__
+
+
+def test_json_has_null_for_nan(tmp_path):
+    path = tmp_path / "report.json"
+    argv = ["solve", "gen:zero_column_last", "--n", "10", "--precision", "fp64", "--json", str(path)]
+    assert cli.main(argv) == 1
+    report = json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert report["backward_error"] == [None] and report["forward_error"] is None
+    assert report["status"] == "SINGULAR" and report["rcond"] == 0
+
+
+@pytest.mark.parametrize("option, name", [("-o", "x.mtx"), ("--json", "report.json")])
+def test_a_file_is_overwritten_only_by_force(tmp_path, refusal, capsys, option, name):
+    path = tmp_path / name
+    path.write_text("precious")
+    assert "exists" in refusal(*GAUSS, option, path)
+    assert path.read_text() == "precious"
+    assert cli.main([*GAUSS, option, str(path), "--force"]) == 0
+    assert path.read_text() != "precious"
+
+
+# ---- refusals ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "argv, reason",
+    [
+        ([], "command"),
+        (["dissolve"], "invalid choice"),
+        (["solve"], "required: A"),
+        (["solve", "missing.mtx"], "there is no file missing.mtx"),
+        (["solve", "a.txt"], "must be a .mtx"),
+        (["solve", "gen:guass"], "did you mean gauss"),
+        (["solve", "ss:missing"], "no matrix missing"),
+        (["solve", "ss:no/such/name"], "not the name of a matrix"),
+        ([*GAUSS, "--cond", "10"], "no option cond"),
+        (["solve", "gen:svd_geo", "--cond", "0.5"], "at least 1"),
+        (["solve", "gen:svd_geo", "--cond", "many"], "invalid float"),
+        (["solve", "gen:gauss", "--n", "0"], "at least 1"),
+        (["solve", "gen:gauss", "--n", "9999999"], "allocate"),
+        ([*GAUSS, "--seed", "-1"], "negative"),
+        (["solve", "missing.mtx", "--n", "5"], "gen: matrices only"),
+        ([*GAUSS[:2], "--precision", "fp8"], "invalid choice: 'fp8'"),
+        ([*GAUSS, "--device", "tpu"], "invalid choice: 'tpu'"),
+        ([*GAUSS, "--assume-a", "round"], "invalid choice: 'round'"),
+        ([*GAUSS, "--rhs", "twos"], "invalid choice: 'twos'"),
+        ([*GAUSS, "--frobnicate"], "unrecognized"),
+        ([*GAUSS[:1], "gen:gauss", "b.mtx", "--rhs", "ones"], "b is given twice"),
+        (["solve", "gen:gauss", "missing.mtx"], "there is no file missing.mtx"),
+        (["solve", "gen:nan_entry", "--n", "5"], "NaN"),
+        (["solve", "gen:inf_entry", "--n", "5"], "NaN"),
+        ([*GAUSS, "-o", "x.npy"], "must end in .mtx"),
+        ([*GAUSS, "-o", "nowhere/x.mtx"], "no folder nowhere"),
+        ([*GAUSS, "--json", "nowhere/report.json"], "no folder nowhere"),
+        ([*GAUSS, "--json", "."], "is a folder"),
+        ([*GAUSS, "-o", "x.mtx", "--json", "x.mtx"], "both"),
+    ],
+)
+def test_bad_request_is_refused_in_one_line(tmp_path, monkeypatch, refusal, argv, reason):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TCSOLVE_MATRICES", raising=False)
+    assert reason in refusal(*argv)
+
+
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        (b"", "not a readable"),
+        (b"no matrix\n1 2 3\n", "not a readable"),
+        (b"\x80\xff\x00" * 100, "not a readable"),
+        (b"%%MatrixMarket matrix coordinate real general\n2 2 3\n1 1 1.0\n", "not a readable"),
+        (b"%%MatrixMarket matrix coordinate real general\n2 2 1\n7 7 1.0\n", "not a readable"),
+        (b"%%MatrixMarket matrix array real general\n2 3\n1\n2\n3\n4\n5\n6\n", "2 by 3"),
+        (NONFINITE.encode(), "A holds NaN"),
+    ],
+)
+def test_bad_matrix_file_is_refused(tmp_path, refusal, content, reason):
+    path = tmp_path / "a.mtx"
+    path.write_bytes(content)
+    assert reason in refusal("solve", path)
+
+
+def test_truncated_gzip_is_refused(tmp_path, refusal):
+    path = tmp_path / "a.mtx.gz"
+    path.write_bytes(gzip.compress(NONFINITE.encode())[:-12])
+    assert "not a readable" in refusal("solve", path)
+
+
+def test_bad_right_hand_side_is_refused(tmp_path, refusal):
+    short, bad = write(tmp_path / "short.mtx", np.ones((29, 1))), tmp_path / "bad.mtx"
+    bad.write_text(NONFINITE)
+    assert "b needs 30 rows" in refusal("solve", "gen:gauss", short, "--n", 30)
+    assert "b holds NaN" in refusal("solve", "gen:gauss", bad, "--n", 2)
+
+
+def test_outputs_are_checked_before_the_solve(tmp_path, monkeypatch, refusal):
+    monkeypatch.setattr(cli, "solve_ex", lambda *_, **__: pytest.fail("solved"))
+    refusal(*GAUSS, "-o", tmp_path / "nowhere" / "x.mtx")
+    # The superuser may write anywhere, so the permission is taken away here.
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert "permission" in refusal(*GAUSS, "-o", tmp_path / "x.mtx")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has /dev/full")
+def test_full_disk_is_refused_without_a_traceback(refusal):
+    assert "No space left" in refusal(*GAUSS, "--json", "/dev/full")
+
+
+def test_missing_gpu_is_refused(monkeypatch, refusal):
+    monkeypatch.setattr(_dispatch, "_why_no_cuda", lambda: "there is none")
+    assert "there is none" in refusal(*GAUSS, "--device", "cuda")
+
+
+# ---- progress ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["tqdm", "plain"])
+def ticker(request, monkeypatch):
+    """With tqdm, and without."""
+    if request.param == "tqdm":
+        pytest.importorskip("tqdm", reason="tqdm is optional")
+    else:
+        monkeypatch.setitem(sys.modules, "tqdm", None)
+
+
+def test_progress_shows_the_time_and_clears_it(ticker):
+    stream = Terminal()
+    with cli.progress("solving", stream, delay=0.01):
+        time.sleep(0.4)
+    text = stream.getvalue()
+    assert "solving: 0 s" in text and "\n" not in text
+    after = text.rpartition("\r")[2]
+    assert after.replace("\x1b[K", "").strip() == ""
+
+
+def test_progress_of_a_quick_block_is_silent(ticker):
+    stream = Terminal()
+    with cli.progress("solving", stream):
+        pass
+    assert stream.getvalue() == ""
+
+
+def test_progress_is_silent_where_nobody_looks(ticker):
+    stream = io.StringIO()
+    with cli.progress("solving", stream, delay=0.0):
+        time.sleep(0.05)
+    assert stream.getvalue() == ""
+
+
+def test_progress_ends_with_an_error():
+    stream = Terminal()
+    with pytest.raises(ZeroDivisionError), cli.progress("solving", stream, delay=0.0):
+        1 / 0
+
+
+# ---- info and list -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_compiler(monkeypatch):
+    """A compiler that accepts all but one kernel, at once."""
+    jit = pytest.importorskip("tcsolve._jit")
+
+    def compile_cubin(name, arch, defines=()):
+        if name == "pack":
+            raise tcsolve.KernelCompileError(name, arch, ["-DX=1"], "line 1: error\nline 2: error")
+        return b""
+
+    monkeypatch.setattr(jit, "compile_cubin", compile_cubin)
+    monkeypatch.setattr(cli, "_nvrtc_version", lambda: "13.0")
+
+
+def test_info_without_a_gpu_says_why_and_what_to_do(monkeypatch, nvrtc, no_compiler, capsys):
+    monkeypatch.setattr(_dispatch, "_why_no_cuda", lambda: "there is no driver")
+    monkeypatch.setenv("TCSOLVE_MATRICES", "/some/folder")
+    assert cli.main(["info"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert f"numpy           {np.__version__}" in out
+    assert "none: there is no driver" in out and "pip install 'tcsolve[cuda13]'" in out
+    assert "rates           CPU" in out
+    assert "/some/folder" in out
+    assert "compile for sm_90a" in out
+    assert "FAILS: kernel 'pack'" in out and "line 2: error" in out
+
+
+def test_info_without_cupy_gives_the_remedy(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr(_dispatch, "_why_no_cuda", lambda: "CuPy is not installed")
+    monkeypatch.delenv("TCSOLVE_MATRICES", raising=False)
+    assert cli.main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert "not compiled: CuPy with NVRTC is needed; pip install 'tcsolve[cuda13]'" in out
+    assert "set TCSOLVE_MATRICES" in out
+
+
+@pytest.mark.gpu
+def test_info_names_the_gpu(cupy, no_compiler, capsys):
+    assert cli.main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert "compute capability" in out and "GiB" in out
+
+
+def test_list_describes_every_generator(capsys):
+    assert cli.main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [entry.name for entry in matrices.catalog()]
+    assert all(len(line.split()) > 2 for line in lines)
+
+
+@pytest.mark.parametrize("argv", [["--version"], ["--help"], ["solve", "--help"]])
+def test_help_and_version_exit_with_0(argv, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(argv)
+    assert stop.value.code == 0
+    assert capsys.readouterr().out
