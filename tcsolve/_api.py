@@ -453,15 +453,16 @@ def _solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype):
         require_finite(a_finite, "a")
         require_finite(b_finite, "b")
     n = a.shape[-1]
-    x, singular, rcond = solve_on_host(a, b, structure, lower)
+    bound = _stop.target(dtype, n)
+    vector = b.ndim == 1
+    columns = b[:, None] if vector else b
+    x, singular, rcond = solve_on_host(a, columns, structure, lower)
+    error = np.full((*shape[: len(shape) - (1 if vector else 2)], columns.shape[-1]), np.nan)
     if singular:
         x = np.full(shape, np.nan, dtype)
-    full = interpret(np, a, structure, lower)
-    columns = x.reshape(*shape[:-1], n, 1) if b.ndim == 1 else x
-    error = np.full(columns.shape[:-2] + columns.shape[-1:], np.nan)
-    if not singular:
-        error = _backward_errors(full, columns, b[:, None] if b.ndim == 1 else b)
-    bound = _stop.target(dtype, n)
+    else:
+        x, error = _polish(a, columns, x, structure, lower, bound)
+        x = x.reshape(shape)
     took = time.perf_counter() - mark
     return Solution(
         x=ops.array(x),
@@ -489,6 +490,24 @@ def _status_of_scipy(x, error, bound, rcond, singular, a_finite, b_finite, dtype
     return Status.CONVERGED if (error <= bound).all() else Status.NOT_CONVERGED
 
 
+def _polish(a, b, x, structure, lower, bound):
+    """Return (x, backward errors) after as many steps of refinement as help, at most two."""
+    full = interpret(np, a, structure, lower)
+    error = _backward_errors(full, x, b)
+    for _ in range(2):
+        if not (error > bound).any():  # met, or not a number
+            break
+        d, singular, _ = solve_on_host(a, (b - full @ x).astype(x.dtype), structure, lower)
+        trial = x if singular else x + d
+        after = _backward_errors(full, trial, b)
+        better = after < error
+        if not better.any():
+            break
+        x = np.where(better[..., None, :], trial, x)
+        error = np.where(better, after, error)
+    return x, error
+
+
 def _backward_errors(a, x, b):
     """Return ||b - A x|| / (||A|| ||x||) for stacks a (..., n, n), x and b (..., n, k)."""
     wide = np.result_type(a.dtype, np.float64)
@@ -509,7 +528,8 @@ def _solve_one_element(ops, a, b, check_finite):
     singular = bool(pivot == 0)
     with np.errstate(all="ignore"):
         x = b.astype(dtype) / (pivot if not singular else ops.xp.nan)
-    x = ops.xp.atleast_1d(x).astype(dtype)
+    # SciPy broadcasts b against a without its last axis.
+    x = x.reshape(np.broadcast_shapes(b.shape, a.shape[:-1])).astype(dtype)
     columns = int(np.prod(x.shape[1:])) if x.ndim > 1 else 1
     finite = bool(ops.xp.isfinite(x).all())
     input_finite = bool(ops.xp.isfinite(pivot)) and bool(ops.xp.isfinite(b).all())

@@ -58,7 +58,7 @@ def solve_directly(a, b, start):
     rcond = ops.gecon(factors, one)
     done = time.perf_counter()
     return Solution(
-        x=x,
+        x=np.ascontiguousarray(x),
         status=Status.CONVERGED if rcond >= EPS else Status.ILL_CONDITIONED,
         precision="fp64",
         rungs=("fp64",),

@@ -140,7 +140,8 @@ class Factorization:
         self._seconds = {}
         if paired:
             solution = _join_parts(solution)
-        return replace(solution, x=solution.x[:, 0]) if vector else solution
+        x = solution.x[:, 0] if vector else solution.x
+        return replace(solution, x=ops.xp.ascontiguousarray(x))
 
     def rcond(self):
         """Estimate the reciprocal condition number in the 1-norm.

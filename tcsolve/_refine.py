@@ -124,12 +124,18 @@ def refine_columns(ops, operator, b, correct, plan, bound, *, x0=None, max_steps
     ----------
     .. [1] E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847.
     """
+    # A correction that overflows shows in the error it leaves; NumPy need not warn of it as well.
+    with np.errstate(all="ignore"):
+        return _refine_columns(ops, operator, b, correct, plan, bound, x0, max_steps)
+
+
+def _refine_columns(ops, operator, b, correct, plan, bound, x0, max_steps):
     x = correct(b) if x0 is None else x0
     r, error = measure(ops, operator, x, b)
     state = Refined(x, error, np.zeros(len(error), int), _stop.converged(error, bound))
     state.history.append(error)
     _classical(ops, operator, b, correct, plan, bound, max_steps, state, r)
-    left = np.flatnonzero(~state.converged & np.isfinite(state.error))
+    left = np.flatnonzero(~state.converged & ~np.isnan(state.error))
     if left.size:
         state.classical = False
         width = max(1, int(KRYLOV_BYTES // (2 * (plan.basis + 1) * x.shape[0] * x.dtype.itemsize)))
@@ -140,7 +146,7 @@ def refine_columns(ops, operator, b, correct, plan, bound, *, x0=None, max_steps
 
 def _classical(ops, operator, b, correct, plan, bound, max_steps, state, r):
     """Correct the columns that still contract, in place in `state`; r are all their residuals."""
-    active = np.flatnonzero(~state.converged & np.isfinite(state.error))
+    active = np.flatnonzero(~state.converged & ~np.isnan(state.error))
     r = r[:, _columns(ops, active, len(state.error))]
     while active.size:
         take = _columns(ops, active, len(state.error))

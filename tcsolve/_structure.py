@@ -64,10 +64,16 @@ def solve_on_host(a, b, structure, lower):
     rconds = [np.nan]
     for warning in caught:
         if issubclass(warning.category, LinAlgWarning):
-            found = re.findall(r"rcond *= *([-+.\w]+)", str(warning.message))
-            rconds += [float(value) for value in found]
+            found = re.findall(r"rcond *= *([-+]?\d[.\d]*(?:e[-+]?\d+)?|nan)", str(warning.message))
+            rconds += [_as_rcond(value) for value in found]
         else:
             warnings.warn_explicit(
                 warning.message, warning.category, warning.filename, warning.lineno
             )
     return x, False, float(np.nanmin(rconds)) if len(rconds) > 1 else np.nan
+
+
+def _as_rcond(text):
+    value = 0.0 if text == "nan" else float(text.rstrip("."))
+    # SciPy before 1.19 reports the condition number itself for diagonal matrices.
+    return 1 / value if value > 1 else value

@@ -1,0 +1,270 @@
+"""One matrix, many right-hand sides: solves, condition, determinant, memory, and changing rungs."""
+
+import math
+
+import numpy as np
+import pytest
+from bounds import MET, host, ratio
+
+import tcsolve
+from tcsolve import Plan, Status, factor, matrices
+from tcsolve._formats import UPDATES
+
+EVERY = ("auto", *UPDATES)
+
+
+def problem(n=60, cond=1e3, seed=0, dtype=float):
+    return matrices.generate("svd_geo", n, cond=cond, seed=seed, dtype=dtype)
+
+
+@pytest.mark.parametrize("precision", EVERY)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+def test_the_factors_solve_for_one_right_hand_side_after_another(xp, dtype, precision):
+    a = problem(dtype=dtype).a
+    rng = np.random.default_rng(1)
+
+    f = factor(xp.asarray(a), precision=precision)
+
+    for shape in ((60,), (60, 1), (60, 7)):
+        b = rng.standard_normal(shape).astype(dtype)
+        x = f.solve(xp.asarray(b))
+        assert isinstance(x, xp.ndarray) and x.dtype == dtype and x.shape == shape
+        assert ratio(a, x, b) <= MET
+    assert f.shape == (60, 60) and f.dtype == dtype
+
+
+def test_the_factors_are_computed_once(xp):
+    f = factor(xp.asarray(problem().a), precision="fp16x3")
+    first = f.solve_ex(xp.ones(60))
+    second = f.solve_ex(xp.ones(60))
+
+    assert first.rungs == second.rungs == f.rungs == ("fp16x3",)
+    assert "factor" in first.seconds and "factor" not in second.seconds
+    assert np.array_equal(host(first.x), host(second.x))
+
+
+def test_a_rung_that_stalls_is_replaced_for_later_solves_too(xp):
+    a = problem(100, 1e10, seed=2).a
+    f = factor(xp.asarray(a), precision="bf16")
+    assert (f.precision, f.rungs) == ("bf16", ("bf16",))
+
+    first, second = (f.solve_ex(xp.asarray(a @ np.ones(100))) for _ in range(2))
+
+    assert first.rungs[0] == "bf16" and len(first.rungs) > 1
+    assert f.precision == first.precision == second.precision != "bf16"
+    assert second.rungs == first.rungs
+
+
+def test_a_plan_without_fallback_keeps_its_rung(xp):
+    a = problem(100, 1e10, seed=2).a
+    f = factor(xp.asarray(a), precision=Plan("bf16", fallback=False))
+
+    solution = f.solve_ex(xp.asarray(a @ np.ones(100)))
+
+    assert solution.status is Status.STALLED
+    assert f.rungs == ("bf16",)
+
+
+def test_a_real_matrix_solves_for_complex_right_hand_sides(xp):
+    a = problem().a
+    b = np.random.default_rng(0).standard_normal((60, 2, 2)) @ [1, 1j]
+
+    solution = factor(xp.asarray(a), precision="fp16x3").solve_ex(xp.asarray(b))
+
+    assert solution.x.dtype == np.complex128
+    assert solution.iterations.shape == solution.backward_error.shape == (2,)
+    assert ratio(a, solution.x, b) <= MET
+
+
+def test_a_single_precision_matrix_solves_a_double_right_hand_side_in_double(xp):
+    a, b = problem(dtype=np.float32).a, np.ones(60)
+
+    x = factor(xp.asarray(a)).solve(xp.asarray(b))
+
+    assert x.dtype == np.float64
+    assert ratio(a, x, b) <= MET
+
+
+# ---- the matrix is the caller's
+
+
+def test_the_callers_matrix_may_change_after_factoring(xp):
+    a, b = problem().a, np.ones(60)
+    given = xp.array(a)
+    f = factor(given, precision="fp16x3")
+
+    given[...] = 0
+
+    assert ratio(a, f.solve(xp.asarray(b)), b) <= MET
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_factoring_and_solving_leave_the_inputs_alone(xp, overwrite):
+    a, b = problem().a, np.ones((60, 2))
+    given = xp.array(a), xp.array(b)
+
+    factor(given[0], overwrite, precision="fp16").solve(given[1])
+
+    assert np.array_equal(host(given[0]), a) and np.array_equal(host(given[1]), b)
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    "a, message",
+    [
+        (np.ones((3, 4)), r"\(3, 4\)"),
+        (np.ones((2, 3, 3)), "one square matrix"),
+        (np.ones((0, 0)), "n > 0"),
+        (np.ones(3), "one square matrix"),
+    ],
+)
+def test_anything_but_one_square_matrix_is_refused(xp, a, message):
+    with pytest.raises(tcsolve.InputError, match=message):
+        factor(xp.asarray(a))
+
+
+def test_other_structures_are_refused(xp):
+    with pytest.raises(tcsolve.InputError, match="use solve"):
+        factor(xp.eye(3), assume_a="pos")
+
+
+@pytest.mark.parametrize("shape", [(59,), (1, 60), (), (2, 60)])
+def test_a_right_hand_side_that_does_not_fit_is_refused(xp, shape):
+    f = factor(xp.asarray(problem().a))
+    with pytest.raises(tcsolve.InputError, match="60 rows"):
+        f.solve(xp.ones(shape))
+
+
+def test_a_stack_of_right_hand_sides_is_refused(xp):
+    f = factor(xp.asarray(problem().a))
+    with pytest.raises(tcsolve.InputError):
+        f.solve(xp.ones((2, 60, 3)))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_nan_is_refused_unless_told_not_to_look(xp, value):
+    a, b = problem().a, np.ones((60, 2))
+    b[3, 0] = value
+    f = factor(xp.asarray(a))
+
+    with pytest.raises(tcsolve.InputError, match="b does"):
+        f.solve(xp.asarray(b))
+    x = host(f.solve(xp.asarray(b), check_finite=False))
+    assert np.isnan(x[:, 0]).all() and ratio(a, x[:, 1], b[:, 1]) <= MET
+    a[0, 0] = value
+    with pytest.raises(tcsolve.InputError, match="a does"):
+        factor(xp.asarray(a))
+    assert factor(xp.asarray(a), check_finite=False).rcond() == 0
+
+
+def test_no_right_hand_sides_have_no_solutions(xp):
+    assert factor(xp.asarray(problem().a)).solve(xp.ones((60, 0))).shape == (60, 0)
+
+
+# ---- singular matrices
+
+
+@pytest.mark.parametrize("precision", EVERY)
+def test_a_singular_matrix_is_found_by_the_solve(xp, precision):
+    f = factor(xp.asarray(matrices.generate("zero_column_middle", 40).a), precision=precision)
+
+    assert f.solve_ex(xp.ones(40)).status is Status.SINGULAR
+    with pytest.raises(tcsolve.SingularError):
+        f.solve(xp.ones(40))
+    assert f.rcond() == 0
+    sign, log = f.slogdet()
+    assert sign == 0 and log == -math.inf
+
+
+# ---- condition
+
+
+@pytest.mark.parametrize("precision", EVERY)
+@pytest.mark.parametrize("cond", [1e1, 1e4, 1e7, 1e10, 1e13])
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_rcond_is_within_a_factor_of_ten_or_sqrt_n(xp, dtype, cond, precision):
+    a = problem(50, cond, seed=3, dtype=dtype).a
+    true = 1 / (np.linalg.norm(a, 1) * np.linalg.norm(np.linalg.inv(a), 1))
+
+    rcond = factor(xp.asarray(a), precision=precision).rcond()
+
+    # A sampled inverse is measured in another norm, good to sqrt(n) either way.
+    assert true / 10 <= rcond <= 10 * true
+
+
+@pytest.mark.parametrize("precision", EVERY)
+def test_rcond_is_that_of_the_callers_matrix_however_it_was_scaled(xp, precision):
+    a = matrices.generate("mixed_scales", 30, decades=4, seed=1).a
+    true = 1 / (np.linalg.norm(a, 1) * np.linalg.norm(np.linalg.inv(a), 1))
+
+    for scale in (1.0, 2.0**900, 2.0**-900):
+        rcond = factor(xp.asarray(scale * a), precision=precision).rcond()
+        assert true / 10 <= rcond <= 10 * true
+
+
+def test_rcond_does_not_change_on_asking_again(xp):
+    f = factor(xp.asarray(problem().a), precision="fp16x3")
+    before = f.rcond()
+    f.solve(xp.ones(60))
+    assert f.rcond() == before
+
+
+# ---- determinant
+
+
+@pytest.mark.parametrize("precision", EVERY)
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("n", [1, 2, 5, 60])
+@pytest.mark.parametrize("order", "CF")
+def test_slogdet_is_numpys(xp, n, dtype, precision, order):
+    a = np.array(matrices.generate("gauss", n, seed=n, dtype=dtype).a, order=order)
+    sign, log = np.linalg.slogdet(a)
+
+    mine = factor(xp.asarray(a), precision=precision).slogdet()
+
+    assert complex(host(mine[0])) == pytest.approx(complex(sign), abs=1e-12)
+    assert mine[1] == pytest.approx(log, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_slogdet_does_not_overflow_nor_lose_its_scale(xp, scale):
+    a = matrices.generate("gauss", 40).a
+    sign, log = np.linalg.slogdet(a)
+
+    mine = factor(xp.asarray(scale * a)).slogdet()
+
+    assert float(host(mine[0])) == sign
+    assert mine[1] == pytest.approx(log + 40 * math.log(scale), rel=1e-12)
+
+
+# ---- what it says of itself
+
+
+@pytest.mark.parametrize("precision", ["fp16x3", "fp64"])
+def test_the_bytes_are_those_of_matrix_and_factors(xp, precision):
+    f = factor(xp.asarray(problem().a), precision=precision)
+    low = 8 if precision == "fp64" else 4
+
+    assert 60 * 60 * (8 + low) <= f.nbytes <= 60 * 60 * (8 + low) + 100 * 60 * 8
+
+
+def test_its_text_names_shape_type_and_precision(xp):
+    f = factor(xp.asarray(problem().a), precision="fp16")
+    assert repr(f) == "<Factorization of (60, 60) float64, precision fp16>"
+
+
+def test_the_report_says_what_was_done(xp):
+    a = problem().a
+    solution = factor(xp.asarray(a), precision="fp16x3").solve_ex(xp.ones((60, 3)))
+
+    assert solution.precision == "fp16x3"
+    assert {"scale", "factor", "refine", "rcond", "total"} <= set(solution.seconds)
+    assert all(seconds >= 0 for seconds in solution.seconds.values())
+    parts = sum(seconds for phase, seconds in solution.seconds.items() if phase != "total")
+    assert parts <= 1.5 * solution.seconds["total"] + 1e-3
+    assert solution.history[-1][0] == "fp16x3"
+    assert (solution.history[-1][1] <= solution.bound).all()
+    assert str(solution).startswith("converged: precision fp16x3 (tried fp16x3)")
+    assert solution.device == ("cpu" if xp is np else "cuda")

@@ -1,0 +1,117 @@
+"""The modules import one way only, and only three of them know that there is a GPU library."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import tcsolve
+import tcsolve.kernels
+import tcsolve.matrices
+
+# Low to high: a module imports only from those before it.
+LAYERS = (
+    "_errors",
+    "_formats",
+    "_plan",
+    "_solution",
+    "_jit",
+    "_ops",
+    "_ops_numpy",
+    "_ops_cupy",
+    "_dispatch",
+    "_norms",
+    "_scale",
+    "_lu",
+    "_krylov",
+    "_stop",
+    "_refine",
+    "_choose",
+    "_check",
+    "_structure",
+    "_direct",
+    "_factorization",
+    "_api",
+    "__init__",
+    "cli",
+)
+# Which of the packages of data and sources a module may use.
+PACKAGES = {"_jit": {"kernels"}, "_ops_cupy": {"kernels"}, "cli": {"kernels", "matrices"}}
+# The command line reports which device it ran on.
+KNOW_CUPY = {"_jit", "_ops_cupy", "_dispatch", "cli"}
+# The algorithms take `ops` and know no array library but NumPy's small arrays on the host.
+ALGORITHMS = ("_norms", "_scale", "_lu", "_krylov", "_stop", "_refine", "_choose", "_plan", "_ops")
+
+FOLDER = Path(tcsolve.__file__).parent
+
+
+def imports(path):
+    """Return every name imported anywhere in a file, late imports included, as dotted paths."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            start = "." * node.level + (f"{node.module}." if node.module else "")
+            found |= {start + alias.name for alias in node.names}
+    return found
+
+
+def own(path):
+    """Return the parts of the library that a file imports: '_lu', 'kernels', ..."""
+    dotted = [name.split(".") for name in imports(path) if name.split(".")[0] == "tcsolve"]
+    parts = {names[1] if len(names) > 1 else "__init__" for names in dotted}
+    known = {*LAYERS, "kernels", "matrices"}
+    return {part if part in known else "__init__" for part in parts}
+
+
+def libraries(path):
+    return {name.split(".")[0] for name in imports(path)}
+
+
+def test_every_module_has_its_place_in_the_order():
+    assert sorted(path.stem for path in FOLDER.glob("*.py")) == sorted(LAYERS)
+
+
+@pytest.mark.parametrize("module", LAYERS)
+def test_a_module_imports_only_from_below(module):
+    below = {*LAYERS[: LAYERS.index(module)]} | PACKAGES.get(module, set())
+    if module == "_dispatch":
+        assert "_ops_cupy" in own(FOLDER / "_dispatch.py")  # imported late, and seen here
+    assert own(FOLDER / f"{module}.py") <= below
+
+
+@pytest.mark.parametrize("module", LAYERS)
+def test_only_the_modules_of_the_device_import_cupy(module):
+    found = libraries(FOLDER / f"{module}.py") & {"cupy", "cupyx", "cupy_backends", "cuda"}
+    assert not found or module in KNOW_CUPY
+
+
+@pytest.mark.parametrize("module", ALGORITHMS)
+def test_the_algorithms_do_not_know_where_arrays_live(module):
+    path = FOLDER / f"{module}.py"
+    assert not own(path) & {"_jit", "_ops_numpy", "_ops_cupy", "_dispatch"}
+    assert libraries(path) <= {"tcsolve", "numpy", "math", "dataclasses", "typing", "collections"}
+
+
+@pytest.mark.parametrize("package", [tcsolve.kernels, tcsolve.matrices], ids=["kernels", "matrices"])
+def test_problems_and_kernels_import_nothing_of_the_solver(package):
+    files = list(Path(package.__file__).parent.glob("*.py"))
+    assert files
+    mine = package.__name__.rpartition(".")[2]
+    for path in files:
+        assert own(path) <= {mine}, path.name
+        assert "cupy" not in libraries(path), path.name
+        assert not any(name.startswith("..") for name in imports(path)), path.name
+
+
+def test_relative_imports_are_not_used():
+    for path in FOLDER.glob("*.py"):
+        assert not any(name.startswith(".") for name in imports(path)), path.name
+
+
+def test_late_and_dotted_imports_are_seen(tmp_path):
+    path = tmp_path / "example.py"
+    path.write_text("import tcsolve._api\ndef f():\n    from tcsolve import _lu, solve\n    import cupy\n")
+    assert own(path) == {"_api", "_lu", "__init__"}
+    assert "cupy" in libraries(path)

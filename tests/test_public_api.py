@@ -1,0 +1,187 @@
+"""The public names, their documentation, and what importing them costs."""
+
+import ast
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import tcsolve
+
+FUNCTIONS = {"factor", "refine", "solve", "solve_ex"}
+ERRORS = {
+    "AccuracyWarning",
+    "ConvergenceError",
+    "DeviceError",
+    "DeviceMemoryError",
+    "InputError",
+    "KernelCompileError",
+    "LinAlgError",
+    "LinAlgWarning",
+    "SingularError",
+    "TcsolveError",
+}
+CLASSES = {"Factorization", "Plan", "Solution", "Status"}
+METHODS = ("solve", "solve_ex", "rcond", "slogdet")
+CALLABLES = [getattr(tcsolve, name) for name in sorted(FUNCTIONS)]
+CALLABLES += [getattr(tcsolve.Factorization, name) for name in METHODS]
+
+
+def sections(function):
+    """Return the numpydoc sections of a docstring: {title: lines}."""
+    lines = inspect.getdoc(function).splitlines()
+    starts = [i for i in range(len(lines) - 1) if re.fullmatch("-{3,}", lines[i + 1])]
+    ends = [*starts, len(lines)][1:]
+    return {lines[i]: lines[i + 2 : end] for i, end in zip(starts, ends, strict=True)}
+
+
+def documented(lines):
+    """Return the names that a Parameters or Raises section describes."""
+    heads = [line for line in lines if line and not line[0].isspace()]
+    return [name.strip() for head in heads for name in head.split(" : ")[0].split(",")]
+
+
+def parameters(function):
+    return [name for name in inspect.signature(function).parameters if name != "self"]
+
+
+# ---- names
+
+
+def test_the_public_names_are_these():
+    assert set(tcsolve.__all__) == FUNCTIONS | ERRORS | CLASSES
+    assert list(tcsolve.__all__) == sorted(tcsolve.__all__)
+    assert all(hasattr(tcsolve, name) for name in tcsolve.__all__)
+
+
+def test_nothing_else_without_an_underscore_is_defined_there():
+    modules = {"kernels", "matrices", "cli"}
+    names = {name for name in vars(tcsolve) if not name.startswith("_")}
+    assert names <= set(tcsolve.__all__) | modules
+
+
+def test_the_version_is_that_of_the_distribution():
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", tcsolve.__version__)
+
+
+@pytest.mark.parametrize("name", sorted(ERRORS - {"LinAlgError", "LinAlgWarning"}))
+def test_every_error_is_one_of_the_librarys_and_says_what_it_means(name):
+    error = getattr(tcsolve, name)
+    assert issubclass(error, (tcsolve.TcsolveError, Warning))
+    assert error.__doc__ and error.__doc__[0].isupper()
+
+
+# ---- documentation
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS | CLASSES))
+def test_every_public_name_starts_with_one_sentence_on_one_line(name):
+    lines = inspect.getdoc(getattr(tcsolve, name)).splitlines()
+    assert lines[0].endswith((".", "sentence that a person needs, with the remedy."))
+    assert len(lines[0]) <= 100
+    assert len(lines) == 1 or lines[1] == ""
+
+
+@pytest.mark.parametrize("function", CALLABLES, ids=lambda f: f.__qualname__)
+def test_every_parameter_is_documented_in_the_order_of_the_signature(function):
+    text = inspect.getdoc(function)
+    if same := re.search(r"Takes the arguments of `(\w+)`", text):
+        assert inspect.signature(function) == inspect.signature(getattr(tcsolve, same[1]))
+    elif parameters(function):
+        assert documented(sections(function)["Parameters"]) == parameters(function)
+
+
+@pytest.mark.parametrize("function", CALLABLES, ids=lambda f: f.__qualname__)
+def test_every_function_says_what_it_returns(function):
+    assert any(line.strip() for line in sections(function)["Returns"])
+
+
+@pytest.mark.parametrize("function", CALLABLES, ids=lambda f: f.__qualname__)
+def test_what_a_function_raises_itself_is_documented(function):
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    calls = (node.exc for node in ast.walk(tree) if isinstance(node, ast.Raise) and node.exc)
+    raised = {call.func.id for call in calls if isinstance(call, ast.Call)}
+    text = inspect.getdoc(function)
+    if raised and "raise as there" not in text:
+        assert raised <= set(documented(sections(function)["Raises"]))
+
+
+@pytest.mark.parametrize("name", ["Plan", "Solution", "Factorization"])
+def test_every_public_attribute_of_a_class_is_documented(name):
+    cls = getattr(tcsolve, name)
+    found = sections(cls)
+    listed = documented(found.get("Attributes", []) + found.get("Parameters", []))
+    fields = getattr(cls, "__dataclass_fields__", {})
+    properties = [key for key, value in vars(cls).items() if isinstance(value, property)]
+    public = [key for key in [*fields, *properties] if not key.startswith("_") and key != "ok"]
+    assert set(public) <= set(listed)
+
+
+def modules():
+    names = [f"tcsolve.{module.name}" for module in pkgutil.iter_modules(tcsolve.__path__)]
+    return ["tcsolve", *sorted(names)]
+
+
+def test_every_example_in_the_documentation_runs():
+    attempted = 0
+    for name in modules():
+        if name in ("tcsolve.kernels", "tcsolve.matrices"):
+            continue
+        try:
+            module = importlib.import_module(name)
+        except ImportError as error:  # CuPy is optional
+            assert "cupy" in str(error)
+            continue
+        failed, tried = doctest.testmod(module)
+        assert failed == 0, name
+        attempted += tried
+    assert attempted >= 15
+
+
+@pytest.mark.parametrize("function", CALLABLES[:4], ids=lambda f: f.__qualname__)
+def test_every_public_function_has_an_example(function):
+    assert ">>> " in inspect.getdoc(function)
+
+
+# ---- importing
+
+
+def run(code):
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    ).stdout
+
+
+def test_importing_the_library_imports_neither_cupy_nor_test_problems():
+    out = run("import sys, tcsolve; print(*sorted(sys.modules))").split()
+    assert "tcsolve._api" in out
+    heavy = ("cupy", "cupyx", "cupy_backends", "matplotlib", "pooch", "tcsolve.matrices")
+    assert not [name for name in out if name.startswith(heavy)]
+
+
+@pytest.mark.slow
+def test_solving_a_small_system_on_the_host_imports_no_cupy():
+    code = (
+        "import sys, numpy as np, tcsolve\n"
+        "tcsolve.solve(np.eye(100) + 1, np.ones(100))\n"
+        "tcsolve.solve(np.eye(100) + 1, np.ones(100), precision='fp16x3')\n"
+        "print(*[name for name in sys.modules if name.startswith('cupy')])"
+    )
+    assert run(code).strip() == ""
+
+
+@pytest.mark.slow
+def test_importing_takes_little_longer_than_scipys_linear_algebra():
+    code = (
+        "import scipy.linalg, time\n"
+        "start = time.perf_counter()\n"
+        "import tcsolve\n"
+        "print(time.perf_counter() - start)"
+    )
+    assert min(float(run(code)) for _ in range(5)) < 0.3

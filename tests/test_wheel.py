@@ -1,0 +1,82 @@
+"""What is in the packages that users get: kernels and test problems too, not only Python files."""
+
+import importlib.resources
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = {
+    "tcsolve": ("*.py",),
+    "kernels": ("*.cu", "*.cuh", "*.py"),
+    "matrices": ("*.py",),
+}
+LEAVE = shutil.ignore_patterns(".git", "*.egg-info", "__pycache__", "build", "dist", ".venv", ".*_cache")
+
+
+def sources(folder):
+    """Return the names of the files of a folder that must be installed."""
+    names = {path.name for pattern in SOURCES[folder] for path in (ROOT / folder).glob(pattern)}
+    assert len(names) >= 3
+    return names
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The names in the sdist and in the wheel that is made from it."""
+    folder = tmp_path_factory.mktemp("build")
+    tree = folder / "tree"
+    shutil.copytree(ROOT, tree, ignore=LEAVE)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", tree]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (sdist,), (wheel,) = (list((folder / "dist").glob(p)) for p in ("*.tar.gz", "*.whl"))
+    with tarfile.open(sdist) as archive:
+        # The first folder is the name and version.
+        in_sdist = {name.partition("/")[2] for name in archive.getnames()}
+    with zipfile.ZipFile(wheel) as archive:
+        in_wheel = set(archive.namelist())
+        text = {
+            name: archive.read(name).decode()
+            for name in in_wheel
+            if name.endswith(("METADATA", "entry_points.txt"))
+        }
+    return in_sdist, in_wheel, text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", SOURCES)
+def test_every_source_is_in_the_sdist_and_in_the_wheel(built, folder):
+    in_sdist, in_wheel, _ = built
+    installed = "tcsolve" if folder == "tcsolve" else f"tcsolve/{folder}"
+    assert {f"{folder}/{name}" for name in sources(folder)} <= in_sdist
+    assert {f"{installed}/{name}" for name in sources(folder)} <= in_wheel
+
+
+@pytest.mark.slow
+def test_the_sdist_can_be_tested_and_the_wheel_holds_no_tests(built):
+    in_sdist, in_wheel, _ = built
+    assert {"pyproject.toml", "LICENSE", "tests/conftest.py", "tests/bounds.py"} <= in_sdist
+    assert all(name.startswith(("tcsolve/", "tcsolve-")) for name in in_wheel)
+    assert not [name for name in in_wheel if "test" in name or name.endswith((".pyc", ".so", ".mtx"))]
+
+
+@pytest.mark.slow
+def test_the_metadata_names_the_license_and_the_command(built):
+    _, in_wheel, text = built
+    metadata = next(body for name, body in text.items() if name.endswith("METADATA"))
+    assert "License-Expression: BSD-3-Clause" in metadata
+    assert any(name.endswith("licenses/LICENSE") for name in in_wheel)
+    assert "Requires-Dist: scipy" in metadata and "Requires-Dist: ml_dtypes" in metadata
+    entries = next(body for name, body in text.items() if name.endswith("entry_points.txt"))
+    assert "tcsolve = tcsolve.cli:main" in entries
+
+
+def test_the_kernels_are_found_as_installed():
+    found = {path.name for path in importlib.resources.files("tcsolve.kernels").iterdir()}
+    assert sources("kernels") <= found
