@@ -21,6 +21,7 @@ import re
 import tarfile
 import warnings
 import zlib
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -186,7 +187,9 @@ def indexed_condition(name, folder=None):
 def _read_stream(file, path, limit_bytes):
     """Read an open Matrix Market file; path is its name in messages."""
     try:
-        rows, columns, _, _, field, _ = io.mminfo(file)
+        # From memory: SciPy's reader ends the process when an open file it was given is closed.
+        text = file.read()
+        rows, columns, _, _, field, _ = io.mminfo(BytesIO(text))
         dtype = np.dtype(complex if field == "complex" else float)
         size = rows * columns * dtype.itemsize
         if size > limit_bytes:
@@ -194,8 +197,7 @@ def _read_stream(file, path, limit_bytes):
                 f"{path} is {rows} by {columns}: dense it takes {size / 2**30:.3g} GiB, and "
                 f"limit_bytes allows {limit_bytes / 2**30:.3g} GiB; raise limit_bytes to load it"
             )
-        file.seek(0)
-        a = io.mmread(file)
+        a = io.mmread(BytesIO(text))
     except _MALFORMED as error:
         raise ValueError(f"{path} is not a readable Matrix Market file: {error}") from error
     return np.ascontiguousarray(a.toarray(order="C") if hasattr(a, "toarray") else a, dtype)

@@ -22,7 +22,12 @@ from tcsolve._solution import Solution, Status, raise_or_warn
 __all__ = ["Factorization"]
 
 # Factors see condition numbers up to about 1 / u; this far below, their own estimate is trusted.
-TRUST = 0.01
+TRUST = 0.1
+# Roundoff below which refinement that contracts vouches for the estimate as well.
+FINE = 2.0**-15
+# Sampled estimates are good to a factor of sqrt(n); this near to machine epsilon only FP64 decides.
+NEAR_SINGULAR = 1000
+EPS = {"fp32": float(np.finfo(np.float32).eps), "fp64": float(np.finfo(np.float64).eps)}
 # Seed and number of the random right-hand sides that estimate a condition beyond the factors'.
 SAMPLE_SEED, SAMPLES = 0, 2
 
@@ -117,12 +122,34 @@ class Factorization:
         return solution.x
 
     def solve_ex(self, b, *, check_finite=True):
-        """Return the `Solution` of A x = b; numerical failures are its status, never exceptions."""
+        """Return the `Solution` of A x = b; numerical failures are its status, never exceptions.
+
+        Parameters
+        ----------
+        b : array_like, shape (n,) or (n, nrhs)
+            In the same place (host or device) as the matrix.  Not modified.
+        check_finite : bool
+            Raise InputError if b holds NaN or Inf; otherwise its column of x is NaN.
+
+        Returns
+        -------
+        Solution
+
+        Raises
+        ------
+        InputError
+            b has the wrong shape or dtype, is in the wrong place, or holds NaN or Inf.
+        """
         ops = self._ops
         if ops_for(b := check_array(b, "b")) is not ops:
             raise InputError(
                 f"b is a {type(b).__module__}.{type(b).__name__}, but the factors are on the "
                 f"{ops.device}; move b there first"
+            )
+        if b.ndim > 2:
+            raise InputError(
+                f"b has shape {b.shape}; a factorization solves for ({self.shape[0]},) or "
+                f"({self.shape[0]}, nrhs): loop over the stack"
             )
         _, vector = check_shapes(self._a, b)
         dtype = result_dtype(self._a, b)
@@ -168,10 +195,10 @@ class Factorization:
         logabsdet : float
             Natural logarithm; -inf if the matrix is singular.
         """
-        while self.precision != "fp64":
-            self._factor("fp64")
         if not self._finite:
             return math.nan, math.nan
+        if self.precision != "fp64":
+            self._factor("fp64")
         diagonal, sign = self._factors.diagonal()
         size = self._ops.xp.abs(diagonal)
         if self._factors.bad_pivot:
@@ -326,8 +353,11 @@ class Factorization:
             found = self._climb_until_met(rhs, size, bound, dtype)
         else:
             found = self._solve_good_columns(rhs, size, good, bound, dtype)
+        # The estimate may need finer factors than x did.
+        precision, rungs = self.precision, self.rungs
+        singular = self._singular()
         mark = ops.mark()
-        rcond = 0.0 if not self._finite or self._singular() else self.rcond()
+        rcond = 0.0 if not self._finite or singular else self.rcond()
         self._clock("rcond", mark)
         x, overflow = found.x, False
         if dtype.char in "fF" or found.moved:
@@ -336,9 +366,11 @@ class Factorization:
             overflow = found.met and not bool(ops.xp.isfinite(x).all())
         return Solution(
             x=x,
-            status=self._status(found.met, all_good, overflow, rcond, dtype),
-            precision=self.precision,
-            rungs=self.rungs,
+            status=self._status(
+                found, all_good and self._finite, singular, overflow, rcond, dtype, rungs
+            ),
+            precision=precision,
+            rungs=rungs,
             iterations=found.steps,
             backward_error=found.error,
             bound=bound,
@@ -369,16 +401,16 @@ class Factorization:
         frame = self._frame or shift_columns(size)
         if frame is not None:
             rhs, shift = frame.inside(xp, rhs)
-        total, history, best, state = np.zeros(k, int), [], None, None
+        total, history, state = np.zeros(k, int), [], None
         while True:
             mark = ops.mark()
             if not self._factors.bad_pivot:
-                state = self._refine(rhs, bound, best)
+                # Afresh: the x of a failed rung may be worse than none, however small its error is
+                # beside its own size.
+                state = self._refine(rhs, bound)
                 total += state.steps
                 self._contracted = state.classical and state.all_converged and state.steps.any()
                 history += [(self.precision, error) for error in state.history]
-                # A rung that came part of the way hands its x to the next.
-                best = state.x if (state.error < 0.1).all() else None
             self._clock("refine", mark)
             if state is not None and state.all_converged or not self._climb():
                 break
@@ -391,7 +423,7 @@ class Factorization:
         x = state.x if frame is None else frame.outside(xp, state.x, shift)
         return _Found(x, total, error, state.all_converged, history, frame is not None)
 
-    def _refine(self, rhs, bound, start):
+    def _refine(self, rhs, bound):
         n, k = rhs.shape
         budget = self._plan.max_steps or step_budget(
             self.precision, self._following(), n, k, self._rates, is_complex=self._complex
@@ -403,7 +435,6 @@ class Factorization:
             self._correct,
             self._plan,
             bound,
-            x0=start,
             max_steps=budget,
         )
 
@@ -417,18 +448,18 @@ class Factorization:
         operator = Operator(lambda v: self._ops.product(self._matrix, v), self._survey.inf)
         return measure(self._ops, operator, x, rhs)[1]
 
-    def _status(self, met, b_finite, overflow, rcond, dtype):
-        if not self._finite or not b_finite:
+    def _status(self, found, finite, singular, overflow, rcond, dtype, rungs):
+        if not finite:
             return Status.NONFINITE_INPUT
-        if self._singular():
+        if singular:
             return Status.SINGULAR
         if overflow:
             return Status.OVERFLOW
-        if not met:
+        if not found.met:
             return Status.NOT_CONVERGED if self._plan.fallback else Status.STALLED
         if not rcond >= np.finfo(dtype).eps:
             return Status.ILL_CONDITIONED
-        return Status.CONVERGED_AFTER_FALLBACK if len(self._rungs) > 1 else Status.CONVERGED
+        return Status.CONVERGED_AFTER_FALLBACK if len(rungs) > 1 else Status.CONVERGED
 
     # ---- condition -------------------------------------------------------------------------
 
@@ -436,7 +467,7 @@ class Factorization:
         if not self._finite or self._singular():
             return 0.0
         if self._factors.bad_pivot:
-            return self._rcond_of_next_rung()
+            return self._estimate_rcond() if self._climb() else 0.0
         n, norm, how = self.shape[0], self._norm_one, UPDATES[self.precision]
         as_given = self._frame is None and self._scales_for(how)[0] is None
         rcond = self._factors.gecon(norm) if as_given else None
@@ -444,11 +475,15 @@ class Factorization:
             rcond = condest(
                 self._ops, n, norm, self._invert, lambda v: self._invert(v, adjoint=True)
             )
-        # Refinement that contracts shows that the factors invert A to a factor of two.
-        if how.storage == "float64" or rcond > how.u / TRUST or self._contracted:
+        trusted = rcond > how.u / TRUST or (self._contracted and how.u < FINE)
+        if how.storage == "float64" or trusted:
             return rcond
         sample = self._sampled_rcond(n, norm)
-        return self._rcond_of_next_rung() if sample is None else min(sample, rcond)
+        if sample is not None and sample > NEAR_SINGULAR * EPS[self._working]:
+            return sample
+        if self._climb():
+            return self._estimate_rcond()
+        return rcond if sample is None else sample
 
     def _invert(self, v, adjoint=False):
         """Return approximately A**-1 v (or A**-H v) for the caller's A."""
@@ -457,9 +492,6 @@ class Factorization:
         frame = self._frame.swapped() if adjoint else self._frame
         inside, shift = frame.inside(self._ops.xp, v)
         return frame.outside(self._ops.xp, self._correct(inside, adjoint), shift)
-
-    def _rcond_of_next_rung(self):
-        return self._estimate_rcond() if self._climb() else 0.0
 
     def _sampled_rcond(self, n, norm):
         """Return 1 / (||A||_1 ||A^-1 g||) for random g, or None if the solves do not converge.
@@ -475,12 +507,16 @@ class Factorization:
         g = self._ops.array(g)
         if self._frame is not None:
             g, shift = self._frame.inside(self._ops.xp, g)
-        state = self._refine(g, bound, None)
+        state = self._refine(g, bound)
         if not state.all_converged:
             return None
         x = state.x if self._frame is None else self._frame.outside(self._ops.xp, state.x, shift)
-        (size,) = self._ops.host(self._ops.xp.linalg.norm(x, axis=0))
-        return float(1 / norm / np.sqrt(np.mean(np.asarray(size) ** 2)))
+        # Divided by its largest entry first: squares of x itself may leave the range of FP64.
+        top = self._ops.column_max(x)
+        top, length = self._ops.host(top, self._ops.xp.linalg.norm(x / top, axis=0))
+        with np.errstate(all="ignore"):
+            estimate = float(top.max() * np.sqrt(np.mean((length * (top / top.max())) ** 2)))
+            return float(np.float64(1) / norm / estimate) if estimate > 0 else None
 
     def _clock(self, phase, mark):
         now = self._ops.mark()

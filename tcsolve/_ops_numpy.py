@@ -169,7 +169,8 @@ class NumpyOps:
         # LAPACK is column-major.  A row-major a is the column-major a.T at no cost, so a.T is
         # factored instead, and the solves are transposed.
         transposed = not a.flags.f_contiguous
-        t = np.array(a.T if transposed else a, dtype=dtype, order="F")
+        with np.errstate(over="ignore", under="ignore"):  # an infinite pivot is reported as such
+            t = np.array(a.T if transposed else a, dtype=dtype, order="F")
         lu, piv, info = _lapack("getrf", t.dtype)(t, overwrite_a=True)
         return (lu, piv, transposed), max(info, 0)
 

@@ -29,9 +29,12 @@ def looks_structured(a):
 
 
 def interpret(xp, a, structure, lower):
-    """Return the full matrix that SciPy reads a as under `structure`, a (..., n, n)."""
+    """Return the full matrix that SciPy reads a as under `structure`, a (..., n, n).
+
+    What is not read is masked, not multiplied by zero: it may hold NaN.
+    """
     if structure == "diagonal":
-        return a * xp.eye(a.shape[-1], dtype=a.dtype)
+        return xp.triu(xp.tril(a))
     if structure == "tridiagonal":
         return xp.triu(xp.tril(a, 1), -1)
     if structure == "upper triangular":
@@ -42,7 +45,7 @@ def interpret(xp, a, structure, lower):
         conjugate = structure != "symmetric" and a.dtype.kind == "c"
         part = xp.tril(a, -1) if lower else xp.triu(a, 1)
         mirror = xp.swapaxes(part.conj() if conjugate else part, -1, -2)
-        diagonal = a * xp.eye(a.shape[-1], dtype=a.dtype)
+        diagonal = xp.triu(xp.tril(a))
         return part + mirror + (diagonal.real.astype(a.dtype) if conjugate else diagonal)
     return a
 

@@ -32,7 +32,7 @@ from tcsolve._plan import PRECISIONS
 from tcsolve._solution import Status
 from tcsolve.matrices import _suitesparse
 
-__all__ = ["main", "progress", "versions"]
+__all__ = ["main", "plain", "progress", "versions"]
 
 INSTALL = "pip install 'tcsolve[cuda13]' (or [cuda12])"
 # What kernels are compiled for where there is no device to ask.
@@ -125,7 +125,7 @@ def _solve(args):
         with open(args.output, "wb") as file:
             scipy.io.mmwrite(file, solution.x.reshape(problem.n, -1), symmetry="general")
     if args.json:
-        text = json.dumps(_plain(report), indent=1, allow_nan=False)
+        text = json.dumps(plain(report), indent=1, allow_nan=False)
         args.json.write_text(text + "\n", encoding="utf-8")
     _print_report(report, solution)
     if args.output and not report["finite"]:
@@ -213,16 +213,16 @@ def _report(problem, solution):
     }
 
 
-def _plain(value):
+def plain(value):
     """Return value made of what JSON has; it has no NaN and no infinity, which become null."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, enum.Enum):
         return value.name
     if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

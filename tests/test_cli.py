@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 import scipy.io
+import scipy.sparse
 
 import tcsolve
 from tcsolve import _dispatch, cli, matrices

@@ -247,7 +247,9 @@ def test_the_bytes_are_those_of_matrix_and_factors(xp, precision):
     f = factor(xp.asarray(problem().a), precision=precision)
     low = 8 if precision == "fp64" else 4
 
-    assert 60 * 60 * (8 + low) <= f.nbytes <= 60 * 60 * (8 + low) + 100 * 60 * 8
+    # On a device also the inverses of the diagonal blocks, two of 128 x 128 here.
+    spare = 100 * 60 * 8 + (0 if xp is np else 2 * 128 * 128 * 4)
+    assert 60 * 60 * (8 + low) <= f.nbytes <= 60 * 60 * (8 + low) + spare
 
 
 def test_its_text_names_shape_type_and_precision(xp):

@@ -263,6 +263,25 @@ def test_without_fallback_a_stall_is_reported_with_the_best_x(xp, update):
     assert ratio(problem.a, solution.x, problem.b) > 1
 
 
+@pytest.mark.parametrize("update", ["fp16", "fp16x3", "fp32"])
+@pytest.mark.parametrize("decades", [30, 40])
+def test_scaling_saves_what_would_underflow_in_fp32(xp, decades, update):
+    problem = matrices.generate("mixed_scales", 60, decades=decades)
+
+    without, scaled = (
+        solve_ex(
+            xp.asarray(problem.a),
+            xp.asarray(problem.b),
+            precision=Plan(update, fallback=False, scale=scale),
+        )
+        for scale in (False, True)
+    )
+
+    assert not without.status.ok
+    assert scaled.status.ok
+    assert ratio(problem.a, scaled.x, problem.b) <= MET
+
+
 # ---- devices and memory
 
 

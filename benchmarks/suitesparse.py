@@ -1,0 +1,258 @@
+"""Does every matrix of a collection get the answer, or else the warning, that SciPy gives?
+
+    TCSOLVE_MATRICES=folder python benchmarks/suitesparse.py --device cpu --markdown out.md
+
+The right-hand side is b = A ones.  assume_a is 'general' throughout, so that the LU ladder is what is
+tested even where the matrix has a structure.  The files are rewritten after every matrix.
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import scipy.linalg
+
+from tcsolve import LinAlgError, LinAlgWarning, TcsolveError, matrices, solve_ex
+from tcsolve._dispatch import cuda_available
+from tcsolve.cli import plain, versions
+
+PRECISIONS = ("auto", "fp16", "fp16x3")
+# SciPy takes a minute for a larger one, and so does every emulated precision on a host.
+HOST_MAX_N = 6000
+U = 2.0**-53
+# Two backward errors agree up to this factor and this absolute rounding error of the residual.
+AGREE_FACTOR, AGREE_ABSOLUTE = 2, 1e-17
+
+# Matrices whose verdict is not 'ok', with the reason why that is right.
+NOTES: dict[str, str] = {}
+
+OK, SILENT, RAISED = "ok", "silent", "raised"
+CONVERGED = ("CONVERGED", "CONVERGED_AFTER_FALLBACK")
+ANSWERED = (*CONVERGED, "ILL_CONDITIONED")
+
+
+def main(argv=None):
+    """Measure every matrix, write the table as it grows, and print how many verdicts are ok."""
+    args = parse(argv)
+    rows = []
+    for entry in track(select(args)):
+        row = measure(entry, args.folder, args.device)
+        row["verdict"] = judge(row)
+        rows.append(row)
+        print(f"{row['matrix']:20} n = {row['n']:6}  {row['verdict']}", flush=True)
+        write(rows, args)
+    counts = Counter(verdict for row in rows for verdict in reasons_of(row["verdict"]))
+    print(f"{len(rows)} matrices; " + ", ".join(f"{k}: {v}" for k, v in counts.most_common()))
+    unexplained = [row["matrix"] for row in rows if row["verdict"] != OK and row["matrix"] not in NOTES]
+    if unexplained:
+        print("not explained:", ", ".join(unexplained))
+    return int(bool(unexplained))
+
+
+def parse(argv):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=("cpu", "cuda", "auto"), default="auto")
+    parser.add_argument("--max-n", type=int, help=f"default {HOST_MAX_N} without a GPU, none with one")
+    parser.add_argument("--folder", default=os.environ.get("TCSOLVE_MATRICES"))
+    parser.add_argument("--names", nargs="+", help="only these")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    args = parser.parse_args(argv)
+    if not args.folder:
+        parser.error("no folder is known; give --folder or set TCSOLVE_MATRICES")
+    if args.max_n is None and (args.device == "cpu" or not cuda_available()):
+        args.max_n = HOST_MAX_N
+    return args
+
+
+def select(args):
+    """Return the rows of the folder's index to measure, small matrices first."""
+    rows = matrices.index(args.folder)
+    unknown = set(args.names or ()) - {row["name"] for row in rows}
+    if unknown:
+        sys.exit(f"no matrix {', '.join(sorted(unknown))} in {args.folder}")
+    limit = math.inf if args.max_n is None else args.max_n
+    chosen = (r for r in rows if r["n"] <= limit and (not args.names or r["name"] in args.names))
+    return sorted(chosen, key=lambda row: row["n"])
+
+
+def track(entries):
+    """Return entries with a progress bar on a terminal, if tqdm is installed."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return entries
+    return tqdm(entries, disable=None)
+
+
+# ---- measuring ---------------------------------------------------------------------------------
+
+
+def measure(entry, folder, device):
+    """Return the row of one matrix: SciPy's result and that of every precision."""
+    problem = matrices.load(entry["name"], folder=folder)
+    row = {"matrix": entry["name"], "n": problem.n, "cond": entry["cond_2norm"]}
+    row["scipy"] = solve_by_scipy(problem) if problem.n <= HOST_MAX_N else None
+    for precision in PRECISIONS:
+        row[precision] = solve_by_tcsolve(problem, precision, device)
+    return row
+
+
+def solve_by_scipy(problem):
+    start = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            x, outcome = scipy.linalg.solve(problem.a, problem.b, assume_a="gen"), OK
+        except LinAlgError:
+            x, outcome = np.full(problem.n, np.nan), "singular"
+    if any(issubclass(warning.category, LinAlgWarning) for warning in caught):
+        outcome = "ill-conditioned"
+    seconds = time.perf_counter() - start
+    return {"outcome": outcome, **errors(problem, x), "seconds": seconds}
+
+
+def solve_by_tcsolve(problem, precision, device):
+    try:
+        solution = solve_ex(
+            problem.a, problem.b, assume_a="general", precision=precision, device=device
+        )
+    except (TcsolveError, MemoryError) as error:
+        return {"status": RAISED, "message": str(error)}
+    return {
+        "status": solution.status.name,
+        "rung": solution.precision,
+        "rungs": list(solution.rungs),
+        "steps": int(solution.iterations[0]),
+        "reported": float(solution.backward_error[0]),
+        "bound": solution.bound,
+        "rcond": solution.rcond,
+        "device": solution.device,
+        "seconds": solution.seconds["total"],
+        **errors(problem, solution.x),
+    }
+
+
+def errors(problem, x):
+    """Return the backward and the forward error of x, computed on the host from what was returned."""
+    with np.errstate(all="ignore"):
+        residual = np.abs(problem.b - problem.a @ x).max()
+        norm = np.abs(problem.a).sum(axis=1).max()
+        backward = residual / norm / np.abs(x).max() if residual != 0 else 0.0
+        forward = np.abs(x - problem.x_true).max()
+    return {"backward_error": float(backward), "forward_error": float(forward)}
+
+
+# ---- judging -----------------------------------------------------------------------------------
+
+
+def judge(row):
+    """Return 'ok', or what is wrong as 'precision: reason; ...'.
+
+    The reasons are
+
+    raised
+        An exception, although SciPy was not given a bad matrix.
+    misreported
+        The backward error of the report is not that of x.
+    inaccurate
+        The status promises an answer, and its backward error exceeds both twice SciPy's and
+        2**-53 sqrt(n).
+    silent
+        SciPy warned or raised, and the status says nothing.
+    alarm
+        The status says ill-conditioned, and SciPy says nothing.
+    failed
+        The status promises no answer, and SciPy has one that meets 2**-53 sqrt(n).
+    """
+    found = ((name, fault(row[name], row["scipy"], row["n"])) for name in PRECISIONS)
+    return "; ".join(f"{name}: {reason}" for name, reason in found if reason != OK) or OK
+
+
+def fault(run, scipys, n):
+    """Return the first reason of `judge` that holds for one precision, or 'ok'."""
+    bound = U * math.sqrt(n)
+    quiet = scipys is None or scipys["outcome"] == OK
+    reference = math.nan if scipys is None else scipys["backward_error"]
+    if run["status"] == RAISED:
+        return RAISED
+    # Comparisons are such that a NaN fails them.
+    if run["status"] in ANSWERED:
+        if not agree(run["reported"], run["backward_error"]):
+            return "misreported"
+        if not run["backward_error"] <= np.fmax(2 * reference, bound):
+            return "inaccurate"
+    if run["status"] in CONVERGED:
+        return OK if quiet else SILENT
+    if run["status"] == "ILL_CONDITIONED":
+        return "alarm" if quiet and scipys else OK
+    return "failed" if not scipys or reference <= bound else OK
+
+
+def agree(p, q):
+    return p <= AGREE_FACTOR * q + AGREE_ABSOLUTE and q <= AGREE_FACTOR * p + AGREE_ABSOLUTE
+
+
+def reasons_of(verdict):
+    return {part.rpartition(": ")[2] for part in verdict.split("; ")}
+
+
+# ---- writing -----------------------------------------------------------------------------------
+
+
+def write(rows, args):
+    """Rewrite both files, whole or not at all."""
+    if args.json:
+        report = {"versions": versions(), "notes": NOTES, "rows": rows}
+        publish(args.json, json.dumps(plain(report), indent=1, allow_nan=False))
+    if args.markdown:
+        publish(args.markdown, "\n".join(table(rows)))
+
+
+def publish(path, text):
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(text + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def table(rows):
+    """Yield the lines of the Markdown table."""
+    columns = ["matrix", "n", "cond"]
+    for name in PRECISIONS:
+        columns += [name, "rung", "steps", "backward", "forward"]
+    columns += ["rcond", "SciPy", "backward", "forward", "verdict"]
+    yield line(columns)
+    yield line(["---"] * len(columns))
+    for row in rows:
+        cells = [row["matrix"], row["n"], row["cond"]]
+        for name in PRECISIONS:
+            run = row[name]
+            cells += [run["status"].lower(), run.get("rung"), run.get("steps")]
+            cells += [run.get("backward_error"), run.get("forward_error")]
+        scipys = row["scipy"] or {}
+        cells += [row["auto"].get("rcond"), scipys.get("outcome")]
+        cells += [scipys.get("backward_error"), scipys.get("forward_error"), row["verdict"]]
+        yield line(cells)
+    yield from ("", f"A dash: not measured; SciPy is asked only up to n = {HOST_MAX_N}.")
+    yield from (f"- {name}: {note}" for name, note in NOTES.items())
+
+
+def line(cells):
+    return "| " + " | ".join(map(cell, cells)) + " |"
+
+
+def cell(value):
+    if value is None or isinstance(value, float) and math.isnan(value):
+        return "–"
+    return f"{value:.1e}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
