@@ -28,7 +28,7 @@ PRECISIONS = ("auto", "fp16", "fp16x3")
 HOST_MAX_N = 6000
 U = 2.0**-53
 # Two backward errors agree up to this factor and this absolute rounding error of the residual.
-AGREE_FACTOR, AGREE_ABSOLUTE = 2, 1e-17
+AGREE_FACTOR, AGREE_ABSOLUTE = 2, U
 
 # Matrices whose verdict is not 'ok', with the reason why that is right.
 NOTES: dict[str, str] = {}

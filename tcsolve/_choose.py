@@ -58,17 +58,17 @@ CPU = Rates(
     gemm_flops=9e10,
 )
 
+# Fitted to benchmarks/solve.py.
 H200 = Rates(
-    lu_flops={"fp64": 3.6e13, "fp32": 3.6e13, "fp16x3": 1.8e14, "fp16": 4.0e14},
-    column_seconds={"fp64": 2.4e-6, "fp32": 2.2e-6, "fp16x3": 3.2e-6, "fp16": 3.2e-6},
-    start_seconds=1e-3,
+    lu_flops={"fp64": 3.6e13, "fp32": 3.6e13, "fp16x3": 1.4e14, "fp16": 3.0e14},
+    column_seconds={"fp64": 3.0e-6, "fp32": 2.6e-6, "fp16x3": 2.2e-6, "fp16": 2.2e-6},
+    start_seconds=2e-3,
     step_seconds=4e-4,
-    solve_seconds=1.05e-7,
+    solve_seconds=1.5e-8,
     bandwidth=4.2e12,
     gemm_flops=5e13,
     host_bandwidth=1.0e10,
 )
-
 
 # Dense FP64 (multiply-add pairs a clock and multiprocessor) by compute capability; others have 2.
 FP64_LANES = {70: 32, 80: 64, 90: 128, 100: 64}

@@ -30,6 +30,9 @@ OPERANDS = {
     "tf32": (4, CUDA_R_32F, COMPUTE_32F_FAST_TF32),
 }
 PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
+# Inverted diagonal blocks are used up to this condition: a solve with an inverse loses as many digits as the
+# block's condition has, and refinement must still contract.
+INVERSE_CONDITION = {"f": 1e4, "d": 1e8}
 # Entries of FP32 rows that are widened to FP64 at a time.
 WIDEN_ENTRIES = 1 << 26
 # Rows one block of tcs_col_stats sums.
@@ -397,7 +400,11 @@ class CupyOps:
             corner, end = lu[-last:, -last:], inverse[-1]
             trsm = getattr(cublas, prefix + "trsm")
             trsm(self._blas(), *how, last, last, one, corner.data.ptr, _ld(lu), end.data.ptr, size)
-        return inverses
+        worst = max(
+            _worst_condition(lu, inverse, lower, lower == unit_lower)
+            for lower, inverse in zip((True, False), inverses, strict=True)
+        )
+        return inverses if worst <= INVERSE_CONDITION[lu.dtype.char] else None
 
     def _substitute(self, lu, x, adjoint, inverses):
         """Solve for a few columns, two launches in all; x is Fortran-ordered."""
@@ -529,6 +536,25 @@ class CupyOps:
 def _ld(x):
     """Return the leading dimension, in entries, of a row-major view."""
     return x.strides[0] // x.dtype.itemsize
+
+
+def _worst_condition(lu, inverse, lower, unit):
+    """Return the largest || |D^-1| |D| || (infinity norm) of the diagonal blocks of a triangle."""
+    blocks, size, _ = inverse.shape
+    n, (row, column) = lu.shape[0], lu.strides
+    part = cupy.tril if lower else cupy.triu
+    worst = 0.0
+    for count, start, width in ((blocks - 1, 0, size), (1, (blocks - 1) * size, n - (blocks - 1) * size)):
+        if not count:
+            continue
+        strides = ((row + column) * size, row, column)
+        tiles = cupy.lib.stride_tricks.as_strided(
+            lu[start:, start:], (count, width, width), strides
+        )
+        sums = cupy.abs(part(tiles, -1 if unit and lower else int(unit))).sum(axis=2) + int(unit)
+        inverses = inverse[:-1] if start == 0 and blocks > 1 else inverse[-1:, :width, :width]
+        worst = max(worst, float((cupy.abs(inverses) @ sums[:, :, None]).max()))
+    return worst if worst == worst else float("inf")
 
 
 def _order_of(swaps, m=None):
