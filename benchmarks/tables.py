@@ -1,7 +1,7 @@
 """Write the tables of README.md from the JSON under benchmarks/results.
 
-    python benchmarks/tables.py          # rewrite README.md in place
-    python benchmarks/tables.py --check  # fail if it would change
+python benchmarks/tables.py          # rewrite README.md in place
+python benchmarks/tables.py --check  # fail if it would change
 """
 
 import argparse
@@ -13,7 +13,13 @@ import sys
 from _harness import RESULTS
 
 README = pathlib.Path(__file__).parents[1] / "README.md"
-PEERS = ("cupy.linalg.solve", "torch.linalg.solve", "cuSOLVER dsgesv", "cuSOLVER dhgesv", "cuSOLVER dxgesv")
+PEERS = (
+    "cupy.linalg.solve",
+    "torch.linalg.solve",
+    "cuSOLVER dsgesv",
+    "cuSOLVER dhgesv",
+    "cuSOLVER dxgesv",
+)
 
 
 def load(name):
@@ -79,7 +85,11 @@ def emulation_table():
     names = [r["precision"] for r in rows if r["n"] == sizes[0] and r["precision"] != "auto"]
     cell = {(r["precision"], r["n"]): r for r in rows}
     body = [
-        [name] + [f"{cell[name, n]['scipy']['median'] / cell[name, n]['tcsolve']['median']:.2f}" for n in sizes]
+        [name]
+        + [
+            f"{cell[name, n]['scipy']['median'] / cell[name, n]['tcsolve']['median']:.2f}"
+            for n in sizes
+        ]
         for name in names
     ]
     head = ["precision", *(f"n = {n}" for n in sizes)]
@@ -88,8 +98,11 @@ def emulation_table():
 
 def source(machine, command):
     where = machine.get("gpu") or machine["cpu"]
-    versions = [f"{k} {machine[k]}" for k in ("numpy", "scipy", "cupy-cuda13x", "torch") if k in machine]
-    return f"Measured with `{command}` on {where}; {', '.join(versions)}; commit {machine['commit']}, {machine['date']}."
+    versions = [
+        f"{k} {machine[k]}" for k in ("numpy", "scipy", "cupy-cuda13x", "torch") if k in machine
+    ]
+    when = f"commit {machine['commit']}, {machine['date']}"
+    return f"Measured with `{command}` on {where}; {', '.join(versions)}; {when}."
 
 
 TABLES = {"gpu": gpu_table, "cpu": cpu_table, "emulation": emulation_table}
@@ -102,7 +115,9 @@ def main():
     old = new = README.read_text()
     for name, make in TABLES.items():
         pattern = rf"(<!-- {name} table -->\n).*?(\n<!-- end -->)"
-        new, count = re.subn(pattern, lambda m, make=make: m[1] + make() + m[2], new, flags=re.DOTALL)
+        new, count = re.subn(
+            pattern, lambda m, make=make: m[1] + make() + m[2], new, flags=re.DOTALL
+        )
         if count != 1:
             sys.exit(f"README.md needs one '<!-- {name} table -->' ... '<!-- end -->', has {count}")
     if options.check and new != old:

@@ -257,9 +257,7 @@ def _download(group, short, known_hash, missing):
     try:
         return Path(pooch.retrieve(url, known_hash, fname=archive.name, path=folder))
     except OSError as error:
-        raise FileNotFoundError(
-            f"{missing}; {url} could not be fetched either: {error}"
-        ) from error
+        raise FileNotFoundError(f"{missing}; {url} could not be fetched either: {error}") from error
 
 
 def _hash_record(archive):

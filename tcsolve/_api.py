@@ -14,14 +14,14 @@ from tcsolve._check import (
     result_dtype,
 )
 from tcsolve._choose import CPU, choose_update, predict_seconds, rates_of
-from tcsolve._direct import LARGEST, solve_directly
-from tcsolve._dispatch import as_host, cuda_available, is_cupy, numpy_ops, ops_for, ops_on
+from tcsolve._direct import is_ordinary, solve_directly, solve_empty, solve_one_element
+from tcsolve._dispatch import as_host, cuda_available, ops_for, ops_on
 from tcsolve._errors import InputError
 from tcsolve._factorization import Factorization
 from tcsolve._plan import Plan
 from tcsolve._refine import Operator, measure, refine_columns
 from tcsolve._solution import Solution, Status, raise_or_warn
-from tcsolve._structure import interpret, looks_structured, solve_on_host
+from tcsolve._structure import goes_to_scipy, interpret, solve_by_scipy
 
 __all__ = ["factor", "refine", "solve", "solve_ex"]
 
@@ -170,7 +170,7 @@ def solve_ex(
     if a.ndim < 2:
         a = a.reshape(1, -1)
     if a.size == 1:
-        return _solve_one_element(ops, a, b, check_finite)
+        return solve_one_element(ops, a, b, check_finite)
     shape, vector = check_shapes(a, b)
     dtype = result_dtype(a, b)
     if transposed:
@@ -184,17 +184,15 @@ def solve_ex(
             "lower triangular": "upper triangular",
         }.get(structure, structure)
     if 0 in shape or 0 in a.shape:
-        return _empty(ops, shape, dtype)
+        return solve_empty(ops, shape, dtype)
     a = a.astype(_real_if(a, dtype), copy=False)
-    if _goes_to_scipy(a, b, structure, precision):
-        return _solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype)
+    if goes_to_scipy(a, b, structure, precision):
+        return solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype)
     if structure not in (None, "general"):
         if check_finite:  # in the triangle that is not read, too
             require_finite(bool(ops.xp.isfinite(a).all()), "a")
         a = interpret(ops.xp, a, structure, lower)
-    if _is_ordinary(ops, a, b, precision, device) and (
-        solution := solve_directly(a, b, start)
-    ):
+    if is_ordinary(ops, a, b, precision, device) and (solution := solve_directly(a, b, start)):
         return solution
     nrhs = 1 if vector else b.shape[-1]
     target = _target_ops(ops, a, nrhs, precision, device)
@@ -279,7 +277,9 @@ def factor(
         )
     a = check_array(a, "a")
     if a.ndim != 2 or a.shape[0] != a.shape[1] or a.shape[0] == 0:
-        raise InputError(f"factor: a has shape {a.shape}; one square matrix (n, n), n > 0, is needed")
+        raise InputError(
+            f"factor: a has shape {a.shape}; one square matrix (n, n), n > 0, is needed"
+        )
     ops = ops_for(a)
     a = a.astype(result_dtype(a, a), copy=not overwrite_a)
     target = _target_ops(ops, a, nrhs, precision, device)
@@ -391,18 +391,6 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     )
 
 
-def _is_ordinary(ops, a, b, precision, device):
-    """Tell whether `solve_directly` may try: a small FP64 system on the host, any method will do."""
-    return (
-        ops.device == "cpu"
-        and device != "cuda"
-        and precision == "auto"
-        and a.shape[0] <= LARGEST
-        and a.dtype == b.dtype
-        and a.dtype.char in "dD"
-    )
-
-
 def _real_if(a, dtype):
     """Return the dtype a is solved in: that of x, but real if a is."""
     if dtype.kind == "c" and a.dtype.kind != "c":
@@ -422,9 +410,7 @@ def _target_ops(ops, a, nrhs, precision, device):
     working = "fp32" if a.dtype.char in "fF" else "fp64"
     if ops.device == "cuda":
         return ops
-    host = min(
-        predict_seconds(name, n, nrhs, CPU, is_complex=is_complex) for name in CPU.lu_flops
-    )
+    host = min(predict_seconds(name, n, nrhs, CPU, is_complex=is_complex) for name in CPU.lu_flops)
     if host < WORTH_A_GPU or not cuda_available():
         return ops
     cuda = ops_on("cuda", (a,))
@@ -433,147 +419,3 @@ def _target_ops(ops, a, nrhs, precision, device):
     there = predict_seconds(name, n, nrhs, rates, is_complex=is_complex)
     there += (a.nbytes + 2 * nrhs * n * a.dtype.itemsize) / rates.host_bandwidth
     return cuda if there < host else ops
-
-
-def _goes_to_scipy(a, b, structure, precision):
-    """Tell whether the system has no path of its own yet: a stack, or a structure."""
-    if a.ndim > 2 or b.ndim > 2:
-        return True
-    if structure == "positive definite":
-        return True  # only a Cholesky can tell whether it is
-    if precision != "auto":
-        return False  # the caller asks for this LU
-    if structure is None:
-        return not is_cupy(a) and looks_structured(a)
-    return structure != "general" and not is_cupy(a)
-
-
-def _solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype):
-    """Solve through scipy.linalg.solve, and verify the answer against what it read."""
-    ops = ops_for(a, b)
-    mark = time.perf_counter()
-    a, b = as_host(a), as_host(b).astype(dtype, copy=False)
-    b_finite = np.isfinite(b).all()
-    if check_finite:
-        require_finite(np.isfinite(a).all(), "a")
-        require_finite(b_finite, "b")
-    n = a.shape[-1]
-    bound = _stop.target(dtype, n)
-    vector = b.ndim == 1
-    columns = b[:, None] if vector else b
-    full = interpret(np, a, structure, lower)
-    x, singular, rcond = solve_on_host(a, columns, structure, lower)
-    error = np.full((*shape[: len(shape) - (1 if vector else 2)], columns.shape[-1]), np.nan)
-    if singular:
-        x = np.full(shape, np.nan, dtype)
-    else:
-        x, error = _polish(a, full, columns, x, structure, lower, bound)
-        x = x.reshape(shape)
-    took = time.perf_counter() - mark
-    return Solution(
-        x=ops.array(x),
-        status=_status_of_scipy(
-            x, error, bound, rcond, singular, bool(np.isfinite(full).all() and b_finite), dtype
-        ),
-        precision="scipy",
-        rungs=("scipy",),
-        iterations=np.zeros(error.shape, int),
-        backward_error=error,
-        bound=bound,
-        rcond=rcond,
-        seconds={"factor": took, "total": took},
-        device="cpu",
-    )
-
-
-def _status_of_scipy(x, error, bound, rcond, singular, finite, dtype):
-    if not finite:
-        return Status.NONFINITE_INPUT
-    if singular:
-        return Status.SINGULAR
-    if not np.isfinite(x).all():
-        return Status.OVERFLOW
-    if rcond < np.finfo(dtype).eps:
-        return Status.ILL_CONDITIONED
-    return Status.CONVERGED if (error <= bound).all() else Status.NOT_CONVERGED
-
-
-def _polish(a, full, b, x, structure, lower, bound):
-    """Return (x, backward errors) after as many steps of refinement as help, at most two."""
-    error = _backward_errors(full, x, b)
-    for _ in range(2):
-        if not (error > bound).any():  # met, or not a number
-            break
-        d, singular, _ = solve_on_host(a, (b - full @ x).astype(x.dtype), structure, lower)
-        trial = x if singular else x + d
-        after = _backward_errors(full, trial, b)
-        better = after < error
-        if not better.any():
-            break
-        x = np.where(better[..., None, :], trial, x)
-        error = np.where(better, after, error)
-    return x, error
-
-
-def _backward_errors(a, x, b):
-    """Return ||b - A x|| / (||A|| ||x||) for stacks a (..., n, n), x and b (..., n, k)."""
-    wide = np.result_type(a.dtype, np.float64)
-    with np.errstate(all="ignore"):
-        norm = np.abs(a.astype(wide)).sum(axis=-1).max(axis=-1)
-        residual = np.abs(b - a.astype(wide) @ x).max(axis=-2)
-        error = residual / norm[..., None] / np.abs(x).max(axis=-2)
-    return np.where(residual == 0, 0.0, error)
-
-
-def _solve_one_element(ops, a, b, check_finite):
-    """Divide: SciPy takes b of any shape for a matrix of one element."""
-    dtype = result_dtype(a, b)
-    pivot = a.reshape(()).astype(dtype)
-    if check_finite:
-        require_finite(bool(ops.xp.isfinite(pivot)), "a")
-        require_finite(bool(ops.xp.isfinite(b).all()), "b")
-    singular = bool(pivot == 0)
-    with np.errstate(all="ignore"):
-        divisor = ops.xp.nan if singular else pivot
-        x = b.astype(dtype) / divisor
-        if dtype.kind == "c":  # the device's complex division loses a few bits
-            mended = x + (b - pivot * x) / divisor
-            x = ops.xp.where(ops.xp.isfinite(mended), mended, x)
-    # SciPy broadcasts b against a without its last axis.
-    x = x.reshape(np.broadcast_shapes(b.shape, a.shape[:-1])).astype(dtype)
-    columns = int(np.prod(x.shape[1:])) if x.ndim > 1 else 1
-    finite = bool(ops.xp.isfinite(x).all())
-    input_finite = bool(ops.xp.isfinite(pivot)) and bool(ops.xp.isfinite(b).all())
-    status = Status.CONVERGED if finite else Status.OVERFLOW
-    if not input_finite:
-        status = Status.NONFINITE_INPUT
-    elif singular:
-        status = Status.SINGULAR
-    return Solution(
-        x=x,
-        status=status,
-        precision="fp64",
-        rungs=("fp64",),
-        iterations=np.zeros(columns, int),
-        backward_error=np.zeros(columns) if finite else np.full(columns, np.nan),
-        bound=_stop.target(dtype, 1),
-        rcond=0.0 if singular or not bool(ops.xp.isfinite(pivot)) else 1.0,
-        seconds={"total": 0.0},
-        device=ops.device,
-    )
-
-
-def _empty(ops, shape, dtype):
-    """Return SciPy's answer to a system without equations or right-hand sides."""
-    return Solution(
-        x=ops.xp.empty(shape, dtype=dtype),
-        status=Status.CONVERGED,
-        precision="fp64",
-        rungs=(),
-        iterations=np.zeros(0, int),
-        backward_error=np.zeros(0),
-        bound=0.0,
-        rcond=float("nan"),
-        seconds={"total": 0.0},
-        device=ops.device,
-    )

@@ -7,7 +7,14 @@ from tcsolve._dispatch import is_cupy
 from tcsolve._errors import InputError
 from tcsolve._plan import PRECISIONS, Plan
 
-__all__ = ["STRUCTURES", "check_array", "check_options", "check_shapes", "require_finite", "result_dtype"]
+__all__ = [
+    "STRUCTURES",
+    "check_array",
+    "check_options",
+    "check_shapes",
+    "require_finite",
+    "result_dtype",
+]
 
 # SciPy's spellings, long and short.
 STRUCTURES = {
@@ -123,4 +130,3 @@ def require_finite(ok, name):
             f"array must not contain infs or NaNs: {name} does; clean it, or pass "
             "check_finite=False to get NaN where they reach"
         )
-

@@ -4,7 +4,16 @@ from dataclasses import dataclass, replace
 
 from tcsolve._formats import UPDATES
 
-__all__ = ["CPU", "H200", "Rates", "bytes_needed", "choose_update", "predict_seconds", "rates_of", "step_budget"]
+__all__ = [
+    "CPU",
+    "H200",
+    "Rates",
+    "bytes_needed",
+    "choose_update",
+    "predict_seconds",
+    "rates_of",
+    "step_budget",
+]
 
 # Steps of refinement each kind of factors is expected to cost where `choose_update` picks it.
 EXPECTED_STEPS = {"fp64": 0, "fp32": 3, "fp16x3": 5, "fp16": 3, "bf16": 6, "tf32": 3}

@@ -1,4 +1,4 @@
-"""The ordinary small system, in as few calls as the evidence allows.
+"""Systems that need no ladder: empty ones, those of one element, and the ordinary small one.
 
 Below a few hundred unknowns a solve costs as much as a few dozen calls from Python, so the ladder's
 bookkeeping is left out: FP64 LAPACK, one residual, one condition estimate.  Whatever is not ordinary
@@ -11,16 +11,29 @@ import time
 import numpy as np
 
 from tcsolve import _stop
+from tcsolve._check import require_finite, result_dtype
 from tcsolve._dispatch import numpy_ops
 from tcsolve._scale import FRAME_EXPONENT
 from tcsolve._solution import Solution, Status
 
-__all__ = ["LARGEST", "solve_directly"]
+__all__ = ["is_ordinary", "solve_directly", "solve_empty", "solve_one_element"]
 
 # Unknowns up to which FP64 LAPACK is the fastest rung on a CPU, so that no choice has to be made.
 LARGEST = 512
 EPS = float(np.finfo(np.float64).eps)
 TOP = 2.0**FRAME_EXPONENT
+
+
+def is_ordinary(ops, a, b, precision, device):
+    """Tell whether `solve_directly` may try: a small FP64 system on the host, any method will do."""
+    return (
+        ops.device == "cpu"
+        and device != "cuda"
+        and precision == "auto"
+        and a.shape[0] <= LARGEST
+        and a.dtype == b.dtype
+        and a.dtype.char in "dD"
+    )
 
 
 def solve_directly(a, b, start):
@@ -75,4 +88,61 @@ def solve_directly(a, b, start):
             "total": done - start,
         },
         bytes_planned=a.nbytes + 2 * b.nbytes,
+    )
+
+
+def solve_one_element(ops, a, b, check_finite):
+    """Divide: SciPy takes b of any shape for a matrix of one element."""
+    dtype = result_dtype(a, b)
+    pivot = a.reshape(()).astype(dtype)
+    if check_finite:
+        require_finite(bool(ops.xp.isfinite(pivot)), "a")
+        require_finite(bool(ops.xp.isfinite(b).all()), "b")
+    singular = bool(pivot == 0)
+    with np.errstate(all="ignore"):
+        divisor = ops.xp.nan if singular else pivot
+        x = b.astype(dtype) / divisor
+        if dtype.kind == "c":  # the device's complex division loses a few bits
+            mended = x + (b - pivot * x) / divisor
+            x = ops.xp.where(ops.xp.isfinite(mended), mended, x)
+    # SciPy broadcasts b against a without its last axis.
+    x = x.reshape(np.broadcast_shapes(b.shape, a.shape[:-1])).astype(dtype)
+    a_finite, b_finite = bool(ops.xp.isfinite(pivot)), bool(ops.xp.isfinite(b).all())
+    with np.errstate(all="ignore"):
+        residual = ops.xp.abs(b - pivot * x)
+        size = ops.xp.abs(pivot) * ops.xp.abs(x)
+        error = ops.xp.where(residual == 0, 0.0, residual / size).reshape(-1)
+    if not (a_finite and b_finite):
+        status = Status.NONFINITE_INPUT
+    elif singular:
+        status = Status.SINGULAR
+    else:
+        status = Status.CONVERGED if bool(ops.xp.isfinite(x).all()) else Status.OVERFLOW
+    return Solution(
+        x=x,
+        status=status,
+        precision="fp64",
+        rungs=("fp64",),
+        iterations=np.zeros(error.size, int),
+        backward_error=ops.host(error)[0].astype(np.float64),
+        bound=_stop.target(dtype, 1),
+        rcond=1.0 if a_finite and not singular else 0.0,
+        seconds={"total": 0.0},
+        device=ops.device,
+    )
+
+
+def solve_empty(ops, shape, dtype):
+    """Return SciPy's answer to a system without equations or right-hand sides."""
+    return Solution(
+        x=ops.xp.empty(shape, dtype=dtype),
+        status=Status.CONVERGED,
+        precision="fp64",
+        rungs=(),
+        iterations=np.zeros(0, int),
+        backward_error=np.zeros(0),
+        bound=0.0,
+        rcond=float("nan"),
+        seconds={"total": 0.0},
+        device=ops.device,
     )

@@ -218,9 +218,7 @@ class Factorization:
     def _choose(self, precision, nrhs):
         if precision != "auto":
             return Plan(precision)
-        dominant = "fp16" in self._rates.lu_flops and is_dominant(
-            self._ops, self._a, self._survey
-        )
+        dominant = "fp16" in self._rates.lu_flops and is_dominant(self._ops, self._a, self._survey)
         name = choose_update(
             self.shape[0],
             nrhs,
@@ -383,7 +381,11 @@ class Factorization:
     def _solve_good_columns(self, rhs, size, good, bound, dtype):
         """Solve for the finite columns of rhs; the others, or all if A cannot be solved, are NaN."""
         xp, k = self._ops.xp, len(good)
-        x, steps, error = xp.full(rhs.shape, xp.nan, dtype=rhs.dtype), np.zeros(k, int), np.full(k, np.nan)
+        x, steps, error = (
+            xp.full(rhs.shape, xp.nan, dtype=rhs.dtype),
+            np.zeros(k, int),
+            np.full(k, np.nan),
+        )
         if not (self._finite and good.any()) or self._singular():
             return _Found(x, steps, error, False, [], False)
         take = self._ops.array(np.flatnonzero(good))
@@ -504,9 +506,7 @@ class Factorization:
         Comput. 15 (1994), 36-61).
         """
         rng = np.random.default_rng(SAMPLE_SEED)
-        g = rng.standard_normal((n, SAMPLES)).astype(
-            np.complex128 if self._complex else np.float64
-        )
+        g = rng.standard_normal((n, SAMPLES)).astype(np.complex128 if self._complex else np.float64)
         g = self._ops.array(g)
         if self._frame is not None:
             g, shift = self._frame.inside(self._ops.xp, g)

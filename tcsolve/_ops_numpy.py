@@ -77,9 +77,7 @@ class NumpyOps:
         return np.concatenate([np.abs(a[rows]).max(axis=1) for rows in _blocks(len(a))])
 
     def col_max(self, a, row_scale):
-        parts = [
-            (np.abs(a[rows]) * row_scale[rows, None]).max(axis=0) for rows in _blocks(len(a))
-        ]
+        parts = [(np.abs(a[rows]) * row_scale[rows, None]).max(axis=0) for rows in _blocks(len(a))]
         return np.max(parts, axis=0)
 
     def cast_scaled(self, a, row_scale, col_scale, dtype):

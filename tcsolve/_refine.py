@@ -180,9 +180,7 @@ def _krylov(ops, operator, b, correct, plan, bound, max_steps, state, active):
         # Aim at the bound itself where one cycle at the plan's tolerance would just miss it.
         tol = max(min(plan.inner_tol, 0.1), 0.1 * bound / worst)
         basis = max(1, min(plan.basis, allowed))
-        d, steps = fgmres(
-            ops, operator.product, correct, r, basis=basis, tol=tol, give_up=hopeless
-        )
+        d, steps = fgmres(ops, operator.product, correct, r, basis=basis, tol=tol, give_up=hopeless)
         trial = x + d
         _, error = measure(ops, operator, trial, rhs)
         state.steps[active] += steps

@@ -81,9 +81,7 @@ def needs_frame(survey):
     spread = min(survey.row_spread, survey.col_spread)
     if survey.inf == 0:
         return False
-    return not (
-        survey.finite and 1 / top < survey.inf < top and (spread == 0 or spread > 1 / top)
-    )
+    return not (survey.finite and 1 / top < survey.inf < top and (spread == 0 or spread > 1 / top))
 
 
 def _ldexp(xp, x, exponent):

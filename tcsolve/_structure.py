@@ -1,17 +1,35 @@
 """Structured and batched systems, solved by SciPy on the host until they have a path of their own."""
 
 import re
+import time
 import warnings
 
 import numpy as np
 import scipy.linalg
 
+from tcsolve import _stop
+from tcsolve._check import require_finite
+from tcsolve._dispatch import as_host, is_cupy, ops_for
 from tcsolve._errors import LinAlgError, LinAlgWarning
+from tcsolve._solution import Solution, Status
 
-__all__ = ["interpret", "looks_structured", "solve_on_host"]
+__all__ = ["goes_to_scipy", "interpret", "solve_by_scipy"]
 
 
-def looks_structured(a):
+def goes_to_scipy(a, b, structure, precision):
+    """Tell whether the system has no path of its own yet: a stack, or a structure."""
+    if a.ndim > 2 or b.ndim > 2:
+        return True
+    if structure == "positive definite":
+        return True  # only a Cholesky can tell whether it is
+    if precision != "auto":
+        return False  # the caller asks for this LU
+    if structure is None:
+        return not is_cupy(a) and _looks_structured(a)
+    return structure != "general" and not is_cupy(a)
+
+
+def _looks_structured(a):
     """Tell whether the NumPy matrix a may be banded, triangular or symmetric, from its border.
 
     A necessary condition read in O(n): SciPy then looks at all of it and picks the method, so that a
@@ -50,7 +68,84 @@ def interpret(xp, a, structure, lower):
     return a
 
 
-def solve_on_host(a, b, structure, lower):
+def solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype):
+    """Solve through scipy.linalg.solve, and verify the answer against what it read."""
+    ops = ops_for(a, b)
+    mark = time.perf_counter()
+    a, b = as_host(a), as_host(b).astype(dtype, copy=False)
+    b_finite = np.isfinite(b).all()
+    if check_finite:
+        require_finite(np.isfinite(a).all(), "a")
+        require_finite(b_finite, "b")
+    n = a.shape[-1]
+    bound = _stop.target(dtype, n)
+    vector = b.ndim == 1
+    columns = b[:, None] if vector else b
+    full = interpret(np, a, structure, lower)
+    x, singular, rcond = _solve_on_host(a, columns, structure, lower)
+    error = np.full((*shape[: len(shape) - (1 if vector else 2)], columns.shape[-1]), np.nan)
+    if singular:
+        x = np.full(shape, np.nan, dtype)
+    else:
+        x, error = _polish(a, full, columns, x, structure, lower, bound)
+        x = x.reshape(shape)
+    took = time.perf_counter() - mark
+    return Solution(
+        x=ops.array(x),
+        status=_status_of_scipy(
+            x, error, bound, rcond, singular, bool(np.isfinite(full).all() and b_finite), dtype
+        ),
+        precision="scipy",
+        rungs=("scipy",),
+        iterations=np.zeros(error.shape, int),
+        backward_error=error,
+        bound=bound,
+        rcond=rcond,
+        seconds={"factor": took, "total": took},
+        device="cpu",
+    )
+
+
+def _status_of_scipy(x, error, bound, rcond, singular, finite, dtype):
+    if not finite:
+        return Status.NONFINITE_INPUT
+    if singular:
+        return Status.SINGULAR
+    if not np.isfinite(x).all():
+        return Status.OVERFLOW
+    if rcond < np.finfo(dtype).eps:
+        return Status.ILL_CONDITIONED
+    return Status.CONVERGED if (error <= bound).all() else Status.NOT_CONVERGED
+
+
+def _polish(a, full, b, x, structure, lower, bound):
+    """Return (x, backward errors) after as many steps of refinement as help, at most two."""
+    error = _backward_errors(full, x, b)
+    for _ in range(2):
+        if not (error > bound).any():  # met, or not a number
+            break
+        d, singular, _ = _solve_on_host(a, (b - full @ x).astype(x.dtype), structure, lower)
+        trial = x if singular else x + d
+        after = _backward_errors(full, trial, b)
+        better = after < error
+        if not better.any():
+            break
+        x = np.where(better[..., None, :], trial, x)
+        error = np.where(better, after, error)
+    return x, error
+
+
+def _backward_errors(a, x, b):
+    """Return ||b - A x|| / (||A|| ||x||) for stacks a (..., n, n), x and b (..., n, k)."""
+    wide = np.result_type(a.dtype, np.float64)
+    with np.errstate(all="ignore"):
+        norm = np.abs(a.astype(wide)).sum(axis=-1).max(axis=-1)
+        residual = np.abs(b - a.astype(wide) @ x).max(axis=-2)
+        error = residual / norm[..., None] / np.abs(x).max(axis=-2)
+    return np.where(residual == 0, 0.0, error)
+
+
+def _solve_on_host(a, b, structure, lower):
     """Solve with scipy.linalg.solve; return (x, singular, rcond).
 
     rcond is NaN where SciPy does not tell it, that is unless it warns.

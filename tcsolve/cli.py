@@ -77,19 +77,31 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser():
-    parser = _Parser(prog="tcsolve", description="Solve dense linear systems on tensor cores, to FP64.")
-    parser.add_argument("--version", action="version", version=importlib.metadata.version("tcsolve"))
+    parser = _Parser(
+        prog="tcsolve", description="Solve dense linear systems on tensor cores, to FP64."
+    )
+    parser.add_argument(
+        "--version", action="version", version=importlib.metadata.version("tcsolve")
+    )
     commands = parser.add_subparsers(required=True, metavar="command")
 
     # Python 3.11 and 3.12 find b only next to A.
     usage = "%(prog)s A [b] [options]"
     solve = commands.add_parser("solve", usage=usage, help="solve A x = b and report the evidence")
     solve.set_defaults(run=_solve)
-    solve.add_argument("a", metavar="A", help="file.mtx, file.mtx.gz, ss:NAME (SuiteSparse) or gen:NAME")
-    solve.add_argument("b", nargs="?", help="file.mtx or file.mtx.gz; by default b = A x, x by --rhs")
-    solve.add_argument("--rhs", choices=("ones", "random"), help="the x that makes b (default ones)")
+    solve.add_argument(
+        "a", metavar="A", help="file.mtx, file.mtx.gz, ss:NAME (SuiteSparse) or gen:NAME"
+    )
+    solve.add_argument(
+        "b", nargs="?", help="file.mtx or file.mtx.gz; by default b = A x, x by --rhs"
+    )
+    solve.add_argument(
+        "--rhs", choices=("ones", "random"), help="the x that makes b (default ones)"
+    )
     solve.add_argument("--n", type=int, help=f"order of a gen: matrix (default {DEFAULT_N})")
-    solve.add_argument("--cond", type=float, help="condition number of a gen: matrix that has this knob")
+    solve.add_argument(
+        "--cond", type=float, help="condition number of a gen: matrix that has this knob"
+    )
     solve.add_argument("--complex", action="store_true", help="make the matrix complex")
     solve.add_argument("--seed", type=int, default=0, help="of the generator and of --rhs random")
     solve.add_argument("--precision", choices=PRECISIONS, default="auto")
@@ -171,14 +183,18 @@ def _read_problem(args):
         raise InputError(f"{problem.name} is empty; there is nothing to solve")
     for name in ("a", "b"):
         if not np.isfinite(getattr(problem, name)).all():
-            raise InputError(f"{name.upper() if name == 'a' else name} holds NaN or Inf; clean the data")
+            raise InputError(
+                f"{name.upper() if name == 'a' else name} holds NaN or Inf; clean the data"
+            )
     return problem
 
 
 def _named(args, common):
     kind, _, name = args.a.partition(":")
     if kind == "gen":
-        return matrices.generate(name, DEFAULT_N if args.n is None else args.n, cond=args.cond, **common)
+        return matrices.generate(
+            name, DEFAULT_N if args.n is None else args.n, cond=args.cond, **common
+        )
     if args.n is not None or args.cond is not None:
         raise InputError(f"--n and --cond go with gen: matrices only, and A is {args.a}")
     if kind != "ss" and not args.a.endswith(_suitesparse.SUFFIXES):

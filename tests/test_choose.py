@@ -31,7 +31,9 @@ def test_predicted_time_grows_with_the_problem(name, is_complex):
         for nrhs in (1, 100):
             times = [predict_seconds(update, n, nrhs, rates, is_complex=is_complex) for n in SIZES]
             assert times == sorted(times) and times[0] > 0
-        more = [predict_seconds(update, 5000, k, rates, is_complex=is_complex) for k in (1, 100, 9999)]
+        more = [
+            predict_seconds(update, 5000, k, rates, is_complex=is_complex) for k in (1, 100, 9999)
+        ]
         assert more == sorted(more)
 
 

@@ -55,7 +55,9 @@ def refusal(capsys):
 
 
 def test_report_of_a_solve_shows_the_evidence(capsys):
-    assert cli.main(["solve", "gen:svd_geo", "--n", "40", "--cond", "1e3", "--precision", "fp16"]) == 0
+    assert (
+        cli.main(["solve", "gen:svd_geo", "--n", "40", "--cond", "1e3", "--precision", "fp16"]) == 0
+    )
     out, err = capsys.readouterr()
     assert err == ""
     assert Status.CONVERGED.value in out
@@ -168,7 +170,16 @@ def test_json_holds_the_solution_but_x(tmp_path):
 
 def test_json_has_null_for_nan(tmp_path):
     path = tmp_path / "report.json"
-    argv = ["solve", "gen:zero_column_last", "--n", "10", "--precision", "fp64", "--json", str(path)]
+    argv = [
+        "solve",
+        "gen:zero_column_last",
+        "--n",
+        "10",
+        "--precision",
+        "fp64",
+        "--json",
+        str(path),
+    ]
     assert cli.main(argv) == 1
     report = json.loads(path.read_text(), parse_constant=pytest.fail)
     assert report["backward_error"] == [None] and report["forward_error"] is None

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.sparse
+import tcsolve.matrices
 from bounds import MET, forward_ratio, host, ratio
 
 import tcsolve
-import tcsolve.matrices
 
 RNG_SEED = 20
 DTYPES = "?bBiqefdgFDG"
@@ -636,12 +636,10 @@ def test_dependent_rows_raise_or_warn(xp):
 
 
 @pytest.mark.parametrize("precision", ["auto", "fp16", "bf16", "tf32", "fp16x3", "fp32", "fp64"])
-@pytest.mark.parametrize("scale_b", [1e-300, 1.0, 1e300])
-@pytest.mark.parametrize("scale_a", [1e-300, 1.0, 1e300])
+# Pairs whose x stays in the range of FP64.
+@pytest.mark.parametrize("scale_a, scale_b", [(1e-300, 1e-300), (1.0, 1.0), (1e300, 1e300)])
 def test_extreme_scales_are_solved_as_well_as_scale_one(xp, rng, scale_a, scale_b, precision):
     a, b = scale_a * general(rng, 20), scale_b * rng.standard_normal(20)
-    if not 1e-290 < scale_b / scale_a < 1e290:
-        pytest.skip("x itself leaves the range of FP64")
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -669,7 +667,10 @@ def test_rows_and_columns_of_extreme_scales_are_solved(xp, rng, precision):
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("shape", [(30,), (30, 3)])
 def test_inputs_are_left_alone_unless_permitted(xp, rng, shape, order, precision):
-    a, b = np.array(general(rng, 30), order=order), np.array(rng.standard_normal(shape), order=order)
+    a, b = (
+        np.array(general(rng, 30), order=order),
+        np.array(rng.standard_normal(shape), order=order),
+    )
     given = xp.array(a, order=order), xp.array(b, order=order)
 
     tcsolve.solve(*given, precision=precision)

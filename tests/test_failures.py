@@ -227,7 +227,9 @@ def test_wilkinsons_growth_is_refined_away(xp, n, precision):
     assert ratio(a, solution.x, b) <= MET
 
 
-@pytest.mark.parametrize("start, second", [("bf16", "fp16x3"), ("fp16", "fp16x3"), ("tf32", "fp16x3")])
+@pytest.mark.parametrize(
+    "start, second", [("bf16", "fp16x3"), ("fp16", "fp16x3"), ("tf32", "fp16x3")]
+)
 def test_a_rung_that_stalls_is_followed_by_the_next(xp, start, second):
     problem = matrices.generate("svd_geo", 100, cond=1e10, seed=2)
 

@@ -4,10 +4,10 @@ import subprocess
 import sys
 
 import pytest
+from tcsolve.kernels import ARCHS, KERNELS, arch_number, leaf_shape, move_chunk
 
 from tcsolve import _jit
 from tcsolve._errors import KernelCompileError
-from tcsolve.kernels import ARCHS, KERNELS, arch_number, leaf_shape, move_chunk
 
 SOURCE = ("move_rows", "sm_80", (("CHUNK", 32),))
 

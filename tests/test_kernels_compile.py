@@ -4,9 +4,9 @@ import importlib.resources
 import re
 
 import pytest
+from tcsolve.kernels import ARCHS, KERNELS
 
 from tcsolve import _jit
-from tcsolve.kernels import ARCHS, KERNELS
 
 CASES = [
     pytest.param(name, arch, id=f"{name}-{arch}")
@@ -18,7 +18,9 @@ CASES = [
 
 def test_every_source_is_registered():
     folder = importlib.resources.files("tcsolve.kernels")
-    assert {f.name for f in folder.iterdir() if f.name.endswith(".cu")} == {f"{n}.cu" for n in KERNELS}
+    assert {f.name for f in folder.iterdir() if f.name.endswith(".cu")} == {
+        f"{n}.cu" for n in KERNELS
+    }
 
 
 def test_every_entry_is_registered():

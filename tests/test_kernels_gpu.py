@@ -3,9 +3,9 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from tcsolve.kernels import leaf_shape, move_chunk
 
 from tcsolve import _jit
-from tcsolve.kernels import leaf_shape, move_chunk
 
 pytestmark = pytest.mark.gpu
 
@@ -158,7 +158,9 @@ def test_panel_repeats_itself_bit_for_bit(factor_panel):
         assert all(np.array_equal(x, y) for x, y in zip(first, factor_panel(a), strict=True))
 
 
-@pytest.mark.parametrize("m, start, w, k", [(40, 8, 32, 72), (700, 64, 32, 256), (9000, 0, 32, 512)])
+@pytest.mark.parametrize(
+    "m, start, w, k", [(40, 8, 32, 72), (700, 64, 32, 256), (9000, 0, 32, 512)]
+)
 def test_panel_swaps_and_solves_the_columns_beside_it(m, start, w, k, cupy, factor_panel):
     a = np.random.default_rng(8).standard_normal((m, k)).astype(np.float32)
     arch = _jit.target_arch()
@@ -326,7 +328,9 @@ def scale_kernel(entry, dtype):
 def random_matrix(dtype, m, n, seed=0):
     rng = np.random.default_rng(seed)
     a = rng.standard_normal((m, n))
-    return (a + 1j * rng.standard_normal((m, n)) if np.dtype(dtype).kind == "c" else a).astype(dtype)
+    return (a + 1j * rng.standard_normal((m, n)) if np.dtype(dtype).kind == "c" else a).astype(
+        dtype
+    )
 
 
 @pytest.fixture
@@ -391,7 +395,9 @@ def test_nan_reaches_maximum_and_sum(dtype, row_stats, col_stats):
 def cast_scaled(cupy):
     def run(a, r, s, padding):
         m, n = a.shape
-        out = cupy.full((m, n + padding), 7, cupy.complex64 if a.dtype.kind == "c" else cupy.float32)
+        out = cupy.full(
+            (m, n + padding), 7, cupy.complex64 if a.dtype.kind == "c" else cupy.float32
+        )
         r, s = (None if x is None else cupy.asarray(x) for x in (r, s))
         floats = 2 * n if a.dtype.kind == "c" else n
         args = (out, n + padding, cupy.asarray(a), n, m, n, r, s)

@@ -4,10 +4,10 @@ import ast
 from pathlib import Path
 
 import pytest
-
-import tcsolve
 import tcsolve.kernels
 import tcsolve.matrices
+
+import tcsolve
 
 # Low to high: a module imports only from those before it.
 LAYERS = (
@@ -18,6 +18,8 @@ LAYERS = (
     "_jit",
     "_ops",
     "_ops_numpy",
+    "_cublas",
+    "_substitute",
     "_ops_cupy",
     "_dispatch",
     "_norms",
@@ -36,9 +38,14 @@ LAYERS = (
     "cli",
 )
 # Which of the packages of data and sources a module may use.
-PACKAGES = {"_jit": {"kernels"}, "_ops_cupy": {"kernels"}, "cli": {"kernels", "matrices"}}
+PACKAGES = {
+    "_jit": {"kernels"},
+    "_substitute": {"kernels"},
+    "_ops_cupy": {"kernels"},
+    "cli": {"kernels", "matrices"},
+}
 # The command line reports which device it ran on.
-KNOW_CUPY = {"_jit", "_ops_cupy", "_dispatch", "cli"}
+KNOW_CUPY = {"_jit", "_cublas", "_substitute", "_ops_cupy", "_dispatch", "cli"}
 # The algorithms take `ops` and know no array library but NumPy's small arrays on the host.
 ALGORITHMS = ("_norms", "_scale", "_lu", "_krylov", "_stop", "_refine", "_choose", "_plan", "_ops")
 
@@ -94,7 +101,9 @@ def test_the_algorithms_do_not_know_where_arrays_live(module):
     assert libraries(path) <= {"tcsolve", "numpy", "math", "dataclasses", "typing", "collections"}
 
 
-@pytest.mark.parametrize("package", [tcsolve.kernels, tcsolve.matrices], ids=["kernels", "matrices"])
+@pytest.mark.parametrize(
+    "package", [tcsolve.kernels, tcsolve.matrices], ids=["kernels", "matrices"]
+)
 def test_problems_and_kernels_import_nothing_of_the_solver(package):
     files = list(Path(package.__file__).parent.glob("*.py"))
     assert files
@@ -112,6 +121,8 @@ def test_relative_imports_are_not_used():
 
 def test_late_and_dotted_imports_are_seen(tmp_path):
     path = tmp_path / "example.py"
-    path.write_text("import tcsolve._api\ndef f():\n    from tcsolve import _lu, solve\n    import cupy\n")
+    path.write_text(
+        "import tcsolve._api\ndef f():\n    from tcsolve import _lu, solve\n    import cupy\n"
+    )
     assert own(path) == {"_api", "_lu", "__init__"}
     assert "cupy" in libraries(path)

@@ -192,7 +192,9 @@ def test_an_update_errs_by_the_roundoff_of_its_operands(update, scale):
 
     storage = 2.0**-24 if how.storage == "float32" else 2.0**-53
     operands = (2 + how.format.u) * how.format.u
-    if how.products == 3:  # lo rounded again, and lo lo dropped; 2**-39 of the largest for subnormals
+    if (
+        how.products == 3
+    ):  # lo rounded again, and lo lo dropped; 2**-39 of the largest for subnormals
         operands = 3 * how.format.u**2 + 2.0**-36 * scale * 4 / size.min()
     bound = (operands + 22 * storage) * size
     assert (np.abs(c - exact) <= bound).all()
@@ -218,5 +220,7 @@ def test_a_complex_update_is_four_real_ones(update):
 def test_an_update_of_nothing_changes_nothing():
     for shape in ((0, 5), (5, 0)):
         c = np.ones(shape, np.float32)
-        NumpyOps().update(c, np.ones((shape[0], 3), "f"), np.ones((3, shape[1]), "f"), UPDATES["fp16"])
+        NumpyOps().update(
+            c, np.ones((shape[0], 3), "f"), np.ones((3, shape[1]), "f"), UPDATES["fp16"]
+        )
         assert c.shape == shape

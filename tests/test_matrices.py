@@ -15,9 +15,9 @@ import pytest
 import scipy.io
 import scipy.linalg
 from scipy import special
+from tcsolve.matrices import _physics, _spectrum, _suitesparse
 
 from tcsolve import matrices
-from tcsolve.matrices import _physics, _spectrum, _suitesparse
 
 UNIT = 2.0**-53  # roundoff of FP64
 CATALOG = {entry.name: entry for entry in matrices.catalog()}

@@ -174,7 +174,9 @@ def badly_scaled(n=30, decades=40, seed=0):
 
 
 def scaled(a, scaling):
-    return np.ldexp(np.ldexp(a, np.frexp(scaling.row)[1][:, None] - 1), np.frexp(scaling.col)[1] - 1)
+    return np.ldexp(
+        np.ldexp(a, np.frexp(scaling.row)[1][:, None] - 1), np.frexp(scaling.col)[1] - 1
+    )
 
 
 @pytest.mark.parametrize("decades", [0, 8, 40, 120])
@@ -288,7 +290,9 @@ def test_a_frame_is_for_matrices_at_the_ends_of_fp64(largest, needed):
     assert needs_frame(survey(OPS, largest * np.eye(3))) == needed
 
 
-@pytest.mark.parametrize("size, needed", [([1.0, 1e80], False), ([1.0, 1e200], True), ([0.0], False)])
+@pytest.mark.parametrize(
+    "size, needed", [([1.0, 1e80], False), ([1.0, 1e200], True), ([0.0], False)]
+)
 def test_columns_are_shifted_only_where_they_must_be(size, needed):
     shift = shift_columns(np.array(size))
     assert (shift is not None) == needed

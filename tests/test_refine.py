@@ -270,7 +270,9 @@ def test_columns_in_lockstep_do_not_mix(dtype):
 
     together, steps = fgmres(OPS, lambda v: a @ v, lambda v: v, r, basis=30, tol=1e-8)
 
-    assert (relative_residual(a, together / [1, 1e-200, 1e200], r / [1, 1e-200, 1e200]) <= 1e-7).all()
+    assert (
+        relative_residual(a, together / [1, 1e-200, 1e200], r / [1, 1e-200, 1e200]) <= 1e-7
+    ).all()
     for c in range(3):
         alone, one = fgmres(OPS, lambda v: a @ v, lambda v: v, r[:, [c]], basis=30, tol=1e-8)
         assert one[0] == steps[c]

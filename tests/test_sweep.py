@@ -68,7 +68,9 @@ def complaint(solution, a, x, b):
     if x.size and not (solution.backward_error.shape == solution.iterations.shape == (columns,)):
         return f"{columns} columns, {solution.backward_error.shape} errors"
     if x.size and not (solution.backward_error <= solution.bound).all():
-        return f"backward error {solution.backward_error.max():.3g} reported as {solution.status.name}"
+        return (
+            f"backward error {solution.backward_error.max():.3g} reported as {solution.status.name}"
+        )
     if x.size and not (0 <= solution.iterations.min() and solution.iterations.max() <= 300):
         return f"{solution.iterations} steps"
     return None

@@ -16,7 +16,9 @@ SOURCES = {
     "kernels": ("*.cu", "*.cuh", "*.py"),
     "matrices": ("*.py",),
 }
-LEAVE = shutil.ignore_patterns(".git", "*.egg-info", "__pycache__", "build", "dist", ".venv", ".*_cache")
+LEAVE = shutil.ignore_patterns(
+    ".git", "*.egg-info", "__pycache__", "build", "dist", ".venv", ".*_cache"
+)
 
 
 def sources(folder):
@@ -63,7 +65,9 @@ def test_the_sdist_can_be_tested_and_the_wheel_holds_no_tests(built):
     in_sdist, in_wheel, _ = built
     assert {"pyproject.toml", "LICENSE", "tests/conftest.py", "tests/bounds.py"} <= in_sdist
     assert all(name.startswith(("tcsolve/", "tcsolve-")) for name in in_wheel)
-    assert not [name for name in in_wheel if "test" in name or name.endswith((".pyc", ".so", ".mtx"))]
+    assert not [
+        name for name in in_wheel if "test" in name or name.endswith((".pyc", ".so", ".mtx"))
+    ]
 
 
 @pytest.mark.slow

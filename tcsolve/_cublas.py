@@ -1,0 +1,134 @@
+"""cuBLAS as the primitives need it: row-major views, and nothing left to global state.
+
+Handles are our own, one for each thread and device, with the math mode fixed; the precision of a product is
+named in its call.
+"""
+
+import functools
+import threading
+
+import cupy
+import numpy as np
+from cupy_backends.cuda.libs import cublas
+
+__all__ = [
+    "PREFIX",
+    "gemm",
+    "gemm_packed",
+    "handle",
+    "ld",
+    "scalar",
+    "solve_left",
+    "solve_right",
+    "triangle",
+]
+
+# cuBLAS enumerations, by their names in cublas_api.h and library_types.h.
+COMPUTE_32F, COMPUTE_32F_FAST_TF32, GEMM_DEFAULT = 68, 77, -1
+CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF = 0, 2, 14
+DEFAULT_MATH = 0
+# cuBLAS type and compute type of packed operands.
+OPERANDS = {
+    "fp16": (CUDA_R_16F, COMPUTE_32F),
+    "bf16": (CUDA_R_16BF, COMPUTE_32F),
+    "tf32": (CUDA_R_32F, COMPUTE_32F_FAST_TF32),
+}
+PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
+
+_local = threading.local()
+
+
+def handle(*, device_scalars=False):
+    """Return this thread's handle for the current device, on the current stream."""
+    handles = _local.__dict__.setdefault("handles", {})
+    key = (cupy.cuda.runtime.getDevice(), device_scalars)
+    if key not in handles:
+        new = handles[key] = cublas.create()
+        cublas.setMathMode(new, DEFAULT_MATH)
+        where = "DEVICE" if device_scalars else "HOST"
+        cublas.setPointerMode(new, getattr(cublas, f"CUBLAS_POINTER_MODE_{where}"))
+    cublas.setStream(handles[key], cupy.cuda.get_current_stream().ptr)
+    return handles[key]
+
+
+def ld(x):
+    """Return the leading dimension, in entries, of a row-major view."""
+    return x.strides[0] // x.dtype.itemsize
+
+
+@functools.cache
+def scalar(value, char):
+    """Return the address of a host scalar that lives as long as the process."""
+    return _scalar(value, char).ctypes.data
+
+
+@functools.cache
+def _scalar(value, char):
+    return np.array(value, dtype=char)
+
+
+def solve_left(lu, lower, x, adjoint):
+    """x := T**-1 x, or T**-T x, in place for a triangle T of the row-major lu and column-major x.
+
+    The lower triangle has a unit diagonal.
+    """
+    # cuBLAS sees lu.T, so what is not to be transposed is transposed there.
+    (n, k), char = x.shape, lu.dtype.char
+    how = triangle(lower, lower, cublas.CUBLAS_OP_N if adjoint else cublas.CUBLAS_OP_T)
+    args = (n, k, scalar(1, char), lu.data.ptr, ld(lu), x.data.ptr, n)
+    getattr(cublas, PREFIX[char] + "trsm")(handle(), cublas.CUBLAS_SIDE_LEFT, *how, *args)
+
+
+def triangle(lower, unit, op):
+    """Return cuBLAS's (uplo, op, diag) for a triangle of a row-major matrix."""
+    return (
+        cublas.CUBLAS_FILL_MODE_UPPER if lower else cublas.CUBLAS_FILL_MODE_LOWER,
+        op,
+        cublas.CUBLAS_DIAG_UNIT if unit else cublas.CUBLAS_DIAG_NON_UNIT,
+    )
+
+
+def solve_right(l, b):
+    """b := L**-1 b in place for row-major l (its unit lower triangle) and b."""
+    # As cuBLAS sees them: b.T := b.T (l.T)**-1, l.T upper.
+    k, r = b.shape
+    char = b.dtype.char
+    how = triangle(True, True, cublas.CUBLAS_OP_N)
+    args = (r, k, scalar(1, char), l.data.ptr, ld(l), b.data.ptr, ld(b))
+    getattr(cublas, PREFIX[char] + "trsm")(handle(), cublas.CUBLAS_SIDE_RIGHT, *how, *args)
+
+
+def gemm(c, l, u):
+    """c -= l u for row-major views of one dtype, in that precision."""
+    (m, r), k, char = c.shape, l.shape[1], c.dtype.char
+    n = cublas.CUBLAS_OP_N
+    operands = (scalar(-1, char), u.data.ptr, ld(u), l.data.ptr, ld(l))
+    result = (scalar(1, char), c.data.ptr, ld(c))
+    getattr(cublas, PREFIX[char] + "gemm")(handle(), n, n, r, m, k, *operands, *result)
+
+
+def gemm_packed(c, shape, ldc, p, q, low, alpha, beta):
+    """C := alpha P Q^T + beta C on the tensor cores, with FP32 sums.
+
+    C is FP32 (m, r) = shape, row-major; P (m, depth) and Q (r, depth) are packed in the format `low`;
+    alpha and beta are device scalars.
+    """
+    (m, r), depth = shape, p.shape[1]
+    kind, compute = OPERANDS[low]
+    operands = (q.data.ptr, kind, depth, p.data.ptr, kind, depth)
+    cublas.gemmEx(
+        handle(device_scalars=True),
+        cublas.CUBLAS_OP_T,
+        cublas.CUBLAS_OP_N,
+        r,
+        m,
+        depth,
+        alpha.data.ptr,
+        *operands,
+        beta.data.ptr,
+        c.data.ptr,
+        CUDA_R_32F,
+        ldc,
+        compute,
+        GEMM_DEFAULT,
+    )
