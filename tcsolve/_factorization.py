@@ -1,4 +1,4 @@
-"""A factored matrix: solves, condition, determinant, and the ladder of precisions behind them."""
+"""A factored matrix: verified solves, condition, determinant."""
 
 import math
 from dataclasses import replace
@@ -8,15 +8,13 @@ import numpy as np
 
 from tcsolve import _stop
 from tcsolve._check import check_array, check_shapes, require_finite, result_dtype
-from tcsolve._choose import bytes_needed, choose_update, rates_of, step_budget
 from tcsolve._dispatch import ops_for
-from tcsolve._errors import DeviceMemoryError, InputError
+from tcsolve._errors import InputError
 from tcsolve._formats import UPDATES
-from tcsolve._lu import factor_blocked, factor_native
-from tcsolve._norms import condest, is_dominant, survey
-from tcsolve._plan import Plan, next_rung
-from tcsolve._refine import Operator, measure, refine_columns
-from tcsolve._scale import Frame, equilibrate, needs_frame, needs_scaling, shift_columns
+from tcsolve._ladder import Ladder
+from tcsolve._norms import condest
+from tcsolve._refine import Operator, measure
+from tcsolve._scale import shift_columns
 from tcsolve._solution import Solution, Status, raise_or_warn
 
 __all__ = ["Factorization"]
@@ -43,7 +41,7 @@ class _Found(NamedTuple):
     moved: bool  # x was brought back from a frame, and may have overflowed on the way
 
 
-class Factorization:
+class Factorization(Ladder):
     """The LU factors of a matrix, ready for any number of right-hand sides.
 
     Made by `tcsolve.factor`.  When a right-hand side does not converge with the present factors,
@@ -61,39 +59,6 @@ class Factorization:
     nbytes : int
         Bytes held: the matrix and its factors.
     """
-
-    def __init__(self, ops, a, plan, *, nrhs=1, check_finite=True, seconds=None, transfer=False):
-        self._ops, self._a = ops, a
-        self._seconds = {} if seconds is None else seconds
-        self._working = "fp32" if a.dtype.char in "fF" else "fp64"
-        self._complex = a.dtype.kind == "c"
-        self._rcond = None
-        self._contracted = False
-        self._factors = self._scaling = self._frame = None
-        self._scaled_norm = 0.0
-        self._rungs = []
-        self._rates = rates_of(ops.device, getattr(ops, "properties", None))
-        mark = ops.mark()
-        self._survey = survey(ops, a)
-        self._norm_one = self._survey.one  # of the caller's matrix, whatever is factored
-        self._finite = self._survey.finite or bool(ops.xp.isfinite(a).all())
-        if check_finite:
-            require_finite(self._finite, "a")
-        if not isinstance(plan, Plan):
-            plan = self._choose(plan, nrhs)
-        self._plan = plan
-        self.bytes_planned = self._reserve(plan.update, nrhs, transfer)
-        self._matrix = a
-        if self._finite:
-            self._prepare()
-        self._clock("scale", mark)
-        if self._finite:
-            self._factor(plan.update)
-
-    shape = property(lambda self: self._a.shape)
-    dtype = property(lambda self: self._a.dtype)
-    precision = property(lambda self: self._rungs[-1] if self._rungs else self._plan.update)
-    rungs = property(lambda self: tuple(self._rungs))
 
     @property
     def nbytes(self):
@@ -213,130 +178,7 @@ class Factorization:
             log -= float(exponents) * math.log(2)
         return phase[()] * sign, log
 
-    # ---- factoring -------------------------------------------------------------------------
-
-    def _choose(self, precision, nrhs):
-        if precision != "auto":
-            return Plan(precision)
-        dominant = "fp16" in self._rates.lu_flops and is_dominant(self._ops, self._a, self._survey)
-        name = choose_update(
-            self.shape[0],
-            nrhs,
-            self._rates,
-            working=self._working,
-            is_complex=self._complex,
-            dominant=dominant,
-        )
-        return Plan(name)
-
-    def _reserve(self, update, nrhs, transfer):
-        """Return the bytes this rung needs, or raise before any of them is allocated."""
-        n, device = self.shape[0], self._ops.device
-        needed = bytes_needed(
-            update,
-            n,
-            nrhs,
-            self._a.dtype.itemsize,
-            block=self._block(update),
-            on_device=device == "cuda",
-            transfer=transfer,
-        )
-        # Host memory is virtual and shared; only a device tells truthfully what is left.
-        if device == "cuda" and needed > (free := self._ops.free_bytes()):
-            ways = "device='cpu'"
-            if update == "fp64":
-                ways = "precision='fp16x3' (half the bytes) or " + ways
-            raise DeviceMemoryError(
-                f"solving n = {n} with {update} factors needs {needed:,} more bytes on the device, "
-                f"{free:,} are free; use {ways}"
-            )
-        return needed
-
-    def _block(self, update):
-        return self._plan.block or self._ops.default_block(self.shape[0], UPDATES[update])
-
-    def _prepare(self):
-        """Move a matrix of extreme entries to where FP64 can work, and find its scaling."""
-        ops = self._ops
-        if needs_frame(self._survey):
-            self._frame = Frame(equilibrate(ops, self._a))
-            self._matrix = self._frame.matrix(ops, self._a)
-            self._survey = survey(ops, self._matrix)
-        elif self._plan.scale and needs_scaling(self._survey):
-            self._scaling = equilibrate(ops, self._a)
-
-    def _factor(self, update):
-        """Replace the factors by those of `update`."""
-        ops, how = self._ops, UPDATES[update]
-        mark = ops.mark()
-        self._factors = None  # freed before the next are allocated
-        self._contracted = False
-        self._rcond = None
-        self._rungs.append(update)
-        kind = {"float32": "complex64", "float64": "complex128"} if self._complex else {}
-        dtype = np.dtype(kind.get(how.storage, how.storage))
-        row, col = self._scales_for(how)
-        if how.native and row is None:
-            self._factors = factor_native(ops, self._matrix, dtype)
-        else:
-            w = ops.cast_scaled(self._matrix, row, col, dtype)
-            if row is not None:
-                (norm,) = ops.host(ops.stats(w).row_sum.max())
-                self._scaled_norm = float(norm)
-            if how.native:
-                self._factors = factor_native(ops, w, dtype)
-            else:
-                self._factors = factor_blocked(ops, w, how, self._block(update))
-        self._clock("factor", mark)
-
-    def _scales_for(self, how):
-        # FP64 factors need no scaling, and SciPy's are unscaled too.
-        if self._scaling is None or how.storage == "float64":
-            return None, None
-        return self._scaling.row, self._scaling.col
-
-    def _climb(self):
-        """Factor with the next rung; return False if there is none or the plan forbids it."""
-        following = self._following()
-        if following is None:
-            return False
-        self._factors = None
-        self._reserve(following, 1, transfer=False)
-        self._factor(following)
-        return True
-
-    def _following(self):
-        return next_rung(self.precision, self._working) if self._plan.fallback else None
-
     # ---- solving ---------------------------------------------------------------------------
-
-    def _correct(self, r, adjoint=False):
-        """Return approximately A**-1 r (or A**-H r) for FP64 r (n, k), through the factors."""
-        xp, how = self._ops.xp, UPDATES[self.precision]
-        if how.storage == "float64":
-            return self._factors.solve(r, adjoint)
-        row, col = self._scales_for(how)
-        if adjoint:
-            row, col = col, row
-        if row is not None:
-            r = r * row[:, None]
-        # Brought to size 1: small residuals would underflow in FP32.
-        size = self._ops.column_max(r)
-        size = xp.where(size > 0, size, 1.0)
-        low = xp.complex64 if r.dtype.kind == "c" or self._complex else xp.float32
-        d = self._factors.solve((r / size).astype(low), adjoint) * size
-        return d if col is None else d * col[:, None]
-
-    def _operator(self, adjoint=False):
-        ops, matrix = self._ops, self._matrix
-        row, col = self._scales_for(UPDATES[self.precision])
-        return Operator(
-            product=lambda v: ops.product(matrix, v, adjoint),
-            norm=self._survey.one if adjoint else self._survey.inf,
-            row=row,
-            col=col,
-            scaled_norm=self._scaled_norm,
-        )
 
     def _solve_columns(self, rhs, check_finite, dtype):
         """Solve for rhs (n, k) in FP64 and build the `Solution`, x of shape (n, k)."""
@@ -394,9 +236,6 @@ class Factorization:
         steps[good], error[good] = found.steps, found.error
         return _Found(x, steps, error, found.met, found.history, found.moved)
 
-    def _singular(self):
-        return bool(self._factors and self._factors.bad_pivot and self._following() is None)
-
     def _climb_until_met(self, rhs, size, bound, dtype):
         """Refine rung after rung; return what was `_Found`.  size is max |rhs| of each column."""
         ops, xp, k = self._ops, self._ops.xp, rhs.shape[1]
@@ -424,21 +263,6 @@ class Factorization:
             error = self._verify(state.x, rhs, dtype)
         x = state.x if frame is None else frame.outside(xp, state.x, shift)
         return _Found(x, total, error, state.all_converged, history, frame is not None)
-
-    def _refine(self, rhs, bound):
-        n, k = rhs.shape
-        budget = self._plan.max_steps or step_budget(
-            self.precision, self._following(), n, k, self._rates, is_complex=self._complex
-        )
-        return refine_columns(
-            self._ops,
-            self._operator(),
-            rhs,
-            self._correct,
-            self._plan,
-            bound,
-            max_steps=budget,
-        )
 
     def _verify(self, x, rhs, dtype):
         """Return the normwise backward errors of x, rounded as it will be returned.
@@ -491,14 +315,6 @@ class Factorization:
             return self._estimate_rcond()
         return rcond if sample is None else sample
 
-    def _invert(self, v, adjoint=False):
-        """Return approximately A**-1 v (or A**-H v) for the caller's A."""
-        if self._frame is None:
-            return self._correct(v, adjoint)
-        frame = self._frame.swapped() if adjoint else self._frame
-        inside, shift = frame.inside(self._ops.xp, v)
-        return frame.outside(self._ops.xp, self._correct(inside, adjoint), shift)
-
     def _sampled_rcond(self, n, norm, bound):
         """Return 1 / (||A||_1 ||A^-1 g||) for random g, or None if the solves miss the bound.
 
@@ -520,10 +336,6 @@ class Factorization:
         with np.errstate(all="ignore"):
             estimate = float(top.max() * np.sqrt(np.mean((length * (top / top.max())) ** 2)))
             return float(np.float64(1) / norm / estimate) if estimate > 0 else None
-
-    def _clock(self, phase, mark):
-        now = self._ops.mark()
-        self._seconds[phase] = self._seconds.get(phase, 0.0) + self._ops.seconds(mark, now)
 
 
 def _like(x, dtype):

@@ -32,6 +32,7 @@ LAYERS = (
     "_check",
     "_structure",
     "_direct",
+    "_ladder",
     "_factorization",
     "_api",
     "__init__",

@@ -1,0 +1,68 @@
+"""Where a solve runs, and that it repeats itself there bit for bit."""
+
+import numpy as np
+import pytest
+
+import tcsolve
+from tcsolve import matrices
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp16", "fp16x3", "fp32", "fp64"])
+def test_the_same_input_gives_the_same_bits_twice(xp, precision):
+    problem = matrices.generate("svd_geo", 700, cond=1e3, nrhs=3, rhs="random")
+    a, b = xp.asarray(problem.a), xp.asarray(problem.b)
+
+    first, second = (tcsolve.solve_ex(a, b, precision=precision) for _ in range(2))
+
+    assert bool((first.x == second.x).all())
+    assert np.array_equal(first.backward_error, second.backward_error)
+    assert first.rcond == second.rcond
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["auto", "fp16x3", "fp64"])
+def test_host_arrays_go_to_the_device_and_come_back(cupy, precision):
+    problem = matrices.generate("gauss", 600)
+
+    there = tcsolve.solve_ex(problem.a, problem.b, precision=precision, device="cuda")
+    direct = tcsolve.solve_ex(cupy.asarray(problem.a), cupy.asarray(problem.b), precision=precision)
+
+    assert isinstance(there.x, np.ndarray) and there.device == "cuda"
+    assert np.array_equal(there.x, direct.x.get())
+    assert there.seconds["transfer"] > 0
+
+
+@pytest.mark.gpu
+def test_device_arrays_can_be_solved_on_the_host(cupy):
+    problem = matrices.generate("gauss", 100)
+
+    solution = tcsolve.solve_ex(cupy.asarray(problem.a), cupy.asarray(problem.b), device="cpu")
+
+    assert isinstance(solution.x, cupy.ndarray) and solution.device == "cpu"
+    assert (solution.backward_error <= solution.bound).all()
+
+
+@pytest.mark.gpu
+def test_a_solve_that_cannot_fit_says_so_before_it_allocates(cupy, monkeypatch):
+    problem = matrices.generate("gauss", 3000)
+    a, b = cupy.asarray(problem.a), cupy.asarray(problem.b)
+    monkeypatch.setattr("tcsolve._ops_cupy.CupyOps.free_bytes", lambda self: 10_000_000)
+    with pytest.raises(tcsolve.DeviceMemoryError, match=r"[\d,]+ more bytes.*device='cpu'"):
+        tcsolve.solve(a, b)
+
+
+@pytest.mark.gpu
+def test_an_allocation_that_fails_leaves_the_arrays_alone(cupy):
+    problem = matrices.generate("gauss", 2000)
+    a, b = cupy.asarray(problem.a), cupy.asarray(problem.b)
+    pool = cupy.get_default_memory_pool()
+    limit = pool.get_limit()
+    pool.free_all_blocks()
+    try:
+        pool.set_limit(size=pool.used_bytes() + 8_000_000)
+        with pytest.raises(tcsolve.DeviceMemoryError, match="unchanged"):
+            tcsolve.solve(a, b, precision="fp16x3")
+    finally:
+        pool.set_limit(size=limit)
+    assert np.array_equal(a.get(), problem.a) and np.array_equal(b.get(), problem.b)
+    assert (tcsolve.solve_ex(a, b).backward_error <= tcsolve.solve_ex(a, b).bound).all()
