@@ -64,13 +64,13 @@ class NumpyOps:
         if not a.flags.c_contiguous and a.flags.f_contiguous:
             return Stats(*reversed(self.stats(a.T)))
         n = a.shape[0]
-        row_sum, col_sum = np.empty(n), np.zeros(n)
+        row_sum, col_sum, ones = np.empty(n), np.zeros(n), np.ones(n)
         # A sum that overflows or meets a NaN is the caller's to find, not NumPy's to warn of.
         with np.errstate(over="ignore", invalid="ignore"):
             for rows in _blocks(n):
-                block = np.abs(a[rows])
-                block.sum(axis=1, dtype=np.float64, out=row_sum[rows])
-                col_sum += block.sum(axis=0, dtype=np.float64)
+                block = np.abs(a[rows]).astype(np.float64, copy=False)
+                row_sum[rows] = block @ ones  # faster than sum(axis=1)
+                col_sum += ones[: len(block)] @ block
         return Stats(row_sum, col_sum)
 
     def row_max(self, a):

@@ -56,14 +56,17 @@ def test_a_solve_that_cannot_fit_says_so_before_it_allocates(cupy, monkeypatch):
 def test_an_allocation_that_fails_leaves_the_arrays_alone(cupy):
     problem = matrices.generate("gauss", 2000)
     a, b = cupy.asarray(problem.a), cupy.asarray(problem.b)
-    pool = cupy.get_default_memory_pool()
-    limit = pool.get_limit()
-    pool.free_all_blocks()
-    try:
-        pool.set_limit(size=pool.used_bytes() + 8_000_000)
-        with pytest.raises(tcsolve.DeviceMemoryError, match="unchanged"):
-            tcsolve.solve(a, b, precision="fp16x3")
-    finally:
-        pool.set_limit(size=limit)
+    malloc = cupy.get_default_memory_pool().malloc
+
+    def stingy(size):
+        if size > 8_000_000:
+            raise cupy.cuda.memory.OutOfMemoryError(size, 0, 8_000_000)
+        return malloc(size)
+
+    with (
+        cupy.cuda.using_allocator(stingy),
+        pytest.raises(tcsolve.DeviceMemoryError, match="unchanged"),
+    ):
+        tcsolve.solve(a, b, precision="fp16x3")
     assert np.array_equal(a.get(), problem.a) and np.array_equal(b.get(), problem.b)
     assert (tcsolve.solve_ex(a, b).backward_error <= tcsolve.solve_ex(a, b).bound).all()
