@@ -1,6 +1,7 @@
 """What every benchmark shares: the machine, the clock, the JSON."""
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -34,10 +35,8 @@ def machine(commit=None):
         "cpu": f"{_cpu()}, {os.cpu_count()} cores",
     }
     for package in ("tcsolve", "numpy", "scipy", "cupy-cuda13x", "cupy-cuda12x", "torch"):
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             facts[package] = version(package)
-        except PackageNotFoundError:
-            pass
     return facts
 
 
