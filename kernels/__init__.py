@@ -33,6 +33,7 @@ ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120")
 
 # Largest cluster that every device with clusters launches; more needs permission (and 16 SMs of
 # one GPC, which compute capability 12 has not).
+SMALLEST_CLUSTER = 2
 PORTABLE_CLUSTER = 8
 LARGEST_CLUSTER = 16
 
@@ -80,9 +81,11 @@ def leaf_shape(m, arch, largest_cluster=LARGEST_CLUSTER):
     if number >= 110:
         largest_cluster = min(largest_cluster, PORTABLE_CLUSTER)
     for rows, width in LEAF_ROWS:
-        blocks = max(1, -(-m // (LEAF_THREADS * rows)))
+        blocks = -(-m // (LEAF_THREADS * rows))
         if blocks <= largest_cluster:
-            return LeafShape(1 << (blocks - 1).bit_length(), LEAF_THREADS, rows, width)
+            # st.async is for clusters: two blocks at least, though one could hold the rows.
+            cluster = max(SMALLEST_CLUSTER, 1 << (blocks - 1).bit_length())
+            return LeafShape(cluster, LEAF_THREADS, rows, width)
     return None
 
 
@@ -103,7 +106,7 @@ class KernelSpec:
     min_arch: int = 75
 
 
-_LEAF_SHAPES = [LeafShape(2**i, LEAF_THREADS, *LEAF_ROWS[0]) for i in range(5)] + [
+_LEAF_SHAPES = [LeafShape(2**i, LEAF_THREADS, *LEAF_ROWS[0]) for i in range(1, 5)] + [
     LeafShape(cluster, LEAF_THREADS, *rows_width)
     for cluster in (PORTABLE_CLUSTER, LARGEST_CLUSTER)
     for rows_width in LEAF_ROWS[1:]

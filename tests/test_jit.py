@@ -121,8 +121,8 @@ def test_panel_needs_clusters():
 @pytest.mark.parametrize(
     "m, cluster, rows, width",
     [
-        (1, 1, 1, 32),
-        (512, 1, 1, 32),
+        (1, 2, 1, 32),
+        (512, 2, 1, 32),
         (513, 2, 1, 32),
         (2049, 8, 1, 32),
         (8192, 16, 1, 32),
