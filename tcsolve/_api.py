@@ -186,7 +186,7 @@ def solve_ex(
     if 0 in shape or 0 in a.shape:
         return solve_empty(ops, shape, dtype)
     a = a.astype(_real_if(a, dtype), copy=False)
-    if goes_to_scipy(a, b, structure, precision):
+    if goes_to_scipy(a, b, structure, precision, device):
         return solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype)
     if structure not in (None, "general"):
         if check_finite:  # in the triangle that is not read, too

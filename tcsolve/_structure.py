@@ -16,13 +16,13 @@ from tcsolve._solution import Solution, Status
 __all__ = ["goes_to_scipy", "interpret", "solve_by_scipy"]
 
 
-def goes_to_scipy(a, b, structure, precision):
+def goes_to_scipy(a, b, structure, precision, device):
     """Tell whether the system has no path of its own yet: a stack, or a structure."""
     if a.ndim > 2 or b.ndim > 2:
         return True
     if structure == "positive definite":
         return True  # only a Cholesky can tell whether it is
-    if precision != "auto":
+    if precision != "auto" or device == "cuda":
         return False  # the caller asks for this LU
     if structure is None:
         return not is_cupy(a) and _looks_structured(a)

@@ -34,6 +34,16 @@ def test_host_arrays_go_to_the_device_and_come_back(cupy, precision):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("structure", [None, "sym", "general"])
+def test_an_explicit_device_is_where_a_symmetric_matrix_is_solved(cupy, structure):
+    problem = matrices.generate("heev_geo", 300)
+
+    solution = tcsolve.solve_ex(problem.a, problem.b, assume_a=structure, device="cuda")
+
+    assert solution.device == "cuda" and (solution.backward_error <= solution.bound).all()
+
+
+@pytest.mark.gpu
 def test_device_arrays_can_be_solved_on_the_host(cupy):
     problem = matrices.generate("gauss", 100)
 
