@@ -42,8 +42,13 @@ def cuda_available():
 @functools.cache
 def _cupy_ops():
     # CuPy is optional and slow to import, so it is imported with the first array that needs it.
-    from tcsolve._ops_cupy import CupyOps
-
+    try:
+        from tcsolve._ops_cupy import CupyOps
+    except ImportError as error:
+        raise DeviceError(
+            f"CuPy cannot load a CUDA library ({error}); pip install 'tcsolve[cuda13]' (or "
+            "[cuda12]) brings them, and device='cpu' needs none"
+        ) from error
     return CupyOps()
 
 

@@ -3,12 +3,14 @@
 import ast
 import doctest
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -131,14 +133,11 @@ def modules():
 def test_every_example_in_the_documentation_runs():
     attempted = 0
     for name in modules():
-        if name in ("tcsolve.kernels", "tcsolve.matrices"):
+        # Without an example there is nothing to run, and CuPy's modules need not be there.
+        spec = importlib.util.find_spec(name)
+        if ">>> " not in Path(spec.origin).read_text("utf-8"):
             continue
-        try:
-            module = importlib.import_module(name)
-        except ImportError as error:  # CuPy is optional
-            assert "cupy" in str(error)
-            continue
-        failed, tried = doctest.testmod(module)
+        failed, tried = doctest.testmod(importlib.import_module(name))
         assert failed == 0, name
         attempted += tried
     assert attempted >= 15
