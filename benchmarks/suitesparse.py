@@ -251,8 +251,8 @@ def explanation(rows, facts):
     yield ""
     yield (
         "`benchmarks/suitesparse.py`: b = A ones, assume_a='general'. For each precision the status,"
-        " the rung that gave x, the corrections, and the backward and forward error; then rcond and the same for"
-        f" scipy.linalg.solve. Commit {facts['commit']}, {facts['date']}."
+        " the rung that gave x, the corrections, and the backward and forward error; then rcond and the"
+        f" same for scipy.linalg.solve. Commit {facts['commit']}, {facts['date']}."
     )
     yield ""
     counts = Counter(verdict for row in rows for verdict in reasons_of(row["verdict"]))
