@@ -18,6 +18,7 @@ from tcsolve._direct import is_ordinary, solve_directly, solve_empty, solve_one_
 from tcsolve._dispatch import as_host, cuda_available, ops_for, ops_on
 from tcsolve._errors import InputError
 from tcsolve._factorization import Factorization
+from tcsolve._ladder import require_room
 from tcsolve._plan import Plan
 from tcsolve._refine import Operator, measure, refine_columns
 from tcsolve._solution import Solution, Status, raise_or_warn
@@ -198,8 +199,10 @@ def solve_ex(
     target = _target_ops(ops, a, nrhs, precision, device)
     moved = target is not ops
     seconds = {"check": time.perf_counter() - start}
+    moved_bytes = a.nbytes + b.nbytes if moved else 0
     if moved:
         mark = time.perf_counter()
+        _require_room(target, a, nrhs, precision, moved_bytes)
         a, b = _move(target, a), _move(target, b)
         seconds["transfer"] = time.perf_counter() - mark
     factors = Factorization(
@@ -209,7 +212,7 @@ def solve_ex(
         nrhs=nrhs,
         check_finite=check_finite,
         seconds=seconds,
-        transfer=moved and target.device == "cuda",
+        moved_bytes=moved_bytes,
     )
     solution = factors.solve_ex(b, check_finite=check_finite)
     x = solution.x
@@ -283,8 +286,9 @@ def factor(
     ops = ops_for(a)
     a = a.astype(result_dtype(a, a), copy=not overwrite_a)
     target = _target_ops(ops, a, nrhs, precision, device)
-    moved = target is not ops
-    a = _move(target, a) if moved else a
+    if target is not ops:
+        _require_room(target, a, nrhs, precision, a.nbytes)
+        a = _move(target, a)
     return Factorization(target, a, precision, nrhs=nrhs, check_finite=check_finite)
 
 
@@ -396,6 +400,20 @@ def _real_if(a, dtype):
     if dtype.kind == "c" and a.dtype.kind != "c":
         return np.dtype(np.float32 if dtype.char == "F" else np.float64)
     return dtype
+
+
+def _require_room(ops, a, nrhs, precision, moved_bytes):
+    """Raise before anything is copied to a device that has no room for it and its factors."""
+    n, itemsize = a.shape[0], a.dtype.itemsize
+    if isinstance(precision, Plan):
+        update = precision.update
+    elif precision != "auto":
+        update = precision
+    else:
+        rates = rates_of(ops.device, getattr(ops, "properties", None))
+        working = "fp32" if a.dtype.char in "fF" else "fp64"
+        update = choose_update(n, nrhs, rates, working=working, is_complex=a.dtype.kind == "c")
+    require_room(ops, update, n, nrhs, itemsize, moved_bytes=moved_bytes)
 
 
 def _move(ops, x):

@@ -175,7 +175,7 @@ def step_budget(update, following, n, nrhs, rates, *, is_complex=False):
     return int(min(MOST_BUDGET, max(LEAST_BUDGET, price / step)))
 
 
-def bytes_needed(update, n, nrhs, itemsize, *, block, on_device, transfer):
+def bytes_needed(update, n, nrhs, itemsize, *, block, on_device):
     """Predict the bytes a solve allocates beyond its arguments.
 
     Parameters
@@ -187,8 +187,6 @@ def bytes_needed(update, n, nrhs, itemsize, *, block, on_device, transfer):
         Columns of an outer panel; its packed operands count.
     on_device : bool
         Whether the arithmetic is the tensor cores' (packed operands) or emulated (a full product).
-    transfer : bool
-        Whether a and b must be copied to the device first.
 
     Returns
     -------
@@ -207,4 +205,4 @@ def bytes_needed(update, n, nrhs, itemsize, *, block, on_device, transfer):
     else:
         work = n * n * low * 2
     vectors = 12 * n * max(nrhs, 2) * max(8, itemsize)
-    return factors + work + vectors + (n * (n + nrhs) * itemsize if transfer else 0)
+    return factors + work + vectors

@@ -9,7 +9,7 @@ import numpy as np
 from tcsolve._errors import DeviceError, InputError
 from tcsolve._ops_numpy import NumpyOps
 
-__all__ = ["as_host", "cuda_available", "is_cupy", "numpy_ops", "ops_for", "ops_on"]
+__all__ = ["as_host", "cuda_available", "is_cupy", "numpy_ops", "ops_for", "ops_on", "why_no_cuda"]
 
 numpy_ops = NumpyOps()
 
@@ -21,7 +21,7 @@ def is_cupy(x):
 
 
 @functools.cache
-def _why_no_cuda():
+def why_no_cuda():
     """Return None if a CUDA device can be used, else the sentence that says why not."""
     if importlib.util.find_spec("cupy") is None:
         return "CuPy is not installed; pip install 'tcsolve[cuda13]' (or [cuda12])"
@@ -36,7 +36,7 @@ def _why_no_cuda():
 
 def cuda_available():
     """Tell whether a CUDA device can be used; imports CuPy where it is installed."""
-    return _why_no_cuda() is None
+    return why_no_cuda() is None
 
 
 @functools.cache
@@ -70,7 +70,7 @@ def ops_on(device, arrays):
         return ops_for(*arrays)
     if device == "cpu":
         return numpy_ops
-    if (reason := _why_no_cuda()) is not None:
+    if (reason := why_no_cuda()) is not None:
         raise DeviceError(f"device='cuda' was asked for, but {reason}; or use device='cpu'")
     return _cupy_ops()
 

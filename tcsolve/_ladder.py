@@ -12,13 +12,33 @@ from tcsolve._plan import Plan, next_rung
 from tcsolve._refine import Operator, refine_columns
 from tcsolve._scale import Frame, equilibrate, needs_frame, needs_scaling
 
-__all__ = ["Ladder"]
+__all__ = ["Ladder", "require_room"]
+
+
+def require_room(ops, update, n, nrhs, itemsize, block=None, moved_bytes=0):
+    """Return the bytes a solve will allocate with `update`, or raise if the device has fewer.
+
+    moved_bytes are those of arguments that must be copied to the device first.
+    """
+    on_device = ops.device == "cuda"
+    block = block or ops.default_block(n, UPDATES[update])
+    needed = bytes_needed(update, n, nrhs, itemsize, block=block, on_device=on_device) + moved_bytes
+    # Host memory is virtual and shared; only a device tells truthfully what is left.
+    if on_device and needed > (free := ops.free_bytes()):
+        ways = "device='cpu'"
+        if update == "fp64":
+            ways = "precision='fp16x3' (half the bytes) or " + ways
+        raise DeviceMemoryError(
+            f"solving n = {n} with {update} factors needs {needed:,} more bytes on the device, "
+            f"{free:,} are free; use {ways}"
+        )
+    return needed
 
 
 class Ladder:
     """A matrix with its scaling and the factors of the present rung."""
 
-    def __init__(self, ops, a, plan, *, nrhs=1, check_finite=True, seconds=None, transfer=False):
+    def __init__(self, ops, a, plan, *, nrhs=1, check_finite=True, seconds=None, moved_bytes=0):
         self._ops, self._a = ops, a
         self._seconds = {} if seconds is None else seconds
         self._working = "fp32" if a.dtype.char in "fF" else "fp64"
@@ -38,7 +58,7 @@ class Ladder:
         if not isinstance(plan, Plan):
             plan = self._choose(plan, nrhs)
         self._plan = plan
-        self.bytes_planned = self._reserve(plan.update, nrhs, transfer)
+        self.bytes_planned = self._reserve(plan.update, nrhs) + moved_bytes
         self._matrix = a
         if self._finite:
             self._prepare()
@@ -65,28 +85,10 @@ class Ladder:
         )
         return Plan(name)
 
-    def _reserve(self, update, nrhs, transfer):
+    def _reserve(self, update, nrhs):
         """Return the bytes this rung needs, or raise before any of them is allocated."""
-        n, device = self.shape[0], self._ops.device
-        needed = bytes_needed(
-            update,
-            n,
-            nrhs,
-            self._a.dtype.itemsize,
-            block=self._block(update),
-            on_device=device == "cuda",
-            transfer=transfer,
-        )
-        # Host memory is virtual and shared; only a device tells truthfully what is left.
-        if device == "cuda" and needed > (free := self._ops.free_bytes()):
-            ways = "device='cpu'"
-            if update == "fp64":
-                ways = "precision='fp16x3' (half the bytes) or " + ways
-            raise DeviceMemoryError(
-                f"solving n = {n} with {update} factors needs {needed:,} more bytes on the device, "
-                f"{free:,} are free; use {ways}"
-            )
-        return needed
+        block = self._plan.block
+        return require_room(self._ops, update, self.shape[0], nrhs, self._a.dtype.itemsize, block)
 
     def _block(self, update):
         return self._plan.block or self._ops.default_block(self.shape[0], UPDATES[update])
@@ -137,7 +139,7 @@ class Ladder:
         if following is None:
             return False
         self._factors = None
-        self._reserve(following, 1, transfer=False)
+        self._reserve(following, 1)
         self._factor(following)
         return True
 

@@ -365,7 +365,7 @@ def _nvrtc_version():
 
 def _info(args):
     try:
-        reason = _dispatch._why_no_cuda()
+        reason = _dispatch.why_no_cuda()
     except ImportError as error:
         reason = f"CuPy cannot be imported ({error})"
     found = versions()

@@ -284,7 +284,7 @@ def test_full_disk_is_refused_without_a_traceback(refusal):
 
 
 def test_missing_gpu_is_refused(monkeypatch, refusal):
-    monkeypatch.setattr(_dispatch, "_why_no_cuda", lambda: "there is none")
+    monkeypatch.setattr(_dispatch, "why_no_cuda", lambda: "there is none")
     assert "there is none" in refusal(*GAUSS, "--device", "cuda")
 
 
@@ -348,7 +348,7 @@ def no_compiler(monkeypatch):
 
 
 def test_info_without_a_gpu_says_why_and_what_to_do(monkeypatch, nvrtc, no_compiler, capsys):
-    monkeypatch.setattr(_dispatch, "_why_no_cuda", lambda: "there is no driver")
+    monkeypatch.setattr(_dispatch, "why_no_cuda", lambda: "there is no driver")
     monkeypatch.setenv("TCSOLVE_MATRICES", "/some/folder")
     assert cli.main(["info"]) == 0
     out, err = capsys.readouterr()
@@ -363,7 +363,7 @@ def test_info_without_a_gpu_says_why_and_what_to_do(monkeypatch, nvrtc, no_compi
 
 def test_info_without_cupy_gives_the_remedy(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.setattr(_dispatch, "_why_no_cuda", lambda: "CuPy is not installed")
+    monkeypatch.setattr(_dispatch, "why_no_cuda", lambda: "CuPy is not installed")
     monkeypatch.delenv("TCSOLVE_MATRICES", raising=False)
     assert cli.main(["info"]) == 0
     out = capsys.readouterr().out

@@ -60,6 +60,10 @@ def test_a_solve_that_cannot_fit_says_so_before_it_allocates(cupy, monkeypatch):
     monkeypatch.setattr("tcsolve._ops_cupy.CupyOps.free_bytes", lambda self: 10_000_000)
     with pytest.raises(tcsolve.DeviceMemoryError, match=r"[\d,]+ more bytes.*device='cpu'"):
         tcsolve.solve(a, b)
+    # From the host: before the copy of a and b.
+    monkeypatch.setattr("tcsolve._ops_cupy.CupyOps.array", lambda self, x: pytest.fail("copied"))
+    with pytest.raises(tcsolve.DeviceMemoryError, match=r"[\d,]+ more bytes"):
+        tcsolve.solve(problem.a, problem.b, device="cuda")
 
 
 @pytest.mark.gpu

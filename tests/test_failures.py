@@ -288,7 +288,7 @@ def test_scaling_saves_what_would_underflow_in_fp32(xp, decades, update):
 
 
 def test_a_missing_device_is_an_error_that_says_why(monkeypatch):
-    monkeypatch.setattr(_dispatch, "_why_no_cuda", lambda: "the machine has no such device")
+    monkeypatch.setattr(_dispatch, "why_no_cuda", lambda: "the machine has no such device")
     with pytest.raises(tcsolve.DeviceError, match="no such device; or use device='cpu'"):
         solve(gauss(), np.ones(40), device="cuda")
     with pytest.raises(tcsolve.DeviceError, match="no such device"):
