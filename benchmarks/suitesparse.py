@@ -278,10 +278,16 @@ def explanation(rows, facts):
             "- Singular to working precision (rcond below 2.2e-16) and flagged, where SciPy was asked"
             " by SciPy, too: " + ", ".join(ill) + "."
         )
-    yield (
-        "- Matrices whose condition is large only through their scales (the west, fs, mcfe, lns, arc130,"
-        " steam1, sherman3 ...) converge on a low rung, as their rows and columns are scaled first."
-    )
+    scaled = [row for row in rows if row["cond"] and row["cond"] >= 1e3 * row["cond_scaled"]]
+    if scaled:
+        listed = (
+            f"{row['matrix']} {row['fp16'].get('rung')}, {row['fp16x3'].get('rung')}"
+            for row in scaled
+        )
+        yield (
+            "- Badly scaled (scaling lowers the condition number a thousandfold or more), with the rung that"
+            " gave x from fp16 and from fp16x3: " + "; ".join(listed) + "."
+        )
 
 
 def table(rows):
