@@ -32,6 +32,8 @@ GATE_PATIENCE = 200_000
 # strip and of a row of it, flops and bytes a second of the update, and the depth FP32 counts for.
 STRIP_SECONDS, STRIP_SECONDS_ROW = 1.0e-6, 7e-11
 BESIDE_FLOPS, BESIDE_BANDWIDTH, NATIVE_DEPTH = 4.5e14, 3e12, 10
+# Right-hand sides up to which a few at a time are faster than the library's triangular solve of all.
+SUBSTITUTED_COLUMNS = 16
 # Unknowns one launch of tcs_swap_solve takes.
 SOLVE_WIDTH = 128
 # Columns of C that a thread block of a tensor-core product takes.
@@ -378,11 +380,13 @@ class CupyOps:
 
     @_turns_into_memory_error
     def substitute(self, lu, b, adjoint, inverses, order):
-        if inverses is None or b.dtype.char != "d" or not 0 < b.shape[1] <= max(TRSV_COLUMNS):
+        k, most = b.shape[1], max(TRSV_COLUMNS)
+        if inverses is None or b.dtype.char != "d" or not 0 < k <= SUBSTITUTED_COLUMNS:
             return None
         before, after = (None, order) if adjoint else (order, None)
-        multiprocessors = self.properties["multiprocessors"]
-        return substitute(lu, b, adjoint, inverses, before, after, multiprocessors)
+        rest = adjoint, inverses, before, after, self.properties["multiprocessors"]
+        parts = [substitute(lu, b[:, i : i + most], *rest) for i in range(0, k, most)]
+        return parts[0] if len(parts) == 1 else cupy.concatenate(parts, axis=1)
 
     @_turns_into_memory_error
     def getrf(self, a, dtype):
