@@ -12,6 +12,7 @@ import time
 import numpy as np
 from scipy.linalg import blas, lapack
 
+from tcsolve import _gemm_numpy
 from tcsolve._formats import TOP_EXPONENT, round_to, split
 from tcsolve._ops import Stats
 
@@ -138,6 +139,9 @@ class NumpyOps:
             u_hi, u_lo = _split(u, how.format)
             product = np.hstack([l_hi, l_lo, l_hi]) @ np.vstack([u_hi, u_hi, u_lo])
         c -= product * c.dtype.type(1 / (scale_l * scale_u))
+
+    def gemm(self, a, b, c, out, product, alpha, beta, engine):
+        _gemm_numpy.gemm(a, b, c, out, product, alpha, beta, engine)
 
     def invert_diagonal_blocks(self, lu):
         return None  # LAPACK's substitution is at the speed of memory
