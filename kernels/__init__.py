@@ -268,12 +268,13 @@ KERNELS = {
     "gemm_wgmma": KernelSpec(
         ("tcs_gemm_wgmma",),
         tuple(
-            {"T_LOW": low, "REFINE": level, "CLUSTER": cluster} | trans
+            {"T_LOW": low, "REFINE": level, "CLUSTER": 2} | trans
             for low in ("fp16", "bf16")
             for level in range(5)
             for trans in _TRANSPOSES
-            for cluster in (1, 2)
-        ),
+        )
+        # Alone, to show what sharing the tiles of op(B) is worth.
+        + tuple({"T_LOW": "fp16", "REFINE": r, "CLUSTER": 1} | _TRANSPOSES[0] for r in (0, 3)),
         min_arch=90,
         max_arch=90,
     ),

@@ -13,8 +13,9 @@
 //
 // With STORE 1 and rows of whole 16-byte words, a (b) starts on such a word.
 // Grid: any; block 128; dynamic shared memory SHARED_BYTES.
-// Defines SIZE_M, SIZE_N, SIZE_K (1 to 64), COUNT, STAGES (2 or 3), SHARED_BYTES, T_IN (fp16, bf16, float, int8), T_LOW (fp16, bf16, tf32, int8),
-// REFINE (0 to 4: none, 'a', 'b', 'ab', 'full'; 0 unless T_IN is float), TRANS_A, TRANS_B, STORE_A, STORE_B.
+// Defines SIZE_M, SIZE_N, SIZE_K (1 to 64), COUNT, STAGES (2 or 3), SHARED_BYTES, T_IN (fp16, bf16, float, int8),
+// T_LOW (fp16, bf16, tf32, int8), REFINE (0 to 4: none, 'a', 'b', 'ab', 'full'; 0 unless T_IN is float), TRANS_A,
+// TRANS_B, STORE_A, STORE_B.
 //
 // Rounding and scaling as in gemm.cuh, with the scales found in the registers; all k in one sum on the
 // tensor cores, small products first.
@@ -112,7 +113,8 @@ struct Operand {
         #pragma unroll 2
         for (int e = threadIdx.x; e < count * ROWS * LENGTH; e += THREADS) {
             const int s = e / (ROWS * LENGTH), i = e / LENGTH % ROWS, j = e % LENGTH;
-            *reinterpret_cast<T_IN*>(stage + s * MATRIX_BYTES + i * PITCH + j * SIZE) = x[s * batch + i * row + j * col];
+            char* const to = stage + s * MATRIX_BYTES + i * PITCH + j * SIZE;
+            *reinterpret_cast<T_IN*>(to) = x[s * batch + i * row + j * col];
         }
     }
 };

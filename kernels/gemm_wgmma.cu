@@ -333,19 +333,56 @@ __device__ __forceinline__ void sum_by_stage(
     }
 }
 
+// Stores one thread's sums where nothing has to be asked: a whole tile of FP32, in pairs, without c.
+// Returns the largest `top` met; results next to an Inf or NaN are left to `mend`.
+__device__ __forceinline__ unsigned store_whole(
+    const float (&sum)[SUMS], const Target& target, const Origin& origin, Index row, Index col
+) {
+    const float alpha = float(target.alpha);
+    float* const first = static_cast<float*>(target.out) + row * target.ld_out + col;
+    float* const second = first + 8 * target.ld_out;
+    if (origin.top_a == nullptr) {
+        #pragma unroll
+        for (int j = 0; j < SUMS / 4; ++j) {
+            *reinterpret_cast<float2*>(first + 8 * j) = make_float2(alpha * sum[4 * j], alpha * sum[4 * j + 1]);
+            *reinterpret_cast<float2*>(second + 8 * j) = make_float2(alpha * sum[4 * j + 2], alpha * sum[4 * j + 3]);
+        }
+        return 0;
+    }
+    const unsigned top_0 = origin.top_a[row], top_1 = origin.top_a[row + 8];
+    const int exponent_0 = fit(top_0), exponent_1 = fit(top_1);
+    unsigned largest = max(top_0, top_1);
+    #pragma unroll
+    for (int j = 0; j < SUMS / 4; ++j) {
+        const unsigned top_x = origin.top_b[col + 8 * j], top_y = origin.top_b[col + 8 * j + 1];
+        const int x = fit(top_x), y = fit(top_y);
+        *reinterpret_cast<float2*>(first + 8 * j) = make_float2(
+            alpha * scaled(sum[4 * j], -(exponent_0 + x)), alpha * scaled(sum[4 * j + 1], -(exponent_0 + y)));
+        *reinterpret_cast<float2*>(second + 8 * j) = make_float2(
+            alpha * scaled(sum[4 * j + 2], -(exponent_1 + x)), alpha * scaled(sum[4 * j + 3], -(exponent_1 + y)));
+        largest = max(largest, max(top_x, top_y));
+    }
+    return largest;
+}
+
 __device__ __forceinline__ void store_sums(
     const float (&sum)[SUMS], const Target& target, const Origin& origin, Index row, Index col
 ) {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x % GROUP_THREADS / WARP;
-    const bool in_pairs = target.pairs();
+    const bool in_pairs = target.pairs(), inside = row + PANEL <= target.m && col + BLOCK_N <= target.n;
     row += 16 * warp + lane / 4;
     col += lane % 4 * 2;
-    #pragma unroll
-    for (int j = 0; j < SUMS / 4; ++j) {
-        target.store(origin, in_pairs, row, col + 8 * j, sum[4 * j], sum[4 * j + 1]);
-        target.store(origin, in_pairs, row + 8, col + 8 * j, sum[4 * j + 2], sum[4 * j + 3]);
+    unsigned largest = INFINITE;
+    if (inside && in_pairs && target.kind == KIND_FP32 && target.beta == 0) {
+        largest = store_whole(sum, target, origin, row, col);
+    } else {
+        #pragma unroll
+        for (int j = 0; j < SUMS / 4; ++j) {
+            target.store(origin, in_pairs, row, col + 8 * j, sum[4 * j], sum[4 * j + 1]);
+            target.store(origin, in_pairs, row + 8, col + 8 * j, sum[4 * j + 2], sum[4 * j + 3]);
+        }
     }
-    if (origin.top_a == nullptr) return;
+    if (largest < INFINITE || origin.top_a == nullptr) return;
     #pragma unroll 1
     for (int e = 0; e < SUMS; ++e) target.mend(origin, row + (e >> 1 & 1) * 8, col + e / 4 * 8 + e % 2);
 }

@@ -21,7 +21,7 @@ __all__ = ["gemm", "gemm_batched", "gemm_bound"]
 # Dtypes a result of each accumulator can be stored in.
 RESULTS = {
     "float32": ("float32", "float16", "bfloat16"),
-    "float64": ("float64", "float32"),
+    "float64": ("float64",),
     "int32": ("int32",),
 }
 # Dtypes of c that each accumulator holds exactly.

@@ -141,7 +141,7 @@ def gemm(a, b, c, out, product, alpha, beta, engine, arch, multiprocessors):
         _into_other_order(a, b, c, out, product, alpha, beta, engine, arch, multiprocessors)
         return
     if engine == "auto":
-        engine = fastest(product, *a.shape[:1], b.shape[1], a.shape[1], arch)
+        engine = fastest(product, *out.shape, a.shape[1], arch)
     _check_engine(engine, product, arch)
     c = None if beta == 0 else c if rows_contiguous(c) else _copy(c)
     work = Work(a, b, c, out, product, alpha, beta, arch, multiprocessors)

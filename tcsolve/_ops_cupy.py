@@ -388,7 +388,7 @@ def _properties(device):
     return {
         "arch": int(device.compute_capability),
         "multiprocessors": attributes["MultiProcessorCount"],
-        "shared_bytes": attributes["MaxSharedMemoryPerMultiprocessor"],
+        "shared_bytes": attributes.get("MaxSharedMemoryPerMultiprocessor", 64 << 10),
         "clock": 1e3 * attributes["ClockRate"],
         "bandwidth": bandwidth or 4e11,
     }

@@ -371,6 +371,12 @@ def test_more_products_never_make_the_bound_worse(k, precision, engine):
     assert all(y <= x + 2.0**-22 for x, y in itertools.pairwise(best))
 
 
+def test_counting_ones_is_exact_up_to_two_to_the_24():
+    for count in (2**24 - 1, 2**24):
+        ones = np.ones((1, count), np.float16)
+        assert gemm(ones, ones, transb=True)[0, 0] == count
+
+
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 50), st.integers(0, 2**32 - 1))
 def test_products_of_small_integers_are_exact_in_fp16(m, n, k, seed):
     rng = np.random.default_rng(seed)
