@@ -53,10 +53,10 @@ def check_the_edge(xp):
 
 def rates(xp, device, x, repeats):
     """Yield a row for the tensor cores in FP16 and INT8, and the library's FP32 product."""
-    wide = x.astype(np.float32)
+    wide, small = x.astype(np.float32), x.astype(np.int8)
     runs = {
         "gemm, FP16": lambda: common_bits(x),
-        "gemm, INT8": lambda small=x.astype(np.int8): common_bits(small),
+        "gemm, INT8": lambda: common_bits(small),
         "matmul, FP32": lambda: wide @ wide.T,
     }
     reference = wide @ wide.T

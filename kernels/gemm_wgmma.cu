@@ -333,36 +333,56 @@ __device__ __forceinline__ void sum_by_stage(
     }
 }
 
-// Stores one thread's sums where nothing has to be asked: a whole tile of FP32, in pairs, without c.
-// Returns the largest `top` met; results next to an Inf or NaN are left to `mend`.
-__device__ __forceinline__ unsigned store_whole(
-    const float (&sum)[SUMS], const Target& target, const Origin& origin, Index row, Index col
-) {
-    const float alpha = float(target.alpha);
-    float* const first = static_cast<float*>(target.out) + row * target.ld_out + col;
-    float* const second = first + 8 * target.ld_out;
-    if (origin.top_a == nullptr) {
-        #pragma unroll
-        for (int j = 0; j < SUMS / 4; ++j) {
-            *reinterpret_cast<float2*>(first + 8 * j) = make_float2(alpha * sum[4 * j], alpha * sum[4 * j + 1]);
-            *reinterpret_cast<float2*>(second + 8 * j) = make_float2(alpha * sum[4 * j + 2], alpha * sum[4 * j + 3]);
-        }
-        return 0;
-    }
-    const unsigned top_0 = origin.top_a[row], top_1 = origin.top_a[row + 8];
-    const int exponent_0 = fit(top_0), exponent_1 = fit(top_1);
-    unsigned largest = max(top_0, top_1);
+// The largest `top` of the rows and columns of one thread's sums; 0 if nothing was scaled.
+__device__ __forceinline__ unsigned largest_top(const Origin& origin, Index row, Index col) {
+    if (origin.top_a == nullptr) return 0;
+    unsigned largest = max(origin.top_a[row], origin.top_a[row + 8]);
     #pragma unroll
     for (int j = 0; j < SUMS / 4; ++j) {
-        const unsigned top_x = origin.top_b[col + 8 * j], top_y = origin.top_b[col + 8 * j + 1];
-        const int x = fit(top_x), y = fit(top_y);
-        *reinterpret_cast<float2*>(first + 8 * j) = make_float2(
-            alpha * scaled(sum[4 * j], -(exponent_0 + x)), alpha * scaled(sum[4 * j + 1], -(exponent_0 + y)));
-        *reinterpret_cast<float2*>(second + 8 * j) = make_float2(
-            alpha * scaled(sum[4 * j + 2], -(exponent_1 + x)), alpha * scaled(sum[4 * j + 3], -(exponent_1 + y)));
-        largest = max(largest, max(top_x, top_y));
+        largest = max(largest, max(origin.top_b[col + 8 * j], origin.top_b[col + 8 * j + 1]));
     }
     return largest;
+}
+
+// Stores one thread's sums where nothing has to be asked: all of them inside, FP32 in pairs, no Inf or NaN
+// near.  Reads of c are issued FLIGHT pairs of rows at a time.
+template <bool ADD>
+__device__ __forceinline__ void store_whole(
+    const float (&sum)[SUMS], const Target& target, const Origin& origin, Index row, Index col
+) {
+    constexpr int FLIGHT = 8;
+    const float alpha = float(target.alpha), beta = float(target.beta);
+    float* const out = static_cast<float*>(target.out) + row * target.ld_out + col;
+    const float* const c = static_cast<const float*>(target.c) + row * target.ld_c + col;
+    const bool is_scaled = origin.top_a != nullptr;
+    const int exponent[2] = {is_scaled ? fit(origin.top_a[row]) : 0, is_scaled ? fit(origin.top_a[row + 8]) : 0};
+    #pragma unroll
+    for (int j0 = 0; j0 < SUMS / 4; j0 += FLIGHT) {
+        float2 old[FLIGHT][2];
+        if (ADD) {
+            #pragma unroll
+            for (int e = 0; e < 2 * FLIGHT; ++e) {
+                const float* const from = c + e % 2 * 8 * target.ld_c + 8 * (j0 + e / 2);
+                old[e / 2][e % 2] = *reinterpret_cast<const float2*>(from);
+            }
+        }
+        #pragma unroll
+        for (int e = 0; e < 2 * FLIGHT; ++e) {
+            const int j = j0 + e / 2, half = e % 2;
+            float2 x = make_float2(sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
+            if (is_scaled) {
+                x.x = scaled(x.x, -(exponent[half] + fit(origin.top_b[col + 8 * j])));
+                x.y = scaled(x.y, -(exponent[half] + fit(origin.top_b[col + 8 * j + 1])));
+            }
+            x.x *= alpha;
+            x.y *= alpha;
+            if (ADD) {
+                x.x += beta * old[e / 2][half].x;
+                x.y += beta * old[e / 2][half].y;
+            }
+            *reinterpret_cast<float2*>(out + half * 8 * target.ld_out + 8 * j) = x;
+        }
+    }
 }
 
 __device__ __forceinline__ void store_sums(
@@ -370,19 +390,22 @@ __device__ __forceinline__ void store_sums(
 ) {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x % GROUP_THREADS / WARP;
     const bool in_pairs = target.pairs(), inside = row + PANEL <= target.m && col + BLOCK_N <= target.n;
+    const bool add = target.beta != 0;
+    const bool c_in_pairs = ((reinterpret_cast<unsigned long long>(target.c) | target.ld_c * 4) & 7) == 0;
     row += 16 * warp + lane / 4;
     col += lane % 4 * 2;
-    unsigned largest = INFINITE;
-    if (inside && in_pairs && target.kind == KIND_FP32 && target.beta == 0) {
-        largest = store_whole(sum, target, origin, row, col);
-    } else {
-        #pragma unroll
-        for (int j = 0; j < SUMS / 4; ++j) {
-            target.store(origin, in_pairs, row, col + 8 * j, sum[4 * j], sum[4 * j + 1]);
-            target.store(origin, in_pairs, row + 8, col + 8 * j, sum[4 * j + 2], sum[4 * j + 3]);
-        }
+    if (inside && in_pairs && target.kind == KIND_FP32 && (!add || c_in_pairs) &&
+        largest_top(origin, row, col) < INFINITE) {
+        if (add) store_whole<true>(sum, target, origin, row, col);
+        else store_whole<false>(sum, target, origin, row, col);
+        return;
     }
-    if (largest < INFINITE || origin.top_a == nullptr) return;
+    #pragma unroll
+    for (int j = 0; j < SUMS / 4; ++j) {
+        target.store(origin, in_pairs, row, col + 8 * j, sum[4 * j], sum[4 * j + 1]);
+        target.store(origin, in_pairs, row + 8, col + 8 * j, sum[4 * j + 2], sum[4 * j + 3]);
+    }
+    if (origin.top_a == nullptr) return;
     #pragma unroll 1
     for (int e = 0; e < SUMS; ++e) target.mend(origin, row + (e >> 1 & 1) * 8, col + e / 4 * 8 + e % 2);
 }

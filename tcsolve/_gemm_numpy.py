@@ -1,8 +1,8 @@
 """Products of matrices on NumPy: the tensor cores emulated, and the oracle of the kernels.
 
 Operands are rounded as the units round them and multiplied in FP32, where products of two 11-bit
-numbers are exact; so a result differs from theirs in the order (and truncation) of the sums alone.  A
-1000 x 1000 x 1000 product takes about three FP32 BLAS products per term.
+numbers are exact; so a result differs from theirs in the order (and truncation) of the sums alone.  A product of
+size 1000 to 2000 takes 2 to 7 times the FP32 product of BLAS on two cores, refined 5 to 9 times.
 """
 
 import numpy as np

@@ -46,14 +46,51 @@ def test_kernel_compiles(name, arch, nvrtc):
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("defines", KERNELS["panel"].variants, ids=str)
 def test_panel_keeps_its_rows_in_registers(defines, nvrtc):
+    assert NO_SPILLS in _assembler_log(nvrtc, "panel", defines)
+
+
+# Products whose operands are multiplied as they are, and the refined ones; both of each kernel's paths.
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("refine", [0, 3])
+@pytest.mark.parametrize("turned", [0, 1])
+def test_wgmma_keeps_its_sums_in_registers_and_its_products_in_flight(refine, turned, nvrtc):
+    defines = {
+        "T_LOW": "fp16",
+        "REFINE": refine,
+        "CLUSTER": 2,
+        "TRANS_A": turned,
+        "TRANS_B": turned,
+    }
+    log = _assembler_log(nvrtc, "gemm_wgmma", defines)
+    assert NO_SPILLS in log
+    assert "serialized" not in log, log
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("turned", [0, 1])
+def test_wmma_keeps_its_sums_in_registers(turned, nvrtc):
+    defines = {"T_IN": "fp16", "T_LOW": "fp16", "REFINE": 0, "TRANS_A": turned, "TRANS_B": turned}
+    assert NO_SPILLS in _assembler_log(nvrtc, "gemm_wmma", defines | {"SWIZZLE": 1})
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("defines", KERNELS["gemm_batched"].variants, ids=str)
+def test_batched_products_stay_in_registers(defines, nvrtc):
+    assert NO_SPILLS in _assembler_log(nvrtc, "gemm_batched", defines)
+
+
+NO_SPILLS = " 0 bytes stack frame, 0 bytes spill stores"
+
+
+def _assembler_log(nvrtc, name, defines):
+    """Return what the assembler says of a kernel on a Hopper GPU."""
     options = ["-arch=sm_90a", *_jit.FLAGS, "--ptxas-options=-v"]
-    program = _jit.create_program("panel")
+    program = _jit.create_program(name)
     try:
         nvrtc.compileProgram(program, [*options, *(f"-D{k}={v}" for k, v in defines.items())])
-        log = nvrtc.getProgramLog(program)
+        return nvrtc.getProgramLog(program)
     finally:
         nvrtc.destroyProgram(program)
-    assert re.search(r"\b0 bytes stack frame, 0 bytes spill stores", log), log
 
 
 def _code(name):
