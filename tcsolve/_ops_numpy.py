@@ -15,6 +15,7 @@ from scipy.linalg import blas, lapack
 from tcsolve import _gemm_numpy
 from tcsolve._formats import TOP_EXPONENT, round_to, split
 from tcsolve._ops import Stats
+from tcsolve._product import LEVELS
 
 __all__ = ["NumpyOps"]
 
@@ -135,9 +136,8 @@ class NumpyOps:
         if how.products == 1:
             product = _rounded(l, how.format) @ _rounded(u, how.format)
         else:
-            l_hi, l_lo = _split(l, how.format)
-            u_hi, u_lo = _split(u, how.format)
-            product = np.hstack([l_hi, l_lo, l_hi]) @ np.vstack([u_hi, u_hi, u_lo])
+            parts = _split(l, how.format), _split(u, how.format)
+            product = _gemm_numpy.sum_of_terms(*parts, LEVELS["ab"], l.shape[1])
         c -= product * c.dtype.type(1 / (scale_l * scale_u))
 
     def gemm(self, a, b, c, out, product, alpha, beta, engine):

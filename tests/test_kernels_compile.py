@@ -74,7 +74,9 @@ def test_wmma_keeps_its_sums_in_registers(turned, nvrtc):
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("defines", KERNELS["gemm_batched"].variants, ids=str)
+@pytest.mark.parametrize(
+    "defines", [v for v in KERNELS["gemm_batched"].variants if v["SIZE_M"] in (8, 16, 64)], ids=str
+)
 def test_batched_products_stay_in_registers(defines, nvrtc):
     assert NO_SPILLS in _assembler_log(nvrtc, "gemm_batched", defines)
 
