@@ -2,11 +2,16 @@
 
 | file         | entries                           | primitive                                    |
 | ---          | ---                               | ---                                          |
-| panel.cu     | tcs_panel_cluster                 | LU of a leaf panel with partial pivoting     |
+| panel.cu     | tcs_panel                         | LU of a strip with partial pivoting          |
+| swap_solve.cu| tcs_swap_solve                    | its swaps and U in the rest of its panel     |
+| gate.cu      | tcs_gate                          | waits until the panel of another stream runs |
 | move_rows.cu | tcs_move_rows                     | w[dst] = w[src] in place                     |
 | pack.cu      | tcs_pack_l, tcs_pack_u            | rounded operands of the trailing update      |
 | range.cu     | tcs_update_scale                  | power of two that fits them into the format  |
 | trsv.cu      | tcs_solve_triangle                | triangular solve of a few right-hand sides   |
+| invert.cu    | tcs_invert_blocks                 | the diagonal blocks' inverses for that       |
+| refine.cu    | tcs_residual, tcs_column_max,     | the vector work of a refinement step         |
+|              | tcs_lower, tcs_raise              |                                              |
 | scale.cu     | tcs_row_stats, tcs_col_stats,     | norms, and the equilibrated FP32 copy of a   |
 |              | tcs_cast_scaled                   |                                              |
 | gemm_naive.cu, gemm_wmma.cu,                     | gemm: the engines 'naive', 'wmma', 'wgmma'   |
@@ -24,16 +29,17 @@ from typing import NamedTuple
 
 __all__ = [
     "ARCHS",
+    "BOARD_BYTES",
     "KERNELS",
     "LARGEST_BATCHED",
     "PORTABLE_CLUSTER",
     "BatchedShape",
     "KernelSpec",
-    "LeafShape",
+    "PanelShape",
     "arch_number",
     "batched_shape",
-    "leaf_shape",
     "move_chunk",
+    "panel_shape",
     "wmma_shape",
 ]
 
@@ -42,17 +48,26 @@ ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120")
 
 # Largest cluster that every device with clusters launches; more needs permission (and 16 SMs of
 # one GPC, which compute capability 12 has not).
+CLUSTER_ARCH = 90
 SMALLEST_CLUSTER = 2
 PORTABLE_CLUSTER = 8
 LARGEST_CLUSTER = 16
 
-# Rows a thread, and the width at which that many rows fit in 128 registers a thread.
-LEAF_ROWS = ((1, 32), (2, 32), (4, 16), (8, 8))
-LEAF_THREADS = 512
+# Threads, rows a thread, leaf width and strip width of a block of panel.cu.  A leaf of 128 entries a
+# thread leaves registers for its update; few warps make a short exchange.
+CLUSTER_BLOCKS = ((128, 1, 32, 128), (128, 2, 32, 128), (256, 2, 32, 128), (256, 4, 32, 128))
+CLUSTER_BLOCKS += ((256, 8, 16, 64),)
+GRID_BLOCKS = ((256, 1, 32, 128), (256, 2, 32, 128), (256, 4, 32, 128))
+# Blocks of a grid from which on a block takes more rows; the most there may be, as in exchange_grid.cuh.
+MANY_BLOCKS = 48
+MAX_BLOCKS = 256
 
 # Right-hand sides trsv.cu is compiled for, and the unknowns it solves for at a time, by dtype char.
 TRSV_COLUMNS = (1, 2, 4)
 TRSV_BLOCK = {"f": 128, "d": 64}
+
+# Bytes of struct Board of exchange_grid.cuh: two rows and candidates and a stamp a block, and the count.
+BOARD_BYTES = MAX_BLOCKS * (2 * (16 + 4 * 32 + 8) + 4) + 16
 
 # 64 KB of shared memory can be had on every architecture.
 STAGE_FLOATS = (64 << 10) // 4
@@ -63,39 +78,70 @@ def arch_number(arch):
     return int(arch.removeprefix("sm_").rstrip("af"))
 
 
-class LeafShape(NamedTuple):
-    """How one cluster covers a leaf panel of cluster * threads * rows rows and `width` columns."""
+class PanelShape(NamedTuple):
+    """How a cluster, or a cooperative grid, covers a strip of blocks * threads * rows rows.
 
-    cluster: int
+    `width` columns are in registers at a time, and at most `strip` are factored by one launch.
+    """
+
+    cluster: bool
+    blocks: int
     threads: int
     rows: int
     width: int
+    strip: int
+
+    @property
+    def shared_bytes(self):
+        """Dynamic shared memory of a block: its rows of a leaf, padded, and their places."""
+        return 4 * self.threads * self.rows * (self.width + 5)
 
     @property
     def defines(self):
         """The macros of panel.cu."""
-        return {name.upper(): value for name, value in self._asdict().items()}
+        return {
+            "BLOCKS": self.blocks if self.cluster else 0,
+            "THREADS": self.threads,
+            "ROWS": self.rows,
+            "WIDTH": self.width,
+            "STRIP": self.strip,
+        }
 
 
-def leaf_shape(m, arch, largest_cluster=LARGEST_CLUSTER):
-    """Return the `LeafShape` for a panel of m rows, or None if one cluster cannot hold it.
+def panel_shape(m, arch, multiprocessors, largest_cluster=LARGEST_CLUSTER):
+    """Return the `PanelShape` for a strip of m rows, or None if the device cannot hold it.
 
-    Few rows a thread come first: a column takes 1.2 us with 16 blocks of one row a thread and 1.5
-    us with 8 blocks of two (m = 8192, H200).  `largest_cluster` = 8 is for a partition of the
-    device's SMs, in which larger clusters do not launch.
+    One cluster where there are clusters and it holds the rows: few rows a thread come first.  Else a
+    cooperative grid, at most a block for each multiprocessor.  `largest_cluster` = 8 is for devices
+    (and partitions of them) in which larger clusters do not launch.
     """
     number = arch_number(arch)
-    if number < KERNELS["panel"].min_arch:
-        return None
     if number >= 110:
         largest_cluster = min(largest_cluster, PORTABLE_CLUSTER)
-    for rows, width in LEAF_ROWS:
-        blocks = -(-m // (LEAF_THREADS * rows))
-        if blocks <= largest_cluster:
-            # st.async is for clusters: two blocks at least, though one could hold the rows.
-            cluster = max(SMALLEST_CLUSTER, 1 << (blocks - 1).bit_length())
-            return LeafShape(cluster, LEAF_THREADS, rows, width)
-    return None
+    shapes = []
+    if number >= CLUSTER_ARCH:
+        # st.async is for clusters: two blocks at least, though one could hold the rows.
+        needed = [(max(SMALLEST_CLUSTER, _blocks(m, block)), block) for block in CLUSTER_BLOCKS]
+        clusters = [PanelShape(True, 1 << (n - 1).bit_length(), *block) for n, block in needed]
+        shapes += [s for s in clusters if s.blocks <= min(largest_cluster, multiprocessors)]
+    most = min(multiprocessors, MAX_BLOCKS)
+    grids = [PanelShape(False, _blocks(m, block), *block) for block in GRID_BLOCKS]
+    shapes += [s for s in grids if s.blocks <= MANY_BLOCKS]
+    shapes += [s for s in grids[-1:] + grids[::-1] if s.blocks <= most]
+    fits = _shared_limit(number)
+    return next((s for s in shapes if s.shared_bytes <= fits and s.blocks <= most), None)
+
+
+def _shared_limit(number):
+    """Return the dynamic shared memory a block of panel.cu can have, beside its static 24 KB."""
+    if number >= 100 and number < 110 or number == 90:
+        return 200 << 10
+    return {75: 40 << 10, 80: 136 << 10, 87: 136 << 10}.get(number, 74 << 10)
+
+
+def _blocks(m, block):
+    threads, rows, *_ = block
+    return -(-m // (threads * rows))
 
 
 def move_chunk(count):
@@ -167,7 +213,7 @@ class KernelSpec:
     ----------
     entries : tuple of str
     variants : tuple of dict
-        Macro sets that every device from `min_arch` on runs.
+        Macro sets for devices from `min_arch` on; those with BLOCKS, a cluster, need clusters.
     min_arch, max_arch : int
         The oldest and the newest compute capability; wgmma is Hopper's alone.
     later : dict of int to tuple of dict
@@ -181,17 +227,19 @@ class KernelSpec:
     later: dict[int, tuple[dict[str, int | str], ...]] = field(default_factory=dict)
 
     def variants_for(self, arch):
-        """Return the macro sets that are compiled for `arch`."""
+        """Return the macro sets that `arch` can run."""
         number = arch_number(arch)
         more = (v for least, sets in self.later.items() if number >= least for v in sets)
-        return (*self.variants, *more)
+        clusters = number >= CLUSTER_ARCH
+        return [v for v in (*self.variants, *more) if clusters or not v.get("BLOCKS")]
 
 
-_LEAF_SHAPES = [LeafShape(2**i, LEAF_THREADS, *LEAF_ROWS[0]) for i in range(1, 5)] + [
-    LeafShape(cluster, LEAF_THREADS, *rows_width)
+_CLUSTERS = [PanelShape(True, 2**i, *CLUSTER_BLOCKS[0]) for i in range(1, 5)] + [
+    PanelShape(True, cluster, *block)
     for cluster in (PORTABLE_CLUSTER, LARGEST_CLUSTER)
-    for rows_width in LEAF_ROWS[1:]
+    for block in CLUSTER_BLOCKS[1:]
 ]
+_GRIDS = [PanelShape(False, 1, *block) for block in GRID_BLOCKS]
 
 # What the tensor cores multiply: an operand in its own format, or FP32 rounded (and split) to one.
 # Only FP16 is there before compute capability 8.
@@ -233,9 +281,9 @@ def _batched(products, arch):
 
 
 KERNELS = {
-    "panel": KernelSpec(
-        ("tcs_panel_cluster",), tuple(shape.defines for shape in _LEAF_SHAPES), min_arch=90
-    ),
+    "panel": KernelSpec(("tcs_panel",), tuple(shape.defines for shape in _CLUSTERS + _GRIDS)),
+    "swap_solve": KernelSpec(("tcs_swap_solve",), ({},)),
+    "gate": KernelSpec(("tcs_gate",), ({},)),
     "move_rows": KernelSpec(("tcs_move_rows",), tuple({"CHUNK": chunk} for chunk in (8, 16, 32))),
     "pack": KernelSpec(
         ("tcs_pack_l", "tcs_pack_u"),
@@ -256,6 +304,11 @@ KERNELS = {
             for lower in (0, 1)
             for trans in (0, 1)
         ),
+    ),
+    "invert": KernelSpec(("tcs_invert_blocks",), ({"T_IN": "float"}, {"T_IN": "double"})),
+    "refine": KernelSpec(
+        ("tcs_residual", "tcs_column_max", "tcs_lower", "tcs_raise"),
+        ({"T_LOW": "float"}, {"T_LOW": "double"}),
     ),
     "scale": KernelSpec(
         ("tcs_row_stats", "tcs_col_stats", "tcs_cast_scaled"),

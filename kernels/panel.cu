@@ -1,298 +1,508 @@
-// P A = L U of a leaf panel with partial pivoting, in place, by one thread-block cluster; then the swaps, and
-// the substitution for U, in the other columns of its panel.
+// P A = L U of a strip of columns with partial pivoting, by one thread-block cluster or one cooperative grid.
 //
-//   a      FP32 m x w, row-major, leading dimension lda, 1 <= w <= WIDTH, w <= m <= CLUSTER THREADS ROWS.
-//          Becomes L (below the unit diagonal) and U, its rows where LAPACK's swaps would leave them.
-//   order  null, or int[m]: its entries move with the rows.
+//   a      FP32 m x w, row-major, leading dimension lda, 1 <= w <= STRIP, w <= m <= blocks THREADS ROWS.
+//          Becomes L (below the unit diagonal) and U, every row still where it was: `dst` and `src` tell where
+//          the rows belong, and tcs_swap_solve (swap_solve.cu) takes them there.
+//   order  null, or int[m]: its entries move with the rows, here already.
 //   ipiv   int[w]: step j swapped rows j and ipiv[j] - row0.
-//   dst, src  int[2 w]: new[dst[i]] = old[src[i]] does those swaps to other columns of the same rows.
-//          All rows that move are listed; some pairs occur twice.
-//   left, right  columns before and after the leaf in the same rows of a: the swaps are applied to them, and
-//          the first w rows of those to the right become L11^-1 times themselves, the rows of U.
+//   dst, src  int[2 w]: new[dst[i]] = old[src[i]] does the swaps.  All rows that move are listed, those that
+//          become row i < w at i; some pairs occur twice.
+//   top    FP32 w x w, leading dimension ld_top: the first w rows of the result, L11 and U11.
 //   info   int[1]: becomes min(info, col0 + j + 1) for the first pivot j that is zero or not finite.
+//   started  null, or unsigned[1]: becomes 1 when all blocks are resident (see gate.cu).
+//   board  BLOCKS 0: zeroed global memory for the exchange, else unused.
 //
-// Grid CLUSTER, block THREADS.  Defines CLUSTER, THREADS, ROWS, WIDTH.
+// Grid BLOCKS (a cluster) or, if BLOCKS is 0, any cooperative grid of at most 256; block THREADS; dynamic shared
+// memory 4 THREADS ROWS (WIDTH + 5) bytes.
+// Defines BLOCKS, THREADS, ROWS, WIDTH, STRIP.
 //
-// A thread keeps ROWS rows in registers.  No row moves before the end: a row knows its `place`, where
-// the swaps so far have put it, and is a candidate for pivot j while place >= j.  The largest |a_ij|
-// wins, at equal size the lowest place, which is LAPACK's choice; NaN counts as larger than infinity,
-// so it is met and reported.  One exchange a column: every block sends its best row to all blocks
-// (st.async, counted by an mbarrier), and each picks the winner for itself.
+// A thread owns ROWS rows and keeps WIDTH columns of them, a leaf, in registers.  No row moves: a row knows its
+// `place`, where the swaps so far have put it, and is a candidate for pivot j while place >= j.  The largest
+// |a_ij| wins, at equal size the lowest place, which is LAPACK's choice; NaN counts as larger than infinity,
+// so it is met and reported.  One exchange a column: every block sends its best row to all blocks, and each
+// picks the winner for itself.  After a leaf every block solves for the leaf's rows of U in the rest of the strip,
+// and updates its own rows there.
 //
-// Rounding: l = a / u is one division, a - l u one fused multiply-add, both to nearest in IEEE FP32
-// with subnormal numbers.  A zero pivot leaves its (zero) column and the others as they are.
+// Rounding: l is a times the rounded reciprocal of the pivot; a - l u is one fused multiply-add, all to nearest in
+// IEEE FP32 with subnormal numbers.  A zero pivot leaves its (zero) column and the others as they are.
 
 #include "common.cuh"
 
 constexpr int WARPS = THREADS / WARP;
+constexpr int REST = STRIP - WIDTH;  // most columns right of a leaf
 constexpr int INFINITE = 0x7f800000;
+constexpr int SMALL = 0x01000000, LARGE = 0x7e000000;  // 2^-125 and 2^125, as integers
 static_assert(THREADS % WARP == 0 && WARPS <= WARP, "one lane for each warp of a block");
-static_assert(CLUSTER <= 16, "the hardware's largest cluster");
-static_assert(WIDTH % 4 == 0 && WIDTH <= 4 * (WARP - 1), "a warp sends a row and its rank at once");
+static_assert(BLOCKS <= 16, "the hardware's largest cluster");
+static_assert(WIDTH % 4 == 0 && STRIP % WIDTH == 0 && REST <= THREADS, "whole words; a thread for each column");
 
-// |a_ij| as an ordered integer, and the place of row i.  NONE loses against every row.
-struct __align__(8) Candidate { int size, place; };
-constexpr int NO_PLACE = 0x7fffffff;
-#define NONE Candidate{-1, NO_PLACE}  // a constant object of a struct type has no address on the device
+constexpr int NO_SIZE = -1, NO_PLACE = 0x7fffff, SOURCES = 256, NO_CODE = 0x7fffffff;
+
+// The best of some rows for a pivot: |a_ij| as an ordered integer, and place * SOURCES + who holds it.  The largest
+// size wins, at equal size the smallest code, which is the lowest place.  NO_SIZE loses against every row.
+struct __align__(8) Candidate {
+    int size, code;
+    __device__ __forceinline__ int place() const { return code >> 8; }
+    __device__ __forceinline__ int source() const { return code & (SOURCES - 1); }
+};
+
+// The row of a candidate: the columns of its leaf not yet done, and the row of a it lies in.
+struct __align__(16) Message {
+    int home, unused[3];
+    float row[WIDTH];
+};
+constexpr int MESSAGE_WORDS = sizeof(Message) / 16;
 
 struct Rows {
     float at[ROWS][WIDTH];
     int place[ROWS];
 };
 
-// Buffers alternate between even and odd columns: a warp may be one column ahead of another.
-struct Exchange {
-    float warp_row[2][WARPS][WIDTH];
-    float block_row[2][CLUSTER][WIDTH];
-    Candidate warp_best[2][WARPS];
-    Candidate block_best[2][CLUSTER];
-    unsigned long long arrived[2];
-};
-
-__device__ __forceinline__ unsigned shared_address(const void* p) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
-
-// The address of the same shared variable in another block of the cluster.
-__device__ __forceinline__ unsigned address_in(const void* p, unsigned block) {
-    unsigned address;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(block));
-    return address;
-}
-
-__device__ __forceinline__ void cluster_barrier() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void send(unsigned to, const float4& v, unsigned arrived) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
-                 :: "r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(arrived) : "memory");
-}
-
-__device__ __forceinline__ void send(unsigned to, const Candidate& c, unsigned arrived) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.s32 [%0], {%1, %2}, [%3];"
-                 :: "r"(to), "r"(c.size), "r"(c.place), "r"(arrived) : "memory");
-}
-
-__device__ __forceinline__ void expect(unsigned arrived, unsigned bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :: "r"(arrived), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void wait(unsigned arrived, unsigned parity) {
-    unsigned done;
-    do {
-        asm volatile("{\n.reg .pred p;\n"
-                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n}" : "=r"(done) : "r"(arrived), "r"(parity) : "memory");
-    } while (!done);
-}
-
-__device__ __forceinline__ Candidate best_of_warp(const Candidate& c) {
-    const int size = __reduce_max_sync(ALL_LANES, c.size);
-    return {size, __reduce_min_sync(ALL_LANES, c.size == size ? c.place : NO_PLACE)};
-}
-
-__device__ __forceinline__ int lane_of(const Candidate& winner, const Candidate& c) {
-    return __ffs(__ballot_sync(ALL_LANES, c.place == winner.place)) - 1;
-}
-
-__device__ __forceinline__ Candidate best_of_rows(const Rows& rows, int j) {
-    Candidate best = NONE;
+__device__ __forceinline__ int largest_of_warp(int v) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(ALL_LANES, v);
+#else
     #pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
-        const Candidate c = {__float_as_int(fabsf(rows.at[i][j])), rows.place[i]};
-        const bool better = c.size > best.size || (c.size == best.size && c.place < best.place);
-        if (c.place >= j && better) best = c;
+    for (int d = WARP / 2; d; d /= 2) v = max(v, __shfl_xor_sync(ALL_LANES, v, d));
+    return v;
+#endif
+}
+
+// Whether this lane has the largest size of its warp; at equal size the one with the lowest place has.
+__device__ __forceinline__ bool is_best_lane(int size, int place) {
+    const int top = largest_of_warp(size);
+    bool best = size == top && (top != NO_SIZE || threadIdx.x % WARP == 0);
+    unsigned lanes = __ballot_sync(ALL_LANES, best);
+    // Ties are rare, and done after one turn; as an `if` they would be predicated and cost every column.
+    while (lanes & (lanes - 1)) {
+        const int low = -largest_of_warp(best ? -place : -NO_PLACE);
+        best = best && place == low;
+        lanes = __ballot_sync(ALL_LANES, best);
     }
     return best;
 }
 
-__device__ __forceinline__ Index row_of(int i) {
-    return (Index(i) * CLUSTER + blockIdx.x) * THREADS + threadIdx.x;
-}
-
-__device__ __forceinline__ void load(Rows& rows, const float* a, Index lda, Index m, Index w) {
-    const bool vector = w == WIDTH && aligned16(a, lda);
+// The best of a few candidates in shared memory, each thread reading all.
+template <int N>
+__device__ __forceinline__ Candidate best_of(const Candidate (&all)[N]) {
+    Candidate c[N];
     #pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
-        const bool present = row_of(i) < m;
-        Run<float, WIDTH> run;
-        run.load(a + row_of(i) * lda, vector && present, present ? w : 0);
-        #pragma unroll
-        for (int q = 0; q < WIDTH; ++q) rows.at[i][q] = run.at[q];
-        rows.place[i] = present ? int(row_of(i)) : -1;  // -1 is never a candidate
+    for (int i = 0; i < N; i += 2) {
+        const int4 v = *reinterpret_cast<const int4*>(&all[i]);
+        c[i] = {v.x, v.y}, c[i + 1] = {v.z, v.w};
     }
+    Candidate best = {NO_SIZE, NO_CODE};
+    #pragma unroll
+    for (int i = 0; i < N; ++i) best.size = max(best.size, c[i].size);
+    #pragma unroll
+    for (int i = 0; i < N; ++i) best.code = min(best.code, c[i].size == best.size ? c[i].code : NO_CODE);
+    return best;
 }
 
-__device__ __forceinline__ void store(const Rows& rows, float* a, Index lda, Index w) {
-    const bool vector = w == WIDTH && aligned16(a, lda);
-    #pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
-        Run<float, WIDTH> run;
-        #pragma unroll
-        for (int q = 0; q < WIDTH; ++q) run.at[q] = rows.at[i][q];
-        if (rows.place[i] >= 0) run.store(a + rows.place[i] * lda, vector, w);
+// The same for up to 32, each lane of a warp reading one: the words that shared memory can return are few.
+template <int N>
+__device__ __forceinline__ Candidate best_of_lanes(const Candidate (&all)[N]) {
+    const int lane = threadIdx.x % WARP;
+    const Candidate mine = lane < N ? all[lane] : Candidate{NO_SIZE, NO_CODE};
+    const int size = largest_of_warp(mine.size);
+    unsigned lanes = __ballot_sync(ALL_LANES, mine.size == size);
+    int code = __shfl_sync(ALL_LANES, mine.code, __ffs(lanes) - 1);
+    while (lanes & (lanes - 1)) {  // rare, see above
+        code = -largest_of_warp(mine.size == size ? -mine.code : -NO_CODE);
+        lanes = __ballot_sync(ALL_LANES, mine.code == code);
     }
+    return {size, code};
 }
 
-// Publishes the best row of each warp, then of each block.  Returns the pivot and leaves the part of
-// its row that is still needed in u.
-__device__ __forceinline__ Candidate find_pivot(
-    Exchange& x, const Rows& rows, const Candidate& best, int j, float (&u)[WIDTH]
-) {
-    const int parity = j & 1, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const int first = j & ~3;  // whole 16-byte words
-    const unsigned bytes = (WIDTH - first) * sizeof(float) + sizeof(Candidate);
-    const unsigned arrived = shared_address(&x.arrived[parity]);
-    if (threadIdx.x == 0) expect(arrived, CLUSTER * bytes);
+// The blocks that work together: what they share in global memory (a grid), and the number of this one.
+struct Team {
+    struct Board* board;
+    int rank;
+    unsigned expected;  // arrivals at the next barrier of a grid
+};
 
-    if (lane == 0) x.warp_best[parity][warp] = best;
+#if BLOCKS
+#include "exchange_cluster.cuh"
+#else
+#include "exchange_grid.cuh"
+#endif
+
+// The row of a that is row r of this block, and the one that is row i of this thread.
+__device__ __forceinline__ Index row_in_block(int r) {
+    return (Index(r / THREADS) * block_count() + blockIdx.x) * THREADS + r % THREADS;
+}
+__device__ __forceinline__ Index row_of(int i) { return row_in_block(i * THREADS + threadIdx.x); }
+
+// The best of a thread's rows for a pivot, and whether it is the best of the warp's.
+struct Best { int size, place, slot; bool of_warp; };
+
+// For pivot `column`, whose entries are at[.][0].
+__device__ __forceinline__ Best best_of_rows(const Rows& rows, int column) {
+    Best best = {NO_SIZE, NO_PLACE, 0, false};
+    int size[ROWS];
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-        if (rows.place[i] == best.place) {
-            #pragma unroll
-            for (int q = first; q < WIDTH; ++q) x.warp_row[parity][warp][q] = rows.at[i][q];
+        size[i] = rows.place[i] >= column ? __float_as_int(fabsf(rows.at[i][0])) : NO_SIZE;
+        best.size = max(best.size, size[i]);
+    }
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) best.place = min(best.place, size[i] == best.size ? rows.place[i] : NO_PLACE);
+    #pragma unroll
+    for (int i = 1; i < ROWS; ++i) if (rows.place[i] == best.place) best.slot = i;
+    if (best.size == NO_SIZE) best.place = NO_PLACE;
+    best.of_warp = is_best_lane(best.size, best.place);
+    return best;
+}
+
+// The leaf of all rows of a block, on its way between global memory and the registers, and the rows' places.
+constexpr int STRIDE = WIDTH + 4;  // threads reading their rows meet no bank conflicts
+struct Leaf {
+    float at[ROWS * THREADS][STRIDE];
+    int place[ROWS * THREADS];
+};
+
+__device__ __forceinline__ void keep(const Rows& rows, Leaf& leaf) {
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) leaf.place[i * THREADS + threadIdx.x] = rows.place[i];
+}
+
+// Copies a leaf of w columns from global memory, or back.  Rows that are pivots already are left out; `done` columns
+// are.  Many words of 16 bytes in flight if `vector`: then w is WIDTH.
+constexpr int FLIGHT = 8, WORDS = WIDTH / 4;
+
+__device__ __forceinline__ void load(Leaf& leaf, const float* a, Index lda, int done, int w, bool vector) {
+    if (!vector) {
+        #pragma unroll 1
+        for (int e = threadIdx.x; e < ROWS * THREADS * w; e += THREADS) {
+            const int r = e / w, q = e % w;
+            leaf.at[r][q] = leaf.place[r] >= done ? a[row_in_block(r) * lda + q] : 0.0f;
         }
+        return;
+    }
+    #pragma unroll 1
+    for (int e = threadIdx.x; e < ROWS * THREADS * WORDS; e += FLIGHT * THREADS) {
+        float4 v[FLIGHT];
+        #pragma unroll
+        for (int i = 0; i < FLIGHT; ++i) {
+            const int r = (e + i * THREADS) / WORDS, q = (e + i * THREADS) % WORDS * 4;
+            v[i] = make_float4(0, 0, 0, 0);
+            if (leaf.place[r] >= done) v[i] = *reinterpret_cast<const float4*>(a + row_in_block(r) * lda + q);
+        }
+        #pragma unroll
+        for (int i = 0; i < FLIGHT; ++i) {
+            const int r = (e + i * THREADS) / WORDS, q = (e + i * THREADS) % WORDS * 4;
+            *reinterpret_cast<float4*>(&leaf.at[r][q]) = v[i];
+        }
+    }
+}
+
+__device__ __forceinline__ void store(const Leaf& leaf, float* a, Index lda, int done, int w, bool vector) {
+    if (!vector) {
+        #pragma unroll 1
+        for (int e = threadIdx.x; e < ROWS * THREADS * w; e += THREADS) {
+            const int r = e / w, q = e % w;
+            if (leaf.place[r] >= done) a[row_in_block(r) * lda + q] = leaf.at[r][q];
+        }
+        return;
+    }
+    #pragma unroll 1
+    for (int e = threadIdx.x; e < ROWS * THREADS * WORDS; e += FLIGHT * THREADS) {
+        float4 v[FLIGHT];
+        #pragma unroll
+        for (int i = 0; i < FLIGHT; ++i) {
+            const int r = (e + i * THREADS) / WORDS, q = (e + i * THREADS) % WORDS * 4;
+            v[i] = *reinterpret_cast<const float4*>(&leaf.at[r][q]);
+        }
+        #pragma unroll
+        for (int i = 0; i < FLIGHT; ++i) {
+            const int r = (e + i * THREADS) / WORDS, q = (e + i * THREADS) % WORDS * 4;
+            if (leaf.place[r] >= done) *reinterpret_cast<float4*>(a + row_in_block(r) * lda + q) = v[i];
+        }
+    }
+}
+
+// Columns w and on are zero.
+__device__ __forceinline__ void fetch(Rows& rows, const Leaf& leaf, int w) {
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+        #pragma unroll
+        for (int q = 0; q < WIDTH; ++q) rows.at[i][q] = q < w ? leaf.at[i * THREADS + threadIdx.x][q] : 0.0f;
+    }
+}
+
+// Publishes the best row of each warp, then of each block, and returns the pivot.  `words` of a message are in use.
+__device__ __forceinline__ Candidate find_pivot(
+    Exchange& x, const Team& team, const Rows& rows, const Best& best, int words, int j, int column
+) {
+    const int parity = j & 1, warp = threadIdx.x / WARP;
+    if (threadIdx.x == 0) expect(x, words, j);
+    if (best.of_warp) {
+        Message& mine = x.row_of_warp[parity][warp];
+        #pragma unroll
+        for (int i = 0; i < ROWS; ++i) {
+            if (i == best.slot) {
+                #pragma unroll
+                for (int q = 0; q < WIDTH; ++q) mine.row[q] = rows.at[i][q];
+            }
+        }
+        mine.home = int(row_of(best.slot));
+        x.best_of_warp[parity][warp] = {best.size, best.place * SOURCES + warp};
     }
     __syncthreads();
+    const Candidate winner = best_of(x.best_of_warp[parity]);
+    const Candidate mine = {winner.size, winner.place() * SOURCES + team.rank};
+    send(x, team, x.row_of_warp[parity][winner.source()], mine, words, j, column);
+    return receive(x, team, j, column);
+}
 
-    Candidate c = lane < WARPS ? x.warp_best[parity][lane] : NONE;
-    const Candidate block_best = best_of_warp(c);
-    const float* row = x.warp_row[parity][lane_of(block_best, c)];
-    for (int block = warp; block < CLUSTER; block += WARPS) {
-        const unsigned there = address_in(&x.arrived[parity], block);
-        const int q = first + 4 * lane;
-        if (q < WIDTH) {
-            send(address_in(&x.block_row[parity][blockIdx.x][q], block),
-                 *reinterpret_cast<const float4*>(row + q), there);
-        }
-        if (lane == WARP - 1) {
-            send(address_in(&x.block_best[parity][blockIdx.x], block), block_best, there);
-        }
-    }
-    wait(arrived, (j >> 1) & 1);
+// 1 / x correctly rounded for x of normal size with a normal reciprocal: the short half of the library's.
+__device__ __forceinline__ float reciprocal_of(float x) {
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return fmaf(r, fmaf(-x, r, 1.0f), r);
+}
 
-    c = lane < CLUSTER ? x.block_best[parity][lane] : NONE;
-    const Candidate pivot = best_of_warp(c);
-    row = x.block_row[parity][lane_of(pivot, c)];
+// Eliminates column `column`, at[.][0] of the rows, and moves the others up: at[.][q] becomes the updated at[.][q + 1].
+// Keeps the column in `leaf`, as its column j; returns the pivot's size, place and home; `best` becomes that of the
+// next column.
+__device__ __forceinline__ int4 eliminate(
+    Exchange& x, const Team& team, Rows& rows, Leaf& leaf, Best& best, int words, int j, int column
+) {
+    const Candidate pivot = find_pivot(x, team, rows, best, words, j, column);
+    const Message& message = message_of(x, pivot, j);
+    const int pivot_place = pivot.place();
+    float u[WIDTH];
     #pragma unroll
-    for (int q = first; q < WIDTH; q += 4) {
-        const float4 v = *reinterpret_cast<const float4*>(row + q);
+    for (int q = 0; q < WIDTH; q += 4) {
+        const float4 v = *reinterpret_cast<const float4*>(message.row + q);
         u[q] = v.x, u[q + 1] = v.y, u[q + 2] = v.z, u[q + 3] = v.w;
     }
-    return pivot;
+    // A pivot whose reciprocal is no normal number is brought to one by an exact power of two.
+    const float scale = pivot.size < SMALL ? 0x1p64f : pivot.size > LARGE ? 0x1p-64f : 1.0f;
+    const float reciprocal = reciprocal_of(scale * u[0]);
+    float l[ROWS];
+    // The next column comes first, so that its search overlaps the rest of the update.
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+        const int place = rows.place[i];
+        rows.place[i] = place == pivot_place ? column : place == column ? pivot_place : place;
+        // Rows that are pivots keep their entries, which are rows of U, unless a pivot is not finite.
+        const bool open = rows.place[i] > column && pivot.size != 0;
+        l[i] = open ? scale * rows.at[i][0] * reciprocal : 0.0f;
+        leaf.at[i * THREADS + threadIdx.x][j] = open ? l[i] : rows.at[i][0];
+        rows.at[i][0] = fmaf(-l[i], u[1], rows.at[i][1]);
+    }
+    best = best_of_rows(rows, column + 1);
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+        #pragma unroll
+        for (int q = 1; q + 1 < WIDTH; ++q) rows.at[i][q] = fmaf(-l[i], u[q + 1], rows.at[i][q + 1]);
+        rows.at[i][WIDTH - 1] = 0;
+    }
+    return {pivot.size, pivot_place, message.home, 0};
 }
 
-// Applies the moves to the columns beside the leaf, a warp to 32 columns and a lane to one, and solves for U in
-// those to the right.  What other blocks have just written is read past the first-level cache.
-__device__ __forceinline__ void finish_columns(
-    float* a, Index lda, Index w, const int* dst, const int* src, Index left, Index right
+// Factors columns first .. first + w - 1 of the strip, which `leaf` holds; home[j] becomes the row of a that holds
+// pivot j of the leaf.
+//
+// The column at hand is always the first in the registers, so that one short piece of code serves all: unrolled over
+// the leaf it would not fit in the instruction cache, and a column would wait for its instructions longer than for
+// its pivot.
+__device__ __forceinline__ void factor_leaf(
+    Exchange& x, Team& team, Rows& rows, Leaf& leaf, int first, int w, int* ipiv, int* info, int row0, int col0,
+    int* home
 ) {
-    __shared__ __align__(16) float l11[WIDTH][WIDTH];  // transposed: l11[j][i] = L_ij for i > j, else 0
-    __shared__ int to[2 * WIDTH], from[2 * WIDTH];
+    fetch(rows, leaf, w);
+    int4 mine = {};  // the pivot with this thread's number
+    Best best = best_of_rows(rows, first);
+    #pragma unroll 1
+    for (int j = 0; j < w; ++j) {
+        const int words = MESSAGE_WORDS - j / 4;
+        const int4 pivot = eliminate(x, team, rows, leaf, best, words, j, first + j);
+        if (int(threadIdx.x) == j) mine = pivot;
+    }
+    if (int(threadIdx.x) >= w) return;
+    const int column = first + threadIdx.x;
+    home[threadIdx.x] = mine.z;
+    if (blockIdx.x == 0) {
+        ipiv[column] = row0 + mine.y;
+        if (mine.x == 0 || mine.x >= INFINITE) atomicMin(info, col0 + column + 1);
+    }
+}
+
+// Rows of U right of a leaf, and the L11 they are solved with; transposed: l11[j][i] = L_ij for i > j, else 0.
+struct __align__(16) BlockRow {
+    float u[WIDTH][REST];
+    float l11[WIDTH][WIDTH];  // follows u: a last tile of the update may read past its columns
+};
+
+// Solves for them in the pivot rows, as other blocks have left those: a thread to each of the `rest` columns.
+// a is at the leaf's first column.
+__device__ __forceinline__ void solve_block_row(
+    BlockRow& row, Team& team, const float* a, Index lda, const int* home, int rest
+) {
+    const bool mine = int(threadIdx.x) < rest;
+    float x[WIDTH];
+    #pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+        x[i] = mine ? __ldcg(a + home[i] * lda + WIDTH + threadIdx.x) : 0.0f;
+    }
+    #pragma unroll
     for (int e = threadIdx.x; e < WIDTH * WIDTH; e += THREADS) {
         const int i = e / WIDTH, j = e % WIDTH;
-        l11[j][i] = i < w && j < i ? __ldcg(a + i * lda + j) : 0.0f;
+        row.l11[j][i] = j < i ? __ldcg(a + home[i] * lda + j) : 0.0f;
     }
-    for (int e = threadIdx.x; e < 2 * w; e += THREADS) to[e] = __ldcg(dst + e), from[e] = __ldcg(src + e);
     __syncthreads();
-    const Index lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    for (Index c = (warp * CLUSTER + blockIdx.x) * WARP + lane; c < left + right; c += THREADS * CLUSTER) {
-        float* column = a + (c < left ? c - left : w + c - left);
-        float top[WIDTH];  // the rows that become 0 .. w - 1
+    arrive_all(team);  // the pivot rows have been read
+    #pragma unroll
+    for (int j = 0; j < WIDTH; ++j) {
+        // Without it the compiler would keep all of L11 in registers it does not have.
+        asm volatile("" ::: "memory");
         #pragma unroll
-        for (int i = 0; i < WIDTH; ++i) top[i] = i < w ? column[from[i] * lda] : 0.0f;
-        // The rows that were there fill the gaps, as many at a time as there are registers for.
-        constexpr int BATCH = WIDTH < 16 ? WIDTH : 16;
+        for (int i = j + 1; i < WIDTH; ++i) x[i] = fmaf(-row.l11[j][i], x[j], x[i]);
+    }
+    #pragma unroll
+    for (int i = 0; i < WIDTH; ++i) if (mine) row.u[i][threadIdx.x] = x[i];
+    __syncthreads();
+}
+
+// a -= L u for the rows not yet pivots, a at the first column right of the leaf, L in `leaf`.
+//
+// A warp takes tiles of a few rows times COLUMNS columns, a thread TILE_ROWS rows and 4 or 8 columns of one, so that
+// neighbouring threads share the lines of a and the words of L and U.  The code is short (see factor_leaf).
+__device__ __forceinline__ void update_rest(
+    const Leaf& leaf, const BlockRow& row, float* a, Index lda, int rest, int done, bool vector
+) {
+    constexpr int COLUMNS = WIDTH < 32 ? 16 : 32, PARTS = COLUMNS / 16, ACROSS = 4, DOWN = WARP / ACROSS;
+    constexpr int ALL_ROWS = ROWS * THREADS, TILE_ROWS = ALL_ROWS / (DOWN * WARPS) < 8 ? ALL_ROWS / (DOWN * WARPS) : 8;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    if (!vector) {
         #pragma unroll 1
-        for (int first = 0; first < w; first += BATCH) {
-            float displaced[BATCH];
+        for (int e = threadIdx.x; e < ALL_ROWS * rest; e += THREADS) {
+            const int r = e / rest, q = e % rest;
+            if (leaf.place[r] < done) continue;
+            float c = a[row_in_block(r) * lda + q];
+            #pragma unroll 4
+            for (int k = 0; k < WIDTH; ++k) c = fmaf(-leaf.at[r][k], row.u[k][q], c);
+            a[row_in_block(r) * lda + q] = c;
+        }
+        return;
+    }
+    const int tiles = (rest + COLUMNS - 1) / COLUMNS;
+    #pragma unroll 1
+    for (int e = warp; e < ALL_ROWS / (DOWN * TILE_ROWS) * tiles; e += WARPS) {
+        const int r0 = e / tiles * DOWN * TILE_ROWS + lane / ACROSS, q0 = e % tiles * COLUMNS + lane % ACROSS * 4;
+        float4 c[TILE_ROWS][PARTS];
+        bool open[TILE_ROWS][PARTS];
+        #pragma unroll
+        for (int i = 0; i < TILE_ROWS; ++i) {
+            const float* at = a + row_in_block(r0 + i * DOWN) * lda + q0;
             #pragma unroll
-            for (int i = 0; i < BATCH; ++i) displaced[i] = first + i < w ? column[(first + i) * lda] : 0.0f;
-            #pragma unroll
-            for (int i = 0; i < BATCH; ++i) {
-                const int place = first + i < w ? to[w + first + i] : 0;
-                if (place >= w) column[place * lda] = displaced[i];
+            for (int v = 0; v < PARTS; ++v) {
+                open[i][v] = leaf.place[r0 + i * DOWN] >= done && q0 + 16 * v < rest;
+                if (open[i][v]) c[i][v] = *reinterpret_cast<const float4*>(at + 16 * v);
             }
         }
-        if (c >= left) {
+        #pragma unroll 1
+        for (int k = 0; k < WIDTH; k += 4) {
+            Run<float, 4> l[TILE_ROWS];
             #pragma unroll
-            for (int j = 0; j < WIDTH; ++j) {
-                // Without it the compiler would keep all of L11 in registers it does not have.
-                asm volatile("" ::: "memory");
+            for (int i = 0; i < TILE_ROWS; ++i) l[i].load(&leaf.at[r0 + i * DOWN][k], true, 4);
+            #pragma unroll
+            for (int h = 0; h < 4; ++h) {
+                float4 u[PARTS];
                 #pragma unroll
-                for (int i = j + 1; i < WIDTH; ++i) top[i] = fmaf(-l11[j][i], top[j], top[i]);
+                for (int v = 0; v < PARTS; ++v) u[v] = *reinterpret_cast<const float4*>(&row.u[k + h][q0 + 16 * v]);
+                #pragma unroll
+                for (int i = 0; i < TILE_ROWS; ++i) {
+                    #pragma unroll
+                    for (int v = 0; v < PARTS; ++v) {
+                        float4& to = c[i][v];
+                        to.x = fmaf(-l[i].at[h], u[v].x, to.x), to.y = fmaf(-l[i].at[h], u[v].y, to.y);
+                        to.z = fmaf(-l[i].at[h], u[v].z, to.z), to.w = fmaf(-l[i].at[h], u[v].w, to.w);
+                    }
+                }
             }
         }
         #pragma unroll
-        for (int i = 0; i < WIDTH; ++i) {
-            if (i < w) column[i * lda] = top[i];
+        for (int i = 0; i < TILE_ROWS; ++i) {
+            float* at = a + row_in_block(r0 + i * DOWN) * lda + q0;
+            #pragma unroll
+            for (int v = 0; v < PARTS; ++v) if (open[i][v]) *reinterpret_cast<float4*>(at + 16 * v) = c[i][v];
         }
     }
 }
 
-extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
-tcs_panel_cluster(
-    float* a, Index lda, Index m, Index w, int* order, int* ipiv, int* dst, int* src, int* info,
-    Index row0, Index col0, Index left, Index right
+extern "C" __global__ void
+#if BLOCKS
+__cluster_dims__(BLOCKS, 1, 1)
+#endif
+__launch_bounds__(THREADS, 1)
+tcs_panel(
+    float* a, Index lda, Index m, Index w, int* order, int* ipiv, int* dst, int* src, float* top, Index ld_top,
+    int* info, Index row0, Index col0, unsigned* started, Board* board
 ) {
+    extern __shared__ __align__(16) unsigned char dynamic[];
+    Leaf& leaf = *reinterpret_cast<Leaf*>(dynamic);
     __shared__ __align__(16) Exchange x;
-    if (threadIdx.x < 2) {
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;"
-                     :: "r"(shared_address(&x.arrived[threadIdx.x])) : "memory");
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
+    __shared__ BlockRow row;
+    __shared__ int home[STRIP];
+    Team team = {board, 0, 0};
+    asm volatile("mov.u32 %0, %ctaid.x;" : "=r"(team.rank));  // kept, as reading it takes long
+    set_up(x);
     Rows rows;
-    load(rows, a, lda, m, w);
-    cluster_barrier();  // no block may send before all have set up their barriers
-
-    Candidate best = best_of_warp(best_of_rows(rows, 0));
     #pragma unroll
-    for (int j = 0; j < WIDTH; ++j) {
-        if (j >= w) continue;  // not `break`: the loop would stay rolled and the rows go to local memory
-        float u[WIDTH];
-        const Candidate pivot = find_pivot(x, rows, best, j, u);
-        if (blockIdx.x == 0 && threadIdx.x == 0) {
-            ipiv[j] = int(row0 + pivot.place);
-            if (pivot.size == 0 || pivot.size >= INFINITE) atomicMin(info, int(col0 + j + 1));
+    for (int i = 0; i < ROWS; ++i) rows.place[i] = row_of(i) < m ? int(row_of(i)) : -1;  // -1: never a candidate
+    keep(rows, leaf);
+    __syncthreads();
+    arrive_all(team);
+    wait_all(team);  // no block may send before all have set up their barriers
+    if (started && blockIdx.x == 0 && threadIdx.x == 0) *reinterpret_cast<volatile unsigned*>(started) = 1;
+
+    #pragma unroll 1
+    for (int first = 0; first < w; first += WIDTH) {
+        float* here = a + first;
+        const int left = int(w) - first, width = min(left, WIDTH);
+        const bool vector = aligned16(a, lda) && width == WIDTH;
+        load(leaf, here, lda, first, width, vector);
+        __syncthreads();
+        factor_leaf(
+            x, team, rows, leaf, first, width, ipiv, info, int(row0), int(col0), home + first
+        );
+        __syncthreads();
+        store(leaf, here, lda, first, width, vector);
+        __syncthreads();
+        keep(rows, leaf);
+        // The leaf is complete, everywhere.
+        arrive_all(team);
+        wait_all(team);
+        const int rest = left - WIDTH;
+        if (rest <= 0) break;
+        solve_block_row(row, team, here, lda, home + first, rest);
+        update_rest(leaf, row, here + WIDTH, lda, rest, first + WIDTH, vector && rest % 4 == 0);
+        wait_all(team);  // all have read the pivot rows that become rows of U
+        for (int i = blockIdx.x; i < WIDTH; i += block_count()) {
+            float* to = here + home[first + i] * lda + WIDTH;
+            for (int q = threadIdx.x; q < rest; q += THREADS) to[q] = row.u[i][q];
         }
-        // The next column comes first, so that its search overlaps the rest of the update.
-        #pragma unroll
-        for (int i = 0; i < ROWS; ++i) {
-            const int place = rows.place[i];
-            rows.place[i] = place == pivot.place ? j : place == j ? pivot.place : place;
-            if (rows.place[i] > j && pivot.size != 0) {
-                rows.at[i][j] /= u[j];
-                if (j + 1 < WIDTH) rows.at[i][j + 1] = fmaf(-rows.at[i][j], u[j + 1], rows.at[i][j + 1]);
-            }
-        }
-        if (j + 1 < WIDTH) best = best_of_warp(best_of_rows(rows, j + 1));
-        #pragma unroll
-        for (int i = 0; i < ROWS; ++i) {
-            if (rows.place[i] > j && pivot.size != 0) {
-                #pragma unroll
-                for (int q = j + 2; q < WIDTH; ++q) rows.at[i][q] = fmaf(-rows.at[i][j], u[q], rows.at[i][q]);
-            }
-        }
+        __syncthreads();  // all warps are done with the leaf
     }
 
     int index[ROWS];
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) index[i] = order && row_of(i) < m ? order[row_of(i)] : 0;
-    // Every row has been read, and no block leaves while another may still send to it.
-    cluster_barrier();
-    store(rows, a, lda, w);
+    // All of `order` has been read, and no block leaves while another may still send to it.
+    arrive_all(team);
+    wait_all(team);
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-        const Index row = row_of(i), place = rows.place[i];
-        if (row >= m) continue;
+        const Index here = row_of(i), place = rows.place[i];
+        if (here >= m) continue;
         if (order) order[place] = index[i];
-        if (place < w) dst[place] = int(place), src[place] = int(row);
-        if (row < w) dst[w + row] = int(place), src[w + row] = int(row);
+        if (place < w) dst[place] = int(place), src[place] = int(here);
+        if (here < w) dst[w + here] = int(place), src[w + here] = int(here);
     }
-    if (left + right == 0) return;
-    cluster_barrier();  // the factors and the lists of moves are complete
-    finish_columns(a, lda, w, dst, src, left, right);
+    for (Index e = Index(blockIdx.x) * THREADS + threadIdx.x; e < w * w; e += Index(block_count()) * THREADS) {
+        top[e / w * ld_top + e % w] = __ldcg(a + home[e / w] * lda + e % w);
+    }
 }

@@ -69,10 +69,10 @@ CPU = Rates(
 
 # Fitted to benchmarks/solve.py.
 H200 = Rates(
-    lu_flops={"fp64": 3.6e13, "fp32": 3.6e13, "fp16x3": 1.4e14, "fp16": 3.0e14},
-    column_seconds={"fp64": 3.0e-6, "fp32": 2.6e-6, "fp16x3": 2.2e-6, "fp16": 2.2e-6},
+    lu_flops={"fp64": 3.6e13, "fp32": 3.6e13, "fp16x3": 1.6e14, "fp16": 2.4e14},
+    column_seconds={"fp64": 2.9e-6, "fp32": 2.6e-6, "fp16x3": 1.75e-6, "fp16": 1.75e-6},
     start_seconds=2e-3,
-    step_seconds=4e-4,
+    step_seconds=3e-4,
     solve_seconds=1.5e-8,
     bandwidth=4.2e12,
     gemm_flops=5e13,

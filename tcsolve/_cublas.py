@@ -4,6 +4,7 @@ Handles are our own, one for each thread and device, with the math mode fixed; t
 named in its call.
 """
 
+import contextlib
 import functools
 import threading
 
@@ -17,6 +18,7 @@ __all__ = [
     "gemm_packed",
     "handle",
     "ld",
+    "own_handles",
     "product",
     "scalar",
     "solve_left",
@@ -60,7 +62,7 @@ _local = threading.local()
 def handle(*, device_scalars=False):
     """Return this thread's handle for the current device, on the current stream."""
     handles = _local.__dict__.setdefault("handles", {})
-    key = (cupy.cuda.runtime.getDevice(), device_scalars)
+    key = (cupy.cuda.runtime.getDevice(), device_scalars, getattr(_local, "beside", False))
     if key not in handles:
         new = handles[key] = cublas.create()
         cublas.setMathMode(new, DEFAULT_MATH)
@@ -68,6 +70,16 @@ def handle(*, device_scalars=False):
         cublas.setPointerMode(new, getattr(cublas, f"CUBLAS_POINTER_MODE_{where}"))
     cublas.setStream(handles[key], cupy.cuda.get_current_stream().ptr)
     return handles[key]
+
+
+@contextlib.contextmanager
+def own_handles():
+    """Use other handles inside, for work that runs beside that of this thread's usual ones."""
+    _local.beside = True
+    try:
+        yield
+    finally:
+        _local.beside = False
 
 
 def ld(x):

@@ -12,7 +12,7 @@ from tcsolve._errors import InputError
 from tcsolve._formats import TOP_EXPONENT, split
 from tcsolve._product import CHAIN
 
-__all__ = ["gemm", "multiply", "sum_of_terms"]
+__all__ = ["gemm"]
 
 # 2**126 is the largest power of two whose reciprocal is a normal FP32 number, too.
 LARGEST_EXPONENT = 126

@@ -23,8 +23,9 @@ FLAGS = ("-std=c++17", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--
 # Architectures with instructions that a plain target leaves out.
 ARCH_SPECIFIC = {90, 100}
 
-# Dynamic shared memory that needs no permission, and two values of CUfunction_attribute.
-FREE_SHARED_BYTES = 48 << 10
+# Dynamic shared memory that needs no permission beside 24 KB of static, and two values of
+# CUfunction_attribute.
+FREE_SHARED_BYTES = 24 << 10
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
 
@@ -162,8 +163,8 @@ class Kernel:
 
         driver.funcSetAttribute(self._function.ptr, attribute, value)
 
-    def __call__(self, grid, block, args, shared=0):
-        """Launch with `shared` bytes of dynamic shared memory.
+    def __call__(self, grid, block, args, shared=0, cooperative=False):
+        """Launch with `shared` bytes of dynamic memory; `cooperative` if blocks wait for each other.
 
         An argument is a CuPy array, an int (passed as long long), a float (passed as double) or None
         (a null pointer).
@@ -171,7 +172,8 @@ class Kernel:
         if shared > self._shared_bytes:
             self._permit(MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
             self._shared_bytes = shared
-        self._function(grid, block, tuple(0 if x is None else x for x in args), shared)
+        args = tuple(0 if x is None else x for x in args)
+        self._function(grid, block, args, shared, enable_cooperative_groups=cooperative)
 
 
 def kernel(name, entry, *, arch=None, **defines):
@@ -184,7 +186,7 @@ def kernel(name, entry, *, arch=None, **defines):
 @functools.cache
 def _kernel(device, name, entry, arch, defines):
     return Kernel(
-        _module(device, name, arch, defines).get_function(entry), dict(defines).get("CLUSTER", 1)
+        _module(device, name, arch, defines).get_function(entry), dict(defines).get("BLOCKS", 1)
     )
 
 

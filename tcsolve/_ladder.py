@@ -151,7 +151,7 @@ class Ladder:
 
     def _correct(self, r, adjoint=False):
         """Return approximately A**-1 r (or A**-H r) for FP64 r (n, k), through the factors."""
-        xp, how = self._ops.xp, UPDATES[self.precision]
+        how = UPDATES[self.precision]
         if how.storage == "float64":
             return self._factors.solve(r, adjoint)
         row, col = self._scales_for(how)
@@ -159,11 +159,7 @@ class Ladder:
             row, col = col, row
         if row is not None:
             r = r * row[:, None]
-        # Brought to size 1: small residuals would underflow in FP32.
-        size = self._ops.column_max(r)
-        size = xp.where(size > 0, size, 1.0)
-        low = xp.complex64 if r.dtype.kind == "c" or self._complex else xp.float32
-        d = self._factors.solve((r / size).astype(low), adjoint) * size
+        d = self._factors.solve_scaled(r, adjoint)
         return d if col is None else d * col[:, None]
 
     def _operator(self, adjoint=False):

@@ -1,8 +1,9 @@
 """LU with partial pivoting, its trailing updates in any of the listed arithmetics.
 
-Right-looking, blocked at two levels: panels of `block` columns, made of leaves that one kernel (or LAPACK)
-factors.  The matrix and the panel keep the storage precision; only the operands
-of the update between panels are rounded.
+Right-looking, blocked at two levels: panels of `block` columns, made of strips that one kernel (or LAPACK)
+factors.  The matrix and the panel keep the storage precision; only the operands of the update between
+panels are rounded.  An update reaches the columns of the next panel first, the others beside that panel's
+strips (look-ahead), a part beside each.
 """
 
 from dataclasses import dataclass
@@ -43,11 +44,16 @@ class BlockedFactors:
     def solve(self, b, adjoint=False):
         """Return A**-1 b, or A**-H b, in the dtype of the factors."""
         if not adjoint:
-            return self.ops.solve_factored(self.lu, b[self.order], False, self.inverses)
-        y = self.ops.solve_factored(self.lu, b, True, self.inverses)
+            return self.ops.solve_factored(self.lu, b[self.order], False)
+        y = self.ops.solve_factored(self.lu, b, True)
         x = self.ops.xp.empty_like(y)
         x[self.order] = y
         return x
+
+    def solve_scaled(self, b, adjoint=False):
+        """Return A**-1 b, or A**-H b, for FP64 b of any size, to the precision of the factors."""
+        x = self.ops.substitute(self.lu, b, adjoint, self.inverses, self.order)
+        return _solve_scaled(self, self.lu.dtype, b, adjoint) if x is None else x
 
     def diagonal(self):
         """Return the diagonal of U and the sign of the permutation."""
@@ -63,6 +69,7 @@ class NativeFactors:
     """The library's own LU (LAPACK's or cuSOLVER's getrf)."""
 
     ops: Any
+    dtype: Any
     factors: Any
     bad_pivot: int
     nbytes: int
@@ -70,6 +77,10 @@ class NativeFactors:
     def solve(self, b, adjoint=False):
         """Return A**-1 b, or A**-H b, in the dtype of the factors."""
         return self.ops.getrs(self.factors, b, adjoint)
+
+    def solve_scaled(self, b, adjoint=False):
+        """Return A**-1 b, or A**-H b, for FP64 b of any size, to the precision of the factors."""
+        return _solve_scaled(self, self.dtype, b, adjoint)
 
     def diagonal(self):
         """Return the diagonal of U and the sign of the permutation."""
@@ -80,13 +91,21 @@ class NativeFactors:
         return self.ops.gecon(self.factors, norm_one)
 
 
+def _solve_scaled(factors, dtype, b, adjoint):
+    """Bring the columns of b to size 1, where small ones cannot underflow in `dtype`, solve, undo it."""
+    xp = factors.ops.xp
+    size = factors.ops.column_max(b)
+    size = xp.where(size > 0, size, 1.0)
+    return factors.solve((b / size).astype(dtype), adjoint) * size
+
+
 def factor_native(ops, a, dtype):
     """Factor a with the library's getrf in `dtype`; a is not modified."""
     factors, bad_pivot = ops.getrf(a, dtype)
-    return NativeFactors(ops, factors, bad_pivot, a.size * dtype.itemsize)
+    return NativeFactors(ops, dtype, factors, bad_pivot, a.size * dtype.itemsize)
 
 
-def factor_blocked(ops, w, update, block):
+def factor_blocked(ops, w, update, block, look_ahead=True):
     """Factor the row-major n x n matrix w in place, updating with `update`.
 
     Parameters
@@ -97,6 +116,8 @@ def factor_blocked(ops, w, update, block):
     update : Update
     block : int
         Columns of an outer panel.
+    look_ahead : bool
+        Whether panels may run beside updates; the factors are the same bits with and without.
 
     Returns
     -------
@@ -107,19 +128,25 @@ def factor_blocked(ops, w, update, block):
     order = xp.arange(n, dtype=xp.int32)
     ipiv = xp.empty(n, dtype=xp.int32)
     info = xp.full(1, NO_BAD_PIVOT, dtype=xp.int32)
+    last = None
     for j in range(0, n, block):
         k = min(block, n - j)
         rest, right = slice(j + k, n), slice(j, j + k)
+        if last is not None:
+            last.update(j, j + k)
         # Where each row of the panel came from; moved with them, then applied to the other columns.
         local = xp.arange(n - j, dtype=xp.int32)
-        _factor_panel(ops, w[j:, right], ipiv[right], j, local, info)
+        beside = _Remainder(ops, last, j + k, look_ahead)
+        _factor_panel(ops, w[j:, right], ipiv[right], j, local, info, beside)
         dst = xp.concatenate([xp.arange(k, dtype=xp.int32), ipiv[right] - j])
         src = local[dst]
+        order[j:] = order[j:][local]
         ops.move_rows(w[j:, :j], dst, src)
         ops.move_rows(w[j:, rest], dst, src)
-        order[j:] = order[j:][local]
         ops.solve_unit_lower(w[right, right], w[right, rest])
-        ops.update(w[rest, rest], w[rest, right], w[right, rest], update)
+        last = beside = None  # its operands are freed before the next are allocated
+        if j + k < n:
+            last = _Update(ops, w[rest, rest], j + k, w[rest, right], w[right, rest], update)
     swapped = (ipiv != xp.arange(n, dtype=xp.int32)).sum()
     info, swapped = ops.host(info, swapped)
     bad_pivot = int(info[0]) if info[0] != NO_BAD_PIVOT else 0
@@ -127,18 +154,68 @@ def factor_blocked(ops, w, update, block):
     return BlockedFactors(ops, w, order, bad_pivot, bool(int(swapped) % 2), inverses)
 
 
-def _factor_panel(ops, p, ipiv, row0, order, info):
-    """Factor the m x k panel p in place, leaf by leaf.
+class _Update:
+    """The trailing update of a panel: c -= l u, by columns of the matrix; those of c start at `first`."""
+
+    def __init__(self, ops, c, first, l, u, how):
+        self._ops, self._c, self._first = ops, c, first
+        self.operands = ops.operands(l, u, how)
+
+    @property
+    def stop(self):
+        return self._first + self._c.shape[1]
+
+    def update(self, start, stop):
+        columns = slice(start - self._first, stop - self._first)
+        self._ops.subtract_product(self._c[:, columns], self.operands, columns)
+
+
+class _Remainder:
+    """The part of an update right of the next panel, done beside that panel's strips."""
+
+    def __init__(self, ops, last, first, look_ahead):
+        self._ops, self._last, self._next, self._look_ahead = ops, last, first, look_ahead
+
+    def run_beside(self, panel, rows, width, is_last):
+        """Run panel(started), a strip of `width` columns, and as much as takes about as long, or all."""
+        last, first = self._last, self._next
+        if last is None or first == last.stop:
+            return panel(None)
+        columns = self._ops.columns_beside(rows, width, last.operands)
+        self._next = stop = last.stop if is_last else min(last.stop, first + columns)
+
+        def update():
+            last.update(first, stop)
+
+        if self._look_ahead:
+            return self._ops.beside(panel, update)
+        panel(None)
+        update()
+
+
+def _strips(ops, m, k, dtype):
+    """Return the column ranges of the strips of an m x k panel."""
+    strips, start = [], 0
+    while start < k:
+        stop = start + min(k - start, ops.strip_width(m - start, k - start, dtype))
+        strips.append((start, stop))
+        start = stop
+    return strips
+
+
+def _factor_panel(ops, p, ipiv, row0, order, info, beside):
+    """Factor the m x k panel p in place, strip by strip.
 
     Rows of p, and `order`, are swapped as a whole; ipiv counts rows of the matrix, whose row row0 is
     row 0 of p.
     """
     m, k = p.shape
     storage = UPDATES["fp64" if p.dtype.char in "dD" else "fp32"]
-    start = 0
-    while start < k:
-        stop = start + min(k - start, ops.leaf_width(m - start, k - start, p.dtype))
+    for start, stop in _strips(ops, m, k, p.dtype):
         done, rest = slice(start, stop), slice(stop, k)
-        ops.panel_lu(p, start, stop, ipiv, row0, order, info)
+
+        def panel(started, start=start, stop=stop):
+            ops.panel_lu(p, start, stop, ipiv, row0, order, info, started)
+
+        beside.run_beside(panel, m - start, stop - start, is_last=stop == k)
         ops.update(p[stop:, rest], p[stop:, done], p[done, rest], storage)
-        start = stop

@@ -102,8 +102,11 @@ def _climb(ops, n, v, estimate, solve, solve_adjoint):
     xp = ops.xp
     last = -1
     for _ in range(MAX_SWEEPS - 1):
-        size = xp.abs(v)
-        sign = xp.where(size > 0, v / xp.where(size > 0, size, 1), 1)
+        if v.dtype.kind == "c":
+            size = xp.abs(v)
+            sign = xp.where(size > 0, v / xp.where(size > 0, size, 1), 1)
+        else:
+            sign = xp.where(v < 0, -1.0, 1.0)
         z = xp.abs(solve_adjoint(sign[:, None])[:, 0])
         top, at = ops.host(z.argmax(), z.max())
         top = int(top)

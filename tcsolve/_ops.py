@@ -56,16 +56,24 @@ class Ops(Protocol):
         The scales are powers of two, so that this rounds each entry once.
         """
 
-    def leaf_width(self, m, k, dtype):
+    def strip_width(self, m, k, dtype):
         """Return how many columns of an m x k panel `panel_lu` takes at once."""
 
-    def panel_lu(self, p, start, stop, ipiv, row0, order, info):
+    def panel_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
         """Factor p[start:, start:stop] in place with partial pivoting, and its block row.
 
         The swaps are applied to whole rows of p and to `order`; then p[start:stop, stop:] becomes
-        L11**-1 times itself, with L11 the leaf's unit lower triangle.  ipiv[j] becomes row0 + (the row of p
+        L11**-1 times itself, with L11 the strip's unit lower triangle.  ipiv[j] becomes row0 + (the row of p
         swapped with row j), in LAPACK's order, for start <= j < stop, and info[0] becomes
-        min(info[0], row0 + j + 1) for the first zero or non-finite pivot j.
+        min(info[0], row0 + j + 1) for the first zero or non-finite pivot j.  `started` is what `beside`
+        hands over.
+        """
+
+    def beside(self, panel, update):
+        """Run panel(started) and update(), which write different columns, side by side if possible.
+
+        What was done before is seen by both, and both are done for what follows; the results are
+        those of one after the other.
         """
 
     def move_rows(self, w, dst, src):
@@ -83,11 +91,26 @@ class Ops(Protocol):
         Two matrices, or two stacks of equal length; no array is empty, and out may be c.
         """
 
-    def invert_diagonal_blocks(self, lu):
-        """Return what `solve_factored` may use to solve faster, or None."""
+    def operands(self, l, u, how):
+        """Return l and u rounded as the `Update` how says, for `subtract_product`; opaque."""
 
-    def solve_factored(self, lu, b, adjoint, inverses=None):
+    def subtract_product(self, c, operands, columns):
+        """c -= (l u)[:, columns] in place, for a slice of columns with start and stop."""
+
+    def columns_beside(self, m, width, operands):
+        """Return how many columns of an update of m rows take about as long as a strip of `width`."""
+
+    def invert_diagonal_blocks(self, lu):
+        """Return what `substitute` needs, or None."""
+
+    def solve_factored(self, lu, b, adjoint):
         """Return (L U)**-1 b, or (L U)**-H b, for packed row-major factors, in their dtype."""
+
+    def substitute(self, lu, b, adjoint, inverses, order):
+        """Return A**-1 b, or A**-T b, in FP64 for FP64 b of any size, where A[order] = L U.
+
+        None if there is no faster way than `solve_factored` for this b.
+        """
 
     def getrf(self, a, dtype):
         """Return (factors, info): the library's own LU of a in `dtype`; factors are opaque."""
@@ -103,6 +126,9 @@ class Ops(Protocol):
 
     def product(self, a, x, adjoint=False):
         """Return a x, or a**H x, computed in FP64 whatever the dtype of a is."""
+
+    def residual(self, b, y, x):
+        """Return r = b - y, and on the host max |r| and max |x| of each column; NaN propagates."""
 
     def column_max(self, v):
         """Return max |v| of each column of the n x k array v; NaN propagates."""

@@ -4,6 +4,7 @@ No setting of CuPy or cuBLAS changes a result (see `tcsolve._cublas`).
 """
 
 import functools
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -15,7 +16,7 @@ from tcsolve._errors import DeviceMemoryError
 from tcsolve._formats import TOP_EXPONENT
 from tcsolve._ops import Stats
 from tcsolve._substitute import invert_diagonal_blocks, substitute
-from tcsolve.kernels import TRSV_BLOCK, TRSV_COLUMNS, leaf_shape, move_chunk
+from tcsolve.kernels import BOARD_BYTES, TRSV_BLOCK, TRSV_COLUMNS, move_chunk, panel_shape
 
 __all__ = ["CupyOps"]
 
@@ -23,6 +24,16 @@ __all__ = ["CupyOps"]
 WIDEN_ENTRIES = 1 << 26
 # Rows one block of tcs_col_stats sums.
 ROWS_PER_CHUNK = 512
+# Nanoseconds the update may wait for the panel beside it to become resident.
+GATE_PATIENCE = 200_000
+# What decides how much of an update runs beside a strip, measured on an H200: seconds of a column of the
+# strip and of a row of it, flops and bytes a second of the update, and the depth FP32 counts for.
+STRIP_SECONDS, STRIP_SECONDS_ROW = 1.0e-6, 7e-11
+BESIDE_FLOPS, BESIDE_BANDWIDTH, NATIVE_DEPTH = 4.5e14, 3e12, 10
+# Unknowns one launch of tcs_swap_solve takes.
+SOLVE_WIDTH = 128
+# Columns of C that a thread block of a tensor-core product takes.
+GEMM_TILE = 256
 
 
 def _turns_into_memory_error(method):
@@ -39,6 +50,17 @@ def _turns_into_memory_error(method):
             ) from error
 
     return call
+
+
+class _Packed(NamedTuple):
+    """Operands of an update: p (m, depth), q (r, depth), `parts` real columns of C to an entry of it."""
+
+    p: Any
+    q: Any
+    low: str
+    parts: int
+    alpha: Any
+    beta: Any
 
 
 class CupyOps:
@@ -69,7 +91,7 @@ class CupyOps:
 
     def default_block(self, n, how):
         # Wider panels save traffic of C in the update and cost more of it inside the panel.
-        return 256 if n < 4096 else 512
+        return 512
 
     def mark(self):
         event = cupy.cuda.Event()
@@ -131,11 +153,12 @@ class CupyOps:
             return _scaled_copy(a, row_scale, col_scale)
         a = cupy.ascontiguousarray(a)
         m, n = a.shape
-        w = cupy.empty((m, n), dtype=dtype)
+        # Rows of whole 16-byte words, for the kernels of the LU.
+        w = cupy.empty((m, -(-n // 4) * 4), dtype=dtype)[:, :n]
         kernel = self._scale_kernel("tcs_cast_scaled", a.dtype.char)
         floats = n * (2 if dtype.char == "F" else 1)
         grid = (-(-floats // 128), -(-m // 64))
-        kernel(grid, (32, 8), (w, n, a, n, m, n, row_scale, col_scale))
+        kernel(grid, (32, 8), (w, ld(w), a, n, m, n, row_scale, col_scale))
         return w
 
     def _scale_kernel(self, entry, char):
@@ -144,34 +167,40 @@ class CupyOps:
 
     # ---- LU --------------------------------------------------------------------------------
 
-    def leaf_width(self, m, k, dtype):
-        shape = leaf_shape(m, self._arch) if dtype.char == "f" else None
-        return min(k, shape.width) if shape else k
+    def strip_width(self, m, k, dtype):
+        shape = self._panel_shape(m, dtype)
+        return min(k, shape.strip) if shape else k
 
-    def panel_lu(self, p, start, stop, ipiv, row0, order, info):
+    def _panel_shape(self, m, dtype):
+        if dtype.char != "f":
+            return None
+        return panel_shape(m, self._arch, self.properties["multiprocessors"])
+
+    def panel_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
         (m, k), w = p.shape, stop - start
-        shape = leaf_shape(m - start, self._arch) if p.dtype.char == "f" else None
-        if shape is None or w > shape.width:
+        shape = self._panel_shape(m - start, p.dtype)
+        if shape is None or w > shape.strip:
             self._panel_by_cusolver(p, start, stop, ipiv, row0, order, info)
+            if started is not None:
+                started.fill(1)
             return
-        leaf, moves = p[start:, start:stop], cupy.empty(4 * w, cupy.int32)
-        first = row0 + start
-        args = (
-            leaf,
-            ld(p),
-            m - start,
-            w,
-            order[start:],
-            ipiv[start:],
-            moves,
-            moves[2 * w :],
-            info,
+        first, ld_top = row0 + start, -(-w // 4) * 4
+        moves, top = cupy.empty((2, 2 * w), cupy.int32), cupy.empty((w, ld_top), cupy.float32)
+        board = None if shape.cluster else cupy.zeros(BOARD_BYTES, cupy.uint8)
+        rows = p[start:]
+        strip = (rows[:, start:stop], ld(p), m - start, w)
+        outputs = (order[start:], ipiv[start:], moves[0], moves[1], top, ld_top, info)
+        kernel = _jit.kernel("panel", "tcs_panel", **shape.defines)
+        kernel(
+            (shape.blocks,),
+            (shape.threads,),
+            (*strip, *outputs, first, first, started, board),
+            shared=shape.shared_bytes,
+            cooperative=not shape.cluster,
         )
-        kernel = self._leaf_kernel(shape)
-        kernel((shape.cluster,), (shape.threads,), (*args, first, first, start, k - stop))
-
-    def _leaf_kernel(self, shape):
-        return _jit.kernel("panel", "tcs_panel_cluster", **shape.defines)
+        swap_solve = _jit.kernel("swap_solve", "tcs_swap_solve")
+        args = (rows, ld(p), k, stop, moves[0], moves[1], top, ld_top, w)
+        swap_solve((-(-k // 32),), (256,), args, shared=2 * w * 32 * 4)
 
     def _panel_by_cusolver(self, p, start, stop, ipiv, row0, order, info):
         """Factor a leaf that no cluster holds; the pivots pass through the host."""
@@ -218,21 +247,61 @@ class CupyOps:
         return _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
 
     def solve_unit_lower(self, l, b):
-        if b.size:
+        if not b.size:
+            return
+        if b.dtype.char != "f" or not _aligned(l):
             _cublas.solve_right(l, b)
+            return
+        kernel, k = _jit.kernel("swap_solve", "tcs_swap_solve"), len(b)
+        for start in range(0, k, SOLVE_WIDTH):
+            stop = min(k, start + SOLVE_WIDTH)
+            done, w, n = slice(start, stop), stop - start, b.shape[1]
+            args = (b[done], ld(b), n, 0, None, None, l[done, done], ld(l), w)
+            kernel((-(-n // 32),), (256,), args, shared=w * 32 * 4)
+            if stop < k:
+                _cublas.gemm(b[stop:], l[stop:, done], b[done])
+
+    def beside(self, panel, update):
+        main, side = cupy.cuda.get_current_stream(), _side_stream(cupy.cuda.runtime.getDevice())
+        started = cupy.zeros(1, cupy.uint32)
+        side.wait_event(main.record())
+        with side, _cublas.own_handles():
+            panel(started)
+        # The update takes every multiprocessor it finds: the panel must have its own by then.
+        _jit.kernel("gate", "tcs_gate")((1,), (1,), (started, GATE_PATIENCE))
+        update()
+        main.wait_event(side.record())
+
+    def columns_beside(self, m, width, operands):
+        strip = width * (STRIP_SECONDS + m * STRIP_SECONDS_ROW)
+        l = operands[0]
+        depth = l.shape[1] if isinstance(operands, _Packed) else l.shape[1] * NATIVE_DEPTH
+        column = m * max(2 * depth / BESIDE_FLOPS, 8 / BESIDE_BANDWIDTH)
+        return -(-int(strip / column) // GEMM_TILE) * GEMM_TILE
 
     @_turns_into_memory_error
     def update(self, c, l, u, how):
-        if not (c.size and l.size):
-            return
-        if how.native:
-            _cublas.gemm(c, l, u)
-        else:
-            self._packed_update(c, l, u, how)
+        if c.size and l.size:
+            self.subtract_product(c, self.operands(l, u, how), slice(0, c.shape[1]))
 
-    def _packed_update(self, c, l, u, how):
-        """Round, split and pack both operands along k, then one product on the tensor cores."""
-        parts = 2 if c.dtype.char == "F" else 1  # a complex entry counts as two real ones
+    @_turns_into_memory_error
+    def operands(self, l, u, how):
+        return (l, u) if how.native else self._pack(l, u, how)
+
+    def subtract_product(self, c, operands, columns):
+        if not c.size:
+            return
+        if not isinstance(operands, _Packed):
+            l, u = operands
+            _cublas.gemm(c, l, u[:, columns])
+            return
+        p, q, low, parts, *scalars = operands
+        q = q[columns.start * parts : columns.stop * parts]
+        _cublas.gemm_packed(c, (len(c), len(q)), ld(c) * parts, p, q, low, *scalars)
+
+    def _pack(self, l, u, how):
+        """Round, split and pack both operands along k, for one product on the tensor cores."""
+        parts = 2 if l.dtype.char == "F" else 1  # a complex entry counts as two real ones
         m, k, r = l.shape[0], l.shape[1], u.shape[1] * parts
         low, depth = how.format.name, how.products * k * parts
         stored = cupy.uint32 if low == "tf32" else cupy.uint16
@@ -240,16 +309,16 @@ class CupyOps:
         scalars, work = cupy.empty(3, cupy.float32), cupy.zeros(2, cupy.uint32)
         scale, alpha, beta = scalars[0:], scalars[1:], scalars[2:]
         scale_l = 2.0**TOP_EXPONENT  # |l| <= 1
-        scale_u, pack_l, pack_u = self._pack_kernels(low, how.products, parts == 2)
-        ld_l, ld_u, ld_c = (ld(x) * parts for x in (l, u, c))
+        find_scale, pack_l, pack_u = self._pack_kernels(low, how.products, parts == 2)
+        ld_l, ld_u = ld(l) * parts, ld(u) * parts
         # A few blocks for each multiprocessor, each striding over rows of U.
         blocks = min(k, 4 * self.properties["multiprocessors"])
-        scale_u((blocks,), (256,), (scale, alpha, beta, work, u, ld_u, k, r, scale_l))
+        find_scale((blocks,), (256,), (scale, alpha, beta, work, u, ld_u, k, r, scale_l))
         width = k * parts
         pack_l((-(-m // 8), -(-width // 256)), (32, 8), (p, l, ld_l, m, width, scale_l))
         grid = (-(-r // 64), -(-k // (64 // parts)))
         pack_u(grid, (256,), (q, u, ld_u, k, r, scale))
-        _cublas.gemm_packed(c, (m, r), ld_c, p, q, low, alpha, beta)
+        return _Packed(p, q, low, parts, alpha, beta)
 
     def _pack_kernels(self, low, products, is_complex):
         defines = {"T_LOW": low, "PRODUCTS": products, "COMPLEX": int(is_complex)}
@@ -276,16 +345,22 @@ class CupyOps:
         return invert_diagonal_blocks(lu)
 
     @_turns_into_memory_error
-    def solve_factored(self, lu, b, adjoint, inverses=None):
+    def solve_factored(self, lu, b, adjoint):
         conjugate = adjoint and lu.dtype.char == "F"
         x = cupy.array(b, dtype=lu.dtype, order="F")
-        if inverses is not None and x.shape[1] <= max(TRSV_COLUMNS):
-            return substitute(lu, x, adjoint, inverses, self.properties["multiprocessors"])
         if conjugate:
             cupy.conj(x, out=x)
         for lower in (not adjoint, adjoint):  # L then U, but U**H then L**H
             _cublas.solve_left(lu, lower, x, adjoint)
         return cupy.conj(x, out=x) if conjugate else x
+
+    @_turns_into_memory_error
+    def substitute(self, lu, b, adjoint, inverses, order):
+        if inverses is None or b.dtype.char != "d" or not 0 < b.shape[1] <= max(TRSV_COLUMNS):
+            return None
+        before, after = (None, order) if adjoint else (order, None)
+        multiprocessors = self.properties["multiprocessors"]
+        return substitute(lu, b, adjoint, inverses, before, after, multiprocessors)
 
     @_turns_into_memory_error
     def getrf(self, a, dtype):
@@ -315,7 +390,7 @@ class CupyOps:
     @_turns_into_memory_error
     def getrs(self, factors, b, adjoint):
         lu, swaps, transposed, order, inverses = factors
-        if inverses is not None and b.shape[1] <= max(TRSV_COLUMNS):
+        if inverses is not None and 0 < b.shape[1] <= max(TRSV_COLUMNS):
             return self._getrs_by_substitution(factors, b, adjoint)
         x = cupy.array(b, dtype=lu.dtype, order="F")
         n, k = x.shape
@@ -335,14 +410,13 @@ class CupyOps:
     def _getrs_by_substitution(self, factors, b, adjoint):
         """Solve for a few columns, with lu.T as row-major factors: P t = L U is t.T P.T = U.T L.T."""
         lu, _, transposed, order, inverses = factors
-        x, multiprocessors = b.astype(lu.dtype), self.properties["multiprocessors"]
+        b, multiprocessors = b.astype(np.float64, copy=False), self.properties["multiprocessors"]
         # t**-1 is lu.T read by its transpose; a.T = t or a = t, so two of the four cases transpose.
         if transposed != adjoint:  # t.T y = b: U.T, then L.T, then P.T
-            y = substitute(lu.T, x, False, inverses, multiprocessors)
-            out = cupy.empty_like(y)
-            out[order] = y
-            return out
-        return substitute(lu.T, x[order], True, inverses, multiprocessors)
+            x = substitute(lu.T, b, False, inverses, None, order, multiprocessors)
+        else:
+            x = substitute(lu.T, b, True, inverses, order, None, multiprocessors)
+        return x.astype(lu.dtype, copy=False)
 
     def gecon(self, factors, norm_one):
         return None  # cuSOLVER has none
@@ -369,8 +443,32 @@ class CupyOps:
                 y[i : i + step] = _product(rows, x, adjoint=False)
         return y
 
+    @_turns_into_memory_error
+    def residual(self, b, y, x):
+        if not (b.size and b.dtype.char == y.dtype.char == x.dtype.char == "d"):
+            r = b - y
+            return r, *self.host(self.column_max(r), self.column_max(x))
+        n, k = b.shape
+        r, sizes = cupy.empty((k, n)), cupy.zeros((2, k), cupy.uint64)
+        strides = [(v, *(s // v.itemsize for s in v.strides)) for v in (b, y, x)]
+        kernel = _jit.kernel("refine", "tcs_residual", T_LOW="double")
+        kernel((-(-n // 256), k), (256,), (r, sizes, *sum(strides, ()), n, k))
+        return r.T, *sizes.get().view(np.float64)
+
     def column_max(self, v):
         return cupy.abs(v).max(axis=0)
+
+
+def _aligned(x):
+    """Tell whether the rows of a row-major view start on 16-byte boundaries."""
+    return (x.data.ptr | x.strides[0]) % 16 == 0
+
+
+@functools.cache
+def _side_stream(device):
+    """The stream of panels that run beside an update; what it launches goes first."""
+    with cupy.cuda.Device(device):
+        return cupy.cuda.Stream(non_blocking=True, priority=-1)
 
 
 @functools.cache

@@ -15,7 +15,6 @@ from scipy.linalg import blas, lapack
 from tcsolve import _gemm_numpy
 from tcsolve._formats import TOP_EXPONENT, round_to, split
 from tcsolve._ops import Stats
-from tcsolve._product import LEVELS
 
 __all__ = ["NumpyOps"]
 
@@ -98,10 +97,10 @@ class NumpyOps:
                     out[rows] = np.ldexp(a[rows], exponent)
             return out
 
-    def leaf_width(self, m, k, dtype):
+    def strip_width(self, m, k, dtype):
         return k
 
-    def panel_lu(self, p, start, stop, ipiv, row0, order, info):
+    def panel_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
         leaf = p[start:, start:stop]
         lu, swaps, zero = _lapack("getrf", p.dtype)(np.array(leaf, order="F"), overwrite_a=True)
         moved = np.arange(len(leaf))
@@ -124,21 +123,35 @@ class NumpyOps:
     def solve_unit_lower(self, l, b):
         b[...] = self._solve_triangle(l, b, lower=True, adjoint=False)
 
+    def beside(self, panel, update):
+        panel(None)
+        update()
+
+    def columns_beside(self, m, width, operands):
+        return 1 << 30  # nothing runs beside anything
+
     def update(self, c, l, u, how):
-        if c.size == 0:
-            return
+        if c.size and l.size:
+            self.subtract_product(c, self.operands(l, u, how), slice(0, c.shape[1]))
+
+    def operands(self, l, u, how):
         if how.native:
-            c -= l @ u
-            return
+            return l, u, None
         # Scaled so that the largest entry of U, and 1 >= |l|, come to 2**TOP_EXPONENT.
         scale_l, scale_u = 2.0**TOP_EXPONENT, _scale_to_top(u)
-        l, u = l * c.dtype.type(scale_l), u * c.dtype.type(scale_u)
+        unscale = l.dtype.type(1 / (scale_l * scale_u))
+        l, u = l * l.dtype.type(scale_l), u * u.dtype.type(scale_u)
         if how.products == 1:
-            product = _rounded(l, how.format) @ _rounded(u, how.format)
-        else:
-            parts = _split(l, how.format), _split(u, how.format)
-            product = _gemm_numpy.sum_of_terms(*parts, LEVELS["ab"], l.shape[1])
-        c -= product * c.dtype.type(1 / (scale_l * scale_u))
+            return _rounded(l, how.format), _rounded(u, how.format), unscale
+        l_hi, l_lo = _split(l, how.format)
+        u_hi, u_lo = _split(u, how.format)
+        return np.hstack([l_hi, l_lo, l_hi]), np.vstack([u_hi, u_hi, u_lo]), unscale
+
+    def subtract_product(self, c, operands, columns):
+        l, u, unscale = operands
+        if c.size:
+            product = l @ u[:, columns]
+            c -= product if unscale is None else product * unscale
 
     def gemm(self, a, b, c, out, product, alpha, beta, engine):
         _gemm_numpy.gemm(a, b, c, out, product, alpha, beta, engine)
@@ -146,7 +159,10 @@ class NumpyOps:
     def invert_diagonal_blocks(self, lu):
         return None  # LAPACK's substitution is at the speed of memory
 
-    def solve_factored(self, lu, b, adjoint, inverses=None):
+    def substitute(self, lu, b, adjoint, inverses, order):
+        return None
+
+    def solve_factored(self, lu, b, adjoint):
         if adjoint:
             y = self._solve_triangle(lu, b, lower=False, adjoint=True)
             return self._solve_triangle(lu, y, lower=True, adjoint=True)
@@ -207,6 +223,10 @@ class NumpyOps:
                 else:
                     y[i : i + step] = rows @ x
             return y
+
+    def residual(self, b, y, x):
+        r = b - y
+        return r, self.column_max(r), self.column_max(x)
 
     def column_max(self, v):
         return np.abs(v).max(axis=0)

@@ -70,17 +70,13 @@ def measure(ops, operator, x, b):
     counterpart; 0 for an exact zero residual, NaN if anything is not finite.
     """
     xp = ops.xp
-    r = operator.residual(x, b)
-    sizes = [ops.column_max(r), ops.column_max(x)]
+    # The one synchronisation of a step, unless there is a scaling.
+    r, residual, size = ops.residual(b, operator.product(x), x)
+    error = _quotient(residual, operator.norm, size)
     if operator.row is not None:
-        sizes += [
-            ops.column_max(r * operator.row[:, None]),
-            ops.column_max(x / operator.col[:, None]),
-        ]
-    (sizes,) = ops.host(xp.stack(sizes))  # the one synchronisation of a step
-    error = _quotient(sizes[0], operator.norm, sizes[1])
-    if operator.row is not None:
-        error = np.maximum(error, _quotient(sizes[2], operator.scaled_norm, sizes[3]))
+        sizes = ops.column_max(r * operator.row[:, None]), ops.column_max(x / operator.col[:, None])
+        (sizes,) = ops.host(xp.stack(sizes))
+        error = np.maximum(error, _quotient(sizes[0], operator.scaled_norm, sizes[1]))
     return r, error
 
 

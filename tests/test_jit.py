@@ -1,10 +1,10 @@
-"""Compiling and caching of kernels, the table of leaf shapes; no device is needed."""
+"""Compiling and caching of kernels, the shapes of their launches; no device is needed."""
 
 import subprocess
 import sys
 
 import pytest
-from tcsolve.kernels import ARCHS, KERNELS, arch_number, leaf_shape, move_chunk
+from tcsolve.kernels import ARCHS, KERNELS, PanelShape, arch_number, move_chunk, panel_shape
 
 from tcsolve import _jit
 from tcsolve._errors import KernelCompileError
@@ -112,52 +112,134 @@ def test_arch_number(arch, number):
     assert arch_number(arch) == number
 
 
-def test_panel_needs_clusters():
-    assert not _jit.supported("panel", "sm_89")
-    assert _jit.supported("panel", "sm_90a")
-    assert _jit.supported("pack", "sm_75")
+def test_every_kernel_runs_from_turing_on():
+    for name in KERNELS:
+        assert _jit.supported(name, "sm_75") and _jit.supported(name, "sm_90a")
+        assert not _jit.supported(name, "sm_70")
 
 
 @pytest.mark.parametrize(
-    "m, cluster, rows, width",
+    "m, shape",
     [
-        (1, 2, 1, 32),
-        (512, 2, 1, 32),
-        (513, 2, 1, 32),
-        (2049, 8, 1, 32),
-        (8192, 16, 1, 32),
-        (8193, 16, 2, 32),
-        (16384, 16, 2, 32),
-        (16385, 16, 4, 16),
-        (32768, 16, 4, 16),
-        (65536, 16, 8, 8),
+        (1, (2, 128, 1, 32, 128)),
+        (256, (2, 128, 1, 32, 128)),
+        (257, (4, 128, 1, 32, 128)),
+        (512, (4, 128, 1, 32, 128)),
+        (513, (8, 128, 1, 32, 128)),
+        (1025, (16, 128, 1, 32, 128)),
+        (2048, (16, 128, 1, 32, 128)),
+        (2049, (16, 128, 2, 32, 128)),
+        (4096, (16, 128, 2, 32, 128)),
+        (4097, (16, 256, 2, 32, 128)),
+        (8192, (16, 256, 2, 32, 128)),
+        (8193, (16, 256, 4, 32, 128)),
+        (16384, (16, 256, 4, 32, 128)),
+        (16385, (16, 256, 8, 16, 64)),
+        (32768, (16, 256, 8, 16, 64)),
     ],
 )
-def test_leaf_shape(m, cluster, rows, width):
-    assert leaf_shape(m, "sm_90a") == (cluster, 512, rows, width)
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+def test_a_strip_is_factored_by_one_cluster_that_holds_it(arch, m, shape):
+    assert panel_shape(m, arch, 132) == (True, *shape)
 
 
-@pytest.mark.parametrize("m, arch", [(65537, "sm_90a"), (32769, "sm_120"), (100, "sm_89")])
-def test_no_leaf_shape(m, arch):
-    assert leaf_shape(m, arch) is None
+@pytest.mark.parametrize(
+    "m, shape",
+    [
+        (1, (2, 128, 1, 32, 128)),
+        (1024, (8, 128, 1, 32, 128)),
+        (1025, (8, 128, 2, 32, 128)),
+        (2049, (8, 256, 2, 32, 128)),
+        (4096, (8, 256, 2, 32, 128)),
+    ],
+)
+@pytest.mark.parametrize("arch, largest", [("sm_120", 16), ("sm_120", 8), ("sm_90a", 8)])
+def test_a_portable_cluster_has_eight_blocks(arch, largest, m, shape):
+    assert panel_shape(m, arch, 132, largest) == (True, *shape)
 
 
-@pytest.mark.parametrize("arch, largest", [("sm_120", 16), ("sm_90a", 8)])
-def test_leaf_shape_with_portable_clusters(arch, largest):
-    assert leaf_shape(4096, arch, largest) == (8, 512, 1, 32)
-    assert leaf_shape(8192, arch, largest) == (8, 512, 2, 32)
-    assert leaf_shape(32768, arch, largest) == (8, 512, 8, 8)
+@pytest.mark.parametrize("m, rows, width", [(8192, 4, 32), (16384, 8, 16)])
+def test_a_portable_cluster_holds_more_rows_where_memory_is_large(m, rows, width):
+    assert panel_shape(m, "sm_90a", 132, 8) == (True, 8, 256, rows, width, 4 * width)
 
 
-def test_every_leaf_shape_holds_its_rows_and_is_compiled():
-    for arch in ARCHS:
-        for largest in (8, 16):
-            for m in (2**i + d for i in range(18) for d in (-1, 0, 1) if 2**i + d > 0):
-                shape = leaf_shape(m, arch, largest)
-                if shape is not None:
-                    assert shape.cluster * shape.threads * shape.rows >= m
-                    assert shape.cluster <= largest
-                    assert shape.defines in KERNELS["panel"].variants
+@pytest.mark.parametrize(
+    "m, arch, multiprocessors, blocks, rows",
+    [
+        (1, "sm_80", 108, 1, 1),
+        (12288, "sm_80", 108, 48, 1),
+        (12289, "sm_80", 108, 25, 2),
+        (24577, "sm_80", 108, 49, 2),
+        (55296, "sm_80", 108, 108, 2),
+        (20000, "sm_86", 84, 40, 2),
+        (43008, "sm_86", 84, 84, 2),
+        (65536, "sm_89", 128, 128, 2),
+        (10240, "sm_75", 40, 40, 1),
+        (18432, "sm_75", 72, 72, 1),
+        (32769, "sm_90a", 132, 33, 4),
+        (65536, "sm_90a", 132, 64, 4),
+        (135168, "sm_90a", 132, 132, 4),
+        (151552, "sm_100a", 148, 148, 4),
+        (17000, "sm_120", 170, 34, 2),
+        (87040, "sm_120", 170, 170, 2),
+    ],
+)
+def test_a_grid_factors_what_no_cluster_holds(m, arch, multiprocessors, blocks, rows):
+    shape = panel_shape(m, arch, multiprocessors)
+    assert shape == (False, blocks, 256, rows, 32, 128)
+
+
+def test_without_clusters_a_grid_factors_every_strip():
+    for m in (1, 256, 5000, 30000):
+        assert not panel_shape(m, "sm_90a", 132, largest_cluster=0).cluster
+
+
+@pytest.mark.parametrize(
+    "m, arch, multiprocessors",
+    [
+        *((135169, "sm_90a", 132), (55297, "sm_80", 108), (43009, "sm_86", 84)),
+        *((10241, "sm_75", 40), (87041, "sm_120", 170)),
+    ],
+)
+def test_no_shape_holds_more_rows_than_the_device(m, arch, multiprocessors):
+    assert panel_shape(m - 1, arch, multiprocessors) is not None
+    assert panel_shape(m, arch, multiprocessors) is None
+
+
+# Shared memory a block can ask for, in KB (CUDA C++ Programming Guide, technical specifications).
+SHARED_KB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 120: 99}
+# What panel.cu declares beside its dynamic memory: a test of its compilation holds it to that.
+STATIC_KB = 24
+
+
+@pytest.mark.parametrize("largest", [16, 8, 0])
+@pytest.mark.parametrize("arch", [*ARCHS, "sm_87"])
+def test_every_panel_shape_holds_its_rows_fits_the_device_and_is_compiled(arch, largest):
+    variants = KERNELS["panel"].variants_for(arch)
+    sizes = sorted({max(1, 2**i + d) for i in range(19) for d in (-1, 0, 1)} | {3000, 50000})
+    for multiprocessors in (1, 20, 40, 68, 84, 108, 132, 144, 188, 300):
+        shapes = [panel_shape(m, arch, multiprocessors, largest) for m in sizes]
+        held = [shape is not None for shape in shapes]
+        assert held == sorted(held, reverse=True)
+        for m, shape in zip(sizes, shapes, strict=True):
+            if shape is None:
+                continue
+            assert shape.blocks * shape.threads * shape.rows >= m
+            assert shape.defines in variants
+            most = SHARED_KB[arch_number(arch)] - STATIC_KB
+            assert shape.shared_bytes <= most << 10, (m, shape)
+            if shape.cluster:
+                assert arch_number(arch) >= 90
+                assert 2 <= shape.blocks <= largest
+            else:
+                assert shape.blocks <= min(multiprocessors, 256)
+
+
+def test_the_macros_of_a_shape_tell_a_cluster_from_a_grid():
+    cluster, grid = (PanelShape(kind, 8, 256, 2, 32, 128) for kind in (True, False))
+    rest = {"THREADS": 256, "ROWS": 2, "WIDTH": 32, "STRIP": 128}
+    assert cluster.defines == {"BLOCKS": 8, **rest}
+    assert grid.defines == {"BLOCKS": 0, **rest}
 
 
 def test_staged_rows_fit_in_shared_memory():

@@ -43,10 +43,25 @@ def test_kernel_compiles(name, arch, nvrtc):
             assert entry.encode() in cubin
 
 
+PANELS = [
+    pytest.param(arch, defines, id=f"{arch}-{'-'.join(map(str, defines.values()))}")
+    for arch in ("sm_75", "sm_80", "sm_89", "sm_90a")
+    for defines in KERNELS["panel"].variants_for(arch)
+]
+
+
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("defines", KERNELS["panel"].variants, ids=str)
-def test_panel_keeps_its_rows_in_registers(defines, nvrtc):
-    assert NO_SPILLS in _assembler_log(nvrtc, "panel", defines)
+@pytest.mark.parametrize("arch, defines", PANELS)
+def test_panel_keeps_its_rows_in_registers(arch, defines, nvrtc):
+    log = _assembler_log(nvrtc, "panel", defines, arch)
+    stack, stores, static = (
+        int(re.search(rf"\b(\d+) bytes {what}", log)[1])
+        for what in ("stack frame", "spill stores", "smem")
+    )
+    # Four rows a thread take all registers, and older devices need a few more.
+    spare = 32 if arch != "sm_90a" and defines["ROWS"] == 4 else 0
+    assert stack <= spare and stores <= spare, log
+    assert static <= 24 << 10, log
 
 
 # Products whose operands are multiplied as they are, and the refined ones; both of each kernel's paths.
@@ -84,9 +99,9 @@ def test_batched_products_stay_in_registers(defines, nvrtc):
 NO_SPILLS = " 0 bytes stack frame, 0 bytes spill stores"
 
 
-def _assembler_log(nvrtc, name, defines):
-    """Return what the assembler says of a kernel on a Hopper GPU."""
-    options = ["-arch=sm_90a", *_jit.FLAGS, "--ptxas-options=-v"]
+def _assembler_log(nvrtc, name, defines, arch="sm_90a"):
+    """Return what the assembler says of a kernel."""
+    options = [f"-arch={arch}", *_jit.FLAGS, "--ptxas-options=-v"]
     program = _jit.create_program(name)
     try:
         nvrtc.compileProgram(program, [*options, *(f"-D{k}={v}" for k, v in defines.items())])

@@ -1,11 +1,16 @@
-"""Each CUDA kernel against its definition in NumPy, on a device."""
+"""Each CUDA kernel against its definition in NumPy, and the LU made of them, on a device."""
+
+import functools
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 import pytest
-from tcsolve.kernels import leaf_shape, move_chunk
+from tcsolve.kernels import BOARD_BYTES, move_chunk, panel_shape
 
 from tcsolve import _jit
+from tcsolve._formats import UPDATES
+from tcsolve._lu import factor_blocked
 
 pytestmark = pytest.mark.gpu
 
@@ -14,176 +19,582 @@ U32 = 2.0**-24
 STORED = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "tf32": np.float32}
 
 
+@pytest.fixture
+def ops(cupy):
+    """The primitives that launch the kernels."""
+    from tcsolve._ops_cupy import CupyOps
+
+    return CupyOps()
+
+
+def random_matrix(dtype, m, n, seed=0):
+    rng = np.random.default_rng(seed)
+    a = rng.standard_normal((m, n))
+    return (a + 1j * rng.standard_normal((m, n)) if np.dtype(dtype).kind == "c" else a).astype(
+        dtype
+    )
+
+
 # ---- the panel -------------------------------------------------------------------------------
+
+# The largest cluster `panel_shape` may choose: with none, a grid takes every strip.
+CLUSTER, PORTABLE, GRID = (
+    pytest.param(size, id=name) for size, name in ((16, "cluster"), (8, "portable"), (0, "grid"))
+)
+both_paths = pytest.mark.parametrize("largest", [CLUSTER, GRID])
+
+
+class Factored(NamedTuple):
+    """All that the panel kernel writes, as NumPy arrays; `home` has its rows where they were."""
+
+    home: Any
+    order: Any
+    ipiv: Any
+    dst: Any
+    src: Any
+    top: Any
+    info: Any
+
+    @property
+    def swapped(self):
+        """Which row of the strip became row i."""
+        rows = np.arange(len(self.home))
+        rows[self.dst] = self.src
+        return rows
+
+    @property
+    def lu(self):
+        return self.home[self.swapped]
 
 
 @pytest.fixture
 def factor_panel(cupy):
-    """A function that runs the panel kernel and returns all it writes, as NumPy arrays."""
+    """A function that runs the panel kernel through a cluster of at most `largest`, or a grid."""
     arch = _jit.target_arch()
-    if leaf_shape(1, arch) is None:
-        pytest.skip(f"{arch} has no thread-block clusters")
+    multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]
 
-    def factor(a, *, offset=0, padding=0, row0=0, col0=0, largest_cluster=16, reported=NO_PIVOT):
+    def factor(a, largest, *, offset=0, padding=0, row0=0, col0=0, reported=NO_PIVOT, order=None):
         m, w = a.shape
-        shape = leaf_shape(m, arch, largest_cluster)
-        if shape is None or w > shape.width:
-            pytest.skip(f"no cluster of {arch} holds a panel of {m} x {w}")
-        storage = cupy.full((m, offset + w + padding), 7, cupy.float32)
-        panel = storage[:, offset : offset + w]
-        panel[...] = cupy.asarray(a)
-        order = cupy.arange(m, dtype=cupy.int32)
+        shape = panel_shape(m, arch, multiprocessors, largest)
+        if shape is None or shape.cluster != (largest > 0):
+            pytest.skip(f"{arch} with {multiprocessors} multiprocessors cannot hold {m} rows so")
+        assert w <= shape.strip
+        storage = cupy.full((m + 1, offset + w + padding), 7, cupy.float32)
+        strip = storage[:m, offset : offset + w]
+        strip[...] = cupy.asarray(a)
+        order = None if order is None else cupy.asarray(order)
         ipiv, dst, src = (cupy.full(k, -1, cupy.int32) for k in (w, 2 * w, 2 * w))
-        info = cupy.full(1, reported, cupy.int32)
-        kernel = _jit.kernel("panel", "tcs_panel_cluster", **shape.defines)
-        args = (panel, storage.shape[1], m, w, order, ipiv, dst, src, info, row0, col0, 0, 0)
-        kernel((shape.cluster,), (shape.threads,), args)
-        around = cupy.delete(storage, slice(offset, offset + w), axis=1)
-        assert (around == 7).all()
-        return [x.get() for x in (panel, order, ipiv, dst, src, info)]
+        top = cupy.full((w, w + 3), 7, cupy.float32)
+        info, started = cupy.full(1, reported, cupy.int32), cupy.zeros(1, cupy.uint32)
+        board = None if shape.cluster else cupy.zeros(BOARD_BYTES, cupy.uint8)
+        outputs = (order, ipiv, dst, src, top, w + 3, info)
+        _jit.kernel("panel", "tcs_panel", **shape.defines)(
+            (shape.blocks,),
+            (shape.threads,),
+            (strip, storage.shape[1], m, w, *outputs, row0, col0, started, board),
+            shared=shape.shared_bytes,
+            cooperative=not shape.cluster,
+        )
+        assert started.tolist() == [1]
+        assert (storage[m:] == 7).all() and (top[:, w:] == 7).all()
+        assert (cupy.delete(storage, slice(offset, offset + w), axis=1) == 7).all()
+        results = (strip, order, ipiv, dst, src, top[:, :w], info)
+        return Factored(*(x if x is None else x.get() for x in results))
 
     return factor
 
 
-def reference_panel(a):
-    """Return (factors, pivots) of LAPACK's unblocked LU, with the kernel's rounding.
+def fused(c, l, u):
+    """c - l u of a column l and a row u of FP32 numbers, rounded once."""
+    product = np.multiply.outer(l.astype(np.longdouble), u.astype(np.longdouble))
+    return (c - product).astype(np.float32)
 
-    FP64 holds the product of two FP32 numbers, so that a - l u is rounded once but for rare ties.
-    """
+
+def reference_panel(a):
+    """Return (factors, pivots) of LAPACK's unblocked LU with the rounding of the kernel."""
     a = a.copy()
     pivots = []
     for j in range(a.shape[1]):
         k = j + int(np.argmax(np.abs(a[j:, j])))
         pivots.append(k)
         a[[j, k]] = a[[k, j]]
-        if a[j, j] != 0:
-            a[j + 1 :, j] /= a[j, j]
-            product = np.outer(a[j + 1 :, j].astype(float), a[j, j + 1 :].astype(float))
-            a[j + 1 :, j + 1 :] = a[j + 1 :, j + 1 :] - product
+        if a[j, j] == 0:
+            continue
+        # In FP64, so that the reciprocal has its 24 bits whatever its size.
+        fraction, exponent = np.frexp(a[j, j])
+        reciprocal = np.ldexp(float(np.float32(1) / fraction), -exponent)
+        a[j + 1 :, j] = (a[j + 1 :, j] * reciprocal).astype(np.float32)
+        for i in range(j + 1, len(a), 1024):  # few enough rows for the processor's cache
+            rows = slice(i, i + 1024)
+            a[rows, j + 1 :] = fused(a[rows, j + 1 :], a[rows, j], a[j, j + 1 :])
     return a, np.array(pivots)
 
 
-def check_panel(a, factored, row0=0):
-    """Check pivots, factors, order and moves; return the value of info."""
-    lu, order, ipiv, dst, src, info = factored
-    m, w = a.shape
-    expected, pivots = reference_panel(a)
-    assert (ipiv - row0 == pivots).all()
-    swapped = np.arange(m)
+@functools.lru_cache(maxsize=4)
+def random_panel(m, w):
+    """Return a random strip, its factors and its pivots."""
+    a = np.random.default_rng([m, w]).standard_normal((m, w)).astype(np.float32)
+    return a, *reference_panel(a)
+
+
+def after_swaps(m, pivots):
+    """Return which of m rows becomes row i when rows j and pivots[j] are swapped in turn."""
+    rows = np.arange(m)
     for j, k in enumerate(pivots):
-        swapped[[j, k]] = swapped[[k, j]]
-    assert (order == swapped).all()
-    moved = np.arange(m)
-    moved[dst] = np.arange(m)[src]
-    assert (moved == swapped).all()
-    lower, upper = np.tril(lu, -1) + np.eye(m, w, dtype=np.float32), np.triu(lu[:w])
+        rows[[j, k]] = rows[[k, j]]
+    return rows
+
+
+def check_panel(factored, expected, pivots, row0=0):
+    """Check every output but info, which is returned."""
+    m, w = expected.shape
+    swapped = factored.swapped
+    assert np.array_equal(factored.ipiv - row0, pivots)
+    assert np.array_equal(swapped, after_swaps(m, pivots))
+    assert np.array_equal(factored.dst[:w], np.arange(w))
+    assert np.array_equal(swapped[factored.dst], factored.src)
+    assert np.array_equal(factored.lu, expected)
+    assert np.array_equal(factored.top, expected[:w])
+    return factored.info[0]
+
+
+SIZES = [
+    *((1, 1), (2, 1), (5, 5), (31, 30), (32, 32), (33, 33), (64, 61), (100, 77), (127, 127)),
+    *((128, 128), (129, 100), (200, 124), (255, 3), (257, 96), (513, 64), (700, 45), (1025, 128)),
+    *((2047, 33), (2049, 128), (3333, 65), (4097, 128), (8192, 4), (8193, 128), (9001, 31)),
+    *((16385, 128), (20001, 68), (32768, 40), (32769, 48), (50000, 17), (65536, 64)),
+]
+MOST_ROWS = {16: 32768, 8: 16384, 0: 65536}
+
+
+def cases():
+    for m, w in SIZES:
+        for path in (CLUSTER, PORTABLE, GRID):
+            (largest,) = path.values
+            if m <= MOST_ROWS[largest]:
+                w = min(w, panel_shape(m, "sm_90a", 132, largest).strip)
+                yield pytest.param(m, w, largest, id=f"{m}-{w}-{path.id}")
+
+
+@pytest.mark.parametrize("m, w, largest", list(cases()))
+def test_panel_has_the_bits_of_elimination_column_by_column(m, w, largest, factor_panel):
+    a, expected, pivots = random_panel(m, w)
+
+    assert check_panel(factor_panel(a, largest), expected, pivots) == NO_PIVOT
+
+
+@pytest.mark.parametrize("m, w", [(700, 128), (5000, 64)])
+@both_paths
+def test_panel_is_a_factorization_with_multipliers_up_to_one(m, w, largest, factor_panel):
+    a, *_ = random_panel(m, w)
+
+    factored = factor_panel(a, largest)
+
+    lu = factored.lu.astype(float)
+    lower, upper = np.tril(lu, -1) + np.eye(m, w), np.triu(lu[:w])
     assert np.abs(lower).max() <= 1
-    error = np.abs(lower.astype(float) @ upper.astype(float) - a[swapped].astype(float))
-    # Higham, Accuracy and Stability of Numerical Algorithms, theorem 9.3, entry by entry.
-    assert (error <= w * U32 * (np.abs(lower).astype(float) @ np.abs(upper).astype(float))).all()
-    # Tie of a tie: the double rounding of the reference may differ once in 2**29 operations.
-    assert (lu != expected).sum() <= 1e-4 * lu.size
-    return info[0]
+    error = np.abs(lower @ upper - a[factored.swapped])
+    # Higham, Accuracy and Stability of Numerical Algorithms, theorem 9.3, and the reciprocal's rounding.
+    assert (error <= (w + 1) * U32 * (np.abs(lower) @ np.abs(upper))).all()
 
 
-@pytest.mark.parametrize("m", [1, 5, 31, 32, 33, 512, 513, 1000, 4096, 8192, 16384, 32768, 50000])
-def test_panel_factors_as_lapack(m, factor_panel):
-    width = min(m, leaf_shape(m, "sm_90").width)
-    for w in {1, max(1, width - 3), width}:
-        a = np.random.default_rng(m + w).standard_normal((m, w)).astype(np.float32)
-        assert check_panel(a, factor_panel(a)) == NO_PIVOT
+@pytest.mark.parametrize("w", [128, 100, 77, 32, 5])
+@pytest.mark.parametrize(
+    "offset, padding", [(0, 4), (4, 0), (0, 1), (1, 3), (3, 2), (4, "aligned"), (2, "aligned")]
+)
+@both_paths
+def test_panel_inside_a_matrix(offset, padding, w, largest, factor_panel):
+    a, expected, pivots = random_panel(700, w)
+    padding = -(offset + w) % 4 if padding == "aligned" else padding
+    order = np.random.default_rng(1).permutation(5000)[:700].astype(np.int32)
+
+    place = {"offset": offset, "padding": padding, "row0": 100, "col0": 10}
+    factored = factor_panel(a, largest, order=order, **place)
+
+    assert check_panel(factored, expected, pivots, row0=100) == NO_PIVOT
+    assert np.array_equal(factored.order, order[factored.swapped])
 
 
-@pytest.mark.parametrize("m", [2000, 8192, 16000])
-def test_panel_with_portable_clusters(m, factor_panel):
-    w = leaf_shape(m, "sm_90", 8).width
-    a = np.random.default_rng(m).standard_normal((m, w)).astype(np.float32)
-    assert check_panel(a, factor_panel(a, largest_cluster=8)) == NO_PIVOT
-
-
-@pytest.mark.parametrize("offset, padding", [(0, 4), (4, 0), (0, 1), (1, 3), (3, 2)])
-def test_panel_inside_a_matrix(offset, padding, factor_panel):
-    a = np.random.default_rng(1).standard_normal((700, 32)).astype(np.float32)
-    factored = factor_panel(a, offset=offset, padding=padding, row0=100, col0=10)
-    assert check_panel(a, factored, row0=100) == NO_PIVOT
-
-
-@pytest.mark.parametrize("m", [60, 1500, 20000])
+@pytest.mark.parametrize("m, w", [(60, 60), (130, 128), (1500, 64), (9000, 40)])
 @pytest.mark.parametrize("low, high", [(-1, 1), (0, 1), (-3, 3), (1, 1), (0, 0)])
-def test_panel_breaks_ties_as_lapack(m, low, high, factor_panel):
-    w = leaf_shape(m, "sm_90").width
+@both_paths
+def test_panel_breaks_ties_as_lapack(m, w, low, high, largest, factor_panel):
     a = np.random.default_rng(2).integers(low, high, (m, w), endpoint=True).astype(np.float32)
-    lu, _ = reference_panel(a)
-    zero = np.flatnonzero(lu.diagonal() == 0)
-    info = check_panel(a, factor_panel(a, col0=40))
+    expected, pivots = reference_panel(a)
+    zero = np.flatnonzero(expected.diagonal() == 0)
+
+    info = check_panel(factor_panel(a, largest, col0=40), expected, pivots)
+
     assert info == (40 + zero[0] + 1 if len(zero) else NO_PIVOT)
 
 
-def test_panel_reports_a_zero_column_and_goes_on(factor_panel):
-    a = np.random.default_rng(3).standard_normal((900, 32)).astype(np.float32)
-    a[:, [5, 9]] = 0
-    factored = factor_panel(a, col0=64)
-    assert check_panel(a, factored) == 64 + 6
-    assert np.isfinite(factored[0]).all()
-    assert (factored[0][:, 5] == 0).all()
+@pytest.mark.parametrize("columns", [[0], [5, 9], [31, 32], [63], [2, 50]])
+@both_paths
+def test_panel_reports_a_zero_column_and_goes_on(columns, largest, factor_panel):
+    a = np.random.default_rng(3).standard_normal((900, 64)).astype(np.float32)
+    a[:, columns] = 0
+
+    factored = factor_panel(a, largest, col0=64)
+
+    assert check_panel(factored, *reference_panel(a)) == 64 + columns[0] + 1
+    assert (factored.lu[:, columns] == 0).all()
 
 
-def test_panel_keeps_subnormal_numbers(factor_panel):
-    a = (1e-40 * np.random.default_rng(4).standard_normal((300, 32))).astype(np.float32)
-    lu, _, ipiv, *_ = factor_panel(a)
-    expected, pivots = reference_panel(a)
-    assert (ipiv == pivots).all()
-    assert np.array_equal(lu, expected)
+@both_paths
+def test_panel_keeps_subnormal_numbers(largest, factor_panel):
+    a = (1e-40 * np.random.default_rng(4).standard_normal((300, 64))).astype(np.float32)
+
+    assert check_panel(factor_panel(a, largest), *reference_panel(a)) == NO_PIVOT
+
+
+@both_paths
+def test_panel_takes_pivots_of_every_size(largest, factor_panel):
+    rng = np.random.default_rng(9)
+    a = rng.uniform(-1, 1, (1000, 96)) * 2.0 ** np.resize(np.arange(-145, 125, 3), 96)
+    a = a.astype(np.float32)
+
+    assert check_panel(factor_panel(a, largest), *reference_panel(a)) == NO_PIVOT
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_panel_reports_a_non_finite_pivot(bad, factor_panel):
-    a = np.random.default_rng(5).standard_normal((3000, 32)).astype(np.float32)
-    a[2500, 7] = bad
-    *_, ipiv, _, _, info = factor_panel(a, col0=96)
-    assert info[0] == 96 + 8
-    assert ipiv[7] == 2500
+@pytest.mark.parametrize("column", [0, 7, 33, 63])
+@both_paths
+def test_panel_reports_a_pivot_that_is_not_finite(column, bad, largest, factor_panel):
+    a, _, pivots = random_panel(3000, 64)
+    before = after_swaps(3000, pivots[:column])
+    row = before[2500]
+    a = a.copy()
+    a[row, column] = bad
+
+    factored = factor_panel(a, largest, col0=96)
+
+    assert factored.info[0] == 96 + column + 1
+    assert np.array_equal(factored.ipiv[:column], pivots[:column])
+    assert factored.ipiv[column] == 2500
+    assert (np.arange(64) <= factored.ipiv).all() and (factored.ipiv < 3000).all()
+    assert np.array_equal(factored.swapped, after_swaps(3000, factored.ipiv))
 
 
 @pytest.mark.parametrize("reported, kept", [(NO_PIVOT, 11), (12, 11), (3, 3)])
-def test_panel_keeps_an_earlier_report(reported, kept, factor_panel):
+@both_paths
+def test_panel_keeps_an_earlier_report(reported, kept, largest, factor_panel):
     a = np.zeros((40, 8), np.float32)
-    assert factor_panel(a, col0=10, reported=reported)[-1][0] == kept
+
+    assert factor_panel(a, largest, col0=10, reported=reported).info[0] == kept
 
 
-def test_panel_repeats_itself_bit_for_bit(factor_panel):
-    a = np.random.default_rng(6).standard_normal((16384, 32)).astype(np.float32)
-    first = factor_panel(a)
+@pytest.mark.parametrize("m, w", [(1000, 128), (16384, 64)])
+@both_paths
+def test_panel_repeats_itself_bit_for_bit(m, w, largest, factor_panel):
+    a = np.random.default_rng(6).standard_normal((m, w)).astype(np.float32)
+    order = np.arange(m, dtype=np.int32)
+    first = factor_panel(a, largest, order=order)
+
     for _ in range(20):
-        assert all(np.array_equal(x, y) for x, y in zip(first, factor_panel(a), strict=True))
+        again = factor_panel(a, largest, order=order)
+        assert all(np.array_equal(x, y) for x, y in zip(first, again, strict=True))
+
+
+# ---- swaps and substitution beside the strip -------------------------------------------------
+
+
+def swaps_to_random_rows(m, w):
+    return np.random.default_rng([m, w]).integers(np.arange(w), m)
+
+
+SWAPS = {
+    "none": lambda m, w: np.arange(w),
+    "random": swaps_to_random_rows,
+    "among the first": lambda m, w: swaps_to_random_rows(w, w),
+    "with one row": lambda m, w: np.full(w, m - 1),
+}
+
+
+@pytest.mark.parametrize("swaps", SWAPS)
+@pytest.mark.parametrize(
+    "m, w, n, stop, padding",
+    [
+        *((1, 1, 1, 1, 0), (1, 1, 40, 1, 0), (5, 3, 20, 9, 1), (40, 31, 70, 40, 0)),
+        *(
+            (64, 32, 96, 32, 0),
+            (200, 33, 130, 64, 2),
+            (300, 45, 300, 77, 4),
+            (128, 128, 256, 128, 0),
+        ),
+        *((700, 64, 64, 64, 0), (700, 100, 333, 101, 3), (3000, 127, 512, 384, 0)),
+        *((9000, 128, 520, 200, 1), (700, 2, 1000, 999, 0)),
+    ],
+)
+def test_swap_solve_moves_all_columns_and_solves_those_on_the_right(
+    m, w, n, stop, padding, swaps, cupy
+):
+    _, factors, _ = random_panel(max(w, 200), w)
+    lower = np.tril(factors[:w], -1).astype(float) + np.eye(w)
+    a = np.random.default_rng(8).standard_normal((m, n + padding)).astype(np.float32)
+    rows = after_swaps(m, SWAPS[swaps](m, w))
+    dst = np.concatenate([np.arange(w), np.argsort(rows)[:w]]).astype(np.int32)
+    src = np.concatenate([rows[:w], np.arange(w)]).astype(np.int32)
+    ld_top = -(-w // 4) * 4
+    top = np.full((w, ld_top), np.nan, np.float32)
+    top[:, :w] = factors[:w]
+    moved = a.copy()
+    moved[:, :n] = a[rows, :n]
+
+    device = cupy.asarray(a)
+    moves = (cupy.asarray(dst), cupy.asarray(src))
+    args = (device, n + padding, n, stop, *moves, cupy.asarray(top), ld_top, w)
+    kernel = _jit.kernel("swap_solve", "tcs_swap_solve")
+    kernel((-(-n // 32),), (256,), args, shared=2 * w * 32 * 4)
+
+    result = device.get()
+    solved = np.zeros(a.shape, bool)
+    solved[:w, stop:n] = True
+    assert np.array_equal(result[~solved], moved[~solved])
+    check_substitution(lower, result[:w, stop:n], moved[:w, stop:n])
+
+
+def check_substitution(lower, x, b):
+    """Check lower x = b to the bound of substitution (Higham, theorem 8.5)."""
+    bound = len(lower) * U32 * (np.abs(lower) @ np.abs(x))
+    assert (np.abs(lower @ x - b) <= (1 + 1e-6) * bound).all()
+
+
+# ---- a strip of a panel ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def run_panel_lu(cupy, ops):
+    """A function that runs `panel_lu` inside a larger matrix and returns all it writes."""
+
+    def run(a, start, stop, row0, offset=0, padding=0):
+        m, k = a.shape
+        storage = cupy.full((m, offset + k + padding), 7, a.dtype)
+        p = storage[:, offset : offset + k]
+        p[...] = cupy.asarray(a)
+        ipiv, info = cupy.full(k, -1, cupy.int32), cupy.full(1, NO_PIVOT, cupy.int32)
+        order, started = cupy.arange(m, dtype=cupy.int32), cupy.zeros(1, cupy.uint32)
+        ops.panel_lu(p, start, stop, ipiv, row0, order, info, started)
+        assert started.tolist() == [1]
+        assert (cupy.delete(storage, slice(offset, offset + k), axis=1) == 7).all()
+        return p.get(), ipiv.get(), order.get(), int(info[0])
+
+    return run
+
+
+def check_moves(a, start, stop, row0, ipiv, order):
+    """Check ipiv and order against each other; return a with its rows swapped."""
+    assert (np.delete(ipiv, slice(start, stop)) == -1).all()
+    swaps = ipiv[start:stop] - row0 - start
+    assert np.array_equal(order[:start], np.arange(start))
+    assert np.array_equal(order[start:], start + after_swaps(len(a) - start, swaps))
+    return a[order]
 
 
 @pytest.mark.parametrize(
-    "m, start, w, k", [(40, 8, 32, 72), (700, 64, 32, 256), (9000, 0, 32, 512)]
+    "m, k, start, stop, offset, padding",
+    [
+        *(
+            (1, 1, 0, 1, 0, 0),
+            (40, 72, 8, 40, 0, 0),
+            (300, 96, 32, 96, 0, 0),
+            (301, 99, 33, 98, 1, 1),
+        ),
+        *((700, 256, 64, 192, 0, 0), (700, 256, 128, 256, 4, 0), (1999, 130, 0, 77, 3, 0)),
+        *((5000, 512, 128, 256, 0, 0), (20000, 200, 64, 128, 0, 0), (40000, 48, 4, 36, 0, 0)),
+    ],
 )
-def test_panel_swaps_and_solves_the_columns_beside_it(m, start, w, k, cupy, factor_panel):
-    a = np.random.default_rng(8).standard_normal((m, k)).astype(np.float32)
-    arch = _jit.target_arch()
-    shape, panel = leaf_shape(m, arch), cupy.asarray(a)
-    ipiv, info = cupy.zeros(w, cupy.int32), cupy.full(1, NO_PIVOT, cupy.int32)
-    moves = cupy.zeros(4 * w, cupy.int32)
-    leaf = panel[:, start : start + w]
-    args = (leaf, k, m, w, None, ipiv, moves, moves[2 * w :], info, 0, 0, start, k - start - w)
-    kernel = _jit.kernel("panel", "tcs_panel_cluster", **shape.defines)
-    kernel((shape.cluster,), (shape.threads,), args)
-    factors, order, pivots, *_ = factor_panel(a[:, start : start + w])
-    assert np.array_equal(ipiv.get(), pivots)
-    expected = a[order].astype(np.float64)
-    l11 = np.tril(factors[:w], -1).astype(np.float64) + np.eye(w)
-    right = slice(start + w, k)
-    u12 = np.linalg.solve(l11, expected[:w, right])
-    result = panel.get()
-    assert np.array_equal(leaf.get(), factors)
-    assert np.array_equal(result[:, :start], a[order][:, :start])
-    assert np.array_equal(result[w:, right], a[order][w:, right])
-    # Substitution's bound: |L| |U| times w units of roundoff.
-    bound = w * 2.0**-24 * (np.abs(l11) @ np.abs(u12))
-    assert (np.abs(l11 @ result[:w, right] - expected[:w, right]) <= 2 * bound).all()
+def test_panel_lu_factors_a_strip_and_brings_its_rows_up_to_date(
+    m, k, start, stop, offset, padding, run_panel_lu
+):
+    a = np.random.default_rng([m, k]).standard_normal((m, k)).astype(np.float32)
+    expected, pivots = reference_panel(a[start:, start:stop])
+
+    p, ipiv, order, info = run_panel_lu(a, start, stop, 100, offset, padding)
+
+    moved = check_moves(a, start, stop, 100, ipiv, order)
+    assert info == NO_PIVOT
+    assert np.array_equal(ipiv[start:stop], 100 + start + pivots)
+    assert np.array_equal(p[:, :start], moved[:, :start])
+    assert np.array_equal(p[start:, start:stop], expected)
+    assert np.array_equal(p[:start, start:], a[:start, start:])
+    assert np.array_equal(p[stop:, stop:], moved[stop:, stop:])
+    w = stop - start
+    lower = np.tril(expected[:w], -1).astype(float) + np.eye(w)
+    check_substitution(lower, p[start:stop, stop:], moved[start:stop, stop:])
+
+
+@pytest.mark.parametrize(
+    "dtype, m, k, start, stop", [("f", 700, 300, 20, 270), ("d", 900, 96, 32, 64)]
+)
+def test_panel_lu_leaves_to_the_library_what_the_kernel_does_not_hold(
+    dtype, m, k, start, stop, run_panel_lu
+):
+    a = np.random.default_rng(10).standard_normal((m, k)).astype(dtype)
+
+    p, ipiv, order, info = run_panel_lu(a, start, stop, 100)
+
+    moved = check_moves(a, start, stop, 100, ipiv, order)
+    assert info == NO_PIVOT
+    assert np.array_equal(p[:, :start], moved[:, :start])
+    assert np.array_equal(p[stop:, stop:], moved[stop:, stop:])
+    w, lu = stop - start, p[start:, start:stop].astype(float)
+    lower, upper = np.tril(lu, -1) + np.eye(*lu.shape), np.triu(lu[:w])
+    u = np.finfo(dtype).eps
+    assert np.abs(lower).max() <= 1 + u
+    error = np.abs(lower @ upper - moved[start:, start:stop])
+    assert (error <= w * u * (np.abs(lower) @ np.abs(upper))).all()
+    right = p[start:stop, stop:].astype(float)
+    error = np.abs(lower[:w] @ right - moved[start:stop, stop:])
+    assert (error <= 4 * w * u * (np.abs(lower[:w]) @ np.abs(right)).max(axis=0)).all()
+
+
+@pytest.mark.parametrize(
+    "column, info", [(8, 100 + 9), (20, 100 + 21), (39, 100 + 40), (5, NO_PIVOT)]
+)
+def test_panel_lu_reports_a_zero_column_of_its_strip(column, info, run_panel_lu):
+    a = np.random.default_rng(11).standard_normal((500, 64)).astype(np.float32)
+    a[:, column] = 0
+
+    assert run_panel_lu(a, 8, 40, 100)[-1] == info
+
+
+# ---- the gate --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pass_gate(cupy):
+    """A function that passes the gate and returns how many seconds that took."""
+    kernel = _jit.kernel("gate", "tcs_gate")
+
+    def run(started, patience, meanwhile=lambda: None):
+        before, after = cupy.cuda.Event(), cupy.cuda.Event()
+        before.record()
+        kernel((1,), (1,), (started, int(1e9 * patience)))
+        after.record()
+        meanwhile()
+        after.synchronize()
+        return cupy.cuda.get_elapsed_time(before, after) / 1e3
+
+    return run
+
+
+def test_the_gate_is_open_once_the_flag_is_set(cupy, pass_gate):
+    assert pass_gate(cupy.ones(1, cupy.uint32), 5) < 1
+
+
+def test_the_gate_opens_by_itself_when_its_patience_ends(cupy, pass_gate):
+    assert 0.09 <= pass_gate(cupy.zeros(1, cupy.uint32), 0.1) < 1
+
+
+def test_the_gate_opens_when_another_stream_sets_the_flag(cupy, pass_gate):
+    started, stream = cupy.empty(1, cupy.uint32), cupy.cuda.Stream(non_blocking=True)
+
+    def set_flag():
+        cupy.cuda.runtime.memsetAsync(started.data.ptr, 1, started.nbytes, stream.ptr)
+
+    set_flag()  # once before, as what it launches may be loaded only now
+    cupy.cuda.Device().synchronize()
+    started.fill(0)
+    cupy.cuda.Device().synchronize()
+    assert pass_gate(started, 5, set_flag) < 2
+
+
+# ---- the LU ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def factor_on_device(cupy, ops):
+    """A function that factors a matrix, copied first, and returns its factors."""
+
+    def run(a, update, block, look_ahead):
+        return factor_blocked(ops, a.copy(), UPDATES[update], block, look_ahead=look_ahead)
+
+    return run
+
+
+def matrix_on_device(cupy, n, update):
+    return cupy.asarray(random_matrix(UPDATES[update].storage, n, n, seed=n))
+
+
+def residual(cupy, a, factors):
+    """Return the largest entries of L and, over that of U, of P A - L U."""
+    lu = factors.lu.astype(cupy.result_type(a.dtype, cupy.float64))
+    lower, upper = cupy.tril(lu, -1) + cupy.eye(len(lu)), cupy.triu(lu)
+    error = cupy.abs(a[factors.order] - lower @ upper).max() / cupy.abs(upper).max()
+    return float(cupy.abs(lower).max()), float(error)
+
+
+def same_bits(cupy, first, second):
+    assert first.bad_pivot == second.bad_pivot
+    assert bool((first.order == second.order).all())
+    assert bool((first.lu == second.lu).all())
+
+
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("n, block", [(1500, 256), (1501, 512), (2050, 256), (3003, 512)])
+def test_look_ahead_changes_no_bit_and_the_factors_are_good(
+    n, block, update, cupy, factor_on_device
+):
+    a = matrix_on_device(cupy, n, update)
+
+    factors = factor_on_device(a, update, block, True)
+
+    same_bits(cupy, factors, factor_on_device(a, update, block, True))
+    same_bits(cupy, factors, factor_on_device(a, update, block, False))
+    assert factors.bad_pivot == 0
+    assert np.array_equal(np.sort(factors.order.get()), np.arange(n))
+    largest, error = residual(cupy, a, factors)
+    assert largest <= 1 + 1e-6
+    assert error <= 4 * np.sqrt(n) * UPDATES[update].u
+
+
+@pytest.mark.parametrize("update, dtype", [("fp16x3", "F"), ("fp64", "D")])
+def test_look_ahead_changes_no_bit_where_the_library_factors_the_panels(
+    update, dtype, cupy, factor_on_device
+):
+    a = cupy.asarray(random_matrix(dtype, 1301, 1301))
+
+    factors = factor_on_device(a, update, 256, True)
+
+    same_bits(cupy, factors, factor_on_device(a, update, 256, True))
+    same_bits(cupy, factors, factor_on_device(a, update, 256, False))
+    assert residual(cupy, a, factors)[1] <= 4 * np.sqrt(1301) * UPDATES[update].u
+
+
+@pytest.mark.parametrize("block", [256, 512])
+def test_look_ahead_repeats_itself_bit_for_bit(block, cupy, factor_on_device):
+    a = matrix_on_device(cupy, 2999, "fp16x3")
+    first = factor_on_device(a, "fp16x3", block, True)
+
+    for _ in range(10):
+        same_bits(cupy, first, factor_on_device(a, "fp16x3", block, True))
+
+
+@pytest.mark.parametrize("look_ahead", [True, False])
+@pytest.mark.parametrize("column", [0, 300, 511, 512, 1400, 1500])
+def test_a_zero_column_is_reported_whatever_panel_it_is_in(
+    column, look_ahead, cupy, factor_on_device
+):
+    a = matrix_on_device(cupy, 1501, "fp16x3")
+    a[:, column] = 0
+
+    assert factor_on_device(a, "fp16x3", 256, look_ahead).bad_pivot == column + 1
+
+
+@pytest.mark.parametrize("m, k, n", [(1, 1, 1), (300, 256, 500), (777, 37, 65), (64, 512, 1001)])
+@pytest.mark.parametrize("update", UPDATES)
+def test_an_update_errs_by_the_roundoff_of_its_operands(update, m, k, n, cupy, ops):
+    rng, how = np.random.default_rng(12), UPDATES[update]
+    l = rng.uniform(-1, 1, (m, k)).astype(how.storage)
+    u, c = (rng.standard_normal(shape).astype(how.storage) for shape in ((k, n), (m, n)))
+    exact = c - l.astype(float) @ u.astype(float)
+    size = np.abs(c) + np.abs(l).astype(float) @ np.abs(u).astype(float)
+    result = cupy.asarray(c)
+
+    ops.update(result, cupy.asarray(l), cupy.asarray(u), how)
+
+    storage = 2.0**-24 if how.storage == "float32" else 2.0**-53
+    assert (np.abs(result.get() - exact) <= (4 * how.u + 2 * (k + 2) * storage) * size).all()
 
 
 # ---- moves of rows ---------------------------------------------------------------------------
@@ -323,14 +734,6 @@ def scale_kernel(entry, dtype):
     dtype = np.dtype(dtype)
     t_in = "float" if dtype.char in "fF" else "double"
     return _jit.kernel("scale", entry, T_IN=t_in, COMPLEX=int(dtype.kind == "c"))
-
-
-def random_matrix(dtype, m, n, seed=0):
-    rng = np.random.default_rng(seed)
-    a = rng.standard_normal((m, n))
-    return (a + 1j * rng.standard_normal((m, n)) if np.dtype(dtype).kind == "c" else a).astype(
-        dtype
-    )
 
 
 @pytest.fixture

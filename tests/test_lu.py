@@ -1,4 +1,4 @@
-"""The blocked LU in every arithmetic, over block sizes and leaf widths, against SciPy's."""
+"""The blocked LU in every arithmetic, over block sizes and strip widths, against SciPy's."""
 
 import numpy as np
 import pytest
@@ -15,13 +15,24 @@ GROWTH = 4
 
 
 class NarrowOps(NumpyOps):
-    """Leaves of a few columns, so that small matrices reach the recursion."""
+    """Strips of a few columns, and few columns of an update beside each: small matrices have many."""
 
-    def __init__(self, leaf):
-        self._leaf = leaf
+    def __init__(self, strip):
+        self._strip = strip
 
-    def leaf_width(self, m, k, dtype):
-        return self._leaf
+    def strip_width(self, m, k, dtype):
+        return self._strip
+
+    def columns_beside(self, *_):
+        return 3
+
+
+class ReversedOps(NarrowOps):
+    """The update first, then the panel beside it."""
+
+    def beside(self, panel, update):
+        update()
+        panel(None)
 
 
 def storage_of(update, dtype):
@@ -31,9 +42,9 @@ def storage_of(update, dtype):
     return np.float32 if single else np.float64
 
 
-def factored(a, update, block, leaf):
+def factored(a, update, block, strip, look_ahead=True, ops=NarrowOps):
     w = np.array(a, dtype=storage_of(update, a.dtype), order="C")
-    return factor_blocked(NarrowOps(leaf), w, UPDATES[update], block)
+    return factor_blocked(ops(strip), w, UPDATES[update], block, look_ahead=look_ahead)
 
 
 def parts(factors):
@@ -41,14 +52,14 @@ def parts(factors):
     return np.tril(lu, -1) + np.eye(len(lu), dtype=lu.dtype), np.triu(lu)
 
 
-@pytest.mark.parametrize("leaf", [1, 3, 8, 64])
+@pytest.mark.parametrize("strip", [1, 3, 8, 64])
 @pytest.mark.parametrize("block", [1, 5, 16, 33, 200])
 @pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize("dtype", [float, complex])
-def test_pa_is_lu_up_to_the_roundoff_of_the_update(update, block, leaf, dtype):
+def test_pa_is_lu_up_to_the_roundoff_of_the_update(update, block, strip, dtype):
     a = matrices.generate("gauss", 67, seed=1, dtype=dtype).a
 
-    factors = factored(a, update, block, leaf)
+    factors = factored(a, update, block, strip)
 
     lower, upper = parts(factors)
     assert factors.bad_pivot == 0
@@ -58,14 +69,14 @@ def test_pa_is_lu_up_to_the_roundoff_of_the_update(update, block, leaf, dtype):
     assert lu_error(a[factors.order], lower, upper) <= GROWTH * np.sqrt(67) * UPDATES[update].u
 
 
-@pytest.mark.parametrize("leaf", [1, 3, 8])
+@pytest.mark.parametrize("strip", [1, 3, 8])
 @pytest.mark.parametrize("block", [5, 16, 67])
 @pytest.mark.parametrize("update", ["fp32", "fp64"])
-def test_the_pivots_of_native_arithmetic_are_scipys(update, block, leaf):
+def test_the_pivots_of_native_arithmetic_are_scipys(update, block, strip):
     a = matrices.generate("gauss", 67, seed=2).a.astype(storage_of(update, float))
     p, lower, upper = scipy.linalg.lu(a)
 
-    factors = factored(a, update, block, leaf)
+    factors = factored(a, update, block, strip)
 
     assert factors.order.tolist() == p.argmax(axis=0).tolist()
     mine = parts(factors)
@@ -96,6 +107,24 @@ def test_one_product_of_bf16_is_worse_than_of_tf32():
     }
 
     assert 3 * error["tf32"] <= error["bf16"]
+
+
+@pytest.mark.parametrize("strip", [1, 3, 8, 64])
+@pytest.mark.parametrize("block", [5, 16, 33])
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_panels_beside_updates_in_either_order_give_the_bits_of_one_after_the_other(
+    update, block, strip, dtype
+):
+    a = matrices.generate("gauss", 67, seed=8, dtype=dtype).a
+
+    expected = factored(a, update, block, strip, look_ahead=False)
+
+    for ops in (NarrowOps, ReversedOps):
+        factors = factored(a, update, block, strip, ops=ops)
+        assert np.array_equal(factors.lu, expected.lu)
+        assert np.array_equal(factors.order, expected.order)
+        assert factors.diagonal()[1] == expected.diagonal()[1]
 
 
 @pytest.mark.parametrize("kind", ["blocked", "native"])
@@ -138,27 +167,27 @@ def test_the_diagonal_and_the_sign_give_the_determinant(n, dtype, kind):
     assert sign * np.prod(diagonal) == pytest.approx(np.linalg.det(a), rel=1e-10)
 
 
-@pytest.mark.parametrize("leaf", [1, 3, 64])
+@pytest.mark.parametrize("strip", [1, 3, 64])
 @pytest.mark.parametrize("block", [5, 16, 64])
 @pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize("column", [0, 4, 5, 20, 39])
-def test_a_zero_pivot_is_reported_by_its_column(column, update, block, leaf):
+def test_a_zero_pivot_is_reported_by_its_column(column, update, block, strip):
     a = np.random.default_rng(5).standard_normal((40, 40))
     a[:, column] = 0
 
-    assert factored(a, update, block, leaf).bad_pivot == column + 1
+    assert factored(a, update, block, strip).bad_pivot == column + 1
 
 
-@pytest.mark.parametrize("leaf", [1, 3, 64])
+@pytest.mark.parametrize("strip", [1, 3, 64])
 @pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("column", [0, 17, 39])
-def test_a_column_of_nan_is_a_bad_pivot_no_later_than_there(column, value, update, leaf):
+def test_a_column_of_nan_is_a_bad_pivot_no_later_than_there(column, value, update, strip):
     a = np.random.default_rng(5).standard_normal((40, 40))
     a[:, column] = value
 
     with np.errstate(all="ignore"):
-        assert 1 <= factored(a, update, 16, leaf).bad_pivot <= column + 1
+        assert 1 <= factored(a, update, 16, strip).bad_pivot <= column + 1
 
 
 def test_a_good_matrix_has_no_bad_pivot_and_an_exact_one_is_exact():

@@ -1,0 +1,283 @@
+"""What does one GPU reach by the rules of HPL-MxP: the rate of the LU alone, and of the whole solve?
+
+    python benchmarks/hpl_mxp.py --n 32768 65536 --precision fp16 fp16x3
+    python benchmarks/hpl_mxp.py --largest            # and the largest n that fits in the memory
+
+The matrix and b are those of the reference implementation, entry by entry: its generator (state times
+14647171131086947261 modulo 2**64, the upper 32 bits mapped to [-1/2, 1/2]) runs down the columns of A,
+then on through b; the diagonal becomes the sum of the magnitudes of the other entries of its row.  An
+answer counts if ||A x - b|| / (2**-53 (||A|| ||x|| + ||b||) n) <= 16 in infinity norms, computed in FP64
+from the x that is returned.  The rate is (2/3 n^3 + 3/2 n^2) over the time of the whole solve, with the
+conversion of A to FP32 and its norms in it; that of the LU is 2/3 n^3 over the phase that converts A,
+factors it and inverts the diagonal blocks of its factors.
+
+It differs from the reference implementation in this:
+
+- The LU pivots; the rules do not ask for it, and for this matrix every pivot is on the diagonal already.
+- The single-precision copy of A is updated with products of 16-bit operands and FP32 sums, as the rules
+  allow; fp16x3 takes three such products and counts the operations of one.
+- Classical refinement first and FGMRES only if that stalls, both in FP64 as the rules demand.
+  The reference starts GMRES at once.
+- The sums on the diagonal are added in another order, so they differ in the last bits.
+- A solve also estimates the condition number, which the rules do not ask for; its time counts.
+- A is made and kept in FP64 on the device, row by row; making it is not timed, as in the reference.
+- One GPU, one process: this is no entry for the list, which asks for the HPL harness.
+"""
+
+import json
+import math
+
+import numpy as np
+from _harness import RESULTS, arguments, device_seconds, gpu, machine, save, summary
+from tables import source, table
+
+# The reference's generator: its multiplier, the state before the first entry, and the divisor that
+# maps 32 bits to [0, 1].
+MULTIPLIER, MODULUS, UINT32_MAX = 14647171131086947261, 2**64, 2**32 - 1
+# Roundoff and threshold of the residual test.
+EPS, THRESHOLD = 2.0**-53, 16.0
+# Entries that are generated or summed at a time.
+BLOCK_ENTRIES = 1 << 24
+# Left free beside the predicted bytes: the workspaces of the vendor's libraries are not the pool's.
+SPARE_BYTES = 1 << 30
+# The largest n is looked for among multiples of this.
+STEP = 1024
+
+
+# ---- the rules ---------------------------------------------------------------------------------
+
+
+def generate(xp, n):
+    """Return (a, b) of the reference generator, shapes (n, n) and (n,), FP64, made row block by row block."""
+    # Entry k of the stream has the state MULTIPLIER**(k + 1): a product of a power for the row and
+    # one for the column, as the stream runs down the columns.
+    rows = xp.asarray(powers(MULTIPLIER, n))
+    columns = xp.asarray(powers(pow(MULTIPLIER, n, MODULUS), n + 1, first=1))
+    a = xp.empty((n, n))
+    for i, j in blocks(n):
+        part = uniform(rows[i:j, None] * columns[:n])
+        at = xp.arange(j - i)
+        diagonal = part[at, i + at]
+        part[at, i + at] = xp.abs(part).sum(axis=1) - xp.abs(diagonal)
+        a[i:j] = part
+    return a, uniform(rows * columns[n])
+
+
+def powers(base, count, first=None):
+    """Return first, first base, first base**2, ... modulo 2**64 as uint64; by default from base on."""
+    values = [base if first is None else first]
+    while len(values) < count:
+        values.append(values[-1] * base % MODULUS)
+    return np.array(values, dtype=np.uint64)
+
+
+def uniform(state):
+    """Return the numbers in [-1/2, 1/2] that belong to states of the generator."""
+    return (state >> 32).astype(np.float64) / UINT32_MAX - 0.5
+
+
+def blocks(n):
+    """Yield (start, stop) of row blocks of about BLOCK_ENTRIES entries."""
+    step = max(1, BLOCK_ENTRIES // n)
+    for i in range(0, n, step):
+        yield i, min(i + step, n)
+
+
+def scaled_residual(xp, a, x, b):
+    """Return ||a x - b|| / (eps (||a|| ||x|| + ||b||) n) in infinity norms; NaN if x is not finite."""
+    n = len(b)
+    norm = max(float(xp.abs(a[i:j]).sum(axis=1).max()) for i, j in blocks(n))
+    top = float(xp.abs(x).max()) if bool(xp.isfinite(x).all()) else math.nan
+    residual = float(xp.abs(a @ x - b).max())
+    return residual / (EPS * (norm * top + float(xp.abs(b).max())) * n)
+
+
+def passed(residual):
+    """Tell whether a scaled residual is valid by the rules; NaN is not."""
+    return residual <= THRESHOLD
+
+
+def solve_tflops(n, seconds):
+    """Return the rate of the benchmark: (2/3 n^3 + 3/2 n^2) / time."""
+    return (2 / 3 * n**3 + 3 / 2 * n**2) / seconds / 1e12
+
+
+def lu_tflops(n, seconds):
+    """Return the rate of the factorization: 2/3 n^3 / time."""
+    return 2 / 3 * n**3 / seconds / 1e12
+
+
+# ---- memory ------------------------------------------------------------------------------------
+
+
+def device_bytes(update, n, block):
+    """Predict the bytes on the device: A and b in FP64, and what a solve allocates beside them."""
+    from tcsolve._choose import bytes_needed
+
+    return 8 * n * (n + 1) + bytes_needed(update, n, 1, 8, block=block, on_device=True)
+
+
+def largest_fit(available, needed, step=STEP):
+    """Return the largest multiple n of `step` with needed(n) <= available, 0 if there is none."""
+    low, high = 0, 1
+    while needed(high * step) <= available:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if needed(middle * step) <= available else (low, middle)
+    return low * step
+
+
+def predicted_largest(update):
+    """Return the largest n that is predicted to fit in the free memory of the device."""
+    import cupy
+
+    from tcsolve._formats import UPDATES
+    from tcsolve._ops_cupy import CupyOps
+
+    cupy.get_default_memory_pool().free_all_blocks()
+    free, _ = cupy.cuda.runtime.memGetInfo()
+    block = CupyOps().default_block
+
+    def needed(n):
+        return device_bytes(update, n, block(n, UPDATES[update]))
+
+    return largest_fit(free - SPARE_BYTES, needed)
+
+
+# ---- measuring ---------------------------------------------------------------------------------
+
+
+def measure(n, precision, repeats):
+    """Return the row of one size: residual, times of the phases and rates; the answer is checked first."""
+    import cupy
+
+    import tcsolve
+
+    a, b = generate(cupy, n)
+    cupy.get_default_memory_pool().free_all_blocks()
+    free, _ = cupy.cuda.runtime.memGetInfo()
+    phases = []
+
+    def run():
+        solution = tcsolve.solve_ex(a, b, precision=precision, assume_a="general")
+        phases.append(solution.seconds)
+        return solution
+
+    solution = run()
+    row = {
+        "n": n,
+        "precision": precision,
+        "status": solution.status.name,
+        "rungs": list(solution.rungs),
+        "steps": int(solution.iterations.max()),
+        "bytes_planned": solution.bytes_planned,
+        "bytes_free_beside_a": free,
+        "residual": scaled_residual(cupy, a, solution.x, b),
+    }
+    row["passed"] = passed(row["residual"])
+    del solution
+    phases.clear()
+    # At the largest n a small piece left of the block of the factors would keep it from being used again.
+    cupy.get_default_memory_pool().free_all_blocks()
+    samples = device_seconds(run, repeats)
+    # The first of them was the warm-up.
+    factor = sorted(p["factor"] for p in phases[1:])
+    row["solve_seconds"], row["factor_seconds"] = summary(samples), summary(factor)
+    row["phases"] = phases[-1]
+    row["solve_tflops"] = solve_tflops(n, row["solve_seconds"]["median"])
+    row["lu_tflops"] = lu_tflops(n, row["factor_seconds"]["median"])
+    return row
+
+
+def measure_largest(precision, repeats):
+    """Return the row of the largest n that runs, going down from the prediction if that one does not."""
+    import cupy
+
+    import tcsolve
+
+    predicted = n = predicted_largest(precision)
+    while n > 0:
+        try:
+            row = measure(n, precision, repeats)
+            return row | {"largest": True, "predicted_largest": predicted}
+        except (tcsolve.DeviceMemoryError, cupy.cuda.memory.OutOfMemoryError) as error:
+            print(f"n = {n} does not fit: {error}", flush=True)
+        # Only here are the arrays free that the traceback held.
+        n -= STEP
+        cupy.get_default_memory_pool().free_all_blocks()
+    raise SystemExit(f"no multiple of {STEP} fits in the memory of this device")
+
+
+# ---- writing -----------------------------------------------------------------------------------
+
+
+def line(row):
+    """Return the printed line of a row."""
+    largest = (
+        f"  largest n that fits (predicted {row['predicted_largest']})" if "largest" in row else ""
+    )
+    if not row["passed"]:
+        return f"n {row['n']:6} {row['precision']:7} INVALID: residual {row['residual']:.3g} > 16{largest}"
+    return (
+        f"n {row['n']:6} {row['precision']:7} LU {row['lu_tflops']:6.1f} TFLOP/s"
+        f" ({1e3 * row['factor_seconds']['median']:.1f} ms)"
+        f"  solve {row['solve_tflops']:6.1f} TFLOP/s ({1e3 * row['solve_seconds']['median']:.1f} ms)"
+        f"  residual {row['residual']:.2g} <= 16  {row['steps']} steps {'>'.join(row['rungs'])}{largest}"
+    )
+
+
+def page(facts, rows):
+    """Return the Markdown page of the rows."""
+    body = [
+        [
+            f"{r['n']} (largest)" if "largest" in r else r["n"],
+            r["precision"],
+            f"{r['lu_tflops']:.0f}" if r["passed"] else "-",
+            f"{r['solve_tflops']:.0f}" if r["passed"] else "-",
+            f"{1e3 * r['factor_seconds']['median']:.1f}",
+            f"{1e3 * r['solve_seconds']['median']:.1f}",
+            r["steps"],
+            f"{r['residual']:.2g}" + ("" if r["passed"] else " (invalid)"),
+        ]
+        for r in rows
+    ]
+    head = ["n", "precision", "LU, TFLOP/s", "whole solve, TFLOP/s", "LU, ms", "solve, ms"]
+    lines = ["# HPL-MxP on one GPU", ""]
+    lines += ["The rules, and what differs from the reference: see `benchmarks/hpl_mxp.py`.", ""]
+    lines += [table([*head, "steps", "scaled residual (at most 16)"], body), ""]
+    return "\n".join([*lines, source(facts, "benchmarks/hpl_mxp.py")]) + "\n"
+
+
+def main():
+    parser = arguments(__doc__.partition("\n")[0])
+    parser.add_argument("--n", type=int, nargs="*", default=[8192, 16384, 32768, 65536])
+    parser.add_argument("--precision", nargs="+", default=["fp16", "fp16x3"])
+    parser.add_argument("--largest", action="store_true", help="also the largest n that fits")
+    parser.add_argument("--draw", action="store_true", help="only rewrite the page from the JSON")
+    parser.set_defaults(json=RESULTS / "hpl_mxp.json", repeats=3)
+    options = parser.parse_args()
+    if options.draw:
+        results = json.loads(options.json.read_text())
+        options.json.with_suffix(".md").write_text(page(results["machine"], results["rows"]))
+        return
+    import cupy
+
+    facts, rows = machine(options.commit) | gpu(), []
+    jobs = [(n, precision) for n in options.n for precision in options.precision]
+    # One precision is enough for the largest n: the first.
+    jobs += [(None, options.precision[0])] if options.largest else []
+    for n, precision in jobs:
+        if n is None:
+            row = measure_largest(precision, options.repeats)
+        else:
+            row = measure(n, precision, options.repeats)
+        rows.append(row)
+        print(line(row), flush=True)
+        save(options.json, facts, rows)
+        cupy.get_default_memory_pool().free_all_blocks()
+    options.json.with_suffix(".md").write_text(page(facts, rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""What do many right-hand sides cost on the GPU, beside as many single solves and cupy.linalg.solve?
+
+    python benchmarks/many_rhs.py --n 8192 16384 --nrhs 1 2 4 16 64 256
+    python benchmarks/many_rhs.py --draw                 # the figure from the JSON again; no GPU
+
+FP64 standard normal matrix and right-hand sides on the device.  A single solve is `solve_ex` with one
+right-hand side; a further one uses the factors of `tcsolve.factor` again.  Their times are measured
+once and multiplied.  Every answer is checked, column by column, before its time is printed.
+"""
+
+import json
+import math
+
+import numpy as np
+from _harness import RESULTS, arguments, device_seconds, gpu, machine, save, summary
+from tables import source, table
+
+# The curves: key of the time in a row, label, line style.
+CURVES = (
+    ("tcsolve", "tcsolve, one block", {"marker": "o", "linewidth": 2}),
+    ("tcsolve_again", "tcsolve, one block, factors kept", {"marker": "o", "linestyle": "--"}),
+    ("cupy", "cupy.linalg.solve, one block", {"marker": "s"}),
+    ("further", "as many further solves, factors kept", {"marker": "^", "linestyle": ":"}),
+    ("singles", "as many single solves", {"marker": "^", "linestyle": ":"}),
+)
+
+
+# No FP64 answer is this far off; how good each is stands in the results.
+WRONG = 1e-10
+
+
+# ---- measuring ---------------------------------------------------------------------------------
+
+
+def worst_backward_error(xp, a, x, b):
+    """Return the largest ||b - A x|| / (||A|| ||x||) of all columns, in infinity norms."""
+    if not bool(xp.isfinite(x).all()):
+        return math.nan
+    norm = max(float(xp.abs(a[i : i + 1024]).sum(axis=1).max()) for i in range(0, len(a), 1024))
+    return float((xp.abs(b - a @ x).max(axis=0) / norm / xp.abs(x).max(axis=0)).max())
+
+
+def right_hand_sides(a, count):
+    """Return A X for a fixed random X, shape (n, count)."""
+    import cupy
+
+    return a @ cupy.random.default_rng(count).standard_normal((len(a), count))
+
+
+def timed(a, b, run, repeats):
+    """Return the time of run, which returns (x, facts), with those facts; x is checked first."""
+    import cupy
+
+    x, facts = run()
+    error = worst_backward_error(cupy, a, x.reshape(len(a), -1), b.reshape(len(a), -1))
+    if not error < WRONG:
+        raise SystemExit(f"n = {len(a)}, b {b.shape}: backward error {error:.1e}, not timed")
+    del x
+    return {"backward_error": error, **facts, **summary(device_seconds(run, repeats))}
+
+
+def measure(n, counts, precision, repeats):
+    """Yield the row of each number of right-hand sides."""
+    import cupy
+    from solve import matrix
+
+    import tcsolve
+
+    a = matrix("gauss", n)
+
+    def facts(solution):
+        assert solution.status.ok, solution
+        return solution.x, {
+            "steps": int(solution.iterations.max()),
+            "rungs": list(solution.rungs),
+        }
+
+    def whole(b):
+        return lambda: facts(tcsolve.solve_ex(a, b, precision=precision, assume_a="general"))
+
+    one = right_hand_sides(a, 1)
+    single = timed(a, one, whole(one[:, 0]), repeats)
+    kept = tcsolve.factor(a, precision=precision)
+    further = timed(a, one, lambda: facts(kept.solve_ex(one[:, 0])), repeats)
+    for count in counts:
+        b = right_hand_sides(a, count)
+        yield {
+            "n": n,
+            "nrhs": count,
+            "single": single,
+            "further_single": further,
+            "tcsolve": timed(a, b, whole(b), repeats),
+            "tcsolve_again": timed(a, b, lambda b=b: facts(kept.solve_ex(b)), repeats),
+            "cupy": timed(a, b, lambda b=b: (cupy.linalg.solve(a, b), {}), repeats),
+        }
+
+
+# ---- writing -----------------------------------------------------------------------------------
+
+
+def times(row):
+    """Return the milliseconds of every curve at one number of right-hand sides."""
+    measured = {key: 1e3 * row[key]["median"] for key in ("tcsolve", "tcsolve_again", "cupy")}
+    singles = 1e3 * row["nrhs"] * row["single"]["median"]
+    return measured | {
+        "singles": singles,
+        "further": 1e3 * row["nrhs"] * row["further_single"]["median"],
+    }
+
+
+def line(row):
+    """Return the printed line of a row."""
+    told = ", ".join(f"{key} {value:.2f}" for key, value in times(row).items())
+    ours = row["tcsolve"]
+    return (
+        f"n {row['n']:6} nrhs {row['nrhs']:4}: ms {told}; {ours['steps']} steps {'>'.join(ours['rungs'])},"
+        f" backward error {ours['backward_error']:.1e} (bound {2.0**-53 * np.sqrt(row['n']):.1e})"
+    )
+
+
+def page(facts, rows):
+    """Return the Markdown page of the rows."""
+    body = [
+        [row["n"], row["nrhs"], *(f"{times(row)[key]:.2f}" for key, *_ in CURVES)] for row in rows
+    ]
+    head = ["n", "right-hand sides", *(f"{label}, ms" for _, label, _ in CURVES)]
+    lines = ["# Many right-hand sides", "", "![time against their number](many_rhs.png)", ""]
+    return (
+        "\n".join([*lines, table(head, body), "", source(facts, "benchmarks/many_rhs.py")]) + "\n"
+    )
+
+
+def draw(rows, path):
+    """Draw time against the number of right-hand sides, one panel for each n."""
+    from matplotlib.figure import Figure
+
+    sizes = list(dict.fromkeys(row["n"] for row in rows))
+    figure = Figure(figsize=(1 + 4.8 * len(sizes), 5), layout="constrained")
+    axes = figure.subplots(1, len(sizes), squeeze=False)[0]
+    for axis, n in zip(axes, sizes, strict=True):
+        here = [row for row in rows if row["n"] == n]
+        counts = [row["nrhs"] for row in here]
+        for key, label, style in CURVES:
+            axis.loglog(counts, [times(row)[key] for row in here], label=label, **style)
+        axis.set_xticks(counts, [str(count) for count in counts])
+        axis.minorticks_off()
+        axis.set_xlabel("right-hand sides")
+        axis.set_ylabel("time, ms")
+        axis.set_title(f"n = {n}", fontsize=10)
+        axis.grid(alpha=0.3)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=9)
+    figure.savefig(path, dpi=150)
+
+
+def publish(path):
+    """Write the page and the figure of a results file beside it."""
+    results = json.loads(path.read_text())
+    path.with_suffix(".md").write_text(page(results["machine"], results["rows"]))
+    try:
+        draw(results["rows"], path.with_name("many_rhs.png"))
+    except ImportError as error:
+        print(f"many_rhs.png is not drawn ({error}): install matplotlib, then use --draw")
+
+
+def main():
+    parser = arguments(__doc__.partition("\n")[0])
+    parser.add_argument("--n", type=int, nargs="+", default=[8192, 16384])
+    parser.add_argument("--nrhs", type=int, nargs="+", default=[1, 2, 4, 16, 64, 256])
+    parser.add_argument("--precision", default="auto")
+    parser.add_argument(
+        "--draw", action="store_true", help="only the page and figure, from the JSON"
+    )
+    parser.set_defaults(json=RESULTS / "many_rhs.json")
+    options = parser.parse_args()
+    if options.draw:
+        publish(options.json)
+        return
+    import cupy
+
+    facts, rows = machine(options.commit) | gpu(), []
+    for n in options.n:
+        for row in measure(n, options.nrhs, options.precision, options.repeats):
+            rows.append(row)
+            print(line(row), flush=True)
+            save(options.json, facts, rows)
+        cupy.get_default_memory_pool().free_all_blocks()
+    publish(options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""How many bytes does a solve use on the GPU at its peak, beside those it plans before it starts?
+
+    python benchmarks/memory.py --n 4096 8192 16384 32768
+    python benchmarks/memory.py --draw                   # the table from the JSON again; no GPU
+
+The arguments are made in CuPy's usual pool; the solve then allocates from a fresh one, which is asked for
+the bytes in use after every allocation.  So *used* is the most that was live at one time beyond the
+arguments, x included, and *reserved* what the pool took from the device for it: more, where blocks
+freed on one stream or in another size could not serve again.  Workspaces of the vendor's libraries
+outside CuPy are in neither.  Matrices are standard normal, + n I for the precisions of a single product;
+`overwrite_a` permits the solve to destroy A, which is made anew for every run.
+"""
+
+import itertools
+import json
+
+from _harness import RESULTS, arguments, gpu, machine, save
+from tables import source, table
+
+SINGLE_PRODUCT = ("fp16", "bf16", "tf32")
+
+
+class PeakPool:
+    """A fresh memory pool that remembers the most bytes in use, and serves all of CuPy while entered."""
+
+    def __init__(self):
+        import cupy
+
+        self.pool, self.used = cupy.cuda.MemoryPool(), 0
+        self._set = cupy.cuda.set_allocator
+        self._usual = cupy.get_default_memory_pool().malloc
+
+    def malloc(self, size):
+        """Allocate from the pool and look at how full it is."""
+        memory = self.pool.malloc(size)
+        self.used = max(self.used, self.pool.used_bytes())
+        return memory
+
+    def __enter__(self):
+        # For all threads, which `using_allocator` would not do.
+        self._set(self.malloc)
+        return self
+
+    def __exit__(self, *error):
+        self._set(self._usual)
+
+
+# ---- measuring ---------------------------------------------------------------------------------
+
+
+def measure(n, precision, nrhs, overwrite):
+    """Return the row of one solve."""
+    import cupy
+    from solve import matrix
+
+    import tcsolve
+
+    family = "gauss_dominant" if precision in SINGLE_PRODUCT else "gauss"
+    a = matrix(family, n)
+    b = a @ cupy.ones((n, nrhs))
+    b = b[:, 0] if nrhs == 1 else b
+    cupy.cuda.Device().synchronize()
+    cupy.get_default_memory_pool().free_all_blocks()
+    row = {"n": n, "precision": precision, "nrhs": nrhs, "overwrite_a": overwrite, "family": family}
+    try:
+        with PeakPool() as peak:
+            solution = tcsolve.solve_ex(
+                a, b, overwrite_a=overwrite, precision=precision, assume_a="general"
+            )
+            cupy.cuda.Device().synchronize()
+    except Exception as error:  # too little memory is a result, too
+        return row | {"error": f"{type(error).__name__}: {error}"[:300]}
+    row |= {
+        "status": solution.status.name,
+        "rungs": list(solution.rungs),
+        "steps": int(solution.iterations.max()),
+        "bytes_planned": solution.bytes_planned,
+        "bytes_used": peak.used,
+        "bytes_reserved": peak.pool.total_bytes(),
+        "bytes_a": a.nbytes,
+    }
+    del solution
+    # Caches of the library, if it has any: live after the answer is gone.
+    return row | {"bytes_kept": peak.pool.used_bytes()}
+
+
+# ---- writing -----------------------------------------------------------------------------------
+
+
+def line(row):
+    """Return the printed line of a row."""
+    head = f"n {row['n']:6} {row['precision']:7} nrhs {row['nrhs']:3} overwrite_a {row['overwrite_a']!s:5}"
+    if "error" in row:
+        return f"{head} failed: {row['error']}"
+    return (
+        f"{head} planned {row['bytes_planned'] / 2**20:10.1f} MiB, used {row['bytes_used'] / 2**20:10.1f},"
+        f" reserved {row['bytes_reserved'] / 2**20:10.1f}, kept {row['bytes_kept'] / 2**20:.1f};"
+        f" planned / used {row['bytes_planned'] / row['bytes_used']:.3f},"
+        f" used / A {row['bytes_used'] / row['bytes_a']:.3f}  {'>'.join(row['rungs'])}"
+    )
+
+
+def page(facts, rows):
+    """Return the Markdown page of the rows."""
+    body = [cells(row) for row in rows]
+    head = ["n", "precision", "right-hand sides", "overwrite_a", "planned, MiB", "used, MiB"]
+    head += ["reserved, MiB", "planned / used", "used / bytes of A", "rungs"]
+    lines = ["# Bytes planned and used", ""]
+    lines += ["Beyond the arguments, x included; see `benchmarks/memory.py`.", *worst(rows), ""]
+    return "\n".join([*lines, table(head, body), "", source(facts, "benchmarks/memory.py")]) + "\n"
+
+
+def cells(row):
+    """Return the table's cells of a row."""
+    head = [row["n"], row["precision"], row["nrhs"], "yes" if row["overwrite_a"] else "no"]
+    if "error" in row:
+        return [*head, "fails", *["-"] * 5]
+    sizes = (row[key] / 2**20 for key in ("bytes_planned", "bytes_used", "bytes_reserved"))
+    return [
+        *head,
+        *(f"{size:.1f}" for size in sizes),
+        f"{row['bytes_planned'] / row['bytes_used']:.3f}",
+        f"{row['bytes_used'] / row['bytes_a']:.3f}",
+        ">".join(row["rungs"]),
+    ]
+
+
+def worst(rows):
+    """Return the sentence on the worst plan of the solves that stayed on their first rung."""
+    ratios = [r["bytes_planned"] / r["bytes_used"] for r in rows if len(r.get("rungs", ())) == 1]
+    if not ratios:
+        return []
+    return [f"Planned over used lies between {min(ratios):.3f} and {max(ratios):.3f} on one rung."]
+
+
+def main():
+    parser = arguments(__doc__.partition("\n")[0])
+    parser.add_argument("--n", type=int, nargs="+", default=[4096, 8192, 16384, 32768])
+    parser.add_argument("--precision", nargs="+", default=["fp16", "fp16x3", "fp32", "fp64"])
+    parser.add_argument("--nrhs", type=int, nargs="+", default=[1, 64])
+    parser.add_argument("--draw", action="store_true", help="only rewrite the table from the JSON")
+    parser.set_defaults(json=RESULTS / "memory.json")
+    options = parser.parse_args()
+    markdown = options.json.with_suffix(".md")
+    if options.draw:
+        results = json.loads(options.json.read_text())
+        markdown.write_text(page(results["machine"], results["rows"]))
+        return
+    facts, rows = machine(options.commit) | gpu(), []
+    for case in itertools.product(options.n, options.precision, options.nrhs, (False, True)):
+        rows.append(measure(*case))
+        print(line(rows[-1]), flush=True)
+        save(options.json, facts, rows)
+    markdown.write_text(page(facts, rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Does compute-sanitizer find anything: bad accesses, races, wrong barriers, in a reduced run?
+
+    python benchmarks/sanitize.py                        # memcheck, racecheck, synccheck
+    python benchmarks/sanitize.py --tool racecheck --n 700 --precision fp16x3
+
+Each tool runs this script again with --solve: small solves with each precision, by the default and by
+narrow panels, so that there are several of them and look-ahead happens.  Every array is an allocation
+of its own there, because memcheck cannot see past the end of one inside CuPy's pool.  CuPy's own
+kernels are compiled into a folder that starts empty.  The exit status is 0 if all is clean.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from _harness import arguments, machine, save
+
+TOOLS = {
+    # Calls that fail raise an exception in Python; libraries also make some that may fail.
+    "memcheck": ["--report-api-errors", "no"],
+    "racecheck": [],
+    # More barriers than the compiler counts in the libraries' kernels; too few end the run.
+    "synccheck": ["--num-cuda-barriers", "4096"],
+}
+SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)")
+# What the tools print when they lost track, so that silence proves nothing.
+OVERFLOW = "Detected overflow"
+FOUND = 99  # exit status for "the tool found something", unlike Python's own
+TAIL_LINES = 40
+# Columns of the narrow panels.
+NARROW = 128
+
+
+# ---- the run that is watched -------------------------------------------------------------------
+
+
+def solve_small(n, precisions):
+    """Solve small systems in every way that has kernels of its own; end with 1 if an answer is bad."""
+    import cupy
+
+    import tcsolve
+
+    cupy.cuda.set_allocator(None)
+    rng = cupy.random.default_rng(5)
+    # Well conditioned, so that a single product suffices, and yet every pivot moves a row.
+    a = cupy.ascontiguousarray((rng.standard_normal((n, n)) + n * cupy.eye(n))[::-1])
+    for precision in precisions:
+        for block in (None, NARROW):
+            for nrhs in (1, 5):
+                b = a @ rng.standard_normal((n, nrhs))
+                plan = tcsolve.Plan(precision, block=block, fallback=False)
+                solution = tcsolve.solve_ex(a, b, precision=plan, assume_a="general")
+                print(f"n {n} block {block} nrhs {nrhs}: {solution}", flush=True)
+                if not solution.status.ok:
+                    sys.exit(1)
+
+
+# ---- watching it -------------------------------------------------------------------------------
+
+
+def find_sanitizer(path=None):
+    """Return the path of compute-sanitizer, or end with a remedy."""
+    folders = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")] + ["/usr/local/cuda"]
+    candidates = [path] if path else ["compute-sanitizer"]
+    if not path:
+        candidates += [f"{folder}/bin/compute-sanitizer" for folder in folders if folder]
+    for candidate in candidates:
+        if found := shutil.which(candidate):
+            return found
+    sys.exit(
+        f"no compute-sanitizer at {', '.join(candidates)}: it comes with the CUDA toolkit; put it on PATH,"
+        " set CUDA_HOME, or give --sanitizer PATH"
+    )
+
+
+def command(sanitizer, tool, n, precisions):
+    """Return the command line that watches `solve_small`."""
+    script = [sys.executable, str(pathlib.Path(__file__).resolve())]
+    watched = [*script, "--solve", "--n", str(n), "--precision", *precisions]
+    return [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), *TOOLS[tool], *watched]
+
+
+def watch(line, timeout, cache):
+    """Run a command line; return its exit status (None if it took too long) and its output."""
+    process = subprocess.Popen(
+        line,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=os.environ | {"CUPY_CACHE_DIR": str(cache)},
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout)
+        return process.returncode, output
+    except subprocess.TimeoutExpired:
+        # The tool and the Python it watches, which would keep the device busy.
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        return None, output
+
+
+def judge(status, output):
+    """Return 'clean', or why the run of a tool is not."""
+    if status is None:
+        return "took too long"
+    counts = [int(count) for count in SUMMARY.findall(output)]
+    if any(counts):
+        return f"{sum(counts)} found"
+    if OVERFLOW in output:
+        return "the tool lost track of the barriers (raise --num-cuda-barriers)"
+    if status:
+        return f"exit status {status}"
+    return "clean" if counts else "no summary"
+
+
+def main():
+    parser = arguments(__doc__.partition("\n")[0])
+    parser.add_argument("--tool", nargs="+", choices=TOOLS, default=list(TOOLS))
+    parser.add_argument("--n", type=int, default=700)
+    parser.add_argument("--precision", nargs="+", default=["fp16x3", "fp16", "fp64"])
+    parser.add_argument("--timeout", type=float, default=180.0, help="seconds a tool may take")
+    parser.add_argument("--sanitizer", help="path of compute-sanitizer")
+    parser.add_argument("--solve", action="store_true", help="only the solves, unwatched")
+    options = parser.parse_args()
+    if options.solve:
+        solve_small(options.n, options.precision)
+        return
+    sanitizer = find_sanitizer(options.sanitizer)
+    rows = []
+    with tempfile.TemporaryDirectory() as cache:
+        for tool in options.tool:
+            start = time.perf_counter()
+            status, output = watch(
+                command(sanitizer, tool, options.n, options.precision), options.timeout, cache
+            )
+            verdict = judge(status, output)
+            rows.append({"tool": tool, "verdict": verdict, "seconds": time.perf_counter() - start})
+            print(f"{tool:10} {verdict} ({rows[-1]['seconds']:.0f} s)", flush=True)
+            if verdict != "clean":
+                print("\n".join(output.splitlines()[-TAIL_LINES:]), flush=True)
+    save(options.json, machine(options.commit), rows)
+    sys.exit(any(row["verdict"] != "clean" for row in rows))
+
+
+if __name__ == "__main__":
+    main()

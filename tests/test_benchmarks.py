@@ -1,0 +1,494 @@
+"""The benchmarks' arithmetic, tables and figures; nothing here needs a device or takes a time."""
+
+import ast
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import skip_or_fail
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+SCRIPTS = ("hpl_mxp", "many_rhs", "memory", "roofline", "rungs", "sanitize")
+FACTS = {"commit": "abc", "date": "2026-01-01", "cpu": "a CPU", "gpu": "a GPU"}
+RATES = {"copy_bytes": 4e12, "fp16_flops": 7e14, "fp32_flops": 5e13}
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Import a script of benchmarks/ as Python would when it is started."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module
+
+
+@pytest.fixture
+def matplotlib():
+    try:
+        import matplotlib
+    except ImportError as error:
+        skip_or_fail(f"matplotlib cannot be imported: {error}", "TCSOLVE_REQUIRE_MATPLOTLIB")
+    return matplotlib
+
+
+def seconds(median):
+    return {"median": median, "quartiles": [median, median], "samples": 3}
+
+
+def is_figure(path):
+    return path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
+
+
+def redraw(module, monkeypatch, path, rows, facts=FACTS):
+    """Run `module --draw` on rows; return the page."""
+    path.write_text(json.dumps({"machine": facts, "rows": rows}))
+    monkeypatch.setattr(sys, "argv", [module.__name__, "--draw", "--json", str(path)])
+    module.main()
+    return path.with_suffix(".md").read_text()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_imports_without_cupy_and_asks_a_question(name):
+    tree = ast.parse((FOLDER / f"{name}.py").read_text())
+    question = ast.get_docstring(tree).partition("\n\n")[0]
+    imported = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {getattr(node, "module", None) or node.names[0].name for node in imported}
+
+    assert question.endswith("?") and f"benchmarks/{name}.py" in ast.get_docstring(tree)
+    assert not {n.partition(".")[0] for n in names} & {
+        "cupy",
+        "cupyx",
+        "torch",
+        "matplotlib",
+        "solve",
+    }
+
+
+# ---- hpl_mxp -----------------------------------------------------------------------------------
+
+
+def reference_system(n, multiplier):
+    """The reference implementation's generator, one number after the other."""
+    state, numbers = 1, []
+    for _ in range(n * n + n):
+        state = state * multiplier % 2**64
+        numbers.append((state >> 32) / (2**32 - 1) - 0.5)
+    a = np.array(numbers[: n * n]).reshape(n, n).T
+    np.fill_diagonal(a, np.abs(a).sum(axis=1) - np.abs(a.diagonal()))
+    return a, np.array(numbers[n * n :])
+
+
+def test_the_hpl_mxp_matrix_is_that_of_the_reference(script, monkeypatch):
+    hpl, n = script("hpl_mxp"), 45
+    monkeypatch.setattr(hpl, "BLOCK_ENTRIES", 4 * n)  # a last block of another height
+
+    a, b = hpl.generate(np, n)
+
+    wanted, wanted_b = reference_system(n, hpl.MULTIPLIER)
+    off = ~np.eye(n, dtype=bool)
+    assert np.array_equal(a[off], wanted[off]) and np.array_equal(b, wanted_b)
+    assert np.abs(a.diagonal() / wanted.diagonal() - 1).max() <= n * 2.0**-53
+
+
+def test_the_hpl_residual_accepts_a_solution_and_rejects_others(script):
+    hpl = script("hpl_mxp")
+    a, b = hpl.generate(np, 60)
+    x = np.linalg.solve(a, b)
+    r, size = np.abs(a @ x - b).max(), np.abs(a).sum(axis=1).max() * np.abs(x).max()
+
+    assert hpl.scaled_residual(np, a, x, b) == r / (2.0**-53 * (size + np.abs(b).max()) * 60)
+    assert hpl.passed(hpl.scaled_residual(np, a, x, b))
+    assert not hpl.passed(hpl.scaled_residual(np, a, x * (1 + 1e-10), b))
+    assert not hpl.passed(hpl.scaled_residual(np, a, np.full(60, np.nan), b))
+
+
+def test_the_hpl_rates_count_the_benchmark_s_operations(script):
+    hpl = script("hpl_mxp")
+
+    assert hpl.solve_tflops(3000, 2.0) == pytest.approx((18e9 + 13.5e6) / 2e12)
+    assert hpl.lu_tflops(3000, 2.0) == pytest.approx(9e-3)
+
+
+def test_the_largest_n_is_the_last_that_fits(script):
+    hpl = script("hpl_mxp")
+
+    for available in (0, 12 * 1024**2, 10**9, 150 * 10**9):
+        n = hpl.largest_fit(available, lambda n: 12 * n * n)
+        assert n % hpl.STEP == 0
+        assert 12 * n**2 <= available < 12 * (n + hpl.STEP) ** 2
+    # The prediction itself: A and FP32 factors, and less than a tenth of that beside them.
+    assert 12 < hpl.device_bytes("fp16", 65536, 512) / 65536**2 < 13.2
+
+
+def test_the_hpl_page_marks_an_invalid_run(script, monkeypatch, tmp_path):
+    hpl = script("hpl_mxp")
+    row = {"n": 8192, "precision": "fp16", "steps": 2, "rungs": ["fp16"], "passed": True}
+    row |= {"lu_tflops": 300.0, "solve_tflops": 200.0, "residual": 0.01}
+    row |= {"solve_seconds": seconds(2e-3), "factor_seconds": seconds(1e-3)}
+    bad = row | {"n": 1024, "passed": False, "residual": float("nan")}
+    bad |= {"largest": True, "predicted_largest": 2048}
+
+    text = redraw(hpl, monkeypatch, tmp_path / "hpl.json", [row, bad])
+
+    assert "| 8192 | fp16 | 300 | 200 | 1.0 | 2.0 | 2 | 0.01 |" in text
+    assert "| 1024 (largest) | fp16 | - | - |" in text and "nan (invalid)" in text
+    assert "300.0 TFLOP/s" in hpl.line(row) and "INVALID" in hpl.line(bad)
+
+
+# ---- roofline ----------------------------------------------------------------------------------
+
+
+KERNEL_NAMES = {
+    "tcs_panel_cluster": "panel",
+    "tcs_panel_grid": "panel",
+    "tcs_move_rows": "row moves",
+    "tcs_swap_solve": "block row (trsm)",
+    "tcs_pack_u": "packing of operands",
+    "tcs_update_scale": "packing of operands",
+    "tcs_cast_scaled": "norms and FP32 copy of A",
+    "cupy_copy__int32_int32": "small kernels of the LU",
+    "Memset (Device)": "small kernels of the LU",
+    "nvjet_sm90_hss_320x128_64x3_1x2_h_bz_coopB_NNT": "update GEMM",
+    "nvjet_hsh_256x128_64x4_1x2_h_bz_splitK_TNT": "update GEMM",
+    "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x256x64_cublas": "update GEMM",
+    "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn": "update GEMM",
+    "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32": "update GEMM",
+    "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(Params)": "FP32 GEMM in the panel",
+    "ampere_sgemm_128x64_nn": "FP32 GEMM in the panel",
+    "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x8": "FP32 GEMM in the panel",
+    "void trsm_right_kernel<float, 256, 4, false>(cublasTrsmParams<float>)": "block row (trsm)",
+    "void batch_trsm_left_kernel<float, 64, 4>(float)": "inverses of diagonal blocks",
+    "some_new_kernel": "other",
+}
+
+
+@pytest.mark.parametrize("name", KERNEL_NAMES)
+def test_a_kernel_of_the_factorization_gets_its_category(script, name):
+    assert script("roofline").category_of(name, solving=False) == KERNEL_NAMES[name]
+
+
+def test_categories_change_with_the_first_triangular_solve(script):
+    roofline = script("roofline")
+    gemv = "void gemv2T_kernel_val<int, int, double, double, double, double, 128, 16, 4>(double)"
+    names = [gemv, "cupy_max", "tcs_solve_triangle", gemv, "cupy_max", "tcs_panel_cluster"]
+    names += ["nvjet_sm90_hss_1x1", "void cublasLt::splitKreduce_kernel<32, 16, int, float>()"]
+
+    spans = roofline.classify([roofline.Kernel(name, 7, i, i + 1) for i, name in enumerate(names)])
+
+    found = [span.category for span in spans]
+    assert found[:3] == [roofline.INVERSES, roofline.INDEX, roofline.TRIANGLES]
+    assert found[3:6] == [roofline.RESIDUAL, roofline.VECTORS, roofline.PANEL]
+    assert found[6:] == [roofline.UPDATE, roofline.UPDATE]
+
+
+def test_only_the_device_s_events_of_a_trace_are_kernels(script):
+    common = {"ph": "X", "dur": 2.5, "args": {"stream": 13}}
+    events = [
+        {**common, "cat": "kernel", "name": "b", "ts": 20.0},
+        {**common, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1.0},
+        {**common, "cat": "gpu_memcpy", "name": "Memcpy DtoH", "ts": 10.5},
+        {"ph": "M", "name": "process_name", "args": {}},
+    ]
+
+    kernels = script("roofline").kernels_of({"traceEvents": events})
+
+    assert [tuple(k) for k in kernels] == [("Memcpy DtoH", 13, 10.5, 13.0), ("b", 13, 20.0, 22.5)]
+
+
+def test_exposed_time_is_what_no_other_category_covers(script):
+    roofline = script("roofline")
+    spans = [
+        roofline.Span("panel", 1, 0.0, 4.0),
+        roofline.Span("update GEMM", 2, 2.0, 10.0),
+        roofline.Span("update GEMM", 3, 3.0, 5.0),  # the same category twice at once counts once
+        roofline.Span("panel", 1, 12.0, 13.0),
+    ]
+
+    busy, alone, union = roofline.sweep(spans)
+
+    assert busy == {"panel": 5.0, "update GEMM": 8.0}
+    assert alone == {"panel": 3.0, "update GEMM": 6.0}
+    assert union == 11.0
+
+
+def test_the_wall_time_is_split_without_rest(script):
+    roofline = script("roofline")
+    spans = [roofline.Span("panel", 1, 0.0, 4e3), roofline.Span("update GEMM", 2, 2e3, 9e3)]
+
+    parts = roofline.tally(spans, 10e-3, {"panel": 1e-3, "row moves": 0.0})
+
+    exposed = sum(c["exposed"] for c in parts["categories"])
+    assert exposed + parts["overlapped"] + parts["idle"] == pytest.approx(10e-3)
+    assert [c["category"] for c in parts["categories"]] == ["panel", "update GEMM"]
+
+
+def test_floors_follow_from_flops_and_bytes(script):
+    roofline, n, block = script("roofline"), 4096, 512
+    slow = {"copy_bytes": 1e30, "fp16_flops": 1e12, "fp32_flops": 1e12}
+    thin = {"copy_bytes": 1e12, "fp16_flops": 1e30, "fp32_flops": 1e30}
+
+    flops = roofline.floors(n, block, 3, slow, residuals=2, triangles=4)
+    bytes_ = roofline.floors(n, block, 3, thin, residuals=2, triangles=4, inverse_bytes=10**6)
+
+    trailing = [n - j - block for j in range(0, n, block)]
+    assert flops["update GEMM"] == pytest.approx(
+        3 * 2 * block * sum(r * r for r in trailing) / 1e12
+    )
+    assert flops["panel"] == pytest.approx(n * roofline.EXCHANGE_SECONDS)
+    # All of an LU but the update is in panels and block rows.
+    others = flops["FP32 GEMM in the panel"] + flops["block row (trsm)"]
+    assert flops["update GEMM"] / 3 + others == pytest.approx(2 / 3 * n**3 / 1e12, rel=1e-3)
+    assert bytes_["update GEMM"] == pytest.approx(8 * sum(r * r for r in trailing) / 1e12)
+    assert bytes_["residual (gemv)"] == pytest.approx(2 * 8 * n * n / 1e12)
+    assert bytes_["triangular solves"] == pytest.approx(4 * 2 * n * n / 1e12)
+    assert bytes_["inverses of diagonal blocks"] == pytest.approx(2e-6)
+    assert roofline.floors(n, block, 1, thin, pivoting=False)["row moves"] == 0
+    assert set(flops) == set(roofline.FLOORS)
+
+
+def factorization(roofline, panels, look_ahead):
+    """Spans of a made-up factorization: panels of 2 + 2 ms and 1 ms of GEMM, updates of 10 ms and less."""
+    spans, at = [], 0.0
+    for i in range(panels):
+        stream = 19 if look_ahead and i else 7
+        start = at if not look_ahead or i == 0 else at - 5e3
+        pieces = [(roofline.PANEL, 2e3), (roofline.INNER, 1e3), (roofline.PANEL, 2e3)]
+        for category, length in pieces:
+            spans.append(roofline.Span(category, stream, start, start + length))
+            start += length
+        at = max(at, start)
+        if i < panels - 1:
+            for category, length in (
+                (roofline.MOVES, 5e2),
+                (roofline.BLOCK_ROW, 5e2),
+                (roofline.PACK, 3e2),
+                (roofline.UPDATE, 1e4 - 5e2 * i),
+            ):
+                spans.append(roofline.Span(category, 7, at, at + length))
+                at += length
+    return sorted(spans, key=lambda span: span.start)
+
+
+def test_panels_are_told_apart_by_the_updates_between_them(script):
+    roofline = script("roofline")
+
+    found = roofline.panel_times(factorization(roofline, 4, look_ahead=False), 1900, 512)
+
+    assert [rows for rows, *_ in found] == [1900, 1388, 876, 364]
+    assert found[0][1:] == [4e3 / 512, 5e3 / 512]
+    assert found[-1][1:] == [4e3 / 364, 5e3 / 364]
+    assert roofline.panel_times([], 1900, 512) == []
+
+
+def test_the_excerpt_starts_and_ends_with_an_update(script):
+    roofline = script("roofline")
+    spans = factorization(roofline, 8, look_ahead=False)
+
+    bars = roofline.excerpt(spans, 8 * 512, 512, shown=(1, 3))
+
+    assert bars[0] == [roofline.UPDATE, 7, 0.0, 9.5]
+    assert sum(bar[0] == roofline.UPDATE for bar in bars) == 2
+    updates = [span.start for span in spans if span.category == roofline.UPDATE]
+    assert max(start + length for *_, start, length in bars) == (updates[3] - updates[1]) / 1e3
+
+
+def roofline_row(roofline, n=4096, block=512):
+    profiles = {
+        key: factorization(roofline, n // block, key == "look_ahead")
+        for key in ("look_ahead", "serial")
+    }
+    kernels = [roofline.Kernel("mystery<int>", 7, 0.0, 100.0)]
+    least = roofline.floors(n, block, 3, RATES, residuals=4, triangles=8, inverse_bytes=n * 1024)
+    stop = max(span.stop for span in profiles["look_ahead"])
+    solve = [roofline.Span(roofline.TRIANGLES, 7, stop, stop + 1e3)]
+    solve += [roofline.Span(roofline.RESIDUAL, 7, stop + 1e3, stop + 3e3)]
+    solve += [roofline.Span(roofline.OTHER, 7, stop + 3e3, stop + 3.1e3)]
+    return {
+        "n": n,
+        "family": "gauss",
+        "precision": "fp16x3",
+        "block": block,
+        "backward_error": 1e-16,
+        "steps": 3,
+        "rungs": ["fp16x3"],
+        "solve": seconds(0.09),
+        "phases": {"factor": 0.08, "refine": 0.004, "total": 0.09},
+        **roofline.tally(profiles["look_ahead"] + solve, 0.09, least),
+        "others": roofline.others(kernels, [roofline.Span(roofline.OTHER, 7, 0.0, 100.0)]),
+        "refinement_floor": roofline.step_floor(n, RATES),
+        "same_bits": True,
+        "look_ahead": seconds(0.08),
+        "serial": seconds(0.1),
+        "panel": roofline.panel_times(profiles["serial"], n, block),
+        "timeline": {key: roofline.excerpt(value, n, block) for key, value in profiles.items()},
+    }
+
+
+def test_the_roofline_page_and_figure_come_from_the_json(script, monkeypatch, tmp_path, matplotlib):
+    roofline = script("roofline")
+    row = roofline_row(roofline)
+
+    text = redraw(
+        roofline, monkeypatch, tmp_path / "roofline_fp16.json", [row], FACTS | {"rates": RATES}
+    )
+
+    assert is_figure(tmp_path / "lookahead_fp16.png") and "(lookahead_fp16.png)" in text
+    assert "20.00 ms, 20 %, saved, with the same bits" in text
+    assert "- `mystery<int>`: 1 x, 0.100 ms" in text
+    assert "A refinement step (residual, both triangular solves, norms) takes 1.000 ms" in text
+    assert "at 4096 rows" in text and "taken as 0.5 us (assumed, not measured)" in text
+    for category in ("panel", "update GEMM", "residual (gemv)", "triangular solves", "idle"):
+        assert f"| {category} |" in text
+
+
+# ---- many_rhs, rungs, memory -------------------------------------------------------------------
+
+
+def test_the_worst_column_is_the_backward_error(script):
+    many = script("many_rhs")
+    rng = np.random.default_rng(0)
+    a, x = rng.standard_normal((50, 50)), np.ones((50, 3))
+    b = a @ x
+    x[0, 1] += 1e-3
+    x[0, 2] += 1e-6
+
+    error = many.worst_backward_error(np, a, x, b)
+
+    worst = np.abs(b - a @ x)[:, 1].max() / np.abs(a).sum(axis=1).max() / (1 + 1e-3)
+    assert error == pytest.approx(worst)
+    assert np.isnan(many.worst_backward_error(np, a, x * np.inf, b))
+
+
+def many_rhs_row(n, nrhs):
+    one = n**2 / 1e10
+    row = {"n": n, "nrhs": nrhs, "single": seconds(one), "further_single": seconds(one / 4)}
+    ours = {"steps": 4, "rungs": ["fp16x3"], "backward_error": 1e-16}
+    row |= {"tcsolve": ours | seconds(one * (1 + nrhs / 100)), "cupy": seconds(3 * one)}
+    return row | {"tcsolve_again": seconds(one / 4 * (1 + nrhs / 20))}
+
+
+def test_single_solves_are_counted_as_often_as_there_are_right_hand_sides(script):
+    times = script("many_rhs").times(many_rhs_row(10_000, 16))
+
+    assert times["singles"] == pytest.approx(160) and times["further"] == pytest.approx(40)
+    assert times["cupy"] == pytest.approx(30)
+
+
+def test_the_curve_of_many_right_hand_sides_is_drawn(script, monkeypatch, tmp_path, matplotlib):
+    many = script("many_rhs")
+    rows = [many_rhs_row(n, k) for n in (8192, 16384) for k in (1, 2, 4, 16, 64, 256)]
+
+    text = redraw(many, monkeypatch, tmp_path / "many.json", rows)
+
+    assert is_figure(tmp_path / "many_rhs.png")
+    assert text.count("| 8192 |") == text.count("| 16384 |") == 6
+    assert "nrhs   16" in many.line(rows[3])
+
+
+@pytest.mark.parametrize("kind", ["geo", "arith", "cluster1"])
+def test_the_spectra_are_those_of_the_test_matrices(script, kind):
+    from tcsolve.matrices import _spectrum
+
+    wanted = getattr(_spectrum, kind)(20, 1e4, None)
+    assert np.array_equal(script("rungs").spectrum(kind, 20, 1e4), wanted)
+
+
+def rungs_rows():
+    def ours(solver, median, rungs):
+        facts = {"steps": 5, "rungs": rungs, "backward_error": 1e-16, "seconds": seconds(median)}
+        return {"family": "gauss", "n": 8192, "solver": solver, **facts}
+
+    peer = {"family": "gauss", "n": 8192, "solver": "cupy.linalg.solve", "backward_error": 2e-14}
+    return [
+        ours("auto", 0.011, ["fp16x3"]),
+        ours("fp16", 0.030, ["fp16", "fp16x3"]),
+        ours("fp16x3", 0.010, ["fp16x3"]),
+        {"family": "gauss", "n": 8192, "solver": "fp64", "error": "DeviceMemoryError: full"},
+        {**peer, "seconds": seconds(0.044)},
+    ]
+
+
+def test_auto_is_compared_with_the_best_fixed_precision(script):
+    rungs = script("rungs")
+    ((_, here),) = rungs.cases(rungs_rows()).items()
+
+    best, ratio, speedup = rungs.verdict(here)
+
+    assert best == "fp16x3" and ratio == pytest.approx(1.1) and speedup == pytest.approx(4)
+    assert rungs.verdict({"cupy.linalg.solve": rungs_rows()[-1]})[0] == "-"
+
+
+def test_the_table_of_rungs_shows_every_precision(script, monkeypatch, tmp_path):
+    text = redraw(script("rungs"), monkeypatch, tmp_path / "rungs.json", rungs_rows())
+
+    wanted = "| gauss | 8192 | 11.0 (fp16x3, 5) | 30.0 (fp16>fp16x3, 5) | 10.0 (fp16x3, 5) | fails | 44.0 |"
+    assert f"{wanted} 1.10 (fp16x3) | 4.00 | 1e-16 / 2e-14 |" in text
+    assert "Worst auto / best fixed: 1.10." in text
+
+
+def test_the_table_of_memory_gives_both_ratios(script, monkeypatch, tmp_path):
+    memory = script("memory")
+    row = {"n": 4096, "precision": "fp16x3", "nrhs": 1, "overwrite_a": False, "rungs": ["fp16x3"]}
+    row |= {"bytes_planned": 105 << 20, "bytes_used": 100 << 20, "bytes_reserved": 120 << 20}
+    row |= {"bytes_a": 128 << 20, "bytes_kept": 0}
+    failed = {k: row[k] for k in ("n", "precision", "nrhs", "overwrite_a")} | {"error": "too large"}
+
+    text = redraw(memory, monkeypatch, tmp_path / "memory.json", [row, failed])
+
+    assert "| 4096 | fp16x3 | 1 | no | 105.0 | 100.0 | 120.0 | 1.050 | 0.781 | fp16x3 |" in text
+    assert "| 4096 | fp16x3 | 1 | no | fails | - |" in text
+    assert "between 1.050 and 1.050" in text
+    assert "used / A 0.781" in memory.line(row) and "failed" in memory.line(failed)
+
+
+# ---- sanitize ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "status, output, verdict",
+    [
+        (0, "========= ERROR SUMMARY: 0 errors", "clean"),
+        (0, "== RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)", "clean"),
+        (99, "== RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)", "2 found"),
+        (0, "== RACECHECK SUMMARY: 1 hazard displayed (0 errors, 1 warning)", "1 found"),
+        (99, "========= ERROR SUMMARY: 1 error", "1 found"),
+        (1, "========= ERROR SUMMARY: 0 errors", "exit status 1"),
+        (None, "========= COMPUTE-SANITIZER", "took too long"),
+        (0, "converged", "no summary"),
+    ],
+)
+def test_only_a_summary_without_errors_is_clean(script, status, output, verdict):
+    assert script("sanitize").judge(status, output) == verdict
+
+
+def test_an_overflow_of_the_tool_is_not_clean(script):
+    output = (
+        "Warning: Detected overflow of tracked cuda::barrier\n========= ERROR SUMMARY: 0 errors"
+    )
+    assert "lost track" in script("sanitize").judge(0, output)
+
+
+def test_the_tool_watches_the_script_itself(script):
+    line = script("sanitize").command("/bin/cs", "synccheck", 700, ["fp16x3"])
+
+    assert line[:3] == ["/bin/cs", "--tool", "synccheck"] and "4096" in line
+    assert line[-5:] == ["--solve", "--n", "700", "--precision", "fp16x3"]
+
+
+def test_a_missing_tool_ends_with_its_remedy(script, monkeypatch):
+    sanitize = script("sanitize")
+    with pytest.raises(SystemExit, match="--sanitizer PATH"):
+        sanitize.find_sanitizer("/nowhere/compute-sanitizer")
+
+
+def test_a_run_that_takes_too_long_is_ended_with_its_children(script, tmp_path):
+    # The grandchild holds the pipe: if it lived on, its end would be waited for.
+    code = "import subprocess; print('begun', flush=True); subprocess.run(['sleep', '60'])"
+    start = time.monotonic()
+
+    status, output = script("sanitize").watch([sys.executable, "-c", code], 2.0, tmp_path)
+
+    assert status is None and output == "begun\n"
+    assert time.monotonic() - start < 30
