@@ -9,7 +9,7 @@ from bounds import wide
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcsolve import InputError, gemm, gemm_batched, gemm_bound
+from tcsolve import InputError, _gemm, gemm, gemm_batched, gemm_bound
 from tcsolve._product import CHAIN, LEVELS, Product, choose_product, error_bound
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -488,6 +488,16 @@ def test_out_may_not_overlap_what_is_read():
         )
     # Beside each other in the same rows is not an overlap.
     gemm(a, np.ones((4, 4), np.float32), out=memory[:4, 4:])
+    half = np.ones((4, 8), np.float16)
+    with pytest.raises(InputError, match="out overlaps b"):  # the second bytes of its entries
+        gemm(np.ones((4, 4), np.float16), half[:, 1::2], out=half.view(np.float32))
+
+
+def test_overlap_is_found_without_a_look_at_the_entries():
+    # There are no such entries: 2**20 x 2**20 in two words of memory.
+    memory, shape, strides = np.zeros(2, np.float32), (1 << 20, 1 << 20), (1 << 23, 8)
+    even, odd = (np.lib.stride_tricks.as_strided(memory[i:], shape, strides) for i in (0, 1))
+    assert _gemm._overlap(even, even.T) and not _gemm._overlap(even, odd)
 
 
 def test_out_must_be_writeable():
