@@ -25,6 +25,8 @@ WGMMA_ROWS, WGMMA_THREADS, WGMMA_SHARED = 128, 384, (192 << 10) + 1024
 # Blocks of gemm_wgmma.cu that share the tiles of op(b).
 CLUSTER = 2
 HOPPER = 90
+# What cuBLAS wants the sizes of INT8 products to be a multiple of, and what it likes.
+WORD, RUN_OF_INTEGERS = 4, 16
 
 
 def rows_contiguous(x):
@@ -316,25 +318,53 @@ def _by_cublas(work):
     product = work.product
     if work.scaled:
         _refined_by_cublas(work)
+    elif product.precision == "int8":
+        _integers_by_cublas(work)
     elif _cublas.stores(product.precision, work.out.dtype.name):
         if work.c is not None and work.c.data.ptr != work.out.data.ptr:
             _bits(work.out)[...] = _bits(work.c)
-        a, b = (_for_cublas(x) for x in (work.a, work.b))
-        _cublas.product(work.out, a, b, product.precision, work.alpha, work.beta)
+        _cublas.product(work.out, work.a, work.b, product.precision, work.alpha, work.beta)
     else:
         total = cupy.empty((work.m, work.n), cupy.float32)
         _cublas.product(total, work.a, work.b, product.precision, 1.0, 0.0)
         _finish(work, total)
 
 
-def _for_cublas(operand):
-    """Return an operand that cuBLAS takes: INT8 rows must start on 4 bytes."""
+def _integers_by_cublas(work):
+    """Multiply INT8 as cuBLAS takes it: alpha and beta 1 or 0, sizes and rows whole words of 4 bytes.
+
+    Zeros are added to operands of other sizes.
+    """
+    out, sizes = work.out, (work.m, work.n, work.k)
+    unit = 1 if all(size % WORD == 0 for size in sizes) else RUN_OF_INTEGERS
+    a, b = (_in_words(x, unit) for x in (work.a, work.b))
+    if unit == 1 and leading(out) % WORD == 0 and work.alpha == 1 and work.beta == 0:
+        _cublas.product(out, a, b, "int8", 1, 0)
+        return
+    total = cupy.empty([-(-size // unit) * unit for size in sizes[:2]], np.int32)
+    _cublas.product(total, a, b, "int8", 1, 0)
+    total = total[: work.m, : work.n]
+    if work.alpha != 1:
+        total *= _modulo(work.alpha)
+    if work.beta != 0:
+        total += work.c * _modulo(work.beta)
+    out[...] = total
+
+
+def _in_words(operand, unit):
+    """Return an INT8 operand on words of 4 bytes, its sizes rounded up to multiples of `unit`."""
     x = operand.array
-    if x.dtype != np.int8 or (x.data.ptr | operand.ld) % 4 == 0:
+    rows, cols = (-(-size // unit) * unit for size in x.shape)
+    if (rows, cols) == x.shape and (x.data.ptr | operand.ld) % WORD == 0:
         return operand
-    aligned = _empty_aligned(x.shape, x.dtype)
-    aligned[...] = x
-    return Stored(aligned, operand.transposed)
+    padded = cupy.zeros((rows, cols), np.int8)
+    padded[: x.shape[0], : x.shape[1]] = x
+    return Stored(padded, operand.transposed)
+
+
+def _modulo(x):
+    """Return an integer modulo 2**32, as INT32."""
+    return np.int32((int(x) + 2**31) % 2**32 - 2**31)
 
 
 def _refined_by_cublas(work):

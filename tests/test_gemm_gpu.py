@@ -196,6 +196,29 @@ def test_integer_scalars(engine, on_device):
     assert np.array_equal(host(result), exact)
 
 
+@pytest.mark.parametrize("m, n, k", [*SIZES, (129, 131, 70), (257, 100, 1030), (4, 8, 12)])
+@pytest.mark.parametrize("alpha, beta", [(1, 0), (1, 1), (3, -2), (2**32 + 5, 2**31 - 1)])
+def test_integers_of_every_size(alpha, beta, m, n, k, on_device):
+    a, b = operands(m, n, k, np.int8)
+    c = np.arange(m * n, dtype=np.int32).reshape(m, n)
+    expected = gemm(a, b, c, alpha=alpha, beta=beta)
+    for engine, layout in itertools.product(("auto", "cublas"), LAYOUTS):
+        out = on_device(c, layout)
+        gemm(
+            on_device(a, layout), on_device(b), out, alpha=alpha, beta=beta, out=out, engine=engine
+        )
+        assert np.array_equal(host(out), expected)
+
+
+def test_out_beside_an_operand_is_no_overlap(engine, on_device, cupy):
+    room = cupy.ones((128, 256), cupy.float32)
+    a, out = room[:, :128], room[:, 128:]
+    with pytest.raises(InputError, match="out overlaps a"):
+        gemm(a, a.copy(), out=room[:, 127:255], engine=engine)
+    gemm(a, a.copy(), out=out, engine=engine)
+    assert (out == 128).all()
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_nan_and_inf(dtype, engine, on_device):
     a, b = operands(150, 270, 90, dtype, low=0.25, high=1)
