@@ -17,6 +17,9 @@ __all__ = [
 
 # Steps of refinement each kind of factors is expected to cost where `choose_update` picks it.
 EXPECTED_STEPS = {"fp64": 0, "fp32": 3, "fp16x3": 5, "fp16": 3, "bf16": 6, "tf32": 3}
+# Vectors of nrhs columns alive at once in refinement, and bytes a row of the inverted diagonal blocks
+# (two triangles of blocks of 128 FP32 or 64 FP64 unknowns).
+REFINEMENT_VECTORS, INVERSE_BYTES_ROW = 8, 1024
 # The least number of corrections any rung may try before it hands over, and the most.
 LEAST_BUDGET, MOST_BUDGET = 30, 300
 
@@ -196,13 +199,14 @@ def bytes_needed(update, n, nrhs, itemsize, *, block, on_device):
     complex_factor = 2 if itemsize == 16 else 1
     low = (8 if how.storage == "float64" else 4) * complex_factor
     factors = n * n * low
+    vectors = REFINEMENT_VECTORS * n * max(nrhs, 2) * max(8, itemsize)
+    if not on_device:
+        return factors + (0 if how.native else n * n * low * 2) + vectors
+    refinement = vectors + (INVERSE_BYTES_ROW * n if complex_factor == 1 else 0)
     if how.native:
-        work = n * 1024 * low if on_device else 0
-    elif on_device:
-        # Packed L and U strips of a panel, 16 (or 32) bits a value; complex doubles both edges of U.
-        width = 4 if how.name == "tf32" else 2
-        work = n * block * how.products * width * (1 + complex_factor) * complex_factor
-    else:
-        work = n * n * low * 2
-    vectors = 12 * n * max(nrhs, 2) * max(8, itemsize)
-    return factors + work + vectors
+        return factors + refinement + (n * 1024 * low if complex_factor == 2 else 0)
+    # Packed L and U strips of a panel, 16 (or 32) bits a value; complex doubles both edges of U.
+    width = 4 if how.name == "tf32" else 2
+    packed = n * block * how.products * width * (1 + complex_factor) * complex_factor
+    # The operands of the last update are gone when the refinement begins.
+    return factors + max(packed, refinement)

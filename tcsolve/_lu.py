@@ -187,7 +187,7 @@ class _Remainder:
         def update():
             last.update(first, stop)
 
-        if self._look_ahead:
+        if self._look_ahead and self._ops.gains_beside(rows):
             return self._ops.beside(panel, update)
         panel(None)
         update()

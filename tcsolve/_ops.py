@@ -69,6 +69,9 @@ class Ops(Protocol):
         hands over.
         """
 
+    def gains_beside(self, m):
+        """Tell whether a strip and an update of m rows are done sooner side by side."""
+
     def beside(self, panel, update):
         """Run panel(started) and update(), which write different columns, side by side if possible.
 

@@ -24,6 +24,8 @@ __all__ = ["CupyOps"]
 WIDEN_ENTRIES = 1 << 26
 # Rows one block of tcs_col_stats sums.
 ROWS_PER_CHUNK = 512
+# Rows below which an update is shorter than what it costs the host to run it beside a strip.
+BESIDE_ROWS = 6144
 # Nanoseconds the update may wait for the panel beside it to become resident.
 GATE_PATIENCE = 200_000
 # What decides how much of an update runs beside a strip, measured on an H200: seconds of a column of the
@@ -61,6 +63,27 @@ class _Packed(NamedTuple):
     parts: int
     alpha: Any
     beta: Any
+
+
+class _Flags:
+    """Zeroed words on a device, one for each panel that runs beside an update, taken in turn."""
+
+    COUNT = 1024
+
+    def __init__(self):
+        self._words, self._taken = cupy.zeros(self.COUNT, cupy.uint32), 0
+
+    @staticmethod
+    @functools.cache
+    def of(device):
+        return _Flags()
+
+    def next(self):
+        if self._taken == self.COUNT:
+            self._words.fill(0)
+            self._taken = 0
+        self._taken += 1
+        return self._words[self._taken - 1 : self._taken]
 
 
 class CupyOps:
@@ -172,9 +195,7 @@ class CupyOps:
         return min(k, shape.strip) if shape else k
 
     def _panel_shape(self, m, dtype):
-        if dtype.char != "f":
-            return None
-        return panel_shape(m, self._arch, self.properties["multiprocessors"])
+        return _panel_shape(cupy.cuda.runtime.getDevice(), m) if dtype.char == "f" else None
 
     def panel_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
         (m, k), w = p.shape, stop - start
@@ -184,23 +205,31 @@ class CupyOps:
             if started is not None:
                 started.fill(1)
             return
-        first, ld_top = row0 + start, -(-w // 4) * 4
-        moves, top = cupy.empty((2, 2 * w), cupy.int32), cupy.empty((w, ld_top), cupy.float32)
+        # Addresses instead of views, which take the host longer than the launches.
+        first, ld_top, ld_p = row0 + start, -(-w // 4) * 4, ld(p)
+        work = cupy.empty(w * (4 + ld_top), cupy.int32)
+        dst, rows = work.data.ptr, p.data.ptr + 4 * start * ld_p
+        src, top = dst + 8 * w, dst + 16 * w
         board = None if shape.cluster else cupy.zeros(BOARD_BYTES, cupy.uint8)
-        rows = p[start:]
-        strip = (rows[:, start:stop], ld(p), m - start, w)
-        outputs = (order[start:], ipiv[start:], moves[0], moves[1], top, ld_top, info)
-        kernel = _jit.kernel("panel", "tcs_panel", **shape.defines)
-        kernel(
+        strip = (rows + 4 * start, ld_p, m - start, w)
+        outputs = (
+            order.data.ptr + 4 * start,
+            ipiv.data.ptr + 4 * start,
+            dst,
+            src,
+            top,
+            ld_top,
+            info,
+        )
+        _panel_kernel(cupy.cuda.runtime.getDevice(), shape)(
             (shape.blocks,),
             (shape.threads,),
             (*strip, *outputs, first, first, started, board),
             shared=shape.shared_bytes,
             cooperative=not shape.cluster,
         )
-        swap_solve = _jit.kernel("swap_solve", "tcs_swap_solve")
-        args = (rows, ld(p), k, stop, moves[0], moves[1], top, ld_top, w)
-        swap_solve((-(-k // 32),), (256,), args, shared=2 * w * 32 * 4)
+        args = (rows, ld_p, k, stop, dst, src, top, ld_top, w)
+        _swap_solve()((-(-k // 32),), (256,), args, shared=2 * w * 32 * 4)
 
     def _panel_by_cusolver(self, p, start, stop, ipiv, row0, order, info):
         """Factor a leaf that no cluster holds; the pivots pass through the host."""
@@ -252,7 +281,7 @@ class CupyOps:
         if b.dtype.char != "f" or not _aligned(l):
             _cublas.solve_right(l, b)
             return
-        kernel, k = _jit.kernel("swap_solve", "tcs_swap_solve"), len(b)
+        kernel, k = _swap_solve(), len(b)
         for start in range(0, k, SOLVE_WIDTH):
             stop = min(k, start + SOLVE_WIDTH)
             done, w, n = slice(start, stop), stop - start, b.shape[1]
@@ -261,9 +290,12 @@ class CupyOps:
             if stop < k:
                 _cublas.gemm(b[stop:], l[stop:, done], b[done])
 
+    def gains_beside(self, m):
+        return m >= BESIDE_ROWS
+
     def beside(self, panel, update):
         main, side = cupy.cuda.get_current_stream(), _side_stream(cupy.cuda.runtime.getDevice())
-        started = cupy.zeros(1, cupy.uint32)
+        started = _Flags.of(cupy.cuda.runtime.getDevice()).next()
         side.wait_event(main.record())
         with side, _cublas.own_handles():
             panel(started)
@@ -469,6 +501,20 @@ def _side_stream(device):
     """The stream of panels that run beside an update; what it launches goes first."""
     with cupy.cuda.Device(device):
         return cupy.cuda.Stream(non_blocking=True, priority=-1)
+
+
+@functools.cache
+def _panel_shape(device, m):
+    return panel_shape(m, _arch(device), _properties(device)["multiprocessors"])
+
+
+@functools.cache
+def _panel_kernel(device, shape):
+    return _jit.kernel("panel", "tcs_panel", **shape.defines)
+
+
+def _swap_solve():
+    return _jit.kernel("swap_solve", "tcs_swap_solve")
 
 
 @functools.cache

@@ -123,6 +123,9 @@ class NumpyOps:
     def solve_unit_lower(self, l, b):
         b[...] = self._solve_triangle(l, b, lower=True, adjoint=False)
 
+    def gains_beside(self, m):
+        return False
+
     def beside(self, panel, update):
         panel(None)
         update()

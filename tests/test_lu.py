@@ -30,6 +30,9 @@ class NarrowOps(NumpyOps):
 class ReversedOps(NarrowOps):
     """The update first, then the panel beside it."""
 
+    def gains_beside(self, m):
+        return True
+
     def beside(self, panel, update):
         update()
         panel(None)
