@@ -14,24 +14,33 @@
 |              | tcs_lower, tcs_raise              |                                              |
 | scale.cu     | tcs_row_stats, tcs_col_stats,     | norms, and the equilibrated FP32 copy of a   |
 |              | tcs_cast_scaled                   |                                              |
+| gemm_naive.cu, gemm_wmma.cu,                     | gemm: the engines 'naive', 'wmma', 'wgmma'   |
+| gemm_wgmma.cu: tcs_gemm_naive, _wmma, _wgmma     |                                              |
+| gemm_split.cu: tcs_row_top, tcs_col_top,         | gemm: scales, split operands and the last    |
+|                tcs_split, tcs_finish             | step for engines that need them              |
+| gemm_batched.cu: tcs_gemm_batched                | gemm_batched                                 |
 
 Integers are `long long` and reals `double` in every entry, so that Python's int and float can be
 passed as they are.  Nothing here imports an array library.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 __all__ = [
     "ARCHS",
     "BOARD_BYTES",
     "KERNELS",
+    "LARGEST_BATCHED",
     "PORTABLE_CLUSTER",
+    "BatchedShape",
     "KernelSpec",
     "PanelShape",
     "arch_number",
+    "batched_shape",
     "move_chunk",
     "panel_shape",
+    "wmma_shape",
 ]
 
 # Every architecture that must compile, in the spelling `target_arch` gives.
@@ -143,18 +152,86 @@ def move_chunk(count):
     raise ValueError(f"count is {count}; at most {STAGE_FLOATS // 8} rows can be moved at once")
 
 
+# Sizes gemm_batched.cu multiplies, bytes of operands a block copies at a time, and the shared memory
+# that every block may have (64 KB before compute capability 8, 99 KB and more since).
+LARGEST_BATCHED = 64
+BATCHED_BYTES = 8 << 10
+BATCHED_SHARED = {75: 64 << 10, 80: 99 << 10}
+IN_BYTES = {"fp16": 2, "bf16": 2, "float": 4, "int8": 1}
+
+
+class BatchedShape(NamedTuple):
+    """How a block of gemm_batched.cu takes `count` products at a time, in `stages` steps ahead."""
+
+    count: int
+    stages: int
+    shared_bytes: int
+
+    @property
+    def defines(self):
+        """The macros of gemm_batched.cu."""
+        return {name.upper(): value for name, value in self._asdict().items()}
+
+
+def _operand_bytes(across, k, along_k, store, size, count):
+    """Return the shared memory of `count` matrices, as the struct Operand of gemm_batched.cu."""
+    rows, row_bytes = (across, k * size) if along_k else (k, across * size)
+    whole = row_bytes % 16 == 0
+    pitch = row_bytes + 16 if whole and row_bytes // 16 % 2 == 0 else row_bytes
+    matrices = rows * pitch * (1 if store == 2 else count)
+    return -(-matrices // 16) * 16 + (0 if whole else 16)
+
+
+def batched_shape(m, n, k, t_in, trans_a, trans_b, store_a, store_b, arch):
+    """Return the `BatchedShape` of a product of sizes m, n, k, or None if nothing fits."""
+    size = IN_BYTES[t_in]
+    each = (m * k * (store_a != 2) + k * n * (store_b != 2)) * size
+    # An even number keeps the pairs of very small products together; up to 32 rows, two give every
+    # warp something to do.
+    count = max(2 if m <= 32 else 1, min(256, BATCHED_BYTES // max(each, 1)) // 2 * 2)
+    limit = max(limit for least, limit in BATCHED_SHARED.items() if arch_number(arch) >= least)
+    for stages in (3, 2):
+        total = 0
+        for across, along_k, store in ((m, not trans_a, store_a), (n, bool(trans_b), store_b)):
+            part = _operand_bytes(across, k, along_k, store, size, count)
+            total += part if store == 2 else stages * part
+        if total <= limit:
+            return BatchedShape(count, stages, total)
+    return None
+
+
+def wmma_shape(t_in, arch):
+    """Return (threads, bytes of dynamic shared memory) of a block of gemm_wmma.cu."""
+    return 256 if t_in == "float" else 128, (3 if arch_number(arch) >= 80 else 2) * 32 << 10
+
+
 @dataclass(frozen=True)
 class KernelSpec:
-    """What a .cu file offers: entries, the macro sets it is compiled with, the oldest device."""
+    """What a .cu file offers: entries, the macro sets it is compiled with, the oldest device.
+
+    Attributes
+    ----------
+    entries : tuple of str
+    variants : tuple of dict
+        Macro sets for devices from `min_arch` on; those with BLOCKS, a cluster, need clusters.
+    min_arch, max_arch : int
+        The oldest and the newest compute capability; wgmma is Hopper's alone.
+    later : dict of int to tuple of dict
+        Macro sets for devices from that compute capability on.
+    """
 
     entries: tuple[str, ...]
     variants: tuple[dict[str, int | str], ...]
     min_arch: int = 75
+    max_arch: int = 10**9
+    later: dict[int, tuple[dict[str, int | str], ...]] = field(default_factory=dict)
 
     def variants_for(self, arch):
         """Return the macro sets that `arch` can run."""
-        clusters = arch_number(arch) >= CLUSTER_ARCH
-        return [v for v in self.variants if clusters or not v.get("BLOCKS")]
+        number = arch_number(arch)
+        more = (v for least, sets in self.later.items() if number >= least for v in sets)
+        clusters = number >= CLUSTER_ARCH
+        return [v for v in (*self.variants, *more) if clusters or not v.get("BLOCKS")]
 
 
 _CLUSTERS = [PanelShape(True, 2**i, *CLUSTER_BLOCKS[0]) for i in range(1, 5)] + [
@@ -163,6 +240,45 @@ _CLUSTERS = [PanelShape(True, 2**i, *CLUSTER_BLOCKS[0]) for i in range(1, 5)] + 
     for block in CLUSTER_BLOCKS[1:]
 ]
 _GRIDS = [PanelShape(False, 1, *block) for block in GRID_BLOCKS]
+
+# What the tensor cores multiply: an operand in its own format, or FP32 rounded (and split) to one.
+# Only FP16 is there before compute capability 8.
+_ROUNDED = {
+    low: tuple({"T_IN": "float", "T_LOW": low, "REFINE": level} for level in range(5))
+    for low in ("fp16", "bf16", "tf32")
+}
+_EXACT = {low: {"T_IN": low, "T_LOW": low, "REFINE": 0} for low in ("fp16", "bf16", "int8")}
+_PRODUCTS_75 = (_EXACT["fp16"], *_ROUNDED["fp16"])
+_PRODUCTS_80 = (_EXACT["bf16"], _EXACT["int8"], *_ROUNDED["bf16"], *_ROUNDED["tf32"])
+_TRANSPOSES = tuple({"TRANS_A": i, "TRANS_B": j} for i in (0, 1) for j in (0, 1))
+
+
+def _wmma(products):
+    """Return the macro sets of gemm_wmma.cu, the one without a swizzle included."""
+    every = [p | trans | {"SWIZZLE": 1} for p in products for trans in _TRANSPOSES]
+    plain = [p | _TRANSPOSES[0] | {"SWIZZLE": 0} for p in products if p == _EXACT["fp16"]]
+    return (*every, *plain)
+
+
+def _batched(products, arch):
+    """Return some of the macro sets of gemm_batched.cu: sizes are macros, so that there are many."""
+    sets = []
+    for p in products:
+        for m, n, k in ((1, 1, 1), (8, 8, 8), (5, 7, 3), (16, 16, 16), (33, 17, 40), (64, 64, 64)):
+            for trans, stores in ((0, (1, 1)), (1, (1, 1)), (0, (0, 2))):
+                shape = batched_shape(m, n, k, p["T_IN"], trans, trans, *stores, arch)
+                if shape is not None:
+                    sizes = {
+                        "SIZE_M": m,
+                        "SIZE_N": n,
+                        "SIZE_K": k,
+                        "TRANS_A": trans,
+                        "TRANS_B": trans,
+                    }
+                    sizes |= {"STORE_A": stores[0], "STORE_B": stores[1]}
+                    sets.append(p | sizes | shape.defines)
+    return tuple(sets)
+
 
 KERNELS = {
     "panel": KernelSpec(("tcs_panel",), tuple(shape.defines for shape in _CLUSTERS + _GRIDS)),
@@ -197,5 +313,31 @@ KERNELS = {
     "scale": KernelSpec(
         ("tcs_row_stats", "tcs_col_stats", "tcs_cast_scaled"),
         tuple({"T_IN": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
+    ),
+    "gemm_naive": KernelSpec(("tcs_gemm_naive",), _PRODUCTS_75, later={80: _PRODUCTS_80}),
+    "gemm_wmma": KernelSpec(
+        ("tcs_gemm_wmma",), _wmma(_PRODUCTS_75), later={80: _wmma(_PRODUCTS_80)}
+    ),
+    "gemm_wgmma": KernelSpec(
+        ("tcs_gemm_wgmma",),
+        tuple(
+            {"T_LOW": low, "REFINE": level, "CLUSTER": 2} | trans
+            for low in ("fp16", "bf16")
+            for level in range(5)
+            for trans in _TRANSPOSES
+        )
+        # Alone, to show what sharing the tiles of op(B) is worth.
+        + tuple({"T_LOW": "fp16", "REFINE": r, "CLUSTER": 1} | _TRANSPOSES[0] for r in (0, 3)),
+        min_arch=90,
+        max_arch=90,
+    ),
+    "gemm_split": KernelSpec(
+        ("tcs_row_top", "tcs_col_top", "tcs_split", "tcs_finish"),
+        tuple({"T_LOW": low} for low in ("fp16", "bf16", "tf32")),
+    ),
+    "gemm_batched": KernelSpec(
+        ("tcs_gemm_batched",),
+        _batched((_EXACT["fp16"], _ROUNDED["fp16"][3]), "sm_75"),
+        later={80: _batched((_EXACT["bf16"], _EXACT["int8"], _ROUNDED["tf32"][3]), "sm_80")},
     ),
 }

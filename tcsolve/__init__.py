@@ -2,6 +2,7 @@
 
 ``solve`` takes the place of `scipy.linalg.solve`; ``solve_ex`` returns the evidence with the answer;
 ``factor`` keeps the factors for more right-hand sides; ``refine`` is the loop for any approximate inverse.
+``gemm`` and ``gemm_batched`` are the products, refined and with a bound on their error.
 """
 
 from importlib.metadata import version as _version
@@ -20,7 +21,9 @@ from tcsolve._errors import (
     TcsolveError,
 )
 from tcsolve._factorization import Factorization
+from tcsolve._gemm import gemm, gemm_batched, gemm_bound
 from tcsolve._plan import Plan
+from tcsolve._product import GemmBound
 from tcsolve._solution import Solution, Status
 
 __version__ = _version("tcsolve")
@@ -31,6 +34,7 @@ __all__ = [
     "DeviceError",
     "DeviceMemoryError",
     "Factorization",
+    "GemmBound",
     "InputError",
     "KernelCompileError",
     "LinAlgError",
@@ -41,6 +45,9 @@ __all__ = [
     "Status",
     "TcsolveError",
     "factor",
+    "gemm",
+    "gemm_batched",
+    "gemm_bound",
     "refine",
     "solve",
     "solve_ex",

@@ -19,9 +19,11 @@ __all__ = [
     "handle",
     "ld",
     "own_handles",
+    "product",
     "scalar",
     "solve_left",
     "solve_right",
+    "stores",
     "triangle",
 ]
 
@@ -34,6 +36,23 @@ OPERANDS = {
     "fp16": (CUDA_R_16F, COMPUTE_32F),
     "bf16": (CUDA_R_16BF, COMPUTE_32F),
     "tf32": (CUDA_R_32F, COMPUTE_32F_FAST_TF32),
+}
+# cuBLAS type of a result, by its dtype, and the results each kind of operand may have.
+RESULT = {"float32": 0, "float16": 2, "bfloat16": 14, "int32": 10, "float64": 1}
+STORES = {
+    "fp16": ("float32", "float16"),
+    "bf16": ("float32", "bfloat16"),
+    "tf32": ("float32",),
+    "int8": ("int32",),
+    "fp32": ("float32",),
+    "fp64": ("float64",),
+}
+# Operand type, compute type, and dtype of the scalars of a product.
+CUDA_R_8I, CUDA_R_64F, COMPUTE_32I, COMPUTE_64F = 3, 1, 72, 70
+PRODUCTS = {low: (*kinds, "f") for low, kinds in OPERANDS.items()} | {
+    "int8": (CUDA_R_8I, COMPUTE_32I, "i"),
+    "fp32": (CUDA_R_32F, COMPUTE_32F, "f"),
+    "fp64": (CUDA_R_64F, COMPUTE_64F, "d"),
 }
 PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
 
@@ -141,6 +160,43 @@ def gemm_packed(c, shape, ldc, p, q, low, alpha, beta):
         c.data.ptr,
         CUDA_R_32F,
         ldc,
+        compute,
+        GEMM_DEFAULT,
+    )
+
+
+def stores(precision, dtype):
+    """Tell whether `product` in `precision` can store its result in a dtype."""
+    return dtype in STORES[precision]
+
+
+def product(out, a, b, precision, alpha, beta):
+    """out = alpha a b + beta out on row-major matrices, each operand as it is or transposed.
+
+    a and b have `array`, with contiguous rows, `ld` and `transposed`.
+    """
+    kind, compute, char = PRODUCTS[precision]
+    (m, n), k = out.shape, a.array.shape[0 if a.transposed else 1]
+    ops = [cublas.CUBLAS_OP_T if x.transposed else cublas.CUBLAS_OP_N for x in (b, a)]
+    scalars = np.array([alpha, beta], dtype=char)  # read before the call returns
+    # As cuBLAS sees them: out.T = b.T a.T.
+    cublas.gemmEx(
+        handle(),
+        *ops,
+        n,
+        m,
+        k,
+        scalars.ctypes.data,
+        b.array.data.ptr,
+        kind,
+        b.ld,
+        a.array.data.ptr,
+        kind,
+        a.ld,
+        scalars.ctypes.data + scalars.itemsize,
+        out.data.ptr,
+        RESULT[out.dtype.name],
+        ld(out) if m > 1 else n,
         compute,
         GEMM_DEFAULT,
     )

@@ -34,7 +34,7 @@ CUBIN_MAGIC = b"\x7fELF"
 
 def supported(name, arch):
     """Tell whether kernels/<name>.cu can run on `arch`, such as 'sm_80'."""
-    return arch_number(arch) >= KERNELS[name].min_arch
+    return KERNELS[name].min_arch <= arch_number(arch) <= KERNELS[name].max_arch
 
 
 def target_arch(device=None):
@@ -190,6 +190,12 @@ def _kernel(device, name, entry, arch, defines):
     )
 
 
+def _range(spec):
+    """Say which compute capabilities a kernel runs on."""
+    least = spec.min_arch / 10
+    return f"{least}" if spec.max_arch == spec.min_arch else f"{least} or later"
+
+
 @functools.cache
 def _module(device, name, arch, defines):
     """Load a cubin on the current device, whose number makes part of the cache's key."""
@@ -199,7 +205,7 @@ def _module(device, name, arch, defines):
     arch = arch or target_arch(Device(device))
     if not supported(name, arch):
         raise DeviceError(
-            f"kernel {name!r} needs compute capability {KERNELS[name].min_arch / 10}, "
+            f"kernel {name!r} needs compute capability {_range(KERNELS[name])}, "
             f"but the target is {arch}"
         )
     module = Module()

@@ -88,6 +88,12 @@ class Ops(Protocol):
     def update(self, c, l, u, how):
         """c -= l u in place, with the operands rounded as the `Update` how says."""
 
+    def gemm(self, a, b, c, out, product, alpha, beta, engine):
+        """out = alpha a b + beta c, as the `Product` says; c is not read if beta is 0.
+
+        Two matrices, or two stacks of equal length; no array is empty, and out may be c.
+        """
+
     def operands(self, l, u, how):
         """Return l and u rounded as the `Update` how says, for `subtract_product`; opaque."""
 

@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 from cupy_backends.cuda.libs import cublas, cusolver
 
-from tcsolve import _cublas, _jit
+from tcsolve import _cublas, _gemm_batched, _gemm_cupy, _jit
 from tcsolve._cublas import PREFIX, ld
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._formats import TOP_EXPONENT
@@ -362,6 +362,16 @@ class CupyOps:
             _jit.kernel("pack", "tcs_pack_u", **defines),
         )
 
+    @_turns_into_memory_error
+    def gemm(self, a, b, c, out, product, alpha, beta, engine):
+        properties = self.properties
+        if out.ndim == 3:
+            args = (a, b, c, out, product, alpha, beta, self._arch, properties)
+            _gemm_batched.gemm_batched(*args)
+        else:
+            count = properties["multiprocessors"]
+            _gemm_cupy.gemm(a, b, c, out, product, alpha, beta, engine, self._arch, count)
+
     # ---- solves ----------------------------------------------------------------------------
 
     @_turns_into_memory_error
@@ -526,6 +536,7 @@ def _properties(device):
     return {
         "arch": int(device.compute_capability),
         "multiprocessors": attributes["MultiProcessorCount"],
+        "shared_bytes": attributes.get("MaxSharedMemoryPerMultiprocessor", 64 << 10),
         "clock": 1e3 * attributes["ClockRate"],
         "bandwidth": bandwidth or 4e11,
     }

@@ -12,6 +12,7 @@ import time
 import numpy as np
 from scipy.linalg import blas, lapack
 
+from tcsolve import _gemm_numpy
 from tcsolve._formats import TOP_EXPONENT, round_to, split
 from tcsolve._ops import Stats
 
@@ -154,6 +155,9 @@ class NumpyOps:
         if c.size:
             product = l @ u[:, columns]
             c -= product if unscale is None else product * unscale
+
+    def gemm(self, a, b, c, out, product, alpha, beta, engine):
+        _gemm_numpy.gemm(a, b, c, out, product, alpha, beta, engine)
 
     def invert_diagonal_blocks(self, lu):
         return None  # LAPACK's substitution is at the speed of memory

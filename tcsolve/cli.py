@@ -412,12 +412,13 @@ def _compile_kernels(arch):
     outcomes = []
     with progress(f"compiling kernels for {arch}"):
         for name, spec in KERNELS.items():
-            outcome = f"{len(spec.variants)} variants compile for {arch}"
+            variants = spec.variants_for(arch)
+            outcome = f"{len(variants)} variants compile for {arch}"
             if not supported(name, arch):
                 outcome = f"needs compute capability {spec.min_arch / 10}, and this is {arch}"
             else:
                 try:
-                    for variant in spec.variants:
+                    for variant in variants:
                         compile_cubin(name, arch, tuple(sorted(variant.items())))
                 except DeviceError as error:
                     outcome = "FAILS: " + " ".join(str(error).split())

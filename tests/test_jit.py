@@ -10,6 +10,8 @@ from tcsolve import _jit
 from tcsolve._errors import KernelCompileError
 
 SOURCE = ("move_rows", "sm_80", (("CHUNK", 32),))
+# Kernels with formats that devices before compute capability 8 lack.
+PRODUCTS = ("gemm_naive", "gemm_wmma", "gemm_batched")
 
 
 @pytest.fixture
@@ -112,10 +114,24 @@ def test_arch_number(arch, number):
     assert arch_number(arch) == number
 
 
-def test_every_kernel_runs_from_turing_on():
+def test_every_kernel_but_wgmma_runs_from_turing_on():
     for name in KERNELS:
-        assert _jit.supported(name, "sm_75") and _jit.supported(name, "sm_90a")
+        assert _jit.supported(name, "sm_75") == (name != "gemm_wgmma")
+        assert _jit.supported(name, "sm_90a")
         assert not _jit.supported(name, "sm_70")
+
+
+def test_wgmma_is_hoppers_alone():
+    runs_on = [arch for arch in ARCHS if _jit.supported("gemm_wgmma", arch)]
+    assert runs_on == ["sm_90a"]
+
+
+def test_variants_are_those_an_architecture_runs():
+    for name, spec in KERNELS.items():
+        older, hopper = spec.variants_for("sm_75"), spec.variants_for("sm_90a")
+        assert all(v in hopper for v in older)
+        assert (len(older) < len(hopper)) == (name in ("panel", *PRODUCTS)), name
+    assert not any(v["BLOCKS"] for v in KERNELS["panel"].variants_for("sm_89"))
 
 
 @pytest.mark.parametrize(

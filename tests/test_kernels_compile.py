@@ -53,7 +53,7 @@ PANELS = [
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("arch, defines", PANELS)
 def test_panel_keeps_its_rows_in_registers(arch, defines, nvrtc):
-    log = _log_of_assembler(nvrtc, "panel", arch, defines)
+    log = _assembler_log(nvrtc, "panel", defines, arch)
     stack, stores, static = (
         int(re.search(rf"\b(\d+) bytes {what}", log)[1])
         for what in ("stack frame", "spill stores", "smem")
@@ -64,7 +64,43 @@ def test_panel_keeps_its_rows_in_registers(arch, defines, nvrtc):
     assert static <= 24 << 10, log
 
 
-def _log_of_assembler(nvrtc, name, arch, defines):
+# Products whose operands are multiplied as they are, and the refined ones; both of each kernel's paths.
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("refine", [0, 3])
+@pytest.mark.parametrize("turned", [0, 1])
+def test_wgmma_keeps_its_sums_in_registers_and_its_products_in_flight(refine, turned, nvrtc):
+    defines = {
+        "T_LOW": "fp16",
+        "REFINE": refine,
+        "CLUSTER": 2,
+        "TRANS_A": turned,
+        "TRANS_B": turned,
+    }
+    log = _assembler_log(nvrtc, "gemm_wgmma", defines)
+    assert NO_SPILLS in log
+    assert "serialized" not in log, log
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("turned", [0, 1])
+def test_wmma_keeps_its_sums_in_registers(turned, nvrtc):
+    defines = {"T_IN": "fp16", "T_LOW": "fp16", "REFINE": 0, "TRANS_A": turned, "TRANS_B": turned}
+    assert NO_SPILLS in _assembler_log(nvrtc, "gemm_wmma", defines | {"SWIZZLE": 1})
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize(
+    "defines", [v for v in KERNELS["gemm_batched"].variants if v["SIZE_M"] in (8, 16, 64)], ids=str
+)
+def test_batched_products_stay_in_registers(defines, nvrtc):
+    assert NO_SPILLS in _assembler_log(nvrtc, "gemm_batched", defines)
+
+
+NO_SPILLS = " 0 bytes stack frame, 0 bytes spill stores"
+
+
+def _assembler_log(nvrtc, name, defines, arch="sm_90a"):
+    """Return what the assembler says of a kernel."""
     options = [f"-arch={arch}", *_jit.FLAGS, "--ptxas-options=-v"]
     program = _jit.create_program(name)
     try:

@@ -16,10 +16,15 @@ LAYERS = (
     "_plan",
     "_solution",
     "_jit",
+    "_product",
     "_ops",
+    "_gemm_numpy",
     "_ops_numpy",
     "_cublas",
     "_substitute",
+    "_tensor_map",
+    "_gemm_cupy",
+    "_gemm_batched",
     "_ops_cupy",
     "_dispatch",
     "_norms",
@@ -30,6 +35,7 @@ LAYERS = (
     "_refine",
     "_choose",
     "_check",
+    "_gemm",
     "_structure",
     "_direct",
     "_ladder",
@@ -42,11 +48,22 @@ LAYERS = (
 PACKAGES = {
     "_jit": {"kernels"},
     "_substitute": {"kernels"},
+    "_gemm_cupy": {"kernels"},
+    "_gemm_batched": {"kernels"},
     "_ops_cupy": {"kernels"},
     "cli": {"kernels", "matrices"},
 }
 # The command line reports which device it ran on.
-KNOW_CUPY = {"_jit", "_cublas", "_substitute", "_ops_cupy", "_dispatch", "cli"}
+KNOW_CUPY = {
+    "_jit",
+    "_cublas",
+    "_substitute",
+    "_gemm_cupy",
+    "_gemm_batched",
+    "_ops_cupy",
+    "_dispatch",
+    "cli",
+}
 # The algorithms take `ops` and know no array library but NumPy's small arrays on the host.
 ALGORITHMS = ("_norms", "_scale", "_lu", "_krylov", "_stop", "_refine", "_choose", "_plan", "_ops")
 

@@ -16,7 +16,7 @@ import pytest
 
 import tcsolve
 
-FUNCTIONS = {"factor", "refine", "solve", "solve_ex"}
+FUNCTIONS = {"factor", "gemm", "gemm_batched", "gemm_bound", "refine", "solve", "solve_ex"}
 ERRORS = {
     "AccuracyWarning",
     "ConvergenceError",
@@ -29,7 +29,7 @@ ERRORS = {
     "SingularError",
     "TcsolveError",
 }
-CLASSES = {"Factorization", "Plan", "Solution", "Status"}
+CLASSES = {"Factorization", "GemmBound", "Plan", "Solution", "Status"}
 METHODS = ("solve", "solve_ex", "rcond", "slogdet")
 CALLABLES = [getattr(tcsolve, name) for name in sorted(FUNCTIONS)]
 CALLABLES += [getattr(tcsolve.Factorization, name) for name in METHODS]
@@ -143,7 +143,7 @@ def test_every_example_in_the_documentation_runs():
     assert attempted >= 15
 
 
-@pytest.mark.parametrize("function", CALLABLES[:4], ids=lambda f: f.__qualname__)
+@pytest.mark.parametrize("function", CALLABLES[: len(FUNCTIONS)], ids=lambda f: f.__qualname__)
 def test_every_public_function_has_an_example(function):
     assert ">>> " in inspect.getdoc(function)
 

@@ -1,0 +1,460 @@
+// C = alpha op(A) op(B) + beta C by Hopper's asynchronous tensor cores: copies, products and barriers that
+// run by themselves.
+//
+// Third step of the ladder naive -> wmma -> wgmma.  What it adds: wgmma reads both operands from shared memory, so
+// that registers hold sums alone; the copy engine (TMA) fills a ring of stages, addressed by tensor maps
+// that also swizzle and pad with zeros; one warpgroup feeds, two multiply; blocks stay for many tiles, so that the
+// next tile's operands arrive while the last one's sums are stored; two blocks of a cluster, one above the
+// other, share the tiles of op(B) by multicast.
+//
+//   a_hi, a_lo, b_hi, b_lo  tensor maps of operands in T_LOW with boxes of 64 x 64 entries, swizzled by 128 bytes:
+//          coordinates (k, row) if the contiguous entries run along k, else (row, k).  lo is read only if REFINE
+//          splits that operand.
+//   a, b   for scaled operands the FP32 op(A) (m x k) and op(B) (k x n) by strides, and top_a, top_b; else null
+//   out, c row-major with leading dimensions ld_out, ld_c, of `kind` (see gemm.cuh); c is not read if beta = 0
+//
+// Grid: a multiple of CLUSTER, at most one block a multiprocessor; block 384; dynamic shared memory
+// STAGES STAGE_BYTES + 1024 = 193 KB.
+// Defines T_LOW (fp16 or bf16), REFINE (0 to 4: none, 'a', 'b', 'ab', 'full'), TRANS_A 0 if op(A) is contiguous
+// along k, TRANS_B 1 if op(B) is contiguous along k (as in gemm_wmma.cu), CLUSTER (1 or 2).
+//
+// Rounding: with REFINE 0 one sum on the tensor cores runs along all of k.  With more products a sum runs along
+// 64 k, the small products first, and is then added to nearest to the sum in FP32 registers: the
+// truncation of the tensor cores does not add up along k, and that is why a tile has only 128 columns then.
+
+#include "gemm.cuh"
+
+static_assert(sizeof(T_LOW) == 2, "wgmma transposes 16-bit operands only");
+
+constexpr int CONSUMERS = 2;                       // warpgroups that multiply, 64 rows each
+constexpr int GROUP_THREADS = 128, WARPS_IN_GROUP = GROUP_THREADS / WARP;
+constexpr int THREADS = (1 + CONSUMERS) * GROUP_THREADS;
+constexpr int PANEL = 64;                          // rows (columns) and k of a box of the copy engine
+constexpr int PANEL_BYTES = PANEL * PANEL * 2;
+constexpr int BLOCK_M = CONSUMERS * PANEL, BLOCK_N = REFINE ? 128 : 256, BLOCK_K = PANEL;
+constexpr int PANELS_A = BLOCK_M / PANEL, PANELS_B = BLOCK_N / PANEL;
+constexpr int PARTS_A = SPLITS_A<REFINE> ? 2 : 1, PARTS_B = SPLITS_B<REFINE> ? 2 : 1;
+constexpr int BYTES_A = PANELS_A * PANEL_BYTES, BYTES_B = PANELS_B * PANEL_BYTES;
+constexpr int STAGE_BYTES = PARTS_A * BYTES_A + PARTS_B * BYTES_B;
+constexpr int STAGES = 192 * 1024 / STAGE_BYTES;
+constexpr int SUMS = BLOCK_N / 2;                  // FP32 registers of one thread for 64 x BLOCK_N
+constexpr int GROUP_TILES = 8 / CLUSTER;           // height of a band of tiles, see TileOrder
+static_assert(STAGES >= 3, "copies run ahead");
+
+struct __align__(64) TensorMap { unsigned long long opaque[16]; };
+
+// ---- barriers and copies -----------------------------------------------------------------------
+
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+
+__device__ __forceinline__ void init_barrier(unsigned barrier, unsigned count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(count) : "memory");
+}
+
+__device__ __forceinline__ void expect(unsigned barrier, unsigned bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 :: "r"(barrier), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void wait(unsigned barrier, unsigned parity) {
+    unsigned done;
+    do {
+        asm volatile("{\n.reg .pred p;\n"
+                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n}" : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+    } while (!done);
+}
+
+// Arrives at the same barrier of another block of the cluster (or of this one).
+__device__ __forceinline__ void arrive_at(unsigned barrier, unsigned block) {
+    asm volatile("{\n.reg .b32 remote;\n"
+                 "mapa.shared::cluster.u32 remote, %0, %1;\n"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}"
+                 :: "r"(barrier), "r"(block) : "memory");
+}
+
+__device__ __forceinline__ unsigned rank_in_cluster() {
+    unsigned rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+__device__ __forceinline__ void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+__device__ __forceinline__ void copy_panel(unsigned to, const TensorMap& map, int x, int y, unsigned barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3}], [%4];"
+                 :: "r"(to), "l"(&map), "r"(x), "r"(y), "r"(barrier) : "memory");
+}
+
+// To the same place, and the same barrier, of every block of the cluster.
+__device__ __forceinline__ void copy_panel_to_all(
+    unsigned to, const TensorMap& map, int x, int y, unsigned barrier
+) {
+    constexpr unsigned short ALL = (1 << CLUSTER) - 1;
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;"
+                 :: "r"(to), "l"(&map), "r"(x), "r"(y), "r"(barrier), "h"(ALL) : "memory");
+}
+
+// ---- wgmma -------------------------------------------------------------------------------------
+
+// How wgmma finds a tile of panels, each 64 x 64 entries in rows of 128 swizzled bytes: groups of 8 rows lie
+// 1024 bytes apart; along the rows of a transposed operand the next panel follows after PANEL_BYTES.
+__device__ __forceinline__ unsigned long long descriptor(unsigned address) {
+    constexpr unsigned long long SWIZZLE_128 = 1ull << 62, GROUP_OF_8 = 1024 >> 4, NEXT_PANEL = PANEL_BYTES >> 4;
+    return SWIZZLE_128 | GROUP_OF_8 << 32 | NEXT_PANEL << 16 | (address & 0x3ffff) >> 4;
+}
+
+// 16 k further: 32 bytes in each row, or 16 rows.
+template <bool ALONG_K>
+constexpr unsigned long long STEP_16 = (ALONG_K ? 32 : 16 * 128) >> 4;
+
+#define SUM4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define SUM16(i) SUM4(i), SUM4(i + 4), SUM4(i + 8), SUM4(i + 12)
+#define SUM64(i) SUM16(i), SUM16(i + 16), SUM16(i + 32), SUM16(i + 48)
+
+// d (64 x BLOCK_N) = a b, plus d if `add`, for 16 k.
+#define WGMMA(SHAPE, TYPE, LIST, A, B, ADD, TA, TB) \
+    "{\n.reg .pred p;\nsetp.ne.b32 p, " ADD ", 0;\n" \
+    "wgmma.mma_async.sync.aligned." SHAPE ".f32." TYPE "." TYPE " " LIST A ", " B ", p, 1, 1, " TA ", " TB ";\n}"
+
+#define LIST_64 \
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, " \
+        "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, " \
+        "%56, %57, %58, %59, %60, %61, %62, %63}, "
+#define LIST_128 \
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, " \
+        "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, " \
+        "%56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, " \
+        "%74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, " \
+        "%92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, " \
+        "%108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, " \
+        "%123, %124, %125, %126, %127}, "
+
+__device__ __forceinline__ void wgmma(
+    fp16, float (&d)[64], unsigned long long a, unsigned long long b, int add
+) {
+    asm volatile(WGMMA("m64n128k16", "f16", LIST_64, "%64", "%65", "%66", "%67", "%68")
+                 : SUM64(0) : "l"(a), "l"(b), "r"(add), "n"(TRANS_A), "n"(1 - TRANS_B));
+}
+__device__ __forceinline__ void wgmma(
+    bf16, float (&d)[64], unsigned long long a, unsigned long long b, int add
+) {
+    asm volatile(WGMMA("m64n128k16", "bf16", LIST_64, "%64", "%65", "%66", "%67", "%68")
+                 : SUM64(0) : "l"(a), "l"(b), "r"(add), "n"(TRANS_A), "n"(1 - TRANS_B));
+}
+__device__ __forceinline__ void wgmma(
+    fp16, float (&d)[128], unsigned long long a, unsigned long long b, int add
+) {
+    asm volatile(WGMMA("m64n256k16", "f16", LIST_128, "%128", "%129", "%130", "%131", "%132")
+                 : SUM64(0), SUM64(64) : "l"(a), "l"(b), "r"(add), "n"(TRANS_A), "n"(1 - TRANS_B));
+}
+__device__ __forceinline__ void wgmma(
+    bf16, float (&d)[128], unsigned long long a, unsigned long long b, int add
+) {
+    asm volatile(WGMMA("m64n256k16", "bf16", LIST_128, "%128", "%129", "%130", "%131", "%132")
+                 : SUM64(0), SUM64(64) : "l"(a), "l"(b), "r"(add), "n"(TRANS_A), "n"(1 - TRANS_B));
+}
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int PENDING> __device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory");
+}
+
+// Keeps the compiler from reading (or writing) the sums on the other side of a wait.
+__device__ __forceinline__ void settle(float (&d)[SUMS]) {
+    #pragma unroll
+    for (int i = 0; i < SUMS; ++i) asm volatile("" : "+f"(d[i]) :: "memory");
+}
+
+// ---- the two roles -----------------------------------------------------------------------------
+
+// A ring of stages: the one in turn, and how often the ring was passed (its last bit).
+struct Ring {
+    int stage = 0;
+    unsigned parity = 0;
+
+    __device__ __forceinline__ void next() {
+        if (++stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+struct Shared {
+    unsigned stages, full, empty;  // addresses in shared memory
+
+    __device__ __forceinline__ unsigned a(int stage, int part) const {
+        return stages + stage * STAGE_BYTES + part * BYTES_A;
+    }
+    __device__ __forceinline__ unsigned b(int stage, int part) const {
+        return stages + stage * STAGE_BYTES + PARTS_A * BYTES_A + part * BYTES_B;
+    }
+    __device__ __forceinline__ unsigned is_full(int stage) const { return full + 8 * stage; }
+    __device__ __forceinline__ unsigned is_empty(int stage) const { return empty + 8 * stage; }
+};
+
+// Which tiles a cluster computes; rows of tiles are CLUSTER BLOCK_M high.
+struct Schedule {
+    TileOrder order;
+    Index first, step;
+
+    __device__ __forceinline__ Schedule(Index m, Index n)
+        : order{(m + CLUSTER * BLOCK_M - 1) / (CLUSTER * BLOCK_M), (n + BLOCK_N - 1) / BLOCK_N},
+          first(blockIdx.x / CLUSTER), step(gridDim.x / CLUSTER) {}
+
+    __device__ __forceinline__ Index count() const { return order.rows * order.cols; }
+
+    __device__ __forceinline__ void find(Index tile, unsigned rank, int& row, int& col) const {
+        Index tile_row, tile_col;
+        order.find(tile, GROUP_TILES, tile_row, tile_col);
+        row = int(tile_row * CLUSTER + rank) * BLOCK_M;
+        col = int(tile_col) * BLOCK_N;
+    }
+};
+
+// Coordinates of a box at `across` (along m or n) and k.
+template <bool ALONG_K>
+__device__ __forceinline__ int coordinate(int axis, int across, int k) {
+    return (axis == 0) == ALONG_K ? k : across;
+}
+
+__device__ __forceinline__ void feed(
+    const Shared& shared, const Schedule& schedule, unsigned rank, int steps,
+    const TensorMap& a_hi, const TensorMap& a_lo, const TensorMap& b_hi, const TensorMap& b_lo
+) {
+    Ring ring;
+    for (Index tile = schedule.first; tile < schedule.count(); tile += schedule.step) {
+        int row, col;
+        schedule.find(tile, rank, row, col);
+        for (int s = 0; s < steps; ++s) {
+            const unsigned full = shared.is_full(ring.stage);
+            wait(shared.is_empty(ring.stage), ring.parity ^ 1);  // the first pass finds all stages empty
+            expect(full, STAGE_BYTES);
+            #pragma unroll
+            for (int p = 0; p < PARTS_A * PANELS_A; ++p) {
+                const int part = p / PANELS_A, across = row + p % PANELS_A * PANEL;
+                copy_panel(
+                    shared.a(ring.stage, part) + p % PANELS_A * PANEL_BYTES, part ? a_lo : a_hi,
+                    coordinate<!TRANS_A>(0, across, s * BLOCK_K), coordinate<!TRANS_A>(1, across, s * BLOCK_K), full);
+            }
+            #pragma unroll
+            for (int p = 0; p < PARTS_B * PANELS_B; ++p) {
+                const int part = p / PANELS_B, across = col + p % PANELS_B * PANEL;
+                const unsigned to = shared.b(ring.stage, part) + p % PANELS_B * PANEL_BYTES;
+                const int x = coordinate<TRANS_B>(0, across, s * BLOCK_K);
+                const int y = coordinate<TRANS_B>(1, across, s * BLOCK_K);
+                if (CLUSTER == 1) copy_panel(to, part ? b_lo : b_hi, x, y, full);
+                else if (p % CLUSTER == rank) copy_panel_to_all(to, part ? b_lo : b_hi, x, y, full);
+            }
+            ring.next();
+        }
+    }
+}
+
+// Issues the products of one stage; `fresh` starts a new sum.
+__device__ __forceinline__ void multiply(
+    float (&d)[SUMS], const Shared& shared, int stage, int group, bool fresh
+) {
+    const unsigned long long a0 = descriptor(shared.a(stage, 0) + group * PANEL_BYTES);
+    const unsigned long long b0 = descriptor(shared.b(stage, 0));
+    constexpr unsigned long long LOW_A = BYTES_A >> 4, LOW_B = BYTES_B >> 4;
+    // 0 low low, 1 low high, 2 high low, 3 high high: small products first, for all k of the stage.
+    #pragma unroll
+    for (int product = 0; product < 4; ++product) {
+        const bool low_a = product < 2, low_b = product % 2 == 0;
+        const bool wanted = low_a && low_b ? REFINE == 4 : low_a ? SPLITS_A<REFINE> : low_b ? SPLITS_B<REFINE> : true;
+        if (!wanted) continue;
+        #pragma unroll
+        for (int step = 0; step < BLOCK_K / 16; ++step) {
+            wgmma(T_LOW{}, d, a0 + (low_a ? LOW_A : 0) + step * STEP_16<!TRANS_A>,
+                  b0 + (low_b ? LOW_B : 0) + step * STEP_16<TRANS_B>, !fresh);
+            fresh = false;
+        }
+    }
+}
+
+// Each warp says for itself that it has read the stage, to every block that may fill it.
+__device__ __forceinline__ void release(const Shared& shared, int stage) {
+    if (threadIdx.x % WARP < CLUSTER) arrive_at(shared.is_empty(stage), threadIdx.x % WARP);
+}
+
+// One sum along all of k; the products of one stage run while the next is waited for.
+__device__ __forceinline__ void sum_through(
+    float (&sum)[SUMS], const Shared& shared, Ring& ring, int group, int steps
+) {
+    int previous = 0;
+    #pragma unroll
+    for (int i = 0; i < SUMS; ++i) sum[i] = 0;
+    settle(sum);
+    for (int s = 0; s < steps; ++s) {
+        wait(shared.is_full(ring.stage), ring.parity);
+        wgmma_fence();
+        multiply(sum, shared, ring.stage, group, false);
+        wgmma_commit();
+        wgmma_wait<1>();
+        if (s > 0) release(shared, previous);
+        previous = ring.stage;
+        ring.next();
+    }
+    wgmma_wait<0>();
+    settle(sum);
+    if (steps > 0) release(shared, previous);
+}
+
+// A sum for each stage, added to nearest.
+__device__ __forceinline__ void sum_by_stage(
+    float (&sum)[SUMS], const Shared& shared, Ring& ring, int group, int steps
+) {
+    float part[SUMS];
+    #pragma unroll
+    for (int i = 0; i < SUMS; ++i) sum[i] = 0;
+    for (int s = 0; s < steps; ++s) {
+        wait(shared.is_full(ring.stage), ring.parity);
+        settle(part);
+        wgmma_fence();
+        multiply(part, shared, ring.stage, group, true);
+        wgmma_commit();
+        wgmma_wait<0>();
+        settle(part);
+        release(shared, ring.stage);
+        #pragma unroll
+        for (int i = 0; i < SUMS; ++i) sum[i] += part[i];
+        ring.next();
+    }
+}
+
+// The largest `top` of the rows and columns of one thread's sums; 0 if nothing was scaled.
+__device__ __forceinline__ unsigned largest_top(const Origin& origin, Index row, Index col) {
+    if (origin.top_a == nullptr) return 0;
+    unsigned largest = max(origin.top_a[row], origin.top_a[row + 8]);
+    #pragma unroll
+    for (int j = 0; j < SUMS / 4; ++j) {
+        largest = max(largest, max(origin.top_b[col + 8 * j], origin.top_b[col + 8 * j + 1]));
+    }
+    return largest;
+}
+
+// Stores one thread's sums where nothing has to be asked: all of them inside, FP32 in pairs, no Inf or NaN
+// near.  Reads of c are issued FLIGHT pairs of rows at a time.
+template <bool ADD>
+__device__ __forceinline__ void store_whole(
+    const float (&sum)[SUMS], const Target& target, const Origin& origin, Index row, Index col
+) {
+    constexpr int FLIGHT = 8;
+    const float alpha = float(target.alpha), beta = float(target.beta);
+    float* const out = static_cast<float*>(target.out) + row * target.ld_out + col;
+    const float* const c = static_cast<const float*>(target.c) + row * target.ld_c + col;
+    const bool is_scaled = origin.top_a != nullptr;
+    const int exponent[2] = {is_scaled ? fit(origin.top_a[row]) : 0, is_scaled ? fit(origin.top_a[row + 8]) : 0};
+    #pragma unroll
+    for (int j0 = 0; j0 < SUMS / 4; j0 += FLIGHT) {
+        float2 old[FLIGHT][2];
+        if (ADD) {
+            #pragma unroll
+            for (int e = 0; e < 2 * FLIGHT; ++e) {
+                const float* const from = c + e % 2 * 8 * target.ld_c + 8 * (j0 + e / 2);
+                old[e / 2][e % 2] = *reinterpret_cast<const float2*>(from);
+            }
+        }
+        #pragma unroll
+        for (int e = 0; e < 2 * FLIGHT; ++e) {
+            const int j = j0 + e / 2, half = e % 2;
+            float2 x = make_float2(sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
+            if (is_scaled) {
+                x.x = scaled(x.x, -(exponent[half] + fit(origin.top_b[col + 8 * j])));
+                x.y = scaled(x.y, -(exponent[half] + fit(origin.top_b[col + 8 * j + 1])));
+            }
+            x.x *= alpha;
+            x.y *= alpha;
+            if (ADD) {
+                x.x += beta * old[e / 2][half].x;
+                x.y += beta * old[e / 2][half].y;
+            }
+            *reinterpret_cast<float2*>(out + half * 8 * target.ld_out + 8 * j) = x;
+        }
+    }
+}
+
+__device__ __forceinline__ void store_sums(
+    const float (&sum)[SUMS], const Target& target, const Origin& origin, Index row, Index col
+) {
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x % GROUP_THREADS / WARP;
+    const bool in_pairs = target.pairs(), inside = row + PANEL <= target.m && col + BLOCK_N <= target.n;
+    const bool add = target.beta != 0;
+    const bool c_in_pairs = ((reinterpret_cast<unsigned long long>(target.c) | target.ld_c * 4) & 7) == 0;
+    row += 16 * warp + lane / 4;
+    col += lane % 4 * 2;
+    if (inside && in_pairs && target.kind == KIND_FP32 && (!add || c_in_pairs) &&
+        largest_top(origin, row, col) < INFINITE) {
+        if (add) store_whole<true>(sum, target, origin, row, col);
+        else store_whole<false>(sum, target, origin, row, col);
+        return;
+    }
+    #pragma unroll
+    for (int j = 0; j < SUMS / 4; ++j) {
+        target.store(origin, in_pairs, row, col + 8 * j, sum[4 * j], sum[4 * j + 1]);
+        target.store(origin, in_pairs, row + 8, col + 8 * j, sum[4 * j + 2], sum[4 * j + 3]);
+    }
+    if (origin.top_a == nullptr) return;
+    #pragma unroll 1
+    for (int e = 0; e < SUMS; ++e) target.mend(origin, row + (e >> 1 & 1) * 8, col + e / 4 * 8 + e % 2);
+}
+
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
+tcs_gemm_wgmma(
+    const __grid_constant__ TensorMap a_hi, const __grid_constant__ TensorMap a_lo,
+    const __grid_constant__ TensorMap b_hi, const __grid_constant__ TensorMap b_lo,
+    void* out, Index ld_out, Index kind, const void* c, Index ld_c,
+    const float* __restrict__ a, Index row_a, Index col_a, const unsigned* __restrict__ top_a,
+    const float* __restrict__ b, Index row_b, Index col_b, const unsigned* __restrict__ top_b,
+    Index m, Index n, Index k, double alpha, double beta
+) {
+    extern __shared__ char dynamic[];
+    __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
+    const Shared shared = {
+        (shared_address(dynamic) + 1023) & ~1023u, shared_address(barriers), shared_address(barriers + STAGES)
+    };
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; ++s) {
+            init_barrier(shared.is_full(s), 1);
+            init_barrier(shared.is_empty(s), CONSUMERS * WARPS_IN_GROUP * CLUSTER);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    if (CLUSTER > 1) cluster_barrier();  // no block sends before the other's barriers are there
+
+    const unsigned rank = CLUSTER > 1 ? rank_in_cluster() : 0;
+    const Schedule schedule(m, n);
+    const int steps = int((k + BLOCK_K - 1) / BLOCK_K);
+    const int group = threadIdx.x / GROUP_THREADS;
+    if (group == 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 0) feed(shared, schedule, rank, steps, a_hi, a_lo, b_hi, b_lo);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        const Target target = {out, c, ld_out, ld_c, m, n, int(kind), alpha, beta};
+        const Origin origin = {a, b, row_a, col_a, row_b, col_b, k, top_a, top_b};
+        Ring ring;
+        for (Index tile = schedule.first; tile < schedule.count(); tile += schedule.step) {
+            int row, col;
+            schedule.find(tile, rank, row, col);
+            float sum[SUMS];
+            if (REFINE) sum_by_stage(sum, shared, ring, group - 1, steps);
+            else sum_through(sum, shared, ring, group - 1, steps);
+            store_sums(sum, target, origin, row + (group - 1) * PANEL, col);
+        }
+    }
+    // A block whose shared memory is still written or arrived at must not leave.
+    if (CLUSTER > 1) cluster_barrier();
+}

@@ -1,0 +1,449 @@
+"""The public products of matrices: arguments checked, and handed to the device."""
+
+import math
+import numbers
+
+import numpy as np
+
+from tcsolve._check import check_array
+from tcsolve._dispatch import is_cupy, ops_for
+from tcsolve._errors import InputError
+from tcsolve._product import (
+    ENGINES,
+    GemmBound,
+    choose_product,
+    common_dtype,
+    error_bound,
+)
+
+__all__ = ["gemm", "gemm_batched", "gemm_bound"]
+
+# Dtypes a result of each accumulator can be stored in.
+RESULTS = {
+    "float32": ("float32", "float16", "bfloat16"),
+    "float64": ("float64",),
+    "int32": ("int32",),
+}
+# Dtypes of c that each accumulator holds exactly.
+ADDENDS = {
+    "float32": ("float16", "bfloat16", "float32", "int8", "int16", "uint8"),
+    "float64": ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "uint8"),
+    "int32": ("int8", "int16", "int32", "uint8", "uint16"),
+}
+
+
+def gemm(
+    a,
+    b,
+    c=None,
+    *,
+    alpha=1,
+    beta=0,
+    transa=False,
+    transb=False,
+    precision=None,
+    refine=None,
+    engine="auto",
+    out=None,
+    rtol=None,
+):
+    """Compute ``alpha op(a) op(b) + beta c`` on tensor cores, with a stated error.
+
+    Parameters
+    ----------
+    a, b : array, (m, k) and (k, n) after `transa` and `transb`
+        NumPy or CuPy, both the same; float16, bfloat16 (of ml_dtypes), float32, float64 or int8.
+        Any strides; nothing is copied if rows or columns are contiguous.
+    c : array, (m, n), optional
+        Needed if beta is not 0, and not read otherwise.
+    alpha, beta : real number
+        Integers for int8 operands.  With alpha = 0 or k = 0, a and b are not read.
+    transa, transb : bool
+        Whether op(a) is a.T, and op(b) is b.T.
+    precision : {'fp16', 'bf16', 'tf32', 'fp32', 'fp64', 'int8'}, optional
+        What the operands are rounded to; by default float16, bfloat16 and int8 are multiplied as
+        they are, float32 as 'fp16' with refinement, float64 in float64.  'fp32' and 'fp64' are
+        ordinary BLAS products.
+    refine : {'none', 'a', 'b', 'ab', 'full'}, optional
+        Whose rounding is recovered by further products [1]_: nobody's (1 product), that of a or of b
+        (2), of both without the product of the two residuals (3), or with it (4).  By default 'none'
+        where the operands are exact in `precision`, else 'ab', which is as accurate as FP32.
+    engine : {'auto', 'naive', 'wmma', 'wgmma', 'cublas'}
+        What runs on a GPU: our kernels from the plainest to the fastest, or cuBLAS.  On NumPy
+        arrays, only 'auto': the tensor cores are emulated.
+    out : array, (m, n), optional
+        Where to store the result; it may be c.  float16 or bfloat16 if that is wanted.
+    rtol : float, optional
+        Take the cheapest `refine` whose bound, as `gemm_bound` gives it, is at most this.
+
+    Returns
+    -------
+    array, (m, n)
+        `out`, or a new array: int32 for int8 operands (exact, modulo 2**32 after alpha and beta),
+        float64 for float64 operands, float32 for others.
+
+    Raises
+    ------
+    InputError
+        Shapes that do not match, a dtype or value that is not supported, `out` that overlaps an
+        operand, an `rtol` that cannot be met.
+
+    See Also
+    --------
+    gemm_bound : The bound on the error, before anything is computed.
+    gemm_batched : Many small products.
+
+    Notes
+    -----
+    float32 and float64 operands are scaled by powers of two, one for each row of op(a) and column of
+    op(b), so that their largest entries come to 2**13 or just above; their residuals then need no scale
+    of their own, and neither 65504 nor 6e-5 is a limit.  The scales are undone exactly.  Results in a row
+    or column with Inf or NaN are computed in plain FP32, so that they are what IEEE arithmetic says.
+
+    The same arguments give the same bits on the same device.
+
+    References
+    ----------
+    .. [1] S. Markidis et al., NVIDIA Tensor Core Programmability, Performance & Precision, IPDPSW 2018.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tcsolve import gemm
+    >>> a = np.full((2, 3), 1 / 3, np.float32)
+    >>> b = np.ones((3, 2), np.float32)
+    >>> for refine in ('none', 'ab'):
+    ...     print(f"{abs(gemm(a, b, refine=refine) - 1).max():.0e}")
+    2e-04
+    1e-07
+    """
+    a, b = check_array(a, "a"), check_array(b, "b")
+    if a.ndim != 2 or b.ndim != 2:
+        raise InputError(
+            f"a has shape {a.shape} and b has shape {b.shape}; two matrices are needed: "
+            "use gemm_batched for stacks, or reshape vectors to one row or column"
+        )
+    return _product_of(a, b, c, alpha, beta, transa, transb, precision, refine, engine, out, rtol)
+
+
+def gemm_batched(
+    a,
+    b,
+    c=None,
+    *,
+    alpha=1,
+    beta=0,
+    transa=False,
+    transb=False,
+    precision=None,
+    refine=None,
+    engine="auto",
+    out=None,
+    rtol=None,
+):
+    """Compute ``alpha op(a[s]) op(b[s]) + beta c[s]`` for a batch of small matrices.
+
+    Parameters
+    ----------
+    a, b : array, (batch, m, k) and (batch, k, n) after `transa` and `transb`
+        As in `gemm`.  An operand of two dimensions, or with a batch of 1 or a batch stride of 0, is
+        the same for all products and is not repeated in memory.
+    c : array, (batch, m, n) or (m, n), optional
+    alpha, beta : real number
+    transa, transb : bool
+        Whether the two last axes of a, of b, change places.
+    precision, refine : str, optional
+        As in `gemm`, with the same defaults.
+    engine : {'auto'}
+        One kernel does all sizes up to 64 on a GPU; larger matrices are multiplied one by one.
+    out : array, (batch, m, n), optional
+    rtol : float, optional
+
+    Returns
+    -------
+    array, (batch, m, n)
+
+    Raises
+    ------
+    InputError
+        As `gemm`.
+
+    Notes
+    -----
+    At these sizes a product costs what its operands and result cost to move, so the kernel is built as
+    a copy with tensor cores in it.  It is compiled for each size when that is first met (about half a
+    second, kept on disk).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tcsolve import gemm_batched
+    >>> a = np.arange(8, dtype=np.float16).reshape(2, 2, 2)
+    >>> gemm_batched(a, np.eye(2, dtype=np.float16)).shape
+    (2, 2, 2)
+    """
+    a, b = check_array(a, "a"), check_array(b, "b")
+    for name, x in (("a", a), ("b", b)):
+        if x.ndim not in (2, 3):
+            raise InputError(
+                f"{name} has shape {x.shape}; (batch, rows, columns), or (rows, columns) for one "
+                f"matrix in all products, is needed: {name}.reshape(-1, rows, columns)"
+            )
+    if engine != "auto":
+        raise InputError(f"engine is {engine!r}; gemm_batched has engine='auto' alone")
+    batch = _batch_of(a, b, out)
+    a, b = (_stacked(x, batch) for x in (a, b))
+    if c is not None:
+        c = check_array(c, "c")
+        c = _stacked(c, batch) if c.ndim == 2 else c
+    return _product_of(a, b, c, alpha, beta, transa, transb, precision, refine, engine, out, rtol)
+
+
+def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto", rtol=None):
+    """Return an a-priori bound on the error of ``gemm(a, b)``, and the arithmetic it holds for.
+
+    Parameters
+    ----------
+    a, b : array
+        As `gemm` takes them (or `gemm_batched`); only dtypes and shapes are looked at.
+    transa : bool
+    precision, refine, engine, rtol
+        As `gemm` takes them.
+
+    Returns
+    -------
+    GemmBound
+        Named tuple (bound, precision, refine, products) with
+        ``|C - op(A) op(B)|_ij <= bound ||row i of op(A)||_2 ||column j of op(B)||_2``
+        for alpha = 1, beta = 0 and a result that is neither stored in 16 bits nor subnormal.
+
+    Raises
+    ------
+    InputError
+        As `gemm`.
+
+    Notes
+    -----
+    With |x|, |y| a row and a column, and u the unit roundoff of the format (2**-11 for FP16 and
+    TF32, 2**-8 for BF16):
+
+    1. Rounding.  One part of x misses at most u |x|, two parts u**2 |x|, and x below
+       2**(emin - t + 1) of its scaled row is lost: another 2**(emin - t - 13) max |x|.  With e_a and e_b
+       the factors so found, the product of the parts kept misses (e_a + e_b + e_a e_b) |x|.|y|, and u**2 more
+       for 'ab', which drops the product of the residuals.  Operands exact in the format cost nothing.
+    2. Lost entries.  max |x| sum |y| <= sqrt(k) ||x|| ||y||, so they add 2 sqrt(k) 2**(emin - t - 13).
+    3. Sums.  Tensor cores add g >= 4 exact products and the sum so far with truncation, each addend
+       to a unit of 2**-23 of the largest [1]_: at most (g + 1) 2**-23 of the sum of all magnitudes for g
+       terms, 1.25 k 2**-23 in all.  With refinement a sum ends after 16 to 64 terms and is added
+       to nearest in FP32: 80 2**-23 + (k / 16) 2**-24.  Engine 'cublas' sums along all of k at
+       every level.
+    4. |x|.|y| <= ||x||_2 ||y||_2 (Cauchy and Schwarz).
+
+    The sum of 1 to 3 is the bound; terms of second order are covered by a factor 1 + 2**-8.
+    Products of int8 are exact (bound 0); 'fp32' and 'fp64' have k u [2]_.
+
+    References
+    ----------
+    .. [1] M. Fasi, N. J. Higham, M. Mikaitis, S. Pranesh, Numerical behavior of NVIDIA tensor cores,
+       PeerJ Comput. Sci. 7 (2021), e330.
+    .. [2] N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.5.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tcsolve import gemm_bound
+    >>> a = np.zeros((10, 64), np.float32)
+    >>> gemm_bound(a, a.T, rtol=1e-2).refine, gemm_bound(a, a.T, rtol=1e-4).refine
+    ('none', 'ab')
+    """
+    a, b = check_array(a, "a"), check_array(b, "b")
+    dtype = common_dtype(a.dtype.name, b.dtype.name)
+    k = a.shape[-2 if transa else -1]
+    product = choose_product(dtype, k, precision, refine, rtol, engine)
+    bound = error_bound(product, k, engine)
+    return GemmBound(bound, product.precision, product.refine, len(product.terms))
+
+
+def _product_of(a, b, c, alpha, beta, transa, transb, precision, refine, engine, out, rtol):
+    """Check what `gemm` and `gemm_batched` have in common, and compute."""
+    a, b = (x.swapaxes(-1, -2) if turned else x for x, turned in ((a, transa), (b, transb)))
+    if a.shape[-1] != b.shape[-2]:
+        raise InputError(
+            f"op(a) has shape {a.shape} and op(b) has shape {b.shape}; the columns of op(a) must be "
+            "the rows of op(b): see transa and transb"
+        )
+    if engine not in ENGINES:
+        raise InputError(f"engine is {engine!r}; needs one of {', '.join(map(repr, ENGINES))}")
+    dtype = common_dtype(a.dtype.name, b.dtype.name)
+    product = choose_product(dtype, a.shape[-1], precision, refine, rtol, engine)
+    wide = dtype == "float64" and not product.native
+    accumulator = "float64" if wide else product.accumulator
+    _check_scalars(alpha, beta, accumulator)
+    shape = (*a.shape[:-1], b.shape[-1])
+    c = _check_addend(c, beta, shape, accumulator)
+    ops = ops_for(a, b, *(() if c is None else (c,)), *(() if out is None else (out,)))
+    out = _check_out(ops.xp, out, shape, accumulator, a, b, c)
+    if not out.size:
+        return out
+    if alpha == 0 or a.shape[-1] == 0:
+        _without_product(out, c, beta, accumulator)
+    elif wide:
+        _from_double(ops, a, b, c, out, product, alpha, beta, engine)
+    else:
+        _compute(ops, a, b, c, out, product, alpha, beta, engine)
+    return out
+
+
+def _compute(ops, a, b, c, out, product, alpha, beta, engine):
+    """Call the primitive, in the accumulator's dtype where c has another dtype than the result."""
+    if beta != 0 and c.dtype != out.dtype:
+        wide = c.astype(product.accumulator)
+        ops.gemm(a, b, wide, wide, product, alpha, beta, engine)
+        out[...] = wide.astype(out.dtype)
+    else:
+        ops.gemm(a, b, c, out, product, alpha, beta, engine)
+
+
+def _without_product(out, c, beta, accumulator):
+    """out = beta c, in the accumulator's dtype."""
+    if beta == 0:
+        out[...] = 0
+    else:
+        dtype = np.dtype(accumulator)
+        out[...] = (c.astype(dtype) * dtype.type(beta)).astype(out.dtype)
+
+
+def _from_double(ops, a, b, c, out, product, alpha, beta, engine):
+    """Multiply float64 operands in less: scaled, so that all of their range fits into FP32."""
+    xp = ops.xp
+    (a, exponent_a), (b, exponent_b) = (_narrow(xp, x, axis) for x, axis in ((a, -1), (b, -2)))
+    total = xp.empty(out.shape, np.float32)
+    ops.gemm(a, b, None, total, product, 1, 0, engine)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        result = alpha * xp.ldexp(total.astype(np.float64), -(exponent_a + exponent_b))
+        if beta != 0:
+            result += beta * c.astype(np.float64)
+        out[...] = result.astype(out.dtype)
+
+
+def _narrow(xp, x, axis):
+    """Return (x 2**e in float32, e) with the largest finite entry along the axis in [1/2, 1)."""
+    x = x.astype(np.float64)
+    size = xp.where(xp.isfinite(x), xp.abs(x), 0)
+    exponent = -xp.frexp(size.max(axis=axis, keepdims=True))[1]
+    with np.errstate(over="ignore", under="ignore"):
+        return xp.ldexp(x, exponent).astype(np.float32), exponent
+
+
+# ---- checks ------------------------------------------------------------------------------------
+
+
+def _batch_of(a, b, out):
+    """Return the number of products."""
+    sizes = {x.shape[0] for x in (a, b) if x.ndim == 3}
+    longer = sizes - {1}
+    if len(longer) > 1:
+        raise InputError(
+            f"a has shape {a.shape} and b has shape {b.shape}; the batches must be equal, or 1"
+        )
+    if longer:
+        return longer.pop()
+    if not sizes and out is not None and getattr(out, "ndim", 0) == 3:
+        return out.shape[0]
+    return 1
+
+
+def _stacked(x, batch):
+    """Return x as (batch, rows, columns); repeated by a stride of 0, not in memory."""
+    if x.ndim == 3 and x.shape[0] == batch:
+        return x
+    matrix = x if x.ndim == 2 else x[0]
+    repeat = _repeat_of(x)
+    return repeat(matrix, (batch, *matrix.shape))
+
+
+def _repeat_of(x):
+    """Return the function of x's library that makes a view of repetitions."""
+    return ops_for(x).xp.broadcast_to
+
+
+def _check_scalars(alpha, beta, accumulator):
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        if not isinstance(value, numbers.Real):
+            raise InputError(f"{name} is {value!r}; a real number is needed")
+        if accumulator == "int32" and (not math.isfinite(value) or value != int(value)):
+            raise InputError(
+                f"{name} is {value!r}; products of int8 are integers, so {name} must be one: "
+                "convert the operands to float16 for another"
+            )
+
+
+def _check_addend(c, beta, shape, accumulator):
+    """Return c if it is to be added, else None."""
+    if beta == 0:
+        return None
+    if c is None:
+        raise InputError(f"beta is {beta}, but there is no c to multiply by it: give c, or beta=0")
+    c = check_array(c, "c")
+    if c.shape != shape:
+        raise InputError(f"c has shape {c.shape}; the product has shape {shape}: reshape c")
+    if c.dtype.name not in ADDENDS[accumulator]:
+        raise InputError(
+            f"c has dtype {c.dtype}, which {accumulator} sums cannot hold; "
+            f"convert with c.astype('{accumulator}')"
+        )
+    return c
+
+
+def _check_out(xp, out, shape, accumulator, a, b, c):
+    """Return `out`, or a new array for the result."""
+    if out is None:
+        return xp.empty(shape, accumulator)
+    if out.shape != shape:
+        raise InputError(f"out has shape {out.shape}; the product has shape {shape}")
+    if out.dtype.name not in RESULTS[accumulator]:
+        raise InputError(
+            f"out has dtype {out.dtype}; this product is stored as {' or '.join(RESULTS[accumulator])}"
+        )
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise InputError("out is read-only; give an array that can be written")
+    for name, x in (("a", a), ("b", b)):
+        if _overlap(out, x):
+            raise InputError(
+                f"out overlaps {name}, which is read while out is written; copy {name}"
+            )
+    if c is not None and not _same_place(out, c) and _overlap(out, c):
+        raise InputError("out overlaps c without being c; give out=c, or an array of its own")
+    return out
+
+
+def _same_place(x, y):
+    def place(z):
+        return _address(z), z.shape, z.strides, z.dtype
+
+    return place(x) == place(y)
+
+
+def _overlap(x, y):
+    """Tell whether two arrays have a byte in common, from their shapes alone.
+
+    CuPy's shares_memory sorts the addresses of all entries, and waits for that.
+    """
+    return np.shares_memory(*(np.asarray(_Shadow(z)) for z in (x, y)))
+
+
+class _Shadow:
+    """A host array where a device's array is: its entries are never touched."""
+
+    def __init__(self, x):
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (_address(x), True),
+            "shape": x.shape,
+            "strides": x.strides,
+            "typestr": f"|V{x.itemsize}",
+        }
+
+
+def _address(x):
+    return x.data.ptr if is_cupy(x) else x.ctypes.data

@@ -1,0 +1,395 @@
+"""Products of matrices on CuPy: the engines, from one warp a tile to Hopper's asynchronous tensor cores.
+
+Every engine computes what `tcsolve._gemm_numpy` defines; they differ in the order of their sums.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import cupy
+import numpy as np
+
+from tcsolve import _cublas, _jit
+from tcsolve._errors import DeviceError
+from tcsolve._tensor_map import panel_map
+from tcsolve.kernels import arch_number, wmma_shape
+
+__all__ = ["KINDS", "as_stored", "fastest", "gemm", "require_formats", "rows_contiguous"]
+
+# Kinds of results in the kernels (gemm.cuh).
+KINDS = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3}
+
+# Tiles of the kernels, threads of a block of gemm_wgmma.cu, and its shared memory.
+NAIVE_TILE, WMMA_TILE = 32, 128
+WGMMA_ROWS, WGMMA_THREADS, WGMMA_SHARED = 128, 384, (192 << 10) + 1024
+# Blocks of gemm_wgmma.cu that share the tiles of op(b).
+CLUSTER = 2
+HOPPER = 90
+# What cuBLAS wants the sizes of INT8 products to be a multiple of, and what it likes.
+WORD, RUN_OF_INTEGERS = 4, 16
+
+
+def rows_contiguous(x):
+    """Tell whether the last axis of a matrix has a stride of one entry and rows do not overlap."""
+    rows, cols = x.shape
+    row, col = (s // x.itemsize for s in x.strides)
+    return (col == 1 or cols == 1) and (rows == 1 or row >= cols)
+
+
+def leading(x):
+    """Return the leading dimension, in entries, of a matrix with contiguous rows."""
+    return x.shape[1] if x.shape[0] == 1 else x.strides[0] // x.itemsize
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An operand as it lies in memory: op(x), or its transpose, with contiguous rows."""
+
+    array: Any
+    transposed: bool
+
+    @property
+    def ld(self):
+        return leading(self.array)
+
+    @property
+    def strides(self):
+        """Strides of op(x), in entries: between its rows, between its columns."""
+        return (1, self.ld) if self.transposed else (self.ld, 1)
+
+
+def as_stored(x, dtype=None):
+    """Return the matrix x (converted to `dtype`) as `Stored`; copied only if neither axis is contiguous."""
+    if dtype is not None and x.dtype != dtype:
+        x = _converted(x, dtype)
+    if rows_contiguous(x):
+        return Stored(x, False)
+    if rows_contiguous(x.T):
+        return Stored(x.T, True)
+    return Stored(_copy(x), False)
+
+
+def _converted(x, dtype):
+    """Return x in another dtype, in the order of its memory."""
+    if x.dtype.name != "bfloat16":
+        return x.astype(dtype)
+    # FP32 with its last 16 bits cut off.
+    return (x.view(cupy.uint16).astype(cupy.uint32) << 16).view(cupy.float32).astype(dtype)
+
+
+def _bits(x):
+    """Return a view of x in a dtype that every CuPy can copy."""
+    return x.view(cupy.uint16) if x.dtype.name == "bfloat16" else x
+
+
+def _copy(x):
+    return cupy.ascontiguousarray(_bits(x)).view(x.dtype)
+
+
+# ---- which engine --------------------------------------------------------------------------------
+
+
+def fastest(product, m, n, k, arch):
+    """Return the engine 'auto' stands for.
+
+    cuBLAS where it has the product; else, for refined products, the newest of our kernels that runs.
+    Small ones do not fill the tiles of wgmma.
+    """
+    if product.native or product.direct:
+        return "cublas"
+    hopper = arch_number(arch) == HOPPER and product.precision in ("fp16", "bf16")
+    return "wgmma" if hopper and min(m, n) >= WGMMA_ROWS and k >= 64 else "wmma"
+
+
+def require_formats(product, arch):
+    """Raise if the tensor cores of `arch` lack the format."""
+    if arch_number(arch) < 80 and product.precision in ("bf16", "tf32", "int8"):
+        raise DeviceError(
+            f"precision {product.precision!r} needs compute capability 8.0 or later, and this is "
+            f"{arch}; use precision='fp16'"
+        )
+
+
+def _check_engine(engine, product, arch):
+    """Raise if an engine that was asked for cannot run the product on this device."""
+    if engine == "cublas":
+        return
+    if product.native:
+        raise DeviceError(
+            f"engine {engine!r} multiplies on tensor cores, and precision {product.precision!r} is "
+            "none of theirs; use engine='auto'"
+        )
+    require_formats(product, arch)
+    if engine != "wgmma":
+        return
+    if arch_number(arch) != HOPPER:
+        raise DeviceError(
+            f"engine 'wgmma' needs compute capability 9.0 (Hopper), and this is {arch}; "
+            "use engine='wmma', or 'auto'"
+        )
+    if product.precision not in ("fp16", "bf16"):
+        raise DeviceError(
+            f"engine 'wgmma' multiplies 'fp16' and 'bf16', not {product.precision!r}; "
+            "use engine='wmma', or 'auto'"
+        )
+
+
+# ---- the product -----------------------------------------------------------------------------------
+
+
+def gemm(a, b, c, out, product, alpha, beta, engine, arch, multiprocessors):
+    """out = alpha a b + beta c for matrices that are not empty; c is not read if beta is 0."""
+    if not rows_contiguous(out):
+        _into_other_order(a, b, c, out, product, alpha, beta, engine, arch, multiprocessors)
+        return
+    if engine == "auto":
+        engine = fastest(product, *out.shape, a.shape[1], arch)
+    _check_engine(engine, product, arch)
+    c = None if beta == 0 else c if rows_contiguous(c) else _copy(c)
+    work = Work(a, b, c, out, product, alpha, beta, arch, multiprocessors)
+    RUN[engine](work)
+
+
+def _into_other_order(a, b, c, out, product, alpha, beta, engine, arch, multiprocessors):
+    """Compute the transpose for a column-major result; go through a copy for any other."""
+    rest = (alpha, beta, engine, arch, multiprocessors)
+    if rows_contiguous(out.T):
+        c = None if beta == 0 else c.T
+        gemm(b.T, a.T, c, out.T, product.swapped(), *rest)
+        return
+    result = cupy.empty(out.shape, out.dtype)
+    gemm(a, b, c, result, product, *rest)
+    _bits(out)[...] = _bits(result)
+
+
+class Work:
+    """The arguments of one product as the kernels want them."""
+
+    def __init__(self, a, b, c, out, product, alpha, beta, arch, multiprocessors):
+        dtype = None if product.direct else np.dtype(product.accumulator)
+        self.a, self.b = as_stored(a, dtype), as_stored(b, dtype)
+        self.c, self.out, self.product = c, out, product
+        self.alpha, self.beta = float(alpha), float(beta)
+        self.arch, self.multiprocessors = arch, multiprocessors
+        (self.m, self.k), self.n = a.shape, b.shape[1]
+        self.scaled = not (product.direct or product.native)
+        self.top_a = self.top_b = None
+
+    def find_tops(self):
+        """Find the largest entry of each row of op(a) and column of op(b), if they are scaled."""
+        if self.scaled:
+            self.top_a = _top(self.a.array, by_row=not self.a.transposed)
+            self.top_b = _top(self.b.array, by_row=self.b.transposed)
+
+    @property
+    def target(self):
+        """Arguments out, ld_out, kind, c, ld_c."""
+        ld_c = 0 if self.c is None else leading(self.c)
+        return self.out, leading(self.out), KINDS[self.out.dtype.name], self.c, ld_c
+
+    @property
+    def origin(self):
+        """Arguments a, row_a, col_a, top_a, b, row_b, col_b, top_b; null where nothing was scaled."""
+        if not self.scaled:
+            return None, 0, 0, None, None, 0, 0, None
+        return self.operands
+
+    @property
+    def operands(self):
+        a, b = self.a, self.b
+        return a.array, *a.strides, self.top_a, b.array, *b.strides, self.top_b
+
+    @property
+    def sizes(self):
+        """Arguments m, n, k, alpha, beta."""
+        return self.m, self.n, self.k, self.alpha, self.beta
+
+    @property
+    def defines(self):
+        low = self.product.precision
+        return {
+            "T_IN": "float" if self.scaled else low,
+            "T_LOW": low,
+            "REFINE": self.product.level,
+        }
+
+    @property
+    def transposes(self):
+        return {"TRANS_A": int(self.a.transposed), "TRANS_B": int(self.b.transposed)}
+
+
+def _top(x, *, by_row):
+    """Return the bits of the largest |entry| of each row, or column, of an FP32 matrix."""
+    rows, cols = x.shape
+    if by_row:
+        top = cupy.empty(rows, cupy.uint32)
+        kernel, grid = _split_kernel("tcs_row_top"), (-(-rows // 8),)
+    else:
+        top = cupy.zeros(cols, cupy.uint32)
+        kernel, grid = _split_kernel("tcs_col_top"), (-(-cols // 128), -(-rows // 256))
+    kernel(grid, (32, 8), (top, x, leading(x), rows, cols))
+    return top
+
+
+def _split_kernel(entry, low="fp16"):
+    return _jit.kernel("gemm_split", entry, T_LOW=low)
+
+
+def _naive(work):
+    work.find_tops()
+    kernel = _jit.kernel("gemm_naive", "tcs_gemm_naive", **work.defines)
+    blocks = -(-work.m // NAIVE_TILE) * -(-work.n // NAIVE_TILE)
+    kernel((blocks,), (128,), (*work.target, *work.operands, *work.sizes))
+
+
+def _wmma(work, swizzle=1):
+    work.find_tops()
+    defines = work.defines | work.transposes | {"SWIZZLE": swizzle}
+    kernel = _jit.kernel("gemm_wmma", "tcs_gemm_wmma", **defines)
+    threads, shared = wmma_shape(defines["T_IN"], work.arch)
+    blocks = -(-work.m // WMMA_TILE) * -(-work.n // WMMA_TILE)
+    a, b = work.a, work.b
+    operands = (a.array, a.ld, work.top_a, b.array, b.ld, work.top_b)
+    kernel((blocks,), (threads,), (*work.target, *operands, *work.sizes), shared=shared)
+
+
+def _wgmma(work, cluster=CLUSTER):
+    work.find_tops()
+    product = work.product
+    parts_a = _parts(work.a, work, work.top_a, not work.a.transposed, product.splits[0])
+    parts_b = _parts(work.b, work, work.top_b, work.b.transposed, product.splits[1])
+    maps = [_map(part, product.precision) for part in (*parts_a, *parts_b)]
+    defines = {"T_LOW": product.precision, "REFINE": product.level, "CLUSTER": cluster}
+    kernel = _jit.kernel("gemm_wgmma", "tcs_gemm_wgmma", **defines, **work.transposes)
+    columns = 128 if product.level else 256
+    tiles = -(-work.m // (WGMMA_ROWS * cluster)) * -(-work.n // columns)
+    grid = min(tiles, work.multiprocessors // cluster) * cluster
+    args = (*maps, *work.target, *work.origin, *work.sizes)
+    kernel((grid,), (WGMMA_THREADS,), args, shared=WGMMA_SHARED)
+
+
+def _map(x, low):
+    # The leading dimension of a single row is never used, but must be a multiple of 16 bytes, too.
+    rows, cols = x.shape
+    return panel_map(x.data.ptr, rows, cols, -(-cols // 8) * 8 if rows == 1 else leading(x), low)
+
+
+def _parts(operand, work, top, by_row, split):
+    """Return (hi, lo) of an operand in the order of its memory, each row on 16 bytes.
+
+    Without a split, lo is hi.
+    """
+    low = work.product.precision
+    if work.scaled:
+        hi, lo = _split(operand.array, top, low, by_row=by_row, split=split)
+        return hi, hi if lo is None else lo
+    x = operand.array
+    if x.data.ptr % 16 or operand.ld * x.itemsize % 16:
+        aligned = _empty_aligned(x.shape, _bits(x).dtype)
+        aligned[...] = _bits(x)
+        x = aligned
+    return x, x
+
+
+def _empty_aligned(shape, dtype):
+    """Return a matrix whose rows are contiguous and start on 16 bytes."""
+    rows, cols = shape
+    run = 16 // np.dtype(dtype).itemsize
+    return cupy.empty((rows, -(-cols // run) * run), dtype)[:, :cols]
+
+
+def _split(x, top, low, *, by_row, split):
+    """Return hi and lo (None if not split) of an FP32 matrix, scaled by rows or columns."""
+    rows, cols = x.shape
+    stored = cupy.float32 if low == "tf32" else cupy.uint16
+    hi = _empty_aligned(x.shape, stored)
+    lo = _empty_aligned(x.shape, stored) if split else None
+    kernel = _split_kernel("tcs_split", low)
+    ld = hi.strides[0] // hi.itemsize
+    args = (hi, lo, ld, x, leading(x), top, int(by_row), rows, cols)
+    kernel((-(-rows // 8), -(-cols // 256)), (32, 8), args)
+    return hi, lo
+
+
+# ---- cuBLAS ----------------------------------------------------------------------------------------
+
+
+def _by_cublas(work):
+    product = work.product
+    if work.scaled:
+        _refined_by_cublas(work)
+    elif product.precision == "int8":
+        _integers_by_cublas(work)
+    elif _cublas.stores(product.precision, work.out.dtype.name):
+        if work.c is not None and work.c.data.ptr != work.out.data.ptr:
+            _bits(work.out)[...] = _bits(work.c)
+        _cublas.product(work.out, work.a, work.b, product.precision, work.alpha, work.beta)
+    else:
+        total = cupy.empty((work.m, work.n), cupy.float32)
+        _cublas.product(total, work.a, work.b, product.precision, 1.0, 0.0)
+        _finish(work, total)
+
+
+def _integers_by_cublas(work):
+    """Multiply INT8 as cuBLAS takes it: alpha and beta 1 or 0, sizes and rows whole words of 4 bytes.
+
+    Zeros are added to operands of other sizes.
+    """
+    out, sizes = work.out, (work.m, work.n, work.k)
+    unit = 1 if all(size % WORD == 0 for size in sizes) else RUN_OF_INTEGERS
+    a, b = (_in_words(x, unit) for x in (work.a, work.b))
+    if unit == 1 and leading(out) % WORD == 0 and work.alpha == 1 and work.beta == 0:
+        _cublas.product(out, a, b, "int8", 1, 0)
+        return
+    total = cupy.empty([-(-size // unit) * unit for size in sizes[:2]], np.int32)
+    _cublas.product(total, a, b, "int8", 1, 0)
+    total = total[: work.m, : work.n]
+    if work.alpha != 1:
+        total *= _modulo(work.alpha)
+    if work.beta != 0:
+        total += work.c * _modulo(work.beta)
+    out[...] = total
+
+
+def _in_words(operand, unit):
+    """Return an INT8 operand on words of 4 bytes, its sizes rounded up to multiples of `unit`."""
+    x = operand.array
+    rows, cols = (-(-size // unit) * unit for size in x.shape)
+    if (rows, cols) == x.shape and (x.data.ptr | operand.ld) % WORD == 0:
+        return operand
+    padded = cupy.zeros((rows, cols), np.int8)
+    padded[: x.shape[0], : x.shape[1]] = x
+    return Stored(padded, operand.transposed)
+
+
+def _modulo(x):
+    """Return an integer modulo 2**32, as INT32."""
+    return np.int32((int(x) + 2**31) % 2**32 - 2**31)
+
+
+def _refined_by_cublas(work):
+    """Split both operands, sum the products of their parts, and undo the scales."""
+    work.find_tops()
+    low = work.product.precision
+    splits = work.product.splits
+    parts = []
+    for operand, top, by_row, split in (
+        (work.a, work.top_a, not work.a.transposed, splits[0]),
+        (work.b, work.top_b, work.b.transposed, splits[1]),
+    ):
+        both = _split(operand.array, top, low, by_row=by_row, split=split)
+        parts.append([None if x is None else Stored(x, operand.transposed) for x in both])
+    total = cupy.empty((work.m, work.n), cupy.float32)
+    for number, (i, j) in enumerate(work.product.terms):
+        _cublas.product(total, parts[0][i], parts[1][j], low, 1.0, float(number > 0))
+    _finish(work, total)
+
+
+def _finish(work, total):
+    """out = alpha total, unscaled, + beta c."""
+    kernel = _split_kernel("tcs_finish")
+    args = (*work.target, total, work.n, *work.origin, *work.sizes)
+    kernel((-(-work.m // 8), -(-work.n // 256)), (32, 8), args)
+
+
+RUN = {"naive": _naive, "wmma": _wmma, "wgmma": _wgmma, "cublas": _by_cublas}

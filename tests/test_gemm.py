@@ -1,0 +1,527 @@
+"""The products on NumPy: every argument, the bound, the scaling, and misuse."""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+from bounds import wide
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tcsolve import InputError, _gemm, gemm, gemm_batched, gemm_bound
+from tcsolve._product import CHAIN, LEVELS, Product, choose_product, error_bound
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+FLOATS = [np.dtype(np.float16), BF16, np.dtype(np.float32), np.dtype(np.float64)]
+TENSOR = ("fp16", "bf16", "tf32")
+SIZES = [(1, 1, 1), (16, 16, 16), (7, 5, 3), (33, 65, 129), (2, 100, 1000), (70, 1, 17)]
+
+
+def operands(m, n, k, dtype, seed=0, low=-1.0, high=1.0):
+    """Return random a (m, k) and b (k, n) of a dtype."""
+    rng = np.random.default_rng(seed)
+    if np.dtype(dtype) == np.int8:
+        return (rng.integers(-128, 128, s).astype(np.int8) for s in ((m, k), (k, n)))
+    return (rng.uniform(low, high, s).astype(dtype) for s in ((m, k), (k, n)))
+
+
+def ratio(c, a, b, bound):
+    """Return the largest error of c = a b over the bound; inf if anything is not finite."""
+    a, b, c = wide(a), wide(b), wide(c)
+    if not np.isfinite(c).all():
+        return np.inf
+    sizes = np.linalg.norm(a.astype(float), axis=-1)[..., :, None]
+    sizes = sizes * np.linalg.norm(b.astype(float), axis=-2)[..., None, :]
+    error = np.abs(c - a @ b).astype(float)
+    # An error of 0 meets any bound, also that of a row of zeros.
+    return float(np.divide(error, bound * sizes, where=error > 0, out=np.zeros_like(error)).max())
+
+
+# ---- what is computed ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, np.dtype(np.int8)], ids=str)
+@pytest.mark.parametrize("m, n, k", SIZES)
+def test_the_defaults_lose_nothing_that_the_operands_carry(dtype, m, n, k):
+    a, b = operands(m, n, k, dtype)
+    c = gemm(a, b)
+    if dtype == np.int8:
+        assert c.dtype == np.int32
+        assert np.array_equal(c, a.astype(np.int64) @ b.astype(np.int64))
+        return
+    assert c.dtype == (np.float64 if dtype == np.float64 else np.float32)
+    # FP64 has k 2**-53; FP32 as good as k 2**-24 and the 3 units of a split.
+    unit = 2.0**-53 if dtype == np.float64 else 2.0**-24
+    assert ratio(c, a, b, (k + 12) * unit) <= 1
+
+
+@pytest.mark.parametrize("transa, transb", list(itertools.product((False, True), repeat=2)))
+@pytest.mark.parametrize("dtype", [*FLOATS, np.dtype(np.int8)], ids=str)
+def test_transposes_are_those_of_the_operands(transa, transb, dtype):
+    a, b = operands(9, 14, 21, dtype)
+    stored_a = np.ascontiguousarray(a.T) if transa else a
+    stored_b = np.ascontiguousarray(b.T) if transb else b
+    c = gemm(stored_a, stored_b, transa=transa, transb=transb)
+    assert np.array_equal(c, gemm(a, b))
+
+
+@pytest.mark.parametrize("precision", TENSOR)
+@pytest.mark.parametrize("refine", list(LEVELS))
+def test_strides_do_not_show(precision, refine):
+    a, b = operands(10, 12, 40, np.float32)
+    expected = gemm(a, b, precision=precision, refine=refine)
+    spread = np.zeros((20, 120), np.float32)
+    spread[::2, ::3] = a
+    backward = np.ascontiguousarray(b[::-1, ::-1])[::-1, ::-1]
+    for x in (spread[::2, ::3], np.asfortranarray(a)):
+        for y in (backward, np.asfortranarray(b)):
+            assert np.array_equal(gemm(x, y, precision=precision, refine=refine), expected)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, np.dtype(np.int8)], ids=str)
+@pytest.mark.parametrize("m, n, k", [(0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0)])
+def test_empty_operands_give_zeros_or_nothing(dtype, m, n, k):
+    a, b = operands(m, n, k, dtype)
+    result = gemm(a, b)
+    assert result.shape == (m, n)
+    assert (result == 0).all()
+    c = np.full((m, n), 3, result.dtype)
+    assert (gemm(a, b, c, beta=2) == 6).all()
+
+
+def test_alpha_and_beta():
+    a, b = operands(8, 6, 5, np.float32)
+    c = np.full((8, 6), 2, np.float32)
+    product = gemm(a, b)
+    assert np.array_equal(gemm(a, b, alpha=-2), -2 * product)
+    assert np.array_equal(gemm(a, b, c, alpha=0.5, beta=3), np.float32(0.5) * product + 6)
+    assert (gemm(a, b, c, alpha=0, beta=0.5) == 1).all()
+
+
+def test_what_is_multiplied_by_zero_is_not_read():
+    a, b = operands(4, 4, 4, np.float32)
+    nan = np.full((4, 4), np.nan, np.float32)
+    assert np.array_equal(gemm(a, b, nan, beta=0), gemm(a, b))
+    assert (gemm(nan, b, np.ones((4, 4), np.float32), alpha=0, beta=1) == 1).all()
+
+
+def test_integers_are_exact_with_alpha_and_beta():
+    a, b = operands(20, 30, 1000, np.int8)
+    c = np.arange(600, dtype=np.int32).reshape(20, 30)
+    exact = 3 * (a.astype(np.int64) @ b.astype(np.int64)) - 7 * c
+    assert np.array_equal(gemm(a, b, c, alpha=3, beta=-7), exact)
+    assert np.array_equal(gemm(a, b, c, alpha=3.0, beta=-7.0), exact)
+
+
+def test_integers_at_the_largest_k_are_exact():
+    a = np.full((1, 2**17 - 1), -128, np.int8)
+    assert gemm(a, a.T)[0, 0] == 2**14 * (2**17 - 1)
+    assert gemm(a, a.T // -2)[0, 0] == -(2**13) * (2**17 - 1)
+
+
+@pytest.mark.parametrize("stored", [np.float16, BF16, np.float32], ids=str)
+def test_out_is_written_and_returned(stored):
+    a, b = operands(6, 5, 8, np.float16)
+    out = np.zeros((6, 10), stored)[:, ::2]
+    assert gemm(a, b, out=out) is out
+    assert np.array_equal(out, gemm(a, b).astype(stored))
+
+
+def test_out_may_be_c():
+    a, b = operands(6, 5, 8, np.float32)
+    c = np.ones((6, 5), np.float32)
+    expected = gemm(a, b, c, beta=1)
+    assert gemm(a, b, c, beta=1, out=c) is c
+    assert np.array_equal(c, expected)
+
+
+def test_a_wider_c_is_added_before_the_result_is_rounded():
+    a, b = (np.ones((1, 1), np.float16) for _ in range(2))
+    c = np.full((1, 1), 2.0**-11 + 2.0**-20, np.float32)
+    # Above half a unit of 1, but c alone in FP16, a tie with 1, would be rounded to even.
+    out = np.zeros((1, 1), np.float16)
+    assert gemm(a, b, c, beta=1, out=out)[0, 0] == 1 + 2.0**-10
+
+
+def test_mixed_dtypes_meet_in_the_wider_one():
+    a, b = operands(5, 6, 7, np.float16)
+    exact = a.astype(float) @ b.astype(float)
+    assert gemm(a, b.astype(np.float32)).dtype == np.float32
+    assert gemm(a.astype(float), b).dtype == np.float64
+    mixed = gemm(a, b.astype(BF16))
+    assert mixed.dtype == np.float32
+    exact = wide(a) @ wide(b.astype(BF16))
+    assert np.abs(mixed - exact).max() < 1e-6
+
+
+@pytest.mark.parametrize("precision", TENSOR)
+def test_rounding_is_that_of_the_format(precision):
+    # One product: the result is the rounded operand itself, as an identity leaves it.
+    x = np.random.default_rng(1).uniform(1, 2, (1, 500)).astype(np.float32)
+    t = {"fp16": 11, "bf16": 8, "tf32": 11}[precision]
+    rounded = np.rint(x.astype(float) * 2 ** (t - 1)) / 2 ** (t - 1)
+    assert np.array_equal(
+        gemm(np.eye(1, dtype=np.float32), x, precision=precision, refine="none"), rounded
+    )
+
+
+@pytest.mark.parametrize("precision", TENSOR)
+def test_each_level_recovers_its_operand(precision):
+    rng = np.random.default_rng(2)
+    # One operand is exact in every format, so only the other one's rounding counts.
+    fine = rng.standard_normal((40, 64)).astype(np.float32)
+    coarse = rng.integers(-8, 9, (64, 30)).astype(np.float32)
+    exact = fine.astype(float) @ coarse
+
+    def error(a, b, refine):
+        c = gemm(a, b, precision=precision, refine=refine)
+        return np.abs(c - (exact if a is fine else exact.T)).max()
+
+    u = Product(precision, "none", "float32").format.u
+    for a, b, its, others in ((fine, coarse, "a", "b"), (coarse.T, fine.T, "b", "a")):
+        assert error(a, b, others) == pytest.approx(error(a, b, "none"), rel=0.1)
+        assert error(a, b, its) < 50 * max(u, 2.0**-13) * error(a, b, "none")
+        assert error(a, b, "ab") <= 2 * error(a, b, its)
+
+
+def test_all_levels_agree_on_operands_exact_in_the_format():
+    a, b = operands(9, 9, 30, np.float16)
+    expected = gemm(a, b, refine="none")
+    for refine in LEVELS:
+        assert np.array_equal(gemm(a, b, refine=refine), expected)
+        assert gemm_bound(a, b, refine=refine).products == 1
+
+
+def test_the_same_bits_every_time():
+    a, b = operands(60, 70, 300, np.float32)
+    first = gemm(a, b)
+    assert all(np.array_equal(gemm(a, b), first) for _ in range(5))
+
+
+# ---- range ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", TENSOR)
+@pytest.mark.parametrize(
+    "scale_a, scale_b", [(1e30, 1e-30), (1e8, 1e8), (1e-7, 1e-9), (1e38, 1e-44)]
+)
+def test_scales_beyond_the_format_do_not_matter(precision, scale_a, scale_b):
+    a, b = operands(20, 30, 50, np.float32)
+    a, b = (a * np.float32(scale_a)).astype(np.float32), (b * np.float32(scale_b))
+    bound = gemm_bound(a, b, precision=precision).bound
+    # The smallest subnormal numbers have lost digits before they come to us.
+    assert ratio(gemm(a, b, precision=precision), a, b, bound) <= 1
+
+
+def test_rows_and_columns_have_scales_of_their_own():
+    a, b = operands(40, 40, 64, np.float32)
+    rows = 2.0 ** np.linspace(-60, 60, 40).round()
+    graded_a = (a * rows[:, None]).astype(np.float32)
+    graded_b = (b * rows[::-1]).astype(np.float32)
+    expected = gemm(a, b).astype(float) * rows[:, None] * rows[::-1]
+    assert np.array_equal(gemm(graded_a, graded_b), expected)
+
+
+def test_fp64_operands_keep_their_range_in_any_precision():
+    a, b = operands(10, 12, 20, np.float64)
+    c = gemm(a * 1e300, b * 1e-305, precision="fp16")
+    assert c.dtype == np.float64
+    bound = gemm_bound(a, b, precision="fp16").bound
+    assert ratio(c * 1e5, a, b, bound * 1.01) <= 1
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.float64], ids=str)
+def test_nan_and_inf_go_where_ieee_arithmetic_sends_them(dtype):
+    a, b = operands(30, 40, 20, dtype, low=0.25, high=1)
+    a[3, 4], a[7, 1], b[5, 6], b[8, 30] = np.nan, np.inf, np.inf, -np.inf
+    a[9, 2], b[2, :3] = np.inf, 0
+    with np.errstate(invalid="ignore"):
+        expected = a.astype(np.float32) @ b.astype(np.float32)
+    c = gemm(a, b)
+    assert np.array_equal(np.isnan(c), np.isnan(expected))
+    infinite = np.isinf(expected)
+    assert infinite.any() and np.isnan(expected).any()
+    assert np.array_equal(c[infinite], expected[infinite])
+    finite = np.isfinite(expected)
+    assert np.allclose(c[finite].astype(float), expected[finite].astype(float), rtol=1e-2)
+
+
+# ---- the bound ----------------------------------------------------------------------------------
+
+
+def families(rng, m, n, k):
+    """Yield (name, a, b) of many kinds, the worst for rounding and for sums among them."""
+    normal = rng.standard_normal
+    yield "normal", normal((m, k)), normal((k, n))
+    yield "uniform", rng.random((m, k)), rng.random((k, n))
+    yield "wide", normal((m, k)) * 10.0 ** rng.uniform(-8, 8, (m, k)), normal((k, n))
+    yield "graded", normal((m, k)) * 2.0 ** -np.arange(k), normal((k, n))
+    yield "sparse", normal((m, k)) * (rng.random((m, k)) < 0.02), normal((k, n))
+    yield "large", 16 * rng.uniform(-1, 1, (m, k)), 16 * rng.uniform(-1, 1, (k, n))
+    for t in (8, 11):  # just above half a unit of the format: all roundings go one way
+        worst = 1 + 2.0**-t * (1 - 2.0**-8)
+        yield f"worst {t}", np.full((m, k), worst), np.full((k, n), worst)
+    yield "cancelling", np.tile([[1.0, -1.0]], (m, k // 2 + 1))[:, :k], 1 + 1e-3 * normal((k, n))
+
+
+@pytest.mark.parametrize("precision", TENSOR)
+@pytest.mark.parametrize("refine", list(LEVELS))
+@pytest.mark.parametrize("k", [1, 5, 64, 1000, 5000])
+def test_the_bound_holds_for_every_family(precision, refine, k):
+    rng = np.random.default_rng(k)
+    tried = 0
+    for name, a, b in families(rng, 20, 24, k):
+        a, b = a.astype(np.float32), b.astype(np.float32)
+        bound = gemm_bound(a, b, precision=precision, refine=refine)
+        c = gemm(a, b, precision=precision, refine=refine)
+        assert ratio(c, a, b, bound.bound) <= 1, name
+        assert (bound.precision, bound.refine) == (precision, refine)
+        tried += 1
+    assert tried >= 9
+
+
+@pytest.mark.parametrize("precision, t", [("fp16", 11), ("bf16", 8), ("tf32", 11)])
+@pytest.mark.parametrize("refine, least", [("none", 0.5), ("a", 0.5), ("b", 0.5)])
+def test_the_bound_is_nearly_reached_where_rounding_counts(precision, t, refine, least):
+    for name, a, b in families(np.random.default_rng(0), 4, 4, 64):
+        if name == f"worst {t}":
+            a, b = a.astype(np.float32), b.astype(np.float32)
+            bound = gemm_bound(a, b, precision=precision, refine=refine).bound
+            assert ratio(gemm(a, b, precision=precision, refine=refine), a, b, bound) >= least
+
+
+def test_the_bound_of_refined_products_is_that_of_their_sums():
+    # 2**-11 squared, three times, and two chains; not hundreds of them.
+    for k, most in ((64, 1.2e-5), (4096, 3e-5), (16384, 8e-5)):
+        a = np.zeros((1, k), np.float32)
+        assert 3 * 2.0**-22 < gemm_bound(a, a.T).bound < most
+    assert CHAIN == 64
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_bound_of_native_products_holds(dtype):
+    precision = "fp32" if dtype == np.float32 else "fp64"
+    for name, a, b in families(np.random.default_rng(1), 10, 12, 200):
+        a, b = a.astype(dtype), b.astype(dtype)
+        bound = gemm_bound(a, b, precision=precision).bound
+        assert ratio(gemm(a, b, precision=precision), a, b, bound) <= 1, name
+
+
+def test_the_bound_of_fp64_operands_in_less_holds():
+    for precision in (*TENSOR, "fp32"):
+        for name, a, b in families(np.random.default_rng(2), 10, 12, 100):
+            bound = gemm_bound(a, b, precision=precision).bound
+            assert ratio(gemm(a, b, precision=precision), a, b, bound) <= 1, (precision, name)
+
+
+def test_integers_have_no_error():
+    a = np.zeros((2, 3), np.int8)
+    assert gemm_bound(a, a.T) == (0.0, "int8", "none", 1)
+
+
+def test_rtol_picks_the_cheapest_level_that_meets_it():
+    a, b = operands(8, 8, 100, np.float32)
+    found = {}
+    for exponent in range(-5, 0):
+        bound = gemm_bound(a, b, rtol=1.2 * 10.0**exponent)
+        assert bound.bound <= 1.2 * 10.0**exponent
+        found[exponent] = bound.refine
+        result = gemm(a, b, rtol=1.2 * 10.0**exponent)
+        assert np.array_equal(result, gemm(a, b, refine=bound.refine))
+        cheaper = [r for r, terms in LEVELS.items() if len(terms) < bound.products]
+        assert all(
+            gemm_bound(a, b, refine=refine).bound > 1.2 * 10.0**exponent for refine in cheaper
+        )
+    assert found[-1] == "none" and found[-5] == "ab"
+    assert gemm_bound(a, b, rtol=6e-4).refine == "a"
+
+
+def test_an_rtol_out_of_reach_is_refused_with_the_best_there_is():
+    a, b = operands(8, 8, 100, np.float32)
+    with pytest.raises(InputError, match=r"rtol is 1e-09.*1.0e-05 at best.*precision='fp64'"):
+        gemm(a, b, rtol=1e-9)
+    assert gemm_bound(a.astype(float), b, rtol=1e-9).precision == "fp64"
+
+
+@given(
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.integers(1, 200),
+    st.sampled_from(TENSOR),
+    st.sampled_from(list(LEVELS)),
+    st.integers(0, 2**32 - 1),
+    st.floats(-30, 30),
+)
+def test_the_bound_holds_for_any_size_and_scale(m, n, k, precision, refine, seed, scale):
+    a, b = operands(m, n, k, np.float32, seed)
+    a = (a * np.float32(10.0**scale)).astype(np.float32)
+    bound = gemm_bound(a, b, precision=precision, refine=refine).bound
+    assert ratio(gemm(a, b, precision=precision, refine=refine), a, b, bound) <= 1
+
+
+@given(st.integers(1, 2**22), st.sampled_from(TENSOR), st.sampled_from(["auto", "cublas"]))
+def test_more_products_never_make_the_bound_worse(k, precision, engine):
+    by_terms = {}
+    for refine, terms in LEVELS.items():
+        bound = error_bound(Product(precision, refine, "float32"), k, engine)
+        by_terms.setdefault(len(terms), set()).add(bound)
+    best = [min(by_terms[count]) for count in sorted(by_terms)]
+    # cuBLAS adds the products one to the other: a unit each.
+    assert all(y <= x + 2.0**-22 for x, y in itertools.pairwise(best))
+
+
+def test_counting_ones_is_exact_up_to_two_to_the_24():
+    for count in (2**24 - 1, 2**24):
+        ones = np.ones((1, count), np.float16)
+        assert gemm(ones, ones, transb=True)[0, 0] == count
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 50), st.integers(0, 2**32 - 1))
+def test_products_of_small_integers_are_exact_in_fp16(m, n, k, seed):
+    rng = np.random.default_rng(seed)
+    a, b = (rng.integers(-2048, 2049, s).astype(np.float16) for s in ((m, k), (k, n)))
+    exact = a.astype(np.int64) @ b.astype(np.int64)
+    if np.abs(a.astype(np.int64)).sum(initial=0) * 2048 < 2**24:
+        assert np.array_equal(gemm(a, b), exact)
+    assert np.array_equal(gemm(a[:, :4], b[:4]), a[:, :4].astype(np.int64) @ b[:4].astype(np.int64))
+
+
+# ---- batches -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, np.dtype(np.int8)], ids=str)
+@pytest.mark.parametrize("m, n, k", [(1, 1, 1), (8, 8, 8), (5, 7, 3), (64, 64, 64), (17, 1, 33)])
+@pytest.mark.parametrize("batch", [0, 1, 5])
+def test_a_batch_is_its_products(dtype, m, n, k, batch):
+    a, b = operands(m * batch, n * batch, k, dtype)
+    a, b = a.reshape(batch, m, k), b.reshape(k, batch, n).swapaxes(0, 1)
+    c = gemm_batched(a, b)
+    assert c.shape == (batch, m, n)
+    for x, y, z in zip(a, b, c, strict=True):
+        bound = gemm_bound(x, y).bound + 2.0**-23
+        assert ratio(z, x, y, bound) <= 1 if dtype != np.int8 else np.array_equal(z, gemm(x, y))
+
+
+@pytest.mark.parametrize("transa, transb", list(itertools.product((False, True), repeat=2)))
+def test_a_batch_has_transposes(transa, transb):
+    a, b = operands(4 * 5, 6 * 5, 7, np.float32)
+    a, b = a.reshape(5, 4, 7), b.reshape(7, 5, 6).swapaxes(0, 1)
+    turned = [x.swapaxes(1, 2) if t else x for x, t in ((a, transa), (b, transb))]
+    assert np.array_equal(gemm_batched(*turned, transa=transa, transb=transb), gemm_batched(a, b))
+
+
+def test_one_matrix_serves_a_whole_batch():
+    a, b = operands(5 * 4, 6, 7, np.float32)
+    a = a.reshape(5, 4, 7)
+    expected = gemm_batched(a, np.stack([b] * 5))
+    for one in (b, b[None], np.broadcast_to(b, (5, 7, 6))):
+        assert np.array_equal(gemm_batched(a, one), expected)
+    assert gemm_batched(a[0], b).shape == (1, 4, 6)
+
+
+def test_one_c_is_added_to_a_whole_batch():
+    a, b = operands(5 * 4, 6, 7, np.float32)
+    a, c = a.reshape(5, 4, 7), np.ones((4, 6), np.float32)
+    assert np.array_equal(gemm_batched(a, b, c, beta=2), gemm_batched(a, b) + 2)
+
+
+# ---- misuse --------------------------------------------------------------------------------------
+
+ONES = np.ones((3, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"b": np.ones((4, 3), np.float32)}, r"op\(a\) has shape \(3, 3\).*transa"),
+        ({"a": np.ones(3, np.float32)}, r"a has shape \(3,\).*gemm_batched"),
+        ({"a": ONES.astype(np.complex64)}, "a has dtype complex64.*float64"),
+        ({"b": ONES.astype(np.int32)}, "b has dtype int32"),
+        ({"a": ONES.astype(np.int8)}, "int8 is multiplied by int8 alone"),
+        ({"precision": "fp8"}, "precision is 'fp8'; needs"),
+        ({"precision": "int8"}, "precision is 'int8' for operands of dtype float32"),
+        ({"refine": "c"}, "refine is 'c'; needs one of 'none', 'a'"),
+        ({"precision": "fp16", "a": ONES.astype(float), "b": ONES, "refine": "x"}, "refine is"),
+        ({"precision": "fp32", "a": ONES.astype(float), "refine": "ab"}, "'fp32', which is not"),
+        ({"engine": "cutlass"}, "engine is 'cutlass'; needs"),
+        ({"engine": "wmma"}, "engine is 'wmma', which runs on a GPU"),
+        ({"beta": 1}, "there is no c"),
+        ({"beta": 1, "c": np.ones((2, 3), np.float32)}, r"c has shape \(2, 3\).*\(3, 3\)"),
+        ({"beta": 1, "c": np.ones((3, 3))}, r"c has dtype float64.*astype\('float32'\)"),
+        ({"alpha": "1"}, "alpha is '1'; a real number"),
+        ({"beta": 1j, "c": ONES}, "beta is 1j; a real number"),
+        ({"out": np.ones((2, 3), np.float32)}, r"out has shape \(2, 3\)"),
+        ({"out": np.ones((3, 3), np.int32)}, "out has dtype int32.*float32 or float16"),
+        ({"rtol": 1e-3, "refine": "a"}, "give one of them"),
+        ({"rtol": 0}, "needs a positive number"),
+        ({"rtol": float("nan")}, "needs a positive number"),
+    ],
+)
+def test_a_mistake_is_named_with_its_remedy(arguments, message):
+    arguments = {"a": ONES, "b": ONES} | arguments
+    with pytest.raises(InputError, match=message):
+        gemm(arguments.pop("a"), arguments.pop("b"), arguments.pop("c", None), **arguments)
+
+
+@pytest.mark.parametrize("name, value", [("alpha", 0.5), ("beta", float("inf")), ("alpha", 1.5)])
+def test_integers_take_integer_scalars(name, value):
+    a = np.ones((2, 2), np.int8)
+    with pytest.raises(InputError, match=f"{name} is {value}; products of int8 are integers"):
+        gemm(a, a, np.ones((2, 2), np.int32), **{name: value})
+
+
+def test_sums_that_could_overflow_int32_are_refused():
+    a = np.ones((1, 2**17), np.int8)
+    with pytest.raises(InputError, match="k is 131072.*131071.*slices"):
+        gemm(a, a.T)
+
+
+def test_out_may_not_overlap_what_is_read():
+    memory = np.ones((8, 8), np.float32)
+    a, c = memory[:4, :4], memory[2:6, 4:]
+    with pytest.raises(InputError, match="out overlaps a"):
+        gemm(a, ONES[:1, :1] * np.ones((4, 4), np.float32), out=memory[:4, :4])
+    with pytest.raises(InputError, match="out overlaps c without being c"):
+        gemm(
+            np.ones((4, 4), np.float32), np.ones((4, 4), np.float32), c, beta=1, out=memory[:4, 4:]
+        )
+    # Beside each other in the same rows is not an overlap.
+    gemm(a, np.ones((4, 4), np.float32), out=memory[:4, 4:])
+    half = np.ones((4, 8), np.float16)
+    with pytest.raises(InputError, match="out overlaps b"):  # the second bytes of its entries
+        gemm(np.ones((4, 4), np.float16), half[:, 1::2], out=half.view(np.float32))
+
+
+def test_overlap_is_found_without_a_look_at_the_entries():
+    # There are no such entries: 2**20 x 2**20 in two words of memory.
+    memory, shape, strides = np.zeros(2, np.float32), (1 << 20, 1 << 20), (1 << 23, 8)
+    even, odd = (np.lib.stride_tricks.as_strided(memory[i:], shape, strides) for i in (0, 1))
+    assert _gemm._overlap(even, even.T) and not _gemm._overlap(even, odd)
+
+
+def test_out_must_be_writeable():
+    out = np.zeros((3, 3), np.float32)
+    out.flags.writeable = False
+    with pytest.raises(InputError, match="read-only"):
+        gemm(ONES, ONES, out=out)
+
+
+def test_batches_must_match():
+    a, b = np.ones((2, 3, 3), np.float32), np.ones((5, 3, 3), np.float32)
+    with pytest.raises(InputError, match=r"\(2, 3, 3\).*\(5, 3, 3\).*equal, or 1"):
+        gemm_batched(a, b)
+    with pytest.raises(InputError, match=r"a has shape \(3,\).*reshape"):
+        gemm_batched(np.ones(3, np.float32), b)
+    with pytest.raises(InputError, match="engine='auto' alone"):
+        gemm_batched(a, a, engine="wmma")
+
+
+def test_a_product_knows_what_it_is_made_of():
+    product = choose_product("float32", 10)
+    assert (product.precision, product.refine) == ("fp16", "ab")
+    assert product.splits == (True, True) and not product.direct and not product.exact
+    assert Product("fp16", "a", "float32").swapped().refine == "b"
+    assert Product("fp16", "ab", "float32").swapped().refine == "ab"
+    assert choose_product("float16", 10).direct
+    assert choose_product("float16", 10, "tf32").exact

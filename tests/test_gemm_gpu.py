@@ -1,0 +1,406 @@
+"""Every engine of the products against exact arithmetic and the NumPy oracle, on a device."""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+from test_gemm import operands, ratio
+
+from tcsolve import DeviceError, InputError, _jit, gemm, gemm_batched, gemm_bound
+
+pytestmark = pytest.mark.gpu
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+OWN = ("naive", "wmma", "wgmma")
+ENGINES = (*OWN, "cublas")
+LEVELS = ("none", "a", "b", "ab", "full")
+# One entry, one tile and a little more or less, long and short k, and no size a multiple of anything.
+SIZES = [
+    (1, 1, 1),
+    (16, 16, 16),
+    (128, 256, 64),
+    (129, 257, 65),
+    (127, 255, 63),
+    (300, 520, 200),
+    (5, 700, 33),
+    (257, 3, 1030),
+]
+LAYOUTS = ("C", "F", "odd", "every other")
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request, cupy):
+    """Each engine that the device has."""
+    if request.param == "wgmma" and _jit.target_arch() != "sm_90a":
+        pytest.skip("wgmma needs compute capability 9.0")
+    return request.param
+
+
+def multiplies(engine, precision):
+    """Tell whether an engine has a format."""
+    if engine == "wgmma" and precision not in ("fp16", "bf16"):
+        return False
+    return int(_jit.target_arch()[3:].rstrip("a")) >= 80 or precision == "fp16"
+
+
+@pytest.fixture
+def on_device(cupy):
+    """A function that puts a host matrix on the device in one of LAYOUTS."""
+
+    def put(x, layout="C"):
+        bits = x.view(np.uint16) if x.dtype == BF16 else x
+        if layout == "F":
+            stored = cupy.asfortranarray(cupy.asarray(bits))
+        elif layout == "odd":  # neither the first entry nor a row starts on 16 bytes
+            room = cupy.zeros((x.shape[0], x.shape[1] + 3), bits.dtype)
+            stored = room[:, 1 : 1 + x.shape[1]]
+            stored[...] = cupy.asarray(bits)
+        elif layout == "every other":
+            stored = cupy.zeros((2 * x.shape[0], 2 * x.shape[1]), bits.dtype)[::2, ::2]
+            stored[...] = cupy.asarray(bits)
+        else:
+            stored = cupy.ascontiguousarray(cupy.asarray(bits))
+        return stored.view(x.dtype)
+
+    return put
+
+
+def host(x):
+    return x.view(np.uint16).get().view(BF16) if x.dtype == BF16 else x.get()
+
+
+def check(result, a, b, **options):
+    """Hold a device's result to the bound of its arithmetic, and integers to be exact."""
+    result = host(result)
+    if a.dtype == np.int8:
+        assert np.array_equal(result, a.astype(np.int64) @ b.astype(np.int64))
+        return
+    bound = gemm_bound(a, b, **options).bound
+    # An exact product of one term is rounded once, in the last step of FP32.
+    assert ratio(result, a, b, bound + 2.0**-24) <= 1
+
+
+@pytest.mark.parametrize("m, n, k", SIZES)
+@pytest.mark.parametrize("dtype", [np.float16, BF16, np.int8], ids=str)
+def test_operands_in_their_own_format(dtype, m, n, k, engine, on_device):
+    precision = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8"}[np.dtype(dtype).name]
+    if not multiplies(engine, precision):
+        pytest.skip(f"{engine} does not multiply {precision}")
+    a, b = operands(m, n, k, dtype)
+    check(gemm(on_device(a), on_device(b), engine=engine), a, b, engine=engine)
+
+
+@pytest.mark.parametrize("layout_a, layout_b", list(itertools.product(LAYOUTS, repeat=2)))
+@pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.int8], ids=str)
+def test_layouts(dtype, layout_a, layout_b, engine, on_device):
+    if not multiplies(
+        engine, {"bfloat16": "bf16", "int8": "int8"}.get(np.dtype(dtype).name, "fp16")
+    ):
+        pytest.skip(f"{engine} does not multiply {np.dtype(dtype)}")
+    a, b = operands(200, 300, 136, dtype)
+    result = gemm(on_device(a, layout_a), on_device(b, layout_b), engine=engine)
+    check(result, a, b, engine=engine)
+
+
+@pytest.mark.parametrize("transa, transb", list(itertools.product((False, True), repeat=2)))
+def test_transposes(transa, transb, engine, on_device):
+    a, b = operands(140, 260, 72, np.float16)
+    x = on_device(np.ascontiguousarray(a.T) if transa else a)
+    y = on_device(np.ascontiguousarray(b.T) if transb else b)
+    check(gemm(x, y, transa=transa, transb=transb, engine=engine), a, b, engine=engine)
+
+
+@pytest.mark.parametrize("m, n, k", SIZES)
+@pytest.mark.parametrize("refine", LEVELS)
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
+def test_refined_products(precision, refine, m, n, k, engine, on_device):
+    if not multiplies(engine, precision):
+        pytest.skip(f"{engine} does not multiply {precision}")
+    a, b = operands(m, n, k, np.float32)
+    options = {"precision": precision, "refine": refine, "engine": engine}
+    check(gemm(on_device(a), on_device(b), **options), a, b, **options)
+
+
+@pytest.mark.parametrize("refine", LEVELS)
+@pytest.mark.parametrize("layout_a, layout_b", list(itertools.product("CF", repeat=2)))
+def test_rows_and_columns_of_all_sizes(refine, layout_a, layout_b, engine, on_device):
+    rng = np.random.default_rng(3)
+    a, b = operands(150, 280, 100, np.float32)
+    a = (a * 2.0 ** rng.integers(-60, 60, (150, 1))).astype(np.float32)
+    b = (b * 2.0 ** rng.integers(-60, 60, 280)).astype(np.float32)
+    options = {"precision": "fp16", "refine": refine, "engine": engine}
+    check(gemm(on_device(a, layout_a), on_device(b, layout_b), **options), a, b, **options)
+
+
+def test_the_default_is_as_accurate_as_sgemm(engine, on_device):
+    a, b = operands(300, 300, 4096, np.float32)
+    exact = a.astype(float) @ b
+
+    def errors(**options):
+        return np.abs(host(gemm(on_device(a), on_device(b), **options)) - exact)
+
+    ours, sgemm = errors(engine=engine), errors(precision="fp32")
+    if engine != "cublas":  # which has no way to end its sums early
+        assert ours.max() <= sgemm.max() and ours.mean() <= sgemm.mean()
+
+
+def test_integers_are_the_same_as_the_oracles_bit_for_bit(engine, on_device):
+    # Sums of small integers are exact in any order, in FP16, BF16 and with splits.
+    rng = np.random.default_rng(4)
+    a = rng.integers(-8, 9, (130, 90)).astype(np.float32)
+    b = rng.integers(-8, 9, (90, 270)).astype(np.float32)
+    for precision, refine in itertools.product(("fp16", "bf16", "tf32"), LEVELS):
+        if multiplies(engine, precision):
+            options = {"precision": precision, "refine": refine}
+            result = gemm(on_device(a), on_device(b), engine=engine, **options)
+            assert np.array_equal(host(result), gemm(a, b, **options))
+
+
+@pytest.mark.parametrize("stored", [np.float32, np.float16, BF16], ids=str)
+@pytest.mark.parametrize("order", ["C", "F", "beside"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_out_alpha_and_beta(dtype, order, stored, engine, on_device, cupy):
+    stored = np.dtype(stored)
+    bits = np.uint16 if stored == BF16 else stored
+    a, b = operands(130, 151, 64, dtype)
+    c = operands(130, 151, 1, np.float32)[0] * np.ones((1, 151), np.float32)
+    c = c.astype(stored)
+    room = cupy.full((130, 153), 7, bits, order="F" if order == "F" else "C")
+    out = room[:, 1:152].view(stored) if order == "beside" else room[:, :151].view(stored)
+    if order == "C":
+        out = cupy.zeros((130, 151), bits).view(stored)
+    gemm(on_device(a), on_device(b), on_device(c), alpha=1.5, beta=-0.5, engine=engine, out=out)
+    expected = 1.5 * (a.astype(float) @ b.astype(float)) - 0.5 * c.astype(float)
+    unit = {"float16": 2.0**-11, "bfloat16": 2.0**-8}.get(stored.name, 2.0**-24)
+    error = np.abs(host(out).astype(float) - expected)
+    assert (error <= 3 * unit * (np.abs(expected) + 1) + 64 * 2.0**-22).all()
+    if order == "beside":
+        assert (room[:, 0] == 7).all() and (room[:, 152] == 7).all()
+
+
+def test_in_place(engine, on_device):
+    a, b = operands(200, 200, 100, np.float32)
+    c = on_device(np.ones((200, 200), np.float32))
+    gemm(on_device(a), on_device(b), c, beta=1, alpha=-1, out=c, engine=engine)
+    assert np.abs(host(c) - (1 - a.astype(float) @ b)).max() < 1e-4
+
+
+def test_integer_scalars(engine, on_device):
+    if not multiplies(engine, "int8"):
+        pytest.skip(f"{engine} does not multiply int8")
+    a, b = operands(130, 150, 64, np.int8)
+    c = np.arange(130 * 150, dtype=np.int32).reshape(130, 150)
+    exact = 3 * (a.astype(np.int64) @ b.astype(np.int64)) - 7 * c
+    result = gemm(on_device(a), on_device(b), on_device(c), alpha=3, beta=-7, engine=engine)
+    assert np.array_equal(host(result), exact)
+
+
+@pytest.mark.parametrize("m, n, k", [*SIZES, (129, 131, 70), (257, 100, 1030), (4, 8, 12)])
+@pytest.mark.parametrize("alpha, beta", [(1, 0), (1, 1), (3, -2), (2**32 + 5, 2**31 - 1)])
+def test_integers_of_every_size(alpha, beta, m, n, k, on_device):
+    a, b = operands(m, n, k, np.int8)
+    c = np.arange(m * n, dtype=np.int32).reshape(m, n)
+    expected = gemm(a, b, c, alpha=alpha, beta=beta)
+    for engine, layout in itertools.product(("auto", "cublas"), LAYOUTS):
+        out = on_device(c, layout)
+        gemm(
+            on_device(a, layout), on_device(b), out, alpha=alpha, beta=beta, out=out, engine=engine
+        )
+        assert np.array_equal(host(out), expected)
+
+
+def test_out_beside_an_operand_is_no_overlap(engine, on_device, cupy):
+    room = cupy.ones((128, 256), cupy.float32)
+    a, out = room[:, :128], room[:, 128:]
+    with pytest.raises(InputError, match="out overlaps a"):
+        gemm(a, a.copy(), out=room[:, 127:255], engine=engine)
+    gemm(a, a.copy(), out=out, engine=engine)
+    assert (out == 128).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_nan_and_inf(dtype, engine, on_device):
+    a, b = operands(150, 270, 90, dtype, low=0.25, high=1)
+    a[3, 4], a[77, 1], b[5, 6], b[8, 100] = np.nan, np.inf, np.inf, -np.inf
+    a[9, 2], b[2, :3] = np.inf, 0
+    expected = gemm(a, b)
+    result = host(gemm(on_device(a), on_device(b), engine=engine))
+    odd = ~np.isfinite(expected)
+    assert odd.any()
+    assert np.array_equal(result[odd], expected[odd], equal_nan=True)
+    assert np.isfinite(result[~odd]).all()
+
+
+def test_the_same_bits_every_time(engine, on_device):
+    for dtype in (np.float16, np.float32):
+        a, b = (on_device(x) for x in operands(700, 900, 500, dtype))
+        first = gemm(a, b, engine=engine)
+        assert all((gemm(a, b, engine=engine) == first).all() for _ in range(10))
+
+
+def test_an_engine_the_device_lacks_is_named(cupy, monkeypatch):
+    a = cupy.ones((2, 2), cupy.float16)
+    monkeypatch.setattr("tcsolve._ops_cupy._arch", lambda device: "sm_80")
+    with pytest.raises(DeviceError, match="'wgmma' needs compute capability 9.0.*sm_80"):
+        gemm(a, a, engine="wgmma")
+    monkeypatch.setattr("tcsolve._ops_cupy._arch", lambda device: "sm_75")
+    with pytest.raises(DeviceError, match="'bf16' needs compute capability 8.0"):
+        gemm(a, a, engine="wmma", precision="bf16")
+
+
+def test_an_engine_without_the_format_is_named(cupy):
+    a = cupy.ones((2, 2), cupy.int8)
+    if _jit.target_arch() == "sm_90a":
+        with pytest.raises(DeviceError, match="'wgmma' multiplies 'fp16' and 'bf16', not 'int8'"):
+            gemm(a, a, engine="wgmma")
+    with pytest.raises(DeviceError, match="'fp64' is none of theirs"):
+        gemm(cupy.ones((2, 2)), cupy.ones((2, 2)), engine="wmma")
+
+
+def test_arrays_of_two_places_are_refused(cupy):
+    with pytest.raises(InputError, match="both must be NumPy or both CuPy"):
+        gemm(np.ones((2, 2)), cupy.ones((2, 2)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_native_products(dtype, on_device):
+    a, b = operands(100, 120, 80, dtype)
+    precision = "fp32" if dtype == np.float32 else "fp64"
+    check(gemm(on_device(a), on_device(b, "F"), precision=precision), a, b, precision=precision)
+
+
+def test_fp64_operands_in_fp16(on_device):
+    a, b = operands(100, 120, 80, np.float64)
+    result = gemm(on_device(a * 1e300), on_device(b * 1e-305), precision="fp16")
+    check(result * 1e5, a, b, precision="fp16")
+
+
+def test_rtol_picks_a_level(on_device):
+    a, b = operands(100, 120, 80, np.float32)
+    x, y = on_device(a), on_device(b)
+    for rtol, refine in ((1e-2, "none"), (7e-4, "a"), (1e-4, "ab")):
+        assert gemm_bound(x, y, rtol=rtol).refine == refine
+        assert (gemm(x, y, rtol=rtol) == gemm(x, y, refine=refine)).all()
+
+
+# ---- batches ---------------------------------------------------------------------------------------
+
+BATCHED = [(1, 1, 1), (2, 3, 4), (8, 8, 8), (5, 7, 3), (16, 16, 16), (17, 33, 20), (40, 24, 63)]
+BATCHED += [(64, 64, 64), (64, 1, 2), (1, 64, 64), (33, 31, 8), (8, 24, 16), (63, 63, 63)]
+
+
+def stacks(batch, m, n, k, dtype):
+    a, b = operands(batch * m, batch * n, k, dtype)
+    return a.reshape(batch, m, k), np.ascontiguousarray(b.reshape(k, batch, n).swapaxes(0, 1))
+
+
+def check_batch(result, a, b, **options):
+    result = host(result)
+    if a.dtype == np.int8:
+        assert np.array_equal(result, a.astype(np.int64) @ b.astype(np.int64))
+    else:
+        assert ratio(result, a, b, gemm_bound(a, b, **options).bound + 2.0**-23) <= 1
+
+
+def stack_on_device(cupy, x):
+    bits = x.view(np.uint16) if x.dtype == BF16 else x
+    return cupy.asarray(bits).view(x.dtype)
+
+
+@pytest.mark.parametrize("m, n, k", BATCHED)
+@pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.int8], ids=str)
+def test_batches_of_all_sizes(dtype, m, n, k, cupy):
+    a, b = stacks(37, m, n, k, dtype)
+    x, y = stack_on_device(cupy, a), stack_on_device(cupy, b)
+    check_batch(gemm_batched(x, y), a, b)
+    turned = [cupy.ascontiguousarray(_bits(z).swapaxes(1, 2)).view(z.dtype) for z in (x, y)]
+    check_batch(gemm_batched(*turned, transa=True, transb=True), a, b)
+
+
+def _bits(x):
+    return x.view(np.uint16) if x.dtype == BF16 else x
+
+
+@pytest.mark.parametrize("refine", LEVELS)
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
+def test_batches_are_refined(precision, refine, cupy):
+    for m, n, k in ((8, 8, 8), (16, 24, 40)):
+        a, b = stacks(9, m, n, k, np.float32)
+        a *= (2.0 ** np.random.default_rng(1).integers(-60, 60, (9, m, 1))).astype(np.float32)
+        options = {"precision": precision, "refine": refine}
+        result = gemm_batched(cupy.asarray(a), cupy.asarray(b), **options)
+        check_batch(result, a, b, **options)
+
+
+@pytest.mark.parametrize("size", range(1, 65))
+def test_every_square_size(size, cupy):
+    a, b = stacks(5, size, size, size, np.float16)
+    check_batch(gemm_batched(cupy.asarray(a), cupy.asarray(b)), a, b)
+
+
+@pytest.mark.parametrize("batch", [0, 1, 2, 31, 70000])
+def test_batches_of_any_length(batch, cupy):
+    a, b = stacks(batch, 8, 8, 8, np.float16)
+    check_batch(gemm_batched(cupy.asarray(a), cupy.asarray(b)), a, b)
+
+
+def test_ten_million_products(cupy):
+    a = cupy.ones((10_000_000, 2, 2), cupy.float16)
+    b = cupy.arange(4, dtype=cupy.float16).reshape(2, 2)
+    result = gemm_batched(a, b)
+    assert (result == cupy.asarray([[2, 4], [2, 4]], cupy.float32)).all()
+
+
+@pytest.mark.parametrize("size", [4, 8, 16, 33])
+def test_broadcast_is_not_repeated_in_memory(size, cupy):
+    a, b = stacks(3000, size, size, size, np.float16)
+    b[:] = b[0]
+    x, y = cupy.asarray(a), cupy.asarray(b[0])
+    pool = cupy.get_default_memory_pool()
+    for one in (y, y[None], cupy.broadcast_to(y, b.shape)):
+        out = cupy.empty((3000, size, size), cupy.float32)
+        used = pool.used_bytes()
+        result = gemm_batched(x, one, out=out)
+        assert pool.used_bytes() == used
+        check_batch(result, a, b)
+    check_batch(gemm_batched(y, x), b, a)
+
+
+def test_strides_of_a_batch(cupy):
+    a, b = stacks(40, 16, 16, 16, np.float16)
+    wide = cupy.zeros((80, 16, 20), cupy.float16)
+    wide[::2, :, 1:17] = cupy.asarray(a)
+    check_batch(gemm_batched(wide[::2, :, 1:17], cupy.asarray(b)), a, b)
+    out = cupy.zeros((40, 16, 40), cupy.float32)[:, :, ::2][:, :, :16]
+    check_batch(gemm_batched(cupy.asarray(a), cupy.asarray(b), out=out), a, b)
+    shifted = cupy.zeros(a.size + 1, cupy.float16)[1:].reshape(a.shape)
+    shifted[...] = cupy.asarray(a)
+    check_batch(gemm_batched(shifted, cupy.asarray(b)), a, b)
+
+
+@pytest.mark.parametrize("stored", [np.float16, np.float32])
+@pytest.mark.parametrize("size", [4, 8, 16, 33])
+def test_batches_have_alpha_beta_and_out(size, stored, cupy):
+    a, b = stacks(50, size, size, size, np.float16)
+    c = cupy.full((50, size, size), 2, stored)
+    gemm_batched(cupy.asarray(a), cupy.asarray(b), c, alpha=-1, beta=3, out=c)
+    expected = 6 - a.astype(float) @ b.astype(float)
+    unit = 2.0**-11 if stored == np.float16 else 2.0**-22
+    assert (np.abs(c.get() - expected) <= 2 * unit * (np.abs(expected) + size)).all()
+
+
+def test_nan_and_inf_stay_in_their_product(cupy):
+    for size in (6, 20):
+        a, b = stacks(8, size, size, size, np.float32)
+        a[2, 1, 1], b[5, 0, 2], b[5, 1, 3] = np.nan, np.inf, -np.inf
+        expected = gemm_batched(a, b)
+        result = gemm_batched(cupy.asarray(a), cupy.asarray(b)).get()
+        odd = ~np.isfinite(expected)
+        assert np.array_equal(result[odd], expected[odd], equal_nan=True)
+        assert np.isfinite(result[~odd]).all()
+
+
+def test_larger_matrices_are_multiplied_one_by_one(cupy):
+    a, b = stacks(3, 100, 80, 90, np.float32)
+    check_batch(gemm_batched(cupy.asarray(a), cupy.asarray(b)), a, b)
