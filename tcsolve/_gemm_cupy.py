@@ -8,6 +8,7 @@ from typing import Any
 
 import cupy
 import numpy as np
+from cupy_backends.cuda.libs import cublas
 
 from tcsolve import _cublas, _jit
 from tcsolve._errors import DeviceError
@@ -95,6 +96,8 @@ def fastest(product, m, n, k, arch):
     cuBLAS where it has the product; else, for refined products, the newest of our kernels that runs.
     Small ones do not fill the tiles of wgmma.
     """
+    if product.precision == "int8":  # cuBLAS lacks some shapes
+        return "wmma"
     if product.native or product.direct:
         return "cublas"
     hopper = arch_number(arch) == HOPPER and product.precision in ("fp16", "bf16")
@@ -339,16 +342,26 @@ def _integers_by_cublas(work):
     unit = 1 if all(size % WORD == 0 for size in sizes) else RUN_OF_INTEGERS
     a, b = (_in_words(x, unit) for x in (work.a, work.b))
     if unit == 1 and leading(out) % WORD == 0 and work.alpha == 1 and work.beta == 0:
-        _cublas.product(out, a, b, "int8", 1, 0)
+        _multiply_integers(out, a, b)
         return
     total = cupy.empty([-(-size // unit) * unit for size in sizes[:2]], np.int32)
-    _cublas.product(total, a, b, "int8", 1, 0)
+    _multiply_integers(total, a, b)
     total = total[: work.m, : work.n]
     if work.alpha != 1:
         total *= _modulo(work.alpha)
     if work.beta != 0:
         total += work.c * _modulo(work.beta)
     out[...] = total
+
+
+def _multiply_integers(out, a, b):
+    try:
+        _cublas.product(out, a, b, "int8", 1, 0)
+    except cublas.CUBLASError as error:
+        raise DeviceError(
+            f"cuBLAS does not multiply int8 of shapes {a.array.shape} and {b.array.shape} as they lie in "
+            f"memory ({error}); use engine='auto' or 'wmma'"
+        ) from error
 
 
 def _in_words(operand, unit):
