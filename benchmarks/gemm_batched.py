@@ -111,6 +111,8 @@ def draw(facts, rows, path):
             )
         axis.set_title(case, fontsize="medium")
         axis.set_ylim(bottom=0)
+        axis.set_xticks([4, 8, 16, 32, 64], labels=["4", "8", "16", "32", "64"])
+        axis.minorticks_off()
     finish(made, axes, facts, path)
     made, axes = figure("FP16 -> FP32, 16 x 16", "products in a batch", "rate, TFLOP/s")
     for who in ("tcsolve", "cuBLAS"):
