@@ -141,7 +141,7 @@ def test_the_hpl_page_marks_an_invalid_run(script, monkeypatch, tmp_path):
 
 
 KERNEL_NAMES = {
-    "tcs_panel_cluster": "panel",
+    "tcs_panel": "panel",
     "tcs_panel_grid": "panel",
     "tcs_move_rows": "row moves",
     "tcs_swap_solve": "block row (trsm)",
@@ -172,7 +172,7 @@ def test_a_kernel_of_the_factorization_gets_its_category(script, name):
 def test_categories_change_with_the_first_triangular_solve(script):
     roofline = script("roofline")
     gemv = "void gemv2T_kernel_val<int, int, double, double, double, double, 128, 16, 4>(double)"
-    names = [gemv, "cupy_max", "tcs_solve_triangle", gemv, "cupy_max", "tcs_panel_cluster"]
+    names = [gemv, "cupy_max", "tcs_solve_triangle", gemv, "cupy_max", "tcs_panel"]
     names += ["nvjet_sm90_hss_1x1", "void cublasLt::splitKreduce_kernel<32, 16, int, float>()"]
 
     spans = roofline.classify([roofline.Kernel(name, 7, i, i + 1) for i, name in enumerate(names)])
