@@ -96,6 +96,28 @@ def emulation_table():
     return table(head, body) + "\n\n" + source(machine, "benchmarks/cpu.py --emulated")
 
 
+def batched_table():
+    """Return how many times as fast as cuBLAS's the longest batches of small products are."""
+    machine, rows = load("gemm_batched.json")
+    timed = [r for r in rows if "seconds" in r]
+    longest = max(r["batch"] * r["n"] ** 2 for r in timed)
+    seconds = {
+        (r["case"], r["n"], r["who"]): r["seconds"]["median"]
+        for r in timed
+        if r["batch"] * r["n"] ** 2 > longest / 2
+    }
+    cases = list(dict.fromkeys(case for case, _, who in seconds if who == "cuBLAS"))
+    sizes = sorted({n for case, n, who in seconds if who == "cuBLAS"})
+
+    def cell(case, n):
+        ours, theirs = (seconds.get((case, n, who)) for who in ("tcsolve", "cuBLAS"))
+        return f"{theirs / ours:.2f}" if ours and theirs else "-"
+
+    body = [[case, *(cell(case, n) for n in sizes)] for case in cases]
+    head = ["n x n by n x n", *map(str, sizes)]
+    return table(head, body) + "\n\n" + source(machine, "benchmarks/gemm_batched.py")
+
+
 def source(machine, command):
     where = machine.get("gpu") or machine["cpu"]
     versions = [
@@ -105,7 +127,12 @@ def source(machine, command):
     return f"Measured with `{command}` on {where}; {', '.join(versions)}; {when}."
 
 
-TABLES = {"gpu": gpu_table, "cpu": cpu_table, "emulation": emulation_table}
+TABLES = {
+    "gpu": gpu_table,
+    "cpu": cpu_table,
+    "emulation": emulation_table,
+    "batched": batched_table,
+}
 
 
 def main():

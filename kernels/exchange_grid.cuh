@@ -52,12 +52,9 @@ __device__ __forceinline__ void send(
             reinterpret_cast<const float4*>(&row)[threadIdx.x];
     }
     if (threadIdx.x == WARP - 1) board.best[j & 1][team.rank] = best;
-    __threadfence();
     __syncwarp();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        *reinterpret_cast<volatile unsigned*>(&board.stamp[team.rank]) = column + 1;
-    }
+    __threadfence();  // by the lane that stamps, after all have written
+    if (threadIdx.x == 0) *reinterpret_cast<volatile unsigned*>(&board.stamp[team.rank]) = column + 1;
 }
 
 // Waits for what all blocks publish about a column and returns the best.

@@ -44,17 +44,18 @@ def multiplies(engine, precision):
     return int(_jit.target_arch()[3:].rstrip("a")) >= 80 or precision == "fp16"
 
 
-def product_or_refusal(engine, precision, run):
+# The one shape of SIZES that cuBLAS does not multiply in INT8 (seen with 13.1 on an H200).
+REFUSED_BY_CUBLAS = (129, 257, 65)
+
+
+def product_or_refusal(engine, precision, run, sizes=None):
     """Return run(), or None where the engine lacks the product and says so."""
-    lacks = not multiplies(engine, precision)
-    try:
-        result = run()
-    except DeviceError:
-        # cuBLAS has no INT8 product of some shapes.
-        assert lacks or (engine, precision) == ("cublas", "int8")
-        return None
-    assert not lacks
-    return result
+    if multiplies(engine, precision):
+        if (engine, precision, sizes) != ("cublas", "int8", REFUSED_BY_CUBLAS):
+            return run()
+    with pytest.raises(DeviceError, match="engine"):
+        run()
+    return None
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def test_operands_in_their_own_format(dtype, m, n, k, engine, on_device):
     precision = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8"}[np.dtype(dtype).name]
     a, b = operands(m, n, k, dtype)
     run = lambda: gemm(on_device(a), on_device(b), engine=engine)  # noqa: E731
-    result = product_or_refusal(engine, precision, run)
+    result = product_or_refusal(engine, precision, run, (m, n, k))
     if result is not None:
         check(result, a, b, engine=engine)
 
@@ -148,17 +149,21 @@ def test_rows_and_columns_of_all_sizes(refine, layout_a, layout_b, engine, on_de
     check(gemm(on_device(a, layout_a), on_device(b, layout_b), **options), a, b, **options)
 
 
-def test_the_default_is_as_accurate_as_sgemm(engine, on_device):
-    # Square, where SGEMM sums along all of k; it splits k of a small result into several sums.
-    a, b = operands(2048, 2048, 2048, np.float32)
+@pytest.mark.parametrize("m, n, k", [(4096, 4096, 4096), (300, 300, 4096)])
+def test_the_default_is_as_accurate_as_sgemm(m, n, k, engine, on_device, request):
+    if engine == "cublas":  # which has no way to end its sums early
+        return
+    if m < k:
+        reason = "SGEMM splits k of a small result into several sums, and its errors are smaller"
+        request.applymarker(pytest.mark.xfail(reason=reason))
+    a, b = operands(m, n, k, np.float32)
     exact = a.astype(float) @ b
 
     def errors(**options):
         return np.abs(host(gemm(on_device(a), on_device(b), **options)) - exact)
 
     ours, sgemm = errors(engine=engine), errors(precision="fp32")
-    if engine != "cublas":  # which has no way to end its sums early
-        assert ours.max() <= sgemm.max() and ours.mean() <= sgemm.mean()
+    assert ours.max() <= sgemm.max() and ours.mean() <= sgemm.mean()
 
 
 def test_integers_are_the_same_as_the_oracles_bit_for_bit(engine, on_device):
@@ -219,11 +224,11 @@ def test_integers_of_every_size(alpha, beta, m, n, k, on_device):
     a, b = operands(m, n, k, np.int8)
     c = np.arange(m * n, dtype=np.int32).reshape(m, n)
     expected = gemm(a, b, c, alpha=alpha, beta=beta)
-    for engine, layout in itertools.product(("auto", "cublas"), LAYOUTS):
+    engines = ("auto",) if (m, n, k) == REFUSED_BY_CUBLAS else ("auto", "cublas")
+    for engine, layout in itertools.product(engines, LAYOUTS):
         out, options = on_device(c, layout), {"alpha": alpha, "beta": beta, "engine": engine}
-        run = lambda: gemm(on_device(a, layout), on_device(b), out, out=out, **options)  # noqa: B023, E731
-        result = product_or_refusal(engine, "int8", run)
-        assert result is None or np.array_equal(host(out), expected)
+        gemm(on_device(a, layout), on_device(b), out, out=out, **options)
+        assert np.array_equal(host(out), expected)
 
 
 def test_out_beside_an_operand_is_no_overlap(engine, on_device, cupy):

@@ -1,4 +1,4 @@
-"""Every CUDA source compiles for every architecture, with every macro set it is launched with."""
+"""Every CUDA source compiles for every architecture it runs on, with the macro sets it is launched with."""
 
 import importlib.resources
 import re
@@ -33,7 +33,8 @@ def test_every_kernel_runs_on_some_architecture():
     assert len(CASES) >= 4 * len(ARCHS)
 
 
-# Every macro set compiles for one architecture of each kind; for the others this many, spread evenly.
+# The products have hundreds of macro sets: all of them for these architectures, and so many, spread
+# evenly, for each of the others.  Other kernels compile completely everywhere.
 COMPLETE, SPREAD = ("sm_80", "sm_90a"), 8
 
 
@@ -42,7 +43,8 @@ COMPLETE, SPREAD = ("sm_80", "sm_90a"), 8
 def test_kernel_compiles(name, arch, nvrtc):
     spec = KERNELS[name]
     variants = list(spec.variants_for(arch))
-    step = 1 if arch in COMPLETE else -(-len(variants) // SPREAD)
+    spread = name.startswith("gemm") and arch not in COMPLETE
+    step = -(-len(variants) // SPREAD) if spread else 1
     for defines in variants[::step]:
         cubin = _jit.compile_cubin(name, arch, tuple(sorted(defines.items())))
         for entry in spec.entries:
@@ -64,8 +66,8 @@ def test_panel_keeps_its_rows_in_registers(arch, defines, nvrtc):
         int(re.search(rf"\b(\d+) bytes {what}", log)[1])
         for what in ("stack frame", "spill stores", "smem")
     )
-    # Four rows a thread take all registers, and grids, whose exchange needs more, a few beyond them.
-    spare = 32 if not defines["BLOCKS"] and defines["ROWS"] == 4 else 0
+    # Four rows a thread take all registers, and older devices need a few more.
+    spare = 32 if arch != "sm_90a" and defines["ROWS"] == 4 else 0
     assert stack <= spare and stores <= spare, log
     assert static <= 24 << 10, log
 
