@@ -13,7 +13,7 @@
 | refine.cu    | tcs_residual, tcs_column_max,     | the vector work of a refinement step         |
 |              | tcs_lower, tcs_raise              |                                              |
 | scale.cu     | tcs_row_stats, tcs_col_stats,     | norms, and the equilibrated FP32 copy of a   |
-|              | tcs_cast_scaled                   |                                              |
+|              | tcs_extremes, tcs_cast_scaled     |                                              |
 | gemm_naive.cu, gemm_wmma.cu,                     | gemm: the engines 'naive', 'wmma', 'wgmma'   |
 | gemm_wgmma.cu: tcs_gemm_naive, _wmma, _wgmma     |                                              |
 | gemm_split.cu: tcs_row_top, tcs_col_top,         | gemm: scales, split operands and the last    |
@@ -311,7 +311,7 @@ KERNELS = {
         ({"T_LOW": "float"}, {"T_LOW": "double"}),
     ),
     "scale": KernelSpec(
-        ("tcs_row_stats", "tcs_col_stats", "tcs_cast_scaled"),
+        ("tcs_row_stats", "tcs_col_stats", "tcs_extremes", "tcs_cast_scaled"),
         tuple({"T_IN": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
     ),
     "gemm_naive": KernelSpec(("tcs_gemm_naive",), _PRODUCTS_75, later={80: _PRODUCTS_80}),

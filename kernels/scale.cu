@@ -5,6 +5,8 @@
 //   tcs_row_stats    row_max[i] = max_j |a_ij|,      row_sum[i] = sum_j |a_ij|
 //   tcs_col_stats    col_max[c, j] = max_i r_i |a_ij|, col_sum[c, j] = sum_i r_i |a_ij|  over the rows i of
 //                    chunk c, for the caller to reduce over c; r null stands for ones
+//   tcs_extremes     out = (max, min of row_sum, max, min of col_sum, min 2 |a_ii| - row_sum_i) of an n x n A whose
+//                    diagonal entries lie `step` apart, rows contiguous or not
 //   tcs_cast_scaled  W[i, j] = rn(r_i a_ij s_j), FP32 (or pairs), leading dimension ldw; null: ones
 //
 // All vectors and statistics are FP64; r and s hold powers of two.  Sums are rounded in FP64, in an
@@ -13,6 +15,7 @@
 //
 // Grid and block:  tcs_row_stats   ceil(m / 8) of (32, 8)
 //                  tcs_col_stats   (ceil(n / 128), chunks) of 128, chunks = ceil(m / rows_per_chunk)
+//                  tcs_extremes    1 of 1024
 //                  tcs_cast_scaled (ceil(N / 128), ceil(m / 64)) of (32, 8), N = n, if COMPLEX 2 n
 // Defines T_IN (float or double), COMPLEX (0 or 1).
 
@@ -97,6 +100,46 @@ __device__ __forceinline__ float scaled(double a, int e) {
     e = max(-2040, min(2040, e));
     const int half = e / 2;
     return float(a * __hiloint2double((half + 1023) << 20, 0) * __hiloint2double((e - half + 1023) << 20, 0));
+}
+
+// The larger (the smaller) of two numbers, a NaN if there is one.
+__device__ __forceinline__ double larger(double x, double y) { return isnan(x) || x > y ? x : y; }
+__device__ __forceinline__ double smaller(double x, double y) { return isnan(x) || x < y ? x : y; }
+
+constexpr int EXTREMES = 5, EXTREMES_THREADS = 1024;
+
+// One of the five numbers that lie side by side: the first and the third are maxima.
+__device__ __forceinline__ double extreme(int which, double x, double y) {
+    return which == 0 || which == 2 ? larger(x, y) : smaller(x, y);
+}
+
+extern "C" __global__ void __launch_bounds__(EXTREMES_THREADS)
+tcs_extremes(
+    double* __restrict__ out, const double* __restrict__ row_sum, const double* __restrict__ col_sum,
+    const T_IN* __restrict__ a, Index step, Index n
+) {
+    __shared__ double found[EXTREMES][EXTREMES_THREADS / WARP];
+    const double none = __longlong_as_double(0x7ff0000000000000);
+    double mine[EXTREMES] = {0.0, none, 0.0, none, none};
+    for (Index i = threadIdx.x; i < n; i += EXTREMES_THREADS) {
+        const double row = row_sum[i], col = col_sum[i], left = 2 * magnitude(a + i * step * PARTS) - row;
+        const double x[EXTREMES] = {row, row, col, col, left};
+        #pragma unroll
+        for (int e = 0; e < EXTREMES; ++e) mine[e] = extreme(e, x[e], mine[e]);
+    }
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    #pragma unroll
+    for (int e = 0; e < EXTREMES; ++e) {
+        #pragma unroll
+        for (int s = WARP / 2; s; s /= 2) mine[e] = extreme(e, mine[e], __shfl_xor_sync(ALL_LANES, mine[e], s));
+        if (lane == 0) found[e][warp] = mine[e];
+    }
+    __syncthreads();
+    if (warp >= EXTREMES) return;
+    double all = found[warp][lane];
+    #pragma unroll
+    for (int s = WARP / 2; s; s /= 2) all = extreme(warp, all, __shfl_xor_sync(ALL_LANES, all, s));
+    if (lane == 0) out[warp] = all;
 }
 
 extern "C" __global__ void __launch_bounds__(256)

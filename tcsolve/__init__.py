@@ -8,6 +8,7 @@
 from importlib.metadata import version as _version
 
 from tcsolve._api import factor, refine, solve, solve_ex
+from tcsolve._dispatch import clear_cache
 from tcsolve._errors import (
     AccuracyWarning,
     ConvergenceError,
@@ -44,6 +45,7 @@ __all__ = [
     "Solution",
     "Status",
     "TcsolveError",
+    "clear_cache",
     "factor",
     "gemm",
     "gemm_batched",

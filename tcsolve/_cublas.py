@@ -5,6 +5,7 @@ named in its call.
 """
 
 import contextlib
+import ctypes
 import functools
 import threading
 
@@ -16,10 +17,13 @@ __all__ = [
     "PREFIX",
     "gemm",
     "gemm_packed",
+    "gemv",
     "handle",
     "ld",
     "own_handles",
     "product",
+    "recordable",
+    "recorded",
     "scalar",
     "solve_left",
     "solve_right",
@@ -55,6 +59,16 @@ PRODUCTS = {low: (*kinds, "f") for low, kinds in OPERANDS.items()} | {
     "fp64": (CUDA_R_64F, COMPUTE_64F, "d"),
 }
 PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
+# What NVIDIA recommends for Hopper; the choice of a product's algorithm depends on it.
+WORKSPACE_BYTES = 32 << 20
+# C's names and argument types ('p' an address, 'i' an int) of what can be recorded.
+RECORDED = {
+    "sgemm": ("cublasSgemm_v2", "piiiiippipippi"),
+    "gemmEx": ("cublasGemmEx", "piiiiippiipiippiiii"),
+    "setStream": ("cublasSetStream_v2", "pp"),
+    "setWorkspace": ("cublasSetWorkspace_v2", "ppn"),
+}
+C_TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int, "n": ctypes.c_size_t}
 
 _local = threading.local()
 
@@ -68,7 +82,10 @@ def handle(*, device_scalars=False):
         cublas.setMathMode(new, DEFAULT_MATH)
         where = "DEVICE" if device_scalars else "HOST"
         cublas.setPointerMode(new, getattr(cublas, f"CUBLAS_POINTER_MODE_{where}"))
-    cublas.setStream(handles[key], cupy.cuda.get_current_stream().ptr)
+    _call("setStream", handles[key], cupy.cuda.get_current_stream().ptr)
+    if workspace := getattr(_local, "workspace", None):
+        memory = workspace(key[-1])
+        _call("setWorkspace", handles[key], memory.data.ptr, memory.nbytes)
     return handles[key]
 
 
@@ -80,6 +97,43 @@ def own_handles():
         yield
     finally:
         _local.beside = False
+
+
+@contextlib.contextmanager
+def recorded(workspace):
+    """Let the calls inside be recorded; workspace(beside) is the memory of a handle."""
+    _local.workspace = workspace
+    try:
+        yield
+    finally:
+        _local.workspace = None
+
+
+@functools.cache
+def recordable():
+    """Tell whether cuBLAS can be called past CuPy, whose own calls refuse to be recorded."""
+    try:
+        return bool(_function("sgemm"))
+    except (OSError, AttributeError):
+        return False
+
+
+def _call(name, *args):
+    """Call cuBLAS: by CuPy, or straight while it may be recorded."""
+    if getattr(_local, "workspace", None) is None:
+        getattr(cublas, name)(*args)
+    elif status := _function(name)(*args):
+        raise cublas.CUBLASError(status)
+
+
+@functools.cache
+def _function(name):
+    # The library that CuPy has loaded is found by its name alone.
+    version = cublas.getVersion(cupy.cuda.device.get_cublas_handle())
+    symbol, types = RECORDED[name]
+    function = getattr(ctypes.CDLL(f"libcublas.so.{version // 10000}"), symbol)
+    function.argtypes = [C_TYPES[t] for t in types]
+    return function
 
 
 def ld(x):
@@ -129,13 +183,25 @@ def solve_right(l, b):
     getattr(cublas, PREFIX[char] + "trsm")(handle(), cublas.CUBLAS_SIDE_RIGHT, *how, *args)
 
 
+def gemv(y, a, x):
+    """y = a x in FP64, for a with contiguous rows or columns, and vectors of any stride."""
+    m, n = a.shape
+    # cuBLAS is column-major.
+    if a.flags.c_contiguous:
+        op, rows, columns = cublas.CUBLAS_OP_T, n, m
+    else:
+        op, rows, columns = cublas.CUBLAS_OP_N, m, n
+    operands = (scalar(1, "d"), a.data.ptr, rows, x.data.ptr, ld(x), scalar(0, "d"))
+    cublas.dgemv(handle(), op, rows, columns, *operands, y.data.ptr, ld(y))
+
+
 def gemm(c, l, u):
     """c -= l u for row-major views of one dtype, in that precision."""
     (m, r), k, char = c.shape, l.shape[1], c.dtype.char
     n = cublas.CUBLAS_OP_N
     operands = (scalar(-1, char), u.data.ptr, ld(u), l.data.ptr, ld(l))
     result = (scalar(1, char), c.data.ptr, ld(c))
-    getattr(cublas, PREFIX[char] + "gemm")(handle(), n, n, r, m, k, *operands, *result)
+    _call(PREFIX[char] + "gemm", handle(), n, n, r, m, k, *operands, *result)
 
 
 def gemm_packed(c, shape, ldc, p, q, low, alpha, beta):
@@ -147,7 +213,8 @@ def gemm_packed(c, shape, ldc, p, q, low, alpha, beta):
     (m, r), depth = shape, p.shape[1]
     kind, compute = OPERANDS[low]
     operands = (q.data.ptr, kind, depth, p.data.ptr, kind, depth)
-    cublas.gemmEx(
+    _call(
+        "gemmEx",
         handle(device_scalars=True),
         cublas.CUBLAS_OP_T,
         cublas.CUBLAS_OP_N,

@@ -9,7 +9,16 @@ import numpy as np
 from tcsolve._errors import DeviceError, InputError
 from tcsolve._ops_numpy import NumpyOps
 
-__all__ = ["as_host", "cuda_available", "is_cupy", "numpy_ops", "ops_for", "ops_on", "why_no_cuda"]
+__all__ = [
+    "as_host",
+    "clear_cache",
+    "cuda_available",
+    "is_cupy",
+    "numpy_ops",
+    "ops_for",
+    "ops_on",
+    "why_no_cuda",
+]
 
 numpy_ops = NumpyOps()
 
@@ -73,6 +82,27 @@ def ops_on(device, arrays):
     if (reason := why_no_cuda()) is not None:
         raise DeviceError(f"device='cuda' was asked for, but {reason}; or use device='cpu'")
     return _cupy_ops()
+
+
+def clear_cache():
+    """Free the device memory that is kept between solves.
+
+    From the second solve of a size on (up to 8192 unknowns), the matrix and the graph of its factorization
+    keep their memory, for the three sizes last used; a solve that needs it takes it by itself.
+
+    Returns
+    -------
+    None
+
+    Examples
+    --------
+    >>> import tcsolve
+    >>> tcsolve.clear_cache()
+    """
+    if _cupy_ops.cache_info().currsize:
+        from tcsolve import _record
+
+        _record.clear()
 
 
 def as_host(x):

@@ -7,7 +7,7 @@ from tcsolve._choose import bytes_needed, choose_update, rates_of, step_budget
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._formats import UPDATES
 from tcsolve._lu import factor_blocked, factor_native
-from tcsolve._norms import is_dominant, survey
+from tcsolve._norms import survey
 from tcsolve._plan import Plan, next_rung
 from tcsolve._refine import Operator, refine_columns
 from tcsolve._scale import Frame, equilibrate, needs_frame, needs_scaling
@@ -74,14 +74,13 @@ class Ladder:
     def _choose(self, precision, nrhs):
         if precision != "auto":
             return Plan(precision)
-        dominant = "fp16" in self._rates.lu_flops and is_dominant(self._ops, self._a, self._survey)
         name = choose_update(
             self.shape[0],
             nrhs,
             self._rates,
             working=self._working,
             is_complex=self._complex,
-            dominant=dominant,
+            dominant=self._survey.dominance > 0,
         )
         return Plan(name)
 

@@ -123,8 +123,26 @@ def factor_blocked(ops, w, update, block, look_ahead=True):
     -------
     BlockedFactors
     """
-    n = w.shape[0]
-    xp = ops.xp
+    name = (update.name, block, look_ahead)
+    launched = ops.replayed(w, name, lambda: _launch(ops, w, update, block, look_ahead))
+    order, info, swapped, *inverses = launched
+    info, swapped, *worst = ops.host(info, swapped, *inverses[1:])
+    bad_pivot = int(info[0]) if info[0] != NO_BAD_PIVOT else 0
+    trusted = None if bad_pivot or not inverses else ops.trusted(inverses[0], *worst)
+    return BlockedFactors(ops, w, order, bad_pivot, bool(int(swapped) % 2), trusted)
+
+
+def _launch(ops, w, update, block, look_ahead):
+    """Factor w in place without waiting for it.
+
+    Returns
+    -------
+    order, info, swapped : array
+        info[0] is the first bad pivot, swapped the number of rows that were exchanged.
+    inverses, worst : array
+        Of the diagonal blocks, where the device solves with them.
+    """
+    n, xp = w.shape[0], ops.xp
     order = xp.arange(n, dtype=xp.int32)
     ipiv = xp.empty(n, dtype=xp.int32)
     info = xp.full(1, NO_BAD_PIVOT, dtype=xp.int32)
@@ -148,10 +166,7 @@ def factor_blocked(ops, w, update, block, look_ahead=True):
         if j + k < n:
             last = _Update(ops, w[rest, rest], j + k, w[rest, right], w[right, rest], update)
     swapped = (ipiv != xp.arange(n, dtype=xp.int32)).sum()
-    info, swapped = ops.host(info, swapped)
-    bad_pivot = int(info[0]) if info[0] != NO_BAD_PIVOT else 0
-    inverses = None if bad_pivot else ops.invert_diagonal_blocks(w)
-    return BlockedFactors(ops, w, order, bad_pivot, bool(int(swapped) % 2), inverses)
+    return order, info, swapped, *(ops.invert_diagonal_blocks(w) or ())
 
 
 class _Update:

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tcsolve._ops import Stats
-
-__all__ = ["Survey", "condest", "is_dominant", "survey"]
+__all__ = ["Survey", "condest", "survey"]
 
 # Sweeps of the condition estimator; as xLACN2.
 MAX_SWEEPS = 5
@@ -23,15 +21,15 @@ class Survey:
         Infinity norm and 1-norm.
     row_spread, col_spread : float
         Smallest over largest row (column) sum of |A|: 1 is well scaled, 0 is a zero row (column).
-    stats : Stats
-        The vectors behind these, on the device.
+    dominance : float
+        Least 2 |a_ii| - sum_j |a_ij|: positive if A is strictly diagonally dominant by rows.
     """
 
     inf: float
     one: float
     row_spread: float
     col_spread: float
-    stats: Stats
+    dominance: float
 
     @property
     def finite(self):
@@ -41,24 +39,14 @@ class Survey:
 
 def survey(ops, a):
     """Return the `Survey` of the square matrix a, with one synchronisation."""
-    stats = ops.stats(a)
-    rows, cols = stats
-    inf, low_row, one, low_col = map(
-        float, ops.host(rows.max(), rows.min(), cols.max(), cols.min())
-    )
+    inf, low_row, one, low_col, dominance = ops.extremes(a, ops.stats(a))
     return Survey(
         inf=inf,
         one=one,
         row_spread=low_row / inf if inf else 1.0,
         col_spread=low_col / one if one else 1.0,
-        stats=stats,
+        dominance=dominance,
     )
-
-
-def is_dominant(ops, a, survey):
-    """Tell whether a is strictly diagonally dominant by rows: 2 |a_ii| > sum_j |a_ij|."""
-    (least,) = ops.host((2.0 * ops.xp.abs(a.diagonal()) - survey.stats.row_sum).min())
-    return bool(least > 0)
 
 
 def condest(ops, n, norm_one, solve, solve_adjoint):
@@ -106,7 +94,7 @@ def _climb(ops, n, v, estimate, solve, solve_adjoint):
             size = xp.abs(v)
             sign = xp.where(size > 0, v / xp.where(size > 0, size, 1), 1)
         else:
-            sign = xp.where(v < 0, -1.0, 1.0)
+            sign = xp.copysign(1.0, v)
         z = xp.abs(solve_adjoint(sign[:, None])[:, 0])
         top, at = ops.host(z.argmax(), z.max())
         top = int(top)

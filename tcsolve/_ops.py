@@ -44,6 +44,13 @@ class Ops(Protocol):
     def stats(self, a):
         """Return the `Stats` of a; NaN and Inf propagate."""
 
+    def extremes(self, a, stats):
+        """Return five numbers of a square a, its `Stats` given, with one synchronisation.
+
+        The largest and the smallest row sum, the largest and the smallest column sum, and the least
+        2 |a_ii| - row_sum_i; NaN propagates.
+        """
+
     def row_max(self, a):
         """Return max |a_ij| of each row."""
 
@@ -103,8 +110,14 @@ class Ops(Protocol):
     def columns_beside(self, m, width, operands):
         """Return how many columns of an update of m rows take about as long as a strip of `width`."""
 
+    def replayed(self, w, name, body):
+        """Return body(), which works on w without reading anything back; equal names are equal work."""
+
     def invert_diagonal_blocks(self, lu):
-        """Return what `substitute` needs, or None."""
+        """Return the inverses that `substitute` needs and their measure for `trusted`, or None."""
+
+    def trusted(self, inverses, worst):
+        """Return the inverses, or None if their measure, read back, says that they lose digits."""
 
     def solve_factored(self, lu, b, adjoint):
         """Return (L U)**-1 b, or (L U)**-H b, for packed row-major factors, in their dtype."""

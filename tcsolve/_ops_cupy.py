@@ -4,18 +4,19 @@ No setting of CuPy or cuBLAS changes a result (see `tcsolve._cublas`).
 """
 
 import functools
+import threading
 from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
 from cupy_backends.cuda.libs import cublas, cusolver
 
-from tcsolve import _cublas, _gemm_batched, _gemm_cupy, _jit
+from tcsolve import _cublas, _gemm_batched, _gemm_cupy, _jit, _record
 from tcsolve._cublas import PREFIX, ld
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._formats import TOP_EXPONENT
 from tcsolve._ops import Stats
-from tcsolve._substitute import invert_diagonal_blocks, substitute
+from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
 from tcsolve.kernels import BOARD_BYTES, TRSV_BLOCK, TRSV_COLUMNS, move_chunk, panel_shape
 
 __all__ = ["CupyOps"]
@@ -41,13 +42,18 @@ GEMM_TILE = 256
 
 
 def _turns_into_memory_error(method):
-    """Let a failed allocation end in our error; the caller's arrays are never written before it."""
+    """Let a failed allocation end in our error; the caller's arrays are never written before it.
+
+    Memory that is kept for later solves is given up first.
+    """
 
     @functools.wraps(method)
     def call(self, *args, **kwargs):
         try:
             return method(self, *args, **kwargs)
         except cupy.cuda.memory.OutOfMemoryError as error:
+            if _record.clear():
+                return call(self, *args, **kwargs)
             raise DeviceMemoryError(
                 f"the device ran out of memory ({error}); a and b are unchanged: free memory "
                 "(cupy.get_default_memory_pool().free_all_blocks()), or use device='cpu'"
@@ -68,7 +74,10 @@ class _Packed(NamedTuple):
 
 
 class _Flags:
-    """Zeroed words on a device, one for each panel that runs beside an update, taken in turn."""
+    """Words on a device, one for each panel that runs beside an update, taken in turn.
+
+    The gate clears them; one that is still set, or shared, opens a gate early, which costs time alone.
+    """
 
     COUNT = 1024
 
@@ -81,11 +90,8 @@ class _Flags:
         return _Flags()
 
     def next(self):
-        if self._taken == self.COUNT:
-            self._words.fill(0)
-            self._taken = 0
-        self._taken += 1
-        return self._words[self._taken - 1 : self._taken]
+        self._taken = (self._taken + 1) % self.COUNT
+        return self._words[self._taken : self._taken + 1]
 
 
 class CupyOps:
@@ -129,26 +135,33 @@ class CupyOps:
 
     def free_bytes(self):
         free, _ = cupy.cuda.runtime.memGetInfo()
-        return free + cupy.get_default_memory_pool().free_bytes()
+        return free + cupy.get_default_memory_pool().free_bytes() + _record.idle_bytes()
 
     # ---- norms and scaling -----------------------------------------------------------------
 
     @_turns_into_memory_error
     def stats(self, a):
-        _, row_sum = self._row_stats(a)
-        _, col_sum = self._col_stats(a, None)
-        return Stats(row_sum, col_sum)
+        return Stats(self._row_stats(a)[1], self._col_stats(a, None)[1].sum(axis=0))
+
+    @_turns_into_memory_error
+    def extremes(self, a, stats):
+        out = cupy.empty(5)
+        kernel = self._scale_kernel("tcs_extremes", a.dtype.char)
+        kernel((1,), (1024,), (out, *stats, a, sum(a.strides) // a.itemsize, len(a)))
+        return tuple(out.get().tolist())
 
     def row_max(self, a):
         return self._row_stats(a)[0]
 
     def col_max(self, a, row_scale):
-        return self._col_stats(a, row_scale)[0]
+        return self._col_stats(a, row_scale)[0].max(axis=0)
 
     def _row_stats(self, a):
+        """Return max |a_ij| and sum |a_ij| of each row."""
         if not a.flags.c_contiguous:
             if a.flags.f_contiguous:
-                return self._col_stats(a.T, None)
+                top, total = self._col_stats(a.T, None)
+                return top.max(axis=0), total.sum(axis=0)
             a = cupy.ascontiguousarray(a)
         m, n = a.shape
         top, total = cupy.empty(m), cupy.empty(m)
@@ -157,9 +170,11 @@ class CupyOps:
         return top, total
 
     def _col_stats(self, a, row_scale):
+        """Return max r_i |a_ij| and sum r_i |a_ij| of each column, over each chunk of rows."""
         if not a.flags.c_contiguous:
             if a.flags.f_contiguous and row_scale is None:
-                return self._row_stats(a.T)
+                top, total = self._row_stats(a.T)
+                return top[None], total[None]
             a = cupy.ascontiguousarray(a)
         m, n = a.shape
         chunks = -(-m // ROWS_PER_CHUNK)
@@ -167,7 +182,7 @@ class CupyOps:
         kernel = self._scale_kernel("tcs_col_stats", a.dtype.char)
         grid = (-(-n // 128), chunks)
         kernel(grid, (128,), (top, total, a, n, m, n, row_scale, ROWS_PER_CHUNK))
-        return top.max(axis=0), total.sum(axis=0)
+        return top, total
 
     @_turns_into_memory_error
     def cast_scaled(self, a, row_scale, col_scale, dtype):
@@ -179,18 +194,31 @@ class CupyOps:
         a = cupy.ascontiguousarray(a)
         m, n = a.shape
         # Rows of whole 16-byte words, for the kernels of the LU.
-        w = cupy.empty((m, -(-n // 4) * 4), dtype=dtype)[:, :n]
+        w = _record.matrix(n, dtype) if self._records(a.shape, dtype) else None
+        if w is None:
+            w = cupy.empty((m, -(-n // 4) * 4), dtype=dtype)[:, :n]
         kernel = self._scale_kernel("tcs_cast_scaled", a.dtype.char)
         floats = n * (2 if dtype.char == "F" else 1)
         grid = (-(-floats // 128), -(-m // 64))
         kernel(grid, (32, 8), (w, ld(w), a, n, m, n, row_scale, col_scale))
         return w
 
+    def _records(self, shape, dtype):
+        """Tell whether the LU of such a matrix can be recorded: clusters take its strips."""
+        m, n = shape
+        panel = self._panel_shape(n, dtype) if m == n > 0 else None
+        return bool(panel and panel.cluster) and _record.recordable(n, dtype)
+
     def _scale_kernel(self, entry, char):
         real = "float" if char in "fF" else "double"
         return _jit.kernel("scale", entry, T_IN=real, COMPLEX=int(char in "FD"))
 
     # ---- LU --------------------------------------------------------------------------------
+
+    @_turns_into_memory_error
+    def replayed(self, w, name, body):
+        tape = _record.tape_of(w)
+        return body() if tape is None else tape.run(name, body)
 
     def strip_width(self, m, k, dtype):
         shape = self._panel_shape(m, dtype)
@@ -296,8 +324,9 @@ class CupyOps:
         return m >= BESIDE_ROWS
 
     def beside(self, panel, update):
-        main, side = cupy.cuda.get_current_stream(), _side_stream(cupy.cuda.runtime.getDevice())
-        started = _Flags.of(cupy.cuda.runtime.getDevice()).next()
+        device = cupy.cuda.runtime.getDevice()
+        main, side = cupy.cuda.get_current_stream(), _side_stream(device, threading.get_ident())
+        started = _Flags.of(device).next()
         side.wait_event(main.record())
         with side, _cublas.own_handles():
             panel(started)
@@ -376,7 +405,10 @@ class CupyOps:
 
     @_turns_into_memory_error
     def invert_diagonal_blocks(self, lu):
-        return invert_diagonal_blocks(lu)
+        return invert_diagonal_blocks(lu) if lu.dtype.char in TRSV_BLOCK else None
+
+    def trusted(self, inverses, worst):
+        return trusted(inverses, worst)
 
     @_turns_into_memory_error
     def solve_factored(self, lu, b, adjoint):
@@ -390,13 +422,16 @@ class CupyOps:
 
     @_turns_into_memory_error
     def substitute(self, lu, b, adjoint, inverses, order):
-        k, most = b.shape[1], max(TRSV_COLUMNS)
-        if inverses is None or b.dtype.char != "d" or not 0 < k <= SUBSTITUTED_COLUMNS:
+        if inverses is None or b.dtype.char != "d" or not 0 < b.shape[1] <= SUBSTITUTED_COLUMNS:
             return None
         before, after = (None, order) if adjoint else (order, None)
         rest = adjoint, inverses, before, after, self.properties["multiprocessors"]
-        parts = [substitute(lu, b[:, i : i + most], *rest) for i in range(0, k, most)]
-        return parts[0] if len(parts) == 1 else cupy.concatenate(parts, axis=1)
+        tape = _record.tape_of(lu)
+        if tape is None:
+            return _substitute_columns(lu, b, *rest)
+        where = (inverses.data.ptr, order.data.ptr)
+        name = ("substitute", adjoint)
+        return tape.apply(name, b, lambda b: _substitute_columns(lu, b, *rest), where)
 
     @_turns_into_memory_error
     def getrf(self, a, dtype):
@@ -409,7 +444,7 @@ class CupyOps:
         if lu.dtype.char in TRSV_BLOCK:
             order = cupy.asarray(_order_of(on_host - 1))
             # In lu.T the triangles change places: the lower one is U.T, the upper one L.T.
-            inverses = invert_diagonal_blocks(lu.T, unit_lower=False)
+            inverses = trusted(*invert_diagonal_blocks(lu.T, unit_lower=False))
         return (lu, swaps, transposed, order, inverses), max(int(info[0]), 0)
 
     def _getrf_in_place(self, t):
@@ -492,7 +527,23 @@ class CupyOps:
         return r.T, *sizes.get().view(np.float64)
 
     def column_max(self, v):
-        return cupy.abs(v).max(axis=0)
+        if v.dtype.char != "d" or not v.size:
+            return cupy.abs(v).max(axis=0)
+        (n, k), sizes = v.shape, cupy.zeros(v.shape[1], cupy.uint64)
+        kernel = _jit.kernel("refine", "tcs_column_max", T_LOW="double")
+        kernel((-(-n // 256), k), (256,), (sizes, v, *(s // v.itemsize for s in v.strides), n))
+        return sizes.view(np.float64)
+
+
+def _substitute_columns(lu, b, *rest):
+    """Solve for a few columns at a time."""
+    (n, k), most = b.shape, max(TRSV_COLUMNS)
+    if k <= most:
+        return substitute(lu, b, *rest)
+    x = cupy.empty((n, k), order="F")
+    for i in range(0, k, most):
+        x[:, i : i + most] = substitute(lu, b[:, i : i + most], *rest)
+    return x
 
 
 def _aligned(x):
@@ -500,9 +551,12 @@ def _aligned(x):
     return (x.data.ptr | x.strides[0]) % 16 == 0
 
 
-@functools.cache
-def _side_stream(device):
-    """The stream of panels that run beside an update; what it launches goes first."""
+@functools.lru_cache(maxsize=64)
+def _side_stream(device, thread):
+    """The stream of a thread's panels that run beside an update; what it launches goes first.
+
+    Each thread has its own: nothing else may enter a stream while it is recorded.
+    """
     with cupy.cuda.Device(device):
         return cupy.cuda.Stream(non_blocking=True, priority=-1)
 
@@ -555,9 +609,16 @@ def _product(a, x, adjoint):
     if adjoint:
         y = _product(a.T, x.conj(), adjoint=False)
         return y.conj()
-    if x.shape[1] == 1:
-        return (a @ x[:, 0])[:, None]
+    if x.shape[1] == 1 and a.dtype.char == x.dtype.char == "d" and _has_runs(a):
+        y = cupy.empty((a.shape[0], 1))
+        _cublas.gemv(y[:, 0], a, x[:, 0])
+        return y
     return a @ x
+
+
+def _has_runs(a):
+    """Tell whether the rows or the columns of a are contiguous, one behind the other."""
+    return a.size > 0 and (a.flags.c_contiguous or a.flags.f_contiguous)
 
 
 def _scaled_copy(a, row_scale, col_scale):

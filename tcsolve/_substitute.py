@@ -6,7 +6,7 @@ from tcsolve import _jit
 from tcsolve._cublas import ld
 from tcsolve.kernels import TRSV_BLOCK, TRSV_COLUMNS
 
-__all__ = ["invert_diagonal_blocks", "substitute"]
+__all__ = ["invert_diagonal_blocks", "substitute", "trusted"]
 
 # Inverted diagonal blocks are used up to this condition || |D^-1| |D| ||: a solve with an inverse loses as
 # many digits as that has, and refinement must still contract.
@@ -15,7 +15,7 @@ REAL = {"f": "float", "d": "double"}
 
 
 def invert_diagonal_blocks(lu, unit_lower=True):
-    """Return what `substitute` needs of row-major real factors, or None.
+    """Return what `substitute` needs of row-major real factors, and how good it is.
 
     Parameters
     ----------
@@ -26,13 +26,12 @@ def invert_diagonal_blocks(lu, unit_lower=True):
 
     Returns
     -------
-    inverses : array, shape (2, ceil(n / block), block, block), or None
-        Of the lower, then of the upper triangle's blocks, zero beyond n.  None for complex factors
-        and where a block is too ill-conditioned to be inverted.
+    inverses : array, shape (2, ceil(n / block), block, block)
+        Of the lower, then of the upper triangle's blocks, zero beyond n.
+    worst : array, shape (1,)
+        The largest || |D^-1| |D| || of a block D, for `trusted`.
     """
     char = lu.dtype.char
-    if char not in TRSV_BLOCK:
-        return None
     n, size = lu.shape[0], TRSV_BLOCK[char]
     inverses = cupy.empty((2, -(-n // size), size, size), lu.dtype)
     worst = cupy.zeros(1)
@@ -40,8 +39,13 @@ def invert_diagonal_blocks(lu, unit_lower=True):
     shared = lu.dtype.itemsize * size * (size + 1)
     args = (inverses, worst, lu, ld(lu), n, int(unit_lower))
     kernel((inverses.shape[1], 2), (size,), args, shared=shared)
+    return inverses, worst
+
+
+def trusted(inverses, worst):
+    """Return the inverses, or None if a block is too ill-conditioned to be inverted."""
     # A NaN is not at most anything.
-    return inverses if float(worst[0]) <= INVERSE_CONDITION[char] else None
+    return inverses if float(worst[0]) <= INVERSE_CONDITION[inverses.dtype.char] else None
 
 
 def substitute(lu, b, adjoint, inverses, before, after, multiprocessors):

@@ -21,6 +21,7 @@ LAYERS = (
     "_gemm_numpy",
     "_ops_numpy",
     "_cublas",
+    "_record",
     "_substitute",
     "_tensor_map",
     "_gemm_cupy",
@@ -57,6 +58,7 @@ PACKAGES = {
 KNOW_CUPY = {
     "_jit",
     "_cublas",
+    "_record",
     "_substitute",
     "_gemm_cupy",
     "_gemm_batched",

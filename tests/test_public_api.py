@@ -16,7 +16,16 @@ import pytest
 
 import tcsolve
 
-FUNCTIONS = {"factor", "gemm", "gemm_batched", "gemm_bound", "refine", "solve", "solve_ex"}
+FUNCTIONS = {
+    "clear_cache",
+    "factor",
+    "gemm",
+    "gemm_batched",
+    "gemm_bound",
+    "refine",
+    "solve",
+    "solve_ex",
+}
 ERRORS = {
     "AccuracyWarning",
     "ConvergenceError",

@@ -1,0 +1,202 @@
+"""Work recorded once and replayed: CUDA graphs, and matrices that remember what is done with them.
+
+Below some thousand unknowns the host takes longer to launch the kernels of a factorization than the device
+takes to run them; a graph of them is one launch.  It reads and writes the addresses it was recorded with, so
+the matrix lives in a `Tape`, which has memory of its own and is lent to one factorization at a time.
+"""
+
+import collections
+import contextlib
+import threading
+import weakref
+
+import cupy
+import numpy as np
+
+from tcsolve import _cublas
+
+__all__ = ["clear", "idle_bytes", "matrix", "recordable", "tape_of"]
+
+# Unknowns beyond which the device is the slower of the two.
+MOST_ROWS = 8192
+# Tapes that are kept, with their memory, while nobody uses them; sizes whose first use is remembered.
+MOST_IDLE, MOST_REMEMBERED = 3, 256
+
+_lock = threading.RLock()
+_idle = []  # tapes, the last used at the end
+_remembered = collections.OrderedDict()
+
+
+def recordable(n, dtype):
+    """Tell whether an n x n matrix of this dtype is worth a tape here."""
+    return dtype.char == "f" and 0 < n <= MOST_ROWS and _cublas.recordable()
+
+
+def matrix(n, dtype):
+    """Return an n x n row-major array, rows on 16-byte boundaries, that has a tape; None the first time.
+
+    Its memory goes back to the tape, and the tape to those kept, with the last array that shares it.
+    """
+    key = (cupy.cuda.runtime.getDevice(), n, np.dtype(dtype).char)
+    if not _asked_before(key):
+        return None
+    tape = _take(key) or Tape(key)
+    tape.follow(cupy.cuda.get_current_stream())
+    lease = _Lease(tape)
+    memory = cupy.cuda.UnownedMemory(tape.w.data.ptr, tape.w.nbytes, lease, key[0])
+    start = cupy.cuda.MemoryPointer(memory, 0)
+    return cupy.ndarray(tape.w.shape, tape.w.dtype, start)[:, :n]
+
+
+def tape_of(x):
+    """Return the tape of the matrix that x is a view of, or None."""
+    owner = getattr(x.data.mem, "_owner", None)
+    return owner.tape if isinstance(owner, _Lease) else None
+
+
+def clear():
+    """Free the tapes that nobody uses, and forget what was asked; return whether there were any."""
+    with _lock:
+        found = bool(_idle)
+        _idle.clear()
+        _remembered.clear()
+        return found
+
+
+def idle_bytes():
+    """Return the bytes that `clear` would free on the current device."""
+    device = cupy.cuda.runtime.getDevice()
+    with _lock:
+        return sum(tape.nbytes for tape in _idle if tape.key[0] == device)
+
+
+class _Lease:
+    """One use of a tape; the tape is free again when this is collected."""
+
+    def __init__(self, tape):
+        self.tape = tape
+        weakref.finalize(self, _give_back, tape).atexit = False
+
+
+def _asked_before(key):
+    with _lock:
+        known = key in _remembered
+        _remembered[key] = True
+        _remembered.move_to_end(key)
+        if len(_remembered) > MOST_REMEMBERED:
+            _remembered.popitem(last=False)
+        return known
+
+
+def _take(key):
+    with _lock:
+        for i in reversed(range(len(_idle))):
+            if _idle[i].key == key:
+                return _idle.pop(i)
+    return None
+
+
+def _give_back(tape):
+    with _lock:
+        _idle.append(tape)
+        del _idle[:-MOST_IDLE]
+
+
+class Tape:
+    """Memory for a matrix and for what is computed with it, and the graphs recorded there.
+
+    Attributes
+    ----------
+    key : tuple
+        Device, rows and dtype of the matrix.
+    w : array
+        The matrix, with its padding.
+    """
+
+    def __init__(self, key):
+        self.key = key
+        self._pool = cupy.cuda.MemoryPool()
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._last = None
+        self._lock = threading.RLock()
+        self._graphs, self._inputs, self._workspaces = {}, {}, {}
+        _, n, char = key
+        with cupy.cuda.using_allocator(self._pool.malloc):
+            self.w = cupy.empty((n, -(-n // 4) * 4), char)
+
+    @property
+    def nbytes(self):
+        """Bytes held on the device."""
+        return self._pool.total_bytes()
+
+    @property
+    def recordings(self):
+        """How many graphs there are."""
+        return len(self._graphs)
+
+    def run(self, name, body, where=()):
+        """Return body(), launched the first time, recorded the next, replayed from then on.
+
+        body launches kernels for arrays of this tape and reads nothing back; what it returns is memory of
+        the tape, good until it runs again.  Equal `name` and `where` (addresses) mean the same work.
+        """
+        stream = cupy.cuda.get_current_stream()
+        with self._lock:
+            self.follow(stream)
+            key = (name, where)
+            # Unloaded kernels cannot be recorded.
+            if key not in self._graphs and not _asked_before((*self.key, name)):
+                return self._launch(stream, body)
+            if key not in self._graphs:
+                self._graphs[key] = self._record(body)
+            graph, result = self._graphs[key]
+            graph.launch(stream)
+            return result
+
+    def apply(self, name, b, f, where=()):
+        """Return f(b), recorded, as a new array; f takes an array of the shape of b."""
+        with self._lock:
+            self.follow(cupy.cuda.get_current_stream())
+            if b.shape not in self._inputs:
+                with self._memory():
+                    self._inputs[b.shape] = cupy.empty(b.shape, b.dtype, order="F")
+            held = self._inputs[b.shape]
+            held[...] = b
+            return cupy.array(self.run((name, b.shape), lambda: f(held), where), order="K")
+
+    def follow(self, stream):
+        """Let what comes on a stream wait for what was done with this tape on another."""
+        if self._last is not None and self._last.ptr != stream.ptr:
+            stream.wait_event(_mark(self._last))
+        self._last = stream
+
+    def _launch(self, stream, body):
+        self._stream.wait_event(_mark(stream))
+        with self._memory(), self._stream:
+            result = body()
+        stream.wait_event(_mark(self._stream))
+        return result
+
+    def _record(self, body):
+        with self._memory(), self._stream:
+            self._stream.begin_capture()
+            try:
+                result = body()
+            finally:
+                graph = self._stream.end_capture()
+        return graph, result
+
+    @contextlib.contextmanager
+    def _memory(self):
+        """Allocate from the tape's own pool, cuBLAS's workspaces, too."""
+        with cupy.cuda.using_allocator(self._pool.malloc), _cublas.recorded(self._workspace):
+            yield
+
+    def _workspace(self, beside):
+        if beside not in self._workspaces:
+            self._workspaces[beside] = cupy.empty(_cublas.WORKSPACE_BYTES, cupy.uint8)
+        return self._workspaces[beside]
+
+
+def _mark(stream):
+    return stream.record(cupy.cuda.Event(disable_timing=True))

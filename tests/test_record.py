@@ -1,0 +1,129 @@
+"""Factorizations recorded and replayed: the same bits as launched ones, and memory that is not shared."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from tcsolve import Plan, Status, factor, solve, solve_ex
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def record(cupy):
+    from tcsolve import _record
+
+    _record.clear()
+    yield _record
+    _record.clear()
+
+
+def system(cupy, n, seed=0, dominant=False):
+    rng = np.random.default_rng(seed)
+    a, b = rng.standard_normal((n, n)), rng.standard_normal(n)
+    return cupy.asarray(a + n * np.eye(n) if dominant else a), cupy.asarray(b)
+
+
+def recordings(record):
+    """How many graphs the idle tapes have."""
+    return sum(tape.recordings for tape in record._idle)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp16x3", "bf16", "tf32"])
+@pytest.mark.parametrize("n", [2, 97, 513, 1500])
+def test_a_replay_gives_the_bits_of_a_launch(precision, n, cupy, record, monkeypatch):
+    plan = Plan(precision)
+    matrices = [system(cupy, n, seed, dominant=True) for seed in range(5)]
+    monkeypatch.setattr(record, "MOST_ROWS", 0)
+    launched = [solve_ex(a, b, precision=plan) for a, b in matrices]
+    assert not record._idle
+    monkeypatch.undo()
+    replayed = [solve_ex(a, b, precision=plan) for a, b in matrices]
+    assert recordings(record) >= 2
+    for x, y in zip(launched, replayed, strict=True):
+        assert (x.x == y.x).all() and x.rcond == y.rcond
+        assert (x.backward_error == y.backward_error).all() and x.rungs == y.rungs
+
+
+def test_look_ahead_is_recorded_with_the_same_bits(cupy, record, monkeypatch):
+    monkeypatch.setattr("tcsolve._ops_cupy.BESIDE_ROWS", 0)
+    a, b = system(cupy, 2000)
+    first = solve(a, b, precision="fp16x3")
+    assert all((solve(a, b, precision="fp16x3") == first).all() for _ in range(4))
+    assert recordings(record)
+
+
+def test_factors_alive_together_share_nothing(cupy, record):
+    systems = [system(cupy, 700, seed) for seed in range(4)]
+    expected = [solve(a, b, precision="fp16x3") for a, b in systems]
+    factors = [factor(a, precision="fp16x3") for a, _ in systems]
+    for _ in range(3):
+        for f, (_, b), x in zip(factors, systems, expected, strict=True):
+            assert (f.solve(b) == x).all()
+    del factors, f
+    assert 1 <= len(record._idle) <= record.MOST_IDLE
+
+
+def test_a_singular_matrix_is_found_in_a_replay(cupy, record):
+    a, b = system(cupy, 300, dominant=True)
+    for _ in range(3):
+        assert solve_ex(a, b, precision=Plan("fp16x3", fallback=False)).status is Status.CONVERGED
+    a[:, 17] = 0
+    found = solve_ex(a, b, precision=Plan("fp16x3", fallback=False))
+    assert found.status is Status.SINGULAR and found.rcond == 0
+    a[:, 17] = a[:, 18] + cupy.arange(300)
+    assert solve_ex(a, b, precision=Plan("fp16x3", fallback=False)).status is Status.CONVERGED
+
+
+def test_another_stream_waits_for_the_tape(cupy, record):
+    systems = [system(cupy, 900, seed) for seed in range(6)]
+    expected = [solve(a, b, precision="fp16x3") for a, b in systems]
+    cupy.cuda.Device().synchronize()
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(3)]
+    for i, (a, b) in enumerate(systems):
+        with streams[i % 3]:
+            assert (solve(a, b, precision="fp16x3") == expected[i]).all()
+
+
+def test_threads_have_tapes_of_their_own(cupy, record):
+    systems = [system(cupy, 800, seed) for seed in range(4)]
+    expected = [solve(a, b, precision="fp16x3") for a, b in systems]
+    wrong = []
+
+    def work(i):
+        a, b = systems[i]
+        with cupy.cuda.Stream(non_blocking=True):
+            for _ in range(6):
+                if not (solve(a, b, precision="fp16x3") == expected[i]).all():
+                    wrong.append(i)
+
+    cupy.cuda.Device().synchronize()
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_many_right_hand_sides_and_both_transposes(cupy, record):
+    a, _ = system(cupy, 600)
+    b = cupy.random.default_rng(3).standard_normal((600, 16))
+    first = [solve(a, b[:, :k], precision="fp16x3") for k in (1, 3, 16)]
+    for _ in range(3):
+        for k, x in zip((1, 3, 16), first, strict=True):
+            assert (solve(a, b[:, :k], precision="fp16x3") == x).all()
+    assert cupy.abs(a @ first[2] - b).max() < 1e-9
+
+
+def test_memory_is_given_back(cupy, record):
+    a, b = system(cupy, 1000)
+    for _ in range(3):
+        solve(a, b, precision="fp16x3")
+    assert record.idle_bytes() > 4 * 1000**2
+    free, _ = cupy.cuda.runtime.memGetInfo()
+    assert record.clear() and not record.clear()
+    assert record.idle_bytes() == 0
+    cupy.get_default_memory_pool().free_all_blocks()
+    assert cupy.cuda.runtime.memGetInfo()[0] > free
