@@ -99,6 +99,7 @@ class CupyOps:
 
     xp = cupy
     device = "cuda"
+    columns_at_once = max(TRSV_COLUMNS)
 
     # ---- the device ------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ class NumpyOps:
 
     xp = np
     device = "cpu"
+    columns_at_once = 1
 
     def array(self, host):
         return np.asarray(host)
