@@ -30,6 +30,12 @@ def ticks(axis, values):
     axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
 
 
+def legend_beside(axis):
+    """Put the legend to the right of the axes, for many curves."""
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+
+
 def finish(made, axes, facts, path):
     """Add legends (where there is none yet) and the source of the numbers, and write a PNG."""
     for axis in axes:

@@ -12,7 +12,7 @@ import functools
 import itertools
 
 import numpy as np
-from _figures import add_arguments, by, figure, finish, load, ticks
+from _figures import add_arguments, by, figure, finish, legend_beside, load, ticks
 from _harness import arguments, gpu, machine, save, summary
 from _steady import steady_seconds
 
@@ -246,7 +246,7 @@ def draw_square(facts, rows, path):
         axis.set_title(f"{name} in, FP32 out", fontsize="medium")
         ticks(axis, [r["n"] for r in found])
         if dtype == "float32":
-            axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+            legend_beside(axis)
     finish(made, axes, facts, path)
 
 

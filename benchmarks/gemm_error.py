@@ -11,7 +11,7 @@ Square products with entries uniform in [-1, 1] and in [-16, 16]; the errors are
 import functools
 
 import numpy as np
-from _figures import add_arguments, beside_the_gpu, by, figure, finish, load, ticks
+from _figures import add_arguments, beside_the_gpu, by, figure, finish, legend_beside, load, ticks
 from _harness import arguments, gpu, host_seconds, machine, save, summary
 from _steady import steady_seconds
 from gemm import Reference, judged
@@ -54,7 +54,7 @@ def draw(facts, rows, path):
             axis.loglog(sizes, [r["mean_error"] for r in here], "--", color=color, linewidth=1)
         axis.set_title(f"entries in [-{top}, {top}]", fontsize="medium")
         ticks(axis, [row["n"] for row in rows])
-        axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+        legend_beside(axis)
     finish(made, axes, facts, path)
     draw_cost(facts, rows, path.with_name(path.stem + "_time.png"))
 

@@ -4,6 +4,7 @@ import argparse
 import ast
 import importlib
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -14,7 +15,15 @@ from conftest import skip_or_fail
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SCRIPTS = ("hpl_mxp", "many_rhs", "memory", "roofline", "rungs", "sanitize")
-SCRIPTS += ("gemm", "gemm_batched", "gemm_error", "mma_rate", "common_bits", "boris_push")
+SCRIPTS += (
+    "gemm",
+    "gemm_batched",
+    "gemm_error",
+    "mma_rate",
+    "common_bits",
+    "boris_push",
+    "gemm_page",
+)
 FACTS = {"commit": "abc", "date": "2026-01-01", "cpu": "a CPU", "gpu": "a GPU"}
 RATES = {"copy_bytes": 4e12, "fp16_flops": 7e14, "fp32_flops": 5e13}
 
@@ -533,7 +542,8 @@ def gemm_rows():
         ]
     head = {"what": "swizzle", "n": 4096, "dtype": "float16", "engine": "wmma"}
     rows += [head | {"swizzled": s, "tflops": 100.0 * (1 + s)} for s in (0, 1)]
-    return rows + [{"what": "square", "n": 4096, "engine": "wmma", "failed": "no memory"}]
+    failed = {"what": "square", "n": 4096, "dtype": "float16", "engine": "wmma", "refine": "none"}
+    return rows + [failed | {"failed": "no memory"}]
 
 
 def error_rows():
@@ -761,3 +771,105 @@ def test_results_of_a_cpu_do_not_take_the_place_of_a_gpu_s(script, tmp_path):
     options = argparse.Namespace(device="cpu", json=results / "x.json", figure=tmp_path / "x.png")
     figures.beside_the_gpu(options)
     assert options.json == results / "x_cpu.json" and options.figure == tmp_path / "x.png"
+
+
+def page_of(script, monkeypatch, folder, **results):
+    """Run gemm_page on results by the name of their script; return the page."""
+    for name, rows in results.items():
+        facts = MMA_FACTS if name == "mma_rate" else FACTS
+        (folder / f"{name}.json").write_text(json.dumps({"machine": facts, "rows": rows}))
+    monkeypatch.setattr(sys, "argv", ["gemm_page", "--folder", str(folder)])
+    script("gemm_page").main()
+    return (folder / "gemm.md").read_text()
+
+
+def test_the_page_of_products_is_made_of_the_json_and_of_quotes(
+    script, monkeypatch, tmp_path, matplotlib
+):
+    text = page_of(
+        script,
+        monkeypatch,
+        tmp_path,
+        gemm=gemm_rows(),
+        gemm_error=error_rows(),
+        gemm_batched=batched_rows(),
+        mma_rate=mma_rows(script("mma_rate")),
+        common_bits=[
+            {"how": "gemm", "vectors": 8, "bits": 9, "seconds": seconds(1e-3)}
+            | {"bits_compared_per_second": 1e9}
+        ],
+        boris_push=[
+            {
+                "how": "arrays",
+                "particles": 64,
+                "seconds": seconds(1e-3),
+                "particles_per_second": 6e4,
+            }
+        ],
+    )
+
+    pictures = re.findall(r"!\[[^]]*\]\(([^)]*)\)", text)
+    assert len(set(pictures)) == 8 and all(is_figure(tmp_path / name) for name in pictures)
+    assert (
+        "| 1024 | 200 | 400 | 500 | 133 | 40 | 3.33 | 2.0e-04 | 4.0e-04 | 1.0e-05 | 2.0e-05 |"
+        in text
+    )
+    assert "7 times as fast as single precision holds: 500 TFLOP/s in FP16" in text
+    assert "12 times the rate of SGEMM" in text and "6 times the 83 of the V100" in text
+    assert "k = 64 reaches 50 % of the rate of k = 128" in text
+    assert "| float16, wmma | 50 | 51 | 52 | 53 |" in text
+    assert "the wmma engine is 2 times as fast" in text
+    assert "2 times smaller with 'a' and 1000 times with 'ab'" in text
+    assert "kernel of their own holds: ours reaches 4.0 TFLOP/s, 2 times the best of cuBLAS" in text
+    assert "50 % of the speed of a copy" in text
+    assert "The nominal peak here is 989 TFLOP/s: 132 multiprocessors at 1.83 GHz" in text
+    assert "| mma.sync INT8 | 4 | 40 | 80 |" in text
+    assert "All pairs of 8 vectors of 9 bits" in text and "64 particles, one step" in text
+    assert all(f"({quote.source.name})" in text for quote in script("_papers").QUOTES["square"])
+
+
+def test_a_sentence_of_the_page_follows_the_numbers(script, monkeypatch, tmp_path, matplotlib):
+    rows = [row | {"tflops": 100.0} if row["engine"] == "sgemm" else row for row in gemm_rows()]
+    rows = [row | {"max_error": 9e-4} if row.get("refine") == "ab" else row for row in rows]
+    rows = [row | {"tflops": 100.0} if row["what"] == "swizzle" else row for row in rows]
+
+    text = page_of(script, monkeypatch, tmp_path, gemm=rows)
+
+    assert "7 times as fast as single precision no longer holds" in text
+    assert "with an error that is larger (9.0e-04 beside 4.0e-04" in text
+    assert "That bank conflicts cost much does not hold for this kernel" in text
+    assert "Tensor cores without memory" not in text
+
+
+def test_results_of_a_run_that_is_not_over_make_a_page(script, monkeypatch, tmp_path, matplotlib):
+    failed = {"what": "square", "n": 1024, "dtype": "float16", "engine": "wmma", "refine": "none"}
+    text = page_of(script, monkeypatch, tmp_path, gemm=[failed | {"failed": "x"}], gemm_error=[])
+    assert "| 1024 | fails | - |" in text
+
+
+def test_every_number_of_the_papers_has_a_source(script):
+    papers = script("_papers")
+    quotes = [quote for figure in papers.QUOTES.values() for quote in figure]
+
+    assert all(quote.what and quote.value and quote.source.name for quote in quotes)
+    abstract = " ".join(q.value for q in quotes if q.source is papers.MARKIDIS)
+    assert all(re.search(rf"\b{value}\b", abstract) for value in papers.V100.values())
+
+
+def test_the_readme_has_a_table_of_products_before_and_after_they_are_measured(
+    script, monkeypatch, tmp_path
+):
+    tables = script("tables")
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    assert "Not measured yet" in tables.products_table()
+
+    results = {"machine": FACTS | {"numpy": "2"}, "rows": gemm_rows()}
+    (tmp_path / "gemm.json").write_text(json.dumps(results))
+    text = tables.products_table()
+    assert "| 2048 | 200 | 400 | 500 | 133 | 40 | 3.33 |" in text
+    assert "| 4096 | fails | - |" in text and "benchmarks/gemm.py` on a GPU" in text
+
+
+def test_the_readme_is_what_the_results_give(script, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["tables", "--check"])
+    script("tables").main()
