@@ -49,6 +49,14 @@ def finish(made, axes, facts, path):
     print(f"wrote {path}")
 
 
+def try_to_draw(draw, *args):
+    """Draw, or say what is missing: numbers are kept where there is no matplotlib."""
+    try:
+        draw(*args)
+    except ImportError as problem:
+        print(f"nothing is drawn ({problem}): install matplotlib, then use --from")
+
+
 def load(path):
     """Return (machine, rows) of a results file."""
     results = json.loads(pathlib.Path(path).read_text())

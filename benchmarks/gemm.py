@@ -12,7 +12,7 @@ import functools
 import itertools
 
 import numpy as np
-from _figures import add_arguments, by, figure, finish, legend_beside, load, ticks
+from _figures import add_arguments, by, figure, finish, legend_beside, load, ticks, try_to_draw
 from _harness import arguments, gpu, machine, save, summary
 from _steady import steady_seconds
 
@@ -301,7 +301,7 @@ def main():
         rows.append(row)
         print(line(row), flush=True)
         save(options.json, facts, rows)
-    draw(facts, rows, options.figure)
+    try_to_draw(draw, facts, rows, options.figure)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ those of both operands and the result, each once; the copy beside them moves as 
 """
 
 import numpy as np
-from _figures import add_arguments, by, figure, finish, load, ticks
+from _figures import add_arguments, by, figure, finish, load, ticks, try_to_draw
 from _harness import arguments, gpu, machine, save, summary
 from _steady import steady_seconds
 
@@ -168,7 +168,7 @@ def main():
             print(f"{case:13} {n:3} {batch:9} {row['who']:8} {rate[:200]}", flush=True)
             save(options.json, facts, rows)
         cupy.get_default_memory_pool().free_all_blocks()
-    draw(facts, rows, options.figure)
+    try_to_draw(draw, facts, rows, options.figure)
 
 
 if __name__ == "__main__":

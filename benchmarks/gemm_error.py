@@ -11,7 +11,17 @@ Square products with entries uniform in [-1, 1] and in [-16, 16]; the errors are
 import functools
 
 import numpy as np
-from _figures import add_arguments, beside_the_gpu, by, figure, finish, legend_beside, load, ticks
+from _figures import (
+    add_arguments,
+    beside_the_gpu,
+    by,
+    figure,
+    finish,
+    legend_beside,
+    load,
+    ticks,
+    try_to_draw,
+)
 from _harness import arguments, gpu, host_seconds, machine, save, summary
 from _steady import steady_seconds
 from gemm import Reference, judged
@@ -103,7 +113,7 @@ def main():
                     flush=True,
                 )
                 save(options.json, facts, rows)
-    draw(facts, rows, options.figure)
+    try_to_draw(draw, facts, rows, options.figure)
     if not all(row["within"] for row in rows):
         raise SystemExit("an error is beyond its bound")
 

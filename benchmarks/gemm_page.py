@@ -11,7 +11,7 @@ import importlib
 import pathlib
 
 import _papers
-from _figures import by, load
+from _figures import by, load, try_to_draw
 from _harness import RESULTS
 from _papers import V100
 from mma_rate import KINDS, nominal_peak
@@ -246,7 +246,8 @@ def common_bits(results):
         for row in rows
     ]
     which = f"All pairs of {rows[0]['vectors']} vectors of {rows[0]['bits']} bits; every count is exact:"
-    return [which, "", table(["how", "ms", "pairs of bits a second"], body)]
+    lines = [which, "", table(["how", "ms", "pairs of bits a second"], body), ""]
+    return [*lines, speed_over(rows, "gemm, FP16", "matmul, FP32")]
 
 
 def boris_push(results):
@@ -256,7 +257,16 @@ def boris_push(results):
         for row in rows
     ]
     which = f"{rows[0]['particles']} particles, one step:"
-    return [which, "", table(["how", "ms", "particles a second"], body)]
+    lines = [which, "", table(["how", "ms", "particles a second"], body), ""]
+    return [*lines, speed_over(rows, "gemm_batched", "arrays")]
+
+
+def speed_over(rows, name, other):
+    """Return the sentence that compares two rows of an example."""
+    median = {row["how"]: row["seconds"]["median"] for row in rows}
+    if not {name, other} <= set(median):
+        return ""
+    return f"'{name}' is {times(median[other] / median[name])} as fast as '{other}'."
 
 
 # Title, results file, its figure, the figure's entry in _papers.QUOTES, and the section.
@@ -301,11 +311,7 @@ def draw(folder, results):
     """Draw the figures again, where matplotlib is installed."""
     for name in DRAWN:
         if name in results:
-            script = importlib.import_module(name)
-            try:
-                script.draw(*results[name], folder / f"{name}.png")
-            except ImportError as problem:
-                print(f"{name}.png is not drawn ({problem}): install matplotlib")
+            try_to_draw(importlib.import_module(name).draw, *results[name], folder / f"{name}.png")
 
 
 def main():

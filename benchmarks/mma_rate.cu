@@ -64,7 +64,8 @@ __device__ __forceinline__ unsigned long long descriptor(unsigned address) {
     "%" #i ", %" #j ", %" #k ", %" #l ", %" #m ", %" #n ", %" #o ", %" #p
 
 __device__ __forceinline__ void multiply(Sum (&d)[SUMS], unsigned long long a, unsigned long long b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, 1, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
                  NAMES16(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15) ", "
                  NAMES16(16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31) ", "
                  NAMES16(32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47) ", "
@@ -73,7 +74,7 @@ __device__ __forceinline__ void multiply(Sum (&d)[SUMS], unsigned long long a, u
                  NAMES16(80, 81, 82, 83, 84, 85, 86, 87, 88, 89, 90, 91, 92, 93, 94, 95) ", "
                  NAMES16(96, 97, 98, 99, 100, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111) ", "
                  NAMES16(112, 113, 114, 115, 116, 117, 118, 119, 120, 121, 122, 123, 124, 125, 126, 127)
-                 "}, %128, %129, 1, 1, 1, 0, 0;"
+                 "}, %128, %129, add, 1, 1, 0, 0;\n}"
                  : SUM64(0), SUM64(64) : "l"(a), "l"(b));
 }
 

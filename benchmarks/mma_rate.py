@@ -17,7 +17,7 @@ import functools
 import pathlib
 
 import numpy as np
-from _figures import add_arguments, by, figure, finish, load
+from _figures import add_arguments, by, figure, finish, load, try_to_draw
 from _harness import arguments, gpu, machine, save, summary
 from _steady import steady_seconds
 
@@ -187,7 +187,7 @@ def main():
                 rows.append(measure(name, count, ilp, arch, attributes, options.repeats))
                 print(line(rows[-1], nominal_peak(facts, name)), flush=True)
                 save(options.json, facts, rows)
-    draw(facts, rows, options.figure)
+    try_to_draw(draw, facts, rows, options.figure)
     if any("failed" in row for row in rows):
         raise SystemExit("an instruction failed")
 
