@@ -7,25 +7,39 @@ from _harness import RESULTS
 
 
 def figure(title, xlabel, ylabel, *, panels=1):
-    """Return (figure, list of axes) with labels; needs matplotlib, and no display."""
-    import matplotlib
+    """Return (figure, list of axes) with labels, two in a row; needs matplotlib, and no display."""
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    made, axes = pyplot.subplots(1, panels, figsize=(6.4 * panels, 4.6), squeeze=False)
+    columns = min(2, panels)
+    rows = -(-panels // columns)
+    made = Figure(figsize=(6.4 * columns, 4.4 * rows + 0.2))
+    axes = list(made.subplots(rows, columns, squeeze=False).flat)
     made.suptitle(title)
-    for axis in axes[0]:
+    for axis in axes:
         axis.set_xlabel(xlabel)
         axis.set_ylabel(ylabel)
+        axis.set_axisbelow(True)
         axis.grid(True, alpha=0.3)
-    return made, list(axes[0])
+    return made, axes
+
+
+def ticks(axis, values):
+    """Name the values of a logarithmic x axis, and nothing between them."""
+    values = sorted(set(values))
+    axis.set_xticks(values, [str(value) for value in values])
+    axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+
+
+def legend_beside(axis):
+    """Put the legend to the right of the axes, for many curves."""
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 def finish(made, axes, facts, path):
-    """Add legends and the source of the numbers, and write a PNG."""
+    """Add legends (where there is none yet) and the source of the numbers, and write a PNG."""
     for axis in axes:
-        if axis.get_legend_handles_labels()[0]:
+        if axis.get_legend_handles_labels()[0] and axis.get_legend() is None:
             axis.legend(fontsize="small")
     device = facts.get("gpu") or facts["cpu"]
     made.text(0.01, 0.005, f"{device}; commit {facts['commit']}, {facts['date']}", fontsize=7)
@@ -33,6 +47,14 @@ def finish(made, axes, facts, path):
     path.parent.mkdir(parents=True, exist_ok=True)
     made.savefig(path, dpi=130)
     print(f"wrote {path}")
+
+
+def try_to_draw(draw, *args):
+    """Draw, or say what is missing: numbers are kept where there is no matplotlib."""
+    try:
+        draw(*args)
+    except ImportError as problem:
+        print(f"nothing is drawn ({problem}): install matplotlib, then use --from")
 
 
 def load(path):
@@ -44,6 +66,14 @@ def load(path):
 def by(rows, **wanted):
     """Return the rows whose entries are as wanted."""
     return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
+
+
+def beside_the_gpu(options):
+    """Name the results of a CPU so that they do not take the place of a GPU's."""
+    for name in ("json", "figure"):
+        path = getattr(options, name, None)
+        if options.device == "cpu" and path is not None and path.parent == RESULTS:
+            setattr(options, name, path.with_stem(path.stem + "_cpu"))
 
 
 def add_arguments(parser, name):

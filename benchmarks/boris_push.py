@@ -1,7 +1,7 @@
-"""A Boris particle push written as a batch of small products, beside plain array expressions.
+"""How fast is a Boris particle push as a batch of small products, beside plain array expressions?
 
-    python benchmarks/boris_push.py --particles 4000000
-    python benchmarks/boris_push.py --device cpu --particles 20000
+    python benchmarks/boris_push.py                                       # results/boris_push.json
+    python benchmarks/boris_push.py --device cpu --particles 20000        # anywhere
 
 A charged particle in a magnetic field b and an electric field e is pushed by half of e, a rotation of
 its velocity, and the other half [1].  The rotation of a time step is a 3 x 3 matrix that depends on the
@@ -18,10 +18,10 @@ uniform field a particle goes around as the formula of the angle, 2 atan |t| a s
 [1] J. P. Boris, Relativistic plasma simulation - optimization of a hybrid code, 1970.
 """
 
-import time
-
 import numpy as np
-from _harness import arguments, device_seconds, gpu, machine, save, summary
+from _figures import beside_the_gpu
+from _harness import RESULTS, arguments, gpu, host_seconds, machine, save, summary
+from _steady import steady_seconds
 
 from tcsolve import gemm_batched
 
@@ -106,7 +106,9 @@ def main():
     parser = arguments(__doc__.partition("\n")[0])
     parser.add_argument("--particles", type=int, default=4_000_000)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.set_defaults(json=RESULTS / "boris_push.json")
     options = parser.parse_args()
+    beside_the_gpu(options)
     if options.device == "cuda":
         import cupy as xp
     else:
@@ -120,14 +122,11 @@ def main():
     }
     rows = []
     for name, run in runs.items():
-        if options.device == "cuda":
-            seconds = summary(device_seconds(run, options.repeats))
-        else:
-            start = time.perf_counter()
-            run()
-            seconds = summary([time.perf_counter() - start])
+        timed = steady_seconds if options.device == "cuda" else host_seconds
+        seconds = summary(timed(run, options.repeats))
         rate = v.shape[0] * PER_CELL / seconds["median"]
         rows.append({"how": name, "particles": v.shape[0] * PER_CELL, "seconds": seconds})
+        rows[-1]["particles_per_second"] = rate
         print(f"{name:13} {1e3 * seconds['median']:9.3f} ms  {rate:.2e} particles/s")
     facts = machine(options.commit) | (gpu() if options.device == "cuda" else {})
     save(options.json, facts, rows)

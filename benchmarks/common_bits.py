@@ -1,7 +1,7 @@
-"""Counting the bits that binary vectors have in common, by an exact product on tensor cores.
+"""How fast do tensor cores count the bits that binary vectors have in common, exactly?
 
-    python benchmarks/common_bits.py --vectors 8192 --bits 16384
-    python benchmarks/common_bits.py --device cpu --vectors 200 --bits 500
+    python benchmarks/common_bits.py                                          # results/common_bits.json
+    python benchmarks/common_bits.py --device cpu --vectors 200 --bits 500    # anywhere
 
 Vectors of bits are rows of a matrix X of zeros and ones; (X X^T)_ij counts the ones that vectors i and j
 share, as in similarity searches of molecular fingerprints.  Zeros and ones are exact in FP16, and FP32
@@ -9,10 +9,10 @@ sums of ones are exact up to 2^24: so the count is exact for vectors of up to 16
 the edge shows that it is, and that one bit more is refused.  INT8 operands have sums in INT32.
 """
 
-import time
-
 import numpy as np
-from _harness import arguments, device_seconds, gpu, machine, save, summary
+from _figures import beside_the_gpu
+from _harness import RESULTS, arguments, gpu, host_seconds, machine, save, summary
+from _steady import steady_seconds
 
 from tcsolve import gemm
 
@@ -62,12 +62,7 @@ def rates(xp, device, x, repeats):
     reference = wide @ wide.T
     for name, run in runs.items():
         assert bool((run() == reference).all()), name
-        if device == "cuda":
-            seconds = summary(device_seconds(run, repeats))
-        else:
-            start = time.perf_counter()
-            run()
-            seconds = summary([time.perf_counter() - start])
+        seconds = summary((steady_seconds if device == "cuda" else host_seconds)(run, repeats))
         pairs = len(x) ** 2 * x.shape[1] / seconds["median"]
         yield {"how": name, "seconds": seconds, "bits_compared_per_second": pairs}
 
@@ -77,7 +72,9 @@ def main():
     parser.add_argument("--vectors", type=int, default=8192)
     parser.add_argument("--bits", type=int, default=16384)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.set_defaults(json=RESULTS / "common_bits.json")
     options = parser.parse_args()
+    beside_the_gpu(options)
     if options.device == "cuda":
         import cupy as xp
     else:

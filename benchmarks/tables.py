@@ -96,6 +96,53 @@ def emulation_table():
     return table(head, body) + "\n\n" + source(machine, "benchmarks/cpu.py --emulated")
 
 
+def products_table():
+    """Return the rates and errors of square products, if they have been measured."""
+    if not (RESULTS / "gemm.json").exists():
+        return "Not measured yet; `python benchmarks/gemm.py` writes what this table is made of."
+    machine, rows = load("gemm.json")
+    return products(rows) + "\n\n" + source(machine, "benchmarks/gemm.py")
+
+
+def products(rows):
+    """Return the table of square products: FP16, and FP32 by the engine of ours that does 'ab' fastest."""
+    square = [r for r in rows if r["what"] == "square"]
+    body = []
+    for n in sorted({r["n"] for r in square}):
+        here = {(r["dtype"], r["engine"], r["refine"]): r for r in square if r["n"] == n}
+        half = [here.get(("float16", engine, "none")) for engine in ("wmma", "wgmma", "cublas")]
+        sgemm = here.get(("float32", "sgemm", "none"))
+        ours = [here.get(("float32", engine, "ab")) for engine in ("naive", "wmma", "wgmma")]
+        ours = max(ours, key=lambda row: (row or {}).get("tflops", 0))
+        cells = [*(rate(row) for row in (*half, ours, sgemm)), over(ours, sgemm)]
+        errors = [
+            error_cell(row, key) for key in ("max_error", "mean_error") for row in (ours, sgemm)
+        ]
+        body.append([n, *cells, *errors])
+    head = ["n", *(f"FP16, {engine}" for engine in ("wmma", "wgmma", "cuBLAS"))]
+    head += ["FP32, 'ab'", "SGEMM", "'ab' / SGEMM", "error, 'ab'", "SGEMM's"]
+    head += ["mean error, 'ab'", "SGEMM's"]
+    return "Rates in TFLOP/s:\n\n" + table(head, body)
+
+
+def rate(row):
+    """Return the cell of a rate, however large."""
+    if row is None or "tflops" not in row:
+        return "-" if row is None else "fails"
+    return f"{row['tflops']:.0f}" if row["tflops"] >= 10 else f"{row['tflops']:.2g}"
+
+
+def over(row, other):
+    """Return the cell of the rate of a row over another's."""
+    if not all("tflops" in (r or {}) for r in (row, other)):
+        return "-"
+    return f"{row['tflops'] / other['tflops']:.2f}"
+
+
+def error_cell(row, key):
+    return "-" if row is None or key not in row else f"{row[key]:.1e}"
+
+
 def batched_table():
     """Return how many times as fast as cuBLAS's the longest batches of small products are."""
     machine, rows = load("gemm_batched.json")
@@ -131,6 +178,7 @@ TABLES = {
     "gpu": gpu_table,
     "cpu": cpu_table,
     "emulation": emulation_table,
+    "products": products_table,
     "batched": batched_table,
 }
 

@@ -26,8 +26,9 @@ WGMMA_ROWS, WGMMA_THREADS, WGMMA_SHARED = 128, 384, (192 << 10) + 1024
 # Blocks of gemm_wgmma.cu that share the tiles of op(b).
 CLUSTER = 2
 HOPPER = 90
-# What cuBLAS wants the sizes of INT8 products to be a multiple of, and what it likes.
-WORD, RUN_OF_INTEGERS = 4, 16
+# What cuBLAS wants the sizes of INT8 products to be multiples of, and what those of copies are rounded up
+# to, in turn: what it likes, and whole tiles.
+WORD, RUNS_OF_INTEGERS = 4, (16, 128)
 
 
 def rows_contiguous(x):
@@ -52,6 +53,11 @@ class Stored:
     @property
     def ld(self):
         return leading(self.array)
+
+    @property
+    def op(self):
+        """A view of op(x)."""
+        return self.array.T if self.transposed else self.array
 
     @property
     def strides(self):
@@ -96,7 +102,7 @@ def fastest(product, m, n, k, arch):
     cuBLAS where it has the product; else, for refined products, the newest of our kernels that runs.
     Small ones do not fill the tiles of wgmma.
     """
-    if product.precision == "int8":  # cuBLAS lacks some shapes
+    if product.precision == "int8":  # cuBLAS may need copies
         return "wmma"
     if product.native or product.direct:
         return "cublas"
@@ -334,19 +340,21 @@ def _by_cublas(work):
 
 
 def _integers_by_cublas(work):
-    """Multiply INT8 as cuBLAS takes it: alpha and beta 1 or 0, sizes and rows whole words of 4 bytes.
+    """Multiply INT8 by cuBLAS, which has alpha and beta 1 or 0 alone.
 
-    Zeros are added to operands of other sizes.
+    Operands are tried as they lie if they can be; but cuBLAS promises one layout only [1].
+
+    [1] NVIDIA, cuBLAS 13, cublasLtMatmul, "To use IMMA kernels": pointers, leading dimensions, m and k in
+    whole words of 4 bytes, and the format "TN", which is both operands contiguous along k.
     """
-    out, sizes = work.out, (work.m, work.n, work.k)
-    unit = 1 if all(size % WORD == 0 for size in sizes) else RUN_OF_INTEGERS
-    a, b = (_in_words(x, unit) for x in (work.a, work.b))
-    if unit == 1 and leading(out) % WORD == 0 and work.alpha == 1 and work.beta == 0:
-        _multiply_integers(out, a, b)
+    out, total = work.out, None
+    if _in_words(work):
+        here = work.alpha == 1 and work.beta == 0 and leading(out) % WORD == 0
+        total = out if here else cupy.empty(out.shape, np.int32)
+    if total is None or _refusal(total, work.a, work.b):
+        total = _integers_along_k(work)
+    if total is out:
         return
-    total = cupy.empty([-(-size // unit) * unit for size in sizes[:2]], np.int32)
-    _multiply_integers(total, a, b)
-    total = total[: work.m, : work.n]
     if work.alpha != 1:
         total *= _modulo(work.alpha)
     if work.beta != 0:
@@ -354,25 +362,37 @@ def _integers_by_cublas(work):
     out[...] = total
 
 
-def _multiply_integers(out, a, b):
+def _in_words(work):
+    """Tell whether the sizes and the rows of INT8 operands are whole words of 4 bytes."""
+    rows = (x.array.data.ptr | x.ld for x in (work.a, work.b))
+    return all(number % WORD == 0 for number in (work.m, work.n, work.k, *rows))
+
+
+def _refusal(total, a, b):
+    """Compute total = a b and return None, or cuBLAS's error if it lacks that product."""
     try:
-        _cublas.product(out, a, b, "int8", 1, 0)
+        _cublas.product(total, a, b, "int8", 1, 0)
     except cublas.CUBLASError as error:
-        raise DeviceError(
-            f"cuBLAS does not multiply int8 of shapes {a.array.shape} and {b.array.shape} as they lie in "
-            f"memory ({error}); use engine='auto' or 'wmma'"
-        ) from error
+        return error
+    return None
 
 
-def _in_words(operand, unit):
-    """Return an INT8 operand on words of 4 bytes, its sizes rounded up to multiples of `unit`."""
-    x = operand.array
-    rows, cols = (-(-size // unit) * unit for size in x.shape)
-    if (rows, cols) == x.shape and (x.data.ptr | operand.ld) % WORD == 0:
-        return operand
-    padded = cupy.zeros((rows, cols), np.int8)
-    padded[: x.shape[0], : x.shape[1]] = x
-    return Stored(padded, operand.transposed)
+def _integers_along_k(work):
+    """Return the product of copies that are contiguous along k, their sizes rounded up by zeros."""
+    sizes = work.m, work.n, work.k
+    for unit in RUNS_OF_INTEGERS:
+        m, n, k = (-(-size // unit) * unit for size in sizes)
+        a, b = cupy.zeros((m, k), np.int8), cupy.zeros((n, k), np.int8)
+        a[: work.m, : work.k] = work.a.op
+        b[: work.n, : work.k] = work.b.op.T
+        total = cupy.empty((m, n), np.int32)
+        refusal = _refusal(total, Stored(a, False), Stored(b, True))
+        if refusal is None:
+            return total[: work.m, : work.n]
+    raise DeviceError(
+        f"cuBLAS does not multiply int8 of sizes m, n, k = {sizes} ({refusal}); "
+        "use engine='auto' or 'wmma'"
+    ) from refusal
 
 
 def _modulo(x):

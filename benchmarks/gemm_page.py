@@ -1,0 +1,329 @@
+"""What do the measurements of products say, beside those of the papers that tensor cores became known by?
+
+    python benchmarks/gemm_page.py     # results/gemm.md and every figure of it from the JSON; no GPU
+
+A section for each figure: the picture, a table, what was written about it (_papers.py), and what of that
+holds.  Every number in a sentence comes from the JSON or from _papers.py.
+"""
+
+import argparse
+import importlib
+import pathlib
+
+import _papers
+from _figures import by, load, try_to_draw
+from _harness import RESULTS
+from _papers import V100
+from mma_rate import KINDS, nominal_peak
+from tables import products, rate, source, table
+
+# Results files whose scripts draw figures, and those that have a table alone.
+DRAWN = ("gemm", "gemm_error", "gemm_batched", "mma_rate")
+EXAMPLES = ("common_bits", "boris_push")
+
+
+def best(rows, **wanted):
+    """Return the fastest row of those wanted, or None."""
+    found = [row for row in by(rows, **wanted) if "tflops" in row]
+    return max(found, key=lambda row: row["tflops"], default=None)
+
+
+def grid(head, names, columns, cell):
+    """Return a table with a row for each name and a cell for each column."""
+    return table([head, *columns], [[name, *(cell(name, c) for c in columns)] for name in names])
+
+
+def first(rows, **wanted):
+    return next(iter(by(rows, **wanted)), None)
+
+
+def values(rows, key):
+    return list(dict.fromkeys(row[key] for row in rows))
+
+
+def times(x):
+    return f"{x:.2g} times" if x < 10 else f"{x:.0f} times"
+
+
+# ---- the sections: each returns the lines of its table and of its sentence ---------------------
+
+
+def square(results):
+    facts, rows = results["gemm"]
+    rows = by(rows, what="square")
+    lines = [products(rows), ""]
+    top, single = best(rows, dtype="float16"), best(rows, engine="sgemm")
+    warp, group = (best(rows, dtype="float16", engine=name) for name in ("wmma", "wgmma"))
+    if top and single:
+        over_single = top["tflops"] / single["tflops"]
+        word = "holds" if over_single >= V100["over_single"] else "no longer holds"
+        lines += [
+            f"That tensor cores are {V100['over_single']} times as fast as single precision {word}:"
+            f" {top['tflops']:.0f} TFLOP/s in FP16 ({top['engine']}, n = {top['n']}) are"
+            f" {times(over_single)} the rate of SGEMM,"
+            f" and {times(top['tflops'] / V100['tflops'])} the {V100['tflops']} of the V100."
+        ]
+    if warp and group:
+        lines += [
+            "What changed: a warp's instructions, which are all that the V100 had, come to"
+            f" {warp['tflops']:.0f} TFLOP/s here (wmma), and those of a warpgroup to"
+            f" {group['tflops']:.0f} (wgmma){part_of_peak(results, facts, group)}."
+        ]
+    refined = best([r for r in rows if r["engine"] != "cublas"], dtype="float32", refine="ab")
+    if refined and single and refined.get("sgemm_max_error"):
+        low = refined["max_error"] <= refined["sgemm_max_error"]
+        lines += [
+            f"Three products of parts, 'ab', reach {refined['tflops']:.0f} TFLOP/s,"
+            f" {times(refined['tflops'] / single['tflops'])} the rate of SGEMM, with an error that is"
+            f" {'not larger' if low else 'larger'} ({refined['max_error']:.1e} beside"
+            f" {refined['sgemm_max_error']:.1e} at n = {refined['n']})."
+        ]
+    return lines
+
+
+def part_of_peak(results, facts, row):
+    """Return how much of the nominal peak a row is, where mma_rate.json of the same device tells it."""
+    known = results.get("mma_rate", ({}, []))[0]
+    peak = nominal_peak(known, "FP16") if known.get("gpu") == facts["gpu"] else None
+    if peak is None:
+        return ""
+    here, then = row["tflops"] * 1e12 / peak, V100["tflops"] / V100["peak"]
+    return f", {100 * here:.0f} % of the nominal peak; the {V100['tflops']} were {100 * then:.0f} %"
+
+
+def rank_k(results):
+    rows = by(results["gemm"][1], what="rank-k")
+    engines = values(rows, "engine")
+    cell = lambda k, engine: rate(first(rows, k=k, engine=engine))  # noqa: E731
+    lines = [grid("k", values(rows, "k"), engines, cell), ""]
+    small, large = (best(rows, k=end(values(rows, "k"), default=0)) for end in (min, max))
+    if small and large:
+        lines += [
+            f"A C of order {small['m']} has to be read and written for only 2 k operations an entry: k ="
+            f" {small['k']} reaches {100 * small['tflops'] / large['tflops']:.0f} % of the rate of k ="
+            f" {large['k']}."
+        ]
+    return lines
+
+
+def transposes(results):
+    rows = by(results["gemm"][1], what="transposes")
+    groups = list(dict.fromkeys((row["dtype"], row["engine"]) for row in rows))
+    names = ("NN", "NT", "TN", "TT")
+    body = [
+        [f"{dtype}, {engine}"]
+        + [rate(first(rows, dtype=dtype, engine=engine, trans=trans)) for trans in names]
+        for dtype, engine in groups
+    ]
+    lines = [table(["TFLOP/s, TOP/s", *names], body), ""]
+    found = []
+    for dtype, engine in groups:
+        rates = [r["tflops"] for r in by(rows, dtype=dtype, engine=engine) if "tflops" in r]
+        if rates:
+            found.append(f"{100 * (1 - min(rates) / max(rates)):.0f} % ({dtype}, {engine})")
+    if found:
+        lines += [
+            "What changed: wmma, one kernel text, takes all four layouts as they lie in memory. The slowest"
+            f" is slower than the fastest by {', '.join(found)}."
+        ]
+    return lines
+
+
+def swizzle(results):
+    rows = by(results["gemm"][1], what="swizzle")
+    names = ("plain", "swizzled")
+    body = [[name, rate(first(rows, swizzled=i))] for i, name in enumerate(names)]
+    lines = [table(["shared memory", "TFLOP/s"], body), ""]
+    plain, swizzled = (best(rows, swizzled=i) for i in (0, 1))
+    if plain and swizzled:
+        gain = swizzled["tflops"] / plain["tflops"]
+        word = "holds" if gain > 1.1 else "does not hold for this kernel"
+        lines += [
+            f"That bank conflicts cost much {word}: without them the wmma engine is {times(gain)} as fast."
+            " What changed: exclusive or of address bits avoids them, without the bytes of a padding."
+        ]
+    return lines
+
+
+def error(results):
+    rows = by(results["gemm_error"][1], range=1)
+    levels = values(rows, "level")
+
+    def cell(n, level):
+        row = first(rows, n=n, level=level)
+        return f"{row['max_error']:.1e} ({1e3 * row['seconds']['median']:.3g})" if row else "-"
+
+    lines = ["Largest error for entries in [-1, 1] (milliseconds):", ""]
+    lines += [grid("n", values(rows, "n"), levels, cell), ""]
+    large = max(values(rows, "n"), default=0)
+    here = {row["level"]: row for row in by(rows, n=large)}
+    if not {"none", "a", "ab", "full", "fp32"} <= set(here):
+        return lines
+    smaller, dearer = (
+        {level: ratio(here["none"], here[level], key) for level in here}
+        for key in ("error", "time")
+    )
+    better = here["ab"]["max_error"] <= here["fp32"]["max_error"]
+    fourth = 100 * abs(1 - smaller["ab"] / smaller["full"])
+    return [
+        *lines,
+        f"That refinement buys accuracy with work holds: at n = {large} the error is {times(smaller['a'])}"
+        f" smaller with 'a' and {times(smaller['ab'])} with 'ab', for {1 / dearer['a']:.1f} and"
+        f" {1 / dearer['ab']:.1f} times the time. What changed: with residuals scaled and sums ended early,"
+        f" 'ab' is {'at least as accurate as' if better else 'less accurate than'} FP32 (its error is"
+        f" {times(smaller['fp32'] / smaller['ab'])} that of FP32), and the fourth product of 'full' changes"
+        f" the error by {fourth:.0f} %.",
+    ]
+
+
+def ratio(one, other, what):
+    """Return how many times as large the error, or the time, of one row is as another's."""
+    pick = {"error": lambda r: r["max_error"], "time": lambda r: r["seconds"]["median"]}[what]
+    return pick(one) / pick(other)
+
+
+def batched(results):
+    rows = by(results["gemm_batched"][1], case="FP16 -> FP32", n=16)
+    lengths = sorted(values(rows, "batch"))
+    who = ("tcsolve", "cuBLAS")
+    cell = lambda batch, name: rate(first(rows, batch=batch, who=name))  # noqa: E731
+    lines = ["16 x 16 by 16 x 16, FP16 -> FP32, TFLOP/s:", ""]
+    lines += [grid("products", lengths, who, cell), ""]
+    ours, theirs = (best(rows, who=name) for name in who)
+    copy = first(rows, who="copy", batch=ours["batch"]) if ours else None
+    if ours and theirs and copy and "seconds" in copy:
+        over, rates = ours["tflops"] / theirs["tflops"], (ours, copy)
+        word = "holds" if over > 1 else "does not hold"
+        then = ours["tflops"] / V100["batched_tflops"]
+        mine, copied = (row["bytes_per_second"] for row in rates)
+        lines += [
+            f"That such batches want a kernel of their own {word}: ours reaches {ours['tflops']:.1f} TFLOP/s,"
+            f" {times(over)} the best of cuBLAS and {times(then)} the {V100['batched_tflops']} of the V100."
+            f" Memory bounds it: it moves operands and results at {100 * mine / copied:.0f} % of the speed of"
+            " a copy."
+        ]
+    return lines
+
+
+def mma(results):
+    facts, rows = results["mma_rate"]
+    warps = sorted(values(rows, "warps"))
+    body = [
+        [name, ilp, *(rate(first(rows, what=name, ilp=ilp, warps=w)) for w in warps)]
+        for name in KINDS
+        for ilp in KINDS[name][-1]
+        if by(rows, what=name, ilp=ilp)
+    ]
+    head = ["instruction", "sums a warp", *(f"{w} warps" for w in warps)]
+    lines = ["TFLOP/s, for INT8 TOP/s:", "", table(head, body), ""]
+    warp, group = best(rows, what="mma.sync FP16"), best(rows, what="wgmma FP16")
+    peak = nominal_peak(facts, "FP16")
+    if not (warp and peak):
+        return lines
+    alone = by(rows, what="mma.sync FP16", ilp=1)
+    enough = [row["warps"] for row in alone if row.get("tflops", 0) >= 0.9 * warp["tflops"]]
+    text = (
+        f"The nominal peak here is {peak / 1e12:.0f} TFLOP/s: {facts['multiprocessors']} multiprocessors at"
+        f" {facts['clock_hz'] / 1e9:.2f} GHz. mma.sync comes to"
+        f" {100 * warp['tflops'] * 1e12 / peak:.0f} % of it, and with one sum a warp needs"
+        f" {min(enough, default='more than 32')} warps for nine tenths of that."
+    )
+    if group:
+        text += (
+            f" What changed on Hopper: wgmma comes to {100 * group['tflops'] * 1e12 / peak:.0f} %."
+        )
+    return [*lines, text]
+
+
+def common_bits(results):
+    rows = results["common_bits"][1]
+    body = [
+        [
+            row["how"],
+            f"{1e3 * row['seconds']['median']:.3g}",
+            f"{row['bits_compared_per_second']:.2e}",
+        ]
+        for row in rows
+    ]
+    which = f"All pairs of {rows[0]['vectors']} vectors of {rows[0]['bits']} bits; every count is exact:"
+    lines = [which, "", table(["how", "ms", "pairs of bits a second"], body), ""]
+    return [*lines, speed_over(rows, "gemm, FP16", "matmul, FP32")]
+
+
+def boris_push(results):
+    rows = results["boris_push"][1]
+    body = [
+        [row["how"], f"{1e3 * row['seconds']['median']:.3g}", f"{row['particles_per_second']:.2e}"]
+        for row in rows
+    ]
+    which = f"{rows[0]['particles']} particles, one step:"
+    lines = [which, "", table(["how", "ms", "particles a second"], body), ""]
+    return [*lines, speed_over(rows, "gemm_batched", "arrays")]
+
+
+def speed_over(rows, name, other):
+    """Return the sentence that compares two rows of an example."""
+    median = {row["how"]: row["seconds"]["median"] for row in rows}
+    if not {name, other} <= set(median):
+        return ""
+    return f"'{name}' is {times(median[other] / median[name])} as fast as '{other}'."
+
+
+# Title, results file, its figure, the figure's entry in _papers.QUOTES, and the section.
+SECTIONS = (
+    ("Rate by engine and size", "gemm", "gemm.png", "square", square),
+    ("Rank-k updates", "gemm", "gemm_rank_k.png", "rank_k", rank_k),
+    ("Four transposes", "gemm", "gemm_transposes.png", "transposes", transposes),
+    ("Shared memory with a swizzle and without", "gemm", "gemm_transposes.png", "swizzle", swizzle),
+    ("Error against size", "gemm_error", "gemm_error.png", "error", error),
+    ("Error against time", "gemm_error", "gemm_error_time.png", None, None),
+    ("Batches of small products", "gemm_batched", "gemm_batched.png", None, None),
+    ("Rate against the length of a batch", "gemm_batched", "gemm_batched_length.png", "batched", batched),
+    ("Tensor cores without memory", "mma_rate", "mma_rate.png", "mma", mma),
+    ("Example: bits in common", "common_bits", None, None, common_bits),
+    ("Example: a Boris push", "boris_push", None, None, boris_push),
+)  # fmt: skip
+
+
+def page(results):
+    """Return the Markdown page of the results that there are."""
+    lines = ["# Products on tensor cores", ""]
+    lines += [
+        "Medians; every answer is held to its bound before it is timed. Numbers of others are quoted from"
+        " what is named beside them; 'not stated' means: not there.",
+        "",
+    ]
+    for title, name, picture, quotes, section in SECTIONS:
+        if name not in results:
+            continue
+        lines += [f"## {title}", ""]
+        if picture:
+            lines += [f"![{title}]({picture})", ""]
+        if section:
+            lines += [*section(results), ""]
+        if quotes:
+            lines += ["When tensor cores were new:", "", *_papers.bullets(quotes), ""]
+        lines += [source(results[name][0], f"benchmarks/{name}.py"), ""]
+    return "\n".join([*lines, "## Sources", "", *_papers.sources(), ""])
+
+
+def draw(folder, results):
+    """Draw the figures again, where matplotlib is installed."""
+    for name in DRAWN:
+        if name in results:
+            try_to_draw(importlib.import_module(name).draw, *results[name], folder / f"{name}.png")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--folder", type=pathlib.Path, default=RESULTS, help="where the JSON is")
+    folder = parser.parse_args().folder
+    paths = {name: folder / f"{name}.json" for name in (*DRAWN, *EXAMPLES)}
+    results = {name: load(path) for name, path in paths.items() if path.exists()}
+    draw(folder, results)
+    (folder / "gemm.md").write_text(page(results))
+    print(f"wrote {folder / 'gemm.md'} from {', '.join(results)}")
+
+
+if __name__ == "__main__":
+    main()
