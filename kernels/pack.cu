@@ -3,7 +3,7 @@
 //   tcs_pack_l: L (m x k)  ->  P (m x PRODUCTS k)      tcs_pack_u: U (k x r)  ->  Q (r x PRODUCTS k)
 //
 //   PRODUCTS 1:  P = [hi],            Q = [hi]^T        with hi = rn(s x), lo = rn(s x - hi), where
-//   PRODUCTS 3:  P = [hi | lo | hi],  Q = [hi; hi; lo]^T    s x and s x - hi are exact in FP32,
+//   PRODUCTS 3:  P = [hi | lo | hi],  Q = [lo; hi; hi]^T    s x and s x - hi are exact in FP32,
 //
 // so P Q^T = L_hi U_hi + L_lo U_hi + L_hi U_lo in one product with inner dimension 3 k.
 // s is a power of two: an argument for L, read from device memory for U (see range.cu).
@@ -92,10 +92,10 @@ tcs_pack_u(
         }
         const Split split(x, s);
         T_LOW* to = out + (col0 + j) * PRODUCTS * depth + q;
-        split.hi.store(to, vector, left);
+        split.hi.store(to + (PRODUCTS - 1) * depth, vector, left);
         if (PRODUCTS == 3) {
+            split.lo.store(to, vector, left);
             split.hi.store(to + depth, vector, left);
-            split.lo.store(to + 2 * depth, vector, left);
         }
     }
 }

@@ -199,6 +199,7 @@ class Factorization(Ladder):
         singular = self._singular()
         mark = ops.mark()
         rcond = 0.0 if not self._finite or singular else self.rcond()
+        self._rider = None  # which refers to self: the factors are to go with the last reference
         self._clock("rcond", mark)
         x, overflow = found.x, False
         if dtype.char in "fF" or found.moved:

@@ -155,7 +155,8 @@ class NumpyOps:
             return _rounded(l, how.format), _rounded(u, how.format), unscale
         l_hi, l_lo = _split(l, how.format)
         u_hi, u_lo = _split(u, how.format)
-        return np.hstack([l_hi, l_lo, l_hi]), np.vstack([u_hi, u_hi, u_lo]), unscale
+        # The small products first, as on a device.
+        return np.hstack([l_hi, l_lo, l_hi]), np.vstack([u_lo, u_hi, u_hi]), unscale
 
     def subtract_product(self, c, operands, columns):
         l, u, unscale = operands

@@ -1,6 +1,8 @@
 """One matrix, many right-hand sides: solves, condition, determinant, memory, and changing rungs."""
 
+import gc
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -270,3 +272,18 @@ def test_the_report_says_what_was_done(xp):
     assert (solution.history[-1][1] <= solution.bound).all()
     assert str(solution).startswith("converged: precision fp16x3 (tried fp16x3)")
     assert solution.device == ("cpu" if xp is np else "cuda")
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp16x3", "fp32", "fp64"])
+def test_the_factors_go_with_the_last_reference(precision, xp):
+    rng = np.random.default_rng(0)
+    a, b = xp.asarray(rng.standard_normal((40, 40)) + 40 * np.eye(40)), xp.asarray(np.ones(40))
+    f = factor(a, precision=precision)
+    f.solve(b)
+    gone = weakref.ref(f)
+    gc.disable()
+    try:
+        del f
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -664,7 +664,7 @@ def test_pack_l(low, products, m, k, padding, cupy):
 def test_pack_u(low, products, k, r, padding, cupy):
     u = np.random.default_rng(1).standard_normal((k, r + padding)).astype(np.float32)
     hi, lo = split(u[:, :r] * np.float32(2**10), low)
-    expected = np.vstack([hi, hi, lo] if products == 3 else [hi]).T
+    expected = np.vstack([lo, hi, hi] if products == 3 else [hi]).T
     out = cupy.zeros(expected.nbytes, cupy.uint8)
     kernel = pack_kernel("tcs_pack_u", low, products, False)
     scale = cupy.full(1, 2.0**10, cupy.float32)

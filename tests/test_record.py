@@ -127,3 +127,10 @@ def test_memory_is_given_back(cupy, record):
     assert record.idle_bytes() == 0
     cupy.get_default_memory_pool().free_all_blocks()
     assert cupy.cuda.runtime.memGetInfo()[0] > free
+
+
+def test_a_size_has_one_tape_however_often_it_is_solved(cupy, record):
+    a, b = system(cupy, 350)
+    for _ in range(8):
+        solve(a, b, precision="fp16x3")
+    assert len(record._idle) == 1 and record._idle[0].recordings >= 3
