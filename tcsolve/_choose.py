@@ -73,9 +73,9 @@ CPU = Rates(
 # Fitted to benchmarks/solve.py.
 H200 = Rates(
     lu_flops={"fp64": 3.6e13, "fp32": 3.6e13, "fp16x3": 1.6e14, "fp16": 2.4e14},
-    column_seconds={"fp64": 2.9e-6, "fp32": 2.6e-6, "fp16x3": 1.75e-6, "fp16": 1.75e-6},
-    start_seconds=2e-3,
-    step_seconds=3e-4,
+    column_seconds={"fp64": 2.6e-6, "fp32": 2.6e-6, "fp16x3": 1.4e-6, "fp16": 1.4e-6},
+    start_seconds=1e-3,
+    step_seconds=1.5e-4,
     solve_seconds=1.5e-8,
     bandwidth=4.2e12,
     gemm_flops=5e13,

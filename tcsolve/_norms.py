@@ -1,5 +1,6 @@
 """Norms of a matrix, and the estimate of its condition number."""
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -136,15 +137,23 @@ def _estimation(ops, n, norm_one):
     """Yield a `_Request` for each solve of the estimator, and return rcond."""
     if norm_one == 0 or not math.isfinite(norm_one):
         return 0.0
-    # The alternating vector of Higham's last step rides along with the first solve.
-    signs = np.where(np.arange(n) % 2, -1.0, 1.0) * (1 + np.arange(n) / max(1, n - 1))
-    first = yield _Request(ops.array(np.stack([np.full(n, 1 / n), signs], axis=1)), False)
+    first = yield _Request(ops.array(_probes(n)), False)
     (sums,) = ops.host(ops.xp.abs(first).sum(axis=0))
     alternative, estimate = 2 * float(sums[1]) / (3 * n), float(sums[0])
     if n > 1:
         estimate = yield from _ascent(ops, n, first[:, 0], estimate)
     estimate = max(estimate, alternative)
     return 1 / norm_one / estimate if 0 < estimate < math.inf else 0.0
+
+
+@functools.lru_cache(maxsize=4)
+def _probes(n):
+    """Return the first vector of the estimator, and the alternating one of its last step, as columns.
+
+    They ride together.
+    """
+    signs = np.where(np.arange(n) % 2, -1.0, 1.0) * (1 + np.arange(n) / max(1, n - 1))
+    return np.stack([np.full(n, 1 / n), signs], axis=1)
 
 
 def _ascent(ops, n, v, estimate):
@@ -159,14 +168,15 @@ def _ascent(ops, n, v, estimate):
             sign = xp.copysign(1.0, v)
         z = yield _Request(sign[:, None], True)
         z = xp.abs(z[:, 0])
-        top, at = ops.host(z.argmax(), z.max())
+        (top,) = ops.host(z.argmax())
         top = int(top)
+        (at,) = ops.host(z[top])  # a NaN, if there is one
         if top == last or not math.isfinite(float(at)):
             break
         last = top
-        unit = np.zeros((n, 1))
+        unit = xp.zeros((n, 1))
         unit[top] = 1.0
-        v = (yield _Request(ops.array(unit), False))[:, 0]
+        v = (yield _Request(unit, False))[:, 0]
         (new,) = ops.host(xp.abs(v).sum())
         if not float(new) > estimate:
             break

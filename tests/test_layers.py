@@ -118,7 +118,8 @@ def test_only_the_modules_of_the_device_import_cupy(module):
 def test_the_algorithms_do_not_know_where_arrays_live(module):
     path = FOLDER / f"{module}.py"
     assert not own(path) & {"_jit", "_ops_numpy", "_ops_cupy", "_dispatch"}
-    assert libraries(path) <= {"tcsolve", "numpy", "math", "dataclasses", "typing", "collections"}
+    known = {"tcsolve", "numpy", "math", "dataclasses", "functools", "typing", "collections"}
+    assert libraries(path) <= known
 
 
 @pytest.mark.parametrize(
