@@ -1,6 +1,5 @@
 """A factored matrix: verified solves, condition, determinant."""
 
-import functools
 import math
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from tcsolve._dispatch import ops_for
 from tcsolve._errors import InputError
 from tcsolve._formats import UPDATES
 from tcsolve._ladder import Ladder
-from tcsolve._norms import Rider
+from tcsolve._norms import condest
 from tcsolve._refine import Operator, measure
 from tcsolve._scale import shift_columns
 from tcsolve._solution import Solution, Status, raise_or_warn
@@ -199,7 +198,6 @@ class Factorization(Ladder):
         singular = self._singular()
         mark = ops.mark()
         rcond = 0.0 if not self._finite or singular else self.rcond()
-        self._rider = None  # which refers to self: the factors are to go with the last reference
         self._clock("rcond", mark)
         x, overflow = found.x, False
         if dtype.char in "fF" or found.moved:
@@ -250,7 +248,7 @@ class Factorization(Ladder):
             if not self._factors.bad_pivot:
                 # Afresh: the x of a failed rung may be worse than none, however small its error is
                 # beside its own size.
-                state = self._refine(rhs, bound, self._riding())
+                state = self._refine(rhs, bound)
                 total += state.steps
                 self._contracted = state.classical and state.all_converged and state.steps.any()
                 history += [(self.precision, error) for error in state.history]
@@ -300,7 +298,9 @@ class Factorization(Ladder):
         as_given = self._frame is None and self._scales_for(how)[0] is None
         rcond = self._factors.gecon(norm) if as_given else None
         if rcond is None:
-            rcond = (self._rider or self._estimator()).finish()
+            rcond = condest(
+                self._ops, n, norm, self._invert, lambda v: self._invert(v, adjoint=True)
+            )
         trusted = rcond > how.u / TRUST or (self._contracted and how.u < FINE)
         if how.storage == "float64" or trusted:
             return rcond
@@ -314,18 +314,6 @@ class Factorization(Ladder):
         if self._climb():
             return self._estimate_rcond()
         return rcond if sample is None else sample
-
-    def _estimator(self):
-        adjoint = functools.partial(self._invert, adjoint=True)
-        return Rider(self._ops, self.shape[0], self._norm_one, self._invert, adjoint)
-
-    def _riding(self):
-        """Return a correction that estimates the condition as it goes, or None."""
-        alone = self._frame is not None or self._ops.columns_at_once == 1
-        if alone or self._rcond is not None:
-            return None
-        self._rider = self._estimator()
-        return self._rider.solve
 
     def _sampled_rcond(self, n, norm, bound):
         """Return 1 / (||A||_1 ||A^-1 g||) for random g, or None if the solves miss the bound.

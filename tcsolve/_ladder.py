@@ -43,7 +43,7 @@ class Ladder:
         self._seconds = {} if seconds is None else seconds
         self._working = "fp32" if a.dtype.char in "fF" else "fp64"
         self._complex = a.dtype.kind == "c"
-        self._rcond = self._rider = None
+        self._rcond = None
         self._contracted = False
         self._factors = self._scaling = self._frame = None
         self._scaled_norm = 0.0
@@ -108,7 +108,7 @@ class Ladder:
         mark = ops.mark()
         self._factors = None  # freed before the next are allocated
         self._contracted = False
-        self._rcond = self._rider = None
+        self._rcond = None
         self._rungs.append(update)
         kind = {"float32": "complex64", "float64": "complex128"} if self._complex else {}
         dtype = np.dtype(kind.get(how.storage, how.storage))
@@ -180,7 +180,7 @@ class Ladder:
         inside, shift = frame.inside(self._ops.xp, v)
         return frame.outside(self._ops.xp, self._correct(inside, adjoint), shift)
 
-    def _refine(self, rhs, bound, correct=None):
+    def _refine(self, rhs, bound):
         n, k = rhs.shape
         budget = self._plan.max_steps or step_budget(
             self.precision, self._following(), n, k, self._rates, is_complex=self._complex
@@ -189,7 +189,7 @@ class Ladder:
             self._ops,
             self._operator(),
             rhs,
-            correct or self._correct,
+            self._correct,
             self._plan,
             bound,
             max_steps=budget,

@@ -3,11 +3,10 @@
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Rider", "Survey", "condest", "survey"]
+__all__ = ["Survey", "condest", "survey"]
 
 # Sweeps of the condition estimator; as xLACN2.
 MAX_SWEEPS = 5
@@ -73,75 +72,14 @@ def condest(ops, n, norm_one, solve, solve_adjoint):
     ----------
     .. [1] N. J. Higham, ACM Trans. Math. Software 14 (1988), 381-396 (xLACN2).
     """
-    return Rider(ops, n, norm_one, solve, solve_adjoint).finish()
-
-
-class Rider:
-    """`condest` in steps, whose solves with A ride along with another's.
-
-    A solve of a few columns takes a device no longer than that of one.  What the last step found is read
-    when the next begins, and by then the device is done with it.
-    """
-
-    def __init__(self, ops, n, norm_one, solve, solve_adjoint):
-        self._ops, self._solve, self._solve_adjoint = ops, solve, solve_adjoint
-        self._steps = _estimation(ops, n, norm_one)
-        self._found, self._asked, self._rcond = None, None, None
-
-    def solve(self, r):
-        """Return A^-1 r, and take the estimate a step further."""
-        self._advance()
-        k = r.shape[1]
-        if self._rcond is not None:
-            return self._solve(r)
-        if self._asked.adjoint:
-            self._found = self._solve_adjoint(self._asked.rhs)
-            return self._solve(r)
-        width = k + self._asked.rhs.shape[1]
-        if width > self._ops.columns_at_once or r.dtype != self._asked.rhs.dtype:
-            return self._solve(r)
-        both = self._ops.xp.empty((width, len(r)), dtype=r.dtype)
-        both[:k], both[k:] = r.T, self._asked.rhs.T
-        both = self._solve(both.T)
-        self._found = both[:, k:]
-        return both[:, :k]
-
-    def finish(self):
-        """Return the estimate of rcond."""
-        while self._rcond is None:
-            self._advance()
-            if self._rcond is None:
-                solve = self._solve_adjoint if self._asked.adjoint else self._solve
-                self._found = solve(self._asked.rhs)
-        return self._rcond
-
-    def _advance(self):
-        """Hand over what was found, and see what is needed next."""
-        if self._rcond is not None or self._asked is not None and self._found is None:
-            return
-        try:
-            self._asked = self._steps.send(self._found)
-        except StopIteration as end:
-            self._rcond = end.value
-        self._found = None
-
-
-class _Request(NamedTuple):
-    """A^-1 rhs, or A^-H rhs, is needed."""
-
-    rhs: Any
-    adjoint: bool
-
-
-def _estimation(ops, n, norm_one):
-    """Yield a `_Request` for each solve of the estimator, and return rcond."""
     if norm_one == 0 or not math.isfinite(norm_one):
         return 0.0
-    first = yield _Request(ops.array(_probes(n)), False)
+    first = solve(ops.array(_probes(n)))
+    v = first[:, 0]
     (sums,) = ops.host(ops.xp.abs(first).sum(axis=0))
     alternative, estimate = 2 * float(sums[1]) / (3 * n), float(sums[0])
     if n > 1:
-        estimate = yield from _ascent(ops, n, first[:, 0], estimate)
+        estimate = _climb(ops, n, v, estimate, solve, solve_adjoint)
     estimate = max(estimate, alternative)
     return 1 / norm_one / estimate if 0 < estimate < math.inf else 0.0
 
@@ -150,13 +88,13 @@ def _estimation(ops, n, norm_one):
 def _probes(n):
     """Return the first vector of the estimator, and the alternating one of its last step, as columns.
 
-    They ride together.
+    They are solved for together.
     """
     signs = np.where(np.arange(n) % 2, -1.0, 1.0) * (1 + np.arange(n) / max(1, n - 1))
     return np.stack([np.full(n, 1 / n), signs], axis=1)
 
 
-def _ascent(ops, n, v, estimate):
+def _climb(ops, n, v, estimate, solve, solve_adjoint):
     """Follow the subgradient of x -> ||A^-1 x||_1 from unit vector to unit vector."""
     xp = ops.xp
     last = -1
@@ -166,8 +104,7 @@ def _ascent(ops, n, v, estimate):
             sign = xp.where(size > 0, v / xp.where(size > 0, size, 1), 1)
         else:
             sign = xp.copysign(1.0, v)
-        z = yield _Request(sign[:, None], True)
-        z = xp.abs(z[:, 0])
+        z = xp.abs(solve_adjoint(sign[:, None])[:, 0])
         (top,) = ops.host(z.argmax())
         top = int(top)
         (at,) = ops.host(z[top])  # a NaN, if there is one
@@ -176,7 +113,7 @@ def _ascent(ops, n, v, estimate):
         last = top
         unit = xp.zeros((n, 1))
         unit[top] = 1.0
-        v = (yield _Request(unit, False))[:, 0]
+        v = solve(unit)[:, 0]
         (new,) = ops.host(xp.abs(v).sum())
         if not float(new) > estimate:
             break

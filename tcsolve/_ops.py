@@ -22,8 +22,6 @@ class Ops(Protocol):
 
     xp: Any
     device: str
-    # Right-hand sides that take no longer to solve for than one.
-    columns_at_once: int
 
     def array(self, host):
         """Return a NumPy array as an array of this device."""

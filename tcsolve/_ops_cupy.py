@@ -99,7 +99,6 @@ class CupyOps:
 
     xp = cupy
     device = "cuda"
-    columns_at_once = max(TRSV_COLUMNS)
 
     # ---- the device ------------------------------------------------------------------------
 

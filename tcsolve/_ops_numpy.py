@@ -39,7 +39,6 @@ class NumpyOps:
 
     xp = np
     device = "cpu"
-    columns_at_once = 1
 
     def array(self, host):
         return np.asarray(host)

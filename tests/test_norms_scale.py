@@ -8,7 +8,7 @@ import pytest
 from bounds import host
 
 from tcsolve import matrices
-from tcsolve._norms import Rider, condest, survey
+from tcsolve._norms import condest, survey
 from tcsolve._ops_numpy import NumpyOps
 from tcsolve._scale import (
     Frame,
@@ -306,35 +306,3 @@ def test_a_shift_is_undone_exactly(xp):
     top = host(abs(inside).max(axis=0))
     assert ((top >= 0.5) & (top <= 1)).all()
     assert np.array_equal(host(shift.outside(xp, inside, by)), host(b))
-
-
-class WideOps(type(OPS)):
-    """NumPy with a pretence of solving for four columns at a time."""
-
-    columns_at_once = 4
-
-
-@pytest.mark.parametrize("riders, columns", [(0, 1), (1, 1), (3, 2), (12, 1), (4, 3), (3, 5)])
-def test_an_estimate_that_rides_along_is_the_same(riders, columns):
-    rng = np.random.default_rng(7)
-    a = rng.standard_normal((60, 60))
-    norm, inverse = np.linalg.norm(a, 1), np.linalg.inv(a)
-    widths = []
-
-    def solve(r):
-        widths.append(r.shape[1])
-        return inverse @ r
-
-    def solve_adjoint(r):
-        return inverse.T @ r
-
-    rider = Rider(WideOps(), 60, norm, solve, solve_adjoint)
-    for _ in range(riders):
-        r = rng.standard_normal((60, columns))
-        x = rider.solve(r)
-        np.testing.assert_allclose(x, inverse @ r, rtol=1e-12, atol=1e-12)
-    assert len(widths) == riders and max(widths, default=0) <= max(4, columns)
-    assert columns > 2 or not riders or widths[0] == columns + 2
-    expected = condest(OPS, 60, norm, lambda r: inverse @ r, solve_adjoint)
-    assert rider.finish() == pytest.approx(expected, rel=1e-12)
-    assert rider.finish() == rider.finish()
