@@ -40,6 +40,8 @@ __all__ = [
     "batched_shape",
     "move_chunk",
     "panel_shape",
+    "swap_solve_columns",
+    "swap_solve_shared",
     "wmma_shape",
 ]
 
@@ -150,6 +152,22 @@ def move_chunk(count):
         if count * chunk <= STAGE_FLOATS:
             return chunk
     raise ValueError(f"count is {count}; at most {STAGE_FLOATS // 8} rows can be moved at once")
+
+
+# Columns of a block of swap_solve.cu, each with the most blocks there should be of it.
+SWAP_SOLVE_COLUMNS = ((8, 512), (16, 512), (32, None))
+# Bytes of L of a strip there: 16 columns of a tile padded to 20, from the tile's first row down.
+SWAP_SOLVE_L_BYTES = 4 * 20 * 16 * sum(range(1, 9))
+
+
+def swap_solve_columns(n):
+    """Return how many of n columns a block of swap_solve.cu takes: few as long as the blocks are few."""
+    return next(c for c, most in SWAP_SOLVE_COLUMNS if most is None or n <= c * most)
+
+
+def swap_solve_shared(columns, rows):
+    """Return its dynamic shared memory when it holds `rows` rows on the move."""
+    return SWAP_SOLVE_L_BYTES + 4 * rows * (columns + 1)
 
 
 # Sizes gemm_batched.cu multiplies, bytes of operands a block copies at a time, and the shared memory
@@ -282,7 +300,9 @@ def _batched(products, arch):
 
 KERNELS = {
     "panel": KernelSpec(("tcs_panel",), tuple(shape.defines for shape in _CLUSTERS + _GRIDS)),
-    "swap_solve": KernelSpec(("tcs_swap_solve",), ({},)),
+    "swap_solve": KernelSpec(
+        ("tcs_swap_solve",), tuple({"COLUMNS": columns} for columns, _ in SWAP_SOLVE_COLUMNS)
+    ),
     "gate": KernelSpec(("tcs_gate",), ({},)),
     "move_rows": KernelSpec(("tcs_move_rows",), tuple({"CHUNK": chunk} for chunk in (8, 16, 32))),
     "pack": KernelSpec(

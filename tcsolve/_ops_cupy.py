@@ -16,7 +16,15 @@ from tcsolve._errors import DeviceMemoryError
 from tcsolve._formats import TOP_EXPONENT
 from tcsolve._ops import Stats
 from tcsolve._substitute import invert_diagonal_blocks, substitute
-from tcsolve.kernels import BOARD_BYTES, TRSV_BLOCK, TRSV_COLUMNS, move_chunk, panel_shape
+from tcsolve.kernels import (
+    BOARD_BYTES,
+    TRSV_BLOCK,
+    TRSV_COLUMNS,
+    move_chunk,
+    panel_shape,
+    swap_solve_columns,
+    swap_solve_shared,
+)
 
 __all__ = ["CupyOps"]
 
@@ -231,7 +239,7 @@ class CupyOps:
             cooperative=not shape.cluster,
         )
         args = (rows, ld_p, k, stop, dst, src, top, ld_top, w)
-        _swap_solve()((-(-k // 32),), (256,), args, shared=2 * w * 32 * 4)
+        _swap_solve(k, 2 * w, args)
 
     def _panel_by_cusolver(self, p, start, stop, ipiv, row0, order, info):
         """Factor a leaf that no cluster holds; the pivots pass through the host."""
@@ -283,12 +291,12 @@ class CupyOps:
         if b.dtype.char != "f" or not _aligned(l):
             _cublas.solve_right(l, b)
             return
-        kernel, k = _swap_solve(), len(b)
+        k = len(b)
         for start in range(0, k, SOLVE_WIDTH):
             stop = min(k, start + SOLVE_WIDTH)
             done, w, n = slice(start, stop), stop - start, b.shape[1]
             args = (b[done], ld(b), n, 0, None, None, l[done, done], ld(l), w)
-            kernel((-(-n // 32),), (256,), args, shared=w * 32 * 4)
+            _swap_solve(n, w, args)
             if stop < k:
                 _cublas.gemm(b[stop:], l[stop:, done], b[done])
 
@@ -517,8 +525,15 @@ def _panel_kernel(device, shape):
     return _jit.kernel("panel", "tcs_panel", **shape.defines)
 
 
-def _swap_solve():
-    return _jit.kernel("swap_solve", "tcs_swap_solve")
+def _swap_solve(n, rows, args):
+    """Launch tcs_swap_solve on n columns with that many rows on the move."""
+    columns = swap_solve_columns(n)
+    shared = swap_solve_shared(columns, rows)
+    _swap_solve_kernel(columns)((-(-n // columns),), (256,), args, shared=shared)
+
+
+def _swap_solve_kernel(columns):
+    return _jit.kernel("swap_solve", "tcs_swap_solve", COLUMNS=columns)
 
 
 @functools.cache

@@ -37,9 +37,8 @@ def invert_diagonal_blocks(lu, unit_lower=True):
     inverses = cupy.empty((2, -(-n // size), size, size), lu.dtype)
     worst = cupy.zeros(1)
     kernel = _jit.kernel("invert", "tcs_invert_blocks", T_IN=REAL[char])
-    shared = lu.dtype.itemsize * size * (size + 1)
     args = (inverses, worst, lu, ld(lu), n, int(unit_lower))
-    kernel((inverses.shape[1], 2), (size,), args, shared=shared)
+    kernel((inverses.shape[1], 2), (256,), args)
     # A NaN is not at most anything.
     return inverses if float(worst[0]) <= INVERSE_CONDITION[char] else None
 

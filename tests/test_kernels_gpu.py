@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
-from tcsolve.kernels import BOARD_BYTES, move_chunk, panel_shape
+from tcsolve.kernels import BOARD_BYTES, move_chunk, panel_shape, swap_solve_shared
 
 from tcsolve import _jit
 from tcsolve._formats import UPDATES
@@ -310,6 +310,7 @@ SWAPS = {
 }
 
 
+@pytest.mark.parametrize("columns", [8, 16, 32])
 @pytest.mark.parametrize("swaps", SWAPS)
 @pytest.mark.parametrize(
     "m, w, n, stop, padding",
@@ -326,8 +327,11 @@ SWAPS = {
     ],
 )
 def test_swap_solve_moves_all_columns_and_solves_those_on_the_right(
-    m, w, n, stop, padding, swaps, cupy
+    m, w, n, stop, padding, swaps, columns, cupy
 ):
+    shared = swap_solve_shared(columns, 2 * w)
+    if shared > cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]:
+        pytest.skip(f"{shared} bytes of shared memory are more than a block may have")
     _, factors, _ = random_panel(max(w, 200), w)
     lower = np.tril(factors[:w], -1).astype(float) + np.eye(w)
     a = np.random.default_rng(8).standard_normal((m, n + padding)).astype(np.float32)
@@ -343,8 +347,8 @@ def test_swap_solve_moves_all_columns_and_solves_those_on_the_right(
     device = cupy.asarray(a)
     moves = (cupy.asarray(dst), cupy.asarray(src))
     args = (device, n + padding, n, stop, *moves, cupy.asarray(top), ld_top, w)
-    kernel = _jit.kernel("swap_solve", "tcs_swap_solve")
-    kernel((-(-n // 32),), (256,), args, shared=2 * w * 32 * 4)
+    kernel = _jit.kernel("swap_solve", "tcs_swap_solve", COLUMNS=columns)
+    kernel((-(-n // columns),), (256,), args, shared=shared)
 
     result = device.get()
     solved = np.zeros(a.shape, bool)
