@@ -25,8 +25,8 @@ constexpr int WARPS = THREADS / WARP;
 constexpr int VECTOR = 16 / sizeof(T_IN);            // entries of one 16-byte access
 constexpr int BLOCK = sizeof(T_IN) == 4 ? 128 : 64;
 constexpr int ROWS = BLOCK / WARPS;                  // rows of a block each warp holds
-constexpr int LANES = WARP / ROWS;                   // lanes that share a row
-constexpr int RUNS = ROWS * BLOCK / (WARP * VECTOR); // accesses of a thread to a tile
+constexpr int LANES = WARP / ROWS;                   // threads that end up with the sum of an unknown
+static_assert(BLOCK == WARP * VECTOR, "an access for each lane makes a row");
 constexpr bool FORWARD = LOWER != TRANS;
 constexpr int NAP = 50;                              // nanoseconds
 
@@ -49,78 +49,91 @@ __device__ __forceinline__ void publish(T_IN* to, T_IN v) {
     *reinterpret_cast<volatile T_IN*>(to) = pending(v) ? v - v : v;  // an ordinary NaN
 }
 
-// The part of a BLOCK x BLOCK tile a thread holds, in runs of VECTOR entries.  Where rows are summed, a few
-// lanes share a row; where columns are summed, a lane keeps its columns over all rows of the warp.
-struct Tile { Run<T_IN, VECTOR> at[RUNS]; };
+// The part of a BLOCK x BLOCK tile a thread holds: a run of each of its warp's rows.
+struct Tile { Run<T_IN, VECTOR> at[ROWS]; };
 
-__device__ __forceinline__ int row_of(int r) {
-    return TRANS ? threadIdx.x / WARP * ROWS + r : threadIdx.x / LANES;
-}
-__device__ __forceinline__ int column_of(int r) {
-    return (TRANS ? threadIdx.x % WARP : r * LANES + threadIdx.x % LANES) * VECTOR;
-}
+__device__ __forceinline__ int first_row() { return threadIdx.x / WARP * ROWS; }
+__device__ __forceinline__ int first_column() { return threadIdx.x % WARP * VECTOR; }
 
 // Zero beyond rows x cols.
 __device__ __forceinline__ void load(Tile& t, const T_IN* from, Index ld, Index rows, Index cols, bool aligned) {
-    from += row_of(0) * ld + column_of(0);
+    from += first_row() * ld + first_column();
     if (aligned && rows >= BLOCK && cols >= BLOCK) {
         #pragma unroll
-        for (int r = 0; r < RUNS; ++r) t.at[r].load(from + (TRANS ? r * ld : column_of(r) - column_of(0)), true, VECTOR);
+        for (int r = 0; r < ROWS; ++r) t.at[r].load(from + r * ld, true, VECTOR);
         return;
     }
     #pragma unroll
-    for (int r = 0; r < RUNS; ++r) {
-        const Index left = row_of(r) < rows ? cols - column_of(r) : 0;
-        const T_IN* run = from + (TRANS ? r * ld : column_of(r) - column_of(0));
-        t.at[r].load(run, aligned && left >= VECTOR, left);
+    for (int r = 0; r < ROWS; ++r) {
+        const Index left = first_row() + r < rows ? cols - first_column() : 0;
+        t.at[r].load(from + r * ld, aligned && left >= VECTOR, left);
     }
 }
 
-// A thread's share of the sums of the unknowns of a block: of its columns, or of its row, as several sums if a
-// single right-hand side would make every one wait for the last.
-constexpr int SUMS = TRANS || K == 1 ? VECTOR : 1;
+// A thread's share of the sums of the unknowns of a block: of its columns, or of its rows.
+constexpr int SUMS = TRANS ? VECTOR : ROWS;
 
 __device__ __forceinline__ void accumulate(T_IN (&sum)[K][SUMS], const Tile& t, const T_IN (*x)[BLOCK]) {
     #pragma unroll
     for (int k = 0; k < K; ++k) {
+        T_IN factor[TRANS ? ROWS : VECTOR];
         #pragma unroll
-        for (int r = 0; r < RUNS; ++r) {
+        for (int e = 0; e < (TRANS ? ROWS : VECTOR); ++e) factor[e] = x[k][(TRANS ? first_row() : first_column()) + e];
+        #pragma unroll
+        for (int v = 0; v < VECTOR; ++v) {
             #pragma unroll
-            for (int v = 0; v < VECTOR; ++v) {
-                sum[k][v % SUMS] += t.at[r].at[v] * x[k][TRANS ? row_of(r) : column_of(r) + v];
-            }
+            for (int r = 0; r < ROWS; ++r) sum[k][TRANS ? v : r] += t.at[r].at[v] * factor[TRANS ? r : v];
         }
     }
 }
 
 // Shares of columns by warp; the padding keeps the LANES that add up a column in different banks.
-struct Scratch { T_IN at[K][WARPS][BLOCK + BLOCK / 64]; };
+struct Scratch { T_IN at[TRANS ? K : 1][WARPS][BLOCK + BLOCK / 64]; };
 
-// Adds up the shares: LANES threads have the totals of each unknown threadIdx.x / LANES.
-__device__ __forceinline__ void reduce(T_IN (&total)[K], const T_IN (&sum)[K][SUMS], Scratch& scratch) {
-    if (TRANS) {
-        #pragma unroll
-        for (int k = 0; k < K; ++k) {
-            #pragma unroll
-            for (int v = 0; v < SUMS; ++v) scratch.at[k][threadIdx.x / WARP][column_of(0) + v] = sum[k][v];
-        }
-        __syncthreads();
-    }
+// Adds up columns over all warps.
+__device__ __forceinline__ void reduce_columns(T_IN (&total)[K], const T_IN (&sum)[K][SUMS], Scratch& scratch) {
+    constexpr int EACH = WARPS / LANES;
     #pragma unroll
     for (int k = 0; k < K; ++k) {
-        T_IN part = 0;
-        if (TRANS) {
-            #pragma unroll
-            for (int w = 0; w < WARPS / LANES; ++w) {
-                part += scratch.at[k][threadIdx.x % LANES * (WARPS / LANES) + w][threadIdx.x / LANES];
-            }
-        } else {
-            #pragma unroll
-            for (int v = 0; v < SUMS; ++v) part += sum[k][v];
-        }
         #pragma unroll
-        for (int d = LANES / 2; d; d /= 2) part += __shfl_xor_sync(ALL_LANES, part, d);
-        total[k] = part;
+        for (int v = 0; v < SUMS; ++v) scratch.at[k][threadIdx.x / WARP][first_column() + v] = sum[k][v];
+    }
+    __syncthreads();
+    #pragma unroll
+    for (int k = 0; k < K; ++k) {
+        total[k] = 0;
+        #pragma unroll
+        for (int w = 0; w < EACH; ++w) {
+            total[k] += scratch.at[k][threadIdx.x % LANES * EACH + w][threadIdx.x / LANES];
+        }
+    }
+}
+
+// Adds up rows over lanes LANES apart: a lane keeps half of the rows it has and sends the others, until one is left.
+__device__ __forceinline__ void reduce_rows(T_IN (&total)[K], T_IN (&sum)[K][SUMS]) {
+    #pragma unroll
+    for (int k = 0; k < K; ++k) {
+        #pragma unroll
+        for (int half = ROWS / 2; half; half /= 2) {
+            const bool upper = threadIdx.x & half * LANES;
+            #pragma unroll
+            for (int r = 0; r < half; ++r) {
+                const T_IN kept = upper ? sum[k][r + half] : sum[k][r], sent = upper ? sum[k][r] : sum[k][r + half];
+                sum[k][r] = kept + __shfl_xor_sync(ALL_LANES, sent, half * LANES);
+            }
+        }
+        total[k] = sum[k][0];
+    }
+}
+
+// Adds up the shares: LANES threads have the totals of each unknown threadIdx.x / LANES.
+__device__ __forceinline__ void reduce(T_IN (&total)[K], T_IN (&sum)[K][SUMS], Scratch& scratch) {
+    if constexpr (TRANS) reduce_columns(total, sum, scratch);
+    else reduce_rows(total, sum);
+    #pragma unroll
+    for (int k = 0; k < K; ++k) {
+        #pragma unroll
+        for (int d = LANES / 2; d; d /= 2) total[k] += __shfl_xor_sync(ALL_LANES, total[k], d);
     }
 }
 

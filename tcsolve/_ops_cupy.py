@@ -22,8 +22,7 @@ from tcsolve.kernels import (
     TRSV_COLUMNS,
     move_chunk,
     panel_shape,
-    swap_solve_columns,
-    swap_solve_shared,
+    swap_shape,
 )
 
 __all__ = ["CupyOps"]
@@ -525,15 +524,17 @@ def _panel_kernel(device, shape):
     return _jit.kernel("panel", "tcs_panel", **shape.defines)
 
 
+@functools.cache
+def _swap_shape(device, n):
+    return swap_shape(n, _arch(device))
+
+
 def _swap_solve(n, rows, args):
     """Launch tcs_swap_solve on n columns with that many rows on the move."""
-    columns = swap_solve_columns(n)
-    shared = swap_solve_shared(columns, rows)
-    _swap_solve_kernel(columns)((-(-n // columns),), (256,), args, shared=shared)
-
-
-def _swap_solve_kernel(columns):
-    return _jit.kernel("swap_solve", "tcs_swap_solve", COLUMNS=columns)
+    shape = _swap_shape(cupy.cuda.runtime.getDevice(), n)
+    kernel = _jit.kernel("swap_solve", "tcs_swap_solve", **shape.defines)
+    grid, block = (-(-n // shape.columns),), (shape.threads,)
+    kernel(grid, block, args, shared=shape.shared_bytes(rows))
 
 
 @functools.cache
