@@ -11,7 +11,7 @@
 //
 // Blocks of BLOCK unknowns are solved in the order of the substitution, one by each thread block that draws
 // its ticket: x_i = D_i^-1 (b_i - sum_j T_ij x_j).  The sum runs over the x_j as they appear, and the next
-// two T_ij are fetched while x_j is awaited.  A value is its own flag: x starts as the NaN with all bits set, which
+// T_ij is fetched while x_j is awaited.  A value is its own flag: x starts as the NaN with all bits set, which
 // no arithmetic produces, and a reader polls until it is gone, so that a step costs one trip through the
 // cache and no fence.  A ticket is drawn only after those of all x_j it needs, hence no deadlock however
 // many thread blocks are resident.
@@ -25,115 +25,83 @@ constexpr int WARPS = THREADS / WARP;
 constexpr int VECTOR = 16 / sizeof(T_IN);            // entries of one 16-byte access
 constexpr int BLOCK = sizeof(T_IN) == 4 ? 128 : 64;
 constexpr int ROWS = BLOCK / WARPS;                  // rows of a block each warp holds
-constexpr int LANES = WARP / ROWS;                   // threads that end up with the sum of an unknown
-static_assert(BLOCK == WARP * VECTOR, "an access for each lane makes a row");
+constexpr int LANES = WARP / ROWS;                   // lanes that share a row
+constexpr int RUNS = ROWS * BLOCK / (WARP * VECTOR); // accesses of a thread to a tile
 constexpr bool FORWARD = LOWER != TRANS;
-constexpr int NAP = 50;                              // nanoseconds
 
 __device__ __forceinline__ bool pending(float v) { return __float_as_uint(v) == ~0u; }
 __device__ __forceinline__ bool pending(double v) {
     return static_cast<unsigned long long>(__double_as_longlong(v)) == ~0ull;
 }
 
-// Waits for a value another thread block writes, reading it where it cannot be stale; `patient` if others need it
-// sooner, whose way to the cache should be free.
-__device__ __forceinline__ T_IN await(const T_IN* from, bool patient) {
-    for (;;) {
-        const T_IN v = *reinterpret_cast<const volatile T_IN*>(from);
-        if (!pending(v)) return v;
-        if (patient) __nanosleep(NAP);
-    }
+// Waits for a value another thread block writes, reading it where it cannot be stale.
+__device__ __forceinline__ T_IN await(const T_IN* from) {
+    T_IN v;
+    do v = *reinterpret_cast<const volatile T_IN*>(from); while (pending(v));
+    return v;
 }
 
 __device__ __forceinline__ void publish(T_IN* to, T_IN v) {
     *reinterpret_cast<volatile T_IN*>(to) = pending(v) ? v - v : v;  // an ordinary NaN
 }
 
-// The part of a BLOCK x BLOCK tile a thread holds: a run of each of its warp's rows.
-struct Tile { Run<T_IN, VECTOR> at[ROWS]; };
+// The part of a BLOCK x BLOCK tile a thread holds, in runs of VECTOR entries.  Where rows are summed, a few
+// lanes share a row; where columns are summed, a lane keeps its columns over all rows of the warp.
+struct Tile { Run<T_IN, VECTOR> at[RUNS]; };
 
-__device__ __forceinline__ int first_row() { return threadIdx.x / WARP * ROWS; }
-__device__ __forceinline__ int first_column() { return threadIdx.x % WARP * VECTOR; }
+__device__ __forceinline__ int row_of(int r) {
+    return TRANS ? threadIdx.x / WARP * ROWS + r : threadIdx.x / LANES;
+}
+__device__ __forceinline__ int column_of(int r) {
+    return (TRANS ? threadIdx.x % WARP : r * LANES + threadIdx.x % LANES) * VECTOR;
+}
 
 // Zero beyond rows x cols.
 __device__ __forceinline__ void load(Tile& t, const T_IN* from, Index ld, Index rows, Index cols, bool aligned) {
-    from += first_row() * ld + first_column();
-    if (aligned && rows >= BLOCK && cols >= BLOCK) {
-        #pragma unroll
-        for (int r = 0; r < ROWS; ++r) t.at[r].load(from + r * ld, true, VECTOR);
-        return;
-    }
     #pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-        const Index left = first_row() + r < rows ? cols - first_column() : 0;
-        t.at[r].load(from + r * ld, aligned && left >= VECTOR, left);
+    for (int r = 0; r < RUNS; ++r) {
+        const Index left = row_of(r) < rows ? cols - column_of(r) : 0;
+        t.at[r].load(from + row_of(r) * ld + column_of(r), aligned && left >= VECTOR, left);
     }
 }
 
-// A thread's share of the sums of the unknowns of a block: of its columns, or of its rows.
-constexpr int SUMS = TRANS ? VECTOR : ROWS;
+// A thread's share of the sums of the unknowns of a block: of its row, or of its columns.
+constexpr int SUMS = TRANS ? VECTOR : 1;
 
 __device__ __forceinline__ void accumulate(T_IN (&sum)[K][SUMS], const Tile& t, const T_IN (*x)[BLOCK]) {
     #pragma unroll
     for (int k = 0; k < K; ++k) {
-        T_IN factor[TRANS ? ROWS : VECTOR];
         #pragma unroll
-        for (int e = 0; e < (TRANS ? ROWS : VECTOR); ++e) factor[e] = x[k][(TRANS ? first_row() : first_column()) + e];
-        #pragma unroll
-        for (int v = 0; v < VECTOR; ++v) {
+        for (int r = 0; r < RUNS; ++r) {
             #pragma unroll
-            for (int r = 0; r < ROWS; ++r) sum[k][TRANS ? v : r] += t.at[r].at[v] * factor[TRANS ? r : v];
-        }
-    }
-}
-
-// Shares of columns by warp; the padding keeps the LANES that add up a column in different banks.
-struct Scratch { T_IN at[TRANS ? K : 1][WARPS][BLOCK + BLOCK / 64]; };
-
-// Adds up columns over all warps.
-__device__ __forceinline__ void reduce_columns(T_IN (&total)[K], const T_IN (&sum)[K][SUMS], Scratch& scratch) {
-    constexpr int EACH = WARPS / LANES;
-    #pragma unroll
-    for (int k = 0; k < K; ++k) {
-        #pragma unroll
-        for (int v = 0; v < SUMS; ++v) scratch.at[k][threadIdx.x / WARP][first_column() + v] = sum[k][v];
-    }
-    __syncthreads();
-    #pragma unroll
-    for (int k = 0; k < K; ++k) {
-        total[k] = 0;
-        #pragma unroll
-        for (int w = 0; w < EACH; ++w) {
-            total[k] += scratch.at[k][threadIdx.x % LANES * EACH + w][threadIdx.x / LANES];
-        }
-    }
-}
-
-// Adds up rows over lanes LANES apart: a lane keeps half of the rows it has and sends the others, until one is left.
-__device__ __forceinline__ void reduce_rows(T_IN (&total)[K], T_IN (&sum)[K][SUMS]) {
-    #pragma unroll
-    for (int k = 0; k < K; ++k) {
-        #pragma unroll
-        for (int half = ROWS / 2; half; half /= 2) {
-            const bool upper = threadIdx.x & half * LANES;
-            #pragma unroll
-            for (int r = 0; r < half; ++r) {
-                const T_IN kept = upper ? sum[k][r + half] : sum[k][r], sent = upper ? sum[k][r] : sum[k][r + half];
-                sum[k][r] = kept + __shfl_xor_sync(ALL_LANES, sent, half * LANES);
+            for (int v = 0; v < VECTOR; ++v) {
+                sum[k][TRANS ? v : 0] += t.at[r].at[v] * x[k][TRANS ? row_of(r) : column_of(r) + v];
             }
         }
-        total[k] = sum[k][0];
     }
 }
 
-// Adds up the shares: LANES threads have the totals of each unknown threadIdx.x / LANES.
-__device__ __forceinline__ void reduce(T_IN (&total)[K], T_IN (&sum)[K][SUMS], Scratch& scratch) {
-    if constexpr (TRANS) reduce_columns(total, sum, scratch);
-    else reduce_rows(total, sum);
+// Adds up the shares and hands the total of each unknown e to `store`, once.
+template <typename Store>
+__device__ __forceinline__ void reduce(T_IN (&sum)[K][SUMS], T_IN (*scratch)[BLOCK], Store store) {
     #pragma unroll
     for (int k = 0; k < K; ++k) {
+        if (!TRANS) {
+            #pragma unroll
+            for (int d = LANES / 2; d; d /= 2) sum[k][0] += __shfl_xor_sync(ALL_LANES, sum[k][0], d);
+            if (threadIdx.x % LANES == 0) store(k, row_of(0), sum[k][0]);
+            continue;
+        }
         #pragma unroll
-        for (int d = LANES / 2; d; d /= 2) total[k] += __shfl_xor_sync(ALL_LANES, total[k], d);
+        for (int v = 0; v < SUMS; ++v) scratch[threadIdx.x / WARP][column_of(0) + v] = sum[k][v];
+        __syncthreads();
+        if (threadIdx.x < BLOCK) {
+            T_IN total = 0;
+            #pragma unroll
+            for (int w = 0; w < WARPS; ++w) total += scratch[w][threadIdx.x];
+            store(k, threadIdx.x, total);
+        }
+        __syncthreads();
     }
 }
 
@@ -144,12 +112,10 @@ tcs_solve_triangle(
 ) {
     __shared__ __align__(16) T_IN solved[2][K][BLOCK];  // x_j, alternately for even and odd steps
     __shared__ __align__(16) T_IN rhs[K][BLOCK];
-    __shared__ Scratch scratch;
+    __shared__ T_IN scratch[TRANS ? WARPS : 1][BLOCK];
     __shared__ unsigned drawn;
     const int blocks = int((n + BLOCK - 1) / BLOCK);
     const bool aligned = aligned16(lu, ld);
-    const int own = threadIdx.x / LANES;  // unknown
-    const bool writes = threadIdx.x % LANES == 0;
     for (;;) {
         if (threadIdx.x == 0) drawn = atomicAdd(ticket, 1u) + 1;  // counts from 0xffffffff
         __syncthreads();
@@ -165,50 +131,28 @@ tcs_solve_triangle(
             load(t, lu + row * ld + col, ld, n - row, n - col, aligned);
         };
 
-        Tile even, odd;
-        fetch(even, 0);
-        if (step > 0) fetch(odd, 1);
         T_IN sum[K][SUMS] = {};
-        #pragma unroll
-        for (int k = 0; k < K; ++k) {
-            if (writes) rhs[k][own] = here + own < n ? b[k * n + here + own] : T_IN(0);
-        }
-
-        // Adds T_ij x_j of the s-th x_j, and has its place in the registers refilled.
-        auto add = [&](Tile& t, int s) {
+        Tile now, next;
+        fetch(now, 0);
+        for (int s = 0; s < step; ++s) {
+            fetch(next, s + 1);
             const Index there = Index(FORWARD ? s : blocks - 1 - s) * BLOCK;
             for (int e = threadIdx.x; e < K * BLOCK; e += THREADS) {
                 const Index at = there + e % BLOCK;
-                const T_IN* from = x + e / BLOCK * n + at;
-                solved[s & 1][e / BLOCK][e % BLOCK] = at < n ? await(from, s + 1 < step) : T_IN(0);
+                solved[s & 1][e / BLOCK][e % BLOCK] = at < n ? await(x + e / BLOCK * n + at) : T_IN(0);
             }
             __syncthreads();
-            accumulate(sum, t, solved[s & 1]);
-            if (s + 2 <= step) fetch(t, s + 2);
-        };
-        auto finish = [&](const Tile& inverse) {
-            T_IN total[K], last[K][SUMS] = {};
-            reduce(total, sum, scratch);
-            #pragma unroll
-            for (int k = 0; k < K; ++k) if (writes) rhs[k][own] -= total[k];
-            __syncthreads();
-            accumulate(last, inverse, rhs);
-            reduce(total, last, scratch);
-            #pragma unroll
-            for (int k = 0; k < K; ++k) {
-                if (writes && here + own < n) publish(x + k * n + here + own, total[k]);
-            }
-        };
-        int s = 0;
-        for (; s + 2 <= step; s += 2) {
-            add(even, s);
-            add(odd, s + 1);
+            accumulate(sum, now, solved[s & 1]);
+            now = next;
         }
-        if (s < step) {
-            add(even, s);
-            finish(odd);
-        } else {
-            finish(even);
-        }
+        reduce(sum, scratch, [&](int k, int e, T_IN total) {
+            rhs[k][e] = here + e < n ? b[k * n + here + e] - total : T_IN(0);
+        });
+        __syncthreads();
+        T_IN last[K][SUMS] = {};
+        accumulate(last, now, rhs);
+        reduce(last, scratch, [&](int k, int e, T_IN total) {
+            if (here + e < n) publish(x + k * n + here + e, total);
+        });
     }
 }
