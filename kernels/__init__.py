@@ -33,13 +33,16 @@ __all__ = [
     "KERNELS",
     "LARGEST_BATCHED",
     "PORTABLE_CLUSTER",
+    "SWAP_SHAPES",
     "BatchedShape",
     "KernelSpec",
     "PanelShape",
+    "SwapShape",
     "arch_number",
     "batched_shape",
     "move_chunk",
     "panel_shape",
+    "swap_shape",
     "wmma_shape",
 ]
 
@@ -150,6 +153,38 @@ def move_chunk(count):
         if count * chunk <= STAGE_FLOATS:
             return chunk
     raise ValueError(f"count is {count}; at most {STAGE_FLOATS // 8} rows can be moved at once")
+
+
+class SwapShape(NamedTuple):
+    """How a block of swap_solve.cu takes its columns; `most` is how many there may be in all."""
+
+    columns: int
+    threads: int
+    padding: int
+    most: float
+
+    def shared_bytes(self, rows):
+        """Dynamic shared memory with `rows` rows on the move, beside the columns of L by tiles."""
+        return 4 * 20 * 16 * sum(range(1, 9)) + 4 * rows * (self.columns + self.padding)
+
+    @property
+    def defines(self):
+        """The macros of swap_solve.cu."""
+        return {"COLUMNS": self.columns}
+
+
+# Few columns a block make a short launch of few columns; many are bound by what is read of L.
+SWAP_SHAPES = (
+    SwapShape(8, 256, 1, 1536),
+    SwapShape(16, 256, 1, 6144),
+    SwapShape(64, 128, 1, float("inf")),
+)
+
+
+def swap_shape(n, arch):
+    """Return the `SwapShape` for n columns; the last needs more than 64 KB of shared memory."""
+    shapes = SWAP_SHAPES if arch_number(arch) >= 80 else SWAP_SHAPES[:-1]
+    return next((shape for shape in shapes if n <= shape.most), shapes[-1])
 
 
 # Sizes gemm_batched.cu multiplies, bytes of operands a block copies at a time, and the shared memory
@@ -282,7 +317,7 @@ def _batched(products, arch):
 
 KERNELS = {
     "panel": KernelSpec(("tcs_panel",), tuple(shape.defines for shape in _CLUSTERS + _GRIDS)),
-    "swap_solve": KernelSpec(("tcs_swap_solve",), ({},)),
+    "swap_solve": KernelSpec(("tcs_swap_solve",), tuple(s.defines for s in SWAP_SHAPES)),
     "gate": KernelSpec(("tcs_gate",), ({},)),
     "move_rows": KernelSpec(("tcs_move_rows",), tuple({"CHUNK": chunk} for chunk in (8, 16, 32))),
     "pack": KernelSpec(

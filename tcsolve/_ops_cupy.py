@@ -17,7 +17,14 @@ from tcsolve._errors import DeviceMemoryError
 from tcsolve._formats import TOP_EXPONENT
 from tcsolve._ops import Stats
 from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
-from tcsolve.kernels import BOARD_BYTES, TRSV_BLOCK, TRSV_COLUMNS, move_chunk, panel_shape
+from tcsolve.kernels import (
+    BOARD_BYTES,
+    TRSV_BLOCK,
+    TRSV_COLUMNS,
+    move_chunk,
+    panel_shape,
+    swap_shape,
+)
 
 __all__ = ["CupyOps"]
 
@@ -259,7 +266,7 @@ class CupyOps:
             cooperative=not shape.cluster,
         )
         args = (rows, ld_p, k, stop, dst, src, top, ld_top, w)
-        _swap_solve()((-(-k // 32),), (256,), args, shared=2 * w * 32 * 4)
+        _swap_solve(k, 2 * w, args)
 
     def _panel_by_cusolver(self, p, start, stop, ipiv, row0, order, info):
         """Factor a leaf that no cluster holds; the pivots pass through the host."""
@@ -311,12 +318,12 @@ class CupyOps:
         if b.dtype.char != "f" or not _aligned(l):
             _cublas.solve_right(l, b)
             return
-        kernel, k = _swap_solve(), len(b)
+        k = len(b)
         for start in range(0, k, SOLVE_WIDTH):
             stop = min(k, start + SOLVE_WIDTH)
             done, w, n = slice(start, stop), stop - start, b.shape[1]
             args = (b[done], ld(b), n, 0, None, None, l[done, done], ld(l), w)
-            kernel((-(-n // 32),), (256,), args, shared=w * 32 * 4)
+            _swap_solve(n, w, args)
             if stop < k:
                 _cublas.gemm(b[stop:], l[stop:, done], b[done])
 
@@ -571,8 +578,17 @@ def _panel_kernel(device, shape):
     return _jit.kernel("panel", "tcs_panel", **shape.defines)
 
 
-def _swap_solve():
-    return _jit.kernel("swap_solve", "tcs_swap_solve")
+@functools.cache
+def _swap_kernel(device, n):
+    shape = swap_shape(n, _arch(device))
+    return shape, _jit.kernel("swap_solve", "tcs_swap_solve", **shape.defines)
+
+
+def _swap_solve(n, rows, args):
+    """Launch tcs_swap_solve on n columns with that many rows on the move."""
+    shape, kernel = _swap_kernel(cupy.cuda.runtime.getDevice(), n)
+    grid, block = (-(-n // shape.columns),), (shape.threads,)
+    kernel(grid, block, args, shared=shape.shared_bytes(rows))
 
 
 @functools.cache

@@ -12,6 +12,7 @@ __all__ = ["invert_diagonal_blocks", "substitute", "trusted"]
 # many digits as that has, and refinement must still contract.
 INVERSE_CONDITION = {"f": 1e4, "d": 1e8}
 REAL = {"f": "float", "d": "double"}
+INVERT_THREADS = 256
 
 
 def invert_diagonal_blocks(lu, unit_lower=True):
@@ -36,9 +37,8 @@ def invert_diagonal_blocks(lu, unit_lower=True):
     inverses = cupy.empty((2, -(-n // size), size, size), lu.dtype)
     worst = cupy.zeros(1)
     kernel = _jit.kernel("invert", "tcs_invert_blocks", T_IN=REAL[char])
-    shared = lu.dtype.itemsize * size * (size + 1)
     args = (inverses, worst, lu, ld(lu), n, int(unit_lower))
-    kernel((inverses.shape[1], 2), (size,), args, shared=shared)
+    kernel((inverses.shape[1], 2), (INVERT_THREADS,), args)
     return inverses, worst
 
 

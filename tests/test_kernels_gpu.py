@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
-from tcsolve.kernels import BOARD_BYTES, move_chunk, panel_shape
+from tcsolve.kernels import BOARD_BYTES, SWAP_SHAPES, TRSV_BLOCK, move_chunk, panel_shape
 
 from tcsolve import _jit
 from tcsolve._formats import UPDATES
@@ -310,6 +310,7 @@ SWAPS = {
 }
 
 
+@pytest.mark.parametrize("shape", SWAP_SHAPES, ids=lambda shape: str(shape.columns))
 @pytest.mark.parametrize("swaps", SWAPS)
 @pytest.mark.parametrize(
     "m, w, n, stop, padding",
@@ -326,8 +327,11 @@ SWAPS = {
     ],
 )
 def test_swap_solve_moves_all_columns_and_solves_those_on_the_right(
-    m, w, n, stop, padding, swaps, cupy
+    m, w, n, stop, padding, swaps, shape, cupy
 ):
+    shared = shape.shared_bytes(2 * w)
+    if shared > cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]:
+        pytest.skip(f"{shared} bytes of shared memory are more than a block may have")
     _, factors, _ = random_panel(max(w, 200), w)
     lower = np.tril(factors[:w], -1).astype(float) + np.eye(w)
     a = np.random.default_rng(8).standard_normal((m, n + padding)).astype(np.float32)
@@ -343,8 +347,8 @@ def test_swap_solve_moves_all_columns_and_solves_those_on_the_right(
     device = cupy.asarray(a)
     moves = (cupy.asarray(dst), cupy.asarray(src))
     args = (device, n + padding, n, stop, *moves, cupy.asarray(top), ld_top, w)
-    kernel = _jit.kernel("swap_solve", "tcs_swap_solve")
-    kernel((-(-n // 32),), (256,), args, shared=2 * w * 32 * 4)
+    kernel = _jit.kernel("swap_solve", "tcs_swap_solve", **shape.defines)
+    kernel((-(-n // shape.columns),), (shape.threads,), args, shared=shared)
 
     result = device.get()
     solved = np.zeros(a.shape, bool)
@@ -357,6 +361,111 @@ def check_substitution(lower, x, b):
     """Check lower x = b to the bound of substitution (Higham, theorem 8.5)."""
     bound = len(lower) * U32 * (np.abs(lower) @ np.abs(x))
     assert (np.abs(lower @ x - b) <= (1 + 1e-6) * bound).all()
+
+
+# ---- triangles and their diagonal blocks -----------------------------------------------------
+
+REAL = {"f": "float", "d": "double"}
+
+
+def well_conditioned(char, n, padding=0):
+    """Return both triangles of a matrix, NaN in the padding of its rows."""
+    rng = np.random.default_rng([n, padding])
+    lu = np.full((n, n + padding), np.nan)
+    lu[:, :n] = rng.uniform(-1, 1, (n, n)) / np.sqrt(n)
+    np.fill_diagonal(lu, rng.uniform(1, 2, n) * rng.choice([-1, 1], n))
+    return lu.astype(char)
+
+
+def triangle(lu, lower, unit):
+    """Return one triangle of a square matrix in FP64."""
+    t = np.tril(lu.astype(float)) if lower else np.triu(lu.astype(float))
+    if unit:
+        np.fill_diagonal(t, 1)
+    return t
+
+
+def diagonal_blocks(t, size):
+    """Return inverses of the diagonal blocks of a triangle, zero beyond it, and their condition."""
+    count = -(-len(t) // size)
+    blocks, worst = np.zeros((count, size, size)), 0
+    for i in range(count):
+        part = slice(i * size, (i + 1) * size)
+        d = t[part, part]
+        blocks[i, : len(d), : len(d)] = np.linalg.inv(d)
+        worst = max(worst, (np.abs(np.linalg.inv(d)) @ np.abs(d)).sum(axis=1).max())
+    return blocks, worst
+
+
+@pytest.fixture
+def invert_blocks(cupy):
+    """A function that returns the inverses and `worst` of a matrix on the host."""
+
+    def run(lu, n, unit_lower):
+        char = lu.dtype.char
+        size = TRSV_BLOCK[char]
+        inverses = cupy.full((2, -(-n // size), size, size), 7, char)
+        worst = cupy.zeros(1)
+        kernel = _jit.kernel("invert", "tcs_invert_blocks", T_IN=REAL[char])
+        args = (inverses, worst, cupy.asarray(lu), lu.shape[1], n, unit_lower)
+        kernel((inverses.shape[1], 2), (256,), args)
+        return inverses.get(), float(worst[0])
+
+    return run
+
+
+@pytest.mark.parametrize("unit_lower", [0, 1])
+@pytest.mark.parametrize("n, padding", [(1, 0), (31, 1), (64, 0), (129, 3), (300, 4), (512, 0)])
+@pytest.mark.parametrize("char", ["f", "d"])
+def test_diagonal_blocks_are_inverted(char, n, padding, unit_lower, invert_blocks):
+    lu = well_conditioned(char, n, padding)
+
+    inverses, worst = invert_blocks(lu, n, unit_lower)
+
+    conditions = []
+    for half, lower in enumerate((True, False)):
+        t = triangle(lu[:, :n], lower, lower == bool(unit_lower))
+        expected, condition = diagonal_blocks(t, TRSV_BLOCK[char])
+        conditions.append(condition)
+        assert (inverses[half][expected == 0] == 0).all()
+        error = np.abs(inverses[half] - expected).max()
+        assert error <= 10 * np.finfo(char).eps * condition * np.abs(expected).max()
+    assert worst == pytest.approx(max(conditions), rel=1e-4)
+
+
+@pytest.mark.parametrize("bad", [0, np.nan, np.inf])
+@pytest.mark.parametrize("at", [0, 70, 299])
+@pytest.mark.parametrize("char", ["f", "d"])
+def test_a_pivot_without_an_inverse_makes_the_worst_condition(char, at, bad, invert_blocks):
+    lu = well_conditioned(char, 300)
+    lu[at, at] = bad
+
+    assert not np.isfinite(invert_blocks(lu, 300, 1)[1])
+
+
+@pytest.mark.parametrize("trans", [0, 1])
+@pytest.mark.parametrize("lower", [0, 1])
+@pytest.mark.parametrize("columns", [1, 2, 4])
+@pytest.mark.parametrize("char", ["f", "d"])
+def test_triangle_is_solved_with_the_same_bits_every_time(char, columns, lower, trans, cupy):
+    for n, padding in ((1, 0), (100, 0), (128, 4), (1029, 3), (2000, 0)):
+        lu = well_conditioned(char, n, padding)
+        t = triangle(lu[:, :n], lower, False)
+        inverses, _ = diagonal_blocks(t, TRSV_BLOCK[char])
+        b = np.random.default_rng(n).standard_normal((columns, n)).astype(char)
+        inputs = (cupy.asarray(b), cupy.asarray(lu), n + padding, n, cupy.asarray(inverses, char))
+        kernel = _jit.kernel(
+            "trsv", "tcs_solve_triangle", T_IN=REAL[char], K=columns, LOWER=lower, TRANS=trans
+        )
+        results = []
+        for _ in range(2):
+            x = cupy.full((columns, n * b.itemsize), 255, cupy.uint8).view(char)
+            kernel((20,), (512,), (x, *inputs, cupy.full(1, 2**32 - 1, cupy.uint32)))
+            results.append(x.get())
+        expected = np.linalg.solve(t.T if trans else t, b.T.astype(float)).T
+        error = np.abs(results[0] - expected).max()
+        assert np.array_equal(*results)
+        assert error <= 50 * np.finfo(char).eps * np.abs(expected).max()
 
 
 # ---- a strip of a panel ----------------------------------------------------------------------
