@@ -579,16 +579,16 @@ def _panel_kernel(device, shape):
 
 
 @functools.cache
-def _swap_kernel(device, n):
-    shape = swap_shape(n, _arch(device))
-    return shape, _jit.kernel("swap_solve", "tcs_swap_solve", **shape.defines)
+def _swap_kernel(device, shape):
+    return _jit.kernel("swap_solve", "tcs_swap_solve", **shape.defines)
 
 
 def _swap_solve(n, rows, args):
     """Launch tcs_swap_solve on n columns with that many rows on the move."""
-    shape, kernel = _swap_kernel(cupy.cuda.runtime.getDevice(), n)
+    device = cupy.cuda.runtime.getDevice()
+    shape = swap_shape(n, _arch(device))
     grid, block = (-(-n // shape.columns),), (shape.threads,)
-    kernel(grid, block, args, shared=shape.shared_bytes(rows))
+    _swap_kernel(device, shape)(grid, block, args, shared=shape.shared_bytes(rows))
 
 
 @functools.cache
