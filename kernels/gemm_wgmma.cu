@@ -62,7 +62,7 @@ __device__ __forceinline__ void wait(unsigned barrier, unsigned parity) {
     unsigned done;
     do {
         asm volatile("{\n.reg .pred p;\n"
-                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
                      "selp.u32 %0, 1, 0, p;\n}" : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
     } while (!done);
 }
@@ -71,7 +71,7 @@ __device__ __forceinline__ void wait(unsigned barrier, unsigned parity) {
 __device__ __forceinline__ void arrive_at(unsigned barrier, unsigned block) {
     asm volatile("{\n.reg .b32 remote;\n"
                  "mapa.shared::cluster.u32 remote, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}"
+                 "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [remote];\n}"
                  :: "r"(barrier), "r"(block) : "memory");
 }
 
