@@ -40,6 +40,7 @@ __all__ = [
     "batched_shape",
     "move_chunk",
     "panel_shape",
+    "wmma_can_be_wide",
     "wmma_shape",
 ]
 
@@ -200,9 +201,18 @@ def batched_shape(m, n, k, t_in, trans_a, trans_b, store_a, store_b, arch):
     return None
 
 
-def wmma_shape(t_in, arch):
+def wmma_can_be_wide(t_in, arch):
+    """Tell whether a block of gemm_wmma.cu can have 256 columns: 144 KB of shared memory, 255 registers."""
+    number = arch_number(arch)
+    return t_in != "float" and (number in (80, 87) or 90 <= number < 120)
+
+
+def wmma_shape(t_in, wide, arch):
     """Return (threads, bytes of dynamic shared memory) of a block of gemm_wmma.cu."""
-    return 256 if t_in == "float" else 128, (3 if arch_number(arch) >= 80 else 2) * 32 << 10
+    number = arch_number(arch)
+    if wide:
+        return 256, (4 if number >= CLUSTER_ARCH else 3) * 48 << 10
+    return 256 if t_in == "float" else 128, (3 if number >= 80 else 2) * 32 << 10
 
 
 @dataclass(frozen=True)
@@ -253,11 +263,20 @@ _PRODUCTS_80 = (_EXACT["bf16"], _EXACT["int8"], *_ROUNDED["bf16"], *_ROUNDED["tf
 _TRANSPOSES = tuple({"TRANS_A": i, "TRANS_B": j} for i in (0, 1) for j in (0, 1))
 
 
-def _wmma(products):
-    """Return the macro sets of gemm_wmma.cu, the one without a swizzle included."""
-    every = [p | trans | {"SWIZZLE": 1} for p in products for trans in _TRANSPOSES]
-    plain = [p | _TRANSPOSES[0] | {"SWIZZLE": 0} for p in products if p == _EXACT["fp16"]]
-    return (*every, *plain)
+def _wmma(products, wide=(0,)):
+    """Return the macro sets of gemm_wmma.cu, the one without a swizzle included.
+
+    FP32 operands of a single product are rounded to 16 bits before.
+    """
+    sets = []
+    for p in products:
+        if p["T_IN"] == "float" and p["REFINE"] == 0 and p["T_LOW"] != "tf32":
+            continue
+        for width in wide if p["T_IN"] != "float" else (0,):
+            sets += [p | trans | {"SWIZZLE": 1, "WIDE": width} for trans in _TRANSPOSES]
+            if p == _EXACT["fp16"]:
+                sets.append(p | _TRANSPOSES[0] | {"SWIZZLE": 0, "WIDE": width})
+    return tuple(sets)
 
 
 def _batched(products, arch):
@@ -316,7 +335,9 @@ KERNELS = {
     ),
     "gemm_naive": KernelSpec(("tcs_gemm_naive",), _PRODUCTS_75, later={80: _PRODUCTS_80}),
     "gemm_wmma": KernelSpec(
-        ("tcs_gemm_wmma",), _wmma(_PRODUCTS_75), later={80: _wmma(_PRODUCTS_80)}
+        ("tcs_gemm_wmma",),
+        _wmma(_PRODUCTS_75),
+        later={80: _wmma(_PRODUCTS_80) + _wmma(_EXACT.values(), wide=(1,))},
     ),
     "gemm_wgmma": KernelSpec(
         ("tcs_gemm_wgmma",),

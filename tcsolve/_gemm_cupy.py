@@ -13,7 +13,7 @@ from cupy_backends.cuda.libs import cublas
 from tcsolve import _cublas, _jit
 from tcsolve._errors import DeviceError
 from tcsolve._tensor_map import panel_map
-from tcsolve.kernels import arch_number, wmma_shape
+from tcsolve.kernels import arch_number, wmma_can_be_wide, wmma_shape
 
 __all__ = ["KINDS", "as_stored", "fastest", "gemm", "require_formats", "rows_contiguous"]
 
@@ -21,7 +21,8 @@ __all__ = ["KINDS", "as_stored", "fastest", "gemm", "require_formats", "rows_con
 KINDS = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3}
 
 # Tiles of the kernels, threads of a block of gemm_wgmma.cu, and its shared memory.
-NAIVE_TILE, WMMA_TILE = 32, 128
+NAIVE_TILE, WMMA_ROWS = 32, 128
+WIDE_COLUMNS = 256
 WGMMA_ROWS, WGMMA_THREADS, WGMMA_SHARED = 128, 384, (192 << 10) + 1024
 # Blocks of gemm_wgmma.cu that share the tiles of op(b).
 CLUSTER = 2
@@ -245,15 +246,32 @@ def _naive(work):
     kernel((blocks,), (128,), (*work.target, *work.operands, *work.sizes))
 
 
-def _wmma(work, swizzle=1):
+def _wmma(work, swizzle=1, wide=None):
     work.find_tops()
-    defines = work.defines | work.transposes | {"SWIZZLE": swizzle}
+    product, operands, t_in = work.product, (work.a, work.b), work.defines["T_IN"]
+    if work.scaled and product.level == 0 and product.precision in ("fp16", "bf16"):
+        # Rounded once, before, and not by every block that loads it.
+        operands, t_in = _rounded(work), product.precision
+    if wide is None:
+        blocks = -(-work.m // WMMA_ROWS) * -(-work.n // WIDE_COLUMNS)
+        wide = int(wmma_can_be_wide(t_in, work.arch) and blocks >= work.multiprocessors)
+    defines = work.defines | work.transposes | {"T_IN": t_in, "SWIZZLE": swizzle, "WIDE": wide}
     kernel = _jit.kernel("gemm_wmma", "tcs_gemm_wmma", **defines)
-    threads, shared = wmma_shape(defines["T_IN"], work.arch)
-    blocks = -(-work.m // WMMA_TILE) * -(-work.n // WMMA_TILE)
-    a, b = work.a, work.b
-    operands = (a.array, a.ld, work.top_a, b.array, b.ld, work.top_b)
-    kernel((blocks,), (threads,), (*work.target, *operands, *work.sizes), shared=shared)
+    threads, shared = wmma_shape(t_in, wide, work.arch)
+    blocks = -(-work.m // WMMA_ROWS) * -(-work.n // (WIDE_COLUMNS if wide else WMMA_ROWS))
+    a, b = operands
+    args = (*work.target, a.array, a.ld, b.array, b.ld, *work.origin, *work.sizes)
+    kernel((blocks,), (threads,), args, shared=shared)
+
+
+def _rounded(work):
+    """Return the scaled operands, rounded, as `Stored`."""
+    low = work.product.precision
+    ways = ((work.a, work.top_a, not work.a.transposed), (work.b, work.top_b, work.b.transposed))
+    return [
+        Stored(_split(x.array, top, low, by_row=by_row, split=False)[0], x.transposed)
+        for x, top, by_row in ways
+    ]
 
 
 def _wgmma(work, cluster=CLUSTER):
