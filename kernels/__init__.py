@@ -16,8 +16,8 @@
 |              | tcs_cast_scaled                   |                                              |
 | gemm_naive.cu, gemm_wmma.cu,                     | gemm: the engines 'naive', 'wmma', 'wgmma'   |
 | gemm_wgmma.cu: tcs_gemm_naive, _wmma, _wgmma     |                                              |
-| gemm_split.cu: tcs_row_top, tcs_col_top,         | gemm: scales, split operands and the last    |
-|                tcs_split, tcs_finish             | step for engines that need them              |
+| gemm_split.cu: tcs_tops, tcs_split, tcs_finish   | gemm: scales, split operands and the last    |
+|                                                  | step for engines that need them              |
 | gemm_batched.cu: tcs_gemm_batched                | gemm_batched                                 |
 
 Integers are `long long` and reals `double` in every entry, so that Python's int and float can be
@@ -353,7 +353,7 @@ KERNELS = {
         max_arch=90,
     ),
     "gemm_split": KernelSpec(
-        ("tcs_row_top", "tcs_col_top", "tcs_split", "tcs_finish"),
+        ("tcs_tops", "tcs_split", "tcs_finish"),
         tuple({"T_LOW": low} for low in ("fp16", "bf16", "tf32")),
     ),
     "gemm_batched": KernelSpec(

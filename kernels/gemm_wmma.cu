@@ -10,7 +10,7 @@
 //          TRANS_B 0: b is op(B), k x n; 1: its transpose, n x k.  Leading dimensions ld_a, ld_b, in entries.
 //          Rows that start on 16-byte boundaries are copied fast; others entry by entry.
 //   full_a, full_b  for scaled operands the FP32 op(A) (m x k) and op(B) (k x n) by strides, and top_a, top_b,
-//          bits of max |a_i.| and max |b_.j| (tcs_row_top, tcs_col_top); else null
+//          bits of max |a_i.| and max |b_.j| (tcs_tops); else null
 //   out, c row-major with leading dimensions ld_out, ld_c, of `kind` (see gemm.cuh); c is not read if beta = 0
 //
 // Grid ceil(m / 128) ceil(n / BLOCK_N), block and dynamic shared memory as wmma_shape has them (kernels/__init__.py).
