@@ -207,12 +207,13 @@ def wmma_can_be_wide(t_in, arch):
     return t_in != "float" and (number in (80, 87) or 90 <= number < 120)
 
 
-def wmma_shape(t_in, wide, arch):
+def wmma_shape(t_in, low, wide, arch):
     """Return (threads, bytes of dynamic shared memory) of a block of gemm_wmma.cu."""
     number = arch_number(arch)
     if wide:
         return 256, (4 if number >= CLUSTER_ARCH else 3) * 48 << 10
-    return 256 if t_in == "float" else 128, (3 if number >= 80 else 2) * 32 << 10
+    two = number < 80 or t_in == "float" and low != "tf32"
+    return 256 if t_in == "float" else 128, (2 if two else 3) * 32 << 10
 
 
 @dataclass(frozen=True)

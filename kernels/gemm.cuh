@@ -206,16 +206,18 @@ struct Target {
         return kind == KIND_FP16 ? widen(fp16{bits}) : widen(bf16{bits});
     }
 
-    __device__ __forceinline__ float result(float x, Index i, Index j) const {
-        x *= float(alpha);
-        return beta == 0 ? x : x + float(beta) * old(i, j);
+    // alpha x + beta y; integers modulo 2^32, as C has them.
+    __device__ __forceinline__ float combined(float x, float y) const { return float(alpha) * x + float(beta) * y; }
+    __device__ __forceinline__ int combined(int x, int y) const {
+        return int(unsigned(static_cast<long long>(alpha)) * unsigned(x) +
+                   unsigned(static_cast<long long>(beta)) * unsigned(y));
     }
 
-    // Modulo 2^32, as C has it.
+    __device__ __forceinline__ float result(float x, Index i, Index j) const {
+        return beta == 0 ? x * float(alpha) : combined(x, old(i, j));
+    }
     __device__ __forceinline__ int result(int x, Index i, Index j) const {
-        unsigned y = unsigned(static_cast<long long>(alpha)) * unsigned(x);
-        if (beta != 0) y += unsigned(static_cast<long long>(beta)) * static_cast<const unsigned*>(c)[i * ld_c + j];
-        return int(y);
+        return combined(x, beta == 0 ? 0 : static_cast<const int*>(c)[i * ld_c + j]);
     }
 
     __device__ __forceinline__ void put(Index i, Index j, int x) const {

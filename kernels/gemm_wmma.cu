@@ -18,10 +18,13 @@
 // 'ab', 'full'; 0 unless T_IN is float), TRANS_A, TRANS_B, SWIZZLE, WIDE (1: 256 columns and one block a
 // multiprocessor, for large products, from sm_80 on where shared memory is large; 0 if T_IN is float).
 //
-// For T_IN float the split is part of loading a fragment: FP32 goes through shared memory, and registers hold
-// hi and lo.  With REFINE 0 one sum on the tensor cores runs along all of k.  With more products those of a slice
-// (16 k of a 16-bit format) are summed by the tensor core, smallest first, and the slices to nearest in FP32
-// registers: its truncation does not add up along k.
+// For T_IN float the split is part of the load.  For 16-bit formats each entry is split once a block: it waits in
+// a register while the tile before is multiplied, and goes to shared memory as hi and lo.  For TF32 loading a
+// fragment splits it: FP32 is in shared memory, and registers hold hi and lo.
+//
+// Rounding: with REFINE 0 one sum on the tensor cores runs along all of k.  With more products a sum on the tensor
+// cores runs along 32 k (8 of TF32), those of a slice smallest first, and is then added to nearest to
+// the sum in FP32 registers: the truncation of the tensor cores does not add up along k.
 
 #include "gemm.cuh"
 
@@ -42,6 +45,8 @@ constexpr int WARP_ROWS = 64, WARP_COLS = SCALED ? 32 : 64;
 constexpr int WARPS_ACROSS = BLOCK_N / WARP_COLS, WARPS = BLOCK_M / WARP_ROWS * WARPS_ACROSS;
 constexpr int THREADS = WARPS * WARP;
 constexpr int TILES_M = WARP_ROWS / 16, TILES_N = WARP_COLS / 8;
+constexpr bool SPLIT_ON_LOAD = SCALED && WORD == 2;   // FP32 for a 16-bit format
+static_assert(!SPLIT_ON_LOAD || REFINE > 0, "one product of 16-bit operands needs no split");
 #if __CUDA_ARCH__ >= 900
 constexpr int STAGES = WIDE ? 4 : 3;
 #elif __CUDA_ARCH__ >= 800
@@ -156,6 +161,11 @@ struct Feed {
     char* stages;
     int tile, tiles;  // the next to be copied, and how many there are
 
+    __device__ __forceinline__ void start() {
+        #pragma unroll
+        for (int s = 0; s < STAGES - 1; ++s) next();
+    }
+
     __device__ __forceinline__ void next() {
         if (tile < tiles) {
             char* const stage = stages + tile % STAGES * STAGE_BYTES;
@@ -201,15 +211,14 @@ __device__ __forceinline__ void load_word(T_IN (&x)[WORD], const char* tile, int
 // Fragments of 16 rows of op(A) from row i0 on, or of 16 columns of op(B): two fragments of 8.
 // The four 8 x 8 matrices are, for A, (rows 0, words 0), (rows 8, words 0), (0, 4), (8, 4); for B
 // (columns 0, words 0), (0, 4), (8, 0), (8, 4).  Lane l gives the address of row l % 8 of matrix l / 8.
-template <bool ALONG_K, bool IS_A>
+template <typename T, bool ALONG_K, bool IS_A>
 __device__ __forceinline__ void load_fragment(unsigned (&r)[4], const char* tile, int i0, int slice) {
-    using T = Tile<ALONG_K, IS_A ? BLOCK_M : BLOCK_N>;
     const int lane = threadIdx.x % WARP, row = lane % 8, low = lane >> 3 & 1, high = lane >> 4;
     const int across = 8 * (IS_A ? low : high), half = IS_A ? high : low;  // along m or n; along k
-    if (ALONG_K) {
+    if constexpr (ALONG_K) {
         load_matrices<false>(r, tile + T::offset(i0 + across + row, 2 * slice + half));
-    } else if (sizeof(T_IN) == 2) {
-        load_matrices<true>(r, tile + T::offset(16 * slice + 8 * half + row, (i0 + across) / CHUNK));
+    } else if constexpr (WORD == 2) {
+        load_matrices<true>(r, tile + T::offset(16 * slice + 8 * half + row, (i0 + across) / 8));
     } else {
         const int g = lane / 4, t = lane % 4;
         #pragma unroll
@@ -229,16 +238,17 @@ struct Direct {
     Acc sum[TILES_M][TILES_N][4];
     unsigned a[2][TILES_M][4], b[2][TILES_N / 2][4];
 
-    __device__ __forceinline__ Direct(const unsigned*, const unsigned*, Index, Index, Index, Index) : sum{} {}
+    __device__ __forceinline__ Direct(const Feed&, const unsigned*, const unsigned*, int, int) : sum{} {}
 
     __device__ __forceinline__ void load(const char* stage, int row0, int col0, int slice) {
         #pragma unroll
         for (int i = 0; i < TILES_M; ++i) {
-            load_fragment<!TRANS_A, true>(a[slice % 2][i], stage, row0 + 16 * i, slice);
+            load_fragment<Tile<!TRANS_A, BLOCK_M>, !TRANS_A, true>(a[slice % 2][i], stage, row0 + 16 * i, slice);
         }
         #pragma unroll
         for (int j = 0; j < TILES_N / 2; ++j) {
-            load_fragment<TRANS_B, false>(b[slice % 2][j], stage + BYTES_A, col0 + 16 * j, slice);
+            using T = Tile<TRANS_B, BLOCK_N>;
+            load_fragment<T, TRANS_B, false>(b[slice % 2][j], stage + BYTES_A, col0 + 16 * j, slice);
         }
     }
 
@@ -256,11 +266,12 @@ struct Direct {
         }
     }
 
-    __device__ __forceinline__ void run(char* stages, Feed feed, int tiles, int row0, int col0) {
+    __device__ __forceinline__ void run(char* stages, Feed feed, int row0, int col0) {
         static_assert(SLICES % 2 == 0, "the first slice of every tile goes to the same registers");
+        feed.start();
         feed.arrived();
         load(stages, row0, col0, 0);
-        for (int s = 0; s < tiles; ++s) {
+        for (int s = 0; s < feed.tiles; ++s) {
             const char* const stage = stages + s % STAGES * STAGE_BYTES;
             const char* const next = stages + (s + 1) % STAGES * STAGE_BYTES;
             #pragma unroll
@@ -278,20 +289,161 @@ struct Direct {
     }
 };
 
-// FP32 operands: scaled, rounded and split on the way to the registers.
+// A tile of hi or lo: as the FP32 tile, in half the bytes.
+template <bool ALONG_K>
+struct PartTile {
+    static constexpr int BYTES = ALONG_K ? BLOCK_K * 2 : BLOCK_M * 2;
+
+    __device__ __forceinline__ static unsigned offset(int row, int chunk) {
+        return unsigned(row) * BYTES + ((chunk ^ (ALONG_K ? row >> 1 & 3 : row & 7)) << 4);
+    }
+};
+
+// One FP32 operand on its way to tiles of hi and lo, four entries of a row at a time.
+template <typename T, bool ALONG_K, bool SPLIT>
+struct Splitter {
+    static constexpr int RUNS = (ALONG_K ? BLOCK_K : BLOCK_M) / 4, ROWS = THREADS / RUNS;
+    static constexpr int STEPS = (ALONG_K ? BLOCK_M : BLOCK_K) / ROWS;
+    Source<ALONG_K, BLOCK_M> source;
+    Run<T, 4> in[STEPS];
+    float scale[4];  // of the rows, or of the columns, of this thread
+    static_assert(STEPS == 4, "as many rows as columns");
+
+    __device__ __forceinline__ Splitter(const Source<ALONG_K, BLOCK_M>& source, const unsigned* top)
+        : source(source) {
+        #pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            const Index i = source.first + (ALONG_K ? row(e) : run() * 4 + e);
+            scale[e] = power_of_two(i < source.span ? fit(top[i]) : 0);
+        }
+    }
+
+    __device__ __forceinline__ static int run() { return threadIdx.x % RUNS; }
+    __device__ __forceinline__ static int row(int u) { return threadIdx.x / RUNS + u * ROWS; }
+
+    __device__ __forceinline__ void load(Index k0) {
+        const Index line0 = ALONG_K ? source.first : k0, at = (ALONG_K ? k0 : source.first) + run() * 4;
+        const Index lines = ALONG_K ? source.span : source.k, length = ALONG_K ? source.k : source.span;
+        const bool whole = source.vector && at + 4 <= length;
+        #pragma unroll
+        for (int u = 0; u < STEPS; ++u) {
+            const Index line = line0 + row(u);
+            if (line < lines) in[u].load(source.x + line * source.ld + at, whole, length - at);
+            else in[u] = {};
+        }
+    }
+
+    __device__ __forceinline__ void store(char* hi, char* lo) const {
+        #pragma unroll
+        for (int u = 0; u < STEPS; ++u) {
+            unsigned high[2], low[2];
+            #pragma unroll
+            for (int w = 0; w < 2; ++w) {
+                const int e = 2 * w;
+                const float x[2] = {in[u].at[e] * scale[ALONG_K ? u : e], in[u].at[e + 1] * scale[ALONG_K ? u : e + 1]};
+                const Parts parts = parts_of<T_LOW, SPLIT>(x, 1.0f);
+                high[w] = parts.hi;
+                low[w] = parts.lo;
+            }
+            const unsigned to = PartTile<ALONG_K>::offset(row(u), run() / 2) + run() % 2 * 8;
+            *reinterpret_cast<uint2*>(hi + to) = make_uint2(high[0], high[1]);
+            if (SPLIT) *reinterpret_cast<uint2*>(lo + to) = make_uint2(low[0], low[1]);
+        }
+    }
+};
+
+// FP32 operands for a 16-bit format.
+template <typename T>
+struct Split {
+    static constexpr int PART_BYTES = BLOCK_M * BLOCK_K * 2, BUFFER_BYTES = 4 * PART_BYTES;
+    Acc sum[TILES_M][TILES_N][4];
+    Splitter<T, !TRANS_A, SPLITS_A<REFINE>> a;
+    Splitter<T, TRANS_B, SPLITS_B<REFINE>> b;
+
+    __device__ __forceinline__ Split(const Feed& feed, const unsigned* top_a, const unsigned* top_b, int, int)
+        : sum{}, a(feed.a, top_a), b(feed.b, top_b) {}
+
+    __device__ __forceinline__ void load(int tile) {
+        a.load(Index(tile) * BLOCK_K);
+        b.load(Index(tile) * BLOCK_K);
+    }
+
+    __device__ __forceinline__ void store(char* buffer) const {
+        a.store(buffer, buffer + PART_BYTES);
+        b.store(buffer + 2 * PART_BYTES, buffer + 3 * PART_BYTES);
+    }
+
+    __device__ __forceinline__ void multiply(const char* buffer, int row0, int col0) {
+        Acc part[TILES_M][TILES_N][4] = {};
+        #pragma unroll
+        for (int slice = 0; slice < SLICES; ++slice) {
+            unsigned b_hi[TILES_N / 2][4], b_lo[TILES_N / 2][4] = {};
+            #pragma unroll
+            for (int j = 0; j < TILES_N / 2; ++j) {
+                using Tile = PartTile<TRANS_B>;
+                const char* const tile = buffer + 2 * PART_BYTES;
+                load_fragment<Tile, TRANS_B, false>(b_hi[j], tile, col0 + 16 * j, slice);
+                if (!SPLITS_B<REFINE>) continue;
+                load_fragment<Tile, TRANS_B, false>(b_lo[j], tile + PART_BYTES, col0 + 16 * j, slice);
+            }
+            #pragma unroll
+            for (int i = 0; i < TILES_M; ++i) {
+                using Tile = PartTile<!TRANS_A>;
+                unsigned a_hi[4], a_lo[4] = {};
+                load_fragment<Tile, !TRANS_A, true>(a_hi, buffer, row0 + 16 * i, slice);
+                if (SPLITS_A<REFINE>) {
+                    load_fragment<Tile, !TRANS_A, true>(a_lo, buffer + PART_BYTES, row0 + 16 * i, slice);
+                }
+                #pragma unroll
+                for (int j = 0; j < TILES_N; ++j) {
+                    const unsigned hi[2] = {b_hi[j / 2][j % 2 * 2], b_hi[j / 2][j % 2 * 2 + 1]};
+                    const unsigned lo[2] = {b_lo[j / 2][j % 2 * 2], b_lo[j / 2][j % 2 * 2 + 1]};
+                    mma_refined<T_LOW, REFINE>(part[i][j], a_hi, a_lo, hi, lo);
+                }
+            }
+        }
+        #pragma unroll
+        for (int i = 0; i < TILES_M; ++i) {
+            #pragma unroll
+            for (int j = 0; j < TILES_N; ++j) {
+                #pragma unroll
+                for (int e = 0; e < 4; ++e) sum[i][j][e] += part[i][j][e];
+            }
+        }
+    }
+
+    __device__ __forceinline__ void run(char* buffers, Feed feed, int row0, int col0) {
+        load(0);
+        store(buffers);
+        for (int s = 0; s < feed.tiles; ++s) {
+            __syncthreads();  // tile s is there, and all warps are done with tile s - 1
+            if (s + 1 < feed.tiles) load(s + 1);
+            multiply(buffers + s % 2 * BUFFER_BYTES, row0, col0);
+            if (s + 1 < feed.tiles) store(buffers + (s + 1) % 2 * BUFFER_BYTES);
+        }
+    }
+};
+
+// FP32 operands for TF32: scaled, rounded and split on the way from shared memory to the registers.
 template <typename T>
 struct Rounded {
     Acc sum[TILES_M][TILES_N][4];
     unsigned scale_a[TILES_M / 2], scale_b[TILES_N / 4];  // exponents, four to a register
 
     __device__ __forceinline__ Rounded(
-        const unsigned* top_a, const unsigned* top_b, Index row0, Index col0, Index m, Index n
+        const Feed& feed, const unsigned* top_a, const unsigned* top_b, int row0, int col0
     ) : sum{}, scale_a{}, scale_b{} {
         const int g = threadIdx.x % WARP / 4;
         #pragma unroll
-        for (int i = 0; i < 2 * TILES_M; ++i) scale_a[i / 4] |= exponent(top_a, row0 + 8 * i + g, m) << 8 * (i % 4);
+        for (int i = 0; i < 2 * TILES_M; ++i) {
+            const Index row = feed.a.first + row0 + 8 * i + g;
+            scale_a[i / 4] |= exponent(top_a, row, feed.a.span) << 8 * (i % 4);
+        }
         #pragma unroll
-        for (int j = 0; j < TILES_N; ++j) scale_b[j / 4] |= exponent(top_b, col0 + 8 * j + g, n) << 8 * (j % 4);
+        for (int j = 0; j < TILES_N; ++j) {
+            const Index col = feed.b.first + col0 + 8 * j + g;
+            scale_b[j / 4] |= exponent(top_b, col, feed.b.span) << 8 * (j % 4);
+        }
     }
 
     // As FP32 has it, 127 for 1.
@@ -351,8 +503,9 @@ struct Rounded {
         }
     }
 
-    __device__ __forceinline__ void run(char* stages, Feed feed, int tiles, int row0, int col0) {
-        for (int s = 0; s < tiles; ++s) {
+    __device__ __forceinline__ void run(char* stages, Feed feed, int row0, int col0) {
+        feed.start();
+        for (int s = 0; s < feed.tiles; ++s) {
             feed.arrived();  // tile s; and all warps are done with tile s - 1
             feed.next();
             const char* stage = stages + s % STAGES * STAGE_BYTES;
@@ -361,27 +514,31 @@ struct Rounded {
     }
 };
 
-template <bool, typename T, typename> struct Choice { using type = T; };
-template <typename T, typename U> struct Choice<false, T, U> { using type = U; };
-using Work = typename Choice<SCALED, Rounded<T_IN>, Direct>::type;
+template <int, typename...> struct Choice;
+template <typename T, typename... More> struct Choice<0, T, More...> { using type = T; };
+template <int WHICH, typename T, typename... More> struct Choice<WHICH, T, More...> : Choice<WHICH - 1, More...> {};
+using Work = typename Choice<SPLIT_ON_LOAD ? 0 : SCALED ? 1 : 2, Split<T_IN>, Rounded<T_IN>, Direct>::type;
 
 // ---- the last step -----------------------------------------------------------------------------
 
 // Where entry (row, col) of the block's sums lies: rows of a fragment fall into different banks.
 __device__ __forceinline__ int place(int row, int col) { return row * BLOCK_N + (col ^ (row & 3) << 3); }
-static_assert(BLOCK_M * BLOCK_N * sizeof(Acc) <= STAGES * STAGE_BYTES, "the sums fit where the tiles were");
+constexpr int SHARED_BYTES = (SPLIT_ON_LOAD ? 2 : STAGES) * STAGE_BYTES;
+static_assert(BLOCK_M * BLOCK_N * sizeof(Acc) <= SHARED_BYTES, "the sums fit where the tiles were");
 
 // One thread's four columns of the block, and what they need that no row changes.
 struct Columns {
-    static constexpr int ACROSS = BLOCK_N / 4;
+    static constexpr int ACROSS = BLOCK_N / 4, STEP = THREADS / ACROSS, FLIGHT = 4;
     Index first;
     int exponent[4];
     bool whole;  // inside, not broken, and of 4 bytes: a result goes out in one piece
+    bool add;    // and c comes in one
 
     __device__ __forceinline__ Columns(const Target& target, const Origin& origin, Index first) : first(first) {
         const Index bits = reinterpret_cast<Index>(target.out) | target.ld_out * 4;
         const bool of_4_bytes = target.kind == KIND_FP32 || target.kind == KIND_INT32;
         whole = of_4_bytes && (bits & 15) == 0 && first + 4 <= target.n;
+        add = target.beta != 0 && ((reinterpret_cast<Index>(target.c) | target.ld_c * 4) & 15) == 0;
         #pragma unroll
         for (int e = 0; e < 4; ++e) {
             const unsigned top = whole && origin.top_b ? origin.top_b[first + e] : 0;
@@ -396,7 +553,7 @@ struct Columns {
     __device__ __forceinline__ static int unscaled(const Origin&, int x, int) { return x; }
 
     __device__ __forceinline__ void store(
-        const Target& target, const Origin& origin, bool in_pairs, Index row, const Acc (&x)[4]
+        const Target& target, const Origin& origin, bool in_pairs, Index row, const Acc (&x)[4], const Acc (&old)[4]
     ) const {
         if (row >= target.m) return;
         const unsigned top = origin.top_a ? origin.top_a[row] : 0;
@@ -408,11 +565,35 @@ struct Columns {
         __align__(16) Acc y[4];
         #pragma unroll
         for (int e = 0; e < 4; ++e) {
-            y[e] = target.result(unscaled(origin, x[e], fit(top) + exponent[e]), row, first + e);
+            const Acc z = unscaled(origin, x[e], fit(top) + exponent[e]);
+            y[e] = add ? target.combined(z, old[e]) : target.result(z, row, first + e);
         }
         uint4 word;
         memcpy(&word, y, 16);
         static_cast<uint4*>(target.out)[(row * target.ld_out + first) / 4] = word;
+    }
+
+    // All rows of these columns; FLIGHT reads of c are on their way before the first result is written.
+    __device__ __forceinline__ void store_all(
+        const Target& target, const Origin& origin, bool in_pairs, Index first_row, const Acc* sums, int col
+    ) const {
+        #pragma unroll 1
+        for (int row0 = threadIdx.x / ACROSS; row0 < BLOCK_M; row0 += FLIGHT * STEP) {
+            Acc old[FLIGHT][4];
+            #pragma unroll
+            for (int f = 0; f < FLIGHT; ++f) {
+                const Index row = first_row + row0 + f * STEP;
+                if (!add || !whole || row >= target.m) continue;
+                const uint4 word = static_cast<const uint4*>(target.c)[(row * target.ld_c + first) / 4];
+                memcpy(old[f], &word, 16);
+            }
+            #pragma unroll
+            for (int f = 0; f < FLIGHT; ++f) {
+                Acc x[4];
+                memcpy(x, __builtin_assume_aligned(sums + place(row0 + f * STEP, col), 16), 16);
+                store(target, origin, in_pairs, first_row + row0 + f * STEP, x, old[f]);
+            }
+        }
     }
 };
 
@@ -430,7 +611,7 @@ __device__ __forceinline__ bool any_broken(const Target& target, const Origin& o
     return __syncthreads_or(found);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, WIDE ? 1 : 2)
+extern "C" __global__ void __launch_bounds__(THREADS, WIDE || SPLIT_ON_LOAD ? 1 : 2)
 tcs_gemm_wmma(
     void* out, Index ld_out, Index kind, const void* c, Index ld_c,
     const T_IN* __restrict__ a, Index ld_a, const T_IN* __restrict__ b, Index ld_b,
@@ -446,11 +627,9 @@ tcs_gemm_wmma(
     const int row0 = warp / WARPS_ACROSS * WARP_ROWS, col0 = warp % WARPS_ACROSS * WARP_COLS;
 
     const int tiles = int((k + BLOCK_K - 1) / BLOCK_K);
-    Feed feed = {{a, ld_a, first_row, m, k}, {b, ld_b, first_col, n, k}, stages, 0, tiles};
-    #pragma unroll
-    for (int s = 0; s < STAGES - 1; ++s) feed.next();
-    Work work(top_a, top_b, first_row + row0, first_col + col0, m, n);
-    work.run(stages, feed, tiles, row0, col0);
+    const Feed feed = {{a, ld_a, first_row, m, k}, {b, ld_b, first_col, n, k}, stages, 0, tiles};
+    Work work(feed, top_a, top_b, row0, col0);
+    work.run(stages, feed, row0, col0);
 
     wait<0>();
     __syncthreads();  // the last tile has been read: its place is taken by the sums
@@ -473,12 +652,7 @@ tcs_gemm_wmma(
     const bool in_pairs = target.pairs();
     const int col = threadIdx.x % Columns::ACROSS * 4;
     const Columns columns(target, origin, first_col + col);
-    #pragma unroll 2
-    for (int row = threadIdx.x / Columns::ACROSS; row < BLOCK_M; row += THREADS / Columns::ACROSS) {
-        Acc x[4];
-        memcpy(x, __builtin_assume_aligned(sums + place(row, col), 16), 16);
-        columns.store(target, origin, in_pairs, first_row + row, x);
-    }
+    columns.store_all(target, origin, in_pairs, first_row, sums, col);
     if (any_broken(target, origin, first_row, first_col)) {
         #pragma unroll 1
         for (int e = threadIdx.x; e < BLOCK_M * BLOCK_N; e += THREADS) {

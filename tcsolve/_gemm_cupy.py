@@ -280,7 +280,7 @@ def _wmma(work, swizzle=1, wide=None):
         wide = int(wmma_can_be_wide(t_in, work.arch) and blocks >= work.multiprocessors)
     defines = work.defines | work.transposes | {"T_IN": t_in, "SWIZZLE": swizzle, "WIDE": wide}
     kernel = _jit.kernel("gemm_wmma", "tcs_gemm_wmma", **defines)
-    threads, shared = wmma_shape(t_in, wide, work.arch)
+    threads, shared = wmma_shape(t_in, product.precision, wide, work.arch)
     blocks = -(-work.m // WMMA_ROWS) * -(-work.n // (WIDE_COLUMNS if wide else WMMA_ROWS))
     a, b = operands
     args = (*work.target, a.array, a.ld, b.array, b.ld, *work.origin, *work.sizes)
