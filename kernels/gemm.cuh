@@ -146,6 +146,12 @@ __device__ __forceinline__ void mma(int8, int (&d)[4], const unsigned (&a)[4], c
 }
 #endif
 
+// The products of parts, smallest first: 0 low low, 1 low high, 2 high low, 3 high high.
+constexpr int TERMS = 4;
+template <int LEVEL> __device__ constexpr bool has_term(int term) {
+    return term == 3 || (term == 2 && SPLITS_B<LEVEL>) || (term == 1 && SPLITS_A<LEVEL>) || (term == 0 && LEVEL == 4);
+}
+
 // d += the products of a refinement level, smallest first.
 template <typename T, int LEVEL, typename Acc>
 __device__ __forceinline__ void mma_refined(
@@ -206,18 +212,23 @@ struct Target {
         return kind == KIND_FP16 ? widen(fp16{bits}) : widen(bf16{bits});
     }
 
-    // alpha x + beta y; integers modulo 2^32, as C has them.
+    __device__ __forceinline__ float result(float x, Index i, Index j) const {
+        x *= float(alpha);
+        return beta == 0 ? x : x + float(beta) * old(i, j);
+    }
+
+    // Modulo 2^32, as C has it.
+    __device__ __forceinline__ int result(int x, Index i, Index j) const {
+        unsigned y = unsigned(static_cast<long long>(alpha)) * unsigned(x);
+        if (beta != 0) y += unsigned(static_cast<long long>(beta)) * static_cast<const unsigned*>(c)[i * ld_c + j];
+        return int(y);
+    }
+
+    // The same for an entry of c that was read before.
     __device__ __forceinline__ float combined(float x, float y) const { return float(alpha) * x + float(beta) * y; }
     __device__ __forceinline__ int combined(int x, int y) const {
         return int(unsigned(static_cast<long long>(alpha)) * unsigned(x) +
                    unsigned(static_cast<long long>(beta)) * unsigned(y));
-    }
-
-    __device__ __forceinline__ float result(float x, Index i, Index j) const {
-        return beta == 0 ? x * float(alpha) : combined(x, old(i, j));
-    }
-    __device__ __forceinline__ int result(int x, Index i, Index j) const {
-        return combined(x, beta == 0 ? 0 : static_cast<const int*>(c)[i * ld_c + j]);
     }
 
     __device__ __forceinline__ void put(Index i, Index j, int x) const {
