@@ -22,7 +22,9 @@ KINDS = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3}
 
 # Tiles of the kernels, threads of a block of gemm_wgmma.cu, and its shared memory.
 NAIVE_TILE, WMMA_ROWS = 32, 128
-WIDE_COLUMNS = 256
+# A block of 256 columns has its multiprocessor to itself: nobody multiplies while it stores, which takes a
+# long k to pay (at n = 16384, 5 %; at k = 1024 it costs 8 %).
+WIDE_COLUMNS, WIDE_DEPTH = 256, 4096
 # Entries a block of tcs_split takes.
 SPLIT_ROWS, SPLIT_COLUMNS = 16, 256
 WGMMA_ROWS, WGMMA_THREADS, WGMMA_SHARED = 128, 384, (192 << 10) + 1024
@@ -277,7 +279,8 @@ def _wmma(work, swizzle=1, wide=None):
         operands = [Stored(hi, x.transposed) for (hi, _), x in zip(parts, operands, strict=True)]
     if wide is None:
         blocks = -(-work.m // WMMA_ROWS) * -(-work.n // WIDE_COLUMNS)
-        wide = int(wmma_can_be_wide(t_in, work.arch) and blocks >= work.multiprocessors)
+        large = blocks >= work.multiprocessors and work.k >= WIDE_DEPTH
+        wide = int(large and wmma_can_be_wide(t_in, work.arch))
     defines = work.defines | work.transposes | {"T_IN": t_in, "SWIZZLE": swizzle, "WIDE": wide}
     kernel = _jit.kernel("gemm_wmma", "tcs_gemm_wmma", **defines)
     threads, shared = wmma_shape(t_in, product.precision, wide, work.arch)
@@ -295,8 +298,11 @@ def _wgmma(work, cluster=CLUSTER):
         if work.scaled
         else [(_on_16_bytes(x), None) for x in (work.a, work.b)]
     )
-    # A map that is not used must be one, too.
-    maps = [_map(x, product.precision) for hi, lo in pairs for x in (hi, hi if lo is None else lo)]
+    maps = []
+    for hi, lo in pairs:
+        map_hi = _map(hi, product.precision)
+        # A map that is not used must be one, too.
+        maps += [map_hi, map_hi if lo is None else _map(lo, product.precision)]
     defines = {"T_LOW": product.precision, "REFINE": product.level, "CLUSTER": cluster}
     kernel = _jit.kernel("gemm_wgmma", "tcs_gemm_wgmma", **defines, **work.transposes)
     columns = 128 if product.level else 256
