@@ -16,8 +16,8 @@
 |              | tcs_extremes, tcs_cast_scaled     |                                              |
 | gemm_naive.cu, gemm_wmma.cu,                     | gemm: the engines 'naive', 'wmma', 'wgmma'   |
 | gemm_wgmma.cu: tcs_gemm_naive, _wmma, _wgmma     |                                              |
-| gemm_split.cu: tcs_row_top, tcs_col_top,         | gemm: scales, split operands and the last    |
-|                tcs_split, tcs_finish             | step for engines that need them              |
+| gemm_split.cu: tcs_tops, tcs_split, tcs_finish   | gemm: scales, split operands and the last    |
+|                                                  | step for engines that need them              |
 | gemm_batched.cu: tcs_gemm_batched                | gemm_batched                                 |
 
 Integers are `long long` and reals `double` in every entry, so that Python's int and float can be
@@ -43,6 +43,7 @@ __all__ = [
     "move_chunk",
     "panel_shape",
     "swap_shape",
+    "wmma_can_be_wide",
     "wmma_shape",
 ]
 
@@ -235,9 +236,19 @@ def batched_shape(m, n, k, t_in, trans_a, trans_b, store_a, store_b, arch):
     return None
 
 
-def wmma_shape(t_in, arch):
+def wmma_can_be_wide(t_in, arch):
+    """Tell whether a block of gemm_wmma.cu can have 256 columns: 144 KB of shared memory, 255 registers."""
+    number = arch_number(arch)
+    return t_in != "float" and (number in (80, 87) or 90 <= number < 120)
+
+
+def wmma_shape(t_in, low, wide, arch):
     """Return (threads, bytes of dynamic shared memory) of a block of gemm_wmma.cu."""
-    return 256 if t_in == "float" else 128, (3 if arch_number(arch) >= 80 else 2) * 32 << 10
+    number = arch_number(arch)
+    if wide:
+        return 256, (4 if number >= CLUSTER_ARCH else 3) * 48 << 10
+    two = number < 80 or t_in == "float" and low != "tf32"
+    return 256 if t_in == "float" else 128, (2 if two else 3) * 32 << 10
 
 
 @dataclass(frozen=True)
@@ -288,11 +299,20 @@ _PRODUCTS_80 = (_EXACT["bf16"], _EXACT["int8"], *_ROUNDED["bf16"], *_ROUNDED["tf
 _TRANSPOSES = tuple({"TRANS_A": i, "TRANS_B": j} for i in (0, 1) for j in (0, 1))
 
 
-def _wmma(products):
-    """Return the macro sets of gemm_wmma.cu, the one without a swizzle included."""
-    every = [p | trans | {"SWIZZLE": 1} for p in products for trans in _TRANSPOSES]
-    plain = [p | _TRANSPOSES[0] | {"SWIZZLE": 0} for p in products if p == _EXACT["fp16"]]
-    return (*every, *plain)
+def _wmma(products, wide=(0,)):
+    """Return the macro sets of gemm_wmma.cu, the one without a swizzle included.
+
+    FP32 operands of a single product are rounded to 16 bits before.
+    """
+    sets = []
+    for p in products:
+        if p["T_IN"] == "float" and p["REFINE"] == 0 and p["T_LOW"] != "tf32":
+            continue
+        for width in wide if p["T_IN"] != "float" else (0,):
+            sets += [p | trans | {"SWIZZLE": 1, "WIDE": width} for trans in _TRANSPOSES]
+            if p == _EXACT["fp16"]:
+                sets.append(p | _TRANSPOSES[0] | {"SWIZZLE": 0, "WIDE": width})
+    return tuple(sets)
 
 
 def _batched(products, arch):
@@ -351,7 +371,9 @@ KERNELS = {
     ),
     "gemm_naive": KernelSpec(("tcs_gemm_naive",), _PRODUCTS_75, later={80: _PRODUCTS_80}),
     "gemm_wmma": KernelSpec(
-        ("tcs_gemm_wmma",), _wmma(_PRODUCTS_75), later={80: _wmma(_PRODUCTS_80)}
+        ("tcs_gemm_wmma",),
+        _wmma(_PRODUCTS_75),
+        later={80: _wmma(_PRODUCTS_80) + _wmma(_EXACT.values(), wide=(1,))},
     ),
     "gemm_wgmma": KernelSpec(
         ("tcs_gemm_wgmma",),
@@ -367,7 +389,7 @@ KERNELS = {
         max_arch=90,
     ),
     "gemm_split": KernelSpec(
-        ("tcs_row_top", "tcs_col_top", "tcs_split", "tcs_finish"),
+        ("tcs_tops", "tcs_split", "tcs_finish"),
         tuple({"T_LOW": low} for low in ("fp16", "bf16", "tf32")),
     ),
     "gemm_batched": KernelSpec(

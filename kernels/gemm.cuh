@@ -146,6 +146,12 @@ __device__ __forceinline__ void mma(int8, int (&d)[4], const unsigned (&a)[4], c
 }
 #endif
 
+// The products of parts, smallest first: 0 low low, 1 low high, 2 high low, 3 high high.
+constexpr int TERMS = 4;
+template <int LEVEL> __device__ constexpr bool has_term(int term) {
+    return term == 3 || (term == 2 && SPLITS_B<LEVEL>) || (term == 1 && SPLITS_A<LEVEL>) || (term == 0 && LEVEL == 4);
+}
+
 // d += the products of a refinement level, smallest first.
 template <typename T, int LEVEL, typename Acc>
 __device__ __forceinline__ void mma_refined(
@@ -216,6 +222,13 @@ struct Target {
         unsigned y = unsigned(static_cast<long long>(alpha)) * unsigned(x);
         if (beta != 0) y += unsigned(static_cast<long long>(beta)) * static_cast<const unsigned*>(c)[i * ld_c + j];
         return int(y);
+    }
+
+    // The same for an entry of c that was read before.
+    __device__ __forceinline__ float combined(float x, float y) const { return float(alpha) * x + float(beta) * y; }
+    __device__ __forceinline__ int combined(int x, int y) const {
+        return int(unsigned(static_cast<long long>(alpha)) * unsigned(x) +
+                   unsigned(static_cast<long long>(beta)) * unsigned(y));
     }
 
     __device__ __forceinline__ void put(Index i, Index j, int x) const {

@@ -5,7 +5,7 @@
 // so that the loads and not the tensor cores set the time.
 //
 //   a, b   op(A) (m x k) and op(B) (k x n) by their strides in entries, any order, any alignment
-//   top_a, top_b  for T_IN float: bits of max |a_i.| and max |b_.j| (tcs_row_top, tcs_col_top); else null
+//   top_a, top_b  for T_IN float: bits of max |a_i.| and max |b_.j| (tcs_tops); else null
 //   out, c row-major with leading dimensions ld_out, ld_c, of `kind` (see gemm.cuh); c is not read if beta = 0
 //
 // Grid ceil(m / 32) ceil(n / 32), block 128: the warps of a block make 2 x 2 tiles.

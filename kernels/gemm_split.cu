@@ -1,88 +1,175 @@
 // What the GEMM engines need around a product: scales, split operands, and the last step.
 //
-//   tcs_row_top  top[i] = bits of max_j |x_ij|          tcs_col_top  top[j] = bits of max_i |x_ij|
-//   tcs_split    hi = rn(s x), lo = rn(s x - hi), with the power of two s that `top` gives a row or column
+//   tcs_tops     top = bits of the largest |entry| of each row, or column, of two matrices
+//   tcs_split    hi = rn(s x), lo = rn(s x - hi), with the power of two s that `top` gives, of two matrices
 //   tcs_finish   out = alpha (sum, unscaled) + beta c
 //
-// x is FP32 rows x cols, row-major, leading dimension ld.  tcs_col_top needs top zeroed and keeps the largest;
-// the order of its blocks does not show.  `by_row`: top has an entry for each row, else for each column.
+// x is FP32 rows x cols, row-major, leading dimension ld.  `by_row`: top has an entry for each row, else for each
+// column.  tcs_tops needs top zeroed and keeps the largest; the order of its blocks does not show.
 // hi and lo (null if not wanted) are row-major with leading dimension ld_out, a multiple of 16 bytes.
 // sum is FP32 m x n with leading dimension ld_sum; Origin and Target as in gemm.cuh.
 //
-// Grid and block:  tcs_row_top ceil(rows / 8) of (32, 8);  tcs_col_top (ceil(cols / 128), ceil(rows / 256)) of
-// (32, 8);  tcs_split (ceil(rows / 8), ceil(cols / 256)) of (32, 8);  tcs_finish (ceil(m / 8), ceil(n / 256))
-// of (32, 8).  Rows are in the first dimension of the grid, which has no limit that matters.
+// Both operands in one launch: what is left of small products is launches.
+//
+// Grid and block:  tcs_tops as many blocks of (32, 8) as both matrices need, each ceil(rows / 8) if by_row, else
+// ceil(cols / 128) ceil(rows / 256);  tcs_split likewise, each ceil(rows / 16) ceil(cols / 256);  tcs_finish
+// (ceil(m / 8), ceil(n / 256)) of (32, 8).  Rows are in the first dimension of the grid, which has no
+// limit that matters.
 // Defines T_LOW (fp16, bf16 or tf32).
 
 #include "gemm.cuh"
 
-constexpr int GROUP = 8;            // rows of a block
-constexpr int ROWS_PER_CHUNK = 256; // rows a block of tcs_col_top looks at
+constexpr int GROUP = 8;             // rows of a block
+constexpr int ROWS_OF_COLUMNS = 256; // rows a block looks at for the largest of columns
+constexpr int SPLIT_ROWS = 16, SPLIT_COLS = 256;
+
+__device__ __forceinline__ Index blocks_for(Index count, Index size) { return (count + size - 1) / size; }
+
+// Consecutive entries of one thread, in whole words.
+constexpr int RUN = SPLIT_COLS / WARP, PER = PER_WORD<T_LOW>;
+struct Words {
+    static constexpr int COUNT = RUN / PER;
+    unsigned at[COUNT];
+
+    __device__ __forceinline__ void store(T_LOW* to, Index count) const {
+        #pragma unroll
+        for (int i = 0; i < COUNT; i += 4) {
+            if (count >= RUN) {
+                // A plain store of a uint4 is taken apart where entries have 2 bytes.
+                __stcg(reinterpret_cast<uint4*>(to) + i / 4, make_uint4(at[i], at[i + 1], at[i + 2], at[i + 3]));
+                continue;
+            }
+            #pragma unroll
+            for (int e = i * PER; e < (i + 4) * PER; ++e) {
+                if (e >= count) continue;
+                T_LOW one;
+                memcpy(&one, reinterpret_cast<const char*>(at) + e * sizeof(T_LOW), sizeof(T_LOW));
+                to[e] = one;
+            }
+        }
+    }
+};
+
+// An FP32 matrix and its scales.
+struct Scaled {
+    const float* x;
+    Index ld;
+    unsigned* top;
+    Index by_row, rows, cols;
+
+    __device__ __forceinline__ Index top_blocks() const {
+        return by_row ? blocks_for(rows, GROUP) : blocks_for(cols, 4 * WARP) * blocks_for(rows, ROWS_OF_COLUMNS);
+    }
+
+    __device__ __forceinline__ void find_top(Index block) const {
+        if (by_row) find_row_top(block);
+        else find_col_top(block % blocks_for(cols, 4 * WARP), block / blocks_for(cols, 4 * WARP));
+    }
+
+    __device__ __forceinline__ void find_row_top(Index block) const {
+        const Index row = block * GROUP + threadIdx.y;
+        if (row >= rows) return;
+        const bool vector = aligned16(x, ld);
+        unsigned largest = 0;
+        #pragma unroll 4
+        for (Index q = 4 * threadIdx.x; q < cols; q += 4 * WARP) {
+            Run<float, 4> run;
+            run.load(x + row * ld + q, vector && q + 4 <= cols, cols - q);
+            #pragma unroll
+            for (int e = 0; e < 4; ++e) largest = max(largest, bits_of_size(run.at[e]));
+        }
+        #pragma unroll
+        for (int d = WARP / 2; d; d /= 2) largest = max(largest, __shfl_xor_sync(ALL_LANES, largest, d));
+        if (threadIdx.x == 0) top[row] = largest;
+    }
+
+    __device__ __forceinline__ void find_col_top(Index block_col, Index block_row) const {
+        __shared__ unsigned found[GROUP][4 * WARP];
+        const Index col0 = block_col * 4 * WARP, col = col0 + 4 * threadIdx.x, row0 = block_row * ROWS_OF_COLUMNS;
+        const bool vector = aligned16(x, ld) && col + 4 <= cols;
+        unsigned largest[4] = {};
+        #pragma unroll 4
+        for (int i = threadIdx.y; i < ROWS_OF_COLUMNS; i += GROUP) {
+            if (row0 + i >= rows) break;
+            Run<float, 4> run;
+            run.load(x + (row0 + i) * ld + col, vector, cols - col);
+            #pragma unroll
+            for (int e = 0; e < 4; ++e) largest[e] = max(largest[e], bits_of_size(run.at[e]));
+        }
+        #pragma unroll
+        for (int e = 0; e < 4; ++e) found[threadIdx.y][4 * threadIdx.x + e] = largest[e];
+        __syncthreads();
+        const int mine = threadIdx.y * WARP + threadIdx.x;
+        if (mine >= 4 * WARP || col0 + mine >= cols) return;
+        unsigned all = 0;
+        #pragma unroll
+        for (int i = 0; i < GROUP; ++i) all = max(all, found[i][mine]);
+        atomicMax(top + col0 + mine, all);
+    }
+
+    __device__ __forceinline__ Index split_blocks() const {
+        return blocks_for(rows, SPLIT_ROWS) * blocks_for(cols, SPLIT_COLS);
+    }
+
+    // All of a thread's rows are on their way before the first is split.
+    __device__ __forceinline__ void split(Index block, T_LOW* hi, T_LOW* lo, Index ld_out) const {
+        constexpr int ROWS = SPLIT_ROWS / GROUP;
+        const Index across = blocks_for(cols, SPLIT_COLS), row0 = block / across * SPLIT_ROWS + threadIdx.y;
+        const Index q = block % across * SPLIT_COLS + threadIdx.x * RUN, left = cols - q;
+        if (left <= 0) return;
+        Run<unsigned, RUN> tops = {};
+        if (!by_row) tops.load(top + q, left >= RUN && aligned16(top, 0), left);
+        Run<float, RUN> in[ROWS];
+        #pragma unroll
+        for (int i = 0; i < ROWS; ++i) {
+            const Index row = row0 + i * GROUP;
+            if (row < rows) in[i].load(x + row * ld + q, left >= RUN && aligned16(x, ld), left);
+        }
+        #pragma unroll
+        for (int i = 0; i < ROWS; ++i) {
+            const Index row = row0 + i * GROUP;
+            if (row >= rows) return;
+            Words high, low;
+            #pragma unroll
+            for (int w = 0; w < Words::COUNT; ++w) {
+                float x[PER];
+                #pragma unroll
+                for (int e = 0; e < PER; ++e) {
+                    const float by = by_row ? power_of_two(fit(top[row])) : power_of_two(fit(tops.at[w * PER + e]));
+                    x[e] = in[i].at[w * PER + e] * by;
+                }
+                const Parts parts = parts_of<T_LOW, true>(x, 1.0f);
+                high.at[w] = parts.hi;
+                low.at[w] = parts.lo;
+            }
+            high.store(hi + row * ld_out + q, left);
+            if (lo) low.store(lo + row * ld_out + q, left);
+        }
+    }
+};
 
 extern "C" __global__ void __launch_bounds__(GROUP * WARP)
-tcs_row_top(unsigned* __restrict__ top, const float* __restrict__ x, Index ld, Index rows, Index cols) {
-    const Index row = Index(blockIdx.x) * GROUP + threadIdx.y;
-    if (row >= rows) return;
-    const bool vector = aligned16(x, ld);
-    unsigned largest = 0;
-    #pragma unroll 4
-    for (Index q = 4 * threadIdx.x; q < cols; q += 4 * WARP) {
-        Run<float, 4> run;
-        run.load(x + row * ld + q, vector && q + 4 <= cols, cols - q);
-        #pragma unroll
-        for (int e = 0; e < 4; ++e) largest = max(largest, bits_of_size(run.at[e]));
-    }
-    #pragma unroll
-    for (int d = WARP / 2; d; d /= 2) largest = max(largest, __shfl_xor_sync(ALL_LANES, largest, d));
-    if (threadIdx.x == 0) top[row] = largest;
-}
-
-extern "C" __global__ void __launch_bounds__(GROUP * WARP)
-tcs_col_top(unsigned* __restrict__ top, const float* __restrict__ x, Index ld, Index rows, Index cols) {
-    __shared__ unsigned found[GROUP][4 * WARP];
-    const Index col = Index(blockIdx.x) * 4 * WARP + 4 * threadIdx.x, row0 = Index(blockIdx.y) * ROWS_PER_CHUNK;
-    const bool vector = aligned16(x, ld) && col + 4 <= cols;
-    unsigned largest[4] = {};
-    #pragma unroll 4
-    for (int i = threadIdx.y; i < ROWS_PER_CHUNK; i += GROUP) {
-        if (row0 + i >= rows) break;
-        Run<float, 4> run;
-        run.load(x + (row0 + i) * ld + col, vector, cols - col);
-        #pragma unroll
-        for (int e = 0; e < 4; ++e) largest[e] = max(largest[e], bits_of_size(run.at[e]));
-    }
-    #pragma unroll
-    for (int e = 0; e < 4; ++e) found[threadIdx.y][4 * threadIdx.x + e] = largest[e];
-    __syncthreads();
-    const int mine = threadIdx.y * WARP + threadIdx.x;
-    if (mine >= 4 * WARP || Index(blockIdx.x) * 4 * WARP + mine >= cols) return;
-    unsigned all = 0;
-    #pragma unroll
-    for (int i = 0; i < GROUP; ++i) all = max(all, found[i][mine]);
-    atomicMax(top + Index(blockIdx.x) * 4 * WARP + mine, all);
+tcs_tops(
+    const float* __restrict__ a, Index ld_a, unsigned* top_a, Index by_row_a, Index rows_a, Index cols_a,
+    const float* __restrict__ b, Index ld_b, unsigned* top_b, Index by_row_b, Index rows_b, Index cols_b
+) {
+    const Scaled first = {a, ld_a, top_a, by_row_a, rows_a, cols_a};
+    const Index blocks = first.top_blocks(), block = blockIdx.x;
+    if (block < blocks) first.find_top(block);
+    else Scaled{b, ld_b, top_b, by_row_b, rows_b, cols_b}.find_top(block - blocks);
 }
 
 extern "C" __global__ void __launch_bounds__(GROUP * WARP)
 tcs_split(
-    T_LOW* __restrict__ hi, T_LOW* __restrict__ lo, Index ld_out, const float* __restrict__ x, Index ld,
-    const unsigned* __restrict__ top, Index by_row, Index rows, Index cols
+    const float* __restrict__ a, Index ld_a, unsigned* __restrict__ top_a, Index by_row_a, Index rows_a, Index cols_a,
+    T_LOW* __restrict__ hi_a, T_LOW* __restrict__ lo_a, Index ld_out_a,
+    const float* __restrict__ b, Index ld_b, unsigned* __restrict__ top_b, Index by_row_b, Index rows_b, Index cols_b,
+    T_LOW* __restrict__ hi_b, T_LOW* __restrict__ lo_b, Index ld_out_b
 ) {
-    constexpr int RUN = 8;
-    const Index row = Index(blockIdx.x) * GROUP + threadIdx.y;
-    const Index q = (Index(blockIdx.y) * WARP + threadIdx.x) * RUN, left = cols - q;
-    if (row >= rows || left <= 0) return;
-    Run<float, RUN> in;
-    in.load(x + row * ld + q, left >= RUN && aligned16(x, ld), left);
-    Run<T_LOW, RUN> high, low;
-    #pragma unroll
-    for (int e = 0; e < RUN; ++e) {
-        const unsigned largest = e < left ? top[by_row ? row : q + e] : 0;
-        const float scaled = in.at[e] * power_of_two(fit(largest));
-        high.at[e] = round_to<T_LOW>(scaled);
-        low.at[e] = round_to<T_LOW>(scaled - widen(high.at[e]));
-    }
-    high.store(hi + row * ld_out + q, left >= RUN, left);
-    if (lo) low.store(lo + row * ld_out + q, left >= RUN, left);
+    const Scaled first = {a, ld_a, top_a, by_row_a, rows_a, cols_a};
+    const Index blocks = first.split_blocks(), block = blockIdx.x;
+    if (block < blocks) first.split(block, hi_a, lo_a, ld_out_a);
+    else Scaled{b, ld_b, top_b, by_row_b, rows_b, cols_b}.split(block - blocks, hi_b, lo_b, ld_out_b);
 }
 
 extern "C" __global__ void __launch_bounds__(GROUP * WARP)

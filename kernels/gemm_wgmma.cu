@@ -18,6 +18,12 @@
 // Defines T_LOW (fp16 or bf16), REFINE (0 to 4: none, 'a', 'b', 'ab', 'full'), TRANS_A 0 if op(A) is contiguous
 // along k, TRANS_B 1 if op(B) is contiguous along k (as in gemm_wmma.cu), CLUSTER (1 or 2).
 //
+// FP32 operands are split by a pass of their own (gemm_split.cu), not while they are loaded as in gemm_wmma.cu.
+// The products of a 64 x 128 tile read 96 of the 128 bytes a cycle that shared memory has; FP32 that arrives there
+// and leaves it as hi and lo would take 93 more (counted, not measured): a third of the time would be waiting.
+// The pass takes 0.3 of 5.1 ms at n = 8192 and 1.1 of 42 ms at n = 16384 (H200, REFINE 3), in which
+// the products run at the rate of a single one (710 and 640 TFLOP/s).
+//
 // Rounding: with REFINE 0 one sum on the tensor cores runs along all of k.  With more products a sum runs along
 // 64 k, the small products first, and is then added to nearest to the sum in FP32 registers: the
 // truncation of the tensor cores does not add up along k, and that is why a tile has only 128 columns then.
@@ -62,16 +68,18 @@ __device__ __forceinline__ void wait(unsigned barrier, unsigned parity) {
     unsigned done;
     do {
         asm volatile("{\n.reg .pred p;\n"
-                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
                      "selp.u32 %0, 1, 0, p;\n}" : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
     } while (!done);
 }
 
-// Arrives at the same barrier of another block of the cluster (or of this one).
+// Arrives at the same barrier of another block of the cluster (or of this one).  Relaxed: a stage is given back when
+// wgmma has read it, and nothing else is to be seen there.  With release (and acquire.cluster in `wait`) each stage
+// cost a fence of the whole device and the first-level cache: a quarter of the rate.
 __device__ __forceinline__ void arrive_at(unsigned barrier, unsigned block) {
     asm volatile("{\n.reg .b32 remote;\n"
                  "mapa.shared::cluster.u32 remote, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}"
+                 "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [remote];\n}"
                  :: "r"(barrier), "r"(block) : "memory");
 }
 
@@ -268,12 +276,10 @@ __device__ __forceinline__ void multiply(
     const unsigned long long a0 = descriptor(shared.a(stage, 0) + group * PANEL_BYTES);
     const unsigned long long b0 = descriptor(shared.b(stage, 0));
     constexpr unsigned long long LOW_A = BYTES_A >> 4, LOW_B = BYTES_B >> 4;
-    // 0 low low, 1 low high, 2 high low, 3 high high: small products first, for all k of the stage.
     #pragma unroll
-    for (int product = 0; product < 4; ++product) {
-        const bool low_a = product < 2, low_b = product % 2 == 0;
-        const bool wanted = low_a && low_b ? REFINE == 4 : low_a ? SPLITS_A<REFINE> : low_b ? SPLITS_B<REFINE> : true;
-        if (!wanted) continue;
+    for (int term = 0; term < TERMS; ++term) {  // each for all k of the stage
+        if (!has_term<REFINE>(term)) continue;
+        const bool low_a = term < 2, low_b = term % 2 == 0;
         #pragma unroll
         for (int step = 0; step < BLOCK_K / 16; ++step) {
             wgmma(T_LOW{}, d, a0 + (low_a ? LOW_A : 0) + step * STEP_16<!TRANS_A>,

@@ -234,9 +234,9 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
     2. Lost entries.  max |x| sum |y| <= sqrt(k) ||x|| ||y||, so they add 2 sqrt(k) 2**(emin - t - 13).
     3. Sums.  Tensor cores add g >= 4 exact products and the sum so far with truncation, each addend
        to a unit of 2**-23 of the largest [1]_: at most (g + 1) 2**-23 of the sum of all magnitudes for g
-       terms, 1.25 k 2**-23 in all.  With refinement a sum ends after 16 to 64 terms and is added
-       to nearest in FP32: 80 2**-23 + (k / 16) 2**-24.  Engine 'cublas' sums along all of k at
-       every level.
+       terms, 1.25 k 2**-23 in all.  With refinement a sum ends after 16 to 64 terms (TF32: 8 to 64)
+       and is added to nearest in FP32: 80 2**-23 + (k / 16) 2**-24 (k / 8).  Engine 'cublas'
+       sums along all of k at every level.
     4. |x|.|y| <= ||x||_2 ||y||_2 (Cauchy and Schwarz).
 
     The sum of 1 to 3 is the bound; terms of second order are covered by a factor 1 + 2**-8.

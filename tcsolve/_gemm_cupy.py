@@ -13,7 +13,7 @@ from cupy_backends.cuda.libs import cublas
 from tcsolve import _cublas, _jit
 from tcsolve._errors import DeviceError
 from tcsolve._tensor_map import panel_map
-from tcsolve.kernels import arch_number, wmma_shape
+from tcsolve.kernels import arch_number, wmma_can_be_wide, wmma_shape
 
 __all__ = ["KINDS", "as_stored", "fastest", "gemm", "require_formats", "rows_contiguous"]
 
@@ -21,7 +21,12 @@ __all__ = ["KINDS", "as_stored", "fastest", "gemm", "require_formats", "rows_con
 KINDS = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3}
 
 # Tiles of the kernels, threads of a block of gemm_wgmma.cu, and its shared memory.
-NAIVE_TILE, WMMA_TILE = 32, 128
+NAIVE_TILE, WMMA_ROWS = 32, 128
+# A block of 256 columns has its multiprocessor to itself: nobody multiplies while it stores, which takes a
+# long k to pay (at n = 16384, 5 %; at k = 1024 it costs 8 %).
+WIDE_COLUMNS, WIDE_DEPTH = 256, 4096
+# Entries a block of tcs_split takes.
+SPLIT_ROWS, SPLIT_COLUMNS = 16, 256
 WGMMA_ROWS, WGMMA_THREADS, WGMMA_SHARED = 128, 384, (192 << 10) + 1024
 # Blocks of gemm_wgmma.cu that share the tiles of op(b).
 CLUSTER = 2
@@ -186,9 +191,37 @@ class Work:
 
     def find_tops(self):
         """Find the largest entry of each row of op(a) and column of op(b), if they are scaled."""
-        if self.scaled:
-            self.top_a = _top(self.a.array, by_row=not self.a.transposed)
-            self.top_b = _top(self.b.array, by_row=self.b.transposed)
+        if not self.scaled:
+            return
+        tops = cupy.zeros(self.m + self.n, cupy.uint32)
+        self.top_a, self.top_b = tops[: self.m], tops[self.m :]
+        kernel = _split_kernel("tcs_tops")
+        blocks = sum(_top_blocks(*x[3:]) for x in self.to_scale)
+        kernel((blocks,), (32, 8), sum(self.to_scale, ()))
+
+    @property
+    def to_scale(self):
+        """Arguments x, ld, top, by_row, rows, cols for a and b."""
+        a, b = self.a, self.b
+        return (
+            (a.array, a.ld, self.top_a, int(not a.transposed), *a.array.shape),
+            (b.array, b.ld, self.top_b, int(b.transposed), *b.array.shape),
+        )
+
+    def split(self, *parts):
+        """Return ((hi, lo), (hi, lo)) of the scaled operands; lo is None where `parts` has a 0."""
+        low = self.product.precision
+        stored = cupy.float32 if low == "tf32" else cupy.uint16
+        pairs, args, blocks = [], [], 0
+        for x, wanted in zip(self.to_scale, parts, strict=True):
+            rows, cols = x[4:]
+            hi = _empty_aligned((rows, cols), stored)
+            lo = _empty_aligned((rows, cols), stored) if wanted else None
+            pairs.append((hi, lo))
+            args += [*x, hi, lo, hi.strides[0] // hi.itemsize]
+            blocks += -(-rows // SPLIT_ROWS) * -(-cols // SPLIT_COLUMNS)
+        _split_kernel("tcs_split", low)((blocks,), (32, 8), args)
+        return pairs
 
     @property
     def target(self):
@@ -227,17 +260,9 @@ class Work:
         return {"TRANS_A": int(self.a.transposed), "TRANS_B": int(self.b.transposed)}
 
 
-def _top(x, *, by_row):
-    """Return the bits of the largest |entry| of each row, or column, of an FP32 matrix."""
-    rows, cols = x.shape
-    if by_row:
-        top = cupy.empty(rows, cupy.uint32)
-        kernel, grid = _split_kernel("tcs_row_top"), (-(-rows // 8),)
-    else:
-        top = cupy.zeros(cols, cupy.uint32)
-        kernel, grid = _split_kernel("tcs_col_top"), (-(-cols // 128), -(-rows // 256))
-    kernel(grid, (32, 8), (top, x, leading(x), rows, cols))
-    return top
+def _top_blocks(by_row, rows, cols):
+    """Return the blocks of tcs_tops for a matrix."""
+    return -(-rows // 8) if by_row else -(-cols // 128) * -(-rows // 256)
 
 
 def _split_kernel(entry, low="fp16"):
@@ -251,23 +276,39 @@ def _naive(work):
     kernel((blocks,), (128,), (*work.target, *work.operands, *work.sizes))
 
 
-def _wmma(work, swizzle=1):
+def _wmma(work, swizzle=1, wide=None):
     work.find_tops()
-    defines = work.defines | work.transposes | {"SWIZZLE": swizzle}
+    product, operands, t_in = work.product, (work.a, work.b), work.defines["T_IN"]
+    if work.scaled and product.level == 0 and product.precision in ("fp16", "bf16"):
+        # Rounded once, before, and not by every block that loads it.
+        parts, t_in = work.split(0, 0), product.precision
+        operands = [Stored(hi, x.transposed) for (hi, _), x in zip(parts, operands, strict=True)]
+    if wide is None:
+        blocks = -(-work.m // WMMA_ROWS) * -(-work.n // WIDE_COLUMNS)
+        large = blocks >= work.multiprocessors and work.k >= WIDE_DEPTH
+        wide = int(large and wmma_can_be_wide(t_in, work.arch))
+    defines = work.defines | work.transposes | {"T_IN": t_in, "SWIZZLE": swizzle, "WIDE": wide}
     kernel = _jit.kernel("gemm_wmma", "tcs_gemm_wmma", **defines)
-    threads, shared = wmma_shape(defines["T_IN"], work.arch)
-    blocks = -(-work.m // WMMA_TILE) * -(-work.n // WMMA_TILE)
-    a, b = work.a, work.b
-    operands = (a.array, a.ld, work.top_a, b.array, b.ld, work.top_b)
-    kernel((blocks,), (threads,), (*work.target, *operands, *work.sizes), shared=shared)
+    threads, shared = wmma_shape(t_in, product.precision, wide, work.arch)
+    blocks = -(-work.m // WMMA_ROWS) * -(-work.n // (WIDE_COLUMNS if wide else WMMA_ROWS))
+    a, b = operands
+    args = (*work.target, a.array, a.ld, b.array, b.ld, *work.origin, *work.sizes)
+    kernel((blocks,), (threads,), args, shared=shared)
 
 
 def _wgmma(work, cluster=CLUSTER):
     work.find_tops()
     product = work.product
-    parts_a = _parts(work.a, work, work.top_a, not work.a.transposed, product.splits[0])
-    parts_b = _parts(work.b, work, work.top_b, work.b.transposed, product.splits[1])
-    maps = [_map(part, product.precision) for part in (*parts_a, *parts_b)]
+    pairs = (
+        work.split(*product.splits)
+        if work.scaled
+        else [(_on_16_bytes(x), None) for x in (work.a, work.b)]
+    )
+    maps = []
+    for hi, lo in pairs:
+        map_hi = _map(hi, product.precision)
+        # A map that is not used must be one, too.
+        maps += [map_hi, map_hi if lo is None else _map(lo, product.precision)]
     defines = {"T_LOW": product.precision, "REFINE": product.level, "CLUSTER": cluster}
     kernel = _jit.kernel("gemm_wgmma", "tcs_gemm_wgmma", **defines, **work.transposes)
     columns = 128 if product.level else 256
@@ -283,21 +324,14 @@ def _map(x, low):
     return panel_map(x.data.ptr, rows, cols, -(-cols // 8) * 8 if rows == 1 else leading(x), low)
 
 
-def _parts(operand, work, top, by_row, split):
-    """Return (hi, lo) of an operand in the order of its memory, each row on 16 bytes.
-
-    Without a split, lo is hi.
-    """
-    low = work.product.precision
-    if work.scaled:
-        hi, lo = _split(operand.array, top, low, by_row=by_row, split=split)
-        return hi, hi if lo is None else lo
+def _on_16_bytes(operand):
+    """Return a 16-bit operand in the order of its memory, each row on 16 bytes."""
     x = operand.array
     if x.data.ptr % 16 or operand.ld * x.itemsize % 16:
         aligned = _empty_aligned(x.shape, _bits(x).dtype)
         aligned[...] = _bits(x)
         x = aligned
-    return x, x
+    return x
 
 
 def _empty_aligned(shape, dtype):
@@ -305,19 +339,6 @@ def _empty_aligned(shape, dtype):
     rows, cols = shape
     run = 16 // np.dtype(dtype).itemsize
     return cupy.empty((rows, -(-cols // run) * run), dtype)[:, :cols]
-
-
-def _split(x, top, low, *, by_row, split):
-    """Return hi and lo (None if not split) of an FP32 matrix, scaled by rows or columns."""
-    rows, cols = x.shape
-    stored = cupy.float32 if low == "tf32" else cupy.uint16
-    hi = _empty_aligned(x.shape, stored)
-    lo = _empty_aligned(x.shape, stored) if split else None
-    kernel = _split_kernel("tcs_split", low)
-    ld = hi.strides[0] // hi.itemsize
-    args = (hi, lo, ld, x, leading(x), top, int(by_row), rows, cols)
-    kernel((-(-rows // 8), -(-cols // 256)), (32, 8), args)
-    return hi, lo
 
 
 # ---- cuBLAS ----------------------------------------------------------------------------------------
@@ -403,15 +424,12 @@ def _modulo(x):
 def _refined_by_cublas(work):
     """Split both operands, sum the products of their parts, and undo the scales."""
     work.find_tops()
-    low = work.product.precision
-    splits = work.product.splits
-    parts = []
-    for operand, top, by_row, split in (
-        (work.a, work.top_a, not work.a.transposed, splits[0]),
-        (work.b, work.top_b, work.b.transposed, splits[1]),
-    ):
-        both = _split(operand.array, top, low, by_row=by_row, split=split)
-        parts.append([None if x is None else Stored(x, operand.transposed) for x in both])
+    low, operands = work.product.precision, (work.a, work.b)
+    pairs = work.split(*work.product.splits)
+    parts = [
+        [None if x is None else Stored(x, operand.transposed) for x in pair]
+        for pair, operand in zip(pairs, operands, strict=True)
+    ]
     total = cupy.empty((work.m, work.n), cupy.float32)
     for number, (i, j) in enumerate(work.product.terms):
         _cublas.product(total, parts[0][i], parts[1][j], low, 1.0, float(number > 0))

@@ -34,9 +34,10 @@ LEVELS = {
     "full": ((LO, LO), (LO, HI), (HI, LO), (HI, HI)),
 }
 
-# With refinement, sums on the tensor cores are at most this long before they are added in FP32 registers,
-# and never shorter than a quarter of it (but for the end of k).
+# With refinement, sums on the tensor cores are at most CHAIN long before they are added in FP32 registers,
+# and never shorter than one slice of k (but for its end).
 CHAIN = 64
+SHORTEST_CHAIN = {"fp16": 16, "bf16": 16, "tf32": 8}
 
 # Largest k whose products of INT8 numbers cannot overflow INT32: 2**14 k < 2**31.
 LARGEST_INT8_K = 2**17 - 1
@@ -247,4 +248,5 @@ def _summation(product, k, engine):
     truncation = 2.0**-23
     if product.refine == "none" or engine == "cublas":
         return 1.25 * k * truncation + len(product.terms) * truncation
-    return min(1.25 * k, 1.25 * CHAIN + k / (CHAIN // 4) / 2) * truncation
+    shortest = SHORTEST_CHAIN[product.precision]
+    return min(1.25 * k, 1.25 * CHAIN + k / shortest / 2) * truncation

@@ -8,6 +8,7 @@ import pytest
 from bounds import wide
 from hypothesis import given
 from hypothesis import strategies as st
+from tcsolve.kernels import ARCHS, wmma_can_be_wide, wmma_shape
 
 from tcsolve import InputError, _gemm, gemm, gemm_batched, gemm_bound
 from tcsolve._product import CHAIN, LEVELS, Product, choose_product, error_bound
@@ -297,6 +298,24 @@ def test_the_bound_of_refined_products_is_that_of_their_sums():
         a = np.zeros((1, k), np.float32)
         assert 3 * 2.0**-22 < gemm_bound(a, a.T).bound < most
     assert CHAIN == 64
+
+
+def test_the_bound_knows_that_sums_of_tf32_end_after_8():
+    a = np.zeros((1, 16384), np.float32)
+    fp16, tf32 = (gemm_bound(a, a.T, precision=low).bound for low in ("fp16", "tf32"))
+    more = 16384 * (1 / 8 - 1 / 16) * 2.0**-24
+    assert 0.9 * more < tf32 - fp16 < 1.1 * more
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("t_in, low", [("fp16", "fp16"), ("float", "fp16"), ("float", "tf32")])
+def test_a_block_of_the_wmma_engine_fits(t_in, low, arch):
+    threads, shared = wmma_shape(t_in, low, 0, arch)
+    assert threads in (128, 256) and shared <= (64 if arch == "sm_75" else 99) << 10
+    if wmma_can_be_wide(t_in, arch):
+        assert wmma_shape(t_in, low, 1, arch) == (256, (144 if arch == "sm_80" else 192) << 10)
+    else:
+        assert t_in == "float" or arch in ("sm_75", "sm_86", "sm_89", "sm_120")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -91,9 +91,11 @@ def test_wgmma_keeps_its_sums_in_registers_and_its_products_in_flight(refine, tu
 
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("turned", [0, 1])
-def test_wmma_keeps_its_sums_in_registers(turned, nvrtc):
+@pytest.mark.parametrize("wide", [0, 1])
+def test_wmma_keeps_its_sums_in_registers(turned, wide, nvrtc):
     defines = {"T_IN": "fp16", "T_LOW": "fp16", "REFINE": 0, "TRANS_A": turned, "TRANS_B": turned}
-    assert NO_SPILLS in _assembler_log(nvrtc, "gemm_wmma", defines | {"SWIZZLE": 1})
+    defines |= {"SWIZZLE": 1, "WIDE": wide}
+    assert NO_SPILLS in _assembler_log(nvrtc, "gemm_wmma", defines)
 
 
 @pytest.mark.nvrtc
