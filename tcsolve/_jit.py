@@ -163,15 +163,30 @@ class Kernel:
 
         driver.funcSetAttribute(self._function.ptr, attribute, value)
 
+    def _allow(self, shared):
+        if shared > self._shared_bytes:
+            self._permit(MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
+            self._shared_bytes = shared
+
+    def resident_blocks(self, threads, shared):
+        """Return how many blocks a multiprocessor holds at a time."""
+        from cupy_backends.cuda.api import driver
+
+        self._allow(shared)
+        find = driver.occupancyMaxActiveBlocksPerMultiprocessor
+        return max(1, find(self._function.ptr, threads, shared))
+
+    def launch(self, grid, block, args, shared):
+        """Launch with arguments that are int or float, after `resident_blocks` of the same size."""
+        self._function(grid, block, args, shared)
+
     def __call__(self, grid, block, args, shared=0, cooperative=False):
         """Launch with `shared` bytes of dynamic memory; `cooperative` if blocks wait for each other.
 
         An argument is a CuPy array, an int (passed as long long), a float (passed as double) or None
         (a null pointer).
         """
-        if shared > self._shared_bytes:
-            self._permit(MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
-            self._shared_bytes = shared
+        self._allow(shared)
         args = tuple(0 if x is None else x for x in args)
         self._function(grid, block, args, shared, enable_cooperative_groups=cooperative)
 
