@@ -234,7 +234,8 @@ class Batched(NamedTuple):
         across, along_k, store = operand
         row_bytes = self.row_bytes(operand)
         whole = row_bytes % 16 == 0
-        pitch = row_bytes + 16 if whole and row_bytes // 16 % 2 == 0 else row_bytes
+        padded = whole and row_bytes // 16 % 2 == 0 and not self.in_blocks(operand)
+        pitch = row_bytes + 16 if padded else row_bytes
         matrices = (across if along_k else self.size_k) * pitch * (1 if store == 2 else count)
         return -(-matrices // 16) * 16 + (0 if whole else 16)
 

@@ -17,9 +17,11 @@
 //
 // With STORE 1 and rows of whole 16-byte words, a (b) starts on such a word.
 // Grid: any; block THREADS; dynamic shared memory SHARED_BYTES.
-// Defines SIZE_M, SIZE_N, SIZE_K (1 to 64), THREADS, COUNT, HEIGHT, STAGES (2 or more), SHARED_BYTES, T_IN (fp16, bf16,
+// Defines SIZE_M, SIZE_N, SIZE_K (1 to 64), THREADS, COUNT, HEIGHT, STAGES, SHARED_BYTES, T_IN (fp16, bf16,
 // float, int8), T_LOW (fp16, bf16, tf32, int8), REFINE (0 to 4: none, 'a', 'b', 'ab', 'full'; 0 unless T_IN is float),
 // TRANS_A, TRANS_B, STORE_A, STORE_B, KIND, ADDEND, DENSE.
+//
+// With one stage the copies of a block wait for its products; others on the multiprocessor work meanwhile.
 //
 // Rounding and scaling as in gemm.cuh, with the scales found in the registers; all k in one sum on the
 // tensor cores, small products first.
@@ -31,7 +33,6 @@ constexpr int WARPS = THREADS / WARP;
 constexpr bool SCALED = SAME<T_IN, float>;
 static_assert(SCALED || (SAME<T_IN, T_LOW> && REFINE == 0), "only FP32 operands are rounded");
 static_assert(M >= 1 && M <= 64 && N >= 1 && N <= 64 && K >= 1 && K <= 64, "small products");
-static_assert(STAGES >= 2, "copies run ahead");
 using Acc = typename Accumulator<T_LOW>::type;
 constexpr int WORD = PER_WORD<T_LOW>, SIZE = sizeof(T_IN);
 constexpr int SLICES = (K + SLICE_WORDS * WORD - 1) / (SLICE_WORDS * WORD);
@@ -41,22 +42,31 @@ constexpr int PARTS = (STRIPS + HEIGHT - 1) / HEIGHT;      // tasks that a produ
 constexpr int TASKS = TWO ? (COUNT + 1) / 2 : COUNT * PARTS;
 constexpr int TILES = N > 8 ? 2 : 1;                       // of 8 columns, multiplied together
 constexpr int COLS = 8 * TILES, STEPS = (N + COLS - 1) / COLS;
+constexpr int STEPS_AT_ONCE = SCALED || HEIGHT > 1 ? 1 : 2;
 constexpr int LINES_B = TWO ? 2 : 1;                       // columns that meet in a fragment of B
 
 // ---- an operand in shared memory -----------------------------------------------------------------
 
-// ACROSS entries along m or n, K along k.  Rows keep the order in memory; whole 16-byte rows are padded to an odd
-// number of words, so that 8 of them fall into different banks.
+// ACROSS entries along m or n, K along k.  Rows keep the order in memory.  So that 8 of them fall into different banks,
+// rows of whole 16-byte words are padded to an odd number of those, or, if ldmatrix reads them, change their places.
 template <int ACROSS, bool ALONG_K, int STORE>
 struct Operand {
     static constexpr int ROWS = ALONG_K ? ACROSS : K, LENGTH = ALONG_K ? K : ACROSS, ROW_BYTES = LENGTH * SIZE;
     static constexpr bool WHOLE = ROW_BYTES % 16 == 0;
-    static constexpr int PITCH = WHOLE && ROW_BYTES / 16 % 2 == 0 ? ROW_BYTES + 16 : ROW_BYTES;
+    // 8 x 8 blocks of 16-bit numbers, which ldmatrix takes as they are.
+    static constexpr bool BLOCKS = !SCALED && SIZE == 2 && WHOLE && K % 8 == 0;
+    static constexpr int PITCH = WHOLE && !BLOCKS && ROW_BYTES / 16 % 2 == 0 ? ROW_BYTES + 16 : ROW_BYTES;
     static constexpr int MATRIX_BYTES = ROWS * PITCH;
     // A run of bytes that starts inside a 16-byte word keeps its place in it.
     static constexpr int BYTES = (((STORE == 2 ? 1 : COUNT) * MATRIX_BYTES + 15) & ~15) + (WHOLE ? 0 : 16);
-    // 8 x 8 blocks of 16-bit numbers, which ldmatrix takes as they are.
-    static constexpr bool BLOCKS = !SCALED && SIZE == 2 && WHOLE && K % 8 == 0;
+    // Words of a row that change places: a power of two.
+    static constexpr int WORDS = ROW_BYTES / 16;
+    static constexpr int MIXED = !BLOCKS ? 1 : WORDS % 8 == 0 ? 8 : WORDS % 4 == 0 ? 4 : WORDS % 2 == 0 ? 2 : 1;
+
+    // Where byte `byte` of a row is.
+    __device__ __forceinline__ static int place(int row, int byte) {
+        return row * PITCH + (byte ^ row / (8 / MIXED) % MIXED * 16);
+    }
 
     __device__ __forceinline__ static const char* matrix(const char* stage, const T_IN* x, Index first, int s) {
         if (STORE == 2) return stage;
@@ -64,42 +74,76 @@ struct Operand {
         return stage + shift + s * MATRIX_BYTES;
     }
 
-    __device__ __forceinline__ static T_IN entry(const char* matrix, int i, int q) {
-        const int row = ALONG_K ? i : q, col = ALONG_K ? q : i;
-        return *reinterpret_cast<const T_IN*>(matrix + row * PITCH + col * SIZE);
-    }
-
-    // WORD entries of row or column i from q on, zero from K on.  A row that does not exist reads as the last one,
+    // WORD numbers of row or column i from q on, zero from K on.  A row that does not exist reads as the last one,
     // for results that nobody stores.
-    __device__ __forceinline__ static void load(T_IN (&x)[WORD], const char* matrix, int i, int q) {
+    __device__ __forceinline__ static void load(float (&x)[WORD], const char* matrix, int i, int q) {
         i = min(i, ACROSS - 1);
         if (ALONG_K && WHOLE && q < K) {
             memcpy(x, __builtin_assume_aligned(matrix + i * PITCH + q * SIZE, WORD * SIZE), WORD * SIZE);
             return;
         }
         #pragma unroll
-        for (int e = 0; e < WORD; ++e) x[e] = q + e < K ? entry(matrix, i, q + e) : T_IN{};
+        for (int e = 0; e < WORD; ++e) x[e] = q + e < K ? float_at(matrix, i, q + e) : 0.0f;
+    }
+    __device__ __forceinline__ static void load(unsigned& x, const char* matrix, int i, int q) {
+        i = min(i, ACROSS - 1);
+        if (ALONG_K && WHOLE && q < K) {
+            x = *reinterpret_cast<const unsigned*>(matrix + i * PITCH + q * SIZE);
+            return;
+        }
+        x = 0;
+        #pragma unroll
+        for (int e = 0; e < WORD; ++e) if (q + e < K) x |= bits_at(matrix, i, q + e) << (8 * SIZE * e);
     }
 
     // The same of columns i and i + 1, i even.
     static constexpr bool PAIRS = !ALONG_K && WHOLE;
-    __device__ __forceinline__ static void load_pair(T_IN (&x)[2][WORD], const char* matrix, int i, int q) {
-        i = min(i, ACROSS - 2);
+    __device__ __forceinline__ static void load(
+        float (&x)[WORD], float (&y)[WORD], const char* matrix, int i, int q
+    ) {
+        const char* const from = matrix + min(i, ACROSS - 2) * SIZE;
         #pragma unroll
         for (int e = 0; e < WORD; ++e) {
-            T_IN pair[2] = {};
-            const char* const from = matrix + (q + e) * PITCH + i * SIZE;
-            if (q + e < K) memcpy(pair, __builtin_assume_aligned(from, 2 * SIZE), 2 * SIZE);
-            x[0][e] = pair[0];
-            x[1][e] = pair[1];
+            const float2 two = q + e < K ? *reinterpret_cast<const float2*>(from + (q + e) * PITCH) : float2{};
+            x[e] = two.x;
+            y[e] = two.y;
         }
+    }
+    __device__ __forceinline__ static void load(unsigned& x, unsigned& y, const char* matrix, int i, int q) {
+        const char* const from = matrix + min(i, ACROSS - 2) * SIZE;
+        unsigned two[WORD];
+        #pragma unroll
+        for (int e = 0; e < WORD; ++e) two[e] = q + e < K ? two_at(from + (q + e) * PITCH) : 0;
+        if constexpr (WORD == 2) {
+            x = __byte_perm(two[0], two[1], 0x5410);
+            y = __byte_perm(two[0], two[1], 0x7632);
+        } else if constexpr (WORD == 4) {
+            const unsigned front = __byte_perm(two[0], two[1], 0x5410), back = __byte_perm(two[2], two[3], 0x5410);
+            x = __byte_perm(front, back, 0x6420);
+            y = __byte_perm(front, back, 0x7531);
+        }
+    }
+
+    __device__ __forceinline__ static float float_at(const char* matrix, int i, int q) {
+        const int row = ALONG_K ? i : q, col = ALONG_K ? q : i;
+        return *reinterpret_cast<const float*>(matrix + row * PITCH + col * SIZE);
+    }
+    __device__ __forceinline__ static unsigned bits_at(const char* matrix, int i, int q) {
+        const int row = ALONG_K ? i : q, col = ALONG_K ? q : i;
+        const char* const from = matrix + row * PITCH + col * SIZE;
+        if (SIZE == 1) return *reinterpret_cast<const unsigned char*>(from);
+        return *reinterpret_cast<const unsigned short*>(from);
+    }
+    __device__ __forceinline__ static unsigned two_at(const char* from) {
+        if (SIZE == 1) return *reinterpret_cast<const unsigned short*>(from);
+        return *reinterpret_cast<const unsigned*>(from);
     }
 
     // Row r of the block at entry 8 x across and 8 z along k, or of another block if that does not exist.
     __device__ __forceinline__ static const char* block_row(const char* matrix, int x, int z, int r) {
         z = min(z, K / 8 - 1);
-        if (ALONG_K) return matrix + min(8 * x + r, ACROSS - 1) * PITCH + 16 * z;
-        return matrix + (8 * z + r) * PITCH + 16 * min(x, ACROSS / 8 - 1);
+        if (ALONG_K) return matrix + place(min(8 * x + r, ACROSS - 1), 16 * z);
+        return matrix + place(8 * z + r, 16 * min(x, ACROSS / 8 - 1));
     }
 
     __device__ __forceinline__ static unsigned long long start(const T_IN* x, Index first) {
@@ -118,21 +162,22 @@ struct Operand {
         const unsigned long long from = start(x, first);
         const int shift = WHOLE ? 0 : int(from & 15), end = shift + count * ROWS * ROW_BYTES;
         const char* const words = reinterpret_cast<const char*>(from - shift);
-        constexpr int STEP = 16 * THREADS;
-        if (WHOLE && STEP % ROW_BYTES == 0) {
-            // A step is a number of rows, so that the place in the rows is found once.
-            const int mine = 16 * threadIdx.x;
-            char* const to = stage + mine / ROW_BYTES * PITCH + mine % ROW_BYTES;
+        constexpr int STEP = 16 * THREADS, ROWS_A_STEP = STEP / ROW_BYTES;
+        const int mine = 16 * threadIdx.x;
+        if constexpr (WHOLE && STEP % ROW_BYTES == 0 && (!BLOCKS || (ROWS % 8 == 0 && ROWS_A_STEP % 8 == 0))) {
+            // A step is a number of rows that leaves the places in them alone.
+            char* const to = stage + place(mine / ROW_BYTES, mine % ROW_BYTES);
             #pragma unroll
             for (int i = 0; i * STEP < COUNT * ROWS * ROW_BYTES; ++i) {
-                if (mine + i * STEP < end) copy_word(to + i * (STEP / ROW_BYTES * PITCH), words + mine + i * STEP, 16);
+                if (mine + i * STEP < end) copy_word(to + i * (ROWS_A_STEP * PITCH), words + mine + i * STEP, 16);
             }
-            return;
-        }
-        #pragma unroll 4
-        for (int at = 16 * threadIdx.x; at < end; at += STEP) {
-            const int to = WHOLE ? at / ROW_BYTES * PITCH + at % ROW_BYTES : at;
-            copy_word(stage + to, words + at, WHOLE ? 16 : min(16, end - at));
+        } else {
+            #pragma unroll 4
+            for (int at = mine; at < end; at += STEP) {
+                const int row = at / ROW_BYTES, s = row / ROWS;
+                const int to = WHOLE ? s * MATRIX_BYTES + place(row % ROWS, at % ROW_BYTES) : at;
+                copy_word(stage + to, words + at, WHOLE ? 16 : min(16, end - at));
+            }
         }
     }
 
@@ -155,7 +200,7 @@ struct Operand {
         #pragma unroll 2
         for (int e = threadIdx.x; e < count * ROWS * LENGTH; e += THREADS) {
             const int s = e / (ROWS * LENGTH), i = e / LENGTH % ROWS, j = e % LENGTH;
-            char* const to = stage + s * MATRIX_BYTES + i * PITCH + j * SIZE;
+            char* const to = stage + s * MATRIX_BYTES + place(i, j * SIZE);
             *reinterpret_cast<T_IN*>(to) = x[s * batch + i * row + j * col];
         }
     }
@@ -215,25 +260,39 @@ __device__ __forceinline__ unsigned top_of_line(unsigned top) {
     return max(top, __shfl_xor_sync(ALL_LANES, top, 2));
 }
 
+// Bits of 2^fit(top) but for zero, Inf and NaN, whose scales do not matter, and of its inverse for an ordinary top.
+constexpr unsigned EXPONENT = 0xff800000u;
+__device__ __forceinline__ float scale_for(unsigned top) {
+    return __uint_as_float(min((267u << 23) - (top & EXPONENT), unsigned(LARGEST_EXPONENT + 127) << 23));
+}
+__device__ __forceinline__ float inverse_scale(unsigned top) { return __uint_as_float((top & EXPONENT) - (13u << 23)); }
+
 // True if 2^fit(top) is between 2^-60 and 2^60, so that the scales of a row and a column multiply without care.
 __device__ __forceinline__ bool ordinary(unsigned top) { return top - (80u << 23) < 121u << 23; }
 
+// What a register of a fragment is made from.
+template <typename T> struct Raw { using type = unsigned; };
+template <> struct Raw<float> { using type = float[WORD]; };
+using Entries = typename Raw<T_IN>::type;
+
 // LINES rows or columns that meet in one fragment, of 4 (A) or 2 (B) registers a slice; register r is of line
-// r % LINES.
-template <int REGISTERS, int LINES, bool SPLIT>
+// r % LINES, and zero unless it is one of USED.
+template <int REGISTERS, int LINES, unsigned USED, bool SPLIT>
 struct Fragment {
     unsigned hi[SLICES][REGISTERS], lo[SLICES][REGISTERS];
     unsigned top[LINES];
 
-    __device__ __forceinline__ void set(const T_IN (&x)[SLICES][REGISTERS][WORD]) {
-        if constexpr (SCALED) {
-            round(x);
-        } else {
-            memcpy(hi, x, sizeof(hi));
+    __device__ static constexpr bool used(int r) { return USED >> r & 1; }
+
+    __device__ __forceinline__ void set(const unsigned (&x)[SLICES][REGISTERS]) {
+        #pragma unroll
+        for (int s = 0; s < SLICES; ++s) {
+            #pragma unroll
+            for (int r = 0; r < REGISTERS; ++r) hi[s][r] = used(r) ? x[s][r] : 0;
         }
     }
 
-    __device__ __forceinline__ void round(const float (&x)[SLICES][REGISTERS][WORD]) {
+    __device__ __forceinline__ void set(const float (&x)[SLICES][REGISTERS][WORD]) {
         float scale[LINES];
         #pragma unroll
         for (int line = 0; line < LINES; ++line) {
@@ -243,17 +302,17 @@ struct Fragment {
                 #pragma unroll
                 for (int r = line; r < REGISTERS; r += LINES) {
                     #pragma unroll
-                    for (int e = 0; e < WORD; ++e) top[line] = larger(top[line], x[s][r][e]);
+                    for (int e = 0; e < WORD; ++e) if (used(r)) top[line] = larger(top[line], x[s][r][e]);
                 }
             }
             top[line] = top_of_line(top[line]);
-            scale[line] = power_of_two(fit(top[line]));
+            scale[line] = scale_for(top[line]);
         }
         #pragma unroll
         for (int s = 0; s < SLICES; ++s) {
             #pragma unroll
             for (int r = 0; r < REGISTERS; ++r) {
-                const Parts parts = parts_of<T_LOW, SPLIT>(x[s][r], scale[r % LINES]);
+                const Parts parts = used(r) ? parts_of<T_LOW, SPLIT>(x[s][r], scale[r % LINES]) : Parts{0, 0};
                 hi[s][r] = parts.hi;
                 lo[s][r] = parts.lo;
             }
@@ -268,8 +327,9 @@ struct Fragment {
     }
 };
 
-using FragmentA = Fragment<4, 2, SPLITS_A<REFINE>>;
-using FragmentB = Fragment<2, LINES_B, SPLITS_B<REFINE>>;
+// Of [A 0; 0 A'] registers 1 and 2 are zero.
+using FragmentA = Fragment<4, 2, TWO ? 9u : 15u, SPLITS_A<REFINE>>;
+using FragmentB = Fragment<2, LINES_B, 3u, SPLITS_B<REFINE>>;
 
 // Blocks of 8 x 8 16-bit numbers whose rows the lanes name, 8 lanes a block.
 template <bool TURNED> __device__ __forceinline__ void load_blocks(unsigned (&x)[4], const char* row) {
@@ -293,7 +353,7 @@ template <bool TURNED> __device__ __forceinline__ void load_blocks(unsigned (&x)
     }
 }
 
-// Rows row0 to row0 + 15 of a matrix, or the 8 of each of two: of [A 0; 0 A'] registers 1 and 2 are zero.
+// Rows row0 to row0 + 15 of a matrix, or the 8 of each of two.
 __device__ __forceinline__ void load_rows(FragmentA& f, const char* const (&a)[2], int row0) {
     const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, block = lane / 8, r = lane % 8;
     if constexpr (OperandA::BLOCKS && TWO) {
@@ -309,18 +369,13 @@ __device__ __forceinline__ void load_rows(FragmentA& f, const char* const (&a)[2
             if ((2 * s + 1) * 8 >= K) f.hi[s][2] = f.hi[s][3] = 0;
         }
     } else {
-        T_IN x[SLICES][4][WORD];
+        Entries x[SLICES][4];
         #pragma unroll
         for (int s = 0; s < SLICES; ++s) {
             #pragma unroll
             for (int r = 0; r < 4; ++r) {
-                if (TWO && (r == 1 || r == 2)) {
-                    #pragma unroll
-                    for (int e = 0; e < WORD; ++e) x[s][r][e] = T_IN{};
-                } else {
-                    const int row = TWO ? g : row0 + g + r % 2 * 8;
-                    OperandA::load(x[s][r], a[r % 2], row, (s * SLICE_WORDS + t + (TWO ? 0 : r / 2 * 4)) * WORD);
-                }
+                const int row = TWO ? g : row0 + g + r % 2 * 8, word = s * SLICE_WORDS + t + (TWO ? 0 : r / 2 * 4);
+                if (f.used(r)) OperandA::load(x[s][r], a[r % 2], row, word * WORD);
             }
         }
         f.set(x);
@@ -348,17 +403,14 @@ __device__ __forceinline__ void load_columns(FragmentB (&f)[TILES], const char* 
             }
         }
     } else {
-        T_IN x[TILES][SLICES][2][WORD];
+        Entries x[TILES][SLICES][2];
         #pragma unroll
         for (int s = 0; s < SLICES; ++s) {
             #pragma unroll
             for (int r = 0; r < 2; ++r) {
                 const int q = (s * SLICE_WORDS + t + (TWO ? 0 : r * 4)) * WORD;
                 if constexpr (IN_TURN && OperandB::PAIRS) {
-                    T_IN both[2][WORD];
-                    OperandB::load_pair(both, b[r], column(step, 0, g), q);
-                    memcpy(x[0][s][r], both[0], sizeof(both[0]));
-                    memcpy(x[TILES - 1][s][r], both[1], sizeof(both[1]));
+                    OperandB::load(x[0][s][r], x[TILES - 1][s][r], b[r], column(step, 0, g), q);
                 } else {
                     #pragma unroll
                     for (int i = 0; i < TILES; ++i) OperandB::load(x[i][s][r], b[r], column(step, i, g), q);
@@ -402,7 +454,7 @@ template <typename T>
 __device__ __forceinline__ void unscale(T (&d)[4], const FragmentA& a, const Columns& b) {
     #pragma unroll
     for (int e = 0; e < 4; ++e) {
-        d[e] *= power_of_two(-fit(a.top[e / 2])) * power_of_two(-fit(b.top[e / 2 % LINES_B][e % 2]));
+        d[e] *= inverse_scale(a.top[e / 2]) * inverse_scale(b.top[e / 2 % LINES_B][e % 2]);
     }
 }
 
@@ -410,7 +462,7 @@ template <typename A, typename B>
 __device__ __forceinline__ float plain(const char* a, const char* b, int i, int j) {
     float sum = 0;
     #pragma unroll 1
-    for (int q = 0; q < K; ++q) sum += A::entry(a, i, q) * B::entry(b, j, q);
+    for (int q = 0; q < K; ++q) sum += A::float_at(a, i, q) * B::float_at(b, j, q);
     return sum;
 }
 
@@ -580,7 +632,7 @@ __device__ __forceinline__ void compute(
         load_rows(fa[strip], a, row0 + 16 * strip);
         if constexpr (IS_SCALED) ordinary_a = ordinary_a && fa[strip].is_ordinary();
     }
-    #pragma unroll (SCALED || HEIGHT > 1 ? 1 : 2)
+    #pragma unroll (STEPS_AT_ONCE)
     for (int step = 0; step < STEPS; ++step) {
         FragmentB fb[TILES];
         load_columns(fb, b, step);
@@ -665,9 +717,13 @@ tcs_gemm_batched(
     for (int s = 0; s < STAGES - 1; ++s) fetch(blockIdx.x + Index(s) * gridDim.x, s);
     int stage = 0, ahead = STAGES - 1;
     for (Index chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
-        wait<STAGES - 2>();
+        if (STAGES == 1) {
+            __syncthreads();  // all warps are done with the chunk before
+            fetch(chunk, 0);
+        }
+        wait<(STAGES > 1 ? STAGES - 2 : 0)>();
         __syncthreads();  // this chunk has arrived, and all warps are done with the one before
-        fetch(chunk + Index(STAGES - 1) * gridDim.x, ahead);
+        if (STAGES > 1) fetch(chunk + Index(STAGES - 1) * gridDim.x, ahead);
         const Index first = chunk * COUNT;
         const int count = int(min(Index(COUNT), products - first));
         const char* const here = stages + stage * STAGE_BYTES;

@@ -79,11 +79,11 @@ def _launch_of(a, b, c, out, product, alpha, beta, arch, properties):
         )
     grid = min(-(-count // shape.count), most * properties["multiprocessors"])
     addend = (0, 0) if c is None else _strides(c)[:2]
-    strides = (_strides(out)[:2], addend, _strides(a), _strides(b))
+    args = (None, *_strides(out)[:2], None, *addend, None, *_strides(a), None, *_strides(b))
+    args += (count, float(alpha), float(beta))
+    run = kernel.prepared(grid, shape.threads, args, shape.shared_bytes)
     extents = tuple(None if x is None else _extent(x) for x in (a, b, c, out))
-    numbers = (count, float(alpha), float(beta))
-    size = (grid,), (shape.threads,), shape.shared_bytes
-    return Launch(kernel, *size, *strides, numbers, extents, out.shape, out.dtype)
+    return Launch(run, extents, out.shape, out.dtype)
 
 
 def _batched_of(a, b, c, out, product):
@@ -106,34 +106,29 @@ def _kernel_of(device, batched, arch):
     return kernel, shape, kernel.resident_blocks(shape.threads, shape.shared_bytes)
 
 
+# Numbers of the addresses of out, c, a and b among the arguments of the kernel.
+OUT, C, A, B = 0, 3, 6, 10
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """A launch of gemm_batched.cu but for the addresses: for all arrays of one `signature`."""
 
-    kernel: Any
-    grid: tuple
-    threads: tuple
-    shared_bytes: int
-    out: tuple
-    c: tuple
-    a: tuple
-    b: tuple
-    numbers: tuple
+    prepared: Any
     extents: tuple
     shape: tuple
     dtype: Any
 
     def run(self, a, b, c, out):
-        """Launch for arrays at these addresses; c is None without an addend."""
-        args = (out, *self.out, c or 0, *self.c, a, *self.a, b, *self.b, *self.numbers)
-        self.kernel.launch(self.grid, self.threads, args, self.shared_bytes)
+        """Launch for arrays at these addresses; c is 0 without an addend."""
+        self.prepared(((OUT, out), (C, c), (A, a), (B, b)))
 
     def again(self, a, b, c, out):
         """Compute another product of the same signature; None if `out` may overlap another array."""
         a, b, addend = a.data.ptr, b.data.ptr, _address(c)
         if out is None:
             out = cupy.empty(self.shape, self.dtype)
-        elif self._may_overlap((a, b, None if c is out else addend), out.data.ptr):
+        elif self._may_overlap((a, b, 0 if c is out else addend), out.data.ptr):
             return None
         self.run(a, b, addend, out.data.ptr)
         return out
@@ -147,7 +142,7 @@ class Launch:
 
 
 def _address(x):
-    return None if x is None else x.data.ptr
+    return 0 if x is None else x.data.ptr
 
 
 def signature(options, *arrays):

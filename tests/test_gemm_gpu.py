@@ -1,5 +1,6 @@
 """Every engine of the products against exact arithmetic and the NumPy oracle, on a device."""
 
+import gc
 import itertools
 
 import ml_dtypes
@@ -379,8 +380,10 @@ def test_broadcast_is_not_repeated_in_memory(size, cupy):
     b[:] = b[0]
     x, y = cupy.asarray(a), cupy.asarray(b[0])
     pool = cupy.get_default_memory_pool()
+    out = cupy.empty((3000, size, size), cupy.float32)
     for one in (y, y[None], cupy.broadcast_to(y, b.shape)):
-        out = cupy.empty((3000, size, size), cupy.float32)
+        out.fill(cupy.nan)
+        gc.collect()  # else arrays of earlier tests may be freed between the two readings
         used = pool.used_bytes()
         result = gemm_batched(x, one, out=out)
         assert pool.used_bytes() == used
