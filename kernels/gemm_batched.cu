@@ -42,7 +42,7 @@ constexpr int PARTS = (STRIPS + HEIGHT - 1) / HEIGHT;      // tasks that a produ
 constexpr int TASKS = TWO ? (COUNT + 1) / 2 : COUNT * PARTS;
 constexpr int TILES = N > 8 ? 2 : 1;                       // of 8 columns, multiplied together
 constexpr int COLS = 8 * TILES, STEPS = (N + COLS - 1) / COLS;
-constexpr int STEPS_AT_ONCE = SCALED || HEIGHT > 1 ? 1 : 2;
+constexpr int STEPS_AT_ONCE = SCALED || ADDEND || HEIGHT > 1 ? 1 : 2;
 constexpr int LINES_B = TWO ? 2 : 1;                       // columns that meet in a fragment of B
 
 // ---- an operand in shared memory -----------------------------------------------------------------
@@ -544,9 +544,8 @@ template <int LENGTH> __device__ __forceinline__ void put_run(char* to, const fl
 }
 
 // One row of two tiles in 16 bits: even lanes take 4 neighbours of the first tile, odd ones of the second.
-template <typename T> __device__ __forceinline__ void put_traded(char* row, bool exists, int j0, const T* x) {
+__device__ __forceinline__ void put_traded(char* row, bool exists, int j0, unsigned first, unsigned second) {
     const int t = threadIdx.x % 4;
-    const unsigned first = pack_two(x[0], x[1]), second = pack_two(x[2], x[3]);
     const bool odd = t % 2;
     const unsigned other = __shfl_xor_sync(ALL_LANES, odd ? first : second, 1);
     const int j = j0 + (odd ? 8 + 2 * (t - 1) : 2 * t);
@@ -567,7 +566,7 @@ __device__ __forceinline__ void put_row(
         else if (exists && col(i) < N) x[i] = batch.result(x[i], old + col(i) * OUT_SIZE);
     }
     if constexpr (TRADED) {
-        put_traded(row, exists, step * COLS, x);
+        put_traded(row, exists, step * COLS, pack_two(x[0], x[1]), pack_two(x[2 * TILES - 2], x[2 * TILES - 1]));
     } else if (exists) {
         #pragma unroll
         for (int i = 0; i < 2 * TILES; i += LENGTH) {
