@@ -234,8 +234,7 @@ class Batched(NamedTuple):
         across, along_k, store = operand
         row_bytes = self.row_bytes(operand)
         whole = row_bytes % 16 == 0
-        padded = whole and row_bytes // 16 % 2 == 0 and not self.in_blocks(operand)
-        pitch = row_bytes + 16 if padded else row_bytes
+        pitch = row_bytes + 16 if self.t_in == "float" and row_bytes % 128 == 0 else row_bytes
         matrices = (across if along_k else self.size_k) * pitch * (1 if store == 2 else count)
         return -(-matrices // 16) * 16 + (0 if whole else 16)
 
@@ -243,7 +242,7 @@ class Batched(NamedTuple):
         """Return the shared memory in which a warp gathers results."""
         size = OUT_BYTES[self.kind]
         tiles, turn = (2 if self.size_n > 8 else 1), not self.in_blocks(self.operands[1])
-        traded = not turn and size == 2 and self.size_n % 8 == 0
+        traded = not turn and self.size_n % 8 == 0 and (size == 2 or self.size_n >= 32)
         run = 4 if tiles == 2 and (turn or traded) else 2
         if not self.dense or self.size_n % run == 0:
             return 0
@@ -255,17 +254,25 @@ def batched_shape(batched, arch):
     """Return the `BatchedShape` for a `Batched`, or None if nothing fits."""
     limit = max(limit for least, limit in BATCHED_SHARED.items() if arch_number(arch) >= least)
     height = _height(batched)
-    parts = -(-batched.strips // height)
     size = IN_BYTES[batched.t_in] * batched.size_k
     each = size * sum(across for across, _, store in batched.operands if store != 2)
-    # Two warps at least, and pairs of very small products together.
-    count = max(-(-2 // parts), min(256, BATCHED_BYTES // max(each, 1)))
+    count = max(1, min(256, BATCHED_BYTES // max(each, 1)))
     count += count % 2 if batched.two else 0
-    for number, stages in ((count, 3), (count, 2), (1, 2)):
+    for number, stages in ((count, _stages(batched, each)), (count, 1), (1, 1)):
         shape = batched_shape_of(batched, height, number, stages)
         if shape.shared_bytes <= limit:
             return shape
     return None
+
+
+def _stages(batched, each):
+    """Return how many steps a block is ahead; `each` are the bytes of the operands of a product.
+
+    With one, more blocks fit on a multiprocessor, and they hide each other's waiting (seen on an H200).
+    """
+    short_and_rounded = batched.t_in == "float" and each < 4 << 10
+    long_results = each >= 16 << 10 and batched.in_blocks(batched.operands[1])
+    return 3 if short_and_rounded or (long_results and OUT_BYTES[batched.kind] == 4) else 1
 
 
 def batched_shape_of(batched, height, count, stages, warps=4):
@@ -285,7 +292,7 @@ def _height(batched):
         return 1
     slices = -(-batched.size_k // (32 // IN_BYTES[batched.t_low]))
     registers = slices * (8 if batched.refine else 4)
-    most = max(1, min(3, BATCHED_REGISTERS // registers))
+    most = max(1, min(4, BATCHED_REGISTERS // registers))
     parts = -(-batched.strips // most)
     return -(-batched.strips // parts)
 

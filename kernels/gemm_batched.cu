@@ -47,25 +47,28 @@ constexpr int LINES_B = TWO ? 2 : 1;                       // columns that meet 
 
 // ---- an operand in shared memory -----------------------------------------------------------------
 
-// ACROSS entries along m or n, K along k.  Rows keep the order in memory.  So that 8 of them fall into different banks,
-// rows of whole 16-byte words are padded to an odd number of those, or, if ldmatrix reads them, change their places.
+// ACROSS entries along m or n, K along k.  Rows keep the order in memory.  So that what 8 of them hold at one place
+// falls into different banks, units of rows of whole 16-byte words change places; rows of FP32 that fill the 128 bytes
+// of all banks are padded instead.  (Copies into rows padded otherwise are slower than memory.)
 template <int ACROSS, bool ALONG_K, int STORE>
 struct Operand {
     static constexpr int ROWS = ALONG_K ? ACROSS : K, LENGTH = ALONG_K ? K : ACROSS, ROW_BYTES = LENGTH * SIZE;
     static constexpr bool WHOLE = ROW_BYTES % 16 == 0;
     // 8 x 8 blocks of 16-bit numbers, which ldmatrix takes as they are.
     static constexpr bool BLOCKS = !SCALED && SIZE == 2 && WHOLE && K % 8 == 0;
-    static constexpr int PITCH = WHOLE && !BLOCKS && ROW_BYTES / 16 % 2 == 0 ? ROW_BYTES + 16 : ROW_BYTES;
+    static constexpr int PITCH = SCALED && ROW_BYTES % 128 == 0 ? ROW_BYTES + 16 : ROW_BYTES;
     static constexpr int MATRIX_BYTES = ROWS * PITCH;
     // A run of bytes that starts inside a 16-byte word keeps its place in it.
     static constexpr int BYTES = (((STORE == 2 ? 1 : COUNT) * MATRIX_BYTES + 15) & ~15) + (WHOLE ? 0 : 16);
-    // Words of a row that change places: a power of two.
-    static constexpr int WORDS = ROW_BYTES / 16;
-    static constexpr int MIXED = !BLOCKS ? 1 : WORDS % 8 == 0 ? 8 : WORDS % 4 == 0 ? 4 : WORDS % 2 == 0 ? 2 : 1;
+    // Units that are read at a time, how many of them the banks hold, and in groups of how many they change places.
+    static constexpr int UNIT = SCALED ? 32 : 16, IN_BANKS = 128 / UNIT;
+    static constexpr int MIXED = !WHOLE || PITCH != ROW_BYTES || ROW_BYTES % (2 * UNIT) != 0 ? 1
+                                 : ROW_BYTES % (8 * UNIT) == 0 && IN_BANKS == 8 ? 8
+                                 : ROW_BYTES % (4 * UNIT) == 0 ? 4 : 2;
 
     // Where byte `byte` of a row is.
     __device__ __forceinline__ static int place(int row, int byte) {
-        return row * PITCH + (byte ^ row / (8 / MIXED) % MIXED * 16);
+        return row * PITCH + (byte ^ row / (IN_BANKS / MIXED) % MIXED * UNIT);
     }
 
     __device__ __forceinline__ static const char* matrix(const char* stage, const T_IN* x, Index first, int s) {
@@ -79,7 +82,7 @@ struct Operand {
     __device__ __forceinline__ static void load(float (&x)[WORD], const char* matrix, int i, int q) {
         i = min(i, ACROSS - 1);
         if (ALONG_K && WHOLE && q < K) {
-            memcpy(x, __builtin_assume_aligned(matrix + i * PITCH + q * SIZE, WORD * SIZE), WORD * SIZE);
+            memcpy(x, __builtin_assume_aligned(matrix + place(i, q * SIZE), WORD * SIZE), WORD * SIZE);
             return;
         }
         #pragma unroll
@@ -88,7 +91,7 @@ struct Operand {
     __device__ __forceinline__ static void load(unsigned& x, const char* matrix, int i, int q) {
         i = min(i, ACROSS - 1);
         if (ALONG_K && WHOLE && q < K) {
-            x = *reinterpret_cast<const unsigned*>(matrix + i * PITCH + q * SIZE);
+            x = *reinterpret_cast<const unsigned*>(matrix + place(i, q * SIZE));
             return;
         }
         x = 0;
@@ -101,19 +104,19 @@ struct Operand {
     __device__ __forceinline__ static void load(
         float (&x)[WORD], float (&y)[WORD], const char* matrix, int i, int q
     ) {
-        const char* const from = matrix + min(i, ACROSS - 2) * SIZE;
+        i = min(i, ACROSS - 2);
         #pragma unroll
         for (int e = 0; e < WORD; ++e) {
-            const float2 two = q + e < K ? *reinterpret_cast<const float2*>(from + (q + e) * PITCH) : float2{};
+            const float2 two = q + e < K ? *reinterpret_cast<const float2*>(matrix + place(q + e, i * SIZE)) : float2{};
             x[e] = two.x;
             y[e] = two.y;
         }
     }
     __device__ __forceinline__ static void load(unsigned& x, unsigned& y, const char* matrix, int i, int q) {
-        const char* const from = matrix + min(i, ACROSS - 2) * SIZE;
+        i = min(i, ACROSS - 2);
         unsigned two[WORD];
         #pragma unroll
-        for (int e = 0; e < WORD; ++e) two[e] = q + e < K ? two_at(from + (q + e) * PITCH) : 0;
+        for (int e = 0; e < WORD; ++e) two[e] = q + e < K ? two_at(matrix + place(q + e, i * SIZE)) : 0;
         if constexpr (WORD == 2) {
             x = __byte_perm(two[0], two[1], 0x5410);
             y = __byte_perm(two[0], two[1], 0x7632);
@@ -126,11 +129,11 @@ struct Operand {
 
     __device__ __forceinline__ static float float_at(const char* matrix, int i, int q) {
         const int row = ALONG_K ? i : q, col = ALONG_K ? q : i;
-        return *reinterpret_cast<const float*>(matrix + row * PITCH + col * SIZE);
+        return *reinterpret_cast<const float*>(matrix + place(row, col * SIZE));
     }
     __device__ __forceinline__ static unsigned bits_at(const char* matrix, int i, int q) {
         const int row = ALONG_K ? i : q, col = ALONG_K ? q : i;
-        const char* const from = matrix + row * PITCH + col * SIZE;
+        const char* const from = matrix + place(row, col * SIZE);
         if (SIZE == 1) return *reinterpret_cast<const unsigned char*>(from);
         return *reinterpret_cast<const unsigned short*>(from);
     }
@@ -164,7 +167,7 @@ struct Operand {
         const char* const words = reinterpret_cast<const char*>(from - shift);
         constexpr int STEP = 16 * THREADS, ROWS_A_STEP = STEP / ROW_BYTES;
         const int mine = 16 * threadIdx.x;
-        if constexpr (WHOLE && STEP % ROW_BYTES == 0 && (!BLOCKS || (ROWS % 8 == 0 && ROWS_A_STEP % 8 == 0))) {
+        if constexpr (WHOLE && STEP % ROW_BYTES == 0 && (MIXED == 1 || (ROWS % 8 == 0 && ROWS_A_STEP % 8 == 0))) {
             // A step is a number of rows that leaves the places in them alone.
             char* const to = stage + place(mine / ROW_BYTES, mine % ROW_BYTES);
             #pragma unroll
@@ -217,8 +220,8 @@ constexpr int STAGE_A = OperandA::BYTES - KEPT_A, STAGE_BYTES = STAGE_A + Operan
 constexpr int OUT_SIZE = KIND == KIND_FP32 || KIND == KIND_INT32 ? 4 : 2;
 // Two tiles of B that are loaded entry by entry share its columns in turn, so that a lane has 4 neighbours of a row.
 constexpr bool IN_TURN = TILES == 2 && !OperandB::BLOCKS;
-// 16-bit neighbours are traded between lanes for 4 of them.
-constexpr bool TRADED = TILES == 2 && !IN_TURN && OUT_SIZE == 2 && DENSE && N % 8 == 0;
+// Other neighbours are traded between lanes for 4 of them, if these are short or far from those of the next row.
+constexpr bool TRADED = TILES == 2 && !IN_TURN && DENSE && N % 8 == 0 && (OUT_SIZE == 2 || N >= 32);
 constexpr int RUN = IN_TURN || TRADED ? 4 : 2;
 constexpr bool IN_RUNS = DENSE && N % RUN == 0, GATHERED = DENSE && !IN_RUNS;
 // What a warp gathers: its rows of a result, or two results, from their place in a 16-byte word on.
@@ -353,6 +356,16 @@ template <bool TURNED> __device__ __forceinline__ void load_blocks(unsigned (&x)
     }
 }
 
+// Where along k, in words, register half `half` of a slice is; any order will do that A and B share.  Operands of which
+// nothing is known about banks are read in runs of 4 words (2 in the last slice of an odd number) in a lane.
+constexpr bool IN_LANE_RUNS = !TWO && !(OperandA::WHOLE && OperandB::WHOLE) && !OperandA::BLOCKS && !OperandB::BLOCKS;
+__device__ __forceinline__ int word_of(int slice, int half, int t) {
+    if (TWO) return t;
+    if (!IN_LANE_RUNS) return slice * SLICE_WORDS + t + 4 * half;
+    if (slice == SLICES - 1 && SLICES % 2 == 1) return slice * SLICE_WORDS + 2 * t + half;
+    return slice / 2 * (2 * SLICE_WORDS) + 4 * t + slice % 2 * 2 + half;
+}
+
 // Rows row0 to row0 + 15 of a matrix, or the 8 of each of two.
 __device__ __forceinline__ void load_rows(FragmentA& f, const char* const (&a)[2], int row0) {
     const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, block = lane / 8, r = lane % 8;
@@ -374,8 +387,8 @@ __device__ __forceinline__ void load_rows(FragmentA& f, const char* const (&a)[2
         for (int s = 0; s < SLICES; ++s) {
             #pragma unroll
             for (int r = 0; r < 4; ++r) {
-                const int row = TWO ? g : row0 + g + r % 2 * 8, word = s * SLICE_WORDS + t + (TWO ? 0 : r / 2 * 4);
-                if (f.used(r)) OperandA::load(x[s][r], a[r % 2], row, word * WORD);
+                const int row = TWO ? g : row0 + g + r % 2 * 8;
+                if (f.used(r)) OperandA::load(x[s][r], a[r % 2], row, word_of(s, r / 2, t) * WORD);
             }
         }
         f.set(x);
@@ -408,7 +421,7 @@ __device__ __forceinline__ void load_columns(FragmentB (&f)[TILES], const char* 
         for (int s = 0; s < SLICES; ++s) {
             #pragma unroll
             for (int r = 0; r < 2; ++r) {
-                const int q = (s * SLICE_WORDS + t + (TWO ? 0 : r * 4)) * WORD;
+                const int q = word_of(s, r, t) * WORD;
                 if constexpr (IN_TURN && OperandB::PAIRS) {
                     OperandB::load(x[0][s][r], x[TILES - 1][s][r], b[r], column(step, 0, g), q);
                 } else {
@@ -431,6 +444,17 @@ __device__ __forceinline__ void multiply(Acc (&d)[4], const FragmentA& a, const 
     }
     #pragma unroll
     for (int s = 0; s < SLICES; ++s) mma(T_LOW{}, d, a.hi[s], b.hi[s]);
+}
+
+// Two products apart, because 0 Inf of the zeros that part them is NaN; rounded operands are looked at anyway.
+__device__ __forceinline__ void multiply_two(Acc (&d)[4], const FragmentA& a, const FragmentB& b) {
+    Acc second[4] = {};
+    const unsigned upper[4] = {a.hi[0][0], 0, 0, 0}, lower[4] = {0, a.hi[0][3], 0, 0};
+    const unsigned first_b[2] = {b.hi[0][0], 0}, second_b[2] = {b.hi[0][1], 0};
+    mma(T_LOW{}, d, upper, first_b);
+    mma(T_LOW{}, second, lower, second_b);
+    d[2] = second[2];
+    d[3] = second[3];
 }
 
 // ---- scales undone ---------------------------------------------------------------------------------
@@ -477,7 +501,9 @@ __device__ __forceinline__ void unscale_any(
         const int half = e / 2, j = column(step, tile, 2 * (threadIdx.x % 4) + e % 2);
         const unsigned top_a = fa.top[half], top_b = columns.top[half % LINES_B][e % 2];
         d[e] = scaled(d[e], -(fit(top_a) + fit(top_b)));
-        if (max(top_a, top_b) >= INFINITE && row[half] < M && j < N) d[e] = plain<A, B>(a[half], b[half], row[half], j);
+        // The columns of two products meet in one sum.
+        const unsigned worst = max(top_a, max(top_b, columns.top[LINES_B - 1 - half % LINES_B][e % 2]));
+        if (worst >= INFINITE && row[half] < M && j < N) d[e] = plain<A, B>(a[half], b[half], row[half], j);
     }
 }
 
@@ -543,14 +569,26 @@ template <int LENGTH> __device__ __forceinline__ void put_run(char* to, const fl
     }
 }
 
-// One row of two tiles in 16 bits: even lanes take 4 neighbours of the first tile, odd ones of the second.
-__device__ __forceinline__ void put_traded(char* row, bool exists, int j0, unsigned first, unsigned second) {
-    const int t = threadIdx.x % 4;
+// One row of two tiles: even lanes take 4 neighbours of the first tile, odd ones of the second.
+template <int LENGTH>
+__device__ __forceinline__ void put_traded(char* row, bool exists, int j0, const Acc (&x)[LENGTH]) {
+    const int t = threadIdx.x % 4, j = j0 + t % 2 * 8 + t / 2 * 4;
     const bool odd = t % 2;
-    const unsigned other = __shfl_xor_sync(ALL_LANES, odd ? first : second, 1);
-    const int j = j0 + (odd ? 8 + 2 * (t - 1) : 2 * t);
-    const uint2 words = odd ? make_uint2(other, second) : make_uint2(first, other);
-    if (exists && j < N) *reinterpret_cast<uint2*>(row + j * OUT_SIZE) = words;
+    if constexpr (OUT_SIZE == 2) {
+        const unsigned first = pack_two(x[0], x[1]), second = pack_two(x[LENGTH - 2], x[LENGTH - 1]);
+        const unsigned other = __shfl_xor_sync(ALL_LANES, odd ? first : second, 1);
+        const uint2 words = odd ? make_uint2(other, second) : make_uint2(first, other);
+        if (exists && j < N) *reinterpret_cast<uint2*>(row + j * OUT_SIZE) = words;
+    } else {
+        Acc run[4];
+        #pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const Acc other = __shfl_xor_sync(ALL_LANES, odd ? x[e] : x[LENGTH - 2 + e], 1);
+            run[e] = odd ? other : x[e];
+            run[2 + e] = odd ? x[LENGTH - 2 + e] : other;
+        }
+        if (exists && j < N) put_run(row + j * OUT_SIZE, run);
+    }
 }
 
 // This lane's part of one row of a step, in the order of column(), to `row` if that exists.
@@ -566,7 +604,7 @@ __device__ __forceinline__ void put_row(
         else if (exists && col(i) < N) x[i] = batch.result(x[i], old + col(i) * OUT_SIZE);
     }
     if constexpr (TRADED) {
-        put_traded(row, exists, step * COLS, pack_two(x[0], x[1]), pack_two(x[2 * TILES - 2], x[2 * TILES - 1]));
+        put_traded(row, exists, step * COLS, x);
     } else if (exists) {
         #pragma unroll
         for (int i = 0; i < 2 * TILES; i += LENGTH) {
@@ -652,7 +690,8 @@ __device__ __forceinline__ void compute(
             const int low = row0 + 16 * strip + g, row[2] = {low, TWO ? low : low + 8};
             #pragma unroll
             for (int tile = 0; tile < TILES; ++tile) {
-                multiply(d[tile], fa[strip], fb[tile]);
+                if (TWO && !SCALED) multiply_two(d[tile], fa[strip], fb[tile]);
+                else multiply(d[tile], fa[strip], fb[tile]);
                 if constexpr (IS_SCALED) {
                     if (all_ordinary) unscale(d[tile], fa[strip], columns[tile]);
                     else unscale_any<OperandA, OperandB>(d[tile], fa[strip], columns[tile], a, b, row, step, tile);

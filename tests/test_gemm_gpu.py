@@ -414,9 +414,10 @@ def test_batches_have_alpha_beta_and_out(size, stored, cupy):
     assert (np.abs(c.get() - expected) <= 2 * unit * (np.abs(expected) + size)).all()
 
 
-def test_nan_and_inf_stay_in_their_product(cupy):
-    for size in (6, 20):
-        a, b = stacks(8, size, size, size, np.float32)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_nan_and_inf_stay_in_their_product(dtype, cupy):
+    for size in (6, 8, 20):
+        a, b = stacks(8, size, size, size, dtype)
         a[2, 1, 1], b[5, 0, 2], b[5, 1, 3] = np.nan, np.inf, -np.inf
         expected = gemm_batched(a, b)
         result = gemm_batched(cupy.asarray(a), cupy.asarray(b)).get()
