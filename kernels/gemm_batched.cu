@@ -356,9 +356,11 @@ template <bool TURNED> __device__ __forceinline__ void load_blocks(unsigned (&x)
     }
 }
 
-// Where along k, in words, register half `half` of a slice is; any order will do that A and B share.  Operands of which
-// nothing is known about banks are read in runs of 4 words (2 in the last slice of an odd number) in a lane.
-constexpr bool IN_LANE_RUNS = !TWO && !(OperandA::WHOLE && OperandB::WHOLE) && !OperandA::BLOCKS && !OperandB::BLOCKS;
+// Where along k, in words, register half `half` of a slice is; any order will do that A and B share.  Rows that end
+// near a multiple of 64 bytes put neighbours of a column into the same banks, unless each lane has its own run of 4
+// words (2 in the last slice of an odd number).
+__device__ constexpr bool near_banks(int row_bytes) { return row_bytes % 16 != 0 && (row_bytes + 8) % 64 <= 16; }
+constexpr bool IN_LANE_RUNS = !TWO && near_banks(OperandA::ROW_BYTES) && near_banks(OperandB::ROW_BYTES);
 __device__ __forceinline__ int word_of(int slice, int half, int t) {
     if (TWO) return t;
     if (!IN_LANE_RUNS) return slice * SLICE_WORDS + t + 4 * half;
