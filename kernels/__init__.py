@@ -34,12 +34,14 @@ __all__ = [
     "LARGEST_BATCHED",
     "PORTABLE_CLUSTER",
     "SWAP_SHAPES",
+    "Batched",
     "BatchedShape",
     "KernelSpec",
     "PanelShape",
     "SwapShape",
     "arch_number",
     "batched_shape",
+    "batched_shape_of",
     "move_chunk",
     "panel_shape",
     "swap_shape",
@@ -188,18 +190,27 @@ def swap_shape(n, arch):
     return next((shape for shape in shapes if n <= shape.most), shapes[-1])
 
 
-# Sizes gemm_batched.cu multiplies, bytes of operands a block copies at a time, and the shared memory
-# that every block may have (64 KB before compute capability 8, 99 KB and more since).
+# Sizes gemm_batched.cu multiplies, bytes of operands a block copies at a time, registers for the rows of A
+# that a warp holds, and the shared memory that every block may have (64 KB before compute capability 8, 99 KB
+# and more since).
 LARGEST_BATCHED = 64
 BATCHED_BYTES = 8 << 10
+BATCHED_REGISTERS = 72
 BATCHED_SHARED = {75: 64 << 10, 80: 99 << 10}
-IN_BYTES = {"fp16": 2, "bf16": 2, "float": 4, "int8": 1}
+IN_BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "float": 4, "int8": 1}
+# Kinds of results (gemm.cuh) and their bytes.
+OUT_BYTES = (4, 2, 2, 4)
 
 
 class BatchedShape(NamedTuple):
-    """How a block of gemm_batched.cu takes `count` products at a time, in `stages` steps ahead."""
+    """How a block of gemm_batched.cu takes `count` products at a time, in `stages` steps ahead.
 
+    A warp multiplies `height` strips of 16 rows together.
+    """
+
+    threads: int
     count: int
+    height: int
     stages: int
     shared_bytes: int
 
@@ -209,31 +220,117 @@ class BatchedShape(NamedTuple):
         return {name.upper(): value for name, value in self._asdict().items()}
 
 
-def _operand_bytes(across, k, along_k, store, size, count):
-    """Return the shared memory of `count` matrices, as the struct Operand of gemm_batched.cu."""
-    rows, row_bytes = (across, k * size) if along_k else (k, across * size)
-    whole = row_bytes % 16 == 0
-    pitch = row_bytes + 16 if whole and row_bytes // 16 % 2 == 0 else row_bytes
-    matrices = rows * pitch * (1 if store == 2 else count)
-    return -(-matrices // 16) * 16 + (0 if whole else 16)
+class Batched(NamedTuple):
+    """What gemm_batched.cu is compiled for; the names of its macros in lower case."""
+
+    size_m: int
+    size_n: int
+    size_k: int
+    t_in: str
+    t_low: str
+    refine: int
+    trans_a: int
+    trans_b: int
+    store_a: int
+    store_b: int
+    kind: int
+    addend: int
+    dense: int
+
+    @property
+    def defines(self):
+        return {name.upper(): value for name, value in self._asdict().items()}
+
+    @property
+    def operands(self):
+        """(entries across k, whether rows lie along k, how stored) of A and of B."""
+        a = (self.size_m, not self.trans_a, self.store_a)
+        return a, (self.size_n, bool(self.trans_b), self.store_b)
+
+    @property
+    def two(self):
+        """Whether two products are computed at a time."""
+        return self.size_m <= 8 and self.size_k <= 16 // IN_BYTES[self.t_low]
+
+    @property
+    def strips(self):
+        return 1 if self.two else -(-self.size_m // 16)
+
+    def row_bytes(self, operand):
+        across, along_k, _ = operand
+        return (self.size_k if along_k else across) * IN_BYTES[self.t_in]
+
+    def in_blocks(self, operand):
+        """Tell whether ldmatrix takes an operand as it is."""
+        sixteen = self.t_in in ("fp16", "bf16")
+        return sixteen and self.row_bytes(operand) % 16 == 0 and self.size_k % 8 == 0
+
+    def operand_bytes(self, operand, count):
+        """Return the shared memory of `count` matrices, as the struct Operand of gemm_batched.cu."""
+        across, along_k, store = operand
+        row_bytes = self.row_bytes(operand)
+        whole = row_bytes % 16 == 0
+        pitch = row_bytes + 16 if self.t_in == "float" and row_bytes % 128 == 0 else row_bytes
+        matrices = (across if along_k else self.size_k) * pitch * (1 if store == 2 else count)
+        return -(-matrices // 16) * 16 + (0 if whole else 16)
+
+    def gathered_bytes(self, height):
+        """Return the shared memory in which a warp gathers results."""
+        size = OUT_BYTES[self.kind]
+        tiles, turn = (2 if self.size_n > 8 else 1), not self.in_blocks(self.operands[1])
+        traded = not turn and self.size_n % 8 == 0 and (size == 2 or self.size_n >= 32)
+        run = 4 if tiles == 2 and (turn or traded) else 2
+        if not self.dense or self.size_n % run == 0:
+            return 0
+        rows = 2 * self.size_m if self.two else min(self.size_m, 16 * height)
+        return -(-rows * self.size_n * size // 16) * 16 + 16
 
 
-def batched_shape(m, n, k, t_in, trans_a, trans_b, store_a, store_b, arch):
-    """Return the `BatchedShape` of a product of sizes m, n, k, or None if nothing fits."""
-    size = IN_BYTES[t_in]
-    each = (m * k * (store_a != 2) + k * n * (store_b != 2)) * size
-    # An even number keeps the pairs of very small products together; up to 32 rows, two give every
-    # warp something to do.
-    count = max(2 if m <= 32 else 1, min(256, BATCHED_BYTES // max(each, 1)) // 2 * 2)
+def batched_shape(batched, arch):
+    """Return the `BatchedShape` for a `Batched`, or None if nothing fits."""
     limit = max(limit for least, limit in BATCHED_SHARED.items() if arch_number(arch) >= least)
-    for stages in (3, 2):
-        total = 0
-        for across, along_k, store in ((m, not trans_a, store_a), (n, bool(trans_b), store_b)):
-            part = _operand_bytes(across, k, along_k, store, size, count)
-            total += part if store == 2 else stages * part
-        if total <= limit:
-            return BatchedShape(count, stages, total)
+    height = _height(batched)
+    size = IN_BYTES[batched.t_in] * batched.size_k
+    each = size * sum(across for across, _, store in batched.operands if store != 2)
+    count = max(1, min(256, BATCHED_BYTES // max(each, 1)))
+    count += count % 2 if batched.two else 0
+    for number, stages in ((count, _stages(batched, each)), (count, 1), (1, 1)):
+        shape = batched_shape_of(batched, height, number, stages)
+        if shape.shared_bytes <= limit:
+            return shape
     return None
+
+
+def _stages(batched, each):
+    """Return how many steps a block is ahead; `each` are the bytes of the operands of a product.
+
+    With one, more blocks fit on a multiprocessor, and they hide each other's waiting (seen on an H200).
+    """
+    short_and_rounded = batched.t_in == "float" and each < 4 << 10
+    long_results = each >= 16 << 10 and batched.in_blocks(batched.operands[1])
+    return 3 if short_and_rounded or (long_results and OUT_BYTES[batched.kind] == 4) else 1
+
+
+def batched_shape_of(batched, height, count, stages, warps=4):
+    """Return the `BatchedShape` of given numbers."""
+    tasks = -(-count // 2) if batched.two else count * -(-batched.strips // height)
+    warps = min(warps, tasks)
+    total = warps * batched.gathered_bytes(height)
+    for operand in batched.operands:
+        part = batched.operand_bytes(operand, count)
+        total += part if operand[2] == 2 else stages * part
+    return BatchedShape(32 * warps, count, height, stages, total)
+
+
+def _height(batched):
+    """Return how many strips share what a warp loads of B: one where ldmatrix makes that cheap."""
+    if batched.in_blocks(batched.operands[1]):
+        return 1
+    slices = -(-batched.size_k // (32 // IN_BYTES[batched.t_low]))
+    registers = slices * (8 if batched.refine else 4)
+    most = max(1, min(4, BATCHED_REGISTERS // registers))
+    parts = -(-batched.strips // most)
+    return -(-batched.strips // parts)
 
 
 def wmma_can_be_wide(t_in, arch):
@@ -317,21 +414,30 @@ def _wmma(products, wide=(0,)):
 
 def _batched(products, arch):
     """Return some of the macro sets of gemm_batched.cu: sizes are macros, so that there are many."""
+    sizes = (
+        (1, 1, 1),
+        (8, 8, 8),
+        (5, 7, 3),
+        (16, 16, 16),
+        (33, 17, 40),
+        (63, 63, 63),
+        (64, 64, 64),
+    )
     sets = []
     for p in products:
-        for m, n, k in ((1, 1, 1), (8, 8, 8), (5, 7, 3), (16, 16, 16), (33, 17, 40), (64, 64, 64)):
-            for trans, stores in ((0, (1, 1)), (1, (1, 1)), (0, (0, 2))):
-                shape = batched_shape(m, n, k, p["T_IN"], trans, trans, *stores, arch)
+        own = 3 if p["T_IN"] == "int8" else 0
+        narrow = {"fp16": 1, "bf16": 2, "tf32": 1, "int8": 3}[p["T_LOW"]]
+        for size in sizes:
+            for trans, stores, kind, addend, dense in (
+                (0, (1, 1), own, 0, 1),
+                (1, (1, 1), narrow, 1, 1),
+                (0, (0, 2), own, 1, 0),
+            ):
+                arithmetic = (p["T_IN"], p["T_LOW"], p["REFINE"], trans, trans, *stores)
+                batched = Batched(*size, *arithmetic, kind, addend, dense)
+                shape = batched_shape(batched, arch)
                 if shape is not None:
-                    sizes = {
-                        "SIZE_M": m,
-                        "SIZE_N": n,
-                        "SIZE_K": k,
-                        "TRANS_A": trans,
-                        "TRANS_B": trans,
-                    }
-                    sizes |= {"STORE_A": stores[0], "STORE_B": stores[1]}
-                    sets.append(p | sizes | shape.defines)
+                    sets.append(batched.defines | shape.defines)
     return tuple(sets)
 
 

@@ -31,6 +31,9 @@ ADDENDS = {
     "int32": ("int8", "int16", "int32", "uint8", "uint16"),
 }
 
+# Batched products that were checked and launched before, and how many of them are kept.
+_LAUNCHES, MOST_LAUNCHES = {}, 4096
+
 
 def gemm(
     a,
@@ -123,7 +126,8 @@ def gemm(
             f"a has shape {a.shape} and b has shape {b.shape}; two matrices are needed: "
             "use gemm_batched for stacks, or reshape vectors to one row or column"
         )
-    return _product_of(a, b, c, alpha, beta, transa, transb, precision, refine, engine, out, rtol)
+    options = (alpha, beta, transa, transb, precision, refine, engine)
+    return _product_of(a, b, c, *options, out, rtol)[0]
 
 
 def gemm_batched(
@@ -182,6 +186,10 @@ def gemm_batched(
     >>> gemm_batched(a, np.eye(2, dtype=np.float16)).shape
     (2, 2, 2)
     """
+    options = (alpha, beta, transa, transb, precision, refine, engine)
+    key, result = _repeated(a, b, c if beta != 0 else None, out, (*options, rtol))
+    if result is not None:
+        return result
     a, b = check_array(a, "a"), check_array(b, "b")
     for name, x in (("a", a), ("b", b)):
         if x.ndim not in (2, 3):
@@ -196,7 +204,29 @@ def gemm_batched(
     if c is not None:
         c = check_array(c, "c")
         c = _stacked(c, batch) if c.ndim == 2 else c
-    return _product_of(a, b, c, alpha, beta, transa, transb, precision, refine, engine, out, rtol)
+    out, launch = _product_of(a, b, c, *options, out, rtol)
+    if key is not None and launch is not None:
+        if len(_LAUNCHES) >= MOST_LAUNCHES:
+            _LAUNCHES.clear()
+        _LAUNCHES[key] = launch
+    return out
+
+
+def _repeated(a, b, c, out, options):
+    """Return (key, result) if a product like this one was computed before, else (key, None).
+
+    A small batch is shorter than the checks of its arguments, so they are made once for all arrays that
+    differ in their addresses alone.  The key is None where that does not pay.
+    """
+    if not is_cupy(a):
+        return None, None
+    ops = ops_for(a)
+    key = ops.signature(options, a, b, c, out)
+    try:
+        launch = _LAUNCHES.get(key)
+    except TypeError:  # an option that cannot be part of a key; the checks will say what it is
+        return None, None
+    return key, None if launch is None else ops.gemm_again(launch, a, b, c, out)
 
 
 def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto", rtol=None):
@@ -265,7 +295,10 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
 
 
 def _product_of(a, b, c, alpha, beta, transa, transb, precision, refine, engine, out, rtol):
-    """Check what `gemm` and `gemm_batched` have in common, and compute."""
+    """Check what `gemm` and `gemm_batched` have in common, and compute.
+
+    Returns the result, and what the device needs to compute another one like it, or None.
+    """
     a, b = (x.swapaxes(-1, -2) if turned else x for x, turned in ((a, transa), (b, transb)))
     if a.shape[-1] != b.shape[-2]:
         raise InputError(
@@ -284,14 +317,14 @@ def _product_of(a, b, c, alpha, beta, transa, transb, precision, refine, engine,
     ops = ops_for(a, b, *(() if c is None else (c,)), *(() if out is None else (out,)))
     out = _check_out(ops.xp, out, shape, accumulator, a, b, c)
     if not out.size:
-        return out
+        return out, None
     if alpha == 0 or a.shape[-1] == 0:
         _without_product(out, c, beta, accumulator)
     elif wide:
         _from_double(ops, a, b, c, out, product, alpha, beta, engine)
     else:
-        _compute(ops, a, b, c, out, product, alpha, beta, engine)
-    return out
+        return out, _compute(ops, a, b, c, out, product, alpha, beta, engine)
+    return out, None
 
 
 def _compute(ops, a, b, c, out, product, alpha, beta, engine):
@@ -300,8 +333,8 @@ def _compute(ops, a, b, c, out, product, alpha, beta, engine):
         wide = c.astype(product.accumulator)
         ops.gemm(a, b, wide, wide, product, alpha, beta, engine)
         out[...] = wide.astype(out.dtype)
-    else:
-        ops.gemm(a, b, c, out, product, alpha, beta, engine)
+        return None
+    return ops.gemm(a, b, c, out, product, alpha, beta, engine)
 
 
 def _without_product(out, c, beta, accumulator):

@@ -1,24 +1,30 @@
 """Batches of small products on CuPy, at the speed of memory."""
 
+import functools
+from dataclasses import dataclass
+from typing import Any
+
 import cupy
 import numpy as np
 
 from tcsolve import _jit
 from tcsolve._errors import DeviceError
 from tcsolve._gemm_cupy import KINDS, gemm, require_formats
-from tcsolve.kernels import LARGEST_BATCHED, batched_shape
+from tcsolve.kernels import LARGEST_BATCHED, Batched, batched_shape
 
-__all__ = ["gemm_batched"]
+__all__ = ["Launch", "gemm_batched", "signature"]
 
-THREADS = 128
-# Blocks of the kernel that a multiprocessor holds at most, by its registers.
-BLOCKS = 8
 # How an operand lies in memory (gemm_batched.cu).
 ANYHOW, ONE_BEHIND_THE_OTHER, ONE_FOR_ALL = 0, 1, 2
+# Bytes of the words that operands and results are moved in.
+ALIGNMENT = 16
 
 
 def gemm_batched(a, b, c, out, product, alpha, beta, arch, properties):
-    """out[s] = alpha a[s] b[s] + beta c[s] for stacks that are not empty; c is not read if beta is 0."""
+    """out[s] = alpha a[s] b[s] + beta c[s] for stacks that are not empty; c is not read if beta is 0.
+
+    Returns the `Launch` that did it, if it was one and nothing else, else None.
+    """
     (m, k), n = a.shape[1:], b.shape[2]
     if product.native:
         _natively(a, b, c, out, product, alpha, beta)
@@ -29,7 +35,8 @@ def gemm_batched(a, b, c, out, product, alpha, beta, arch, properties):
             gemm(a[s], b[s], addend, out[s], product, alpha, beta, "auto", arch, count)
     else:
         require_formats(product, arch)
-        _in_one_launch(a, b, c, out, product, alpha, beta, arch, properties)
+        return _in_one_launch(a, b, c, out, product, alpha, beta, arch, properties)
+    return None
 
 
 def _natively(a, b, c, out, product, alpha, beta):
@@ -45,31 +52,116 @@ def _in_one_launch(a, b, c, out, product, alpha, beta, arch, properties):
         result = cupy.empty(out.shape, out.dtype)
         _in_one_launch(a, b, c, result, product, alpha, beta, arch, properties)
         _bits(out)[...] = _bits(result)
-        return
-    if beta != 0 and not _rows_contiguous(c):
+        return None
+    given = (a, b, c)
+    if beta == 0:
+        c = None
+    elif not _rows_contiguous(c):
         c = cupy.ascontiguousarray(_bits(c)).view(c.dtype)
     if not product.direct:
         a, b = (_as_float32(x) for x in (a, b))
-    (count, m, k), n = a.shape, b.shape[2]
+    launch = _launch_of(a, b, c, out, product, alpha, beta, arch, properties)
+    launch.run(*(_address(x) for x in (a, b, c, out)))
+    same = a is given[0] and b is given[1] and (c is None or c is given[2])
+    return launch if same else None
+
+
+def _launch_of(a, b, c, out, product, alpha, beta, arch, properties):
+    """Return the `Launch` for these arrays, and any others that lie alike."""
+    batched = _batched_of(a, b, c, out, product)
+    count = len(out)
+    kernel, shape, most = _kernel_of(cupy.cuda.runtime.getDevice(), batched, arch)
+    if kernel is None:
+        raise DeviceError(
+            f"products of {batched.size_m} x {batched.size_k} by {batched.size_k} x {batched.size_n} "
+            f"in float32 need more shared memory than {arch} has; give float16 operands, or call "
+            "gemm for each"
+        )
+    grid = min(-(-count // shape.count), most * properties["multiprocessors"])
+    addend = (0, 0) if c is None else _strides(c)[:2]
+    args = (None, *_strides(out)[:2], None, *addend, None, *_strides(a), None, *_strides(b))
+    args += (count, float(alpha), float(beta))
+    run = kernel.prepared(grid, shape.threads, args, shape.shared_bytes)
+    extents = tuple(None if x is None else _extent(x) for x in (a, b, c, out))
+    return Launch(run, extents, out.shape, out.dtype)
+
+
+def _batched_of(a, b, c, out, product):
+    (m, k), n = a.shape[1:], b.shape[2]
     store_a, trans_a = _how_stored(a)
     store_b, trans_b = _how_stored(b)
     t_in = product.precision if product.direct else "float"
-    shape = batched_shape(m, n, k, t_in, trans_a, trans_b, store_a, store_b, arch)
+    arithmetic = (t_in, product.precision, product.level, trans_a, trans_b, store_a, store_b)
+    dense = _strides(out) == (m * n, n, 1) and out.data.ptr % ALIGNMENT == 0
+    return Batched(m, n, k, *arithmetic, KINDS[out.dtype.name], int(c is not None), int(dense))
+
+
+@functools.lru_cache(maxsize=4096)
+def _kernel_of(device, batched, arch):
+    """Return (kernel, its shape, blocks of it that a multiprocessor holds), or Nones if nothing fits."""
+    shape = batched_shape(batched, arch)
     if shape is None:
-        raise DeviceError(
-            f"products of {m} x {k} by {k} x {n} in float32 need more shared memory than {arch} "
-            "has; give float16 operands, or call gemm for each"
-        )
-    defines = {"T_IN": t_in, "T_LOW": product.precision, "REFINE": product.level}
-    defines |= {"SIZE_M": m, "SIZE_N": n, "SIZE_K": k, "STORE_A": store_a, "STORE_B": store_b}
-    defines |= {"TRANS_A": trans_a, "TRANS_B": trans_b} | shape.defines
-    kernel = _jit.kernel("gemm_batched", "tcs_gemm_batched", **defines)
-    blocks = max(1, min(BLOCKS, properties["shared_bytes"] // (shape.shared_bytes + 1024)))
-    grid = min(-(-count // shape.count), blocks * properties["multiprocessors"])
-    addend = (None, 0, 0) if beta == 0 else (c, *_strides(c)[:2])
-    args = (out, *_strides(out)[:2], KINDS[out.dtype.name], *addend)
-    args += (a, *_strides(a), b, *_strides(b), count, float(alpha), float(beta))
-    kernel((grid,), (THREADS,), args, shared=shape.shared_bytes)
+        return None, None, None
+    kernel = _jit.kernel("gemm_batched", "tcs_gemm_batched", **batched.defines, **shape.defines)
+    return kernel, shape, kernel.resident_blocks(shape.threads, shape.shared_bytes)
+
+
+# Numbers of the addresses of out, c, a and b among the arguments of the kernel.
+OUT, C, A, B = 0, 3, 6, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A launch of gemm_batched.cu but for the addresses: for all arrays of one `signature`."""
+
+    prepared: Any
+    extents: tuple
+    shape: tuple
+    dtype: Any
+
+    def run(self, a, b, c, out):
+        """Launch for arrays at these addresses; c is 0 without an addend."""
+        self.prepared(((OUT, out), (C, c), (A, a), (B, b)))
+
+    def again(self, a, b, c, out):
+        """Compute another product of the same signature; None if `out` may overlap another array."""
+        a, b, addend = a.data.ptr, b.data.ptr, _address(c)
+        if out is None:
+            out = cupy.empty(self.shape, self.dtype)
+        elif self._may_overlap((a, b, 0 if c is out else addend), out.data.ptr):
+            return None
+        self.run(a, b, addend, out.data.ptr)
+        return out
+
+    def _may_overlap(self, places, out):
+        *operands, (first, last) = self.extents
+        for place, extent in zip(places, operands, strict=True):
+            if place and place + extent[0] < out + last and out + first < place + extent[1]:
+                return True
+        return False
+
+
+def _address(x):
+    return 0 if x is None else x.data.ptr
+
+
+def signature(options, *arrays):
+    """Return a key of everything that a `Launch` depends on, or None if one of `arrays` is none of CuPy's."""
+    key = [cupy.cuda.runtime.getDevice(), options]
+    for x in arrays:
+        if isinstance(x, cupy.ndarray):
+            key += (x.shape, x.strides, x.dtype.char, x.data.ptr % ALIGNMENT)
+        elif x is None:
+            key.append(None)
+        else:
+            return None
+    return tuple(key)
+
+
+def _extent(x):
+    """Return (first, last + 1) of the bytes of an array, relative to its address."""
+    steps = [(size - 1) * stride for size, stride in zip(x.shape, x.strides, strict=True)]
+    return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + x.itemsize
 
 
 def _as_float32(x):

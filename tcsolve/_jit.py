@@ -4,12 +4,15 @@ The sources are compiled here and not by CuPy, which would flush subnormal numbe
 device for its architecture, and reuse a cached binary after a header has changed.
 """
 
+import ctypes
 import functools
 import hashlib
 import importlib.resources
 import os
 import pathlib
+import struct
 import tempfile
+import threading
 
 from tcsolve._errors import DeviceError, KernelCompileError
 from tcsolve.kernels import KERNELS, PORTABLE_CLUSTER, arch_number
@@ -163,17 +166,62 @@ class Kernel:
 
         driver.funcSetAttribute(self._function.ptr, attribute, value)
 
+    def _allow(self, shared):
+        if shared > self._shared_bytes:
+            self._permit(MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
+            self._shared_bytes = shared
+
+    def resident_blocks(self, threads, shared):
+        """Return how many blocks a multiprocessor holds at a time."""
+        from cupy_backends.cuda.api import driver
+
+        self._allow(shared)
+        find = driver.occupancyMaxActiveBlocksPerMultiprocessor
+        return max(1, find(self._function.ptr, threads, shared))
+
+    def prepared(self, grid, block, args, shared):
+        """Return a `Prepared` launch of as many blocks of so many threads; args as for a call."""
+        self._allow(shared)
+        return Prepared(self._function, grid, block, args, shared)
+
     def __call__(self, grid, block, args, shared=0, cooperative=False):
         """Launch with `shared` bytes of dynamic memory; `cooperative` if blocks wait for each other.
 
         An argument is a CuPy array, an int (passed as long long), a float (passed as double) or None
         (a null pointer).
         """
-        if shared > self._shared_bytes:
-            self._permit(MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
-            self._shared_bytes = shared
+        self._allow(shared)
         args = tuple(0 if x is None else x for x in args)
         self._function(grid, block, args, shared, enable_cooperative_groups=cooperative)
+
+
+class Prepared:
+    """A launch whose arguments are laid out for the driver, which costs more than to launch."""
+
+    def __init__(self, function, grid, block, args, shared):
+        values = [0 if x is None else x for x in args]
+        self._values = (ctypes.c_longlong * len(values))()
+        for i, x in enumerate(values):
+            self._values[i] = struct.unpack("q", struct.pack("d", x))[0] if type(x) is float else x
+        first, size = ctypes.addressof(self._values), ctypes.sizeof(ctypes.c_longlong)
+        self._places = (ctypes.c_void_p * len(values))(
+            *(first + size * i for i in range(len(values)))
+        )
+        self._function = function  # keeps the module
+        size = (grid, 1, 1, block, 1, 1, shared)
+        self._launch = (function.ptr, *size), ctypes.addressof(self._places)
+        self._lock = threading.Lock()
+
+    def __call__(self, replaced):
+        """Launch on the current stream with some integer arguments replaced: pairs (number, value)."""
+        from cupy.cuda import get_current_stream
+        from cupy_backends.cuda.api import driver
+
+        (launch, places), values = self._launch, self._values
+        with self._lock:  # the driver has read the arguments when it returns
+            for i, x in replaced:
+                values[i] = x
+            driver.launchKernel(*launch, get_current_stream().ptr, places, 0)
 
 
 def kernel(name, entry, *, arch=None, **defines):

@@ -98,7 +98,17 @@ class Ops(Protocol):
     def gemm(self, a, b, c, out, product, alpha, beta, engine):
         """out = alpha a b + beta c, as the `Product` says; c is not read if beta is 0.
 
-        Two matrices, or two stacks of equal length; no array is empty, and out may be c.
+        Two matrices, or two stacks of equal length; no array is empty, and out may be c.  What is returned is
+        opaque: None, or what `gemm_again` takes.
+        """
+
+    def signature(self, options, *arrays):
+        """Return a key of options and all of arrays (or None) that `gemm_again` does not look at, or None."""
+
+    def gemm_again(self, launch, a, b, c, out):
+        """Repeat a product on arrays of the same `signature`, and return its result.
+
+        Returns None if that would need more checks: `out` may overlap another array.
         """
 
     def operands(self, l, u, how):

@@ -403,10 +403,17 @@ class CupyOps:
         properties = self.properties
         if out.ndim == 3:
             args = (a, b, c, out, product, alpha, beta, self._arch, properties)
-            _gemm_batched.gemm_batched(*args)
-        else:
-            count = properties["multiprocessors"]
-            _gemm_cupy.gemm(a, b, c, out, product, alpha, beta, engine, self._arch, count)
+            return _gemm_batched.gemm_batched(*args)
+        count = properties["multiprocessors"]
+        _gemm_cupy.gemm(a, b, c, out, product, alpha, beta, engine, self._arch, count)
+        return None
+
+    def signature(self, options, *arrays):
+        return _gemm_batched.signature(options, *arrays)
+
+    @_turns_into_memory_error
+    def gemm_again(self, launch, a, b, c, out):
+        return launch.again(a, b, c, out)
 
     # ---- solves ----------------------------------------------------------------------------
 

@@ -172,6 +172,12 @@ class NumpyOps:
     def trusted(self, inverses, worst):
         return inverses
 
+    def signature(self, options, *arrays):
+        return None  # nothing here is short enough for checks to count
+
+    def gemm_again(self, launch, a, b, c, out):
+        return None
+
     def invert_diagonal_blocks(self, lu):
         return None  # LAPACK's substitution is at the speed of memory
 

@@ -36,7 +36,9 @@ def ratio(c, a, b, bound):
     sizes = sizes * np.linalg.norm(b.astype(float), axis=-2)[..., None, :]
     error = np.abs(c - a @ b).astype(float)
     # An error of 0 meets any bound, also that of a row of zeros.
-    return float(np.divide(error, bound * sizes, where=error > 0, out=np.zeros_like(error)).max())
+    return float(
+        np.divide(error, bound * sizes, where=error > 0, out=np.zeros_like(error)).max(initial=0)
+    )
 
 
 # ---- what is computed ---------------------------------------------------------------------------
