@@ -8,8 +8,9 @@ the bytes in use after every allocation.  So *used* is the most that was live at
 arguments, x included, and *reserved* what the pool took from the device for it: more, where blocks
 freed on one stream or in another size could not serve again.  Workspaces of the vendor's libraries
 outside CuPy are in neither.  That is the first solve of a size; *kept* is what the library holds after the
-third, for more of that size (`tcsolve.clear_cache` frees it).  Matrices are standard normal, + n I for the precisions of a single product;
-`overwrite_a` permits the solve to destroy A, which is made anew for every run.
+third, for more of that size (`tcsolve.clear_cache` frees it).  Matrices are standard normal, + n I for the
+precisions of a single product; `overwrite_a` permits the solve to destroy A, which is made anew for every
+run.
 """
 
 import itertools
