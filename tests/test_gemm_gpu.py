@@ -267,10 +267,10 @@ def test_the_same_bits_every_time(engine, on_device):
 
 def test_an_engine_the_device_lacks_is_named(cupy, monkeypatch):
     a = cupy.ones((2, 2), cupy.float16)
-    monkeypatch.setattr("tcsolve._ops_cupy._arch", lambda device: "sm_80")
+    monkeypatch.setattr("tcsolve._device.arch", lambda device: "sm_80")
     with pytest.raises(DeviceError, match="'wgmma' needs compute capability 9.0.*sm_80"):
         gemm(a, a, engine="wgmma")
-    monkeypatch.setattr("tcsolve._ops_cupy._arch", lambda device: "sm_75")
+    monkeypatch.setattr("tcsolve._device.arch", lambda device: "sm_75")
     with pytest.raises(DeviceError, match="'bf16' needs compute capability 8.0"):
         gemm(a, a, engine="wmma", precision="bf16")
 

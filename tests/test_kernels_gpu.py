@@ -614,9 +614,9 @@ def test_the_gate_opens_when_another_stream_sets_the_flag(cupy, pass_gate):
 @pytest.fixture
 def factor_on_device(cupy, ops, monkeypatch):
     """A function that factors a matrix, copied first, and returns its factors."""
-    from tcsolve import _ops_cupy
+    from tcsolve import _lu_cupy
 
-    monkeypatch.setattr(_ops_cupy, "BESIDE_ROWS", 0)  # small matrices look ahead as well
+    monkeypatch.setattr(_lu_cupy, "BESIDE_ROWS", 0)  # small matrices look ahead as well
 
     def run(a, update, block, look_ahead):
         return factor_blocked(ops, a.copy(), UPDATES[update], block, look_ahead=look_ahead)

@@ -47,7 +47,7 @@ def test_a_replay_gives_the_bits_of_a_launch(precision, n, cupy, record, monkeyp
 
 
 def test_look_ahead_is_recorded_with_the_same_bits(cupy, record, monkeypatch):
-    monkeypatch.setattr("tcsolve._ops_cupy.BESIDE_ROWS", 0)
+    monkeypatch.setattr("tcsolve._lu_cupy.BESIDE_ROWS", 0)
     a, b = system(cupy, 2000)
     first = solve(a, b, precision="fp16x3")
     assert all((solve(a, b, precision="fp16x3") == first).all() for _ in range(4))

@@ -1,0 +1,59 @@
+"""The current CUDA device: what it is, and what happens when its memory is not enough."""
+
+import functools
+
+import cupy
+
+from tcsolve import _jit, _record
+from tcsolve._errors import DeviceMemoryError
+
+__all__ = ["arch", "multiprocessors", "properties", "turns_into_memory_error"]
+
+
+def turns_into_memory_error(method):
+    """Let a failed allocation end in our error; the caller's arrays are never written before it.
+
+    Memory that is kept for later solves is given up first.
+    """
+
+    @functools.wraps(method)
+    def call(self, *args, **kwargs):
+        try:
+            return method(self, *args, **kwargs)
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            if _record.clear():
+                return call(self, *args, **kwargs)
+            raise DeviceMemoryError(
+                f"the device ran out of memory ({error}); a and b are unchanged: free memory "
+                "(cupy.get_default_memory_pool().free_all_blocks()), or use device='cpu'"
+            ) from error
+
+    return call
+
+
+@functools.cache
+def arch(device):
+    """Return the architecture of a device to compile for, such as 'sm_90a'."""
+    return _jit.target_arch(cupy.cuda.Device(device))
+
+
+@functools.cache
+def properties(device):
+    """Return what `_choose.rates_of` and the launches ask of a device."""
+    device = cupy.cuda.Device(device)
+    attributes = device.attributes
+    bits = attributes.get("GlobalMemoryBusWidth", 0)
+    # Two transfers a clock; about seven eighths of that can be had.
+    bandwidth = 2e3 * attributes.get("MemoryClockRate", 0) * bits / 8 * 0.87
+    return {
+        "arch": int(device.compute_capability),
+        "multiprocessors": attributes["MultiProcessorCount"],
+        "shared_bytes": attributes.get("MaxSharedMemoryPerMultiprocessor", 64 << 10),
+        "clock": 1e3 * attributes["ClockRate"],
+        "bandwidth": bandwidth or 4e11,
+    }
+
+
+def multiprocessors():
+    """Return how many multiprocessors the current device has."""
+    return properties(cupy.cuda.runtime.getDevice())["multiprocessors"]
