@@ -187,7 +187,7 @@ def gemm_batched(
     (2, 2, 2)
     """
     options = (alpha, beta, transa, transb, precision, refine, engine)
-    key, result = _repeated(a, b, c if beta != 0 else None, out, (*options, rtol))
+    key, result = _repeated(a, b, c, out, (*options, rtol))
     if result is not None:
         return result
     a, b = check_array(a, "a"), check_array(b, "b")
@@ -218,9 +218,11 @@ def _repeated(a, b, c, out, options):
     A small batch is shorter than the checks of its arguments, so they are made once for all arrays that
     differ in their addresses alone.  The key is None where that does not pay.
     """
-    if not is_cupy(a):
+    beta = options[1]
+    if not is_cupy(a) or not isinstance(beta, int | float):
         return None, None
     ops = ops_for(a)
+    c = c if beta != 0 else None
     key = ops.signature(options, a, b, c, out)
     try:
         launch = _LAUNCHES.get(key)
