@@ -158,6 +158,10 @@ def move_chunk(count):
     raise ValueError(f"count is {count}; at most {STAGE_FLOATS // 8} rows can be moved at once")
 
 
+# Shared memory that every block may have: 64 KB before compute capability 8, 99 KB and more since.
+SHARED_BYTES = {75: 64 << 10, 80: 99 << 10}
+
+
 class SwapShape(NamedTuple):
     """How a block of swap_solve.cu takes its columns; `most` is how many there may be in all."""
 
@@ -184,19 +188,22 @@ SWAP_SHAPES = (
 )
 
 
-def swap_shape(n, arch):
-    """Return the `SwapShape` for n columns; the last needs more than 64 KB of shared memory."""
-    shapes = SWAP_SHAPES if arch_number(arch) >= 80 else SWAP_SHAPES[:-1]
-    return next((shape for shape in shapes if n <= shape.most), shapes[-1])
+# Static shared memory of swap_solve.cu.
+SWAP_STATIC = 1 << 10
+
+
+def swap_shape(n, rows, arch):
+    """Return the `SwapShape` for n columns with `rows` rows on the move, of those `arch` has room for."""
+    limit = max(limit for least, limit in SHARED_BYTES.items() if arch_number(arch) >= least)
+    fit = [s for s in SWAP_SHAPES if s.shared_bytes(rows) + SWAP_STATIC <= limit]
+    return next((shape for shape in fit if n <= shape.most), fit[-1])
 
 
 # Sizes gemm_batched.cu multiplies, bytes of operands a block copies at a time, registers for the rows of A
-# that a warp holds, and the shared memory that every block may have (64 KB before compute capability 8, 99 KB
-# and more since).
+# that a warp holds.
 LARGEST_BATCHED = 64
 BATCHED_BYTES = 8 << 10
 BATCHED_REGISTERS = 72
-BATCHED_SHARED = {75: 64 << 10, 80: 99 << 10}
 IN_BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "float": 4, "int8": 1}
 # Kinds of results (gemm.cuh) and their bytes.
 OUT_BYTES = (4, 2, 2, 4)
@@ -288,7 +295,7 @@ class Batched(NamedTuple):
 
 def batched_shape(batched, arch):
     """Return the `BatchedShape` for a `Batched`, or None if nothing fits."""
-    limit = max(limit for least, limit in BATCHED_SHARED.items() if arch_number(arch) >= least)
+    limit = max(limit for least, limit in SHARED_BYTES.items() if arch_number(arch) >= least)
     height = _height(batched)
     size = IN_BYTES[batched.t_in] * batched.size_k
     each = size * sum(across for across, _, store in batched.operands if store != 2)

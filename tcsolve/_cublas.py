@@ -64,6 +64,7 @@ WORKSPACE_BYTES = 32 << 20
 # C's names and argument types ('p' an address, 'i' an int) of what can be recorded.
 RECORDED = {
     "sgemm": ("cublasSgemm_v2", "piiiiippipippi"),
+    "strsm": ("cublasStrsm_v2", "piiiiiippipi"),
     "gemmEx": ("cublasGemmEx", "piiiiippiipiippiiii"),
     "setStream": ("cublasSetStream_v2", "pp"),
     "setWorkspace": ("cublasSetWorkspace_v2", "ppn"),
@@ -180,7 +181,7 @@ def solve_right(l, b):
     char = b.dtype.char
     how = triangle(True, True, cublas.CUBLAS_OP_N)
     args = (r, k, scalar(1, char), l.data.ptr, ld(l), b.data.ptr, ld(b))
-    getattr(cublas, PREFIX[char] + "trsm")(handle(), cublas.CUBLAS_SIDE_RIGHT, *how, *args)
+    _call(PREFIX[char] + "trsm", handle(), cublas.CUBLAS_SIDE_RIGHT, *how, *args)
 
 
 def gemv(y, a, x):

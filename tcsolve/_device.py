@@ -10,10 +10,10 @@ from tcsolve._errors import DeviceMemoryError
 __all__ = ["arch", "multiprocessors", "properties", "turns_into_memory_error"]
 
 
-def turns_into_memory_error(method):
+def turns_into_memory_error(method, again=True):
     """Let a failed allocation end in our error; the caller's arrays are never written before it.
 
-    Memory that is kept for later solves is given up first.
+    Memory that is kept for later solves is given up first, and the method called again if it may be.
     """
 
     @functools.wraps(method)
@@ -21,12 +21,12 @@ def turns_into_memory_error(method):
         try:
             return method(self, *args, **kwargs)
         except cupy.cuda.memory.OutOfMemoryError as error:
-            if _record.clear():
-                return call(self, *args, **kwargs)
-            raise DeviceMemoryError(
-                f"the device ran out of memory ({error}); a and b are unchanged: free memory "
-                "(cupy.get_default_memory_pool().free_all_blocks()), or use device='cpu'"
-            ) from error
+            if not (_record.clear() and again):
+                raise DeviceMemoryError(
+                    f"the device ran out of memory ({error}); a and b are unchanged: free memory "
+                    "(cupy.get_default_memory_pool().free_all_blocks()), or use device='cpu'"
+                ) from error
+        return call(self, *args, **kwargs)  # here, where the arrays of the failed call are gone
 
     return call
 

@@ -32,6 +32,8 @@ FREE_SHARED_BYTES = 24 << 10
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
 
+_permitting = threading.Lock()
+
 CUBIN_MAGIC = b"\x7fELF"
 
 
@@ -168,8 +170,10 @@ class Kernel:
 
     def _allow(self, shared):
         if shared > self._shared_bytes:
-            self._permit(MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
-            self._shared_bytes = shared
+            with _permitting:  # or the smaller of two wishes would be the last
+                if shared > self._shared_bytes:
+                    self._permit(MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
+                    self._shared_bytes = shared
 
     def resident_blocks(self, threads, shared):
         """Return how many blocks a multiprocessor holds at a time."""

@@ -24,6 +24,8 @@ def require_room(ops, update, n, nrhs, itemsize, block=None, moved_bytes=0):
     block = block or ops.default_block(n, UPDATES[update])
     needed = bytes_needed(update, n, nrhs, itemsize, block=block, on_device=on_device) + moved_bytes
     # Host memory is virtual and shared; only a device tells truthfully what is left.
+    if on_device and needed > ops.free_bytes():
+        ops.clear_cache()
     if on_device and needed > (free := ops.free_bytes()):
         ways = "device='cpu'"
         if update == "fp64":

@@ -59,7 +59,10 @@ class _Flags:
     COUNT = 1024
 
     def __init__(self):
-        self._words, self._taken = cupy.zeros(self.COUNT, cupy.uint32), 0
+        # Of no pool: these words outlive every tape's.
+        memory = cupy.cuda.MemoryPointer(cupy.cuda.Memory(4 * self.COUNT), 0)
+        self._words, self._taken = cupy.ndarray(self.COUNT, cupy.uint32, memory), 0
+        self._words.fill(0)
 
     @staticmethod
     @functools.cache
@@ -74,7 +77,8 @@ class _Flags:
 class LUOps:
     """The part of `tcsolve._ops.Ops` that factors by our own kernels, and solves with such factors."""
 
-    @turns_into_memory_error
+    # Not twice: a body that fails has overwritten part of w.
+    @functools.partial(turns_into_memory_error, again=False)
     def replayed(self, w, name, body):
         tape = _record.tape_of(w)
         return body() if tape is None else tape.run(name, body)
@@ -325,6 +329,6 @@ def _swap_kernel(device, shape):
 def _swap_solve(n, rows, args):
     """Launch tcs_swap_solve on n columns with that many rows on the move."""
     device = cupy.cuda.runtime.getDevice()
-    shape = swap_shape(n, _device.arch(device))
+    shape = swap_shape(n, rows, _device.arch(device))
     grid, block = (-(-n // shape.columns),), (shape.threads,)
     _swap_kernel(device, shape)(grid, block, args, shared=shape.shared_bytes(rows))

@@ -41,6 +41,9 @@ class Ops(Protocol):
     def free_bytes(self):
         """Return the bytes that can still be allocated."""
 
+    def clear_cache(self):
+        """Free what is kept for later solves; return whether there was anything."""
+
     def stats(self, a):
         """Return the `Stats` of a; NaN and Inf propagate."""
 

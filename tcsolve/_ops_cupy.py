@@ -3,6 +3,8 @@
 No setting of CuPy or cuBLAS changes a result (see `tcsolve._cublas`).
 """
 
+import functools
+
 import cupy
 import numpy as np
 
@@ -59,7 +61,10 @@ class CupyOps(LUOps, NativeOps):
 
     def free_bytes(self):
         free, _ = cupy.cuda.runtime.memGetInfo()
-        return free + cupy.get_default_memory_pool().free_bytes() + _record.idle_bytes()
+        return free + cupy.get_default_memory_pool().free_bytes()
+
+    def clear_cache(self):
+        return _record.clear()
 
     # ---- norms and scaling -----------------------------------------------------------------
 
@@ -139,7 +144,8 @@ class CupyOps(LUOps, NativeOps):
 
     # ---- products --------------------------------------------------------------------------
 
-    @turns_into_memory_error
+    # Not twice: a stack of large matrices is multiplied one by one, and out may be c.
+    @functools.partial(turns_into_memory_error, again=False)
     def gemm(self, a, b, c, out, product, alpha, beta, engine):
         properties = self.properties
         if out.ndim == 3:

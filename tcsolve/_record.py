@@ -19,11 +19,15 @@ __all__ = ["clear", "idle_bytes", "matrix", "recordable", "tape_of"]
 
 # Unknowns beyond which the device is the slower of the two.
 MOST_ROWS = 8192
-# Tapes that are kept, with their memory, while nobody uses them; sizes whose first use is remembered.
-MOST_IDLE, MOST_REMEMBERED = 3, 256
+# Tapes that are lent at a time, and kept, with their memory, while nobody uses them; sizes whose first use is
+# remembered.
+MOST_LENT, MOST_IDLE, MOST_REMEMBERED = 4, 3, 256
+# cudaErrorMemoryAllocation, and the stream that is another one in every thread (cudaStreamPerThread).
+OUT_OF_MEMORY, PER_THREAD = 2, 2
 
 _lock = threading.RLock()
 _idle = []  # tapes, the last used at the end
+_lent = 0
 _remembered = collections.OrderedDict()
 
 
@@ -33,16 +37,17 @@ def recordable(n, dtype):
 
 
 def matrix(n, dtype):
-    """Return an n x n row-major array, rows on 16-byte boundaries, that has a tape; None the first time.
+    """Return an n x n row-major array, rows on 16-byte boundaries, that has a tape, or None.
 
-    Its memory goes back to the tape, and the tape to those kept, with the last array that shares it.
+    There is none the first time, and while too many are in use.  Its memory goes back to the tape, and the
+    tape to those kept, with the last array that shares it.
     """
     key = (cupy.cuda.runtime.getDevice(), n, np.dtype(dtype).char)
-    if not _asked_before(key):
+    tape = _borrow(key) if _asked_before(key) else None
+    if tape is None:
         return None
-    tape = _take(key) or Tape(key)
-    tape.follow(cupy.cuda.get_current_stream())
     lease = _Lease(tape)
+    tape.follow(cupy.cuda.get_current_stream())
     memory = cupy.cuda.UnownedMemory(tape.w.data.ptr, tape.w.nbytes, lease, key[0])
     start = cupy.cuda.MemoryPointer(memory, 0)
     return cupy.ndarray(tape.w.shape, tape.w.dtype, start)[:, :n]
@@ -78,7 +83,13 @@ class _Lease:
         weakref.finalize(self, _give_back, tape).atexit = False
 
 
+def _was_asked(key):
+    with _lock:
+        return key in _remembered
+
+
 def _asked_before(key):
+    """Tell whether this was asked before, and remember it."""
     with _lock:
         known = key in _remembered
         _remembered[key] = True
@@ -86,6 +97,23 @@ def _asked_before(key):
         if len(_remembered) > MOST_REMEMBERED:
             _remembered.popitem(last=False)
         return known
+
+
+def _borrow(key):
+    """Return a tape that nobody else uses, or None: factors that live on shall not each keep one."""
+    global _lent
+    with _lock:
+        if _lent >= MOST_LENT:
+            return None
+        _lent += 1
+    try:
+        return _take(key) or Tape(key)
+    except BaseException as error:
+        with _lock:
+            _lent -= 1
+        if isinstance(error, cupy.cuda.memory.OutOfMemoryError):  # a tape is a luxury
+            return None
+        raise
 
 
 def _take(key):
@@ -97,9 +125,29 @@ def _take(key):
 
 
 def _give_back(tape):
+    global _lent
     with _lock:
-        _idle.append(tape)
+        _lent -= 1
+        # One that has recorded nothing is the first to go.
+        _idle.insert(len(_idle) if tape.recordings else 0, tape)
         del _idle[:-MOST_IDLE]
+
+
+def _block(size):
+    """Allocate for a tape's pool; its graphs write to blocks that are free as far as the pool knows.
+
+    CuPy's pools give all free blocks back when CUDA refuses one more, unless what they allocate with raises
+    this error.
+    """
+    for last in (False, True):
+        try:
+            return cupy.cuda.MemoryPointer(cupy.cuda.Memory(size), 0)
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            if error.status != OUT_OF_MEMORY:
+                raise
+            if last:
+                raise cupy.cuda.memory.OutOfMemoryError(size, -1) from error
+        cupy.get_default_memory_pool().free_all_blocks()
 
 
 class Tape:
@@ -115,9 +163,10 @@ class Tape:
 
     def __init__(self, key):
         self.key = key
-        self._pool = cupy.cuda.MemoryPool()
+        self._pool = cupy.cuda.MemoryPool(_block)
         self._stream = cupy.cuda.Stream(non_blocking=True)
-        self._last = None
+        # Where it was used last, and when that is done.
+        self._last, self._done = None, cupy.cuda.Event(disable_timing=True)
         self._lock = threading.RLock()
         self._graphs, self._inputs, self._workspaces = {}, {}, {}
         _, n, char = key
@@ -143,15 +192,24 @@ class Tape:
         stream = cupy.cuda.get_current_stream()
         with self._lock:
             self.follow(stream)
-            key = (name, where)
-            # Unloaded kernels cannot be recorded.
-            if key not in self._graphs and not _asked_before((*self.key, name)):
-                return self._launch(stream, body)
-            if key not in self._graphs:
-                self._graphs[key] = self._record(body)
-            graph, result = self._graphs[key]
-            graph.launch(stream)
+            result = self._run(stream, (name, where), (*self.key, name), body)
+            stream.record(self._done)
             return result
+
+    def _run(self, stream, key, known, body):
+        if key not in self._graphs:
+            # Kernels that were never launched may not be loaded, and then cannot be recorded.
+            if not _was_asked(known):
+                result = self._launch(stream, body)
+                _asked_before(known)
+                return result
+            try:
+                self._graphs[key] = self._record(body)
+            except (RuntimeError, MemoryError):  # CUDA's and CuPy's errors; nothing has run
+                return self._launch(stream, body)
+        graph, result = self._graphs[key]
+        graph.launch(stream)
+        return result
 
     def apply(self, name, b, f, where=()):
         """Return f(b), recorded, as a new array; f takes an array of the shape of b."""
@@ -162,18 +220,25 @@ class Tape:
                     self._inputs[b.shape] = cupy.empty(b.shape, b.dtype, order="F")
             held = self._inputs[b.shape]
             _copy(held, b)
-            return self.run((name, b.shape), lambda: f(held), where).copy(order="K")
+            result = self.run((name, b.shape), lambda: f(held), where).copy(order="K")
+            cupy.cuda.get_current_stream().record(self._done)
+            return result
 
     def follow(self, stream):
         """Let what comes on a stream wait for what was done with this tape on another."""
-        if self._last is not None and self._last.ptr != stream.ptr:
-            stream.wait_event(_mark(self._last))
-        self._last = stream
+        here = stream.ptr, threading.get_ident() if stream.ptr == PER_THREAD else 0
+        if self._last not in (None, here):
+            stream.wait_event(self._done)
+        self._last = here
 
     def _launch(self, stream, body):
         self._stream.wait_event(_mark(stream))
-        with self._memory(), self._stream:
-            result = body()
+        try:
+            with self._memory(), self._stream:
+                result = body()
+        except BaseException:
+            cupy.cuda.Device().synchronize()  # the tape will be lent again, and a side stream may run as well
+            raise
         stream.wait_event(_mark(self._stream))
         return result
 
@@ -182,9 +247,11 @@ class Tape:
             self._stream.begin_capture()
             try:
                 result = body()
-            finally:
-                graph = self._stream.end_capture()
-        return graph, result
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # of a side stream that has not come back
+                    self._stream.end_capture()
+                raise
+            return self._stream.end_capture(), result
 
     @contextlib.contextmanager
     def _memory(self):

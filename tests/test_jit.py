@@ -4,7 +4,15 @@ import subprocess
 import sys
 
 import pytest
-from tcsolve.kernels import ARCHS, KERNELS, PanelShape, arch_number, move_chunk, panel_shape
+from tcsolve.kernels import (
+    ARCHS,
+    KERNELS,
+    PanelShape,
+    arch_number,
+    move_chunk,
+    panel_shape,
+    swap_shape,
+)
 
 from tcsolve import _jit
 from tcsolve._errors import KernelCompileError
@@ -265,3 +273,14 @@ def test_staged_rows_fit_in_shared_memory():
         assert {"CHUNK": chunk} in KERNELS["move_rows"].variants
     with pytest.raises(ValueError, match="2049"):
         move_chunk(2049)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("rows", [2, 128, 256])
+def test_swap_shapes_fit_and_take_more_columns_where_there_are_more(rows, arch):
+    limit = (64 if arch == "sm_75" else 99) << 10
+    shapes = [swap_shape(n, rows, arch) for n in (1, 512, 1536, 1537, 6144, 6145, 10**6)]
+    assert all(shape.shared_bytes(rows) + 1024 <= limit for shape in shapes)
+    columns = [shape.columns for shape in shapes]
+    assert columns == sorted(columns) and columns[0] == 8 and columns[3] == 16
+    assert columns[-1] == (64 if rows <= 128 and arch != "sm_75" or rows == 2 else 16)

@@ -134,3 +134,53 @@ def test_a_size_has_one_tape_however_often_it_is_solved(cupy, record):
     for _ in range(8):
         solve(a, b, precision="fp16x3")
     assert len(record._idle) == 1 and record._idle[0].recordings >= 3
+
+
+def test_panels_of_odd_widths_are_recorded_as_well(cupy, record):
+    a, b = system(cupy, 200)
+    plan = Plan("fp16x3", block=50)
+    first = solve(a, b, precision=plan)
+    assert all((solve(a, b, precision=plan) == first).all() for _ in range(4))
+    assert recordings(record)
+
+
+def test_a_tape_keeps_its_blocks_when_the_device_refuses_one(cupy, record, monkeypatch):
+    a, b = system(cupy, 400)
+    first = solve(a, b, precision="fp16x3")
+    for _ in range(4):
+        solve(a, b, precision="fp16x3")
+    (tape,) = record._idle
+    held, memory = tape.nbytes, cupy.cuda.Memory
+    refused = []
+
+    def refuse_once(size):
+        if not refused:
+            refused.append(size)
+            raise cupy.cuda.runtime.CUDARuntimeError(record.OUT_OF_MEMORY)
+        return memory(size)
+
+    monkeypatch.setattr(cupy.cuda, "Memory", refuse_once)
+    wide = cupy.concatenate([b[:, None]] * 5, axis=1)
+    x = solve(a, wide, precision="fp16x3")
+    assert refused and tape.nbytes >= held
+    assert cupy.abs(x - first[:, None]).max() < 1e-9
+    assert (solve(a, b, precision="fp16x3") == first).all()
+
+
+def test_factors_that_live_on_do_not_each_keep_a_tape(cupy, record):
+    systems = [system(cupy, 150, seed) for seed in range(record.MOST_LENT + 4)]
+    factors = [factor(a, precision="fp16x3") for a, _ in systems]
+    tapes = [record.tape_of(f._factors.lu) for f in factors]
+    assert sum(tape is not None for tape in tapes) <= record.MOST_LENT
+    for f, (a, b) in zip(factors, systems, strict=True):
+        assert cupy.abs(a @ f.solve(b) - b).max() < 1e-9
+
+
+def test_a_recording_that_fails_is_launched(cupy, record, monkeypatch):
+    a, b = system(cupy, 300)
+    first = solve(a, b, precision="fp16x3")
+    monkeypatch.setattr(
+        "tcsolve._record.Tape._record", lambda self, body: (_ for _ in ()).throw(RuntimeError("no"))
+    )
+    assert all((solve(a, b, precision="fp16x3") == first).all() for _ in range(4))
+    assert not recordings(record)
