@@ -34,6 +34,7 @@ __all__ = [
     "LARGEST_BATCHED",
     "PORTABLE_CLUSTER",
     "SWAP_SHAPES",
+    "SWAP_STATIC",
     "Batched",
     "BatchedShape",
     "KernelSpec",
