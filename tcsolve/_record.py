@@ -118,10 +118,10 @@ def _borrow(key):
 
 def _take(key):
     with _lock:
-        for i in reversed(range(len(_idle))):
-            if _idle[i].key == key:
-                return _idle.pop(i)
-    return None
+        found = next((tape for tape in reversed(_idle) if tape.key == key), None)
+        # By identity: a lease that is collected right now changes the places.
+        _idle[:] = [tape for tape in _idle if tape is not found]
+        return found
 
 
 def _give_back(tape):
