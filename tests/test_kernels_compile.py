@@ -35,7 +35,7 @@ def test_every_kernel_runs_on_some_architecture():
 
 # The products have hundreds of macro sets: all of them for the architecture that has every path, and as many,
 # spread evenly, for each of the others.  Other kernels compile completely everywhere.
-COMPLETE, SPREAD, FEW = "sm_90a", {"sm_80": 20}, 8
+COMPLETE, SPREAD, FEW = "sm_90a", {"sm_80": 20}, 6
 
 
 @pytest.mark.nvrtc
