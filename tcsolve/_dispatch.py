@@ -100,9 +100,7 @@ def clear_cache():
     >>> tcsolve.clear_cache()
     """
     if _cupy_ops.cache_info().currsize:
-        from tcsolve import _record
-
-        _record.clear()
+        _cupy_ops().clear_cache()
 
 
 def as_host(x):
