@@ -10,6 +10,7 @@
 | range.cu     | tcs_update_scale                  | power of two that fits them into the format  |
 | trsv.cu      | tcs_solve_triangle                | triangular solve of a few right-hand sides   |
 | invert.cu    | tcs_invert_blocks                 | the diagonal blocks' inverses for that       |
+| residual.cu  | tcs_matrix_residual               | b - A x of one right-hand side               |
 | refine.cu    | tcs_residual, tcs_column_max,     | the vector work of a refinement step         |
 |              | tcs_lower, tcs_raise              |                                              |
 | scale.cu     | tcs_row_stats, tcs_col_stats,     | norms, and the equilibrated FP32 copy of a   |
@@ -33,6 +34,7 @@ __all__ = [
     "KERNELS",
     "LARGEST_BATCHED",
     "PORTABLE_CLUSTER",
+    "RESIDUAL_ROWS",
     "SWAP_SHAPES",
     "SWAP_STATIC",
     "Batched",
@@ -72,6 +74,9 @@ MAX_BLOCKS = 256
 # Right-hand sides trsv.cu is compiled for, and the unknowns it solves for at a time, by dtype char.
 TRSV_COLUMNS = (1, 2, 4)
 TRSV_BLOCK = {"f": 128, "d": 64}
+
+# Rows of a matrix that a warp of residual.cu may take at a time.
+RESIDUAL_ROWS = (1, 4)
 
 # Bytes of struct Board of exchange_grid.cuh: two rows and candidates and a stamp a block, and the count.
 BOARD_BYTES = MAX_BLOCKS * (2 * (16 + 4 * 32 + 8) + 4) + 16
@@ -475,6 +480,10 @@ KERNELS = {
         ),
     ),
     "invert": KernelSpec(("tcs_invert_blocks",), ({"T_IN": "float"}, {"T_IN": "double"})),
+    "residual": KernelSpec(
+        ("tcs_matrix_residual",),
+        tuple({"T_A": t, "ROWS": rows} for t in ("float", "double") for rows in RESIDUAL_ROWS),
+    ),
     "refine": KernelSpec(
         ("tcs_residual", "tcs_column_max", "tcs_lower", "tcs_raise"),
         ({"T_LOW": "float"}, {"T_LOW": "double"}),

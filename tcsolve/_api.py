@@ -352,7 +352,7 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     if callable(a):
         if norm is None:
             raise InputError("refine: a is a function, so norm (the infinity norm of A) is needed")
-        product = a
+        operator = Operator(a, float(norm))
     else:
         a = check_array(a, "a")
         ops_for(a, b)
@@ -360,15 +360,15 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
             raise InputError(f"refine: a has shape {a.shape}, b has {n} rows; a must be ({n}, {n})")
         a = a.astype(result_dtype(a, a), copy=False)
         wide = np.result_type(wide, a.dtype)
-        product = lambda v: ops.product(a, v)  # noqa: E731
         norm = float(ops.host(ops.stats(a).row_sum.max())[0]) if norm is None else norm
+        operator = Operator.of(ops, a, float(norm))
     columns = b.reshape(n, -1).astype(wide)
     start = None if x0 is None else check_array(x0, "x0").reshape(n, -1).astype(wide)
     bound = _stop.target(wide, n) if tol is None else float(tol)
     mark = time.perf_counter()
     state = refine_columns(
         ops,
-        Operator(product, float(norm)),
+        operator,
         columns,
         correct,
         plan or Plan(),
@@ -386,7 +386,7 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
         precision="user",
         rungs=("user",),
         iterations=state.steps,
-        backward_error=measure(ops, Operator(product, float(norm)), state.x, columns)[1],
+        backward_error=measure(ops, operator, state.x, columns)[1],
         bound=bound,
         rcond=float("nan"),
         history=tuple(("user", error) for error in state.history),

@@ -1,5 +1,6 @@
 """A factored matrix: verified solves, condition, determinant."""
 
+import functools
 import math
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from tcsolve._dispatch import ops_for
 from tcsolve._errors import InputError
 from tcsolve._formats import UPDATES
 from tcsolve._ladder import Ladder
-from tcsolve._norms import condest
+from tcsolve._norms import begin_condest, condest
 from tcsolve._refine import Operator, measure
 from tcsolve._scale import shift_columns
 from tcsolve._solution import Solution, Status, raise_or_warn
@@ -118,18 +119,16 @@ class Factorization(Ladder):
             )
         _, vector = check_shapes(self._a, b)
         dtype = result_dtype(self._a, b)
+        mark = ops.mark()
         rhs = b.reshape(self.shape[0], -1)
         # A real matrix solves for the real and the imaginary parts as columns of their own.
         paired = rhs.dtype.kind == "c" and not self._complex
         if paired:
             rhs = ops.xp.concatenate([rhs.real, rhs.imag], axis=1)
         rhs = rhs.astype(np.complex128 if self._complex else np.float64)
-        before, self._seconds = self._seconds, {}
-        mark = ops.mark()
-        solution = self._solve_columns(rhs, check_finite, dtype)
-        solution.seconds.update({**before, **self._seconds})
-        solution.seconds["total"] = sum(before.values()) + ops.seconds(mark, ops.mark())
-        self._seconds = {}
+        solution = self._solve_columns(rhs, check_finite, dtype, mark)
+        seconds = self._stop_clock()
+        solution.seconds.update(seconds, total=sum(seconds.values()))
         if paired:
             solution = _join_parts(solution)
         x = solution.x[:, 0] if vector else solution.x
@@ -180,8 +179,8 @@ class Factorization(Ladder):
 
     # ---- solving ---------------------------------------------------------------------------
 
-    def _solve_columns(self, rhs, check_finite, dtype):
-        """Solve for rhs (n, k) in FP64 and build the `Solution`, x of shape (n, k)."""
+    def _solve_columns(self, rhs, check_finite, dtype, mark):
+        """Solve for rhs (n, k) in FP64, checked since `mark`, and build the `Solution`, x of shape (n, k)."""
         ops, n = self._ops, self.shape[0]
         bound = _stop.target(dtype, n)
         (size,) = ops.host(ops.column_max(rhs))
@@ -189,6 +188,7 @@ class Factorization(Ladder):
         all_good = bool(good.all())
         if check_finite:
             require_finite(all_good, "b")
+        self._clock("check", mark)
         if all_good and self._finite and not self._singular():
             found = self._climb_until_met(rhs, size, bound, dtype)
         else:
@@ -246,6 +246,7 @@ class Factorization(Ladder):
         while True:
             mark = ops.mark()
             if not self._factors.bad_pivot:
+                self._begin_estimate()
                 # Afresh: the x of a failed rung may be worse than none, however small its error is
                 # beside its own size.
                 state = self._refine(rhs, bound)
@@ -271,7 +272,7 @@ class Factorization(Ladder):
         """
         if dtype.char in "fF":
             x = x.astype(_like(x, dtype)).astype(x.dtype)
-        operator = Operator(lambda v: self._ops.product(self._matrix, v), self._survey.inf)
+        operator = Operator.of(self._ops, self._matrix, self._survey.inf)
         return measure(self._ops, operator, x, rhs)[1]
 
     def _status(self, found, finite, singular, overflow, rcond, dtype, rungs):
@@ -289,18 +290,37 @@ class Factorization(Ladder):
 
     # ---- condition -------------------------------------------------------------------------
 
+    @property
+    def _as_given(self):
+        """Whether the factors are those of the caller's matrix, neither moved nor scaled."""
+        return self._frame is None and self._scales_for(UPDATES[self.precision])[0] is None
+
+    def _begin_estimate(self):
+        """Start the solves of the condition estimate beside those of the refinement."""
+        if self._rcond is not None or self._estimate is not None or not self._as_given:
+            return
+        n, how = self.shape[0], UPDATES[self.precision]
+        if how.native:  # its library may have an estimator
+            return
+
+        def begin():
+            return begin_condest(
+                self._ops.xp, n, self._invert, functools.partial(self._invert, adjoint=True)
+            )
+
+        self._estimate = self._factors.aside("condest", begin)
+
     def _estimate_rcond(self):
         if not self._finite or self._singular():
             return 0.0
         if self._factors.bad_pivot:
             return self._estimate_rcond() if self._climb() else 0.0
         n, norm, how = self.shape[0], self._norm_one, UPDATES[self.precision]
-        as_given = self._frame is None and self._scales_for(how)[0] is None
-        rcond = self._factors.gecon(norm) if as_given else None
+        rcond = self._factors.gecon(norm) if self._as_given else None
         if rcond is None:
-            rcond = condest(
-                self._ops, n, norm, self._invert, lambda v: self._invert(v, adjoint=True)
-            )
+            begun, self._estimate = self._estimate and self._estimate(), None
+            adjoint = functools.partial(self._invert, adjoint=True)
+            rcond = condest(self._ops, n, norm, self._invert, adjoint, begun)
         trusted = rcond > how.u / TRUST or (self._contracted and how.u < FINE)
         if how.storage == "float64" or trusted:
             return rcond

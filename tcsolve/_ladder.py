@@ -42,10 +42,10 @@ class Ladder:
 
     def __init__(self, ops, a, plan, *, nrhs=1, check_finite=True, seconds=None, moved_bytes=0):
         self._ops, self._a = ops, a
-        self._seconds = {} if seconds is None else seconds
+        self._laps, self._seconds = [], {} if seconds is None else seconds
         self._working = "fp32" if a.dtype.char in "fF" else "fp64"
         self._complex = a.dtype.kind == "c"
-        self._rcond = None
+        self._rcond = self._estimate = None
         self._contracted = False
         self._factors = self._scaling = self._frame = None
         self._scaled_norm = 0.0
@@ -110,7 +110,7 @@ class Ladder:
         mark = ops.mark()
         self._factors = None  # freed before the next are allocated
         self._contracted = False
-        self._rcond = None
+        self._rcond = self._estimate = None
         self._rungs.append(update)
         kind = {"float32": "complex64", "float64": "complex128"} if self._complex else {}
         dtype = np.dtype(kind.get(how.storage, how.storage))
@@ -163,15 +163,10 @@ class Ladder:
         d = self._factors.solve_scaled(r, adjoint)
         return d if col is None else d * col[:, None]
 
-    def _operator(self, adjoint=False):
-        ops, matrix = self._ops, self._matrix
-        row, col = self._scales_for(UPDATES[self.precision])
-        return Operator(
-            product=lambda v: ops.product(matrix, v, adjoint),
-            norm=self._survey.one if adjoint else self._survey.inf,
-            row=row,
-            col=col,
-            scaled_norm=self._scaled_norm,
+    def _operator(self):
+        scales = self._scales_for(UPDATES[self.precision])
+        return Operator.of(
+            self._ops, self._matrix, self._survey.inf, *scales, scaled_norm=self._scaled_norm
         )
 
     def _invert(self, v, adjoint=False):
@@ -198,5 +193,13 @@ class Ladder:
         )
 
     def _clock(self, phase, mark):
-        now = self._ops.mark()
-        self._seconds[phase] = self._seconds.get(phase, 0.0) + self._ops.seconds(mark, now)
+        """Note that a phase went on since a mark; nobody waits for its end before `_stop_clock`."""
+        self._laps.append((phase, mark, self._ops.mark()))
+
+    def _stop_clock(self):
+        """Return the seconds of each phase, and forget them."""
+        seconds, laps = self._seconds, self._laps
+        self._seconds, self._laps = {}, []
+        for phase, start, stop in laps:
+            seconds[phase] = seconds.get(phase, 0.0) + self._ops.seconds(start, stop)
+        return seconds

@@ -55,6 +55,12 @@ class BlockedFactors:
         x = self.ops.substitute(self.lu, b, adjoint, self.inverses, self.order)
         return _solve_scaled(self, self.lu.dtype, b, adjoint) if x is None else x
 
+    def aside(self, name, body):
+        """Start body(), which solves with these factors, beside what follows; return how to wait for it."""
+        if self.inverses is None:
+            return body
+        return self.ops.aside(self.lu, (self.order, self.inverses), name, body)
+
     def diagonal(self):
         """Return the diagonal of U and the sign of the permutation."""
         return self.lu.diagonal(), -1 if self.swaps_are_odd else 1
@@ -81,6 +87,10 @@ class NativeFactors:
     def solve_scaled(self, b, adjoint=False):
         """Return A**-1 b, or A**-H b, for FP64 b of any size, to the precision of the factors."""
         return _solve_scaled(self, self.dtype, b, adjoint)
+
+    def aside(self, name, body):
+        """Return body: the library's solves leave nothing beside them."""
+        return body
 
     def diagonal(self):
         """Return the diagonal of U and the sign of the permutation."""

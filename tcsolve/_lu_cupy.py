@@ -83,6 +83,22 @@ class LUOps:
         tape = _record.tape_of(w)
         return body() if tape is None else tape.run(name, body)
 
+    @functools.partial(turns_into_memory_error, again=False)
+    def aside(self, w, others, name, body):
+        side = _idle_stream(cupy.cuda.runtime.getDevice(), threading.get_ident())
+        tape = _record.tape_of(w)
+        where = tuple(x.data.ptr for x in others)
+        side.wait_event(cupy.cuda.get_current_stream().record())
+        with side:
+            result = body() if tape is None else tape.run(name, body, where, aside=True)
+        done = side.record()
+
+        def join():
+            cupy.cuda.get_current_stream().wait_event(done)
+            return result
+
+        return join
+
     def strip_width(self, m, k, dtype):
         shape = self._panel_shape(m, dtype)
         return min(k, shape.strip) if shape else k
@@ -276,13 +292,7 @@ class LUOps:
         if inverses is None or b.dtype.char != "d" or not 0 < b.shape[1] <= SUBSTITUTED_COLUMNS:
             return None
         before, after = (None, order) if adjoint else (order, None)
-        rest = adjoint, inverses, before, after, _device.multiprocessors()
-        tape = _record.tape_of(lu)
-        if tape is None:
-            return _substitute_columns(lu, b, *rest)
-        where = (inverses.data.ptr, order.data.ptr)
-        name = ("substitute", adjoint)
-        return tape.apply(name, b, lambda b: _substitute_columns(lu, b, *rest), where)
+        return _substitute_columns(lu, b, adjoint, inverses, before, after)
 
 
 def _substitute_columns(lu, b, *rest):
@@ -309,6 +319,13 @@ def _side_stream(device, thread):
     """
     with cupy.cuda.Device(device):
         return cupy.cuda.Stream(non_blocking=True, priority=-1)
+
+
+@functools.lru_cache(maxsize=64)
+def _idle_stream(device, thread):
+    """The stream of what a thread wants done where multiprocessors are idle."""
+    with cupy.cuda.Device(device):
+        return cupy.cuda.Stream(non_blocking=True)
 
 
 @functools.cache

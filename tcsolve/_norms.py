@@ -1,15 +1,15 @@
 """Norms of a matrix, and the estimate of its condition number."""
 
-import functools
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Survey", "condest", "survey"]
+__all__ = ["Survey", "begin_condest", "condest", "survey"]
 
-# Sweeps of the condition estimator; as xLACN2.
-MAX_SWEEPS = 5
+# Sweeps of the condition estimator, the first solve included, as xLACN2; and how many are launched before
+# anything is read.
+MAX_SWEEPS, SWEEPS_AT_ONCE = 5, 2
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def survey(ops, a):
     )
 
 
-def condest(ops, n, norm_one, solve, solve_adjoint):
+def condest(ops, n, norm_one, solve, solve_adjoint, begun=None):
     """Estimate 1 / (||A||_1 ||A^-1||_1) from solves with A and its adjoint.
 
     Parameters
@@ -61,6 +61,8 @@ def condest(ops, n, norm_one, solve, solve_adjoint):
         ||A||_1.
     solve, solve_adjoint : callable, (n, k) -> (n, k)
         Apply A^-1 and A^-H in FP64 or complex128.
+    begun : tuple, optional
+        What `begin_condest` returned.
 
     Returns
     -------
@@ -74,48 +76,64 @@ def condest(ops, n, norm_one, solve, solve_adjoint):
     """
     if norm_one == 0 or not math.isfinite(norm_one):
         return 0.0
-    first = solve(ops.array(_probes(n)))
-    v = first[:, 0]
-    (sums,) = ops.host(ops.xp.abs(first).sum(axis=0))
-    alternative, estimate = 2 * float(sums[1]) / (3 * n), float(sums[0])
-    if n > 1:
-        estimate = _climb(ops, n, v, estimate, solve, solve_adjoint)
-    estimate = max(estimate, alternative)
+    found, v = begun or begin_condest(ops.xp, n, solve, solve_adjoint)
+    (found,) = ops.host(found)
+    estimate, alternative = float(found[0]), 2 * float(found[1]) / (3 * n)
+    found, last = found[2:], -1.0
+    for done in range(SWEEPS_AT_ONCE, MAX_SWEEPS, SWEEPS_AT_ONCE):
+        for top, size, new in found.reshape(-1, 3):
+            if top == last or not (math.isfinite(size) and new > estimate):
+                return _rcond(norm_one, max(estimate, alternative))
+            last, estimate = top, float(new)
+        if done + SWEEPS_AT_ONCE < MAX_SWEEPS:
+            found = ops.xp.empty(3 * SWEEPS_AT_ONCE)
+            v = _climb(ops.xp, v, solve, solve_adjoint, found)
+            (found,) = ops.host(found)
+    return _rcond(norm_one, max(estimate, alternative))
+
+
+def _rcond(norm_one, estimate):
     return 1 / norm_one / estimate if 0 < estimate < math.inf else 0.0
 
 
-@functools.lru_cache(maxsize=4)
-def _probes(n):
-    """Return the first vector of the estimator, and the alternating one of its last step, as columns.
+def begin_condest(xp, n, solve, solve_adjoint):
+    """Do the work of `condest` without reading anything back, as far as it nearly always goes.
 
-    They are solved for together.
+    Returns
+    -------
+    found : array
+        The first estimate, that of the alternating vector, and for each sweep where the subgradient is
+        largest, its size there, and the new estimate.
+    v : array, shape (n,)
+        The last solution.
     """
-    signs = np.where(np.arange(n) % 2, -1.0, 1.0) * (1 + np.arange(n) / max(1, n - 1))
-    return np.stack([np.full(n, 1 / n), signs], axis=1)
+    i = xp.arange(n)
+    probes, found = xp.empty((n, 2)), xp.empty(2 + 3 * SWEEPS_AT_ONCE)
+    probes[:, 0] = 1 / n
+    probes[:, 1] = xp.where(i % 2 == 0, 1.0, -1.0) * (1 + i / max(1, n - 1))
+    first = solve(probes)  # together
+    with np.errstate(all="ignore"):
+        found[:2] = xp.abs(first).sum(axis=0)
+    return found, _climb(xp, first[:, 0], solve, solve_adjoint, found[2:])
 
 
-def _climb(ops, n, v, estimate, solve, solve_adjoint):
-    """Follow the subgradient of x -> ||A^-1 x||_1 from unit vector to unit vector."""
-    xp = ops.xp
-    last = -1
-    for _ in range(MAX_SWEEPS - 1):
-        if v.dtype.kind == "c":
-            size = xp.abs(v)
-            sign = xp.where(size > 0, v / xp.where(size > 0, size, 1), 1)
-        else:
-            sign = xp.copysign(1.0, v)
-        z = xp.abs(solve_adjoint(sign[:, None])[:, 0])
-        (top,) = ops.host(z.argmax())
-        top = int(top)
-        (at,) = ops.host(z[top])  # a NaN, if there is one
-        if top == last or not math.isfinite(float(at)):
-            break
-        last = top
-        unit = xp.zeros((n, 1))
-        unit[top] = 1.0
-        v = solve(unit)[:, 0]
-        (new,) = ops.host(xp.abs(v).sum())
-        if not float(new) > estimate:
-            break
-        estimate = float(new)
-    return estimate
+def _climb(xp, v, solve, solve_adjoint, found):
+    """Follow the subgradient of x -> ||A^-1 x||_1 from unit vector to unit vector, a few sweeps.
+
+    Fills `found` with where it is largest, its size there, and the new estimate, for each; returns the last
+    solution.
+    """
+    n = len(v)
+    for sweep in range(SWEEPS_AT_ONCE):
+        with np.errstate(all="ignore"):
+            if v.dtype.kind == "c":
+                size = xp.abs(v)
+                sign = xp.where(size > 0, v / xp.where(size > 0, size, 1), 1)
+            else:
+                sign = xp.copysign(1.0, v)
+            z = xp.abs(solve_adjoint(sign[:, None])[:, 0])
+            top = z.argmax()  # a NaN, if there is one
+            v = solve((xp.arange(n) == top).astype(float)[:, None])[:, 0]
+            found[3 * sweep], found[3 * sweep + 1] = top, z.max()
+            found[3 * sweep + 2] = xp.abs(v).sum()
+    return v

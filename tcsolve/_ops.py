@@ -126,6 +126,13 @@ class Ops(Protocol):
     def replayed(self, w, name, body):
         """Return body(), which works on w without reading anything back; equal names are equal work."""
 
+    def aside(self, w, others, name, body):
+        """Start body(), which reads w and others, beside what follows; return a function that waits for it.
+
+        That function returns what body() did.  body reads nothing back and writes nothing but that; equal
+        names are equal work.
+        """
+
     def invert_diagonal_blocks(self, lu):
         """Return the inverses that `substitute` needs and their measure for `trusted`, or None."""
 
@@ -156,7 +163,10 @@ class Ops(Protocol):
     def product(self, a, x, adjoint=False):
         """Return a x, or a**H x, computed in FP64 whatever the dtype of a is."""
 
-    def residual(self, b, y, x):
+    def residual(self, a, x, b):
+        """Return r = b - a x in FP64, and on the host max |r| and max |x| of each column; NaN propagates."""
+
+    def difference(self, b, y, x):
         """Return r = b - y, and on the host max |r| and max |x| of each column; NaN propagates."""
 
     def column_max(self, v):

@@ -14,6 +14,7 @@ from tcsolve._cusolver import NativeOps
 from tcsolve._device import turns_into_memory_error
 from tcsolve._lu_cupy import LUOps
 from tcsolve._ops import Stats
+from tcsolve.kernels import RESIDUAL_ROWS
 
 __all__ = ["CupyOps"]
 
@@ -21,6 +22,8 @@ __all__ = ["CupyOps"]
 WIDEN_ENTRIES = 1 << 26
 # Rows one block of tcs_col_stats sums.
 ROWS_PER_CHUNK = 512
+# Rows from which on there are enough for every warp to take a few.
+MANY_ROWS = 8192
 
 
 class CupyOps(LUOps, NativeOps):
@@ -180,7 +183,20 @@ class CupyOps(LUOps, NativeOps):
         return y
 
     @turns_into_memory_error
-    def residual(self, b, y, x):
+    def residual(self, a, x, b):
+        if not (x.shape[1] == 1 and x.dtype.char == b.dtype.char == "d" and _has_rows(a)):
+            return self.difference(b, self.product(a, x), x)
+        n = len(x)
+        x = cupy.ascontiguousarray(x)
+        r, sizes = cupy.empty((n, 1)), cupy.zeros(2, cupy.uint64)
+        launch = _residual_launch(cupy.cuda.runtime.getDevice(), a.dtype.char, n)
+        addresses = (r.data.ptr, sizes.data.ptr, a.data.ptr, ld(a), x.data.ptr)
+        launch(enumerate((*addresses, b.data.ptr, b.strides[0] // b.itemsize)))
+        sizes = sizes.get().view(np.float64)
+        return r, sizes[:1], sizes[1:]
+
+    @turns_into_memory_error
+    def difference(self, b, y, x):
         if not (b.size and b.dtype.char == y.dtype.char == x.dtype.char == "d"):
             r = b - y
             return r, *self.host(self.column_max(r), self.column_max(x))
@@ -215,6 +231,21 @@ def _product(a, x, adjoint):
 def _has_runs(a):
     """Tell whether the rows or the columns of a are contiguous, one behind the other."""
     return a.size > 0 and (a.flags.c_contiguous or a.flags.f_contiguous)
+
+
+def _has_rows(a):
+    """Tell whether a is real and not empty, its rows contiguous."""
+    return a.size > 0 and a.dtype.char in "fd" and a.strides[1] == a.itemsize and a.strides[0] > 0
+
+
+@functools.lru_cache(maxsize=256)
+def _residual_launch(device, char, n):
+    """Return the launch of tcs_matrix_residual for n rows; its addresses are to be replaced."""
+    few, many = RESIDUAL_ROWS
+    rows = many if n >= MANY_ROWS else few
+    defines = {"T_A": "float" if char == "f" else "double", "ROWS": rows}
+    kernel = _jit.kernel("residual", "tcs_matrix_residual", **defines)
+    return kernel.prepared((-(-n // (8 * rows)), 1), 256, [0] * 7 + [n], 0)
 
 
 def _scaled_copy(a, row_scale, col_scale):

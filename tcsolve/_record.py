@@ -163,78 +163,94 @@ class Tape:
 
     def __init__(self, key):
         self.key = key
-        self._pool = cupy.cuda.MemoryPool(_block)
-        self._stream = cupy.cuda.Stream(non_blocking=True)
-        # Where it was used last, and when that is done.
-        self._last, self._done = None, cupy.cuda.Event(disable_timing=True)
+        self._reel, self._beside = _Reel(key), None
+        # Where it was used last, and the ends of that and of what was done aside.
+        self._last, self._done, self._done_aside = None, _event(), None
         self._lock = threading.RLock()
-        self._graphs, self._inputs, self._workspaces = {}, {}, {}
         _, n, char = key
-        with cupy.cuda.using_allocator(self._pool.malloc):
+        with self._reel.memory():
             self.w = cupy.empty((n, -(-n // 4) * 4), char)
 
     @property
     def nbytes(self):
         """Bytes held on the device."""
-        return self._pool.total_bytes()
+        return sum(reel.pool.total_bytes() for reel in self._reels)
 
     @property
     def recordings(self):
         """How many graphs there are."""
-        return len(self._graphs)
+        return sum(len(reel.graphs) for reel in self._reels)
 
-    def run(self, name, body, where=()):
+    @property
+    def _reels(self):
+        return [reel for reel in (self._reel, self._beside) if reel]
+
+    def run(self, name, body, where=(), aside=False):
         """Return body(), launched the first time, recorded the next, replayed from then on.
 
         body launches kernels for arrays of this tape and reads nothing back; what it returns is memory of
-        the tape, good until it runs again.  Equal `name` and `where` (addresses) mean the same work.
+        the tape, good until it runs again.  Equal `name` and `where` (addresses) mean the same work.  What
+        runs `aside`, in a stream of its own that waits for what was done here before, has memory of its own
+        and writes nowhere else.
         """
         stream = cupy.cuda.get_current_stream()
         with self._lock:
+            if aside:
+                self._beside = self._beside or _Reel(self.key)
+                result = self._beside.run(stream, name, body, where)
+                self._done_aside = _mark(stream)
+                return result
             self.follow(stream)
-            result = self._run(stream, (name, where), (*self.key, name), body)
+            result = self._reel.run(stream, name, body, where)
             stream.record(self._done)
             return result
 
-    def _run(self, stream, key, known, body):
-        if key not in self._graphs:
+    def follow(self, stream):
+        """Let what comes on a stream wait for what was done with this tape on others."""
+        here = stream.ptr, threading.get_ident() if stream.ptr == PER_THREAD else 0
+        if self._last not in (None, here):
+            stream.wait_event(self._done)
+        if self._done_aside:
+            stream.wait_event(self._done_aside)
+        self._last, self._done_aside = here, None
+
+
+class _Reel:
+    """Graphs that run one after the other, and the memory they share.
+
+    Attributes
+    ----------
+    pool : MemoryPool
+    graphs : dict
+        By name and addresses, a graph and what its body returned.
+    """
+
+    def __init__(self, key):
+        self.pool, self.graphs = cupy.cuda.MemoryPool(_block), {}
+        self._key, self._workspaces = key, {}
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+
+    def run(self, stream, name, body, where):
+        """Return body(), launched, or replayed, on a stream."""
+        key, known = (name, where), (*self._key, name)
+        if key not in self.graphs:
             # Kernels that were never launched may not be loaded, and then cannot be recorded.
             if not _was_asked(known):
                 result = self._launch(stream, body)
                 _asked_before(known)
                 return result
             try:
-                self._graphs[key] = self._record(body)
+                self.graphs[key] = self._record(body)
             except (RuntimeError, MemoryError):  # CUDA's and CuPy's errors; nothing has run
                 return self._launch(stream, body)
-        graph, result = self._graphs[key]
+        graph, result = self.graphs[key]
         graph.launch(stream)
         return result
-
-    def apply(self, name, b, f, where=()):
-        """Return f(b), recorded, as a new array; f takes an array of the shape of b."""
-        with self._lock:
-            self.follow(cupy.cuda.get_current_stream())
-            if b.shape not in self._inputs:
-                with self._memory():
-                    self._inputs[b.shape] = cupy.empty(b.shape, b.dtype, order="F")
-            held = self._inputs[b.shape]
-            _copy(held, b)
-            result = self.run((name, b.shape), lambda: f(held), where).copy(order="K")
-            cupy.cuda.get_current_stream().record(self._done)
-            return result
-
-    def follow(self, stream):
-        """Let what comes on a stream wait for what was done with this tape on another."""
-        here = stream.ptr, threading.get_ident() if stream.ptr == PER_THREAD else 0
-        if self._last not in (None, here):
-            stream.wait_event(self._done)
-        self._last = here
 
     def _launch(self, stream, body):
         self._stream.wait_event(_mark(stream))
         try:
-            with self._memory(), self._stream:
+            with self.memory(), self._stream:
                 result = body()
         except BaseException:
             cupy.cuda.Device().synchronize()  # the tape will be lent again, and a side stream may run as well
@@ -243,7 +259,7 @@ class Tape:
         return result
 
     def _record(self, body):
-        with self._memory(), self._stream:
+        with self.memory(), self._stream:
             self._stream.begin_capture()
             try:
                 result = body()
@@ -254,9 +270,9 @@ class Tape:
             return self._stream.end_capture(), result
 
     @contextlib.contextmanager
-    def _memory(self):
-        """Allocate from the tape's own pool, cuBLAS's workspaces, too."""
-        with cupy.cuda.using_allocator(self._pool.malloc), _cublas.recorded(self._workspace):
+    def memory(self):
+        """Allocate from the pool, cuBLAS's workspaces, too."""
+        with cupy.cuda.using_allocator(self.pool.malloc), _cublas.recorded(self._workspace):
             yield
 
     def _workspace(self, beside):
@@ -265,14 +281,9 @@ class Tape:
         return self._workspaces[beside]
 
 
-def _copy(to, x):
-    """to[...] = x, for a column-major `to` that is all of its memory."""
-    if x.flags.f_contiguous and x.dtype == to.dtype:
-        # Half of what an assignment costs the host.
-        to.data.copy_from_device_async(x.data, x.nbytes)
-    else:
-        to[...] = x
+def _event():
+    return cupy.cuda.Event(disable_timing=True)
 
 
 def _mark(stream):
-    return stream.record(cupy.cuda.Event(disable_timing=True))
+    return stream.record(_event())

@@ -34,6 +34,8 @@ class Operator:
         bound too, so that small rows are as accurate as large ones.
     scaled_norm : float
         Infinity norm of diag(row) A diag(col).
+    matrix : array, shape (n, n), optional
+        A itself, where there is one.
     """
 
     product: Callable
@@ -41,10 +43,18 @@ class Operator:
     row: Any = None
     col: Any = None
     scaled_norm: float = 0.0
+    matrix: Any = None
 
-    def residual(self, x, b):
-        """Return b - A x."""
-        return b - self.product(x)
+    @classmethod
+    def of(cls, ops, matrix, norm, row=None, col=None, scaled_norm=0.0):
+        """Return the operator of a matrix."""
+        return cls(lambda v: ops.product(matrix, v), norm, row, col, scaled_norm, matrix)
+
+    def residual(self, ops, x, b):
+        """Return r = b - A x, and on the host max |r| and max |x| of each column."""
+        if self.matrix is None:
+            return ops.difference(b, self.product(x), x)
+        return ops.residual(self.matrix, x, b)
 
 
 @dataclass
@@ -71,7 +81,7 @@ def measure(ops, operator, x, b):
     """
     xp = ops.xp
     # The one synchronisation of a step, unless there is a scaling.
-    r, residual, size = ops.residual(b, operator.product(x), x)
+    r, residual, size = operator.residual(ops, x, b)
     error = _quotient(residual, operator.norm, size)
     if operator.row is not None:
         sizes = ops.column_max(r * operator.row[:, None]), ops.column_max(x / operator.col[:, None])
@@ -165,7 +175,7 @@ def _krylov(ops, operator, b, correct, plan, bound, max_steps, state, active):
     while active.size:
         take = _columns(ops, active, len(state.error))
         x, rhs = state.x[:, take], b[:, take]
-        r = operator.residual(x, rhs)
+        r = rhs - operator.product(x)
         before = state.error[active]
         allowed = max_steps - int(state.steps[active].min())
         worst = float(before.max())

@@ -1,8 +1,11 @@
 """Triangular solves of a few right-hand sides with inverted diagonal blocks, one launch a triangle."""
 
+import functools
+from typing import Any, NamedTuple
+
 import cupy
 
-from tcsolve import _jit
+from tcsolve import _device, _jit
 from tcsolve._cublas import ld
 from tcsolve.kernels import TRSV_BLOCK, TRSV_COLUMNS
 
@@ -12,7 +15,8 @@ __all__ = ["invert_diagonal_blocks", "substitute", "trusted"]
 # many digits as that has, and refinement must still contract.
 INVERSE_CONDITION = {"f": 1e4, "d": 1e8}
 REAL = {"f": "float", "d": "double"}
-INVERT_THREADS = 256
+# Threads of a block: of the inversion, of the vector kernels, of a triangular solve.
+INVERT_THREADS, VECTOR_THREADS, TRSV_THREADS = 256, 256, 512
 
 
 def invert_diagonal_blocks(lu, unit_lower=True):
@@ -48,7 +52,7 @@ def trusted(inverses, worst):
     return inverses if float(worst[0]) <= INVERSE_CONDITION[inverses.dtype.char] else None
 
 
-def substitute(lu, b, adjoint, inverses, before, after, multiprocessors):
+def substitute(lu, b, adjoint, inverses, before, after):
     """Return x of (L U) x = b, or (L U)**T x = b, in FP64 for at most max(TRSV_COLUMNS) columns of b.
 
     lu is row-major, b is FP64 and may have any strides.  Row before[i] of b is taken for row i, and row
@@ -56,32 +60,59 @@ def substitute(lu, b, adjoint, inverses, before, after, multiprocessors):
     of the factors, and back.
     """
     (n, k), char = b.shape, lu.dtype.char
-    width = next(width for width in TRSV_COLUMNS if width >= k)
-    strides = tuple(s // b.itemsize for s in b.strides)
+    launches = _launches(cupy.cuda.runtime.getDevice(), n, k, char, adjoint)
+    width, item = launches.width, lu.itemsize
     sizes = cupy.zeros(k, cupy.uint64)
     # b, then what each triangle makes of it: all bits set stand for no value yet, in the tickets as well.
-    stages = cupy.empty(3 * width * n + 2, lu.dtype)
-    rhs, made = stages[: width * n], stages[width * n :]
-    last, tickets = made[width * n : -2], made[-2:].view(cupy.uint32)
-    grid, block = (-(-n // 256), k), (256,)
-    _refine_kernel("tcs_column_max", char)(grid, block, (sizes, b, *strides, n))
-    args = (rhs, made, made.nbytes // 4, b, *strides, before, sizes, n, k)
-    _refine_kernel("tcs_lower", char)((grid[0], width), block, args)
-    blocks = min(multiprocessors, inverses.shape[1])
-    for stage, lower in enumerate((not adjoint, adjoint)):
-        kernel = _trsv_kernel(char, width, lower, adjoint)
-        to, of = (made, rhs) if stage == 0 else (last, made)
-        args = (to, of, lu, ld(lu), n, inverses[0 if lower else 1], tickets[stage:])
-        kernel((blocks,), (512,), args)
-    x = cupy.empty((k, n))
-    _refine_kernel("tcs_raise", char)(grid, block, (x, last, after, sizes, n))
+    stages, x = cupy.empty(3 * width * n + 2, lu.dtype), cupy.empty((k, n))
+    rhs = stages.data.ptr
+    made = rhs + width * n * item
+    last = made + width * n * item
+    tickets = last + width * n * item
+    of_b = (b.data.ptr, *(s // b.itemsize for s in b.strides))
+    top = sizes.data.ptr
+    before, after = (0 if order is None else order.data.ptr for order in (before, after))
+    launches.column_max(enumerate((top, *of_b)))
+    launches.lower(enumerate((rhs, made, (2 * width * n + 2) * item // 4, *of_b, before, top)))
+    factors, blocks = (lu.data.ptr, ld(lu)), inverses.data.ptr
+    upper = blocks + inverses.strides[0]
+    triangles = zip((not adjoint, adjoint), ((made, rhs), (last, made)), strict=True)
+    for number, (lower, (to, of)) in enumerate(triangles):
+        own = (blocks if lower else upper, tickets + 4 * number)
+        launches.triangles[number](enumerate((to, of, *factors, n, *own)))
+    launches.lift(enumerate((x.data.ptr, last, after, top)))
     return x.T
 
 
-def _refine_kernel(entry, char):
-    return _jit.kernel("refine", entry, T_LOW=REAL[char])
+class _Launches(NamedTuple):
+    """The launches of `substitute`, which replaces all their addresses."""
+
+    width: int  # columns the triangular solves are compiled for
+    column_max: Any
+    lower: Any
+    triangles: tuple
+    lift: Any
 
 
-def _trsv_kernel(char, width, lower, trans):
-    defines = {"T_IN": REAL[char], "K": width, "LOWER": int(lower), "TRANS": int(trans)}
-    return _jit.kernel("trsv", "tcs_solve_triangle", **defines)
+@functools.lru_cache(maxsize=256)
+def _launches(device, n, k, char, adjoint):
+    width = next(width for width in TRSV_COLUMNS if width >= k)
+    grid, threads = -(-n // VECTOR_THREADS), VECTOR_THREADS
+    blocks = min(_device.properties(device)["multiprocessors"], -(-n // TRSV_BLOCK[char]))
+
+    def vectors(entry, args, columns):
+        kernel = _jit.kernel("refine", entry, T_LOW=REAL[char])
+        return kernel.prepared((grid, columns), threads, args, 0)
+
+    def triangle(lower):
+        defines = {"T_IN": REAL[char], "K": width, "LOWER": int(lower), "TRANS": int(adjoint)}
+        kernel = _jit.kernel("trsv", "tcs_solve_triangle", **defines)
+        return kernel.prepared((blocks, 1), TRSV_THREADS, [0] * 7, 0)
+
+    return _Launches(
+        width,
+        vectors("tcs_column_max", [0] * 4 + [n], k),
+        vectors("tcs_lower", [0] * 8 + [n, k], width),
+        (triangle(not adjoint), triangle(adjoint)),
+        vectors("tcs_raise", [0] * 4 + [n], k),
+    )

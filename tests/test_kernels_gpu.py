@@ -960,6 +960,62 @@ def test_cast_scaled_keeps_subnormal_results(cast_scaled):
     assert cast_scaled(a, None, s, 0).all()
 
 
+# ---- residuals and corrections ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", "fd")
+@pytest.mark.parametrize("n, padding", [(1, 0), (2, 1), (33, 0), (700, 3), (1025, 0), (8200, 0)])
+def test_the_residual_of_a_column_and_the_sizes(dtype, n, padding, cupy, ops):
+    rng = cupy.random.default_rng(n)
+    wide = rng.standard_normal((n, n + padding)).astype(dtype)
+    a, x = wide[:, :n], rng.standard_normal((n, 1))
+    b = (a.astype(float) @ x + 1e-3 * rng.standard_normal((n, 1))).repeat(2, axis=1)[:, ::2]
+    r, top_r, top_x = ops.residual(a, x, b)
+    # Two sums of n products, and the same residual to subtract.
+    allowed = n * 2.0**-52 * (cupy.abs(a).astype(float) @ cupy.abs(x)) + 2.0**-52 * cupy.abs(b)
+    assert (cupy.abs(r - (b - a.astype(float) @ x)) <= allowed).all()
+    assert float(top_r[0]) == float(abs(r).max()) and float(top_x[0]) == float(abs(x).max())
+    again, *_ = ops.residual(a, x, b)
+    assert (r == again).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("where", ["a", "x", "b"])
+def test_the_residual_meets_what_is_not_finite(value, where, cupy, ops):
+    n = 300
+    arrays = {"a": cupy.ones((n, n)), "x": cupy.ones((n, 1)), "b": cupy.ones((n, 1))}
+    arrays[where][170] = value
+    r, top_r, top_x = ops.residual(*arrays.values())
+    assert not np.isfinite(top_r) and (~cupy.isfinite(r)).sum() == (n if where == "x" else 1)
+    assert np.isfinite(top_x) == (where != "x")
+
+
+@pytest.mark.parametrize("adjoint", [False, True])
+@pytest.mark.parametrize("n, k", [(1, 1), (129, 1), (700, 2), (700, 3), (700, 7)])
+def test_substitution_solves_with_the_factors(n, k, adjoint, cupy, ops):
+    rng = np.random.default_rng(n + k)
+    a = cupy.asarray(rng.standard_normal((n, n)) + n * np.eye(n))
+    factors = factor_blocked(ops, ops.cast_scaled(a, None, None, "f"), UPDATES["fp32"], 512)
+    assert factors.inverses is not None
+    # Columns of very different sizes, and a layout of their own.
+    b = cupy.asarray(rng.standard_normal((n, k + 1)) * 10.0 ** (40.0 * np.arange(k + 1) - 150))
+    x = factors.solve_scaled(b[:, 1:], adjoint)
+    residual = cupy.abs((a.T if adjoint else a) @ x - b[:, 1:]).max(axis=0)
+    assert (residual <= 1e-5 * cupy.abs(b[:, 1:]).max(axis=0)).all()
+    for j in range(k):  # whatever stands beside it
+        alone = factors.solve_scaled(b[:, j + 1 : j + 2], adjoint)
+        assert cupy.abs(alone[:, 0] - x[:, j]).max() <= 1e-5 * cupy.abs(x[:, j]).max()
+
+
+def test_what_is_done_aside_sees_what_was_done_before(cupy, ops):
+    x = cupy.zeros(1 << 20)
+    for _ in range(200):
+        x += 1
+    joins = [ops.aside(x, (), "sum", lambda: x * 2) for _ in range(3)]
+    x2 = [join() for join in joins]
+    assert all((y == 400).all() for y in x2)
+
+
 # ---- launching -------------------------------------------------------------------------------
 
 

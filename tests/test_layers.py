@@ -56,6 +56,7 @@ PACKAGES = {
     "_gemm_batched": {"kernels"},
     "_cusolver": {"kernels"},
     "_lu_cupy": {"kernels"},
+    "_ops_cupy": {"kernels"},
     "cli": {"kernels", "matrices"},
 }
 # The command line reports which device it ran on.
