@@ -1,6 +1,7 @@
 // r = b - A x for one right-hand side in one pass over A, and the sizes of r and of x.
 //
-//   a      T_A n x n, row-major, leading dimension lda.   x  double[n] contiguous.
+//   a      T_A n x n, row-major, leading dimension lda; where is null, or tells where the address of a stands,
+//          for a launch that was recorded before it was known.   x  double[n] contiguous.
 //   b      double, entries b_step apart.                  r  double[n] contiguous.
 //   sizes  unsigned long long[2], zero before the launch: max |r|, then max |x|, as the bits of a double, which compare
 //          like the numbers; NaN comes last, so that it is met.
@@ -22,9 +23,10 @@ __device__ __forceinline__ Bits bits(double v) { return static_cast<Bits>(__doub
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_matrix_residual(
-    double* r, Bits* sizes, const T_A* __restrict__ a, Index lda, const double* __restrict__ x,
+    double* r, Bits* sizes, const T_A* a, const T_A* const* where, Index lda, const double* __restrict__ x,
     const double* __restrict__ b, Index b_step, Index n
 ) {
+    if (where) a = *where;
     __shared__ Bits largest[2][WARPS];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const Index row0 = (Index(blockIdx.x) * WARPS + warp) * ROWS;

@@ -125,7 +125,7 @@ class Factorization(Ladder):
         paired = rhs.dtype.kind == "c" and not self._complex
         if paired:
             rhs = ops.xp.concatenate([rhs.real, rhs.imag], axis=1)
-        rhs = rhs.astype(np.complex128 if self._complex else np.float64)
+        rhs = rhs.astype(np.complex128 if self._complex else np.float64, copy=False)
         solution = self._solve_columns(rhs, check_finite, dtype, mark)
         seconds = self._stop_clock()
         solution.seconds.update(seconds, total=sum(seconds.values()))

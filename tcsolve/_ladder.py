@@ -14,6 +14,9 @@ from tcsolve._scale import Frame, equilibrate, needs_frame, needs_scaling
 
 __all__ = ["Ladder", "require_room"]
 
+# Steps of refinement worth doing before their errors are known, by the products of an update.
+STEPS_AHEAD = {1: 2, 3: 3}
+
 
 def require_room(ops, update, n, nrhs, itemsize, block=None, moved_bytes=0):
     """Return the bytes a solve will allocate with `update`, or raise if the device has fewer.
@@ -24,9 +27,10 @@ def require_room(ops, update, n, nrhs, itemsize, block=None, moved_bytes=0):
     block = block or ops.default_block(n, UPDATES[update])
     needed = bytes_needed(update, n, nrhs, itemsize, block=block, on_device=on_device) + moved_bytes
     # Host memory is virtual and shared; only a device tells truthfully what is left.
-    if on_device and needed > ops.free_bytes():
-        ops.clear_cache()
-    if on_device and needed > (free := ops.free_bytes()):
+    if not on_device or needed <= ops.free_bytes():
+        return needed
+    ops.clear_cache()
+    if needed > (free := ops.free_bytes()):
         ways = "device='cpu'"
         if update == "fp64":
             ways = "precision='fp16x3' (half the bytes) or " + ways
@@ -182,14 +186,19 @@ class Ladder:
         budget = self._plan.max_steps or step_budget(
             self.precision, self._following(), n, k, self._rates, is_complex=self._complex
         )
+        operator, ahead = self._operator(), ()
+        if operator.row is None:
+            steps = STEPS_AHEAD[UPDATES[self.precision].products]
+            ahead = self._factors.ahead(self._matrix, rhs, min(steps, budget))
         return refine_columns(
             self._ops,
-            self._operator(),
+            operator,
             rhs,
             self._correct,
             self._plan,
             bound,
             max_steps=budget,
+            ahead=ahead,
         )
 
     def _clock(self, phase, mark):

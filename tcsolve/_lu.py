@@ -61,6 +61,12 @@ class BlockedFactors:
             return body
         return self.ops.aside(self.lu, (self.order, self.inverses), name, body)
 
+    def ahead(self, a, b, steps):
+        """Return what `Ops.ahead` does, for these factors of a."""
+        if self.inverses is None:
+            return []
+        return self.ops.ahead(self.lu, self.inverses, self.order, a, b, steps)
+
     def diagonal(self):
         """Return the diagonal of U and the sign of the permutation."""
         return self.lu.diagonal(), -1 if self.swaps_are_odd else 1
@@ -87,6 +93,10 @@ class NativeFactors:
     def solve_scaled(self, b, adjoint=False):
         """Return A**-1 b, or A**-H b, for FP64 b of any size, to the precision of the factors."""
         return _solve_scaled(self, self.dtype, b, adjoint)
+
+    def ahead(self, a, b, steps):
+        """Return nothing: steps are done one by one."""
+        return []
 
     def aside(self, name, body):
         """Return body: the library's solves leave nothing beside them."""

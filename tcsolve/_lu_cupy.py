@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from tcsolve import _cublas, _cusolver, _device, _jit, _record
+from tcsolve import _cublas, _cusolver, _device, _jit, _record, _step
 from tcsolve._cublas import ld
 from tcsolve._device import turns_into_memory_error
 from tcsolve._formats import TOP_EXPONENT
@@ -33,6 +33,8 @@ STRIP_SECONDS, STRIP_SECONDS_ROW = 1.0e-6, 7e-11
 BESIDE_FLOPS, BESIDE_BANDWIDTH, NATIVE_DEPTH = 4.5e14, 3e12, 10
 # Right-hand sides up to which a few at a time are faster than the library's triangular solve of all.
 SUBSTITUTED_COLUMNS = 16
+# Unknowns up to which a step takes the host longer than the device.
+AHEAD_ROWS = 4096
 # Unknowns one launch of tcs_swap_solve takes.
 SOLVE_WIDTH = 128
 # Columns of C that a thread block of a tensor-core product takes.
@@ -276,6 +278,13 @@ class LUOps:
 
     def trusted(self, inverses, worst):
         return trusted(inverses, worst)
+
+    @turns_into_memory_error
+    def ahead(self, lu, inverses, order, a, b, steps):
+        tape = _record.tape_of(lu)
+        if tape is None or len(b) > AHEAD_ROWS or b.shape[1] != 1 or b.dtype.char != "d":
+            return []
+        return _step.ahead(tape, lu, inverses, order, a, b, steps) if _step.has_rows(a) else []
 
     @turns_into_memory_error
     def solve_factored(self, lu, b, adjoint):

@@ -148,6 +148,12 @@ class Ops(Protocol):
         None if there is no faster way than `solve_factored` for this b.
         """
 
+    def ahead(self, lu, inverses, order, a, b, steps):
+        """Return the first x of refinement with these factors, steps + 1 of them, found with one wait.
+
+        A list of (x, r, max |r|, max |x|), as of `residual`; empty where steps are better done one by one.
+        """
+
     def getrf(self, a, dtype):
         """Return (factors, info): the library's own LU of a in `dtype`; factors are opaque."""
 

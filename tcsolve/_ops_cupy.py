@@ -8,22 +8,19 @@ import functools
 import cupy
 import numpy as np
 
-from tcsolve import _cublas, _device, _gemm_batched, _gemm_cupy, _jit, _record
+from tcsolve import _cublas, _device, _gemm_batched, _gemm_cupy, _jit, _record, _step
 from tcsolve._cublas import ld
 from tcsolve._cusolver import NativeOps
 from tcsolve._device import turns_into_memory_error
 from tcsolve._lu_cupy import LUOps
 from tcsolve._ops import Stats
-from tcsolve.kernels import RESIDUAL_ROWS
 
 __all__ = ["CupyOps"]
 
 # Entries of FP32 rows that are widened to FP64 at a time.
 WIDEN_ENTRIES = 1 << 26
-# Rows one block of tcs_col_stats sums.
-ROWS_PER_CHUNK = 512
-# Rows from which on there are enough for every warp to take a few.
-MANY_ROWS = 8192
+# Rows one block of tcs_col_stats sums: few, where there would be few blocks.
+ROWS_PER_CHUNK, ROWS_PER_SMALL_CHUNK, SMALL_ROWS = 512, 64, 4096
 
 
 class CupyOps(LUOps, NativeOps):
@@ -109,11 +106,12 @@ class CupyOps(LUOps, NativeOps):
                 return top[None], total[None]
             a = cupy.ascontiguousarray(a)
         m, n = a.shape
-        chunks = -(-m // ROWS_PER_CHUNK)
+        rows = ROWS_PER_SMALL_CHUNK if m <= SMALL_ROWS else ROWS_PER_CHUNK
+        chunks = -(-m // rows)
         top, total = cupy.empty((chunks, n)), cupy.empty((chunks, n))
         kernel = self._scale_kernel("tcs_col_stats", a.dtype.char)
         grid = (-(-n // 128), chunks)
-        kernel(grid, (128,), (top, total, a, n, m, n, row_scale, ROWS_PER_CHUNK))
+        kernel(grid, (128,), (top, total, a, n, m, n, row_scale, rows))
         return top, total
 
     @turns_into_memory_error
@@ -184,16 +182,9 @@ class CupyOps(LUOps, NativeOps):
 
     @turns_into_memory_error
     def residual(self, a, x, b):
-        if not (x.shape[1] == 1 and x.dtype.char == b.dtype.char == "d" and _has_rows(a)):
-            return self.difference(b, self.product(a, x), x)
-        n = len(x)
-        x = cupy.ascontiguousarray(x)
-        r, sizes = cupy.empty((n, 1)), cupy.zeros(2, cupy.uint64)
-        launch = _residual_launch(cupy.cuda.runtime.getDevice(), a.dtype.char, n)
-        addresses = (r.data.ptr, sizes.data.ptr, a.data.ptr, ld(a), x.data.ptr)
-        launch(enumerate((*addresses, b.data.ptr, b.strides[0] // b.itemsize)))
-        sizes = sizes.get().view(np.float64)
-        return r, sizes[:1], sizes[1:]
+        if x.shape[1] == 1 and x.dtype.char == b.dtype.char == "d" and _step.has_rows(a):
+            return _step.residual(a, x, b)
+        return self.difference(b, self.product(a, x), x)
 
     @turns_into_memory_error
     def difference(self, b, y, x):
@@ -231,21 +222,6 @@ def _product(a, x, adjoint):
 def _has_runs(a):
     """Tell whether the rows or the columns of a are contiguous, one behind the other."""
     return a.size > 0 and (a.flags.c_contiguous or a.flags.f_contiguous)
-
-
-def _has_rows(a):
-    """Tell whether a is real and not empty, its rows contiguous."""
-    return a.size > 0 and a.dtype.char in "fd" and a.strides[1] == a.itemsize and a.strides[0] > 0
-
-
-@functools.lru_cache(maxsize=256)
-def _residual_launch(device, char, n):
-    """Return the launch of tcs_matrix_residual for n rows; its addresses are to be replaced."""
-    few, many = RESIDUAL_ROWS
-    rows = many if n >= MANY_ROWS else few
-    defines = {"T_A": "float" if char == "f" else "double", "ROWS": rows}
-    kernel = _jit.kernel("residual", "tcs_matrix_residual", **defines)
-    return kernel.prepared((-(-n // (8 * rows)), 1), 256, [0] * 7 + [n], 0)
 
 
 def _scaled_copy(a, row_scale, col_scale):

@@ -190,6 +190,9 @@ class NumpyOps:
     def substitute(self, lu, b, adjoint, inverses, order):
         return None
 
+    def ahead(self, lu, inverses, order, a, b, steps):
+        return []
+
     def solve_factored(self, lu, b, adjoint):
         if adjoint:
             y = self._solve_triangle(lu, b, lower=False, adjoint=True)

@@ -47,7 +47,7 @@ def matrix(n, dtype):
     if tape is None:
         return None
     lease = _Lease(tape)
-    tape.follow(cupy.cuda.get_current_stream())
+    tape.settle(cupy.cuda.get_current_stream())
     memory = cupy.cuda.UnownedMemory(tape.w.data.ptr, tape.w.nbytes, lease, key[0])
     start = cupy.cuda.MemoryPointer(memory, 0)
     return cupy.ndarray(tape.w.shape, tape.w.dtype, start)[:, :n]
@@ -166,7 +166,7 @@ class Tape:
         self._reel, self._beside = _Reel(key), None
         # Where it was used last, and the ends of that and of what was done aside.
         self._last, self._done, self._done_aside = None, _event(), None
-        self._lock = threading.RLock()
+        self._lock, self._inputs = threading.RLock(), {}
         _, n, char = key
         with self._reel.memory():
             self.w = cupy.empty((n, -(-n // 4) * 4), char)
@@ -205,14 +205,33 @@ class Tape:
             stream.record(self._done)
             return result
 
+    def apply(self, name, inputs, body, where=()):
+        """Return a copy of body(*inputs), recorded; inputs are vectors, of NumPy or CuPy, that are copied."""
+        with self._lock:
+            self.follow(cupy.cuda.get_current_stream())
+            if name not in self._inputs:
+                with self._reel.memory():
+                    self._inputs[name] = [cupy.empty(len(x), x.dtype) for x in inputs]
+            held = self._inputs[name]
+            for to, x in zip(held, inputs, strict=True):
+                _copy(to, x)
+            result = self.run(name, lambda: body(*held), where).copy()
+            cupy.cuda.get_current_stream().record(self._done)
+            return result
+
     def follow(self, stream):
         """Let what comes on a stream wait for what was done with this tape on others."""
         here = stream.ptr, threading.get_ident() if stream.ptr == PER_THREAD else 0
         if self._last not in (None, here):
             stream.wait_event(self._done)
+        self._last = here
+
+    def settle(self, stream):
+        """Let what comes on a stream, and writes to the matrix, wait for all that was done with it."""
+        self.follow(stream)
         if self._done_aside:
             stream.wait_event(self._done_aside)
-        self._last, self._done_aside = here, None
+            self._done_aside = None
 
 
 class _Reel:
@@ -279,6 +298,20 @@ class _Reel:
         if beside not in self._workspaces:
             self._workspaces[beside] = cupy.empty(_cublas.WORKSPACE_BYTES, cupy.uint8)
         return self._workspaces[beside]
+
+
+def _copy(to, x):
+    """to[...] = x for vectors."""
+    if isinstance(x, np.ndarray):
+        to.data.copy_from_host_async(
+            x.ctypes.data, x.nbytes
+        )  # so few bytes have been read when it returns
+    elif x.flags.c_contiguous:
+        to.data.copy_from_device_async(
+            x.data, x.nbytes
+        )  # half of what an assignment costs the host
+    else:
+        to[...] = x
 
 
 def _event():

@@ -99,7 +99,7 @@ def _quotient(residual, norm, x):
     return np.where(np.isfinite(x), error, np.nan)
 
 
-def refine_columns(ops, operator, b, correct, plan, bound, *, x0=None, max_steps=300):
+def refine_columns(ops, operator, b, correct, plan, bound, *, x0=None, max_steps=300, ahead=()):
     """Refine x until every column's error is at most `bound`, or say which are not.
 
     Parameters
@@ -116,6 +116,9 @@ def refine_columns(ops, operator, b, correct, plan, bound, *, x0=None, max_steps
         Start; by default the correction of b.
     max_steps : int
         Corrections a column may cost.
+    ahead : sequence of (x, r, max |r|, max |x|)
+        The first x, from the correction of b on, with their residuals, where they are known already; of an
+        operator without scaling.
 
     Returns
     -------
@@ -132,15 +135,35 @@ def refine_columns(ops, operator, b, correct, plan, bound, *, x0=None, max_steps
     """
     # A correction that overflows shows in the error it leaves; NumPy need not warn of it as well.
     with np.errstate(all="ignore"):
-        return _refine_columns(ops, operator, b, correct, plan, bound, x0, max_steps)
+        advance = _advance(ops, operator, correct, ahead)
+        state = _refine_columns(ops, operator, b, correct, advance, plan, bound, x0, max_steps)
+    if ahead:  # they may share their memory
+        state.x = state.x.copy()
+    return state
 
 
-def _refine_columns(ops, operator, b, correct, plan, bound, x0, max_steps):
-    x = correct(b) if x0 is None else x0
-    r, error = measure(ops, operator, x, b)
+def _advance(ops, operator, correct, ahead):
+    """Return the function of (x, r, b) for the next x, its residual and error; x is None at the start."""
+    ahead = list(ahead)
+
+    def advance(x, r, b):
+        if ahead:
+            x, r, residual, size = ahead.pop(0)
+            return x, r, _quotient(residual, operator.norm, size)
+        x = correct(r) if x is None else x + correct(r)
+        return x, *measure(ops, operator, x, b)
+
+    return advance
+
+
+def _refine_columns(ops, operator, b, correct, advance, plan, bound, x0, max_steps):
+    if x0 is None:
+        x, r, error = advance(None, b, b)
+    else:
+        x, (r, error) = x0, measure(ops, operator, x0, b)
     state = Refined(x, error, np.zeros(len(error), int), _stop.converged(error, bound))
     state.history.append(error)
-    _classical(ops, operator, b, correct, plan, bound, max_steps, state, r)
+    _classical(ops, b, advance, plan, bound, max_steps, state, r)
     left = np.flatnonzero(~state.converged & ~np.isnan(state.error))
     if left.size:
         state.classical = False
@@ -150,15 +173,14 @@ def _refine_columns(ops, operator, b, correct, plan, bound, x0, max_steps):
     return state
 
 
-def _classical(ops, operator, b, correct, plan, bound, max_steps, state, r):
+def _classical(ops, b, advance, plan, bound, max_steps, state, r):
     """Correct the columns that still contract, in place in `state`; r are all their residuals."""
     active = np.flatnonzero(~state.converged & ~np.isnan(state.error))
     r = r[:, _columns(ops, active, len(state.error))]
     while active.size:
         take = _columns(ops, active, len(state.error))
         before = state.error[active]
-        trial = state.x[:, take] + correct(r)
-        r, error = measure(ops, operator, trial, b[:, take])
+        trial, r, error = advance(state.x[:, take], r, b[:, take])
         state.steps[active] += 1
         _keep_better(ops, state, active, trial, error, bound)
         going = (

@@ -24,6 +24,7 @@ LAYERS = (
     "_record",
     "_device",
     "_substitute",
+    "_step",
     "_cusolver",
     "_lu_cupy",
     "_tensor_map",
@@ -56,7 +57,7 @@ PACKAGES = {
     "_gemm_batched": {"kernels"},
     "_cusolver": {"kernels"},
     "_lu_cupy": {"kernels"},
-    "_ops_cupy": {"kernels"},
+    "_step": {"kernels"},
     "cli": {"kernels", "matrices"},
 }
 # The command line reports which device it ran on.
@@ -66,6 +67,7 @@ KNOW_CUPY = {
     "_record",
     "_device",
     "_substitute",
+    "_step",
     "_cusolver",
     "_lu_cupy",
     "_gemm_cupy",

@@ -133,7 +133,7 @@ def test_a_size_has_one_tape_however_often_it_is_solved(cupy, record):
     a, b = system(cupy, 350)
     for _ in range(8):
         solve(a, b, precision="fp16x3")
-    assert len(record._idle) == 1 and record._idle[0].recordings == 2
+    assert len(record._idle) == 1 and record._idle[0].recordings == 3
 
 
 def test_panels_of_odd_widths_are_recorded_as_well(cupy, record):
@@ -189,11 +189,43 @@ def test_a_recording_that_fails_is_launched(cupy, record, monkeypatch):
 def test_the_condition_is_estimated_beside_the_refinement(cupy, record, monkeypatch):
     a, b = system(cupy, 700)
     beside = [solve_ex(a, b, precision="fp16x3") for _ in range(5)]
-    assert recordings(record) == 2
+    assert recordings(record) == 3
     monkeypatch.setattr("tcsolve._lu.BlockedFactors.aside", lambda self, name, body: body)
     after = solve_ex(a, b, precision="fp16x3")
     assert {s.rcond for s in beside} == {after.rcond}
     assert all((s.x == after.x).all() for s in beside)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp16x3"])
+@pytest.mark.parametrize("n", [1, 97, 700, 2050])
+def test_steps_ahead_have_the_bits_of_single_steps(n, precision, cupy, record, monkeypatch):
+    systems = [system(cupy, n, seed) for seed in range(5)]  # each at an address of its own
+    systems += [(a, cupy.stack([b, b], axis=1)[:, 1]) for a, b in systems[:2]]
+    ahead = [solve_ex(a, b, precision=precision) for a, b in systems]
+    monkeypatch.setattr("tcsolve._lu_cupy.AHEAD_ROWS", 0)
+    single = [solve_ex(a, b, precision=precision) for a, b in systems]
+    for x, y in zip(ahead, single, strict=True):
+        assert (x.x == y.x).all() and (x.iterations == y.iterations).all()
+        assert (x.backward_error == y.backward_error).all() and x.rungs == y.rungs
+        assert all((e == f).all() for (_, e), (_, f) in zip(x.history, y.history, strict=True))
+
+
+def test_an_answer_keeps_no_other_memory(cupy, record):
+    a, b = system(cupy, 700)
+    for _ in range(4):
+        x = solve(a, b, precision="fp16x3")
+    assert x.base is None or x.base.nbytes == x.nbytes
+
+
+def test_steps_ahead_meet_what_is_not_finite(cupy, record):
+    a, b = system(cupy, 300, dominant=True)
+    expected = solve(a, b, precision="fp16x3")
+    for _ in range(4):
+        assert (solve(a, b, precision="fp16x3") == expected).all()
+    b[7] = np.nan
+    assert cupy.isnan(solve(a, b, precision="fp16x3", check_finite=False)).all()
+    b[7] = 1e300
+    assert solve_ex(a, b, precision="fp16x3").status is Status.CONVERGED
 
 
 def test_an_estimate_that_nobody_waits_for_does_no_harm(cupy, record):

@@ -1,0 +1,83 @@
+"""Refinement of one right-hand side on CuPy: its residual in one launch, and a few steps in one graph."""
+
+import functools
+
+import cupy
+import numpy as np
+
+from tcsolve import _jit
+from tcsolve._cublas import ld
+from tcsolve._substitute import substitute
+from tcsolve.kernels import RESIDUAL_ROWS
+
+__all__ = ["ahead", "has_rows", "residual"]
+
+# Rows from which on there are enough for every warp of the kernel to take a few.
+MANY_ROWS = 8192
+THREADS = 256
+
+
+def has_rows(a):
+    """Tell whether a is real and not empty, its rows contiguous."""
+    return a.size > 0 and a.dtype.char in "fd" and a.strides[1] == a.itemsize and a.strides[0] > 0
+
+
+def residual(a, x, b):
+    """Return b - a x for FP64 x and b (n, 1), and on the host, in arrays of one, max |r| and max |x|."""
+    n = len(x)
+    x = cupy.ascontiguousarray(x)
+    r, sizes = cupy.empty((n, 1)), cupy.zeros(2, cupy.uint64)
+    step = b.strides[0] // b.itemsize
+    _residual(a, a.data.ptr, None, r.data.ptr, sizes.data.ptr, x.data.ptr, b.data.ptr, step)
+    sizes = sizes.get().view(np.float64)
+    return r, sizes[:1], sizes[1:]
+
+
+def ahead(tape, lu, inverses, order, a, b, steps):
+    """Compute x_0 = (L U)^-1 b and x_i+1 = x_i + (L U)^-1 (b - a x_i) for a few steps, and wait once.
+
+    The graph that does it belongs to the tape of lu; the matrix may be another each time.
+
+    Returns
+    -------
+    list of (x, r, top_r, top_x)
+        Each x_i (n, 1) with its residual, and on the host, in arrays of one, max |r| and max |x|.
+    """
+    n, count = len(b), steps + 1
+
+    def body(b, where):
+        # All of x, then all of r, then the sizes of both.
+        found = cupy.empty((2 * n + 2) * count)
+        x, r = found[: 2 * n * count].reshape(2, count, n)
+        sizes = found[2 * n * count :]
+        sizes.fill(0)
+        x[0] = substitute(lu, b[:, None], False, inverses, order, None)[:, 0]
+        for i in range(count):
+            places = r[i].data.ptr, sizes[2 * i :].data.ptr, x[i].data.ptr, b.data.ptr
+            _residual(a, None, where.data.ptr, *places, 1)
+            if i < steps:
+                d = substitute(lu, r[i][:, None], False, inverses, order, None)[:, 0]
+                cupy.add(x[i], d, out=x[i + 1])
+        return found
+
+    name = ("ahead", steps, a.dtype.char, ld(a))
+    inputs = b[:, 0], np.array([a.data.ptr], np.uint64)
+    found = tape.apply(name, inputs, body, (inverses.data.ptr, order.data.ptr))
+    x, r = found[: 2 * n * count].reshape(2, count, n, 1)
+    sizes = found[2 * n * count :].get().reshape(count, 2, 1)
+    return [(x[i], r[i], *sizes[i]) for i in range(count)]
+
+
+def _residual(a, address, where, r, sizes, x, b, step):
+    launch = _residual_launch(cupy.cuda.runtime.getDevice(), a.dtype.char, len(a))
+    launch(enumerate((r, sizes, address or 0, where or 0, ld(a), x, b, step)))
+
+
+@functools.lru_cache(maxsize=256)
+def _residual_launch(device, char, n):
+    """Return the launch of tcs_matrix_residual for n rows; its addresses are to be replaced."""
+    few, many = RESIDUAL_ROWS
+    rows = many if n >= MANY_ROWS else few
+    defines = {"T_A": "float" if char == "f" else "double", "ROWS": rows}
+    kernel = _jit.kernel("residual", "tcs_matrix_residual", **defines)
+    return kernel.prepared((-(-n // (8 * rows)), 1), THREADS, [0] * 8 + [n], 0)
