@@ -5,8 +5,9 @@
 //   tcs_row_stats    row_max[i] = max_j |a_ij|,      row_sum[i] = sum_j |a_ij|
 //   tcs_col_stats    col_max[c, j] = max_i r_i |a_ij|, col_sum[c, j] = sum_i r_i |a_ij|  over the rows i of
 //                    chunk c, for the caller to reduce over c; r null stands for ones
-//   tcs_extremes     out = (max, min of row_sum, max, min of col_sum, min 2 |a_ii| - row_sum_i) of an n x n A whose
-//                    diagonal entries lie `step` apart, rows contiguous or not
+//   tcs_extremes     out = (max, min of the sums of rows, max, min of those of columns, min 2 |a_ii| - sum of row i)
+//                    of an n x n A whose diagonal entries lie `step` apart, rows contiguous or not; sums are
+//                    given over chunks, as by tcs_col_stats
 //   tcs_cast_scaled  W[i, j] = rn(r_i a_ij s_j), FP32 (or pairs), leading dimension ldw; null: ones
 //
 // All vectors and statistics are FP64; r and s hold powers of two.  Sums are rounded in FP64, in an
@@ -106,6 +107,14 @@ __device__ __forceinline__ float scaled(double a, int e) {
 __device__ __forceinline__ double larger(double x, double y) { return isnan(x) || x > y ? x : y; }
 __device__ __forceinline__ double smaller(double x, double y) { return isnan(x) || x < y ? x : y; }
 
+// Entry i of the sum of a few vectors, one behind the other.
+__device__ __forceinline__ double over_chunks(const double* sums, Index chunks, Index n, Index i) {
+    double total = sums[i];
+    #pragma unroll 8
+    for (Index c = 1; c < chunks; ++c) total += sums[c * n + i];
+    return total;
+}
+
 constexpr int EXTREMES = 5, EXTREMES_THREADS = 1024;
 
 // One of the five numbers that lie side by side: the first and the third are maxima.
@@ -115,14 +124,15 @@ __device__ __forceinline__ double extreme(int which, double x, double y) {
 
 extern "C" __global__ void __launch_bounds__(EXTREMES_THREADS)
 tcs_extremes(
-    double* __restrict__ out, const double* __restrict__ row_sum, const double* __restrict__ col_sum,
-    const T_IN* __restrict__ a, Index step, Index n
+    double* __restrict__ out, const double* __restrict__ row_sum, Index row_chunks,
+    const double* __restrict__ col_sum, Index col_chunks, const T_IN* __restrict__ a, Index step, Index n
 ) {
     __shared__ double found[EXTREMES][EXTREMES_THREADS / WARP];
     const double none = __longlong_as_double(0x7ff0000000000000);
     double mine[EXTREMES] = {0.0, none, 0.0, none, none};
     for (Index i = threadIdx.x; i < n; i += EXTREMES_THREADS) {
-        const double row = row_sum[i], col = col_sum[i], left = 2 * magnitude(a + i * step * PARTS) - row;
+        const double row = over_chunks(row_sum, row_chunks, n, i), col = over_chunks(col_sum, col_chunks, n, i);
+        const double left = 2 * magnitude(a + i * step * PARTS) - row;
         const double x[EXTREMES] = {row, row, col, col, left};
         #pragma unroll
         for (int e = 0; e < EXTREMES; ++e) mine[e] = extreme(e, x[e], mine[e]);

@@ -183,14 +183,20 @@ class Factorization(Ladder):
         """Solve for rhs (n, k) in FP64, checked since `mark`, and build the `Solution`, x of shape (n, k)."""
         ops, n = self._ops, self.shape[0]
         bound = _stop.target(dtype, n)
-        (size,) = ops.host(ops.column_max(rhs))
+        # All that a solve nearly always does is launched before anything is read.
+        size = ops.column_max(rhs)
+        self._clock("check", mark)
+        mark = ops.mark()
+        self._begin_estimate()
+        ahead = self._ahead(rhs)
+        (size,) = ops.host(size)
+        self._clock("refine", mark)
         good = np.isfinite(size)
         all_good = bool(good.all())
         if check_finite:
             require_finite(all_good, "b")
-        self._clock("check", mark)
         if all_good and self._finite and not self._singular():
-            found = self._climb_until_met(rhs, size, bound, dtype)
+            found = self._climb_until_met(rhs, size, bound, dtype, ahead)
         else:
             found = self._solve_good_columns(rhs, size, good, bound, dtype)
         # The estimate may need finer factors than x did.
@@ -236,12 +242,16 @@ class Factorization(Ladder):
         steps[good], error[good] = found.steps, found.error
         return _Found(x, steps, error, found.met, found.history, found.moved)
 
-    def _climb_until_met(self, rhs, size, bound, dtype):
-        """Refine rung after rung; return what was `_Found`.  size is max |rhs| of each column."""
+    def _climb_until_met(self, rhs, size, bound, dtype, ahead=list):
+        """Refine rung after rung; return what was `_Found`.
+
+        size is max |rhs| of each column, ahead() the steps that were started for rhs.
+        """
         ops, xp, k = self._ops, self._ops.xp, rhs.shape[1]
         frame = self._frame or shift_columns(size)
         if frame is not None:
             rhs, shift = frame.inside(xp, rhs)
+            ahead = list
         total, history, state = np.zeros(k, int), [], None
         while True:
             mark = ops.mark()
@@ -249,7 +259,8 @@ class Factorization(Ladder):
                 self._begin_estimate()
                 # Afresh: the x of a failed rung may be worse than none, however small its error is
                 # beside its own size.
-                state = self._refine(rhs, bound)
+                state = self._refine(rhs, bound, ahead())
+                ahead = list
                 total += state.steps
                 self._contracted = state.classical and state.all_converged and state.steps.any()
                 history += [(self.precision, error) for error in state.history]
@@ -297,7 +308,7 @@ class Factorization(Ladder):
 
     def _begin_estimate(self):
         """Start the solves of the condition estimate beside those of the refinement."""
-        if self._rcond is not None or self._estimate is not None or not self._as_given:
+        if not self._finite or self._rcond is not None or self._estimate or not self._as_given:
             return
         n, how = self.shape[0], UPDATES[self.precision]
         if how.native:  # its library may have an estimator

@@ -81,7 +81,7 @@ def _launch_of(a, b, c, out, product, alpha, beta, arch, properties):
     addend = (0, 0) if c is None else _strides(c)[:2]
     args = (None, *_strides(out)[:2], None, *addend, None, *_strides(a), None, *_strides(b))
     args += (count, float(alpha), float(beta))
-    run = kernel.prepared((grid, 1), shape.threads, args, shape.shared_bytes)
+    run = kernel.prepared((grid, 1), (shape.threads, 1), args, shape.shared_bytes)
     extents = tuple(None if x is None else _extent(x) for x in (a, b, c, out))
     return Launch(run, extents, out.shape, out.dtype)
 

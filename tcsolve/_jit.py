@@ -184,7 +184,7 @@ class Kernel:
         return max(1, find(self._function.ptr, threads, shared))
 
     def prepared(self, grid, block, args, shared):
-        """Return a `Prepared` launch of a grid of two dimensions of so many threads; args as for a call."""
+        """Return a `Prepared` launch; grid and block have two dimensions, args are as for a call."""
         self._allow(shared)
         return Prepared(self._function, grid, block, args, shared)
 
@@ -212,7 +212,7 @@ class Prepared:
             *(first + size * i for i in range(len(values)))
         )
         self._function = function  # keeps the module
-        size = (*grid, 1, block, 1, 1, shared)
+        size = (*grid, 1, *block, 1, shared)
         self._launch = (function.ptr, *size), ctypes.addressof(self._places)
         self._lock = threading.Lock()
 

@@ -181,18 +181,24 @@ class Ladder:
         inside, shift = frame.inside(self._ops.xp, v)
         return frame.outside(self._ops.xp, self._correct(inside, adjoint), shift)
 
-    def _refine(self, rhs, bound):
+    def _ahead(self, rhs):
+        """Start the first steps of refinement, before anything is known of the factors or of rhs.
+
+        Returns the function that waits for them, and returns none if they do not count.
+        """
+        if not self._finite or self._operator().row is not None:
+            return list
+        steps = STEPS_AHEAD[UPDATES[self.precision].products]
+        return self._factors.ahead(self._matrix, rhs, min(steps, self._plan.max_steps or steps))
+
+    def _refine(self, rhs, bound, ahead=()):
         n, k = rhs.shape
         budget = self._plan.max_steps or step_budget(
             self.precision, self._following(), n, k, self._rates, is_complex=self._complex
         )
-        operator, ahead = self._operator(), ()
-        if operator.row is None:
-            steps = STEPS_AHEAD[UPDATES[self.precision].products]
-            ahead = self._factors.ahead(self._matrix, rhs, min(steps, budget))
         return refine_columns(
             self._ops,
-            operator,
+            self._operator(),
             rhs,
             self._correct,
             self._plan,

@@ -17,27 +17,41 @@ __all__ = ["BlockedFactors", "NativeFactors", "factor_blocked", "factor_native"]
 NO_BAD_PIVOT = 2**31 - 1
 
 
-@dataclass(frozen=True)
 class BlockedFactors:
     """P A = L U, packed row-major; order[i] is the row of A that became row i.
 
+    How the factorization went is read when it is first asked for: what is launched before that runs on
+    without waiting, and counts only if the factors turn out good.
+
     Attributes
     ----------
-    bad_pivot : int
-        1-based column of the first pivot that is zero or not finite, 0 if there is none.
     inverses : array or None
-        Inverses of diagonal blocks, where the device solves with them.
+        Inverses of diagonal blocks, where the device solves with them; None once they are known to be bad.
     """
 
-    ops: Any
-    lu: Any
-    order: Any
-    bad_pivot: int
-    swaps_are_odd: bool
-    inverses: Any = None
+    def __init__(self, ops, lu, order, report, inverses=None):
+        self.ops, self.lu, self.order, self.inverses = ops, lu, order, inverses
+        self._report, self._found = report, None
+
+    def _read(self):
+        """Return the first bad pivot and the number of swapped rows, waiting for the factorization once."""
+        if self._found is None:
+            (report,) = self.ops.host(self._report)
+            info, swapped, worst = (float(x) for x in report)
+            bad_pivot = 0 if info == NO_BAD_PIVOT else int(info)
+            if self.inverses is not None:
+                self.inverses = None if bad_pivot else self.ops.trusted(self.inverses, worst)
+            self._found = bad_pivot, int(swapped)
+        return self._found
+
+    @property
+    def bad_pivot(self):
+        """1-based column of the first pivot that is zero or not finite, 0 if there is none."""
+        return self._read()[0]
 
     @property
     def nbytes(self):
+        """Bytes held."""
         extra = 0 if self.inverses is None else self.inverses.nbytes
         return self.lu.nbytes + self.order.nbytes + extra
 
@@ -59,17 +73,23 @@ class BlockedFactors:
         """Start body(), which solves with these factors, beside what follows; return how to wait for it."""
         if self.inverses is None:
             return body
-        return self.ops.aside(self.lu, (self.order, self.inverses), name, body)
+        wait = self.ops.aside(self.lu, (self.order, self.inverses), name, body)
+        return lambda: wait() if self._are_good() else body()
 
     def ahead(self, a, b, steps):
-        """Return what `Ops.ahead` does, for these factors of a."""
+        """Start what `Ops.ahead` does with these factors of a; return the function that waits for it."""
         if self.inverses is None:
-            return []
-        return self.ops.ahead(self.lu, self.inverses, self.order, a, b, steps)
+            return list
+        wait = self.ops.ahead(self.lu, self.inverses, self.order, a, b, steps)
+        return lambda: wait() if self._are_good() else []
+
+    def _are_good(self):
+        """Tell whether what was solved before `inverses` were known to be good stands."""
+        return not self.bad_pivot and self.inverses is not None
 
     def diagonal(self):
         """Return the diagonal of U and the sign of the permutation."""
-        return self.lu.diagonal(), -1 if self.swaps_are_odd else 1
+        return self.lu.diagonal(), -1 if self._read()[1] % 2 else 1
 
     def gecon(self, norm_one):
         """Return None: the caller's own estimator is needed."""
@@ -95,8 +115,8 @@ class NativeFactors:
         return _solve_scaled(self, self.dtype, b, adjoint)
 
     def ahead(self, a, b, steps):
-        """Return nothing: steps are done one by one."""
-        return []
+        """Return a function that returns nothing: steps are done one by one."""
+        return list
 
     def aside(self, name, body):
         """Return body: the library's solves leave nothing beside them."""
@@ -144,12 +164,9 @@ def factor_blocked(ops, w, update, block, look_ahead=True):
     BlockedFactors
     """
     name = (update.name, block, look_ahead)
-    launched = ops.replayed(w, name, lambda: _launch(ops, w, update, block, look_ahead))
-    order, info, swapped, *inverses = launched
-    info, swapped, *worst = ops.host(info, swapped, *inverses[1:])
-    bad_pivot = int(info[0]) if info[0] != NO_BAD_PIVOT else 0
-    trusted = None if bad_pivot or not inverses else ops.trusted(inverses[0], *worst)
-    return BlockedFactors(ops, w, order, bad_pivot, bool(int(swapped) % 2), trusted)
+    return BlockedFactors(
+        ops, w, *ops.replayed(w, name, lambda: _launch(ops, w, update, block, look_ahead))
+    )
 
 
 def _launch(ops, w, update, block, look_ahead):
@@ -157,9 +174,11 @@ def _launch(ops, w, update, block, look_ahead):
 
     Returns
     -------
-    order, info, swapped : array
-        info[0] is the first bad pivot, swapped the number of rows that were exchanged.
-    inverses, worst : array
+    order : array, shape (n,)
+    report : array, shape (3,)
+        The first bad pivot (or NO_BAD_PIVOT), the number of rows that were exchanged, and the measure of the
+        inverses.
+    inverses : array or None
         Of the diagonal blocks, where the device solves with them.
     """
     n, xp = w.shape[0], ops.xp
@@ -185,8 +204,10 @@ def _launch(ops, w, update, block, look_ahead):
         last = beside = None  # its operands are freed before the next are allocated
         if j + k < n:
             last = _Update(ops, w[rest, rest], j + k, w[rest, right], w[right, rest], update)
-    swapped = (ipiv != xp.arange(n, dtype=xp.int32)).sum()
-    return order, info, swapped, *(ops.invert_diagonal_blocks(w) or ())
+    inverses, worst = ops.invert_diagonal_blocks(w) or (None, xp.zeros(1))
+    report = xp.empty(3)  # to be read at once
+    report[:1], report[1], report[2:] = info, (ipiv != xp.arange(n, dtype=xp.int32)).sum(), worst
+    return order, report, inverses
 
 
 class _Update:

@@ -40,7 +40,7 @@ class Survey:
 
 def survey(ops, a):
     """Return the `Survey` of the square matrix a, with one synchronisation."""
-    inf, low_row, one, low_col, dominance = ops.extremes(a, ops.stats(a))
+    inf, low_row, one, low_col, dominance = ops.extremes(a)
     return Survey(
         inf=inf,
         one=one,

@@ -47,8 +47,8 @@ class Ops(Protocol):
     def stats(self, a):
         """Return the `Stats` of a; NaN and Inf propagate."""
 
-    def extremes(self, a, stats):
-        """Return five numbers of a square a, its `Stats` given, with one synchronisation.
+    def extremes(self, a):
+        """Return five numbers of a square a, with one synchronisation.
 
         The largest and the smallest row sum, the largest and the smallest column sum, and the least
         2 |a_ii| - row_sum_i; NaN propagates.
@@ -149,9 +149,10 @@ class Ops(Protocol):
         """
 
     def ahead(self, lu, inverses, order, a, b, steps):
-        """Return the first x of refinement with these factors, steps + 1 of them, found with one wait.
+        """Start the first steps of refinement with these factors of a; return a function that waits for them.
 
-        A list of (x, r, max |r|, max |x|), as of `residual`; empty where steps are better done one by one.
+        That returns a list of (x, r, max |r|, max |x|), as of `residual`, for the first steps + 1 x; an empty
+        one where steps are better done one by one.
         """
 
     def getrf(self, a, dtype):

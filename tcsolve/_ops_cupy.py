@@ -70,48 +70,51 @@ class CupyOps(LUOps, NativeOps):
 
     @turns_into_memory_error
     def stats(self, a):
-        return Stats(self._row_stats(a)[1], self._col_stats(a, None)[1].sum(axis=0))
+        rows, cols = self._row_stats(a)[1], self._col_stats(a, None)[1]
+        return Stats(rows.sum(axis=0), cols.sum(axis=0))
 
     @turns_into_memory_error
-    def extremes(self, a, stats):
-        out = cupy.empty(5)
-        kernel = self._scale_kernel("tcs_extremes", a.dtype.char)
-        kernel((1,), (1024,), (out, *stats, a, sum(a.strides) // a.itemsize, len(a)))
+    def extremes(self, a):
+        rows, cols = self._row_stats(a)[1], self._col_stats(a, None)[1]
+        out, n = cupy.empty(5), len(a)
+        launch = _scale_launch(_here(), "tcs_extremes", a.dtype.char, (1, 1), (1024, 1), 8)
+        sums = (rows.data.ptr, len(rows), cols.data.ptr, len(cols))
+        launch(enumerate((out.data.ptr, *sums, a.data.ptr, sum(a.strides) // a.itemsize, n)))
         return tuple(out.get().tolist())
 
     def row_max(self, a):
-        return self._row_stats(a)[0]
+        return self._row_stats(a)[0].max(axis=0)
 
     def col_max(self, a, row_scale):
         return self._col_stats(a, row_scale)[0].max(axis=0)
 
     def _row_stats(self, a):
-        """Return max |a_ij| and sum |a_ij| of each row."""
+        """Return max |a_ij| and sum |a_ij| of each row, over each chunk of columns."""
         if not a.flags.c_contiguous:
             if a.flags.f_contiguous:
-                top, total = self._col_stats(a.T, None)
-                return top.max(axis=0), total.sum(axis=0)
+                return self._col_stats(a.T, None)
             a = cupy.ascontiguousarray(a)
         m, n = a.shape
-        top, total = cupy.empty(m), cupy.empty(m)
-        kernel = self._scale_kernel("tcs_row_stats", a.dtype.char)
-        kernel((-(-m // 8),), (32, 8), (top, total, a, n, m, n))
+        top, total = cupy.empty((1, m)), cupy.empty((1, m))
+        grid = (-(-m // 8), 1)
+        launch = _scale_launch(_here(), "tcs_row_stats", a.dtype.char, grid, (32, 8), 6)
+        launch(enumerate((top.data.ptr, total.data.ptr, a.data.ptr, n, m, n)))
         return top, total
 
     def _col_stats(self, a, row_scale):
         """Return max r_i |a_ij| and sum r_i |a_ij| of each column, over each chunk of rows."""
         if not a.flags.c_contiguous:
             if a.flags.f_contiguous and row_scale is None:
-                top, total = self._row_stats(a.T)
-                return top[None], total[None]
+                return self._row_stats(a.T)
             a = cupy.ascontiguousarray(a)
         m, n = a.shape
         rows = ROWS_PER_SMALL_CHUNK if m <= SMALL_ROWS else ROWS_PER_CHUNK
         chunks = -(-m // rows)
         top, total = cupy.empty((chunks, n)), cupy.empty((chunks, n))
-        kernel = self._scale_kernel("tcs_col_stats", a.dtype.char)
         grid = (-(-n // 128), chunks)
-        kernel(grid, (128,), (top, total, a, n, m, n, row_scale, rows))
+        launch = _scale_launch(_here(), "tcs_col_stats", a.dtype.char, grid, (128, 1), 8)
+        scale = 0 if row_scale is None else row_scale.data.ptr
+        launch(enumerate((top.data.ptr, total.data.ptr, a.data.ptr, n, m, n, scale, rows)))
         return top, total
 
     @turns_into_memory_error
@@ -127,10 +130,11 @@ class CupyOps(LUOps, NativeOps):
         w = _record.matrix(n, dtype) if self._records(a.shape, dtype) else None
         if w is None:
             w = cupy.empty((m, -(-n // 4) * 4), dtype=dtype)[:, :n]
-        kernel = self._scale_kernel("tcs_cast_scaled", a.dtype.char)
         floats = n * (2 if dtype.char == "F" else 1)
         grid = (-(-floats // 128), -(-m // 64))
-        kernel(grid, (32, 8), (w, ld(w), a, n, m, n, row_scale, col_scale))
+        launch = _scale_launch(_here(), "tcs_cast_scaled", a.dtype.char, grid, (32, 8), 8)
+        scales = (0 if x is None else x.data.ptr for x in (row_scale, col_scale))
+        launch(enumerate((w.data.ptr, ld(w), a.data.ptr, n, m, n, *scales)))
         return w
 
     def _records(self, shape, dtype):
@@ -138,10 +142,6 @@ class CupyOps(LUOps, NativeOps):
         m, n = shape
         panel = self._panel_shape(n, dtype) if m == n > 0 else None
         return bool(panel and panel.cluster) and _record.recordable(n, dtype)
-
-    def _scale_kernel(self, entry, char):
-        real = "float" if char in "fF" else "double"
-        return _jit.kernel("scale", entry, T_IN=real, COMPLEX=int(char in "FD"))
 
     # ---- products --------------------------------------------------------------------------
 
@@ -205,6 +205,18 @@ class CupyOps(LUOps, NativeOps):
         kernel = _jit.kernel("refine", "tcs_column_max", T_LOW="double")
         kernel((-(-n // 256), k), (256,), (sizes, v, *(s // v.itemsize for s in v.strides), n))
         return sizes.view(np.float64)
+
+
+def _here():
+    return cupy.cuda.runtime.getDevice()
+
+
+@functools.lru_cache(maxsize=1024)
+def _scale_launch(device, entry, char, grid, block, count):
+    """Return the launch of an entry of scale.cu with `count` arguments, all to be replaced."""
+    real = "float" if char in "fF" else "double"
+    kernel = _jit.kernel("scale", entry, T_IN=real, COMPLEX=int(char in "FD"))
+    return kernel.prepared(grid, block, [0] * count, 0)
 
 
 def _product(a, x, adjoint):

@@ -77,8 +77,8 @@ class NumpyOps:
                 col_sum += ones[: len(block)] @ block
         return Stats(row_sum, col_sum)
 
-    def extremes(self, a, stats):
-        rows, cols = stats
+    def extremes(self, a):
+        rows, cols = self.stats(a)
         with np.errstate(all="ignore"):
             least = 2.0 * np.abs(a.diagonal()).astype(float) - rows
         return tuple(map(float, (rows.max(), rows.min(), cols.max(), cols.min(), least.min())))
@@ -191,7 +191,7 @@ class NumpyOps:
         return None
 
     def ahead(self, lu, inverses, order, a, b, steps):
-        return []
+        return list
 
     def solve_factored(self, lu, b, adjoint):
         if adjoint:

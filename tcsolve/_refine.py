@@ -91,12 +91,15 @@ def measure(ops, operator, x, b):
 
 
 def _quotient(residual, norm, x):
+    residual, x = np.asarray(residual, dtype=float), np.asarray(x)
+    finite = np.isfinite(x)
     with np.errstate(all="ignore"):
         # Divided one after the other: the product of the norms may leave the range of FP64.
-        error = np.asarray(residual, dtype=float) / norm / np.asarray(x)
+        error = residual / norm / x
     # A zero residual is exact whatever x is; an infinite x is never an answer.
-    error = np.where((np.asarray(residual) == 0) & np.isfinite(x), 0.0, error)
-    return np.where(np.isfinite(x), error, np.nan)
+    error[finite & (residual == 0)] = 0.0
+    error[~finite] = np.nan
+    return error
 
 
 def refine_columns(ops, operator, b, correct, plan, bound, *, x0=None, max_steps=300, ahead=()):
@@ -176,11 +179,10 @@ def _refine_columns(ops, operator, b, correct, advance, plan, bound, x0, max_ste
 def _classical(ops, b, advance, plan, bound, max_steps, state, r):
     """Correct the columns that still contract, in place in `state`; r are all their residuals."""
     active = np.flatnonzero(~state.converged & ~np.isnan(state.error))
-    r = r[:, _columns(ops, active, len(state.error))]
+    r = _take(ops, r, active)
     while active.size:
-        take = _columns(ops, active, len(state.error))
         before = state.error[active]
-        trial, r, error = advance(state.x[:, take], r, b[:, take])
+        trial, r, error = advance(_take(ops, state.x, active), r, _take(ops, b, active))
         state.steps[active] += 1
         _keep_better(ops, state, active, trial, error, bound)
         going = (
@@ -188,15 +190,14 @@ def _classical(ops, b, advance, plan, bound, max_steps, state, r):
             & _stop.contracting(error, before, plan.contraction)
             & (state.steps[active] < max_steps)
         )
-        r = r[:, _columns(ops, np.flatnonzero(going), len(active))]
+        r = _take(ops, r, np.flatnonzero(going))
         active = active[going]
 
 
 def _krylov(ops, operator, b, correct, plan, bound, max_steps, state, active):
     """Run cycles of FGMRES on the columns `active` until they converge or stop paying."""
     while active.size:
-        take = _columns(ops, active, len(state.error))
-        x, rhs = state.x[:, take], b[:, take]
+        x, rhs = _take(ops, state.x, active), _take(ops, b, active)
         r = rhs - operator.product(x)
         before = state.error[active]
         allowed = max_steps - int(state.steps[active].min())
@@ -228,9 +229,9 @@ def _krylov(ops, operator, b, correct, plan, bound, max_steps, state, active):
         active = active[going]
 
 
-def _columns(ops, index, total):
-    """Return an indexer of columns: a slice when it is all of them, so that nothing is copied."""
-    return slice(None) if len(index) == total else ops.array(index)
+def _take(ops, x, index):
+    """Return columns of x: x itself when it is all of them, so that nothing is copied."""
+    return x if len(index) == x.shape[1] else x[:, ops.array(index)]
 
 
 def _keep_better(ops, state, active, trial, error, bound):

@@ -34,14 +34,15 @@ def residual(a, x, b):
 
 
 def ahead(tape, lu, inverses, order, a, b, steps):
-    """Compute x_0 = (L U)^-1 b and x_i+1 = x_i + (L U)^-1 (b - a x_i) for a few steps, and wait once.
+    """Start x_0 = (L U)^-1 b and x_i+1 = x_i + (L U)^-1 (b - a x_i) for a few steps.
 
     The graph that does it belongs to the tape of lu; the matrix may be another each time.
 
     Returns
     -------
-    list of (x, r, top_r, top_x)
-        Each x_i (n, 1) with its residual, and on the host, in arrays of one, max |r| and max |x|.
+    callable
+        Waits, and returns a list: each x_i (n, 1) with its residual, and on the host, in arrays of one,
+        max |r| and max |x|.
     """
     n, count = len(b), steps + 1
 
@@ -63,9 +64,13 @@ def ahead(tape, lu, inverses, order, a, b, steps):
     name = ("ahead", steps, a.dtype.char, ld(a))
     inputs = b[:, 0], np.array([a.data.ptr], np.uint64)
     found = tape.apply(name, inputs, body, (inverses.data.ptr, order.data.ptr))
-    x, r = found[: 2 * n * count].reshape(2, count, n, 1)
-    sizes = found[2 * n * count :].get().reshape(count, 2, 1)
-    return [(x[i], r[i], *sizes[i]) for i in range(count)]
+
+    def wait():
+        x, r = found[: 2 * n * count].reshape(2, count, n, 1)
+        sizes = found[2 * n * count :].get().reshape(count, 2, 1)
+        return [(x[i], r[i], *sizes[i]) for i in range(count)]
+
+    return wait
 
 
 def _residual(a, address, where, r, sizes, x, b, step):
@@ -80,4 +85,4 @@ def _residual_launch(device, char, n):
     rows = many if n >= MANY_ROWS else few
     defines = {"T_A": "float" if char == "f" else "double", "ROWS": rows}
     kernel = _jit.kernel("residual", "tcs_matrix_residual", **defines)
-    return kernel.prepared((-(-n // (8 * rows)), 1), THREADS, [0] * 8 + [n], 0)
+    return kernel.prepared((-(-n // (8 * rows)), 1), (THREADS, 1), [0] * 8 + [n], 0)

@@ -47,9 +47,9 @@ def invert_diagonal_blocks(lu, unit_lower=True):
 
 
 def trusted(inverses, worst):
-    """Return the inverses, or None if a block is too ill-conditioned to be inverted."""
+    """Return the inverses, or None if a block is too ill-conditioned to be inverted; worst on the host."""
     # A NaN is not at most anything.
-    return inverses if float(worst[0]) <= INVERSE_CONDITION[inverses.dtype.char] else None
+    return inverses if worst <= INVERSE_CONDITION[inverses.dtype.char] else None
 
 
 def substitute(lu, b, adjoint, inverses, before, after):
@@ -102,12 +102,12 @@ def _launches(device, n, k, char, adjoint):
 
     def vectors(entry, args, columns):
         kernel = _jit.kernel("refine", entry, T_LOW=REAL[char])
-        return kernel.prepared((grid, columns), threads, args, 0)
+        return kernel.prepared((grid, columns), (threads, 1), args, 0)
 
     def triangle(lower):
         defines = {"T_IN": REAL[char], "K": width, "LOWER": int(lower), "TRANS": int(adjoint)}
         kernel = _jit.kernel("trsv", "tcs_solve_triangle", **defines)
-        return kernel.prepared((blocks, 1), TRSV_THREADS, [0] * 7, 0)
+        return kernel.prepared((blocks, 1), (TRSV_THREADS, 1), [0] * 7, 0)
 
     return _Launches(
         width,

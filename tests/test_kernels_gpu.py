@@ -913,6 +913,22 @@ def test_nan_reaches_maximum_and_sum(dtype, row_stats, col_stats):
         assert np.flatnonzero(np.isnan(x)).tolist() == [80]
 
 
+@pytest.mark.parametrize("order", ["C", "F", "strided"])
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("n", [1, 70, 1500, 4500])
+def test_extremes_are_those_of_the_sums(n, dtype, order, cupy, ops):
+    a = random_matrix(dtype, n, 2 * n)[:, ::2]
+    given = cupy.asarray(a, order="C" if order == "strided" else order)
+    if order == "strided":
+        given = cupy.repeat(given, 2, axis=1)[:, ::2]
+    size = np.abs(a).astype(float)
+    rows, cols = size.sum(axis=1), size.sum(axis=0)
+    expected = (rows.max(), rows.min(), cols.max(), cols.min(), (2 * size.diagonal() - rows).min())
+    assert ops.extremes(given) == pytest.approx(expected, rel=1e-6 if dtype in "fF" else 1e-13)
+    given[n // 2, n // 3] = np.nan
+    assert np.isnan(ops.extremes(given)).all()
+
+
 @pytest.fixture
 def cast_scaled(cupy):
     def run(a, r, s, padding):

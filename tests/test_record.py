@@ -1,5 +1,6 @@
 """Factorizations recorded and replayed: the same bits as launched ones, and memory that is not shared."""
 
+import sys
 import threading
 
 import numpy as np
@@ -208,6 +209,16 @@ def test_steps_ahead_have_the_bits_of_single_steps(n, precision, cupy, record, m
         assert (x.x == y.x).all() and (x.iterations == y.iterations).all()
         assert (x.backward_error == y.backward_error).all() and x.rungs == y.rungs
         assert all((e == f).all() for (_, e), (_, f) in zip(x.history, y.history, strict=True))
+
+
+def test_steps_ahead_with_bad_inverses_do_not_count(cupy, record, monkeypatch):
+    monkeypatch.setitem(sys.modules["tcsolve._substitute"].INVERSE_CONDITION, "f", 0.0)
+    a, b = system(cupy, 400)
+    expected = solve_ex(a, b, precision="fp16x3")
+    assert expected.status is Status.CONVERGED
+    for _ in range(4):
+        found = solve_ex(a, b, precision="fp16x3")
+        assert (found.x == expected.x).all() and found.rcond == expected.rcond
 
 
 def test_an_answer_keeps_no_other_memory(cupy, record):
