@@ -1,18 +1,49 @@
-// How the blocks of one thread-block cluster exchange their best rows: every block sends to all, by st.async into
-// their shared memory, and an mbarrier of each receiver counts the bytes.
+// How the blocks of one thread-block cluster find a pivot and share its row: by st.async into each other's
+// shared memory, where an mbarrier counts the bytes.
+//
+// Columns wait for each other through candidates alone, 16 bytes of the best row of each warp, which every
+// warp sends to all blocks as soon as it knows its column.  All else is done while they travel: a pivot's row
+// follows a column late, from the warp that holds it, and most of its update is made after that.  When pivot j
+// is picked, columns j to j + 2 have seen all pivots before it, the others all but the last; its candidate
+// tells what else it takes to know the pivot row's entry of column j + 1.
+//
+// No buffer is overwritten too soon: a warp picks pivot j with a candidate from every warp, sent when that one
+// was done with the candidates of j - 1 and with the rows of pivots up to j - 3.
 #pragma once
+
+// Whether a pivot's row leaves before the next candidate of its warp, or after it.
+#ifndef ROW_FIRST
+#define ROW_FIRST 1
+#endif
 
 struct Board {};  // nothing in global memory
 
-// Buffers alternate between even and odd columns j of a leaf: a warp may be one column ahead of another.
-static_assert(WIDTH % 4 == 0, "every leaf finds the phases of both barriers where the first one found them");
+constexpr int CANDIDATES = BLOCKS * WARPS;
+static_assert(CANDIDATES <= WARP || CANDIDATES % WARP == 0, "every lane picks from as many");
+
+// The best row of a warp for pivot j: what all must know if it wins.
+struct __align__(16) Candidate {
+    float value;    // in column j
+    unsigned code;  // place, then row of a, 16 bits each; of equal sizes the lowest wins
+    float next;     // in column j + 1, pivot j - 1 still to come
+    float l;        // multiplier of that
+};
+constexpr unsigned NO_CODE = 0xffffffff;
+static_assert(BLOCKS * THREADS * ROWS <= 0x8000, "rows and places are less than those of no row");
+
+// Candidates of two columns can be under way or in use together, and three rows; four are counted more easily.
+constexpr int ROW_WORDS = WIDTH / 4, ROW_BUFFERS = 4;
+static_assert(WARP % ROW_WORDS == 0, "every lane sends one word of a row");
+static_assert(WIDTH % (2 * ROW_BUFFERS) == 0, "every leaf finds all barriers in the phase of the first");
 struct __align__(16) Exchange {
-    Message row_of_warp[2][WARPS], row_of_block[2][BLOCKS];
-    Candidate best_of_warp[2][WARPS], best_of_block[2][BLOCKS];
-    unsigned long long arrived[2];
+    Candidate candidate[2][CANDIDATES];
+    float row[ROW_BUFFERS][WIDTH + 4];  // of pivot j, columns j + 2 and on
+    float row_of_warp[WARPS][WIDTH];    // of its candidate j, columns j + 2 and on, pivot j - 1 still to come
+    unsigned long long candidates_in[2], row_in[ROW_BUFFERS];
 };
 
-__device__ __forceinline__ int block_count() { return BLOCKS; }
+// The multipliers of the pivot whose row is not yet applied: of a thread's rows, and of its warp's candidate.
+struct Search { float l[ROWS], l_of_warp; };
 
 __device__ __forceinline__ unsigned shared_address(const void* p) {
     return static_cast<unsigned>(__cvta_generic_to_shared(p));
@@ -21,7 +52,8 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
 // The address of the same shared variable in another block of the cluster.
 __device__ __forceinline__ unsigned address_in(const void* p, unsigned block) {
     unsigned address;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(block));
+    // Volatile, so that it is done where it is written, before anything waits for it.
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(block));
     return address;
 }
 
@@ -33,59 +65,240 @@ __device__ __forceinline__ void wait_all(Team&) {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+__device__ __forceinline__ void set_up_barrier(unsigned long long& barrier) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(shared_address(&barrier)) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
 __device__ __forceinline__ void set_up(Exchange& x) {
-    if (threadIdx.x < 2) {
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;"
-                     :: "r"(shared_address(&x.arrived[threadIdx.x])) : "memory");
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
+    if (threadIdx.x < 2) set_up_barrier(x.candidates_in[threadIdx.x]);
+    if (threadIdx.x < ROW_BUFFERS) set_up_barrier(x.row_in[threadIdx.x]);
 }
 
-// Announces what this block is about to receive; one thread of it.
-__device__ __forceinline__ void expect(Exchange& x, int words, int j) {
+// Announces what is to arrive in this block before a barrier's phase is over; one thread does.
+__device__ __forceinline__ void expect(unsigned long long& barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :: "r"(shared_address(&x.arrived[j & 1])), "r"(BLOCKS * (16 * words + int(sizeof(Candidate))))
-                 : "memory");
+                 :: "r"(shared_address(&barrier)), "r"(bytes) : "memory");
 }
 
-// Sends the first words of a row, of 16 bytes each, and its candidate to every block, each by a thread of its own.
-__device__ __forceinline__ void send(
-    Exchange& x, const Team& team, const Message& row, const Candidate& best, int words, int j, int
-) {
-    const int parity = j & 1;
-    constexpr int ITEMS = MESSAGE_WORDS + 1;
-    #pragma unroll
-    for (int start = 0; start < BLOCKS * ITEMS; start += THREADS) {
-        const int e = start + threadIdx.x, to = e / ITEMS, word = e % ITEMS;
-        if (to >= BLOCKS) continue;
-        const unsigned arrived = address_in(&x.arrived[parity], to);
-        if (word == MESSAGE_WORDS) {
-            asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.s32 [%0], {%1, %2}, [%3];"
-                         :: "r"(address_in(&x.best_of_block[parity][team.rank], to)),
-                            "r"(best.size), "r"(best.code), "r"(arrived) : "memory");
-        } else if (word < words) {
-            const float4 v = reinterpret_cast<const float4*>(&row)[word];
-            const float4* there = reinterpret_cast<const float4*>(&x.row_of_block[parity][team.rank]) + word;
-            asm volatile(
-                "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
-                :: "r"(address_in(there, to)), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(arrived) : "memory");
-        }
-    }
-}
-
-// Waits for what all blocks send about a column and returns the best.
-__device__ __forceinline__ Candidate receive(Exchange& x, const Team&, int j, int) {
-    const int parity = j & 1;
+// Waits for the end of phase 0, 1, ... of a barrier; phase -1 is over.
+__device__ __forceinline__ void wait_for(const unsigned long long& barrier, int phase) {
     unsigned done;
     do {
         asm volatile("{\n.reg .pred p;\n"
                      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
                      "selp.u32 %0, 1, 0, p;\n}"
-                     : "=r"(done) : "r"(shared_address(&x.arrived[parity])), "r"((j >> 1) & 1) : "memory");
-    } while (!done);
-    return best_of_lanes(x.best_of_block[parity]);
+                     : "=r"(done) : "r"(shared_address(&barrier)), "r"(phase & 1) : "memory");
+    } while (!__all_sync(ALL_LANES, done));  // so that the compiler knows that the lanes stay together
 }
 
-__device__ __forceinline__ const Message& message_of(const Exchange& x, const Candidate& pivot, int j) {
-    return x.row_of_block[j & 1][pivot.source()];
+// Where a word goes in another block, and what counts it there.
+struct Target { unsigned word, barrier; };
+
+__device__ __forceinline__ Target target_in(int block, const void* word, const unsigned long long& barrier) {
+    return {address_in(word, block), address_in(&barrier, block)};
+}
+
+__device__ __forceinline__ void send(float4 v, Target to) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
+                 :: "r"(to.word), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(to.barrier) : "memory");
+}
+
+// The number of a warp in the cluster, and of the warp that holds a row.
+__device__ __forceinline__ int warp_in(const Team& team) { return team.rank * WARPS + threadIdx.x / WARP; }
+__device__ __forceinline__ int warp_of_row(int row) { return row / WARP % CANDIDATES; }
+
+// Words of row j in use: from column j + 2 of a leaf of w columns, so that the last two rows are not sent.
+__device__ __forceinline__ int words_of(int j, int w) { return unsigned(w + 1 - j) / 4; }
+
+__device__ __forceinline__ int buffer_of(int j) { return j & (ROW_BUFFERS - 1); }
+
+// Where a lane sends its warp's candidate for pivot j.
+__device__ __forceinline__ Target candidate_target(const Exchange& x, const Team& team, int j) {
+    return target_in(threadIdx.x % BLOCKS, &x.candidate[j & 1][warp_in(team)], x.candidates_in[j & 1]);
+}
+
+// Sends a warp's candidate for the pivot of `column` to every block, a lane for each, if it `goes`.
+__device__ __forceinline__ Best propose(
+    const Team& team, const Rows& rows, Search& now, int column, Target to, bool goes
+) {
+    const Best best = best_of_rows(rows, column);
+    float4 mine = {rows.at[0][0], 0, rows.at[0][1], now.l[0]};
+    #pragma unroll
+    for (int i = 1; i < ROWS; ++i) {
+        if (i == best.slot) mine.x = rows.at[i][0], mine.z = rows.at[i][1], mine.w = now.l[i];
+    }
+    if (best.size == NO_SIZE) mine.x = 0;  // and a code above all others, by NO_PLACE
+    const unsigned row = (best.slot * BLOCKS + team.rank) * THREADS + threadIdx.x;
+    const unsigned code = __shfl_sync(ALL_LANES, unsigned(best.place) << 16 | row, best.lane);
+    mine.x = __shfl_sync(ALL_LANES, mine.x, best.lane);
+    mine.y = __uint_as_float(code);
+    mine.z = __shfl_sync(ALL_LANES, mine.z, best.lane);
+    mine.w = __shfl_sync(ALL_LANES, mine.w, best.lane);
+    if (goes && threadIdx.x % WARP < BLOCKS) send(mine, to);
+    now.l_of_warp = mine.w;
+    return best;
+}
+
+// Keeps the row of a candidate, for its warp to send if it wins.
+__device__ __forceinline__ void keep_row(Exchange& x, const Rows& rows, const Best& best) {
+    if (best.of_warp()) {
+        #pragma unroll
+        for (int i = 0; i < ROWS; ++i) {
+            if (i != best.slot) continue;
+            #pragma unroll
+            for (int q = 0; q < WIDTH; ++q) {
+                x.row_of_warp[threadIdx.x / WARP][q] = q + 2 < WIDTH ? rows.at[i][q + 2] : 0.0f;
+            }
+        }
+    }
+    __syncwarp();
+}
+
+// Sends the row of pivot j to every block, a word by each lane.
+__device__ __forceinline__ void send_row(const Exchange& x, float4 v, int j, int w) {
+    const int lane = threadIdx.x % WARP, word = lane % ROW_WORDS, buffer = buffer_of(j);
+    #pragma unroll
+    for (int start = 0; start < BLOCKS; start += WARP / ROW_WORDS) {
+        const int to = start + lane / ROW_WORDS;
+        if (to < BLOCKS && word < words_of(j, w)) {
+            send(v, target_in(to, x.row[buffer] + 4 * word, x.row_in[buffer]));
+        }
+    }
+}
+
+// The winner for pivot j: its size, all its warp sent, and its reciprocal.
+struct Winner {
+    int size;
+    Candidate row;
+    float reciprocal;
+};
+
+// Waits for what all warps propose and picks the best.
+__device__ __forceinline__ Winner pick(const Exchange& x, int j) {
+    wait_for(x.candidates_in[j & 1], j >> 1);
+    constexpr int EACH = (CANDIDATES + WARP - 1) / WARP;
+    const int lane = threadIdx.x % WARP;
+    Candidate some[EACH], best;
+    int size[EACH], most = 0;
+    #pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        const int k = i * WARP + lane;
+        const float4 none = {0, __uint_as_float(NO_CODE), 0, 0};
+        const float4 v = k < CANDIDATES ? *reinterpret_cast<const float4*>(&x.candidate[j & 1][k]) : none;
+        some[i] = {v.x, __float_as_uint(v.y), v.z, v.w};
+        size[i] = __float_as_int(fabsf(v.x));
+        most = max(most, size[i]);
+    }
+    const int top = largest_of_warp(most);
+    best = some[0];
+    if (size[0] != most) best.code = NO_CODE;
+    #pragma unroll
+    for (int i = 1; i < EACH; ++i) if (size[i] == most && some[i].code <= best.code) best = some[i];
+    // Every lane divides, before it is known which of them has the pivot.
+    float reciprocal = reciprocal_of(scale_of(most) * best.value);
+    unsigned lanes = __ballot_sync(ALL_LANES, most == top);
+    while (lanes & (lanes - 1)) {  // rare, see best_lane
+        const unsigned low = __reduce_min_sync(ALL_LANES, most == top ? best.code : NO_CODE);
+        lanes = __ballot_sync(ALL_LANES, most == top && best.code == low);
+    }
+    const int from = only_lane(lanes);
+    reciprocal = __shfl_sync(ALL_LANES, reciprocal, from);
+    best.code = __shfl_sync(ALL_LANES, best.code, from);
+    best.next = __shfl_sync(ALL_LANES, best.next, from);
+    best.l = __shfl_sync(ALL_LANES, best.l, from);
+    return {top, best, reciprocal};
+}
+
+// What the row of pivot j - 1 tells at once: its entry in the next column, and a lane's word of the candidate's
+// row, complete.
+struct Arrived {
+    float next;
+    float4 word;
+};
+
+// Waits for that row and updates the next two columns and the candidate's row by it.
+__device__ __forceinline__ Arrived update_next(const Exchange& x, Rows& rows, const Search& last, int j) {
+    const float* row = x.row[buffer_of(j - 1)];
+    wait_for(x.row_in[buffer_of(j - 1)], (j - 1) >> 2);
+    const float2 u = *reinterpret_cast<const float2*>(row);
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+        rows.at[i][1] = fmaf(-last.l[i], u.x, rows.at[i][1]);
+        rows.at[i][2] = fmaf(-last.l[i], u.y, rows.at[i][2]);
+    }
+    const int at = threadIdx.x % ROW_WORDS * 4;
+    const float l = last.l_of_warp;
+    float4 v = *reinterpret_cast<const float4*>(x.row_of_warp[threadIdx.x / WARP] + at);
+    const float4 p = *reinterpret_cast<const float4*>(row + at);
+    const float4 q = *reinterpret_cast<const float4*>(row + at + 4);
+    v = make_float4(fmaf(-l, p.y, v.x), fmaf(-l, p.z, v.y), fmaf(-l, p.w, v.z), fmaf(-l, q.x, v.w));
+    return {u.x, v};
+}
+
+// Updates the columns after those by it, when at[.][0] and at[.][1] have moved up, and moves them up.
+__device__ __forceinline__ void update_others(const Exchange& x, Rows& rows, const Search& last, int j) {
+    const float* row = x.row[buffer_of(j - 1)];
+    float u[WIDTH];
+    #pragma unroll
+    for (int q = 0; q < WIDTH; q += 4) {
+        const float4 v = *reinterpret_cast<const float4*>(row + q);
+        u[q] = v.x, u[q + 1] = v.y, u[q + 2] = v.z, u[q + 3] = v.w;
+    }
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+        #pragma unroll
+        for (int q = 2; q + 1 < WIDTH; ++q) rows.at[i][q] = fmaf(-last.l[i], u[q], rows.at[i][q + 1]);
+    }
+}
+
+__device__ __forceinline__ void expect_candidates(Exchange& x, int j) {
+    expect(x.candidates_in[j & 1], CANDIDATES * int(sizeof(Candidate)));
+}
+
+// Before the first column of a leaf; a pivot before it that changes nothing spares eliminate the cases.
+__device__ __forceinline__ Search begin(Exchange& x, const Team& team, const Rows& rows, int first, int) {
+    Search none = {};
+    if (threadIdx.x < WIDTH + 4) x.row[buffer_of(-1)][threadIdx.x] = 0;
+    if (threadIdx.x == 0) expect_candidates(x, 0);
+    __syncthreads();
+    keep_row(x, rows, propose(team, rows, none, first, candidate_target(x, team, 0), true));
+    return none;
+}
+
+// Eliminates column `column`, at[.][0] of the rows, and moves the others up: at[.][0] becomes the updated
+// at[.][1], the others miss the row of this pivot.  Keeps the column in `leaf`, as its column j of w.
+__device__ __forceinline__ Pivot eliminate(
+    Exchange& x, const Team& team, Rows& rows, Leaf& leaf, Search& last, int j, int w, int column
+) {
+    const bool goes_on = j + 1 < w;
+    const Target target = candidate_target(x, team, j + 1);
+    Arrived u = {};
+    if (ROW_FIRST) u = update_next(x, rows, last, j);
+    const Winner pivot = pick(x, j);
+    if (!ROW_FIRST) u = update_next(x, rows, last, j);
+    const int place = pivot.row.code >> 16, home = pivot.row.code & 0xffff;
+    const bool sends = warp_of_row(home) == warp_in(team);
+    if (ROW_FIRST && sends) send_row(x, u.word, j, w);
+    const float next = fmaf(-pivot.row.l, u.next, pivot.row.next), scale = scale_of(pivot.size);
+    Search now;
+    float kept[ROWS];
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+        now.l[i] = divide(rows, i, pivot.size, place, scale, pivot.reciprocal, column, kept[i]);
+        rows.at[i][0] = fmaf(-now.l[i], next, rows.at[i][1]);
+        rows.at[i][1] = rows.at[i][2];
+    }
+    const Best best = propose(team, rows, now, column + 1, target, goes_on);
+    if (!ROW_FIRST && sends) send_row(x, u.word, j, w);
+    if (threadIdx.x == 0) {
+        if (goes_on) expect_candidates(x, j + 1);
+        expect(x.row_in[buffer_of(j)], 16 * words_of(j, w));
+    }
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) leaf.at[i * THREADS + threadIdx.x][j] = kept[i];
+    update_others(x, rows, last, j);
+    keep_row(x, rows, best);
+    last = now;
+    return {pivot.size, place, home};
 }

@@ -3,6 +3,23 @@
 // cluster holds; a column takes two trips through the second-level cache.
 #pragma once
 
+constexpr int SOURCES = 256, NO_CODE = 0x7fffffff;
+
+// The best of some rows for a pivot: |a_ij| as an ordered integer, and place * SOURCES + who holds it.  The largest
+// size wins, at equal size the smallest code, which is the lowest place.
+struct __align__(8) Candidate {
+    int size, code;
+    __device__ __forceinline__ int place() const { return code >> 8; }
+    __device__ __forceinline__ int source() const { return code & (SOURCES - 1); }
+};
+
+// The row of a candidate: the columns of its leaf not yet done, and the row of a it lies in.
+struct __align__(16) Message {
+    int home, unused[3];
+    float row[WIDTH];
+};
+constexpr int MESSAGE_WORDS = sizeof(Message) / 16;
+
 struct __align__(16) Exchange {
     Message row_of_warp[2][WARPS], pivot_row[2];
     Candidate best_of_warp[2][WARPS], pivot[2];
@@ -16,8 +33,6 @@ struct __align__(16) Board {
     unsigned stamp[MAX_BLOCKS];  // columns the block has published
     unsigned arrived;            // at the barriers, counted up from one to the next
 };
-
-__device__ __forceinline__ int block_count() { return gridDim.x; }
 
 // What all blocks did before they arrived is seen by those that have waited.
 __device__ __forceinline__ void arrive_all(Team& team) {
@@ -39,11 +54,26 @@ __device__ __forceinline__ void wait_all(Team& team) {
 
 __device__ __forceinline__ void set_up(Exchange&) {}
 
-__device__ __forceinline__ void expect(Exchange&, int, int) {}
+// The best of a few candidates in shared memory, each thread reading all.
+template <int N>
+__device__ __forceinline__ Candidate best_of(const Candidate (&all)[N]) {
+    Candidate c[N];
+    #pragma unroll
+    for (int i = 0; i < N; i += 2) {
+        const int4 v = *reinterpret_cast<const int4*>(&all[i]);
+        c[i] = {v.x, v.y}, c[i + 1] = {v.z, v.w};
+    }
+    Candidate best = {NO_SIZE, NO_CODE};
+    #pragma unroll
+    for (int i = 0; i < N; ++i) best.size = max(best.size, c[i].size);
+    #pragma unroll
+    for (int i = 0; i < N; ++i) best.code = min(best.code, c[i].size == best.size ? c[i].code : NO_CODE);
+    return best;
+}
 
 // Publishes a row and its candidate, then their stamp; one warp does, so that they stay in order.
 __device__ __forceinline__ void send(
-    Exchange&, const Team& team, const Message& row, const Candidate& best, int words, int j, int column
+    const Team& team, const Message& row, const Candidate& best, int words, int j, int column
 ) {
     Board& board = *team.board;
     if (threadIdx.x >= WARP) return;
@@ -81,6 +111,65 @@ __device__ __forceinline__ Candidate receive(Exchange& x, const Team& team, int 
     return x.pivot[parity];
 }
 
-__device__ __forceinline__ const Message& message_of(const Exchange& x, const Candidate&, int j) {
-    return x.pivot_row[j & 1];
+// Publishes the best row of each warp, then of each block, and returns the pivot.  `words` of a message are in use.
+__device__ __forceinline__ Candidate find_pivot(
+    Exchange& x, const Team& team, const Rows& rows, const Best& best, int words, int j, int column
+) {
+    const int parity = j & 1, warp = threadIdx.x / WARP;
+    if (best.of_warp()) {
+        Message& mine = x.row_of_warp[parity][warp];
+        #pragma unroll
+        for (int i = 0; i < ROWS; ++i) {
+            if (i == best.slot) {
+                #pragma unroll
+                for (int q = 0; q < WIDTH; ++q) mine.row[q] = rows.at[i][q];
+            }
+        }
+        mine.home = int(row_of(best.slot));
+        x.best_of_warp[parity][warp] = {best.size, best.place * SOURCES + warp};
+    }
+    __syncthreads();
+    const Candidate winner = best_of(x.best_of_warp[parity]);
+    const Candidate mine = {winner.size, winner.place() * SOURCES + team.rank};
+    send(team, x.row_of_warp[parity][winner.source()], mine, words, j, column);
+    return receive(x, team, j, column);
+}
+
+using Search = Best;
+
+__device__ __forceinline__ Search begin(Exchange&, const Team&, const Rows& rows, int first, int) {
+    return best_of_rows(rows, first);
+}
+
+// Eliminates column `column`, at[.][0] of the rows, and moves the others up: at[.][q] becomes the updated
+// at[.][q + 1].  Keeps the column in `leaf`, as its column j; `best` becomes that of the next column.
+__device__ __forceinline__ Pivot eliminate(
+    Exchange& x, const Team& team, Rows& rows, Leaf& leaf, Search& best, int j, int, int column
+) {
+    const Candidate pivot = find_pivot(x, team, rows, best, MESSAGE_WORDS - j / 4, j, column);
+    const Message& message = x.pivot_row[j & 1];
+    float u[WIDTH];
+    #pragma unroll
+    for (int q = 0; q < WIDTH; q += 4) {
+        const float4 v = *reinterpret_cast<const float4*>(message.row + q);
+        u[q] = v.x, u[q + 1] = v.y, u[q + 2] = v.z, u[q + 3] = v.w;
+    }
+    const float scale = scale_of(pivot.size), reciprocal = reciprocal_of(scale * u[0]);
+    float l[ROWS];
+    // The next column comes first, so that its search overlaps the rest of the update.
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+        float kept;
+        l[i] = divide(rows, i, pivot.size, pivot.place(), scale, reciprocal, column, kept);
+        leaf.at[i * THREADS + threadIdx.x][j] = kept;
+        rows.at[i][0] = fmaf(-l[i], u[1], rows.at[i][1]);
+    }
+    best = best_of_rows(rows, column + 1);
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+        #pragma unroll
+        for (int q = 1; q + 1 < WIDTH; ++q) rows.at[i][q] = fmaf(-l[i], u[q + 1], rows.at[i][q + 1]);
+        rows.at[i][WIDTH - 1] = 0;
+    }
+    return {pivot.size, pivot.place(), message.home};
 }

@@ -19,9 +19,9 @@
 // A thread owns ROWS rows and keeps WIDTH columns of them, a leaf, in registers.  No row moves: a row knows its
 // `place`, where the swaps so far have put it, and is a candidate for pivot j while place >= j.  The largest
 // |a_ij| wins, at equal size the lowest place, which is LAPACK's choice; NaN counts as larger than infinity,
-// so it is met and reported.  One exchange a column: every block sends its best row to all blocks, and each
-// picks the winner for itself.  After a leaf every block solves for the leaf's rows of U in the rest of the strip,
-// and updates its own rows there.
+// so it is met and reported.  For every column all send their best rows to all, and each picks the winner for
+// itself (exchange_cluster.cuh, exchange_grid.cuh).  After a leaf every block solves for the leaf's rows of U in
+// the rest of the strip, and updates its own rows there.
 //
 // Rounding: l is a times the rounded reciprocal of the pivot; a - l u is one fused multiply-add, all to nearest in
 // IEEE FP32 with subnormal numbers.  A zero pivot leaves its (zero) column and the others as they are.
@@ -36,22 +36,7 @@ static_assert(THREADS % WARP == 0 && WARPS <= WARP, "one lane for each warp of a
 static_assert(BLOCKS <= 16, "the hardware's largest cluster");
 static_assert(WIDTH % 4 == 0 && STRIP % WIDTH == 0 && REST <= THREADS, "whole words; a thread for each column");
 
-constexpr int NO_SIZE = -1, NO_PLACE = 0x7fffff, SOURCES = 256, NO_CODE = 0x7fffffff;
-
-// The best of some rows for a pivot: |a_ij| as an ordered integer, and place * SOURCES + who holds it.  The largest
-// size wins, at equal size the smallest code, which is the lowest place.  NO_SIZE loses against every row.
-struct __align__(8) Candidate {
-    int size, code;
-    __device__ __forceinline__ int place() const { return code >> 8; }
-    __device__ __forceinline__ int source() const { return code & (SOURCES - 1); }
-};
-
-// The row of a candidate: the columns of its leaf not yet done, and the row of a it lies in.
-struct __align__(16) Message {
-    int home, unused[3];
-    float row[WIDTH];
-};
-constexpr int MESSAGE_WORDS = sizeof(Message) / 16;
+constexpr int NO_SIZE = -1, NO_PLACE = 0x7fffff;  // lose against every row
 
 struct Rows {
     float at[ROWS][WIDTH];
@@ -68,10 +53,14 @@ __device__ __forceinline__ int largest_of_warp(int v) {
 #endif
 }
 
-// Whether this lane has the largest size of its warp; at equal size the one with the lowest place has.
-__device__ __forceinline__ bool is_best_lane(int size, int place) {
+// The number of the only bit that is set; __ffs takes an instruction more.
+__device__ __forceinline__ int only_lane(unsigned lanes) { return 31 - __clz(lanes); }
+
+// The lane with the largest size of its warp; at equal size the one with the lowest place.
+__device__ __forceinline__ int best_lane(int size, int place) {
+    bool best = size != NO_SIZE || threadIdx.x % WARP == 0;
     const int top = largest_of_warp(size);
-    bool best = size == top && (top != NO_SIZE || threadIdx.x % WARP == 0);
+    best = best && size == top;
     unsigned lanes = __ballot_sync(ALL_LANES, best);
     // Ties are rare, and done after one turn; as an `if` they would be predicated and cost every column.
     while (lanes & (lanes - 1)) {
@@ -79,39 +68,7 @@ __device__ __forceinline__ bool is_best_lane(int size, int place) {
         best = best && place == low;
         lanes = __ballot_sync(ALL_LANES, best);
     }
-    return best;
-}
-
-// The best of a few candidates in shared memory, each thread reading all.
-template <int N>
-__device__ __forceinline__ Candidate best_of(const Candidate (&all)[N]) {
-    Candidate c[N];
-    #pragma unroll
-    for (int i = 0; i < N; i += 2) {
-        const int4 v = *reinterpret_cast<const int4*>(&all[i]);
-        c[i] = {v.x, v.y}, c[i + 1] = {v.z, v.w};
-    }
-    Candidate best = {NO_SIZE, NO_CODE};
-    #pragma unroll
-    for (int i = 0; i < N; ++i) best.size = max(best.size, c[i].size);
-    #pragma unroll
-    for (int i = 0; i < N; ++i) best.code = min(best.code, c[i].size == best.size ? c[i].code : NO_CODE);
-    return best;
-}
-
-// The same for up to 32, each lane of a warp reading one: the words that shared memory can return are few.
-template <int N>
-__device__ __forceinline__ Candidate best_of_lanes(const Candidate (&all)[N]) {
-    const int lane = threadIdx.x % WARP;
-    const Candidate mine = lane < N ? all[lane] : Candidate{NO_SIZE, NO_CODE};
-    const int size = largest_of_warp(mine.size);
-    unsigned lanes = __ballot_sync(ALL_LANES, mine.size == size);
-    int code = __shfl_sync(ALL_LANES, mine.code, __ffs(lanes) - 1);
-    while (lanes & (lanes - 1)) {  // rare, see above
-        code = -largest_of_warp(mine.size == size ? -mine.code : -NO_CODE);
-        lanes = __ballot_sync(ALL_LANES, mine.code == code);
-    }
-    return {size, code};
+    return only_lane(lanes);
 }
 
 // The blocks that work together: what they share in global memory (a grid), and the number of this one.
@@ -121,11 +78,13 @@ struct Team {
     unsigned expected;  // arrivals at the next barrier of a grid
 };
 
+__device__ __forceinline__ int block_count() {
 #if BLOCKS
-#include "exchange_cluster.cuh"
+    return BLOCKS;
 #else
-#include "exchange_grid.cuh"
+    return gridDim.x;
 #endif
+}
 
 // The row of a that is row r of this block, and the one that is row i of this thread.
 __device__ __forceinline__ Index row_in_block(int r) {
@@ -133,12 +92,15 @@ __device__ __forceinline__ Index row_in_block(int r) {
 }
 __device__ __forceinline__ Index row_of(int i) { return row_in_block(i * THREADS + threadIdx.x); }
 
-// The best of a thread's rows for a pivot, and whether it is the best of the warp's.
-struct Best { int size, place, slot; bool of_warp; };
+// The best of a thread's rows for a pivot, and the lane that has the best of the warp's.
+struct Best {
+    int size, place, slot, lane;
+    __device__ __forceinline__ bool of_warp() const { return int(threadIdx.x % WARP) == lane; }
+};
 
 // For pivot `column`, whose entries are at[.][0].
 __device__ __forceinline__ Best best_of_rows(const Rows& rows, int column) {
-    Best best = {NO_SIZE, NO_PLACE, 0, false};
+    Best best = {NO_SIZE, NO_PLACE, 0, 0};
     int size[ROWS];
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
@@ -150,7 +112,7 @@ __device__ __forceinline__ Best best_of_rows(const Rows& rows, int column) {
     #pragma unroll
     for (int i = 1; i < ROWS; ++i) if (rows.place[i] == best.place) best.slot = i;
     if (best.size == NO_SIZE) best.place = NO_PLACE;
-    best.of_warp = is_best_lane(best.size, best.place);
+    best.lane = best_lane(best.size, best.place);
     return best;
 }
 
@@ -230,31 +192,6 @@ __device__ __forceinline__ void fetch(Rows& rows, const Leaf& leaf, int w) {
     }
 }
 
-// Publishes the best row of each warp, then of each block, and returns the pivot.  `words` of a message are in use.
-__device__ __forceinline__ Candidate find_pivot(
-    Exchange& x, const Team& team, const Rows& rows, const Best& best, int words, int j, int column
-) {
-    const int parity = j & 1, warp = threadIdx.x / WARP;
-    if (threadIdx.x == 0) expect(x, words, j);
-    if (best.of_warp) {
-        Message& mine = x.row_of_warp[parity][warp];
-        #pragma unroll
-        for (int i = 0; i < ROWS; ++i) {
-            if (i == best.slot) {
-                #pragma unroll
-                for (int q = 0; q < WIDTH; ++q) mine.row[q] = rows.at[i][q];
-            }
-        }
-        mine.home = int(row_of(best.slot));
-        x.best_of_warp[parity][warp] = {best.size, best.place * SOURCES + warp};
-    }
-    __syncthreads();
-    const Candidate winner = best_of(x.best_of_warp[parity]);
-    const Candidate mine = {winner.size, winner.place() * SOURCES + team.rank};
-    send(x, team, x.row_of_warp[parity][winner.source()], mine, words, j, column);
-    return receive(x, team, j, column);
-}
-
 // 1 / x correctly rounded for x of normal size with a normal reciprocal: the short half of the library's.
 __device__ __forceinline__ float reciprocal_of(float x) {
     float r;
@@ -262,45 +199,34 @@ __device__ __forceinline__ float reciprocal_of(float x) {
     return fmaf(r, fmaf(-x, r, 1.0f), r);
 }
 
-// Eliminates column `column`, at[.][0] of the rows, and moves the others up: at[.][q] becomes the updated at[.][q + 1].
-// Keeps the column in `leaf`, as its column j; returns the pivot's size, place and home; `best` becomes that of the
-// next column.
-__device__ __forceinline__ int4 eliminate(
-    Exchange& x, const Team& team, Rows& rows, Leaf& leaf, Best& best, int words, int j, int column
-) {
-    const Candidate pivot = find_pivot(x, team, rows, best, words, j, column);
-    const Message& message = message_of(x, pivot, j);
-    const int pivot_place = pivot.place();
-    float u[WIDTH];
-    #pragma unroll
-    for (int q = 0; q < WIDTH; q += 4) {
-        const float4 v = *reinterpret_cast<const float4*>(message.row + q);
-        u[q] = v.x, u[q + 1] = v.y, u[q + 2] = v.z, u[q + 3] = v.w;
-    }
-    // A pivot whose reciprocal is no normal number is brought to one by an exact power of two.
-    const float scale = pivot.size < SMALL ? 0x1p64f : pivot.size > LARGE ? 0x1p-64f : 1.0f;
-    const float reciprocal = reciprocal_of(scale * u[0]);
-    float l[ROWS];
-    // The next column comes first, so that its search overlaps the rest of the update.
-    #pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
-        const int place = rows.place[i];
-        rows.place[i] = place == pivot_place ? column : place == column ? pivot_place : place;
-        // Rows that are pivots keep their entries, which are rows of U, unless a pivot is not finite.
-        const bool open = rows.place[i] > column && pivot.size != 0;
-        l[i] = open ? scale * rows.at[i][0] * reciprocal : 0.0f;
-        leaf.at[i * THREADS + threadIdx.x][j] = open ? l[i] : rows.at[i][0];
-        rows.at[i][0] = fmaf(-l[i], u[1], rows.at[i][1]);
-    }
-    best = best_of_rows(rows, column + 1);
-    #pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
-        #pragma unroll
-        for (int q = 1; q + 1 < WIDTH; ++q) rows.at[i][q] = fmaf(-l[i], u[q + 1], rows.at[i][q + 1]);
-        rows.at[i][WIDTH - 1] = 0;
-    }
-    return {pivot.size, pivot_place, message.home, 0};
+// A pivot whose reciprocal is no normal number is brought to one by an exact power of two.
+__device__ __forceinline__ float scale_of(int size) {
+    return size < SMALL ? 0x1p64f : size > LARGE ? 0x1p-64f : 1.0f;
 }
+
+// A pivot: |a_ij| as an ordered integer, the place of its row before the swap, and the row of a it lies in.
+struct Pivot { int size, place, home; };
+
+// Swaps the places of a pivot's row and of row `column`, and returns the multiplier of a thread's row i, or
+// zero: rows that are pivots keep their entries, which are rows of U, unless a pivot is not finite.  `kept`
+// becomes what belongs in the column.
+__device__ __forceinline__ float divide(
+    Rows& rows, int i, int size, int pivot_place, float scale, float reciprocal, int column, float& kept
+) {
+    const int place = rows.place[i];
+    rows.place[i] = place == pivot_place ? column : place == column ? pivot_place : place;
+    const bool open = rows.place[i] > column && size != 0;
+    const float l = open ? scale * rows.at[i][0] * reciprocal : 0.0f;
+    kept = open ? l : rows.at[i][0];
+    return l;
+}
+
+// Each has an Exchange, what a thread knows between two columns (Search), and begin and eliminate.
+#if BLOCKS
+#include "exchange_cluster.cuh"
+#else
+#include "exchange_grid.cuh"
+#endif
 
 // Factors columns first .. first + w - 1 of the strip, which `leaf` holds; home[j] becomes the row of a that holds
 // pivot j of the leaf.
@@ -313,20 +239,19 @@ __device__ __forceinline__ void factor_leaf(
     int* home
 ) {
     fetch(rows, leaf, w);
-    int4 mine = {};  // the pivot with this thread's number
-    Best best = best_of_rows(rows, first);
+    Pivot mine = {};  // the pivot with this thread's number
+    Search search = begin(x, team, rows, first, w);
     #pragma unroll 1
     for (int j = 0; j < w; ++j) {
-        const int words = MESSAGE_WORDS - j / 4;
-        const int4 pivot = eliminate(x, team, rows, leaf, best, words, j, first + j);
+        const Pivot pivot = eliminate(x, team, rows, leaf, search, j, w, first + j);
         if (int(threadIdx.x) == j) mine = pivot;
     }
     if (int(threadIdx.x) >= w) return;
     const int column = first + threadIdx.x;
-    home[threadIdx.x] = mine.z;
+    home[threadIdx.x] = mine.home;
     if (blockIdx.x == 0) {
-        ipiv[column] = row0 + mine.y;
-        if (mine.x == 0 || mine.x >= INFINITE) atomicMin(info, col0 + column + 1);
+        ipiv[column] = row0 + mine.place;
+        if (mine.size == 0 || mine.size >= INFINITE) atomicMin(info, col0 + column + 1);
     }
 }
 
