@@ -512,7 +512,7 @@ KERNELS = {
         max_arch=90,
     ),
     "gemm_split": KernelSpec(
-        ("tcs_tops", "tcs_split", "tcs_finish"),
+        ("tcs_tops", "tcs_split", "tcs_split_by", "tcs_finish"),
         tuple({"T_LOW": low} for low in ("fp16", "bf16", "tf32")),
     ),
     "gemm_batched": KernelSpec(

@@ -291,12 +291,13 @@ struct Target {
 
 // Tiles of the result in an order that keeps the tiles in flight close together in rows and columns, so
 // that their operands are shared in the cache: columns of tiles `group` high.
+template <typename Int = Index>
 struct TileOrder {
-    Index rows, cols;
+    Int rows, cols;
 
-    __device__ __forceinline__ void find(Index tile, Index group, Index& row, Index& col) const {
-        const Index band = tile / (group * cols), first = band * group;
-        const Index height = min(group, rows - first), rest = tile - band * group * cols;
+    __device__ __forceinline__ void find(Int tile, Int group, Int& row, Int& col) const {
+        const Int band = tile / (group * cols), first = band * group;
+        const Int height = min(group, rows - first), rest = tile - band * group * cols;
         row = first + rest % height;
         col = rest / height;
     }

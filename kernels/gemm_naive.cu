@@ -70,7 +70,7 @@ tcs_gemm_naive(
 ) {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
     Index tile_row, tile_col;
-    TileOrder{(m + BLOCK - 1) / BLOCK, (n + BLOCK - 1) / BLOCK}.find(blockIdx.x, 8, tile_row, tile_col);
+    TileOrder<>{(m + BLOCK - 1) / BLOCK, (n + BLOCK - 1) / BLOCK}.find(blockIdx.x, 8, tile_row, tile_col);
     const Index row0 = tile_row * BLOCK + warp / 2 * TILE, col0 = tile_col * BLOCK + warp % 2 * TILE;
     if (row0 >= m || col0 >= n) return;
 

@@ -2,6 +2,7 @@
 //
 //   tcs_tops     top = bits of the largest |entry| of each row, or column, of two matrices
 //   tcs_split    hi = rn(s x), lo = rn(s x - hi), with the power of two s that `top` gives, of two matrices
+//   tcs_split_by the same with one power of two for each matrix, b's in device memory (see range.cu)
 //   tcs_finish   out = alpha (sum, unscaled) + beta c
 //
 // x is FP32 rows x cols, row-major, leading dimension ld.  `by_row`: top has an entry for each row, else for each
@@ -12,8 +13,8 @@
 // Both operands in one launch: what is left of small products is launches.
 //
 // Grid and block:  tcs_tops as many blocks of (32, 8) as both matrices need, each ceil(rows / 8) if by_row, else
-// ceil(cols / 128) ceil(rows / 256);  tcs_split likewise, each ceil(rows / 16) ceil(cols / 256);  tcs_finish
-// (ceil(m / 8), ceil(n / 256)) of (32, 8).  Rows are in the first dimension of the grid, which has no
+// ceil(cols / 128) ceil(rows / 256);  tcs_split and tcs_split_by likewise, each ceil(rows / 16) ceil(cols / 256);
+// tcs_finish (ceil(m / 8), ceil(n / 256)) of (32, 8).  Rows are in the first dimension of the grid, which has no
 // limit that matters.
 // Defines T_LOW (fp16, bf16 or tf32).
 
@@ -111,14 +112,15 @@ struct Scaled {
         return blocks_for(rows, SPLIT_ROWS) * blocks_for(cols, SPLIT_COLS);
     }
 
-    // All of a thread's rows are on their way before the first is split.
-    __device__ __forceinline__ void split(Index block, T_LOW* hi, T_LOW* lo, Index ld_out) const {
+    // All of a thread's rows are on their way before the first is split.  ONE: all entries times `one`.
+    template <bool ONE = false>
+    __device__ __forceinline__ void split(Index block, T_LOW* hi, T_LOW* lo, Index ld_out, float one = 1) const {
         constexpr int ROWS = SPLIT_ROWS / GROUP;
         const Index across = blocks_for(cols, SPLIT_COLS), row0 = block / across * SPLIT_ROWS + threadIdx.y;
         const Index q = block % across * SPLIT_COLS + threadIdx.x * RUN, left = cols - q;
         if (left <= 0) return;
         Run<unsigned, RUN> tops = {};
-        if (!by_row) tops.load(top + q, left >= RUN && aligned16(top, 0), left);
+        if (!ONE && !by_row) tops.load(top + q, left >= RUN && aligned16(top, 0), left);
         Run<float, RUN> in[ROWS];
         #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
@@ -135,7 +137,7 @@ struct Scaled {
                 float x[PER];
                 #pragma unroll
                 for (int e = 0; e < PER; ++e) {
-                    const float by = by_row ? power_of_two(fit(top[row])) : power_of_two(fit(tops.at[w * PER + e]));
+                    const float by = ONE ? one : power_of_two(fit(by_row ? top[row] : tops.at[w * PER + e]));
                     x[e] = in[i].at[w * PER + e] * by;
                 }
                 const Parts parts = parts_of<T_LOW, true>(x, 1.0f);
@@ -170,6 +172,19 @@ tcs_split(
     const Index blocks = first.split_blocks(), block = blockIdx.x;
     if (block < blocks) first.split(block, hi_a, lo_a, ld_out_a);
     else Scaled{b, ld_b, top_b, by_row_b, rows_b, cols_b}.split(block - blocks, hi_b, lo_b, ld_out_b);
+}
+
+extern "C" __global__ void __launch_bounds__(GROUP * WARP)
+tcs_split_by(
+    const float* __restrict__ a, Index ld_a, Index rows_a, Index cols_a,
+    T_LOW* __restrict__ hi_a, T_LOW* __restrict__ lo_a, Index ld_out_a, double scale_a,
+    const float* __restrict__ b, Index ld_b, Index rows_b, Index cols_b,
+    T_LOW* __restrict__ hi_b, T_LOW* __restrict__ lo_b, Index ld_out_b, const float* __restrict__ scale_b
+) {
+    const Scaled first = {a, ld_a, nullptr, 0, rows_a, cols_a};
+    const Index blocks = first.split_blocks(), block = blockIdx.x;
+    if (block < blocks) first.split<true>(block, hi_a, lo_a, ld_out_a, float(scale_a));
+    else Scaled{b, ld_b, nullptr, 0, rows_b, cols_b}.split<true>(block - blocks, hi_b, lo_b, ld_out_b, *scale_b);
 }
 
 extern "C" __global__ void __launch_bounds__(GROUP * WARP)

@@ -5,16 +5,21 @@
 // that registers hold sums alone; the copy engine (TMA) fills a ring of stages, addressed by tensor maps
 // that also swizzle and pad with zeros; one warpgroup feeds, two multiply; blocks stay for many tiles, so that the
 // next tile's operands arrive while the last one's sums are stored; two blocks of a cluster, one above the
-// other, share the tiles of op(B) by multicast.
+// other, share the tiles of op(B) by multicast; whole tiles of FP32 results leave by the copy engine as well.
 //
 //   a_hi, a_lo, b_hi, b_lo  tensor maps of operands in T_LOW with boxes of 64 x 64 entries, swizzled by 128 bytes:
 //          coordinates (k, row) if the contiguous entries run along k, else (row, k).  lo is read only if REFINE
-//          splits that operand.
+//          splits that operand.  op(B) starts at column first_b of its maps: a slice needs no map of its own.
 //   a, b   for scaled operands the FP32 op(A) (m x k) and op(B) (k x n) by strides, and top_a, top_b; else null
 //   out, c row-major with leading dimensions ld_out, ld_c, of `kind` (see gemm.cuh); c is not read if beta = 0
+//   results, how  tensor map of out in boxes of 16 rows and 32 columns, swizzled by 128 bytes, and what the
+//          copy engine does with it: 0 nothing (the map is not used), 1 stores (beta = 0), 2 adds (beta = 1,
+//          out is c)
+//   alpha_by  null, or one FP32 number on the device that alpha is multiplied by
+//   work   null, or two words, zero before and after, of one launch at a time: tiles are taken in turn
 //
 // Grid: a multiple of CLUSTER, at most one block a multiprocessor; block 384; dynamic shared memory
-// STAGES STAGE_BYTES + 1024 = 193 KB.
+// STAGES STAGE_BYTES + 32 KB + 1024 = 225 KB.
 // Defines T_LOW (fp16 or bf16), REFINE (0 to 4: none, 'a', 'b', 'ab', 'full'), TRANS_A 0 if op(A) is contiguous
 // along k, TRANS_B 1 if op(B) is contiguous along k (as in gemm_wmma.cu), CLUSTER (1 or 2).
 //
@@ -27,6 +32,20 @@
 // Rounding: with REFINE 0 one sum on the tensor cores runs along all of k.  With more products a sum runs along
 // 64 k, the small products first, and is then added to nearest to the sum in FP32 registers: the
 // truncation of the tensor cores does not add up along k, and that is why a tile has only 128 columns then.
+//
+// Results: with k = 512 a tile takes about 10 us of products (REFINE 3); read, added and written by hand, C
+// took 5 to 6 us more, in which both warpgroups waited: all multiprocessors ask for it at once, 17 MB at a time,
+// and the memory rests while they multiply.  So a warp puts its sums into shared memory, 2 KB at a time, and
+// the copy engine adds them to C in the second-level cache, to nearest, while the next tile is multiplied (the
+// gain is not measured yet).  With more products than one the first of the next tile run even while the sums
+// are put there: they are not needed before these are done.  Each entry has one addition: the order of the
+// blocks does not show.  By hand, alpha x may be added unrounded; else the bits are the same, but for
+// subnormal numbers: the PTX manual has red.add.f32 flush them in global memory and says nothing about tensor
+// maps, whose type FLOAT32 is not FLOAT32_FTZ (not measured yet).  Tiles on an edge of C, results of another
+// kind, and those near an Inf or NaN are stored by hand.
+//
+// Tiles in turn (work): a kernel that holds multiprocessors when this one starts keeps out as many blocks.
+// With a fixed share for each block theirs would be done last, after all others.
 
 #include "gemm.cuh"
 
@@ -44,8 +63,15 @@ constexpr int BYTES_A = PANELS_A * PANEL_BYTES, BYTES_B = PANELS_B * PANEL_BYTES
 constexpr int STAGE_BYTES = PARTS_A * BYTES_A + PARTS_B * BYTES_B;
 constexpr int STAGES = 192 * 1024 / STAGE_BYTES;
 constexpr int SUMS = BLOCK_N / 2;                  // FP32 registers of one thread for 64 x BLOCK_N
-constexpr int GROUP_TILES = 8 / CLUSTER;           // height of a band of tiles, see TileOrder
+// Height of a band of tiles, see TileOrder: 2048 rows.  Each band reads all of op(B), which C has driven out
+// of the cache by then; the band's rows of op(A), 8 KB for each k if split, stay there.
+constexpr int BAND = 16, GROUP_TILES = BAND / CLUSTER;
+constexpr int BOX_ROWS = 16, BOX_COLS = 32;        // results one warp hands to the copy engine at a time
+constexpr int BOX_BYTES = BOX_ROWS * BOX_COLS * 4, BOXES = 2;
+constexpr int BY_HAND = 0, STORED = 1, ADDED = 2;  // values of `how`
+constexpr int NO_TILE = -1;
 static_assert(STAGES >= 3, "copies run ahead");
+static_assert(SUMS / 16 % BOXES == 0, "boxes are used in turn");
 
 struct __align__(64) TensorMap { unsigned long long opaque[16]; };
 
@@ -97,6 +123,29 @@ __device__ __forceinline__ void copy_panel(unsigned to, const TensorMap& map, in
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%2, %3}], [%4];"
                  :: "r"(to), "l"(&map), "r"(x), "r"(y), "r"(barrier) : "memory");
+}
+
+// One box of results to C, stored or added there; zero or more are a group once committed.
+__device__ __forceinline__ void copy_out(const TensorMap& map, int how, int x, int y, unsigned from) {
+    if (how == ADDED) {
+        asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group "
+                     "[%0, {%1, %2}], [%3];"
+                     :: "l"(&map), "r"(x), "r"(y), "r"(from) : "memory");
+    } else {
+        asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];"
+                     :: "l"(&map), "r"(x), "r"(y), "r"(from) : "memory");
+    }
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Waits until all but the last PENDING boxes of this thread have left shared memory.
+template <int PENDING> __device__ __forceinline__ void wait_left() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(PENDING) : "memory");
+}
+
+// What this thread wrote to shared memory is there for the copy engine.
+__device__ __forceinline__ void show_to_copies() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // To the same place, and the same barrier, of every block of the cluster.
@@ -199,7 +248,9 @@ struct Ring {
 };
 
 struct Shared {
-    unsigned stages, full, empty;  // addresses in shared memory
+    unsigned stages, full, empty, sent;  // addresses in shared memory
+    volatile int* tile;  // that of the operands in a stage, where a tile begins
+    volatile int* mail;  // the same as block 0 of the cluster sent it
 
     __device__ __forceinline__ unsigned a(int stage, int part) const {
         return stages + stage * STAGE_BYTES + part * BYTES_A;
@@ -209,24 +260,44 @@ struct Shared {
     }
     __device__ __forceinline__ unsigned is_full(int stage) const { return full + 8 * stage; }
     __device__ __forceinline__ unsigned is_empty(int stage) const { return empty + 8 * stage; }
+    __device__ __forceinline__ unsigned is_sent(int stage) const { return sent + 8 * stage; }
+    __device__ __forceinline__ unsigned boxes(int warp) const {
+        return stages + STAGES * STAGE_BYTES + warp * BOXES * BOX_BYTES;
+    }
 };
 
-// Which tiles a cluster computes; rows of tiles are CLUSTER BLOCK_M high.
+// Which tiles a cluster computes; rows of tiles are CLUSTER BLOCK_M high.  32 bits count them up to 2^22 rows and
+// columns, and are divided without a subroutine, whose registers the feeding warpgroup has not.
 struct Schedule {
-    TileOrder order;
-    Index first, step;
+    TileOrder<int> order;
+    unsigned* work;
+    unsigned rank;
 
-    __device__ __forceinline__ Schedule(Index m, Index n)
-        : order{(m + CLUSTER * BLOCK_M - 1) / (CLUSTER * BLOCK_M), (n + BLOCK_N - 1) / BLOCK_N},
-          first(blockIdx.x / CLUSTER), step(gridDim.x / CLUSTER) {}
+    __device__ __forceinline__ Schedule(Index m, Index n, unsigned* work, unsigned rank)
+        : order{int((m + CLUSTER * BLOCK_M - 1) / (CLUSTER * BLOCK_M)), int((n + BLOCK_N - 1) / BLOCK_N)},
+          work(work), rank(rank) {}
 
-    __device__ __forceinline__ Index count() const { return order.rows * order.cols; }
+    __device__ __forceinline__ int count() const { return order.rows * order.cols; }
+    __device__ __forceinline__ int clusters() const { return gridDim.x / CLUSTER; }
 
-    __device__ __forceinline__ void find(Index tile, unsigned rank, int& row, int& col) const {
-        Index tile_row, tile_col;
+    // The tile after `last` (NO_TILE: the first), as far as this block can tell by itself.
+    __device__ __forceinline__ int next(int last) const {
+        if (work == nullptr) return last == NO_TILE ? blockIdx.x / CLUSTER : last + clusters();
+        return rank == 0 ? int(min(atomicAdd(work, 1u), unsigned(count()))) : NO_TILE;
+    }
+
+    // The cluster that is the last to find no tile clears the words.
+    __device__ __forceinline__ void leave() const {
+        if (work == nullptr || rank != 0 || atomicAdd(work + 1, 1u) != unsigned(clusters()) - 1) return;
+        atomicExch(work, 0u);
+        atomicExch(work + 1, 0u);
+    }
+
+    __device__ __forceinline__ void find(int tile, int& row, int& col) const {
+        int tile_row, tile_col;
         order.find(tile, GROUP_TILES, tile_row, tile_col);
-        row = int(tile_row * CLUSTER + rank) * BLOCK_M;
-        col = int(tile_col) * BLOCK_N;
+        row = (tile_row * CLUSTER + int(rank)) * BLOCK_M;
+        col = tile_col * BLOCK_N;
     }
 };
 
@@ -236,17 +307,49 @@ __device__ __forceinline__ int coordinate(int axis, int across, int k) {
     return (axis == 0) == ALONG_K ? k : across;
 }
 
+// Block 0 of the cluster tells the other which tile begins in a stage that both have emptied: who reads the word
+// that came there before has done so.  `taken` has a bit for each stage: how often a word came there.
+__device__ __forceinline__ int agree(
+    const Shared& shared, unsigned rank, int stage, int tile, unsigned& taken
+) {
+    if (rank == 0) {
+        asm volatile("{\n.reg .b32 word, barrier;\n"
+                     "mapa.shared::cluster.u32 word, %0, 1;\nmapa.shared::cluster.u32 barrier, %1, 1;\n"
+                     "st.async.shared::cluster.mbarrier::complete_tx::bytes.s32 [word], %2, [barrier];\n}"
+                     :: "r"(shared_address(const_cast<int*>(shared.mail + stage))),
+                        "r"(shared.is_sent(stage)), "r"(tile) : "memory");
+        return tile;
+    }
+    expect(shared.is_sent(stage), sizeof(int));
+    wait(shared.is_sent(stage), taken >> stage & 1);
+    taken ^= 1u << stage;
+    return shared.mail[stage];
+}
+
 __device__ __forceinline__ void feed(
-    const Shared& shared, const Schedule& schedule, unsigned rank, int steps,
+    const Shared& shared, const Schedule& schedule, int steps, int first_b,
     const TensorMap& a_hi, const TensorMap& a_lo, const TensorMap& b_hi, const TensorMap& b_lo
 ) {
     Ring ring;
-    for (Index tile = schedule.first; tile < schedule.count(); tile += schedule.step) {
+    unsigned taken = 0;
+    for (int tile = schedule.next(NO_TILE), after = NO_TILE;; tile = after) {
         int row, col;
-        schedule.find(tile, rank, row, col);
+        wait(shared.is_empty(ring.stage), ring.parity ^ 1);  // the first pass finds all stages empty
+        if (CLUSTER > 1 && schedule.work) tile = agree(shared, schedule.rank, ring.stage, tile, taken);
+        const bool more = tile < schedule.count();
+        shared.tile[ring.stage] = more ? tile : NO_TILE;
+        if (!more) {
+            expect(shared.is_full(ring.stage), 0);
+            schedule.leave();
+            return;
+        }
+        schedule.find(tile, row, col);
+        col += first_b;
         for (int s = 0; s < steps; ++s) {
             const unsigned full = shared.is_full(ring.stage);
-            wait(shared.is_empty(ring.stage), ring.parity ^ 1);  // the first pass finds all stages empty
+            if (s > 0) wait(shared.is_empty(ring.stage), ring.parity ^ 1);
+            // Not before it is needed: the stages that are full hide how long it takes.
+            if (s == steps - 1) after = schedule.next(tile);
             expect(full, STAGE_BYTES);
             #pragma unroll
             for (int p = 0; p < PARTS_A * PANELS_A; ++p) {
@@ -262,7 +365,7 @@ __device__ __forceinline__ void feed(
                 const int x = coordinate<TRANS_B>(0, across, s * BLOCK_K);
                 const int y = coordinate<TRANS_B>(1, across, s * BLOCK_K);
                 if (CLUSTER == 1) copy_panel(to, part ? b_lo : b_hi, x, y, full);
-                else if (p % CLUSTER == rank) copy_panel_to_all(to, part ? b_lo : b_hi, x, y, full);
+                else if (p % CLUSTER == schedule.rank) copy_panel_to_all(to, part ? b_lo : b_hi, x, y, full);
             }
             ring.next();
         }
@@ -317,25 +420,36 @@ __device__ __forceinline__ void sum_through(
     if (steps > 0) release(shared, previous);
 }
 
-// A sum for each stage, added to nearest.
+// A sum for each stage, added to nearest.  `store` is called while the first products run: until then `sum` may
+// hold what the tile before left.
+template <typename Store>
 __device__ __forceinline__ void sum_by_stage(
-    float (&sum)[SUMS], const Shared& shared, Ring& ring, int group, int steps
+    float (&sum)[SUMS], const Shared& shared, Ring& ring, int group, int steps, const Store& store
 ) {
     float part[SUMS];
-    #pragma unroll
-    for (int i = 0; i < SUMS; ++i) sum[i] = 0;
-    for (int s = 0; s < steps; ++s) {
+    const auto begin = [&] {
         wait(shared.is_full(ring.stage), ring.parity);
         settle(part);
         wgmma_fence();
         multiply(part, shared, ring.stage, group, true);
         wgmma_commit();
+    };
+    const auto end = [&] {
         wgmma_wait<0>();
         settle(part);
         release(shared, ring.stage);
+        ring.next();
+    };
+    begin();
+    store();
+    end();
+    #pragma unroll
+    for (int i = 0; i < SUMS; ++i) sum[i] = part[i];
+    for (int s = 1; s < steps; ++s) {
+        begin();
+        end();
         #pragma unroll
         for (int i = 0; i < SUMS; ++i) sum[i] += part[i];
-        ring.next();
     }
 }
 
@@ -391,16 +505,74 @@ __device__ __forceinline__ void store_whole(
     }
 }
 
+// Hands the sums of a warp, 16 rows from `row` on, to the copy engine.  A lane holds two neighbours of every 8
+// columns, in rows lane / 4 and 8 more; a box has rows of 128 bytes whose words of 16 bytes are swizzled.  In
+// odd rows the second half of the box's columns goes first, or two rows would meet in the same banks.
+template <bool SCALED>
+__device__ __forceinline__ void send_whole(
+    const float (&sum)[SUMS], const Target& target, const Origin& origin,
+    const TensorMap& results, int how, unsigned boxes, int row, int col
+) {
+    constexpr int EIGHTS = BOX_COLS / 8;
+    const int lane = threadIdx.x % WARP, in_box = lane / 4, pair = lane % 4;
+    const bool odd = in_box & 1;
+    const float alpha = float(target.alpha);
+    const int exponent[2] = {
+        SCALED ? fit(origin.top_a[row + in_box]) : 0, SCALED ? fit(origin.top_a[row + in_box + 8]) : 0
+    };
+    const unsigned turn = (pair / 2 ^ in_box ^ (odd ? EIGHTS : 0)) * 16;
+    const unsigned at = boxes + in_box * 128 + pair % 2 * 8;
+    #pragma unroll
+    for (int box = 0; box < SUMS / 16; ++box) {
+        const int offset = box % BOXES * BOX_BYTES;
+        if (lane == 0) wait_left<BOXES - 1>();
+        __syncwarp();
+        #pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float2 x[EIGHTS];
+            #pragma unroll
+            for (int j = 0; j < EIGHTS; ++j) {
+                const int e = 4 * (EIGHTS * box + j) + 2 * half;
+                x[j] = make_float2(sum[e], sum[e + 1]);
+                if (SCALED) {
+                    const unsigned* const top = origin.top_b + col + BOX_COLS * box + 8 * j + 2 * pair;
+                    x[j].x = scaled(x[j].x, -(exponent[half] + fit(top[0])));
+                    x[j].y = scaled(x[j].y, -(exponent[half] + fit(top[1])));
+                }
+                x[j].x *= alpha;
+                x[j].y *= alpha;
+            }
+            #pragma unroll
+            for (int j = 0; j < EIGHTS; ++j) {
+                const float2 y = odd ? x[j ^ EIGHTS / 2] : x[j];
+                const unsigned to = at + (32 * j ^ turn) + (offset + half * 8 * 128);
+                asm volatile("st.shared.v2.f32 [%0], {%1, %2};" :: "r"(to), "f"(y.x), "f"(y.y) : "memory");
+            }
+        }
+        show_to_copies();
+        __syncwarp();
+        if (lane == 0) copy_out(results, how, col + BOX_COLS * box, row, boxes + offset);
+    }
+}
+
 __device__ __forceinline__ void store_sums(
-    const float (&sum)[SUMS], const Target& target, const Origin& origin, Index row, Index col
+    const float (&sum)[SUMS], const Target& target, const Origin& origin,
+    const TensorMap& results, int how, unsigned boxes, Index row, Index col
 ) {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x % GROUP_THREADS / WARP;
     const bool in_pairs = target.pairs(), inside = row + PANEL <= target.m && col + BLOCK_N <= target.n;
     const bool add = target.beta != 0;
     const bool c_in_pairs = ((reinterpret_cast<unsigned long long>(target.c) | target.ld_c * 4) & 7) == 0;
-    row += 16 * warp + lane / 4;
+    row += 16 * warp;
+    if (how != BY_HAND && inside &&
+        __all_sync(ALL_LANES, largest_top(origin, row + lane / 4, col + lane % 4 * 2) < INFINITE)) {
+        if (origin.top_a) send_whole<true>(sum, target, origin, results, how, boxes, int(row), int(col));
+        else send_whole<false>(sum, target, origin, results, how, boxes, int(row), int(col));
+        return;
+    }
+    row += lane / 4;
     col += lane % 4 * 2;
-    if (inside && in_pairs && target.kind == KIND_FP32 && (!add || c_in_pairs) &&
+    if (how == BY_HAND && inside && in_pairs && target.kind == KIND_FP32 && (!add || c_in_pairs) &&
         largest_top(origin, row, col) < INFINITE) {
         if (add) store_whole<true>(sum, target, origin, row, col);
         else store_whole<false>(sum, target, origin, row, col);
@@ -419,47 +591,67 @@ __device__ __forceinline__ void store_sums(
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
 tcs_gemm_wgmma(
     const __grid_constant__ TensorMap a_hi, const __grid_constant__ TensorMap a_lo,
-    const __grid_constant__ TensorMap b_hi, const __grid_constant__ TensorMap b_lo,
+    const __grid_constant__ TensorMap b_hi, const __grid_constant__ TensorMap b_lo, Index first_b,
+    const __grid_constant__ TensorMap results, Index how, const float* __restrict__ alpha_by, unsigned* work,
     void* out, Index ld_out, Index kind, const void* c, Index ld_c,
     const float* __restrict__ a, Index row_a, Index col_a, const unsigned* __restrict__ top_a,
     const float* __restrict__ b, Index row_b, Index col_b, const unsigned* __restrict__ top_b,
     Index m, Index n, Index k, double alpha, double beta
 ) {
     extern __shared__ char dynamic[];
-    __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
+    __shared__ __align__(8) unsigned long long barriers[3 * STAGES];
+    __shared__ int tiles[2 * STAGES];
     const Shared shared = {
-        (shared_address(dynamic) + 1023) & ~1023u, shared_address(barriers), shared_address(barriers + STAGES)
+        (shared_address(dynamic) + 1023) & ~1023u, shared_address(barriers), shared_address(barriers + STAGES),
+        shared_address(barriers + 2 * STAGES), tiles, tiles + STAGES
     };
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
             init_barrier(shared.is_full(s), 1);
             init_barrier(shared.is_empty(s), CONSUMERS * WARPS_IN_GROUP * CLUSTER);
+            init_barrier(shared.is_sent(s), 1);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
     if (CLUSTER > 1) cluster_barrier();  // no block sends before the other's barriers are there
 
-    const unsigned rank = CLUSTER > 1 ? rank_in_cluster() : 0;
-    const Schedule schedule(m, n);
+    const Schedule schedule(m, n, work, CLUSTER > 1 ? rank_in_cluster() : 0);
     const int steps = int((k + BLOCK_K - 1) / BLOCK_K);
     const int group = threadIdx.x / GROUP_THREADS;
     if (group == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == 0) feed(shared, schedule, rank, steps, a_hi, a_lo, b_hi, b_lo);
+        if (threadIdx.x == 0) feed(shared, schedule, steps, int(first_b), a_hi, a_lo, b_hi, b_lo);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        if (alpha_by) alpha *= *alpha_by;
         const Target target = {out, c, ld_out, ld_c, m, n, int(kind), alpha, beta};
         const Origin origin = {a, b, row_a, col_a, row_b, col_b, k, top_a, top_b};
+        const unsigned boxes = shared.boxes((threadIdx.x - GROUP_THREADS) / WARP);
         Ring ring;
-        for (Index tile = schedule.first; tile < schedule.count(); tile += schedule.step) {
+        float sum[SUMS];
+        int last = NO_TILE;  // its sums are not stored yet
+        const auto store = [&](int tile) {
+            if (tile == NO_TILE) return;
             int row, col;
-            schedule.find(tile, rank, row, col);
-            float sum[SUMS];
-            if (REFINE) sum_by_stage(sum, shared, ring, group - 1, steps);
-            else sum_through(sum, shared, ring, group - 1, steps);
-            store_sums(sum, target, origin, row + (group - 1) * PANEL, col);
+            schedule.find(tile, row, col);
+            store_sums(sum, target, origin, results, int(how), boxes, row + (group - 1) * PANEL, col);
+        };
+        while (true) {
+            wait(shared.is_full(ring.stage), ring.parity);
+            const int tile = shared.tile[ring.stage];
+            if (tile == NO_TILE) break;
+            if (REFINE) {
+                sum_by_stage(sum, shared, ring, group - 1, steps, [&] { store(last); });
+                last = tile;
+            } else {
+                sum_through(sum, shared, ring, group - 1, steps);
+                store(tile);
+            }
         }
+        store(last);
+        // The copy engine still reads shared memory, and what it wrote is to be seen by the next kernel.
+        asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
     }
     // A block whose shared memory is still written or arrived at must not leave.
     if (CLUSTER > 1) cluster_barrier();

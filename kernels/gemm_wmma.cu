@@ -659,7 +659,7 @@ tcs_gemm_wmma(
 ) {
     extern __shared__ __align__(128) char stages[];
     Index tile_row, tile_col;
-    TileOrder{(m + BLOCK_M - 1) / BLOCK_M, (n + BLOCK_N - 1) / BLOCK_N}.find(blockIdx.x, 8, tile_row, tile_col);
+    TileOrder<>{(m + BLOCK_M - 1) / BLOCK_M, (n + BLOCK_N - 1) / BLOCK_N}.find(blockIdx.x, 8, tile_row, tile_col);
     const Index first_row = tile_row * BLOCK_M, first_col = tile_col * BLOCK_N;
     const int warp = threadIdx.x / WARP;
     const int row0 = warp / WARPS_ACROSS * WARP_ROWS, col0 = warp % WARPS_ACROSS * WARP_COLS;

@@ -12,10 +12,20 @@ from cupy_backends.cuda.libs import cublas
 
 from tcsolve import _cublas, _jit
 from tcsolve._errors import DeviceError
-from tcsolve._tensor_map import panel_map
+from tcsolve._formats import TOP_EXPONENT
+from tcsolve._tensor_map import MAP_BYTES, panel_map, result_map
 from tcsolve.kernels import arch_number, wmma_can_be_wide, wmma_shape
 
-__all__ = ["KINDS", "as_stored", "fastest", "gemm", "require_formats", "rows_contiguous"]
+__all__ = [
+    "KINDS",
+    "Operands",
+    "as_stored",
+    "fastest",
+    "fastest_update",
+    "gemm",
+    "require_formats",
+    "rows_contiguous",
+]
 
 # Kinds of results in the kernels (gemm.cuh).
 KINDS = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3}
@@ -27,10 +37,15 @@ NAIVE_TILE, WMMA_ROWS = 32, 128
 WIDE_COLUMNS, WIDE_DEPTH = 256, 4096
 # Entries a block of tcs_split takes.
 SPLIT_ROWS, SPLIT_COLUMNS = 16, 256
-WGMMA_ROWS, WGMMA_THREADS, WGMMA_SHARED = 128, 384, (192 << 10) + 1024
+WGMMA_ROWS, WGMMA_THREADS, WGMMA_SHARED = 128, 384, (224 << 10) + 1024
+# What its copy engine does with results.
+BY_HAND, STORED, ADDED = 0, 1, 2
 # Blocks of gemm_wgmma.cu that share the tiles of op(b).
 CLUSTER = 2
 HOPPER = 90
+# A tensor map that is not used, and the origin of operands that were not scaled.
+NO_MAP = np.zeros(1, np.dtype((np.void, MAP_BYTES)))
+NO_ORIGIN = (None, 0, 0, None, None, 0, 0, None)
 # What cuBLAS wants the sizes of INT8 products to be multiples of, and what those of copies are rounded up
 # to, in turn: what it likes, and whole tiles.
 WORD, RUNS_OF_INTEGERS = 4, (16, 128)
@@ -113,6 +128,16 @@ def fastest(product, m, n, k, arch):
         return "cublas"
     hopper = arch_number(arch) == HOPPER and product.precision in ("fp16", "bf16")
     return "wgmma" if hopper and min(m, n) >= WGMMA_ROWS and k >= 64 else "wmma"
+
+
+def fastest_update(how, char, m, k, r, arch):
+    """Return how C -= L U is computed for the `Update` how: 'wgmma', or 'cublas' on packed operands.
+
+    char is that of the dtype, L is m x k, U k x r.
+    """
+    ours = how.products == 3 and how.format.name in ("fp16", "bf16") and char == "f"
+    fills = min(m, r) >= WGMMA_ROWS and k >= 64
+    return "wgmma" if ours and fills and arch_number(arch) == HOPPER else "cublas"
 
 
 def require_formats(product, arch):
@@ -219,7 +244,7 @@ class Work:
             lo = _empty_aligned((rows, cols), stored) if wanted else None
             pairs.append((hi, lo))
             args += [*x, hi, lo, hi.strides[0] // hi.itemsize]
-            blocks += -(-rows // SPLIT_ROWS) * -(-cols // SPLIT_COLUMNS)
+            blocks += _split_blocks(rows, cols)
         _split_kernel("tcs_split", low)((blocks,), (32, 8), args)
         return pairs
 
@@ -233,7 +258,7 @@ class Work:
     def origin(self):
         """Arguments a, row_a, col_a, top_a, b, row_b, col_b, top_b; null where nothing was scaled."""
         if not self.scaled:
-            return None, 0, 0, None, None, 0, 0, None
+            return NO_ORIGIN
         return self.operands
 
     @property
@@ -263,6 +288,11 @@ class Work:
 def _top_blocks(by_row, rows, cols):
     """Return the blocks of tcs_tops for a matrix."""
     return -(-rows // 8) if by_row else -(-cols // 128) * -(-rows // 256)
+
+
+def _split_blocks(rows, cols):
+    """Return the blocks of tcs_split for a matrix."""
+    return -(-rows // SPLIT_ROWS) * -(-cols // SPLIT_COLUMNS)
 
 
 def _split_kernel(entry, low="fp16"):
@@ -304,18 +334,87 @@ def _wgmma(work, cluster=CLUSTER):
         if work.scaled
         else [(_on_16_bytes(x), None) for x in (work.a, work.b)]
     )
+    defines = {"T_LOW": product.precision, "REFINE": product.level, "CLUSTER": cluster}
+    operands = (*_maps(pairs, product.precision), 0)
+    results = *_results(work.out, work.c, work.beta), None, None
+    args = (*operands, *results, *work.target, *work.origin, *work.sizes)
+    _launch_wgmma(defines | work.transposes, work.m, work.n, args, work.multiprocessors)
+
+
+def _launch_wgmma(defines, m, n, args, multiprocessors):
+    cluster, columns = defines["CLUSTER"], 128 if defines["REFINE"] else 256
+    tiles = -(-m // (WGMMA_ROWS * cluster)) * -(-n // columns)
+    grid = min(tiles, multiprocessors // cluster) * cluster
+    kernel = _jit.kernel("gemm_wgmma", "tcs_gemm_wgmma", **defines)
+    kernel((grid,), (WGMMA_THREADS,), args, shared=WGMMA_SHARED)
+
+
+def _maps(pairs, low):
+    """Return the tensor maps a_hi, a_lo, b_hi, b_lo."""
     maps = []
     for hi, lo in pairs:
-        map_hi = _map(hi, product.precision)
+        map_hi = _map(hi, low)
         # A map that is not used must be one, too.
-        maps += [map_hi, map_hi if lo is None else _map(lo, product.precision)]
-    defines = {"T_LOW": product.precision, "REFINE": product.level, "CLUSTER": cluster}
-    kernel = _jit.kernel("gemm_wgmma", "tcs_gemm_wgmma", **defines, **work.transposes)
-    columns = 128 if product.level else 256
-    tiles = -(-work.m // (WGMMA_ROWS * cluster)) * -(-work.n // columns)
-    grid = min(tiles, work.multiprocessors // cluster) * cluster
-    args = (*maps, *work.target, *work.origin, *work.sizes)
-    kernel((grid,), (WGMMA_THREADS,), args, shared=WGMMA_SHARED)
+        maps += [map_hi, map_hi if lo is None else _map(lo, low)]
+    return maps
+
+
+def _results(out, c, beta):
+    """Return (tensor map of out, what the copy engine does with it)."""
+    ld = leading(out)
+    fits = out.dtype == np.float32 and (out.data.ptr | 4 * ld) % 16 == 0
+    in_place = c is not None and (c.data.ptr, leading(c)) == (out.data.ptr, ld)
+    how = STORED if beta == 0 else ADDED if beta == 1 and in_place else BY_HAND
+    if not fits or how == BY_HAND:
+        return NO_MAP, BY_HAND
+    return result_map(out.data.ptr, *out.shape, ld), how
+
+
+class Operands:
+    """L (m x k) and U (k x r), split once, to compute C -= L U on Hopper by slices of columns.
+
+    Each has one power of two for all its entries, unlike those of `gemm`: |l| <= 1, and U's is found on the
+    device.  Next to an Inf or NaN a result is Inf or NaN, but not always the one IEEE arithmetic has.
+
+    Attributes
+    ----------
+    depth : int
+        Products on the tensor cores for each entry of C.
+    """
+
+    cluster = CLUSTER
+
+    def __init__(self, l, u, low, multiprocessors):
+        self._k, r = u.shape
+        self.depth, self._multiprocessors = 3 * self._k, multiprocessors
+        # Written by range.cu, which leaves `work` zero, as does each product that takes tiles from it.
+        self._scalars, self._work = cupy.empty(3, cupy.float32), cupy.zeros(2, cupy.uint32)
+        scale, alpha, beta = self._scalars[0:], self._scalars[1:], self._scalars[2:]
+        self._alpha = alpha
+        top, k = 2.0**TOP_EXPONENT, self._k
+        args = (scale, alpha, beta, self._work, u, leading(u), k, r, top)
+        # A few blocks for each multiprocessor, each striding over rows of U.
+        find_scale = _jit.kernel("range", "tcs_update_scale")
+        find_scale((min(k, 4 * multiprocessors),), (256,), args)
+        self._pairs, args, blocks = [], [], 0
+        for x, by in ((l, top), (u, scale)):
+            hi, lo = (_empty_aligned(x.shape, cupy.uint16) for _ in range(2))
+            self._pairs.append((hi, lo))
+            args += [x, leading(x), *x.shape, hi, lo, hi.strides[0] // hi.itemsize, by]
+            blocks += _split_blocks(*x.shape)
+        _split_kernel("tcs_split_by", low)((blocks,), (32, 8), args)
+        self._maps = _maps(self._pairs, low)
+        self._defines = {"T_LOW": low, "REFINE": 3, "TRANS_A": 0, "TRANS_B": 0}
+
+    def subtract(self, c, columns):
+        """c -= L U[:, columns] for an FP32 c with contiguous rows."""
+        m, n = c.shape
+        target = c, leading(c), KINDS["float32"], c, leading(c)
+        results = *_results(c, c, 1.0), self._alpha, self._work
+        sizes = m, n, self._k, 1.0, 1.0
+        args = (*self._maps, columns.start, *results, *target, *NO_ORIGIN, *sizes)
+        defines = self._defines | {"CLUSTER": self.cluster}
+        _launch_wgmma(defines, m, n, args, self._multiprocessors)
 
 
 def _map(x, low):

@@ -11,6 +11,7 @@ from tcsolve import _cublas, _cusolver, _device, _jit, _record, _step
 from tcsolve._cublas import ld
 from tcsolve._device import turns_into_memory_error
 from tcsolve._formats import TOP_EXPONENT
+from tcsolve._gemm_cupy import Operands, fastest_update
 from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
 from tcsolve.kernels import (
     BOARD_BYTES,
@@ -39,6 +40,8 @@ AHEAD_ROWS = 4096
 SOLVE_WIDTH = 128
 # Columns of C that a thread block of a tensor-core product takes.
 GEMM_TILE = 256
+# How the tensor cores compute an update: a function, of which there may be another to compare with.
+update_engine = fastest_update
 
 
 class _Packed(NamedTuple):
@@ -50,6 +53,11 @@ class _Packed(NamedTuple):
     parts: int
     alpha: Any
     beta: Any
+
+    @property
+    def depth(self):
+        """Products on the tensor cores for each entry of C."""
+        return self.p.shape[1]
 
 
 class _Flags:
@@ -218,8 +226,8 @@ class LUOps:
 
     def columns_beside(self, m, width, operands):
         strip = width * (STRIP_SECONDS + m * STRIP_SECONDS_ROW)
-        l = operands[0]
-        depth = l.shape[1] if isinstance(operands, _Packed) else l.shape[1] * NATIVE_DEPTH
+        is_native = type(operands) is tuple
+        depth = operands[0].shape[1] * NATIVE_DEPTH if is_native else operands.depth
         column = m * max(2 * depth / BESIDE_FLOPS, 8 / BESIDE_BANDWIDTH)
         return -(-int(strip / column) // GEMM_TILE) * GEMM_TILE
 
@@ -230,10 +238,18 @@ class LUOps:
 
     @turns_into_memory_error
     def operands(self, l, u, how):
-        return (l, u) if how.native else self._pack(l, u, how)
+        if how.native:
+            return l, u
+        (m, k), r, device = l.shape, u.shape[1], cupy.cuda.runtime.getDevice()
+        if update_engine(how, l.dtype.char, m, k, r, _device.arch(device)) == "wgmma":
+            return Operands(l, u, how.format.name, _device.multiprocessors())
+        return self._pack(l, u, how)
 
     def subtract_product(self, c, operands, columns):
         if not c.size:
+            return
+        if isinstance(operands, Operands):
+            operands.subtract(c, columns)
             return
         if not isinstance(operands, _Packed):
             l, u = operands

@@ -546,3 +546,27 @@ def test_a_product_knows_what_it_is_made_of():
     assert Product("fp16", "ab", "float32").swapped().refine == "ab"
     assert choose_product("float16", 10).direct
     assert choose_product("float16", 10, "tf32").exact
+
+
+@pytest.mark.parametrize(
+    "name, char, m, k, r, arch, engine",
+    [
+        ("fp16x3", "f", 4096, 512, 4096, "sm_90a", "wgmma"),
+        ("fp16x3", "f", 128, 64, 128, "sm_90a", "wgmma"),
+        ("fp16x3", "f", 127, 512, 4096, "sm_90a", "cublas"),
+        ("fp16x3", "f", 4096, 512, 127, "sm_90a", "cublas"),
+        ("fp16x3", "f", 4096, 63, 4096, "sm_90a", "cublas"),
+        ("fp16x3", "F", 4096, 512, 4096, "sm_90a", "cublas"),
+        ("fp16x3", "f", 4096, 512, 4096, "sm_80", "cublas"),
+        ("fp16x3", "f", 4096, 512, 4096, "sm_100a", "cublas"),
+        ("fp16", "f", 4096, 512, 4096, "sm_90a", "cublas"),
+        ("bf16", "f", 4096, 512, 4096, "sm_90a", "cublas"),
+        ("tf32", "f", 4096, 512, 4096, "sm_90a", "cublas"),
+    ],
+)
+def test_three_products_of_large_operands_are_ours_on_hopper(name, char, m, k, r, arch, engine):
+    pytest.importorskip("cupy")
+    from tcsolve._formats import UPDATES
+    from tcsolve._gemm_cupy import fastest_update
+
+    assert fastest_update(UPDATES[name], char, m, k, r, arch) == engine

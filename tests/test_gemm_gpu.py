@@ -310,6 +310,81 @@ def test_rtol_picks_a_level(on_device):
         assert (gemm(x, y, rtol=rtol) == gemm(x, y, refine=refine)).all()
 
 
+# ---- results that leave by the copy engine, and products with columns of an operand -----------------
+
+
+@pytest.fixture
+def hopper(cupy):
+    if _jit.target_arch() != "sm_90a":
+        pytest.skip("the copy engine needs compute capability 9.0")
+    return cupy
+
+
+@pytest.mark.parametrize("m, n, k", [(128, 128, 64), (520, 776, 200), (1000, 1028, 33)])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("refine", LEVELS)
+def test_results_added_in_place_have_the_bits_of_others(refine, precision, m, n, k, hopper):
+    # In place, whole tiles are added by the copy engine; else C is read, added to and written by threads.
+    a, b = (hopper.asarray(x) for x in operands(m, n, k, np.float32))
+    c = hopper.random.default_rng(1).standard_normal((m, n)).astype(np.float32)
+    options = {"precision": precision, "refine": refine, "engine": "wgmma"}
+    product = gemm(a, b, **options)
+    for alpha in (1, -1, 0.25):  # exact: by hand, alpha x may not be rounded before it is added
+        expected = gemm(a, b, c, alpha=alpha, beta=1, **options)
+        out = c.copy()
+        assert (gemm(a, b, out, alpha=alpha, beta=1, out=out, **options) == expected).all()
+        assert (gemm(a, b, alpha=alpha, **options) == np.float32(alpha) * product).all()
+    a[m // 2, k // 3] = np.inf
+    out = c.copy()
+    gemm(a, b, out, beta=1, out=out, **options)
+    expected = gemm(a, b, c, beta=1, **options)
+    assert ((out == expected) | (hopper.isnan(out) & hopper.isnan(expected))).all()
+    assert not hopper.isfinite(out[m // 2]).any()
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize(
+    "m, k, r",
+    [(128, 64, 128), (300, 200, 520), (1030, 512, 777), (4096, 64, 2304), (2500, 1024, 2500)],
+)
+def test_an_update_by_columns_meets_the_bound_with_the_same_bits(m, k, r, shift, hopper):
+    from tcsolve._gemm_cupy import Operands
+
+    room = np.random.default_rng([m, k, r]).uniform(-1, 1, (m + k, -(-(r + k) // 4) * 4 + 4))
+    room = hopper.asarray(room.astype(np.float32))
+    w = room[:, shift : r + k + shift]
+    l, u, c = w[k:, :k], 3e5 * w[:k, k:], w[k:, k:]
+    first = c.copy()
+    exact = first.astype(float) - l.astype(float) @ u.astype(float)
+
+    prepared = Operands(l, u, "fp16", 132)
+    prepared.subtract(c, slice(0, r))
+
+    l, u = l.get(), u.get()
+    size = np.linalg.norm(l, axis=1)[:, None] * np.linalg.norm(u, axis=0)
+    bound = gemm_bound(l, u, refine="ab").bound + 2.0**-23
+    error = np.abs((c - exact).get())
+    assert (error <= bound * size + 2.0**-23 * np.abs(exact.get())).all()
+    whole = c.copy()
+    for width in (256, 1280):
+        c[...] = first
+        for start in range(0, r, width):
+            columns = slice(start, min(r, start + width))
+            prepared.subtract(c[:, columns], columns)
+        assert (c == whole).all()
+    assert not prepared._work.any()
+
+
+def test_an_update_of_something_not_finite_is_not_finite(hopper):
+    from tcsolve._gemm_cupy import Operands
+
+    for bad in (np.nan, np.inf):
+        l, u, c = (hopper.ones((256, 256), np.float32) for _ in range(3))
+        u[7, 100] = bad
+        Operands(l, u, "fp16", 132).subtract(c, slice(0, 256))
+        assert not hopper.isfinite(c[:, 100]).any()
+
+
 # ---- batches ---------------------------------------------------------------------------------------
 
 BATCHED = [(1, 1, 1), (2, 3, 4), (8, 8, 8), (5, 7, 3), (16, 16, 16), (17, 33, 20), (40, 24, 63)]
