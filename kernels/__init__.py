@@ -506,8 +506,11 @@ KERNELS = {
             for level in range(5)
             for trans in _TRANSPOSES
         )
-        # Alone, to show what sharing the tiles of op(B) is worth.
-        + tuple({"T_LOW": "fp16", "REFINE": r, "CLUSTER": 1} | _TRANSPOSES[0] for r in (0, 3)),
+        # Alone, for the update of an LU, and to show what sharing the tiles of op(B) is worth.
+        + tuple(
+            {"T_LOW": low, "REFINE": r, "CLUSTER": 1} | _TRANSPOSES[0]
+            for low, r in (("fp16", 0), ("fp16", 3), ("bf16", 3))
+        ),
         min_arch=90,
         max_arch=90,
     ),

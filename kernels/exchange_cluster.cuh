@@ -11,11 +11,6 @@
 // was done with the candidates of j - 1 and with the rows of pivots up to j - 3.
 #pragma once
 
-// Whether a pivot's row leaves before the next candidate of its warp, or after it.
-#ifndef ROW_FIRST
-#define ROW_FIRST 1
-#endif
-
 struct Board {};  // nothing in global memory
 
 constexpr int CANDIDATES = BLOCKS * WARPS;
@@ -273,13 +268,10 @@ __device__ __forceinline__ Pivot eliminate(
 ) {
     const bool goes_on = j + 1 < w;
     const Target target = candidate_target(x, team, j + 1);
-    Arrived u = {};
-    if (ROW_FIRST) u = update_next(x, rows, last, j);
     const Winner pivot = pick(x, j);
-    if (!ROW_FIRST) u = update_next(x, rows, last, j);
+    const Arrived u = update_next(x, rows, last, j);
     const int place = pivot.row.code >> 16, home = pivot.row.code & 0xffff;
     const bool sends = warp_of_row(home) == warp_in(team);
-    if (ROW_FIRST && sends) send_row(x, u.word, j, w);
     const float next = fmaf(-pivot.row.l, u.next, pivot.row.next), scale = scale_of(pivot.size);
     Search now;
     float kept[ROWS];
@@ -290,7 +282,8 @@ __device__ __forceinline__ Pivot eliminate(
         rows.at[i][1] = rows.at[i][2];
     }
     const Best best = propose(team, rows, now, column + 1, target, goes_on);
-    if (!ROW_FIRST && sends) send_row(x, u.word, j, w);
+    // After the candidate, for which everybody waits.
+    if (sends) send_row(x, u.word, j, w);
     if (threadIdx.x == 0) {
         if (goes_on) expect_candidates(x, j + 1);
         expect(x.row_in[buffer_of(j)], 16 * words_of(j, w));

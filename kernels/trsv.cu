@@ -16,7 +16,9 @@
 // cache and no fence.  A ticket is drawn only after those of all x_j it needs, hence no deadlock however
 // many thread blocks are resident.
 //
-// Rounding: fused multiply-adds in T_IN; the order of the sums depends on n and K alone.
+// Rounding: fused multiply-adds in T_IN within a tile, sums over tiles in FP64; their order depends on n and K
+// alone.  Sums in FP32 throughout would be the largest error of a solve with FP32 factors (measured in NumPy at
+// n = 4000: ten times that of the factors), and cost refinement a step.
 
 #include "common.cuh"
 
@@ -68,7 +70,7 @@ __device__ __forceinline__ void load(Tile& t, const T_IN* from, Index ld, Index 
 // A thread's share of the sums of the unknowns of a block: of its row, or of its columns.
 constexpr int SUMS = TRANS ? VECTOR : 1;
 
-__device__ __forceinline__ void accumulate(T_IN (&sum)[K][SUMS], const Tile& t, const T_IN (*x)[BLOCK]) {
+__device__ __forceinline__ void multiply(T_IN (&sum)[K][SUMS], const Tile& t, const T_IN (*x)[BLOCK]) {
     #pragma unroll
     for (int k = 0; k < K; ++k) {
         #pragma unroll
@@ -81,9 +83,20 @@ __device__ __forceinline__ void accumulate(T_IN (&sum)[K][SUMS], const Tile& t, 
     }
 }
 
+// Adds a tile's share, made in T_IN, to sums in FP64: of n products only those of a tile are added in FP32.
+__device__ __forceinline__ void accumulate(double (&sum)[K][SUMS], const Tile& t, const T_IN (*x)[BLOCK]) {
+    T_IN part[K][SUMS] = {};
+    multiply(part, t, x);
+    #pragma unroll
+    for (int k = 0; k < K; ++k) {
+        #pragma unroll
+        for (int v = 0; v < SUMS; ++v) sum[k][v] += part[k][v];
+    }
+}
+
 // Adds up the shares and hands the total of each unknown e to `store`, once.
 template <typename Store>
-__device__ __forceinline__ void reduce(T_IN (&sum)[K][SUMS], T_IN (*scratch)[BLOCK], Store store) {
+__device__ __forceinline__ void reduce(double (&sum)[K][SUMS], double (*scratch)[BLOCK], Store store) {
     #pragma unroll
     for (int k = 0; k < K; ++k) {
         if (!TRANS) {
@@ -96,7 +109,7 @@ __device__ __forceinline__ void reduce(T_IN (&sum)[K][SUMS], T_IN (*scratch)[BLO
         for (int v = 0; v < SUMS; ++v) scratch[threadIdx.x / WARP][column_of(0) + v] = sum[k][v];
         __syncthreads();
         if (threadIdx.x < BLOCK) {
-            T_IN total = 0;
+            double total = 0;
             #pragma unroll
             for (int w = 0; w < WARPS; ++w) total += scratch[w][threadIdx.x];
             store(k, threadIdx.x, total);
@@ -112,7 +125,7 @@ tcs_solve_triangle(
 ) {
     __shared__ __align__(16) T_IN solved[2][K][BLOCK];  // x_j, alternately for even and odd steps
     __shared__ __align__(16) T_IN rhs[K][BLOCK];
-    __shared__ T_IN scratch[TRANS ? WARPS : 1][BLOCK];
+    __shared__ double scratch[TRANS ? WARPS : 1][BLOCK];
     __shared__ unsigned drawn;
     const int blocks = int((n + BLOCK - 1) / BLOCK);
     const bool aligned = aligned16(lu, ld);
@@ -131,7 +144,7 @@ tcs_solve_triangle(
             load(t, lu + row * ld + col, ld, n - row, n - col, aligned);
         };
 
-        T_IN sum[K][SUMS] = {};
+        double sum[K][SUMS] = {};
         Tile now, next;
         fetch(now, 0);
         for (int s = 0; s < step; ++s) {
@@ -145,14 +158,14 @@ tcs_solve_triangle(
             accumulate(sum, now, solved[s & 1]);
             now = next;
         }
-        reduce(sum, scratch, [&](int k, int e, T_IN total) {
-            rhs[k][e] = here + e < n ? b[k * n + here + e] - total : T_IN(0);
+        reduce(sum, scratch, [&](int k, int e, double total) {
+            rhs[k][e] = here + e < n ? T_IN(b[k * n + here + e] - total) : T_IN(0);
         });
         __syncthreads();
-        T_IN last[K][SUMS] = {};
+        double last[K][SUMS] = {};
         accumulate(last, now, rhs);
-        reduce(last, scratch, [&](int k, int e, T_IN total) {
-            if (here + e < n) publish(x + k * n + here + e, total);
+        reduce(last, scratch, [&](int k, int e, double total) {
+            if (here + e < n) publish(x + k * n + here + e, T_IN(total));
         });
     }
 }

@@ -382,8 +382,6 @@ class Operands:
         Products on the tensor cores for each entry of C.
     """
 
-    cluster = CLUSTER
-
     def __init__(self, l, u, low, multiprocessors):
         self._k, r = u.shape
         self.depth, self._multiprocessors = 3 * self._k, multiprocessors
@@ -404,7 +402,8 @@ class Operands:
             blocks += _split_blocks(*x.shape)
         _split_kernel("tcs_split_by", low)((blocks,), (32, 8), args)
         self._maps = _maps(self._pairs, low)
-        self._defines = {"T_LOW": low, "REFINE": 3, "TRANS_A": 0, "TRANS_B": 0}
+        # With such short sums blocks that wait for each other lose more than they save.
+        self._defines = {"T_LOW": low, "REFINE": 3, "CLUSTER": 1, "TRANS_A": 0, "TRANS_B": 0}
 
     def subtract(self, c, columns):
         """c -= L U[:, columns] for an FP32 c with contiguous rows."""
@@ -413,8 +412,7 @@ class Operands:
         results = *_results(c, c, 1.0), self._alpha, self._work
         sizes = m, n, self._k, 1.0, 1.0
         args = (*self._maps, columns.start, *results, *target, *NO_ORIGIN, *sizes)
-        defines = self._defines | {"CLUSTER": self.cluster}
-        _launch_wgmma(defines, m, n, args, self._multiprocessors)
+        _launch_wgmma(self._defines, m, n, args, self._multiprocessors)
 
 
 def _map(x, low):

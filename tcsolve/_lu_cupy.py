@@ -40,8 +40,6 @@ AHEAD_ROWS = 4096
 SOLVE_WIDTH = 128
 # Columns of C that a thread block of a tensor-core product takes.
 GEMM_TILE = 256
-# How the tensor cores compute an update: a function, of which there may be another to compare with.
-update_engine = fastest_update
 
 
 class _Packed(NamedTuple):
@@ -241,7 +239,7 @@ class LUOps:
         if how.native:
             return l, u
         (m, k), r, device = l.shape, u.shape[1], cupy.cuda.runtime.getDevice()
-        if update_engine(how, l.dtype.char, m, k, r, _device.arch(device)) == "wgmma":
+        if fastest_update(how, l.dtype.char, m, k, r, _device.arch(device)) == "wgmma":
             return Operands(l, u, how.format.name, _device.multiprocessors())
         return self._pack(l, u, how)
 
