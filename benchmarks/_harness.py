@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -15,6 +16,8 @@ import numpy as np
 RESULTS = pathlib.Path(__file__).parent / "results"
 # A sample is taken again until this many seconds are spent or `repeats` are done.
 PATIENCE = 20.0
+# Seconds of a call that is short enough for some warm-ups, and how many.
+SHORT, SHORT_WARM_UPS = 0.2, 5
 
 
 def arguments(question):
@@ -88,11 +91,14 @@ def host_seconds(run, repeats, *, prepare=None):
 
 
 def device_seconds(run, repeats, *, prepare=None):
-    """Return the sorted seconds of `run(prepare())` between CUDA events, after one warm-up."""
+    """Return the sorted seconds of `run(prepare())` between CUDA events, after one warm-up.
+
+    Or after a few, if they are short: a library may prepare more in the second and third call of a size.
+    """
     import cupy
 
-    samples = []
-    for i in range(repeats + 1):
+    samples, warm_ups = [], 1
+    for i in itertools.count():
         argument = prepare() if prepare else None
         start, stop = cupy.cuda.Event(), cupy.cuda.Event()
         cupy.cuda.Device().synchronize()
@@ -101,9 +107,11 @@ def device_seconds(run, repeats, *, prepare=None):
         stop.record()
         stop.synchronize()
         samples.append(cupy.cuda.get_elapsed_time(start, stop) / 1e3)
-        if i and sum(samples) > PATIENCE:
-            break
-    return sorted(samples[1:])
+        if i == 0 and samples[0] < SHORT:
+            warm_ups = SHORT_WARM_UPS
+        done = len(samples) - warm_ups
+        if done >= repeats or (done >= 1 and sum(samples) > PATIENCE):
+            return sorted(samples[warm_ups:])
 
 
 def summary(samples):
