@@ -2,13 +2,13 @@
 // shared memory, where an mbarrier counts the bytes.
 //
 // Columns wait for each other through candidates alone, 16 bytes of the best row of each warp, which every
-// warp sends to all blocks as soon as it knows its column.  All else is done while they travel: a pivot's
-// row follows a column late, from the warp that holds it, and most of its update is made after that.  When
-// pivot j is picked, columns j to j + 2 have seen all pivots before it, the others all but the last; its
-// candidate tells what else it takes to know the pivot row's entry of column j + 1.
+// warp sends to all blocks as soon as it knows its column.  All else is done while they travel: a pivot's row
+// follows a column late, from the warp that holds it, and most of its update is made after that.  When pivot j
+// is picked, columns j to j + 2 have seen all pivots before it, the others all but the last; its candidate
+// tells what else it takes to know the pivot row's entry of column j + 1.
 //
-// No buffer is overwritten too soon: a warp picks pivot j with a candidate from every warp, sent when that
-// one was done with the candidates of j - 1 and with the rows of pivots up to j - 3.
+// No buffer is overwritten too soon: a warp picks pivot j with a candidate from every warp, sent when that one
+// was done with the candidates of j - 1 and with the rows of pivots up to j - 3.
 #pragma once
 
 struct Board {};  // nothing in global memory
@@ -26,7 +26,7 @@ struct __align__(16) Candidate {
 constexpr unsigned NO_CODE = 0xffffffff;
 static_assert(BLOCKS * THREADS * ROWS <= 0x8000, "rows and places are less than those of no row");
 
-// Candidates of two columns can be under way or in use together, and three rows; four are easier to count.
+// Candidates of two columns can be under way or in use together, and three rows; four are counted more easily.
 constexpr int ROW_WORDS = WIDTH / 4, ROW_BUFFERS = 4;
 static_assert(WARP % ROW_WORDS == 0, "every lane sends one word of a row");
 static_assert(WIDTH % (2 * ROW_BUFFERS) == 0, "every leaf finds all barriers in the phase of the first");
@@ -205,8 +205,8 @@ __device__ __forceinline__ Winner pick(const Exchange& x, int j) {
     return {top, best, reciprocal};
 }
 
-// What the row of pivot j - 1 tells at once: its entry in the next column, and a lane's word of the
-// candidate's row, complete.
+// What the row of pivot j - 1 tells at once: its entry in the next column, and a lane's word of the candidate's
+// row, complete.
 struct Arrived {
     float next;
     float4 word;

@@ -125,7 +125,7 @@ __device__ __forceinline__ Candidate find_pivot(
                 for (int q = 0; q < WIDTH; ++q) mine.row[q] = rows.at[i][q];
             }
         }
-        mine.home = int(row_in_block(best.slot * THREADS + threadIdx.x));
+        mine.home = int(row_of(best.slot));
         x.best_of_warp[parity][warp] = {best.size, best.place * SOURCES + warp};
     }
     __syncthreads();

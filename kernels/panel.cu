@@ -20,8 +20,8 @@
 // `place`, where the swaps so far have put it, and is a candidate for pivot j while place >= j.  The largest
 // |a_ij| wins, at equal size the lowest place, which is LAPACK's choice; NaN counts as larger than infinity,
 // so it is met and reported.  For every column all send their best rows to all, and each picks the winner for
-// itself (exchange_cluster.cuh, exchange_grid.cuh).  After a leaf every block solves for the leaf's rows of U
-// in the rest of the strip, and updates its own rows there.
+// itself (exchange_cluster.cuh, exchange_grid.cuh).  After a leaf every block solves for the leaf's rows of U in
+// the rest of the strip, and updates its own rows there.
 //
 // Rounding: l is a times the rounded reciprocal of the pivot; a - l u is one fused multiply-add, all to nearest in
 // IEEE FP32 with subnormal numbers.  A zero pivot leaves its (zero) column and the others as they are.
@@ -86,14 +86,11 @@ __device__ __forceinline__ int block_count() {
 #endif
 }
 
-// The row of a that is row r of this block, and the one that is row i of this thread: by other instructions,
-// or the compiler would keep the rows in registers from the kernel's begin to its end.
+// The row of a that is row r of this block, and the one that is row i of this thread.
 __device__ __forceinline__ Index row_in_block(int r) {
     return (Index(r / THREADS) * block_count() + blockIdx.x) * THREADS + r % THREADS;
 }
-__device__ __forceinline__ int row_of(int i) {
-    return (i * block_count() + blockIdx.x) * THREADS + threadIdx.x;
-}
+__device__ __forceinline__ Index row_of(int i) { return row_in_block(i * THREADS + threadIdx.x); }
 
 // The best of a thread's rows for a pivot, and the lane that has the best of the warp's.
 struct Best {
@@ -182,26 +179,6 @@ __device__ __forceinline__ void store(const Leaf& leaf, float* a, Index lda, int
         for (int i = 0; i < FLIGHT; ++i) {
             const int r = (e + i * THREADS) / WORDS, q = (e + i * THREADS) % WORDS * 4;
             if (leaf.place[r] >= done) *reinterpret_cast<float4*>(a + row_in_block(r) * lda + q) = v[i];
-        }
-    }
-}
-
-// Writes the rows that became pivots of the leaf, which all blocks are about to read; by their own threads.
-__device__ __forceinline__ void store_pivots(
-    const Leaf& leaf, float* a, Index lda, int first, int w, bool vector
-) {
-    #pragma unroll 1
-    for (int r = threadIdx.x; r < ROWS * THREADS; r += THREADS) {
-        if (leaf.place[r] < first || leaf.place[r] >= first + w) continue;
-        float* to = a + row_in_block(r) * lda;
-        if (vector) {
-            #pragma unroll
-            for (int q = 0; q < WIDTH; q += 4) {
-                *reinterpret_cast<float4*>(to + q) = *reinterpret_cast<const float4*>(&leaf.at[r][q]);
-            }
-        } else {
-            #pragma unroll 1
-            for (int q = 0; q < w; ++q) to[q] = leaf.at[r][q];
         }
     }
 }
@@ -302,109 +279,55 @@ __device__ __forceinline__ void solve_block_row(
     }
     __syncthreads();
     arrive_all(team);  // the pivot rows have been read
-    float l[WIDTH];
     #pragma unroll
-    for (int i = 1; i < WIDTH; ++i) l[i] = row.l11[0][i];
-    #pragma unroll
-    for (int j = 0; j + 1 < WIDTH; ++j) {
-        float next[WIDTH];
-        #pragma unroll
-        for (int i = j + 2; i < WIDTH; ++i) next[i] = row.l11[j + 1][i];
+    for (int j = 0; j < WIDTH; ++j) {
         // Without it the compiler would keep all of L11 in registers it does not have.
         asm volatile("" ::: "memory");
         #pragma unroll
-        for (int i = j + 1; i < WIDTH; ++i) x[i] = fmaf(-l[i], x[j], x[i]);
-        #pragma unroll
-        for (int i = j + 2; i < WIDTH; ++i) l[i] = next[i];
+        for (int i = j + 1; i < WIDTH; ++i) x[i] = fmaf(-row.l11[j][i], x[j], x[i]);
     }
     #pragma unroll
     for (int i = 0; i < WIDTH; ++i) if (mine) row.u[i][threadIdx.x] = x[i];
     __syncthreads();
 }
 
-// A warp updates the rest of the strip by tiles of a few rows times COLUMNS columns, a thread TILE_ROWS rows
-// and 4 or 8 columns of one, so that neighbouring threads share the lines of a and the words of L and U.
-constexpr int COLUMNS = WIDTH < 32 ? 16 : 32, PARTS = COLUMNS / 16, ACROSS = 4, DOWN = WARP / ACROSS;
-constexpr int ALL_ROWS = ROWS * THREADS, ROWS_DOWN = ALL_ROWS / (DOWN * WARPS);
-constexpr int TILE_ROWS = ROWS_DOWN < 8 ? ROWS_DOWN : 8;
-
-struct Tile { float4 at[TILE_ROWS][PARTS]; };
-
-// Whether the next tile is on its way while one is updated: from compute capability 10 on, which works with
-// pairs of registers, there are too few of them.
-#ifndef AHEAD
-#define AHEAD (__CUDA_ARCH__ < 1000)
-#endif
-
-// The `rest` columns right of a leaf, a at the first: their rows not yet pivots, `done` columns being.
-struct Rest {
-    float* a;
-    Index lda;
-    int rest, done;
-
-    __device__ __forceinline__ int across() const { return (rest + COLUMNS - 1) / COLUMNS; }
-    __device__ __forceinline__ int tiles() const { return ALL_ROWS / (DOWN * TILE_ROWS) * across(); }
-
-    // The first row and column of this thread's part of a tile.
-    __device__ __forceinline__ int row(int tile) const {
-        return tile / across() * DOWN * TILE_ROWS + threadIdx.x % WARP / ACROSS;
+// a -= L u for the rows not yet pivots, a at the first column right of the leaf, L in `leaf`.
+//
+// A warp takes tiles of a few rows times COLUMNS columns, a thread TILE_ROWS rows and 4 or 8 columns of one, so that
+// neighbouring threads share the lines of a and the words of L and U.  The code is short (see factor_leaf).
+__device__ __forceinline__ void update_rest(
+    const Leaf& leaf, const BlockRow& row, float* a, Index lda, int rest, int done, bool vector
+) {
+    constexpr int COLUMNS = WIDTH < 32 ? 16 : 32, PARTS = COLUMNS / 16, ACROSS = 4, DOWN = WARP / ACROSS;
+    constexpr int ALL_ROWS = ROWS * THREADS, TILE_ROWS = ALL_ROWS / (DOWN * WARPS) < 8 ? ALL_ROWS / (DOWN * WARPS) : 8;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    if (!vector) {
+        #pragma unroll 1
+        for (int e = threadIdx.x; e < ALL_ROWS * rest; e += THREADS) {
+            const int r = e / rest, q = e % rest;
+            if (leaf.place[r] < done) continue;
+            float c = a[row_in_block(r) * lda + q];
+            #pragma unroll 4
+            for (int k = 0; k < WIDTH; ++k) c = fmaf(-leaf.at[r][k], row.u[k][q], c);
+            a[row_in_block(r) * lda + q] = c;
+        }
+        return;
     }
-    __device__ __forceinline__ int column(int tile) const {
-        return tile % across() * COLUMNS + threadIdx.x % ACROSS * 4;
-    }
-
-    __device__ __forceinline__ void load(Tile& c, const Leaf& leaf, int tile) const {
-        if (tile >= tiles()) return;
-        const int r0 = row(tile), q0 = column(tile);
+    const int tiles = (rest + COLUMNS - 1) / COLUMNS;
+    #pragma unroll 1
+    for (int e = warp; e < ALL_ROWS / (DOWN * TILE_ROWS) * tiles; e += WARPS) {
+        const int r0 = e / tiles * DOWN * TILE_ROWS + lane / ACROSS, q0 = e % tiles * COLUMNS + lane % ACROSS * 4;
+        float4 c[TILE_ROWS][PARTS];
+        bool open[TILE_ROWS][PARTS];
         #pragma unroll
         for (int i = 0; i < TILE_ROWS; ++i) {
             const float* at = a + row_in_block(r0 + i * DOWN) * lda + q0;
-            const bool open = leaf.place[r0 + i * DOWN] >= done;
             #pragma unroll
             for (int v = 0; v < PARTS; ++v) {
-                if (open && q0 + 16 * v < rest) c.at[i][v] = *reinterpret_cast<const float4*>(at + 16 * v);
+                open[i][v] = leaf.place[r0 + i * DOWN] >= done && q0 + 16 * v < rest;
+                if (open[i][v]) c[i][v] = *reinterpret_cast<const float4*>(at + 16 * v);
             }
         }
-    }
-
-    __device__ __forceinline__ void store(const Tile& c, const Leaf& leaf, int tile) const {
-        const int r0 = row(tile), q0 = column(tile);
-        #pragma unroll
-        for (int i = 0; i < TILE_ROWS; ++i) {
-            float* at = a + row_in_block(r0 + i * DOWN) * lda + q0;
-            const bool open = leaf.place[r0 + i * DOWN] >= done;
-            #pragma unroll
-            for (int v = 0; v < PARTS; ++v) {
-                if (open && q0 + 16 * v < rest) *reinterpret_cast<float4*>(at + 16 * v) = c.at[i][v];
-            }
-        }
-    }
-};
-
-// a -= L u there, L in `leaf`; one entry at a time.
-__device__ __forceinline__ void update_entries(const Rest& rest, const Leaf& leaf, const BlockRow& row) {
-    #pragma unroll 1
-    for (int e = threadIdx.x; e < ALL_ROWS * rest.rest; e += THREADS) {
-        const int r = e / rest.rest, q = e % rest.rest;
-        if (leaf.place[r] < rest.done) continue;
-        float& to = rest.a[row_in_block(r) * rest.lda + q];
-        float c = to;
-        #pragma unroll 4
-        for (int k = 0; k < WIDTH; ++k) c = fmaf(-leaf.at[r][k], row.u[k][q], c);
-        to = c;
-    }
-}
-
-// The same by tiles; `c` is this warp's first.  The code is short (see factor_leaf).
-__device__ __forceinline__ void update_tiles(
-    const Rest& rest, const Leaf& leaf, const BlockRow& row, Tile& c
-) {
-    const int tiles = rest.tiles();
-    #pragma unroll 1
-    for (int tile = threadIdx.x / WARP; tile < tiles; tile += WARPS) {
-        const int r0 = rest.row(tile), q0 = rest.column(tile);
-        Tile next;
-        if (AHEAD) rest.load(next, leaf, tile + WARPS);
         #pragma unroll 1
         for (int k = 0; k < WIDTH; k += 4) {
             Run<float, 4> l[TILE_ROWS];
@@ -419,15 +342,19 @@ __device__ __forceinline__ void update_tiles(
                 for (int i = 0; i < TILE_ROWS; ++i) {
                     #pragma unroll
                     for (int v = 0; v < PARTS; ++v) {
-                        float4& to = c.at[i][v];
+                        float4& to = c[i][v];
                         to.x = fmaf(-l[i].at[h], u[v].x, to.x), to.y = fmaf(-l[i].at[h], u[v].y, to.y);
                         to.z = fmaf(-l[i].at[h], u[v].z, to.z), to.w = fmaf(-l[i].at[h], u[v].w, to.w);
                     }
                 }
             }
         }
-        rest.store(c, leaf, tile);
-        if (AHEAD) c = next; else rest.load(c, leaf, tile + WARPS);
+        #pragma unroll
+        for (int i = 0; i < TILE_ROWS; ++i) {
+            float* at = a + row_in_block(r0 + i * DOWN) * lda + q0;
+            #pragma unroll
+            for (int v = 0; v < PARTS; ++v) if (open[i][v]) *reinterpret_cast<float4*>(at + 16 * v) = c[i][v];
+        }
     }
 }
 
@@ -450,10 +377,7 @@ tcs_panel(
     set_up(x);
     Rows rows;
     #pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
-        const Index here = row_in_block(i * THREADS + threadIdx.x);
-        rows.place[i] = here < m ? int(here) : -1;  // -1: never a candidate
-    }
+    for (int i = 0; i < ROWS; ++i) rows.place[i] = row_of(i) < m ? int(row_of(i)) : -1;  // -1: never a candidate
     keep(rows, leaf);
     __syncthreads();
     arrive_all(team);
@@ -470,24 +394,21 @@ tcs_panel(
         factor_leaf(
             x, team, rows, leaf, first, width, ipiv, info, int(row0), int(col0), home + first
         );
-        keep(rows, leaf);
-        store_pivots(leaf, here, lda, first, width, vector);
-        arrive_all(team);  // the pivots' rows are complete
         __syncthreads();
-        store(leaf, here, lda, first + width, width, vector);
-        const int right = left - WIDTH;
-        const bool by_tiles = vector && right % 4 == 0;
-        const Rest rest = {here + WIDTH, lda, right, first + WIDTH};
-        Tile tile;
-        if (by_tiles && right > 0) rest.load(tile, leaf, threadIdx.x / WARP);
+        store(leaf, here, lda, first, width, vector);
+        __syncthreads();
+        keep(rows, leaf);
+        // The leaf is complete, everywhere.
+        arrive_all(team);
         wait_all(team);
-        if (right <= 0) break;
-        solve_block_row(row, team, here, lda, home + first, right);
-        if (by_tiles) update_tiles(rest, leaf, row, tile); else update_entries(rest, leaf, row);
+        const int rest = left - WIDTH;
+        if (rest <= 0) break;
+        solve_block_row(row, team, here, lda, home + first, rest);
+        update_rest(leaf, row, here + WIDTH, lda, rest, first + WIDTH, vector && rest % 4 == 0);
         wait_all(team);  // all have read the pivot rows that become rows of U
         for (int i = blockIdx.x; i < WIDTH; i += block_count()) {
             float* to = here + home[first + i] * lda + WIDTH;
-            for (int q = threadIdx.x; q < right; q += THREADS) to[q] = row.u[i][q];
+            for (int q = threadIdx.x; q < rest; q += THREADS) to[q] = row.u[i][q];
         }
         __syncthreads();  // all warps are done with the leaf
     }
@@ -500,11 +421,11 @@ tcs_panel(
     wait_all(team);
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-        const int here = row_of(i), place = rows.place[i];
+        const Index here = row_of(i), place = rows.place[i];
         if (here >= m) continue;
         if (order) order[place] = index[i];
-        if (place < w) dst[place] = place, src[place] = here;
-        if (here < w) dst[w + here] = place, src[w + here] = here;
+        if (place < w) dst[place] = int(place), src[place] = int(here);
+        if (here < w) dst[w + here] = int(place), src[w + here] = int(here);
     }
     for (Index e = Index(blockIdx.x) * THREADS + threadIdx.x; e < w * w; e += Index(block_count()) * THREADS) {
         top[e / w * ld_top + e % w] = __ldcg(a + home[e / w] * lda + e % w);
