@@ -31,12 +31,15 @@ from typing import NamedTuple
 __all__ = [
     "ARCHS",
     "BOARD_BYTES",
+    "HOPPER",
     "KERNELS",
     "LARGEST_BATCHED",
     "PORTABLE_CLUSTER",
     "RESIDUAL_ROWS",
     "SWAP_SHAPES",
     "SWAP_STATIC",
+    "WGMMA_DEPTH",
+    "WGMMA_ROWS",
     "Batched",
     "BatchedShape",
     "KernelSpec",
@@ -45,6 +48,7 @@ __all__ = [
     "arch_number",
     "batched_shape",
     "batched_shape_of",
+    "fastest_update",
     "move_chunk",
     "panel_shape",
     "swap_shape",
@@ -80,6 +84,9 @@ RESIDUAL_ROWS = (1, 4)
 
 # Bytes of struct Board of exchange_grid.cuh: two rows and candidates and a stamp a block, and the count.
 BOARD_BYTES = MAX_BLOCKS * (2 * (16 + 4 * 32 + 8) + 4) + 16
+
+# The architecture of gemm_wgmma.cu, rows of its tiles, and how much of k it takes at a time.
+HOPPER, WGMMA_ROWS, WGMMA_DEPTH = 90, 128, 64
 
 # 64 KB of shared memory can be had on every architecture.
 STAGE_FLOATS = (64 << 10) // 4
@@ -350,6 +357,16 @@ def wmma_can_be_wide(t_in, arch):
     """Tell whether a block of gemm_wmma.cu can have 256 columns: 144 KB of shared memory, 255 registers."""
     number = arch_number(arch)
     return t_in != "float" and (number in (80, 87) or 90 <= number < 120)
+
+
+def fastest_update(how, char, m, k, r, arch):
+    """Return how C -= L U is computed for the `Update` how: 'wgmma', or 'cublas' on packed operands.
+
+    char is that of the dtype, L is m x k, U k x r.
+    """
+    ours = how.products == 3 and how.format.name in ("fp16", "bf16") and char == "f"
+    fills = min(m, r) >= WGMMA_ROWS and k >= WGMMA_DEPTH
+    return "wgmma" if ours and fills and arch_number(arch) == HOPPER else "cublas"
 
 
 def wmma_shape(t_in, low, wide, arch):

@@ -137,6 +137,7 @@ __device__ __forceinline__ Best propose(
 
 // Keeps the row of a candidate, for its warp to send if it wins.
 __device__ __forceinline__ void keep_row(Exchange& x, const Rows& rows, const Best& best) {
+    __syncwarp();  // its lanes have read what was kept before
     if (best.of_warp()) {
         #pragma unroll
         for (int i = 0; i < ROWS; ++i) {

@@ -4,7 +4,6 @@ import cupy
 import numpy as np
 from cupy_backends.cuda.libs import cublas, cusolver
 
-from tcsolve import _device
 from tcsolve._cublas import PREFIX
 from tcsolve._device import turns_into_memory_error
 from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
@@ -27,7 +26,8 @@ class NativeOps:
         if lu.dtype.char in TRSV_BLOCK:
             order = cupy.asarray(order_of(on_host - 1))
             # In lu.T the triangles change places: the lower one is U.T, the upper one L.T.
-            inverses = trusted(*invert_diagonal_blocks(lu.T, unit_lower=False))
+            inverses, worst = invert_diagonal_blocks(lu.T, unit_lower=False)
+            inverses = trusted(inverses, float(worst[0]))
         return (lu, swaps, transposed, order, inverses), max(int(info[0]), 0)
 
     @turns_into_memory_error
@@ -53,12 +53,12 @@ class NativeOps:
     def _getrs_by_substitution(self, factors, b, adjoint):
         """Solve for a few columns, with lu.T as row-major factors: P t = L U is t.T P.T = U.T L.T."""
         lu, _, transposed, order, inverses = factors
-        b, multiprocessors = b.astype(np.float64, copy=False), _device.multiprocessors()
+        b = b.astype(np.float64, copy=False)
         # t**-1 is lu.T read by its transpose; a.T = t or a = t, so two of the four cases transpose.
         if transposed != adjoint:  # t.T y = b: U.T, then L.T, then P.T
-            x = substitute(lu.T, b, False, inverses, None, order, multiprocessors)
+            x = substitute(lu.T, b, False, inverses, None, order)
         else:
-            x = substitute(lu.T, b, True, inverses, order, None, multiprocessors)
+            x = substitute(lu.T, b, True, inverses, order, None)
         return x.astype(lu.dtype, copy=False)
 
     def gecon(self, factors, norm_one):

@@ -14,14 +14,20 @@ from tcsolve import _cublas, _jit
 from tcsolve._errors import DeviceError
 from tcsolve._formats import TOP_EXPONENT
 from tcsolve._tensor_map import MAP_BYTES, panel_map, result_map
-from tcsolve.kernels import arch_number, wmma_can_be_wide, wmma_shape
+from tcsolve.kernels import (
+    HOPPER,
+    WGMMA_DEPTH,
+    WGMMA_ROWS,
+    arch_number,
+    wmma_can_be_wide,
+    wmma_shape,
+)
 
 __all__ = [
     "KINDS",
     "Operands",
     "as_stored",
     "fastest",
-    "fastest_update",
     "gemm",
     "require_formats",
     "rows_contiguous",
@@ -37,12 +43,11 @@ NAIVE_TILE, WMMA_ROWS = 32, 128
 WIDE_COLUMNS, WIDE_DEPTH = 256, 4096
 # Entries a block of tcs_split takes.
 SPLIT_ROWS, SPLIT_COLUMNS = 16, 256
-WGMMA_ROWS, WGMMA_THREADS, WGMMA_SHARED = 128, 384, (224 << 10) + 1024
+WGMMA_THREADS, WGMMA_SHARED = 384, (224 << 10) + 1024
 # What its copy engine does with results.
 BY_HAND, STORED, ADDED = 0, 1, 2
 # Blocks of gemm_wgmma.cu that share the tiles of op(b).
 CLUSTER = 2
-HOPPER = 90
 # A tensor map that is not used, and the origin of operands that were not scaled.
 NO_MAP = np.zeros(1, np.dtype((np.void, MAP_BYTES)))
 NO_ORIGIN = (None, 0, 0, None, None, 0, 0, None)
@@ -127,17 +132,8 @@ def fastest(product, m, n, k, arch):
     if product.native or product.direct:
         return "cublas"
     hopper = arch_number(arch) == HOPPER and product.precision in ("fp16", "bf16")
-    return "wgmma" if hopper and min(m, n) >= WGMMA_ROWS and k >= 64 else "wmma"
-
-
-def fastest_update(how, char, m, k, r, arch):
-    """Return how C -= L U is computed for the `Update` how: 'wgmma', or 'cublas' on packed operands.
-
-    char is that of the dtype, L is m x k, U k x r.
-    """
-    ours = how.products == 3 and how.format.name in ("fp16", "bf16") and char == "f"
-    fills = min(m, r) >= WGMMA_ROWS and k >= 64
-    return "wgmma" if ours and fills and arch_number(arch) == HOPPER else "cublas"
+    fills = min(m, n) >= WGMMA_ROWS and k >= WGMMA_DEPTH
+    return "wgmma" if hopper and fills else "wmma"
 
 
 def require_formats(product, arch):

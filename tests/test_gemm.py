@@ -8,9 +8,10 @@ import pytest
 from bounds import wide
 from hypothesis import given
 from hypothesis import strategies as st
-from tcsolve.kernels import ARCHS, wmma_can_be_wide, wmma_shape
+from tcsolve.kernels import ARCHS, fastest_update, wmma_can_be_wide, wmma_shape
 
 from tcsolve import InputError, _gemm, gemm, gemm_batched, gemm_bound
+from tcsolve._formats import UPDATES
 from tcsolve._product import CHAIN, LEVELS, Product, choose_product, error_bound
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -565,8 +566,4 @@ def test_a_product_knows_what_it_is_made_of():
     ],
 )
 def test_three_products_of_large_operands_are_ours_on_hopper(name, char, m, k, r, arch, engine):
-    pytest.importorskip("cupy")
-    from tcsolve._formats import UPDATES
-    from tcsolve._gemm_cupy import fastest_update
-
     assert fastest_update(UPDATES[name], char, m, k, r, arch) == engine
