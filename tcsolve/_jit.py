@@ -10,6 +10,7 @@ import hashlib
 import importlib.resources
 import os
 import pathlib
+import re
 import struct
 import tempfile
 import threading
@@ -35,6 +36,7 @@ NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
 _permitting = threading.Lock()
 
 CUBIN_MAGIC = b"\x7fELF"
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
 def supported(name, arch):
@@ -123,12 +125,22 @@ def _nvrtc_version():
 
 def _cache_path(name, options):
     """Return where the cubin belongs: its name tells every byte that went into it."""
-    names, texts = _headers()
-    parts = (repr(_nvrtc_version()), *options, _source(f"{name}.cu"), *names, *texts)
+    parts = (repr(_nvrtc_version()), *options, *_included(_source(f"{name}.cu")))
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     own = os.environ.get("TCSOLVE_CACHE_DIR")
     shared = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return pathlib.Path(own or os.path.join(shared, "tcsolve")) / f"{name}-{key}.cubin"
+
+
+def _included(text):
+    """Return a text and those of all headers it includes, also under a condition, and what those include."""
+    headers, texts, seen = dict(zip(*_headers(), strict=True)), [text], set()
+    for text in texts:
+        for name in INCLUDE.findall(text):
+            if name in headers and name not in seen:
+                seen.add(name)
+                texts.append(headers[name])
+    return texts
 
 
 def _read(path):

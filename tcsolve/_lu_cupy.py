@@ -32,7 +32,7 @@ GATE_PATIENCE = 200_000
 # What decides how much of an update runs beside a strip, measured on an H200: seconds of a column of the
 # strip and of a row of it, flops and bytes a second of the update, and the depth FP32 counts for.
 STRIP_SECONDS, STRIP_SECONDS_ROW = 1.0e-6, 7e-11
-BESIDE_FLOPS, BESIDE_BANDWIDTH, NATIVE_DEPTH = 4.5e14, 3e12, 10
+BESIDE_FLOPS, BESIDE_BANDWIDTH, NATIVE_DEPTH = 5.1e14, 3e12, 11
 # Right-hand sides up to which a few at a time are faster than the library's triangular solve of all.
 SUBSTITUTED_COLUMNS = 16
 # Unknowns up to which a step takes the host longer than the device.

@@ -81,6 +81,20 @@ def test_cache_sees_every_input(changed, nvrtc, cache, compiler_calls, monkeypat
     assert len(compiler_calls) == 2
 
 
+@pytest.mark.parametrize(
+    "kernel, headers",
+    [
+        ("gate", {"common.cuh"}),
+        ("gemm_wgmma", {"gemm.cuh", "common.cuh"}),
+        ("panel", {"exchange_cluster.cuh", "exchange_grid.cuh", "common.cuh"}),
+    ],
+)
+def test_a_binary_depends_on_the_headers_it_includes_alone(kernel, headers):
+    names, texts = _jit._headers()
+    _, *found = _jit._included(_jit._source(f"{kernel}.cu"))
+    assert sorted(found) == sorted(t for n, t in zip(names, texts, strict=True) if n in headers)
+
+
 @pytest.mark.nvrtc
 def test_cache_that_is_no_folder_is_ignored(nvrtc, tmp_path, monkeypatch):
     blocked = tmp_path / "file"
