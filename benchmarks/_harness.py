@@ -107,7 +107,7 @@ def device_seconds(run, repeats, *, prepare=None):
         stop.record()
         stop.synchronize()
         samples.append(cupy.cuda.get_elapsed_time(start, stop) / 1e3)
-        if i == 0 and samples[0] < SHORT:
+        if i == 1 and min(samples) < SHORT:  # the first may have compiled
             warm_ups = SHORT_WARM_UPS
         done = len(samples) - warm_ups
         if done >= repeats or (done >= 1 and sum(samples) > PATIENCE):

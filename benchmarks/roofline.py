@@ -392,9 +392,7 @@ def measure(n, precision, repeats, rates, timeline):
     same_bits, inverse_bytes = factoring.same_bits()
     serial = factoring.spans(look_ahead=False)
     steps = int(solution.iterations.max())
-    alone = tcsolve.factor(a, precision=precision)  # its second solve has its condition already
-    again = [alone.solve_ex(b) for _ in range(4)][-1]
-    del alone
+    again = solve_again(a, b, precision)
     least = floors(
         n,
         factoring.block,
@@ -429,6 +427,19 @@ def measure(n, precision, repeats, rates, timeline):
         shown = {"look_ahead": factoring.spans(look_ahead=True), "serial": serial}
         row["timeline"] = {key: excerpt(value, n, factoring.block) for key, value in shown.items()}
     return row
+
+
+def solve_again(a, b, precision):
+    """Return a solve with factors whose condition is known, its steps one by one."""
+    import tcsolve
+    from tcsolve import _lu_cupy
+
+    factors, most = tcsolve.factor(a, precision=precision), _lu_cupy.AHEAD_ROWS
+    _lu_cupy.AHEAD_ROWS = 0
+    try:
+        return [factors.solve_ex(b) for _ in range(4)][-1]
+    finally:
+        _lu_cupy.AHEAD_ROWS = most
 
 
 def tally(spans, wall, least):

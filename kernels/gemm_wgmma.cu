@@ -63,9 +63,10 @@ constexpr int BYTES_A = PANELS_A * PANEL_BYTES, BYTES_B = PANELS_B * PANEL_BYTES
 constexpr int STAGE_BYTES = PARTS_A * BYTES_A + PARTS_B * BYTES_B;
 constexpr int STAGES = 192 * 1024 / STAGE_BYTES;
 constexpr int SUMS = BLOCK_N / 2;                  // FP32 registers of one thread for 64 x BLOCK_N
-// Height of a band of tiles, see TileOrder: 2048 rows.  Each band reads all of op(B), which C has driven out
-// of the cache by then; the band's rows of op(A), 8 KB for each k if split, stay there.
-constexpr int BAND = 16, GROUP_TILES = BAND / CLUSTER;
+// Height of a band of tiles, see TileOrder: 2048 rows if k is short.  Each band reads all of op(B), which C has
+// driven out of the cache by then; the band's rows of op(A), 8 KB for each k if split, stay there.  With a long k
+// they do not, and C counts for little.
+constexpr int LOW_BAND = 8, HIGH_BAND = 16, SHORT_SUM = 2048;
 constexpr int BOX_ROWS = 16, BOX_COLS = 32;        // results one warp hands to the copy engine at a time
 constexpr int BOX_BYTES = BOX_ROWS * BOX_COLS * 4, BOXES = 2;
 constexpr int BY_HAND = 0, STORED = 1, ADDED = 2;  // values of `how`
@@ -270,12 +271,13 @@ struct Shared {
 // columns, and are divided without a subroutine, whose registers the feeding warpgroup has not.
 struct Schedule {
     TileOrder<int> order;
+    int band;  // rows of tiles
     unsigned* work;
     unsigned rank;
 
-    __device__ __forceinline__ Schedule(Index m, Index n, unsigned* work, unsigned rank)
+    __device__ __forceinline__ Schedule(Index m, Index n, Index k, unsigned* work, unsigned rank)
         : order{int((m + CLUSTER * BLOCK_M - 1) / (CLUSTER * BLOCK_M)), int((n + BLOCK_N - 1) / BLOCK_N)},
-          work(work), rank(rank) {}
+          band((k <= SHORT_SUM ? HIGH_BAND : LOW_BAND) / CLUSTER), work(work), rank(rank) {}
 
     __device__ __forceinline__ int count() const { return order.rows * order.cols; }
     __device__ __forceinline__ int clusters() const { return gridDim.x / CLUSTER; }
@@ -295,7 +297,7 @@ struct Schedule {
 
     __device__ __forceinline__ void find(int tile, int& row, int& col) const {
         int tile_row, tile_col;
-        order.find(tile, GROUP_TILES, tile_row, tile_col);
+        order.find(tile, band, tile_row, tile_col);
         row = (tile_row * CLUSTER + int(rank)) * BLOCK_M;
         col = tile_col * BLOCK_N;
     }
@@ -616,7 +618,7 @@ tcs_gemm_wgmma(
     __syncthreads();
     if (CLUSTER > 1) cluster_barrier();  // no block sends before the other's barriers are there
 
-    const Schedule schedule(m, n, work, CLUSTER > 1 ? rank_in_cluster() : 0);
+    const Schedule schedule(m, n, k, work, CLUSTER > 1 ? rank_in_cluster() : 0);
     const int steps = int((k + BLOCK_K - 1) / BLOCK_K);
     const int group = threadIdx.x / GROUP_THREADS;
     if (group == 0) {

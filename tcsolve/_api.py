@@ -289,7 +289,9 @@ def factor(
     if target is not ops:
         _require_room(target, a, nrhs, precision, a.nbytes)
         a = _move(target, a)
-    return Factorization(target, a, precision, nrhs=nrhs, check_finite=check_finite)
+    factors = Factorization(target, a, precision, nrhs=nrhs, check_finite=check_finite)
+    factors.wait()
+    return factors
 
 
 def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=100):

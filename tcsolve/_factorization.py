@@ -1,5 +1,6 @@
 """A factored matrix: verified solves, condition, determinant."""
 
+import contextlib
 import functools
 import math
 from dataclasses import replace
@@ -10,7 +11,7 @@ import numpy as np
 from tcsolve import _stop
 from tcsolve._check import check_array, check_shapes, require_finite, result_dtype
 from tcsolve._dispatch import ops_for
-from tcsolve._errors import InputError
+from tcsolve._errors import DeviceMemoryError, InputError
 from tcsolve._formats import UPDATES
 from tcsolve._ladder import Ladder
 from tcsolve._norms import begin_condest, condest
@@ -126,13 +127,30 @@ class Factorization(Ladder):
         if paired:
             rhs = ops.xp.concatenate([rhs.real, rhs.imag], axis=1)
         rhs = rhs.astype(np.complex128 if self._complex else np.float64, copy=False)
-        solution = self._solve_columns(rhs, check_finite, dtype, mark)
-        seconds = self._stop_clock()
-        solution.seconds.update(seconds, total=sum(seconds.values()))
+        earlier, self._laps = self._laps, []
+        try:
+            solution = self._solve_columns(rhs, check_finite, dtype, mark)
+        except BaseException:
+            self._laps = earlier  # of the factorization, for the first solve that succeeds
+            raise
+        finally:
+            self._drop_estimate()
+        self._report_seconds(solution, earlier, mark)
         if paired:
             solution = _join_parts(solution)
         x = solution.x[:, 0] if vector else solution.x
         return replace(solution, x=ops.xp.ascontiguousarray(x))
+
+    def _report_seconds(self, solution, earlier, mark):
+        """Tell what took how long: this solve, since `mark`, and what was done before it and not told yet."""
+        ops, before, laps = self._ops, self._seconds, self._laps
+        self._seconds, self._laps = {}, []
+        factored = self._seconds_of(earlier)
+        total = sum(before.values()) + sum(factored.values()) + ops.seconds(mark, ops.mark())
+        for phases in (before, factored, self._seconds_of(laps)):
+            for phase, seconds in phases.items():
+                solution.seconds[phase] = solution.seconds.get(phase, 0.0) + seconds
+        solution.seconds["total"] = total
 
     def rcond(self):
         """Estimate the reciprocal condition number in the 1-norm.
@@ -242,16 +260,16 @@ class Factorization(Ladder):
         steps[good], error[good] = found.steps, found.error
         return _Found(x, steps, error, found.met, found.history, found.moved)
 
-    def _climb_until_met(self, rhs, size, bound, dtype, ahead=list):
+    def _climb_until_met(self, rhs, size, bound, dtype, ahead=None):
         """Refine rung after rung; return what was `_Found`.
 
-        size is max |rhs| of each column, ahead() the steps that were started for rhs.
+        size is max |rhs| of each column; ahead, if not None, waits for the steps that were started for rhs.
         """
         ops, xp, k = self._ops, self._ops.xp, rhs.shape[1]
         frame = self._frame or shift_columns(size)
         if frame is not None:
             rhs, shift = frame.inside(xp, rhs)
-            ahead = list
+            ahead = None
         total, history, state = np.zeros(k, int), [], None
         while True:
             mark = ops.mark()
@@ -259,8 +277,8 @@ class Factorization(Ladder):
                 self._begin_estimate()
                 # Afresh: the x of a failed rung may be worse than none, however small its error is
                 # beside its own size.
-                state = self._refine(rhs, bound, ahead())
-                ahead = list
+                known = ahead() if ahead and self._factors.are_good else ()
+                state, ahead = self._refine(rhs, bound, known), None
                 total += state.steps
                 self._contracted = state.classical and state.all_converged and state.steps.any()
                 history += [(self.precision, error) for error in state.history]
@@ -315,11 +333,11 @@ class Factorization(Ladder):
             return
 
         def begin():
-            return begin_condest(
-                self._ops.xp, n, self._invert, functools.partial(self._invert, adjoint=True)
-            )
+            adjoint = functools.partial(self._invert, adjoint=True)
+            return begin_condest(self._ops.xp, n, self._invert, adjoint)
 
-        self._estimate = self._factors.aside("condest", begin)
+        with contextlib.suppress(DeviceMemoryError):  # what is not begun now is done later
+            self._estimate = self._factors.aside("condest", begin)
 
     def _estimate_rcond(self):
         if not self._finite or self._singular():
@@ -329,7 +347,8 @@ class Factorization(Ladder):
         n, norm, how = self.shape[0], self._norm_one, UPDATES[self.precision]
         rcond = self._factors.gecon(norm) if self._as_given else None
         if rcond is None:
-            begun, self._estimate = self._estimate and self._estimate(), None
+            begun = self._drop_estimate()
+            begun = begun if begun and self._factors.are_good else None
             adjoint = functools.partial(self._invert, adjoint=True)
             rcond = condest(self._ops, n, norm, self._invert, adjoint, begun)
         trusted = rcond > how.u / TRUST or (self._contracted and how.u < FINE)

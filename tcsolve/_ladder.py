@@ -112,9 +112,9 @@ class Ladder:
         """Replace the factors by those of `update`."""
         ops, how = self._ops, UPDATES[update]
         mark = ops.mark()
-        self._factors = None  # freed before the next are allocated
+        self._drop_factors()
         self._contracted = False
-        self._rcond = self._estimate = None
+        self._rcond = None
         self._rungs.append(update)
         kind = {"float32": "complex64", "float64": "complex128"} if self._complex else {}
         dtype = np.dtype(kind.get(how.storage, how.storage))
@@ -138,12 +138,26 @@ class Ladder:
             return None, None
         return self._scaling.row, self._scaling.col
 
+    def _drop_factors(self):
+        """Give the memory of the factors back, before the next are allocated."""
+        self._drop_estimate()
+        self._factors = None
+
+    def _drop_estimate(self):
+        """Let what follows wait for an estimate that was begun, and forget it."""
+        wait, self._estimate = self._estimate, None
+        return wait() if wait else None
+
+    def wait(self):
+        """Wait until the factors are complete, for streams and threads that know nothing of this one."""
+        return self._factors and self._factors.bad_pivot
+
     def _climb(self):
         """Factor with the next rung; return False if there is none or the plan forbids it."""
         following = self._following()
         if following is None:
             return False
-        self._factors = None
+        self._drop_factors()
         self._reserve(following, 1)
         self._factor(following)
         return True
@@ -184,12 +198,15 @@ class Ladder:
     def _ahead(self, rhs):
         """Start the first steps of refinement, before anything is known of the factors or of rhs.
 
-        Returns the function that waits for them, and returns none if they do not count.
+        Returns the function that waits for them, or None.
         """
-        if not self._finite or self._operator().row is not None:
-            return list
+        if not self._finite or self._frame is not None or self._operator().row is not None:
+            return None
         steps = STEPS_AHEAD[UPDATES[self.precision].products]
-        return self._factors.ahead(self._matrix, rhs, min(steps, self._plan.max_steps or steps))
+        try:
+            return self._factors.ahead(self._matrix, rhs, min(steps, self._plan.max_steps or steps))
+        except DeviceMemoryError:  # one by one they need less
+            return None
 
     def _refine(self, rhs, bound, ahead=()):
         n, k = rhs.shape
@@ -208,13 +225,12 @@ class Ladder:
         )
 
     def _clock(self, phase, mark):
-        """Note that a phase went on since a mark; nobody waits for its end before `_stop_clock`."""
+        """Note that a phase went on since a mark; nobody waits for its end here."""
         self._laps.append((phase, mark, self._ops.mark()))
 
-    def _stop_clock(self):
-        """Return the seconds of each phase, and forget them."""
-        seconds, laps = self._seconds, self._laps
-        self._seconds, self._laps = {}, []
+    def _seconds_of(self, laps):
+        """Return the seconds of each phase; the device may have to come to their end first."""
+        seconds = {}
         for phase, start, stop in laps:
             seconds[phase] = seconds.get(phase, 0.0) + self._ops.seconds(start, stop)
         return seconds

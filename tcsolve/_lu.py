@@ -39,8 +39,9 @@ class BlockedFactors:
             (report,) = self.ops.host(self._report)
             info, swapped, worst = (float(x) for x in report)
             bad_pivot = 0 if info == NO_BAD_PIVOT else int(info)
-            if self.inverses is not None:
-                self.inverses = None if bad_pivot else self.ops.trusted(self.inverses, worst)
+            inverses = self.inverses
+            if inverses is not None:
+                self.inverses = None if bad_pivot else self.ops.trusted(inverses, worst)
             self._found = bad_pivot, int(swapped)
         return self._found
 
@@ -70,21 +71,20 @@ class BlockedFactors:
         return _solve_scaled(self, self.lu.dtype, b, adjoint) if x is None else x
 
     def aside(self, name, body):
-        """Start body(), which solves with these factors, beside what follows; return how to wait for it."""
+        """Start body(), which solves with these factors, as `Ops.aside`; it counts if they prove good."""
         if self.inverses is None:
-            return body
-        wait = self.ops.aside(self.lu, (self.order, self.inverses), name, body)
-        return lambda: wait() if self._are_good() else body()
+            return None
+        return self.ops.aside(self.lu, (self.order, self.inverses), name, body)
 
     def ahead(self, a, b, steps):
-        """Start what `Ops.ahead` does with these factors of a; return the function that waits for it."""
+        """Start the first steps with these factors of a, as `Ops.ahead`; they count if they prove good."""
         if self.inverses is None:
-            return list
-        wait = self.ops.ahead(self.lu, self.inverses, self.order, a, b, steps)
-        return lambda: wait() if self._are_good() else []
+            return None
+        return self.ops.ahead(self.lu, self.inverses, self.order, a, b, steps)
 
-    def _are_good(self):
-        """Tell whether what was solved before `inverses` were known to be good stands."""
+    @property
+    def are_good(self):
+        """Whether what was solved before anything was known of the factors stands."""
         return not self.bad_pivot and self.inverses is not None
 
     def diagonal(self):
@@ -115,12 +115,12 @@ class NativeFactors:
         return _solve_scaled(self, self.dtype, b, adjoint)
 
     def ahead(self, a, b, steps):
-        """Return a function that returns nothing: steps are done one by one."""
-        return list
+        """Start nothing: the library's solves are done one by one."""
+        return None
 
     def aside(self, name, body):
-        """Return body: the library's solves leave nothing beside them."""
-        return body
+        """Start nothing: the library's solves leave nothing beside them."""
+        return None
 
     def diagonal(self):
         """Return the diagonal of U and the sign of the permutation."""

@@ -98,15 +98,19 @@ class LUOps:
         tape = _record.tape_of(w)
         where = tuple(x.data.ptr for x in others)
         side.wait_event(cupy.cuda.get_current_stream().record())
-        with side:
-            result = body() if tape is None else tape.run(name, body, where, aside=True)
+        try:
+            with side:
+                result = body() if tape is None else tape.run(name, body, where, aside=True)
+        except BaseException:
+            cupy.cuda.get_current_stream().wait_event(side.record())
+            raise
         done = side.record()
 
-        def join():
+        def wait():
             cupy.cuda.get_current_stream().wait_event(done)
             return result
 
-        return join
+        return wait
 
     def strip_width(self, m, k, dtype):
         shape = self._panel_shape(m, dtype)
@@ -298,8 +302,8 @@ class LUOps:
     def ahead(self, lu, inverses, order, a, b, steps):
         tape = _record.tape_of(lu)
         if tape is None or len(b) > AHEAD_ROWS or b.shape[1] != 1 or b.dtype.char != "d":
-            return list
-        return _step.ahead(tape, lu, inverses, order, a, b, steps) if _step.has_rows(a) else list
+            return None
+        return _step.ahead(tape, lu, inverses, order, a, b, steps) if _step.has_rows(a) else None
 
     @turns_into_memory_error
     def solve_factored(self, lu, b, adjoint):

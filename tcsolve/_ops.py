@@ -129,8 +129,9 @@ class Ops(Protocol):
     def aside(self, w, others, name, body):
         """Start body(), which reads w and others, beside what follows; return a function that waits for it.
 
-        That function returns what body() did.  body reads nothing back and writes nothing but that; equal
-        names are equal work.
+        That function returns what body() did, and must be called before what body reads may be freed.  body
+        reads nothing back and writes nothing but what it returns; equal names are equal work.  None is
+        returned where nothing runs beside anything.
         """
 
     def invert_diagonal_blocks(self, lu):
@@ -151,8 +152,8 @@ class Ops(Protocol):
     def ahead(self, lu, inverses, order, a, b, steps):
         """Start the first steps of refinement with these factors of a; return a function that waits for them.
 
-        That returns a list of (x, r, max |r|, max |x|), as of `residual`, for the first steps + 1 x; an empty
-        one where steps are better done one by one.
+        That returns a list of (x, r, max |r|, max |x|), as of `residual`, for the first steps + 1 x.  None is
+        returned where steps are better done one by one.
         """
 
     def getrf(self, a, dtype):

@@ -21,6 +21,8 @@ __all__ = ["CupyOps"]
 WIDEN_ENTRIES = 1 << 26
 # Rows one block of tcs_col_stats sums: few, where there would be few blocks.
 ROWS_PER_CHUNK, ROWS_PER_SMALL_CHUNK, SMALL_ROWS = 512, 64, 4096
+# Sums of chunks that tcs_extremes adds up sooner than another kernel is launched.
+MOST_SUMS = 1 << 18
 
 
 class CupyOps(LUOps, NativeOps):
@@ -76,6 +78,10 @@ class CupyOps(LUOps, NativeOps):
     @turns_into_memory_error
     def extremes(self, a):
         rows, cols = self._row_stats(a)[1], self._col_stats(a, None)[1]
+        # One block reads them.
+        rows, cols = (
+            x.sum(axis=0, keepdims=True) if x.size > MOST_SUMS else x for x in (rows, cols)
+        )
         out, n = cupy.empty(5), len(a)
         launch = _scale_launch(_here(), "tcs_extremes", a.dtype.char, (1, 1), (1024, 1), 8)
         sums = (rows.data.ptr, len(rows), cols.data.ptr, len(cols))

@@ -303,13 +303,11 @@ class _Reel:
 def _copy(to, x):
     """to[...] = x for vectors."""
     if isinstance(x, np.ndarray):
-        to.data.copy_from_host_async(
-            x.ctypes.data, x.nbytes
-        )  # so few bytes have been read when it returns
+        # So few bytes have been read when it returns.
+        to.data.copy_from_host_async(x.ctypes.data, x.nbytes)
     elif x.flags.c_contiguous:
-        to.data.copy_from_device_async(
-            x.data, x.nbytes
-        )  # half of what an assignment costs the host
+        # Half of what an assignment costs the host.
+        to.data.copy_from_device_async(x.data, x.nbytes)
     else:
         to[...] = x
 

@@ -76,7 +76,9 @@ class Solution:
     history : tuple of (str, ndarray)
         For each recomputed residual, the rung and the backward error of each right-hand side.
     seconds : dict of str to float
-        Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond', 'total'.
+        Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond'; and the 'total', which
+        may be less or more than their sum: on a GPU the condition is estimated beside the refinement, so that
+        'rcond' is what is left of it then, and a rung that it needs counts in 'factor' as well.
     bytes_planned : int
         Bytes predicted before the first allocation, on the device that solved.
     device : str

@@ -2,6 +2,7 @@
 
 import gc
 import math
+import time
 import weakref
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from bounds import MET, host, ratio
 
 import tcsolve
-from tcsolve import Plan, Status, factor, matrices
+from tcsolve import InputError, Plan, Status, factor, matrices
 from tcsolve._formats import UPDATES
 
 EVERY = ("auto", *UPDATES)
@@ -272,6 +273,39 @@ def test_the_report_says_what_was_done(xp):
     assert (solution.history[-1][1] <= solution.bound).all()
     assert str(solution).startswith("converged: precision fp16x3 (tried fp16x3)")
     assert solution.device == ("cpu" if xp is np else "cuda")
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp16x3", "fp64"])
+def test_the_total_is_the_time_of_this_solve(precision, xp):
+    rng = np.random.default_rng(0)
+    a, b = xp.asarray(rng.standard_normal((40, 40)) + 40 * np.eye(40)), xp.asarray(np.ones(40))
+    f = factor(a, precision=precision)
+    begun = time.perf_counter()
+    first = f.solve_ex(b).seconds
+    took = time.perf_counter() - begun
+    # The factorization counts in the first solve.
+    assert first["factor"] > 0 and first["total"] <= took + 1.1 * (first["factor"] + first["scale"])
+    for _ in range(20):
+        with pytest.raises(InputError):
+            f.solve(b * np.nan)
+    begun = time.perf_counter()
+    later = f.solve_ex(b).seconds
+    assert "factor" not in later and 0 < later["total"] <= time.perf_counter() - begun
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp16x3", "fp32", "fp64"])
+def test_nothing_is_left_of_a_solve_that_fails(precision, xp):
+    a = xp.asarray(np.random.default_rng(0).standard_normal((40, 40)) + 40 * np.eye(40))
+    f = factor(a, precision=precision)
+    with pytest.raises(InputError):
+        f.solve(xp.full(40, np.nan))
+    gone = weakref.ref(f)
+    gc.disable()
+    try:
+        del f
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp16x3", "fp32", "fp64"])
