@@ -9,7 +9,8 @@ import numpy as np
 
 from tcsolve import _jit
 from tcsolve._errors import DeviceError
-from tcsolve._gemm_cupy import KINDS, gemm, require_formats
+from tcsolve._gemm_cupy import gemm, require_formats
+from tcsolve._stored import KINDS
 from tcsolve.kernels import LARGEST_BATCHED, Batched, batched_shape
 
 __all__ = ["Launch", "gemm_batched", "signature"]

@@ -3,17 +3,23 @@
 Every engine computes what `tcsolve._gemm_numpy` defines; they differ in the order of their sums.
 """
 
-from dataclasses import dataclass
-from typing import Any
-
 import cupy
 import numpy as np
 from cupy_backends.cuda.libs import cublas
 
 from tcsolve import _cublas, _jit
 from tcsolve._errors import DeviceError
-from tcsolve._formats import TOP_EXPONENT
-from tcsolve._tensor_map import MAP_BYTES, panel_map, result_map
+from tcsolve._stored import (
+    KINDS,
+    Stored,
+    as_stored,
+    bits,
+    copied,
+    empty_aligned,
+    leading,
+    rows_contiguous,
+)
+from tcsolve._wgmma import NO_ORIGIN, launch_wgmma, maps_of, results_of, split_blocks, split_kernel
 from tcsolve.kernels import (
     HOPPER,
     WGMMA_DEPTH,
@@ -23,99 +29,18 @@ from tcsolve.kernels import (
     wmma_shape,
 )
 
-__all__ = [
-    "KINDS",
-    "Operands",
-    "as_stored",
-    "fastest",
-    "gemm",
-    "require_formats",
-    "rows_contiguous",
-]
+__all__ = ["fastest", "gemm", "require_formats"]
 
-# Kinds of results in the kernels (gemm.cuh).
-KINDS = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3}
-
-# Tiles of the kernels, threads of a block of gemm_wgmma.cu, and its shared memory.
+# Tiles of the kernels.
 NAIVE_TILE, WMMA_ROWS = 32, 128
 # A block of 256 columns has its multiprocessor to itself: nobody multiplies while it stores, which takes a
 # long k to pay (at n = 16384, 5 %; at k = 1024 it costs 8 %).
 WIDE_COLUMNS, WIDE_DEPTH = 256, 4096
-# Entries a block of tcs_split takes.
-SPLIT_ROWS, SPLIT_COLUMNS = 16, 256
-WGMMA_THREADS, WGMMA_SHARED = 384, (224 << 10) + 1024
-# What its copy engine does with results.
-BY_HAND, STORED, ADDED = 0, 1, 2
 # Blocks of gemm_wgmma.cu that share the tiles of op(b).
 CLUSTER = 2
-# A tensor map that is not used, and the origin of operands that were not scaled.
-NO_MAP = np.zeros(1, np.dtype((np.void, MAP_BYTES)))
-NO_ORIGIN = (None, 0, 0, None, None, 0, 0, None)
 # What cuBLAS wants the sizes of INT8 products to be multiples of, and what those of copies are rounded up
 # to, in turn: what it likes, and whole tiles.
 WORD, RUNS_OF_INTEGERS = 4, (16, 128)
-
-
-def rows_contiguous(x):
-    """Tell whether the last axis of a matrix has a stride of one entry and rows do not overlap."""
-    rows, cols = x.shape
-    row, col = (s // x.itemsize for s in x.strides)
-    return (col == 1 or cols == 1) and (rows == 1 or row >= cols)
-
-
-def leading(x):
-    """Return the leading dimension, in entries, of a matrix with contiguous rows."""
-    return x.shape[1] if x.shape[0] == 1 else x.strides[0] // x.itemsize
-
-
-@dataclass(frozen=True)
-class Stored:
-    """An operand as it lies in memory: op(x), or its transpose, with contiguous rows."""
-
-    array: Any
-    transposed: bool
-
-    @property
-    def ld(self):
-        return leading(self.array)
-
-    @property
-    def op(self):
-        """A view of op(x)."""
-        return self.array.T if self.transposed else self.array
-
-    @property
-    def strides(self):
-        """Strides of op(x), in entries: between its rows, between its columns."""
-        return (1, self.ld) if self.transposed else (self.ld, 1)
-
-
-def as_stored(x, dtype=None):
-    """Return the matrix x (converted to `dtype`) as `Stored`; copied only if neither axis is contiguous."""
-    if dtype is not None and x.dtype != dtype:
-        x = _converted(x, dtype)
-    if rows_contiguous(x):
-        return Stored(x, False)
-    if rows_contiguous(x.T):
-        return Stored(x.T, True)
-    return Stored(_copy(x), False)
-
-
-def _converted(x, dtype):
-    """Return x in another dtype, in the order of its memory."""
-    if x.dtype.name != "bfloat16":
-        return x.astype(dtype)
-    # FP32 with its last 16 bits cut off.
-    return (x.view(cupy.uint16).astype(cupy.uint32) << 16).view(cupy.float32).astype(dtype)
-
-
-def _bits(x):
-    """Return a view of x in a dtype that every CuPy can copy."""
-    return x.view(cupy.uint16) if x.dtype.name == "bfloat16" else x
-
-
-def _copy(x):
-    return cupy.ascontiguousarray(_bits(x)).view(x.dtype)
 
 
 # ---- which engine --------------------------------------------------------------------------------
@@ -180,7 +105,7 @@ def gemm(a, b, c, out, product, alpha, beta, engine, arch, multiprocessors):
     if engine == "auto":
         engine = fastest(product, *out.shape, a.shape[1], arch)
     _check_engine(engine, product, arch)
-    c = None if beta == 0 else c if rows_contiguous(c) else _copy(c)
+    c = None if beta == 0 else c if rows_contiguous(c) else copied(c)
     work = Work(a, b, c, out, product, alpha, beta, arch, multiprocessors)
     RUN[engine](work)
 
@@ -194,7 +119,7 @@ def _into_other_order(a, b, c, out, product, alpha, beta, engine, arch, multipro
         return
     result = cupy.empty(out.shape, out.dtype)
     gemm(a, b, c, result, product, *rest)
-    _bits(out)[...] = _bits(result)
+    bits(out)[...] = bits(result)
 
 
 class Work:
@@ -216,7 +141,7 @@ class Work:
             return
         tops = cupy.zeros(self.m + self.n, cupy.uint32)
         self.top_a, self.top_b = tops[: self.m], tops[self.m :]
-        kernel = _split_kernel("tcs_tops")
+        kernel = split_kernel("tcs_tops")
         blocks = sum(_top_blocks(*x[3:]) for x in self.to_scale)
         kernel((blocks,), (32, 8), sum(self.to_scale, ()))
 
@@ -236,12 +161,12 @@ class Work:
         pairs, args, blocks = [], [], 0
         for x, wanted in zip(self.to_scale, parts, strict=True):
             rows, cols = x[4:]
-            hi = _empty_aligned((rows, cols), stored)
-            lo = _empty_aligned((rows, cols), stored) if wanted else None
+            hi = empty_aligned((rows, cols), stored)
+            lo = empty_aligned((rows, cols), stored) if wanted else None
             pairs.append((hi, lo))
             args += [*x, hi, lo, hi.strides[0] // hi.itemsize]
-            blocks += _split_blocks(rows, cols)
-        _split_kernel("tcs_split", low)((blocks,), (32, 8), args)
+            blocks += split_blocks(rows, cols)
+        split_kernel("tcs_split", low)((blocks,), (32, 8), args)
         return pairs
 
     @property
@@ -286,15 +211,6 @@ def _top_blocks(by_row, rows, cols):
     return -(-rows // 8) if by_row else -(-cols // 128) * -(-rows // 256)
 
 
-def _split_blocks(rows, cols):
-    """Return the blocks of tcs_split for a matrix."""
-    return -(-rows // SPLIT_ROWS) * -(-cols // SPLIT_COLUMNS)
-
-
-def _split_kernel(entry, low="fp16"):
-    return _jit.kernel("gemm_split", entry, T_LOW=low)
-
-
 def _naive(work):
     work.find_tops()
     kernel = _jit.kernel("gemm_naive", "tcs_gemm_naive", **work.defines)
@@ -331,107 +247,20 @@ def _wgmma(work, cluster=CLUSTER):
         else [(_on_16_bytes(x), None) for x in (work.a, work.b)]
     )
     defines = {"T_LOW": product.precision, "REFINE": product.level, "CLUSTER": cluster}
-    operands = (*_maps(pairs, product.precision), 0)
-    results = *_results(work.out, work.c, work.beta), None, None
+    operands = (*maps_of(pairs, product.precision), 0)
+    results = *results_of(work.out, work.c, work.beta), None, None
     args = (*operands, *results, *work.target, *work.origin, *work.sizes)
-    _launch_wgmma(defines | work.transposes, work.m, work.n, args, work.multiprocessors)
-
-
-def _launch_wgmma(defines, m, n, args, multiprocessors):
-    cluster, columns = defines["CLUSTER"], 128 if defines["REFINE"] else 256
-    tiles = -(-m // (WGMMA_ROWS * cluster)) * -(-n // columns)
-    grid = min(tiles, multiprocessors // cluster) * cluster
-    kernel = _jit.kernel("gemm_wgmma", "tcs_gemm_wgmma", **defines)
-    kernel((grid,), (WGMMA_THREADS,), args, shared=WGMMA_SHARED)
-
-
-def _maps(pairs, low):
-    """Return the tensor maps a_hi, a_lo, b_hi, b_lo."""
-    maps = []
-    for hi, lo in pairs:
-        map_hi = _map(hi, low)
-        # A map that is not used must be one, too.
-        maps += [map_hi, map_hi if lo is None else _map(lo, low)]
-    return maps
-
-
-def _results(out, c, beta):
-    """Return (tensor map of out, what the copy engine does with it)."""
-    ld = leading(out)
-    fits = out.dtype == np.float32 and (out.data.ptr | 4 * ld) % 16 == 0
-    in_place = c is not None and (c.data.ptr, leading(c)) == (out.data.ptr, ld)
-    how = STORED if beta == 0 else ADDED if beta == 1 and in_place else BY_HAND
-    if not fits or how == BY_HAND:
-        return NO_MAP, BY_HAND
-    return result_map(out.data.ptr, *out.shape, ld), how
-
-
-class Operands:
-    """L (m x k) and U (k x r), split once, to compute C -= L U on Hopper by slices of columns.
-
-    Each has one power of two for all its entries, unlike those of `gemm`: |l| <= 1, and U's is found on the
-    device.  Next to an Inf or NaN a result is Inf or NaN, but not always the one IEEE arithmetic has.
-
-    Attributes
-    ----------
-    depth : int
-        Products on the tensor cores for each entry of C.
-    """
-
-    def __init__(self, l, u, low, multiprocessors):
-        self._k, r = u.shape
-        self.depth, self._multiprocessors = 3 * self._k, multiprocessors
-        # Written by range.cu, which leaves `work` zero, as does each product that takes tiles from it.
-        self._scalars, self._work = cupy.empty(3, cupy.float32), cupy.zeros(2, cupy.uint32)
-        scale, alpha, beta = self._scalars[0:], self._scalars[1:], self._scalars[2:]
-        self._alpha = alpha
-        top, k = 2.0**TOP_EXPONENT, self._k
-        args = (scale, alpha, beta, self._work, u, leading(u), k, r, top)
-        # A few blocks for each multiprocessor, each striding over rows of U.
-        find_scale = _jit.kernel("range", "tcs_update_scale")
-        find_scale((min(k, 4 * multiprocessors),), (256,), args)
-        self._pairs, args, blocks = [], [], 0
-        for x, by in ((l, top), (u, scale)):
-            hi, lo = (_empty_aligned(x.shape, cupy.uint16) for _ in range(2))
-            self._pairs.append((hi, lo))
-            args += [x, leading(x), *x.shape, hi, lo, hi.strides[0] // hi.itemsize, by]
-            blocks += _split_blocks(*x.shape)
-        _split_kernel("tcs_split_by", low)((blocks,), (32, 8), args)
-        self._maps = _maps(self._pairs, low)
-        # With such short sums blocks that wait for each other lose more than they save.
-        self._defines = {"T_LOW": low, "REFINE": 3, "CLUSTER": 1, "TRANS_A": 0, "TRANS_B": 0}
-
-    def subtract(self, c, columns):
-        """c -= L U[:, columns] for an FP32 c with contiguous rows."""
-        m, n = c.shape
-        target = c, leading(c), KINDS["float32"], c, leading(c)
-        results = *_results(c, c, 1.0), self._alpha, self._work
-        sizes = m, n, self._k, 1.0, 1.0
-        args = (*self._maps, columns.start, *results, *target, *NO_ORIGIN, *sizes)
-        _launch_wgmma(self._defines, m, n, args, self._multiprocessors)
-
-
-def _map(x, low):
-    # The leading dimension of a single row is never used, but must be a multiple of 16 bytes, too.
-    rows, cols = x.shape
-    return panel_map(x.data.ptr, rows, cols, -(-cols // 8) * 8 if rows == 1 else leading(x), low)
+    launch_wgmma(defines | work.transposes, work.m, work.n, args, work.multiprocessors)
 
 
 def _on_16_bytes(operand):
     """Return a 16-bit operand in the order of its memory, each row on 16 bytes."""
     x = operand.array
     if x.data.ptr % 16 or operand.ld * x.itemsize % 16:
-        aligned = _empty_aligned(x.shape, _bits(x).dtype)
-        aligned[...] = _bits(x)
+        aligned = empty_aligned(x.shape, bits(x).dtype)
+        aligned[...] = bits(x)
         x = aligned
     return x
-
-
-def _empty_aligned(shape, dtype):
-    """Return a matrix whose rows are contiguous and start on 16 bytes."""
-    rows, cols = shape
-    run = 16 // np.dtype(dtype).itemsize
-    return cupy.empty((rows, -(-cols // run) * run), dtype)[:, :cols]
 
 
 # ---- cuBLAS ----------------------------------------------------------------------------------------
@@ -445,7 +274,7 @@ def _by_cublas(work):
         _integers_by_cublas(work)
     elif _cublas.stores(product.precision, work.out.dtype.name):
         if work.c is not None and work.c.data.ptr != work.out.data.ptr:
-            _bits(work.out)[...] = _bits(work.c)
+            bits(work.out)[...] = bits(work.c)
         _cublas.product(work.out, work.a, work.b, product.precision, work.alpha, work.beta)
     else:
         total = cupy.empty((work.m, work.n), cupy.float32)
@@ -531,7 +360,7 @@ def _refined_by_cublas(work):
 
 def _finish(work, total):
     """out = alpha total, unscaled, + beta c."""
-    kernel = _split_kernel("tcs_finish")
+    kernel = split_kernel("tcs_finish")
     args = (*work.target, total, work.n, *work.origin, *work.sizes)
     kernel((-(-work.m // 8), -(-work.n // 256)), (32, 8), args)
 

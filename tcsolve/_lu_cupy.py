@@ -11,8 +11,8 @@ from tcsolve import _cublas, _cusolver, _device, _jit, _record, _step
 from tcsolve._cublas import ld
 from tcsolve._device import turns_into_memory_error
 from tcsolve._formats import TOP_EXPONENT
-from tcsolve._gemm_cupy import Operands
 from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
+from tcsolve._wgmma import Operands
 from tcsolve.kernels import (
     BOARD_BYTES,
     TRSV_BLOCK,

@@ -348,7 +348,7 @@ def test_results_added_in_place_have_the_bits_of_others(refine, precision, m, n,
     [(128, 64, 128), (300, 200, 520), (1030, 512, 777), (4096, 64, 2304), (2500, 1024, 2500)],
 )
 def test_an_update_by_columns_meets_the_bound_with_the_same_bits(m, k, r, shift, hopper):
-    from tcsolve._gemm_cupy import Operands
+    from tcsolve._wgmma import Operands
 
     room = np.random.default_rng([m, k, r]).uniform(-1, 1, (m + k, -(-(r + k) // 4) * 4 + 4))
     room = hopper.asarray(room.astype(np.float32))
@@ -376,7 +376,7 @@ def test_an_update_by_columns_meets_the_bound_with_the_same_bits(m, k, r, shift,
 
 
 def test_an_update_of_something_not_finite_is_not_finite(hopper):
-    from tcsolve._gemm_cupy import Operands
+    from tcsolve._wgmma import Operands
 
     for bad in (np.nan, np.inf):
         l, u, c = (hopper.ones((256, 256), np.float32) for _ in range(3))

@@ -1,0 +1,90 @@
+"""How the operands and results of products lie in the memory of a device."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import cupy
+import numpy as np
+
+__all__ = [
+    "KINDS",
+    "Stored",
+    "as_stored",
+    "bits",
+    "copied",
+    "empty_aligned",
+    "leading",
+    "rows_contiguous",
+]
+
+# Kinds of results in the kernels (gemm.cuh).
+KINDS = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3}
+
+
+def rows_contiguous(x):
+    """Tell whether the last axis of a matrix has a stride of one entry and rows do not overlap."""
+    rows, cols = x.shape
+    row, col = (s // x.itemsize for s in x.strides)
+    return (col == 1 or cols == 1) and (rows == 1 or row >= cols)
+
+
+def leading(x):
+    """Return the leading dimension, in entries, of a matrix with contiguous rows."""
+    return x.shape[1] if x.shape[0] == 1 else x.strides[0] // x.itemsize
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An operand as it lies in memory: op(x), or its transpose, with contiguous rows."""
+
+    array: Any
+    transposed: bool
+
+    @property
+    def ld(self):
+        return leading(self.array)
+
+    @property
+    def op(self):
+        """A view of op(x)."""
+        return self.array.T if self.transposed else self.array
+
+    @property
+    def strides(self):
+        """Strides of op(x), in entries: between its rows, between its columns."""
+        return (1, self.ld) if self.transposed else (self.ld, 1)
+
+
+def as_stored(x, dtype=None):
+    """Return the matrix x (converted to `dtype`) as `Stored`; copied only if neither axis is contiguous."""
+    if dtype is not None and x.dtype != dtype:
+        x = _converted(x, dtype)
+    if rows_contiguous(x):
+        return Stored(x, False)
+    if rows_contiguous(x.T):
+        return Stored(x.T, True)
+    return Stored(copied(x), False)
+
+
+def _converted(x, dtype):
+    """Return x in another dtype, in the order of its memory."""
+    if x.dtype.name != "bfloat16":
+        return x.astype(dtype)
+    # FP32 with its last 16 bits cut off.
+    return (x.view(cupy.uint16).astype(cupy.uint32) << 16).view(cupy.float32).astype(dtype)
+
+
+def bits(x):
+    """Return a view of x in a dtype that every CuPy can copy."""
+    return x.view(cupy.uint16) if x.dtype.name == "bfloat16" else x
+
+
+def copied(x):
+    return cupy.ascontiguousarray(bits(x)).view(x.dtype)
+
+
+def empty_aligned(shape, dtype):
+    """Return a matrix whose rows are contiguous and start on 16 bytes."""
+    rows, cols = shape
+    run = 16 // np.dtype(dtype).itemsize
+    return cupy.empty((rows, -(-cols // run) * run), dtype)[:, :cols]
