@@ -17,8 +17,7 @@
 // many thread blocks are resident.
 //
 // Rounding: fused multiply-adds in T_IN within a tile, sums over tiles in FP64; their order depends on n and K
-// alone.  Sums in FP32 throughout would be the largest error of a solve with FP32 factors (measured in NumPy at
-// n = 4000: ten times that of the factors), and cost refinement a step.
+// alone.  Sums in FP32 throughout would be the largest error of a solve with FP32 factors.
 
 #include "common.cuh"
 
