@@ -359,13 +359,13 @@ def wmma_can_be_wide(t_in, arch):
     return t_in != "float" and (number in (80, 87) or 90 <= number < 120)
 
 
-def fastest_update(how, char, m, k, r, arch):
+def fastest_update(how, char, m, k, arch):
     """Return how C -= L U is computed for the `Update` how: 'wgmma', or 'cublas' on packed operands.
 
-    char is that of the dtype, L is m x k, U k x r.
+    char is that of the dtype, L is m x k.
     """
-    ours = how.products == 3 and how.format.name in ("fp16", "bf16") and char == "f"
-    fills = min(m, r) >= WGMMA_ROWS and k >= WGMMA_DEPTH
+    ours = how.format.name in ("fp16", "bf16") and char == "f"
+    fills = m >= WGMMA_ROWS and k >= WGMMA_DEPTH
     return "wgmma" if ours and fills and arch_number(arch) == HOPPER else "cublas"
 
 
@@ -526,7 +526,7 @@ KERNELS = {
         # Alone, for the update of an LU, and to show what sharing the tiles of op(B) is worth.
         + tuple(
             {"T_LOW": low, "REFINE": r, "CLUSTER": 1} | _TRANSPOSES[0]
-            for low, r in (("fp16", 0), ("fp16", 3), ("bf16", 3))
+            for low, r in (("fp16", 0), ("fp16", 3), ("bf16", 0), ("bf16", 3))
         ),
         min_arch=90,
         max_arch=90,

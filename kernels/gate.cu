@@ -1,7 +1,8 @@
 // Lets what follows in its stream start once a kernel of another stream is resident: launched before a kernel that
 // would take every multiprocessor, it leaves to the other the ones it needs.
 //
-//   started   unsigned[1]: the other kernel sets it, and the gate clears it for the next use.
+//   started   unsigned[17].  The other kernel sets bits of words 1 to 8, those of the multiprocessors it runs on, then
+//             word 0; the gate moves the bits to words 9 to 16 and clears the others for the next use.
 //   patience  nanoseconds after which the gate opens in any case: the order is a matter of speed alone.
 //
 // Grid 1, block 1.
@@ -15,7 +16,12 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
 }
 
 extern "C" __global__ void tcs_gate(volatile unsigned* started, Index patience) {
+    constexpr int WORDS = 8;
     const unsigned long long start = nanoseconds();
     while (*started == 0 && nanoseconds() - start < patience) {}
-    *started = 0;
+    __threadfence();
+    #pragma unroll
+    for (int i = 1; i <= WORDS; ++i) started[WORDS + i] = started[i];
+    #pragma unroll
+    for (int i = 0; i <= WORDS; ++i) started[i] = 0;
 }

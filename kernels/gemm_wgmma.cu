@@ -14,9 +14,13 @@
 //   out, c row-major with leading dimensions ld_out, ld_c, of `kind` (see gemm.cuh); c is not read if beta = 0
 //   results, how  tensor map of out in boxes of 16 rows and 32 columns, swizzled by 128 bytes, and what the
 //          copy engine does with it: 0 nothing (the map is not used), 1 stores (beta = 0), 2 adds (beta = 1,
-//          out is c)
+//          out is c), 3 adds, and C shall leave the cache to others
 //   alpha_by  null, or one FP32 number on the device that alpha is multiplied by
-//   work   null, or two words, zero before and after, of one launch at a time: tiles are taken in turn
+//   work   null, or two words, zero before and after: tiles are taken in turn, by this launch or by several
+//          with the same result, which must be all there is before one of them may start again
+//   sharing  the clusters of all launches that take tiles from `work`
+//   taken  null, or unsigned[8] with a bit for each multiprocessor that belongs to others: a block that finds itself
+//          on one takes no tile and leaves.  CLUSTER 1, and another launch must finish what is left.
 //
 // Grid: a multiple of CLUSTER, at most one block a multiprocessor; block 384; dynamic shared memory
 // STAGES STAGE_BYTES + 32 KB + 1024 = 225 KB.
@@ -48,6 +52,7 @@
 // With a fixed share for each block theirs would be done last, after all others.
 
 #include "gemm.cuh"
+#include "place.cuh"
 
 static_assert(sizeof(T_LOW) == 2, "wgmma transposes 16-bit operands only");
 
@@ -69,7 +74,7 @@ constexpr int SUMS = BLOCK_N / 2;                  // FP32 registers of one thre
 constexpr int LOW_BAND = 8, HIGH_BAND = 16, SHORT_SUM = 2048;
 constexpr int BOX_ROWS = 16, BOX_COLS = 32;        // results one warp hands to the copy engine at a time
 constexpr int BOX_BYTES = BOX_ROWS * BOX_COLS * 4, BOXES = 2;
-constexpr int BY_HAND = 0, STORED = 1, ADDED = 2;  // values of `how`
+constexpr int BY_HAND = 0, STORED = 1, ADDED = 2, PASSING = 3;  // values of `how`
 constexpr int NO_TILE = -1;
 static_assert(STAGES >= 3, "copies run ahead");
 static_assert(SUMS / 16 % BOXES == 0, "boxes are used in turn");
@@ -126,9 +131,20 @@ __device__ __forceinline__ void copy_panel(unsigned to, const TensorMap& map, in
                  :: "r"(to), "l"(&map), "r"(x), "r"(y), "r"(barrier) : "memory");
 }
 
+// What is read once, and not soon again, is to leave the second-level cache first.
+__device__ __forceinline__ unsigned long long evict_first() {
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
 // One box of results to C, stored or added there; zero or more are a group once committed.
 __device__ __forceinline__ void copy_out(const TensorMap& map, int how, int x, int y, unsigned from) {
-    if (how == ADDED) {
+    if (how == PASSING) {
+        asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group.L2::cache_hint "
+                     "[%0, {%1, %2}], [%3], %4;"
+                     :: "l"(&map), "r"(x), "r"(y), "r"(from), "l"(evict_first()) : "memory");
+    } else if (how == ADDED) {
         asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group "
                      "[%0, {%1, %2}], [%3];"
                      :: "l"(&map), "r"(x), "r"(y), "r"(from) : "memory");
@@ -273,11 +289,11 @@ struct Schedule {
     TileOrder<int> order;
     int band;  // rows of tiles
     unsigned* work;
-    unsigned rank;
+    unsigned sharing, rank;
 
-    __device__ __forceinline__ Schedule(Index m, Index n, Index k, unsigned* work, unsigned rank)
+    __device__ __forceinline__ Schedule(Index m, Index n, Index k, unsigned* work, unsigned sharing, unsigned rank)
         : order{int((m + CLUSTER * BLOCK_M - 1) / (CLUSTER * BLOCK_M)), int((n + BLOCK_N - 1) / BLOCK_N)},
-          band((k <= SHORT_SUM ? HIGH_BAND : LOW_BAND) / CLUSTER), work(work), rank(rank) {}
+          band((k <= SHORT_SUM ? HIGH_BAND : LOW_BAND) / CLUSTER), work(work), sharing(sharing), rank(rank) {}
 
     __device__ __forceinline__ int count() const { return order.rows * order.cols; }
     __device__ __forceinline__ int clusters() const { return gridDim.x / CLUSTER; }
@@ -288,9 +304,9 @@ struct Schedule {
         return rank == 0 ? int(min(atomicAdd(work, 1u), unsigned(count()))) : NO_TILE;
     }
 
-    // The cluster that is the last to find no tile clears the words.
+    // The cluster that is the last to find no tile, of all that share them, clears the words.
     __device__ __forceinline__ void leave() const {
-        if (work == nullptr || rank != 0 || atomicAdd(work + 1, 1u) != unsigned(clusters()) - 1) return;
+        if (work == nullptr || rank != 0 || atomicAdd(work + 1, 1u) != sharing - 1) return;
         atomicExch(work, 0u);
         atomicExch(work + 1, 0u);
     }
@@ -598,7 +614,7 @@ tcs_gemm_wgmma(
     void* out, Index ld_out, Index kind, const void* c, Index ld_c,
     const float* __restrict__ a, Index row_a, Index col_a, const unsigned* __restrict__ top_a,
     const float* __restrict__ b, Index row_b, Index col_b, const unsigned* __restrict__ top_b,
-    Index m, Index n, Index k, double alpha, double beta
+    Index m, Index n, Index k, double alpha, double beta, Index sharing, const unsigned* __restrict__ taken
 ) {
     extern __shared__ char dynamic[];
     __shared__ __align__(8) unsigned long long barriers[3 * STAGES];
@@ -618,9 +634,14 @@ tcs_gemm_wgmma(
     __syncthreads();
     if (CLUSTER > 1) cluster_barrier();  // no block sends before the other's barriers are there
 
-    const Schedule schedule(m, n, k, work, CLUSTER > 1 ? rank_in_cluster() : 0);
+    const Schedule schedule(m, n, k, work, unsigned(sharing), CLUSTER > 1 ? rank_in_cluster() : 0);
     const int steps = int((k + BLOCK_K - 1) / BLOCK_K);
     const int group = threadIdx.x / GROUP_THREADS;
+    const unsigned here = multiprocessor();
+    if (CLUSTER == 1 && taken && taken[here / WARP % 8] >> here % WARP & 1) {
+        if (threadIdx.x == 0) schedule.leave();
+        return;
+    }
     if (group == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 0) feed(shared, schedule, steps, int(first_b), a_hi, a_lo, b_hi, b_lo);

@@ -1,10 +1,10 @@
 // a[dst[i], :] = a[src[i], :] for i < count, in place; all reads come before any write.
 //
 //   a         FP32 (or any 4-byte type), row-major, leading dimension lda; dst and src count from its first row.
-//   columns   [0, n) without [skip_start, skip_stop): the panel whose rows have moved already.
+//   n         columns that move.
 //   dst, src  int[count]; a destination may occur twice, with the same source.
 //
-// Grid ceil(skip_start / CHUNK) + ceil((n - skip_stop) / CHUNK), block 256, dynamic shared memory 4 count CHUNK bytes.
+// Grid ceil(n / CHUNK), block 256, dynamic shared memory 4 count CHUNK bytes.
 // Defines CHUNK (8, 16 or 32): the columns a block owns, and so the bytes in one row it reads at once.
 // Values are copied, not rounded.
 
@@ -34,14 +34,10 @@ __device__ __forceinline__ void move(
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_move_rows(
-    unsigned* a, Index lda, Index n, Index skip_start, Index skip_stop,
-    const int* __restrict__ dst, const int* __restrict__ src, Index count
+    unsigned* a, Index lda, Index n, const int* __restrict__ dst, const int* __restrict__ src, Index count
 ) {
     extern __shared__ __align__(16) unsigned stage[];
-    // The chunks before the gap, then those after it: none spans it.
-    const Index before = (skip_start + CHUNK - 1) / CHUNK, chunk = blockIdx.x;
-    const Index start = chunk < before ? chunk * CHUNK : skip_stop + (chunk - before) * CHUNK;
-    const Index words = min(Index(CHUNK), (chunk < before ? skip_start : n) - start);
+    const Index start = Index(blockIdx.x) * CHUNK, words = min(Index(CHUNK), n - start);
     a += start;
     if (words == CHUNK && aligned16(a, lda)) {
         move(a, lda, words, reinterpret_cast<uint4*>(stage), dst, src, int(count));

@@ -9,7 +9,7 @@
 //          become row i < w at i; some pairs occur twice.
 //   top    FP32 w x w, leading dimension ld_top: the first w rows of the result, L11 and U11.
 //   info   int[1]: becomes min(info, col0 + j + 1) for the first pivot j that is zero or not finite.
-//   started  null, or unsigned[1]: becomes 1 when all blocks are resident (see gate.cu).
+//   started  null, or unsigned[17], zero before: where the blocks are, and that all are resident (see gate.cu).
 //   board  BLOCKS 0: zeroed global memory for the exchange, else unused.
 //
 // Grid BLOCKS (a cluster) or, if BLOCKS is 0, any cooperative grid of at most 256; block THREADS; dynamic shared
@@ -27,6 +27,7 @@
 // IEEE FP32 with subnormal numbers.  A zero pivot leaves its (zero) column and the others as they are.
 
 #include "common.cuh"
+#include "place.cuh"
 
 constexpr int WARPS = THREADS / WARP;
 constexpr int REST = STRIP - WIDTH;  // most columns right of a leaf
@@ -380,6 +381,11 @@ tcs_panel(
     for (int i = 0; i < ROWS; ++i) rows.place[i] = row_of(i) < m ? int(row_of(i)) : -1;  // -1: never a candidate
     keep(rows, leaf);
     __syncthreads();
+    if (started && threadIdx.x == 0) {
+        const unsigned here = multiprocessor();
+        atomicOr(started + 1 + here / WARP % 8, 1u << here % WARP);
+        __threadfence();
+    }
     arrive_all(team);
     wait_all(team);  // no block may send before all have set up their barriers
     if (started && blockIdx.x == 0 && threadIdx.x == 0) *reinterpret_cast<volatile unsigned*>(started) = 1;

@@ -2,8 +2,8 @@
 
 Right-looking, blocked at two levels: panels of `block` columns, made of strips that one kernel (or LAPACK)
 factors.  The matrix and the panel keep the storage precision; only the operands of the update between
-panels are rounded.  An update reaches the columns of the next panel first, the others beside that panel's
-strips (look-ahead), a part beside each.
+panels are rounded.  Look-ahead: swaps, U and update reach the columns of the next panel first, and all others
+beside the factorization of that panel.
 """
 
 from dataclasses import dataclass
@@ -185,68 +185,116 @@ def _launch(ops, w, update, block, look_ahead):
     order = xp.arange(n, dtype=xp.int32)
     ipiv = xp.empty(n, dtype=xp.int32)
     info = xp.full(1, NO_BAD_PIVOT, dtype=xp.int32)
-    last = None
-    for j in range(0, n, block):
-        k = min(block, n - j)
-        rest, right = slice(j + k, n), slice(j, j + k)
-        if last is not None:
-            last.update(j, j + k)
-        # Where each row of the panel came from; moved with them, then applied to the other columns.
-        local = xp.arange(n - j, dtype=xp.int32)
-        beside = _Remainder(ops, last, j + k, look_ahead)
-        _factor_panel(ops, w[j:, right], ipiv[right], j, local, info, beside)
-        dst = xp.concatenate([xp.arange(k, dtype=xp.int32), ipiv[right] - j])
-        src = local[dst]
-        order[j:] = order[j:][local]
-        ops.move_rows(w[j:, :j], dst, src)
-        ops.move_rows(w[j:, rest], dst, src)
-        ops.solve_unit_lower(w[right, right], w[right, rest])
-        last = beside = None  # its operands are freed before the next are allocated
-        if j + k < n:
-            last = _Update(ops, w[rest, rest], j + k, w[rest, right], w[right, rest], update)
+    panel = _Panel(ops, w, 0, min(block, n), order, ipiv, info)
+    panel.factor()
+    while panel.stop < n:
+        following = _Panel(ops, w, panel.stop, min(panel.stop + block, n), order, ipiv, info)
+        _eliminate(ops, panel, following, update, look_ahead)
+        panel = following
+    panel.swap(0, panel.start)
+    panel.swap(panel.unswapped, n)
     inverses, worst = ops.invert_diagonal_blocks(w) or (None, xp.zeros(1))
     report = xp.empty(3)  # to be read at once
     report[:1], report[1], report[2:] = info, (ipiv != xp.arange(n, dtype=xp.int32)).sum(), worst
     return order, report, inverses
 
 
-class _Update:
-    """The trailing update of a panel: c -= l u, by columns of the matrix; those of c start at `first`."""
+def _eliminate(ops, panel, following, update, look_ahead):
+    """Eliminate with a factored panel, and factor the one that follows.
 
-    def __init__(self, ops, c, first, l, u, how):
-        self._ops, self._c, self._first = ops, c, first
-        self.operands = ops.operands(l, u, how)
+    The columns of that one come first, so that it can be factored beside the elimination in all others.
+    """
+    n = panel.w.shape[1]
+    ahead = ops.gains_beside(n - panel.stop)
+    near = following.stop if ahead else n
+    panel.swap(panel.unswapped, near)
+    panel.update(panel.stop, near, ops.near_update(update, panel.p) if ahead else update)
 
-    @property
-    def stop(self):
-        return self._first + self._c.shape[1]
+    def rest(share):
+        panel.swap(0, panel.start)
+        panel.swap(near, n)
+        panel.update(near, n, update, share)
 
-    def update(self, start, stop):
-        columns = slice(start - self._first, stop - self._first)
-        self._ops.subtract_product(self._c[:, columns], self.operands, columns)
+    if ahead and look_ahead:
+        ops.beside(following, rest)
+    else:
+        following.factor()
+        rest(None)
 
 
-class _Remainder:
-    """The part of an update right of the next panel, done beside that panel's strips."""
+class _Panel:
+    """Columns start:stop of w, from row `start` on: factored strip by strip, then eliminated with.
 
-    def __init__(self, ops, last, first, look_ahead):
-        self._ops, self._last, self._next, self._look_ahead = ops, last, first, look_ahead
+    Attributes
+    ----------
+    p : array, shape (n - start, stop - start)
+        A view of w.
+    strips : list of (int, int)
+        Ranges of its columns.
+    unswapped : int
+        The first column, of those from `start` on, to which its swaps have not been applied.
+    """
 
-    def run_beside(self, panel, rows, width, is_last):
-        """Run panel(started), a strip of `width` columns, and as much as takes about as long, or all."""
-        last, first = self._last, self._next
-        if last is None or first == last.stop:
-            return panel(None)
-        columns = self._ops.columns_beside(rows, width, last.operands)
-        self._next = stop = last.stop if is_last else min(last.stop, first + columns)
+    def __init__(self, ops, w, start, stop, order, ipiv, info):
+        self.w, self.start, self.stop, self.p = w, start, stop, w[start:, start:stop]
+        self.strips = _strips(ops, *self.p.shape, w.dtype)
+        self._ops, self._order, self._info = ops, order[start:], info
+        self._ipiv = ipiv[start:stop]
+        self.unswapped = start
+        self._swaps, self._operands = None, {}
+        # Where each row of the panel came from, if there is more than one strip; moved with them.
+        self._local = None
 
-        def update():
-            last.update(first, stop)
+    def factor(self):
+        """Factor all strips."""
+        self.begin(None)
+        self.finish()
 
-        if self._look_ahead and self._ops.gains_beside(rows):
-            return self._ops.beside(panel, update)
-        panel(None)
-        update()
+    def begin(self, started):
+        """Factor the first strip; `started` is what `Ops.beside` hands over."""
+        whole = len(self.strips) == 1
+        xp = self._ops.xp
+        self._local = self._order if whole else xp.arange(len(self.p), dtype=xp.int32)
+        self._swaps = self._factor_strip(*self.strips[0], started)
+
+    def finish(self):
+        """Factor the other strips."""
+        if len(self.strips) == 1:
+            return
+        xp, local, k = self._ops.xp, self._local, self.p.shape[1]
+        self._finish_strip(*self.strips[0], self._swaps)
+        for start, stop in self.strips[1:]:
+            self._finish_strip(start, stop, self._factor_strip(start, stop, None))
+        dst = xp.concatenate([xp.arange(k, dtype=xp.int32), self._ipiv - self.start])
+        self._swaps, self.unswapped = (dst, local[dst]), self.stop
+        self._order[...] = self._order[local]
+
+    def _factor_strip(self, start, stop, started):
+        args = (self._ipiv, self.start, self._local, self._info, started)
+        return self._ops.strip_lu(self.p, start, stop, *args)
+
+    def _finish_strip(self, start, stop, swaps):
+        p, ops = self.p, self._ops
+        ops.block_row(p[start:], start, stop, swaps, 0, p.shape[1])
+        storage = UPDATES["fp64" if p.dtype.char in "dD" else "fp32"]
+        done, rest = slice(start, stop), slice(stop, None)
+        ops.update(p[rest, rest], p[rest, done], p[done, rest], storage)
+
+    def swap(self, first, last):
+        """Swap rows in columns first:last of w and, right of the panel, solve for those of U."""
+        if first < last:
+            args = (self.start, self.stop, self._swaps, first, last)
+            self._ops.block_row(self.w[self.start :], *args)
+
+    def update(self, first, last, how, share=None):
+        """Update columns first:last of w, right of the panel, below its rows."""
+        if first == last:
+            return
+        below, columns = slice(self.stop, None), slice(first, last)
+        if how.name not in self._operands:
+            self._operands[how.name] = self._ops.operand(self.w[below, self.start : self.stop], how)
+        u = self.w[self.start : self.stop, columns]
+        self._ops.subtract_product(self.w[below, columns], self._operands[how.name], u, share)
 
 
 def _strips(ops, m, k, dtype):
@@ -257,21 +305,3 @@ def _strips(ops, m, k, dtype):
         strips.append((start, stop))
         start = stop
     return strips
-
-
-def _factor_panel(ops, p, ipiv, row0, order, info, beside):
-    """Factor the m x k panel p in place, strip by strip.
-
-    Rows of p, and `order`, are swapped as a whole; ipiv counts rows of the matrix, whose row row0 is
-    row 0 of p.
-    """
-    m, k = p.shape
-    storage = UPDATES["fp64" if p.dtype.char in "dD" else "fp32"]
-    for start, stop in _strips(ops, m, k, p.dtype):
-        done, rest = slice(start, stop), slice(stop, k)
-
-        def panel(started, start=start, stop=stop):
-            ops.panel_lu(p, start, stop, ipiv, row0, order, info, started)
-
-        beside.run_beside(panel, m - start, stop - start, is_last=stop == k)
-        ops.update(p[stop:, rest], p[stop:, done], p[done, rest], storage)

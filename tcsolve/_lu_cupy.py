@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from tcsolve import _cublas, _cusolver, _device, _jit, _record, _step
+from tcsolve import _cublas, _cusolver, _device, _jit, _packed, _record, _step, _wgmma
 from tcsolve._cublas import ld
 from tcsolve._device import turns_into_memory_error
-from tcsolve._formats import TOP_EXPONENT
+from tcsolve._formats import UPDATES
 from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
-from tcsolve._wgmma import Operands
 from tcsolve.kernels import (
     BOARD_BYTES,
     TRSV_BLOCK,
@@ -25,52 +24,79 @@ from tcsolve.kernels import (
 
 __all__ = ["LUOps"]
 
-# Rows below which an update is shorter than what it costs the host to run it beside a strip.
-BESIDE_ROWS = 6144
+# Rows below which an update is shorter than it takes to fork and join.
+BESIDE_ROWS = 256
 # Nanoseconds the update may wait for the panel beside it to become resident.
 GATE_PATIENCE = 200_000
-# What decides how much of an update runs beside a strip, measured on an H200: seconds of a column of the
-# strip and of a row of it, flops and bytes a second of the update, and the depth FP32 counts for.
-STRIP_SECONDS, STRIP_SECONDS_ROW = 1.0e-6, 7e-11
-BESIDE_FLOPS, BESIDE_BANDWIDTH, NATIVE_DEPTH = 5.1e14, 3e12, 11
 # Right-hand sides up to which a few at a time are faster than the library's triangular solve of all.
 SUBSTITUTED_COLUMNS = 16
 # Unknowns up to which a step takes the host longer than the device.
 AHEAD_ROWS = 4096
 # Unknowns one launch of tcs_swap_solve takes.
 SOLVE_WIDTH = 128
-# Columns of C that a thread block of a tensor-core product takes.
-GEMM_TILE = 256
 
 
-class _Packed(NamedTuple):
-    """Operands of an update: p (m, depth), q (r, depth), `parts` real columns of C to an entry of it."""
+class _Swaps(NamedTuple):
+    """What tcs_panel leaves for tcs_swap_solve: addresses in `memory`, and the columns of the strip."""
 
-    p: Any
-    q: Any
-    low: str
-    parts: int
-    alpha: Any
-    beta: Any
+    dst: int
+    src: int
+    top: int
+    ld_top: int
+    width: int
+    memory: Any
 
-    @property
-    def depth(self):
-        """Products on the tensor cores for each entry of C."""
-        return self.p.shape[1]
+
+class _Native(NamedTuple):
+    """L as it is, for the library's product."""
+
+    l: Any
+
+    def subtract(self, c, u, share):
+        _cublas.gemm(c, self.l, u)
+
+
+class _Share:
+    """How a product shares the device with the strips of a panel beside it.
+
+    It leaves them the multiprocessors of the first, so that the next find a whole cluster of them free.  When
+    the panel is done, a second launch, of as many blocks, helps with what is left of the product.
+    """
+
+    def __init__(self, main, reserved, taken):
+        self._main, self._reserved, self._taken, self._help = main, reserved, taken, None
+
+    def launch(self, launch, multiprocessors):
+        """Call launch(blocks, blocks of another launch, what those multiprocessors are it must leave)."""
+        if self._reserved == 0:
+            launch(multiprocessors)
+            return
+        ready = self._main.record()
+        launch(multiprocessors, self._reserved, self._taken)
+        self._help = ready, functools.partial(launch, self._reserved, multiprocessors)
+
+    def help(self, side):
+        """Launch what helps, in the panel's stream."""
+        if self._help:
+            ready, launch = self._help
+            side.wait_event(ready)
+            launch()
 
 
 class _Flags:
-    """Words on a device, one for each panel that runs beside an update, taken in turn.
+    """Words on a device, a few for each panel that runs beside an update (see gate.cu), taken in turn.
 
-    The gate clears them; one that is still set, or shared, opens a gate early, which costs time alone.
+    The gate clears them; what is still set, or shared, opens a gate early, or keeps an update from a
+    multiprocessor, which costs time alone.
     """
 
-    COUNT = 1024
+    COUNT, WORDS, TAKEN = 1024, 20, 9
 
     def __init__(self):
         # Of no pool: these words outlive every tape's.
-        memory = cupy.cuda.MemoryPointer(cupy.cuda.Memory(4 * self.COUNT), 0)
-        self._words, self._taken = cupy.ndarray(self.COUNT, cupy.uint32, memory), 0
+        shape = self.COUNT, self.WORDS
+        memory = cupy.cuda.MemoryPointer(cupy.cuda.Memory(4 * self.COUNT * self.WORDS), 0)
+        self._words, self._last = cupy.ndarray(shape, cupy.uint32, memory), 0
         self._words.fill(0)
 
     @staticmethod
@@ -79,8 +105,8 @@ class _Flags:
         return _Flags()
 
     def next(self):
-        self._taken = (self._taken + 1) % self.COUNT
-        return self._words[self._taken : self._taken + 1]
+        self._last = (self._last + 1) % self.COUNT
+        return self._words[self._last]
 
 
 class LUOps:
@@ -119,83 +145,64 @@ class LUOps:
     def _panel_shape(self, m, dtype):
         return _panel_shape(cupy.cuda.runtime.getDevice(), m) if dtype.char == "f" else None
 
-    def panel_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
-        (m, k), w = p.shape, stop - start
+    def strip_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
+        (m, _), w = p.shape, stop - start
         shape = self._panel_shape(m - start, p.dtype)
         if shape is None or w > shape.strip:
-            self._panel_by_cusolver(p, start, stop, ipiv, row0, order, info)
+            swaps = self._strip_by_cusolver(
+                p[start:, start:stop], ipiv[start:stop], row0 + start, info
+            )
+            dst, src = swaps
+            order[start:][dst] = order[start:][src]
             if started is not None:
-                started.fill(1)
-            return
+                started[0] = 1
+            return swaps
         # Addresses instead of views, which take the host longer than the launches.
         first, ld_top, ld_p = row0 + start, -(-w // 4) * 4, ld(p)
         work = cupy.empty(w * (4 + ld_top), cupy.int32)
-        dst, rows = work.data.ptr, p.data.ptr + 4 * start * ld_p
+        dst = work.data.ptr
         src, top = dst + 8 * w, dst + 16 * w
         board = None if shape.cluster else cupy.zeros(BOARD_BYTES, cupy.uint8)
-        strip = (rows + 4 * start, ld_p, m - start, w)
-        outputs = (
-            order.data.ptr + 4 * start,
-            ipiv.data.ptr + 4 * start,
-            dst,
-            src,
-            top,
-            ld_top,
-            info,
-        )
+        strip = (p.data.ptr + 4 * (start * ld_p + start), ld_p, m - start, w)
+        moved = order.data.ptr + 4 * start, ipiv.data.ptr + 4 * start
         _panel_kernel(cupy.cuda.runtime.getDevice(), shape)(
             (shape.blocks,),
             (shape.threads,),
-            (*strip, *outputs, first, first, started, board),
+            (*strip, *moved, dst, src, top, ld_top, info, first, first, started, board),
             shared=shape.shared_bytes,
             cooperative=not shape.cluster,
         )
-        args = (rows, ld_p, k, stop, dst, src, top, ld_top, w)
-        _swap_solve(k, 2 * w, args)
+        return _Swaps(dst, src, top, ld_top, w, work)
 
-    def _panel_by_cusolver(self, p, start, stop, ipiv, row0, order, info):
+    def _strip_by_cusolver(self, leaf, ipiv, first, info):
         """Factor a leaf that no cluster holds; the pivots pass through the host."""
-        leaf, w = p[start:, start:stop], stop - start
+        w = leaf.shape[1]
         lu, swaps, _ = _cusolver.getrf_in_place(cupy.array(leaf, order="F"))
         diagonal = lu.diagonal()
         bad = cupy.nonzero(~cupy.isfinite(diagonal) | (diagonal == 0))[0][:1]
         swaps, bad = swaps.get(), bad.get()
         if len(bad):
-            cupy.minimum(info, row0 + start + int(bad[0]) + 1, out=info)
+            cupy.minimum(info, first + int(bad[0]) + 1, out=info)
         swaps = swaps[:w] - 1
-        ipiv[start:stop] = cupy.asarray((row0 + start + swaps).astype(np.int32))
+        ipiv[...] = cupy.asarray((first + swaps).astype(np.int32))
         moved = _cusolver.order_of(swaps, leaf.shape[0])
-        dst = np.unique(np.concatenate([np.arange(w), swaps])).astype(np.int32)
+        dst = np.union1d(np.arange(w), swaps).astype(np.int32)
         dst, src = cupy.asarray(dst), cupy.asarray(moved[dst])
-        self._move(p[start:], dst, src, start, stop)
-        part = order[start:]
-        part[dst] = part[src]
         leaf[...] = lu
-        self.solve_unit_lower(p[start:stop, start:stop], p[start:stop, stop:])
+        leaf[src] = lu[dst]  # the rows stay where they were
+        return dst, src
 
-    def move_rows(self, w, dst, src):
-        self._move(w, dst, src, 0, 0)
-
-    def _move(self, w, dst, src, skip_start, skip_stop):
-        """w[dst] = w[src] for all columns but skip_start:skip_stop."""
-        words = w.dtype.itemsize // 4  # a complex64 or float64 entry moves as two
-        columns = w.shape[1] * words
-        count = len(dst)
-        moving = columns - (skip_stop - skip_start) * words
-        if not (moving and count):
+    def block_row(self, rows, start, stop, swaps, first, last):
+        if isinstance(swaps, _Swaps):
+            dst, src, top, ld_top, width, _ = swaps
+            a, n = rows.data.ptr + 4 * first, last - first
+            args = (a, ld(rows), n, max(stop - first, 0), dst, src, top, ld_top, width)
+            _swap_solve(n, 2 * width, args)
             return
-        chunk = move_chunk(count)
-        kernel = self._move_kernel(chunk)
-        skip_start, skip_stop = skip_start * words, skip_stop * words
-        kernel(
-            (-(-skip_start // chunk) - (skip_stop - columns) // chunk,),
-            (256,),
-            (w, ld(w) * words, columns, skip_start, skip_stop, dst, src, count),
-            shared=4 * count * chunk,
-        )
-
-    def _move_kernel(self, chunk):
-        return _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
+        _move_rows(rows[:, first:last], *swaps)
+        k, first = stop - start, max(first, stop)
+        if first < last:
+            self.solve_unit_lower(rows[:k, start:stop], rows[:k, first:last])
 
     def solve_unit_lower(self, l, b):
         if not b.size:
@@ -215,81 +222,52 @@ class LUOps:
     def gains_beside(self, m):
         return m >= BESIDE_ROWS
 
+    def near_update(self, how, p):
+        # So short a product takes less time than rounding its operands.
+        return UPDATES["fp32"] if p.dtype.char == "f" and p.shape[1] <= SOLVE_WIDTH else how
+
     def beside(self, panel, update):
         device = cupy.cuda.runtime.getDevice()
         main, side = cupy.cuda.get_current_stream(), _side_stream(device, threading.get_ident())
         started = _Flags.of(device).next()
+        share = _Share(main, self._reserved(panel), started.data.ptr + 4 * _Flags.TAKEN)
         side.wait_event(main.record())
-        with side, _cublas.own_handles():
-            panel(started)
-        # The update takes every multiprocessor it finds: the panel must have its own by then.
-        _jit.kernel("gate", "tcs_gate")((1,), (1,), (started, GATE_PATIENCE))
-        update()
-        main.wait_event(side.record())
+        try:
+            with side, _cublas.own_handles():
+                panel.begin(started)
+            # The update takes every multiprocessor it finds: the panel must have its own by then.
+            _jit.kernel("gate", "tcs_gate")((1,), (1,), (started, GATE_PATIENCE))
+            update(share)
+            with side, _cublas.own_handles():
+                panel.finish()
+                share.help(side)
+        finally:
+            main.wait_event(side.record())
 
-    def columns_beside(self, m, width, operands):
-        strip = width * (STRIP_SECONDS + m * STRIP_SECONDS_ROW)
-        is_native = type(operands) is tuple
-        depth = operands[0].shape[1] * NATIVE_DEPTH if is_native else operands.depth
-        column = m * max(2 * depth / BESIDE_FLOPS, 8 / BESIDE_BANDWIDTH)
-        return -(-int(strip / column) // GEMM_TILE) * GEMM_TILE
+    def _reserved(self, panel):
+        """Return the multiprocessors that the strips after the first must find free."""
+        starts = [start for start, _ in panel.strips[1:]]
+        shapes = [self._panel_shape(len(panel.p) - start, panel.p.dtype) for start in starts]
+        return max((shape.blocks for shape in shapes if shape), default=0)
 
     @turns_into_memory_error
     def update(self, c, l, u, how):
         if c.size and l.size:
-            self.subtract_product(c, self.operands(l, u, how), slice(0, c.shape[1]))
+            self.operand(l, how).subtract(c, u, None)
 
     @turns_into_memory_error
-    def operands(self, l, u, how):
+    def operand(self, l, how):
         if how.native:
-            return l, u
-        (m, k), r, device = l.shape, u.shape[1], cupy.cuda.runtime.getDevice()
-        if fastest_update(how, l.dtype.char, m, k, r, _device.arch(device)) == "wgmma":
-            return Operands(l, u, how.format.name, _device.multiprocessors())
-        return self._pack(l, u, how)
+            return _Native(l)
+        device = cupy.cuda.runtime.getDevice()
+        engine = fastest_update(how, l.dtype.char, *l.shape, _device.arch(device))
+        module = _wgmma if engine == "wgmma" else _packed
+        return module.Operand(l, how, _device.multiprocessors())
 
-    def subtract_product(self, c, operands, columns):
-        if not c.size:
-            return
-        if isinstance(operands, Operands):
-            operands.subtract(c, columns)
-            return
-        if not isinstance(operands, _Packed):
-            l, u = operands
-            _cublas.gemm(c, l, u[:, columns])
-            return
-        p, q, low, parts, *scalars = operands
-        q = q[columns.start * parts : columns.stop * parts]
-        _cublas.gemm_packed(c, (len(c), len(q)), ld(c) * parts, p, q, low, *scalars)
-
-    def _pack(self, l, u, how):
-        """Round, split and pack both operands along k, for one product on the tensor cores."""
-        parts = 2 if l.dtype.char == "F" else 1  # a complex entry counts as two real ones
-        m, k, r = l.shape[0], l.shape[1], u.shape[1] * parts
-        low, depth = how.format.name, how.products * k * parts
-        stored = cupy.uint32 if low == "tf32" else cupy.uint16
-        p, q = cupy.empty((m, depth), stored), cupy.empty((r, depth), stored)
-        scalars, work = cupy.empty(3, cupy.float32), cupy.zeros(2, cupy.uint32)
-        scale, alpha, beta = scalars[0:], scalars[1:], scalars[2:]
-        scale_l = 2.0**TOP_EXPONENT  # |l| <= 1
-        find_scale, pack_l, pack_u = self._pack_kernels(low, how.products, parts == 2)
-        ld_l, ld_u = ld(l) * parts, ld(u) * parts
-        # A few blocks for each multiprocessor, each striding over rows of U.
-        blocks = min(k, 4 * _device.multiprocessors())
-        find_scale((blocks,), (256,), (scale, alpha, beta, work, u, ld_u, k, r, scale_l))
-        width = k * parts
-        pack_l((-(-m // 8), -(-width // 256)), (32, 8), (p, l, ld_l, m, width, scale_l))
-        grid = (-(-r // 64), -(-k // (64 // parts)))
-        pack_u(grid, (256,), (q, u, ld_u, k, r, scale))
-        return _Packed(p, q, low, parts, alpha, beta)
-
-    def _pack_kernels(self, low, products, is_complex):
-        defines = {"T_LOW": low, "PRODUCTS": products, "COMPLEX": int(is_complex)}
-        return (
-            _jit.kernel("range", "tcs_update_scale"),
-            _jit.kernel("pack", "tcs_pack_l", **defines),
-            _jit.kernel("pack", "tcs_pack_u", **defines),
-        )
+    @turns_into_memory_error
+    def subtract_product(self, c, operand, u, share=None):
+        if c.size and u.size:
+            operand.subtract(c, u, share)
 
     @turns_into_memory_error
     def invert_diagonal_blocks(self, lu):
@@ -354,6 +332,18 @@ def _idle_stream(device, thread):
     """The stream of what a thread wants done where multiprocessors are idle."""
     with cupy.cuda.Device(device):
         return cupy.cuda.Stream(non_blocking=True)
+
+
+def _move_rows(w, dst, src):
+    """w[dst] = w[src], all reads before any write."""
+    words = w.dtype.itemsize // 4  # a complex64 or float64 entry moves as two
+    columns, count = w.shape[1] * words, len(dst)
+    if not (columns and count):
+        return
+    chunk = move_chunk(count)
+    kernel = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
+    args = (w, ld(w) * words, columns, dst, src, count)
+    kernel((-(-columns // chunk),), (256,), args, shared=4 * count * chunk)
 
 
 @functools.cache

@@ -69,31 +69,34 @@ class Ops(Protocol):
     def strip_width(self, m, k, dtype):
         """Return how many columns of an m x k panel `panel_lu` takes at once."""
 
-    def panel_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
-        """Factor p[start:, start:stop] in place with partial pivoting, and its block row.
+    def strip_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
+        """Factor p[start:, start:stop] in place with partial pivoting; return its swaps, for `block_row`.
 
-        The swaps are applied to whole rows of p and to `order`; then p[start:stop, stop:] becomes
-        L11**-1 times itself, with L11 the strip's unit lower triangle.  ipiv[j] becomes row0 + (the row of p
-        swapped with row j), in LAPACK's order, for start <= j < stop, and info[0] becomes
-        min(info[0], row0 + j + 1) for the first zero or non-finite pivot j.  `started` is what `beside`
-        hands over.
+        No row of p has moved yet, the strip's own no more than the others; the entries of `order` have.
+        ipiv[j] becomes row0 + (the row of p swapped with row j), in LAPACK's order, for start <= j < stop,
+        and info[0] becomes min(info[0], row0 + j + 1) for the first zero or non-finite pivot j.  `started` is
+        what `beside` hands over.
+        """
+
+    def block_row(self, rows, start, stop, swaps, first, last):
+        """Swap rows in columns first:last, in place; those right of stop then solve for their rows of U.
+
+        Columns start:stop hold, or will when their rows are swapped, L11 in the first stop - start rows.
+        `swaps` come from `strip_lu`, or are a pair (dst, src): new[dst] = old[src].
         """
 
     def gains_beside(self, m):
-        """Tell whether a strip and an update of m rows are done sooner side by side."""
+        """Tell whether a panel and an update of m rows are done sooner side by side."""
+
+    def near_update(self, how, p):
+        """Return the `Update`, `how` or a more precise one, for the columns that follow the panel p."""
 
     def beside(self, panel, update):
-        """Run panel(started) and update(), which write different columns, side by side if possible.
+        """Do panel.factor() and update(share), which write different columns, side by side if possible.
 
-        What was done before is seen by both, and both are done for what follows; the results are
-        those of one after the other.
+        `share` is for `subtract_product`.  What was done before is seen by both, and both are done for what
+        follows; the results are those of one after the other.
         """
-
-    def move_rows(self, w, dst, src):
-        """w[dst] = w[src], in place, all reads before any write."""
-
-    def solve_unit_lower(self, l, b):
-        """b := L**-1 b in place, L the unit lower triangle of the k x k block l."""
 
     def update(self, c, l, u, how):
         """c -= l u in place, with the operands rounded as the `Update` how says."""
@@ -114,14 +117,11 @@ class Ops(Protocol):
         Returns None if that would need more checks: `out` may overlap another array.
         """
 
-    def operands(self, l, u, how):
-        """Return l and u rounded as the `Update` how says, for `subtract_product`; opaque."""
+    def operand(self, l, how):
+        """Return l, |l| <= 1, rounded as the `Update` how says, for `subtract_product`; opaque."""
 
-    def subtract_product(self, c, operands, columns):
-        """c -= (l u)[:, columns] in place, for a slice of columns with start and stop."""
-
-    def columns_beside(self, m, width, operands):
-        """Return how many columns of an update of m rows take about as long as a strip of `width`."""
+    def subtract_product(self, c, operand, u, share=None):
+        """c -= l u in place, with u rounded as l was for its `operand`; `share` is from `beside`."""
 
     def replayed(self, w, name, body):
         """Return body(), which works on w without reading anything back; equal names are equal work."""

@@ -4,6 +4,7 @@ No setting of CuPy or cuBLAS changes a result (see `tcsolve._cublas`).
 """
 
 import functools
+import math
 
 import cupy
 import numpy as np
@@ -17,6 +18,8 @@ from tcsolve._ops import Stats
 
 __all__ = ["CupyOps"]
 
+# Unknowns up to which a panel has so many columns.
+BLOCKS = ((8192, 128), (16384, 256), (math.inf, 512))
 # Entries of FP32 rows that are widened to FP64 at a time.
 WIDEN_ENTRIES = 1 << 26
 # Rows one block of tcs_col_stats sums: few, where there would be few blocks.
@@ -49,8 +52,9 @@ class CupyOps(LUOps, NativeOps):
         return tuple(x.get() if isinstance(x, cupy.ndarray) else x for x in arrays)
 
     def default_block(self, n, how):
-        # Wider panels save traffic of C in the update and cost more of it inside the panel.
-        return 512
+        # Wide panels save traffic of C in the update; where that is hidden behind the panels, the narrowest
+        # have least to do between one another.
+        return next(block for most, block in BLOCKS if n <= most)
 
     def mark(self):
         event = cupy.cuda.Event()

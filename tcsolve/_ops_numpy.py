@@ -109,62 +109,67 @@ class NumpyOps:
     def strip_width(self, m, k, dtype):
         return k
 
-    def panel_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
+    def strip_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
         leaf = p[start:, start:stop]
         lu, swaps, zero = _lapack("getrf", p.dtype)(np.array(leaf, order="F"), overwrite_a=True)
         moved = np.arange(len(leaf))
         for j, i in enumerate(swaps):
             moved[j], moved[i] = moved[i], moved[j]
-        p[start:] = p[start:][moved]
+        leaf[moved] = lu  # the rows stay where they were
         order[start:] = order[start:][moved]
-        leaf[...] = lu
-        if stop < p.shape[1]:
-            self.solve_unit_lower(p[start:stop, start:stop], p[start:stop, stop:])
         ipiv[start:stop] = row0 + start + swaps
         bad = np.flatnonzero(~np.isfinite(lu.diagonal()))
         first = min([zero] * (zero > 0) + [j + 1 for j in bad[:1]], default=0)
         if first:
             info[0] = min(info[0], row0 + start + first)
+        dst = np.union1d(np.arange(len(swaps)), swaps)
+        return dst, moved[dst]
 
-    def move_rows(self, w, dst, src):
-        w[dst] = w[src]
-
-    def solve_unit_lower(self, l, b):
-        b[...] = self._solve_triangle(l, b, lower=True, adjoint=False)
+    def block_row(self, rows, start, stop, swaps, first, last):
+        dst, src = swaps
+        columns = rows[:, first:last]
+        columns[dst] = columns[src]
+        k, first = stop - start, max(first, stop)
+        if first < last:
+            b = rows[:k, first:last]
+            b[...] = self._solve_triangle(rows[:k, start:stop], b, lower=True, adjoint=False)
 
     def gains_beside(self, m):
-        return False
+        return False  # nothing runs beside anything
+
+    def near_update(self, how, p):
+        return how
 
     def beside(self, panel, update):
-        panel(None)
-        update()
-
-    def columns_beside(self, m, width, operands):
-        return 1 << 30  # nothing runs beside anything
+        panel.factor()
+        update(None)
 
     def update(self, c, l, u, how):
         if c.size and l.size:
-            self.subtract_product(c, self.operands(l, u, how), slice(0, c.shape[1]))
+            self.subtract_product(c, self.operand(l, how), u)
 
-    def operands(self, l, u, how):
+    def operand(self, l, how):
         if how.native:
-            return l, u, None
-        # Scaled so that the largest entry of U, and 1 >= |l|, come to 2**TOP_EXPONENT.
-        scale_l, scale_u = 2.0**TOP_EXPONENT, _scale_to_top(u)
-        unscale = l.dtype.type(1 / (scale_l * scale_u))
-        l, u = l * l.dtype.type(scale_l), u * u.dtype.type(scale_u)
+            return how, (l,)
+        scaled = l * l.dtype.type(2.0**TOP_EXPONENT)  # of entries no larger than 1
         if how.products == 1:
-            return _rounded(l, how.format), _rounded(u, how.format), unscale
-        l_hi, l_lo = _split(l, how.format)
-        u_hi, u_lo = _split(u, how.format)
-        # The small products first, as on a device.
-        return np.hstack([l_hi, l_lo, l_hi]), np.vstack([u_lo, u_hi, u_hi]), unscale
+            return how, (_rounded(scaled, how.format),)
+        return how, _split(scaled, how.format)
 
-    def subtract_product(self, c, operands, columns):
-        l, u, unscale = operands
-        if c.size:
-            product = l @ u[:, columns]
-            c -= product if unscale is None else product * unscale
+    def subtract_product(self, c, operand, u, share=None):
+        how, parts = operand
+        if how.native:
+            c -= parts[0] @ u
+            return
+        # The largest entry of U comes to 2**TOP_EXPONENT as well.
+        scale = _scale_to_top(u)
+        unscale, u = u.dtype.type(1 / (2.0**TOP_EXPONENT * scale)), u * u.dtype.type(scale)
+        if how.products == 1:
+            c -= parts[0] @ _rounded(u, how.format) * unscale
+            return
+        (l_hi, l_lo), (u_hi, u_lo) = parts, _split(u, how.format)
+        # The small products first, as on a device.
+        c -= np.hstack([l_hi, l_lo, l_hi]) @ np.vstack([u_lo, u_hi, u_hi]) * unscale
 
     def gemm(self, a, b, c, out, product, alpha, beta, engine):
         _gemm_numpy.gemm(a, b, c, out, product, alpha, beta, engine)

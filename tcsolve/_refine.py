@@ -138,11 +138,28 @@ def refine_columns(ops, operator, b, correct, plan, bound, *, x0=None, max_steps
     """
     # A correction that overflows shows in the error it leaves; NumPy need not warn of it as well.
     with np.errstate(all="ignore"):
+        if ahead and (state := _met(operator, plan, bound, ahead)):
+            return state
         advance = _advance(ops, operator, correct, ahead)
         state = _refine_columns(ops, operator, b, correct, advance, plan, bound, x0, max_steps)
     if ahead:  # they may share their memory
         state.x = state.x.copy()
     return state
+
+
+def _met(operator, plan, bound, ahead):
+    """Return what the loop would, if it would end within these steps of a single column, converged."""
+    residuals, sizes = (np.concatenate([step[i] for step in ahead]) for i in (2, 3))
+    errors = _quotient(residuals, operator.norm, sizes)
+    met = _stop.converged(errors, bound)
+    last = int(met.argmax())
+    if (
+        not met[last]
+        or not _stop.contracting(errors[1:last], errors[: max(last - 1, 0)], plan.contraction).all()
+    ):
+        return None
+    history = [errors[i : i + 1] for i in range(last + 1)]
+    return Refined(ahead[last][0].copy(), history[-1], np.array([last]), np.array([True]), history)
 
 
 def _advance(ops, operator, correct, ahead):

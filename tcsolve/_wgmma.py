@@ -11,7 +11,7 @@ from tcsolve.kernels import WGMMA_ROWS
 
 __all__ = [
     "NO_ORIGIN",
-    "Operands",
+    "Operand",
     "launch_wgmma",
     "maps_of",
     "results_of",
@@ -24,7 +24,9 @@ SPLIT_ROWS, SPLIT_COLUMNS = 16, 256
 # Threads of a block of gemm_wgmma.cu, and its shared memory.
 THREADS, SHARED_BYTES = 384, (224 << 10) + 1024
 # What its copy engine does with results.
-BY_HAND, STORED, ADDED = 0, 1, 2
+BY_HAND, STORED, ADDED, PASSING = 0, 1, 2, 3
+# Entries of C from which on it does not stay in the second-level cache until the next update.
+PASSING_ENTRIES = 1 << 23
 # A tensor map that is not used, and the origin of operands that were not scaled.
 NO_MAP = np.zeros(1, np.dtype((np.void, MAP_BYTES)))
 NO_ORIGIN = (None, 0, 0, None, None, 0, 0, None)
@@ -40,17 +42,22 @@ def split_kernel(entry, low="fp16"):
     return _jit.kernel("gemm_split", entry, T_LOW=low)
 
 
-def launch_wgmma(defines, m, n, args, multiprocessors):
-    """Launch for a result of m x n."""
+def launch_wgmma(defines, m, n, args, blocks, others=0, taken=None):
+    """Launch for a result of m x n with so many blocks; another launch, of `others`, may share its tiles.
+
+    taken is None, or the address of the bits of multiprocessors that are not to be used.
+    """
     cluster, columns = defines["CLUSTER"], 128 if defines["REFINE"] else 256
     tiles = -(-m // (WGMMA_ROWS * cluster)) * -(-n // columns)
-    grid = min(tiles, multiprocessors // cluster) * cluster
+    clusters, beside = (min(tiles, x // cluster) for x in (blocks, others))
     kernel = _jit.kernel("gemm_wgmma", "tcs_gemm_wgmma", **defines)
-    kernel((grid,), (THREADS,), args, shared=SHARED_BYTES)
+    kernel(
+        (clusters * cluster,), (THREADS,), (*args, clusters + beside, taken), shared=SHARED_BYTES
+    )
 
 
 def maps_of(pairs, low):
-    """Return the tensor maps a_hi, a_lo, b_hi, b_lo."""
+    """Return the tensor maps hi, lo of each operand."""
     maps = []
     for hi, lo in pairs:
         map_hi = _map(hi, low)
@@ -70,49 +77,63 @@ def results_of(out, c, beta):
     return result_map(out.data.ptr, *out.shape, ld), how
 
 
-class Operands:
-    """L (m x k) and U (k x r), split once, to compute C -= L U on Hopper by slices of columns.
+class Operand:
+    """L (m x k), split or rounded once, to compute C -= L U on Hopper.
 
-    Each has one power of two for all its entries, unlike those of `gemm`: |l| <= 1, and U's is found on the
-    device.  Next to an Inf or NaN a result is Inf or NaN, but not always the one IEEE arithmetic has.
-
-    Attributes
-    ----------
-    depth : int
-        Products on the tensor cores for each entry of C.
+    L and U have one power of two each for all their entries, unlike those of `gemm`: |l| <= 1, and U's is
+    found on the device.  Next to an Inf or NaN a result is Inf or NaN, but not always the one IEEE arithmetic
+    has.
     """
 
-    def __init__(self, l, u, low, multiprocessors):
-        self._k, r = u.shape
-        self.depth, self._multiprocessors = 3 * self._k, multiprocessors
+    def __init__(self, l, how, multiprocessors):
+        self._l, self._low, self._multiprocessors = l, how.format.name, multiprocessors
+        self._has_lo, self._maps = how.products == 3, None
+        # With such short sums blocks that wait for each other lose more than they save.
+        refine = {"T_LOW": self._low, "REFINE": 3 if self._has_lo else 0, "CLUSTER": 1}
+        self._defines = refine | {"TRANS_A": 0, "TRANS_B": 0}
+
+    def subtract(self, c, u, share):
+        """c -= l u for an FP32 c with contiguous rows."""
+        (m, n), k, top = c.shape, len(u), 2.0**TOP_EXPONENT
         # Written by range.cu, which leaves `work` zero, as does each product that takes tiles from it.
-        self._scalars, self._work = cupy.empty(3, cupy.float32), cupy.zeros(2, cupy.uint32)
-        scale, alpha, beta = self._scalars[0:], self._scalars[1:], self._scalars[2:]
-        self._alpha = alpha
-        top, k = 2.0**TOP_EXPONENT, self._k
-        args = (scale, alpha, beta, self._work, u, leading(u), k, r, top)
+        scalars, work = cupy.empty(3, cupy.float32), cupy.zeros(2, cupy.uint32)
+        scale, alpha, beta = scalars[0:], scalars[1:], scalars[2:]
+        args = (scale, alpha, beta, work, u, leading(u), k, n, top)
         # A few blocks for each multiprocessor, each striding over rows of U.
         find_scale = _jit.kernel("range", "tcs_update_scale")
-        find_scale((min(k, 4 * multiprocessors),), (256,), args)
-        self._pairs, args, blocks = [], [], 0
-        for x, by in ((l, top), (u, scale)):
-            hi, lo = (empty_aligned(x.shape, cupy.uint16) for _ in range(2))
-            self._pairs.append((hi, lo))
-            args += [x, leading(x), *x.shape, hi, lo, hi.strides[0] // hi.itemsize, by]
-            blocks += split_blocks(*x.shape)
-        split_kernel("tcs_split_by", low)((blocks,), (32, 8), args)
-        self._maps = maps_of(self._pairs, low)
-        # With such short sums blocks that wait for each other lose more than they save.
-        self._defines = {"T_LOW": low, "REFINE": 3, "CLUSTER": 1, "TRANS_A": 0, "TRANS_B": 0}
-
-    def subtract(self, c, columns):
-        """c -= L U[:, columns] for an FP32 c with contiguous rows."""
-        m, n = c.shape
+        find_scale((min(k, 4 * self._multiprocessors),), (256,), args)
+        maps_u = self._split(u, top, scale)
         target = c, leading(c), KINDS["float32"], c, leading(c)
-        results = *results_of(c, c, 1.0), self._alpha, self._work
-        sizes = m, n, self._k, 1.0, 1.0
-        args = (*self._maps, columns.start, *results, *target, *NO_ORIGIN, *sizes)
-        launch_wgmma(self._defines, m, n, args, self._multiprocessors)
+        to, how = results_of(c, c, 1.0)
+        how = PASSING if how == ADDED and m * n >= PASSING_ENTRIES else how
+        results = to, how, alpha, work
+        args = (*self._maps, *maps_u, 0, *results, *target, *NO_ORIGIN, m, n, k, 1.0, 1.0)
+
+        def launch(*blocks):
+            launch_wgmma(self._defines, m, n, args, *blocks)
+
+        if share is None:
+            launch(self._multiprocessors)
+        else:
+            share.launch(launch, self._multiprocessors)
+
+    def _split(self, u, top, scale):
+        """Split u and, the first time, l; return the tensor maps of u."""
+        pair, args, blocks = self._room(u, scale)
+        if self._maps is None:
+            self._parts, first, more = self._room(self._l, top)
+            self._maps, blocks = maps_of([self._parts], self._low), blocks + more
+        else:
+            first = None, 0, 0, 0, None, None, 0, top
+        split_kernel("tcs_split_by", self._low)((blocks,), (32, 8), (*first, *args))
+        return maps_of([pair], self._low)
+
+    def _room(self, x, by):
+        """Return (hi, lo) for a matrix, the arguments of tcs_split_by to split it, and its blocks."""
+        hi = empty_aligned(x.shape, cupy.uint16)
+        lo = empty_aligned(x.shape, cupy.uint16) if self._has_lo else None
+        args = x, leading(x), *x.shape, hi, lo, hi.strides[0] // hi.itemsize, by
+        return (hi, lo), args, split_blocks(*x.shape)
 
 
 def _map(x, low):

@@ -9,6 +9,7 @@ import pytest
 from test_gemm import operands, ratio
 
 from tcsolve import DeviceError, InputError, _jit, gemm, gemm_batched, gemm_bound
+from tcsolve._formats import UPDATES
 
 pytestmark = pytest.mark.gpu
 
@@ -348,7 +349,7 @@ def test_results_added_in_place_have_the_bits_of_others(refine, precision, m, n,
     [(128, 64, 128), (300, 200, 520), (1030, 512, 777), (4096, 64, 2304), (2500, 1024, 2500)],
 )
 def test_an_update_by_columns_meets_the_bound_with_the_same_bits(m, k, r, shift, hopper):
-    from tcsolve._wgmma import Operands
+    from tcsolve._wgmma import Operand
 
     room = np.random.default_rng([m, k, r]).uniform(-1, 1, (m + k, -(-(r + k) // 4) * 4 + 4))
     room = hopper.asarray(room.astype(np.float32))
@@ -357,31 +358,57 @@ def test_an_update_by_columns_meets_the_bound_with_the_same_bits(m, k, r, shift,
     first = c.copy()
     exact = first.astype(float) - l.astype(float) @ u.astype(float)
 
-    prepared = Operands(l, u, "fp16", 132)
-    prepared.subtract(c, slice(0, r))
+    prepared = Operand(l, UPDATES["fp16x3"], 132)
+    prepared.subtract(c, u, None)
 
-    l, u = l.get(), u.get()
-    size = np.linalg.norm(l, axis=1)[:, None] * np.linalg.norm(u, axis=0)
-    bound = gemm_bound(l, u, refine="ab").bound + 2.0**-23
-    error = np.abs((c - exact).get())
+    whole, error = c.copy(), np.abs((c - exact).get())
+    size = np.linalg.norm(l.get(), axis=1)[:, None] * np.linalg.norm(u.get(), axis=0)
+    bound = gemm_bound(l.get(), u.get(), refine="ab").bound + 2.0**-23
     assert (error <= bound * size + 2.0**-23 * np.abs(exact.get())).all()
-    whole = c.copy()
     for width in (256, 1280):
         c[...] = first
         for start in range(0, r, width):
             columns = slice(start, min(r, start + width))
-            prepared.subtract(c[:, columns], columns)
+            prepared.subtract(c[:, columns], u[:, columns], None)
         assert (c == whole).all()
-    assert not prepared._work.any()
+
+
+@pytest.mark.parametrize("update", ["fp16", "bf16", "fp16x3"])
+@pytest.mark.parametrize("m, k, r", [(128, 64, 40), (700, 128, 300), (3000, 512, 2900)])
+def test_two_launches_that_share_an_update_give_its_bits(m, k, r, update, hopper):
+    """One of few blocks and one of many; one that finds multiprocessors taken, some or all, and its help."""
+    from tcsolve._wgmma import Operand
+
+    rng = np.random.default_rng([m, k, r])
+    make = lambda *shape: hopper.asarray(rng.uniform(-1, 1, shape).astype(np.float32))  # noqa: E731
+    l, u, c = make(m, k), make(k, r), make(m, r)
+    expected = c.copy()
+    Operand(l, UPDATES[update], 132).subtract(expected, u, None)
+    assert np.abs((expected - (c - l @ u)).get()).max() <= 8 * np.sqrt(k) * UPDATES[update].u
+
+    class Both:
+        def __init__(self, first, second, taken=0):
+            self.first, self.second = first, second
+            self.taken = hopper.full(8, taken, hopper.uint32)
+
+        def launch(self, launch, multiprocessors):
+            assert multiprocessors == 132
+            launch(self.first, self.second, self.taken.data.ptr)
+            launch(self.second, self.first)
+
+    for blocks in ((5, 127), (116, 16), (132, 16, 0x00FF00FF), (132, 1, 0xFFFFFFFF)):
+        result = c.copy()
+        Operand(l, UPDATES[update], 132).subtract(result, u, Both(*blocks))
+        assert (result == expected).all()
 
 
 def test_an_update_of_something_not_finite_is_not_finite(hopper):
-    from tcsolve._wgmma import Operands
+    from tcsolve._wgmma import Operand
 
     for bad in (np.nan, np.inf):
         l, u, c = (hopper.ones((256, 256), np.float32) for _ in range(3))
         u[7, 100] = bad
-        Operands(l, u, "fp16", 132).subtract(c, slice(0, 256))
+        Operand(l, UPDATES["fp16x3"], 132).subtract(c, u, None)
         assert not hopper.isfinite(c[:, 100]).any()
 
 

@@ -85,8 +85,8 @@ def test_cache_sees_every_input(changed, nvrtc, cache, compiler_calls, monkeypat
     "kernel, headers",
     [
         ("gate", {"common.cuh"}),
-        ("gemm_wgmma", {"gemm.cuh", "common.cuh"}),
-        ("panel", {"exchange_cluster.cuh", "exchange_grid.cuh", "common.cuh"}),
+        ("gemm_wgmma", {"gemm.cuh", "common.cuh", "place.cuh"}),
+        ("panel", {"exchange_cluster.cuh", "exchange_grid.cuh", "common.cuh", "place.cuh"}),
     ],
 )
 def test_a_binary_depends_on_the_headers_it_includes_alone(kernel, headers):

@@ -92,7 +92,7 @@ def factor_panel(cupy):
         order = None if order is None else cupy.asarray(order)
         ipiv, dst, src = (cupy.full(k, -1, cupy.int32) for k in (w, 2 * w, 2 * w))
         top = cupy.full((w, w + 3), 7, cupy.float32)
-        info, started = cupy.full(1, reported, cupy.int32), cupy.zeros(1, cupy.uint32)
+        info, started = cupy.full(1, reported, cupy.int32), cupy.zeros(17, cupy.uint32)
         board = None if shape.cluster else cupy.zeros(BOARD_BYTES, cupy.uint8)
         outputs = (order, ipiv, dst, src, top, w + 3, info)
         _jit.kernel("panel", "tcs_panel", **shape.defines)(
@@ -102,7 +102,9 @@ def factor_panel(cupy):
             shared=shape.shared_bytes,
             cooperative=not shape.cluster,
         )
-        assert started.tolist() == [1]
+        flag, *bits = started.tolist()
+        assert flag == 1 and not any(bits[8:])
+        assert 1 <= sum(word.bit_count() for word in bits) <= shape.blocks
         assert (storage[m:] == 7).all() and (top[:, w:] == 7).all()
         assert (cupy.delete(storage, slice(offset, offset + w), axis=1) == 7).all()
         results = (strip, order, ipiv, dst, src, top[:, :w], info)
@@ -479,18 +481,21 @@ def test_triangle_is_solved_with_the_same_bits_every_time(char, columns, lower, 
 
 
 @pytest.fixture
-def run_panel_lu(cupy, ops):
-    """A function that runs `panel_lu` inside a larger matrix and returns all it writes."""
+def run_strip(cupy, ops):
+    """A function that factors a strip inside a larger matrix, swaps rows, and returns all it writes."""
 
-    def run(a, start, stop, row0, offset=0, padding=0):
+    def run(a, start, stop, row0, offset=0, padding=0, apart=False):
         m, k = a.shape
         storage = cupy.full((m, offset + k + padding), 7, a.dtype)
         p = storage[:, offset : offset + k]
         p[...] = cupy.asarray(a)
         ipiv, info = cupy.full(k, -1, cupy.int32), cupy.full(1, NO_PIVOT, cupy.int32)
-        order, started = cupy.arange(m, dtype=cupy.int32), cupy.zeros(1, cupy.uint32)
-        ops.panel_lu(p, start, stop, ipiv, row0, order, info, started)
-        assert started.tolist() == [1]
+        order, started = cupy.arange(m, dtype=cupy.int32), cupy.zeros(17, cupy.uint32)
+        swaps = ops.strip_lu(p, start, stop, ipiv, row0, order, info, started)
+        assert int(started[0]) == 1
+        for first, last in ((0, start), (start, k)) if apart else ((0, k),):
+            if first < last:
+                ops.block_row(p[start:], start, stop, swaps, first, last)
         assert (cupy.delete(storage, slice(offset, offset + k), axis=1) == 7).all()
         return p.get(), ipiv.get(), order.get(), int(info[0])
 
@@ -519,13 +524,15 @@ def check_moves(a, start, stop, row0, ipiv, order):
         *((5000, 512, 128, 256, 0, 0), (20000, 200, 64, 128, 0, 0), (40000, 48, 4, 36, 0, 0)),
     ],
 )
-def test_panel_lu_factors_a_strip_and_brings_its_rows_up_to_date(
-    m, k, start, stop, offset, padding, run_panel_lu
+def test_a_strip_is_factored_and_its_rows_brought_up_to_date(
+    m, k, start, stop, offset, padding, run_strip
 ):
     a = np.random.default_rng([m, k]).standard_normal((m, k)).astype(np.float32)
     expected, pivots = reference_panel(a[start:, start:stop])
 
-    p, ipiv, order, info = run_panel_lu(a, start, stop, 100, offset, padding)
+    p, ipiv, order, info = run_strip(a, start, stop, 100, offset, padding)
+    by_parts = run_strip(a, start, stop, 100, offset, padding, apart=True)
+    assert np.array_equal(p, by_parts[0])
 
     moved = check_moves(a, start, stop, 100, ipiv, order)
     assert info == NO_PIVOT
@@ -542,12 +549,12 @@ def test_panel_lu_factors_a_strip_and_brings_its_rows_up_to_date(
 @pytest.mark.parametrize(
     "dtype, m, k, start, stop", [("f", 700, 300, 20, 270), ("d", 900, 96, 32, 64)]
 )
-def test_panel_lu_leaves_to_the_library_what_the_kernel_does_not_hold(
-    dtype, m, k, start, stop, run_panel_lu
+def test_strip_lu_leaves_to_the_library_what_the_kernel_does_not_hold(
+    dtype, m, k, start, stop, run_strip
 ):
     a = np.random.default_rng(10).standard_normal((m, k)).astype(dtype)
 
-    p, ipiv, order, info = run_panel_lu(a, start, stop, 100)
+    p, ipiv, order, info = run_strip(a, start, stop, 100)
 
     moved = check_moves(a, start, stop, 100, ipiv, order)
     assert info == NO_PIVOT
@@ -567,11 +574,11 @@ def test_panel_lu_leaves_to_the_library_what_the_kernel_does_not_hold(
 @pytest.mark.parametrize(
     "column, info", [(8, 100 + 9), (20, 100 + 21), (39, 100 + 40), (5, NO_PIVOT)]
 )
-def test_panel_lu_reports_a_zero_column_of_its_strip(column, info, run_panel_lu):
+def test_strip_lu_reports_a_zero_column_of_its_strip(column, info, run_strip):
     a = np.random.default_rng(11).standard_normal((500, 64)).astype(np.float32)
     a[:, column] = 0
 
-    assert run_panel_lu(a, 8, 40, 100)[-1] == info
+    assert run_strip(a, 8, 40, 100)[-1] == info
 
 
 # ---- the gate --------------------------------------------------------------------------------
@@ -595,15 +602,17 @@ def pass_gate(cupy):
 
 
 def test_the_gate_is_open_once_the_flag_is_set(cupy, pass_gate):
-    assert pass_gate(cupy.ones(1, cupy.uint32), 5) < 1
+    started = cupy.arange(1, 18, dtype=cupy.uint32)
+    assert pass_gate(started, 5) < 1
+    assert started.tolist() == [0] * 9 + list(range(2, 10))  # moved, for the update to read
 
 
 def test_the_gate_opens_by_itself_when_its_patience_ends(cupy, pass_gate):
-    assert 0.09 <= pass_gate(cupy.zeros(1, cupy.uint32), 0.1) < 1
+    assert 0.09 <= pass_gate(cupy.zeros(17, cupy.uint32), 0.1) < 1
 
 
 def test_the_gate_opens_when_another_stream_sets_the_flag(cupy, pass_gate):
-    started, stream = cupy.empty(1, cupy.uint32), cupy.cuda.Stream(non_blocking=True)
+    started, stream = cupy.empty(17, cupy.uint32), cupy.cuda.Stream(non_blocking=True)
 
     def set_flag():
         cupy.cuda.runtime.memsetAsync(started.data.ptr, 1, started.nbytes, stream.ptr)
@@ -650,7 +659,9 @@ def same_bits(cupy, first, second):
 
 
 @pytest.mark.parametrize("update", UPDATES)
-@pytest.mark.parametrize("n, block", [(1500, 256), (1501, 512), (2050, 256), (3003, 512)])
+@pytest.mark.parametrize(
+    "n, block", [(1500, 256), (1501, 512), (2050, 256), (3003, 512), (1999, 128), (1300, 50)]
+)
 def test_look_ahead_changes_no_bit_and_the_factors_are_good(
     n, block, update, cupy, factor_on_device
 ):
@@ -680,7 +691,7 @@ def test_look_ahead_changes_no_bit_where_the_library_factors_the_panels(
     assert residual(cupy, a, factors)[1] <= 4 * np.sqrt(1301) * UPDATES[update].u
 
 
-@pytest.mark.parametrize("block", [256, 512])
+@pytest.mark.parametrize("block", [128, 512])
 def test_look_ahead_repeats_itself_bit_for_bit(block, cupy, factor_on_device):
     a = matrix_on_device(cupy, 2999, "fp16x3")
     first = factor_on_device(a, "fp16x3", block, True)
@@ -719,23 +730,19 @@ def test_an_update_errs_by_the_roundoff_of_its_operands(update, m, k, n, cupy, o
 # ---- moves of rows ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "n, skip", [(1, (0, 0)), (100, (0, 0)), (1000, (64, 96)), (64, (0, 32)), (64, (32, 64))]
-)
+@pytest.mark.parametrize("n, offset", [(1, 0), (100, 0), (1000, 1), (64, 4)])
 @pytest.mark.parametrize("count", [1, 64, 700, 2048])
-def test_move_rows_reads_before_it_writes(n, skip, count, cupy):
+def test_move_rows_reads_before_it_writes(n, offset, count, cupy):
     rng = np.random.default_rng(count)
-    a = rng.standard_normal((3000, n + 3)).astype(np.float32)
+    a = rng.standard_normal((3000, n + 7)).astype(np.float32)
     dst, src = (rng.permutation(3000)[:count].astype(np.int32) for _ in range(2))
     dst[-1:], src[-1:] = dst[:1], src[:1]  # an entry may occur twice
-    expected = a.copy()
-    columns = [j for j in range(n) if not skip[0] <= j < skip[1]]
-    expected[np.ix_(dst, columns)] = a[np.ix_(src, columns)]
+    expected, columns = a.copy(), slice(offset, offset + n)
+    expected[dst, columns] = a[src, columns]
     device, chunk = cupy.asarray(a), move_chunk(count)
-    grid = -(-skip[0] // chunk) - (skip[1] - n) // chunk
-    args = (device, n + 3, n, *skip, cupy.asarray(dst), cupy.asarray(src), count)
+    args = (device[:, columns], n + 7, n, cupy.asarray(dst), cupy.asarray(src), count)
     kernel = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
-    kernel((grid,), (256,), args, shared=4 * chunk * count)
+    kernel((-(-n // chunk),), (256,), args, shared=4 * chunk * count)
     assert np.array_equal(device.get(), expected)
 
 

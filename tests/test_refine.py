@@ -26,6 +26,40 @@ def lu_correction(a):
     return lambda r: scipy.linalg.lu_solve(factors, r.astype(a.dtype))
 
 
+# ---- steps that were done ahead
+
+
+@pytest.mark.parametrize("bound", [1e-15, 3e-9, 0.0, 1.0])
+@pytest.mark.parametrize(
+    "errors",
+    [
+        [1e-4, 1e-8, 1e-12, 1e-17],
+        [1e-4, 1e-8, 2e-8, 1e-17],  # no step may fail to contract on the way
+        [1e-4, math.nan, 1e-17, 1e-17],
+        [math.nan] * 4,
+        [0.0, 1e-4],
+        [1e-16],
+    ],
+)
+def test_steps_done_ahead_count_as_those_of_the_loop(errors, bound, monkeypatch):
+    n = 5
+    ahead = [
+        (np.full((n, 1), i + 1.0), np.full((n, 1), e), np.array([e]), np.ones(1))
+        for i, e in enumerate(errors)
+    ]
+    operator = Operator.of(OPS, np.eye(n), 1.0)
+    args = OPS, operator, np.ones((n, 1)), lambda r: 0.5 * r, Plan("fp32"), bound
+
+    found = refine_columns(*args, ahead=ahead)
+
+    monkeypatch.setattr("tcsolve._refine._met", lambda *_: None)
+    expected = refine_columns(*args, ahead=ahead)
+    assert np.array_equal(found.x, expected.x) and found.classical == expected.classical
+    for name in ("error", "steps", "converged", "history"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name), equal_nan=True), name
+    assert not any(np.shares_memory(found.x, x) for x, *_ in ahead)
+
+
 # ---- refine
 
 
