@@ -49,7 +49,9 @@
 // kind, and those near an Inf or NaN are stored by hand.
 //
 // Tiles in turn (work): a kernel that holds multiprocessors when this one starts keeps out as many blocks.
-// With a fixed share for each block theirs would be done last, after all others.
+// With a fixed share for each block theirs would be done last, after all others.  Alone, too, blocks differ: tiles
+// in turn made 213, 210 and 196 TFLOP/s of 216, 202 and 178 at n = 4096, 8192 and 16384 (H200, REFINE 3,
+// CLUSTER 2; one comparison, of which no results file is kept).
 
 #include "gemm.cuh"
 #include "place.cuh"

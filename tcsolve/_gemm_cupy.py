@@ -19,7 +19,16 @@ from tcsolve._stored import (
     leading,
     rows_contiguous,
 )
-from tcsolve._wgmma import NO_ORIGIN, launch_wgmma, maps_of, results_of, split_blocks, split_kernel
+from tcsolve._wgmma import (
+    NO_ORIGIN,
+    TURN_WORDS,
+    launch_wgmma,
+    maps_of,
+    results_of,
+    split_blocks,
+    split_kernel,
+    takes_turns,
+)
 from tcsolve.kernels import (
     HOPPER,
     WGMMA_DEPTH,
@@ -133,14 +142,15 @@ class Work:
         self.arch, self.multiprocessors = arch, multiprocessors
         (self.m, self.k), self.n = a.shape, b.shape[1]
         self.scaled = not (product.direct or product.native)
-        self.top_a = self.top_b = None
+        self.top_a = self.top_b = self._turns = None
 
     def find_tops(self):
         """Find the largest entry of each row of op(a) and column of op(b), if they are scaled."""
         if not self.scaled:
             return
-        tops = cupy.zeros(self.m + self.n, cupy.uint32)
-        self.top_a, self.top_b = tops[: self.m], tops[self.m :]
+        tops = cupy.zeros(self.m + self.n + TURN_WORDS, cupy.uint32)
+        self.top_a, self.top_b = tops[: self.m], tops[self.m : -TURN_WORDS]
+        self._turns = tops[-TURN_WORDS:]
         kernel = split_kernel("tcs_tops")
         blocks = sum(_top_blocks(*x[3:]) for x in self.to_scale)
         kernel((blocks,), (32, 8), sum(self.to_scale, ()))
@@ -168,6 +178,13 @@ class Work:
             blocks += split_blocks(rows, cols)
         split_kernel("tcs_split", low)((blocks,), (32, 8), args)
         return pairs
+
+    @property
+    def turns(self):
+        """Zeroed words of this product alone; those of scaled operands were zeroed with their tops."""
+        if self._turns is None:
+            self._turns = cupy.zeros(TURN_WORDS, cupy.uint32)
+        return self._turns
 
     @property
     def target(self):
@@ -247,10 +264,12 @@ def _wgmma(work, cluster=CLUSTER):
         else [(_on_16_bytes(x), None) for x in (work.a, work.b)]
     )
     defines = {"T_LOW": product.precision, "REFINE": product.level, "CLUSTER": cluster}
+    size = work.m, work.n
+    turns = work.turns if takes_turns(defines, *size, work.multiprocessors) else None
     operands = (*maps_of(pairs, product.precision), 0)
-    results = *results_of(work.out, work.c, work.beta), None, None
+    results = *results_of(work.out, work.c, work.beta), None, turns
     args = (*operands, *results, *work.target, *work.origin, *work.sizes)
-    launch_wgmma(defines | work.transposes, work.m, work.n, args, work.multiprocessors)
+    launch_wgmma(defines | work.transposes, *size, args, work.multiprocessors)
 
 
 def _on_16_bytes(operand):

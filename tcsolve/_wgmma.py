@@ -11,12 +11,14 @@ from tcsolve.kernels import WGMMA_ROWS
 
 __all__ = [
     "NO_ORIGIN",
+    "TURN_WORDS",
     "Operand",
     "launch_wgmma",
     "maps_of",
     "results_of",
     "split_blocks",
     "split_kernel",
+    "takes_turns",
 ]
 
 # Entries a block of tcs_split takes.
@@ -30,6 +32,8 @@ PASSING_ENTRIES = 1 << 23
 # A tensor map that is not used, and the origin of operands that were not scaled.
 NO_MAP = np.zeros(1, np.dtype((np.void, MAP_BYTES)))
 NO_ORIGIN = (None, 0, 0, None, None, 0, 0, None)
+# Words from which tiles are taken in turn: zero before a launch and after, and of one launch at a time.
+TURN_WORDS = 2
 
 
 def split_blocks(rows, cols):
@@ -47,13 +51,21 @@ def launch_wgmma(defines, m, n, args, blocks, others=0, taken=None):
 
     taken is None, or the address of the bits of multiprocessors that are not to be used.
     """
-    cluster, columns = defines["CLUSTER"], 128 if defines["REFINE"] else 256
-    tiles = -(-m // (WGMMA_ROWS * cluster)) * -(-n // columns)
-    clusters, beside = (min(tiles, x // cluster) for x in (blocks, others))
+    cluster, tiles = defines["CLUSTER"], _tiles(defines, m, n)
+    own, beside = (min(tiles, x // cluster) for x in (blocks, others))
     kernel = _jit.kernel("gemm_wgmma", "tcs_gemm_wgmma", **defines)
-    kernel(
-        (clusters * cluster,), (THREADS,), (*args, clusters + beside, taken), shared=SHARED_BYTES
-    )
+    kernel((own * cluster,), (THREADS,), (*args, own + beside, taken), shared=SHARED_BYTES)
+
+
+def takes_turns(defines, m, n, multiprocessors):
+    """Tell whether there are more tiles than clusters, so that it matters who takes which."""
+    return _tiles(defines, m, n) > multiprocessors // defines["CLUSTER"]
+
+
+def _tiles(defines, m, n):
+    """Return the tiles of whole clusters in a result of m x n."""
+    columns = 128 if defines["REFINE"] else 256
+    return -(-m // (WGMMA_ROWS * defines["CLUSTER"])) * -(-n // columns)
 
 
 def maps_of(pairs, low):

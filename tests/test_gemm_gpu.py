@@ -10,6 +10,7 @@ from test_gemm import operands, ratio
 
 from tcsolve import DeviceError, InputError, _jit, gemm, gemm_batched, gemm_bound
 from tcsolve._formats import UPDATES
+from tcsolve._product import choose_product
 
 pytestmark = pytest.mark.gpu
 
@@ -341,6 +342,24 @@ def test_results_added_in_place_have_the_bits_of_others(refine, precision, m, n,
     expected = gemm(a, b, c, beta=1, **options)
     assert ((out == expected) | (hopper.isnan(out) & hopper.isnan(expected))).all()
     assert not hopper.isfinite(out[m // 2]).any()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_tiles_in_turn_have_the_bits_of_fixed_shares(dtype, hopper, monkeypatch):
+    from tcsolve import _gemm_cupy
+
+    m, n, k = 2900, 3100, 200
+    a, b = (hopper.asarray(x) for x in operands(m, n, k, dtype))
+    product = choose_product(np.dtype(dtype).name, k)
+    results = []
+    for in_turn in (True, False):
+        monkeypatch.setattr(_gemm_cupy, "takes_turns", lambda *_, given=in_turn: given)
+        out = hopper.full((m, n), np.nan, np.float32)
+        work = _gemm_cupy.Work(a, b, None, out, product, 1, 0, "sm_90a", 132)
+        _gemm_cupy._wgmma(work)
+        assert not work.turns.any()
+        results.append(out)
+    assert (results[0] == results[1]).all()
 
 
 @pytest.mark.parametrize("shift", [0, 1])
