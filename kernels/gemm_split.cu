@@ -23,6 +23,7 @@
 constexpr int GROUP = 8;             // rows of a block
 constexpr int ROWS_OF_COLUMNS = 256; // rows a block looks at for the largest of columns
 constexpr int SPLIT_ROWS = 16, SPLIT_COLS = 256;
+constexpr int FLIGHT = 4;            // loads of 16 bytes a thread has on their way while it looks for the largest
 
 __device__ __forceinline__ Index blocks_for(Index count, Index size) { return (count + size - 1) / size; }
 
@@ -51,6 +52,24 @@ struct Words {
     }
 };
 
+// FLIGHT runs of 16 bytes, `stride` entries apart.  Without a question for each of them: a load that depends on one
+// waits for the load before.
+struct Runs {
+    Run<float, 4> run[FLIGHT];
+
+    __device__ __forceinline__ Runs(const float* from, Index stride) {
+        #pragma unroll
+        for (int f = 0; f < FLIGHT; ++f) run[f].load(from + f * stride, true, 4);
+    }
+
+    __device__ __forceinline__ unsigned top(int e) const {
+        unsigned largest = 0;
+        #pragma unroll
+        for (int f = 0; f < FLIGHT; ++f) largest = max(largest, bits_of_size(run[f].at[e]));
+        return largest;
+    }
+};
+
 // An FP32 matrix and its scales.
 struct Scaled {
     const float* x;
@@ -71,11 +90,20 @@ struct Scaled {
         const Index row = block * GROUP + threadIdx.y;
         if (row >= rows) return;
         const bool vector = aligned16(x, ld);
+        const float* const from = x + row * ld;
         unsigned largest = 0;
-        #pragma unroll 4
-        for (Index q = 4 * threadIdx.x; q < cols; q += 4 * WARP) {
+        Index q = 4 * threadIdx.x;
+        if (vector) {
+            for (; q + (FLIGHT - 1) * 4 * WARP + 4 <= cols; q += FLIGHT * 4 * WARP) {
+                const Runs runs(from + q, 4 * WARP);
+                #pragma unroll
+                for (int e = 0; e < 4; ++e) largest = max(largest, runs.top(e));
+            }
+        }
+        #pragma unroll 1
+        for (; q < cols; q += 4 * WARP) {
             Run<float, 4> run;
-            run.load(x + row * ld + q, vector && q + 4 <= cols, cols - q);
+            run.load(from + q, vector && q + 4 <= cols, cols - q);
             #pragma unroll
             for (int e = 0; e < 4; ++e) largest = max(largest, bits_of_size(run.at[e]));
         }
@@ -88,12 +116,21 @@ struct Scaled {
         __shared__ unsigned found[GROUP][4 * WARP];
         const Index col0 = block_col * 4 * WARP, col = col0 + 4 * threadIdx.x, row0 = block_row * ROWS_OF_COLUMNS;
         const bool vector = aligned16(x, ld) && col + 4 <= cols;
+        const float* const from = x + row0 * ld + col;
+        const int here = int(min(Index(ROWS_OF_COLUMNS), rows - row0));
         unsigned largest[4] = {};
-        #pragma unroll 4
-        for (int i = threadIdx.y; i < ROWS_OF_COLUMNS; i += GROUP) {
-            if (row0 + i >= rows) break;
+        int i = threadIdx.y;
+        if (vector) {
+            for (; i + (FLIGHT - 1) * GROUP < here; i += FLIGHT * GROUP) {
+                const Runs runs(from + i * ld, GROUP * ld);
+                #pragma unroll
+                for (int e = 0; e < 4; ++e) largest[e] = max(largest[e], runs.top(e));
+            }
+        }
+        #pragma unroll 1
+        for (; i < here; i += GROUP) {
             Run<float, 4> run;
-            run.load(x + (row0 + i) * ld + col, vector, cols - col);
+            run.load(from + i * ld, vector, cols - col);
             #pragma unroll
             for (int e = 0; e < 4; ++e) largest[e] = max(largest[e], bits_of_size(run.at[e]));
         }
@@ -104,7 +141,7 @@ struct Scaled {
         if (mine >= 4 * WARP || col0 + mine >= cols) return;
         unsigned all = 0;
         #pragma unroll
-        for (int i = 0; i < GROUP; ++i) all = max(all, found[i][mine]);
+        for (int group = 0; group < GROUP; ++group) all = max(all, found[group][mine]);
         atomicMax(top + col0 + mine, all);
     }
 
