@@ -7,7 +7,7 @@ import cupy
 from tcsolve import _jit, _record
 from tcsolve._errors import DeviceMemoryError
 
-__all__ = ["arch", "multiprocessors", "properties", "turns_into_memory_error"]
+__all__ = ["arch", "multiprocessors", "properties", "stream", "turns_into_memory_error"]
 
 
 def turns_into_memory_error(method, again=True):
@@ -57,3 +57,13 @@ def properties(device):
 def multiprocessors():
     """Return how many multiprocessors the current device has."""
     return properties(cupy.cuda.runtime.getDevice())["multiprocessors"]
+
+
+@functools.lru_cache(maxsize=128)
+def stream(device, thread, purpose, priority=0):
+    """Return the stream of a thread for a purpose; what is launched in those of priority -1 goes first.
+
+    Each thread has its own: nothing else may enter a stream while it is recorded.
+    """
+    with cupy.cuda.Device(device):
+        return cupy.cuda.Stream(non_blocking=True, priority=priority)

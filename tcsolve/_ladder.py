@@ -7,7 +7,7 @@ from tcsolve._choose import bytes_needed, choose_update, rates_of, step_budget
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._formats import UPDATES
 from tcsolve._lu import factor_blocked, factor_native
-from tcsolve._norms import survey
+from tcsolve._norms import begin_survey, survey
 from tcsolve._plan import Plan, next_rung
 from tcsolve._refine import Operator, refine_columns
 from tcsolve._scale import Frame, equilibrate, needs_frame, needs_scaling
@@ -55,29 +55,45 @@ class Ladder:
         self._scaled_norm = 0.0
         self._rungs = []
         self._rates = rates_of(ops.device, getattr(ops, "properties", None))
+        self._matrix, self.bytes_planned = a, 0
         mark = ops.mark()
-        self._survey = survey(ops, a)
+        wait = begin_survey(ops, a)
+        self._clock("scale", mark)
+        # What is right for a matrix of which nothing is known nearly always is.
+        self._plan = self._choose(plan, nrhs, None)
+        early = ops.starts_early(a, UPDATES[self._plan.update])
+        if early:
+            self.bytes_planned = self._reserve(self._plan.update, nrhs)
+            self._factor(self._plan.update)
+        mark = ops.mark()
+        self._survey = wait()
         self._norm_one = self._survey.one  # of the caller's matrix, whatever is factored
         self._finite = self._survey.finite or bool(ops.xp.isfinite(a).all())
         if check_finite:
             require_finite(self._finite, "a")
-        if not isinstance(plan, Plan):
-            plan = self._choose(plan, nrhs)
-        self._plan = plan
-        self.bytes_planned = self._reserve(plan.update, nrhs) + moved_bytes
-        self._matrix = a
+        if not early:
+            self._plan = self._choose(plan, nrhs, self._survey)
+            self.bytes_planned = self._reserve(self._plan.update, nrhs)
+        self.bytes_planned += moved_bytes
         if self._finite:
             self._prepare()
         self._clock("scale", mark)
-        if self._finite:
-            self._factor(plan.update)
+        if early and not (self._finite and self._frame is None and self._scaling is None):
+            early = False
+            self._drop_factors()
+            self._rungs.clear()
+        if self._finite and not early:
+            self._factor(self._plan.update)
 
     shape = property(lambda self: self._a.shape)
     dtype = property(lambda self: self._a.dtype)
     precision = property(lambda self: self._rungs[-1] if self._rungs else self._plan.update)
     rungs = property(lambda self: tuple(self._rungs))
 
-    def _choose(self, precision, nrhs):
+    def _choose(self, precision, nrhs, survey):
+        """Return the `Plan` for a plan or the name of a precision; survey may be None."""
+        if isinstance(precision, Plan):
+            return precision
         if precision != "auto":
             return Plan(precision)
         name = choose_update(
@@ -86,7 +102,7 @@ class Ladder:
             self._rates,
             working=self._working,
             is_complex=self._complex,
-            dominant=self._survey.dominance > 0,
+            dominant=survey is not None and survey.dominance > 0,
         )
         return Plan(name)
 

@@ -22,7 +22,7 @@ from tcsolve.kernels import (
     swap_shape,
 )
 
-__all__ = ["LUOps"]
+__all__ = ["AHEAD_ROWS", "LUOps"]
 
 # Rows below which an update is shorter than it takes to fork and join.
 BESIDE_ROWS = 256
@@ -120,7 +120,7 @@ class LUOps:
 
     @functools.partial(turns_into_memory_error, again=False)
     def aside(self, w, others, name, body):
-        side = _idle_stream(cupy.cuda.runtime.getDevice(), threading.get_ident())
+        side = _device.stream(cupy.cuda.runtime.getDevice(), threading.get_ident(), "idle")
         tape = _record.tape_of(w)
         where = tuple(x.data.ptr for x in others)
         side.wait_event(cupy.cuda.get_current_stream().record())
@@ -228,7 +228,10 @@ class LUOps:
 
     def beside(self, panel, update):
         device = cupy.cuda.runtime.getDevice()
-        main, side = cupy.cuda.get_current_stream(), _side_stream(device, threading.get_ident())
+        main, side = (
+            cupy.cuda.get_current_stream(),
+            _device.stream(device, threading.get_ident(), "panel", -1),
+        )
         started = _Flags.of(device).next()
         share = _Share(main, self._reserved(panel), started.data.ptr + 4 * _Flags.TAKEN)
         side.wait_event(main.record())
@@ -315,23 +318,6 @@ def _substitute_columns(lu, b, *rest):
 def _aligned(x):
     """Tell whether the rows of a row-major view start on 16-byte boundaries."""
     return (x.data.ptr | x.strides[0]) % 16 == 0
-
-
-@functools.lru_cache(maxsize=64)
-def _side_stream(device, thread):
-    """The stream of a thread's panels that run beside an update; what it launches goes first.
-
-    Each thread has its own: nothing else may enter a stream while it is recorded.
-    """
-    with cupy.cuda.Device(device):
-        return cupy.cuda.Stream(non_blocking=True, priority=-1)
-
-
-@functools.lru_cache(maxsize=64)
-def _idle_stream(device, thread):
-    """The stream of what a thread wants done where multiprocessors are idle."""
-    with cupy.cuda.Device(device):
-        return cupy.cuda.Stream(non_blocking=True)
 
 
 def _move_rows(w, dst, src):

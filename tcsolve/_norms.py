@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Survey", "begin_condest", "condest", "survey"]
+__all__ = ["Survey", "begin_condest", "begin_survey", "condest", "survey"]
 
 # Sweeps of the condition estimator, the first solve included, as xLACN2; and how many are launched before
 # anything is read.
@@ -40,14 +40,24 @@ class Survey:
 
 def survey(ops, a):
     """Return the `Survey` of the square matrix a, with one synchronisation."""
-    inf, low_row, one, low_col, dominance = ops.extremes(a)
-    return Survey(
-        inf=inf,
-        one=one,
-        row_spread=low_row / inf if inf else 1.0,
-        col_spread=low_col / one if one else 1.0,
-        dominance=dominance,
-    )
+    return begin_survey(ops, a)()
+
+
+def begin_survey(ops, a):
+    """Start the survey of a; return a function that waits for it, and returns it."""
+    wait = ops.extremes(a)
+
+    def finish():
+        inf, low_row, one, low_col, dominance = wait()
+        return Survey(
+            inf=inf,
+            one=one,
+            row_spread=low_row / inf if inf else 1.0,
+            col_spread=low_col / one if one else 1.0,
+            dominance=dominance,
+        )
+
+    return finish
 
 
 def condest(ops, n, norm_one, solve, solve_adjoint, begun=None):

@@ -48,11 +48,14 @@ class Ops(Protocol):
         """Return the `Stats` of a; NaN and Inf propagate."""
 
     def extremes(self, a):
-        """Return five numbers of a square a, with one synchronisation.
+        """Start to look for five numbers of a square a; return a function that waits for them alone.
 
         The largest and the smallest row sum, the largest and the smallest column sum, and the least
         2 |a_ii| - row_sum_i; NaN propagates.
         """
+
+    def starts_early(self, a, how):
+        """Tell whether the blocked LU of a should be started before anything is known of a."""
 
     def row_max(self, a):
         """Return max |a_ij| of each row."""

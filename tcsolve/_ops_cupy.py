@@ -5,6 +5,7 @@ No setting of CuPy or cuBLAS changes a result (see `tcsolve._cublas`).
 
 import functools
 import math
+import threading
 
 import cupy
 import numpy as np
@@ -13,7 +14,7 @@ from tcsolve import _cublas, _device, _gemm_batched, _gemm_cupy, _jit, _record, 
 from tcsolve._cublas import ld
 from tcsolve._cusolver import NativeOps
 from tcsolve._device import turns_into_memory_error
-from tcsolve._lu_cupy import LUOps
+from tcsolve._lu_cupy import AHEAD_ROWS, LUOps
 from tcsolve._ops import Stats
 
 __all__ = ["CupyOps"]
@@ -90,7 +91,19 @@ class CupyOps(LUOps, NativeOps):
         launch = _scale_launch(_here(), "tcs_extremes", a.dtype.char, (1, 1), (1024, 1), 8)
         sums = (rows.data.ptr, len(rows), cols.data.ptr, len(cols))
         launch(enumerate((out.data.ptr, *sums, a.data.ptr, sum(a.strides) // a.itemsize, n)))
-        return tuple(out.get().tolist())
+        done = cupy.cuda.get_current_stream().record()
+
+        def wait():
+            # In a stream of its own: not behind what has been launched since.
+            reader = _device.stream(_here(), threading.get_ident(), "reader")
+            reader.wait_event(done)
+            return tuple(out.get(stream=reader).tolist())
+
+        return wait
+
+    def starts_early(self, a, how):
+        small = len(a) <= AHEAD_ROWS and a.dtype.char in "fd" and a.flags.c_contiguous
+        return small and not how.native and _record.remembers(len(a), np.dtype(how.storage))
 
     def row_max(self, a):
         return self._row_stats(a)[0].max(axis=0)

@@ -15,13 +15,15 @@ import numpy as np
 
 from tcsolve import _cublas
 
-__all__ = ["clear", "idle_bytes", "matrix", "recordable", "tape_of"]
+__all__ = ["clear", "idle_bytes", "matrix", "recordable", "remembers", "tape_of"]
 
 # Unknowns beyond which the device is the slower of the two.
-MOST_ROWS = 8192
+MOST_ROWS = 32768
 # Tapes that are lent at a time, and kept, with their memory, while nobody uses them; sizes whose first use is
 # remembered.
 MOST_LENT, MOST_IDLE, MOST_REMEMBERED = 4, 3, 256
+# Share of a device's memory that tapes nobody uses may keep; the last one is kept in any case.
+MOST_IDLE_SHARE = 0.1
 # cudaErrorMemoryAllocation, and the stream that is another one in every thread (cudaStreamPerThread).
 OUT_OF_MEMORY, PER_THREAD = 2, 2
 
@@ -34,6 +36,13 @@ _remembered = collections.OrderedDict()
 def recordable(n, dtype):
     """Tell whether an n x n matrix of this dtype is worth a tape here."""
     return dtype.char == "f" and 0 < n <= MOST_ROWS and _cublas.recordable()
+
+
+def remembers(n, dtype):
+    """Tell whether `matrix` would return one, if there is room."""
+    if not recordable(n, dtype):
+        return False
+    return _was_asked((cupy.cuda.runtime.getDevice(), n, dtype.char))
 
 
 def matrix(n, dtype):
@@ -131,6 +140,8 @@ def _give_back(tape):
         # One that has recorded nothing is the first to go.
         _idle.insert(len(_idle) if tape.recordings else 0, tape)
         del _idle[:-MOST_IDLE]
+        while len(_idle) > 1 and sum(x.nbytes for x in _idle) > MOST_IDLE_SHARE * tape.device_bytes:
+            del _idle[0]
 
 
 def _block(size):
@@ -159,6 +170,8 @@ class Tape:
         Device, rows and dtype of the matrix.
     w : array
         The matrix, with its padding.
+    device_bytes : int
+        The memory of the device, all of it.
     """
 
     def __init__(self, key):
@@ -168,6 +181,7 @@ class Tape:
         self._last, self._done, self._done_aside = None, _event(), None
         self._lock, self._inputs = threading.RLock(), {}
         _, n, char = key
+        _, self.device_bytes = cupy.cuda.runtime.memGetInfo()
         with self._reel.memory():
             self.w = cupy.empty((n, -(-n // 4) * 4), char)
 

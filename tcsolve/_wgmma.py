@@ -108,7 +108,7 @@ class Operand:
         """c -= l u for an FP32 c with contiguous rows."""
         (m, n), k, top = c.shape, len(u), 2.0**TOP_EXPONENT
         # Written by range.cu, which leaves `work` zero, as does each product that takes tiles from it.
-        scalars, work = cupy.empty(3, cupy.float32), cupy.zeros(2, cupy.uint32)
+        scalars, work = cupy.empty(3, cupy.float32), cupy.zeros(TURN_WORDS, cupy.uint32)
         scale, alpha, beta = scalars[0:], scalars[1:], scalars[2:]
         args = (scale, alpha, beta, work, u, leading(u), k, n, top)
         # A few blocks for each multiprocessor, each striding over rows of U.
