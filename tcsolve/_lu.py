@@ -262,9 +262,10 @@ class _Panel:
         if len(self.strips) == 1:
             return
         xp, local, k = self._ops.xp, self._local, self.p.shape[1]
-        self._finish_strip(*self.strips[0], self._swaps)
-        for start, stop in self.strips[1:]:
-            self._finish_strip(start, stop, self._factor_strip(start, stop, None))
+        self._ops.swap_rows(self.p, self._swaps)
+        for number, (start, stop) in enumerate(self.strips[1:], 1):
+            self._catch_up(number)
+            self._ops.swap_rows(self.p[start:], self._factor_strip(start, stop, None))
         dst = xp.concatenate([xp.arange(k, dtype=xp.int32), self._ipiv - self.start])
         self._swaps, self.unswapped = (dst, local[dst]), self.stop
         self._order[...] = self._order[local]
@@ -273,12 +274,22 @@ class _Panel:
         args = (self._ipiv, self.start, self._local, self._info, started)
         return self._ops.strip_lu(self.p, start, stop, *args)
 
-    def _finish_strip(self, start, stop, swaps):
-        p, ops = self.p, self._ops
-        ops.block_row(p[start:], start, stop, swaps, 0, p.shape[1])
+    def _catch_up(self, number):
+        """Bring strip `number`, and as many after it as its lowest bit says, up to date.
+
+        With as many strips before it.  So every strip has been eliminated with all before it when its turn
+        comes, as by recursion: products are deep, and few read and write the same columns.
+        """
+        p, ops, count = self.p, self._ops, number & -number
+        first = self.strips[number - count][0]
+        here, last = (
+            self.strips[number][0],
+            self.strips[min(number + count, len(self.strips)) - 1][1],
+        )
+        done, late, below = slice(first, here), slice(here, last), slice(here, None)
+        ops.solve_unit_lower(p[done, done], p[done, late])
         storage = UPDATES["fp64" if p.dtype.char in "dD" else "fp32"]
-        done, rest = slice(start, stop), slice(stop, None)
-        ops.update(p[rest, rest], p[rest, done], p[done, rest], storage)
+        ops.update(p[below, late], p[below, done], p[done, late], storage)
 
     def swap(self, first, last):
         """Swap rows in columns first:last of w and, right of the panel, solve for those of U."""

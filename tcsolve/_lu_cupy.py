@@ -199,10 +199,19 @@ class LUOps:
             args = (a, ld(rows), n, max(stop - first, 0), dst, src, top, ld_top, width)
             _swap_solve(n, 2 * width, args)
             return
-        _move_rows(rows[:, first:last], *swaps)
+        self.swap_rows(rows[:, first:last], swaps)
         k, first = stop - start, max(first, stop)
         if first < last:
             self.solve_unit_lower(rows[:k, start:stop], rows[:k, first:last])
+
+    def swap_rows(self, rows, swaps):
+        if isinstance(swaps, _Swaps):
+            dst, src, top, ld_top, width, _ = swaps
+            n = rows.shape[1]
+            args = (rows, ld(rows), n, n, dst, src, top, ld_top, width)
+            _swap_solve(n, 2 * width, args)
+        else:
+            _move_rows(rows, *swaps)
 
     def solve_unit_lower(self, l, b):
         if not b.size:

@@ -73,7 +73,7 @@ class Ops(Protocol):
         """Return how many columns of an m x k panel `panel_lu` takes at once."""
 
     def strip_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
-        """Factor p[start:, start:stop] in place with partial pivoting; return its swaps, for `block_row`.
+        """Factor p[start:, start:stop] in place with partial pivoting; return its swaps.
 
         No row of p has moved yet, the strip's own no more than the others; the entries of `order` have.
         ipiv[j] becomes row0 + (the row of p swapped with row j), in LAPACK's order, for start <= j < stop,
@@ -81,11 +81,16 @@ class Ops(Protocol):
         what `beside` hands over.
         """
 
+    def swap_rows(self, rows, swaps):
+        """Swap rows in place, as `strip_lu` said, or by a pair (dst, src): new[dst] = old[src]."""
+
+    def solve_unit_lower(self, l, b):
+        """b := L**-1 b in place, L the unit lower triangle of l."""
+
     def block_row(self, rows, start, stop, swaps, first, last):
-        """Swap rows in columns first:last, in place; those right of stop then solve for their rows of U.
+        """Do `swap_rows` to columns first:last, and then `solve_unit_lower` to the rows of U right of `stop`.
 
         Columns start:stop hold, or will when their rows are swapped, L11 in the first stop - start rows.
-        `swaps` come from `strip_lu`, or are a pair (dst, src): new[dst] = old[src].
         """
 
     def gains_beside(self, m):

@@ -130,13 +130,17 @@ class NumpyOps:
         return dst, moved[dst]
 
     def block_row(self, rows, start, stop, swaps, first, last):
-        dst, src = swaps
-        columns = rows[:, first:last]
-        columns[dst] = columns[src]
+        self.swap_rows(rows[:, first:last], swaps)
         k, first = stop - start, max(first, stop)
         if first < last:
-            b = rows[:k, first:last]
-            b[...] = self._solve_triangle(rows[:k, start:stop], b, lower=True, adjoint=False)
+            self.solve_unit_lower(rows[:k, start:stop], rows[:k, first:last])
+
+    def swap_rows(self, rows, swaps):
+        dst, src = swaps
+        rows[dst] = rows[src]
+
+    def solve_unit_lower(self, l, b):
+        b[...] = self._solve_triangle(l, b, lower=True, adjoint=False)
 
     def gains_beside(self, m):
         return False  # nothing runs beside anything
