@@ -311,7 +311,7 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     norm : float, optional
         Infinity norm of a; computed if a is an array.
     plan : Plan, optional
-        Its `contraction`, `basis` and `inner_tol` steer the loop.
+        Its `contraction` and `basis` steer the loop.
     tol : float, optional
         Bound on ``||b - A x|| / (||A|| ||x||)``; by default 2**-53 sqrt(n).
     max_steps : int
@@ -329,12 +329,13 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
 
     Notes
     -----
-    Classical refinement while it contracts, then FGMRES preconditioned by `correct`, which may differ from
-    call to call [1]_.
+    Classical refinement while it contracts, by Anderson acceleration where it does so slowly [2]_, then
+    FGMRES preconditioned by `correct`, which may differ from call to call [1]_.
 
     References
     ----------
     .. [1] E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847.
+    .. [2] H. F. Walker, P. Ni, SIAM J. Numer. Anal. 49 (2011), 1715-1735.
 
     Examples
     --------

@@ -30,8 +30,6 @@ class Plan:
         would cost, at least 30.
     basis : int
         Largest Krylov basis before FGMRES restarts.
-    inner_tol : float
-        Relative residual at which one FGMRES cycle ends.
     contraction : float
         Classical refinement goes on while each step reduces the backward error by this factor;
         0.5 as LAPACK's xGERFS [1]_.
@@ -47,7 +45,6 @@ class Plan:
     scale: bool = True
     max_steps: int | None = None
     basis: int = 50
-    inner_tol: float = 1e-4
     contraction: float = 0.5
 
     def __post_init__(self):
@@ -57,9 +54,10 @@ class Plan:
             value = getattr(self, name)
             if value is not None and (int(value) != value or value < 1):
                 raise InputError(f"Plan: {name} is {value!r}, needs a positive integer")
-        for name in ("inner_tol", "contraction"):
-            if not 0 < getattr(self, name) < 1:
-                raise InputError(f"Plan: {name} is {getattr(self, name)!r}, needs 0 < {name} < 1")
+        if not 0 < self.contraction < 1:
+            raise InputError(
+                f"Plan: contraction is {self.contraction!r}, needs 0 < contraction < 1"
+            )
 
 
 def next_rung(update, working):

@@ -1,7 +1,8 @@
 """Refinement of approximate solutions until the FP64 residual meets the bound.
 
-Classical refinement while it contracts, FGMRES with the same corrections where it does not, all right-hand
-sides at once; a right-hand side that has met the bound is not touched again.
+Classical refinement while it contracts, the last iterates combined where it does so slowly; FGMRES with the
+same corrections where it does not.  All right-hand sides at once; one that has met the bound is not touched
+again.
 """
 
 from collections.abc import Callable
@@ -15,8 +16,13 @@ from tcsolve._krylov import fgmres
 
 __all__ = ["Operator", "Refined", "refine_columns"]
 
-# Bytes the Krylov bases of the right-hand sides that run side by side may take.
+# Bytes the Krylov bases of the right-hand sides that run side by side may take, or their last iterates.
 KRYLOV_BYTES = 1 << 30
+# Iterates that are combined, once a step leaves more than this of the error: where it leaves less, nothing
+# is gained.
+ITERATES, SLOW = 4, 0.02
+# What rounding leaves uncertain, next to 1, in inner products of unit vectors and in residuals of FGMRES.
+ROUNDING = 2.0**-46
 
 
 @dataclass(frozen=True)
@@ -113,7 +119,7 @@ def refine_columns(ops, operator, b, correct, plan, bound, *, x0=None, max_steps
     correct : callable, (n, k) -> (n, k)
         Solves A d = r approximately.
     plan : Plan
-        Its contraction, basis and inner_tol are used.
+        Its contraction and basis are used.
     bound : float
     x0 : array, shape (n, k), optional
         Start; by default the correction of b.
@@ -132,9 +138,17 @@ def refine_columns(ops, operator, b, correct, plan, bound, *, x0=None, max_steps
     Classical refinement converges if c(n) u_f cond(A) < 1 for factors of roundoff u_f; FGMRES, whose
     preconditioned operator only needs a moderate condition number, up to about 1 / (u_f sqrt(u)) [1]_.
 
+    Where refinement is slow, few directions, those of the smallest singular values, hold it up.  It then goes
+    on from that affine combination of the last iterates whose residual is least, which is Anderson
+    acceleration [2]_ and, while it remembers all iterates, equivalent to GMRES [3]_.  The residual of the
+    combination is that of the residuals, so that this costs no product with A; what counts for convergence is
+    computed from x as ever.
+
     References
     ----------
     .. [1] E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847.
+    .. [2] D. G. Anderson, J. ACM 12 (1965), 547-560.
+    .. [3] H. F. Walker, P. Ni, SIAM J. Numer. Anal. 49 (2011), 1715-1735.
     """
     # A correction that overflows shows in the error it leaves; NumPy need not warn of it as well.
     with np.errstate(all="ignore"):
@@ -163,14 +177,21 @@ def _met(operator, plan, bound, ahead):
 
 
 def _advance(ops, operator, correct, ahead):
-    """Return the function of (x, r, b) for the next x, its residual and error; x is None at the start."""
+    """Return the function of (recent, b) for the next x, its residual and error.
+
+    recent is a list of the last (x, r), which starts empty.
+    """
     ahead = list(ahead)
 
-    def advance(x, r, b):
+    def advance(recent, b):
         if ahead:
             x, r, residual, size = ahead.pop(0)
             return x, r, _quotient(residual, operator.norm, size)
-        x = correct(r) if x is None else x + correct(r)
+        if recent:
+            x, r = recent[0] if len(recent) == 1 else _combined(ops, recent)
+            x = x + correct(r)
+        else:
+            x = correct(b)
         return x, *measure(ops, operator, x, b)
 
     return advance
@@ -178,7 +199,7 @@ def _advance(ops, operator, correct, ahead):
 
 def _refine_columns(ops, operator, b, correct, advance, plan, bound, x0, max_steps):
     if x0 is None:
-        x, r, error = advance(None, b, b)
+        x, r, error = advance([], b)
     else:
         x, (r, error) = x0, measure(ops, operator, x0, b)
     state = Refined(x, error, np.zeros(len(error), int), _stop.converged(error, bound))
@@ -196,10 +217,10 @@ def _refine_columns(ops, operator, b, correct, advance, plan, bound, x0, max_ste
 def _classical(ops, b, advance, plan, bound, max_steps, state, r):
     """Correct the columns that still contract, in place in `state`; r are all their residuals."""
     active = np.flatnonzero(~state.converged & ~np.isnan(state.error))
-    r = _take(ops, r, active)
+    recent = [(_take(ops, state.x, active), _take(ops, r, active))]
     while active.size:
         before = state.error[active]
-        trial, r, error = advance(_take(ops, state.x, active), r, _take(ops, b, active))
+        trial, r, error = advance(recent, _take(ops, b, active))
         state.steps[active] += 1
         _keep_better(ops, state, active, trial, error, bound)
         going = (
@@ -207,8 +228,36 @@ def _classical(ops, b, advance, plan, bound, max_steps, state, r):
             & _stop.contracting(error, before, plan.contraction)
             & (state.steps[active] < max_steps)
         )
-        r = _take(ops, r, np.flatnonzero(going))
-        active = active[going]
+        left = np.flatnonzero(going)
+        if not left.size:
+            return
+        slow = len(recent) > 1 or not _stop.contracting(error, before, SLOW)[going].all()
+        # What is combined is copied side by side first.
+        fits = 4 * ITERATES * trial.nbytes <= KRYLOV_BYTES
+        recent = [*recent, (trial, r)][-ITERATES if slow and fits else -1 :]
+        recent = [(_take(ops, x, left), _take(ops, r, left)) for x, r in recent]
+        active = active[left]
+
+
+def _combined(ops, recent):
+    """Return that affine combination of some (x, r) whose residual is least in the 2-norm, of each column."""
+    x, r = (ops.xp.stack([v.T for v in vs], axis=1) for vs in zip(*recent, strict=True))
+    (gram,) = ops.host(r.conj() @ r.transpose(0, 2, 1))
+    weights = ops.array(_weights(gram))[:, None]
+    return (weights @ x)[:, 0].T, (weights @ r)[:, 0].T
+
+
+def _weights(gram):
+    """Return the weights w of sum 1 that minimise w^H G w, for each of some Gram matrices G (k, m, m).
+
+    Where the squares have left the range of FP64 only the last vector counts.
+    """
+    size = np.sqrt(np.diagonal(gram, axis1=1, axis2=2).real)[:, :, None]
+    cosines = gram / size / size.transpose(0, 2, 1) + ROUNDING * np.eye(gram.shape[1])
+    w = (np.linalg.solve(cosines, 1 / size) / size)[:, :, 0]
+    w /= w.sum(axis=1, keepdims=True)
+    last = np.arange(gram.shape[1]) == gram.shape[1] - 1
+    return np.where(np.isfinite(w).all(axis=1, keepdims=True), w, last)
 
 
 def _krylov(ops, operator, b, correct, plan, bound, max_steps, state, active):
@@ -223,8 +272,8 @@ def _krylov(ops, operator, b, correct, plan, bound, max_steps, state, active):
         def hopeless(steps, reduction, worst=worst, allowed=allowed):
             return steps + _stop.projected_steps(worst * reduction, worst, steps, bound) > allowed
 
-        # Aim at the bound itself where one cycle at the plan's tolerance would just miss it.
-        tol = max(min(plan.inner_tol, 0.1), 0.1 * bound / worst)
+        # Aim at the bound itself: a cycle that ends before it has to find its space again.
+        tol = max(0.1 * bound / worst, ROUNDING)
         basis = max(1, min(plan.basis, allowed))
         d, steps = fgmres(ops, operator.product, correct, r, basis=basis, tol=tol, give_up=hopeless)
         trial = x + d

@@ -353,7 +353,7 @@ def test_an_allocation_that_fails_leaves_the_inputs_and_the_library_intact(monke
         ({"block": 1.5}, "block is 1.5"),
         ({"max_steps": -1}, "max_steps is -1"),
         ({"basis": 0}, "basis is 0"),
-        ({"inner_tol": 0}, "needs 0 < inner_tol < 1"),
+        ({"contraction": 0}, "needs 0 < contraction < 1"),
         ({"contraction": 1.0}, "needs 0 < contraction < 1"),
         ({"contraction": float("nan")}, "contraction is nan"),
     ],

@@ -9,7 +9,7 @@ import scipy.sparse.linalg
 from bounds import MET, ratio
 
 import tcsolve
-from tcsolve import Plan, Status, _stop, matrices
+from tcsolve import Plan, Status, _refine, _stop, matrices
 from tcsolve._krylov import fgmres
 from tcsolve._ops_numpy import NumpyOps
 from tcsolve._refine import Operator, refine_columns
@@ -256,7 +256,155 @@ def test_the_scaled_residual_must_meet_the_bound_too():
     assert seen.all_converged
 
 
+# ---- the last iterates combined
+
+
+def rough(n, contraction, dtype=float, seed=0):
+    """Return a matrix and corrections through a neighbour of it that contract by this much in the end."""
+    a = matrices.generate("gauss", n, seed=seed, dtype=dtype).a
+    noise = matrices.generate("gauss", n, seed=seed + 1, dtype=dtype).a
+    rate = np.abs(np.linalg.eigvals(np.linalg.solve(a, noise))).max()
+    return a, lu_correction(a + contraction / rate * noise)
+
+
+def with_and_without(monkeypatch, a, b, correct):
+    """Return the solutions by combined iterates and by plain refinement."""
+    combined = tcsolve.refine(a, b, correct)
+    with monkeypatch.context() as patch:
+        patch.setattr(_refine, "ITERATES", 1)
+        return combined, tcsolve.refine(a, b, correct)
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("contraction, saved", [(0.06, 1), (0.1, 1), (0.2, 2)])
+def test_slow_refinement_takes_fewer_steps(monkeypatch, dtype, contraction, saved):
+    a, correct = rough(200, contraction, dtype)
+    b = np.random.default_rng(0).standard_normal((200, 3))
+
+    combined, plain = with_and_without(monkeypatch, a, b, correct)
+
+    assert combined.status is plain.status is Status.CONVERGED
+    assert ratio(a, combined.x, b) <= MET
+    assert (combined.iterations <= plain.iterations - saved).all()
+
+
+@pytest.mark.parametrize(
+    "family, options",
+    [
+        ("gauss", {}),
+        ("gauss_dominant", {}),
+        ("svd_geo", {"cond": 1e2}),
+        ("svd_geo", {"cond": 1e6}),
+        ("svd_arith", {"cond": 1e6}),
+        ("svd_cluster1", {"cond": 1e4}),
+        ("svd_cluster0", {"cond": 1e6}),
+        ("uniform", {}),
+    ],
+)
+def test_refinement_takes_never_more_steps(monkeypatch, family, options):
+    a = matrices.generate(family, 200, **options).a
+    b = np.stack([a @ np.ones(200), np.random.default_rng(0).standard_normal(200)], axis=1)
+
+    combined, plain = with_and_without(monkeypatch, a, b, lu_correction(a.astype(np.float32)))
+
+    assert combined.status is plain.status is Status.CONVERGED
+    assert (combined.iterations <= plain.iterations).all()
+
+
+def test_fast_refinement_does_not_combine(monkeypatch):
+    monkeypatch.setattr(_refine, "_combined", lambda *_: pytest.fail("it contracts fast"))
+    a, correct = rough(200, 1e-4)
+
+    solution = tcsolve.refine(a, np.ones(200), correct)
+
+    assert solution.status is Status.CONVERGED and solution.iterations[0] >= 2
+
+
+def test_slow_columns_take_as_many_steps_together_as_alone():
+    a, correct = rough(200, 0.1)
+    b = np.random.default_rng(2).standard_normal((200, 4)) * 10.0 ** np.arange(4)
+    b[:, 1] = a @ np.ones(200)
+
+    together = tcsolve.refine(a, b, correct)
+
+    alone = [int(tcsolve.refine(a, column, correct).iterations[0]) for column in b.T]
+    assert together.status is Status.CONVERGED
+    assert np.abs(together.iterations - alone).max() <= 1
+
+
+def test_what_has_no_room_is_not_combined(monkeypatch):
+    a, correct = rough(200, 0.1)
+    monkeypatch.setattr(_refine, "KRYLOV_BYTES", 200 * 8)
+    monkeypatch.setattr(_refine, "_combined", lambda *_: pytest.fail("there is no room"))
+
+    assert tcsolve.refine(a, np.ones(200), correct).status is Status.CONVERGED
+
+
+@pytest.mark.parametrize("calls", [3, 5])
+def test_a_nan_among_the_iterates_stops_with_the_best_x(calls):
+    a, correct = rough(200, 0.2)
+    made = []
+
+    def failing(r):
+        made.append(1)
+        return correct(r) if len(made) <= calls else np.full_like(r, np.nan)
+
+    solution = tcsolve.refine(a, np.ones(200), failing)
+
+    assert solution.status is Status.STALLED
+    assert np.isfinite(solution.x).all()
+    assert solution.backward_error[0] == solution.history[calls - 1][1][0]
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_the_combination_has_the_least_residual(dtype):
+    rng = np.random.default_rng(3)
+    a = matrices.generate("gauss", 20, dtype=dtype).a
+    b = rng.standard_normal((20, 2)).astype(dtype)
+    xs = [rng.standard_normal((20, 2)).astype(dtype) * 10.0**-i for i in range(4)]
+    rs = [b - a @ x for x in xs]
+
+    x, r = _refine._combined(OPS, list(zip(xs, rs, strict=True)))
+
+    np.testing.assert_allclose(r, b - a @ x, rtol=1e-10, atol=1e-12)
+    for c in range(2):
+        steps = np.stack([rs[-1][:, c] - other[:, c] for other in rs[:-1]], axis=1)
+        best = rs[-1][:, c] - steps @ np.linalg.lstsq(steps, rs[-1][:, c])[0]
+        assert np.linalg.norm(r[:, c]) == pytest.approx(np.linalg.norm(best), rel=1e-8)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-200, 1e200, np.nan])
+def test_beyond_the_range_of_squares_the_last_iterate_stands(size):
+    x = [np.full((5, 1), 1.0), np.full((5, 1), 2.0)]
+    r = [np.full((5, 1), 1.0), np.full((5, 1), size)]
+
+    with np.errstate(all="ignore"):
+        found, residual = _refine._combined(OPS, list(zip(x, r, strict=True)))
+
+    np.testing.assert_array_equal(found, x[1])
+    np.testing.assert_array_equal(residual, r[1])
+
+
+def test_equal_iterates_can_be_combined():
+    x, r = np.ones((5, 1)), np.full((5, 1), 1e-3)
+
+    found, residual = _refine._combined(OPS, [(x, r)] * 4)
+
+    np.testing.assert_allclose(found, x)
+    np.testing.assert_allclose(residual, r)
+
+
 # ---- FGMRES
+
+
+def test_one_cycle_of_fgmres_reaches_the_bound():
+    a, correct = rough(200, 0.8)
+
+    solution = tcsolve.refine(a, np.ones(200), correct)
+
+    errors = [error[0] for _, error in solution.history]
+    assert solution.status is Status.CONVERGED
+    assert errors[-2] > 1e6 * solution.bound
 
 
 def relative_residual(a, d, r):
