@@ -9,7 +9,7 @@
 //
 //   a_hi, a_lo, b_hi, b_lo  tensor maps of operands in T_LOW with boxes of 64 x 64 entries, swizzled by 128 bytes:
 //          coordinates (k, row) if the contiguous entries run along k, else (row, k).  lo is read only if REFINE
-//          splits that operand.  op(B) starts at column first_b of its maps: a slice needs no map of its own.
+//          splits that operand.
 //   a, b   for scaled operands the FP32 op(A) (m x k) and op(B) (k x n) by strides, and top_a, top_b; else null
 //   out, c row-major with leading dimensions ld_out, ld_c, of `kind` (see gemm.cuh); c is not read if beta = 0
 //   results, how  tensor map of out in boxes of 16 rows and 32 columns, swizzled by 128 bytes, and what the
@@ -155,6 +155,18 @@ __device__ __forceinline__ void copy_out(const TensorMap& map, int how, int x, i
                      :: "l"(&map), "r"(x), "r"(y), "r"(from) : "memory");
     }
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Has a tile of C on its way to the second-level cache, where the sums will be added to it.
+__device__ __forceinline__ void await_results(const TensorMap& map, int row, int col) {
+    #pragma unroll 1
+    for (int y = 0; y < BLOCK_M; y += BOX_ROWS) {
+        #pragma unroll 1
+        for (int x = 0; x < BLOCK_N; x += BOX_COLS) {
+            asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];"
+                         :: "l"(&map), "r"(col + x), "r"(row + y) : "memory");
+        }
+    }
 }
 
 // Waits until all but the last PENDING boxes of this thread have left shared memory.
@@ -347,8 +359,9 @@ __device__ __forceinline__ int agree(
 }
 
 __device__ __forceinline__ void feed(
-    const Shared& shared, const Schedule& schedule, int steps, int first_b,
-    const TensorMap& a_hi, const TensorMap& a_lo, const TensorMap& b_hi, const TensorMap& b_lo
+    const Shared& shared, const Schedule& schedule, int steps,
+    const TensorMap& a_hi, const TensorMap& a_lo, const TensorMap& b_hi, const TensorMap& b_lo,
+    const TensorMap& results, int how
 ) {
     Ring ring;
     unsigned taken = 0;
@@ -364,7 +377,6 @@ __device__ __forceinline__ void feed(
             return;
         }
         schedule.find(tile, row, col);
-        col += first_b;
         for (int s = 0; s < steps; ++s) {
             const unsigned full = shared.is_full(ring.stage);
             if (s > 0) wait(shared.is_empty(ring.stage), ring.parity ^ 1);
@@ -388,6 +400,7 @@ __device__ __forceinline__ void feed(
                 else if (p % CLUSTER == schedule.rank) copy_panel_to_all(to, part ? b_lo : b_hi, x, y, full);
             }
             ring.next();
+            if (s == 0 && how >= ADDED) await_results(results, row, col);
         }
     }
 }
@@ -611,7 +624,7 @@ __device__ __forceinline__ void store_sums(
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
 tcs_gemm_wgmma(
     const __grid_constant__ TensorMap a_hi, const __grid_constant__ TensorMap a_lo,
-    const __grid_constant__ TensorMap b_hi, const __grid_constant__ TensorMap b_lo, Index first_b,
+    const __grid_constant__ TensorMap b_hi, const __grid_constant__ TensorMap b_lo,
     const __grid_constant__ TensorMap results, Index how, const float* __restrict__ alpha_by, unsigned* work,
     void* out, Index ld_out, Index kind, const void* c, Index ld_c,
     const float* __restrict__ a, Index row_a, Index col_a, const unsigned* __restrict__ top_a,
@@ -646,7 +659,7 @@ tcs_gemm_wgmma(
     }
     if (group == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == 0) feed(shared, schedule, steps, int(first_b), a_hi, a_lo, b_hi, b_lo);
+        if (threadIdx.x == 0) feed(shared, schedule, steps, a_hi, a_lo, b_hi, b_lo, results, int(how));
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         if (alpha_by) alpha *= *alpha_by;

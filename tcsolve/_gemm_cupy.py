@@ -266,7 +266,7 @@ def _wgmma(work, cluster=CLUSTER):
     defines = {"T_LOW": product.precision, "REFINE": product.level, "CLUSTER": cluster}
     size = work.m, work.n
     turns = work.turns if takes_turns(defines, *size, work.multiprocessors) else None
-    operands = (*maps_of(pairs, product.precision), 0)
+    operands = maps_of(pairs, product.precision)
     results = *results_of(work.out, work.c, work.beta), None, turns
     args = (*operands, *results, *work.target, *work.origin, *work.sizes)
     launch_wgmma(defines | work.transposes, *size, args, work.multiprocessors)

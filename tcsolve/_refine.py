@@ -152,72 +152,63 @@ def refine_columns(ops, operator, b, correct, plan, bound, *, x0=None, max_steps
     """
     # A correction that overflows shows in the error it leaves; NumPy need not warn of it as well.
     with np.errstate(all="ignore"):
-        if ahead and (state := _met(operator, plan, bound, ahead)):
-            return state
-        advance = _advance(ops, operator, correct, ahead)
-        state = _refine_columns(ops, operator, b, correct, advance, plan, bound, x0, max_steps)
-    if ahead:  # they may share their memory
-        state.x = state.x.copy()
+        if ahead:
+            state, recent = _replay(operator, plan, bound, ahead)
+        else:
+            x = correct(b) if x0 is None else x0
+            r, error = measure(ops, operator, x, b)
+            converged = _stop.converged(error, bound)
+            state = Refined(x, error, np.zeros(len(error), int), converged, [error])
+            recent = [(x, r)]
+        if not state.all_converged:
+            _refine_on(ops, operator, b, correct, plan, bound, max_steps, state, recent)
     return state
 
 
-def _met(operator, plan, bound, ahead):
-    """Return what the loop would, if it would end within these steps of a single column, converged."""
+def _replay(operator, plan, bound, ahead):
+    """Return what the loop makes of steps that were done ahead, and the last (x, r) if it goes on."""
     residuals, sizes = (np.concatenate([step[i] for step in ahead]) for i in (2, 3))
     errors = _quotient(residuals, operator.norm, sizes)
-    met = _stop.converged(errors, bound)
-    last = int(met.argmax())
-    if (
-        not met[last]
-        or not _stop.contracting(errors[1:last], errors[: max(last - 1, 0)], plan.contraction).all()
-    ):
-        return None
-    history = [errors[i : i + 1] for i in range(last + 1)]
-    return Refined(ahead[last][0].copy(), history[-1], np.array([last]), np.array([True]), history)
+    best, taken, recent, history = 0, 0, [0], [errors[:1]]
+    going = bool(errors[0] > bound)
+    while going and taken + 1 < len(ahead):
+        taken += 1
+        before, error = errors[best], errors[taken]
+        best = taken if error < before else best
+        history.append(errors[best : best + 1])
+        going = bool(error > bound and error <= plan.contraction * before)
+        slow = len(recent) > 1 or not error <= SLOW * before
+        recent = [*recent, taken][-ITERATES if slow else -1 :]
+    error = errors[best : best + 1]
+    # A copy: all of these steps share their memory.
+    x, steps = ahead[best][0].copy(), np.array([taken])
+    state = Refined(x, error, steps, _stop.converged(error, bound), history)
+    return state, [ahead[i][:2] for i in recent] if going else []
 
 
-def _advance(ops, operator, correct, ahead):
-    """Return the function of (recent, b) for the next x, its residual and error.
-
-    recent is a list of the last (x, r), which starts empty.
-    """
-    ahead = list(ahead)
+def _refine_on(ops, operator, b, correct, plan, bound, max_steps, state, recent):
+    """Refine the columns that have not converged, in place in `state`."""
 
     def advance(recent, b):
-        if ahead:
-            x, r, residual, size = ahead.pop(0)
-            return x, r, _quotient(residual, operator.norm, size)
-        if recent:
-            x, r = recent[0] if len(recent) == 1 else _combined(ops, recent)
-            x = x + correct(r)
-        else:
-            x = correct(b)
+        x, r = recent[0] if len(recent) == 1 else _combined(ops, recent)
+        x = x + correct(r)
         return x, *measure(ops, operator, x, b)
 
-    return advance
-
-
-def _refine_columns(ops, operator, b, correct, advance, plan, bound, x0, max_steps):
-    if x0 is None:
-        x, r, error = advance([], b)
-    else:
-        x, (r, error) = x0, measure(ops, operator, x0, b)
-    state = Refined(x, error, np.zeros(len(error), int), _stop.converged(error, bound))
-    state.history.append(error)
-    _classical(ops, b, advance, plan, bound, max_steps, state, r)
+    if recent:
+        _classical(ops, b, advance, plan, bound, max_steps, state, recent)
     left = np.flatnonzero(~state.converged & ~np.isnan(state.error))
     if left.size:
         state.classical = False
-        width = max(1, int(KRYLOV_BYTES // (2 * (plan.basis + 1) * x.shape[0] * x.dtype.itemsize)))
+        n, item = b.shape[0], state.x.dtype.itemsize
+        width = max(1, int(KRYLOV_BYTES // (2 * (plan.basis + 1) * n * item)))
         for i in range(0, left.size, width):
             _krylov(ops, operator, b, correct, plan, bound, max_steps, state, left[i : i + width])
-    return state
 
 
-def _classical(ops, b, advance, plan, bound, max_steps, state, r):
-    """Correct the columns that still contract, in place in `state`; r are all their residuals."""
+def _classical(ops, b, advance, plan, bound, max_steps, state, recent):
+    """Correct the columns that still contract, in place in `state`; recent are the last (x, r) of all."""
     active = np.flatnonzero(~state.converged & ~np.isnan(state.error))
-    recent = [(_take(ops, state.x, active), _take(ops, r, active))]
+    recent = [(_take(ops, x, active), _take(ops, r, active)) for x, r in recent]
     while active.size:
         before = state.error[active]
         trial, r, error = advance(recent, _take(ops, b, active))

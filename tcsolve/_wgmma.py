@@ -119,7 +119,7 @@ class Operand:
         to, how = results_of(c, c, 1.0)
         how = PASSING if how == ADDED and m * n >= PASSING_ENTRIES else how
         results = to, how, alpha, work
-        args = (*self._maps, *maps_u, 0, *results, *target, *NO_ORIGIN, m, n, k, 1.0, 1.0)
+        args = (*self._maps, *maps_u, *results, *target, *NO_ORIGIN, m, n, k, 1.0, 1.0)
 
         def launch(*blocks):
             launch_wgmma(self._defines, m, n, args, *blocks)
