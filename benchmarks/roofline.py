@@ -177,7 +177,7 @@ def others(kernels, spans):
     return rows[:OTHERS_LISTED]
 
 
-def panel_times(spans, n, block):
+def panel_times(spans, panels):
     """Return [rows, us a column in the kernels, us a column in all] of each outer panel, or [].
 
     Of a factorization without look-ahead, in which the panels stand between the updates.
@@ -189,24 +189,22 @@ def panel_times(spans, n, block):
         elif span.category == PANEL:
             groups[-1].append(span)
     groups = [group for group in groups if group]
-    if len(groups) != -(-n // block):
+    if len(groups) != len(panels):
         return []  # a fallback path, whose panels cannot be told apart
     found = []
-    for i, group in enumerate(groups):
-        rows = n - i * block
-        columns = min(block, rows)
+    for (first, last), group in zip(panels, groups, strict=True):
+        rows, columns = panels[-1][1] - first, last - first
         kernels = sum(span.stop - span.start for span in group)
         found.append([rows, kernels / columns, (group[-1].stop - group[0].start) / columns])
     return found
 
 
-def excerpt(spans, n, block, shown=PANELS_SHOWN):
+def excerpt(spans, count, shown=PANELS_SHOWN):
     """Return [category, stream, start, length], in ms, of the spans between two outer panels."""
     updates = sorted(span.start for span in spans if span.category == UPDATE)
-    panels = -(-n // block) - 1  # the last has nothing to update
-    if not updates or panels < 1:
+    if not updates or count < 2:
         return []
-    each = len(updates) / panels
+    each = len(updates) / (count - 1)  # the last panel has nothing to update
     start, stop = (updates[min(len(updates) - 1, round(i * each))] for i in shown)
     inside = [s for s in spans if s.stop > start and s.start < stop]
     return [
@@ -223,13 +221,15 @@ def excerpt(spans, n, block, shown=PANELS_SHOWN):
 # ---- floors ------------------------------------------------------------------------------------
 
 
-def floors(n, block, products, rates, *, pivoting=True, residuals=0, triangles=0, inverse_bytes=0):
+def floors(panels, products, rates, *, pivoting=True, residuals=0, triangles=0, inverse_bytes=0):
     """Return {category: seconds}, the least each category could take alone.
 
     Parameters
     ----------
-    n, block, products : int
-        Order, columns of an outer panel, tensor-core products of the update.
+    panels : list of (int, int)
+        Columns of the outer panels.
+    products : int
+        Tensor-core products of the update.
     rates : dict
         'copy_bytes' (read plus written), 'fp16_flops' and 'fp32_flops', a second.
     pivoting : bool
@@ -241,10 +241,9 @@ def floors(n, block, products, rates, *, pivoting=True, residuals=0, triangles=0
     """
     copy, fp16, fp32 = rates["copy_bytes"], rates["fp16_flops"], rates["fp32_flops"]
     least = dict.fromkeys(FLOORS, 0.0)
-    for j in range(0, n, block):
-        m = n - j
-        k = min(block, m)
-        r = m - k
+    n = panels[-1][1]
+    for first, last in panels:
+        m, k, r = n - first, last - first, n - last
         least[PANEL] += max(k * EXCHANGE_SECONDS, 8 * m * k / copy)
         least[MOVES] += 8 * min(2 * k, m) * (n - k) / copy if pivoting else 0.0
         least[BLOCK_ROW] += max(k * k * r / fp32, 8 * k * r / copy)
@@ -334,20 +333,21 @@ class Factoring:
 
     def __init__(self, a, precision):
         from tcsolve._formats import UPDATES
+        from tcsolve._lu import panels
         from tcsolve._ops_cupy import CupyOps
 
         self.a, self.ops, self.how = a, CupyOps(), UPDATES[precision]
-        self.block = self.ops.default_block(len(a), self.how)
+        self.panels = panels(self.ops, len(a), self.how)
 
     def copy(self):
-        """Return what `run` overwrites."""
-        return self.a.astype(np.float32)
+        """Return what `run` overwrites; where a solve would, its launches are recorded and replayed."""
+        return self.ops.cast_scaled(self.a, None, None, np.float32)
 
     def run(self, w, look_ahead):
         """Factor w in place."""
         from tcsolve._lu import factor_blocked
 
-        return factor_blocked(self.ops, w, self.how, self.block, look_ahead=look_ahead)
+        return factor_blocked(self.ops, w, self.how, look_ahead=look_ahead)
 
     def seconds(self, look_ahead, repeats):
         """Return the sorted seconds between CUDA events."""
@@ -355,8 +355,11 @@ class Factoring:
 
     def spans(self, look_ahead):
         """Return the classified profile of one factorization."""
-        w = self.copy()
-        return classify(record(lambda: self.run(w, look_ahead)))
+        for _ in range(3):  # what is recorded only after a while
+            w = None
+            w = self.copy()
+            found = record(lambda w=w: self.run(w, look_ahead))
+        return classify(found)
 
     def same_bits(self):
         """Tell whether the factors are the same with and without look-ahead, to the last bit."""
@@ -394,8 +397,7 @@ def measure(n, precision, repeats, rates, timeline):
     steps = int(solution.iterations.max())
     again = solve_again(a, b, precision)
     least = floors(
-        n,
-        factoring.block,
+        factoring.panels,
         factoring.how.products,
         rates,
         pivoting=family == "gauss",
@@ -407,7 +409,7 @@ def measure(n, precision, repeats, rates, timeline):
         "n": n,
         "family": family,
         "precision": precision,
-        "block": factoring.block,
+        "blocks": sorted({last - first for first, last in factoring.panels}, reverse=True),
         "backward_error": error,
         "steps": steps,
         "rungs": list(solution.rungs),
@@ -421,11 +423,13 @@ def measure(n, precision, repeats, rates, timeline):
         "same_bits": same_bits,
         "look_ahead": summary(factoring.seconds(True, repeats)),
         "serial": summary(factoring.seconds(False, repeats)),
-        "panel": panel_times(serial, n, factoring.block),
+        "panel": panel_times(serial, factoring.panels),
     }
     if timeline:
         shown = {"look_ahead": factoring.spans(look_ahead=True), "serial": serial}
-        row["timeline"] = {key: excerpt(value, n, factoring.block) for key, value in shown.items()}
+        row["timeline"] = {
+            key: excerpt(value, len(factoring.panels)) for key, value in shown.items()
+        }
     return row
 
 
@@ -440,6 +444,11 @@ def solve_again(a, b, precision):
         return [factors.solve_ex(b) for _ in range(4)][-1]
     finally:
         _lu_cupy.AHEAD_ROWS = most
+
+
+def widths(row):
+    """Say how wide the outer panels were."""
+    return f"panels of {' and '.join(map(str, row['blocks']))} columns"
 
 
 def tally(spans, wall, least):
@@ -539,7 +548,7 @@ def chapter(row):
     ]
     head = ["part", "launches", "busy, ms", "exposed, ms", "floor, ms", "busy / floor"]
     lines = [
-        f"## n = {n}, {row['family']}, {row['precision']}, panels of {row['block']} columns",
+        f"## n = {n}, {row['family']}, {row['precision']}, {widths(row)}",
         "",
     ]
     lines += [table(head, body), ""]
@@ -620,7 +629,7 @@ def draw(row, path):
         f"time, ms, from the update with outer panel {first} to that with panel {last}"
     )
     axes[-1].set_xlim(left=0)
-    what = f"LU, n = {row['n']}, {row['precision']}, panels of {row['block']} columns"
+    what = f"LU, n = {row['n']}, {row['precision']}, {widths(row)}"
     figure.suptitle(what, fontsize=11)
     handles = [Patch(color=color, label=name) for name, color in COLORS.items() if name in seen]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=9)

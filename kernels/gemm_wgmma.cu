@@ -157,18 +157,6 @@ __device__ __forceinline__ void copy_out(const TensorMap& map, int how, int x, i
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// Has a tile of C on its way to the second-level cache, where the sums will be added to it.
-__device__ __forceinline__ void await_results(const TensorMap& map, int row, int col) {
-    #pragma unroll 1
-    for (int y = 0; y < BLOCK_M; y += BOX_ROWS) {
-        #pragma unroll 1
-        for (int x = 0; x < BLOCK_N; x += BOX_COLS) {
-            asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];"
-                         :: "l"(&map), "r"(col + x), "r"(row + y) : "memory");
-        }
-    }
-}
-
 // Waits until all but the last PENDING boxes of this thread have left shared memory.
 template <int PENDING> __device__ __forceinline__ void wait_left() {
     asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(PENDING) : "memory");
@@ -360,8 +348,7 @@ __device__ __forceinline__ int agree(
 
 __device__ __forceinline__ void feed(
     const Shared& shared, const Schedule& schedule, int steps,
-    const TensorMap& a_hi, const TensorMap& a_lo, const TensorMap& b_hi, const TensorMap& b_lo,
-    const TensorMap& results, int how
+    const TensorMap& a_hi, const TensorMap& a_lo, const TensorMap& b_hi, const TensorMap& b_lo
 ) {
     Ring ring;
     unsigned taken = 0;
@@ -400,7 +387,6 @@ __device__ __forceinline__ void feed(
                 else if (p % CLUSTER == schedule.rank) copy_panel_to_all(to, part ? b_lo : b_hi, x, y, full);
             }
             ring.next();
-            if (s == 0 && how >= ADDED) await_results(results, row, col);
         }
     }
 }
@@ -659,7 +645,7 @@ tcs_gemm_wgmma(
     }
     if (group == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == 0) feed(shared, schedule, steps, a_hi, a_lo, b_hi, b_lo, results, int(how));
+        if (threadIdx.x == 0) feed(shared, schedule, steps, a_hi, a_lo, b_hi, b_lo);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         if (alpha_by) alpha *= *alpha_by;

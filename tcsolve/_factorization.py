@@ -202,12 +202,12 @@ class Factorization(Ladder):
         ops, n = self._ops, self.shape[0]
         bound = _stop.target(dtype, n)
         # All that a solve nearly always does is launched before anything is read.
-        size = ops.column_max(rhs)
+        read_size = ops.reading(ops.column_max(rhs))
         self._clock("check", mark)
         mark = ops.mark()
         self._begin_estimate()
         ahead = self._ahead(rhs)
-        (size,) = ops.host(size)
+        (size,) = read_size()
         self._clock("refine", mark)
         good = np.isfinite(size)
         all_good = bool(good.all())

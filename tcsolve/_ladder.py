@@ -14,8 +14,9 @@ from tcsolve._scale import Frame, equilibrate, needs_frame, needs_scaling
 
 __all__ = ["Ladder", "require_room"]
 
-# Steps of refinement worth doing before their errors are known, by the products of an update.
-STEPS_AHEAD = {1: 2, 3: 3}
+# Steps of refinement worth doing before their errors are known, by the products of an update; one more where
+# the fourth is often needed, and too short to wait and see.
+STEPS_AHEAD, ONE_MORE = {1: 2, 3: 3}, range(1025, 2049)
 
 
 def require_room(ops, update, n, nrhs, itemsize, block=None, moved_bytes=0):
@@ -111,9 +112,6 @@ class Ladder:
         block = self._plan.block
         return require_room(self._ops, update, self.shape[0], nrhs, self._a.dtype.itemsize, block)
 
-    def _block(self, update):
-        return self._plan.block or self._ops.default_block(self.shape[0], UPDATES[update])
-
     def _prepare(self):
         """Move a matrix of extreme entries to where FP64 can work, and find its scaling."""
         ops = self._ops
@@ -145,7 +143,7 @@ class Ladder:
             if how.native:
                 self._factors = factor_native(ops, w, dtype)
             else:
-                self._factors = factor_blocked(ops, w, how, self._block(update))
+                self._factors = factor_blocked(ops, w, how, self._plan.block)
         self._clock("factor", mark)
 
     def _scales_for(self, how):
@@ -218,7 +216,7 @@ class Ladder:
         """
         if not self._finite or self._frame is not None or self._operator().row is not None:
             return None
-        steps = STEPS_AHEAD[UPDATES[self.precision].products]
+        steps = STEPS_AHEAD[UPDATES[self.precision].products] + (len(rhs) in ONE_MORE)
         try:
             return self._factors.ahead(self._matrix, rhs, min(steps, self._plan.max_steps or steps))
         except DeviceMemoryError:  # one by one they need less

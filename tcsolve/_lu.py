@@ -11,7 +11,7 @@ from typing import Any
 
 from tcsolve._formats import UPDATES
 
-__all__ = ["BlockedFactors", "NativeFactors", "factor_blocked", "factor_native"]
+__all__ = ["BlockedFactors", "NativeFactors", "factor_blocked", "factor_native", "panels"]
 
 # info starts at a column no matrix has; the first bad pivot lowers it.
 NO_BAD_PIVOT = 2**31 - 1
@@ -31,12 +31,12 @@ class BlockedFactors:
 
     def __init__(self, ops, lu, order, report, inverses=None):
         self.ops, self.lu, self.order, self.inverses = ops, lu, order, inverses
-        self._report, self._found = report, None
+        self._read_report, self._found = ops.reading(report), None
 
     def _read(self):
         """Return the first bad pivot and the number of swapped rows, waiting for the factorization once."""
         if self._found is None:
-            (report,) = self.ops.host(self._report)
+            (report,) = self._read_report()
             info, swapped, worst = (float(x) for x in report)
             bad_pivot = 0 if info == NO_BAD_PIVOT else int(info)
             inverses = self.inverses
@@ -145,7 +145,20 @@ def factor_native(ops, a, dtype):
     return NativeFactors(ops, dtype, factors, bad_pivot, a.size * dtype.itemsize)
 
 
-def factor_blocked(ops, w, update, block, look_ahead=True):
+def panels(ops, n, update, block=None):
+    """Return the column ranges of the outer panels of an n x n matrix.
+
+    block is their width; by default that is best for what is left of the matrix.
+    """
+    found, start = [], 0
+    while start < n:
+        stop = min(n, start + (block or ops.default_block(n - start, update)))
+        found.append((start, stop))
+        start = stop
+    return found
+
+
+def factor_blocked(ops, w, update, block=None, look_ahead=True):
     """Factor the row-major n x n matrix w in place, updating with `update`.
 
     Parameters
@@ -154,8 +167,8 @@ def factor_blocked(ops, w, update, block, look_ahead=True):
     w : array, shape (n, n), float32, float64 or complex
         Overwritten by the factors.
     update : Update
-    block : int
-        Columns of an outer panel.
+    block : int, optional
+        Columns of an outer panel (see `panels`).
     look_ahead : bool
         Whether panels may run beside updates; the factors are the same bits with and without.
 
@@ -185,10 +198,11 @@ def _launch(ops, w, update, block, look_ahead):
     order = xp.arange(n, dtype=xp.int32)
     ipiv = xp.empty(n, dtype=xp.int32)
     info = xp.full(1, NO_BAD_PIVOT, dtype=xp.int32)
-    panel = _Panel(ops, w, 0, min(block, n), order, ipiv, info)
+    first, *others = panels(ops, n, update, block)
+    panel = _Panel(ops, w, *first, order, ipiv, info)
     panel.factor()
-    while panel.stop < n:
-        following = _Panel(ops, w, panel.stop, min(panel.stop + block, n), order, ipiv, info)
+    for start, stop in others:
+        following = _Panel(ops, w, start, stop, order, ipiv, info)
         _eliminate(ops, panel, following, update, look_ahead)
         panel = following
     panel.swap(0, panel.start)

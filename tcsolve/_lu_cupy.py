@@ -31,7 +31,7 @@ GATE_PATIENCE = 200_000
 # Right-hand sides up to which a few at a time are faster than the library's triangular solve of all.
 SUBSTITUTED_COLUMNS = 16
 # Unknowns up to which a step takes the host longer than the device.
-AHEAD_ROWS = 4096
+AHEAD_ROWS = 8192
 # Unknowns one launch of tcs_swap_solve takes.
 SOLVE_WIDTH = 128
 

@@ -29,8 +29,11 @@ class Ops(Protocol):
     def host(self, *arrays):
         """Return copies of small arrays on the host, with one synchronisation."""
 
+    def reading(self, *arrays):
+        """Return a function that returns copies on the host, and waits for nothing launched after this."""
+
     def default_block(self, n, how):
-        """Return the columns of an outer panel of an n x n matrix for the `Update` how."""
+        """Return the columns of the next outer panel where an n x n matrix is left, for the `Update` how."""
 
     def mark(self):
         """Return a time stamp in the order of the device's work."""

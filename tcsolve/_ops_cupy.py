@@ -19,8 +19,8 @@ from tcsolve._ops import Stats
 
 __all__ = ["CupyOps"]
 
-# Unknowns up to which a panel has so many columns.
-BLOCKS = ((8192, 128), (16384, 256), (math.inf, 512))
+# Rows up to which a panel has so many columns, by the products of the update.
+BLOCKS = {1: ((8192, 128), (24576, 512), (math.inf, 1024)), 3: ((8192, 128), (math.inf, 512))}
 # Entries of FP32 rows that are widened to FP64 at a time.
 WIDEN_ENTRIES = 1 << 26
 # Rows one block of tcs_col_stats sums: few, where there would be few blocks.
@@ -52,10 +52,20 @@ class CupyOps(LUOps, NativeOps):
     def host(self, *arrays):
         return tuple(x.get() if isinstance(x, cupy.ndarray) else x for x in arrays)
 
+    def reading(self, *arrays):
+        done = cupy.cuda.get_current_stream().record()
+
+        def read():
+            reader = _device.stream(_here(), threading.get_ident(), "reader")
+            reader.wait_event(done)
+            return tuple(x.get(stream=reader) for x in arrays)
+
+        return read
+
     def default_block(self, n, how):
         # Wide panels save traffic of C in the update; where that is hidden behind the panels, the narrowest
         # have least to do between one another.
-        return next(block for most, block in BLOCKS if n <= most)
+        return next(block for most, block in BLOCKS[how.products] if n <= most)
 
     def mark(self):
         event = cupy.cuda.Event()
@@ -91,15 +101,8 @@ class CupyOps(LUOps, NativeOps):
         launch = _scale_launch(_here(), "tcs_extremes", a.dtype.char, (1, 1), (1024, 1), 8)
         sums = (rows.data.ptr, len(rows), cols.data.ptr, len(cols))
         launch(enumerate((out.data.ptr, *sums, a.data.ptr, sum(a.strides) // a.itemsize, n)))
-        done = cupy.cuda.get_current_stream().record()
-
-        def wait():
-            # In a stream of its own: not behind what has been launched since.
-            reader = _device.stream(_here(), threading.get_ident(), "reader")
-            reader.wait_event(done)
-            return tuple(out.get(stream=reader).tolist())
-
-        return wait
+        read = self.reading(out)
+        return lambda: tuple(read()[0].tolist())
 
     def starts_early(self, a, how):
         small = len(a) <= AHEAD_ROWS and a.dtype.char in "fd" and a.flags.c_contiguous

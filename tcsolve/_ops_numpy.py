@@ -43,6 +43,9 @@ class NumpyOps:
     def array(self, host):
         return np.asarray(host)
 
+    def reading(self, *arrays):
+        return lambda: arrays
+
     def host(self, *arrays):
         return arrays
 

@@ -244,8 +244,9 @@ def test_floors_follow_from_flops_and_bytes(script):
     slow = {"copy_bytes": 1e30, "fp16_flops": 1e12, "fp32_flops": 1e12}
     thin = {"copy_bytes": 1e12, "fp16_flops": 1e30, "fp32_flops": 1e30}
 
-    flops = roofline.floors(n, block, 3, slow, residuals=2, triangles=4)
-    bytes_ = roofline.floors(n, block, 3, thin, residuals=2, triangles=4, inverse_bytes=10**6)
+    panels = [(j, j + block) for j in range(0, n, block)]
+    flops = roofline.floors(panels, 3, slow, residuals=2, triangles=4)
+    bytes_ = roofline.floors(panels, 3, thin, residuals=2, triangles=4, inverse_bytes=10**6)
 
     trailing = [n - j - block for j in range(0, n, block)]
     assert flops["update GEMM"] == pytest.approx(
@@ -259,7 +260,7 @@ def test_floors_follow_from_flops_and_bytes(script):
     assert bytes_["residual (gemv)"] == pytest.approx(2 * 8 * n * n / 1e12)
     assert bytes_["triangular solves"] == pytest.approx(4 * 2 * n * n / 1e12)
     assert bytes_["inverses of diagonal blocks"] == pytest.approx(2e-6)
-    assert roofline.floors(n, block, 1, thin, pivoting=False)["row moves"] == 0
+    assert roofline.floors(panels, 1, thin, pivoting=False)["row moves"] == 0
     assert set(flops) == set(roofline.FLOORS)
 
 
@@ -289,19 +290,20 @@ def factorization(roofline, panels, look_ahead):
 def test_panels_are_told_apart_by_the_updates_between_them(script):
     roofline = script("roofline")
 
-    found = roofline.panel_times(factorization(roofline, 4, look_ahead=False), 1900, 512)
+    panels = [(0, 512), (512, 1024), (1024, 1280), (1280, 1408)]
+    found = roofline.panel_times(factorization(roofline, 4, look_ahead=False), panels)
 
-    assert [rows for rows, *_ in found] == [1900, 1388, 876, 364]
+    assert [rows for rows, *_ in found] == [1408, 896, 384, 128]
     assert found[0][1:] == [4e3 / 512, 5e3 / 512]
-    assert found[-1][1:] == [4e3 / 364, 5e3 / 364]
-    assert roofline.panel_times([], 1900, 512) == []
+    assert found[-1][1:] == [4e3 / 128, 5e3 / 128]
+    assert roofline.panel_times([], panels) == []
 
 
 def test_the_excerpt_starts_and_ends_with_an_update(script):
     roofline = script("roofline")
     spans = factorization(roofline, 8, look_ahead=False)
 
-    bars = roofline.excerpt(spans, 8 * 512, 512, shown=(1, 3))
+    bars = roofline.excerpt(spans, 8, shown=(1, 3))
 
     assert bars[0] == [roofline.UPDATE, 7, 0.0, 9.5]
     assert sum(bar[0] == roofline.UPDATE for bar in bars) == 2
@@ -315,7 +317,8 @@ def roofline_row(roofline, n=4096, block=512):
         for key in ("look_ahead", "serial")
     }
     kernels = [roofline.Kernel("mystery<int>", 7, 0.0, 100.0)]
-    least = roofline.floors(n, block, 3, RATES, residuals=4, triangles=8, inverse_bytes=n * 1024)
+    panels = [(j, j + block) for j in range(0, n, block)]
+    least = roofline.floors(panels, 3, RATES, residuals=4, triangles=8, inverse_bytes=n * 1024)
     stop = max(span.stop for span in profiles["look_ahead"])
     solve = [roofline.Span(roofline.TRIANGLES, 7, stop, stop + 1e3)]
     solve += [roofline.Span(roofline.RESIDUAL, 7, stop + 1e3, stop + 3e3)]
@@ -324,7 +327,7 @@ def roofline_row(roofline, n=4096, block=512):
         "n": n,
         "family": "gauss",
         "precision": "fp16x3",
-        "block": block,
+        "blocks": [block],
         "backward_error": 1e-16,
         "steps": 3,
         "rungs": ["fp16x3"],
@@ -337,8 +340,8 @@ def roofline_row(roofline, n=4096, block=512):
         "same_bits": True,
         "look_ahead": seconds(0.08),
         "serial": seconds(0.1),
-        "panel": roofline.panel_times(profiles["serial"], n, block),
-        "timeline": {key: roofline.excerpt(value, n, block) for key, value in profiles.items()},
+        "panel": roofline.panel_times(profiles["serial"], panels),
+        "timeline": {key: roofline.excerpt(value, len(panels)) for key, value in profiles.items()},
     }
 
 
