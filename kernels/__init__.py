@@ -225,7 +225,7 @@ OUT_BYTES = (4, 2, 2, 4)
 class BatchedShape(NamedTuple):
     """How a block of gemm_batched.cu takes `count` products at a time, in `stages` steps ahead.
 
-    A warp multiplies `height` strips of 16 rows together.
+    A warp multiplies `height` strips of 16 rows together.  What is 0 by default is told in gemm_batched.cu.
     """
 
     threads: int
@@ -233,11 +233,21 @@ class BatchedShape(NamedTuple):
     height: int
     stages: int
     shared_bytes: int
+    together: int = 0
+    writes: int = 0
+    stream: int = 0
+    brief: int = 0
+    ahead: int = 0
 
     @property
     def defines(self):
         """The macros of gemm_batched.cu."""
         return {name.upper(): value for name, value in self._asdict().items()}
+
+    def grid(self, products, most):
+        """Return how many blocks to launch where the device holds `most` at a time."""
+        chunks = -(-products // self.count)
+        return chunks if self.brief else min(chunks, most)
 
 
 class Batched(NamedTuple):
@@ -294,13 +304,13 @@ class Batched(NamedTuple):
         matrices = (across if along_k else self.size_k) * pitch * (1 if store == 2 else count)
         return -(-matrices // 16) * 16 + (0 if whole else 16)
 
-    def gathered_bytes(self, height):
+    def gathered_bytes(self, height, writes=0):
         """Return the shared memory in which a warp gathers results."""
         size = OUT_BYTES[self.kind]
         tiles, turn = (2 if self.size_n > 8 else 1), not self.in_blocks(self.operands[1])
         traded = not turn and self.size_n % 8 == 0 and (size == 2 or self.size_n >= 32)
         run = 4 if tiles == 2 and (turn or traded) else 2
-        if not self.dense or self.size_n % run == 0:
+        if not self.dense or (self.size_n % run == 0 and not writes):
             return 0
         rows = 2 * self.size_m if self.two else min(self.size_m, 16 * height)
         return -(-rows * self.size_n * size // 16) * 16 + 16
@@ -331,15 +341,15 @@ def _stages(batched, each):
     return 3 if short_and_rounded or (long_results and OUT_BYTES[batched.kind] == 4) else 1
 
 
-def batched_shape_of(batched, height, count, stages, warps=4):
-    """Return the `BatchedShape` of given numbers."""
+def batched_shape_of(batched, height, count, stages, warps=4, **how):
+    """Return the `BatchedShape` of given numbers; `how` are fields of it, from `together` on."""
     tasks = -(-count // 2) if batched.two else count * -(-batched.strips // height)
     warps = min(warps, tasks)
-    total = warps * batched.gathered_bytes(height)
+    total = warps * batched.gathered_bytes(height, how.get("writes", 0))
     for operand in batched.operands:
         part = batched.operand_bytes(operand, count)
         total += part if operand[2] == 2 else stages * part
-    return BatchedShape(32 * warps, count, height, stages, total)
+    return BatchedShape(32 * warps, count, height, stages, total, **how)
 
 
 def _height(batched):

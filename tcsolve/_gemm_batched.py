@@ -78,7 +78,7 @@ def _launch_of(a, b, c, out, product, alpha, beta, arch, properties):
             f"in float32 need more shared memory than {arch} has; give float16 operands, or call "
             "gemm for each"
         )
-    grid = min(-(-count // shape.count), most * properties["multiprocessors"])
+    grid = shape.grid(count, most * properties["multiprocessors"])
     addend = (0, 0) if c is None else _strides(c)[:2]
     args = (None, *_strides(out)[:2], None, *addend, None, *_strides(a), None, *_strides(b))
     args += (count, float(alpha), float(beta))
