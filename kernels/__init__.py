@@ -324,11 +324,20 @@ def batched_shape(batched, arch):
     each = size * sum(across for across, _, store in batched.operands if store != 2)
     count = max(1, min(256, BATCHED_BYTES // max(each, 1)))
     count += count % 2 if batched.two else 0
+    if each > BATCHED_BYTES and batched.dense and (batched.store_a, batched.store_b) == (1, 1):
+        shape = batched_shape_of(batched, height, 1, 1, **_how(batched))
+        if shape.shared_bytes <= limit:
+            return shape
     for number, stages in ((count, _stages(batched, each)), (count, 1), (1, 1)):
         shape = batched_shape_of(batched, height, number, stages)
         if shape.shared_bytes <= limit:
             return shape
     return None
+
+
+def _how(batched):
+    """Return how a block takes a product that lies in one run and is all that the block copies at a time."""
+    return {"together": int(batched.t_in == "float"), "brief": 1}
 
 
 def _stages(batched, each):
