@@ -225,7 +225,8 @@ OUT_BYTES = (4, 2, 2, 4)
 class BatchedShape(NamedTuple):
     """How a block of gemm_batched.cu takes `count` products at a time, in `stages` steps ahead.
 
-    A warp multiplies `height` strips of 16 rows together.  What is 0 by default is told in gemm_batched.cu.
+    A warp multiplies `height` strips of 16 rows together.  `brief` and `bulk` are told in
+    gemm_batched.cu.
     """
 
     threads: int
@@ -233,11 +234,8 @@ class BatchedShape(NamedTuple):
     height: int
     stages: int
     shared_bytes: int
-    together: int = 0
-    writes: int = 0
-    stream: int = 0
     brief: int = 0
-    ahead: int = 0
+    bulk: int = 0
 
     @property
     def defines(self):
@@ -304,13 +302,13 @@ class Batched(NamedTuple):
         matrices = (across if along_k else self.size_k) * pitch * (1 if store == 2 else count)
         return -(-matrices // 16) * 16 + (0 if whole else 16)
 
-    def gathered_bytes(self, height, writes=0):
+    def gathered_bytes(self, height, bulk=0):
         """Return the shared memory in which a warp gathers results."""
         size = OUT_BYTES[self.kind]
         tiles, turn = (2 if self.size_n > 8 else 1), not self.in_blocks(self.operands[1])
         traded = not turn and self.size_n % 8 == 0 and (size == 2 or self.size_n >= 32)
         run = 4 if tiles == 2 and (turn or traded) else 2
-        if not self.dense or (self.size_n % run == 0 and not writes):
+        if not self.dense or (self.size_n % run == 0 and not bulk):
             return 0
         rows = 2 * self.size_m if self.two else min(self.size_m, 16 * height)
         return -(-rows * self.size_n * size // 16) * 16 + 16
@@ -324,8 +322,11 @@ def batched_shape(batched, arch):
     each = size * sum(across for across, _, store in batched.operands if store != 2)
     count = max(1, min(256, BATCHED_BYTES // max(each, 1)))
     count += count % 2 if batched.two else 0
-    if each > BATCHED_BYTES and batched.dense and (batched.store_a, batched.store_b) == (1, 1):
-        shape = batched_shape_of(batched, height, 1, 1, **_how(batched))
+    if count == 1 and batched.dense and (batched.store_a, batched.store_b) == (1, 1):
+        # One product is all that a block copies at a time.
+        words = batched.size_m * batched.size_n * OUT_BYTES[batched.kind] % 16 == 0
+        bulk = int(words and batched.t_in != "float" and arch_number(arch) >= CLUSTER_ARCH)
+        shape = batched_shape_of(batched, height, 1, 1, brief=1, bulk=bulk)
         if shape.shared_bytes <= limit:
             return shape
     for number, stages in ((count, _stages(batched, each)), (count, 1), (1, 1)):
@@ -333,11 +334,6 @@ def batched_shape(batched, arch):
         if shape.shared_bytes <= limit:
             return shape
     return None
-
-
-def _how(batched):
-    """Return how a block takes a product that lies in one run and is all that the block copies at a time."""
-    return {"together": int(batched.t_in == "float"), "brief": 1}
 
 
 def _stages(batched, each):
@@ -351,10 +347,10 @@ def _stages(batched, each):
 
 
 def batched_shape_of(batched, height, count, stages, warps=4, **how):
-    """Return the `BatchedShape` of given numbers; `how` are fields of it, from `together` on."""
+    """Return the `BatchedShape` of given numbers; `how` are `brief` and `bulk`."""
     tasks = -(-count // 2) if batched.two else count * -(-batched.strips // height)
     warps = min(warps, tasks)
-    total = warps * batched.gathered_bytes(height, how.get("writes", 0))
+    total = warps * batched.gathered_bytes(height, how.get("bulk", 0))
     for operand in batched.operands:
         part = batched.operand_bytes(operand, count)
         total += part if operand[2] == 2 else stages * part
@@ -557,6 +553,9 @@ KERNELS = {
     "gemm_batched": KernelSpec(
         ("tcs_gemm_batched",),
         _batched((_EXACT["fp16"], _ROUNDED["fp16"][3]), "sm_75"),
-        later={80: _batched((_EXACT["bf16"], _EXACT["int8"], _ROUNDED["tf32"][3]), "sm_80")},
+        later={
+            80: _batched((_EXACT["bf16"], _EXACT["int8"], _ROUNDED["tf32"][3]), "sm_80"),
+            90: tuple(v for v in _batched((_EXACT["fp16"],), "sm_90a") if v["BULK"]),
+        },
     ),
 }

@@ -19,17 +19,12 @@
 // Grid: any, with BRIEF a block for COUNT products; block THREADS; dynamic shared memory SHARED_BYTES.
 // Defines SIZE_M, SIZE_N, SIZE_K (1 to 64), THREADS, COUNT, HEIGHT, STAGES, SHARED_BYTES, T_IN (fp16, bf16,
 // float, int8), T_LOW (fp16, bf16, tf32, int8), REFINE (0 to 4: none, 'a', 'b', 'ab', 'full'; 0 unless T_IN is float),
-// TRANS_A, TRANS_B, STORE_A, STORE_B, KIND, ADDEND, DENSE, and TOGETHER, WRITES, STREAM, BRIEF, AHEAD:
+// TRANS_A, TRANS_B, STORE_A, STORE_B, KIND, ADDEND, DENSE, and for large products
 //
-//   TOGETHER 1: all tiles of a step of FP32 operands are multiplied before any is looked at, so that as many chains of
-//     sums as tiles overlap; else each ends in a branch before the next begins.
-//   WRITES   1: all dense results are gathered, so that whole lines leave.  2: and leave in bulk copies, where they
-//     are runs of whole 16-byte words and the device has such copies.
-//   STREAM   +1: operands are first to leave the L2 cache.  +2: so are results.
-//   BRIEF    1: a block ends after its first COUNT products, so that the device gives the next ones to whichever
-//     multiprocessor is free.
-//   AHEAD    not 0: while a block waits for operands it calls others to the L2 cache: its next ones or, with BRIEF,
-//     those of the block AHEAD places behind it.
+//   BRIEF 1: a block ends after its first COUNT products, so that the device gives the next ones to whichever
+//     multiprocessor is free.  Then all tiles of a step of FP32 operands are multiplied before any is looked at, so
+//     that as many chains of sums as tiles overlap; else each ends in a branch before the next begins.
+//   BULK  1: dense results of whole 16-byte words leave shared memory by the copy engine (compute capability 9).
 //
 // With one stage the copies of a block wait for its products; others on the multiprocessor work meanwhile.
 //
@@ -45,7 +40,6 @@ static_assert(SCALED || (SAME<T_IN, T_LOW> && REFINE == 0), "only FP32 operands 
 static_assert(M >= 1 && M <= 64 && N >= 1 && N <= 64 && K >= 1 && K <= 64, "small products");
 using Acc = typename Accumulator<T_LOW>::type;
 static_assert(!BRIEF || STAGES == 1, "a block that ends has nothing to copy ahead");
-constexpr bool READ_ONCE = STREAM & 1, WRITTEN_ONCE = STREAM & 2;
 constexpr int WORD = PER_WORD<T_LOW>, SIZE = sizeof(T_IN);
 constexpr int SLICES = (K + SLICE_WORDS * WORD - 1) / (SLICE_WORDS * WORD);
 constexpr bool TWO = M <= 8 && K <= 4 * WORD;             // two products at a time
@@ -56,15 +50,6 @@ constexpr int TILES = N > 8 ? 2 : 1;                       // of 8 columns, mult
 constexpr int COLS = 8 * TILES, STEPS = (N + COLS - 1) / COLS;
 constexpr int STEPS_AT_ONCE = SCALED || ADDEND || HEIGHT > 1 ? 1 : 2;
 constexpr int LINES_B = TWO ? 2 : 1;                       // columns that meet in a fragment of B
-
-#if __CUDA_ARCH__ >= 800
-// What tells the L2 cache that nobody will ask for a line again.
-__device__ __forceinline__ unsigned long long evict_first() {
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-#endif
 
 // ---- an operand in shared memory -----------------------------------------------------------------
 
@@ -207,24 +192,8 @@ struct Operand {
         }
     }
 
-    // Calls what copy_run would copy to the L2 cache.
-    __device__ __forceinline__ static void call(const T_IN* x, Index first, int count) {
-#if __CUDA_ARCH__ >= 900
-        if constexpr (STORE == 1 && WHOLE) {
-            asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
-                         :: "l"(start(x, first)), "r"(count * ROWS * ROW_BYTES) : "memory");
-        }
-#endif
-    }
-
     __device__ __forceinline__ static void copy_word(char* to, const char* from, int bytes) {
 #if __CUDA_ARCH__ >= 800
-        if constexpr (READ_ONCE) {
-            asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;"
-                         :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "r"(bytes),
-                            "l"(evict_first()) : "memory");
-            return;
-        }
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                      :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "r"(bytes) : "memory");
 #else
@@ -262,10 +231,10 @@ constexpr bool IN_TURN = TILES == 2 && !OperandB::BLOCKS;
 // Other neighbours are traded between lanes for 4 of them, if these are short or far from those of the next row.
 constexpr bool TRADED = TILES == 2 && !IN_TURN && DENSE && N % 8 == 0 && (OUT_SIZE == 2 || N >= 32);
 constexpr int RUN = IN_TURN || TRADED ? 4 : 2;
-constexpr bool IN_RUNS = DENSE && N % RUN == 0, GATHERED = DENSE && (!IN_RUNS || WRITES);
+constexpr bool IN_RUNS = DENSE && N % RUN == 0, GATHERED = DENSE && (!IN_RUNS || BULK);
 // What a warp gathers: its rows of a result, or two results, from their place in a 16-byte word on.
 constexpr int GATHERED_ROWS = TWO ? 2 * M : M < 16 * HEIGHT ? M : 16 * HEIGHT;
-constexpr bool IN_BULK = WRITES == 2 && GATHERED && M * N * OUT_SIZE % 16 == 0;
+static_assert(!BULK || (DENSE && M * N * OUT_SIZE % 16 == 0), "whole words are copied");
 constexpr int GATHERED_BYTES = GATHERED ? ((GATHERED_ROWS * N * OUT_SIZE + 15) & ~15) + 16 : 0;
 // So that the host and this file agree: SHARED_BYTES is what the host allots.
 static_assert(
@@ -621,23 +590,18 @@ __device__ __forceinline__ void put(char* to, float x) {
     else if (KIND == KIND_FP16) *reinterpret_cast<fp16*>(to) = round_to<fp16>(x);
     else *reinterpret_cast<bf16*>(to) = round_to<bf16>(x);
 }
-// Words of a result, gathered or to memory.
-template <typename Word> __device__ __forceinline__ void put_word(char* to, Word word) {
-    if constexpr (WRITTEN_ONCE && !GATHERED) __stcs(reinterpret_cast<Word*>(to), word);
-    else *reinterpret_cast<Word*>(to) = word;
-}
 template <int LENGTH> __device__ __forceinline__ void put_run(char* to, const int (&x)[LENGTH]) {
-    if constexpr (LENGTH == 4) put_word(to, make_int4(x[0], x[1], x[2], x[3]));
-    else put_word(to, make_int2(x[0], x[1]));
+    if constexpr (LENGTH == 4) *reinterpret_cast<int4*>(to) = make_int4(x[0], x[1], x[2], x[3]);
+    else *reinterpret_cast<int2*>(to) = make_int2(x[0], x[1]);
 }
 template <int LENGTH> __device__ __forceinline__ void put_run(char* to, const float (&x)[LENGTH]) {
     if constexpr (KIND == KIND_FP32) {
-        if constexpr (LENGTH == 4) put_word(to, make_float4(x[0], x[1], x[2], x[3]));
-        else put_word(to, make_float2(x[0], x[1]));
+        if constexpr (LENGTH == 4) *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
+        else *reinterpret_cast<float2*>(to) = make_float2(x[0], x[1]);
     } else {
         const unsigned word = pack_two(x[0], x[1]);
-        if constexpr (LENGTH == 4) put_word(to, make_uint2(word, pack_two(x[2], x[3])));
-        else put_word(to, word);
+        if constexpr (LENGTH == 4) *reinterpret_cast<uint2*>(to) = make_uint2(word, pack_two(x[2], x[3]));
+        else *reinterpret_cast<unsigned*>(to) = word;
     }
 }
 
@@ -650,7 +614,7 @@ __device__ __forceinline__ void put_traded(char* row, bool exists, int j0, const
         const unsigned first = pack_two(x[0], x[1]), second = pack_two(x[LENGTH - 2], x[LENGTH - 1]);
         const unsigned other = __shfl_xor_sync(ALL_LANES, odd ? first : second, 1);
         const uint2 words = odd ? make_uint2(other, second) : make_uint2(first, other);
-        if (exists && j < N) put_word(row + j * OUT_SIZE, words);
+        if (exists && j < N) *reinterpret_cast<uint2*>(row + j * OUT_SIZE) = words;
     } else {
         Acc run[4];
         #pragma unroll
@@ -703,9 +667,7 @@ __device__ __forceinline__ void write_run(char* to, const char* gathered, int by
     const int first = (shift + 15) & ~15, last = end & ~15;
     to -= shift;
     for (int at = first + 16 * lane; at < last; at += 16 * WARP) {
-        uint4* const word = reinterpret_cast<uint4*>(to + at);
-        if constexpr (WRITTEN_ONCE) __stcs(word, *reinterpret_cast<const uint4*>(gathered + at));
-        else *word = *reinterpret_cast<const uint4*>(gathered + at);
+        *reinterpret_cast<uint4*>(to + at) = *reinterpret_cast<const uint4*>(gathered + at);
     }
     // What is no whole word: half of the lanes before, half behind.
     const int edge = lane < 16 ? shift + lane * OUT_SIZE : max(first, last) + (lane - 16) * OUT_SIZE;
@@ -722,18 +684,10 @@ __device__ __forceinline__ void write_bulk(char* to, const char* gathered, int b
     __syncwarp();
     if (threadIdx.x % WARP == 0) {
         const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(gathered));
-        if constexpr (WRITTEN_ONCE) {
-            asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;"
-                         :: "l"(to), "r"(from), "r"(bytes), "l"(evict_first()) : "memory");
-        } else {
-            asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
-                         :: "l"(to), "r"(from), "r"(bytes) : "memory");
-        }
+        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+                     :: "l"(to), "r"(from), "r"(bytes) : "memory");
         asm volatile("cp.async.bulk.commit_group;" ::: "memory");
     }
-#else
-    __syncwarp();
-    write_run(to, gathered, bytes);
 #endif
 }
 
@@ -774,7 +728,7 @@ __device__ __forceinline__ void compute(
         load_rows(fa[strip], a, row0 + 16 * strip);
         if constexpr (IS_SCALED) ordinary_a = ordinary_a && fa[strip].is_ordinary();
     }
-    if (IN_BULK) wait_for_bulk();  // of the task before
+    if (BULK) wait_for_bulk();  // of the task before
     #pragma unroll (STEPS_AT_ONCE)
     for (int step = 0; step < STEPS; ++step) {
         FragmentB fb[TILES];
@@ -812,7 +766,7 @@ __device__ __forceinline__ void compute(
             const int row[2] = {row_of(strip, 0), row_of(strip, 1)};
             unscale_any<OperandA, OperandB>(d, fa[strip], columns[tile], a, b, row, step, tile);
         };
-        if constexpr (IS_SCALED && TOGETHER) {
+        if constexpr (IS_SCALED && BRIEF) {
             Acc d[HEIGHT][TILES][4] = {};
             multiply_all(d, fa, fb);
             if (__builtin_expect(all_ordinary, true)) {
@@ -843,7 +797,7 @@ __device__ __forceinline__ void compute(
             }
         }
     }
-    if (IN_BULK) {
+    if (BULK) {
         const int rows = TWO ? (second ? 2 * M : M) : min(16 * HEIGHT, M - row0);
         write_bulk(out, gathered, rows * N * OUT_SIZE);
     } else if (GATHERED) {
@@ -885,13 +839,6 @@ tcs_gemm_batched(
             if (STORE_B != 2) OperandB::copy(to + STAGE_A, b, first, count, batch_b, row_b, col_b);
         }
         commit();
-        const Index next = chunk + (BRIEF ? Index(AHEAD) : Index(gridDim.x));
-        if (AHEAD && next < chunks && threadIdx.x == 0) {
-            const Index first = next * COUNT;
-            const int count = count_from(first);
-            OperandA::call(a, first, count);
-            OperandB::call(b, first, count);
-        }
     };
     #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) fetch(blockIdx.x + Index(s) * gridDim.x, s);
@@ -916,5 +863,5 @@ tcs_gemm_batched(
         ahead = ahead + 1 == STAGES ? 0 : ahead + 1;
         if (BRIEF) break;
     }
-    if (IN_BULK) wait_for_bulk();  // or they would read what is no longer this block's
+    if (BULK) wait_for_bulk();  // or they would read what is no longer this block's
 }
