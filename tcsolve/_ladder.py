@@ -216,11 +216,18 @@ class Ladder:
         """
         if not self._finite or self._frame is not None or self._operator().row is not None:
             return None
-        steps = STEPS_AHEAD[UPDATES[self.precision].products] + (len(rhs) in ONE_MORE)
+        steps = self._steps_ahead(rhs)
         try:
-            return self._factors.ahead(self._matrix, rhs, min(steps, self._plan.max_steps or steps))
+            return self._factors.ahead(self._matrix, rhs, steps) if steps else None
         except DeviceMemoryError:  # one by one they need less
             return None
+
+    def _steps_ahead(self, rhs):
+        """Return how many steps may be done ahead, now or another time."""
+        if not self._ops.goes_ahead(self._matrix, rhs):
+            return 0
+        steps = STEPS_AHEAD[UPDATES[self.precision].products] + (len(rhs) in ONE_MORE)
+        return min(steps, self._plan.max_steps or steps)
 
     def _refine(self, rhs, bound, ahead=()):
         n, k = rhs.shape
@@ -236,6 +243,8 @@ class Ladder:
             bound,
             max_steps=budget,
             ahead=ahead,
+            # The same bits whether they are done ahead or not.
+            plain=self._steps_ahead(rhs),
         )
 
     def _clock(self, phase, mark):

@@ -291,9 +291,11 @@ class LUOps:
     @turns_into_memory_error
     def ahead(self, lu, inverses, order, a, b, steps):
         tape = _record.tape_of(lu)
-        if tape is None or len(b) > AHEAD_ROWS or b.shape[1] != 1 or b.dtype.char != "d":
-            return None
-        return _step.ahead(tape, lu, inverses, order, a, b, steps) if _step.has_rows(a) else None
+        return None if tape is None else _step.ahead(tape, lu, inverses, order, a, b, steps)
+
+    def goes_ahead(self, a, b):
+        one = len(b) <= AHEAD_ROWS and b.shape[1] == 1 and b.dtype.char == "d"
+        return one and _step.has_rows(a)
 
     @turns_into_memory_error
     def solve_factored(self, lu, b, adjoint):

@@ -160,6 +160,9 @@ class Ops(Protocol):
         None if there is no faster way than `solve_factored` for this b.
         """
 
+    def goes_ahead(self, a, b):
+        """Tell whether `ahead` may do steps for these, now or another time."""
+
     def ahead(self, lu, inverses, order, a, b, steps):
         """Start the first steps of refinement with these factors of a; return a function that waits for them.
 

@@ -206,6 +206,9 @@ class NumpyOps:
     def substitute(self, lu, b, adjoint, inverses, order):
         return None
 
+    def goes_ahead(self, a, b):
+        return False
+
     def ahead(self, lu, inverses, order, a, b, steps):
         return None
 

@@ -108,7 +108,9 @@ def _quotient(residual, norm, x):
     return error
 
 
-def refine_columns(ops, operator, b, correct, plan, bound, *, x0=None, max_steps=300, ahead=()):
+def refine_columns(
+    ops, operator, b, correct, plan, bound, *, x0=None, max_steps=300, ahead=(), plain=0
+):
     """Refine x until every column's error is at most `bound`, or say which are not.
 
     Parameters
@@ -128,6 +130,8 @@ def refine_columns(ops, operator, b, correct, plan, bound, *, x0=None, max_steps
     ahead : sequence of (x, r, max |r|, max |x|)
         The first x, from the correction of b on, with their residuals, where they are known already; of an
         operator without scaling.
+    plain : int
+        Steps of a single column before iterates are combined, those done ahead among them.
 
     Returns
     -------
@@ -161,7 +165,7 @@ def refine_columns(ops, operator, b, correct, plan, bound, *, x0=None, max_steps
             state = Refined(x, error, np.zeros(len(error), int), converged, [error])
             recent = [(x, r)]
         if not state.all_converged:
-            _refine_on(ops, operator, b, correct, plan, bound, max_steps, state, recent)
+            _refine_on(ops, operator, b, correct, plan, bound, max_steps, state, recent, plain)
     return state
 
 
@@ -186,11 +190,12 @@ def _replay(operator, plan, bound, ahead):
     return state, [ahead[i][:2] for i in recent] if going else []
 
 
-def _refine_on(ops, operator, b, correct, plan, bound, max_steps, state, recent):
+def _refine_on(ops, operator, b, correct, plan, bound, max_steps, state, recent, plain):
     """Refine the columns that have not converged, in place in `state`."""
 
     def advance(recent, b):
-        x, r = recent[0] if len(recent) == 1 else _combined(ops, recent)
+        combines = len(recent) > 1 and (b.shape[1] > 1 or state.steps[0] >= plain)
+        x, r = _combined(ops, recent) if combines else recent[-1]
         x = x + correct(r)
         return x, *measure(ops, operator, x, b)
 

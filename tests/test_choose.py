@@ -59,9 +59,10 @@ def test_the_choice_is_one_the_device_runs_and_the_answer_allows(name, working, 
         assert dominant or UPDATES[chosen].u < 2.0**-15
 
 
-def test_a_small_system_goes_straight_to_fp64_and_a_large_one_to_tensor_cores():
+def test_a_small_system_goes_where_little_is_launched_and_a_large_one_to_tensor_cores():
     assert choose_update(10, 1, CPU) == "fp64"
-    assert choose_update(100, 1, H200) == "fp64"
+    assert choose_update(100, 1, H200) == "fp16x3"  # whose solves are launched together
+    assert choose_update(100, 1, H200, is_complex=True) == "fp64"
     assert choose_update(30000, 1, H200) == "fp16x3"
     assert choose_update(30000, 1, H200, dominant=True) == "fp16"
     assert choose_update(4000, 1, CPU) == "fp32"
@@ -116,7 +117,11 @@ def test_the_rates_of_other_gpus_are_ordered_as_the_gpus_are():
 
 def test_a_gpu_with_few_fp64_units_prefers_lower_precision_sooner():
     first = {
-        name: min(n for n in range(100, 20000, 100) if choose_update(n, 1, rates) != "fp64")
+        name: min(
+            n
+            for n in range(100, 20000, 100)
+            if choose_update(n, 1, rates, is_complex=True) != "fp64"
+        )
         for name, rates in (("h200", H200), ("l4", rates_of("cuda", L4)))
     }
     assert first["l4"] < first["h200"]

@@ -60,7 +60,7 @@ def test_a_rung_that_stalls_is_replaced_for_later_solves_too(xp):
 
 def test_a_plan_without_fallback_keeps_its_rung(xp):
     a = problem(100, 1e10, seed=2).a
-    f = factor(xp.asarray(a), precision=Plan("bf16", fallback=False))
+    f = factor(xp.asarray(a), precision=Plan("bf16", block=16, fallback=False))
 
     solution = f.solve_ex(xp.asarray(a @ np.ones(100)))
 
