@@ -300,6 +300,11 @@ struct Schedule {
     __device__ __forceinline__ int count() const { return order.rows * order.cols; }
     __device__ __forceinline__ int clusters() const { return gridDim.x / CLUSTER; }
 
+    // Whether all tiles have been taken, as far as this thread can see.
+    __device__ __forceinline__ bool is_over() const {
+        return work && *reinterpret_cast<volatile unsigned*>(work) >= unsigned(count());
+    }
+
     // The tile after `last` (NO_TILE: the first), as far as this block can tell by itself.
     __device__ __forceinline__ int next(int last) const {
         if (work == nullptr) return last == NO_TILE ? blockIdx.x / CLUSTER : last + clusters();
@@ -624,7 +629,13 @@ tcs_gemm_wgmma(
         (shared_address(dynamic) + 1023) & ~1023u, shared_address(barriers), shared_address(barriers + STAGES),
         shared_address(barriers + 2 * STAGES), tiles, tiles + STAGES
     };
+    const Schedule schedule(m, n, k, work, unsigned(sharing), CLUSTER > 1 ? rank_in_cluster() : 0);
+    __shared__ bool leaves;
     if (threadIdx.x == 0) {
+        // Nor does a block stay that starts so late that no tile is left: others may wait for its multiprocessor.
+        const unsigned here = multiprocessor();
+        leaves = CLUSTER == 1 && ((taken && taken[here / WARP % 8] >> here % WARP & 1) || schedule.is_over());
+        if (leaves) schedule.leave();
         for (int s = 0; s < STAGES; ++s) {
             init_barrier(shared.is_full(s), 1);
             init_barrier(shared.is_empty(s), CONSUMERS * WARPS_IN_GROUP * CLUSTER);
@@ -633,16 +644,11 @@ tcs_gemm_wgmma(
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
+    if (CLUSTER == 1 && leaves) return;
     if (CLUSTER > 1) cluster_barrier();  // no block sends before the other's barriers are there
 
-    const Schedule schedule(m, n, k, work, unsigned(sharing), CLUSTER > 1 ? rank_in_cluster() : 0);
     const int steps = int((k + BLOCK_K - 1) / BLOCK_K);
     const int group = threadIdx.x / GROUP_THREADS;
-    const unsigned here = multiprocessor();
-    if (CLUSTER == 1 && taken && taken[here / WARP % 8] >> here % WARP & 1) {
-        if (threadIdx.x == 0) schedule.leave();
-        return;
-    }
     if (group == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 0) feed(shared, schedule, steps, a_hi, a_lo, b_hi, b_lo);

@@ -9,8 +9,6 @@ beside the factorization of that panel.
 from dataclasses import dataclass
 from typing import Any
 
-from tcsolve._formats import UPDATES
-
 __all__ = ["BlockedFactors", "NativeFactors", "factor_blocked", "factor_native", "panels"]
 
 # info starts at a column no matrix has; the first bad pivot lowers it.
@@ -199,10 +197,10 @@ def _launch(ops, w, update, block, look_ahead):
     ipiv = xp.empty(n, dtype=xp.int32)
     info = xp.full(1, NO_BAD_PIVOT, dtype=xp.int32)
     first, *others = panels(ops, n, update, block)
-    panel = _Panel(ops, w, *first, order, ipiv, info)
+    panel = _Panel(ops, w, *first, order, ipiv, info, update)
     panel.factor()
     for start, stop in others:
-        following = _Panel(ops, w, start, stop, order, ipiv, info)
+        following = _Panel(ops, w, start, stop, order, ipiv, info, update)
         _eliminate(ops, panel, following, update, look_ahead)
         panel = following
     panel.swap(0, panel.start)
@@ -249,11 +247,11 @@ class _Panel:
         The first column, of those from `start` on, to which its swaps have not been applied.
     """
 
-    def __init__(self, ops, w, start, stop, order, ipiv, info):
+    def __init__(self, ops, w, start, stop, order, ipiv, info, update):
         self.w, self.start, self.stop, self.p = w, start, stop, w[start:, start:stop]
         self.strips = _strips(ops, *self.p.shape, w.dtype)
         self._ops, self._order, self._info = ops, order[start:], info
-        self._ipiv = ipiv[start:stop]
+        self._ipiv, self._update = ipiv[start:stop], update
         self.unswapped = start
         self._swaps, self._operands = None, {}
         # Where each row of the panel came from, if there is more than one strip; moved with them.
@@ -302,8 +300,8 @@ class _Panel:
         )
         done, late, below = slice(first, here), slice(here, last), slice(here, None)
         ops.solve_unit_lower(p[done, done], p[done, late])
-        storage = UPDATES["fp64" if p.dtype.char in "dD" else "fp32"]
-        ops.update(p[below, late], p[below, done], p[done, late], storage)
+        how = ops.inner_update(self._update, p)
+        ops.update(p[below, late], p[below, done], p[done, late], how)
 
     def swap(self, first, last):
         """Swap rows in columns first:last of w and, right of the panel, solve for those of U."""

@@ -231,6 +231,14 @@ class LUOps:
     def gains_beside(self, m):
         return m >= BESIDE_ROWS
 
+    def inner_update(self, how, p):
+        if p.dtype.char != "f":
+            return UPDATES["fp64" if p.dtype.char in "dD" else "fp32"]
+        # On the few multiprocessors that an update leaves to its panel FP32 products would take longest.
+        device, three = cupy.cuda.runtime.getDevice(), UPDATES["fp16x3"]
+        ours = fastest_update(three, "f", *p.shape, _device.arch(device)) == "wgmma"
+        return three if ours and not how.native else UPDATES["fp32"]
+
     def near_update(self, how, p):
         # So short a product takes less time than rounding its operands.
         return UPDATES["fp32"] if p.dtype.char == "f" and p.shape[1] <= SOLVE_WIDTH else how

@@ -7,9 +7,9 @@ import numpy as np
 
 __all__ = ["Survey", "begin_condest", "begin_survey", "condest", "survey"]
 
-# Sweeps of the condition estimator, the first solve included, as xLACN2; and how many are launched before
-# anything is read.
-MAX_SWEEPS, SWEEPS_AT_ONCE = 5, 2
+# Sweeps of the condition estimator, the first solve included, as xLACN2; how many are launched before
+# anything is read; and the unknowns for which all are: the refinement takes longer than they do there.
+MAX_SWEEPS, SWEEPS_AT_ONCE, ALL_AT_ONCE = 5, 2, range(4097, 8193)
 
 
 @dataclass(frozen=True)
@@ -89,17 +89,19 @@ def condest(ops, n, norm_one, solve, solve_adjoint, begun=None):
     found, v = begun or begin_condest(ops.xp, n, solve, solve_adjoint)
     (found,) = ops.host(found)
     estimate, alternative = float(found[0]), 2 * float(found[1]) / (3 * n)
-    found, last = found[2:], -1.0
-    for done in range(SWEEPS_AT_ONCE, MAX_SWEEPS, SWEEPS_AT_ONCE):
-        for top, size, new in found.reshape(-1, 3):
+    sweeps, done, last = found[2:].reshape(-1, 3), 1, -1.0
+    while True:
+        for top, size, new in sweeps:
             if top == last or not (math.isfinite(size) and new > estimate):
                 return _rcond(norm_one, max(estimate, alternative))
             last, estimate = top, float(new)
-        if done + SWEEPS_AT_ONCE < MAX_SWEEPS:
-            found = ops.xp.empty(3 * SWEEPS_AT_ONCE)
-            v = _climb(ops.xp, v, solve, solve_adjoint, found)
-            (found,) = ops.host(found)
-    return _rcond(norm_one, max(estimate, alternative))
+        done += len(sweeps)
+        if done == MAX_SWEEPS:
+            return _rcond(norm_one, max(estimate, alternative))
+        found = ops.xp.empty(3 * min(SWEEPS_AT_ONCE, MAX_SWEEPS - done))
+        v = _climb(ops.xp, v, solve, solve_adjoint, found)
+        (found,) = ops.host(found)
+        sweeps = found.reshape(-1, 3)
 
 
 def _rcond(norm_one, estimate):
@@ -118,7 +120,8 @@ def begin_condest(xp, n, solve, solve_adjoint):
         The last solution.
     """
     i = xp.arange(n)
-    probes, found = xp.empty((n, 2)), xp.empty(2 + 3 * SWEEPS_AT_ONCE)
+    sweeps = MAX_SWEEPS - 1 if n in ALL_AT_ONCE else SWEEPS_AT_ONCE
+    probes, found = xp.empty((n, 2)), xp.empty(2 + 3 * sweeps)
     probes[:, 0] = 1 / n
     probes[:, 1] = xp.where(i % 2 == 0, 1.0, -1.0) * (1 + i / max(1, n - 1))
     first = solve(probes)  # together
@@ -134,7 +137,7 @@ def _climb(xp, v, solve, solve_adjoint, found):
     solution.
     """
     n = len(v)
-    for sweep in range(SWEEPS_AT_ONCE):
+    for sweep in range(len(found) // 3):
         with np.errstate(all="ignore"):
             if v.dtype.kind == "c":
                 size = xp.abs(v)

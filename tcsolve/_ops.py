@@ -99,6 +99,9 @@ class Ops(Protocol):
     def gains_beside(self, m):
         """Tell whether a panel and an update of m rows are done sooner side by side."""
 
+    def inner_update(self, how, p):
+        """Return the `Update`, as precise as storage or nearly so, for what strips do inside the panel p."""
+
     def near_update(self, how, p):
         """Return the `Update`, `how` or a more precise one, for the columns that follow the panel p."""
 

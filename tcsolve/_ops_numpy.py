@@ -13,7 +13,7 @@ import numpy as np
 from scipy.linalg import blas, lapack
 
 from tcsolve import _gemm_numpy
-from tcsolve._formats import TOP_EXPONENT, round_to, split
+from tcsolve._formats import TOP_EXPONENT, UPDATES, round_to, split
 from tcsolve._ops import Stats
 
 __all__ = ["NumpyOps"]
@@ -147,6 +147,9 @@ class NumpyOps:
 
     def gains_beside(self, m):
         return False  # nothing runs beside anything
+
+    def inner_update(self, how, p):
+        return UPDATES["fp64" if p.dtype.char in "dD" else "fp32"]
 
     def near_update(self, how, p):
         return how
