@@ -1,12 +1,12 @@
-"""Times of short device work at a steady clock: warmed up, many calls a sample, and none of the host's time."""
+"""Times of short device work at a steady clock: warmed up, many calls a sample, without the host's time."""
 
 import math
 import time
 
 # Work done before the first sample: the first call compiles, and an idle device takes a while to its clock.
 WARM_UP_SECONDS = 0.2
-# Length of a sample, and the most calls in it: as many as a stream takes, at a few launches each, before the host
-# has to wait.
+# Length of a sample, and the most calls in it: as many as a stream takes, at a few launches each, before the
+# host has to wait.
 SAMPLE_SECONDS, MOST_CALLS = 0.01, 200
 # The device waits no longer than this for the host to launch them.
 LONGEST_WAIT = 0.05
@@ -30,7 +30,7 @@ def steady_seconds(run, repeats):
 def _elapsed(run, calls, head_start=False):
     """Return the seconds between CUDA events around calls in a row.
 
-    With a head start the device waits until the host has launched them, which may take it longer than they do.
+    With a head start the device waits until the host has launched them, which may take longer than they do.
     """
     import cupy
 

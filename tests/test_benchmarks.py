@@ -736,7 +736,7 @@ def test_a_sample_of_short_work_has_many_calls(script):
 
     assert calls_needed(1e-4, 0.01) == 100
     assert calls_needed(1.0, 0.01) == 1
-    assert calls_needed(0.0, 0.01) == 1000
+    assert calls_needed(0.0, 0.01) == 200
 
 
 def test_common_bits_are_exact_up_to_the_edge(script):
