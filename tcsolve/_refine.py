@@ -16,8 +16,9 @@ from tcsolve._krylov import fgmres
 
 __all__ = ["Operator", "Refined", "refine_columns"]
 
-# Bytes the Krylov bases of the right-hand sides that run side by side may take, or their last iterates.
-KRYLOV_BYTES = 1 << 30
+# Bytes the Krylov bases of the right-hand sides that run side by side may take, and all that combining their
+# last iterates may.
+KRYLOV_BYTES, COMBINED_BYTES = 1 << 30, 1 << 27
 # Iterates that are combined, once a step leaves more than this of the error: where it leaves less, nothing
 # is gained.
 ITERATES, SLOW = 4, 0.02
@@ -228,8 +229,8 @@ def _classical(ops, b, advance, plan, bound, max_steps, state, recent):
         if not left.size:
             return
         slow = len(recent) > 1 or not _stop.contracting(error, before, SLOW)[going].all()
-        # What is combined is copied side by side first.
-        fits = 4 * ITERATES * trial.nbytes <= KRYLOV_BYTES
+        # What is combined is copied side by side first, and multiplied by one another.
+        fits = 2 * ITERATES * (ITERATES + 1) * trial.nbytes <= COMBINED_BYTES
         recent = [*recent, (trial, r)][-ITERATES if slow and fits else -1 :]
         recent = [(_take(ops, x, left), _take(ops, r, left)) for x, r in recent]
         active = active[left]
@@ -238,9 +239,10 @@ def _classical(ops, b, advance, plan, bound, max_steps, state, recent):
 def _combined(ops, recent):
     """Return that affine combination of some (x, r) whose residual is least in the 2-norm, of each column."""
     x, r = (ops.xp.stack([v.T for v in vs], axis=1) for vs in zip(*recent, strict=True))
-    (gram,) = ops.host(r.conj() @ r.transpose(0, 2, 1))
-    weights = ops.array(_weights(gram))[:, None]
-    return (weights @ x)[:, 0].T, (weights @ r)[:, 0].T
+    # Sums, not products: BLAS is slow where little comes of long vectors.
+    (gram,) = ops.host((r.conj()[:, :, None] * r[:, None]).sum(axis=-1))
+    weights = ops.array(_weights(gram))[:, :, None]
+    return (weights * x).sum(axis=1).T, (weights * r).sum(axis=1).T
 
 
 def _weights(gram):

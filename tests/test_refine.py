@@ -336,7 +336,7 @@ def test_slow_columns_take_as_many_steps_together_as_alone():
 
 def test_what_has_no_room_is_not_combined(monkeypatch):
     a, correct = rough(200, 0.1)
-    monkeypatch.setattr(_refine, "KRYLOV_BYTES", 200 * 8)
+    monkeypatch.setattr(_refine, "COMBINED_BYTES", 200 * 8)
     monkeypatch.setattr(_refine, "_combined", lambda *_: pytest.fail("there is no room"))
 
     assert tcsolve.refine(a, np.ones(200), correct).status is Status.CONVERGED
