@@ -83,6 +83,9 @@ H200 = Rates(
     host_bandwidth=1.0e10,
 )
 
+# Unknowns below which FP64 factors see even the smallest reciprocal condition, and cost nobody much.
+LEAST_LOW = 200
+
 # Dense FP64 (multiply-add pairs a clock and multiprocessor) by compute capability; others have 2.
 FP64_LANES = {70: 32, 80: 64, 90: 128, 100: 64}
 
@@ -156,6 +159,8 @@ def choose_update(n, nrhs, rates, *, working="fp64", is_complex=False, dominant=
     -------
     str
     """
+    if n < LEAST_LOW and working == "fp64":
+        return "fp64"
     names = [name for name in rates.lu_flops if name != "fp64" or working == "fp64"]
     if not dominant:
         names = [name for name in names if UPDATES[name].u < 2.0**-15]
