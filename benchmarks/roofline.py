@@ -9,6 +9,7 @@ Times without the profiler come from CUDA events.  A page (roofline.md) and a ti
 panels with and without look-ahead (lookahead.png) are written beside the JSON, and from it.
 """
 
+import itertools
 import json
 import pathlib
 import re
@@ -177,22 +178,17 @@ def others(kernels, spans):
     return rows[:OTHERS_LISTED]
 
 
-def panel_times(spans, panels):
+def panel_times(spans, panels, strips):
     """Return [rows, us a column in the kernels, us a column in all] of each outer panel, or [].
 
-    Of a factorization without look-ahead, in which the panels stand between the updates.
+    Of a factorization without look-ahead; strips is how many launches each panel takes.
     """
-    groups = [[]]
-    for span in spans:
-        if span.category == UPDATE:
-            groups.append([])
-        elif span.category == PANEL:
-            groups[-1].append(span)
-    groups = [group for group in groups if group]
-    if len(groups) != len(panels):
+    kernels = [span for span in spans if span.category == PANEL]
+    if len(kernels) != sum(strips):
         return []  # a fallback path, whose panels cannot be told apart
-    found = []
-    for (first, last), group in zip(panels, groups, strict=True):
+    found, taken = [], iter(kernels)
+    for (first, last), count in zip(panels, strips, strict=True):
+        group = list(itertools.islice(taken, count))
         rows, columns = panels[-1][1] - first, last - first
         kernels = sum(span.stop - span.start for span in group)
         found.append([rows, kernels / columns, (group[-1].stop - group[0].start) / columns])
@@ -349,6 +345,13 @@ class Factoring:
 
         return factor_blocked(self.ops, w, self.how, look_ahead=look_ahead)
 
+    def strips(self):
+        """Return into how many strips each outer panel is cut."""
+        from tcsolve._lu import strips
+
+        single, n = np.dtype(np.float32), len(self.a)
+        return [len(strips(self.ops, n - a, b - a, single)) for a, b in self.panels]
+
     def seconds(self, look_ahead, repeats):
         """Return the sorted seconds between CUDA events."""
         return device_seconds(lambda w: self.run(w, look_ahead), repeats, prepare=self.copy)
@@ -423,7 +426,7 @@ def measure(n, precision, repeats, rates, timeline):
         "same_bits": same_bits,
         "look_ahead": summary(factoring.seconds(True, repeats)),
         "serial": summary(factoring.seconds(False, repeats)),
-        "panel": panel_times(serial, factoring.panels),
+        "panel": panel_times(serial, factoring.panels, factoring.strips()),
     }
     if timeline:
         shown = {"look_ahead": factoring.spans(look_ahead=True), "serial": serial}

@@ -30,7 +30,7 @@
 // FP32 operands are split by a pass of their own (gemm_split.cu), not while they are loaded as in gemm_wmma.cu.
 // The products of a 64 x 128 tile read 96 of the 128 bytes a cycle that shared memory has; FP32 that arrives there
 // and leaves it as hi and lo would take 93 more (counted, not measured): a third of the time would be waiting.
-// With the pass, three products run at 0.87, 0.93 and 0.82 of the rate of one product of FP16 operands at n = 4096,
+// With the pass, three products run at 0.96, 0.93 and 0.89 of the rate of one product of FP16 operands at n = 4096,
 // 8192 and 16384 (H200, benchmarks/results/gemm.json).
 //
 // Rounding: with REFINE 0 one sum on the tensor cores runs along all of k.  With more products a sum runs along
@@ -42,11 +42,11 @@
 // and the memory rests while they multiply.  So a warp puts its sums into shared memory, 2 KB at a time, and
 // the copy engine adds them to C in the second-level cache, to nearest, while the next tile is multiplied: 142
 // became 194 TFLOP/s at k = 512, 163 became 224 at k = 1024 (H200, REFINE 3, m = n = 16384, products counted
-// once; one comparison, both ways in the same run, of which no results file is kept).  With more products than one the first of the next tile run even while the sums are put there: they
-// are not needed before these are done.  Each entry has one addition: the order of the
-// blocks does not show.  By hand, alpha x may be added unrounded; else the bits are the same.  Subnormal
-// sums are kept: a tensor map's type FLOAT32 is not FLOAT32_FTZ.  Tiles on an edge of C, results of another
-// kind, and those near an Inf or NaN are stored by hand.
+// once; one comparison, both ways in the same run, of which no results file is kept).  With more products than
+// one the first of the next tile run even while the sums are put there: they are not needed before these are
+// done.  Each entry has one addition: the order of the blocks does not show.  By hand, alpha x may be added
+// unrounded; else the bits are the same.  Subnormal sums are kept: a tensor map's type FLOAT32 is not
+// FLOAT32_FTZ.  Tiles on an edge of C, results of another kind, and those near an Inf or NaN are stored by hand.
 //
 // Tiles in turn (work): a kernel that holds multiprocessors when this one starts keeps out as many blocks.
 // With a fixed share for each block theirs would be done last, after all others.  Alone, too, blocks differ: tiles

@@ -6,6 +6,8 @@ __all__ = ["fgmres"]
 
 # Steps before a cycle's own rate is trusted: GMRES often starts slowly.
 WARM_UP_STEPS = 20
+# Steps there is room for at first; most cycles need no more.
+FIRST_STEPS = 8
 
 
 def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
@@ -42,8 +44,9 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
     n, k = r.shape
     basis = min(basis, n)
     # v[c] holds the orthonormal basis of column c as rows, z[c] the preconditioned vectors.
-    v = xp.zeros((k, basis + 1, n), dtype=r.dtype)
-    z = xp.zeros((k, basis, n), dtype=r.dtype)
+    room = min(basis, FIRST_STEPS)
+    v = xp.zeros((k, room + 1, n), dtype=r.dtype)
+    z = xp.zeros((k, room, n), dtype=r.dtype)
     size = ops.column_max(r)  # the squares in a norm of r itself may leave the range of FP64
     r = r / size
     beta = xp.linalg.norm(r, axis=0)
@@ -51,6 +54,9 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
     (start,) = ops.host(beta)
     triangle = _Triangle(k, basis, np.asarray(start), tol)
     for j in range(basis):
+        if j == room:
+            room = min(basis, 2 * room)
+            v, z = _longer(xp, v, room + 1), _longer(xp, z, room)
         z[:, j] = correct(v[:, j].T).T
         w = apply(z[:, j].T).T
         h = xp.zeros((k, j + 1), dtype=r.dtype)
@@ -71,6 +77,14 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
     used = y.shape[1]
     d = (ops.array(y)[:, None, :] @ z[:, :used])[:, 0].T
     return d * size, triangle.steps
+
+
+def _longer(xp, x, rows):
+    """Return x (k, m, n) with room for so many rows instead of m."""
+    k, m, n = x.shape
+    result = xp.zeros((k, rows, n), dtype=x.dtype)
+    result[:, :m] = x
+    return result
 
 
 class _Triangle:

@@ -9,7 +9,7 @@ beside the factorization of that panel.
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["BlockedFactors", "NativeFactors", "factor_blocked", "factor_native", "panels"]
+__all__ = ["BlockedFactors", "NativeFactors", "factor_blocked", "factor_native", "panels", "strips"]
 
 # info starts at a column no matrix has; the first bad pivot lowers it.
 NO_BAD_PIVOT = 2**31 - 1
@@ -249,7 +249,7 @@ class _Panel:
 
     def __init__(self, ops, w, start, stop, order, ipiv, info, update):
         self.w, self.start, self.stop, self.p = w, start, stop, w[start:, start:stop]
-        self.strips = _strips(ops, *self.p.shape, w.dtype)
+        self.strips = strips(ops, *self.p.shape, w.dtype)
         self._ops, self._order, self._info = ops, order[start:], info
         self._ipiv, self._update = ipiv[start:stop], update
         self.unswapped = start
@@ -320,11 +320,11 @@ class _Panel:
         self._ops.subtract_product(self.w[below, columns], self._operands[how.name], u, share)
 
 
-def _strips(ops, m, k, dtype):
+def strips(ops, m, k, dtype):
     """Return the column ranges of the strips of an m x k panel."""
-    strips, start = [], 0
+    found, start = [], 0
     while start < k:
         stop = start + min(k - start, ops.strip_width(m - start, k - start, dtype))
-        strips.append((start, stop))
+        found.append((start, stop))
         start = stop
-    return strips
+    return found

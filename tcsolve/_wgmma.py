@@ -100,7 +100,7 @@ class Operand:
     def __init__(self, l, how, multiprocessors):
         self._l, self._low, self._multiprocessors = l, how.format.name, multiprocessors
         self._has_lo, self._maps = how.products == 3, None
-        # With such short sums blocks that wait for each other lose more than they save.
+        # One by one: a block must be free to leave a multiprocessor that is taken.
         refine = {"T_LOW": self._low, "REFINE": 3 if self._has_lo else 0, "CLUSTER": 1}
         self._defines = refine | {"TRANS_A": 0, "TRANS_B": 0}
 

@@ -287,16 +287,16 @@ def factorization(roofline, panels, look_ahead):
     return sorted(spans, key=lambda span: span.start)
 
 
-def test_panels_are_told_apart_by_the_updates_between_them(script):
+def test_panels_are_told_apart_by_how_many_strips_they_have(script):
     roofline = script("roofline")
 
     panels = [(0, 512), (512, 1024), (1024, 1280), (1280, 1408)]
-    found = roofline.panel_times(factorization(roofline, 4, look_ahead=False), panels)
+    found = roofline.panel_times(factorization(roofline, 4, look_ahead=False), panels, [2] * 4)
 
     assert [rows for rows, *_ in found] == [1408, 896, 384, 128]
     assert found[0][1:] == [4e3 / 512, 5e3 / 512]
     assert found[-1][1:] == [4e3 / 128, 5e3 / 128]
-    assert roofline.panel_times([], panels) == []
+    assert roofline.panel_times([], panels, [2] * 4) == []
 
 
 def test_the_excerpt_starts_and_ends_with_an_update(script):
@@ -340,7 +340,7 @@ def roofline_row(roofline, n=4096, block=512):
         "same_bits": True,
         "look_ahead": seconds(0.08),
         "serial": seconds(0.1),
-        "panel": roofline.panel_times(profiles["serial"], panels),
+        "panel": roofline.panel_times(profiles["serial"], panels, [2] * len(panels)),
         "timeline": {key: roofline.excerpt(value, len(panels)) for key, value in profiles.items()},
     }
 
