@@ -1,5 +1,6 @@
 """One matrix, many right-hand sides: solves, condition, determinant, memory, and changing rungs."""
 
+import functools
 import gc
 import math
 import time
@@ -12,6 +13,7 @@ from bounds import MET, host, ratio
 import tcsolve
 from tcsolve import InputError, Plan, Status, factor, matrices
 from tcsolve._formats import UPDATES
+from tcsolve._ops_numpy import NumpyOps
 
 EVERY = ("auto", *UPDATES)
 
@@ -321,3 +323,45 @@ def test_the_factors_go_with_the_last_reference(fails, precision, xp):
         return f
 
     assert frees(used)
+
+
+# ---- factors that are started before anything is known of the matrix
+
+
+def matrix_of(kind):
+    a = problem(80, 1e3, seed=4).a
+    if kind == "badly scaled":
+        a = a * 10.0 ** np.linspace(0, 12, 80)[:, None]
+    elif kind == "huge":
+        a = a * 1e300
+    elif kind == "singular":
+        a[:, 7] = 0
+    elif kind == "not finite":
+        a[3, 5] = np.nan
+    elif kind == "hard":
+        a = problem(80, 1e14, seed=4).a
+    return a
+
+
+@pytest.mark.parametrize("precision", ["fp16x3", "fp16", "auto", Plan("fp16x3", scale=False)])
+@pytest.mark.parametrize("kind", ["good", "badly scaled", "huge", "singular", "not finite", "hard"])
+def test_factors_that_are_started_early_change_nothing(kind, precision, monkeypatch):
+    a, b = matrix_of(kind), np.ones(80)
+    solve = functools.partial(tcsolve.solve_ex, a, b, precision=precision, check_finite=False)
+    expected = solve(assume_a="general")
+
+    monkeypatch.setattr(NumpyOps, "starts_early", lambda self, a, how: not how.native)
+    found = solve(assume_a="general")
+
+    assert found.status is expected.status and found.rungs == expected.rungs
+    assert np.array_equal(found.x, expected.x, equal_nan=True)
+    assert found.bytes_planned == expected.bytes_planned
+    for name in ("iterations", "backward_error", "rcond"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name), equal_nan=True), name
+
+
+def test_a_matrix_that_is_not_finite_is_refused_whenever_its_factors_were_started(monkeypatch):
+    monkeypatch.setattr(NumpyOps, "starts_early", lambda self, a, how: not how.native)
+
+    with pytest.raises(tcsolve.InputError, match="infs or NaNs"):
+        factor(matrix_of("not finite"), precision="fp16x3")
