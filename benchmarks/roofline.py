@@ -23,7 +23,7 @@ from _harness import RESULTS, arguments, device_seconds, gpu, machine, save, sum
 from tables import source, table
 
 PANEL, MOVES, BLOCK_ROW = "panel", "row moves", "block row (trsm)"
-UPDATE, PACK, INNER = "update GEMM", "packing of operands", "FP32 GEMM in the panel"
+UPDATE, PACK, INNER = "update GEMM", "packing of operands", "FP32 GEMM of panels"
 INVERSES, CAST, INDEX = (
     "inverses of diagonal blocks",
     "norms and FP32 copy of A",
@@ -69,7 +69,8 @@ FLOORS = {
     UPDATE: "its flops, all products counted, at the FP16 rate, or the trailing matrix read and written"
     " for each outer panel",
     PACK: "both FP32 operands read, their 16-bit parts written, once",
-    INNER: "the flops of an LU of each outer panel at the FP32 rate",
+    INNER: "the flops of an LU of each outer panel at the FP32 rate; where a panel is one strip, the products"
+    " are those for the next panel's columns, and where it is several, on Hopper, they count as update GEMM",
     INVERSES: "diagonal blocks read, inverses written",
     CAST: "A read in FP64 for the norms, read again and written in FP32",
     RESIDUAL: "A read once in FP64 for each residual",

@@ -60,7 +60,7 @@ class Ladder:
         mark = ops.mark()
         wait = begin_survey(ops, a)
         self._clock("scale", mark)
-        # What is right for a matrix of which nothing is known nearly always is.
+        # Where the LU may start before anything is known of the matrix, the choice never depends on that.
         self._plan = self._choose(plan, nrhs, None)
         early = ops.starts_early(a, UPDATES[self._plan.update])
         if early:
@@ -73,7 +73,7 @@ class Ladder:
         if check_finite:
             require_finite(self._finite, "a")
         if not early:
-            self._plan = self._choose(plan, nrhs, self._survey)
+            self._plan = self._choose(plan, nrhs, None if ops.goes_early(a) else self._survey)
             self.bytes_planned = self._reserve(self._plan.update, nrhs)
         self.bytes_planned += moved_bytes
         if self._finite:

@@ -57,8 +57,11 @@ class Ops(Protocol):
         2 |a_ii| - row_sum_i; NaN propagates.
         """
 
+    def goes_early(self, a):
+        """Tell whether an LU of a may be started before anything is known of a, now or another time."""
+
     def starts_early(self, a, how):
-        """Tell whether the blocked LU of a should be started before anything is known of a."""
+        """Tell whether the LU of a should be started so now."""
 
     def row_max(self, a):
         """Return max |a_ij| of each row."""
@@ -73,7 +76,7 @@ class Ops(Protocol):
         """
 
     def strip_width(self, m, k, dtype):
-        """Return how many columns of an m x k panel `panel_lu` takes at once."""
+        """Return how many columns of an m x k panel `strip_lu` takes at once."""
 
     def strip_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
         """Factor p[start:, start:stop] in place with partial pivoting; return its swaps.

@@ -104,9 +104,12 @@ class CupyOps(LUOps, NativeOps):
         read = self.reading(out)
         return lambda: tuple(read()[0].tolist())
 
+    def goes_early(self, a):
+        return len(a) <= AHEAD_ROWS and a.dtype.char in "fd" and a.flags.c_contiguous
+
     def starts_early(self, a, how):
-        small = len(a) <= AHEAD_ROWS and a.dtype.char in "fd" and a.flags.c_contiguous
-        return small and not how.native and _record.remembers(len(a), np.dtype(how.storage))
+        blocked = self.goes_early(a) and not how.native
+        return blocked and _record.remembers(len(a), np.dtype(how.storage))
 
     def row_max(self, a):
         return self._row_stats(a)[0].max(axis=0)

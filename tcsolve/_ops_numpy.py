@@ -87,6 +87,9 @@ class NumpyOps:
         found = rows.max(), rows.min(), cols.max(), cols.min(), least.min()
         return lambda: tuple(map(float, found))
 
+    def goes_early(self, a):
+        return False
+
     def starts_early(self, a, how):
         return False
 

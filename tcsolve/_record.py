@@ -17,7 +17,7 @@ from tcsolve import _cublas
 
 __all__ = ["clear", "idle_bytes", "matrix", "recordable", "remembers", "tape_of"]
 
-# Unknowns beyond which the device is the slower of the two.
+# Unknowns beyond which a matrix is not kept: the host launches fast enough there.
 MOST_ROWS = 32768
 # Tapes that are lent at a time, and kept, with their memory, while nobody uses them; sizes whose first use is
 # remembered.
@@ -140,8 +140,9 @@ def _give_back(tape):
         # One that has recorded nothing is the first to go.
         _idle.insert(len(_idle) if tape.recordings else 0, tape)
         del _idle[:-MOST_IDLE]
-        while len(_idle) > 1 and sum(x.nbytes for x in _idle) > MOST_IDLE_SHARE * tape.device_bytes:
-            del _idle[0]
+        here = [x for x in _idle if x.key[0] == tape.key[0]]
+        while len(here) > 1 and sum(x.nbytes for x in here) > MOST_IDLE_SHARE * tape.device_bytes:
+            _idle.remove(here.pop(0))
 
 
 def _block(size):
@@ -187,8 +188,9 @@ class Tape:
 
     @property
     def nbytes(self):
-        """Bytes held on the device."""
-        return sum(reel.pool.total_bytes() for reel in self._reels)
+        """Bytes held on its device."""
+        with cupy.cuda.Device(self.key[0]):
+            return sum(reel.pool.total_bytes() for reel in self._reels)
 
     @property
     def recordings(self):

@@ -158,7 +158,7 @@ def refine_columns(
     # A correction that overflows shows in the error it leaves; NumPy need not warn of it as well.
     with np.errstate(all="ignore"):
         if ahead:
-            state, recent = _replay(operator, plan, bound, ahead)
+            state, recent = _replay(operator, plan, bound, ahead, max_steps)
         else:
             x = correct(b) if x0 is None else x0
             r, error = measure(ops, operator, x, b)
@@ -170,7 +170,7 @@ def refine_columns(
     return state
 
 
-def _replay(operator, plan, bound, ahead):
+def _replay(operator, plan, bound, ahead, max_steps):
     """Return what the loop makes of steps that were done ahead, and the last (x, r) if it goes on."""
     residuals, sizes = (np.concatenate([step[i] for step in ahead]) for i in (2, 3))
     errors = _quotient(residuals, operator.norm, sizes)
@@ -181,7 +181,7 @@ def _replay(operator, plan, bound, ahead):
         before, error = errors[best], errors[taken]
         best = taken if error < before else best
         history.append(errors[best : best + 1])
-        going = bool(error > bound and error <= plan.contraction * before)
+        going = bool(error > bound and error <= plan.contraction * before and taken < max_steps)
         slow = len(recent) > 1 or not error <= SLOW * before
         recent = [*recent, taken][-ITERATES if slow else -1 :]
     error = errors[best : best + 1]
@@ -206,7 +206,7 @@ def _refine_on(ops, operator, b, correct, plan, bound, max_steps, state, recent,
     if left.size:
         state.classical = False
         n, item = b.shape[0], state.x.dtype.itemsize
-        width = max(1, int(KRYLOV_BYTES // (2 * (plan.basis + 1) * n * item)))
+        width = max(1, int(KRYLOV_BYTES // (3 * (plan.basis + 1) * n * item)))  # while they grow
         for i in range(0, left.size, width):
             _krylov(ops, operator, b, correct, plan, bound, max_steps, state, left[i : i + width])
 

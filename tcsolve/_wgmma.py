@@ -114,14 +114,14 @@ class Operand:
         # A few blocks for each multiprocessor, each striding over rows of U.
         find_scale = _jit.kernel("range", "tcs_update_scale")
         find_scale((min(k, 4 * self._multiprocessors),), (256,), args)
-        maps_u = self._split(u, top, scale)
+        parts, maps_u = self._split(u, top, scale)
         target = c, leading(c), KINDS["float32"], c, leading(c)
         to, how = results_of(c, c, 1.0)
         how = PASSING if how == ADDED and m * n >= PASSING_ENTRIES else how
         results = to, how, alpha, work
         args = (*self._maps, *maps_u, *results, *target, *NO_ORIGIN, m, n, k, 1.0, 1.0)
 
-        def launch(*blocks):
+        def launch(*blocks, held=parts):  # which the maps have addresses of
             launch_wgmma(self._defines, m, n, args, *blocks)
 
         if share is None:
@@ -130,7 +130,7 @@ class Operand:
             share.launch(launch, self._multiprocessors)
 
     def _split(self, u, top, scale):
-        """Split u and, the first time, l; return the tensor maps of u."""
+        """Split u and, the first time, l; return the parts of u and their tensor maps."""
         pair, args, blocks = self._room(u, scale)
         if self._maps is None:
             self._parts, first, more = self._room(self._l, top)
@@ -138,7 +138,7 @@ class Operand:
         else:
             first = None, 0, 0, 0, None, None, 0, top
         split_kernel("tcs_split_by", self._low)((blocks,), (32, 8), (*first, *args))
-        return maps_of([pair], self._low)
+        return pair, maps_of([pair], self._low)
 
     def _room(self, x, by):
         """Return (hi, lo) for a matrix, the arguments of tcs_split_by to split it, and its blocks."""

@@ -198,6 +198,17 @@ def test_the_condition_is_estimated_beside_the_refinement(cupy, record, monkeypa
     assert all((s.x == after.x).all() for s in beside)
 
 
+@pytest.mark.parametrize("n", [300, 1100])
+def test_the_choice_does_not_depend_on_what_was_solved_before(n, cupy, record):
+    a, b = system(cupy, n, 0)
+    a += n * cupy.eye(n)  # dominant, which a factorization that starts early cannot know
+
+    solutions = [solve_ex(a, b) for _ in range(4)]
+
+    assert {s.rungs for s in solutions} == {solutions[0].rungs}
+    assert all((s.x == solutions[0].x).all() for s in solutions)
+
+
 @pytest.mark.parametrize("precision", ["fp16", "fp16x3"])
 @pytest.mark.parametrize("n", [2, 97, 700, 2050])
 def test_steps_ahead_have_the_bits_of_single_steps(n, precision, cupy, record, monkeypatch):
