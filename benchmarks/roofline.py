@@ -81,7 +81,7 @@ FLOORS = {
 EXCHANGE_SECONDS = 0.5e-6
 # Matrix order at which the GEMM rates are measured, and bytes of the copy.
 GEMM_ORDER, COPY_BYTES = 8192, 2 << 30
-# The timeline shows the outer panels from the first number to the second.
+# The timeline shows as many update kernels as there are, on average, from one outer panel to another.
 PANELS_SHOWN = (1, 4)
 # Kernels of category 'other' that are listed by name.
 OTHERS_LISTED = 20
@@ -197,7 +197,7 @@ def panel_times(spans, panels, strips):
 
 
 def excerpt(spans, count, shown=PANELS_SHOWN):
-    """Return [category, stream, start, length], in ms, of the spans between two outer panels."""
+    """Return [category, stream, start, length], in ms, of about as many panels of `count` as are `shown`."""
     updates = sorted(span.start for span in spans if span.category == UPDATE)
     if not updates or count < 2:
         return []
@@ -628,10 +628,7 @@ def draw(row, path):
         whole = f"{1e3 * row[key]['median']:.2f} ms for the whole factorization"
         axis.set_title(f"{title}: {whole}", fontsize=10)
         axis.grid(axis="x", alpha=0.3)
-    first, last = (i + 1 for i in PANELS_SHOWN)
-    axes[-1].set_xlabel(
-        f"time, ms, from the update with outer panel {first} to that with panel {last}"
-    )
+    axes[-1].set_xlabel("time, ms, from one of the first update kernels on")
     axes[-1].set_xlim(left=0)
     what = f"LU, n = {row['n']}, {row['precision']}, {widths(row)}"
     figure.suptitle(what, fontsize=11)
