@@ -289,8 +289,9 @@ def page(results):
     """Return the Markdown page of the results that there are."""
     lines = ["# Products on tensor cores", ""]
     lines += [
-        "Medians; every answer is held to its bound before it is timed. Numbers of others are quoted from"
-        " what is named beside them; 'not stated' means: not there.",
+        "Medians, of the device alone: it waits until the host has launched what is timed. Every answer is"
+        " held to its bound before it is timed. Numbers of others are quoted from what is named beside them;"
+        " 'not stated' means: not there.",
         "",
     ]
     for title, name, picture, quotes, section in SECTIONS:
