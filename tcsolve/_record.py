@@ -140,8 +140,11 @@ def _give_back(tape):
         # One that has recorded nothing is the first to go.
         _idle.insert(len(_idle) if tape.recordings else 0, tape)
         del _idle[:-MOST_IDLE]
+        tape.idle_bytes = tape.nbytes
         here = [x for x in _idle if x.key[0] == tape.key[0]]
-        while len(here) > 1 and sum(x.nbytes for x in here) > MOST_IDLE_SHARE * tape.device_bytes:
+        while (
+            len(here) > 1 and sum(x.idle_bytes for x in here) > MOST_IDLE_SHARE * tape.device_bytes
+        ):
             _idle.remove(here.pop(0))
 
 
@@ -171,8 +174,8 @@ class Tape:
         Device, rows and dtype of the matrix.
     w : array
         The matrix, with its padding.
-    device_bytes : int
-        The memory of the device, all of it.
+    device_bytes, idle_bytes : int
+        The memory of the device, all of it, and what the tape held when it was last given back.
     """
 
     def __init__(self, key):
@@ -183,6 +186,7 @@ class Tape:
         self._lock, self._inputs = threading.RLock(), {}
         _, n, char = key
         _, self.device_bytes = cupy.cuda.runtime.memGetInfo()
+        self.idle_bytes = 0
         with self._reel.memory():
             self.w = cupy.empty((n, -(-n // 4) * 4), char)
 
