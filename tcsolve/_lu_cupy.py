@@ -30,7 +30,8 @@ BESIDE_ROWS = 256
 GATE_PATIENCE = 200_000
 # Right-hand sides up to which a few at a time are faster than the library's triangular solve of all.
 SUBSTITUTED_COLUMNS = 16
-# Unknowns up to which a step takes the host longer than the device.
+# Unknowns up to which factors and steps are started before it is known whether they are wanted: the host would
+# need a good part of their time to find out.
 AHEAD_ROWS = 8192
 # Unknowns one launch of tcs_swap_solve takes.
 SOLVE_WIDTH = 128
@@ -244,11 +245,8 @@ class LUOps:
         return UPDATES["fp32"] if p.dtype.char == "f" and p.shape[1] <= SOLVE_WIDTH else how
 
     def beside(self, panel, update):
-        device = cupy.cuda.runtime.getDevice()
-        main, side = (
-            cupy.cuda.get_current_stream(),
-            _device.stream(device, threading.get_ident(), "panel", -1),
-        )
+        device, main = cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream()
+        side = _device.stream(device, threading.get_ident(), "panel", -1)
         started = _Flags.of(device).next()
         share = _Share(main, self._reserved(panel), started.data.ptr + 4 * _Flags.TAKEN)
         side.wait_event(main.record())
