@@ -30,8 +30,8 @@ BESIDE_ROWS = 256
 GATE_PATIENCE = 200_000
 # Right-hand sides up to which a few at a time are faster than the library's triangular solve of all.
 SUBSTITUTED_COLUMNS = 16
-# Unknowns up to which factors and steps are started before it is known whether they are wanted: the host would
-# need a good part of their time to find out.
+# Unknowns up to which factors and steps are started before it is known whether they are wanted: finding out
+# would take the host a good part of their time.
 AHEAD_ROWS = 8192
 # Unknowns one launch of tcs_swap_solve takes.
 SOLVE_WIDTH = 128
