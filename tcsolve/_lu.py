@@ -293,11 +293,8 @@ class _Panel:
         comes, as by recursion: products are deep, and few read and write the same columns.
         """
         p, ops, count = self.p, self._ops, number & -number
-        first = self.strips[number - count][0]
-        here, last = (
-            self.strips[number][0],
-            self.strips[min(number + count, len(self.strips)) - 1][1],
-        )
+        first, here = (self.strips[i][0] for i in (number - count, number))
+        last = self.strips[min(number + count, len(self.strips)) - 1][1]
         done, late, below = slice(first, here), slice(here, last), slice(here, None)
         ops.solve_unit_lower(p[done, done], p[done, late])
         how = ops.inner_update(self._update, p)

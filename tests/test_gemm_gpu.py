@@ -362,12 +362,33 @@ def test_tiles_in_turn_have_the_bits_of_fixed_shares(dtype, hopper, monkeypatch)
     assert (results[0] == results[1]).all()
 
 
+@pytest.fixture
+def turn_words(monkeypatch):
+    """The words from which the launches of a test take their tiles."""
+    from tcsolve import _wgmma
+
+    found, launch = [], _wgmma.launch_wgmma
+
+    def spy(defines, m, n, args, *rest):
+        found.extend(
+            x
+            for x in args
+            if getattr(x, "dtype", None) == np.uint32 and x.size == _wgmma.TURN_WORDS
+        )
+        launch(defines, m, n, args, *rest)
+
+    monkeypatch.setattr(_wgmma, "launch_wgmma", spy)
+    return found
+
+
 @pytest.mark.parametrize("shift", [0, 1])
 @pytest.mark.parametrize(
     "m, k, r",
     [(128, 64, 128), (300, 200, 520), (1030, 512, 777), (4096, 64, 2304), (2500, 1024, 2500)],
 )
-def test_an_update_by_columns_meets_the_bound_with_the_same_bits(m, k, r, shift, hopper):
+def test_an_update_by_columns_meets_the_bound_with_the_same_bits(
+    m, k, r, shift, hopper, turn_words
+):
     from tcsolve._wgmma import Operand
 
     room = np.random.default_rng([m, k, r]).uniform(-1, 1, (m + k, -(-(r + k) // 4) * 4 + 4))
@@ -390,11 +411,12 @@ def test_an_update_by_columns_meets_the_bound_with_the_same_bits(m, k, r, shift,
             columns = slice(start, min(r, start + width))
             prepared.subtract(c[:, columns], u[:, columns], None)
         assert (c == whole).all()
+    assert turn_words and not any(words.any() for words in turn_words)
 
 
 @pytest.mark.parametrize("update", ["fp16", "bf16", "fp16x3"])
 @pytest.mark.parametrize("m, k, r", [(128, 64, 40), (700, 128, 300), (3000, 512, 2900)])
-def test_two_launches_that_share_an_update_give_its_bits(m, k, r, update, hopper):
+def test_two_launches_that_share_an_update_give_its_bits(m, k, r, update, hopper, turn_words):
     """One of few blocks and one of many; one that finds multiprocessors taken, some or all, and its help."""
     from tcsolve._wgmma import Operand
 
@@ -419,6 +441,7 @@ def test_two_launches_that_share_an_update_give_its_bits(m, k, r, update, hopper
         result = c.copy()
         Operand(l, UPDATES[update], 132).subtract(result, u, Both(*blocks))
         assert (result == expected).all()
+    assert turn_words and not any(words.any() for words in turn_words)
 
 
 def test_an_update_of_something_not_finite_is_not_finite(hopper):
