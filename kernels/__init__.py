@@ -2,7 +2,8 @@
 
 | file         | entries                           | primitive                                    |
 | ---          | ---                               | ---                                          |
-| panel.cu     | tcs_panel                         | LU of a strip with partial pivoting          |
+| panel.cu     | tcs_panel                         | LU of a strip with partial pivoting, without |
+|              |                                   | a search where the diagonal dominates        |
 | swap_solve.cu| tcs_swap_solve                    | its swaps and U in the rest of its panel     |
 | gate.cu      | tcs_gate                          | waits until the panel of another stream runs |
 | move_rows.cu | tcs_move_rows                     | w[dst] = w[src] in place                     |
@@ -34,6 +35,7 @@ __all__ = [
     "HOPPER",
     "KERNELS",
     "LARGEST_BATCHED",
+    "MOST_MOVED",
     "PORTABLE_CLUSTER",
     "RESIDUAL_ROWS",
     "SWAP_SHAPES",
@@ -82,14 +84,16 @@ TRSV_BLOCK = {"f": 128, "d": 64}
 # Rows of a matrix that a warp of residual.cu may take at a time.
 RESIDUAL_ROWS = (1, 4)
 
-# Bytes of struct Board of exchange_grid.cuh: two rows and candidates and a stamp a block, and the count.
-BOARD_BYTES = MAX_BLOCKS * (2 * (16 + 4 * 32 + 8) + 4) + 16
+# Bytes of struct Board of exchange_grid.cuh: two rows and candidates, sums and a stamp a block; the count.
+BOARD_BYTES = MAX_BLOCKS * (2 * (16 + 4 * 32 + 8) + 4 * 128 + 4) + 16
 
 # The architecture of gemm_wgmma.cu, rows of its tiles, and how much of k it takes at a time.
 HOPPER, WGMMA_ROWS, WGMMA_DEPTH = 90, 128, 64
 
 # 64 KB of shared memory can be had on every architecture.
 STAGE_FLOATS = (64 << 10) // 4
+# Rows that move_rows.cu can move at once, a few columns at a time.
+MOST_MOVED = STAGE_FLOATS // 8
 
 
 def arch_number(arch):
@@ -100,7 +104,8 @@ def arch_number(arch):
 class PanelShape(NamedTuple):
     """How a cluster, or a cooperative grid, covers a strip of blocks * threads * rows rows.
 
-    `width` columns are in registers at a time, and at most `strip` are factored by one launch.
+    `width` columns are in registers at a time, and at most `strip` are factored by one launch; without a
+    search where the diagonal is seen to be `dominant`, if there is memory for that.
     """
 
     cluster: bool
@@ -109,11 +114,18 @@ class PanelShape(NamedTuple):
     rows: int
     width: int
     strip: int
+    dominant: bool = False
 
     @property
     def shared_bytes(self):
-        """Dynamic shared memory of a block: its rows of a leaf, padded, and their places."""
-        return 4 * self.threads * self.rows * (self.width + 5)
+        """Dynamic shared memory of a block: its rows of a leaf, padded, and their places.
+
+        Or the rows of the diagonal, one for its reciprocals, and as many padded rows as there are threads.
+        """
+        leaf = 4 * self.threads * self.rows * (self.width + 5)
+        if not self.dominant:
+            return leaf
+        return max(leaf, 4 * ((self.strip + 1) * self.strip + self.threads * (self.strip + 4)))
 
     @property
     def defines(self):
@@ -124,6 +136,7 @@ class PanelShape(NamedTuple):
             "ROWS": self.rows,
             "WIDTH": self.width,
             "STRIP": self.strip,
+            "DOMINANT": int(self.dominant),
         }
 
 
@@ -148,12 +161,17 @@ def panel_shape(m, arch, multiprocessors, largest_cluster=LARGEST_CLUSTER):
     shapes += [s for s in grids if s.blocks <= MANY_BLOCKS]
     shapes += [s for s in grids[-1:] + grids[::-1] if s.blocks <= most]
     fits = _shared_limit(number)
-    return next((s for s in shapes if s.shared_bytes <= fits and s.blocks <= most), None)
+    shape = next((s for s in shapes if s.shared_bytes <= fits and s.blocks <= most), None)
+    return shape and shape._replace(dominant=_has_large_memory(number))
+
+
+def _has_large_memory(number):
+    return number == 90 or 100 <= number < 110
 
 
 def _shared_limit(number):
     """Return the dynamic shared memory a block of panel.cu can have, beside its static 24 KB."""
-    if number >= 100 and number < 110 or number == 90:
+    if _has_large_memory(number):
         return 200 << 10
     return {75: 40 << 10, 80: 136 << 10, 87: 136 << 10}.get(number, 74 << 10)
 
@@ -168,7 +186,7 @@ def move_chunk(count):
     for chunk in (32, 16, 8):
         if count * chunk <= STAGE_FLOATS:
             return chunk
-    raise ValueError(f"count is {count}; at most {STAGE_FLOATS // 8} rows can be moved at once")
+    raise ValueError(f"count is {count}; at most {MOST_MOVED} rows can be moved at once")
 
 
 # Shared memory that every block may have: 64 KB before compute capability 8, 99 KB and more since.
@@ -202,7 +220,7 @@ SWAP_SHAPES = (
 
 
 # Static shared memory of swap_solve.cu.
-SWAP_STATIC = 1 << 10
+SWAP_STATIC = 3 << 9
 
 
 def swap_shape(n, rows, arch):
@@ -401,7 +419,8 @@ class KernelSpec:
     ----------
     entries : tuple of str
     variants : tuple of dict
-        Macro sets for devices from `min_arch` on; those with BLOCKS, a cluster, need clusters.
+        Macro sets for devices from `min_arch` on; those with BLOCKS, a cluster, need clusters, and those with
+        DOMINANT are for devices with large shared memory.
     min_arch, max_arch : int
         The oldest and the newest compute capability; wgmma is Hopper's alone.
     later : dict of int to tuple of dict
@@ -418,8 +437,12 @@ class KernelSpec:
         """Return the macro sets that `arch` can run."""
         number = arch_number(arch)
         more = (v for least, sets in self.later.items() if number >= least for v in sets)
-        clusters = number >= CLUSTER_ARCH
-        return [v for v in (*self.variants, *more) if clusters or not v.get("BLOCKS")]
+        clusters, large = number >= CLUSTER_ARCH, _has_large_memory(number)
+        return [
+            v
+            for v in (*self.variants, *more)
+            if (clusters or not v.get("BLOCKS")) and v.get("DOMINANT", large) == large
+        ]
 
 
 _CLUSTERS = [PanelShape(True, 2**i, *CLUSTER_BLOCKS[0]) for i in range(1, 5)] + [
@@ -428,6 +451,7 @@ _CLUSTERS = [PanelShape(True, 2**i, *CLUSTER_BLOCKS[0]) for i in range(1, 5)] + 
     for block in CLUSTER_BLOCKS[1:]
 ]
 _GRIDS = [PanelShape(False, 1, *block) for block in GRID_BLOCKS]
+_PANELS = [shape._replace(dominant=x) for shape in _CLUSTERS + _GRIDS for x in (False, True)]
 
 # What the tensor cores multiply: an operand in its own format, or FP32 rounded (and split) to one.
 # Only FP16 is there before compute capability 8.
@@ -487,7 +511,7 @@ def _batched(products, arch):
 
 
 KERNELS = {
-    "panel": KernelSpec(("tcs_panel",), tuple(shape.defines for shape in _CLUSTERS + _GRIDS)),
+    "panel": KernelSpec(("tcs_panel",), tuple(shape.defines for shape in _PANELS)),
     "swap_solve": KernelSpec(("tcs_swap_solve",), tuple(s.defines for s in SWAP_SHAPES)),
     "gate": KernelSpec(("tcs_gate",), ({},)),
     "move_rows": KernelSpec(("tcs_move_rows",), tuple({"CHUNK": chunk} for chunk in (8, 16, 32))),

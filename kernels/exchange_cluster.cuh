@@ -99,6 +99,21 @@ __device__ __forceinline__ void send(float4 v, Target to) {
                  :: "r"(to.word), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(to.barrier) : "memory");
 }
 
+// Sends a block's sum of a column to all, to be added up there when all have arrived.
+__device__ __forceinline__ void share_sum(const Team& team, float (*sums)[STRIP], int column, float sum) {
+    #pragma unroll
+    for (int block = 0; block < BLOCKS; ++block) {
+        asm volatile("st.shared::cluster.f32 [%0], %1;"
+                     :: "r"(address_in(&sums[team.rank][column], block)), "f"(sum) : "memory");
+    }
+}
+__device__ __forceinline__ float sum_of_blocks(const Team&, const float (*sums)[STRIP], int column) {
+    float total = 0;
+    #pragma unroll
+    for (int block = 0; block < BLOCKS; ++block) total += sums[block][column];
+    return total;
+}
+
 // The number of a warp in the cluster, and of the warp that holds a row.
 __device__ __forceinline__ int warp_in(const Team& team) { return team.rank * WARPS + threadIdx.x / WARP; }
 __device__ __forceinline__ int warp_of_row(int row) { return row / WARP % CANDIDATES; }

@@ -30,6 +30,7 @@ constexpr int MAX_BLOCKS = SOURCES;
 struct __align__(16) Board {
     Message row[2][MAX_BLOCKS];
     Candidate best[2][MAX_BLOCKS];
+    float sums[MAX_BLOCKS][STRIP];
     unsigned stamp[MAX_BLOCKS];  // columns the block has published
     unsigned arrived;            // at the barriers, counted up from one to the next
 };
@@ -50,6 +51,16 @@ __device__ __forceinline__ void wait_all(Team& team) {
         __threadfence();
     }
     __syncthreads();
+}
+
+// Publishes a block's sum of a column, to be added up when all have arrived.
+__device__ __forceinline__ void share_sum(const Team& team, float (*)[STRIP], int column, float sum) {
+    team.board->sums[team.rank][column] = sum;
+}
+__device__ __forceinline__ float sum_of_blocks(const Team& team, const float (*)[STRIP], int column) {
+    float total = 0;
+    for (int block = 0; block < block_count(); ++block) total += __ldcg(&team.board->sums[block][column]);
+    return total;
 }
 
 __device__ __forceinline__ void set_up(Exchange&) {}

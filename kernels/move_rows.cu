@@ -23,12 +23,12 @@ __device__ __forceinline__ void move(
     a += q * LENGTH;
     #pragma unroll 8
     for (int i = threadIdx.x / COLUMNS; i < count; i += STEP) {
-        if (mine) stage[i * COLUMNS + q] = *reinterpret_cast<const T*>(a + src[i] * lda);
+        if (mine && src[i] != dst[i]) stage[i * COLUMNS + q] = *reinterpret_cast<const T*>(a + src[i] * lda);
     }
     __syncthreads();
     #pragma unroll 8
     for (int i = threadIdx.x / COLUMNS; i < count; i += STEP) {
-        if (mine) *reinterpret_cast<T*>(a + dst[i] * lda) = stage[i * COLUMNS + q];
+        if (mine && src[i] != dst[i]) *reinterpret_cast<T*>(a + dst[i] * lda) = stage[i * COLUMNS + q];
     }
 }
 

@@ -13,8 +13,9 @@
 //   board  BLOCKS 0: zeroed global memory for the exchange, else unused.
 //
 // Grid BLOCKS (a cluster) or, if BLOCKS is 0, any cooperative grid of at most 256; block THREADS; dynamic shared
-// memory 4 THREADS ROWS (WIDTH + 5) bytes.
-// Defines BLOCKS, THREADS, ROWS, WIDTH, STRIP.
+// memory as PanelShape.shared_bytes has it.
+// Defines BLOCKS, THREADS, ROWS, WIDTH, STRIP, and DOMINANT: whether strips that need no search are factored
+// without one (dominant.cuh).
 //
 // A thread owns ROWS rows and keeps WIDTH columns of them, a leaf, in registers.  No row moves: a row knows its
 // `place`, where the swaps so far have put it, and is a candidate for pivot j while place >= j.  The largest
@@ -92,6 +93,13 @@ __device__ __forceinline__ Index row_in_block(int r) {
     return (Index(r / THREADS) * block_count() + blockIdx.x) * THREADS + r % THREADS;
 }
 __device__ __forceinline__ Index row_of(int i) { return row_in_block(i * THREADS + threadIdx.x); }
+
+// The number of a thread; what depends on it is not computed before it is needed, where registers are short.
+__device__ __forceinline__ int this_thread() {
+    int thread = threadIdx.x;
+    asm volatile("" : "+r"(thread));
+    return thread;
+}
 
 // The best of a thread's rows for a pivot, and the lane that has the best of the warp's.
 struct Best {
@@ -189,7 +197,11 @@ __device__ __forceinline__ void fetch(Rows& rows, const Leaf& leaf, int w) {
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         #pragma unroll
-        for (int q = 0; q < WIDTH; ++q) rows.at[i][q] = q < w ? leaf.at[i * THREADS + threadIdx.x][q] : 0.0f;
+        for (int q = 0; q < WIDTH; q += 4) {
+            const float4 v = *reinterpret_cast<const float4*>(&leaf.at[i * THREADS + threadIdx.x][q]);
+            rows.at[i][q] = q < w ? v.x : 0, rows.at[i][q + 1] = q + 1 < w ? v.y : 0;
+            rows.at[i][q + 2] = q + 2 < w ? v.z : 0, rows.at[i][q + 3] = q + 3 < w ? v.w : 0;
+        }
     }
 }
 
@@ -227,6 +239,9 @@ __device__ __forceinline__ float divide(
 #include "exchange_cluster.cuh"
 #else
 #include "exchange_grid.cuh"
+#endif
+#if DOMINANT
+#include "dominant.cuh"
 #endif
 
 // Factors columns first .. first + w - 1 of the strip, which `leaf` holds; home[j] becomes the row of a that holds
@@ -274,7 +289,7 @@ __device__ __forceinline__ void solve_block_row(
         x[i] = mine ? __ldcg(a + home[i] * lda + WIDTH + threadIdx.x) : 0.0f;
     }
     #pragma unroll
-    for (int e = threadIdx.x; e < WIDTH * WIDTH; e += THREADS) {
+    for (int e = this_thread(); e < WIDTH * WIDTH; e += THREADS) {
         const int i = e / WIDTH, j = e % WIDTH;
         row.l11[j][i] = j < i ? __ldcg(a + home[i] * lda + j) : 0.0f;
     }
@@ -359,47 +374,21 @@ __device__ __forceinline__ void update_rest(
     }
 }
 
-extern "C" __global__ void
-#if BLOCKS
-__cluster_dims__(BLOCKS, 1, 1)
-#endif
-__launch_bounds__(THREADS, 1)
-tcs_panel(
-    float* a, Index lda, Index m, Index w, int* order, int* ipiv, int* dst, int* src, float* top, Index ld_top,
-    int* info, Index row0, Index col0, unsigned* started, Board* board
+// Factors the strip, searching every column for its pivot.
+__device__ __forceinline__ void factor_by_search(
+    Exchange& x, Team& team, Rows& rows, Leaf& leaf, BlockRow& row, int* home, float* a, Index lda, int w, int* ipiv,
+    int* info, int row0, int col0
 ) {
-    extern __shared__ __align__(16) unsigned char dynamic[];
-    Leaf& leaf = *reinterpret_cast<Leaf*>(dynamic);
-    __shared__ __align__(16) Exchange x;
-    __shared__ BlockRow row;
-    __shared__ int home[STRIP];
-    Team team = {board, 0, 0};
-    asm volatile("mov.u32 %0, %ctaid.x;" : "=r"(team.rank));  // kept, as reading it takes long
-    set_up(x);
-    Rows rows;
-    #pragma unroll
-    for (int i = 0; i < ROWS; ++i) rows.place[i] = row_of(i) < m ? int(row_of(i)) : -1;  // -1: never a candidate
     keep(rows, leaf);
     __syncthreads();
-    if (started && threadIdx.x == 0) {
-        const unsigned here = multiprocessor();
-        atomicOr(started + 1 + here / WARP % 8, 1u << here % WARP);
-        __threadfence();
-    }
-    arrive_all(team);
-    wait_all(team);  // no block may send before all have set up their barriers
-    if (started && blockIdx.x == 0 && threadIdx.x == 0) *reinterpret_cast<volatile unsigned*>(started) = 1;
-
     #pragma unroll 1
     for (int first = 0; first < w; first += WIDTH) {
         float* here = a + first;
-        const int left = int(w) - first, width = min(left, WIDTH);
+        const int left = w - first, width = min(left, WIDTH);
         const bool vector = aligned16(a, lda) && width == WIDTH;
         load(leaf, here, lda, first, width, vector);
         __syncthreads();
-        factor_leaf(
-            x, team, rows, leaf, first, width, ipiv, info, int(row0), int(col0), home + first
-        );
+        factor_leaf(x, team, rows, leaf, first, width, ipiv, info, row0, col0, home + first);
         __syncthreads();
         store(leaf, here, lda, first, width, vector);
         __syncthreads();
@@ -418,22 +407,75 @@ tcs_panel(
         }
         __syncthreads();  // all warps are done with the leaf
     }
+}
 
+extern "C" __global__ void
+#if BLOCKS
+__cluster_dims__(BLOCKS, 1, 1)
+#endif
+__launch_bounds__(THREADS, 1)
+tcs_panel(
+    float* a, Index lda, Index m, Index w, int* order, int* ipiv, int* dst, int* src, float* top, Index ld_top,
+    int* info, Index row0, Index col0, unsigned* started, Board* board
+) {
+    extern __shared__ __align__(16) unsigned char dynamic[];
+    Leaf& leaf = *reinterpret_cast<Leaf*>(dynamic);
+    __shared__ __align__(16) Exchange x;
+    __shared__ BlockRow row;
+    __shared__ int home[STRIP];
+    Team team = {board, 0, 0};
+    asm volatile("mov.u32 %0, %ctaid.x;" : "=r"(team.rank));  // kept, as reading it takes long
+    set_up(x);
+    if (started && threadIdx.x == 0) {
+        const unsigned here = multiprocessor();
+        atomicOr(started + 1 + here / WARP % 8, 1u << here % WARP);
+        __threadfence();
+    }
+    bool dominant = false;
+#if DOMINANT
+    Dominant& s = *reinterpret_cast<Dominant*>(dynamic);
+    dominant = w == STRIP && aligned16(a, lda) && may_dominate(a, lda, m);
+#endif
+    arrive_all(team);
+    wait_all(team);  // no block may send before all have set up their barriers
+    if (started && blockIdx.x == 0 && threadIdx.x == 0) *reinterpret_cast<volatile unsigned*>(started) = 1;
+#if DOMINANT
+    dominant = dominant && dominates(s, team, a, lda, m);
+    if (dominant) {
+        team = factor_dominant(s, team, a, lda, m);
+        if (threadIdx.x < STRIP) {
+            home[threadIdx.x] = threadIdx.x;
+            if (blockIdx.x == 0) ipiv[threadIdx.x] = int(row0) + threadIdx.x;
+        }
+    }
+#endif
+    Rows rows;
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) rows.place[i] = row_of(i) < m ? int(row_of(i)) : -1;  // -1: never a candidate
+    if (!dominant) {
+        factor_by_search(x, team, rows, leaf, row, home, a, lda, int(w), ipiv, info, int(row0), int(col0));
+    }
+
+    const int thread = this_thread();
+    Index here[ROWS];
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) here[i] = row_in_block(i * THREADS + thread);
     int index[ROWS];
     #pragma unroll
-    for (int i = 0; i < ROWS; ++i) index[i] = order && row_of(i) < m ? order[row_of(i)] : 0;
+    for (int i = 0; i < ROWS; ++i) index[i] = order && here[i] < m ? order[here[i]] : 0;
     // All of `order` has been read, and no block leaves while another may still send to it.
     arrive_all(team);
     wait_all(team);
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-        const Index here = row_of(i), place = rows.place[i];
-        if (here >= m) continue;
+        const Index place = rows.place[i];
+        if (here[i] >= m) continue;
         if (order) order[place] = index[i];
-        if (place < w) dst[place] = int(place), src[place] = int(here);
-        if (here < w) dst[w + here] = int(place), src[w + here] = int(here);
+        if (place < w) dst[place] = int(place), src[place] = int(here[i]);
+        if (here[i] < w) dst[w + here[i]] = int(place), src[w + here[i]] = int(here[i]);
     }
-    for (Index e = Index(blockIdx.x) * THREADS + threadIdx.x; e < w * w; e += Index(block_count()) * THREADS) {
-        top[e / w * ld_top + e % w] = __ldcg(a + home[e / w] * lda + e % w);
+    const int columns = int(w);
+    for (int e = blockIdx.x * THREADS + threadIdx.x; e < columns * columns; e += block_count() * THREADS) {
+        top[e / columns * ld_top + e % columns] = __ldcg(a + home[e / columns] * lda + e % columns);
     }
 }

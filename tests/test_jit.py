@@ -86,7 +86,16 @@ def test_cache_sees_every_input(changed, nvrtc, cache, compiler_calls, monkeypat
     [
         ("gate", {"common.cuh"}),
         ("gemm_wgmma", {"gemm.cuh", "common.cuh", "place.cuh"}),
-        ("panel", {"exchange_cluster.cuh", "exchange_grid.cuh", "common.cuh", "place.cuh"}),
+        (
+            "panel",
+            {
+                "exchange_cluster.cuh",
+                "exchange_grid.cuh",
+                "dominant.cuh",
+                "common.cuh",
+                "place.cuh",
+            },
+        ),
     ],
 )
 def test_a_binary_depends_on_the_headers_it_includes_alone(kernel, headers):
@@ -150,10 +159,18 @@ def test_wgmma_is_hoppers_alone():
 
 def test_variants_are_those_an_architecture_runs():
     for name, spec in KERNELS.items():
-        older, hopper = spec.variants_for("sm_75"), spec.variants_for("sm_90a")
+        older, hopper = (
+            [
+                {macro: v[macro] for macro in v if macro != "DOMINANT"}
+                for v in spec.variants_for(arch)
+            ]
+            for arch in ("sm_75", "sm_90a")
+        )
         assert all(v in hopper for v in older)
         assert (len(older) < len(hopper)) == (name in ("panel", *PRODUCTS)), name
     assert not any(v["BLOCKS"] for v in KERNELS["panel"].variants_for("sm_89"))
+    for arch, room in (("sm_80", 0), ("sm_90a", 1), ("sm_100a", 1), ("sm_120", 0)):
+        assert {v["DOMINANT"] for v in KERNELS["panel"].variants_for(arch)} == {room}, arch
 
 
 @pytest.mark.parametrize(
@@ -178,7 +195,7 @@ def test_variants_are_those_an_architecture_runs():
 )
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
 def test_a_strip_is_factored_by_one_cluster_that_holds_it(arch, m, shape):
-    assert panel_shape(m, arch, 132) == (True, *shape)
+    assert panel_shape(m, arch, 132) == (True, *shape, True)
 
 
 @pytest.mark.parametrize(
@@ -193,12 +210,12 @@ def test_a_strip_is_factored_by_one_cluster_that_holds_it(arch, m, shape):
 )
 @pytest.mark.parametrize("arch, largest", [("sm_120", 16), ("sm_120", 8), ("sm_90a", 8)])
 def test_a_portable_cluster_has_eight_blocks(arch, largest, m, shape):
-    assert panel_shape(m, arch, 132, largest) == (True, *shape)
+    assert panel_shape(m, arch, 132, largest) == (True, *shape, arch == "sm_90a")
 
 
 @pytest.mark.parametrize("m, rows, width", [(8192, 4, 32), (16384, 8, 16)])
 def test_a_portable_cluster_holds_more_rows_where_memory_is_large(m, rows, width):
-    assert panel_shape(m, "sm_90a", 132, 8) == (True, 8, 256, rows, width, 4 * width)
+    assert panel_shape(m, "sm_90a", 132, 8) == (True, 8, 256, rows, width, 4 * width, True)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +241,7 @@ def test_a_portable_cluster_holds_more_rows_where_memory_is_large(m, rows, width
 )
 def test_a_grid_factors_what_no_cluster_holds(m, arch, multiprocessors, blocks, rows):
     shape = panel_shape(m, arch, multiprocessors)
-    assert shape == (False, blocks, 256, rows, 32, 128)
+    assert shape == (False, blocks, 256, rows, 32, 128, arch in ("sm_90a", "sm_100a"))
 
 
 def test_without_clusters_a_grid_factors_every_strip():
@@ -274,10 +291,10 @@ def test_every_panel_shape_holds_its_rows_fits_the_device_and_is_compiled(arch, 
 
 
 def test_the_macros_of_a_shape_tell_a_cluster_from_a_grid():
-    cluster, grid = (PanelShape(kind, 8, 256, 2, 32, 128) for kind in (True, False))
+    cluster, grid = (PanelShape(kind, 8, 256, 2, 32, 128, kind) for kind in (True, False))
     rest = {"THREADS": 256, "ROWS": 2, "WIDTH": 32, "STRIP": 128}
-    assert cluster.defines == {"BLOCKS": 8, **rest}
-    assert grid.defines == {"BLOCKS": 0, **rest}
+    assert cluster.defines == {"BLOCKS": 8, **rest, "DOMINANT": 1}
+    assert grid.defines == {"BLOCKS": 0, **rest, "DOMINANT": 0}
 
 
 def test_staged_rows_fit_in_shared_memory():
@@ -294,7 +311,7 @@ def test_staged_rows_fit_in_shared_memory():
 def test_swap_shapes_fit_and_take_more_columns_where_there_are_more(rows, arch):
     limit = (64 if arch == "sm_75" else 99) << 10
     shapes = [swap_shape(n, rows, arch) for n in (1, 512, 1536, 1537, 6144, 6145, 10**6)]
-    assert all(shape.shared_bytes(rows) + 1024 <= limit for shape in shapes)
+    assert all(shape.shared_bytes(rows) + 1536 <= limit for shape in shapes)
     columns = [shape.columns for shape in shapes]
     assert columns == sorted(columns) and columns[0] == 8 and columns[3] == 16
     assert columns[-1] == (64 if rows <= 128 and arch != "sm_75" or rows == 2 else 16)
