@@ -87,7 +87,7 @@ def ops_on(device, arrays):
 def clear_cache():
     """Free the device memory that is kept between solves.
 
-    From the second solve of a size on (up to 8192 unknowns), the matrix and the graph of its factorization
+    From the second solve of a size on (up to 32768 unknowns), the matrix and the graph of its factorization
     keep their memory, for the three sizes last used; a solve that needs it takes it by itself.
 
     Returns

@@ -14,7 +14,7 @@ from tcsolve._dispatch import ops_for
 from tcsolve._errors import DeviceMemoryError, InputError
 from tcsolve._formats import UPDATES
 from tcsolve._ladder import Ladder
-from tcsolve._norms import begin_condest, condest
+from tcsolve._norms import begin_condest, condest, sweeps_at_once
 from tcsolve._refine import Operator, measure
 from tcsolve._scale import shift_columns
 from tcsolve._solution import Solution, Status, raise_or_warn
@@ -332,12 +332,14 @@ class Factorization(Ladder):
         if how.native:  # its library may have an estimator
             return
 
+        sweeps = sweeps_at_once(n, self._survey.dominance > 0)
+
         def begin():
             adjoint = functools.partial(self._invert, adjoint=True)
-            return begin_condest(self._ops.xp, n, self._invert, adjoint)
+            return begin_condest(self._ops.xp, n, self._invert, adjoint, sweeps)
 
         with contextlib.suppress(DeviceMemoryError):  # what is not begun now is done later
-            self._estimate = self._factors.aside("condest", begin)
+            self._estimate = self._factors.aside(("condest", sweeps), begin)
 
     def _estimate_rcond(self):
         if not self._finite or self._singular():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Survey", "begin_condest", "begin_survey", "condest", "survey"]
+__all__ = ["Survey", "begin_condest", "begin_survey", "condest", "survey", "sweeps_at_once"]
 
 # Sweeps of the condition estimator, the first solve included, as xLACN2; how many are launched before
 # anything is read; and the unknowns for which all are: the refinement takes longer than they do there.
@@ -108,7 +108,16 @@ def _rcond(norm_one, estimate):
     return 1 / norm_one / estimate if 0 < estimate < math.inf else 0.0
 
 
-def begin_condest(xp, n, solve, solve_adjoint):
+def sweeps_at_once(n, dominant):
+    """Return how many sweeps of `condest` are best done before anything is read.
+
+    Where the diagonal dominates, the first nearly always find the largest column, and few steps of refinement
+    hide what more would take.
+    """
+    return MAX_SWEEPS - 1 if n in ALL_AT_ONCE and not dominant else SWEEPS_AT_ONCE
+
+
+def begin_condest(xp, n, solve, solve_adjoint, sweeps=SWEEPS_AT_ONCE):
     """Do the work of `condest` without reading anything back, as far as it nearly always goes.
 
     Returns
@@ -120,7 +129,6 @@ def begin_condest(xp, n, solve, solve_adjoint):
         The last solution.
     """
     i = xp.arange(n)
-    sweeps = MAX_SWEEPS - 1 if n in ALL_AT_ONCE else SWEEPS_AT_ONCE
     probes, found = xp.empty((n, 2)), xp.empty(2 + 3 * sweeps)
     probes[:, 0] = 1 / n
     probes[:, 1] = xp.where(i % 2 == 0, 1.0, -1.0) * (1 + i / max(1, n - 1))

@@ -14,13 +14,16 @@ from tcsolve import _cublas, _device, _gemm_batched, _gemm_cupy, _jit, _record, 
 from tcsolve._cublas import ld
 from tcsolve._cusolver import NativeOps
 from tcsolve._device import turns_into_memory_error
-from tcsolve._lu_cupy import AHEAD_ROWS, LUOps
+from tcsolve._lu_cupy import LUOps
 from tcsolve._ops import Stats
 
 __all__ = ["CupyOps"]
 
+# Unknowns up to which factors are started before it is known whether they are wanted: finding out would take
+# the host a good part of their time.
+EARLY_ROWS = 4096
 # Rows up to which a panel has so many columns, by the products of the update.
-BLOCKS = {1: ((8192, 128), (24576, 512), (math.inf, 1024)), 3: ((8192, 128), (math.inf, 512))}
+BLOCKS = {1: ((4096, 128), (8192, 512), (math.inf, 1024)), 3: ((8192, 128), (math.inf, 512))}
 # Entries of FP32 rows that are widened to FP64 at a time.
 WIDEN_ENTRIES = 1 << 26
 # Rows one block of tcs_col_stats sums: few, where there would be few blocks.
@@ -105,7 +108,7 @@ class CupyOps(LUOps, NativeOps):
         return lambda: tuple(read()[0].tolist())
 
     def goes_early(self, a):
-        return len(a) <= AHEAD_ROWS and a.dtype.char in "fd" and a.flags.c_contiguous
+        return len(a) <= EARLY_ROWS and a.dtype.char in "fd" and a.flags.c_contiguous
 
     def starts_early(self, a, how):
         blocked = self.goes_early(a) and not how.native

@@ -8,7 +8,7 @@ import pytest
 from bounds import host
 
 from tcsolve import matrices
-from tcsolve._norms import condest, survey
+from tcsolve._norms import begin_condest, condest, survey, sweeps_at_once
 from tcsolve._ops_numpy import NumpyOps
 from tcsolve._scale import (
     Frame,
@@ -150,6 +150,23 @@ def test_the_estimate_uses_few_solves():
     condest(OPS, 200, np.linalg.norm(a, 1), solve, solve_adjoint)
 
     assert sum(calls) <= 11
+
+
+@pytest.mark.parametrize("name", ["gauss", "kahan", "uniform", "gauss_dominant"])
+def test_the_estimate_is_the_same_however_many_sweeps_are_begun(name):
+    a = matrices.generate(name, 30).a
+    inverse, norm = np.linalg.inv(a), np.linalg.norm(a, 1)
+    solvers = (lambda v: inverse @ v), (lambda v: inverse.T @ v)
+    whole = condest(OPS, 30, norm, *solvers)
+
+    for sweeps in (1, 2, 3, 4):
+        begun = begin_condest(np, 30, *solvers, sweeps)
+        assert condest(OPS, 30, norm, *solvers, begun) == whole
+
+
+def test_a_dominant_matrix_needs_no_more_sweeps_at_once_than_others():
+    for n in (100, 4096, 4097, 8192, 8193, 20000):
+        assert 1 <= sweeps_at_once(n, True) <= sweeps_at_once(n, False) <= 4
 
 
 @pytest.mark.parametrize("norm", [0.0, math.inf, math.nan])
