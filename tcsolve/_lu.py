@@ -296,14 +296,15 @@ class _Panel:
         first, here = (self.strips[i][0] for i in (number - count, number))
         last = self.strips[min(number + count, len(self.strips)) - 1][1]
         done, late, below = slice(first, here), slice(here, last), slice(here, None)
-        ops.solve_unit_lower(p[done, done], p[done, late])
         how = ops.inner_update(self._update, p)
+        ops.solve_unit_lower(p[done, done], p[done, late], how)
         ops.update(p[below, late], p[below, done], p[done, late], how)
 
     def swap(self, first, last):
         """Swap rows in columns first:last of w and, right of the panel, solve for those of U."""
         if first < last:
-            args = (self.start, self.stop, self._swaps, first, last)
+            how = self._ops.inner_update(self._update, self.p)
+            args = (self.start, self.stop, self._swaps, first, last, how)
             self._ops.block_row(self.w[self.start :], *args)
 
     def update(self, first, last, how, share=None):

@@ -14,6 +14,7 @@ from tcsolve._formats import UPDATES
 from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
 from tcsolve.kernels import (
     BOARD_BYTES,
+    MOST_MOVED,
     TRSV_BLOCK,
     TRSV_COLUMNS,
     fastest_update,
@@ -22,7 +23,7 @@ from tcsolve.kernels import (
     swap_shape,
 )
 
-__all__ = ["AHEAD_ROWS", "LUOps"]
+__all__ = ["LUOps"]
 
 # Rows below which an update is shorter than it takes to fork and join.
 BESIDE_ROWS = 256
@@ -30,11 +31,12 @@ BESIDE_ROWS = 256
 GATE_PATIENCE = 200_000
 # Right-hand sides up to which a few at a time are faster than the library's triangular solve of all.
 SUBSTITUTED_COLUMNS = 16
-# Unknowns up to which factors and steps are started before it is known whether they are wanted: finding out
-# would take the host a good part of their time.
+# Unknowns up to which steps are started before it is known whether they are wanted, as factors may be.
 AHEAD_ROWS = 8192
 # Unknowns one launch of tcs_swap_solve takes.
 SOLVE_WIDTH = 128
+# Depth and columns from which on a product inside a substitution is worth splitting its operands.
+LEAST_SPLIT_DEPTH, LEAST_SPLIT_COLUMNS = 256, 4096
 
 
 class _Swaps(NamedTuple):
@@ -193,7 +195,7 @@ class LUOps:
         leaf[src] = lu[dst]  # the rows stay where they were
         return dst, src
 
-    def block_row(self, rows, start, stop, swaps, first, last):
+    def block_row(self, rows, start, stop, swaps, first, last, how):
         if isinstance(swaps, _Swaps):
             dst, src, top, ld_top, width, _ = swaps
             a, n = rows.data.ptr + 4 * first, last - first
@@ -203,7 +205,7 @@ class LUOps:
         self.swap_rows(rows[:, first:last], swaps)
         k, first = stop - start, max(first, stop)
         if first < last:
-            self.solve_unit_lower(rows[:k, start:stop], rows[:k, first:last])
+            self.solve_unit_lower(rows[:k, start:stop], rows[:k, first:last], how)
 
     def swap_rows(self, rows, swaps):
         if isinstance(swaps, _Swaps):
@@ -214,20 +216,23 @@ class LUOps:
         else:
             _move_rows(rows, *swaps)
 
-    def solve_unit_lower(self, l, b):
+    def solve_unit_lower(self, l, b, how):
         if not b.size:
             return
         if b.dtype.char != "f" or not _aligned(l):
             _cublas.solve_right(l, b)
             return
-        k = len(b)
-        for start in range(0, k, SOLVE_WIDTH):
-            stop = min(k, start + SOLVE_WIDTH)
-            done, w, n = slice(start, stop), stop - start, b.shape[1]
-            args = (b[done], ld(b), n, 0, None, None, l[done, done], ld(l), w)
-            _swap_solve(n, w, args)
-            if stop < k:
-                _cublas.gemm(b[stop:], l[stop:, done], b[done])
+        k, n = b.shape
+        if k <= SOLVE_WIDTH:
+            _swap_solve(n, k, (b, ld(b), n, 0, None, None, l, ld(l), k))
+            return
+        # By halves, whole widths above: the products are few and deep.
+        half = SOLVE_WIDTH << ((k - 1) // SOLVE_WIDTH).bit_length() - 1
+        above, below = slice(half), slice(half, None)
+        self.solve_unit_lower(l[above, above], b[above], how)
+        small = half < LEAST_SPLIT_DEPTH or n < LEAST_SPLIT_COLUMNS
+        self.update(b[below], l[below, above], b[above], UPDATES["fp32"] if small else how)
+        self.solve_unit_lower(l[below, below], b[below], how)
 
     def gains_beside(self, m):
         return m >= BESIDE_ROWS
@@ -342,6 +347,9 @@ def _move_rows(w, dst, src):
     words = w.dtype.itemsize // 4  # a complex64 or float64 entry moves as two
     columns, count = w.shape[1] * words, len(dst)
     if not (columns and count):
+        return
+    if count > MOST_MOVED:
+        w[dst] = w[src]
         return
     chunk = move_chunk(count)
     kernel = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)

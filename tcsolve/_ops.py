@@ -90,10 +90,10 @@ class Ops(Protocol):
     def swap_rows(self, rows, swaps):
         """Swap rows in place, as `strip_lu` said, or by a pair (dst, src): new[dst] = old[src]."""
 
-    def solve_unit_lower(self, l, b):
-        """b := L**-1 b in place, L the unit lower triangle of l."""
+    def solve_unit_lower(self, l, b, how):
+        """b := L**-1 b in place, L the unit lower triangle of l; products inside as `inner_update` has it."""
 
-    def block_row(self, rows, start, stop, swaps, first, last):
+    def block_row(self, rows, start, stop, swaps, first, last, how):
         """Do `swap_rows` to columns first:last, and then `solve_unit_lower` to the rows of U right of `stop`.
 
         Columns start:stop hold, or will when their rows are swapped, L11 in the first stop - start rows.

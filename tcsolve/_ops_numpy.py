@@ -135,17 +135,17 @@ class NumpyOps:
         dst = np.union1d(np.arange(len(swaps)), swaps)
         return dst, moved[dst]
 
-    def block_row(self, rows, start, stop, swaps, first, last):
+    def block_row(self, rows, start, stop, swaps, first, last, how):
         self.swap_rows(rows[:, first:last], swaps)
         k, first = stop - start, max(first, stop)
         if first < last:
-            self.solve_unit_lower(rows[:k, start:stop], rows[:k, first:last])
+            self.solve_unit_lower(rows[:k, start:stop], rows[:k, first:last], how)
 
     def swap_rows(self, rows, swaps):
         dst, src = swaps
         rows[dst] = rows[src]
 
-    def solve_unit_lower(self, l, b):
+    def solve_unit_lower(self, l, b, how):
         b[...] = self._solve_triangle(l, b, lower=True, adjoint=False)
 
     def gains_beside(self, m):

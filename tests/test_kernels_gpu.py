@@ -192,6 +192,46 @@ def test_panel_has_the_bits_of_elimination_column_by_column(m, w, largest, facto
     assert check_panel(factor_panel(a, largest), expected, pivots) == NO_PIVOT
 
 
+def dominant_panel(m, w):
+    """Return a strip whose diagonal dominates its columns: the others add up to nine tenths of it."""
+    a = np.random.default_rng([m, w, 1]).standard_normal((m, w))
+    diagonal = np.arange(w)
+    a[diagonal, diagonal] = 0
+    a[diagonal, diagonal] = np.abs(a).sum(axis=0) / 0.9 * (-1.0) ** diagonal
+    return a.astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "m, w",
+    [
+        *((64, 64), (128, 128), (129, 128), (161, 128), (1000, 128), (2049, 128), (4096, 128)),
+        *((4097, 128), (8193, 128), (12345, 128), (16385, 64), (32768, 64)),
+    ],
+)
+@both_paths
+def test_panel_has_the_same_bits_where_the_diagonal_spares_the_search(m, w, largest, factor_panel):
+    a = dominant_panel(m, w)
+    expected, pivots = reference_panel(a)
+    order = np.random.default_rng(1).permutation(m).astype(np.int32)
+
+    factored = factor_panel(a, largest, order=order, padding=4, row0=30, col0=7)
+
+    assert np.array_equal(pivots, np.arange(w))
+    assert check_panel(factored, expected, pivots, row0=30) == NO_PIVOT
+    assert np.array_equal(factored.order, order)
+
+
+@pytest.mark.parametrize("row, column", [(-1, 0), (-1, 127), (127, 31), (0, 127), (5, 5)])
+@pytest.mark.parametrize("times", [1.5, -1.0, 0.2, 1e20, 0.0])
+@pytest.mark.parametrize("m", [128, 1000, 5000])
+@both_paths
+def test_panel_searches_where_one_entry_is_too_large(m, row, column, times, largest, factor_panel):
+    a = dominant_panel(m, 128)
+    a[row, column] = times * a[column, column]
+
+    assert check_panel(factor_panel(a, largest), *reference_panel(a)) == NO_PIVOT
+
+
 @pytest.mark.parametrize("m, w", [(700, 128), (5000, 64)])
 @both_paths
 def test_panel_is_a_factorization_with_multipliers_up_to_one(m, w, largest, factor_panel):
@@ -477,6 +517,30 @@ def test_triangle_is_solved_with_the_same_bits_every_time(char, columns, lower, 
         assert error <= 50 * np.finfo(char).eps * np.abs(expected).max()
 
 
+# ---- rows of U right of a panel --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("update", ["fp32", "fp16x3"])
+@pytest.mark.parametrize("n", [40, 5000])
+@pytest.mark.parametrize("k", [1, 100, 129, 300, 512, 1000])
+def test_substitution_by_halves(k, n, update, cupy, ops):
+    rng = np.random.default_rng([k, n])
+    l = (rng.uniform(-1, 1, (k, k)) / np.sqrt(k)).astype(np.float32)
+    b = rng.standard_normal((k, n)).astype(np.float32)
+    storage = cupy.full((k, k + 4), 7, cupy.float32)
+    storage[:, :k] = cupy.asarray(l)
+    x = cupy.asarray(b)
+
+    ops.solve_unit_lower(storage[:, :k], x, UPDATES[update])
+
+    lower = np.tril(l.astype(float), -1) + np.eye(k)
+    error = np.abs(lower @ x.get() - b)
+    assert (error <= 8 * np.sqrt(k) * UPDATES[update].u * (np.abs(lower) @ np.abs(x.get()))).all()
+    again = cupy.asarray(b)
+    ops.solve_unit_lower(storage[:, :k], again, UPDATES[update])
+    assert (x == again).all()
+
+
 # ---- a strip of a panel ----------------------------------------------------------------------
 
 
@@ -495,7 +559,7 @@ def run_strip(cupy, ops):
         assert int(started[0]) == 1
         for first, last in ((0, start), (start, k)) if apart else ((0, k),):
             if first < last:
-                ops.block_row(p[start:], start, stop, swaps, first, last)
+                ops.block_row(p[start:], start, stop, swaps, first, last, UPDATES["fp32"])
         assert (cupy.delete(storage, slice(offset, offset + k), axis=1) == 7).all()
         return p.get(), ipiv.get(), order.get(), int(info[0])
 
@@ -579,6 +643,29 @@ def test_strip_lu_reports_a_zero_column_of_its_strip(column, info, run_strip):
     a[:, column] = 0
 
     assert run_strip(a, 8, 40, 100)[-1] == info
+
+
+def test_strips_whose_diagonal_dominates_take_less_time(cupy, ops):
+    m, count = 16384, 12
+    ipiv, info = cupy.empty(128, cupy.int32), cupy.full(1, NO_PIVOT, cupy.int32)
+    order = cupy.arange(m, dtype=cupy.int32)
+
+    def seconds(a):
+        strips = [cupy.asarray(a) for _ in range(count)]
+        before, after = cupy.cuda.Event(), cupy.cuda.Event()
+        before.record()
+        for p in strips:
+            ops.strip_lu(p, 0, 128, ipiv, 0, order, info)
+        after.record()
+        after.synchronize()
+        return cupy.cuda.get_elapsed_time(before, after) / 1e3
+
+    a = dominant_panel(m, 128)
+    random = np.random.default_rng(2).standard_normal((m, 128)).astype(np.float32)
+    seconds(a)  # loads the kernel
+
+    assert min(seconds(a) for _ in range(5)) < 0.8 * min(seconds(random) for _ in range(5))
+    assert int(info[0]) == NO_PIVOT
 
 
 # ---- the gate --------------------------------------------------------------------------------
@@ -689,6 +776,28 @@ def test_look_ahead_changes_no_bit_where_the_library_factors_the_panels(
     same_bits(cupy, factors, factor_on_device(a, update, 256, True))
     same_bits(cupy, factors, factor_on_device(a, update, 256, False))
     assert residual(cupy, a, factors)[1] <= 4 * np.sqrt(1301) * UPDATES[update].u
+
+
+@pytest.mark.parametrize("look_ahead", [True, False])
+@pytest.mark.parametrize("update, block", [("fp16", 128), ("fp16x3", 512), ("fp16x3", 1200)])
+def test_a_dominant_matrix_keeps_its_rows(update, block, look_ahead, cupy, factor_on_device):
+    n = 2501
+    a = matrix_on_device(cupy, n, update)
+    a += cupy.diag(cupy.abs(a).sum(axis=0))
+
+    factors = factor_on_device(a, update, block, look_ahead)
+
+    assert (factors.order == cupy.arange(n)).all()
+    assert residual(cupy, a, factors)[1] <= 4 * np.sqrt(n) * UPDATES[update].u
+    same_bits(cupy, factors, factor_on_device(a, update, block, not look_ahead))
+
+
+def test_rows_of_a_very_wide_panel_move_too(cupy, factor_on_device):
+    a = matrix_on_device(cupy, 2501, "fp16x3")
+
+    factors = factor_on_device(a, "fp16x3", 2000, True)
+
+    assert residual(cupy, a, factors)[1] <= 4 * np.sqrt(2501) * UPDATES["fp16x3"].u
 
 
 @pytest.mark.parametrize("block", [128, 512])
