@@ -220,7 +220,7 @@ SWAP_SHAPES = (
 
 
 # Static shared memory of swap_solve.cu.
-SWAP_STATIC = 3 << 9
+SWAP_STATIC = 1 << 10
 
 
 def swap_shape(n, rows, arch):

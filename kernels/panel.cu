@@ -5,8 +5,8 @@
 //          the rows belong, and tcs_swap_solve (swap_solve.cu) takes them there.
 //   order  null, or int[m]: its entries move with the rows, here already.
 //   ipiv   int[w]: step j swapped rows j and ipiv[j] - row0.
-//   dst, src  int[2 w]: new[dst[i]] = old[src[i]] does the swaps.  All rows that move are listed, those that
-//          become row i < w at i; some pairs occur twice.
+//   dst, src  int[2 w] and int[2 w + 1]: new[dst[i]] = old[src[i]] does the swaps.  All rows that move are
+//          listed, those that become row i < w at i; some pairs occur twice.  src[2 w] is zero if none moves.
 //   top    FP32 w x w, leading dimension ld_top: the first w rows of the result, L11 and U11.
 //   info   int[1]: becomes min(info, col0 + j + 1) for the first pivot j that is zero or not finite.
 //   started  null, or unsigned[17], zero before: where the blocks are, and that all are resident (see gate.cu).
@@ -474,6 +474,7 @@ tcs_panel(
         if (place < w) dst[place] = int(place), src[place] = int(here[i]);
         if (here[i] < w) dst[w + here[i]] = int(place), src[w + here[i]] = int(here[i]);
     }
+    if (blockIdx.x == 0 && threadIdx.x == 0) src[2 * w] = !dominant;
     const int columns = int(w);
     for (int e = blockIdx.x * THREADS + threadIdx.x; e < columns * columns; e += block_count() * THREADS) {
         top[e / columns * ld_top + e % columns] = __ldcg(a + home[e / columns] * lda + e % columns);

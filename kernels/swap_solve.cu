@@ -2,9 +2,9 @@
 //
 //   a      FP32, from the strip's first row on, n columns, row-major, leading dimension lda.
 //   stop   the strip's last column + 1; the columns from there on are solved for.
-//   dst, src  int[2 w], as tcs_panel makes them: a[dst[i]] = a[src[i]], all reads before any write; entry i < w
-//          brings the row that becomes row i, entry w + i takes away row i.  Null: no row moves.  Rows that
-//          stay where they are cost nothing.
+//   dst, src  int[2 w] and int[2 w + 1], as tcs_panel makes them: a[dst[i]] = a[src[i]], all reads before any
+//          write; entry i < w brings the row that becomes row i.  If src[2 w] is zero all rows stay, and none but
+//          those solved for are read.  Null: no row moves.
 //   top    FP32 w x w, w <= 128, leading dimension ld_top, 16-byte rows: L11 in its unit lower triangle.  Rows
 //          0 .. w - 1 of the columns from `stop` on become L11^-1 times what the swaps make them.
 //
@@ -155,31 +155,28 @@ tcs_swap_solve(
     extern __shared__ __align__(16) unsigned char dynamic[];
     Column* l = reinterpret_cast<Column*>(dynamic);
     Staged* stage = reinterpret_cast<Staged*>(l + L_ROWS);
-    __shared__ int target[2 * MOST], source[MOST];
+    __shared__ int target[2 * MOST];
     const int width = int(w), count = dst ? 2 * width : width;  // of rows on the move
     const int row = threadIdx.x / COLUMNS, own = threadIdx.x % COLUMNS;
     const Index first = Index(blockIdx.x) * COLUMNS;
-    const bool solves = first + COLUMNS > stop;
+    const bool solves = first + COLUMNS > stop, moves = src && src[2 * width];
     a += first + own;
 
     for (int start = row; start < count; start += BATCH * STEP) {
         int from[BATCH];
-        bool stays[BATCH];
         #pragma unroll
         for (int k = 0; k < BATCH; ++k) {
-            const int i = start + k * STEP, own_place = i < width ? i : i - width;
-            const bool here = first + own < n && i < count;
-            from[k] = here ? (src ? src[i] : i) : -1;
-            stays[k] = here && src && src[own_place] == own_place && (i >= width || !solves);
+            const int i = start + k * STEP;
+            from[k] = first + own < n && i < count ? (src ? src[i] : i) : -1;
         }
         if (start == row) {  // while the places of the first rows are awaited
             if (solves) fetch_l(l, top, ld_top, width);
             for (int i = threadIdx.x; dst && i < count; i += THREADS) fetch<int>(target + i, dst + i);
-            for (int i = threadIdx.x; src && i < width; i += THREADS) fetch<int>(source + i, src + i);
         }
         #pragma unroll
         for (int k = 0; k < BATCH; ++k) {
-            if (from[k] >= 0 && !stays[k]) fetch<int>(stage[start + k * STEP].at + own, a + from[k] * lda);
+            const bool wanted = moves || solves && start + k * STEP < width;
+            if (from[k] >= 0 && wanted) fetch<int>(stage[start + k * STEP].at + own, a + from[k] * lda);
         }
     }
     await_fetched();
@@ -189,7 +186,7 @@ tcs_swap_solve(
     for (int i = row; i < count; i += STEP) {
         // A row that is both displaced and displacing is listed twice; only the first entry has been solved.
         const int to = dst ? target[i] : i;
-        const bool counts = i < width ? solves || source[i] != i : to >= width;
+        const bool counts = i < width ? moves || solves : to >= width;
         if (first + own < n && counts) a[to * lda] = stage[i].at[own];
     }
 }

@@ -36,7 +36,7 @@ AHEAD_ROWS = 8192
 # Unknowns one launch of tcs_swap_solve takes.
 SOLVE_WIDTH = 128
 # Depth and columns from which on a product inside a substitution is worth splitting its operands.
-LEAST_SPLIT_DEPTH, LEAST_SPLIT_COLUMNS = 256, 4096
+LEAST_SPLIT_DEPTH, LEAST_SPLIT_COLUMNS = 512, 4096
 
 
 class _Swaps(NamedTuple):
@@ -162,9 +162,9 @@ class LUOps:
             return swaps
         # Addresses instead of views, which take the host longer than the launches.
         first, ld_top, ld_p = row0 + start, -(-w // 4) * 4, ld(p)
-        work = cupy.empty(w * (4 + ld_top), cupy.int32)
+        work = cupy.empty(w * (4 + ld_top) + 4, cupy.int32)
         dst = work.data.ptr
-        src, top = dst + 8 * w, dst + 16 * w
+        src, top = dst + 8 * w, dst + 16 * (w + 1)
         board = None if shape.cluster else cupy.zeros(BOARD_BYTES, cupy.uint8)
         strip = (p.data.ptr + 4 * (start * ld_p + start), ld_p, m - start, w)
         moved = order.data.ptr + 4 * start, ipiv.data.ptr + 4 * start
