@@ -48,11 +48,12 @@ def solve_small(n, precisions):
 
     cupy.cuda.set_allocator(None)
     rng = cupy.random.default_rng(5)
-    # Well conditioned, so that a single product suffices, and yet every pivot moves a row.
-    a = cupy.ascontiguousarray((rng.standard_normal((n, n)) + n * cupy.eye(n))[::-1])
+    # Well conditioned, so that a single product suffices; turned round, every pivot moves a row, else none.
+    dominant = rng.standard_normal((n, n)) + n * cupy.eye(n)
+    turned = cupy.ascontiguousarray(dominant[::-1])
     for precision in precisions:
         for block in (None, NARROW):
-            for nrhs in (1, 5):
+            for a, nrhs in ((turned, 1), (turned, 5), (dominant, 1)):
                 b = a @ rng.standard_normal((n, nrhs))
                 plan = tcsolve.Plan(precision, block=block, fallback=False)
                 solution = tcsolve.solve_ex(a, b, precision=plan, assume_a="general")

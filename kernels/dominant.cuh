@@ -3,7 +3,8 @@
 // Algorithms, 2nd ed., theorem 9.9).  Nothing is searched for then.  Every block factors the rows of the diagonal,
 // and a warp solves for 32 rows of L at a time, by U, alone.
 //
-// The bits are those of the search: each entry sees the same fused multiply-adds in the same order.
+// The numbers are those of the search: each entry sees the same fused multiply-adds in the same order.  Only zeros of
+// U may differ in sign, as the search goes on subtracting zeros from a row that is a pivot already.
 #pragma once
 
 // Less than one by far more than what rounding, of these sums and of the elimination, can add.
@@ -38,8 +39,8 @@ struct Dominant {
     float reciprocal[STRIP];
 };
 
-// Whether the first entries of the first column are all smaller than the very first: most strips end here, at the
-// cost of one load, alike in every block.
+// Whether the first entries of the first column are all smaller than the very first: most strips end here, after
+// one trip to memory, alike in every block.
 __device__ __forceinline__ bool may_dominate(const float* a, Index lda, Index m) {
     const Index row = threadIdx.x;
     const bool open = row == 0 || row >= m || fabsf(a[row * lda]) < fabsf(a[0]);
@@ -91,10 +92,13 @@ __device__ __forceinline__ bool dominates(Dominant& s, Team& team, const float* 
     add_columns(s, team, a, lda, m);
     arrive_all(team);
     wait_all(team);
+    bool open = true;
     const int column = threadIdx.x;
-    if (column >= STRIP) return __syncthreads_and(true);
-    const float size = fabsf(a[column * lda + column]), others = sum_of_blocks(team, s.sums, column);
-    return __syncthreads_and(others < DOMINATED * size && size > LEAST && size < MOST);
+    if (column < STRIP) {
+        const float size = fabsf(a[column * lda + column]), others = sum_of_blocks(team, s.sums, column);
+        open = others < DOMINATED * size && size > LEAST && size < MOST;
+    }
+    return __syncthreads_and(open);
 }
 
 // The rows of the diagonal, in registers: a thread has every DOWN-th row and every ACROSS-th column of them.

@@ -33,6 +33,8 @@ GATE_PATIENCE = 200_000
 SUBSTITUTED_COLUMNS = 16
 # Unknowns up to which steps are started before it is known whether they are wanted, as factors may be.
 AHEAD_ROWS = 8192
+# Entries that are copied at a time where rows are too many for tcs_move_rows.
+STAGED_ENTRIES = 1 << 22
 # Unknowns one launch of tcs_swap_solve takes.
 SOLVE_WIDTH = 128
 # Depth and columns from which on a product inside a substitution is worth splitting its operands.
@@ -243,7 +245,8 @@ class LUOps:
         # On the few multiprocessors that an update leaves to its panel FP32 products would take longest.
         device, three = cupy.cuda.runtime.getDevice(), UPDATES["fp16x3"]
         ours = fastest_update(three, "f", *p.shape, _device.arch(device)) == "wgmma"
-        return three if ours and not how.native else UPDATES["fp32"]
+        # Other formats may have been chosen for the range that FP16 has not.
+        return three if ours and how.format.name == "fp16" else UPDATES["fp32"]
 
     def near_update(self, how, p):
         # So short a product takes less time than rounding its operands.
@@ -349,7 +352,10 @@ def _move_rows(w, dst, src):
     if not (columns and count):
         return
     if count > MOST_MOVED:
-        w[dst] = w[src]
+        width = max(1, STAGED_ENTRIES // count)
+        for start in range(0, w.shape[1], width):
+            some = w[:, start : start + width]
+            some[dst] = some[src]
         return
     chunk = move_chunk(count)
     kernel = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)

@@ -91,7 +91,7 @@ class Ops(Protocol):
         """Swap rows in place, as `strip_lu` said, or by a pair (dst, src): new[dst] = old[src]."""
 
     def solve_unit_lower(self, l, b, how):
-        """b := L**-1 b in place, L the unit lower triangle of l; products inside as `inner_update` has it."""
+        """b := L**-1 b in place, L the unit lower triangle of l; deep products inside by `how`."""
 
     def block_row(self, rows, start, stop, swaps, first, last, how):
         """Do `swap_rows` to columns first:last, and then `solve_unit_lower` to the rows of U right of `stop`.

@@ -4,7 +4,7 @@ import importlib.resources
 import re
 
 import pytest
-from tcsolve.kernels import ARCHS, KERNELS
+from tcsolve.kernels import ARCHS, BOARD_BYTES, KERNELS, panel_shape
 
 from tcsolve import _jit
 
@@ -70,6 +70,27 @@ def test_panel_keeps_its_rows_in_registers(arch, defines, nvrtc):
     spare = 32 if arch != "sm_90a" and defines["ROWS"] == 4 else 0
     assert stack <= spare and stores <= spare, log
     assert static <= 24 << 10, log
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize(
+    "m, arch",
+    [(1000, "sm_90a"), (9000, "sm_90a"), (30000, "sm_90a"), (60000, "sm_90a"), (1000, "sm_80")],
+)
+def test_the_memory_of_a_panel_is_what_its_structs_take(m, arch, nvrtc, monkeypatch):
+    shape = panel_shape(m, arch, 132)
+    structs = ("Leaf", "Dominant") if shape.dominant else ("Leaf",)
+    needed = [f"sizeof({name}) <= {shape.shared_bytes}" for name in structs]
+    exact = " || ".join(f"sizeof({name}) == {shape.shared_bytes}" for name in structs)
+    board = [] if shape.cluster else [f"sizeof(Board) == {BOARD_BYTES}"]
+    checks = "".join(f'static_assert({what}, "");\n' for what in (*needed, exact, *board))
+    source = _jit._source
+    monkeypatch.setattr(
+        _jit, "_source", lambda name: source(name) + (checks if name == "panel.cu" else "")
+    )
+
+    # To PTX alone, which is quick; an assertion that fails raises.
+    _assembler_log(nvrtc, "panel", shape.defines, arch.replace("sm", "compute"))
 
 
 # Products whose operands are multiplied as they are, and the refined ones; both of each kernel's paths.

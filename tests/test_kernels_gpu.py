@@ -227,15 +227,61 @@ def test_panel_has_the_same_bits_where_the_diagonal_spares_the_search(
     assert factored.moves == (not shape.dominant or w < shape.strip)
 
 
-@pytest.mark.parametrize("row, column", [(-1, 0), (-1, 127), (127, 31), (0, 127), (5, 5)])
-@pytest.mark.parametrize("times", [1.5, -1.0, 0.2, 1e20, 0.0])
+@pytest.mark.parametrize(
+    "row, column, times",
+    [
+        *((-1, 0, 1.5), (-1, 127, 1.5), (127, 31, -1.0), (-1, 64, 1e20)),
+        *((-1, 100, 0.2), (5, 5, 0.0), (127, 127, 0.001)),
+    ],
+)
 @pytest.mark.parametrize("m", [128, 1000])
 @both_paths
-def test_panel_searches_where_one_entry_is_too_large(m, row, column, times, largest, factor_panel):
+def test_panel_searches_where_one_column_is_not_dominated(
+    m, row, column, times, largest, factor_panel
+):
     a = dominant_panel(m, 128)
     a[row, column] = times * a[column, column]
 
-    assert check_panel(factor_panel(a, largest), *reference_panel(a)) == NO_PIVOT
+    factored = factor_panel(a, largest)
+
+    assert check_panel(factored, *reference_panel(a)) == NO_PIVOT
+    assert factored.moves == 1
+
+
+@pytest.mark.parametrize("scale", [2.0**110, 2.0**-120])
+@both_paths
+def test_panel_searches_where_the_reciprocals_may_not_be_normal(scale, largest, factor_panel):
+    a = dominant_panel(600, 128) * np.float32(scale)
+
+    factored = factor_panel(a, largest)
+
+    assert check_panel(factored, *reference_panel(a)) == NO_PIVOT
+    assert factored.moves == 1
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("row, column", [(-1, 90), (90, 90), (3, 127)])
+@both_paths
+def test_panel_searches_where_something_is_not_finite(bad, row, column, largest, factor_panel):
+    a = dominant_panel(600, 128)
+    a[row, column] = bad
+
+    factored = factor_panel(a, largest)
+
+    assert factored.moves == 1
+    assert np.array_equal(factored.ipiv[:column], np.arange(column))
+    assert not np.isfinite(factored.lu).all()
+
+
+@pytest.mark.parametrize("w, padding", [(128, 1), (127, 1), (100, 4)])
+@both_paths
+def test_panel_searches_where_words_are_not_whole(w, padding, largest, factor_panel):
+    a = dominant_panel(600, w)
+
+    factored = factor_panel(a, largest, padding=padding)
+
+    assert check_panel(factored, *reference_panel(a)) == NO_PIVOT
+    assert factored.moves == 1
 
 
 @pytest.mark.parametrize("m, w", [(700, 128), (5000, 64)])
@@ -534,7 +580,7 @@ def test_substitution_by_halves(k, n, update, cupy, ops):
     rng = np.random.default_rng([k, n])
     l = (rng.uniform(-1, 1, (k, k)) / np.sqrt(k)).astype(np.float32)
     b = rng.standard_normal((k, n)).astype(np.float32)
-    storage = cupy.full((k, k + 4), 7, cupy.float32)
+    storage = cupy.full((k, -(-k // 4) * 4 + 4), 7, cupy.float32)
     storage[:, :k] = cupy.asarray(l)
     x = cupy.asarray(b)
 
@@ -654,6 +700,8 @@ def test_strip_lu_reports_a_zero_column_of_its_strip(column, info, run_strip):
 
 def test_strips_whose_diagonal_dominates_take_less_time(cupy, ops):
     m, count = 16384, 12
+    if not ops._panel_shape(m, np.dtype("f")).dominant:
+        pytest.skip("strips are searched in any case: too little shared memory")
     ipiv, info = cupy.empty(128, cupy.int32), cupy.full(1, NO_PIVOT, cupy.int32)
     order = cupy.arange(m, dtype=cupy.int32)
 
@@ -788,15 +836,27 @@ def test_look_ahead_changes_no_bit_where_the_library_factors_the_panels(
 @pytest.mark.parametrize("look_ahead", [True, False])
 @pytest.mark.parametrize("update, block", [("fp16", 128), ("fp16x3", 512), ("fp16x3", 1200)])
 def test_a_dominant_matrix_keeps_its_rows(update, block, look_ahead, cupy, factor_on_device):
-    n = 2501
+    n = 2500
     a = matrix_on_device(cupy, n, update)
-    a += cupy.diag(cupy.abs(a).sum(axis=0))
+    a += cupy.diag(2 * cupy.abs(a).sum(axis=0) * (-1) ** cupy.arange(n)).astype(a.dtype)
 
     factors = factor_on_device(a, update, block, look_ahead)
 
     assert (factors.order == cupy.arange(n)).all()
     assert residual(cupy, a, factors)[1] <= 4 * np.sqrt(n) * UPDATES[update].u
     same_bits(cupy, factors, factor_on_device(a, update, block, not look_ahead))
+
+
+@pytest.mark.parametrize("update, block", [("fp16x3", 512), ("fp16", 1000), ("bf16", 512)])
+def test_products_inside_the_substitution_for_u(update, block, cupy, factor_on_device, monkeypatch):
+    monkeypatch.setattr("tcsolve._lu_cupy.LEAST_SPLIT_DEPTH", 128)
+    monkeypatch.setattr("tcsolve._lu_cupy.LEAST_SPLIT_COLUMNS", 64)
+    a = matrix_on_device(cupy, 2500, update)
+
+    factors = factor_on_device(a, update, block, True)
+
+    same_bits(cupy, factors, factor_on_device(a, update, block, False))
+    assert residual(cupy, a, factors)[1] <= 4 * np.sqrt(2500) * UPDATES[update].u
 
 
 def test_rows_of_a_very_wide_panel_move_too(cupy, factor_on_device):
