@@ -230,7 +230,7 @@ def test_panel_has_the_same_bits_where_the_diagonal_spares_the_search(
 @pytest.mark.parametrize(
     "row, column, times",
     [
-        *((-1, 0, 1.5), (-1, 127, 1.5), (127, 31, -1.0), (-1, 64, 1e20)),
+        *((-1, 0, 1.5), (-1, 126, 1.5), (127, 31, -1.0), (-1, 64, 1e20)),
         *((-1, 100, 0.2), (5, 5, 0.0), (127, 127, 0.001)),
     ],
 )
