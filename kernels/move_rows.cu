@@ -6,7 +6,7 @@
 //
 // Grid ceil(n / CHUNK), block 256, dynamic shared memory 4 count CHUNK bytes.
 // Defines CHUNK (8, 16 or 32): the columns a block owns, and so the bytes in one row it reads at once.
-// Values are copied, not rounded.
+// Values are copied, not rounded; where all rows stay, only dst and src are read.
 
 #include "common.cuh"
 
@@ -23,12 +23,12 @@ __device__ __forceinline__ void move(
     a += q * LENGTH;
     #pragma unroll 8
     for (int i = threadIdx.x / COLUMNS; i < count; i += STEP) {
-        if (mine && src[i] != dst[i]) stage[i * COLUMNS + q] = *reinterpret_cast<const T*>(a + src[i] * lda);
+        if (mine) stage[i * COLUMNS + q] = *reinterpret_cast<const T*>(a + src[i] * lda);
     }
     __syncthreads();
     #pragma unroll 8
     for (int i = threadIdx.x / COLUMNS; i < count; i += STEP) {
-        if (mine && src[i] != dst[i]) *reinterpret_cast<T*>(a + dst[i] * lda) = stage[i * COLUMNS + q];
+        if (mine) *reinterpret_cast<T*>(a + dst[i] * lda) = stage[i * COLUMNS + q];
     }
 }
 
@@ -37,6 +37,9 @@ tcs_move_rows(
     unsigned* a, Index lda, Index n, const int* __restrict__ dst, const int* __restrict__ src, Index count
 ) {
     extern __shared__ __align__(16) unsigned stage[];
+    int moved = 0;
+    for (int i = threadIdx.x; i < count; i += THREADS) moved |= src[i] ^ dst[i];
+    if (!__syncthreads_or(moved)) return;
     const Index start = Index(blockIdx.x) * CHUNK, words = min(Index(CHUNK), n - start);
     a += start;
     if (words == CHUNK && aligned16(a, lda)) {

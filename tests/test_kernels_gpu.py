@@ -922,6 +922,20 @@ def test_move_rows_reads_before_it_writes(n, offset, count, cupy):
     assert np.array_equal(device.get(), expected)
 
 
+@pytest.mark.parametrize("moving", [None, 0, 333, 699])
+def test_move_rows_takes_the_one_that_moves(moving, cupy):
+    a = np.random.default_rng(9).standard_normal((3000, 40)).astype(np.float32)
+    dst, expected = np.arange(700, dtype=np.int32), a.copy()
+    src = dst.copy()
+    if moving is not None:
+        src[moving], expected[moving] = 2999, a[2999]
+    device, chunk = cupy.asarray(a), move_chunk(700)
+    args = (device, 40, 40, cupy.asarray(dst), cupy.asarray(src), 700)
+    kernel = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
+    kernel((-(-40 // chunk),), (256,), args, shared=4 * chunk * 700)
+    assert np.array_equal(device.get(), expected)
+
+
 # ---- operands of the update ------------------------------------------------------------------
 
 
