@@ -180,21 +180,7 @@ __device__ __forceinline__ void eliminate_before(Slab& slab, const Dominant& s, 
         Run<float, 4> l[EACH];
         #pragma unroll
         for (int i = 0; i < EACH; ++i) l[i].load(&slab.at[r + i * APART][k], true, 4);
-        #pragma unroll
-        for (int h = 0; h < 4; ++h) {
-            float4 u[PARTS];
-            #pragma unroll
-            for (int v = 0; v < PARTS; ++v) u[v] = *reinterpret_cast<const float4*>(&s.u[k + h][q + 4 * LANES * v]);
-            #pragma unroll
-            for (int i = 0; i < EACH; ++i) {
-                #pragma unroll
-                for (int v = 0; v < PARTS; ++v) {
-                    float4& to = c[i][v];
-                    to.x = fmaf(-l[i].at[h], u[v].x, to.x), to.y = fmaf(-l[i].at[h], u[v].y, to.y);
-                    to.z = fmaf(-l[i].at[h], u[v].z, to.z), to.w = fmaf(-l[i].at[h], u[v].w, to.w);
-                }
-            }
-        }
+        subtract_products(c, l, &s.u[k][q], STRIP);
     }
     #pragma unroll
     for (int i = 0; i < EACH; ++i) {

@@ -240,9 +240,6 @@ __device__ __forceinline__ float divide(
 #else
 #include "exchange_grid.cuh"
 #endif
-#if DOMINANT
-#include "dominant.cuh"
-#endif
 
 // Factors columns first .. first + w - 1 of the strip, which `leaf` holds; home[j] becomes the row of a that holds
 // pivot j of the leaf.
@@ -307,6 +304,28 @@ __device__ __forceinline__ void solve_block_row(
     __syncthreads();
 }
 
+// c -= l u for a few rows, 4 columns of L, and as many words, 16 columns apart, of rows of U that are `pitch` apart.
+template <int M, int N>
+__device__ __forceinline__ void subtract_products(
+    float4 (&c)[M][N], const Run<float, 4> (&l)[M], const float* rows_of_u, int pitch
+) {
+    #pragma unroll
+    for (int h = 0; h < 4; ++h) {
+        float4 u[N];
+        #pragma unroll
+        for (int v = 0; v < N; ++v) u[v] = *reinterpret_cast<const float4*>(rows_of_u + h * pitch + 16 * v);
+        #pragma unroll
+        for (int i = 0; i < M; ++i) {
+            #pragma unroll
+            for (int v = 0; v < N; ++v) {
+                float4& to = c[i][v];
+                to.x = fmaf(-l[i].at[h], u[v].x, to.x), to.y = fmaf(-l[i].at[h], u[v].y, to.y);
+                to.z = fmaf(-l[i].at[h], u[v].z, to.z), to.w = fmaf(-l[i].at[h], u[v].w, to.w);
+            }
+        }
+    }
+}
+
 // a -= L u for the rows not yet pivots, a at the first column right of the leaf, L in `leaf`.
 //
 // A warp takes tiles of a few rows times COLUMNS columns, a thread TILE_ROWS rows and 4 or 8 columns of one, so that
@@ -349,21 +368,7 @@ __device__ __forceinline__ void update_rest(
             Run<float, 4> l[TILE_ROWS];
             #pragma unroll
             for (int i = 0; i < TILE_ROWS; ++i) l[i].load(&leaf.at[r0 + i * DOWN][k], true, 4);
-            #pragma unroll
-            for (int h = 0; h < 4; ++h) {
-                float4 u[PARTS];
-                #pragma unroll
-                for (int v = 0; v < PARTS; ++v) u[v] = *reinterpret_cast<const float4*>(&row.u[k + h][q0 + 16 * v]);
-                #pragma unroll
-                for (int i = 0; i < TILE_ROWS; ++i) {
-                    #pragma unroll
-                    for (int v = 0; v < PARTS; ++v) {
-                        float4& to = c[i][v];
-                        to.x = fmaf(-l[i].at[h], u[v].x, to.x), to.y = fmaf(-l[i].at[h], u[v].y, to.y);
-                        to.z = fmaf(-l[i].at[h], u[v].z, to.z), to.w = fmaf(-l[i].at[h], u[v].w, to.w);
-                    }
-                }
-            }
+            subtract_products(c, l, &row.u[k][q0], REST);
         }
         #pragma unroll
         for (int i = 0; i < TILE_ROWS; ++i) {
@@ -373,6 +378,10 @@ __device__ __forceinline__ void update_rest(
         }
     }
 }
+
+#if DOMINANT
+#include "dominant.cuh"
+#endif
 
 // Factors the strip, searching every column for its pivot.
 __device__ __forceinline__ void factor_by_search(
