@@ -181,21 +181,21 @@ KERNEL_NAMES = {
 
 @pytest.mark.parametrize("name", KERNEL_NAMES)
 def test_a_kernel_of_the_factorization_gets_its_category(script, name):
-    assert script("roofline").category_of(name, solving=False) == KERNEL_NAMES[name]
+    assert script("_profile").category_of(name, solving=False) == KERNEL_NAMES[name]
 
 
 def test_categories_change_with_the_first_triangular_solve(script):
-    roofline = script("roofline")
+    profile = script("_profile")
     gemv = "void gemv2T_kernel_val<int, int, double, double, double, double, 128, 16, 4>(double)"
     names = [gemv, "cupy_max", "tcs_solve_triangle", gemv, "cupy_max", "tcs_panel"]
     names += ["nvjet_sm90_hss_1x1", "void cublasLt::splitKreduce_kernel<32, 16, int, float>()"]
 
-    spans = roofline.classify([roofline.Kernel(name, 7, i, i + 1) for i, name in enumerate(names)])
+    spans = profile.classify([profile.Kernel(name, 7, i, i + 1) for i, name in enumerate(names)])
 
     found = [span.category for span in spans]
-    assert found[:3] == [roofline.INVERSES, roofline.INDEX, roofline.TRIANGLES]
-    assert found[3:6] == [roofline.RESIDUAL, roofline.VECTORS, roofline.PANEL]
-    assert found[6:] == [roofline.UPDATE, roofline.UPDATE]
+    assert found[:3] == [profile.INVERSES, profile.INDEX, profile.TRIANGLES]
+    assert found[3:6] == [profile.RESIDUAL, profile.VECTORS, profile.PANEL]
+    assert found[6:] == [profile.UPDATE, profile.UPDATE]
 
 
 def test_only_the_device_s_events_of_a_trace_are_kernels(script):
@@ -207,21 +207,21 @@ def test_only_the_device_s_events_of_a_trace_are_kernels(script):
         {"ph": "M", "name": "process_name", "args": {}},
     ]
 
-    kernels = script("roofline").kernels_of({"traceEvents": events})
+    kernels = script("_profile").kernels_of({"traceEvents": events})
 
     assert [tuple(k) for k in kernels] == [("Memcpy DtoH", 13, 10.5, 13.0), ("b", 13, 20.0, 22.5)]
 
 
 def test_exposed_time_is_what_no_other_category_covers(script):
-    roofline = script("roofline")
+    profile = script("_profile")
     spans = [
-        roofline.Span("panel", 1, 0.0, 4.0),
-        roofline.Span("update GEMM", 2, 2.0, 10.0),
-        roofline.Span("update GEMM", 3, 3.0, 5.0),  # the same category twice at once counts once
-        roofline.Span("panel", 1, 12.0, 13.0),
+        profile.Span("panel", 1, 0.0, 4.0),
+        profile.Span("update GEMM", 2, 2.0, 10.0),
+        profile.Span("update GEMM", 3, 3.0, 5.0),  # the same category twice at once counts once
+        profile.Span("panel", 1, 12.0, 13.0),
     ]
 
-    busy, alone, union = roofline.sweep(spans)
+    busy, alone, union = profile.sweep(spans)
 
     assert busy == {"panel": 5.0, "update GEMM": 8.0}
     assert alone == {"panel": 3.0, "update GEMM": 6.0}
@@ -229,10 +229,10 @@ def test_exposed_time_is_what_no_other_category_covers(script):
 
 
 def test_the_wall_time_is_split_without_rest(script):
-    roofline = script("roofline")
-    spans = [roofline.Span("panel", 1, 0.0, 4e3), roofline.Span("update GEMM", 2, 2e3, 9e3)]
+    profile, floors = script("_profile"), script("_floors")
+    spans = [profile.Span("panel", 1, 0.0, 4e3), profile.Span("update GEMM", 2, 2e3, 9e3)]
 
-    parts = roofline.tally(spans, 10e-3, {"panel": 1e-3, "row moves": 0.0})
+    parts = floors.tally(spans, 10e-3, {"panel": 1e-3, "row moves": 0.0})
 
     exposed = sum(c["exposed"] for c in parts["categories"])
     assert exposed + parts["overlapped"] + parts["idle"] == pytest.approx(10e-3)
@@ -240,19 +240,19 @@ def test_the_wall_time_is_split_without_rest(script):
 
 
 def test_floors_follow_from_flops_and_bytes(script):
-    roofline, n, block = script("roofline"), 4096, 512
+    floors, n, block = script("_floors"), 4096, 512
     slow = {"copy_bytes": 1e30, "fp16_flops": 1e12, "fp32_flops": 1e12}
     thin = {"copy_bytes": 1e12, "fp16_flops": 1e30, "fp32_flops": 1e30}
 
     panels = [(j, j + block) for j in range(0, n, block)]
-    flops = roofline.floors(panels, 3, slow, residuals=2, triangles=4)
-    bytes_ = roofline.floors(panels, 3, thin, residuals=2, triangles=4, inverse_bytes=10**6)
+    flops = floors.floors(panels, 3, slow, residuals=2, triangles=4)
+    bytes_ = floors.floors(panels, 3, thin, residuals=2, triangles=4, inverse_bytes=10**6)
 
     trailing = [n - j - block for j in range(0, n, block)]
     assert flops["update GEMM"] == pytest.approx(
         3 * 2 * block * sum(r * r for r in trailing) / 1e12
     )
-    assert flops["panel"] == pytest.approx(n * roofline.EXCHANGE_SECONDS)
+    assert flops["panel"] == pytest.approx(n * floors.EXCHANGE_SECONDS)
     # All of an LU but the update is in panels and block rows.
     others = flops["FP32 GEMM of panels"] + flops["block row (trsm)"]
     assert flops["update GEMM"] / 3 + others == pytest.approx(2 / 3 * n**3 / 1e12, rel=1e-3)
@@ -260,69 +260,69 @@ def test_floors_follow_from_flops_and_bytes(script):
     assert bytes_["residual (gemv)"] == pytest.approx(2 * 8 * n * n / 1e12)
     assert bytes_["triangular solves"] == pytest.approx(4 * 2 * n * n / 1e12)
     assert bytes_["inverses of diagonal blocks"] == pytest.approx(2e-6)
-    assert roofline.floors(panels, 1, thin, pivoting=False)["row moves"] == 0
-    assert set(flops) == set(roofline.FLOORS)
+    assert floors.floors(panels, 1, thin, pivoting=False)["row moves"] == 0
+    assert set(flops) == set(floors.FLOORS)
 
 
-def factorization(roofline, panels, look_ahead):
+def factorization(profile, panels, look_ahead):
     """Spans of a made-up factorization: panels of 2 + 2 ms and 1 ms of GEMM, updates of 10 ms and less."""
     spans, at = [], 0.0
     for i in range(panels):
         stream = 19 if look_ahead and i else 7
         start = at if not look_ahead or i == 0 else at - 5e3
-        pieces = [(roofline.PANEL, 2e3), (roofline.INNER, 1e3), (roofline.PANEL, 2e3)]
+        pieces = [(profile.PANEL, 2e3), (profile.INNER, 1e3), (profile.PANEL, 2e3)]
         for category, length in pieces:
-            spans.append(roofline.Span(category, stream, start, start + length))
+            spans.append(profile.Span(category, stream, start, start + length))
             start += length
         at = max(at, start)
         if i < panels - 1:
             for category, length in (
-                (roofline.MOVES, 5e2),
-                (roofline.BLOCK_ROW, 5e2),
-                (roofline.PACK, 3e2),
-                (roofline.UPDATE, 1e4 - 5e2 * i),
+                (profile.MOVES, 5e2),
+                (profile.BLOCK_ROW, 5e2),
+                (profile.PACK, 3e2),
+                (profile.UPDATE, 1e4 - 5e2 * i),
             ):
-                spans.append(roofline.Span(category, 7, at, at + length))
+                spans.append(profile.Span(category, 7, at, at + length))
                 at += length
     return sorted(spans, key=lambda span: span.start)
 
 
 def test_panels_are_told_apart_by_how_many_strips_they_have(script):
-    roofline = script("roofline")
+    profile = script("_profile")
 
     panels = [(0, 512), (512, 1024), (1024, 1280), (1280, 1408)]
-    found = roofline.panel_times(factorization(roofline, 4, look_ahead=False), panels, [2] * 4)
+    found = profile.panel_times(factorization(profile, 4, look_ahead=False), panels, [2] * 4)
 
     assert [rows for rows, *_ in found] == [1408, 896, 384, 128]
     assert found[0][1:] == [4e3 / 512, 5e3 / 512]
     assert found[-1][1:] == [4e3 / 128, 5e3 / 128]
-    assert roofline.panel_times([], panels, [2] * 4) == []
+    assert profile.panel_times([], panels, [2] * 4) == []
 
 
 def test_the_excerpt_starts_and_ends_with_an_update(script):
-    roofline = script("roofline")
-    spans = factorization(roofline, 8, look_ahead=False)
+    profile = script("_profile")
+    spans = factorization(profile, 8, look_ahead=False)
 
-    bars = roofline.excerpt(spans, 8, shown=(1, 3))
+    bars = profile.excerpt(spans, 8, shown=(1, 3))
 
-    assert bars[0] == [roofline.UPDATE, 7, 0.0, 9.5]
-    assert sum(bar[0] == roofline.UPDATE for bar in bars) == 2
-    updates = [span.start for span in spans if span.category == roofline.UPDATE]
+    assert bars[0] == [profile.UPDATE, 7, 0.0, 9.5]
+    assert sum(bar[0] == profile.UPDATE for bar in bars) == 2
+    updates = [span.start for span in spans if span.category == profile.UPDATE]
     assert max(start + length for *_, start, length in bars) == (updates[3] - updates[1]) / 1e3
 
 
-def roofline_row(roofline, n=4096, block=512):
+def roofline_row(profile, floors, n=4096, block=512):
     profiles = {
-        key: factorization(roofline, n // block, key == "look_ahead")
+        key: factorization(profile, n // block, key == "look_ahead")
         for key in ("look_ahead", "serial")
     }
-    kernels = [roofline.Kernel("mystery<int>", 7, 0.0, 100.0)]
+    kernels = [profile.Kernel("mystery<int>", 7, 0.0, 100.0)]
     panels = [(j, j + block) for j in range(0, n, block)]
-    least = roofline.floors(panels, 3, RATES, residuals=4, triangles=8, inverse_bytes=n * 1024)
+    least = floors.floors(panels, 3, RATES, residuals=4, triangles=8, inverse_bytes=n * 1024)
     stop = max(span.stop for span in profiles["look_ahead"])
-    solve = [roofline.Span(roofline.TRIANGLES, 7, stop, stop + 1e3)]
-    solve += [roofline.Span(roofline.RESIDUAL, 7, stop + 1e3, stop + 3e3)]
-    solve += [roofline.Span(roofline.OTHER, 7, stop + 3e3, stop + 3.1e3)]
+    solve = [profile.Span(profile.TRIANGLES, 7, stop, stop + 1e3)]
+    solve += [profile.Span(profile.RESIDUAL, 7, stop + 1e3, stop + 3e3)]
+    solve += [profile.Span(profile.OTHER, 7, stop + 3e3, stop + 3.1e3)]
     return {
         "n": n,
         "family": "gauss",
@@ -333,21 +333,21 @@ def roofline_row(roofline, n=4096, block=512):
         "rungs": ["fp16x3"],
         "solve": seconds(0.09),
         "phases": {"factor": 0.08, "refine": 0.004, "total": 0.09},
-        **roofline.tally(profiles["look_ahead"] + solve, 0.09, least),
-        "others": roofline.others(kernels, [roofline.Span(roofline.OTHER, 7, 0.0, 100.0)]),
+        **floors.tally(profiles["look_ahead"] + solve, 0.09, least),
+        "others": profile.others(kernels, [profile.Span(profile.OTHER, 7, 0.0, 100.0)]),
         "step": 1e-3,
-        "refinement_floor": roofline.step_floor(n, RATES),
+        "refinement_floor": floors.step_floor(n, RATES),
         "same_bits": True,
         "look_ahead": seconds(0.08),
         "serial": seconds(0.1),
-        "panel": roofline.panel_times(profiles["serial"], panels, [2] * len(panels)),
-        "timeline": {key: roofline.excerpt(value, len(panels)) for key, value in profiles.items()},
+        "panel": profile.panel_times(profiles["serial"], panels, [2] * len(panels)),
+        "timeline": {key: profile.excerpt(value, len(panels)) for key, value in profiles.items()},
     }
 
 
 def test_the_roofline_page_and_figure_come_from_the_json(script, monkeypatch, tmp_path, matplotlib):
     roofline = script("roofline")
-    row = roofline_row(roofline)
+    row = roofline_row(script("_profile"), script("_floors"))
 
     text = redraw(
         roofline, monkeypatch, tmp_path / "roofline_fp16.json", [row], FACTS | {"rates": RATES}

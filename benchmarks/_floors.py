@@ -1,0 +1,107 @@
+"""What each part of a solve would take alone, by its flops and bytes, beside what it takes."""
+
+from collections import Counter
+
+from _profile import (
+    BLOCK_ROW,
+    CAST,
+    INDEX,
+    INNER,
+    INVERSES,
+    MOVES,
+    OTHER,
+    PACK,
+    PANEL,
+    RESIDUAL,
+    TRIANGLES,
+    UPDATE,
+    VECTORS,
+    sweep,
+)
+
+# What the floor of each category counts; see `floors`.
+FLOORS = {
+    PANEL: "a column costs one exchange between the blocks, taken as {exchange} us (assumed, not measured),"
+    " or the panel read and written once, whichever is more",
+    MOVES: "two rows a pivot, read and written outside the panel (none where the pivots are on the diagonal)",
+    BLOCK_ROW: "its flops at the FP32 rate, or its bytes",
+    UPDATE: "its flops, all products counted, at the FP16 rate, or the trailing matrix read and written"
+    " for each outer panel",
+    PACK: "both FP32 operands read, their 16-bit parts written, once",
+    INNER: "the flops of an LU of each outer panel at the FP32 rate; where a panel is one strip, the products"
+    " are those for the next panel's columns, and where it is several, on Hopper, they count as update GEMM",
+    INVERSES: "diagonal blocks read, inverses written",
+    CAST: "A read in FP64 for the norms, read again and written in FP32",
+    RESIDUAL: "A read once in FP64 for each residual",
+    TRIANGLES: "one triangle of FP32 factors read for each launch",
+}
+
+# Latency of an exchange between the blocks of a cluster, the floor of a column of the panel; assumed.
+EXCHANGE_SECONDS = 0.5e-6
+
+
+def floors(panels, products, rates, *, pivoting=True, residuals=0, triangles=0, inverse_bytes=0):
+    """Return {category: seconds}, the least each category could take alone.
+
+    Parameters
+    ----------
+    panels : list of (int, int)
+        Columns of the outer panels.
+    products : int
+        Tensor-core products of the update.
+    rates : dict
+        'copy_bytes' (read plus written), 'fp16_flops' and 'fp32_flops', a second.
+    pivoting : bool
+        Whether pivots leave the diagonal, so that rows move.
+    residuals, triangles : int
+        Residuals computed, triangular solves launched.
+    inverse_bytes : int
+        Of the inverted diagonal blocks.
+    """
+    copy, fp16, fp32 = rates["copy_bytes"], rates["fp16_flops"], rates["fp32_flops"]
+    least = dict.fromkeys(FLOORS, 0.0)
+    n = panels[-1][1]
+    for first, last in panels:
+        m, k, r = n - first, last - first, n - last
+        least[PANEL] += max(k * EXCHANGE_SECONDS, 8 * m * k / copy)
+        least[MOVES] += 8 * min(2 * k, m) * (n - k) / copy if pivoting else 0.0
+        least[BLOCK_ROW] += max(k * k * r / fp32, 8 * k * r / copy)
+        least[UPDATE] += max(2 * products * k * r * r / fp16, 8 * r * r / copy)
+        least[PACK] += 2 * k * r * (4 + 2 * products) / copy
+        least[INNER] += k * k * (m - k / 3) / fp32
+    least[INVERSES] = 2 * inverse_bytes / copy
+    least[CAST] = 20 * n * n / copy
+    least[RESIDUAL] = residuals * 8 * n * n / copy
+    least[TRIANGLES] = triangles * 2 * n * n / copy
+    return least
+
+
+def step_floor(n, rates):
+    """Return the least seconds of a refinement step: A in FP64 and both FP32 triangles, read once."""
+    return (8 + 4) * n * n / rates["copy_bytes"]
+
+
+def tally(spans, wall, least):
+    """Return the categories with their seconds, and how the wall time splits into busy and idle."""
+    busy, alone, union = sweep(spans)
+    launches = Counter(span.category for span in spans)
+    categories = [
+        {
+            "category": name,
+            "launches": launches[name],
+            "busy": busy.get(name, 0.0) / 1e6,
+            "exposed": alone.get(name, 0.0) / 1e6,
+            "floor": least.get(name),
+        }
+        for name in (*FLOORS, INDEX, VECTORS, OTHER)
+        if launches[name] or least.get(name)
+    ]
+    union /= 1e6
+    overlapped = union - sum(alone.values()) / 1e6
+    return {
+        "categories": categories,
+        "overlapped": overlapped,
+        "busy": union,
+        "idle": wall - union,
+        "profiled": (max(s.stop for s in spans) - min(s.start for s in spans)) / 1e6,
+    }
