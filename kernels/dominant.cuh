@@ -49,8 +49,8 @@ __device__ __forceinline__ bool may_dominate(const float* a, Index lda, Index m)
 
 // Adds up the columns of a block's rows, the diagonal left out.
 __device__ __forceinline__ void add_columns(Dominant& s, Team& team, const float* a, Index lda, Index m) {
-    constexpr int WORDS_ACROSS = STRIP / 4, ROWS_DOWN = WARP / WORDS_ACROSS ? WARP / WORDS_ACROSS : 1;
-    constexpr int AHEAD = 16;
+    constexpr int WORDS_ACROSS = STRIP / 4, ROWS_DOWN = WARP / WORDS_ACROSS, AHEAD = 16;
+    static_assert(WARP % (AHEAD * ROWS_DOWN) == 0, "a warp's rows are read in whole turns");
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int q = lane % WORDS_ACROSS * 4;
     float4 sum = {};
