@@ -24,7 +24,8 @@ FLOORS = {
     PANEL: "a column costs one exchange between the blocks, taken as {exchange} us (assumed, not measured),"
     " or the panel read and written once, whichever is more",
     MOVES: "two rows a pivot, read and written outside the panel (none where the pivots are on the diagonal)",
-    BLOCK_ROW: "its flops at the FP32 rate, or its bytes",
+    BLOCK_ROW: "its flops at the FP32 rate, or its bytes; deep products inside it count, on Hopper, as update"
+    " GEMM",
     UPDATE: "its flops, all products counted, at the FP16 rate, or the trailing matrix read and written"
     " for each outer panel",
     PACK: "both FP32 operands read, their 16-bit parts written, once",
@@ -38,6 +39,8 @@ FLOORS = {
 
 # Latency of an exchange between the blocks of a cluster, the floor of a column of the panel; assumed.
 EXCHANGE_SECONDS = 0.5e-6
+# Matrix order at which the GEMM rates are measured.
+GEMM_ORDER = 8192
 
 
 def floors(panels, products, rates, *, pivoting=True, residuals=0, triangles=0, inverse_bytes=0):

@@ -3,12 +3,10 @@
 import json
 from collections import Counter
 
-from _floors import EXCHANGE_SECONDS, FLOORS
+from _floors import EXCHANGE_SECONDS, FLOORS, GEMM_ORDER
 from _profile import BLOCK_ROW, INDEX, INNER, MOVES, OTHER, PACK, PANEL, UPDATE
 from tables import source, table
 
-# Matrix order at which the rates of the floors are measured.
-GEMM_ORDER = 8192
 COLORS = {
     PANEL: "#d62728",
     UPDATE: "#1f77b4",

@@ -12,10 +12,10 @@ panels with and without look-ahead (lookahead.png) are written beside the JSON, 
 import sys
 
 import numpy as np
-from _floors import floors, step_floor, tally
+from _floors import GEMM_ORDER, floors, step_floor, tally
 from _harness import RESULTS, arguments, device_seconds, gpu, machine, save, summary
 from _profile import TRIANGLES, classify, excerpt, others, panel_times, record
-from _roofline_page import GEMM_ORDER, chapter, publish, saving
+from _roofline_page import chapter, publish, saving
 
 # Bytes of the copy whose rate is measured.
 COPY_BYTES = 2 << 30

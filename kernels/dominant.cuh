@@ -121,8 +121,7 @@ __device__ __forceinline__ void factor_diagonal(Dominant& s, Square& square) {
     const int y = threadIdx.x / ACROSS, x = threadIdx.x % ACROSS;
     #pragma unroll
     for (int h = 0; h < HEIGHT; ++h) {
-        constexpr int SAME = ACROSS / DOWN;  // groups of rows with the pivots' columns at one place
-        const int c = h / SAME;
+        const int c = h * DOWN / ACROSS;  // where the columns of these pivots are
         #pragma unroll 1
         for (int t = 0; t < DOWN; ++t) {
             const int j = h * DOWN + t, parity = t & 1;

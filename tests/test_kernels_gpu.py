@@ -210,7 +210,7 @@ def dominant_panel(m, w):
     ],
 )
 @both_paths
-def test_panel_has_the_same_bits_where_the_diagonal_spares_the_search(
+def test_panel_has_the_same_numbers_where_the_diagonal_spares_the_search(
     m, w, largest, cupy, factor_panel
 ):
     a = dominant_panel(m, w)
@@ -700,7 +700,7 @@ def test_strip_lu_reports_a_zero_column_of_its_strip(column, info, run_strip):
 
 def test_strips_whose_diagonal_dominates_take_less_time(cupy, ops):
     m, count = 16384, 12
-    if not ops._panel_shape(m, np.dtype("f")).dominant:
+    if cupy.cuda.Device().compute_capability not in ("90", "100", "103"):
         pytest.skip("strips are searched in any case: too little shared memory")
     ipiv, info = cupy.empty(128, cupy.int32), cupy.full(1, NO_PIVOT, cupy.int32)
     order = cupy.arange(m, dtype=cupy.int32)
