@@ -28,7 +28,8 @@ __device__ float scale_to_top(float amax) {
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_update_scale(
     float* scale, float* alpha, float* beta, unsigned* work,
-    const float* __restrict__ u, Index ldu, Index k, Index r, double scale_l
+    const float* __restrict__ u, Index ldu, Index k, Index r, double scale_l,
+    const float* __restrict__ scale_by
 ) {
     // Bits of |u| compare like |u|, and NaN above infinity.
     unsigned largest = 0;
@@ -58,6 +59,6 @@ tcs_update_scale(
     const float s = scale_to_top(__uint_as_float(atomicExch(&work[0], 0u)));
     atomicExch(&work[1], 0u);
     *scale = s;
-    *alpha = float(-1.0 / (double(s) * scale_l));
+    *alpha = float(-1.0 / (double(s) * scale_l * (scale_by ? *scale_by : 1.0f)));
     *beta = 1.0f;
 }

@@ -25,6 +25,7 @@ __all__ = [
     "recordable",
     "recorded",
     "scalar",
+    "zeros",
     "solve_left",
     "solve_right",
     "stores",
@@ -101,13 +102,24 @@ def own_handles():
 
 
 @contextlib.contextmanager
-def recorded(workspace):
-    """Let the calls inside be recorded; workspace(beside) is the memory of a handle."""
-    _local.workspace = workspace
+def recorded(workspace, words):
+    """Let the calls inside be recorded; workspace(beside) is the memory of a handle, words(beside) of `zeros`."""
+    _local.workspace, _local.words = workspace, words
     try:
         yield
     finally:
-        _local.workspace = None
+        _local.workspace = _local.words = None
+
+
+def zeros(count):
+    """Return some words that are zero, for kernels that leave them zero and run one after the other.
+
+    While calls are recorded they are always the same for this thread's usual work, and for that beside it.
+    """
+    words = getattr(_local, "words", None)
+    if words is None:
+        return cupy.zeros(count, cupy.uint32)
+    return words(getattr(_local, "beside", False))[:count]
 
 
 @functools.cache

@@ -220,18 +220,28 @@ def _eliminate(ops, panel, following, update, look_ahead):
     n = panel.w.shape[1]
     ahead = ops.gains_beside(n - panel.stop)
     near = following.stop if ahead else n
-    panel.swap(panel.unswapped, near)
-    panel.update(panel.stop, near, ops.near_update(update, panel.p) if ahead else update)
 
-    def rest(share):
+    def reach():
+        panel.swap(panel.unswapped, near)
+        how = ops.near_update(update, panel.p) if ahead else update
+        panel.update(panel.stop, near, how)
+
+    def prepare():
+        panel.prepare()
         panel.swap(0, panel.start)
         panel.swap(near, n)
+
+    def rest(share):
         panel.update(near, n, update, share)
 
     if ahead and look_ahead:
-        ops.beside(following, rest)
+        # A panel of one strip finds its own rows when `reach` swaps them.
+        at_once = panel.unswapped == panel.stop
+        ops.beside(reach, following, prepare, rest, update, at_once)
     else:
+        reach()
         following.factor()
+        prepare()
         rest(None)
 
 
@@ -254,7 +264,7 @@ class _Panel:
         self._ops, self._order, self._info = ops, order[start:], info
         self._ipiv, self._update = ipiv[start:stop], update
         self.unswapped = start
-        self._swaps, self._operands = None, {}
+        self._swaps, self._operands, self._substitution = None, {}, None
         # Where each row of the panel came from, if there is more than one strip; moved with them.
         self._local = None
 
@@ -271,7 +281,7 @@ class _Panel:
         self._swaps = self._factor_strip(*self.strips[0], started)
 
     def finish(self):
-        """Factor the other strips."""
+        """Factor the other strips, and, if there is time, prepare the substitution for most of U."""
         if len(self.strips) == 1:
             return
         xp, local, k = self._ops.xp, self._local, self.p.shape[1]
@@ -282,6 +292,15 @@ class _Panel:
         dst = xp.concatenate([xp.arange(k, dtype=xp.int32), self._ipiv - self.start])
         self._swaps, self.unswapped = (dst, local[dst]), self.stop
         self._order[...] = self._order[local]
+        if self._ops.waits_for_update(self._update, len(self.p)):
+            self.prepare()
+
+    def prepare(self):
+        """Prepare the substitution for U in many columns."""
+        l, columns = self.p[: self.p.shape[1]], self.w.shape[1] - self.stop
+        if self._substitution is None and len(self.strips) > 1:
+            how = self._ops.inner_update(self._update, self.p)
+            self._substitution = self._ops.substitution(l, columns, how)
 
     def _factor_strip(self, start, stop, started):
         args = (self._ipiv, self.start, self._local, self._info, started)
@@ -298,14 +317,13 @@ class _Panel:
         last = self.strips[min(number + count, len(self.strips)) - 1][1]
         done, late, below = slice(first, here), slice(here, last), slice(here, None)
         how = ops.inner_update(self._update, p)
-        ops.solve_unit_lower(p[done, done], p[done, late], how)
+        ops.solve_unit_lower(p[done, done], p[done, late])
         ops.update(p[below, late], p[below, done], p[done, late], how)
 
     def swap(self, first, last):
         """Swap rows in columns first:last of w and, right of the panel, solve for those of U."""
         if first < last:
-            how = self._ops.inner_update(self._update, self.p)
-            args = (self.start, self.stop, self._swaps, first, last, how)
+            args = (self.start, self.stop, self._swaps, first, last, self._substitution)
             self._ops.block_row(self.w[self.start :], *args)
 
     def update(self, first, last, how, share=None):

@@ -1,6 +1,7 @@
 """The primitives of our own LU on CuPy: strips, row moves, updates on tensor cores, triangular solves."""
 
 import functools
+import math
 import threading
 from typing import Any, NamedTuple
 
@@ -37,8 +38,11 @@ AHEAD_ROWS = 8192
 STAGED_ENTRIES = 1 << 22
 # Unknowns one launch of tcs_swap_solve takes.
 SOLVE_WIDTH = 128
-# Depth and columns from which on a product inside a substitution is worth splitting its operands.
-LEAST_SPLIT_DEPTH, LEAST_SPLIT_COLUMNS = 512, 4096
+# Multiprocessors left to a panel besides those of its clusters, by the products of the update beside it and the
+# most rows: none where the update is what takes long.
+SPARED = {1: ((24000, 48), (math.inf, 32)), 3: ((18000, 32), (23000, 16), (math.inf, 0))}
+# Columns from which on a wider substitution is worth an inverse, with which it is one product.
+LEAST_INVERTED_COLUMNS = 2048
 
 
 class _Swaps(NamedTuple):
@@ -68,8 +72,9 @@ class _Share:
     the panel is done, a second launch, of as many blocks, helps with what is left of the product.
     """
 
-    def __init__(self, main, reserved, taken):
-        self._main, self._reserved, self._taken, self._help = main, reserved, taken, None
+    def __init__(self, main, reserved, more, taken):
+        self._main, self._reserved, self._taken, self._help = main, reserved + more, taken, None
+        self.more = more
 
     def launch(self, launch, multiprocessors):
         """Call launch(blocks, blocks of another launch, what those multiprocessors are it must leave)."""
@@ -197,7 +202,7 @@ class LUOps:
         leaf[src] = lu[dst]  # the rows stay where they were
         return dst, src
 
-    def block_row(self, rows, start, stop, swaps, first, last, how):
+    def block_row(self, rows, start, stop, swaps, first, last, substitution):
         if isinstance(swaps, _Swaps):
             dst, src, top, ld_top, width, _ = swaps
             a, n = rows.data.ptr + 4 * first, last - first
@@ -207,7 +212,7 @@ class LUOps:
         self.swap_rows(rows[:, first:last], swaps)
         k, first = stop - start, max(first, stop)
         if first < last:
-            self.solve_unit_lower(rows[:k, start:stop], rows[:k, first:last], how)
+            self.solve_unit_lower(rows[:k, start:stop], rows[:k, first:last], substitution)
 
     def swap_rows(self, rows, swaps):
         if isinstance(swaps, _Swaps):
@@ -218,7 +223,7 @@ class LUOps:
         else:
             _move_rows(rows, *swaps)
 
-    def solve_unit_lower(self, l, b, how):
+    def solve_unit_lower(self, l, b, substitution=None):
         if not b.size:
             return
         if b.dtype.char != "f" or not _aligned(l):
@@ -228,16 +233,31 @@ class LUOps:
         if k <= SOLVE_WIDTH:
             _swap_solve(n, k, (b, ld(b), n, 0, None, None, l, ld(l), k))
             return
+        if substitution is not None and n >= LEAST_INVERTED_COLUMNS:
+            substitution.apply(b)
+            return
         # By halves, whole widths above: the products are few and deep.
         half = SOLVE_WIDTH << ((k - 1) // SOLVE_WIDTH).bit_length() - 1
         above, below = slice(half), slice(half, None)
-        self.solve_unit_lower(l[above, above], b[above], how)
-        small = half < LEAST_SPLIT_DEPTH or n < LEAST_SPLIT_COLUMNS
-        self.update(b[below], l[below, above], b[above], UPDATES["fp32"] if small else how)
-        self.solve_unit_lower(l[below, below], b[below], how)
+        self.solve_unit_lower(l[above, above], b[above])
+        self.update(b[below], l[below, above], b[above], UPDATES["fp32"])
+        self.solve_unit_lower(l[below, below], b[below])
+
+    @turns_into_memory_error
+    def substitution(self, l, n, how):
+        k = len(l)
+        # `how` has three products where wgmma makes them.
+        if n < LEAST_INVERTED_COLUMNS or k <= SOLVE_WIDTH or how.products != 3 or not _aligned(l):
+            return None
+        inverse = cupy.eye(k, dtype=cupy.float32)
+        self.solve_unit_lower(l, inverse)
+        return _wgmma.Lower(inverse, how, _device.multiprocessors())
 
     def gains_beside(self, m):
         return m >= BESIDE_ROWS
+
+    def waits_for_update(self, how, m):
+        return _spared(how.products, m) == 0
 
     def inner_update(self, how, p):
         if p.dtype.char != "f":
@@ -252,17 +272,24 @@ class LUOps:
         # So short a product takes less time than rounding its operands.
         return UPDATES["fp32"] if p.dtype.char == "f" and p.shape[1] <= SOLVE_WIDTH else how
 
-    def beside(self, panel, update):
+    def beside(self, reach, panel, prepare, update, how, at_once):
         device, main = cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream()
         side = _device.stream(device, threading.get_ident(), "panel", -1)
         started = _Flags.of(device).next()
-        share = _Share(main, self._reserved(panel), started.data.ptr + 4 * _Flags.TAKEN)
+        share = _Share(main, *self._reserved(panel, how), started.data.ptr + 4 * _Flags.TAKEN)
         side.wait_event(main.record())
         try:
             with side, _cublas.own_handles():
+                reach()
+                reached = side.record()
                 panel.begin(started)
+            if at_once:
+                prepare()
+            main.wait_event(reached)
             # The update takes every multiprocessor it finds: the panel must have its own by then.
-            _jit.kernel("gate", "tcs_gate")((1,), (1,), (started, GATE_PATIENCE))
+            _jit.kernel("gate", "tcs_gate")((1,), (1,), (started, GATE_PATIENCE, share.more))
+            if not at_once:
+                prepare()
             update(share)
             with side, _cublas.own_handles():
                 panel.finish()
@@ -270,11 +297,12 @@ class LUOps:
         finally:
             main.wait_event(side.record())
 
-    def _reserved(self, panel):
-        """Return the multiprocessors that the strips after the first must find free."""
+    def _reserved(self, panel, how):
+        """Return how many multiprocessors the strips after the first must find free, and how many more."""
         starts = [start for start, _ in panel.strips[1:]]
         shapes = [self._panel_shape(len(panel.p) - start, panel.p.dtype) for start in starts]
-        return max((shape.blocks for shape in shapes if shape), default=0)
+        most = max((shape.blocks for shape in shapes if shape), default=0)
+        return most, _spared(how.products, len(panel.p)) if most else 0
 
     @turns_into_memory_error
     def update(self, c, l, u, how):
@@ -361,6 +389,10 @@ def _move_rows(w, dst, src):
     kernel = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
     args = (w, ld(w) * words, columns, dst, src, count)
     kernel((-(-columns // chunk),), (256,), args, shared=4 * count * chunk)
+
+
+def _spared(products, m):
+    return next(count for most, count in SPARED[products] if m <= most)
 
 
 @functools.cache

@@ -90,10 +90,13 @@ class Ops(Protocol):
     def swap_rows(self, rows, swaps):
         """Swap rows in place, as `strip_lu` said, or by a pair (dst, src): new[dst] = old[src]."""
 
-    def solve_unit_lower(self, l, b, how):
-        """b := L**-1 b in place, L the unit lower triangle of l; deep products inside by `how`."""
+    def solve_unit_lower(self, l, b, substitution=None):
+        """b := L**-1 b in place, L the unit lower triangle of l, perhaps by what `substitution` returned."""
 
-    def block_row(self, rows, start, stop, swaps, first, last, how):
+    def substitution(self, l, n, how):
+        """Return what makes `solve_unit_lower` of about n columns fast, or None; products in it are as `how`."""
+
+    def block_row(self, rows, start, stop, swaps, first, last, substitution):
         """Do `swap_rows` to columns first:last, and then `solve_unit_lower` to the rows of U right of `stop`.
 
         Columns start:stop hold, or will when their rows are swapped, L11 in the first stop - start rows.
@@ -102,17 +105,22 @@ class Ops(Protocol):
     def gains_beside(self, m):
         """Tell whether a panel and an update of m rows are done sooner side by side."""
 
+    def waits_for_update(self, how, m):
+        """Tell whether a panel of m rows is done long before the update beside it."""
+
     def inner_update(self, how, p):
         """Return the `Update`, as precise as storage or nearly so, for what strips do inside the panel p."""
 
     def near_update(self, how, p):
         """Return the `Update`, `how` or a more precise one, for the columns that follow the panel p."""
 
-    def beside(self, panel, update):
-        """Do panel.factor() and update(share), which write different columns, side by side if possible.
+    def beside(self, reach, panel, prepare, update, how, at_once):
+        """Do reach() and panel.factor(), and beside them prepare() and update(share), if possible.
 
-        `share` is for `subtract_product`.  What was done before is seen by both, and both are done for what
-        follows; the results are those of one after the other.
+        `share` is for `subtract_product` by the `Update` how.  prepare and update write other columns than reach and the panel;
+        update sees what reach and prepare did, prepare what reach did, unless they may be done `at_once`.  What
+        was done before is seen by all, and all is done for what follows; the results are those of one after
+        the other.
         """
 
     def update(self, c, l, u, how):

@@ -135,21 +135,27 @@ class NumpyOps:
         dst = np.union1d(np.arange(len(swaps)), swaps)
         return dst, moved[dst]
 
-    def block_row(self, rows, start, stop, swaps, first, last, how):
+    def block_row(self, rows, start, stop, swaps, first, last, substitution):
         self.swap_rows(rows[:, first:last], swaps)
         k, first = stop - start, max(first, stop)
         if first < last:
-            self.solve_unit_lower(rows[:k, start:stop], rows[:k, first:last], how)
+            self.solve_unit_lower(rows[:k, start:stop], rows[:k, first:last])
 
     def swap_rows(self, rows, swaps):
         dst, src = swaps
         rows[dst] = rows[src]
 
-    def solve_unit_lower(self, l, b, how):
+    def solve_unit_lower(self, l, b, substitution=None):
         b[...] = self._solve_triangle(l, b, lower=True, adjoint=False)
+
+    def substitution(self, l, n, how):
+        return None
 
     def gains_beside(self, m):
         return False  # nothing runs beside anything
+
+    def waits_for_update(self, how, m):
+        return False
 
     def inner_update(self, how, p):
         return UPDATES["fp64" if p.dtype.char in "dD" else "fp32"]
@@ -157,8 +163,10 @@ class NumpyOps:
     def near_update(self, how, p):
         return how
 
-    def beside(self, panel, update):
+    def beside(self, reach, panel, prepare, update, how, at_once):
+        reach()
         panel.factor()
+        prepare()
         update(None)
 
     def update(self, c, l, u, how):

@@ -28,11 +28,11 @@ class Operand:
         """c -= l u; cuBLAS shares the device with nobody."""
         parts, (k, r) = self._parts, u.shape
         r, ld_u = r * parts, ld(u) * parts
-        scalars, work = cupy.empty(3, cupy.float32), cupy.zeros(2, cupy.uint32)
+        scalars, work = cupy.empty(3, cupy.float32), _cublas.zeros(2)
         scale, alpha, beta = scalars[0:], scalars[1:], scalars[2:]
         # A few blocks for each multiprocessor, each striding over rows of U.
         find_scale = _jit.kernel("range", "tcs_update_scale")
-        args = (scale, alpha, beta, work, u, ld_u, k, r, self._top)
+        args = (scale, alpha, beta, work, u, ld_u, k, r, self._top, None)
         find_scale((min(k, 4 * self._multiprocessors),), (256,), args)
         q = self._empty(r, k)
         grid = (-(-r // 64), -(-k // (64 // parts)))

@@ -24,6 +24,8 @@ MOST_ROWS = 32768
 MOST_LENT, MOST_IDLE, MOST_REMEMBERED = 4, 3, 256
 # Share of a device's memory that tapes nobody uses may keep; the last one is kept in any case.
 MOST_IDLE_SHARE = 0.1
+# Words that kernels find zero and leave zero.
+MOST_WORDS = 32
 # cudaErrorMemoryAllocation, and the stream that is another one in every thread (cudaStreamPerThread).
 OUT_OF_MEMORY, PER_THREAD = 2, 2
 
@@ -268,6 +270,10 @@ class _Reel:
         self.pool, self.graphs = cupy.cuda.MemoryPool(_block), {}
         self._key, self._workspaces = key, {}
         self._stream = cupy.cuda.Stream(non_blocking=True)
+        with self._stream:
+            # Here, not where they are first asked for: what is done there may be recorded and never run.
+            self._words = cupy.zeros((2, MOST_WORDS), cupy.uint32)
+        self._stream.synchronize()
 
     def run(self, stream, name, body, where):
         """Return body(), launched, or replayed, on a stream."""
@@ -311,8 +317,11 @@ class _Reel:
     @contextlib.contextmanager
     def memory(self):
         """Allocate from the pool, cuBLAS's workspaces, too."""
-        with cupy.cuda.using_allocator(self.pool.malloc), _cublas.recorded(self._workspace):
+        with cupy.cuda.using_allocator(self.pool.malloc), _cublas.recorded(self._workspace, self._words_of):
             yield
+
+    def _words_of(self, beside):
+        return self._words[int(beside)]
 
     def _workspace(self, beside):
         if beside not in self._workspaces:

@@ -3,7 +3,7 @@
 import cupy
 import numpy as np
 
-from tcsolve import _jit
+from tcsolve import _cublas, _jit
 from tcsolve._formats import TOP_EXPONENT
 from tcsolve._stored import KINDS, empty_aligned, leading
 from tcsolve._tensor_map import MAP_BYTES, panel_map, result_map
@@ -12,6 +12,7 @@ from tcsolve.kernels import WGMMA_ROWS
 __all__ = [
     "NO_ORIGIN",
     "TURN_WORDS",
+    "Lower",
     "Operand",
     "launch_wgmma",
     "maps_of",
@@ -29,6 +30,10 @@ THREADS, SHARED_BYTES = 384, (224 << 10) + 1024
 BY_HAND, STORED, ADDED, PASSING = 0, 1, 2, 3
 # Entries of C from which on it does not stay in the second-level cache until the next update.
 PASSING_ENTRIES = 1 << 23
+# Multiprocessors that `Lower` leaves to what runs beside it, in short kernels one after the other.
+SPARED = 32
+# No matrix for tcs_split_by.
+NOTHING = (None, 0, 0, 0, None, None, 0, 1.0)
 # A tensor map that is not used, and the origin of operands that were not scaled.
 NO_MAP = np.zeros(1, np.dtype((np.void, MAP_BYTES)))
 NO_ORIGIN = (None, 0, 0, None, None, 0, 0, None)
@@ -98,54 +103,100 @@ class Operand:
     """
 
     def __init__(self, l, how, multiprocessors):
-        self._l, self._low, self._multiprocessors = l, how.format.name, multiprocessors
-        self._has_lo, self._maps = how.products == 3, None
-        # One by one: a block must be free to leave a multiprocessor that is taken.
-        refine = {"T_LOW": self._low, "REFINE": 3 if self._has_lo else 0, "CLUSTER": 1}
-        self._defines = refine | {"TRANS_A": 0, "TRANS_B": 0}
+        self._l, self._how, self._multiprocessors = l, how, multiprocessors
+        self._maps = None
 
     def subtract(self, c, u, share):
         """c -= l u for an FP32 c with contiguous rows."""
-        (m, n), k, top = c.shape, len(u), 2.0**TOP_EXPONENT
-        # Written by range.cu, which leaves `work` zero, as does each product that takes tiles from it.
-        scalars, work = cupy.empty(3, cupy.float32), cupy.zeros(TURN_WORDS, cupy.uint32)
-        scale, alpha, beta = scalars[0:], scalars[1:], scalars[2:]
-        args = (scale, alpha, beta, work, u, leading(u), k, n, top)
-        # A few blocks for each multiprocessor, each striding over rows of U.
-        find_scale = _jit.kernel("range", "tcs_update_scale")
-        find_scale((min(k, 4 * self._multiprocessors),), (256,), args)
-        parts, maps_u = self._split(u, top, scale)
-        target = c, leading(c), KINDS["float32"], c, leading(c)
+        (m, n), top = c.shape, 2.0**TOP_EXPONENT
+        scale, alpha, work = _scale(u, top, None, self._multiprocessors)
+        hi_lo, *args = _room(u, self._how)
+        first = NOTHING
+        if self._maps is None:
+            self._parts, *first = _room(self._l, self._how)
+            self._maps = maps_of([self._parts], self._how.format.name)
+            first = *first, top
+        _split(self._how, first, (*args, scale))
         to, how = results_of(c, c, 1.0)
         how = PASSING if how == ADDED and m * n >= PASSING_ENTRIES else how
-        results = to, how, alpha, work
-        args = (*self._maps, *maps_u, *results, *target, *NO_ORIGIN, m, n, k, 1.0, 1.0)
+        maps_u = maps_of([hi_lo], self._how.format.name)
+        target = c, leading(c), KINDS["float32"], c, leading(c)
+        args = (*self._maps, *maps_u, to, how, alpha, work, *target, *NO_ORIGIN, m, n, len(u), 1.0, 1.0)
 
-        def launch(*blocks, held=parts):  # which the maps have addresses of
-            launch_wgmma(self._defines, m, n, args, *blocks)
+        def launch(*blocks, held=hi_lo):  # which the maps have addresses of
+            launch_wgmma(_defines(self._how), m, n, args, *blocks)
 
         if share is None:
             launch(self._multiprocessors)
         else:
             share.launch(launch, self._multiprocessors)
 
-    def _split(self, u, top, scale):
-        """Split u and, the first time, l; return the parts of u and their tensor maps."""
-        pair, args, blocks = self._room(u, scale)
-        if self._maps is None:
-            self._parts, first, more = self._room(self._l, top)
-            self._maps, blocks = maps_of([self._parts], self._low), blocks + more
-        else:
-            first = None, 0, 0, 0, None, None, 0, top
-        split_kernel("tcs_split_by", self._low)((blocks,), (32, 8), (*first, *args))
-        return pair, maps_of([pair], self._low)
 
-    def _room(self, x, by):
-        """Return (hi, lo) for a matrix, the arguments of tcs_split_by to split it, and its blocks."""
-        hi = empty_aligned(x.shape, cupy.uint16)
-        lo = empty_aligned(x.shape, cupy.uint16) if self._has_lo else None
-        args = x, leading(x), *x.shape, hi, lo, hi.strides[0] // hi.itemsize, by
-        return (hi, lo), args, split_blocks(*x.shape)
+class Lower:
+    """A lower triangular FP32 L (k x k), split once, to compute U := L U by three products.
+
+    As `Operand`, but L's power of two, too, is found on the device.
+    """
+
+    def __init__(self, l, how, multiprocessors):
+        self._how, self._multiprocessors = how, multiprocessors
+        self._parts, self._by = self._divide(l, None)[:2]
+
+    def apply(self, u):
+        """u := l u for an FP32 u with contiguous rows."""
+        (k, n), low = u.shape, self._how.format.name
+        parts, _, alpha, work = self._divide(u, self._by)
+        half = -(-k // (2 * WGMMA_ROWS)) * WGMMA_ROWS
+        for first, stop in ((0, min(half, k)), (half, k)):  # right of `stop` L is zero
+            m, out = stop - first, u[first:stop]
+            if m <= 0:
+                continue
+            pairs = [[x[first:stop, :stop] for x in self._parts], [x[:stop] for x in parts]]
+            to, engine = results_of(out, None, 0.0)
+            target = out, leading(out), KINDS["float32"], None, 0
+            args = (*maps_of(pairs, low), to, engine, alpha, work, *target, *NO_ORIGIN)
+            # alpha subtracts.
+            args = (*args, m, n, stop, -1.0, 0.0)
+            launch_wgmma(_defines(self._how), m, n, args, self._multiprocessors - SPARED)
+
+    def _divide(self, x, by):
+        """Return (hi, lo), their power of two, and what belongs to the product with a matrix scaled `by`."""
+        scale, alpha, work = _scale(x, 1.0, by, self._multiprocessors)
+        parts, *args = _room(x, self._how)
+        _split(self._how, NOTHING, (*args, scale))
+        return parts, scale, alpha, work
+
+
+def _defines(how):
+    # One by one: a block must be free to leave a multiprocessor that is taken.
+    refine = {"T_LOW": how.format.name, "REFINE": 3 if how.products == 3 else 0, "CLUSTER": 1}
+    return refine | {"TRANS_A": 0, "TRANS_B": 0}
+
+
+def _scale(u, top, other, multiprocessors):
+    """Find u's power of two; return it, -1 over all powers of two, and words to take tiles from."""
+    k, n = u.shape
+    # Written by range.cu, which leaves `work` zero, as does each product that takes tiles from it.
+    scalars, work = cupy.empty(3, cupy.float32), _cublas.zeros(TURN_WORDS)
+    scale, alpha, beta = scalars[0:], scalars[1:], scalars[2:]
+    args = (scale, alpha, beta, work, u, leading(u), k, n, top, other)
+    # A few blocks for each multiprocessor, each striding over rows of U.
+    kernel = _jit.kernel("range", "tcs_update_scale")
+    kernel((min(k, 4 * multiprocessors),), (256,), args)
+    return scale, alpha, work
+
+
+def _room(x, how):
+    """Return (hi, lo) for a matrix, and the arguments of tcs_split_by to split it, up to its scale."""
+    hi = empty_aligned(x.shape, cupy.uint16)
+    lo = empty_aligned(x.shape, cupy.uint16) if how.products == 3 else None
+    return (hi, lo), x, leading(x), *x.shape, hi, lo, hi.strides[0] // hi.itemsize
+
+
+def _split(how, first, second):
+    """Split up to two matrices, the first scaled by a number, the second by one on the device."""
+    blocks = sum(split_blocks(rows, cols) for _, _, rows, cols, *_ in (first, second))
+    split_kernel("tcs_split_by", how.format.name)((blocks,), (32, 8), (*first, *second))
 
 
 def _map(x, low):

@@ -576,7 +576,7 @@ def test_triangle_is_solved_with_the_same_bits_every_time(char, columns, lower, 
 @pytest.mark.parametrize("update", ["fp32", "fp16x3"])
 @pytest.mark.parametrize("n", [40, 5000])
 @pytest.mark.parametrize("k", [1, 100, 129, 300, 512, 1000])
-def test_substitution_by_halves(k, n, update, cupy, ops):
+def test_substitution_by_halves_or_by_an_inverse(k, n, update, cupy, ops):
     rng = np.random.default_rng([k, n])
     l = (rng.uniform(-1, 1, (k, k)) / np.sqrt(k)).astype(np.float32)
     b = rng.standard_normal((k, n)).astype(np.float32)
@@ -584,13 +584,18 @@ def test_substitution_by_halves(k, n, update, cupy, ops):
     storage[:, :k] = cupy.asarray(l)
     x = cupy.asarray(b)
 
-    ops.solve_unit_lower(storage[:, :k], x, UPDATES[update])
+    def solve(x):
+        by = ops.substitution(storage[:, :k], n, UPDATES[update])
+        assert (by is not None) == (update == "fp16x3" and k > 128 and n == 5000)
+        ops.solve_unit_lower(storage[:, :k], x, by)
+
+    solve(x)
 
     lower = np.tril(l.astype(float), -1) + np.eye(k)
     error = np.abs(lower @ x.get() - b)
     assert (error <= 8 * np.sqrt(k) * UPDATES[update].u * (np.abs(lower) @ np.abs(x.get()))).all()
     again = cupy.asarray(b)
-    ops.solve_unit_lower(storage[:, :k], again, UPDATES[update])
+    solve(again)
     assert (x == again).all()
 
 
@@ -849,8 +854,7 @@ def test_a_dominant_matrix_keeps_its_rows(update, block, look_ahead, cupy, facto
 
 @pytest.mark.parametrize("update, block", [("fp16x3", 512), ("fp16", 1000), ("bf16", 512)])
 def test_products_inside_the_substitution_for_u(update, block, cupy, factor_on_device, monkeypatch):
-    monkeypatch.setattr("tcsolve._lu_cupy.LEAST_SPLIT_DEPTH", 128)
-    monkeypatch.setattr("tcsolve._lu_cupy.LEAST_SPLIT_COLUMNS", 64)
+    monkeypatch.setattr("tcsolve._lu_cupy.LEAST_INVERTED_COLUMNS", 64)
     a = matrix_on_device(cupy, 2500, update)
 
     factors = factor_on_device(a, update, block, True)
@@ -1023,7 +1027,7 @@ def test_update_scale_is_the_largest_that_fits(cupy):
         u[:, r:] = np.nan  # beside the block
         u[rng.integers(k), rng.integers(r)] = -amax
         out = cupy.zeros(3, cupy.float32)
-        args = (out[0:], out[1:], out[2:], work, cupy.asarray(u), ldu, k, r, 2.0**14)
+        args = (out[0:], out[1:], out[2:], work, cupy.asarray(u), ldu, k, r, 2.0**14, None)
         kernel((50,), (256,), args)
         scale, alpha, beta = out.get()
         assert 2**13 < scale * np.float32(amax) <= 2**14
@@ -1038,7 +1042,7 @@ def test_update_scale_is_one_where_there_is_none(bad, cupy):
     u = cupy.zeros((3, 40), cupy.float32)
     u[1, 2] = bad
     out, work = cupy.zeros(3, cupy.float32), cupy.zeros(2, cupy.uint32)
-    args = (out[0:], out[1:], out[2:], work, u, 40, 3, 40, 2.0**14)
+    args = (out[0:], out[1:], out[2:], work, u, 40, 3, 40, 2.0**14, None)
     _jit.kernel("range", "tcs_update_scale")((7,), (256,), args)
     assert out.tolist() == [1, -(2.0**-14), 1]
 

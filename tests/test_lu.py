@@ -37,7 +37,9 @@ class AheadOps(NarrowOps):
 class ReversedOps(AheadOps):
     """The update first, then the panel beside it."""
 
-    def beside(self, panel, update):
+    def beside(self, reach, panel, prepare, update, how, at_once):
+        for step in (prepare, reach) if at_once else (reach, prepare):
+            step()
         update(None)
         panel.begin(None)
         panel.finish()
