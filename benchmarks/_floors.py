@@ -24,15 +24,15 @@ FLOORS = {
     PANEL: "a column costs one exchange between the blocks, taken as {exchange} us (assumed, not measured),"
     " or the panel read and written once, whichever is more",
     MOVES: "two rows a pivot, read and written outside the panel (none where the pivots are on the diagonal)",
-    BLOCK_ROW: "its flops at the FP32 rate, or its bytes; deep products inside it count, on Hopper, as update"
-    " GEMM",
+    BLOCK_ROW: "its flops at the FP32 rate, or its bytes; on Hopper that of a wide panel is, but for the next"
+    " panel's columns, a product with an inverse, which counts as update GEMM",
     UPDATE: "its flops, all products counted, at the FP16 rate, or the trailing matrix read and written"
     " for each outer panel",
     PACK: "both FP32 operands read, their 16-bit parts written, once",
     INNER: "the flops of an LU of each outer panel at the FP32 rate; where a panel is one strip, the products"
     " are those for the next panel's columns, and where it is several, on Hopper, they count as update GEMM",
     INVERSES: "diagonal blocks read, inverses written",
-    CAST: "A read in FP64 for the norms, read again and written in FP32",
+    CAST: "A read once in FP64, for the norms as well, and written in FP32",
     RESIDUAL: "A read once in FP64 for each residual",
     TRIANGLES: "one triangle of FP32 factors read for each launch",
 }
@@ -73,7 +73,7 @@ def floors(panels, products, rates, *, pivoting=True, residuals=0, triangles=0, 
         least[PACK] += 2 * k * r * (4 + 2 * products) / copy
         least[INNER] += k * k * (m - k / 3) / fp32
     least[INVERSES] = 2 * inverse_bytes / copy
-    least[CAST] = 20 * n * n / copy
+    least[CAST] = 12 * n * n / copy
     least[RESIDUAL] = residuals * 8 * n * n / copy
     least[TRIANGLES] = triangles * 2 * n * n / copy
     return least

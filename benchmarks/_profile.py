@@ -31,7 +31,7 @@ KERNELS = (
     (r"tcs_pack|tcs_split|tcs_update_scale", PACK, PACK),
     (r"tcs_gemm", UPDATE, UPDATE),
     (r"tcs_solve_triangle", TRIANGLES, TRIANGLES),
-    (r"tcs_(row|col)_stats|tcs_extremes|tcs_cast_scaled", CAST, CAST),
+    (r"tcs_(row|col)_stats|tcs_survey|tcs_extremes|tcs_cast_scaled", CAST, CAST),
     (r"tcs_matrix_residual", RESIDUAL, RESIDUAL),
     (r"tcs_(residual|column_max|lower|raise|gate)", INDEX, VECTORS),
     (r"^cupy_|cupy::|cub::|thrust", INDEX, VECTORS),

@@ -64,4 +64,4 @@ def _wait_on_device(seconds):
     from tcsolve import _jit
 
     never = cupy.zeros(17, cupy.uint32)
-    _jit.kernel("gate", "tcs_gate")((1,), (1,), (never, int(1e9 * seconds)))
+    _jit.kernel("gate", "tcs_gate")((1,), (1,), (never, int(1e9 * seconds), 0))

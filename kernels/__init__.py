@@ -15,7 +15,8 @@
 | refine.cu    | tcs_residual, tcs_column_max,     | the vector work of a refinement step         |
 |              | tcs_lower, tcs_raise              |                                              |
 | scale.cu     | tcs_row_stats, tcs_col_stats,     | norms, and the equilibrated FP32 copy of a   |
-|              | tcs_extremes, tcs_cast_scaled     |                                              |
+|              | tcs_survey, tcs_extremes,         |                                              |
+|              | tcs_cast_scaled                   |                                              |
 | gemm_naive.cu, gemm_wmma.cu,                     | gemm: the engines 'naive', 'wmma', 'wgmma'   |
 | gemm_wgmma.cu: tcs_gemm_naive, _wmma, _wgmma     |                                              |
 | gemm_split.cu: tcs_tops, tcs_split, tcs_finish   | gemm: scales, split operands and the last    |
@@ -68,10 +69,19 @@ SMALLEST_CLUSTER = 2
 PORTABLE_CLUSTER = 8
 LARGEST_CLUSTER = 16
 
-# Threads, rows a thread, leaf width and strip width of a block of panel.cu.  A leaf of 128 entries a
-# thread leaves registers for its update; few warps make a short exchange.
-CLUSTER_BLOCKS = ((128, 1, 32, 128), (128, 2, 32, 128), (256, 2, 32, 128), (256, 4, 32, 128))
-CLUSTER_BLOCKS += ((256, 8, 16, 64),)
+# Threads that search, rows of each, leaf width, strip width and helpers of a block of panel.cu.  A leaf of
+# 128 entries a thread leaves registers for its update; few warps make a short exchange.
+CLUSTER_BLOCKS = ((128, 1, 32, 128, 128), (128, 2, 32, 128, 128), (128, 3, 32, 128, 128))
+CLUSTER_BLOCKS += (
+    (128, 4, 32, 96, 128),
+    (128, 4, 32, 128, 128),
+    (256, 4, 32, 128),
+    (256, 8, 16, 64),
+)
+# The narrow strip, which shared memory holds where it does not hold a wider one.
+NARROW_STRIP = 96
+# Dynamic shared memory a block of panel.cu can have, where there is much, beside its static 24 KB.
+LARGE_BYTES = 202 << 10
 GRID_BLOCKS = ((256, 1, 32, 128), (256, 2, 32, 128), (256, 4, 32, 128))
 # Blocks of a grid from which on a block takes more rows; the most there may be, as in exchange_grid.cuh.
 MANY_BLOCKS = 48
@@ -104,8 +114,9 @@ def arch_number(arch):
 class PanelShape(NamedTuple):
     """How a cluster, or a cooperative grid, covers a strip of blocks * threads * rows rows.
 
-    `width` columns are in registers at a time, and at most `strip` are factored by one launch; without a
-    search where the diagonal is seen to be `dominant`, if there is memory for that.
+    `width` columns are in registers at a time, and at most `strip` are factored by one launch; `helpers`
+    are threads of a block besides those that have rows.  Where there is memory for that, a strip whose
+    diagonal is seen to be `dominant` is factored without a search.
     """
 
     cluster: bool
@@ -114,18 +125,33 @@ class PanelShape(NamedTuple):
     rows: int
     width: int
     strip: int
+    helpers: int = 0
     dominant: bool = False
 
     @property
+    def resident(self):
+        """Whether the shared memory of the cluster holds the strip."""
+        return self.cluster and self.dominant and self._bytes_of(self.strip) <= LARGE_BYTES
+
+    def _bytes_of(self, columns):
+        """Shared memory for the rows of a block, padded, and their places."""
+        return 4 * self.threads * self.rows * (columns + 5)
+
+    @property
+    def all_threads(self):
+        """Threads of a block."""
+        return self.threads + self.helpers
+
+    @property
     def shared_bytes(self):
-        """Dynamic shared memory of a block: its rows of a leaf, padded, and their places.
+        """Dynamic shared memory of a block: its rows of a leaf or of the strip, padded, and their places.
 
         Or the rows of the diagonal, one for its reciprocals, and as many padded rows as there are threads.
         """
-        leaf = 4 * self.threads * self.rows * (self.width + 5)
+        leaf = self._bytes_of(self.strip if self.resident else self.width)
         if not self.dominant:
             return leaf
-        return max(leaf, 4 * ((self.strip + 1) * self.strip + self.threads * (self.strip + 4)))
+        return max(leaf, 4 * ((self.strip + 1) * self.strip + self.all_threads * (self.strip + 4)))
 
     @property
     def defines(self):
@@ -133,15 +159,19 @@ class PanelShape(NamedTuple):
         return {
             "BLOCKS": self.blocks if self.cluster else 0,
             "THREADS": self.threads,
+            "HELPERS": self.helpers,
             "ROWS": self.rows,
             "WIDTH": self.width,
             "STRIP": self.strip,
             "DOMINANT": int(self.dominant),
+            "RESIDENT": int(self.resident),
         }
 
 
-def panel_shape(m, arch, multiprocessors, largest_cluster=LARGEST_CLUSTER):
+def panel_shape(m, arch, multiprocessors, largest_cluster=LARGEST_CLUSTER, narrow=False):
     """Return the `PanelShape` for a strip of m rows, or None if the device cannot hold it.
+
+    A `narrow` strip of NARROW_STRIP columns is considered as well if it is wanted.
 
     One cluster where there are clusters and it holds the rows: few rows a thread come first.  Else a
     cooperative grid, at most a block for each multiprocessor.  `largest_cluster` = 8 is for devices
@@ -153,16 +183,17 @@ def panel_shape(m, arch, multiprocessors, largest_cluster=LARGEST_CLUSTER):
     shapes = []
     if number >= CLUSTER_ARCH:
         # st.async is for clusters: two blocks at least, though one could hold the rows.
-        needed = [(max(SMALLEST_CLUSTER, _blocks(m, block)), block) for block in CLUSTER_BLOCKS]
+        blocks = [block for block in CLUSTER_BLOCKS if narrow or block[3] != NARROW_STRIP]
+        needed = [(max(SMALLEST_CLUSTER, _blocks(m, block)), block) for block in blocks]
         clusters = [PanelShape(True, 1 << (n - 1).bit_length(), *block) for n, block in needed]
         shapes += [s for s in clusters if s.blocks <= min(largest_cluster, multiprocessors)]
     most = min(multiprocessors, MAX_BLOCKS)
     grids = [PanelShape(False, _blocks(m, block), *block) for block in GRID_BLOCKS]
     shapes += [s for s in grids if s.blocks <= MANY_BLOCKS]
     shapes += [s for s in grids[-1:] + grids[::-1] if s.blocks <= most]
-    fits = _shared_limit(number)
-    shape = next((s for s in shapes if s.shared_bytes <= fits and s.blocks <= most), None)
-    return shape and shape._replace(dominant=_has_large_memory(number))
+    fits, large = _shared_limit(number), _has_large_memory(number)
+    shapes = [s._replace(dominant=large) for s in shapes if s.blocks <= most]
+    return next((s for s in shapes if s.shared_bytes <= fits), None)
 
 
 def _has_large_memory(number):
@@ -172,7 +203,7 @@ def _has_large_memory(number):
 def _shared_limit(number):
     """Return the dynamic shared memory a block of panel.cu can have, beside its static 24 KB."""
     if _has_large_memory(number):
-        return 200 << 10
+        return LARGE_BYTES
     return {75: 40 << 10, 80: 136 << 10, 87: 136 << 10}.get(number, 74 << 10)
 
 
@@ -545,7 +576,7 @@ KERNELS = {
         ({"T_LOW": "float"}, {"T_LOW": "double"}),
     ),
     "scale": KernelSpec(
-        ("tcs_row_stats", "tcs_col_stats", "tcs_extremes", "tcs_cast_scaled"),
+        ("tcs_row_stats", "tcs_col_stats", "tcs_survey", "tcs_extremes", "tcs_cast_scaled"),
         tuple({"T_IN": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
     ),
     "gemm_naive": KernelSpec(("tcs_gemm_naive",), _PRODUCTS_75, later={80: _PRODUCTS_80}),

@@ -12,16 +12,10 @@ constexpr float DOMINATED = 1.0f - 0x1p-6f;
 // Sizes of diagonal entries whose pivots have normal numbers as reciprocals.
 constexpr float LEAST = 0x1p-100f, MOST = 0x1p100f;
 
-// Copies 16 bytes to shared memory, or zeros unless they are `wanted`, before wait_for_copies returns.
-__device__ __forceinline__ void copy_ahead(float* to, const float* from, bool wanted) {
-    const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :: "r"(address), "l"(from), "r"(wanted ? 16 : 0) : "memory");
-}
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 constexpr int EDGE = WARP;  // columns a warp solves for at a time
-static_assert(STRIP % EDGE == 0 && STRIP <= THREADS, "32 rows are the diagonal's or none of them is");
+static_assert(STRIP % EDGE == 0 && STRIP <= ALL, "32 rows are the diagonal's or none of them is");
 
 // Rows of a that a warp solves for; those who read one each meet no bank conflicts.
 struct Slab { float at[WARP][STRIP + 4]; };
@@ -32,8 +26,8 @@ struct Dominant {
         float sums[BLOCKS ? BLOCKS : 1][STRIP];  // of the columns of every block of a cluster
     };
     union {
-        Slab slab[WARPS];
-        float of_warp[WARPS][STRIP];
+        Slab slab[ALL_WARPS];
+        float of_warp[ALL_WARPS][STRIP];
         struct { float column[2][STRIP], row[2][STRIP]; } cross;  // of the diagonal, a pivot's
     };
     float reciprocal[STRIP];
@@ -53,17 +47,18 @@ __device__ __forceinline__ void add_columns(Dominant& s, Team& team, const float
     static_assert(WARP % (AHEAD * ROWS_DOWN) == 0, "a warp's rows are read in whole turns");
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int q = lane % WORDS_ACROSS * 4;
+    const bool reads = lane < ROWS_DOWN * WORDS_ACROSS;
     float4 sum = {};
     #pragma unroll 1
-    for (int i = 0; i < ROWS; ++i) {
-        const Index first = row_in_block(i * THREADS + warp * WARP);
+    for (int i = warp; i < ROWS * WARPS; i += ALL_WARPS) {
+        const Index first = row_in_block(i * WARP);
         #pragma unroll 1
         for (int r = lane / WORDS_ACROSS; r < WARP; r += AHEAD * ROWS_DOWN) {
             float4 v[AHEAD];
             #pragma unroll
             for (int k = 0; k < AHEAD; ++k) {
                 const Index row = first + r + k * ROWS_DOWN;
-                v[k] = row < m ? *reinterpret_cast<const float4*>(a + row * lda + q) : float4{};
+                v[k] = reads && row < m ? *reinterpret_cast<const float4*>(a + row * lda + q) : float4{};
             }
             #pragma unroll
             for (int k = 0; k < AHEAD; ++k) {
@@ -74,7 +69,7 @@ __device__ __forceinline__ void add_columns(Dominant& s, Team& team, const float
         }
     }
     #pragma unroll
-    for (int d = WORDS_ACROSS; d < WARP; d *= 2) {
+    for (int d = WORDS_ACROSS; d < ROWS_DOWN * WORDS_ACROSS; d *= 2) {
         sum.x += __shfl_xor_sync(ALL_LANES, sum.x, d), sum.y += __shfl_xor_sync(ALL_LANES, sum.y, d);
         sum.z += __shfl_xor_sync(ALL_LANES, sum.z, d), sum.w += __shfl_xor_sync(ALL_LANES, sum.w, d);
     }
@@ -83,7 +78,7 @@ __device__ __forceinline__ void add_columns(Dominant& s, Team& team, const float
     if (threadIdx.x >= STRIP) return;
     float total = 0;
     #pragma unroll
-    for (int i = 0; i < WARPS; ++i) total += s.of_warp[i][threadIdx.x];
+    for (int i = 0; i < ALL_WARPS; ++i) total += s.of_warp[i][threadIdx.x];
     share_sum(team, s.sums, threadIdx.x, total);
 }
 
@@ -102,7 +97,7 @@ __device__ __forceinline__ bool dominates(Dominant& s, Team& team, const float* 
 }
 
 // The rows of the diagonal, in registers: a thread has every DOWN-th row and every ACROSS-th column of them.
-constexpr int ACROSS = 16, DOWN = THREADS / ACROSS, HEIGHT = STRIP / DOWN, BREADTH = STRIP / ACROSS;
+constexpr int ACROSS = 16, DOWN = ALL / ACROSS, HEIGHT = STRIP / DOWN, BREADTH = STRIP / ACROSS;
 static_assert(ACROSS % DOWN == 0, "columns of a group of rows have one place in the registers");
 struct Square { float at[HEIGHT][BREADTH]; };
 
@@ -220,15 +215,15 @@ __device__ __forceinline__ void solve_edge(Slab& slab, const Dominant& s, int do
 }
 
 __device__ __forceinline__ void solve_rows(Dominant& s, float* a, Index lda, Index m) {
-    constexpr int ALL = WARP * STRIP / 4;
+    constexpr int SLAB_WORDS = WARP * STRIP / 4;
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     Slab& slab = s.slab[warp];
     #pragma unroll 1
-    for (int i = 0; i < ROWS; ++i) {
-        const Index first = row_in_block(i * THREADS + warp * WARP);
+    for (int i = warp; i < ROWS * WARPS; i += ALL_WARPS) {
+        const Index first = row_in_block(i * WARP);
         if (first < STRIP || first >= m) continue;
         #pragma unroll 8
-        for (int e = lane; e < ALL; e += WARP) {
+        for (int e = lane; e < SLAB_WORDS; e += WARP) {
             const int r = e / (STRIP / 4), q = e % (STRIP / 4) * 4;
             float* to = &slab.at[r][q];
             copy_ahead(to, a + (first + r) * lda + q, first + r < m);
@@ -241,7 +236,7 @@ __device__ __forceinline__ void solve_rows(Dominant& s, float* a, Index lda, Ind
             solve_edge(slab, s, done);
         }
         #pragma unroll 8
-        for (int e = lane; e < ALL; e += WARP) {
+        for (int e = lane; e < SLAB_WORDS; e += WARP) {
             const int r = e / (STRIP / 4), q = e % (STRIP / 4) * 4;
             if (first + r < m) {
                 *reinterpret_cast<float4*>(a + (first + r) * lda + q) = *reinterpret_cast<const float4*>(&slab.at[r][q]);

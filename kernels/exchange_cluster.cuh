@@ -272,15 +272,15 @@ __device__ __forceinline__ Search begin(Exchange& x, const Team& team, const Row
     Search none = {};
     if (threadIdx.x < WIDTH + 4) x.row[buffer_of(-1)][threadIdx.x] = 0;
     if (threadIdx.x == 0) expect_candidates(x, 0);
-    __syncthreads();
+    sync_search();
     keep_row(x, rows, propose(team, rows, none, first, candidate_target(x, team, 0), true));
     return none;
 }
 
 // Eliminates column `column`, at[.][0] of the rows, and moves the others up: at[.][0] becomes the updated
-// at[.][1], the others miss the row of this pivot.  Keeps the column in `leaf`, as its column j of w.
+// at[.][1], the others miss the row of this pivot.  Keeps column j of w in `columns`.
 __device__ __forceinline__ Pivot eliminate(
-    Exchange& x, const Team& team, Rows& rows, Leaf& leaf, Search& last, int j, int w, int column
+    Exchange& x, const Team& team, Rows& rows, Columns columns, Search& last, int j, int w, int column
 ) {
     const bool goes_on = j + 1 < w;
     const Target target = candidate_target(x, team, j + 1);
@@ -305,7 +305,7 @@ __device__ __forceinline__ Pivot eliminate(
         expect(x.row_in[buffer_of(j)], 16 * words_of(j, w));
     }
     #pragma unroll
-    for (int i = 0; i < ROWS; ++i) leaf.at[i * THREADS + threadIdx.x][j] = kept[i];
+    for (int i = 0; i < ROWS; ++i) columns[i * THREADS + threadIdx.x][j] = kept[i];
     update_others(x, rows, last, j);
     keep_row(x, rows, best);
     last = now;

@@ -153,9 +153,9 @@ __device__ __forceinline__ Search begin(Exchange&, const Team&, const Rows& rows
 }
 
 // Eliminates column `column`, at[.][0] of the rows, and moves the others up: at[.][q] becomes the updated
-// at[.][q + 1].  Keeps the column in `leaf`, as its column j; `best` becomes that of the next column.
+// at[.][q + 1].  Keeps column j in `columns`; `best` becomes that of the next column.
 __device__ __forceinline__ Pivot eliminate(
-    Exchange& x, const Team& team, Rows& rows, Leaf& leaf, Search& best, int j, int, int column
+    Exchange& x, const Team& team, Rows& rows, Columns columns, Search& best, int j, int, int column
 ) {
     const Candidate pivot = find_pivot(x, team, rows, best, MESSAGE_WORDS - j / 4, j, column);
     const Message& message = x.pivot_row[j & 1];
@@ -172,7 +172,7 @@ __device__ __forceinline__ Pivot eliminate(
     for (int i = 0; i < ROWS; ++i) {
         float kept;
         l[i] = divide(rows, i, pivot.size, pivot.place(), scale, reciprocal, column, kept);
-        leaf.at[i * THREADS + threadIdx.x][j] = kept;
+        columns[i * THREADS + threadIdx.x][j] = kept;
         rows.at[i][0] = fmaf(-l[i], u[1], rows.at[i][1]);
     }
     best = best_of_rows(rows, column + 1);

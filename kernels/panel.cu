@@ -12,17 +12,18 @@
 //   started  null, or unsigned[17], zero before: where the blocks are, and that all are resident (see gate.cu).
 //   board  BLOCKS 0: zeroed global memory for the exchange, else unused.
 //
-// Grid BLOCKS (a cluster) or, if BLOCKS is 0, any cooperative grid of at most 256; block THREADS; dynamic shared
-// memory as PanelShape.shared_bytes has it.
-// Defines BLOCKS, THREADS, ROWS, WIDTH, STRIP, and DOMINANT: whether strips that need no search are factored
-// without one (dominant.cuh).
+// Grid BLOCKS (a cluster) or, if BLOCKS is 0, any cooperative grid of at most 256; block THREADS + HELPERS; dynamic
+// shared memory as PanelShape.shared_bytes has it.
+// Defines BLOCKS, THREADS, HELPERS, ROWS, WIDTH, STRIP, DOMINANT: whether strips that need no search are factored
+// without one (dominant.cuh), and RESIDENT: whether the whole strip stays in the shared memory of the cluster.
 //
-// A thread owns ROWS rows and keeps WIDTH columns of them, a leaf, in registers.  No row moves: a row knows its
-// `place`, where the swaps so far have put it, and is a candidate for pivot j while place >= j.  The largest
-// |a_ij| wins, at equal size the lowest place, which is LAPACK's choice; NaN counts as larger than infinity,
-// so it is met and reported.  For every column all send their best rows to all, and each picks the winner for
-// itself (exchange_cluster.cuh, exchange_grid.cuh).  After a leaf every block solves for the leaf's rows of U in
-// the rest of the strip, and updates its own rows there.
+// Few warps search, since all they send must be looked at, and those that share a scheduler wait for each other; more,
+// with the helpers, move and update what is in memory.  A thread that searches owns ROWS rows and keeps WIDTH columns
+// of them, a leaf, in registers.  No row moves: a row knows its `place`, where the swaps so far have put it, and is a
+// candidate for pivot j while place >= j.  The largest |a_ij| wins, at equal size the lowest place, which is LAPACK's
+// choice; NaN counts as larger than infinity, so it is met and reported.  For every column all send their best rows
+// to all, and each picks the winner for itself (exchange_cluster.cuh, exchange_grid.cuh).  After a leaf every block
+// solves for the leaf's rows of U in the rest of the strip, and updates its own rows there.
 //
 // Rounding: l is a times the rounded reciprocal of the pivot; a - l u is one fused multiply-add, all to nearest in
 // IEEE FP32 with subnormal numbers.  A zero pivot leaves its (zero) column and the others as they are.
@@ -31,12 +32,23 @@
 #include "place.cuh"
 
 constexpr int WARPS = THREADS / WARP;
+constexpr int ALL = THREADS + HELPERS, ALL_WARPS = ALL / WARP;  // of a block
 constexpr int REST = STRIP - WIDTH;  // most columns right of a leaf
 constexpr int INFINITE = 0x7f800000;
 constexpr int SMALL = 0x01000000, LARGE = 0x7e000000;  // 2^-125 and 2^125, as integers
-static_assert(THREADS % WARP == 0 && WARPS <= WARP, "one lane for each warp of a block");
+static_assert(THREADS % WARP == 0 && HELPERS % WARP == 0 && WARPS <= WARP, "one lane for each warp that searches");
 static_assert(BLOCKS <= 16, "the hardware's largest cluster");
-static_assert(WIDTH % 4 == 0 && STRIP % WIDTH == 0 && REST <= THREADS, "whole words; a thread for each column");
+static_assert(BLOCKS || HELPERS == 0, "in a grid all threads of a block search");
+static_assert(WIDTH % 4 == 0 && STRIP % WIDTH == 0 && REST <= ALL, "whole words; a thread for each column");
+
+// Copies 16 bytes to shared memory, or zeros unless they are `wanted`, before cp.async.wait_all returns.
+__device__ __forceinline__ void copy_ahead(float* to, const float* from, bool wanted) {
+#if __CUDA_ARCH__ >= 800
+    const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(address), "l"(from), "r"(wanted ? 16 : 0) : "memory");
+#endif
+}
 
 constexpr int NO_SIZE = -1, NO_PLACE = 0x7fffff;  // lose against every row
 
@@ -94,6 +106,11 @@ __device__ __forceinline__ Index row_in_block(int r) {
 }
 __device__ __forceinline__ Index row_of(int i) { return row_in_block(i * THREADS + threadIdx.x); }
 
+// Waits for the threads that search.
+__device__ __forceinline__ void sync_search() {
+    asm volatile("barrier.sync 1, %0;" :: "n"(THREADS) : "memory");
+}
+
 // The number of a thread; what depends on it is not computed before it is needed, where registers are short.
 __device__ __forceinline__ int this_thread() {
     int thread = threadIdx.x;
@@ -125,12 +142,17 @@ __device__ __forceinline__ Best best_of_rows(const Rows& rows, int column) {
     return best;
 }
 
-// The leaf of all rows of a block, on its way between global memory and the registers, and the rows' places.
-constexpr int STRIDE = WIDTH + 4;  // threads reading their rows meet no bank conflicts
+// The rows of a block: their columns of a leaf, on its way between global memory and the registers, or, if RESIDENT,
+// of the strip; and their places.
+constexpr int STRIDE = (RESIDENT ? STRIP : WIDTH) + 4;  // threads reading their rows meet no bank conflicts
+using Columns = float (*)[STRIDE];                      // some of them, of all rows
 struct Leaf {
     float at[ROWS * THREADS][STRIDE];
     int place[ROWS * THREADS];
 };
+__device__ __forceinline__ Columns columns_from(Leaf& leaf, int first) {
+    return reinterpret_cast<Columns>(&leaf.at[0][RESIDENT ? first : 0]);
+}
 
 __device__ __forceinline__ void keep(const Rows& rows, Leaf& leaf) {
     #pragma unroll
@@ -139,68 +161,101 @@ __device__ __forceinline__ void keep(const Rows& rows, Leaf& leaf) {
 
 // Copies a leaf of w columns from global memory, or back.  Rows that are pivots already are left out; `done` columns
 // are.  Many words of 16 bytes in flight if `vector`: then w is WIDTH.
-constexpr int FLIGHT = 8, WORDS = WIDTH / 4;
+constexpr int WORDS = WIDTH / 4, EACH = ROWS * THREADS * WORDS / ALL, FLIGHT = EACH % 8 ? EACH % 6 ? 4 : 6 : 8;
+static_assert(ROWS * THREADS * WORDS % (FLIGHT * ALL) == 0, "whole turns of all threads");
 
+#if RESIDENT
+// Starts to copy a strip of w columns from global memory; what there is not becomes zero.
+__device__ __forceinline__ void load_ahead(Leaf& leaf, const float* a, Index lda, Index m, int w) {
+    const bool vector = aligned16(a, lda);
+    #pragma unroll 1
+    for (int first = 0; first < w; first += WIDTH) {
+        #pragma unroll 4
+        for (int e = threadIdx.x; e < ROWS * THREADS * WORDS; e += ALL) {
+            const int r = e / WORDS, q = first + e % WORDS * 4;
+            const Index row = row_in_block(r);
+            float* to = &leaf.at[r][q];
+            const float* from = a + row * lda + q;
+            if (vector && q + 4 <= w) {
+                copy_ahead(to, from, row < m);
+                continue;
+            }
+            #pragma unroll
+            for (int i = 0; i < 4; ++i) to[i] = row < m && q + i < w ? from[i] : 0.0f;
+        }
+        if (first == 0) asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits for the first leaf, or for all.
+__device__ __forceinline__ void await_first() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+__device__ __forceinline__ void await_all() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+#else
 __device__ __forceinline__ void load(Leaf& leaf, const float* a, Index lda, int done, int w, bool vector) {
     if (!vector) {
         #pragma unroll 1
-        for (int e = threadIdx.x; e < ROWS * THREADS * w; e += THREADS) {
+        for (int e = threadIdx.x; e < ROWS * THREADS * w; e += ALL) {
             const int r = e / w, q = e % w;
             leaf.at[r][q] = leaf.place[r] >= done ? a[row_in_block(r) * lda + q] : 0.0f;
         }
         return;
     }
     #pragma unroll 1
-    for (int e = threadIdx.x; e < ROWS * THREADS * WORDS; e += FLIGHT * THREADS) {
+    for (int e = threadIdx.x; e < ROWS * THREADS * WORDS; e += FLIGHT * ALL) {
         float4 v[FLIGHT];
         #pragma unroll
         for (int i = 0; i < FLIGHT; ++i) {
-            const int r = (e + i * THREADS) / WORDS, q = (e + i * THREADS) % WORDS * 4;
+            const int r = (e + i * ALL) / WORDS, q = (e + i * ALL) % WORDS * 4;
             v[i] = make_float4(0, 0, 0, 0);
             if (leaf.place[r] >= done) v[i] = *reinterpret_cast<const float4*>(a + row_in_block(r) * lda + q);
         }
         #pragma unroll
         for (int i = 0; i < FLIGHT; ++i) {
-            const int r = (e + i * THREADS) / WORDS, q = (e + i * THREADS) % WORDS * 4;
+            const int r = (e + i * ALL) / WORDS, q = (e + i * ALL) % WORDS * 4;
             *reinterpret_cast<float4*>(&leaf.at[r][q]) = v[i];
         }
     }
 }
+#endif
 
-__device__ __forceinline__ void store(const Leaf& leaf, float* a, Index lda, int done, int w, bool vector) {
+__device__ __forceinline__ void store(
+    const Leaf& leaf, Columns columns, float* a, Index lda, int done, int w, bool vector
+) {
     if (!vector) {
         #pragma unroll 1
-        for (int e = threadIdx.x; e < ROWS * THREADS * w; e += THREADS) {
+        for (int e = threadIdx.x; e < ROWS * THREADS * w; e += ALL) {
             const int r = e / w, q = e % w;
-            if (leaf.place[r] >= done) a[row_in_block(r) * lda + q] = leaf.at[r][q];
+            if (leaf.place[r] >= done) a[row_in_block(r) * lda + q] = columns[r][q];
         }
         return;
     }
     #pragma unroll 1
-    for (int e = threadIdx.x; e < ROWS * THREADS * WORDS; e += FLIGHT * THREADS) {
+    for (int e = threadIdx.x; e < ROWS * THREADS * WORDS; e += FLIGHT * ALL) {
         float4 v[FLIGHT];
         #pragma unroll
         for (int i = 0; i < FLIGHT; ++i) {
-            const int r = (e + i * THREADS) / WORDS, q = (e + i * THREADS) % WORDS * 4;
-            v[i] = *reinterpret_cast<const float4*>(&leaf.at[r][q]);
+            const int r = (e + i * ALL) / WORDS, q = (e + i * ALL) % WORDS * 4;
+            v[i] = *reinterpret_cast<const float4*>(&columns[r][q]);
         }
         #pragma unroll
         for (int i = 0; i < FLIGHT; ++i) {
-            const int r = (e + i * THREADS) / WORDS, q = (e + i * THREADS) % WORDS * 4;
+            const int r = (e + i * ALL) / WORDS, q = (e + i * ALL) % WORDS * 4;
             if (leaf.place[r] >= done) *reinterpret_cast<float4*>(a + row_in_block(r) * lda + q) = v[i];
         }
     }
 }
 
-// Columns w and on are zero.
-__device__ __forceinline__ void fetch(Rows& rows, const Leaf& leaf, int w) {
+// Columns w and on are zero, and so are rows that were pivots before `done`.
+__device__ __forceinline__ void fetch(Rows& rows, Columns columns, int done, int w) {
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
+        const int n = RESIDENT && rows.place[i] < done ? 0 : w;  // else they were not loaded
         #pragma unroll
         for (int q = 0; q < WIDTH; q += 4) {
-            const float4 v = *reinterpret_cast<const float4*>(&leaf.at[i * THREADS + threadIdx.x][q]);
-            rows.at[i][q] = q < w ? v.x : 0, rows.at[i][q + 1] = q + 1 < w ? v.y : 0;
-            rows.at[i][q + 2] = q + 2 < w ? v.z : 0, rows.at[i][q + 3] = q + 3 < w ? v.w : 0;
+            const float4 v = *reinterpret_cast<const float4*>(&columns[i * THREADS + threadIdx.x][q]);
+            rows.at[i][q] = q < n ? v.x : 0, rows.at[i][q + 1] = q + 1 < n ? v.y : 0;
+            rows.at[i][q + 2] = q + 2 < n ? v.z : 0, rows.at[i][q + 3] = q + 3 < n ? v.w : 0;
         }
     }
 }
@@ -241,22 +296,22 @@ __device__ __forceinline__ float divide(
 #include "exchange_grid.cuh"
 #endif
 
-// Factors columns first .. first + w - 1 of the strip, which `leaf` holds; home[j] becomes the row of a that holds
+// Factors columns first .. first + w - 1 of the strip, the first of `columns`; home[j] becomes the row of a that holds
 // pivot j of the leaf.
 //
 // The column at hand is always the first in the registers, so that one short piece of code serves all: unrolled over
 // the leaf it would not fit in the instruction cache, and a column would wait for its instructions longer than for
 // its pivot.
 __device__ __forceinline__ void factor_leaf(
-    Exchange& x, Team& team, Rows& rows, Leaf& leaf, int first, int w, int* ipiv, int* info, int row0, int col0,
+    Exchange& x, Team& team, Rows& rows, Columns columns, int first, int w, int* ipiv, int* info, int row0, int col0,
     int* home
 ) {
-    fetch(rows, leaf, w);
+    fetch(rows, columns, first, w);
     Pivot mine = {};  // the pivot with this thread's number
     Search search = begin(x, team, rows, first, w);
     #pragma unroll 1
     for (int j = 0; j < w; ++j) {
-        const Pivot pivot = eliminate(x, team, rows, leaf, search, j, w, first + j);
+        const Pivot pivot = eliminate(x, team, rows, columns, search, j, w, first + j);
         if (int(threadIdx.x) == j) mine = pivot;
     }
     if (int(threadIdx.x) >= w) return;
@@ -274,21 +329,30 @@ struct __align__(16) BlockRow {
     float l11[WIDTH][WIDTH];  // follows u: a last tile of the update may read past its columns
 };
 
-// Solves for them in the pivot rows, as other blocks have left those: a thread to each of the `rest` columns.
-// a is at the leaf's first column.
+// Column q of row `row` of a, counted from the leaf's first, as the block that has the row has left it.
+__device__ __forceinline__ float entry(const float* a, Index lda, Columns columns, int row, int q) {
+#if RESIDENT
+    const int block = row / THREADS % BLOCKS, r = row / (THREADS * BLOCKS) * THREADS + row % THREADS;
+    float v;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address_in(&columns[r][q], block)) : "memory");
+    return v;
+#else
+    return __ldcg(a + row * lda + q);
+#endif
+}
+
+// Solves for them in the pivot rows: a thread to each of the `rest` columns.  a is at the leaf's first column.
 __device__ __forceinline__ void solve_block_row(
-    BlockRow& row, Team& team, const float* a, Index lda, const int* home, int rest
+    BlockRow& row, Team& team, const float* a, Index lda, Columns columns, const int* home, int rest
 ) {
     const bool mine = int(threadIdx.x) < rest;
     float x[WIDTH];
     #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) {
-        x[i] = mine ? __ldcg(a + home[i] * lda + WIDTH + threadIdx.x) : 0.0f;
-    }
+    for (int i = 0; i < WIDTH; ++i) x[i] = mine ? entry(a, lda, columns, home[i], WIDTH + threadIdx.x) : 0.0f;
     #pragma unroll
-    for (int e = this_thread(); e < WIDTH * WIDTH; e += THREADS) {
+    for (int e = this_thread(); e < WIDTH * WIDTH; e += ALL) {
         const int i = e / WIDTH, j = e % WIDTH;
-        row.l11[j][i] = j < i ? __ldcg(a + home[i] * lda + j) : 0.0f;
+        row.l11[j][i] = j < i ? entry(a, lda, columns, home[i], j) : 0.0f;
     }
     __syncthreads();
     arrive_all(team);  // the pivot rows have been read
@@ -326,37 +390,41 @@ __device__ __forceinline__ void subtract_products(
     }
 }
 
-// a -= L u for the rows not yet pivots, a at the first column right of the leaf, L in `leaf`.
+// a -= L u for the rows not yet pivots, a at the first column right of the leaf, L in `columns`; if RESIDENT, for
+// what follows those.
 //
 // A warp takes tiles of a few rows times COLUMNS columns, a thread TILE_ROWS rows and 4 or 8 columns of one, so that
 // neighbouring threads share the lines of a and the words of L and U.  The code is short (see factor_leaf).
 __device__ __forceinline__ void update_rest(
-    const Leaf& leaf, const BlockRow& row, float* a, Index lda, int rest, int done, bool vector
+    const Leaf& leaf, Columns columns, const BlockRow& row, float* a, Index lda, int rest, int done, bool vector
 ) {
     constexpr int COLUMNS = WIDTH < 32 ? 16 : 32, PARTS = COLUMNS / 16, ACROSS = 4, DOWN = WARP / ACROSS;
-    constexpr int ALL_ROWS = ROWS * THREADS, TILE_ROWS = ALL_ROWS / (DOWN * WARPS) < 8 ? ALL_ROWS / (DOWN * WARPS) : 8;
+    constexpr int ALL_ROWS = ROWS * THREADS, SHARE = ALL_ROWS / (DOWN * ALL_WARPS);
+    constexpr int TILE_ROWS = SHARE < 8 ? SHARE : 8;
+    static_assert(SHARE > 0, "a tile for each warp");
+    const auto row_at = [&](int r) { return RESIDENT ? columns[r] + WIDTH : a + row_in_block(r) * lda; };
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    if (!vector) {
+    if (!RESIDENT && !vector) {
         #pragma unroll 1
-        for (int e = threadIdx.x; e < ALL_ROWS * rest; e += THREADS) {
+        for (int e = threadIdx.x; e < ALL_ROWS * rest; e += ALL) {
             const int r = e / rest, q = e % rest;
             if (leaf.place[r] < done) continue;
             float c = a[row_in_block(r) * lda + q];
             #pragma unroll 4
-            for (int k = 0; k < WIDTH; ++k) c = fmaf(-leaf.at[r][k], row.u[k][q], c);
+            for (int k = 0; k < WIDTH; ++k) c = fmaf(-columns[r][k], row.u[k][q], c);
             a[row_in_block(r) * lda + q] = c;
         }
         return;
     }
     const int tiles = (rest + COLUMNS - 1) / COLUMNS;
     #pragma unroll 1
-    for (int e = warp; e < ALL_ROWS / (DOWN * TILE_ROWS) * tiles; e += WARPS) {
+    for (int e = warp; e < ALL_ROWS / (DOWN * TILE_ROWS) * tiles; e += ALL_WARPS) {
         const int r0 = e / tiles * DOWN * TILE_ROWS + lane / ACROSS, q0 = e % tiles * COLUMNS + lane % ACROSS * 4;
         float4 c[TILE_ROWS][PARTS];
         bool open[TILE_ROWS][PARTS];
         #pragma unroll
         for (int i = 0; i < TILE_ROWS; ++i) {
-            const float* at = a + row_in_block(r0 + i * DOWN) * lda + q0;
+            const float* at = row_at(r0 + i * DOWN) + q0;
             #pragma unroll
             for (int v = 0; v < PARTS; ++v) {
                 open[i][v] = leaf.place[r0 + i * DOWN] >= done && q0 + 16 * v < rest;
@@ -367,12 +435,12 @@ __device__ __forceinline__ void update_rest(
         for (int k = 0; k < WIDTH; k += 4) {
             Run<float, 4> l[TILE_ROWS];
             #pragma unroll
-            for (int i = 0; i < TILE_ROWS; ++i) l[i].load(&leaf.at[r0 + i * DOWN][k], true, 4);
+            for (int i = 0; i < TILE_ROWS; ++i) l[i].load(&columns[r0 + i * DOWN][k], true, 4);
             subtract_products(c, l, &row.u[k][q0], REST);
         }
         #pragma unroll
         for (int i = 0; i < TILE_ROWS; ++i) {
-            float* at = a + row_in_block(r0 + i * DOWN) * lda + q0;
+            float* at = row_at(r0 + i * DOWN) + q0;
             #pragma unroll
             for (int v = 0; v < PARTS; ++v) if (open[i][v]) *reinterpret_cast<float4*>(at + 16 * v) = c[i][v];
         }
@@ -385,34 +453,52 @@ __device__ __forceinline__ void update_rest(
 
 // Factors the strip, searching every column for its pivot.
 __device__ __forceinline__ void factor_by_search(
-    Exchange& x, Team& team, Rows& rows, Leaf& leaf, BlockRow& row, int* home, float* a, Index lda, int w, int* ipiv,
-    int* info, int row0, int col0
+    Exchange& x, Team& team, Rows& rows, Leaf& leaf, BlockRow& row, int* home, float* a, Index lda, Index m, int w,
+    int* ipiv, int* info, int row0, int col0
 ) {
-    keep(rows, leaf);
+    const bool searches = HELPERS == 0 || threadIdx.x < THREADS;
+    if (searches) keep(rows, leaf);
+#if RESIDENT
+    load_ahead(leaf, a, lda, m, w);
+    await_first();
+#endif
     __syncthreads();
     #pragma unroll 1
     for (int first = 0; first < w; first += WIDTH) {
         float* here = a + first;
+        const Columns columns = columns_from(leaf, first);
         const int left = w - first, width = min(left, WIDTH);
         const bool vector = aligned16(a, lda) && width == WIDTH;
+#if !RESIDENT
         load(leaf, here, lda, first, width, vector);
         __syncthreads();
-        factor_leaf(x, team, rows, leaf, first, width, ipiv, info, row0, col0, home + first);
+#endif
+        if (searches) factor_leaf(x, team, rows, columns, first, width, ipiv, info, row0, col0, home + first);
+#if RESIDENT
+        await_all();
+#endif
         __syncthreads();
-        store(leaf, here, lda, first, width, vector);
-        __syncthreads();
-        keep(rows, leaf);
-        // The leaf is complete, everywhere.
+#if RESIDENT
+        if (searches) keep(rows, leaf);
         arrive_all(team);
-        wait_all(team);
+        // Nobody waits for it; the places are old or new, on the same side of `first`.
+        store(leaf, columns, here, lda, first, width, vector);
+        __syncwarp();
+#else
+        store(leaf, columns, here, lda, first, width, vector);
+        __syncthreads();
+        if (searches) keep(rows, leaf);
+        arrive_all(team);
+#endif
+        wait_all(team);  // the leaf is complete, everywhere
         const int rest = left - WIDTH;
         if (rest <= 0) break;
-        solve_block_row(row, team, here, lda, home + first, rest);
-        update_rest(leaf, row, here + WIDTH, lda, rest, first + WIDTH, vector && rest % 4 == 0);
+        solve_block_row(row, team, here, lda, columns, home + first, rest);
+        update_rest(leaf, columns, row, here + WIDTH, lda, rest, first + WIDTH, vector && rest % 4 == 0);
         wait_all(team);  // all have read the pivot rows that become rows of U
         for (int i = blockIdx.x; i < WIDTH; i += block_count()) {
             float* to = here + home[first + i] * lda + WIDTH;
-            for (int q = threadIdx.x; q < rest; q += THREADS) to[q] = row.u[i][q];
+            for (int q = threadIdx.x; q < rest; q += ALL) to[q] = row.u[i][q];
         }
         __syncthreads();  // all warps are done with the leaf
     }
@@ -422,7 +508,7 @@ extern "C" __global__ void
 #if BLOCKS
 __cluster_dims__(BLOCKS, 1, 1)
 #endif
-__launch_bounds__(THREADS, 1)
+__launch_bounds__(ALL, 1)
 tcs_panel(
     float* a, Index lda, Index m, Index w, int* order, int* ipiv, int* dst, int* src, float* top, Index ld_top,
     int* info, Index row0, Index col0, unsigned* started, Board* board
@@ -462,13 +548,13 @@ tcs_panel(
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) rows.place[i] = row_of(i) < m ? int(row_of(i)) : -1;  // -1: never a candidate
     if (!dominant) {
-        factor_by_search(x, team, rows, leaf, row, home, a, lda, int(w), ipiv, info, int(row0), int(col0));
+        factor_by_search(x, team, rows, leaf, row, home, a, lda, m, int(w), ipiv, info, int(row0), int(col0));
     }
 
     const int thread = this_thread();
     Index here[ROWS];
     #pragma unroll
-    for (int i = 0; i < ROWS; ++i) here[i] = row_in_block(i * THREADS + thread);
+    for (int i = 0; i < ROWS; ++i) here[i] = HELPERS == 0 || thread < THREADS ? row_in_block(i * THREADS + thread) : m;
     int index[ROWS];
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) index[i] = order && here[i] < m ? order[here[i]] : 0;
@@ -485,7 +571,7 @@ tcs_panel(
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) src[2 * w] = !dominant;
     const int columns = int(w);
-    for (int e = blockIdx.x * THREADS + threadIdx.x; e < columns * columns; e += block_count() * THREADS) {
+    for (int e = blockIdx.x * ALL + threadIdx.x; e < columns * columns; e += block_count() * ALL) {
         top[e / columns * ld_top + e % columns] = __ldcg(a + home[e / columns] * lda + e % columns);
     }
 }

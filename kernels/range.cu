@@ -2,7 +2,8 @@
 //
 //   scale[0] = 2^e with max |u| 2^e in (2^13, 2^14], so that hi stays below 65504 and lo far above 2^-24;
 //              e <= 112 keeps alpha a normal number; 1 if U is zero or not finite
-//   alpha[0] = -1 / (scale[0] scale_l), beta[0] = 1: C = alpha P Q^T + beta C is C - L U
+//   alpha[0] = -1 / (scale[0] scale_l), beta[0] = 1: C = alpha P Q^T + beta C is C - L U; scale_by, unless null,
+//              is a further factor of scale_l
 //
 //   u     FP32 k x r, row-major, leading dimension ldu (float view of a complex block)
 //   work  unsigned[2], zero before the first call and left zero; one call at a time may use it

@@ -5,6 +5,8 @@
 //   tcs_row_stats    row_max[i] = max_j |a_ij|,      row_sum[i] = sum_j |a_ij|
 //   tcs_col_stats    col_max[c, j] = max_i r_i |a_ij|, col_sum[c, j] = sum_i r_i |a_ij|  over the rows i of
 //                    chunk c, for the caller to reduce over c; r null stands for ones
+//   tcs_survey       row_sum[c, i] over the columns of chunk c, SURVEY_COLUMNS each, col_sum as tcs_col_stats, and
+//                    W = rn(A), all from one look at a real A
 //   tcs_extremes     out = (max, min of the sums of rows, max, min of those of columns, min 2 |a_ii| - sum of row i)
 //                    of an n x n A whose diagonal entries lie `step` apart, rows contiguous or not; sums are
 //                    given over chunks, as by tcs_col_stats
@@ -16,6 +18,7 @@
 //
 // Grid and block:  tcs_row_stats   ceil(m / 8) of (32, 8)
 //                  tcs_col_stats   (ceil(n / 128), chunks) of 128, chunks = ceil(m / rows_per_chunk)
+//                  tcs_survey      (ceil(n / 512), ceil(m / rows_per_chunk)) of 256
 //                  tcs_extremes    1 of 1024
 //                  tcs_cast_scaled (ceil(N / 128), ceil(m / 64)) of (32, 8), N = n, if COMPLEX 2 n
 // Defines T_IN (float or double), COMPLEX (0 or 1).
@@ -92,6 +95,84 @@ tcs_col_stats(
     }
     col_max[blockIdx.y * n + j] = max_or_nan(largest, sum);
     col_sum[blockIdx.y * n + j] = sum;
+}
+
+constexpr int SURVEY_THREADS = 256, SURVEY_WARPS = SURVEY_THREADS / WARP, SURVEY_COLUMNS = 2 * SURVEY_THREADS;
+constexpr int GROUP = 16;  // rows added up across a warp together
+template <typename T> struct PairOf;
+template <> struct PairOf<float> { using Type = float2; };
+template <> struct PairOf<double> { using Type = double2; };
+using Pair = PairOf<T_IN>::Type;
+
+// Rows of W have whole words of 16 bytes.  A plain store of a float2 is taken apart.
+__device__ __forceinline__ void store_pair(float* to, float x, float y) {
+    asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory");
+}
+
+// Half of as many sums, each over twice as many lanes: a half of the lanes takes the first, the other the rest.
+template <int HALF>
+__device__ __forceinline__ void fold(double (&half)[HALF], const double (&x)[2 * HALF]) {
+    const bool upper = threadIdx.x & 2 * HALF;
+    #pragma unroll
+    for (int i = 0; i < HALF; ++i) {
+        const double mine = upper ? x[i + HALF] : x[i], other = upper ? x[i] : x[i + HALF];
+        half[i] = mine + __shfl_xor_sync(ALL_LANES, other, 2 * HALF);
+    }
+}
+
+// Adds up GROUP numbers across a warp; lane l gets the total of number l / 2.
+__device__ __forceinline__ double sum_across(const double (&x)[GROUP]) {
+    static_assert(GROUP == WARP / 2, "two lanes for each");
+    double eight[8], four[4], two[2], one[1];
+    fold(eight, x), fold(four, eight), fold(two, four), fold(one, two);
+    return one[0] + __shfl_xor_sync(ALL_LANES, one[0], 1);
+}
+
+extern "C" __global__ void __launch_bounds__(SURVEY_THREADS)
+tcs_survey(
+    double* __restrict__ row_sum, double* __restrict__ col_sum, float* __restrict__ w, Index ldw,
+    const T_IN* __restrict__ a, Index lda, Index m, Index n, Index rows_per_chunk
+) {
+    __shared__ double of_warp[2][GROUP][SURVEY_WARPS];
+    const Index q = Index(blockIdx.x) * SURVEY_COLUMNS + 2 * threadIdx.x;
+    const Index start = blockIdx.y * rows_per_chunk, stop = min(m, start + rows_per_chunk);
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const bool whole = q + 2 <= n, pairs = whole && lda % 2 == 0 && reinterpret_cast<Index>(a) % sizeof(Pair) == 0;
+    double first = 0, second = 0;
+    int parity = 0;
+    for (Index i = start; i < stop; i += GROUP, parity ^= 1) {
+        Pair x[GROUP];
+        const T_IN* from = a + i * lda + q;
+        if (pairs && i + GROUP <= stop) {  // all on their way together
+            #pragma unroll
+            for (int k = 0; k < GROUP; ++k) x[k] = __ldcg(reinterpret_cast<const Pair*>(from + k * lda));
+        } else {
+            #pragma unroll
+            for (int k = 0; k < GROUP; ++k) {
+                const bool inside = i + k < stop && q < n;
+                x[k].x = inside ? from[k * lda] : T_IN(0);
+                x[k].y = inside && whole ? from[k * lda + 1] : T_IN(0);
+            }
+        }
+        double sum[GROUP];
+        #pragma unroll
+        for (int k = 0; k < GROUP; ++k) {
+            const double left = fabs(double(x[k].x)), right = fabs(double(x[k].y));
+            first += left, second += right, sum[k] = left + right;
+            float* to = w + (i + k) * ldw + q;
+            if (q < n && i + k < stop) store_pair(to, float(x[k].x), float(x[k].y));
+        }
+        const double across = sum_across(sum);
+        if (lane % 2 == 0) of_warp[parity][lane / 2][warp] = across;
+        __syncthreads();
+        if (threadIdx.x >= GROUP || i + threadIdx.x >= stop) continue;
+        double total = 0;
+        #pragma unroll
+        for (int k = 0; k < SURVEY_WARPS; ++k) total += of_warp[parity][threadIdx.x][k];
+        row_sum[blockIdx.x * m + i + threadIdx.x] = total;
+    }
+    if (q < n) col_sum[blockIdx.y * n + q] = first;
+    if (whole) col_sum[blockIdx.y * n + q + 1] = second;
 }
 
 // 2^e a for every e that can occur, rounded once, to FP32.  r s may leave the range of FP64 where r a s does

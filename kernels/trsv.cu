@@ -5,6 +5,7 @@
 //         and beyond n; they say whether the diagonal is unit.
 //   b     T_IN [K][n].   x  T_IN [K][n], every byte 0xff before the launch (see below).
 //   ticket  unsigned[1], every byte 0xff before the launch.
+//   tops  null, or unsigned long long[K]: if all are zero, so is b, and T is not read.
 //
 // Defines T_IN (float or double), K, LOWER, TRANS (1: the transposed triangle).
 // Grid any, block THREADS; a few blocks for each multiprocessor are best.
@@ -120,7 +121,7 @@ __device__ __forceinline__ void reduce(double (&sum)[K][SUMS], double (*scratch)
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 tcs_solve_triangle(
     T_IN* x, const T_IN* __restrict__ b, const T_IN* __restrict__ lu, Index ld, Index n,
-    const T_IN* __restrict__ dinv, unsigned* ticket
+    const T_IN* __restrict__ dinv, unsigned* ticket, const unsigned long long* __restrict__ tops
 ) {
     __shared__ __align__(16) T_IN solved[2][K][BLOCK];  // x_j, alternately for even and odd steps
     __shared__ __align__(16) T_IN rhs[K][BLOCK];
@@ -128,6 +129,13 @@ tcs_solve_triangle(
     __shared__ unsigned drawn;
     const int blocks = int((n + BLOCK - 1) / BLOCK);
     const bool aligned = aligned16(lu, ld);
+    bool zero = tops != nullptr;
+    #pragma unroll
+    for (int k = 0; k < K; ++k) zero = zero && tops[k] == 0;
+    if (zero) {
+        for (Index e = Index(blockIdx.x) * THREADS + threadIdx.x; e < K * n; e += Index(gridDim.x) * THREADS) x[e] = 0;
+        return;
+    }
     for (;;) {
         if (threadIdx.x == 0) drawn = atomicAdd(ticket, 1u) + 1;  // counts from 0xffffffff
         __syncthreads();

@@ -211,6 +211,9 @@ def bytes_needed(update, n, nrhs, itemsize, *, block, on_device):
         return factors + refinement + (n * 1024 * low if complex_factor == 2 else 0)
     # Packed L and U strips of a panel, 16 (or 32) bits a value; complex doubles both edges of U.
     width = 4 if how.name == "tf32" else 2
-    packed = n * block * how.products * width * (1 + complex_factor) * complex_factor
+    parts = how.products * (1 + complex_factor) * complex_factor
+    if how.name == "fp16" and complex_factor == 1:
+        parts += 1  # U is a product of two parts each
+    packed = n * block * parts * width
     # The operands of the last update are gone when the refinement begins.
     return factors + max(packed, refinement)

@@ -103,7 +103,7 @@ def own_handles():
 
 @contextlib.contextmanager
 def recorded(workspace, words):
-    """Let the calls inside be recorded; workspace(beside) is the memory of a handle, words(beside) of `zeros`."""
+    """Let the calls inside be recorded; workspace(beside) is memory of a handle, words(beside) of `zeros`."""
     _local.workspace, _local.words = workspace, words
     try:
         yield

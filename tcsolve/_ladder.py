@@ -19,19 +19,19 @@ __all__ = ["Ladder", "require_room"]
 STEPS_AHEAD, ONE_MORE = {1: 2, 3: 3}, range(1025, 2049)
 
 
-def require_room(ops, update, n, nrhs, itemsize, block=None, moved_bytes=0):
+def require_room(ops, update, n, nrhs, itemsize, block=None, moved_bytes=0, held_bytes=0):
     """Return the bytes a solve will allocate with `update`, or raise if the device has fewer.
 
-    moved_bytes are those of arguments that must be copied to the device first.
+    moved_bytes are those of arguments that must be copied to the device first, held_bytes those it has.
     """
     on_device = ops.device == "cuda"
     block = block or ops.default_block(n, UPDATES[update])
     needed = bytes_needed(update, n, nrhs, itemsize, block=block, on_device=on_device) + moved_bytes
     # Host memory is virtual and shared; only a device tells truthfully what is left.
-    if not on_device or needed <= ops.free_bytes():
+    if not on_device or needed <= ops.free_bytes() + held_bytes:
         return needed
     ops.clear_cache()
-    if needed > (free := ops.free_bytes()):
+    if needed > (free := ops.free_bytes() + held_bytes):
         ways = "device='cpu'"
         if update == "fp64":
             ways = "precision='fp16x3' (half the bytes) or " + ways
@@ -52,17 +52,17 @@ class Ladder:
         self._complex = a.dtype.kind == "c"
         self._rcond = self._estimate = None
         self._contracted = False
-        self._factors = self._scaling = self._frame = None
+        self._factors = self._scaling = self._frame = self._copy = None
         self._scaled_norm = 0.0
         self._rungs = []
         self._rates = rates_of(ops.device, getattr(ops, "properties", None))
         self._matrix, self.bytes_planned = a, 0
-        mark = ops.mark()
-        wait = begin_survey(ops, a)
-        self._clock("scale", mark)
         # Where the LU may start before anything is known of the matrix, the choice never depends on that.
         self._plan = self._choose(plan, nrhs, None)
         early = ops.starts_early(a, UPDATES[self._plan.update])
+        mark = ops.mark()
+        wait, self._copy = begin_survey(ops, a, self._copied(self._plan.update, nrhs))
+        self._clock("scale", mark)
         if early:
             self.bytes_planned = self._reserve(self._plan.update, nrhs)
             self._factor(self._plan.update)
@@ -85,6 +85,7 @@ class Ladder:
             self._rungs.clear()
         if self._finite and not early:
             self._factor(self._plan.update)
+        self._copy = None
 
     shape = property(lambda self: self._a.shape)
     dtype = property(lambda self: self._a.dtype)
@@ -109,13 +110,23 @@ class Ladder:
 
     def _reserve(self, update, nrhs):
         """Return the bytes this rung needs, or raise before any of them is allocated."""
-        block = self._plan.block
-        return require_room(self._ops, update, self.shape[0], nrhs, self._a.dtype.itemsize, block)
+        held = 0 if self._copy is None else self._copy.nbytes
+        args = update, self.shape[0], nrhs, self._a.dtype.itemsize, self._plan.block
+        return require_room(self._ops, *args, held_bytes=held)
+
+    def _copied(self, update, nrhs):
+        """Return the dtype of the copy of A that is to be factored, if it may be made before A is known."""
+        how = UPDATES[update]
+        if how.native or self._complex:
+            return None
+        self._reserve(update, nrhs)
+        return np.dtype(how.storage)
 
     def _prepare(self):
         """Move a matrix of extreme entries to where FP64 can work, and find its scaling."""
         ops = self._ops
         if needs_frame(self._survey):
+            self._copy = None
             self._frame = Frame(equilibrate(ops, self._a))
             self._matrix = self._frame.matrix(ops, self._a)
             self._survey = survey(ops, self._matrix)
@@ -133,10 +144,13 @@ class Ladder:
         kind = {"float32": "complex64", "float64": "complex128"} if self._complex else {}
         dtype = np.dtype(kind.get(how.storage, how.storage))
         row, col = self._scales_for(how)
+        w, self._copy = self._copy, None
+        if how.native or row is not None:  # it is not what is factored
+            w = None
         if how.native and row is None:
             self._factors = factor_native(ops, self._matrix, dtype)
         else:
-            w = ops.cast_scaled(self._matrix, row, col, dtype)
+            w = ops.cast_scaled(self._matrix, row, col, dtype) if w is None else w
             if row is not None:
                 (norm,) = ops.host(ops.stats(w).row_sum.max())
                 self._scaled_norm = float(norm)

@@ -3,8 +3,8 @@
 Right-looking, blocked at two levels: panels of `block` columns, made of strips that one kernel (or LAPACK)
 factors.  The matrix and the panel keep the storage precision; the operands of the update between panels are
 rounded, and so are, to nearly that precision and where `Ops.inner_update` says so, those of products inside
-panels and substitutions.  Look-ahead: swaps, U and update reach the columns of the next panel first, and all
-others beside the factorization of that panel.
+panels, and of those with the inverse of L11 that make U (`Ops.substitution`).  Look-ahead: swaps, U and
+update reach the columns of the next panel first, and all others beside that and its factorization.
 """
 
 from dataclasses import dataclass

@@ -16,6 +16,7 @@ from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
 from tcsolve.kernels import (
     BOARD_BYTES,
     MOST_MOVED,
+    NARROW_STRIP,
     TRSV_BLOCK,
     TRSV_COLUMNS,
     fastest_update,
@@ -38,8 +39,8 @@ AHEAD_ROWS = 8192
 STAGED_ENTRIES = 1 << 22
 # Unknowns one launch of tcs_swap_solve takes.
 SOLVE_WIDTH = 128
-# Multiprocessors left to a panel besides those of its clusters, by the products of the update beside it and the
-# most rows: none where the update is what takes long.
+# Multiprocessors left to a panel besides those of its clusters, by the products of the update beside it and
+# the most rows: none where the update is what takes long.
 SPARED = {1: ((24000, 48), (math.inf, 32)), 3: ((18000, 32), (23000, 16), (math.inf, 0))}
 # Columns from which on a wider substitution is worth an inverse, with which it is one product.
 LEAST_INVERTED_COLUMNS = 2048
@@ -68,8 +69,9 @@ class _Native(NamedTuple):
 class _Share:
     """How a product shares the device with the strips of a panel beside it.
 
-    It leaves them the multiprocessors of the first, so that the next find a whole cluster of them free.  When
-    the panel is done, a second launch, of as many blocks, helps with what is left of the product.
+    It leaves them the multiprocessors of the first, so that the next find a whole cluster of them free, and
+    `more` for the products between them.  When the panel is done, a second launch, of as many blocks, helps
+    with what is left of the product.
     """
 
     def __init__(self, main, reserved, more, taken):
@@ -149,15 +151,19 @@ class LUOps:
         return wait
 
     def strip_width(self, m, k, dtype):
-        shape = self._panel_shape(m, dtype)
+        shape = self._panel_shape(m, k, dtype)
         return min(k, shape.strip) if shape else k
 
-    def _panel_shape(self, m, dtype):
-        return _panel_shape(cupy.cuda.runtime.getDevice(), m) if dtype.char == "f" else None
+    def _panel_shape(self, m, k, dtype):
+        """Return the shape for a strip of a panel of which k columns are left."""
+        if dtype.char != "f":
+            return None
+        narrow = k % NARROW_STRIP == 0 and k % SOLVE_WIDTH != 0
+        return _panel_shape(cupy.cuda.runtime.getDevice(), m, narrow)
 
     def strip_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
         (m, _), w = p.shape, stop - start
-        shape = self._panel_shape(m - start, p.dtype)
+        shape = self._panel_shape(m - start, w, p.dtype)
         if shape is None or w > shape.strip:
             swaps = self._strip_by_cusolver(
                 p[start:, start:stop], ipiv[start:stop], row0 + start, info
@@ -177,7 +183,7 @@ class LUOps:
         moved = order.data.ptr + 4 * start, ipiv.data.ptr + 4 * start
         _panel_kernel(cupy.cuda.runtime.getDevice(), shape)(
             (shape.blocks,),
-            (shape.threads,),
+            (shape.all_threads,),
             (*strip, *moved, dst, src, top, ld_top, info, first, first, started, board),
             shared=shape.shared_bytes,
             cooperative=not shape.cluster,
@@ -234,7 +240,7 @@ class LUOps:
             _swap_solve(n, k, (b, ld(b), n, 0, None, None, l, ld(l), k))
             return
         if substitution is not None and n >= LEAST_INVERTED_COLUMNS:
-            substitution.apply(b)
+            self._apply(substitution, b)
             return
         # By halves, whole widths above: the products are few and deep.
         half = SOLVE_WIDTH << ((k - 1) // SOLVE_WIDTH).bit_length() - 1
@@ -242,6 +248,10 @@ class LUOps:
         self.solve_unit_lower(l[above, above], b[above])
         self.update(b[below], l[below, above], b[above], UPDATES["fp32"])
         self.solve_unit_lower(l[below, below], b[below])
+
+    @turns_into_memory_error
+    def _apply(self, substitution, b):
+        substitution.apply(b)  # which allocates before it overwrites
 
     @turns_into_memory_error
     def substitution(self, l, n, how):
@@ -299,10 +309,12 @@ class LUOps:
 
     def _reserved(self, panel, how):
         """Return how many multiprocessors the strips after the first must find free, and how many more."""
-        starts = [start for start, _ in panel.strips[1:]]
-        shapes = [self._panel_shape(len(panel.p) - start, panel.p.dtype) for start in starts]
+        m, dtype = len(panel.p), panel.p.dtype
+        shapes = [self._panel_shape(m - i, j - i, dtype) for i, j in panel.strips[1:]]
         most = max((shape.blocks for shape in shapes if shape), default=0)
-        return most, _spared(how.products, len(panel.p)) if most else 0
+        # A quarter of a small device at most.
+        more = min(_spared(how.products, m), _device.multiprocessors() // 4 - most)
+        return most, max(more, 0) if most else 0
 
     @turns_into_memory_error
     def update(self, c, l, u, how):
@@ -396,8 +408,9 @@ def _spared(products, m):
 
 
 @functools.cache
-def _panel_shape(device, m):
-    return panel_shape(m, _device.arch(device), _device.properties(device)["multiprocessors"])
+def _panel_shape(device, m, narrow):
+    count = _device.properties(device)["multiprocessors"]
+    return panel_shape(m, _device.arch(device), count, narrow=narrow)
 
 
 @functools.cache

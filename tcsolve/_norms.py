@@ -40,12 +40,15 @@ class Survey:
 
 def survey(ops, a):
     """Return the `Survey` of the square matrix a, with one synchronisation."""
-    return begin_survey(ops, a)()
+    return begin_survey(ops, a)[0]()
 
 
-def begin_survey(ops, a):
-    """Start the survey of a; return a function that waits for it, and returns it."""
-    wait = ops.extremes(a)
+def begin_survey(ops, a, dtype=None):
+    """Start the survey of a; return a function that waits for it, and returns it.
+
+    Also return a copy of a in `dtype`, if that comes with it, or None.
+    """
+    wait, copy = ops.extremes(a, dtype)
 
     def finish():
         inf, low_row, one, low_col, dominance = wait()
@@ -57,7 +60,7 @@ def begin_survey(ops, a):
             dominance=dominance,
         )
 
-    return finish
+    return finish, copy
 
 
 def condest(ops, n, norm_one, solve, solve_adjoint, begun=None):
@@ -144,7 +147,7 @@ def _climb(xp, v, solve, solve_adjoint, found):
     Fills `found` with where it is largest, its size there, and the new estimate, for each; returns the last
     solution.
     """
-    n = len(v)
+    n, last = len(v), -1
     for sweep in range(len(found) // 3):
         with np.errstate(all="ignore"):
             if v.dtype.kind == "c":
@@ -154,7 +157,9 @@ def _climb(xp, v, solve, solve_adjoint, found):
                 sign = xp.copysign(1.0, v)
             z = xp.abs(solve_adjoint(sign[:, None])[:, 0])
             top = z.argmax()  # a NaN, if there is one
-            v = solve((xp.arange(n) == top).astype(float)[:, None])[:, 0]
+            # The same as last time is the end; a zero vector is soon solved for.
+            v = solve(((xp.arange(n) == top) & (top != last)).astype(float)[:, None])[:, 0]
+            last = top
             found[3 * sweep], found[3 * sweep + 1] = top, z.max()
             found[3 * sweep + 2] = xp.abs(v).sum()
     return v

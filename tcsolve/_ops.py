@@ -50,11 +50,13 @@ class Ops(Protocol):
     def stats(self, a):
         """Return the `Stats` of a; NaN and Inf propagate."""
 
-    def extremes(self, a):
+    def extremes(self, a, dtype=None):
         """Start to look for five numbers of a square a; return a function that waits for them alone.
 
         The largest and the smallest row sum, the largest and the smallest column sum, and the least
         2 |a_ii| - row_sum_i; NaN propagates.
+
+        Also return what `cast_scaled` would in `dtype`, with no scales, if the same look brings it, or None.
         """
 
     def goes_early(self, a):
@@ -94,7 +96,7 @@ class Ops(Protocol):
         """b := L**-1 b in place, L the unit lower triangle of l, perhaps by what `substitution` returned."""
 
     def substitution(self, l, n, how):
-        """Return what makes `solve_unit_lower` of about n columns fast, or None; products in it are as `how`."""
+        """Return what makes `solve_unit_lower` of up to n columns fast, or None; its products as `how`."""
 
     def block_row(self, rows, start, stop, swaps, first, last, substitution):
         """Do `swap_rows` to columns first:last, and then `solve_unit_lower` to the rows of U right of `stop`.
@@ -117,10 +119,10 @@ class Ops(Protocol):
     def beside(self, reach, panel, prepare, update, how, at_once):
         """Do reach() and panel.factor(), and beside them prepare() and update(share), if possible.
 
-        `share` is for `subtract_product` by the `Update` how.  prepare and update write other columns than reach and the panel;
-        update sees what reach and prepare did, prepare what reach did, unless they may be done `at_once`.  What
-        was done before is seen by all, and all is done for what follows; the results are those of one after
-        the other.
+        `share` is for `subtract_product` by the `Update` how.  prepare and update write other columns than
+        reach and the panel; update sees what reach and prepare did, prepare what reach did, unless they may
+        be done `at_once`.  What was done before is seen by all, and all is done for what follows; the results
+        are those of one after the other.
         """
 
     def update(self, c, l, u, how):

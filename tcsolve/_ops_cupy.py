@@ -23,13 +23,18 @@ __all__ = ["CupyOps"]
 # the host a good part of their time.
 EARLY_ROWS = 4096
 # Rows up to which a panel has so many columns, by the products of the update.
-BLOCKS = {1: ((4096, 128), (8192, 512), (math.inf, 1024)), 3: ((8192, 128), (math.inf, 512))}
+BLOCKS = {
+    1: ((4096, 128), (8192, 512), (math.inf, 1024)),
+    3: ((6144, 128), (8192, 192), (math.inf, 512)),
+}
 # Entries of FP32 rows that are widened to FP64 at a time.
 WIDEN_ENTRIES = 1 << 26
 # Rows one block of tcs_col_stats sums: few, where there would be few blocks.
 ROWS_PER_CHUNK, ROWS_PER_SMALL_CHUNK, SMALL_ROWS = 512, 64, 4096
+# Rows one block of tcs_survey sums, by the most rows; columns it does.
+SURVEY_ROWS, SURVEY_COLUMNS = ((1024, 32), (4096, 64), (math.inf, 256)), 512
 # Sums of chunks that tcs_extremes adds up sooner than another kernel is launched.
-MOST_SUMS = 1 << 18
+MOST_SUMS = 1 << 16
 
 
 class CupyOps(LUOps, NativeOps):
@@ -94,8 +99,12 @@ class CupyOps(LUOps, NativeOps):
         return Stats(rows.sum(axis=0), cols.sum(axis=0))
 
     @turns_into_memory_error
-    def extremes(self, a):
-        rows, cols = self._row_stats(a)[1], self._col_stats(a, None)[1]
+    def extremes(self, a, dtype=None):
+        at_once = dtype is not None and np.dtype(dtype).char == "f" and a.dtype.char in "fd"
+        if at_once and a.flags.c_contiguous:
+            rows, cols, copy = self._survey(a)
+        else:
+            rows, cols, copy = self._row_stats(a)[1], self._col_stats(a, None)[1], None
         # One block reads them.
         rows, cols = (
             x.sum(axis=0, keepdims=True) if x.size > MOST_SUMS else x for x in (rows, cols)
@@ -105,7 +114,25 @@ class CupyOps(LUOps, NativeOps):
         sums = (rows.data.ptr, len(rows), cols.data.ptr, len(cols))
         launch(enumerate((out.data.ptr, *sums, a.data.ptr, sum(a.strides) // a.itemsize, n)))
         read = self.reading(out)
-        return lambda: tuple(read()[0].tolist())
+        return lambda: tuple(read()[0].tolist()), copy
+
+    def _survey(self, a):
+        """Return the sums of |a_ij| of each row and column, over each chunk of the other, and a in FP32."""
+        m, n = a.shape
+        w = self._room_for(a, np.dtype("f"))
+        rows = next(rows for most, rows in SURVEY_ROWS if m <= most)
+        grid = -(-n // SURVEY_COLUMNS), -(-m // rows)
+        row_sum, col_sum = cupy.empty((grid[0], m)), cupy.empty((grid[1], n))
+        launch = _scale_launch(_here(), "tcs_survey", a.dtype.char, grid, (256, 1), 9)
+        sums = row_sum.data.ptr, col_sum.data.ptr
+        launch(enumerate((*sums, w.data.ptr, ld(w), a.data.ptr, n, m, n, rows)))
+        return row_sum, col_sum, w
+
+    def _room_for(self, a, dtype):
+        """Return a row-major matrix of the shape of a, its rows whole 16-byte words, for the LU."""
+        m, n = a.shape
+        w = _record.matrix(n, dtype) if self._records(a.shape, dtype) else None
+        return cupy.empty((m, -(-n // 4) * 4), dtype=dtype)[:, :n] if w is None else w
 
     def goes_early(self, a):
         return len(a) <= EARLY_ROWS and a.dtype.char in "fd" and a.flags.c_contiguous
@@ -157,11 +184,7 @@ class CupyOps(LUOps, NativeOps):
                 return cupy.array(a, dtype=dtype, order="C")
             return _scaled_copy(a, row_scale, col_scale)
         a = cupy.ascontiguousarray(a)
-        m, n = a.shape
-        # Rows of whole 16-byte words, for the kernels of the LU.
-        w = _record.matrix(n, dtype) if self._records(a.shape, dtype) else None
-        if w is None:
-            w = cupy.empty((m, -(-n // 4) * 4), dtype=dtype)[:, :n]
+        (m, n), w = a.shape, self._room_for(a, dtype)
         floats = n * (2 if dtype.char == "F" else 1)
         grid = (-(-floats // 128), -(-m // 64))
         launch = _scale_launch(_here(), "tcs_cast_scaled", a.dtype.char, grid, (32, 8), 8)
@@ -172,7 +195,7 @@ class CupyOps(LUOps, NativeOps):
     def _records(self, shape, dtype):
         """Tell whether the LU of such a matrix can be recorded: clusters take its strips."""
         m, n = shape
-        panel = self._panel_shape(n, dtype) if m == n > 0 else None
+        panel = self._panel_shape(n, n, dtype) if m == n > 0 else None
         return bool(panel and panel.cluster) and _record.recordable(n, dtype)
 
     # ---- products --------------------------------------------------------------------------

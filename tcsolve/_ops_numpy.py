@@ -80,12 +80,12 @@ class NumpyOps:
                 col_sum += ones[: len(block)] @ block
         return Stats(row_sum, col_sum)
 
-    def extremes(self, a):
+    def extremes(self, a, dtype=None):
         rows, cols = self.stats(a)
         with np.errstate(all="ignore"):
             least = 2.0 * np.abs(a.diagonal()).astype(float) - rows
         found = rows.max(), rows.min(), cols.max(), cols.min(), least.min()
-        return lambda: tuple(map(float, found))
+        return lambda: tuple(map(float, found)), None
 
     def goes_early(self, a):
         return False

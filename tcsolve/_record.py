@@ -270,10 +270,8 @@ class _Reel:
         self.pool, self.graphs = cupy.cuda.MemoryPool(_block), {}
         self._key, self._workspaces = key, {}
         self._stream = cupy.cuda.Stream(non_blocking=True)
-        with self._stream:
-            # Here, not where they are first asked for: what is done there may be recorded and never run.
-            self._words = cupy.zeros((2, MOST_WORDS), cupy.uint32)
-        self._stream.synchronize()
+        with cupy.cuda.using_allocator(self.pool.malloc):
+            self._words = cupy.empty((2, MOST_WORDS), cupy.uint32)
 
     def run(self, stream, name, body, where):
         """Return body(), launched, or replayed, on a stream."""
@@ -296,6 +294,7 @@ class _Reel:
         self._stream.wait_event(_mark(stream))
         try:
             with self.memory(), self._stream:
+                self._words.fill(0)
                 result = body()
         except BaseException:
             cupy.cuda.Device().synchronize()  # the tape will be lent again, and a side stream may run as well
@@ -307,6 +306,8 @@ class _Reel:
         with self.memory(), self._stream:
             self._stream.begin_capture()
             try:
+                # Each time: what failed half way has not left them zero.
+                self._words.fill(0)
                 result = body()
             except BaseException:
                 with contextlib.suppress(RuntimeError):  # of a side stream that has not come back
@@ -317,7 +318,10 @@ class _Reel:
     @contextlib.contextmanager
     def memory(self):
         """Allocate from the pool, cuBLAS's workspaces, too."""
-        with cupy.cuda.using_allocator(self.pool.malloc), _cublas.recorded(self._workspace, self._words_of):
+        with (
+            cupy.cuda.using_allocator(self.pool.malloc),
+            _cublas.recorded(self._workspace, self._words_of),
+        ):
             yield
 
     def _words_of(self, beside):

@@ -62,7 +62,7 @@ def substitute(lu, b, adjoint, inverses, before, after):
     (n, k), char = b.shape, lu.dtype.char
     launches = _launches(cupy.cuda.runtime.getDevice(), n, k, char, adjoint)
     width, item = launches.width, lu.itemsize
-    sizes = cupy.zeros(k, cupy.uint64)
+    sizes = cupy.zeros(width, cupy.uint64)
     # b, then what each triangle makes of it: all bits set stand for no value yet, in the tickets as well.
     stages, x = cupy.empty(3 * width * n + 2, lu.dtype), cupy.empty((k, n))
     rhs = stages.data.ptr
@@ -79,7 +79,7 @@ def substitute(lu, b, adjoint, inverses, before, after):
     triangles = zip((not adjoint, adjoint), ((made, rhs), (last, made)), strict=True)
     for number, (lower, (to, of)) in enumerate(triangles):
         own = (blocks if lower else upper, tickets + 4 * number)
-        launches.triangles[number](enumerate((to, of, *factors, n, *own)))
+        launches.triangles[number](enumerate((to, of, *factors, n, *own, top)))
     launches.lift(enumerate((x.data.ptr, last, after, top)))
     return x.T
 
@@ -107,7 +107,7 @@ def _launches(device, n, k, char, adjoint):
     def triangle(lower):
         defines = {"T_IN": REAL[char], "K": width, "LOWER": int(lower), "TRANS": int(adjoint)}
         kernel = _jit.kernel("trsv", "tcs_solve_triangle", **defines)
-        return kernel.prepared((blocks, 1), (TRSV_THREADS, 1), [0] * 7, 0)
+        return kernel.prepared((blocks, 1), (TRSV_THREADS, 1), [0] * 8, 0)
 
     return _Launches(
         width,

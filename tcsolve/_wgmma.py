@@ -121,7 +121,21 @@ class Operand:
         how = PASSING if how == ADDED and m * n >= PASSING_ENTRIES else how
         maps_u = maps_of([hi_lo], self._how.format.name)
         target = c, leading(c), KINDS["float32"], c, leading(c)
-        args = (*self._maps, *maps_u, to, how, alpha, work, *target, *NO_ORIGIN, m, n, len(u), 1.0, 1.0)
+        args = (
+            *self._maps,
+            *maps_u,
+            to,
+            how,
+            alpha,
+            work,
+            *target,
+            *NO_ORIGIN,
+            m,
+            n,
+            len(u),
+            1.0,
+            1.0,
+        )
 
         def launch(*blocks, held=hi_lo):  # which the maps have addresses of
             launch_wgmma(_defines(self._how), m, n, args, *blocks)
@@ -157,7 +171,7 @@ class Lower:
             args = (*maps_of(pairs, low), to, engine, alpha, work, *target, *NO_ORIGIN)
             # alpha subtracts.
             args = (*args, m, n, stop, -1.0, 0.0)
-            launch_wgmma(_defines(self._how), m, n, args, self._multiprocessors - SPARED)
+            launch_wgmma(_defines(self._how), m, n, args, _but(SPARED, self._multiprocessors))
 
     def _divide(self, x, by):
         """Return (hi, lo), their power of two, and what belongs to the product with a matrix scaled `by`."""
@@ -165,6 +179,11 @@ class Lower:
         parts, *args = _room(x, self._how)
         _split(self._how, NOTHING, (*args, scale))
         return parts, scale, alpha, work
+
+
+def _but(some, multiprocessors):
+    """Return how many multiprocessors are left, half of them at least."""
+    return max(multiprocessors - some, -(-multiprocessors // 2))
 
 
 def _defines(how):

@@ -9,8 +9,10 @@ from bounds import MET, host, ratio
 
 import tcsolve
 from tcsolve import Plan, Status, _dispatch, matrices, solve, solve_ex
+from tcsolve._choose import bytes_needed
 from tcsolve._factorization import Factorization
 from tcsolve._formats import UPDATES
+from tcsolve._ladder import require_room
 from tcsolve._ops_numpy import NumpyOps
 
 EVERY = ("auto", *UPDATES)
@@ -323,6 +325,14 @@ def test_a_solve_that_would_not_fit_is_refused_before_it_allocates(update):
     assert "1,000 are free" in text and "device='cpu'" in text
     assert ("precision='fp16x3'" in text) == (update == "fp64")
     assert isinstance(caught.value, MemoryError)
+
+
+def test_a_copy_that_is_there_already_needs_no_more_room():
+    device = SmallDevice()
+    needed = bytes_needed("fp16x3", 40, 1, 8, block=16, on_device=True)
+    with pytest.raises(tcsolve.DeviceMemoryError):
+        require_room(device, "fp16x3", 40, 1, 8, 16, held_bytes=needed - 1001)
+    assert require_room(device, "fp16x3", 40, 1, 8, 16, held_bytes=needed - 1000) == needed
 
 
 def test_the_bytes_that_were_reserved_are_reported(xp):

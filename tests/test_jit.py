@@ -176,21 +176,23 @@ def test_variants_are_those_an_architecture_runs():
 @pytest.mark.parametrize(
     "m, shape",
     [
-        (1, (2, 128, 1, 32, 128)),
-        (256, (2, 128, 1, 32, 128)),
-        (257, (4, 128, 1, 32, 128)),
-        (512, (4, 128, 1, 32, 128)),
-        (513, (8, 128, 1, 32, 128)),
-        (1025, (16, 128, 1, 32, 128)),
-        (2048, (16, 128, 1, 32, 128)),
-        (2049, (16, 128, 2, 32, 128)),
-        (4096, (16, 128, 2, 32, 128)),
-        (4097, (16, 256, 2, 32, 128)),
-        (8192, (16, 256, 2, 32, 128)),
-        (8193, (16, 256, 4, 32, 128)),
-        (16384, (16, 256, 4, 32, 128)),
-        (16385, (16, 256, 8, 16, 64)),
-        (32768, (16, 256, 8, 16, 64)),
+        (1, (2, 128, 1, 32, 128, 128)),
+        (256, (2, 128, 1, 32, 128, 128)),
+        (257, (4, 128, 1, 32, 128, 128)),
+        (512, (4, 128, 1, 32, 128, 128)),
+        (513, (8, 128, 1, 32, 128, 128)),
+        (1025, (16, 128, 1, 32, 128, 128)),
+        (2048, (16, 128, 1, 32, 128, 128)),
+        (2049, (16, 128, 2, 32, 128, 128)),
+        (4096, (16, 128, 2, 32, 128, 128)),
+        (4097, (16, 128, 3, 32, 128, 128)),
+        (6144, (16, 128, 3, 32, 128, 128)),
+        (6145, (16, 128, 4, 32, 128, 128)),
+        (8192, (16, 128, 4, 32, 128, 128)),
+        (8193, (16, 256, 4, 32, 128, 0)),
+        (16384, (16, 256, 4, 32, 128, 0)),
+        (16385, (16, 256, 8, 16, 64, 0)),
+        (32768, (16, 256, 8, 16, 64, 0)),
     ],
 )
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
@@ -198,14 +200,22 @@ def test_a_strip_is_factored_by_one_cluster_that_holds_it(arch, m, shape):
     assert panel_shape(m, arch, 132) == (True, *shape, True)
 
 
+@pytest.mark.parametrize("m, columns", [(6144, 128), (6145, 96), (8192, 96), (8193, 128)])
+def test_a_narrow_strip_is_one_that_shared_memory_holds(m, columns):
+    narrow, wide = (panel_shape(m, "sm_90a", 132, narrow=x) for x in (True, False))
+    assert narrow.strip == columns and wide.strip == 128
+    assert narrow.resident == (m <= 8192) and wide.resident == (m <= 6144)
+    assert not panel_shape(m, "sm_120", 132, narrow=True).resident
+
+
 @pytest.mark.parametrize(
     "m, shape",
     [
-        (1, (2, 128, 1, 32, 128)),
-        (1024, (8, 128, 1, 32, 128)),
-        (1025, (8, 128, 2, 32, 128)),
-        (2049, (8, 256, 2, 32, 128)),
-        (4096, (8, 256, 2, 32, 128)),
+        (1, (2, 128, 1, 32, 128, 128)),
+        (1024, (8, 128, 1, 32, 128, 128)),
+        (1025, (8, 128, 2, 32, 128, 128)),
+        (2049, (8, 128, 3, 32, 128, 128)),
+        (4096, (8, 128, 4, 32, 128, 128)),
     ],
 )
 @pytest.mark.parametrize("arch, largest", [("sm_120", 16), ("sm_120", 8), ("sm_90a", 8)])
@@ -215,7 +225,8 @@ def test_a_portable_cluster_has_eight_blocks(arch, largest, m, shape):
 
 @pytest.mark.parametrize("m, rows, width", [(8192, 4, 32), (16384, 8, 16)])
 def test_a_portable_cluster_holds_more_rows_where_memory_is_large(m, rows, width):
-    assert panel_shape(m, "sm_90a", 132, 8) == (True, 8, 256, rows, width, 4 * width, True)
+    shape = (True, 8, 256, rows, width, 4 * width, 0, True)
+    assert panel_shape(m, "sm_90a", 132, 8) == shape
 
 
 @pytest.mark.parametrize(
@@ -241,7 +252,7 @@ def test_a_portable_cluster_holds_more_rows_where_memory_is_large(m, rows, width
 )
 def test_a_grid_factors_what_no_cluster_holds(m, arch, multiprocessors, blocks, rows):
     shape = panel_shape(m, arch, multiprocessors)
-    assert shape == (False, blocks, 256, rows, 32, 128, arch in ("sm_90a", "sm_100a"))
+    assert shape == (False, blocks, 256, rows, 32, 128, 0, arch in ("sm_90a", "sm_100a"))
 
 
 def test_without_clusters_a_grid_factors_every_strip():
@@ -267,13 +278,14 @@ SHARED_KB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 120: 9
 STATIC_KB = 24
 
 
+@pytest.mark.parametrize("narrow", [True, False])
 @pytest.mark.parametrize("largest", [16, 8, 0])
 @pytest.mark.parametrize("arch", [*ARCHS, "sm_87"])
-def test_every_panel_shape_holds_its_rows_fits_the_device_and_is_compiled(arch, largest):
+def test_every_panel_shape_holds_its_rows_fits_the_device_and_is_compiled(arch, largest, narrow):
     variants = KERNELS["panel"].variants_for(arch)
     sizes = sorted({max(1, 2**i + d) for i in range(19) for d in (-1, 0, 1)} | {3000, 50000})
     for multiprocessors in (1, 20, 40, 68, 84, 108, 132, 144, 188, 300):
-        shapes = [panel_shape(m, arch, multiprocessors, largest) for m in sizes]
+        shapes = [panel_shape(m, arch, multiprocessors, largest, narrow) for m in sizes]
         held = [shape is not None for shape in shapes]
         assert held == sorted(held, reverse=True)
         for m, shape in zip(sizes, shapes, strict=True):
@@ -291,8 +303,8 @@ def test_every_panel_shape_holds_its_rows_fits_the_device_and_is_compiled(arch, 
 
 
 def test_the_macros_of_a_shape_tell_a_cluster_from_a_grid():
-    cluster, grid = (PanelShape(kind, 8, 256, 2, 32, 128, kind) for kind in (True, False))
-    rest = {"THREADS": 256, "ROWS": 2, "WIDTH": 32, "STRIP": 128}
+    cluster, grid = (PanelShape(kind, 8, 256, 2, 32, 128, dominant=kind) for kind in (True, False))
+    rest = {"THREADS": 256, "HELPERS": 0, "ROWS": 2, "WIDTH": 32, "STRIP": 128, "RESIDENT": 0}
     assert cluster.defines == {"BLOCKS": 8, **rest, "DOMINANT": 1}
     assert grid.defines == {"BLOCKS": 0, **rest, "DOMINANT": 0}
 

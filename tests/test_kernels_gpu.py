@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tcsolve.kernels import (
     BOARD_BYTES,
+    NARROW_STRIP,
     SWAP_SHAPES,
     SWAP_STATIC,
     TRSV_BLOCK,
@@ -83,7 +84,7 @@ def factor_panel(cupy):
 
     def factor(a, largest, *, offset=0, padding=0, row0=0, col0=0, reported=NO_PIVOT, order=None):
         m, w = a.shape
-        shape = panel_shape(m, arch, multiprocessors, largest)
+        shape = panel_shape(m, arch, multiprocessors, largest, w == NARROW_STRIP)
         if shape is None or shape.cluster != (largest > 0):
             pytest.skip(f"{arch} with {multiprocessors} multiprocessors cannot hold {m} rows so")
         assert w <= shape.strip
@@ -98,7 +99,7 @@ def factor_panel(cupy):
         outputs = (order, ipiv, dst, src, top, w + 3, info)
         _jit.kernel("panel", "tcs_panel", **shape.defines)(
             (shape.blocks,),
-            (shape.threads,),
+            (shape.all_threads,),
             (strip, storage.shape[1], m, w, *outputs, row0, col0, started, board),
             shared=shape.shared_bytes,
             cooperative=not shape.cluster,
@@ -171,7 +172,8 @@ def check_panel(factored, expected, pivots, row0=0):
 SIZES = [
     *((1, 1), (2, 1), (5, 5), (31, 30), (32, 32), (33, 33), (64, 61), (100, 77), (127, 127)),
     *((128, 128), (129, 100), (200, 124), (255, 3), (257, 96), (513, 64), (700, 45), (1025, 128)),
-    *((2047, 33), (2049, 128), (3333, 65), (4097, 128), (8192, 4), (8193, 128), (9001, 31)),
+    *((2047, 33), (2049, 128), (3333, 65), (4097, 128), (5001, 127), (6144, 128), (6145, 96)),
+    *((7003, 96), (8000, 128), (8192, 4), (8192, 96), (8193, 128), (9001, 31)),
     *((16385, 128), (20001, 68), (32768, 40), (32769, 48), (50000, 17), (65536, 64)),
 ]
 MOST_ROWS = {16: 32768, 8: 16384, 0: 65536}
@@ -206,7 +208,8 @@ def dominant_panel(m, w):
     "m, w",
     [
         *((64, 64), (128, 128), (129, 128), (161, 128), (1000, 128), (2049, 128), (4096, 128)),
-        *((4097, 128), (8193, 128), (12345, 128), (16385, 64), (32768, 64)),
+        *((4097, 128), (6145, 96), (8192, 96), (8192, 128), (8193, 128), (12345, 128)),
+        *((16385, 64), (32768, 64)),
     ],
 )
 @both_paths
@@ -223,7 +226,7 @@ def test_panel_has_the_same_numbers_where_the_diagonal_spares_the_search(
     assert check_panel(factored, expected, pivots, row0=30) == NO_PIVOT
     assert np.array_equal(factored.order, order)
     multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]
-    shape = panel_shape(m, _jit.target_arch(), multiprocessors, largest)
+    shape = panel_shape(m, _jit.target_arch(), multiprocessors, largest, w == NARROW_STRIP)
     assert factored.moves == (not shape.dominant or w < shape.strip)
 
 
@@ -562,12 +565,25 @@ def test_triangle_is_solved_with_the_same_bits_every_time(char, columns, lower, 
         results = []
         for _ in range(2):
             x = cupy.full((columns, n * b.itemsize), 255, cupy.uint8).view(char)
-            kernel((20,), (512,), (x, *inputs, cupy.full(1, 2**32 - 1, cupy.uint32)))
+            kernel((20,), (512,), (x, *inputs, cupy.full(1, 2**32 - 1, cupy.uint32), None))
             results.append(x.get())
         expected = np.linalg.solve(t.T if trans else t, b.T.astype(float)).T
         error = np.abs(results[0] - expected).max()
         assert np.array_equal(*results)
         assert error <= 50 * np.finfo(char).eps * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("columns", [1, 4])
+def test_a_triangle_is_not_read_where_all_is_zero(columns, cupy):
+    n = 1029
+    lu, inverses = (cupy.full(shape, np.nan, "f") for shape in ((n, n), (9, 128, 128)))
+    x, tops = cupy.full((columns, n), np.nan, "f"), cupy.zeros(columns, cupy.uint64)
+    b, ticket = cupy.zeros_like(x), cupy.full(1, 2**32 - 1, cupy.uint32)
+    kernel = _jit.kernel("trsv", "tcs_solve_triangle", T_IN="float", K=columns, LOWER=1, TRANS=0)
+
+    kernel((20,), (512,), (x, b, lu, n, n, inverses, ticket, tops))
+
+    assert (x == 0).all() and int(ticket[0]) == 2**32 - 1
 
 
 # ---- rows of U right of a panel --------------------------------------------------------------
@@ -617,7 +633,7 @@ def run_strip(cupy, ops):
         assert int(started[0]) == 1
         for first, last in ((0, start), (start, k)) if apart else ((0, k),):
             if first < last:
-                ops.block_row(p[start:], start, stop, swaps, first, last, UPDATES["fp32"])
+                ops.block_row(p[start:], start, stop, swaps, first, last, None)
         assert (cupy.delete(storage, slice(offset, offset + k), axis=1) == 7).all()
         return p.get(), ipiv.get(), order.get(), int(info[0])
 
@@ -736,10 +752,10 @@ def pass_gate(cupy):
     """A function that passes the gate and returns how many seconds that took."""
     kernel = _jit.kernel("gate", "tcs_gate")
 
-    def run(started, patience, meanwhile=lambda: None):
+    def run(started, patience, meanwhile=lambda: None, more=0):
         before, after = cupy.cuda.Event(), cupy.cuda.Event()
         before.record()
-        kernel((1,), (1,), (started, int(1e9 * patience)))
+        kernel((1,), (1,), (started, int(1e9 * patience), more))
         after.record()
         meanwhile()
         after.synchronize()
@@ -752,6 +768,12 @@ def test_the_gate_is_open_once_the_flag_is_set(cupy, pass_gate):
     started = cupy.arange(1, 18, dtype=cupy.uint32)
     assert pass_gate(started, 5) < 1
     assert started.tolist() == [0] * 9 + list(range(2, 10))  # moved, for the update to read
+
+
+def test_the_gate_takes_more_multiprocessors_the_lowest_first(cupy, pass_gate):
+    started = cupy.array([1, 0xFFFFFFFF, 0b0110, 0x80000000, 0, 0, 0, 0, 0, *[7] * 8], cupy.uint32)
+    pass_gate(started, 5, more=31)
+    assert started.tolist() == [0] * 9 + [0xFFFFFFFF, 0xFFFFFFFF, 0x80000001, *[0] * 5]
 
 
 def test_the_gate_opens_by_itself_when_its_patience_ends(cupy, pass_gate):
@@ -852,15 +874,64 @@ def test_a_dominant_matrix_keeps_its_rows(update, block, look_ahead, cupy, facto
     same_bits(cupy, factors, factor_on_device(a, update, block, not look_ahead))
 
 
-@pytest.mark.parametrize("update, block", [("fp16x3", 512), ("fp16", 1000), ("bf16", 512)])
-def test_products_inside_the_substitution_for_u(update, block, cupy, factor_on_device, monkeypatch):
+@pytest.fixture
+def count_inverses(cupy, monkeypatch):
+    """Use inverses for few columns, too; a list of the sizes of those made."""
+    from tcsolve import _wgmma
+
+    if _jit.target_arch() != "sm_90a":
+        pytest.skip("they are for compute capability 9.0")
+
     monkeypatch.setattr("tcsolve._lu_cupy.LEAST_INVERTED_COLUMNS", 64)
+    made, lower = [], _wgmma.Lower
+
+    def spy(inverse, *rest):
+        made.append(len(inverse))
+        return lower(inverse, *rest)
+
+    monkeypatch.setattr(_wgmma, "Lower", spy)
+    return made
+
+
+NEVER, ALWAYS = (dict.fromkeys((1, 3), ((float("inf"), count),)) for count in (0, 48))
+
+
+@pytest.mark.parametrize("spared", [NEVER, ALWAYS])
+@pytest.mark.parametrize("update, block", [("fp16x3", 512), ("fp16x3", 192), ("fp16", 1000)])
+def test_u_by_an_inverse_has_the_same_bits_whoever_makes_it(
+    update, block, spared, cupy, factor_on_device, monkeypatch, count_inverses
+):
+    """The panel makes it where it waits for the update, else what runs beside it."""
+    monkeypatch.setattr("tcsolve._lu_cupy.SPARED", spared)
     a = matrix_on_device(cupy, 2500, update)
 
     factors = factor_on_device(a, update, block, True)
 
+    assert set(count_inverses) == {block}
     same_bits(cupy, factors, factor_on_device(a, update, block, False))
     assert residual(cupy, a, factors)[1] <= 4 * np.sqrt(2500) * UPDATES[update].u
+
+
+def test_other_formats_make_no_inverse(cupy, factor_on_device, count_inverses):
+    factor_on_device(matrix_on_device(cupy, 2500, "bf16"), "bf16", 512, True)
+    assert not count_inverses
+
+
+def test_u_whose_inverse_leaves_the_range_is_reported(cupy, factor_on_device, count_inverses):
+    n, k = 2500, 512
+    a = cupy.eye(n, dtype=np.float32) - cupy.tri(n, k=-1, dtype=np.float32)
+    a[:, k:] = matrix_on_device(cupy, n, "fp16x3")[:, k:]
+
+    assert factor_on_device(a, "fp16x3", k, True).bad_pivot > k
+
+
+def test_narrow_strips_factor_a_matrix(cupy, factor_on_device):
+    a = matrix_on_device(cupy, 7000, "fp16x3")
+
+    factors = factor_on_device(a, "fp16x3", 192, True)
+
+    same_bits(cupy, factors, factor_on_device(a, "fp16x3", 192, False))
+    assert residual(cupy, a, factors)[1] <= 4 * np.sqrt(7000) * UPDATES["fp16x3"].u
 
 
 def test_rows_of_a_very_wide_panel_move_too(cupy, factor_on_device):
@@ -1116,7 +1187,7 @@ def test_nan_reaches_maximum_and_sum(dtype, row_stats, col_stats):
 
 @pytest.mark.parametrize("order", ["C", "F", "strided"])
 @pytest.mark.parametrize("dtype", "fdFD")
-@pytest.mark.parametrize("n", [1, 70, 1500, 4500])
+@pytest.mark.parametrize("n", [1, 70, 1500, 2049, 4501])
 def test_extremes_are_those_of_the_sums(n, dtype, order, cupy, ops):
     a = random_matrix(dtype, n, 2 * n)[:, ::2]
     given = cupy.asarray(a, order="C" if order == "strided" else order)
@@ -1125,9 +1196,17 @@ def test_extremes_are_those_of_the_sums(n, dtype, order, cupy, ops):
     size = np.abs(a).astype(float)
     rows, cols = size.sum(axis=1), size.sum(axis=0)
     expected = (rows.max(), rows.min(), cols.max(), cols.min(), (2 * size.diagonal() - rows).min())
-    assert ops.extremes(given)() == pytest.approx(expected, rel=1e-6 if dtype in "fF" else 1e-13)
+    close = pytest.approx(expected, rel=1e-6 if dtype in "fF" else 1e-13)
+    assert ops.extremes(given)[0]() == close
+    found, copy = ops.extremes(given, "f")
+    assert found() == close
+    assert (copy is not None) == (dtype in "fd" and given.flags.c_contiguous)
+    if copy is not None:
+        assert copy.dtype == np.float32 and (copy == given.astype(np.float32)).all()
+        assert (copy.data.ptr | copy.strides[0]) % 16 == 0
     given[n // 2, n // 3] = np.nan
-    assert np.isnan(ops.extremes(given)()).all()
+    for wanted in (None, "f"):
+        assert np.isnan(ops.extremes(given, wanted)[0]()).all()
 
 
 @pytest.fixture

@@ -146,6 +146,35 @@ def test_panels_of_odd_widths_are_recorded_as_well(cupy, record):
     assert recordings(record)
 
 
+def test_wide_panels_are_recorded_with_their_inverses(cupy, record, monkeypatch):
+    monkeypatch.setattr("tcsolve._lu_cupy.LEAST_INVERTED_COLUMNS", 64)
+    a, b = system(cupy, 2500)
+    plan = Plan("fp16x3", block=512)
+    first = solve(a, b, precision=plan)
+    assert all((solve(a, b, precision=plan) == first).all() for _ in range(4))
+    assert recordings(record)
+
+
+def test_a_factorization_that_fails_half_way_spoils_no_later_one(cupy, record, monkeypatch):
+    from tcsolve._lu import _Panel
+
+    monkeypatch.setattr("tcsolve._lu_cupy.BESIDE_ROWS", 0)
+    (a, b), plan = system(cupy, 1500), Plan("fp16x3", block=256)
+    first = solve(a, b, precision=plan)
+    count, finish = [0], _Panel.finish
+
+    def fail(self):
+        count[0] += 1
+        if count[0] == 3:
+            raise KeyboardInterrupt
+        finish(self)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(_Panel, "finish", fail)
+        solve(a, b, precision=plan)
+    assert all((solve(a, b, precision=plan) == first).all() for _ in range(4))
+
+
 def test_a_tape_keeps_its_blocks_when_the_device_refuses_one(cupy, record, monkeypatch):
     a, b = system(cupy, 400)
     first = solve(a, b, precision="fp16x3")
