@@ -12,6 +12,7 @@ from tcsolve import _cublas, _cusolver, _device, _jit, _packed, _record, _step, 
 from tcsolve._cublas import ld
 from tcsolve._device import turns_into_memory_error
 from tcsolve._formats import UPDATES
+from tcsolve._share import Flags, Share
 from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
 from tcsolve.kernels import (
     BOARD_BYTES,
@@ -29,8 +30,6 @@ __all__ = ["LUOps"]
 
 # Rows below which an update is shorter than it takes to fork and join.
 BESIDE_ROWS = 256
-# Nanoseconds the update may wait for the panel beside it to become resident.
-GATE_PATIENCE = 200_000
 # Right-hand sides up to which a few at a time are faster than the library's triangular solve of all.
 SUBSTITUTED_COLUMNS = 16
 # Unknowns up to which steps are started before it is known whether they are wanted, as factors may be.
@@ -64,61 +63,6 @@ class _Native(NamedTuple):
 
     def subtract(self, c, u, share):
         _cublas.gemm(c, self.l, u)
-
-
-class _Share:
-    """How a product shares the device with the strips of a panel beside it.
-
-    It leaves them the multiprocessors of the first, so that the next find a whole cluster of them free, and
-    `more` for the products between them.  When the panel is done, a second launch, of as many blocks, helps
-    with what is left of the product.
-    """
-
-    def __init__(self, main, reserved, more, taken):
-        self._main, self._reserved, self._taken, self._help = main, reserved + more, taken, None
-        self.more = more
-
-    def launch(self, launch, multiprocessors):
-        """Call launch(blocks, blocks of another launch, what those multiprocessors are it must leave)."""
-        if self._reserved == 0:
-            launch(multiprocessors)
-            return
-        ready = self._main.record()
-        launch(multiprocessors, self._reserved, self._taken)
-        self._help = ready, functools.partial(launch, self._reserved, multiprocessors)
-
-    def help(self, side):
-        """Launch what helps, in the panel's stream."""
-        if self._help:
-            ready, launch = self._help
-            side.wait_event(ready)
-            launch()
-
-
-class _Flags:
-    """Words on a device, a few for each panel that runs beside an update (see gate.cu), taken in turn.
-
-    The gate clears them; what is still set, or shared, opens a gate early, or keeps an update from a
-    multiprocessor, which costs time alone.
-    """
-
-    COUNT, WORDS, TAKEN = 1024, 20, 9
-
-    def __init__(self):
-        # Of no pool: these words outlive every tape's.
-        shape = self.COUNT, self.WORDS
-        memory = cupy.cuda.MemoryPointer(cupy.cuda.Memory(4 * self.COUNT * self.WORDS), 0)
-        self._words, self._last = cupy.ndarray(shape, cupy.uint32, memory), 0
-        self._words.fill(0)
-
-    @staticmethod
-    @functools.cache
-    def of(device):
-        return _Flags()
-
-    def next(self):
-        self._last = (self._last + 1) % self.COUNT
-        return self._words[self._last]
 
 
 class LUOps:
@@ -285,8 +229,8 @@ class LUOps:
     def beside(self, reach, panel, prepare, update, how, at_once):
         device, main = cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream()
         side = _device.stream(device, threading.get_ident(), "panel", -1)
-        started = _Flags.of(device).next()
-        share = _Share(main, *self._reserved(panel, how), started.data.ptr + 4 * _Flags.TAKEN)
+        started = Flags.of(device).next()
+        share = Share(main, *self._reserved(panel, how), started)
         side.wait_event(main.record())
         try:
             with side, _cublas.own_handles():
@@ -297,7 +241,7 @@ class LUOps:
                 prepare()
             main.wait_event(reached)
             # The update takes every multiprocessor it finds: the panel must have its own by then.
-            _jit.kernel("gate", "tcs_gate")((1,), (1,), (started, GATE_PATIENCE, share.more))
+            share.await_panel()
             if not at_once:
                 prepare()
             update(share)

@@ -138,18 +138,11 @@ def test_a_size_has_one_tape_however_often_it_is_solved(cupy, record):
     assert len(record._idle) == 1 and record._idle[0].recordings == 3
 
 
-def test_panels_of_odd_widths_are_recorded_as_well(cupy, record):
-    a, b = system(cupy, 200)
-    plan = Plan("fp16x3", block=50)
-    first = solve(a, b, precision=plan)
-    assert all((solve(a, b, precision=plan) == first).all() for _ in range(4))
-    assert recordings(record)
-
-
-def test_wide_panels_are_recorded_with_their_inverses(cupy, record, monkeypatch):
+@pytest.mark.parametrize("n, block", [(200, 50), (2500, 512)])
+def test_panels_of_other_widths_are_recorded_as_well(n, block, cupy, record, monkeypatch):
     monkeypatch.setattr("tcsolve._lu_cupy.LEAST_INVERTED_COLUMNS", 64)
-    a, b = system(cupy, 2500)
-    plan = Plan("fp16x3", block=512)
+    a, b = system(cupy, n)
+    plan = Plan("fp16x3", block=block)
     first = solve(a, b, precision=plan)
     assert all((solve(a, b, precision=plan) == first).all() for _ in range(4))
     assert recordings(record)
