@@ -166,11 +166,18 @@ def _write(path, cubin):
         pass
 
 
-class Kernel:
-    """One entry of a loaded cubin, launched on CuPy's current stream."""
+def parameters(name, entry):
+    """Return how many arguments an entry of kernels/<name>.cu takes."""
+    text = re.sub(r"//.*", "", _source(f"{name}.cu"))
+    (found,) = re.findall(rf"\b{entry}\s*\(([^)]*)\)\s*{{", text)
+    return found.count(",") + 1
 
-    def __init__(self, function, cluster):
-        self._function = function
+
+class Kernel:
+    """One entry of a loaded cubin, launched on CuPy's current stream with `count` arguments or more."""
+
+    def __init__(self, function, cluster, count=0):
+        self._function, self._count = function, count
         self._shared_bytes = FREE_SHARED_BYTES
         if cluster > PORTABLE_CLUSTER:
             self._permit(NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
@@ -187,6 +194,13 @@ class Kernel:
                     self._permit(MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
                     self._shared_bytes = shared
 
+    def _require(self, args):
+        # The driver would read on behind them.
+        if len(args) < self._count:
+            raise TypeError(
+                f"the kernel takes {self._count} arguments, got {len(args)}; pass them all"
+            )
+
     def resident_blocks(self, threads, shared):
         """Return how many blocks a multiprocessor holds at a time."""
         from cupy_backends.cuda.api import driver
@@ -197,6 +211,7 @@ class Kernel:
 
     def prepared(self, grid, block, args, shared):
         """Return a `Prepared` launch; grid and block have two dimensions, args are as for a call."""
+        self._require(args)
         self._allow(shared)
         return Prepared(self._function, grid, block, args, shared)
 
@@ -206,8 +221,9 @@ class Kernel:
         An argument is a CuPy array, an int (passed as long long), a float (passed as double) or None
         (a null pointer).
         """
-        self._allow(shared)
         args = tuple(0 if x is None else x for x in args)
+        self._require(args)
+        self._allow(shared)
         self._function(grid, block, args, shared, enable_cooperative_groups=cooperative)
 
 
@@ -249,9 +265,8 @@ def kernel(name, entry, *, arch=None, **defines):
 
 @functools.cache
 def _kernel(device, name, entry, arch, defines):
-    return Kernel(
-        _module(device, name, arch, defines).get_function(entry), dict(defines).get("BLOCKS", 1)
-    )
+    function = _module(device, name, arch, defines).get_function(entry)
+    return Kernel(function, dict(defines).get("BLOCKS", 1), parameters(name, entry))
 
 
 def _range(spec):

@@ -37,6 +37,18 @@ def compiler_calls(monkeypatch):
     return calls
 
 
+def test_a_launch_with_too_few_arguments_is_refused():
+    launched = []
+    kernel = _jit.Kernel(lambda *args, **options: launched.append(args), 1, 3)
+    for wrong in ((), (1, None)):
+        with pytest.raises(TypeError, match=f"takes 3 arguments, got {len(wrong)}"):
+            kernel((1,), (1,), wrong)
+        with pytest.raises(TypeError, match="takes 3 arguments"):
+            kernel.prepared((1, 1), (1, 1), wrong, 0)
+    kernel((1,), (1,), (1, None, 2))
+    assert launched == [((1,), (1,), (1, 0, 2), 0)]
+
+
 def test_importing_does_not_import_cupy():
     code = "import tcsolve._jit, sys; sys.exit('cupy' in sys.modules)"
     assert subprocess.run([sys.executable, "-P", "-c", code]).returncode == 0

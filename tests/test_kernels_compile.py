@@ -51,6 +51,21 @@ def test_kernel_compiles(name, arch, nvrtc):
             assert entry.encode() in cubin
 
 
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_arguments_of_an_entry_are_counted(name, nvrtc):
+    arch = next(arch for arch in ("sm_90a", "sm_80") if KERNELS[name].variants_for(arch))
+    defines = KERNELS[name].variants_for(arch)[0]
+    options = [f"-arch={arch.replace('sm', 'compute')}", *_jit.FLAGS]
+    program = _jit.create_program(name)
+    nvrtc.compileProgram(program, options + [f"-D{k}={v}" for k, v in defines.items()])
+    assembler = nvrtc.getPTX(program).decode()
+    nvrtc.destroyProgram(program)
+    for entry in KERNELS[name].entries:
+        (found,) = re.findall(rf"\.entry {entry}\(([^)]*)\)", assembler)
+        assert _jit.parameters(name, entry) == found.count(".param")
+
+
 PANELS = [
     pytest.param(arch, defines, id=f"{arch}-{'-'.join(map(str, defines.values()))}")
     for arch in ("sm_75", "sm_80", "sm_89", "sm_90a")
