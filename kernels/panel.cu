@@ -106,6 +106,11 @@ __device__ __forceinline__ Index row_in_block(int r) {
 }
 __device__ __forceinline__ Index row_of(int i) { return row_in_block(i * THREADS + threadIdx.x); }
 
+// Waits for the threads that search.
+__device__ __forceinline__ void sync_search() {
+    asm volatile("barrier.sync 1, %0;" :: "n"(THREADS) : "memory");
+}
+
 // The number of a thread; what depends on it is not computed before it is needed, where registers are short.
 __device__ __forceinline__ int this_thread() {
     int thread = threadIdx.x;
@@ -468,8 +473,7 @@ __device__ __forceinline__ void factor_by_search(
         load(leaf, here, lda, first, width, vector);
         __syncthreads();
 #endif
-        if (!searches) __syncthreads();  // as those do in `begin`
-        else factor_leaf(x, team, rows, columns, first, width, ipiv, info, row0, col0, home + first);
+        if (searches) factor_leaf(x, team, rows, columns, first, width, ipiv, info, row0, col0, home + first);
 #if RESIDENT
         await_all();
 #endif
