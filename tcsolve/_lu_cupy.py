@@ -38,9 +38,9 @@ AHEAD_ROWS = 8192
 STAGED_ENTRIES = 1 << 22
 # Unknowns one launch of tcs_swap_solve takes.
 SOLVE_WIDTH = 128
-# Multiprocessors left to a panel besides those of its clusters, by the products of the update beside it and
-# the most rows: none where the update is what takes long.
-SPARED = {1: ((24000, 48), (math.inf, 32)), 3: ((18000, 32), (23000, 16), (math.inf, 0))}
+# Multiprocessors left to a panel besides those of its clusters, and up to how many rows, by the products of
+# the update beside it: beyond, the update is what takes long.
+SPARED, SPARED_ROWS = 16, {1: math.inf, 3: 23000}
 # Columns from which on a wider substitution is worth an inverse, with which it is one product.
 LEAST_INVERTED_COLUMNS = 2048
 
@@ -211,7 +211,7 @@ class LUOps:
         return m >= BESIDE_ROWS
 
     def waits_for_update(self, how, m):
-        return _spared(how.products, m) == 0
+        return m > SPARED_ROWS[how.products]
 
     def inner_update(self, how, p):
         if p.dtype.char != "f":
@@ -256,9 +256,10 @@ class LUOps:
         m, dtype = len(panel.p), panel.p.dtype
         shapes = [self._panel_shape(m - i, j - i, dtype) for i, j in panel.strips[1:]]
         most = max((shape.blocks for shape in shapes if shape), default=0)
-        # A quarter of a small device at most.
-        more = min(_spared(how.products, m), _device.multiprocessors() // 4 - most)
-        return most, max(more, 0) if most else 0
+        if not most or self.waits_for_update(how, m):
+            return most, 0
+        # With those of the cluster a quarter of the device at most.
+        return most, max(0, min(SPARED, _device.multiprocessors() // 4 - most))
 
     @turns_into_memory_error
     def update(self, c, l, u, how):
@@ -345,10 +346,6 @@ def _move_rows(w, dst, src):
     kernel = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
     args = (w, ld(w) * words, columns, dst, src, count)
     kernel((-(-columns // chunk),), (256,), args, shared=4 * count * chunk)
-
-
-def _spared(products, m):
-    return next(count for most, count in SPARED[products] if m <= most)
 
 
 @functools.cache

@@ -119,23 +119,9 @@ class Operand:
         _split(self._how, first, (*args, scale))
         to, how = results_of(c, c, 1.0)
         how = PASSING if how == ADDED and m * n >= PASSING_ENTRIES else how
-        maps_u = maps_of([hi_lo], self._how.format.name)
+        maps_u, results = maps_of([hi_lo], self._how.format.name), (to, how, alpha, work)
         target = c, leading(c), KINDS["float32"], c, leading(c)
-        args = (
-            *self._maps,
-            *maps_u,
-            to,
-            how,
-            alpha,
-            work,
-            *target,
-            *NO_ORIGIN,
-            m,
-            n,
-            len(u),
-            1.0,
-            1.0,
-        )
+        args = (*self._maps, *maps_u, *results, *target, *NO_ORIGIN, m, n, len(u), 1.0, 1.0)
 
         def launch(*blocks, held=hi_lo):  # which the maps have addresses of
             launch_wgmma(_defines(self._how), m, n, args, *blocks)
