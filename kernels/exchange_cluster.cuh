@@ -272,7 +272,7 @@ __device__ __forceinline__ Search begin(Exchange& x, const Team& team, const Row
     Search none = {};
     if (threadIdx.x < WIDTH + 4) x.row[buffer_of(-1)][threadIdx.x] = 0;
     if (threadIdx.x == 0) expect_candidates(x, 0);
-    sync_search();
+    __syncthreads();  // of the helpers, too
     keep_row(x, rows, propose(team, rows, none, first, candidate_target(x, team, 0), true));
     return none;
 }

@@ -39,6 +39,7 @@ constexpr int SMALL = 0x01000000, LARGE = 0x7e000000;  // 2^-125 and 2^125, as i
 static_assert(THREADS % WARP == 0 && HELPERS % WARP == 0 && WARPS <= WARP, "one lane for each warp that searches");
 static_assert(BLOCKS <= 16, "the hardware's largest cluster");
 static_assert(BLOCKS || HELPERS == 0, "in a grid all threads of a block search");
+static_assert(!RESIDENT || HELPERS, "helpers load what is not searched yet");
 static_assert(WIDTH % 4 == 0 && STRIP % WIDTH == 0 && REST <= ALL, "whole words; a thread for each column");
 
 // Copies 16 bytes to shared memory, or zeros unless they are `wanted`, before cp.async.wait_all returns.
@@ -106,11 +107,6 @@ __device__ __forceinline__ Index row_in_block(int r) {
 }
 __device__ __forceinline__ Index row_of(int i) { return row_in_block(i * THREADS + threadIdx.x); }
 
-// Waits for the threads that search.
-__device__ __forceinline__ void sync_search() {
-    asm volatile("barrier.sync 1, %0;" :: "n"(THREADS) : "memory");
-}
-
 // The number of a thread; what depends on it is not computed before it is needed, where registers are short.
 __device__ __forceinline__ int this_thread() {
     int thread = threadIdx.x;
@@ -165,32 +161,33 @@ constexpr int WORDS = WIDTH / 4, EACH = ROWS * THREADS * WORDS / ALL, FLIGHT = E
 static_assert(ROWS * THREADS * WORDS % (FLIGHT * ALL) == 0, "whole turns of all threads");
 
 #if RESIDENT
-// Starts to copy a strip of w columns from global memory; what there is not becomes zero.
-__device__ __forceinline__ void load_ahead(Leaf& leaf, const float* a, Index lda, Index m, int w) {
+// Copies columns first .. last - 1 of a strip of w columns from global memory, by as many threads as BY of which
+// this is number `thread`; what there is not becomes zero.
+template <int BY>
+__device__ __forceinline__ void load(
+    Leaf& leaf, const float* a, Index lda, Index m, int first, int last, int w, int thread
+) {
+    constexpr int TURN = 4;
+    static_assert(ROWS * THREADS * WORDS % (TURN * BY) == 0, "whole turns of all threads");
     const bool vector = aligned16(a, lda);
     #pragma unroll 1
-    for (int first = 0; first < w; first += WIDTH) {
-        #pragma unroll 4
-        for (int e = threadIdx.x; e < ROWS * THREADS * WORDS; e += ALL) {
-            const int r = e / WORDS, q = first + e % WORDS * 4;
-            const Index row = row_in_block(r);
-            float* to = &leaf.at[r][q];
-            const float* from = a + row * lda + q;
-            if (vector && q + 4 <= w) {
-                copy_ahead(to, from, row < m);
-                continue;
+    for (; first < last; first += WIDTH) {
+        #pragma unroll 1
+        for (int e = thread; e < ROWS * THREADS * WORDS; e += TURN * BY) {
+            Run<float, 4> v[TURN];
+            #pragma unroll
+            for (int i = 0; i < TURN; ++i) {
+                const Index row = row_in_block((e + i * BY) / WORDS), q = first + (e + i * BY) % WORDS * 4;
+                const Index count = row < m ? w - q : 0;
+                v[i].load(a + row * lda + q, vector && count >= 4, count);
             }
             #pragma unroll
-            for (int i = 0; i < 4; ++i) to[i] = row < m && q + i < w ? from[i] : 0.0f;
+            for (int i = 0; i < TURN; ++i) {
+                v[i].store(&leaf.at[(e + i * BY) / WORDS][first + (e + i * BY) % WORDS * 4], true, 4);
+            }
         }
-        if (first == 0) asm volatile("cp.async.commit_group;" ::: "memory");
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
 }
-
-// Waits for the first leaf, or for all.
-__device__ __forceinline__ void await_first() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
-__device__ __forceinline__ void await_all() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 #else
 __device__ __forceinline__ void load(Leaf& leaf, const float* a, Index lda, int done, int w, bool vector) {
     if (!vector) {
@@ -459,8 +456,7 @@ __device__ __forceinline__ void factor_by_search(
     const bool searches = HELPERS == 0 || threadIdx.x < THREADS;
     if (searches) keep(rows, leaf);
 #if RESIDENT
-    load_ahead(leaf, a, lda, m, w);
-    await_first();
+    load<ALL>(leaf, a, lda, m, 0, min(w, WIDTH), w, threadIdx.x);
 #endif
     __syncthreads();
     #pragma unroll 1
@@ -473,10 +469,14 @@ __device__ __forceinline__ void factor_by_search(
         load(leaf, here, lda, first, width, vector);
         __syncthreads();
 #endif
-        if (searches) factor_leaf(x, team, rows, columns, first, width, ipiv, info, row0, col0, home + first);
+        if (searches) {
+            factor_leaf(x, team, rows, columns, first, width, ipiv, info, row0, col0, home + first);
+        } else {
+            __syncthreads();  // as those do in `begin`
 #if RESIDENT
-        await_all();
+            if (first == 0) load<HELPERS>(leaf, a, lda, m, WIDTH, w, w, threadIdx.x - THREADS);
 #endif
+        }
         __syncthreads();
 #if RESIDENT
         if (searches) keep(rows, leaf);
