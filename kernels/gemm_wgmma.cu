@@ -46,7 +46,8 @@
 // one the first of the next tile run even while the sums are put there: they are not needed before these are
 // done.  Each entry has one addition: the order of the blocks does not show.  By hand, alpha x may be added
 // unrounded; else the bits are the same.  Subnormal sums are kept: a tensor map's type FLOAT32 is not
-// FLOAT32_FTZ.  Tiles on an edge of C, results of another kind, and those near an Inf or NaN are stored by hand.
+// FLOAT32_FTZ.  Stored by hand are results of another kind and, of scaled operands, tiles on an edge of C and those near
+// an Inf or NaN.
 //
 // Tiles in turn (work): a kernel that holds multiprocessors when this one starts keeps out as many blocks.
 // With a fixed share for each block theirs would be done last, after all others.  Alone, too, blocks differ: tiles
@@ -588,10 +589,13 @@ __device__ __forceinline__ void store_sums(
     const bool add = target.beta != 0;
     const bool c_in_pairs = ((reinterpret_cast<unsigned long long>(target.c) | target.ld_c * 4) & 7) == 0;
     row += 16 * warp;
+    if (how != BY_HAND && origin.top_a == nullptr) {  // whose boxes end where C does
+        send_whole<false>(sum, target, origin, results, how, boxes, int(row), int(col));
+        return;
+    }
     if (how != BY_HAND && inside &&
         __all_sync(ALL_LANES, largest_top(origin, row + lane / 4, col + lane % 4 * 2) < INFINITE)) {
-        if (origin.top_a) send_whole<true>(sum, target, origin, results, how, boxes, int(row), int(col));
-        else send_whole<false>(sum, target, origin, results, how, boxes, int(row), int(col));
+        send_whole<true>(sum, target, origin, results, how, boxes, int(row), int(col));
         return;
     }
     row += lane / 4;
