@@ -77,7 +77,11 @@ CLUSTER_BLOCKS += (
     (128, 4, 32, 128, 128),
     (256, 4, 32, 128),
     (256, 8, 16, 64),
+    (256, 8, 16, 128),
 )
+# Of the shapes that differ in that alone, the one whose search is fast and the one for dominant strips.
+SEARCHED_BLOCK, DOMINANT_BLOCK = CLUSTER_BLOCKS[-2:]
+SEARCHED_STRIP = SEARCHED_BLOCK[3]
 # The narrow strip, which shared memory holds where it does not hold a wider one.
 NARROW_STRIP = 96
 # Dynamic shared memory a block of panel.cu can have, where there is much, beside its static 24 KB.
@@ -168,10 +172,13 @@ class PanelShape(NamedTuple):
         }
 
 
-def panel_shape(m, arch, multiprocessors, largest_cluster=LARGEST_CLUSTER, narrow=False):
+def panel_shape(
+    m, arch, multiprocessors, largest_cluster=LARGEST_CLUSTER, narrow=False, dominant=False
+):
     """Return the `PanelShape` for a strip of m rows, or None if the device cannot hold it.
 
-    A `narrow` strip of NARROW_STRIP columns is considered as well if it is wanted.
+    A `narrow` strip of NARROW_STRIP columns is considered as well if it is wanted; of many rows, a strip
+    that is expected to be `dominant` has more columns.
 
     One cluster where there are clusters and it holds the rows: few rows a thread come first.  Else a
     cooperative grid, at most a block for each multiprocessor.  `largest_cluster` = 8 is for devices
@@ -183,7 +190,9 @@ def panel_shape(m, arch, multiprocessors, largest_cluster=LARGEST_CLUSTER, narro
     shapes = []
     if number >= CLUSTER_ARCH:
         # st.async is for clusters: two blocks at least, though one could hold the rows.
-        blocks = [block for block in CLUSTER_BLOCKS if narrow or block[3] != NARROW_STRIP]
+        unwanted = SEARCHED_BLOCK if dominant else DOMINANT_BLOCK
+        wanted = [block for block in CLUSTER_BLOCKS if block != unwanted]
+        blocks = [block for block in wanted if narrow or block[3] != NARROW_STRIP]
         needed = [(max(SMALLEST_CLUSTER, _blocks(m, block)), block) for block in blocks]
         clusters = [PanelShape(True, 1 << (n - 1).bit_length(), *block) for n, block in needed]
         shapes += [s for s in clusters if s.blocks <= min(largest_cluster, multiprocessors)]
@@ -545,6 +554,7 @@ KERNELS = {
     "panel": KernelSpec(("tcs_panel",), tuple(shape.defines for shape in _PANELS)),
     "swap_solve": KernelSpec(("tcs_swap_solve",), tuple(s.defines for s in SWAP_SHAPES)),
     "gate": KernelSpec(("tcs_gate",), ({},)),
+    "merge_swaps": KernelSpec(("tcs_merge_swaps", "tcs_restart"), ({},)),
     "move_rows": KernelSpec(("tcs_move_rows",), tuple({"CHUNK": chunk} for chunk in (8, 16, 32))),
     "pack": KernelSpec(
         ("tcs_pack_l", "tcs_pack_u"),

@@ -7,9 +7,11 @@
 //          those solved for are read.  Null: no row moves.
 //   top    FP32 w x w, w <= 128, leading dimension ld_top, 16-byte rows: L11 in its unit lower triangle.  Rows
 //          0 .. w - 1 of the columns from `stop` on become L11^-1 times what the swaps make them.
+//   apart  0, or how far the blocks on the diagonal of a and top, both w x w then and w as large as it may be, are
+//          apart: each is solved with its own, and no row moves.
 //
 // Defines COLUMNS (8, 16 or 64), those of a block: few make short work of each, many share one copy of L11.
-// Grid ceil(n / COLUMNS), block THREADS, dynamic shared memory L_ROWS sizeof(Column) + rows sizeof(Staged) bytes
+// Grid ceil(n / COLUMNS), or (ceil(apart / COLUMNS), blocks); block THREADS, dynamic shared memory L_ROWS sizeof(Column) + rows sizeof(Staged) bytes
 // for the rows on the move: 2 w, or w if no row moves.
 //
 // A launch of few columns lasts as long as what waits for one another, hence: all loads are under way before the
@@ -150,8 +152,13 @@ __device__ __forceinline__ void substitute(Staged* stage, const Column* tiles, i
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 tcs_swap_solve(
     float* a, Index lda, Index n, Index stop, const int* __restrict__ dst, const int* __restrict__ src,
-    const float* __restrict__ top, Index ld_top, Index w
+    const float* __restrict__ top, Index ld_top, Index w, Index apart
 ) {
+    if (apart) {
+        const Index at = blockIdx.y * apart;
+        a += at * (lda + 1), top += at * (ld_top + 1);
+        n = w = min(w - at, apart);
+    }
     extern __shared__ __align__(16) unsigned char dynamic[];
     Column* l = reinterpret_cast<Column*>(dynamic);
     Staged* stage = reinterpret_cast<Staged*>(l + L_ROWS);

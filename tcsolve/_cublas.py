@@ -14,13 +14,15 @@ import numpy as np
 from cupy_backends.cuda.libs import cublas
 
 __all__ = [
+    "LANES",
     "PREFIX",
     "gemm",
     "gemm_packed",
+    "gemm_strided",
     "gemv",
     "handle",
+    "lane",
     "ld",
-    "own_handles",
     "product",
     "recordable",
     "recorded",
@@ -60,11 +62,14 @@ PRODUCTS = {low: (*kinds, "f") for low, kinds in OPERANDS.items()} | {
     "fp64": (CUDA_R_64F, COMPUTE_64F, "d"),
 }
 PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
+# What may run side by side, each with handles of its own.
+LANES = 3
 # What NVIDIA recommends for Hopper; the choice of a product's algorithm depends on it.
 WORKSPACE_BYTES = 32 << 20
 # C's names and argument types ('p' an address, 'i' an int) of what can be recorded.
 RECORDED = {
     "sgemm": ("cublasSgemm_v2", "piiiiippipippi"),
+    "sgemmStridedBatched": ("cublasSgemmStridedBatched", "piiiiippinpinppini"),
     "strsm": ("cublasStrsm_v2", "piiiiiippipi"),
     "gemmEx": ("cublasGemmEx", "piiiiippiipiippiiii"),
     "setStream": ("cublasSetStream_v2", "pp"),
@@ -78,7 +83,7 @@ _local = threading.local()
 def handle(*, device_scalars=False):
     """Return this thread's handle for the current device, on the current stream."""
     handles = _local.__dict__.setdefault("handles", {})
-    key = (cupy.cuda.runtime.getDevice(), device_scalars, getattr(_local, "beside", False))
+    key = (cupy.cuda.runtime.getDevice(), device_scalars, _lane())
     if key not in handles:
         new = handles[key] = cublas.create()
         cublas.setMathMode(new, DEFAULT_MATH)
@@ -91,19 +96,23 @@ def handle(*, device_scalars=False):
     return handles[key]
 
 
+def _lane():
+    return getattr(_local, "lane", 0)
+
+
 @contextlib.contextmanager
-def own_handles():
-    """Use other handles inside, for work that runs beside that of this thread's usual ones."""
-    _local.beside = True
+def lane(number):
+    """Use other handles and words inside, for what runs beside this thread's work in other lanes."""
+    before, _local.lane = _lane(), number
     try:
         yield
     finally:
-        _local.beside = False
+        _local.lane = before
 
 
 @contextlib.contextmanager
 def recorded(workspace, words):
-    """Let the calls inside be recorded; workspace(beside) is memory of a handle, words(beside) of `zeros`."""
+    """Let the calls inside be recorded; workspace(lane) is memory of a handle, words(lane) of `zeros`."""
     _local.workspace, _local.words = workspace, words
     try:
         yield
@@ -114,12 +123,12 @@ def recorded(workspace, words):
 def zeros(count):
     """Return some words that are zero, for kernels that leave them zero and run one after the other.
 
-    While calls are recorded they are always the same for this thread's usual work, and for that beside it.
+    While calls are recorded they are always the same in a lane.
     """
     words = getattr(_local, "words", None)
     if words is None:
         return cupy.zeros(count, cupy.uint32)
-    return words(getattr(_local, "beside", False))[:count]
+    return words(_lane())[:count]
 
 
 @functools.cache
@@ -215,6 +224,15 @@ def gemm(c, l, u):
     operands = (scalar(-1, char), u.data.ptr, ld(u), l.data.ptr, ld(l))
     result = (scalar(1, char), c.data.ptr, ld(c))
     _call(PREFIX[char] + "gemm", handle(), n, n, r, m, k, *operands, *result)
+
+
+def gemm_strided(c, step_c, a, step_a, b, step_b, alpha, count):
+    """c = alpha a b for `count` products of FP32 row-major views, each so many entries after the last."""
+    (m, r), k = c.shape, a.shape[1]
+    n = cublas.CUBLAS_OP_N
+    operands = (scalar(alpha, "f"), b.data.ptr, ld(b), step_b, a.data.ptr, ld(a), step_a)
+    result = (scalar(0, "f"), c.data.ptr, ld(c), step_c)
+    _call("sgemmStridedBatched", handle(), n, n, r, m, k, *operands, *result, count)
 
 
 def gemm_packed(c, shape, ldc, p, q, low, alpha, beta):

@@ -52,7 +52,7 @@ class Ladder:
         self._complex = a.dtype.kind == "c"
         self._rcond = self._estimate = None
         self._contracted = False
-        self._factors = self._scaling = self._frame = self._copy = None
+        self._factors = self._scaling = self._frame = self._copy = self._survey = None
         self._scaled_norm = 0.0
         self._rungs = []
         self._rates = rates_of(ops.device, getattr(ops, "properties", None))
@@ -157,7 +157,8 @@ class Ladder:
             if how.native:
                 self._factors = factor_native(ops, w, dtype)
             else:
-                self._factors = factor_blocked(ops, w, how, self._plan.block)
+                dominant = self._survey is not None and self._survey.dominance > 0
+                self._factors = factor_blocked(ops, w, how, self._plan.block, dominant=dominant)
         self._clock("factor", mark)
 
     def _scales_for(self, how):

@@ -4,7 +4,7 @@ Right-looking, blocked at two levels: panels of `block` columns, made of strips 
 factors.  The matrix and the panel keep the storage precision; the operands of the update between panels are
 rounded, and so are, to nearly that precision and where `Ops.inner_update` says so, those of products inside
 panels, and of those with the inverse of L11 that make U (`Ops.substitution`).  Look-ahead: swaps, U and
-update reach the columns of the next panel first, and all others beside that and its factorization.
+update reach the columns of the next panel first, and all others beside that and its factorization (`_Step`).
 """
 
 from dataclasses import dataclass
@@ -157,7 +157,7 @@ def panels(ops, n, update, block=None):
     return found
 
 
-def factor_blocked(ops, w, update, block=None, look_ahead=True):
+def factor_blocked(ops, w, update, block=None, look_ahead=True, dominant=False):
     """Factor the row-major n x n matrix w in place, updating with `update`.
 
     Parameters
@@ -170,18 +170,19 @@ def factor_blocked(ops, w, update, block=None, look_ahead=True):
         Columns of an outer panel (see `panels`).
     look_ahead : bool
         Whether panels may run beside updates; the factors are the same bits with and without.
+    dominant : bool
+        Whether pivots are expected on the diagonal, which is a matter of speed alone.
 
     Returns
     -------
     BlockedFactors
     """
-    name = (update.name, block, look_ahead)
-    return BlockedFactors(
-        ops, w, *ops.replayed(w, name, lambda: _launch(ops, w, update, block, look_ahead))
-    )
+    options = (block, look_ahead, dominant)
+    name = (update.name, *options)
+    return BlockedFactors(ops, w, *ops.replayed(w, name, lambda: _launch(ops, w, update, *options)))
 
 
-def _launch(ops, w, update, block, look_ahead):
+def _launch(ops, w, update, block, look_ahead, dominant):
     """Factor w in place without waiting for it.
 
     Returns
@@ -197,12 +198,17 @@ def _launch(ops, w, update, block, look_ahead):
     order = xp.arange(n, dtype=xp.int32)
     ipiv = xp.empty(n, dtype=xp.int32)
     info = xp.full(1, NO_BAD_PIVOT, dtype=xp.int32)
+    rows = order, xp.arange(n, dtype=xp.int32)
     first, *others = panels(ops, n, update, block)
-    panel = _Panel(ops, w, *first, order, ipiv, info, update)
+    panel = _Panel(ops, w, *first, rows, ipiv, info, update, dominant)
     panel.factor()
     for start, stop in others:
-        following = _Panel(ops, w, start, stop, order, ipiv, info, update)
-        _eliminate(ops, panel, following, update, look_ahead)
+        following = _Panel(ops, w, start, stop, rows, ipiv, info, update, dominant)
+        step = _Step(ops, panel, following, update)
+        if step.ahead and look_ahead:
+            ops.beside(step)
+        else:
+            step.do()
         panel = following
     panel.swap(0, panel.start)
     panel.swap(panel.unswapped, n)
@@ -212,37 +218,74 @@ def _launch(ops, w, update, block, look_ahead):
     return order, report, inverses
 
 
-def _eliminate(ops, panel, following, update, look_ahead):
-    """Eliminate with a factored panel, and factor the one that follows.
+class _Step:
+    """The elimination with a factored panel, and the factorization of the one that follows, in parts.
 
-    The columns of that one come first, so that it can be factored beside the elimination in all others.
+    The columns of that one come first, so that it can be factored beside the elimination in all others: of a
+    wide one even those of its first strip.  `Ops.beside` tells which parts need which.
+
+    Attributes
+    ----------
+    following : _Panel
+    update : Update
+        That of `rest`.
+    swaps_known : bool
+        Whether swaps may be done in any order: a panel of one strip finds its own rows in `solve_first`.
+    fills : bool
+        Whether there is anything to `fill`.
     """
-    n = panel.w.shape[1]
-    ahead = ops.gains_beside(n - panel.stop)
-    near = following.stop if ahead else n
 
-    def reach():
-        panel.swap(panel.unswapped, near)
-        how = ops.near_update(update, panel.p) if ahead else update
-        panel.update(panel.stop, near, how)
+    def __init__(self, ops, panel, following, update):
+        self._panel, self.following, self.update = panel, following, update
+        self._n = panel.w.shape[1]
+        self.ahead = ops.gains_beside(self._n - panel.stop)
+        self._near = following.stop if self.ahead else self._n
+        self._first = following.first_columns if self.ahead else self._n
+        self._how = ops.near_update(update, panel.p) if self.ahead else update
+        self.swaps_known, self.fills = panel.unswapped == panel.stop, self._first < self._near
 
-    def prepare():
-        panel.prepare()
-        panel.swap(0, panel.start)
-        panel.swap(near, n)
+    def round(self):
+        """Round L, unless that is better done with the first of U."""
+        self._panel.round()
 
-    def rest(share):
-        panel.update(near, n, update, share)
+    def solve_first(self):
+        """Swap and solve for U in the columns that come first."""
+        panel = self._panel  # whose substitution is there if the panel made it
+        panel.swap(panel.unswapped, self._first, panel.substitution)
 
-    if ahead and look_ahead:
-        # A panel of one strip finds its own rows when `reach` swaps them.
-        at_once = panel.unswapped == panel.stop
-        ops.beside(reach, following, prepare, rest, update, at_once)
-    else:
-        reach()
-        following.factor()
-        prepare()
-        rest(None)
+    def update_first(self):
+        """Update them."""
+        self._panel.update(self._panel.stop, self._first, self._how)
+
+    def substitute(self):
+        """Prepare the substitution for U in all others."""
+        self._panel.substitute()
+
+    def fill(self):
+        """Swap, solve for U and update in the other columns of the next panel."""
+        if self.fills:
+            self._panel.swap(self._first, self._near, self._panel.substitution)
+            self._panel.update(self._first, self._near, self._how)
+
+    def solve_rest(self, share):
+        """Swap and solve for U in all columns beyond, and swap those that are done."""
+        self._panel.swap(0, self._panel.start)
+        self._panel.swap(self._near, self._n, self._panel.substitution, share)
+
+    def rest(self, share):
+        """Update all columns beyond."""
+        self._panel.update(self._near, self._n, self.update, share)
+
+    def do(self):
+        """Do it all, one after the other."""
+        self.round()
+        self.solve_first()
+        self.update_first()
+        self.substitute()
+        self.fill()
+        self.following.factor()
+        self.solve_rest(None)
+        self.rest(None)
 
 
 class _Panel:
@@ -256,17 +299,21 @@ class _Panel:
         Ranges of its columns.
     unswapped : int
         The first column, of those from `start` on, to which its swaps have not been applied.
+    substitution : object or None
+        What `substitute` made, for `swap`.
     """
 
-    def __init__(self, ops, w, start, stop, order, ipiv, info, update):
+    def __init__(self, ops, w, start, stop, rows, ipiv, info, update, dominant):
         self.w, self.start, self.stop, self.p = w, start, stop, w[start:, start:stop]
-        self.strips = strips(ops, *self.p.shape, w.dtype)
-        self._ops, self._order, self._info = ops, order[start:], info
-        self._ipiv, self._update = ipiv[start:stop], update
+        self.strips = strips(ops, *self.p.shape, w.dtype, dominant)
+        self._ops, self._info = ops, info
+        self._ipiv, self._update, self._dominant = ipiv[start:stop], update, dominant
         self.unswapped = start
-        self._swaps, self._operands, self._substitution = None, {}, None
-        # Where each row of the panel came from, if there is more than one strip; moved with them.
-        self._local = None
+        self.substitution, self._swaps, self._operands = None, None, {}
+        # With several strips, `local` tells where each row of the panel came from, and is moved with them.
+        order, local = rows
+        self._order = order[start:]
+        self._local = local[: len(self.p)] if len(self.strips) > 1 else self._order
 
     def factor(self):
         """Factor all strips."""
@@ -275,32 +322,43 @@ class _Panel:
 
     def begin(self, started):
         """Factor the first strip; `started` is what `Ops.beside` hands over."""
-        whole = len(self.strips) == 1
-        xp = self._ops.xp
-        self._local = self._order if whole else xp.arange(len(self.p), dtype=xp.int32)
         self._swaps = self._factor_strip(*self.strips[0], started)
 
     def finish(self):
-        """Factor the other strips, and, if there is time, prepare the substitution for most of U."""
+        """Factor the other strips, and, if there is time, prepare what is done with the panel."""
         if len(self.strips) == 1:
             return
-        xp, local, k = self._ops.xp, self._local, self.p.shape[1]
         self._ops.swap_rows(self.p, self._swaps)
         for number, (start, stop) in enumerate(self.strips[1:], 1):
             self._catch_up(number)
             self._ops.swap_rows(self.p[start:], self._factor_strip(start, stop, None))
-        dst = xp.concatenate([xp.arange(k, dtype=xp.int32), self._ipiv - self.start])
-        self._swaps, self.unswapped = (dst, local[dst]), self.stop
-        self._order[...] = self._order[local]
+        self._swaps = self._ops.merge_swaps(self._order, self._local, self._ipiv, self.start)
+        self.unswapped = self.stop
         if self._ops.waits_for_update(self._update, len(self.p)):
-            self.prepare()
+            self._ops.together(self.round, self.substitute)
 
-    def prepare(self):
-        """Prepare the substitution for U in many columns."""
-        l, columns = self.p[: self.p.shape[1]], self.w.shape[1] - self.stop
-        if self._substitution is None and len(self.strips) > 1:
+    @property
+    def first_columns(self):
+        """The column up to which all must be up to date when the panel begins."""
+        return self.start + self.strips[0][1] if self._is_wide else self.stop
+
+    def round(self):
+        """Round L for the update, if the panel is wide."""
+        if self._is_wide:
+            self._operand(self._update, at_once=True)
+
+    def substitute(self):
+        """Prepare the substitution for U in many columns, if there are several strips and it is not done."""
+        if len(self.strips) > 1 and self.substitution is None:
             how = self._ops.inner_update(self._update, self.p)
-            self._substitution = self._ops.substitution(l, columns, how)
+            l, columns = self.p[: self.p.shape[1]], self.w.shape[1] - self.stop
+            self.substitution = self._ops.substitution(l, columns, how, self._dominant)
+
+    @property
+    def _is_wide(self):
+        # The swaps of a single strip are done with its columns.
+        k, columns = self.p.shape[1], self.w.shape[1] - self.stop
+        return len(self.strips) > 1 and self._ops.is_wide(k, columns)
 
     def _factor_strip(self, start, stop, started):
         args = (self._ipiv, self.start, self._local, self._info, started)
@@ -320,28 +378,36 @@ class _Panel:
         ops.solve_unit_lower(p[done, done], p[done, late])
         ops.update(p[below, late], p[below, done], p[done, late], how)
 
-    def swap(self, first, last):
+    def swap(self, first, last, substitution=None, share=None):
         """Swap rows in columns first:last of w and, right of the panel, solve for those of U."""
         if first < last:
-            args = (self.start, self.stop, self._swaps, first, last, self._substitution)
+            args = (self.start, self.stop, self._swaps, first, last, substitution, share)
             self._ops.block_row(self.w[self.start :], *args)
 
     def update(self, first, last, how, share=None):
         """Update columns first:last of w, right of the panel, below its rows."""
         if first == last:
             return
-        below, columns = slice(self.stop, None), slice(first, last)
+        columns = slice(first, last)
+        c, u = (
+            self.w[rows, columns] for rows in (slice(self.stop, None), slice(self.start, self.stop))
+        )
+        self._ops.subtract_product(c, self._operand(how), u, share)
+
+    def _operand(self, how, at_once=False):
+        """Return L below the panel's rows as `how` rounds it, perhaps when it is used."""
         if how.name not in self._operands:
-            self._operands[how.name] = self._ops.operand(self.w[below, self.start : self.stop], how)
-        u = self.w[self.start : self.stop, columns]
-        self._ops.subtract_product(self.w[below, columns], self._operands[how.name], u, share)
+            l = self.w[self.stop :, self.start : self.stop]
+            self._operands[how.name] = self._ops.operand(l, how, at_once)
+        return self._operands[how.name]
 
 
-def strips(ops, m, k, dtype):
+def strips(ops, m, k, dtype, dominant=False):
     """Return the column ranges of the strips of an m x k panel."""
     found, start = [], 0
     while start < k:
-        stop = start + min(k - start, ops.strip_width(m - start, k - start, dtype))
+        width = ops.strip_width(m - start, k - start, dtype, dominant)
+        stop = start + min(k - start, width)
         found.append((start, stop))
         start = stop
     return found

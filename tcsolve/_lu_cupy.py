@@ -8,22 +8,23 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from tcsolve import _cublas, _cusolver, _device, _jit, _packed, _record, _step, _wgmma
+from tcsolve import _cublas, _cusolver, _device, _jit, _packed, _record, _step, _unit_lower, _wgmma
 from tcsolve._cublas import ld
 from tcsolve._device import turns_into_memory_error
 from tcsolve._formats import UPDATES
 from tcsolve._share import Flags, Share
 from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
+from tcsolve._unit_lower import SOLVE_WIDTH, swap_solve
 from tcsolve.kernels import (
     BOARD_BYTES,
     MOST_MOVED,
     NARROW_STRIP,
+    SEARCHED_STRIP,
     TRSV_BLOCK,
     TRSV_COLUMNS,
     fastest_update,
     move_chunk,
     panel_shape,
-    swap_shape,
 )
 
 __all__ = ["LUOps"]
@@ -36,13 +37,14 @@ SUBSTITUTED_COLUMNS = 16
 AHEAD_ROWS = 8192
 # Entries that are copied at a time where rows are too many for tcs_move_rows.
 STAGED_ENTRIES = 1 << 22
-# Unknowns one launch of tcs_swap_solve takes.
-SOLVE_WIDTH = 128
 # Multiprocessors left to a panel besides those of its clusters, and up to how many rows, by the products of
 # the update beside it: beyond, the update is what takes long.
 SPARED, SPARED_ROWS = 16, {1: math.inf, 3: 23000}
-# Columns from which on a wider substitution is worth an inverse, with which it is one product.
-LEAST_INVERTED_COLUMNS = 2048
+# Rows of a panel from which on its stream also prepares what is done with it, by the update's products: that
+# takes longer anyway, or all who need it would wait for it.
+WAITING_ROWS = {1: 4096, 3: 18000}
+# Threads of a block of merge_swaps.cu.
+MERGE_THREADS = 256
 
 
 class _Swaps(NamedTuple):
@@ -94,20 +96,20 @@ class LUOps:
 
         return wait
 
-    def strip_width(self, m, k, dtype):
-        shape = self._panel_shape(m, k, dtype)
+    def strip_width(self, m, k, dtype, dominant=False):
+        shape = self._panel_shape(m, k, dtype, dominant)
         return min(k, shape.strip) if shape else k
 
-    def _panel_shape(self, m, k, dtype):
+    def _panel_shape(self, m, k, dtype, dominant=False):
         """Return the shape for a strip of a panel of which k columns are left."""
         if dtype.char != "f":
             return None
         narrow = k % NARROW_STRIP == 0 and k % SOLVE_WIDTH != 0
-        return _panel_shape(cupy.cuda.runtime.getDevice(), m, narrow)
+        return _panel_shape(cupy.cuda.runtime.getDevice(), m, narrow, dominant)
 
     def strip_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
         (m, _), w = p.shape, stop - start
-        shape = self._panel_shape(m - start, w, p.dtype)
+        shape = self._panel_shape(m - start, w, p.dtype, w > SEARCHED_STRIP)
         if shape is None or w > shape.strip:
             swaps = self._strip_by_cusolver(
                 p[start:, start:stop], ipiv[start:stop], row0 + start, info
@@ -152,66 +154,81 @@ class LUOps:
         leaf[src] = lu[dst]  # the rows stay where they were
         return dst, src
 
-    def block_row(self, rows, start, stop, swaps, first, last, substitution):
+    def block_row(self, rows, start, stop, swaps, first, last, substitution, share=None):
         if isinstance(swaps, _Swaps):
             dst, src, top, ld_top, width, _ = swaps
             a, n = rows.data.ptr + 4 * first, last - first
-            args = (a, ld(rows), n, max(stop - first, 0), dst, src, top, ld_top, width)
-            _swap_solve(n, 2 * width, args)
+            args = (a, ld(rows), n, max(stop - first, 0), dst, src, top, ld_top, width, 0)
+            swap_solve(n, 2 * width, args)
             return
         self.swap_rows(rows[:, first:last], swaps)
         k, first = stop - start, max(first, stop)
         if first < last:
-            self.solve_unit_lower(rows[:k, start:stop], rows[:k, first:last], substitution)
+            b = rows[:k, first:last]
+            self.solve_unit_lower(rows[:k, start:stop], b, substitution, share)
 
     def swap_rows(self, rows, swaps):
         if isinstance(swaps, _Swaps):
             dst, src, top, ld_top, width, _ = swaps
             n = rows.shape[1]
-            args = (rows, ld(rows), n, n, dst, src, top, ld_top, width)
-            _swap_solve(n, 2 * width, args)
+            args = (rows, ld(rows), n, n, dst, src, top, ld_top, width, 0)
+            swap_solve(n, 2 * width, args)
         else:
             _move_rows(rows, *swaps)
 
-    def solve_unit_lower(self, l, b, substitution=None):
+    def solve_unit_lower(self, l, b, substitution=None, share=None):
         if not b.size:
             return
         if b.dtype.char != "f" or not _aligned(l):
             _cublas.solve_right(l, b)
-            return
-        k, n = b.shape
-        if k <= SOLVE_WIDTH:
-            _swap_solve(n, k, (b, ld(b), n, 0, None, None, l, ld(l), k))
-            return
-        if substitution is not None and n >= LEAST_INVERTED_COLUMNS:
-            self._apply(substitution, b)
-            return
-        # By halves, whole widths above: the products are few and deep.
-        half = SOLVE_WIDTH << ((k - 1) // SOLVE_WIDTH).bit_length() - 1
-        above, below = slice(half), slice(half, None)
-        self.solve_unit_lower(l[above, above], b[above])
-        self.update(b[below], l[below, above], b[above], UPDATES["fp32"])
-        self.solve_unit_lower(l[below, below], b[below])
+        elif substitution is not None:
+            self._apply(substitution, b, share)
+        else:
+            _unit_lower.solve(l, b)
 
     @turns_into_memory_error
-    def _apply(self, substitution, b):
-        substitution.apply(b)  # which allocates before it overwrites
+    def _apply(self, substitution, b, share):
+        substitution.apply(b, share)  # which allocates before it overwrites
 
     @turns_into_memory_error
-    def substitution(self, l, n, how):
+    def substitution(self, l, n, how, dominant):
         k = len(l)
         # `how` has three products where wgmma makes them.
-        if n < LEAST_INVERTED_COLUMNS or k <= SOLVE_WIDTH or how.products != 3 or not _aligned(l):
+        few = n < _unit_lower.LEAST_COLUMNS or k <= SOLVE_WIDTH
+        if few or how.products != 3 or not _aligned(l):
             return None
-        inverse = cupy.eye(k, dtype=cupy.float32)
-        self.solve_unit_lower(l, inverse)
-        return _wgmma.Lower(inverse, how, _device.multiprocessors())
+        return _wgmma.Lower(_unit_lower.inverse(l, dominant), how, _device.multiprocessors())
+
+    def is_wide(self, k, n):
+        return n >= _unit_lower.LEAST_COLUMNS and k >= _unit_lower.LEAST_ROWS
+
+    @turns_into_memory_error
+    def merge_swaps(self, order, local, ipiv, start):
+        m, k = len(order), len(ipiv)
+        dst, src = cupy.empty((2, 2 * k), cupy.int32)
+        moved = cupy.empty_like(order)
+        grid, block = (-(-m // MERGE_THREADS),), (MERGE_THREADS,)
+        args = (dst, src, moved, order, local, m, ipiv, k, start)
+        _jit.kernel("merge_swaps", "tcs_merge_swaps")(grid, block, args)
+        _jit.kernel("merge_swaps", "tcs_restart")(grid, block, (order, local, moved, m))
+        return dst, src
 
     def gains_beside(self, m):
         return m >= BESIDE_ROWS
 
     def waits_for_update(self, how, m):
-        return m > SPARED_ROWS[how.products]
+        return m > WAITING_ROWS[how.products]
+
+    def together(self, first, second):
+        device, main = cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream()
+        middle = _device.stream(device, threading.get_ident(), "middle", -1)
+        middle.wait_event(main.record())
+        try:
+            with middle, _cublas.lane(2):
+                first()
+            second()
+        finally:
+            main.wait_event(middle.record())
 
     def inner_update(self, how, p):
         if p.dtype.char != "f":
@@ -226,37 +243,76 @@ class LUOps:
         # So short a product takes less time than rounding its operands.
         return UPDATES["fp32"] if p.dtype.char == "f" and p.shape[1] <= SOLVE_WIDTH else how
 
-    def beside(self, reach, panel, prepare, update, how, at_once):
+    def beside(self, step):
         device, main = cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream()
-        side = _device.stream(device, threading.get_ident(), "panel", -1)
+        side, middle = (
+            _device.stream(device, threading.get_ident(), x, -1) for x in ("panel", "middle")
+        )
         started = Flags.of(device).next()
-        share = Share(main, *self._reserved(panel, how), started)
-        side.wait_event(main.record())
+        share = Share(main, *self._reserved(step.following, step.update), started)
+        begun = main.record()
+        side.wait_event(begun)
         try:
-            with side, _cublas.own_handles():
-                reach()
-                reached = side.record()
-                panel.begin(started)
-            if at_once:
-                prepare()
-            main.wait_event(reached)
-            # The update takes every multiprocessor it finds: the panel must have its own by then.
+            if step.fills:
+                self._reach_and_fill(step, side, middle, begun, started, share)
+            else:
+                self._reach(step, side, started, share)
             share.await_panel()
-            if not at_once:
-                prepare()
-            update(share)
-            with side, _cublas.own_handles():
-                panel.finish()
+            step.rest(share)
+            with side, _cublas.lane(1):
+                step.following.finish()
                 share.help(side)
         finally:
             main.wait_event(side.record())
+
+    def _reach(self, step, side, started, share):
+        """Do what comes before `rest`, and begin with the panel."""
+        main = cupy.cuda.get_current_stream()
+        with side, _cublas.lane(1):
+            step.round()
+            step.solve_first()
+            step.update_first()
+            reached = side.record()
+            step.following.begin(started)
+        if not step.swaps_known:
+            main.wait_event(reached)
+        step.substitute()
+        step.solve_rest(share)
+        main.wait_event(reached)
+
+    def _reach_and_fill(self, step, side, middle, begun, started, share):
+        """Do so where the panel is wide, in three streams; `middle` is done when `side` is."""
+        main = cupy.cuda.get_current_stream()
+        middle.wait_event(begun)
+        try:
+            with side, _cublas.lane(1):
+                step.solve_first()
+            with middle, _cublas.lane(2):
+                step.substitute()
+                prepared = middle.record()
+            step.round()
+            rounded = main.record()
+            with side, _cublas.lane(1):
+                side.wait_event(rounded)
+                step.update_first()
+                reached = side.record()
+                step.following.begin(started)
+            with middle, _cublas.lane(2):
+                # After the first strip's columns: products that fill the device would keep it waiting.
+                middle.wait_event(reached)
+                step.fill()
+            main.wait_event(prepared if step.swaps_known else reached)
+            step.solve_rest(share)
+            main.wait_event(reached)
+        finally:
+            side.wait_event(middle.record())
 
     def _reserved(self, panel, how):
         """Return how many multiprocessors the strips after the first must find free, and how many more."""
         m, dtype = len(panel.p), panel.p.dtype
         shapes = [self._panel_shape(m - i, j - i, dtype) for i, j in panel.strips[1:]]
         most = max((shape.blocks for shape in shapes if shape), default=0)
-        if not most or self.waits_for_update(how, m):
+        if not most or m > SPARED_ROWS[how.products]:
             return most, 0
         # With those of the cluster a quarter of the device at most.
         return most, max(0, min(SPARED, _device.multiprocessors() // 4 - most))
@@ -267,13 +323,17 @@ class LUOps:
             self.operand(l, how).subtract(c, u, None)
 
     @turns_into_memory_error
-    def operand(self, l, how):
+    def operand(self, l, how, at_once=False):
         if how.native:
             return _Native(l)
         device = cupy.cuda.runtime.getDevice()
         engine = fastest_update(how, l.dtype.char, *l.shape, _device.arch(device))
-        module = _wgmma if engine == "wgmma" else _packed
-        return module.Operand(l, how, _device.multiprocessors())
+        if engine != "wgmma":
+            return _packed.Operand(l, how, _device.multiprocessors())
+        operand = _wgmma.Operand(l, how, _device.multiprocessors())
+        if at_once:
+            operand.round()
+        return operand
 
     @turns_into_memory_error
     def subtract_product(self, c, operand, u, share=None):
@@ -349,24 +409,11 @@ def _move_rows(w, dst, src):
 
 
 @functools.cache
-def _panel_shape(device, m, narrow):
+def _panel_shape(device, m, narrow, dominant):
     count = _device.properties(device)["multiprocessors"]
-    return panel_shape(m, _device.arch(device), count, narrow=narrow)
+    return panel_shape(m, _device.arch(device), count, narrow=narrow, dominant=dominant)
 
 
 @functools.cache
 def _panel_kernel(device, shape):
     return _jit.kernel("panel", "tcs_panel", **shape.defines)
-
-
-@functools.cache
-def _swap_kernel(device, shape):
-    return _jit.kernel("swap_solve", "tcs_swap_solve", **shape.defines)
-
-
-def _swap_solve(n, rows, args):
-    """Launch tcs_swap_solve on n columns with that many rows on the move."""
-    device = cupy.cuda.runtime.getDevice()
-    shape = swap_shape(n, rows, _device.arch(device))
-    grid, block = (-(-n // shape.columns),), (shape.threads,)
-    _swap_kernel(device, shape)(grid, block, args, shared=shape.shared_bytes(rows))

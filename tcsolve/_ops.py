@@ -77,8 +77,11 @@ class Ops(Protocol):
         The scales are powers of two, so that this rounds each entry once.
         """
 
-    def strip_width(self, m, k, dtype):
-        """Return how many columns of an m x k panel `strip_lu` takes at once."""
+    def strip_width(self, m, k, dtype, dominant=False):
+        """Return how many columns of an m x k panel `strip_lu` should take at once.
+
+        More may be better where pivots are expected on a `dominant` diagonal.
+        """
 
     def strip_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
         """Factor p[start:, start:stop] in place with partial pivoting; return its swaps.
@@ -92,13 +95,33 @@ class Ops(Protocol):
     def swap_rows(self, rows, swaps):
         """Swap rows in place, as `strip_lu` said, or by a pair (dst, src): new[dst] = old[src]."""
 
-    def solve_unit_lower(self, l, b, substitution=None):
-        """b := L**-1 b in place, L the unit lower triangle of l, perhaps by what `substitution` returned."""
+    def solve_unit_lower(self, l, b, substitution=None, share=None):
+        """b := L**-1 b in place, L the unit lower triangle of l.
 
-    def substitution(self, l, n, how):
-        """Return what makes `solve_unit_lower` of up to n columns fast, or None; its products as `how`."""
+        For many columns by what `substitution` returned, perhaps; `share` is from `beside`.
+        """
 
-    def block_row(self, rows, start, stop, swaps, first, last, substitution):
+    def substitution(self, l, n, how, dominant):
+        """Return what makes `solve_unit_lower` of up to n columns fast, or None; its products as `how`.
+
+        The triangle of a matrix that is `dominant` is so well conditioned that it may be inverted in any way.
+        """
+
+    def is_wide(self, k, n):
+        """Tell whether a panel of k columns, n right of it, is to be reached and followed strip by strip.
+
+        Then L is rounded as soon as it is known, and the first strip factored before the others are up to
+        date.
+        """
+
+    def merge_swaps(self, order, local, ipiv, start):
+        """Return the swaps of all strips of a panel that begins at row `start`, as a pair (dst, src).
+
+        local tells where each row of the panel came from; order := order[local], and local counts from 0
+        again.
+        """
+
+    def block_row(self, rows, start, stop, swaps, first, last, substitution, share=None):
         """Do `swap_rows` to columns first:last, and then `solve_unit_lower` to the rows of U right of `stop`.
 
         Columns start:stop hold, or will when their rows are swapped, L11 in the first stop - start rows.
@@ -116,13 +139,17 @@ class Ops(Protocol):
     def near_update(self, how, p):
         """Return the `Update`, `how` or a more precise one, for the columns that follow the panel p."""
 
-    def beside(self, reach, panel, prepare, update, how, at_once):
-        """Do reach() and panel.factor(), and beside them prepare() and update(share), if possible.
+    def together(self, first, second):
+        """Do first() and second(), neither of which needs the other, side by side if possible."""
 
-        `share` is for `subtract_product` by the `Update` how.  prepare and update write other columns than
-        reach and the panel; update sees what reach and prepare did, prepare what reach did, unless they may
-        be done `at_once`.  What was done before is seen by all, and all is done for what follows; the results
-        are those of one after the other.
+    def beside(self, step):
+        """Do all parts of a `_lu._Step`, some beside others if possible, with the results of step.do().
+
+        `update_first` needs `round` and `solve_first`, the first strip of the panel needs it, and the others
+        `fill`.  `fill` and `solve_rest` need `round` and `substitute`, which is called after `solve_first`;
+        unless `swaps_known`, all three need `solve_first`.  `rest` needs all but the panel.  `share` is for
+        `block_row` and `subtract_product` beside the panel.  What was done before is seen by all, and all is
+        done for what follows.
         """
 
     def update(self, c, l, u, how):
@@ -144,8 +171,12 @@ class Ops(Protocol):
         Returns None if that would need more checks: `out` may overlap another array.
         """
 
-    def operand(self, l, how):
-        """Return l, |l| <= 1, rounded as the `Update` how says, for `subtract_product`; opaque."""
+    def operand(self, l, how, at_once=False):
+        """Return l, |l| <= 1, rounded as the `Update` how says, for `subtract_product`; opaque.
+
+        It is rounded when it is first used, at the latest: perhaps with u, which saves a launch, unless
+        `at_once`.
+        """
 
     def subtract_product(self, c, operand, u, share=None):
         """c -= l u in place, with u rounded as l was for its `operand`; `share` is from `beside`."""

@@ -25,7 +25,7 @@ EARLY_ROWS = 4096
 # Rows up to which a panel has so many columns, by the products of the update.
 BLOCKS = {
     1: ((4096, 128), (8192, 512), (math.inf, 1024)),
-    3: ((6144, 128), (8192, 192), (math.inf, 512)),
+    3: ((6144, 128), (8192, 192), (16384, 512), (math.inf, 1024)),
 }
 # Entries of FP32 rows that are widened to FP64 at a time.
 WIDEN_ENTRIES = 1 << 26

@@ -116,7 +116,7 @@ class NumpyOps:
                     out[rows] = np.ldexp(a[rows], exponent)
             return out
 
-    def strip_width(self, m, k, dtype):
+    def strip_width(self, m, k, dtype, dominant=False):
         return k
 
     def strip_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
@@ -135,7 +135,7 @@ class NumpyOps:
         dst = np.union1d(np.arange(len(swaps)), swaps)
         return dst, moved[dst]
 
-    def block_row(self, rows, start, stop, swaps, first, last, substitution):
+    def block_row(self, rows, start, stop, swaps, first, last, substitution, share=None):
         self.swap_rows(rows[:, first:last], swaps)
         k, first = stop - start, max(first, stop)
         if first < last:
@@ -148,8 +148,18 @@ class NumpyOps:
     def solve_unit_lower(self, l, b, substitution=None):
         b[...] = self._solve_triangle(l, b, lower=True, adjoint=False)
 
-    def substitution(self, l, n, how):
+    def substitution(self, l, n, how, dominant):
         return None
+
+    def is_wide(self, k, n):
+        return False
+
+    def merge_swaps(self, order, local, ipiv, start):
+        dst = np.concatenate([np.arange(len(ipiv), dtype=np.int32), ipiv - start])
+        src = local[dst]
+        order[...] = order[local]
+        local[...] = np.arange(len(local))
+        return dst, src
 
     def gains_beside(self, m):
         return False  # nothing runs beside anything
@@ -163,17 +173,18 @@ class NumpyOps:
     def near_update(self, how, p):
         return how
 
-    def beside(self, reach, panel, prepare, update, how, at_once):
-        reach()
-        panel.factor()
-        prepare()
-        update(None)
+    def together(self, first, second):
+        first()
+        second()
+
+    def beside(self, step):
+        step.do()
 
     def update(self, c, l, u, how):
         if c.size and l.size:
             self.subtract_product(c, self.operand(l, how), u)
 
-    def operand(self, l, how):
+    def operand(self, l, how, at_once=False):
         if how.native:
             return how, (l,)
         scaled = l * l.dtype.type(2.0**TOP_EXPONENT)  # of entries no larger than 1

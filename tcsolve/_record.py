@@ -271,7 +271,7 @@ class _Reel:
         self._key, self._workspaces = key, {}
         self._stream = cupy.cuda.Stream(non_blocking=True)
         with cupy.cuda.using_allocator(self.pool.malloc):
-            self._words = cupy.empty((2, MOST_WORDS), cupy.uint32)
+            self._words = cupy.empty((_cublas.LANES, MOST_WORDS), cupy.uint32)
 
     def run(self, stream, name, body, where):
         """Return body(), launched, or replayed, on a stream."""
@@ -324,13 +324,13 @@ class _Reel:
         ):
             yield
 
-    def _words_of(self, beside):
-        return self._words[int(beside)]
+    def _words_of(self, lane):
+        return self._words[lane]
 
-    def _workspace(self, beside):
-        if beside not in self._workspaces:
-            self._workspaces[beside] = cupy.empty(_cublas.WORKSPACE_BYTES, cupy.uint8)
-        return self._workspaces[beside]
+    def _workspace(self, lane):
+        if lane not in self._workspaces:
+            self._workspaces[lane] = cupy.empty(_cublas.WORKSPACE_BYTES, cupy.uint8)
+        return self._workspaces[lane]
 
 
 def _copy(to, x):

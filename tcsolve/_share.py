@@ -22,10 +22,16 @@ class Share:
 
     def __init__(self, main, reserved, more, started):
         self._main, self._reserved, self._more, self._started = main, reserved + more, more, started
-        self._help = None
+        self._help, self._awaited = None, False
 
     def await_panel(self):
-        """Let what follows in the main stream wait until the panel, which sets the flags, is resident."""
+        """Let what follows in the main stream wait until the panel, which sets the flags, is resident.
+
+        What takes every multiprocessor it finds comes after: the panel must have its own by then.
+        """
+        if self._awaited:
+            return
+        self._awaited = True
         args = self._started, GATE_PATIENCE, self._more
         _jit.kernel("gate", "tcs_gate")((1,), (1,), args)
 

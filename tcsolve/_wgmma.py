@@ -30,10 +30,8 @@ THREADS, SHARED_BYTES = 384, (224 << 10) + 1024
 BY_HAND, STORED, ADDED, PASSING = 0, 1, 2, 3
 # Entries of C from which on it does not stay in the second-level cache until the next update.
 PASSING_ENTRIES = 1 << 23
-# Multiprocessors that `Lower` leaves to what runs beside it, in short kernels one after the other.
-SPARED = 32
-# No matrix for tcs_split_by.
-NOTHING = (None, 0, 0, 0, None, None, 0, 1.0)
+# No matrix for tcs_split_by, as the first, and as the second.
+NOTHING, NOTHING_BY = (None, 0, 0, 0, None, None, 0, 1.0), (None, 0, 0, 0, None, None, 0, None)
 # A tensor map that is not used, and the origin of operands that were not scaled.
 NO_MAP = np.zeros(1, np.dtype((np.void, MAP_BYTES)))
 NO_ORIGIN = (None, 0, 0, None, None, 0, 0, None)
@@ -106,16 +104,23 @@ class Operand:
         self._l, self._how, self._multiprocessors = l, how, multiprocessors
         self._maps = None
 
+    def round(self):
+        """Round L now, rather than with the first U."""
+        if self._maps is None:
+            _split(self._how, self._begin(), NOTHING_BY)
+
+    def _begin(self):
+        """Make room for L's parts; return the arguments to split it."""
+        self._parts, *args = _room(self._l, self._how)
+        self._maps = maps_of([self._parts], self._how.format.name)
+        return *args, 2.0**TOP_EXPONENT
+
     def subtract(self, c, u, share):
         """c -= l u for an FP32 c with contiguous rows."""
         (m, n), top = c.shape, 2.0**TOP_EXPONENT
         scale, alpha, work = _scale(u, top, None, self._multiprocessors)
         hi_lo, *args = _room(u, self._how)
-        first = NOTHING
-        if self._maps is None:
-            self._parts, *first = _room(self._l, self._how)
-            self._maps = maps_of([self._parts], self._how.format.name)
-            first = *first, top
+        first = NOTHING if self._maps else self._begin()
         _split(self._how, first, (*args, scale))
         to, how = results_of(c, c, 1.0)
         how = PASSING if how == ADDED and m * n >= PASSING_ENTRIES else how
@@ -142,11 +147,15 @@ class Lower:
         self._how, self._multiprocessors = how, multiprocessors
         self._parts, self._by = self._divide(l, None)[:2]
 
-    def apply(self, u):
-        """u := l u for an FP32 u with contiguous rows."""
+    def apply(self, u, share):
+        """u := l u for an FP32 u with contiguous rows, the products when the panel of `share` is resident."""
         (k, n), low = u.shape, self._how.format.name
         parts, _, alpha, work = self._divide(u, self._by)
-        half = -(-k // (2 * WGMMA_ROWS)) * WGMMA_ROWS
+        if share is not None:
+            share.await_panel()
+        # One launch where halves would not keep the multiprocessors busy.
+        many = takes_turns(_defines(self._how), k, n, self._multiprocessors)
+        half = -(-k // (2 * WGMMA_ROWS)) * WGMMA_ROWS if many else k
         for first, stop in ((0, min(half, k)), (half, k)):  # right of `stop` L is zero
             m, out = stop - first, u[first:stop]
             if m <= 0:
@@ -157,7 +166,7 @@ class Lower:
             args = (*maps_of(pairs, low), to, engine, alpha, work, *target, *NO_ORIGIN)
             # alpha subtracts.
             args = (*args, m, n, stop, -1.0, 0.0)
-            launch_wgmma(_defines(self._how), m, n, args, _but(SPARED, self._multiprocessors))
+            launch_wgmma(_defines(self._how), m, n, args, self._multiprocessors)
 
     def _divide(self, x, by):
         """Return (hi, lo), their power of two, and what belongs to the product with a matrix scaled `by`."""
@@ -165,11 +174,6 @@ class Lower:
         parts, *args = _room(x, self._how)
         _split(self._how, NOTHING, (*args, scale))
         return parts, scale, alpha, work
-
-
-def _but(some, multiprocessors):
-    """Return how many multiprocessors are left, half of them at least."""
-    return max(multiprocessors - some, -(-multiprocessors // 2))
 
 
 def _defines(how):

@@ -220,6 +220,15 @@ def test_a_narrow_strip_is_one_that_shared_memory_holds(m, columns):
     assert not panel_shape(m, "sm_120", 132, narrow=True).resident
 
 
+@pytest.mark.parametrize("m", [1, 2048, 6145, 8193, 16384, 16385, 32768, 32769])
+def test_a_strip_of_many_rows_is_wider_where_its_diagonal_dominates(m):
+    searched, dominant = (panel_shape(m, "sm_90a", 132, dominant=x) for x in (False, True))
+    if 16384 < m <= 32768:
+        assert (searched.strip, dominant.strip) == (64, 128)
+        dominant = dominant._replace(strip=64)
+    assert searched == dominant
+
+
 @pytest.mark.parametrize(
     "m, shape",
     [
@@ -290,14 +299,18 @@ SHARED_KB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 120: 9
 STATIC_KB = 24
 
 
+@pytest.mark.parametrize("dominant", [True, False])
 @pytest.mark.parametrize("narrow", [True, False])
 @pytest.mark.parametrize("largest", [16, 8, 0])
 @pytest.mark.parametrize("arch", [*ARCHS, "sm_87"])
-def test_every_panel_shape_holds_its_rows_fits_the_device_and_is_compiled(arch, largest, narrow):
+def test_every_panel_shape_holds_its_rows_fits_the_device_and_is_compiled(
+    arch, largest, narrow, dominant
+):
     variants = KERNELS["panel"].variants_for(arch)
     sizes = sorted({max(1, 2**i + d) for i in range(19) for d in (-1, 0, 1)} | {3000, 50000})
     for multiprocessors in (1, 20, 40, 68, 84, 108, 132, 144, 188, 300):
-        shapes = [panel_shape(m, arch, multiprocessors, largest, narrow) for m in sizes]
+        args = (multiprocessors, largest, narrow, dominant)
+        shapes = [panel_shape(m, arch, *args) for m in sizes]
         held = [shape is not None for shape in shapes]
         assert held == sorted(held, reverse=True)
         for m, shape in zip(sizes, shapes, strict=True):

@@ -9,6 +9,7 @@ import pytest
 from tcsolve.kernels import (
     BOARD_BYTES,
     NARROW_STRIP,
+    SEARCHED_STRIP,
     SWAP_SHAPES,
     SWAP_STATIC,
     TRSV_BLOCK,
@@ -19,6 +20,7 @@ from tcsolve.kernels import (
 from tcsolve import _jit
 from tcsolve._formats import UPDATES
 from tcsolve._lu import factor_blocked
+from tcsolve._ops_numpy import NumpyOps
 
 pytestmark = pytest.mark.gpu
 
@@ -84,7 +86,8 @@ def factor_panel(cupy):
 
     def factor(a, largest, *, offset=0, padding=0, row0=0, col0=0, reported=NO_PIVOT, order=None):
         m, w = a.shape
-        shape = panel_shape(m, arch, multiprocessors, largest, w == NARROW_STRIP)
+        wanted = w == NARROW_STRIP, w > SEARCHED_STRIP
+        shape = panel_shape(m, arch, multiprocessors, largest, *wanted)
         if shape is None or shape.cluster != (largest > 0):
             pytest.skip(f"{arch} with {multiprocessors} multiprocessors cannot hold {m} rows so")
         assert w <= shape.strip
@@ -184,7 +187,9 @@ def cases():
         for path in (CLUSTER, PORTABLE, GRID):
             (largest,) = path.values
             if m <= MOST_ROWS[largest]:
-                w = min(w, panel_shape(m, "sm_90a", 132, largest).strip)
+                w = min(
+                    w, panel_shape(m, "sm_90a", 132, largest, dominant=w > SEARCHED_STRIP).strip
+                )
                 yield pytest.param(m, w, largest, id=f"{m}-{w}-{path.id}")
 
 
@@ -209,7 +214,7 @@ def dominant_panel(m, w):
     [
         *((64, 64), (128, 128), (129, 128), (161, 128), (1000, 128), (2049, 128), (4096, 128)),
         *((4097, 128), (6145, 96), (8192, 96), (8192, 128), (8193, 128), (12345, 128)),
-        *((16385, 64), (32768, 64)),
+        *((16385, 64), (16385, 128), (20000, 128), (32768, 64), (32768, 128)),
     ],
 )
 @both_paths
@@ -226,7 +231,8 @@ def test_panel_has_the_same_numbers_where_the_diagonal_spares_the_search(
     assert check_panel(factored, expected, pivots, row0=30) == NO_PIVOT
     assert np.array_equal(factored.order, order)
     multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]
-    shape = panel_shape(m, _jit.target_arch(), multiprocessors, largest, w == NARROW_STRIP)
+    wanted = w == NARROW_STRIP, w > SEARCHED_STRIP
+    shape = panel_shape(m, _jit.target_arch(), multiprocessors, largest, *wanted)
     assert factored.moves == (not shape.dominant or w < shape.strip)
 
 
@@ -451,7 +457,7 @@ def test_swap_solve_moves_all_columns_and_solves_those_on_the_right(
 
     device = cupy.asarray(a)
     moves = (cupy.asarray(dst), cupy.asarray(src))
-    args = (device, n + padding, n, stop, *moves, cupy.asarray(top), ld_top, w)
+    args = (device, n + padding, n, stop, *moves, cupy.asarray(top), ld_top, w, 0)
     kernel = _jit.kernel("swap_solve", "tcs_swap_solve", **shape.defines)
     kernel((-(-n // shape.columns),), (shape.threads,), args, shared=shared)
 
@@ -601,7 +607,7 @@ def test_substitution_by_halves_or_by_an_inverse(k, n, update, cupy, ops):
     x = cupy.asarray(b)
 
     def solve(x):
-        by = ops.substitution(storage[:, :k], n, UPDATES[update])
+        by = ops.substitution(storage[:, :k], n, UPDATES[update], False)
         assert (by is not None) == (update == "fp16x3" and k > 128 and n == 5000)
         ops.solve_unit_lower(storage[:, :k], x, by)
 
@@ -613,6 +619,52 @@ def test_substitution_by_halves_or_by_an_inverse(k, n, update, cupy, ops):
     again = cupy.asarray(b)
     solve(again)
     assert (x == again).all()
+
+
+@pytest.mark.parametrize("well_conditioned", [True, False])
+@pytest.mark.parametrize("columns", [1, 700, 5000])
+@pytest.mark.parametrize("k", [100, 128, 129, 192, 300, 512, 1000, 1024])
+def test_an_inverse_of_a_unit_triangle_solves_with_it(k, columns, well_conditioned, cupy):
+    from tcsolve import _unit_lower, _wgmma
+
+    if _jit.target_arch() != "sm_90a":
+        pytest.skip("its products are for compute capability 9.0")
+
+    rng = np.random.default_rng([k, columns])
+    l = (rng.uniform(-1, 1, (k, k)) / np.sqrt(k)).astype(np.float32)
+    storage = cupy.full((k, -(-k // 4) * 4 + 4), np.nan, cupy.float32)
+    storage[:, :k] = cupy.asarray(l)
+    lower = np.tril(l.astype(float), -1) + np.eye(k)
+
+    made = _unit_lower.inverse(storage[:, :k], well_conditioned)
+    inverse = made.get()
+
+    assert np.array_equal(inverse, np.tril(inverse)) and (inverse.diagonal() == 1).all()
+    # Of blocks of 128 by substitution, then of halves (Higham, section 14.2.2).
+    u = 2.0**-24
+    exact = np.linalg.inv(lower)
+    bound = 4 * k * u * (np.abs(exact) @ np.abs(lower) @ np.abs(exact))
+    assert (np.abs(inverse - exact) <= bound).all()
+    b = rng.standard_normal((k, columns)).astype(np.float32)
+    x = cupy.asarray(b)
+    _wgmma.Lower(made, UPDATES["fp16x3"], 132).apply(x, None)
+    error = np.abs(lower @ x.get() - b)
+    size = np.abs(lower) @ np.abs(exact) @ np.abs(b)
+    assert (error <= 8 * np.sqrt(k) * UPDATES["fp16x3"].u * size.max(axis=0)).all()
+
+
+@pytest.mark.parametrize("m, k, start", [(1, 1, 0), (300, 300, 0), (300, 7, 5), (5000, 512, 1024)])
+def test_the_swaps_of_a_panels_strips_become_one(m, k, start, cupy, ops):
+    rng = np.random.default_rng([m, k])
+    order, local = rng.permutation(m).astype("i"), rng.permutation(m).astype("i")
+    ipiv = (start + rng.integers(0, m, k)).astype("i")
+    there = [cupy.asarray(x) for x in (order, local, ipiv)]
+
+    dst, src = (x.get() for x in ops.merge_swaps(*there, start))
+
+    numpy_dst, numpy_src = NumpyOps().merge_swaps(order, local, ipiv, start)
+    assert np.array_equal(dst, numpy_dst) and np.array_equal(src, numpy_src)
+    assert np.array_equal(there[0].get(), order) and np.array_equal(there[1].get(), local)
 
 
 # ---- a strip of a panel ----------------------------------------------------------------------
@@ -882,7 +934,7 @@ def count_inverses(cupy, monkeypatch):
     if _jit.target_arch() != "sm_90a":
         pytest.skip("they are for compute capability 9.0")
 
-    monkeypatch.setattr("tcsolve._lu_cupy.LEAST_INVERTED_COLUMNS", 64)
+    monkeypatch.setattr("tcsolve._unit_lower.LEAST_COLUMNS", 64)
     made, lower = [], _wgmma.Lower
 
     def spy(inverse, *rest):
@@ -899,7 +951,7 @@ def test_u_by_an_inverse_has_the_same_bits_whoever_makes_it(
     update, block, rows, cupy, factor_on_device, monkeypatch, count_inverses
 ):
     """The panel makes it where it waits for the update, else what runs beside it."""
-    monkeypatch.setattr("tcsolve._lu_cupy.SPARED_ROWS", {1: rows, 3: rows})
+    monkeypatch.setattr("tcsolve._lu_cupy.WAITING_ROWS", {1: rows, 3: rows})
     a = matrix_on_device(cupy, 2500, update)
 
     factors = factor_on_device(a, update, block, True)
@@ -920,6 +972,26 @@ def test_u_whose_inverse_leaves_the_range_is_reported(cupy, factor_on_device, co
     a[:, k:] = matrix_on_device(cupy, n, "fp16x3")[:, k:]
 
     assert factor_on_device(a, "fp16x3", k, True).bad_pivot > k
+
+
+@pytest.mark.parametrize("update", ["fp16", "fp16x3"])
+def test_what_is_expected_of_pivots_is_a_matter_of_speed_alone(update, cupy, ops):
+    """Strips of more than 16384 rows have 128 columns, whether all pivots are on the diagonal or not."""
+    n, how = 17000, UPDATES[update]
+    a = cupy.random.default_rng(7).standard_normal((n, n), dtype=np.float32)
+
+    for shift in (0.0, 2.0 * n):
+        cupy.fill_diagonal(a, shift)
+        first, *others = (
+            factor_blocked(ops, a.copy(), how, look_ahead=look_ahead, dominant=dominant)
+            for look_ahead, dominant in ((True, True), (False, True), (True, False))
+        )
+        same_bits(cupy, first, others[0])
+        for factors in (first, others[1]):
+            assert not factors.bad_pivot
+            assert residual(cupy, a, factors)[1] <= 4 * np.sqrt(n) * how.u
+            assert bool((factors.order == cupy.arange(n)).all()) == (shift > 0)
+        del first, others, factors
 
 
 def test_narrow_strips_factor_a_matrix(cupy, factor_on_device):

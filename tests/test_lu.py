@@ -20,7 +20,7 @@ class NarrowOps(NumpyOps):
     def __init__(self, strip):
         self._strip = strip
 
-    def strip_width(self, m, k, dtype):
+    def strip_width(self, m, k, dtype, dominant=False):
         return self._strip
 
 
@@ -30,6 +30,9 @@ class AheadOps(NarrowOps):
     def gains_beside(self, m):
         return m >= 10
 
+    def is_wide(self, k, n):
+        return k > 8
+
     def near_update(self, how, p):
         return UPDATES["fp32"] if how.storage == "float32" and p.shape[1] <= 8 else how
 
@@ -37,12 +40,16 @@ class AheadOps(NarrowOps):
 class ReversedOps(AheadOps):
     """The update first, then the panel beside it."""
 
-    def beside(self, reach, panel, prepare, update, how, at_once):
-        for step in (prepare, reach) if at_once else (reach, prepare):
-            step()
-        update(None)
-        panel.begin(None)
-        panel.finish()
+    def beside(self, step):
+        step.round()
+        step.solve_first()
+        step.substitute()
+        step.fill()
+        step.solve_rest(None)
+        step.update_first()
+        step.rest(None)
+        step.following.begin(None)
+        step.following.finish()
 
 
 def storage_of(update, dtype):

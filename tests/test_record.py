@@ -140,7 +140,7 @@ def test_a_size_has_one_tape_however_often_it_is_solved(cupy, record):
 
 @pytest.mark.parametrize("n, block", [(200, 50), (2500, 512)])
 def test_panels_of_other_widths_are_recorded_as_well(n, block, cupy, record, monkeypatch):
-    monkeypatch.setattr("tcsolve._lu_cupy.LEAST_INVERTED_COLUMNS", 64)
+    monkeypatch.setattr("tcsolve._unit_lower.LEAST_COLUMNS", 64)
     a, b = system(cupy, n)
     plan = Plan("fp16x3", block=block)
     first = solve(a, b, precision=plan)

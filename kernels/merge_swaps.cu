@@ -1,0 +1,37 @@
+// The swaps of all strips of a panel as one, two launches one after the other.
+//
+// tcs_merge_swaps, of ceil(m / THREADS) blocks, k <= m:
+//   local  int[m]: where each row of the panel came from, counted from its first.
+//   ipiv   int[k]: the row of the matrix that was swapped with row start + i; start is the panel's first.
+//   dst, src  int[2 k]: new[dst[i]] = old[src[i]] does all swaps in other columns.  All rows that move are listed,
+//          those that become row i < k at i; some pairs occur twice.
+//   moved  int[m] becomes order[local].
+// tcs_restart, of as many:
+//   order  int[m] becomes moved, and local counts from zero for the next panel.
+
+#include "common.cuh"
+
+constexpr int THREADS = 256;
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+tcs_merge_swaps(
+    int* dst, int* src, int* moved, const int* __restrict__ order, const int* __restrict__ local, Index m,
+    const int* __restrict__ ipiv, Index k, Index start
+) {
+    const Index i = Index(blockIdx.x) * THREADS + threadIdx.x;
+    if (i >= m) return;
+    const int from = local[i];
+    moved[i] = order[from];
+    if (i >= k) return;
+    const int pivot = ipiv[i] - int(start);
+    dst[i] = int(i), src[i] = from;
+    dst[k + i] = pivot, src[k + i] = local[pivot];
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+tcs_restart(int* order, int* local, const int* __restrict__ moved, Index m) {
+    const Index i = Index(blockIdx.x) * THREADS + threadIdx.x;
+    if (i >= m) return;
+    order[i] = moved[i];
+    local[i] = int(i);
+}
