@@ -244,13 +244,9 @@ class _Step:
         self._how = ops.near_update(update, panel.p) if self.ahead else update
         self.swaps_known, self.fills = panel.unswapped == panel.stop, self._first < self._near
 
-    def round(self):
-        """Round L, unless that is better done with the first of U."""
-        self._panel.round()
-
     def solve_first(self):
         """Swap and solve for U in the columns that come first."""
-        panel = self._panel  # whose substitution is there if the panel made it
+        panel = self._panel  # a wide one has made its substitution
         panel.swap(panel.unswapped, self._first, panel.substitution)
 
     def update_first(self):
@@ -258,7 +254,7 @@ class _Step:
         self._panel.update(self._panel.stop, self._first, self._how)
 
     def substitute(self):
-        """Prepare the substitution for U in all others."""
+        """Prepare the substitution for U in all others, if it is not done."""
         self._panel.substitute()
 
     def fill(self):
@@ -278,7 +274,6 @@ class _Step:
 
     def do(self):
         """Do it all, one after the other."""
-        self.round()
         self.solve_first()
         self.update_first()
         self.substitute()
@@ -325,7 +320,7 @@ class _Panel:
         self._swaps = self._factor_strip(*self.strips[0], started)
 
     def finish(self):
-        """Factor the other strips, and, if there is time, prepare what is done with the panel."""
+        """Factor the other strips; if the panel is wide, prepare what is done with it."""
         if len(self.strips) == 1:
             return
         self._ops.swap_rows(self.p, self._swaps)
@@ -334,18 +329,16 @@ class _Panel:
             self._ops.swap_rows(self.p[start:], self._factor_strip(start, stop, None))
         self._swaps = self._ops.merge_swaps(self._order, self._local, self._ipiv, self.start)
         self.unswapped = self.stop
-        if self._ops.waits_for_update(self._update, len(self.p)):
-            self._ops.together(self.round, self.substitute)
+        if self._is_wide:
+            self._ops.together(self._round, self.substitute)
 
     @property
     def first_columns(self):
         """The column up to which all must be up to date when the panel begins."""
         return self.start + self.strips[0][1] if self._is_wide else self.stop
 
-    def round(self):
-        """Round L for the update, if the panel is wide."""
-        if self._is_wide:
-            self._operand(self._update, at_once=True)
+    def _round(self):
+        self._operand(self._update, at_once=True)
 
     def substitute(self):
         """Prepare the substitution for U in many columns, if there are several strips and it is not done."""

@@ -40,9 +40,6 @@ STAGED_ENTRIES = 1 << 22
 # Multiprocessors left to a panel besides those of its clusters, and up to how many rows, by the products of
 # the update beside it: beyond, the update is what takes long.
 SPARED, SPARED_ROWS = 16, {1: math.inf, 3: 23000}
-# Rows of a panel from which on its stream also prepares what is done with it, by the update's products: that
-# takes longer anyway, or all who need it would wait for it.
-WAITING_ROWS = {1: 4096, 3: 18000}
 # Threads of a block of merge_swaps.cu.
 MERGE_THREADS = 256
 
@@ -216,19 +213,15 @@ class LUOps:
     def gains_beside(self, m):
         return m >= BESIDE_ROWS
 
-    def waits_for_update(self, how, m):
-        return m > WAITING_ROWS[how.products]
-
     def together(self, first, second):
-        device, main = cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream()
-        middle = _device.stream(device, threading.get_ident(), "middle", -1)
-        middle.wait_event(main.record())
+        here, middle = cupy.cuda.get_current_stream(), _stream("middle")
+        middle.wait_event(here.record())
         try:
             with middle, _cublas.lane(2):
                 first()
             second()
         finally:
-            main.wait_event(middle.record())
+            here.wait_event(middle.record())
 
     def inner_update(self, how, p):
         if p.dtype.char != "f":
@@ -244,68 +237,39 @@ class LUOps:
         return UPDATES["fp32"] if p.dtype.char == "f" and p.shape[1] <= SOLVE_WIDTH else how
 
     def beside(self, step):
-        device, main = cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream()
-        side, middle = (
-            _device.stream(device, threading.get_ident(), x, -1) for x in ("panel", "middle")
-        )
-        started = Flags.of(device).next()
+        main, side, middle = cupy.cuda.get_current_stream(), _stream("panel"), _stream("middle")
+        started = Flags.of(cupy.cuda.runtime.getDevice()).next()
         share = Share(main, *self._reserved(step.following, step.update), started)
-        begun = main.record()
-        side.wait_event(begun)
+        begun, streams = main.record(), (side, middle) if step.fills else (side,)
+        for stream in streams:
+            stream.wait_event(begun)
         try:
+            with side, _cublas.lane(1):
+                step.solve_first()
+                step.update_first()
+                reached = side.record()
+                step.following.begin(started)
+            if not step.swaps_known:
+                main.wait_event(reached)
+            step.substitute()
             if step.fills:
-                self._reach_and_fill(step, side, middle, begun, started, share)
-            else:
-                self._reach(step, side, started, share)
+                middle.wait_event(main.record())
+                # The first strip goes first: products that fill the device would keep it waiting.
+                middle.wait_event(reached)
+                with middle, _cublas.lane(2):
+                    step.fill()
+            step.solve_rest(share)
+            main.wait_event(reached)
             share.await_panel()
             step.rest(share)
+            if step.fills:
+                side.wait_event(middle.record())
             with side, _cublas.lane(1):
                 step.following.finish()
                 share.help(side)
         finally:
-            main.wait_event(side.record())
-
-    def _reach(self, step, side, started, share):
-        """Do what comes before `rest`, and begin with the panel."""
-        main = cupy.cuda.get_current_stream()
-        with side, _cublas.lane(1):
-            step.round()
-            step.solve_first()
-            step.update_first()
-            reached = side.record()
-            step.following.begin(started)
-        if not step.swaps_known:
-            main.wait_event(reached)
-        step.substitute()
-        step.solve_rest(share)
-        main.wait_event(reached)
-
-    def _reach_and_fill(self, step, side, middle, begun, started, share):
-        """Do so where the panel is wide, in three streams; `middle` is done when `side` is."""
-        main = cupy.cuda.get_current_stream()
-        middle.wait_event(begun)
-        try:
-            with side, _cublas.lane(1):
-                step.solve_first()
-            with middle, _cublas.lane(2):
-                step.substitute()
-                prepared = middle.record()
-            step.round()
-            rounded = main.record()
-            with side, _cublas.lane(1):
-                side.wait_event(rounded)
-                step.update_first()
-                reached = side.record()
-                step.following.begin(started)
-            with middle, _cublas.lane(2):
-                # After the first strip's columns: products that fill the device would keep it waiting.
-                middle.wait_event(reached)
-                step.fill()
-            main.wait_event(prepared if step.swaps_known else reached)
-            step.solve_rest(share)
-            main.wait_event(reached)
-        finally:
-            side.wait_event(middle.record())
+            for stream in streams:
+                main.wait_event(stream.record())
 
     def _reserved(self, panel, how):
         """Return how many multiprocessors the strips after the first must find free, and how many more."""
@@ -372,6 +336,11 @@ class LUOps:
             return None
         before, after = (None, order) if adjoint else (order, None)
         return _substitute_columns(lu, b, adjoint, inverses, before, after)
+
+
+def _stream(purpose):
+    """Return this thread's stream for a purpose, whose launches go before those of others."""
+    return _device.stream(cupy.cuda.runtime.getDevice(), threading.get_ident(), purpose, -1)
 
 
 def _substitute_columns(lu, b, *rest):

@@ -108,10 +108,10 @@ class Ops(Protocol):
         """
 
     def is_wide(self, k, n):
-        """Tell whether a panel of k columns, n right of it, is to be reached and followed strip by strip.
+        """Tell whether a panel of k columns, n right of it, is so wide that it is reached strip by strip.
 
-        Then L is rounded as soon as it is known, and the first strip factored before the others are up to
-        date.
+        Then the first is factored before the others are up to date, and what is done with the panel is
+        prepared as soon as its last is.
         """
 
     def merge_swaps(self, order, local, ipiv, start):
@@ -130,9 +130,6 @@ class Ops(Protocol):
     def gains_beside(self, m):
         """Tell whether a panel and an update of m rows are done sooner side by side."""
 
-    def waits_for_update(self, how, m):
-        """Tell whether a panel of m rows is done long before the update beside it."""
-
     def inner_update(self, how, p):
         """Return the `Update`, as precise as storage or nearly so, for what strips do inside the panel p."""
 
@@ -145,11 +142,11 @@ class Ops(Protocol):
     def beside(self, step):
         """Do all parts of a `_lu._Step`, some beside others if possible, with the results of step.do().
 
-        `update_first` needs `round` and `solve_first`, the first strip of the panel needs it, and the others
-        `fill`.  `fill` and `solve_rest` need `round` and `substitute`, which is called after `solve_first`;
-        unless `swaps_known`, all three need `solve_first`.  `rest` needs all but the panel.  `share` is for
-        `block_row` and `subtract_product` beside the panel.  What was done before is seen by all, and all is
-        done for what follows.
+        `update_first` needs `solve_first`, the first strip of the panel needs it, and the others `fill`.
+        `fill` and `solve_rest` need `substitute`, which is called after `solve_first` and, unless
+        `swaps_known`, needs it, too.  `rest` needs all but the panel.  `share` is for `block_row` and
+        `subtract_product` beside the panel.  What was done before is seen by all, and all is done for what
+        follows.
         """
 
     def update(self, c, l, u, how):

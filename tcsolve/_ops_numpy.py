@@ -164,9 +164,6 @@ class NumpyOps:
     def gains_beside(self, m):
         return False  # nothing runs beside anything
 
-    def waits_for_update(self, how, m):
-        return False
-
     def inner_update(self, how, p):
         return UPDATES["fp64" if p.dtype.char in "dD" else "fp32"]
 

@@ -945,13 +945,13 @@ def count_inverses(cupy, monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("rows", [0, 10000])
+@pytest.mark.parametrize("rows", [129, 10000])
 @pytest.mark.parametrize("update, block", [("fp16x3", 512), ("fp16x3", 192), ("fp16", 1000)])
 def test_u_by_an_inverse_has_the_same_bits_whoever_makes_it(
     update, block, rows, cupy, factor_on_device, monkeypatch, count_inverses
 ):
-    """The panel makes it where it waits for the update, else what runs beside it."""
-    monkeypatch.setattr("tcsolve._lu_cupy.WAITING_ROWS", {1: rows, 3: rows})
+    """A wide panel makes it, and is reached strip by strip; else what runs beside the next panel makes it."""
+    monkeypatch.setattr("tcsolve._unit_lower.LEAST_ROWS", rows)
     a = matrix_on_device(cupy, 2500, update)
 
     factors = factor_on_device(a, update, block, True)

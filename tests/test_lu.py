@@ -41,7 +41,6 @@ class ReversedOps(AheadOps):
     """The update first, then the panel beside it."""
 
     def beside(self, step):
-        step.round()
         step.solve_first()
         step.substitute()
         step.fill()
