@@ -70,11 +70,14 @@ class Factoring:
 
     def __init__(self, a, precision):
         from tcsolve._formats import UPDATES
+        from tcsolve._ladder import expects_dominance
         from tcsolve._lu import panels
+        from tcsolve._norms import survey
         from tcsolve._ops_cupy import CupyOps
 
         self.a, self.ops, self.how = a, CupyOps(), UPDATES[precision]
         self.panels = panels(self.ops, len(a), self.how)
+        self.dominant = expects_dominance(self.ops, a, survey(self.ops, a))
 
     def copy(self):
         """Return what `run` overwrites; where a solve would, its launches are recorded and replayed."""
@@ -84,14 +87,16 @@ class Factoring:
         """Factor w in place."""
         from tcsolve._lu import factor_blocked
 
-        return factor_blocked(self.ops, w, self.how, look_ahead=look_ahead)
+        options = {"look_ahead": look_ahead, "dominant": self.dominant}
+        return factor_blocked(self.ops, w, self.how, **options)
 
     def strips(self):
         """Return into how many strips each outer panel is cut."""
         from tcsolve._lu import strips
 
         single, n = np.dtype(np.float32), len(self.a)
-        return [len(strips(self.ops, n - a, b - a, single)) for a, b in self.panels]
+        sizes = [(n - start, stop - start) for start, stop in self.panels]
+        return [len(strips(self.ops, m, k, single, self.dominant)) for m, k in sizes]
 
     def seconds(self, look_ahead, repeats):
         """Return the sorted seconds between CUDA events."""

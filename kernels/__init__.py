@@ -5,6 +5,7 @@
 | panel.cu     | tcs_panel                         | LU of a strip with partial pivoting, without |
 |              |                                   | a search where the diagonal dominates        |
 | swap_solve.cu| tcs_swap_solve                    | its swaps and U in the rest of its panel     |
+| merge_swaps.cu  tcs_merge_swaps, tcs_restart     | the swaps of all strips of a panel as one    |
 | gate.cu      | tcs_gate                          | waits until the panel of another stream runs |
 | move_rows.cu | tcs_move_rows                     | w[dst] = w[src] in place                     |
 | pack.cu      | tcs_pack_l, tcs_pack_u            | rounded operands of the trailing update      |

@@ -5,7 +5,7 @@
 // that registers hold sums alone; the copy engine (TMA) fills a ring of stages, addressed by tensor maps
 // that also swizzle and pad with zeros; one warpgroup feeds, two multiply; blocks stay for many tiles, so that the
 // next tile's operands arrive while the last one's sums are stored; two blocks of a cluster, one above the
-// other, share the tiles of op(B) by multicast; whole tiles of FP32 results leave by the copy engine as well.
+// other, share the tiles of op(B) by multicast; tiles of FP32 results leave by the copy engine as well.
 //
 //   a_hi, a_lo, b_hi, b_lo  tensor maps of operands in T_LOW with boxes of 64 x 64 entries, swizzled by 128 bytes:
 //          coordinates (k, row) if the contiguous entries run along k, else (row, k).  lo is read only if REFINE
@@ -46,8 +46,8 @@
 // one the first of the next tile run even while the sums are put there: they are not needed before these are
 // done.  Each entry has one addition: the order of the blocks does not show.  By hand, alpha x may be added
 // unrounded; else the bits are the same.  Subnormal sums are kept: a tensor map's type FLOAT32 is not
-// FLOAT32_FTZ.  Stored by hand are results of another kind and, of scaled operands, tiles on an edge of C and those near
-// an Inf or NaN.
+// FLOAT32_FTZ.  Stored by hand are results of another kind and, of scaled operands, tiles on an edge of C and those
+// near an Inf or NaN.
 //
 // Tiles in turn (work): a kernel that holds multiprocessors when this one starts keeps out as many blocks.
 // With a fixed share for each block theirs would be done last, after all others.  Alone, too, blocks differ: tiles

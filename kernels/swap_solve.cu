@@ -7,12 +7,12 @@
 //          those solved for are read.  Null: no row moves.
 //   top    FP32 w x w, w <= 128, leading dimension ld_top, 16-byte rows: L11 in its unit lower triangle.  Rows
 //          0 .. w - 1 of the columns from `stop` on become L11^-1 times what the swaps make them.
-//   apart  0, or how far the blocks on the diagonal of a and top, both w x w then and w as large as it may be, are
-//          apart: each is solved with its own, and no row moves.
+//   apart  0, or how far the blocks on the diagonal of a and top are apart, which are w x w then, w as large as may
+//          be: each is solved with its own; stop is 0, and no row moves.
 //
 // Defines COLUMNS (8, 16 or 64), those of a block: few make short work of each, many share one copy of L11.
-// Grid ceil(n / COLUMNS), or (ceil(apart / COLUMNS), blocks); block THREADS, dynamic shared memory L_ROWS sizeof(Column) + rows sizeof(Staged) bytes
-// for the rows on the move: 2 w, or w if no row moves.
+// Grid ceil(n / COLUMNS), or (ceil(apart / COLUMNS), blocks); block THREADS, dynamic shared memory
+// L_ROWS sizeof(Column) + rows sizeof(Staged) bytes for the rows on the move: 2 w, or w if no row moves.
 //
 // A launch of few columns lasts as long as what waits for one another, hence: all loads are under way before the
 // first barrier, and a column is solved inside one warp, without another.  Its unknowns are spread over lanes;

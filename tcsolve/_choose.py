@@ -212,8 +212,9 @@ def bytes_needed(update, n, nrhs, itemsize, *, block, on_device):
     # Packed L and U strips of a panel, 16 (or 32) bits a value; complex doubles both edges of U.
     width = 4 if how.name == "tf32" else 2
     parts = how.products * (1 + complex_factor) * complex_factor
-    if how.name == "fp16" and complex_factor == 1:
-        parts += 1  # U is a product of two parts each
+    if how.products == 1 and complex_factor == 1:
+        # L of the next panel, rounded beside an update; in FP16 U, before, as a product of two parts each.
+        parts += 1
     packed = n * block * parts * width
     # The operands of the last update are gone when the refinement begins.
     return factors + max(packed, refinement)

@@ -42,6 +42,14 @@ def require_room(ops, update, n, nrhs, itemsize, block=None, moved_bytes=0, held
     return needed
 
 
+def expects_dominance(ops, a, survey):
+    """Tell whether the pivots of an LU of a are expected on its diagonal.
+
+    Never where the LU may start before the survey is there (None): equal input gives equal bits.
+    """
+    return survey is not None and not ops.goes_early(a) and survey.dominance > 0
+
+
 class Ladder:
     """A matrix with its scaling and the factors of the present rung."""
 
@@ -157,7 +165,7 @@ class Ladder:
             if how.native:
                 self._factors = factor_native(ops, w, dtype)
             else:
-                dominant = self._survey is not None and self._survey.dominance > 0
+                dominant = expects_dominance(ops, self._a, self._survey)
                 self._factors = factor_blocked(ops, w, how, self._plan.block, dominant=dominant)
         self._clock("factor", mark)
 

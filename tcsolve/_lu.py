@@ -171,7 +171,7 @@ def factor_blocked(ops, w, update, block=None, look_ahead=True, dominant=False):
     look_ahead : bool
         Whether panels may run beside updates; the factors are the same bits with and without.
     dominant : bool
-        Whether pivots are expected on the diagonal, which is a matter of speed alone.
+        Whether pivots are expected on the diagonal: a matter of speed, and of rounding.
 
     Returns
     -------

@@ -248,6 +248,7 @@ class LUOps:
                 step.solve_first()
                 step.update_first()
                 reached = side.record()
+                share.panel_follows(reached)
                 step.following.begin(started)
             if not step.swaps_known:
                 main.wait_event(reached)
@@ -259,7 +260,6 @@ class LUOps:
                 with middle, _cublas.lane(2):
                     step.fill()
             step.solve_rest(share)
-            main.wait_event(reached)
             share.await_panel()
             step.rest(share)
             if step.fills:

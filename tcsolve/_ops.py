@@ -98,7 +98,7 @@ class Ops(Protocol):
     def solve_unit_lower(self, l, b, substitution=None, share=None):
         """b := L**-1 b in place, L the unit lower triangle of l.
 
-        For many columns by what `substitution` returned, perhaps; `share` is from `beside`.
+        By what `substitution` returned, if that is given; `share` is from `beside`.
         """
 
     def substitution(self, l, n, how, dominant):

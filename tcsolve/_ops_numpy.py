@@ -145,7 +145,7 @@ class NumpyOps:
         dst, src = swaps
         rows[dst] = rows[src]
 
-    def solve_unit_lower(self, l, b, substitution=None):
+    def solve_unit_lower(self, l, b, substitution=None, share=None):
         b[...] = self._solve_triangle(l, b, lower=True, adjoint=False)
 
     def substitution(self, l, n, how, dominant):

@@ -22,16 +22,22 @@ class Share:
 
     def __init__(self, main, reserved, more, started):
         self._main, self._reserved, self._more, self._started = main, reserved + more, more, started
-        self._help, self._awaited = None, False
+        self._help, self._before_panel = None, None
+
+    def panel_follows(self, event):
+        """Say what the panel is launched after."""
+        self._before_panel = event
 
     def await_panel(self):
         """Let what follows in the main stream wait until the panel, which sets the flags, is resident.
 
         What takes every multiprocessor it finds comes after: the panel must have its own by then.
         """
-        if self._awaited:
+        if self._before_panel is None:
             return
-        self._awaited = True
+        # Else the gate might lose its patience before the panel can start.
+        self._main.wait_event(self._before_panel)
+        self._before_panel = None
         args = self._started, GATE_PATIENCE, self._more
         _jit.kernel("gate", "tcs_gate")((1,), (1,), args)
 

@@ -177,7 +177,16 @@ SIZES = [
     *((128, 128), (129, 100), (200, 124), (255, 3), (257, 96), (513, 64), (700, 45), (1025, 128)),
     *((2047, 33), (2049, 128), (3333, 65), (4097, 128), (5001, 127), (6144, 128), (6145, 96)),
     *((7003, 96), (8000, 128), (8192, 4), (8192, 96), (8193, 128), (9001, 31)),
-    *((16385, 128), (20001, 68), (32768, 40), (32769, 48), (50000, 17), (65536, 64)),
+    *(
+        (16385, 64),
+        (16385, 128),
+        (20001, 64),
+        (20001, 68),
+        (32768, 40),
+        (32769, 48),
+        (50000, 17),
+        (65536, 64),
+    ),
 ]
 MOST_ROWS = {16: 32768, 8: 16384, 0: 65536}
 
@@ -964,6 +973,20 @@ def test_u_by_an_inverse_has_the_same_bits_whoever_makes_it(
 def test_other_formats_make_no_inverse(cupy, factor_on_device, count_inverses):
     factor_on_device(matrix_on_device(cupy, 2500, "bf16"), "bf16", 512, True)
     assert not count_inverses
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_a_wide_panel_reached_strip_by_strip_has_the_bits_of_one_reached_at_once(
+    update, cupy, factor_on_device, monkeypatch
+):
+    monkeypatch.setattr("tcsolve._unit_lower.LEAST_COLUMNS", 64)
+    a = matrix_on_device(cupy, 2500, update)
+
+    factors = factor_on_device(a, update, 512, True)
+
+    same_bits(cupy, factors, factor_on_device(a, update, 512, False))
+    same_bits(cupy, factors, factor_on_device(a, update, 512, True))
+    assert residual(cupy, a, factors)[1] <= 4 * np.sqrt(2500) * UPDATES[update].u
 
 
 def test_u_whose_inverse_leaves_the_range_is_reported(cupy, factor_on_device, count_inverses):

@@ -41,10 +41,9 @@ class ReversedOps(AheadOps):
     """The update first, then the panel beside it."""
 
     def beside(self, step):
-        step.solve_first()
-        step.substitute()
-        step.fill()
-        step.solve_rest(None)
+        first, others = [step.solve_first], [step.fill, lambda: step.solve_rest(None)]
+        for part in others + first if step.swaps_known else first + others:
+            part()
         step.update_first()
         step.rest(None)
         step.following.begin(None)
