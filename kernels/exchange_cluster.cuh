@@ -267,12 +267,15 @@ __device__ __forceinline__ void expect_candidates(Exchange& x, int j) {
     expect(x.candidates_in[j & 1], CANDIDATES * int(sizeof(Candidate)));
 }
 
-// Before the first column of a leaf; a pivot before it that changes nothing spares eliminate the cases.
-__device__ __forceinline__ Search begin(Exchange& x, const Team& team, const Rows& rows, int first, int) {
-    Search none = {};
+// Before a leaf, a barrier before `begin`; a pivot before its first column that changes nothing spares eliminate the
+// cases.
+__device__ __forceinline__ void prepare(Exchange& x) {
     if (threadIdx.x < WIDTH + 4) x.row[buffer_of(-1)][threadIdx.x] = 0;
     if (threadIdx.x == 0) expect_candidates(x, 0);
-    __syncthreads();  // of the helpers, too
+}
+
+__device__ __forceinline__ Search begin(Exchange& x, const Team& team, const Rows& rows, int first, int) {
+    Search none = {};
     keep_row(x, rows, propose(team, rows, none, first, candidate_target(x, team, 0), true));
     return none;
 }

@@ -148,6 +148,8 @@ __device__ __forceinline__ Candidate find_pivot(
 
 using Search = Best;
 
+__device__ __forceinline__ void prepare(Exchange&) {}
+
 __device__ __forceinline__ Search begin(Exchange&, const Team&, const Rows& rows, int first, int) {
     return best_of_rows(rows, first);
 }

@@ -286,7 +286,7 @@ __device__ __forceinline__ float divide(
     return l;
 }
 
-// Each has an Exchange, what a thread knows between two columns (Search), and begin and eliminate.
+// Each has an Exchange, what a thread knows between two columns (Search), and prepare, begin and eliminate.
 #if BLOCKS
 #include "exchange_cluster.cuh"
 #else
@@ -467,16 +467,13 @@ __device__ __forceinline__ void factor_by_search(
         const bool vector = aligned16(a, lda) && width == WIDTH;
 #if !RESIDENT
         load(leaf, here, lda, first, width, vector);
+#endif
+        prepare(x);
         __syncthreads();
-#endif
-        if (searches) {
-            factor_leaf(x, team, rows, columns, first, width, ipiv, info, row0, col0, home + first);
-        } else {
-            __syncthreads();  // as those do in `begin`
+        if (searches) factor_leaf(x, team, rows, columns, first, width, ipiv, info, row0, col0, home + first);
 #if RESIDENT
-            if (first == 0) load<HELPERS>(leaf, a, lda, m, WIDTH, w, w, threadIdx.x - THREADS);
+        else if (first == 0) load<HELPERS>(leaf, a, lda, m, WIDTH, w, w, threadIdx.x - THREADS);
 #endif
-        }
         __syncthreads();
 #if RESIDENT
         if (searches) keep(rows, leaf);
