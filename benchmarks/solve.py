@@ -20,6 +20,16 @@ FAMILIES = {
     "gauss_dominant": "standard normal + n I",
     "svd_geo": "geometric singular values, condition 1e4",
 }
+# Unknowns up to which there are so many samples, at least; from which on so many, at most.
+SMALL, SMALL_SAMPLES = 4096, 25
+LARGE, LARGE_SAMPLES = 32768, 3
+
+
+def samples_of(n, repeats):
+    """Return how many samples to take: many of a few milliseconds, in which the host's share scatters."""
+    if n <= SMALL:
+        return max(repeats, SMALL_SAMPLES)
+    return repeats if n < LARGE else min(repeats, LARGE_SAMPLES)
 
 
 def matrix(family, n, seed=7):
@@ -117,7 +127,7 @@ def main():
                     x, steps = run(prepare())
                     row["backward_error"] = backward_error(a, x, b)
                     row["steps"] = steps
-                    repeats = options.repeats if n < 32768 else min(options.repeats, 3)
+                    repeats = samples_of(n, options.repeats)
                     row["seconds"] = summary(device_seconds(run, repeats, prepare=prepare))
                 except Exception as error:  # a peer that fails is a result, too
                     row["error"] = f"{type(error).__name__}: {error}"
