@@ -5,8 +5,9 @@ import numpy as np
 from tcsolve._check import require_finite
 from tcsolve._choose import bytes_needed, choose_update, rates_of, step_budget
 from tcsolve._errors import DeviceMemoryError
+from tcsolve._factors import factor_native
 from tcsolve._formats import UPDATES
-from tcsolve._lu import factor_blocked, factor_native
+from tcsolve._lu import factor_blocked
 from tcsolve._norms import begin_survey, survey
 from tcsolve._plan import Plan, next_rung
 from tcsolve._refine import Operator, refine_columns

@@ -39,6 +39,7 @@ LAYERS = (
     "_dispatch",
     "_norms",
     "_scale",
+    "_factors",
     "_lu",
     "_krylov",
     "_stop",
@@ -89,7 +90,18 @@ KNOW_CUPY = {
     "cli",
 }
 # The algorithms take `ops` and know no array library but NumPy's small arrays on the host.
-ALGORITHMS = ("_norms", "_scale", "_lu", "_krylov", "_stop", "_refine", "_choose", "_plan", "_ops")
+ALGORITHMS = (
+    "_norms",
+    "_scale",
+    "_factors",
+    "_lu",
+    "_krylov",
+    "_stop",
+    "_refine",
+    "_choose",
+    "_plan",
+    "_ops",
+)
 
 FOLDER = Path(tcsolve.__file__).parent
 

@@ -6,8 +6,9 @@ import scipy.linalg
 from bounds import lu_error
 
 from tcsolve import matrices
+from tcsolve._factors import factor_native
 from tcsolve._formats import UPDATES
-from tcsolve._lu import factor_blocked, factor_native
+from tcsolve._lu import factor_blocked
 from tcsolve._ops_numpy import NumpyOps
 
 # Errors of elimination grow far slower than their bound n u; the constant covers small n.
