@@ -8,6 +8,7 @@ import pytest
 from bounds import host
 
 from tcsolve import matrices
+from tcsolve._ladder import expects_dominance
 from tcsolve._norms import begin_condest, condest, survey, sweeps_at_once
 from tcsolve._ops_numpy import NumpyOps
 from tcsolve._scale import (
@@ -323,3 +324,20 @@ def test_a_shift_is_undone_exactly(xp):
     top = host(abs(inside).max(axis=0))
     assert ((top >= 0.5) & (top <= 1)).all()
     assert np.array_equal(host(shift.outside(xp, inside, by)), host(b))
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("shift, dominant", [(0, False), (60, True), (-60, True)])
+def test_pivots_are_expected_on_a_dominant_diagonal_if_that_is_known_in_any_case(
+    shift, dominant, early
+):
+    class Early(NumpyOps):
+        def goes_early(self, a):
+            return early
+
+    a = np.random.default_rng(3).uniform(-1, 1, (50, 50)) + shift * np.eye(50)
+
+    expected = expects_dominance(Early(), a, survey(Early(), a))
+
+    assert expected == (dominant and not early)
+    assert not expects_dominance(Early(), a, None)
