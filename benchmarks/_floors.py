@@ -24,8 +24,8 @@ FLOORS = {
     PANEL: "a column costs one exchange between the blocks, taken as {exchange} us (assumed, not measured),"
     " or the panel read and written once, whichever is more",
     MOVES: "two rows a pivot, read and written outside the panel (none where the pivots are on the diagonal)",
-    BLOCK_ROW: "its flops at the FP32 rate, or its bytes; on Hopper that of a wide panel is, but for the next"
-    " panel's columns, a product with an inverse, which counts as update GEMM",
+    BLOCK_ROW: "its flops at the FP32 rate, or its bytes; on Hopper that of a wide panel is a product with an"
+    " inverse, which counts as update GEMM, and the inverse is made here",
     UPDATE: "its flops, all products counted, at the FP16 rate, or the trailing matrix read and written"
     " for each outer panel",
     PACK: "both FP32 operands read, their 16-bit parts written, once",
