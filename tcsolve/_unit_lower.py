@@ -42,7 +42,7 @@ def inverse(l, well_conditioned):
 
     One that is `well_conditioned` by blocks of the diagonal, all at once; then triangles twice as large are
     made of two and what is between them: [A, 0; C, B]**-1 = [A**-1, 0; -B**-1 C A**-1, B**-1].  Others by
-    substitution in L X = I, which takes longer and leaves a smaller residual: a fifth of that for the L of 512
+    substitution in L X = I, which takes longer and leaves a smaller residual: a fifth of that for L of 512
     columns of a normal matrix, condition 600 (N. J. Higham, Accuracy and Stability of Numerical Algorithms,
     section 14.2).
     """
