@@ -40,6 +40,8 @@ STAGED_ENTRIES = 1 << 22
 # Multiprocessors left to a panel besides those of its clusters, and up to how many rows, by the products of
 # the update beside it: beyond, the update is what takes long.
 SPARED, SPARED_ROWS = 16, {1: math.inf, 3: 23000}
+# Columns right of a panel from which on U is a product with an inverse; columns of a panel that is wide.
+LEAST_COLUMNS, WIDE = 2048, 512
 # Threads of a block of merge_swaps.cu.
 MERGE_THREADS = 256
 
@@ -191,13 +193,13 @@ class LUOps:
     def substitution(self, l, n, how, dominant):
         k = len(l)
         # `how` has three products where wgmma makes them.
-        few = n < _unit_lower.LEAST_COLUMNS or k <= SOLVE_WIDTH
+        few = n < LEAST_COLUMNS or k <= SOLVE_WIDTH
         if few or how.products != 3 or not _aligned(l):
             return None
         return _wgmma.Lower(_unit_lower.inverse(l, dominant), how, _device.multiprocessors())
 
     def is_wide(self, k, n):
-        return n >= _unit_lower.LEAST_COLUMNS and k >= _unit_lower.LEAST_ROWS
+        return n >= LEAST_COLUMNS and k >= WIDE
 
     @turns_into_memory_error
     def merge_swaps(self, order, local, ipiv, start):

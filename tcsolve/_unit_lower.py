@@ -8,19 +8,10 @@ from tcsolve import _cublas, _device, _jit
 from tcsolve._cublas import ld
 from tcsolve.kernels import swap_shape
 
-__all__ = [
-    "LEAST_COLUMNS",
-    "LEAST_ROWS",
-    "SOLVE_WIDTH",
-    "inverse",
-    "solve",
-    "swap_solve",
-]
+__all__ = ["SOLVE_WIDTH", "inverse", "solve", "swap_solve"]
 
 # Unknowns one launch of tcs_swap_solve takes.
 SOLVE_WIDTH = 128
-# Right-hand sides from which on a product with an inverse is faster; unknowns from which on a panel is wide.
-LEAST_COLUMNS, LEAST_ROWS = 2048, 512
 
 
 def solve(l, b):
@@ -42,9 +33,8 @@ def inverse(l, well_conditioned):
 
     One that is `well_conditioned` by blocks of the diagonal, all at once; then triangles twice as large are
     made of two and what is between them: [A, 0; C, B]**-1 = [A**-1, 0; -B**-1 C A**-1, B**-1].  Others by
-    substitution in L X = I, which takes longer and leaves a smaller residual: a fifth of that for L of 512
-    columns of a normal matrix, condition 600 (N. J. Higham, Accuracy and Stability of Numerical Algorithms,
-    section 14.2).
+    substitution in L X = I, which takes longer and leaves a smaller residual (N. J. Higham, Accuracy and
+    Stability of Numerical Algorithms, section 14.2).
     """
     k = len(l)
     x = cupy.eye(k, dtype=cupy.float32)

@@ -42,6 +42,14 @@ def cupy():
     return module
 
 
+@pytest.fixture
+def hopper(cupy):
+    """The CuPy module, on a device of compute capability 9.0, as the driver says."""
+    if cupy.cuda.Device().compute_capability != "90":
+        pytest.skip("for compute capability 9.0")
+    return cupy
+
+
 @pytest.fixture(params=["numpy", pytest.param("cupy", marks=pytest.mark.gpu)])
 def xp(request):
     """NumPy, then CuPy: one test text for both."""

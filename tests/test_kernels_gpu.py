@@ -89,7 +89,10 @@ def factor_panel(cupy):
         wanted = w == NARROW_STRIP, w > SEARCHED_STRIP
         shape = panel_shape(m, arch, multiprocessors, largest, *wanted)
         if shape is None or shape.cluster != (largest > 0):
-            pytest.skip(f"{arch} with {multiprocessors} multiprocessors cannot hold {m} rows so")
+            reason = f"{arch} with {multiprocessors} multiprocessors cannot hold {m} rows so"
+            # Which the tests' sizes are for.
+            assert (cupy.cuda.Device().compute_capability, multiprocessors) != ("90", 132), reason
+            pytest.skip(reason)
         assert w <= shape.strip
         storage = cupy.full((m + 1, offset + w + padding), 7, cupy.float32)
         strip = storage[:m, offset : offset + w]
@@ -450,7 +453,9 @@ def test_swap_solve_moves_all_columns_and_solves_those_on_the_right(
     m, w, n, stop, padding, swaps, shape, cupy
 ):
     shared = shape.shared_bytes(2 * w)
-    if shared + SWAP_STATIC > cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]:
+    room = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
+    if shared + SWAP_STATIC > room:
+        assert room < 227 << 10
         pytest.skip(f"{shared} bytes of shared memory are more than a block may have")
     _, factors, _ = random_panel(max(w, 200), w)
     lower = np.tril(factors[:w], -1).astype(float) + np.eye(w)
@@ -630,35 +635,49 @@ def test_substitution_by_halves_or_by_an_inverse(k, n, update, cupy, ops):
     assert (x == again).all()
 
 
-@pytest.mark.parametrize("well_conditioned", [True, False])
-@pytest.mark.parametrize("columns", [1, 700, 5000])
-@pytest.mark.parametrize("k", [100, 128, 129, 192, 300, 512, 1000, 1024])
-def test_an_inverse_of_a_unit_triangle_solves_with_it(k, columns, well_conditioned, cupy):
-    from tcsolve import _unit_lower, _wgmma
+def inverted(cupy, k, well_conditioned):
+    """Return a unit lower triangle, as NumPy's and FP64, and its inverse on the device."""
+    from tcsolve import _unit_lower
 
-    if _jit.target_arch() != "sm_90a":
-        pytest.skip("its products are for compute capability 9.0")
-
-    rng = np.random.default_rng([k, columns])
-    l = (rng.uniform(-1, 1, (k, k)) / np.sqrt(k)).astype(np.float32)
+    l = np.random.default_rng(k).uniform(-1, 1, (k, k)) / np.sqrt(k)
     storage = cupy.full((k, -(-k // 4) * 4 + 4), np.nan, cupy.float32)
     storage[:, :k] = cupy.asarray(l)
-    lower = np.tril(l.astype(float), -1) + np.eye(k)
+    lower = np.tril(storage[:, :k].get().astype(float), -1) + np.eye(k)
+    return lower, _unit_lower.inverse(storage[:, :k], well_conditioned)
 
-    made = _unit_lower.inverse(storage[:, :k], well_conditioned)
+
+both_inverses = pytest.mark.parametrize("well_conditioned", [True, False])
+orders = pytest.mark.parametrize("k", [100, 128, 129, 192, 300, 512, 1000, 1024])
+
+
+@both_inverses
+@orders
+def test_an_inverse_is_that_of_the_unit_triangle(k, well_conditioned, cupy):
+    lower, made = inverted(cupy, k, well_conditioned)
+
     inverse = made.get()
-
     assert np.array_equal(inverse, np.tril(inverse)) and (inverse.diagonal() == 1).all()
     # Of blocks of 128 by substitution, then of halves (Higham, section 14.2.2).
     u = 2.0**-24
     exact = np.linalg.inv(lower)
     bound = 4 * k * u * (np.abs(exact) @ np.abs(lower) @ np.abs(exact))
     assert (np.abs(inverse - exact) <= bound).all()
-    b = rng.standard_normal((k, columns)).astype(np.float32)
-    x = cupy.asarray(b)
+
+
+@both_inverses
+@orders
+@pytest.mark.parametrize("columns", [1, 700, 5000])
+def test_products_with_an_inverse_solve(columns, k, well_conditioned, hopper):
+    from tcsolve import _wgmma
+
+    lower, made = inverted(hopper, k, well_conditioned)
+    b = np.random.default_rng([k, columns]).standard_normal((k, columns)).astype(np.float32)
+    x = hopper.asarray(b)
+
     _wgmma.Lower(made, UPDATES["fp16x3"], 132).apply(x, None)
+
     error = np.abs(lower @ x.get() - b)
-    size = np.abs(lower) @ np.abs(exact) @ np.abs(b)
+    size = np.abs(lower) @ np.abs(np.linalg.inv(lower)) @ np.abs(b)
     assert (error <= 8 * np.sqrt(k) * UPDATES["fp16x3"].u * size.max(axis=0)).all()
 
 
@@ -936,14 +955,11 @@ def test_a_dominant_matrix_keeps_its_rows(update, block, look_ahead, cupy, facto
 
 
 @pytest.fixture
-def count_inverses(cupy, monkeypatch):
+def count_inverses(hopper, monkeypatch):
     """Use inverses for few columns, too; a list of the sizes of those made."""
     from tcsolve import _wgmma
 
-    if _jit.target_arch() != "sm_90a":
-        pytest.skip("they are for compute capability 9.0")
-
-    monkeypatch.setattr("tcsolve._unit_lower.LEAST_COLUMNS", 64)
+    monkeypatch.setattr("tcsolve._lu_cupy.LEAST_COLUMNS", 64)
     made, lower = [], _wgmma.Lower
 
     def spy(inverse, *rest):
@@ -960,7 +976,7 @@ def test_u_by_an_inverse_has_the_same_bits_whoever_makes_it(
     update, block, rows, cupy, factor_on_device, monkeypatch, count_inverses
 ):
     """A wide panel makes it, and is reached strip by strip; else what runs beside the next panel makes it."""
-    monkeypatch.setattr("tcsolve._unit_lower.LEAST_ROWS", rows)
+    monkeypatch.setattr("tcsolve._lu_cupy.WIDE", rows)
     a = matrix_on_device(cupy, 2500, update)
 
     factors = factor_on_device(a, update, block, True)
@@ -979,7 +995,7 @@ def test_other_formats_make_no_inverse(cupy, factor_on_device, count_inverses):
 def test_a_wide_panel_reached_strip_by_strip_has_the_bits_of_one_reached_at_once(
     update, cupy, factor_on_device, monkeypatch
 ):
-    monkeypatch.setattr("tcsolve._unit_lower.LEAST_COLUMNS", 64)
+    monkeypatch.setattr("tcsolve._lu_cupy.LEAST_COLUMNS", 64)
     a = matrix_on_device(cupy, 2500, update)
 
     factors = factor_on_device(a, update, 512, True)

@@ -90,18 +90,7 @@ KNOW_CUPY = {
     "cli",
 }
 # The algorithms take `ops` and know no array library but NumPy's small arrays on the host.
-ALGORITHMS = (
-    "_norms",
-    "_scale",
-    "_factors",
-    "_lu",
-    "_krylov",
-    "_stop",
-    "_refine",
-    "_choose",
-    "_plan",
-    "_ops",
-)
+ALGORITHMS = (*LAYERS[LAYERS.index("_norms") : LAYERS.index("_check")], "_plan", "_ops")
 
 FOLDER = Path(tcsolve.__file__).parent
 

@@ -141,7 +141,7 @@ def test_a_size_has_one_tape_however_often_it_is_solved(cupy, record):
 @pytest.mark.parametrize("dominant", [False, True])
 @pytest.mark.parametrize("n, block", [(200, 50), (2500, 512)])
 def test_panels_of_other_widths_are_recorded_as_well(n, block, dominant, cupy, record, monkeypatch):
-    monkeypatch.setattr("tcsolve._unit_lower.LEAST_COLUMNS", 64)
+    monkeypatch.setattr("tcsolve._lu_cupy.LEAST_COLUMNS", 64)
     a, b = system(cupy, n, dominant=dominant)
     plan = Plan("fp16x3", block=block)
     first = solve(a, b, precision=plan)
@@ -153,8 +153,8 @@ def test_a_factorization_that_fails_half_way_spoils_no_later_one(cupy, record, m
     from tcsolve._lu import _Panel
 
     monkeypatch.setattr("tcsolve._lu_cupy.BESIDE_ROWS", 0)
-    monkeypatch.setattr("tcsolve._unit_lower.LEAST_COLUMNS", 64)
-    monkeypatch.setattr("tcsolve._unit_lower.LEAST_ROWS", 256)
+    monkeypatch.setattr("tcsolve._lu_cupy.LEAST_COLUMNS", 64)
+    monkeypatch.setattr("tcsolve._lu_cupy.WIDE", 256)
     (a, b), plan = system(cupy, 1500), Plan("fp16x3", block=256)
     first = solve(a, b, precision=plan)
     count, finish = [0], _Panel.finish
