@@ -1,13 +1,11 @@
 """The public products of matrices: arguments checked, and handed to the device."""
 
-import math
-import numbers
-
 import numpy as np
 
 from tcsolve._check import check_array
 from tcsolve._dispatch import is_cupy, ops_for
 from tcsolve._errors import InputError
+from tcsolve._gemm_check import check_addend, check_out, check_scalars
 from tcsolve._product import (
     ENGINES,
     GemmBound,
@@ -17,19 +15,6 @@ from tcsolve._product import (
 )
 
 __all__ = ["gemm", "gemm_batched", "gemm_bound"]
-
-# Dtypes a result of each accumulator can be stored in.
-RESULTS = {
-    "float32": ("float32", "float16", "bfloat16"),
-    "float64": ("float64",),
-    "int32": ("int32",),
-}
-# Dtypes of c that each accumulator holds exactly.
-ADDENDS = {
-    "float32": ("float16", "bfloat16", "float32", "int8", "int16", "uint8"),
-    "float64": ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "uint8"),
-    "int32": ("int8", "int16", "int32", "uint8", "uint16"),
-}
 
 # Batched products that were checked and launched before, and how many of them are kept.
 _LAUNCHES, MOST_LAUNCHES = {}, 4096
@@ -313,11 +298,11 @@ def _product_of(a, b, c, alpha, beta, transa, transb, precision, refine, engine,
     product = choose_product(dtype, a.shape[-1], precision, refine, rtol, engine)
     wide = dtype == "float64" and not product.native
     accumulator = "float64" if wide else product.accumulator
-    _check_scalars(alpha, beta, accumulator)
+    check_scalars(alpha, beta, accumulator)
     shape = (*a.shape[:-1], b.shape[-1])
-    c = _check_addend(c, beta, shape, accumulator)
+    c = check_addend(c, beta, shape, accumulator)
     ops = ops_for(a, b, *(() if c is None else (c,)), *(() if out is None else (out,)))
-    out = _check_out(ops.xp, out, shape, accumulator, a, b, c)
+    out = check_out(ops.xp, out, shape, accumulator, a, b, c)
     if not out.size:
         return out, None
     if alpha == 0 or a.shape[-1] == 0:
@@ -400,85 +385,3 @@ def _stacked(x, batch):
 def _repeat_of(x):
     """Return the function of x's library that makes a view of repetitions."""
     return ops_for(x).xp.broadcast_to
-
-
-def _check_scalars(alpha, beta, accumulator):
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        if not isinstance(value, numbers.Real):
-            raise InputError(f"{name} is {value!r}; a real number is needed")
-        if accumulator == "int32" and (not math.isfinite(value) or value != int(value)):
-            raise InputError(
-                f"{name} is {value!r}; products of int8 are integers, so {name} must be one: "
-                "convert the operands to float16 for another"
-            )
-
-
-def _check_addend(c, beta, shape, accumulator):
-    """Return c if it is to be added, else None."""
-    if beta == 0:
-        return None
-    if c is None:
-        raise InputError(f"beta is {beta}, but there is no c to multiply by it: give c, or beta=0")
-    c = check_array(c, "c")
-    if c.shape != shape:
-        raise InputError(f"c has shape {c.shape}; the product has shape {shape}: reshape c")
-    if c.dtype.name not in ADDENDS[accumulator]:
-        raise InputError(
-            f"c has dtype {c.dtype}, which {accumulator} sums cannot hold; "
-            f"convert with c.astype('{accumulator}')"
-        )
-    return c
-
-
-def _check_out(xp, out, shape, accumulator, a, b, c):
-    """Return `out`, or a new array for the result."""
-    if out is None:
-        return xp.empty(shape, accumulator)
-    if out.shape != shape:
-        raise InputError(f"out has shape {out.shape}; the product has shape {shape}")
-    if out.dtype.name not in RESULTS[accumulator]:
-        raise InputError(
-            f"out has dtype {out.dtype}; this product is stored as {' or '.join(RESULTS[accumulator])}"
-        )
-    if isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise InputError("out is read-only; give an array that can be written")
-    for name, x in (("a", a), ("b", b)):
-        if _overlap(out, x):
-            raise InputError(
-                f"out overlaps {name}, which is read while out is written; copy {name}"
-            )
-    if c is not None and not _same_place(out, c) and _overlap(out, c):
-        raise InputError("out overlaps c without being c; give out=c, or an array of its own")
-    return out
-
-
-def _same_place(x, y):
-    def place(z):
-        return _address(z), z.shape, z.strides, z.dtype
-
-    return place(x) == place(y)
-
-
-def _overlap(x, y):
-    """Tell whether two arrays have a byte in common, from their shapes alone.
-
-    CuPy's shares_memory sorts the addresses of all entries, and waits for that.
-    """
-    return np.shares_memory(*(np.asarray(_Shadow(z)) for z in (x, y)))
-
-
-class _Shadow:
-    """A host array where a device's array is: its entries are never touched."""
-
-    def __init__(self, x):
-        self.__array_interface__ = {
-            "version": 3,
-            "data": (_address(x), True),
-            "shape": x.shape,
-            "strides": x.strides,
-            "typestr": f"|V{x.itemsize}",
-        }
-
-
-def _address(x):
-    return x.data.ptr if is_cupy(x) else x.ctypes.data

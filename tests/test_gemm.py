@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tcsolve.kernels import ARCHS, fastest_update, wmma_can_be_wide, wmma_shape
 
-from tcsolve import InputError, _gemm, gemm, gemm_batched, gemm_bound
+from tcsolve import InputError, _gemm_check, gemm, gemm_batched, gemm_bound
 from tcsolve._formats import UPDATES
 from tcsolve._product import CHAIN, LEVELS, Product, choose_product, error_bound
 
@@ -519,7 +519,7 @@ def test_overlap_is_found_without_a_look_at_the_entries():
     # There are no such entries: 2**20 x 2**20 in two words of memory.
     memory, shape, strides = np.zeros(2, np.float32), (1 << 20, 1 << 20), (1 << 23, 8)
     even, odd = (np.lib.stride_tricks.as_strided(memory[i:], shape, strides) for i in (0, 1))
-    assert _gemm._overlap(even, even.T) and not _gemm._overlap(even, odd)
+    assert _gemm_check.overlap(even, even.T) and not _gemm_check.overlap(even, odd)
 
 
 def test_out_must_be_writeable():

@@ -46,6 +46,7 @@ LAYERS = (
     "_refine",
     "_choose",
     "_check",
+    "_gemm_check",
     "_gemm",
     "_structure",
     "_direct",
