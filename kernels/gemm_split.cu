@@ -2,7 +2,8 @@
 //
 //   tcs_tops     top = bits of the largest |entry| of each row, or column, of two matrices
 //   tcs_split    hi = rn(s x), lo = rn(s x - hi), with the power of two s that `top` gives, of two matrices
-//   tcs_split_by the same with one power of two for each matrix, b's in device memory (see range.cu)
+//   tcs_split_by the same with one power of two for each matrix, b's in device memory (see range.cu), times
+//                part_b; beyond[0], unless null, becomes 1 unless all |s x| <= limit
 //   tcs_finish   out = alpha (sum, unscaled) + beta c
 //
 // x is FP32 rows x cols, row-major, leading dimension ld.  `by_row`: top has an entry for each row, else for each
@@ -150,8 +151,11 @@ struct Scaled {
     }
 
     // All of a thread's rows are on their way before the first is split.  ONE: all entries times `one`.
+    // Given `beyond`, it becomes 1 unless all that is split is at most `limit`.
     template <bool ONE = false>
-    __device__ __forceinline__ void split(Index block, T_LOW* hi, T_LOW* lo, Index ld_out, float one = 1) const {
+    __device__ __forceinline__ void split(
+        Index block, T_LOW* hi, T_LOW* lo, Index ld_out, float one = 1, int* beyond = nullptr, float limit = 0
+    ) const {
         constexpr int ROWS = SPLIT_ROWS / GROUP;
         const Index across = blocks_for(cols, SPLIT_COLS), row0 = block / across * SPLIT_ROWS + threadIdx.y;
         const Index q = block % across * SPLIT_COLS + threadIdx.x * RUN, left = cols - q;
@@ -176,6 +180,7 @@ struct Scaled {
                 for (int e = 0; e < PER; ++e) {
                     const float by = ONE ? one : power_of_two(fit(by_row ? top[row] : tops.at[w * PER + e]));
                     x[e] = in[i].at[w * PER + e] * by;
+                    if (ONE && beyond && !(fabsf(x[e]) <= limit)) *beyond = 1;
                 }
                 const Parts parts = parts_of<T_LOW, true>(x, 1.0f);
                 high.at[w] = parts.hi;
@@ -216,12 +221,17 @@ tcs_split_by(
     const float* __restrict__ a, Index ld_a, Index rows_a, Index cols_a,
     T_LOW* __restrict__ hi_a, T_LOW* __restrict__ lo_a, Index ld_out_a, double scale_a,
     const float* __restrict__ b, Index ld_b, Index rows_b, Index cols_b,
-    T_LOW* __restrict__ hi_b, T_LOW* __restrict__ lo_b, Index ld_out_b, const float* __restrict__ scale_b
+    T_LOW* __restrict__ hi_b, T_LOW* __restrict__ lo_b, Index ld_out_b, const float* __restrict__ scale_b,
+    double part_b, int* beyond, double limit
 ) {
     const Scaled first = {a, ld_a, nullptr, 0, rows_a, cols_a};
     const Index blocks = first.split_blocks(), block = blockIdx.x;
-    if (block < blocks) first.split<true>(block, hi_a, lo_a, ld_out_a, float(scale_a));
-    else Scaled{b, ld_b, nullptr, 0, rows_b, cols_b}.split<true>(block - blocks, hi_b, lo_b, ld_out_b, *scale_b);
+    if (block < blocks) {
+        first.split<true>(block, hi_a, lo_a, ld_out_a, float(scale_a), beyond, float(limit));
+        return;
+    }
+    const Scaled second = {b, ld_b, nullptr, 0, rows_b, cols_b};
+    second.split<true>(block - blocks, hi_b, lo_b, ld_out_b, *scale_b * float(part_b), beyond, float(limit));
 }
 
 extern "C" __global__ void __launch_bounds__(GROUP * WARP)

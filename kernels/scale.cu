@@ -7,9 +7,9 @@
 //                    chunk c, for the caller to reduce over c; r null stands for ones
 //   tcs_survey       row_sum[c, i] over the columns of chunk c, SURVEY_COLUMNS each, col_sum as tcs_col_stats, and
 //                    W = rn(A), all from one look at a real A
-//   tcs_extremes     out = (max, min of the sums of rows, max, min of those of columns, min 2 |a_ii| - sum of row i)
-//                    of an n x n A whose diagonal entries lie `step` apart, rows contiguous or not; sums are
-//                    given over chunks, as by tcs_col_stats
+//   tcs_extremes     out = (max, min of the sums of rows, max, min of those of columns, min 2 |a_ii| - sum of row i,
+//                    min 3 |a_jj| - sum of column j) of an n x n A whose diagonal entries lie `step` apart, rows
+//                    contiguous or not; sums are given over chunks, as by tcs_col_stats
 //   tcs_cast_scaled  W[i, j] = rn(r_i a_ij s_j), FP32 (or pairs), leading dimension ldw; null: ones
 //
 // All vectors and statistics are FP64; r and s hold powers of two.  Sums are rounded in FP64, in an
@@ -196,9 +196,9 @@ __device__ __forceinline__ double over_chunks(const double* sums, Index chunks, 
     return total;
 }
 
-constexpr int EXTREMES = 5, EXTREMES_THREADS = 1024;
+constexpr int EXTREMES = 6, EXTREMES_THREADS = 1024;
 
-// One of the five numbers that lie side by side: the first and the third are maxima.
+// One of the six numbers that lie side by side: the first and the third are maxima.
 __device__ __forceinline__ double extreme(int which, double x, double y) {
     return which == 0 || which == 2 ? larger(x, y) : smaller(x, y);
 }
@@ -210,11 +210,11 @@ tcs_extremes(
 ) {
     __shared__ double found[EXTREMES][EXTREMES_THREADS / WARP];
     const double none = __longlong_as_double(0x7ff0000000000000);
-    double mine[EXTREMES] = {0.0, none, 0.0, none, none};
+    double mine[EXTREMES] = {0.0, none, 0.0, none, none, none};
     for (Index i = threadIdx.x; i < n; i += EXTREMES_THREADS) {
         const double row = over_chunks(row_sum, row_chunks, n, i), col = over_chunks(col_sum, col_chunks, n, i);
-        const double left = 2 * magnitude(a + i * step * PARTS) - row;
-        const double x[EXTREMES] = {row, row, col, col, left};
+        const double size = magnitude(a + i * step * PARTS);
+        const double x[EXTREMES] = {row, row, col, col, 2 * size - row, 3 * size - col};
         #pragma unroll
         for (int e = 0; e < EXTREMES; ++e) mine[e] = extreme(e, x[e], mine[e]);
     }

@@ -183,7 +183,7 @@ class Factorization(Ladder):
             self._factor("fp64")
         diagonal, sign = self._factors.diagonal()
         size = self._ops.xp.abs(diagonal)
-        if self._factors.bad_pivot:
+        if self._bad_pivot():
             return 0.0, -math.inf
         phase, log = self._ops.host((diagonal / size).prod(), self._ops.xp.log(size).sum())
         log = float(log)
@@ -273,11 +273,11 @@ class Factorization(Ladder):
         total, history, state = np.zeros(k, int), [], None
         while True:
             mark = ops.mark()
-            if not self._factors.bad_pivot:
+            if not self._bad_pivot():
                 self._begin_estimate()
                 # Afresh: the x of a failed rung may be worse than none, however small its error is
                 # beside its own size.
-                known = ahead() if ahead and self._factors.are_good else ()
+                known = ahead() if ahead else ()
                 state, ahead = self._refine(rhs, bound, known), None
                 total += state.steps
                 self._contracted = state.classical and state.all_converged and state.steps.any()
@@ -344,7 +344,7 @@ class Factorization(Ladder):
     def _estimate_rcond(self):
         if not self._finite or self._singular():
             return 0.0
-        if self._factors.bad_pivot:
+        if self._bad_pivot():
             return self._estimate_rcond() if self._climb() else 0.0
         n, norm, how = self.shape[0], self._norm_one, UPDATES[self.precision]
         rcond = self._factors.gecon(norm) if self._as_given else None

@@ -29,18 +29,23 @@ class BlockedFactors:
         """Return the first bad pivot and the number of swapped rows, waiting for the factorization once."""
         if self._found is None:
             (report,) = self._read_report()
-            info, swapped, worst = (float(x) for x in report)
+            info, swapped, worst, beyond = (float(x) for x in report)
             bad_pivot = 0 if info == NO_BAD_PIVOT else int(info)
             inverses = self.inverses
             if inverses is not None:
                 self.inverses = None if bad_pivot else self.ops.trusted(inverses, worst)
-            self._found = bad_pivot, int(swapped)
+            self._found = bad_pivot, int(swapped), beyond != 0
         return self._found
 
     @property
     def bad_pivot(self):
         """1-based column of the first pivot that is zero or not finite, 0 if there is none."""
         return self._read()[0]
+
+    @property
+    def misled(self):
+        """Whether a pivot was not the largest of its column, as it was expected: these are no factors."""
+        return self._read()[2]
 
     @property
     def nbytes(self):
@@ -77,7 +82,7 @@ class BlockedFactors:
     @property
     def are_good(self):
         """Whether what was solved before anything was known of the factors stands."""
-        return not self.bad_pivot and self.inverses is not None
+        return not self.bad_pivot and not self.misled and self.inverses is not None
 
     def diagonal(self):
         """Return the diagonal of U and the sign of the permutation."""
@@ -97,6 +102,7 @@ class NativeFactors:
     factors: Any
     bad_pivot: int
     nbytes: int
+    misled = False  # the library looks for every pivot
 
     def solve(self, b, adjoint=False):
         """Return A**-1 b, or A**-H b, in the dtype of the factors."""

@@ -48,7 +48,8 @@ def expects_dominance(ops, a, survey):
 
     Never where the LU may start before the survey is there (None): equal input gives equal bits.
     """
-    return survey is not None and not ops.goes_early(a) and survey.dominance > 0
+    known = survey is not None and not ops.goes_early(a)
+    return known and survey.dominance > 0 and survey.column_dominance > 0
 
 
 class Ladder:
@@ -60,7 +61,7 @@ class Ladder:
         self._working = "fp32" if a.dtype.char in "fF" else "fp64"
         self._complex = a.dtype.kind == "c"
         self._rcond = self._estimate = None
-        self._contracted = False
+        self._contracted, self._misled = False, False
         self._factors = self._scaling = self._frame = self._copy = self._survey = None
         self._scaled_norm = 0.0
         self._rungs = []
@@ -166,7 +167,7 @@ class Ladder:
             if how.native:
                 self._factors = factor_native(ops, w, dtype)
             else:
-                dominant = expects_dominance(ops, self._a, self._survey)
+                dominant = not self._misled and expects_dominance(ops, self._a, self._survey)
                 self._factors = factor_blocked(ops, w, how, self._plan.block, dominant=dominant)
         self._clock("factor", mark)
 
@@ -188,7 +189,14 @@ class Ladder:
 
     def wait(self):
         """Wait until the factors are complete, for streams and threads that know nothing of this one."""
-        return self._factors and self._factors.bad_pivot
+        return self._factors and self._bad_pivot()
+
+    def _bad_pivot(self):
+        """Return that of the factors; they are made again if pivots were not where they were expected."""
+        if self._factors.misled:
+            self._misled = True
+            self._factor(self._rungs.pop())
+        return self._factors.bad_pivot
 
     def _climb(self):
         """Factor with the next rung; return False if there is none or the plan forbids it."""
@@ -204,7 +212,7 @@ class Ladder:
         return next_rung(self.precision, self._working) if self._plan.fallback else None
 
     def _singular(self):
-        return bool(self._factors and self._factors.bad_pivot and self._following() is None)
+        return bool(self._factors and self._bad_pivot() and self._following() is None)
 
     def _correct(self, r, adjoint=False):
         """Return approximately A**-1 r (or A**-H r) for FP64 r (n, k), through the factors."""
@@ -240,11 +248,12 @@ class Ladder:
         """
         if not self._finite or self._frame is not None or self._operator().row is not None:
             return None
-        steps = self._steps_ahead(rhs)
+        steps, factors = self._steps_ahead(rhs), self._factors
         try:
-            return self._factors.ahead(self._matrix, rhs, steps) if steps else None
+            wait = factors.ahead(self._matrix, rhs, steps) if steps else None
         except DeviceMemoryError:  # one by one they need less
             return None
+        return wait and (lambda: wait() if factors is self._factors and factors.are_good else ())
 
     def _steps_ahead(self, rhs):
         """Return how many steps may be done ahead, now or another time."""

@@ -39,7 +39,8 @@ def factor_blocked(ops, w, update, block=None, look_ahead=True, dominant=False):
     look_ahead : bool
         Whether panels may run beside updates; the factors are the same bits with and without.
     dominant : bool
-        Whether pivots are expected on the diagonal: a matter of speed, and of rounding.
+        Whether pivots are expected on the diagonal: a matter of speed, and of rounding.  The factors may be
+        `misled` then.
 
     Returns
     -------
@@ -56,22 +57,22 @@ def _launch(ops, w, update, block, look_ahead, dominant):
     Returns
     -------
     order : array, shape (n,)
-    report : array, shape (3,)
-        The first bad pivot (or NO_BAD_PIVOT), the number of rows that were exchanged, and the measure of the
-        inverses.
+    report : array, shape (4,)
+        The first bad pivot (or NO_BAD_PIVOT), the number of rows that were exchanged, the measure of the
+        inverses, and whether a pivot was not the largest of its column.
     inverses : array or None
         Of the diagonal blocks, where the device solves with them.
     """
     n, xp = w.shape[0], ops.xp
     order = xp.arange(n, dtype=xp.int32)
     ipiv = xp.empty(n, dtype=xp.int32)
-    info = xp.full(1, NO_BAD_PIVOT, dtype=xp.int32)
+    found = xp.full(1, NO_BAD_PIVOT, dtype=xp.int32), xp.zeros(1, dtype=xp.int32)
     rows = order, xp.arange(n, dtype=xp.int32)
     first, *others = panels(ops, n, update, block)
-    panel = _Panel(ops, w, *first, rows, ipiv, info, update, dominant)
+    panel = _Panel(ops, w, *first, rows, ipiv, found, update, dominant)
     panel.factor()
     for start, stop in others:
-        following = _Panel(ops, w, start, stop, rows, ipiv, info, update, dominant)
+        following = _Panel(ops, w, start, stop, rows, ipiv, found, update, dominant)
         step = _Step(ops, panel, following, update)
         if step.ahead and look_ahead:
             ops.beside(step)
@@ -81,8 +82,10 @@ def _launch(ops, w, update, block, look_ahead, dominant):
     panel.swap(0, panel.start)
     panel.swap(panel.unswapped, n)
     inverses, worst = ops.invert_diagonal_blocks(w) or (None, xp.zeros(1))
-    report = xp.empty(3)  # to be read at once
-    report[:1], report[1], report[2:] = info, (ipiv != xp.arange(n, dtype=xp.int32)).sum(), worst
+    report = xp.empty(4)  # to be read at once
+    info, beyond = found
+    report[:1], report[1] = info, (ipiv != xp.arange(n, dtype=xp.int32)).sum()
+    report[2:3], report[3:] = worst, beyond
     return order, report, inverses
 
 
@@ -101,6 +104,8 @@ class _Step:
         Whether swaps may be done in any order: a panel of one strip finds its own rows in `solve_first`.
     fills : bool
         Whether there is anything to `fill`.
+    completes : bool
+        Whether there is anything to `complete`.
     """
 
     def __init__(self, ops, panel, following, update):
@@ -111,15 +116,20 @@ class _Step:
         self._first = following.first_columns if self.ahead else self._n
         self._how = ops.near_update(update, panel.p) if self.ahead else update
         self.swaps_known, self.fills = panel.unswapped == panel.stop, self._first < self._near
+        self.completes = panel.is_square
 
     def solve_first(self):
         """Swap and solve for U in the columns that come first."""
         panel = self._panel  # a wide one has made its substitution
         panel.swap(panel.unswapped, self._first, panel.substitution)
 
+    def complete(self):
+        """Make L below a panel that is square."""
+        self._panel.complete()
+
     def update_first(self):
-        """Update them."""
-        self._panel.update(self._panel.stop, self._first, self._how)
+        """Update them, if the next panel is square in its rows alone."""
+        self._panel.update(self._panel.stop, self._first, self._how, last_row=self._last_row)
 
     def substitute(self):
         """Prepare the substitution for U in all others, if it is not done."""
@@ -137,12 +147,19 @@ class _Step:
         self._panel.swap(self._near, self._n, self._panel.substitution, share)
 
     def rest(self, share):
-        """Update all columns beyond."""
+        """Update what is left of the columns that came first, and all beyond."""
+        if self._last_row is not None:
+            self._panel.update(self._panel.stop, self._first, self._how, first_row=self._last_row)
         self._panel.update(self._near, self._n, self.update, share)
+
+    @property
+    def _last_row(self):
+        return self.following.stop if self.ahead and self.following.is_square else None
 
     def do(self):
         """Do it all, one after the other."""
         self.solve_first()
+        self.complete()
         self.update_first()
         self.substitute()
         self.fill()
@@ -154,10 +171,15 @@ class _Step:
 class _Panel:
     """Columns start:stop of w, from row `start` on: factored strip by strip, then eliminated with.
 
+    Of a square one only the first rows are: no pivot is looked for below them.  L there is A U11**-1, a
+    product, and where it has an entry larger than one the factors are said to be misled.  Else every pivot
+    was the largest of its whole column, up to the rounding of that product.
+
     Attributes
     ----------
-    p : array, shape (n - start, stop - start)
+    p : array, shape (n - start, stop - start), or square
         A view of w.
+    is_square : bool
     strips : list of (int, int)
         Ranges of its columns.
     unswapped : int
@@ -166,16 +188,20 @@ class _Panel:
         What `substitute` made, for `swap`.
     """
 
-    def __init__(self, ops, w, start, stop, rows, ipiv, info, update, dominant):
+    def __init__(self, ops, w, start, stop, rows, ipiv, found, update, dominant):
         self.w, self.start, self.stop, self.p = w, start, stop, w[start:, start:stop]
+        self.is_square = dominant and ops.gains_square(self.p, w.shape[1] - stop, update)
+        if self.is_square:
+            self.p = self.p[: stop - start]
         self.strips = strips(ops, *self.p.shape, w.dtype, dominant)
-        self._ops, self._info = ops, info
+        self._ops, (self._info, self._beyond) = ops, found
         self._ipiv, self._update, self._dominant = ipiv[start:stop], update, dominant
         self.unswapped = start
-        self.substitution, self._swaps, self._operands = None, None, {}
+        self.substitution, self._right, self._bound = None, None, None
+        self._swaps, self._operands = None, {}
         # With several strips, `local` tells where each row of the panel came from, and is moved with them.
         order, local = rows
-        self._order = order[start:]
+        self._order = order[start : start + len(self.p)]
         self._local = local[: len(self.p)] if len(self.strips) > 1 else self._order
 
     def factor(self):
@@ -197,23 +223,37 @@ class _Panel:
             self._ops.swap_rows(self.p[start:], self._factor_strip(start, stop, None))
         self._swaps = self._ops.merge_swaps(self._order, self._local, self._ipiv, self.start)
         self.unswapped = self.stop
+        if self.is_square:
+            self._bound = self._ops.bound(self.p, self._beyond)
         if self._is_wide:
-            self._ops.together(self._round, self.substitute)
+            self._ops.together(self._prepare_l, self.substitute)
 
     @property
     def first_columns(self):
         """The column up to which all must be up to date when the panel begins."""
-        return self.start + self.strips[0][1] if self._is_wide else self.stop
+        return self.start + self.strips[0][1] if self._is_wide and not self.is_square else self.stop
 
-    def _round(self):
-        self._operand(self._update, at_once=True)
+    def _prepare_l(self):
+        """Round L below the panel's rows, or begin to make it."""
+        if self.is_square:
+            self._right = self._ops.right_substitution(self.p, self._update, self._bound)
+        else:
+            self._operand(self._update, at_once=True)
+
+    def complete(self):
+        """Make L below the rows of a square panel, and look at it."""
+        if self.is_square:
+            l = self.w[self.stop :, self.start : self.stop]
+            self._ops.solve_right(l, self.p, self._right)
+            self._operand(self._update, at_once=True, bound=self._bound)
 
     def substitute(self):
         """Prepare the substitution for U in many columns, if there are several strips and it is not done."""
         if len(self.strips) > 1 and self.substitution is None:
-            how = self._ops.inner_update(self._update, self.p)
+            how = self._update if self.is_square else self._ops.inner_update(self._update, self.p)
             l, columns = self.p[: self.p.shape[1]], self.w.shape[1] - self.stop
-            self.substitution = self._ops.substitution(l, columns, how, self._dominant)
+            args = l, columns, how, self._dominant, self._bound
+            self.substitution = self._ops.substitution(*args)
 
     @property
     def _is_wide(self):
@@ -235,7 +275,7 @@ class _Panel:
         first, here = (self.strips[i][0] for i in (number - count, number))
         last = self.strips[min(number + count, len(self.strips)) - 1][1]
         done, late, below = slice(first, here), slice(here, last), slice(here, None)
-        how = ops.inner_update(self._update, p)
+        how = ops.inner_update(self._update, p[below, done])
         ops.solve_unit_lower(p[done, done], p[done, late])
         ops.update(p[below, late], p[below, done], p[done, late], how)
 
@@ -245,21 +285,19 @@ class _Panel:
             args = (self.start, self.stop, self._swaps, first, last, substitution, share)
             self._ops.block_row(self.w[self.start :], *args)
 
-    def update(self, first, last, how, share=None):
-        """Update columns first:last of w, right of the panel, below its rows."""
+    def update(self, first, last, how, share=None, first_row=None, last_row=None):
+        """Update columns first:last of w, right of the panel, in all rows below it or some of them."""
         if first == last:
             return
-        columns = slice(first, last)
-        c, u = (
-            self.w[rows, columns] for rows in (slice(self.stop, None), slice(self.start, self.stop))
-        )
-        self._ops.subtract_product(c, self._operand(how), u, share)
+        first_row = self.stop if first_row is None else first_row
+        c, u = self.w[first_row:last_row, first:last], self.w[self.start : self.stop, first:last]
+        self._ops.subtract_product(c, self._operand(how), u, share, first_row - self.stop)
 
-    def _operand(self, how, at_once=False):
+    def _operand(self, how, **options):
         """Return L below the panel's rows as `how` rounds it, perhaps when it is used."""
         if how.name not in self._operands:
             l = self.w[self.stop :, self.start : self.stop]
-            self._operands[how.name] = self._ops.operand(l, how, at_once)
+            self._operands[how.name] = self._ops.operand(l, how, **options)
         return self._operands[how.name]
 
 

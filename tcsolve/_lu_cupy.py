@@ -15,6 +15,7 @@ from tcsolve._formats import UPDATES
 from tcsolve._share import Flags, Share
 from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
 from tcsolve._unit_lower import SOLVE_WIDTH, swap_solve
+from tcsolve._upper import upper_inverse
 from tcsolve.kernels import (
     BOARD_BYTES,
     MOST_MOVED,
@@ -40,8 +41,12 @@ STAGED_ENTRIES = 1 << 22
 # Multiprocessors left to a panel besides those of its clusters, and up to how many rows, by the products of
 # the update beside it: beyond, the update is what takes long.
 SPARED, SPARED_ROWS = 16, {1: math.inf, 3: 23000}
+# Rows from which on a panel whose pivots are expected on its diagonal looks for them in a square alone.
+SQUARE_ROWS = 10000
 # Columns right of a panel from which on U is a product with an inverse; columns of a panel that is wide.
 LEAST_COLUMNS, WIDE = 2048, 512
+# Rows and columns of L up to which a product inside a panel is so short that launches count.
+FEW_ROWS, FEW_COLUMNS = 1024, 256
 # Threads of a block of merge_swaps.cu.
 MERGE_THREADS = 256
 
@@ -62,8 +67,8 @@ class _Native(NamedTuple):
 
     l: Any
 
-    def subtract(self, c, u, share):
-        _cublas.gemm(c, self.l, u)
+    def subtract(self, c, u, share, first):
+        _cublas.gemm(c, self.l[first : first + len(c)], u)
 
 
 class LUOps:
@@ -190,16 +195,33 @@ class LUOps:
         substitution.apply(b, share)  # which allocates before it overwrites
 
     @turns_into_memory_error
-    def substitution(self, l, n, how, dominant):
+    def substitution(self, l, n, how, dominant, bound=None):
         k = len(l)
         # `how` has three products where wgmma makes them.
         few = n < LEAST_COLUMNS or k <= SOLVE_WIDTH
-        if few or how.products != 3 or not _aligned(l):
+        if few or (bound is None and how.products != 3) or not _aligned(l):
             return None
-        return _wgmma.Lower(_unit_lower.inverse(l, dominant), how, _device.multiprocessors())
+        return _wgmma.Lower(_unit_lower.inverse(l, dominant), how, _device.multiprocessors(), bound)
 
     def is_wide(self, k, n):
         return n >= LEAST_COLUMNS and k >= WIDE
+
+    def gains_square(self, p, n, how):
+        m, k = p.shape
+        wide = m >= SQUARE_ROWS and self.is_wide(k, n) and k % SOLVE_WIDTH == 0
+        return wide and self.inner_update(how, p).products == 3 and _aligned(p)
+
+    @turns_into_memory_error
+    def bound(self, u, beyond):
+        return _wgmma.Bound(u, beyond, _device.multiprocessors())
+
+    @turns_into_memory_error
+    def right_substitution(self, u, how, bound):
+        return _wgmma.Right(upper_inverse(u), how, _device.multiprocessors(), bound)
+
+    @turns_into_memory_error
+    def solve_right(self, l, u, substitution=None):
+        substitution.apply(l)
 
     @turns_into_memory_error
     def merge_swaps(self, order, local, ipiv, start):
@@ -225,12 +247,14 @@ class LUOps:
         finally:
             here.wait_event(middle.record())
 
-    def inner_update(self, how, p):
-        if p.dtype.char != "f":
-            return UPDATES["fp64" if p.dtype.char in "dD" else "fp32"]
-        # On the few multiprocessors that an update leaves to its panel FP32 products would take longest.
-        device, three = cupy.cuda.runtime.getDevice(), UPDATES["fp16x3"]
-        ours = fastest_update(three, "f", *p.shape, _device.arch(device)) == "wgmma"
+    def inner_update(self, how, l):
+        if l.dtype.char != "f":
+            return UPDATES["fp64" if l.dtype.char in "dD" else "fp32"]
+        (m, k), device, three = l.shape, cupy.cuda.runtime.getDevice(), UPDATES["fp16x3"]
+        # On the few multiprocessors that an update leaves to its panel FP32 products take longest, unless
+        # they take less than two more launches.
+        few = m < FEW_ROWS and k <= FEW_COLUMNS
+        ours = not few and fastest_update(three, "f", m, k, _device.arch(device)) == "wgmma"
         # Other formats may have been chosen for the range that FP16 has not.
         return three if ours and how.format.name == "fp16" else UPDATES["fp32"]
 
@@ -248,6 +272,10 @@ class LUOps:
         try:
             with side, _cublas.lane(1):
                 step.solve_first()
+            if step.completes:  # its swaps are known: a square panel has several strips
+                step.complete()
+                side.wait_event(main.record())
+            with side, _cublas.lane(1):
                 step.update_first()
                 reached = side.record()
                 share.panel_follows(reached)
@@ -286,25 +314,25 @@ class LUOps:
     @turns_into_memory_error
     def update(self, c, l, u, how):
         if c.size and l.size:
-            self.operand(l, how).subtract(c, u, None)
+            self.operand(l, how).subtract(c, u, None, 0)
 
     @turns_into_memory_error
-    def operand(self, l, how, at_once=False):
+    def operand(self, l, how, at_once=False, bound=None):
+        device = cupy.cuda.runtime.getDevice()
         if how.native:
             return _Native(l)
-        device = cupy.cuda.runtime.getDevice()
         engine = fastest_update(how, l.dtype.char, *l.shape, _device.arch(device))
         if engine != "wgmma":
             return _packed.Operand(l, how, _device.multiprocessors())
-        operand = _wgmma.Operand(l, how, _device.multiprocessors())
+        operand = _wgmma.Operand(l, how, _device.multiprocessors(), bound)
         if at_once:
             operand.round()
         return operand
 
     @turns_into_memory_error
-    def subtract_product(self, c, operand, u, share=None):
+    def subtract_product(self, c, operand, u, share=None, first=0):
         if c.size and u.size:
-            operand.subtract(c, u, share)
+            operand.subtract(c, u, share, first)
 
     @turns_into_memory_error
     def invert_diagonal_blocks(self, lu):

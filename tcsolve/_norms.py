@@ -24,6 +24,8 @@ class Survey:
         Smallest over largest row (column) sum of |A|: 1 is well scaled, 0 is a zero row (column).
     dominance : float
         Least 2 |a_ii| - sum_j |a_ij|: positive if A is strictly diagonally dominant by rows.
+    column_dominance : float
+        Least 3 |a_jj| - sum_i |a_ij|: positive if no column has twice as much beside the diagonal as on it.
     """
 
     inf: float
@@ -31,6 +33,7 @@ class Survey:
     row_spread: float
     col_spread: float
     dominance: float
+    column_dominance: float
 
     @property
     def finite(self):
@@ -51,13 +54,14 @@ def begin_survey(ops, a, dtype=None):
     wait, copy = ops.extremes(a, dtype)
 
     def finish():
-        inf, low_row, one, low_col, dominance = wait()
+        inf, low_row, one, low_col, dominance, column_dominance = wait()
         return Survey(
             inf=inf,
             one=one,
             row_spread=low_row / inf if inf else 1.0,
             col_spread=low_col / one if one else 1.0,
             dominance=dominance,
+            column_dominance=column_dominance,
         )
 
     return finish, copy

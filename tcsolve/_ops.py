@@ -51,10 +51,10 @@ class Ops(Protocol):
         """Return the `Stats` of a; NaN and Inf propagate."""
 
     def extremes(self, a, dtype=None):
-        """Start to look for five numbers of a square a; return a function that waits for them alone.
+        """Start to look for six numbers of a square a; return a function that waits for them alone.
 
-        The largest and the smallest row sum, the largest and the smallest column sum, and the least
-        2 |a_ii| - row_sum_i; NaN propagates.
+        The largest and the smallest row sum, the largest and the smallest column sum, the least
+        2 |a_ii| - row_sum_i and the least 3 |a_jj| - col_sum_j; NaN propagates.
 
         Also return what `cast_scaled` would in `dtype`, with no scales, if the same look brings it, or None.
         """
@@ -101,7 +101,7 @@ class Ops(Protocol):
         By what `substitution` returned, if that is given; `share` is from `beside`.
         """
 
-    def substitution(self, l, n, how, dominant):
+    def substitution(self, l, n, how, dominant, bound=None):
         """Return what makes `solve_unit_lower` of up to n columns fast, or None; its products as `how`.
 
         The triangle of a matrix that is `dominant` is so well conditioned that it may be inverted in any way.
@@ -112,6 +112,28 @@ class Ops(Protocol):
 
         Then the first is factored before the others are up to date, and what is done with the panel is
         prepared as soon as its last is.
+        """
+
+    def gains_square(self, p, n, how):
+        """Tell whether the pivots of a panel p, n columns right of it, are looked for in a square alone.
+
+        They are expected on its diagonal, it is wide and has several strips, and the rows below the square
+        are made by `solve_right`.
+        """
+
+    def bound(self, u, beyond):
+        """Return what bounds the entries next to the block u on the diagonal of a dominant U; opaque.
+
+        beyond[0] becomes 1 where that turns out to be wrong, or |l| > 1.
+        """
+
+    def right_substitution(self, u, how, bound):
+        """Return what makes `solve_right` fast, or None; its products as `how`."""
+
+    def solve_right(self, l, u, substitution=None):
+        """l := l U**-1 in place, U the upper triangle of u.
+
+        By what `right_substitution` returned, if that is given.
         """
 
     def merge_swaps(self, order, local, ipiv, start):
@@ -130,8 +152,8 @@ class Ops(Protocol):
     def gains_beside(self, m):
         """Tell whether a panel and an update of m rows are done sooner side by side."""
 
-    def inner_update(self, how, p):
-        """Return the `Update`, as precise as storage or nearly so, for what strips do inside the panel p."""
+    def inner_update(self, how, l):
+        """Return the `Update`, as precise as storage or nearly so, for products with l inside a panel."""
 
     def near_update(self, how, p):
         """Return the `Update`, `how` or a more precise one, for the columns that follow the panel p."""
@@ -142,7 +164,8 @@ class Ops(Protocol):
     def beside(self, step):
         """Do all parts of a `_lu._Step`, some beside others if possible, with the results of step.do().
 
-        `update_first` needs `solve_first`, the first strip of the panel needs it, and the others `fill`.
+        `update_first` needs `solve_first` and, if `completes`, `complete`, the first strip of the panel needs
+        it, and the others `fill`.  `fill` and `rest` need `complete`.
         `fill` and `solve_rest` need `substitute`, which is called after `solve_first` and, unless
         `swaps_known`, needs it, too.  `rest` needs all but the panel.  `share` is for `block_row` and
         `subtract_product` beside the panel.  What was done before is seen by all, and all is done for what
@@ -168,15 +191,18 @@ class Ops(Protocol):
         Returns None if that would need more checks: `out` may overlap another array.
         """
 
-    def operand(self, l, how, at_once=False):
+    def operand(self, l, how, at_once=False, bound=None):
         """Return l, |l| <= 1, rounded as the `Update` how says, for `subtract_product`; opaque.
 
         It is rounded when it is first used, at the latest: perhaps with u, which saves a launch, unless
-        `at_once`.
+        `at_once`.  Given what `bound` returned, and at once, it is seen whether |l| <= 1.
         """
 
-    def subtract_product(self, c, operand, u, share=None):
-        """c -= l u in place, with u rounded as l was for its `operand`; `share` is from `beside`."""
+    def subtract_product(self, c, operand, u, share=None, first=0):
+        """c -= l u in place, with u rounded as l was for its `operand`; `share` is from `beside`.
+
+        l are as many rows as c has, from row `first` on.
+        """
 
     def replayed(self, w, name, body):
         """Return body(), which works on w without reading anything back; equal names are equal work."""

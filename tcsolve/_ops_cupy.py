@@ -109,7 +109,7 @@ class CupyOps(LUOps, NativeOps):
         rows, cols = (
             x.sum(axis=0, keepdims=True) if x.size > MOST_SUMS else x for x in (rows, cols)
         )
-        out, n = cupy.empty(5), len(a)
+        out, n = cupy.empty(6), len(a)
         launch = _scale_launch(_here(), "tcs_extremes", a.dtype.char, (1, 1), (1024, 1), 8)
         sums = (rows.data.ptr, len(rows), cols.data.ptr, len(cols))
         launch(enumerate((out.data.ptr, *sums, a.data.ptr, sum(a.strides) // a.itemsize, n)))

@@ -83,8 +83,9 @@ class NumpyOps:
     def extremes(self, a, dtype=None):
         rows, cols = self.stats(a)
         with np.errstate(all="ignore"):
-            least = 2.0 * np.abs(a.diagonal()).astype(float) - rows
-        found = rows.max(), rows.min(), cols.max(), cols.min(), least.min()
+            size = np.abs(a.diagonal()).astype(float)
+            dominance = (2.0 * size - rows).min(), (3.0 * size - cols).min()
+        found = rows.max(), rows.min(), cols.max(), cols.min(), *dominance
         return lambda: tuple(map(float, found)), None
 
     def goes_early(self, a):
@@ -148,11 +149,25 @@ class NumpyOps:
     def solve_unit_lower(self, l, b, substitution=None, share=None):
         b[...] = self._solve_triangle(l, b, lower=True, adjoint=False)
 
-    def substitution(self, l, n, how, dominant):
+    def substitution(self, l, n, how, dominant, bound=None):
         return None
 
     def is_wide(self, k, n):
         return False
+
+    def gains_square(self, p, n, how):
+        return False  # there is no product that outruns LAPACK's panel
+
+    def bound(self, u, beyond):
+        return beyond
+
+    def right_substitution(self, u, how, bound):
+        return None
+
+    def solve_right(self, l, u, substitution=None):
+        trsm = _blas("trsm", u.dtype)
+        # As BLAS sees them l is transposed, and U a lower triangle: it solves U**T X = l**T.
+        l[...] = trsm(1.0, np.ascontiguousarray(u).T, np.ascontiguousarray(l).T, lower=True).T
 
     def merge_swaps(self, order, local, ipiv, start):
         dst = np.concatenate([np.arange(len(ipiv), dtype=np.int32), ipiv - start])
@@ -164,8 +179,8 @@ class NumpyOps:
     def gains_beside(self, m):
         return False  # nothing runs beside anything
 
-    def inner_update(self, how, p):
-        return UPDATES["fp64" if p.dtype.char in "dD" else "fp32"]
+    def inner_update(self, how, l):
+        return UPDATES["fp64" if l.dtype.char in "dD" else "fp32"]
 
     def near_update(self, how, p):
         return how
@@ -181,7 +196,9 @@ class NumpyOps:
         if c.size and l.size:
             self.subtract_product(c, self.operand(l, how), u)
 
-    def operand(self, l, how, at_once=False):
+    def operand(self, l, how, at_once=False, bound=None):
+        if bound is not None and not (np.abs(l) <= 1).all():
+            bound[0] = 1
         if how.native:
             return how, (l,)
         scaled = l * l.dtype.type(2.0**TOP_EXPONENT)  # of entries no larger than 1
@@ -189,8 +206,9 @@ class NumpyOps:
             return how, (_rounded(scaled, how.format),)
         return how, _split(scaled, how.format)
 
-    def subtract_product(self, c, operand, u, share=None):
+    def subtract_product(self, c, operand, u, share=None, first=0):
         how, parts = operand
+        parts = [part[first : first + len(c)] for part in parts]
         if how.native:
             c -= parts[0] @ u
             return

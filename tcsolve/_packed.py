@@ -24,8 +24,8 @@ class Operand:
         args = (self._p, l, ld(l) * self._parts, m, width, self._top)
         self._kernel("tcs_pack_l")(grid, (32, 8), args)
 
-    def subtract(self, c, u, share):
-        """c -= l u; cuBLAS shares the device with nobody."""
+    def subtract(self, c, u, share, first):
+        """c -= l u, with l from row `first` on; cuBLAS shares the device with nobody."""
         parts, (k, r) = self._parts, u.shape
         r, ld_u = r * parts, ld(u) * parts
         scalars, work = cupy.empty(3, cupy.float32), _cublas.zeros(2)
@@ -38,7 +38,7 @@ class Operand:
         grid = (-(-r // 64), -(-k // (64 // parts)))
         self._kernel("tcs_pack_u")(grid, (256,), (q, u, ld_u, k, r, scale))
         low, shape = self._how.format.name, (len(c), r)
-        _cublas.gemm_packed(c, shape, ld(c) * parts, self._p, q, low, alpha, beta)
+        _cublas.gemm_packed(c, shape, ld(c) * parts, self._p[first:], q, low, alpha, beta)
 
     def _empty(self, rows, k):
         stored = cupy.uint32 if self._how.format.name == "tf32" else cupy.uint16

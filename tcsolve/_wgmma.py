@@ -12,8 +12,10 @@ from tcsolve.kernels import WGMMA_ROWS
 __all__ = [
     "NO_ORIGIN",
     "TURN_WORDS",
+    "Bound",
     "Lower",
     "Operand",
+    "Right",
     "launch_wgmma",
     "maps_of",
     "results_of",
@@ -22,6 +24,8 @@ __all__ = [
     "takes_turns",
 ]
 
+# Where the largest entry of an operand is brought to.
+TOP = 2.0**TOP_EXPONENT
 # Entries a block of tcs_split takes.
 SPLIT_ROWS, SPLIT_COLUMNS = 16, 256
 # Threads of a block of gemm_wgmma.cu, and its shared memory.
@@ -32,6 +36,9 @@ BY_HAND, STORED, ADDED, PASSING = 0, 1, 2, 3
 PASSING_ENTRIES = 1 << 23
 # No matrix for tcs_split_by, as the first, and as the second.
 NOTHING, NOTHING_BY = (None, 0, 0, 0, None, None, 0, 1.0), (None, 0, 0, 0, None, None, 0, None)
+# How much larger than U11 the block of A that becomes U, or L U11, is expected to be at most (see `Bound`),
+# and how much larger than expected anything may be before FP16 overflows.
+ROOM, SLACK = 16.0, 2.0
 # A tensor map that is not used, and the origin of operands that were not scaled.
 NO_MAP = np.zeros(1, np.dtype((np.void, MAP_BYTES)))
 NO_ORIGIN = (None, 0, 0, None, None, 0, 0, None)
@@ -92,6 +99,19 @@ def results_of(out, c, beta):
     return result_map(out.data.ptr, *out.shape, ld), how
 
 
+class Bound:
+    """How large entries next to the block U11 on the diagonal of a dominant U may be.
+
+    |l| <= 1, |u| <= max |u11| if the diagonal dominates its rows, and A, before it becomes L or U, is not
+    ROOM times as large but in the worst case.  So their powers of two are known without a look at them;
+    where an entry is larger, beyond[0] becomes 1.
+    """
+
+    def __init__(self, u, beyond, multiprocessors):
+        self.beyond = beyond
+        self.scale, self.alpha, _ = _scale(u, TOP, None, multiprocessors)
+
+
 class Operand:
     """L (m x k), split or rounded once, to compute C -= L U on Hopper.
 
@@ -100,35 +120,38 @@ class Operand:
     has.
     """
 
-    def __init__(self, l, how, multiprocessors):
-        self._l, self._how, self._multiprocessors = l, how, multiprocessors
-        self._maps = None
+    def __init__(self, l, how, multiprocessors, bound=None):
+        self._l, self._how, self._multiprocessors, self._bound = l, how, multiprocessors, bound
+        self._parts = None
 
     def round(self):
-        """Round L now, rather than with the first U."""
-        if self._maps is None:
-            _split(self._how, self._begin(), NOTHING_BY)
+        """Round L now, rather than with the first U; look for |l| > 1 if there is a `Bound`."""
+        if self._parts is None:
+            _split(self._how, self._begin(), NOTHING_BY, self._bound, TOP)
 
     def _begin(self):
         """Make room for L's parts; return the arguments to split it."""
         self._parts, *args = _room(self._l, self._how)
-        self._maps = maps_of([self._parts], self._how.format.name)
-        return *args, 2.0**TOP_EXPONENT
+        return *args, TOP
 
-    def subtract(self, c, u, share):
-        """c -= l u for an FP32 c with contiguous rows."""
-        (m, n), top = c.shape, 2.0**TOP_EXPONENT
-        scale, alpha, work = _scale(u, top, None, self._multiprocessors)
+    def subtract(self, c, u, share, first):
+        """c -= l u for an FP32 c with contiguous rows, with l from row `first` on."""
+        (m, n), bound = c.shape, self._bound
+        if bound is None:
+            scale, alpha, work = _scale(u, TOP, None, self._multiprocessors)
+        else:
+            scale, alpha, work = bound.scale, bound.alpha, _cublas.zeros(TURN_WORDS)
         hi_lo, *args = _room(u, self._how)
-        first = NOTHING if self._maps else self._begin()
-        _split(self._how, first, (*args, scale))
+        l_too = NOTHING if self._parts else self._begin()
+        _split(self._how, l_too, (*args, scale), bound, SLACK * TOP)
         to, how = results_of(c, c, 1.0)
         how = PASSING if how == ADDED and m * n >= PASSING_ENTRIES else how
-        maps_u, results = maps_of([hi_lo], self._how.format.name), (to, how, alpha, work)
+        rows = _cut(self._parts, slice(first, None))
+        maps, results = maps_of([rows, hi_lo], self._how.format.name), (to, how, alpha, work)
         target = c, leading(c), KINDS["float32"], c, leading(c)
-        args = (*self._maps, *maps_u, *results, *target, *NO_ORIGIN, m, n, len(u), 1.0, 1.0)
+        args = (*maps, *results, *target, *NO_ORIGIN, m, n, len(u), 1.0, 1.0)
 
-        def launch(*blocks, held=hi_lo):  # which the maps have addresses of
+        def launch(*blocks, held=(hi_lo, self._parts)):  # which the maps have addresses of
             launch_wgmma(_defines(self._how), m, n, args, *blocks)
 
         if share is None:
@@ -137,43 +160,71 @@ class Operand:
             share.launch(launch, self._multiprocessors)
 
 
-class Lower:
-    """A lower triangular FP32 L (k x k), split once, to compute U := L U by three products.
+class _Triangle:
+    """A triangular FP32 matrix (k x k), split once, to multiply others with it.
 
-    As `Operand`, but L's power of two, too, is found on the device.
+    As `Operand`, but its power of two, too, is found on the device.
     """
 
-    def __init__(self, l, how, multiprocessors):
-        self._how, self._multiprocessors = how, multiprocessors
-        self._parts, self._by = self._divide(l, None)[:2]
+    def __init__(self, x, how, multiprocessors, bound=None):
+        self._how, self._multiprocessors, self._bound = how, multiprocessors, bound
+        if bound is None:
+            self._by, self._alpha = _scale(x, 1.0, None, multiprocessors)[0], None
+        else:
+            self._by, self._alpha, _ = _scale(x, 1 / ROOM, bound.scale, multiprocessors)
+        self._parts, *args = _room(x, how)
+        _split(how, NOTHING, (*args, self._by))
+
+    def _divide(self, x):
+        """Return (hi, lo) of a matrix, and what belongs to its product with the triangle."""
+        bound, (parts, *args) = self._bound, _room(x, self._how)
+        if bound is None:
+            scale, alpha, work = _scale(x, 1.0, self._by, self._multiprocessors)
+            _split(self._how, NOTHING, (*args, scale))
+            return parts, alpha, work
+        _split(self._how, NOTHING, (*args, bound.scale), bound, SLACK * TOP, 1 / ROOM)
+        return parts, self._alpha, _cublas.zeros(TURN_WORDS)
+
+    def _multiply(self, a, b, out, alpha, work):
+        """out := a b, both of parts."""
+        to, engine = results_of(out, None, 0.0)
+        target = out, leading(out), KINDS["float32"], None, 0
+        maps, results = maps_of([a, b], self._how.format.name), (to, engine, alpha, work)
+        # alpha subtracts.
+        args = (*maps, *results, *target, *NO_ORIGIN, *out.shape, a[0].shape[1], -1.0, 0.0)
+        launch_wgmma(_defines(self._how), *out.shape, args, self._multiprocessors)
+
+
+class Right(_Triangle):
+    """An upper triangular X: L := L X."""
+
+    def apply(self, l):
+        """l := l x for an FP32 l with contiguous rows."""
+        parts, alpha, work = self._divide(l)
+        k = l.shape[1]
+        half = -(-k // (2 * WGMMA_ROWS)) * WGMMA_ROWS
+        for first in range(0, k, half):
+            stop = min(k, first + half)  # below which X is zero
+            x = _cut(self._parts, slice(stop), slice(first, stop))
+            self._multiply(_cut(parts, slice(None), slice(stop)), x, l[:, first:stop], alpha, work)
+
+
+class Lower(_Triangle):
+    """A lower triangular L: U := L U."""
 
     def apply(self, u, share):
         """u := l u for an FP32 u with contiguous rows, the products when the panel of `share` is resident."""
-        (k, n), low = u.shape, self._how.format.name
-        parts, _, alpha, work = self._divide(u, self._by)
+        k, n = u.shape
+        parts, alpha, work = self._divide(u)
         if share is not None:
             share.await_panel()
         # One launch where halves would not keep the multiprocessors busy.
         many = takes_turns(_defines(self._how), k, n, self._multiprocessors)
         half = -(-k // (2 * WGMMA_ROWS)) * WGMMA_ROWS if many else k
         for first, stop in ((0, min(half, k)), (half, k)):  # right of `stop` L is zero
-            m, out = stop - first, u[first:stop]
-            if m <= 0:
-                continue
-            pairs = [[x[first:stop, :stop] for x in self._parts], [x[:stop] for x in parts]]
-            to, engine = results_of(out, None, 0.0)
-            target = out, leading(out), KINDS["float32"], None, 0
-            args = (*maps_of(pairs, low), to, engine, alpha, work, *target, *NO_ORIGIN)
-            # alpha subtracts.
-            args = (*args, m, n, stop, -1.0, 0.0)
-            launch_wgmma(_defines(self._how), m, n, args, self._multiprocessors)
-
-    def _divide(self, x, by):
-        """Return (hi, lo), their power of two, and what belongs to the product with a matrix scaled `by`."""
-        scale, alpha, work = _scale(x, 1.0, by, self._multiprocessors)
-        parts, *args = _room(x, self._how)
-        _split(self._how, NOTHING, (*args, scale))
-        return parts, scale, alpha, work
+            if first < stop:
+                l = _cut(self._parts, slice(first, stop), slice(stop))
+                self._multiply(l, _cut(parts, slice(stop)), u[first:stop], alpha, work)
 
 
 def _defines(how):
@@ -202,10 +253,19 @@ def _room(x, how):
     return (hi, lo), x, leading(x), *x.shape, hi, lo, hi.strides[0] // hi.itemsize
 
 
-def _split(how, first, second):
-    """Split up to two matrices, the first scaled by a number, the second by one on the device."""
+def _cut(parts, *where):
+    """Return a view of each part; a part that is not there is None."""
+    return [None if part is None else part[where] for part in parts]
+
+
+def _split(how, first, second, bound=None, limit=0.0, part=1.0):
+    """Split up to two matrices, the first scaled by a number, the second by one on the device, and `part`.
+
+    Given a `Bound`, what is split is expected to be no larger than `limit`.
+    """
     blocks = sum(split_blocks(rows, cols) for _, _, rows, cols, *_ in (first, second))
-    split_kernel("tcs_split_by", how.format.name)((blocks,), (32, 8), (*first, *second))
+    args = *first, *second, part, bound and bound.beyond, limit
+    split_kernel("tcs_split_by", how.format.name)((blocks,), (32, 8), args)
 
 
 def _map(x, low):

@@ -42,13 +42,26 @@ class ReversedOps(AheadOps):
     """The update first, then the panel beside it."""
 
     def beside(self, step):
-        first, others = [step.solve_first], [step.fill, lambda: step.solve_rest(None)]
+        first = [step.solve_first]
+        others = [step.complete, step.fill, lambda: step.solve_rest(None)]
         for part in others + first if step.swaps_known else first + others:
             part()
         step.update_first()
         step.rest(None)
         step.following.begin(None)
         step.following.finish()
+
+
+class SquareOps(AheadOps):
+    """Panels of dominant matrices are square, up to the last columns."""
+
+    def gains_square(self, p, n, how):
+        k = p.shape[1]
+        return self.is_wide(k, n) and k > self._strip and n > 8
+
+
+class ReversedSquareOps(ReversedOps, SquareOps):
+    pass
 
 
 def storage_of(update, dtype):
@@ -58,9 +71,9 @@ def storage_of(update, dtype):
     return np.float32 if single else np.float64
 
 
-def factored(a, update, block, strip, look_ahead=True, ops=NarrowOps):
+def factored(a, update, block, strip, look_ahead=True, ops=NarrowOps, dominant=False):
     w = np.array(a, dtype=storage_of(update, a.dtype), order="C")
-    return factor_blocked(ops(strip), w, UPDATES[update], block, look_ahead=look_ahead)
+    return factor_blocked(ops(strip), w, UPDATES[update], block, look_ahead, dominant)
 
 
 def parts(factors):
@@ -142,6 +155,64 @@ def test_panels_beside_updates_in_either_order_give_the_bits_of_one_after_the_ot
         assert np.array_equal(factors.lu, expected.lu)
         assert np.array_equal(factors.order, expected.order)
         assert factors.diagonal()[1] == expected.diagonal()[1]
+
+
+def dominant_matrix(n, dtype=float, seed=9):
+    """A matrix whose pivots are on the diagonal."""
+    return matrices.generate("gauss", n, seed=seed, dtype=dtype).a + n * np.eye(n)
+
+
+@pytest.mark.parametrize("strip", [1, 3, 8])
+@pytest.mark.parametrize("block", [9, 16, 33, 55])
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_square_panels_of_a_dominant_matrix_give_the_same_factors(update, block, strip, dtype):
+    a = dominant_matrix(67, dtype)
+    whole = factored(a, update, block, strip)
+
+    found = [
+        factored(a, update, block, strip, look_ahead, ops, True)
+        for ops, look_ahead in ((SquareOps, False), (SquareOps, True), (ReversedSquareOps, True))
+    ]
+
+    for factors in found:
+        assert not factors.misled and factors.bad_pivot == 0
+        assert np.array_equal(factors.order, np.arange(67))
+        assert np.array_equal(factors.lu, found[0].lu)
+    # All that differs is how L below the squares is rounded.
+    assert np.abs(found[0].lu - whole.lu).max() <= 67 * UPDATES[update].u * np.abs(whole.lu).max()
+    assert lu_error(a, *parts(found[0])) <= GROWTH * np.sqrt(67) * UPDATES[update].u
+
+
+@pytest.mark.parametrize("block", [16, 33])
+@pytest.mark.parametrize("update", UPDATES)
+def test_pivots_inside_a_square_panel_are_found_wherever_they_are(update, block):
+    a = dominant_matrix(67)
+    a[:block] = a[np.random.default_rng(1).permutation(block)]
+
+    factors = factored(a, update, block, 8, ops=SquareOps, dominant=True)
+
+    assert not factors.misled
+    assert sorted(factors.order[:block]) == list(range(block)) and factors.diagonal()[1] in (-1, 1)
+    assert (factors.order[:block] != np.arange(block)).any()
+    lower, upper = parts(factors)
+    assert np.abs(lower).max() <= 1
+    assert lu_error(a[factors.order], lower, upper) <= GROWTH * np.sqrt(67) * UPDATES[update].u
+
+
+@pytest.mark.parametrize("row", [16, 40, 66])
+@pytest.mark.parametrize("column", [0, 15, 20])
+@pytest.mark.parametrize("value", [1.5 * 67, -3.0 * 67, np.nan, np.inf])
+def test_a_pivot_below_a_square_panel_misleads(value, column, row):
+    a = dominant_matrix(67)
+    if row // 16 == column // 16:  # it is in the square, and found
+        row += 16
+    a[row, column] = value
+
+    with np.errstate(all="ignore"):
+        factors = factored(a, "fp32", 16, 8, ops=SquareOps, dominant=True)
+
+    assert factors.misled and not factors.are_good
 
 
 @pytest.mark.parametrize("kind", ["blocked", "native"])

@@ -341,3 +341,16 @@ def test_pivots_are_expected_on_a_dominant_diagonal_if_that_is_known_in_any_case
 
     assert expected == (dominant and not early)
     assert not expects_dominance(Early(), a, None)
+
+
+@pytest.mark.parametrize("entry, expected", [(1.0, True), (1.9, True), (2.1, False), (-2.1, False)])
+def test_no_pivot_is_expected_on_the_diagonal_of_a_column_with_twice_as_much_beside_it(
+    entry, expected
+):
+    a = np.diag([1.0, 8, 8, 8])
+    a[2, 0] = entry
+
+    found = survey(OPS, a)
+
+    assert found.dominance > 0
+    assert expects_dominance(OPS, a, found) == expected
