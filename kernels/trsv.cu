@@ -12,7 +12,7 @@
 //
 // Blocks of BLOCK unknowns are solved in the order of the substitution, one by each thread block that draws
 // its ticket: x_i = D_i^-1 (b_i - sum_j T_ij x_j).  The sum runs over the x_j as they appear, and the next
-// T_ij is fetched while x_j is awaited.  A value is its own flag: x starts as the NaN with all bits set, which
+// two T_ij are fetched while x_j is awaited.  A value is its own flag: x starts as the NaN with all bits set, which
 // no arithmetic produces, and a reader polls until it is gone, so that a step costs one trip through the
 // cache and no fence.  A ticket is drawn only after those of all x_j it needs, hence no deadlock however
 // many thread blocks are resident.
@@ -124,7 +124,7 @@ tcs_solve_triangle(
     const T_IN* __restrict__ dinv, unsigned* ticket, const unsigned long long* __restrict__ tops
 ) {
     __shared__ __align__(16) T_IN solved[2][K][BLOCK];  // x_j, alternately for even and odd steps
-    __shared__ __align__(16) T_IN rhs[K][BLOCK];
+    __shared__ __align__(16) T_IN rhs[K][BLOCK];       // b_i, then what D_i^-1 is applied to
     __shared__ double scratch[TRANS ? WARPS : 1][BLOCK];
     __shared__ unsigned drawn;
     const int blocks = int((n + BLOCK - 1) / BLOCK);
@@ -152,27 +152,43 @@ tcs_solve_triangle(
         };
 
         double sum[K][SUMS] = {};
-        Tile now, next;
-        fetch(now, 0);
-        for (int s = 0; s < step; ++s) {
-            fetch(next, s + 1);
+        Tile even, odd;
+        // A tile is asked for when the one before the last has been used, never between x_j and its use: a reader
+        // that polls waits for all that was asked for before.
+        auto take = [&](Tile& t, int s) {
             const Index there = Index(FORWARD ? s : blocks - 1 - s) * BLOCK;
             for (int e = threadIdx.x; e < K * BLOCK; e += THREADS) {
                 const Index at = there + e % BLOCK;
                 solved[s & 1][e / BLOCK][e % BLOCK] = at < n ? await(x + e / BLOCK * n + at) : T_IN(0);
             }
             __syncthreads();
-            accumulate(sum, now, solved[s & 1]);
-            now = next;
+            accumulate(sum, t, solved[s & 1]);
+            if (s + 2 <= step) fetch(t, s + 2);
+        };
+        auto finish = [&](const Tile& inverse) {
+            reduce(sum, scratch, [&](int k, int e, double total) { rhs[k][e] = T_IN(rhs[k][e] - total); });
+            __syncthreads();
+            double last[K][SUMS] = {};
+            accumulate(last, inverse, rhs);
+            reduce(last, scratch, [&](int k, int e, double total) {
+                if (here + e < n) publish(x + k * n + here + e, T_IN(total));
+            });
+        };
+        fetch(even, 0);
+        if (step > 0) fetch(odd, 1);
+        // b_i is read now: later x_i would wait for it.
+        for (int e = threadIdx.x; e < K * BLOCK; e += THREADS) {
+            const Index at = here + e % BLOCK;
+            rhs[e / BLOCK][e % BLOCK] = at < n ? b[e / BLOCK * n + at] : T_IN(0);
         }
-        reduce(sum, scratch, [&](int k, int e, double total) {
-            rhs[k][e] = here + e < n ? T_IN(b[k * n + here + e] - total) : T_IN(0);
-        });
         __syncthreads();
-        double last[K][SUMS] = {};
-        accumulate(last, now, rhs);
-        reduce(last, scratch, [&](int k, int e, double total) {
-            if (here + e < n) publish(x + k * n + here + e, T_IN(total));
-        });
+        int s = 0;
+        for (; s + 2 <= step; s += 2) take(even, s), take(odd, s + 1);
+        if (s < step) {
+            take(even, s);
+            finish(odd);
+        } else {
+            finish(even);
+        }
     }
 }
