@@ -108,7 +108,7 @@ HOPPER, WGMMA_ROWS, WGMMA_DEPTH = 90, 128, 64
 # 64 KB of shared memory can be had on every architecture.
 STAGE_FLOATS = (64 << 10) // 4
 # Rows that move_rows.cu can move at once, a few columns at a time.
-MOST_MOVED = STAGE_FLOATS // 8
+MOST_MOVED = STAGE_FLOATS // 4
 
 
 def arch_number(arch):
@@ -224,7 +224,7 @@ def _blocks(m, block):
 
 def move_chunk(count):
     """Return how many columns a block of tcs_move_rows stages for `count` rows."""
-    for chunk in (32, 16, 8):
+    for chunk in (32, 16, 8, 4):
         if count * chunk <= STAGE_FLOATS:
             return chunk
     raise ValueError(f"count is {count}; at most {MOST_MOVED} rows can be moved at once")
@@ -556,7 +556,9 @@ KERNELS = {
     "swap_solve": KernelSpec(("tcs_swap_solve",), tuple(s.defines for s in SWAP_SHAPES)),
     "gate": KernelSpec(("tcs_gate",), ({},)),
     "merge_swaps": KernelSpec(("tcs_merge_swaps", "tcs_restart"), ({},)),
-    "move_rows": KernelSpec(("tcs_move_rows",), tuple({"CHUNK": chunk} for chunk in (8, 16, 32))),
+    "move_rows": KernelSpec(
+        ("tcs_move_rows",), tuple({"CHUNK": chunk} for chunk in (4, 8, 16, 32))
+    ),
     "pack": KernelSpec(
         ("tcs_pack_l", "tcs_pack_u"),
         tuple(

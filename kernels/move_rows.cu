@@ -3,10 +3,11 @@
 //   a         FP32 (or any 4-byte type), row-major, leading dimension lda; dst and src count from its first row.
 //   n         columns that move.
 //   dst, src  int[count]; a destination may occur twice, with the same source.
+//   any       null, or unsigned[1]: zero if all rows stay.
 //
 // Grid ceil(n / CHUNK), block 256, dynamic shared memory 4 count CHUNK bytes.
-// Defines CHUNK (8, 16 or 32): the columns a block owns, and so the bytes in one row it reads at once.
-// Values are copied, not rounded; where all rows stay, only dst and src are read.
+// Defines CHUNK (4, 8, 16 or 32): the columns a block owns, and so the bytes in one row it reads at once.
+// Values are copied, not rounded; where all rows stay, only `any`, or dst and src, are read.
 
 #include "common.cuh"
 
@@ -34,11 +35,13 @@ __device__ __forceinline__ void move(
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_move_rows(
-    unsigned* a, Index lda, Index n, const int* __restrict__ dst, const int* __restrict__ src, Index count
+    unsigned* a, Index lda, Index n, const int* __restrict__ dst, const int* __restrict__ src, Index count,
+    const unsigned* __restrict__ any
 ) {
     extern __shared__ __align__(16) unsigned stage[];
-    int moved = 0;
-    for (int i = threadIdx.x; i < count; i += THREADS) moved |= src[i] ^ dst[i];
+    if (any && !*any) return;
+    int moved = any != nullptr;
+    for (int i = threadIdx.x; i < count && !any; i += THREADS) moved |= src[i] ^ dst[i];
     if (!__syncthreads_or(moved)) return;
     const Index start = Index(blockIdx.x) * CHUNK, words = min(Index(CHUNK), n - start);
     a += start;

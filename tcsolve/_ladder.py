@@ -20,13 +20,16 @@ __all__ = ["Ladder", "require_room"]
 STEPS_AHEAD, ONE_MORE = {1: 2, 3: 3}, range(1025, 2049)
 
 
-def require_room(ops, update, n, nrhs, itemsize, block=None, moved_bytes=0, held_bytes=0):
+def require_room(
+    ops, update, n, nrhs, itemsize, block=None, moved_bytes=0, held_bytes=0, dominant=False
+):
     """Return the bytes a solve will allocate with `update`, or raise if the device has fewer.
 
-    moved_bytes are those of arguments that must be copied to the device first, held_bytes those it has.
+    moved_bytes are those of arguments that must be copied to the device first, held_bytes those it has;
+    `dominant` is as for `_lu.factor_blocked`.
     """
     on_device = ops.device == "cuda"
-    block = block or ops.default_block(n, UPDATES[update])
+    block = block or ops.default_block(n, UPDATES[update], dominant)
     needed = bytes_needed(update, n, nrhs, itemsize, block=block, on_device=on_device) + moved_bytes
     # Host memory is virtual and shared; only a device tells truthfully what is left.
     if not on_device or needed <= ops.free_bytes() + held_bytes:
@@ -122,7 +125,13 @@ class Ladder:
         """Return the bytes this rung needs, or raise before any of them is allocated."""
         held = 0 if self._copy is None else self._copy.nbytes
         args = update, self.shape[0], nrhs, self._a.dtype.itemsize, self._plan.block
-        return require_room(self._ops, *args, held_bytes=held)
+        return require_room(self._ops, *args, held_bytes=held, dominant=self._expects_dominance())
+
+    def _expects_dominance(self):
+        """Tell whether `_lu.factor_blocked` is to expect pivots on the diagonal."""
+        if self._misled or self._complex or self._scaling is not None:
+            return False
+        return expects_dominance(self._ops, self._a, self._survey)
 
     def _copied(self, update, nrhs):
         """Return the dtype of the copy of A that is to be factored, if it may be made before A is known."""
@@ -167,7 +176,7 @@ class Ladder:
             if how.native:
                 self._factors = factor_native(ops, w, dtype)
             else:
-                dominant = not self._misled and expects_dominance(ops, self._a, self._survey)
+                dominant = self._expects_dominance()
                 self._factors = factor_blocked(ops, w, how, self._plan.block, dominant=dominant)
         self._clock("factor", mark)
 

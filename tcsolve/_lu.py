@@ -12,14 +12,14 @@ from tcsolve._factors import NO_BAD_PIVOT, BlockedFactors
 __all__ = ["factor_blocked", "panels", "strips"]
 
 
-def panels(ops, n, update, block=None):
-    """Return the column ranges of the outer panels of an n x n matrix.
+def panels(ops, n, update, block=None, dominant=False):
+    """Return the column ranges of the outer panels of an n x n matrix, `dominant` or not.
 
     block is their width; by default that is best for what is left of the matrix.
     """
     found, start = [], 0
     while start < n:
-        stop = min(n, start + (block or ops.default_block(n - start, update)))
+        stop = min(n, start + (block or ops.default_block(n - start, update, dominant)))
         found.append((start, stop))
         start = stop
     return found
@@ -68,7 +68,7 @@ def _launch(ops, w, update, block, look_ahead, dominant):
     ipiv = xp.empty(n, dtype=xp.int32)
     found = xp.full(1, NO_BAD_PIVOT, dtype=xp.int32), xp.zeros(1, dtype=xp.int32)
     rows = order, xp.arange(n, dtype=xp.int32)
-    first, *others = panels(ops, n, update, block)
+    first, *others = panels(ops, n, update, block, dominant)
     panel = _Panel(ops, w, *first, rows, ipiv, found, update, dominant)
     panel.factor()
     for start, stop in others:

@@ -23,6 +23,7 @@ from tcsolve.kernels import (
     SEARCHED_STRIP,
     TRSV_BLOCK,
     TRSV_COLUMNS,
+    WGMMA_ROWS,
     fastest_update,
     move_chunk,
     panel_shape,
@@ -42,7 +43,7 @@ STAGED_ENTRIES = 1 << 22
 # the update beside it: beyond, the update is what takes long.
 SPARED, SPARED_ROWS = 16, {1: math.inf, 3: 23000}
 # Rows from which on a panel whose pivots are expected on its diagonal looks for them in a square alone.
-SQUARE_ROWS = 10000
+SQUARE_ROWS = 4096
 # Columns right of a panel from which on U is a product with an inverse; columns of a panel that is wide.
 LEAST_COLUMNS, WIDE = 2048, 512
 # Rows and columns of L up to which a product inside a panel is so short that launches count.
@@ -206,10 +207,16 @@ class LUOps:
     def is_wide(self, k, n):
         return n >= LEAST_COLUMNS and k >= WIDE
 
+    def has_squares(self, how):
+        """Tell whether there are square panels of FP32 at all, for the `Update` how."""
+        arch = _device.arch(cupy.cuda.runtime.getDevice())
+        fastest = fastest_update(how, "f", WGMMA_ROWS, SOLVE_WIDTH, arch)
+        return fastest == "wgmma" and how.format.name == "fp16"
+
     def gains_square(self, p, n, how):
         m, k = p.shape
         wide = m >= SQUARE_ROWS and self.is_wide(k, n) and k % SOLVE_WIDTH == 0
-        return wide and self.inner_update(how, p).products == 3 and _aligned(p)
+        return wide and p.dtype.char == "f" and _aligned(p) and self.has_squares(how)
 
     @turns_into_memory_error
     def bound(self, u, beyond):
@@ -227,12 +234,12 @@ class LUOps:
     def merge_swaps(self, order, local, ipiv, start):
         m, k = len(order), len(ipiv)
         dst, src = cupy.empty((2, 2 * k), cupy.int32)
-        moved = cupy.empty_like(order)
+        moved, moves = cupy.empty_like(order), cupy.zeros(1, cupy.uint32)
         grid, block = (-(-m // MERGE_THREADS),), (MERGE_THREADS,)
-        args = (dst, src, moved, order, local, m, ipiv, k, start)
+        args = (dst, src, moves, moved, order, local, m, ipiv, k, start)
         _jit.kernel("merge_swaps", "tcs_merge_swaps")(grid, block, args)
         _jit.kernel("merge_swaps", "tcs_restart")(grid, block, (order, local, moved, m))
-        return dst, src
+        return dst, src, moves
 
     def gains_beside(self, m):
         return m >= BESIDE_ROWS
@@ -389,8 +396,8 @@ def _aligned(x):
     return (x.data.ptr | x.strides[0]) % 16 == 0
 
 
-def _move_rows(w, dst, src):
-    """w[dst] = w[src], all reads before any write."""
+def _move_rows(w, dst, src, moves=None):
+    """w[dst] = w[src], all reads before any write; `moves`, if known, is zero if all stay where they are."""
     words = w.dtype.itemsize // 4  # a complex64 or float64 entry moves as two
     columns, count = w.shape[1] * words, len(dst)
     if not (columns and count):
@@ -403,7 +410,7 @@ def _move_rows(w, dst, src):
         return
     chunk = move_chunk(count)
     kernel = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
-    args = (w, ld(w) * words, columns, dst, src, count)
+    args = (w, ld(w) * words, columns, dst, src, count, moves)
     kernel((-(-columns // chunk),), (256,), args, shared=4 * count * chunk)
 
 

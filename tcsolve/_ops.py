@@ -32,8 +32,11 @@ class Ops(Protocol):
     def reading(self, *arrays):
         """Return a function that returns copies on the host, and waits for nothing launched after this."""
 
-    def default_block(self, n, how):
-        """Return the columns of the next outer panel where an n x n matrix is left, for the `Update` how."""
+    def default_block(self, n, how, dominant=False):
+        """Return the columns of the next outer panel where an n x n matrix is left, for the `Update` how.
+
+        More may be better where pivots are expected on a `dominant` diagonal.
+        """
 
     def mark(self):
         """Return a time stamp in the order of the device's work."""
@@ -93,7 +96,7 @@ class Ops(Protocol):
         """
 
     def swap_rows(self, rows, swaps):
-        """Swap rows in place, as `strip_lu` said, or by a pair (dst, src): new[dst] = old[src]."""
+        """Swap rows in place, as `strip_lu` said, or `merge_swaps`: new[dst] = old[src]."""
 
     def solve_unit_lower(self, l, b, substitution=None, share=None):
         """b := L**-1 b in place, L the unit lower triangle of l.
@@ -137,7 +140,7 @@ class Ops(Protocol):
         """
 
     def merge_swaps(self, order, local, ipiv, start):
-        """Return the swaps of all strips of a panel that begins at row `start`, as a pair (dst, src).
+        """Return the swaps of all strips of a panel that begins at row `start`, (dst, src) and perhaps more.
 
         local tells where each row of the panel came from; order := order[local], and local counts from 0
         again.

@@ -27,6 +27,11 @@ BLOCKS = {
     1: ((4096, 128), (8192, 512), (math.inf, 1024)),
     3: ((6144, 128), (8192, 192), (16384, 512), (math.inf, 1024)),
 }
+# The same where they are squares (see `_lu._Panel`), which keep the update waiting for a short time only.
+SQUARE_BLOCKS = {
+    1: ((4096, 128), (9000, 512), (20000, 1024), (math.inf, 2048)),
+    3: ((4096, 128), (12000, 512), (math.inf, 1024)),
+}
 # Entries of FP32 rows that are widened to FP64 at a time.
 WIDEN_ENTRIES = 1 << 26
 # Rows one block of tcs_col_stats sums: few, where there would be few blocks.
@@ -70,10 +75,11 @@ class CupyOps(LUOps, NativeOps):
 
         return read
 
-    def default_block(self, n, how):
+    def default_block(self, n, how, dominant=False):
         # Wide panels save traffic of C in the update; where that is hidden behind the panels, the narrowest
         # have least to do between one another.
-        return next(block for most, block in BLOCKS[how.products] if n <= most)
+        blocks = SQUARE_BLOCKS if dominant and self.has_squares(how) else BLOCKS
+        return next(block for most, block in blocks[how.products] if n <= most)
 
     def mark(self):
         event = cupy.cuda.Event()

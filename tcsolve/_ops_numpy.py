@@ -49,7 +49,7 @@ class NumpyOps:
     def host(self, *arrays):
         return arrays
 
-    def default_block(self, n, how):
+    def default_block(self, n, how, dominant=False):
         return 128 if n < 2048 else 256
 
     def mark(self):

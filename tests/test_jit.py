@@ -335,12 +335,12 @@ def test_the_macros_of_a_shape_tell_a_cluster_from_a_grid():
 
 
 def test_staged_rows_fit_in_shared_memory():
-    for count in (1, 64, 512, 513, 1024, 1025, 2048):
+    for count in (1, 64, 512, 513, 1024, 1025, 2048, 2049, 4096):
         chunk = move_chunk(count)
         assert 4 * count * chunk <= 64 << 10
         assert {"CHUNK": chunk} in KERNELS["move_rows"].variants
-    with pytest.raises(ValueError, match="2049"):
-        move_chunk(2049)
+    with pytest.raises(ValueError, match="4097"):
+        move_chunk(4097)
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -688,11 +688,12 @@ def test_the_swaps_of_a_panels_strips_become_one(m, k, start, cupy, ops):
     ipiv = (start + rng.integers(0, m, k)).astype("i")
     there = [cupy.asarray(x) for x in (order, local, ipiv)]
 
-    dst, src = (x.get() for x in ops.merge_swaps(*there, start))
+    dst, src, moves = (x.get() for x in ops.merge_swaps(*there, start))
 
     numpy_dst, numpy_src = NumpyOps().merge_swaps(order, local, ipiv, start)
     assert np.array_equal(dst, numpy_dst) and np.array_equal(src, numpy_src)
     assert np.array_equal(there[0].get(), order) and np.array_equal(there[1].get(), local)
+    assert bool(moves[0]) == (ipiv - start != np.arange(k)).any()
 
 
 # ---- a strip of a panel ----------------------------------------------------------------------
@@ -1090,7 +1091,7 @@ def test_an_update_errs_by_the_roundoff_of_its_operands(update, m, k, n, cupy, o
 
 
 @pytest.mark.parametrize("n, offset", [(1, 0), (100, 0), (1000, 1), (64, 4)])
-@pytest.mark.parametrize("count", [1, 64, 700, 2048])
+@pytest.mark.parametrize("count", [1, 64, 700, 2048, 2900])
 def test_move_rows_reads_before_it_writes(n, offset, count, cupy):
     rng = np.random.default_rng(count)
     a = rng.standard_normal((3000, n + 7)).astype(np.float32)
@@ -1099,7 +1100,7 @@ def test_move_rows_reads_before_it_writes(n, offset, count, cupy):
     expected, columns = a.copy(), slice(offset, offset + n)
     expected[dst, columns] = a[src, columns]
     device, chunk = cupy.asarray(a), move_chunk(count)
-    args = (device[:, columns], n + 7, n, cupy.asarray(dst), cupy.asarray(src), count)
+    args = (device[:, columns], n + 7, n, cupy.asarray(dst), cupy.asarray(src), count, None)
     kernel = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
     kernel((-(-n // chunk),), (256,), args, shared=4 * chunk * count)
     assert np.array_equal(device.get(), expected)
@@ -1115,7 +1116,11 @@ def test_move_rows_takes_the_one_that_moves(moving, cupy):
     device, chunk = cupy.asarray(a), move_chunk(700)
     args = (device, 40, 40, cupy.asarray(dst), cupy.asarray(src), 700)
     kernel = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
-    kernel((-(-40 // chunk),), (256,), args, shared=4 * chunk * 700)
+    launch = (-(-40 // chunk),), (256,)
+    kernel(*launch, (*args, cupy.zeros(1, cupy.uint32)), shared=4 * chunk * 700)
+    assert np.array_equal(device.get(), a)
+    told = None if moving == 0 else cupy.full(1, int(moving is not None), cupy.uint32)
+    kernel(*launch, (*args, told), shared=4 * chunk * 700)
     assert np.array_equal(device.get(), expected)
 
 
