@@ -313,7 +313,7 @@ class LUOps:
         m, dtype = len(panel.p), panel.p.dtype
         shapes = [self._panel_shape(m - i, j - i, dtype) for i, j in panel.strips[1:]]
         most = max((shape.blocks for shape in shapes if shape), default=0)
-        if not most or m > SPARED_ROWS[how.products]:
+        if not most or panel.is_square or m > SPARED_ROWS[how.products]:
             return most, 0
         # With those of the cluster a quarter of the device at most.
         return most, max(0, min(SPARED, _device.multiprocessors() // 4 - most))

@@ -29,8 +29,8 @@ BLOCKS = {
 }
 # The same where they are squares (see `_lu._Panel`), which keep the update waiting for a short time only.
 SQUARE_BLOCKS = {
-    1: ((4096, 128), (9000, 512), (20000, 1024), (math.inf, 2048)),
-    3: ((4096, 128), (12000, 512), (math.inf, 1024)),
+    1: ((4096, 128), (6000, 512), (12500, 1024), (17000, 1536), (math.inf, 2048)),
+    3: ((4096, 128), (9000, 512), (math.inf, 1024)),
 }
 # Entries of FP32 rows that are widened to FP64 at a time.
 WIDEN_ENTRIES = 1 << 26

@@ -39,6 +39,8 @@ NOTHING, NOTHING_BY = (None, 0, 0, 0, None, None, 0, 1.0), (None, 0, 0, 0, None,
 # How much larger than U11 the block of A that becomes U, or L U11, is expected to be at most (see `Bound`),
 # and how much larger than expected anything may be before FP16 overflows.
 ROOM, SLACK = 16.0, 2.0
+# Rows of a triangle that are multiplied at a time: with fewer, less of what is zero is.
+PIECE = 512
 # A tensor map that is not used, and the origin of operands that were not scaled.
 NO_MAP = np.zeros(1, np.dtype((np.void, MAP_BYTES)))
 NO_ORIGIN = (None, 0, 0, None, None, 0, 0, None)
@@ -201,10 +203,7 @@ class Right(_Triangle):
     def apply(self, l):
         """l := l x for an FP32 l with contiguous rows."""
         parts, alpha, work = self._divide(l)
-        k = l.shape[1]
-        half = -(-k // (2 * WGMMA_ROWS)) * WGMMA_ROWS
-        for first in range(0, k, half):
-            stop = min(k, first + half)  # below which X is zero
+        for first, stop in _pieces(l.shape[1]):  # below `stop` X is zero
             x = _cut(self._parts, slice(stop), slice(first, stop))
             self._multiply(_cut(parts, slice(None), slice(stop)), x, l[:, first:stop], alpha, work)
 
@@ -218,13 +217,17 @@ class Lower(_Triangle):
         parts, alpha, work = self._divide(u)
         if share is not None:
             share.await_panel()
-        # One launch where halves would not keep the multiprocessors busy.
+        # One launch where pieces would not keep the multiprocessors busy.
         many = takes_turns(_defines(self._how), k, n, self._multiprocessors)
-        half = -(-k // (2 * WGMMA_ROWS)) * WGMMA_ROWS if many else k
-        for first, stop in ((0, min(half, k)), (half, k)):  # right of `stop` L is zero
-            if first < stop:
-                l = _cut(self._parts, slice(first, stop), slice(stop))
-                self._multiply(l, _cut(parts, slice(stop)), u[first:stop], alpha, work)
+        for first, stop in _pieces(k) if many else [(0, k)]:  # right of `stop` L is zero
+            l = _cut(self._parts, slice(first, stop), slice(stop))
+            self._multiply(l, _cut(parts, slice(stop)), u[first:stop], alpha, work)
+
+
+def _pieces(k):
+    """Return the ranges into which k rows of a triangle are cut: in half, and where they are many further."""
+    width = min(PIECE, -(-k // (2 * WGMMA_ROWS)) * WGMMA_ROWS)
+    return [(first, min(k, first + width)) for first in range(0, k, width)]
 
 
 def _defines(how):
