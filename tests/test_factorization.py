@@ -365,3 +365,75 @@ def test_a_matrix_that_is_not_finite_is_refused_whenever_its_factors_were_starte
 
     with pytest.raises(tcsolve.InputError, match="infs or NaNs"):
         factor(matrix_of("not finite"), precision="fp16x3")
+
+
+@pytest.fixture
+def square_panels(monkeypatch):
+    """Let NumPy look for the pivots of dominant matrices in squares, too; a list of what is expected."""
+    expected, blocked = [], tcsolve._ladder.factor_blocked
+
+    def spy(*args, dominant, **options):
+        expected.append(dominant)
+        return blocked(*args, dominant=dominant, **options)
+
+    monkeypatch.setattr(tcsolve._ladder, "factor_blocked", spy)
+    monkeypatch.setattr(NumpyOps, "strip_width", lambda self, m, k, dtype, dominant=False: 8)
+    monkeypatch.setattr(NumpyOps, "is_wide", lambda self, k, n: k > 8)
+    monkeypatch.setattr(NumpyOps, "gains_square", lambda self, p, n, how: n > 8)
+    return expected
+
+
+def nearly_dominant(n, largest, dtype=float):
+    """A matrix whose rows dominate, and columns but for one entry below the first square."""
+    a = np.eye(n) + problem(n, cond=10.0).a / n
+    a[n - 1, 3], a[n - 1, n - 1] = largest, 4
+    return a.astype(dtype)
+
+
+@pytest.mark.parametrize("precision", ["fp16x3", "fp16", "tf32"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_matrix_whose_pivots_are_not_where_expected_is_factored_again(
+    dtype, precision, square_panels
+):
+    a, b = nearly_dominant(80, 1.5, dtype), np.ones(80, dtype)
+
+    f = factor(a, precision=Plan(precision, block=16))
+    found = f.solve_ex(b)
+
+    assert square_panels == [True, False]
+    assert found.status is Status.CONVERGED and found.rungs == (precision,)
+    assert ratio(a, found.x, b) <= MET
+    assert 0.9 <= found.rcond * np.linalg.cond(a.astype(float), 1) <= 3.1
+    assert np.array_equal(f.solve(b), found.x)
+    assert square_panels == [True, False]
+
+
+@pytest.mark.parametrize("ask", [lambda f: f.rcond(), lambda f: f.wait()])
+def test_whatever_is_asked_first_of_such_a_matrix_is_told_by_good_factors(ask, square_panels):
+    a = nearly_dominant(80, 1.5)
+    expected = factor(a, precision=Plan("fp16x3", block=80))
+
+    found = ask(factor(a, precision=Plan("fp16x3", block=16)))
+
+    assert square_panels[1:3] == [True, False]
+    assert found == pytest.approx(ask(expected), rel=1e-4)
+
+
+def test_square_panels_of_a_dominant_matrix_are_kept(square_panels):
+    a, b = nearly_dominant(80, 0.5), np.ones(80)
+
+    found = tcsolve.solve_ex(a, b, precision=Plan("fp16x3", block=16), assume_a="general")
+
+    assert square_panels == [True]
+    assert found.status is Status.CONVERGED and ratio(a, found.x, b) <= MET
+
+
+@pytest.mark.parametrize("change", ["scaled", "complex"])
+def test_no_pivots_are_expected_where_scaling_or_the_library_has_its_say(change, square_panels):
+    a = nearly_dominant(80, 0.5)
+    a = a * np.logspace(0, 6, 80)[:, None] if change == "scaled" else a.astype(complex)
+
+    found = tcsolve.solve_ex(a, np.ones(80), precision=Plan("fp16x3", block=16))
+
+    assert square_panels == [False]
+    assert found.status is Status.CONVERGED

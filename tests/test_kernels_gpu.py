@@ -1014,9 +1014,16 @@ def test_u_whose_inverse_leaves_the_range_is_reported(cupy, factor_on_device, co
     assert factor_on_device(a, "fp16x3", k, True).bad_pivot > k
 
 
+@pytest.mark.parametrize("squares", [True, False])
 @pytest.mark.parametrize("update", ["fp16", "fp16x3"])
-def test_what_is_expected_of_pivots_is_a_matter_of_speed_alone(update, cupy, ops):
+def test_what_is_expected_of_pivots_is_a_matter_of_speed_alone(
+    update, squares, cupy, ops, monkeypatch
+):
     """Strips of more than 16384 rows have 128 columns, whether all pivots are on the diagonal or not."""
+    from tcsolve import _lu_cupy
+
+    if not squares:
+        monkeypatch.setattr(_lu_cupy.LUOps, "has_squares", lambda self, how: False)
     n, how = 17000, UPDATES[update]
     a = cupy.random.default_rng(7).standard_normal((n, n), dtype=np.float32)
 
@@ -1026,12 +1033,172 @@ def test_what_is_expected_of_pivots_is_a_matter_of_speed_alone(update, cupy, ops
             factor_blocked(ops, a.copy(), how, look_ahead=look_ahead, dominant=dominant)
             for look_ahead, dominant in ((True, True), (False, True), (True, False))
         )
-        same_bits(cupy, first, others[0])
+        assert first.misled == others[0].misled == (squares and not shift)
+        if not first.misled:
+            same_bits(cupy, first, others[0])
         for factors in (first, others[1]):
+            if factors.misled:
+                continue
             assert not factors.bad_pivot
             assert residual(cupy, a, factors)[1] <= 4 * np.sqrt(n) * how.u
             assert bool((factors.order == cupy.arange(n)).all()) == (shift > 0)
         del first, others, factors
+
+
+@pytest.mark.parametrize("k", [128, 256, 384, 512, 640, 1024, 1536, 2048])
+def test_an_inverse_is_that_of_the_upper_triangle(k, cupy):
+    from tcsolve._upper import upper_inverse
+
+    u = np.random.default_rng(k).uniform(-1, 1, (k, k)) / np.sqrt(k)
+    np.fill_diagonal(u, np.random.default_rng(k).uniform(1, 2, k))
+    storage = cupy.full((k, k + 4), np.nan, cupy.float32)
+    storage[:, :k] = cupy.asarray(u)
+    upper = np.triu(storage[:, :k].get().astype(float))
+
+    inverse = upper_inverse(storage[:, :k]).get()
+
+    assert np.array_equal(inverse, np.triu(inverse))
+    exact = np.linalg.inv(upper)
+    bound = 4 * k * 2.0**-24 * (np.abs(exact) @ np.abs(upper) @ np.abs(exact))
+    assert (np.abs(inverse - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+@pytest.mark.parametrize("update", ["fp16", "fp16x3"])
+@pytest.mark.parametrize("m, k", [(1, 128), (700, 512), (5000, 640), (3000, 1024), (1111, 1536)])
+def test_products_with_an_inverse_solve_from_the_right(m, k, update, bounded, hopper):
+    from tcsolve import _wgmma
+    from tcsolve._upper import upper_inverse
+
+    rng, how = np.random.default_rng([m, k]), UPDATES[update]
+    u = np.triu(rng.standard_normal((k, k)) / k, 1) + np.diag(rng.uniform(1, 2, k))
+    u = u.astype(np.float32)
+    l = rng.uniform(-1, 1, (m, k)) @ u
+    x, beyond = hopper.asarray(l.astype(np.float32)), hopper.zeros(1, np.int32)
+    bound = _wgmma.Bound(hopper.asarray(u), beyond, 132) if bounded else None
+
+    _wgmma.Right(upper_inverse(hopper.asarray(u)), how, 132, bound).apply(x)
+
+    error = np.abs(x.get() @ u.astype(float) - l)
+    size = np.abs(l) @ np.abs(np.linalg.inv(u.astype(float))) @ np.abs(u)
+    assert (error <= 8 * np.sqrt(k) * how.u * size.max()).all()
+    assert int(beyond[0]) == 0
+
+
+@pytest.mark.parametrize(
+    "largest, expected", [(1.0, 0), (1 + 2**-20, 1), (np.nan, 1), (-np.inf, 1)]
+)
+@pytest.mark.parametrize("update", ["fp16", "fp16x3"])
+def test_an_operand_tells_whether_an_entry_is_beyond_one(update, largest, expected, hopper):
+    from tcsolve import _wgmma
+
+    l = hopper.random.default_rng(1).uniform(-0.9, 0.9, (1001, 512), dtype=np.float32)
+    l[1000, 511] = largest
+    beyond = hopper.zeros(1, np.int32)
+    bound = _wgmma.Bound(hopper.eye(512, dtype=np.float32), beyond, 132)
+
+    _wgmma.Operand(l, UPDATES[update], 132, bound).round()
+
+    assert int(beyond[0]) == expected
+
+
+@pytest.mark.parametrize("times, expected", [(1.0, 0), (3.9, 1), (np.nan, 1)])
+def test_a_bound_tells_whether_u_is_larger_than_expected(times, expected, hopper):
+    from tcsolve import _wgmma
+
+    l, c = hopper.ones((300, 512), np.float32), hopper.zeros((300, 600), np.float32)
+    u = hopper.full((512, 600), 0.7, np.float32)
+    u[77, 599] = times
+    beyond = hopper.zeros(1, np.int32)
+    operand = _wgmma.Operand(
+        l, UPDATES["fp16x3"], 132, _wgmma.Bound(hopper.eye(512, dtype="f"), beyond, 132)
+    )
+
+    operand.subtract(c, u, None, 0)
+
+    assert int(beyond[0]) == expected
+    if not expected:
+        assert hopper.allclose(c, -(l @ u), rtol=1e-5)
+
+
+@pytest.fixture
+def factor_by_squares(hopper, factor_on_device, ops, monkeypatch):
+    """A function (a, update, block, look_ahead) that factors by square panels while there are columns."""
+    monkeypatch.setattr("tcsolve._lu_cupy.SQUARE_ROWS", 600)
+    monkeypatch.setattr("tcsolve._lu_cupy.LEAST_COLUMNS", 256)
+
+    def run(a, update, block, look_ahead):
+        return factor_blocked(ops, a.copy(), UPDATES[update], block, look_ahead, dominant=True)
+
+    return run
+
+
+@pytest.mark.parametrize("update", ["fp16", "fp16x3"])
+@pytest.mark.parametrize("n, block", [(3000, 512), (3001, 640), (4100, 1024), (5003, 1536)])
+def test_square_panels_look_ahead_without_changing_a_bit(
+    n, block, update, cupy, factor_by_squares, factor_on_device
+):
+    a = matrix_on_device(cupy, n, update)
+    a += cupy.diag(2 * cupy.abs(a).sum(axis=1) * (-1) ** cupy.arange(n)).astype(a.dtype)
+
+    factors = factor_by_squares(a, update, block, True)
+
+    assert not factors.misled and not factors.bad_pivot
+    assert (factors.order == cupy.arange(n)).all()
+    largest, error = residual(cupy, a, factors)
+    assert largest <= 1 and error <= 4 * np.sqrt(n) * UPDATES[update].u
+    same_bits(cupy, factors, factor_by_squares(a, update, block, True))
+    same_bits(cupy, factors, factor_by_squares(a, update, block, False))
+    # They are others than those of a search in whole columns, which are as good.
+    whole = factor_on_device(a, update, block, True)
+    assert not (whole.lu == factors.lu).all()
+    assert residual(cupy, a, whole)[1] <= 4 * np.sqrt(n) * UPDATES[update].u
+
+
+def test_pivots_inside_a_square_panel_are_found(cupy, factor_by_squares):
+    n, block = 3000, 512
+    a = matrix_on_device(cupy, n, "fp16x3")
+    a += cupy.diag(2 * cupy.abs(a).sum(axis=1)).astype(a.dtype)
+    a[:block] = a[cupy.random.default_rng(2).permutation(block)]
+
+    factors = factor_by_squares(a, "fp16x3", block, True)
+
+    assert not factors.misled and (factors.order[:block] != cupy.arange(block)).any()
+    assert residual(cupy, a, factors)[1] <= 4 * np.sqrt(n) * UPDATES["fp16x3"].u
+    same_bits(cupy, factors, factor_by_squares(a, "fp16x3", block, False))
+
+
+@pytest.mark.parametrize("row, column", [(512, 0), (2999, 511), (2999, 1000)])
+@pytest.mark.parametrize("times", [-1.01, 1e30, np.nan])
+def test_a_pivot_below_a_square_panel_is_noticed(row, column, times, cupy, factor_by_squares):
+    n = 3000
+    a = matrix_on_device(cupy, n, "fp16x3")
+    a += cupy.diag(2 * cupy.abs(a).sum(axis=1)).astype(a.dtype)
+    a[row, column] = times * a[column, column]
+
+    assert factor_by_squares(a, "fp16x3", 512, True).misled
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp16x3", "auto"])
+def test_a_matrix_whose_pivots_are_not_where_expected_is_factored_again(precision, cupy, ops):
+    """Rows that dominate and columns that might: pivots are looked for on the diagonal, in vain."""
+    from tcsolve import Status, solve_ex
+    from tcsolve._ladder import expects_dominance
+    from tcsolve._norms import survey
+
+    n = 6000
+    a = cupy.random.default_rng(4).standard_normal((n, n)) / (4 * n)
+    a += cupy.eye(n)
+    a[n - 1, 3], a[n - 1, n - 1] = 1.5, 4
+    assert expects_dominance(ops, a, survey(ops, a))
+    b = a @ cupy.ones(n)
+
+    found = solve_ex(a, b, precision=precision)
+
+    assert found.status == Status.CONVERGED and len(found.rungs) == 1
+    assert float(cupy.abs(found.x - 1).max()) <= 1e-11
+    again = solve_ex(a, b, precision=precision)
+    assert (again.x == found.x).all()
 
 
 def test_narrow_strips_factor_a_matrix(cupy, factor_on_device):
