@@ -76,8 +76,8 @@ class Factoring:
         from tcsolve._ops_cupy import CupyOps
 
         self.a, self.ops, self.how = a, CupyOps(), UPDATES[precision]
-        self.panels = panels(self.ops, len(a), self.how)
         self.dominant = expects_dominance(self.ops, a, survey(self.ops, a))
+        self.panels = panels(self.ops, len(a), self.how, dominant=self.dominant)
 
     def copy(self):
         """Return what `run` overwrites; where a solve would, its launches are recorded and replayed."""
@@ -94,9 +94,13 @@ class Factoring:
         """Return into how many strips each outer panel is cut."""
         from tcsolve._lu import strips
 
-        single, n = np.dtype(np.float32), len(self.a)
-        sizes = [(n - start, stop - start) for start, stop in self.panels]
-        return [len(strips(self.ops, m, k, single, self.dominant)) for m, k in sizes]
+        w, counts = self.copy(), []
+        for start, stop in self.panels:
+            p = w[start:, start:stop]
+            square = self.dominant and self.ops.gains_square(p, len(w) - stop, self.how)
+            m, k = p[: stop - start].shape if square else p.shape
+            counts.append(len(strips(self.ops, m, k, w.dtype, self.dominant)))
+        return counts
 
     def seconds(self, look_ahead, repeats):
         """Return the sorted seconds between CUDA events."""

@@ -71,8 +71,8 @@ constexpr int BYTES_A = PANELS_A * PANEL_BYTES, BYTES_B = PANELS_B * PANEL_BYTES
 constexpr int STAGE_BYTES = PARTS_A * BYTES_A + PARTS_B * BYTES_B;
 constexpr int STAGES = 192 * 1024 / STAGE_BYTES;
 constexpr int SUMS = BLOCK_N / 2;                  // FP32 registers of one thread for 64 x BLOCK_N
-// Height of a band of tiles, see TileOrder: 2048 rows if k is short.  Each band reads all of op(B), which C has
-// driven out of the cache by then; the band's rows of op(A), 8 KB for each k if split, stay there.  With a long k
+// Height of a band of tiles, see TileOrder: 4096 rows if k is short.  Each band reads all of op(B), which C has
+// driven out of the cache by then; the band's rows of op(A), 16 KB for each k if split, stay there.  With a long k
 // they do not, and C counts for little.
 constexpr int LOW_BAND = 8, HIGH_BAND = 32, SHORT_SUM = 2048;
 constexpr int BOX_ROWS = 16, BOX_COLS = 32;        // results one warp hands to the copy engine at a time

@@ -5,6 +5,8 @@ factors.  The matrix and the panel keep the storage precision; the operands of t
 rounded, and so are, to nearly that precision and where `Ops.inner_update` says so, those of products inside
 panels, and of those with the inverse of L11 that make U (`Ops.substitution`).  Look-ahead: swaps, U and
 update reach the columns of the next panel first, and all others beside that and its factorization (`_Step`).
+
+Where pivots are expected on the diagonal a panel may be square (`_Panel`), as long as nothing tells otherwise.
 """
 
 from tcsolve._factors import NO_BAD_PIVOT, BlockedFactors
