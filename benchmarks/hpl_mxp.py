@@ -140,7 +140,7 @@ def predicted_largest(update):
     block = CupyOps().default_block
 
     def needed(n):
-        return device_bytes(update, n, block(n, UPDATES[update]))
+        return device_bytes(update, n, block(n, UPDATES[update], dominant=True))
 
     return largest_fit(free - SPARE_BYTES, needed)
 

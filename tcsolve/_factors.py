@@ -44,7 +44,10 @@ class BlockedFactors:
 
     @property
     def misled(self):
-        """Whether a pivot was not the largest of its column, as it was expected: these are no factors."""
+        """Whether a pivot was not the largest of its column, or entries not as small, as was expected.
+
+        These factors must not be used.
+        """
         return self._read()[2]
 
     @property

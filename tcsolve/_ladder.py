@@ -18,6 +18,8 @@ __all__ = ["Ladder", "require_room"]
 # Steps of refinement worth doing before their errors are known, by the products of an update; one more where
 # the fourth is often needed, and too short to wait and see.
 STEPS_AHEAD, ONE_MORE = {1: 2, 3: 3}, range(1025, 2049)
+# What rounding may take from the dominance of a diagonal, beside the largest sum of a row.
+DOMINANCE_LOST = 2.0**-30
 
 
 def require_room(
@@ -49,10 +51,12 @@ def require_room(
 def expects_dominance(ops, a, survey):
     """Tell whether the pivots of an LU of a are expected on its diagonal.
 
-    Never where the LU may start before the survey is there (None): equal input gives equal bits.
+    Never where the LU may start before the survey is there (None): equal input gives equal bits.  A diagonal
+    that equals the sum beside it, but for rounding, is dominant enough.
     """
-    known = survey is not None and not ops.goes_early(a)
-    return known and survey.dominance > 0 and survey.column_dominance > 0
+    if survey is None or ops.goes_early(a):
+        return False
+    return survey.dominance >= -DOMINANCE_LOST * survey.inf and survey.column_dominance > 0
 
 
 class Ladder:
@@ -65,6 +69,7 @@ class Ladder:
         self._complex = a.dtype.kind == "c"
         self._rcond = self._estimate = None
         self._contracted, self._misled = False, False
+        self._made = 0  # how often there were factors
         self._factors = self._scaling = self._frame = self._copy = self._survey = None
         self._scaled_norm = 0.0
         self._rungs = []
@@ -157,6 +162,7 @@ class Ladder:
         ops, how = self._ops, UPDATES[update]
         mark = ops.mark()
         self._drop_factors()
+        self._made += 1
         self._contracted = False
         self._rcond = None
         self._rungs.append(update)
@@ -202,9 +208,14 @@ class Ladder:
 
     def _bad_pivot(self):
         """Return that of the factors; they are made again if pivots were not where they were expected."""
+        if self._factors is None:  # there was no memory for them
+            self._factor(self.precision)
         if self._factors.misled:
             self._misled = True
-            self._factor(self._rungs.pop())
+            update = self._rungs.pop()
+            self._drop_factors()
+            self._reserve(update, 1)
+            self._factor(update)
         return self._factors.bad_pivot
 
     def _climb(self):
@@ -257,12 +268,12 @@ class Ladder:
         """
         if not self._finite or self._frame is not None or self._operator().row is not None:
             return None
-        steps, factors = self._steps_ahead(rhs), self._factors
+        steps, made = self._steps_ahead(rhs), self._made
         try:
-            wait = factors.ahead(self._matrix, rhs, steps) if steps else None
+            wait = self._factors.ahead(self._matrix, rhs, steps) if steps else None
         except DeviceMemoryError:  # one by one they need less
             return None
-        return wait and (lambda: wait() if factors is self._factors and factors.are_good else ())
+        return wait and (lambda: wait() if made == self._made and self._factors.are_good else ())
 
     def _steps_ahead(self, rhs):
         """Return how many steps may be done ahead, now or another time."""

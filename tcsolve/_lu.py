@@ -6,7 +6,8 @@ rounded, and so are, to nearly that precision and where `Ops.inner_update` says 
 panels, and of those with the inverse of L11 that make U (`Ops.substitution`).  Look-ahead: swaps, U and
 update reach the columns of the next panel first, and all others beside that and its factorization (`_Step`).
 
-Where pivots are expected on the diagonal a panel may be square (`_Panel`), as long as nothing tells otherwise.
+Where pivots are expected on the diagonal a panel may be square (`_Panel`); U and L beside a square are
+products in the arithmetic of the updates.
 """
 
 from tcsolve._factors import NO_BAD_PIVOT, BlockedFactors
@@ -41,8 +42,8 @@ def factor_blocked(ops, w, update, block=None, look_ahead=True, dominant=False):
     look_ahead : bool
         Whether panels may run beside updates; the factors are the same bits with and without.
     dominant : bool
-        Whether pivots are expected on the diagonal: a matter of speed, and of rounding.  The factors may be
-        `misled` then.
+        Whether A is expected to be diagonally dominant by rows, and its pivots on the diagonal: a matter of
+        speed, and of rounding.  If it is not, the factors may be `misled`.
 
     Returns
     -------
@@ -61,7 +62,7 @@ def _launch(ops, w, update, block, look_ahead, dominant):
     order : array, shape (n,)
     report : array, shape (4,)
         The first bad pivot (or NO_BAD_PIVOT), the number of rows that were exchanged, the measure of the
-        inverses, and whether a pivot was not the largest of its column.
+        inverses, and whether something was not as it was expected of a dominant matrix.
     inverses : array or None
         Of the diagonal blocks, where the device solves with them.
     """

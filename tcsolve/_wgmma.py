@@ -102,24 +102,27 @@ def results_of(out, c, beta):
 
 
 class Bound:
-    """How large entries next to the block U11 on the diagonal of a dominant U may be.
+    """How large entries next to a block on the diagonal of dominant factors may be.
 
-    |l| <= 1, |u| <= max |u11| if the diagonal dominates its rows, and A, before it becomes L or U, is not
-    ROOM times as large but in the worst case.  So their powers of two are known without a look at them;
-    where an entry is larger, beyond[0] becomes 1.
+    |l| <= 1; no entry of U is larger than that on the diagonal of its row, as the diagonal of A dominates
+    its rows and elimination keeps it so; and A, before it becomes L or U, is not ROOM times as large as U but
+    in the worst case.  So their powers of two are known without a look at them; where an entry is larger,
+    beyond[0] becomes 1.
     """
 
     def __init__(self, u, beyond, multiprocessors):
         self.beyond = beyond
-        self.scale, self.alpha, _ = _scale(u, TOP, None, multiprocessors)
+        # A copy: below the diagonal there is L, which has a size of its own.
+        pivots = u.diagonal().copy()[None]
+        self.scale, self.alpha, _ = _scale(pivots, TOP, None, multiprocessors)
 
 
 class Operand:
     """L (m x k), split or rounded once, to compute C -= L U on Hopper.
 
     L and U have one power of two each for all their entries, unlike those of `gemm`: |l| <= 1, and U's is
-    found on the device.  Next to an Inf or NaN a result is Inf or NaN, but not always the one IEEE arithmetic
-    has.
+    found on the device, or that of the `Bound`.  Next to an Inf or NaN a result is Inf or NaN, but not always
+    the one IEEE arithmetic has.
     """
 
     def __init__(self, l, how, multiprocessors, bound=None):
@@ -143,6 +146,7 @@ class Operand:
             scale, alpha, work = _scale(u, TOP, None, self._multiprocessors)
         else:
             scale, alpha, work = bound.scale, bound.alpha, _cublas.zeros(TURN_WORDS)
+            self.round()  # for itself: it is looked at more closely
         hi_lo, *args = _room(u, self._how)
         l_too = NOTHING if self._parts else self._begin()
         _split(self._how, l_too, (*args, scale), bound, SLACK * TOP)

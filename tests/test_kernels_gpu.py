@@ -1121,23 +1121,51 @@ def test_a_bound_tells_whether_u_is_larger_than_expected(times, expected, hopper
         assert hopper.allclose(c, -(l @ u), rtol=1e-5)
 
 
+@pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
+def test_a_bound_does_not_look_at_l(size, hopper):
+    from tcsolve import _wgmma
+
+    block = hopper.random.default_rng(1).uniform(-1, 1, (512, 512), dtype=np.float32)
+    block = hopper.tril(block, -1) + np.float32(size) * hopper.eye(512, dtype="f")
+
+    bound = _wgmma.Bound(block, hopper.zeros(1, np.int32), 132)
+
+    assert 2.0**13 < float(bound.scale[0]) * size <= 2.0**14
+
+
 @pytest.fixture
 def factor_by_squares(hopper, factor_on_device, ops, monkeypatch):
     """A function (a, update, block, look_ahead) that factors by square panels while there are columns."""
+    from tcsolve import _wgmma
+
     monkeypatch.setattr("tcsolve._lu_cupy.SQUARE_ROWS", 600)
     monkeypatch.setattr("tcsolve._lu_cupy.LEAST_COLUMNS", 256)
+    applied, apply = [], _wgmma.Right.apply
+
+    def spy(self, l):
+        applied.append(l.shape)
+        apply(self, l)
+
+    monkeypatch.setattr(_wgmma.Right, "apply", spy)
 
     def run(a, update, block, look_ahead):
-        return factor_blocked(ops, a.copy(), UPDATES[update], block, look_ahead, dominant=True)
+        (n, _), how = a.shape, UPDATES[update]
+        w = hopper.empty((n, -(-n // 4) * 4), a.dtype)[:, :n]  # as a solve has it
+        w[...] = a
+        applied.clear()
+        factors = factor_blocked(ops, w, how, block, look_ahead, dominant=True)
+        squares = [
+            stop for stop in range(block, n, block) if n - stop >= 256 and n - stop + block >= 600
+        ]
+        assert applied == [(n - stop, block) for stop in squares]
+        return factors
 
     return run
 
 
 @pytest.mark.parametrize("update", ["fp16", "fp16x3"])
-@pytest.mark.parametrize("n, block", [(3000, 512), (3004, 640), (4100, 1024), (5004, 1536)])
-def test_square_panels_look_ahead_without_changing_a_bit(
-    n, block, update, cupy, factor_by_squares, factor_on_device
-):
+@pytest.mark.parametrize("n, block", [(3000, 512), (3001, 640), (4100, 1024), (5003, 1536)])
+def test_square_panels_look_ahead_without_changing_a_bit(n, block, update, cupy, factor_by_squares):
     a = matrix_on_device(cupy, n, update)
     a += cupy.diag(2 * cupy.abs(a).sum(axis=1) * (-1) ** cupy.arange(n)).astype(a.dtype)
 
@@ -1149,10 +1177,10 @@ def test_square_panels_look_ahead_without_changing_a_bit(
     assert largest <= 1 and error <= 4 * np.sqrt(n) * UPDATES[update].u
     same_bits(cupy, factors, factor_by_squares(a, update, block, True))
     same_bits(cupy, factors, factor_by_squares(a, update, block, False))
-    # They are others than those of a search in whole columns, which are as good.
-    whole = factor_on_device(a, update, block, True)
-    assert not (whole.lu == factors.lu).all()
-    assert residual(cupy, a, whole)[1] <= 4 * np.sqrt(n) * UPDATES[update].u
+    # Other sizes of A, other exponents of the factors.
+    small = factor_by_squares(np.float32(2.0**-40) * a, update, block, True)
+    assert (cupy.triu(small.lu) * np.float32(2.0**40) == cupy.triu(factors.lu)).all()
+    assert (cupy.tril(small.lu, -1) == cupy.tril(factors.lu, -1)).all()
 
 
 def test_pivots_inside_a_square_panel_are_found(cupy, factor_by_squares):
@@ -1180,23 +1208,32 @@ def test_a_pivot_below_a_square_panel_is_noticed(row, column, times, cupy, facto
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp16x3", "auto"])
-def test_a_matrix_whose_pivots_are_not_where_expected_is_factored_again(precision, cupy, ops):
+def test_a_matrix_whose_pivots_are_not_where_expected_is_factored_again(
+    precision, hopper, ops, monkeypatch
+):
     """Rows that dominate and columns that might: pivots are looked for on the diagonal, in vain."""
-    from tcsolve import Status, solve_ex
+    from tcsolve import Status, _ladder, solve_ex
     from tcsolve._ladder import expects_dominance
     from tcsolve._norms import survey
 
     n = 6000
-    a = cupy.random.default_rng(4).standard_normal((n, n)) / (4 * n)
-    a += cupy.eye(n)
+    a = hopper.random.default_rng(4).standard_normal((n, n)) / (4 * n)
+    a += hopper.eye(n)
     a[n - 1, 3], a[n - 1, n - 1] = 1.5, 4
     assert expects_dominance(ops, a, survey(ops, a))
-    b = a @ cupy.ones(n)
+    b, expected = a @ hopper.ones(n), []
+
+    def spy(*args, dominant, **options):
+        expected.append(dominant)
+        return factor_blocked(*args, dominant=dominant, **options)
+
+    monkeypatch.setattr(_ladder, "factor_blocked", spy)
 
     found = solve_ex(a, b, precision=precision)
 
+    assert expected == [True, False]
     assert found.status == Status.CONVERGED and len(found.rungs) == 1
-    assert float(cupy.abs(found.x - 1).max()) <= 1e-11
+    assert float(hopper.abs(found.x - 1).max()) <= 1e-11
     again = solve_ex(a, b, precision=precision)
     assert (again.x == found.x).all()
 

@@ -343,6 +343,15 @@ def test_pivots_are_expected_on_a_dominant_diagonal_if_that_is_known_in_any_case
     assert not expects_dominance(Early(), a, None)
 
 
+@pytest.mark.parametrize("part, expected", [(1.0, True), (1 - 1e-12, True), (1 - 1e-6, False)])
+def test_pivots_are_expected_on_a_diagonal_that_equals_the_sum_beside_it(part, expected):
+    a = np.random.default_rng(3).uniform(-1, 1, (50, 50))
+    np.fill_diagonal(a, 0)
+    np.fill_diagonal(a, part * np.abs(a).sum(axis=1))
+
+    assert expects_dominance(OPS, a, survey(OPS, a)) == expected
+
+
 @pytest.mark.parametrize("entry, expected", [(1.0, True), (1.9, True), (2.1, False), (-2.1, False)])
 def test_no_pivot_is_expected_on_the_diagonal_of_a_column_with_twice_as_much_beside_it(
     entry, expected
