@@ -3,8 +3,8 @@
     python benchmarks/sanitize.py                        # memcheck, racecheck, synccheck
     python benchmarks/sanitize.py --tool racecheck --n 700 --precision fp16x3
 
-Each tool runs this script again with --solve: small solves with each precision, by the default and by
-narrow panels, so that there are several of them and look-ahead happens.  Every array is an allocation
+Each tool runs this script again with --solve: small solves with each precision, by the default, by
+narrow and by square panels, so that there are several of them and look-ahead happens.  Every array is an allocation
 of its own there, because memcheck cannot see past the end of one inside CuPy's pool.  CuPy's own
 kernels are compiled into a folder that starts empty.  The exit status is 0 if all is clean.
 """
@@ -33,8 +33,8 @@ SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)")
 OVERFLOW = "Detected overflow"
 FOUND = 99  # exit status for "the tool found something", unlike Python's own
 TAIL_LINES = 40
-# Columns of the narrow panels.
-NARROW = 128
+# Columns of the narrow panels; unknowns of the system solved by squares.
+NARROW, SQUARES_ROWS = 128, 700
 
 
 # ---- the run that is watched -------------------------------------------------------------------
@@ -60,6 +60,38 @@ def solve_small(n, precisions):
                 print(f"n {n} block {block} nrhs {nrhs}: {solution}", flush=True)
                 if not solution.status.ok:
                     sys.exit(1)
+    solve_by_squares(rng, precisions)
+
+
+def solve_by_squares(rng, precisions):
+    """Solve a dominant system by two square panels and look-ahead, which are for larger ones otherwise."""
+    import cupy
+
+    import tcsolve
+    from tcsolve import _lu_cupy, _ops_cupy, _wgmma
+    from tcsolve._formats import UPDATES
+
+    _ops_cupy.EARLY_ROWS = 0
+    _lu_cupy.SQUARE_ROWS, _lu_cupy.LEAST_COLUMNS, _lu_cupy.WIDE = 1, 32, 2 * NARROW
+    applied, apply = [], _wgmma.Right.apply
+
+    def spy(self, l):
+        applied.append(l.shape)
+        apply(self, l)
+
+    _wgmma.Right.apply = spy
+    n = SQUARES_ROWS
+    a = rng.standard_normal((n, n)) + n * cupy.eye(n)
+    b = a @ cupy.ones(n)
+    for precision in precisions:
+        plan = tcsolve.Plan(precision, block=2 * NARROW, fallback=False)
+        solution = tcsolve.solve_ex(a, b, precision=plan, assume_a="general")
+        print(f"n {n} squares {applied}: {solution}", flush=True)
+        if not solution.status.ok:
+            sys.exit(1)
+        if _ops_cupy.CupyOps().has_squares(UPDATES[precision]) != (len(applied) == 2):
+            sys.exit(1)
+        applied.clear()
 
 
 # ---- watching it -------------------------------------------------------------------------------
