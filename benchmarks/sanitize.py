@@ -4,9 +4,9 @@
     python benchmarks/sanitize.py --tool racecheck --n 700 --precision fp16x3
 
 Each tool runs this script again with --solve: small solves with each precision, by the default, by
-narrow and by square panels, so that there are several of them and look-ahead happens.  Every array is an allocation
-of its own there, because memcheck cannot see past the end of one inside CuPy's pool.  CuPy's own
-kernels are compiled into a folder that starts empty.  The exit status is 0 if all is clean.
+narrow and by square panels, so that there are several of them and look-ahead happens.  Every array is
+an allocation of its own there, because memcheck cannot see past the end of one inside CuPy's pool.
+CuPy's own kernels are compiled into a folder that starts empty.  The exit status is 0 if all is clean.
 """
 
 import os

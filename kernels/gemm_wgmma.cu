@@ -74,7 +74,7 @@ constexpr int SUMS = BLOCK_N / 2;                  // FP32 registers of one thre
 // Height of a band of tiles, see TileOrder: 4096 rows if k is short.  Each band reads all of op(B), which C has
 // driven out of the cache by then; the band's rows of op(A), 16 KB for each k if split, stay there.  With a long k
 // they do not, and C counts for little.
-constexpr int LOW_BAND = 8, HIGH_BAND = 32, SHORT_SUM = 2048;
+constexpr int LOW_BAND = 4, HIGH_BAND = 32, SHORT_SUM = 2048;
 constexpr int BOX_ROWS = 16, BOX_COLS = 32;        // results one warp hands to the copy engine at a time
 constexpr int BOX_BYTES = BOX_ROWS * BOX_COLS * 4, BOXES = 2;
 constexpr int BY_HAND = 0, STORED = 1, ADDED = 2, PASSING = 3;  // values of `how`
