@@ -68,7 +68,7 @@ class _Native(NamedTuple):
 
     l: Any
 
-    def subtract(self, c, u, share, first):
+    def subtract(self, c, u, share, first=0):
         _cublas.gemm(c, self.l[first : first + len(c)], u)
 
 
@@ -321,7 +321,7 @@ class LUOps:
     @turns_into_memory_error
     def update(self, c, l, u, how):
         if c.size and l.size:
-            self.operand(l, how).subtract(c, u, None, 0)
+            self.operand(l, how).subtract(c, u, None)
 
     @turns_into_memory_error
     def operand(self, l, how, at_once=False, bound=None):

@@ -24,7 +24,7 @@ class Operand:
         args = (self._p, l, ld(l) * self._parts, m, width, self._top)
         self._kernel("tcs_pack_l")(grid, (32, 8), args)
 
-    def subtract(self, c, u, share, first):
+    def subtract(self, c, u, share, first=0):
         """c -= l u, with l from row `first` on; cuBLAS shares the device with nobody."""
         parts, (k, r) = self._parts, u.shape
         r, ld_u = r * parts, ld(u) * parts

@@ -139,7 +139,7 @@ class Operand:
         self._parts, *args = _room(self._l, self._how)
         return *args, TOP
 
-    def subtract(self, c, u, share, first):
+    def subtract(self, c, u, share, first=0):
         """c -= l u for an FP32 c with contiguous rows, with l from row `first` on."""
         (m, n), bound = c.shape, self._bound
         if bound is None:
