@@ -453,7 +453,8 @@ __device__ __forceinline__ void factor_by_search(
     Exchange& x, Team& team, Rows& rows, Leaf& leaf, BlockRow& row, int* home, float* a, Index lda, Index m, int w,
     int* ipiv, int* info, int row0, int col0
 ) {
-    const bool searches = HELPERS == 0 || threadIdx.x < THREADS;
+    // As a number of the whole warp: else each vote of the search asks whether the lanes have met.
+    const bool searches = HELPERS == 0 || __shfl_sync(ALL_LANES, threadIdx.x / WARP, 0) < WARPS;
     if (searches) keep(rows, leaf);
 #if RESIDENT
     load<ALL>(leaf, a, lda, m, 0, min(w, WIDTH), w, threadIdx.x);
