@@ -12,10 +12,10 @@ from tcsolve import _cublas, _cusolver, _device, _jit, _packed, _record, _step, 
 from tcsolve._cublas import ld
 from tcsolve._device import turns_into_memory_error
 from tcsolve._formats import UPDATES
+from tcsolve._inverse import unit_lower_inverse, upper_inverse
 from tcsolve._share import Flags, Share
 from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
 from tcsolve._unit_lower import SOLVE_WIDTH, swap_solve
-from tcsolve._upper import upper_inverse
 from tcsolve.kernels import (
     BOARD_BYTES,
     MOST_MOVED,
@@ -202,7 +202,7 @@ class LUOps:
         few = n < LEAST_COLUMNS or k <= SOLVE_WIDTH
         if few or (bound is None and how.products != 3) or not _aligned(l):
             return None
-        return _wgmma.Lower(_unit_lower.inverse(l, dominant), how, _device.multiprocessors(), bound)
+        return _wgmma.Lower(unit_lower_inverse(l, dominant), how, _device.multiprocessors(), bound)
 
     def is_wide(self, k, n):
         return n >= LEAST_COLUMNS and k >= WIDE

@@ -108,6 +108,7 @@ class Ops(Protocol):
         """Return what makes `solve_unit_lower` of up to n columns fast, or None; its products as `how`.
 
         The triangle of a matrix that is `dominant` is so well conditioned that it may be inverted in any way.
+        What `bound` returned for the block of U beside it spares looks at what is solved for.
         """
 
     def is_wide(self, k, n):

@@ -637,13 +637,13 @@ def test_substitution_by_halves_or_by_an_inverse(k, n, update, cupy, ops):
 
 def inverted(cupy, k, well_conditioned):
     """Return a unit lower triangle, as NumPy's and FP64, and its inverse on the device."""
-    from tcsolve import _unit_lower
+    from tcsolve._inverse import unit_lower_inverse
 
     l = np.random.default_rng(k).uniform(-1, 1, (k, k)) / np.sqrt(k)
     storage = cupy.full((k, -(-k // 4) * 4 + 4), np.nan, cupy.float32)
     storage[:, :k] = cupy.asarray(l)
     lower = np.tril(storage[:, :k].get().astype(float), -1) + np.eye(k)
-    return lower, _unit_lower.inverse(storage[:, :k], well_conditioned)
+    return lower, unit_lower_inverse(storage[:, :k], well_conditioned)
 
 
 both_inverses = pytest.mark.parametrize("well_conditioned", [True, False])
@@ -1047,7 +1047,7 @@ def test_what_is_expected_of_pivots_is_a_matter_of_speed_alone(
 
 @pytest.mark.parametrize("k", [128, 256, 384, 512, 640, 1024, 1536, 2048])
 def test_an_inverse_is_that_of_the_upper_triangle(k, cupy):
-    from tcsolve._upper import upper_inverse
+    from tcsolve._inverse import upper_inverse
 
     u = np.random.default_rng(k).uniform(-1, 1, (k, k)) / np.sqrt(k)
     np.fill_diagonal(u, np.random.default_rng(k).uniform(1, 2, k))
@@ -1068,7 +1068,7 @@ def test_an_inverse_is_that_of_the_upper_triangle(k, cupy):
 @pytest.mark.parametrize("m, k", [(1, 128), (700, 512), (5000, 640), (3000, 1024), (1111, 1536)])
 def test_products_with_an_inverse_solve_from_the_right(m, k, update, bounded, hopper):
     from tcsolve import _wgmma
-    from tcsolve._upper import upper_inverse
+    from tcsolve._inverse import upper_inverse
 
     rng, how = np.random.default_rng([m, k]), UPDATES[update]
     u = np.triu(rng.standard_normal((k, k)) / k, 1) + np.diag(rng.uniform(1, 2, k))
