@@ -164,6 +164,7 @@ class Factorization(Ladder):
             to about sqrt(n)), and if even these do not converge the matrix is factored in FP64.
         """
         if self._rcond is None:
+            self._restore()
             self._rcond = self._estimate_rcond()
         return self._rcond
 
@@ -181,6 +182,7 @@ class Factorization(Ladder):
             return math.nan, math.nan
         if self.precision != "fp64":
             self._factor("fp64")
+        self._restore()
         diagonal, sign = self._factors.diagonal()
         size = self._ops.xp.abs(diagonal)
         if self._bad_pivot():
@@ -201,6 +203,7 @@ class Factorization(Ladder):
         """Solve for rhs (n, k) in FP64, checked since `mark`, and build the `Solution`, x of shape (n, k)."""
         ops, n = self._ops, self.shape[0]
         bound = _stop.target(dtype, n)
+        self._restore()
         # All that a solve nearly always does is launched before anything is read.
         read_size = ops.reading(ops.column_max(rhs))
         self._clock("check", mark)

@@ -165,7 +165,8 @@ class Ladder:
         self._made += 1
         self._contracted = False
         self._rcond = None
-        self._rungs.append(update)
+        if self._rungs[-1:] != [update]:
+            self._rungs.append(update)
         kind = {"float32": "complex64", "float64": "complex128"} if self._complex else {}
         dtype = np.dtype(kind.get(how.storage, how.storage))
         row, col = self._scales_for(how)
@@ -208,15 +209,17 @@ class Ladder:
 
     def _bad_pivot(self):
         """Return that of the factors; they are made again if pivots were not where they were expected."""
-        if self._factors is None:  # there was no memory for them
-            self._factor(self.precision)
         if self._factors.misled:
             self._misled = True
-            update = self._rungs.pop()
             self._drop_factors()
-            self._reserve(update, 1)
-            self._factor(update)
+            self._restore()
         return self._factors.bad_pivot
+
+    def _restore(self):
+        """Factor with the present rung if there are no factors, as when there was no memory for the next."""
+        if self._finite and self._factors is None:
+            self._reserve(self.precision, 1)
+            self._factor(self.precision)
 
     def _climb(self):
         """Factor with the next rung; return False if there is none or the plan forbids it."""

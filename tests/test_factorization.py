@@ -437,3 +437,35 @@ def test_no_pivots_are_expected_where_scaling_or_the_library_has_its_say(change,
 
     assert square_panels == [False]
     assert found.status is Status.CONVERGED
+
+
+def test_a_rung_there_is_no_memory_for_leaves_the_factorization_usable(monkeypatch):
+    a, b = problem(80, 1e12).a, np.ones(80)
+    f, reserve, refused = factor(a, precision="fp16"), tcsolve._ladder.Ladder._reserve, []
+
+    def refuse(self, update, nrhs):
+        if update != "fp16" and not refused:
+            refused.append(update)
+            raise tcsolve.DeviceMemoryError("no room")
+        return reserve(self, update, nrhs)
+
+    monkeypatch.setattr(tcsolve._ladder.Ladder, "_reserve", refuse)
+
+    with pytest.raises(tcsolve.DeviceMemoryError, match="no room"):
+        f.solve(b)
+    assert refused and f.rungs == ("fp16",)
+    found = f.solve_ex(b)
+
+    assert found.status is Status.CONVERGED_AFTER_FALLBACK
+    assert found.rungs[:2] == ("fp16", refused[0])
+    assert ratio(a, found.x, b) <= MET
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp64"])
+@pytest.mark.parametrize("ask", [lambda f: f.rcond(), lambda f: f.slogdet()[1]])
+def test_what_is_asked_after_a_rung_was_refused_is_told(ask, precision, monkeypatch):
+    a = problem(80, 1e9).a
+    f = factor(a, precision=precision)
+    monkeypatch.setattr(f, "_factors", None)
+
+    assert ask(f) == ask(factor(a, precision=precision))
