@@ -8,24 +8,34 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from tcsolve import _cublas, _cusolver, _device, _jit, _packed, _record, _step, _unit_lower, _wgmma
+from tcsolve import (
+    _cublas,
+    _cusolver,
+    _device,
+    _jit,
+    _packed,
+    _record,
+    _rows,
+    _step,
+    _unit_lower,
+    _wgmma,
+)
 from tcsolve._cublas import ld
 from tcsolve._device import turns_into_memory_error
 from tcsolve._formats import UPDATES
 from tcsolve._inverse import unit_lower_inverse, upper_inverse
+from tcsolve._rows import Swaps
 from tcsolve._share import Flags, Share
 from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
 from tcsolve._unit_lower import SOLVE_WIDTH, swap_solve
 from tcsolve.kernels import (
     BOARD_BYTES,
-    MOST_MOVED,
     NARROW_STRIP,
     SEARCHED_STRIP,
     TRSV_BLOCK,
     TRSV_COLUMNS,
     WGMMA_ROWS,
     fastest_update,
-    move_chunk,
     panel_shape,
 )
 
@@ -37,8 +47,6 @@ BESIDE_ROWS = 256
 SUBSTITUTED_COLUMNS = 16
 # Unknowns up to which steps are started before it is known whether they are wanted, as factors may be.
 AHEAD_ROWS = 8192
-# Entries that are copied at a time where rows are too many for tcs_move_rows.
-STAGED_ENTRIES = 1 << 22
 # Multiprocessors left to a panel besides those of its clusters, and up to how many rows, by the products of
 # the update beside it: beyond, the update is what takes long.
 SPARED, SPARED_ROWS = 16, {1: math.inf, 3: 23000}
@@ -48,19 +56,6 @@ SQUARE_ROWS = 4096
 LEAST_COLUMNS, WIDE = 2048, 512
 # Rows and columns of L up to which a product inside a panel is so short that launches count.
 FEW_ROWS, FEW_COLUMNS = 1024, 256
-# Threads of a block of merge_swaps.cu.
-MERGE_THREADS = 256
-
-
-class _Swaps(NamedTuple):
-    """What tcs_panel leaves for tcs_swap_solve: addresses in `memory`, and the columns of the strip."""
-
-    dst: int
-    src: int
-    top: int
-    ld_top: int
-    width: int
-    memory: Any
 
 
 class _Native(NamedTuple):
@@ -139,7 +134,7 @@ class LUOps:
             shared=shape.shared_bytes,
             cooperative=not shape.cluster,
         )
-        return _Swaps(dst, src, top, ld_top, w, work)
+        return Swaps(dst, src, top, ld_top, w, work)
 
     def _strip_by_cusolver(self, leaf, ipiv, first, info):
         """Factor a leaf that no cluster holds; the pivots pass through the host."""
@@ -160,7 +155,7 @@ class LUOps:
         return dst, src
 
     def block_row(self, rows, start, stop, swaps, first, last, substitution, share=None):
-        if isinstance(swaps, _Swaps):
+        if isinstance(swaps, Swaps):
             dst, src, top, ld_top, width, _ = swaps
             a, n = rows.data.ptr + 4 * first, last - first
             args = (a, ld(rows), n, max(stop - first, 0), dst, src, top, ld_top, width, 0)
@@ -173,13 +168,13 @@ class LUOps:
             self.solve_unit_lower(rows[:k, start:stop], b, substitution, share)
 
     def swap_rows(self, rows, swaps):
-        if isinstance(swaps, _Swaps):
+        if isinstance(swaps, Swaps):
             dst, src, top, ld_top, width, _ = swaps
             n = rows.shape[1]
             args = (rows, ld(rows), n, n, dst, src, top, ld_top, width, 0)
             swap_solve(n, 2 * width, args)
         else:
-            _move_rows(rows, *swaps)
+            _rows.move_rows(rows, *swaps)
 
     def solve_unit_lower(self, l, b, substitution=None, share=None):
         if not b.size:
@@ -232,14 +227,7 @@ class LUOps:
 
     @turns_into_memory_error
     def merge_swaps(self, order, local, ipiv, start):
-        m, k = len(order), len(ipiv)
-        dst, src = cupy.empty((2, 2 * k), cupy.int32)
-        moved, moves = cupy.empty_like(order), cupy.zeros(1, cupy.uint32)
-        grid, block = (-(-m // MERGE_THREADS),), (MERGE_THREADS,)
-        args = (dst, src, moves, moved, order, local, m, ipiv, k, start)
-        _jit.kernel("merge_swaps", "tcs_merge_swaps")(grid, block, args)
-        _jit.kernel("merge_swaps", "tcs_restart")(grid, block, (order, local, moved, m))
-        return dst, src, moves
+        return _rows.merge_swaps(order, local, ipiv, start)
 
     def gains_beside(self, m):
         return m >= BESIDE_ROWS
@@ -394,24 +382,6 @@ def _substitute_columns(lu, b, *rest):
 def _aligned(x):
     """Tell whether the rows of a row-major view start on 16-byte boundaries."""
     return (x.data.ptr | x.strides[0]) % 16 == 0
-
-
-def _move_rows(w, dst, src, moves=None):
-    """w[dst] = w[src], all reads before any write; `moves`, if known, is zero if all stay where they are."""
-    words = w.dtype.itemsize // 4  # a complex64 or float64 entry moves as two
-    columns, count = w.shape[1] * words, len(dst)
-    if not (columns and count):
-        return
-    if count > MOST_MOVED:
-        width = max(1, STAGED_ENTRIES // count)
-        for start in range(0, w.shape[1], width):
-            some = w[:, start : start + width]
-            some[dst] = some[src]
-        return
-    chunk = move_chunk(count)
-    kernel = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
-    args = (w, ld(w) * words, columns, dst, src, count, moves)
-    kernel((-(-columns // chunk),), (256,), args, shared=4 * count * chunk)
 
 
 @functools.cache

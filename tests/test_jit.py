@@ -1,7 +1,9 @@
 """Compiling and caching of kernels, the shapes of their launches; no device is needed."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tcsolve.kernels import (
@@ -14,6 +16,7 @@ from tcsolve.kernels import (
     swap_shape,
 )
 
+import tcsolve
 from tcsolve import _jit
 from tcsolve._errors import KernelCompileError
 
@@ -352,3 +355,21 @@ def test_swap_shapes_fit_and_take_more_columns_where_there_are_more(rows, arch):
     columns = [shape.columns for shape in shapes]
     assert columns == sorted(columns) and columns[0] == 8 and columns[3] == 16
     assert columns[-1] == (64 if rows <= 128 and arch != "sm_75" or rows == 2 else 16)
+
+
+def launched():
+    """Yield the file, the kernel and the entry of every launch in the package that names them."""
+    for path in sorted(Path(tcsolve.__file__).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "_jit.kernel":
+                names = [x.value for x in node.args if isinstance(x, ast.Constant)]
+                if len(names) == 2:
+                    yield path.name, *names
+
+
+def test_what_is_launched_is_there():
+    found = list(launched())
+
+    assert len(found) >= 15
+    for file, kernel, entry in found:
+        assert entry in KERNELS[kernel].entries, file
