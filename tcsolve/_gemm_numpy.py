@@ -45,7 +45,8 @@ def multiply(a, b, product):
     if product.native:
         dtype = product.accumulator
         return a.astype(dtype, copy=False) @ b.astype(dtype, copy=False)
-    a, b = (x.astype(np.float32, copy=False) for x in (a, b))
+    # In one order of memory: BLAS may sum in another way where a matrix is transposed.
+    a, b = (np.ascontiguousarray(x, np.float32) for x in (a, b))
     return a @ b if product.direct else _rounded(a, b, product)
 
 

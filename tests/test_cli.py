@@ -68,7 +68,7 @@ def test_report_of_a_solve_shows_the_evidence(capsys):
 
 
 def test_report_shows_every_rung(capsys):
-    argv = ["solve", "gen:svd_geo", "--n", "100", "--cond", "1e9", "--precision", "bf16"]
+    argv = ["solve", "gen:svd_geo", "--n", "100", "--cond", "1e12", "--precision", "bf16"]
     assert cli.main(argv) == 0
     out = capsys.readouterr().out
     assert Status.CONVERGED_AFTER_FALLBACK.value in out

@@ -16,8 +16,9 @@ def test_the_same_input_gives_the_same_bits_twice(xp, precision):
 
     assert bool((first.x == second.x).all())
     assert np.array_equal(first.backward_error, second.backward_error)
-    # LAPACK's estimator depends in the last bits on where its workspace happens to lie.
-    assert abs(first.rcond - second.rcond) <= 1e-12 * first.rcond
+    # LAPACK's estimator depends in the last bits, of FP32 if its factors are, on where its workspace lies.
+    last_bits = 1e-6 if first.precision == "fp32" else 1e-12
+    assert abs(first.rcond - second.rcond) <= last_bits * first.rcond
 
 
 @pytest.mark.gpu
