@@ -7,6 +7,7 @@ outside the timed region.  The answer is checked before its time is printed.
 """
 
 import math
+import warnings
 
 import cupy
 import numpy as np
@@ -79,13 +80,8 @@ def solvers(a, b, precisions):
     """Yield (name, prepare, run); run returns (x, steps)."""
 
     def ours(precision):
-        def run(_):
-            solution = tcsolve.solve_ex(a, b, precision=precision, assume_a="general")
-            assert solution.status.ok, solution
-            steps = int(solution.iterations.max())
-            return solution.x, f"{steps} {'>'.join(solution.rungs)}"
-
-        return run
+        # Which warns of an answer that misses the bound: an error here.
+        return lambda _: (tcsolve.solve(a, b, precision=precision, assume_a="general"), "")
 
     for precision in precisions:
         yield f"tcsolve {precision}", lambda: None, ours(precision)
@@ -115,6 +111,7 @@ def main():
     parser.add_argument("--family", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--precision", nargs="+", default=["auto"])
     options = parser.parse_args()
+    warnings.simplefilter("error", tcsolve.AccuracyWarning)
     facts = machine(options.commit) | gpu()
     rows = []
     for family in options.family:
@@ -133,7 +130,10 @@ def main():
                     row["error"] = f"{type(error).__name__}: {error}"
                 if name.startswith("tcsolve") and "error" not in row:
                     solution = tcsolve.solve_ex(a, b, precision=name.split()[1], assume_a="general")
-                    row["phases"] = solution.seconds
+                    row["steps"] = f"{int(solution.iterations.max())} {'>'.join(solution.rungs)}"
+                    row["phases"] = (
+                        solution.seconds
+                    )  # with an estimate of the condition in any case
                 rows.append(row)
                 print(line(row), flush=True)
                 save(options.json, facts, rows)

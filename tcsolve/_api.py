@@ -117,17 +117,16 @@ def solve(
     >>> np.allclose(a @ solve(a, b), b)
     True
     """
-    solution = solve_ex(
+    solution = _solve(
         a,
         b,
         lower,
-        overwrite_a,
-        overwrite_b,
         check_finite,
         assume_a,
         transposed,
-        precision=precision,
-        device=device,
+        precision,
+        device,
+        estimate=False,
     )
     raise_or_warn(solution)
     return solution.x
@@ -164,6 +163,11 @@ def solve_ex(
     >>> solution.status.name, bool(solution.backward_error[0] <= solution.bound)
     ('CONVERGED', True)
     """
+    return _solve(a, b, lower, check_finite, assume_a, transposed, precision, device)
+
+
+def _solve(a, b, lower, check_finite, assume_a, transposed, precision, device, estimate=True):
+    """Return the `Solution`; without `estimate`, rcond may be a lower bound that is at least epsilon."""
     start = time.perf_counter()
     structure, precision = check_options(assume_a, precision, device)
     a, b = check_array(a, "a"), check_array(b, "b")
@@ -213,6 +217,7 @@ def solve_ex(
         check_finite=check_finite,
         seconds=seconds,
         moved_bytes=moved_bytes,
+        estimate=estimate,
     )
     solution = factors.solve_ex(b, check_finite=check_finite)
     x = solution.x

@@ -224,7 +224,9 @@ class Factorization(Ladder):
         precision, rungs = self.precision, self.rungs
         singular = self._singular()
         mark = ops.mark()
-        rcond = 0.0 if not self._finite or singular else self.rcond()
+        rcond = 0.0
+        if self._finite and not singular:
+            rcond = self._least_rcond if found.met and self._least_rcond else self.rcond()
         self._clock("rcond", mark)
         x, overflow = found.x, False
         if dtype.char in "fF" or found.moved:
@@ -328,8 +330,10 @@ class Factorization(Ladder):
         return self._frame is None and self._scales_for(UPDATES[self.precision])[0] is None
 
     def _begin_estimate(self):
-        """Start the solves of the condition estimate beside those of the refinement."""
-        if not self._finite or self._rcond is not None or self._estimate or not self._as_given:
+        """Start the solves of the condition estimate beside those of the refinement, if it is needed."""
+        if self._least_rcond or self._rcond is not None or self._estimate:
+            return
+        if not self._finite or not self._as_given:
             return
         n, how = self.shape[0], UPDATES[self.precision]
         if how.native:  # its library may have an estimator

@@ -60,9 +60,23 @@ def expects_dominance(ops, a, survey):
 
 
 class Ladder:
-    """A matrix with its scaling and the factors of the present rung."""
+    """A matrix with its scaling and the factors of the present rung.
 
-    def __init__(self, ops, a, plan, *, nrhs=1, check_finite=True, seconds=None, moved_bytes=0):
+    Without `estimate` a lower bound of rcond, at least machine epsilon, may take the place of an estimate.
+    """
+
+    def __init__(
+        self,
+        ops,
+        a,
+        plan,
+        *,
+        nrhs=1,
+        check_finite=True,
+        seconds=None,
+        moved_bytes=0,
+        estimate=True,
+    ):
         self._ops, self._a = ops, a
         self._laps, self._seconds = [], {} if seconds is None else seconds
         self._working = "fp32" if a.dtype.char in "fF" else "fp64"
@@ -101,6 +115,7 @@ class Ladder:
             early = False
             self._drop_factors()
             self._rungs.clear()
+        self._least_rcond = 0.0 if estimate else self._bound_rcond()
         if self._finite and not early:
             self._factor(self._plan.update)
         self._copy = None
@@ -137,6 +152,13 @@ class Ladder:
         if self._misled or self._complex or self._scaling is not None:
             return False
         return expects_dominance(self._ops, self._a, self._survey)
+
+    def _bound_rcond(self):
+        """Return a lower bound of rcond, if a dominant diagonal gives one from epsilon on, else 0."""
+        if not self._finite or self._frame is not None:
+            return 0.0
+        least = self._survey.least_rcond(self.shape[0])
+        return least if least >= np.finfo(self.dtype).eps else 0.0
 
     def _copied(self, update, nrhs):
         """Return the dtype of the copy of A that is to be factored, if it may be made before A is known."""

@@ -12,6 +12,10 @@ __all__ = ["Survey", "begin_condest", "begin_survey", "condest", "survey", "swee
 MAX_SWEEPS, SWEEPS_AT_ONCE, ALL_AT_ONCE = 5, 2, range(4097, 8193)
 
 
+# What rounding can take from the dominance of a row, for each of its entries, relative to the largest sum.
+ROUNDING = 2.0**-52
+
+
 @dataclass(frozen=True)
 class Survey:
     """What one look at the matrix tells.
@@ -39,6 +43,18 @@ class Survey:
     def finite(self):
         """True if no entry is NaN or Inf and no norm overflows."""
         return math.isfinite(self.inf) and math.isfinite(self.one)
+
+    def least_rcond(self, n):
+        """Return a lower bound of 1 / (||A||_1 ||A^-1||_1) for A (n, n); 0 if its diagonal does not dominate.
+
+        ``||A^-1||_inf <= 1 / dominance`` [1]_, and ``||A^-1||_1`` is at most n times as large.
+
+        References
+        ----------
+        .. [1] J. M. Varah, Linear Algebra Appl. 11 (1975), 3-5.
+        """
+        dominance = self.dominance - (n + 2) * ROUNDING * self.inf
+        return dominance / n / self.one if dominance > 0 and self.finite else 0.0
 
 
 def survey(ops, a):

@@ -1,5 +1,6 @@
 """One matrix, many right-hand sides: solves, condition, determinant, memory, and changing rungs."""
 
+import contextlib
 import functools
 import gc
 import math
@@ -11,7 +12,8 @@ import pytest
 from bounds import MET, host, ratio
 
 import tcsolve
-from tcsolve import InputError, Plan, Status, factor, matrices
+from tcsolve import InputError, LinAlgWarning, Plan, Status, factor, matrices
+from tcsolve._factorization import Factorization
 from tcsolve._formats import UPDATES
 from tcsolve._ops_numpy import NumpyOps
 
@@ -275,6 +277,63 @@ def test_the_report_says_what_was_done(xp):
     assert (solution.history[-1][1] <= solution.bound).all()
     assert str(solution).startswith("converged: precision fp16x3 (tried fp16x3)")
     assert solution.device == ("cpu" if xp is np else "cuda")
+
+
+@pytest.fixture
+def estimates(monkeypatch):
+    """The estimates of conditions that were asked for."""
+    asked = []
+    for name in ("_begin_estimate", "_estimate_rcond"):
+        body = getattr(Factorization, name)
+
+        def spy(self, body=body, name=name):
+            before = self._estimate
+            found = body(self)
+            if name == "_estimate_rcond" or self._estimate is not before:
+                asked.append(name)
+            return found
+
+        monkeypatch.setattr(Factorization, name, spy)
+    return asked
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp16x3", "fp64"])
+@pytest.mark.parametrize("n", [60, 300])
+def test_where_dominance_bounds_the_condition_solve_does_not_estimate_it(
+    n, precision, xp, estimates
+):
+    a = np.random.default_rng(0).standard_normal((n, n)) + 2 * n * np.eye(n)
+    b = a @ np.ones(n)
+    args = xp.asarray(a), xp.asarray(b)
+
+    x = tcsolve.solve(*args, precision=precision, assume_a="general")
+
+    assert not estimates
+    solution = tcsolve.solve_ex(*args, precision=precision, assume_a="general")
+    assert estimates
+    assert np.array_equal(host(x), host(solution.x))
+    assert solution.rcond == pytest.approx(1 / np.linalg.cond(a, 1), rel=0.5)
+
+
+# A diagonal that dominates by too little, one that does not, and a matrix that is moved to be solved.
+@pytest.mark.parametrize("change", ["barely", "not", "frame"])
+def test_solve_estimates_the_condition_where_dominance_does_not_tell(change, xp, estimates):
+    n = 60
+    a = np.random.default_rng(0).standard_normal((n, n)) + 2 * n * np.eye(n)
+    if change == "not":
+        a[0, 1:] = 5
+    if change == "frame":
+        a *= 2.0**-1000
+    if change == "barely":
+        a = np.diag(np.r_[np.ones(n - 1), 1e-17])
+    args = xp.asarray(a), xp.asarray(a @ np.ones(n))
+    warned = pytest.warns(LinAlgWarning) if change == "barely" else contextlib.nullcontext()
+
+    with warned:
+        x = tcsolve.solve(*args, precision="fp16x3", assume_a="general")
+
+    assert estimates
+    assert np.allclose(host(x), 1)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp16x3", "fp64"])

@@ -97,6 +97,35 @@ def test_dominance_is_strict_and_by_rows(change, dominant):
     assert (survey(OPS, a).dominance > 0) == dominant
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
+@pytest.mark.parametrize("excess", [1e-9, 1e-3, 1.0, 100.0])
+@pytest.mark.parametrize("n", [1, 2, 30])
+def test_dominance_bounds_the_condition(n, excess, dtype):
+    for seed in range(5):
+        a = matrices.generate("gauss", n, seed=seed, dtype=dtype).a
+        # Rows of other sizes as well: the columns need not be dominant.
+        a *= np.float32(10.0) ** np.arange(n)[:, None] ** 0.3
+        np.fill_diagonal(a, 0)
+        np.fill_diagonal(a, np.abs(a.astype(complex)).sum(axis=1) * (1 + excess) + excess)
+        found = survey(OPS, a)
+        true = 1 / np.linalg.cond(a.astype(np.complex128), 1)
+
+        least = found.least_rcond(n)
+
+        assert least <= true * (1 + 1e-6)
+        # Not 0 where the excess is more than rounding the diagonal to the dtype can take.
+        assert least > 0 or excess < 100 * np.finfo(dtype).eps * n
+
+
+@pytest.mark.parametrize("change", [3.0, 4.0, np.nan, np.inf])
+def test_without_dominance_there_is_no_bound_on_the_condition(change):
+    a = np.array([[5.0, 2, 0], [0, 5, 0], [0, 90, 100]])
+    assert survey(OPS, a).least_rcond(3) > 0
+    a[0, 2] = change
+
+    assert survey(OPS, a).least_rcond(3) == 0
+
+
 def test_the_sum_of_float32_entries_does_not_overflow_in_float32():
     assert survey(OPS, np.full((20, 20), 3e38, np.float32)).inf == pytest.approx(6e39)
 
