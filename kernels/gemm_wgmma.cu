@@ -73,8 +73,12 @@ constexpr int STAGES = 192 * 1024 / STAGE_BYTES;
 constexpr int SUMS = BLOCK_N / 2;                  // FP32 registers of one thread for 64 x BLOCK_N
 // Height of a band of tiles, see TileOrder: 4096 rows if k is short.  Each band reads all of op(B), which C has
 // driven out of the cache by then; the band's rows of op(A), 16 KB for each k if split, stay there.  With a long k
-// they do not, and C counts for little.
-constexpr int LOW_BAND = 4, HIGH_BAND = 32, SHORT_SUM = 2048;
+// they do not, and C counts for little: then the tiles in flight, 12 x 11 on 132 multiprocessors, are to be nearly a
+// square, or where there are few rows of tiles 8 high.
+constexpr int HIGH_BAND = 32, MEDIUM_BAND = 8, LOW_BAND = 12, SHORT_SUM = 2048, MEDIUM_SUM = 4096;
+__device__ __forceinline__ constexpr int band_for(Index k) {
+    return k <= SHORT_SUM ? HIGH_BAND : k <= MEDIUM_SUM ? MEDIUM_BAND : LOW_BAND;
+}
 constexpr int BOX_ROWS = 16, BOX_COLS = 32;        // results one warp hands to the copy engine at a time
 constexpr int BOX_BYTES = BOX_ROWS * BOX_COLS * 4, BOXES = 2;
 constexpr int BY_HAND = 0, STORED = 1, ADDED = 2, PASSING = 3;  // values of `how`
@@ -296,7 +300,7 @@ struct Schedule {
 
     __device__ __forceinline__ Schedule(Index m, Index n, Index k, unsigned* work, unsigned sharing, unsigned rank)
         : order{int((m + CLUSTER * BLOCK_M - 1) / (CLUSTER * BLOCK_M)), int((n + BLOCK_N - 1) / BLOCK_N)},
-          band((k <= SHORT_SUM ? HIGH_BAND : LOW_BAND) / CLUSTER), work(work), sharing(sharing), rank(rank) {}
+          band(band_for(k) / CLUSTER), work(work), sharing(sharing), rank(rank) {}
 
     __device__ __forceinline__ int count() const { return order.rows * order.cols; }
     __device__ __forceinline__ int clusters() const { return gridDim.x / CLUSTER; }

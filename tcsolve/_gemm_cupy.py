@@ -9,10 +9,9 @@ from cupy_backends.cuda.libs import cublas
 
 from tcsolve import _cublas, _jit
 from tcsolve._errors import DeviceError
+from tcsolve._gemm_work import Work
 from tcsolve._stored import (
-    KINDS,
     Stored,
-    as_stored,
     bits,
     copied,
     empty_aligned,
@@ -20,12 +19,9 @@ from tcsolve._stored import (
     rows_contiguous,
 )
 from tcsolve._wgmma import (
-    NO_ORIGIN,
-    TURN_WORDS,
     launch_wgmma,
     maps_of,
     results_of,
-    split_blocks,
     split_kernel,
     takes_turns,
 )
@@ -131,103 +127,6 @@ def _into_other_order(a, b, c, out, product, alpha, beta, engine, arch, multipro
     bits(out)[...] = bits(result)
 
 
-class Work:
-    """The arguments of one product as the kernels want them."""
-
-    def __init__(self, a, b, c, out, product, alpha, beta, arch, multiprocessors):
-        dtype = None if product.direct else np.dtype(product.accumulator)
-        self.a, self.b = as_stored(a, dtype), as_stored(b, dtype)
-        self.c, self.out, self.product = c, out, product
-        self.alpha, self.beta = float(alpha), float(beta)
-        self.arch, self.multiprocessors = arch, multiprocessors
-        (self.m, self.k), self.n = a.shape, b.shape[1]
-        self.scaled = not (product.direct or product.native)
-        self.top_a = self.top_b = self._turns = None
-
-    def find_tops(self):
-        """Find the largest entry of each row of op(a) and column of op(b), if they are scaled."""
-        if not self.scaled:
-            return
-        tops = cupy.zeros(self.m + self.n + TURN_WORDS, cupy.uint32)
-        self.top_a, self.top_b = tops[: self.m], tops[self.m : -TURN_WORDS]
-        self._turns = tops[-TURN_WORDS:]
-        kernel = split_kernel("tcs_tops")
-        blocks = sum(_top_blocks(*x[3:]) for x in self.to_scale)
-        kernel((blocks,), (32, 8), sum(self.to_scale, ()))
-
-    @property
-    def to_scale(self):
-        """Arguments x, ld, top, by_row, rows, cols for a and b."""
-        a, b = self.a, self.b
-        return (
-            (a.array, a.ld, self.top_a, int(not a.transposed), *a.array.shape),
-            (b.array, b.ld, self.top_b, int(b.transposed), *b.array.shape),
-        )
-
-    def split(self, *parts):
-        """Return ((hi, lo), (hi, lo)) of the scaled operands; lo is None where `parts` has a 0."""
-        low = self.product.precision
-        stored = cupy.float32 if low == "tf32" else cupy.uint16
-        pairs, args, blocks = [], [], 0
-        for x, wanted in zip(self.to_scale, parts, strict=True):
-            rows, cols = x[4:]
-            hi = empty_aligned((rows, cols), stored)
-            lo = empty_aligned((rows, cols), stored) if wanted else None
-            pairs.append((hi, lo))
-            args += [*x, hi, lo, hi.strides[0] // hi.itemsize]
-            blocks += split_blocks(rows, cols)
-        split_kernel("tcs_split", low)((blocks,), (32, 8), args)
-        return pairs
-
-    @property
-    def turns(self):
-        """Zeroed words of this product alone; those of scaled operands were zeroed with their tops."""
-        if self._turns is None:
-            self._turns = cupy.zeros(TURN_WORDS, cupy.uint32)
-        return self._turns
-
-    @property
-    def target(self):
-        """Arguments out, ld_out, kind, c, ld_c."""
-        ld_c = 0 if self.c is None else leading(self.c)
-        return self.out, leading(self.out), KINDS[self.out.dtype.name], self.c, ld_c
-
-    @property
-    def origin(self):
-        """Arguments a, row_a, col_a, top_a, b, row_b, col_b, top_b; null where nothing was scaled."""
-        if not self.scaled:
-            return NO_ORIGIN
-        return self.operands
-
-    @property
-    def operands(self):
-        a, b = self.a, self.b
-        return a.array, *a.strides, self.top_a, b.array, *b.strides, self.top_b
-
-    @property
-    def sizes(self):
-        """Arguments m, n, k, alpha, beta."""
-        return self.m, self.n, self.k, self.alpha, self.beta
-
-    @property
-    def defines(self):
-        low = self.product.precision
-        return {
-            "T_IN": "float" if self.scaled else low,
-            "T_LOW": low,
-            "REFINE": self.product.level,
-        }
-
-    @property
-    def transposes(self):
-        return {"TRANS_A": int(self.a.transposed), "TRANS_B": int(self.b.transposed)}
-
-
-def _top_blocks(by_row, rows, cols):
-    """Return the blocks of tcs_tops for a matrix."""
-    return -(-rows // 8) if by_row else -(-cols // 128) * -(-rows // 256)
-
-
 def _naive(work):
     work.find_tops()
     kernel = _jit.kernel("gemm_naive", "tcs_gemm_naive", **work.defines)
@@ -266,10 +165,11 @@ def _wgmma(work, cluster=CLUSTER):
     defines = {"T_LOW": product.precision, "REFINE": product.level, "CLUSTER": cluster}
     size = work.m, work.n
     turns = work.turns if takes_turns(defines, *size, work.multiprocessors) else None
-    operands = maps_of(pairs, product.precision)
-    results = *results_of(work.out, work.c, work.beta), None, turns
-    args = (*operands, *results, *work.target, *work.origin, *work.sizes)
-    launch_wgmma(defines | work.transposes, *size, args, work.multiprocessors)
+    for part, operands in work.along_k(pairs):
+        results = *results_of(part.out, part.c, part.beta), None, turns
+        maps = maps_of(operands, product.precision)
+        args = (*maps, *results, *part.target, *part.origin, *part.sizes)
+        launch_wgmma(defines | part.transposes, *size, args, part.multiprocessors)
 
 
 def _on_16_bytes(operand):

@@ -49,6 +49,12 @@ class Stored:
         """A view of op(x)."""
         return self.array.T if self.transposed else self.array
 
+    def cut(self, rows, cols):
+        """Return some rows and columns of op(x), slices, as `Stored`."""
+        return Stored(
+            self.array[(cols, rows) if self.transposed else (rows, cols)], self.transposed
+        )
+
     @property
     def strides(self):
         """Strides of op(x), in entries: between its rows, between its columns."""

@@ -1,0 +1,137 @@
+"""A product as the GEMM kernels take it: operands in the order of memory, scales, parts, and slices of k."""
+
+import copy
+
+import cupy
+import numpy as np
+
+from tcsolve._stored import KINDS, Stored, as_stored, empty_aligned, leading
+from tcsolve._wgmma import NO_ORIGIN, TURN_WORDS, split_blocks, split_kernel
+from tcsolve.kernels import WGMMA_DEPTH
+
+__all__ = ["Work"]
+
+# Longest k of one launch of gemm_wgmma.cu with several products: along a longer one its blocks drift apart
+# until they no longer share what they read in the second-level cache.
+LONGEST_SUM = 8192
+
+
+class Work:
+    """The arguments of one product as the kernels want them."""
+
+    def __init__(self, a, b, c, out, product, alpha, beta, arch, multiprocessors):
+        dtype = None if product.direct else np.dtype(product.accumulator)
+        self.a, self.b = as_stored(a, dtype), as_stored(b, dtype)
+        self.c, self.out, self.product = c, out, product
+        self.alpha, self.beta = float(alpha), float(beta)
+        self.arch, self.multiprocessors = arch, multiprocessors
+        (self.m, self.k), self.n = a.shape, b.shape[1]
+        self.scaled = not (product.direct or product.native)
+        self.top_a = self.top_b = self._turns = None
+
+    def find_tops(self):
+        """Find the largest entry of each row of op(a) and column of op(b), if they are scaled."""
+        if not self.scaled:
+            return
+        tops = cupy.zeros(self.m + self.n + TURN_WORDS, cupy.uint32)
+        self.top_a, self.top_b = tops[: self.m], tops[self.m : -TURN_WORDS]
+        self._turns = tops[-TURN_WORDS:]
+        kernel = split_kernel("tcs_tops")
+        blocks = sum(_top_blocks(*x[3:]) for x in self.to_scale)
+        kernel((blocks,), (32, 8), sum(self.to_scale, ()))
+
+    @property
+    def to_scale(self):
+        """Arguments x, ld, top, by_row, rows, cols for a and b."""
+        a, b = self.a, self.b
+        return (
+            (a.array, a.ld, self.top_a, int(not a.transposed), *a.array.shape),
+            (b.array, b.ld, self.top_b, int(b.transposed), *b.array.shape),
+        )
+
+    def split(self, *parts):
+        """Return ((hi, lo), (hi, lo)) of the scaled operands; lo is None where `parts` has a 0."""
+        low = self.product.precision
+        stored = cupy.float32 if low == "tf32" else cupy.uint16
+        pairs, args, blocks = [], [], 0
+        for x, wanted in zip(self.to_scale, parts, strict=True):
+            rows, cols = x[4:]
+            hi = empty_aligned((rows, cols), stored)
+            lo = empty_aligned((rows, cols), stored) if wanted else None
+            pairs.append((hi, lo))
+            args += [*x, hi, lo, hi.strides[0] // hi.itemsize]
+            blocks += split_blocks(rows, cols)
+        split_kernel("tcs_split", low)((blocks,), (32, 8), args)
+        return pairs
+
+    def along_k(self, pairs):
+        """Yield the work in parts one after the other along k, and (hi, lo) of their operands.
+
+        Each part but the first is added to `out`, which therefore must not round it.
+        """
+        refined = self.scaled and self.product.level and self.out.dtype == np.float32
+        count = -(-self.k // LONGEST_SUM) if refined else 1
+        if count == 1:
+            yield self, pairs
+            return
+        depth = -(-self.k // (count * WGMMA_DEPTH)) * WGMMA_DEPTH
+        whole = slice(None)
+        for first in range(0, self.k, depth):
+            part, k = copy.copy(self), slice(first, min(self.k, first + depth))
+            part.a, part.b, part.k = self.a.cut(whole, k), self.b.cut(k, whole), k.stop - first
+            if first:
+                part.c, part.beta = self.out, 1.0
+            yield part, [_cut(pairs[0], self.a, whole, k), _cut(pairs[1], self.b, k, whole)]
+
+    @property
+    def turns(self):
+        """Zeroed words of this product alone; those of scaled operands were zeroed with their tops."""
+        if self._turns is None:
+            self._turns = cupy.zeros(TURN_WORDS, cupy.uint32)
+        return self._turns
+
+    @property
+    def target(self):
+        """Arguments out, ld_out, kind, c, ld_c."""
+        ld_c = 0 if self.c is None else leading(self.c)
+        return self.out, leading(self.out), KINDS[self.out.dtype.name], self.c, ld_c
+
+    @property
+    def origin(self):
+        """Arguments a, row_a, col_a, top_a, b, row_b, col_b, top_b; null where nothing was scaled."""
+        if not self.scaled:
+            return NO_ORIGIN
+        return self.operands
+
+    @property
+    def operands(self):
+        a, b = self.a, self.b
+        return a.array, *a.strides, self.top_a, b.array, *b.strides, self.top_b
+
+    @property
+    def sizes(self):
+        """Arguments m, n, k, alpha, beta."""
+        return self.m, self.n, self.k, self.alpha, self.beta
+
+    @property
+    def defines(self):
+        low = self.product.precision
+        return {
+            "T_IN": "float" if self.scaled else low,
+            "T_LOW": low,
+            "REFINE": self.product.level,
+        }
+
+    @property
+    def transposes(self):
+        return {"TRANS_A": int(self.a.transposed), "TRANS_B": int(self.b.transposed)}
+
+
+def _cut(pair, operand, rows, cols):
+    """Return the same part of hi and of lo of an operand; lo may be None."""
+    return [x if x is None else Stored(x, operand.transposed).cut(rows, cols).array for x in pair]
+
+
+def _top_blocks(by_row, rows, cols):
+    """Return the blocks of tcs_tops for a matrix."""
+    return -(-rows // 8) if by_row else -(-cols // 128) * -(-rows // 256)
