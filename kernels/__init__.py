@@ -14,7 +14,8 @@
 | invert.cu    | tcs_invert_blocks                 | the diagonal blocks' inverses for that       |
 | residual.cu  | tcs_matrix_residual               | b - A x of one right-hand side               |
 | refine.cu    | tcs_residual, tcs_column_max,     | the vector work of a refinement step         |
-|              | tcs_lower, tcs_raise              |                                              |
+|              | tcs_lower, tcs_raise, tcs_gram,   |                                              |
+|              | tcs_mix                           |                                              |
 | scale.cu     | tcs_row_stats, tcs_col_stats,     | norms, and the equilibrated FP32 copy of a   |
 |              | tcs_survey, tcs_extremes,         |                                              |
 |              | tcs_cast_scaled                   |                                              |
@@ -585,7 +586,7 @@ KERNELS = {
         tuple({"T_A": t, "ROWS": rows} for t in ("float", "double") for rows in RESIDUAL_ROWS),
     ),
     "refine": KernelSpec(
-        ("tcs_residual", "tcs_column_max", "tcs_lower", "tcs_raise"),
+        ("tcs_residual", "tcs_column_max", "tcs_lower", "tcs_raise", "tcs_gram", "tcs_mix"),
         ({"T_LOW": "float"}, {"T_LOW": "double"}),
     ),
     "scale": KernelSpec(

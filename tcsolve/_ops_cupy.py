@@ -267,6 +267,19 @@ class CupyOps(LUOps, NativeOps):
         kernel((-(-n // 256), k), (256,), (sizes, v, *(s // v.itemsize for s in v.strides), n))
         return sizes.view(np.float64)
 
+    @turns_into_memory_error
+    def gram(self, vectors):
+        if _step.takes(vectors):
+            return _step.gram(vectors)
+        v = cupy.stack([x.T for x in vectors], axis=1)
+        return (v.conj()[:, :, None] * v[:, None]).sum(axis=-1).get()
+
+    @turns_into_memory_error
+    def mixed(self, vectors, weights):
+        if _step.takes(vectors):
+            return _step.mixed(vectors, weights)
+        return sum(x * w for x, w in zip(vectors, cupy.asarray(weights).T, strict=True))
+
 
 def _here():
     return cupy.cuda.runtime.getDevice()

@@ -324,6 +324,14 @@ class NumpyOps:
     def column_max(self, v):
         return np.abs(v).max(axis=0)
 
+    def gram(self, vectors):
+        v = np.stack([x.T for x in vectors], axis=1)
+        # Sums, not products: BLAS is slow where little comes of long vectors.
+        return (v.conj()[:, :, None] * v[:, None]).sum(axis=-1)
+
+    def mixed(self, vectors, weights):
+        return sum(x * w for x, w in zip(vectors, weights.T, strict=True))
+
 
 def _blocks(n):
     """Return slices of the rows of an n x n matrix that fit in the cache."""

@@ -238,11 +238,9 @@ def _classical(ops, b, advance, plan, bound, max_steps, state, recent):
 
 def _combined(ops, recent):
     """Return that affine combination of some (x, r) whose residual is least in the 2-norm, of each column."""
-    x, r = (ops.xp.stack([v.T for v in vs], axis=1) for vs in zip(*recent, strict=True))
-    # Sums, not products: BLAS is slow where little comes of long vectors.
-    (gram,) = ops.host((r.conj()[:, :, None] * r[:, None]).sum(axis=-1))
-    weights = ops.array(_weights(gram))[:, :, None]
-    return (weights * x).sum(axis=1).T, (weights * r).sum(axis=1).T
+    x, r = zip(*recent, strict=True)
+    weights = _weights(ops.gram(r))
+    return ops.mixed(x, weights), ops.mixed(r, weights)
 
 
 def _weights(gram):

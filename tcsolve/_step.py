@@ -10,11 +10,13 @@ from tcsolve._cublas import ld
 from tcsolve._substitute import substitute
 from tcsolve.kernels import RESIDUAL_ROWS
 
-__all__ = ["ahead", "has_rows", "residual"]
+__all__ = ["ahead", "gram", "has_rows", "mixed", "residual", "takes"]
 
 # Rows from which on there are enough for every warp of the kernel to take a few.
 MANY_ROWS = 8192
 THREADS = 256
+# Vectors that tcs_gram and tcs_mix take, and threads of tcs_gram.
+MOST_VECTORS, GRAM_THREADS = 4, 1024
 
 
 def has_rows(a):
@@ -31,6 +33,36 @@ def residual(a, x, b):
     _residual(a, a.data.ptr, None, r.data.ptr, sizes.data.ptr, x.data.ptr, b.data.ptr, step)
     sizes = sizes.get().view(np.float64)
     return r, sizes[:1], sizes[1:]
+
+
+def takes(vectors):
+    """Tell whether `gram` and `mixed` take these: a few columns, real, contiguous, and not empty."""
+    few = len(vectors) <= MOST_VECTORS
+    return few and all(
+        v.dtype.char == "d" and v.size and v.shape[1] == 1 and v.strides[0] == v.itemsize
+        for v in vectors
+    )
+
+
+def gram(vectors):
+    """Return v_i . v_j, (1, m, m), on the host."""
+    m, found = len(vectors), cupy.empty((MOST_VECTORS, MOST_VECTORS))
+    kernel = _jit.kernel("refine", "tcs_gram", T_LOW="double")
+    kernel((1,), (GRAM_THREADS,), (found, *_four(vectors, None), m, len(vectors[0])))
+    return found.get()[None, :m, :m]
+
+
+def mixed(vectors, weights):
+    """Return the sum of weights[0, i] v_i."""
+    n, x = len(vectors[0]), cupy.empty_like(vectors[0])
+    kernel = _jit.kernel("refine", "tcs_mix", T_LOW="double")
+    args = x, *_four(vectors, None), *_four(weights[0].tolist(), 0.0), len(vectors), n
+    kernel((-(-n // THREADS),), (THREADS,), args)
+    return x
+
+
+def _four(some, filler):
+    return [*some, *(MOST_VECTORS - len(some)) * [filler]]
 
 
 def ahead(tape, lu, inverses, order, a, b, steps):
