@@ -3,7 +3,8 @@
 //   tcs_tops     top = bits of the largest |entry| of each row, or column, of two matrices
 //   tcs_split    hi = rn(s x), lo = rn(s x - hi), with the power of two s that `top` gives, of two matrices
 //   tcs_split_by the same with one power of two for each matrix, b's in device memory (see range.cu), times
-//                part_b; beyond[0], unless null, becomes 1 unless all |s x| <= limit
+//                part_b; beyond[0], unless null, becomes 1 unless all |s x| <= limit.  Given found_b, the power of two
+//                of b, which is small, is found as range.cu does: found_b[0], and found_b[1] = alpha beside top_a
 //   tcs_finish   out = alpha (sum, unscaled) + beta c
 //
 // x is FP32 rows x cols, row-major, leading dimension ld.  `by_row`: top has an entry for each row, else for each
@@ -20,6 +21,7 @@
 // Defines T_LOW (fp16, bf16 or tf32).
 
 #include "gemm.cuh"
+#include "range.cuh"
 
 constexpr int GROUP = 8;             // rows of a block
 constexpr int ROWS_OF_COLUMNS = 256; // rows a block looks at for the largest of columns
@@ -108,8 +110,7 @@ struct Scaled {
             #pragma unroll
             for (int e = 0; e < 4; ++e) largest = max(largest, bits_of_size(run.at[e]));
         }
-        #pragma unroll
-        for (int d = WARP / 2; d; d /= 2) largest = max(largest, __shfl_xor_sync(ALL_LANES, largest, d));
+        largest = largest_of_lanes(largest);
         if (threadIdx.x == 0) top[row] = largest;
     }
 
@@ -144,6 +145,35 @@ struct Scaled {
         #pragma unroll
         for (int group = 0; group < GROUP; ++group) all = max(all, found[group][mine]);
         atomicMax(top + col0 + mine, all);
+    }
+
+    // The power of two for all entries, by one block alone.
+    __device__ __forceinline__ float find_scale() const {
+        __shared__ unsigned of_warp[GROUP];
+        const bool vector = aligned16(x, ld);
+        unsigned largest = 0;
+        for (Index q = 4 * threadIdx.x; q < cols; q += 4 * WARP) {
+            const bool whole = vector && q + 4 <= cols;
+            Index row = threadIdx.y;
+            #pragma unroll 2
+            for (; whole && row + (FLIGHT - 1) * GROUP < rows; row += FLIGHT * GROUP) {
+                const Runs runs(x + row * ld + q, GROUP * ld);
+                #pragma unroll
+                for (int e = 0; e < 4; ++e) largest = max(largest, runs.top(e));
+            }
+            #pragma unroll 1
+            for (; row < rows; row += GROUP) {
+                Run<float, 4> run;
+                run.load(x + row * ld + q, whole, cols - q);
+                #pragma unroll
+                for (int e = 0; e < 4; ++e) largest = max(largest, bits_of_size(run.at[e]));
+            }
+        }
+        of_warp[threadIdx.y] = largest_of_lanes(largest);
+        __syncthreads();
+        #pragma unroll
+        for (int w = 0; w < GROUP; ++w) largest = max(largest, of_warp[w]);
+        return scale_to_top(largest);
     }
 
     __device__ __forceinline__ Index split_blocks() const {
@@ -222,7 +252,7 @@ tcs_split_by(
     T_LOW* __restrict__ hi_a, T_LOW* __restrict__ lo_a, Index ld_out_a, double scale_a,
     const float* __restrict__ b, Index ld_b, Index rows_b, Index cols_b,
     T_LOW* __restrict__ hi_b, T_LOW* __restrict__ lo_b, Index ld_out_b, const float* __restrict__ scale_b,
-    double part_b, int* beyond, double limit
+    double part_b, int* beyond, double limit, float* __restrict__ found_b, double top_a
 ) {
     const Scaled first = {a, ld_a, nullptr, 0, rows_a, cols_a};
     const Index blocks = first.split_blocks(), block = blockIdx.x;
@@ -231,7 +261,12 @@ tcs_split_by(
         return;
     }
     const Scaled second = {b, ld_b, nullptr, 0, rows_b, cols_b};
-    second.split<true>(block - blocks, hi_b, lo_b, ld_out_b, *scale_b * float(part_b), beyond, float(limit));
+    const float scale = found_b ? second.find_scale() : *scale_b;
+    if (found_b && block == blocks && threadIdx.x == 0 && threadIdx.y == 0) {
+        found_b[0] = scale;
+        found_b[1] = alpha_of(scale, top_a);
+    }
+    second.split<true>(block - blocks, hi_b, lo_b, ld_out_b, scale * float(part_b), beyond, float(limit));
 }
 
 extern "C" __global__ void __launch_bounds__(GROUP * WARP)

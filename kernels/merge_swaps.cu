@@ -5,10 +5,10 @@
 //   ipiv   int[k]: the row of the matrix that was swapped with row start + i; start is the panel's first.
 //   dst, src  int[2 k]: new[dst[i]] = old[src[i]] does all swaps in other columns.  All rows that move are listed,
 //          those that become row i < k at i; some pairs occur twice.
-//   any    unsigned[1], zero before: becomes 1 if a row moves.
 //   moved  int[m] becomes order[local].
 // tcs_restart, of as many:
 //   order  int[m] becomes moved, and local counts from zero for the next panel.
+//   any    unsigned[1] tells whether a row was swapped with another.
 
 #include "common.cuh"
 
@@ -16,7 +16,7 @@ constexpr int THREADS = 256;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_merge_swaps(
-    int* dst, int* src, unsigned* any, int* moved, const int* __restrict__ order, const int* __restrict__ local, Index m,
+    int* dst, int* src, int* moved, const int* __restrict__ order, const int* __restrict__ local, Index m,
     const int* __restrict__ ipiv, Index k, Index start
 ) {
     const Index i = Index(blockIdx.x) * THREADS + threadIdx.x;
@@ -27,12 +27,20 @@ tcs_merge_swaps(
     const int pivot = ipiv[i] - int(start);
     dst[i] = int(i), src[i] = from;
     dst[k + i] = pivot, src[k + i] = local[pivot];
-    if (pivot != i) *any = 1;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-tcs_restart(int* order, int* local, const int* __restrict__ moved, Index m) {
+tcs_restart(
+    int* order, int* local, const int* __restrict__ moved, Index m, unsigned* any,
+    const int* __restrict__ ipiv, Index k, Index start
+) {
     const Index i = Index(blockIdx.x) * THREADS + threadIdx.x;
+    if (blockIdx.x == 0) {
+        bool swapped = false;
+        for (Index j = i; j < k; j += THREADS) swapped |= ipiv[j] != int(start + j);
+        swapped = __syncthreads_or(swapped);
+        if (i == 0) *any = swapped;
+    }
     if (i >= m) return;
     order[i] = moved[i];
     local[i] = int(i);

@@ -1,7 +1,6 @@
 // The power of two that brings a block of U into the range of FP16, and the factors of the product.
 //
-//   scale[0] = 2^e with max |u| 2^e in (2^13, 2^14], so that hi stays below 65504 and lo far above 2^-24;
-//              e <= 112 keeps alpha a normal number; 1 if U is zero or not finite
+//   scale[0] = scale_to_top of the largest |u| (range.cuh)
 //   alpha[0] = -1 / (scale[0] scale_l), beta[0] = 1: C = alpha P Q^T + beta C is C - L U; scale_by, unless null,
 //              is a further factor of scale_l
 //
@@ -10,21 +9,11 @@
 //
 // Grid any (a few blocks a multiprocessor), block 256.  Exact, so the order of the blocks does not show.
 
-#include "common.cuh"
+#include "range.cuh"
 
 constexpr int THREADS = 256;
 constexpr int FLIGHT = 4;                        // words a thread has in flight
 constexpr int SEGMENT = FLIGHT * 4 * THREADS;    // floats of one row a block reads at a time
-constexpr int TOP_EXPONENT = 14;
-constexpr int LARGEST_EXPONENT = 126 - TOP_EXPONENT;
-constexpr unsigned INFINITE = 0x7f800000u;
-
-__device__ float scale_to_top(float amax) {
-    if (amax == 0 || __float_as_uint(amax) >= INFINITE) return 1.0f;
-    int exponent;  // amax = f 2^exponent with f in [1/2, 1)
-    const float f = frexpf(amax, &exponent);
-    return ldexpf(1.0f, min(TOP_EXPONENT - exponent + (f == 0.5f), LARGEST_EXPONENT));
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_update_scale(
@@ -48,8 +37,7 @@ tcs_update_scale(
             for (int e = 0; e < 4; ++e) largest = max(largest, __float_as_uint(fabsf(x.at[e])));
         }
     }
-    #pragma unroll
-    for (int d = WARP / 2; d; d /= 2) largest = max(largest, __shfl_xor_sync(ALL_LANES, largest, d));
+    largest = largest_of_lanes(largest);
     if (threadIdx.x % WARP == 0) atomicMax(&work[0], largest);
 
     // The block that arrives last finds the maximum of all.
@@ -57,9 +45,9 @@ tcs_update_scale(
     __syncthreads();
     if (threadIdx.x != 0 || atomicAdd(&work[1], 1u) != gridDim.x - 1) return;
     __threadfence();
-    const float s = scale_to_top(__uint_as_float(atomicExch(&work[0], 0u)));
+    const float s = scale_to_top(atomicExch(&work[0], 0u));
     atomicExch(&work[1], 0u);
     *scale = s;
-    *alpha = float(-1.0 / (double(s) * scale_l * (scale_by ? *scale_by : 1.0f)));
+    *alpha = alpha_of(s, scale_l * (scale_by ? *scale_by : 1.0f));
     *beta = 1.0f;
 }

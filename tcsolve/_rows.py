@@ -31,11 +31,12 @@ def merge_swaps(order, local, ipiv, start):
     """As `Ops.merge_swaps`; also return a word that is zero if all rows stay where they are."""
     m, k = len(order), len(ipiv)
     dst, src = cupy.empty((2, 2 * k), cupy.int32)
-    moved, moves = cupy.empty_like(order), cupy.zeros(1, cupy.uint32)
+    moved, moves = cupy.empty_like(order), cupy.empty(1, cupy.uint32)
     grid, block = (-(-m // MERGE_THREADS),), (MERGE_THREADS,)
-    args = (dst, src, moves, moved, order, local, m, ipiv, k, start)
+    args = (dst, src, moved, order, local, m, ipiv, k, start)
     _jit.kernel("merge_swaps", "tcs_merge_swaps")(grid, block, args)
-    _jit.kernel("merge_swaps", "tcs_restart")(grid, block, (order, local, moved, m))
+    args = (order, local, moved, m, moves, ipiv, k, start)
+    _jit.kernel("merge_swaps", "tcs_restart")(grid, block, args)
     return dst, src, moves
 
 

@@ -32,13 +32,15 @@ SPLIT_ROWS, SPLIT_COLUMNS = 16, 256
 THREADS, SHARED_BYTES = 384, (224 << 10) + 1024
 # What its copy engine does with results.
 BY_HAND, STORED, ADDED, PASSING = 0, 1, 2, 3
-# Entries of C from which on it does not stay in the second-level cache until the next update.
+# Entries of C from which on it does not stay in the second-level cache until it is added to again.
 PASSING_ENTRIES = 1 << 23
 # No matrix for tcs_split_by, as the first, and as the second.
 NOTHING, NOTHING_BY = (None, 0, 0, 0, None, None, 0, 1.0), (None, 0, 0, 0, None, None, 0, None)
 # How much larger than U11 the block of A that becomes U, or L U11, is expected to be at most (see `Bound`),
 # and how much larger than expected anything may be before FP16 overflows.
 ROOM, SLACK = 16.0, 2.0
+# Entries up to which U's power of two is found by every block that splits a part of it.
+FEW_ENTRIES = 1 << 16
 # Rows of a triangle that are multiplied at a time: with fewer, less of what is zero is.
 PIECE = 512
 # A tensor map that is not used, and the origin of operands that were not scaled.
@@ -95,7 +97,8 @@ def results_of(out, c, beta):
     ld = leading(out)
     fits = out.dtype == np.float32 and (out.data.ptr | 4 * ld) % 16 == 0
     in_place = c is not None and (c.data.ptr, leading(c)) == (out.data.ptr, ld)
-    how = STORED if beta == 0 else ADDED if beta == 1 and in_place else BY_HAND
+    added = PASSING if out.size >= PASSING_ENTRIES else ADDED
+    how = STORED if beta == 0 else added if beta == 1 and in_place else BY_HAND
     if not fits or how == BY_HAND:
         return NO_MAP, BY_HAND
     return result_map(out.data.ptr, *out.shape, ld), how
@@ -141,17 +144,19 @@ class Operand:
 
     def subtract(self, c, u, share, first=0):
         """c -= l u for an FP32 c with contiguous rows, with l from row `first` on."""
-        (m, n), bound = c.shape, self._bound
-        if bound is None:
-            scale, alpha, work = _scale(u, TOP, None, self._multiprocessors)
-        else:
+        (m, n), bound, found = c.shape, self._bound, None
+        if bound is not None:
             scale, alpha, work = bound.scale, bound.alpha, _cublas.zeros(TURN_WORDS)
             self.round()  # for itself: it is looked at more closely
+        elif u.size <= FEW_ENTRIES:
+            scale, work, found = None, _cublas.zeros(TURN_WORDS), cupy.empty(2, cupy.float32)
+            alpha = found[1:]
+        else:
+            scale, alpha, work = _scale(u, TOP, None, self._multiprocessors)
         hi_lo, *args = _room(u, self._how)
         l_too = NOTHING if self._parts else self._begin()
-        _split(self._how, l_too, (*args, scale), bound, SLACK * TOP)
+        _split(self._how, l_too, (*args, scale), bound, SLACK * TOP, found=found)
         to, how = results_of(c, c, 1.0)
-        how = PASSING if how == ADDED and m * n >= PASSING_ENTRIES else how
         rows = _cut(self._parts, slice(first, None))
         maps, results = maps_of([rows, hi_lo], self._how.format.name), (to, how, alpha, work)
         target = c, leading(c), KINDS["float32"], c, leading(c)
@@ -265,13 +270,14 @@ def _cut(parts, *where):
     return [None if part is None else part[where] for part in parts]
 
 
-def _split(how, first, second, bound=None, limit=0.0, part=1.0):
+def _split(how, first, second, bound=None, limit=0.0, part=1.0, found=None):
     """Split up to two matrices, the first scaled by a number, the second by one on the device, and `part`.
 
-    Given a `Bound`, what is split is expected to be no larger than `limit`.
+    Given a `Bound`, what is split is expected to be no larger than `limit`.  Given `found`, the second number
+    is found on the way, and goes there with the factor of the product.
     """
     blocks = sum(split_blocks(rows, cols) for _, _, rows, cols, *_ in (first, second))
-    args = *first, *second, part, bound and bound.beyond, limit
+    args = *first, *second, part, bound and bound.beyond, limit, found, TOP
     split_kernel("tcs_split_by", how.format.name)((blocks,), (32, 8), args)
 
 

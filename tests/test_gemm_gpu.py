@@ -407,6 +407,77 @@ def test_an_update_by_columns_meets_the_bound_with_the_same_bits(
     assert turn_words and not any(words.any() for words in turn_words)
 
 
+@pytest.mark.parametrize("transb", [False, True])
+@pytest.mark.parametrize("transa", [False, True])
+@pytest.mark.parametrize("k, depth, launches", [(300, 128, 3), (200, 100, 2), (128, 128, 1)])
+@pytest.mark.parametrize("refine", ["a", "ab", "full"])
+def test_a_long_k_is_multiplied_in_parts(
+    refine, k, depth, launches, transa, transb, hopper, monkeypatch
+):
+    from tcsolve import _gemm_cupy, _gemm_work
+
+    monkeypatch.setattr(_gemm_work, "LONGEST_SUM", depth)
+    counted, launch = [], _gemm_cupy.launch_wgmma
+    monkeypatch.setattr(
+        _gemm_cupy, "launch_wgmma", lambda *args: counted.append(1) or launch(*args)
+    )
+    rng = np.random.default_rng(k)
+    a, b, c = (rng.standard_normal(s).astype(np.float32) for s in ((150, k), (k, 260), (150, 260)))
+    a[3, k - 1], a[5, 0], a[5, k - 1] = np.inf, np.inf, -np.inf
+    how = {"precision": "fp16", "refine": refine, "engine": "wgmma", "transa": transa}
+    stored = [hopper.asarray(x.T if t else x) for x, t in ((a, transa), (b, transb))]
+    there, out = hopper.asarray(c), hopper.asarray(c)
+
+    apart = gemm(*stored, there, alpha=0.5, beta=2.0, transb=transb, **how)
+    gemm(*stored, out, alpha=0.5, beta=2.0, out=out, transb=transb, **how)
+
+    with np.errstate(invalid="ignore"):
+        exact = 0.5 * (a.astype(float) @ b) + 2.0 * c
+    good = np.isfinite(exact)
+    # Each of the parts, and C, is rounded once more.
+    size = np.linalg.norm(a, axis=1)[:, None] * np.linalg.norm(b, axis=0) + np.abs(c)
+    bound = gemm_bound(a, b, precision="fp16", refine=refine, engine="wgmma").bound
+    for result in (apart.get(), out.get()):
+        with np.errstate(invalid="ignore"):
+            error = np.abs(result - exact)
+        assert (error <= (bound + launches * 2.0**-23) * size)[good].all()
+        # Next to an Inf, as IEEE says.
+        assert np.array_equal(result[[3, 5]], exact[[3, 5]], equal_nan=True)
+    assert len(counted) == 2 * launches
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("top", [1.0, 2.0**14, 3e-39, 0.0, np.nan, np.inf])
+@pytest.mark.parametrize(
+    "m, k, r", [(128, 64, 40), (700, 128, 301), (5000, 128, 512), (300, 65, 999)]
+)
+def test_a_small_u_is_scaled_on_the_way_with_the_same_bits(
+    m, k, r, top, shift, hopper, monkeypatch
+):
+    from tcsolve import _wgmma
+
+    rng = np.random.default_rng([m, k, r])
+    l = hopper.asarray(rng.uniform(-1, 1, (m, k)).astype(np.float32))
+    room = rng.uniform(-1, 1, (k, r + 4)).astype(np.float32) * np.float32(min(top, 1.0))
+    room[k // 2, r // 2 + shift] = top
+    u, c = hopper.asarray(room)[:, shift : r + shift], hopper.ones((m, r), np.float32)
+    found, asked, find = [], [], _wgmma._scale
+    monkeypatch.setattr(_wgmma, "_scale", lambda *args: asked.append(1) or find(*args))
+
+    for few in (_wgmma.FEW_ENTRIES, 0):
+        monkeypatch.setattr(_wgmma, "FEW_ENTRIES", few)
+        for at_once in (False, True):
+            operand, result = _wgmma.Operand(l, UPDATES["fp16x3"], 132), c.copy()
+            if at_once:
+                operand.round()
+            operand.subtract(result, u, None)
+            found.append(result.get())
+
+    assert len(asked) == 2
+    assert all(np.array_equal(x, found[0], equal_nan=True) for x in found)
+    assert np.isfinite(found[0]).all() == np.isfinite(top)
+
+
 @pytest.mark.parametrize("update", ["fp16", "bf16", "fp16x3"])
 @pytest.mark.parametrize("m, k, r", [(128, 64, 40), (700, 128, 300), (3000, 512, 2900)])
 def test_two_launches_that_share_an_update_give_its_bits(m, k, r, update, hopper, turn_words):
