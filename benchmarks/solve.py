@@ -131,9 +131,8 @@ def main():
                 if name.startswith("tcsolve") and "error" not in row:
                     solution = tcsolve.solve_ex(a, b, precision=name.split()[1], assume_a="general")
                     row["steps"] = f"{int(solution.iterations.max())} {'>'.join(solution.rungs)}"
-                    row["phases"] = (
-                        solution.seconds
-                    )  # with an estimate of the condition in any case
+                    # With an estimate of the condition in any case.
+                    row["phases"] = solution.seconds
                 rows.append(row)
                 print(line(row), flush=True)
                 save(options.json, facts, rows)

@@ -74,7 +74,7 @@ constexpr int SUMS = BLOCK_N / 2;                  // FP32 registers of one thre
 // Height of a band of tiles, see TileOrder: 4096 rows if k is short.  Each band reads all of op(B), which C has
 // driven out of the cache by then; the band's rows of op(A), 16 KB for each k if split, stay there.  With a long k
 // they do not, and C counts for little: then the tiles in flight, 12 x 11 on 132 multiprocessors, are to be nearly a
-// square, or where there are few rows of tiles 8 high.
+// square.  In between, 8 are as fast for one product and faster for three (n = k = 4096).
 constexpr int HIGH_BAND = 32, MEDIUM_BAND = 8, LOW_BAND = 12, SHORT_SUM = 2048, MEDIUM_SUM = 4096;
 __device__ __forceinline__ constexpr int band_for(Index k) {
     return k <= SHORT_SUM ? HIGH_BAND : k <= MEDIUM_SUM ? MEDIUM_BAND : LOW_BAND;

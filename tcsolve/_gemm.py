@@ -232,7 +232,8 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
     GemmBound
         Named tuple (bound, precision, refine, products) with
         ``|C - op(A) op(B)|_ij <= bound ||row i of op(A)||_2 ||column j of op(B)||_2``
-        for alpha = 1, beta = 0 and a result that is neither stored in 16 bits nor subnormal.
+        for alpha = 1, beta = 0 and a result that is neither stored in 16 bits nor subnormal, where no
+        partial sum is beyond the range of FP32.
 
     Raises
     ------

@@ -155,7 +155,8 @@ class Ladder:
 
     def _bound_rcond(self):
         """Return a lower bound of rcond, if a dominant diagonal gives one from epsilon on, else 0."""
-        if not self._finite or self._frame is not None:
+        # The moduli of complex64 may have been rounded to FP32.
+        if not self._finite or self._frame is not None or self.dtype.char == "F":
             return 0.0
         least = self._survey.least_rcond(self.shape[0])
         return least if least >= np.finfo(self.dtype).eps else 0.0

@@ -229,7 +229,7 @@ def _classical(ops, b, advance, plan, bound, max_steps, state, recent):
         if not left.size:
             return
         slow = len(recent) > 1 or not _stop.contracting(error, before, SLOW)[going].all()
-        # What is combined is copied side by side first, and multiplied by one another.
+        # What is combined may be copied side by side first, and multiplied by one another.
         fits = 2 * ITERATES * (ITERATES + 1) * trial.nbytes <= COMBINED_BYTES
         recent = [*recent, (trial, r)][-ITERATES if slow and fits else -1 :]
         recent = [(_take(ops, x, left), _take(ops, r, left)) for x, r in recent]

@@ -315,7 +315,9 @@ def test_rtol_picks_a_level(on_device):
 # ---- results that leave by the copy engine, and products with columns of an operand -----------------
 
 
-@pytest.mark.parametrize("m, n, k", [(128, 128, 64), (520, 776, 200), (1000, 1028, 33)])
+@pytest.mark.parametrize(
+    "m, n, k", [(128, 128, 64), (520, 776, 200), (1000, 1028, 33), (2904, 2900, 64)]
+)
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("refine", LEVELS)
 def test_results_added_in_place_have_the_bits_of_others(refine, precision, m, n, k, hopper):
@@ -425,7 +427,9 @@ def test_a_long_k_is_multiplied_in_parts(
     a, b, c = (rng.standard_normal(s).astype(np.float32) for s in ((150, k), (k, 260), (150, 260)))
     a[3, k - 1], a[5, 0], a[5, k - 1] = np.inf, np.inf, -np.inf
     how = {"precision": "fp16", "refine": refine, "engine": "wgmma", "transa": transa}
-    stored = [hopper.asarray(x.T if t else x) for x, t in ((a, transa), (b, transb))]
+    stored = [
+        hopper.asarray(np.ascontiguousarray(x.T) if t else x) for x, t in ((a, transa), (b, transb))
+    ]
     there, out = hopper.asarray(c), hopper.asarray(c)
 
     apart = gemm(*stored, there, alpha=0.5, beta=2.0, transb=transb, **how)
