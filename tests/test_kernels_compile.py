@@ -1,7 +1,10 @@
 """Every CUDA source compiles for every architecture it runs on, with the macro sets it is launched with."""
 
+import functools
 import importlib.resources
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tcsolve.kernels import ARCHS, BOARD_BYTES, KERNELS, panel_shape
@@ -45,8 +48,12 @@ def test_kernel_compiles(name, arch, nvrtc):
     variants = list(spec.variants_for(arch))
     spread = name.startswith("gemm") and arch not in COMPLETE
     step = -(-len(variants) // SPREAD) if spread else 1
-    for defines in variants[::step]:
-        cubin = _jit.compile_cubin(name, arch, tuple(sorted(defines.items())))
+    macros = [tuple(sorted(defines.items())) for defines in variants[::step]]
+    # NVRTC holds no lock of Python's, and takes most of the time of all tests.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        cubins = list(pool.map(functools.partial(_jit.compile_cubin, name, arch), macros))
+    assert len(cubins) == len(macros) > 0
+    for cubin in cubins:
         for entry in spec.entries:
             assert entry.encode() in cubin
 
