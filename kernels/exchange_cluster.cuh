@@ -70,21 +70,26 @@ __device__ __forceinline__ void set_up(Exchange& x) {
     if (threadIdx.x < ROW_BUFFERS) set_up_barrier(x.row_in[threadIdx.x]);
 }
 
-// Announces what is to arrive in this block before a barrier's phase is over; one thread does.
-__device__ __forceinline__ void expect(unsigned long long& barrier, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :: "r"(shared_address(&barrier)), "r"(bytes) : "memory");
+// Announces what is to arrive in this block before a barrier's phase is over; one thread `does`.
+__device__ __forceinline__ void expect(unsigned long long& barrier, int bytes, bool does = true) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n"
+                 "@p mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n}"
+                 :: "r"(shared_address(&barrier)), "r"(bytes), "r"(int(does)) : "memory");
 }
 
-// Waits for the end of phase 0, 1, ... of a barrier; phase -1 is over.
-__device__ __forceinline__ void wait_for(const unsigned long long& barrier, int phase) {
+// Whether phase 0, 1, ... of a barrier is over, as far as this lane sees after a while; phase -1 is.
+__device__ __forceinline__ bool is_over(const unsigned long long& barrier, int phase) {
     unsigned done;
-    do {
-        asm volatile("{\n.reg .pred p;\n"
-                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n}"
-                     : "=r"(done) : "r"(shared_address(&barrier)), "r"(phase & 1) : "memory");
-    } while (!__all_sync(ALL_LANES, done));  // so that the compiler knows that the lanes stay together
+    asm volatile("{\n.reg .pred p;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done) : "r"(shared_address(&barrier)), "r"(phase & 1) : "memory");
+    return done;
+}
+
+__device__ __forceinline__ void wait_for(const unsigned long long& barrier, int phase) {
+    // All, so that the compiler knows that the lanes stay together.
+    while (!__all_sync(ALL_LANES, is_over(barrier, phase))) {}
 }
 
 // Where a word goes in another block, and what counts it there.
@@ -94,9 +99,11 @@ __device__ __forceinline__ Target target_in(int block, const void* word, const u
     return {address_in(word, block), address_in(&barrier, block)};
 }
 
-__device__ __forceinline__ void send(float4 v, Target to) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
-                 :: "r"(to.word), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(to.barrier) : "memory");
+__device__ __forceinline__ void send(float4 v, Target to, bool does) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"
+                 "@p st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];\n}"
+                 :: "r"(to.word), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(to.barrier), "r"(int(does))
+                 : "memory");
 }
 
 // Sends a block's sum of a column to all, to be added up there when all have arrived.
@@ -128,11 +135,22 @@ __device__ __forceinline__ Target candidate_target(const Exchange& x, const Team
     return target_in(threadIdx.x % BLOCKS, &x.candidate[j & 1][warp_in(team)], x.candidates_in[j & 1]);
 }
 
-// Sends a warp's candidate for the pivot of `column` to every block, a lane for each, if it `goes`.
-__device__ __forceinline__ Best propose(
-    const Team& team, const Rows& rows, Search& now, int column, Target to, bool goes
+// What a lane has, to all lanes of its warp.
+__device__ __forceinline__ float4 from_lane(float4 v, int lane) {
+    return make_float4(
+        __shfl_sync(ALL_LANES, v.x, lane), __shfl_sync(ALL_LANES, v.y, lane),
+        __shfl_sync(ALL_LANES, v.z, lane), __shfl_sync(ALL_LANES, v.w, lane));
+}
+
+// Which of a thread's rows is its warp's candidate, or none.
+constexpr int NO_SLOT = -1;
+
+// Sends a warp's candidate to every block, a lane for each, if it `goes`; returns a thread's slot of it.
+__device__ __forceinline__ int propose(
+    const Team& team, const Rows& rows, const Open& open, Search& now, Target to, bool goes
 ) {
-    const Best best = best_of_rows(rows, column);
+    const Best best = best_of_rows(rows, open);
+    Vote lanes = vote(best.size);
     float4 mine = {rows.at[0][0], 0, rows.at[0][1], now.l[0]};
     #pragma unroll
     for (int i = 1; i < ROWS; ++i) {
@@ -140,27 +158,28 @@ __device__ __forceinline__ Best propose(
     }
     if (best.size == NO_SIZE) mine.x = 0;  // and a code above all others, by NO_PLACE
     const unsigned row = (best.slot * BLOCKS + team.rank) * THREADS + threadIdx.x;
-    const unsigned code = __shfl_sync(ALL_LANES, unsigned(best.place) << 16 | row, best.lane);
-    mine.x = __shfl_sync(ALL_LANES, mine.x, best.lane);
-    mine.y = __uint_as_float(code);
-    mine.z = __shfl_sync(ALL_LANES, mine.z, best.lane);
-    mine.w = __shfl_sync(ALL_LANES, mine.w, best.lane);
-    if (goes && threadIdx.x % WARP < BLOCKS) send(mine, to);
-    now.l_of_warp = mine.w;
-    return best;
+    mine.y = __uint_as_float(unsigned(best.place) << 16 | row);
+    float4 sent = from_lane(mine, lanes.lane());
+    while (lanes.is_tied()) {
+        lanes.break_tie(best.place);
+        sent = from_lane(mine, lanes.lane());
+    }
+    send(sent, to, goes && threadIdx.x % WARP < BLOCKS);
+    now.l_of_warp = sent.w;
+    return lanes.mine ? best.slot : NO_SLOT;
 }
 
 // Keeps the row of a candidate, for its warp to send if it wins.
-__device__ __forceinline__ void keep_row(Exchange& x, const Rows& rows, const Best& best) {
+__device__ __forceinline__ void keep_row(Exchange& x, const Rows& rows, int slot) {
+    float* const kept = x.row_of_warp[threadIdx.x / WARP];
     __syncwarp();  // its lanes have read what was kept before
-    if (best.of_warp()) {
-        #pragma unroll
-        for (int i = 0; i < ROWS; ++i) {
-            if (i != best.slot) continue;
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+        // A loop of one turn: as an `if` the words of all slots would be stored, all but one's for no lane.
+        while (slot == i) {
             #pragma unroll
-            for (int q = 0; q < WIDTH; ++q) {
-                x.row_of_warp[threadIdx.x / WARP][q] = q + 2 < WIDTH ? rows.at[i][q + 2] : 0.0f;
-            }
+            for (int q = 0; q < WIDTH; ++q) kept[q] = q + 2 < WIDTH ? rows.at[i][q + 2] : 0.0f;
+            asm volatile("mov.s32 %0, %1;" : "=r"(slot) : "n"(NO_SLOT));
         }
     }
     __syncwarp();
@@ -172,25 +191,24 @@ __device__ __forceinline__ void send_row(const Exchange& x, float4 v, int j, int
     #pragma unroll
     for (int start = 0; start < BLOCKS; start += WARP / ROW_WORDS) {
         const int to = start + lane / ROW_WORDS;
-        if (to < BLOCKS && word < words_of(j, w)) {
-            send(v, target_in(to, x.row[buffer] + 4 * word, x.row_in[buffer]));
-        }
+        const bool does = to < BLOCKS && word < words_of(j, w);
+        send(v, target_in(to, x.row[buffer] + 4 * word, x.row_in[buffer]), does);
     }
 }
 
-// The winner for pivot j: its size, all its warp sent, and its reciprocal.
+// The winner for pivot j: its size, the rest of what its warp sent, and its reciprocal.
 struct Winner {
     int size;
-    Candidate row;
-    float reciprocal;
+    unsigned code;
+    float next, l, reciprocal;
 };
 
-// Waits for what all warps propose and picks the best.
+// Waits for what all warps propose and picks the best; then the row of pivot j - 1 is there as well.
 __device__ __forceinline__ Winner pick(const Exchange& x, int j) {
     wait_for(x.candidates_in[j & 1], j >> 1);
     constexpr int EACH = (CANDIDATES + WARP - 1) / WARP;
     const int lane = threadIdx.x % WARP;
-    Candidate some[EACH], best;
+    Candidate some[EACH];
     int size[EACH], most = 0;
     #pragma unroll
     for (int i = 0; i < EACH; ++i) {
@@ -202,49 +220,46 @@ __device__ __forceinline__ Winner pick(const Exchange& x, int j) {
         most = max(most, size[i]);
     }
     const int top = largest_of_warp(most);
-    best = some[0];
+    const auto& row_in = x.row_in[buffer_of(j - 1)];
+    bool arrived = is_over(row_in, (j - 1) >> 2);
+    Candidate best = some[0];
     if (size[0] != most) best.code = NO_CODE;
     #pragma unroll
     for (int i = 1; i < EACH; ++i) if (size[i] == most && some[i].code <= best.code) best = some[i];
     // Every lane divides, before it is known which of them has the pivot.
-    float reciprocal = reciprocal_of(scale_of(most) * best.value);
+    const float reciprocal = reciprocal_of(scale_of(most) * best.value);
     unsigned lanes = __ballot_sync(ALL_LANES, most == top);
-    while (lanes & (lanes - 1)) {  // rare, see best_lane
+    // One branch for what is rare: a tie, see Vote, and a row that is late.
+    while (!__all_sync(ALL_LANES, arrived) | bool(lanes & (lanes - 1))) {
         const unsigned low = __reduce_min_sync(ALL_LANES, most == top ? best.code : NO_CODE);
         lanes = __ballot_sync(ALL_LANES, most == top && best.code == low);
+        arrived = is_over(row_in, (j - 1) >> 2);
     }
-    const int from = only_lane(lanes);
-    reciprocal = __shfl_sync(ALL_LANES, reciprocal, from);
-    best.code = __shfl_sync(ALL_LANES, best.code, from);
-    best.next = __shfl_sync(ALL_LANES, best.next, from);
-    best.l = __shfl_sync(ALL_LANES, best.l, from);
-    return {top, best, reciprocal};
+    const float4 mine = {reciprocal, __uint_as_float(best.code), best.next, best.l};
+    const float4 sent = from_lane(mine, only_lane(lanes));
+    return {top, __float_as_uint(sent.y), sent.z, sent.w, sent.x};
 }
 
-// What the row of pivot j - 1 tells at once: its entry in the next column, and a lane's word of the candidate's
-// row, complete.
-struct Arrived {
-    float next;
-    float4 word;
-};
-
-// Waits for that row and updates the next two columns and the candidate's row by it.
-__device__ __forceinline__ Arrived update_next(const Exchange& x, Rows& rows, const Search& last, int j) {
-    const float* row = x.row[buffer_of(j - 1)];
-    wait_for(x.row_in[buffer_of(j - 1)], (j - 1) >> 2);
-    const float2 u = *reinterpret_cast<const float2*>(row);
+// Updates the next two columns by the row of pivot j - 1, and returns its entry in the next column.
+__device__ __forceinline__ float update_next(const Exchange& x, Rows& rows, const Search& last, int j) {
+    const float2 u = *reinterpret_cast<const float2*>(x.row[buffer_of(j - 1)]);
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         rows.at[i][1] = fmaf(-last.l[i], u.x, rows.at[i][1]);
         rows.at[i][2] = fmaf(-last.l[i], u.y, rows.at[i][2]);
     }
+    return u.x;
+}
+
+// A lane's word of the row of its warp's candidate for pivot j, updated by the row of pivot j - 1.
+__device__ __forceinline__ float4 word_of_candidate(const Exchange& x, const Search& last, int j) {
+    const float* row = x.row[buffer_of(j - 1)];
     const int at = threadIdx.x % ROW_WORDS * 4;
     const float l = last.l_of_warp;
-    float4 v = *reinterpret_cast<const float4*>(x.row_of_warp[threadIdx.x / WARP] + at);
+    const float4 v = *reinterpret_cast<const float4*>(x.row_of_warp[threadIdx.x / WARP] + at);
     const float4 p = *reinterpret_cast<const float4*>(row + at);
     const float4 q = *reinterpret_cast<const float4*>(row + at + 4);
-    v = make_float4(fmaf(-l, p.y, v.x), fmaf(-l, p.z, v.y), fmaf(-l, p.w, v.z), fmaf(-l, q.x, v.w));
-    return {u.x, v};
+    return make_float4(fmaf(-l, p.y, v.x), fmaf(-l, p.z, v.y), fmaf(-l, p.w, v.z), fmaf(-l, q.x, v.w));
 }
 
 // Updates the columns after those by it, when at[.][0] and at[.][1] have moved up, and moves them up.
@@ -263,20 +278,20 @@ __device__ __forceinline__ void update_others(const Exchange& x, Rows& rows, con
     }
 }
 
-__device__ __forceinline__ void expect_candidates(Exchange& x, int j) {
-    expect(x.candidates_in[j & 1], CANDIDATES * int(sizeof(Candidate)));
+__device__ __forceinline__ void expect_candidates(Exchange& x, int j, bool does) {
+    expect(x.candidates_in[j & 1], CANDIDATES * int(sizeof(Candidate)), does);
 }
 
 // Before a leaf, a barrier before `begin`; a pivot before its first column that changes nothing spares eliminate the
 // cases.
 __device__ __forceinline__ void prepare(Exchange& x) {
     if (threadIdx.x < WIDTH + 4) x.row[buffer_of(-1)][threadIdx.x] = 0;
-    if (threadIdx.x == 0) expect_candidates(x, 0);
+    expect_candidates(x, 0, threadIdx.x == 0);
 }
 
 __device__ __forceinline__ Search begin(Exchange& x, const Team& team, const Rows& rows, int first, int) {
     Search none = {};
-    keep_row(x, rows, propose(team, rows, none, first, candidate_target(x, team, 0), true));
+    keep_row(x, rows, propose(team, rows, open_rows(rows, first), none, candidate_target(x, team, 0), true));
     return none;
 }
 
@@ -288,29 +303,36 @@ __device__ __forceinline__ Pivot eliminate(
     const bool goes_on = j + 1 < w;
     const Target target = candidate_target(x, team, j + 1);
     const Winner pivot = pick(x, j);
-    const Arrived u = update_next(x, rows, last, j);
-    const int place = pivot.row.code >> 16, home = pivot.row.code & 0xffff;
+    const float u = update_next(x, rows, last, j);
+    const float4 word = word_of_candidate(x, last, j);
+    const int place = pivot.code >> 16, home = pivot.code & 0xffff;
     const bool sends = warp_of_row(home) == warp_in(team);
-    const float next = fmaf(-pivot.row.l, u.next, pivot.row.next), scale = scale_of(pivot.size);
+    const float next = fmaf(-pivot.l, u, pivot.next), scale = scale_of(pivot.size);
     Search now;
+    Open open;
     float kept[ROWS];
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-        now.l[i] = divide(rows, i, pivot.size, place, scale, pivot.reciprocal, column, kept[i]);
+        const float scaled = scale * rows.at[i][0];
+        now.l[i] = divide(rows, i, pivot.size, place, scaled, pivot.reciprocal, column, kept[i], open.row[i]);
         rows.at[i][0] = fmaf(-now.l[i], next, rows.at[i][1]);
         rows.at[i][1] = rows.at[i][2];
     }
-    const Best best = propose(team, rows, now, column + 1, target, goes_on);
+    const int slot = propose(team, rows, open, now, target, goes_on);
     // After the candidate, for which everybody waits.
-    if (sends) send_row(x, u.word, j, w);
-    if (threadIdx.x == 0) {
-        if (goes_on) expect_candidates(x, j + 1);
-        expect(x.row_in[buffer_of(j)], 16 * words_of(j, w));
-    }
-    #pragma unroll
-    for (int i = 0; i < ROWS; ++i) columns[i * THREADS + threadIdx.x][j] = kept[i];
+    if (sends) send_row(x, word, j, w);
+    expect_candidates(x, j + 1, threadIdx.x == 0 && goes_on);
+    expect(x.row_in[buffer_of(j)], 16 * words_of(j, w), threadIdx.x == 0);
+    // The update waits for words of a row, which would queue behind these; but they may not fit in the registers.
+    constexpr bool LATE = ROWS * WIDTH < 128;
+    const auto keep_column = [&] {
+        #pragma unroll
+        for (int i = 0; i < ROWS; ++i) columns[i * THREADS + threadIdx.x][j] = kept[i];
+    };
+    if (!LATE) keep_column();
     update_others(x, rows, last, j);
-    keep_row(x, rows, best);
+    if (LATE) keep_column();
+    keep_row(x, rows, slot);
     last = now;
     return {pivot.size, place, home};
 }

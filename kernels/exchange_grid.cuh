@@ -122,12 +122,22 @@ __device__ __forceinline__ Candidate receive(Exchange& x, const Team& team, int 
     return x.pivot[parity];
 }
 
+// The best of a thread's rows, and whether it is the best of its warp's.
+struct Search : Best { bool of_warp; };
+
+__device__ __forceinline__ Search search(const Rows& rows, const Open& open) {
+    const Best best = best_of_rows(rows, open);
+    Vote lanes = vote(best.size);
+    while (lanes.is_tied()) lanes.break_tie(best.place);
+    return {best, lanes.mine};
+}
+
 // Publishes the best row of each warp, then of each block, and returns the pivot.  `words` of a message are in use.
 __device__ __forceinline__ Candidate find_pivot(
-    Exchange& x, const Team& team, const Rows& rows, const Best& best, int words, int j, int column
+    Exchange& x, const Team& team, const Rows& rows, const Search& best, int words, int j, int column
 ) {
     const int parity = j & 1, warp = threadIdx.x / WARP;
-    if (best.of_warp()) {
+    if (best.of_warp) {
         Message& mine = x.row_of_warp[parity][warp];
         #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
@@ -146,12 +156,10 @@ __device__ __forceinline__ Candidate find_pivot(
     return receive(x, team, j, column);
 }
 
-using Search = Best;
-
 __device__ __forceinline__ void prepare(Exchange&) {}
 
 __device__ __forceinline__ Search begin(Exchange&, const Team&, const Rows& rows, int first, int) {
-    return best_of_rows(rows, first);
+    return search(rows, open_rows(rows, first));
 }
 
 // Eliminates column `column`, at[.][0] of the rows, and moves the others up: at[.][q] becomes the updated
@@ -169,15 +177,17 @@ __device__ __forceinline__ Pivot eliminate(
     }
     const float scale = scale_of(pivot.size), reciprocal = reciprocal_of(scale * u[0]);
     float l[ROWS];
+    Open open;
     // The next column comes first, so that its search overlaps the rest of the update.
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         float kept;
-        l[i] = divide(rows, i, pivot.size, pivot.place(), scale, reciprocal, column, kept);
+        const float scaled = scale * rows.at[i][0];
+        l[i] = divide(rows, i, pivot.size, pivot.place(), scaled, reciprocal, column, kept, open.row[i]);
         columns[i * THREADS + threadIdx.x][j] = kept;
         rows.at[i][0] = fmaf(-l[i], u[1], rows.at[i][1]);
     }
-    best = best_of_rows(rows, column + 1);
+    best = search(rows, open);
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         #pragma unroll

@@ -71,19 +71,28 @@ __device__ __forceinline__ int largest_of_warp(int v) {
 // The number of the only bit that is set; __ffs takes an instruction more.
 __device__ __forceinline__ int only_lane(unsigned lanes) { return 31 - __clz(lanes); }
 
-// The lane with the largest size of its warp; at equal size the one with the lowest place.
-__device__ __forceinline__ int best_lane(int size, int place) {
-    bool best = size != NO_SIZE || threadIdx.x % WARP == 0;
-    const int top = largest_of_warp(size);
-    best = best && size == top;
-    unsigned lanes = __ballot_sync(ALL_LANES, best);
-    // Ties are rare, and done after one turn; as an `if` they would be predicated and cost every column.
-    while (lanes & (lanes - 1)) {
-        const int low = -largest_of_warp(best ? -place : -NO_PLACE);
-        best = best && place == low;
-        lanes = __ballot_sync(ALL_LANES, best);
+// The lanes of a warp that have the largest size: one, but for a tie.  Ties are rare, so what the only lane has is on
+// its way before they are looked for; and they are broken in a loop of one turn, as an `if` would be predicated and
+// cost every column.
+struct Vote {
+    bool mine;
+    unsigned lanes;
+
+    __device__ __forceinline__ int lane() const { return only_lane(lanes); }
+    __device__ __forceinline__ bool is_tied() const { return lanes & (lanes - 1); }
+
+    // Leaves the lane with the lowest place.
+    __device__ __forceinline__ void break_tie(int place) {
+        const int low = -largest_of_warp(mine ? -place : -NO_PLACE);
+        mine = mine && place == low;
+        lanes = __ballot_sync(ALL_LANES, mine);
     }
-    return only_lane(lanes);
+};
+
+__device__ __forceinline__ Vote vote(int size) {
+    const int top = largest_of_warp(size);
+    const bool mine = (size != NO_SIZE || threadIdx.x % WARP == 0) && size == top;
+    return {mine, __ballot_sync(ALL_LANES, mine)};
 }
 
 // The blocks that work together: what they share in global memory (a grid), and the number of this one.
@@ -114,19 +123,26 @@ __device__ __forceinline__ int this_thread() {
     return thread;
 }
 
-// The best of a thread's rows for a pivot, and the lane that has the best of the warp's.
-struct Best {
-    int size, place, slot, lane;
-    __device__ __forceinline__ bool of_warp() const { return int(threadIdx.x % WARP) == lane; }
-};
+// The best of a thread's rows for a pivot.
+struct Best { int size, place, slot; };
 
-// For pivot `column`, whose entries are at[.][0].
-__device__ __forceinline__ Best best_of_rows(const Rows& rows, int column) {
-    Best best = {NO_SIZE, NO_PLACE, 0, 0};
+// Which of a thread's rows may be the next pivot.
+struct Open { bool row[ROWS]; };
+
+__device__ __forceinline__ Open open_rows(const Rows& rows, int column) {
+    Open open;
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) open.row[i] = rows.place[i] >= column;
+    return open;
+}
+
+// For the pivot whose column's entries are at[.][0].
+__device__ __forceinline__ Best best_of_rows(const Rows& rows, const Open& open) {
+    Best best = {NO_SIZE, NO_PLACE, 0};
     int size[ROWS];
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-        size[i] = rows.place[i] >= column ? __float_as_int(fabsf(rows.at[i][0])) : NO_SIZE;
+        size[i] = open.row[i] ? __float_as_int(fabsf(rows.at[i][0])) : NO_SIZE;
         best.size = max(best.size, size[i]);
     }
     #pragma unroll
@@ -134,7 +150,6 @@ __device__ __forceinline__ Best best_of_rows(const Rows& rows, int column) {
     #pragma unroll
     for (int i = 1; i < ROWS; ++i) if (rows.place[i] == best.place) best.slot = i;
     if (best.size == NO_SIZE) best.place = NO_PLACE;
-    best.lane = best_lane(best.size, best.place);
     return best;
 }
 
@@ -216,28 +231,30 @@ __device__ __forceinline__ void load(Leaf& leaf, const float* a, Index lda, int 
 }
 #endif
 
+// By as many threads as BY of which this is number `thread`.
+template <int BY>
 __device__ __forceinline__ void store(
-    const Leaf& leaf, Columns columns, float* a, Index lda, int done, int w, bool vector
+    const Leaf& leaf, Columns columns, float* a, Index lda, int done, int w, bool vector, int thread
 ) {
     if (!vector) {
         #pragma unroll 1
-        for (int e = threadIdx.x; e < ROWS * THREADS * w; e += ALL) {
+        for (int e = thread; e < ROWS * THREADS * w; e += BY) {
             const int r = e / w, q = e % w;
             if (leaf.place[r] >= done) a[row_in_block(r) * lda + q] = columns[r][q];
         }
         return;
     }
     #pragma unroll 1
-    for (int e = threadIdx.x; e < ROWS * THREADS * WORDS; e += FLIGHT * ALL) {
+    for (int e = thread; e < ROWS * THREADS * WORDS; e += FLIGHT * BY) {
         float4 v[FLIGHT];
         #pragma unroll
         for (int i = 0; i < FLIGHT; ++i) {
-            const int r = (e + i * ALL) / WORDS, q = (e + i * ALL) % WORDS * 4;
+            const int r = (e + i * BY) / WORDS, q = (e + i * BY) % WORDS * 4;
             v[i] = *reinterpret_cast<const float4*>(&columns[r][q]);
         }
         #pragma unroll
         for (int i = 0; i < FLIGHT; ++i) {
-            const int r = (e + i * ALL) / WORDS, q = (e + i * ALL) % WORDS * 4;
+            const int r = (e + i * BY) / WORDS, q = (e + i * BY) % WORDS * 4;
             if (leaf.place[r] >= done) *reinterpret_cast<float4*>(a + row_in_block(r) * lda + q) = v[i];
         }
     }
@@ -272,17 +289,18 @@ __device__ __forceinline__ float scale_of(int size) {
 // A pivot: |a_ij| as an ordered integer, the place of its row before the swap, and the row of a it lies in.
 struct Pivot { int size, place, home; };
 
-// Swaps the places of a pivot's row and of row `column`, and returns the multiplier of a thread's row i, or
-// zero: rows that are pivots keep their entries, which are rows of U, unless a pivot is not finite.  `kept`
-// becomes what belongs in the column.
+// Swaps the places of a pivot's row and of row `column`, and returns the multiplier of a thread's row i, whose entry
+// is `scaled` as the pivot was, or zero: rows that are pivots keep their entries, which are rows of U, unless a pivot
+// is not finite.  `kept` becomes what belongs in the column, `open` whether the row is below the pivot's then.
 __device__ __forceinline__ float divide(
-    Rows& rows, int i, int size, int pivot_place, float scale, float reciprocal, int column, float& kept
+    Rows& rows, int i, int size, int pivot_place, float scaled, float reciprocal, int column, float& kept, bool& open
 ) {
     const int place = rows.place[i];
+    open = place >= column && place != pivot_place;  // known sooner than by the place after the swap
     rows.place[i] = place == pivot_place ? column : place == column ? pivot_place : place;
-    const bool open = rows.place[i] > column && size != 0;
-    const float l = open ? scale * rows.at[i][0] * reciprocal : 0.0f;
-    kept = open ? l : rows.at[i][0];
+    const bool divides = open && size != 0;
+    const float l = divides ? scaled * reciprocal : 0.0f;
+    kept = divides ? l : rows.at[i][0];
     return l;
 }
 
@@ -320,10 +338,10 @@ __device__ __forceinline__ void factor_leaf(
     }
 }
 
-// Rows of U right of a leaf, and the L11 they are solved with; transposed: l11[j][i] = L_ij for i > j, else 0.
+// Rows of U right of a leaf, and the L11 they are solved with, by columns: below[j][d] = L_ij for i = j + 1 + d, or 0.
 struct __align__(16) BlockRow {
     float u[WIDTH][REST];
-    float l11[WIDTH][WIDTH];  // follows u: a last tile of the update may read past its columns
+    float below[WIDTH][WIDTH];  // follows u: a last tile of the update may read past its columns
 };
 
 // Column q of row `row` of a, counted from the leaf's first, as the block that has the row has left it.
@@ -339,29 +357,55 @@ __device__ __forceinline__ float entry(const float* a, Index lda, Columns column
 }
 
 // Solves for them in the pivot rows: a thread to each of the `rest` columns.  a is at the leaf's first column.
+//
+// The row at hand is the first in the registers, for short code as in factor_leaf: done once for a leaf, long code
+// takes its time to be fetched.
 __device__ __forceinline__ void solve_block_row(
     BlockRow& row, Team& team, const float* a, Index lda, Columns columns, const int* home, int rest
 ) {
-    const bool mine = int(threadIdx.x) < rest;
-    float x[WIDTH];
+    constexpr int EACH = WIDTH / ALL_WARPS, PARTS = (REST + WARP - 1) / WARP;
+    static_assert(WIDTH % ALL_WARPS == 0 && WIDTH <= WARP, "a warp for each row, a lane for each column of L11");
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    float l[EACH], u[EACH][PARTS];  // all on their way before the first has come
     #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) x[i] = mine ? entry(a, lda, columns, home[i], WIDTH + threadIdx.x) : 0.0f;
+    for (int e = 0; e < EACH; ++e) {
+        const int i = warp + e * ALL_WARPS, pivot = home[i];
+        l[e] = lane < i ? entry(a, lda, columns, pivot, lane) : 0.0f;
+        #pragma unroll
+        for (int v = 0; v < PARTS; ++v) {
+            const int q = lane + v * WARP;
+            u[e][v] = q < rest ? entry(a, lda, columns, pivot, WIDTH + q) : 0.0f;
+        }
+    }
     #pragma unroll
-    for (int e = this_thread(); e < WIDTH * WIDTH; e += ALL) {
-        const int i = e / WIDTH, j = e % WIDTH;
-        row.l11[j][i] = j < i ? entry(a, lda, columns, home[i], j) : 0.0f;
+    for (int e = 0; e < EACH; ++e) {
+        const int i = warp + e * ALL_WARPS;
+        if (lane < WIDTH) row.below[lane][lane < i ? i - lane - 1 : WIDTH - 1 - (lane - i)] = l[e];
+        #pragma unroll
+        for (int v = 0; v < PARTS; ++v) if (lane + v * WARP < rest) row.u[i][lane + v * WARP] = u[e][v];
     }
     __syncthreads();
     arrive_all(team);  // the pivot rows have been read
-    #pragma unroll
-    for (int j = 0; j < WIDTH; ++j) {
-        // Without it the compiler would keep all of L11 in registers it does not have.
-        asm volatile("" ::: "memory");
+    if (int(threadIdx.x) < rest) {
+        float x[WIDTH];
         #pragma unroll
-        for (int i = j + 1; i < WIDTH; ++i) x[i] = fmaf(-row.l11[j][i], x[j], x[i]);
+        for (int i = 0; i < WIDTH; ++i) x[i] = row.u[i][threadIdx.x];
+        Run<float, WIDTH> column[2];  // of L11: one is read while that before it is used
+        const auto eliminate_by = [&](const Run<float, WIDTH>& l, int j) {
+            const float pivot = x[0];
+            row.u[j][threadIdx.x] = pivot;
+            #pragma unroll
+            for (int i = 0; i + 1 < WIDTH; ++i) x[i] = fmaf(-l.at[i], pivot, x[i + 1]);
+        };
+        column[0].load(row.below[0], true, WIDTH);
+        #pragma unroll 1
+        for (int j = 0; j < WIDTH; j += 2) {
+            column[1].load(row.below[j + 1], true, WIDTH);
+            eliminate_by(column[0], j);
+            column[0].load(row.below[min(j + 2, WIDTH - 1)], true, WIDTH);
+            eliminate_by(column[1], j + 1);
+        }
     }
-    #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) if (mine) row.u[i][threadIdx.x] = x[i];
     __syncthreads();
 }
 
@@ -396,9 +440,8 @@ __device__ __forceinline__ void update_rest(
     const Leaf& leaf, Columns columns, const BlockRow& row, float* a, Index lda, int rest, int done, bool vector
 ) {
     constexpr int COLUMNS = WIDTH < 32 ? 16 : 32, PARTS = COLUMNS / 16, ACROSS = 4, DOWN = WARP / ACROSS;
-    constexpr int ALL_ROWS = ROWS * THREADS, SHARE = ALL_ROWS / (DOWN * ALL_WARPS);
-    constexpr int TILE_ROWS = SHARE < 8 ? SHARE : 8;
-    static_assert(SHARE > 0, "a tile for each warp");
+    constexpr int ALL_ROWS = ROWS * THREADS, TILE_ROWS = 8, TILES_DOWN = ALL_ROWS / (DOWN * TILE_ROWS);
+    static_assert(ALL_ROWS % (DOWN * TILE_ROWS) == 0, "whole tiles");
     const auto row_at = [&](int r) { return RESIDENT ? columns[r] + WIDTH : a + row_in_block(r) * lda; };
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     if (!RESIDENT && !vector) {
@@ -413,10 +456,10 @@ __device__ __forceinline__ void update_rest(
         }
         return;
     }
-    const int tiles = (rest + COLUMNS - 1) / COLUMNS;
     #pragma unroll 1
-    for (int e = warp; e < ALL_ROWS / (DOWN * TILE_ROWS) * tiles; e += ALL_WARPS) {
-        const int r0 = e / tiles * DOWN * TILE_ROWS + lane / ACROSS, q0 = e % tiles * COLUMNS + lane % ACROSS * 4;
+    for (int e = warp; e < TILES_DOWN * ((rest + COLUMNS - 1) / COLUMNS); e += ALL_WARPS) {
+        const int r0 = e % TILES_DOWN * DOWN * TILE_ROWS + lane / ACROSS;
+        const int q0 = e / TILES_DOWN * COLUMNS + lane % ACROSS * 4;
         float4 c[TILE_ROWS][PARTS];
         bool open[TILE_ROWS][PARTS];
         #pragma unroll
@@ -448,6 +491,14 @@ __device__ __forceinline__ void update_rest(
 #include "dominant.cuh"
 #endif
 
+#if RESIDENT
+// Stores the leaf before column `first`, while others search; no row has left its side of that leaf's columns.
+__device__ __forceinline__ void store_before(Leaf& leaf, float* a, Index lda, int first, int thread) {
+    const int before = first - WIDTH;
+    store<HELPERS>(leaf, columns_from(leaf, before), a + before, lda, before, WIDTH, aligned16(a, lda), thread);
+}
+#endif
+
 // Factors the strip, searching every column for its pivot.
 __device__ __forceinline__ void factor_by_search(
     Exchange& x, Team& team, Rows& rows, Leaf& leaf, BlockRow& row, int* home, float* a, Index lda, Index m, int w,
@@ -474,23 +525,23 @@ __device__ __forceinline__ void factor_by_search(
         if (searches) factor_leaf(x, team, rows, columns, first, width, ipiv, info, row0, col0, home + first);
 #if RESIDENT
         else if (first == 0) load<HELPERS>(leaf, a, lda, m, WIDTH, w, w, threadIdx.x - THREADS);
+        else store_before(leaf, a, lda, first, threadIdx.x - THREADS);
 #endif
         __syncthreads();
+        const int rest = left - WIDTH;
 #if RESIDENT
         if (searches) keep(rows, leaf);
         __syncthreads();
         arrive_all(team);
-        // Nobody waits for it; no row has left its side of `first`.
-        store(leaf, columns, here, lda, first, width, vector);
+        if (rest <= 0) store<ALL>(leaf, columns, here, lda, first, width, vector, threadIdx.x);
         __syncwarp();
 #else
-        store(leaf, columns, here, lda, first, width, vector);
+        store<ALL>(leaf, columns, here, lda, first, width, vector, threadIdx.x);
         __syncthreads();
         if (searches) keep(rows, leaf);
         arrive_all(team);
 #endif
         wait_all(team);  // the leaf is complete, everywhere
-        const int rest = left - WIDTH;
         if (rest <= 0) break;
         solve_block_row(row, team, here, lda, columns, home + first, rest);
         update_rest(leaf, columns, row, here + WIDTH, lda, rest, first + WIDTH, vector && rest % 4 == 0);
