@@ -167,7 +167,7 @@ def _climb(xp, v, solve, solve_adjoint, found):
     Fills `found` with where it is largest, its size there, and the new estimate, for each; returns the last
     solution.
     """
-    n, last = len(v), -1
+    n, last, goes_on = len(v), -1, True
     for sweep in range(len(found) // 3):
         with np.errstate(all="ignore"):
             if v.dtype.kind == "c":
@@ -175,10 +175,11 @@ def _climb(xp, v, solve, solve_adjoint, found):
                 sign = xp.where(size > 0, v / xp.where(size > 0, size, 1), 1)
             else:
                 sign = xp.copysign(1.0, v)
-            z = xp.abs(solve_adjoint(sign[:, None])[:, 0])
+            # The same as last time is the end; zero vectors are soon solved for.
+            z = xp.abs(solve_adjoint((sign * goes_on)[:, None])[:, 0])
             top = z.argmax()  # a NaN, if there is one
-            # The same as last time is the end; a zero vector is soon solved for.
-            v = solve(((xp.arange(n) == top) & (top != last)).astype(float)[:, None])[:, 0]
+            goes_on = (top != last) & goes_on
+            v = solve(((xp.arange(n) == top) & goes_on).astype(float)[:, None])[:, 0]
             last = top
             found[3 * sweep], found[3 * sweep + 1] = top, z.max()
             found[3 * sweep + 2] = xp.abs(v).sum()

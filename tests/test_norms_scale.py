@@ -194,6 +194,25 @@ def test_the_estimate_is_the_same_however_many_sweeps_are_begun(name):
         assert condest(OPS, 30, norm, *solvers, begun) == whole
 
 
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_sweeps_begun_in_vain_solve_for_nothing(dtype):
+    a = matrices.generate("gauss", 30, dtype=dtype).a
+    inverse, wanted = np.linalg.inv(a), []
+
+    def solve_by(inverse):
+        def solve(v):
+            wanted.append(bool(v.any()))
+            return inverse @ v
+
+        return solve
+
+    begin_condest(np, 30, solve_by(inverse), solve_by(inverse.conj().T), 4)
+
+    assert len(wanted) == 9
+    first_in_vain = wanted.index(False)
+    assert first_in_vain < 8 and not any(wanted[first_in_vain:])
+
+
 def test_a_dominant_matrix_needs_no_more_sweeps_at_once_than_others():
     assert [sweeps_at_once(n, True) for n in (100, 4097, 8192, 20000)] == [2, 2, 2, 2]
     assert [sweeps_at_once(n, False) for n in (100, 4097, 8192, 20000)] == [2, 4, 4, 2]
