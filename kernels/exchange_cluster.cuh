@@ -47,8 +47,7 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
 // The address of the same shared variable in another block of the cluster.
 __device__ __forceinline__ unsigned address_in(const void* p, unsigned block) {
     unsigned address;
-    // Volatile, so that it is done where it is written, before anything waits for it.
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(block));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(block));
     return address;
 }
 
@@ -125,8 +124,8 @@ __device__ __forceinline__ float sum_of_blocks(const Team&, const float (*sums)[
 __device__ __forceinline__ int warp_in(const Team& team) { return team.rank * WARPS + threadIdx.x / WARP; }
 __device__ __forceinline__ int warp_of_row(int row) { return row / WARP % CANDIDATES; }
 
-// Words of row j in use: from column j + 2 of a leaf of w columns, so that the last two rows are not sent.
-__device__ __forceinline__ int words_of(int j, int w) { return unsigned(w + 1 - j) / 4; }
+// Words of row j in use: from column j + 2 of a leaf, so that the last two rows are not sent.
+__device__ __forceinline__ int words_of(int j) { return unsigned(WIDTH + 1 - j) / 4; }
 
 __device__ __forceinline__ int buffer_of(int j) { return j & (ROW_BUFFERS - 1); }
 
@@ -145,9 +144,9 @@ __device__ __forceinline__ float4 from_lane(float4 v, int lane) {
 // Which of a thread's rows is its warp's candidate, or none.
 constexpr int NO_SLOT = -1;
 
-// Sends a warp's candidate to every block, a lane for each, if it `goes`; returns a thread's slot of it.
+// Sends a warp's candidate for pivot j to every block, a lane for each, if it `goes`; returns a thread's slot of it.
 __device__ __forceinline__ int propose(
-    const Team& team, const Rows& rows, const Open& open, Search& now, Target to, bool goes
+    const Exchange& x, const Team& team, const Rows& rows, const Open& open, Search& now, int j, bool goes
 ) {
     const Best best = best_of_rows(rows, open);
     Vote lanes = vote(best.size);
@@ -164,7 +163,7 @@ __device__ __forceinline__ int propose(
         lanes.break_tie(best.place);
         sent = from_lane(mine, lanes.lane());
     }
-    send(sent, to, goes && threadIdx.x % WARP < BLOCKS);
+    send(sent, candidate_target(x, team, j), goes && threadIdx.x % WARP < BLOCKS);
     now.l_of_warp = sent.w;
     return lanes.mine ? best.slot : NO_SLOT;
 }
@@ -186,12 +185,12 @@ __device__ __forceinline__ void keep_row(Exchange& x, const Rows& rows, int slot
 }
 
 // Sends the row of pivot j to every block, a word by each lane.
-__device__ __forceinline__ void send_row(const Exchange& x, float4 v, int j, int w) {
+__device__ __forceinline__ void send_row(const Exchange& x, float4 v, int j) {
     const int lane = threadIdx.x % WARP, word = lane % ROW_WORDS, buffer = buffer_of(j);
     #pragma unroll
     for (int start = 0; start < BLOCKS; start += WARP / ROW_WORDS) {
         const int to = start + lane / ROW_WORDS;
-        const bool does = to < BLOCKS && word < words_of(j, w);
+        const bool does = to < BLOCKS && word < words_of(j);
         send(v, target_in(to, x.row[buffer] + 4 * word, x.row_in[buffer]), does);
     }
 }
@@ -209,7 +208,7 @@ __device__ __forceinline__ Winner pick(const Exchange& x, int j) {
     constexpr int EACH = (CANDIDATES + WARP - 1) / WARP;
     const int lane = threadIdx.x % WARP;
     Candidate some[EACH];
-    int size[EACH], most = 0;
+    int size[EACH], most;
     #pragma unroll
     for (int i = 0; i < EACH; ++i) {
         const int k = i * WARP + lane;
@@ -217,7 +216,7 @@ __device__ __forceinline__ Winner pick(const Exchange& x, int j) {
         const float4 v = k < CANDIDATES ? *reinterpret_cast<const float4*>(&x.candidate[j & 1][k]) : none;
         some[i] = {v.x, __float_as_uint(v.y), v.z, v.w};
         size[i] = __float_as_int(fabsf(v.x));
-        most = max(most, size[i]);
+        most = i ? max(most, size[i]) : size[i];
     }
     const int top = largest_of_warp(most);
     const auto& row_in = x.row_in[buffer_of(j - 1)];
@@ -291,7 +290,7 @@ __device__ __forceinline__ void prepare(Exchange& x) {
 
 __device__ __forceinline__ Search begin(Exchange& x, const Team& team, const Rows& rows, int first, int) {
     Search none = {};
-    keep_row(x, rows, propose(team, rows, open_rows(rows, first), none, candidate_target(x, team, 0), true));
+    keep_row(x, rows, propose(x, team, rows, open_rows(rows, first), none, 0, true));
     return none;
 }
 
@@ -301,7 +300,6 @@ __device__ __forceinline__ Pivot eliminate(
     Exchange& x, const Team& team, Rows& rows, Columns columns, Search& last, int j, int w, int column
 ) {
     const bool goes_on = j + 1 < w;
-    const Target target = candidate_target(x, team, j + 1);
     const Winner pivot = pick(x, j);
     const float u = update_next(x, rows, last, j);
     const float4 word = word_of_candidate(x, last, j);
@@ -318,11 +316,11 @@ __device__ __forceinline__ Pivot eliminate(
         rows.at[i][0] = fmaf(-now.l[i], next, rows.at[i][1]);
         rows.at[i][1] = rows.at[i][2];
     }
-    const int slot = propose(team, rows, open, now, target, goes_on);
+    const int slot = propose(x, team, rows, open, now, j + 1, goes_on);
     // After the candidate, for which everybody waits.
-    if (sends) send_row(x, word, j, w);
+    if (sends) send_row(x, word, j);
     expect_candidates(x, j + 1, threadIdx.x == 0 && goes_on);
-    expect(x.row_in[buffer_of(j)], 16 * words_of(j, w), threadIdx.x == 0);
+    expect(x.row_in[buffer_of(j)], 16 * words_of(j), threadIdx.x == 0);
     // The update waits for words of a row, which would queue behind these; but they may not fit in the registers.
     constexpr bool LATE = ROWS * WIDTH < 128;
     const auto keep_column = [&] {

@@ -116,6 +116,14 @@ __device__ __forceinline__ Index row_in_block(int r) {
 }
 __device__ __forceinline__ Index row_of(int i) { return row_in_block(i * THREADS + threadIdx.x); }
 
+// A variable in shared memory, by an address that stays in a register: that of a block in a cluster takes long to
+// find, and the compiler would find it for every column.  It cannot do again what a shuffle has done.
+template <typename T>
+__device__ __forceinline__ T& at_hand(T& x) {
+    const unsigned address = __shfl_sync(ALL_LANES, static_cast<unsigned>(__cvta_generic_to_shared(&x)), 0);
+    return *static_cast<T*>(__cvta_shared_to_generic(address));
+}
+
 // The number of a thread; what depends on it is not computed before it is needed, where registers are short.
 __device__ __forceinline__ int this_thread() {
     int thread = threadIdx.x;
@@ -143,7 +151,7 @@ __device__ __forceinline__ Best best_of_rows(const Rows& rows, const Open& open)
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         size[i] = open.row[i] ? __float_as_int(fabsf(rows.at[i][0])) : NO_SIZE;
-        best.size = max(best.size, size[i]);
+        best.size = i ? max(best.size, size[i]) : size[i];
     }
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) best.place = min(best.place, size[i] == best.size ? rows.place[i] : NO_PLACE);
@@ -565,7 +573,8 @@ tcs_panel(
 ) {
     extern __shared__ __align__(16) unsigned char dynamic[];
     Leaf& leaf = *reinterpret_cast<Leaf*>(dynamic);
-    __shared__ __align__(16) Exchange x;
+    __shared__ __align__(16) Exchange exchange;
+    Exchange& x = at_hand(exchange);
     __shared__ BlockRow row;
     __shared__ int home[STRIP];
     Team team = {board, 0, 0};
