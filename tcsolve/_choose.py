@@ -1,5 +1,6 @@
 """Which precision to start with, on which device: predicted times and bytes, pure functions of numbers."""
 
+import functools
 from dataclasses import dataclass, replace
 
 from tcsolve._formats import UPDATES
@@ -24,9 +25,9 @@ REFINEMENT_VECTORS, INVERSE_BYTES_ROW = 8, 1024
 LEAST_BUDGET, MOST_BUDGET = 30, 300
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rates:
-    """What a device does in a second, for predictions good to a factor of two.
+    """What a device does in a second, for predictions good to a factor of two; a key by identity.
 
     Attributes
     ----------
@@ -107,19 +108,20 @@ def rates_of(device, properties=None):
         return CPU
     if properties is None or properties["arch"] == 90 and properties["multiprocessors"] >= 132:
         return H200
-    size = properties["multiprocessors"] * properties["clock"] / (132 * 1.98e9)
-    lanes = FP64_LANES.get(properties["arch"], 2) / FP64_LANES[90]
+    return _scaled_rates(*(properties[x] for x in ("arch", "multiprocessors", "clock", "bandwidth")))
+
+
+@functools.cache
+def _scaled_rates(arch, multiprocessors, clock, bandwidth):
+    size = multiprocessors * clock / (132 * 1.98e9)
+    lanes = FP64_LANES.get(arch, 2) / FP64_LANES[90]
     flops = {name: rate * size for name, rate in H200.lu_flops.items()}
     flops["fp64"] *= lanes
     # Ampere and later have half of Hopper's tensor rate a multiprocessor, or less.
-    if properties["arch"] < 90:
+    if arch < 90:
         flops["fp16"], flops["fp16x3"] = flops["fp16"] / 2, flops["fp16x3"] / 2
-    return replace(
-        H200,
-        lu_flops=flops,
-        bandwidth=properties["bandwidth"],
-        gemm_flops=H200.gemm_flops * size * lanes,
-    )
+    gemm_flops = H200.gemm_flops * size * lanes
+    return replace(H200, lu_flops=flops, bandwidth=bandwidth, gemm_flops=gemm_flops)
 
 
 def predict_seconds(update, n, nrhs, rates, *, is_complex=False, steps=None):
@@ -141,6 +143,7 @@ def step_cost(update, n, nrhs, rates, *, is_complex=False):
     return rates.step_seconds + n * rates.solve_seconds + max(traffic, flops)
 
 
+@functools.lru_cache(maxsize=256)
 def choose_update(n, nrhs, rates, *, working="fp64", is_complex=False, dominant=False):
     """Return the name of the update with the smallest predicted time.
 

@@ -34,7 +34,7 @@ def require_room(
     block = block or ops.default_block(n, UPDATES[update], dominant)
     needed = bytes_needed(update, n, nrhs, itemsize, block=block, on_device=on_device) + moved_bytes
     # Host memory is virtual and shared; only a device tells truthfully what is left.
-    if not on_device or needed <= ops.free_bytes() + held_bytes:
+    if not on_device or needed <= ops.free_bytes(needed - held_bytes) + held_bytes:
         return needed
     ops.clear_cache()
     if needed > (free := ops.free_bytes() + held_bytes):

@@ -5,6 +5,7 @@ speed makes `ops.xp` not enough.  Matrices are row-major unless said otherwise; 
 an argument is written.
 """
 
+import math
 from typing import Any, NamedTuple, Protocol
 
 __all__ = ["Ops", "Stats"]
@@ -44,8 +45,8 @@ class Ops(Protocol):
     def seconds(self, start, stop):
         """Return the seconds between two marks; may wait for the second."""
 
-    def free_bytes(self):
-        """Return the bytes that can still be allocated."""
+    def free_bytes(self, enough=math.inf):
+        """Return the bytes that can still be allocated, or as few of them as are `enough`."""
 
     def clear_cache(self):
         """Free what is kept for later solves; return whether there was anything."""

@@ -25,7 +25,7 @@ EARLY_ROWS = 4096
 # Rows up to which a panel has so many columns, by the products of the update.
 BLOCKS = {
     1: ((4096, 128), (8192, 512), (math.inf, 1024)),
-    3: ((6144, 128), (8192, 192), (16384, 512), (math.inf, 1024)),
+    3: ((7168, 128), (8192, 192), (16384, 512), (math.inf, 1024)),
 }
 # The same where they are squares (see `_lu._Panel`), which keep the update waiting for a short time only.
 SQUARE_BLOCKS = {
@@ -90,9 +90,12 @@ class CupyOps(LUOps, NativeOps):
         stop.synchronize()
         return cupy.cuda.get_elapsed_time(start, stop) / 1e3
 
-    def free_bytes(self):
+    def free_bytes(self, enough=math.inf):
+        pooled = cupy.get_default_memory_pool().free_bytes()
+        if pooled >= enough:  # asking the driver takes as long as a few launches
+            return pooled
         free, _ = cupy.cuda.runtime.memGetInfo()
-        return free + cupy.get_default_memory_pool().free_bytes()
+        return free + pooled
 
     def clear_cache(self):
         return _record.clear()

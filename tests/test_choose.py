@@ -106,6 +106,14 @@ def test_the_bytes_of_a_large_system_do_not_wrap():
     assert bytes_needed("fp64", 100_000, 1, 8, block=512, on_device=True) > 8e10
 
 
+def test_the_rates_of_a_gpu_are_one_object_that_a_choice_is_remembered_by():
+    assert rates_of("cuda", L4) is rates_of("cuda", dict(L4)) is not rates_of("cuda", A100)
+    choose_update.cache_clear()
+    assert choose_update(30000, 1, H200) == choose_update(30000, 1, H200) == "fp16x3"
+    assert choose_update(30000, 1, rates_of("cuda", L4)) is not None
+    assert choose_update.cache_info()[:2] == (1, 2)
+
+
 def test_the_rates_of_other_gpus_are_ordered_as_the_gpus_are():
     h200, a100, l4, b200 = (rates_of("cuda", p) for p in (None, A100, L4, B200))
     assert h200 is H200 and rates_of("cpu") is CPU

@@ -58,13 +58,25 @@ def test_device_arrays_can_be_solved_on_the_host(cupy):
 def test_a_solve_that_cannot_fit_says_so_before_it_allocates(cupy, monkeypatch):
     problem = matrices.generate("gauss", 3000)
     a, b = cupy.asarray(problem.a), cupy.asarray(problem.b)
-    monkeypatch.setattr("tcsolve._ops_cupy.CupyOps.free_bytes", lambda self: 10_000_000)
+    monkeypatch.setattr("tcsolve._ops_cupy.CupyOps.free_bytes", lambda self, enough=0: 10_000_000)
     with pytest.raises(tcsolve.DeviceMemoryError, match=r"[\d,]+ more bytes.*device='cpu'"):
         tcsolve.solve(a, b)
     # From the host: before the copy of a and b.
     monkeypatch.setattr("tcsolve._ops_cupy.CupyOps.array", lambda self, x: pytest.fail("copied"))
     with pytest.raises(tcsolve.DeviceMemoryError, match=r"[\d,]+ more bytes"):
         tcsolve.solve(problem.a, problem.b, device="cuda")
+
+
+@pytest.mark.gpu
+def test_bytes_that_the_pool_has_are_counted_without_asking_the_driver(cupy, monkeypatch):
+    from tcsolve._ops_cupy import CupyOps
+
+    ops, array = CupyOps(), cupy.empty(1 << 20)
+    del array
+    monkeypatch.setattr(cupy.cuda.runtime, "memGetInfo", lambda: (10, 1 << 40))
+    pooled = cupy.get_default_memory_pool().free_bytes()
+    assert 1 << 23 <= ops.free_bytes(1 << 23) == pooled
+    assert ops.free_bytes(pooled + 1) == ops.free_bytes() == pooled + 10
 
 
 @pytest.mark.gpu
