@@ -108,7 +108,9 @@ def rates_of(device, properties=None):
         return CPU
     if properties is None or properties["arch"] == 90 and properties["multiprocessors"] >= 132:
         return H200
-    return _scaled_rates(*(properties[x] for x in ("arch", "multiprocessors", "clock", "bandwidth")))
+    return _scaled_rates(
+        *(properties[x] for x in ("arch", "multiprocessors", "clock", "bandwidth"))
+    )
 
 
 @functools.cache

@@ -167,7 +167,7 @@ def _climb(xp, v, solve, solve_adjoint, found):
     Fills `found` with where it is largest, its size there, and the new estimate, for each; returns the last
     solution.
     """
-    n, last, goes_on = len(v), -1, True
+    i, last, goes_on, solutions = xp.arange(len(v)), -1, True, []
     for sweep in range(len(found) // 3):
         with np.errstate(all="ignore"):
             if v.dtype.kind == "c":
@@ -179,8 +179,11 @@ def _climb(xp, v, solve, solve_adjoint, found):
             z = xp.abs(solve_adjoint((sign * goes_on)[:, None])[:, 0])
             top = z.argmax()  # a NaN, if there is one
             goes_on = (top != last) & goes_on
-            v = solve(((xp.arange(n) == top) & goes_on).astype(float)[:, None])[:, 0]
+            v = solve(((i == top) & goes_on).astype(float)[:, None])[:, 0]
             last = top
-            found[3 * sweep], found[3 * sweep + 1] = top, z.max()
-            found[3 * sweep + 2] = xp.abs(v).sum()
+            found[3 * sweep], found[3 * sweep + 1] = top, z.take(top)
+            solutions.append(v)
+    # Their sums at once: each for itself would delay the next solve.
+    with np.errstate(all="ignore"):
+        found[2::3] = xp.abs(xp.stack(solutions)).sum(axis=1)
     return v

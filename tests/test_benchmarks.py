@@ -14,7 +14,7 @@ import pytest
 from conftest import skip_or_fail
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-SCRIPTS = ("hpl_mxp", "many_rhs", "memory", "roofline", "rungs", "sanitize")
+SCRIPTS = ("corrections", "hpl_mxp", "many_rhs", "memory", "roofline", "rungs", "sanitize")
 SCRIPTS += (
     "gemm",
     "gemm_batched",
@@ -414,6 +414,50 @@ def test_the_spectra_are_those_of_the_test_matrices(script, kind):
 
     wanted = getattr(_spectrum, kind)(20, 1e4, None)
     assert np.array_equal(script("rungs").spectrum(kind, 20, 1e4), wanted)
+
+
+@pytest.mark.parametrize("name, most", [("int8", 1 / 127), ("fp8", 2.0**-4)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_eight_bits_are_rounded_to_nearest_of_each_row_or_column(script, name, most, axis):
+    corrections = script("corrections")
+    x = np.random.default_rng(3).standard_normal((40, 50)).astype(np.float32)
+    x *= np.exp2(np.arange(40))[:, None] if axis else np.exp2(np.arange(50))
+    x[:, 7] = x[5] = 0  # no row or column of zeros is divided by
+    top = np.abs(x).max(axis=axis, keepdims=True)
+
+    rounded = corrections.CORRECTIONS[name](x, axis)
+
+    # INT8: of the largest, and up to twice as much above a power of two; E4M3: of each, but for the least.
+    error = np.abs(rounded - x)
+    assert (
+        error <= most * (top if name == "int8" else np.maximum(np.abs(x), top * 2.0**-12))
+    ).all()
+    assert error.max() > 0 and np.array_equal(corrections.CORRECTIONS[name](rounded, axis), rounded)
+
+
+def test_corrections_take_the_place_of_those_of_the_update_for_a_while(script):
+    from tcsolve._ops_numpy import NumpyOps
+
+    corrections, usual = script("corrections"), NumpyOps.subtract_product
+    rows = [corrections.count_steps("svd geo 1e4", 300, name) for name in corrections.CORRECTIONS]
+
+    assert NumpyOps.subtract_product is usual
+    steps = {row["corrections"]: row["steps"] for row in rows}
+    assert {row["status"] for row in rows} == {"CONVERGED"}
+    assert steps["fp16"] <= steps["int8"] <= steps["fp8"] < steps["none"]
+
+
+def test_the_page_of_corrections_counts_two_of_three_products(script):
+    corrections = script("corrections")
+    row = {"family": "gauss", "n": 4096, "corrections": "fp16", "status": "CONVERGED", "steps": 3}
+    steps = {"machine": FACTS, "rows": [row, row | {"corrections": "none", "status": "STALLED"}]}
+    tflops = {"fp16": 600, "int8": 900, "fp8": 1200}
+    rates = {"machine": FACTS, "rows": [{"n": 8192, "k": 1024, "tflops": tflops}]}
+
+    text = corrections.page(steps, rates)
+
+    assert "| gauss | 4096 | 3 | - | - | stalls |" in text
+    assert "| 8192 | 1024 | 600 | 900 | 1200 | 0.78 | 0.67 |" in text
 
 
 def rungs_rows():

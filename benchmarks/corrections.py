@@ -1,0 +1,237 @@
+"""Would products in eight bits do for the corrections of an LU of three products?
+
+    python benchmarks/corrections.py steps    # how many steps of refinement they would cost; no GPU
+    python benchmarks/corrections.py rates    # what they would save: the vendor's products, on a GPU
+    python benchmarks/corrections.py page     # the page from both JSON files
+
+C -= L U with L = L_hi + L_lo and U alike takes three products of FP16.  Two of them, L_hi U_lo and L_lo U_hi,
+only correct the third, and their operands could be rounded to INT8 or FP8, which tensor cores multiply twice
+as fast.  The steps are those of tcsolve's own factorization and refinement, whose update is emulated with
+such corrections (sums in FP32); the rates are those of cuBLAS, as torch calls it, on entries of a normal
+distribution.
+"""
+
+import contextlib
+import json
+
+import ml_dtypes
+import numpy as np
+from _harness import RESULTS, arguments, gpu, machine, save
+from tables import source, table
+
+STEPS, RATES, PAGE = (RESULTS / f"corrections{x}" for x in ("_steps.json", "_rates.json", ".md"))
+# Name in tcsolve.matrices, and its options.
+FAMILIES = {
+    "gauss": ("gauss", {}),
+    "gauss + n I": ("gauss_dominant", {}),
+    "svd geo 1e2": ("svd_geo", {"cond": 1e2}),
+    "svd geo 1e4": ("svd_geo", {"cond": 1e4}),
+    "svd geo 1e6": ("svd_geo", {"cond": 1e6}),
+    "svd arith 1e6": ("svd_arith", {"cond": 1e6}),
+    "svd cluster1 1e4": ("svd_cluster1", {"cond": 1e4}),
+    "uniform": ("uniform", {}),
+}
+# The largest finite numbers: INT8 keeps a sign, E4M3 ends at 448.
+INT8_MAX, FP8_MAX = 127, 448
+SEED = 7
+
+
+# ---- corrections -------------------------------------------------------------------------------
+
+
+def to_int8(x, axis):
+    """Return x rounded to 8-bit integers times a power of two for each row (column)."""
+    step = 2.0 ** np.ceil(np.log2(largest(x, axis) / INT8_MAX))
+    return np.rint(x / step).clip(-INT8_MAX, INT8_MAX) * step
+
+
+def to_fp8(x, axis):
+    """Return x rounded to E4M3 with one power of two for each row (column), so that nothing overflows."""
+    step = 2.0 ** np.ceil(np.log2(largest(x, axis) / FP8_MAX))
+    return (x / step).astype(ml_dtypes.float8_e4m3fn).astype(x.dtype) * step
+
+
+def largest(x, axis):
+    top = np.abs(x).max(axis=axis, keepdims=True)
+    return np.where(top > 0, top, 1).astype(np.float64)
+
+
+def exact(x, axis):
+    """Return x: the operands of FP16 as they are."""
+    return x
+
+
+# What the operands of the corrections are rounded to; without them there is one product.
+CORRECTIONS = {"fp16": exact, "int8": to_int8, "fp8": to_fp8, "none": None}
+
+
+@contextlib.contextmanager
+def corrected(rounded):
+    """Let the update of three products, emulated on NumPy, have such corrections."""
+    from tcsolve._formats import TOP_EXPONENT
+    from tcsolve._ops_numpy import NumpyOps, _scale_to_top, _split
+
+    def subtract_product(self, c, operand, u, share=None, first=0):
+        how, (l_hi, l_lo) = operand
+        l_hi, l_lo = (part[first : first + len(c)] for part in (l_hi, l_lo))
+        scale = np.float32(_scale_to_top(u))
+        u_hi, u_lo = _split(u * scale, how.format)
+        product = l_hi @ u_hi
+        if rounded is not None:
+            for l, u in ((l_hi, u_lo), (l_lo, u_hi)):
+                product += rounded(l, 1).astype(l.dtype) @ rounded(u, 0).astype(u.dtype)
+        c -= product / np.float32(2.0**TOP_EXPONENT * scale)
+
+    usual = NumpyOps.subtract_product
+    NumpyOps.subtract_product = subtract_product
+    try:
+        yield
+    finally:
+        NumpyOps.subtract_product = usual
+
+
+def count_steps(family, n, name):
+    """Return the row of one family, size and kind of corrections."""
+    import tcsolve
+    from tcsolve import Plan, matrices
+
+    kind, options = FAMILIES[family]
+    problem = matrices.generate(kind, n, seed=SEED, **options)
+    plan = Plan("fp16x3", block=256, fallback=False)
+    with corrected(CORRECTIONS[name]):
+        solution = tcsolve.solve_ex(problem.a, problem.b, precision=plan)
+    return {
+        "family": family,
+        "n": n,
+        "corrections": name,
+        "status": solution.status.name,
+        "steps": int(solution.iterations.max()),
+        "backward_error": float(solution.backward_error.max()),
+        "bound": float(solution.bound),
+    }
+
+
+# ---- rates -------------------------------------------------------------------------------------
+
+
+def products(n, k):
+    """Yield (format, run) of n x k by k x n products; FP8 and INT8 want B by columns."""
+    import torch
+
+    a, b = torch.randn(n, k, device="cuda"), torch.randn(k, n, device="cuda")
+    halves = a.half(), b.half()
+    yield "fp16", lambda: torch.mm(*halves)
+    eighths = [x.mul(INT8_MAX / 5).round().clamp(-INT8_MAX, INT8_MAX) for x in (a, b)]
+    left, right = (x.to(torch.int8) for x in eighths)
+    right = right.t().contiguous().t()
+    yield "int8", lambda: torch._int_mm(left, right)
+    eights = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).t().contiguous().t()
+    one = torch.ones((), device="cuda")
+    yield "fp8", lambda: torch._scaled_mm(*eights, one, one, out_dtype=torch.float16)
+
+
+def rate(run, n, k, seconds):
+    """Return TFLOP/s of products repeated for so long that the limit of power is met."""
+    import torch
+
+    def elapsed(calls):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(calls):
+            run()
+        stop.record()
+        stop.synchronize()
+        return start.elapsed_time(stop) / 1e3
+
+    elapsed(1)
+    calls = max(3, int(seconds / elapsed(1)))
+    elapsed(calls)
+    return 2e-12 * n * n * k * calls / elapsed(calls)
+
+
+# ---- the page ----------------------------------------------------------------------------------
+
+
+def cost_of_three(tflops, name):
+    """Return what a product and its two corrections cost, of what three products in FP16 do."""
+    return (1 + 2 * tflops["fp16"] / tflops[name]) / 3
+
+
+def page(steps, rates):
+    """Return the Markdown page of two results files."""
+    names = list(CORRECTIONS)
+    lines = ["# Corrections in eight bits", "", __doc__.split("\n\n")[2].replace("\n", " "), ""]
+    lines += [
+        "Steps of refinement (classical or Krylov) to the bound, by what carries the corrections:",
+        "",
+    ]
+    rows = {}
+    for r in steps["rows"]:
+        met = r["status"] == "CONVERGED"
+        rows.setdefault((r["family"], r["n"]), {})[r["corrections"]] = (
+            r["steps"] if met else "stalls"
+        )
+    body = [[*key, *(cells.get(name, "-") for name in names)] for key, cells in rows.items()]
+    lines += [
+        table(["family", "n", *names], body),
+        "",
+        source(steps["machine"], "benchmarks/corrections.py steps"),
+    ]
+    lines += [
+        "",
+        "Rates of the vendor's products, TFLOP/s, and what a product with two corrections costs at them:",
+        "",
+    ]
+    body = []
+    for r in rates["rows"]:
+        tflops = r["tflops"]
+        costs = [f"{cost_of_three(tflops, name):.2f}" for name in ("int8", "fp8")]
+        body.append(
+            [r["n"], r["k"], *(f"{tflops[name]:.0f}" for name in ("fp16", "int8", "fp8")), *costs]
+        )
+    head = [
+        "m = n",
+        "k",
+        "FP16",
+        "INT8",
+        "FP8",
+        "INT8 corrections, of three in FP16",
+        "FP8 corrections",
+    ]
+    lines += [table(head, body), "", source(rates["machine"], "benchmarks/corrections.py rates")]
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = arguments(__doc__.partition("\n")[0])
+    parser.add_argument("what", choices=["steps", "rates", "page"])
+    parser.add_argument(
+        "--n", type=int, nargs="+", help="by default 1024 and 4096, or 8192 and 16384"
+    )
+    parser.add_argument(
+        "--k", type=int, nargs="+", default=[1024, 8192], help="depths of the products timed"
+    )
+    parser.add_argument("--seconds", type=float, default=1.0, help="how long a product is repeated")
+    options = parser.parse_args()
+    facts, rows = machine(options.commit), []
+    if options.what == "steps":
+        for n in options.n or (1024, 4096):
+            for family in FAMILIES:
+                for name in CORRECTIONS:
+                    rows.append(count_steps(family, n, name))
+                    print(rows[-1], flush=True)
+                    save(options.json or STEPS, facts, rows)
+    elif options.what == "rates":
+        facts |= gpu()
+        for n in options.n or (8192, 16384):
+            for k in options.k:
+                tflops = {name: rate(run, n, k, options.seconds) for name, run in products(n, k)}
+                rows.append({"n": n, "k": k, "tflops": tflops})
+                print(rows[-1], flush=True)
+                save(options.json or RATES, facts, rows)
+    else:
+        PAGE.write_text(page(*(json.loads(path.read_text()) for path in (STEPS, RATES))))
+
+
+if __name__ == "__main__":
+    main()
