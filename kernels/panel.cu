@@ -629,8 +629,17 @@ tcs_panel(
         if (here[i] < w) dst[w + here[i]] = int(place), src[w + here[i]] = int(here[i]);
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) src[2 * w] = !dominant;
-    const int columns = int(w);
-    for (int e = blockIdx.x * ALL + threadIdx.x; e < columns * columns; e += block_count() * ALL) {
-        top[e / columns * ld_top + e % columns] = __ldcg(a + home[e / columns] * lda + e % columns);
+    // A warp for each row of the result, all its words on their way at once.
+    constexpr int PARTS = (STRIP + WARP - 1) / WARP;
+    const int lane = thread % WARP;
+    for (int i = blockIdx.x * ALL_WARPS + thread / WARP; i < w; i += block_count() * ALL_WARPS) {
+        float v[PARTS];
+        #pragma unroll
+        for (int k = 0; k < PARTS; ++k) {
+            const int q = lane + k * WARP;
+            v[k] = q < w ? __ldcg(a + home[i] * lda + q) : 0.0f;
+        }
+        #pragma unroll
+        for (int k = 0; k < PARTS; ++k) if (lane + k * WARP < w) top[i * ld_top + lane + k * WARP] = v[k];
     }
 }
