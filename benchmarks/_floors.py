@@ -21,8 +21,8 @@ from _profile import (
 
 # What the floor of each category counts; see `floors`.
 FLOORS = {
-    PANEL: "a column costs one exchange between the blocks, taken as {exchange} us (assumed, not measured),"
-    " or the panel read and written once, whichever is more",
+    PANEL: "a column costs one exchange between the 16 blocks of a cluster, {exchange}, or the panel read and"
+    " written once, whichever is more",
     MOVES: "two rows a pivot, read and written outside the panel (none where the pivots are on the diagonal)",
     BLOCK_ROW: "its flops at the FP32 rate, or its bytes; on Hopper that of a wide panel is a product with an"
     " inverse, which counts as update GEMM, and the inverse is made here",
@@ -37,7 +37,7 @@ FLOORS = {
     TRIANGLES: "one triangle of FP32 factors read for each launch",
 }
 
-# Latency of an exchange between the blocks of a cluster, the floor of a column of the panel; assumed.
+# An exchange between the blocks of a cluster, the floor of a column of the panel, where it is not measured.
 EXCHANGE_SECONDS = 0.5e-6
 # Matrix order at which the GEMM rates are measured.
 GEMM_ORDER = 8192
@@ -53,7 +53,8 @@ def floors(panels, products, rates, *, pivoting=True, residuals=0, triangles=0, 
     products : int
         Tensor-core products of the update.
     rates : dict
-        'copy_bytes' (read plus written), 'fp16_flops' and 'fp32_flops', a second.
+        'copy_bytes' (read plus written), 'fp16_flops' and 'fp32_flops', a second; 'exchange_seconds' may be
+        missing.
     pivoting : bool
         Whether pivots leave the diagonal, so that rows move.
     residuals, triangles : int
@@ -62,11 +63,12 @@ def floors(panels, products, rates, *, pivoting=True, residuals=0, triangles=0, 
         Of the inverted diagonal blocks.
     """
     copy, fp16, fp32 = rates["copy_bytes"], rates["fp16_flops"], rates["fp32_flops"]
+    exchange = rates.get("exchange_seconds", EXCHANGE_SECONDS)
     least = dict.fromkeys(FLOORS, 0.0)
     n = panels[-1][1]
     for first, last in panels:
         m, k, r = n - first, last - first, n - last
-        least[PANEL] += max(k * EXCHANGE_SECONDS, 8 * m * k / copy)
+        least[PANEL] += max(k * exchange, 8 * m * k / copy)
         least[MOVES] += 8 * min(2 * k, m) * (n - k) / copy if pivoting else 0.0
         least[BLOCK_ROW] += max(k * k * r / fp32, 8 * k * r / copy)
         least[UPDATE] += max(2 * products * k * r * r / fp16, 8 * r * r / copy)

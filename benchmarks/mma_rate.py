@@ -13,15 +13,13 @@ The nominal peak is multiprocessors x operations a clock x the clock the driver 
 as added up in https://forums.developer.nvidia.com/t/244727.
 """
 
-import functools
-import pathlib
-
 import numpy as np
 from _figures import add_arguments, by, figure, finish, load, try_to_draw
 from _harness import arguments, gpu, machine, save, summary
+from _kernels import kernel
 from _steady import steady_seconds
 
-SOURCE = pathlib.Path(__file__).with_name("mma_rate.cu")
+SOURCE = "mma_rate.cu"
 # Name: number in the kernel, k of an instruction, operations of one, threads that issue it together, dtype of
 # the sums, warps a block, independent sums.
 KINDS = {
@@ -48,31 +46,9 @@ def kinds(arch):
     return [name for name in KINDS if not name.startswith("wgmma") or arch == "sm_90a"]
 
 
-def compile_cubin(arch, number, ilp):
-    """Compile the kernel with NVRTC; no device is needed."""
-    from cupy.cuda import nvrtc
-
-    program = nvrtc.createProgram(SOURCE.read_text(), SOURCE.name, [], [])
-    try:
-        options = (f"-arch={arch}", "-std=c++17", f"-DKIND={number}", f"-DILP={ilp}")
-        nvrtc.compileProgram(program, options)
-        return nvrtc.getCUBIN(program)
-    except nvrtc.NVRTCError as error:
-        raise RuntimeError(nvrtc.getProgramLog(program)) from error
-    finally:
-        nvrtc.destroyProgram(program)
-
-
-@functools.cache
-def kernel(arch, number, ilp):
-    """Return the compiled kernel on the current device."""
-    from cupy.cuda.function import Module
-
-    from tcsolve._jit import Kernel
-
-    module = Module()
-    module.load(compile_cubin(arch, number, ilp))
-    return Kernel(module.get_function("mma_rate"), 1)
+def defines_of(number, ilp):
+    """Return the macros of mma_rate.cu."""
+    return {"KIND": number, "ILP": ilp}
 
 
 def operations(name, multiprocessors, warps, ilp):
@@ -111,7 +87,7 @@ def measure(name, warps, ilp, arch, attributes, repeats):
     registers = 128 if name.startswith("wgmma") else 4 * ilp
     sums = cupy.zeros(multiprocessors * warps * 32 * registers, dtype)
     where = cupy.zeros(multiprocessors, np.int32)
-    launch = kernel(arch, number, ilp)
+    launch = kernel(SOURCE, "mma_rate", arch, **defines_of(number, ilp))
 
     def run():
         launch((multiprocessors,), (32 * warps,), (sums, where, COUNT), shared=shared)

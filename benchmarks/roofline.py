@@ -19,6 +19,8 @@ from _roofline_page import chapter, publish, saving
 
 # Bytes of the copy whose rate is measured.
 COPY_BYTES = 2 << 30
+# Exchanges of a launch: milliseconds.
+ROUNDS = 10000
 FAMILIES = {"fp16": "gauss_dominant", "bf16": "gauss_dominant", "tf32": "gauss_dominant"}
 
 
@@ -42,8 +44,25 @@ def measure_rates(repeats):
         "fp16_flops": gemm_rate(np.float16, repeats),
         "fp32_flops": gemm_rate(np.float32, repeats),
     }
+    if cupy.cuda.Device().compute_capability == "90":
+        rates["exchange_seconds"] = exchange_seconds(repeats)
     cupy.get_default_memory_pool().free_all_blocks()
     return rates
+
+
+def exchange_seconds(repeats):
+    """Return the seconds of one exchange of exchange.cu, the launch left out; what it brings is checked."""
+    import cupy
+    from _kernels import kernel
+
+    launch = kernel("exchange.cu", "exchange", "sm_90a", BLOCKS=16, WARPS=4)
+    result, medians = cupy.empty(16, np.float32), []
+    for rounds in (ROUNDS, 2 * ROUNDS):
+        samples = device_seconds(lambda n=rounds: launch((16,), (128,), (n, result)), repeats)
+        if not bool((result == rounds).all()):
+            sys.exit(f"exchange.cu brought {result} after {rounds} rounds")
+        medians.append(float(np.median(samples)))
+    return (medians[1] - medians[0]) / ROUNDS
 
 
 def copy_rate(repeats):

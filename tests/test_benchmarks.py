@@ -254,6 +254,8 @@ def test_floors_follow_from_flops_and_bytes(script):
         3 * 2 * block * sum(r * r for r in trailing) / 1e12
     )
     assert flops["panel"] == pytest.approx(n * floors.EXCHANGE_SECONDS)
+    measured = floors.floors(panels, 3, slow | {"exchange_seconds": 3e-7})
+    assert measured["panel"] == pytest.approx(n * 3e-7)
     # All of an LU but the update is in panels and block rows.
     others = flops["FP32 GEMM of panels"] + flops["block row (trsm)"]
     assert flops["update GEMM"] / 3 + others == pytest.approx(2 / 3 * n**3 / 1e12, rel=1e-3)
@@ -360,6 +362,9 @@ def test_the_roofline_page_and_figure_come_from_the_json(script, monkeypatch, tm
     step = "A refinement step (residual, both triangular solves, norms), the condition known, takes 1.000 ms"
     assert step in text
     assert "at 4096 rows" in text and "taken as 0.5 us (assumed, not measured)" in text
+    facts = FACTS | {"rates": RATES | {"exchange_seconds": 3.2e-7}}
+    text = redraw(roofline, monkeypatch, tmp_path / "roofline_fp16.json", [row], facts)
+    assert "0.32 us (measured alone: exchange.cu)" in text and "assumed" not in text
     for category in ("panel", "update GEMM", "residual (gemv)", "triangular solves", "idle"):
         assert f"| {category} |" in text
 
@@ -768,12 +773,25 @@ def test_a_wrong_sum_or_a_shared_multiprocessor_is_no_rate(script):
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120"])
 def test_the_kernel_of_the_mma_rate_compiles(script, arch, nvrtc):
-    mma_rate = script("mma_rate")
+    mma_rate, kernels = script("mma_rate"), script("_kernels")
     for name in mma_rate.kinds(arch):
         number, *_, sums = mma_rate.KINDS[name]
         for ilp in sums:
-            assert mma_rate.compile_cubin(arch, number, ilp).startswith(b"\x7fELF")
+            cubin = kernels.compile_cubin(mma_rate.SOURCE, arch, **mma_rate.defines_of(number, ilp))
+            assert cubin.startswith(b"\x7fELF")
     assert ("wgmma FP16" in mma_rate.kinds(arch)) == (arch == "sm_90a")
+
+
+@pytest.mark.nvrtc
+def test_the_kernel_of_the_exchange_compiles(script, nvrtc):
+    cubin = script("_kernels").compile_cubin("exchange.cu", "sm_90a", BLOCKS=16, WARPS=4)
+    assert cubin.startswith(b"\x7fELF")
+
+
+@pytest.mark.nvrtc
+def test_a_kernel_that_does_not_compile_says_why(script, nvrtc):
+    with pytest.raises(RuntimeError, match="BLOCKS"):
+        script("_kernels").compile_cubin("exchange.cu", "sm_90a", WARPS=4)
 
 
 def test_a_sample_of_short_work_has_many_calls(script):
