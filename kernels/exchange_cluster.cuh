@@ -70,13 +70,13 @@ __device__ __forceinline__ void set_up(Exchange& x) {
 }
 
 // Announces what is to arrive in this block before a barrier's phase is over; one thread `does`.
-__device__ __forceinline__ void expect(unsigned long long& barrier, int bytes, bool does = true) {
+__device__ __forceinline__ void expect(unsigned long long& barrier, int bytes, bool does) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n"
                  "@p mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n}"
                  :: "r"(shared_address(&barrier)), "r"(bytes), "r"(int(does)) : "memory");
 }
 
-// Whether phase 0, 1, ... of a barrier is over, as far as this lane sees after a while; phase -1 is.
+// Whether phase 0, 1, ... of a barrier is over, for which a lane may wait a while; phase -1 counts as over.
 __device__ __forceinline__ bool is_over(const unsigned long long& barrier, int phase) {
     unsigned done;
     asm volatile("{\n.reg .pred p;\n"
@@ -124,8 +124,8 @@ __device__ __forceinline__ float sum_of_blocks(const Team&, const float (*sums)[
 __device__ __forceinline__ int warp_in(const Team& team) { return team.rank * WARPS + threadIdx.x / WARP; }
 __device__ __forceinline__ int warp_of_row(int row) { return row / WARP % CANDIDATES; }
 
-// Words of row j in use: from column j + 2 of a leaf, so that the last two rows are not sent.
-__device__ __forceinline__ int words_of(int j) { return unsigned(WIDTH + 1 - j) / 4; }
+// Words of row j in use: from column j + 2 of a leaf of w columns, so that the last two rows are not sent.
+__device__ __forceinline__ int words_of(int j, int w) { return unsigned(w + 1 - j) / 4; }
 
 __device__ __forceinline__ int buffer_of(int j) { return j & (ROW_BUFFERS - 1); }
 
@@ -144,12 +144,13 @@ __device__ __forceinline__ float4 from_lane(float4 v, int lane) {
 // Which of a thread's rows is its warp's candidate, or none.
 constexpr int NO_SLOT = -1;
 
-// Sends a warp's candidate for pivot j to every block, a lane for each, if it `goes`; returns a thread's slot of it.
+// Sends a warp's candidate to every block, a lane for each, if it `goes`; returns which of the thread's rows it is, or
+// NO_SLOT.
 __device__ __forceinline__ int propose(
-    const Exchange& x, const Team& team, const Rows& rows, const Open& open, Search& now, int j, bool goes
+    const Team& team, const Rows& rows, const Open& open, Search& now, Target to, bool goes
 ) {
     const Best best = best_of_rows(rows, open);
-    Vote lanes = vote(best.size);
+    Vote top = vote(best.size);
     float4 mine = {rows.at[0][0], 0, rows.at[0][1], now.l[0]};
     #pragma unroll
     for (int i = 1; i < ROWS; ++i) {
@@ -158,14 +159,14 @@ __device__ __forceinline__ int propose(
     if (best.size == NO_SIZE) mine.x = 0;  // and a code above all others, by NO_PLACE
     const unsigned row = (best.slot * BLOCKS + team.rank) * THREADS + threadIdx.x;
     mine.y = __uint_as_float(unsigned(best.place) << 16 | row);
-    float4 sent = from_lane(mine, lanes.lane());
-    while (lanes.is_tied()) {
-        lanes.break_tie(best.place);
-        sent = from_lane(mine, lanes.lane());
+    float4 sent = from_lane(mine, top.lane());
+    while (top.is_tied()) {
+        top.break_tie(best.place);
+        sent = from_lane(mine, top.lane());
     }
-    send(sent, candidate_target(x, team, j), goes && threadIdx.x % WARP < BLOCKS);
+    send(sent, to, goes && threadIdx.x % WARP < BLOCKS);
     now.l_of_warp = sent.w;
-    return lanes.mine ? best.slot : NO_SLOT;
+    return top.mine ? best.slot : NO_SLOT;
 }
 
 // Keeps the row of a candidate, for its warp to send if it wins.
@@ -185,13 +186,13 @@ __device__ __forceinline__ void keep_row(Exchange& x, const Rows& rows, int slot
 }
 
 // Sends the row of pivot j to every block, a word by each lane.
-__device__ __forceinline__ void send_row(const Exchange& x, float4 v, int j) {
+__device__ __forceinline__ void send_row(const Exchange& x, float4 v, int j, int w) {
     const int lane = threadIdx.x % WARP, word = lane % ROW_WORDS, buffer = buffer_of(j);
     #pragma unroll
     for (int start = 0; start < BLOCKS; start += WARP / ROW_WORDS) {
         const int to = start + lane / ROW_WORDS;
-        const bool does = to < BLOCKS && word < words_of(j);
-        send(v, target_in(to, x.row[buffer] + 4 * word, x.row_in[buffer]), does);
+        const bool does = to < BLOCKS && word < words_of(j, w);
+        send(v, target_in(to % BLOCKS, x.row[buffer] + 4 * word, x.row_in[buffer]), does);
     }
 }
 
@@ -290,7 +291,7 @@ __device__ __forceinline__ void prepare(Exchange& x) {
 
 __device__ __forceinline__ Search begin(Exchange& x, const Team& team, const Rows& rows, int first, int) {
     Search none = {};
-    keep_row(x, rows, propose(x, team, rows, open_rows(rows, first), none, 0, true));
+    keep_row(x, rows, propose(team, rows, open_rows(rows, first), none, candidate_target(x, team, 0), true));
     return none;
 }
 
@@ -300,6 +301,7 @@ __device__ __forceinline__ Pivot eliminate(
     Exchange& x, const Team& team, Rows& rows, Columns columns, Search& last, int j, int w, int column
 ) {
     const bool goes_on = j + 1 < w;
+    const Target target = candidate_target(x, team, j + 1);
     const Winner pivot = pick(x, j);
     const float u = update_next(x, rows, last, j);
     const float4 word = word_of_candidate(x, last, j);
@@ -316,12 +318,13 @@ __device__ __forceinline__ Pivot eliminate(
         rows.at[i][0] = fmaf(-now.l[i], next, rows.at[i][1]);
         rows.at[i][1] = rows.at[i][2];
     }
-    const int slot = propose(x, team, rows, open, now, j + 1, goes_on);
+    const int slot = propose(team, rows, open, now, target, goes_on);
     // After the candidate, for which everybody waits.
-    if (sends) send_row(x, word, j);
+    if (sends) send_row(x, word, j, w);
     expect_candidates(x, j + 1, threadIdx.x == 0 && goes_on);
-    expect(x.row_in[buffer_of(j)], 16 * words_of(j), threadIdx.x == 0);
-    // The update waits for words of a row, which would queue behind these; but they may not fit in the registers.
+    expect(x.row_in[buffer_of(j)], 16 * words_of(j, w), threadIdx.x == 0);
+    // The words of the row that the update waits for would queue behind what is stored here; but where rows take most
+    // registers, that cannot stay in them so long.
     constexpr bool LATE = ROWS * WIDTH < 128;
     const auto keep_column = [&] {
         #pragma unroll

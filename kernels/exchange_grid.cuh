@@ -127,9 +127,9 @@ struct Search : Best { bool of_warp; };
 
 __device__ __forceinline__ Search search(const Rows& rows, const Open& open) {
     const Best best = best_of_rows(rows, open);
-    Vote lanes = vote(best.size);
-    while (lanes.is_tied()) lanes.break_tie(best.place);
-    return {best, lanes.mine};
+    Vote top = vote(best.size);
+    while (top.is_tied()) top.break_tie(best.place);
+    return {best, top.mine};
 }
 
 // Publishes the best row of each warp, then of each block, and returns the pivot.  `words` of a message are in use.

@@ -73,7 +73,7 @@ __device__ __forceinline__ int only_lane(unsigned lanes) { return 31 - __clz(lan
 
 // The lanes of a warp that have the largest size: one, but for a tie.  Ties are rare, so what the only lane has is on
 // its way before they are looked for; and they are broken in a loop of one turn, as an `if` would be predicated and
-// cost every column.
+// cost every column.  Where no lane has a row the first stands for all, or that would be a tie.
 struct Vote {
     bool mine;
     unsigned lanes;
@@ -244,6 +244,7 @@ template <int BY>
 __device__ __forceinline__ void store(
     const Leaf& leaf, Columns columns, float* a, Index lda, int done, int w, bool vector, int thread
 ) {
+    static_assert(ROWS * THREADS * WORDS % (FLIGHT * BY) == 0, "whole turns of all threads");
     if (!vector) {
         #pragma unroll 1
         for (int e = thread; e < ROWS * THREADS * w; e += BY) {
@@ -371,12 +372,12 @@ __device__ __forceinline__ float entry(const float* a, Index lda, Columns column
 __device__ __forceinline__ void solve_block_row(
     BlockRow& row, Team& team, const float* a, Index lda, Columns columns, const int* home, int rest
 ) {
-    constexpr int EACH = WIDTH / ALL_WARPS, PARTS = (REST + WARP - 1) / WARP;
-    static_assert(WIDTH % ALL_WARPS == 0 && WIDTH <= WARP, "a warp for each row, a lane for each column of L11");
+    constexpr int TURNS = WIDTH / ALL_WARPS, PARTS = (REST + WARP - 1) / WARP;
+    static_assert(WIDTH % ALL_WARPS == 0 && WIDTH <= WARP, "whole turns of all warps, a lane for each column of L11");
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    float l[EACH], u[EACH][PARTS];  // all on their way before the first has come
+    float l[TURNS], u[TURNS][PARTS];  // all on their way before the first has come
     #pragma unroll
-    for (int e = 0; e < EACH; ++e) {
+    for (int e = 0; e < TURNS; ++e) {
         const int i = warp + e * ALL_WARPS, pivot = home[i];
         l[e] = lane < i ? entry(a, lda, columns, pivot, lane) : 0.0f;
         #pragma unroll
@@ -386,7 +387,7 @@ __device__ __forceinline__ void solve_block_row(
         }
     }
     #pragma unroll
-    for (int e = 0; e < EACH; ++e) {
+    for (int e = 0; e < TURNS; ++e) {
         const int i = warp + e * ALL_WARPS;
         if (lane < WIDTH) row.below[lane][lane < i ? i - lane - 1 : WIDTH - 1 - (lane - i)] = l[e];
         #pragma unroll
@@ -399,11 +400,11 @@ __device__ __forceinline__ void solve_block_row(
         #pragma unroll
         for (int i = 0; i < WIDTH; ++i) x[i] = row.u[i][threadIdx.x];
         Run<float, WIDTH> column[2];  // of L11: one is read while that before it is used
-        const auto eliminate_by = [&](const Run<float, WIDTH>& l, int j) {
+        const auto eliminate_by = [&](const Run<float, WIDTH>& below, int j) {
             const float pivot = x[0];
             row.u[j][threadIdx.x] = pivot;
             #pragma unroll
-            for (int i = 0; i + 1 < WIDTH; ++i) x[i] = fmaf(-l.at[i], pivot, x[i + 1]);
+            for (int i = 0; i + 1 < WIDTH; ++i) x[i] = fmaf(-below.at[i], pivot, x[i + 1]);
         };
         column[0].load(row.below[0], true, WIDTH);
         #pragma unroll 1
@@ -500,7 +501,7 @@ __device__ __forceinline__ void update_rest(
 #endif
 
 #if RESIDENT
-// Stores the leaf before column `first`, while others search; no row has left its side of that leaf's columns.
+// Stores the leaf before column `first`, while others search: until that is over, leaf.place is as that leaf left it.
 __device__ __forceinline__ void store_before(Leaf& leaf, float* a, Index lda, int first, int thread) {
     const int before = first - WIDTH;
     store<HELPERS>(leaf, columns_from(leaf, before), a + before, lda, before, WIDTH, aligned16(a, lda), thread);
@@ -574,7 +575,9 @@ tcs_panel(
     extern __shared__ __align__(16) unsigned char dynamic[];
     Leaf& leaf = *reinterpret_cast<Leaf*>(dynamic);
     __shared__ __align__(16) Exchange exchange;
-    Exchange& x = at_hand(exchange);
+    // Where a register is left for it.
+    constexpr bool AT_HAND = BLOCKS && (RESIDENT || !HELPERS);
+    Exchange& x = AT_HAND ? at_hand(exchange) : exchange;
     __shared__ BlockRow row;
     __shared__ int home[STRIP];
     Team team = {board, 0, 0};

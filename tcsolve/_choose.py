@@ -27,7 +27,7 @@ LEAST_BUDGET, MOST_BUDGET = 30, 300
 
 @dataclass(frozen=True, eq=False)
 class Rates:
-    """What a device does in a second, for predictions good to a factor of two; a key by identity.
+    """What a device does in a second, for predictions good to a factor of two; hashed by identity.
 
     Attributes
     ----------

@@ -454,8 +454,9 @@ def test_corrections_take_the_place_of_those_of_the_update_for_a_while(script):
 
 def test_the_page_of_corrections_counts_two_of_three_products(script):
     corrections = script("corrections")
-    row = {"family": "gauss", "n": 4096, "corrections": "fp16", "status": "CONVERGED", "steps": 3}
-    steps = {"machine": FACTS, "rows": [row, row | {"corrections": "none", "status": "STALLED"}]}
+    row = {"family": "gauss", "n": 4096, "corrections": "fp16", "steps": 3, "bound": 7e-15}
+    rows = [row | {"backward_error": 1e-16}, row | {"corrections": "none", "backward_error": 1e-9}]
+    steps = {"machine": FACTS, "rows": rows}
     tflops = {"fp16": 600, "int8": 900, "fp8": 1200}
     rates = {"machine": FACTS, "rows": [{"n": 8192, "k": 1024, "tflops": tflops}]}
 

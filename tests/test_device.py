@@ -58,7 +58,9 @@ def test_device_arrays_can_be_solved_on_the_host(cupy):
 def test_a_solve_that_cannot_fit_says_so_before_it_allocates(cupy, monkeypatch):
     problem = matrices.generate("gauss", 3000)
     a, b = cupy.asarray(problem.a), cupy.asarray(problem.b)
-    monkeypatch.setattr("tcsolve._ops_cupy.CupyOps.free_bytes", lambda self, enough=0: 10_000_000)
+    monkeypatch.setattr(
+        "tcsolve._ops_cupy.CupyOps.free_bytes", lambda self, enough=None: 10_000_000
+    )
     with pytest.raises(tcsolve.DeviceMemoryError, match=r"[\d,]+ more bytes.*device='cpu'"):
         tcsolve.solve(a, b)
     # From the host: before the copy of a and b.

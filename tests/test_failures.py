@@ -315,6 +315,31 @@ class SmallDevice(NumpyOps):
         pytest.fail("a copy was made, although it does not fit")
 
 
+@pytest.mark.parametrize("spare, fits", [(0, True), (10**9, True), (-1, False)])
+@pytest.mark.parametrize("held", [0, 5000])
+def test_a_solve_fits_where_enough_bytes_are_told_or_more(spare, fits, held):
+    from tcsolve._choose import bytes_needed
+    from tcsolve._ladder import require_room
+
+    asked = []
+
+    class Device(SmallDevice):
+        def free_bytes(self, enough=math.inf):
+            asked.append(enough)
+            return needed - held + spare
+
+        def default_block(self, *args):
+            return 128
+
+    needed = bytes_needed("fp16x3", 300, 1, 8, block=128, on_device=True)
+    if fits:
+        assert require_room(Device(), "fp16x3", 300, 1, 8, held_bytes=held) == needed
+    else:
+        with pytest.raises(tcsolve.DeviceMemoryError):
+            require_room(Device(), "fp16x3", 300, 1, 8, held_bytes=held)
+    assert asked[0] == needed - held
+
+
 @pytest.mark.parametrize("update", UPDATES)
 def test_a_solve_that_would_not_fit_is_refused_before_it_allocates(update):
     with pytest.raises(tcsolve.DeviceMemoryError) as caught:

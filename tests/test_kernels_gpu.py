@@ -337,7 +337,22 @@ def test_panel_inside_a_matrix(offset, padding, w, largest, factor_panel):
     assert np.array_equal(factored.order, order[factored.swapped])
 
 
-@pytest.mark.parametrize("m, w", [(60, 60), (130, 128), (1500, 64), (9000, 40)])
+@pytest.mark.parametrize("m, w", [(3000, 128), (5001, 71), (6001, 128), (8000, 96), (8000, 33)])
+@pytest.mark.parametrize("offset, padding", [(0, 1), (1, 3), (4, 0)])
+def test_panel_inside_a_matrix_has_leaves_of_several_rows_a_thread(
+    m, w, offset, padding, factor_panel
+):
+    a, expected, pivots = random_panel(m, w)
+
+    factored = factor_panel(a, 16, offset=offset, padding=padding, row0=100, col0=10)
+
+    assert check_panel(factored, expected, pivots, row0=100) == NO_PIVOT
+
+
+@pytest.mark.parametrize(
+    "m, w",
+    [(60, 60), (130, 128), (1500, 64), (9000, 40), (700, 33), (2500, 65), (5000, 94), (8000, 126)],
+)
 @pytest.mark.parametrize("low, high", [(-1, 1), (0, 1), (-3, 3), (1, 1), (0, 0)])
 @both_paths
 def test_panel_breaks_ties_as_lapack(m, w, low, high, largest, factor_panel):
@@ -395,6 +410,30 @@ def test_panel_reports_a_pivot_that_is_not_finite(column, bad, largest, factor_p
     assert factored.ipiv[column] == 2500
     assert (np.arange(64) <= factored.ipiv).all() and (factored.ipiv < 3000).all()
     assert np.array_equal(factored.swapped, after_swaps(3000, factored.ipiv))
+
+
+@pytest.mark.parametrize("bad", [[np.nan] * 3, [np.inf] * 3, [-np.inf, np.inf, np.inf]])
+@pytest.mark.parametrize("column", [0, 7, 33, 63])
+@both_paths
+def test_of_pivots_that_are_not_finite_the_first_row_wins(column, bad, largest, factor_panel):
+    a, _, pivots = random_panel(3000, 64)
+    before = after_swaps(3000, pivots[:column])
+    a = a.copy()
+    a[before[[2500, 1200, 2999]], column] = bad
+
+    factored = factor_panel(a, largest, col0=96)
+
+    assert factored.info[0] == 96 + column + 1
+    assert factored.ipiv[column] == 1200
+
+
+@both_paths
+def test_a_pivot_that_is_no_number_is_larger_than_infinity(largest, factor_panel):
+    a, _, _ = random_panel(3000, 64)
+    a = a.copy()
+    a[[100, 2000, 2900], 0] = np.inf, np.nan, -np.inf
+
+    assert factor_panel(a, largest).ipiv[0] == 2000
 
 
 @pytest.mark.parametrize("reported, kept", [(NO_PIVOT, 11), (12, 11), (3, 3)])
