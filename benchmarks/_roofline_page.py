@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 from _floors import EXCHANGE_SECONDS, FLOORS, GEMM_ORDER
-from _profile import BLOCK_ROW, INDEX, INNER, MOVES, OTHER, PACK, PANEL, UPDATE
+from _profile import BLOCK_ROW, INDEX, INNER, INVERSES, MOVES, OTHER, PACK, PANEL, UPDATE
 from tables import source, table
 
 COLORS = {
@@ -14,6 +14,7 @@ COLORS = {
     MOVES: "#ff7f0e",
     BLOCK_ROW: "#9467bd",
     INNER: "#e377c2",
+    INVERSES: "#8c564b",
     INDEX: "#7f7f7f",
     OTHER: "#000000",
 }
