@@ -160,7 +160,12 @@ def cost_of_three(tflops, name):
 def page(steps, rates):
     """Return the Markdown page of two results files."""
     names = list(CORRECTIONS)
-    lines = ["# Corrections in eight bits", "", __doc__.split("\n\n")[2].replace("\n", " ").strip(), ""]
+    lines = [
+        "# Corrections in eight bits",
+        "",
+        __doc__.split("\n\n")[2].replace("\n", " ").strip(),
+        "",
+    ]
     lines += [
         "Steps of refinement (classical or Krylov) to the bound, by what carries the corrections:",
         "",
