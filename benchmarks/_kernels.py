@@ -7,10 +7,12 @@ FOLDER = pathlib.Path(__file__).parent
 
 
 def compile_cubin(filename, arch, **defines):
-    """Compile a file of this folder with NVRTC; no device is needed."""
+    """Compile a file of this folder, which may include headers of tcsolve; no device is needed."""
     from cupy.cuda import nvrtc
 
-    program = nvrtc.createProgram(FOLDER.joinpath(filename).read_text(), filename, [], [])
+    from tcsolve import _jit
+
+    program = _jit.create_program_of(FOLDER.joinpath(filename).read_text(), filename)
     try:
         macros = (f"-D{macro}={value}" for macro, value in defines.items())
         nvrtc.compileProgram(program, (f"-arch={arch}", "-std=c++17", *macros))

@@ -6,18 +6,10 @@
 //
 // Defines BLOCKS, of one cluster, and WARPS of a block.  st.async, counted by an mbarrier, as in panel.cu.
 
+#include "place.cuh"
+
 constexpr int WARP = 32, CANDIDATES = BLOCKS * WARPS;
 constexpr unsigned ALL_LANES = 0xffffffffu;
-
-__device__ __forceinline__ unsigned shared_address(const void* p) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
-
-__device__ __forceinline__ unsigned address_in(const void* p, unsigned block) {
-    unsigned address;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(block));
-    return address;
-}
 
 __device__ __forceinline__ void expect(const unsigned long long& barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"

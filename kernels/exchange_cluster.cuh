@@ -40,17 +40,6 @@ struct __align__(16) Exchange {
 // The multipliers of the pivot whose row is not yet applied: of a thread's rows, and of its warp's candidate.
 struct Search { float l[ROWS], l_of_warp; };
 
-__device__ __forceinline__ unsigned shared_address(const void* p) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
-
-// The address of the same shared variable in another block of the cluster.
-__device__ __forceinline__ unsigned address_in(const void* p, unsigned block) {
-    unsigned address;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(block));
-    return address;
-}
-
 // What all blocks did before they arrived is seen by those that have waited.
 __device__ __forceinline__ void arrive_all(Team&) {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");

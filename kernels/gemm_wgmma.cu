@@ -90,10 +90,6 @@ struct __align__(64) TensorMap { unsigned long long opaque[16]; };
 
 // ---- barriers and copies -----------------------------------------------------------------------
 
-__device__ __forceinline__ unsigned shared_address(const void* p) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
-
 __device__ __forceinline__ void init_barrier(unsigned barrier, unsigned count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(count) : "memory");
 }

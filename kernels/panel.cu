@@ -45,7 +45,7 @@ static_assert(WIDTH % 4 == 0 && STRIP % WIDTH == 0 && REST <= ALL, "whole words;
 // Copies 16 bytes to shared memory, or zeros unless they are `wanted`, before cp.async.wait_all returns.
 __device__ __forceinline__ void copy_ahead(float* to, const float* from, bool wanted) {
 #if __CUDA_ARCH__ >= 800
-    const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    const auto address = shared_address(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :: "r"(address), "l"(from), "r"(wanted ? 16 : 0) : "memory");
 #endif
@@ -120,7 +120,7 @@ __device__ __forceinline__ Index row_of(int i) { return row_in_block(i * THREADS
 // find, and the compiler would find it for every column.  It cannot do again what a shuffle has done.
 template <typename T>
 __device__ __forceinline__ T& at_hand(T& x) {
-    const unsigned address = __shfl_sync(ALL_LANES, static_cast<unsigned>(__cvta_generic_to_shared(&x)), 0);
+    const unsigned address = __shfl_sync(ALL_LANES, shared_address(&x), 0);
     return *static_cast<T*>(__cvta_shared_to_generic(address));
 }
 
@@ -367,8 +367,7 @@ __device__ __forceinline__ float entry(const float* a, Index lda, Columns column
 
 // Solves for them in the pivot rows: a thread to each of the `rest` columns.  a is at the leaf's first column.
 //
-// The row at hand is the first in the registers, for short code as in factor_leaf: done once for a leaf, long code
-// takes its time to be fetched.
+// The row at hand is the first in the registers, for short code as in factor_leaf.
 __device__ __forceinline__ void solve_block_row(
     BlockRow& row, Team& team, const float* a, Index lda, Columns columns, const int* home, int rest
 ) {

@@ -97,10 +97,15 @@ def compile_cubin(name, arch, defines=()):
 
 def create_program(name):
     """Return NVRTC's program of kernels/<name>.cu, for the caller to destroy."""
+    return create_program_of(_source(f"{name}.cu"), f"{name}.cu")
+
+
+def create_program_of(text, filename):
+    """Return the program of a text that may include the headers of kernels/."""
     from cupy.cuda import nvrtc
 
-    names, texts = ([text.encode() for text in column] for column in _headers())
-    return nvrtc.createProgram(_source(f"{name}.cu"), f"{name}.cu", texts, names)
+    names, texts = ([header.encode() for header in column] for column in _headers())
+    return nvrtc.createProgram(text, filename, texts, names)
 
 
 def _compile(name, arch, options):
