@@ -96,6 +96,7 @@ MAX_BLOCKS = 256
 # Right-hand sides trsv.cu is compiled for, and the unknowns it solves for at a time, by dtype char.
 TRSV_COLUMNS = (1, 2, 4)
 TRSV_BLOCK = {"f": 128, "d": 64}
+TRSV_THREADS = 512
 
 # Rows of a matrix that a warp of residual.cu may take at a time.
 RESIDUAL_ROWS = (1, 4)
@@ -221,6 +222,30 @@ def _shared_limit(number):
 def _blocks(m, block):
     threads, rows, *_ = block
     return -(-m // (threads * rows))
+
+
+class TrsvShape(NamedTuple):
+    """How many blocks trsv.cu is launched with, and how many of them make a cluster; 0 is none."""
+
+    blocks: int
+    cluster: int
+
+    @property
+    def defines(self):
+        """The macro of trsv.cu."""
+        return {"BLOCKS": self.cluster}
+
+
+def trsv_shape(count, arch, multiprocessors):
+    """Return the `TrsvShape` for `count` blocks of unknowns.
+
+    Clusters of the size that every device with clusters launches; larger ones were no faster on an H200.
+    """
+    cluster = PORTABLE_CLUSTER if arch_number(arch) >= CLUSTER_ARCH else 0
+    if multiprocessors < cluster:
+        cluster = 0
+    team = cluster or 1
+    return TrsvShape(team * min(multiprocessors // team, -(-count // team)), cluster)
 
 
 def move_chunk(count):
@@ -573,11 +598,12 @@ KERNELS = {
     "trsv": KernelSpec(
         ("tcs_solve_triangle",),
         tuple(
-            {"T_IN": t, "K": k, "LOWER": lower, "TRANS": trans}
+            {"T_IN": t, "K": k, "LOWER": lower, "TRANS": trans, "BLOCKS": cluster}
             for t in ("float", "double")
             for k in TRSV_COLUMNS
             for lower in (0, 1)
             for trans in (0, 1)
+            for cluster in (0, PORTABLE_CLUSTER)
         ),
     ),
     "invert": KernelSpec(("tcs_invert_blocks",), ({"T_IN": "float"}, {"T_IN": "double"})),

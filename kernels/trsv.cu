@@ -7,29 +7,36 @@
 //   ticket  unsigned[1], every byte 0xff before the launch.
 //   tops  null, or unsigned long long[K]: if all are zero, so is b, and T is not read.
 //
-// Defines T_IN (float or double), K, LOWER, TRANS (1: the transposed triangle).
-// Grid any, block THREADS; a few blocks for each multiprocessor are best.
+// Defines T_IN (float or double), K, LOWER, TRANS (1: the transposed triangle), BLOCKS: thread blocks of a cluster, or 0.
+// Grid any, whole clusters; block THREADS.  As many as the device holds are best.
 //
-// Blocks of BLOCK unknowns are solved in the order of the substitution, one by each thread block that draws
-// its ticket: x_i = D_i^-1 (b_i - sum_j T_ij x_j).  The sum runs over the x_j as they appear, and the next
-// two T_ij are fetched while x_j is awaited.  A value is its own flag: x starts as the NaN with all bits set, which
-// no arithmetic produces, and a reader polls until it is gone, so that a step costs one trip through the
-// cache and no fence.  A ticket is drawn only after those of all x_j it needs, hence no deadlock however
-// many thread blocks are resident.
+// Blocks of BLOCK unknowns are solved in the order of the substitution, one by each thread block, and one after the
+// other by those of the cluster that draws their ticket: x_i = D_i^-1 (b_i - sum_j T_ij x_j).  The sum runs over the
+// x_j as they appear, and the next two T_ij are fetched while x_j is awaited.  Those of the same cluster come by
+// st.async into shared memory, in a fraction of the time of a trip through the cache, which is what a step would wait
+// for.  All others are read from x, where a value is its own flag: x starts as the NaN with all bits set, which no
+// arithmetic produces, and a reader polls until it is gone, so that a step needs no fence.  A ticket is drawn only after
+// those of all x_j it needs, hence no deadlock however many thread blocks are resident.
 //
 // Rounding: fused multiply-adds in T_IN within a tile, sums over tiles in FP64; their order depends on n and K
 // alone.  Sums in FP32 throughout would be the largest error of a solve with FP32 factors.
 
 #include "common.cuh"
+#if BLOCKS
+#include "cluster.cuh"
+#endif
 
 constexpr int THREADS = 512;
 constexpr int WARPS = THREADS / WARP;
 constexpr int VECTOR = 16 / sizeof(T_IN);            // entries of one 16-byte access
 constexpr int BLOCK = sizeof(T_IN) == 4 ? 128 : 64;
 constexpr int ROWS = BLOCK / WARPS;                  // rows of a block each warp holds
-constexpr int LANES = WARP / ROWS;                   // lanes that share a row
+constexpr int LANES = WARP / ROWS;                   // lanes that share a row's sum
 constexpr int RUNS = ROWS * BLOCK / (WARP * VECTOR); // accesses of a thread to a tile
 constexpr bool FORWARD = LOWER != TRANS;
+constexpr int TEAM = BLOCKS ? BLOCKS : 1;            // blocks of unknowns that go with a ticket
+static_assert(TEAM <= WARPS, "a warp sends to each block of the cluster");
+static_assert(BLOCK == WARP * VECTOR, "a word of x_j for each lane");
 
 __device__ __forceinline__ bool pending(float v) { return __float_as_uint(v) == ~0u; }
 __device__ __forceinline__ bool pending(double v) {
@@ -47,15 +54,18 @@ __device__ __forceinline__ void publish(T_IN* to, T_IN v) {
     *reinterpret_cast<volatile T_IN*>(to) = pending(v) ? v - v : v;  // an ordinary NaN
 }
 
-// The part of a BLOCK x BLOCK tile a thread holds, in runs of VECTOR entries.  Where rows are summed, a few
-// lanes share a row; where columns are summed, a lane keeps its columns over all rows of the warp.
+// The part of a BLOCK x BLOCK tile a thread holds, in runs of VECTOR entries.  Where columns are summed, a lane keeps its
+// columns over all rows of the warp.  Where rows are, it has ACROSS runs of EACH rows: the more rows, the fewer reads of
+// the unknowns, which would take longer than all else, and the more sums that are of several lanes.
+constexpr int ACROSS = TRANS ? 1 : 2, EACH = RUNS / ACROSS, WIDE = BLOCK / (ACROSS * VECTOR);
 struct Tile { Run<T_IN, VECTOR> at[RUNS]; };
 
 __device__ __forceinline__ int row_of(int r) {
-    return TRANS ? threadIdx.x / WARP * ROWS + r : threadIdx.x / LANES;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    return warp * ROWS + lane / WIDE * EACH + r / ACROSS;
 }
 __device__ __forceinline__ int column_of(int r) {
-    return (TRANS ? threadIdx.x % WARP : r * LANES + threadIdx.x % LANES) * VECTOR;
+    return (r % ACROSS * WIDE + threadIdx.x % WIDE) * VECTOR;
 }
 
 // Zero beyond rows x cols.
@@ -70,27 +80,41 @@ __device__ __forceinline__ void load(Tile& t, const T_IN* from, Index ld, Index 
 // A thread's share of the sums of the unknowns of a block: of its row, or of its columns.
 constexpr int SUMS = TRANS ? VECTOR : 1;
 
-__device__ __forceinline__ void multiply(T_IN (&sum)[K][SUMS], const Tile& t, const T_IN (*x)[BLOCK]) {
+#if !TRANS
+// Adds up what WIDE lanes have of EACH rows, so that LANES of them share one row's sum, that of row threadIdx.x / LANES:
+// each gives half of its rows away, and gets the rest of the others.
+__device__ __forceinline__ T_IN gather(T_IN (&part)[EACH]) {
+    #pragma unroll
+    for (int half = EACH / 2, bit = WIDE / 2; half; half /= 2, bit /= 2) {
+        const bool upper = threadIdx.x & bit;
+        #pragma unroll
+        for (int i = 0; i < half; ++i) {
+            const T_IN given = upper ? part[i] : part[i + half], kept = upper ? part[i + half] : part[i];
+            part[i] = kept + __shfl_xor_sync(ALL_LANES, given, bit);
+        }
+    }
+    return part[0];
+}
+#endif
+
+// Adds a tile's share, made in T_IN, to sums in FP64: of n products only those of a tile are added in FP32.
+__device__ __forceinline__ void accumulate(double (&sum)[K][SUMS], const Tile& t, const T_IN (*x)[BLOCK]) {
     #pragma unroll
     for (int k = 0; k < K; ++k) {
+        T_IN part[TRANS ? SUMS : EACH] = {};
         #pragma unroll
         for (int r = 0; r < RUNS; ++r) {
             #pragma unroll
             for (int v = 0; v < VECTOR; ++v) {
-                sum[k][TRANS ? v : 0] += t.at[r].at[v] * x[k][TRANS ? row_of(r) : column_of(r) + v];
+                part[TRANS ? v : r / ACROSS] += t.at[r].at[v] * x[k][TRANS ? row_of(r) : column_of(r) + v];
             }
         }
-    }
-}
-
-// Adds a tile's share, made in T_IN, to sums in FP64: of n products only those of a tile are added in FP32.
-__device__ __forceinline__ void accumulate(double (&sum)[K][SUMS], const Tile& t, const T_IN (*x)[BLOCK]) {
-    T_IN part[K][SUMS] = {};
-    multiply(part, t, x);
-    #pragma unroll
-    for (int k = 0; k < K; ++k) {
+#if TRANS
         #pragma unroll
-        for (int v = 0; v < SUMS; ++v) sum[k][v] += part[k][v];
+        for (int v = 0; v < SUMS; ++v) sum[k][v] += part[v];
+#else
+        sum[k][0] += gather(part);
+#endif
     }
 }
 
@@ -102,7 +126,7 @@ __device__ __forceinline__ void reduce(double (&sum)[K][SUMS], double (*scratch)
         if (!TRANS) {
             #pragma unroll
             for (int d = LANES / 2; d; d /= 2) sum[k][0] += __shfl_xor_sync(ALL_LANES, sum[k][0], d);
-            if (threadIdx.x % LANES == 0) store(k, row_of(0), sum[k][0]);
+            if (threadIdx.x % LANES == 0) store(k, threadIdx.x / LANES, sum[k][0]);
             continue;
         }
         #pragma unroll
@@ -118,16 +142,58 @@ __device__ __forceinline__ void reduce(double (&sum)[K][SUMS], double (*scratch)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+// x_j from the blocks of the cluster before this one.
+#if BLOCKS
+struct Arrivals {
+    T_IN x[BLOCKS - 1][K][BLOCK];
+    unsigned long long in[BLOCKS - 1];
+};
+#endif
+
+// Waits for all threads of the blocks that work together.
+__device__ __forceinline__ void meet() {
+#if BLOCKS
+    arrive_in_cluster();
+    wait_in_cluster();
+#else
+    __syncthreads();
+#endif
+}
+
+// Draws the ticket of turn 0, 1, ... for the blocks that work together: the step of the first, the same in all of them.
+// None is back before all are done with the turn before.
+__device__ __forceinline__ int draw(unsigned* ticket, int turn, unsigned rank) {
+    __shared__ unsigned drawn[2];
+    unsigned& mine = drawn[turn & 1];  // the other may still be read
+    if (rank == 0 && threadIdx.x < WARP) {
+        unsigned number = threadIdx.x == 0 ? atomicAdd(ticket, 1u) + 1 : 0;  // counts from 0xffffffff
+        number = __shfl_sync(ALL_LANES, number, 0);
+#if BLOCKS
+        if (threadIdx.x < BLOCKS) {
+            asm volatile("st.shared::cluster.u32 [%0], %1;"
+                         :: "r"(address_in(&mine, threadIdx.x)), "r"(number) : "memory");
+        }
+#else
+        mine = number;
+#endif
+    }
+    meet();
+    return TEAM * int(mine);
+}
+
+extern "C" __global__ void
+#if BLOCKS
+__cluster_dims__(BLOCKS, 1, 1)
+#endif
+__launch_bounds__(THREADS, 1)
 tcs_solve_triangle(
     T_IN* x, const T_IN* __restrict__ b, const T_IN* __restrict__ lu, Index ld, Index n,
     const T_IN* __restrict__ dinv, unsigned* ticket, const unsigned long long* __restrict__ tops
 ) {
-    __shared__ __align__(16) T_IN solved[2][K][BLOCK];  // x_j, alternately for even and odd steps
-    __shared__ __align__(16) T_IN rhs[K][BLOCK];       // b_i, then what D_i^-1 is applied to
+    __shared__ __align__(16) T_IN solved[2][K][BLOCK];  // x_j, alternately for even and odd steps; at last x_i
+    __shared__ __align__(16) T_IN rhs[K][BLOCK];        // b_i, then what D_i^-1 is applied to
     __shared__ double scratch[TRANS ? WARPS : 1][BLOCK];
-    __shared__ unsigned drawn;
-    const int blocks = int((n + BLOCK - 1) / BLOCK);
+    const int blocks = int((n + BLOCK - 1) / BLOCK), rank = blockIdx.x % TEAM, warp = threadIdx.x / WARP;
     const bool aligned = aligned16(lu, ld);
     bool zero = tops != nullptr;
     #pragma unroll
@@ -136,12 +202,18 @@ tcs_solve_triangle(
         for (Index e = Index(blockIdx.x) * THREADS + threadIdx.x; e < K * n; e += Index(gridDim.x) * THREADS) x[e] = 0;
         return;
     }
-    for (;;) {
-        if (threadIdx.x == 0) drawn = atomicAdd(ticket, 1u) + 1;  // counts from 0xffffffff
-        __syncthreads();
-        const int step = int(drawn);
-        __syncthreads();
-        if (step >= blocks) return;
+#if BLOCKS
+    __shared__ __align__(16) Arrivals arrivals;
+    if (threadIdx.x < BLOCKS - 1) set_up_barrier(arrivals.in[threadIdx.x]);
+    meet();  // none may write to another before that runs
+#endif
+    for (int turn = 0;; ++turn) {
+        const int first = draw(ticket, turn, rank), step = first + rank;
+        if (first >= blocks) return;
+        if (step >= blocks) continue;
+#if BLOCKS
+        if (threadIdx.x < rank) expect(arrivals.in[threadIdx.x], sizeof(arrivals.x[0]), true);
+#endif
         const int i = FORWARD ? step : blocks - 1 - step;
         const Index here = Index(i) * BLOCK;
         auto fetch = [&](Tile& t, int s) {  // T_ij of the s-th x_j, then the inverse of T_ii
@@ -150,19 +222,29 @@ tcs_solve_triangle(
             const Index row = TRANS ? there : here, col = TRANS ? here : there;
             load(t, lu + row * ld + col, ld, n - row, n - col, aligned);
         };
-
-        double sum[K][SUMS] = {};
-        Tile even, odd;
-        // A tile is asked for when the one before the last has been used, never between x_j and its use: a reader
-        // that polls waits for all that was asked for before.
-        auto take = [&](Tile& t, int s) {
+        // The s-th x_j, when it is there.
+        auto receive = [&](int s) -> const T_IN (*)[BLOCK] {
+#if BLOCKS
+            if (s >= first) {
+                wait_for(arrivals.in[s - first], turn);
+                return arrivals.x[s - first];
+            }
+#endif
             const Index there = Index(FORWARD ? s : blocks - 1 - s) * BLOCK;
             for (int e = threadIdx.x; e < K * BLOCK; e += THREADS) {
                 const Index at = there + e % BLOCK;
                 solved[s & 1][e / BLOCK][e % BLOCK] = at < n ? await(x + e / BLOCK * n + at) : T_IN(0);
             }
             __syncthreads();
-            accumulate(sum, t, solved[s & 1]);
+            return solved[s & 1];
+        };
+
+        double sum[K][SUMS] = {};
+        Tile even, odd;
+        // A tile is asked for when the one before the last has been used, never between x_j and its use: a reader
+        // that polls waits for all that was asked for before.
+        auto take = [&](Tile& t, int s) {
+            accumulate(sum, t, receive(s));
             if (s + 2 <= step) fetch(t, s + 2);
         };
         auto finish = [&](const Tile& inverse) {
@@ -170,9 +252,23 @@ tcs_solve_triangle(
             __syncthreads();
             double last[K][SUMS] = {};
             accumulate(last, inverse, rhs);
-            reduce(last, scratch, [&](int k, int e, double total) {
-                if (here + e < n) publish(x + k * n + here + e, T_IN(total));
-            });
+            auto& x_i = solved[0];
+            reduce(last, scratch, [&](int k, int e, double total) { x_i[k][e] = T_IN(total); });
+            __syncthreads();
+#if BLOCKS
+            if (warp > rank && warp < BLOCKS && first + warp < blocks) {
+                #pragma unroll
+                for (int k = 0; k < K; ++k) {
+                    const int e = threadIdx.x % WARP * VECTOR;
+                    const float4 word = *reinterpret_cast<const float4*>(&x_i[k][e]);
+                    send(word, target_in(warp, &arrivals.x[rank][k][e], arrivals.in[rank]), true);
+                }
+            }
+#endif
+            for (int e = threadIdx.x; e < K * BLOCK; e += THREADS) {
+                const Index at = here + e % BLOCK;
+                if (at < n) publish(x + e / BLOCK * n + at, x_i[e / BLOCK][e % BLOCK]);
+            }
         };
         fetch(even, 0);
         if (step > 0) fetch(odd, 1);

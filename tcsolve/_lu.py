@@ -220,10 +220,10 @@ class _Panel:
         """Factor the other strips; if the panel is wide, prepare what is done with it."""
         if len(self.strips) == 1:
             return
-        self._ops.swap_rows(self.p, self._swaps)
         for number, (start, stop) in enumerate(self.strips[1:], 1):
             self._catch_up(number)
-            self._ops.swap_rows(self.p[start:], self._factor_strip(start, stop, None))
+            self._swaps = self._factor_strip(start, stop, None)
+        self._ops.swap_rows(self.p[start:], self._swaps)
         self._swaps = self._ops.merge_swaps(self._order, self._local, self._ipiv, self.start)
         self.unswapped = self.stop
         if self.is_square:
@@ -271,7 +271,7 @@ class _Panel:
     def _catch_up(self, number):
         """Bring strip `number`, and as many after it as its lowest bit says, up to date.
 
-        With as many strips before it.  So every strip has been eliminated with all before it when its turn
+        After the swaps of the strip before it, with as many strips before it.  So every strip has been eliminated with all before it when its turn
         comes, as by recursion: products are deep, and few read and write the same columns.
         """
         p, ops, count = self.p, self._ops, number & -number
@@ -279,7 +279,13 @@ class _Panel:
         last = self.strips[min(number + count, len(self.strips)) - 1][1]
         done, late, below = slice(first, here), slice(here, last), slice(here, None)
         how = ops.inner_update(self._update, p[below, done])
-        ops.solve_unit_lower(p[done, done], p[done, late])
+        if count == 1:  # at once
+            ops.block_row(p[first:], first, here, self._swaps, 0, last, None)
+            if last < p.shape[1]:
+                ops.swap_rows(p[first:, last:], self._swaps)
+        else:
+            ops.swap_rows(p[self.strips[number - 1][0] :], self._swaps)
+            ops.solve_unit_lower(p[done, done], p[done, late])
         ops.update(p[below, late], p[below, done], p[done, late], how)
 
     def swap(self, first, last, substitution=None, share=None):

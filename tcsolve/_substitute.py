@@ -7,7 +7,7 @@ import cupy
 
 from tcsolve import _device, _jit
 from tcsolve._cublas import ld
-from tcsolve.kernels import TRSV_BLOCK, TRSV_COLUMNS
+from tcsolve.kernels import TRSV_BLOCK, TRSV_COLUMNS, TRSV_THREADS, trsv_shape
 
 __all__ = ["invert_diagonal_blocks", "substitute", "trusted"]
 
@@ -15,8 +15,8 @@ __all__ = ["invert_diagonal_blocks", "substitute", "trusted"]
 # many digits as that has, and refinement must still contract.
 INVERSE_CONDITION = {"f": 1e4, "d": 1e8}
 REAL = {"f": "float", "d": "double"}
-# Threads of a block: of the inversion, of the vector kernels, of a triangular solve.
-INVERT_THREADS, VECTOR_THREADS, TRSV_THREADS = 256, 256, 512
+# Threads of a block: of the inversion, of the vector kernels.
+INVERT_THREADS, VECTOR_THREADS = 256, 256
 
 
 def invert_diagonal_blocks(lu, unit_lower=True):
@@ -98,7 +98,8 @@ class _Launches(NamedTuple):
 def _launches(device, n, k, char, adjoint):
     width = next(width for width in TRSV_COLUMNS if width >= k)
     grid, threads = -(-n // VECTOR_THREADS), VECTOR_THREADS
-    blocks = min(_device.properties(device)["multiprocessors"], -(-n // TRSV_BLOCK[char]))
+    count = _device.properties(device)["multiprocessors"]
+    shape = trsv_shape(-(-n // TRSV_BLOCK[char]), _device.arch(device), count)
 
     def vectors(entry, args, columns):
         kernel = _jit.kernel("refine", entry, T_LOW=REAL[char])
@@ -106,8 +107,8 @@ def _launches(device, n, k, char, adjoint):
 
     def triangle(lower):
         defines = {"T_IN": REAL[char], "K": width, "LOWER": int(lower), "TRANS": int(adjoint)}
-        kernel = _jit.kernel("trsv", "tcs_solve_triangle", **defines)
-        return kernel.prepared((blocks, 1), (TRSV_THREADS, 1), [0] * 8, 0)
+        kernel = _jit.kernel("trsv", "tcs_solve_triangle", **defines, **shape.defines)
+        return kernel.prepared((shape.blocks, 1), (TRSV_THREADS, 1), [0] * 8, 0)
 
     return _Launches(
         width,

@@ -14,6 +14,7 @@ from tcsolve.kernels import (
     move_chunk,
     panel_shape,
     swap_shape,
+    trsv_shape,
 )
 
 import tcsolve
@@ -104,6 +105,7 @@ def test_cache_sees_every_input(changed, nvrtc, cache, compiler_calls, monkeypat
         (
             "panel",
             {
+                "cluster.cuh",
                 "exchange_cluster.cuh",
                 "exchange_grid.cuh",
                 "dominant.cuh",
@@ -182,8 +184,9 @@ def test_variants_are_those_an_architecture_runs():
             for arch in ("sm_75", "sm_90a")
         )
         assert all(v in hopper for v in older)
-        assert (len(older) < len(hopper)) == (name in ("panel", *PRODUCTS)), name
-    assert not any(v["BLOCKS"] for v in KERNELS["panel"].variants_for("sm_89"))
+        assert (len(older) < len(hopper)) == (name in ("panel", "trsv", *PRODUCTS)), name
+    for name in ("panel", "trsv"):
+        assert not any(v["BLOCKS"] for v in KERNELS[name].variants_for("sm_89")), name
     for arch, room in (("sm_80", 0), ("sm_90a", 1), ("sm_100a", 1), ("sm_120", 0)):
         assert {v["DOMINANT"] for v in KERNELS["panel"].variants_for(arch)} == {room}, arch
 
@@ -344,6 +347,28 @@ def test_staged_rows_fit_in_shared_memory():
         assert {"CHUNK": chunk} in KERNELS["move_rows"].variants
     with pytest.raises(ValueError, match="4097"):
         move_chunk(4097)
+
+
+@pytest.mark.parametrize(
+    "count, arch, multiprocessors, blocks, cluster",
+    [
+        (64, "sm_80", 108, 64, 0),
+        (512, "sm_89", 142, 142, 0),
+        (1, "sm_90a", 132, 8, 8),
+        (8, "sm_90a", 132, 8, 8),
+        (9, "sm_90a", 132, 16, 8),
+        (256, "sm_90a", 132, 128, 8),
+        (256, "sm_90a", 7, 7, 0),
+        (64, "sm_120", 170, 64, 8),
+    ],
+)
+def test_a_triangle_is_solved_by_whole_clusters_where_there_are_any(
+    count, arch, multiprocessors, blocks, cluster
+):
+    shape = trsv_shape(count, arch, multiprocessors)
+
+    assert shape == (blocks, cluster)
+    assert any(shape.defines.items() <= v.items() for v in KERNELS["trsv"].variants_for(arch))
 
 
 @pytest.mark.parametrize("arch", ARCHS)

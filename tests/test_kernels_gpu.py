@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from tcsolve.kernels import (
     BOARD_BYTES,
+    KERNELS,
     NARROW_STRIP,
     SEARCHED_STRIP,
     SWAP_SHAPES,
     SWAP_STATIC,
     TRSV_BLOCK,
+    TRSV_THREADS,
     move_chunk,
     panel_shape,
 )
@@ -611,24 +613,28 @@ def test_a_pivot_without_an_inverse_makes_the_worst_condition(char, at, bad, inv
 @pytest.mark.parametrize("lower", [0, 1])
 @pytest.mark.parametrize("columns", [1, 2, 4])
 @pytest.mark.parametrize("char", ["f", "d"])
-def test_triangle_is_solved_with_the_same_bits_every_time(char, columns, lower, trans, cupy):
-    for n, padding in ((1, 0), (100, 0), (128, 4), (1029, 3), (2000, 0)):
+def test_triangle_is_solved_with_the_same_bits_by_any_blocks(char, columns, lower, trans, cupy):
+    arch = _jit.target_arch(cupy.cuda.Device())
+    clusters = {v["BLOCKS"] for v in KERNELS["trsv"].variants_for(arch)}
+    assert 0 in clusters
+    for n, padding in ((1, 0), (100, 0), (128, 4), (1029, 3), (2000, 0), (2500, 0)):
         lu = well_conditioned(char, n, padding)
         t = triangle(lu[:, :n], lower, False)
         inverses, _ = diagonal_blocks(t, TRSV_BLOCK[char])
         b = np.random.default_rng(n).standard_normal((columns, n)).astype(char)
         inputs = (cupy.asarray(b), cupy.asarray(lu), n + padding, n, cupy.asarray(inverses, char))
-        kernel = _jit.kernel(
-            "trsv", "tcs_solve_triangle", T_IN=REAL[char], K=columns, LOWER=lower, TRANS=trans
-        )
         results = []
-        for _ in range(2):
-            x = cupy.full((columns, n * b.itemsize), 255, cupy.uint8).view(char)
-            kernel((20,), (512,), (x, *inputs, cupy.full(1, 2**32 - 1, cupy.uint32), None))
-            results.append(x.get())
+        for cluster in clusters:
+            defines = {"K": columns, "LOWER": lower, "TRANS": trans, "BLOCKS": cluster}
+            kernel = _jit.kernel("trsv", "tcs_solve_triangle", T_IN=REAL[char], **defines)
+            for blocks in (24, 24, 8):  # more than there is to do, and one cluster that does it all
+                x = cupy.full((columns, n * b.itemsize), 255, cupy.uint8).view(char)
+                ticket = cupy.full(1, 2**32 - 1, cupy.uint32)
+                kernel((blocks,), (TRSV_THREADS,), (x, *inputs, ticket, None))
+                results.append(x.get())
         expected = np.linalg.solve(t.T if trans else t, b.T.astype(float)).T
         error = np.abs(results[0] - expected).max()
-        assert np.array_equal(*results)
+        assert all(np.array_equal(results[0], other) for other in results[1:])
         assert error <= 50 * np.finfo(char).eps * np.abs(expected).max()
 
 
@@ -638,9 +644,10 @@ def test_a_triangle_is_not_read_where_all_is_zero(columns, cupy):
     lu, inverses = (cupy.full(shape, np.nan, "f") for shape in ((n, n), (9, 128, 128)))
     x, tops = cupy.full((columns, n), np.nan, "f"), cupy.zeros(columns, cupy.uint64)
     b, ticket = cupy.zeros_like(x), cupy.full(1, 2**32 - 1, cupy.uint32)
-    kernel = _jit.kernel("trsv", "tcs_solve_triangle", T_IN="float", K=columns, LOWER=1, TRANS=0)
+    defines = {"T_IN": "float", "K": columns, "LOWER": 1, "TRANS": 0, "BLOCKS": 0}
+    kernel = _jit.kernel("trsv", "tcs_solve_triangle", **defines)
 
-    kernel((20,), (512,), (x, b, lu, n, n, inverses, ticket, tops))
+    kernel((20,), (TRSV_THREADS,), (x, b, lu, n, n, inverses, ticket, tops))
 
     assert (x == 0).all() and int(ticket[0]) == 2**32 - 1
 
