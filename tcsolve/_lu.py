@@ -269,10 +269,10 @@ class _Panel:
         return self._ops.strip_lu(self.p, start, stop, *args)
 
     def _catch_up(self, number):
-        """Bring strip `number`, and as many after it as its lowest bit says, up to date.
+        """Bring strip `number`, and as many after it as its lowest bit says, up to date with as many before it.
 
-        After the swaps of the strip before it, with as many strips before it.  So every strip has been eliminated with all before it when its turn
-        comes, as by recursion: products are deep, and few read and write the same columns.
+        The swaps of the strip before it come first.  So every strip has been eliminated with all before it when
+        its turn comes, as by recursion: products are deep, and few read and write the same columns.
         """
         p, ops, count = self.p, self._ops, number & -number
         first, here = (self.strips[i][0] for i in (number - count, number))
