@@ -6,6 +6,7 @@
 |              |                                   | a search where the diagonal dominates        |
 | swap_solve.cu| tcs_swap_solve                    | its swaps and U in the rest of its panel     |
 | merge_swaps.cu  tcs_merge_swaps, tcs_restart     | the swaps of all strips of a panel as one    |
+|              | tcs_report                        | what is known of a factorization             |
 | gate.cu      | tcs_gate                          | waits until the panel of another stream runs |
 | move_rows.cu | tcs_move_rows                     | w[dst] = w[src] in place                     |
 | pack.cu      | tcs_pack_l, tcs_pack_u            | rounded operands of the trailing update      |
@@ -581,7 +582,7 @@ KERNELS = {
     "panel": KernelSpec(("tcs_panel",), tuple(shape.defines for shape in _PANELS)),
     "swap_solve": KernelSpec(("tcs_swap_solve",), tuple(s.defines for s in SWAP_SHAPES)),
     "gate": KernelSpec(("tcs_gate",), ({},)),
-    "merge_swaps": KernelSpec(("tcs_merge_swaps", "tcs_restart"), ({},)),
+    "merge_swaps": KernelSpec(("tcs_merge_swaps", "tcs_restart", "tcs_report"), ({},)),
     "move_rows": KernelSpec(
         ("tcs_move_rows",), tuple({"CHUNK": chunk} for chunk in (4, 8, 16, 32))
     ),

@@ -9,10 +9,12 @@
 // tcs_restart, of as many:
 //   order  int[m] becomes moved, and local counts from zero for the next panel.
 //   any    unsigned[1] tells whether a row was swapped with another.
+// tcs_report, one block of REPORT_THREADS, what is known of a whole factorization:
+//   report double[4]: info, how many of ipiv[0 .. n) are not their own number, worst, beyond.
 
 #include "common.cuh"
 
-constexpr int THREADS = 256;
+constexpr int THREADS = 256, REPORT_THREADS = 1024;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_merge_swaps(
@@ -44,4 +46,23 @@ tcs_restart(
     if (i >= m) return;
     order[i] = moved[i];
     local[i] = int(i);
+}
+
+extern "C" __global__ void __launch_bounds__(REPORT_THREADS)
+tcs_report(
+    double* report, const int* __restrict__ info, const int* __restrict__ ipiv, Index n,
+    const double* __restrict__ worst, const int* __restrict__ beyond
+) {
+    __shared__ int of_warp[REPORT_THREADS / WARP];
+    int moved = 0;
+    #pragma unroll 4
+    for (int i = threadIdx.x; i < n; i += REPORT_THREADS) moved += ipiv[i] != i;
+    #pragma unroll
+    for (int d = WARP / 2; d; d /= 2) moved += __shfl_xor_sync(ALL_LANES, moved, d);
+    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = moved;
+    __syncthreads();
+    if (threadIdx.x) return;
+    int all = 0;
+    for (int w = 0; w < REPORT_THREADS / WARP; ++w) all += of_warp[w];
+    report[0] = *info, report[1] = all, report[2] = *worst, report[3] = *beyond;
 }

@@ -7,7 +7,7 @@
 //   tcs_column_max  sizes[k], zero before the launch, likewise of v.
 //   tcs_lower      low[j][i] = v[order[i]][j] 2^-e_j for i < n and j < k, 0 for k <= j < width, where 2^e_j is next to
 //             sizes[j]; order null: no permutation.  Every bit of done[0 .. count) becomes 1 (see trsv.cu).
-//   tcs_raise      v[order[i]][j] = low[j][i] 2^e_j in FP64, v [k][n] contiguous.
+//   tcs_raise      v[order[i]][j] = low[j][i] 2^e_j in FP64, v [k][n] contiguous; plus `onto`, likewise, unless null.
 //   tcs_gram       gram[4][4] of the first `count` of four FP64 vectors of n entries, 0 for the others.
 //   tcs_mix        x = w0 x0 + w1 x1 + ..., added up in that order, of the first `count`.
 //
@@ -75,9 +75,12 @@ tcs_lower(
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-tcs_raise(double* v, const T_LOW* low, const int* order, const Bits* sizes, Index n) {
+tcs_raise(double* v, const T_LOW* low, const int* order, const Bits* sizes, const double* onto, Index n) {
     const Index i = Index(blockIdx.x) * THREADS + threadIdx.x, j = blockIdx.y;
-    if (i < n) v[j * n + (order ? order[i] : i)] = double(low[j * n + i]) * power(sizes[j], false);
+    if (i >= n) return;
+    const Index to = j * n + (order ? order[i] : i);
+    const double raised = double(low[j * n + i]) * power(sizes[j], false);
+    v[to] = onto ? onto[to] + raised : raised;
 }
 
 constexpr int MOST_VECTORS = 4, PAIRS = MOST_VECTORS * (MOST_VECTORS + 1) / 2, GRAM_THREADS = 1024;

@@ -85,11 +85,8 @@ def _launch(ops, w, update, block, look_ahead, dominant):
     panel.swap(0, panel.start)
     panel.swap(panel.unswapped, n)
     inverses, worst = ops.invert_diagonal_blocks(w) or (None, xp.zeros(1))
-    report = xp.empty(4)  # to be read at once
     info, beyond = found
-    report[:1], report[1] = info, (ipiv != xp.arange(n, dtype=xp.int32)).sum()
-    report[2:3], report[3:] = worst, beyond
-    return order, report, inverses
+    return order, ops.report(info, ipiv, worst, beyond), inverses  # the report will be read at once
 
 
 class _Step:
@@ -269,10 +266,11 @@ class _Panel:
         return self._ops.strip_lu(self.p, start, stop, *args)
 
     def _catch_up(self, number):
-        """Bring strip `number`, and as many after it as its lowest bit says, up to date with as many before it.
+        """Bring strip `number`, and as many after it as its lowest bit says, up to date.
 
-        The swaps of the strip before it come first.  So every strip has been eliminated with all before it when
-        its turn comes, as by recursion: products are deep, and few read and write the same columns.
+        With as many strips before it, the last of which still has its swaps to be done.  So every strip has
+        been eliminated with all before it when its turn comes, as by recursion: products are deep, and few
+        read and write the same columns.
         """
         p, ops, count = self.p, self._ops, number & -number
         first, here = (self.strips[i][0] for i in (number - count, number))

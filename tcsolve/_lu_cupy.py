@@ -229,6 +229,10 @@ class LUOps:
     def merge_swaps(self, order, local, ipiv, start):
         return _rows.merge_swaps(order, local, ipiv, start)
 
+    @turns_into_memory_error
+    def report(self, info, ipiv, worst, beyond):
+        return _rows.report(info, ipiv, worst, beyond)
+
     def gains_beside(self, m):
         return m >= BESIDE_ROWS
 

@@ -148,6 +148,9 @@ class Ops(Protocol):
         again.
         """
 
+    def report(self, info, ipiv, worst, beyond):
+        """Return info, how many entries of ipiv are not their own number, worst and beyond, (4,) in FP64."""
+
     def block_row(self, rows, start, stop, swaps, first, last, substitution, share=None):
         """Do `swap_rows` to columns first:last, and then `solve_unit_lower` to the rows of U right of `stop`.
 

@@ -176,6 +176,10 @@ class NumpyOps:
         local[...] = np.arange(len(local))
         return dst, src
 
+    def report(self, info, ipiv, worst, beyond):
+        moved = (ipiv != np.arange(len(ipiv))).sum()
+        return np.array([info[0], moved, worst[0], beyond[0]], dtype=float)
+
     def gains_beside(self, m):
         return False  # nothing runs beside anything
 

@@ -8,12 +8,12 @@ from tcsolve import _jit
 from tcsolve._cublas import ld
 from tcsolve.kernels import MOST_MOVED, move_chunk
 
-__all__ = ["Swaps", "merge_swaps", "move_rows"]
+__all__ = ["Swaps", "merge_swaps", "move_rows", "report"]
 
 # Entries that are copied at a time where rows are too many for tcs_move_rows.
 STAGED_ENTRIES = 1 << 22
 # Threads of a block of merge_swaps.cu.
-MERGE_THREADS = 256
+MERGE_THREADS, REPORT_THREADS = 256, 1024
 
 
 class Swaps(NamedTuple):
@@ -38,6 +38,14 @@ def merge_swaps(order, local, ipiv, start):
     args = (order, local, moved, m, moves, ipiv, k, start)
     _jit.kernel("merge_swaps", "tcs_restart")(grid, block, args)
     return dst, src, moves
+
+
+def report(info, ipiv, worst, beyond):
+    """As `Ops.report`."""
+    found = cupy.empty(4)
+    args = found, info, ipiv, len(ipiv), worst, beyond
+    _jit.kernel("merge_swaps", "tcs_report")((1,), (REPORT_THREADS,), args)
+    return found
 
 
 def move_rows(w, dst, src, moves=None):

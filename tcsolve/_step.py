@@ -79,18 +79,18 @@ def ahead(tape, lu, inverses, order, a, b, steps):
     n, count = len(b), steps + 1
 
     def body(b, where):
-        # All of x, then all of r, then the sizes of both.
-        found = cupy.empty((2 * n + 2) * count)
+        # All of x, then all of r, then the sizes of both, then that of b.
+        found = cupy.empty((2 * n + 2) * count + 1)
         x, r = found[: 2 * n * count].reshape(2, count, n)
         sizes = found[2 * n * count :]
         sizes.fill(0)
-        x[0] = substitute(lu, b[:, None], False, inverses, order, None)[:, 0]
+        correct = functools.partial(_correct, lu, inverses, order)
+        correct(b, x[:1], sizes=sizes[-1:])
         for i in range(count):
             places = r[i].data.ptr, sizes[2 * i :].data.ptr, x[i].data.ptr, b.data.ptr
             _residual(a, None, where.data.ptr, *places, 1)
             if i < steps:
-                d = substitute(lu, r[i][:, None], False, inverses, order, None)[:, 0]
-                cupy.add(x[i], d, out=x[i + 1])
+                correct(r[i], x[i + 1 : i + 2], sizes=sizes[2 * i :], known=True, onto=x[i])
         return found
 
     name = ("ahead", steps, a.dtype.char, ld(a))
@@ -99,10 +99,14 @@ def ahead(tape, lu, inverses, order, a, b, steps):
 
     def wait():
         x, r = found[: 2 * n * count].reshape(2, count, n, 1)
-        sizes = found[2 * n * count :].get().reshape(count, 2, 1)
+        sizes = found[2 * n * count : -1].get().reshape(count, 2, 1)
         return [(x[i], r[i], *sizes[i]) for i in range(count)]
 
     return wait
+
+
+def _correct(lu, inverses, order, r, out, **options):
+    substitute(lu, r[:, None], False, inverses, order, None, out=out, **options)
 
 
 def _residual(a, address, where, r, sizes, x, b, step):

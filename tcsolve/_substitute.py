@@ -52,19 +52,32 @@ def trusted(inverses, worst):
     return inverses if worst <= INVERSE_CONDITION[inverses.dtype.char] else None
 
 
-def substitute(lu, b, adjoint, inverses, before, after):
+def substitute(
+    lu, b, adjoint, inverses, before, after, *, out=None, onto=None, sizes=None, known=False
+):
     """Return x of (L U) x = b, or (L U)**T x = b, in FP64 for at most max(TRSV_COLUMNS) columns of b.
 
     lu is row-major, b is FP64 and may have any strides.  Row before[i] of b is taken for row i, and row
     i of x becomes row after[i]; None changes no place.  Every column is brought next to 1 in the range
     of the factors, and back.
+
+    Parameters
+    ----------
+    out : array, shape (k, n), float64, optional
+        Where the columns of x go.
+    onto : array, likewise, optional
+        What they are added to.
+    sizes : array, float64, optional
+        For as many columns as `_launches` has; becomes, or if `known` has, the largest |b_ij| of each.
+        If it is given and not known it has zeros.
     """
     (n, k), char = b.shape, lu.dtype.char
     launches = _launches(cupy.cuda.runtime.getDevice(), n, k, char, adjoint)
     width, item = launches.width, lu.itemsize
-    sizes = cupy.zeros(width, cupy.uint64)
+    sizes = cupy.zeros(width) if sizes is None else sizes
     # b, then what each triangle makes of it: all bits set stand for no value yet, in the tickets as well.
-    stages, x = cupy.empty(3 * width * n + 2, lu.dtype), cupy.empty((k, n))
+    stages = cupy.empty(3 * width * n + 2, lu.dtype)
+    x = cupy.empty((k, n)) if out is None else out
     rhs = stages.data.ptr
     made = rhs + width * n * item
     last = made + width * n * item
@@ -72,7 +85,8 @@ def substitute(lu, b, adjoint, inverses, before, after):
     of_b = (b.data.ptr, *(s // b.itemsize for s in b.strides))
     top = sizes.data.ptr
     before, after = (0 if order is None else order.data.ptr for order in (before, after))
-    launches.column_max(enumerate((top, *of_b)))
+    if not known:
+        launches.column_max(enumerate((top, *of_b)))
     launches.lower(enumerate((rhs, made, (2 * width * n + 2) * item // 4, *of_b, before, top)))
     factors, blocks = (lu.data.ptr, ld(lu)), inverses.data.ptr
     upper = blocks + inverses.strides[0]
@@ -80,7 +94,8 @@ def substitute(lu, b, adjoint, inverses, before, after):
     for number, (lower, (to, of)) in enumerate(triangles):
         own = (blocks if lower else upper, tickets + 4 * number)
         launches.triangles[number](enumerate((to, of, *factors, n, *own, top)))
-    launches.lift(enumerate((x.data.ptr, last, after, top)))
+    added = 0 if onto is None else onto.data.ptr
+    launches.lift(enumerate((x.data.ptr, last, after, top, added)))
     return x.T
 
 
@@ -115,5 +130,5 @@ def _launches(device, n, k, char, adjoint):
         vectors("tcs_column_max", [0] * 4 + [n], k),
         vectors("tcs_lower", [0] * 8 + [n, k], width),
         (triangle(not adjoint), triangle(adjoint)),
-        vectors("tcs_raise", [0] * 4 + [n], k),
+        vectors("tcs_raise", [0] * 5 + [n], k),
     )

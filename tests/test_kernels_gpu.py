@@ -638,6 +638,24 @@ def test_triangle_is_solved_with_the_same_bits_by_any_blocks(char, columns, lowe
         assert error <= 50 * np.finfo(char).eps * np.abs(expected).max()
 
 
+def test_a_solution_is_added_to_what_there_is(cupy, ops):
+    from tcsolve._substitute import substitute
+
+    n, rng = 1029, np.random.default_rng(0)
+    lu = cupy.asarray(well_conditioned("f", n, 3))[:, :n]
+    inverses, _ = ops.invert_diagonal_blocks(lu)
+    b, base = cupy.asarray(rng.standard_normal((n, 1))), cupy.asarray(rng.standard_normal((1, n)))
+    x = substitute(lu, b, False, inverses, None, None)
+
+    out, sizes = cupy.empty((2, n)), cupy.zeros(1)
+    for row, known in ((out[:1], False), (out[1:], True)):
+        options = {"out": row, "onto": base, "sizes": sizes, "known": known}
+        substitute(lu, b, False, inverses, None, None, **options)
+
+    assert sizes[0] == abs(b).max()
+    assert (out == base + x.T).all()
+
+
 @pytest.mark.parametrize("columns", [1, 4])
 def test_a_triangle_is_not_read_where_all_is_zero(columns, cupy):
     n = 1029
@@ -740,6 +758,18 @@ def test_the_swaps_of_a_panels_strips_become_one(m, k, start, cupy, ops):
     assert np.array_equal(dst, numpy_dst) and np.array_equal(src, numpy_src)
     assert np.array_equal(there[0].get(), order) and np.array_equal(there[1].get(), local)
     assert bool(moves[0]) == (ipiv - start != np.arange(k)).any()
+
+
+@pytest.mark.parametrize("n, moved", [(1, 0), (31, 31), (1024, 5), (5000, 4999)])
+def test_a_report_counts_the_rows_that_were_exchanged(n, moved, cupy, ops):
+    ipiv = np.arange(n, dtype="i")
+    ipiv[np.random.default_rng(n).choice(n, moved, replace=False)] += 1
+    info, beyond, worst = np.full(1, NO_PIVOT, "i"), np.ones(1, "i"), np.array([np.nan])
+
+    report = ops.report(*(cupy.asarray(x) for x in (info, ipiv, worst, beyond))).get()
+
+    assert report[1] == moved
+    assert np.array_equal(report, NumpyOps().report(info, ipiv, worst, beyond), equal_nan=True)
 
 
 # ---- a strip of a panel ----------------------------------------------------------------------
