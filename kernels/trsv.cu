@@ -36,17 +36,21 @@ constexpr int RUNS = ROWS * BLOCK / (WARP * VECTOR); // accesses of a thread to 
 constexpr bool FORWARD = LOWER != TRANS;
 constexpr int TEAM = BLOCKS ? BLOCKS : 1;            // blocks of unknowns that go with a ticket
 static_assert(TEAM <= WARPS, "a warp sends to each block of the cluster");
-static_assert(BLOCK == WARP * VECTOR, "a word of x_j for each lane");
+static_assert(BLOCK == WARP * VECTOR, "a word of x_j for each lane, and whole warps await it");
 
 __device__ __forceinline__ bool pending(float v) { return __float_as_uint(v) == ~0u; }
 __device__ __forceinline__ bool pending(double v) {
     return static_cast<unsigned long long>(__double_as_longlong(v)) == ~0ull;
 }
 
-// Waits for a value another thread block writes, reading it where it cannot be stale.
-__device__ __forceinline__ T_IN await(const T_IN* from) {
-    T_IN v;
-    do v = *reinterpret_cast<const volatile T_IN*>(from); while (pending(v));
+// Waits for the values that other thread blocks write for a warp, reading them where they cannot be stale; zero for a
+// lane whose value is not `wanted`.  The lanes wait for each other: where each left the loop by itself, ptxas 13.0 took
+// them for together again when they were not, and a barrier counted some warps twice.
+__device__ __forceinline__ T_IN await(const T_IN* from, bool wanted) {
+    T_IN v = 0;
+    do {
+        if (wanted) v = *reinterpret_cast<const volatile T_IN*>(from);
+    } while (__any_sync(ALL_LANES, pending(v)));
     return v;
 }
 
@@ -233,7 +237,7 @@ tcs_solve_triangle(
             const Index there = Index(FORWARD ? s : blocks - 1 - s) * BLOCK;
             for (int e = threadIdx.x; e < K * BLOCK; e += THREADS) {
                 const Index at = there + e % BLOCK;
-                solved[s & 1][e / BLOCK][e % BLOCK] = at < n ? await(x + e / BLOCK * n + at) : T_IN(0);
+                solved[s & 1][e / BLOCK][e % BLOCK] = await(x + e / BLOCK * n + at, at < n);
             }
             __syncthreads();
             return solved[s & 1];
