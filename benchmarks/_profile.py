@@ -33,7 +33,11 @@ KERNELS = (
     (r"tcs_solve_triangle", TRIANGLES, TRIANGLES),
     (r"tcs_(row|col)_stats|tcs_survey|tcs_extremes|tcs_cast_scaled", CAST, CAST),
     (r"tcs_matrix_residual", RESIDUAL, RESIDUAL),
-    (r"tcs_(residual|column_max|lower|raise|gate|merge_swaps|restart|gram|mix)", INDEX, VECTORS),
+    (
+        r"tcs_(residual|column_max|lower|raise|gate|merge_swaps|restart|report|gram|mix)",
+        INDEX,
+        VECTORS,
+    ),
     (r"^cupy_|cupy::|cub::|thrust", INDEX, VECTORS),
     (r"^Mem(set|cpy)", INDEX, VECTORS),
     (r"tcs_invert|batch_trsm_left|MakeBatchPointers", INVERSES, INVERSES),

@@ -42,7 +42,6 @@ struct __align__(16) Exchange {
 // The multipliers of the pivot whose row is not yet applied: of a thread's rows, and of its warp's candidate.
 struct Search { float l[ROWS], l_of_warp; };
 
-// What all blocks did before they arrived is seen by those that have waited.
 __device__ __forceinline__ void arrive_all(Team&) { arrive_in_cluster(); }
 __device__ __forceinline__ void wait_all(Team&) { wait_in_cluster(); }
 

@@ -7,16 +7,16 @@
 //   ticket  unsigned[1], every byte 0xff before the launch.
 //   tops  null, or unsigned long long[K]: if all are zero, so is b, and T is not read.
 //
-// Defines T_IN (float or double), K, LOWER, TRANS (1: the transposed triangle), BLOCKS: thread blocks of a cluster, or 0.
-// Grid any, whole clusters; block THREADS.  As many as the device holds are best.
+// Defines T_IN (float or double), K, LOWER, TRANS (1: the transposed triangle), BLOCKS (thread blocks of a cluster
+// or 0).  Grid any, whole clusters; block THREADS.  As many as the device holds are best.
 //
 // Blocks of BLOCK unknowns are solved in the order of the substitution, one by each thread block, and one after the
 // other by those of the cluster that draws their ticket: x_i = D_i^-1 (b_i - sum_j T_ij x_j).  The sum runs over the
 // x_j as they appear, and the next two T_ij are fetched while x_j is awaited.  Those of the same cluster come by
-// st.async into shared memory, in a fraction of the time of a trip through the cache, which is what a step would wait
-// for.  All others are read from x, where a value is its own flag: x starts as the NaN with all bits set, which no
-// arithmetic produces, and a reader polls until it is gone, so that a step needs no fence.  A ticket is drawn only after
-// those of all x_j it needs, hence no deadlock however many thread blocks are resident.
+// st.async into shared memory, sooner than through the cache.  All others are read from x, where a value is its own
+// flag: x starts as the NaN with all bits set, which no arithmetic produces, and a reader polls until it is gone, so
+// that a step needs no fence.  A ticket is drawn only after those of all x_j it needs, hence no deadlock however many
+// thread blocks are resident.
 //
 // Rounding: fused multiply-adds in T_IN within a tile, sums over tiles in FP64; their order depends on n and K
 // alone.  Sums in FP32 throughout would be the largest error of a solve with FP32 factors.
@@ -58,9 +58,9 @@ __device__ __forceinline__ void publish(T_IN* to, T_IN v) {
     *reinterpret_cast<volatile T_IN*>(to) = pending(v) ? v - v : v;  // an ordinary NaN
 }
 
-// The part of a BLOCK x BLOCK tile a thread holds, in runs of VECTOR entries.  Where columns are summed, a lane keeps its
-// columns over all rows of the warp.  Where rows are, it has ACROSS runs of EACH rows: the more rows, the fewer reads of
-// the unknowns, which would take longer than all else, and the more sums that are of several lanes.
+// The part of a BLOCK x BLOCK tile a thread holds, in runs of VECTOR entries.  Where columns are summed, a lane keeps
+// its columns over all rows of the warp.  Where rows are, it has ACROSS runs of EACH rows: the more rows, the fewer
+// reads of the unknowns, which would take longer than all else, and the more sums that are of several lanes.
 constexpr int ACROSS = TRANS ? 1 : 2, EACH = RUNS / ACROSS, WIDE = BLOCK / (ACROSS * VECTOR);
 struct Tile { Run<T_IN, VECTOR> at[RUNS]; };
 
@@ -85,8 +85,8 @@ __device__ __forceinline__ void load(Tile& t, const T_IN* from, Index ld, Index 
 constexpr int SUMS = TRANS ? VECTOR : 1;
 
 #if !TRANS
-// Adds up what WIDE lanes have of EACH rows, so that LANES of them share one row's sum, that of row threadIdx.x / LANES:
-// each gives half of its rows away, and gets the rest of the others.
+// Adds up what WIDE lanes have of EACH rows, so that LANES of them share one row's sum, that of row
+// threadIdx.x / LANES: each gives half of its rows away, and gets the rest of the others.
 __device__ __forceinline__ T_IN gather(T_IN (&part)[EACH]) {
     #pragma unroll
     for (int half = EACH / 2, bit = WIDE / 2; half; half /= 2, bit /= 2) {
@@ -197,7 +197,7 @@ tcs_solve_triangle(
     __shared__ __align__(16) T_IN solved[2][K][BLOCK];  // x_j, alternately for even and odd steps; at last x_i
     __shared__ __align__(16) T_IN rhs[K][BLOCK];        // b_i, then what D_i^-1 is applied to
     __shared__ double scratch[TRANS ? WARPS : 1][BLOCK];
-    const int blocks = int((n + BLOCK - 1) / BLOCK), rank = blockIdx.x % TEAM, warp = threadIdx.x / WARP;
+    const int blocks = int((n + BLOCK - 1) / BLOCK), rank = blockIdx.x % TEAM;
     const bool aligned = aligned16(lu, ld);
     bool zero = tops != nullptr;
     #pragma unroll
@@ -260,6 +260,7 @@ tcs_solve_triangle(
             reduce(last, scratch, [&](int k, int e, double total) { x_i[k][e] = T_IN(total); });
             __syncthreads();
 #if BLOCKS
+            const int warp = threadIdx.x / WARP;
             if (warp > rank && warp < BLOCKS && first + warp < blocks) {
                 #pragma unroll
                 for (int k = 0; k < K; ++k) {

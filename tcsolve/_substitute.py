@@ -63,7 +63,7 @@ def substitute(
 
     Parameters
     ----------
-    out : array, shape (k, n), float64, optional
+    out : array, shape (k, n), float64, C-contiguous, optional
         Where the columns of x go.
     onto : array, likewise, optional
         What they are added to.
