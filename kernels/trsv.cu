@@ -43,13 +43,13 @@ __device__ __forceinline__ bool pending(double v) {
     return static_cast<unsigned long long>(__double_as_longlong(v)) == ~0ull;
 }
 
-// Waits for the values that other thread blocks write for a warp, reading them where they cannot be stale; zero for a
-// lane whose value is not `wanted`.  The lanes wait for each other: where each left the loop by itself, ptxas 13.0 took
-// them for together again when they were not, and a barrier counted some warps twice.
-__device__ __forceinline__ T_IN await(const T_IN* from, bool wanted) {
+// Waits for the values that a warp wants of other thread blocks, reading them where they cannot be stale; zero for a
+// lane that does not want one.  The lanes stay together: where each left the loop by itself, ptxas 13.0 left out what
+// brings them together again, and some warps passed the barrier that follows before others had come.
+__device__ __forceinline__ T_IN await(const T_IN* from, bool wants) {
     T_IN v = 0;
     do {
-        if (wanted) v = *reinterpret_cast<const volatile T_IN*>(from);
+        if (wants) v = *reinterpret_cast<const volatile T_IN*>(from);
     } while (__any_sync(ALL_LANES, pending(v)));
     return v;
 }
