@@ -44,8 +44,8 @@ __device__ __forceinline__ bool pending(double v) {
 }
 
 // Waits for the values that a warp wants of other thread blocks, reading them where they cannot be stale; zero for a
-// lane that does not want one.  The lanes stay together: where each left the loop by itself, ptxas 13.0 left out what
-// brings them together again, and some warps passed the barrier that follows before others had come.
+// lane that does not want one.  The lanes stay together: where each left the loop by itself, racecheck saw warps read
+// behind the next barrier what others had yet to write, for a reason not found in the machine code of ptxas 13.0.
 __device__ __forceinline__ T_IN await(const T_IN* from, bool wants) {
     T_IN v = 0;
     do {
