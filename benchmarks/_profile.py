@@ -30,6 +30,7 @@ KERNELS = (
     (r"tcs_swap_solve", BLOCK_ROW, BLOCK_ROW),
     (r"tcs_pack|tcs_split|tcs_update_scale", PACK, PACK),
     (r"tcs_gemm", UPDATE, UPDATE),
+    (r"tcs_short_update", INNER, INNER),
     (r"tcs_solve_triangle", TRIANGLES, TRIANGLES),
     (r"tcs_(row|col)_stats|tcs_survey|tcs_extremes|tcs_cast_scaled", CAST, CAST),
     (r"tcs_matrix_residual", RESIDUAL, RESIDUAL),

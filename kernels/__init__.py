@@ -5,6 +5,7 @@
 | panel.cu     | tcs_panel                         | LU of a strip with partial pivoting, without |
 |              |                                   | a search where the diagonal dominates        |
 | swap_solve.cu| tcs_swap_solve                    | its swaps and U in the rest of its panel     |
+| short_update.cu | tcs_short_update               | C -= L U of a few columns, and a short U     |
 | merge_swaps.cu  tcs_merge_swaps, tcs_restart     | the swaps of all strips of a panel as one    |
 |              | tcs_report                        | what is known of a factorization             |
 | gate.cu      | tcs_gate                          | waits until the panel of another stream runs |
@@ -42,6 +43,7 @@ __all__ = [
     "MOST_MOVED",
     "PORTABLE_CLUSTER",
     "RESIDUAL_ROWS",
+    "SHORT_SHAPES",
     "SWAP_SHAPES",
     "SWAP_STATIC",
     "WGMMA_DEPTH",
@@ -50,6 +52,7 @@ __all__ = [
     "BatchedShape",
     "KernelSpec",
     "PanelShape",
+    "ShortShape",
     "SwapShape",
     "arch_number",
     "batched_shape",
@@ -57,6 +60,7 @@ __all__ = [
     "fastest_update",
     "move_chunk",
     "panel_shape",
+    "short_shape",
     "swap_shape",
     "wmma_can_be_wide",
     "wmma_shape",
@@ -296,6 +300,36 @@ def swap_shape(n, rows, arch):
     limit = max(limit for least, limit in SHARED_BYTES.items() if arch_number(arch) >= least)
     fit = [s for s in SWAP_SHAPES if s.shared_bytes(rows) + SWAP_STATIC <= limit]
     return next((shape for shape in fit if n <= shape.most), fit[-1])
+
+
+class ShortShape(NamedTuple):
+    """How a block of short_update.cu takes rows and columns of C."""
+
+    columns: int
+    rows: int = 64
+    threads: int = 128
+
+    def grid(self, m, n):
+        """Return the blocks for a result of m x n."""
+        return -(-m // self.rows), -(-n // self.columns)
+
+    @property
+    def shared_bytes(self):
+        """Dynamic shared memory of a block: four stages of 32 columns of L and rows of U."""
+        return 4 * 4 * 32 * (self.rows + self.columns)
+
+    @property
+    def defines(self):
+        """The macro of short_update.cu."""
+        return {"COLUMNS": self.columns}
+
+
+SHORT_SHAPES = (ShortShape(96), ShortShape(64))
+
+
+def short_shape(n):
+    """Return the `ShortShape` for n columns: the one that has fewest to spare."""
+    return min(SHORT_SHAPES, key=lambda shape: -n % shape.columns)
 
 
 # Sizes gemm_batched.cu multiplies, bytes of operands a block copies at a time, registers for the rows of A
@@ -581,6 +615,9 @@ def _batched(products, arch):
 KERNELS = {
     "panel": KernelSpec(("tcs_panel",), tuple(shape.defines for shape in _PANELS)),
     "swap_solve": KernelSpec(("tcs_swap_solve",), tuple(s.defines for s in SWAP_SHAPES)),
+    "short_update": KernelSpec(
+        ("tcs_short_update",), tuple(s.defines for s in SHORT_SHAPES), min_arch=80
+    ),
     "gate": KernelSpec(("tcs_gate",), ({},)),
     "merge_swaps": KernelSpec(("tcs_merge_swaps", "tcs_restart", "tcs_report"), ({},)),
     "move_rows": KernelSpec(

@@ -14,7 +14,7 @@
 // other by those of the cluster that draws their ticket: x_i = D_i^-1 (b_i - sum_j T_ij x_j).  The sum runs over the
 // x_j as they appear, and the next two T_ij are fetched while x_j is awaited.  Those of the same cluster come by
 // st.async into shared memory, sooner than through the cache.  All others are read from x, where a value is its own
-// flag: x starts as the NaN with all bits set, which no arithmetic produces, and a reader polls until it is gone, so
+// flag: x starts as the NaN with all bits set, which is never stored, and a reader polls until it is gone, so
 // that a step needs no fence.  A ticket is drawn only after those of all x_j it needs, hence no deadlock however many
 // thread blocks are resident.
 //
@@ -54,8 +54,9 @@ __device__ __forceinline__ T_IN await(const T_IN* from, bool wants) {
     return v;
 }
 
+// Of NaN another one is stored: arithmetic may keep all the bits of one that b or T has.
 __device__ __forceinline__ void publish(T_IN* to, T_IN v) {
-    *reinterpret_cast<volatile T_IN*>(to) = pending(v) ? v - v : v;  // an ordinary NaN
+    *reinterpret_cast<volatile T_IN*>(to) = pending(v) ? T_IN(__int_as_float(0x7fc00000)) : v;
 }
 
 // The part of a BLOCK x BLOCK tile a thread holds, in runs of VECTOR entries.  Where columns are summed, a lane keeps

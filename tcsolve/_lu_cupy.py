@@ -16,13 +16,14 @@ from tcsolve import (
     _packed,
     _record,
     _rows,
+    _short,
     _step,
     _unit_lower,
     _wgmma,
 )
 from tcsolve._cublas import ld
 from tcsolve._device import turns_into_memory_error
-from tcsolve._formats import UPDATES
+from tcsolve._formats import FORMATS, UPDATES, Update
 from tcsolve._inverse import unit_lower_inverse, upper_inverse
 from tcsolve._rows import Swaps
 from tcsolve._share import Flags, Share
@@ -30,11 +31,13 @@ from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
 from tcsolve._unit_lower import SOLVE_WIDTH, swap_solve
 from tcsolve.kernels import (
     BOARD_BYTES,
+    HOPPER,
     NARROW_STRIP,
     SEARCHED_STRIP,
     TRSV_BLOCK,
     TRSV_COLUMNS,
     WGMMA_ROWS,
+    arch_number,
     fastest_update,
     panel_shape,
 )
@@ -56,6 +59,11 @@ SQUARE_ROWS = 4096
 LEAST_COLUMNS, WIDE = 2048, 512
 # Rows and columns of L up to which a product inside a panel is so short that launches count.
 FEW_ROWS, FEW_COLUMNS = 1024, 256
+# Columns of L up to which short_update.cu is faster than launches that scale, split and multiply: inside a
+# panel, and for the columns that follow it.
+SHORT_INSIDE, SHORT_NEAR = 128, 192
+# What it does: FP32 in range, and nearly in precision.
+SHORT = Update("tf32x3", FORMATS["tf32"], 3, "float32")
 
 
 class _Native(NamedTuple):
@@ -250,6 +258,8 @@ class LUOps:
         if l.dtype.char != "f":
             return UPDATES["fp64" if l.dtype.char in "dD" else "fp32"]
         (m, k), device, three = l.shape, cupy.cuda.runtime.getDevice(), UPDATES["fp16x3"]
+        if self._is_short(l, SHORT_INSIDE):
+            return SHORT
         # On the few multiprocessors that an update leaves to its panel FP32 products take longest, unless
         # they take less than two more launches.
         few = m < FEW_ROWS and k <= FEW_COLUMNS
@@ -258,8 +268,16 @@ class LUOps:
         return three if ours and how.format.name == "fp16" else UPDATES["fp32"]
 
     def near_update(self, how, p):
+        if self._is_short(p, SHORT_NEAR):
+            return SHORT
         # So short a product takes less time than rounding its operands.
         return UPDATES["fp32"] if p.dtype.char == "f" and p.shape[1] <= SOLVE_WIDTH else how
+
+    def _is_short(self, l, most):
+        """Tell whether short_update.cu computes products with l, of so many columns at most, and soonest."""
+        arch = _device.arch(cupy.cuda.runtime.getDevice())
+        few = l.dtype.char == "f" and l.shape[1] <= most
+        return few and _aligned(l) and l.shape[1] % 4 == 0 and arch_number(arch) == HOPPER
 
     def beside(self, step):
         main, side, middle = cupy.cuda.get_current_stream(), _stream("panel"), _stream("middle")
@@ -320,6 +338,8 @@ class LUOps:
         device = cupy.cuda.runtime.getDevice()
         if how.native:
             return _Native(l)
+        if how is SHORT:
+            return _short.Operand(l)
         engine = fastest_update(how, l.dtype.char, *l.shape, _device.arch(device))
         if engine != "wgmma":
             return _packed.Operand(l, how, _device.multiprocessors())

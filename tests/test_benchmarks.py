@@ -160,6 +160,7 @@ KERNEL_NAMES = {
     "tcs_update_scale": "packing of operands",
     "tcs_split_by": "packing of operands",
     "tcs_gemm_wgmma": "update GEMM",
+    "tcs_short_update": "FP32 GEMM of panels",
     "tcs_gate": "small kernels of the LU",
     "tcs_survey": "norms and FP32 copy of A",
     "tcs_extremes": "norms and FP32 copy of A",

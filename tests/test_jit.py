@@ -13,6 +13,7 @@ from tcsolve.kernels import (
     arch_number,
     move_chunk,
     panel_shape,
+    short_shape,
     swap_shape,
     trsv_shape,
 )
@@ -162,9 +163,10 @@ def test_arch_number(arch, number):
     assert arch_number(arch) == number
 
 
-def test_every_kernel_but_wgmma_runs_from_turing_on():
+def test_every_kernel_but_two_runs_from_turing_on():
     for name in KERNELS:
-        assert _jit.supported(name, "sm_75") == (name != "gemm_wgmma")
+        assert _jit.supported(name, "sm_75") == (name not in ("gemm_wgmma", "short_update"))
+        assert _jit.supported(name, "sm_80") == (name != "gemm_wgmma")
         assert _jit.supported(name, "sm_90a")
         assert not _jit.supported(name, "sm_70")
 
@@ -380,6 +382,19 @@ def test_swap_shapes_fit_and_take_more_columns_where_there_are_more(rows, arch):
     columns = [shape.columns for shape in shapes]
     assert columns == sorted(columns) and columns[0] == 8 and columns[3] == 16
     assert columns[-1] == (64 if rows <= 128 and arch != "sm_75" or rows == 2 else 16)
+
+
+@pytest.mark.parametrize(
+    "n, columns", [(1, 64), (64, 64), (96, 96), (128, 64), (192, 96), (97, 64), (150, 96)]
+)
+def test_the_short_shape_covers_the_columns_with_few_to_spare(n, columns):
+    shape = short_shape(n)
+
+    assert shape.columns == columns
+    assert shape.grid(1, n) == (1, -(-n // columns)) and shape.grid(65, n)[0] == 2
+    assert (
+        2 * shape.shared_bytes <= 164 << 10
+    )  # two blocks on every device that has mma.sync of TF32 and large memory
 
 
 def launched():

@@ -529,6 +529,83 @@ def check_substitution(lower, x, b):
     assert (np.abs(lower @ x - b) <= (1 + 1e-6) * bound).all()
 
 
+# ---- short updates -----------------------------------------------------------------------------
+
+
+def short_operands(m, n, k, padding, seed=0):
+    """Return a matrix in which L, U and C lie as in an LU, all entries at most 1."""
+    return (
+        np.random.default_rng([seed, m, n, k]).uniform(-1, 1, (k + m, k + n + padding)).astype("f")
+    )
+
+
+@pytest.fixture
+def short_update(cupy):
+    """A function that subtracts L U in a matrix of `short_operands`, and returns it."""
+    from tcsolve._short import Operand
+
+    if not _jit.supported("short_update", _jit.target_arch(cupy.cuda.Device())):
+        pytest.skip("mma.sync of TF32 needs compute capability 8.0 or later")
+
+    def run(w, n, k):
+        w = cupy.array(w)
+        Operand(w[k:, :k]).subtract(w[k:, k : k + n], w[:k, k : k + n], None)
+        return w.get()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "m, n, k, padding",
+    [
+        *(
+            (1, 1, 4, 3),
+            (5, 3, 8, 1),
+            (64, 64, 32, 0),
+            (64, 96, 96, 0),
+            (63, 95, 64, 1),
+            (129, 63, 4, 1),
+        ),
+        *(
+            (65, 97, 100, 3),
+            (1000, 1, 128, 3),
+            (777, 193, 192, 3),
+            (5, 300, 256, 4),
+            (4000, 128, 128, 8),
+        ),
+        *((333, 31, 120, 1), (8000, 192, 192, 0)),
+    ],
+)
+def test_a_short_update_is_as_good_as_one_in_fp32(m, n, k, padding, short_update):
+    w = short_operands(m, n, k, padding)
+    l, u, c = (x.astype(float) for x in (w[k:, :k], w[:k, k : k + n], w[k:, k : k + n]))
+
+    result = short_update(w, n, k)
+
+    # What is dropped of each product, the sum of its sixteens, and the last subtraction.
+    unit = 2.0**-22 + (k / 16 + 4) * U32
+    bound = unit * (np.abs(l) @ np.abs(u)) + U32 * np.abs(c)
+    error = np.abs(result[k:, k : k + n] - (c - l @ u))
+    assert (error <= bound).all()
+    rest = np.ones(w.shape, bool)
+    rest[k:, k : k + n] = False
+    assert np.array_equal(result[rest], w[rest])
+    assert np.array_equal(result, short_update(w, n, k))
+
+
+@pytest.mark.parametrize(
+    "bits", [0x7F800000, 0xFF800000, 0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001]
+)
+def test_a_short_update_keeps_what_is_not_finite(bits, short_update):
+    m, n, k = 200, 70, 64
+    w = short_operands(m, n, k, 2)
+    w.view(np.uint32)[k + 7, 3] = w.view(np.uint32)[9, k + 5] = bits
+
+    bad = ~np.isfinite(short_update(w, n, k)[k:, k : k + n])
+
+    assert bad[7].all() and bad[:, 5].all() and bad.sum() == m + n - 1
+
+
 # ---- triangles and their diagonal blocks -----------------------------------------------------
 
 REAL = {"f": "float", "d": "double"}
@@ -639,6 +716,25 @@ def test_triangle_is_solved_with_the_same_bits_by_any_blocks(char, columns, lowe
         error = np.abs(results[0] - expected).max()
         assert all(np.array_equal(results[0], other) for other in results[1:])
         assert error <= 50 * np.finfo(char).eps * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("trans", [0, 1])
+@pytest.mark.parametrize("char", ["f", "d"])
+def test_a_nan_of_all_bits_is_passed_on_as_another(char, trans, cupy):
+    n, at = 1500, 70
+    lu = well_conditioned(char, n)
+    inverses, _ = diagonal_blocks(triangle(lu, 1, False), TRSV_BLOCK[char])
+    b = np.ones((1, n), char)
+    b.view(np.uint8)[:, at * b.itemsize : (at + 1) * b.itemsize] = 255
+    inputs = (cupy.asarray(b), cupy.asarray(lu), n, n, cupy.asarray(inverses, char))
+    for cluster in clusters_of("trsv", cupy):
+        defines = {"K": 1, "LOWER": 1, "TRANS": trans, "BLOCKS": cluster}
+        kernel = _jit.kernel("trsv", "tcs_solve_triangle", T_IN=REAL[char], **defines)
+        x = cupy.full((1, n * b.itemsize), 255, cupy.uint8).view(char)
+        kernel((16,), (TRSV_THREADS,), (x, *inputs, cupy.full(1, 2**32 - 1, cupy.uint32), None))
+
+        bits = x.get().view(np.uint8).reshape(n, -1)
+        assert np.isnan(x.get()[0, 0 if trans else -1]) and not (bits == 255).all(axis=1).any()
 
 
 def test_a_solution_is_added_to_what_there_is(cupy, ops):

@@ -27,6 +27,7 @@ LAYERS = (
     "_step",
     "_cusolver",
     "_packed",
+    "_short",
     "_tensor_map",
     "_stored",
     "_wgmma",
@@ -71,6 +72,7 @@ PACKAGES = {
     "_gemm_batched": {"kernels"},
     "_cusolver": {"kernels"},
     "_lu_cupy": {"kernels"},
+    "_short": {"kernels"},
     "_step": {"kernels"},
     "cli": {"kernels", "matrices"},
 }
@@ -84,6 +86,7 @@ KNOW_CUPY = {
     "_step",
     "_cusolver",
     "_packed",
+    "_short",
     "_share",
     "_lu_cupy",
     "_stored",
