@@ -82,13 +82,15 @@ CLUSTER_BLOCKS = ((128, 1, 32, 128, 128), (128, 2, 32, 128, 128), (128, 3, 32, 1
 CLUSTER_BLOCKS += (
     (128, 4, 32, 96, 128),
     (128, 4, 32, 128, 128),
+    (256, 3, 32, 128),
     (256, 4, 32, 128),
+    (256, 6, 16, 64),
     (256, 8, 16, 64),
     (256, 8, 16, 128),
 )
-# Of the shapes that differ in that alone, the one whose search is fast and the one for dominant strips.
-SEARCHED_BLOCK, DOMINANT_BLOCK = CLUSTER_BLOCKS[-2:]
-SEARCHED_STRIP = SEARCHED_BLOCK[3]
+# Of those for most rows, the ones whose search is fast and the one for dominant strips.
+*SEARCHED_BLOCKS, DOMINANT_BLOCK = CLUSTER_BLOCKS[-3:]
+SEARCHED_STRIP = SEARCHED_BLOCKS[-1][3]
 # The narrow strip, which shared memory holds where it does not hold a wider one.
 NARROW_STRIP = 96
 # Dynamic shared memory a block of panel.cu can have, where there is much, beside its static 24 KB.
@@ -114,7 +116,9 @@ HOPPER, WGMMA_ROWS, WGMMA_DEPTH = 90, 128, 64
 
 # 64 KB of shared memory can be had on every architecture.
 STAGE_FLOATS = (64 << 10) // 4
-# Rows that move_rows.cu can move at once, a few columns at a time.
+# Columns of a block of move_rows.cu, and the blocks below which it has fewer.
+MOVE_CHUNKS, FEW_BLOCKS = (32, 16, 8, 4), 64
+# Rows that it can move at once, a few columns at a time.
 MOST_MOVED = STAGE_FLOATS // 4
 
 
@@ -198,8 +202,8 @@ def panel_shape(
     shapes = []
     if number >= CLUSTER_ARCH:
         # st.async is for clusters: two blocks at least, though one could hold the rows.
-        unwanted = SEARCHED_BLOCK if dominant else DOMINANT_BLOCK
-        wanted = [block for block in CLUSTER_BLOCKS if block != unwanted]
+        unwanted = SEARCHED_BLOCKS if dominant else (DOMINANT_BLOCK,)
+        wanted = [block for block in CLUSTER_BLOCKS if block not in unwanted]
         blocks = [block for block in wanted if narrow or block[3] != NARROW_STRIP]
         needed = [(max(SMALLEST_CLUSTER, _blocks(m, block)), block) for block in blocks]
         clusters = [PanelShape(True, 1 << (n - 1).bit_length(), *block) for n, block in needed]
@@ -253,10 +257,14 @@ def trsv_shape(count, arch, multiprocessors):
     return TrsvShape(team * min(multiprocessors // team, -(-count // team)), cluster)
 
 
-def move_chunk(count):
-    """Return how many columns a block of tcs_move_rows stages for `count` rows."""
-    for chunk in (32, 16, 8, 4):
-        if count * chunk <= STAGE_FLOATS:
+def move_chunk(count, n):
+    """Return how many of n columns a block of tcs_move_rows stages for `count` rows.
+
+    Fewer than it could, where there would be few blocks.
+    """
+    for chunk in MOVE_CHUNKS:
+        last = chunk == MOVE_CHUNKS[-1]
+        if count * chunk <= STAGE_FLOATS and (last or n >= FEW_BLOCKS * chunk):
             return chunk
     raise ValueError(f"count is {count}; at most {MOST_MOVED} rows can be moved at once")
 
@@ -620,9 +628,7 @@ KERNELS = {
     ),
     "gate": KernelSpec(("tcs_gate",), ({},)),
     "merge_swaps": KernelSpec(("tcs_merge_swaps", "tcs_restart", "tcs_report"), ({},)),
-    "move_rows": KernelSpec(
-        ("tcs_move_rows",), tuple({"CHUNK": chunk} for chunk in (4, 8, 16, 32))
-    ),
+    "move_rows": KernelSpec(("tcs_move_rows",), tuple({"CHUNK": chunk} for chunk in MOVE_CHUNKS)),
     "pack": KernelSpec(
         ("tcs_pack_l", "tcs_pack_u"),
         tuple(

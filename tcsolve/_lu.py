@@ -120,8 +120,7 @@ class _Step:
 
     def solve_first(self):
         """Swap and solve for U in the columns that come first."""
-        panel = self._panel  # a wide one has made its substitution
-        panel.swap(panel.unswapped, self._first, panel.substitution)
+        self._panel.solve_first(self._first)
 
     def complete(self):
         """Make L below a panel that is square."""
@@ -214,7 +213,7 @@ class _Panel:
         self._swaps = self._factor_strip(*self.strips[0], started)
 
     def finish(self):
-        """Factor the other strips; if the panel is wide, prepare what is done with it."""
+        """Factor the other strips; if the panel is square, prepare what is done with it."""
         if len(self.strips) == 1:
             return
         for number, (start, stop) in enumerate(self.strips[1:], 1):
@@ -225,13 +224,27 @@ class _Panel:
         self.unswapped = self.stop
         if self.is_square:
             self._bound = self._ops.bound(self.p, self._beyond)
-        if self._is_wide:
+        if self._is_wide and self.is_square:
             self._ops.together(self._prepare_l, self.substitute)
 
     @property
     def first_columns(self):
         """The column up to which all must be up to date when the panel begins."""
         return self.start + self.strips[0][1] if self._is_wide and not self.is_square else self.stop
+
+    def solve_first(self, last):
+        """Swap and solve for U in the columns up to `last` that come first; round L meanwhile if it is wide.
+
+        By substitution, unless the panel is square: they are few, and the inverse takes longer.
+        """
+
+        def solve():
+            self.swap(self.unswapped, last, self.substitution)
+
+        if self._is_wide and not self.is_square:
+            self._ops.together(self._prepare_l, solve)
+        else:
+            solve()
 
     def _prepare_l(self):
         """Round L below the panel's rows, or begin to make it."""

@@ -31,13 +31,11 @@ from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
 from tcsolve._unit_lower import SOLVE_WIDTH, swap_solve
 from tcsolve.kernels import (
     BOARD_BYTES,
-    HOPPER,
     NARROW_STRIP,
     SEARCHED_STRIP,
     TRSV_BLOCK,
     TRSV_COLUMNS,
     WGMMA_ROWS,
-    arch_number,
     fastest_update,
     panel_shape,
 )
@@ -275,9 +273,8 @@ class LUOps:
 
     def _is_short(self, l, most):
         """Tell whether short_update.cu computes products with l, of so many columns at most, and soonest."""
-        arch = _device.arch(cupy.cuda.runtime.getDevice())
-        few = l.dtype.char == "f" and l.shape[1] <= most
-        return few and _aligned(l) and l.shape[1] % 4 == 0 and arch_number(arch) == HOPPER
+        k = l.shape[1]
+        return k <= most and k % 4 == 0 and _short.takes(l)
 
     def beside(self, step):
         main, side, middle = cupy.cuda.get_current_stream(), _stream("panel"), _stream("middle")
@@ -297,17 +294,19 @@ class LUOps:
                 reached = side.record()
                 share.panel_follows(reached)
                 step.following.begin(started)
-            if not step.swaps_known:
-                main.wait_event(reached)
-            step.substitute()
+            if step.swaps_known:
+                step.substitute()
+            # The first strip goes first: what fills the device would keep it waiting.
+            main.wait_event(reached)
             if step.fills:
                 middle.wait_event(main.record())
-                # The first strip goes first: products that fill the device would keep it waiting.
-                middle.wait_event(reached)
                 with middle, _cublas.lane(2):
                     step.fill()
             step.solve_rest(share)
             share.await_panel()
+            if step.fills:
+                # Before the rest: with the few multiprocessors that this spares the strips would wait.
+                main.wait_event(middle.record())
             step.rest(share)
             if step.fills:
                 side.wait_event(middle.record())

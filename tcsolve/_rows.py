@@ -60,7 +60,7 @@ def move_rows(w, dst, src, moves=None):
             some = w[:, start : start + width]
             some[dst] = some[src]
         return
-    chunk = move_chunk(count)
+    chunk = move_chunk(count, columns)
     kernel = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
     args = (w, ld(w) * words, columns, dst, src, count, moves)
     kernel((-(-columns // chunk),), (256,), args, shared=4 * count * chunk)

@@ -4,26 +4,38 @@ import functools
 
 import cupy
 
-from tcsolve import _jit
+from tcsolve import _device, _jit
 from tcsolve._cublas import ld
-from tcsolve.kernels import short_shape
+from tcsolve.kernels import HOPPER, arch_number, short_shape
 
-__all__ = ["Operand"]
+__all__ = ["Operand", "subtract", "takes"]
+
+
+def takes(*operands):
+    """Tell whether these views may be operands, and short_update.cu is known to be fast here."""
+    arch = _device.arch(cupy.cuda.runtime.getDevice())
+    return arch_number(arch) == HOPPER and all(
+        x.dtype.char == "f" and (x.data.ptr | x.strides[0]) % 16 == 0 for x in operands
+    )
+
+
+def subtract(c, l, u):
+    """c -= l u, by three TF32 products."""
+    (m, n), shape = c.shape, short_shape(c.shape[1])
+    kernel = _kernel(cupy.cuda.runtime.getDevice(), shape)
+    args = c, ld(c), l, ld(l), u, ld(u), m, n, len(u)
+    kernel(shape.grid(m, n), (shape.threads, 1), args, shared=shape.shared_bytes)
 
 
 class Operand:
-    """L (m x k), FP32, rows on 16-byte boundaries, to compute C -= L U by three TF32 products."""
+    """L (m x k), which needs no preparation."""
 
     def __init__(self, l):
         self._l = l
 
     def subtract(self, c, u, share, first=0):
-        """c -= l u, with l from row `first` on; rows of c and u start on 16-byte boundaries, too."""
-        (m, n), l = c.shape, self._l[first:]
-        shape = short_shape(n)
-        grid, block = shape.grid(m, n), (shape.threads, 1)
-        args = c, ld(c), l, ld(l), u, ld(u), m, n, len(u)
-        _kernel(cupy.cuda.runtime.getDevice(), shape)(grid, block, args, shared=shape.shared_bytes)
+        """c -= l u, with l from row `first` on."""
+        subtract(c, self._l[first : first + len(c)], u)
 
 
 @functools.cache

@@ -4,7 +4,7 @@ import functools
 
 import cupy
 
-from tcsolve import _cublas, _device, _jit
+from tcsolve import _cublas, _device, _jit, _short
 from tcsolve._cublas import ld
 from tcsolve.kernels import swap_shape
 
@@ -24,7 +24,8 @@ def solve(l, b):
     half = SOLVE_WIDTH << ((k - 1) // SOLVE_WIDTH).bit_length() - 1
     above, below = slice(half), slice(half, None)
     solve(l[above, above], b[above])
-    _cublas.gemm(b[below], l[below, above], b[above])
+    subtract = _short.subtract if _short.takes(l, b) else _cublas.gemm
+    subtract(b[below], l[below, above], b[above])
     solve(l[below, below], b[below])
 
 

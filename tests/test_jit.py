@@ -209,9 +209,13 @@ def test_variants_are_those_an_architecture_runs():
         (6144, (16, 128, 3, 32, 128, 128)),
         (6145, (16, 128, 4, 32, 128, 128)),
         (8192, (16, 128, 4, 32, 128, 128)),
-        (8193, (16, 256, 4, 32, 128, 0)),
+        (8193, (16, 256, 3, 32, 128, 0)),
+        (12288, (16, 256, 3, 32, 128, 0)),
+        (12289, (16, 256, 4, 32, 128, 0)),
         (16384, (16, 256, 4, 32, 128, 0)),
-        (16385, (16, 256, 8, 16, 64, 0)),
+        (16385, (16, 256, 6, 16, 64, 0)),
+        (24576, (16, 256, 6, 16, 64, 0)),
+        (24577, (16, 256, 8, 16, 64, 0)),
         (32768, (16, 256, 8, 16, 64, 0)),
     ],
 )
@@ -228,12 +232,12 @@ def test_a_narrow_strip_is_one_that_shared_memory_holds(m, columns):
     assert not panel_shape(m, "sm_120", 132, narrow=True).resident
 
 
-@pytest.mark.parametrize("m", [1, 2048, 6145, 8193, 16384, 16385, 32768, 32769])
+@pytest.mark.parametrize("m", [1, 2048, 6145, 8193, 16384, 16385, 24577, 32768, 32769])
 def test_a_strip_of_many_rows_is_wider_where_its_diagonal_dominates(m):
     searched, dominant = (panel_shape(m, "sm_90a", 132, dominant=x) for x in (False, True))
     if 16384 < m <= 32768:
         assert (searched.strip, dominant.strip) == (64, 128)
-        dominant = dominant._replace(strip=64)
+        dominant = dominant._replace(strip=64, rows=searched.rows)
     assert searched == dominant
 
 
@@ -342,13 +346,15 @@ def test_the_macros_of_a_shape_tell_a_cluster_from_a_grid():
     assert grid.defines == {"BLOCKS": 0, **rest, "DOMINANT": 0}
 
 
-def test_staged_rows_fit_in_shared_memory():
+@pytest.mark.parametrize("n", [1, 255, 256, 511, 512, 1024, 2048, 10**5])
+def test_staged_rows_fit_in_shared_memory_of_many_blocks(n):
     for count in (1, 64, 512, 513, 1024, 1025, 2048, 2049, 4096):
-        chunk = move_chunk(count)
+        chunk = move_chunk(count, n)
         assert 4 * count * chunk <= 64 << 10
         assert {"CHUNK": chunk} in KERNELS["move_rows"].variants
+        assert chunk == 4 or n // chunk >= 64
     with pytest.raises(ValueError, match="4097"):
-        move_chunk(4097)
+        move_chunk(4097, n)
 
 
 @pytest.mark.parametrize(

@@ -1472,7 +1472,7 @@ def test_an_update_errs_by_the_roundoff_of_its_operands(update, m, k, n, cupy, o
 # ---- moves of rows ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n, offset", [(1, 0), (100, 0), (1000, 1), (64, 4)])
+@pytest.mark.parametrize("n, offset", [(1, 0), (100, 0), (1000, 1), (64, 4), (1100, 0), (2100, 4)])
 @pytest.mark.parametrize("count", [1, 64, 700, 2048, 2900])
 def test_move_rows_reads_before_it_writes(n, offset, count, cupy):
     rng = np.random.default_rng(count)
@@ -1481,7 +1481,7 @@ def test_move_rows_reads_before_it_writes(n, offset, count, cupy):
     dst[-1:], src[-1:] = dst[:1], src[:1]  # an entry may occur twice
     expected, columns = a.copy(), slice(offset, offset + n)
     expected[dst, columns] = a[src, columns]
-    device, chunk = cupy.asarray(a), move_chunk(count)
+    device, chunk = cupy.asarray(a), move_chunk(count, n)
     args = (device[:, columns], n + 7, n, cupy.asarray(dst), cupy.asarray(src), count, None)
     kernel = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
     kernel((-(-n // chunk),), (256,), args, shared=4 * chunk * count)
@@ -1495,7 +1495,7 @@ def test_move_rows_takes_the_one_that_moves(moving, cupy):
     src = dst.copy()
     if moving is not None:
         src[moving], expected[moving] = 2999, a[2999]
-    device, chunk = cupy.asarray(a), move_chunk(700)
+    device, chunk = cupy.asarray(a), move_chunk(700, 40)
     args = (device, 40, 40, cupy.asarray(dst), cupy.asarray(src), 700)
     kernel = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
     launch = (-(-40 // chunk),), (256,)
