@@ -343,7 +343,7 @@ class Factorization(Ladder):
 
         def begin():
             adjoint = functools.partial(self._invert, adjoint=True)
-            return begin_condest(self._ops.xp, n, self._invert, adjoint, sweeps)
+            return begin_condest(self._ops, n, self._invert, adjoint, sweeps)
 
         with contextlib.suppress(DeviceMemoryError):  # what is not begun now is done later
             self._estimate = self._factors.aside(("condest", sweeps), begin)

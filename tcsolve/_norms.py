@@ -109,7 +109,7 @@ def condest(ops, n, norm_one, solve, solve_adjoint, begun=None):
     """
     if norm_one == 0 or not math.isfinite(norm_one):
         return 0.0
-    found, v = begun or begin_condest(ops.xp, n, solve, solve_adjoint)
+    found, v = begun or begin_condest(ops, n, solve, solve_adjoint)
     (found,) = ops.host(found)
     estimate, alternative = float(found[0]), 2 * float(found[1]) / (3 * n)
     sweeps, done, last = found[2:].reshape(-1, 3), 1, -1.0
@@ -122,7 +122,8 @@ def condest(ops, n, norm_one, solve, solve_adjoint, begun=None):
         if done == MAX_SWEEPS:
             return _rcond(norm_one, max(estimate, alternative))
         found = ops.xp.empty(3 * min(SWEEPS_AT_ONCE, MAX_SWEEPS - done))
-        v = _climb(ops.xp, v, solve, solve_adjoint, found)
+        solutions = _climb(ops, v, solve, solve_adjoint, found)
+        found[2::3], v = _sums(ops.xp, solutions), solutions[-1]
         (found,) = ops.host(found)
         sweeps = found.reshape(-1, 3)
 
@@ -140,7 +141,7 @@ def sweeps_at_once(n, dominant):
     return MAX_SWEEPS - 1 if n in ALL_AT_ONCE and not dominant else SWEEPS_AT_ONCE
 
 
-def begin_condest(xp, n, solve, solve_adjoint, sweeps=SWEEPS_AT_ONCE):
+def begin_condest(ops, n, solve, solve_adjoint, sweeps=SWEEPS_AT_ONCE):
     """Do the work of `condest` without reading anything back, as far as it nearly always goes.
 
     Returns
@@ -151,39 +152,30 @@ def begin_condest(xp, n, solve, solve_adjoint, sweeps=SWEEPS_AT_ONCE):
     v : array, shape (n,)
         The last solution.
     """
-    i = xp.arange(n)
-    probes, found = xp.empty((n, 2)), xp.empty(2 + 3 * sweeps)
-    probes[:, 0] = 1 / n
-    probes[:, 1] = xp.where(i % 2 == 0, 1.0, -1.0) * (1 + i / max(1, n - 1))
-    first = solve(probes)  # together
-    with np.errstate(all="ignore"):
-        found[:2] = xp.abs(first).sum(axis=0)
-    return found, _climb(xp, first[:, 0], solve, solve_adjoint, found[2:])
+    found = ops.xp.empty(2 + 3 * sweeps)
+    first = solve(ops.probes(n))  # together
+    solutions = _climb(ops, first[:, 0], solve, solve_adjoint, found[2:])
+    # All sums at once: each for itself would delay the next solve.
+    sums = _sums(ops.xp, [*first.T, *solutions])
+    found[:2], found[4::3] = sums[:2], sums[2:]
+    return found, (solutions or [first[:, 0]])[-1]
 
 
-def _climb(xp, v, solve, solve_adjoint, found):
+def _climb(ops, v, solve, solve_adjoint, found):
     """Follow the subgradient of x -> ||A^-1 x||_1 from unit vector to unit vector, a few sweeps.
 
-    Fills `found` with where it is largest, its size there, and the new estimate, for each; returns the last
-    solution.
+    Fills `found` with where it is largest and its size there for each, leaving every third entry to the new
+    estimate; returns the solutions.
     """
-    i, last, goes_on, solutions = xp.arange(len(v)), -1, True, []
-    for sweep in range(len(found) // 3):
-        with np.errstate(all="ignore"):
-            if v.dtype.kind == "c":
-                size = xp.abs(v)
-                sign = xp.where(size > 0, v / xp.where(size > 0, size, 1), 1)
-            else:
-                sign = xp.copysign(1.0, v)
-            # The same as last time is the end; zero vectors are soon solved for.
-            z = xp.abs(solve_adjoint((sign * goes_on)[:, None])[:, 0])
-            top = z.argmax()  # a NaN, if there is one
-            goes_on = (top != last) & goes_on
-            v = solve(((i == top) & goes_on).astype(float)[:, None])[:, 0]
-            last = top
-            found[3 * sweep], found[3 * sweep + 1] = top, z.take(top)
-            solutions.append(v)
-    # Their sums at once: each for itself would delay the next solve.
+    state, solutions = ops.xp.arange(-1.0, 3.0, 2.0), []  # nothing was found yet, and it goes on
+    for first in range(0, len(found), 3):
+        # The same as last time is the end; zero vectors are soon solved for.
+        z = solve_adjoint(ops.signs(v, state))[:, 0]
+        v = solve(ops.steepest(z, state, found[first : first + 2]))[:, 0]
+        solutions.append(v)
+    return solutions
+
+
+def _sums(xp, vectors):
     with np.errstate(all="ignore"):
-        found[2::3] = xp.abs(xp.stack(solutions)).sum(axis=1)
-    return v
+        return xp.abs(xp.stack(vectors)).sum(axis=1)

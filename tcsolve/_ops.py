@@ -277,3 +277,16 @@ class Ops(Protocol):
 
     def mixed(self, vectors, weights):
         """Return the sum of weights[c, i] v_i, for each column c of m arrays of (n, k)."""
+
+    def probes(self, n):
+        """Return the vectors 1 / n and (-1)**i (1 + i / (n - 1)) as columns (n, 2)."""
+
+    def signs(self, v, state):
+        """Return the sign of each entry of v, (n, 1), of complex ones v / |v|; zeros if state[1] is 0."""
+
+    def steepest(self, z, state, found):
+        """Return the unit vector (n, 1) of the largest |z_i|, or of a NaN.
+
+        Zeros if it was found last time or state[1] is 0.  found becomes its number and its size, state that
+        number and whether the vector is not zero.
+        """

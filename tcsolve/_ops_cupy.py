@@ -16,6 +16,7 @@ from tcsolve._cusolver import NativeOps
 from tcsolve._device import turns_into_memory_error
 from tcsolve._lu_cupy import LUOps
 from tcsolve._ops import Stats
+from tcsolve._ops_numpy import signs, steepest
 
 __all__ = ["CupyOps"]
 
@@ -282,6 +283,20 @@ class CupyOps(LUOps, NativeOps):
         if _step.takes(vectors):
             return _step.mixed(vectors, weights)
         return sum(x * w for x, w in zip(vectors, cupy.asarray(weights).T, strict=True))
+
+    @turns_into_memory_error
+    def probes(self, n):
+        return _step.probes(n)
+
+    @turns_into_memory_error
+    def signs(self, v, state):
+        return _step.signs(v, state) if v.dtype.char == "d" else signs(cupy, v, state)
+
+    @turns_into_memory_error
+    def steepest(self, z, state, found):
+        if z.dtype.char == "d":
+            return _step.steepest(z, state, found)
+        return steepest(cupy, z, state, found)
 
 
 def _here():

@@ -336,6 +336,39 @@ class NumpyOps:
     def mixed(self, vectors, weights):
         return sum(x * w for x, w in zip(vectors, weights.T, strict=True))
 
+    def probes(self, n):
+        return probes(np, n)
+
+    def signs(self, v, state):
+        return signs(np, v, state)
+
+    def steepest(self, z, state, found):
+        return steepest(np, z, state, found)
+
+
+def probes(xp, n):
+    i = xp.arange(n)
+    alternating = xp.where(i % 2 == 0, 1.0, -1.0) * (1 + i / max(1, n - 1))
+    return xp.stack([xp.full(n, 1 / n), alternating], axis=1)
+
+
+def signs(xp, v, state):
+    if v.dtype.kind != "c":
+        return (xp.copysign(1.0, v) * state[1])[:, None]
+    with np.errstate(all="ignore"):
+        size = xp.abs(v)
+        return (xp.where(size > 0, v / xp.where(size > 0, size, 1), 1) * state[1])[:, None]
+
+
+def steepest(xp, z, state, found):
+    with np.errstate(all="ignore"):
+        size = xp.abs(z)
+    top = size.argmax()  # a NaN, if there is one
+    found[0], found[1] = top, size.take(top)
+    state[1] *= top != state[0]
+    state[0] = top
+    return ((xp.arange(len(z)) == top) * state[1])[:, None]
+
 
 def _blocks(n):
     """Return slices of the rows of an n x n matrix that fit in the cache."""

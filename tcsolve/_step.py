@@ -10,7 +10,17 @@ from tcsolve._cublas import ld
 from tcsolve._substitute import substitute
 from tcsolve.kernels import RESIDUAL_ROWS
 
-__all__ = ["ahead", "gram", "has_rows", "mixed", "residual", "takes"]
+__all__ = [
+    "ahead",
+    "gram",
+    "has_rows",
+    "mixed",
+    "probes",
+    "residual",
+    "signs",
+    "steepest",
+    "takes",
+]
 
 # Rows from which on there are enough for every warp of the kernel to take a few.
 MANY_ROWS = 8192
@@ -59,6 +69,33 @@ def mixed(vectors, weights):
     args = x, *_four(vectors, None), *_four(weights[0].tolist(), 0.0), len(vectors), n
     kernel((-(-n // THREADS),), (THREADS,), args)
     return x
+
+
+def probes(n):
+    """As `Ops.probes`."""
+    found = cupy.empty((n, 2))
+    _condest("tcs_probes")((-(-n // THREADS),), (THREADS,), (found, n))
+    return found
+
+
+def signs(v, state):
+    """As `Ops.signs`, of real v."""
+    n, sign = len(v), cupy.empty((len(v), 1))
+    args = sign, v, v.strides[0] // v.itemsize, state, n
+    _condest("tcs_signs")((-(-n // THREADS),), (THREADS,), args)
+    return sign
+
+
+def steepest(z, state, found):
+    """As `Ops.steepest`, of real z."""
+    n, unit = len(z), cupy.empty((len(z), 1))
+    args = unit, found, state, z, z.strides[0] // z.itemsize, n
+    _condest("tcs_steepest")((1,), (GRAM_THREADS,), args)
+    return unit
+
+
+def _condest(entry):
+    return _jit.kernel("condest", entry)
 
 
 def _four(some, filler):

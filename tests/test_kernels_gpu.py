@@ -772,6 +772,39 @@ def test_a_triangle_is_not_read_where_all_is_zero(columns, cupy):
         assert (x == 0).all() and int(ticket[0]) == 2**32 - 1
 
 
+# ---- the condition estimate ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 31, 1000, 1024, 5003])
+def test_the_probes_are_those_of_numpy(n, ops):
+    assert np.array_equal(ops.probes(n).get(), NumpyOps().probes(n))
+
+
+@pytest.mark.parametrize("kind", ["random", "tie", "nan", "inf", "zero"])
+@pytest.mark.parametrize("n, step", [(1, 1), (40, 2), (1025, 1), (5003, 2)])
+@pytest.mark.parametrize("goes_on, same", [(True, False), (True, True), (False, False)])
+def test_signs_and_the_steepest_entry_are_those_of_numpy(n, step, kind, goes_on, same, cupy, ops):
+    z = np.random.default_rng(n).standard_normal((n, step))[:, 0]
+    if kind == "zero":
+        z[:] = -0.0
+    for at in (n // 2, n - 1):
+        z[at] = {"tie": -9.0, "nan": np.nan, "inf": -np.inf}.get(kind, z[at])
+    z[n // 3] = 9.0 if kind == "tie" else np.inf if kind == "nan" else z[n // 3]
+    last = float(np.abs(z).argmax()) if same else -1.0
+    results = []
+    for xp, own in ((np, NumpyOps()), (cupy, ops)):
+        v = xp.empty((n, step))
+        v[:, 0], state, found = xp.asarray(z), xp.asarray([last, float(goes_on)]), xp.empty(2)
+        sign = own.signs(v[:, 0], state)
+        results.append([sign, own.steepest(v[:, 0], state, found), state, found])
+
+    expected, got = results
+    assert all(
+        np.array_equal(a, b.get(), equal_nan=True) for a, b in zip(expected, got, strict=True)
+    )
+    assert expected[1].any() == (goes_on and not same)
+
+
 # ---- rows of U right of a panel --------------------------------------------------------------
 
 

@@ -190,7 +190,7 @@ def test_the_estimate_is_the_same_however_many_sweeps_are_begun(name):
     whole = condest(OPS, 30, norm, *solvers)
 
     for sweeps in (1, 2, 3, 4):
-        begun = begin_condest(np, 30, *solvers, sweeps)
+        begun = begin_condest(OPS, 30, *solvers, sweeps)
         assert condest(OPS, 30, norm, *solvers, begun) == whole
 
 
@@ -206,7 +206,7 @@ def test_sweeps_begun_in_vain_solve_for_nothing(dtype):
 
         return solve
 
-    begin_condest(np, 30, solve_by(inverse), solve_by(inverse.conj().T), 4)
+    begin_condest(OPS, 30, solve_by(inverse), solve_by(inverse.conj().T), 4)
 
     assert len(wanted) == 9
     first_in_vain = wanted.index(False)

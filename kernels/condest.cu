@@ -1,0 +1,68 @@
+// The vector work of the condition estimate (N. J. Higham, ACM Trans. Math. Software 14 (1988), 381-396).
+//
+//   state  double[2]: the number of the entry that was largest last time, -1 before; 1 while the climb goes on, then 0.
+//
+// tcs_probes    probes (n x 2, row-major): 1 / n, and the alternating vector that the ascent cannot see coming.
+// tcs_signs     sign_i = the sign of v_i, entries `step` apart, or zeros if the climb is over.
+// tcs_steepest  found[0], found[1]: where |z_i| is largest, the first if several are, and how large; a NaN counts as
+//               larger than infinity.  The climb is over if it is where it was last time.  unit: the unit vector of
+//               that entry, or zeros.  One block of 1024.
+//
+// Else grid ceil(n / 256), block 256.
+
+#include "common.cuh"
+
+constexpr int THREADS = 256, SEARCHING = 1024;
+using Bits = unsigned long long;
+
+extern "C" __global__ void __launch_bounds__(THREADS) tcs_probes(double* probes, Index n) {
+    const Index i = Index(blockIdx.x) * THREADS + threadIdx.x;
+    if (i >= n) return;
+    const double size = 1.0 + double(i) / double(max(Index(1), n - 1));
+    probes[2 * i] = 1.0 / double(n), probes[2 * i + 1] = i % 2 ? -size : size;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+tcs_signs(double* sign, const double* __restrict__ v, Index step, const double* __restrict__ state, Index n) {
+    const Index i = Index(blockIdx.x) * THREADS + threadIdx.x;
+    if (i < n) sign[i] = copysign(state[1], v[i * step]);
+}
+
+// An entry of z: its size as ordered bits, and its number.
+struct Entry {
+    Bits size;
+    Index at;
+
+    __device__ __forceinline__ void keep_larger(Entry other) {
+        if (other.size > size || other.size == size && other.at < at) *this = other;
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(SEARCHING)
+tcs_steepest(double* unit, double* found, double* state, const double* __restrict__ z, Index step, Index n) {
+    __shared__ Entry of_warp[SEARCHING / WARP];
+    Entry best = {0, n};
+    #pragma unroll 4
+    for (Index i = threadIdx.x; i < n; i += SEARCHING) {
+        const double v = z[i * step];
+        best.keep_larger({v == v ? Bits(__double_as_longlong(fabs(v))) : ~Bits(0), i});
+    }
+    auto reduce = [&] {
+        #pragma unroll
+        for (int d = WARP / 2; d; d /= 2) {
+            best.keep_larger({__shfl_xor_sync(ALL_LANES, best.size, d), __shfl_xor_sync(ALL_LANES, best.at, d)});
+        }
+    };
+    reduce();
+    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = best;
+    __syncthreads();
+    best = of_warp[threadIdx.x % WARP];
+    reduce();
+    const bool goes_on = state[1] != 0 && double(best.at) != state[0];
+    for (Index i = threadIdx.x; i < n; i += SEARCHING) unit[i] = goes_on && i == best.at;
+    __syncthreads();  // all have read the state
+    if (threadIdx.x == 0) {
+        found[0] = double(best.at), found[1] = fabs(z[best.at * step]);
+        state[0] = double(best.at), state[1] = goes_on;
+    }
+}
