@@ -5,7 +5,7 @@
 //   dst, src  int[count]; a destination may occur twice, with the same source.
 //   any       null, or unsigned[1]: zero if all rows stay.
 //
-// Grid ceil(n / CHUNK), block 256, dynamic shared memory 4 count CHUNK bytes.
+// Grid any, at most ceil(n / CHUNK) blocks have something to do; block 256, dynamic shared memory 4 count CHUNK bytes.
 // Defines CHUNK (4, 8, 16 or 32): the columns a block owns, and so the bytes in one row it reads at once.
 // Values are copied, not rounded; where all rows stay, only `any`, or dst and src, are read.
 
@@ -43,11 +43,13 @@ tcs_move_rows(
     int moved = any != nullptr;
     for (int i = threadIdx.x; i < count && !any; i += THREADS) moved |= src[i] ^ dst[i];
     if (!__syncthreads_or(moved)) return;
-    const Index start = Index(blockIdx.x) * CHUNK, words = min(Index(CHUNK), n - start);
-    a += start;
-    if (words == CHUNK && aligned16(a, lda)) {
-        move(a, lda, words, reinterpret_cast<uint4*>(stage), dst, src, int(count));
-    } else {
-        move(a, lda, words, stage, dst, src, int(count));
+    for (Index start = Index(blockIdx.x) * CHUNK; start < n; start += Index(gridDim.x) * CHUNK) {
+        const Index words = min(Index(CHUNK), n - start);
+        if (words == CHUNK && aligned16(a, lda)) {
+            move(a + start, lda, words, reinterpret_cast<uint4*>(stage), dst, src, int(count));
+        } else {
+            move(a + start, lda, words, stage, dst, src, int(count));
+        }
+        __syncthreads();  // all have written what is in `stage`
     }
 }

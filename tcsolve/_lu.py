@@ -101,7 +101,8 @@ class _Step:
     update : Update
         That of `rest`.
     swaps_known : bool
-        Whether swaps may be done in any order: a panel of one strip finds its own rows in `solve_first`.
+        Whether swaps may be done in any order: a panel of one strip finds its own rows in `solve_first`, and
+        swaps where it solves.
     fills : bool
         Whether there is anything to `fill`.
     completes : bool
@@ -134,16 +135,24 @@ class _Step:
         """Prepare the substitution for U in all others, if it is not done."""
         self._panel.substitute()
 
+    def swap_rest(self):
+        """Swap in all columns beyond those that come first, if the swaps are known."""
+        if self.swaps_known:
+            self._panel.swap_rows(self._first, self._n)
+
+    def swap_done(self):
+        """Swap in the columns that are done."""
+        self._panel.swap(0, self._panel.start)
+
     def fill(self):
-        """Swap, solve for U and update in the other columns of the next panel."""
+        """Solve for U and update in the other columns of the next panel."""
         if self.fills:
-            self._panel.swap(self._first, self._near, self._panel.substitution)
+            self._panel.solve(self._first, self._near)
             self._panel.update(self._first, self._near, self._how)
 
     def solve_rest(self, share):
-        """Swap and solve for U in all columns beyond, and swap those that are done."""
-        self._panel.swap(0, self._panel.start)
-        self._panel.swap(self._near, self._n, self._panel.substitution, share)
+        """Solve for U in all columns beyond."""
+        self._panel.solve(self._near, self._n, share)
 
     def rest(self, share):
         """Update what is left of the columns that came first, and all beyond."""
@@ -160,9 +169,11 @@ class _Step:
         self.solve_first()
         self.complete()
         self.update_first()
+        self.swap_rest()
         self.substitute()
         self.fill()
         self.following.factor()
+        self.swap_done()
         self.solve_rest(None)
         self.rest(None)
 
@@ -298,6 +309,20 @@ class _Panel:
             ops.swap_rows(p[self.strips[number - 1][0] :], self._swaps)
             ops.solve_unit_lower(p[done, done], p[done, late])
         ops.update(p[below, late], p[below, done], p[done, late], how)
+
+    def swap_rows(self, first, last):
+        """Swap rows in columns first:last of w."""
+        if first < last:
+            self._ops.swap_rows(self.w[self.start :, first:last], self._swaps)
+
+    def solve(self, first, last, share=None):
+        """Solve for U in columns first:last of w, right of the panel; swap them first if it is one strip."""
+        if len(self.strips) == 1:
+            self.swap(first, last)
+        elif first < last:
+            rows = slice(self.start, self.stop)
+            args = self.w[rows, rows], self.w[rows, first:last], self.substitution, share
+            self._ops.solve_unit_lower(*args)
 
     def swap(self, first, last, substitution=None, share=None):
         """Swap rows in columns first:last of w and, right of the panel, solve for those of U."""

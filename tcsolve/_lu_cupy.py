@@ -280,7 +280,8 @@ class LUOps:
         main, side, middle = cupy.cuda.get_current_stream(), _stream("panel"), _stream("middle")
         started = Flags.of(cupy.cuda.runtime.getDevice()).next()
         share = Share(main, *self._reserved(step.following, step.update), started)
-        begun, streams = main.record(), (side, middle) if step.fills else (side,)
+        begun = main.record()
+        streams = (side, middle) if step.fills or step.swaps_known else (side,)
         for stream in streams:
             stream.wait_event(begun)
         try:
@@ -295,21 +296,29 @@ class LUOps:
                 share.panel_follows(reached)
                 step.following.begin(started)
             if step.swaps_known:
-                step.substitute()
+                step.swap_rest()
+                with middle, _cublas.lane(2):
+                    step.substitute()
+                main.wait_event(middle.record())
             # The first strip goes first: what fills the device would keep it waiting.
             main.wait_event(reached)
-            if step.fills:
+            if middle in streams:
                 middle.wait_event(main.record())
                 with middle, _cublas.lane(2):
                     step.fill()
+                filled = middle.record()
+                with middle:
+                    step.swap_done()
+            else:
+                step.swap_done()
             step.solve_rest(share)
             share.await_panel()
-            if step.fills:
+            if middle in streams:
                 # Before the rest: with the few multiprocessors that this spares the strips would wait.
-                main.wait_event(middle.record())
+                main.wait_event(filled)
             step.rest(share)
-            if step.fills:
-                side.wait_event(middle.record())
+            if middle in streams:
+                side.wait_event(filled)
             with side, _cublas.lane(1):
                 step.following.finish()
                 share.help(side)

@@ -174,8 +174,8 @@ class Ops(Protocol):
 
         `update_first` needs `solve_first` and, if `completes`, `complete`, the first strip of the panel needs
         it, and the others `fill`.  `fill` and `rest` need `complete`.
-        `fill` and `solve_rest` need `substitute`, which is called after `solve_first` and, unless
-        `swaps_known`, needs it, too.  `rest` needs all but the panel.  `share` is for `block_row` and
+        If `swaps_known`, `fill` and `solve_rest` need `swap_rest`, and `substitute`, which is called after
+        `solve_first`; else they need that.  `rest` needs all but the panel.  `share` is for `block_row` and
         `subtract_product` beside the panel.  What was done before is seen by all, and all is done for what
         follows.
         """

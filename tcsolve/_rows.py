@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import cupy
 
-from tcsolve import _jit
+from tcsolve import _device, _jit
 from tcsolve._cublas import ld
 from tcsolve.kernels import MOST_MOVED, move_chunk
 
@@ -12,6 +12,8 @@ __all__ = ["Swaps", "merge_swaps", "move_rows", "report"]
 
 # Entries that are copied at a time where rows are too many for tcs_move_rows.
 STAGED_ENTRIES = 1 << 22
+# Most blocks of tcs_move_rows on a multiprocessor.
+MOVE_BLOCKS = 2
 # Threads of a block of merge_swaps.cu.
 MERGE_THREADS, REPORT_THREADS = 256, 1024
 
@@ -63,4 +65,6 @@ def move_rows(w, dst, src, moves=None):
     chunk = move_chunk(count, columns)
     kernel = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
     args = (w, ld(w) * words, columns, dst, src, count, moves)
-    kernel((-(-columns // chunk),), (256,), args, shared=4 * count * chunk)
+    # Room is left for shorter launches, which need not wait until the rows have moved.
+    blocks = min(-(-columns // chunk), MOVE_BLOCKS * _device.multiprocessors())
+    kernel((blocks,), (256,), args, shared=4 * count * chunk)

@@ -1507,7 +1507,10 @@ def test_an_update_errs_by_the_roundoff_of_its_operands(update, m, k, n, cupy, o
 
 @pytest.mark.parametrize("n, offset", [(1, 0), (100, 0), (1000, 1), (64, 4), (1100, 0), (2100, 4)])
 @pytest.mark.parametrize("count", [1, 64, 700, 2048, 2900])
-def test_move_rows_reads_before_it_writes(n, offset, count, cupy):
+@pytest.mark.parametrize(
+    "blocks", [None, 3]
+)  # one for each chunk of columns, and few that take several
+def test_move_rows_reads_before_it_writes(n, offset, count, blocks, cupy):
     rng = np.random.default_rng(count)
     a = rng.standard_normal((3000, n + 7)).astype(np.float32)
     dst, src = (rng.permutation(3000)[:count].astype(np.int32) for _ in range(2))
@@ -1517,7 +1520,7 @@ def test_move_rows_reads_before_it_writes(n, offset, count, cupy):
     device, chunk = cupy.asarray(a), move_chunk(count, n)
     args = (device[:, columns], n + 7, n, cupy.asarray(dst), cupy.asarray(src), count, None)
     kernel = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
-    kernel((-(-n // chunk),), (256,), args, shared=4 * chunk * count)
+    kernel((blocks or -(-n // chunk),), (256,), args, shared=4 * chunk * count)
     assert np.array_equal(device.get(), expected)
 
 

@@ -43,7 +43,8 @@ class ReversedOps(AheadOps):
 
     def beside(self, step):
         first = [step.solve_first]
-        others = [step.complete, step.fill, lambda: step.solve_rest(None)]
+        others = [step.complete, step.swap_rest, step.fill, step.swap_done]
+        others.append(lambda: step.solve_rest(None))
         for part in others + first if step.swaps_known else first + others:
             part()
         step.update_first()
