@@ -29,8 +29,8 @@ FLOORS = {
     UPDATE: "its flops, all products counted, at the FP16 rate, or the trailing matrix read and written"
     " for each outer panel",
     PACK: "both FP32 operands read, their 16-bit parts written, once",
-    INNER: "the flops of an LU of each outer panel at the FP32 rate; where a panel is one strip, the products"
-    " are those for the next panel's columns, and where it is several, on Hopper, they count as update GEMM",
+    INNER: "the flops of an LU of each outer panel at the FP32 rate, which three TF32 products on Hopper may"
+    " pass; the longer products of wide panels count as update GEMM there",
     INVERSES: "diagonal blocks read, inverses written",
     CAST: "A read once in FP64, for the norms as well, and written in FP32",
     RESIDUAL: "A read once in FP64 for each residual",

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from typing import NamedTuple
 
 PANEL, MOVES, BLOCK_ROW = "panel", "row moves", "block row (trsm)"
-UPDATE, PACK, INNER = "update GEMM", "packing of operands", "FP32 GEMM of panels"
+UPDATE, PACK, INNER = "update GEMM", "packing of operands", "short GEMM of panels"
 INVERSES, CAST, INDEX = (
     "inverses of diagonal blocks",
     "norms and FP32 copy of A",

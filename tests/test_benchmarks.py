@@ -160,7 +160,7 @@ KERNEL_NAMES = {
     "tcs_update_scale": "packing of operands",
     "tcs_split_by": "packing of operands",
     "tcs_gemm_wgmma": "update GEMM",
-    "tcs_short_update": "FP32 GEMM of panels",
+    "tcs_short_update": "short GEMM of panels",
     "tcs_gate": "small kernels of the LU",
     "tcs_survey": "norms and FP32 copy of A",
     "tcs_extremes": "norms and FP32 copy of A",
@@ -172,9 +172,9 @@ KERNEL_NAMES = {
     "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x256x64_cublas": "update GEMM",
     "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn": "update GEMM",
     "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32": "update GEMM",
-    "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(Params)": "FP32 GEMM of panels",
-    "ampere_sgemm_128x64_nn": "FP32 GEMM of panels",
-    "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x8": "FP32 GEMM of panels",
+    "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(Params)": "short GEMM of panels",
+    "ampere_sgemm_128x64_nn": "short GEMM of panels",
+    "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x8": "short GEMM of panels",
     "void trsm_right_kernel<float, 256, 4, false>(cublasTrsmParams<float>)": "block row (trsm)",
     "void batch_trsm_left_kernel<float, 64, 4>(float)": "inverses of diagonal blocks",
     "some_new_kernel": "other",
@@ -258,7 +258,7 @@ def test_floors_follow_from_flops_and_bytes(script):
     measured = floors.floors(panels, 3, slow | {"exchange_seconds": 3e-7})
     assert measured["panel"] == pytest.approx(n * 3e-7)
     # All of an LU but the update is in panels and block rows.
-    others = flops["FP32 GEMM of panels"] + flops["block row (trsm)"]
+    others = flops["short GEMM of panels"] + flops["block row (trsm)"]
     assert flops["update GEMM"] / 3 + others == pytest.approx(2 / 3 * n**3 / 1e12, rel=1e-3)
     assert bytes_["update GEMM"] == pytest.approx(8 * sum(r * r for r in trailing) / 1e12)
     assert bytes_["residual (gemv)"] == pytest.approx(2 * 8 * n * n / 1e12)
