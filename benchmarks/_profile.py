@@ -35,7 +35,8 @@ KERNELS = (
     (r"tcs_(row|col)_stats|tcs_survey|tcs_extremes|tcs_cast_scaled", CAST, CAST),
     (r"tcs_matrix_residual", RESIDUAL, RESIDUAL),
     (
-        r"tcs_(residual|column_max|lower|raise|gate|merge_swaps|restart|report|gram|mix|probes|signs|steepest)",
+        r"tcs_(residual|column_max|lower|raise|gram|mix|probes|signs|steepest)"
+        r"|tcs_(gate|merge_swaps|restart|report)",
         INDEX,
         VECTORS,
     ),

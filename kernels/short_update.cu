@@ -7,7 +7,8 @@
 //
 // The update of the columns that the next strip of a panel waits for.  It is over before the launches that split and
 // scale operands for a larger product would be, each of which reads L while another update keeps the memory busy; TF32
-// has the range of FP32, so nothing is scaled.  All a block reads is on its way at once, as far as that fits.
+// has the range of FP32 but for its last few numbers, so nothing is scaled.  All a block reads is on its way at once,
+// as far as that fits.
 //
 // Rounding: hi is x to nearest in TF32, ties away from zero, and lo = x - hi loses its last bit at most.  A sum on the
 // tensor cores runs along 16 k, smallest products first, and is then added to nearest to the sum in FP32 registers;

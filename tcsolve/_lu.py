@@ -195,7 +195,7 @@ class _Panel:
     unswapped : int
         The first column, of those from `start` on, to which its swaps have not been applied.
     substitution : object or None
-        What `substitute` made, for `swap`.
+        What `substitute` made, for `solve` and, if the panel is square, `solve_first`.
     """
 
     def __init__(self, ops, w, start, stop, rows, ipiv, found, update, dominant):
@@ -324,10 +324,10 @@ class _Panel:
             args = self.w[rows, rows], self.w[rows, first:last], self.substitution, share
             self._ops.solve_unit_lower(*args)
 
-    def swap(self, first, last, substitution=None, share=None):
+    def swap(self, first, last, substitution=None):
         """Swap rows in columns first:last of w and, right of the panel, solve for those of U."""
         if first < last:
-            args = (self.start, self.stop, self._swaps, first, last, substitution, share)
+            args = (self.start, self.stop, self._swaps, first, last, substitution)
             self._ops.block_row(self.w[self.start :], *args)
 
     def update(self, first, last, how, share=None, first_row=None, last_row=None):

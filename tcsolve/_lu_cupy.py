@@ -58,7 +58,7 @@ LEAST_COLUMNS, WIDE = 2048, 512
 # Rows and columns of L up to which a product inside a panel is so short that launches count.
 FEW_ROWS, FEW_COLUMNS = 1024, 256
 # Columns of L up to which short_update.cu is faster than launches that scale, split and multiply: inside a
-# panel, and for the columns that follow it.
+# panel, with one strip of it at a time, and for the columns that follow it.
 SHORT_INSIDE, SHORT_NEAR = 128, 192
 # What it does: FP32 in range, and nearly in precision.
 SHORT = Update("tf32x3", FORMATS["tf32"], 3, "float32")
@@ -160,7 +160,7 @@ class LUOps:
         leaf[src] = lu[dst]  # the rows stay where they were
         return dst, src
 
-    def block_row(self, rows, start, stop, swaps, first, last, substitution, share=None):
+    def block_row(self, rows, start, stop, swaps, first, last, substitution):
         if isinstance(swaps, Swaps):
             dst, src, top, ld_top, width, _ = swaps
             a, n = rows.data.ptr + 4 * first, last - first
@@ -171,7 +171,7 @@ class LUOps:
         k, first = stop - start, max(first, stop)
         if first < last:
             b = rows[:k, first:last]
-            self.solve_unit_lower(rows[:k, start:stop], b, substitution, share)
+            self.solve_unit_lower(rows[:k, start:stop], b, substitution)
 
     def swap_rows(self, rows, swaps):
         if isinstance(swaps, Swaps):
@@ -199,9 +199,9 @@ class LUOps:
     @turns_into_memory_error
     def substitution(self, l, n, how, dominant, bound=None):
         k = len(l)
-        # `how` has three products where wgmma makes them.
+        # `how` has three products of FP16 where wgmma makes them.
         few = n < LEAST_COLUMNS or k <= SOLVE_WIDTH
-        if few or (bound is None and how.products != 3) or not _aligned(l):
+        if few or (bound is None and how.name != "fp16x3") or not _aligned(l):
             return None
         return _wgmma.Lower(unit_lower_inverse(l, dominant), how, _device.multiprocessors(), bound)
 
@@ -256,7 +256,7 @@ class LUOps:
         if l.dtype.char != "f":
             return UPDATES["fp64" if l.dtype.char in "dD" else "fp32"]
         (m, k), device, three = l.shape, cupy.cuda.runtime.getDevice(), UPDATES["fp16x3"]
-        if self._is_short(l, SHORT_INSIDE):
+        if self._is_short(how, l, SHORT_INSIDE):
             return SHORT
         # On the few multiprocessors that an update leaves to its panel FP32 products take longest, unless
         # they take less than two more launches.
@@ -266,15 +266,15 @@ class LUOps:
         return three if ours and how.format.name == "fp16" else UPDATES["fp32"]
 
     def near_update(self, how, p):
-        if self._is_short(p, SHORT_NEAR):
+        if self._is_short(how, p, SHORT_NEAR):
             return SHORT
         # So short a product takes less time than rounding its operands.
         return UPDATES["fp32"] if p.dtype.char == "f" and p.shape[1] <= SOLVE_WIDTH else how
 
-    def _is_short(self, l, most):
-        """Tell whether short_update.cu computes products with l, of so many columns at most, and soonest."""
+    def _is_short(self, how, l, most):
+        """Tell whether short_update.cu is fastest, and as good as `how`, for l of so many columns at most."""
         k = l.shape[1]
-        return k <= most and k % 4 == 0 and _short.takes(l)
+        return not how.native and k <= most and k % 4 == 0 and _short.takes(l)
 
     def beside(self, step):
         main, side, middle = cupy.cuda.get_current_stream(), _stream("panel"), _stream("middle")
@@ -314,7 +314,7 @@ class LUOps:
             step.solve_rest(share)
             share.await_panel()
             if middle in streams:
-                # Before the rest: with the few multiprocessors that this spares the strips would wait.
+                # Before the rest, which would leave them so few multiprocessors that their strips would wait.
                 main.wait_event(filled)
             step.rest(share)
             if middle in streams:

@@ -177,5 +177,6 @@ def _climb(ops, v, solve, solve_adjoint, found):
 
 
 def _sums(xp, vectors):
+    # A few: CuPy stacks more than eight by addresses from the host, which a recorded graph would read again.
     with np.errstate(all="ignore"):
         return xp.abs(xp.stack(vectors)).sum(axis=1)

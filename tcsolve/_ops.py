@@ -115,8 +115,7 @@ class Ops(Protocol):
     def is_wide(self, k, n):
         """Tell whether a panel of k columns, n right of it, is so wide that it is reached strip by strip.
 
-        Then the first is factored before the others are up to date, and what is done with the panel is
-        prepared as soon as its last is.
+        Then the first is factored before the others are up to date.
         """
 
     def gains_square(self, p, n, how):
@@ -151,7 +150,7 @@ class Ops(Protocol):
     def report(self, info, ipiv, worst, beyond):
         """Return info, how many entries of ipiv are not their own number, worst and beyond, (4,) in FP64."""
 
-    def block_row(self, rows, start, stop, swaps, first, last, substitution, share=None):
+    def block_row(self, rows, start, stop, swaps, first, last, substitution):
         """Do `swap_rows` to columns first:last, and then `solve_unit_lower` to the rows of U right of `stop`.
 
         Columns start:stop hold, or will when their rows are swapped, L11 in the first stop - start rows.
@@ -175,9 +174,9 @@ class Ops(Protocol):
         `update_first` needs `solve_first` and, if `completes`, `complete`, the first strip of the panel needs
         it, and the others `fill`.  `fill` and `rest` need `complete`.
         If `swaps_known`, `fill` and `solve_rest` need `swap_rest`, and `substitute`, which is called after
-        `solve_first`; else they need that.  `rest` needs all but the panel.  `share` is for `block_row` and
-        `subtract_product` beside the panel.  What was done before is seen by all, and all is done for what
-        follows.
+        `solve_first`; else they, and `swap_done`, need `solve_first`.  `rest` needs all but the panel and
+        `swap_done`.  `share` is for `solve_unit_lower` and `subtract_product` beside the panel.  What was
+        done before is seen by all, and all is done for what follows.
         """
 
     def update(self, c, l, u, how):

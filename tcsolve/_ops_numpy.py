@@ -136,7 +136,7 @@ class NumpyOps:
         dst = np.union1d(np.arange(len(swaps)), swaps)
         return dst, moved[dst]
 
-    def block_row(self, rows, start, stop, swaps, first, last, substitution, share=None):
+    def block_row(self, rows, start, stop, swaps, first, last, substitution):
         self.swap_rows(rows[:, first:last], swaps)
         k, first = stop - start, max(first, stop)
         if first < last:
@@ -364,10 +364,12 @@ def steepest(xp, z, state, found):
     with np.errstate(all="ignore"):
         size = xp.abs(z)
     top = size.argmax()  # a NaN, if there is one
+    goes_on = state[1] * (top != state[0])
+    unit = (xp.arange(len(z)) == top) * goes_on
+    # What is overwritten comes last: where memory runs out this may be done again.
     found[0], found[1] = top, size.take(top)
-    state[1] *= top != state[0]
-    state[0] = top
-    return ((xp.arange(len(z)) == top) * state[1])[:, None]
+    state[0], state[1] = top, goes_on
+    return unit[:, None]
 
 
 def _blocks(n):

@@ -353,6 +353,7 @@ def test_staged_rows_fit_in_shared_memory_of_many_blocks(n):
         assert 4 * count * chunk <= 64 << 10
         assert {"CHUNK": chunk} in KERNELS["move_rows"].variants
         assert chunk == 4 or n // chunk >= 64
+        assert chunk == 32 or 4 * count * 2 * chunk > 64 << 10 or n < 64 * 2 * chunk
     with pytest.raises(ValueError, match="4097"):
         move_chunk(4097, n)
 
@@ -398,9 +399,8 @@ def test_the_short_shape_covers_the_columns_with_few_to_spare(n, columns):
 
     assert shape.columns == columns
     assert shape.grid(1, n) == (1, -(-n // columns)) and shape.grid(65, n)[0] == 2
-    assert (
-        2 * shape.shared_bytes <= 164 << 10
-    )  # two blocks on every device that has mma.sync of TF32 and large memory
+    # Two blocks where there is much memory.
+    assert 2 * shape.shared_bytes <= 164 << 10
 
 
 def launched():

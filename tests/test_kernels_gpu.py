@@ -182,6 +182,7 @@ SIZES = [
     *((128, 128), (129, 100), (200, 124), (255, 3), (257, 96), (513, 64), (700, 45), (1025, 128)),
     *((2047, 33), (2049, 128), (3333, 65), (4097, 128), (5001, 127), (6144, 128), (6145, 96)),
     *((7003, 96), (8000, 128), (8192, 4), (8192, 96), (8193, 128), (9001, 31)),
+    *((12289, 128), (16384, 100), (16384, 64)),
     *(
         (16385, 64),
         (16385, 128),
@@ -532,65 +533,67 @@ def check_substitution(lower, x, b):
 # ---- short updates -----------------------------------------------------------------------------
 
 
-def short_operands(m, n, k, padding, seed=0):
-    """Return a matrix in which L, U and C lie as in an LU, all entries at most 1."""
-    return (
-        np.random.default_rng([seed, m, n, k]).uniform(-1, 1, (k + m, k + n + padding)).astype("f")
-    )
+def short_operands(m, n, k):
+    """Return a matrix in which L, U and C lie as in an LU, with entries of at most 1, and views of them."""
+    first = k + -k % 4  # column of U and C, where rows start on 16-byte boundaries
+    shape = k + m, first + n + -n % 4 + 4
+    w = np.random.default_rng([m, n, k]).uniform(-1, 1, shape).astype(np.float32)
+    return w, *short_views(w, n, k)
+
+
+def short_views(w, n, k):
+    right = slice(k + -k % 4, k + -k % 4 + n)
+    return w[k:, :k], w[:k, right], w[k:, right]
 
 
 @pytest.fixture
 def short_update(cupy):
     """A function that subtracts L U in a matrix of `short_operands`, and returns it."""
-    from tcsolve._short import Operand
+    from tcsolve import _short
 
     if not _jit.supported("short_update", _jit.target_arch(cupy.cuda.Device())):
         pytest.skip("mma.sync of TF32 needs compute capability 8.0 or later")
 
     def run(w, n, k):
         w = cupy.array(w)
-        Operand(w[k:, :k]).subtract(w[k:, k : k + n], w[:k, k : k + n], None)
+        l, u, c = short_views(w, n, k)
+        _short.subtract(c, l, u)
         return w.get()
 
     return run
 
 
 @pytest.mark.parametrize(
-    "m, n, k, padding",
+    "m, n, k",
     [
         *(
-            (1, 1, 4, 3),
-            (5, 3, 8, 1),
-            (64, 64, 32, 0),
-            (64, 96, 96, 0),
-            (63, 95, 64, 1),
-            (129, 63, 4, 1),
+            (1, 1, 4),
+            (5, 3, 8),
+            (64, 64, 32),
+            (64, 96, 96),
+            (63, 95, 64),
+            (129, 63, 4),
+            (65, 97, 100),
         ),
-        *(
-            (65, 97, 100, 3),
-            (1000, 1, 128, 3),
-            (777, 193, 192, 3),
-            (5, 300, 256, 4),
-            (4000, 128, 128, 8),
-        ),
-        *((333, 31, 120, 1), (8000, 192, 192, 0)),
+        *((1000, 1, 128), (777, 193, 192), (5, 300, 256), (4000, 128, 128), (333, 31, 120)),
+        *((8000, 192, 192), (70, 40, 33), (130, 90, 101), (3, 5, 2), (1, 1, 1)),
     ],
 )
-def test_a_short_update_is_as_good_as_one_in_fp32(m, n, k, padding, short_update):
-    w = short_operands(m, n, k, padding)
-    l, u, c = (x.astype(float) for x in (w[k:, :k], w[:k, k : k + n], w[k:, k : k + n]))
+def test_a_short_update_is_as_good_as_one_in_fp32(m, n, k, short_update):
+    w, *operands = short_operands(m, n, k)
+    l, u, c = (x.astype(float) for x in operands)
 
     result = short_update(w, n, k)
 
     # What is dropped of each product, the sum of its sixteens, and the last subtraction.
     unit = 2.0**-22 + (k / 16 + 4) * U32
     bound = unit * (np.abs(l) @ np.abs(u)) + U32 * np.abs(c)
-    error = np.abs(result[k:, k : k + n] - (c - l @ u))
+    error = np.abs(short_views(result, n, k)[2] - (c - l @ u))
     assert (error <= bound).all()
-    rest = np.ones(w.shape, bool)
-    rest[k:, k : k + n] = False
-    assert np.array_equal(result[rest], w[rest])
-    assert np.array_equal(result, short_update(w, n, k))
+    again = short_update(w, n, k)
+    assert np.array_equal(result, again)
+    short_views(again, n, k)[2][...] = operands[2]
+    assert np.array_equal(again, w)  # nothing else was written
 
 
 @pytest.mark.parametrize(
@@ -598,10 +601,10 @@ def test_a_short_update_is_as_good_as_one_in_fp32(m, n, k, padding, short_update
 )
 def test_a_short_update_keeps_what_is_not_finite(bits, short_update):
     m, n, k = 200, 70, 64
-    w = short_operands(m, n, k, 2)
-    w.view(np.uint32)[k + 7, 3] = w.view(np.uint32)[9, k + 5] = bits
+    w, l, u, _ = short_operands(m, n, k)
+    l.view(np.uint32)[7, 3] = u.view(np.uint32)[9, 5] = bits
 
-    bad = ~np.isfinite(short_update(w, n, k)[k:, k : k + n])
+    bad = ~np.isfinite(short_views(short_update(w, n, k), n, k)[2])
 
     assert bad[7].all() and bad[:, 5].all() and bad.sum() == m + n - 1
 
@@ -721,6 +724,7 @@ def test_triangle_is_solved_with_the_same_bits_by_any_blocks(char, columns, lowe
 @pytest.mark.parametrize("trans", [0, 1])
 @pytest.mark.parametrize("char", ["f", "d"])
 def test_a_nan_of_all_bits_is_passed_on_as_another(char, trans, cupy):
+    """Were it passed on as it is, others would wait for it forever."""
     n, at = 1500, 70
     lu = well_conditioned(char, n)
     inverses, _ = diagonal_blocks(triangle(lu, 1, False), TRSV_BLOCK[char])
@@ -1121,7 +1125,8 @@ def same_bits(cupy, first, second):
 
 @pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize(
-    "n, block", [(1500, 256), (1501, 512), (2050, 256), (3003, 512), (1999, 128), (1300, 50)]
+    "n, block",
+    [(1500, 256), (1501, 512), (2050, 256), (3003, 512), (1999, 128), (2000, 128), (1300, 50)],
 )
 def test_look_ahead_changes_no_bit_and_the_factors_are_good(
     n, block, update, cupy, factor_on_device
@@ -1187,7 +1192,7 @@ def count_inverses(hopper, monkeypatch):
 def test_u_by_an_inverse_has_the_same_bits_whoever_makes_it(
     update, block, rows, cupy, factor_on_device, monkeypatch, count_inverses
 ):
-    """A wide panel makes it, and is reached strip by strip; else what runs beside the next panel makes it."""
+    """It is made beside the next panel, which is reached strip by strip if it is wide."""
     monkeypatch.setattr("tcsolve._lu_cupy.WIDE", rows)
     a = matrix_on_device(cupy, 2500, update)
 
@@ -1507,9 +1512,8 @@ def test_an_update_errs_by_the_roundoff_of_its_operands(update, m, k, n, cupy, o
 
 @pytest.mark.parametrize("n, offset", [(1, 0), (100, 0), (1000, 1), (64, 4), (1100, 0), (2100, 4)])
 @pytest.mark.parametrize("count", [1, 64, 700, 2048, 2900])
-@pytest.mark.parametrize(
-    "blocks", [None, 3]
-)  # one for each chunk of columns, and few that take several
+# One block for each chunk of columns, and few that take several.
+@pytest.mark.parametrize("blocks", [None, 3])
 def test_move_rows_reads_before_it_writes(n, offset, count, blocks, cupy):
     rng = np.random.default_rng(count)
     a = rng.standard_normal((3000, n + 7)).astype(np.float32)
