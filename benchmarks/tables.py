@@ -171,8 +171,7 @@ def source(machine, command):
         f"{k} {machine[k]}" for k in ("numpy", "scipy", "cupy-cuda13x", "torch") if k in machine
     ]
     when = f"commit {machine['commit']}, {machine['date']}"
-    note = f"; {machine['note']}" if "note" in machine else ""
-    return f"Measured with `{command}` on {where}; {', '.join(versions)}; {when}{note}."
+    return f"Measured with `{command}` on {where}; {', '.join(versions)}; {when}."
 
 
 TABLES = {

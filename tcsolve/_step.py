@@ -1,4 +1,7 @@
-"""Refinement of one right-hand side on CuPy: its residual in one launch, and a few steps in one graph."""
+"""Refinement of one right-hand side on CuPy: its residual in one launch, and a few steps in one graph.
+
+And the vector work of what runs beside it, the condition estimate.
+"""
 
 import functools
 
