@@ -110,6 +110,7 @@ def test_cache_sees_every_input(changed, nvrtc, cache, compiler_calls, monkeypat
                 "exchange_cluster.cuh",
                 "exchange_grid.cuh",
                 "dominant.cuh",
+                "strip.cuh",
                 "common.cuh",
                 "place.cuh",
             },
