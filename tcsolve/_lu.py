@@ -224,7 +224,7 @@ class _Panel:
         self._swaps = self._factor_strip(*self.strips[0], started)
 
     def finish(self):
-        """Factor the other strips; if the panel is square, prepare what is done with it."""
+        """Factor the other strips; if there is time, or the panel is square, prepare what is done with it."""
         if len(self.strips) == 1:
             return
         for number, (start, stop) in enumerate(self.strips[1:], 1):
@@ -235,7 +235,7 @@ class _Panel:
         self.unswapped = self.stop
         if self.is_square:
             self._bound = self._ops.bound(self.p, self._beyond)
-        if self._is_wide and self.is_square:
+        if self._is_wide and self._is_early:
             self._ops.together(self._prepare_l, self.substitute)
 
     @property
@@ -250,9 +250,9 @@ class _Panel:
         """
 
         def solve():
-            self.swap(self.unswapped, last, self.substitution)
+            self.swap(self.unswapped, last, self.substitution if self.is_square else None)
 
-        if self._is_wide and not self.is_square:
+        if self._is_wide and not self._is_early:
             self._ops.together(self._prepare_l, solve)
         else:
             solve()
@@ -284,6 +284,11 @@ class _Panel:
         # The swaps of a single strip are done with its columns.
         k, columns = self.p.shape[1], self.w.shape[1] - self.stop
         return len(self.strips) > 1 and self._ops.is_wide(k, columns)
+
+    @property
+    def _is_early(self):
+        # Where a panel is factored before the update beside it is over, what follows is prepared meanwhile.
+        return self.is_square or self._ops.waits_for_update(len(self.p), self._update)
 
     def _factor_strip(self, start, stop, started):
         args = (self._ipiv, self.start, self._local, self._info, started)

@@ -1,7 +1,6 @@
 """The primitives of our own LU on CuPy: strips, row moves, updates on tensor cores, triangular solves."""
 
 import functools
-import math
 import threading
 from typing import Any, NamedTuple
 
@@ -25,8 +24,8 @@ from tcsolve._cublas import ld
 from tcsolve._device import turns_into_memory_error
 from tcsolve._formats import FORMATS, UPDATES, Update
 from tcsolve._inverse import unit_lower_inverse, upper_inverse
+from tcsolve._look_ahead import LookAhead
 from tcsolve._rows import Swaps
-from tcsolve._share import Flags, Share
 from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
 from tcsolve._unit_lower import SOLVE_WIDTH, swap_solve
 from tcsolve.kernels import (
@@ -42,15 +41,10 @@ from tcsolve.kernels import (
 
 __all__ = ["LUOps"]
 
-# Rows below which an update is shorter than it takes to fork and join.
-BESIDE_ROWS = 256
 # Right-hand sides up to which a few at a time are faster than the library's triangular solve of all.
 SUBSTITUTED_COLUMNS = 16
 # Unknowns up to which steps are started before it is known whether they are wanted, as factors may be.
 AHEAD_ROWS = 8192
-# Multiprocessors left to a panel besides those of its clusters, and up to how many rows, by the products of
-# the update beside it: beyond, the update is what takes long.
-SPARED, SPARED_ROWS = 16, {1: math.inf, 3: 23000}
 # Rows from which on a panel whose pivots are expected on its diagonal looks for them in a square alone.
 SQUARE_ROWS = 4096
 # Columns right of a panel from which on U is a product with an inverse; columns of a panel that is wide.
@@ -73,7 +67,7 @@ class _Native(NamedTuple):
         _cublas.gemm(c, self.l[first : first + len(c)], u)
 
 
-class LUOps:
+class LUOps(LookAhead):
     """The part of `tcsolve._ops.Ops` that factors by our own kernels, and solves with such factors."""
 
     # Not twice: a body that fails has overwritten part of w.
@@ -239,19 +233,6 @@ class LUOps:
     def report(self, info, ipiv, worst, beyond):
         return _rows.report(info, ipiv, worst, beyond)
 
-    def gains_beside(self, m):
-        return m >= BESIDE_ROWS
-
-    def together(self, first, second):
-        here, middle = cupy.cuda.get_current_stream(), _stream("middle")
-        middle.wait_event(here.record())
-        try:
-            with middle, _cublas.lane(2):
-                first()
-            second()
-        finally:
-            here.wait_event(middle.record())
-
     def inner_update(self, how, l):
         if l.dtype.char != "f":
             return UPDATES["fp64" if l.dtype.char in "dD" else "fp32"]
@@ -275,66 +256,6 @@ class LUOps:
         """Tell whether short_update.cu is fastest, and as good as `how`, for l of so many columns at most."""
         k = l.shape[1]
         return not how.native and k <= most and k % 4 == 0 and _short.takes(l)
-
-    def beside(self, step):
-        main, side, middle = cupy.cuda.get_current_stream(), _stream("panel"), _stream("middle")
-        started = Flags.of(cupy.cuda.runtime.getDevice()).next()
-        share = Share(main, *self._reserved(step.following, step.update), started)
-        begun = main.record()
-        streams = (side, middle) if step.fills or step.swaps_known else (side,)
-        for stream in streams:
-            stream.wait_event(begun)
-        try:
-            with side, _cublas.lane(1):
-                step.solve_first()
-            if step.completes:  # its swaps are known: a square panel has several strips
-                step.complete()
-                side.wait_event(main.record())
-            with side, _cublas.lane(1):
-                step.update_first()
-                reached = side.record()
-                share.panel_follows(reached)
-                step.following.begin(started)
-            if step.swaps_known:
-                step.swap_rest()
-                with middle, _cublas.lane(2):
-                    step.substitute()
-                main.wait_event(middle.record())
-            # The first strip goes first: what fills the device would keep it waiting.
-            main.wait_event(reached)
-            if middle in streams:
-                middle.wait_event(main.record())
-                with middle, _cublas.lane(2):
-                    step.fill()
-                filled = middle.record()
-                with middle:
-                    step.swap_done()
-            else:
-                step.swap_done()
-            step.solve_rest(share)
-            share.await_panel()
-            if middle in streams:
-                # Before the rest, which would leave them so few multiprocessors that their strips would wait.
-                main.wait_event(filled)
-            step.rest(share)
-            if middle in streams:
-                side.wait_event(filled)
-            with side, _cublas.lane(1):
-                step.following.finish()
-                share.help(side)
-        finally:
-            for stream in streams:
-                main.wait_event(stream.record())
-
-    def _reserved(self, panel, how):
-        """Return how many multiprocessors the strips after the first must find free, and how many more."""
-        m, dtype = len(panel.p), panel.p.dtype
-        shapes = [self._panel_shape(m - i, j - i, dtype) for i, j in panel.strips[1:]]
-        most = max((shape.blocks for shape in shapes if shape), default=0)
-        if not most or panel.is_square or m > SPARED_ROWS[how.products]:
-            return most, 0
-        # With those of the cluster a quarter of the device at most.
-        return most, max(0, min(SPARED, _device.multiprocessors() // 4 - most))
 
     @turns_into_memory_error
     def update(self, c, l, u, how):
@@ -393,11 +314,6 @@ class LUOps:
             return None
         before, after = (None, order) if adjoint else (order, None)
         return _substitute_columns(lu, b, adjoint, inverses, before, after)
-
-
-def _stream(purpose):
-    """Return this thread's stream for a purpose, whose launches go before those of others."""
-    return _device.stream(cupy.cuda.runtime.getDevice(), threading.get_ident(), purpose, -1)
 
 
 def _substitute_columns(lu, b, *rest):

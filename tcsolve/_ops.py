@@ -159,6 +159,9 @@ class Ops(Protocol):
     def gains_beside(self, m):
         """Tell whether a panel and an update of m rows are done sooner side by side."""
 
+    def waits_for_update(self, m, how):
+        """Tell whether a panel of m rows is factored before the update beside it, in `how`, is over."""
+
     def inner_update(self, how, l):
         """Return the `Update`, as precise as storage or nearly so, for products with l inside a panel."""
 

@@ -183,6 +183,9 @@ class NumpyOps:
     def gains_beside(self, m):
         return False  # nothing runs beside anything
 
+    def waits_for_update(self, m, how):
+        return False
+
     def inner_update(self, how, l):
         return UPDATES["fp64" if l.dtype.char in "dD" else "fp32"]
 

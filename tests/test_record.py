@@ -49,7 +49,7 @@ def test_a_replay_gives_the_bits_of_a_launch(precision, n, cupy, record, monkeyp
 
 
 def test_look_ahead_is_recorded_with_the_same_bits(cupy, record, monkeypatch):
-    monkeypatch.setattr("tcsolve._lu_cupy.BESIDE_ROWS", 0)
+    monkeypatch.setattr("tcsolve._look_ahead.BESIDE_ROWS", 0)
     a, b = system(cupy, 2000)
     first = solve(a, b, precision="fp16x3")
     assert all((solve(a, b, precision="fp16x3") == first).all() for _ in range(4))
@@ -152,7 +152,7 @@ def test_panels_of_other_widths_are_recorded_as_well(n, block, dominant, cupy, r
 def test_a_factorization_that_fails_half_way_spoils_no_later_one(cupy, record, monkeypatch):
     from tcsolve._lu import _Panel
 
-    monkeypatch.setattr("tcsolve._lu_cupy.BESIDE_ROWS", 0)
+    monkeypatch.setattr("tcsolve._look_ahead.BESIDE_ROWS", 0)
     monkeypatch.setattr("tcsolve._lu_cupy.LEAST_COLUMNS", 64)
     monkeypatch.setattr("tcsolve._lu_cupy.WIDE", 256)
     (a, b), plan = system(cupy, 1500), Plan("fp16x3", block=256)
