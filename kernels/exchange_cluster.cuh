@@ -207,19 +207,21 @@ __device__ __forceinline__ float4 word_of_candidate(const Exchange& x, const Sea
     return make_float4(fmaf(-l, p.y, v.x), fmaf(-l, p.z, v.y), fmaf(-l, p.w, v.z), fmaf(-l, q.x, v.w));
 }
 
-// Updates the columns after those by it, when at[.][0] and at[.][1] have moved up, and moves them up.
+// Updates the columns after those by it, when at[.][0] and at[.][1] have moved up, and moves them up;
+// those from LIVE on are done.
+template <int LIVE>
 __device__ __forceinline__ void update_others(const Exchange& x, Rows& rows, const Search& last, int j) {
     const float* row = x.row[buffer_of(j - 1)];
-    float u[WIDTH];
+    float u[LIVE];
     #pragma unroll
-    for (int q = 0; q < WIDTH; q += 4) {
+    for (int q = 0; q < LIVE; q += 4) {
         const float4 v = *reinterpret_cast<const float4*>(row + q);
         u[q] = v.x, u[q + 1] = v.y, u[q + 2] = v.z, u[q + 3] = v.w;
     }
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         #pragma unroll
-        for (int q = 2; q + 1 < WIDTH; ++q) rows.at[i][q] = fmaf(-last.l[i], u[q], rows.at[i][q + 1]);
+        for (int q = 2; q + 1 < LIVE; ++q) rows.at[i][q] = fmaf(-last.l[i], u[q], rows.at[i][q + 1]);
     }
 }
 
@@ -271,12 +273,18 @@ __device__ __forceinline__ Pivot eliminate(
     // The words of the row that the update waits for would queue behind what is stored here; but where rows take most
     // registers, that cannot stay in them so long.
     constexpr bool LATE = ROWS * WIDTH < 128;
+    // Columns that are done are spared, by quarters of a leaf, where instructions are what a column waits for, and a
+    // register is left: 4 percent at 16384 rows, 2 at 8192 (H200; no results file is kept).
+    constexpr bool SPARES = !LATE && (RESIDENT || !HELPERS);
     const auto keep_column = [&] {
         #pragma unroll
         for (int i = 0; i < ROWS; ++i) columns[i * THREADS + threadIdx.x][j] = kept[i];
     };
     if (!LATE) keep_column();
-    update_others(x, rows, last, j);
+    if (j < WIDTH / 4 || !SPARES) update_others<WIDTH>(x, rows, last, j);
+    else if (j < WIDTH / 2) update_others<WIDTH - WIDTH / 4>(x, rows, last, j);
+    else if (j < WIDTH - WIDTH / 4) update_others<WIDTH / 2>(x, rows, last, j);
+    else update_others<WIDTH / 4>(x, rows, last, j);
     if (LATE) keep_column();
     keep_row(x, rows, slot);
     last = now;
