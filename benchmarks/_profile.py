@@ -173,6 +173,19 @@ def panel_times(spans, panels, strips):
     return found
 
 
+def chain(spans):
+    """Return what every pivot waits for: launches of panels, seconds in them, and seconds between them.
+
+    One after the other, even beside updates: no column is searched before those on its left are done.
+    """
+    panels = [span for span in spans if span.category == PANEL]
+    if not panels:
+        return None
+    inside = sum(span.stop - span.start for span in panels)
+    whole = max(span.stop for span in panels) - min(span.start for span in panels)
+    return {"launches": len(panels), "inside": inside / 1e6, "between": (whole - inside) / 1e6}
+
+
 def excerpt(spans, count, shown=PANELS_SHOWN):
     """Return [category, stream, start, length], in ms, of about as many panels of `count` as are `shown`."""
     updates = sorted(span.start for span in spans if span.category == UPDATE)

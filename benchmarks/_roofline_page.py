@@ -104,7 +104,7 @@ def chapter(row):
         f" {row['steps']} steps, {'>'.join(row['rungs'])}, backward error {row['backward_error']:.1e}."
         f" Phases in ms: {phases}."
     ]
-    lines += [refinement(row), *panel_lines(row)]
+    lines += [refinement(row), *panel_lines(row), *chain_lines(row)]
     if row["others"]:
         lines += ["", "Other kernels:", ""]
         lines += [f"- `{name[:100]}`: {count} x, {ms:.3f} ms" for name, count, ms in row["others"]]
@@ -134,6 +134,20 @@ def panel_lines(row):
         if height in wanted
     ]
     return ["Panel, us a column in its kernels (with all between them): " + ", ".join(told) + "."]
+
+
+def chain_lines(row):
+    """Return the sentence on the chain of panels, beside which updates run."""
+    chain = row.get("chain")
+    if not chain:
+        return []
+    update = next(c["floor"] for c in row["categories"] if c["category"] == UPDATE)
+    return [
+        f"The chain of pivots: {chain['launches']} launches of panels, one after the other, take"
+        f" {1e3 * chain['inside']:.2f} ms, and {1e3 * chain['between']:.2f} ms lie between them, in which"
+        " rows move, columns are brought up to date, and panels wait for updates; all updates alone would"
+        f" take {1e3 * update:.2f} ms."
+    ]
 
 
 def saving(row):

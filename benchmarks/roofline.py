@@ -14,7 +14,7 @@ import sys
 import numpy as np
 from _floors import GEMM_ORDER, floors, step_floor, tally
 from _harness import RESULTS, arguments, device_seconds, gpu, machine, save, summary
-from _profile import TRIANGLES, classify, excerpt, others, panel_times, record
+from _profile import TRIANGLES, chain, classify, excerpt, others, panel_times, record
 from _roofline_page import chapter, publish, saving
 
 # Bytes of the copy whose rate is measured.
@@ -193,6 +193,7 @@ def measure(n, precision, repeats, rates, timeline):
         "step": again.seconds["refine"] / (int(again.iterations.max()) + 1),
         **tally(spans, solve["median"], least),
         "others": others(kernels, spans),
+        "chain": chain(spans),
         "refinement_floor": step_floor(n, rates),
         "same_bits": same_bits,
         "look_ahead": summary(factoring.seconds(True, repeats)),

@@ -303,6 +303,16 @@ def test_panels_are_told_apart_by_how_many_strips_they_have(script):
     assert profile.panel_times([], panels, [2] * 4) == []
 
 
+def test_the_chain_of_panels_is_in_them_and_between_them(script):
+    profile = script("_profile")
+
+    found = profile.chain(factorization(profile, 2, look_ahead=False))
+
+    # Two panels of 2 + 1 + 2 ms, and 0.5 + 0.5 + 0.3 + 10 ms of the step that lies between them.
+    assert found == pytest.approx({"launches": 4, "inside": 8e-3, "between": 13.3e-3})
+    assert profile.chain([]) is None
+
+
 def test_the_excerpt_starts_and_ends_with_an_update(script):
     profile = script("_profile")
     spans = factorization(profile, 8, look_ahead=False)
@@ -339,6 +349,7 @@ def roofline_row(profile, floors, n=4096, block=512):
         "phases": {"factor": 0.08, "refine": 0.004, "total": 0.09},
         **floors.tally(profiles["look_ahead"] + solve, 0.09, least),
         "others": profile.others(kernels, [profile.Span(profile.OTHER, 7, 0.0, 100.0)]),
+        "chain": profile.chain(profiles["look_ahead"]),
         "step": 1e-3,
         "refinement_floor": floors.step_floor(n, RATES),
         "same_bits": True,
@@ -362,6 +373,7 @@ def test_the_roofline_page_and_figure_come_from_the_json(script, monkeypatch, tm
     assert "- `mystery<int>`: 1 x, 0.100 ms" in text
     step = "A refinement step (residual, both triangular solves, norms), the condition known, takes 1.000 ms"
     assert step in text
+    assert "The chain of pivots: 16 launches of panels, one after the other, take 32.00 ms" in text
     assert "at 4096 rows" in text and "taken as 0.5 us (assumed, not measured)" in text
     facts = FACTS | {"rates": RATES | {"exchange_seconds": 3.2e-7}}
     text = redraw(roofline, monkeypatch, tmp_path / "roofline_fp16.json", [row], facts)
