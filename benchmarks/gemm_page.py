@@ -78,7 +78,27 @@ def square(results):
             f" {'not larger' if low else 'larger'} ({refined['max_error']:.1e} beside"
             f" {refined['sgemm_max_error']:.1e} at n = {refined['n']})."
         ]
-    return lines
+    return lines + three_for_nothing(rows)
+
+
+def three_for_nothing(rows):
+    """Return the sentence on three products at the FP16 rate of cuBLAS, if splitting took no time."""
+    told = []
+    for n in values(rows, "n"):
+        half = first(rows, n=n, dtype="float16", engine="cublas") or {}
+        refined = best([r for r in rows if r["engine"] != "cublas"], n=n, refine="ab") or {}
+        single = (first(rows, n=n, engine="sgemm") or {}).get("tflops")
+        if single and "tflops" in half and refined:
+            part = 3 * refined["tflops"] / half["tflops"]
+            told.append(
+                f"{half['tflops'] / 3 / single:.1f} times SGEMM at n = {n} ({part:.0%} of it)"
+            )
+    if not told:
+        return []
+    return [
+        "Three products at cuBLAS's rate for FP16, had they been split for nothing, would be"
+        f" {', '.join(told)}: in brackets what 'ab' reaches, its splitting counted."
+    ]
 
 
 def part_of_peak(results, facts, row):

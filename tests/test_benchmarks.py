@@ -904,6 +904,7 @@ def test_the_page_of_products_is_made_of_the_json_and_of_quotes(
         in text
     )
     assert "7 times as fast as single precision holds: 500 TFLOP/s in FP16" in text
+    assert "would be 4.2 times SGEMM at n = 1024 (80% of it)" in text
     assert "12 times the rate of SGEMM" in text and "6 times the 83 of the V100" in text
     assert "k = 64 reaches 50 % of the rate of k = 128" in text
     assert "| float16, wmma | 50 | 51 | 52 | 53 |" in text
