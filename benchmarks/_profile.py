@@ -174,9 +174,9 @@ def panel_times(spans, panels, strips):
 
 
 def chain(spans):
-    """Return what every pivot waits for: launches of panels, seconds in them, and seconds between them.
+    """Return the launches of panels of one factorization, the seconds in them, and those between them.
 
-    One after the other, even beside updates: no column is searched before those on its left are done.
+    They are one after the other, even beside updates: no column begins before those on its left are done.
     """
     panels = [span for span in spans if span.category == PANEL]
     if not panels:

@@ -139,14 +139,14 @@ def panel_lines(row):
 def chain_lines(row):
     """Return the sentence on the chain of panels, beside which updates run."""
     chain = row.get("chain")
-    if not chain:
+    floors = [c["floor"] for c in row["categories"] if c["category"] == UPDATE]
+    if not chain or not floors:
         return []
-    update = next(c["floor"] for c in row["categories"] if c["category"] == UPDATE)
     return [
-        f"The chain of pivots: {chain['launches']} launches of panels, one after the other, take"
+        f"The chain of panels: {chain['launches']} launches, one after the other, take"
         f" {1e3 * chain['inside']:.2f} ms, and {1e3 * chain['between']:.2f} ms lie between them, in which"
-        " rows move, columns are brought up to date, and panels wait for updates; all updates alone would"
-        f" take {1e3 * update:.2f} ms."
+        " rows move, columns are brought up to date, and panels wait for updates; alone all updates would"
+        f" take {1e3 * floors[0]:.2f} ms at least."
     ]
 
 

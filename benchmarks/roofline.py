@@ -167,7 +167,7 @@ def measure(n, precision, repeats, rates, timeline):
     spans = classify(kernels)
     factoring = Factoring(a, precision)
     same_bits, inverse_bytes = factoring.same_bits()
-    serial = factoring.spans(look_ahead=False)
+    ahead, serial = (factoring.spans(look_ahead) for look_ahead in (True, False))
     steps = int(solution.iterations.max())
     again = solve_again(a, b, precision)
     least = floors(
@@ -193,7 +193,7 @@ def measure(n, precision, repeats, rates, timeline):
         "step": again.seconds["refine"] / (int(again.iterations.max()) + 1),
         **tally(spans, solve["median"], least),
         "others": others(kernels, spans),
-        "chain": chain(spans),
+        "chain": chain(ahead),
         "refinement_floor": step_floor(n, rates),
         "same_bits": same_bits,
         "look_ahead": summary(factoring.seconds(True, repeats)),
@@ -201,7 +201,7 @@ def measure(n, precision, repeats, rates, timeline):
         "panel": panel_times(serial, factoring.panels, factoring.strips()),
     }
     if timeline:
-        shown = {"look_ahead": factoring.spans(look_ahead=True), "serial": serial}
+        shown = {"look_ahead": ahead, "serial": serial}
         row["timeline"] = {
             key: excerpt(value, len(factoring.panels)) for key, value in shown.items()
         }

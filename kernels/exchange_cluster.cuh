@@ -211,6 +211,7 @@ __device__ __forceinline__ float4 word_of_candidate(const Exchange& x, const Sea
 // those from LIVE on are done.
 template <int LIVE>
 __device__ __forceinline__ void update_others(const Exchange& x, Rows& rows, const Search& last, int j) {
+    static_assert(LIVE % 4 == 0, "whole words");
     const float* row = x.row[buffer_of(j - 1)];
     float u[LIVE];
     #pragma unroll

@@ -216,6 +216,8 @@ def bytes_needed(update, n, nrhs, itemsize, *, block, on_device):
         return factors + refinement + (n * 1024 * low if complex_factor == 2 else 0)
     # Packed L and U strips of a panel, 16 (or 32) bits a value; complex doubles both edges of U.
     width = 4 if how.name == "tf32" else 2
+    # Three products take three parts of each, or on Hopper two, and two of L of the next panel, which is
+    # rounded beside an update.
     parts = how.products * (1 + complex_factor) * complex_factor
     if how.products == 1 and complex_factor == 1:
         # L of the next panel, rounded beside an update; in FP16 U, before, as a product of two parts each.

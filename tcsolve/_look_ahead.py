@@ -12,13 +12,17 @@ __all__ = ["LookAhead"]
 
 # Rows below which an update is shorter than it takes to fork and join.
 BESIDE_ROWS = 256
-# Rows up to which a panel takes longer than the update beside it, by its products; multiprocessors left to
-# such a panel besides those of its clusters.
-PANEL_ROWS, SPARED = {1: math.inf, 3: 15000}, 16
+# Rows up to which a panel takes longer than the update beside it, by the products of that (seen on an H200).
+PANEL_ROWS = {1: math.inf, 3: 15000}
+# Multiprocessors left to such a panel besides those of its clusters.
+SPARED = 16
 
 
 class LookAhead:
-    """The part of `tcsolve._ops.Ops` that does two things at a time on a device."""
+    """The part of `tcsolve._ops.Ops` that does two things at a time on a device.
+
+    For a class that has `_panel_shape(m, k, dtype)`, the shape of a strip of a panel or None.
+    """
 
     def gains_beside(self, m):
         return m >= BESIDE_ROWS

@@ -246,7 +246,8 @@ class _Panel:
     def solve_first(self, last):
         """Swap and solve for U in the columns up to `last` that come first; round L meanwhile if it is wide.
 
-        By substitution, unless the panel is square: they are few, and the inverse takes longer.
+        By substitution, unless the panel is square: they are few, and the inverse takes longer.  Where that
+        is there already, and L rounded, by substitution all the same: no bit may depend on it.
         """
 
         def solve():

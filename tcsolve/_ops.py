@@ -160,7 +160,10 @@ class Ops(Protocol):
         """Tell whether a panel and an update of m rows are done sooner side by side."""
 
     def waits_for_update(self, m, how):
-        """Tell whether a panel of m rows is factored before the update beside it, in `how`, is over."""
+        """Tell whether a panel of m rows is factored before the update beside it, in `how`, is over.
+
+        Then what a wide one needs afterwards is prepared at once: a matter of speed, no bit may depend on it.
+        """
 
     def inner_update(self, how, l):
         """Return the `Update`, as precise as storage or nearly so, for products with l inside a panel."""

@@ -373,7 +373,7 @@ def test_the_roofline_page_and_figure_come_from_the_json(script, monkeypatch, tm
     assert "- `mystery<int>`: 1 x, 0.100 ms" in text
     step = "A refinement step (residual, both triangular solves, norms), the condition known, takes 1.000 ms"
     assert step in text
-    assert "The chain of pivots: 16 launches of panels, one after the other, take 32.00 ms" in text
+    assert "The chain of panels: 16 launches, one after the other, take 32.00 ms" in text
     assert "at 4096 rows" in text and "taken as 0.5 us (assumed, not measured)" in text
     facts = FACTS | {"rates": RATES | {"exchange_seconds": 3.2e-7}}
     text = redraw(roofline, monkeypatch, tmp_path / "roofline_fp16.json", [row], facts)

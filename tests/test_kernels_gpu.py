@@ -1218,12 +1218,39 @@ def test_a_wide_panel_reached_strip_by_strip_has_the_bits_of_one_reached_at_once
     factors = factor_on_device(a, update, 512, True)
 
     same_bits(cupy, factors, factor_on_device(a, update, 512, False))
-    # Panels may be what takes long, or the updates beside them: then more is done before those are over.
-    for rows in (np.inf, 0):
-        monkeypatch.setattr("tcsolve._look_ahead.PANEL_ROWS", {1: rows, 3: rows})
-        same_bits(cupy, factors, factor_on_device(a, update, 512, True))
-        same_bits(cupy, factors, factor_on_device(a, update, 512, False))
+    same_bits(cupy, factors, factor_on_device(a, update, 512, True))
     assert residual(cupy, a, factors)[1] <= 4 * np.sqrt(2500) * UPDATES[update].u
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_what_is_prepared_beside_an_update_has_the_bits_of_what_is_prepared_later(
+    update, cupy, factor_on_device, monkeypatch
+):
+    from tcsolve._lu import _Panel
+
+    monkeypatch.setattr("tcsolve._lu_cupy.LEAST_COLUMNS", 64)
+    a, early = matrix_on_device(cupy, 2500, update), []
+    finish, prepare, panel = _Panel.finish, _Panel._prepare_l, []
+
+    def spy_finish(self):
+        panel.append(self)
+        finish(self)
+        panel.clear()
+
+    def spy_prepare(self):
+        early.append(bool(panel))
+        prepare(self)
+
+    monkeypatch.setattr(_Panel, "finish", spy_finish)
+    monkeypatch.setattr(_Panel, "_prepare_l", spy_prepare)
+    factors = factor_on_device(a, update, 512, True)
+    assert early and not any(early)
+    early.clear()
+
+    monkeypatch.setattr("tcsolve._look_ahead.PANEL_ROWS", {1: 0, 3: 0})
+    same_bits(cupy, factors, factor_on_device(a, update, 512, True))
+    same_bits(cupy, factors, factor_on_device(a, update, 512, False))
+    assert early and all(early)
 
 
 def test_u_whose_inverse_leaves_the_range_is_reported(cupy, factor_on_device, count_inverses):

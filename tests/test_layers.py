@@ -1,4 +1,4 @@
-"""The modules import one way only, and only three of them know that there is a GPU library."""
+"""The modules import one way only, and only some of them know that there is a GPU library."""
 
 import ast
 from pathlib import Path

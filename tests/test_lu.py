@@ -43,7 +43,7 @@ class ReversedOps(AheadOps):
 
     def beside(self, step):
         first = [step.solve_first]
-        others = [step.complete, step.swap_rest, step.fill, step.swap_done]
+        others = [step.complete, step.swap_rest, step.substitute, step.fill, step.swap_done]
         others.append(lambda: step.solve_rest(None))
         for part in others + first if step.swaps_known else first + others:
             part()
@@ -62,6 +62,36 @@ class SquareOps(AheadOps):
 
 
 class ReversedSquareOps(ReversedOps, SquareOps):
+    pass
+
+
+class InverseOps(AheadOps):
+    """U by a product with an inverse, wherever one is handed over."""
+
+    def substitution(self, l, n, how, dominant, bound=None):
+        return np.linalg.inv(np.tril(l, -1) + np.eye(len(l), dtype=l.dtype))
+
+    def block_row(self, rows, start, stop, swaps, first, last, substitution):
+        self.swap_rows(rows[:, first:last], swaps)
+        k, first = stop - start, max(first, stop)
+        if first < last:
+            self.solve_unit_lower(rows[:k, start:stop], rows[:k, first:last], substitution)
+
+    def solve_unit_lower(self, l, b, substitution=None, share=None):
+        if substitution is None:
+            super().solve_unit_lower(l, b)
+        else:
+            b[...] = substitution @ b
+
+
+class EarlyOps(InverseOps):
+    """L is rounded, and the inverse made, as soon as a panel of many rows is factored."""
+
+    def waits_for_update(self, m, how):
+        return m > 30
+
+
+class ReversedEarlyOps(ReversedOps, EarlyOps):
     pass
 
 
@@ -156,6 +186,21 @@ def test_panels_beside_updates_in_either_order_give_the_bits_of_one_after_the_ot
         assert np.array_equal(factors.lu, expected.lu)
         assert np.array_equal(factors.order, expected.order)
         assert factors.diagonal()[1] == expected.diagonal()[1]
+
+
+@pytest.mark.parametrize("strip", [1, 3, 8])
+@pytest.mark.parametrize("block", [5, 16, 33])
+@pytest.mark.parametrize("update", UPDATES)
+def test_what_a_wide_panel_prepares_early_changes_no_bit(update, block, strip):
+    a = matrices.generate("gauss", 67, seed=8).a
+
+    expected = factored(a, update, block, strip, look_ahead=False, ops=InverseOps)
+
+    for ops in (InverseOps, EarlyOps, ReversedEarlyOps):
+        for look_ahead in (True, False):
+            factors = factored(a, update, block, strip, look_ahead, ops=ops)
+            assert np.array_equal(factors.lu, expected.lu)
+            assert np.array_equal(factors.order, expected.order)
 
 
 def dominant_matrix(n, dtype=float, seed=9):

@@ -139,9 +139,12 @@ def test_a_size_has_one_tape_however_often_it_is_solved(cupy, record):
 
 
 @pytest.mark.parametrize("dominant", [False, True])
-@pytest.mark.parametrize("n, block", [(200, 50), (2500, 512)])
-def test_panels_of_other_widths_are_recorded_as_well(n, block, dominant, cupy, record, monkeypatch):
+@pytest.mark.parametrize("n, block, rows", [(200, 50, 15000), (2500, 512, 15000), (2500, 512, 0)])
+def test_panels_of_other_widths_are_recorded_as_well(
+    n, block, rows, dominant, cupy, record, monkeypatch
+):
     monkeypatch.setattr("tcsolve._lu_cupy.LEAST_COLUMNS", 64)
+    monkeypatch.setattr("tcsolve._look_ahead.PANEL_ROWS", {1: rows, 3: rows})
     a, b = system(cupy, n, dominant=dominant)
     plan = Plan("fp16x3", block=block)
     first = solve(a, b, precision=plan)
