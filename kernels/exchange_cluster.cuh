@@ -275,8 +275,8 @@ __device__ __forceinline__ Pivot eliminate(
     // registers, that cannot stay in them so long.
     constexpr bool LATE = ROWS * WIDTH < 128;
     // Columns that are done are spared, by quarters of a leaf, where instructions are what a column waits for, and a
-    // register is left: 4 percent at 16384 rows, 2 at 8192 (H200; no results file is kept).
-    constexpr bool SPARES = !LATE && (RESIDENT || !HELPERS);
+    // register is left (8 blocks have none): 4 percent at 16384 rows, 2 at 8192 (H200; no results file is kept).
+    constexpr bool SPARES = !LATE && BLOCKS > 8 && (RESIDENT || !HELPERS);
     const auto keep_column = [&] {
         #pragma unroll
         for (int i = 0; i < ROWS; ++i) columns[i * THREADS + threadIdx.x][j] = kept[i];
