@@ -102,7 +102,7 @@ def test_cache_sees_every_input(changed, nvrtc, cache, compiler_calls, monkeypat
     "kernel, headers",
     [
         ("gate", {"common.cuh"}),
-        ("gemm_wgmma", {"gemm.cuh", "common.cuh", "place.cuh"}),
+        ("gemm_wgmma", {"gemm.cuh", "common.cuh", "place.cuh", "wgmma.cuh"}),
         (
             "panel",
             {
