@@ -72,18 +72,7 @@ static_assert(
     "shared memory as the host computed it"
 );
 
-__device__ __forceinline__ void commit() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-template <int PENDING> __device__ __forceinline__ void wait() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
-#endif
-}
-
+#include "copies.cuh"
 #include "batched_fragment.cuh"
 #include "batched_result.cuh"
 

@@ -15,6 +15,7 @@
 // that is subtracted from C once.  Next to an Inf or NaN a result is Inf or NaN, but not always the one IEEE
 // arithmetic has.
 
+#include "copies.cuh"
 #include "gemm.cuh"
 #include "place.cuh"
 
@@ -143,7 +144,7 @@ tcs_short_update(
     #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) {
         if (s < count) operands.copy_next(stages[s]);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        commit();
     }
 
     const int lane = threadIdx.x % WARP;
@@ -161,10 +162,10 @@ tcs_short_update(
 
     float sum[TILES][4] = {};
     for (int s = 0; s < count; ++s) {
-        asm volatile("cp.async.wait_group %0;" :: "n"(STAGES - 2) : "memory");
+        wait<STAGES - 2>();
         __syncthreads();  // stage s is there, and all warps are done with the one before
         if (s + STAGES - 1 < count) operands.copy_next(stages[(s + STAGES - 1) % STAGES]);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        commit();
         #pragma unroll
         for (int half = 0; half < DEPTH / HALF; ++half) multiply(sum, stages[s % STAGES], half);
     }

@@ -1,6 +1,8 @@
 // The tiles of gemm_wmma.cu in shared memory, how they come there, and the fragments that a warp reads of them.
 #pragma once
 
+#include "copies.cuh"
+
 // `ALONG_K`: the contiguous entries of the operand run along k, else along m (or n).  A tile has SPAN rows of
 // ROW_BYTES, or BLOCK_K rows of SPAN entries.
 template <bool ALONG_K, int SPAN>
@@ -85,18 +87,6 @@ struct Source {
         }
     }
 };
-
-__device__ __forceinline__ void commit() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-template <int PENDING> __device__ __forceinline__ void wait() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
-#endif
-}
 
 // The ring of stages as the copies see it.
 struct Feed {
