@@ -19,6 +19,7 @@ LAYERS = (
     "_product",
     "_ops",
     "_gemm_numpy",
+    "_lu_numpy",
     "_ops_numpy",
     "_cublas",
     "_record",
