@@ -41,13 +41,13 @@ __device__ __forceinline__ void wait_for(const unsigned long long& barrier, int 
 }
 
 // Where a word goes in another block, and what counts it there.
-struct Target { unsigned word, barrier; };
+struct Mailbox { unsigned word, barrier; };
 
-__device__ __forceinline__ Target target_in(int block, const void* word, const unsigned long long& barrier) {
+__device__ __forceinline__ Mailbox mailbox_in(int block, const void* word, const unsigned long long& barrier) {
     return {address_in(word, block), address_in(&barrier, block)};
 }
 
-__device__ __forceinline__ void send(float4 v, Target to, bool does) {
+__device__ __forceinline__ void send(float4 v, Mailbox to, bool does) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"
                  "@p st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];\n}"
                  :: "r"(to.word), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(to.barrier), "r"(int(does))

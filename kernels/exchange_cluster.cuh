@@ -75,8 +75,8 @@ __device__ __forceinline__ int words_of(int j, int w) { return unsigned(w + 1 - 
 __device__ __forceinline__ int buffer_of(int j) { return j & (ROW_BUFFERS - 1); }
 
 // Where a lane sends its warp's candidate for pivot j.
-__device__ __forceinline__ Target candidate_target(const Exchange& x, const Team& team, int j) {
-    return target_in(threadIdx.x % BLOCKS, &x.candidate[j & 1][warp_in(team)], x.candidates_in[j & 1]);
+__device__ __forceinline__ Mailbox candidate_mailbox(const Exchange& x, const Team& team, int j) {
+    return mailbox_in(threadIdx.x % BLOCKS, &x.candidate[j & 1][warp_in(team)], x.candidates_in[j & 1]);
 }
 
 // What a lane has, to all lanes of its warp.
@@ -92,7 +92,7 @@ constexpr int NO_SLOT = -1;
 // Sends a warp's candidate to every block, a lane for each, if it `goes`; returns which of the thread's rows it is, or
 // NO_SLOT.
 __device__ __forceinline__ int propose(
-    const Team& team, const Rows& rows, const Open& open, Search& now, Target to, bool goes
+    const Team& team, const Rows& rows, const Open& open, Search& now, Mailbox to, bool goes
 ) {
     const Best best = best_of_rows(rows, open);
     Vote top = vote(best.size);
@@ -137,7 +137,7 @@ __device__ __forceinline__ void send_row(const Exchange& x, float4 v, int j, int
     for (int start = 0; start < BLOCKS; start += WARP / ROW_WORDS) {
         const int to = start + lane / ROW_WORDS;
         const bool does = to < BLOCKS && word < words_of(j, w);
-        send(v, target_in(to % BLOCKS, x.row[buffer] + 4 * word, x.row_in[buffer]), does);
+        send(v, mailbox_in(to % BLOCKS, x.row[buffer] + 4 * word, x.row_in[buffer]), does);
     }
 }
 
@@ -239,7 +239,7 @@ __device__ __forceinline__ void prepare(Exchange& x) {
 
 __device__ __forceinline__ Search begin(Exchange& x, const Team& team, const Rows& rows, int first, int) {
     Search none = {};
-    keep_row(x, rows, propose(team, rows, open_rows(rows, first), none, candidate_target(x, team, 0), true));
+    keep_row(x, rows, propose(team, rows, open_rows(rows, first), none, candidate_mailbox(x, team, 0), true));
     return none;
 }
 
@@ -249,7 +249,7 @@ __device__ __forceinline__ Pivot eliminate(
     Exchange& x, const Team& team, Rows& rows, Columns columns, Search& last, int j, int w, int column
 ) {
     const bool goes_on = j + 1 < w;
-    const Target target = candidate_target(x, team, j + 1);
+    const Mailbox mailbox = candidate_mailbox(x, team, j + 1);
     const Winner pivot = pick(x, j);
     const float u = update_next(x, rows, last, j);
     const float4 word = word_of_candidate(x, last, j);
@@ -266,7 +266,7 @@ __device__ __forceinline__ Pivot eliminate(
         rows.at[i][0] = fmaf(-now.l[i], next, rows.at[i][1]);
         rows.at[i][1] = rows.at[i][2];
     }
-    const int slot = propose(team, rows, open, now, target, goes_on);
+    const int slot = propose(team, rows, open, now, mailbox, goes_on);
     // After the candidate, for which everybody waits.
     if (sends) send_row(x, word, j, w);
     expect_candidates(x, j + 1, threadIdx.x == 0 && goes_on);
