@@ -4,8 +4,8 @@
 // Third step of the ladder naive -> wmma -> wgmma.  What it adds: wgmma reads both operands from shared memory, so
 // that registers hold sums alone; the copy engine (TMA) fills a ring of stages, addressed by tensor maps
 // that also swizzle and pad with zeros; one warpgroup feeds, two multiply; blocks stay for many tiles, so that the
-// next tile's operands arrive while the last one's sums are stored; two blocks of a cluster, one above the
-// other, share the tiles of op(B) by multicast; tiles of FP32 results leave by the copy engine as well.
+// next tile's operands arrive while the last one's sums are stored; two blocks of a cluster share the tiles of one
+// operand by multicast; tiles of FP32 results leave by the copy engine as well.
 //
 //   a_hi, a_lo, b_hi, b_lo  tensor maps of operands in T_LOW with boxes of 64 x 64 entries, swizzled by 128 bytes:
 //          coordinates (k, row) if the contiguous entries run along k, else (row, k).  lo is read only if REFINE
@@ -70,6 +70,10 @@ constexpr int PARTS_A = SPLITS_A<REFINE> ? 2 : 1, PARTS_B = SPLITS_B<REFINE> ? 2
 constexpr int BYTES_A = PANELS_A * PANEL_BYTES, BYTES_B = PANELS_B * PANEL_BYTES;
 constexpr int STAGE_BYTES = PARTS_A * BYTES_A + PARTS_B * BYTES_B;
 constexpr int STAGES = 192 * 1024 / STAGE_BYTES;
+// How the blocks of a cluster lie: with one product one above the other, sharing op(B), which is more; with several
+// side by side, sharing op(A), which took 40.0 ms instead of 41.5 (H200, REFINE 3, n = 16384; one comparison, of which
+// no results file is kept).
+constexpr int ACROSS = REFINE ? CLUSTER : 1, DOWN = CLUSTER / ACROSS;
 constexpr int SUMS = BLOCK_N / 2;                  // FP32 registers of one thread for 64 x BLOCK_N
 // Height of a band of tiles, see TileOrder: 4096 rows if k is short.  Each band reads all of op(B), which C has
 // driven out of the cache by then; the band's rows of op(A), 16 KB for each k if split, stay there.  With a long k
@@ -124,8 +128,8 @@ struct Shared {
     }
 };
 
-// Which tiles a cluster computes; rows of tiles are CLUSTER BLOCK_M high.  32 bits count them up to 2^22 rows and
-// columns, and are divided without a subroutine, whose registers the feeding warpgroup has not.
+// Which tiles a cluster computes, each DOWN BLOCK_M high and ACROSS BLOCK_N wide.  32 bits count them up to 2^22 rows
+// and columns, and are divided without a subroutine, whose registers the feeding warpgroup has not.
 struct Schedule {
     TileOrder<int> order;
     int band;  // rows of tiles
@@ -133,8 +137,10 @@ struct Schedule {
     unsigned sharing, rank;
 
     __device__ __forceinline__ Schedule(Index m, Index n, Index k, unsigned* work, unsigned sharing, unsigned rank)
-        : order{int((m + CLUSTER * BLOCK_M - 1) / (CLUSTER * BLOCK_M)), int((n + BLOCK_N - 1) / BLOCK_N)},
-          band(band_for(k) / CLUSTER), work(work), sharing(sharing), rank(rank) {}
+        : order{tiles(m, DOWN * BLOCK_M), tiles(n, ACROSS * BLOCK_N)}, band(band_for(k) / DOWN),
+          work(work), sharing(sharing), rank(rank) {}
+
+    static __device__ __forceinline__ int tiles(Index size, int each) { return int((size + each - 1) / each); }
 
     __device__ __forceinline__ int count() const { return order.rows * order.cols; }
     __device__ __forceinline__ int clusters() const { return gridDim.x / CLUSTER; }
@@ -160,8 +166,8 @@ struct Schedule {
     __device__ __forceinline__ void find(int tile, int& row, int& col) const {
         int tile_row, tile_col;
         order.find(tile, band, tile_row, tile_col);
-        row = (tile_row * CLUSTER + int(rank)) * BLOCK_M;
-        col = tile_col * BLOCK_N;
+        row = (tile_row * DOWN + int(rank) % DOWN) * BLOCK_M;
+        col = (tile_col * ACROSS + int(rank) % ACROSS) * BLOCK_N;
     }
 };
 
@@ -188,6 +194,15 @@ __device__ __forceinline__ int agree(
     wait(shared.is_sent(stage), taken >> stage & 1);
     taken ^= 1u << stage;
     return shared.mail[stage];
+}
+
+// Loads panel p of an operand's tile, or leaves that to the block of the cluster whose turn it is.
+template <bool SHARED>
+__device__ __forceinline__ void load_panel(
+    unsigned to, const TensorMap& map, int x, int y, unsigned full, int p, unsigned rank
+) {
+    if (!SHARED) copy_panel(to, map, x, y, full);
+    else if (p % CLUSTER == rank) copy_panel_to_all(to, map, x, y, full);
 }
 
 __device__ __forceinline__ void feed(
@@ -217,9 +232,10 @@ __device__ __forceinline__ void feed(
             #pragma unroll
             for (int p = 0; p < PARTS_A * PANELS_A; ++p) {
                 const int part = p / PANELS_A, across = row + p % PANELS_A * PANEL;
-                copy_panel(
-                    shared.a(ring.stage, part) + p % PANELS_A * PANEL_BYTES, part ? a_lo : a_hi,
-                    coordinate<!TRANS_A>(0, across, s * BLOCK_K), coordinate<!TRANS_A>(1, across, s * BLOCK_K), full);
+                const unsigned to = shared.a(ring.stage, part) + p % PANELS_A * PANEL_BYTES;
+                const int x = coordinate<!TRANS_A>(0, across, s * BLOCK_K);
+                const int y = coordinate<!TRANS_A>(1, across, s * BLOCK_K);
+                load_panel<(ACROSS > 1)>(to, part ? a_lo : a_hi, x, y, full, p, schedule.rank);
             }
             #pragma unroll
             for (int p = 0; p < PARTS_B * PANELS_B; ++p) {
@@ -227,8 +243,7 @@ __device__ __forceinline__ void feed(
                 const unsigned to = shared.b(ring.stage, part) + p % PANELS_B * PANEL_BYTES;
                 const int x = coordinate<TRANS_B>(0, across, s * BLOCK_K);
                 const int y = coordinate<TRANS_B>(1, across, s * BLOCK_K);
-                if (CLUSTER == 1) copy_panel(to, part ? b_lo : b_hi, x, y, full);
-                else if (p % CLUSTER == schedule.rank) copy_panel_to_all(to, part ? b_lo : b_hi, x, y, full);
+                load_panel<(DOWN > 1)>(to, part ? b_lo : b_hi, x, y, full, p, schedule.rank);
             }
             ring.next();
         }
@@ -283,6 +298,16 @@ __device__ __forceinline__ void sum_through(
     if (steps > 0) release(shared, previous);
 }
 
+// The warpgroups issue the products of a stage in turn, so that one multiplies while the other adds: 'ab' took 2 to 7 %
+// less with turns than without (H200, n = 4096 to 16384; one comparison, of which no results file is kept).
+__device__ __forceinline__ void await_turn(int group) {
+    asm volatile("barrier.cta.sync %0, %1;" :: "r"(1 + group), "n"(CONSUMERS * GROUP_THREADS) : "memory");
+}
+__device__ __forceinline__ void pass_turn(int group) {
+    asm volatile("barrier.cta.arrive %0, %1;"
+                 :: "r"(1 + (group + 1) % CONSUMERS), "n"(CONSUMERS * GROUP_THREADS) : "memory");
+}
+
 // A sum for each stage, added to nearest.  `store` is called while the first products run: until then `sum` may
 // hold what the tile before left.
 template <typename Store>
@@ -293,9 +318,11 @@ __device__ __forceinline__ void sum_by_stage(
     const auto begin = [&] {
         wait(shared.is_full(ring.stage), ring.parity);
         settle(part);
+        await_turn(group);
         wgmma_fence();
         multiply(part, shared, ring.stage, group, true);
         wgmma_commit();
+        pass_turn(group);
     };
     const auto end = [&] {
         wgmma_wait<0>();
@@ -490,8 +517,10 @@ tcs_gemm_wgmma(
     if (CLUSTER > 1) cluster_barrier();  // no block sends before the other's barriers are there
 
     const int steps = int((k + BLOCK_K - 1) / BLOCK_K);
-    const int group = threadIdx.x / GROUP_THREADS;
-    if (group == 0) {
+    // A number of the whole warp, so that where its operands lie is found in uniform registers, as wgmma wants it: else
+    // two instructions and more lie between most products.
+    const int group = __shfl_sync(ALL_LANES, threadIdx.x / GROUP_THREADS, 0) - 1;
+    if (group < 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 0) feed(shared, schedule, steps, a_hi, a_lo, b_hi, b_lo);
     } else {
@@ -500,6 +529,7 @@ tcs_gemm_wgmma(
         const Target target = {out, c, ld_out, ld_c, m, n, int(kind), alpha, beta};
         const Origin origin = {a, b, row_a, col_a, row_b, col_b, k, top_a, top_b};
         const unsigned boxes = shared.boxes((threadIdx.x - GROUP_THREADS) / WARP);
+        if (REFINE && group == CONSUMERS - 1) pass_turn(group);  // the first may begin
         Ring ring;
         float sum[SUMS];
         int last = NO_TILE;  // its sums are not stored yet
@@ -507,20 +537,21 @@ tcs_gemm_wgmma(
             if (tile == NO_TILE) return;
             int row, col;
             schedule.find(tile, row, col);
-            store_sums(sum, target, origin, results, int(how), boxes, row + (group - 1) * PANEL, col);
+            store_sums(sum, target, origin, results, int(how), boxes, row + group * PANEL, col);
         };
         while (true) {
             wait(shared.is_full(ring.stage), ring.parity);
             const int tile = shared.tile[ring.stage];
             if (tile == NO_TILE) break;
             if (REFINE) {
-                sum_by_stage(sum, shared, ring, group - 1, steps, [&] { store(last); });
+                sum_by_stage(sum, shared, ring, group, steps, [&] { store(last); });
                 last = tile;
             } else {
-                sum_through(sum, shared, ring, group - 1, steps);
+                sum_through(sum, shared, ring, group, steps);
                 store(tile);
             }
         }
+        if (REFINE && group == 0) await_turn(group);  // which nobody takes
         store(last);
         // The copy engine still reads shared memory, and what it wrote is to be seen by the next kernel.
         asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");

@@ -78,8 +78,11 @@ def takes_turns(defines, m, n, multiprocessors):
 
 def _tiles(defines, m, n):
     """Return the tiles of whole clusters in a result of m x n."""
-    columns = 128 if defines["REFINE"] else 256
-    return -(-m // (WGMMA_ROWS * defines["CLUSTER"])) * -(-n // columns)
+    cluster = defines["CLUSTER"]
+    rows, columns = (
+        (WGMMA_ROWS, 128 * cluster) if defines["REFINE"] else (WGMMA_ROWS * cluster, 256)
+    )
+    return -(-m // rows) * -(-n // columns)
 
 
 def maps_of(pairs, low):
