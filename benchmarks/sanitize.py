@@ -4,11 +4,13 @@
     python benchmarks/sanitize.py --tool racecheck --n 700 --precision fp16x3
 
 Each tool runs this script again with --solve: small solves with each precision, by the default, by
-narrow and by square panels, so that there are several of them and look-ahead happens.  Every array is
-an allocation of its own there, because memcheck cannot see past the end of one inside CuPy's pool.
-CuPy's own kernels are compiled into a folder that starts empty.  The exit status is 0 if all is clean.
+narrow and by square panels, so that there are several of them and look-ahead happens; and products of
+FP32 matrices.  Every array is an allocation of its own there, because memcheck cannot see past the end of
+one inside CuPy's pool.  CuPy's own kernels are compiled into a folder that starts empty.  The exit status
+is 0 if all is clean.
 """
 
+import itertools
 import os
 import pathlib
 import re
@@ -35,6 +37,8 @@ FOUND = 99  # exit status for "the tool found something", unlike Python's own
 TAIL_LINES = 40
 # Columns of the narrow panels; unknowns of the system solved by squares.
 NARROW, SQUARES_ROWS = 128, 700
+# Shapes of the operands of products: a few tiles, whose clusters do not divide them.
+PRODUCT = ((300, 200), (200, 520))
 
 
 # ---- the run that is watched -------------------------------------------------------------------
@@ -61,6 +65,24 @@ def solve_small(n, precisions):
                 if not solution.status.ok:
                     sys.exit(1)
     solve_by_squares(rng, precisions)
+    multiply_small(rng)
+
+
+def multiply_small(rng):
+    """Multiply FP32 matrices by three products, in each layout; end with 1 if a bound does not hold."""
+    import cupy
+
+    import tcsolve
+
+    for transa, transb in itertools.product((False, True), repeat=2):
+        a, b = (rng.standard_normal(shape, dtype="float32") for shape in PRODUCT)
+        stored = [cupy.ascontiguousarray(x.T) if t else x for x, t in ((a, transa), (b, transb))]
+        error = abs(tcsolve.gemm(*stored, transa=transa, transb=transb) - a.astype(float) @ b)
+        size = cupy.linalg.norm(a, axis=1)[:, None] * cupy.linalg.norm(b, axis=0)
+        part = float((error / size).max()) / tcsolve.gemm_bound(a, b).bound
+        print(f"product {PRODUCT} {transa} {transb}: {part:.2f} of its bound", flush=True)
+        if not part <= 1:
+            sys.exit(1)
 
 
 def solve_by_squares(rng, precisions):

@@ -27,6 +27,7 @@
 | gemm_wgmma.cu: tcs_gemm_naive, _wmma, _wgmma     |                                              |
 | gemm_split.cu: tcs_tops, tcs_split, tcs_finish   | gemm: scales, split operands and the last    |
 |                                                  | step for engines that need them              |
+| split_once.cu: tcs_split_once                    | gemm: scales and split operands in one pass  |
 | gemm_batched.cu: tcs_gemm_batched                | gemm_batched                                 |
 
 Integers are `long long` and reals `double` in every entry, so that Python's int and float can be
@@ -55,6 +56,7 @@ __all__ = [
     "KernelSpec",
     "PanelShape",
     "ShortShape",
+    "SplitShape",
     "SwapShape",
     "arch_number",
     "batched_shape",
@@ -63,6 +65,7 @@ __all__ = [
     "move_chunk",
     "panel_shape",
     "short_shape",
+    "split_shape",
     "swap_shape",
     "wmma_can_be_wide",
     "wmma_shape",
@@ -340,6 +343,61 @@ SHORT_SHAPES = (ShortShape(96), ShortShape(64))
 def short_shape(n):
     """Return the `ShortShape` for n columns: the one that has fewest to spare."""
     return min(SHORT_SHAPES, key=lambda shape: -n % shape.columns)
+
+
+# Threads of a block of split_once.cu, with the fewest of them that share a row where columns have scales:
+# whole lines of 128 bytes, or a half.  Two blocks of 256 share a multiprocessor, and one loads while the
+# other stores.
+SPLIT_BLOCKS = ((256, 8), (512, 4))
+# FP32 entries that a thread keeps.
+SPLIT_KEPT = 64
+
+
+class SplitShape(NamedTuple):
+    """How split_once.cu takes two matrices: the `share` of each is told there."""
+
+    threads: int
+    shares: tuple = ()
+    blocks: tuple = ()
+
+    @property
+    def defines(self):
+        """The macros of split_once.cu, but for the format."""
+        return {"THREADS": self.threads, "CLUSTER": PORTABLE_CLUSTER}
+
+
+def split_shape(matrices, arch):
+    """Return the `SplitShape` for matrices (by_row, rows, cols), or None if they take two passes.
+
+    One pass is for devices with clusters, and for matrices of which a block holds a whole row, or a cluster
+    whole columns, whose largest entry is looked for.
+    """
+    if arch_number(arch) < CLUSTER_ARCH:
+        return None
+    for threads, least in SPLIT_BLOCKS:
+        shares = tuple(_split_share(threads, least, *matrix) for matrix in matrices)
+        if None not in shares:
+            pairs = zip(shares, matrices, strict=True)
+            return SplitShape(threads, shares, tuple(_split_blocks(threads, *x) for x in pairs))
+    return None
+
+
+def _split_share(threads, least, by_row, rows, cols):
+    """Return how many warps hold a row, or how many lanes share one; None if they cannot."""
+    if by_row:
+        warps = (1 << e for e in range((threads // 32).bit_length()))
+        return next((w for w in warps if 32 * w * SPLIT_KEPT >= cols), None)
+    held = PORTABLE_CLUSTER * threads * SPLIT_KEPT // 4
+    lanes = (32 >> e for e in range((32 // least).bit_length()))
+    return next((share for share in lanes if held // share >= rows), None)
+
+
+def _split_blocks(threads, share, matrix):
+    """Return the blocks for a matrix, whole clusters."""
+    by_row, rows, cols = matrix
+    if by_row:
+        return -(-rows // (threads // 32 // share * PORTABLE_CLUSTER)) * PORTABLE_CLUSTER
+    return -(-cols // (4 * share)) * PORTABLE_CLUSTER
 
 
 # Sizes gemm_batched.cu multiplies, bytes of operands a block copies at a time, registers for the rows of A
@@ -691,6 +749,15 @@ KERNELS = {
     "gemm_split": KernelSpec(
         ("tcs_tops", "tcs_split", "tcs_split_by", "tcs_finish"),
         tuple({"T_LOW": low} for low in ("fp16", "bf16", "tf32")),
+    ),
+    "split_once": KernelSpec(
+        ("tcs_split_once",),
+        tuple(
+            {"T_LOW": low} | SplitShape(threads).defines
+            for low in ("fp16", "bf16", "tf32")
+            for threads, _ in SPLIT_BLOCKS
+        ),
+        min_arch=CLUSTER_ARCH,
     ),
     "gemm_batched": KernelSpec(
         ("tcs_gemm_batched",),

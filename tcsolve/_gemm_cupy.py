@@ -135,12 +135,13 @@ def _naive(work):
 
 
 def _wmma(work, swizzle=1, wide=None):
-    work.find_tops()
     product, operands, t_in = work.product, (work.a, work.b), work.defines["T_IN"]
     if work.scaled and product.level == 0 and product.precision in ("fp16", "bf16"):
         # Rounded once, before, and not by every block that loads it.
         parts, t_in = work.split(0, 0), product.precision
         operands = [Stored(hi, x.transposed) for (hi, _), x in zip(parts, operands, strict=True)]
+    else:
+        work.find_tops()
     if wide is None:
         blocks = -(-work.m // WMMA_ROWS) * -(-work.n // WIDE_COLUMNS)
         large = blocks >= work.multiprocessors and work.k >= WIDE_DEPTH
@@ -155,7 +156,6 @@ def _wmma(work, swizzle=1, wide=None):
 
 
 def _wgmma(work, cluster=CLUSTER):
-    work.find_tops()
     product = work.product
     pairs = (
         work.split(*product.splits)
@@ -264,7 +264,6 @@ def _modulo(x):
 
 def _refined_by_cublas(work):
     """Split both operands, sum the products of their parts, and undo the scales."""
-    work.find_tops()
     low, operands = work.product.precision, (work.a, work.b)
     pairs = work.split(*work.product.splits)
     parts = [

@@ -5,9 +5,10 @@ import copy
 import cupy
 import numpy as np
 
+from tcsolve import _jit
 from tcsolve._stored import KINDS, Stored, as_stored, empty_aligned, leading
 from tcsolve._wgmma import NO_ORIGIN, TURN_WORDS, split_blocks, split_kernel
-from tcsolve.kernels import WGMMA_DEPTH
+from tcsolve.kernels import WGMMA_DEPTH, split_shape
 
 __all__ = ["Work"]
 
@@ -33,12 +34,15 @@ class Work:
         """Find the largest entry of each row of op(a) and column of op(b), if they are scaled."""
         if not self.scaled:
             return
-        tops = cupy.zeros(self.m + self.n + TURN_WORDS, cupy.uint32)
-        self.top_a, self.top_b = tops[: self.m], tops[self.m : -TURN_WORDS]
-        self._turns = tops[-TURN_WORDS:]
+        self._make_room()
         kernel = split_kernel("tcs_tops")
         blocks = sum(_top_blocks(*x[3:]) for x in self.to_scale)
         kernel((blocks,), (32, 8), sum(self.to_scale, ()))
+
+    def _make_room(self):
+        tops = cupy.zeros(self.m + self.n + TURN_WORDS, cupy.uint32)
+        self.top_a, self.top_b = tops[: self.m], tops[self.m : -TURN_WORDS]
+        self._turns = tops[-TURN_WORDS:]
 
     @property
     def to_scale(self):
@@ -50,19 +54,30 @@ class Work:
         )
 
     def split(self, *parts):
-        """Return ((hi, lo), (hi, lo)) of the scaled operands; lo is None where `parts` has a 0."""
+        """Scale both operands and return their ((hi, lo), (hi, lo)); lo is None where `parts` has a 0."""
         low = self.product.precision
         stored = cupy.float32 if low == "tf32" else cupy.uint16
-        pairs, args, blocks = [], [], 0
-        for x, wanted in zip(self.to_scale, parts, strict=True):
-            rows, cols = x[4:]
-            hi = empty_aligned((rows, cols), stored)
-            lo = empty_aligned((rows, cols), stored) if wanted else None
-            pairs.append((hi, lo))
-            args += [*x, hi, lo, hi.strides[0] // hi.itemsize]
-            blocks += split_blocks(rows, cols)
-        split_kernel("tcs_split", low)((blocks,), (32, 8), args)
+        pairs = [
+            [empty_aligned(x.array.shape, stored) if wanted else None for wanted in (1, part)]
+            for x, part in zip((self.a, self.b), parts, strict=True)
+        ]
+        shape = split_shape([x[3:] for x in self.to_scale], self.arch)
+        if shape is None:
+            self.find_tops()
+            blocks = sum(split_blocks(*x.array.shape) for x in (self.a, self.b))
+            split_kernel("tcs_split", low)((blocks,), (32, 8), sum(self._to_split(pairs), ()))
+            return pairs
+        self._make_room()
+        a, b = self._to_split(pairs)
+        (share_a, share_b), (blocks_a, blocks_b) = shape.shares, shape.blocks
+        kernel = _jit.kernel("split_once", "tcs_split_once", T_LOW=low, **shape.defines)
+        args = *a, share_a, blocks_a, *b, share_b
+        kernel((blocks_a + blocks_b,), (shape.threads,), args)
         return pairs
+
+    def _to_split(self, pairs):
+        """Return the arguments to_scale, hi, lo, ld_out for a and b."""
+        return [(*x, hi, lo, leading(hi)) for x, (hi, lo) in zip(self.to_scale, pairs, strict=True)]
 
     def along_k(self, pairs):
         """Yield the work in parts one after the other along k, and (hi, lo) of their operands.

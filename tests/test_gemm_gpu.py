@@ -411,6 +411,62 @@ def test_an_update_by_columns_meets_the_bound_with_the_same_bits(
 
 @pytest.mark.parametrize("transb", [False, True])
 @pytest.mark.parametrize("transa", [False, True])
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("low", ["fp16", "bf16", "tf32"])
+@pytest.mark.parametrize(
+    "m, k, n",
+    [
+        (1, 1, 1),
+        (5, 7, 3),
+        (70, 1024, 129),
+        (20, 4096, 260),
+        (33, 4101, 36),
+        (8, 8193, 20),
+        (9, 16384, 70),
+        (3, 16385, 9),
+        (2, 32769, 5),
+        (4100, 64, 8200),
+    ],
+)
+def test_one_pass_splits_as_two_do(m, k, n, low, shift, transa, transb, hopper, monkeypatch):
+    from tcsolve import _gemm_work
+
+    rng = np.random.default_rng([m, k, n])
+
+    def operand(rows, cols, transposed):
+        x = rng.standard_normal((cols, rows) if transposed else (rows, cols)).astype(np.float32)
+        x *= np.exp2(rng.integers(-60, 60, x.shape[0])).astype(np.float32)[:, None]
+        x *= np.exp2(rng.integers(-60, 60, x.shape[1])).astype(np.float32)
+        x[0], x[:, -1] = 0.0, 1e-42
+        x[x.shape[0] // 2, x.shape[1] // 2] = np.nan
+        x[-1, x.shape[1] // 3] = -np.inf
+        room = hopper.zeros((x.shape[0], x.shape[1] + 4), np.float32)
+        room[:, shift : shift + x.shape[1]] = hopper.asarray(x)
+        view = room[:, shift : shift + x.shape[1]]
+        return view.T if transposed else view
+
+    a, b = operand(m, k, transa), operand(k, n, transb)
+    out = hopper.empty((m, n), np.float32)
+    product = choose_product("float32", k, low, "b")
+    work = _gemm_work.Work(a, b, None, out, product, 1, 0, _jit.target_arch(), 132)
+
+    pairs, shapes, find = [], [], _gemm_work.split_shape
+    for shape_of in (lambda *args: shapes.append(find(*args)) or shapes[-1], lambda *args: None):
+        monkeypatch.setattr(_gemm_work, "split_shape", shape_of)
+        parts = work.split(*product.splits)
+        assert parts[0][1] is None
+        found = [work.top_a, work.top_b, parts[0][0], *parts[1]]
+        pairs.append([x.view(np.uint32 if x.itemsize == 4 else np.uint16).get() for x in found])
+
+    # Rows may be twice as long as columns.
+    along_rows = transb and not transa
+    assert (shapes[0] is not None) == (k <= (32768 if along_rows else 16384))
+    for once, twice in zip(*pairs, strict=True):
+        assert np.array_equal(once, twice)
+
+
+@pytest.mark.parametrize("transb", [False, True])
+@pytest.mark.parametrize("transa", [False, True])
 @pytest.mark.parametrize("k, depth, launches", [(300, 128, 3), (200, 100, 2), (128, 128, 1)])
 @pytest.mark.parametrize("refine", ["a", "ab", "full"])
 def test_a_long_k_is_multiplied_in_parts(

@@ -14,6 +14,7 @@ from tcsolve.kernels import (
     move_chunk,
     panel_shape,
     short_shape,
+    split_shape,
     swap_shape,
     trsv_shape,
 )
@@ -164,10 +165,11 @@ def test_arch_number(arch, number):
     assert arch_number(arch) == number
 
 
-def test_every_kernel_but_two_runs_from_turing_on():
+def test_every_kernel_but_three_runs_from_turing_on():
+    later = {"short_update": 80, "split_once": 90, "gemm_wgmma": 90}
     for name in KERNELS:
-        assert _jit.supported(name, "sm_75") == (name not in ("gemm_wgmma", "short_update"))
-        assert _jit.supported(name, "sm_80") == (name != "gemm_wgmma")
+        for arch in ("sm_75", "sm_80", "sm_89"):
+            assert _jit.supported(name, arch) == (arch_number(arch) >= later.get(name, 75))
         assert _jit.supported(name, "sm_90a")
         assert not _jit.supported(name, "sm_70")
 
@@ -402,6 +404,43 @@ def test_the_short_shape_covers_the_columns_with_few_to_spare(n, columns):
     assert shape.grid(1, n) == (1, -(-n // columns)) and shape.grid(65, n)[0] == 2
     # Two blocks where there is much memory.
     assert 2 * shape.shared_bytes <= 164 << 10
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_89"])
+def test_without_clusters_nothing_is_split_in_one_pass(arch):
+    assert split_shape([(True, 1, 1), (False, 1, 1)], arch) is None
+
+
+@pytest.mark.parametrize(
+    "matrix, threads, share, blocks",
+    [
+        ((True, 100, 1), 256, 1, 16),
+        ((True, 100, 2049), 256, 2, 32),
+        ((True, 3, 16384), 256, 8, 8),
+        ((True, 3, 16385), 512, 16, 8),
+        ((False, 1, 70), 256, 32, 8),
+        ((False, 1025, 70), 256, 16, 16),
+        ((False, 4096, 70), 256, 8, 24),
+        ((False, 4097, 70), 512, 8, 24),
+        ((False, 16384, 70), 512, 4, 40),
+    ],
+)
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_120"])
+def test_the_split_shape_holds_whole_rows_and_columns(matrix, threads, share, blocks, arch):
+    by_row, rows, cols = matrix
+    shape = split_shape([matrix, (True, 1, 1)], arch)
+
+    assert shape == (threads, (share, 1), (blocks, 8))
+    # 64 entries a thread: of a row in `share` warps; of 4 columns of a row in each of `share` lanes.
+    if by_row:
+        assert share * 32 * 64 >= cols and blocks * (threads // 32) >= rows * share
+    else:
+        assert 8 * threads // share * 16 >= rows and blocks // 8 * share * 4 >= cols
+
+
+@pytest.mark.parametrize("matrix", [(True, 1, 32769), (False, 16385, 1)])
+def test_what_no_cluster_holds_is_split_in_two_passes(matrix):
+    assert split_shape([(True, 1, 1), matrix], "sm_90a") is None
 
 
 def launched():
