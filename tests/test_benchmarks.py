@@ -16,6 +16,7 @@ from conftest import skip_or_fail
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SCRIPTS = ("corrections", "hpl_mxp", "many_rhs", "memory", "roofline", "rungs", "sanitize")
 SCRIPTS += (
+    "clocks",
     "gemm",
     "gemm_batched",
     "gemm_error",
@@ -527,6 +528,28 @@ def test_the_table_of_memory_gives_both_ratios(script, monkeypatch, tmp_path):
     assert "| 4096 | fp16x3 | 1 | no | fails | - |" in text
     assert "between 1.050 and 1.050" in text
     assert "used / A 0.781" in memory.line(row) and "failed" in memory.line(failed)
+
+
+def test_the_page_of_clocks_gives_the_rate_at_that_clock(script, monkeypatch, tmp_path):
+    clocks = script("clocks")
+    row = {"seconds": 2e-3, "mhz": 1400.0, "watts": 700.0, "most_mhz": 1980.0, "most_watts": 710.0}
+    rows = [row | {"what": "FP32, 'ab'", "n": 6000, "flops": 6 * 6000**3}]
+    rows += [row | {"what": "solve, gauss", "n": 16384, "flops": 0}]
+
+    text = redraw(
+        clocks, monkeypatch, tmp_path / "clocks.json", rows, FACTS | {"multiprocessors": 132}
+    )
+
+    # 6 * 6000**3 / 2 ms, over 132 * 4096 * 1.4 GHz
+    assert "| FP32, 'ab' | 6000 | 2 | 648 | 1400 | 86% | 700 |" in text
+    assert "| solve, gauss | 16384 | 2 | - | 1400 | - | 700 |" in text
+    assert "1980 MHz" in text and "710 W" in text
+    assert "648 TFLOP/s  1400 MHz" in clocks.line(rows[0]) and "TFLOP" not in clocks.line(rows[1])
+
+
+def test_what_nvidia_smi_cuts_off_is_left_out(script):
+    text = "1400, 700.5, 1980, 700.00\n[N/A], 1, 2, 3\n1395, 71"
+    assert script("clocks").parse(text) == [[1400.0, 700.5, 1980.0, 700.0]]
 
 
 # ---- sanitize ----------------------------------------------------------------------------------

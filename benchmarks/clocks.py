@@ -1,0 +1,201 @@
+"""How fast is the clock, and what power is drawn, while products and solves keep a GPU busy?
+
+    python benchmarks/clocks.py                          # results/clocks.json and clocks.md
+    python benchmarks/clocks.py --draw                   # the table from the JSON again; no GPU
+
+Each piece of work runs again and again for a while; nvidia-smi is asked meanwhile, every 20 ms.  Beside the
+rate stands what the tensor cores could do at that clock: 4096 operations of FP16 a clock and multiprocessor
+on Hopper.  Updates are those of an LU by three products, on all multiprocessors and on as many as look-ahead
+leaves them.
+"""
+
+import contextlib
+import functools
+import json
+import shutil
+import subprocess
+import sys
+import time
+
+import numpy as np
+from _harness import RESULTS, arguments, gpu, machine, save
+from tables import source, table
+
+ASKED = "clocks.sm,power.draw.instant,clocks.max.sm,enforced.power.limit"
+EVERY_MS = 20
+# The work is under way before it is looked at: the clock falls as the device warms up.
+SECONDS, WARM_UP = 1.2, 0.4
+# Operations of FP16 a clock and multiprocessor of compute capability 9.0.
+HOPPER_FLOPS = 4096
+# Columns of a wide panel, rows below it, and multiprocessors that the next panel keeps.
+UPDATE_K, UPDATE_ROWS, PANEL_BLOCKS = 1024, 28672, 16
+
+
+# ---- measuring ---------------------------------------------------------------------------------
+
+
+def parse(text):
+    """Return rows of numbers from what nvidia-smi printed, without lines that are cut off or no numbers."""
+    rows = []
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            row = [float(cell) for cell in line.split(",")]
+            if len(row) == len(ASKED.split(",")):
+                rows.append(row)
+    return rows
+
+
+def watched(run):
+    """Return the seconds of one `run()` among many; clock, power and their limits meanwhile, medians."""
+    import cupy
+
+    device = cupy.cuda.Device()
+    line = ["nvidia-smi", f"--query-gpu={ASKED}", "--format=csv,noheader,nounits"]
+    line += [f"--id={device.pci_bus_id}", f"--loop-ms={EVERY_MS}"]
+    once = min(timed(run, 1) for _ in range(4))  # the first of a size prepare what comes later
+    timed(run, max(1, int(WARM_UP / once)))
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as smi:
+        try:
+            seconds = timed(run, max(3, int(SECONDS / once)))
+        finally:
+            smi.terminate()
+        rows = parse(smi.stdout.read())
+    if not rows:
+        sys.exit(
+            "nvidia-smi told nothing about clock and power: is it the driver's, and new enough?"
+        )
+    # It starts when some of the work is done, so that all it says is of the work.
+    clock, power, most, limit = np.median(rows, axis=0)
+    found = {
+        "seconds": seconds,
+        "mhz": clock,
+        "watts": power,
+        "most_mhz": most,
+        "most_watts": limit,
+    }
+    return {name: float(x) for name, x in found.items()} | {"samples": len(rows)}
+
+
+def timed(run, count):
+    """Return the mean seconds of `run()`, the device's and the host's, over so many."""
+    import cupy
+
+    device = cupy.cuda.Device()
+    device.synchronize()
+    start = time.perf_counter()
+    for _ in range(count):
+        run()
+    device.synchronize()
+    return (time.perf_counter() - start) / count
+
+
+def products(sizes):
+    """Yield (what, n, FP16 operations, run) for square products."""
+    import cupy
+
+    from tcsolve import gemm
+
+    for n in sizes:
+        a, b = (cupy.random.standard_normal((n, n), dtype=np.float32) for _ in "ab")
+        out, low = cupy.empty((n, n), np.float32), [x.astype(np.float16) for x in (a, b)]
+        run = functools.partial(gemm, out=out)
+        yield "SGEMM", n, 0, functools.partial(run, a, b, precision="fp32")
+        for engine in ("cublas", "wgmma"):
+            yield f"FP16, {engine}", n, 2 * n**3, functools.partial(run, *low, engine=engine)
+        yield "FP32, 'ab'", n, 6 * n**3, functools.partial(run, a, b)
+
+
+def updates(multiprocessors):
+    """Yield the same for the update of an LU."""
+    import cupy
+
+    from tcsolve._formats import UPDATES
+    from tcsolve._wgmma import Operand
+
+    m, k, how = UPDATE_ROWS, UPDATE_K, UPDATES["fp16x3"]
+    l, u = (cupy.random.uniform(-1, 1, shape, dtype=np.float32) for shape in ((m, k), (k, m)))
+    c = cupy.zeros((m, m), np.float32)
+    for blocks in (multiprocessors, multiprocessors - PANEL_BLOCKS):
+        operand = Operand(l, how, blocks)
+        what = f"update, k = {k}, {blocks} multiprocessors"
+        yield what, m, 6 * m * m * k, functools.partial(operand.subtract, c, u, None)
+
+
+def solves(sizes):
+    """Yield the same for whole solves."""
+    import cupy
+    from solve import matrix
+
+    import tcsolve
+
+    for n in sizes:
+        a = matrix("gauss", n)
+        b = a @ cupy.ones(n)
+        yield "solve, gauss", n, 0, functools.partial(tcsolve.solve_ex, a, b, assume_a="general")
+
+
+# ---- writing -----------------------------------------------------------------------------------
+
+
+def line(row):
+    """Return the printed line of a row."""
+    rate = f"{row['flops'] / row['seconds'] / 1e12:4.0f} TFLOP/s" if row["flops"] else " " * 12
+    text = f"{row['what']:42} n {row['n']:6} {1e3 * row['seconds']:9.3f} ms {rate}"
+    return f"{text} {row['mhz']:5.0f} MHz {row['watts']:4.0f} W"
+
+
+def peak(row, multiprocessors):
+    """Return the FP16 operations a second of all multiprocessors at the clock of a row."""
+    return 1e6 * row["mhz"] * multiprocessors * HOPPER_FLOPS
+
+
+def page(facts, rows):
+    """Return the Markdown page of the rows."""
+    head = ["work", "n", "ms", "TFLOP/s in FP16", "clock, MHz", "of the peak at that clock"]
+    head += ["power, W"]
+    body = []
+    for row in rows:
+        rate = row["flops"] / row["seconds"]
+        of_peak = f"{rate / peak(row, facts['multiprocessors']):.0%}" if rate else "-"
+        cells = [row["what"], row["n"], f"{1e3 * row['seconds']:.3g}"]
+        cells += [f"{rate / 1e12:.0f}" if rate else "-", f"{row['mhz']:.0f}", of_peak]
+        body.append([*cells, f"{row['watts']:.0f}"])
+    most = max(rows, key=lambda row: row["most_mhz"])
+    lines = ["# Clock and power", ""]
+    lines += [
+        "Medians while each piece of work ran again and again; see `benchmarks/clocks.py`. The clock can go "
+        f"to {most['most_mhz']:.0f} MHz, the power to {most['most_watts']:.0f} W. "
+        "Of three products each counts.",
+        "",
+    ]
+    return "\n".join([*lines, table(head, body), "", source(facts, "benchmarks/clocks.py")]) + "\n"
+
+
+def main():
+    parser = arguments(__doc__.partition("\n")[0])
+    parser.add_argument("--n", type=int, nargs="+", default=[4096, 8192, 16384], help="of products")
+    parser.add_argument("--solve", type=int, nargs="+", default=[8192, 16384, 32768])
+    parser.add_argument("--draw", action="store_true", help="only rewrite the table from the JSON")
+    parser.set_defaults(json=RESULTS / "clocks.json")
+    options = parser.parse_args()
+    markdown = options.json.with_suffix(".md")
+    if options.draw:
+        results = json.loads(options.json.read_text())
+        markdown.write_text(page(results["machine"], results["rows"]))
+        return
+    import cupy
+
+    if shutil.which("nvidia-smi") is None:
+        sys.exit("no nvidia-smi: it comes with the driver; put it on PATH")
+    facts, rows = machine(options.commit) | gpu(), []
+    for work in (products(options.n), updates(facts["multiprocessors"]), solves(options.solve)):
+        for what, n, flops, run in work:
+            rows.append({"what": what, "n": n, "flops": flops} | watched(run))
+            print(line(rows[-1]), flush=True)
+            save(options.json, facts, rows)
+        cupy.get_default_memory_pool().free_all_blocks()
+    markdown.write_text(page(facts, rows))
+
+
+if __name__ == "__main__":
+    main()
