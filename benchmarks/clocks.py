@@ -27,6 +27,7 @@ EVERY_MS = 20
 SECONDS, WARM_UP = 1.2, 0.4
 # Operations of FP16 a clock and multiprocessor of compute capability 9.0.
 HOPPER_FLOPS = 4096
+AB = "FP32, 'ab'"
 # Columns of a wide panel, rows below it, and multiprocessors that the next panel keeps.
 UPDATE_K, UPDATE_ROWS, PANEL_BLOCKS = 1024, 28672, 16
 
@@ -102,7 +103,7 @@ def products(sizes):
         yield "SGEMM", n, 0, functools.partial(run, a, b, precision="fp32")
         for engine in ("cublas", "wgmma"):
             yield f"FP16, {engine}", n, 2 * n**3, functools.partial(run, *low, engine=engine)
-        yield "FP32, 'ab'", n, 6 * n**3, functools.partial(run, a, b)
+        yield AB, n, 6 * n**3, functools.partial(run, a, b)
 
 
 def updates(multiprocessors):
@@ -166,9 +167,18 @@ def page(facts, rows):
         "Medians while each piece of work ran again and again; see `benchmarks/clocks.py`. The clock can go "
         f"to {most['most_mhz']:.0f} MHz, the power to {most['most_watts']:.0f} W. "
         "Of three products each counts.",
+        *over_sgemm(rows),
         "",
     ]
     return "\n".join([*lines, table(head, body), "", source(facts, "benchmarks/clocks.py")]) + "\n"
+
+
+def over_sgemm(rows):
+    """Return the sentence on the speed of three products beside SGEMM."""
+    seconds = {(row["what"], row["n"]): row["seconds"] for row in rows}
+    sizes = [n for what, n in seconds if what == AB and ("SGEMM", n) in seconds]
+    ratios = [f"{seconds['SGEMM', n] / seconds[AB, n]:.2f} at n = {n}" for n in sizes]
+    return [f"'ab' is faster than SGEMM by factors of {', '.join(ratios)}."] if ratios else []
 
 
 def main():

@@ -30,7 +30,7 @@
 // FP32 operands are split by a pass of their own (gemm_split.cu), not while they are loaded as in gemm_wmma.cu.
 // The products of a 64 x 128 tile read 96 of the 128 bytes a cycle that shared memory has; FP32 that arrives there
 // and leaves it as hi and lo would take 93 more (counted, not measured): a third of the time would be waiting.
-// With the pass, three products run at 0.88, 0.95 and 0.92 of the rate of one product of FP16 operands at n = 4096,
+// With the pass, three products run at 1.04, 0.98 and 0.99 of the rate of one product of FP16 operands at n = 4096,
 // 8192 and 16384 (H200, benchmarks/results/gemm.json).
 //
 // Rounding: with REFINE 0 one sum on the tensor cores runs along all of k.  With more products a sum runs along

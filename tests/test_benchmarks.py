@@ -534,6 +534,7 @@ def test_the_page_of_clocks_gives_the_rate_at_that_clock(script, monkeypatch, tm
     clocks = script("clocks")
     row = {"seconds": 2e-3, "mhz": 1400.0, "watts": 700.0, "most_mhz": 1980.0, "most_watts": 710.0}
     rows = [row | {"what": "FP32, 'ab'", "n": 6000, "flops": 6 * 6000**3}]
+    rows += [row | {"what": "SGEMM", "n": 6000, "flops": 0, "seconds": 9e-3}]
     rows += [row | {"what": "solve, gauss", "n": 16384, "flops": 0}]
 
     text = redraw(
@@ -543,8 +544,8 @@ def test_the_page_of_clocks_gives_the_rate_at_that_clock(script, monkeypatch, tm
     # 6 * 6000**3 / 2 ms, over 132 * 4096 * 1.4 GHz
     assert "| FP32, 'ab' | 6000 | 2 | 648 | 1400 | 86% | 700 |" in text
     assert "| solve, gauss | 16384 | 2 | - | 1400 | - | 700 |" in text
-    assert "1980 MHz" in text and "710 W" in text
-    assert "648 TFLOP/s  1400 MHz" in clocks.line(rows[0]) and "TFLOP" not in clocks.line(rows[1])
+    assert "1980 MHz" in text and "710 W" in text and "4.50 at n = 6000" in text
+    assert "648 TFLOP/s  1400 MHz" in clocks.line(rows[0]) and "TFLOP" not in clocks.line(rows[2])
 
 
 def test_what_nvidia_smi_cuts_off_is_left_out(script):
