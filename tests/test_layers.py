@@ -134,6 +134,14 @@ def libraries(path):
     return {name.split(".")[0] for name in imports(path)}
 
 
+def test_how_launches_are_cut_depends_on_the_architecture_alone():
+    folder = Path(tcsolve.kernels.__file__).parent
+    for path in folder.glob("_[!_]*.py"):
+        used = {name.rpartition(".")[0] for name in imports(path) if name.startswith("tcsolve")}
+        assert used <= ({"tcsolve.kernels._arch"} if path.stem != "_arch" else set())
+        assert libraries(path) <= {"typing", "tcsolve"}
+
+
 def test_every_module_has_its_place_in_the_order():
     assert sorted(path.stem for path in FOLDER.glob("*.py")) == sorted(LAYERS)
 

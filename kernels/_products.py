@@ -1,0 +1,87 @@
+"""Which kernel multiplies, and how products of large matrices are cut into blocks."""
+
+from typing import NamedTuple
+
+from tcsolve.kernels._arch import CLUSTER_ARCH, HOPPER, PORTABLE_CLUSTER, arch_number
+
+# Rows of the tiles of gemm_wgmma.cu, and how much of k it takes at a time.
+WGMMA_ROWS, WGMMA_DEPTH = 128, 64
+
+# Threads of a block of split_once.cu, with the fewest of them that share a row where columns have scales:
+# whole lines of 128 bytes, or a half.  Two blocks of 256 share a multiprocessor, and one loads while the
+# other stores.
+SPLIT_BLOCKS = ((256, 8), (512, 4))
+# FP32 entries that a thread keeps.
+SPLIT_KEPT = 64
+
+
+class SplitShape(NamedTuple):
+    """How split_once.cu takes two matrices: the `share` of each is told there."""
+
+    threads: int
+    shares: tuple = ()
+    blocks: tuple = ()
+
+    @property
+    def defines(self):
+        """The macros of split_once.cu, but for the format."""
+        return {"THREADS": self.threads, "CLUSTER": PORTABLE_CLUSTER}
+
+
+def split_shape(matrices, arch):
+    """Return the `SplitShape` for matrices (by_row, rows, cols), or None if they take two passes.
+
+    One pass is for devices with clusters, and for matrices of which a block holds a whole row, or a cluster
+    whole columns, whose largest entry is looked for.
+    """
+    if arch_number(arch) < CLUSTER_ARCH:
+        return None
+    for threads, least in SPLIT_BLOCKS:
+        shares = tuple(_split_share(threads, least, *matrix) for matrix in matrices)
+        if None not in shares:
+            pairs = zip(shares, matrices, strict=True)
+            return SplitShape(threads, shares, tuple(_split_blocks(threads, *x) for x in pairs))
+    return None
+
+
+def _split_share(threads, least, by_row, rows, cols):
+    """Return how many warps hold a row, or how many lanes share one; None if they cannot."""
+    if by_row:
+        warps = (1 << e for e in range((threads // 32).bit_length()))
+        return next((w for w in warps if 32 * w * SPLIT_KEPT >= cols), None)
+    held = PORTABLE_CLUSTER * threads * SPLIT_KEPT // 4
+    lanes = (32 >> e for e in range((32 // least).bit_length()))
+    return next((share for share in lanes if held // share >= rows), None)
+
+
+def _split_blocks(threads, share, matrix):
+    """Return the blocks for a matrix, whole clusters."""
+    by_row, rows, cols = matrix
+    if by_row:
+        return -(-rows // (threads // 32 // share * PORTABLE_CLUSTER)) * PORTABLE_CLUSTER
+    return -(-cols // (4 * share)) * PORTABLE_CLUSTER
+
+
+def wmma_can_be_wide(t_in, arch):
+    """Tell whether a block of gemm_wmma.cu can have 256 columns: 144 KB of shared memory, 255 registers."""
+    number = arch_number(arch)
+    return t_in != "float" and (number in (80, 87) or 90 <= number < 120)
+
+
+def fastest_update(how, char, m, k, arch):
+    """Return how C -= L U is computed for the `Update` how: 'wgmma', or 'cublas' on packed operands.
+
+    char is that of the dtype, L is m x k.
+    """
+    ours = how.format.name in ("fp16", "bf16") and char == "f"
+    fills = m >= WGMMA_ROWS and k >= WGMMA_DEPTH
+    return "wgmma" if ours and fills and arch_number(arch) == HOPPER else "cublas"
+
+
+def wmma_shape(t_in, low, wide, arch):
+    """Return (threads, bytes of dynamic shared memory) of a block of gemm_wmma.cu."""
+    number = arch_number(arch)
+    if wide:
+        return 256, (4 if number >= CLUSTER_ARCH else 3) * 48 << 10
+    two = number < 80 or t_in == "float" and low != "tf32"
+    return 256 if t_in == "float" else 128, (2 if two else 3) * 32 << 10

@@ -1,0 +1,123 @@
+"""How the other launches of an LU and of a refinement are cut into blocks."""
+
+from typing import NamedTuple
+
+from tcsolve.kernels._arch import CLUSTER_ARCH, PORTABLE_CLUSTER, arch_number, shared_bytes
+
+# Right-hand sides trsv.cu is compiled for, and the unknowns it solves for at a time, by dtype char.
+TRSV_COLUMNS = (1, 2, 4)
+TRSV_BLOCK = {"f": 128, "d": 64}
+TRSV_THREADS = 512
+
+# Rows of a matrix that a warp of residual.cu may take at a time.
+RESIDUAL_ROWS = (1, 4)
+
+# 64 KB of shared memory can be had on every architecture.
+STAGE_FLOATS = (64 << 10) // 4
+# Columns of a block of move_rows.cu, and the blocks below which it has fewer.
+MOVE_CHUNKS, FEW_BLOCKS = (32, 16, 8, 4), 64
+# Rows that it can move at once, a few columns at a time.
+MOST_MOVED = STAGE_FLOATS // 4
+
+
+class TrsvShape(NamedTuple):
+    """How many blocks trsv.cu is launched with, and how many of them make a cluster; 0 is none."""
+
+    blocks: int
+    cluster: int
+
+    @property
+    def defines(self):
+        """The macro of trsv.cu."""
+        return {"BLOCKS": self.cluster}
+
+
+def trsv_shape(count, arch, multiprocessors):
+    """Return the `TrsvShape` for `count` blocks of unknowns.
+
+    Clusters of the size that every device with clusters launches; larger ones were no faster on an H200.
+    """
+    cluster = PORTABLE_CLUSTER if arch_number(arch) >= CLUSTER_ARCH else 0
+    if multiprocessors < cluster:
+        cluster = 0
+    team = cluster or 1
+    return TrsvShape(team * min(multiprocessors // team, -(-count // team)), cluster)
+
+
+def move_chunk(count, n):
+    """Return how many of n columns a block of tcs_move_rows stages for `count` rows.
+
+    Fewer than it could, where there would be few blocks.
+    """
+    for chunk in MOVE_CHUNKS:
+        last = chunk == MOVE_CHUNKS[-1]
+        if count * chunk <= STAGE_FLOATS and (last or n >= FEW_BLOCKS * chunk):
+            return chunk
+    raise ValueError(f"count is {count}; at most {MOST_MOVED} rows can be moved at once")
+
+
+class SwapShape(NamedTuple):
+    """How a block of swap_solve.cu takes its columns; `most` is how many there may be in all."""
+
+    columns: int
+    threads: int
+    padding: int
+    most: float
+
+    def shared_bytes(self, rows):
+        """Dynamic shared memory with `rows` rows on the move, beside the columns of L by tiles."""
+        return 4 * 20 * 16 * sum(range(1, 9)) + 4 * rows * (self.columns + self.padding)
+
+    @property
+    def defines(self):
+        """The macros of swap_solve.cu."""
+        return {"COLUMNS": self.columns}
+
+
+# Few columns a block make a short launch of few columns; many are bound by what is read of L.
+SWAP_SHAPES = (
+    SwapShape(8, 256, 1, 1536),
+    SwapShape(16, 256, 1, 6144),
+    SwapShape(64, 128, 1, float("inf")),
+)
+
+
+# Static shared memory of swap_solve.cu.
+SWAP_STATIC = 1 << 10
+
+
+def swap_shape(n, rows, arch):
+    """Return the `SwapShape` for n columns with `rows` rows on the move, of those `arch` has room for."""
+    limit = shared_bytes(arch)
+    fit = [s for s in SWAP_SHAPES if s.shared_bytes(rows) + SWAP_STATIC <= limit]
+    return next((shape for shape in fit if n <= shape.most), fit[-1])
+
+
+class ShortShape(NamedTuple):
+    """How a block of short_update.cu takes rows and columns of C."""
+
+    columns: int
+    rows: int = 64
+    threads: int = 128
+
+    def grid(self, m, n):
+        """Return the blocks for a result of m x n."""
+        return -(-m // self.rows), -(-n // self.columns)
+
+    @property
+    def shared_bytes(self):
+        """Dynamic shared memory of a block: four stages of 32 columns of L and rows of U."""
+        return 4 * 4 * 32 * (self.rows + self.columns)
+
+    @property
+    def defines(self):
+        """The macro of short_update.cu."""
+        return {"COLUMNS": self.columns}
+
+
+SHORT_SHAPES = (ShortShape(96), ShortShape(64))
+
+
+def short_shape(n):
+    """Return the `ShortShape` for n columns: the one that has fewest to spare."""
+    return min(SHORT_SHAPES, key=lambda shape: -n % shape.columns)
