@@ -6,7 +6,7 @@
 Each piece of work runs again and again for a while; nvidia-smi is asked meanwhile, every 20 ms.  Beside the
 rate stands what the tensor cores could do at that clock: 4096 operations of FP16 a clock and multiprocessor
 on Hopper.  Updates are those of an LU by three products, on all multiprocessors and on as many as look-ahead
-leaves them.
+leaves them; what a panel would use is idle then.
 """
 
 import contextlib

@@ -70,11 +70,12 @@ def square(results):
             f" {group['tflops']:.0f} (wgmma){part_of_peak(results, facts, group)}."
         ]
     refined = best([r for r in rows if r["engine"] != "cublas"], dtype="float32", refine="ab")
-    if refined and single and refined.get("sgemm_max_error"):
+    there = refined and first(rows, n=refined["n"], dtype="float32", engine="sgemm")
+    if there and "tflops" in there and refined.get("sgemm_max_error"):
         low = refined["max_error"] <= refined["sgemm_max_error"]
         lines += [
             f"Three products of parts, 'ab', reach {refined['tflops']:.0f} TFLOP/s,"
-            f" {times(refined['tflops'] / single['tflops'])} the rate of SGEMM, with an error that is"
+            f" {times(refined['tflops'] / there['tflops'])} the rate of SGEMM, with an error that is"
             f" {'not larger' if low else 'larger'} ({refined['max_error']:.1e} beside"
             f" {refined['sgemm_max_error']:.1e} at n = {refined['n']})."
         ]

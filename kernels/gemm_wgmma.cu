@@ -27,7 +27,7 @@
 // Defines T_LOW (fp16 or bf16), REFINE (0 to 4: none, 'a', 'b', 'ab', 'full'), TRANS_A 0 if op(A) is contiguous
 // along k, TRANS_B 1 if op(B) is contiguous along k (as in gemm_wmma.cu), CLUSTER (1 or 2).
 //
-// FP32 operands are split by a pass of their own (gemm_split.cu), not while they are loaded as in gemm_wmma.cu.
+// FP32 operands are split before (split_once.cu, gemm_split.cu), not while they are loaded as in gemm_wmma.cu.
 // The products of a 64 x 128 tile read 96 of the 128 bytes a cycle that shared memory has; FP32 that arrives there
 // and leaves it as hi and lo would take 93 more (counted, not measured): a third of the time would be waiting.
 // With the pass, three products run at 1.04, 0.98 and 0.99 of the rate of one product of FP16 operands at n = 4096,
@@ -52,7 +52,7 @@
 // Tiles in turn (work): a kernel that holds multiprocessors when this one starts keeps out as many blocks.
 // With a fixed share for each block theirs would be done last, after all others.  Alone, too, blocks differ: tiles
 // in turn made 213, 210 and 196 TFLOP/s of 216, 202 and 178 at n = 4096, 8192 and 16384 (H200, REFINE 3,
-// CLUSTER 2; one comparison, of which no results file is kept).
+// CLUSTER 2, before warpgroups took turns; one comparison, of which no results file is kept).
 
 #include "gemm.cuh"
 #include "place.cuh"
@@ -72,7 +72,7 @@ constexpr int STAGE_BYTES = PARTS_A * BYTES_A + PARTS_B * BYTES_B;
 constexpr int STAGES = 192 * 1024 / STAGE_BYTES;
 // How the blocks of a cluster lie: with one product one above the other, sharing op(B), which is more; with several
 // side by side, sharing op(A), which took 40.0 ms instead of 41.5 (H200, REFINE 3, n = 16384; one comparison, of which
-// no results file is kept).
+// no results file is kept).  REFINE 2, where op(B) is more, was not compared.
 constexpr int ACROSS = REFINE ? CLUSTER : 1, DOWN = CLUSTER / ACROSS;
 constexpr int SUMS = BLOCK_N / 2;                  // FP32 registers of one thread for 64 x BLOCK_N
 // Height of a band of tiles, see TileOrder: 4096 rows if k is short.  Each band reads all of op(B), which C has
