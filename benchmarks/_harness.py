@@ -29,6 +29,17 @@ def arguments(question):
     return parser
 
 
+def unless_drawn(parser, page):
+    """Parse the options, `--draw` among them; return them, or None if that drew `page(machine, rows)`."""
+    parser.add_argument("--draw", action="store_true", help="only rewrite the page from the JSON")
+    options = parser.parse_args()
+    if not options.draw:
+        return options
+    results = json.loads(options.json.read_text())
+    options.json.with_suffix(".md").write_text(page(results["machine"], results["rows"]))
+    return None
+
+
 def machine(commit=None):
     """Return device, versions and commit, for the head of a results file."""
     facts = {

@@ -11,14 +11,13 @@ leaves them; what a panel would use is idle then.
 
 import contextlib
 import functools
-import json
 import shutil
 import subprocess
 import sys
 import time
 
 import numpy as np
-from _harness import RESULTS, arguments, gpu, machine, save
+from _harness import RESULTS, arguments, gpu, machine, save, unless_drawn
 from tables import source, table
 
 ASKED = "clocks.sm,power.draw.instant,clocks.max.sm,enforced.power.limit"
@@ -185,13 +184,9 @@ def main():
     parser = arguments(__doc__.partition("\n")[0])
     parser.add_argument("--n", type=int, nargs="+", default=[4096, 8192, 16384], help="of products")
     parser.add_argument("--solve", type=int, nargs="+", default=[8192, 16384, 32768])
-    parser.add_argument("--draw", action="store_true", help="only rewrite the table from the JSON")
     parser.set_defaults(json=RESULTS / "clocks.json")
-    options = parser.parse_args()
-    markdown = options.json.with_suffix(".md")
-    if options.draw:
-        results = json.loads(options.json.read_text())
-        markdown.write_text(page(results["machine"], results["rows"]))
+    options = unless_drawn(parser, page)
+    if options is None:
         return
     import cupy
 
@@ -204,7 +199,7 @@ def main():
             print(line(rows[-1]), flush=True)
             save(options.json, facts, rows)
         cupy.get_default_memory_pool().free_all_blocks()
-    markdown.write_text(page(facts, rows))
+    options.json.with_suffix(".md").write_text(page(facts, rows))
 
 
 if __name__ == "__main__":

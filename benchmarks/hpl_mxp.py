@@ -24,11 +24,10 @@ It differs from the reference implementation in this:
 - One GPU, one process: this is no entry for the list, which asks for the HPL harness.
 """
 
-import json
 import math
 
 import numpy as np
-from _harness import RESULTS, arguments, device_seconds, gpu, machine, save, summary
+from _harness import RESULTS, arguments, device_seconds, gpu, machine, save, summary, unless_drawn
 from tables import source, table
 
 # The reference's generator: its multiplier, the state before the first entry, and the divisor that
@@ -254,12 +253,9 @@ def main():
     parser.add_argument("--n", type=int, nargs="*", default=[8192, 16384, 32768, 65536])
     parser.add_argument("--precision", nargs="+", default=["fp16", "fp16x3"])
     parser.add_argument("--largest", action="store_true", help="also the largest n that fits")
-    parser.add_argument("--draw", action="store_true", help="only rewrite the page from the JSON")
     parser.set_defaults(json=RESULTS / "hpl_mxp.json", repeats=3)
-    options = parser.parse_args()
-    if options.draw:
-        results = json.loads(options.json.read_text())
-        options.json.with_suffix(".md").write_text(page(results["machine"], results["rows"]))
+    options = unless_drawn(parser, page)
+    if options is None:
         return
     import cupy
 

@@ -14,9 +14,8 @@ run.
 """
 
 import itertools
-import json
 
-from _harness import RESULTS, arguments, gpu, machine, save
+from _harness import RESULTS, arguments, gpu, machine, save, unless_drawn
 from tables import source, table
 
 SINGLE_PRODUCT = ("fp16", "bf16", "tf32")
@@ -151,20 +150,16 @@ def main():
     parser.add_argument("--n", type=int, nargs="+", default=[4096, 8192, 16384, 32768])
     parser.add_argument("--precision", nargs="+", default=["fp16", "fp16x3", "fp32", "fp64"])
     parser.add_argument("--nrhs", type=int, nargs="+", default=[1, 64])
-    parser.add_argument("--draw", action="store_true", help="only rewrite the table from the JSON")
     parser.set_defaults(json=RESULTS / "memory.json")
-    options = parser.parse_args()
-    markdown = options.json.with_suffix(".md")
-    if options.draw:
-        results = json.loads(options.json.read_text())
-        markdown.write_text(page(results["machine"], results["rows"]))
+    options = unless_drawn(parser, page)
+    if options is None:
         return
     facts, rows = machine(options.commit) | gpu(), []
     for case in itertools.product(options.n, options.precision, options.nrhs, (False, True)):
         rows.append(measure(*case))
         print(line(rows[-1]), flush=True)
         save(options.json, facts, rows)
-    markdown.write_text(page(facts, rows))
+    options.json.with_suffix(".md").write_text(page(facts, rows))
 
 
 if __name__ == "__main__":

@@ -11,11 +11,10 @@ a time counts.
 """
 
 import functools
-import json
 import math
 
 import numpy as np
-from _harness import RESULTS, arguments, device_seconds, gpu, machine, save, summary
+from _harness import RESULTS, arguments, device_seconds, gpu, machine, save, summary, unless_drawn
 from tables import source, table
 
 # Name: spectrum and condition number of singular values, or None.
@@ -211,13 +210,9 @@ def main():
     parser.add_argument(
         "--precision", nargs="+", default=["auto", "fp16", "fp16x3", "fp32", "fp64"]
     )
-    parser.add_argument("--draw", action="store_true", help="only rewrite the table from the JSON")
     parser.set_defaults(json=RESULTS / "rungs.json")
-    options = parser.parse_args()
-    markdown = options.json.with_suffix(".md")
-    if options.draw:
-        results = json.loads(options.json.read_text())
-        markdown.write_text(page(results["machine"], results["rows"]))
+    options = unless_drawn(parser, page)
+    if options is None:
         return
     import cupy
 
@@ -238,8 +233,8 @@ def main():
             )
             del a, b, run
             cupy.get_default_memory_pool().free_all_blocks()
-    markdown.write_text(page(facts, rows))
-    print(markdown.read_text())
+    options.json.with_suffix(".md").write_text(page(facts, rows))
+    print(page(facts, rows))
 
 
 if __name__ == "__main__":
