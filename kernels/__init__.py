@@ -61,14 +61,18 @@ from tcsolve.kernels._panel import (
     panel_shape,
 )
 from tcsolve.kernels._products import (
+    SMALL,
     SPLIT_BLOCKS,
+    SQUARE,
     WGMMA_DEPTH,
     WGMMA_ROWS,
+    WIDE,
     SplitShape,
     fastest_update,
     split_shape,
     wmma_can_be_wide,
     wmma_shape,
+    wmma_tile,
 )
 from tcsolve.kernels._steps import (
     MOST_MOVED,
@@ -126,6 +130,7 @@ __all__ = [
     "trsv_shape",
     "wmma_can_be_wide",
     "wmma_shape",
+    "wmma_tile",
 ]
 
 
@@ -175,19 +180,19 @@ _PRODUCTS_80 = (_EXACT["bf16"], _EXACT["int8"], *_ROUNDED["bf16"], *_ROUNDED["tf
 _TRANSPOSES = tuple({"TRANS_A": i, "TRANS_B": j} for i in (0, 1) for j in (0, 1))
 
 
-def _wmma(products, wide=(0,)):
+def _wmma(products, tiles=(SMALL, SQUARE)):
     """Return the macro sets of gemm_wmma.cu, the one without a swizzle included.
 
-    FP32 operands of a single product are rounded to 16 bits before.
+    FP32 operands of a single product are rounded to 16 bits before; others have square tiles.
     """
     sets = []
     for p in products:
         if p["T_IN"] == "float" and p["REFINE"] == 0 and p["T_LOW"] != "tf32":
             continue
-        for width in wide if p["T_IN"] != "float" else (0,):
-            sets += [p | trans | {"SWIZZLE": 1, "WIDE": width} for trans in _TRANSPOSES]
+        for tile in tiles if p["T_IN"] != "float" else (SQUARE,):
+            sets += [p | trans | {"SWIZZLE": 1, "TILE": tile} for trans in _TRANSPOSES]
             if p == _EXACT["fp16"]:
-                sets.append(p | _TRANSPOSES[0] | {"SWIZZLE": 0, "WIDE": width})
+                sets.append(p | _TRANSPOSES[0] | {"SWIZZLE": 0, "TILE": tile})
     return tuple(sets)
 
 
@@ -268,7 +273,7 @@ KERNELS = {
     "gemm_wmma": KernelSpec(
         ("tcs_gemm_wmma",),
         _wmma(_PRODUCTS_75),
-        later={80: _wmma(_PRODUCTS_80) + _wmma(_EXACT.values(), wide=(1,))},
+        later={80: _wmma(_PRODUCTS_80) + _wmma(_EXACT.values(), tiles=(WIDE,))},
     ),
     "gemm_wgmma": KernelSpec(
         ("tcs_gemm_wgmma",),

@@ -62,12 +62,6 @@ def _split_blocks(threads, share, matrix):
     return -(-cols // (4 * share)) * PORTABLE_CLUSTER
 
 
-def wmma_can_be_wide(t_in, arch):
-    """Tell whether a block of gemm_wmma.cu can have 256 columns: 144 KB of shared memory, 255 registers."""
-    number = arch_number(arch)
-    return t_in != "float" and (number in (80, 87) or 90 <= number < 120)
-
-
 def fastest_update(how, char, m, k, arch):
     """Return how C -= L U is computed for the `Update` how: 'wgmma', or 'cublas' on packed operands.
 
@@ -78,10 +72,42 @@ def fastest_update(how, char, m, k, arch):
     return "wgmma" if ours and fills and arch_number(arch) == HOPPER else "cublas"
 
 
-def wmma_shape(t_in, low, wide, arch):
-    """Return (threads, bytes of dynamic shared memory) of a block of gemm_wmma.cu."""
+# Rows and columns of the tiles of gemm_wmma.cu, by TILE there.
+WMMA_TILES = ((64, 64), (128, 128), (128, 256))
+SMALL, SQUARE, WIDE = range(3)
+# A wide block has its multiprocessor to itself: nobody multiplies while it stores, which takes a
+# long k to pay (at n = 16384, 5 %; at k = 1024 it costs 8 %).
+WIDE_DEPTH = 4096
+
+
+def wmma_can_be_wide(t_in, arch):
+    """Tell whether a block of gemm_wmma.cu can have 256 columns: 144 KB of shared memory, 255 registers."""
     number = arch_number(arch)
-    if wide:
-        return 256, (4 if number >= CLUSTER_ARCH else 3) * 48 << 10
-    two = number < 80 or t_in == "float" and low != "tf32"
-    return 256 if t_in == "float" else 128, (2 if two else 3) * 32 << 10
+    return t_in != "float" and (number in (80, 87) or 90 <= number < 120)
+
+
+def wmma_tile(m, n, k, t_in, arch, multiprocessors):
+    """Return the tile of gemm_wmma.cu for a product of operands t_in, the largest that keeps all busy."""
+    if t_in == "float":
+        return SQUARE
+    if _wmma_blocks(m, n, SQUARE) < multiprocessors:
+        return SMALL
+    many = _wmma_blocks(m, n, WIDE) >= multiprocessors and k >= WIDE_DEPTH
+    return WIDE if many and wmma_can_be_wide(t_in, arch) else SQUARE
+
+
+def _wmma_blocks(m, n, tile):
+    rows, columns = WMMA_TILES[tile]
+    return -(-m // rows) * -(-n // columns)
+
+
+def wmma_shape(m, n, tile, t_in, low, arch):
+    """Return (blocks, threads, bytes of dynamic shared memory) of a launch of gemm_wmma.cu."""
+    # As there: FP32 is split between two buffers; TF32, and what needs no split, waits in stages.
+    number, split = arch_number(arch), t_in == "float" and low != "tf32"
+    stages = 2 if split or number < 80 else 3 if tile == SQUARE or number < CLUSTER_ARCH else 4
+    if tile == SMALL and number >= 80:
+        stages = 4
+    threads = 256 if t_in == "float" or tile == WIDE else 128
+    # 128 bytes of each row of both operands.
+    return _wmma_blocks(m, n, tile), threads, stages * sum(WMMA_TILES[tile]) * 128

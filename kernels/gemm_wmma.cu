@@ -1,4 +1,4 @@
-// C = alpha op(A) op(B) + beta C with tiles of C of 128 rows: operands shared in shared memory, loaded ahead.
+// C = alpha op(A) op(B) + beta C with tiles of C of 64 or 128 rows: operands shared in shared memory, loaded ahead.
 //
 // Second step of the ladder naive -> wmma -> wgmma.  What it adds: a tile of each operand is read from global
 // memory once for 128 rows (128 or 256 columns) of C, 16 bytes a thread; copies run STAGES - 1 tiles ahead of
@@ -13,10 +13,11 @@
 //          bits of max |a_i.| and max |b_.j| (tcs_tops); else null
 //   out, c row-major with leading dimensions ld_out, ld_c, of `kind` (see gemm.cuh); c is not read if beta = 0
 //
-// Grid ceil(m / 128) ceil(n / BLOCK_N), block and dynamic shared memory as wmma_shape has them (kernels/__init__.py).
+// Grid ceil(m / BLOCK_M) ceil(n / BLOCK_N), block and dynamic shared memory as wmma_shape has them (kernels/__init__.py).
 // Defines T_IN (fp16, bf16, float, int8), T_LOW (fp16, bf16, tf32, int8), REFINE (0 to 4: none, 'a', 'b',
-// 'ab', 'full'; 0 unless T_IN is float), TRANS_A, TRANS_B, SWIZZLE, WIDE (1: 256 columns and one block a
-// multiprocessor, for large products, from sm_80 on where shared memory is large; 0 if T_IN is float).
+// 'ab', 'full'; 0 unless T_IN is float), TRANS_A, TRANS_B, SWIZZLE, TILE (0: 64 x 64 entries of C, for small products;
+// 1: 128 x 128; 2: 128 x 256 and one block a multiprocessor, for large products, from sm_80 on where shared memory is
+// large; 1 if T_IN is float).
 //
 // For T_IN float the split is part of the load.  For 16-bit formats each entry is split once a block: it waits in
 // a register while the tile before is multiplied, and goes to shared memory as hi and lo.  For TF32 loading a
@@ -32,25 +33,27 @@ constexpr bool SCALED = SAME<T_IN, float>;
 static_assert(SCALED || (SAME<T_IN, T_LOW> && REFINE == 0), "only FP32 operands are rounded");
 using Acc = typename Accumulator<T_LOW>::type;
 
+constexpr bool SMALL = TILE == 0, WIDE = TILE == 2;
 static_assert(!(SCALED && WIDE), "FP32 tiles take the registers of wide ones");
+static_assert(!(SCALED && SMALL), "FP32 tiles are spread over 256 threads");
 
-constexpr int BLOCK_M = 128, BLOCK_N = WIDE ? 256 : 128;  // rows and columns of C a block computes
+constexpr int BLOCK_M = SMALL ? 64 : 128, BLOCK_N = WIDE ? 256 : BLOCK_M;  // rows and columns of C a block computes
 constexpr int ROW_BYTES = 128;                        // of a tile whose rows run along k
 constexpr int BLOCK_K = ROW_BYTES / int(sizeof(T_IN));
 constexpr int BYTES_A = BLOCK_M * ROW_BYTES, BYTES_B = BLOCK_N * ROW_BYTES, STAGE_BYTES = BYTES_A + BYTES_B;
 constexpr int CHUNK = 16 / int(sizeof(T_IN));         // entries of a 16-byte chunk
 constexpr int WORD = PER_WORD<T_LOW>;
 constexpr int SLICES = BLOCK_K / (SLICE_WORDS * WORD);
-constexpr int WARP_ROWS = 64, WARP_COLS = SCALED ? 32 : 64;
+constexpr int WARP_ROWS = SMALL ? 32 : 64, WARP_COLS = SCALED || SMALL ? 32 : 64;
 constexpr int WARPS_ACROSS = BLOCK_N / WARP_COLS, WARPS = BLOCK_M / WARP_ROWS * WARPS_ACROSS;
 constexpr int THREADS = WARPS * WARP;
 constexpr int TILES_M = WARP_ROWS / 16, TILES_N = WARP_COLS / 8;
 constexpr bool SPLIT_ON_LOAD = SCALED && WORD == 2;   // FP32 for a 16-bit format
 static_assert(!SPLIT_ON_LOAD || REFINE > 0, "one product of 16-bit operands needs no split");
 #if __CUDA_ARCH__ >= 900
-constexpr int STAGES = WIDE ? 4 : 3;
+constexpr int STAGES = WIDE || SMALL ? 4 : 3;
 #elif __CUDA_ARCH__ >= 800
-constexpr int STAGES = 3;
+constexpr int STAGES = SMALL ? 4 : 3;
 #else
 constexpr int STAGES = 2;
 #endif
@@ -475,7 +478,7 @@ __device__ __forceinline__ bool any_broken(const Target& target, const Origin& o
     return __syncthreads_or(found);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, WIDE || SPLIT_ON_LOAD ? 1 : 2)
+extern "C" __global__ void __launch_bounds__(THREADS, WIDE || SPLIT_ON_LOAD ? 1 : SMALL && sizeof(T_IN) == 2 ? 3 : 2)
 tcs_gemm_wmma(
     void* out, Index ld_out, Index kind, const void* c, Index ld_c,
     const T_IN* __restrict__ a, Index ld_a, const T_IN* __restrict__ b, Index ld_b,

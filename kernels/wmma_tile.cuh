@@ -20,7 +20,7 @@ struct Tile {
             else if (SAME<T_IN, int8>) turn = ALONG_K ? row & 7 : row >> 2 & 7;
             else turn = row & 7;
         }
-        return unsigned(row) * BYTES + ((chunk ^ turn) << 4);
+        return unsigned(row) * BYTES + ((chunk ^ turn % CHUNKS) << 4);
     }
 
     // Byte offset of the entry at (i along m or n, q along k).

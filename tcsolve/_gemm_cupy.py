@@ -30,17 +30,14 @@ from tcsolve.kernels import (
     WGMMA_DEPTH,
     WGMMA_ROWS,
     arch_number,
-    wmma_can_be_wide,
     wmma_shape,
+    wmma_tile,
 )
 
 __all__ = ["fastest", "gemm", "require_formats"]
 
-# Tiles of the kernels.
-NAIVE_TILE, WMMA_ROWS = 32, 128
-# A block of 256 columns has its multiprocessor to itself: nobody multiplies while it stores, which takes a
-# long k to pay (at n = 16384, 5 %; at k = 1024 it costs 8 %).
-WIDE_COLUMNS, WIDE_DEPTH = 256, 4096
+# Rows and columns of a tile of gemm_naive.cu.
+NAIVE_TILE = 32
 # Blocks of gemm_wgmma.cu that share the tiles of op(b).
 CLUSTER = 2
 # What cuBLAS wants the sizes of INT8 products to be multiples of, and what those of copies are rounded up
@@ -134,7 +131,7 @@ def _naive(work):
     kernel((blocks,), (128,), (*work.target, *work.operands, *work.sizes))
 
 
-def _wmma(work, swizzle=1, wide=None):
+def _wmma(work, swizzle=1):
     product, operands, t_in = work.product, (work.a, work.b), work.defines["T_IN"]
     if work.scaled and product.level == 0 and product.precision in ("fp16", "bf16"):
         # Rounded once, before, and not by every block that loads it.
@@ -142,14 +139,11 @@ def _wmma(work, swizzle=1, wide=None):
         operands = [Stored(hi, x.transposed) for (hi, _), x in zip(parts, operands, strict=True)]
     else:
         work.find_tops()
-    if wide is None:
-        blocks = -(-work.m // WMMA_ROWS) * -(-work.n // WIDE_COLUMNS)
-        large = blocks >= work.multiprocessors and work.k >= WIDE_DEPTH
-        wide = int(large and wmma_can_be_wide(t_in, work.arch))
-    defines = work.defines | work.transposes | {"T_IN": t_in, "SWIZZLE": swizzle, "WIDE": wide}
+    size = work.m, work.n
+    tile = wmma_tile(*size, work.k, t_in, work.arch, work.multiprocessors)
+    defines = work.defines | work.transposes | {"T_IN": t_in, "SWIZZLE": swizzle, "TILE": tile}
     kernel = _jit.kernel("gemm_wmma", "tcs_gemm_wmma", **defines)
-    threads, shared = wmma_shape(t_in, product.precision, wide, work.arch)
-    blocks = -(-work.m // WMMA_ROWS) * -(-work.n // (WIDE_COLUMNS if wide else WMMA_ROWS))
+    blocks, threads, shared = wmma_shape(*size, tile, t_in, product.precision, work.arch)
     a, b = operands
     args = (*work.target, a.array, a.ld, b.array, b.ld, *work.origin, *work.sizes)
     kernel((blocks,), (threads,), args, shared=shared)

@@ -8,7 +8,7 @@ import pytest
 from bounds import wide
 from hypothesis import given
 from hypothesis import strategies as st
-from tcsolve.kernels import ARCHS, fastest_update, wmma_can_be_wide, wmma_shape
+from tcsolve.kernels import ARCHS, fastest_update, wmma_shape, wmma_tile
 
 from tcsolve import InputError, _gemm_check, gemm, gemm_batched, gemm_bound
 from tcsolve._formats import UPDATES
@@ -313,12 +313,18 @@ def test_the_bound_knows_that_sums_of_tf32_end_after_8():
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("t_in, low", [("fp16", "fp16"), ("float", "fp16"), ("float", "tf32")])
 def test_a_block_of_the_wmma_engine_fits(t_in, low, arch):
-    threads, shared = wmma_shape(t_in, low, 0, arch)
+    small, square, large = ((129, 257, 4096), (1025, 2047, 64), (8192, 8192, 4096))
+    tiles = [wmma_tile(*size, t_in, arch, 132) for size in (small, square, large)]
+    wide = t_in != "float" and arch in ("sm_80", "sm_90a", "sm_100a")
+    assert tiles == ([1, 1, 1] if t_in == "float" else [0, 1, 2 if wide else 1])
+
+    blocks, threads, shared = wmma_shape(129, 257, tiles[0], t_in, low, arch)
+    assert blocks == (2 * 3 if t_in == "float" else 3 * 5)
     assert threads in (128, 256) and shared <= (64 if arch == "sm_75" else 99) << 10
-    if wmma_can_be_wide(t_in, arch):
-        assert wmma_shape(t_in, low, 1, arch) == (256, (144 if arch == "sm_80" else 192) << 10)
-    else:
-        assert t_in == "float" or arch in ("sm_75", "sm_86", "sm_89", "sm_120")
+    blocks, threads, shared = wmma_shape(8192, 8192, tiles[2], t_in, low, arch)
+    assert blocks == 64 * (32 if wide else 64)
+    if wide:
+        assert (threads, shared) == (256, (144 if arch == "sm_80" else 192) << 10)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -143,10 +143,10 @@ def test_wgmma_keeps_its_sums_in_registers_and_its_products_in_flight(refine, tu
 
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("turned", [0, 1])
-@pytest.mark.parametrize("wide", [0, 1])
-def test_wmma_keeps_its_sums_in_registers(turned, wide, nvrtc):
+@pytest.mark.parametrize("tile", [0, 1, 2])
+def test_wmma_keeps_its_sums_in_registers(turned, tile, nvrtc):
     defines = {"T_IN": "fp16", "T_LOW": "fp16", "REFINE": 0, "TRANS_A": turned, "TRANS_B": turned}
-    defines |= {"SWIZZLE": 1, "WIDE": wide}
+    defines |= {"SWIZZLE": 1, "TILE": tile}
     assert NO_SPILLS in _assembler_log(nvrtc, "gemm_wmma", defines)
 
 
