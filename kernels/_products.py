@@ -78,6 +78,9 @@ SMALL, SQUARE, WIDE = range(3)
 # A wide block has its multiprocessor to itself: nobody multiplies while it stores, which takes a
 # long k to pay (at n = 16384, 5 %; at k = 1024 it costs 8 %).
 WIDE_DEPTH = 4096
+# What a multiprocessor takes for a square tile alone, and for two side by side, if it takes 10 for each small
+# tile and 10 to begin with (as products of n = 512 to 4096 did on an H200).
+ALONE, SIDE_BY_SIDE, EACH_SMALL = 49, 61, 10
 
 
 def wmma_can_be_wide(t_in, arch):
@@ -87,10 +90,11 @@ def wmma_can_be_wide(t_in, arch):
 
 
 def wmma_tile(m, n, k, t_in, arch, multiprocessors):
-    """Return the tile of gemm_wmma.cu for a product of operands t_in, the largest that keeps all busy."""
+    """Return the tile of gemm_wmma.cu for a product of operands t_in."""
     if t_in == "float":
         return SQUARE
-    if _wmma_blocks(m, n, SQUARE) < multiprocessors:
+    small, square = (-(-_wmma_blocks(m, n, tile) // multiprocessors) for tile in (SMALL, SQUARE))
+    if EACH_SMALL * (small + 1) <= SIDE_BY_SIDE * (square // 2) + ALONE * (square % 2):
         return SMALL
     many = _wmma_blocks(m, n, WIDE) >= multiprocessors and k >= WIDE_DEPTH
     return WIDE if many and wmma_can_be_wide(t_in, arch) else SQUARE

@@ -11,7 +11,7 @@ from tcsolve import _jit
 from tcsolve._errors import DeviceError
 from tcsolve._gemm_cupy import gemm, require_formats
 from tcsolve._stored import KINDS
-from tcsolve.kernels import LARGEST_BATCHED, Batched, batched_shape
+from tcsolve.kernels import LARGEST_BATCHED, Batched, batched_room, batched_shape
 
 __all__ = ["Launch", "gemm_batched", "signature"]
 
@@ -71,7 +71,7 @@ def _launch_of(a, b, c, out, product, alpha, beta, arch, properties):
     """Return the `Launch` for these arrays, and any others that lie alike."""
     batched = _batched_of(a, b, c, out, product)
     count = len(out)
-    kernel, shape, most = _kernel_of(cupy.cuda.runtime.getDevice(), batched, arch)
+    kernel, shape, room, most = _kernel_of(cupy.cuda.runtime.getDevice(), batched, arch)
     if kernel is None:
         raise DeviceError(
             f"products of {batched.size_m} x {batched.size_k} by {batched.size_k} x {batched.size_n} "
@@ -82,7 +82,7 @@ def _launch_of(a, b, c, out, product, alpha, beta, arch, properties):
     addend = (0, 0) if c is None else _strides(c)[:2]
     args = (None, *_strides(out)[:2], None, *addend, None, *_strides(a), None, *_strides(b))
     args += (count, float(alpha), float(beta))
-    run = kernel.prepared((grid, 1), (shape.threads, 1), args, shape.shared_bytes)
+    run = kernel.prepared((grid, 1), (shape.threads, 1), args, room)
     extents = tuple(None if x is None else _extent(x) for x in (a, b, c, out))
     return Launch(run, extents, out.shape, out.dtype)
 
@@ -99,12 +99,13 @@ def _batched_of(a, b, c, out, product):
 
 @functools.lru_cache(maxsize=4096)
 def _kernel_of(device, batched, arch):
-    """Return (kernel, its shape, blocks of it that a multiprocessor holds), or Nones if nothing fits."""
+    """Return (kernel, shape, shared memory, blocks that a multiprocessor holds), or Nones if nothing fits."""
     shape = batched_shape(batched, arch)
     if shape is None:
-        return None, None, None
+        return None, None, None, None
     kernel = _jit.kernel("gemm_batched", "tcs_gemm_batched", **batched.defines, **shape.defines)
-    return kernel, shape, kernel.resident_blocks(shape.threads, shape.shared_bytes)
+    room = batched_room(batched, shape, arch)
+    return kernel, shape, room, kernel.resident_blocks(shape.threads, room)
 
 
 # Numbers of the addresses of out, c, a and b among the arguments of the kernel.

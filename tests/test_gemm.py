@@ -8,7 +8,15 @@ import pytest
 from bounds import wide
 from hypothesis import given
 from hypothesis import strategies as st
-from tcsolve.kernels import ARCHS, fastest_update, wmma_shape, wmma_tile
+from tcsolve.kernels import (
+    ARCHS,
+    Batched,
+    batched_room,
+    batched_shape,
+    fastest_update,
+    wmma_shape,
+    wmma_tile,
+)
 
 from tcsolve import InputError, _gemm_check, gemm, gemm_batched, gemm_bound
 from tcsolve._formats import UPDATES
@@ -313,7 +321,7 @@ def test_the_bound_knows_that_sums_of_tf32_end_after_8():
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("t_in, low", [("fp16", "fp16"), ("float", "fp16"), ("float", "tf32")])
 def test_a_block_of_the_wmma_engine_fits(t_in, low, arch):
-    small, square, large = ((129, 257, 4096), (1025, 2047, 64), (8192, 8192, 4096))
+    small, square, large = ((129, 257, 4096), (2048, 2047, 64), (8192, 8192, 4096))
     tiles = [wmma_tile(*size, t_in, arch, 132) for size in (small, square, large)]
     wide = t_in != "float" and arch in ("sm_80", "sm_90a", "sm_100a")
     assert tiles == ([1, 1, 1] if t_in == "float" else [0, 1, 2 if wide else 1])
@@ -325,6 +333,33 @@ def test_a_block_of_the_wmma_engine_fits(t_in, low, arch):
     assert blocks == 64 * (32 if wide else 64)
     if wide:
         assert (threads, shared) == (256, (144 if arch == "sm_80" else 192) << 10)
+
+
+@pytest.mark.parametrize(
+    "n, tile",
+    [(512, 0), (1024, 0), (1280, 1), (1408, 1), (1536, 0), (2048, 1), (2304, 0), (3072, 1)],
+)
+def test_tiles_of_the_wmma_engine_are_small_where_multiprocessors_would_wait(n, tile):
+    assert wmma_tile(n, n, n, "fp16", "sm_90a", 132) == tile
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(
+    "size, t_in, kind, blocks",
+    [(64, "fp16", 1, 6), (64, "bf16", 0, 5), (63, "fp16", 1, 0), (64, "float", 0, 0)],
+)
+def test_blocks_of_large_small_products_are_few_on_a_multiprocessor(size, t_in, kind, blocks, arch):
+    low, level = ("fp16", 3) if t_in == "float" else (t_in, 0)
+    batched = Batched(size, size, size, t_in, low, level, 0, 0, 1, 1, kind, 0, 1)
+    if (shape := batched_shape(batched, arch)) is None:
+        assert arch == "sm_75" and t_in == "float"
+        return
+    room = batched_room(batched, shape, arch)
+    if not (blocks and arch in ("sm_90a", "sm_100a")):
+        assert room == shape.shared_bytes
+        return
+    assert room % 16 == 0 and room > shape.shared_bytes
+    assert blocks * (room + 1024) <= 228 << 10 < (blocks + 1) * (room + 1024)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -524,6 +524,44 @@ def test_swap_solve_moves_all_columns_and_solves_those_on_the_right(
     check_substitution(lower, result[:w, stop:n], moved[:w, stop:n])
 
 
+@pytest.mark.parametrize("swaps", ["not given", *SWAPS])
+@pytest.mark.parametrize(
+    "m, k, n, padding",
+    [
+        *((1, 1, 1, 0), (5, 3, 9, 1), (40, 16, 7, 2), (300, 192, 128, 4), (257, 200, 33, 3)),
+        *((400, 256, 64, 4), (2000, 257, 100, 8), (600, 500, 12, 1), (9000, 512, 128, 4)),
+    ],
+)
+def test_lower_solve_moves_rows_and_solves_for_those_that_become_u(m, k, n, padding, swaps, cupy):
+    from tcsolve import _unit_lower
+    from tcsolve._rows import Merged
+
+    if not _unit_lower.takes(k, n):
+        assert k > 256
+        pytest.skip(f"{k} unknowns take more shared memory than this device has")
+    _, factors, _ = random_panel(max(k, 200), k)
+    l = cupy.full((k, -(-k // 4) * 4 + 4), np.nan, np.float32)
+    l[:, :k] = cupy.asarray(factors[:k])
+    lower = np.tril(factors[:k], -1).astype(float) + np.eye(k)
+    a = np.random.default_rng(8).standard_normal((m, n + padding)).astype(np.float32)
+    given, known = swaps != "not given", swaps != "none, known"
+    rows = after_swaps(m, SWAPS[swaps](m, k)) if given else np.arange(m)
+    dst = np.concatenate([np.arange(k), np.argsort(rows)[:k]]).astype(np.int32)
+    src = np.concatenate([rows[:k], np.arange(k)]).astype(np.int32)
+    moved = a.copy()
+    moved[:, :n] = a[rows, :n]
+
+    device = cupy.asarray(a)
+    merged = Merged(*(cupy.asarray(x) for x in (dst, src, np.full(1, known, np.uint32))))
+    _unit_lower.solve(l[:, :k], device[:, :n], merged if given or k <= 128 else None)
+
+    result = device.get()
+    solved = np.zeros(a.shape, bool)
+    solved[:k, :n] = True
+    assert np.array_equal(result[~solved], moved[~solved])
+    check_substitution(lower, result[:k, :n], moved[:k, :n])
+
+
 def check_substitution(lower, x, b):
     """Check lower x = b to the bound of substitution (Higham, theorem 8.5)."""
     bound = len(lower) * U32 * (np.abs(lower) @ np.abs(x))
@@ -846,6 +884,7 @@ def inverted(cupy, k, well_conditioned):
     storage = cupy.full((k, -(-k // 4) * 4 + 4), np.nan, cupy.float32)
     storage[:, :k] = cupy.asarray(l)
     lower = np.tril(storage[:, :k].get().astype(float), -1) + np.eye(k)
+    cupy.full((k, k), np.nan, cupy.float32)  # the memory that the inverse will have
     return lower, unit_lower_inverse(storage[:, :k], well_conditioned)
 
 
