@@ -88,7 +88,7 @@ def multiply_small(rng):
 def solve_by_squares(rng, precisions):
     """Solve a dominant system by two square panels and look-ahead, which are for larger ones otherwise.
 
-    And one whose rows move, by panels as wide, after which U is a product with an inverse.
+    Also solve one whose rows move, by panels as wide, after which U is a product with an inverse.
     """
     import cupy
 

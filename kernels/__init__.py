@@ -5,6 +5,7 @@
 | panel.cu     | tcs_panel                         | LU of a strip with partial pivoting, without |
 |              |                                   | a search where the diagonal dominates        |
 | swap_solve.cu| tcs_swap_solve                    | its swaps and U in the rest of its panel     |
+| lower_solve.cu  | tcs_lower_solve                | the same of a wide panel, few columns; L^-1  |
 | short_update.cu | tcs_short_update               | C -= L U of a few columns, and a short U     |
 | merge_swaps.cu  tcs_merge_swaps, tcs_restart     | the swaps of all strips of a panel as one    |
 |              | tcs_report                        | what is known of a factorization             |
@@ -109,6 +110,8 @@ __all__ = [
     "RESIDUAL_ROWS",
     "SEARCHED_STRIP",
     "SHORT_SHAPES",
+    "SMALL",
+    "SQUARE",
     "SWAP_SHAPES",
     "SWAP_STATIC",
     "TRSV_BLOCK",
@@ -116,6 +119,7 @@ __all__ = [
     "TRSV_THREADS",
     "WGMMA_DEPTH",
     "WGMMA_ROWS",
+    "WIDE",
     "Batched",
     "BatchedShape",
     "KernelSpec",

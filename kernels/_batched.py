@@ -16,9 +16,9 @@ from tcsolve.kernels._arch import (
 LARGEST_BATCHED = 64
 BATCHED_BYTES = 8 << 10
 BATCHED_REGISTERS = 72
-# Operands of a product from which on blocks of one are so many that they reach too far apart in memory, and
-# the shared memory that they may use of a multiprocessor (64 x 64 in FP16 on an H200: 185.5 instead of 186.5
-# us, and with results in FP32 256.5 instead of 259.7).
+# Bytes of the operands of a product from which on fewer blocks are faster, and the shared memory of a
+# multiprocessor they may use (64 x 64 in FP16 on an H200: 185.5 instead of 186.5 us, and with results in FP32
+# 256.5 instead of 259.7).
 LARGE_OPERANDS, USED_BYTES = 16 << 10, 164 << 10
 IN_BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "float": 4, "int8": 1}
 # Kinds of results (gemm.cuh) and their bytes.
@@ -139,7 +139,7 @@ def batched_shape(batched, arch):
 
 
 def batched_room(batched, shape, arch):
-    """Return the shared memory to launch a `BatchedShape` with: more than it needs where blocks are many."""
+    """Return the shared memory to launch a `BatchedShape` with: more than it needs if few are faster."""
     sixteen = batched.t_in in ("fp16", "bf16") and has_large_memory(arch_number(arch))
     if not (shape.brief and sixteen and _operand_bytes(batched) >= LARGE_OPERANDS):
         return shape.shared_bytes

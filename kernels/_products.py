@@ -79,7 +79,7 @@ SMALL, SQUARE, WIDE = range(3)
 # long k to pay (at n = 16384, 5 %; at k = 1024 it costs 8 %).
 WIDE_DEPTH = 4096
 # What a multiprocessor takes for a square tile alone, and for two side by side, if it takes 10 for each small
-# tile and 10 to begin with (as products of n = 512 to 4096 did on an H200).
+# tile and 10 to begin with (as products of n = 512 to 4096 did on an H200; no other device was measured).
 ALONE, SIDE_BY_SIDE, EACH_SMALL = 49, 61, 10
 
 

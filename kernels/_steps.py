@@ -109,7 +109,10 @@ class LowerShape(NamedTuple):
 
     @staticmethod
     def shared_bytes(k):
-        """Dynamic shared memory for k unknowns: four blocks of 16 columns of L, padded, and 64 rows."""
+        """Dynamic shared memory for k unknowns: four blocks of 16 columns of L, padded.
+
+        And 64 rows, since rows are brought up to date in pairs, of which the second may not exist.
+        """
         return 4 * (16 + 4) * (4 * -(-k // 16) * 16 + 64)
 
     @property

@@ -1,7 +1,7 @@
 // C = alpha op(A) op(B) + beta C with tiles of C of 64 or 128 rows: operands shared in shared memory, loaded ahead.
 //
 // Second step of the ladder naive -> wmma -> wgmma.  What it adds: a tile of each operand is read from global
-// memory once for 128 rows (128 or 256 columns) of C, 16 bytes a thread; copies run STAGES - 1 tiles ahead of
+// memory once for all rows (columns) of a tile of C, 16 bytes a thread; copies run STAGES - 1 tiles ahead of
 // the tensor cores (cp.async from sm_80 on, ordinary loads before), fragments one slice ahead, also from one
 // tile to the next; chunks of 16 bytes are swizzled so that neither copies nor fragments meet bank
 // conflicts (SWIZZLE 0 leaves that out, to show what it is worth).
@@ -13,7 +13,8 @@
 //          bits of max |a_i.| and max |b_.j| (tcs_tops); else null
 //   out, c row-major with leading dimensions ld_out, ld_c, of `kind` (see gemm.cuh); c is not read if beta = 0
 //
-// Grid ceil(m / BLOCK_M) ceil(n / BLOCK_N), block and dynamic shared memory as wmma_shape has them (kernels/__init__.py).
+// Grid ceil(m / BLOCK_M) ceil(n / BLOCK_N), block and dynamic shared memory as wmma_shape has them
+// (kernels/_products.py).
 // Defines T_IN (fp16, bf16, float, int8), T_LOW (fp16, bf16, tf32, int8), REFINE (0 to 4: none, 'a', 'b',
 // 'ab', 'full'; 0 unless T_IN is float), TRANS_A, TRANS_B, SWIZZLE, TILE (0: 64 x 64 entries of C, for small products;
 // 1: 128 x 128; 2: 128 x 256 and one block a multiprocessor, for large products, from sm_80 on where shared memory is
@@ -478,7 +479,10 @@ __device__ __forceinline__ bool any_broken(const Target& target, const Origin& o
     return __syncthreads_or(found);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, WIDE || SPLIT_ON_LOAD ? 1 : SMALL && sizeof(T_IN) == 2 ? 3 : 2)
+// Blocks on a multiprocessor, as far as registers go.
+constexpr int RESIDENT = WIDE || SPLIT_ON_LOAD ? 1 : SMALL && sizeof(T_IN) == 2 ? 3 : 2;
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 tcs_gemm_wmma(
     void* out, Index ld_out, Index kind, const void* c, Index ld_c,
     const T_IN* __restrict__ a, Index ld_a, const T_IN* __restrict__ b, Index ld_b,

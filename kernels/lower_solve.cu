@@ -1,9 +1,9 @@
 // B := L^-1 P B for a few columns of B, L the unit lower triangle of a wide panel and P its row swaps: one launch.
 //
 //   b      FP32 rows of the matrix from the panel's first on, n columns, leading dimension ldb; its first k rows are
-//          solved for.  Null: `out` becomes L^-1.
+//          solved for.  Null: `out` becomes L^-1, and n is k.
 //   out    where the result goes, leading dimension ld_out, k x n: b, if rows move.
-//   l      FP32 k x k, k <= MOST, leading dimension ldl, rows on 16-byte boundaries: read below the diagonal only.
+//   l      FP32 k x k, k <= MOST, leading dimension ldl, rows on 16-byte boundaries: what is below the diagonal counts.
 //   dst, src  int[2 k], as tcs_merge_swaps makes them: b[dst[i]] = b[src[i]], all reads before any write; entry i < k
 //          brings the row that becomes row i.  Null: no row moves.
 //   any    null, or unsigned[1]: zero if all rows stay.
@@ -11,12 +11,12 @@
 // Grid ceil(n / COLUMNS); block THREADS; dynamic shared memory as LowerShape.shared_bytes has it.
 // Defines MOST (256 or 512).
 //
-// What follows a wide panel waits for this, and by launches for 128 unknowns each it would wait for every one of them.
+// What follows a panel of several strips waits for this; a launch for each 128 unknowns would make it wait for each.
 // Blocks of columns share nothing, so none waits for another; each reads all of L, some columns ahead of their use.
 // Few warps keep the rows in registers, in blocks of BLOCK, since each of them reads all that is solved for from shared
 // memory.  One warp more solves: the next block is handed to it as soon as that is up to date, and while it solves, the
 // keepers bring up to date what comes later.  The others fetch L.  The rows at hand are always the first in the
-// registers: code for each of them would take longer to fetch than to run.
+// registers, for short code.
 //
 // Rounding: fused multiply-adds in FP32, in the order of the substitution.
 
@@ -39,7 +39,7 @@ struct RowOfL { float at[BLOCK + 4]; };
 struct Solved { float at[BLOCK][COLUMNS]; };
 using Word = Run<float, 4>;
 
-// Columns first .. first + BLOCK - 1 of L, from row `first` down, what there is not as zeros.
+// Columns first .. first + BLOCK - 1 of L, from row `first` down, as zeros from column k on.
 __device__ __forceinline__ void fetch(RowOfL* to, const float* __restrict__ l, Index ldl, int k, int first) {
     constexpr int WORDS = BLOCK / 4, STEP = FETCHERS * WARP / WORDS;
     const int thread = threadIdx.x - (THREADS - FETCHERS * WARP);
@@ -70,7 +70,7 @@ __device__ __forceinline__ void await_handed() {
     asm volatile("barrier.cta.sync 1, %0;" :: "n"(2 * WARP) : "memory");
 }
 
-// x -= l y for BLOCK entries of the rows of L of some x, which are a block of each keeper apart.
+// x -= l y for COUNT blocks of a warp's rows, with BLOCK entries of L each.
 template <int COUNT>
 __device__ __forceinline__ void subtract(Word* x, const RowOfL* l, const Word (&y)[BLOCK]) {
     #pragma unroll
@@ -89,9 +89,11 @@ __device__ __forceinline__ void subtract(Word* x, const RowOfL* l, const Word (&
     }
 }
 
-// Solves for BLOCK rows with the triangle in their rows of l, in one warp: PARTS lanes to a column, a few rows to each.
-// The first `rows` of them, and `columns`, also go to `out`.
-__device__ __forceinline__ void solve(Solved& block, const RowOfL* l, float* out, Index ld_out, int rows, Index columns) {
+// Solves for BLOCK rows with the triangle in their rows of l, in one warp: PARTS lanes to a column, a few rows to
+// each.  The first `rows` of them, and `columns`, also go to `out`.
+__device__ __forceinline__ void solve(
+    Solved& block, const RowOfL* l, float* out, Index ld_out, int rows, Index columns
+) {
     const int lane = threadIdx.x % WARP, column = lane % COLUMNS, part = lane / COLUMNS;
     Word row[EACH][PARTS];
     float x[EACH];
@@ -185,7 +187,8 @@ tcs_lower_solve(
         }
         __syncthreads();
     } else {
-        // Rows that do not exist are the last one: nobody reads what becomes of them.  All loads are under way at once.
+        // Rows that do not exist are the last one: nobody reads what becomes of them, and what that displaces is
+        // stored again, the same.  All loads are under way at once.
         const bool vector = count == HALF && aligned16(b + column0, ldb);
         Word displaced[SLOTS];
         int from[SLOTS], out_of[SLOTS], place[SLOTS];

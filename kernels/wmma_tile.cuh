@@ -20,6 +20,7 @@ struct Tile {
             else if (SAME<T_IN, int8>) turn = ALONG_K ? row & 7 : row >> 2 & 7;
             else turn = row & 7;
         }
+        // Rows of INT8 along m or n have four chunks in small tiles.
         return unsigned(row) * BYTES + ((chunk ^ turn % CHUNKS) << 4);
     }
 

@@ -11,7 +11,7 @@ import cupy
 from tcsolve import _cublas
 from tcsolve._cublas import ld
 from tcsolve._substitute import invert_diagonal_blocks
-from tcsolve._unit_lower import SOLVE_WIDTH, invert, swap_solve, takes
+from tcsolve._unit_lower import SOLVE_WIDTH, invert, swap_solve
 
 __all__ = ["unit_lower_inverse", "upper_inverse"]
 
@@ -24,7 +24,7 @@ def unit_lower_inverse(l, well_conditioned):
     """
     k = len(l)
     if not well_conditioned:
-        x = cupy.empty((k, k), cupy.float32) if takes(k, k) else _diagonal(k, 1.0)
+        x = cupy.empty((k, k), cupy.float32)
         invert(l, x)
         return x
     x = _diagonal(k, 1.0)

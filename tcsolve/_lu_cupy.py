@@ -162,8 +162,8 @@ class LUOps(LookAhead):
             swap_solve(n, 2 * width, args)
             return
         k, l = stop - start, rows[: stop - start, start:stop]
-        together = isinstance(swaps, Merged) and substitution is None and first >= stop
-        if together and l.dtype.char == "f" and _aligned(l) and takes(k, last - first):
+        fused = isinstance(swaps, Merged) and substitution is None and first >= stop
+        if fused and l.dtype.char == "f" and _aligned(l) and takes(k, last - first):
             _unit_lower.solve(l, rows[:, first:last], swaps)
             return
         self.swap_rows(rows[:, first:last], swaps)

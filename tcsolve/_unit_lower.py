@@ -1,4 +1,7 @@
-"""Unit lower triangles of FP32 on a device: L**-1 B and L**-1 by substitution, by halves where L is large."""
+"""Unit lower triangles of FP32 on a device: L**-1 B and L**-1 by substitution.
+
+By halves where L is too large for one launch, or B has many columns.
+"""
 
 import functools
 
@@ -19,7 +22,7 @@ def takes(k, n):
 
     Up to so many each multiprocessor reads L once.
     """
-    shape = _lower_shape(cupy.cuda.runtime.getDevice(), k)
+    shape = _lower_shape(k)
     return shape is not None and n <= shape.columns * _device.multiprocessors()
 
 
@@ -42,14 +45,13 @@ def solve(l, b, swaps=None):
 
 
 def invert(l, x):
-    """x := L**-1, by substitution; x is the identity before, or anything if lower_solve.cu `takes` it."""
+    """x := L**-1, by substitution."""
     k = len(l)
-    if takes(k, k):
+    if _lower_shape(k):
         _lower_solve(l, (None, 0), (x, ld(x)), k, None, None, None)
-    elif k <= SOLVE_WIDTH:
-        solve(l, x)
     else:
         above, below = _halves(k)
+        x[above, below] = x[below, above] = 0
         invert(l[above, above], x[above, above])
         invert(l[below, below], x[below, below])
         _subtract(x[below, above], l[below, above], x[above, above])
@@ -67,15 +69,19 @@ def _subtract(c, l, u):
 
 
 def _lower_solve(l, b, out, n, *swaps):
-    device, k = cupy.cuda.runtime.getDevice(), len(l)
-    shape = _lower_shape(device, k)
+    k, shape = len(l), _lower_shape(len(l))
     kernel = _jit.kernel("lower_solve", "tcs_lower_solve", **shape.defines)
     grid, args = (-(-n // shape.columns), 1), (*b, *out, n, l, ld(l), k, *swaps)
     kernel(grid, (shape.threads, 1), args, shared=shape.shared_bytes(k))
 
 
+def _lower_shape(k):
+    """Return the `LowerShape` for k unknowns, or None if there is no room for so many."""
+    return _shape_on(cupy.cuda.runtime.getDevice(), k)
+
+
 @functools.cache
-def _lower_shape(device, k):
+def _shape_on(device, k):
     return lower_shape(k, _device.arch(device))
 
 

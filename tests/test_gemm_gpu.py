@@ -1,11 +1,13 @@
 """Every engine of the products against exact arithmetic and the NumPy oracle, on a device."""
 
+import functools
 import gc
 import itertools
 
 import ml_dtypes
 import numpy as np
 import pytest
+from tcsolve.kernels import SMALL, SQUARE, WIDE, wmma_can_be_wide
 from test_gemm import operands, ratio
 
 from tcsolve import DeviceError, InputError, _jit, gemm, gemm_batched, gemm_bound
@@ -121,6 +123,27 @@ def test_transposes(transa, transb, engine, on_device):
     x = on_device(np.ascontiguousarray(a.T) if transa else a)
     y = on_device(np.ascontiguousarray(b.T) if transb else b)
     check(gemm(x, y, transa=transa, transb=transb, engine=engine), a, b, engine=engine)
+
+
+@pytest.mark.parametrize("tile", [SMALL, SQUARE, WIDE])
+@pytest.mark.parametrize("dtype", [np.float16, BF16, np.int8], ids=str)
+def test_every_tile_of_the_wmma_engine(dtype, tile, on_device, cupy, monkeypatch):
+    arch = _jit.target_arch(cupy.cuda.Device())
+    if tile == WIDE and not wmma_can_be_wide("fp16", arch):
+        pytest.skip(f"{arch} has no room for wide tiles")
+    asked = []
+    monkeypatch.setattr("tcsolve._gemm_cupy.wmma_tile", lambda *how: asked.append(how) or tile)
+    precision = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8"}[np.dtype(dtype).name]
+    for (m, n, k), turned, layout in itertools.product(SIZES, range(4), ("C", "odd")):
+        a, b = operands(m, n, k, dtype)
+        x, y = (np.ascontiguousarray(z.T) if turned >> i & 1 else z for i, z in enumerate((a, b)))
+        x, y = on_device(x, layout), on_device(y, layout)
+        options = {"transa": bool(turned & 1), "transb": bool(turned & 2), "engine": "wmma"}
+        run = functools.partial(gemm, x, y, **options)
+        result = product_or_refusal("wmma", precision, run)
+        if result is not None:
+            check(result, a, b, engine="wmma")
+    assert len(asked) == (8 * len(SIZES) if multiplies("wmma", precision) else 0)
 
 
 @pytest.mark.parametrize("m, n, k", SIZES)

@@ -396,7 +396,7 @@ def test_swap_shapes_fit_and_take_more_columns_where_there_are_more(rows, arch):
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("k", [1, 192, 256, 257, 512, 513])
+@pytest.mark.parametrize("k", [1, 176, 177, 256, 257, 288, 289, 512, 513])
 def test_a_lower_shape_fits_or_there_is_none(k, arch):
     shape = lower_shape(k, arch)
     large = arch in ("sm_90a", "sm_100a")
