@@ -145,37 +145,24 @@ tcs_lower_solve(
     // As a number of the whole warp: else every shuffle asks whether its lanes have met.
     const int warp = __shfl_sync(ALL_LANES, threadIdx.x / WARP, 0), lane = threadIdx.x % WARP;
     const Index start = Index(blockIdx.x) * COLUMNS;
-    if (warp == SOLVER) {
-        __syncthreads();
-        for (int number = first;; ++number) {
-            const int row = number * BLOCK;
-            solve(solved[number % 2], stage(number) + row, out + row * ld_out + start, ld_out, k - row, n - start);
-            if (number + 1 == blocks) return;
-            __syncthreads();
-        }
-    }
-    if (warp > SOLVER) {
-        #pragma unroll 1
-        for (int s = 0; s < STAGES - 1; ++s) fetch(stage(first + s), l, ldl, k, (first + s) * BLOCK);
-        wait<STAGES - 2>();
-        __syncthreads();
-        #pragma unroll 1
-        for (int number = first; number + 1 < blocks; ++number) {
-            wait<STAGES - 3>();
-            __syncthreads();  // the block after this has come, and all are done with the one before
-            fetch(stage(number + STAGES - 1), l, ldl, k, (number + STAGES - 1) * BLOCK);
-        }
-        return;
+    const bool keeps = warp < WARPS, fetches = warp > SOLVER;
+    const auto fetch_block = [&](int number) { fetch(stage(number), l, ldl, k, number * BLOCK); };
+    if (fetches) {
+        fetch_block(first);
+        fetch_block(first + 1);
+        wait<1>();
     }
 
     const int in_block = lane % BLOCK, side = lane / BLOCK * HALF;
     const Index column0 = start + side, count = min(Index(HALF), n - column0);
     const bool moves = any == nullptr ? src != nullptr : *any != 0;
+    const bool vector = count == HALF && aligned16(b + column0, ldb);
     int done = max(0, first - warp + WARPS - 1) / WARPS;  // blocks of this warp
     const auto block_of = [&](int s) { return (done + s) * WARPS + warp; };
     const auto row_of = [&](int s) { return block_of(s) * BLOCK + in_block; };
-    Word x[SLOTS];
-    if (b == nullptr) {
+    Word x[SLOTS], displaced[SLOTS];
+    int place[SLOTS];
+    if (keeps && b == nullptr) {
         #pragma unroll
         for (int s = 0; s < SLOTS; ++s) {
             #pragma unroll
@@ -185,13 +172,10 @@ tcs_lower_solve(
             const Index column = start + threadIdx.x % COLUMNS;
             if (column < n) out[row * ld_out + column] = 0.0f;
         }
-        __syncthreads();
-    } else {
+    } else if (keeps) {
         // Rows that do not exist are the last one: nobody reads what becomes of them, and what that displaces is
         // stored again, the same.  All loads are under way at once.
-        const bool vector = count == HALF && aligned16(b + column0, ldb);
-        Word displaced[SLOTS];
-        int from[SLOTS], out_of[SLOTS], place[SLOTS];
+        int from[SLOTS], out_of[SLOTS];
         #pragma unroll
         for (int s = 0; s < SLOTS; ++s) {
             const int i = min(row_of(s), k - 1);
@@ -202,33 +186,45 @@ tcs_lower_solve(
             x[s].load(b + from[s] * ldb + column0, vector, count);
             if (moves) displaced[s].load(b + out_of[s] * ldb + column0, vector, count);
         }
-        __syncthreads();  // all have read
+    }
+    __syncthreads();  // all have read
+    if (keeps && b && moves) {
         #pragma unroll
         for (int s = 0; s < SLOTS; ++s) {
             if (place[s] >= k) displaced[s].store(b + place[s] * ldb + column0, vector, count);
         }
     }
-    // Block `number`, of the rows at hand, is up to date.
-    const auto hand_over = [&](int number) {
-        x[0].store(solved[number % 2].at[in_block] + side, true, HALF);
-        say_handed();
-        ++done;
-        #pragma unroll
-        for (int s = 0; s + 1 < SLOTS; ++s) x[s] = x[s + 1];
-    };
-    if (block_of(0) == first) hand_over(first);
     #pragma unroll 1
-    for (int number = first; number + 1 < blocks; ++number) {
-        __syncthreads();  // this block is solved for, and all are done with the one before
-        const RowOfL* const here = stage(number);
-        Word y[BLOCK];
-        #pragma unroll
-        for (int q = 0; q < BLOCK; ++q) y[q].load(solved[number % 2].at[q] + side, true, HALF);
-        if (block_of(0) == number + 1) {
-            subtract<1>(x, here + row_of(0), y);
-            hand_over(number + 1);
+    for (int number = first;; ++number) {
+        if (fetches) {
+            fetch_block(number + 2);
+            wait<1>();  // the next block has come
+        } else if (!keeps) {
+            const int row = number * BLOCK;
+            solve(solved[number % 2], stage(number) + row, out + row * ld_out + start, ld_out, k - row, n - start);
+        } else {
+            // With the block before this, which has been solved for.
+            const bool mine = block_of(0) == number;
+            const RowOfL* const before = stage(number + STAGES - 1);  // in turns
+            Word y[BLOCK];
+            if (number > first) {
+                #pragma unroll
+                for (int q = 0; q < BLOCK; ++q) y[q].load(solved[(number - 1) % 2].at[q] + side, true, HALF);
+                if (mine) subtract<1>(x, before + row_of(0), y);
+            }
+            if (mine) {
+                x[0].store(solved[number % 2].at[in_block] + side, true, HALF);
+                say_handed();
+                ++done;
+                #pragma unroll
+                for (int s = 0; s + 1 < SLOTS; ++s) x[s] = x[s + 1];
+            }
+            if (number > first) {
+                #pragma unroll
+                for (int s = 0; s < SLOTS; s += 2) if (block_of(s) < blocks) subtract<2>(x + s, before + row_of(s), y);
+            }
         }
-        #pragma unroll
-        for (int s = 0; s < SLOTS; s += 2) if (block_of(s) < blocks) subtract<2>(x + s, here + row_of(s), y);
+        if (number + 1 == blocks) return;
+        __syncthreads();
     }
 }
