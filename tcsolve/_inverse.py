@@ -11,7 +11,7 @@ import cupy
 from tcsolve import _cublas
 from tcsolve._cublas import ld
 from tcsolve._substitute import invert_diagonal_blocks
-from tcsolve._unit_lower import SOLVE_WIDTH, invert, swap_solve
+from tcsolve._unit_lower import SOLVE_WIDTH, solve, swap_solve
 
 __all__ = ["unit_lower_inverse", "upper_inverse"]
 
@@ -23,11 +23,10 @@ def unit_lower_inverse(l, well_conditioned):
     leaves a smaller residual (N. J. Higham, Accuracy and Stability of Numerical Algorithms, section 14.2).
     """
     k = len(l)
-    if not well_conditioned:
-        x = cupy.empty((k, k), cupy.float32)
-        invert(l, x)
-        return x
     x = _diagonal(k, 1.0)
+    if not well_conditioned:
+        solve(l, x)
+        return x
     args = (x, ld(x), k, 0, None, None, l, ld(l), k, SOLVE_WIDTH)
     swap_solve(SOLVE_WIDTH, SOLVE_WIDTH, args, -(-k // SOLVE_WIDTH))
     _double(x, l, SOLVE_WIDTH, lower=True)
