@@ -5,7 +5,8 @@
 // that registers hold sums alone; the copy engine (TMA) fills a ring of stages, addressed by tensor maps
 // that also swizzle and pad with zeros; one warpgroup feeds, two multiply; blocks stay for many tiles, so that the
 // next tile's operands arrive while the last one's sums are stored; two blocks of a cluster share the tiles of one
-// operand by multicast; tiles of FP32 results leave by the copy engine as well.
+// operand by multicast; tiles of FP32 results leave by the copy engine as well.  That is 1.7 to 1.8 times the rate of
+// the wmma engine from n = 2048 on (H200, FP16, benchmarks/results/gemm.json).
 //
 //   a_hi, a_lo, b_hi, b_lo  tensor maps of operands in T_LOW with boxes of 64 x 64 entries, swizzled by 128 bytes:
 //          coordinates (k, row) if the contiguous entries run along k, else (row, k).  lo is read only if REFINE
@@ -30,7 +31,7 @@
 // FP32 operands are split before (split_once.cu, gemm_split.cu), not while they are loaded as in gemm_wmma.cu.
 // The products of a 64 x 128 tile read 96 of the 128 bytes a cycle that shared memory has; FP32 that arrives there
 // and leaves it as hi and lo would take 93 more (counted, not measured): a third of the time would be waiting.
-// With the pass, three products run at 1.04, 0.98 and 0.99 of the rate of one product of FP16 operands at n = 4096,
+// With the pass, three products run at 0.91, 0.99 and 0.97 of the rate of one product of FP16 operands at n = 4096,
 // 8192 and 16384 (H200, benchmarks/results/gemm.json).
 //
 // Rounding: with REFINE 0 one sum on the tensor cores runs along all of k.  With more products a sum runs along
