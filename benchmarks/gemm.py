@@ -276,7 +276,7 @@ def draw_bars(facts, rows, path):
         heights = [here.get(name, 0) for name in names]
         axes[0].bar(places, heights, width=0.18, label=f"{dtype}, {engine}")
     axes[0].set_xticks(range(len(names)), names)
-    axes[0].set_ylim(top=1.3 * max([r["tflops"] for r in found], default=1))  # room for the legend
+    axes[0].set_ylim(top=1.4 * max([r["tflops"] for r in found], default=1))  # room for the legend
     axes[0].set_xlabel("op(A) op(B): N as it is, T transposed; n = 1024")
     axes[0].set_ylabel("rate, TFLOP/s (TOP/s for int8)")
     found = by(rows, what="swizzle")
