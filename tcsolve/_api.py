@@ -13,21 +13,17 @@ from tcsolve._check import (
     require_finite,
     result_dtype,
 )
-from tcsolve._choose import CPU, choose_update, predict_seconds, rates_of
 from tcsolve._direct import is_ordinary, solve_directly, solve_empty, solve_one_element
-from tcsolve._dispatch import as_host, cuda_available, ops_for, ops_on
+from tcsolve._dispatch import as_host, ops_for
 from tcsolve._errors import InputError
 from tcsolve._factorization import Factorization
-from tcsolve._ladder import require_room
+from tcsolve._placement import brought, require_room, target_ops
 from tcsolve._plan import Plan
 from tcsolve._refine import Operator, measure, refine_columns
 from tcsolve._solution import Solution, Status, raise_or_warn
 from tcsolve._structure import goes_to_scipy, interpret, solve_by_scipy
 
 __all__ = ["factor", "refine", "solve", "solve_ex"]
-
-# A GPU is looked for only where the host would need this many seconds: CuPy takes longer to import.
-WORTH_A_GPU = 0.2
 
 
 def solve(
@@ -200,14 +196,14 @@ def _solve(a, b, lower, check_finite, assume_a, transposed, precision, device, e
     if is_ordinary(ops, a, b, precision, device) and (solution := solve_directly(a, b, start)):
         return solution
     nrhs = 1 if vector else b.shape[-1]
-    target = _target_ops(ops, a, nrhs, precision, device)
+    target = target_ops(ops, a, nrhs, precision, device)
     moved = target is not ops
     seconds = {"check": time.perf_counter() - start}
     moved_bytes = a.nbytes + b.nbytes if moved else 0
     if moved:
         mark = time.perf_counter()
-        _require_room(target, a, nrhs, precision, moved_bytes)
-        a, b = _move(target, a), _move(target, b)
+        require_room(target, a, nrhs, precision, moved_bytes)
+        a, b = brought(target, a), brought(target, b)
         seconds["transfer"] = time.perf_counter() - mark
     factors = Factorization(
         target,
@@ -290,10 +286,10 @@ def factor(
         )
     ops = ops_for(a)
     a = a.astype(result_dtype(a, a), copy=not overwrite_a)
-    target = _target_ops(ops, a, nrhs, precision, device)
+    target = target_ops(ops, a, nrhs, precision, device)
     if target is not ops:
-        _require_room(target, a, nrhs, precision, a.nbytes)
-        a = _move(target, a)
+        require_room(target, a, nrhs, precision, a.nbytes)
+        a = brought(target, a)
     factors = Factorization(target, a, precision, nrhs=nrhs, check_finite=check_finite)
     factors.wait()
     return factors
@@ -408,40 +404,3 @@ def _real_if(a, dtype):
     if dtype.kind == "c" and a.dtype.kind != "c":
         return np.dtype(np.float32 if dtype.char == "F" else np.float64)
     return dtype
-
-
-def _require_room(ops, a, nrhs, precision, moved_bytes):
-    """Raise before anything is copied to a device that has no room for it and its factors."""
-    n, itemsize = a.shape[0], a.dtype.itemsize
-    if isinstance(precision, Plan):
-        update = precision.update
-    elif precision != "auto":
-        update = precision
-    else:
-        rates = rates_of(ops.device, getattr(ops, "properties", None))
-        working = "fp32" if a.dtype.char in "fF" else "fp64"
-        update = choose_update(n, nrhs, rates, working=working, is_complex=a.dtype.kind == "c")
-    require_room(ops, update, n, nrhs, itemsize, moved_bytes=moved_bytes)
-
-
-def _move(ops, x):
-    return ops.array(as_host(x)) if ops.device == "cpu" else ops.array(x)
-
-
-def _target_ops(ops, a, nrhs, precision, device):
-    """Return the `Ops` that will solve: where the caller said, or where it is predicted fastest."""
-    if device != "auto":
-        return ops_on(device, (a,)) if device != ops.device else ops
-    n, is_complex = a.shape[0], a.dtype.kind == "c"
-    working = "fp32" if a.dtype.char in "fF" else "fp64"
-    if ops.device == "cuda":
-        return ops
-    host = min(predict_seconds(name, n, nrhs, CPU, is_complex=is_complex) for name in CPU.lu_flops)
-    if host < WORTH_A_GPU or not cuda_available():
-        return ops
-    cuda = ops_on("cuda", (a,))
-    rates = rates_of("cuda", cuda.properties)
-    name = choose_update(n, nrhs, rates, working=working, is_complex=is_complex)
-    there = predict_seconds(name, n, nrhs, rates, is_complex=is_complex)
-    there += (a.nbytes + 2 * nrhs * n * a.dtype.itemsize) / rates.host_bandwidth
-    return cuda if there < host else ops

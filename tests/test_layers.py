@@ -58,6 +58,7 @@ LAYERS = (
     "_direct",
     "_ladder",
     "_factorization",
+    "_placement",
     "_api",
     "__init__",
     "cli",
