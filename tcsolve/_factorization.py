@@ -1,7 +1,5 @@
 """A factored matrix: verified solves, condition, determinant."""
 
-import contextlib
-import functools
 import math
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -10,26 +8,14 @@ import numpy as np
 
 from tcsolve import _stop
 from tcsolve._check import check_array, check_shapes, require_finite, result_dtype
+from tcsolve._condition import Conditioned
 from tcsolve._dispatch import ops_for
-from tcsolve._errors import DeviceMemoryError, InputError
-from tcsolve._formats import UPDATES
-from tcsolve._ladder import Ladder
-from tcsolve._norms import begin_condest, condest, sweeps_at_once
+from tcsolve._errors import InputError
 from tcsolve._refine import Operator, measure
 from tcsolve._scale import shift_columns
 from tcsolve._solution import Solution, Status, raise_or_warn
 
 __all__ = ["Factorization"]
-
-# Factors see condition numbers up to about 1 / u; this far below, their own estimate is trusted.
-TRUST = 0.1
-# Roundoff below which refinement that contracts vouches for the estimate as well.
-FINE = 2.0**-15
-# Sampled estimates are good to a factor of sqrt(n); this near to machine epsilon only FP64 decides.
-NEAR_SINGULAR = 1000
-EPS = {"fp32": float(np.finfo(np.float32).eps), "fp64": float(np.finfo(np.float64).eps)}
-# Seed and number of the random right-hand sides that estimate a condition beyond the factors'.
-SAMPLE_SEED, SAMPLES = 0, 2
 
 
 class _Found(NamedTuple):
@@ -43,7 +29,7 @@ class _Found(NamedTuple):
     moved: bool  # x was brought back from a frame, and may have overflowed on the way
 
 
-class Factorization(Ladder):
+class Factorization(Conditioned):
     """The LU factors of a matrix, ready for any number of right-hand sides.
 
     Made by `tcsolve.factor`.  When a right-hand side does not converge with the present factors,
@@ -151,22 +137,6 @@ class Factorization(Ladder):
             for phase, seconds in phases.items():
                 solution.seconds[phase] = solution.seconds.get(phase, 0.0) + seconds
         solution.seconds["total"] = total
-
-    def rcond(self):
-        """Estimate the reciprocal condition number in the 1-norm.
-
-        Returns
-        -------
-        float
-            From the factors by Higham's estimator (an upper bound of the true value, nearly always
-            within a factor of 3).  Factors of roundoff u cannot see below about u: where their estimate
-            comes near it, the inverse is sampled by two refined random right-hand sides instead (good
-            to about sqrt(n)), and if even these do not converge the matrix is factored in FP64.
-        """
-        if self._rcond is None:
-            self._restore()
-            self._rcond = self._estimate_rcond()
-        return self._rcond
 
     def slogdet(self):
         """Return (sign, log |det A|) to FP64; refactors in FP64 if the factors are lower.
@@ -321,80 +291,6 @@ class Factorization(Ladder):
         if not rcond >= np.finfo(dtype).eps:
             return Status.ILL_CONDITIONED
         return Status.CONVERGED_AFTER_FALLBACK if len(rungs) > 1 else Status.CONVERGED
-
-    # ---- condition -------------------------------------------------------------------------
-
-    @property
-    def _as_given(self):
-        """Whether the factors are those of the caller's matrix, neither moved nor scaled."""
-        return self._frame is None and self._scales_for(UPDATES[self.precision])[0] is None
-
-    def _begin_estimate(self):
-        """Start the solves of the condition estimate beside those of the refinement, if it is needed."""
-        if self._least_rcond or self._rcond is not None or self._estimate:
-            return
-        if not self._finite or not self._as_given:
-            return
-        n, how = self.shape[0], UPDATES[self.precision]
-        if how.native:  # its library may have an estimator
-            return
-
-        sweeps = sweeps_at_once(n, self._survey.dominance > 0)
-
-        def begin():
-            adjoint = functools.partial(self._invert, adjoint=True)
-            return begin_condest(self._ops, n, self._invert, adjoint, sweeps)
-
-        with contextlib.suppress(DeviceMemoryError):  # what is not begun now is done later
-            self._estimate = self._factors.aside(("condest", sweeps), begin)
-
-    def _estimate_rcond(self):
-        if not self._finite or self._singular():
-            return 0.0
-        if self._bad_pivot():
-            return self._estimate_rcond() if self._climb() else 0.0
-        n, norm, how = self.shape[0], self._norm_one, UPDATES[self.precision]
-        rcond = self._factors.gecon(norm) if self._as_given else None
-        if rcond is None:
-            begun = self._drop_estimate()
-            begun = begun if begun and self._factors.are_good else None
-            adjoint = functools.partial(self._invert, adjoint=True)
-            rcond = condest(self._ops, n, norm, self._invert, adjoint, begun)
-        trusted = rcond > how.u / TRUST or (self._contracted and how.u < FINE)
-        if how.storage == "float64" or trusted:
-            return rcond
-        # A rough sample suffices if it agrees with the factors: its own error is then below 1 %.
-        bound = _stop.target(self.dtype, n)
-        sample = self._sampled_rcond(n, norm, max(bound, 0.01 * rcond))
-        if sample is None or sample < 0.1 * rcond:
-            sample = self._sampled_rcond(n, norm, bound)
-        if sample is not None and sample > NEAR_SINGULAR * EPS[self._working]:
-            return sample
-        if self._climb():
-            return self._estimate_rcond()
-        return rcond if sample is None else sample
-
-    def _sampled_rcond(self, n, norm, bound):
-        """Return 1 / (||A||_1 ||A^-1 g||) for random g, or None if the solves miss the bound.
-
-        ||A^-1 g||_2 of a Gaussian g is ||A^-1||_F on average (C. S. Kenney, A. J. Laub, SIAM J. Sci.
-        Comput. 15 (1994), 36-61).
-        """
-        rng = np.random.default_rng(SAMPLE_SEED)
-        g = rng.standard_normal((n, SAMPLES)).astype(np.complex128 if self._complex else np.float64)
-        g = self._ops.array(g)
-        if self._frame is not None:
-            g, shift = self._frame.inside(self._ops.xp, g)
-        state = self._refine(g, bound)
-        if not state.all_converged:
-            return None
-        x = state.x if self._frame is None else self._frame.outside(self._ops.xp, state.x, shift)
-        # Divided by its largest entry first: squares of x itself may leave the range of FP64.
-        top = self._ops.column_max(x)
-        top, length = self._ops.host(top, self._ops.xp.linalg.norm(x / top, axis=0))
-        with np.errstate(all="ignore"):
-            estimate = float(top.max() * np.sqrt(np.mean((length * (top / top.max())) ** 2)))
-            return float(np.float64(1) / norm / estimate) if estimate > 0 else None
 
 
 def _like(x, dtype):

@@ -57,6 +57,7 @@ LAYERS = (
     "_structure",
     "_direct",
     "_ladder",
+    "_condition",
     "_factorization",
     "_placement",
     "_api",
