@@ -27,7 +27,7 @@ CONTINUED = "continued"
 KERNELS = (
     (r"tcs_panel|getrf|getf2|laswp", PANEL, PANEL),
     (r"tcs_move_rows", MOVES, MOVES),
-    (r"tcs_swap_solve", BLOCK_ROW, BLOCK_ROW),
+    (r"tcs_(swap|lower)_solve", BLOCK_ROW, BLOCK_ROW),
     (r"tcs_pack|tcs_split|tcs_update_scale", PACK, PACK),
     (r"tcs_gemm", UPDATE, UPDATE),
     (r"tcs_short_update", INNER, INNER),

@@ -4,7 +4,7 @@
     python benchmarks/sanitize.py --tool racecheck --n 700 --precision fp16x3
 
 Each tool runs this script again with --solve: small solves with each precision, by the default, by
-narrow and by square panels, so that there are several of them and look-ahead happens; and products of
+narrow, wide and square panels, so that there are several of them and look-ahead happens; and products of
 FP32 matrices.  Every array is an allocation of its own there, because memcheck cannot see past the end of
 one inside CuPy's pool.  CuPy's own kernels are compiled into a folder that starts empty.  The exit status
 is 0 if all is clean.
@@ -35,8 +35,8 @@ SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)")
 OVERFLOW = "Detected overflow"
 FOUND = 99  # exit status for "the tool found something", unlike Python's own
 TAIL_LINES = 40
-# Columns of the narrow panels; unknowns of the system solved by squares.
-NARROW, SQUARES_ROWS = 128, 700
+# Columns of the narrow panels, and of wide ones; unknowns of the system solved by squares.
+NARROW, WIDE, SQUARES_ROWS = 128, 256, 700
 # Shapes of the operands of products: a few tiles, whose clusters do not divide them.
 PRODUCT = ((300, 200), (200, 520))
 
@@ -56,7 +56,7 @@ def solve_small(n, precisions):
     dominant = rng.standard_normal((n, n)) + n * cupy.eye(n)
     turned = cupy.ascontiguousarray(dominant[::-1])
     for precision in precisions:
-        for block in (None, NARROW):
+        for block in (None, NARROW, WIDE):
             for a, nrhs in ((turned, 1), (turned, 5), (dominant, 1)):
                 b = a @ rng.standard_normal((n, nrhs))
                 plan = tcsolve.Plan(precision, block=block, fallback=False)
@@ -86,7 +86,10 @@ def multiply_small(rng):
 
 
 def solve_by_squares(rng, precisions):
-    """Solve a dominant system by two square panels and look-ahead, which are for larger ones otherwise."""
+    """Solve a dominant system by two square panels and look-ahead, which are for larger ones otherwise.
+
+    Also solve one whose rows move, by panels as wide, after which U is a product with an inverse.
+    """
     import cupy
 
     import tcsolve
@@ -104,14 +107,18 @@ def solve_by_squares(rng, precisions):
     _wgmma.Right.apply = spy
     n = SQUARES_ROWS
     a = rng.standard_normal((n, n)) + n * cupy.eye(n)
-    b = a @ cupy.ones(n)
-    for precision in precisions:
+    turned = cupy.ascontiguousarray(a[::-1])
+    for precision, dominant in itertools.product(precisions, (True, False)):
+        matrix = a if dominant else turned
         plan = tcsolve.Plan(precision, block=2 * NARROW, fallback=False)
-        solution = tcsolve.solve_ex(a, b, precision=plan, assume_a="general")
+        solution = tcsolve.solve_ex(
+            matrix, matrix @ cupy.ones(n), precision=plan, assume_a="general"
+        )
         print(f"n {n} squares {applied}: {solution}", flush=True)
         if not solution.status.ok:
             sys.exit(1)
-        if _ops_cupy.CupyOps().has_squares(UPDATES[precision]) != (len(applied) == 2):
+        expected = 2 if dominant and _ops_cupy.CupyOps().has_squares(UPDATES[precision]) else 0
+        if len(applied) != expected:
             sys.exit(1)
         applied.clear()
 

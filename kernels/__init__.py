@@ -5,6 +5,7 @@
 | panel.cu     | tcs_panel                         | LU of a strip with partial pivoting, without |
 |              |                                   | a search where the diagonal dominates        |
 | swap_solve.cu| tcs_swap_solve                    | its swaps and U in the rest of its panel     |
+| lower_solve.cu  | tcs_lower_solve                | the same of a wide panel, few columns; L^-1  |
 | short_update.cu | tcs_short_update               | C -= L U of a few columns, and a short U     |
 | merge_swaps.cu  tcs_merge_swaps, tcs_restart     | the swaps of all strips of a panel as one    |
 |              | tcs_report                        | what is known of a factorization             |
@@ -76,6 +77,7 @@ from tcsolve.kernels._products import (
     wmma_tile,
 )
 from tcsolve.kernels._steps import (
+    LOWER_SHAPES,
     MOST_MOVED,
     MOVE_CHUNKS,
     RESIDUAL_ROWS,
@@ -85,8 +87,10 @@ from tcsolve.kernels._steps import (
     TRSV_BLOCK,
     TRSV_COLUMNS,
     TRSV_THREADS,
+    LowerShape,
     ShortShape,
     SwapShape,
+    lower_shape,
     move_chunk,
     short_shape,
     swap_shape,
@@ -99,6 +103,7 @@ __all__ = [
     "HOPPER",
     "KERNELS",
     "LARGEST_BATCHED",
+    "LOWER_SHAPES",
     "MOST_MOVED",
     "NARROW_STRIP",
     "PORTABLE_CLUSTER",
@@ -118,6 +123,7 @@ __all__ = [
     "Batched",
     "BatchedShape",
     "KernelSpec",
+    "LowerShape",
     "PanelShape",
     "ShortShape",
     "SplitShape",
@@ -127,6 +133,7 @@ __all__ = [
     "batched_shape",
     "batched_shape_of",
     "fastest_update",
+    "lower_shape",
     "move_chunk",
     "panel_shape",
     "short_shape",
@@ -236,6 +243,7 @@ KERNELS = {
     "short_update": KernelSpec(
         ("tcs_short_update",), tuple(s.defines for s in SHORT_SHAPES), min_arch=80
     ),
+    "lower_solve": KernelSpec(("tcs_lower_solve",), tuple(shape.defines for shape in LOWER_SHAPES)),
     "gate": KernelSpec(("tcs_gate",), ({},)),
     "merge_swaps": KernelSpec(("tcs_merge_swaps", "tcs_restart", "tcs_report"), ({},)),
     "move_rows": KernelSpec(("tcs_move_rows",), tuple({"CHUNK": chunk} for chunk in MOVE_CHUNKS)),

@@ -15,8 +15,8 @@ HOPPER = 90
 
 # Shared memory that every block may have: 64 KB before compute capability 8, 99 KB and more since.
 SHARED_BYTES = {75: 64 << 10, 80: 99 << 10}
-# Where it is large, that of a multiprocessor, and what the device takes of it for each block.
-MULTIPROCESSOR_BYTES, RESERVED_BYTES = 228 << 10, 1 << 10
+# Where it is large, that of a block, and of a multiprocessor, which has some for itself for each block.
+LARGEST_SHARED_BYTES, MULTIPROCESSOR_BYTES, RESERVED_BYTES = 227 << 10, 228 << 10, 1 << 10
 
 
 def arch_number(arch):

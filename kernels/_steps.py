@@ -2,7 +2,14 @@
 
 from typing import NamedTuple
 
-from tcsolve.kernels._arch import CLUSTER_ARCH, PORTABLE_CLUSTER, arch_number, shared_bytes
+from tcsolve.kernels._arch import (
+    CLUSTER_ARCH,
+    LARGEST_SHARED_BYTES,
+    PORTABLE_CLUSTER,
+    arch_number,
+    has_large_memory,
+    shared_bytes,
+)
 
 # Right-hand sides trsv.cu is compiled for, and the unknowns it solves for at a time, by dtype char.
 TRSV_COLUMNS = (1, 2, 4)
@@ -91,6 +98,40 @@ def swap_shape(n, rows, arch):
     limit = shared_bytes(arch)
     fit = [s for s in SWAP_SHAPES if s.shared_bytes(rows) + SWAP_STATIC <= limit]
     return next((shape for shape in fit if n <= shape.most), fit[-1])
+
+
+class LowerShape(NamedTuple):
+    """How a block of lower_solve.cu takes its columns; `most` is how many unknowns there may be."""
+
+    most: int
+    columns: int = 8
+    threads: int = 256
+
+    @staticmethod
+    def shared_bytes(k):
+        """Dynamic shared memory for k unknowns: four blocks of 16 columns of L, padded.
+
+        And 64 rows, since rows are brought up to date in pairs, of which the second may not exist.
+        """
+        return 4 * (16 + 4) * (4 * -(-k // 16) * 16 + 64)
+
+    @property
+    def defines(self):
+        """The macro of lower_solve.cu."""
+        return {"MOST": self.most}
+
+
+LOWER_SHAPES = (LowerShape(256), LowerShape(512))
+# Static shared memory of lower_solve.cu.
+LOWER_STATIC = 1040
+
+
+def lower_shape(k, arch):
+    """Return the `LowerShape` for k unknowns, or None if `arch` has no room for so many."""
+    room = LARGEST_SHARED_BYTES if has_large_memory(arch_number(arch)) else shared_bytes(arch)
+    if LowerShape.shared_bytes(k) + LOWER_STATIC > room:
+        return None
+    return next((shape for shape in LOWER_SHAPES if k <= shape.most), None)
 
 
 class ShortShape(NamedTuple):

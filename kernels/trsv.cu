@@ -1,7 +1,7 @@
 // x = T^-1 b or T^-T b for a triangle T of a square matrix and K right-hand sides, in one launch.
 //
 //   lu    T_IN n x n, row-major, leading dimension ld: T is its lower (LOWER 1) or upper (LOWER 0) triangle.
-//   dinv  T_IN [ceil(n / BLOCK)][BLOCK][BLOCK]: inverses of T's diagonal blocks, zero outside their triangle
+//   dinv  T_IN [ceil(n / BLOCK)][BLOCK][BLOCK]: inverses of T's diagonal blocks D_i, zero outside their triangle
 //         and beyond n; they say whether the diagonal is unit.
 //   b     T_IN [K][n].   x  T_IN [K][n], every byte 0xff before the launch (see below).
 //   ticket  unsigned[1], every byte 0xff before the launch.
@@ -37,20 +37,23 @@ constexpr bool FORWARD = LOWER != TRANS;
 constexpr int TEAM = BLOCKS ? BLOCKS : 1;            // blocks of unknowns that go with a ticket
 static_assert(TEAM <= WARPS, "a warp sends to each block of the cluster");
 static_assert(BLOCK == WARP * VECTOR, "a word of x_j for each lane, and whole warps await it");
+static_assert(K * BLOCK <= THREADS, "an entry of x_j for a thread");
 
 __device__ __forceinline__ bool pending(float v) { return __float_as_uint(v) == ~0u; }
 __device__ __forceinline__ bool pending(double v) {
     return static_cast<unsigned long long>(__double_as_longlong(v)) == ~0ull;
 }
 
-// Waits for the values that a warp wants of other thread blocks, reading them where they cannot be stale; zero for a
-// lane that does not want one.  The lanes stay together: where each left the loop by itself, racecheck saw warps read
-// behind the next barrier what others had yet to write, for a reason not found in the machine code of ptxas 13.0.
-__device__ __forceinline__ T_IN await(const T_IN* from, bool wants) {
-    T_IN v = 0;
-    do {
-        if (wants) v = *reinterpret_cast<const volatile T_IN*>(from);
-    } while (__any_sync(ALL_LANES, pending(v)));
+// Reads a value of another thread block where it cannot be stale; zero for a lane that does not want one.
+__device__ __forceinline__ T_IN look(const T_IN* from, bool wants) {
+    return wants ? *reinterpret_cast<const volatile T_IN*>(from) : T_IN(0);
+}
+
+// Waits for the values that a warp wants, of which v was seen.  The lanes stay together: where each left the loop by
+// itself, racecheck saw warps read behind the next barrier what others had yet to write, for a reason not found in the
+// machine code of ptxas 13.0.
+__device__ __forceinline__ T_IN await(T_IN v, const T_IN* from, bool wants) {
+    while (__any_sync(ALL_LANES, pending(v))) v = look(from, wants);
     return v;
 }
 
@@ -227,6 +230,15 @@ tcs_solve_triangle(
             const Index row = TRANS ? there : here, col = TRANS ? here : there;
             load(t, lu + row * ld + col, ld, n - row, n - col, aligned);
         };
+        // A thread reads entry `mine` of those x_j that other clusters solve for; it looks for the next as soon as it
+        // has one, before a tile is asked for, since what is read comes in order.
+        const int mine = threadIdx.x, polled = BLOCKS ? first : step;
+        const bool reads = mine < K * BLOCK;
+        const auto entry = [&](int s) { return Index(FORWARD ? s : blocks - 1 - s) * BLOCK + mine % BLOCK; };
+        const auto look_for = [&](int s) {
+            return look(x + mine / BLOCK * n + entry(s), reads && s < polled && entry(s) < n);
+        };
+        T_IN seen = look_for(0);
         // The s-th x_j, when it is there.
         auto receive = [&](int s) -> const T_IN (*)[BLOCK] {
 #if BLOCKS
@@ -235,10 +247,10 @@ tcs_solve_triangle(
                 return arrivals.x[s - first];
             }
 #endif
-            const Index there = Index(FORWARD ? s : blocks - 1 - s) * BLOCK;
-            for (int e = threadIdx.x; e < K * BLOCK; e += THREADS) {
-                const Index at = there + e % BLOCK;
-                solved[s & 1][e / BLOCK][e % BLOCK] = await(x + e / BLOCK * n + at, at < n);
+            if (reads) {
+                solved[s & 1][mine / BLOCK][mine % BLOCK] =
+                    await(seen, x + mine / BLOCK * n + entry(s), entry(s) < n);
+                seen = look_for(s + 1);
             }
             __syncthreads();
             return solved[s & 1];
@@ -258,7 +270,10 @@ tcs_solve_triangle(
             double last[K][SUMS] = {};
             accumulate(last, inverse, rhs);
             auto& x_i = solved[0];
-            reduce(last, scratch, [&](int k, int e, double total) { x_i[k][e] = T_IN(total); });
+            reduce(last, scratch, [&](int k, int e, double total) {
+                x_i[k][e] = T_IN(total);
+                if (here + e < n) publish(x + k * n + here + e, T_IN(total));
+            });
             __syncthreads();
 #if BLOCKS
             const int warp = threadIdx.x / WARP;
@@ -271,10 +286,6 @@ tcs_solve_triangle(
                 }
             }
 #endif
-            for (int e = threadIdx.x; e < K * BLOCK; e += THREADS) {
-                const Index at = here + e % BLOCK;
-                if (at < n) publish(x + e / BLOCK * n + at, x_i[e / BLOCK][e % BLOCK]);
-            }
         };
         fetch(even, 0);
         if (step > 0) fetch(odd, 1);

@@ -11,7 +11,7 @@ import cupy
 from tcsolve import _cublas
 from tcsolve._cublas import ld
 from tcsolve._substitute import invert_diagonal_blocks
-from tcsolve._unit_lower import SOLVE_WIDTH, solve, swap_solve
+from tcsolve._unit_lower import SOLVE_WIDTH, invert, swap_solve
 
 __all__ = ["unit_lower_inverse", "upper_inverse"]
 
@@ -23,10 +23,11 @@ def unit_lower_inverse(l, well_conditioned):
     leaves a smaller residual (N. J. Higham, Accuracy and Stability of Numerical Algorithms, section 14.2).
     """
     k = len(l)
-    x = _diagonal(k, 1.0)
     if not well_conditioned:
-        solve(l, x)
+        x = cupy.empty((k, k), cupy.float32)
+        invert(l, x)
         return x
+    x = _diagonal(k, 1.0)
     args = (x, ld(x), k, 0, None, None, l, ld(l), k, SOLVE_WIDTH)
     swap_solve(SOLVE_WIDTH, SOLVE_WIDTH, args, -(-k // SOLVE_WIDTH))
     _double(x, l, SOLVE_WIDTH, lower=True)
@@ -35,7 +36,7 @@ def unit_lower_inverse(l, well_conditioned):
 
 def upper_inverse(u):
     """Return U**-1, U the well-conditioned upper triangle of u, of whole blocks of TRSV_BLOCK["f"] rows."""
-    (_, blocks), _ = invert_diagonal_blocks(u)
+    (_, blocks), _ = invert_diagonal_blocks(u, linked=len(u) + 1)
     size = blocks.shape[1]
     x = _diagonal(len(u), 0.0)
     strides = 4 * size * (ld(x) + 1), 4 * ld(x), 4

@@ -25,9 +25,9 @@ from tcsolve._device import turns_into_memory_error
 from tcsolve._formats import FORMATS, UPDATES, Update
 from tcsolve._inverse import unit_lower_inverse, upper_inverse
 from tcsolve._look_ahead import LookAhead
-from tcsolve._rows import Swaps
+from tcsolve._rows import Merged, Swaps
 from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
-from tcsolve._unit_lower import SOLVE_WIDTH, swap_solve
+from tcsolve._unit_lower import SOLVE_WIDTH, swap_solve, takes
 from tcsolve.kernels import (
     BOARD_BYTES,
     NARROW_STRIP,
@@ -161,11 +161,15 @@ class LUOps(LookAhead):
             args = (a, ld(rows), n, max(stop - first, 0), dst, src, top, ld_top, width, 0)
             swap_solve(n, 2 * width, args)
             return
+        k, l = stop - start, rows[: stop - start, start:stop]
+        fused = isinstance(swaps, Merged) and substitution is None and first >= stop
+        if fused and l.dtype.char == "f" and _aligned(l) and takes(k, last - first):
+            _unit_lower.solve(l, rows[:, first:last], swaps)
+            return
         self.swap_rows(rows[:, first:last], swaps)
-        k, first = stop - start, max(first, stop)
+        first = max(first, stop)
         if first < last:
-            b = rows[:k, first:last]
-            self.solve_unit_lower(rows[:k, start:stop], b, substitution)
+            self.solve_unit_lower(l, rows[:k, first:last], substitution)
 
     def swap_rows(self, rows, swaps):
         if isinstance(swaps, Swaps):

@@ -8,7 +8,7 @@ from tcsolve import _device, _jit
 from tcsolve._cublas import ld
 from tcsolve.kernels import MOST_MOVED, move_chunk
 
-__all__ = ["Swaps", "merge_swaps", "move_rows", "report"]
+__all__ = ["Merged", "Swaps", "merge_swaps", "move_rows", "report"]
 
 # Entries that are copied at a time where rows are too many for tcs_move_rows.
 STAGED_ENTRIES = 1 << 22
@@ -29,8 +29,16 @@ class Swaps(NamedTuple):
     memory: Any
 
 
+class Merged(NamedTuple):
+    """The swaps of all strips of a panel, and a word that is zero if all rows stay where they are."""
+
+    dst: Any
+    src: Any
+    moves: Any
+
+
 def merge_swaps(order, local, ipiv, start):
-    """As `Ops.merge_swaps`; also return a word that is zero if all rows stay where they are."""
+    """As `Ops.merge_swaps`, as `Merged`."""
     m, k = len(order), len(ipiv)
     dst, src = cupy.empty((2, 2 * k), cupy.int32)
     moved, moves = cupy.empty_like(order), cupy.empty(1, cupy.uint32)
@@ -39,7 +47,7 @@ def merge_swaps(order, local, ipiv, start):
     _jit.kernel("merge_swaps", "tcs_merge_swaps")(grid, block, args)
     args = (order, local, moved, m, moves, ipiv, k, start)
     _jit.kernel("merge_swaps", "tcs_restart")(grid, block, args)
-    return dst, src, moves
+    return Merged(dst, src, moves)
 
 
 def report(info, ipiv, worst, beyond):

@@ -157,6 +157,7 @@ KERNEL_NAMES = {
     "tcs_panel_grid": "panel",
     "tcs_move_rows": "row moves",
     "tcs_swap_solve": "block row (trsm)",
+    "tcs_lower_solve": "block row (trsm)",
     "tcs_pack_u": "packing of operands",
     "tcs_update_scale": "packing of operands",
     "tcs_split_by": "packing of operands",

@@ -11,6 +11,7 @@ from tcsolve.kernels import (
     KERNELS,
     PanelShape,
     arch_number,
+    lower_shape,
     move_chunk,
     panel_shape,
     short_shape,
@@ -392,6 +393,19 @@ def test_swap_shapes_fit_and_take_more_columns_where_there_are_more(rows, arch):
     columns = [shape.columns for shape in shapes]
     assert columns == sorted(columns) and columns[0] == 8 and columns[3] == 16
     assert columns[-1] == (64 if rows <= 128 and arch != "sm_75" or rows == 2 else 16)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("k", [1, 176, 177, 256, 257, 288, 289, 512, 513])
+def test_a_lower_shape_fits_or_there_is_none(k, arch):
+    shape = lower_shape(k, arch)
+    large = arch in ("sm_90a", "sm_100a")
+    most = 176 if arch == "sm_75" else 512 if large else 288
+    assert (shape is not None) == (k <= most)
+    if shape:
+        limit = {"sm_75": 64}.get(arch, 227 if large else 99) << 10
+        assert k <= shape.most and shape.shared_bytes(k) + 1040 <= limit
+        assert shape.defines in KERNELS["lower_solve"].variants_for(arch)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tcsolve.kernels import ARCHS, BOARD_BYTES, KERNELS, panel_shape
+from tcsolve.kernels import ARCHS, BOARD_BYTES, KERNELS, LOWER_SHAPES, panel_shape
 
 from tcsolve import _jit
 
@@ -156,6 +156,12 @@ def test_wmma_keeps_its_sums_in_registers(turned, tile, nvrtc):
 )
 def test_batched_products_stay_in_registers(defines, nvrtc):
     assert NO_SPILLS in _assembler_log(nvrtc, "gemm_batched", defines)
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("shape", LOWER_SHAPES, ids=lambda shape: str(shape.most))
+def test_lower_solve_keeps_its_rows_in_registers(shape, nvrtc):
+    assert NO_SPILLS in _assembler_log(nvrtc, "lower_solve", shape.defines)
 
 
 NO_SPILLS = " 0 bytes stack frame, 0 bytes spill stores"

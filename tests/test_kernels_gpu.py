@@ -15,6 +15,7 @@ from tcsolve.kernels import (
     SWAP_STATIC,
     TRSV_BLOCK,
     TRSV_THREADS,
+    lower_shape,
     move_chunk,
     panel_shape,
 )
@@ -524,6 +525,80 @@ def test_swap_solve_moves_all_columns_and_solves_those_on_the_right(
     check_substitution(lower, result[:w, stop:n], moved[:w, stop:n])
 
 
+def lower_problem(cupy, m, k, n, padding, swaps):
+    """Return L on the device, with NaN where it does not count, and in FP64; B; swaps; B after them."""
+    from tcsolve._rows import Merged
+
+    _, factors, _ = random_panel(max(k, 200), k)
+    l = cupy.full((k, -(-k // 4) * 4 + 4), np.nan, np.float32)
+    l[:, :k] = cupy.asarray(np.where(np.tri(k, k, -1), factors[:k], np.nan))
+    lower = np.tril(factors[:k], -1).astype(float) + np.eye(k)
+    a = np.random.default_rng(8).standard_normal((m, n + padding)).astype(np.float32)
+    known = swaps == "none, known"
+    ipiv = swaps_to_random_rows(m, k) if known else SWAPS[swaps](m, k)
+    rows, order = after_swaps(m, ipiv), np.arange(m, dtype="i")
+    dst, src = NumpyOps().merge_swaps(order, rows.astype("i"), ipiv.astype("i"), 0)
+    moved = a.copy()
+    if not known:
+        moved[:, :n] = a[rows, :n]
+    there = (cupy.asarray(x) for x in (dst, src, np.full(1, not known, np.uint32)))
+    return l[:, :k], lower, a, Merged(*there), moved
+
+
+@pytest.mark.parametrize("swaps", SWAPS)
+@pytest.mark.parametrize(
+    "m, k, n, padding",
+    [
+        *((1, 1, 1, 0), (5, 3, 9, 1), (40, 16, 7, 2), (300, 192, 128, 4), (257, 200, 33, 3)),
+        *((400, 256, 64, 4), (2000, 257, 100, 8), (600, 500, 12, 1), (9000, 512, 128, 4)),
+        *((192, 192, 40, 0), (512, 512, 20, 4)),
+    ],
+)
+def test_lower_solve_moves_rows_and_solves_for_those_that_become_u(m, k, n, padding, swaps, cupy):
+    from tcsolve import _unit_lower
+
+    if not _unit_lower.takes(k, n):
+        assert lower_shape(k, _jit.target_arch(cupy.cuda.Device())) is None
+        pytest.skip(f"{k} unknowns take more shared memory than this device has")
+    l, lower, a, merged, moved = lower_problem(cupy, m, k, n, padding, swaps)
+
+    device = cupy.asarray(a)
+    _unit_lower.solve(l, device[:, :n], merged)
+
+    result = device.get()
+    solved = np.zeros(a.shape, bool)
+    solved[:k, :n] = True
+    assert np.array_equal(result[~solved], moved[~solved])
+    check_substitution(lower, result[:k, :n], moved[:k, :n])
+    if k > 128 and swaps == "none":  # no swaps are given
+        device = cupy.asarray(a)
+        _unit_lower.solve(l, device[:k, :n])
+        assert np.array_equal(device.get(), result)
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_rows_right_of_a_wide_panel_take_one_launch_where_columns_are_few(
+    beyond, cupy, ops, monkeypatch
+):
+    from tcsolve import _unit_lower
+
+    m, k = 400, 160
+    n = 8 * cupy.cuda.Device().attributes["MultiProcessorCount"] + beyond
+    l, lower, b, merged, moved = lower_problem(cupy, m, k, n, 0, "random")
+    rows = cupy.zeros((m, k + n + -n % 4), np.float32)  # k is a multiple of 4, too
+    rows[:k, :k], rows[:, k : k + n] = l, cupy.asarray(b)
+    launches, launch = [], _unit_lower._lower_solve
+    spy = lambda *args: launches.append(args) or launch(*args)  # noqa: E731
+    monkeypatch.setattr(_unit_lower, "_lower_solve", spy)
+
+    ops.block_row(rows, 0, k, merged, k, k + n, None)
+
+    assert len(launches) == (0 if beyond else 1)
+    result = rows[:, k : k + n].get()
+    assert np.array_equal(result[k:], moved[k:])
+    check_substitution(lower, result[:k], moved[:k])
+
+
 def check_substitution(lower, x, b):
     """Check lower x = b to the bound of substitution (Higham, theorem 8.5)."""
     bound = len(lower) * U32 * (np.abs(lower) @ np.abs(x))
@@ -846,6 +921,7 @@ def inverted(cupy, k, well_conditioned):
     storage = cupy.full((k, -(-k // 4) * 4 + 4), np.nan, cupy.float32)
     storage[:, :k] = cupy.asarray(l)
     lower = np.tril(storage[:, :k].get().astype(float), -1) + np.eye(k)
+    cupy.full((k, k), np.nan, cupy.float32)  # the memory that the inverse will have
     return lower, unit_lower_inverse(storage[:, :k], well_conditioned)
 
 
