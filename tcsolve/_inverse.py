@@ -36,7 +36,7 @@ def unit_lower_inverse(l, well_conditioned):
 
 def upper_inverse(u):
     """Return U**-1, U the well-conditioned upper triangle of u, of whole blocks of TRSV_BLOCK["f"] rows."""
-    (_, blocks), _ = invert_diagonal_blocks(u, linked=len(u) + 1)
+    (_, blocks), _ = invert_diagonal_blocks(u)
     size = blocks.shape[1]
     x = _diagonal(len(u), 0.0)
     strides = 4 * size * (ld(x) + 1), 4 * ld(x), 4
