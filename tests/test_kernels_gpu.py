@@ -936,7 +936,7 @@ def test_an_inverse_is_that_of_the_unit_triangle(k, well_conditioned, cupy):
 
     inverse = made.get()
     assert np.array_equal(inverse, np.tril(inverse)) and (inverse.diagonal() == 1).all()
-    # Of blocks of 128 by substitution, then of halves (Higham, section 14.2.2).
+    # By substitution, as far as that goes, then of halves (Higham, section 14.2.2).
     u = 2.0**-24
     exact = np.linalg.inv(lower)
     bound = 4 * k * u * (np.abs(exact) @ np.abs(lower) @ np.abs(exact))
