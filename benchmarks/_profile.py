@@ -32,7 +32,7 @@ KERNELS = (
     (r"tcs_gemm", UPDATE, UPDATE),
     (r"tcs_short_update", INNER, INNER),
     (r"tcs_solve_triangle", TRIANGLES, TRIANGLES),
-    (r"tcs_(row|col)_stats|tcs_survey|tcs_extremes|tcs_cast_scaled", CAST, CAST),
+    (r"tcs_(row|col)_stats|tcs_survey|tcs_add_chunks|tcs_extremes|tcs_cast_scaled", CAST, CAST),
     (r"tcs_matrix_residual", RESIDUAL, RESIDUAL),
     (
         r"tcs_(residual|column_max|lower|raise|gram|mix|probes|signs|steepest)"

@@ -96,7 +96,7 @@ def solve_by_squares(rng, precisions):
     from tcsolve import _lu_cupy, _ops_cupy, _wgmma
     from tcsolve._formats import UPDATES
 
-    _ops_cupy.EARLY_ROWS = 0
+    _ops_cupy.EARLY_ROWS = _ops_cupy.MOST_SUMS = 0
     _lu_cupy.SQUARE_ROWS, _lu_cupy.LEAST_COLUMNS, _lu_cupy.WIDE = 1, 32, 2 * NARROW
     applied, apply = [], _wgmma.Right.apply
 

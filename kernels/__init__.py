@@ -22,8 +22,8 @@
 | condest.cu   | tcs_probes, tcs_signs,            | the vector work of the condition estimate    |
 |              | tcs_steepest                      |                                              |
 | scale.cu     | tcs_row_stats, tcs_col_stats,     | norms, and the equilibrated FP32 copy of a   |
-|              | tcs_survey, tcs_extremes,         |                                              |
-|              | tcs_cast_scaled                   |                                              |
+|              | tcs_survey, tcs_add_chunks,       |                                              |
+|              | tcs_extremes, tcs_cast_scaled     |                                              |
 | gemm_naive.cu, gemm_wmma.cu,                     | gemm: the engines 'naive', 'wmma', 'wgmma'   |
 | gemm_wgmma.cu: tcs_gemm_naive, _wmma, _wgmma     |                                              |
 | gemm_split.cu: tcs_tops, tcs_split, tcs_finish   | gemm: scales, split operands and the last    |
@@ -279,7 +279,10 @@ KERNELS = {
     ),
     "condest": KernelSpec(("tcs_probes", "tcs_signs", "tcs_steepest"), ({},)),
     "scale": KernelSpec(
-        ("tcs_row_stats", "tcs_col_stats", "tcs_survey", "tcs_extremes", "tcs_cast_scaled"),
+        (
+            *("tcs_row_stats", "tcs_col_stats", "tcs_survey"),
+            *("tcs_add_chunks", "tcs_extremes", "tcs_cast_scaled"),
+        ),
         tuple({"T_IN": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
     ),
     "gemm_naive": KernelSpec(("tcs_gemm_naive",), _PRODUCTS_75, later={80: _PRODUCTS_80}),

@@ -7,6 +7,7 @@
 //                    chunk c, for the caller to reduce over c; r null stands for ones
 //   tcs_survey       row_sum[c, i] over the columns of chunk c, SURVEY_COLUMNS each, col_sum as tcs_col_stats, and
 //                    W = rn(A), all from one look at a real A
+//   tcs_add_chunks   the sums of rows and columns over all chunks, in place of those over the first
 //   tcs_extremes     out = (max, min of the sums of rows, max, min of those of columns, min 2 |a_ii| - sum of row i,
 //                    min 3 |a_jj| - sum of column j) of an n x n A whose diagonal entries lie `step` apart, rows
 //                    contiguous or not; sums are given over chunks, as by tcs_col_stats
@@ -19,6 +20,7 @@
 // Grid and block:  tcs_row_stats   ceil(m / 8) of (32, 8)
 //                  tcs_col_stats   (ceil(n / 128), chunks) of 128, chunks = ceil(m / rows_per_chunk)
 //                  tcs_survey      (ceil(n / 512), ceil(m / rows_per_chunk)) of 256
+//                  tcs_add_chunks  (ceil(n / 256), 2) of 256
 //                  tcs_extremes    1 of 1024
 //                  tcs_cast_scaled (ceil(N / 128), ceil(m / 64)) of (32, 8), N = n, if COMPLEX 2 n
 // Defines T_IN (float or double), COMPLEX (0 or 1).
@@ -194,6 +196,13 @@ __device__ __forceinline__ double over_chunks(const double* sums, Index chunks, 
     #pragma unroll 8
     for (Index c = 1; c < chunks; ++c) total += sums[c * n + i];
     return total;
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+tcs_add_chunks(double* row_sum, Index row_chunks, double* col_sum, Index col_chunks, Index n) {
+    double* sums = blockIdx.y ? col_sum : row_sum;
+    const Index i = Index(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i < n) sums[i] = over_chunks(sums, blockIdx.y ? col_chunks : row_chunks, n, i);
 }
 
 constexpr int EXTREMES = 6, EXTREMES_THREADS = 1024;

@@ -177,11 +177,10 @@ class Factorization(Conditioned):
         # All that a solve nearly always does is launched before anything is read.
         read_size = ops.reading(ops.column_max(rhs))
         self._clock("check", mark)
-        mark = ops.mark()
         self._begin_estimate()
         ahead = self._ahead(rhs)
+        self._clock("refine")
         (size,) = read_size()
-        self._clock("refine", mark)
         good = np.isfinite(size)
         all_good = bool(good.all())
         if check_finite:
@@ -193,8 +192,7 @@ class Factorization(Conditioned):
         # The estimate may need finer factors than x did.
         precision, rungs = self.precision, self.rungs
         singular = self._singular()
-        mark = ops.mark()
-        rcond = 0.0
+        mark, rcond = self._laps[-1][2], 0.0
         if self._finite and not singular:
             rcond = self._least_rcond if found.met and self._least_rcond else self.rcond()
         self._clock("rcond", mark)
@@ -240,14 +238,13 @@ class Factorization(Conditioned):
 
         size is max |rhs| of each column; ahead, if not None, waits for the steps that were started for rhs.
         """
-        ops, xp, k = self._ops, self._ops.xp, rhs.shape[1]
+        xp, k = self._ops.xp, rhs.shape[1]
         frame = self._frame or shift_columns(size)
         if frame is not None:
             rhs, shift = frame.inside(xp, rhs)
             ahead = None
         total, history, state = np.zeros(k, int), [], None
         while True:
-            mark = ops.mark()
             if not self._bad_pivot():
                 self._begin_estimate()
                 # Afresh: the x of a failed rung may be worse than none, however small its error is
@@ -257,7 +254,7 @@ class Factorization(Conditioned):
                 total += state.steps
                 self._contracted = state.classical and state.all_converged and state.steps.any()
                 history += [(self.precision, error) for error in state.history]
-            self._clock("refine", mark)
+            self._clock("refine")
             if state is not None and state.all_converged or not self._climb():
                 break
         if state is None:  # every factorization broke down

@@ -94,12 +94,12 @@ class Ladder:
         early = ops.starts_early(a, UPDATES[self._plan.update])
         mark = ops.mark()
         wait, self._copy = begin_survey(ops, a, self._copied(self._plan.update, nrhs))
-        self._clock("scale", mark)
+        mark = self._clock("scale", mark)
         if early:
             self.bytes_planned = self._reserve(self._plan.update, nrhs)
-            self._factor(self._plan.update)
-        mark = ops.mark()
+            self._factor(self._plan.update, mark)
         self._survey = wait()
+        del wait  # and what it has looked at
         self._norm_one = self._survey.one  # of the caller's matrix, whatever is factored
         self._finite = self._survey.finite or bool(ops.xp.isfinite(a).all())
         if check_finite:
@@ -110,14 +110,14 @@ class Ladder:
         self.bytes_planned += moved_bytes
         if self._finite:
             self._prepare()
-        self._clock("scale", mark)
+        mark = self._clock("scale")
         if early and not (self._finite and self._frame is None and self._scaling is None):
             early = False
             self._drop_factors()
             self._rungs.clear()
         self._least_rcond = 0.0 if estimate else self._bound_rcond()
         if self._finite and not early:
-            self._factor(self._plan.update)
+            self._factor(self._plan.update, mark)
         self._copy = None
 
     shape = property(lambda self: self._a.shape)
@@ -180,10 +180,10 @@ class Ladder:
         elif self._plan.scale and needs_scaling(self._survey):
             self._scaling = equilibrate(ops, self._a)
 
-    def _factor(self, update):
-        """Replace the factors by those of `update`."""
+    def _factor(self, update, mark=None):
+        """Replace the factors by those of `update`, begun at a mark or now."""
         ops, how = self._ops, UPDATES[update]
-        mark = ops.mark()
+        mark = ops.mark() if mark is None else mark
         self._drop_factors()
         self._made += 1
         self._contracted = False
@@ -326,9 +326,14 @@ class Ladder:
             plain=self._steps_ahead(rhs),
         )
 
-    def _clock(self, phase, mark):
-        """Note that a phase went on since a mark; nobody waits for its end here."""
-        self._laps.append((phase, mark, self._ops.mark()))
+    def _clock(self, phase, mark=None):
+        """Note that a phase went on since a mark, or the end of the last; return that of its end.
+
+        Nobody waits for that here.
+        """
+        end = self._ops.mark()
+        self._laps.append((phase, self._laps[-1][2] if mark is None else mark, end))
+        return end
 
     def _seconds_of(self, laps):
         """Return the seconds of each phase; the device may have to come to their end first."""

@@ -30,6 +30,9 @@ class Ops(Protocol):
     def host(self, *arrays):
         """Return copies of small arrays on the host, with one synchronisation."""
 
+    def copied(self, x):
+        """Return a copy of a contiguous x."""
+
     def reading(self, *arrays):
         """Return a function that returns copies on the host, and waits for nothing launched after this."""
 
@@ -249,8 +252,8 @@ class Ops(Protocol):
     def ahead(self, lu, inverses, order, a, b, steps):
         """Start the first steps of refinement with these factors of a; return a function that waits for them.
 
-        That returns a list of (x, r, max |r|, max |x|), as of `residual`, for the first steps + 1 x.  None is
-        returned where steps are better done one by one.
+        That returns (x, r, sizes) as `refine_columns` takes it.  None is returned where steps are better done
+        one by one.
         """
 
     def getrf(self, a, dtype):

@@ -26,7 +26,7 @@ EARLY_ROWS = 4096
 # Rows up to which a panel has so many columns, by the products of the update.
 BLOCKS = {
     1: ((4096, 128), (8192, 512), (math.inf, 1024)),
-    3: ((6656, 128), (8192, 192), (16384, 512), (math.inf, 1024)),
+    3: ((6144, 128), (8192, 192), (16384, 512), (math.inf, 1024)),
 }
 # The same where they are squares (see `_lu._Panel`), which keep the update waiting for a short time only.
 SQUARE_BLOCKS = {
@@ -66,15 +66,11 @@ class CupyOps(LUOps, NativeOps):
     def host(self, *arrays):
         return tuple(x.get() if isinstance(x, cupy.ndarray) else x for x in arrays)
 
+    def copied(self, x):
+        return _record.duplicate(x)
+
     def reading(self, *arrays):
-        done = cupy.cuda.get_current_stream().record()
-
-        def read():
-            reader = _device.stream(_here(), threading.get_ident(), "reader")
-            reader.wait_event(done)
-            return tuple(x.get(stream=reader) for x in arrays)
-
-        return read
+        return _reading(arrays)
 
     def default_block(self, n, how, dominant=False):
         # Wide panels save traffic of C in the update; where that is hidden behind the panels, the narrowest
@@ -115,15 +111,9 @@ class CupyOps(LUOps, NativeOps):
             rows, cols, copy = self._survey(a)
         else:
             rows, cols, copy = self._row_stats(a)[1], self._col_stats(a, None)[1], None
-        # One block reads them.
-        rows, cols = (
-            x.sum(axis=0, keepdims=True) if x.size > MOST_SUMS else x for x in (rows, cols)
-        )
-        out, n = cupy.empty(6), len(a)
-        launch = _scale_launch(_here(), "tcs_extremes", a.dtype.char, (1, 1), (1024, 1), 8)
-        sums = (rows.data.ptr, len(rows), cols.data.ptr, len(cols))
-        launch(enumerate((out.data.ptr, *sums, a.data.ptr, sum(a.strides) // a.itemsize, n)))
-        read = self.reading(out)
+        out = cupy.empty(6)
+        # By the reader: what comes in this stream next need not wait for it.
+        read = _reading([out], functools.partial(_find_extremes, out, a, rows, cols))
         return lambda: tuple(read()[0].tolist()), copy
 
     def _survey(self, a):
@@ -301,6 +291,33 @@ class CupyOps(LUOps, NativeOps):
 
 def _here():
     return cupy.cuda.runtime.getDevice()
+
+
+def _reading(arrays, first=None):
+    """Return a function that reads arrays as they are now, in a stream of its own, after first() there."""
+    done = cupy.cuda.get_current_stream().record()
+
+    def read():
+        reader = _device.stream(_here(), threading.get_ident(), "reader")
+        reader.wait_event(done)
+        if first is not None:
+            with reader:
+                first()
+        return tuple(x.get(stream=reader) for x in arrays)
+
+    return read
+
+
+def _find_extremes(out, a, rows, cols):
+    """Fill out with the extremes of a by its sums over chunks of columns and of rows, which may change."""
+    n, char, chunks = len(a), a.dtype.char, (len(rows), len(cols))
+    if n * sum(chunks) > MOST_SUMS:  # one block would read them
+        launch = _scale_launch(_here(), "tcs_add_chunks", char, (-(-n // 256), 2), (256, 1), 5)
+        launch(enumerate((rows.data.ptr, chunks[0], cols.data.ptr, chunks[1], n)))
+        chunks = 1, 1
+    sums = rows.data.ptr, chunks[0], cols.data.ptr, chunks[1]
+    launch = _scale_launch(_here(), "tcs_extremes", char, (1, 1), (1024, 1), 8)
+    launch(enumerate((out.data.ptr, *sums, a.data.ptr, sum(a.strides) // a.itemsize, n)))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -15,7 +15,7 @@ import numpy as np
 
 from tcsolve import _cublas
 
-__all__ = ["clear", "idle_bytes", "matrix", "recordable", "remembers", "tape_of"]
+__all__ = ["clear", "duplicate", "idle_bytes", "matrix", "recordable", "remembers", "tape_of"]
 
 # Unknowns beyond which a matrix is not kept: the host launches fast enough there.
 MOST_ROWS = 32768
@@ -237,7 +237,7 @@ class Tape:
             held = self._inputs[name]
             for to, x in zip(held, inputs, strict=True):
                 _copy(to, x)
-            result = self.run(name, lambda: body(*held), where).copy()
+            result = duplicate(self.run(name, lambda: body(*held), where))
             cupy.cuda.get_current_stream().record(self._done)
             return result
 
@@ -333,8 +333,15 @@ class _Reel:
         return self._workspaces[lane]
 
 
+def duplicate(x):
+    """Return a copy of x, contiguous."""
+    copy = cupy.empty(x.shape, x.dtype)
+    _copy(copy, x)
+    return copy
+
+
 def _copy(to, x):
-    """to[...] = x for vectors."""
+    """to[...] = x, where `to` is contiguous, and x of NumPy or CuPy."""
     if isinstance(x, np.ndarray):
         # So few bytes have been read when it returns.
         to.data.copy_from_host_async(x.ctypes.data, x.nbytes)

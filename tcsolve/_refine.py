@@ -128,8 +128,9 @@ def refine_columns(
         Start; by default the correction of b.
     max_steps : int
         Corrections a column may cost.
-    ahead : sequence of (x, r, max |r|, max |x|)
-        The first x, from the correction of b on, with their residuals, where they are known already; of an
+    ahead : (x, r, sizes), optional
+        The first x of a single column, from the correction of b on, and their residuals, (steps + 1, n, 1),
+        where they are known already; and max |r| and max |x| of each, on the host, (2, steps + 1).  Of an
         operator without scaling.
     plain : int
         Steps of a single column before iterates are combined, those done ahead among them.
@@ -158,7 +159,7 @@ def refine_columns(
     # A correction that overflows shows in the error it leaves; NumPy need not warn of it as well.
     with np.errstate(all="ignore"):
         if ahead:
-            state, recent = _replay(operator, plan, bound, ahead, max_steps)
+            state, recent = _replay(ops, operator, plan, bound, ahead, max_steps)
         else:
             x = correct(b) if x0 is None else x0
             r, error = measure(ops, operator, x, b)
@@ -170,13 +171,13 @@ def refine_columns(
     return state
 
 
-def _replay(operator, plan, bound, ahead, max_steps):
+def _replay(ops, operator, plan, bound, ahead, max_steps):
     """Return what the loop makes of steps that were done ahead, and the last (x, r) if it goes on."""
-    residuals, sizes = (np.concatenate([step[i] for step in ahead]) for i in (2, 3))
+    x, r, (residuals, sizes) = ahead
     errors = _quotient(residuals, operator.norm, sizes)
     best, taken, recent, history = 0, 0, [0], [errors[:1]]
     going = bool(errors[0] > bound)
-    while going and taken + 1 < len(ahead):
+    while going and taken + 1 < len(errors):
         taken += 1
         before, error = errors[best], errors[taken]
         best = taken if error < before else best
@@ -185,10 +186,10 @@ def _replay(operator, plan, bound, ahead, max_steps):
         slow = len(recent) > 1 or not error <= SLOW * before
         recent = [*recent, taken][-ITERATES if slow else -1 :]
     error = errors[best : best + 1]
+    converged = _stop.converged(error, bound)
     # A copy: all of these steps share their memory.
-    x, steps = ahead[best][0].copy(), np.array([taken])
-    state = Refined(x, error, steps, _stop.converged(error, bound), history)
-    return state, [ahead[i][:2] for i in recent] if going else []
+    state = Refined(ops.copied(x[best]), error, np.array([taken]), converged, history)
+    return state, [(x[i], r[i]) for i in recent] if going else []
 
 
 def _refine_on(ops, operator, b, correct, plan, bound, max_steps, state, recent, plain):

@@ -113,8 +113,8 @@ def ahead(tape, lu, inverses, order, a, b, steps):
     Returns
     -------
     callable
-        Waits, and returns a list: each x_i (n, 1) with its residual, and on the host, in arrays of one,
-        max |r| and max |x|.
+        Waits, and returns what `refine_columns` takes: all x_i and their residuals, (steps + 1, n, 1), and
+        on the host max |r| and max |x| of each, (2, steps + 1).
     """
     n, count = len(b), steps + 1
 
@@ -139,8 +139,8 @@ def ahead(tape, lu, inverses, order, a, b, steps):
 
     def wait():
         x, r = found[: 2 * n * count].reshape(2, count, n, 1)
-        sizes = found[2 * n * count : -1].get().reshape(count, 2, 1)
-        return [(x[i], r[i], *sizes[i]) for i in range(count)]
+        sizes = found[2 * n * count : -1].get().reshape(count, 2)
+        return x, r, sizes.T
 
     return wait
 

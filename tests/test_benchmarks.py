@@ -165,6 +165,7 @@ KERNEL_NAMES = {
     "tcs_short_update": "short GEMM of panels",
     "tcs_gate": "small kernels of the LU",
     "tcs_survey": "norms and FP32 copy of A",
+    "tcs_add_chunks": "norms and FP32 copy of A",
     "tcs_extremes": "norms and FP32 copy of A",
     "tcs_cast_scaled": "norms and FP32 copy of A",
     "cupy_copy__int32_int32": "small kernels of the LU",

@@ -42,16 +42,18 @@ def test_steps_done_ahead_count_as_those_of_the_loop(contraction, steps, bound, 
     def correct(r):  # each direction contracts by at most that
         return (1 - error) * np.linalg.solve(a, r)
 
-    ahead = []
+    done = []
     for _ in range(steps + 1):
-        x = correct(b) if not ahead else ahead[-1][0] + correct(ahead[-1][1])
-        ahead.append((x, *OPS.residual(a, x, b)))
+        x = correct(b) if not done else done[-1][0] + correct(done[-1][1])
+        done.append((x, *OPS.residual(a, x, b)))
+    xs, rs, *sizes = map(np.array, zip(*done, strict=True))
+    ahead = xs, rs, np.array(sizes)[:, :, 0]
     args = OPS, Operator.of(OPS, a, scale), b, correct, Plan("fp32"), bound
 
     found = refine_columns(*args, ahead=ahead, plain=steps, max_steps=most)
 
     expected = refine_columns(*args, plain=steps, max_steps=most)
-    plain = [float((r / scale / x)[0]) for _, _, r, x in ahead]
+    plain = [float((r / scale / x)[0]) for _, _, r, x in done]
     known = (
         plain if contraction < 0.5 else plain[:1]
     )  # it does not go on from a step that was too small
@@ -60,7 +62,7 @@ def test_steps_done_ahead_count_as_those_of_the_loop(contraction, steps, bound, 
     assert found.converged == expected.converged
     assert found.steps == expected.steps and found.classical == expected.classical
     assert np.array_equal(found.x, expected.x, equal_nan=True)
-    assert not any(np.shares_memory(found.x, x) for x, *_ in ahead)
+    assert not np.shares_memory(found.x, xs)
 
 
 # ---- refine
