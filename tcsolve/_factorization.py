@@ -249,8 +249,7 @@ class Factorization(Conditioned):
                 self._begin_estimate()
                 # Afresh: the x of a failed rung may be worse than none, however small its error is
                 # beside its own size.
-                known = ahead() if ahead else ()
-                state, ahead = self._refine(rhs, bound, known), None
+                state, ahead = self._refine(rhs, bound, ahead), None
                 total += state.steps
                 self._contracted = state.classical and state.all_converged and state.steps.any()
                 history += [(self.precision, error) for error in state.history]

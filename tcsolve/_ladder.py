@@ -308,7 +308,8 @@ class Ladder:
         steps = STEPS_AHEAD[UPDATES[self.precision].products] + (len(rhs) in ONE_MORE)
         return min(steps, self._plan.max_steps or steps)
 
-    def _refine(self, rhs, bound, ahead=()):
+    def _refine(self, rhs, bound, ahead=None):
+        """Refine; ahead, if not None, waits for the first steps, as `_ahead` returned it."""
         n, k = rhs.shape
         budget = self._plan.max_steps or step_budget(
             self.precision, self._following(), n, k, self._rates, is_complex=self._complex
@@ -321,9 +322,9 @@ class Ladder:
             self._plan,
             bound,
             max_steps=budget,
-            ahead=ahead,
             # The same bits whether they are done ahead or not.
             plain=self._steps_ahead(rhs),
+            ahead=ahead() if ahead else (),  # when all else is ready
         )
 
     def _clock(self, phase, mark=None):

@@ -27,6 +27,7 @@ from tcsolve._inverse import unit_lower_inverse, upper_inverse
 from tcsolve._look_ahead import LookAhead
 from tcsolve._rows import Merged, Swaps
 from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
+from tcsolve._to_host import Sent
 from tcsolve._unit_lower import SOLVE_WIDTH, swap_solve, takes
 from tcsolve.kernels import (
     BOARD_BYTES,
@@ -84,7 +85,8 @@ class LUOps(LookAhead):
         side.wait_event(cupy.cuda.get_current_stream().record())
         try:
             with side:
-                result = body() if tape is None else tape.run(name, body, where, aside=True)
+                found, rest = body() if tape is None else tape.run(name, body, where, aside=True)
+                sent = Sent(found)
         except BaseException:
             cupy.cuda.get_current_stream().wait_event(side.record())
             raise
@@ -92,7 +94,7 @@ class LUOps(LookAhead):
 
         def wait():
             cupy.cuda.get_current_stream().wait_event(done)
-            return result
+            return sent.get(), rest
 
         return wait
 

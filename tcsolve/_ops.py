@@ -226,9 +226,9 @@ class Ops(Protocol):
     def aside(self, w, others, name, body):
         """Start body(), which reads w and others, beside what follows; return a function that waits for it.
 
-        That function returns what body() did, and must be called before what body reads may be freed.  body
-        reads nothing back and writes nothing but what it returns; equal names are equal work.  None is
-        returned where nothing runs beside anything.
+        body returns two things, the first a small array; that function returns both, the first on the host,
+        and must be called before what body reads may be freed.  body reads nothing back and writes nothing
+        but what it returns; equal names are equal work.  None is returned where nothing runs beside anything.
         """
 
     def invert_diagonal_blocks(self, lu):

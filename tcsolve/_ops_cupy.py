@@ -5,7 +5,6 @@ No setting of CuPy or cuBLAS changes a result (see `tcsolve._cublas`).
 
 import functools
 import math
-import threading
 
 import cupy
 import numpy as np
@@ -17,6 +16,7 @@ from tcsolve._device import turns_into_memory_error
 from tcsolve._lu_cupy import LUOps
 from tcsolve._ops import Stats
 from tcsolve._ops_numpy import signs, steepest
+from tcsolve._to_host import reading
 
 __all__ = ["CupyOps"]
 
@@ -26,7 +26,7 @@ EARLY_ROWS = 4096
 # Rows up to which a panel has so many columns, by the products of the update.
 BLOCKS = {
     1: ((4096, 128), (8192, 512), (math.inf, 1024)),
-    3: ((6144, 128), (8192, 192), (16384, 512), (math.inf, 1024)),
+    3: ((6656, 128), (8192, 192), (16384, 512), (math.inf, 1024)),
 }
 # The same where they are squares (see `_lu._Panel`), which keep the update waiting for a short time only.
 SQUARE_BLOCKS = {
@@ -70,7 +70,7 @@ class CupyOps(LUOps, NativeOps):
         return _record.duplicate(x)
 
     def reading(self, *arrays):
-        return _reading(arrays)
+        return reading(arrays)
 
     def default_block(self, n, how, dominant=False):
         # Wide panels save traffic of C in the update; where that is hidden behind the panels, the narrowest
@@ -113,7 +113,7 @@ class CupyOps(LUOps, NativeOps):
             rows, cols, copy = self._row_stats(a)[1], self._col_stats(a, None)[1], None
         out = cupy.empty(6)
         # By the reader: what comes in this stream next need not wait for it.
-        read = _reading([out], functools.partial(_find_extremes, out, a, rows, cols))
+        read = reading([out], functools.partial(_find_extremes, out, a, rows, cols))
         return lambda: tuple(read()[0].tolist()), copy
 
     def _survey(self, a):
@@ -291,21 +291,6 @@ class CupyOps(LUOps, NativeOps):
 
 def _here():
     return cupy.cuda.runtime.getDevice()
-
-
-def _reading(arrays, first=None):
-    """Return a function that reads arrays as they are now, in a stream of its own, after first() there."""
-    done = cupy.cuda.get_current_stream().record()
-
-    def read():
-        reader = _device.stream(_here(), threading.get_ident(), "reader")
-        reader.wait_event(done)
-        if first is not None:
-            with reader:
-                first()
-        return tuple(x.get(stream=reader) for x in arrays)
-
-    return read
 
 
 def _find_extremes(out, a, rows, cols):

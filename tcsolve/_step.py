@@ -11,6 +11,7 @@ import numpy as np
 from tcsolve import _jit
 from tcsolve._cublas import ld
 from tcsolve._substitute import substitute
+from tcsolve._to_host import Sent
 from tcsolve.kernels import RESIDUAL_ROWS
 
 __all__ = [
@@ -136,11 +137,11 @@ def ahead(tape, lu, inverses, order, a, b, steps):
     name = ("ahead", steps, a.dtype.char, ld(a))
     inputs = b[:, 0], np.array([a.data.ptr], np.uint64)
     found = tape.apply(name, inputs, body, (inverses.data.ptr, order.data.ptr))
+    sizes = Sent(found[2 * n * count : -1])
 
     def wait():
         x, r = found[: 2 * n * count].reshape(2, count, n, 1)
-        sizes = found[2 * n * count : -1].get().reshape(count, 2)
-        return x, r, sizes.T
+        return x, r, sizes.get().reshape(count, 2).T
 
     return wait
 

@@ -1978,9 +1978,27 @@ def test_what_is_done_aside_sees_what_was_done_before(cupy, ops):
     x = cupy.zeros(1 << 20)
     for _ in range(200):
         x += 1
-    joins = [ops.aside(x, (), "sum", lambda: x * 2) for _ in range(3)]
-    x2 = [join() for join in joins]
-    assert all((y == 400).all() for y in x2)
+    joins = [ops.aside(x, (), "sum", lambda: (x[-8:] * 3, x * 2)) for _ in range(3)]
+    for found, x2 in [join() for join in joins]:
+        assert isinstance(found, np.ndarray) and (found == 600).all()
+        assert (x2 == 400).all()
+
+
+def test_what_is_sent_to_the_host_is_as_it_was_then(cupy):
+    from tcsolve._to_host import Sent
+
+    x, expected = cupy.zeros((2, 500)), []
+    sent = []
+    for i in range(40):
+        for _ in range(20):
+            x += 1
+        sent.append(Sent(x))
+        if i % 3 == 0:
+            sent.pop()  # unread; its memory must not be given to the next before it has come
+        else:
+            expected.append(20 * (i + 1))
+    for s, value in zip(sent, expected, strict=True):
+        assert s.get().shape == (2, 500) and (s.get() == value).all()
 
 
 # ---- launching -------------------------------------------------------------------------------
