@@ -106,6 +106,7 @@ class Factorization(Conditioned):
             )
         _, vector = check_shapes(self._a, b)
         dtype = result_dtype(self._a, b)
+        self._restore()
         mark = ops.mark()
         rhs = b.reshape(self.shape[0], -1)
         # A real matrix solves for the real and the imaginary parts as columns of their own.
@@ -173,26 +174,25 @@ class Factorization(Conditioned):
         """Solve for rhs (n, k) in FP64, checked since `mark`, and build the `Solution`, x of shape (n, k)."""
         ops, n = self._ops, self.shape[0]
         bound = _stop.target(dtype, n)
-        self._restore()
         # All that a solve nearly always does is launched before anything is read.
         read_size = ops.reading(ops.column_max(rhs))
-        self._clock("check", mark)
+        mark = self._clock("check", mark)
         self._begin_estimate()
         ahead = self._ahead(rhs)
-        self._clock("refine")
+        mark = self._clock("refine", mark)
         (size,) = read_size()
         good = np.isfinite(size)
         all_good = bool(good.all())
         if check_finite:
             require_finite(all_good, "b")
         if all_good and self._finite and not self._singular():
-            found = self._climb_until_met(rhs, size, bound, dtype, ahead)
+            found = self._climb_until_met(rhs, size, bound, dtype, mark, ahead)
         else:
-            found = self._solve_good_columns(rhs, size, good, bound, dtype)
+            found = self._solve_good_columns(rhs, size, good, bound, dtype, mark)
         # The estimate may need finer factors than x did.
         precision, rungs = self.precision, self.rungs
         singular = self._singular()
-        mark, rcond = self._laps[-1][2], 0.0
+        mark, rcond = ops.mark(), 0.0
         if self._finite and not singular:
             rcond = self._least_rcond if found.met and self._least_rcond else self.rcond()
         self._clock("rcond", mark)
@@ -217,7 +217,7 @@ class Factorization(Conditioned):
             device=ops.device,
         )
 
-    def _solve_good_columns(self, rhs, size, good, bound, dtype):
+    def _solve_good_columns(self, rhs, size, good, bound, dtype, mark):
         """Solve for the finite columns of rhs; the others, or all if A cannot be solved, are NaN."""
         xp, k = self._ops.xp, len(good)
         x, steps, error = (
@@ -228,13 +228,13 @@ class Factorization(Conditioned):
         if not (self._finite and good.any()) or self._singular():
             return _Found(x, steps, error, False, [], False)
         take = self._ops.array(np.flatnonzero(good))
-        found = self._climb_until_met(rhs[:, take], size[good], bound, dtype)
+        found = self._climb_until_met(rhs[:, take], size[good], bound, dtype, mark)
         x[:, take] = found.x
         steps[good], error[good] = found.steps, found.error
         return _Found(x, steps, error, found.met, found.history, found.moved)
 
-    def _climb_until_met(self, rhs, size, bound, dtype, ahead=None):
-        """Refine rung after rung; return what was `_Found`.
+    def _climb_until_met(self, rhs, size, bound, dtype, mark, ahead=None):
+        """Refine rung after rung, since a mark; return what was `_Found`.
 
         size is max |rhs| of each column; ahead, if not None, waits for the steps that were started for rhs.
         """
@@ -253,9 +253,10 @@ class Factorization(Conditioned):
                 total += state.steps
                 self._contracted = state.classical and state.all_converged and state.steps.any()
                 history += [(self.precision, error) for error in state.history]
-            self._clock("refine")
+            self._clock("refine", mark)
             if state is not None and state.all_converged or not self._climb():
                 break
+            mark = self._ops.mark()
         if state is None:  # every factorization broke down
             x = xp.full(rhs.shape, xp.nan, rhs.dtype)
             return _Found(x, total, np.full(k, np.nan), False, history, False)

@@ -97,7 +97,7 @@ class Ladder:
         mark = self._clock("scale", mark)
         if early:
             self.bytes_planned = self._reserve(self._plan.update, nrhs)
-            self._factor(self._plan.update, mark)
+            mark = self._factor(self._plan.update, mark)
         self._survey = wait()
         del wait  # and what it has looked at
         self._norm_one = self._survey.one  # of the caller's matrix, whatever is factored
@@ -110,7 +110,7 @@ class Ladder:
         self.bytes_planned += moved_bytes
         if self._finite:
             self._prepare()
-        mark = self._clock("scale")
+        mark = self._clock("scale", mark)
         if early and not (self._finite and self._frame is None and self._scaling is None):
             early = False
             self._drop_factors()
@@ -181,7 +181,7 @@ class Ladder:
             self._scaling = equilibrate(ops, self._a)
 
     def _factor(self, update, mark=None):
-        """Replace the factors by those of `update`, begun at a mark or now."""
+        """Replace the factors by those of `update`, begun at a mark or now; return the mark of their end."""
         ops, how = self._ops, UPDATES[update]
         mark = ops.mark() if mark is None else mark
         self._drop_factors()
@@ -208,7 +208,7 @@ class Ladder:
             else:
                 dominant = self._expects_dominance()
                 self._factors = factor_blocked(ops, w, how, self._plan.block, dominant=dominant)
-        self._clock("factor", mark)
+        return self._clock("factor", mark)
 
     def _scales_for(self, how):
         # FP64 factors need no scaling, and SciPy's are unscaled too.
@@ -327,13 +327,10 @@ class Ladder:
             ahead=ahead() if ahead else (),  # when all else is ready
         )
 
-    def _clock(self, phase, mark=None):
-        """Note that a phase went on since a mark, or the end of the last; return that of its end.
-
-        Nobody waits for that here.
-        """
+    def _clock(self, phase, mark):
+        """Note that a phase went on since a mark; return the mark of its end, for which nobody waits here."""
         end = self._ops.mark()
-        self._laps.append((phase, self._laps[-1][2] if mark is None else mark, end))
+        self._laps.append((phase, mark, end))
         return end
 
     def _seconds_of(self, laps):

@@ -126,6 +126,8 @@ class NumpyOps(LUOps):
         lu, piv, transposed = factors
         getrs = lapack_of("getrs", lu.dtype)
         b = np.array(b, dtype=lu.dtype, order="F")
+        # SciPy counts them from one, in place, and back: other threads must not see that.
+        piv = piv.copy()
         if transposed and adjoint:  # a**H = conj(a.T), and lu is of a.T
             return getrs(lu, piv, b.conj(), trans=0)[0].conj()
         return getrs(lu, piv, b, trans=1 if transposed else 2 * adjoint)[0]

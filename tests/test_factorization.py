@@ -4,8 +4,10 @@ import contextlib
 import functools
 import gc
 import math
+import sys
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -48,6 +50,40 @@ def test_the_factors_are_computed_once(xp):
     assert first.rungs == second.rungs == f.rungs == ("fp16x3",)
     assert "factor" in first.seconds and "factor" not in second.seconds
     assert np.array_equal(host(first.x), host(second.x))
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp16x3"])
+@pytest.mark.parametrize("n", [60, 1300])
+def test_threads_share_factors(xp, n, precision):
+    rng = np.random.default_rng(1)
+    f = factor(xp.asarray(problem(n).a), precision=precision)
+    systems = [xp.asarray(rng.standard_normal(n)) for _ in range(8)]
+    expected = [host(f.solve(b)) for b in systems]
+
+    def solve(b):
+        return [host(f.solve(b)) for _ in range(200 if n < 100 else 10)]
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(len(systems)) as pool:
+            found = list(pool.map(solve, systems))
+    finally:
+        sys.setswitchinterval(interval)
+
+    for xs, x in zip(found, expected, strict=True):
+        assert all(np.array_equal(y, x) for y in xs)
+
+
+def test_time_is_told_of_the_phase_that_took_it(xp):
+    a = problem(1000, dtype=np.float32).a
+    f, b = factor(xp.asarray(a)), xp.ones((1000, 50), np.float32)
+    f.solve(b)
+
+    seconds = min((f.solve_ex(b).seconds for _ in range(5)), key=lambda s: s["total"])
+
+    # It is known, and what x is worth in FP32 is looked at before.
+    assert seconds["rcond"] < 0.1 * seconds["total"]
 
 
 def test_a_rung_that_stalls_is_replaced_for_later_solves_too(xp):
