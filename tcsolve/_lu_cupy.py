@@ -86,6 +86,7 @@ class LUOps(LookAhead):
         try:
             with side:
                 found, rest = body() if tape is None else tape.run(name, body, where, aside=True)
+                # Memory of the tape: once nobody wants it, others may write there before it has left.
                 sent = Sent(found)
         except BaseException:
             cupy.cuda.get_current_stream().wait_event(side.record())
@@ -94,7 +95,7 @@ class LUOps(LookAhead):
 
         def wait():
             cupy.cuda.get_current_stream().wait_event(done)
-            return sent.get(), rest
+            return sent, rest
 
         return wait
 

@@ -95,7 +95,7 @@ def condest(ops, n, norm_one, solve, solve_adjoint, begun=None):
     solve, solve_adjoint : callable, (n, k) -> (n, k)
         Apply A^-1 and A^-H in FP64 or complex128.
     begun : tuple, optional
-        What `begin_condest` returned, `found` perhaps on the host already.
+        What `begin_condest` returned, `found` perhaps on its way to the host.
 
     Returns
     -------

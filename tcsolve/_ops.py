@@ -61,7 +61,8 @@ class Ops(Protocol):
         """Start to look for six numbers of a square a; return a function that waits for them alone.
 
         The largest and the smallest row sum, the largest and the smallest column sum, the least
-        2 |a_ii| - row_sum_i and the least 3 |a_jj| - col_sum_j; NaN propagates.
+        2 |a_ii| - row_sum_i and the least 3 |a_jj| - col_sum_j; NaN propagates.  Until then a must stay as it
+        is.
 
         Also return what `cast_scaled` would in `dtype`, with no scales, if the same look brings it, or None.
         """
@@ -226,9 +227,10 @@ class Ops(Protocol):
     def aside(self, w, others, name, body):
         """Start body(), which reads w and others, beside what follows; return a function that waits for it.
 
-        body returns two things, the first a small array; that function returns both, the first on the host,
-        and must be called before what body reads may be freed.  body reads nothing back and writes nothing
-        but what it returns; equal names are equal work.  None is returned where nothing runs beside anything.
+        body returns two things, the first a small array, which is sent to the host at once; that function
+        returns both, the first for `host`, and must be called before what body reads may be freed.  body
+        reads nothing back and writes nothing but what it returns; equal names are equal work.  None is
+        returned where nothing runs beside anything.
         """
 
     def invert_diagonal_blocks(self, lu):

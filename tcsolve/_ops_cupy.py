@@ -16,7 +16,7 @@ from tcsolve._device import turns_into_memory_error
 from tcsolve._lu_cupy import LUOps
 from tcsolve._ops import Stats
 from tcsolve._ops_numpy import signs, steepest
-from tcsolve._to_host import reading
+from tcsolve._to_host import Sent, reading
 
 __all__ = ["CupyOps"]
 
@@ -64,7 +64,7 @@ class CupyOps(LUOps, NativeOps):
         return cupy.asarray(host)
 
     def host(self, *arrays):
-        return tuple(x.get() if isinstance(x, cupy.ndarray) else x for x in arrays)
+        return tuple(x.get() if isinstance(x, cupy.ndarray | Sent) else x for x in arrays)
 
     def copied(self, x):
         return _record.duplicate(x)

@@ -1841,7 +1841,8 @@ def test_extremes_are_those_of_the_sums(n, dtype, order, cupy, ops):
     dominance = [(times * size.diagonal() - x).min() for times, x in ((2, rows), (3, cols))]
     expected = (rows.max(), rows.min(), cols.max(), cols.min(), *dominance)
     close = pytest.approx(expected, rel=1e-6 if dtype in "fF" else 1e-13)
-    assert ops.extremes(given)[0]() == close
+    read, _ = ops.extremes(given)
+    assert read() == close and read() == close
     found, copy = ops.extremes(given, "f")
     assert found() == close
     assert (copy is not None) == (dtype in "fd" and given.flags.c_contiguous)
@@ -1979,26 +1980,53 @@ def test_what_is_done_aside_sees_what_was_done_before(cupy, ops):
     for _ in range(200):
         x += 1
     joins = [ops.aside(x, (), "sum", lambda: (x[-8:] * 3, x * 2)) for _ in range(3)]
-    for found, x2 in [join() for join in joins]:
+    for sent, x2 in [join() for join in joins]:
+        (found,) = ops.host(sent)
         assert isinstance(found, np.ndarray) and (found == 600).all()
         assert (x2 == 400).all()
+
+
+def keep_busy(cupy):
+    """Give the current stream some tens of milliseconds to do."""
+    x = cupy.zeros(1 << 24)
+    for _ in range(500):
+        x += 1
 
 
 def test_what_is_sent_to_the_host_is_as_it_was_then(cupy):
     from tcsolve._to_host import Sent
 
-    x, expected = cupy.zeros((2, 500)), []
-    sent = []
-    for i in range(40):
-        for _ in range(20):
-            x += 1
-        sent.append(Sent(x))
-        if i % 3 == 0:
-            sent.pop()  # unread; its memory must not be given to the next before it has come
-        else:
-            expected.append(20 * (i + 1))
-    for s, value in zip(sent, expected, strict=True):
-        assert s.get().shape == (2, 500) and (s.get() == value).all()
+    x = cupy.zeros((2, 250))
+    keep_busy(cupy)
+    x += 1
+    sent = Sent(x)
+    x += 1
+    assert sent.get().shape == (2, 250) and (sent.get() == 1).all()
+
+
+def test_memory_of_what_is_sent_is_not_given_to_others_before_it_has_come(cupy):
+    from tcsolve._to_host import Sent
+
+    x = cupy.ones(64)
+    keep_busy(cupy)
+    Sent(x)  # which nobody waits for
+    rooms = [cupy.cuda.alloc_pinned_memory(x.nbytes) for _ in range(8)]
+    views = [np.frombuffer(room, float, x.size) for room in rooms]
+    for view in views:
+        view[:] = 7
+    cupy.cuda.Device().synchronize()
+    assert all((view == 7).all() for view in views)
+
+
+def test_what_is_sent_is_read_late_without_pinned_memory(cupy, monkeypatch):
+    from tcsolve._to_host import Sent
+
+    def refuse(size):
+        raise cupy.cuda.runtime.CUDARuntimeError(2)
+
+    monkeypatch.setattr(cupy.cuda, "alloc_pinned_memory", refuse)
+    keep_busy(cupy)
+    assert (Sent(cupy.arange(5.0)).get() == np.arange(5)).all()
 
 
 # ---- launching -------------------------------------------------------------------------------
