@@ -70,5 +70,7 @@ class Sent:
             return
         _abandoned.append((self._done, self._room, self._x))
         with contextlib.suppress(IndexError):  # other threads do the same
-            while _abandoned[0][0].done:
-                _abandoned.popleft()
+            for _ in range(len(_abandoned)):
+                held = _abandoned.popleft()  # and have it no more
+                if not held[0].done:
+                    _abandoned.append(held)
