@@ -16,8 +16,8 @@ import numpy as np
 RESULTS = pathlib.Path(__file__).parent / "results"
 # A sample is taken again until this many seconds are spent or `repeats` are done.
 PATIENCE = 20.0
-# Seconds of a call that is short enough for some warm-ups, and how many.
-SHORT, SHORT_WARM_UPS = 0.2, 5
+# Seconds of a call that is short enough for some warm-ups, and how many: our third call of a size records it.
+SHORT, SHORT_WARM_UPS = 0.5, 5
 
 
 def arguments(question):
