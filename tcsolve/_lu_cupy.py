@@ -86,8 +86,9 @@ class LUOps(LookAhead):
         try:
             with side:
                 found, rest = body() if tape is None else tape.run(name, body, where, aside=True)
-                # Memory of the tape: once nobody wants it, others may write there before it has left.
-                sent = Sent(found)
+                # Memory of the tape: once nobody wants it, others may write there before it has left.  With
+                # more rows the host reads residuals meanwhile, which are not to queue behind it.
+                found = Sent(found) if len(w) <= AHEAD_ROWS else found
         except BaseException:
             cupy.cuda.get_current_stream().wait_event(side.record())
             raise
@@ -95,7 +96,7 @@ class LUOps(LookAhead):
 
         def wait():
             cupy.cuda.get_current_stream().wait_event(done)
-            return sent, rest
+            return found, rest
 
         return wait
 

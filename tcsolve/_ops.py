@@ -227,7 +227,7 @@ class Ops(Protocol):
     def aside(self, w, others, name, body):
         """Start body(), which reads w and others, beside what follows; return a function that waits for it.
 
-        body returns two things, the first a small array, which is sent to the host at once; that function
+        body returns two things, the first a small array, which may be sent to the host at once; that function
         returns both, the first for `host`, and must be called before what body reads may be freed.  body
         reads nothing back and writes nothing but what it returns; equal names are equal work.  None is
         returned where nothing runs beside anything.

@@ -1975,8 +1975,9 @@ def test_substitution_solves_with_the_factors(n, k, adjoint, cupy, ops):
         assert cupy.abs(alone[:, 0] - x[:, j]).max() <= 1e-5 * cupy.abs(x[:, j]).max()
 
 
-def test_what_is_done_aside_sees_what_was_done_before(cupy, ops):
-    x = cupy.zeros(1 << 20)
+@pytest.mark.parametrize("n", [1 << 13, 1 << 20])
+def test_what_is_done_aside_sees_what_was_done_before(n, cupy, ops):
+    x = cupy.zeros(n)
     for _ in range(200):
         x += 1
     joins = [ops.aside(x, (), "sum", lambda: (x[-8:] * 3, x * 2)) for _ in range(3)]
