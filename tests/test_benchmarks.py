@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.linalg
 from conftest import skip_or_fail
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-SCRIPTS = ("corrections", "hpl_mxp", "many_rhs", "memory", "roofline", "rungs", "sanitize")
+SCRIPTS = ("corrections", "hpl_mxp", "lu", "many_rhs", "memory", "roofline", "rungs", "sanitize")
 SCRIPTS += (
     "clocks",
     "gemm",
@@ -147,6 +148,37 @@ def test_the_hpl_page_marks_an_invalid_run(script, monkeypatch, tmp_path):
     assert "| 8192 | fp16 | 300 | 200 | 1.0 | 2.0 | 2 | 0.01 |" in text
     assert "| 1024 (largest) | fp16 | - | - |" in text and "nan (invalid)" in text
     assert "300.0 TFLOP/s" in hpl.line(row) and "INVALID" in hpl.line(bad)
+
+
+# ---- lu ----------------------------------------------------------------------------------------
+
+
+def test_good_factors_are_within_the_limit_and_rounded_or_misordered_ones_beyond(
+    script, monkeypatch
+):
+    lu, a = script("lu"), np.random.default_rng(5).standard_normal((60, 60))
+    monkeypatch.setattr(script("hpl_mxp"), "BLOCK_ENTRIES", 7 * 60)
+    factors, ipiv = scipy.linalg.lu_factor(a)
+    order = lu.order_of(ipiv)
+
+    def passes(precision, factors, order=order):
+        return lu.factor_error(np, a, order, factors) <= lu.limit(precision, 60)
+
+    assert passes("fp64", factors) and not passes("fp64", factors.astype(np.float32))
+    assert passes("fp32", factors.astype(np.float32))
+    assert not passes("fp16", factors, np.arange(60)) and not passes("fp16", factors * np.nan)
+
+
+def test_the_page_of_the_lu_gives_its_rate(script, monkeypatch, tmp_path):
+    lu, row = script("lu"), {"n": 3000, "family": "gauss", "what": "fp16x3", "moved": 2990}
+    row |= {"error": 1e-7, "limit": 2e-6}
+    assert "TFLOP/s" not in lu.line(row)
+    row["seconds"] = seconds(2e-3)
+
+    text = redraw(lu, monkeypatch, tmp_path / "lu.json", [row])
+
+    assert "| gauss | 3000 | fp16x3 | 2990 | 2.00 | 9 | 1.0e-07 / 2.0e-06 |" in text
+    assert "2990 rows moved" in lu.line(row) and "9.0 TFLOP/s" in lu.line(row)
 
 
 # ---- roofline ----------------------------------------------------------------------------------
