@@ -173,6 +173,16 @@ def panel_times(spans, panels, strips):
     return found
 
 
+def alone_times(panel):
+    """Return the seconds of all panels of `panel_times`, in their kernels and in all, or None."""
+    if not panel:
+        return None
+    heights = [rows for rows, *_ in panel]
+    columns = [m - after for m, after in zip(heights, [*heights[1:], 0], strict=True)]
+    pairs = list(zip(columns, panel, strict=True))
+    return [sum(k * us[number] for k, us in pairs) / 1e6 for number in (1, 2)]
+
+
 def chain(spans):
     """Return the launches of panels of one factorization, the seconds in them, and those between them.
 

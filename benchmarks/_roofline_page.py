@@ -4,7 +4,18 @@ import json
 from collections import Counter
 
 from _floors import EXCHANGE_SECONDS, FLOORS, GEMM_ORDER
-from _profile import BLOCK_ROW, INDEX, INNER, INVERSES, MOVES, OTHER, PACK, PANEL, UPDATE
+from _profile import (
+    BLOCK_ROW,
+    INDEX,
+    INNER,
+    INVERSES,
+    MOVES,
+    OTHER,
+    PACK,
+    PANEL,
+    UPDATE,
+    alone_times,
+)
 from tables import source, table
 
 COLORS = {
@@ -142,12 +153,19 @@ def chain_lines(row):
     floors = [c["floor"] for c in row["categories"] if c["category"] == UPDATE]
     if not chain or not floors:
         return []
-    return [
+    lines = [
         f"The chain of panels: {chain['launches']} launches, one after the other, take"
         f" {1e3 * chain['inside']:.2f} ms, and {1e3 * chain['between']:.2f} ms lie between them, in which"
         " rows move, columns are brought up to date, and panels wait for updates; alone all updates would"
         f" take {1e3 * floors[0]:.2f} ms at least."
     ]
+    alone = alone_times(row["panel"])
+    if alone:
+        inside, whole = (1e3 * seconds for seconds in alone)
+        lines += [
+            f"Without look-ahead panels take {inside:.2f} ms, with all between strips {whole:.2f}."
+        ]
+    return lines
 
 
 def saving(row):

@@ -7,16 +7,20 @@ Timed is the factorization of an FP32 copy of A, in place, with partial pivoting
 runs it; the copy is made before.  cuSOLVER's getrf gets A as it likes it, in FP32 and in FP64.  The rate is
 2/3 n^3 over the time; fp16x3 takes three products and counts the operations of one.
 
-Factors count if max |P A v - L (U v)| <= (u + sqrt(n) w) max (|L| (|U| |v|)) for a random v of -1 and 1,
-in FP64: u is the roundoff of the update, w that of the factors (Higham and Mary 2019, with constant 1).
+Factors count if max_i |P A v - L (U v)|_i <= (2 u + sqrt(n) w) max_i sqrt(sum_jk (l_ik u_kj)^2) for a random
+v of -1 and 1, in FP64: u is the roundoff of the update, w that of the factors.  That is how large independent
+rounding errors would be (see Higham and Mary 2019); the bound by |L| |U| lets wrong factors pass for large n.
+
+The page says what the chain of panels, searched one after the other, takes: beside the updates, and alone.
 """
 
 import math
 
 import numpy as np
 from _harness import RESULTS, arguments, device_seconds, gpu, machine, save, summary, unless_drawn
+from _profile import alone_times, chain, panel_times
 from hpl_mxp import blocks, lu_tflops
-from roofline import Factoring
+from roofline import Factoring, require_torch
 from tables import source, table
 
 VENDOR = {"sgetrf": "fp32", "dgetrf": "fp64"}
@@ -26,20 +30,18 @@ VENDOR = {"sgetrf": "fp32", "dgetrf": "fp64"}
 
 
 def factor_error(xp, a, order, lu, seed=1):
-    """Return max |A[order] v - L (U v)| / max (|L| (|U| |v|)), NaN if the factors are not finite."""
+    """Return max |A[order] v - L (U v)| over what sums of independent errors are like, NaN for NaN."""
     n = len(a)
     v = xp.asarray(np.random.default_rng(seed).choice([-1.0, 1.0], n))
-    product, upper, magnitude, bound = (xp.empty(n) for _ in range(4))
+    error, upper, squares, size = (xp.empty(n) for _ in range(4))
     for i, j in blocks(n):
-        part = lu[i:j].astype(np.float64)
-        product[i:j] = a[order[i:j]] @ v
-        upper[i:j] = xp.triu(part, k=i) @ v
-        magnitude[i:j] = xp.triu(xp.abs(part), k=i) @ xp.abs(v)
+        part = xp.triu(lu[i:j].astype(np.float64), k=i)
+        upper[i:j], squares[i:j] = part @ v, (part**2).sum(axis=1)
     for i, j in blocks(n):
-        lower = xp.tril(lu[i:j].astype(np.float64), k=i - 1)
-        product[i:j] -= lower @ upper + upper[i:j]
-        bound[i:j] = xp.abs(lower) @ magnitude + magnitude[i:j]
-    return float(xp.abs(product).max() / bound.max())
+        part = xp.tril(lu[i:j].astype(np.float64), k=i - 1)
+        error[i:j] = a[order[i:j]] @ v - (part @ upper + upper[i:j])
+        size[i:j] = part**2 @ squares + squares[i:j]
+    return float(xp.abs(error).max() / xp.sqrt(size.max()))
 
 
 def limit(precision, n):
@@ -47,7 +49,9 @@ def limit(precision, n):
     from tcsolve._formats import FORMATS, UPDATES
 
     update = UPDATES[precision]
-    return update.u + math.sqrt(n) * FORMATS["fp32" if update.storage == "float32" else "fp64"].u
+    return (
+        2 * update.u + math.sqrt(n) * FORMATS["fp32" if update.storage == "float32" else "fp64"].u
+    )
 
 
 def order_of(ipiv):
@@ -61,31 +65,52 @@ def order_of(ipiv):
 # ---- measuring ---------------------------------------------------------------------------------
 
 
-def ours(a, precision):
-    """Return (factor, prepare, taken): factor(prepare()) factors, taken(of that) is (lu, order)."""
-    factoring = Factoring(a, precision)
+class Ours(Factoring):
+    """Our LU of a, with look-ahead."""
 
-    def taken(factors):
+    def factor(self, w):
+        """Return the factors of w, which is overwritten."""
+        return self.run(w, look_ahead=True)
+
+    def taken(self, factors):
+        """Return them packed, and the order of the rows."""
         if factors.misled:
             raise SystemExit("A is not as dominant as it looks: not timed")
         return factors.lu, factors.order
 
-    return lambda w: factoring.run(w, look_ahead=True), factoring.copy, taken
+    def profile(self):
+        """Return what the chain of panels takes beside updates, and alone."""
+        beside, serial = (self.spans(look_ahead) for look_ahead in (True, False))
+        alone = alone_times(panel_times(serial, self.panels, self.strips()))
+        return {"chain": chain(beside), "alone": alone}
 
 
-def vendor(a, precision):
-    """Return the same of cuSOLVER's getrf."""
-    import cupy
-    from cupyx.scipy.linalg import lu_factor
+class Vendor:
+    """The same of cuSOLVER's getrf."""
 
-    def prepare():
-        return a.astype(np.float32 if precision == "fp32" else np.float64, order="F")
+    def __init__(self, a, precision):
+        self.a, self.dtype = a, np.float32 if precision == "fp32" else np.float64
 
-    def taken(factors):
+    def copy(self):
+        """Return what `factor` overwrites."""
+        return self.a.astype(self.dtype, order="F")
+
+    def factor(self, w):
+        """Return the factors of w, which is overwritten."""
+        from cupyx.scipy.linalg import lu_factor
+
+        return lu_factor(w, overwrite_a=True, check_finite=False)
+
+    def taken(self, factors):
+        """Return them packed, and the order of the rows."""
+        import cupy
+
         lu, ipiv = factors
         return lu, cupy.asarray(order_of(ipiv.get()))
 
-    return lambda w: lu_factor(w, overwrite_a=True, check_finite=False), prepare, taken
+    def profile(self):
+        """Return nothing: its kernels are its own."""
+        return {}
 
 
 def measure(a, family, name, repeats):
@@ -93,16 +118,16 @@ def measure(a, family, name, repeats):
     import cupy
 
     n, precision = len(a), VENDOR.get(name, name)
-    factor, prepare, taken = (vendor if name in VENDOR else ours)(a, precision)
-    lu, order = taken(factor(prepare()))
+    way = (Vendor if name in VENDOR else Ours)(a, precision)
+    lu, order = way.taken(way.factor(way.copy()))
     row = {"n": n, "family": family, "what": name, "limit": limit(precision, n)}
     row["error"] = factor_error(cupy, a, order, lu)
     row["moved"] = int((order != cupy.arange(n)).sum())
     if not row["error"] <= row["limit"]:
         raise SystemExit(f"{line(row)}: not timed")
     del lu, order
-    row["seconds"] = summary(device_seconds(factor, repeats, prepare=prepare))
-    return row
+    row["seconds"] = summary(device_seconds(way.factor, repeats, prepare=way.copy))
+    return row | way.profile()
 
 
 # ---- writing -----------------------------------------------------------------------------------
@@ -118,6 +143,15 @@ def line(row):
     return f"{told}  {1e3 * median:9.2f} ms {lu_tflops(row['n'], median):6.1f} TFLOP/s"
 
 
+def panel_cells(row):
+    """Return what the chain of panels takes: in them and between them, beside updates; in them, alone."""
+    chain, alone = row.get("chain"), row.get("alone")
+    return [
+        f"{1e3 * chain['inside']:.1f} + {1e3 * chain['between']:.1f}" if chain else "-",
+        f"{1e3 * alone[1]:.1f}" if alone else "-",
+    ]
+
+
 def page(facts, rows):
     """Return the Markdown page of the rows."""
     body = [
@@ -125,12 +159,18 @@ def page(facts, rows):
             *(row["family"], row["n"], row["what"], row["moved"]),
             f"{1e3 * row['seconds']['median']:.2f}",
             f"{lu_tflops(row['n'], row['seconds']['median']):.0f}",
+            *panel_cells(row),
             f"{row['error']:.1e} / {row['limit']:.1e}",
         ]
         for row in rows
     ]
-    head = ["family", "n", "by", "rows moved", "LU, ms", "TFLOP/s", "error / at most"]
+    head = ["family", "n", "by", "rows moved", "LU, ms", "TFLOP/s"]
+    head += ["panels + between, ms", "alone, ms", "error / at most"]
     told = "What is timed, and what the error is: see `benchmarks/lu.py`."
+    told += (
+        " *panels + between*: from the start of the first panel to the end of the last; *alone*: without"
+        " look-ahead, with what lies between the strips of a panel."
+    )
     parts = ["# The LU alone", told, table(head, body), source(facts, "benchmarks/lu.py")]
     return "\n\n".join(parts) + "\n"
 
@@ -144,6 +184,7 @@ def main():
     options = unless_drawn(parser, page)
     if options is None:
         return
+    require_torch()
     import cupy
     from solve import matrix
 

@@ -14,6 +14,10 @@ import pytest
 import scipy.linalg
 from conftest import skip_or_fail
 
+from tcsolve._formats import UPDATES
+from tcsolve._lu import factor_blocked
+from tcsolve._ops_numpy import NumpyOps
+
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SCRIPTS = ("corrections", "hpl_mxp", "lu", "many_rhs", "memory", "roofline", "rungs", "sanitize")
 SCRIPTS += (
@@ -153,20 +157,25 @@ def test_the_hpl_page_marks_an_invalid_run(script, monkeypatch, tmp_path):
 # ---- lu ----------------------------------------------------------------------------------------
 
 
-def test_good_factors_are_within_the_limit_and_rounded_or_misordered_ones_beyond(
-    script, monkeypatch
-):
-    lu, a = script("lu"), np.random.default_rng(5).standard_normal((60, 60))
-    monkeypatch.setattr(script("hpl_mxp"), "BLOCK_ENTRIES", 7 * 60)
+def test_factors_pass_for_their_own_precision_and_no_better_one(script, monkeypatch):
+    n = 600
+    lu, a = script("lu"), np.random.default_rng(5).standard_normal((n, n))
+    monkeypatch.setattr(script("hpl_mxp"), "BLOCK_ENTRIES", 77 * n)
+
+    def passing(lu_, order):
+        error = lu.factor_error(np, a, order, lu_)
+        return [p for p in ("fp16", "fp16x3", "fp64") if error <= lu.limit(p, n)]
+
     factors, ipiv = scipy.linalg.lu_factor(a)
     order = lu.order_of(ipiv)
-
-    def passes(precision, factors, order=order):
-        return lu.factor_error(np, a, order, factors) <= lu.limit(precision, 60)
-
-    assert passes("fp64", factors) and not passes("fp64", factors.astype(np.float32))
-    assert passes("fp32", factors.astype(np.float32))
-    assert not passes("fp16", factors, np.arange(60)) and not passes("fp16", factors * np.nan)
+    assert passing(factors, order) == ["fp16", "fp16x3", "fp64"]
+    assert passing(factors.astype(np.float32), order) == ["fp16", "fp16x3"]
+    assert passing(factors.astype(np.float16), order) == ["fp16"]
+    for name, known in (("fp16", ["fp16"]), ("fp16x3", ["fp16", "fp16x3"])):
+        found = factor_blocked(NumpyOps(), a.astype(np.float32), UPDATES[name], block=64)
+        assert passing(found.lu, found.order) == known
+    order[[3, 5]] = order[[5, 3]]
+    assert passing(factors, order) == [] and passing(factors * np.nan, order) == []
 
 
 def test_the_page_of_the_lu_gives_its_rate(script, monkeypatch, tmp_path):
@@ -175,9 +184,15 @@ def test_the_page_of_the_lu_gives_its_rate(script, monkeypatch, tmp_path):
     assert "TFLOP/s" not in lu.line(row)
     row["seconds"] = seconds(2e-3)
 
-    text = redraw(lu, monkeypatch, tmp_path / "lu.json", [row])
+    profile = {"chain": {"inside": 1.2e-3, "between": 0.6e-3}, "alone": [1e-3, 1.5e-3]}
+    rows = [row | profile, row | {"what": "sgetrf"}]
 
-    assert "| gauss | 3000 | fp16x3 | 2990 | 2.00 | 9 | 1.0e-07 / 2.0e-06 |" in text
+    text = redraw(lu, monkeypatch, tmp_path / "lu.json", rows)
+
+    assert (
+        "| gauss | 3000 | fp16x3 | 2990 | 2.00 | 9 | 1.2 + 0.6 | 1.5 | 1.0e-07 / 2.0e-06 |" in text
+    )
+    assert "| gauss | 3000 | sgetrf | 2990 | 2.00 | 9 | - | - | 1.0e-07 / 2.0e-06 |" in text
     assert "2990 rows moved" in lu.line(row) and "9.0 TFLOP/s" in lu.line(row)
 
 
@@ -336,6 +351,8 @@ def test_panels_are_told_apart_by_how_many_strips_they_have(script):
     assert found[0][1:] == [4e3 / 512, 5e3 / 512]
     assert found[-1][1:] == [4e3 / 128, 5e3 / 128]
     assert profile.panel_times([], panels, [2] * 4) == []
+    assert profile.alone_times(found) == pytest.approx([16e-3, 20e-3])
+    assert profile.alone_times([]) is None
 
 
 def test_the_chain_of_panels_is_in_them_and_between_them(script):
