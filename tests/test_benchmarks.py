@@ -22,6 +22,7 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 SCRIPTS = ("corrections", "hpl_mxp", "lu", "many_rhs", "memory", "roofline", "rungs", "sanitize")
 SCRIPTS += (
     "clocks",
+    "contention",
     "gemm",
     "gemm_batched",
     "gemm_error",
@@ -597,6 +598,26 @@ def test_the_page_of_clocks_gives_the_rate_at_that_clock(script, monkeypatch, tm
     assert "| solve, gauss | 16384 | 2 | - | 1400 | - | 700 |" in text
     assert "1980 MHz" in text and "710 W" in text and "4.50 at n = 6000" in text
     assert "648 TFLOP/s  1400 MHz" in clocks.line(rows[0]) and "TFLOP" not in clocks.line(rows[2])
+
+
+def test_the_page_of_contention_compares_with_the_panel_alone(script, monkeypatch, tmp_path):
+    contention = script("contention")
+    row = {"m": 16384, "columns": 100, "rate": None}
+    rows = [row | {"beside": contention.ALONE, "seconds": seconds(150e-6)}]
+    rows += [row | {"beside": "memory", "rate": [3.21, "TB/s"], "seconds": seconds(180e-6)}]
+
+    text = redraw(contention, monkeypatch, tmp_path / "contention.json", rows)
+
+    assert "| 16384 | 100 | nothing | - | 1.500 | 1.00 |" in text
+    assert "| 16384 | 100 | memory | 3.21 TB/s | 1.800 | 1.20 |" in text
+    assert "1.800 us a column  3.21 TB/s" in contention.line(rows[1])
+
+
+@pytest.mark.nvrtc
+def test_the_kernels_of_contention_compile(script, nvrtc):
+    for number, *_ in script("contention").WORK.values():
+        cubin = script("_kernels").compile_cubin("contention.cu", "sm_90a", KIND=number)
+        assert b"contention" in cubin
 
 
 def test_what_nvidia_smi_cuts_off_is_left_out(script):

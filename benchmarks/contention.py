@@ -1,0 +1,199 @@
+"""What slows a panel beside an update: the tensor cores at work, the second-level cache, or memory?
+
+    python benchmarks/contention.py                      # results/contention.json and contention.md
+    python benchmarks/contention.py --draw               # the table from the JSON again; no GPU
+
+The first strip of a panel is factored by its cluster, alone and while all other multiprocessors do one thing
+(contention.cu): multiply in registers, read what the second-level cache holds, read and write memory, or
+update a matrix by three products, as in an LU.  All is launched before anything starts; the work begins when
+the panel is resident, and must end after it.  The factors must be the same bits each time.  Needs compute
+capability 9.0.
+"""
+
+import functools
+
+import numpy as np
+from _harness import RESULTS, arguments, gpu, machine, save, summary, unless_drawn
+from _kernels import kernel
+from tables import source, table
+
+ALONE, UPDATE = "nothing", "update"
+# Number in the kernel, words of 16 bytes (16 MB and 2 GB), what one counts for, and the unit of that.
+WORK = {
+    "tensor cores": (0, 1, 2 * 16 * 8 * 16, "TFLOP/s"),
+    "second-level cache": (1, 1 << 20, 16, "TB/s"),
+    "memory": (2, 1 << 27, 32, "TB/s"),
+}
+THREADS, SHARED_BYTES = 512, 120 << 10  # one block a multiprocessor
+# Of the update: U has so many rows, C so many rows and columns.
+UPDATE_K, UPDATE_ROWS = 512, 12288
+# Nanoseconds in which all is launched, and that each kind of work goes on.
+LAUNCHING, WORKING = 1_000_000, 800_000
+
+
+# ---- measuring ---------------------------------------------------------------------------------
+
+
+class Strip:
+    """The first strip of a panel of m rows, as an LU factors it; a matrix of m columns holds it."""
+
+    def __init__(self, m):
+        import cupy
+
+        from tcsolve._ops_cupy import CupyOps
+
+        self.ops, self.m = CupyOps(), m
+        self.width = self.ops.strip_width(m, 2 * UPDATE_K, np.dtype(np.float32))
+        self.blocks = self.ops._panel_shape(m, self.width, np.dtype(np.float32)).blocks
+        self._p = cupy.empty((m, m), np.float32)[:, : self.width]
+        self._a = cupy.random.default_rng(3).standard_normal(self._p.shape, dtype=np.float32)
+        self._ipiv, self._order = (cupy.zeros(k, np.int32) for k in (self.width, m))
+        self._info = cupy.zeros(1, np.int32)
+
+    def restore(self):
+        """Undo what `factor` has done."""
+        self._p[...] = self._a
+
+    def factor(self, started):
+        """Factor it; `started` is set when it is resident."""
+        args = self._ipiv, 0, self._order, self._info, started
+        self._swaps = self.ops.strip_lu(self._p, 0, self.width, *args)
+
+    def result(self):
+        """Return the factors and pivots, on the host."""
+        return self._p.get(), self._ipiv.get()
+
+
+def works(multiprocessors, blocks):
+    """Yield (name, launch, rate): rate() is of the last launch, with its unit, or None."""
+    import cupy
+
+    from tcsolve._formats import UPDATES
+    from tcsolve._wgmma import Operand
+
+    yield ALONE, lambda: None, lambda: None
+    for name, (number, count, each, unit) in WORK.items():
+        words, done = cupy.zeros((count, 4), np.float32), cupy.zeros(1, np.uint64)
+        launch = kernel("contention.cu", "contention", "sm_90a", KIND=number)
+        args = (multiprocessors - blocks,), (THREADS,), (words, count, WORKING, done)
+
+        def run(launch=launch, args=args, done=done):
+            done.fill(0)
+            launch(*args, shared=SHARED_BYTES)
+
+        def rate(done=done, each=each, unit=unit):
+            return [int(done[0]) * each / WORKING / 1e3, unit]
+
+        yield name, run, rate
+    how, shape = UPDATES["fp16x3"], (UPDATE_ROWS, UPDATE_K)
+    l, u = (cupy.random.uniform(-1, 1, s, dtype=np.float32) for s in (shape, shape[::-1]))
+    c = cupy.zeros((UPDATE_ROWS, UPDATE_ROWS), np.float32)
+    operand = Operand(l, how, multiprocessors - blocks)
+    operand.round()
+    yield UPDATE, functools.partial(operand.subtract, c, u, None), lambda: None
+
+
+def once(strip, work):
+    """Return the seconds of the strip beside `work`."""
+    import cupy
+
+    from tcsolve import _jit
+    from tcsolve._share import GATE_PATIENCE, Flags
+
+    device, gate = cupy.cuda.Device(), _jit.kernel("gate", "tcs_gate")
+    flags = Flags.of(device.id)
+    side, main = (
+        cupy.cuda.Stream(non_blocking=True, priority=-1),
+        cupy.cuda.Stream(non_blocking=True),
+    )
+    begin, end, over = (cupy.cuda.Event() for _ in range(3))
+    strip.restore()
+    never, started = flags.next(), flags.next()
+    device.synchronize()
+    with main:
+        gate((1,), (1,), (never, LAUNCHING, 0))  # all waits until all is launched
+        go = main.record()
+    with side:
+        side.wait_event(go)
+        begin.record()
+        strip.factor(started)
+        end.record()
+    with main:
+        gate((1,), (1,), (started, GATE_PATIENCE, 0))
+        work()
+        over.record()
+    device.synchronize()
+    seconds, whole = (cupy.cuda.get_elapsed_time(begin, event) / 1e3 for event in (end, over))
+    return seconds, whole >= seconds
+
+
+def measure(m, repeats):
+    """Yield the row of the strip beside each kind of work."""
+    import cupy
+
+    strip, expected = Strip(m), None
+    for name, work, rate in works(gpu()["multiprocessors"], strip.blocks):
+        once(strip, work)
+        found = [once(strip, work) for _ in range(repeats)]
+        result = strip.result()
+        expected = expected or result
+        if not all(np.array_equal(x, y) for x, y in zip(result, expected, strict=True)):
+            raise SystemExit(f"{m} rows beside {name}: other factors than alone")
+        if name != ALONE and not all(covered for _, covered in found):
+            raise SystemExit(f"{m} rows: {name} ended before the panel")
+        row = {"m": m, "columns": strip.width, "beside": name, "rate": rate()}
+        yield row | {"seconds": summary(sorted(seconds for seconds, _ in found))}
+        cupy.get_default_memory_pool().free_all_blocks()
+
+
+# ---- writing -----------------------------------------------------------------------------------
+
+
+def microseconds(row):
+    """Return the microseconds of a column."""
+    return 1e6 * row["seconds"]["median"] / row["columns"]
+
+
+def told_rate(row):
+    """Return the rate of what ran beside."""
+    return f"{row['rate'][0]:.3g} {row['rate'][1]}" if row["rate"] else "-"
+
+
+def line(row):
+    """Return the printed line of a row."""
+    head = f"{row['m']:6} rows, {row['columns']:3} columns beside {row['beside']:20}"
+    return f"{head} {microseconds(row):6.3f} us a column  {told_rate(row)}"
+
+
+def page(facts, rows):
+    """Return the Markdown page of the rows."""
+    alone = {row["m"]: microseconds(row) for row in rows if row["beside"] == ALONE}
+    body = [
+        [row["m"], row["columns"], row["beside"], told_rate(row), f"{microseconds(row):.3f}"]
+        + [f"{microseconds(row) / alone[row['m']]:.2f}"]
+        for row in rows
+    ]
+    head = ["rows", "columns", "beside", "rate of that", "us a column", "over alone"]
+    told = "How this is measured: see `benchmarks/contention.py`."
+    parts = ["# A panel beside other work", told, table(head, body)]
+    return "\n\n".join([*parts, source(facts, "benchmarks/contention.py")]) + "\n"
+
+
+def main():
+    parser = arguments(__doc__.partition("\n")[0])
+    parser.add_argument("--m", type=int, nargs="+", default=[4096, 8192, 12288, 16384, 32768])
+    parser.set_defaults(json=RESULTS / "contention.json", repeats=15)
+    options = unless_drawn(parser, page)
+    if options is None:
+        return
+    facts, rows = machine(options.commit) | gpu(), []
+    for m in options.m:
+        for row in measure(m, options.repeats):
+            rows.append(row)
+            print(line(row), flush=True)
+            save(options.json, facts, rows)
+    options.json.with_suffix(".md").write_text(page(facts, rows))
+
+
+if __name__ == "__main__":
+    main()
