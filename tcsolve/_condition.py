@@ -15,8 +15,9 @@ __all__ = ["Conditioned"]
 
 # Factors see condition numbers up to about 1 / u; this far below, their own estimate is trusted.
 TRUST = 0.1
-# Roundoff below which refinement that contracts vouches for the estimate as well.
-FINE = 2.0**-15
+# Roundoff below which factors may vouch for the estimate where refinement contracts; how much of their
+# smallest singular value may be an error then.
+FINE, VOUCHED = 2.0**-15, 0.5
 # Sampled estimates are good to a factor of sqrt(n); this near to machine epsilon only FP64 decides.
 NEAR_SINGULAR = 1000
 EPS = {"fp32": float(np.finfo(np.float32).eps), "fp64": float(np.finfo(np.float64).eps)}
@@ -35,8 +36,9 @@ class Conditioned(Ladder):
         float
             From the factors by Higham's estimator (an upper bound of the true value, nearly always
             within a factor of 3).  Factors of roundoff u cannot see below about u: where their estimate
-            comes near it, the inverse is sampled by two refined random right-hand sides instead (good
-            to about sqrt(n)), and if even these do not converge the matrix is factored in FP64.
+            comes near it, and their smallest singular value may not be one of A, the inverse is sampled
+            by two refined random right-hand sides instead (good to about sqrt(n)), and if even these do
+            not converge the matrix is factored in FP64.
         """
         if self._rcond is None:
             self._restore()
@@ -74,13 +76,15 @@ class Conditioned(Ladder):
             return self._estimate_rcond() if self._climb() else 0.0
         n, norm, how = self.shape[0], self._norm_one, UPDATES[self.precision]
         rcond = self._factors.gecon(norm) if self._as_given else None
+        column = None
         if rcond is None:
             begun = self._drop_estimate()
             begun = begun if begun and self._factors.are_good else None
             adjoint = functools.partial(self._invert, adjoint=True)
-            rcond = condest(self._ops, n, norm, self._invert, adjoint, begun)
-        trusted = rcond > how.u / TRUST or (self._contracted and how.u < FINE)
-        if how.storage == "float64" or trusted:
+            rcond, column = condest(self._ops, n, norm, self._invert, adjoint, begun)
+        if how.storage == "float64" or rcond > how.u / TRUST:
+            return rcond
+        if self._contracted and how.u < FINE and self._vouches(column):
             return rcond
         # A rough sample suffices if it agrees with the factors: its own error is then below 1 %.
         bound = _stop.target(self.dtype, n)
@@ -92,6 +96,27 @@ class Conditioned(Ladder):
         if self._climb():
             return self._estimate_rcond()
         return rcond if sample is None else sample
+
+    def _vouches(self, column):
+        """Tell whether the smallest singular value of the factors, found by `condest`, is one of A.
+
+        That refinement contracts does not tell: it does for any b in the range of a singular A, as residuals
+        do not show the error along its null vector.  The factors have a singular value of the size of their
+        error then, and v = A^-1 e_j and z = A^-H sign(v) by the factors have its directions: z^H A v would
+        be z^H e_j by them, and hardly anything by A.
+        """
+        if column is None or self._frame is not None:
+            return False
+        xp = self._ops.xp
+        e = xp.zeros((self.shape[0], 1), np.complex128 if self._complex else np.float64)
+        e[column] = 1
+        v = self._correct(e)
+        with np.errstate(all="ignore"):
+            signs = xp.where(v == 0, 1, v / xp.abs(v))
+            z = self._correct(signs, adjoint=True)
+            r = e - self._ops.product(self._matrix, v)
+            missed, whole = self._ops.host(xp.abs((z.conj() * r).sum()), xp.abs(z[column, 0]))
+        return bool(missed <= VOUCHED * whole < np.inf)
 
     def _sampled_rcond(self, n, norm, bound):
         """Return 1 / (||A||_1 ||A^-1 g||) for random g, or None if the solves miss the bound.

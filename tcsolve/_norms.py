@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -83,6 +84,23 @@ def begin_survey(ops, a, dtype=None):
     return finish, copy
 
 
+class Condition(NamedTuple):
+    """What `condest` finds.
+
+    Attributes
+    ----------
+    rcond : float
+        At least the true value up to rounding, as the estimate of ||A^-1||_1 is a lower bound, nearly always
+        within a factor of 3.  0 if a solve overflows.
+    column : int or None
+        The unit vector that is solved for with the largest result, as far as the subgradient tells; if A is
+        singular, or nearly, the largest entry of its left singular vector.  None if another vector is larger.
+    """
+
+    rcond: float
+    column: int | None
+
+
 def condest(ops, n, norm_one, solve, solve_adjoint, begun=None):
     """Estimate 1 / (||A||_1 ||A^-1||_1) from solves with A and its adjoint.
 
@@ -99,16 +117,14 @@ def condest(ops, n, norm_one, solve, solve_adjoint, begun=None):
 
     Returns
     -------
-    rcond : float
-        At least the true value up to rounding, as the estimate of ||A^-1||_1 is a lower bound, nearly
-        always within a factor of 3.  0 if a solve overflows.
+    Condition
 
     References
     ----------
     .. [1] N. J. Higham, ACM Trans. Math. Software 14 (1988), 381-396 (xLACN2).
     """
     if norm_one == 0 or not math.isfinite(norm_one):
-        return 0.0
+        return Condition(0.0, None)
     found, v = begun or begin_condest(ops, n, solve, solve_adjoint)
     (found,) = ops.host(found)
     estimate, alternative = float(found[0]), 2 * float(found[1]) / (3 * n)
@@ -116,11 +132,11 @@ def condest(ops, n, norm_one, solve, solve_adjoint, begun=None):
     while True:
         for top, size, new in sweeps:
             if top == last or not (math.isfinite(size) and new > estimate):
-                return _rcond(norm_one, max(estimate, alternative))
+                return _condition(norm_one, estimate, alternative, top)
             last, estimate = top, float(new)
         done += len(sweeps)
         if done == MAX_SWEEPS:
-            return _rcond(norm_one, max(estimate, alternative))
+            return _condition(norm_one, estimate, alternative, last)
         found = ops.xp.empty(3 * min(SWEEPS_AT_ONCE, MAX_SWEEPS - done))
         solutions = _climb(ops, v, solve, solve_adjoint, found)
         found[2::3], v = _sums(ops.xp, solutions), solutions[-1]
@@ -128,8 +144,10 @@ def condest(ops, n, norm_one, solve, solve_adjoint, begun=None):
         sweeps = found.reshape(-1, 3)
 
 
-def _rcond(norm_one, estimate):
-    return 1 / norm_one / estimate if 0 < estimate < math.inf else 0.0
+def _condition(norm_one, estimate, alternative, top):
+    largest = max(estimate, alternative)
+    rcond = 1 / norm_one / largest if 0 < largest < math.inf else 0.0
+    return Condition(rcond, int(top) if rcond and estimate >= alternative else None)
 
 
 def sweeps_at_once(n, dominant):

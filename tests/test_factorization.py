@@ -247,6 +247,47 @@ def test_rcond_is_that_of_the_callers_matrix_however_it_was_scaled(xp, precision
         assert true / 10 <= rcond <= 10 * true
 
 
+def singular(kind, n, dtype):
+    rng = np.random.default_rng(4)
+    a = rng.standard_normal((n, n)).astype(dtype)
+    if dtype is complex:
+        a += 1j * rng.standard_normal((n, n))
+    if kind == "a sum of rows":
+        a[-1] = a[:-1].sum(axis=0)
+    elif kind == "equal columns":
+        a[:, 7] = a[:, 3]
+    else:  # of a directed graph
+        a = np.diag(abs(a).sum(axis=1)) - abs(a)
+    return a.astype(dtype), (rng.standard_normal(n) for _ in range(2))
+
+
+@pytest.mark.parametrize("precision", ["fp16x3", "fp32"])
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("kind", ["a sum of rows", "equal columns", "a Laplacian"])
+def test_a_right_hand_side_in_the_range_does_not_hide_that_a_is_singular(
+    xp, kind, dtype, precision
+):
+    a, solutions = singular(kind, 300, dtype)
+    f = factor(xp.asarray(a), precision=precision)
+
+    # Whose residuals contract: the error along the null vector does not show.
+    for x in solutions:
+        found = f.solve_ex(xp.asarray(a @ x))
+        assert found.status is Status.ILL_CONDITIONED and found.rcond < 2.0**-52
+    assert f.rcond() == found.rcond
+
+
+def test_factors_that_see_the_condition_vouch_for_it(xp, monkeypatch):
+    a = problem(300, 1e6).a
+    f = factor(xp.asarray(a), precision="fp16x3")
+    monkeypatch.setattr(Factorization, "_sampled_rcond", None)  # which would cost more solves
+
+    found = f.solve_ex(xp.asarray(a @ np.ones(300)))
+
+    true = 1 / np.linalg.cond(a, 1)
+    assert found.rungs == ("fp16x3",) and true / 10 <= found.rcond <= 10 * true
+
+
 def test_rcond_does_not_change_on_asking_again(xp):
     f = factor(xp.asarray(problem().a), precision="fp16x3")
     before = f.rcond()

@@ -157,7 +157,7 @@ def test_the_estimate_is_at_most_a_factor_of_ten_above_the_true_rcond(name, opti
     inverse = np.linalg.inv(a)
     true = 1 / (np.linalg.norm(a, 1) * np.linalg.norm(inverse, 1))
 
-    rcond = condest(
+    rcond, _ = condest(
         OPS, n, np.linalg.norm(a, 1), lambda v: inverse @ v, lambda v: inverse.conj().T @ v
     )
 
@@ -221,14 +221,25 @@ def test_a_dominant_matrix_needs_no_more_sweeps_at_once_than_others():
 @pytest.mark.parametrize("norm", [0.0, math.inf, math.nan])
 def test_no_norm_gives_no_condition(norm):
     unreachable = lambda v: pytest.fail("nothing to solve")  # noqa: E731
-    assert condest(OPS, 5, norm, unreachable, unreachable) == 0.0
+    assert condest(OPS, 5, norm, unreachable, unreachable) == (0.0, None)
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, 0.0])
 def test_solves_that_break_down_give_rcond_zero(value):
     broken = lambda v: np.full(v.shape, value)  # noqa: E731
     with np.errstate(all="ignore"):
-        assert condest(OPS, 5, 1.0, broken, broken) == 0.0
+        assert condest(OPS, 5, 1.0, broken, broken) == (0.0, None)
+
+
+def test_the_estimate_tells_the_largest_entry_of_the_left_null_vector():
+    rng = np.random.default_rng(6)
+    u, s, vt = np.linalg.svd(rng.standard_normal((40, 40)))
+    s[-1] = 1e-10
+    inverse = vt.T @ np.diag(1 / s) @ u.T
+
+    found = condest(OPS, 40, 1.0, lambda v: inverse @ v, lambda v: inverse.T @ v)
+
+    assert found.column == abs(u[:, -1]).argmax()
 
 
 # ---- scaling
