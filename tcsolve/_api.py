@@ -326,7 +326,7 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     Raises
     ------
     InputError
-        A shape does not fit, or a is a function and norm is missing.
+        A shape does not fit, norm is negative, or a is a function and norm is missing.
 
     Notes
     -----
@@ -366,15 +366,25 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
         wide = np.result_type(wide, a.dtype)
         norm = float(ops.host(ops.stats(a).row_sum.max())[0]) if norm is None else norm
         operator = Operator.of(ops, a, float(norm))
+    if not float(norm) >= 0 and not np.isnan(norm):
+        raise InputError(
+            f"refine: norm is {norm}; the infinity norm of A is needed, which is not negative"
+        )
     columns = b.reshape(n, -1).astype(wide)
-    start = None if x0 is None else check_array(x0, "x0").reshape(n, -1).astype(wide)
+    start = None if x0 is None else check_array(x0, "x0")
+    if start is not None:
+        if start.shape != b.shape:
+            raise InputError(
+                f"refine: x0 has shape {start.shape}; it must have that of b, {b.shape}"
+            )
+        start = start.reshape(n, -1).astype(wide)
     bound = _stop.target(wide, n) if tol is None else float(tol)
     mark = time.perf_counter()
     state = refine_columns(
         ops,
         operator,
         columns,
-        correct,
+        _on_copies(correct),
         plan or Plan(),
         bound,
         x0=start,
@@ -397,6 +407,21 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
         seconds={"refine": took, "total": took},
         device=ops.device,
     )
+
+
+def _on_copies(correct):
+    """Return the caller's `correct`, free to overwrite what it gets, and held to its shape."""
+
+    def corrected(r):
+        d = correct(r.copy())
+        if getattr(d, "shape", None) != r.shape:
+            got = getattr(d, "shape", type(d).__name__)
+            raise InputError(
+                f"refine: correct returned {got} for {r.shape}; the same shape is needed"
+            )
+        return d
+
+    return corrected
 
 
 def _real_if(a, dtype):

@@ -8,7 +8,7 @@ import numpy as np
 from tcsolve import _stop
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._formats import UPDATES
-from tcsolve._ladder import Ladder
+from tcsolve._ladder import Ladder, in_turn
 from tcsolve._norms import begin_condest, condest, sweeps_at_once
 
 __all__ = ["Conditioned"]
@@ -28,6 +28,7 @@ SAMPLE_SEED, SAMPLES = 0, 2
 class Conditioned(Ladder):
     """A ladder that estimates the condition, and climbs where factors are too coarse to see it."""
 
+    @in_turn
     def rcond(self):
         """Estimate the reciprocal condition number in the 1-norm.
 

@@ -117,7 +117,11 @@ def solve_one_element(ops, a, b, check_finite):
     elif singular:
         status = Status.SINGULAR
     else:
-        status = Status.CONVERGED if bool(ops.xp.isfinite(x).all()) else Status.OVERFLOW
+        faint = (ops.xp.abs(x).reshape(-1) < np.finfo(dtype).tiny) & (
+            error > _stop.target(dtype, 1)
+        )
+        status = Status.UNDERFLOW if bool(faint.any()) else Status.CONVERGED
+        status = status if bool(ops.xp.isfinite(x).all()) else Status.OVERFLOW
     return Solution(
         x=x,
         status=status,

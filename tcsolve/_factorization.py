@@ -1,6 +1,7 @@
 """A factored matrix: verified solves, condition, determinant."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from tcsolve._check import check_array, check_shapes, require_finite, result_dty
 from tcsolve._condition import Conditioned
 from tcsolve._dispatch import ops_for
 from tcsolve._errors import InputError
+from tcsolve._ladder import in_turn
 from tcsolve._refine import Operator, measure
 from tcsolve._scale import shift_columns
 from tcsolve._solution import Solution, Status, raise_or_warn
@@ -26,14 +28,16 @@ class _Found(NamedTuple):
     error: np.ndarray
     met: bool
     history: list
-    moved: bool  # x was brought back from a frame, and may have overflowed on the way
+    moved: bool  # x was brought back from a frame, and may have left the range on the way
+    lost: Callable  # x as it is returned -> what is lost of its columns, relative to their sizes
 
 
 class Factorization(Conditioned):
     """The LU factors of a matrix, ready for any number of right-hand sides.
 
     Made by `tcsolve.factor`.  When a right-hand side does not converge with the present factors,
-    the next more precise factorization replaces them, once, for this and later solves.
+    the next more precise factorization replaces them, once, for this and later solves.  Threads may share
+    it; one at a time solves.
 
     Attributes
     ----------
@@ -50,7 +54,8 @@ class Factorization(Conditioned):
 
     @property
     def nbytes(self):
-        held = self._a.nbytes + (self._factors.nbytes if self._factors else 0)
+        factors = self._factors
+        held = self._a.nbytes + (factors.nbytes if factors else 0)
         return held + (self._matrix.nbytes if self._matrix is not self._a else 0)
 
     def __repr__(self):
@@ -74,6 +79,7 @@ class Factorization(Conditioned):
         raise_or_warn(solution)
         return solution.x
 
+    @in_turn
     def solve_ex(self, b, *, check_finite=True):
         """Return the `Solution` of A x = b; numerical failures are its status, never exceptions.
 
@@ -139,6 +145,7 @@ class Factorization(Conditioned):
                 solution.seconds[phase] = solution.seconds.get(phase, 0.0) + seconds
         solution.seconds["total"] = total
 
+    @in_turn
     def slogdet(self):
         """Return (sign, log |det A|) to FP64; refactors in FP64 if the factors are lower.
 
@@ -196,26 +203,37 @@ class Factorization(Conditioned):
         if self._finite and not singular:
             rcond = self._least_rcond if found.met and self._least_rcond else self.rcond()
         self._clock("rcond", mark)
-        x, overflow = found.x, False
-        if dtype.char in "fF" or found.moved:
-            with np.errstate(over="ignore"):
-                x = x.astype(_like(x, dtype), copy=False)
-            overflow = found.met and not bool(ops.xp.isfinite(x).all())
+        x, error, beyond = self._returned(found, dtype, bound)
         return Solution(
             x=x,
-            status=self._status(
-                found, all_good and self._finite, singular, overflow, rcond, dtype, rungs
-            ),
+            status=self._status(found, all_good and self._finite, singular, beyond, rcond, dtype),
             precision=precision,
             rungs=rungs,
             iterations=found.steps,
-            backward_error=found.error,
+            backward_error=error,
             bound=bound,
             rcond=rcond,
             history=tuple(found.history),
             bytes_planned=self.bytes_planned,
             device=ops.device,
         )
+
+    def _returned(self, found, dtype, bound):
+        """Return x in its dtype, its errors, and the Status of an x beyond the range of that, or None."""
+        x, error, xp = found.x, found.error, self._ops.xp
+        if dtype.char not in "fF" and not found.moved:
+            return x, error, None
+        with np.errstate(over="ignore"):
+            x = x.astype(_like(x, dtype), copy=False)
+        if found.met and not bool(xp.isfinite(x).all()):
+            return x, error, Status.OVERFLOW
+        (size,) = self._ops.host(self._ops.column_max(x))
+        if not (size < np.finfo(dtype).tiny).any():
+            return x, error, None
+        lost = found.lost(x)
+        gone = lost > bound
+        status = Status.UNDERFLOW if found.met and gone.any() else None
+        return x, np.where(gone, lost, error), status
 
     def _solve_good_columns(self, rhs, size, good, bound, dtype, mark):
         """Solve for the finite columns of rhs; the others, or all if A cannot be solved, are NaN."""
@@ -226,12 +244,18 @@ class Factorization(Conditioned):
             np.full(k, np.nan),
         )
         if not (self._finite and good.any()) or self._singular():
-            return _Found(x, steps, error, False, [], False)
+            return _Found(x, steps, error, False, [], False, _nothing)
         take = self._ops.array(np.flatnonzero(good))
         found = self._climb_until_met(rhs[:, take], size[good], bound, dtype, mark)
         x[:, take] = found.x
         steps[good], error[good] = found.steps, found.error
-        return _Found(x, steps, error, found.met, found.history, found.moved)
+
+        def lost(x):
+            of_all = np.zeros(k)
+            of_all[good] = found.lost(x[:, take])
+            return of_all
+
+        return _Found(x, steps, error, found.met, found.history, found.moved, lost)
 
     def _climb_until_met(self, rhs, size, bound, dtype, mark, ahead=None):
         """Refine rung after rung, since a mark; return what was `_Found`.
@@ -256,15 +280,24 @@ class Factorization(Conditioned):
             self._clock("refine", mark)
             if state is not None and state.all_converged or not self._climb():
                 break
+            self._fell_back = True
             mark = self._ops.mark()
         if state is None:  # every factorization broke down
             x = xp.full(rhs.shape, xp.nan, rhs.dtype)
-            return _Found(x, total, np.full(k, np.nan), False, history, False)
+            return _Found(x, total, np.full(k, np.nan), False, history, False, _nothing)
         error = state.error
         if self._operator().row is not None or dtype.char in "fF":
             error = self._verify(state.x, rhs, dtype)
         x = state.x if frame is None else frame.outside(xp, state.x, shift)
-        return _Found(x, total, error, state.all_converged, history, frame is not None)
+
+        def lost(x):
+            x = x.astype(state.x.dtype)
+            y = x if frame is None else frame.back(xp, x, shift)
+            gone, size = self._ops.host(self._ops.column_max(y - state.x), self._ops.column_max(y))
+            with np.errstate(all="ignore"):
+                return np.where(gone == 0, 0.0, gone / size)
+
+        return _Found(x, total, error, state.all_converged, history, frame is not None, lost)
 
     def _verify(self, x, rhs, dtype):
         """Return the normwise backward errors of x, rounded as it will be returned.
@@ -272,22 +305,28 @@ class Factorization(Conditioned):
         What the loop measured is that already unless it weighted the rows or x loses digits.
         """
         if dtype.char in "fF":
-            x = x.astype(_like(x, dtype)).astype(x.dtype)
+            with np.errstate(over="ignore"):
+                x = x.astype(_like(x, dtype)).astype(x.dtype)
         operator = Operator.of(self._ops, self._matrix, self._survey.inf)
         return measure(self._ops, operator, x, rhs)[1]
 
-    def _status(self, found, finite, singular, overflow, rcond, dtype, rungs):
+    def _status(self, found, finite, singular, beyond, rcond, dtype):
         if not finite:
             return Status.NONFINITE_INPUT
         if singular:
             return Status.SINGULAR
-        if overflow:
-            return Status.OVERFLOW
+        if beyond:
+            return beyond
         if not found.met:
             return Status.NOT_CONVERGED if self._plan.fallback else Status.STALLED
         if not rcond >= np.finfo(dtype).eps:
             return Status.ILL_CONDITIONED
-        return Status.CONVERGED_AFTER_FALLBACK if len(rungs) > 1 else Status.CONVERGED
+        return Status.CONVERGED_AFTER_FALLBACK if self._fell_back else Status.CONVERGED
+
+
+def _nothing(x):
+    """Return that nothing is lost of x, which is NaN."""
+    return np.zeros(x.shape[1])
 
 
 def _like(x, dtype):

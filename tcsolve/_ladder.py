@@ -1,5 +1,8 @@
 """The ladder of precisions: a matrix, the factors of the present rung, and the step to the next."""
 
+import functools
+import threading
+
 import numpy as np
 
 from tcsolve._check import require_finite
@@ -13,13 +16,24 @@ from tcsolve._plan import Plan, next_rung
 from tcsolve._refine import Operator, refine_columns
 from tcsolve._scale import Frame, equilibrate, needs_frame, needs_scaling
 
-__all__ = ["Ladder", "require_room"]
+__all__ = ["Ladder", "in_turn", "require_room"]
 
 # Steps of refinement worth doing before their errors are known, by the products of an update; one more where
 # the fourth is often needed, and too short to wait and see.
 STEPS_AHEAD, ONE_MORE = {1: 2, 3: 3}, range(1025, 2049)
 # What rounding may take from the dominance of a diagonal, beside the largest sum of a row.
 DOMINANCE_LOST = 2.0**-30
+
+
+def in_turn(method):
+    """Let one thread at a time call the methods of a `Ladder`, whose factors may be replaced meanwhile."""
+
+    @functools.wraps(method)
+    def call(self, *args, **kwargs):
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return call
 
 
 def require_room(
@@ -78,6 +92,8 @@ class Ladder:
         estimate=True,
     ):
         self._ops, self._a = ops, a
+        self._lock = threading.RLock()
+        self._fell_back = False  # a solve has stalled on an earlier rung
         self._laps, self._seconds = [], {} if seconds is None else seconds
         self._working = "fp32" if a.dtype.char in "fF" else "fp64"
         self._complex = a.dtype.kind == "c"
@@ -226,6 +242,12 @@ class Ladder:
         wait, self._estimate = self._estimate, None
         return wait() if wait else None
 
+    def __reduce_ex__(self, protocol):
+        raise TypeError(
+            "factors are not copied or pickled: share them, which threads may, or factor again"
+        )
+
+    @in_turn
     def wait(self):
         """Wait until the factors are complete, for streams and threads that know nothing of this one."""
         return self._factors and self._bad_pivot()

@@ -203,7 +203,8 @@ def _refine_on(ops, operator, b, correct, plan, bound, max_steps, state, recent,
 
     if recent:
         _classical(ops, b, advance, plan, bound, max_steps, state, recent)
-    left = np.flatnonzero(~state.converged & ~np.isnan(state.error))
+    left = ~state.converged & ~np.isnan(state.error) & (state.steps < max_steps)
+    left = np.flatnonzero(left)
     if left.size:
         state.classical = False
         n, item = b.shape[0], state.x.dtype.itemsize

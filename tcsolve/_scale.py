@@ -51,7 +51,14 @@ class Frame:
 
     def outside(self, xp, y, shift):
         """Return diag(col) y 2**shift."""
-        return _ldexp(xp, y, xp.frexp(self.scaling.col)[1][:, None] - 1 + shift)
+        return _ldexp(xp, y, self._exponents(xp, shift))
+
+    def back(self, xp, x, shift):
+        """Return y of an x from `outside`."""
+        return _ldexp(xp, x, -self._exponents(xp, shift))
+
+    def _exponents(self, xp, shift):
+        return xp.frexp(self.scaling.col)[1][:, None] - 1 + shift
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,10 @@ class Shift:
     def outside(self, xp, y, shift):
         """Return y 2**shift."""
         return _ldexp(xp, y, shift)
+
+    def back(self, xp, x, shift):
+        """Return y of an x from `outside`."""
+        return _ldexp(xp, x, -shift)
 
 
 def shift_columns(size):
@@ -93,7 +104,9 @@ def _ldexp(xp, x, exponent):
 def _ldexp_parts(xp, x, exponent):
     if not xp.iscomplexobj(x):
         return xp.ldexp(x, exponent)
-    return xp.ldexp(x.real, exponent) + 1j * xp.ldexp(x.imag, exponent)
+    moved = xp.empty(x.shape, x.dtype)  # where 1j * inf would be NaN in both parts
+    moved.real, moved.imag = xp.ldexp(x.real, exponent), xp.ldexp(x.imag, exponent)
+    return moved
 
 
 def needs_scaling(survey):

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+import numpy as np
+
 from tcsolve._errors import AccuracyWarning, LinAlgWarning, SingularError
 
 __all__ = ["Solution", "Status", "raise_or_warn"]
@@ -40,6 +42,10 @@ class Status(Enum):
     OVERFLOW = (
         "The solution has entries beyond the largest number of its type; scale a or b by a power "
         "of two and undo it in x."
+    )
+    UNDERFLOW = (
+        "The solution is so small that its type holds too few digits of it, or none; scale a or b by a "
+        "power of two and undo it in x."
     )
 
     @property
@@ -99,13 +105,18 @@ class Solution:
     device: str = "cpu"
 
     def __str__(self):
-        worst = float(max(self.backward_error.ravel(), default=0.0))
+        worst = _worst(self.backward_error)
         steps = int(max(self.iterations.ravel(), default=0))
         return (
             f"{self.status.name.lower()}: precision {self.precision} "
             f"(tried {', '.join(self.rungs)}), {steps} steps, backward error {worst:.1e} "
             f"(bound {self.bound:.1e}), rcond {self.rcond:.1e}, {self.seconds.get('total', 0):.3g} s"
         )
+
+
+def _worst(errors):
+    """Return the largest, NaN if there is one, 0 if there are none."""
+    return float(np.max(errors, initial=0.0))
 
 
 def raise_or_warn(solution, stacklevel=3):
@@ -117,8 +128,8 @@ def raise_or_warn(solution, stacklevel=3):
     status = solution.status
     if status is Status.SINGULAR:
         raise SingularError(f"A singular matrix detected. {status.value}")
-    if status in (Status.NOT_CONVERGED, Status.STALLED, Status.OVERFLOW):
-        error = float(max(solution.backward_error.ravel(), default=0.0))
+    if status in (Status.NOT_CONVERGED, Status.STALLED, Status.OVERFLOW, Status.UNDERFLOW):
+        error = _worst(solution.backward_error)
         warnings.warn(
             f"backward error {error:.1e}, bound {solution.bound:.1e}, rcond {solution.rcond:.1e}: "
             + status.value,

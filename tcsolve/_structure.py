@@ -113,9 +113,9 @@ def _status_of_scipy(x, error, bound, rcond, singular, finite, dtype):
         return Status.SINGULAR
     if not np.isfinite(x).all():
         return Status.OVERFLOW
-    if rcond < np.finfo(dtype).eps:
-        return Status.ILL_CONDITIONED
-    return Status.CONVERGED if (error <= bound).all() else Status.NOT_CONVERGED
+    if not (error <= bound).all():
+        return Status.NOT_CONVERGED
+    return Status.ILL_CONDITIONED if rcond < np.finfo(dtype).eps else Status.CONVERGED
 
 
 def _polish(a, full, b, x, structure, lower, bound):

@@ -1,9 +1,11 @@
 """One matrix, many right-hand sides: solves, condition, determinant, memory, and changing rungs."""
 
 import contextlib
+import copy
 import functools
 import gc
 import math
+import pickle
 import sys
 import time
 import weakref
@@ -75,6 +77,25 @@ def test_threads_share_factors(xp, n, precision):
         assert all(np.array_equal(y, x) for y in xs)
 
 
+def test_threads_share_factors_that_are_replaced_meanwhile(xp):
+    p = matrices.generate("svd_geo", 200, cond=1e10, seed=2)
+    b = xp.asarray(p.b)
+    for _ in range(3):
+        f = factor(xp.asarray(p.a), precision="bf16")
+        asked = [lambda f=f: f.solve_ex(b).status] * 4
+        asked += [lambda f=f: f.rcond() > 0, lambda f=f: math.isfinite(f.slogdet()[1])]
+        with ThreadPoolExecutor(len(asked)) as pool:
+            *found, condition, determinant = pool.map(lambda ask: ask(), asked)
+        assert all(status.ok for status in found) and condition and determinant
+
+
+def test_factors_are_not_copied(xp):
+    f = factor(xp.asarray(problem().a))
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="share them"):
+            duplicate(f)
+
+
 def test_time_is_told_of_the_phase_that_took_it(xp):
     a = problem(1000, dtype=np.float32).a
     f, b = factor(xp.asarray(a)), xp.ones((1000, 50), np.float32)
@@ -84,6 +105,15 @@ def test_time_is_told_of_the_phase_that_took_it(xp):
 
     # It is known, and what x is worth in FP32 is looked at before.
     assert seconds["rcond"] < 0.1 * seconds["total"]
+
+
+def test_factors_made_for_the_determinant_are_no_fallback(xp):
+    f = factor(xp.asarray(problem().a), precision="fp16x3")
+    f.slogdet()
+
+    found = f.solve_ex(xp.ones(60))
+
+    assert found.status is Status.CONVERGED and found.rungs == ("fp16x3", "fp64")
 
 
 def test_a_rung_that_stalls_is_replaced_for_later_solves_too(xp):

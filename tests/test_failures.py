@@ -61,6 +61,7 @@ REACHES = {
     Status.SINGULAR: lambda: (matrices.generate("zero_column_middle", 40).a, np.ones(40), "fp16"),
     Status.NONFINITE_INPUT: lambda: (spoilt(np.nan, 3, 5), np.ones(40), "auto"),
     Status.OVERFLOW: lambda: (1e-200 * gauss(), 1e200 * np.ones(40), "auto"),
+    Status.UNDERFLOW: lambda: (1e200 * gauss(), 1e-200 * np.ones(40), "auto"),
 }
 
 
@@ -101,6 +102,59 @@ def test_solve_raises_or_warns_exactly_where_the_status_is_not_plain_success(xp,
 def test_the_value_of_each_status_is_a_sentence():
     for status in Status:
         assert status.value.endswith(".") and " " in status.value
+
+
+# ---- beyond the range
+
+
+@pytest.mark.parametrize(
+    "n, dtype, a_size, b_size",
+    [
+        (3, np.float32, 1e20, 1e-20),
+        (40, np.float32, 1e30, 1e-30),
+        (40, np.complex64, 1e30, 1e-30),
+        (40, complex, 1e200, 1e-200),
+        (1, float, 1e300, 1e-300),
+        (1, np.float32, 1e20, 1e-22),
+    ],
+)
+def test_an_answer_that_lost_its_digits_to_underflow_says_so(xp, n, dtype, a_size, b_size):
+    a = (a_size * gauss(n)).astype(dtype)
+    b = np.full((n, 2), b_size).astype(dtype)
+    b[:, 1] = 0
+
+    found = solve_ex(xp.asarray(a), xp.asarray(b))
+
+    assert found.status is Status.UNDERFLOW and not found.status.ok
+    assert found.backward_error[0] > found.bound and found.backward_error[1] == 0
+
+
+@pytest.mark.parametrize("dtype, tiny", [(float, 2.0**-1060), (np.float32, 2.0**-140)])
+def test_a_subnormal_answer_that_is_exact_is_an_answer(xp, dtype, tiny):
+    found = solve_ex(xp.eye(3, dtype=dtype), xp.full(3, tiny, dtype=dtype))
+
+    assert found.status is Status.CONVERGED and (host(found.x) == tiny).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, complex])
+def test_what_leaves_the_range_warns_of_nothing_else(xp, dtype):
+    size = 1e-30 if dtype is np.float32 else 1e-200
+    a = (size * gauss()).astype(dtype) * (1 if dtype is np.float32 else 1 + 1j)
+
+    found = solve_ex(xp.asarray(a), xp.full(40, 1 / size, dtype=dtype))
+
+    assert found.status is Status.OVERFLOW
+
+
+def test_of_a_stack_one_bad_answer_is_no_success(xp):
+    grown, zero = matrices.generate("wilkinson_growth", 120).a, np.zeros((120, 120))
+    both = np.block([[grown, zero], [zero, grown.T]])
+    singular = matrices.generate("svd_geo", 240, cond=1e18).a
+
+    found = solve_ex(xp.asarray(np.stack([both, singular])), xp.asarray(gauss(240)[0]))
+
+    assert found.status is Status.NOT_CONVERGED
+    assert found.backward_error.max() > found.bound
 
 
 # ---- NaN and Inf

@@ -131,6 +131,40 @@ def test_shapes_that_do_not_fit_are_refused(a, b, message):
         tcsolve.refine(a, b, lambda r: r)
 
 
+def test_a_correction_may_overwrite_what_it_gets():
+    a, b = matrices.generate("gauss", 50).a + 3 * np.eye(50), np.arange(50.0)
+    factors = scipy.linalg.lu_factor(a)
+
+    found = tcsolve.refine(a, b, lambda r: scipy.linalg.lu_solve(factors, r, overwrite_b=True))
+
+    assert found.status.ok and ratio(a, found.x, b) <= MET
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"x0": np.zeros((3, 6))}, r"x0 has shape \(3, 6\)"),
+        ({"x0": np.zeros(6)}, r"x0 has shape \(6,\)"),
+        ({"norm": -1.0}, "norm is -1.0"),
+        ({"correct": lambda r: r[:, 0]}, r"correct returned \(6,\) for \(6, 3\)"),
+        ({"correct": lambda r: None}, "correct returned NoneType"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(options, message):
+    options = {"correct": lambda r: r / 2} | options
+    with pytest.raises(tcsolve.InputError, match=message):
+        tcsolve.refine(2 * np.eye(6), np.ones((6, 3)), **options)
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_no_step_is_taken_beyond_the_budget(most):
+    a = matrices.generate("svd_geo", 60, cond=1e6).a
+
+    found = tcsolve.refine(a, np.ones(60), lambda r: 0.3 * r, max_steps=most)
+
+    assert found.iterations[0] <= most
+
+
 def test_a_good_start_costs_no_step_and_is_not_modified():
     a, b = dominant(), np.ones(60)
     start = np.linalg.solve(a, b)
