@@ -197,6 +197,8 @@ def _read_stream(file, path, limit_bytes):
                 f"{path} is {rows} by {columns}: dense it takes {size / 2**30:.3g} GiB, and "
                 f"limit_bytes allows {limit_bytes / 2**30:.3g} GiB; raise limit_bytes to load it"
             )
+        if 0 in (rows, columns):  # which SciPy's reader of arrays divides by
+            return np.zeros((rows, columns), dtype)
         a = io.mmread(BytesIO(text))
     except _MALFORMED as error:
         raise ValueError(f"{path} is not a readable Matrix Market file: {error}") from error

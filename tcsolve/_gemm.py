@@ -68,7 +68,7 @@ def gemm(
     -------
     array, (m, n)
         `out`, or a new array: int32 for int8 operands (exact, modulo 2**32 after alpha and beta),
-        float64 for float64 operands, float32 for others.
+        float64 for float64 operands or precision='fp64', float32 for others.
 
     Raises
     ------
@@ -275,6 +275,13 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
     ('none', 'ab')
     """
     a, b = check_array(a, "a"), check_array(b, "b")
+    if not {a.ndim, b.ndim} <= {2, 3} or a.shape[-2 if transa else -1] not in b.shape[-2:]:
+        raise InputError(
+            f"a has shape {a.shape} and b has shape {b.shape}; matrices, or stacks of them, that can be "
+            "multiplied are needed: see transa"
+        )
+    if engine not in ENGINES:
+        raise InputError(f"engine is {engine!r}; needs one of {', '.join(map(repr, ENGINES))}")
     dtype = common_dtype(a.dtype.name, b.dtype.name)
     k = a.shape[-2 if transa else -1]
     product = choose_product(dtype, k, precision, refine, rtol, engine)
@@ -297,9 +304,9 @@ def _product_of(a, b, c, alpha, beta, transa, transb, precision, refine, engine,
         raise InputError(f"engine is {engine!r}; needs one of {', '.join(map(repr, ENGINES))}")
     dtype = common_dtype(a.dtype.name, b.dtype.name)
     product = choose_product(dtype, a.shape[-1], precision, refine, rtol, engine)
-    wide = dtype == "float64" and not product.native
+    wide = dtype == "float64" and product.precision != "fp64"
     accumulator = "float64" if wide else product.accumulator
-    check_scalars(alpha, beta, accumulator)
+    alpha, beta = check_scalars(alpha, beta, accumulator)
     shape = (*a.shape[:-1], b.shape[-1])
     c = check_addend(c, beta, shape, accumulator)
     ops = ops_for(a, b, *(() if c is None else (c,)), *(() if out is None else (out,)))
@@ -331,7 +338,8 @@ def _without_product(out, c, beta, accumulator):
         out[...] = 0
     else:
         dtype = np.dtype(accumulator)
-        out[...] = (c.astype(dtype) * dtype.type(beta)).astype(out.dtype)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            out[...] = (c.astype(dtype) * dtype.type(beta)).astype(out.dtype)
 
 
 def _from_double(ops, a, b, c, out, product, alpha, beta, engine):

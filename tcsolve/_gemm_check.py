@@ -26,7 +26,7 @@ ADDENDS = {
 
 
 def check_scalars(alpha, beta, accumulator):
-    """Refuse alpha and beta that the sums cannot be multiplied by."""
+    """Return alpha and beta, of int32 sums modulo 2**32; refuse what those cannot be multiplied by."""
     for name, value in (("alpha", alpha), ("beta", beta)):
         if not isinstance(value, numbers.Real):
             raise InputError(f"{name} is {value!r}; a real number is needed")
@@ -35,6 +35,9 @@ def check_scalars(alpha, beta, accumulator):
                 f"{name} is {value!r}; products of int8 are integers, so {name} must be one: "
                 "convert the operands to float16 for another"
             )
+    if accumulator == "int32":
+        alpha, beta = ((int(x) + 2**31) % 2**32 - 2**31 for x in (alpha, beta))
+    return alpha, beta
 
 
 def check_addend(c, beta, shape, accumulator):

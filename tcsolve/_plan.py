@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from tcsolve._errors import InputError
 from tcsolve._formats import UPDATES
 
@@ -52,7 +54,7 @@ class Plan:
             raise InputError(f"Plan: update is {self.update!r}, needs one of {', '.join(UPDATES)}")
         for name in ("block", "max_steps", "basis"):
             value = getattr(self, name)
-            if value is not None and (int(value) != value or value < 1):
+            if value is not None and not (isinstance(value, int | np.integer) and value >= 1):
                 raise InputError(f"Plan: {name} is {value!r}, needs a positive integer")
         if not 0 < self.contraction < 1:
             raise InputError(

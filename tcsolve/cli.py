@@ -151,7 +151,7 @@ def _check_outputs(args):
     """Raise if a file could not be written, before the time is spent that it would hold."""
     if args.output and args.output.suffix != ".mtx":
         raise InputError(f"-o is {args.output}; its name must end in .mtx")
-    if args.output and args.json and args.output.absolute() == args.json.absolute():
+    if args.output and args.json and args.output.resolve() == args.json.resolve():
         raise InputError(f"-o and --json are both {args.output}; they need names of their own")
     for path in filter(None, (args.output, args.json)):
         if path.is_dir():

@@ -231,6 +231,7 @@ def test_a_file_is_overwritten_only_by_force(tmp_path, refusal, capsys, option, 
         ([*GAUSS, "--json", "nowhere/report.json"], "no folder nowhere"),
         ([*GAUSS, "--json", "."], "is a folder"),
         ([*GAUSS, "-o", "x.mtx", "--json", "x.mtx"], "both"),
+        ([*GAUSS, "-o", "x.mtx", "--json", "sub/../x.mtx"], "both"),
     ],
 )
 def test_bad_request_is_refused_in_one_line(tmp_path, monkeypatch, refusal, argv, reason):
@@ -249,6 +250,8 @@ def test_bad_request_is_refused_in_one_line(tmp_path, monkeypatch, refusal, argv
         (b"%%MatrixMarket matrix coordinate real general\n2 2 1\n7 7 1.0\n", "not a readable"),
         (b"%%MatrixMarket matrix array real general\n2 3\n1\n2\n3\n4\n5\n6\n", "2 by 3"),
         (NONFINITE.encode(), "A holds NaN"),
+        (b"%%MatrixMarket matrix array real general\n0 0\n", "is empty"),
+        (b"%%MatrixMarket matrix coordinate real general\n0 0 0\n", "is empty"),
     ],
 )
 def test_bad_matrix_file_is_refused(tmp_path, refusal, content, reason):

@@ -371,6 +371,46 @@ def test_the_bound_of_native_products_holds(dtype):
         assert ratio(gemm(a, b, precision=precision), a, b, bound) <= 1, name
 
 
+def test_fp32_keeps_the_range_and_the_type_of_fp64_operands():
+    small, large = np.full((1, 1), 1e-50), np.full((1, 1), 1e50)
+
+    assert gemm(small, large, precision="fp32")[0, 0] == pytest.approx(1, rel=1e-6)
+    assert gemm(small, small, precision="fp32").dtype == np.float64
+    found = gemm(small, large, small, beta=1, precision="fp32", out=large.copy())
+    assert found[0, 0] == pytest.approx(1, rel=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [0, 1, -3, 2**31, 2**40 + 5, -(2**70) + 7])
+@pytest.mark.parametrize("beta", [1, 2**31, 2**32, 2**64 + 3])
+def test_integers_are_exact_modulo_two_to_the_32_for_any_scalars(alpha, beta):
+    a, b = (np.array(x, np.int8) for x in ([[7, -5]], [[3], [100]]))
+    c = np.array([[123456789]], np.int32)
+
+    found = gemm(a, b, c, alpha=alpha, beta=beta)
+
+    exact = (alpha * (7 * 3 - 5 * 100) + beta * 123456789 + 2**31) % 2**32 - 2**31
+    assert found.dtype == np.int32 and int(found[0, 0]) == exact
+
+
+def test_a_scaled_addend_that_overflows_warns_of_nothing():
+    ones = np.ones((2, 2), np.float32)
+    assert np.isinf(gemm(ones, ones, ones, alpha=0, beta=1e300)).all()
+
+
+@pytest.mark.parametrize(
+    "a, b, options, message",
+    [
+        (np.zeros((2, 3)), np.zeros((5, 7)), {}, "can be multiplied"),
+        (np.zeros(3), np.zeros((3, 3)), {}, "can be multiplied"),
+        (np.zeros(()), np.zeros(()), {}, "can be multiplied"),
+        (np.zeros((3, 3)), np.zeros((3, 3)), {"engine": "foo"}, "engine is 'foo'"),
+    ],
+)
+def test_a_bound_is_given_for_products_alone(a, b, options, message):
+    with pytest.raises(InputError, match=message):
+        gemm_bound(a, b, **options)
+
+
 def test_the_bound_of_fp64_operands_in_less_holds():
     for precision in (*TENSOR, "fp32"):
         for name, a, b in families(np.random.default_rng(2), 10, 12, 100):
