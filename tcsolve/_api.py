@@ -170,21 +170,23 @@ def _solve(a, b, lower, check_finite, assume_a, transposed, precision, device, e
     ops = ops_for(a, b)
     if a.ndim < 2:
         a = a.reshape(1, -1)
+    if transposed and a.dtype.kind == "c":
+        raise NotImplementedError(
+            "transposed=True needs a real matrix, as in SciPy: pass a.T (or a.conj().T) instead"
+        )
     if a.size == 1:
         return solve_one_element(ops, a, b, check_finite)
     shape, vector = check_shapes(a, b)
     dtype = result_dtype(a, b)
     if transposed:
-        if a.dtype.kind == "c":
-            raise NotImplementedError(
-                "transposed=True needs a real matrix, as in SciPy: pass a.T (or a.conj().T) instead"
-            )
         a, lower = ops.xp.swapaxes(a, -1, -2), not lower
         structure = {
             "upper triangular": "lower triangular",
             "lower triangular": "upper triangular",
         }.get(structure, structure)
     if 0 in shape or 0 in a.shape:
+        if check_finite:
+            require_finite(bool(ops.xp.isfinite(a).all()), "a")
         return solve_empty(ops, shape, dtype)
     a = a.astype(_real_if(a, dtype), copy=False)
     if goes_to_scipy(a, b, structure, precision, device):

@@ -105,7 +105,7 @@ def _ldexp_parts(xp, x, exponent):
     if not xp.iscomplexobj(x):
         return xp.ldexp(x, exponent)
     moved = xp.empty(x.shape, x.dtype)  # where 1j * inf would be NaN in both parts
-    moved.real, moved.imag = xp.ldexp(x.real, exponent), xp.ldexp(x.imag, exponent)
+    moved.real[...], moved.imag[...] = xp.ldexp(x.real, exponent), xp.ldexp(x.imag, exponent)
     return moved
 
 

@@ -423,6 +423,13 @@ def test_an_empty_right_hand_side_asks_nothing_of_the_matrix(xp):
     assert x.shape == (4, 0)
 
 
+def test_a_nan_is_refused_even_if_nothing_is_asked(xp):
+    a, b = np.full((4, 4), np.nan), np.zeros((4, 0))
+    assert outcome(theirs, a, b)[0] == "ValueError"
+    with pytest.raises(ValueError, match="infs or NaNs: a does"):
+        tcsolve.solve(xp.asarray(a), xp.asarray(b))
+
+
 # ---- 16: what is returned
 
 
@@ -552,8 +559,9 @@ def test_transposed_reads_the_same_triangle(xp, rng, name, lower):
     assert forward_ratio(a, x, expected) <= 1
 
 
-def test_transposed_complex_matrices_are_not_implemented(xp, rng):
-    a, b = general(rng, 4, complex), np.ones(4)
+@pytest.mark.parametrize("n", [1, 4])
+def test_transposed_complex_matrices_are_not_implemented(xp, rng, n):
+    a, b = general(rng, n, complex), np.ones(n)
     assert outcome(theirs, a, b, transposed=True)[0] == "NotImplementedError"
     with pytest.raises(NotImplementedError, match=r"pass a\.T"):
         tcsolve.solve(xp.asarray(a), xp.asarray(b), transposed=True)
