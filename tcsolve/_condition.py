@@ -77,16 +77,14 @@ class Conditioned(Ladder):
             return self._estimate_rcond() if self._climb() else 0.0
         n, norm, how = self.shape[0], self._norm_one, UPDATES[self.precision]
         rcond = self._factors.gecon(norm) if self._as_given else None
-        column = None
-        if rcond is None:
-            begun = self._drop_estimate()
-            begun = begun if begun and self._factors.are_good else None
-            adjoint = functools.partial(self._invert, adjoint=True)
-            rcond, column = condest(self._ops, n, norm, self._invert, adjoint, begun)
+        own = self._condest(norm) if rcond is None else None
+        rcond = own.rcond if own else rcond
         if how.storage == "float64" or rcond > how.u / TRUST:
             return rcond
-        if self._contracted and how.u < FINE and self._vouches(column):
-            return rcond
+        if self._contracted and how.u < FINE:
+            own = own or self._condest(norm)  # the library does not tell the column
+            if self._vouches(own.column):
+                return rcond
         # A rough sample suffices if it agrees with the factors: its own error is then below 1 %.
         bound = _stop.target(self.dtype, n)
         sample = self._sampled_rcond(n, norm, max(bound, 0.01 * rcond))
@@ -97,6 +95,13 @@ class Conditioned(Ladder):
         if self._climb():
             return self._estimate_rcond()
         return rcond if sample is None else sample
+
+    def _condest(self, norm):
+        """Return the `Condition` by our own estimator, which may have begun before."""
+        begun = self._drop_estimate()
+        begun = begun if begun and self._factors.are_good else None
+        adjoint = functools.partial(self._invert, adjoint=True)
+        return condest(self._ops, self.shape[0], norm, self._invert, adjoint, begun)
 
     def _vouches(self, column):
         """Tell whether the smallest singular value of the factors, found by `condest`, is one of A.
