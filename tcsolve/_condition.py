@@ -111,7 +111,8 @@ class Conditioned(Ladder):
         error then, and v = A^-1 e_j and z = A^-H sign(v) by the factors have its directions: z^H A v would
         be z^H e_j by them, and hardly anything by A.
         """
-        if column is None or self._frame is not None:
+        # Where rows or columns were scaled the largest column may tell of those alone.
+        if column is None or not self._as_given:
             return False
         xp = self._ops.xp
         e = xp.zeros((self.shape[0], 1), np.complex128 if self._complex else np.float64)
