@@ -7,7 +7,7 @@
 
 from importlib.metadata import version as _version
 
-from tcsolve._api import factor, refine, solve, solve_ex
+from tcsolve._api import factor, solve, solve_ex
 from tcsolve._dispatch import clear_cache
 from tcsolve._errors import (
     AccuracyWarning,
@@ -25,6 +25,7 @@ from tcsolve._factorization import Factorization
 from tcsolve._gemm import gemm, gemm_batched, gemm_bound
 from tcsolve._plan import Plan
 from tcsolve._product import GemmBound
+from tcsolve._refine_with import refine
 from tcsolve._solution import Solution, Status
 
 __version__ = _version("tcsolve")

@@ -61,6 +61,7 @@ LAYERS = (
     "_condition",
     "_factorization",
     "_placement",
+    "_refine_with",
     "_api",
     "__init__",
     "cli",
