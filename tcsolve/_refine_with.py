@@ -86,17 +86,16 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
         wide = np.result_type(wide, a.dtype)
         norm = float(ops.host(ops.stats(a).row_sum.max())[0]) if norm is None else norm
         operator = Operator.of(ops, a, float(norm))
-    if not float(norm) >= 0 and not np.isnan(norm):
+    if norm < 0:
         raise InputError(
             f"refine: norm is {norm}; the infinity norm of A is needed, which is not negative"
         )
     columns = b.reshape(n, -1).astype(wide)
-    start = None if x0 is None else check_array(x0, "x0")
-    if start is not None:
+    start = None
+    if x0 is not None:
+        start = check_array(x0, "x0")
         if start.shape != b.shape:
-            raise InputError(
-                f"refine: x0 has shape {start.shape}; it must have that of b, {b.shape}"
-            )
+            raise InputError(f"refine: x0 has shape {start.shape}; that of b, {b.shape}, is needed")
         start = start.reshape(n, -1).astype(wide)
     bound = _stop.target(wide, n) if tol is None else float(tol)
     mark = time.perf_counter()
