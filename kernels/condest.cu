@@ -7,6 +7,8 @@
 // tcs_steepest  found[0], found[1]: where |z_i| is largest, the first if several are, and how large; a NaN counts as
 //               larger than infinity.  The climb is over if it is where it was last time.  unit: the unit vector of
 //               that entry, or zeros.  One block of 1024.
+// tcs_missed    found[0] = |z . r|, entries of z `step` apart, by sums in an order that depends on n alone.  One block of
+//               1024.
 //
 // Else grid ceil(n / 256), block 256.
 
@@ -65,4 +67,22 @@ tcs_steepest(double* unit, double* found, double* state, const double* __restric
         found[0] = double(best.at), found[1] = fabs(z[best.at * step]);
         state[0] = double(best.at), state[1] = goes_on;
     }
+}
+
+extern "C" __global__ void __launch_bounds__(SEARCHING)
+tcs_missed(double* found, const double* __restrict__ z, Index step, const double* __restrict__ r, Index n) {
+    __shared__ double of_warp[SEARCHING / WARP];
+    double sum = 0;
+    #pragma unroll 4
+    for (Index i = threadIdx.x; i < n; i += SEARCHING) sum = fma(z[i * step], r[i], sum);
+    auto reduce = [&] {
+        #pragma unroll
+        for (int d = WARP / 2; d; d /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, d);
+    };
+    reduce();
+    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = sum;
+    __syncthreads();
+    sum = of_warp[threadIdx.x % WARP];
+    reduce();
+    if (threadIdx.x == 0) found[0] = fabs(sum);
 }

@@ -9,15 +9,15 @@ from tcsolve import _stop
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._formats import UPDATES
 from tcsolve._ladder import Ladder, in_turn
-from tcsolve._norms import begin_condest, condest, sweeps_at_once
+from tcsolve._norms import Begun, begin_condest, condest, hold_against, sweeps_at_once
 
 __all__ = ["Conditioned"]
 
 # Factors see condition numbers up to about 1 / u; this far below, their own estimate is trusted.
 TRUST = 0.1
-# Roundoff below which factors may vouch for the estimate where refinement contracts; how much of their
-# smallest singular value may be an error then.
-FINE, VOUCHED = 2.0**-15, 0.5
+# Roundoff below which factors may vouch for the estimate where refinement contracts; how much of what it
+# finds may be an error of theirs then.
+FINE, DOUBTED = 2.0**-15, 0.5
 # Sampled estimates are good to a factor of sqrt(n); this near to machine epsilon only FP64 decides.
 NEAR_SINGULAR = 1000
 EPS = {"fp32": float(np.finfo(np.float32).eps), "fp64": float(np.finfo(np.float64).eps)}
@@ -67,8 +67,9 @@ class Conditioned(Ladder):
             adjoint = functools.partial(self._invert, adjoint=True)
             return begin_condest(self._ops, n, self._invert, adjoint, sweeps)
 
+        then = functools.partial(hold_against, self._ops, self._a)
         with contextlib.suppress(DeviceMemoryError):  # what is not begun now is done later
-            self._estimate = self._factors.aside(("condest", sweeps), begin)
+            self._estimate = self._factors.aside(("condest", sweeps), begin, then)
 
     def _estimate_rcond(self):
         if not self._finite or self._singular():
@@ -81,9 +82,12 @@ class Conditioned(Ladder):
         rcond = own.rcond if own else rcond
         if how.storage == "float64" or rcond > how.u / TRUST:
             return rcond
+        # Contracting alone does not tell: for b in the range of a singular A refinement does, as residuals do
+        # not show the error along its null vector.
         if self._contracted and how.u < FINE:
-            own = own or self._condest(norm)  # the library does not tell the column
-            if self._vouches(own.column):
+            own = own or self._condest(norm)  # the library looks at its factors alone
+            # Where rows or columns were scaled the largest column may tell of those alone.
+            if self._as_given and own.doubt <= DOUBTED:
                 return rcond
         # A rough sample suffices if it agrees with the factors: its own error is then below 1 %.
         bound = _stop.target(self.dtype, n)
@@ -99,31 +103,9 @@ class Conditioned(Ladder):
     def _condest(self, norm):
         """Return the `Condition` by our own estimator, which may have begun before."""
         begun = self._drop_estimate()
-        begun = begun if begun and self._factors.are_good else None
+        begun = Begun(*begun) if begun and self._factors.are_good else None
         adjoint = functools.partial(self._invert, adjoint=True)
-        return condest(self._ops, self.shape[0], norm, self._invert, adjoint, begun)
-
-    def _vouches(self, column):
-        """Tell whether the smallest singular value of the factors, found by `condest`, is one of A.
-
-        That refinement contracts does not tell: it does for any b in the range of a singular A, as residuals
-        do not show the error along its null vector.  The factors have a singular value of the size of their
-        error then, and v = A^-1 e_j and z = A^-H sign(v) by the factors have its directions: z^H A v would
-        be z^H e_j by them, and hardly anything by A.
-        """
-        # Where rows or columns were scaled the largest column may tell of those alone.
-        if column is None or not self._as_given:
-            return False
-        xp = self._ops.xp
-        e = xp.zeros((self.shape[0], 1), np.complex128 if self._complex else np.float64)
-        e[column] = 1
-        v = self._correct(e)
-        with np.errstate(all="ignore"):
-            signs = xp.where(v == 0, 1, v / xp.abs(v))
-            z = self._correct(signs, adjoint=True)
-            r = e - self._ops.product(self._matrix, v)
-            missed, whole = self._ops.host(xp.abs((z.conj() * r).sum()), xp.abs(z[column, 0]))
-        return bool(missed <= VOUCHED * whole < np.inf)
+        return condest(self._ops, self._a, norm, self._invert, adjoint, begun)
 
     def _sampled_rcond(self, n, norm, bound):
         """Return 1 / (||A||_1 ||A^-1 g||) for random g, or None if the solves miss the bound.

@@ -2,11 +2,19 @@
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Survey", "begin_condest", "begin_survey", "condest", "survey", "sweeps_at_once"]
+__all__ = [
+    "Survey",
+    "begin_condest",
+    "begin_survey",
+    "condest",
+    "hold_against",
+    "survey",
+    "sweeps_at_once",
+]
 
 # Sweeps of the condition estimator, the first solve included, as xLACN2; how many are launched before
 # anything is read; and the unknowns for which all are: the refinement takes longer than they do there.
@@ -92,28 +100,49 @@ class Condition(NamedTuple):
     rcond : float
         At least the true value up to rounding, as the estimate of ||A^-1||_1 is a lower bound, nearly always
         within a factor of 3.  0 if a solve overflows.
-    column : int or None
-        The unit vector that is solved for with the largest result, as far as the subgradient tells; if A is
-        singular, or nearly, the largest entry of its left singular vector.  None if another vector is larger.
+    doubt : float
+        |z^H (e_j - A v)| / ||v||_1, with v = A^-1 e_j and z = A^-H sign(v) by the solves, for the first
+        column j of A^-1 that is looked at: z^H e_j is ||v||_1 by them.  About 1 if A^-1 is so large there by
+        errors of the solves alone, far below if A has such a singular value.  Infinite if another column is
+        twice as large.
     """
 
     rcond: float
-    column: int | None
+    doubt: float
 
 
-def condest(ops, n, norm_one, solve, solve_adjoint, begun=None):
+class Begun(NamedTuple):
+    """The work of `condest` that needs no decision.
+
+    Attributes
+    ----------
+    found : array
+        The first estimate, that of the alternating vector, |z^H (e - A v)| of the pair, and for each sweep
+        where the subgradient is largest, its size there, and the new estimate.
+    v : array, shape (n,)
+        The last solution.
+    pair : tuple of arrays, shape (n, 1)
+        e_j, v and z, as `Condition` has them.
+    """
+
+    found: Any
+    v: Any
+    pair: tuple
+
+
+def condest(ops, a, norm_one, solve, solve_adjoint, begun=None):
     """Estimate 1 / (||A||_1 ||A^-1||_1) from solves with A and its adjoint.
 
     Parameters
     ----------
     ops : Ops
-    n : int
+    a : array, shape (n, n)
     norm_one : float
         ||A||_1.
     solve, solve_adjoint : callable, (n, k) -> (n, k)
         Apply A^-1 and A^-H in FP64 or complex128.
-    begun : tuple, optional
-        What `begin_condest` returned, `found` perhaps on its way to the host.
+    begun : Begun, optional
+        What `hold_against` returned, `found` perhaps on its way to the host.
 
     Returns
     -------
@@ -124,30 +153,32 @@ def condest(ops, n, norm_one, solve, solve_adjoint, begun=None):
     .. [1] N. J. Higham, ACM Trans. Math. Software 14 (1988), 381-396 (xLACN2).
     """
     if norm_one == 0 or not math.isfinite(norm_one):
-        return Condition(0.0, None)
-    found, v = begun or begin_condest(ops, n, solve, solve_adjoint)
-    (found,) = ops.host(found)
-    estimate, alternative = float(found[0]), 2 * float(found[1]) / (3 * n)
-    sweeps, done, last = found[2:].reshape(-1, 3), 1, -1.0
+        return Condition(0.0, math.inf)
+    n = len(a)
+    if begun is None:
+        begun = hold_against(ops, a, begin_condest(ops, n, solve, solve_adjoint))
+    (found,), v = ops.host(begun.found), begun.v
+    estimate, alternative, missed = float(found[0]), 2 * float(found[1]) / (3 * n), float(found[2])
+    sweeps, done, last = found[3:].reshape(-1, 3), 1, -1.0
+    first = float(sweeps[0, 2])
     while True:
         for top, size, new in sweeps:
             if top == last or not (math.isfinite(size) and new > estimate):
-                return _condition(norm_one, estimate, alternative, top)
+                return _condition(norm_one, max(estimate, alternative), first, missed)
             last, estimate = top, float(new)
         done += len(sweeps)
         if done == MAX_SWEEPS:
-            return _condition(norm_one, estimate, alternative, last)
+            return _condition(norm_one, max(estimate, alternative), first, missed)
         found = ops.xp.empty(3 * min(SWEEPS_AT_ONCE, MAX_SWEEPS - done))
-        solutions = _climb(ops, v, solve, solve_adjoint, found)
+        solutions = [v for _, v, _ in _climb(ops, v, solve, solve_adjoint, found)]
         found[2::3], v = _sums(ops.xp, solutions), solutions[-1]
         (found,) = ops.host(found)
         sweeps = found.reshape(-1, 3)
 
 
-def _condition(norm_one, estimate, alternative, top):
-    largest = max(estimate, alternative)
+def _condition(norm_one, largest, first, missed):
     rcond = 1 / norm_one / largest if 0 < largest < math.inf else 0.0
-    return Condition(rcond, int(top) if rcond and estimate >= alternative else None)
+    return Condition(rcond, missed / first if rcond and first >= 0.5 * largest else math.inf)
 
 
 def sweeps_at_once(n, dominant):
@@ -162,36 +193,38 @@ def sweeps_at_once(n, dominant):
 def begin_condest(ops, n, solve, solve_adjoint, sweeps=SWEEPS_AT_ONCE):
     """Do the work of `condest` without reading anything back, as far as it nearly always goes.
 
-    Returns
-    -------
-    found : array
-        The first estimate, that of the alternating vector, and for each sweep where the subgradient is
-        largest, its size there, and the new estimate.
-    v : array, shape (n,)
-        The last solution.
+    At least two sweeps.  Returns what was `Begun`, ready for `hold_against`.
     """
-    found = ops.xp.empty(2 + 3 * sweeps)
+    found = ops.xp.empty(3 + 3 * sweeps)
     first = solve(ops.probes(n))  # together
-    solutions = _climb(ops, first[:, 0], solve, solve_adjoint, found[2:])
+    climbed = _climb(ops, first[:, 0], solve, solve_adjoint, found[3:])
     # All sums at once: each for itself would delay the next solve.
-    sums = _sums(ops.xp, [*first.T, *solutions])
-    found[:2], found[4::3] = sums[:2], sums[2:]
-    return found, (solutions or [first[:, 0]])[-1]
+    sums = _sums(ops.xp, [*first.T, *(v for _, v, _ in climbed)])
+    found[:2], found[5::3] = sums[:2], sums[2:]
+    (e, v, _), (_, _, z) = climbed[:2]
+    return Begun(found, climbed[-1][1], (e, v[:, None], z))
+
+
+def hold_against(ops, a, begun):
+    """Fill in what `begun` leaves to be computed with the matrix itself, and return it."""
+    ops.missed(a, *begun.pair, begun.found[2:3])
+    return begun
 
 
 def _climb(ops, v, solve, solve_adjoint, found):
     """Follow the subgradient of x -> ||A^-1 x||_1 from unit vector to unit vector, a few sweeps.
 
     Fills `found` with where it is largest and its size there for each, leaving every third entry to the new
-    estimate; returns the solutions.
+    estimate; returns the unit vector (n, 1), its solution (n,), and the subgradient (n, 1) that led there.
     """
-    state, solutions = ops.xp.arange(-1.0, 3.0, 2.0), []  # nothing was found yet, and it goes on
+    state, climbed = ops.xp.arange(-1.0, 3.0, 2.0), []  # nothing was found yet, and it goes on
     for first in range(0, len(found), 3):
         # The same as last time is the end; zero vectors are soon solved for.
-        z = solve_adjoint(ops.signs(v, state))[:, 0]
-        v = solve(ops.steepest(z, state, found[first : first + 2]))[:, 0]
-        solutions.append(v)
-    return solutions
+        z = solve_adjoint(ops.signs(v, state))
+        e = ops.steepest(z[:, 0], state, found[first : first + 2])
+        v = solve(e)[:, 0]
+        climbed.append((e, v, z))
+    return climbed
 
 
 def _sums(xp, vectors):

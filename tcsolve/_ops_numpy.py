@@ -183,6 +183,10 @@ class NumpyOps(LUOps):
     def steepest(self, z, state, found):
         return steepest(np, z, state, found)
 
+    def missed(self, a, e, v, z, found):
+        with np.errstate(all="ignore"):
+            found[0] = np.abs((z.conj() * (e - self.product(a, v))).sum())
+
 
 def probes(xp, n):
     i = xp.arange(n)

@@ -9,7 +9,14 @@ from bounds import host
 
 from tcsolve import matrices
 from tcsolve._ladder import expects_dominance
-from tcsolve._norms import begin_condest, condest, survey, sweeps_at_once
+from tcsolve._norms import (
+    Begun,
+    begin_condest,
+    condest,
+    hold_against,
+    survey,
+    sweeps_at_once,
+)
 from tcsolve._ops_numpy import NumpyOps
 from tcsolve._scale import (
     Frame,
@@ -158,7 +165,7 @@ def test_the_estimate_is_at_most_a_factor_of_ten_above_the_true_rcond(name, opti
     true = 1 / (np.linalg.norm(a, 1) * np.linalg.norm(inverse, 1))
 
     rcond, _ = condest(
-        OPS, n, np.linalg.norm(a, 1), lambda v: inverse @ v, lambda v: inverse.conj().T @ v
+        OPS, a, np.linalg.norm(a, 1), lambda v: inverse @ v, lambda v: inverse.conj().T @ v
     )
 
     # ||A^-1|| is estimated from below.
@@ -177,7 +184,7 @@ def test_the_estimate_uses_few_solves():
         calls.append(v.shape[1])
         return inverse.T @ v
 
-    condest(OPS, 200, np.linalg.norm(a, 1), solve, solve_adjoint)
+    condest(OPS, a, np.linalg.norm(a, 1), solve, solve_adjoint)
 
     assert sum(calls) <= 11
 
@@ -187,11 +194,11 @@ def test_the_estimate_is_the_same_however_many_sweeps_are_begun(name):
     a = matrices.generate(name, 30).a
     inverse, norm = np.linalg.inv(a), np.linalg.norm(a, 1)
     solvers = (lambda v: inverse @ v), (lambda v: inverse.T @ v)
-    whole = condest(OPS, 30, norm, *solvers)
+    whole = condest(OPS, a, norm, *solvers)
 
-    for sweeps in (1, 2, 3, 4):
-        begun = begin_condest(OPS, 30, *solvers, sweeps)
-        assert condest(OPS, 30, norm, *solvers, begun) == whole
+    for sweeps in (2, 3, 4):
+        begun = hold_against(OPS, a, begin_condest(OPS, 30, *solvers, sweeps))
+        assert condest(OPS, a, norm, *solvers, begun) == whole
 
 
 @pytest.mark.parametrize("dtype", [float, complex])
@@ -221,25 +228,40 @@ def test_a_dominant_matrix_needs_no_more_sweeps_at_once_than_others():
 @pytest.mark.parametrize("norm", [0.0, math.inf, math.nan])
 def test_no_norm_gives_no_condition(norm):
     unreachable = lambda v: pytest.fail("nothing to solve")  # noqa: E731
-    assert condest(OPS, 5, norm, unreachable, unreachable) == (0.0, None)
+    assert condest(OPS, np.eye(5), norm, unreachable, unreachable) == (0.0, math.inf)
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, 0.0])
 def test_solves_that_break_down_give_rcond_zero(value):
     broken = lambda v: np.full(v.shape, value)  # noqa: E731
     with np.errstate(all="ignore"):
-        assert condest(OPS, 5, 1.0, broken, broken) == (0.0, None)
+        assert condest(OPS, np.eye(5), 1.0, broken, broken) == (0.0, math.inf)
 
 
-def test_the_estimate_tells_the_largest_entry_of_the_left_null_vector():
-    rng = np.random.default_rng(6)
-    u, s, vt = np.linalg.svd(rng.standard_normal((40, 40)))
-    s[-1] = 1e-10
-    inverse = vt.T @ np.diag(1 / s) @ u.T
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("smallest, doubt", [(1e-6, 0), (1e-9, 1), (0, 1)])
+def test_doubt_tells_whether_the_solves_see_the_smallest_singular_value(smallest, doubt, dtype):
+    a = matrices.generate("gauss", 40, seed=6, dtype=dtype).a
+    u, s, vh = np.linalg.svd(a)
+    of_a, of_solves = (np.append(s[:-1], last) for last in (smallest, smallest + 1e-7))
+    # An error of 1e-7 as that of factors: 0.1 of the one singular value, far beyond the others.
+    inverse = (vh.conj().T / of_solves) @ u.conj().T
+    solvers = (lambda v: inverse @ v), (lambda v: inverse.conj().T @ v)
 
-    found = condest(OPS, 40, 1.0, lambda v: inverse @ v, lambda v: inverse.T @ v)
+    found = condest(OPS, (u * of_a) @ vh, np.linalg.norm(a, 1), *solvers)
 
-    assert found.column == abs(u[:, -1]).argmax()
+    assert found.doubt == pytest.approx(doubt, abs=0.1)
+
+
+@pytest.mark.parametrize("largest, doubt", [(19, 0.2), (21, math.inf)])
+def test_another_column_that_is_twice_as_large_leaves_all_in_doubt(largest, doubt):
+    missed, climbed = 2, [(0, 9, 10), (1, 9, largest), (1, 9, 0)]
+    begun = Begun(np.array([1, 1, missed, *sum(climbed, ())]), None, ())
+    unreachable = lambda v: pytest.fail("nothing to solve")  # noqa: E731
+
+    found = condest(OPS, np.eye(5), 1.0, unreachable, unreachable, begun)
+
+    assert found == (1 / largest, doubt)
 
 
 # ---- scaling
