@@ -188,7 +188,7 @@ def main():
     parser.add_argument("--tool", nargs="+", choices=TOOLS, default=list(TOOLS))
     parser.add_argument("--n", type=int, default=700)
     parser.add_argument("--precision", nargs="+", default=["fp16x3", "fp16", "fp64"])
-    parser.add_argument("--timeout", type=float, default=180.0, help="seconds a tool may take")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds a tool may take")
     parser.add_argument("--sanitizer", help="path of compute-sanitizer")
     parser.add_argument("--solve", action="store_true", help="only the solves, unwatched")
     options = parser.parse_args()

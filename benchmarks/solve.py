@@ -1,6 +1,6 @@
 """How long does solve take on the GPU, beside the fastest alternatives, and how good is each answer?
 
-    python benchmarks/solve.py --n 1024 4096 16384 --family gauss svd_geo --json results.json
+    python benchmarks/solve.py --n 1024 4096 16384 --family gauss svd_geo
 
 FP64 matrix and one right-hand side on the device; peers get their inputs in the layout they like, copied
 outside the timed region.  The answer is checked before its time is printed.
@@ -11,7 +11,7 @@ import warnings
 
 import cupy
 import numpy as np
-from _harness import arguments, device_seconds, gpu, machine, save, summary
+from _harness import RESULTS, arguments, device_seconds, gpu, machine, save, summary
 from cupy_backends.cuda.libs import cusolver
 
 import tcsolve
@@ -108,8 +108,11 @@ def solvers(a, b, precisions):
 def main():
     parser = arguments(__doc__.partition("\n")[0])
     parser.add_argument("--n", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384, 32768])
-    parser.add_argument("--family", nargs="+", choices=FAMILIES, default=list(FAMILIES))
+    parser.add_argument(
+        "--family", nargs="+", choices=FAMILIES, default=["gauss", "gauss_dominant"]
+    )
     parser.add_argument("--precision", nargs="+", default=["auto"])
+    parser.set_defaults(json=RESULTS / "solve.json")
     options = parser.parse_args()
     warnings.simplefilter("error", tcsolve.AccuracyWarning)
     facts = machine(options.commit) | gpu()

@@ -185,7 +185,7 @@ def _solve(a, b, lower, check_finite, assume_a, transposed, precision, device, e
         if check_finite:
             require_finite(bool(ops.xp.isfinite(a).all()), "a")
         return solve_empty(ops, shape, dtype)
-    a = a.astype(_real_if(a, dtype), copy=False)
+    a = ops.converted(a, _real_if(a, dtype))
     if goes_to_scipy(a, b, structure, precision, device):
         return solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype)
     if structure not in (None, "general"):

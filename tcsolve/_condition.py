@@ -87,7 +87,7 @@ class Conditioned(Ladder):
         if self._contracted and how.u < FINE:
             own = own or self._condest(norm)  # the library looks at its factors alone
             # Where rows or columns were scaled the largest column may tell of those alone.
-            if self._as_given and own.doubt <= DOUBTED:
+            if self._as_given and own.doubt() <= DOUBTED:
                 return rcond
         # A rough sample suffices if it agrees with the factors: its own error is then below 1 %.
         bound = _stop.target(self.dtype, n)

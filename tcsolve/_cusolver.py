@@ -4,6 +4,7 @@ import cupy
 import numpy as np
 from cupy_backends.cuda.libs import cublas, cusolver
 
+from tcsolve._convert import converted
 from tcsolve._cublas import PREFIX
 from tcsolve._device import turns_into_memory_error
 from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
@@ -19,7 +20,8 @@ class NativeOps:
     def getrf(self, a, dtype):
         # cuSOLVER is column-major: as in NumpyOps, a row-major a is factored as a.T.
         transposed = not a.flags.f_contiguous
-        t = cupy.array(a.T if transposed else a, dtype=dtype, order="F")
+        made = converted(t := a.T if transposed else a, np.dtype(dtype))
+        t = cupy.array(t, order="F") if made is t else cupy.asfortranarray(made)
         lu, swaps, info = getrf_in_place(t)
         info, on_host = info.get(), swaps.get()
         order = inverses = None

@@ -94,30 +94,34 @@ def solve_directly(a, b, start):
 def solve_one_element(ops, a, b, check_finite):
     """Divide: SciPy takes b of any shape for a matrix of one element."""
     dtype = result_dtype(a, b)
-    pivot = a.reshape(()).astype(dtype)
+    # In FP64: twice the digits of FP32, and its subnormal numbers, which CuPy takes for zero.
+    wide = np.result_type(dtype, np.float64)
+    pivot, b = ops.converted(a.reshape(()), wide), ops.converted(b, wide)
     if check_finite:
         require_finite(bool(ops.xp.isfinite(pivot)), "a")
         require_finite(bool(ops.xp.isfinite(b).all()), "b")
     singular = bool(pivot == 0)
     with np.errstate(all="ignore"):
         divisor = ops.xp.nan if singular else pivot
-        x = b.astype(dtype) / divisor
+        x = b / divisor
         if dtype.kind == "c":  # the device's complex division loses a few bits
             mended = x + (b - pivot * x) / divisor
             x = ops.xp.where(ops.xp.isfinite(mended), mended, x)
     # SciPy broadcasts b against a without its last axis.
-    x = x.reshape(np.broadcast_shapes(b.shape, a.shape[:-1])).astype(dtype)
+    x = x.reshape(np.broadcast_shapes(b.shape, a.shape[:-1]))
     a_finite, b_finite = bool(ops.xp.isfinite(pivot)), bool(ops.xp.isfinite(b).all())
     with np.errstate(all="ignore"):
-        residual = ops.xp.abs(b - pivot * x)
-        size = ops.xp.abs(pivot) * ops.xp.abs(x)
+        x = ops.converted(x, dtype)
+        returned = ops.converted(x, wide)
+        residual = ops.xp.abs(b - pivot * returned)
+        size = ops.xp.abs(pivot) * ops.xp.abs(returned)
         error = ops.xp.where(residual == 0, 0.0, residual / size).reshape(-1)
     if not (a_finite and b_finite):
         status = Status.NONFINITE_INPUT
     elif singular:
         status = Status.SINGULAR
     else:
-        faint = (ops.xp.abs(x).reshape(-1) < np.finfo(dtype).tiny) & (
+        faint = (ops.xp.abs(returned).reshape(-1) < np.finfo(dtype).tiny) & (
             error > _stop.target(dtype, 1)
         )
         status = Status.UNDERFLOW if bool(faint.any()) else Status.CONVERGED

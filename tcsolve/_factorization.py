@@ -119,7 +119,7 @@ class Factorization(Conditioned):
         paired = rhs.dtype.kind == "c" and not self._complex
         if paired:
             rhs = ops.xp.concatenate([rhs.real, rhs.imag], axis=1)
-        rhs = rhs.astype(np.complex128 if self._complex else np.float64, copy=False)
+        rhs = ops.converted(rhs, np.complex128 if self._complex else np.float64)
         earlier, self._laps = self._laps, []
         try:
             solution = self._solve_columns(rhs, check_finite, dtype, mark)
@@ -224,7 +224,7 @@ class Factorization(Conditioned):
         if dtype.char not in "fF" and not found.moved:
             return x, error, None
         with np.errstate(over="ignore"):
-            x = x.astype(_like(x, dtype), copy=False)
+            x = self._ops.converted(x, _like(x, dtype))
         if found.met and not bool(xp.isfinite(x).all()):
             return x, error, Status.OVERFLOW
         (size,) = self._ops.host(self._ops.column_max(x))
@@ -291,7 +291,7 @@ class Factorization(Conditioned):
         x = state.x if frame is None else frame.outside(xp, state.x, shift)
 
         def lost(x):
-            x = x.astype(state.x.dtype)
+            x = self._ops.converted(x, state.x.dtype)
             y = x if frame is None else frame.back(xp, x, shift)
             gone, size = self._ops.host(self._ops.column_max(y - state.x), self._ops.column_max(y))
             with np.errstate(all="ignore"):
@@ -306,7 +306,7 @@ class Factorization(Conditioned):
         """
         if dtype.char in "fF":
             with np.errstate(over="ignore"):
-                x = x.astype(_like(x, dtype)).astype(x.dtype)
+                x = self._ops.converted(self._ops.converted(x, _like(x, dtype)), x.dtype)
         operator = Operator.of(self._ops, self._matrix, self._survey.inf)
         return measure(self._ops, operator, x, rhs)[1]
 

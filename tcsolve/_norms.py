@@ -1,6 +1,7 @@
 """Norms of a matrix, and the estimate of its condition number."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +20,8 @@ __all__ = [
 # Sweeps of the condition estimator, the first solve included, as xLACN2; how many are launched before
 # anything is read; and the unknowns for which all are: the refinement takes longer than they do there.
 MAX_SWEEPS, SWEEPS_AT_ONCE, ALL_AT_ONCE = 5, 2, range(4097, 8193)
+# Unknowns up to which a product with A beside the refinement delays that by less than it takes later.
+HELD_AT_ONCE = 8192
 
 
 # What rounding can take from the dominance of a row, for each of its entries, relative to the largest sum.
@@ -100,15 +103,23 @@ class Condition(NamedTuple):
     rcond : float
         At least the true value up to rounding, as the estimate of ||A^-1||_1 is a lower bound, nearly always
         within a factor of 3.  0 if a solve overflows.
-    doubt : float
-        |z^H (e_j - A v)| / ||v||_1, with v = A^-1 e_j and z = A^-H sign(v) by the solves, for the first
-        column j of A^-1 that is looked at: z^H e_j is ||v||_1 by them.  About 1 if A^-1 is so large there by
-        errors of the solves alone, far below if A has such a singular value.  Infinite if another column is
-        twice as large.
+    doubt : callable
+        Returns |z^H (e_j - A v)| / ||v||_1, with v = A^-1 e_j and z = A^-H sign(v) by the solves, for the
+        largest column j of A^-1 that is found, but for a factor of two: z^H e_j is ||v||_1 by them.  About 1
+        if A^-1 is so large there by errors of the solves alone, far below if A has such a singular value.
+        Infinite if a vector that is no column tells more.
     """
 
     rcond: float
-    doubt: float
+    doubt: Callable
+
+
+class Sweep(NamedTuple):
+    """A step of the ascent: the subgradient z, its steepest unit vector e, and v = A^-1 e; all (n, 1)."""
+
+    e: Any
+    v: Any
+    z: Any
 
 
 class Begun(NamedTuple):
@@ -117,17 +128,14 @@ class Begun(NamedTuple):
     Attributes
     ----------
     found : array
-        The first estimate, that of the alternating vector, |z^H (e - A v)| of the pair, and for each sweep
-        where the subgradient is largest, its size there, and the new estimate.
-    v : array, shape (n,)
-        The last solution.
-    pair : tuple of arrays, shape (n, 1)
-        e_j, v and z, as `Condition` has them.
+        The first estimate, that of the alternating vector, |z^H (e_j - A v)| of the first sweep's column j
+        (or NaN, see `hold_against`), and for each sweep where the subgradient is largest, its size there, and
+        the new estimate.
+    sweeps : list of Sweep
     """
 
     found: Any
-    v: Any
-    pair: tuple
+    sweeps: list
 
 
 def condest(ops, a, norm_one, solve, solve_adjoint, begun=None):
@@ -142,7 +150,7 @@ def condest(ops, a, norm_one, solve, solve_adjoint, begun=None):
     solve, solve_adjoint : callable, (n, k) -> (n, k)
         Apply A^-1 and A^-H in FP64 or complex128.
     begun : Begun, optional
-        What `hold_against` returned, `found` perhaps on its way to the host.
+        By `begin_condest`, `found` perhaps on its way to the host.
 
     Returns
     -------
@@ -153,32 +161,55 @@ def condest(ops, a, norm_one, solve, solve_adjoint, begun=None):
     .. [1] N. J. Higham, ACM Trans. Math. Software 14 (1988), 381-396 (xLACN2).
     """
     if norm_one == 0 or not math.isfinite(norm_one):
-        return Condition(0.0, math.inf)
+        return Condition(0.0, _infinite)
     n = len(a)
-    if begun is None:
-        begun = hold_against(ops, a, begin_condest(ops, n, solve, solve_adjoint))
-    (found,), v = ops.host(begun.found), begun.v
-    estimate, alternative, missed = float(found[0]), 2 * float(found[1]) / (3 * n), float(found[2])
-    sweeps, done, last = found[3:].reshape(-1, 3), 1, -1.0
-    first = float(sweeps[0, 2])
-    while True:
-        for top, size, new in sweeps:
-            if top == last or not (math.isfinite(size) and new > estimate):
-                return _condition(norm_one, max(estimate, alternative), first, missed)
-            last, estimate = top, float(new)
-        done += len(sweeps)
-        if done == MAX_SWEEPS:
-            return _condition(norm_one, max(estimate, alternative), first, missed)
-        found = ops.xp.empty(3 * min(SWEEPS_AT_ONCE, MAX_SWEEPS - done))
-        solutions = [v for _, v, _ in _climb(ops, v, solve, solve_adjoint, found)]
-        found[2::3], v = _sums(ops.xp, solutions), solutions[-1]
+    begun = begun or begin_condest(ops, n, solve, solve_adjoint)
+    (found,), climbed = ops.host(begun.found), list(begun.sweeps)
+    start, alternative, missed = float(found[0]), 2 * float(found[1]) / (3 * n), float(found[2])
+    rows = found[3:].reshape(-1, 3)
+    estimate, best, goes_on = _ascent(start, rows)
+    while goes_on and len(rows) < MAX_SWEEPS - 1:
+        found = ops.xp.empty(3 * min(SWEEPS_AT_ONCE, MAX_SWEEPS - 1 - len(rows)))
+        more = _climb(ops, climbed[-1].v, solve, solve_adjoint, found)
+        found[2::3] = _sums(ops.xp, [sweep.v[:, 0] for sweep in more])
         (found,) = ops.host(found)
-        sweeps = found.reshape(-1, 3)
-
-
-def _condition(norm_one, largest, first, missed):
+        climbed, rows = climbed + more, np.concatenate([rows, found.reshape(-1, 3)])
+        estimate, best, goes_on = _ascent(start, rows)
+    largest = max(estimate, alternative)
     rcond = 1 / norm_one / largest if 0 < largest < math.inf else 0.0
-    return Condition(rcond, missed / first if rcond and first >= 0.5 * largest else math.inf)
+
+    def doubt():
+        number = best if rows[0, 2] < 0.5 * largest else 0
+        if number is None or rows[number, 2] < 0.5 * largest:
+            return math.inf
+        if number > 0 or math.isnan(missed):
+            e, v, _ = climbed[number]
+            # The following sweep began with it.
+            after = [sweep.z for sweep in climbed[number + 1 :]]
+            z = after[0] if after else solve_adjoint(ops.signs(v[:, 0], _beginning(ops.xp)))
+            held = ops.xp.empty(1)
+            ops.missed(a, e, v, z, held)
+            return float(ops.host(held)[0][0]) / float(rows[number, 2])
+        return missed / float(rows[0, 2])
+
+    return Condition(rcond, doubt if rcond else _infinite)
+
+
+def _infinite():
+    return math.inf
+
+
+def _ascent(estimate, rows):
+    """Return the largest estimate of an ascent, its row (None: it is the first), and whether it goes on.
+
+    Each row tells where the subgradient was largest, its size there, and the new estimate.
+    """
+    best, last = None, -1.0
+    for number, (top, size, new) in enumerate(rows):
+        if top == last or not (math.isfinite(size) and new > estimate):
+            return estimate, best, False
+        estimate, best, last = float(new), number, top
+    return estimate, best, True
 
 
 def sweeps_at_once(n, dominant):
@@ -193,21 +224,22 @@ def sweeps_at_once(n, dominant):
 def begin_condest(ops, n, solve, solve_adjoint, sweeps=SWEEPS_AT_ONCE):
     """Do the work of `condest` without reading anything back, as far as it nearly always goes.
 
-    At least two sweeps.  Returns what was `Begun`, ready for `hold_against`.
+    At least two sweeps.  Returns what was `Begun`.
     """
-    found = ops.xp.empty(3 + 3 * sweeps)
+    found = ops.xp.full(3 + 3 * sweeps, ops.xp.nan)
     first = solve(ops.probes(n))  # together
-    climbed = _climb(ops, first[:, 0], solve, solve_adjoint, found[3:])
+    climbed = _climb(ops, first[:, :1], solve, solve_adjoint, found[3:])
     # All sums at once: each for itself would delay the next solve.
-    sums = _sums(ops.xp, [*first.T, *(v for _, v, _ in climbed)])
+    sums = _sums(ops.xp, [*first.T, *(sweep.v[:, 0] for sweep in climbed)])
     found[:2], found[5::3] = sums[:2], sums[2:]
-    (e, v, _), (_, _, z) = climbed[:2]
-    return Begun(found, climbed[-1][1], (e, v[:, None], z))
+    return Begun(found, climbed)
 
 
 def hold_against(ops, a, begun):
-    """Fill in what `begun` leaves to be computed with the matrix itself, and return it."""
-    ops.missed(a, *begun.pair, begun.found[2:3])
+    """Return begun; fill in what takes the matrix itself, unless it is too large."""
+    if len(a) <= HELD_AT_ONCE:
+        first, second = begun.sweeps[:2]
+        ops.missed(a, first.e, first.v, second.z, begun.found[2:3])
     return begun
 
 
@@ -215,16 +247,21 @@ def _climb(ops, v, solve, solve_adjoint, found):
     """Follow the subgradient of x -> ||A^-1 x||_1 from unit vector to unit vector, a few sweeps.
 
     Fills `found` with where it is largest and its size there for each, leaving every third entry to the new
-    estimate; returns the unit vector (n, 1), its solution (n,), and the subgradient (n, 1) that led there.
+    estimate; returns what is `Begun.sweeps`.
     """
-    state, climbed = ops.xp.arange(-1.0, 3.0, 2.0), []  # nothing was found yet, and it goes on
+    state, climbed = _beginning(ops.xp), []
     for first in range(0, len(found), 3):
         # The same as last time is the end; zero vectors are soon solved for.
-        z = solve_adjoint(ops.signs(v, state))
+        z = solve_adjoint(ops.signs(v[:, 0], state))
         e = ops.steepest(z[:, 0], state, found[first : first + 2])
-        v = solve(e)[:, 0]
-        climbed.append((e, v, z))
+        v = solve(e)
+        climbed.append(Sweep(e, v, z))
     return climbed
+
+
+def _beginning(xp):
+    """Return the state of a climb in which nothing was found yet, and which goes on."""
+    return xp.arange(-1.0, 3.0, 2.0)
 
 
 def _sums(xp, vectors):

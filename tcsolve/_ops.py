@@ -33,6 +33,9 @@ class Ops(Protocol):
     def copied(self, x):
         """Return a copy of a contiguous x."""
 
+    def converted(self, x, dtype):
+        """Return x in `dtype`, x itself if it has that; subnormal numbers are kept."""
+
     def reading(self, *arrays):
         """Return a function that returns copies on the host, and waits for nothing launched after this."""
 

@@ -10,6 +10,7 @@ import cupy
 import numpy as np
 
 from tcsolve import _cublas, _device, _gemm_batched, _gemm_cupy, _jit, _record, _step
+from tcsolve._convert import converted
 from tcsolve._cublas import ld
 from tcsolve._cusolver import NativeOps
 from tcsolve._device import turns_into_memory_error
@@ -68,6 +69,10 @@ class CupyOps(LUOps, NativeOps):
 
     def copied(self, x):
         return _record.duplicate(x)
+
+    @turns_into_memory_error
+    def converted(self, x, dtype):
+        return converted(x, np.dtype(dtype))
 
     def reading(self, *arrays):
         return reading(arrays)
@@ -181,7 +186,8 @@ class CupyOps(LUOps, NativeOps):
         dtype = np.dtype(dtype)
         if dtype.char in "dD":  # FP64 keeps its range: exponents may be applied one after the other
             if row_scale is None:
-                return cupy.array(a, dtype=dtype, order="C")
+                made = converted(a, dtype)
+                return cupy.array(a, order="C") if made is a else cupy.ascontiguousarray(made)
             return _scaled_copy(a, row_scale, col_scale)
         a = cupy.ascontiguousarray(a)
         (m, n), w = a.shape, self._room_for(a, dtype)
@@ -228,7 +234,7 @@ class CupyOps(LUOps, NativeOps):
         y = cupy.zeros(x.shape, dtype=np.result_type(wide, x.dtype))
         step = max(1, WIDEN_ENTRIES // a.shape[0])
         for i in range(0, a.shape[0], step):
-            rows = a[i : i + step].astype(wide)
+            rows = converted(a[i : i + step], wide)
             if adjoint:
                 y += _product(rows, x[i : i + step], adjoint=True)
             else:

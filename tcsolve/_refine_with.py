@@ -82,7 +82,7 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
         ops_for(a, b)
         if a.shape != (n, n):
             raise InputError(f"refine: a has shape {a.shape}, b has {n} rows; a must be ({n}, {n})")
-        a = a.astype(result_dtype(a, a), copy=False)
+        a = ops.converted(a, result_dtype(a, a))
         wide = np.result_type(wide, a.dtype)
         norm = float(ops.host(ops.stats(a).row_sum.max())[0]) if norm is None else norm
         operator = Operator.of(ops, a, float(norm))
@@ -90,13 +90,13 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
         raise InputError(
             f"refine: norm is {norm}; the infinity norm of A is needed, which is not negative"
         )
-    columns = b.reshape(n, -1).astype(wide)
+    columns = ops.converted(b.reshape(n, -1), wide)
     start = None
     if x0 is not None:
         start = check_array(x0, "x0")
         if start.shape != b.shape:
             raise InputError(f"refine: x0 has shape {start.shape}; that of b, {b.shape}, is needed")
-        start = start.reshape(n, -1).astype(wide)
+        start = ops.xp.array(ops.converted(start.reshape(n, -1), wide))  # perhaps it is returned
     bound = _stop.target(wide, n) if tol is None else float(tol)
     mark = time.perf_counter()
     state = refine_columns(

@@ -128,8 +128,9 @@ def equilibrate(ops, a):
     .. [1] N. J. Higham, S. Pranesh, M. Zounon, SIAM J. Sci. Comput. 41 (2019), A2536-A2551,
        algorithm 2.4.
     """
-    row = _inverse_power(ops.xp, ops.row_max(a))
-    col = _inverse_power(ops.xp, ops.col_max(a, row))
+    # In FP64, as FP32 has no inverses of its smallest numbers.
+    row = _inverse_power(ops.xp, ops.converted(ops.row_max(a), np.float64))
+    col = _inverse_power(ops.xp, ops.converted(ops.col_max(a, row), np.float64))
     return Scaling(row, col)
 
 

@@ -136,6 +136,19 @@ def test_a_subnormal_answer_that_is_exact_is_an_answer(xp, dtype, tiny):
     assert found.status is Status.CONVERGED and (host(found.x) == tiny).all()
 
 
+@pytest.mark.parametrize("precision", ["fp16x3", "fp32", "fp64"])
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+@pytest.mark.parametrize("n, columns", [(1, 1), (3, 1), (3, 2)])
+def test_subnormal_numbers_are_numbers(xp, precision, dtype, n, columns):
+    tiny = np.float32(2.0**-140)
+    a = (tiny * (1j if dtype is np.complex64 else 1) * np.eye(n)).astype(dtype)
+
+    b = a @ np.ones((n, columns), dtype)
+    found = solve_ex(xp.asarray(a), xp.asarray(b), assume_a="general", precision=precision)
+
+    assert found.status is Status.CONVERGED and (host(found.x) == 1).all()
+
+
 @pytest.mark.parametrize("dtype", [np.float32, complex])
 def test_what_leaves_the_range_warns_of_nothing_else(xp, dtype):
     size = 1e-30 if dtype is np.float32 else 1e-200

@@ -22,6 +22,7 @@ LAYERS = (
     "_lu_numpy",
     "_ops_numpy",
     "_cublas",
+    "_convert",
     "_record",
     "_device",
     "_to_host",
@@ -86,6 +87,7 @@ PACKAGES = {
 KNOW_CUPY = {
     "_jit",
     "_cublas",
+    "_convert",
     "_record",
     "_device",
     "_to_host",

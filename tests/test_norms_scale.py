@@ -11,6 +11,7 @@ from tcsolve import matrices
 from tcsolve._ladder import expects_dominance
 from tcsolve._norms import (
     Begun,
+    Sweep,
     begin_condest,
     condest,
     hold_against,
@@ -198,7 +199,9 @@ def test_the_estimate_is_the_same_however_many_sweeps_are_begun(name):
 
     for sweeps in (2, 3, 4):
         begun = hold_against(OPS, a, begin_condest(OPS, 30, *solvers, sweeps))
-        assert condest(OPS, a, norm, *solvers, begun) == whole
+        found = condest(OPS, a, norm, *solvers, begun)
+        assert (found.rcond, found.doubt()) == (whole.rcond, whole.doubt())
+        assert not np.isnan(begun.found).any()
 
 
 @pytest.mark.parametrize("dtype", [float, complex])
@@ -228,14 +231,16 @@ def test_a_dominant_matrix_needs_no_more_sweeps_at_once_than_others():
 @pytest.mark.parametrize("norm", [0.0, math.inf, math.nan])
 def test_no_norm_gives_no_condition(norm):
     unreachable = lambda v: pytest.fail("nothing to solve")  # noqa: E731
-    assert condest(OPS, np.eye(5), norm, unreachable, unreachable) == (0.0, math.inf)
+    found = condest(OPS, np.eye(5), norm, unreachable, unreachable)
+    assert (found.rcond, found.doubt()) == (0.0, math.inf)
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, 0.0])
 def test_solves_that_break_down_give_rcond_zero(value):
     broken = lambda v: np.full(v.shape, value)  # noqa: E731
     with np.errstate(all="ignore"):
-        assert condest(OPS, np.eye(5), 1.0, broken, broken) == (0.0, math.inf)
+        found = condest(OPS, np.eye(5), 1.0, broken, broken)
+        assert (found.rcond, found.doubt()) == (0.0, math.inf)
 
 
 @pytest.mark.parametrize("dtype", [float, complex])
@@ -250,18 +255,29 @@ def test_doubt_tells_whether_the_solves_see_the_smallest_singular_value(smallest
 
     found = condest(OPS, (u * of_a) @ vh, np.linalg.norm(a, 1), *solvers)
 
-    assert found.doubt == pytest.approx(doubt, abs=0.1)
+    assert found.doubt() == pytest.approx(doubt, abs=0.1)
 
 
-@pytest.mark.parametrize("largest, doubt", [(19, 0.2), (21, math.inf)])
-def test_another_column_that_is_twice_as_large_leaves_all_in_doubt(largest, doubt):
-    missed, climbed = 2, [(0, 9, 10), (1, 9, largest), (1, 9, 0)]
-    begun = Begun(np.array([1, 1, missed, *sum(climbed, ())]), None, ())
-    unreachable = lambda v: pytest.fail("nothing to solve")  # noqa: E731
+@pytest.mark.parametrize("sweeps", [2, 3, 4])
+@pytest.mark.parametrize("alternative, largest", [(1, 19), (1, 21), (90, 21), (190, 21)])
+def test_doubt_is_about_a_column_nearly_as_large_as_any(alternative, largest, sweeps):
+    """Of the first sweep where that is, else of the largest."""
+    a, rng = np.eye(3), np.random.default_rng(0)
+    vectors = [Sweep(*rng.standard_normal((3, 3, 1))) for _ in range(sweeps)]
+    # An ascent that ends by itself or, after four sweeps, because it shall.
+    rows = [(0, 9, 10), (1, 9, largest), (1, 9, 0), (1, 9, 0)][:sweeps]
+    missed = 2.0
+    begun = Begun(np.array([1, alternative, missed, *sum(rows, ())]), vectors)
+    solves = lambda v: -v  # noqa: E731
 
-    found = condest(OPS, np.eye(5), 1.0, unreachable, unreachable, begun)
+    found = condest(OPS, a, 1.0, solves, solves, begun)
 
-    assert found == (1 / largest, doubt)
+    e, v, _ = vectors[1]
+    z = vectors[2].z if sweeps > 2 else -np.sign(v)
+    own = abs((z.T @ (e - a @ v)).item()) / largest
+    expected = {(1, 19): missed / 10, (190, 21): math.inf}.get((alternative, largest), own)
+    assert found.doubt() == pytest.approx(expected, rel=1e-12)
+    assert found.rcond == 1 / max(largest, 2 * alternative / 9)
 
 
 # ---- scaling
