@@ -26,7 +26,7 @@ __all__ = ["CupyOps"]
 EARLY_ROWS = 4096
 # Rows up to which a panel has so many columns, by the products of the update.
 BLOCKS = {
-    1: ((4096, 128), (8192, 512), (math.inf, 1024)),
+    1: ((4096, 128), (14336, 512), (math.inf, 1024)),
     3: ((6656, 128), (8192, 192), (16384, 512), (math.inf, 1024)),
 }
 # The same where they are squares (see `_lu._Panel`), which keep the update waiting for a short time only.
