@@ -1,7 +1,8 @@
 """Does compute-sanitizer find anything: bad accesses, races, wrong barriers, in a reduced run?
 
     python benchmarks/sanitize.py                        # memcheck, racecheck, synccheck
-    python benchmarks/sanitize.py --tool racecheck --n 700 --precision fp16x3
+    python benchmarks/sanitize.py --tool racecheck --n 700 --precision fp16x3 \
+        --options="--racecheck-report all --kernel-name kernel_substring=wgmma"
 
 Each tool runs this script again with --solve: small solves with each precision, by the default, by
 narrow, wide and square panels, so that there are several of them and look-ahead happens; and products of
@@ -14,6 +15,7 @@ import itertools
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -21,7 +23,7 @@ import sys
 import tempfile
 import time
 
-from _harness import arguments, machine, save
+from _harness import arguments, gpu, machine, save
 
 TOOLS = {
     # Calls that fail raise an exception in Python; libraries also make some that may fail.
@@ -31,6 +33,9 @@ TOOLS = {
     "synccheck": ["--num-cuda-barriers", "4096"],
 }
 SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)")
+# What they print of each finding, while they go on, and of themselves.
+REPORT = re.compile(r"^=+ (?:Error|Warning): ", re.MULTILINE)
+VERSION = re.compile(r"Version (\S+)")
 # What the tools print when they lost track, so that silence proves nothing.
 OVERFLOW = "Detected overflow"
 FOUND = 99  # exit status for "the tool found something", unlike Python's own
@@ -141,11 +146,19 @@ def find_sanitizer(path=None):
     )
 
 
-def command(sanitizer, tool, n, precisions):
-    """Return the command line that watches `solve_small`."""
+def command(sanitizer, tool, n, precisions, options=()):
+    """Return the command line that watches `solve_small`, with more options of the tool."""
     script = [sys.executable, str(pathlib.Path(__file__).resolve())]
     watched = [*script, "--solve", "--n", str(n), "--precision", *precisions]
-    return [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), *TOOLS[tool], *watched]
+    options = "--error-exitcode", str(FOUND), *TOOLS[tool], *options
+    return [sanitizer, "--tool", tool, *options, *watched]
+
+
+def version_of(sanitizer):
+    """Return the version of compute-sanitizer, or what it says instead."""
+    told = subprocess.run([sanitizer, "--version"], capture_output=True, text=True).stdout
+    found = VERSION.search(told)
+    return found[1] if found else told.strip()
 
 
 def watch(line, timeout, cache):
@@ -172,7 +185,8 @@ def watch(line, timeout, cache):
 def judge(status, output):
     """Return 'clean', or why the run of a tool is not."""
     if status is None:
-        return "took too long"
+        reported = len(REPORT.findall(output))
+        return "took too long" + (f", {reported} found until then" if reported else "")
     counts = [int(count) for count in SUMMARY.findall(output)]
     if any(counts):
         return f"{sum(counts)} found"
@@ -190,6 +204,7 @@ def main():
     parser.add_argument("--precision", nargs="+", default=["fp16x3", "fp16", "fp64"])
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds a tool may take")
     parser.add_argument("--sanitizer", help="path of compute-sanitizer")
+    parser.add_argument("--options", type=shlex.split, default=[], help="more of the tool, quoted")
     parser.add_argument("--solve", action="store_true", help="only the solves, unwatched")
     options = parser.parse_args()
     if options.solve:
@@ -200,15 +215,15 @@ def main():
     with tempfile.TemporaryDirectory() as cache:
         for tool in options.tool:
             start = time.perf_counter()
-            status, output = watch(
-                command(sanitizer, tool, options.n, options.precision), options.timeout, cache
-            )
+            line = command(sanitizer, tool, options.n, options.precision, options.options)
+            status, output = watch(line, options.timeout, cache)
             verdict = judge(status, output)
             rows.append({"tool": tool, "verdict": verdict, "seconds": time.perf_counter() - start})
             print(f"{tool:10} {verdict} ({rows[-1]['seconds']:.0f} s)", flush=True)
             if verdict != "clean":
                 print("\n".join(output.splitlines()[-TAIL_LINES:]), flush=True)
-    save(options.json, machine(options.commit), rows)
+    facts = machine(options.commit) | gpu() | {"compute-sanitizer": version_of(sanitizer)}
+    save(options.json, facts, rows)
     sys.exit(any(row["verdict"] != "clean" for row in rows))
 
 

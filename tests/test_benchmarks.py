@@ -638,6 +638,11 @@ def test_what_nvidia_smi_cuts_off_is_left_out(script):
         (99, "========= ERROR SUMMARY: 1 error", "1 found"),
         (1, "========= ERROR SUMMARY: 0 errors", "exit status 1"),
         (None, "========= COMPUTE-SANITIZER", "took too long"),
+        (
+            None,
+            "========= Error: Race reported between\n=========     and\n========= Error: Race\n",
+            "took too long, 2 found until then",
+        ),
         (0, "converged", "no summary"),
     ],
 )
@@ -653,10 +658,25 @@ def test_an_overflow_of_the_tool_is_not_clean(script):
 
 
 def test_the_tool_watches_the_script_itself(script):
-    line = script("sanitize").command("/bin/cs", "synccheck", 700, ["fp16x3"])
+    line = script("sanitize").command(
+        "/bin/cs", "synccheck", 700, ["fp16x3"], ["--print-limit", "7"]
+    )
 
     assert line[:3] == ["/bin/cs", "--tool", "synccheck"] and "4096" in line
+    assert line.index("--print-limit") < line.index(sys.executable)
     assert line[-5:] == ["--solve", "--n", "700", "--precision", "fp16x3"]
+
+
+@pytest.mark.parametrize(
+    "told, version",
+    [("NVIDIA (R) Compute Sanitizer\nVersion 2025.3.1.0 (build 1)", "2025.3.1.0"), ("odd", "odd")],
+)
+def test_the_page_names_the_version_of_the_tool(script, told, version, tmp_path):
+    tool = tmp_path / "tool"
+    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{told}\nEND\n")
+    tool.chmod(0o755)
+
+    assert script("sanitize").version_of(str(tool)) == version
 
 
 def test_a_missing_tool_ends_with_its_remedy(script, monkeypatch):
