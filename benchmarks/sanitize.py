@@ -1,8 +1,7 @@
 """Does compute-sanitizer find anything: bad accesses, races, wrong barriers, in a reduced run?
 
     python benchmarks/sanitize.py                        # memcheck, racecheck, synccheck
-    python benchmarks/sanitize.py --tool racecheck --n 700 --precision fp16x3 \
-        --options="--racecheck-report all --kernel-name kernel_substring=wgmma"
+    python benchmarks/sanitize.py --tool racecheck --precision fp16x3 --options="--racecheck-report all"
 
 Each tool runs this script again with --solve: small solves with each precision, by the default, by
 narrow, wide and square panels, so that there are several of them and look-ahead happens; and products of
