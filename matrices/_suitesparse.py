@@ -77,10 +77,19 @@ def index(folder=None):
     ------
     FileNotFoundError
         There is no folder or no ``index.csv`` in it.
+    ValueError
+        It has no columns ``name`` and ``group``, or a row has more or fewer cells than the first, or one
+        that is no number where one belongs.
     """
-    with open(_local_folder(folder) / "index.csv", newline="", encoding="utf-8") as file:
+    path = _local_folder(folder) / "index.csv"
+    with open(path, newline="", encoding="utf-8") as file:
         rows = csv.DictReader(file)
-        return [{key: _parse(key, value) for key, value in row.items()} for row in rows]
+        if not {"name", "group"} <= set(rows.fieldnames or ()):
+            raise ValueError(
+                f"{path} has the columns {', '.join(rows.fieldnames or ()) or 'of an empty file'}; name and "
+                "group are needed: add them, or remove the file"
+            )
+        return [_parse_row(row, f"{path}, line {rows.line_num}") for row in rows]
 
 
 def read(path, *, limit_bytes=LIMIT_BYTES):
@@ -203,6 +212,16 @@ def _read_stream(file, path, limit_bytes):
     except _MALFORMED as error:
         raise ValueError(f"{path} is not a readable Matrix Market file: {error}") from error
     return np.ascontiguousarray(a.toarray(order="C") if hasattr(a, "toarray") else a, dtype)
+
+
+def _parse_row(row, where):
+    # csv puts what is beyond the columns under None, and None where cells are missing.
+    if None in row or None in row.values():
+        raise ValueError(f"{where} has more or fewer cells than there are columns; correct it")
+    try:
+        return {key: _parse(key, value) for key, value in row.items()}
+    except ValueError as error:
+        raise ValueError(f"{where} is not as the columns say: {error}") from error
 
 
 def _parse(key, value):

@@ -107,8 +107,12 @@ def solve_one_element(ops, a, b, check_finite):
         if dtype.kind == "c":  # the device's complex division loses a few bits
             mended = x + (b - pivot * x) / divisor
             x = ops.xp.where(ops.xp.isfinite(mended), mended, x)
-    # SciPy broadcasts b against a without its last axis.
-    x = x.reshape(np.broadcast_shapes(b.shape, a.shape[:-1]))
+    # As by SciPy: a vector is broadcast against the rows of a, stacks against each other.
+    if b.ndim < 2:
+        shape = np.broadcast_shapes(b.shape, a.shape[:-1])
+    else:
+        shape = np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) + b.shape[-2:]
+    x = x.reshape(shape)
     a_finite, b_finite = bool(ops.xp.isfinite(pivot)), bool(ops.xp.isfinite(b).all())
     with np.errstate(all="ignore"):
         x = ops.converted(x, dtype)

@@ -84,10 +84,11 @@ def solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype):
     full = interpret(np, a, structure, lower)
     x, singular, rcond = _solve_on_host(a, columns, structure, lower)
     error = np.full((*shape[: len(shape) - (1 if vector else 2)], columns.shape[-1]), np.nan)
+    steps = np.zeros(error.shape, int)
     if singular:
         x = np.full(shape, np.nan, dtype)
     else:
-        x, error = _polish(a, full, columns, x, structure, lower, bound)
+        x, error, steps = _polish(a, full, columns, x, structure, lower, bound)
         x = x.reshape(shape)
     took = time.perf_counter() - mark
     return Solution(
@@ -97,7 +98,7 @@ def solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype):
         ),
         precision="scipy",
         rungs=("scipy",),
-        iterations=np.zeros(error.shape, int),
+        iterations=steps,
         backward_error=error,
         bound=bound,
         rcond=rcond,
@@ -119,11 +120,14 @@ def _status_of_scipy(x, error, bound, rcond, singular, finite, dtype):
 
 
 def _polish(a, full, b, x, structure, lower, bound):
-    """Return (x, backward errors) after as many steps of refinement as help, at most two."""
+    """Return (x, backward errors, steps) after as many steps of refinement as help, at most two."""
     error = _backward_errors(full, x, b)
+    steps = np.zeros(error.shape, int)
     for _ in range(2):
-        if not (error > bound).any():  # met, or not a number
+        wanted = error > bound
+        if not wanted.any():  # met, or not a number
             break
+        steps += wanted
         d, singular, _ = _solve_on_host(a, (b - full @ x).astype(x.dtype), structure, lower)
         trial = x if singular else x + d
         after = _backward_errors(full, trial, b)
@@ -132,7 +136,7 @@ def _polish(a, full, b, x, structure, lower, bound):
             break
         x = np.where(better[..., None, :], trial, x)
         error = np.where(better, after, error)
-    return x, error
+    return x, error, steps
 
 
 def _backward_errors(a, x, b):

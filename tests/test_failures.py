@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy.linalg
 from bounds import MET, host, ratio
 
 import tcsolve
@@ -127,6 +128,27 @@ def test_an_answer_that_lost_its_digits_to_underflow_says_so(xp, n, dtype, a_siz
 
     assert found.status is Status.UNDERFLOW and not found.status.ok
     assert found.backward_error[0] > found.bound and found.backward_error[1] == 0
+
+
+@pytest.mark.parametrize("structure", ["symmetric", "banded", "upper triangular"])
+def test_steps_of_a_structured_solve_are_counted(structure, monkeypatch):
+    """Column by column; here LAPACK seems to work in FP32, and to know one answer."""
+    a = (
+        np.diag(np.arange(1.0, 31))
+        + np.eye(30, k=1)
+        + (np.eye(30, k=-1) if structure != "upper triangular" else 0)
+    )
+    b = np.stack([a @ np.sin(np.arange(30)), a @ np.ones(30)], axis=1)
+    solve = scipy.linalg.solve
+    monkeypatch.setattr(
+        "scipy.linalg.solve", lambda *args, **kw: solve(*args, **kw).astype("f").astype("d")
+    )
+
+    found = solve_ex(a, b, assume_a=structure)
+
+    assert found.status is Status.CONVERGED
+    assert found.iterations[0] in (1, 2) and found.iterations[1] == 0
+    assert np.allclose(found.x[:, 0], np.sin(np.arange(30)), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("dtype, tiny", [(float, 2.0**-1060), (np.float32, 2.0**-140)])

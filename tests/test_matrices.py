@@ -474,6 +474,24 @@ def test_index_is_typed_and_gives_cond(folder):
     assert matrices.load("one").cond == 2 and matrices.load("two").cond is None
 
 
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("", "columns of an empty file; name and group are needed"),
+        ("name,n\none,2\n", "columns name, n; name and group are needed"),
+        ("name,group,n\none,HB\n", "line 2 has more or fewer cells"),
+        ("name,group,n\none,HB,2\ntwo,HB,2,3\n", "line 3 has more or fewer cells"),
+        ("name,group,n\none,HB,two\n", "line 2 is not as the columns say: .*'two'"),
+    ],
+)
+def test_an_index_that_is_none_says_where_and_what_to_do(folder, text, told):
+    write(folder / "one.mtx", GOOD)
+    (folder / "index.csv").write_text(text)
+    for call in (matrices.index, partial(matrices.load, "HB/one"), partial(matrices.load, "one")):
+        with pytest.raises(ValueError, match=rf"index\.csv.*{told}"):
+            call()
+
+
 def test_same_name_in_another_group_is_another_matrix(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
     write(folder / "one.mtx", GOOD)
