@@ -14,10 +14,7 @@ import os
 import platform
 import sys
 import textwrap
-import threading
-import time
 import warnings
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +26,11 @@ from tcsolve._check import STRUCTURES
 from tcsolve._choose import H200, rates_of
 from tcsolve._errors import DeviceError, InputError, TcsolveError
 from tcsolve._plan import PRECISIONS
+from tcsolve._progress import progress
 from tcsolve._solution import Status
 from tcsolve.matrices import _suitesparse
 
-__all__ = ["main", "plain", "progress", "versions"]
+__all__ = ["main", "plain", "versions"]
 
 INSTALL = "pip install 'tcsolve[cuda13]' (or [cuda12])"
 # What kernels are compiled for where there is no device to ask.
@@ -272,62 +270,6 @@ def _worst(values):
 def _print_aligned(lines):
     for name, text in lines.items():
         print(f"{name:15} {text}")
-
-
-# ---- progress ----------------------------------------------------------------------------------
-
-
-@contextmanager
-def progress(label, stream=None, delay=1.0):
-    """Show the time that has passed while the block runs, if it takes long and stream is a terminal.
-
-    Parameters
-    ----------
-    label : str
-    stream : text file, optional
-        By default standard error.  Nothing is written unless it is a terminal.
-    delay : float
-        Seconds before anything is shown.
-    """
-    stream = stream or sys.stderr
-    if not stream.isatty():
-        yield
-        return
-    done = threading.Event()
-    thread = threading.Thread(target=_tick, args=(label, stream, delay, done), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
-def _tick(label, stream, delay, done):
-    start = time.perf_counter()
-    if done.wait(delay):
-        return
-    draw, clear = _line_on(stream)
-    for mark in itertools.cycle("|/-\\"):
-        draw(f"{mark} {label}: {time.perf_counter() - start:.0f} s")
-        if done.wait(0.2):
-            break
-    clear()
-
-
-def _line_on(stream):
-    """Return (draw, clear): a line of the terminal that is redrawn, by tqdm where it is installed."""
-    try:
-        from tqdm import tqdm
-    except ImportError:
-
-        def write(text):
-            stream.write(f"\r\x1b[K{text}")  # erase to the end of the line
-            stream.flush()
-
-        return write, lambda: write("")
-    bar = tqdm(file=stream, leave=False, bar_format="{desc}")
-    return bar.set_description_str, bar.close
 
 
 # ---- info and list -----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import scipy.sparse
 
 import tcsolve
 from tcsolve import _dispatch, cli, matrices
+from tcsolve._progress import progress
 from tcsolve._solution import Status
 
 GAUSS = ["solve", "gen:gauss", "--n", "30", "--precision", "fp64"]
@@ -305,7 +306,7 @@ def ticker(request, monkeypatch):
 
 def test_progress_shows_the_time_and_clears_it(ticker):
     stream = Terminal()
-    with cli.progress("solving", stream, delay=0.01):
+    with progress("solving", stream, delay=0.01):
         time.sleep(0.4)
     text = stream.getvalue()
     assert "solving: 0 s" in text and "\n" not in text
@@ -315,21 +316,21 @@ def test_progress_shows_the_time_and_clears_it(ticker):
 
 def test_progress_of_a_quick_block_is_silent(ticker):
     stream = Terminal()
-    with cli.progress("solving", stream):
+    with progress("solving", stream):
         pass
     assert stream.getvalue() == ""
 
 
 def test_progress_is_silent_where_nobody_looks(ticker):
     stream = io.StringIO()
-    with cli.progress("solving", stream, delay=0.0):
+    with progress("solving", stream, delay=0.0):
         time.sleep(0.05)
     assert stream.getvalue() == ""
 
 
 def test_progress_ends_with_an_error():
     stream = Terminal()
-    with pytest.raises(ZeroDivisionError), cli.progress("solving", stream, delay=0.0):
+    with pytest.raises(ZeroDivisionError), progress("solving", stream, delay=0.0):
         raise ZeroDivisionError
 
 

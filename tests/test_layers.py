@@ -65,6 +65,7 @@ LAYERS = (
     "_refine_with",
     "_api",
     "__init__",
+    "_progress",
     "cli",
 )
 # Which of the packages of data and sources a module may use.

@@ -1,0 +1,62 @@
+"""A line of the terminal that shows how long something takes."""
+
+import itertools
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+__all__ = ["progress"]
+
+
+@contextmanager
+def progress(label, stream=None, delay=1.0):
+    """Show the time that has passed while the block runs, if it takes long and stream is a terminal.
+
+    Parameters
+    ----------
+    label : str
+    stream : text file, optional
+        By default standard error.  Nothing is written unless it is a terminal.
+    delay : float
+        Seconds before anything is shown.
+    """
+    stream = stream or sys.stderr
+    if not stream.isatty():
+        yield
+        return
+    done = threading.Event()
+    thread = threading.Thread(target=_tick, args=(label, stream, delay, done), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _tick(label, stream, delay, done):
+    start = time.perf_counter()
+    if done.wait(delay):
+        return
+    draw, clear = _line_on(stream)
+    for mark in itertools.cycle("|/-\\"):
+        draw(f"{mark} {label}: {time.perf_counter() - start:.0f} s")
+        if done.wait(0.2):
+            break
+    clear()
+
+
+def _line_on(stream):
+    """Return (draw, clear): a line of the terminal that is redrawn, by tqdm where it is installed."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+
+        def write(text):
+            stream.write(f"\r\x1b[K{text}")  # erase to the end of the line
+            stream.flush()
+
+        return write, lambda: write("")
+    bar = tqdm(file=stream, leave=False, bar_format="{desc}")
+    return bar.set_description_str, bar.close
