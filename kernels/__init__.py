@@ -20,7 +20,7 @@
 |              | tcs_lower, tcs_raise, tcs_gram,   |                                              |
 |              | tcs_mix                           |                                              |
 | condest.cu   | tcs_probes, tcs_signs,            | the vector work of the condition estimate    |
-|              | tcs_steepest, tcs_missed          |                                              |
+|              | tcs_steepest                      |                                              |
 | scale.cu     | tcs_row_stats, tcs_col_stats,     | norms, and the equilibrated FP32 copy of a   |
 |              | tcs_survey, tcs_add_chunks,       |                                              |
 |              | tcs_extremes, tcs_cast_scaled     |                                              |
@@ -277,7 +277,7 @@ KERNELS = {
         ("tcs_residual", "tcs_column_max", "tcs_lower", "tcs_raise", "tcs_gram", "tcs_mix"),
         ({"T_LOW": "float"}, {"T_LOW": "double"}),
     ),
-    "condest": KernelSpec(("tcs_probes", "tcs_signs", "tcs_steepest", "tcs_missed"), ({},)),
+    "condest": KernelSpec(("tcs_probes", "tcs_signs", "tcs_steepest"), ({},)),
     "scale": KernelSpec(
         (
             *("tcs_row_stats", "tcs_col_stats", "tcs_survey"),

@@ -2,13 +2,12 @@
 //
 //   state  double[2]: the number of the entry that was largest last time, -1 before; 1 while the climb goes on, then 0.
 //
-// tcs_probes    probes (n x 2, row-major): 1 / n, and the alternating vector that the ascent cannot see coming.
+// tcs_probes    probes (n x 4, row-major): 1 / n, the alternating vector that the ascent cannot see coming, and two of
+//               uniform random entries of variance 1, always the same.
 // tcs_signs     sign_i = the sign of v_i, entries `step` apart, or zeros if the climb is over.
 // tcs_steepest  found[0], found[1]: where |z_i| is largest, the first if several are, and how large; a NaN counts as
 //               larger than infinity.  The climb is over if it is where it was last time.  unit: the unit vector of
 //               that entry, or zeros.  One block of 1024.
-// tcs_missed    found[0] = |z . r|, entries of z `step` apart, by sums in an order that depends on n alone.  One block of
-//               1024.
 //
 // Else grid ceil(n / 256), block 256.
 
@@ -21,7 +20,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) tcs_probes(double* probes,
     const Index i = Index(blockIdx.x) * THREADS + threadIdx.x;
     if (i >= n) return;
     const double size = 1.0 + double(i) / double(max(Index(1), n - 1));
-    probes[2 * i] = 1.0 / double(n), probes[2 * i + 1] = i % 2 ? -size : size;
+    probes[4 * i] = 1.0 / double(n), probes[4 * i + 1] = i % 2 ? -size : size;
+    #pragma unroll
+    for (unsigned c = 0; c < 2; ++c) {
+        // The number of the entry, its bits mixed as at the end of MurmurHash3.
+        unsigned bits = 2 * unsigned(i) + c;
+        bits = (bits ^ bits >> 16) * 0x85ebca6bu;
+        bits = (bits ^ bits >> 13) * 0xc2b2ae35u;
+        bits ^= bits >> 16;
+        probes[4 * i + 2 + c] = (double(bits) * 0x1p-31 - 1.0) * 1.7320508075688772;
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -67,22 +75,4 @@ tcs_steepest(double* unit, double* found, double* state, const double* __restric
         found[0] = double(best.at), found[1] = fabs(z[best.at * step]);
         state[0] = double(best.at), state[1] = goes_on;
     }
-}
-
-extern "C" __global__ void __launch_bounds__(SEARCHING)
-tcs_missed(double* found, const double* __restrict__ z, Index step, const double* __restrict__ r, Index n) {
-    __shared__ double of_warp[SEARCHING / WARP];
-    double sum = 0;
-    #pragma unroll 4
-    for (Index i = threadIdx.x; i < n; i += SEARCHING) sum = fma(z[i * step], r[i], sum);
-    auto reduce = [&] {
-        #pragma unroll
-        for (int d = WARP / 2; d; d /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, d);
-    };
-    reduce();
-    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = sum;
-    __syncthreads();
-    sum = of_warp[threadIdx.x % WARP];
-    reduce();
-    if (threadIdx.x == 0) found[0] = fabs(sum);
 }

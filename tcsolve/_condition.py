@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 
 import numpy as np
 
@@ -9,19 +10,19 @@ from tcsolve import _stop
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._formats import UPDATES
 from tcsolve._ladder import Ladder, in_turn
-from tcsolve._norms import Begun, begin_condest, condest, hold_against, sweeps_at_once
+from tcsolve._norms import begin_condest, condest, sweeps_at_once
 
 __all__ = ["Conditioned"]
 
 # Factors see condition numbers up to about 1 / u; this far below, their own estimate is trusted.
 TRUST = 0.1
-# Roundoff below which factors may vouch for the estimate where refinement contracts; how much of what it
-# finds may be an error of theirs then.
-FINE, DOUBTED = 2.0**-15, 0.5
+# Roundoff below which factors may vouch for the estimate where it is near that; how much of what they find
+# may be an error of theirs, up to so many unknowns: rounding errors add up.
+FINE, DOUBTED = 2.0**-15, ((16384, 0.1), (math.inf, 0.3))
 # Sampled estimates are good to a factor of sqrt(n); this near to machine epsilon only FP64 decides.
 NEAR_SINGULAR = 1000
 EPS = {"fp32": float(np.finfo(np.float32).eps), "fp64": float(np.finfo(np.float64).eps)}
-# Seed and number of the random right-hand sides that estimate a condition beyond the factors'.
+# Seed and number of the random right-hand sides that estimate a condition beyond that of the factors.
 SAMPLE_SEED, SAMPLES = 0, 2
 
 
@@ -38,8 +39,9 @@ class Conditioned(Ladder):
             From the factors by Higham's estimator (an upper bound of the true value, nearly always
             within a factor of 3).  Factors of roundoff u cannot see below about u: where their estimate
             comes near it, and their smallest singular value may not be one of A, the inverse is sampled
-            by two refined random right-hand sides instead (good to about sqrt(n)), and if even these do
-            not converge the matrix is factored in FP64.
+            by refined solves instead, for two random right-hand sides and for the unit vector of the largest
+            column that the factors show (good to about sqrt(n)), and if even these do not converge the
+            matrix is factored in FP64.
         """
         if self._rcond is None:
             self._restore()
@@ -67,9 +69,8 @@ class Conditioned(Ladder):
             adjoint = functools.partial(self._invert, adjoint=True)
             return begin_condest(self._ops, n, self._invert, adjoint, sweeps)
 
-        then = functools.partial(hold_against, self._ops, self._a)
         with contextlib.suppress(DeviceMemoryError):  # what is not begun now is done later
-            self._estimate = self._factors.aside(("condest", sweeps), begin, then)
+            self._estimate = self._factors.aside(("condest", sweeps), begin)
 
     def _estimate_rcond(self):
         if not self._finite or self._singular():
@@ -80,20 +81,26 @@ class Conditioned(Ladder):
         rcond = self._factors.gecon(norm) if self._as_given else None
         own = self._condest(norm) if rcond is None else None
         rcond = own.rcond if own else rcond
-        if how.storage == "float64" or rcond > how.u / TRUST:
+        if how.storage == "float64":
             return rcond
-        # Contracting alone does not tell: for b in the range of a singular A refinement does, as residuals do
-        # not show the error along its null vector.
-        if self._contracted and how.u < FINE:
+        # Far above u an estimate is only wrong where pivots have grown by as much as they hardly ever do: for
+        # that one looks where it costs little.
+        well = rcond > how.u / TRUST
+        if self._as_given and (own if well else how.u < FINE):
             own = own or self._condest(norm)  # the library looks at its factors alone
-            # Where rows or columns were scaled the largest column may tell of those alone.
-            if self._as_given and own.doubt() <= DOUBTED:
+            wanted = next(doubt for most, doubt in DOUBTED if n <= most)
+            if own.doubt(wanted) <= wanted:
                 return rcond
+        elif (
+            well
+        ):  # also where rows or columns were scaled: what is held against A may tell of that alone
+            return rcond
         # A rough sample suffices if it agrees with the factors: its own error is then below 1 %.
         bound = _stop.target(self.dtype, n)
-        sample = self._sampled_rcond(n, norm, max(bound, 0.01 * rcond))
+        column = own and own.column
+        sample = self._sampled_rcond(n, norm, max(bound, 0.01 * rcond), column)
         if sample is None or sample < 0.1 * rcond:
-            sample = self._sampled_rcond(n, norm, bound)
+            sample = self._sampled_rcond(n, norm, bound, column)
         if sample is not None and sample > NEAR_SINGULAR * EPS[self._working]:
             return sample
         if self._climb():
@@ -103,18 +110,20 @@ class Conditioned(Ladder):
     def _condest(self, norm):
         """Return the `Condition` by our own estimator, which may have begun before."""
         begun = self._drop_estimate()
-        begun = Begun(*begun) if begun and self._factors.are_good else None
+        begun = begun if begun and self._factors.are_good else None
         adjoint = functools.partial(self._invert, adjoint=True)
         return condest(self._ops, self._a, norm, self._invert, adjoint, begun)
 
-    def _sampled_rcond(self, n, norm, bound):
+    def _sampled_rcond(self, n, norm, bound, column):
         """Return 1 / (||A||_1 ||A^-1 g||) for random g, or None if the solves miss the bound.
 
         ||A^-1 g||_2 of a Gaussian g is ||A^-1||_F on average (C. S. Kenney, A. J. Laub, SIAM J. Sci.
-        Comput. 15 (1994), 36-61).
+        Comput. 15 (1994), 36-61).  A column of A^-1, if one is named, counts if its 1-norm is larger.
         """
         rng = np.random.default_rng(SAMPLE_SEED)
         g = rng.standard_normal((n, SAMPLES)).astype(np.complex128 if self._complex else np.float64)
+        if column is not None:
+            g = np.hstack([g, np.eye(n, 1, -column)])
         g = self._ops.array(g)
         if self._frame is not None:
             g, shift = self._frame.inside(self._ops.xp, g)
@@ -123,8 +132,13 @@ class Conditioned(Ladder):
             return None
         x = state.x if self._frame is None else self._frame.outside(self._ops.xp, state.x, shift)
         # Divided by its largest entry first: squares of x itself may leave the range of FP64.
-        top = self._ops.column_max(x)
-        top, length = self._ops.host(top, self._ops.xp.linalg.norm(x / top, axis=0))
+        top, xp = self._ops.column_max(x), self._ops.xp
+        part = xp.abs(x / top)
+        top, length, whole = self._ops.host(top, xp.linalg.norm(part, axis=0), part.sum(axis=0))
         with np.errstate(all="ignore"):
-            estimate = float(top.max() * np.sqrt(np.mean((length * (top / top.max())) ** 2)))
+            most = top.max()
+            scaled = length[:SAMPLES] * (top[:SAMPLES] / most)
+            estimate = float(
+                most * max([np.sqrt(np.mean(scaled**2)), *(whole * (top / most))[SAMPLES:]])
+            )
             return float(np.float64(1) / norm / estimate) if estimate > 0 else None

@@ -275,7 +275,6 @@ class Factorization(Conditioned):
                 # beside its own size.
                 state, ahead = self._refine(rhs, bound, ahead), None
                 total += state.steps
-                self._contracted = state.classical and state.all_converged and state.steps.any()
                 history += [(self.precision, error) for error in state.history]
             self._clock("refine", mark)
             if state is not None and state.all_converged or not self._climb():

@@ -98,7 +98,7 @@ class Ladder:
         self._working = "fp32" if a.dtype.char in "fF" else "fp64"
         self._complex = a.dtype.kind == "c"
         self._rcond = self._estimate = None
-        self._contracted, self._misled = False, False
+        self._misled = False
         self._made = 0  # how often there were factors
         self._factors = self._scaling = self._frame = self._copy = self._survey = None
         self._scaled_norm = 0.0
@@ -202,7 +202,6 @@ class Ladder:
         mark = ops.mark() if mark is None else mark
         self._drop_factors()
         self._made += 1
-        self._contracted = False
         self._rcond = None
         if self._rungs[-1:] != [update]:
             self._rungs.append(update)

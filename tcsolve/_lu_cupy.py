@@ -78,14 +78,14 @@ class LUOps(LookAhead):
         return body() if tape is None else tape.run(name, body)
 
     @functools.partial(turns_into_memory_error, again=False)
-    def aside(self, w, others, name, body, then):
+    def aside(self, w, others, name, body):
         side = _device.stream(cupy.cuda.runtime.getDevice(), threading.get_ident(), "idle")
         tape = _record.tape_of(w)
         where = tuple(x.data.ptr for x in others)
         side.wait_event(cupy.cuda.get_current_stream().record())
         try:
             with side:
-                found, *rest = then(body()) if tape is None else tape.aside(name, body, where, then)
+                found, rest = body() if tape is None else tape.run(name, body, where, aside=True)
                 # Memory of the tape: once nobody wants it, others may write there before it has left.  With
                 # more rows the host reads residuals meanwhile, which are not to queue behind it.
                 found = Sent(found) if len(w) <= AHEAD_ROWS else found
@@ -96,7 +96,7 @@ class LUOps(LookAhead):
 
         def wait():
             cupy.cuda.get_current_stream().wait_event(done)
-            return found, *rest
+            return found, rest
 
         return wait
 

@@ -143,7 +143,7 @@ class LUOps:
     def replayed(self, w, name, body):
         return body()
 
-    def aside(self, w, others, name, body, then):
+    def aside(self, w, others, name, body):
         return None
 
     def trusted(self, inverses, worst):

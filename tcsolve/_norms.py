@@ -12,7 +12,6 @@ __all__ = [
     "begin_condest",
     "begin_survey",
     "condest",
-    "hold_against",
     "survey",
     "sweeps_at_once",
 ]
@@ -20,8 +19,8 @@ __all__ = [
 # Sweeps of the condition estimator, the first solve included, as xLACN2; how many are launched before
 # anything is read; and the unknowns for which all are: the refinement takes longer than they do there.
 MAX_SWEEPS, SWEEPS_AT_ONCE, ALL_AT_ONCE = 5, 2, range(4097, 8193)
-# Unknowns up to which a product with A beside the refinement delays that by less than it takes later.
-HELD_AT_ONCE = 8192
+# Steps of refinement of the probes, and what one may leave for another to be worth it.
+HELD_STEPS, CONTRACTED = 2, 0.7
 
 
 # What rounding can take from the dominance of a row, for each of its entries, relative to the largest sum.
@@ -103,14 +102,22 @@ class Condition(NamedTuple):
     rcond : float
         At least the true value up to rounding, as the estimate of ||A^-1||_1 is a lower bound, nearly always
         within a factor of 3.  0 if a solve overflows.
+    column : int or None
+        The largest of A^-1 that was found.
     doubt : callable
-        Returns |z^H (e_j - A v)| / ||v||_1, with v = A^-1 e_j and z = A^-H sign(v) by the solves, for the
-        largest column j of A^-1 that is found, but for a factor of two: z^H e_j is ||v||_1 by them.  About 1
-        if A^-1 is so large there by errors of the solves alone, far below if A has such a singular value.
-        Infinite if a vector that is no column tells more.
+        Of a number that is wanted; returns how far the solves may be from A: about 1 if what they show as its
+        smallest singular value is an error of theirs, far below if A has it.  It is the larger of
+
+        - ||b - A x||_2 / ||b||_2 of the probes b, with x = A^-1 b by the solves, refined in few steps until
+          that is as small as wanted: of random b a singular vector of A that they do not see is left over;
+        - |z^H (e_j - A v)| / ||v||_1, with v = A^-1 e_j for the largest column j that was found, and
+          z = A^-H sign(v): z^H e_j is ||v||_1 by them, and z^H A v hardly anything if that is an error.
+
+        Infinite if no column of A^-1 is nearly as large as the estimate.
     """
 
     rcond: float
+    column: int | None
     doubt: Callable
 
 
@@ -128,13 +135,15 @@ class Begun(NamedTuple):
     Attributes
     ----------
     found : array
-        The first estimate, that of the alternating vector, |z^H (e_j - A v)| of the first sweep's column j
-        (or NaN, see `hold_against`), and for each sweep where the subgradient is largest, its size there, and
-        the new estimate.
+        The first estimate, that of the alternating vector, and for each sweep where the subgradient is
+        largest, its size there, and the new estimate.
+    probes, solutions : array, shape (n, 4)
     sweeps : list of Sweep
     """
 
     found: Any
+    probes: Any
+    solutions: Any
     sweeps: list
 
 
@@ -149,8 +158,8 @@ def condest(ops, a, norm_one, solve, solve_adjoint, begun=None):
         ||A||_1.
     solve, solve_adjoint : callable, (n, k) -> (n, k)
         Apply A^-1 and A^-H in FP64 or complex128.
-    begun : Begun, optional
-        By `begin_condest`, `found` perhaps on its way to the host.
+    begun : tuple, optional
+        What `begin_condest` returned, `found` perhaps on its way to the host.
 
     Returns
     -------
@@ -161,12 +170,12 @@ def condest(ops, a, norm_one, solve, solve_adjoint, begun=None):
     .. [1] N. J. Higham, ACM Trans. Math. Software 14 (1988), 381-396 (xLACN2).
     """
     if norm_one == 0 or not math.isfinite(norm_one):
-        return Condition(0.0, _infinite)
+        return Condition(0.0, None, _infinite)
     n = len(a)
-    begun = begun or begin_condest(ops, n, solve, solve_adjoint)
+    found, rest = begun or begin_condest(ops, n, solve, solve_adjoint)
+    begun = Begun(found, *rest)
     (found,), climbed = ops.host(begun.found), list(begun.sweeps)
-    start, alternative, missed = float(found[0]), 2 * float(found[1]) / (3 * n), float(found[2])
-    rows = found[3:].reshape(-1, 3)
+    start, alternative, rows = found[0], 2 * found[1] / (3 * n), found[2:].reshape(-1, 3)
     estimate, best, goes_on = _ascent(start, rows)
     while goes_on and len(rows) < MAX_SWEEPS - 1:
         found = ops.xp.empty(3 * min(SWEEPS_AT_ONCE, MAX_SWEEPS - 1 - len(rows)))
@@ -175,27 +184,50 @@ def condest(ops, a, norm_one, solve, solve_adjoint, begun=None):
         (found,) = ops.host(found)
         climbed, rows = climbed + more, np.concatenate([rows, found.reshape(-1, 3)])
         estimate, best, goes_on = _ascent(start, rows)
-    largest = max(estimate, alternative)
+    largest = float(max(estimate, alternative))
     rcond = 1 / norm_one / largest if 0 < largest < math.inf else 0.0
 
-    def doubt():
-        number = best if rows[0, 2] < 0.5 * largest else 0
-        if number is None or rows[number, 2] < 0.5 * largest:
+    def doubt(wanted):
+        number = best or 0
+        size = float(rows[number, 2])
+        if size < 0.5 * largest:
             return math.inf
-        if number > 0 or math.isnan(missed):
-            e, v, _ = climbed[number]
-            # The following sweep began with it.
-            after = [sweep.z for sweep in climbed[number + 1 :]]
-            z = after[0] if after else solve_adjoint(ops.signs(v[:, 0], _beginning(ops.xp)))
-            held = ops.xp.empty(1)
-            ops.missed(a, e, v, z, held)
-            return float(ops.host(held)[0][0]) / float(rows[number, 2])
-        return missed / float(rows[0, 2])
+        # The following sweep began with it.
+        after = [sweep.z for sweep in climbed[number + 1 :]]
+        v = climbed[number].v[:, 0]
+        z = after[0] if after else solve_adjoint(ops.signs(v, _beginning(ops.xp)))
+        return _held_against(ops, a, begun, climbed[number], z, size, solve, wanted)
 
-    return Condition(rcond, doubt if rcond else _infinite)
+    column = None if best is None else int(rows[best, 0])
+    return Condition(rcond, column, doubt if rcond else _infinite)
 
 
-def _infinite():
+def _held_against(ops, a, begun, sweep, z, size, solve, wanted):
+    """Return what `Condition.doubt` does, of the column of a sweep; size is its 1-norm."""
+    xp, b, x = ops.xp, begun.probes, begun.solutions
+    with np.errstate(all="ignore"):
+        r = xp.concatenate([b, sweep.e], axis=1)
+        r = r - ops.product(a, xp.concatenate([x, sweep.v], axis=1))
+        r, last = r[:, :-1], r[:, -1:]
+        missed = xp.abs((z.conj() * last).sum(axis=0))
+        *left, missed = ops.host(xp.concatenate([_left(xp, r, b), missed]))[0].tolist()
+        left, missed = np.sqrt(np.max(left)), missed / size
+        for _ in range(HELD_STEPS):
+            if not left > wanted >= missed:
+                break
+            x = x + solve(r)
+            r = b - ops.product(a, x)
+            before, left = left, np.sqrt(np.max(ops.host(_left(xp, r, b))[0]))
+            if not left < CONTRACTED * before:
+                break
+        return float(np.maximum(left, missed))  # a NaN, if there is one
+
+
+def _left(xp, r, b):
+    return (xp.abs(r) ** 2).sum(axis=0) / (xp.abs(b) ** 2).sum(axis=0)
+
+
+def _infinite(wanted):
     return math.inf
 
 
@@ -224,23 +256,15 @@ def sweeps_at_once(n, dominant):
 def begin_condest(ops, n, solve, solve_adjoint, sweeps=SWEEPS_AT_ONCE):
     """Do the work of `condest` without reading anything back, as far as it nearly always goes.
 
-    At least two sweeps.  Returns what was `Begun`.
+    Returns `Begun.found`, and the rest of what was `Begun`.
     """
-    found = ops.xp.full(3 + 3 * sweeps, ops.xp.nan)
-    first = solve(ops.probes(n))  # together
-    climbed = _climb(ops, first[:, :1], solve, solve_adjoint, found[3:])
+    found, probes = ops.xp.empty(2 + 3 * sweeps), ops.probes(n)
+    solutions = solve(probes)  # together
+    climbed = _climb(ops, solutions[:, :1], solve, solve_adjoint, found[2:])
     # All sums at once: each for itself would delay the next solve.
-    sums = _sums(ops.xp, [*first.T, *(sweep.v[:, 0] for sweep in climbed)])
-    found[:2], found[5::3] = sums[:2], sums[2:]
-    return Begun(found, climbed)
-
-
-def hold_against(ops, a, begun):
-    """Return begun; fill in what takes the matrix itself, unless it is too large."""
-    if len(a) <= HELD_AT_ONCE:
-        first, second = begun.sweeps[:2]
-        ops.missed(a, first.e, first.v, second.z, begun.found[2:3])
-    return begun
+    sums = _sums(ops.xp, [*solutions.T[:2], *(sweep.v[:, 0] for sweep in climbed)])
+    found[:2], found[4::3] = sums[:2], sums[2:]
+    return found, (probes, solutions, climbed)
 
 
 def _climb(ops, v, solve, solve_adjoint, found):

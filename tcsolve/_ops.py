@@ -227,13 +227,13 @@ class Ops(Protocol):
     def replayed(self, w, name, body):
         """Return body(), which works on w without reading anything back; equal names are equal work."""
 
-    def aside(self, w, others, name, body, then):
-        """Start then(body()), body reading w and others, beside what follows; return a function that waits.
+    def aside(self, w, others, name, body):
+        """Start body(), which reads w and others, beside what follows; return a function that waits for it.
 
-        then may read other arrays, a different one each time; it returns a tuple, the first a small array,
-        which may be sent to the host at once.  That function returns it, the first for `host`, and must be
-        called before what both read may be freed.  They read nothing back and write nothing but what they
-        return; equal names are equal work of body.  None is returned where nothing runs beside anything.
+        body returns two things, the first a small array, which may be sent to the host at once; that function
+        returns both, the first for `host`, and must be called before what body reads may be freed.  body
+        reads nothing back and writes nothing but what it returns; equal names are equal work.  None is
+        returned where nothing runs beside anything.
         """
 
     def invert_diagonal_blocks(self, lu):
@@ -292,7 +292,10 @@ class Ops(Protocol):
         """Return the sum of weights[c, i] v_i, for each column c of m arrays of (n, k)."""
 
     def probes(self, n):
-        """Return the vectors 1 / n and (-1)**i (1 + i / (n - 1)) as columns (n, 2)."""
+        """Return 1 / n, (-1)**i (1 + i / (n - 1)), and two of random entries as columns (n, 4).
+
+        Those are uniform, of mean 0 and variance 1, and always the same.
+        """
 
     def signs(self, v, state):
         """Return the sign of each entry of v, (n, 1), of complex ones v / |v|; zeros if state[1] is 0."""
@@ -303,6 +306,3 @@ class Ops(Protocol):
         Zeros if it was found last time or state[1] is 0.  found becomes its number and its size, state that
         number and whether the vector is not zero.
         """
-
-    def missed(self, a, e, v, z, found):
-        """Set found[0] to |z^H (e - a v)| in FP64; vectors are (n, 1)."""

@@ -294,13 +294,6 @@ class CupyOps(LUOps, NativeOps):
             return _step.steepest(z, state, found)
         return steepest(cupy, z, state, found)
 
-    @turns_into_memory_error
-    def missed(self, a, e, v, z, found):
-        if v.dtype.char == z.dtype.char == "d" and _step.has_rows(a):
-            _step.missed(a, e, v, z, found)
-        else:
-            found[0] = cupy.abs((z.conj() * (e - self.product(a, v))).sum())
-
 
 def _here():
     return cupy.cuda.runtime.getDevice()

@@ -186,15 +186,17 @@ class NumpyOps(LUOps):
     def steepest(self, z, state, found):
         return steepest(np, z, state, found)
 
-    def missed(self, a, e, v, z, found):
-        with np.errstate(all="ignore"):
-            found[0] = np.abs((z.conj() * (e - self.product(a, v))).sum())
-
 
 def probes(xp, n):
     i = xp.arange(n)
     alternating = xp.where(i % 2 == 0, 1.0, -1.0) * (1 + i / max(1, n - 1))
-    return xp.stack([xp.full(n, 1 / n), alternating], axis=1)
+    # The number of an entry, its bits mixed as at the end of MurmurHash3.
+    bits = xp.arange(2 * n, dtype=xp.uint32).reshape(n, 2)
+    bits = (bits ^ bits >> 16) * xp.uint32(0x85EBCA6B)
+    bits = (bits ^ bits >> 13) * xp.uint32(0xC2B2AE35)
+    bits ^= bits >> 16
+    random = (bits * 2.0**-31 - 1) * 3**0.5
+    return xp.concatenate([xp.full((n, 1), 1 / n), alternating[:, None], random], axis=1)
 
 
 def signs(xp, v, state):

@@ -207,32 +207,25 @@ class Tape:
     def _reels(self):
         return [reel for reel in (self._reel, self._beside) if reel]
 
-    def run(self, name, body, where=()):
+    def run(self, name, body, where=(), aside=False):
         """Return body(), launched the first time, recorded the next, replayed from then on.
 
         body launches kernels for arrays of this tape and reads nothing back; what it returns is memory of
-        the tape, good until it runs again.  Equal `name` and `where` (addresses) mean the same work.
+        the tape, good until it runs again.  Equal `name` and `where` (addresses) mean the same work.  What
+        runs `aside`, in a stream of its own that waits for what was done here before, has memory of its own
+        and writes nowhere else.
         """
         stream = cupy.cuda.get_current_stream()
         with self._lock:
+            if aside:
+                self._beside = self._beside or _Reel(self.key)
+                result = self._beside.run(stream, name, body, where)
+                self._done_aside = _mark(stream)
+                return result
             self.follow(stream)
             result = self._reel.run(stream, name, body, where)
             stream.record(self._done)
             return result
-
-    def aside(self, name, body, where, then):
-        """Return then(body()), body as for `run`, then launched each time.
-
-        The current stream is another one, which waits for what was done here before.  body has memory of
-        its own there, and both write nowhere else.
-        """
-        stream = cupy.cuda.get_current_stream()
-        with self._lock:
-            self._beside = self._beside or _Reel(self.key)
-            try:
-                return then(self._beside.run(stream, name, body, where))
-            finally:
-                self._done_aside = _mark(stream)
 
     def apply(self, name, inputs, body, where=()):
         """Return a copy of body(*inputs), recorded; inputs are vectors, of NumPy or CuPy, that are copied."""

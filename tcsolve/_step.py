@@ -18,7 +18,6 @@ __all__ = [
     "ahead",
     "gram",
     "has_rows",
-    "missed",
     "mixed",
     "probes",
     "residual",
@@ -41,17 +40,13 @@ def has_rows(a):
 
 def residual(a, x, b):
     """Return b - a x for FP64 x and b (n, 1), and on the host, in arrays of one, max |r| and max |x|."""
-    r, sizes = _begin_residual(a, x, b)
-    sizes = sizes.get().view(np.float64)
-    return r, sizes[:1], sizes[1:]
-
-
-def _begin_residual(a, x, b):
+    n = len(x)
     x = cupy.ascontiguousarray(x)
-    r, sizes = cupy.empty((len(x), 1)), cupy.zeros(2, cupy.uint64)
+    r, sizes = cupy.empty((n, 1)), cupy.zeros(2, cupy.uint64)
     step = b.strides[0] // b.itemsize
     _residual(a, a.data.ptr, None, r.data.ptr, sizes.data.ptr, x.data.ptr, b.data.ptr, step)
-    return r, sizes
+    sizes = sizes.get().view(np.float64)
+    return r, sizes[:1], sizes[1:]
 
 
 def takes(vectors):
@@ -82,7 +77,7 @@ def mixed(vectors, weights):
 
 def probes(n):
     """As `Ops.probes`."""
-    found = cupy.empty((n, 2))
+    found = cupy.empty((n, 4))
     _condest("tcs_probes")((-(-n // THREADS),), (THREADS,), (found, n))
     return found
 
@@ -101,12 +96,6 @@ def steepest(z, state, found):
     args = unit, found, state, z, z.strides[0] // z.itemsize, n
     _condest("tcs_steepest")((1,), (GRAM_THREADS,), args)
     return unit
-
-
-def missed(a, e, v, z, found):
-    """As `Ops.missed`, of real vectors and a matrix that `has_rows`."""
-    r, _ = _begin_residual(a, v, e)
-    _condest("tcs_missed")((1,), (GRAM_THREADS,), (found, z, z.strides[0] // z.itemsize, r, len(r)))
 
 
 def _condest(entry):

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import scipy.linalg
 from bounds import MET, host, ratio
 
 import tcsolve
@@ -317,6 +318,74 @@ def test_a_right_hand_side_in_the_range_does_not_hide_that_a_is_singular(
         found = f.solve_ex(xp.asarray(a @ x))
         assert found.status is Status.ILL_CONDITIONED and found.rcond < 2.0**-52
     assert f.rcond() == found.rcond
+
+
+def with_singular_values(s, rng):
+    """A real matrix of random singular vectors."""
+    u, v = (np.linalg.qr(rng.standard_normal((len(s), len(s))))[0] for _ in range(2))
+    return (u * s) @ v
+
+
+def veiled(kind):
+    """A singular matrix whose null vector is not what an estimate by its factors meets first."""
+    if kind == "another small singular value":
+        s = np.linspace(1, 0.4, 100)
+        s[-2:] = 1e-7, 0
+        return with_singular_values(s, np.random.default_rng(0))
+    if kind == "a larger column of the inverse, without an error":
+        s = np.linspace(1, 0.4, 20)
+        s[-1] = 0
+        bidiagonal = np.eye(40) - 2 * np.eye(40, k=1)
+        return scipy.linalg.block_diag(
+            bidiagonal, with_singular_values(s, np.random.default_rng(1))
+        )
+    a, m = np.random.default_rng(0).standard_normal((40, 40)) / 2, 20  # pivots grow by 2**m
+    a[:m, :m], a[m:, :m] = np.eye(m) - np.tril(np.ones((m, m)), -1), -1
+    a[:, -1] = a[:, :-1].sum(axis=1) / 8
+    return a
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp16x3", "fp32"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "another small singular value",
+        "a larger column of the inverse, without an error",
+        "growth",
+    ],
+)
+def test_a_veiled_null_vector_is_found(xp, kind, precision):
+    a = veiled(kind)
+    f = factor(xp.asarray(a), precision=precision)
+
+    found = f.solve_ex(xp.asarray(a @ np.ones(len(a))))
+
+    # A pivot may be zero by chance.
+    assert found.status in (Status.ILL_CONDITIONED, Status.SINGULAR) and found.rcond < 2.0**-52
+
+
+@pytest.mark.parametrize("precision", EVERY)
+@pytest.mark.parametrize("smallest", [1e-3, 1e-6, 1e-9])
+def test_rcond_does_not_depend_on_what_was_solved(xp, smallest, precision):
+    a = with_singular_values(np.geomspace(1, smallest, 60), np.random.default_rng(3))
+    before = factor(xp.asarray(a), precision=precision).rcond()
+    f = factor(xp.asarray(a), precision=precision)
+    f.solve_ex(xp.asarray(a @ np.ones(60)))
+
+    true = 1 / np.linalg.cond(a, 1)
+    assert true / 10 <= before <= 10 * true
+    assert f.precision != precision or f.rcond() == before  # unless other factors took their place
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp16x3", "fp32"])
+@pytest.mark.parametrize("n", [40, 200])
+def test_a_sample_of_the_inverse_has_its_largest_column(xp, n, precision):
+    a = np.eye(n)
+    a[1:, 0] = 1e4
+
+    rcond = factor(xp.asarray(a), precision=precision).rcond()
+
+    assert rcond == pytest.approx(1 / np.linalg.cond(a, 1), rel=0.01)
 
 
 @pytest.mark.parametrize("precision", ["fp16x3", "fp32"])

@@ -220,7 +220,7 @@ def test_the_condition_is_estimated_beside_the_refinement(cupy, record, monkeypa
     a, b = system(cupy, 700)
     beside = [solve_ex(a, b, precision="fp16x3") for _ in range(5)]
     assert recordings(record) == 3
-    # Another matrix at another address: the estimate reads it, the recording must not know where.
+    # Another matrix at another address.
     other = solve_ex(-a, b, precision="fp16x3")
     assert recordings(record) == 3 and other.rcond == beside[0].rcond
     monkeypatch.setattr("tcsolve._factors.BlockedFactors.aside", lambda *_: None)
