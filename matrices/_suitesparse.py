@@ -82,14 +82,18 @@ def index(folder=None):
         that is no number where one belongs.
     """
     path = _local_folder(folder) / "index.csv"
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = csv.DictReader(file)
-        if not {"name", "group"} <= set(rows.fieldnames or ()):
-            raise ValueError(
-                f"{path} has the columns {', '.join(rows.fieldnames or ()) or 'of an empty file'}; name and "
-                "group are needed: add them, or remove the file"
-            )
-        return [_parse_row(row, f"{path}, line {rows.line_num}") for row in rows]
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            rows = csv.DictReader(file)
+            columns = [name for name in rows.fieldnames or () if name]
+            if not {"name", "group"} <= set(columns):
+                raise ValueError(
+                    f"{path} names the columns {', '.join(columns) or '(none)'} in its first line; name and "
+                    "group are needed: add them, or remove the file"
+                )
+            return [_parse_row(row, f"{path}, line {rows.line_num}") for row in rows]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a CSV file in UTF-8: {error}") from error
 
 
 def read(path, *, limit_bytes=LIMIT_BYTES):

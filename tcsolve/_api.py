@@ -186,6 +186,7 @@ def _solve(a, b, lower, check_finite, assume_a, transposed, precision, device, e
             require_finite(bool(ops.xp.isfinite(a).all()), "a")
         return solve_empty(ops, shape, dtype)
     a = ops.converted(a, _real_if(a, dtype))
+    b = b.reshape(1) if b.ndim == 0 else b  # for a stack of single elements
     if goes_to_scipy(a, b, structure, precision, device):
         return solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype)
     if structure not in (None, "general"):

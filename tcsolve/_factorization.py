@@ -180,7 +180,7 @@ class Factorization(Conditioned):
     def _solve_columns(self, rhs, check_finite, dtype, mark):
         """Solve for rhs (n, k) in FP64, checked since `mark`, and build the `Solution`, x of shape (n, k)."""
         ops, n = self._ops, self.shape[0]
-        bound = _stop.target(dtype, n)
+        bound, wanted = _stop.target(dtype, n), _stop.before_rounding(dtype, n)
         # All that a solve nearly always does is launched before anything is read.
         read_size = ops.reading(ops.column_max(rhs))
         mark = self._clock("check", mark)
@@ -193,9 +193,9 @@ class Factorization(Conditioned):
         if check_finite:
             require_finite(all_good, "b")
         if all_good and self._finite and not self._singular():
-            found = self._climb_until_met(rhs, size, bound, dtype, mark, ahead)
+            found = self._climb_until_met(rhs, size, wanted, dtype, mark, ahead)
         else:
-            found = self._solve_good_columns(rhs, size, good, bound, dtype, mark)
+            found = self._solve_good_columns(rhs, size, good, wanted, dtype, mark)
         # The estimate may need finer factors than x did.
         precision, rungs = self.precision, self.rungs
         singular = self._singular()

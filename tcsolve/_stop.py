@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-__all__ = ["contracting", "converged", "projected_steps", "target"]
+__all__ = ["before_rounding", "contracting", "converged", "projected_steps", "target"]
 
 
 def target(dtype, n):
@@ -15,6 +15,12 @@ def target(dtype, n):
     """
     single = dtype.char in "fF"
     return (2.0**-24 if single else 2.0**-53) * math.sqrt(max(n, 8 if dtype.kind == "c" else 4))
+
+
+def before_rounding(dtype, n):
+    """Return the bound that x must meet in FP64, to meet `target` when it is rounded to this dtype."""
+    bound = target(dtype, n)
+    return bound - 2.0**-24 if dtype.char in "fF" else bound
 
 
 def converged(error, bound):

@@ -15,6 +15,9 @@ from tcsolve._solution import Solution, Status
 
 __all__ = ["goes_to_scipy", "interpret", "solve_by_scipy"]
 
+# Beyond 2**(+-EXTREME) FP32 matrices are solved in FP64.
+EXTREME = 60
+
 
 def goes_to_scipy(a, b, structure, precision, device):
     """Tell whether the system has no path of its own yet: a stack, or a structure."""
@@ -81,6 +84,8 @@ def solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype):
     bound = _stop.target(dtype, n)
     vector = b.ndim == 1
     columns = b[:, None] if vector else b
+    if _leaves_range_of_fp32(a):  # which LAPACK would do on its way
+        a, columns = (v.astype(np.result_type(v, np.float64)) for v in (a, columns))
     full = interpret(np, a, structure, lower)
     x, singular, rcond = _solve_on_host(a, columns, structure, lower)
     error = np.full((*shape[: len(shape) - (1 if vector else 2)], columns.shape[-1]), np.nan)
@@ -89,6 +94,10 @@ def solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype):
         x = np.full(shape, np.nan, dtype)
     else:
         x, error, steps = _polish(a, full, columns, x, structure, lower, bound)
+        if x.dtype != dtype:
+            with np.errstate(all="ignore"):
+                x = x.astype(dtype)
+            error = _backward_errors(full, x.astype(np.result_type(x, np.float64)), columns)
         x = x.reshape(shape)
     took = time.perf_counter() - mark
     return Solution(
@@ -105,6 +114,14 @@ def solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype):
         seconds={"factor": took, "total": took},
         device="cpu",
     )
+
+
+def _leaves_range_of_fp32(a):
+    """Tell whether a is in FP32, and a norm so small or large that its inverse may not be."""
+    if a.dtype.char not in "fF" or not a.size:
+        return False
+    top = np.abs(a).max()
+    return 0 < top < 2.0**-EXTREME or 2.0**EXTREME < top < np.inf
 
 
 def _status_of_scipy(x, error, bound, rcond, singular, finite, dtype):

@@ -159,6 +159,19 @@ def test_a_subnormal_answer_that_is_exact_is_an_answer(xp, dtype, tiny):
     assert found.status is Status.CONVERGED and (host(found.x) == tiny).all()
 
 
+@pytest.mark.parametrize("seeds", [range(60), range(900, 960)])
+def test_an_fp32_answer_meets_the_bound_when_it_is_rounded(xp, seeds):
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(2, 6))
+        a = (rng.standard_normal((n, n)) + 3 * np.eye(n)).astype(np.float32)
+        b = (a.astype(float) @ np.ones(n)).astype(np.float32)
+
+        found = solve_ex(xp.asarray(a), xp.asarray(b), assume_a="general")
+
+        assert found.status is Status.CONVERGED and (found.backward_error <= found.bound).all()
+
+
 @pytest.mark.parametrize("precision", ["fp16x3", "fp32", "fp64"])
 @pytest.mark.parametrize("dtype", [np.float32, np.complex64])
 @pytest.mark.parametrize("n, columns", [(1, 1), (3, 1), (3, 2)])
@@ -170,6 +183,25 @@ def test_subnormal_numbers_are_numbers(xp, precision, dtype, n, columns):
     found = solve_ex(xp.asarray(a), xp.asarray(b), assume_a="general", precision=precision)
 
     assert found.status is Status.CONVERGED and (host(found.x) == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+@pytest.mark.parametrize(
+    "structure", [None, "diagonal", "symmetric", "upper triangular", "banded", "positive definite"]
+)
+@pytest.mark.parametrize("exponent", [-140, -120, 120])
+def test_structured_systems_may_be_near_the_ends_of_fp32(structure, dtype, exponent):
+    a = np.diag([4.0, 3, 5, 2]) + (0 if structure == "diagonal" else np.eye(4, k=1))
+    if structure in ("symmetric", "banded", "positive definite"):
+        a = a + np.eye(4, k=-1)
+    a = (a * 2.0**exponent).astype(dtype)  # exactly
+
+    for stacked in (a, np.stack([a, a])):
+        for b in (a @ np.ones((4, 2), dtype), a @ np.ones((4, 2), dtype) * np.complex64(1j)):
+            found = solve_ex(stacked, b, assume_a=structure)
+            assert found.status is Status.CONVERGED and found.x.dtype == b.dtype
+            assert np.allclose(abs(found.x), 1, rtol=1e-6)
+            assert (found.backward_error <= found.bound).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, complex])

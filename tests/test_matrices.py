@@ -477,8 +477,11 @@ def test_index_is_typed_and_gives_cond(folder):
 @pytest.mark.parametrize(
     "text, told",
     [
-        ("", "columns of an empty file; name and group are needed"),
-        ("name,n\none,2\n", "columns name, n; name and group are needed"),
+        ("", r"columns \(none\) in its first line; name and group are needed"),
+        ("\nname,group,n\n", r"columns \(none\) in its first line; name and group are needed"),
+        ("name,n\none,2\n", "columns name, n in its first line; name and group are needed"),
+        ('name,group\none,"HB' + 200000 * "x", "is not a CSV file in UTF-8: field larger"),
+        ("name,group\none,\udcff\n", "is not a CSV file in UTF-8: .*can't decode"),
         ("name,group,n\none,HB\n", "line 2 has more or fewer cells"),
         ("name,group,n\none,HB,2\ntwo,HB,2,3\n", "line 3 has more or fewer cells"),
         ("name,group,n\none,HB,two\n", "line 2 is not as the columns say: .*'two'"),
@@ -486,7 +489,7 @@ def test_index_is_typed_and_gives_cond(folder):
 )
 def test_an_index_that_is_none_says_where_and_what_to_do(folder, text, told):
     write(folder / "one.mtx", GOOD)
-    (folder / "index.csv").write_text(text)
+    (folder / "index.csv").write_text(text, "utf-8", "surrogateescape")
     for call in (matrices.index, partial(matrices.load, "HB/one"), partial(matrices.load, "one")):
         with pytest.raises(ValueError, match=rf"index\.csv.*{told}"):
             call()
@@ -495,7 +498,8 @@ def test_an_index_that_is_none_says_where_and_what_to_do(folder, text, told):
 def test_same_name_in_another_group_is_another_matrix(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
     write(folder / "one.mtx", GOOD)
-    (folder / "index.csv").write_text("name,group,n\none,HB,2\n")
+    # As some spreadsheets write it, with a mark at the beginning.
+    (folder / "index.csv").write_text("\ufeffname,group,n\none,HB,2\n", "utf-8")
     assert matrices.load("HB/one").n == 2
     with pytest.raises(ImportError, match="no matrix Bai/one"):
         matrices.load("Bai/one")
