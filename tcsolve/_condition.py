@@ -86,14 +86,13 @@ class Conditioned(Ladder):
         # Far above u an estimate is only wrong where pivots have grown by as much as they hardly ever do: for
         # that one looks where it costs little.
         well = rcond > how.u / TRUST
-        if self._as_given and (own if well else how.u < FINE):
+        # Where rows or columns were scaled what is held against A may tell of that alone: it does not vouch.
+        if own if well else self._as_given and how.u < FINE:
             own = own or self._condest(norm)  # the library looks at its factors alone
             wanted = next(doubt for most, doubt in DOUBTED if n <= most)
             if own.doubt(wanted) <= wanted:
                 return rcond
-        elif (
-            well
-        ):  # also where rows or columns were scaled: what is held against A may tell of that alone
+        elif well:
             return rcond
         # A rough sample suffices if it agrees with the factors: its own error is then below 1 %.
         bound = _stop.target(self.dtype, n)
@@ -133,12 +132,11 @@ class Conditioned(Ladder):
         x = state.x if self._frame is None else self._frame.outside(self._ops.xp, state.x, shift)
         # Divided by its largest entry first: squares of x itself may leave the range of FP64.
         top, xp = self._ops.column_max(x), self._ops.xp
-        part = xp.abs(x / top)
-        top, length, whole = self._ops.host(top, xp.linalg.norm(part, axis=0), part.sum(axis=0))
         with np.errstate(all="ignore"):
+            part = xp.abs(x / top)
+            top, length, whole = self._ops.host(top, xp.linalg.norm(part, axis=0), part.sum(axis=0))
             most = top.max()
             scaled = length[:SAMPLES] * (top[:SAMPLES] / most)
-            estimate = float(
-                most * max([np.sqrt(np.mean(scaled**2)), *(whole * (top / most))[SAMPLES:]])
-            )
+            of_column = (whole * (top / most))[SAMPLES:]
+            estimate = float(most * max([np.sqrt(np.mean(scaled**2)), *of_column]))
             return float(np.float64(1) / norm / estimate) if estimate > 0 else None

@@ -249,13 +249,17 @@ class Factorization(Conditioned):
         found = self._climb_until_met(rhs[:, take], size[good], bound, dtype, mark)
         x[:, take] = found.x
         steps[good], error[good] = found.steps, found.error
+        history = []
+        for rung, of_good in found.history:
+            history.append((rung, np.full(k, np.nan)))
+            history[-1][1][good] = of_good
 
         def lost(x):
             of_all = np.zeros(k)
             of_all[good] = found.lost(x[:, take])
             return of_all
 
-        return _Found(x, steps, error, found.met, found.history, found.moved, lost)
+        return _Found(x, steps, error, found.met, history, found.moved, lost)
 
     def _climb_until_met(self, rhs, size, bound, dtype, mark, ahead=None):
         """Refine rung after rung, since a mark; return what was `_Found`.
@@ -340,9 +344,13 @@ def _join_parts(solution):
     """Join columns (real parts, then imaginary parts) into complex ones."""
     k = solution.x.shape[1] // 2
     pairs = [v.reshape(2, k).max(axis=0) for v in (solution.iterations, solution.backward_error)]
+    # Where 1j * inf would be NaN in both parts.
+    xp = ops_for(solution.x).xp
+    x = xp.empty((len(solution.x), k), np.result_type(solution.x, np.complex64))
+    x.real[...], x.imag[...] = solution.x[:, :k], solution.x[:, k:]
     return replace(
         solution,
-        x=solution.x[:, :k] + 1j * solution.x[:, k:],
+        x=x,
         iterations=pairs[0],
         backward_error=pairs[1],
         history=tuple((rung, e.reshape(2, -1).max(axis=0)) for rung, e in solution.history),

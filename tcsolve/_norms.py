@@ -175,7 +175,8 @@ def condest(ops, a, norm_one, solve, solve_adjoint, begun=None):
     found, rest = begun or begin_condest(ops, n, solve, solve_adjoint)
     begun = Begun(found, *rest)
     (found,), climbed = ops.host(begun.found), list(begun.sweeps)
-    start, alternative, rows = found[0], 2 * found[1] / (3 * n), found[2:].reshape(-1, 3)
+    start, alternative = float(found[0]), 2 * float(found[1]) / (3 * n)
+    rows = found[2:].reshape(-1, 3)
     estimate, best, goes_on = _ascent(start, rows)
     while goes_on and len(rows) < MAX_SWEEPS - 1:
         found = ops.xp.empty(3 * min(SWEEPS_AT_ONCE, MAX_SWEEPS - 1 - len(rows)))
@@ -184,7 +185,7 @@ def condest(ops, a, norm_one, solve, solve_adjoint, begun=None):
         (found,) = ops.host(found)
         climbed, rows = climbed + more, np.concatenate([rows, found.reshape(-1, 3)])
         estimate, best, goes_on = _ascent(start, rows)
-    largest = float(max(estimate, alternative))
+    largest = max(estimate, alternative)
     rcond = 1 / norm_one / largest if 0 < largest < math.inf else 0.0
 
     def doubt(wanted):

@@ -5,7 +5,15 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Frame", "Scaling", "equilibrate", "needs_frame", "needs_scaling", "shift_columns"]
+__all__ = [
+    "Frame",
+    "Scaling",
+    "equilibrate",
+    "ldexp",
+    "needs_frame",
+    "needs_scaling",
+    "shift_columns",
+]
 
 # Rows (columns) whose sizes differ by less than a factor of ten are left alone; as xLAQGE.
 SPREAD = 0.1
@@ -43,7 +51,7 @@ class Frame:
         """Return (diag(row) b 2**-shift, shift), one shift for each column of b (n, k)."""
         row = xp.frexp(self.scaling.row)[1][:, None] - 1
         top = (xp.frexp(xp.abs(b))[1] + row).max(axis=0)
-        return _ldexp(xp, b, row - top), top
+        return ldexp(xp, b, row - top), top
 
     def swapped(self):
         """Return the frame of the transposed matrix."""
@@ -51,11 +59,11 @@ class Frame:
 
     def outside(self, xp, y, shift):
         """Return diag(col) y 2**shift."""
-        return _ldexp(xp, y, self._exponents(xp, shift))
+        return ldexp(xp, y, self._exponents(xp, shift))
 
     def back(self, xp, x, shift):
         """Return y of an x from `outside`."""
-        return _ldexp(xp, x, -self._exponents(xp, shift))
+        return ldexp(xp, x, -self._exponents(xp, shift))
 
     def _exponents(self, xp, shift):
         return xp.frexp(self.scaling.col)[1][:, None] - 1 + shift
@@ -69,15 +77,15 @@ class Shift:
 
     def inside(self, xp, b):
         """Return (b 2**-shift, shift)."""
-        return _ldexp(xp, b, -xp.asarray(self.exponent)), xp.asarray(self.exponent)
+        return ldexp(xp, b, -xp.asarray(self.exponent)), xp.asarray(self.exponent)
 
     def outside(self, xp, y, shift):
         """Return y 2**shift."""
-        return _ldexp(xp, y, shift)
+        return ldexp(xp, y, shift)
 
     def back(self, xp, x, shift):
         """Return y of an x from `outside`."""
-        return _ldexp(xp, x, -shift)
+        return ldexp(xp, x, -shift)
 
 
 def shift_columns(size):
@@ -95,7 +103,8 @@ def needs_frame(survey):
     return not (survey.finite and 1 / top < survey.inf < top and (spread == 0 or spread > 1 / top))
 
 
-def _ldexp(xp, x, exponent):
+def ldexp(xp, x, exponent):
+    """Return x 2**exponent, real or complex."""
     exponent = xp.asarray(exponent, dtype=xp.int32)
     with np.errstate(over="ignore", under="ignore"):
         return _ldexp_parts(xp, x, exponent)

@@ -11,12 +11,15 @@ from tcsolve import _stop
 from tcsolve._check import require_finite
 from tcsolve._dispatch import as_host, is_cupy, ops_for
 from tcsolve._errors import LinAlgError, LinAlgWarning
+from tcsolve._scale import ldexp
 from tcsolve._solution import Solution, Status
 
 __all__ = ["goes_to_scipy", "interpret", "solve_by_scipy"]
 
 # Beyond 2**(+-EXTREME) FP32 matrices are solved in FP64.
 EXTREME = 60
+# Beyond 2**(+-FAR) FP64 matrices are brought next to 1 before; norms may leave the range.
+FAR = 500
 
 
 def goes_to_scipy(a, b, structure, precision, device):
@@ -86,6 +89,7 @@ def solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype):
     columns = b[:, None] if vector else b
     if _leaves_range_of_fp32(a):  # which LAPACK would do on its way
         a, columns = (v.astype(np.result_type(v, np.float64)) for v in (a, columns))
+    a, columns = _brought_near_one(a, columns)
     full = interpret(np, a, structure, lower)
     x, singular, rcond = _solve_on_host(a, columns, structure, lower)
     error = np.full((*shape[: len(shape) - (1 if vector else 2)], columns.shape[-1]), np.nan)
@@ -124,6 +128,19 @@ def _leaves_range_of_fp32(a):
     return 0 < top < 2.0**-EXTREME or 2.0**EXTREME < top < np.inf
 
 
+def _brought_near_one(a, b):
+    """Return matrices near the ends of FP64, and what belongs to them, times powers of two; else the same."""
+    if a.dtype.char not in "dD" or not a.size:
+        return a, b
+    with np.errstate(invalid="ignore"):
+        exponent = np.frexp(np.abs(a).max(axis=(-2, -1), keepdims=True))[1]
+    far = np.abs(exponent) > FAR
+    if not far.any():
+        return a, b
+    exponent = np.where(far, -exponent, 0)
+    return tuple(ldexp(np, v, exponent) for v in (a, b))
+
+
 def _status_of_scipy(x, error, bound, rcond, singular, finite, dtype):
     if not finite:
         return Status.NONFINITE_INPUT
@@ -145,8 +162,9 @@ def _polish(a, full, b, x, structure, lower, bound):
         if not wanted.any():  # met, or not a number
             break
         steps += wanted
-        d, singular, _ = _solve_on_host(a, (b - full @ x).astype(x.dtype), structure, lower)
-        trial = x if singular else x + d
+        with np.errstate(all="ignore"):
+            d, singular, _ = _solve_on_host(a, (b - full @ x).astype(x.dtype), structure, lower)
+            trial = x if singular else x + d
         after = _backward_errors(full, trial, b)
         better = after < error
         if not better.any():

@@ -185,6 +185,37 @@ def test_subnormal_numbers_are_numbers(xp, precision, dtype, n, columns):
     assert found.status is Status.CONVERGED and (host(found.x) == 1).all()
 
 
+@pytest.mark.parametrize("exponent", [-1000, 1021])
+@pytest.mark.parametrize("structure", [None, "symmetric"])
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_stacks_near_the_ends_of_fp64_are_not_taken_for_solved(structure, dtype, exponent):
+    a = np.random.default_rng(0).uniform(-1, 1, (2, 20, 20)).astype(dtype)
+    a[1] *= 1j if dtype is complex else 1
+    a = a + a.swapaxes(1, 2)
+    b = np.random.default_rng(1).standard_normal((2, 20, 3))
+    huge = np.ldexp(a.real, exponent - 1) + (
+        1j * np.ldexp(a.imag, exponent - 1) if dtype is complex else 0
+    )
+
+    found = solve_ex(huge, np.ldexp(b, exponent // 2), assume_a=structure)
+
+    near = np.linalg.solve(a, b)
+    x = np.ldexp(found.x.real, exponent - 1 - exponent // 2) + (
+        1j * np.ldexp(found.x.imag, exponent - 1 - exponent // 2) if dtype is complex else 0
+    )
+    assert found.status is Status.CONVERGED and np.allclose(x, near, rtol=1e-10, atol=0)
+
+
+def test_parts_of_a_complex_vector_may_be_nan(xp):
+    b = xp.asarray(np.array([complex(np.nan, 1), 1, 1]))
+    a = xp.asarray(2 * np.eye(3) + 1)
+
+    found = solve_ex(a, b, check_finite=False, assume_a="general")
+
+    assert found.status is Status.NONFINITE_INPUT and np.isnan(found.backward_error).all()
+    assert np.allclose(host(found.x).imag, np.linalg.solve(host(a), [1, 0, 0]))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.complex64])
 @pytest.mark.parametrize(
     "structure", [None, "diagonal", "symmetric", "upper triangular", "banded", "positive definite"]
