@@ -138,5 +138,5 @@ class Conditioned(Ladder):
             most = top.max()
             scaled = length[:SAMPLES] * (top[:SAMPLES] / most)
             of_column = (whole * (top / most))[SAMPLES:]
-            estimate = float(most * max([np.sqrt(np.mean(scaled**2)), *of_column]))
+            estimate = float(most * np.max([np.sqrt(np.mean(scaled**2)), *of_column]))
             return float(np.float64(1) / norm / estimate) if estimate > 0 else None

@@ -113,7 +113,8 @@ def ldexp(xp, x, exponent):
 def _ldexp_parts(xp, x, exponent):
     if not xp.iscomplexobj(x):
         return xp.ldexp(x, exponent)
-    moved = xp.empty(x.shape, x.dtype)  # where 1j * inf would be NaN in both parts
+    # Where 1j * inf would be NaN in both parts.
+    moved = xp.empty(np.broadcast_shapes(x.shape, exponent.shape), x.dtype)
     moved.real[...], moved.imag[...] = xp.ldexp(x.real, exponent), xp.ldexp(x.imag, exponent)
     return moved
 

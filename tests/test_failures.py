@@ -204,6 +204,8 @@ def test_stacks_near_the_ends_of_fp64_are_not_taken_for_solved(structure, dtype,
         1j * np.ldexp(found.x.imag, exponent - 1 - exponent // 2) if dtype is complex else 0
     )
     assert found.status is Status.CONVERGED and np.allclose(x, near, rtol=1e-10, atol=0)
+    vector = solve_ex(huge, np.ldexp(b[0, :, 0], exponent // 2) + 0j, assume_a=structure)
+    assert vector.status is Status.CONVERGED and np.allclose(vector.x[0], found.x[0, :, 0])
 
 
 def test_parts_of_a_complex_vector_may_be_nan(xp):
