@@ -543,7 +543,9 @@ tcs_gemm_wgmma(
         };
         while (true) {
             wait(shared.is_full(ring.stage), ring.parity);
-            const int tile = shared.tile[ring.stage];
+            // By the lane that releases the stage: before that the word is not written again.
+            int tile = threadIdx.x % WARP ? NO_TILE : shared.tile[ring.stage];
+            tile = __shfl_sync(ALL_LANES, tile, 0);
             if (tile == NO_TILE) break;
             if (REFINE) {
                 sum_by_stage(sum, shared, ring, group, steps, [&] { store(last); });
