@@ -14,8 +14,9 @@ __all__ = ["LookAhead"]
 BESIDE_ROWS = 256
 # Rows up to which a panel takes longer than the update beside it, by the products of that (seen on an H200).
 PANEL_ROWS = {1: math.inf, 3: 15000}
-# Multiprocessors left to such a panel besides those of its clusters.
-SPARED = 16
+# Part of the device left to such a panel and the products between its strips, by the products of the update and
+# the rows up to which it is.  One product needs less of the device, the less the fewer rows are left.
+SPARED = {1: ((16384, 0.6), (24576, 0.42), (math.inf, 0.24)), 3: ((math.inf, 0.24),)}
 
 
 class LookAhead:
@@ -97,8 +98,8 @@ class LookAhead:
         most = max((shape.blocks for shape in shapes if shape), default=0)
         if not most or panel.is_square or self.waits_for_update(m, how):
             return most, 0
-        # With those of the cluster a quarter of the device at most.
-        return most, max(0, min(SPARED, _device.multiprocessors() // 4 - most))
+        part = next(part for rows, part in SPARED[how.products] if m <= rows)
+        return most, max(0, round(part * _device.multiprocessors()) - most)
 
 
 def _stream(purpose):
