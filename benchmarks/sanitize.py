@@ -59,8 +59,8 @@ def solve_small(n, precisions):
     dominant = rng.standard_normal((n, n)) + n * cupy.eye(n)
     turned = cupy.ascontiguousarray(dominant[::-1])
     for precision in precisions:
-        # Each width, each matrix and each number of right-hand sides; not all of their combinations, since under
-        # racecheck a solve takes half a minute, most of it in panels.
+        # Each width, each matrix and each number of right-hand sides; not all of their combinations, since
+        # under racecheck a solve takes half a minute, most of it in panels.
         for block, a, nrhs in ((NARROW, turned, 5), (NARROW, dominant, 1), (WIDE, turned, 1)):
             b = a @ rng.standard_normal((n, nrhs))
             plan = tcsolve.Plan(precision, block=block, fallback=False)
