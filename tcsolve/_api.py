@@ -16,6 +16,7 @@ from tcsolve._direct import is_ordinary, solve_directly, solve_empty, solve_one_
 from tcsolve._dispatch import as_host, ops_for
 from tcsolve._errors import InputError
 from tcsolve._factorization import Factorization
+from tcsolve._numbers import require_count
 from tcsolve._placement import brought, require_room, target_ops
 from tcsolve._solution import raise_or_warn
 from tcsolve._structure import goes_to_scipy, interpret, solve_by_scipy
@@ -162,7 +163,7 @@ def solve_ex(
 def _solve(a, b, lower, check_finite, assume_a, transposed, precision, device, estimate=True):
     """Return the `Solution`; without `estimate`, rcond may be a lower bound that is at least epsilon."""
     start = time.perf_counter()
-    structure, precision = check_options(assume_a, precision, device)
+    structure = check_options(assume_a, precision, device)
     a, b = check_array(a, "a"), check_array(b, "b")
     ops = ops_for(a, b)
     if a.ndim < 2:
@@ -273,7 +274,10 @@ def factor(
     >>> f.solve(np.array([3.0, 4])).round(12).tolist()
     [1.0, 1.0]
     """
-    structure, precision = check_options(assume_a, precision, device)
+    structure, nrhs = (
+        check_options(assume_a, precision, device),
+        require_count("factor: nrhs", nrhs),
+    )
     if structure not in (None, "general"):
         raise InputError(
             f"factor: assume_a is {assume_a!r}; only 'general' matrices can be factored, "

@@ -108,19 +108,20 @@ def check_shapes(a, b):
 
 
 def check_options(assume_a, precision, device):
-    """Return (structure, Plan or precision name, device or None) or raise."""
+    """Return the structure by its long name, or raise if an option is none."""
     if not (assume_a is None or isinstance(assume_a, str)) or assume_a not in STRUCTURES:
         raise InputError(
             f"{assume_a!r} is not a recognized matrix structure; assume_a needs None or one of "
             + ", ".join(repr(name) for name in STRUCTURES if name)
         )
-    if not isinstance(precision, Plan) and precision not in PRECISIONS:
+    named = isinstance(precision, str) and precision in PRECISIONS
+    if not (named or isinstance(precision, Plan)):
         raise InputError(
             f"precision is {precision!r}; it needs a Plan or one of {', '.join(PRECISIONS)}"
         )
-    if device not in ("auto", "cpu", "cuda"):
+    if not isinstance(device, str) or device not in ("auto", "cpu", "cuda"):
         raise InputError(f"device is {device!r}; it needs 'auto', 'cpu' or 'cuda'")
-    return STRUCTURES[assume_a], precision
+    return STRUCTURES[assume_a]
 
 
 def require_finite(ok, name):

@@ -159,7 +159,7 @@ class Factorization(Conditioned):
         if not self._finite:
             return math.nan, math.nan
         if self.precision != "fp64":
-            self._factor("fp64")
+            self._refactor("fp64")
         self._restore()
         diagonal, sign = self._factors.diagonal()
         size = self._ops.xp.abs(diagonal)

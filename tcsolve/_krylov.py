@@ -22,12 +22,12 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
         The preconditioner; it may change from step to step [1]_.
     r : array, shape (n, k)
         Residuals, nonzero and finite; float64 or complex128.
-    basis : int
-        Steps at most.
+    basis : int or ndarray of int, shape (k,)
+        Steps of each column at most, at least 1.
     tol : float
         A column is done when its residual estimate is below tol times its start.
     give_up : callable, (steps, reduction) -> bool, optional
-        Asked after each step past the first 20 with the worst reduction so far.
+        Asked after each step past the first 20 with the worst reduction so far of those that go on.
 
     Returns
     -------
@@ -42,9 +42,10 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
     """
     xp = ops.xp
     n, k = r.shape
-    basis = min(basis, n)
+    basis = np.minimum(np.broadcast_to(basis, k), n)
+    most = int(basis.max())
     # v[c] holds the orthonormal basis of column c as rows, z[c] the preconditioned vectors.
-    room = min(basis, FIRST_STEPS)
+    room = min(most, FIRST_STEPS)
     v = xp.zeros((k, room + 1, n), dtype=r.dtype)
     z = xp.zeros((k, room, n), dtype=r.dtype)
     size = ops.column_max(r)  # the squares in a norm of r itself may leave the range of FP64
@@ -53,9 +54,9 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
     v[:, 0] = (r / beta).T
     (start,) = ops.host(beta)
     triangle = _Triangle(k, basis, np.asarray(start), tol)
-    for j in range(basis):
+    for j in range(most):
         if j == room:
-            room = min(basis, 2 * room)
+            room = min(most, 2 * room)
             v, z = _longer(xp, v, room + 1), _longer(xp, z, room)
         z[:, j] = correct(v[:, j].T).T
         w = apply(z[:, j].T).T
@@ -70,7 +71,7 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
         triangle.append(np.asarray(h), np.asarray(length))
         if triangle.done.all():
             break
-        if give_up and j + 1 >= WARM_UP_STEPS and give_up(j + 1, triangle.reduction.max()):
+        if give_up and j + 1 >= WARM_UP_STEPS and give_up(j + 1, triangle.worst):
             break
     y = triangle.solve()
     y = y if np.issubdtype(r.dtype, np.complexfloating) else np.ascontiguousarray(y.real)
@@ -91,11 +92,12 @@ class _Triangle:
     """The Hessenberg least-squares problems of k columns, kept triangular by Givens rotations."""
 
     def __init__(self, k, basis, beta, tol):
-        self.r = np.zeros((k, basis, basis), dtype=complex)
-        self.g = np.zeros((k, basis + 1), dtype=complex)
+        most = basis.max()
+        self.r = np.zeros((k, most, most), dtype=complex)
+        self.g = np.zeros((k, most + 1), dtype=complex)
         self.g[:, 0] = beta
         self.rotations = []
-        self.beta, self.tol = beta, tol
+        self.beta, self.tol, self.basis = beta, tol, basis
         self.done = np.zeros(k, bool)
         self.steps = np.zeros(k, int)
         self.reduction = np.ones(k)
@@ -120,7 +122,12 @@ class _Triangle:
         reduction = np.abs(self.g[:, j + 1]) / self.beta
         self.reduction = np.where(self.done, self.reduction, reduction)
         # A NaN ends its column too: no further step can mend it, and the caller measures x itself.
-        self.done |= ~(self.reduction > self.tol) | (size == 0)
+        self.done |= ~(self.reduction > self.tol) | (size == 0) | (self.steps >= self.basis)
+
+    @property
+    def worst(self):
+        """The largest reduction of those that are not done."""
+        return self.reduction[~self.done].max()
 
     def solve(self):
         """Return the coefficients, shape (k, steps), zero beyond the steps a column used."""

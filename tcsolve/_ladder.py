@@ -203,8 +203,6 @@ class Ladder:
         self._drop_factors()
         self._made += 1
         self._rcond = None
-        if self._rungs[-1:] != [update]:
-            self._rungs.append(update)
         kind = {"float32": "complex64", "float64": "complex128"} if self._complex else {}
         dtype = np.dtype(kind.get(how.storage, how.storage))
         row, col = self._scales_for(how)
@@ -223,6 +221,8 @@ class Ladder:
             else:
                 dominant = self._expects_dominance()
                 self._factors = factor_blocked(ops, w, how, self._plan.block, dominant=dominant)
+        if self._rungs[-1:] != [update]:
+            self._rungs.append(update)
         return self._clock("factor", mark)
 
     def _scales_for(self, how):
@@ -262,18 +262,21 @@ class Ladder:
     def _restore(self):
         """Factor with the present rung if there are no factors, as when there was no memory for the next."""
         if self._finite and self._factors is None:
-            self._reserve(self.precision, 1)
-            self._factor(self.precision)
+            self._refactor(self.precision)
 
     def _climb(self):
         """Factor with the next rung; return False if there is none or the plan forbids it."""
         following = self._following()
         if following is None:
             return False
-        self._drop_factors()
-        self._reserve(following, 1)
-        self._factor(following)
+        self._refactor(following)
         return True
+
+    def _refactor(self, update):
+        """Take the factors of `update` in place of what there is; where that fails there are none."""
+        self._drop_factors()
+        self._reserve(update, 1)
+        self._factor(update)
 
     def _following(self):
         return next_rung(self.precision, self._working) if self._plan.fallback else None

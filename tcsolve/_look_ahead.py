@@ -15,7 +15,7 @@ BESIDE_ROWS = 256
 # Rows up to which a panel takes longer than the update beside it, by the products of that (seen on an H200).
 PANEL_ROWS = {1: math.inf, 3: 15000}
 # Part of the device left to such a panel and the products between its strips, by the products of the
-# update and the rows up to which it is.  One product needs little of the device, the less the fewer rows are left.
+# update and the rows up to which it is: one product needs the less of the device, the fewer rows are left.
 SPARED = {1: ((16384, 0.6), (24576, 0.42), (math.inf, 0.24)), 3: ((math.inf, 0.24),)}
 
 

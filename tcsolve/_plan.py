@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from tcsolve._errors import InputError
 from tcsolve._formats import UPDATES
+from tcsolve._numbers import require_count, require_number, require_switch
 
 __all__ = ["PRECISIONS", "Plan", "next_rung"]
 
@@ -50,16 +49,17 @@ class Plan:
     contraction: float = 0.5
 
     def __post_init__(self):
-        if self.update not in UPDATES:
+        if not isinstance(self.update, str) or self.update not in UPDATES:
             raise InputError(f"Plan: update is {self.update!r}, needs one of {', '.join(UPDATES)}")
         for name in ("block", "max_steps", "basis"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | np.integer) and value >= 1):
-                raise InputError(f"Plan: {name} is {value!r}, needs a positive integer")
-        if not 0 < self.contraction < 1:
-            raise InputError(
-                f"Plan: contraction is {self.contraction!r}, needs 0 < contraction < 1"
-            )
+            if value is not None or name == "basis":
+                require_count(f"Plan: {name}", value)
+        for name in ("fallback", "scale"):
+            require_switch(f"Plan: {name}", getattr(self, name))
+        needed = "0 < contraction < 1"
+        if not 0 < require_number("Plan: contraction", self.contraction, needed) < 1:
+            raise InputError(f"Plan: contraction is {self.contraction!r}, needs {needed}")
 
 
 def next_rung(update, working):

@@ -264,15 +264,16 @@ def _krylov(ops, operator, b, correct, plan, bound, max_steps, state, active):
         x, rhs = _take(ops, state.x, active), _take(ops, b, active)
         r = rhs - operator.product(x)
         before = state.error[active]
-        allowed = max_steps - int(state.steps[active].min())
+        allowed = max_steps - state.steps[active]
         worst = float(before.max())
 
         def hopeless(steps, reduction, worst=worst, allowed=allowed):
-            return steps + _stop.projected_steps(worst * reduction, worst, steps, bound) > allowed
+            rest = _stop.projected_steps(worst * reduction, worst, steps, bound)
+            return steps + rest > allowed.max()
 
         # Aim at the bound itself: a cycle that ends before it has to find its space again.
         tol = max(0.1 * bound / worst, ROUNDING)
-        basis = max(1, min(plan.basis, allowed))
+        basis = np.minimum(plan.basis, allowed)
         d, steps = fgmres(ops, operator.product, correct, r, basis=basis, tol=tol, give_up=hopeless)
         trial = x + d
         _, error = measure(ops, operator, trial, rhs)

@@ -8,6 +8,7 @@ from tcsolve import _stop
 from tcsolve._check import check_array, result_dtype
 from tcsolve._dispatch import ops_for
 from tcsolve._errors import InputError
+from tcsolve._numbers import require_count, require_number
 from tcsolve._plan import Plan
 from tcsolve._refine import Operator, measure, refine_columns
 from tcsolve._solution import Solution, Status
@@ -26,7 +27,8 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
         Right-hand sides, NumPy or CuPy.
     correct : callable, (n, k) -> (n, k)
         Approximately A^-1 applied to residuals; a factorization in any precision, a preconditioner,
-        another code.
+        another code.  Of residuals as they are: one whose range is small must scale them.  It gets copies,
+        and what it returns is copied, in FP64.
     x0 : array, shape of b, optional
         Start; by default ``correct(b)``.
     norm : float, optional
@@ -46,7 +48,8 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     Raises
     ------
     InputError
-        A shape does not fit, norm is negative, or a is a function and norm is missing.
+        A shape or a number does not fit, something complex meets a real system, or a is a function and norm
+        is missing or what it returns is no FP64.
 
     Notes
     -----
@@ -71,39 +74,29 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     ops = ops_for(b)
     if b.ndim not in (1, 2) or b.shape[0] == 0:
         raise InputError(f"refine: b has shape {b.shape}; (n,) or (n, k) with n > 0 is needed")
-    n = b.shape[0]
+    if not (plan is None or isinstance(plan, Plan)):
+        raise InputError(f"refine: plan is {plan!r}; a Plan, or None, is needed")
+    max_steps, n = require_count("refine: max_steps", max_steps), b.shape[0]
     wide = np.result_type(result_dtype(b, b), np.float64)
+    norm = norm if norm is None else require_number("refine: norm", norm)
     if callable(a):
         if norm is None:
             raise InputError("refine: a is a function, so norm (the infinity norm of A) is needed")
-        operator = Operator(a, float(norm))
+        operator = Operator(_held(a, "a", wide, ops), norm)
     else:
-        a = check_array(a, "a")
-        ops_for(a, b)
-        if a.shape != (n, n):
-            raise InputError(f"refine: a has shape {a.shape}, b has {n} rows; a must be ({n}, {n})")
-        a = ops.converted(a, result_dtype(a, a))
+        a = _matrix(ops, a, b)
         wide = np.result_type(wide, a.dtype)
         norm = float(ops.host(ops.stats(a).row_sum.max())[0]) if norm is None else norm
-        operator = Operator.of(ops, a, float(norm))
-    if norm < 0:
-        raise InputError(
-            f"refine: norm is {norm}; the infinity norm of A is needed, which is not negative"
-        )
+        operator = Operator.of(ops, a, norm)
     columns = ops.converted(b.reshape(n, -1), wide)
-    start = None
-    if x0 is not None:
-        start = check_array(x0, "x0")
-        if start.shape != b.shape:
-            raise InputError(f"refine: x0 has shape {start.shape}; that of b, {b.shape}, is needed")
-        start = ops.xp.array(ops.converted(start.reshape(n, -1), wide))  # perhaps it is returned
-    bound = _stop.target(wide, n) if tol is None else float(tol)
+    start = None if x0 is None else _start(ops, x0, b, wide)
+    bound = _stop.target(wide, n) if tol is None else require_number("refine: tol", tol)
     mark = time.perf_counter()
     state = refine_columns(
         ops,
         operator,
         columns,
-        _on_copies(correct),
+        _held(correct, "correct", wide, ops),
         plan or Plan(),
         bound,
         x0=start,
@@ -128,16 +121,52 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     )
 
 
-def _on_copies(correct):
-    """Return the caller's `correct`, free to overwrite what it gets, and held to its shape."""
+def _matrix(ops, a, b):
+    """Return the matrix a, in the precision it is multiplied in."""
+    a, n = check_array(a, "a"), len(b)
+    ops_for(a, b)
+    if a.shape != (n, n):
+        raise InputError(f"refine: a has shape {a.shape}, b has {n} rows; a must be ({n}, {n})")
+    return ops.converted(a, result_dtype(a, a))
 
-    def corrected(r):
-        d = correct(r.copy())
-        if getattr(d, "shape", None) != r.shape:
-            got = getattr(d, "shape", type(d).__name__)
+
+def _start(ops, x0, b, dtype):
+    """Return a copy of x0 in columns, which may be returned as x."""
+    x0 = check_array(x0, "x0")
+    ops_for(x0, b)
+    if x0.shape != b.shape:
+        raise InputError(f"refine: x0 has shape {x0.shape}; that of b, {b.shape}, is needed")
+    _require_real("x0 is", x0, dtype)
+    return ops.xp.array(ops.converted(x0.reshape(len(b), -1), dtype))
+
+
+def _held(function, name, dtype, ops):
+    """Return the caller's function of columns, held to their shape, on copies of what it gets and returns.
+
+    So it may overwrite its argument, and return the same memory again and again.
+    """
+
+    def call(v):
+        found = function(v.copy())
+        if getattr(found, "shape", None) != v.shape:
+            got = getattr(found, "shape", type(found).__name__)
             raise InputError(
-                f"refine: correct returned {got} for {r.shape}; the same shape is needed"
+                f"refine: {name} returned {got} for {v.shape}; the same shape is needed"
             )
-        return d
+        found = check_array(found, f"what {name} returned")
+        ops_for(found, v)
+        _require_real(f"{name} returned", found, dtype)
+        if name == "a" and found.dtype.char not in "dD":
+            raise InputError(
+                f"refine: a returned {found.dtype} for {v.dtype}; it must multiply in FP64"
+            )
+        return ops.xp.array(ops.converted(found, dtype))
 
-    return corrected
+    return call
+
+
+def _require_real(what, x, dtype):
+    if x.dtype.kind == "c" and dtype.kind != "c":
+        raise InputError(
+            f"refine: {what} {x.dtype}, but a and b are real; make b complex for a complex x"
+        )

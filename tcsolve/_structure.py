@@ -1,6 +1,7 @@
 """Structured and batched systems, solved by SciPy on the host until they have a path of their own."""
 
 import re
+import threading
 import time
 import warnings
 
@@ -20,6 +21,9 @@ __all__ = ["goes_to_scipy", "interpret", "solve_by_scipy"]
 EXTREME = 60
 # Beyond 2**(+-FAR) FP64 matrices are brought next to 1 before; norms may leave the range.
 FAR = 500
+
+# Whoever catches warnings changes what all threads do with theirs.
+_catching = threading.Lock()
 
 
 def goes_to_scipy(a, b, structure, precision, device):
@@ -189,7 +193,7 @@ def _solve_on_host(a, b, structure, lower):
 
     rcond is NaN where SciPy does not tell it, that is unless it warns.
     """
-    with warnings.catch_warnings(record=True) as caught:
+    with _catching, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             x = scipy.linalg.solve(a, b, lower=lower, check_finite=False, assume_a=structure)

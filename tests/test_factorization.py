@@ -8,6 +8,7 @@ import math
 import pickle
 import sys
 import time
+import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -88,6 +89,27 @@ def test_threads_share_factors_that_are_replaced_meanwhile(xp):
         with ThreadPoolExecutor(len(asked)) as pool:
             *found, condition, determinant = pool.map(lambda ask: ask(), asked)
         assert all(status.ok for status in found) and condition and determinant
+
+
+def test_threads_do_not_mix_up_the_warnings_of_their_matrices(monkeypatch):
+    n, solve, filters = 40, scipy.linalg.solve, list(warnings.filters)
+    good = 2 * np.eye(n) + 0.1 * np.eye(n, k=1) + 0.1 * np.eye(n, k=-1)
+    poor = np.diag(np.logspace(0, -20, n)) + 1e-3 * np.eye(n, k=1)
+
+    def slowly(*args, **kwargs):
+        x = solve(*args, **kwargs)
+        time.sleep(1e-3)
+        return x
+
+    def statuses(a):
+        return {tcsolve.solve_ex(a, np.ones(n)).status for _ in range(20)}
+
+    monkeypatch.setattr(scipy.linalg, "solve", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(statuses, [good, poor]))
+
+    assert found == [{Status.CONVERGED}, {Status.ILL_CONDITIONED}]
+    assert warnings.filters == filters
 
 
 def test_factors_are_not_copied(xp):
@@ -710,6 +732,22 @@ def test_a_rung_there_is_no_memory_for_leaves_the_factorization_usable(monkeypat
     assert found.status is Status.CONVERGED_AFTER_FALLBACK
     assert found.rungs[:2] == ("fp16", refused[0])
     assert ratio(a, found.x, b) <= MET
+
+
+@pytest.mark.parametrize("ask", [lambda f: f.slogdet(), lambda f: f.solve(np.ones(80))])
+def test_factors_that_could_not_be_made_leave_those_before(ask, monkeypatch):
+    a, b = problem(80, 1e12).a, problem(80, 1e3).b
+    f = factor(a, precision=Plan("fp32"))
+
+    def refuse(self, a, dtype):
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NumpyOps, "getrf", refuse)
+        with pytest.raises(MemoryError, match="no room"):
+            ask(f)
+    assert f.precision == "fp32"
+    assert f.solve_ex(b).rungs[0] == "fp32"
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp64"])

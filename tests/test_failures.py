@@ -552,6 +552,12 @@ def test_an_allocation_that_fails_leaves_the_inputs_and_the_library_intact(monke
         ({"contraction": 0}, "needs 0 < contraction < 1"),
         ({"contraction": 1.0}, "needs 0 < contraction < 1"),
         ({"contraction": float("nan")}, "contraction is nan"),
+        ({"contraction": "x"}, "contraction is 'x', needs 0 < contraction < 1"),
+        ({"basis": True}, "basis is True, needs a positive integer"),
+        ({"basis": None}, "basis is None, needs a positive integer"),
+        ({"fallback": 3}, "fallback is 3, needs True or False"),
+        ({"scale": "no"}, "scale is 'no', needs True or False"),
+        ({"update": ["fp16"]}, "update is \\['fp16'\\]"),
     ],
 )
 def test_a_plan_that_cannot_work_is_refused_when_it_is_made(options, message):

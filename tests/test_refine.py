@@ -147,13 +147,66 @@ def test_a_correction_may_overwrite_what_it_gets():
         ({"x0": np.zeros(6)}, r"x0 has shape \(6,\)"),
         ({"norm": -1.0}, "norm is -1.0"),
         ({"correct": lambda r: r[:, 0]}, r"correct returned \(6,\) for \(6, 3\)"),
+        ({"norm": "x"}, "norm is 'x'"),
+        ({"tol": -1e-9}, "tol is -1e-09, needs a real number that is not negative"),
+        ({"tol": float("nan")}, "tol is nan"),
+        ({"tol": 1j}, "tol is 1j"),
+        ({"max_steps": 0}, "max_steps is 0, needs a positive integer"),
+        ({"max_steps": 2.5}, "max_steps is 2.5"),
+        ({"plan": "fp16"}, "plan is 'fp16'; a Plan, or None, is needed"),
+        ({"x0": np.zeros((6, 3), complex)}, "x0 is complex128, but a and b are real"),
         ({"correct": lambda r: None}, "correct returned NoneType"),
+        ({"correct": lambda r: r * 1j}, "correct returned complex128, but a and b are real"),
+        ({"a": lambda v: v.T, "norm": 1.0}, r"a returned \(3, 6\) for \(6, 3\)"),
+        ({"a": lambda v: v.astype(np.float32), "norm": 1.0}, "a returned float32 .* in FP64"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(options, message):
-    options = {"correct": lambda r: r / 2} | options
+    options = {"a": 2 * np.eye(6), "correct": lambda r: r / 2} | options
     with pytest.raises(tcsolve.InputError, match=message):
-        tcsolve.refine(2 * np.eye(6), np.ones((6, 3)), **options)
+        tcsolve.refine(b=np.ones((6, 3)), **options)
+
+
+def test_a_correction_may_return_the_same_memory_each_time():
+    a, b, kept = dominant(), np.arange(60.0), np.empty((60, 1))
+
+    def correct(r):
+        kept[...] = r / np.diag(a)[:, None]
+        return kept
+
+    first = tcsolve.refine(a, b, correct)
+    x = first.x.copy()
+    second = tcsolve.refine(a, 10 * b, correct)
+
+    assert first.status is second.status is Status.CONVERGED
+    assert np.array_equal(first.x, x) and ratio(a, x, b) <= MET
+
+
+def test_an_operator_may_overwrite_what_it_gets():
+    d = np.arange(1.0, 7.0)[:, None]
+
+    def product(v):
+        v *= d
+        return v
+
+    found = tcsolve.refine(product, np.ones(6), lambda r: r / (1.1 * d), norm=6.0)
+
+    assert found.status is Status.CONVERGED
+    np.testing.assert_allclose(found.x, 1 / d[:, 0], rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_corrections_of_low_precision_are_summed_in_fp64(dtype):
+    a = matrices.generate("gauss", 100, seed=1).a + 20 * np.eye(100)
+    inverse = np.linalg.inv(a).astype(dtype)
+
+    def correct(r):
+        size = np.abs(r).max(axis=0)
+        return (inverse @ (r / size).astype(dtype)) * size.astype(dtype)
+
+    found = tcsolve.refine(a, a @ np.ones(100), correct, tol=1e-5)
+
+    assert found.x.dtype == np.float64
 
 
 @pytest.mark.parametrize("most", [1, 2, 5])
@@ -212,6 +265,19 @@ def test_the_budget_of_steps_is_kept():
     solution = tcsolve.refine(a, np.ones((200, 2)), lambda r: r, max_steps=25)
 
     assert solution.iterations.max() <= 25
+
+
+def test_no_column_costs_more_steps_than_its_budget():
+    """However many the others have left, which go on with theirs."""
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        n, k, max_steps = (int(rng.integers(*ends)) for ends in ((2, 40), (2, 6), (1, 30)))
+        a, b = rng.standard_normal((n, n)), rng.standard_normal((n, k))
+        correct = lu_correction(
+            a * (1 + 10.0 ** rng.uniform(-8, 0.3) * rng.standard_normal((n, n)))
+        )
+
+        assert tcsolve.refine(a, b, correct, max_steps=max_steps).iterations.max() <= max_steps
 
 
 def test_a_nan_in_b_is_nonfinite_input():

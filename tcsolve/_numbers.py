@@ -1,0 +1,38 @@
+"""Numbers and switches among arguments, or an error that says what was got and what is needed."""
+
+import math
+import numbers
+
+import numpy as np
+
+from tcsolve._errors import InputError
+
+__all__ = ["require_count", "require_number", "require_switch"]
+
+
+def require_count(name, value):
+    """Return value, a positive integer, as int."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not (whole and value >= 1):
+        raise InputError(f"{name} is {value!r}, needs a positive integer")
+    return int(value)
+
+
+def require_number(name, value, what="a real number that is not negative", least=0.0):
+    """Return value, a real number of at least `least`, as float; what says which are needed."""
+    number = value.item() if getattr(value, "shape", None) == () else value
+    real = isinstance(number, numbers.Real) and not isinstance(number, bool)
+    try:
+        found = float(number) if real else math.nan
+    except OverflowError:
+        found = math.nan
+    if not found >= least:
+        raise InputError(f"{name} is {value!r}, needs {what}")
+    return found
+
+
+def require_switch(name, value):
+    """Return value, True or False, as bool."""
+    if not isinstance(value, bool | np.bool_):
+        raise InputError(f"{name} is {value!r}, needs True or False")
+    return bool(value)
