@@ -6,6 +6,7 @@ from tcsolve._check import check_array
 from tcsolve._dispatch import is_cupy, ops_for
 from tcsolve._errors import InputError
 from tcsolve._gemm_check import check_addend, check_out, check_scalars
+from tcsolve._numbers import require_switch
 from tcsolve._product import (
     ENGINES,
     GemmBound,
@@ -16,6 +17,8 @@ from tcsolve._product import (
 
 __all__ = ["gemm", "gemm_batched", "gemm_bound"]
 
+# The smallest normal FP32 number.
+FAINT = np.finfo(np.float32).tiny
 # Batched products that were checked and launched before, and how many of them are kept.
 _LAUNCHES, MOST_LAUNCHES = {}, 4096
 
@@ -45,7 +48,8 @@ def gemm(
     c : array, (m, n), optional
         Needed if beta is not 0, and not read otherwise.
     alpha, beta : real number
-        Integers for int8 operands.  With alpha = 0 or k = 0, a and b are not read.
+        Integers for int8 operands; rounded to the precision of the sums, FP32 but for float64 operands.  With
+        alpha = 0 or k = 0, a and b are not read.
     transa, transb : bool
         Whether op(a) is a.T, and op(b) is b.T.
     precision : {'fp16', 'bf16', 'tf32', 'fp32', 'fp64', 'int8'}, optional
@@ -274,7 +278,7 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
     >>> gemm_bound(a, a.T, rtol=1e-2).refine, gemm_bound(a, a.T, rtol=1e-4).refine
     ('none', 'ab')
     """
-    a, b = check_array(a, "a"), check_array(b, "b")
+    a, b, transa = check_array(a, "a"), check_array(b, "b"), require_switch("transa", transa)
     if not {a.ndim, b.ndim} <= {2, 3} or a.shape[-2 if transa else -1] not in b.shape[-2:]:
         raise InputError(
             f"a has shape {a.shape} and b has shape {b.shape}; matrices, or stacks of them, that can be "
@@ -294,7 +298,8 @@ def _product_of(a, b, c, alpha, beta, transa, transb, precision, refine, engine,
 
     Returns the result, and what the device needs to compute another one like it, or None.
     """
-    a, b = (x.swapaxes(-1, -2) if turned else x for x, turned in ((a, transa), (b, transb)))
+    turns = require_switch("transa", transa), require_switch("transb", transb)
+    a, b = (x.swapaxes(-1, -2) if turn else x for x, turn in zip((a, b), turns, strict=True))
     if a.shape[-1] != b.shape[-2]:
         raise InputError(
             f"op(a) has shape {a.shape} and op(b) has shape {b.shape}; the columns of op(a) must be "
@@ -309,7 +314,7 @@ def _product_of(a, b, c, alpha, beta, transa, transb, precision, refine, engine,
     alpha, beta = check_scalars(alpha, beta, accumulator)
     shape = (*a.shape[:-1], b.shape[-1])
     c = check_addend(c, beta, shape, accumulator)
-    ops = ops_for(a, b, *(() if c is None else (c,)), *(() if out is None else (out,)))
+    ops = ops_for(a, b, *(() if c is None else (c,)))
     out = check_out(ops.xp, out, shape, accumulator, a, b, c)
     if not out.size:
         return out, None
@@ -327,7 +332,8 @@ def _compute(ops, a, b, c, out, product, alpha, beta, engine):
     if beta != 0 and c.dtype != out.dtype:
         wide = c.astype(product.accumulator)
         ops.gemm(a, b, wide, wide, product, alpha, beta, engine)
-        out[...] = wide.astype(out.dtype)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            out[...] = wide.astype(out.dtype)
         return None
     return ops.gemm(a, b, c, out, product, alpha, beta, engine)
 
@@ -357,11 +363,17 @@ def _from_double(ops, a, b, c, out, product, alpha, beta, engine):
 
 def _narrow(xp, x, axis):
     """Return (x 2**e in float32, e) with the largest finite entry along the axis in [1/2, 1)."""
+    if x.ndim == 3 and x.strides[0] == 0 and len(x) > 1:  # one matrix for many products
+        once, exponent = _narrow(xp, x[:1], axis)
+        return xp.broadcast_to(once, x.shape), exponent
     x = x.astype(np.float64)
     size = xp.where(xp.isfinite(x), xp.abs(x), 0)
     exponent = -xp.frexp(size.max(axis=axis, keepdims=True))[1]
     with np.errstate(over="ignore", under="ignore"):
-        return xp.ldexp(x, exponent).astype(np.float32), exponent
+        narrow = xp.ldexp(x, exponent).astype(np.float32)
+    # What is lost is nothing beside the others, but stays something: times Inf it is no NaN.
+    lost = (xp.abs(narrow) < FAINT) & (x != 0)
+    return xp.where(lost, xp.copysign(FAINT, x).astype(np.float32), narrow), exponent
 
 
 # ---- checks ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import math
 import numbers
+import sys
 
 import numpy as np
 
@@ -30,6 +31,8 @@ def check_scalars(alpha, beta, accumulator):
     for name, value in (("alpha", alpha), ("beta", beta)):
         if not isinstance(value, numbers.Real):
             raise InputError(f"{name} is {value!r}; a real number is needed")
+        if accumulator != "int32" and isinstance(value, int) and abs(value) > sys.float_info.max:
+            raise InputError(f"{name} is an integer beyond the range of FP64; give a smaller one")
         if accumulator == "int32" and (not math.isfinite(value) or value != int(value)):
             raise InputError(
                 f"{name} is {value!r}; products of int8 are integers, so {name} must be one: "
@@ -61,6 +64,9 @@ def check_out(xp, out, shape, accumulator, a, b, c):
     """Return `out`, or a new array for the result."""
     if out is None:
         return xp.empty(shape, accumulator)
+    if not isinstance(out, xp.ndarray):
+        kind = f"{type(out).__module__}.{type(out).__name__}"
+        raise InputError(f"out is a {kind}; a {xp.__name__}.ndarray, as a and b are, is needed")
     if out.shape != shape:
         raise InputError(f"out has shape {out.shape}; the product has shape {shape}")
     if out.dtype.name not in RESULTS[accumulator]:

@@ -32,7 +32,7 @@ def require_number(name, value, what="a real number that is not negative", least
 
 
 def require_switch(name, value):
-    """Return value, True or False, as bool."""
-    if not isinstance(value, bool | np.bool_):
+    """Return value, True or False (or 1 or 0), as bool."""
+    if not (isinstance(value, bool | np.bool_ | int | np.integer) and value in (0, 1)):
         raise InputError(f"{name} is {value!r}, needs True or False")
     return bool(value)

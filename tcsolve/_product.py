@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tcsolve._errors import InputError
 from tcsolve._formats import FORMATS
+from tcsolve._numbers import require_number
 
 __all__ = [
     "CHAIN",
@@ -42,6 +43,7 @@ SHORTEST_CHAIN = {"fp16": 16, "bf16": 16, "tf32": 8}
 # Largest k whose products of INT8 numbers cannot overflow INT32: 2**14 k < 2**31.
 LARGEST_INT8_K = 2**17 - 1
 
+PRECISIONS = ("fp16", "bf16", "tf32", "fp32", "fp64", "int8")
 # What each dtype is multiplied in unless the caller says so, and in which formats it is exact.
 DEFAULT_PRECISION = {
     "float16": "fp16",
@@ -145,9 +147,11 @@ def common_dtype(a, b):
     """Return the name of the dtype two operands are multiplied in; a and b are names of dtypes."""
     for name, given in (("a", a), ("b", b)):
         if given not in DEFAULT_PRECISION:
+            remedy = f"convert with {name}.astype('float64')"
+            if given.startswith("complex"):
+                remedy = "multiply real and imaginary parts"
             raise InputError(
-                f"{name} has dtype {given}; gemm multiplies {', '.join(DEFAULT_PRECISION)}: "
-                f"convert with {name}.astype('float64')"
+                f"{name} has dtype {given}; gemm multiplies {', '.join(DEFAULT_PRECISION)}: {remedy}"
             )
     if a == b:
         return a
@@ -162,10 +166,9 @@ def choose_product(dtype, k, precision=None, refine=None, rtol=None, engine="aut
     """Return the `Product` that the arguments of `gemm` ask for, or raise an InputError."""
     if precision is None:
         precision = DEFAULT_PRECISION[dtype]
-    known = tuple(DEFAULT_PRECISION.values())[1:] + ("tf32", "fp32")
-    if precision not in {*known, "fp16"}:
+    if precision not in PRECISIONS:
         raise InputError(
-            f"precision is {precision!r}; needs 'fp16', 'bf16', 'tf32', 'fp32', 'fp64' or 'int8'"
+            f"precision is {precision!r}; needs one of {', '.join(map(repr, PRECISIONS))}"
         )
     if (precision == "int8") != (dtype == "int8"):
         raise InputError(
@@ -177,7 +180,7 @@ def choose_product(dtype, k, precision=None, refine=None, rtol=None, engine="aut
             f"k is {k}; sums of int8 products stay below 2**31 up to k = {LARGEST_INT8_K}: "
             "add the products of slices of k in int64"
         )
-    if refine is not None and refine not in LEVELS:
+    if refine is not None and refine not in tuple(LEVELS):
         raise InputError(f"refine is {refine!r}; needs one of {', '.join(map(repr, LEVELS))}")
     levels = _levels(precision, dtype, refine)
     if rtol is None:
@@ -204,8 +207,7 @@ def _cheapest(levels, dtype, k, precision, refine, rtol, engine):
     """Return the product with the fewest terms whose bound is at most rtol."""
     if refine is not None:
         raise InputError(f"rtol is {rtol} and refine is {refine!r}; give one of them")
-    if not rtol > 0:
-        raise InputError(f"rtol is {rtol}; needs a positive number")
+    rtol = require_number("rtol", rtol, "a positive number", least=math.ulp(0))
     found = [Product(precision, level, dtype) for level in levels]
     bounds = [error_bound(product, k, engine) for product in found]
     for product, bound in zip(found, bounds, strict=True):

@@ -1,6 +1,7 @@
 """The products on NumPy: every argument, the bound, the scaling, and misuse."""
 
 import itertools
+import tracemalloc
 
 import ml_dtypes
 import numpy as np
@@ -241,6 +242,20 @@ def test_fp64_operands_keep_their_range_in_any_precision():
     assert c.dtype == np.float64
     bound = gemm_bound(a, b, precision="fp16").bound
     assert ratio(c * 1e5, a, b, bound * 1.01) <= 1
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16"])
+@pytest.mark.parametrize("large, small", [(1.0, 1e-300), (1e200, 1e100), (-1.0, -5e-324)])
+def test_entries_far_below_their_row_are_something_still(precision, large, small):
+    a, b = np.array([[large, small]]), np.array([[1.0], [np.inf]])
+
+    assert gemm(a, b, precision=precision) == gemm(b.T, a.T, precision=precision) == small * np.inf
+
+
+def test_a_result_that_overflows_16_bits_warns_of_nothing():
+    a, out = np.full((2, 2), 1e3, np.float32), np.empty((2, 2), np.float16)
+    for beta in (0, 1):
+        assert np.isposinf(gemm(a, a, np.zeros((2, 2), np.float32), beta=beta, out=out)).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32, np.float64], ids=str)
@@ -559,6 +574,14 @@ ONES = np.ones((3, 3), np.float32)
         ({"rtol": 1e-3, "refine": "a"}, "give one of them"),
         ({"rtol": 0}, "needs a positive number"),
         ({"rtol": float("nan")}, "needs a positive number"),
+        ({"rtol": "x"}, "rtol is 'x', needs a positive number"),
+        ({"precision": ["fp16"]}, r"precision is \['fp16'\]"),
+        ({"refine": ["ab"]}, r"refine is \['ab'\]"),
+        ({"transa": "N"}, "transa is 'N', needs True or False"),
+        ({"transb": "T"}, "transb is 'T', needs True or False"),
+        ({"alpha": 10**400}, "alpha is an integer beyond the range of FP64"),
+        ({"out": [[0.0]]}, "out is a builtins.list; a numpy.ndarray"),
+        ({"a": ONES * 1j}, "a has dtype complex.*multiply real and imaginary parts"),
     ],
 )
 def test_a_mistake_is_named_with_its_remedy(arguments, message):
@@ -608,6 +631,27 @@ def test_out_must_be_writeable():
     out.flags.writeable = False
     with pytest.raises(InputError, match="read-only"):
         gemm(ONES, ONES, out=out)
+
+
+@pytest.mark.parametrize(
+    "dtype, precision", [("f2", None), ("f4", None), ("i1", None), ("f8", "fp16")]
+)
+@pytest.mark.parametrize("of_two", [False, True])
+def test_a_matrix_in_all_products_is_not_repeated_in_memory(dtype, precision, of_two):
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, shape).astype(dtype) for shape in ((100, 100), (400, 100, 1)))
+    expected = np.matmul(a.astype(float), b.astype(float))
+    a = a if of_two else a[None]
+
+    tracemalloc.start()
+    try:
+        found = gemm_batched(a, b, precision=precision)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert most < 100 * 100 * 400  # a byte for each entry of each
+    np.testing.assert_allclose(found.astype(float), expected, rtol=1e-6)
 
 
 def test_batches_must_match():
