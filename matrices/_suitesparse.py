@@ -36,6 +36,15 @@ SUFFIXES = (".mtx.gz", ".mtx")
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError)
 _MALFORMED = (*_DAMAGED, ValueError, OverflowError)
 
+# A word with more than a number is made of, and what no number has: a sign in its middle, two points, an
+# exponent without digits or with a point.
+_DIGITS, _PARTS = b"0123456789+- \t\r\n\v\f", b"0123456789+-.eE \t\r\n\v\f"
+_FOREIGN = {_DIGITS: re.compile(rb"\S*[^\s\d+-]\S*"), _PARTS: re.compile(rb"\S*[^\s\d+.eE-]\S*")}
+_NO_NUMBER = re.compile(rb"[\d.][+-]|[+-][+-]|\.\d*\.|[eE](?![+-]?\d)|[eE][+-]?\d*[.eE]")
+_NOT_FINITE = {b"nan", b"inf", b"infinity"}
+# Bytes up to which words are counted by splitting a file into them.
+_SPLIT_BYTES = 1 << 24
+
 
 def names(folder=None):
     """List the matrices in the local folder.
@@ -202,20 +211,92 @@ def _read_stream(file, path, limit_bytes):
     try:
         # From memory: SciPy's reader ends the process when an open file it was given is closed.
         text = file.read()
-        rows, columns, _, _, field, _ = io.mminfo(BytesIO(text))
+        rows, columns, entries, layout, field, symmetry = io.mminfo(BytesIO(text))
         dtype = np.dtype(complex if field == "complex" else float)
         size = rows * columns * dtype.itemsize
         if size > limit_bytes:
             raise MemoryError(
                 f"{path} is {rows} by {columns}: dense it takes {size / 2**30:.3g} GiB, and "
-                f"limit_bytes allows {limit_bytes / 2**30:.3g} GiB; raise limit_bytes to load it"
+                f"limit_bytes allows {limit_bytes / 2**30:.3g} GiB; raise limit_bytes, in Python, to load it"
             )
         if 0 in (rows, columns):  # which SciPy's reader of arrays divides by
             return np.zeros((rows, columns), dtype)
+        if symmetry != "general" and rows != columns:
+            raise ValueError(f"it is {symmetry}, and {rows} by {columns}")
         a = io.mmread(BytesIO(text))
+        if layout == "array":
+            entries = _stored_entries(rows, columns, symmetry)
+        _require_numbers(_body(text), entries * _words_of(layout, field), field)
+        if layout == "coordinate" and symmetry != "general":
+            _require_one_triangle(text, field, symmetry)
+        if symmetry == "hermitian" and layout == "array" and np.diagonal(a).imag.any():
+            raise ValueError("it is hermitian, and its diagonal is not real")
     except _MALFORMED as error:
         raise ValueError(f"{path} is not a readable Matrix Market file: {error}") from error
     return np.ascontiguousarray(a.toarray(order="C") if hasattr(a, "toarray") else a, dtype)
+
+
+def _stored_entries(rows, columns, symmetry):
+    """Return how many entries of an array are in the file."""
+    if symmetry == "general":
+        return rows * columns
+    return rows * (rows - 1 if symmetry == "skew-symmetric" else rows + 1) // 2
+
+
+def _words_of(layout, field):
+    """Return of how many numbers an entry consists."""
+    value = {"pattern": 0, "complex": 2}.get(field, 1)
+    return value + (2 if layout == "coordinate" else 0)
+
+
+def _body(text):
+    """Return what follows the line of sizes, the first that is neither empty nor a comment."""
+    start = 0
+    while True:
+        end = text.find(b"\n", start) + 1 or len(text)
+        line = text[start:end].strip()
+        if line and not line.startswith(b"%") or start == end:
+            return text[end:]
+        start = end
+
+
+def _require_numbers(body, count, field):
+    """Raise a ValueError unless there are as many numbers, which SciPy's reader takes as they are written.
+
+    It takes what it understands of a word, or of a line, and leaves out the rest: of 1.5D+01 the 1.5.
+    """
+    found = len(body.split()) if len(body) < _SPLIT_BYTES else _count_words(body)
+    if found != count:
+        raise ValueError(f"its entries should have {count} numbers in all, and have {found}")
+    parts = _DIGITS if "integer" in field else _PARTS
+    strange = []
+    if body.translate(None, parts):
+        words = _FOREIGN[parts].finditer(body)
+        strange = (w for w in words if w[0].lower().lstrip(b"+-") not in _NOT_FINITE)
+    if found := next(iter(strange), None) or _NO_NUMBER.search(body):
+        start = 1 + max(body.rfind(blank, 0, found.start() + 1) for blank in (b" ", b"\t", b"\n"))
+        word = body[start : start + 60].split()[0].decode(errors="replace")
+        raise ValueError(f"{word!r} is no {field} number; write 15 or 1.5e+01")
+
+
+def _count_words(body):
+    """Return how many words there are, in little more memory than they take."""
+    blank = np.isin(np.frombuffer(body, np.uint8), np.frombuffer(b" \t\r\n\v\f", np.uint8))
+    return int(np.count_nonzero(blank[:-1] & ~blank[1:])) + int(not blank[0])
+
+
+def _require_one_triangle(text, field, symmetry):
+    """Raise a ValueError if the file has both triangles, or a diagonal that `symmetry` does not allow."""
+    head = f"%%MatrixMarket matrix coordinate {field} general\n".encode()
+    raw = io.mmread(BytesIO(head + text.partition(b"\n")[2]))
+    row, col = raw.coords
+    if (row > col).any() and (row < col).any():
+        raise ValueError(f"it is {symmetry}, and has entries on both sides of the diagonal")
+    diagonal = raw.data[row == col]
+    if symmetry == "skew-symmetric" and diagonal.any():
+        raise ValueError("it is skew-symmetric, and its diagonal is not zero")
+    if symmetry == "hermitian" and diagonal.imag.any():
+        raise ValueError("it is hermitian, and its diagonal is not real")
 
 
 def _parse_row(row, where):

@@ -4,6 +4,7 @@ import doctest
 import gzip
 import io
 import os
+import re
 import shutil
 import sys
 import tarfile
@@ -391,6 +392,8 @@ def test_file_is_read_dense(tmp_path, suffix, text, expected):
     assert (p.b == np.sum(expected, axis=1)).all()
 
 
+# Of these SciPy's reader takes a part, or nothing, without a word.
+NO_NUMBERS = ("1.5D+01", "1.5d+01", "1.5+01", "1,5", "0x10", "1.2.3", "1e", "1e5.2", "1_0")
 GOOD = f"{HEADER} real general\n2 2 2\n1 1 1.0\n2 2 2.0\n"
 
 
@@ -405,12 +408,39 @@ GOOD = f"{HEADER} real general\n2 2 2\n1 1 1.0\n2 2 2.0\n"
         (GOOD.replace("2.0", "zz"), "Invalid floating-point"),
         (GOOD.replace("2 2 2.0", "3 3 2.0"), "out of bounds"),
         (GOOD.replace("2 2 2\n", "-2 2 2\n"), "negative"),
+        *(
+            (GOOD.replace("1.0", word), f"{re.escape(repr(word))} is no real number")
+            for word in NO_NUMBERS
+        ),
+        (GOOD.replace("1.0", "15 3"), "should have 6 numbers in all, and have 7"),
+        (GOOD.replace("real", "integer"), "'1.0' is no integer number"),
+        (GOOD.replace("real", "pattern"), "should have 4 numbers in all, and have 6"),
+        ("%%MatrixMarket matrix array real general\n2 1\n1\n1.5D+01\n", "'1.5D.01' is no real"),
+        (f"{HEADER} real symmetric\n2 2 2\n2 1 5\n1 2 5\n", "entries on both sides"),
+        (f"{HEADER} real symmetric\n2 3 1\n2 1 5\n", "symmetric, and 2 by 3"),
+        (f"{HEADER} real skew-symmetric\n2 2 2\n2 1 5\n1 1 2\n", "diagonal is not zero"),
+        (f"{HEADER} complex hermitian\n2 2 1\n1 1 1 2\n", "diagonal is not real"),
+        (
+            "%%MatrixMarket matrix array complex hermitian\n2 2\n1 1\n2 1\n3 0\n",
+            "diagonal is not real",
+        ),
     ],
 )
 def test_malformed_file_is_named_with_the_reason(tmp_path, suffix, text, reason):
     path = write(tmp_path / f"broken{suffix}", text)
     with pytest.raises(ValueError, match=rf"broken{suffix} is not .*{reason}"):
         matrices.load(path)
+
+
+@pytest.mark.parametrize("word", ["nan", "-Inf", "1E-3", "5.", "-.5", "7"])
+def test_numbers_are_read_as_they_are_written(tmp_path, word):
+    path = write(tmp_path / "a.mtx", f"%%MatrixMarket matrix array real general\n2 1\n1\n{word}\n")
+    np.testing.assert_array_equal(_suitesparse.read(path), [[1], [float(word)]])
+
+
+def test_words_of_long_files_are_counted_as_those_of_short_ones(monkeypatch):
+    for text in (b"", b"\n", b"1", b" 1 2\r\n", b"1\t2\n\n3"):
+        assert _suitesparse._count_words(text + b"\n") == len(text.split())
 
 
 def test_damaged_compression_is_a_malformed_file(tmp_path):
