@@ -25,6 +25,7 @@ from tcsolve._api import solve_ex
 from tcsolve._check import STRUCTURES
 from tcsolve._choose import H200, rates_of
 from tcsolve._errors import DeviceError, InputError, TcsolveError
+from tcsolve._output import forget_output, whole
 from tcsolve._plan import PRECISIONS
 from tcsolve._progress import progress
 from tcsolve._solution import Status
@@ -50,14 +51,22 @@ def main(argv=None):
     Returns
     -------
     int
-        0, 1 or 2, as in the head of this module.
+        0, 1 or 2, as in the head of this module; 130 if it was interrupted, 141 if nobody reads the output.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         warnings.showwarning = lambda message, *_: _say("warning", message)
         try:
             args = _parser().parse_args(argv)
-            return args.run(args)
+            code = args.run(args)
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            forget_output()
+            return 141
+        except KeyboardInterrupt:
+            _say("error", "interrupted")
+            return 130
         except (TcsolveError, OSError, MemoryError) as error:
             _say("error", error or type(error).__name__)
             return 2
@@ -71,6 +80,8 @@ class _Parser(argparse.ArgumentParser):
     """Reports a wrong argument as every other mistake: in one line."""
 
     def error(self, message):
+        if message.startswith("unrecognized arguments") and " -" not in message:
+            message += " (b belongs right behind A, before the options)"
         raise InputError(f"{message}; see {self.prog} --help")
 
 
@@ -131,13 +142,13 @@ def _solve(args):
             device=args.device,
         )
     report = _report(problem, solution)
+    _print_report(report, solution)  # first: it is there whatever becomes of the files
     if args.output and report["finite"]:
-        with open(args.output, "wb") as file:
+        with whole(args.output) as file:
             scipy.io.mmwrite(file, solution.x.reshape(problem.n, -1), symmetry="general")
     if args.json:
-        text = json.dumps(plain(report), indent=1, allow_nan=False)
-        args.json.write_text(text + "\n", encoding="utf-8")
-    _print_report(report, solution)
+        with whole(args.json) as file:
+            file.write(json.dumps(plain(report), indent=1, allow_nan=False).encode() + b"\n")
     if args.output and not report["finite"]:
         _say("warning", f"{args.output} is not written, because x is not finite")
     if solution.status is Status.ILL_CONDITIONED:

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import subprocess
 import sys
 import time
 
@@ -223,6 +224,7 @@ def test_a_file_is_overwritten_only_by_force(tmp_path, refusal, capsys, option, 
         ([*GAUSS, "--assume-a", "round"], "invalid choice: 'round'"),
         ([*GAUSS, "--rhs", "twos"], "invalid choice: 'twos'"),
         ([*GAUSS, "--frobnicate"], "unrecognized"),
+        ([*GAUSS, "b.mtx"], "unrecognized arguments: b.mtx (b belongs right behind A"),
         ([*GAUSS[:1], "gen:gauss", "b.mtx", "--rhs", "ones"], "b is given twice"),
         (["solve", "gen:gauss", "missing.mtx"], "there is no file missing.mtx"),
         (["solve", "gen:nan_entry", "--n", "5"], "NaN"),
@@ -283,8 +285,62 @@ def test_outputs_are_checked_before_the_solve(tmp_path, monkeypatch, refusal):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has /dev/full")
-def test_full_disk_is_refused_without_a_traceback(refusal):
-    assert "No space left" in refusal(*GAUSS, "--json", "/dev/full")
+def test_full_disk_is_refused_without_a_traceback_after_the_report(capsys):
+    assert cli.main([*GAUSS, "--json", "/dev/full", "--force"]) == 2
+    out, err = capsys.readouterr()
+    assert Status.CONVERGED.value in out
+    assert (
+        err.startswith("tcsolve: error: /dev/full could not be written") and "No space left" in err
+    )
+    assert err.count("\n") == 1 and os.path.exists("/dev/full") and not os.path.isfile("/dev/full")
+
+
+@pytest.mark.parametrize("option, name", [("-o", "x.mtx"), ("--json", "report.json")])
+def test_a_file_that_cannot_be_written_whole_leaves_the_older_one(
+    tmp_path, monkeypatch, capsys, option, name
+):
+    path = tmp_path / name
+    path.write_text("precious")
+
+    def fail(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    assert cli.main([*GAUSS, option, str(path), "--force"]) == 2
+    out, err = capsys.readouterr()
+    assert Status.CONVERGED.value in out
+    assert f"{path} could not be written: No space left" in err
+    assert path.read_text() == "precious" and os.listdir(tmp_path) == [name]
+
+
+def test_a_link_is_written_through(tmp_path):
+    link, path = tmp_path / "link.json", tmp_path / "report.json"
+    path.write_text("old")
+    link.symlink_to(path)
+    assert cli.main([*GAUSS, "--json", str(link), "--force"]) == 0
+    assert link.is_symlink() and json.loads(path.read_text())["ok"]
+
+
+def run_in_a_process(*argv, **options):
+    command = [sys.executable, "-P", "-m", "tcsolve.cli", *argv]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, **options)
+
+
+def test_output_that_nobody_reads_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    process = run_in_a_process("list", stdout=write)
+    os.close(write)
+    assert (process.communicate()[1], process.returncode) == (b"", 141)
+
+
+def test_an_interrupt_is_told_in_one_line(monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "solve_ex", interrupted)
+    assert cli.main(GAUSS) == 130
+    assert capsys.readouterr().err == "tcsolve: error: interrupted\n"
 
 
 def test_missing_gpu_is_refused(monkeypatch, refusal):

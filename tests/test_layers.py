@@ -66,6 +66,7 @@ LAYERS = (
     "_refine_with",
     "_api",
     "__init__",
+    "_output",
     "_progress",
     "cli",
 )
