@@ -11,13 +11,13 @@ from tcsolve._api import factor, solve, solve_ex
 from tcsolve._dispatch import clear_cache
 from tcsolve._errors import (
     AccuracyWarning,
-    ConvergenceError,
     DeviceError,
     DeviceMemoryError,
     InputError,
     KernelCompileError,
     LinAlgError,
     LinAlgWarning,
+    NotPositiveDefiniteError,
     SingularError,
     TcsolveError,
 )
@@ -32,7 +32,6 @@ __version__ = _version("tcsolve")
 
 __all__ = [
     "AccuracyWarning",
-    "ConvergenceError",
     "DeviceError",
     "DeviceMemoryError",
     "Factorization",
@@ -41,6 +40,7 @@ __all__ = [
     "KernelCompileError",
     "LinAlgError",
     "LinAlgWarning",
+    "NotPositiveDefiniteError",
     "Plan",
     "SingularError",
     "Solution",

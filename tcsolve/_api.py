@@ -55,7 +55,8 @@ def solve(
     check_finite : bool
         Raise ValueError if a or b holds NaN or Inf.
     assume_a : str, optional
-        A structure by SciPy's names, trusted without a check.  By default the structure of a NumPy
+        A structure by SciPy's names, trusted without a check: the answer, and its backward error, are those
+        of the matrix that is read under it.  By default the structure of a NumPy
         matrix is looked for.
     transposed : bool
         Solve A^T x = b; real a only, as in SciPy.
@@ -77,6 +78,8 @@ def solve(
         Wrong shape, dtype or value (a ValueError).
     SingularError
         A is exactly singular (a LinAlgError).
+    NotPositiveDefiniteError
+        A is not what `assume_a` says, 'positive definite' (a LinAlgError).
     DeviceError, DeviceMemoryError
         The device is missing, or the solve would not fit.
 

@@ -9,13 +9,13 @@ from scipy.linalg import LinAlgWarning
 
 __all__ = [
     "AccuracyWarning",
-    "ConvergenceError",
     "DeviceError",
     "DeviceMemoryError",
     "InputError",
     "KernelCompileError",
     "LinAlgError",
     "LinAlgWarning",
+    "NotPositiveDefiniteError",
     "SingularError",
     "TcsolveError",
 ]
@@ -33,12 +33,8 @@ class SingularError(TcsolveError, LinAlgError):
     """The matrix has an exactly zero pivot in FP64; the solution is not unique."""
 
 
-class ConvergenceError(TcsolveError, RuntimeError):
-    """No method reached the accuracy promised; `solution` holds the best answer found."""
-
-    def __init__(self, message, solution=None):
-        super().__init__(message)
-        self.solution = solution
+class NotPositiveDefiniteError(TcsolveError, LinAlgError):
+    """The matrix was said to be positive definite, and a Cholesky factorization of it broke down."""
 
 
 class DeviceError(TcsolveError, RuntimeError):

@@ -7,7 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from tcsolve._errors import AccuracyWarning, LinAlgWarning, SingularError
+from tcsolve._errors import (
+    AccuracyWarning,
+    LinAlgWarning,
+    NotPositiveDefiniteError,
+    SingularError,
+)
 
 __all__ = ["Solution", "Status", "raise_or_warn"]
 
@@ -36,6 +41,10 @@ class Status(Enum):
         "A pivot is exactly zero, so the matrix is singular and there is no unique solution; "
         "use a least-squares solver, or remove the dependent row or column."
     )
+    NOT_POSITIVE_DEFINITE = (
+        "A Cholesky factorization broke down, so the matrix is not positive definite, or singular to working "
+        "precision; leave assume_a out, or give 'symmetric' or 'hermitian'."
+    )
     NONFINITE_INPUT = (
         "a or b holds NaN or Inf, so x does too; clean the data (check_finite=True finds it)."
     )
@@ -60,21 +69,22 @@ class Solution:
 
     Attributes
     ----------
-    x : ndarray, shape (n,) or (n, nrhs)
+    x : ndarray, shape (..., n) or (..., n, nrhs)
         The solution, in the array type of the caller.
     status : Status
         How the solve ended; its value is a sentence.
     precision : str
         The update whose factors gave x: 'fp16', 'fp16x3', ..., 'fp64', or 'scipy' where a structured or
-        batched system went through SciPy.
+        batched system went through SciPy, or 'user' where the caller gave the corrections.
     rungs : tuple of str
         Every update that was tried, in order.
-    iterations : ndarray of int, shape (nrhs,)
+    iterations : ndarray of int, shape (..., nrhs)
         Corrections applied to each right-hand side, over all rungs: steps of classical
         refinement plus inner steps of FGMRES.
-    backward_error : ndarray of float64, shape (nrhs,)
+    backward_error : ndarray of float64, shape (..., nrhs)
         ``||b - A x|| / (||A|| ||x||)`` in infinity norms for each right-hand side, recomputed in FP64
-        from the x that is returned.
+        from the x that is returned.  Where a structure was asserted by `assume_a`, A is the matrix that is
+        read under it: what it takes for zero, or for a mirror image, is not looked at.
     bound : float
         What the backward error had to meet: unit roundoff of the result type times sqrt(n).
     rcond : float
@@ -122,12 +132,15 @@ def _worst(errors):
 def raise_or_warn(solution, stacklevel=3):
     """Raise or warn as scipy.linalg.solve would, and where its answer would be silently worse.
 
-    SingularError for an exactly zero pivot, LinAlgWarning with rcond for a matrix that is singular to
+    SingularError for an exactly zero pivot, NotPositiveDefiniteError for a Cholesky factorization that breaks
+    down (in both SciPy speaks of a singular matrix), LinAlgWarning with rcond for a matrix that is singular to
     working precision (or holds NaN), AccuracyWarning for an answer that misses the bound.
     """
     status = solution.status
     if status is Status.SINGULAR:
         raise SingularError(f"A singular matrix detected. {status.value}")
+    if status is Status.NOT_POSITIVE_DEFINITE:
+        raise NotPositiveDefiniteError(f"A singular matrix detected. {status.value}")
     if status in (Status.NOT_CONVERGED, Status.STALLED, Status.OVERFLOW, Status.UNDERFLOW):
         error = _worst(solution.backward_error)
         warnings.warn(

@@ -1,5 +1,6 @@
 """Structured and batched systems, solved by SciPy on the host until they have a path of their own."""
 
+import math
 import re
 import threading
 import time
@@ -149,7 +150,7 @@ def _status_of_scipy(x, error, bound, rcond, singular, finite, dtype):
     if not finite:
         return Status.NONFINITE_INPUT
     if singular:
-        return Status.SINGULAR
+        return Status.NOT_POSITIVE_DEFINITE if math.isnan(rcond) else Status.SINGULAR
     if not np.isfinite(x).all():
         return Status.OVERFLOW
     if not (error <= bound).all():
@@ -191,7 +192,7 @@ def _backward_errors(a, x, b):
 def _solve_on_host(a, b, structure, lower):
     """Solve with scipy.linalg.solve; return (x, singular, rcond).
 
-    rcond is NaN where SciPy does not tell it, that is unless it warns.
+    rcond is NaN where SciPy does not tell it, that is unless it warns, and where a Cholesky breaks down.
     """
     with _catching, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -201,7 +202,7 @@ def _solve_on_host(a, b, structure, lower):
             # Bad info codes are LinAlgErrors too, but only singularity is an outcome.
             if "singular" not in str(error) and "definite" not in str(error):
                 raise
-            return None, True, 0.0
+            return None, True, math.nan if structure == "positive definite" else 0.0
     rconds = [np.nan]
     for warning in caught:
         if issubclass(warning.category, LinAlgWarning):

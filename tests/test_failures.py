@@ -60,17 +60,26 @@ REACHES = {
         Plan("fp64", max_steps=1),
     ),
     Status.SINGULAR: lambda: (matrices.generate("zero_column_middle", 40).a, np.ones(40), "fp16"),
+    Status.NOT_POSITIVE_DEFINITE: lambda: (gauss() + gauss().T, np.ones(40), "auto"),
     Status.NONFINITE_INPUT: lambda: (spoilt(np.nan, 3, 5), np.ones(40), "auto"),
     Status.OVERFLOW: lambda: (1e-200 * gauss(), 1e200 * np.ones(40), "auto"),
     Status.UNDERFLOW: lambda: (1e200 * gauss(), 1e-200 * np.ones(40), "auto"),
 }
 
 
+ASSUMED = {Status.NOT_POSITIVE_DEFINITE: "positive definite"}
+RAISES = {
+    Status.SINGULAR: tcsolve.SingularError,
+    Status.NOT_POSITIVE_DEFINITE: tcsolve.NotPositiveDefiniteError,
+}
+
+
 @pytest.mark.parametrize("status", Status, ids=lambda status: status.name)
 def test_each_status_is_reached_by_a_problem(xp, status):
     a, b, precision = REACHES[status]()
+    options = {"check_finite": False, "precision": precision, "assume_a": ASSUMED.get(status)}
 
-    solution = solve_ex(xp.asarray(a), xp.asarray(b), check_finite=False, precision=precision)
+    solution = solve_ex(xp.asarray(a), xp.asarray(b), **options)
 
     assert solution.status is status
     met = bool((solution.backward_error <= solution.bound).all())
@@ -82,6 +91,7 @@ def test_each_status_is_reached_by_a_problem(xp, status):
 @pytest.mark.parametrize("status", Status, ids=lambda status: status.name)
 def test_solve_raises_or_warns_exactly_where_the_status_is_not_plain_success(xp, status):
     a, b, precision = REACHES[status]()
+    options = {"check_finite": False, "precision": precision, "assume_a": ASSUMED.get(status)}
     expected = {
         Status.CONVERGED: [],
         Status.CONVERGED_AFTER_FALLBACK: [],
@@ -90,11 +100,11 @@ def test_solve_raises_or_warns_exactly_where_the_status_is_not_plain_success(xp,
     }.get(status, [tcsolve.AccuracyWarning])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        if status is Status.SINGULAR:
-            with pytest.raises(tcsolve.SingularError, match=re.escape(status.value)):
-                solve(xp.asarray(a), xp.asarray(b), check_finite=False, precision=precision)
+        if status in RAISES:
+            with pytest.raises(RAISES[status], match=re.escape(status.value)):
+                solve(xp.asarray(a), xp.asarray(b), **options)
             return
-        solve(xp.asarray(a), xp.asarray(b), check_finite=False, precision=precision)
+        solve(xp.asarray(a), xp.asarray(b), **options)
 
     assert [w.category for w in caught] == expected
     assert all(status.value in str(w.message) for w in caught)

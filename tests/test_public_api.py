@@ -28,13 +28,13 @@ FUNCTIONS = {
 }
 ERRORS = {
     "AccuracyWarning",
-    "ConvergenceError",
     "DeviceError",
     "DeviceMemoryError",
     "InputError",
     "KernelCompileError",
     "LinAlgError",
     "LinAlgWarning",
+    "NotPositiveDefiniteError",
     "SingularError",
     "TcsolveError",
 }
