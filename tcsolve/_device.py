@@ -10,23 +10,23 @@ from tcsolve._errors import DeviceMemoryError
 __all__ = ["arch", "multiprocessors", "properties", "stream", "turns_into_memory_error"]
 
 
-def turns_into_memory_error(method, again=True):
+def turns_into_memory_error(function, again=True):
     """Let a failed allocation end in our error; the caller's arrays are never written before it.
 
-    Memory that is kept for later solves is given up first, and the method called again if it may be.
+    Memory that is kept for later solves is given up first, and the function called again if it may be.
     """
 
-    @functools.wraps(method)
-    def call(self, *args, **kwargs):
+    @functools.wraps(function)
+    def call(*args, **kwargs):
         try:
-            return method(self, *args, **kwargs)
+            return function(*args, **kwargs)
         except cupy.cuda.memory.OutOfMemoryError as error:
             if not (_record.clear() and again):
                 raise DeviceMemoryError(
                     f"the device ran out of memory ({error}); a and b are unchanged: free memory "
                     "(cupy.get_default_memory_pool().free_all_blocks()), or use device='cpu'"
                 ) from error
-        return call(self, *args, **kwargs)  # here, where the arrays of the failed call are gone
+        return call(*args, **kwargs)  # here, where the arrays of the failed call are gone
 
     return call
 

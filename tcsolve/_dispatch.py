@@ -70,13 +70,25 @@ def ops_for(*arrays):
             f"a and b are {kinds} arrays; both must be NumPy or both CuPy: "
             "move one with cupy.asarray or cupy.asnumpy"
         )
-    return _cupy_ops() if on_device.pop() else numpy_ops
+    if not on_device.pop():
+        return numpy_ops
+    _require_current(arrays)
+    return _cupy_ops()
 
 
-def ops_on(device, arrays):
-    """Return the `Ops` to solve with: of `device` ('cpu' or 'cuda'), or of the arrays if None."""
-    if device is None:
-        return ops_for(*arrays)
+def _require_current(arrays):
+    """Raise unless CuPy arrays are on the current device, where whatever is launched runs."""
+    current = sys.modules["cupy"].cuda.runtime.getDevice()
+    for x in arrays:
+        if x.size and (there := x.data.device_id) != current:
+            raise InputError(
+                f"an array is on CUDA device {there}, but {current} is the current one; "
+                f"call this inside `with cupy.cuda.Device({there}):`"
+            )
+
+
+def ops_on(device):
+    """Return the `Ops` to solve with: of 'cpu' or 'cuda'."""
     if device == "cpu":
         return numpy_ops
     if (reason := why_no_cuda()) is not None:

@@ -26,12 +26,15 @@ DOMINANCE_LOST = 2.0**-30
 
 
 def in_turn(method):
-    """Let one thread at a time call the methods of a `Ladder`, whose factors may be replaced meanwhile."""
+    """Let one thread at a time call the methods of a `Ladder`, whose factors may be replaced meanwhile.
+
+    Where the device has no more memory they raise a DeviceMemoryError.
+    """
 
     @functools.wraps(method)
     def call(self, *args, **kwargs):
         with self._lock:
-            return method(self, *args, **kwargs)
+            return self._ops.guarded(method)(self, *args, **kwargs)
 
     return call
 

@@ -33,6 +33,12 @@ class Ops(Protocol):
     def copied(self, x):
         """Return a copy of a contiguous x."""
 
+    def guarded(self, function):
+        """Return the function, with a DeviceMemoryError where the device runs out of memory in it.
+
+        It is called again where memory that was kept for later could be given up.
+        """
+
     def converted(self, x, dtype):
         """Return x in `dtype`, x itself if it has that; subnormal numbers are kept."""
 

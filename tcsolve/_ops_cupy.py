@@ -61,14 +61,19 @@ class CupyOps(LUOps, NativeOps):
     def _arch(self):
         return _device.arch(cupy.cuda.runtime.getDevice())
 
+    @turns_into_memory_error
     def array(self, host):
         return cupy.asarray(host)
 
     def host(self, *arrays):
         return tuple(x.get() if isinstance(x, cupy.ndarray | Sent) else x for x in arrays)
 
+    @turns_into_memory_error
     def copied(self, x):
         return _record.duplicate(x)
+
+    def guarded(self, function):
+        return turns_into_memory_error(function)
 
     @turns_into_memory_error
     def converted(self, x, dtype):

@@ -14,13 +14,8 @@ WORTH_A_GPU = 0.2
 def require_room(ops, a, nrhs, precision, moved_bytes):
     """Raise before anything is copied to a device that has no room for it and its factors."""
     n, itemsize = a.shape[0], a.dtype.itemsize
-    if isinstance(precision, Plan):
-        update = precision.update
-    elif precision != "auto":
-        update = precision
-    else:
-        rates = rates_of(ops.device, getattr(ops, "properties", None))
-        update = choose_update(n, nrhs, rates, working=_working(a), is_complex=a.dtype.kind == "c")
+    rates = rates_of(ops.device, getattr(ops, "properties", None))
+    update = _first_rung(a, nrhs, precision, rates)
     _ladder.require_room(ops, update, n, nrhs, itemsize, moved_bytes=moved_bytes)
 
 
@@ -32,21 +27,32 @@ def brought(ops, x):
 def target_ops(ops, a, nrhs, precision, device):
     """Return the `Ops` that will solve: where the caller said, or where it is predicted fastest."""
     if device != "auto":
-        return ops_on(device, (a,)) if device != ops.device else ops
+        return ops_on(device) if device != ops.device else ops
     if ops.device == "cuda":
         return ops
-    n, working, is_complex = a.shape[0], _working(a), a.dtype.kind == "c"
-    host = min(predict_seconds(name, n, nrhs, CPU, is_complex=is_complex) for name in CPU.lu_flops)
+    host = _seconds(a, nrhs, precision, CPU)
     if host < WORTH_A_GPU or not cuda_available():
         return ops
-    cuda = ops_on("cuda", (a,))
+    cuda = ops_on("cuda")
     rates = rates_of("cuda", cuda.properties)
-    name = choose_update(n, nrhs, rates, working=working, is_complex=is_complex)
-    there = predict_seconds(name, n, nrhs, rates, is_complex=is_complex)
-    there += (a.nbytes + 2 * nrhs * n * a.dtype.itemsize) / rates.host_bandwidth
+    there = _seconds(a, nrhs, precision, rates)
+    there += (a.nbytes + 2 * nrhs * a.shape[0] * a.dtype.itemsize) / rates.host_bandwidth
     return cuda if there < host else ops
 
 
-def _working(a):
-    """Return the precision that answers for a have, by the name of an update."""
-    return "fp32" if a.dtype.char in "fF" else "fp64"
+def _first_rung(a, nrhs, precision, rates):
+    """Return the name of the update that a solve of `precision` begins with."""
+    if isinstance(precision, Plan):
+        return precision.update
+    if precision != "auto":
+        return precision
+    working, is_complex = "fp32" if a.dtype.char in "fF" else "fp64", a.dtype.kind == "c"
+    return choose_update(a.shape[0], nrhs, rates, working=working, is_complex=is_complex)
+
+
+def _seconds(a, nrhs, precision, rates):
+    """Predict the seconds of a solve; by the slowest update where the rates do not tell of the first."""
+    name = _first_rung(a, nrhs, precision, rates)
+    names = [name] if name in rates.lu_flops else list(rates.lu_flops)
+    is_complex = a.dtype.kind == "c"
+    return max(predict_seconds(x, a.shape[0], nrhs, rates, is_complex=is_complex) for x in names)

@@ -133,7 +133,7 @@ def raise_or_warn(solution, stacklevel=3):
     """Raise or warn as scipy.linalg.solve would, and where its answer would be silently worse.
 
     SingularError for an exactly zero pivot, NotPositiveDefiniteError for a Cholesky factorization that breaks
-    down (in both SciPy speaks of a singular matrix), LinAlgWarning with rcond for a matrix that is singular to
+    down (SciPy calls both matrices singular), LinAlgWarning with rcond for a matrix that is singular to
     working precision (or holds NaN), AccuracyWarning for an answer that misses the bound.
     """
     status = solution.status

@@ -350,7 +350,7 @@ def _describe_gpu():
     device = Device()
     name = runtime.getDeviceProperties(device.id)["name"].decode()
     free, total = device.mem_info
-    rates = rates_of("cuda", _dispatch.ops_on("cuda", ()).properties)
+    rates = rates_of("cuda", _dispatch.ops_on("cuda").properties)
     return {
         "gpu": f"{name}, compute capability {int(device.compute_capability) / 10}, "
         f"{total / 2**30:.1f} GiB ({free / 2**30:.1f} free)",

@@ -1,9 +1,12 @@
 """The choice of precision: pure functions of numbers, so tested on numbers."""
 
 import itertools
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from tcsolve import _placement
 from tcsolve._choose import (
     CPU,
     H200,
@@ -13,6 +16,7 @@ from tcsolve._choose import (
     rates_of,
     step_budget,
 )
+from tcsolve._dispatch import numpy_ops
 from tcsolve._formats import UPDATES
 from tcsolve._plan import PRECISIONS, Plan, next_rung
 
@@ -146,6 +150,28 @@ def test_the_ladder_from_every_precision_ends_and_never_descends():
     assert next_rung("fp16", "fp64") == "fp16x3"
     assert next_rung("fp16x3", "fp64") == "fp64"
     assert next_rung("fp16x3", "fp32") == "fp32"
+
+
+@pytest.mark.parametrize(
+    "n, precision, device",
+    [
+        (500, "auto", "cpu"),
+        (3400, "auto", "cpu"),
+        (3400, "fp64", "cuda"),
+        (3400, Plan("fp64"), "cuda"),
+        (3400, "fp16", "cuda"),
+        (3400, "fp32", "cpu"),
+        (8000, "auto", "cuda"),
+        (8000, "bf16", "cuda"),
+    ],
+)
+def test_a_system_goes_where_the_precision_asked_for_is_faster(n, precision, device, monkeypatch):
+    there = SimpleNamespace(device="cuda", properties=None)
+    monkeypatch.setattr(_placement, "cuda_available", lambda: True)
+    monkeypatch.setattr(_placement, "ops_on", lambda device: there)
+    a = np.broadcast_to(np.float64(0), (n, n))
+
+    assert _placement.target_ops(numpy_ops, a, 1, precision, "auto").device == device
 
 
 def test_every_precision_name_is_auto_or_an_update():

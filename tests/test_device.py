@@ -1,10 +1,15 @@
 """Where a solve runs, and that it repeats itself there bit for bit."""
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import tcsolve
-from tcsolve import matrices
+from tcsolve import InputError, matrices
+from tcsolve._dispatch import ops_for
+from tcsolve._ops_numpy import NumpyOps
 
 
 @pytest.mark.parametrize("precision", ["auto", "fp16", "fp16x3", "fp32", "fp64"])
@@ -79,6 +84,55 @@ def test_bytes_that_the_pool_has_are_counted_without_asking_the_driver(cupy, mon
     pooled = cupy.get_default_memory_pool().free_bytes()
     assert 1 << 23 <= ops.free_bytes(1 << 23) == pooled
     assert ops.free_bytes(pooled + 1) == ops.free_bytes() == pooled + 10
+
+
+class Elsewhere:
+    """What is asked of a CuPy array on another device than the current one."""
+
+    size, data = 4, SimpleNamespace(device_id=1)
+
+
+def test_arrays_of_another_device_than_the_current_one_are_refused(monkeypatch):
+    runtime = SimpleNamespace(getDevice=lambda: 0)
+    module = SimpleNamespace(ndarray=Elsewhere, cuda=SimpleNamespace(runtime=runtime))
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    with pytest.raises(InputError, match=r"device 1, but 0 is.*with cupy.cuda.Device\(1\)"):
+        ops_for(Elsewhere(), Elsewhere())
+
+
+def test_memory_that_is_missing_anywhere_in_a_solve_is_our_error(monkeypatch):
+    def guarded(self, function):
+        def call(*args, **kwargs):
+            try:
+                return function(*args, **kwargs)
+            except MemoryError as error:
+                raise tcsolve.DeviceMemoryError("guarded") from error
+
+        return call
+
+    def fails(*args, **kwargs):
+        raise MemoryError
+
+    monkeypatch.setattr(NumpyOps, "guarded", guarded)
+    problem = matrices.generate("svd_geo", 200, cond=1e6)
+    factors = tcsolve.factor(problem.a, precision="fp16")
+    with monkeypatch.context() as patch:
+        patch.setattr("tcsolve._refine.fgmres", fails)
+        with pytest.raises(tcsolve.DeviceMemoryError, match="guarded"):
+            factors.solve(problem.b)
+    assert factors.solve_ex(problem.b).status.ok
+
+
+@pytest.mark.gpu
+def test_memory_that_is_missing_in_krylov_spaces_is_our_error(cupy, monkeypatch):
+    def fails(*args, **kwargs):
+        raise cupy.cuda.memory.OutOfMemoryError(1 << 40, 0, 0)
+
+    problem = matrices.generate("svd_geo", 200, cond=1e6)
+    a, b = cupy.asarray(problem.a), cupy.asarray(problem.b)
+    monkeypatch.setattr("tcsolve._refine.fgmres", fails)
+    with pytest.raises(tcsolve.DeviceMemoryError, match="ran out of memory"):
+        tcsolve.solve(a, b, precision="fp16")
 
 
 @pytest.mark.gpu
