@@ -13,7 +13,7 @@ import numpy as np
 from tcsolve import _stop
 from tcsolve._check import require_finite, result_dtype
 from tcsolve._dispatch import numpy_ops
-from tcsolve._scale import FRAME_EXPONENT
+from tcsolve._scale import FRAME_EXPONENT, ldexp
 from tcsolve._solution import Solution, Status
 
 __all__ = ["is_ordinary", "solve_directly", "solve_empty", "solve_one_element"]
@@ -62,6 +62,8 @@ def solve_directly(a, b, start):
     if not (size < TOP).all():  # NaN and Inf of b are here, too
         return None
     residual = np.abs(b - a @ x).max(axis=0)
+    if not ((size > 1 / TOP) | ~b.any(axis=0)).all():  # products with x may underflow
+        return None
     # Where x is zero the residual is b, so it is met only if that is zero as well.
     bound = _stop.target(a.dtype, n)
     if not (residual <= bound * inf * size).all():
@@ -93,55 +95,74 @@ def solve_directly(a, b, start):
 
 def solve_one_element(ops, a, b, check_finite):
     """Divide: SciPy takes b of any shape for a matrix of one element."""
+    start = time.perf_counter()
     dtype = result_dtype(a, b)
     # In FP64: twice the digits of FP32, and its subnormal numbers, which CuPy takes for zero.
     wide = np.result_type(dtype, np.float64)
     pivot, b = ops.converted(a.reshape(()), wide), ops.converted(b, wide)
-    if check_finite:
-        require_finite(bool(ops.xp.isfinite(pivot)), "a")
-        require_finite(bool(ops.xp.isfinite(b).all()), "b")
-    singular = bool(pivot == 0)
-    with np.errstate(all="ignore"):
-        divisor = ops.xp.nan if singular else pivot
-        x = b / divisor
-        if dtype.kind == "c":  # the device's complex division loses a few bits
-            mended = x + (b - pivot * x) / divisor
-            x = ops.xp.where(ops.xp.isfinite(mended), mended, x)
-    # As by SciPy: a vector is broadcast against the rows of a, stacks against each other.
-    if b.ndim < 2:
-        shape = np.broadcast_shapes(b.shape, a.shape[:-1])
-    else:
-        shape = np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) + b.shape[-2:]
-    x = x.reshape(shape)
     a_finite, b_finite = bool(ops.xp.isfinite(pivot)), bool(ops.xp.isfinite(b).all())
+    if check_finite:
+        require_finite(a_finite, "a")
+        require_finite(b_finite, "b")
+    singular = b.size > 0 and bool(pivot == 0)
     with np.errstate(all="ignore"):
-        x = ops.converted(x, dtype)
-        returned = ops.converted(x, wide)
-        residual = ops.xp.abs(b - pivot * returned)
-        size = ops.xp.abs(pivot) * ops.xp.abs(returned)
-        error = ops.xp.where(residual == 0, 0.0, residual / size).reshape(-1)
+        x, error = _quotient(ops, b, ops.xp.nan if singular else pivot, dtype)
+    shape = _shape_of_quotient(a, b)
     if not (a_finite and b_finite):
         status = Status.NONFINITE_INPUT
     elif singular:
         status = Status.SINGULAR
     else:
-        faint = (ops.xp.abs(returned).reshape(-1) < np.finfo(dtype).tiny) & (
-            error > _stop.target(dtype, 1)
-        )
-        status = Status.UNDERFLOW if bool(faint.any()) else Status.CONVERGED
-        status = status if bool(ops.xp.isfinite(x).all()) else Status.OVERFLOW
+        status = _status_of_quotient(ops.xp, x, error, dtype)
     return Solution(
-        x=x,
+        x=x.reshape(shape),
         status=status,
         precision="fp64",
         rungs=("fp64",),
         iterations=np.zeros(error.size, int),
-        backward_error=ops.host(error)[0].astype(np.float64),
+        backward_error=ops.host(error)[0].astype(np.float64).reshape(-1),
         bound=_stop.target(dtype, 1),
         rcond=1.0 if a_finite and not singular else 0.0,
-        seconds={"total": 0.0},
+        seconds={"total": time.perf_counter() - start},
         device=ops.device,
     )
+
+
+def _quotient(ops, b, pivot, dtype):
+    """Return b / pivot in dtype, and its backward errors, both brought near 1 where they may underflow."""
+    xp = ops.xp
+    of_b, of_pivot = _exponent(xp, b), _exponent(xp, pivot)
+    b, pivot = ldexp(xp, b, -of_b), ldexp(xp, pivot, -of_pivot)
+    x = b / pivot
+    if b.dtype.kind == "c":  # the device's complex division loses a few bits
+        mended = x + (b - pivot * x) / pivot
+        x = xp.where(xp.isfinite(mended), mended, x)
+    x = ops.converted(ldexp(xp, x, of_b - of_pivot), dtype)
+    returned = ldexp(xp, ops.converted(x, b.dtype), of_pivot - of_b)
+    residual = xp.abs(b - pivot * returned)
+    error = residual / (xp.abs(pivot) * xp.abs(returned))
+    return x, xp.where(residual == 0, 0.0, error)
+
+
+def _exponent(xp, v):
+    """Return e with the larger part of each entry in [2**(e - 1), 2**e), 0 of NaN and Inf."""
+    v = xp.asarray(v)
+    size = xp.maximum(xp.abs(v.real), xp.abs(v.imag)) if v.dtype.kind == "c" else xp.abs(v)
+    return xp.where(xp.isfinite(size), xp.frexp(size)[1], 0)
+
+
+def _shape_of_quotient(a, b):
+    """Return SciPy's: a vector is broadcast against the rows of a, stacks against each other."""
+    if b.ndim < 2:
+        return np.broadcast_shapes(b.shape, a.shape[:-1])
+    return np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) + b.shape[-2:]
+
+
+def _status_of_quotient(xp, x, error, dtype):
+    faint = (xp.abs(x) < np.finfo(dtype).tiny) & (error > _stop.target(dtype, 1))
+    if not bool(xp.isfinite(x).all()):
+        return Status.OVERFLOW
+    return Status.UNDERFLOW if bool(faint.any()) else Status.CONVERGED
 
 
 def solve_empty(ops, shape, dtype):

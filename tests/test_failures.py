@@ -247,6 +247,117 @@ def test_structured_systems_may_be_near_the_ends_of_fp32(structure, dtype, expon
             assert (found.backward_error <= found.bound).all()
 
 
+F = np.float32
+
+
+@pytest.mark.parametrize(
+    "a",
+    [
+        F([[1e20, 1e20], [0, 1e10]]),
+        F([[1e19, 2e19], [3e19, 6.000001e19]]),
+        F([[1e38, 0], [1e-30, 1e-7]]),
+        np.diag(F([1e10, 1e-30])),
+        np.diag([1e20, 1e-300]),
+        np.diag([1e300, 1e-20, 1.0]),
+        np.eye(5) * 4
+        + np.eye(5, k=1)
+        + np.eye(5, k=-1)
+        + 1e18 * np.eye(5, k=1) * (np.arange(5) == 4),
+    ],
+)
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("dtype", [None, np.complex64])
+def test_structured_matrices_of_great_range_are_not_silently_ill_conditioned(a, stacked, dtype):
+    a = a.astype(dtype) if dtype and a.dtype == F else a
+
+    found = solve_ex(a[None] if stacked else a, np.ones(len(a), a.dtype))
+
+    assert found.status is Status.ILL_CONDITIONED and found.rcond < np.finfo(a.dtype).eps
+
+
+def test_a_tridiagonal_matrix_is_asserted_and_ill_conditioned_where_scipy_does_not_see_it():
+    a = np.array([[4.0, 1, 7], [1, 4, 1e18], [7, 1, 4]])  # sevens are not read
+
+    found = solve_ex(a, np.ones(3), assume_a="tridiagonal")
+
+    a[0, 2] = a[2, 0] = 0
+    assert found.status is Status.ILL_CONDITIONED
+    assert ratio(a, found.x, np.ones(3)) <= MET
+
+
+@pytest.mark.parametrize(
+    "a, b, x",
+    [
+        (np.diag([1e200, 1e-200]), [1.0, 1], [1e-200, 1e200]),
+        (np.diag([1e152, 1e-165]), [3e152, 7e-165], [3.0, 7]),
+        (np.diag([1e300, 1e-20, 1]), [1.0, 1, 1], [1e-300, 1e20, 1]),
+    ],
+)
+@pytest.mark.parametrize("structure", [None, "diagonal", "tridiagonal", "symmetric"])
+def test_no_bit_of_a_matrix_of_great_range_is_lost(a, b, x, structure):
+    found = solve_ex(a, np.array(b), assume_a=structure)
+
+    assert found.status is Status.ILL_CONDITIONED
+    np.testing.assert_allclose(found.x, x, rtol=1e-14)
+
+
+@pytest.mark.parametrize("structure", [None, "symmetric", "upper triangular", "general"])
+@pytest.mark.parametrize("size, small", [(1e-20, 1e-320), (1.0, 1e-318), (1e100, 1e-200)])
+def test_tiny_right_hand_sides_are_solved_as_others(structure, size, small):
+    a = np.array([[3.0, 1, 2], [1, 5, 1], [2, 1, 7]]) * size
+    a = np.triu(a) if structure == "upper triangular" else a
+    b = np.array([1.0, 2, 3]) * small
+    exact = np.linalg.solve(a / size, b / small)  # b may have been rounded
+    expected = exact * (small / size)
+
+    found = solve_ex(a, b, assume_a=structure)
+
+    if small / size < np.finfo(float).tiny * 1e3:
+        rounded = 2.0**-1074 / abs(expected).max()
+        assert found.status is (Status.UNDERFLOW if rounded > found.bound else Status.CONVERGED)
+    else:
+        assert found.status is Status.CONVERGED
+    np.testing.assert_allclose(found.x, expected, rtol=1e-11, atol=1e-4 * small / size + 2.0**-1074)
+
+
+def test_an_answer_of_a_structured_system_that_underflows_says_so():
+    a, b = np.array([[2e266, 1e266], [1e266, 3e266]]), np.array([1e-200, 3e-200])
+    for stacked in (a, a[None]):
+        assert solve_ex(stacked, b).status is Status.UNDERFLOW
+    found = solve_ex([[3e-10]], [5e-320])
+    assert found.status is Status.UNDERFLOW and found.backward_error[0] > found.bound
+
+
+def test_huge_right_hand_sides_of_structured_systems_are_no_failures():
+    a = np.array([[2.0, 1], [1, 3]]) * 1e3
+    for b in (np.array([1e306, 1.7e308]), np.array([1e306, 1.7e308 + 1e308j])):
+        found = solve_ex(a, b)
+        assert found.status is Status.CONVERGED
+        np.testing.assert_allclose(found.x, np.linalg.solve(a, b / 2) * 2, rtol=1e-14)
+
+
+@pytest.mark.parametrize("columns", [0, 3])
+def test_a_zero_without_right_hand_sides_is_no_failure(xp, columns):
+    b = xp.zeros((1, columns))
+    found = solve_ex(xp.zeros((1, 1)), b)
+
+    assert found.x.shape == b.shape
+    assert found.status is (Status.SINGULAR if columns else Status.CONVERGED)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, float, complex])
+def test_small_systems_of_good_condition_raise_no_alarm(dtype):
+    """Where the rounding of a residual is as large as the bound it is computed without."""
+    rng = np.random.default_rng(0)
+    for n in (2, 3, 5):
+        a = rng.uniform(-1, 1, (3000, n, n)) + 3 * n * np.eye(n)
+        a, b = (
+            (a + a.swapaxes(1, 2)).astype(dtype),
+            rng.uniform(-1, 1, (3000, n, 1)).astype(dtype),
+        )
+        assert solve_ex(a, b).status is Status.CONVERGED
+
+
 @pytest.mark.parametrize("dtype", [np.float32, complex])
 def test_what_leaves_the_range_warns_of_nothing_else(xp, dtype):
     size = 1e-30 if dtype is np.float32 else 1e-200

@@ -57,6 +57,7 @@ LAYERS = (
     "_check",
     "_gemm_check",
     "_gemm",
+    "_exact",
     "_structure",
     "_direct",
     "_ladder",
