@@ -4,11 +4,11 @@ from fractions import Fraction
 
 import numpy as np
 
-__all__ = ["reconsidered"]
+__all__ = ["SMALL", "reconsidered"]
 
 # Unknowns up to which the rounding of a residual in FP64 matters beside u sqrt(n), and how far above the
 # bound it can have brought an error.
-MOST, NEAR = 32, 4
+SMALL, NEAR = 32, 4
 
 
 def reconsidered(a, x, b, error, bound):
@@ -29,7 +29,7 @@ def reconsidered(a, x, b, error, bound):
     """
     with np.errstate(invalid="ignore"):
         near = (error > bound) & (error <= NEAR * bound)
-    if not near.any() or x.shape[-2] > MOST:
+    if not near.any() or x.shape[-2] > SMALL:
         return error
     a, b = np.broadcast_to(a, error.shape[:-1] + a.shape[-2:]), np.broadcast_to(b, x.shape)
     error = error.copy()

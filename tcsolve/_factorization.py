@@ -12,6 +12,7 @@ from tcsolve._check import check_array, check_shapes, require_finite, result_dty
 from tcsolve._condition import Conditioned
 from tcsolve._dispatch import ops_for
 from tcsolve._errors import InputError
+from tcsolve._exact import SMALL, reconsidered
 from tcsolve._ladder import in_turn
 from tcsolve._refine import Operator, measure
 from tcsolve._scale import shift_columns
@@ -289,7 +290,10 @@ class Factorization(Conditioned):
         if state is None:  # every factorization broke down
             x = xp.full(rhs.shape, xp.nan, rhs.dtype)
             return _Found(x, total, np.full(k, np.nan), False, history, False, _nothing)
-        error = state.error
+        error, met = state.error, state.all_converged
+        if not met and len(rhs) <= SMALL and self._operator().row is None:
+            error = reconsidered(*self._ops.host(self._matrix, state.x, rhs), error, bound)
+            met = bool((error <= bound).all())
         if self._operator().row is not None or dtype.char in "fF":
             error = self._verify(state.x, rhs, dtype)
         x = state.x if frame is None else frame.outside(xp, state.x, shift)
@@ -301,7 +305,7 @@ class Factorization(Conditioned):
             with np.errstate(all="ignore"):
                 return np.where(gone == 0, 0.0, gone / size)
 
-        return _Found(x, total, error, state.all_converged, history, frame is not None, lost)
+        return _Found(x, total, error, met, history, frame is not None, lost)
 
     def _verify(self, x, rhs, dtype):
         """Return the normwise backward errors of x, rounded as it will be returned.

@@ -358,6 +358,15 @@ def test_small_systems_of_good_condition_raise_no_alarm(dtype):
         assert solve_ex(a, b).status is Status.CONVERGED
 
 
+def test_an_error_that_is_rounding_alone_raises_no_alarm(xp):
+    a = xp.asarray(
+        [[3.5062906388508495, -0.6516972490267312], [0.3833075743713483, 4.470378589252156]]
+    )
+    b = xp.asarray([-0.33555553439140406, -0.6664717143692054])
+
+    assert solve_ex(a, b, assume_a="general").status is Status.CONVERGED
+
+
 @pytest.mark.parametrize("dtype", [np.float32, complex])
 def test_what_leaves_the_range_warns_of_nothing_else(xp, dtype):
     size = 1e-30 if dtype is np.float32 else 1e-200
