@@ -1,18 +1,24 @@
-"""Backward errors without rounding, of systems so small that rounding may decide about a bound."""
+"""Residuals without rounding, of systems so small that rounding may decide whether they meet a bound."""
 
 from fractions import Fraction
 
 import numpy as np
 
-__all__ = ["SMALL", "reconsidered"]
+__all__ = ["SMALL", "nearly_meet", "reconsidered", "residual"]
 
 # Unknowns up to which the rounding of a residual in FP64 matters beside u sqrt(n), and how far above the
 # bound it can have brought an error.
 SMALL, NEAR = 32, 4
 
 
+def nearly_meet(n, error, bound):
+    """Return which errors of systems of n unknowns may be above the bound by rounding alone."""
+    with np.errstate(invalid="ignore"):
+        return (error > bound) & (error <= NEAR * bound) & (n <= SMALL)
+
+
 def reconsidered(a, x, b, error, bound):
-    """Return the errors, those next above the bound computed once more without rounding.
+    """Return the errors, those next above the bound computed once more, from exact residuals.
 
     Parameters
     ----------
@@ -27,44 +33,34 @@ def reconsidered(a, x, b, error, bound):
     -------
     ndarray, shape (..., k)
     """
-    with np.errstate(invalid="ignore"):
-        near = (error > bound) & (error <= NEAR * bound)
-    if not near.any() or x.shape[-2] > SMALL:
+    near = nearly_meet(x.shape[-2], error, bound)
+    if not near.any():
         return error
-    a, b = np.broadcast_to(a, error.shape[:-1] + a.shape[-2:]), np.broadcast_to(b, x.shape)
-    error = error.copy()
-    for *matrix, column in np.argwhere(near):
+    norm, size = np.abs(a).sum(axis=-1).max(axis=-1), np.abs(x).max(axis=-2)
+    with np.errstate(all="ignore"):
+        exact = np.abs(residual(a, x, b, near)).max(axis=-2) / norm[..., None] / size
+    return np.where(near, exact, error)
+
+
+def residual(a, x, b, wanted):
+    """Return b - A x in FP64, rounded once, of the columns that are wanted (..., k), and 0 for the others."""
+    a, b = np.broadcast_to(a, wanted.shape[:-1] + a.shape[-2:]), np.broadcast_to(b, x.shape)
+    r = np.zeros(x.shape, np.result_type(a, x, b, np.float64))
+    for *matrix, column in np.argwhere(wanted):
         at = tuple(matrix)
-        error[(*at, column)] = _backward_error(a[at], x[at][:, column], b[at][:, column])
-    return error
+        r[at][:, column] = _residual(a[at], x[at][:, column], b[at][:, column])
+    return r
 
 
-def _backward_error(a, x, b):
-    """Return the backward error of one x, of finite numbers."""
-    n = len(x)
+def _residual(a, x, b):
+    """Return b - A x of one x."""
     a, x, b = (_parts(v) for v in (a, x, b))
-    residual = [
-        tuple(
-            b[part, i] - sum(sign * a[p, i, j] * x[q, j] for p, q, sign in terms for j in range(n))
-            for part, terms in enumerate((((0, 0, 1), (1, 1, -1)), ((0, 1, 1), (1, 0, 1))))
-        )
-        for i in range(n)
-    ]
-    norm = max(sum(_modulus(a[:, i, j]) for j in range(n)) for i in range(n))
-    size = max(_modulus(x[:, j]) for j in range(n))
-    return float(max(map(_modulus, residual)) / norm / size)
+    re, im = b[0] - a[0] @ x[0] + a[1] @ x[1], b[1] - a[0] @ x[1] - a[1] @ x[0]
+    re, im = re.astype(float), im.astype(float)
+    return re + 1j * im if im.any() else re
 
 
 def _parts(v):
-    """Return the real and the imaginary parts of an array as fractions, (2, ...)."""
-    parts = np.stack([v.real, v.imag if np.iscomplexobj(v) else np.zeros_like(v)])
-    return np.vectorize(Fraction, otypes=[object])(parts.astype(float))
-
-
-def _modulus(z):
-    """Return |z| of a pair of fractions, complex ones to a relative error of 2**-50 or so."""
-    re, im = abs(z[0]), abs(z[1])
-    if not im or not re:
-        return re or im
-    small, large = min(re, im), max(re, im)
-    return large * Fraction((1 + float(small / large) ** 2) ** 0.5)
+    """Return the real and the imaginary part of an array of finite numbers, as fractions."""
+    fractions = np.vectorize(Fraction, otypes=[object])
+    return fractions(v.real.astype(float)), fractions(v.imag.astype(float))

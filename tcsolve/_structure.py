@@ -13,7 +13,7 @@ from tcsolve import _stop
 from tcsolve._check import require_finite
 from tcsolve._dispatch import as_host, is_cupy, numpy_ops, ops_for
 from tcsolve._errors import LinAlgError, LinAlgWarning
-from tcsolve._exact import reconsidered
+from tcsolve._exact import nearly_meet, reconsidered, residual
 from tcsolve._scale import ldexp
 from tcsolve._solution import Solution, Status
 
@@ -204,7 +204,7 @@ def _status_of_scipy(x, error, bound, rcond, singular, finite):
 
 
 def _polish(solve, full, b, x, bound):
-    """Return (x, steps) after as many steps of refinement as help, at most two."""
+    """Return (x, steps) after the steps of refinement that help: two at most, and one by an exact residual."""
     wide = np.result_type(full.dtype, np.float64)
     error = _backward_errors(full, x, b)
     steps = np.zeros(error.shape, int)
@@ -222,6 +222,10 @@ def _polish(solve, full, b, x, bound):
             break
         x = np.where(better[..., None, :], trial, x)
         error = np.where(better, after, error)
+    error = reconsidered(full, x, b, error, bound)
+    near = nearly_meet(full.shape[-1], error, bound)
+    if near.any() and (d := solve(residual(full, x, b, near).astype(x.dtype))) is not None:
+        steps, x = steps + near, x + d
     return x, steps
 
 
@@ -238,9 +242,9 @@ def _backward_errors(a, x, b):
             )  # so that b is something
             a, x, b = ldexp(np, a, -of_a), ldexp(np, x, -of_x), ldexp(np, b, -of_a - of_x)
             norm, size = np.abs(a).sum(axis=-1).max(axis=-1), np.abs(x).max(axis=-2)
-        residual = np.abs(b - a @ x).max(axis=-2)
-        error = residual / norm[..., None] / size
-    return np.where(residual == 0, 0.0, error)
+        rest = np.abs(b - a @ x).max(axis=-2)
+        error = rest / norm[..., None] / size
+    return np.where(rest == 0, 0.0, error)
 
 
 def _solve_on_host(a, b, structure, lower):
