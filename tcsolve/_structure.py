@@ -204,7 +204,7 @@ def _status_of_scipy(x, error, bound, rcond, singular, finite):
 
 
 def _polish(solve, full, b, x, bound):
-    """Return (x, steps) after the steps of refinement that help: two at most, and one by an exact residual."""
+    """Return (x, steps) after the refinement that helps: at most two steps, and one by exact residuals."""
     wide = np.result_type(full.dtype, np.float64)
     error = _backward_errors(full, x, b)
     steps = np.zeros(error.shape, int)
@@ -237,9 +237,8 @@ def _backward_errors(a, x, b):
         norm, size = np.abs(a).sum(axis=-1).max(axis=-1), np.abs(x).max(axis=-2)
         if not all(((v > 1 / SAFE) & (v < SAFE)).all() for v in (norm, size)):
             of_a, of_x = _exponent(a, (-2, -1)), _exponent(x, -2)
-            of_x = np.where(
-                size[..., None, :] > 0, of_x, _exponent(b, -2) - of_a
-            )  # so that b is something
+            # Of a zero x such that b is something.
+            of_x = np.where(size[..., None, :] > 0, of_x, _exponent(b, -2) - of_a)
             a, x, b = ldexp(np, a, -of_a), ldexp(np, x, -of_x), ldexp(np, b, -of_a - of_x)
             norm, size = np.abs(a).sum(axis=-1).max(axis=-1), np.abs(x).max(axis=-2)
         rest = np.abs(b - a @ x).max(axis=-2)
