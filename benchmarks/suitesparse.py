@@ -2,11 +2,15 @@
 
     TCSOLVE_MATRICES=folder python benchmarks/suitesparse.py --device cpu --markdown out.md
 
-The right-hand side is b = A ones.  assume_a is 'general' throughout, so that the LU ladder is what is
-tested even where the matrix has a structure.  The files are rewritten after every matrix.
+The folder holds Matrix Market files, and perhaps an index.csv with the columns name, group, n, and the
+condition numbers cond_2norm and cond_est_1norm_equilibrated, which the table then shows.  The right-hand
+side is b = A ones.  assume_a is 'general' throughout, so that the LU ladder is what is tested even where
+the matrix has a structure.  The files are rewritten after every matrix.  A matrix that cannot be read,
+or is not square, is named and left out.
 """
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -17,6 +21,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import scipy.io
 import scipy.linalg
 from _harness import gpu, machine
 
@@ -44,9 +49,15 @@ def main(argv=None):
     args = parse(argv)
     if args.again:
         return rewrite(args)
-    rows = []
+    rows, unread = [], []
     for entry in track(select(args)):
-        row = measure(entry, args.folder, args.device)
+        try:
+            problem = matrices.load(entry["name"], folder=args.folder)
+        except (ValueError, OSError, MemoryError) as error:
+            print(f"{entry['name']:20} is left out: {error}", flush=True)
+            unread.append(entry["name"])
+            continue
+        row = measure(problem, entry, args.device)
         row["verdict"] = judge(row)
         rows.append(row)
         print(f"{row['matrix']:20} n = {row['n']:6}  {row['verdict']}", flush=True)
@@ -58,15 +69,21 @@ def main(argv=None):
     ]
     if unexplained:
         print("not explained:", ", ".join(unexplained))
-    return int(bool(unexplained))
+    if unread:
+        print("left out:", ", ".join(sorted(unread)))
+    return int(bool(unexplained or unread))
 
 
 def rewrite(args):
-    """Write the table of an earlier run again, with conditions from the folder's index."""
+    """Write the table of an earlier run again, with conditions from the index; null in JSON is NaN."""
     report = json.loads(args.again.read_text())
-    index = {row["name"]: row for row in matrices.index(args.folder)}
+    known = {entry["name"]: entry for entry in entries(args.folder)}
     for row in report["rows"]:
-        row["cond_scaled"] = index[row["matrix"]]["cond_est_1norm_equilibrated"]
+        for part in filter(None, (row, *(row[name] for name in (*PRECISIONS, "scipy")))):
+            part |= {
+                key: math.nan for key, value in part.items() if value is None and key != "scipy"
+            }
+        row |= conditions(known.get(row["matrix"], row))
         row["verdict"] = judge(row)
     lines = [*explanation(report["rows"], report["machine"]), "", *table(report["rows"])]
     publish(args.markdown, "\n".join(lines))
@@ -87,20 +104,55 @@ def parse(argv):
     args = parser.parse_args(argv)
     if not args.folder:
         parser.error("no folder is known; give --folder or set TCSOLVE_MATRICES")
+    if args.again and not args.markdown:
+        parser.error("--again needs --markdown, the table that is written again")
+    for path in filter(None, (args.json, args.markdown)):
+        if not path.parent.is_dir():
+            parser.error(f"there is no folder {path.parent} to write {path.name} in")
     if args.max_n is None and (args.device == "cpu" or not cuda_available()):
         args.max_n = HOST_MAX_N
     return args
 
 
 def select(args):
-    """Return the rows of the folder's index to measure, small matrices first."""
-    rows = matrices.index(args.folder)
+    """Return what to measure, small matrices first."""
+    rows = entries(args.folder)
     unknown = set(args.names or ()) - {row["name"] for row in rows}
     if unknown:
         sys.exit(f"no matrix {', '.join(sorted(unknown))} in {args.folder}")
     limit = math.inf if args.max_n is None else args.max_n
     chosen = (r for r in rows if r["n"] <= limit and (not args.names or r["name"] in args.names))
-    return sorted(chosen, key=lambda row: row["n"])
+    chosen = sorted(chosen, key=lambda row: row["n"])
+    if not chosen:
+        sys.exit(f"{args.folder} has no matrix of n <= {limit}; give another --folder or --max-n")
+    return chosen
+
+
+def entries(folder):
+    """Return a dict with name and n, and what else is known, of each matrix in the folder."""
+    try:
+        rows = {row["name"]: row for row in matrices.index(folder)}
+    except FileNotFoundError:
+        rows = {}
+    names = rows or dict.fromkeys(matrices.names(folder), {})
+    return [
+        row if "n" in row else {**row, "name": name, "n": order(folder, name)}
+        for name, row in names.items()
+    ]
+
+
+def order(folder, name):
+    """Return the rows of a matrix by the head of its file, 0 if that cannot be read."""
+    for path in (Path(folder) / (name + suffix) for suffix in (".mtx.gz", ".mtx")):
+        with contextlib.suppress(OSError, ValueError):
+            return scipy.io.mminfo(path)[0]
+    return 0
+
+
+def conditions(entry):
+    """Return the condition numbers of a row, as given and scaled, NaN where they are not known."""
+    names = {"cond": "cond_2norm", "cond_scaled": "cond_est_1norm_equilibrated"}
+    return {key: entry.get(name, entry.get(key, math.nan)) for key, name in names.items()}
 
 
 def track(entries):
@@ -115,11 +167,9 @@ def track(entries):
 # ---- measuring ---------------------------------------------------------------------------------
 
 
-def measure(entry, folder, device):
+def measure(problem, entry, device):
     """Return the row of one matrix: SciPy's result and that of every precision."""
-    problem = matrices.load(entry["name"], folder=folder)
-    row = {"matrix": entry["name"], "n": problem.n, "cond": entry["cond_2norm"]}
-    row["cond_scaled"] = entry["cond_est_1norm_equilibrated"]
+    row = {"matrix": entry["name"], "n": problem.n, **conditions(entry)}
     row["scipy"] = solve_by_scipy(problem) if problem.n <= HOST_MAX_N else None
     for precision in PRECISIONS:
         row[precision] = solve_by_tcsolve(problem, precision, device)
@@ -265,7 +315,7 @@ def explanation(rows, facts):
             f"- {name}: x came from " + ", ".join(f"{r} {c}" for r, c in rungs.most_common()) + "."
         )
     hard = [row for row in rows if row["fp16x3"].get("rung") == "fp64"]
-    if hard:
+    if hard and all(math.isfinite(row["cond_scaled"]) for row in hard):
         least = min(row["cond_scaled"] for row in hard)
         listed = ", ".join(f"{row['matrix']} ({row['cond_scaled']:.0e})" for row in hard)
         yield (
@@ -278,7 +328,7 @@ def explanation(rows, facts):
             "- Singular to working precision (rcond below 2.2e-16) and flagged, where SciPy was asked"
             " by SciPy, too: " + ", ".join(ill) + "."
         )
-    scaled = [row for row in rows if row["cond"] and row["cond"] >= 1e3 * row["cond_scaled"]]
+    scaled = [row for row in rows if math.inf > row["cond"] >= 1e3 * row["cond_scaled"]]
     if scaled:
         listed = (
             f"{row['matrix']} {row['fp16'].get('rung')}, {row['fp16x3'].get('rung')}"
