@@ -180,8 +180,8 @@ def measure(n, precision, repeats):
     # At the largest n a small piece left of the block of the factors would keep it from being used again.
     cupy.get_default_memory_pool().free_all_blocks()
     samples = device_seconds(run, repeats)
-    # The first of them was the warm-up.
-    factor = sorted(p["factor"] for p in phases[1:])
+    # The first of them were the warm-up.
+    factor = sorted(p["factor"] for p in phases[-len(samples) :])
     row["solve_seconds"], row["factor_seconds"] = summary(samples), summary(factor)
     row["phases"] = phases[-1]
     row["solve_tflops"] = solve_tflops(n, row["solve_seconds"]["median"])

@@ -7,7 +7,7 @@
 | swap_solve.cu| tcs_swap_solve                    | its swaps and U in the rest of its panel     |
 | lower_solve.cu  | tcs_lower_solve                | the same of a wide panel, few columns; L^-1  |
 | short_update.cu | tcs_short_update               | C -= L U of a few columns, and a short U     |
-| merge_swaps.cu  tcs_merge_swaps, tcs_restart     | the swaps of all strips of a panel as one    |
+| merge_swaps.cu | tcs_merge_swaps, tcs_restart    | the swaps of all strips of a panel as one    |
 |              | tcs_report                        | what is known of a factorization             |
 | gate.cu      | tcs_gate                          | waits until the panel of another stream runs |
 | move_rows.cu | tcs_move_rows                     | w[dst] = w[src] in place                     |
@@ -26,8 +26,8 @@
 |              | tcs_extremes, tcs_cast_scaled     |                                              |
 | gemm_naive.cu, gemm_wmma.cu,                     | gemm: the engines 'naive', 'wmma', 'wgmma'   |
 | gemm_wgmma.cu: tcs_gemm_naive, _wmma, _wgmma     |                                              |
-| gemm_split.cu: tcs_tops, tcs_split, tcs_finish   | gemm: scales, split operands and the last    |
-|                                                  | step for engines that need them              |
+| gemm_split.cu: tcs_tops, tcs_split, tcs_split_by,| gemm: scales, split operands and the last    |
+| tcs_finish                                       | step for engines that need them              |
 | split_once.cu: tcs_split_once                    | gemm: scales and split operands in one pass  |
 | gemm_batched.cu: tcs_gemm_batched                | gemm_batched                                 |
 
