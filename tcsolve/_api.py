@@ -17,7 +17,7 @@ from tcsolve._dispatch import as_host, ops_for
 from tcsolve._errors import InputError
 from tcsolve._factorization import Factorization
 from tcsolve._numbers import require_count
-from tcsolve._placement import brought, require_room, target_ops
+from tcsolve._placement import brought, require_room_there, target_ops
 from tcsolve._solution import raise_or_warn
 from tcsolve._structure import goes_to_scipy, interpret, solve_by_scipy
 
@@ -206,7 +206,7 @@ def _solve(a, b, lower, check_finite, assume_a, transposed, precision, device, e
     moved_bytes = a.nbytes + b.nbytes if moved else 0
     if moved:
         mark = time.perf_counter()
-        require_room(target, a, nrhs, precision, moved_bytes)
+        require_room_there(target, a, nrhs, precision, moved_bytes)
         a, b = brought(target, a), brought(target, b)
         seconds["transfer"] = time.perf_counter() - mark
     factors = Factorization(
@@ -295,7 +295,7 @@ def factor(
     a = a.astype(result_dtype(a, a), copy=not overwrite_a)
     target = target_ops(ops, a, nrhs, precision, device)
     if target is not ops:
-        require_room(target, a, nrhs, precision, a.nbytes)
+        require_room_there(target, a, nrhs, precision, a.nbytes)
         a = brought(target, a)
     factors = Factorization(target, a, precision, nrhs=nrhs, check_finite=check_finite)
     factors.wait()

@@ -13,9 +13,10 @@ import cupy
 import numpy as np
 from cupy_backends.cuda.libs import cublas
 
+from tcsolve._formats import PREFIX
+
 __all__ = [
     "LANES",
-    "PREFIX",
     "gemm",
     "gemm_packed",
     "gemm_strided",
@@ -61,7 +62,6 @@ PRODUCTS = {low: (*kinds, "f") for low, kinds in OPERANDS.items()} | {
     "fp32": (CUDA_R_32F, COMPUTE_32F, "f"),
     "fp64": (CUDA_R_64F, COMPUTE_64F, "d"),
 }
-PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
 # What may run side by side, each with handles of its own.
 LANES = 3
 # What NVIDIA recommends for Hopper; the choice of a product's algorithm depends on it.

@@ -5,8 +5,8 @@ import numpy as np
 from cupy_backends.cuda.libs import cublas, cusolver
 
 from tcsolve._convert import converted
-from tcsolve._cublas import PREFIX
 from tcsolve._device import turns_into_memory_error
+from tcsolve._formats import PREFIX
 from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
 from tcsolve.kernels import TRSV_BLOCK, TRSV_COLUMNS
 

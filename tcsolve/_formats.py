@@ -10,7 +10,10 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-__all__ = ["FORMATS", "UPDATES", "Format", "Update", "round_to", "split"]
+__all__ = ["FORMATS", "PREFIX", "UPDATES", "Format", "Update", "round_to", "split"]
+
+# The first letter of BLAS and LAPACK routines, by the character of a dtype.
+PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
 
 # The highest power of two to which an operand is scaled before it is rounded: 2**14 keeps the
 # rounded value below 65504 and leaves 2**-24 (the last FP16 subnormal) as far away as possible.

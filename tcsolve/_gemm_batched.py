@@ -10,7 +10,7 @@ import numpy as np
 from tcsolve import _jit
 from tcsolve._errors import DeviceError
 from tcsolve._gemm_cupy import gemm, require_formats
-from tcsolve._stored import KINDS
+from tcsolve._stored import KINDS, bits, widened
 from tcsolve.kernels import LARGEST_BATCHED, Batched, batched_room, batched_shape
 
 __all__ = ["Launch", "gemm_batched", "signature"]
@@ -52,13 +52,13 @@ def _in_one_launch(a, b, c, out, product, alpha, beta, arch, properties):
     if not _rows_contiguous(out):
         result = cupy.empty(out.shape, out.dtype)
         _in_one_launch(a, b, c, result, product, alpha, beta, arch, properties)
-        _bits(out)[...] = _bits(result)
+        bits(out)[...] = bits(result)
         return None
     given = (a, b, c)
     if beta == 0:
         c = None
     elif not _rows_contiguous(c):
-        c = cupy.ascontiguousarray(_bits(c)).view(c.dtype)
+        c = cupy.ascontiguousarray(bits(c)).view(c.dtype)
     if not product.direct:
         a, b = (_as_float32(x) for x in (a, b))
     launch = _launch_of(a, b, c, out, product, alpha, beta, arch, properties)
@@ -172,13 +172,7 @@ def _as_float32(x):
         return x
     if x.strides[0] == 0 and len(x) > 1:
         return cupy.broadcast_to(_as_float32(x[:1])[0], x.shape)
-    if x.dtype.name == "bfloat16":
-        return (x.view(cupy.uint16).astype(cupy.uint32) << 16).view(cupy.float32)
-    return x.astype(np.float32)
-
-
-def _bits(x):
-    return x.view(cupy.uint16) if x.dtype.name == "bfloat16" else x
+    return widened(x) if x.dtype.name == "bfloat16" else x.astype(np.float32)
 
 
 def _strides(x):

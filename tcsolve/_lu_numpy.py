@@ -10,11 +10,9 @@ import math
 import numpy as np
 from scipy.linalg import blas, lapack
 
-from tcsolve._formats import TOP_EXPONENT, UPDATES, round_to, split
+from tcsolve._formats import PREFIX, TOP_EXPONENT, UPDATES, round_to, split
 
 __all__ = ["LUOps", "lapack_of"]
-
-PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
 
 
 def blas_of(name, dtype):

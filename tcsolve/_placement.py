@@ -5,13 +5,13 @@ from tcsolve._choose import CPU, choose_update, predict_seconds, rates_of
 from tcsolve._dispatch import as_host, cuda_available, ops_on
 from tcsolve._plan import Plan
 
-__all__ = ["brought", "require_room", "target_ops"]
+__all__ = ["brought", "require_room_there", "target_ops"]
 
 # A GPU is looked for only where the host would need this many seconds: CuPy takes longer to import.
 WORTH_A_GPU = 0.2
 
 
-def require_room(ops, a, nrhs, precision, moved_bytes):
+def require_room_there(ops, a, nrhs, precision, moved_bytes):
     """Raise before anything is copied to a device that has no room for it and its factors."""
     n, itemsize = a.shape[0], a.dtype.itemsize
     rates = rates_of(ops.device, getattr(ops, "properties", None))

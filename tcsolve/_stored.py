@@ -15,6 +15,7 @@ __all__ = [
     "empty_aligned",
     "leading",
     "rows_contiguous",
+    "widened",
 ]
 
 # Kinds of results in the kernels (gemm.cuh).
@@ -74,10 +75,12 @@ def as_stored(x, dtype=None):
 
 def _converted(x, dtype):
     """Return x in another dtype, in the order of its memory."""
-    if x.dtype.name != "bfloat16":
-        return x.astype(dtype)
-    # FP32 with its last 16 bits cut off.
-    return (x.view(cupy.uint16).astype(cupy.uint32) << 16).view(cupy.float32).astype(dtype)
+    return (widened(x) if x.dtype.name == "bfloat16" else x).astype(dtype)
+
+
+def widened(x):
+    """Return x, of bfloat16, in FP32: bfloat16 is that with its last 16 bits cut off."""
+    return (x.view(cupy.uint16).astype(cupy.uint32) << 16).view(cupy.float32)
 
 
 def bits(x):
