@@ -13,7 +13,7 @@ from tcsolve._check import (
     result_dtype,
 )
 from tcsolve._direct import is_ordinary, solve_directly, solve_empty, solve_one_element
-from tcsolve._dispatch import as_host, ops_for
+from tcsolve._dispatch import ops_for
 from tcsolve._errors import InputError
 from tcsolve._factorization import Factorization
 from tcsolve._numbers import require_count
@@ -177,14 +177,10 @@ def _solve(a, b, lower, check_finite, assume_a, transposed, precision, device, e
         )
     if a.size == 1:
         return solve_one_element(ops, a, b, check_finite)
-    shape, vector = check_shapes(a, b)
+    shape, _ = check_shapes(a, b)
     dtype = result_dtype(a, b)
     if transposed:
-        a, lower = ops.xp.swapaxes(a, -1, -2), not lower
-        structure = {
-            "upper triangular": "lower triangular",
-            "lower triangular": "upper triangular",
-        }.get(structure, structure)
+        a, lower, structure = _turned(ops.xp, a, lower, structure)
     if 0 in shape or 0 in a.shape:
         if check_finite:
             require_finite(bool(ops.xp.isfinite(a).all()), "a")
@@ -199,13 +195,25 @@ def _solve(a, b, lower, check_finite, assume_a, transposed, precision, device, e
         a = interpret(ops.xp, a, structure, lower)
     if is_ordinary(ops, a, b, precision, device) and (solution := solve_directly(a, b, start)):
         return solution
-    nrhs = 1 if vector else b.shape[-1]
-    target = target_ops(ops, a, nrhs, precision, device)
-    moved = target is not ops
-    seconds = {"check": time.perf_counter() - start}
-    moved_bytes = a.nbytes + b.nbytes if moved else 0
-    if moved:
-        mark = time.perf_counter()
+    target = target_ops(ops, a, 1 if b.ndim == 1 else b.shape[-1], precision, device)
+    return _solve_there(target, ops, a, b, shape, check_finite, precision, estimate, start)
+
+
+def _turned(xp, a, lower, structure):
+    """Return a, lower and structure of the transposed matrix."""
+    other = {
+        "upper triangular": "lower triangular",
+        "lower triangular": "upper triangular",
+    }
+    return xp.swapaxes(a, -1, -2), not lower, other.get(structure, structure)
+
+
+def _solve_there(target, here, a, b, shape, check_finite, precision, estimate, start):
+    """Return the `Solution` by the ladder of precisions where `target` works, x where the arrays were."""
+    seconds, moved_bytes = {"check": time.perf_counter() - start}, 0
+    nrhs = 1 if b.ndim == 1 else b.shape[-1]
+    if target is not here:
+        mark, moved_bytes = time.perf_counter(), a.nbytes + b.nbytes
         require_room_there(target, a, nrhs, precision, moved_bytes)
         a, b = brought(target, a), brought(target, b)
         seconds["transfer"] = time.perf_counter() - mark
@@ -220,9 +228,7 @@ def _solve(a, b, lower, check_finite, assume_a, transposed, precision, device, e
         estimate=estimate,
     )
     solution = factors.solve_ex(b, check_finite=check_finite)
-    x = solution.x
-    if moved:
-        x = as_host(x) if ops.device == "cpu" else ops.array(x)
+    x = solution.x if target is here else brought(here, solution.x)
     if x is solution.x and x.shape == shape:
         return solution
     return replace(solution, x=x.reshape(shape))

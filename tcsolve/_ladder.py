@@ -110,19 +110,7 @@ class Ladder:
         self._matrix, self.bytes_planned = a, 0
         # Where the LU may start before anything is known of the matrix, the choice never depends on that.
         self._plan = self._choose(plan, nrhs, None)
-        early = ops.starts_early(a, UPDATES[self._plan.update])
-        mark = ops.mark()
-        wait, self._copy = begin_survey(ops, a, self._copied(self._plan.update, nrhs))
-        mark = self._clock("scale", mark)
-        if early:
-            self.bytes_planned = self._reserve(self._plan.update, nrhs)
-            mark = self._factor(self._plan.update, mark)
-        self._survey = wait()
-        del wait  # and what it has looked at
-        self._norm_one = self._survey.one  # of the caller's matrix, whatever is factored
-        self._finite = self._survey.finite or bool(ops.xp.isfinite(a).all())
-        if check_finite:
-            require_finite(self._finite, "a")
+        early, mark = self._begin(nrhs, check_finite)
         if not early:
             self._plan = self._choose(plan, nrhs, None if ops.goes_early(a) else self._survey)
             self.bytes_planned = self._reserve(self._plan.update, nrhs)
@@ -143,6 +131,23 @@ class Ladder:
     dtype = property(lambda self: self._a.dtype)
     precision = property(lambda self: self._rungs[-1] if self._rungs else self._plan.update)
     rungs = property(lambda self: tuple(self._rungs))
+
+    def _begin(self, nrhs, check_finite):
+        """Survey the matrix, and factor it meanwhile if that may start; return if it did, and a mark."""
+        ops, update = self._ops, self._plan.update
+        early = ops.starts_early(self._a, UPDATES[update])
+        mark = ops.mark()
+        wait, self._copy = begin_survey(ops, self._a, self._copied(update, nrhs))
+        mark = self._clock("scale", mark)
+        if early:
+            self.bytes_planned = self._reserve(update, nrhs)
+            mark = self._factor(update, mark)
+        self._survey = wait()
+        self._norm_one = self._survey.one  # of the caller's matrix, whatever is factored
+        self._finite = self._survey.finite or bool(ops.xp.isfinite(self._a).all())
+        if check_finite:
+            require_finite(self._finite, "a")
+        return early, mark
 
     def _choose(self, precision, nrhs, survey):
         """Return the `Plan` for a plan or the name of a precision; survey may be None."""
