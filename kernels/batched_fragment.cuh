@@ -90,7 +90,7 @@ using FragmentB = Fragment<2, LINES_B, 3u, SPLITS_B<REFINE>>;
 
 // Blocks of 8 x 8 16-bit numbers whose rows the lanes name, 8 lanes a block.
 template <bool TURNED> __device__ __forceinline__ void load_blocks(unsigned (&x)[4], const char* row) {
-    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(row));
+    const unsigned from = shared_address(row);
     if (TURNED) {
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(from) : "memory");
@@ -100,7 +100,7 @@ template <bool TURNED> __device__ __forceinline__ void load_blocks(unsigned (&x)
     }
 }
 template <bool TURNED> __device__ __forceinline__ void load_blocks(unsigned (&x)[2], const char* row) {
-    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(row));
+    const unsigned from = shared_address(row);
     if (TURNED) {
         asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
                      : "=r"(x[0]), "=r"(x[1]) : "r"(from) : "memory");

@@ -1,6 +1,8 @@
 // The operands of gemm_batched.cu in shared memory, and how they come there.
 #pragma once
 
+#include "copies.cuh"
+
 // ACROSS entries along m or n, K along k.  Rows keep the order in memory.  So that what 8 of them hold at one place
 // falls into different banks, units of rows of whole 16-byte words change places; rows of FP32 that fill the 128 bytes
 // of all banks are padded instead.  (Copies into rows padded otherwise are slower than memory.)
@@ -142,8 +144,7 @@ struct Operand {
 
     __device__ __forceinline__ static void copy_word(char* to, const char* from, int bytes) {
 #if __CUDA_ARCH__ >= 800
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                     :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "r"(bytes) : "memory");
+        copy_16(to, from, bytes);
 #else
         if (bytes == 16) {
             *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);

@@ -139,7 +139,7 @@ __device__ __forceinline__ void write_bulk(char* to, const char* gathered, int b
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncwarp();
     if (threadIdx.x % WARP == 0) {
-        const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(gathered));
+        const unsigned from = shared_address(gathered);
         asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
                      :: "l"(to), "r"(from), "r"(bytes) : "memory");
         asm volatile("cp.async.bulk.commit_group;" ::: "memory");

@@ -72,7 +72,6 @@ static_assert(
     "shared memory as the host computed it"
 );
 
-#include "copies.cuh"
 #include "batched_fragment.cuh"
 #include "batched_result.cuh"
 

@@ -50,8 +50,7 @@ __device__ __forceinline__ void fetch(RowOfL* to, const float* __restrict__ l, I
     #pragma unroll 8
     for (int left = k - row; left > 0; left -= STEP) {
 #if __CUDA_ARCH__ >= 800
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                     :: "r"(shared_address(there)), "l"(from), "r"(4 * count) : "memory");
+        copy_16(there, from, 4 * count);
 #else
         #pragma unroll
         for (int i = 0; i < 4; ++i) there[i] = i < count ? from[i] : 0.0f;

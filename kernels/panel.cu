@@ -29,6 +29,7 @@
 // IEEE FP32 with subnormal numbers.  A zero pivot leaves its (zero) column and the others as they are.
 
 #include "common.cuh"
+#include "copies.cuh"
 #include "place.cuh"
 
 constexpr int WARPS = THREADS / WARP;
@@ -45,9 +46,7 @@ static_assert(WIDTH % 4 == 0 && STRIP % WIDTH == 0 && REST <= ALL, "whole words;
 // Copies 16 bytes to shared memory, or zeros unless they are `wanted`, before cp.async.wait_all returns.
 __device__ __forceinline__ void copy_ahead(float* to, const float* from, bool wanted) {
 #if __CUDA_ARCH__ >= 800
-    const auto address = shared_address(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :: "r"(address), "l"(from), "r"(wanted ? 16 : 0) : "memory");
+    copy_16(to, from, wanted ? 16 : 0);
 #endif
 }
 

@@ -23,7 +23,7 @@ using Bits = unsigned long long;
 
 __device__ __forceinline__ Bits bits(double v) { return static_cast<Bits>(__double_as_longlong(fabs(v))); }
 
-// The largest of a block, added to *to by one thread.
+// The largest of a block, by one thread of each warp.
 __device__ __forceinline__ void largest(Bits* to, Bits v) {
     #pragma unroll
     for (int d = WARP / 2; d; d /= 2) v = max(v, __shfl_xor_sync(ALL_LANES, v, d));

@@ -22,6 +22,7 @@
 // Rounding: fused multiply-adds in FP32, in the order of the substitution.
 
 #include "common.cuh"
+#include "place.cuh"
 
 constexpr int THREADS = COLUMNS < 64 ? 256 : 128;
 constexpr int MOST = 128;                   // the widest strip
@@ -50,8 +51,8 @@ struct Staged { float at[COLUMNS + 1]; };
 template <typename Word>
 __device__ __forceinline__ void fetch(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
-    const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" :: "r"(shared), "l"(from), "n"(sizeof(Word)) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+                 :: "r"(shared_address(to)), "l"(from), "n"(sizeof(Word)) : "memory");
 #else
     *static_cast<Word*>(to) = *static_cast<const Word*>(from);
 #endif

@@ -31,15 +31,10 @@ struct Tile {
     }
 };
 
-__device__ __forceinline__ unsigned shared_address(const void* p) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
-
 // 16 bytes to shared memory of which the first `bytes` exist; the others become zero.
 __device__ __forceinline__ void copy_chunk(char* to, const T_IN* from, int bytes) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :: "r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+    copy_16(to, from, bytes);
 #else
     Run<T_IN, CHUNK> run;
     run.load(from, bytes == 16, bytes / int(sizeof(T_IN)));
