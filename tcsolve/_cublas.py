@@ -7,6 +7,7 @@ named in its call.
 import contextlib
 import ctypes
 import functools
+import sys
 import threading
 
 import cupy
@@ -80,20 +81,34 @@ C_TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int, "n": ctypes.c_size_t}
 _local = threading.local()
 
 
+class _Handle:
+    """A handle of the library on a device, destroyed with the thread that owns it."""
+
+    def __init__(self, device, device_scalars):
+        self._device, self.number = device, cublas.create()
+        cublas.setMathMode(self.number, DEFAULT_MATH)
+        where = "DEVICE" if device_scalars else "HOST"
+        cublas.setPointerMode(self.number, getattr(cublas, f"CUBLAS_POINTER_MODE_{where}"))
+
+    def __del__(self):
+        if sys.is_finalizing():  # the library may be gone before
+            return
+        with contextlib.suppress(Exception), cupy.cuda.Device(self._device):
+            cublas.destroy(self.number)
+
+
 def handle(*, device_scalars=False):
     """Return this thread's handle for the current device, on the current stream."""
     handles = _local.__dict__.setdefault("handles", {})
     key = (cupy.cuda.runtime.getDevice(), device_scalars, _lane())
     if key not in handles:
-        new = handles[key] = cublas.create()
-        cublas.setMathMode(new, DEFAULT_MATH)
-        where = "DEVICE" if device_scalars else "HOST"
-        cublas.setPointerMode(new, getattr(cublas, f"CUBLAS_POINTER_MODE_{where}"))
-    _call("setStream", handles[key], cupy.cuda.get_current_stream().ptr)
+        handles[key] = _Handle(*key[:2])
+    number = handles[key].number
+    _call("setStream", number, cupy.cuda.get_current_stream().ptr)
     if workspace := getattr(_local, "workspace", None):
         memory = workspace(key[-1])
-        _call("setWorkspace", handles[key], memory.data.ptr, memory.nbytes)
-    return handles[key]
+        _call("setWorkspace", number, memory.data.ptr, memory.nbytes)
+    return number
 
 
 def _lane():

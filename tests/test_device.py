@@ -1,6 +1,8 @@
 """Where a solve runs, and that it repeats itself there bit for bit."""
 
+import gc
 import sys
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -133,6 +135,45 @@ def test_memory_that_is_missing_in_krylov_spaces_is_our_error(cupy, monkeypatch)
     monkeypatch.setattr("tcsolve._refine.fgmres", fails)
     with pytest.raises(tcsolve.DeviceMemoryError, match="ran out of memory"):
         tcsolve.solve(a, b, precision="fp16")
+
+
+@pytest.mark.gpu
+def test_threads_that_end_give_back_the_handles_of_cublas(cupy, monkeypatch):
+    from tcsolve import _cublas
+
+    alive, library = set(), _cublas.cublas
+
+    class Counted:
+        def __getattr__(self, name):
+            return getattr(library, name)
+
+        def create(self):
+            alive.add(number := library.create())
+            return number
+
+        def destroy(self, number):
+            library.destroy(number)
+            alive.discard(number)
+
+    problem = matrices.generate("gauss", 700)
+    a, b = cupy.asarray(problem.a), cupy.asarray(problem.b)
+    expected, found = tcsolve.solve(a, b, precision="fp16x3"), []
+    monkeypatch.setattr(_cublas, "cublas", Counted())
+
+    def solve():
+        with cupy.cuda.Stream():
+            x = tcsolve.solve(a, b, precision="fp16x3").get()
+            _cublas.handle()
+            found.append((x, len(alive)))
+
+    for _ in range(5):
+        thread = threading.Thread(target=solve)
+        thread.start()
+        thread.join()
+    gc.collect()
+
+    assert len(found) == 5 and max(count for _, count in found) > 0 and not alive
+    assert all(np.array_equal(x, expected.get()) for x, _ in found)
 
 
 @pytest.mark.gpu
