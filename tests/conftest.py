@@ -43,6 +43,14 @@ def cupy():
 
 
 @pytest.fixture
+def ops(cupy):
+    """The primitives that launch the kernels."""
+    from tcsolve._ops_cupy import CupyOps
+
+    return CupyOps()
+
+
+@pytest.fixture
 def hopper(cupy):
     """The CuPy module, on a device of compute capability 9.0, as the driver says."""
     if cupy.cuda.Device().compute_capability != "90":
