@@ -115,7 +115,12 @@ def _parser():
     solve.add_argument("--seed", type=int, default=0, help="of the generator and of --rhs random")
     solve.add_argument("--precision", choices=PRECISIONS, default="auto")
     solve.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    solve.add_argument("--assume-a", choices=[s for s in STRUCTURES if s], metavar="STRUCTURE")
+    solve.add_argument(
+        "--assume-a",
+        choices=[s for s in STRUCTURES if s],
+        metavar="STRUCTURE",
+        help="as SciPy's assume_a, trusted: what is solved, and verified, is the matrix read under it",
+    )
     solve.add_argument("-o", "--output", type=Path, metavar="x.mtx", help="write x")
     solve.add_argument("--json", type=Path, metavar="report.json", help="write the report")
     solve.add_argument("--force", action="store_true", help="overwrite the files of -o and --json")
