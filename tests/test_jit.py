@@ -114,6 +114,7 @@ def test_cache_sees_every_input(changed, nvrtc, cache, compiler_calls, monkeypat
                 "dominant.cuh",
                 "strip.cuh",
                 "common.cuh",
+                "copies.cuh",
                 "place.cuh",
             },
         ),
