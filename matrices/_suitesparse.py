@@ -320,7 +320,9 @@ def _parse(key, value):
 def _local_folder(folder):
     folder = folder or os.environ.get(FOLDER_VARIABLE)
     if not folder:
-        raise FileNotFoundError(f"no folder is known; give folder= or set {FOLDER_VARIABLE}")
+        raise FileNotFoundError(
+            f"no folder is known; give folder=, in Python, or set {FOLDER_VARIABLE}"
+        )
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder; correct folder= or {FOLDER_VARIABLE}")
@@ -341,12 +343,12 @@ def _local_file(folder, group, short):
 def _missing(name, short, folder):
     """Say where a matrix was looked for, what it might have been, and what to do."""
     if not folder:
-        return f"no matrix {name}: no folder is known; give folder= or set {FOLDER_VARIABLE}"
+        return f"no matrix {name}: no folder is known; give folder=, in Python, or set {FOLDER_VARIABLE}"
     if not Path(folder).is_dir():
         return f"no matrix {name}: {folder} is not a folder; correct folder= or {FOLDER_VARIABLE}"
     near = difflib.get_close_matches(short, names(folder))
     hint = f" (it has {', '.join(near)})" if near else ""
-    return f"no matrix {name} in {folder}{hint}; give another folder= or set {FOLDER_VARIABLE}"
+    return f"no matrix {name} in {folder}{hint}; give another folder=, in Python, or set {FOLDER_VARIABLE}"
 
 
 def _download(group, short, known_hash, missing):

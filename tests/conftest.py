@@ -1,10 +1,12 @@
 """Fixtures: the array libraries, and skips that a switch turns into failures."""
 
+import importlib
 import os
 
 import hypothesis
 import numpy as np
 import pytest
+from pages import BENCHMARKS
 
 # The same examples in every run, on machines of any speed.
 hypothesis.settings.register_profile(
@@ -40,6 +42,22 @@ def cupy():
     if module is None:
         skip_or_fail(reason, "TCSOLVE_REQUIRE_GPU")
     return module
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Import a script of benchmarks/ as Python would when it is started."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module
+
+
+@pytest.fixture
+def matplotlib():
+    try:
+        import matplotlib
+    except ImportError as error:
+        skip_or_fail(f"matplotlib cannot be imported: {error}", "TCSOLVE_REQUIRE_MATPLOTLIB")
+    return matplotlib
 
 
 @pytest.fixture
