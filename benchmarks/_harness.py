@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import math
 import os
 import pathlib
 import platform
@@ -123,6 +124,14 @@ def device_seconds(run, repeats, *, prepare=None):
         done = len(samples) - warm_ups
         if done >= repeats or (done >= 1 and sum(samples) > PATIENCE):
             return sorted(samples[warm_ups:])
+
+
+def backward_error(xp, a, x, b):
+    """Return the largest ||b - A x|| / (||A|| ||x||) of all columns, infinity norms; NaN if x holds any."""
+    if not bool(xp.isfinite(x).all()):
+        return math.nan
+    norm = max(float(xp.abs(a[i : i + 1024]).sum(axis=1).max()) for i in range(0, len(a), 1024))
+    return float((xp.abs(b - a @ x).max(axis=0) / norm / xp.abs(x).max(axis=0)).max())
 
 
 def summary(samples):

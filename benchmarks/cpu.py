@@ -9,14 +9,9 @@ import time
 
 import numpy as np
 import scipy.linalg
-from _harness import arguments, machine, save, summary
+from _harness import arguments, backward_error, machine, save, summary
 
 import tcsolve
-
-
-def backward_error(a, x, b):
-    """Return ||b - A x|| / (||A|| ||x||) in infinity norms."""
-    return np.abs(b - a @ x).max() / np.abs(a).sum(axis=1).max() / np.abs(x).max()
 
 
 def interleaved(runs, repeats):
@@ -63,7 +58,7 @@ def main():
                 "scipy": summary(by_scipy),
                 "tcsolve": summary(by_us),
                 "backward_error": float(solution.backward_error[0]),
-                "scipy_backward_error": float(backward_error(a, scipy.linalg.solve(a, b), b)),
+                "scipy_backward_error": backward_error(np, a, scipy.linalg.solve(a, b), b),
             }
             rows.append(row)
             ratio = row["scipy"]["median"] / row["tcsolve"]["median"]

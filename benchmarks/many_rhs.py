@@ -9,10 +9,9 @@ once and multiplied.  Every answer is checked, column by column, before its time
 """
 
 import json
-import math
 
 import numpy as np
-from _harness import RESULTS, arguments, device_seconds, gpu, machine, save, summary
+from _harness import RESULTS, arguments, backward_error, device_seconds, gpu, machine, save, summary
 from tables import source, table
 
 # The curves: key of the time in a row, label, line style.
@@ -32,14 +31,6 @@ WRONG = 1e-10
 # ---- measuring ---------------------------------------------------------------------------------
 
 
-def worst_backward_error(xp, a, x, b):
-    """Return the largest ||b - A x|| / (||A|| ||x||) of all columns, in infinity norms."""
-    if not bool(xp.isfinite(x).all()):
-        return math.nan
-    norm = max(float(xp.abs(a[i : i + 1024]).sum(axis=1).max()) for i in range(0, len(a), 1024))
-    return float((xp.abs(b - a @ x).max(axis=0) / norm / xp.abs(x).max(axis=0)).max())
-
-
 def right_hand_sides(a, count):
     """Return A X for a fixed random X, shape (n, count)."""
     import cupy
@@ -52,7 +43,7 @@ def timed(a, b, run, repeats):
     import cupy
 
     x, facts = run()
-    error = worst_backward_error(cupy, a, x.reshape(len(a), -1), b.reshape(len(a), -1))
+    error = backward_error(cupy, a, x.reshape(len(a), -1), b.reshape(len(a), -1))
     if not error < WRONG:
         raise SystemExit(f"n = {len(a)}, b {b.shape}: backward error {error:.1e}, not timed")
     del x

@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 from _floors import GEMM_ORDER, floors, step_floor, tally
-from _harness import RESULTS, arguments, device_seconds, gpu, machine, save, summary
+from _harness import RESULTS, arguments, backward_error, device_seconds, gpu, machine, save, summary
 from _profile import TRIANGLES, chain, classify, excerpt, others, panel_times, record
 from _roofline_page import chapter, publish, saving
 
@@ -146,7 +146,8 @@ class Factoring:
 
 def measure(n, precision, repeats, rates, timeline):
     """Return the row of one n: the solve by category, the factorization with and without look-ahead."""
-    from solve import backward_error, matrix
+    import cupy
+    from solve import matrix
 
     import tcsolve
 
@@ -158,7 +159,7 @@ def measure(n, precision, repeats, rates, timeline):
         return tcsolve.solve_ex(a, b, precision=precision, assume_a="general")
 
     solution = run()
-    error = backward_error(a, solution.x, b)
+    error = backward_error(cupy, a, solution.x, b)
     # Twice the bound: the residual that is recomputed here is rounded in another way.
     if not (solution.status.ok and error <= 2 * solution.bound):
         sys.exit(f"n = {n}: {solution}; recomputed backward error {error:.1e}: not timed")

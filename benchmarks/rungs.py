@@ -14,7 +14,17 @@ import functools
 import math
 
 import numpy as np
-from _harness import RESULTS, arguments, device_seconds, gpu, machine, save, summary, unless_drawn
+from _harness import (
+    RESULTS,
+    arguments,
+    backward_error,
+    device_seconds,
+    gpu,
+    machine,
+    save,
+    summary,
+    unless_drawn,
+)
 from tables import source, table
 
 # Name: spectrum and condition number of singular values, or None.
@@ -111,11 +121,11 @@ def solvers(a, b, precisions):
 
 def measure(a, b, run, repeats):
     """Return what a solver takes, or how it fails; its answer is checked before it is timed."""
-    from solve import backward_error
+    import cupy
 
     try:
         x, facts = run()
-        error = backward_error(a, x, b)
+        error = backward_error(cupy, a, x, b)
         del x
         if math.isnan(error):
             return {"error": "x is not finite"}

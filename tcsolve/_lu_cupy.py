@@ -26,6 +26,7 @@ from tcsolve._formats import FORMATS, UPDATES, Update
 from tcsolve._inverse import unit_lower_inverse, upper_inverse
 from tcsolve._look_ahead import LookAhead
 from tcsolve._rows import Merged, Swaps
+from tcsolve._stored import aligned
 from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
 from tcsolve._to_host import Sent
 from tcsolve._unit_lower import SOLVE_WIDTH, swap_solve, takes
@@ -167,7 +168,7 @@ class LUOps(LookAhead):
             return
         k, l = stop - start, rows[: stop - start, start:stop]
         fused = isinstance(swaps, Merged) and substitution is None and first >= stop
-        if fused and l.dtype.char == "f" and _aligned(l) and takes(k, last - first):
+        if fused and l.dtype.char == "f" and aligned(l) and takes(k, last - first):
             _unit_lower.solve(l, rows[:, first:last], swaps)
             return
         self.swap_rows(rows[:, first:last], swaps)
@@ -187,7 +188,7 @@ class LUOps(LookAhead):
     def solve_unit_lower(self, l, b, substitution=None, share=None):
         if not b.size:
             return
-        if b.dtype.char != "f" or not _aligned(l):
+        if b.dtype.char != "f" or not aligned(l):
             _cublas.solve_right(l, b)
         elif substitution is not None:
             self._apply(substitution, b, share)
@@ -203,7 +204,7 @@ class LUOps(LookAhead):
         k = len(l)
         # `how` has three products of FP16 where wgmma makes them.
         few = n < LEAST_COLUMNS or k <= SOLVE_WIDTH
-        if few or (bound is None and how.name != "fp16x3") or not _aligned(l):
+        if few or (bound is None and how.name != "fp16x3") or not aligned(l):
             return None
         return _wgmma.Lower(unit_lower_inverse(l, dominant), how, _device.multiprocessors(), bound)
 
@@ -219,7 +220,7 @@ class LUOps(LookAhead):
     def gains_square(self, p, n, how):
         m, k = p.shape
         wide = m >= SQUARE_ROWS and self.is_wide(k, n) and k % SOLVE_WIDTH == 0
-        return wide and p.dtype.char == "f" and _aligned(p) and self.has_squares(how)
+        return wide and p.dtype.char == "f" and aligned(p) and self.has_squares(how)
 
     @turns_into_memory_error
     def bound(self, u, beyond):
@@ -333,11 +334,6 @@ def _substitute_columns(lu, b, *rest):
     for i in range(0, k, most):
         x[:, i : i + most] = substitute(lu, b[:, i : i + most], *rest)
     return x
-
-
-def _aligned(x):
-    """Tell whether the rows of a row-major view start on 16-byte boundaries."""
-    return (x.data.ptr | x.strides[0]) % 16 == 0
 
 
 @functools.cache

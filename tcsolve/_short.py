@@ -6,6 +6,7 @@ import cupy
 
 from tcsolve import _device, _jit
 from tcsolve._cublas import ld
+from tcsolve._stored import aligned
 from tcsolve.kernels import HOPPER, arch_number, short_shape
 
 __all__ = ["Operand", "subtract", "takes"]
@@ -14,9 +15,7 @@ __all__ = ["Operand", "subtract", "takes"]
 def takes(*operands):
     """Tell whether these views may be operands, and short_update.cu is known to be fast here."""
     arch = _device.arch(cupy.cuda.runtime.getDevice())
-    return arch_number(arch) == HOPPER and all(
-        x.dtype.char == "f" and (x.data.ptr | x.strides[0]) % 16 == 0 for x in operands
-    )
+    return arch_number(arch) == HOPPER and all(x.dtype.char == "f" and aligned(x) for x in operands)
 
 
 def subtract(c, l, u):

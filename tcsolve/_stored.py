@@ -9,6 +9,7 @@ import numpy as np
 __all__ = [
     "KINDS",
     "Stored",
+    "aligned",
     "as_stored",
     "bits",
     "copied",
@@ -60,6 +61,11 @@ class Stored:
     def strides(self):
         """Strides of op(x), in entries: between its rows, between its columns."""
         return (1, self.ld) if self.transposed else (self.ld, 1)
+
+
+def aligned(x):
+    """Tell whether the rows of a row-major view start on 16-byte boundaries."""
+    return (x.data.ptr | x.strides[0]) % 16 == 0
 
 
 def as_stored(x, dtype=None):
