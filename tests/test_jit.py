@@ -104,7 +104,7 @@ def test_cache_sees_every_input(changed, nvrtc, cache, compiler_calls, monkeypat
     "kernel, headers",
     [
         ("gate", {"common.cuh"}),
-        ("gemm_wgmma", {"gemm.cuh", "common.cuh", "place.cuh", "wgmma.cuh"}),
+        ("gemm_wgmma", {"gemm.cuh", "common.cuh", "place.cuh", "wgmma.cuh", "wgmma_result.cuh"}),
         (
             "panel",
             {
