@@ -13,7 +13,7 @@ import numpy as np
 from tcsolve import _stop
 from tcsolve._check import require_finite, result_dtype
 from tcsolve._dispatch import numpy_ops
-from tcsolve._scale import FRAME_EXPONENT, ldexp
+from tcsolve._scale import FRAME_EXPONENT, exponent_of, ldexp
 from tcsolve._solution import Solution, Status
 
 __all__ = ["is_ordinary", "solve_directly", "solve_empty", "solve_one_element"]
@@ -104,7 +104,8 @@ def solve_one_element(ops, a, b, check_finite):
     if check_finite:
         require_finite(a_finite, "a")
         require_finite(b_finite, "b")
-    singular = b.size > 0 and bool(pivot == 0)
+    zero = bool(pivot == 0)
+    singular = zero and b.size > 0  # no answer is asked for, else
     with np.errstate(all="ignore"):
         x, error = _quotient(ops, b, ops.xp.nan if singular else pivot, dtype)
     shape = _shape_of_quotient(a, b)
@@ -122,7 +123,7 @@ def solve_one_element(ops, a, b, check_finite):
         iterations=np.zeros(error.size, int),
         backward_error=ops.host(error)[0].astype(np.float64).reshape(-1),
         bound=_stop.target(dtype, 1),
-        rcond=1.0 if a_finite and not singular else 0.0,
+        rcond=1.0 if a_finite and not zero else 0.0,
         seconds={"total": time.perf_counter() - start},
         device=ops.device,
     )
@@ -131,24 +132,22 @@ def solve_one_element(ops, a, b, check_finite):
 def _quotient(ops, b, pivot, dtype):
     """Return b / pivot in dtype, and its backward errors, both brought near 1 where they may underflow."""
     xp = ops.xp
-    of_b, of_pivot = _exponent(xp, b), _exponent(xp, pivot)
-    b, pivot = ldexp(xp, b, -of_b), ldexp(xp, pivot, -of_pivot)
+    pivot = xp.asarray(pivot)
+    of_b, of_pivot = exponent_of(xp, b), exponent_of(xp, pivot)
+    shift = of_b - of_pivot
+    far = bool((xp.abs(of_b) > FRAME_EXPONENT).any() | (xp.abs(of_pivot) > FRAME_EXPONENT))
+    if far:
+        b, pivot = ldexp(xp, b, -of_b), ldexp(xp, pivot, -of_pivot)
     x = b / pivot
     if b.dtype.kind == "c":  # the device's complex division loses a few bits
         mended = x + (b - pivot * x) / pivot
         x = xp.where(xp.isfinite(mended), mended, x)
-    x = ops.converted(ldexp(xp, x, of_b - of_pivot), dtype)
-    returned = ldexp(xp, ops.converted(x, b.dtype), of_pivot - of_b)
+    x = ops.converted(ldexp(xp, x, shift) if far else x, dtype)
+    returned = ops.converted(x, b.dtype)
+    returned = ldexp(xp, returned, -shift) if far else returned
     residual = xp.abs(b - pivot * returned)
     error = residual / (xp.abs(pivot) * xp.abs(returned))
     return x, xp.where(residual == 0, 0.0, error)
-
-
-def _exponent(xp, v):
-    """Return e with the larger part of each entry in [2**(e - 1), 2**e), 0 of NaN and Inf."""
-    v = xp.asarray(v)
-    size = xp.maximum(xp.abs(v.real), xp.abs(v.imag)) if v.dtype.kind == "c" else xp.abs(v)
-    return xp.where(xp.isfinite(size), xp.frexp(size)[1], 0)
 
 
 def _shape_of_quotient(a, b):

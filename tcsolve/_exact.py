@@ -4,7 +4,9 @@ from fractions import Fraction
 
 import numpy as np
 
-__all__ = ["SMALL", "nearly_meet", "reconsidered", "residual"]
+from tcsolve._scale import exponent_of, ldexp
+
+__all__ = ["SMALL", "near_one", "nearly_meet", "reconsidered", "residual"]
 
 # Unknowns up to which the rounding of a residual in FP64 matters beside u sqrt(n), and how far above the
 # bound it can have brought an error.
@@ -36,10 +38,21 @@ def reconsidered(a, x, b, error, bound):
     near = nearly_meet(x.shape[-2], error, bound)
     if not near.any():
         return error
-    norm, size = np.abs(a).sum(axis=-1).max(axis=-1), np.abs(x).max(axis=-2)
     with np.errstate(all="ignore"):
+        a, x, b = near_one(a, x, b)
+        norm, size = np.abs(a).sum(axis=-1).max(axis=-1), np.abs(x).max(axis=-2)
         exact = np.abs(residual(a, x, b, near)).max(axis=-2) / norm[..., None] / size
     return np.where(near, exact, error)
+
+
+def near_one(a, x, b):
+    """Return A, x and b in FP64, the first two brought next to 1 by powers of two; the error is the same."""
+    a, x, b = (v.astype(np.result_type(v, np.float64), copy=False) for v in (a, x, b))
+    of_a, of_x = exponent_of(np, a, (-2, -1)), exponent_of(np, x, -2)
+    # Of a zero x such that b is something.
+    zero = (x == 0).all(axis=-2, keepdims=True)
+    of_x = np.where(zero, exponent_of(np, b, -2) - of_a, of_x)
+    return ldexp(np, a, -of_a), ldexp(np, x, -of_x), ldexp(np, b, -of_a - of_x)
 
 
 def residual(a, x, b, wanted):

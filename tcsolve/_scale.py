@@ -9,6 +9,7 @@ __all__ = [
     "Frame",
     "Scaling",
     "equilibrate",
+    "exponent_of",
     "ldexp",
     "needs_frame",
     "needs_scaling",
@@ -108,6 +109,16 @@ def ldexp(xp, x, exponent):
     exponent = xp.asarray(exponent, dtype=xp.int32)
     with np.errstate(over="ignore", under="ignore"):
         return _ldexp_parts(xp, x, exponent)
+
+
+def exponent_of(xp, x, axis=()):
+    """Return e, largest parts of entries along the axes (kept) being in [2**(e - 1), 2**e); 0 of NaN, Inf."""
+    top = xp.abs(x.real)
+    if xp.iscomplexobj(x):
+        top = xp.maximum(top, xp.abs(x.imag))
+    if axis != ():
+        top = top.max(axis=axis, keepdims=True, initial=0)
+    return xp.where(xp.isfinite(top), xp.frexp(top)[1], 0)
 
 
 def _ldexp_parts(xp, x, exponent):

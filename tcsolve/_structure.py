@@ -5,6 +5,7 @@ import re
 import threading
 import time
 import warnings
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -13,8 +14,8 @@ from tcsolve import _stop
 from tcsolve._check import require_finite
 from tcsolve._dispatch import as_host, is_cupy, numpy_ops, ops_for
 from tcsolve._errors import LinAlgError, LinAlgWarning
-from tcsolve._exact import nearly_meet, reconsidered, residual
-from tcsolve._scale import ldexp
+from tcsolve._exact import near_one, nearly_meet, reconsidered, residual
+from tcsolve._scale import exponent_of, ldexp
 from tcsolve._solution import Solution, Status
 
 __all__ = ["goes_to_scipy", "interpret", "solve_by_scipy"]
@@ -92,12 +93,12 @@ def solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype):
     bound = _stop.target(dtype, a.shape[-1])
     columns = b[:, None] if b.ndim == 1 else b
     full = interpret(np, a, structure, lower)
-    x, steps, rcond = _solve_and_polish(a, full, columns, structure, lower, bound)
-    singular = x is None
-    if singular:
+    found = _solve_and_polish(a, full, columns, structure, lower, bound)
+    x, error, steps = found.x, found.error, found.steps
+    if x is None:
         error = np.full((*shape[: len(shape) - (b.ndim > 1) - 1], columns.shape[-1]), np.nan)
         x, steps = np.full(shape, np.nan, dtype), np.zeros(error.shape, int)
-    else:
+    elif error is None or x.dtype != dtype:
         with np.errstate(all="ignore"):
             x = x.astype(dtype)
         error = reconsidered(full, x, columns, _backward_errors(full, x, columns), bound)
@@ -105,113 +106,132 @@ def solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype):
     finite = bool(np.isfinite(full).all() and b_finite)
     return Solution(
         x=ops.array(x.reshape(shape)),
-        status=_status_of_scipy(x, error, bound, rcond, singular, finite),
+        status=_status_of_scipy(x, error, bound, found, finite),
         precision="scipy",
         rungs=("scipy",),
         iterations=steps,
         backward_error=error,
         bound=bound,
-        rcond=rcond,
+        rcond=found.rcond,
         seconds={"factor": took, "total": took},
         device="cpu",
     )
 
 
+class _Found(NamedTuple):
+    """What came of a system: x, None where there is none; its errors, None where they are not known yet."""
+
+    x: Any
+    rcond: float
+    failure: Status | None = None
+    error: Any = None
+    steps: Any = None
+
+
 def _solve_and_polish(a, full, b, structure, lower, bound):
-    """Return (x, steps of refinement, rcond); x is None if a is singular.
+    """Return what was `_Found`, after steps of refinement where x misses the bound.
 
     Near the ends of their range matrices and right-hand sides are brought next to 1, unless that loses a bit.
     """
     full, shift = _brought_near_one(full, (-2, -1))
     b, shift_b = _brought_near_one(b, -2)
-    method = _method_for(full, structure)
-    if method != structure:
-        a = full
-    elif shift.any():
+    if shift is not None:
         a = ldexp(np, a, -shift)
-    promoted = a.dtype.char in "fF" and _is_far(_exponent(full, (-2, -1)), a.dtype)
+    promoted = a.dtype.char in "fF" and _is_far(full, a.dtype)
     if promoted:  # LAPACK would leave the range of FP32 on its way
         a, b = (v.astype(np.result_type(v, np.float64)) for v in (a, b))
-    y, rcond = _solve_on_host(a, b, method, lower)
-    if y is None:
-        return None, None, rcond
-    if promoted and math.isnan(rcond):  # SciPy has not seen what is singular in FP32
-        rcond = min(_rcond(matrix) for matrix in full.reshape(-1, *full.shape[-2:]))
-    y, steps = _polish(lambda r: _solve_on_host(a, r, method, lower)[0], full, b, y, bound)
+    found = _solve_on_host(a, b, structure, lower)
+    if found.failure:
+        return found
+    y, rcond = found.x, found.rcond
+    if shift is not None and not np.isfinite(y).all():  # x may be within the range, though y is not
+        if a.dtype.char in "fF":
+            a, b = (v.astype(np.result_type(v, np.float64)) for v in (a, b))
+        shift_b = 0 if shift_b is None else shift_b
+        down = np.where(
+            np.isfinite(y).all(axis=-2, keepdims=True), 0, np.maximum(shift - shift_b, 0)
+        )
+        b, shift_b = ldexp(np, b, -down), shift_b + down
+        y = _solve_on_host(a, b, structure, lower).x
+    # What SciPy does not see: singular in FP32 alone, and in some tridiagonal matrices.
+    unseen = _seems_better(full, structure) | (promoted and math.isnan(rcond))
+    if unseen.any():
+        rcond = float(np.nanmin([rcond, *map(_rcond, full[unseen])]))
+    y, error, steps = _polish(lambda r: _solve_on_host(a, r, structure, lower).x, full, b, y, bound)
+    if shift is None and shift_b is None:
+        return _Found(y, rcond, error=error, steps=steps)
+    total = (0 if shift_b is None else shift_b) - (0 if shift is None else shift)
     with np.errstate(all="ignore"):
-        return ldexp(np, y, shift_b - shift), steps, rcond
+        return _Found(ldexp(np, y, total), rcond, steps=steps)
 
 
-def _method_for(full, structure):
-    """Return the structure that SciPy is told: 'banded' for some tridiagonal matrices.
+def _seems_better(full, structure):
+    """Tell which of some matrices, if tridiagonal, SciPy gives an rcond more than ten times too large.
 
-    Up to 1.17 their norm, and so rcond, is computed without the last entry above the diagonal.
+    Up to 1.17 it leaves out the last entry above the diagonal from their norm.  By default it takes
+    none of less than four rows for tridiagonal.
     """
-    if structure not in (None, "tridiagonal") or full.shape[-1] < 2:
-        return structure
+    least = {"tridiagonal": 2, None: 4}.get(structure)
+    none = np.zeros(full.shape[:-2], bool)
+    if least is None or full.shape[-1] < least:
+        return none
     if full[..., 0, 2:].any() or full[..., 2:, 0].any() or full[..., -1, :-2].any():
-        return structure
-    size = np.abs(full)
-    norm = size.sum(axis=-2).max(axis=-1)
-    size[..., -2, -1] = 0
-    return "banded" if (norm > 2 * size.sum(axis=-2).max(axis=-1)).any() else structure
+        return none
+    with np.errstate(all="ignore"):
+        size = np.abs(full)
+        norm = size.sum(axis=-2).max(axis=-1)
+        size[..., -2, -1] = 0
+        return norm / 10 > size.sum(axis=-2).max(axis=-1)
 
 
 def _rcond(matrix):
     """Return rcond of a matrix by its FP64 factors."""
     matrix = matrix.astype(np.result_type(matrix, np.float64))
     factors, zero_pivot = numpy_ops.getrf(matrix, matrix.dtype)
-    return 0.0 if zero_pivot else numpy_ops.gecon(factors, float(np.abs(matrix).sum(axis=0).max()))
+    norm = float(np.abs(matrix).sum(axis=0).max())
+    return 0.0 if zero_pivot else numpy_ops.gecon(factors, norm)
 
 
-def _exponent(v, axis):
-    """Return e, largest parts of entries along the axes (kept) being in [2**(e - 1), 2**e); 0 of NaN, Inf."""
-    with np.errstate(invalid="ignore"):
-        top = np.abs(v.real).max(axis=axis, keepdims=True, initial=0)
-        if np.iscomplexobj(v):
-            top = np.maximum(top, np.abs(v.imag).max(axis=axis, keepdims=True, initial=0))
-    return np.where(np.isfinite(top), np.frexp(top)[1], 0)
-
-
-def _is_far(exponent, dtype):
-    """Tell whether numbers of this size are so far from 1 that norms, or inverses, may leave their range."""
-    return bool((np.abs(exponent) > (FAR_FP32 if dtype.char in "fF" else FAR)).any())
+def _is_far(v, dtype):
+    """Tell whether v is so far from 1 that norms, or inverses, may leave the range of dtype."""
+    far = FAR_FP32 if dtype.char in "fF" else FAR
+    return bool((np.abs(exponent_of(np, v, (-2, -1))) > far).any())
 
 
 def _brought_near_one(v, axis):
-    """Return (v 2**-e, e), one e along the axes; 0 where they are not far from 1, or bits would be lost."""
-    exponent = _exponent(v, axis)
-    if v.dtype.char not in "fdFD" or not _is_far(exponent, v.dtype):
-        return v, np.zeros_like(exponent)
+    """Return (v 2**-e, e), one e along the axes, 0 where bits would be lost; or (v, None), near 1 already."""
+    far = FAR_FP32 if v.dtype.char in "fF" else FAR
+    exponent = exponent_of(np, v, axis)
+    if not (np.abs(exponent) > far).any():
+        return v, None
     near = ldexp(np, v, -exponent)
     lost = (ldexp(np, near, exponent) != v) & (v == v)
     exponent = np.where(lost.any(axis=axis, keepdims=True), 0, exponent)
     return ldexp(np, v, -exponent), exponent
 
 
-def _status_of_scipy(x, error, bound, rcond, singular, finite):
+def _status_of_scipy(x, error, bound, found, finite):
     if not finite:
         return Status.NONFINITE_INPUT
-    if singular:
-        return Status.NOT_POSITIVE_DEFINITE if math.isnan(rcond) else Status.SINGULAR
+    if found.failure:
+        return found.failure
     if not np.isfinite(x).all():
         return Status.OVERFLOW
     if not (error <= bound).all():
-        size = np.abs(x).max(axis=-2)
-        faint = size < np.finfo(x.dtype).tiny
+        faint = np.abs(x).max(axis=-2) < np.finfo(x.dtype).tiny
         return Status.UNDERFLOW if (faint | (error <= bound)).all() else Status.NOT_CONVERGED
-    return Status.ILL_CONDITIONED if rcond < np.finfo(x.dtype).eps else Status.CONVERGED
+    return Status.ILL_CONDITIONED if found.rcond < np.finfo(x.dtype).eps else Status.CONVERGED
 
 
 def _polish(solve, full, b, x, bound):
-    """Return (x, steps) after the refinement that helps: at most two steps, and one by exact residuals."""
-    wide = np.result_type(full.dtype, np.float64)
+    """Return (x, errors, steps) after the refinement that helps: two steps, and one by exact residuals."""
     error = _backward_errors(full, x, b)
     steps = np.zeros(error.shape, int)
+    wide = np.result_type(full.dtype, np.float64)
     for _ in range(2):
         wanted = error > bound
         if not wanted.any():  # met, or not a number
-            break
+            return x, error, steps
         steps += wanted
         with np.errstate(all="ignore"):
             d = solve((b - full.astype(wide) @ x).astype(x.dtype))
@@ -226,7 +246,8 @@ def _polish(solve, full, b, x, bound):
     near = nearly_meet(full.shape[-1], error, bound)
     if near.any() and (d := solve(residual(full, x, b, near).astype(x.dtype))) is not None:
         steps, x = steps + near, x + d
-    return x, steps
+        error = reconsidered(full, x, b, _backward_errors(full, x, b), bound)
+    return x, error, steps
 
 
 def _backward_errors(a, x, b):
@@ -236,10 +257,7 @@ def _backward_errors(a, x, b):
     with np.errstate(all="ignore"):
         norm, size = np.abs(a).sum(axis=-1).max(axis=-1), np.abs(x).max(axis=-2)
         if not all(((v > 1 / SAFE) & (v < SAFE)).all() for v in (norm, size)):
-            of_a, of_x = _exponent(a, (-2, -1)), _exponent(x, -2)
-            # Of a zero x such that b is something.
-            of_x = np.where(size[..., None, :] > 0, of_x, _exponent(b, -2) - of_a)
-            a, x, b = ldexp(np, a, -of_a), ldexp(np, x, -of_x), ldexp(np, b, -of_a - of_x)
+            a, x, b = near_one(a, x, b)
             norm, size = np.abs(a).sum(axis=-1).max(axis=-1), np.abs(x).max(axis=-2)
         rest = np.abs(b - a @ x).max(axis=-2)
         error = rest / norm[..., None] / size
@@ -247,9 +265,9 @@ def _backward_errors(a, x, b):
 
 
 def _solve_on_host(a, b, structure, lower):
-    """Solve with scipy.linalg.solve; return (x, rcond), x None for a singular matrix.
+    """Solve with scipy.linalg.solve; return what was `_Found`.
 
-    rcond is NaN where SciPy does not tell it, that is unless it warns, and where a Cholesky breaks down.
+    rcond is NaN where SciPy does not tell it, that is unless it warns.
     """
     with _catching, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -259,19 +277,21 @@ def _solve_on_host(a, b, structure, lower):
             # Bad info codes are LinAlgErrors too, but only singularity is an outcome.
             if "singular" not in str(error) and "definite" not in str(error):
                 raise
-            return None, math.nan if structure == "positive definite" else 0.0
-    rconds = [np.nan]
+            if structure == "positive definite":
+                return _Found(None, math.nan, Status.NOT_POSITIVE_DEFINITE)
+            return _Found(None, 0.0, Status.SINGULAR)
+    rconds = []
     for warning in caught:
         if issubclass(warning.category, LinAlgWarning):
             found = re.findall(
                 r"rcond *= *([-+]?\d[.\d]*(?:e[-+]?\d+)?|nan|inf)", str(warning.message)
             )
-            rconds += [_as_rcond(value) for value in found or ["nan"]]
+            rconds += [_as_rcond(value) for value in found] or [0.0]
         else:
             warnings.warn_explicit(
                 warning.message, warning.category, warning.filename, warning.lineno
             )
-    return x, float(np.nanmin(rconds)) if len(rconds) > 1 else np.nan
+    return _Found(x, min(rconds, default=math.nan))
 
 
 def _as_rcond(text):

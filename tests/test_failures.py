@@ -291,6 +291,8 @@ def test_a_tridiagonal_matrix_is_asserted_and_ill_conditioned_where_scipy_does_n
         (np.diag([1e200, 1e-200]), [1.0, 1], [1e-200, 1e200]),
         (np.diag([1e152, 1e-165]), [3e152, 7e-165], [3.0, 7]),
         (np.diag([1e300, 1e-20, 1]), [1.0, 1, 1], [1e-300, 1e20, 1]),
+        (np.diag([1e200, 1e-107]), [1, 1e10], [1e-200, 1e117]),
+        (np.diag([1e160, 1, 1e-140]), [1, 1, 1e10], [1e-160, 1, 1e150]),
     ],
 )
 @pytest.mark.parametrize("structure", [None, "diagonal", "tridiagonal", "symmetric"])
@@ -299,6 +301,49 @@ def test_no_bit_of_a_matrix_of_great_range_is_lost(a, b, x, structure):
 
     assert found.status is Status.ILL_CONDITIONED
     np.testing.assert_allclose(found.x, x, rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "a, x", [([[1, 1e200], [0, 1]], [-1e200, 1]), (F([[1, 1e25], [0, 1]]), [-1e25, 1])]
+)
+@pytest.mark.parametrize("structure", [None, "upper triangular"])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_answers_at_the_end_of_the_range_are_found(a, x, structure, stacked):
+    a = np.array([a, np.eye(2)], np.asarray(a).dtype) if stacked else np.asarray(a)
+
+    found = solve_ex(a, np.ones(2, a.dtype), assume_a=structure)
+
+    assert found.status is Status.ILL_CONDITIONED
+    np.testing.assert_allclose(found.x[0] if stacked else found.x, x, rtol=1e-6)
+
+
+@pytest.mark.parametrize("entry", [1e17, 1e160, 1e200, 1e300])
+@pytest.mark.parametrize("n, structure", [(2, "tridiagonal"), (3, "tridiagonal"), (6, None)])
+def test_a_huge_last_entry_of_a_tridiagonal_matrix_is_not_singular(n, structure, entry):
+    a = np.eye(n)
+    a[-2, -1] = entry
+
+    found = solve_ex(a, np.ones(n), assume_a=structure)
+
+    assert found.status is Status.ILL_CONDITIONED and 0 <= found.rcond < 1e-16
+    np.testing.assert_allclose(found.x, [*np.ones(n - 2), -entry, 1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype, top", [(F, 3.3e38), (float, 1.7e308)])
+def test_an_error_above_the_bound_is_told_near_the_largest_number(dtype, top):
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        n = int(rng.integers(2, 5))
+        a = rng.uniform(-1, 1, (n, n)) * top
+        a, b = ((a / 2 + a.T / 2).astype(dtype), rng.standard_normal(n).astype(dtype))
+
+        found = solve_ex(a, b, assume_a="symmetric")
+
+        scaled = a.astype(np.longdouble) / top
+        y = found.x.astype(np.longdouble) * top
+        true = abs(b - scaled @ y).max() / abs(scaled).sum(axis=1).max() / abs(y).max()
+        # In FP64 the residual that decides is rounded itself.
+        assert true <= (1.01 if dtype is F else 3) * found.bound or not found.status.ok
 
 
 @pytest.mark.parametrize("structure", [None, "symmetric", "upper triangular", "general"])
