@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import shutil
 import sys
+import tempfile
 
 __all__ = ["forget_output", "whole"]
 
@@ -14,6 +16,7 @@ def whole(path):
     Parameters
     ----------
     path : Path
+        What is there and no ordinary file of one name (a pipe, a device, a hard link) is written to as it is.
 
     Yields
     ------
@@ -24,18 +27,35 @@ def whole(path):
     OSError
         It could not be written; then what was there before is there still.
     """
-    path = path.resolve()
-    # What is no file, as a device, is written to as it is.
-    aside = path.with_name(path.name + ".part") if path.is_file() or not path.exists() else path
     try:
-        with open(aside, "wb") as file:
-            yield file
-        if aside != path:
-            os.replace(aside, path)
+        if path.exists() and not (path.is_file() and path.stat().st_nlink == 1):
+            with open(path, "wb") as file:
+                yield file
+        else:
+            with _aside(path.resolve()) as file:
+                yield file
     except OSError as error:
-        if aside != path:
-            aside.unlink(missing_ok=True)
         raise OSError(f"{path} could not be written: {error}") from error
+
+
+@contextlib.contextmanager
+def _aside(path):
+    """Open a new file beside path that replaces it in the end, or is removed."""
+    file = tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False)
+    try:
+        with file:
+            yield file
+        if path.exists():
+            shutil.copymode(path, file.name)
+        else:
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(file.name, 0o666 & ~mask)
+        os.replace(file.name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(file.name)
+        raise
 
 
 def forget_output():

@@ -15,6 +15,7 @@ import scipy.sparse
 
 import tcsolve
 from tcsolve import _dispatch, cli, matrices
+from tcsolve._output import whole
 from tcsolve._progress import progress
 from tcsolve._solution import Status
 
@@ -311,6 +312,35 @@ def test_a_file_that_cannot_be_written_whole_leaves_the_older_one(
     assert Status.CONVERGED.value in out
     assert f"{path} could not be written: No space left" in err
     assert path.read_text() == "precious" and os.listdir(tmp_path) == [name]
+
+
+def test_a_file_keeps_its_mode_its_names_and_its_neighbours(tmp_path):
+    path, neighbour, name = (tmp_path / x for x in ("report.json", "report.json.part", "name.json"))
+    path.write_text("old")
+    neighbour.write_text("precious")
+    path.chmod(0o600)
+    assert cli.main([*GAUSS, "--json", str(path), "--force"]) == 0
+    assert path.stat().st_mode & 0o777 == 0o600 and neighbour.read_text() == "precious"
+    os.link(path, name)
+    path.write_text("old")
+    assert cli.main([*GAUSS, "--json", str(path), "--force"]) == 0
+    assert json.loads(name.read_text())["ok"]
+    assert {p.name for p in tmp_path.iterdir()} == {"report.json", "report.json.part", "name.json"}
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, ValueError])
+def test_nothing_is_left_of_a_file_that_is_not_finished(tmp_path, interrupt):
+    with pytest.raises(interrupt), whole(tmp_path / "x") as file:
+        file.write(b"half")
+        raise interrupt
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="no /dev/stdout")
+def test_a_report_may_go_into_a_pipe():
+    process = run_in_a_process(*GAUSS, "--json", "/dev/stdout", "--force", stdout=subprocess.PIPE)
+    out, err = process.communicate()
+    assert (process.returncode, err) == (0, b"") and b'"ok": true' in out
 
 
 def test_a_link_is_written_through(tmp_path):

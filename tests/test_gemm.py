@@ -252,6 +252,14 @@ def test_entries_far_below_their_row_are_something_still(precision, large, small
     assert gemm(a, b, precision=precision) == gemm(b.T, a.T, precision=precision) == small * np.inf
 
 
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+def test_entries_far_below_their_row_are_nothing_beside_it(precision):
+    a = np.array([[1, 1e-300]])
+
+    assert gemm(a, np.array([[0], [1.0]]), precision=precision) == 0
+    assert gemm(a, np.array([[1], [1.0]]), precision=precision) == 1
+
+
 def test_a_result_that_overflows_16_bits_warns_of_nothing():
     a, out = np.full((2, 2), 1e3, np.float32), np.empty((2, 2), np.float16)
     for beta in (0, 1):
