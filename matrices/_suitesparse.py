@@ -25,7 +25,8 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from scipy import io
+from scipy import io, sparse
+from tcsolve.matrices._words import look_at
 
 FOLDER_VARIABLE = "TCSOLVE_MATRICES"
 COLLECTION_URL = "https://suitesparse-collection-website.herokuapp.com/MM"
@@ -35,15 +36,6 @@ SUFFIXES = (".mtx.gz", ".mtx")
 # What unpacking raises for damaged bytes, and SciPy for text that breaks the format.
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError)
 _MALFORMED = (*_DAMAGED, ValueError, OverflowError)
-
-# A word with more than a number is made of, and what no number has: a sign in its middle, two points, an
-# exponent without digits or with a point.
-_DIGITS, _PARTS = b"0123456789+- \t\r\n\v\f", b"0123456789+-.eE \t\r\n\v\f"
-_FOREIGN = {_DIGITS: re.compile(rb"\S*[^\s\d+-]\S*"), _PARTS: re.compile(rb"\S*[^\s\d+.eE-]\S*")}
-_NO_NUMBER = re.compile(rb"[\d.][+-]|[+-][+-]|\.\d*\.|[eE](?![+-]?\d)|[eE][+-]?\d*[.eE]")
-_NOT_FINITE = {b"nan", b"inf", b"infinity"}
-# Bytes up to which words are counted by splitting a file into them.
-_SPLIT_BYTES = 1 << 24
 
 
 def names(folder=None):
@@ -223,12 +215,13 @@ def _read_stream(file, path, limit_bytes):
             return np.zeros((rows, columns), dtype)
         if symmetry != "general" and rows != columns:
             raise ValueError(f"it is {symmetry}, and {rows} by {columns}")
-        a = io.mmread(BytesIO(text))
+        if layout == "coordinate" and symmetry != "general":
+            a = _read_one_triangle(text, field, symmetry)
+        else:
+            a = io.mmread(BytesIO(text))
         if layout == "array":
             entries = _stored_entries(rows, columns, symmetry)
         _require_numbers(_body(text), entries * _words_of(layout, field), field)
-        if layout == "coordinate" and symmetry != "general":
-            _require_one_triangle(text, field, symmetry)
         if symmetry == "hermitian" and layout == "array" and np.diagonal(a).imag.any():
             raise ValueError("it is hermitian, and its diagonal is not real")
     except _MALFORMED as error:
@@ -265,28 +258,17 @@ def _require_numbers(body, count, field):
 
     It takes what it understands of a word, or of a line, and leaves out the rest: of 1.5D+01 the 1.5.
     """
-    found = len(body.split()) if len(body) < _SPLIT_BYTES else _count_words(body)
+    found, strange = look_at(body, "integer" in field)
+    if strange is not None:
+        raise ValueError(
+            f"{strange.decode(errors='replace')!r} is no {field} number; write 15 or 1.5e+01"
+        )
     if found != count:
         raise ValueError(f"its entries should have {count} numbers in all, and have {found}")
-    parts = _DIGITS if "integer" in field else _PARTS
-    strange = []
-    if body.translate(None, parts):
-        words = _FOREIGN[parts].finditer(body)
-        strange = (w for w in words if w[0].lower().lstrip(b"+-") not in _NOT_FINITE)
-    if found := next(iter(strange), None) or _NO_NUMBER.search(body):
-        start = 1 + max(body.rfind(blank, 0, found.start() + 1) for blank in (b" ", b"\t", b"\n"))
-        word = body[start : start + 60].split()[0].decode(errors="replace")
-        raise ValueError(f"{word!r} is no {field} number; write 15 or 1.5e+01")
 
 
-def _count_words(body):
-    """Return how many words there are, in little more memory than they take."""
-    blank = np.isin(np.frombuffer(body, np.uint8), np.frombuffer(b" \t\r\n\v\f", np.uint8))
-    return int(np.count_nonzero(blank[:-1] & ~blank[1:])) + int(not blank[0])
-
-
-def _require_one_triangle(text, field, symmetry):
-    """Raise a ValueError if the file has both triangles, or a diagonal that `symmetry` does not allow."""
+def _read_one_triangle(text, field, symmetry):
+    """Return the sparse matrix of a coordinate file of one triangle, or raise a ValueError if it has more."""
     head = f"%%MatrixMarket matrix coordinate {field} general\n".encode()
     raw = io.mmread(BytesIO(head + text.partition(b"\n")[2]))
     row, col = raw.coords
@@ -297,6 +279,12 @@ def _require_one_triangle(text, field, symmetry):
         raise ValueError("it is skew-symmetric, and its diagonal is not zero")
     if symmetry == "hermitian" and diagonal.imag.any():
         raise ValueError("it is hermitian, and its diagonal is not real")
+    mirror = raw.data.conj() if symmetry == "hermitian" else raw.data
+    mirror = -mirror if symmetry == "skew-symmetric" else mirror
+    beside = row != col
+    data = np.concatenate([raw.data, mirror[beside]])
+    places = np.concatenate([row, col[beside]]), np.concatenate([col, row[beside]])
+    return sparse.coo_array((data, places), shape=raw.shape)
 
 
 def _parse_row(row, where):

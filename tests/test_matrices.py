@@ -16,7 +16,7 @@ import pytest
 import scipy.io
 import scipy.linalg
 from scipy import special
-from tcsolve.matrices import _physics, _spectrum, _suitesparse
+from tcsolve.matrices import _physics, _spectrum, _suitesparse, _words
 
 from tcsolve import matrices
 
@@ -438,9 +438,14 @@ def test_numbers_are_read_as_they_are_written(tmp_path, word):
     np.testing.assert_array_equal(_suitesparse.read(path), [[1], [float(word)]])
 
 
-def test_words_of_long_files_are_counted_as_those_of_short_ones(monkeypatch):
-    for text in (b"", b"\n", b"1", b" 1 2\r\n", b"1\t2\n\n3"):
-        assert _suitesparse._count_words(text + b"\n") == len(text.split())
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
+def test_words_are_counted_and_looked_at_in_chunks_of_lines(chunk, monkeypatch):
+    monkeypatch.setattr(_words, "CHUNK", chunk)
+    for text in (b"", b"\n", b"1", b" 1 2\r\n", b"1\t2\n\n3", b"1 -2.5e-01 +3\n4. .5 NaN\n-inf\n6"):
+        assert _words.look_at(text, False) == (len(text.split()), None)
+    for word in (b"1.5D+01", b"1..2", b"nan1", b"+", b"1e+", b"1e", b"-e5", b"1-2", b"1.e5.", b"x"):
+        assert _words.look_at(b"1 2\n3 4 " + word + b" 5\n6", False)[1] == word
+    assert _words.look_at(b"1\n-7\n1.0\n", True)[1] == b"1.0"
 
 
 def test_damaged_compression_is_a_malformed_file(tmp_path):
