@@ -169,6 +169,16 @@ def _solve(a, b, lower, check_finite, assume_a, transposed, precision, device, e
     structure = check_options(assume_a, precision, device)
     a, b = check_array(a, "a"), check_array(b, "b")
     ops = ops_for(a, b)
+    solve_here = ops.guarded(_solve_here)
+    return solve_here(
+        ops, a, b, lower, check_finite, structure, transposed, precision, device, estimate, start
+    )
+
+
+def _solve_here(
+    ops, a, b, lower, check_finite, structure, transposed, precision, device, estimate, start
+):
+    """Return the `Solution` of checked arguments: directly, by SciPy, or by the ladder of precisions."""
     if a.ndim < 2:
         a = a.reshape(1, -1)
     if transposed and a.dtype.kind == "c":
@@ -217,15 +227,9 @@ def _solve_there(target, here, a, b, shape, check_finite, precision, estimate, s
         require_room_there(target, a, nrhs, precision, moved_bytes)
         a, b = brought(target, a), brought(target, b)
         seconds["transfer"] = time.perf_counter() - mark
-    factors = Factorization(
-        target,
-        a,
-        precision,
-        nrhs=nrhs,
-        check_finite=check_finite,
-        seconds=seconds,
-        moved_bytes=moved_bytes,
-        estimate=estimate,
+    options = {"nrhs": nrhs, "check_finite": check_finite, "estimate": estimate}
+    factors = _factorization(
+        target, a, precision, seconds=seconds, moved_bytes=moved_bytes, **options
     )
     solution = factors.solve_ex(b, check_finite=check_finite)
     x = solution.x if target is here else brought(here, solution.x)
@@ -298,14 +302,18 @@ def factor(
             f"factor: a has shape {a.shape}; one square matrix (n, n), n > 0, is needed"
         )
     ops = ops_for(a)
-    a = a.astype(result_dtype(a, a), copy=not overwrite_a)
+    a = ops.guarded(a.astype)(result_dtype(a, a), copy=not overwrite_a)
     target = target_ops(ops, a, nrhs, precision, device)
     if target is not ops:
         require_room_there(target, a, nrhs, precision, a.nbytes)
         a = brought(target, a)
-    factors = Factorization(target, a, precision, nrhs=nrhs, check_finite=check_finite)
+    factors = _factorization(target, a, precision, nrhs=nrhs, check_finite=check_finite)
     factors.wait()
     return factors
+
+
+def _factorization(ops, a, precision, **options):
+    return ops.guarded(lambda: Factorization(ops, a, precision, **options))()
 
 
 def _real_if(a, dtype):

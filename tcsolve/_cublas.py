@@ -108,6 +108,7 @@ def handle(*, device_scalars=False):
     if workspace := getattr(_local, "workspace", None):
         memory = workspace(key[-1])
         _call("setWorkspace", number, memory.data.ptr, memory.nbytes)
+        _local.used.add(handles[key])
     return number
 
 
@@ -126,13 +127,16 @@ def lane(number):
 
 
 @contextlib.contextmanager
-def recorded(workspace, words):
-    """Let the calls inside be recorded; workspace(lane) is memory of a handle, words(lane) of `zeros`."""
-    _local.workspace, _local.words = workspace, words
+def recorded(workspace, words, used):
+    """Let the calls inside be recorded; workspace(lane) is memory of a handle, words(lane) of `zeros`.
+
+    The owners of the handles are added to the set `used`.
+    """
+    _local.workspace, _local.words, _local.used = workspace, words, used
     try:
         yield
     finally:
-        _local.workspace = _local.words = None
+        _local.workspace = _local.words = _local.used = None
 
 
 def zeros(count):

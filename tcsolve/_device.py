@@ -13,7 +13,7 @@ __all__ = ["arch", "multiprocessors", "properties", "stream", "turns_into_memory
 def turns_into_memory_error(function, again=True):
     """Let a failed allocation end in our error; the caller's arrays are never written before it.
 
-    Memory that is kept for later solves is given up first, and the function called again if it may be.
+    Memory that is kept for later solves is given up first, and the function called once more if it may be.
     """
 
     @functools.wraps(function)
@@ -22,13 +22,20 @@ def turns_into_memory_error(function, again=True):
             return function(*args, **kwargs)
         except cupy.cuda.memory.OutOfMemoryError as error:
             if not (_record.clear() and again):
-                raise DeviceMemoryError(
-                    f"the device ran out of memory ({error}); a and b are unchanged: free memory "
-                    "(cupy.get_default_memory_pool().free_all_blocks()), or use device='cpu'"
-                ) from error
-        return call(*args, **kwargs)  # here, where the arrays of the failed call are gone
+                raise _memory_error(error) from error
+        try:  # here, where the arrays of the failed call are gone
+            return function(*args, **kwargs)
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            raise _memory_error(error) from error
 
     return call
+
+
+def _memory_error(error):
+    return DeviceMemoryError(
+        f"the device ran out of memory ({error}); a and b are unchanged: free memory "
+        "(cupy.get_default_memory_pool().free_all_blocks()), or use device='cpu'"
+    )
 
 
 @functools.cache

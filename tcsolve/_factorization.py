@@ -106,7 +106,6 @@ class Factorization(Conditioned):
                 f"b is a {type(b).__module__}.{type(b).__name__}, but the factors are on the "
                 f"{ops.device}; move b there first"
             )
-        ops_for(b, self._a)  # on one device
         if b.ndim > 2:
             raise InputError(
                 f"b has shape {b.shape}; a factorization solves for ({self.shape[0]},) or "

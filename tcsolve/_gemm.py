@@ -316,6 +316,7 @@ def _product_of(a, b, c, alpha, beta, transa, transb, precision, refine, engine,
     c = check_addend(c, beta, shape, accumulator)
     ops = ops_for(a, b, *(() if c is None else (c,)))
     out = check_out(ops.xp, out, shape, accumulator, a, b, c)
+    ops_for(out, a)  # on one device
     if not out.size:
         return out, None
     if alpha == 0 or a.shape[-1] == 0:

@@ -152,7 +152,7 @@ def signature(options, *arrays):
     key = [cupy.cuda.runtime.getDevice(), options]
     for x in arrays:
         if isinstance(x, cupy.ndarray):
-            key += (x.shape, x.strides, x.dtype.char, x.data.ptr % ALIGNMENT)
+            key += (x.shape, x.strides, x.dtype.char, x.data.ptr % ALIGNMENT, x.data.device_id)
         elif x is None:
             key.append(None)
         else:

@@ -7,6 +7,7 @@ import numpy as np
 
 from tcsolve._check import require_finite
 from tcsolve._choose import bytes_needed, choose_update, rates_of, step_budget
+from tcsolve._dispatch import ops_for
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._factors import factor_native
 from tcsolve._formats import UPDATES
@@ -33,6 +34,7 @@ def in_turn(method):
 
     @functools.wraps(method)
     def call(self, *args, **kwargs):
+        ops_for(self._a)  # on the current device
         with self._lock:
             return self._ops.guarded(method)(self, *args, **kwargs)
 

@@ -33,10 +33,10 @@ class Ops(Protocol):
     def copied(self, x):
         """Return a copy of a contiguous x."""
 
-    def guarded(self, function):
+    def guarded(self, function, again=True):
         """Return the function, with a DeviceMemoryError where the device runs out of memory in it.
 
-        It is called again where memory that was kept for later could be given up.
+        It is called once more, if it may be, where memory that was kept for later could be given up.
         """
 
     def converted(self, x, dtype):

@@ -72,8 +72,8 @@ class CupyOps(LUOps, NativeOps):
     def copied(self, x):
         return _record.duplicate(x)
 
-    def guarded(self, function):
-        return turns_into_memory_error(function)
+    def guarded(self, function, again=True):
+        return turns_into_memory_error(function, again)
 
     @turns_into_memory_error
     def converted(self, x, dtype):

@@ -269,6 +269,7 @@ class _Reel:
     def __init__(self, key):
         self.pool, self.graphs = cupy.cuda.MemoryPool(_block), {}
         self._key, self._workspaces = key, {}
+        self._handles = set()  # which are not destroyed before the graphs
         self._stream = cupy.cuda.Stream(non_blocking=True)
         with cupy.cuda.using_allocator(self.pool.malloc):
             self._words = cupy.empty((_cublas.LANES, MOST_WORDS), cupy.uint32)
@@ -320,7 +321,7 @@ class _Reel:
         """Allocate from the pool, cuBLAS's workspaces, too."""
         with (
             cupy.cuda.using_allocator(self.pool.malloc),
-            _cublas.recorded(self._workspace, self._words_of),
+            _cublas.recorded(self._workspace, self._words_of, self._handles),
         ):
             yield
 

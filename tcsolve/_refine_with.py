@@ -92,7 +92,7 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     start = None if x0 is None else _start(ops, x0, b, wide)
     bound = _stop.target(wide, n) if tol is None else require_number("refine: tol", tol)
     mark = time.perf_counter()
-    state = ops.guarded(refine_columns)(
+    state = ops.guarded(refine_columns, again=False)(
         ops,
         operator,
         columns,

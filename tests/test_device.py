@@ -102,8 +102,19 @@ def test_arrays_of_another_device_than_the_current_one_are_refused(monkeypatch):
         ops_for(Elsewhere(), Elsewhere())
 
 
-def test_memory_that_is_missing_anywhere_in_a_solve_is_our_error(monkeypatch):
-    def guarded(self, function):
+@pytest.mark.parametrize(
+    "where, structure, spread",
+    [
+        ("tcsolve._api.interpret", "symmetric", 0),
+        ("tcsolve._ladder.equilibrate", "general", 30),
+        ("tcsolve._refine.fgmres", "general", 0),
+        ("tcsolve._factorization.measure", "general", 30),
+    ],
+)
+def test_memory_that_is_missing_anywhere_in_a_solve_is_our_error(
+    where, structure, spread, monkeypatch
+):
+    def guarded(self, function, again=True):
         def call(*args, **kwargs):
             try:
                 return function(*args, **kwargs)
@@ -116,13 +127,14 @@ def test_memory_that_is_missing_anywhere_in_a_solve_is_our_error(monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr(NumpyOps, "guarded", guarded)
-    problem = matrices.generate("svd_geo", 200, cond=1e6)
-    factors = tcsolve.factor(problem.a, precision="fp16")
+    options = {"precision": "fp16", "assume_a": structure}
+    a, b = matrices.generate("svd_geo", 200, cond=1e6).a, np.ones(200)
+    a = a * 2.0 ** np.linspace(-spread, spread, 200)[:, None]
     with monkeypatch.context() as patch:
-        patch.setattr("tcsolve._refine.fgmres", fails)
+        patch.setattr(where, fails)
         with pytest.raises(tcsolve.DeviceMemoryError, match="guarded"):
-            factors.solve(problem.b)
-    assert factors.solve_ex(problem.b).status.ok
+            tcsolve.solve(a, b, **options)
+    assert tcsolve.solve_ex(a, b, **options).status.ok
 
 
 @pytest.mark.gpu
@@ -170,6 +182,7 @@ def test_threads_that_end_give_back_the_handles_of_cublas(cupy, monkeypatch):
         thread = threading.Thread(target=solve)
         thread.start()
         thread.join()
+    tcsolve.clear_cache()  # recorded work keeps the handles that it was recorded with
     gc.collect()
 
     assert len(found) == 5 and max(count for _, count in found) > 0 and not alive
