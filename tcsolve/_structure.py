@@ -133,10 +133,12 @@ def _solve_and_polish(a, full, b, structure, lower, bound):
 
     Near the ends of their range matrices and right-hand sides are brought next to 1, unless that loses a bit.
     """
-    full, shift = _brought_near_one(full, (-2, -1))
-    b, shift_b = _brought_near_one(b, -2)
-    if shift is not None:
-        a = ldexp(np, a, -shift)
+    full, of_a = _brought_near_one(full, (-2, -1))
+    b, of_b = _brought_near_one(b, -2)
+    if of_a is not None:
+        a = ldexp(np, a, -of_a)
+    moved = of_a is not None or of_b is not None
+    shift = (0 if of_b is None else of_b) - (0 if of_a is None else of_a)  # x is y 2**shift
     promoted = a.dtype.char in "fF" and _is_far(full, a.dtype)
     if promoted:  # LAPACK would leave the range of FP32 on its way
         a, b = (v.astype(np.result_type(v, np.float64)) for v in (a, b))
@@ -144,25 +146,21 @@ def _solve_and_polish(a, full, b, structure, lower, bound):
     if found.failure:
         return found
     y, rcond = found.x, found.rcond
-    if shift is not None and not np.isfinite(y).all():  # x may be within the range, though y is not
+    if moved and not np.isfinite(y).all():  # x may be within the range, though y is not
         if a.dtype.char in "fF":
             a, b = (v.astype(np.result_type(v, np.float64)) for v in (a, b))
-        shift_b = 0 if shift_b is None else shift_b
-        down = np.where(
-            np.isfinite(y).all(axis=-2, keepdims=True), 0, np.maximum(shift - shift_b, 0)
-        )
-        b, shift_b = ldexp(np, b, -down), shift_b + down
+        down = np.where(np.isfinite(y).all(axis=-2, keepdims=True), 0, np.maximum(-shift, 0))
+        b, shift = ldexp(np, b, -down), shift + down
         y = _solve_on_host(a, b, structure, lower).x
     # What SciPy does not see: singular in FP32 alone, and in some tridiagonal matrices.
     unseen = _seems_better(full, structure) | (promoted and math.isnan(rcond))
     if unseen.any():
         rcond = float(np.nanmin([rcond, *map(_rcond, full[unseen])]))
     y, error, steps = _polish(lambda r: _solve_on_host(a, r, structure, lower).x, full, b, y, bound)
-    if shift is None and shift_b is None:
+    if not moved:
         return _Found(y, rcond, error=error, steps=steps)
-    total = (0 if shift_b is None else shift_b) - (0 if shift is None else shift)
     with np.errstate(all="ignore"):
-        return _Found(ldexp(np, y, total), rcond, steps=steps)
+        return _Found(ldexp(np, y, shift), rcond, steps=steps)
 
 
 def _seems_better(full, structure):

@@ -315,6 +315,9 @@ def test_answers_at_the_end_of_the_range_are_found(a, x, structure, stacked):
 
     assert found.status is Status.ILL_CONDITIONED
     np.testing.assert_allclose(found.x[0] if stacked else found.x, x, rtol=1e-6)
+    small = np.array([[1e-250, 1e-251], [0, 1e-250]])
+    found = solve_ex(np.stack([small, small]) if stacked else small, np.array([0, 1e-200]))
+    np.testing.assert_allclose(found.x.reshape(-1, 2)[0], [-1e49, 1e50], rtol=1e-12)
 
 
 @pytest.mark.parametrize("entry", [1e17, 1e160, 1e200, 1e300])
