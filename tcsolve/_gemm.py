@@ -6,6 +6,7 @@ from tcsolve._check import check_array
 from tcsolve._dispatch import is_cupy, ops_for
 from tcsolve._errors import InputError
 from tcsolve._gemm_check import check_addend, check_out, check_scalars
+from tcsolve._narrow import multiply_narrowed
 from tcsolve._numbers import require_switch
 from tcsolve._product import (
     ENGINES,
@@ -17,8 +18,6 @@ from tcsolve._product import (
 
 __all__ = ["gemm", "gemm_batched", "gemm_bound"]
 
-# The smallest normal FP32 number.
-FAINT = np.finfo(np.float32).tiny
 # Batched products that were checked and launched before, and how many of them are kept.
 _LAUNCHES, MOST_LAUNCHES = {}, 4096
 
@@ -322,7 +321,7 @@ def _product_of(a, b, c, alpha, beta, transa, transb, precision, refine, engine,
     if alpha == 0 or a.shape[-1] == 0:
         _without_product(out, c, beta, accumulator)
     elif wide:
-        _from_double(ops, a, b, c, out, product, alpha, beta, engine)
+        multiply_narrowed(ops, a, b, c, out, product, alpha, beta, engine)
     else:
         return out, _compute(ops, a, b, c, out, product, alpha, beta, engine)
     return out, None
@@ -347,41 +346,6 @@ def _without_product(out, c, beta, accumulator):
         dtype = np.dtype(accumulator)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             out[...] = (c.astype(dtype) * dtype.type(beta)).astype(out.dtype)
-
-
-def _from_double(ops, a, b, c, out, product, alpha, beta, engine):
-    """Multiply float64 operands in less: scaled, so that all of their range fits into FP32."""
-    xp = ops.xp
-    # One matrix for many products is narrowed once.
-    once = [x[:1] if x.ndim == 3 and x.strides[0] == 0 else x for x in (a, b)]
-    beside_inf = [~xp.isfinite(x).all() for x in once[::-1]]
-    narrow = [_narrow(xp, *args) for args in zip(once, (-1, -2), beside_inf, strict=True)]
-    (a, exponent_a), (b, exponent_b) = (
-        (xp.broadcast_to(part, x.shape), e) for (part, e), x in zip(narrow, (a, b), strict=True)
-    )
-    total = xp.empty(out.shape, np.float32)
-    ops.gemm(a, b, None, total, product, 1, 0, engine)
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        result = alpha * xp.ldexp(total.astype(np.float64), -(exponent_a + exponent_b))
-        if beta != 0:
-            result += beta * c.astype(np.float64)
-        out[...] = result.astype(out.dtype)
-
-
-def _narrow(xp, x, axis, beside_inf):
-    """Return (x 2**e in float32, e) with the largest finite entry along the axis in [1/2, 1).
-
-    What is lost is nothing beside the others, but stays something beside an Inf, where it would make a NaN.
-    """
-    x = x.astype(np.float64)
-    size = xp.where(xp.isfinite(x), xp.abs(x), 0)
-    exponent = -xp.frexp(size.max(axis=axis, keepdims=True))[1]
-    with np.errstate(over="ignore", under="ignore"):
-        narrow = xp.ldexp(x, exponent).astype(np.float32)
-    if xp is np and not beside_inf:  # elsewhere nobody waits for it
-        return narrow, exponent
-    lost = beside_inf & (narrow == 0) & (x != 0)
-    return xp.where(lost, xp.copysign(FAINT, x).astype(np.float32), narrow), exponent
 
 
 # ---- checks ------------------------------------------------------------------------------------

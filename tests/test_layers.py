@@ -56,6 +56,7 @@ LAYERS = (
     "_choose",
     "_check",
     "_gemm_check",
+    "_narrow",
     "_gemm",
     "_exact",
     "_structure",
