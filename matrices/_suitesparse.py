@@ -203,6 +203,7 @@ def _read_stream(file, path, limit_bytes):
     try:
         # From memory: SciPy's reader ends the process when an open file it was given is closed.
         text = file.read()
+        text += b"" if text.endswith(b"\n") else b"\n"  # else it may read on behind the end
         rows, columns, entries, layout, field, symmetry = io.mminfo(BytesIO(text))
         dtype = np.dtype(complex if field == "complex" else float)
         size = rows * columns * dtype.itemsize
@@ -215,13 +216,13 @@ def _read_stream(file, path, limit_bytes):
             return np.zeros((rows, columns), dtype)
         if symmetry != "general" and rows != columns:
             raise ValueError(f"it is {symmetry}, and {rows} by {columns}")
+        if layout == "array":
+            entries = _stored_entries(rows, columns, symmetry)
+        _require_numbers(_body(text), entries * _words_of(layout, field), field)
         if layout == "coordinate" and symmetry != "general":
             a = _read_one_triangle(text, field, symmetry)
         else:
             a = io.mmread(BytesIO(text))
-        if layout == "array":
-            entries = _stored_entries(rows, columns, symmetry)
-        _require_numbers(_body(text), entries * _words_of(layout, field), field)
         if symmetry == "hermitian" and layout == "array" and np.diagonal(a).imag.any():
             raise ValueError("it is hermitian, and its diagonal is not real")
     except _MALFORMED as error:
@@ -260,11 +261,14 @@ def _require_numbers(body, count, field):
     """
     found, strange = look_at(body, "integer" in field)
     if strange is not None:
+        kind = "integer" if "integer" in field else "floating-point"
+        word = strange.decode(errors="replace")
         raise ValueError(
-            f"{strange.decode(errors='replace')!r} is no {field} number; write 15 or 1.5e+01"
+            f"{word!r} is no {field} number (Invalid {kind} value); write 15 or 1.5e+01"
         )
     if found != count:
-        raise ValueError(f"its entries should have {count} numbers in all, and have {found}")
+        how = "Truncated file" if found < count else "file too long"
+        raise ValueError(f"{how}: its entries should have {count} numbers in all, and have {found}")
 
 
 def _read_one_triangle(text, field, symmetry):
@@ -279,10 +283,11 @@ def _read_one_triangle(text, field, symmetry):
         raise ValueError("it is skew-symmetric, and its diagonal is not zero")
     if symmetry == "hermitian" and diagonal.imag.any():
         raise ValueError("it is hermitian, and its diagonal is not real")
-    mirror = raw.data.conj() if symmetry == "hermitian" else raw.data
+    values = raw.data.astype(np.result_type(raw.data, np.float64))  # unsigned ones have no negative
+    mirror = values.conj() if symmetry == "hermitian" else values
     mirror = -mirror if symmetry == "skew-symmetric" else mirror
     beside = row != col
-    data = np.concatenate([raw.data, mirror[beside]])
+    data = np.concatenate([values, mirror[beside]])
     places = np.concatenate([row, col[beside]]), np.concatenate([col, row[beside]])
     return sparse.coo_array((data, places), shape=raw.shape)
 

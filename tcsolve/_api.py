@@ -187,14 +187,14 @@ def _solve_here(
         )
     if a.size == 1:
         return solve_one_element(ops, a, b, check_finite)
-    shape, _ = check_shapes(a, b)
+    shape, vector = check_shapes(a, b)
     dtype = result_dtype(a, b)
     if transposed:
         a, lower, structure = _turned(ops.xp, a, lower, structure)
     if 0 in shape or 0 in a.shape:
         if check_finite:
             require_finite(bool(ops.xp.isfinite(a).all()), "a")
-        return solve_empty(ops, shape, dtype)
+        return solve_empty(ops, shape, dtype, vector)
     a = ops.converted(a, _real_if(a, dtype))
     b = b.reshape(1) if b.ndim == 0 else b  # for a stack of single elements
     if goes_to_scipy(a, b, structure, precision, device):

@@ -115,13 +115,17 @@ def solve_one_element(ops, a, b, check_finite):
         status = Status.SINGULAR
     else:
         status = _status_of_quotient(ops.xp, x, error, dtype)
+    of_columns = _shape_of_columns(shape, b.ndim < 2)
+    if math.prod(of_columns) != error.size:  # b has more rows than a: each entry is a system
+        of_columns = (error.size,)
+    error = ops.host(error)[0].astype(np.float64)
     return Solution(
         x=x.reshape(shape),
         status=status,
         precision="fp64",
         rungs=("fp64",),
-        iterations=np.zeros(error.size, int),
-        backward_error=ops.host(error)[0].astype(np.float64).reshape(-1),
+        iterations=np.zeros(of_columns, int),
+        backward_error=error.reshape(of_columns),
         bound=_stop.target(dtype, 1),
         rcond=1.0 if a_finite and not zero else 0.0,
         seconds={"total": time.perf_counter() - start},
@@ -157,6 +161,11 @@ def _shape_of_quotient(a, b):
     return np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) + b.shape[-2:]
 
 
+def _shape_of_columns(shape, vector):
+    """Return the shape of what is told of each right-hand side, where that of x is `shape`."""
+    return (*shape[:-1], 1) if vector else (*shape[:-2], shape[-1])
+
+
 def _status_of_quotient(xp, x, error, dtype):
     faint = (xp.abs(x) < np.finfo(dtype).tiny) & (error > _stop.target(dtype, 1))
     if not bool(xp.isfinite(x).all()):
@@ -164,15 +173,16 @@ def _status_of_quotient(xp, x, error, dtype):
     return Status.UNDERFLOW if bool(faint.any()) else Status.CONVERGED
 
 
-def solve_empty(ops, shape, dtype):
+def solve_empty(ops, shape, dtype, vector):
     """Return SciPy's answer to a system without equations or right-hand sides."""
+    of_columns = _shape_of_columns(shape, vector)
     return Solution(
         x=ops.xp.empty(shape, dtype=dtype),
         status=Status.CONVERGED,
         precision="fp64",
         rungs=(),
-        iterations=np.zeros(0, int),
-        backward_error=np.zeros(0),
+        iterations=np.zeros(of_columns, int),
+        backward_error=np.zeros(of_columns),
         bound=0.0,
         rcond=float("nan"),
         seconds={"total": 0.0},

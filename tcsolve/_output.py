@@ -6,7 +6,9 @@ import shutil
 import sys
 import tempfile
 
-__all__ = ["forget_output", "whole"]
+from tcsolve._errors import InputError
+
+__all__ = ["forget_output", "target_of", "whole"]
 
 
 @contextlib.contextmanager
@@ -16,7 +18,8 @@ def whole(path):
     Parameters
     ----------
     path : Path
-        What is there and no ordinary file of one name (a pipe, a device, a hard link) is written to as it is.
+        What is there and may not be replaced (a pipe, a device, standard output, a file of several names or
+        of somebody else, or in a folder that cannot be written) is written to as it is.
 
     Yields
     ------
@@ -25,23 +28,40 @@ def whole(path):
     Raises
     ------
     OSError
-        It could not be written; then what was there before is there still.
+        It could not be written; then what was to be replaced is there still.
     """
     try:
-        if path.exists() and not (path.is_file() and path.stat().st_nlink == 1):
+        if _is_output(path):
+            sys.stdout.flush()
+            yield sys.stdout.buffer
+        elif path.exists() and not _replaceable(path.resolve()):
             with open(path, "wb") as file:
                 yield file
         else:
             with _aside(path.resolve()) as file:
                 yield file
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # of links that lead to themselves
         raise OSError(f"{path} could not be written: {error}") from error
+
+
+def _is_output(path):
+    """Tell whether a path leads to what standard output is written to."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(sys.stdout.fileno()))
+    except (AttributeError, OSError, RuntimeError, ValueError):
+        return False
+
+
+def _replaceable(path):
+    state, user = path.stat(), getattr(os, "geteuid", None)
+    ours = user is None or state.st_uid == user()
+    return path.is_file() and state.st_nlink == 1 and ours and os.access(path.parent, os.W_OK)
 
 
 @contextlib.contextmanager
 def _aside(path):
     """Open a new file beside path that replaces it in the end, or is removed."""
-    file = tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False)
+    file = tempfile.NamedTemporaryFile(dir=path.parent, prefix=".tcsolve", delete=False)
     try:
         with file:
             yield file
@@ -56,6 +76,14 @@ def _aside(path):
         with contextlib.suppress(OSError):
             os.unlink(file.name)
         raise
+
+
+def target_of(path):
+    """Return what a path leads to by links, itself where it is none."""
+    try:
+        return path.resolve() if path.is_symlink() else path
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"{path} leads to no file: {error}") from error
 
 
 def forget_output():

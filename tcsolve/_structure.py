@@ -147,11 +147,12 @@ def _solve_and_polish(a, full, b, structure, lower, bound):
         return found
     y, rcond = found.x, found.rcond
     if moved and not np.isfinite(y).all():  # x may be within the range, though y is not
-        if a.dtype.char in "fF":
-            a, b = (v.astype(np.result_type(v, np.float64)) for v in (a, b))
+        wide_a, wide_b = (v.astype(np.result_type(v, np.float64)) for v in (a, b))
         down = np.where(np.isfinite(y).all(axis=-2, keepdims=True), 0, np.maximum(-shift, 0))
-        b, shift = ldexp(np, b, -down), shift + down
-        y = _solve_on_host(a, b, structure, lower).x
+        moved_b = ldexp(np, wide_b, -down)
+        again = _solve_on_host(wide_a, moved_b, structure, lower).x
+        if again is not None:
+            a, b, y, shift = wide_a, moved_b, again, shift + down
     # What SciPy does not see: singular in FP32 alone, and in some tridiagonal matrices.
     unseen = _seems_better(full, structure) | (promoted and math.isnan(rcond))
     if unseen.any():
@@ -170,16 +171,17 @@ def _seems_better(full, structure):
     none of less than four rows for tridiagonal.
     """
     least = {"tridiagonal": 2, None: 4}.get(structure)
-    none = np.zeros(full.shape[:-2], bool)
     if least is None or full.shape[-1] < least:
-        return none
-    if full[..., 0, 2:].any() or full[..., 2:, 0].any() or full[..., -1, :-2].any():
-        return none
+        return np.zeros(full.shape[:-2], bool)
+    corners = full[..., 0, 2:], full[..., 2:, 0], full[..., -1, :-2]
+    tridiagonal = ~np.any([corner.any(axis=-1) for corner in corners], axis=0)
+    if not tridiagonal.any():
+        return tridiagonal
     with np.errstate(all="ignore"):
         size = np.abs(full)
         norm = size.sum(axis=-2).max(axis=-1)
         size[..., -2, -1] = 0
-        return norm / 10 > size.sum(axis=-2).max(axis=-1)
+        return tridiagonal & (norm / 10 > size.sum(axis=-2).max(axis=-1))
 
 
 def _rcond(matrix):

@@ -25,7 +25,7 @@ from tcsolve._api import solve_ex
 from tcsolve._check import STRUCTURES
 from tcsolve._choose import H200, rates_of
 from tcsolve._errors import DeviceError, InputError, TcsolveError
-from tcsolve._output import forget_output, whole
+from tcsolve._output import forget_output, target_of, whole
 from tcsolve._plan import PRECISIONS
 from tcsolve._progress import progress
 from tcsolve._solution import Status
@@ -59,7 +59,8 @@ def main(argv=None):
         try:
             args = _parser().parse_args(argv)
             code = args.run(args)
-            sys.stdout.flush()
+            if sys.stdout:
+                sys.stdout.flush()
             return code
         except BrokenPipeError:
             forget_output()
@@ -172,8 +173,8 @@ def _check_outputs(args):
             raise InputError(f"{path} is a folder; the name of a file is needed")
         if path.is_file() and not args.force:
             raise InputError(f"{path} exists; choose another name, or --force to overwrite it")
-        if not path.parent.is_dir():
-            raise InputError(f"there is no folder {path.parent} to write {path.name} in")
+        if not (folder := target_of(path).parent).is_dir():
+            raise InputError(f"there is no folder {folder} to write {path.name} in")
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             raise InputError(f"{path} cannot be written: permission denied")
 

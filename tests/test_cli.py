@@ -343,6 +343,22 @@ def test_a_report_may_go_into_a_pipe():
     assert (process.returncode, err) == (0, b"") and b'"ok": true' in out
 
 
+def test_links_to_nowhere_are_refused_before_the_solve(tmp_path, monkeypatch, refusal):
+    monkeypatch.setattr(cli, "solve_ex", lambda *_, **__: pytest.fail("solved"))
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "x")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert "no folder" in refusal(*GAUSS, "--json", tmp_path / "dangling")
+    refusal(*GAUSS, "--json", tmp_path / "loop")
+
+
+def test_a_report_follows_what_is_printed_into_the_same_file(tmp_path):
+    with open(tmp_path / "both", "wb") as file:
+        process = run_in_a_process(*GAUSS, "--json", "/dev/stdout", "--force", stdout=file)
+        assert process.communicate()[1] == b"" and process.returncode == 0
+    text = (tmp_path / "both").read_text()
+    assert text.index(Status.CONVERGED.value) < text.index('"ok": true')
+
+
 def test_a_link_is_written_through(tmp_path):
     link, path = tmp_path / "link.json", tmp_path / "report.json"
     path.write_text("old")

@@ -275,6 +275,56 @@ def test_structured_matrices_of_great_range_are_not_silently_ill_conditioned(a, 
     assert found.status is Status.ILL_CONDITIONED and found.rcond < np.finfo(a.dtype).eps
 
 
+def test_a_dense_matrix_beside_it_hides_no_ill_conditioned_one():
+    a = np.array([[1, 1e-3, 0, 0], [1e-3, 1, 0.1, 0], [0, 0.1, 1, 1e18], [0, 0, 0.1, 1]])
+    dense = np.random.default_rng(0).standard_normal((4, 4))
+
+    for stack in (a[None], np.stack([a, dense]), np.stack([dense, a])):
+        assert solve_ex(stack, np.ones(4)).status is Status.ILL_CONDITIONED
+
+
+def test_what_is_singular_at_the_second_look_is_no_crash():
+    p, q, m = 20, 5, 22638
+    a = np.zeros((1, 3, 3), F)
+    a[0, :2, :2] = np.array([[p, p * m], [q, q * m]], float) * 2.0**-112
+    a[0, 2] = [1, 0, 2.0**10]
+
+    assert not solve_ex(a, F([2.0**100, 0, 0]), assume_a="general").status.ok
+
+
+def test_of_a_stack_with_nan_the_other_answers_are_there():
+    a = np.stack([np.triu(np.tril(3 * np.eye(4) + 1, 1), -1)] * 3).astype("F") * np.complex64(1e30)
+    a[1, 0, 0] = np.nan
+
+    found = solve_ex(a, np.ones((3, 4, 2), "F"), assume_a="general", check_finite=False)
+
+    assert found.status is Status.NONFINITE_INPUT
+    for i in (0, 2):
+        x = solve_ex(a[i], np.ones((4, 2), "F"), assume_a="general").x
+        np.testing.assert_allclose(found.x[i], x, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "a, b, shape",
+    [
+        ((1, 1, 1), (3, 1, 2), (3, 2)),
+        ((1, 1), (3, 1, 2), (3, 2)),
+        ((1, 1, 1), (1, 2), (1, 2)),
+        ((2, 1, 1), (1, 2), (2, 2)),
+        ((1, 1), (1,), (1,)),
+        ((0, 3, 3), (3, 2), (0, 2)),
+        ((2, 3, 3), (3, 0), (2, 0)),
+        ((2, 3, 3), (3,), (2, 1)),
+        ((0, 0), (0,), (1,)),
+    ],
+)
+def test_every_right_hand_side_has_an_error_and_a_count(a, b, shape):
+    found = solve_ex(np.ones(a) + 2 * np.eye(a[-1]), np.ones(b))
+
+    assert found.backward_error.shape == found.iterations.shape == shape
+    assert (found.backward_error <= found.bound).all()
+
+
 def test_a_tridiagonal_matrix_is_asserted_and_ill_conditioned_where_scipy_does_not_see_it():
     a = np.array([[4.0, 1, 7], [1, 4, 1e18], [7, 1, 4]])  # sevens are not read
 

@@ -416,6 +416,8 @@ GOOD = f"{HEADER} real general\n2 2 2\n1 1 1.0\n2 2 2.0\n"
         (GOOD.replace("real", "integer"), "'1.0' is no integer number"),
         (GOOD.replace("real", "pattern"), "should have 4 numbers in all, and have 6"),
         ("%%MatrixMarket matrix array real general\n2 1\n1\n1.5D+01\n", "'1.5D.01' is no real"),
+        (GOOD.replace("1.0", "1.0\0"), "is no real number"),
+        (GOOD[:-1] + "x", "is no real number"),
         (f"{HEADER} real symmetric\n2 2 2\n2 1 5\n1 2 5\n", "entries on both sides"),
         (f"{HEADER} real symmetric\n2 3 1\n2 1 5\n", "symmetric, and 2 by 3"),
         (f"{HEADER} real skew-symmetric\n2 2 2\n2 1 5\n1 1 2\n", "diagonal is not zero"),
@@ -430,6 +432,17 @@ def test_malformed_file_is_named_with_the_reason(tmp_path, suffix, text, reason)
     path = write(tmp_path / f"broken{suffix}", text)
     with pytest.raises(ValueError, match=rf"broken{suffix} is not .*{reason}"):
         matrices.load(path)
+
+
+@pytest.mark.parametrize("end", ["", " ", "\r", "\t ", "\n\n", "\r\n"])
+def test_a_file_may_end_as_it_likes(tmp_path, end):
+    path = write(tmp_path / "a.mtx", GOOD.rstrip("\n") + end)
+    np.testing.assert_array_equal(_suitesparse.read(path), np.diag([1, 2]))
+
+
+def test_unsigned_numbers_have_negative_mirror_images(tmp_path):
+    path = write(tmp_path / "a.mtx", f"{HEADER} unsigned-integer skew-symmetric\n2 2 1\n2 1 7\n")
+    np.testing.assert_array_equal(_suitesparse.read(path), [[0, -7], [7, 0]])
 
 
 @pytest.mark.parametrize("word", ["nan", "-Inf", "1E-3", "5.", "-.5", "7"])
