@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from tcsolve._errors import DeviceMemoryError
 from tcsolve._formats import UPDATES
 from tcsolve._ladder import Ladder, in_turn
 from tcsolve._norms import begin_condest, condest, sweeps_at_once
+from tcsolve._scale import FRAME_EXPONENT, exponent_of, ldexp
 
 __all__ = ["Conditioned"]
 
@@ -24,6 +26,14 @@ NEAR_SINGULAR = 1000
 EPS = {"fp32": float(np.finfo(np.float32).eps), "fp64": float(np.finfo(np.float64).eps)}
 # Seed and number of the random right-hand sides that estimate a condition beyond that of the factors.
 SAMPLE_SEED, SAMPLES = 0, 2
+
+
+class _Near(NamedTuple):
+    """A 2**-exponent, whose condition is that of A, and its 1-norm."""
+
+    a: Any
+    norm: float
+    exponent: int = 0
 
 
 class Conditioned(Ladder):
@@ -77,9 +87,9 @@ class Conditioned(Ladder):
             return 0.0
         if self._bad_pivot():
             return self._estimate_rcond() if self._climb() else 0.0
-        n, norm, how = self.shape[0], self._norm_one, UPDATES[self.precision]
-        rcond = self._factors.gecon(norm) if self._as_given else None
-        own = self._condest(norm) if rcond is None else None
+        n, near, how = self.shape[0], self._near_one(), UPDATES[self.precision]
+        rcond = self._factors.gecon(near.norm) if self._as_given else None
+        own = self._condest(near) if rcond is None else None
         rcond = own.rcond if own else rcond
         if how.storage == "float64":
             return rcond
@@ -88,7 +98,7 @@ class Conditioned(Ladder):
         well = rcond > how.u / TRUST
         # Where rows or columns were scaled what is held against A may tell of that alone: it does not vouch.
         if own if well else self._as_given and how.u < FINE:
-            own = own or self._condest(norm)  # the library looks at its factors alone
+            own = own or self._condest(near)  # the library looks at its factors alone
             wanted = next(doubt for most, doubt in DOUBTED if n <= most)
             if own.doubt(wanted) <= wanted:
                 return rcond
@@ -97,23 +107,35 @@ class Conditioned(Ladder):
         # A rough sample suffices if it agrees with the factors: its own error is then below 1 %.
         bound = _stop.target(self.dtype, n)
         column = own and own.column
-        sample = self._sampled_rcond(n, norm, max(bound, 0.01 * rcond), column)
+        sample = self._sampled_rcond(n, near, max(bound, 0.01 * rcond), column)
         if sample is None or sample < 0.1 * rcond:
-            sample = self._sampled_rcond(n, norm, bound, column)
+            sample = self._sampled_rcond(n, near, bound, column)
         if sample is not None and sample > NEAR_SINGULAR * EPS[self._working]:
             return sample
         if self._climb():
             return self._estimate_rcond()
         return rcond if sample is None else sample
 
-    def _condest(self, norm):
+    def _near_one(self):
+        """Return A, or where norms and inverses may leave the range A times a power of two."""
+        if self._frame is None:
+            return _Near(self._a, self._norm_one)
+        ops = self._ops
+        exponent = int(ops.host(exponent_of(ops.xp, self._a, (0, 1)))[0].item())
+        if abs(exponent) <= FRAME_EXPONENT:
+            return _Near(self._a, self._norm_one)
+        a = ldexp(ops.xp, self._a, -exponent)
+        return _Near(a, float(ops.host(ops.stats(a).col_sum.max())[0]), exponent)
+
+    def _condest(self, near):
         """Return the `Condition` by our own estimator, which may have begun before."""
         begun = self._drop_estimate()
         begun = begun if begun and self._factors.are_good else None
-        adjoint = functools.partial(self._invert, adjoint=True)
-        return condest(self._ops, self._a, norm, self._invert, adjoint, begun)
+        invert = functools.partial(self._invert, exponent=near.exponent)
+        adjoint = functools.partial(invert, adjoint=True)
+        return condest(self._ops, near.a, near.norm, invert, adjoint, begun)
 
-    def _sampled_rcond(self, n, norm, bound, column):
+    def _sampled_rcond(self, n, near, bound, column):
         """Return 1 / (||A||_1 ||A^-1 g||) for random g, or None if the solves miss the bound.
 
         ||A^-1 g||_2 of a Gaussian g is ||A^-1||_F on average (C. S. Kenney, A. J. Laub, SIAM J. Sci.
@@ -129,7 +151,9 @@ class Conditioned(Ladder):
         state = self._refine(g, bound)
         if not state.all_converged:
             return None
-        x = state.x if self._frame is None else self._frame.outside(self._ops.xp, state.x, shift)
+        x = state.x
+        if self._frame is not None:
+            x = self._frame.outside(self._ops.xp, x, shift + near.exponent)
         # Divided by its largest entry first: squares of x itself may leave the range of FP64.
         top, xp = self._ops.column_max(x), self._ops.xp
         with np.errstate(all="ignore"):
@@ -139,4 +163,4 @@ class Conditioned(Ladder):
             scaled = length[:SAMPLES] * (top[:SAMPLES] / most)
             of_column = (whole * (top / most))[SAMPLES:]
             estimate = float(most * np.max([np.sqrt(np.mean(scaled**2)), *of_column]))
-            return float(np.float64(1) / norm / estimate) if estimate > 0 else None
+            return float(np.float64(1) / near.norm / estimate) if estimate > 0 else None

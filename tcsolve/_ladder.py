@@ -313,13 +313,13 @@ class Ladder:
             self._ops, self._matrix, self._survey.inf, *scales, scaled_norm=self._scaled_norm
         )
 
-    def _invert(self, v, adjoint=False):
-        """Return approximately A**-1 v (or A**-H v) for the caller's A."""
+    def _invert(self, v, adjoint=False, exponent=0):
+        """Return approximately A**-1 v (or A**-H v) 2**exponent, 0 without a frame, for the caller's A."""
         if self._frame is None:
             return self._correct(v, adjoint)
         frame = self._frame.swapped() if adjoint else self._frame
         inside, shift = frame.inside(self._ops.xp, v)
-        return frame.outside(self._ops.xp, self._correct(inside, adjoint), shift)
+        return frame.outside(self._ops.xp, self._correct(inside, adjoint), shift + exponent)
 
     def _ahead(self, rhs):
         """Start the first steps of refinement, before anything is known of the factors or of rhs.

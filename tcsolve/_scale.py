@@ -117,7 +117,7 @@ def exponent_of(xp, x, axis=()):
     if xp.iscomplexobj(x):
         top = xp.maximum(top, xp.abs(x.imag))
     if axis != ():
-        top = top.max(axis=axis, keepdims=True, initial=0)
+        top = top.max(axis=axis, keepdims=True)
     return xp.where(xp.isfinite(top), xp.frexp(top)[1], 0)
 
 

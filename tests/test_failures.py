@@ -283,6 +283,20 @@ def test_a_dense_matrix_beside_it_hides_no_ill_conditioned_one():
         assert solve_ex(stack, np.ones(4)).status is Status.ILL_CONDITIONED
 
 
+@pytest.mark.parametrize("exponent", [-1022, -1015, 1010, 1016])
+@pytest.mark.parametrize("precision", ["auto", "fp16x3", "fp64"])
+def test_the_condition_near_the_ends_of_fp64_is_that_near_1(xp, exponent, precision):
+    a = np.random.default_rng(0).standard_normal((60, 60)) + 8 * np.eye(60)
+    far = xp.asarray(np.ldexp(a, exponent))
+
+    found = solve_ex(far, far @ xp.full(60, 2.0**-8), assume_a="general", precision=precision)
+
+    near = solve_ex(xp.asarray(a), xp.ones(60), assume_a="general", precision=precision)
+    assert found.status is Status.CONVERGED
+    assert 0.5 * near.rcond <= found.rcond <= 2 * near.rcond
+    assert tcsolve.factor(far, precision=precision).rcond() == pytest.approx(found.rcond, rel=1)
+
+
 def test_what_is_singular_at_the_second_look_is_no_crash():
     p, q, m = 20, 5, 22638
     a = np.zeros((1, 3, 3), F)
