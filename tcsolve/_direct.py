@@ -15,6 +15,7 @@ from tcsolve._check import require_finite, result_dtype
 from tcsolve._dispatch import numpy_ops
 from tcsolve._scale import FRAME_EXPONENT, exponent_of, ldexp
 from tcsolve._solution import Solution, Status
+from tcsolve._wide import SMALL, residual
 
 __all__ = ["is_ordinary", "solve_directly", "solve_empty", "solve_one_element"]
 
@@ -57,18 +58,22 @@ def solve_directly(a, b, start):
     if zero_pivot:
         return None
     factored = time.perf_counter()
-    x = ops.getrs(factors, b, False)
-    size = np.abs(x).max(axis=0)
-    if not (size < TOP).all():  # NaN and Inf of b are here, too
-        return None
-    residual = np.abs(b - a @ x).max(axis=0)
-    if not ((size > 1 / TOP) | ~b.any(axis=0)).all():  # products with x may underflow
-        return None
-    # Where x is zero the residual is b, so it is met only if that is zero as well.
-    bound = _stop.target(a.dtype, n)
-    if not (residual <= bound * inf * size).all():
-        return None
-    error = np.atleast_1d(residual / (inf * np.where(size > 0, size, 1.0)))
+    x, bound = ops.getrs(factors, b, False), _stop.target(a.dtype, n)
+    for step in range(2):
+        size = np.abs(x).max(axis=0)
+        if not (size < TOP).all():  # NaN and Inf of b are here, too
+            return None
+        if not ((size > 1 / TOP) | ~b.any(axis=0)).all():  # products with x may underflow
+            return None
+        r = residual(a, x, b)
+        rest = np.abs(r).max(axis=0)
+        # Where x is zero the residual is b, so it is met only if that is zero as well.
+        if (rest <= bound * inf * size).all():
+            break
+        if step or n > SMALL:
+            return None
+        x = x + ops.getrs(factors, r, False)
+    error = np.atleast_1d(rest / (inf * np.where(size > 0, size, 1.0)))
     solved = time.perf_counter()
     rcond = ops.gecon(factors, one)
     done = time.perf_counter()
@@ -77,7 +82,7 @@ def solve_directly(a, b, start):
         status=Status.CONVERGED if rcond >= EPS else Status.ILL_CONDITIONED,
         precision="fp64",
         rungs=("fp64",),
-        iterations=np.zeros(len(error), int),
+        iterations=np.full(len(error), step),
         backward_error=error,
         bound=bound,
         rcond=rcond if math.isfinite(rcond) else 0.0,

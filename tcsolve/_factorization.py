@@ -12,13 +12,17 @@ from tcsolve._check import check_array, check_shapes, require_finite, result_dty
 from tcsolve._condition import Conditioned
 from tcsolve._dispatch import ops_for
 from tcsolve._errors import InputError
-from tcsolve._exact import SMALL, reconsidered
 from tcsolve._ladder import in_turn
 from tcsolve._refine import Operator, measure
 from tcsolve._scale import shift_columns
 from tcsolve._solution import Solution, Status, raise_or_warn
+from tcsolve._wide import SMALL, residual
 
 __all__ = ["Factorization"]
+
+
+# How far above the bound rounding may have brought the error of a small system.
+NEAR = 4
 
 
 class _Found(NamedTuple):
@@ -289,22 +293,40 @@ class Factorization(Conditioned):
         if state is None:  # every factorization broke down
             x = xp.full(rhs.shape, xp.nan, rhs.dtype)
             return _Found(x, total, np.full(k, np.nan), False, history, False, _nothing)
-        error, met = state.error, state.all_converged
-        if not met and len(rhs) <= SMALL and self._operator().row is None:
-            error = reconsidered(*self._ops.host(self._matrix, state.x, rhs), error, bound)
-            met = bool((error <= bound).all())
+        inside, error, met = state.x, state.error, state.all_converged
         if self._operator().row is not None or dtype.char in "fF":
-            error = self._verify(state.x, rhs, dtype)
-        x = state.x if frame is None else frame.outside(xp, state.x, shift)
+            error = self._verify(inside, rhs, dtype)
+        elif len(rhs) <= SMALL and (error <= NEAR * bound).all():
+            inside, error, added = self._look_closer(inside, rhs, bound)
+            total, met = total + added, bool((error <= bound).all())
+        x = inside if frame is None else frame.outside(xp, inside, shift)
 
         def lost(x):
-            x = self._ops.converted(x, state.x.dtype)
+            x = self._ops.converted(x, inside.dtype)
             y = x if frame is None else frame.back(xp, x, shift)
-            gone, size = self._ops.host(self._ops.column_max(y - state.x), self._ops.column_max(y))
+            gone, size = self._ops.host(self._ops.column_max(y - inside), self._ops.column_max(y))
             with np.errstate(all="ignore"):
                 return np.where(gone == 0, 0.0, gone / size)
 
         return _Found(x, total, error, met, history, frame is not None, lost)
+
+    def _look_closer(self, x, rhs, bound):
+        """Return x, its errors by residuals of more than FP64, and how many steps these asked for."""
+        a, b = self._ops.host(self._matrix, rhs)
+
+        def measured(x):
+            (y,) = self._ops.host(x)
+            r = residual(a, y, b)
+            rest, size = np.abs(r).max(axis=0), np.abs(y).max(axis=0)
+            with np.errstate(all="ignore"):
+                return r, np.where(rest == 0, 0.0, rest / self._survey.inf / size)
+
+        r, error = measured(x)
+        if (error <= bound).all():
+            return x, error, 0
+        trial = x + self._correct(self._ops.array(r))
+        _, after = measured(trial)
+        return (trial, after, 1) if (after <= error).all() else (x, error, 1)
 
     def _verify(self, x, rhs, dtype):
         """Return the normwise backward errors of x, rounded as it will be returned.

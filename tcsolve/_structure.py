@@ -14,9 +14,9 @@ from tcsolve import _stop
 from tcsolve._check import require_finite
 from tcsolve._dispatch import as_host, is_cupy, numpy_ops, ops_for
 from tcsolve._errors import LinAlgError, LinAlgWarning
-from tcsolve._exact import near_one, nearly_meet, reconsidered, residual
 from tcsolve._scale import exponent_of, ldexp
 from tcsolve._solution import Solution, Status
+from tcsolve._wide import residual
 
 __all__ = ["goes_to_scipy", "interpret", "solve_by_scipy"]
 
@@ -101,7 +101,7 @@ def solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype):
     elif error is None or x.dtype != dtype:
         with np.errstate(all="ignore"):
             x = x.astype(dtype)
-        error = reconsidered(full, x, columns, _backward_errors(full, x, columns), bound)
+        error = _backward_errors(full, x, columns)
     took = time.perf_counter() - mark
     finite = bool(np.isfinite(full).all() and b_finite)
     return Solution(
@@ -224,17 +224,16 @@ def _status_of_scipy(x, error, bound, found, finite):
 
 
 def _polish(solve, full, b, x, bound):
-    """Return (x, errors, steps) after the refinement that helps: two steps, and one by exact residuals."""
+    """Return (x, errors, steps) after as many steps of refinement as help, at most two."""
     error = _backward_errors(full, x, b)
     steps = np.zeros(error.shape, int)
-    wide = np.result_type(full.dtype, np.float64)
     for _ in range(2):
         wanted = error > bound
         if not wanted.any():  # met, or not a number
-            return x, error, steps
+            break
         steps += wanted
         with np.errstate(all="ignore"):
-            d = solve((b - full.astype(wide) @ x).astype(x.dtype))
+            d = solve(residual(full, x, b).astype(x.dtype))
             trial = x if d is None else x + d
         after = _backward_errors(full, trial, b)
         better = after < error
@@ -242,11 +241,6 @@ def _polish(solve, full, b, x, bound):
             break
         x = np.where(better[..., None, :], trial, x)
         error = np.where(better, after, error)
-    error = reconsidered(full, x, b, error, bound)
-    near = nearly_meet(full.shape[-1], error, bound)
-    if near.any() and (d := solve(residual(full, x, b, near).astype(x.dtype))) is not None:
-        steps, x = steps + near, x + d
-        error = reconsidered(full, x, b, _backward_errors(full, x, b), bound)
     return x, error, steps
 
 
@@ -257,11 +251,20 @@ def _backward_errors(a, x, b):
     with np.errstate(all="ignore"):
         norm, size = np.abs(a).sum(axis=-1).max(axis=-1), np.abs(x).max(axis=-2)
         if not all(((v > 1 / SAFE) & (v < SAFE)).all() for v in (norm, size)):
-            a, x, b = near_one(a, x, b)
+            a, x, b = _near_one(a, x, b)
             norm, size = np.abs(a).sum(axis=-1).max(axis=-1), np.abs(x).max(axis=-2)
-        rest = np.abs(b - a @ x).max(axis=-2)
+        rest = np.abs(residual(a, x, b)).max(axis=-2)
         error = rest / norm[..., None] / size
     return np.where(rest == 0, 0.0, error)
+
+
+def _near_one(a, x, b):
+    """Return A, x and b with the first two brought next to 1 by powers of two; the error is the same."""
+    of_a, of_x = exponent_of(np, a, (-2, -1)), exponent_of(np, x, -2)
+    # Of a zero x such that b is something.
+    zero = (x == 0).all(axis=-2, keepdims=True)
+    of_x = np.where(zero, exponent_of(np, b, -2) - of_a, of_x)
+    return ldexp(np, a, -of_a), ldexp(np, x, -of_x), ldexp(np, b, -of_a - of_x)
 
 
 def _solve_on_host(a, b, structure, lower):

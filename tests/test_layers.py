@@ -58,7 +58,7 @@ LAYERS = (
     "_gemm_check",
     "_narrow",
     "_gemm",
-    "_exact",
+    "_wide",
     "_structure",
     "_direct",
     "_ladder",
