@@ -98,8 +98,8 @@ def solve(
     Notes
     -----
     An answer is accepted when ``||b - A x|| <= u sqrt(n) ||A|| ||x||`` in infinity norms, u = 2**-53 (2**-24
-    for FP32), for every right-hand side, with the residual computed in FP64 [1]_ [2]_; of up to 32 unknowns in
-    long double where that is longer, as its rounding counts there.
+    for FP32), for every right-hand side, with the residual computed in FP64 [1]_ [2]_, or, where its rounding
+    would count, with up to 32 unknowns, in long double.
 
     References
     ----------
