@@ -311,7 +311,7 @@ class Factorization(Conditioned):
         return _Found(x, total, error, met, history, frame is not None, lost)
 
     def _look_closer(self, x, rhs, bound):
-        """Return x, its errors by residuals of more than FP64, and how many steps these asked for."""
+        """Return x, its errors by residuals of more than FP64, and the steps these asked for, at most two."""
         a, b = self._ops.host(self._matrix, rhs)
 
         def measured(x):
@@ -322,11 +322,15 @@ class Factorization(Conditioned):
                 return r, np.where(rest == 0, 0.0, rest / self._survey.inf / size)
 
         r, error = measured(x)
-        if (error <= bound).all():
-            return x, error, 0
-        trial = x + self._correct(self._ops.array(r))
-        _, after = measured(trial)
-        return (trial, after, 1) if (after <= error).all() else (x, error, 1)
+        for step in range(2):
+            if (error <= bound).all():
+                return x, error, step
+            trial = x + self._correct(self._ops.array(r))
+            rest, after = measured(trial)
+            better = after < error
+            x = self._ops.xp.where(self._ops.array(better), trial, x)
+            r, error = np.where(better, rest, r), np.where(better, after, error)
+        return x, error, 2
 
     def _verify(self, x, rhs, dtype):
         """Return the normwise backward errors of x, rounded as it will be returned.
