@@ -8,9 +8,9 @@ the bytes in use after every allocation.  So *used* is the most that was live at
 arguments, x included, and *reserved* what the pool took from the device for it: more, where blocks
 freed on one stream or in another size could not serve again.  Workspaces of the vendor's libraries
 outside CuPy are in neither.  That is the first solve of a size; *kept* is what the library holds after the
-third, for more of that size (`tcsolve.clear_cache` frees it).  `solve` needs A for the residuals, and has no
-use for leave to overwrite it; `factor` keeps a copy of A, or with that leave A itself.  Matrices are standard
-normal, + n I for the precisions of a single product.
+third, for more of that size (`tcsolve.clear_cache` frees it).  Matrices are standard normal, + n I for the
+precisions of a single product.  `overwrite_a` permits the solve to destroy A; as the residuals need A, it has
+no use for that.
 """
 
 import itertools
@@ -19,7 +19,6 @@ from _harness import RESULTS, arguments, gpu, machine, save, unless_drawn
 from tables import source, table
 
 SINGLE_PRODUCT = ("fp16", "bf16", "tf32")
-SOLVE, FACTOR, OVERWRITE = "solve", "factor", "factor, overwrite_a"
 
 
 class PeakPool:
@@ -50,8 +49,8 @@ class PeakPool:
 # ---- measuring ---------------------------------------------------------------------------------
 
 
-def measure(call, n, precision, nrhs):
-    """Return the row of one solve for so many right-hand sides, or of one factorization for them."""
+def measure(n, precision, nrhs, overwrite):
+    """Return the row of one solve."""
     import cupy
     from solve import matrix
 
@@ -65,30 +64,26 @@ def measure(call, n, precision, nrhs):
     tcsolve.clear_cache()
     cupy.get_default_memory_pool().free_all_blocks()
     how = {"precision": precision, "assume_a": "general"}
-    row = {"call": call, "n": n, "precision": precision, "nrhs": nrhs, "family": family}
-
-    def run():
-        if call == SOLVE:
-            return tcsolve.solve_ex(a, b, **how)
-        return tcsolve.factor(a, nrhs=nrhs, overwrite_a=call == OVERWRITE, **how)
-
+    row = {"n": n, "precision": precision, "nrhs": nrhs, "overwrite_a": overwrite, "family": family}
     try:
         with PeakPool() as peak:
-            found = run()
+            solution = tcsolve.solve_ex(a, b, overwrite_a=overwrite, **how)
             cupy.cuda.Device().synchronize()
     except Exception as error:  # too little memory is a result, too
         return row | {"error": f"{type(error).__name__}: {error}"[:300]}
     row |= {
-        "rungs": list(found.rungs),
-        "bytes_planned": found.bytes_planned + (a.nbytes if call == FACTOR else 0),
+        "status": solution.status.name,
+        "rungs": list(solution.rungs),
+        "steps": int(solution.iterations.max()),
+        "bytes_planned": solution.bytes_planned,
         "bytes_used": peak.used,
         "bytes_reserved": peak.pool.total_bytes(),
         "bytes_a": a.nbytes,
     }
-    del found
-    if call == SOLVE:
+    del solution
+    if not overwrite:
         for _ in range(2):
-            run()
+            tcsolve.solve_ex(a, b, **how)
         row["bytes_idle"] = kept_bytes()
     return row
 
@@ -105,7 +100,7 @@ def kept_bytes():
 
 def line(row):
     """Return the printed line of a row."""
-    head = f"{row['call']:19} n {row['n']:6} {row['precision']:7} nrhs {row['nrhs']:3}"
+    head = f"n {row['n']:6} {row['precision']:7} nrhs {row['nrhs']:3} overwrite_a {row['overwrite_a']!s:5}"
     if "error" in row:
         return f"{head} failed: {row['error']}"
     return (
@@ -119,7 +114,7 @@ def line(row):
 def page(facts, rows):
     """Return the Markdown page of the rows."""
     body = [cells(row) for row in rows]
-    head = ["call", "n", "precision", "right-hand sides", "planned, MiB", "used, MiB"]
+    head = ["n", "precision", "right-hand sides", "overwrite_a", "planned, MiB", "used, MiB"]
     head += ["reserved, MiB", "planned / used", "used / bytes of A", "kept, MiB", "rungs"]
     lines = ["# Bytes planned and used", ""]
     lines += ["Beyond the arguments, x included; see `benchmarks/memory.py`.", *worst(rows), ""]
@@ -128,7 +123,7 @@ def page(facts, rows):
 
 def cells(row):
     """Return the table's cells of a row."""
-    head = [row["call"], row["n"], row["precision"], row["nrhs"]]
+    head = [row["n"], row["precision"], row["nrhs"], "yes" if row["overwrite_a"] else "no"]
     if "error" in row:
         return [*head, "fails", *["-"] * 6]
     sizes = (row[key] / 2**20 for key in ("bytes_planned", "bytes_used", "bytes_reserved"))
@@ -143,7 +138,7 @@ def cells(row):
 
 
 def worst(rows):
-    """Return the sentence on the worst plan of the calls that stayed on their first rung."""
+    """Return the sentence on the worst plan of the solves that stayed on their first rung."""
     ratios = [r["bytes_planned"] / r["bytes_used"] for r in rows if len(r.get("rungs", ())) == 1]
     if not ratios:
         return []
@@ -160,9 +155,8 @@ def main():
     if options is None:
         return
     facts, rows = machine(options.commit) | gpu(), []
-    calls = [*((SOLVE, nrhs) for nrhs in options.nrhs), (FACTOR, 1), (OVERWRITE, 1)]
-    for n, precision, (call, nrhs) in itertools.product(options.n, options.precision, calls):
-        rows.append(measure(call, n, precision, nrhs))
+    for case in itertools.product(options.n, options.precision, options.nrhs, (False, True)):
+        rows.append(measure(*case))
         print(line(rows[-1]), flush=True)
         save(options.json, facts, rows)
     options.json.with_suffix(".md").write_text(page(facts, rows))

@@ -288,10 +288,8 @@ def factor(
     >>> f.solve(np.array([3.0, 4])).round(12).tolist()
     [1.0, 1.0]
     """
-    structure, nrhs = (
-        check_options(assume_a, precision, device),
-        require_count("factor: nrhs", nrhs),
-    )
+    structure = check_options(assume_a, precision, device)
+    nrhs = require_count("factor: nrhs", nrhs)
     if structure not in (None, "general"):
         raise InputError(
             f"factor: assume_a is {assume_a!r}; only 'general' matrices can be factored, "

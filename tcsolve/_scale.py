@@ -111,6 +111,15 @@ def ldexp(xp, x, exponent):
         return _ldexp_parts(xp, x, exponent)
 
 
+def _ldexp_parts(xp, x, exponent):
+    if not xp.iscomplexobj(x):
+        return xp.ldexp(x, exponent)
+    # Where 1j * inf would be NaN in both parts.
+    moved = xp.empty(np.broadcast_shapes(x.shape, exponent.shape), x.dtype)
+    moved.real[...], moved.imag[...] = xp.ldexp(x.real, exponent), xp.ldexp(x.imag, exponent)
+    return moved
+
+
 def exponent_of(xp, x, axis=()):
     """Return e, largest parts of entries along the axes (kept) being in [2**(e - 1), 2**e); 0 of NaN, Inf."""
     top = xp.abs(x.real)
@@ -119,15 +128,6 @@ def exponent_of(xp, x, axis=()):
     if axis != ():
         top = top.max(axis=axis, keepdims=True)
     return xp.where(xp.isfinite(top), xp.frexp(top)[1], 0)
-
-
-def _ldexp_parts(xp, x, exponent):
-    if not xp.iscomplexobj(x):
-        return xp.ldexp(x, exponent)
-    # Where 1j * inf would be NaN in both parts.
-    moved = xp.empty(np.broadcast_shapes(x.shape, exponent.shape), x.dtype)
-    moved.real[...], moved.imag[...] = xp.ldexp(x.real, exponent), xp.ldexp(x.imag, exponent)
-    return moved
 
 
 def needs_scaling(survey):
