@@ -154,9 +154,9 @@ def _quotient(ops, b, pivot, dtype):
     x = ops.converted(ldexp(xp, x, shift) if far else x, dtype)
     returned = ops.converted(x, b.dtype)
     returned = ldexp(xp, returned, -shift) if far else returned
-    residual = xp.abs(b - pivot * returned)
-    error = residual / (xp.abs(pivot) * xp.abs(returned))
-    return x, xp.where(residual == 0, 0.0, error)
+    rest = xp.abs(b - pivot * returned)
+    error = rest / (xp.abs(pivot) * xp.abs(returned))
+    return x, xp.where(rest == 0, 0.0, error)
 
 
 def _shape_of_quotient(a, b):

@@ -297,7 +297,8 @@ class Factorization(Conditioned):
         if self._operator().row is not None or dtype.char in "fF":
             error = self._verify(inside, rhs, dtype)
         elif len(rhs) <= SMALL and (error <= NEAR * bound).all():
-            inside, error, added = self._look_closer(inside, rhs, bound)
+            left = (self._plan.max_steps or math.inf) - int(state.steps.max())
+            inside, error, added = self._look_closer(inside, rhs, bound, min(2, left))
             total, met = total + added, bool((error <= bound).all())
         x = inside if frame is None else frame.outside(xp, inside, shift)
 
@@ -310,8 +311,8 @@ class Factorization(Conditioned):
 
         return _Found(x, total, error, met, history, frame is not None, lost)
 
-    def _look_closer(self, x, rhs, bound):
-        """Return x, its errors by residuals of more than FP64, and the steps these asked for, at most two."""
+    def _look_closer(self, x, rhs, bound, most):
+        """Return x, its errors by residuals of more than FP64, and the steps, up to `most`, these ask for."""
         a, b = self._ops.host(self._matrix, rhs)
 
         def measured(x):
@@ -322,7 +323,7 @@ class Factorization(Conditioned):
                 return r, np.where(rest == 0, 0.0, rest / self._survey.inf / size)
 
         r, error = measured(x)
-        for step in range(2):
+        for step in range(most):
             if (error <= bound).all():
                 return x, error, step
             trial = x + self._correct(self._ops.array(r))
@@ -330,7 +331,7 @@ class Factorization(Conditioned):
             better = after < error
             x = self._ops.xp.where(self._ops.array(better), trial, x)
             r, error = np.where(better, rest, r), np.where(better, after, error)
-        return x, error, 2
+        return x, error, most
 
     def _verify(self, x, rhs, dtype):
         """Return the normwise backward errors of x, rounded as it will be returned.

@@ -734,6 +734,14 @@ def test_a_rung_there_is_no_memory_for_leaves_the_factorization_usable(monkeypat
     assert ratio(a, found.x, b) <= MET
 
 
+@pytest.mark.parametrize("update, most", [("fp32", 1), ("fp32", 2), ("fp16", 3)])
+def test_small_systems_keep_their_budget_of_steps(update, most):
+    for seed in range(300):
+        p = matrices.generate("gauss", 2 + seed % 6, seed=seed)
+        f = factor(p.a, precision=Plan(update, max_steps=most, fallback=False))
+        assert f.solve_ex(np.random.default_rng(seed).standard_normal(p.n)).iterations[0] <= most
+
+
 @pytest.mark.parametrize("ask", [lambda f: f.slogdet(), lambda f: f.solve(np.ones(80))])
 def test_factors_that_could_not_be_made_leave_those_before(ask, monkeypatch):
     a, b = problem(80, 1e12).a, problem(80, 1e3).b
