@@ -301,12 +301,15 @@ def factor(
             f"factor: a has shape {a.shape}; one square matrix (n, n), n > 0, is needed"
         )
     ops = ops_for(a)
-    a = ops.guarded(a.astype)(result_dtype(a, a), copy=not overwrite_a)
+    given, a = a, ops.guarded(a.astype)(result_dtype(a, a), copy=not overwrite_a)
     target = target_ops(ops, a, nrhs, precision, device)
     if target is not ops:
         require_room_there(target, a, nrhs, precision, a.nbytes)
         a = brought(target, a)
-    factors = _factorization(target, a, precision, nrhs=nrhs, check_finite=check_finite)
+    moved_bytes = 0 if a is given else a.nbytes
+    factors = _factorization(
+        target, a, precision, nrhs=nrhs, check_finite=check_finite, moved_bytes=moved_bytes
+    )
     factors.wait()
     return factors
 

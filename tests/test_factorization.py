@@ -56,6 +56,21 @@ def test_the_factors_are_computed_once(xp):
     assert np.array_equal(host(first.x), host(second.x))
 
 
+def test_a_copy_of_the_matrix_is_kept_and_planned_unless_it_may_be_overwritten(xp):
+    a = problem().a
+    given, lent = xp.array(a), xp.array(a)
+
+    own = factor(given, precision="fp16x3")
+    leave = factor(lent, overwrite_a=True, precision="fp16x3")
+
+    assert own.bytes_planned - leave.bytes_planned == a.nbytes
+    assert own.nbytes == leave.nbytes
+    given[:] = 0
+    b = np.ones(60)
+    x = own.solve(xp.asarray(b))
+    assert ratio(a, x, b) <= MET and np.array_equal(host(x), host(leave.solve(xp.asarray(b))))
+
+
 @pytest.mark.parametrize("precision", ["fp64", "fp16x3"])
 @pytest.mark.parametrize("n", [60, 1300])
 def test_threads_share_factors(xp, n, precision):
