@@ -8,9 +8,9 @@ the bytes in use after every allocation.  So *used* is the most that was live at
 arguments, x included, and *reserved* what the pool took from the device for it: more, where blocks
 freed on one stream or in another size could not serve again.  Workspaces of the vendor's libraries
 outside CuPy are in neither.  That is the first solve of a size; *kept* is what the library holds after the
-third, for more of that size (`tcsolve.clear_cache` frees it).  Matrices are standard normal, + n I for the
-precisions of a single product.  `overwrite_a` permits the solve to destroy A; as the residuals need A, it has
-no use for that.
+third, for more of that size (`tcsolve.clear_cache` frees it).  `solve` needs A for the residuals, and has no
+use for leave to overwrite it; `factor` keeps a copy of A, or with that leave A itself.  Matrices are standard
+normal, + n I for the precisions of a single product.
 """
 
 import itertools
@@ -19,6 +19,7 @@ from _harness import RESULTS, arguments, gpu, machine, save, unless_drawn
 from tables import source, table
 
 SINGLE_PRODUCT = ("fp16", "bf16", "tf32")
+SOLVE, FACTOR, OVERWRITE = "solve", "factor", "factor, overwrite_a"
 
 
 class PeakPool:
@@ -49,8 +50,8 @@ class PeakPool:
 # ---- measuring ---------------------------------------------------------------------------------
 
 
-def measure(n, precision, nrhs, overwrite):
-    """Return the row of one solve."""
+def measure(call, n, precision, nrhs):
+    """Return the row of one solve for so many right-hand sides, or of one factorization for them."""
     import cupy
     from solve import matrix
 
@@ -64,26 +65,30 @@ def measure(n, precision, nrhs, overwrite):
     tcsolve.clear_cache()
     cupy.get_default_memory_pool().free_all_blocks()
     how = {"precision": precision, "assume_a": "general"}
-    row = {"n": n, "precision": precision, "nrhs": nrhs, "overwrite_a": overwrite, "family": family}
+    row = {"call": call, "n": n, "precision": precision, "nrhs": nrhs, "family": family}
+
+    def run():
+        if call == SOLVE:
+            return tcsolve.solve_ex(a, b, **how)
+        return tcsolve.factor(a, nrhs=nrhs, overwrite_a=call == OVERWRITE, **how)
+
     try:
         with PeakPool() as peak:
-            solution = tcsolve.solve_ex(a, b, overwrite_a=overwrite, **how)
+            found = run()
             cupy.cuda.Device().synchronize()
     except Exception as error:  # too little memory is a result, too
         return row | {"error": f"{type(error).__name__}: {error}"[:300]}
     row |= {
-        "status": solution.status.name,
-        "rungs": list(solution.rungs),
-        "steps": int(solution.iterations.max()),
-        "bytes_planned": solution.bytes_planned,
+        "rungs": list(found.rungs),
+        "bytes_planned": found.bytes_planned,
         "bytes_used": peak.used,
         "bytes_reserved": peak.pool.total_bytes(),
         "bytes_a": a.nbytes,
     }
-    del solution
-    if not overwrite:
+    del found
+    if call == SOLVE:
         for _ in range(2):
-            tcsolve.solve_ex(a, b, **how)
+            run()
         row["bytes_idle"] = kept_bytes()
     return row
 
@@ -100,7 +105,7 @@ def kept_bytes():
 
 def line(row):
     """Return the printed line of a row."""
-    head = f"n {row['n']:6} {row['precision']:7} nrhs {row['nrhs']:3} overwrite_a {row['overwrite_a']!s:5}"
+    head = f"{row['call']:19} n {row['n']:6} {row['precision']:7} nrhs {row['nrhs']:3}"
     if "error" in row:
         return f"{head} failed: {row['error']}"
     return (
@@ -114,7 +119,7 @@ def line(row):
 def page(facts, rows):
     """Return the Markdown page of the rows."""
     body = [cells(row) for row in rows]
-    head = ["n", "precision", "right-hand sides", "overwrite_a", "planned, MiB", "used, MiB"]
+    head = ["call", "n", "precision", "right-hand sides", "planned, MiB", "used, MiB"]
     head += ["reserved, MiB", "planned / used", "used / bytes of A", "kept, MiB", "rungs"]
     lines = ["# Bytes planned and used", ""]
     lines += ["Beyond the arguments, x included; see `benchmarks/memory.py`.", *worst(rows), ""]
@@ -123,7 +128,7 @@ def page(facts, rows):
 
 def cells(row):
     """Return the table's cells of a row."""
-    head = [row["n"], row["precision"], row["nrhs"], "yes" if row["overwrite_a"] else "no"]
+    head = [row["call"], row["n"], row["precision"], row["nrhs"]]
     if "error" in row:
         return [*head, "fails", *["-"] * 6]
     sizes = (row[key] / 2**20 for key in ("bytes_planned", "bytes_used", "bytes_reserved"))
@@ -138,7 +143,7 @@ def cells(row):
 
 
 def worst(rows):
-    """Return the sentence on the worst plan of the solves that stayed on their first rung."""
+    """Return the sentence on the worst plan of the calls that stayed on their first rung."""
     ratios = [r["bytes_planned"] / r["bytes_used"] for r in rows if len(r.get("rungs", ())) == 1]
     if not ratios:
         return []
@@ -155,8 +160,9 @@ def main():
     if options is None:
         return
     facts, rows = machine(options.commit) | gpu(), []
-    for case in itertools.product(options.n, options.precision, options.nrhs, (False, True)):
-        rows.append(measure(*case))
+    calls = [*((SOLVE, nrhs) for nrhs in options.nrhs), (FACTOR, 1), (OVERWRITE, 1)]
+    for n, precision, (call, nrhs) in itertools.product(options.n, options.precision, calls):
+        rows.append(measure(call, n, precision, nrhs))
         print(line(rows[-1]), flush=True)
         save(options.json, facts, rows)
     options.json.with_suffix(".md").write_text(page(facts, rows))
