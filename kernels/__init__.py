@@ -19,7 +19,7 @@
 | refine.cu    | tcs_residual, tcs_column_max,     | the vector work of a refinement step         |
 |              | tcs_lower, tcs_raise, tcs_gram,   |                                              |
 |              | tcs_mix                           |                                              |
-| condest.cu   | tcs_probes, tcs_signs,            | the vector work of the condition estimate    |
+| condest.cu   | tcs_probes, tcs_signs, tcs_held,  | the vector work of the condition estimate    |
 |              | tcs_steepest                      |                                              |
 | scale.cu     | tcs_row_stats, tcs_col_stats,     | norms, and the equilibrated FP32 copy of a   |
 |              | tcs_survey, tcs_add_chunks,       |                                              |
@@ -277,7 +277,7 @@ KERNELS = {
         ("tcs_residual", "tcs_column_max", "tcs_lower", "tcs_raise", "tcs_gram", "tcs_mix"),
         ({"T_LOW": "float"}, {"T_LOW": "double"}),
     ),
-    "condest": KernelSpec(("tcs_probes", "tcs_signs", "tcs_steepest"), ({},)),
+    "condest": KernelSpec(("tcs_probes", "tcs_signs", "tcs_steepest", "tcs_held"), ({},)),
     "scale": KernelSpec(
         (
             *("tcs_row_stats", "tcs_col_stats", "tcs_survey"),

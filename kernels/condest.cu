@@ -9,6 +9,9 @@
 //               larger than infinity.  The climb is over if it is where it was last time.  unit: the unit vector of
 //               that entry, or zeros.  One block of 1024.
 //
+// tcs_held      sums of the columns of r = b - y, b and y (n x k, row-major): of r_i^2 and then of b_i^2 for the first, and
+//               then |z . r| for the `last` columns, z (n x last, row-major).  k blocks of 1024.
+//
 // Else grid ceil(n / 256), block 256.
 
 #include "common.cuh"
@@ -74,5 +77,37 @@ tcs_steepest(double* unit, double* found, double* state, const double* __restric
     if (threadIdx.x == 0) {
         found[0] = double(best.at), found[1] = fabs(z[best.at * step]);
         state[0] = double(best.at), state[1] = goes_on;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(SEARCHING)
+tcs_held(double* sums, const double* __restrict__ b, const double* __restrict__ y, const double* __restrict__ z, Index n,
+         int k, int last) {
+    __shared__ double of_warp[2][SEARCHING / WARP];
+    const int column = blockIdx.x, probes = k - last, behind = column - probes;
+    double sum = 0, size = 0;
+    #pragma unroll 4
+    for (Index i = threadIdx.x; i < n; i += SEARCHING) {
+        const double v = b[i * k + column], r = v - y[i * k + column];
+        sum += r * (behind < 0 ? r : z[i * last + behind]);
+        size += v * v;
+    }
+    auto reduce = [&] {
+        #pragma unroll
+        for (int d = WARP / 2; d; d /= 2) {
+            sum += __shfl_xor_sync(ALL_LANES, sum, d);
+            size += __shfl_xor_sync(ALL_LANES, size, d);
+        }
+    };
+    reduce();
+    if (threadIdx.x % WARP == 0) of_warp[0][threadIdx.x / WARP] = sum, of_warp[1][threadIdx.x / WARP] = size;
+    __syncthreads();
+    sum = of_warp[0][threadIdx.x % WARP], size = of_warp[1][threadIdx.x % WARP];
+    reduce();
+    if (threadIdx.x) return;
+    if (behind < 0) {
+        sums[column] = sum, sums[probes + column] = size;
+    } else {
+        sums[probes + column] = fabs(sum);
     }
 }

@@ -11,7 +11,7 @@ from tcsolve import _stop
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._formats import UPDATES
 from tcsolve._ladder import Ladder, in_turn
-from tcsolve._norms import begin_condest, condest, sweeps_at_once
+from tcsolve._norms import begin_condest, condest, hold, joined, sweeps_at_once
 from tcsolve._scale import FRAME_EXPONENT, exponent_of, ldexp
 
 __all__ = ["Conditioned"]
@@ -77,10 +77,21 @@ class Conditioned(Ladder):
 
         def begin():
             adjoint = functools.partial(self._invert, adjoint=True)
-            return begin_condest(self._ops, n, self._invert, adjoint, sweeps)
+            found, rest = begin_condest(self._ops, n, self._invert, adjoint, sweeps)
+            return found, (rest, joined(xp, *rest))
+
+        a, xp = self._a, self._ops.xp
+        # Others are copied for a product, which takes memory.
+        at_once = a.dtype.char == "d" and (a.flags.c_contiguous or a.flags.f_contiguous)
+
+        def then(found, both):
+            rest, block = both
+            if at_once:
+                found = xp.concatenate([found, hold(self._ops, a, *block)])
+            return found, rest
 
         with contextlib.suppress(DeviceMemoryError):  # what is not begun now is done later
-            self._estimate = self._factors.aside(("condest", sweeps), begin)
+            self._estimate = self._factors.aside(("condest", sweeps), begin, then)
 
     def _estimate_rcond(self):
         if not self._finite or self._singular():

@@ -70,11 +70,11 @@ class BlockedFactors:
         x = self.ops.substitute(self.lu, b, adjoint, self.inverses, self.order)
         return _solve_scaled(self, self.lu.dtype, b, adjoint) if x is None else x
 
-    def aside(self, name, body):
+    def aside(self, name, body, then=None):
         """Start body(), which solves with these factors, as `Ops.aside`; it counts if they prove good."""
         if self.inverses is None:
             return None
-        return self.ops.aside(self.lu, (self.order, self.inverses), name, body)
+        return self.ops.aside(self.lu, (self.order, self.inverses), name, body, then)
 
     def ahead(self, a, b, steps):
         """Start the first steps with these factors of a, as `Ops.ahead`; they count if they prove good."""
@@ -119,7 +119,7 @@ class NativeFactors:
         """Start nothing: the library's solves are done one by one."""
         return None
 
-    def aside(self, name, body):
+    def aside(self, name, body, then=None):
         """Start nothing: the library's solves leave nothing beside them."""
         return None
 

@@ -79,7 +79,7 @@ class LUOps(LookAhead):
         return body() if tape is None else tape.run(name, body)
 
     @functools.partial(turns_into_memory_error, again=False)
-    def aside(self, w, others, name, body):
+    def aside(self, w, others, name, body, then=None):
         side = _device.stream(cupy.cuda.runtime.getDevice(), threading.get_ident(), "idle")
         tape = _record.tape_of(w)
         where = tuple(x.data.ptr for x in others)
@@ -87,6 +87,7 @@ class LUOps(LookAhead):
         try:
             with side:
                 found, rest = body() if tape is None else tape.run(name, body, where, aside=True)
+                found, rest = (found, rest) if then is None else then(found, rest)
                 # Memory of the tape: once nobody wants it, others may write there before it has left.  With
                 # more rows the host reads residuals meanwhile, which are not to queue behind it.
                 found = Sent(found) if len(w) <= AHEAD_ROWS else found

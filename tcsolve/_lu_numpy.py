@@ -141,7 +141,7 @@ class LUOps:
     def replayed(self, w, name, body):
         return body()
 
-    def aside(self, w, others, name, body):
+    def aside(self, w, others, name, body, then=None):
         return None
 
     def trusted(self, inverses, worst):

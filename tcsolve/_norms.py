@@ -12,6 +12,8 @@ __all__ = [
     "begin_condest",
     "begin_survey",
     "condest",
+    "hold",
+    "joined",
     "survey",
     "sweeps_at_once",
 ]
@@ -19,9 +21,9 @@ __all__ = [
 # Sweeps of the condition estimator, the first solve included, as xLACN2; how many are launched before
 # anything is read; and the unknowns for which all are: the refinement takes longer than they do there.
 MAX_SWEEPS, SWEEPS_AT_ONCE, ALL_AT_ONCE = 5, 2, range(4097, 8193)
-# Steps of refinement of the probes, and what one may leave for another to be worth it.
-HELD_STEPS, CONTRACTED = 2, 0.7
-
+# Vectors that are solved for to begin with, steps of refinement of these, and what one may leave for another
+# to be worth it.
+PROBES, HELD_STEPS, CONTRACTED = 4, 2, 0.7
 
 # What rounding can take from the dominance of a row, for each of its entries, relative to the largest sum.
 ROUNDING = 2.0**-52
@@ -159,7 +161,7 @@ def condest(ops, a, norm_one, solve, solve_adjoint, begun=None):
     solve, solve_adjoint : callable, (n, k) -> (n, k)
         Apply A^-1 and A^-H in FP64 or complex128.
     begun : tuple, optional
-        What `begin_condest` returned, `found` perhaps on its way to the host.
+        What `begin_condest` returned; `found` may be on its way to the host, followed by what `hold` found.
 
     Returns
     -------
@@ -176,7 +178,8 @@ def condest(ops, a, norm_one, solve, solve_adjoint, begun=None):
     begun = Begun(found, *rest)
     (found,), climbed = ops.host(begun.found), list(begun.sweeps)
     start, alternative = float(found[0]), 2 * float(found[1]) / (3 * n)
-    rows = found[2:].reshape(-1, 3)
+    rows, held = found[2:][: 3 * len(climbed)].reshape(-1, 3), found[2 + 3 * len(climbed) :]
+    known = len(held) - 2 * PROBES  # so many sweeps were held against A
     estimate, best, goes_on = _ascent(start, rows)
     while goes_on and len(rows) < MAX_SWEEPS - 1:
         found = ops.xp.empty(3 * min(SWEEPS_AT_ONCE, MAX_SWEEPS - 1 - len(rows)))
@@ -193,39 +196,61 @@ def condest(ops, a, norm_one, solve, solve_adjoint, begun=None):
         size = float(rows[number, 2])
         if size < 0.5 * largest:
             return math.inf
-        # The following sweep began with it.
-        after = [sweep.z for sweep in climbed[number + 1 :]]
-        v = climbed[number].v[:, 0]
-        z = after[0] if after else solve_adjoint(ops.signs(v, _beginning(ops.xp)))
-        return _held_against(ops, a, begun, climbed[number], z, size, solve, wanted)
+        if number < known:
+            sums, missed = held[: 2 * PROBES], held[2 * PROBES + number]
+        else:
+            pair = climbed[number : number + 2]
+            if len(pair) < 2:
+                v = climbed[number].v[:, 0]
+                pair += [Sweep(None, None, solve_adjoint(ops.signs(v, _beginning(ops.xp))))]
+            block = joined(ops.xp, begun.probes, begun.solutions, pair)
+            (found,) = ops.host(hold(ops, a, *block))
+            sums, missed = found[:-1], found[-1]
+        with np.errstate(all="ignore"):
+            missed = missed / size
+            left = _left_over(ops, a, begun, _left(*sums.reshape(2, PROBES)), solve, wanted, missed)
+            return float(np.maximum(left, missed))  # a NaN, if there is one
 
     column = None if best is None else int(rows[best, 0])
     return Condition(rcond, column, doubt if rcond else _infinite)
 
 
-def _held_against(ops, a, begun, sweep, z, size, solve, wanted):
-    """Return what `Condition.doubt` does, of the column of a sweep; size is its 1-norm."""
-    xp, b, x = ops.xp, begun.probes, begun.solutions
+def _left_over(ops, a, begun, left, solve, wanted, missed):
+    """Return what solves leave of the probes, `left` before they are refined, which may not be worth it."""
+    b, x, r = begun.probes, begun.solutions, None
+    for _ in range(HELD_STEPS):
+        if not left > wanted >= missed:
+            break
+        r = b - ops.product(a, x) if r is None else r
+        x = x + solve(r)
+        r = b - ops.product(a, x)
+        sums = ops.xp.concatenate([(ops.xp.abs(v) ** 2).sum(axis=0) for v in (r, b)])
+        before, left = left, _left(*ops.host(sums)[0].reshape(2, PROBES))
+        if not left < CONTRACTED * before:
+            break
+    return left
+
+
+def _left(of_rest, of_all):
+    """Return the largest of some ratios of lengths by their squares; a NaN, if there is one."""
+    return np.sqrt(np.max(of_rest / of_all))
+
+
+def joined(xp, probes, solutions, sweeps):
+    """Return what `hold` takes, of the probes and of all sweeps but the last, each with the next one's z."""
+    b = xp.concatenate([probes, *(sweep.e for sweep in sweeps[:-1])], axis=1)
+    x = xp.concatenate([solutions, *(sweep.v for sweep in sweeps[:-1])], axis=1)
+    return b, x, xp.concatenate([sweep.z for sweep in sweeps[1:]], axis=1)
+
+
+def hold(ops, a, b, x, z):
+    """Hold x = A^-1 b, by solves, against A.
+
+    Returns the sums of |b - A x|^2 for each of the probes, of their own squares, and |z^H (b - A x)| for the
+    columns behind them.
+    """
     with np.errstate(all="ignore"):
-        r = xp.concatenate([b, sweep.e], axis=1)
-        r = r - ops.product(a, xp.concatenate([x, sweep.v], axis=1))
-        r, last = r[:, :-1], r[:, -1:]
-        missed = xp.abs((z.conj() * last).sum(axis=0))
-        *left, missed = ops.host(xp.concatenate([_left(xp, r, b), missed]))[0].tolist()
-        left, missed = np.sqrt(np.max(left)), missed / size
-        for _ in range(HELD_STEPS):
-            if not left > wanted >= missed:
-                break
-            x = x + solve(r)
-            r = b - ops.product(a, x)
-            before, left = left, np.sqrt(np.max(ops.host(_left(xp, r, b))[0]))
-            if not left < CONTRACTED * before:
-                break
-        return float(np.maximum(left, missed))  # a NaN, if there is one
-
-
-def _left(xp, r, b):
-    return (xp.abs(r) ** 2).sum(axis=0) / (xp.abs(b) ** 2).sum(axis=0)
+        return ops.held(b, ops.product(a, x), z)
 
 
 def _infinite(wanted):

@@ -233,13 +233,14 @@ class Ops(Protocol):
     def replayed(self, w, name, body):
         """Return body(), which works on w without reading anything back; equal names are equal work."""
 
-    def aside(self, w, others, name, body):
+    def aside(self, w, others, name, body, then=None):
         """Start body(), which reads w and others, beside what follows; return a function that waits for it.
 
         body returns two things, the first a small array, which may be sent to the host at once; that function
         returns both, the first for `host`, and must be called before what body reads may be freed.  body
-        reads nothing back and writes nothing but what it returns; equal names are equal work.  None is
-        returned where nothing runs beside anything.
+        reads nothing back and writes nothing but what it returns; equal names are equal work.  then(), if
+        given, takes both, may read other arrays, and returns two in their place.  None is returned where
+        nothing runs beside anything.
         """
 
     def invert_diagonal_blocks(self, lu):
@@ -305,6 +306,12 @@ class Ops(Protocol):
 
     def signs(self, v, state):
         """Return the sign of each entry of v, (n, 1), of complex ones v / |v|; zeros if state[1] is 0."""
+
+    def held(self, b, y, z):
+        """Return the sums of |b - y|^2 and of |b|^2 for columns of b, and |z^H (b - y)| for the last of them.
+
+        One small array; z has as many columns as there are of those.
+        """
 
     def steepest(self, z, state, found):
         """Return the unit vector (n, 1) of the largest |z_i|, or of a NaN.

@@ -16,7 +16,7 @@ from tcsolve._cusolver import NativeOps
 from tcsolve._device import turns_into_memory_error
 from tcsolve._lu_cupy import LUOps
 from tcsolve._ops import Stats
-from tcsolve._ops_numpy import signs, steepest
+from tcsolve._ops_numpy import held, signs, steepest
 from tcsolve._to_host import Sent, reading
 
 __all__ = ["CupyOps"]
@@ -292,6 +292,11 @@ class CupyOps(LUOps, NativeOps):
     @turns_into_memory_error
     def signs(self, v, state):
         return _step.signs(v, state) if v.dtype.char == "d" else signs(cupy, v, state)
+
+    @turns_into_memory_error
+    def held(self, b, y, z):
+        real = b.dtype.char == y.dtype.char == z.dtype.char == "d"
+        return _step.held(b, y, z) if real else held(cupy, b, y, z)
 
     @turns_into_memory_error
     def steepest(self, z, state, found):

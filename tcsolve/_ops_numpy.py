@@ -186,6 +186,9 @@ class NumpyOps(LUOps):
     def signs(self, v, state):
         return signs(np, v, state)
 
+    def held(self, b, y, z):
+        return held(np, b, y, z)
+
     def steepest(self, z, state, found):
         return steepest(np, z, state, found)
 
@@ -208,6 +211,12 @@ def signs(xp, v, state):
     with np.errstate(all="ignore"):
         size = xp.abs(v)
         return (xp.where(size > 0, v / xp.where(size > 0, size, 1), 1) * state[1])[:, None]
+
+
+def held(xp, b, y, z):
+    r, k = b - y, b.shape[1] - z.shape[1]
+    squares = [(xp.abs(v[:, :k]) ** 2).sum(axis=0) for v in (r, b)]
+    return xp.concatenate([*squares, xp.abs((z.conj() * r[:, k:]).sum(axis=0))])
 
 
 def steepest(xp, z, state, found):

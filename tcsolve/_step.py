@@ -17,6 +17,7 @@ from tcsolve.kernels import RESIDUAL_ROWS
 __all__ = [
     "ahead",
     "gram",
+    "held",
     "has_rows",
     "mixed",
     "probes",
@@ -29,7 +30,7 @@ __all__ = [
 # Rows from which on there are enough for every warp of the kernel to take a few.
 MANY_ROWS = 8192
 THREADS = 256
-# Vectors that tcs_gram and tcs_mix take, and threads of tcs_gram.
+# Vectors that tcs_gram and tcs_mix take, and threads of a block that takes all rows.
 MOST_VECTORS, GRAM_THREADS = 4, 1024
 
 
@@ -96,6 +97,15 @@ def steepest(z, state, found):
     args = unit, found, state, z, z.strides[0] // z.itemsize, n
     _condest("tcs_steepest")((1,), (GRAM_THREADS,), args)
     return unit
+
+
+def held(b, y, z):
+    """As `Ops.held`, of real columns."""
+    (n, k), last = b.shape, z.shape[1]
+    sums = cupy.empty(2 * (k - last) + last)
+    b, y, z = (cupy.ascontiguousarray(v) for v in (b, y, z))
+    _condest("tcs_held")((k,), (GRAM_THREADS,), (sums, b, y, z, n, k, last))
+    return sums
 
 
 def _condest(entry):

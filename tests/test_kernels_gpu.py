@@ -485,6 +485,30 @@ def test_signs_and_the_steepest_entry_are_those_of_numpy(n, step, kind, goes_on,
     assert expected[1].any() == (goes_on and not same)
 
 
+@pytest.mark.parametrize("n", [1, 33, 1024, 5003])
+@pytest.mark.parametrize("last", [0, 1, 3])
+@pytest.mark.parametrize("kind", ["random", "nan", "complex"])
+def test_what_is_held_against_a_matrix_is_summed_as_numpy_does(n, last, kind, cupy, ops):
+    rng = np.random.default_rng(n)
+    b, y, z = (rng.standard_normal((n, k)) for k in (4 + last, 4 + last, last))
+    if kind == "complex":
+        b, y, z = (v + 1j * rng.standard_normal(v.shape) for v in (b, y, z))
+    if kind == "nan":
+        y[n // 2, -1] = np.nan
+    expected = NumpyOps().held(b, y, z)
+
+    first, second = (ops.held(*(cupy.asarray(v) for v in (b, y, z))).get() for _ in range(2))
+
+    assert first.shape == expected.shape == (8 + last,)
+    assert np.isnan(expected).sum() == (kind == "nan")
+    size = np.append(
+        expected[:8], np.linalg.norm(z, axis=0) * np.linalg.norm((b - y)[:, 4:], axis=0)
+    )
+    assert (np.abs(first - expected) <= 1e-13 * size)[~np.isnan(expected)].all()
+    assert np.array_equal(np.isnan(first), np.isnan(expected))
+    assert np.array_equal(first, second, equal_nan=True)
+
+
 # ---- launching -------------------------------------------------------------------------------
 
 

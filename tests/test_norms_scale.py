@@ -14,6 +14,8 @@ from tcsolve._norms import (
     Sweep,
     begin_condest,
     condest,
+    hold,
+    joined,
     survey,
     sweeps_at_once,
 )
@@ -274,6 +276,37 @@ def test_doubt_is_about_the_largest_column(alternative, largest, sweeps):
     expected = math.inf if alternative == 190 else abs((z.T @ (e - a @ v)).item()) / largest
     assert found.doubt(0.1) == pytest.approx(expected, rel=1e-12)
     assert found.rcond == 1 / max(largest, 2 * alternative / 9) and found.column == 1
+
+
+class Counted(NumpyOps):
+    """Primitives that count the products with a matrix."""
+
+    products = 0
+
+    def product(self, a, x, adjoint=False):
+        self.products += 1
+        return super().product(a, x, adjoint)
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("sweeps", [2, 3, 4])
+@pytest.mark.parametrize("smallest", [1e-3, 1e-6, 1e-9])
+def test_what_was_held_against_a_before_is_not_held_again(smallest, sweeps, dtype):
+    a = matrices.generate("gauss", 40, seed=6, dtype=dtype).a
+    u, s, vh = np.linalg.svd(a)
+    s[-1] = smallest
+    a, inverse = (u * s) @ vh, (vh.conj().T / (s + 1e-7)) @ u.conj().T
+    solvers = (lambda v: inverse @ v), (lambda v: inverse.conj().T @ v)
+    norm, ops = np.linalg.norm(a, 1), Counted()
+    whole = condest(OPS, a, norm, *solvers)
+    found, rest = begin_condest(ops, 40, *solvers, sweeps)
+
+    held = hold(ops, a, *joined(np, *rest))
+    condition = condest(ops, a, norm, *solvers, (np.concatenate([found, held]), rest))
+
+    assert held.shape == (8 + sweeps - 1,) and condition[:2] == whole[:2]
+    assert condition.doubt(0.1) == pytest.approx(whole.doubt(0.1), rel=1e-6)
+    assert ops.products == 1  # no probe is left over, and the largest column was the first
 
 
 @pytest.mark.parametrize("dtype", [float, complex])

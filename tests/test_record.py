@@ -229,6 +229,14 @@ def test_the_condition_is_estimated_beside_the_refinement(cupy, record, monkeypa
     assert all((s.x == after.x).all() for s in beside)
 
 
+def test_the_condition_is_held_against_a_beside_the_refinement(cupy, record, monkeypatch):
+    a, b = system(cupy, 700)
+    rconds = [solve_ex(a, b, precision="fp16x3").rcond for _ in range(3)]
+    monkeypatch.setattr("tcsolve._norms.hold", lambda *_: pytest.fail("A was read again"))
+    assert solve_ex(a, b, precision="fp16x3").rcond == rconds[0] > 0
+    assert len(set(rconds)) == 1
+
+
 @pytest.mark.parametrize("n", [300, 1100])
 def test_the_choice_does_not_depend_on_what_was_solved_before(n, cupy, record):
     a, b = system(cupy, n, 0)
