@@ -31,6 +31,7 @@ OUT_OF_MEMORY, PER_THREAD = 2, 2
 
 _lock = threading.RLock()
 _idle = []  # tapes, the last used at the end
+_retired = []  # pools of tapes that are gone, with their devices, while anything of theirs is held
 _lent = 0
 _remembered = collections.OrderedDict()
 
@@ -73,10 +74,10 @@ def tape_of(x):
 def clear():
     """Free the tapes that nobody uses, and forget what was asked; return whether there were any."""
     with _lock:
-        found = bool(_idle)
-        _idle.clear()
+        gone, _idle[:] = list(_idle), []
         _remembered.clear()
-        return found
+        _retire(gone)
+        return bool(gone)
 
 
 def idle_bytes():
@@ -141,13 +142,34 @@ def _give_back(tape):
         _lent -= 1
         # One that has recorded nothing is the first to go.
         _idle.insert(len(_idle) if tape.recordings else 0, tape)
-        del _idle[:-MOST_IDLE]
+        gone = _idle[:-MOST_IDLE]
         tape.idle_bytes = tape.nbytes
-        here = [x for x in _idle if x.key[0] == tape.key[0]]
+        here = [x for x in _idle[-MOST_IDLE:] if x.key[0] == tape.key[0]]
         while (
             len(here) > 1 and sum(x.idle_bytes for x in here) > MOST_IDLE_SHARE * tape.device_bytes
         ):
-            _idle.remove(here.pop(0))
+            gone.append(here.pop(0))
+        for tape in gone:
+            # One by one: a lease that is collected right now changes the places.
+            if tape in _idle:
+                _idle.remove(tape)
+        _retire(gone)
+
+
+def _retire(tapes):
+    """Give the memory of tapes that nobody will use back to the device.
+
+    A pool that goes before what it has lent out gives nothing back: it is kept until all of that is gone.
+    """
+    for tape in tapes:
+        _retired.extend((tape.key[0], reel.pool) for reel in tape.close())
+    for entry in list(_retired):
+        device, pool = entry
+        with cupy.cuda.Device(device):
+            pool.free_all_blocks()
+            empty = not pool.total_bytes()
+        if empty and entry in _retired:
+            _retired.remove(entry)
 
 
 def _block(size):
@@ -206,6 +228,15 @@ class Tape:
     @property
     def _reels(self):
         return [reel for reel in (self._reel, self._beside) if reel]
+
+    def close(self):
+        """Drop all that is held; return the reels, whose pools have what others still hold."""
+        reels = self._reels
+        self.w, self._reel, self._beside = None, None, None
+        self._inputs.clear()
+        for reel in reels:
+            reel.close()
+        return reels
 
     def run(self, name, body, where=(), aside=False):
         """Return body(), launched the first time, recorded the next, replayed from then on.
@@ -273,6 +304,13 @@ class _Reel:
         self._stream = cupy.cuda.Stream(non_blocking=True)
         with cupy.cuda.using_allocator(self.pool.malloc):
             self._words = cupy.empty((_cublas.LANES, MOST_WORDS), cupy.uint32)
+
+    def close(self):
+        """Drop the graphs and all memory."""
+        self.graphs.clear()
+        self._workspaces.clear()
+        self._handles.clear()
+        self._words = None
 
     def run(self, stream, name, body, where):
         """Return body(), launched, or replayed, on a stream."""

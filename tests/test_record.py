@@ -131,6 +131,29 @@ def test_memory_is_given_back(cupy, record):
     assert cupy.cuda.runtime.memGetInfo()[0] > free
 
 
+def test_no_memory_of_a_tape_outlives_it(cupy, record, monkeypatch):
+    blocks = []
+
+    class Block(cupy.cuda.Memory):
+        def __init__(self, size):
+            super().__init__(size)
+            blocks.append(weakref.ref(self))
+
+    monkeypatch.setattr(cupy.cuda, "Memory", Block)
+    a, b = system(cupy, 1500)
+    for _ in range(4):
+        solve(a, b, precision="fp16x3")
+    assert any(block() for block in blocks)
+    held = record._idle[0]._inputs  # what a caller may still hold
+    some = next(iter(held.values()))[0]
+    record.clear()
+    cupy.cuda.Device().synchronize()
+    assert sum(block() is not None for block in blocks) == 1 and record._retired
+    del some
+    record.clear()
+    assert not any(block() for block in blocks) and not record._retired
+
+
 def test_a_size_has_one_tape_however_often_it_is_solved(cupy, record):
     a, b = system(cupy, 350)
     for _ in range(8):
