@@ -3,7 +3,7 @@
     python benchmarks/memory.py --n 4096 8192 16384 32768
     python benchmarks/memory.py --draw                   # the table from the JSON again; no GPU
 
-The arguments are made in CuPy's usual pool; the solve then allocates from a fresh one, which is asked for
+The arguments are made in CuPy's usual pool; the solve then allocates from another one, which is asked for
 the bytes in use after every allocation.  So *used* is the most that was live at one time beyond the
 arguments, x included, and *reserved* what the pool took from the device for it: more, where blocks
 freed on one stream or in another size could not serve again.  Workspaces of the vendor's libraries
@@ -13,6 +13,7 @@ use for leave to overwrite it; `factor` keeps a copy of A, or with that leave A 
 normal, + n I for the precisions of a single product.
 """
 
+import functools
 import itertools
 
 from _harness import RESULTS, arguments, gpu, machine, save, unless_drawn
@@ -22,20 +23,40 @@ SINGLE_PRODUCT = ("fp16", "bf16", "tf32")
 SOLVE, FACTOR, OVERWRITE = "solve", "factor", "factor, overwrite_a"
 
 
+@functools.cache
+def fresh_pool():
+    """Return the pool of all measurements: one that goes while a block is in parts gives nothing back."""
+    import cupy
+
+    return cupy.cuda.MemoryPool()
+
+
 class PeakPool:
-    """A fresh memory pool that remembers the most bytes in use, and serves all of CuPy while entered."""
+    """A pool with nothing to spare that remembers the most bytes in use, and serves CuPy while entered."""
 
     def __init__(self):
         import cupy
 
-        self.pool, self.used = cupy.cuda.MemoryPool(), 0
+        self.pool, self.used = fresh_pool(), 0
+        self.pool.free_all_blocks()
+        self._before = self.pool.used_bytes(), self.pool.total_bytes()
         self._set = cupy.cuda.set_allocator
         self._usual = cupy.get_default_memory_pool().malloc
+
+    @property
+    def reserved(self):
+        """Bytes taken from the device."""
+        return self.pool.total_bytes() - self._before[1]
+
+    @property
+    def left(self):
+        """Bytes in use."""
+        return self.pool.used_bytes() - self._before[0]
 
     def malloc(self, size):
         """Allocate from the pool and look at how full it is."""
         memory = self.pool.malloc(size)
-        self.used = max(self.used, self.pool.used_bytes())
+        self.used = max(self.used, self.left)
         return memory
 
     def __enter__(self):
@@ -82,10 +103,11 @@ def measure(call, n, precision, nrhs):
         "rungs": list(found.rungs),
         "bytes_planned": found.bytes_planned,
         "bytes_used": peak.used,
-        "bytes_reserved": peak.pool.total_bytes(),
+        "bytes_reserved": peak.reserved,
         "bytes_a": a.nbytes,
     }
     del found
+    row["bytes_left"] = peak.left
     if call == SOLVE:
         for _ in range(2):
             run()
