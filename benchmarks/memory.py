@@ -25,7 +25,7 @@ SOLVE, FACTOR, OVERWRITE = "solve", "factor", "factor, overwrite_a"
 
 @functools.cache
 def fresh_pool():
-    """Return the pool of all measurements: one that goes while a block is in parts gives nothing back."""
+    """Return the pool of all measurements; one that is dropped need not give back what it has."""
     import cupy
 
     return cupy.cuda.MemoryPool()

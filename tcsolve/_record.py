@@ -159,7 +159,8 @@ def _give_back(tape):
 def _retire(tapes):
     """Give the memory of tapes that nobody will use back to the device.
 
-    A pool that goes before what it has lent out gives nothing back: it is kept until all of that is gone.
+    A pool that is dropped need not do that: the parts of a divided block refer to each other, and CuPy leaves
+    them to nobody.  So it is kept until all that it has lent out is gone.
     """
     for tape in tapes:
         _retired.extend((tape.key[0], reel.pool) for reel in tape.close())
