@@ -87,7 +87,10 @@ class LUOps(LookAhead):
         try:
             with side:
                 found, rest = body() if tape is None else tape.run(name, body, where, aside=True)
-                found, rest = (found, rest) if then is None else then(found, rest)
+                if then is not None:
+                    found, rest = then(found, rest)
+                    if tape is not None:
+                        tape.follow_aside(side)
                 # Memory of the tape: once nobody wants it, others may write there before it has left.  With
                 # more rows the host reads residuals meanwhile, which are not to queue behind it.
                 found = Sent(found) if len(w) <= AHEAD_ROWS else found

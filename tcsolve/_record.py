@@ -13,7 +13,7 @@ import weakref
 import cupy
 import numpy as np
 
-from tcsolve import _cublas
+from tcsolve import _cublas, _shelf
 
 __all__ = ["clear", "duplicate", "idle_bytes", "matrix", "recordable", "remembers", "tape_of"]
 
@@ -72,19 +72,19 @@ def tape_of(x):
 
 
 def clear():
-    """Free the tapes that nobody uses, and forget what was asked; return whether there were any."""
+    """Free the tapes that nobody uses, and forget what was asked; return whether there was anything."""
     with _lock:
-        gone, _idle[:] = list(_idle), []
+        gone = _shelf.clear(_idle)
         _remembered.clear()
-        _retire(gone)
-        return bool(gone)
+        return _retire(gone) or bool(gone)
 
 
 def idle_bytes():
     """Return the bytes that `clear` would free on the current device."""
     device = cupy.cuda.runtime.getDevice()
     with _lock:
-        return sum(tape.nbytes for tape in _idle if tape.key[0] == device)
+        idle = sum(tape.nbytes for tape in _idle if tape.key[0] == device)
+        return idle + sum(pool.free_bytes() for where, pool in _retired if where == device)
 
 
 class _Lease:
@@ -130,47 +130,35 @@ def _borrow(key):
 
 def _take(key):
     with _lock:
-        found = next((tape for tape in reversed(_idle) if tape.key == key), None)
-        # By identity: a lease that is collected right now changes the places.
-        _idle[:] = [tape for tape in _idle if tape is not found]
-        return found
+        return _shelf.take(_idle, key)
 
 
 def _give_back(tape):
     global _lent
     with _lock:
         _lent -= 1
-        # One that has recorded nothing is the first to go.
-        _idle.insert(len(_idle) if tape.recordings else 0, tape)
-        gone = _idle[:-MOST_IDLE]
         tape.idle_bytes = tape.nbytes
-        here = [x for x in _idle[-MOST_IDLE:] if x.key[0] == tape.key[0]]
-        while (
-            len(here) > 1 and sum(x.idle_bytes for x in here) > MOST_IDLE_SHARE * tape.device_bytes
-        ):
-            gone.append(here.pop(0))
-        for tape in gone:
-            # One by one: a lease that is collected right now changes the places.
-            if tape in _idle:
-                _idle.remove(tape)
-        _retire(gone)
+        _retire(_shelf.put(_idle, tape, MOST_IDLE, MOST_IDLE_SHARE * tape.device_bytes))
 
 
 def _retire(tapes):
-    """Give the memory of tapes that nobody will use back to the device.
+    """Give the memory of tapes that nobody will use back to the device; return whether any was.
 
     A pool that is dropped need not do that: the parts of a divided block refer to each other, and CuPy leaves
     them to nobody.  So it is kept until all that it has lent out is gone.
     """
     for tape in tapes:
         _retired.extend((tape.key[0], reel.pool) for reel in tape.close())
-    for entry in list(_retired):
-        device, pool = entry
+    retired, freed = _shelf.clear(_retired), False
+    for device, pool in retired:
         with cupy.cuda.Device(device):
+            before = pool.total_bytes()
             pool.free_all_blocks()
-            empty = not pool.total_bytes()
-        if empty and entry in _retired:
-            _retired.remove(entry)
+            left = pool.total_bytes()
+        freed = freed or left < before
+        if left:
+            _retired.append((device, pool))
+    return freed
 
 
 def _block(size):
@@ -272,6 +260,11 @@ class Tape:
             result = duplicate(self.run(name, lambda: body(*held), where))
             cupy.cuda.get_current_stream().record(self._done)
             return result
+
+    def follow_aside(self, stream):
+        """Let whoever has the tape next wait for what was done on a stream beside this one, too."""
+        with self._lock:
+            self._done_aside = _mark(stream)
 
     def follow(self, stream):
         """Let what comes on a stream wait for what was done with this tape on others."""

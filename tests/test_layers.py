@@ -22,6 +22,7 @@ LAYERS = (
     "_gemm_numpy",
     "_lu_numpy",
     "_ops_numpy",
+    "_shelf",
     "_cublas",
     "_convert",
     "_record",
