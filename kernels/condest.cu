@@ -9,8 +9,8 @@
 //               larger than infinity.  The climb is over if it is where it was last time.  unit: the unit vector of
 //               that entry, or zeros.  One block of 1024.
 //
-// tcs_held      sums of the columns of r = b - y, b and y (n x k, row-major): of r_i^2 and then of b_i^2 for the first, and
-//               then |z . r| for the `last` columns, z (n x last, row-major).  k blocks of 1024.
+// tcs_held      sums over the columns of b and of r = b - y (n x k, row-major): of r_i^2 for all but the `last` ones, of
+//               b_i^2 for the same, and |z . r| for those, z (n x last, row-major).  k blocks of 1024.
 //
 // Else grid ceil(n / 256), block 256.
 

@@ -63,8 +63,12 @@ class Conditioned(Ladder):
         """Whether the factors are those of the caller's matrix, neither moved nor scaled."""
         return self._frame is None and self._scales_for(UPDATES[self.precision])[0] is None
 
-    def _begin_estimate(self):
-        """Start the solves of the condition estimate beside those of the refinement, if it is needed."""
+    def _begin_estimate(self, count):
+        """Start the solves of the condition estimate beside those of the refinement, if it is needed.
+
+        What they are worth is found there, too, if there is one right-hand side: the refinement of `count` of
+        them multiplies by the same handle of cuBLAS, which gives the same bits each time in one stream only.
+        """
         if self._least_rcond or self._rcond is not None or self._estimate:
             return
         if not self._finite or not self._as_given:
@@ -82,11 +86,11 @@ class Conditioned(Ladder):
 
         a, xp = self._a, self._ops.xp
         # Others are copied for a product, which takes memory.
-        at_once = a.dtype.char == "d" and (a.flags.c_contiguous or a.flags.f_contiguous)
+        plain = a.dtype.char == "d" and (a.flags.c_contiguous or a.flags.f_contiguous)
 
         def then(found, both):
             rest, block = both
-            if at_once:
+            if plain and count == 1:
                 found = xp.concatenate([found, hold(self._ops, a, *block)])
             return found, rest
 

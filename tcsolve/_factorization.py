@@ -189,7 +189,7 @@ class Factorization(Conditioned):
         # All that a solve nearly always does is launched before anything is read.
         read_size = ops.reading(ops.column_max(rhs))
         mark = self._clock("check", mark)
-        self._begin_estimate()
+        self._begin_estimate(rhs.shape[1])
         ahead = self._ahead(rhs)
         mark = self._clock("refine", mark)
         (size,) = read_size()
@@ -279,7 +279,7 @@ class Factorization(Conditioned):
         total, history, state = np.zeros(k, int), [], None
         while True:
             if not self._bad_pivot():
-                self._begin_estimate()
+                self._begin_estimate(k)
                 # Afresh: the x of a failed rung may be worse than none, however small its error is
                 # beside its own size.
                 state, ahead = self._refine(rhs, bound, ahead), None

@@ -237,10 +237,10 @@ class Ops(Protocol):
         """Start body(), which reads w and others, beside what follows; return a function that waits for it.
 
         body returns two things, the first a small array, which may be sent to the host at once; that function
-        returns both, the first for `host`, and must be called before what body reads may be freed.  body
-        reads nothing back and writes nothing but what it returns; equal names are equal work.  then(), if
-        given, takes both, may read other arrays, and returns two in their place.  None is returned where
-        nothing runs beside anything.
+        returns both, the first for `host`, and must be called before what is read may be freed.  body
+        reads nothing back and writes nothing but what it returns; equal names are equal work.
+        then(first, second), if given, may read other arrays, and returns two things in place of those.  None
+        is returned where nothing runs beside anything.
         """
 
     def invert_diagonal_blocks(self, lu):
@@ -308,9 +308,9 @@ class Ops(Protocol):
         """Return the sign of each entry of v, (n, 1), of complex ones v / |v|; zeros if state[1] is 0."""
 
     def held(self, b, y, z):
-        """Return the sums of |b - y|^2 and of |b|^2 for columns of b, and |z^H (b - y)| for the last of them.
+        """Return what is left of b by y, in one small array; z has a column for each of the last ones of b.
 
-        One small array; z has as many columns as there are of those.
+        The sum of |b - y|^2 of each column but those, that of |b|^2 of each, and |z^H (b - y)| for those.
         """
 
     def steepest(self, z, state, found):

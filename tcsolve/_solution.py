@@ -96,7 +96,7 @@ class Solution:
         may be less or more than their sum: on a GPU the condition is estimated beside the refinement, so that
         'rcond' is what is left of it then, and a rung that it needs counts in 'factor' as well.
     bytes_planned : int
-        Bytes predicted before the first allocation, on the device that solved.
+        Bytes predicted before they are allocated, on the device that solved; copies of the arguments count.
     device : str
         'cpu' or 'cuda'.
     """

@@ -18,8 +18,18 @@ import scipy.linalg
 from bounds import MET, host, ratio
 
 import tcsolve
-from tcsolve import InputError, LinAlgWarning, Plan, Status, factor, matrices
+from tcsolve import (
+    InputError,
+    LinAlgWarning,
+    Plan,
+    Status,
+    _condition,
+    _norms,
+    factor,
+    matrices,
+)
 from tcsolve._factorization import Factorization
+from tcsolve._factors import BlockedFactors
 from tcsolve._formats import UPDATES
 from tcsolve._ops_numpy import NumpyOps
 
@@ -515,9 +525,9 @@ def estimates(monkeypatch):
     for name in ("_begin_estimate", "_estimate_rcond"):
         body = getattr(Factorization, name)
 
-        def spy(self, body=body, name=name):
+        def spy(self, *args, body=body, name=name):
             before = self._estimate
-            found = body(self)
+            found = body(self, *args)
             if name == "_estimate_rcond" or self._estimate is not before:
                 asked.append(name)
             return found
@@ -611,6 +621,43 @@ def test_the_factors_go_with_the_last_reference(fails, precision, xp):
         return f
 
     assert frees(used)
+
+
+@pytest.mark.parametrize("columns, beside", [(1, True), (3, False)])
+@pytest.mark.parametrize("kind", ["good", "another", "badly scaled", "huge", "hard"])
+def test_a_condition_begun_beside_the_refinement_is_that_found_after_it(
+    kind, columns, beside, monkeypatch
+):
+    a = matrices.generate("gauss", 80, seed=1).a if kind == "another" else matrix_of(kind)
+    b = np.random.default_rng(0).standard_normal((80, columns))
+    held, hold = [], _norms.hold
+
+    def counted(where):
+        def call(*args):
+            held.append(where)
+            return hold(*args)
+
+        return call
+
+    def aside(self, name, body, then):
+        both = then(*body())
+        return lambda: both
+
+    def solve():
+        held.clear()
+        return tcsolve.solve_ex(a, b, precision="fp16x3", assume_a="general")
+
+    monkeypatch.setattr(_norms, "hold", counted("after"))
+    monkeypatch.setattr(_condition, "hold", counted("beside"))
+    after, of_after = solve(), list(held)
+    monkeypatch.setattr(BlockedFactors, "aside", aside)
+    monkeypatch.setattr(BlockedFactors, "are_good", True)
+    found = solve()
+
+    assert found.rcond == after.rcond and np.array_equal(found.x, after.x)
+    assert "beside" not in of_after
+    if kind == "another":  # whose largest column is the first that is found
+        assert of_after == ["after"] and held == (["beside"] if beside else ["after"])
 
 
 # ---- factors that are started before anything is known of the matrix
