@@ -1,6 +1,5 @@
-"""One matrix, many right-hand sides: solves, condition, determinant, memory, and changing rungs."""
+"""One matrix, many right-hand sides: solves, determinant, memory, and changing rungs."""
 
-import contextlib
 import copy
 import functools
 import gc
@@ -16,28 +15,14 @@ import numpy as np
 import pytest
 import scipy.linalg
 from bounds import MET, host, ratio
+from systems import matrix_of, problem
 
 import tcsolve
-from tcsolve import (
-    InputError,
-    LinAlgWarning,
-    Plan,
-    Status,
-    _condition,
-    _norms,
-    factor,
-    matrices,
-)
-from tcsolve._factorization import Factorization
-from tcsolve._factors import BlockedFactors
+from tcsolve import InputError, Plan, Status, factor, matrices
 from tcsolve._formats import UPDATES
 from tcsolve._ops_numpy import NumpyOps
 
 EVERY = ("auto", *UPDATES)
-
-
-def problem(n=60, cond=1e3, seed=0, dtype=float):
-    return matrices.generate("svd_geo", n, cond=cond, seed=seed, dtype=dtype)
 
 
 @pytest.mark.parametrize("precision", EVERY)
@@ -299,164 +284,6 @@ def test_a_singular_matrix_is_found_by_the_solve(xp, precision):
     assert sign == 0 and log == -math.inf
 
 
-# ---- condition
-
-
-@pytest.mark.parametrize("precision", EVERY)
-@pytest.mark.parametrize("cond", [1e1, 1e4, 1e7, 1e10, 1e13])
-@pytest.mark.parametrize("dtype", [float, complex])
-def test_rcond_is_within_a_factor_of_ten_or_sqrt_n(xp, dtype, cond, precision):
-    a = problem(50, cond, seed=3, dtype=dtype).a
-    true = 1 / (np.linalg.norm(a, 1) * np.linalg.norm(np.linalg.inv(a), 1))
-
-    rcond = factor(xp.asarray(a), precision=precision).rcond()
-
-    # A sampled inverse is measured in another norm, good to sqrt(n) either way.
-    assert true / 10 <= rcond <= 10 * true
-
-
-@pytest.mark.parametrize("precision", EVERY)
-def test_rcond_is_that_of_the_callers_matrix_however_it_was_scaled(xp, precision):
-    a = matrices.generate("mixed_scales", 30, decades=4, seed=1).a
-    true = 1 / (np.linalg.norm(a, 1) * np.linalg.norm(np.linalg.inv(a), 1))
-
-    for scale in (1.0, 2.0**900, 2.0**-900):
-        rcond = factor(xp.asarray(scale * a), precision=precision).rcond()
-        assert true / 10 <= rcond <= 10 * true
-
-
-def singular(kind, n, dtype):
-    rng = np.random.default_rng(4)
-    a = rng.standard_normal((n, n)).astype(dtype)
-    if dtype is complex:
-        a += 1j * rng.standard_normal((n, n))
-    a = np.round(a * 2**20) / 2**20
-    if kind == "a sum of rows":
-        a[-1] = a[:-1].sum(axis=0)
-    elif kind.startswith("a multiple of a column"):
-        a[:, 7] = 3 * a[:, 3]  # exactly, but not when both are rounded to FP32: no pivot is zero
-        a[:, 5] *= (
-            1e-12 if "small" in kind else 1
-        )  # which counts for more in the norm of the inverse
-    else:  # of a directed graph
-        a = np.diag(abs(a).sum(axis=1)) - abs(a)
-    return a.astype(dtype), (rng.standard_normal(n) for _ in range(2))
-
-
-@pytest.mark.parametrize("precision", ["fp16x3", "fp32"])
-@pytest.mark.parametrize("dtype", [float, complex])
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "a sum of rows",
-        "a multiple of a column",
-        "a multiple of a column beside a small one",
-        "a Laplacian",
-    ],
-)
-def test_a_right_hand_side_in_the_range_does_not_hide_that_a_is_singular(
-    xp, kind, dtype, precision
-):
-    a, solutions = singular(kind, 300, dtype)
-    f = factor(xp.asarray(a), precision=precision)
-
-    # Whose residuals contract: the error along the null vector does not show.
-    for x in solutions:
-        found = f.solve_ex(xp.asarray(a @ x))
-        assert found.status is Status.ILL_CONDITIONED and found.rcond < 2.0**-52
-    assert f.rcond() == found.rcond
-
-
-def with_singular_values(s, rng):
-    """A real matrix of random singular vectors."""
-    u, v = (np.linalg.qr(rng.standard_normal((len(s), len(s))))[0] for _ in range(2))
-    return (u * s) @ v
-
-
-def veiled(kind):
-    """A singular matrix whose null vector is not what an estimate by its factors meets first."""
-    if kind == "another small singular value":
-        s = np.linspace(1, 0.4, 100)
-        s[-2:] = 1e-7, 0
-        return with_singular_values(s, np.random.default_rng(0))
-    if kind == "a larger column of the inverse, without an error":
-        s = np.linspace(1, 0.4, 20)
-        s[-1] = 0
-        bidiagonal = np.eye(40) - 2 * np.eye(40, k=1)
-        return scipy.linalg.block_diag(
-            bidiagonal, with_singular_values(s, np.random.default_rng(1))
-        )
-    m = 36 if "scaled" in kind else 20  # pivots grow by 2**m
-    a = np.random.default_rng(0).standard_normal((40, 40)) / 2
-    a[:m, :m], a[m:, :m] = np.eye(m) - np.tril(np.ones((m, m)), -1), -1
-    a = np.round(a * 2**20) / 2**20
-    a[:, -1] = a[:, :-1].sum(axis=1) / 8
-    return a
-
-
-@pytest.mark.parametrize("precision", ["fp16", "fp16x3", "fp32"])
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "another small singular value",
-        "a larger column of the inverse, without an error",
-        "growth",
-        "growth in what is scaled",
-    ],
-)
-def test_a_veiled_null_vector_is_found(xp, kind, precision):
-    a = veiled(kind)
-    f = factor(xp.asarray(a), precision=precision)
-
-    found = f.solve_ex(xp.asarray(a @ np.ones(len(a))))
-
-    # A pivot may be zero by chance.
-    assert found.status in (Status.ILL_CONDITIONED, Status.SINGULAR) and found.rcond < 2.0**-52
-
-
-@pytest.mark.parametrize("precision", EVERY)
-@pytest.mark.parametrize("smallest", [1e-3, 1e-6, 1e-9])
-def test_rcond_does_not_depend_on_what_was_solved(xp, smallest, precision):
-    a = with_singular_values(np.geomspace(1, smallest, 60), np.random.default_rng(3))
-    before = factor(xp.asarray(a), precision=precision).rcond()
-    f = factor(xp.asarray(a), precision=precision)
-    f.solve_ex(xp.asarray(a @ np.ones(60)))
-
-    true = 1 / np.linalg.cond(a, 1)
-    assert true / 10 <= before <= 10 * true
-    assert f.precision != precision or f.rcond() == before  # unless other factors took their place
-
-
-@pytest.mark.parametrize("precision", ["fp16", "fp16x3", "fp32"])
-@pytest.mark.parametrize("n", [40, 200])
-def test_a_sample_of_the_inverse_has_its_largest_column(xp, n, precision):
-    a = np.eye(n)
-    a[1:, 0] = 1e4
-
-    rcond = factor(xp.asarray(a), precision=precision).rcond()
-
-    assert rcond == pytest.approx(1 / np.linalg.cond(a, 1), rel=0.01)
-
-
-@pytest.mark.parametrize("precision", ["fp16x3", "fp32"])
-def test_factors_that_see_the_condition_vouch_for_it(xp, monkeypatch, precision):
-    a = problem(300, 3e6).a
-    f = factor(xp.asarray(a), precision=precision)
-    monkeypatch.setattr(Factorization, "_sampled_rcond", None)  # which would cost more solves
-
-    found = f.solve_ex(xp.asarray(a @ np.ones(300)))
-
-    true = 1 / np.linalg.cond(a, 1)
-    assert found.rungs == (precision,) and true / 10 <= found.rcond <= 10 * true
-
-
-def test_rcond_does_not_change_on_asking_again(xp):
-    f = factor(xp.asarray(problem().a), precision="fp16x3")
-    before = f.rcond()
-    f.solve(xp.ones(60))
-    assert f.rcond() == before
-
-
 # ---- determinant
 
 
@@ -518,63 +345,6 @@ def test_the_report_says_what_was_done(xp):
     assert solution.device == ("cpu" if xp is np else "cuda")
 
 
-@pytest.fixture
-def estimates(monkeypatch):
-    """The estimates of conditions that were asked for."""
-    asked = []
-    for name in ("_begin_estimate", "_estimate_rcond"):
-        body = getattr(Factorization, name)
-
-        def spy(self, *args, body=body, name=name):
-            before = self._estimate
-            found = body(self, *args)
-            if name == "_estimate_rcond" or self._estimate is not before:
-                asked.append(name)
-            return found
-
-        monkeypatch.setattr(Factorization, name, spy)
-    return asked
-
-
-@pytest.mark.parametrize("precision", ["fp16", "fp16x3", "fp64"])
-@pytest.mark.parametrize("n", [60, 300])
-def test_where_dominance_bounds_the_condition_solve_does_not_estimate_it(
-    n, precision, xp, estimates
-):
-    a = np.random.default_rng(0).standard_normal((n, n)) + 2 * n * np.eye(n)
-    b = a @ np.ones(n)
-    args = xp.asarray(a), xp.asarray(b)
-
-    x = tcsolve.solve(*args, precision=precision, assume_a="general")
-
-    assert not estimates
-    solution = tcsolve.solve_ex(*args, precision=precision, assume_a="general")
-    assert estimates
-    assert np.array_equal(host(x), host(solution.x))
-    assert solution.rcond == pytest.approx(1 / np.linalg.cond(a, 1), rel=0.5)
-
-
-# A diagonal that dominates by too little, one that does not, and a matrix that is moved to be solved.
-@pytest.mark.parametrize("change", ["barely", "not", "frame"])
-def test_solve_estimates_the_condition_where_dominance_does_not_tell(change, xp, estimates):
-    n = 60
-    a = np.random.default_rng(0).standard_normal((n, n)) + 2 * n * np.eye(n)
-    if change == "not":
-        a[0, 1:] = 5
-    if change == "frame":
-        a *= 2.0**-1000
-    if change == "barely":
-        a = np.diag(np.r_[np.ones(n - 1), 1e-17])
-    args = xp.asarray(a), xp.asarray(a @ np.ones(n))
-    warned = pytest.warns(LinAlgWarning) if change == "barely" else contextlib.nullcontext()
-
-    with warned:
-        x = tcsolve.solve(*args, precision="fp16x3", assume_a="general")
-
-    assert estimates
-    assert np.allclose(host(x), 1)
-
-
 @pytest.mark.parametrize("precision", ["fp16", "fp16x3", "fp64"])
 def test_the_total_is_the_time_of_this_solve(precision, xp):
     rng = np.random.default_rng(0)
@@ -623,59 +393,7 @@ def test_the_factors_go_with_the_last_reference(fails, precision, xp):
     assert frees(used)
 
 
-@pytest.mark.parametrize("columns, beside", [(1, True), (3, False)])
-@pytest.mark.parametrize("kind", ["good", "another", "badly scaled", "huge", "hard"])
-def test_a_condition_begun_beside_the_refinement_is_that_found_after_it(
-    kind, columns, beside, monkeypatch
-):
-    a = matrices.generate("gauss", 80, seed=1).a if kind == "another" else matrix_of(kind)
-    b = np.random.default_rng(0).standard_normal((80, columns))
-    held, hold = [], _norms.hold
-
-    def counted(where):
-        def call(*args):
-            held.append(where)
-            return hold(*args)
-
-        return call
-
-    def aside(self, name, body, then):
-        both = then(*body())
-        return lambda: both
-
-    def solve():
-        held.clear()
-        return tcsolve.solve_ex(a, b, precision="fp16x3", assume_a="general")
-
-    monkeypatch.setattr(_norms, "hold", counted("after"))
-    monkeypatch.setattr(_condition, "hold", counted("beside"))
-    after, of_after = solve(), list(held)
-    monkeypatch.setattr(BlockedFactors, "aside", aside)
-    monkeypatch.setattr(BlockedFactors, "are_good", True)
-    found = solve()
-
-    assert found.rcond == after.rcond and np.array_equal(found.x, after.x)
-    assert "beside" not in of_after
-    if kind == "another":  # whose largest column is the first that is found
-        assert of_after == ["after"] and held == (["beside"] if beside else ["after"])
-
-
 # ---- factors that are started before anything is known of the matrix
-
-
-def matrix_of(kind):
-    a = problem(80, 1e3, seed=4).a
-    if kind == "badly scaled":
-        a = a * 10.0 ** np.linspace(0, 12, 80)[:, None]
-    elif kind == "huge":
-        a = a * 1e300
-    elif kind == "singular":
-        a[:, 7] = 0
-    elif kind == "not finite":
-        a[3, 5] = np.nan
-    elif kind == "hard":
-        a = problem(80, 1e14, seed=4).a
-    return a
 
 
 @pytest.mark.parametrize("precision", ["fp16x3", "fp16", "auto", Plan("fp16x3", scale=False)])

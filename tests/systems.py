@@ -1,0 +1,24 @@
+"""Matrices that several modules of tests factor."""
+
+import numpy as np
+
+from tcsolve import matrices
+
+
+def problem(n=60, cond=1e3, seed=0, dtype=float):
+    return matrices.generate("svd_geo", n, cond=cond, seed=seed, dtype=dtype)
+
+
+def matrix_of(kind):
+    a = problem(80, 1e3, seed=4).a
+    if kind == "badly scaled":
+        a = a * 10.0 ** np.linspace(0, 12, 80)[:, None]
+    elif kind == "huge":
+        a = a * 1e300
+    elif kind == "singular":
+        a[:, 7] = 0
+    elif kind == "not finite":
+        a[3, 5] = np.nan
+    elif kind == "hard":
+        a = problem(80, 1e14, seed=4).a
+    return a
