@@ -179,7 +179,6 @@ def condest(ops, a, norm_one, solve, solve_adjoint, begun=None):
     (found,), climbed = ops.host(begun.found), list(begun.sweeps)
     start, alternative = float(found[0]), 2 * float(found[1]) / (3 * n)
     rows, held = found[2:][: 3 * len(climbed)].reshape(-1, 3), found[2 + 3 * len(climbed) :]
-    known = len(held) - 2 * PROBES  # so many sweeps were held against A
     estimate, best, goes_on = _ascent(start, rows)
     while goes_on and len(rows) < MAX_SWEEPS - 1:
         found = ops.xp.empty(3 * min(SWEEPS_AT_ONCE, MAX_SWEEPS - 1 - len(rows)))
@@ -196,23 +195,26 @@ def condest(ops, a, norm_one, solve, solve_adjoint, begun=None):
         size = float(rows[number, 2])
         if size < 0.5 * largest:
             return math.inf
-        if number < known:
+        if number < len(held) - 2 * PROBES:  # this sweep was held against A before
             sums, missed = held[: 2 * PROBES], held[2 * PROBES + number]
         else:
-            pair = climbed[number : number + 2]
-            if len(pair) < 2:
-                v = climbed[number].v[:, 0]
-                pair += [Sweep(None, None, solve_adjoint(ops.signs(v, _beginning(ops.xp))))]
-            block = joined(ops.xp, begun.probes, begun.solutions, pair)
-            (found,) = ops.host(hold(ops, a, *block))
-            sums, missed = found[:-1], found[-1]
+            *sums, missed = _held_now(ops, a, begun, climbed[number : number + 2], solve_adjoint)
         with np.errstate(all="ignore"):
-            missed = missed / size
-            left = _left_over(ops, a, begun, _left(*sums.reshape(2, PROBES)), solve, wanted, missed)
+            missed, left = missed / size, _left(sums)
+            left = _left_over(ops, a, begun, left, solve, wanted, missed)
             return float(np.maximum(left, missed))  # a NaN, if there is one
 
     column = None if best is None else int(rows[best, 0])
     return Condition(rcond, column, doubt if rcond else _infinite)
+
+
+def _held_now(ops, a, begun, sweeps, solve_adjoint):
+    """Return what `hold` finds of the first of one or two sweeps, on the host."""
+    (sweep, *after), xp = sweeps, ops.xp
+    if not after:
+        after = [Sweep(None, None, solve_adjoint(ops.signs(sweep.v[:, 0], _beginning(xp))))]
+    block = joined(xp, begun.probes, begun.solutions, [sweep, *after])
+    return ops.host(hold(ops, a, *block))[0]
 
 
 def _left_over(ops, a, begun, left, solve, wanted, missed):
@@ -225,14 +227,15 @@ def _left_over(ops, a, begun, left, solve, wanted, missed):
         x = x + solve(r)
         r = b - ops.product(a, x)
         sums = ops.xp.concatenate([(ops.xp.abs(v) ** 2).sum(axis=0) for v in (r, b)])
-        before, left = left, _left(*ops.host(sums)[0].reshape(2, PROBES))
+        before, left = left, _left(ops.host(sums)[0])
         if not left < CONTRACTED * before:
             break
     return left
 
 
-def _left(of_rest, of_all):
-    """Return the largest of some ratios of lengths by their squares; a NaN, if there is one."""
+def _left(sums):
+    """Return the largest part of a probe that is left, by squares of the lengths; a NaN, if there is one."""
+    of_rest, of_all = np.reshape(sums, (2, PROBES))
     return np.sqrt(np.max(of_rest / of_all))
 
 

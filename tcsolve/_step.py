@@ -17,8 +17,8 @@ from tcsolve.kernels import RESIDUAL_ROWS
 __all__ = [
     "ahead",
     "gram",
-    "held",
     "has_rows",
+    "held",
     "mixed",
     "probes",
     "residual",
