@@ -106,6 +106,8 @@ def measure(call, n, precision, nrhs):
         "bytes_reserved": peak.reserved,
         "bytes_a": a.nbytes,
     }
+    if call == SOLVE:
+        row["status"] = found.status.name
     del found
     row["bytes_left"] = peak.left
     if call == SOLVE:
