@@ -10,7 +10,8 @@ freed on one stream or in another size could not serve again.  Workspaces of the
 outside CuPy are in neither.  That is the first solve of a size; *kept* is what the library holds after the
 third, for more of that size (`tcsolve.clear_cache` frees it).  `solve` needs A for the residuals, and has no
 use for leave to overwrite it; `factor` keeps a copy of A, or with that leave A itself.  Matrices are standard
-normal, + n I for the precisions of a single product.
+normal, + n I for the precisions of a single product; then come, up to n = 8192, some whose refinement is slow
+or fails, so that iterates are combined, Krylov bases built and finer factors made, and one that is scaled.
 """
 
 import functools
@@ -21,6 +22,16 @@ from tables import source, table
 
 SINGLE_PRODUCT = ("fp16", "bf16", "tf32")
 SOLVE, FACTOR, OVERWRITE = "solve", "factor", "factor, overwrite_a"
+# Precisions and families that take more than the others, and the largest n of these rows.
+GEO, SCALED = "svd_geo", "gauss, rows 2^-8 to 2^8"
+HARD = (
+    ("fp16", f"{GEO} 1e2"),
+    ("fp16x3", f"{GEO} 1e6"),
+    ("fp16x3", f"{GEO} 1e10"),
+    ("fp16x3", SCALED),
+    ("fp32", SCALED),
+)
+MOST_HARD = 8192
 
 
 @functools.cache
@@ -70,15 +81,33 @@ class PeakPool:
 # ---- measuring ---------------------------------------------------------------------------------
 
 
-def measure(call, n, precision, nrhs):
+def usual_family(precision):
+    """Return the family on which a precision stays on its rung."""
+    return "gauss_dominant" if precision in SINGLE_PRODUCT else "gauss"
+
+
+def matrix(family, n):
+    """Return an FP64 matrix of the family on the device."""
+    import cupy
+    import rungs
+    import solve
+
+    name, _, cond = family.partition(" ")
+    if name == GEO:
+        u, v = rungs.singular_vectors(n)
+        return (u * cupy.asarray(rungs.spectrum("geo", n, float(cond)))) @ v
+    if family == SCALED:
+        return solve.matrix("gauss", n) * 2.0 ** cupy.linspace(-8, 8, n)[:, None]
+    return solve.matrix(family, n)
+
+
+def measure(call, n, precision, nrhs, family):
     """Return the row of one solve for so many right-hand sides, or of one factorization for them."""
     import cupy
-    from solve import matrix
 
     import tcsolve
 
     fresh_pool().free_all_blocks()  # before, so that a run that failed leaves room for this matrix
-    family = "gauss_dominant" if precision in SINGLE_PRODUCT else "gauss"
     a = matrix(family, n)
     b = a @ cupy.ones((n, nrhs))
     b = b[:, 0] if nrhs == 1 else b
@@ -129,7 +158,8 @@ def kept_bytes():
 
 def line(row):
     """Return the printed line of a row."""
-    head = f"{row['call']:19} n {row['n']:6} {row['precision']:7} nrhs {row['nrhs']:3}"
+    family = row.get("family", "-")
+    head = f"{row['call']:19} n {row['n']:6} {row['precision']:7} {family:14} nrhs {row['nrhs']:3}"
     if "error" in row:
         return f"{head} failed: {row['error']}"
     return (
@@ -143,7 +173,7 @@ def line(row):
 def page(facts, rows):
     """Return the Markdown page of the rows."""
     body = [cells(row) for row in rows]
-    head = ["call", "n", "precision", "right-hand sides", "planned, MiB", "used, MiB"]
+    head = ["call", "n", "matrix", "precision", "right-hand sides", "planned, MiB", "used, MiB"]
     head += ["reserved, MiB", "planned / used", "used / bytes of A", "kept, MiB", "rungs"]
     lines = ["# Bytes planned and used", ""]
     lines += ["Beyond the arguments, x included; see `benchmarks/memory.py`.", *worst(rows), ""]
@@ -152,7 +182,7 @@ def page(facts, rows):
 
 def cells(row):
     """Return the table's cells of a row."""
-    head = [row["call"], row["n"], row["precision"], row["nrhs"]]
+    head = [row["call"], row["n"], row.get("family", "-"), row["precision"], row["nrhs"]]
     if "error" in row:
         return [*head, "fails", *["-"] * 6]
     sizes = (row[key] / 2**20 for key in ("bytes_planned", "bytes_used", "bytes_reserved"))
@@ -167,11 +197,11 @@ def cells(row):
 
 
 def worst(rows):
-    """Return the sentence on the worst plan of the calls that stayed on their first rung."""
-    ratios = [r["bytes_planned"] / r["bytes_used"] for r in rows if len(r.get("rungs", ())) == 1]
+    """Return the sentence on the worst plans."""
+    ratios = [r["bytes_planned"] / r["bytes_used"] for r in rows if "bytes_used" in r]
     if not ratios:
         return []
-    return [f"Planned over used lies between {min(ratios):.3f} and {max(ratios):.3f} on one rung."]
+    return [f"Planned over used lies between {min(ratios):.3f} and {max(ratios):.3f}."]
 
 
 def main():
@@ -185,8 +215,13 @@ def main():
         return
     facts, rows = machine(options.commit) | gpu(), []
     calls = [*((SOLVE, nrhs) for nrhs in options.nrhs), (FACTOR, 1), (OVERWRITE, 1)]
-    for n, precision, (call, nrhs) in itertools.product(options.n, options.precision, calls):
-        rows.append(measure(call, n, precision, nrhs))
+    usual = itertools.product(options.n, options.precision, calls)
+    runs = [(call, n, how, nrhs, usual_family(how)) for n, how, (call, nrhs) in usual]
+    few = [n for n in options.n if n <= MOST_HARD]
+    hard = itertools.product(few, HARD, options.nrhs)
+    runs += [(SOLVE, n, how, nrhs, family) for n, (how, family), nrhs in hard]
+    for run in runs:
+        rows.append(measure(*run))
         print(line(rows[-1]), flush=True)
         save(options.json, facts, rows)
     options.json.with_suffix(".md").write_text(page(facts, rows))

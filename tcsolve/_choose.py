@@ -21,6 +21,8 @@ EXPECTED_STEPS = {"fp64": 0, "fp32": 3, "fp16x3": 5, "fp16": 3, "bf16": 6, "tf32
 # Vectors of nrhs columns alive at once in refinement, and bytes a row of the inverted diagonal blocks
 # (two triangles of blocks of 128 FP32 or 64 FP64 unknowns).
 REFINEMENT_VECTORS, INVERSE_BYTES_ROW = 8, 1024
+# Matrices of as many columns (or rows) as a panel beside the product of an emulated update, by its products.
+EMULATED_OPERANDS = {1: 4, 3: 11}
 # The least number of corrections any rung may try before it hands over, and the most.
 LEAST_BUDGET, MOST_BUDGET = 30, 300
 
@@ -187,7 +189,7 @@ def step_budget(update, following, n, nrhs, rates, *, is_complex=False):
     return int(min(MOST_BUDGET, max(LEAST_BUDGET, price / step)))
 
 
-def bytes_needed(update, n, nrhs, itemsize, *, block, on_device):
+def bytes_needed(update, n, nrhs, itemsize, *, block, on_device, kept=0):
     """Predict the bytes a solve allocates beyond its arguments.
 
     Parameters
@@ -199,6 +201,8 @@ def bytes_needed(update, n, nrhs, itemsize, *, block, on_device):
         Columns of an outer panel; its packed operands count.
     on_device : bool
         Whether the arithmetic is the tensor cores' (packed operands) or emulated (a full product).
+    kept : int
+        Bytes of the iterates and bases that slow refinement keeps (`Refined.kept`).
 
     Returns
     -------
@@ -208,10 +212,12 @@ def bytes_needed(update, n, nrhs, itemsize, *, block, on_device):
     complex_factor = 2 if itemsize == 16 else 1
     low = (8 if how.storage == "float64" else 4) * complex_factor
     factors = n * n * low
-    vectors = REFINEMENT_VECTORS * n * max(nrhs, 2) * max(8, itemsize)
+    refinement = REFINEMENT_VECTORS * n * max(nrhs, 2) * max(8, itemsize) + kept
     if not on_device:
-        return factors + (0 if how.native else n * n * low * 2) + vectors
-    refinement = vectors + (INVERSE_BYTES_ROW * n if complex_factor == 1 else 0)
+        rows = 0 if how.native else max(n - block, 0)
+        emulated = rows * (rows + EMULATED_OPERANDS[how.products] * block) * low
+        return factors + max(emulated, refinement)
+    refinement += INVERSE_BYTES_ROW * n if complex_factor == 1 else 0
     if how.native:
         return factors + refinement + (n * 1024 * low if complex_factor == 2 else 0)
     # Packed L and U strips of a panel, 16 (or 32) bits a value; complex doubles both edges of U.

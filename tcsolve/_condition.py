@@ -55,7 +55,10 @@ class Conditioned(Ladder):
         """
         if self._rcond is None:
             self._restore()
-            self._rcond = self._estimate_rcond()
+            near = self._near_one() if self._finite else None
+            self._rcond = self._estimate_rcond(near)
+            if near and near.a is not self._a:
+                self._solve_bytes = max(self._solve_bytes, self.bytes_planned + near.a.nbytes)
         return self._rcond
 
     @property
@@ -97,12 +100,12 @@ class Conditioned(Ladder):
         with contextlib.suppress(DeviceMemoryError):  # what is not begun now is done later
             self._estimate = self._factors.aside(("condest", sweeps), begin, then)
 
-    def _estimate_rcond(self):
+    def _estimate_rcond(self, near):
         if not self._finite or self._singular():
             return 0.0
         if self._bad_pivot():
-            return self._estimate_rcond() if self._climb() else 0.0
-        n, near, how = self.shape[0], self._near_one(), UPDATES[self.precision]
+            return self._estimate_rcond(near) if self._climb() else 0.0
+        n, how = self.shape[0], UPDATES[self.precision]
         rcond = self._factors.gecon(near.norm) if self._as_given else None
         own = self._condest(near) if rcond is None else None
         rcond = own.rcond if own else rcond
@@ -128,7 +131,7 @@ class Conditioned(Ladder):
         if sample is not None and sample > NEAR_SINGULAR * EPS[self._working]:
             return sample
         if self._climb():
-            return self._estimate_rcond()
+            return self._estimate_rcond(near)
         return rcond if sample is None else sample
 
     def _near_one(self):

@@ -17,11 +17,12 @@ class NativeOps:
     """The part of `tcsolve._ops.Ops` that is the library's own LU."""
 
     @turns_into_memory_error
-    def getrf(self, a, dtype):
+    def getrf(self, a, dtype, overwrite_a=False):
         # cuSOLVER is column-major: as in NumpyOps, a row-major a is factored as a.T.
         transposed = not a.flags.f_contiguous
         made = converted(t := a.T if transposed else a, np.dtype(dtype))
-        t = cupy.array(t, order="F") if made is t else cupy.asfortranarray(made)
+        copies = made is t and not overwrite_a
+        t = cupy.array(t, order="F") if copies else cupy.asfortranarray(made)
         lu, swaps, info = getrf_in_place(t)
         info, on_host = info.get(), swaps.get()
         order = inverses = None

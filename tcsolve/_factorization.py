@@ -184,7 +184,7 @@ class Factorization(Conditioned):
 
     def _solve_columns(self, rhs, check_finite, dtype, mark):
         """Solve for rhs (n, k) in FP64, checked since `mark`, and build the `Solution`, x of shape (n, k)."""
-        ops, n = self._ops, self.shape[0]
+        ops, n, self._solve_bytes = self._ops, self.shape[0], 0
         bound, wanted = _stop.target(dtype, n), _stop.before_rounding(dtype, n)
         # All that a solve nearly always does is launched before anything is read.
         read_size = ops.reading(ops.column_max(rhs))
@@ -219,7 +219,7 @@ class Factorization(Conditioned):
             bound=bound,
             rcond=rcond,
             history=tuple(found.history),
-            bytes_planned=self.bytes_planned,
+            bytes_planned=max(self.bytes_planned, self._solve_bytes),
             device=ops.device,
         )
 

@@ -140,7 +140,7 @@ def _solve_scaled(factors, dtype, b, adjoint):
     return factors.solve((b / size).astype(dtype), adjoint) * size
 
 
-def factor_native(ops, a, dtype):
-    """Factor a with the library's getrf in `dtype`; a is not modified."""
-    factors, bad_pivot = ops.getrf(a, dtype)
+def factor_native(ops, a, dtype, overwrite_a=False):
+    """Factor a with the library's getrf in `dtype`; a is not modified without leave."""
+    factors, bad_pivot = ops.getrf(a, dtype, overwrite_a)
     return NativeFactors(ops, dtype, factors, bad_pivot, a.size * dtype.itemsize)

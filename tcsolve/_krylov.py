@@ -2,12 +2,12 @@
 
 import numpy as np
 
-__all__ = ["fgmres"]
+__all__ = ["basis_bytes", "fgmres"]
 
 # Steps before a cycle's own rate is trusted: GMRES often starts slowly.
 WARM_UP_STEPS = 20
-# Steps there is room for at first; most cycles need no more.
-FIRST_STEPS = 8
+# Vectors there is room for at first; most cycles need no more.
+FIRST_VECTORS = 8
 
 
 def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
@@ -44,30 +44,24 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
     n, k = r.shape
     basis = np.minimum(np.broadcast_to(basis, k), n)
     most = int(basis.max())
-    # v[c] holds the orthonormal basis of column c as rows, z[c] the preconditioned vectors.
-    room = min(most, FIRST_STEPS)
-    v = xp.zeros((k, room + 1, n), dtype=r.dtype)
-    z = xp.zeros((k, room, n), dtype=r.dtype)
+    # The orthonormal basis of each column, and the preconditioned vectors.
+    v, z = _Vectors(xp, k, n, r.dtype, most + 1), _Vectors(xp, k, n, r.dtype, most)
     size = ops.column_max(r)  # the squares in a norm of r itself may leave the range of FP64
     r = r / size
     beta = xp.linalg.norm(r, axis=0)
-    v[:, 0] = (r / beta).T
+    unit = v.append((r / beta).T)
     (start,) = ops.host(beta)
     triangle = _Triangle(k, basis, np.asarray(start), tol)
     for j in range(most):
-        if j == room:
-            room = min(most, 2 * room)
-            v, z = _longer(xp, v, room + 1), _longer(xp, z, room)
-        z[:, j] = correct(v[:, j].T).T
-        w = apply(z[:, j].T).T
-        h = xp.zeros((k, j + 1), dtype=r.dtype)
+        w = apply(z.append(correct(unit.T).T).T).T
+        h = 0.0
         for _ in range(2):  # classical Gram-Schmidt twice is as orthogonal as modified, in BLAS-2
-            s = (v[:, : j + 1].conj() @ w[:, :, None])[:, :, 0]
-            w = w - (s[:, None, :] @ v[:, : j + 1])[:, 0]
-            h += s
+            s = v.products(w)
+            w = w - v.combined(s)
+            h = h + s
         length = xp.linalg.norm(w, axis=1)
-        v[:, j + 1] = w / xp.where(length > 0, length, 1.0)[:, None]
-        h, length = ops.host(h, length)  # the one synchronisation of a step
+        unit = v.append(w / xp.where(length > 0, length, 1.0)[:, None])
+        h, length = ops.host(h[:, : j + 1], length)  # the one synchronisation of a step
         triangle.append(np.asarray(h), np.asarray(length))
         if triangle.done.all():
             break
@@ -75,17 +69,57 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
             break
     y = triangle.solve()
     y = y if np.issubdtype(r.dtype, np.complexfloating) else np.ascontiguousarray(y.real)
-    used = y.shape[1]
-    d = (ops.array(y)[:, None, :] @ z[:, :used])[:, 0].T
-    return d * size, triangle.steps
+    return z.combined(ops.array(y)).T * size, triangle.steps
 
 
-def _longer(xp, x, rows):
-    """Return x (k, m, n) with room for so many rows instead of m."""
-    k, m, n = x.shape
-    result = xp.zeros((k, rows, n), dtype=x.dtype)
-    result[:, :m] = x
-    return result
+def basis_bytes(n, k, steps, most, itemsize):
+    """Return the bytes of both bases of `fgmres` after so many steps, of at most `most`."""
+    most = min(most, n)
+    vectors = _room(steps + 1, most + 1) + _room(steps, most)
+    return vectors * k * n * itemsize
+
+
+def _room(count, most):
+    """Return how many vectors, of `most`, there is room for where there are so many."""
+    room = min(most, FIRST_VECTORS)
+    while room < count:
+        room = min(most, 2 * room)
+    return room
+
+
+class _Vectors:
+    """Up to `most` vectors (k, n), in blocks of some: none is copied for more room, nor to be multiplied."""
+
+    def __init__(self, xp, k, n, dtype, most):
+        self._xp, self._most, self._shape, self._dtype = xp, most, (k, n), dtype
+        self._blocks, self._count, self._room = [], 0, 0
+
+    def append(self, x):
+        """Take x (k, n); return it as it is kept."""
+        k, n = self._shape
+        room = _room(self._count + 1, self._most)
+        if room > self._room:
+            # Zero, as all vectors of a block are multiplied.
+            self._blocks.append(self._xp.zeros((k, room - self._room, n), dtype=self._dtype))
+            self._room = room
+        self._count += 1
+        kept = self._blocks[-1][:, self._count - 1 - self._room]
+        kept[...] = x
+        return kept
+
+    def products(self, w):
+        """Return v^H w, (k, room), of each vector v and w (k, n); zero where there is none yet."""
+        w = w.conj()[:, :, None]
+        return self._xp.concatenate([(v @ w)[:, :, 0] for v in self._blocks], axis=1).conj()
+
+    def combined(self, s):
+        """Return the sum of the vectors times s (k, up to room), shape (k, n)."""
+        result, first = self._xp.zeros(self._shape, dtype=self._dtype), 0
+        for v in self._blocks:
+            some = s[:, None, first : first + v.shape[1]]
+            result += (some @ v[:, : some.shape[2]])[:, 0]
+            first += v.shape[1]
+        return result
 
 
 class _Triangle:

@@ -41,19 +41,26 @@ def in_turn(method):
     return call
 
 
+def room_needed(ops, update, n, nrhs, itemsize, block=None, dominant=False, kept=0):
+    """Return the bytes a solve will allocate with `update`; `dominant` is as for `_lu.factor_blocked`.
+
+    kept is as for `bytes_needed`.
+    """
+    block = block or ops.default_block(n, UPDATES[update], dominant)
+    how = {"block": block, "on_device": ops.device == "cuda", "kept": kept}
+    return bytes_needed(update, n, nrhs, itemsize, **how)
+
+
 def require_room(
     ops, update, n, nrhs, itemsize, block=None, moved_bytes=0, held_bytes=0, dominant=False
 ):
-    """Return the bytes a solve will allocate with `update`, or raise if the device has fewer.
+    """Return what is `room_needed`, and moved_bytes, or raise if the device has fewer.
 
-    moved_bytes are those of arguments that must be copied to the device first, held_bytes those it has;
-    `dominant` is as for `_lu.factor_blocked`.
+    moved_bytes are those of arguments that must be copied to the device first, held_bytes those it has.
     """
-    on_device = ops.device == "cuda"
-    block = block or ops.default_block(n, UPDATES[update], dominant)
-    needed = bytes_needed(update, n, nrhs, itemsize, block=block, on_device=on_device) + moved_bytes
+    needed = room_needed(ops, update, n, nrhs, itemsize, block, dominant) + moved_bytes
     # Host memory is virtual and shared; only a device tells truthfully what is left.
-    if not on_device or needed <= ops.free_bytes(needed - held_bytes) + held_bytes:
+    if ops.device != "cuda" or needed <= ops.free_bytes(needed - held_bytes) + held_bytes:
         return needed
     ops.clear_cache()
     if needed > (free := ops.free_bytes() + held_bytes):
@@ -109,14 +116,14 @@ class Ladder:
         self._scaled_norm = 0.0
         self._rungs = []
         self._rates = rates_of(ops.device, getattr(ops, "properties", None))
-        self._matrix, self.bytes_planned = a, 0
+        self._matrix, self._beside = a, moved_bytes  # bytes beside what rungs need
+        self.bytes_planned = self._solve_bytes = 0
         # Where the LU may start before anything is known of the matrix, the choice never depends on that.
         self._plan = self._choose(plan, nrhs, None)
         early, mark = self._begin(nrhs, check_finite)
         if not early:
             self._plan = self._choose(plan, nrhs, None if ops.goes_early(a) else self._survey)
             self.bytes_planned = self._reserve(self._plan.update, nrhs)
-        self.bytes_planned += moved_bytes
         if self._finite:
             self._prepare()
         mark = self._clock("scale", mark)
@@ -168,10 +175,16 @@ class Ladder:
         return Plan(name)
 
     def _reserve(self, update, nrhs):
-        """Return the bytes this rung needs, or raise before any of them is allocated."""
-        held = 0 if self._copy is None else self._copy.nbytes
+        """Return the bytes this rung needs, all told, or raise before any of them is allocated."""
+        held, dominant = 0 if self._copy is None else self._copy.nbytes, self._expects_dominance()
         args = update, self.shape[0], nrhs, self._a.dtype.itemsize, self._plan.block
-        return require_room(self._ops, *args, held_bytes=held, dominant=self._expects_dominance())
+        return self._beside + require_room(self._ops, *args, held_bytes=held, dominant=dominant)
+
+    def _note_bytes(self, nrhs, kept):
+        """Note what the present rung needed to solve for so many right-hand sides; see `bytes_needed`."""
+        args = self.precision, self.shape[0], nrhs, self._a.dtype.itemsize, self._plan.block
+        needed = room_needed(self._ops, *args, dominant=self._expects_dominance(), kept=kept)
+        self._solve_bytes = max(self._solve_bytes, needed + self._beside)
 
     def _expects_dominance(self):
         """Tell whether `_lu.factor_blocked` is to expect pivots on the diagonal."""
@@ -202,6 +215,8 @@ class Ladder:
             self._copy = None
             self._frame = Frame(equilibrate(ops, self._a))
             self._matrix = self._frame.matrix(ops, self._a)
+            self._beside += self._matrix.nbytes
+            self.bytes_planned += self._matrix.nbytes
             self._survey = survey(ops, self._matrix)
         elif self._plan.scale and needs_scaling(self._survey):
             self._scaling = equilibrate(ops, self._a)
@@ -227,7 +242,7 @@ class Ladder:
                 (norm,) = ops.host(ops.stats(w).row_sum.max())
                 self._scaled_norm = float(norm)
             if how.native:
-                self._factors = factor_native(ops, w, dtype)
+                self._factors = factor_native(ops, w, dtype, overwrite_a=True)
             else:
                 dominant = self._expects_dominance()
                 self._factors = factor_blocked(ops, w, how, self._plan.block, dominant=dominant)
@@ -285,7 +300,7 @@ class Ladder:
     def _refactor(self, update):
         """Take the factors of `update` in place of what there is; where that fails there are none."""
         self._drop_factors()
-        self._reserve(update, 1)
+        self.bytes_planned = max(self.bytes_planned, self._reserve(update, 1))
         self._factor(update)
 
     def _following(self):
@@ -348,7 +363,7 @@ class Ladder:
         budget = self._plan.max_steps or step_budget(
             self.precision, self._following(), n, k, self._rates, is_complex=self._complex
         )
-        return refine_columns(
+        state = refine_columns(
             self._ops,
             self._operator(),
             rhs,
@@ -360,6 +375,8 @@ class Ladder:
             plain=self._steps_ahead(rhs),
             ahead=ahead() if ahead else (),  # when all else is ready
         )
+        self._note_bytes(k, state.kept)
+        return state
 
     def _clock(self, phase, mark):
         """Note that a phase went on since a mark; return the mark of its end, for which nobody waits here."""

@@ -268,8 +268,11 @@ class Ops(Protocol):
         one by one.
         """
 
-    def getrf(self, a, dtype):
-        """Return (factors, info): the library's own LU of a in `dtype`; factors are opaque."""
+    def getrf(self, a, dtype, overwrite_a=False):
+        """Return (factors, info): the library's own LU of a in `dtype`; factors are opaque.
+
+        With leave they may take the place of a, if that is contiguous and has this dtype.
+        """
 
     def getrs(self, factors, b, adjoint):
         """Return a**-1 b, or a**-H b, from what `getrf` returned."""

@@ -16,7 +16,7 @@ from tcsolve._cusolver import NativeOps
 from tcsolve._device import turns_into_memory_error
 from tcsolve._lu_cupy import LUOps
 from tcsolve._ops import Stats
-from tcsolve._ops_numpy import held, signs, steepest
+from tcsolve._ops_numpy import gram, held, signs, steepest
 from tcsolve._to_host import Sent, reading
 
 __all__ = ["CupyOps"]
@@ -276,8 +276,7 @@ class CupyOps(LUOps, NativeOps):
     def gram(self, vectors):
         if _step.takes(vectors):
             return _step.gram(vectors)
-        v = cupy.stack([x.T for x in vectors], axis=1)
-        return (v.conj()[:, :, None] * v[:, None]).sum(axis=-1).get()
+        return gram(vectors, _dots)
 
     @turns_into_memory_error
     def mixed(self, vectors, weights):
@@ -303,6 +302,10 @@ class CupyOps(LUOps, NativeOps):
         if z.dtype.char == "d":
             return _step.steepest(z, state, found)
         return steepest(cupy, z, state, found)
+
+
+def _dots(pairs):
+    return cupy.stack([(x.conj() * y).sum(axis=0) for x, y in pairs]).get()
 
 
 def _here():

@@ -119,12 +119,13 @@ class NumpyOps(LUOps):
     def gemm_again(self, launch, a, b, c, out):
         return None
 
-    def getrf(self, a, dtype):
+    def getrf(self, a, dtype, overwrite_a=False):
         # LAPACK is column-major.  A row-major a is the column-major a.T at no cost, so a.T is
         # factored instead, and the solves are transposed.
         transposed = not a.flags.f_contiguous
         with np.errstate(over="ignore", under="ignore"):  # an infinite pivot is reported as such
-            t = np.array(a.T if transposed else a, dtype=dtype, order="F")
+            take = np.asarray if overwrite_a else np.array
+            t = take(a.T if transposed else a, dtype=dtype, order="F")
         lu, piv, info = lapack_of("getrf", t.dtype)(t, overwrite_a=True)
         return (lu, piv, transposed), max(info, 0)
 
@@ -173,9 +174,7 @@ class NumpyOps(LUOps):
         return np.abs(v).max(axis=0)
 
     def gram(self, vectors):
-        v = np.stack([x.T for x in vectors], axis=1)
-        # Sums, not products: BLAS is slow where little comes of long vectors.
-        return (v.conj()[:, :, None] * v[:, None]).sum(axis=-1)
+        return gram(vectors, _dots)
 
     def mixed(self, vectors, weights):
         return sum(x * w for x, w in zip(vectors, weights.T, strict=True))
@@ -211,6 +210,20 @@ def signs(xp, v, state):
     with np.errstate(all="ignore"):
         size = xp.abs(v)
         return (xp.where(size > 0, v / xp.where(size > 0, size, 1), 1) * state[1])[:, None]
+
+
+def gram(vectors, dots):
+    """As `Ops.gram`; dots returns x^H y, (pairs, k), on the host, for the columns of some pairs x, y."""
+    i, j = np.tril_indices(len(vectors))
+    found = dots([(vectors[p], vectors[q]) for p, q in zip(i, j, strict=True)]).T
+    products = np.empty((len(found), len(vectors), len(vectors)), dtype=found.dtype)
+    products[:, i, j], products[:, j, i] = found, found.conj()
+    return products
+
+
+def _dots(pairs):
+    # Sums, not products: BLAS is slow where little comes of long vectors.
+    return np.stack([np.multiply(x.conj().T, y.T, order="C").sum(axis=-1) for x, y in pairs])
 
 
 def held(xp, b, y, z):

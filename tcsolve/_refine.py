@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tcsolve import _stop
-from tcsolve._krylov import fgmres
+from tcsolve._krylov import basis_bytes, fgmres
 
 __all__ = ["Operator", "Refined", "refine_columns"]
 
@@ -74,6 +74,7 @@ class Refined:
     converged: np.ndarray
     history: list = field(default_factory=list)
     classical: bool = True
+    kept: int = 0  # bytes, at most, of the iterates that were combined, and of Krylov bases
 
     @property
     def all_converged(self):
@@ -161,14 +162,17 @@ def refine_columns(
         if ahead:
             state, recent = _replay(ops, operator, plan, bound, ahead, max_steps)
         else:
-            x = correct(b) if x0 is None else x0
-            r, error = measure(ops, operator, x, b)
-            converged = _stop.converged(error, bound)
-            state = Refined(x, error, np.zeros(len(error), int), converged, [error])
-            recent = [(x, r)]
+            state, recent = _start(ops, operator, bound, correct(b) if x0 is None else x0, b)
         if not state.all_converged:
             _refine_on(ops, operator, b, correct, plan, bound, max_steps, state, recent, plain)
     return state
+
+
+def _start(ops, operator, bound, x, b):
+    """Return the loop's state at x, and [(x, r)]."""
+    r, error = measure(ops, operator, x, b)
+    converged = _stop.converged(error, bound)
+    return Refined(x, error, np.zeros(len(error), int), converged, [error]), [(x, r)]
 
 
 def _replay(ops, operator, plan, bound, ahead, max_steps):
@@ -208,15 +212,21 @@ def _refine_on(ops, operator, b, correct, plan, bound, max_steps, state, recent,
     if left.size:
         state.classical = False
         n, item = b.shape[0], state.x.dtype.itemsize
-        width = max(1, int(KRYLOV_BYTES // (3 * (plan.basis + 1) * n * item)))  # while they grow
+        width = max(1, int(KRYLOV_BYTES // (2 * (plan.basis + 1) * n * item)))
         for i in range(0, left.size, width):
             _krylov(ops, operator, b, correct, plan, bound, max_steps, state, left[i : i + width])
 
 
 def _classical(ops, b, advance, plan, bound, max_steps, state, recent):
-    """Correct the columns that still contract, in place in `state`; recent are the last (x, r) of all."""
+    """Correct the columns that still contract, in place in `state`; recent are the last (x, r) of all.
+
+    That list is emptied.
+    """
     active = np.flatnonzero(~state.converged & ~np.isnan(state.error))
-    recent = [(_take(ops, x, active), _take(ops, r, active)) for x, r in recent]
+    # Out of the callers' list, which would keep them until the end.
+    recent, given = [], recent
+    while given:
+        recent.append([_take(ops, v, active) for v in given.pop(0)])
     while active.size:
         before = state.error[active]
         trial, r, error = advance(recent, _take(ops, b, active))
@@ -231,10 +241,10 @@ def _classical(ops, b, advance, plan, bound, max_steps, state, recent):
         if not left.size:
             return
         slow = len(recent) > 1 or not _stop.contracting(error, before, SLOW)[going].all()
-        # What is combined may be copied side by side first, and multiplied by one another.
-        fits = 2 * ITERATES * (ITERATES + 1) * trial.nbytes <= COMBINED_BYTES
+        fits = 2 * ITERATES * trial.nbytes <= COMBINED_BYTES
         recent = [*recent, (trial, r)][-ITERATES if slow and fits else -1 :]
         recent = [(_take(ops, x, left), _take(ops, r, left)) for x, r in recent]
+        state.kept = max(state.kept, 2 * (len(recent) - 1) * recent[0][0].nbytes)
         active = active[left]
 
 
@@ -275,6 +285,8 @@ def _krylov(ops, operator, b, correct, plan, bound, max_steps, state, active):
         tol = max(0.1 * bound / worst, ROUNDING)
         basis = np.minimum(plan.basis, allowed)
         d, steps = fgmres(ops, operator.product, correct, r, basis=basis, tol=tol, give_up=hopeless)
+        bases = basis_bytes(*r.shape, int(steps.max()), int(basis.max()), r.dtype.itemsize)
+        state.kept = max(state.kept, bases)
         trial = x + d
         _, error = measure(ops, operator, trial, rhs)
         state.steps[active] += steps

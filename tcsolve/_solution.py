@@ -96,7 +96,9 @@ class Solution:
         may be less or more than their sum: on a GPU the condition is estimated beside the refinement, so that
         'rcond' is what is left of it then, and a rung that it needs counts in 'factor' as well.
     bytes_planned : int
-        Bytes predicted before they are allocated, on the device that solved; copies of the arguments count.
+        Bytes predicted before they are allocated, on the device that solved: the most that any rung takes.
+        Copies of the arguments count, and what slow refinement keeps: the iterates that it combines, and the
+        bases of FGMRES.
     device : str
         'cpu' or 'cuda'.
     """

@@ -290,17 +290,19 @@ def test_the_table_of_rungs_shows_every_precision(script, monkeypatch, tmp_path)
 def test_the_table_of_memory_gives_both_ratios(script, monkeypatch, tmp_path):
     memory = script("memory")
     row = {"call": "solve", "n": 4096, "precision": "fp16x3", "nrhs": 1, "rungs": ["fp16x3"]}
+    row |= {"family": "gauss"}
     row |= {"bytes_planned": 105 << 20, "bytes_used": 100 << 20, "bytes_reserved": 120 << 20}
     row |= {"bytes_a": 128 << 20, "bytes_idle": 64 << 20}
-    failed = {k: row[k] for k in ("call", "n", "precision", "nrhs")} | {"error": "too large"}
+    failed = {k: row[k] for k in ("call", "n", "family", "precision", "nrhs")}
+    failed |= {"error": "too large"}
 
     text = redraw(memory, monkeypatch, tmp_path / "memory.json", [row, failed])
 
     assert (
-        "| solve | 4096 | fp16x3 | 1 | 105.0 | 100.0 | 120.0 | 1.050 | 0.781 | 64.0 | fp16x3 |"
+        "| solve | 4096 | gauss | fp16x3 | 1 | 105.0 | 100.0 | 120.0 | 1.050 | 0.781 | 64.0 | fp16x3 |"
         in text
     )
-    assert "| solve | 4096 | fp16x3 | 1 | fails | - |" in text
+    assert "| solve | 4096 | gauss | fp16x3 | 1 | fails | - |" in text
     assert "between 1.050 and 1.050" in text
     assert "used / A 0.781" in memory.line(row) and "failed" in memory.line(failed)
 

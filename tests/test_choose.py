@@ -101,7 +101,9 @@ def test_the_bytes_cover_the_factors_and_grow(update, on_device):
         real = bytes_needed(update, n, 1, 8, **how)
         assert real >= n * n * stored
         assert bytes_needed(update, n, 1, 16, **how) >= 2 * n * n * stored
-        assert bytes_needed(update, n, 1000, 8, **how) > real
+        many = bytes_needed(update, n, max(n, 1000), 8, **how)
+        assert many > real
+        assert bytes_needed(update, n, max(n, 1000), 8, **how, kept=1000) == many + 1000
     sizes = [bytes_needed(update, n, 1, 8, **how) for n in SIZES]
     assert sizes == sorted(sizes)
 

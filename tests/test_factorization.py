@@ -527,7 +527,7 @@ def test_factors_that_could_not_be_made_leave_those_before(ask, monkeypatch):
     a, b = problem(80, 1e12).a, problem(80, 1e3).b
     f = factor(a, precision=Plan("fp32"))
 
-    def refuse(self, a, dtype):
+    def refuse(self, a, dtype, overwrite_a=False):
         raise MemoryError("no room")
 
     with monkeypatch.context() as patch:

@@ -1,0 +1,140 @@
+"""The bytes a solve plans beside those it uses: on the host, where tracemalloc sees all of NumPy's."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import tcsolve
+from tcsolve import Plan, _krylov, matrices
+from tcsolve._choose import REFINEMENT_VECTORS, bytes_needed
+
+N = 1200
+
+
+def used(solve):
+    """Return what it returns, and the most bytes that it had at one time."""
+    tracemalloc.start()
+    try:
+        found = solve()
+        return found, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def system(name, nrhs, n=N, **options):
+    a = matrices.generate(name, n, seed=1, **options).a
+    return a, a @ np.random.default_rng(0).standard_normal((n, nrhs))
+
+
+def ratio_of_plan(a, b, precision):
+    """Return the `Solution`, and its planned over its used bytes."""
+    how = {"precision": precision, "assume_a": "general"}
+    solution, peak = used(lambda: tcsolve.solve_ex(a, b, **how))
+    return solution, solution.bytes_planned / peak
+
+
+@pytest.mark.parametrize("precision", ["fp16", "tf32", "fp16x3", "fp32", "fp64"])
+def test_a_solve_uses_the_bytes_it_plans(precision):
+    solution, ratio = ratio_of_plan(*system("gauss", 1), precision)
+
+    assert solution.rungs == (precision,)
+    assert 0.95 <= ratio <= 1.05
+
+
+@pytest.mark.parametrize("nrhs", [1, 16])
+def test_the_bytes_of_a_later_rung_are_planned(nrhs):
+    solution, ratio = ratio_of_plan(*system("svd_geo", nrhs, cond=1e10), "fp32")
+
+    assert solution.rungs == ("fp32", "fp64")
+    assert 0.95 <= ratio <= 1.05
+
+
+@pytest.mark.parametrize("nrhs", [8, 32])
+def test_the_bytes_of_combined_iterates_are_planned(nrhs):
+    a, b = system("svd_geo", nrhs, cond=1e6)
+
+    solution, ratio = ratio_of_plan(a, b, "fp32")
+
+    plain = bytes_needed("fp32", N, nrhs, 8, block=1, on_device=False)
+    assert solution.rungs == ("fp32",)
+    assert solution.bytes_planned == plain + 6 * nrhs * N * 8
+    assert 0.95 <= ratio <= 1.05
+
+
+@pytest.mark.parametrize("nrhs", [4, 16])
+def test_the_bytes_of_krylov_bases_are_planned(nrhs):
+    a, b = system("svd_geo", nrhs, cond=1e10)
+
+    solution, ratio = ratio_of_plan(a, b, Plan("fp32", fallback=False))
+
+    plain = bytes_needed("fp32", N, nrhs, 8, block=1, on_device=False)
+    assert solution.rungs == ("fp32",)
+    assert solution.bytes_planned > plain + 32 * nrhs * N * 8
+    assert 0.95 <= ratio <= 1.05
+
+
+def test_a_matrix_moved_into_range_is_planned():
+    a, b = system("gauss", 1)
+
+    solution, ratio = ratio_of_plan(a * 2.0**900, b * 2.0**900, "fp64")
+
+    assert solution.bytes_planned > 2 * a.nbytes
+    assert 0.95 <= ratio <= 1.05
+
+
+def test_scaled_factors_take_no_more_than_others():
+    a, b = system("gauss", 1, n=2400)
+    scales = 2.0 ** np.linspace(-8, 8, len(a))[:, None]
+
+    solution, ratio = ratio_of_plan(scales * a, scales * b, "fp32")
+
+    assert solution.bytes_planned < 0.55 * a.nbytes
+    assert 0.95 <= ratio <= 1.05
+
+
+def test_later_solves_plan_for_their_right_hand_sides():
+    a, b = system("gauss", 300)
+    factors = tcsolve.factor(a, precision="fp32")
+
+    many, one = factors.solve_ex(b), factors.solve_ex(b[:, 0])
+
+    more = 298 * REFINEMENT_VECTORS * N * 8
+    assert many.bytes_planned - one.bytes_planned == more
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize(
+    "steps, most", [(1, 50), (7, 50), (8, 50), (9, 20), (31, 50), (50, 50), (3, 3)]
+)
+def test_bases_take_the_bytes_that_are_told(steps, most, dtype):
+    n, k = 60, 3
+    v, z = (_krylov._Vectors(np, k, n, np.dtype(dtype), more) for more in (most + 1, most))
+    for _ in range(steps):
+        v.append(np.ones((k, n)))
+        z.append(np.ones((k, n)))
+    v.append(np.ones((k, n)))
+
+    held = sum(block.nbytes for some in (v, z) for block in some._blocks)
+
+    assert _krylov.basis_bytes(n, k, steps, most, np.dtype(dtype).itemsize) == held
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 20])
+def test_vectors_in_blocks_are_multiplied_and_combined_as_one_matrix(count):
+    rng = np.random.default_rng(count)
+    n, k = 40, 2
+    x = rng.standard_normal((k, count, n)) + 1j * rng.standard_normal((k, count, n))
+    w = rng.standard_normal((k, n)) + 1j * rng.standard_normal((k, n))
+    v = _krylov._Vectors(np, k, n, x.dtype, 30)
+    kept = [v.append(x[:, i]) for i in range(count)]
+
+    s = v.products(w)
+
+    assert all(np.array_equal(kept[i], x[:, i]) for i in range(count))
+    expected = (x.conj() @ w[:, :, None])[:, :, 0]
+    assert np.allclose(s[:, :count], expected, rtol=1e-13)
+    assert not s[:, count:].any()
+    combined = (expected[:, None] @ x)[:, 0]
+    assert np.allclose(v.combined(s), combined, rtol=1e-12)
+    assert np.allclose(v.combined(expected), combined, rtol=1e-12)
