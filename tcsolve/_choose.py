@@ -18,9 +18,9 @@ __all__ = [
 
 # Steps of refinement each kind of factors is expected to cost where `choose_update` picks it.
 EXPECTED_STEPS = {"fp64": 0, "fp32": 3, "fp16x3": 5, "fp16": 3, "bf16": 6, "tf32": 3}
-# Vectors of nrhs columns alive at once in refinement, and bytes a row of the inverted diagonal blocks
-# (two triangles of blocks of 128 FP32 or 64 FP64 unknowns).
-REFINEMENT_VECTORS, INVERSE_BYTES_ROW = 8, 1024
+# Vectors alive at once in refinement, and in the condition estimate, for each right-hand side and at least;
+# bytes a row of the inverted diagonal blocks (two triangles of blocks of 128 FP32 or 64 FP64 unknowns).
+REFINEMENT_VECTORS, INVERSE_BYTES_ROW = {"cpu": (8, 16), "cuda": (6, 32)}, 1024
 # Matrices of as many columns (or rows) as a panel beside the product of an emulated update, by its products.
 EMULATED_OPERANDS = {1: 4, 3: 11}
 # The least number of corrections any rung may try before it hands over, and the most.
@@ -212,7 +212,8 @@ def bytes_needed(update, n, nrhs, itemsize, *, block, on_device, kept=0):
     complex_factor = 2 if itemsize == 16 else 1
     low = (8 if how.storage == "float64" else 4) * complex_factor
     factors = n * n * low
-    refinement = REFINEMENT_VECTORS * n * max(nrhs, 2) * max(8, itemsize) + kept
+    each, least = REFINEMENT_VECTORS["cuda" if on_device else "cpu"]
+    refinement = max(each * nrhs, least) * n * max(8, itemsize) + kept
     if not on_device:
         rows = 0 if how.native else max(n - block, 0)
         emulated = rows * (rows + EMULATED_OPERANDS[how.products] * block) * low

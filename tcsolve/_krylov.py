@@ -8,6 +8,8 @@ __all__ = ["basis_bytes", "fgmres"]
 WARM_UP_STEPS = 20
 # Vectors there is room for at first; most cycles need no more.
 FIRST_VECTORS = 8
+# Vectors of each column alive beside the bases that are not in classical refinement.
+VECTORS_BESIDE = 2
 
 
 def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
@@ -73,9 +75,9 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
 
 
 def basis_bytes(n, k, steps, most, itemsize):
-    """Return the bytes of both bases of `fgmres` after so many steps, of at most `most`."""
+    """Return the bytes of both bases of `fgmres` after so many steps of `most`, and of what is beside."""
     most = min(most, n)
-    vectors = _room(steps + 1, most + 1) + _room(steps, most)
+    vectors = _room(steps + 1, most + 1) + _room(steps, most) + VECTORS_BESIDE
     return vectors * k * n * itemsize
 
 

@@ -232,12 +232,13 @@ class Ladder:
         dtype = np.dtype(kind.get(how.storage, how.storage))
         row, col = self._scales_for(how)
         w, self._copy = self._copy, None
-        if how.native or row is not None:  # it is not what is factored
+        if w is not None and (how.native or w.dtype != dtype):  # it was made for another rung
             w = None
         if how.native and row is None:
             self._factors = factor_native(ops, self._matrix, dtype)
         else:
-            w = ops.cast_scaled(self._matrix, row, col, dtype) if w is None else w
+            if w is None or row is not None:
+                w = ops.cast_scaled(self._matrix, row, col, dtype, out=w)
             if row is not None:
                 (norm,) = ops.host(ops.stats(w).row_sum.max())
                 self._scaled_norm = float(norm)

@@ -88,10 +88,11 @@ class Ops(Protocol):
     def col_max(self, a, row_scale):
         """Return max r_i |a_ij| of each column."""
 
-    def cast_scaled(self, a, row_scale, col_scale, dtype):
-        """Return a new row-major diag(r) a diag(s) in `dtype`; None stands for ones.
+    def cast_scaled(self, a, row_scale, col_scale, dtype, out=None):
+        """Return a row-major diag(r) a diag(s) in `dtype`; None stands for ones.
 
-        The scales are powers of two, so that this rounds each entry once.
+        The scales are powers of two, so that this rounds each entry once.  It is a new matrix, or `out`, if
+        that is one from here or from `extremes`, of this dtype.
         """
 
     def strip_width(self, m, k, dtype, dominant=False):

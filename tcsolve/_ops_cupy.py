@@ -36,6 +36,8 @@ SQUARE_BLOCKS = {
 }
 # Entries of FP32 rows that are widened to FP64 at a time.
 WIDEN_ENTRIES = 1 << 26
+# Parts in which a matrix that is not row-major is copied, and the least rows of one.
+PARTS, LEAST_PART = 32, 64
 # Rows one block of tcs_col_stats sums: few, where there would be few blocks.
 ROWS_PER_CHUNK, ROWS_PER_SMALL_CHUNK, SMALL_ROWS = 512, 64, 4096
 # Rows one block of tcs_survey sums, by the most rows; columns it does.
@@ -162,7 +164,8 @@ class CupyOps(LUOps, NativeOps):
         if not a.flags.c_contiguous:
             if a.flags.f_contiguous:
                 return self._col_stats(a.T, None)
-            a = cupy.ascontiguousarray(a)
+            found = [self._row_stats(part) for _, part, _ in _row_major(a)]
+            return [cupy.concatenate(x, axis=1) for x in zip(*found, strict=True)]
         m, n = a.shape
         top, total = cupy.empty((1, m)), cupy.empty((1, m))
         grid = (-(-m // 8), 1)
@@ -175,7 +178,8 @@ class CupyOps(LUOps, NativeOps):
         if not a.flags.c_contiguous:
             if a.flags.f_contiguous and row_scale is None:
                 return self._row_stats(a.T)
-            a = cupy.ascontiguousarray(a)
+            found = [self._col_stats(*part) for _, *part in _row_major(a, row_scale)]
+            return [cupy.concatenate(x) for x in zip(*found, strict=True)]
         m, n = a.shape
         rows = ROWS_PER_SMALL_CHUNK if m <= SMALL_ROWS else ROWS_PER_CHUNK
         chunks = -(-m // rows)
@@ -187,20 +191,16 @@ class CupyOps(LUOps, NativeOps):
         return top, total
 
     @turns_into_memory_error
-    def cast_scaled(self, a, row_scale, col_scale, dtype):
+    def cast_scaled(self, a, row_scale, col_scale, dtype, out=None):
         dtype = np.dtype(dtype)
         if dtype.char in "dD":  # FP64 keeps its range: exponents may be applied one after the other
             if row_scale is None:
                 made = converted(a, dtype)
                 return cupy.array(a, order="C") if made is a else cupy.ascontiguousarray(made)
             return _scaled_copy(a, row_scale, col_scale)
-        a = cupy.ascontiguousarray(a)
-        (m, n), w = a.shape, self._room_for(a, dtype)
-        floats = n * (2 if dtype.char == "F" else 1)
-        grid = (-(-floats // 128), -(-m // 64))
-        launch = _scale_launch(_here(), "tcs_cast_scaled", a.dtype.char, grid, (32, 8), 8)
-        scales = (0 if x is None else x.data.ptr for x in (row_scale, col_scale))
-        launch(enumerate((w.data.ptr, ld(w), a.data.ptr, n, m, n, *scales)))
+        w = self._room_for(a, dtype) if out is None else out
+        for rows, part, scale in _row_major(a, row_scale):
+            _cast(w[rows], part, scale, col_scale)
         return w
 
     def _records(self, shape, dtype):
@@ -330,6 +330,25 @@ def _scale_launch(device, entry, char, grid, block, count):
     real = "float" if char in "fF" else "double"
     kernel = _jit.kernel("scale", entry, T_IN=real, COMPLEX=int(char in "FD"))
     return kernel.prepared(grid, block, [0] * count, 0)
+
+
+def _row_major(a, row_scale=None):
+    """Yield slices of rows, and a, row-major, and the scales there: small parts are copied if a is not."""
+    step = max(1, len(a)) if a.flags.c_contiguous else max(LEAST_PART, -(-len(a) // PARTS))
+    for first in range(0, len(a), step):
+        rows = slice(first, first + step)
+        scale = None if row_scale is None else row_scale[rows]
+        yield rows, cupy.ascontiguousarray(a[rows]), scale
+
+
+def _cast(w, a, row_scale, col_scale):
+    """w := diag(r) a diag(s), for contiguous rows of w and of a."""
+    m, n = a.shape
+    floats = n * (2 if w.dtype.char == "F" else 1)
+    grid = (-(-floats // 128), -(-m // 64))
+    launch = _scale_launch(_here(), "tcs_cast_scaled", a.dtype.char, grid, (32, 8), 8)
+    scales = (0 if x is None else x.data.ptr for x in (row_scale, col_scale))
+    launch(enumerate((w.data.ptr, ld(w), a.data.ptr, n, m, n, *scales)))
 
 
 def _product(a, x, adjoint):

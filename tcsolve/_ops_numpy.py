@@ -94,13 +94,16 @@ class NumpyOps(LUOps):
         parts = [(np.abs(a[rows]) * row_scale[rows, None]).max(axis=0) for rows in _blocks(len(a))]
         return np.max(parts, axis=0)
 
-    def cast_scaled(self, a, row_scale, col_scale, dtype):
+    def cast_scaled(self, a, row_scale, col_scale, dtype, out=None):
         with np.errstate(over="ignore", under="ignore"):
-            if row_scale is None:
+            if row_scale is None and out is None:
                 return np.array(a, dtype=dtype, order="C")
+            out = np.empty(a.shape, dtype) if out is None else out
+            if row_scale is None:
+                out[...] = a
+                return out
             # Exponents are added first: r or s alone may leave the range that r s stays in.
             er, es = np.frexp(row_scale)[1] - 1, np.frexp(col_scale)[1] - 1
-            out = np.empty(a.shape, dtype)
             for rows in _blocks(len(a)):
                 exponent = er[rows, None] + es
                 if np.iscomplexobj(a):

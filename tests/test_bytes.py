@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tcsolve
-from tcsolve import Plan, _krylov, matrices
+from tcsolve import Plan, Status, _krylov, matrices
 from tcsolve._choose import REFINEMENT_VECTORS, bytes_needed
 
 N = 1200
@@ -99,7 +99,8 @@ def test_later_solves_plan_for_their_right_hand_sides():
 
     many, one = factors.solve_ex(b), factors.solve_ex(b[:, 0])
 
-    more = 298 * REFINEMENT_VECTORS * N * 8
+    each, least = REFINEMENT_VECTORS["cpu"]
+    more = (300 * each - least) * N * 8
     assert many.bytes_planned - one.bytes_planned == more
 
 
@@ -117,7 +118,9 @@ def test_bases_take_the_bytes_that_are_told(steps, most, dtype):
 
     held = sum(block.nbytes for some in (v, z) for block in some._blocks)
 
-    assert _krylov.basis_bytes(n, k, steps, most, np.dtype(dtype).itemsize) == held
+    size = np.dtype(dtype).itemsize
+    beside = _krylov.VECTORS_BESIDE * k * n * size
+    assert _krylov.basis_bytes(n, k, steps, most, size) == held + beside
 
 
 @pytest.mark.parametrize("count", [1, 8, 9, 20])
@@ -138,3 +141,45 @@ def test_vectors_in_blocks_are_multiplied_and_combined_as_one_matrix(count):
     combined = (expected[:, None] @ x)[:, 0]
     assert np.allclose(v.combined(s), combined, rtol=1e-12)
     assert np.allclose(v.combined(expected), combined, rtol=1e-12)
+
+
+# ---- on a device -------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp16x3", "fp32", "fp64"])
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("spread", [0, 8])
+@pytest.mark.parametrize("nrhs", [1, 64])
+def test_a_device_gives_the_bytes_that_are_planned(nrhs, spread, order, precision, cupy, script):
+    n, memory = 2048, script("memory")
+    a = cupy.random.default_rng(7).standard_normal((n, n))
+    a = cupy.array(a * 2.0 ** cupy.linspace(-spread, spread, n)[:, None], order=order)
+    b = a @ cupy.ones((n, nrhs))
+    tcsolve.clear_cache()
+
+    with memory.PeakPool() as peak:
+        solution = tcsolve.solve_ex(a, b, precision=precision, assume_a="general")
+        cupy.cuda.Device().synchronize()
+
+    assert solution.status is Status.CONVERGED
+    assert memory.kept_bytes() == 0  # of the first solve of a size nothing stays
+    assert 0.95 <= solution.bytes_planned / peak.used <= (1.05 if nrhs == 1 else 1.15)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("nrhs", [1, 16])
+def test_a_device_gives_krylov_bases_the_bytes_that_are_planned(nrhs, cupy, script):
+    n, memory = 2048, script("memory")
+    a = memory.matrix("svd_geo 1e10", n)
+    b = a @ cupy.ones((n, nrhs))
+    tcsolve.clear_cache()
+
+    with memory.PeakPool() as peak:
+        how = {"precision": Plan("fp16x3", fallback=False), "assume_a": "general"}
+        solution = tcsolve.solve_ex(a, b, **how)
+        cupy.cuda.Device().synchronize()
+
+    assert solution.rungs == ("fp16x3",)
+    assert solution.iterations.max() > 8
+    assert 0.95 <= solution.bytes_planned / peak.used <= 1.05

@@ -322,6 +322,32 @@ def test_cast_scaled_keeps_subnormal_results(cast_scaled):
     assert cast_scaled(a, None, s, 0).all()
 
 
+@pytest.mark.parametrize("order", ["C", "F", "strided"])
+def test_what_is_not_row_major_is_scaled_and_measured_in_parts(order, ops, cupy):
+    n = 300  # several parts, the last of fewer rows
+    a = random_matrix("d", n, n)
+    given = cupy.asarray(a, order="C" if order == "strided" else order)
+    if order == "strided":
+        wide = cupy.zeros((n, n + 5))
+        wide[:, 2:-3] = given
+        given = wide[:, 2:-3]
+    rng = np.random.default_rng(1)
+    r, s = (2.0 ** rng.integers(-20, 20, n) for _ in range(2))
+    on_device = cupy.asarray(r), cupy.asarray(s)
+
+    w = ops.cast_scaled(given, *on_device, "f")
+    scaled = w.get()
+    plain = ops.cast_scaled(given, None, None, "f", out=w)
+
+    assert np.array_equal(scaled, (r[:, None] * a * s).astype("f"))
+    assert plain is w and np.array_equal(w.get(), a.astype("f"))
+    assert np.array_equal(ops.col_max(given, on_device[0]).get(), abs(r[:, None] * a).max(axis=0))
+    assert np.array_equal(ops.row_max(given).get(), abs(a).max(axis=1))
+    rows, cols = (x.get() for x in ops.stats(given))
+    assert np.allclose(rows, abs(a).sum(axis=1), rtol=1e-14)
+    assert np.allclose(cols, abs(a).sum(axis=0), rtol=1e-14)
+
+
 # ---- residuals and corrections ---------------------------------------------------------------
 
 
