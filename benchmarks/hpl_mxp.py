@@ -113,7 +113,9 @@ def device_bytes(update, n, block):
     """Predict the bytes on the device: A and b in FP64, and what a solve allocates beside them."""
     from tcsolve._choose import bytes_needed
 
-    return 8 * n * (n + 1) + bytes_needed(update, n, 1, 8, block=block, on_device=True)
+    return 8 * n * (n + 1) + bytes_needed(
+        update, n, 1, np.dtype(float), block=block, on_device=True
+    )
 
 
 def largest_fit(available, needed, step=STEP):

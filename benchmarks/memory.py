@@ -11,7 +11,8 @@ outside CuPy are in neither.  That is the first solve of a size; *kept* is what 
 third, for more of that size (`tcsolve.clear_cache` frees it).  `solve` needs A for the residuals, and has no
 use for leave to overwrite it; `factor` keeps a copy of A, or with that leave A itself.  Matrices are standard
 normal, + n I for the precisions of a single product; then come, up to n = 8192, some whose refinement is slow
-or fails, so that iterates are combined, Krylov bases built and finer factors made, and one that is scaled.
+or fails, so that iterates are combined, Krylov bases built and finer factors made, and some that are scaled,
+moved into range or column-major.
 """
 
 import functools
@@ -23,13 +24,16 @@ from tables import source, table
 SINGLE_PRODUCT = ("fp16", "bf16", "tf32")
 SOLVE, FACTOR, OVERWRITE = "solve", "factor", "factor, overwrite_a"
 # Precisions and families that take more than the others, and the largest n of these rows.
-GEO, SCALED = "svd_geo", "gauss, rows 2^-8 to 2^8"
+SCALED, EXTREME = "gauss, rows 2^-8 to 2^8", "gauss 2^900"
+COLUMNS = "gauss, column-major"
 HARD = (
-    ("fp16", f"{GEO} 1e2"),
-    ("fp16x3", f"{GEO} 1e6"),
-    ("fp16x3", f"{GEO} 1e10"),
+    ("fp16", "svd_geo 1e2"),
+    ("fp16x3", "svd_geo 1e6"),
+    ("fp16x3", "svd_geo 1e10"),
     ("fp16x3", SCALED),
     ("fp32", SCALED),
+    ("fp16x3", COLUMNS),
+    ("fp16x3", EXTREME),
 )
 MOST_HARD = 8192
 
@@ -90,18 +94,17 @@ def matrix(family, n):
     """Return an FP64 matrix of the family on the device."""
     import cupy
     import rungs
-    import solve
 
-    name, _, cond = family.partition(" ")
-    if name == GEO:
-        u, v = rungs.singular_vectors(n)
-        return (u * cupy.asarray(rungs.spectrum("geo", n, float(cond)))) @ v
     if family == SCALED:
-        return solve.matrix("gauss", n) * 2.0 ** cupy.linspace(-8, 8, n)[:, None]
-    return solve.matrix(family, n)
+        return rungs.matrix("gauss", n) * 2.0 ** cupy.linspace(-8, 8, n)[:, None]
+    if family == EXTREME:
+        return rungs.matrix("gauss", n) * 2.0**900
+    if family == COLUMNS:
+        return cupy.asfortranarray(rungs.matrix("gauss", n))
+    return rungs.matrix(family, n)
 
 
-def measure(call, n, precision, nrhs, family):
+def measure(call, n, precision, family, nrhs):
     """Return the row of one solve for so many right-hand sides, or of one factorization for them."""
     import cupy
 
@@ -159,7 +162,7 @@ def kept_bytes():
 def line(row):
     """Return the printed line of a row."""
     family = row.get("family", "-")
-    head = f"{row['call']:19} n {row['n']:6} {row['precision']:7} {family:14} nrhs {row['nrhs']:3}"
+    head = f"{row['call']:19} n {row['n']:6} {row['precision']:7} {family:23} nrhs {row['nrhs']:3}"
     if "error" in row:
         return f"{head} failed: {row['error']}"
     return (
@@ -216,10 +219,10 @@ def main():
     facts, rows = machine(options.commit) | gpu(), []
     calls = [*((SOLVE, nrhs) for nrhs in options.nrhs), (FACTOR, 1), (OVERWRITE, 1)]
     usual = itertools.product(options.n, options.precision, calls)
-    runs = [(call, n, how, nrhs, usual_family(how)) for n, how, (call, nrhs) in usual]
+    runs = [(call, n, how, usual_family(how), nrhs) for n, how, (call, nrhs) in usual]
     few = [n for n in options.n if n <= MOST_HARD]
-    hard = itertools.product(few, HARD, options.nrhs)
-    runs += [(SOLVE, n, how, nrhs, family) for n, (how, family), nrhs in hard]
+    hard = [pair for pair in HARD if pair[0] in options.precision]
+    runs += [(SOLVE, n, *way, nrhs) for n, way, nrhs in itertools.product(few, hard, options.nrhs)]
     for run in runs:
         rows.append(measure(*run))
         print(line(rows[-1]), flush=True)

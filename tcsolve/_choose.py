@@ -4,6 +4,7 @@ import functools
 from dataclasses import dataclass, replace
 
 from tcsolve._formats import UPDATES
+from tcsolve._parts import part_entries
 
 __all__ = [
     "CPU",
@@ -189,14 +190,15 @@ def step_budget(update, following, n, nrhs, rates, *, is_complex=False):
     return int(min(MOST_BUDGET, max(LEAST_BUDGET, price / step)))
 
 
-def bytes_needed(update, n, nrhs, itemsize, *, block, on_device, kept=0):
+def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     """Predict the bytes a solve allocates beyond its arguments.
 
     Parameters
     ----------
     update : str
-    n, nrhs, itemsize : int
-        `itemsize` is that of the answer: 4, 8 or 16 bytes.
+    n, nrhs : int
+    dtype : dtype
+        Of the matrix.
     block : int
         Columns of an outer panel; its packed operands count.
     on_device : bool
@@ -209,11 +211,14 @@ def bytes_needed(update, n, nrhs, itemsize, *, block, on_device, kept=0):
     int
     """
     how = UPDATES[update]
-    complex_factor = 2 if itemsize == 16 else 1
+    complex_factor = 2 if dtype.kind == "c" else 1
     low = (8 if how.storage == "float64" else 4) * complex_factor
     factors = n * n * low
     each, least = REFINEMENT_VECTORS["cuda" if on_device else "cpu"]
-    refinement = max(each * nrhs, least) * n * max(8, itemsize) + kept
+    vectors = max(each * nrhs, least) * n
+    if dtype.char in "fF":  # A is widened a part at a time
+        vectors += part_entries(n, n)
+    refinement = vectors * 8 * complex_factor + kept
     if not on_device:
         rows = 0 if how.native else max(n - block, 0)
         emulated = rows * (rows + EMULATED_OPERANDS[how.products] * block) * low

@@ -12,7 +12,7 @@ from tcsolve._errors import DeviceMemoryError
 from tcsolve._formats import UPDATES
 from tcsolve._ladder import Ladder, in_turn
 from tcsolve._norms import begin_condest, condest, hold, joined, sweeps_at_once
-from tcsolve._scale import FRAME_EXPONENT, exponent_of, ldexp
+from tcsolve._scale import FRAME_EXPONENT, ldexp, real_parts
 
 __all__ = ["Conditioned"]
 
@@ -55,10 +55,7 @@ class Conditioned(Ladder):
         """
         if self._rcond is None:
             self._restore()
-            near = self._near_one() if self._finite else None
-            self._rcond = self._estimate_rcond(near)
-            if near and near.a is not self._a:
-                self._solve_bytes = max(self._solve_bytes, self.bytes_planned + near.a.nbytes)
+            self._rcond = self._estimate_rcond()
         return self._rcond
 
     @property
@@ -100,12 +97,14 @@ class Conditioned(Ladder):
         with contextlib.suppress(DeviceMemoryError):  # what is not begun now is done later
             self._estimate = self._factors.aside(("condest", sweeps), begin, then)
 
-    def _estimate_rcond(self, near):
+    def _estimate_rcond(self, near=None):
         if not self._finite or self._singular():
             return 0.0
         if self._bad_pivot():
             return self._estimate_rcond(near) if self._climb() else 0.0
-        n, how = self.shape[0], UPDATES[self.precision]
+        n, near, how = self.shape[0], near or self._near_one(), UPDATES[self.precision]
+        if near.a is not self._a:
+            self._note_bytes(1, near.a.nbytes)
         rcond = self._factors.gecon(near.norm) if self._as_given else None
         own = self._condest(near) if rcond is None else None
         rcond = own.rcond if own else rcond
@@ -139,7 +138,8 @@ class Conditioned(Ladder):
         if self._frame is None:
             return _Near(self._a, self._norm_one)
         ops = self._ops
-        exponent = int(ops.host(exponent_of(ops.xp, self._a, (0, 1)))[0].item())
+        rows = [ops.row_max(part).max() for part in real_parts(self._a)]
+        _, exponent = math.frexp(max(x.item() for x in ops.host(*rows)))
         if abs(exponent) <= FRAME_EXPONENT:
             return _Near(self._a, self._norm_one)
         a = ldexp(ops.xp, self._a, -exponent)

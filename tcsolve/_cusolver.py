@@ -16,8 +16,12 @@ __all__ = ["NativeOps", "getrf_in_place", "order_of"]
 class NativeOps:
     """The part of `tcsolve._ops.Ops` that is the library's own LU."""
 
-    @turns_into_memory_error
     def getrf(self, a, dtype, overwrite_a=False):
+        # Not twice where the factors have taken the place of a.
+        factored = turns_into_memory_error(self._getrf, again=not overwrite_a)
+        return factored(a, dtype, overwrite_a)
+
+    def _getrf(self, a, dtype, overwrite_a):
         # cuSOLVER is column-major: as in NumpyOps, a row-major a is factored as a.T.
         transposed = not a.flags.f_contiguous
         made = converted(t := a.T if transposed else a, np.dtype(dtype))

@@ -71,7 +71,9 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
             break
     y = triangle.solve()
     y = y if np.issubdtype(r.dtype, np.complexfloating) else np.ascontiguousarray(y.real)
-    return z.combined(ops.array(y)).T * size, triangle.steps
+    weights = np.zeros((k, z.room), dtype=y.dtype)  # a part of a block would be copied
+    weights[:, : y.shape[1]] = y
+    return z.combined(ops.array(weights)).T * size, triangle.steps
 
 
 def basis_bytes(n, k, steps, most, itemsize):
@@ -94,18 +96,18 @@ class _Vectors:
 
     def __init__(self, xp, k, n, dtype, most):
         self._xp, self._most, self._shape, self._dtype = xp, most, (k, n), dtype
-        self._blocks, self._count, self._room = [], 0, 0
+        self._blocks, self._count, self.room = [], 0, 0
 
     def append(self, x):
         """Take x (k, n); return it as it is kept."""
         k, n = self._shape
         room = _room(self._count + 1, self._most)
-        if room > self._room:
+        if room > self.room:
             # Zero, as all vectors of a block are multiplied.
-            self._blocks.append(self._xp.zeros((k, room - self._room, n), dtype=self._dtype))
-            self._room = room
+            self._blocks.append(self._xp.zeros((k, room - self.room, n), dtype=self._dtype))
+            self.room = room
         self._count += 1
-        kept = self._blocks[-1][:, self._count - 1 - self._room]
+        kept = self._blocks[-1][:, self._count - 1 - self.room]
         kept[...] = x
         return kept
 
@@ -115,11 +117,10 @@ class _Vectors:
         return self._xp.concatenate([(v @ w)[:, :, 0] for v in self._blocks], axis=1).conj()
 
     def combined(self, s):
-        """Return the sum of the vectors times s (k, up to room), shape (k, n)."""
+        """Return the sum of the vectors times s (k, room), shape (k, n)."""
         result, first = self._xp.zeros(self._shape, dtype=self._dtype), 0
         for v in self._blocks:
-            some = s[:, None, first : first + v.shape[1]]
-            result += (some @ v[:, : some.shape[2]])[:, 0]
+            result += (s[:, None, first : first + v.shape[1]] @ v)[:, 0]
             first += v.shape[1]
         return result
 

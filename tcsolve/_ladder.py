@@ -41,24 +41,24 @@ def in_turn(method):
     return call
 
 
-def room_needed(ops, update, n, nrhs, itemsize, block=None, dominant=False, kept=0):
+def room_needed(ops, update, n, nrhs, dtype, block=None, dominant=False, kept=0):
     """Return the bytes a solve will allocate with `update`; `dominant` is as for `_lu.factor_blocked`.
 
     kept is as for `bytes_needed`.
     """
     block = block or ops.default_block(n, UPDATES[update], dominant)
     how = {"block": block, "on_device": ops.device == "cuda", "kept": kept}
-    return bytes_needed(update, n, nrhs, itemsize, **how)
+    return bytes_needed(update, n, nrhs, dtype, **how)
 
 
 def require_room(
-    ops, update, n, nrhs, itemsize, block=None, moved_bytes=0, held_bytes=0, dominant=False
+    ops, update, n, nrhs, dtype, block=None, moved_bytes=0, held_bytes=0, dominant=False
 ):
     """Return what is `room_needed`, and moved_bytes, or raise if the device has fewer.
 
     moved_bytes are those of arguments that must be copied to the device first, held_bytes those it has.
     """
-    needed = room_needed(ops, update, n, nrhs, itemsize, block, dominant) + moved_bytes
+    needed = room_needed(ops, update, n, nrhs, dtype, block, dominant) + moved_bytes
     # Host memory is virtual and shared; only a device tells truthfully what is left.
     if ops.device != "cuda" or needed <= ops.free_bytes(needed - held_bytes) + held_bytes:
         return needed
@@ -177,12 +177,12 @@ class Ladder:
     def _reserve(self, update, nrhs):
         """Return the bytes this rung needs, all told, or raise before any of them is allocated."""
         held, dominant = 0 if self._copy is None else self._copy.nbytes, self._expects_dominance()
-        args = update, self.shape[0], nrhs, self._a.dtype.itemsize, self._plan.block
+        args = update, self.shape[0], nrhs, self._a.dtype, self._plan.block
         return self._beside + require_room(self._ops, *args, held_bytes=held, dominant=dominant)
 
     def _note_bytes(self, nrhs, kept):
         """Note what the present rung needed to solve for so many right-hand sides; see `bytes_needed`."""
-        args = self.precision, self.shape[0], nrhs, self._a.dtype.itemsize, self._plan.block
+        args = self.precision, self.shape[0], nrhs, self._a.dtype, self._plan.block
         needed = room_needed(self._ops, *args, dominant=self._expects_dominance(), kept=kept)
         self._solve_bytes = max(self._solve_bytes, needed + self._beside)
 
@@ -232,11 +232,11 @@ class Ladder:
         dtype = np.dtype(kind.get(how.storage, how.storage))
         row, col = self._scales_for(how)
         w, self._copy = self._copy, None
-        if w is not None and (how.native or w.dtype != dtype):  # it was made for another rung
-            w = None
         if how.native and row is None:
             self._factors = factor_native(ops, self._matrix, dtype)
         else:
+            if how.native:  # to be factored where it lies: contiguous, and not the memory of a tape
+                w = ops.xp.empty(self.shape, dtype)
             if w is None or row is not None:
                 w = ops.cast_scaled(self._matrix, row, col, dtype, out=w)
             if row is not None:

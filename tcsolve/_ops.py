@@ -92,7 +92,7 @@ class Ops(Protocol):
         """Return a row-major diag(r) a diag(s) in `dtype`; None stands for ones.
 
         The scales are powers of two, so that this rounds each entry once.  It is a new matrix, or `out`, if
-        that is one from here or from `extremes`, of this dtype.
+        there are scales: of FP32 or complex64, with contiguous rows.
         """
 
     def strip_width(self, m, k, dtype, dominant=False):

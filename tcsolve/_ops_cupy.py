@@ -17,6 +17,7 @@ from tcsolve._device import turns_into_memory_error
 from tcsolve._lu_cupy import LUOps
 from tcsolve._ops import Stats
 from tcsolve._ops_numpy import gram, held, signs, steepest
+from tcsolve._parts import parts
 from tcsolve._to_host import Sent, reading
 
 __all__ = ["CupyOps"]
@@ -34,10 +35,6 @@ SQUARE_BLOCKS = {
     1: ((4096, 128), (6000, 512), (12500, 1024), (17000, 1536), (math.inf, 2048)),
     3: ((4096, 128), (9000, 512), (math.inf, 1024)),
 }
-# Entries of FP32 rows that are widened to FP64 at a time.
-WIDEN_ENTRIES = 1 << 26
-# Parts in which a matrix that is not row-major is copied, and the least rows of one.
-PARTS, LEAST_PART = 32, 64
 # Rows one block of tcs_col_stats sums: few, where there would be few blocks.
 ROWS_PER_CHUNK, ROWS_PER_SMALL_CHUNK, SMALL_ROWS = 512, 64, 4096
 # Rows one block of tcs_survey sums, by the most rows; columns it does.
@@ -179,7 +176,9 @@ class CupyOps(LUOps, NativeOps):
             if a.flags.f_contiguous and row_scale is None:
                 return self._row_stats(a.T)
             found = [self._col_stats(*part) for _, *part in _row_major(a, row_scale)]
-            return [cupy.concatenate(x) for x in zip(*found, strict=True)]
+            tops, totals = zip(*found, strict=True)
+            top = cupy.stack([x.max(axis=0) for x in tops])
+            return top, cupy.stack([x.sum(axis=0) for x in totals])
         m, n = a.shape
         rows = ROWS_PER_SMALL_CHUNK if m <= SMALL_ROWS else ROWS_PER_CHUNK
         chunks = -(-m // rows)
@@ -237,13 +236,11 @@ class CupyOps(LUOps, NativeOps):
         if a.dtype == wide:
             return _product(a, x, adjoint)
         y = cupy.zeros(x.shape, dtype=np.result_type(wide, x.dtype))
-        step = max(1, WIDEN_ENTRIES // a.shape[0])
-        for i in range(0, a.shape[0], step):
-            rows = converted(a[i : i + step], wide)
+        for rows in parts(*a.shape):
             if adjoint:
-                y += _product(rows, x[i : i + step], adjoint=True)
+                y += _product(converted(a[rows], wide), x[rows], adjoint=True)
             else:
-                y[i : i + step] = _product(rows, x, adjoint=False)
+                y[rows] = _product(converted(a[rows], wide), x, adjoint=False)
         return y
 
     @turns_into_memory_error
@@ -333,12 +330,17 @@ def _scale_launch(device, entry, char, grid, block, count):
 
 
 def _row_major(a, row_scale=None):
-    """Yield slices of rows, and a, row-major, and the scales there: small parts are copied if a is not."""
-    step = max(1, len(a)) if a.flags.c_contiguous else max(LEAST_PART, -(-len(a) // PARTS))
-    for first in range(0, len(a), step):
-        rows = slice(first, first + step)
-        scale = None if row_scale is None else row_scale[rows]
-        yield rows, cupy.ascontiguousarray(a[rows]), scale
+    """Yield slices of rows, and a, row-major, and the scales there: a part at a time, copied, if a is not."""
+    if a.flags.c_contiguous:
+        yield slice(None), a, row_scale
+        return
+    some, copy = parts(*a.shape), None
+    for rows in some:
+        part = a[rows]
+        # In the order of the stream: who was given the last part has read it.
+        copy = cupy.empty(part.shape, a.dtype) if copy is None else copy[: len(part)]
+        copy[...] = part
+        yield rows, copy, None if row_scale is None else row_scale[rows]
 
 
 def _cast(w, a, row_scale, col_scale):
@@ -372,12 +374,11 @@ def _scaled_copy(a, row_scale, col_scale):
     """Return diag(r) a diag(s) in FP64 by adding exponents, block by block."""
     row, col = (cupy.frexp(s)[1] - 1 for s in (row_scale, col_scale))
     out = cupy.empty(a.shape, a.dtype)
-    step = max(1, WIDEN_ENTRIES // a.shape[0])
-    for i in range(0, a.shape[0], step):
-        exponent = (row[i : i + step, None] + col).astype(cupy.int32)
+    for rows in parts(*a.shape):
+        exponent = row[rows, None] + col
         if a.dtype.kind == "c":
-            out.real[i : i + step] = cupy.ldexp(a.real[i : i + step], exponent)
-            out.imag[i : i + step] = cupy.ldexp(a.imag[i : i + step], exponent)
+            cupy.ldexp(a.real[rows], exponent, out=out.real[rows])
+            cupy.ldexp(a.imag[rows], exponent, out=out.imag[rows])
         else:
-            out[i : i + step] = cupy.ldexp(a[i : i + step], exponent)
+            cupy.ldexp(a[rows], exponent, out=out[rows])
     return out

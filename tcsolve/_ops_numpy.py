@@ -9,13 +9,12 @@ import numpy as np
 from tcsolve import _gemm_numpy
 from tcsolve._lu_numpy import LUOps, lapack_of
 from tcsolve._ops import Stats
+from tcsolve._parts import parts
 
 __all__ = ["NumpyOps"]
 
 # Entries of a block that stays in the second-level cache while five reductions pass over it.
 CACHE_ENTRIES = 1 << 16
-# Entries of a block of FP32 rows that is widened to FP64 at a time.
-WIDEN_ENTRIES = 1 << 22
 
 
 class NumpyOps(LUOps):
@@ -96,12 +95,9 @@ class NumpyOps(LUOps):
 
     def cast_scaled(self, a, row_scale, col_scale, dtype, out=None):
         with np.errstate(over="ignore", under="ignore"):
-            if row_scale is None and out is None:
+            if row_scale is None:
                 return np.array(a, dtype=dtype, order="C")
             out = np.empty(a.shape, dtype) if out is None else out
-            if row_scale is None:
-                out[...] = a
-                return out
             # Exponents are added first: r or s alone may leave the range that r s stays in.
             er, es = np.frexp(row_scale)[1] - 1, np.frexp(col_scale)[1] - 1
             for rows in _blocks(len(a)):
@@ -155,15 +151,14 @@ class NumpyOps(LUOps):
         wide = np.result_type(a.dtype, np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             if a.dtype == wide:
-                return (a.conj().T if adjoint else a) @ x
+                # Not a.conj(), a copy of it.
+                return (a.T @ x.conj()).conj() if adjoint else a @ x
             y = np.zeros(x.shape, dtype=np.result_type(wide, x.dtype))
-            step = max(1, WIDEN_ENTRIES // a.shape[0])
-            for i in range(0, a.shape[0], step):
-                rows = a[i : i + step].astype(wide)
+            for rows in parts(*a.shape):
                 if adjoint:
-                    y += rows.conj().T @ x[i : i + step]
+                    y += (a[rows].astype(wide).T @ x[rows].conj()).conj()
                 else:
-                    y[i : i + step] = rows @ x
+                    y[rows] = a[rows].astype(wide) @ x
             return y
 
     def residual(self, a, x, b):

@@ -13,10 +13,10 @@ WORTH_A_GPU = 0.2
 
 def require_room_there(ops, a, nrhs, precision, moved_bytes):
     """Raise before anything is copied to a device that has no room for it and its factors."""
-    n, itemsize = a.shape[0], a.dtype.itemsize
+    n = a.shape[0]
     rates = rates_of(ops.device, getattr(ops, "properties", None))
     update = _first_rung(a, nrhs, precision, rates)
-    _ladder.require_room(ops, update, n, nrhs, itemsize, moved_bytes=moved_bytes)
+    _ladder.require_room(ops, update, n, nrhs, a.dtype, moved_bytes=moved_bytes)
 
 
 def brought(ops, x):

@@ -22,6 +22,8 @@ KRYLOV_BYTES, COMBINED_BYTES = 1 << 30, 1 << 27
 # Iterates that are combined, once a step leaves more than this of the error: where it leaves less, nothing
 # is gained.
 ITERATES, SLOW = 4, 0.02
+# Vectors of a column that classical refinement has, and FGMRES of the other columns does not need.
+VECTORS_DONE = 4
 # What rounding leaves uncertain, next to 1, in inner products of unit vectors and in residuals of FGMRES.
 ROUNDING = 2.0**-46
 
@@ -223,10 +225,7 @@ def _classical(ops, b, advance, plan, bound, max_steps, state, recent):
     That list is emptied.
     """
     active = np.flatnonzero(~state.converged & ~np.isnan(state.error))
-    # Out of the callers' list, which would keep them until the end.
-    recent, given = [], recent
-    while given:
-        recent.append([_take(ops, v, active) for v in given.pop(0)])
+    recent = _taken(ops, recent, active)
     while active.size:
         before = state.error[active]
         trial, r, error = advance(recent, _take(ops, b, active))
@@ -243,9 +242,18 @@ def _classical(ops, b, advance, plan, bound, max_steps, state, recent):
         slow = len(recent) > 1 or not _stop.contracting(error, before, SLOW)[going].all()
         fits = 2 * ITERATES * trial.nbytes <= COMBINED_BYTES
         recent = [*recent, (trial, r)][-ITERATES if slow and fits else -1 :]
-        recent = [(_take(ops, x, left), _take(ops, r, left)) for x, r in recent]
+        del trial, r
+        recent = _taken(ops, recent, left)
         state.kept = max(state.kept, 2 * (len(recent) - 1) * recent[0][0].nbytes)
         active = active[left]
+
+
+def _taken(ops, recent, index):
+    """Return columns of each (x, r) of a list, and empty that: each is gone when the next is copied."""
+    taken = []
+    while recent:
+        taken.append(tuple(_take(ops, v, index) for v in recent.pop(0)))
+    return taken
 
 
 def _combined(ops, recent):
@@ -286,7 +294,8 @@ def _krylov(ops, operator, b, correct, plan, bound, max_steps, state, active):
         basis = np.minimum(plan.basis, allowed)
         d, steps = fgmres(ops, operator.product, correct, r, basis=basis, tol=tol, give_up=hopeless)
         bases = basis_bytes(*r.shape, int(steps.max()), int(basis.max()), r.dtype.itemsize)
-        state.kept = max(state.kept, bases)
+        done = (len(state.error) - len(active)) * r[:, 0].nbytes
+        state.kept = max(state.kept, bases - VECTORS_DONE * done)
         trial = x + d
         _, error = measure(ops, operator, trial, rhs)
         state.steps[active] += steps

@@ -13,6 +13,7 @@ __all__ = [
     "ldexp",
     "needs_frame",
     "needs_scaling",
+    "real_parts",
     "shift_columns",
 ]
 
@@ -116,8 +117,14 @@ def _ldexp_parts(xp, x, exponent):
         return xp.ldexp(x, exponent)
     # Where 1j * inf would be NaN in both parts.
     moved = xp.empty(np.broadcast_shapes(x.shape, exponent.shape), x.dtype)
-    moved.real[...], moved.imag[...] = xp.ldexp(x.real, exponent), xp.ldexp(x.imag, exponent)
+    for to, part in zip(real_parts(moved), real_parts(x), strict=True):
+        xp.ldexp(part, exponent, out=to)
     return moved
+
+
+def real_parts(x):
+    """Return x, or its real and its imaginary part, as views."""
+    return (x.real, x.imag) if x.dtype.kind == "c" else (x,)
 
 
 def exponent_of(xp, x, axis=()):

@@ -98,7 +98,8 @@ class Solution:
     bytes_planned : int
         Bytes predicted before they are allocated, on the device that solved: the most that any rung takes.
         Copies of the arguments count, and what slow refinement keeps: the iterates that it combines, and the
-        bases of FGMRES.
+        bases of FGMRES.  What is used is within some percent of it for 1000 unknowns and more, and for few
+        right-hand sides; a quarter less or a tenth more for some hundreds.
     device : str
         'cpu' or 'cuda'.
     """

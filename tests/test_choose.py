@@ -22,6 +22,7 @@ from tcsolve._plan import PRECISIONS, Plan, next_rung
 
 DEVICES = {"cpu": CPU, "h200": H200}
 SIZES = (1, 10, 100, 1000, 10000, 50000)
+REAL, COMPLEX = np.dtype(float), np.dtype(complex)
 A100 = {"arch": 80, "multiprocessors": 108, "clock": 1.41e9, "bandwidth": 1.5e12}
 L4 = {"arch": 89, "multiprocessors": 58, "clock": 2.0e9, "bandwidth": 3e11}
 B200 = {"arch": 100, "multiprocessors": 148, "clock": 1.9e9, "bandwidth": 8e12}
@@ -98,18 +99,18 @@ def test_the_bytes_cover_the_factors_and_grow(update, on_device):
     how = dict(block=512, on_device=on_device)
     stored = 8 if update == "fp64" else 4
     for n in SIZES[1:]:
-        real = bytes_needed(update, n, 1, 8, **how)
+        real = bytes_needed(update, n, 1, REAL, **how)
         assert real >= n * n * stored
-        assert bytes_needed(update, n, 1, 16, **how) >= 2 * n * n * stored
-        many = bytes_needed(update, n, max(n, 1000), 8, **how)
+        assert bytes_needed(update, n, 1, COMPLEX, **how) >= 2 * n * n * stored
+        many = bytes_needed(update, n, max(n, 1000), REAL, **how)
         assert many > real
-        assert bytes_needed(update, n, max(n, 1000), 8, **how, kept=1000) == many + 1000
-    sizes = [bytes_needed(update, n, 1, 8, **how) for n in SIZES]
+        assert bytes_needed(update, n, max(n, 1000), REAL, **how, kept=1000) == many + 1000
+    sizes = [bytes_needed(update, n, 1, REAL, **how) for n in SIZES]
     assert sizes == sorted(sizes)
 
 
 def test_the_bytes_of_a_large_system_do_not_wrap():
-    assert bytes_needed("fp64", 100_000, 1, 8, block=512, on_device=True) > 8e10
+    assert bytes_needed("fp64", 100_000, 1, REAL, block=512, on_device=True) > 8e10
 
 
 def test_the_rates_of_a_gpu_are_one_object_that_a_choice_is_remembered_by():

@@ -207,3 +207,24 @@ def test_an_allocation_that_fails_leaves_the_arrays_alone(cupy):
         tcsolve.solve(a, b, precision="fp16x3")
     assert np.array_equal(a.get(), problem.a) and np.array_equal(b.get(), problem.b)
     assert (tcsolve.solve_ex(a, b).backward_error <= tcsolve.solve_ex(a, b).bound).all()
+
+
+@pytest.mark.gpu
+def test_what_took_the_place_of_a_is_not_factored_again(cupy, ops, monkeypatch):
+    from tcsolve import _cusolver, _device
+
+    def refuse(*_, **__):
+        raise cupy.cuda.memory.OutOfMemoryError(1, 1)
+
+    a = cupy.random.default_rng(1).standard_normal((300, 300)).astype(cupy.float32)
+    given = a.copy()
+    expected = ops.getrf(given, a.dtype)[0][0].copy()
+    monkeypatch.setattr(_device._record, "clear", lambda: True)
+    with monkeypatch.context() as patched:
+        patched.setattr(_cusolver, "invert_diagonal_blocks", refuse)
+        with pytest.raises(tcsolve.DeviceMemoryError):
+            ops.getrf(a, a.dtype, overwrite_a=True)
+
+    assert (a.T == expected).all()  # factored once
+    assert (ops.getrf(given, a.dtype, overwrite_a=True)[0][0] == expected).all()
+    assert (given.T == expected).all()

@@ -731,7 +731,7 @@ class SmallDevice(NumpyOps):
     def getrf(self, a, dtype, overwrite_a=False):
         pytest.fail("getrf was called, although the factors do not fit")
 
-    def cast_scaled(self, a, row_scale, col_scale, dtype):
+    def cast_scaled(self, a, row_scale, col_scale, dtype, out=None):
         pytest.fail("a copy was made, although it does not fit")
 
 
@@ -751,12 +751,12 @@ def test_a_solve_fits_where_enough_bytes_are_told_or_more(spare, fits, held):
         def default_block(self, *args):
             return 128
 
-    needed = bytes_needed("fp16x3", 300, 1, 8, block=128, on_device=True)
+    needed = bytes_needed("fp16x3", 300, 1, np.dtype("d"), block=128, on_device=True)
     if fits:
-        assert require_room(Device(), "fp16x3", 300, 1, 8, held_bytes=held) == needed
+        assert require_room(Device(), "fp16x3", 300, 1, np.dtype("d"), held_bytes=held) == needed
     else:
         with pytest.raises(tcsolve.DeviceMemoryError):
-            require_room(Device(), "fp16x3", 300, 1, 8, held_bytes=held)
+            require_room(Device(), "fp16x3", 300, 1, np.dtype("d"), held_bytes=held)
     assert asked[0] == needed - held
 
 
@@ -775,10 +775,12 @@ def test_a_solve_that_would_not_fit_is_refused_before_it_allocates(update):
 
 def test_a_copy_that_is_there_already_needs_no_more_room():
     device = SmallDevice()
-    needed = bytes_needed("fp16x3", 40, 1, 8, block=16, on_device=True)
+    needed = bytes_needed("fp16x3", 40, 1, np.dtype("d"), block=16, on_device=True)
     with pytest.raises(tcsolve.DeviceMemoryError):
-        require_room(device, "fp16x3", 40, 1, 8, 16, held_bytes=needed - 1001)
-    assert require_room(device, "fp16x3", 40, 1, 8, 16, held_bytes=needed - 1000) == needed
+        require_room(device, "fp16x3", 40, 1, np.dtype("d"), 16, held_bytes=needed - 1001)
+    assert (
+        require_room(device, "fp16x3", 40, 1, np.dtype("d"), 16, held_bytes=needed - 1000) == needed
+    )
 
 
 def test_the_bytes_that_were_reserved_are_reported(xp):

@@ -15,6 +15,7 @@ LAYERS = (
     "_numbers",
     "_formats",
     "_plan",
+    "_parts",
     "_solution",
     "_jit",
     "_product",
