@@ -225,7 +225,7 @@ def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
         return factors + max(emulated, refinement)
     refinement += INVERSE_BYTES_ROW * n if complex_factor == 1 else 0
     if how.native:
-        return factors + refinement + (n * 1024 * low if complex_factor == 2 else 0)
+        return factors + refinement
     # Packed L and U strips of a panel, 16 (or 32) bits a value; complex doubles both edges of U.
     width = 4 if how.name == "tf32" else 2
     # Three products take three parts of each, or on Hopper two, and two of L of the next panel, which is

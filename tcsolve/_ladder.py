@@ -212,7 +212,6 @@ class Ladder:
         """Move a matrix of extreme entries to where FP64 can work, and find its scaling."""
         ops = self._ops
         if needs_frame(self._survey):
-            self._copy = None
             self._frame = Frame(equilibrate(ops, self._a))
             self._matrix = self._frame.matrix(ops, self._a)
             self._beside += self._matrix.nbytes
@@ -231,14 +230,11 @@ class Ladder:
         kind = {"float32": "complex64", "float64": "complex128"} if self._complex else {}
         dtype = np.dtype(kind.get(how.storage, how.storage))
         row, col = self._scales_for(how)
-        w, self._copy = self._copy, None
         if how.native and row is None:
+            self._copy = None
             self._factors = factor_native(ops, self._matrix, dtype)
         else:
-            if how.native:  # to be factored where it lies: contiguous, and not the memory of a tape
-                w = ops.xp.empty(self.shape, dtype)
-            if w is None or row is not None:
-                w = ops.cast_scaled(self._matrix, row, col, dtype, out=w)
+            w = self._rounded(how, dtype, row, col)
             if row is not None:
                 (norm,) = ops.host(ops.stats(w).row_sum.max())
                 self._scaled_norm = float(norm)
@@ -250,6 +246,15 @@ class Ladder:
         if self._rungs[-1:] != [update]:
             self._rungs.append(update)
         return self._clock("factor", mark)
+
+    def _rounded(self, how, dtype, row, col):
+        """Return what is factored: the copy of A that came with the survey, or one in its place."""
+        copy, self._copy = self._copy, None
+        if how.native:  # contiguous, and not the memory of a tape: its factors take its place
+            copy = self._ops.xp.empty(self.shape, dtype)
+        elif copy is not None and row is None and self._frame is None:
+            return copy
+        return self._ops.cast_scaled(self._matrix, row, col, dtype, out=copy)
 
     def _scales_for(self, how):
         # FP64 factors need no scaling, and SciPy's are unscaled too.

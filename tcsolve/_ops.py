@@ -91,8 +91,8 @@ class Ops(Protocol):
     def cast_scaled(self, a, row_scale, col_scale, dtype, out=None):
         """Return a row-major diag(r) a diag(s) in `dtype`; None stands for ones.
 
-        The scales are powers of two, so that this rounds each entry once.  It is a new matrix, or `out`, if
-        there are scales: of FP32 or complex64, with contiguous rows.
+        The scales are powers of two, so that this rounds each entry once.  It is a new matrix, or `out`: of
+        FP32 or complex64, with contiguous rows.
         """
 
     def strip_width(self, m, k, dtype, dominant=False):

@@ -95,9 +95,10 @@ class NumpyOps(LUOps):
 
     def cast_scaled(self, a, row_scale, col_scale, dtype, out=None):
         with np.errstate(over="ignore", under="ignore"):
-            if row_scale is None:
-                return np.array(a, dtype=dtype, order="C")
             out = np.empty(a.shape, dtype) if out is None else out
+            if row_scale is None:
+                out[...] = a
+                return out
             # Exponents are added first: r or s alone may leave the range that r s stays in.
             er, es = np.frexp(row_scale)[1] - 1, np.frexp(col_scale)[1] - 1
             for rows in _blocks(len(a)):
