@@ -6,8 +6,9 @@ __all__ = ["basis_bytes", "fgmres"]
 
 # Steps before a cycle's own rate is trusted: GMRES often starts slowly.
 WARM_UP_STEPS = 20
-# Vectors there is room for at first; most cycles need no more.
-FIRST_VECTORS = 8
+# Vectors there is room for at first, of several columns and of one: most cycles need no more, and products
+# with two blocks cost the host twice as much.
+FIRST_VECTORS, FIRST_OF_ONE = 8, 32
 # Vectors of each column alive beside the bases that are not in classical refinement.
 VECTORS_BESIDE = 2
 
@@ -79,13 +80,13 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
 def basis_bytes(n, k, steps, most, itemsize):
     """Return the bytes of both bases of `fgmres` after so many steps of `most`, and of what is beside."""
     most = min(most, n)
-    vectors = _room(steps + 1, most + 1) + _room(steps, most) + VECTORS_BESIDE
+    vectors = _room(k, steps + 1, most + 1) + _room(k, steps, most) + VECTORS_BESIDE
     return vectors * k * n * itemsize
 
 
-def _room(count, most):
-    """Return how many vectors, of `most`, there is room for where there are so many."""
-    room = min(most, FIRST_VECTORS)
+def _room(k, count, most):
+    """Return how many vectors of k columns, of `most`, there is room for where there are so many."""
+    room = min(most, FIRST_OF_ONE if k == 1 else FIRST_VECTORS)
     while room < count:
         room = min(most, 2 * room)
     return room
@@ -101,7 +102,7 @@ class _Vectors:
     def append(self, x):
         """Take x (k, n); return it as it is kept."""
         k, n = self._shape
-        room = _room(self._count + 1, self._most)
+        room = _room(k, self._count + 1, self._most)
         if room > self.room:
             # Zero, as all vectors of a block are multiplied.
             self._blocks.append(self._xp.zeros((k, room - self.room, n), dtype=self._dtype))
@@ -114,14 +115,16 @@ class _Vectors:
     def products(self, w):
         """Return v^H w, (k, room), of each vector v and w (k, n); zero where there is none yet."""
         w = w.conj()[:, :, None]
-        return self._xp.concatenate([(v @ w)[:, :, 0] for v in self._blocks], axis=1).conj()
+        found = [(v @ w)[:, :, 0] for v in self._blocks]
+        return (found[0] if len(found) == 1 else self._xp.concatenate(found, axis=1)).conj()
 
     def combined(self, s):
         """Return the sum of the vectors times s (k, room), shape (k, n)."""
-        result, first = self._xp.zeros(self._shape, dtype=self._dtype), 0
+        result, stop = None, 0
         for v in self._blocks:
-            result += (s[:, None, first : first + v.shape[1]] @ v)[:, 0]
-            first += v.shape[1]
+            start, stop = stop, stop + v.shape[1]
+            some = (s[:, None, start:stop] @ v)[:, 0]
+            result = some if result is None else result + some
         return result
 
 
