@@ -296,8 +296,11 @@ class Ops(Protocol):
     def column_max(self, v):
         """Return max |v| of each column of the n x k array v; NaN propagates."""
 
-    def gram(self, vectors):
-        """Return v_i^H v_j, (k, m, m), on the host, for each column of m arrays of (n, k)."""
+    def gram(self, vectors, known=None):
+        """Return v_i^H v_j, (k, m, m), on the host, for each column of m arrays of (n, k).
+
+        known has those of some of the first of them.
+        """
 
     def mixed(self, vectors, weights):
         """Return the sum of weights[c, i] v_i, for each column c of m arrays of (n, k)."""

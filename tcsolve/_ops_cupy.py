@@ -270,10 +270,10 @@ class CupyOps(LUOps, NativeOps):
         return sizes.view(np.float64)
 
     @turns_into_memory_error
-    def gram(self, vectors):
+    def gram(self, vectors, known=None):
         if _step.takes(vectors):
             return _step.gram(vectors)
-        return gram(vectors, _dots)
+        return gram(vectors, known, _dots)
 
     @turns_into_memory_error
     def mixed(self, vectors, weights):

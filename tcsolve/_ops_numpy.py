@@ -172,8 +172,8 @@ class NumpyOps(LUOps):
     def column_max(self, v):
         return np.abs(v).max(axis=0)
 
-    def gram(self, vectors):
-        return gram(vectors, _dots)
+    def gram(self, vectors, known=None):
+        return gram(vectors, known, _dots)
 
     def mixed(self, vectors, weights):
         return sum(x * w for x, w in zip(vectors, weights.T, strict=True))
@@ -211,12 +211,17 @@ def signs(xp, v, state):
         return (xp.where(size > 0, v / xp.where(size > 0, size, 1), 1) * state[1])[:, None]
 
 
-def gram(vectors, dots):
+def gram(vectors, known, dots):
     """As `Ops.gram`; dots returns x^H y, (pairs, k), on the host, for the columns of some pairs x, y."""
-    i, j = np.tril_indices(len(vectors))
-    found = dots([(vectors[p], vectors[q]) for p, q in zip(i, j, strict=True)]).T
-    products = np.empty((len(found), len(vectors), len(vectors)), dtype=found.dtype)
-    products[:, i, j], products[:, j, i] = found, found.conj()
+    m, first = len(vectors), 0 if known is None else known.shape[1]
+    pairs = [(i, j) for i in range(first, m) for j in range(i + 1)]
+    found = dots([(vectors[i], vectors[j]) for i, j in pairs])
+    products = np.empty((found.shape[1], m, m), dtype=found.dtype)
+    products[:, :first, :first] = 0 if known is None else known
+    for (i, j), product in zip(pairs, found, strict=True):
+        # Fused multiply-adds may leave an imaginary part where there is none.
+        product = product.real if i == j else product
+        products[:, i, j], products[:, j, i] = product, product.conj()
     return products
 
 

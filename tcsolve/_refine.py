@@ -16,9 +16,9 @@ from tcsolve._krylov import basis_bytes, fgmres
 
 __all__ = ["Operator", "Refined", "refine_columns"]
 
-# Bytes the Krylov bases of the right-hand sides that run side by side may take, and all that combining their
-# last iterates may.
-KRYLOV_BYTES, COMBINED_BYTES = 1 << 30, 1 << 27
+# Bytes the Krylov bases of the right-hand sides that run side by side may take, and the last iterates that
+# are combined: with more of them that costs more than the steps it saves.
+KRYLOV_BYTES, COMBINED_BYTES = 1 << 30, 25 << 20
 # Iterates that are combined, once a step leaves more than this of the error: where it leaves less, nothing
 # is gained.
 ITERATES, SLOW = 4, 0.02
@@ -203,7 +203,7 @@ def _refine_on(ops, operator, b, correct, plan, bound, max_steps, state, recent,
 
     def advance(recent, b):
         combines = len(recent) > 1 and (b.shape[1] > 1 or state.steps[0] >= plain)
-        x, r = _combined(ops, recent) if combines else recent[-1]
+        x, r = recent.combined() if combines else recent.last
         x = x + correct(r)
         return x, *measure(ops, operator, x, b)
 
@@ -225,7 +225,8 @@ def _classical(ops, b, advance, plan, bound, max_steps, state, recent):
     That list is emptied.
     """
     active = np.flatnonzero(~state.converged & ~np.isnan(state.error))
-    recent = _taken(ops, recent, active)
+    recent = _Iterates(ops, recent)
+    recent.take(active)
     while active.size:
         before = state.error[active]
         trial, r, error = advance(recent, _take(ops, b, active))
@@ -241,26 +242,57 @@ def _classical(ops, b, advance, plan, bound, max_steps, state, recent):
             return
         slow = len(recent) > 1 or not _stop.contracting(error, before, SLOW)[going].all()
         fits = 2 * ITERATES * trial.nbytes <= COMBINED_BYTES
-        recent = [*recent, (trial, r)][-ITERATES if slow and fits else -1 :]
+        recent.add(trial, r, ITERATES if slow and fits else 1)
         del trial, r
-        recent = _taken(ops, recent, left)
-        state.kept = max(state.kept, 2 * (len(recent) - 1) * recent[0][0].nbytes)
+        recent.take(left)
+        state.kept = max(state.kept, recent.nbytes - 2 * recent.last[0].nbytes)
         active = active[left]
 
 
-def _taken(ops, recent, index):
-    """Return columns of each (x, r) of a list, and empty that: each is gone when the next is copied."""
-    taken = []
-    while recent:
-        taken.append(tuple(_take(ops, v, index) for v in recent.pop(0)))
-    return taken
+class _Iterates:
+    """Some (x, r) of the same columns, the last at the end, and what is known of the products of their r.
 
+    The list of them that is given is emptied: what somebody else held could not be freed.
+    """
 
-def _combined(ops, recent):
-    """Return that affine combination of some (x, r) whose residual is least in the 2-norm, of each column."""
-    x, r = zip(*recent, strict=True)
-    weights = _weights(ops.gram(r))
-    return ops.mixed(x, weights), ops.mixed(r, weights)
+    def __init__(self, ops, given):
+        self._ops, self._given, self._gram = ops, given, None
+
+    def __len__(self):
+        return len(self._given)
+
+    @property
+    def last(self):
+        """The last (x, r)."""
+        return self._given[-1]
+
+    @property
+    def nbytes(self):
+        """Bytes of all."""
+        return sum(x.nbytes + r.nbytes for x, r in self._given)
+
+    def add(self, x, r, most):
+        """Take another (x, r), and keep so many, the last ones."""
+        gone = max(0, len(self) + 1 - most)
+        self._given = [*self._given, (x, r)][gone:]
+        if self._gram is not None:
+            self._gram = self._gram[:, gone:, gone:]
+
+    def take(self, index):
+        """Keep some columns; each vector is gone when the next is copied."""
+        taken = []
+        while self._given:
+            taken.append(tuple(_take(self._ops, v, index) for v in self._given.pop(0)))
+        self._given = taken
+        if self._gram is not None:
+            self._gram = self._gram[index]
+
+    def combined(self):
+        """Return that affine combination whose r is least in the 2-norm, of each column."""
+        x, r = zip(*self._given, strict=True)
+        self._gram = self._ops.gram(r, self._gram)
+        weights = _weights(self._gram)
+        return self._ops.mixed(x, weights), self._ops.mixed(r, weights)
 
 
 def _weights(gram):

@@ -385,6 +385,8 @@ def test_vectors_are_multiplied_and_mixed(n, count, dtype, k, cupy, ops):
     assert np.array_equal(gram, gram.conj().transpose(0, 2, 1))
     np.testing.assert_allclose(mixed.get(), NumpyOps().mixed(vectors, weights), 1e-12, 1e-14)
     assert np.array_equal(gram, ops.gram(there))
+    if count > 1:
+        assert np.array_equal(gram, ops.gram(there, ops.gram(there[:-1])))
 
 
 def test_a_product_of_vectors_meets_nan(cupy, ops):

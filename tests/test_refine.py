@@ -9,7 +9,7 @@ import scipy.sparse.linalg
 from bounds import MET, ratio
 
 import tcsolve
-from tcsolve import Plan, Status, _refine, _stop, matrices
+from tcsolve import Plan, Status, _ops_numpy, _refine, _stop, matrices
 from tcsolve._krylov import fgmres
 from tcsolve._ops_numpy import NumpyOps
 from tcsolve._refine import Operator, refine_columns
@@ -417,7 +417,7 @@ def test_refinement_takes_never_more_steps(monkeypatch, family, options):
 
 
 def test_fast_refinement_does_not_combine(monkeypatch):
-    monkeypatch.setattr(_refine, "_combined", lambda *_: pytest.fail("it contracts fast"))
+    monkeypatch.setattr(_refine._Iterates, "combined", lambda _: pytest.fail("it contracts fast"))
     a, correct = rough(200, 1e-4)
 
     solution = tcsolve.refine(a, np.ones(200), correct)
@@ -440,7 +440,7 @@ def test_slow_columns_take_as_many_steps_together_as_alone():
 def test_what_has_no_room_is_not_combined(monkeypatch):
     a, correct = rough(200, 0.1)
     monkeypatch.setattr(_refine, "COMBINED_BYTES", 200 * 8)
-    monkeypatch.setattr(_refine, "_combined", lambda *_: pytest.fail("there is no room"))
+    monkeypatch.setattr(_refine._Iterates, "combined", lambda _: pytest.fail("there is no room"))
 
     assert tcsolve.refine(a, np.ones(200), correct).status is Status.CONVERGED
 
@@ -469,7 +469,7 @@ def test_the_combination_has_the_least_residual(dtype):
     xs = [rng.standard_normal((20, 2)).astype(dtype) * 10.0**-i for i in range(4)]
     rs = [b - a @ x for x in xs]
 
-    x, r = _refine._combined(OPS, list(zip(xs, rs, strict=True)))
+    x, r = _refine._Iterates(OPS, list(zip(xs, rs, strict=True))).combined()
 
     np.testing.assert_allclose(r, b - a @ x, rtol=1e-10, atol=1e-12)
     for c in range(2):
@@ -484,7 +484,7 @@ def test_beyond_the_range_of_squares_the_last_iterate_stands(size):
     r = [np.full((5, 1), 1.0), np.full((5, 1), size)]
 
     with np.errstate(all="ignore"):
-        found, residual = _refine._combined(OPS, list(zip(x, r, strict=True)))
+        found, residual = _refine._Iterates(OPS, list(zip(x, r, strict=True))).combined()
 
     np.testing.assert_array_equal(found, x[1])
     np.testing.assert_array_equal(residual, r[1])
@@ -493,10 +493,51 @@ def test_beyond_the_range_of_squares_the_last_iterate_stands(size):
 def test_equal_iterates_can_be_combined():
     x, r = np.ones((5, 1)), np.full((5, 1), 1e-3)
 
-    found, residual = _refine._combined(OPS, [(x, r)] * 4)
+    found, residual = _refine._Iterates(OPS, [(x, r)] * 4).combined()
 
     np.testing.assert_allclose(found, x)
     np.testing.assert_allclose(residual, r)
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("first", [0, 1, 3])
+def test_products_of_vectors_that_are_known_are_not_made_again(monkeypatch, first, dtype):
+    rng = np.random.default_rng(first)
+    vectors = [rng.standard_normal((30, 3)).astype(dtype) for _ in range(4)]
+    vectors = [v + 1j * v[::-1] if dtype is complex else v for v in vectors]
+    expected, made = OPS.gram(vectors), []
+    dots = _ops_numpy._dots
+    monkeypatch.setattr(_ops_numpy, "_dots", lambda pairs: made.extend(pairs) or dots(pairs))
+
+    found = OPS.gram(vectors, OPS.gram(vectors[:first]) if first else None)
+
+    assert np.array_equal(found, expected)
+    assert len(made) == 10  # of four vectors, all told
+    assert np.array_equal(found, found.conj().transpose(0, 2, 1))
+
+
+def test_iterates_know_the_products_of_those_they_keep():
+    rng = np.random.default_rng(5)
+    vectors = [rng.standard_normal((30, 6)) for _ in range(7)]
+    iterates = _refine._Iterates(OPS, [(vectors[0], vectors[0])])
+    columns = np.arange(6)
+    for number, v in enumerate(vectors[1:], 1):
+        iterates.add(v[:, columns], v[:, columns], 4)
+        keep = np.arange(len(columns) - (number % 2))
+        iterates.take(keep)
+        columns = columns[keep]
+
+        iterates.combined()
+
+        last = [v[:, columns] for v in vectors[max(0, number - 3) : number + 1]]
+        assert len(iterates) == len(last)
+        assert all(
+            (x == v).all() and (r == v).all()
+            for (x, r), v in zip(iterates._given, last, strict=True)
+        )
+        np.testing.assert_allclose(iterates._gram, OPS.gram(last), rtol=1e-13, atol=1e-13)
+    iterates.add(vectors[0][:, columns], vectors[0][:, columns], 1)
+    assert len(iterates) == 1 and iterates._gram.size == 0
 
 
 # ---- FGMRES
