@@ -4,7 +4,7 @@ import functools
 from dataclasses import dataclass, replace
 
 from tcsolve._formats import UPDATES
-from tcsolve._parts import part_entries
+from tcsolve._parts import WIDENED, part_entries
 
 __all__ = [
     "CPU",
@@ -214,10 +214,11 @@ def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     complex_factor = 2 if dtype.kind == "c" else 1
     low = (8 if how.storage == "float64" else 4) * complex_factor
     factors = n * n * low
-    each, least = REFINEMENT_VECTORS["cuda" if on_device else "cpu"]
+    device = "cuda" if on_device else "cpu"
+    each, least = REFINEMENT_VECTORS[device]
     vectors = max(each * nrhs, least) * n
     if dtype.char in "fF":  # A is widened a part at a time
-        vectors += part_entries(n, n)
+        vectors += part_entries(n, n, WIDENED[device])
     refinement = vectors * 8 * complex_factor + kept
     if not on_device:
         rows = 0 if how.native else max(n - block, 0)

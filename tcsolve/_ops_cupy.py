@@ -17,7 +17,7 @@ from tcsolve._device import turns_into_memory_error
 from tcsolve._lu_cupy import LUOps
 from tcsolve._ops import Stats
 from tcsolve._ops_numpy import gram, held, signs, steepest
-from tcsolve._parts import parts
+from tcsolve._parts import WIDENED, parts
 from tcsolve._to_host import Sent, reading
 
 __all__ = ["CupyOps"]
@@ -236,7 +236,7 @@ class CupyOps(LUOps, NativeOps):
         if a.dtype == wide:
             return _product(a, x, adjoint)
         y = cupy.zeros(x.shape, dtype=np.result_type(wide, x.dtype))
-        for rows in parts(*a.shape):
+        for rows in parts(*a.shape, WIDENED["cuda"]):
             if adjoint:
                 y += _product(converted(a[rows], wide), x[rows], adjoint=True)
             else:

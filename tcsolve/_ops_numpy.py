@@ -9,7 +9,7 @@ import numpy as np
 from tcsolve import _gemm_numpy
 from tcsolve._lu_numpy import LUOps, lapack_of
 from tcsolve._ops import Stats
-from tcsolve._parts import parts
+from tcsolve._parts import WIDENED, parts
 
 __all__ = ["NumpyOps"]
 
@@ -155,7 +155,7 @@ class NumpyOps(LUOps):
                 # Not a.conj(), a copy of it.
                 return (a.T @ x.conj()).conj() if adjoint else a @ x
             y = np.zeros(x.shape, dtype=np.result_type(wide, x.dtype))
-            for rows in parts(*a.shape):
+            for rows in parts(*a.shape, WIDENED["cpu"]):
                 if adjoint:
                     y += (a[rows].astype(wide).T @ x[rows].conj()).conj()
                 else:

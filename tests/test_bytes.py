@@ -8,6 +8,7 @@ import pytest
 import tcsolve
 from tcsolve import Plan, Status, _krylov, matrices
 from tcsolve._choose import REFINEMENT_VECTORS, bytes_needed
+from tcsolve._parts import LEAST_ENTRIES, part_entries, parts
 
 N = 1200
 
@@ -243,3 +244,21 @@ def test_a_device_gives_krylov_bases_the_bytes_that_are_planned(nrhs, cupy, scri
     assert solution.rungs == ("fp16x3",)
     assert solution.iterations.max() > 8
     assert 0.95 <= solution.bytes_planned / peak.used <= 1.05
+
+
+# ---- parts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "m, n", [(0, 5), (1, 1), (7, 3), (512, 512), (1000, 1000), (5000, 4000), (9, 10**6)]
+)
+@pytest.mark.parametrize("most", [1, 8, 32])
+def test_parts_cover_all_rows_once(m, n, most):
+    found = parts(m, n, most)
+
+    rows = [row for part in found for row in range(m)[part]]
+    assert rows == list(range(m))
+    assert len(found) <= most
+    sizes = [len(range(m)[part]) for part in found]
+    assert max(sizes, default=0) * n == part_entries(m, n, most)
+    assert len(found) <= 1 or sizes[0] * n >= LEAST_ENTRIES // 2
