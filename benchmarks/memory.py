@@ -12,7 +12,8 @@ third, for more of that size (`tcsolve.clear_cache` frees it).  `solve` needs A 
 use for leave to overwrite it; `factor` keeps a copy of A, or with that leave A itself.  Matrices are standard
 normal, + n I for the precisions of a single product; then come, up to n = 8192, some whose refinement is slow
 or fails, so that iterates are combined, Krylov bases built and finer factors made, and some that are scaled,
-moved into range or column-major.
+moved into range or column-major.  What these take beside their factors is known, and counted, only when it is
+known what had to be done.
 """
 
 import functools
@@ -200,11 +201,22 @@ def cells(row):
 
 
 def worst(rows):
-    """Return the sentence on the worst plans."""
-    ratios = [r["bytes_planned"] / r["bytes_used"] for r in rows if "bytes_used" in r]
-    if not ratios:
-        return []
-    return [f"Planned over used lies between {min(ratios):.3f} and {max(ratios):.3f}."]
+    """Return the sentences on the worst plans, those made before the start and those with what came to it."""
+    known, counted = [], []
+    for row in rows:
+        if "bytes_used" in row:
+            usual = row["family"] == usual_family(row["precision"])
+            (known if usual else counted).append(row["bytes_planned"] / row["bytes_used"])
+    lines = []
+    for ratios, when in (
+        (known, "before the start"),
+        (counted, "and counted, on the other matrices"),
+    ):
+        if ratios:
+            lines.append(
+                f"Planned {when}, over used: between {min(ratios):.3f} and {max(ratios):.3f}."
+            )
+    return lines
 
 
 def main():

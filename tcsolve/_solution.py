@@ -96,9 +96,10 @@ class Solution:
         may be less or more than their sum: on a GPU the condition is estimated beside the refinement, so that
         'rcond' is what is left of it then, and a rung that it needs counts in 'factor' as well.
     bytes_planned : int
-        Bytes predicted before they are allocated, on the device that solved: the most that any rung takes.
-        Copies of the arguments count, and what slow refinement keeps: the iterates that it combines, and the
-        bases of FGMRES.  What is used is within some percent of it for 1000 unknowns and more, and for few
+        Bytes on the device that solved: the most that any rung takes, told, and looked for, before it is
+        allocated; copies of the arguments count.  To that comes, once it is known how many steps there were,
+        what slow refinement kept: the iterates that it combined, and the bases of FGMRES; and the copy of an
+        extreme matrix.  What is used is within some percent of it for 1000 unknowns and more, and for few
         right-hand sides; a quarter less or a tenth more for some hundreds.
     device : str
         'cpu' or 'cuda'.

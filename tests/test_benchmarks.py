@@ -296,14 +296,17 @@ def test_the_table_of_memory_gives_both_ratios(script, monkeypatch, tmp_path):
     failed = {k: row[k] for k in ("call", "n", "family", "precision", "nrhs")}
     failed |= {"error": "too large"}
 
-    text = redraw(memory, monkeypatch, tmp_path / "memory.json", [row, failed])
+    slow = row | {"family": "svd_geo 1e10", "bytes_used": 84 << 20}
+
+    text = redraw(memory, monkeypatch, tmp_path / "memory.json", [row, slow, failed])
 
     assert (
         "| solve | 4096 | gauss | fp16x3 | 1 | 105.0 | 100.0 | 120.0 | 1.050 | 0.781 | 64.0 | fp16x3 |"
         in text
     )
     assert "| solve | 4096 | gauss | fp16x3 | 1 | fails | - |" in text
-    assert "between 1.050 and 1.050" in text
+    assert "before the start, over used: between 1.050 and 1.050" in text
+    assert "and counted, on the other matrices, over used: between 1.250 and 1.250" in text
     assert "used / A 0.781" in memory.line(row) and "failed" in memory.line(failed)
 
 
