@@ -12,7 +12,8 @@ from tcsolve._errors import DeviceMemoryError
 from tcsolve._formats import UPDATES
 from tcsolve._ladder import Ladder, in_turn
 from tcsolve._norms import begin_condest, condest, hold, joined, sweeps_at_once
-from tcsolve._scale import FRAME_EXPONENT, ldexp, real_parts
+from tcsolve._parts import real_parts
+from tcsolve._scale import FRAME_EXPONENT, ldexp
 
 __all__ = ["Conditioned"]
 

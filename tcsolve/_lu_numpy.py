@@ -11,6 +11,7 @@ import numpy as np
 from scipy.linalg import blas, lapack
 
 from tcsolve._formats import PREFIX, TOP_EXPONENT, UPDATES, round_to, split
+from tcsolve._parts import real_parts
 
 __all__ = ["LUOps", "lapack_of"]
 
@@ -183,8 +184,7 @@ class LUOps:
 
 def _scale_to_top(u):
     """Return the power of two that brings max |u| into (2**(TOP-1), 2**TOP]; 1 if it is 0 or not finite."""
-    parts = (u.real, u.imag) if np.iscomplexobj(u) else (u,)
-    top = max(float(np.abs(part).max()) for part in parts)
+    top = max(float(np.abs(part).max()) for part in real_parts(u))
     if not 0 < top < math.inf:
         return 1.0
     mantissa, exponent = math.frexp(top)

@@ -17,7 +17,7 @@ from tcsolve._device import turns_into_memory_error
 from tcsolve._lu_cupy import LUOps
 from tcsolve._ops import Stats
 from tcsolve._ops_numpy import gram, held, signs, steepest
-from tcsolve._parts import WIDENED, parts
+from tcsolve._parts import WIDENED, parts, real_parts
 from tcsolve._to_host import Sent, reading
 
 __all__ = ["CupyOps"]
@@ -376,9 +376,6 @@ def _scaled_copy(a, row_scale, col_scale):
     out = cupy.empty(a.shape, a.dtype)
     for rows in parts(*a.shape):
         exponent = row[rows, None] + col
-        if a.dtype.kind == "c":
-            cupy.ldexp(a.real[rows], exponent, out=out.real[rows])
-            cupy.ldexp(a.imag[rows], exponent, out=out.imag[rows])
-        else:
-            cupy.ldexp(a[rows], exponent, out=out[rows])
+        for to, part in zip(real_parts(out), real_parts(a), strict=True):
+            cupy.ldexp(part[rows], exponent, out=to[rows])
     return out

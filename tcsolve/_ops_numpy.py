@@ -9,7 +9,7 @@ import numpy as np
 from tcsolve import _gemm_numpy
 from tcsolve._lu_numpy import LUOps, lapack_of
 from tcsolve._ops import Stats
-from tcsolve._parts import WIDENED, parts
+from tcsolve._parts import WIDENED, parts, real_parts
 
 __all__ = ["NumpyOps"]
 
@@ -103,11 +103,8 @@ class NumpyOps(LUOps):
             er, es = np.frexp(row_scale)[1] - 1, np.frexp(col_scale)[1] - 1
             for rows in _blocks(len(a)):
                 exponent = er[rows, None] + es
-                if np.iscomplexobj(a):
-                    out.real[rows] = np.ldexp(a.real[rows], exponent)
-                    out.imag[rows] = np.ldexp(a.imag[rows], exponent)
-                else:
-                    out[rows] = np.ldexp(a[rows], exponent)
+                for to, part in zip(real_parts(out), real_parts(a), strict=True):
+                    to[rows] = np.ldexp(part[rows], exponent)
             return out
 
     def gemm(self, a, b, c, out, product, alpha, beta, engine):

@@ -1,6 +1,6 @@
-"""A large matrix a part at a time, where a copy of all of it would take too much memory."""
+"""A matrix a part at a time: rows, where a copy of all takes too much memory, or real and imaginary parts."""
 
-__all__ = ["WIDENED", "part_entries", "parts"]
+__all__ = ["WIDENED", "part_entries", "parts", "real_parts"]
 
 # Parts of a large matrix, and the least entries of one.
 MOST_PARTS, LEAST_ENTRIES = 32, 1 << 18
@@ -18,3 +18,8 @@ def parts(m, n, most=MOST_PARTS):
 def part_entries(m, n, most=MOST_PARTS):
     """Return the entries of the largest part."""
     return min(m, parts(m, n, most)[0].stop) * n if m else 0
+
+
+def real_parts(x):
+    """Return x, or its real and its imaginary part, as views."""
+    return (x.real, x.imag) if x.dtype.kind == "c" else (x,)

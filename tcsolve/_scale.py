@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from tcsolve._parts import real_parts
+
 __all__ = [
     "Frame",
     "Scaling",
@@ -13,7 +15,6 @@ __all__ = [
     "ldexp",
     "needs_frame",
     "needs_scaling",
-    "real_parts",
     "shift_columns",
 ]
 
@@ -120,11 +121,6 @@ def _ldexp_parts(xp, x, exponent):
     for to, part in zip(real_parts(moved), real_parts(x), strict=True):
         xp.ldexp(part, exponent, out=to)
     return moved
-
-
-def real_parts(x):
-    """Return x, or its real and its imaginary part, as views."""
-    return (x.real, x.imag) if x.dtype.kind == "c" else (x,)
 
 
 def exponent_of(xp, x, axis=()):
