@@ -61,6 +61,7 @@ LAYERS = (
     "_narrow",
     "_gemm",
     "_wide",
+    "_verify",
     "_structure",
     "_direct",
     "_ladder",
