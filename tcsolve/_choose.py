@@ -1,6 +1,7 @@
 """Which precision to start with, on which device: predicted times and bytes, pure functions of numbers."""
 
 import functools
+import math
 from dataclasses import dataclass, replace
 
 from tcsolve._formats import UPDATES
@@ -15,6 +16,7 @@ __all__ = [
     "predict_seconds",
     "rates_of",
     "step_budget",
+    "steps_worth",
 ]
 
 # Steps of refinement each kind of factors is expected to cost where `choose_update` picks it.
@@ -188,6 +190,18 @@ def step_budget(update, following, n, nrhs, rates, *, is_complex=False):
     price = predict_seconds(following, n, nrhs, rates, is_complex=is_complex)
     step = step_cost(update, n, nrhs, rates, is_complex=is_complex)
     return int(min(MOST_BUDGET, max(LEAST_BUDGET, price / step)))
+
+
+def steps_worth(update, following, n, nrhs, rates, *, is_complex=False):
+    """Return how many corrections of all columns cost as much as the solve by `following`.
+
+    Together they are worth at least as much as the least budget of a single column.
+    """
+    if following is None or following not in rates.lu_flops:
+        return math.inf
+    price = predict_seconds(following, n, nrhs, rates, is_complex=is_complex)
+    step = step_cost(update, n, nrhs, rates, is_complex=is_complex)
+    return max(LEAST_BUDGET / nrhs, price / step)
 
 
 def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):

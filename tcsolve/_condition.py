@@ -51,8 +51,8 @@ class Conditioned(Ladder):
             within a factor of 3).  Factors of roundoff u cannot see below about u: where their estimate
             comes near it, and their smallest singular value may not be one of A, the inverse is sampled
             by refined solves instead, for two random right-hand sides and for the unit vector of the largest
-            column that the factors show (good to about sqrt(n)), and if even these do not converge the
-            matrix is factored in FP64.
+            column that the factors show (good to about sqrt(n)), and if even these do not converge, or find
+            A singular to working precision, the matrix is factored in FP64; NaN if the plan forbids that.
         """
         if self._rcond is None:
             self._restore()
@@ -102,7 +102,7 @@ class Conditioned(Ladder):
         if not self._finite or self._singular():
             return 0.0
         if self._bad_pivot():
-            return self._estimate_rcond(near) if self._climb() else 0.0
+            return self._estimate_rcond(near) if self._climb() else math.nan
         n, near, how = self.shape[0], near or self._near_one(), UPDATES[self.precision]
         if near.a is not self._a:
             self._note_bytes(1, near.a.nbytes)
@@ -132,7 +132,7 @@ class Conditioned(Ladder):
             return sample
         if self._climb():
             return self._estimate_rcond(near)
-        return rcond if sample is None else sample
+        return math.nan  # the factors cannot tell, and the plan forbids finer ones
 
     def _near_one(self):
         """Return A, or where norms and inverses may leave the range A times a power of two."""

@@ -14,7 +14,7 @@ from tcsolve import _stop
 from tcsolve._check import require_finite, result_dtype
 from tcsolve._dispatch import numpy_ops
 from tcsolve._scale import FRAME_EXPONENT, exponent_of, ldexp
-from tcsolve._solution import Solution, Status
+from tcsolve._solution import HistoryPoint, Solution, Status
 from tcsolve._wide import SMALL, residual
 
 __all__ = ["is_ordinary", "solve_directly", "solve_empty", "solve_one_element"]
@@ -86,7 +86,7 @@ def solve_directly(a, b, start):
         backward_error=error,
         bound=bound,
         rcond=rcond if math.isfinite(rcond) else 0.0,
-        history=(("fp64", error),),
+        history=(HistoryPoint("fp64", np.full(len(error), step), error, False),),
         seconds={
             "scale": prepared - start,
             "factor": factored - prepared,

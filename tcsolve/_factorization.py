@@ -1,7 +1,6 @@
 """A factored matrix: verified solves, condition, determinant."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -10,12 +9,13 @@ import numpy as np
 from tcsolve import _stop
 from tcsolve._check import check_array, check_shapes, require_finite, result_dtype
 from tcsolve._condition import Conditioned
+from tcsolve._direct import solve_empty
 from tcsolve._dispatch import ops_for
 from tcsolve._errors import InputError
 from tcsolve._ladder import in_turn
-from tcsolve._refine import Operator, measure
 from tcsolve._scale import shift_columns
-from tcsolve._solution import Solution, Status, raise_or_warn
+from tcsolve._solution import HistoryPoint, Solution, Status, raise_or_warn
+from tcsolve._verify import backward_errors
 from tcsolve._wide import SMALL, residual
 
 __all__ = ["Factorization"]
@@ -26,15 +26,25 @@ NEAR = 4
 
 
 class _Found(NamedTuple):
-    """The refined columns: x, steps and backward error of each, and how they were found."""
+    """The refined columns.
+
+    Attributes
+    ----------
+    x : array, shape (n, k)
+        In FP64, of the caller's system.
+    steps : ndarray of int, shape (k,)
+    error : ndarray of float64, shape (k,), or None
+        Backward errors of the caller's system, where the loop has measured these.
+    met : bool
+        Whether the loop found all that it asks for.
+    history : list of HistoryPoint
+    """
 
     x: Any
     steps: np.ndarray
-    error: np.ndarray
+    error: np.ndarray | None
     met: bool
     history: list
-    moved: bool  # x was brought back from a frame, and may have left the range on the way
-    lost: Callable  # x as it is returned -> what is lost of its columns, relative to their sizes
 
 
 class Factorization(Conditioned):
@@ -117,27 +127,28 @@ class Factorization(Conditioned):
             )
         _, vector = check_shapes(self._a, b)
         dtype = result_dtype(self._a, b)
+        if b.size == 0:
+            return solve_empty(ops, b.shape, dtype, vector)
         self._restore()
         mark = ops.mark()
-        rhs = b.reshape(self.shape[0], -1)
-        # A real matrix solves for the real and the imaginary parts as columns of their own.
-        paired = rhs.dtype.kind == "c" and not self._complex
-        if paired:
-            rhs = ops.xp.concatenate([rhs.real, rhs.imag], axis=1)
-        rhs = ops.converted(rhs, np.complex128 if self._complex else np.float64)
+        columns = b.reshape(self.shape[0], -1)
+        columns = ops.converted(columns, np.result_type(columns.dtype, self._wide))
         earlier, self._laps = self._laps, []
         try:
-            solution = self._solve_columns(rhs, check_finite, dtype, mark)
+            solution = self._solve_columns(columns, check_finite, dtype, mark)
         except BaseException:
             self._laps = earlier  # of the factorization, for the first solve that succeeds
             raise
         finally:
             self._drop_estimate()
         self._report_seconds(solution, earlier, mark)
-        if paired:
-            solution = _join_parts(solution)
         x = solution.x[:, 0] if vector else solution.x
         return replace(solution, x=ops.xp.ascontiguousarray(x))
+
+    @property
+    def _wide(self):
+        """The dtype in which systems with this matrix are solved."""
+        return np.dtype(np.complex128 if self._complex else np.float64)
 
     def _report_seconds(self, solution, earlier, mark):
         """Tell what took how long: this solve, since `mark`, and what was done before it and not told yet."""
@@ -182,10 +193,13 @@ class Factorization(Conditioned):
 
     # ---- solving ---------------------------------------------------------------------------
 
-    def _solve_columns(self, rhs, check_finite, dtype, mark):
-        """Solve for rhs (n, k) in FP64, checked since `mark`, and build the `Solution`, x of shape (n, k)."""
+    def _solve_columns(self, b, check_finite, dtype, mark):
+        """Solve for b (n, k) in FP64, checked since `mark`, and build the `Solution`, x of shape (n, k)."""
         ops, n, self._solve_bytes = self._ops, self.shape[0], 0
         bound, wanted = _stop.target(dtype, n), _stop.before_rounding(dtype, n)
+        # A real matrix solves for the real and the imaginary parts as columns of their own.
+        paired = b.dtype.kind == "c" and not self._complex
+        rhs = ops.xp.concatenate([b.real, b.imag], axis=1) if paired else b
         # All that a solve nearly always does is launched before anything is read.
         read_size = ops.reading(ops.column_max(rhs))
         mark = self._clock("check", mark)
@@ -208,10 +222,13 @@ class Factorization(Conditioned):
         if self._finite and not singular:
             rcond = self._least_rcond if found.met and self._least_rcond else self.rcond()
         self._clock("rcond", mark)
-        x, error, beyond = self._returned(found, dtype, bound)
+        found = _join_parts(ops.xp, found) if paired else found
+        x, error = self._returned(found, b, dtype)
+        finite, met = all_good and self._finite, bool((error <= bound).all())
+        beyond = self._beyond_range(x, error, bound) if finite and found.met and not met else None
         return Solution(
             x=x,
-            status=self._status(found, all_good and self._finite, singular, beyond, rcond, dtype),
+            status=self._status(finite, singular, beyond, met, rcond, dtype),
             precision=precision,
             rungs=rungs,
             iterations=found.steps,
@@ -223,48 +240,36 @@ class Factorization(Conditioned):
             device=ops.device,
         )
 
-    def _returned(self, found, dtype, bound):
-        """Return x in its dtype, its errors, and the Status of an x beyond the range of that, or None."""
-        x, error, xp = found.x, found.error, self._ops.xp
-        if dtype.char not in "fF" and not found.moved:
-            return x, error, None
-        with np.errstate(over="ignore"):
-            x = self._ops.converted(x, _like(x, dtype))
-        if found.met and not bool(xp.isfinite(x).all()):
-            return x, error, Status.OVERFLOW
+    def _returned(self, found, b, dtype):
+        """Return x in its dtype, and its errors: those of the loop, if nothing has written x since."""
+        x, error = found.x, found.error
+        if dtype.char in "fF":
+            with np.errstate(over="ignore", under="ignore"):
+                x = self._ops.converted(x, _like(x, dtype))
+        if error is None:
+            error = backward_errors(self._ops, self._a, x, b, self._norm_inf)
+        return x, error
+
+    def _beyond_range(self, x, error, bound):
+        """Return the `Status` of an x that met the bound before it was rounded to its type, or None."""
+        if not bool(self._ops.xp.isfinite(x).all()):
+            return Status.OVERFLOW
         (size,) = self._ops.host(self._ops.column_max(x))
-        if not (size < np.finfo(dtype).tiny).any():
-            return x, error, None
-        lost = found.lost(x)
-        gone = lost > bound
-        status = Status.UNDERFLOW if found.met and gone.any() else None
-        return x, np.where(gone, lost, error), status
+        faint = size < np.finfo(x.dtype).tiny
+        return Status.UNDERFLOW if (faint | (error <= bound)).all() else None
 
     def _solve_good_columns(self, rhs, size, good, bound, dtype, mark):
         """Solve for the finite columns of rhs; the others, or all if A cannot be solved, are NaN."""
         xp, k = self._ops.xp, len(good)
-        x, steps, error = (
-            xp.full(rhs.shape, xp.nan, dtype=rhs.dtype),
-            np.zeros(k, int),
-            np.full(k, np.nan),
-        )
+        x, steps = xp.full(rhs.shape, xp.nan, dtype=rhs.dtype), np.zeros(k, int)
         if not (self._finite and good.any()) or self._singular():
-            return _Found(x, steps, error, False, [], False, _nothing)
+            return _Found(x, steps, np.full(k, np.nan), False, [])
         take = self._ops.array(np.flatnonzero(good))
         found = self._climb_until_met(rhs[:, take], size[good], bound, dtype, mark)
         x[:, take] = found.x
-        steps[good], error[good] = found.steps, found.error
-        history = []
-        for rung, of_good in found.history:
-            history.append((rung, np.full(k, np.nan)))
-            history[-1][1][good] = of_good
-
-        def lost(x):
-            of_all = np.zeros(k)
-            of_all[good] = found.lost(x[:, take])
-            return of_all
-
-        return _Found(x, steps, error, found.met, history, found.moved, lost)
+        steps[good] = found.steps
+        history = [_spread(point, good) for point in found.history]
+        return _Found(x, steps, None, found.met, history)
 
     def _climb_until_met(self, rhs, size, bound, dtype, mark, ahead=None):
         """Refine rung after rung, since a mark; return what was `_Found`.
@@ -280,11 +285,11 @@ class Factorization(Conditioned):
         while True:
             if not self._bad_pivot():
                 self._begin_estimate(k)
-                # Afresh: the x of a failed rung may be worse than none, however small its error is
-                # beside its own size.
+                # From the start: the x of a failed rung may be worse than none, however small its error is
+                # next to its own size.
                 state, ahead = self._refine(rhs, bound, ahead), None
+                history += [_told(self.precision, total, point) for point in state.history]
                 total += state.steps
-                history += [(self.precision, error) for error in state.history]
             self._clock("refine", mark)
             if state is not None and state.all_converged or not self._climb():
                 break
@@ -292,24 +297,18 @@ class Factorization(Conditioned):
             mark = self._ops.mark()
         if state is None:  # every factorization broke down
             x = xp.full(rhs.shape, xp.nan, rhs.dtype)
-            return _Found(x, total, np.full(k, np.nan), False, history, False, _nothing)
-        inside, error, met = state.x, state.error, state.all_converged
-        if self._operator().row is not None or dtype.char in "fF":
-            error = self._verify(inside, rhs, dtype)
-        elif len(rhs) <= SMALL and (error <= NEAR * bound).all():
+            return _Found(x, total, np.full(k, np.nan), False, history)
+        x, error, met = state.x, state.error, state.all_converged
+        measured = dtype.char not in "fF" and self._operator().measures_the_caller
+        if measured and len(rhs) <= SMALL and (error <= NEAR * bound).all():
             left = (self._plan.max_steps or math.inf) - int(state.steps.max())
-            inside, error, added = self._look_closer(inside, rhs, bound, min(2, left))
+            x, error, added = self._look_closer(x, rhs, bound, min(2, left))
             total, met = total + added, bool((error <= bound).all())
-        x = inside if frame is None else frame.outside(xp, inside, shift)
-
-        def lost(x):
-            x = self._ops.converted(x, inside.dtype)
-            y = x if frame is None else frame.back(xp, x, shift)
-            gone, size = self._ops.host(self._ops.column_max(y - inside), self._ops.column_max(y))
-            with np.errstate(all="ignore"):
-                return np.where(gone == 0, 0.0, gone / size)
-
-        return _Found(x, total, error, met, history, frame is not None, lost)
+            if added:
+                history.append(HistoryPoint(self.precision, total.copy(), error, False))
+        if frame is not None:
+            x = frame.outside(xp, x, shift)
+        return _Found(x, total, error if measured and frame is None else None, met, history)
 
     def _look_closer(self, x, rhs, bound, most):
         """Return x, its errors by residuals of more than FP64, and the steps, up to `most`, these ask for."""
@@ -333,34 +332,32 @@ class Factorization(Conditioned):
             r, error = np.where(better, rest, r), np.where(better, after, error)
         return x, error, most
 
-    def _verify(self, x, rhs, dtype):
-        """Return the normwise backward errors of x, rounded as it will be returned.
-
-        What the loop measured is that already unless it weighted the rows or x loses digits.
-        """
-        if dtype.char in "fF":
-            with np.errstate(over="ignore"):
-                x = self._ops.converted(self._ops.converted(x, _like(x, dtype)), x.dtype)
-        operator = Operator.of(self._ops, self._matrix, self._survey.inf)
-        return measure(self._ops, operator, x, rhs)[1]
-
-    def _status(self, found, finite, singular, beyond, rcond, dtype):
+    def _status(self, finite, singular, beyond, met, rcond, dtype):
         if not finite:
             return Status.NONFINITE_INPUT
         if singular:
             return Status.SINGULAR
         if beyond:
             return beyond
-        if not found.met:
+        if not met:
             return Status.NOT_CONVERGED if self._plan.fallback else Status.STALLED
+        if math.isnan(rcond):
+            return Status.CONDITION_UNKNOWN
         if not rcond >= np.finfo(dtype).eps:
             return Status.ILL_CONDITIONED
         return Status.CONVERGED_AFTER_FALLBACK if self._fell_back else Status.CONVERGED
 
 
-def _nothing(x):
-    """Return that nothing is lost of x, which is NaN."""
-    return np.zeros(x.shape[1])
+def _told(rung, before, point):
+    """Return the `HistoryPoint` of a point of a rung that began after `before` steps of each column."""
+    return HistoryPoint(rung, before + point.step, point.error, point.estimated)
+
+
+def _spread(point, good):
+    """Return a `HistoryPoint` of all columns from that of the good ones; the others are NaN."""
+    step, error = np.zeros(len(good), int), np.full(len(good), np.nan)
+    step[good], error[good] = point.step, point.error
+    return point._replace(step=step, error=error)
 
 
 def _like(x, dtype):
@@ -371,18 +368,15 @@ def _like(x, dtype):
     return np.dtype(np.float32 if single else np.float64)
 
 
-def _join_parts(solution):
-    """Join columns (real parts, then imaginary parts) into complex ones."""
-    k = solution.x.shape[1] // 2
-    pairs = [v.reshape(2, k).max(axis=0) for v in (solution.iterations, solution.backward_error)]
+def _join_parts(xp, found):
+    """Join columns (real parts, then imaginary parts) into complex ones; their errors are to be measured."""
+    k = found.x.shape[1] // 2
     # Where 1j * inf would be NaN in both parts.
-    xp = ops_for(solution.x).xp
-    x = xp.empty((len(solution.x), k), np.result_type(solution.x, np.complex64))
-    x.real[...], x.imag[...] = solution.x[:, :k], solution.x[:, k:]
-    return replace(
-        solution,
-        x=x,
-        iterations=pairs[0],
-        backward_error=pairs[1],
-        history=tuple((rung, e.reshape(2, -1).max(axis=0)) for rung, e in solution.history),
-    )
+    x = xp.empty((len(found.x), k), np.result_type(found.x, np.complex64))
+    x.real[...], x.imag[...] = found.x[:, :k], found.x[:, k:]
+
+    def larger(v):
+        return v.reshape(2, k).max(axis=0)
+
+    history = [p._replace(step=larger(p.step), error=larger(p.error)) for p in found.history]
+    return found._replace(x=x, error=None, steps=larger(found.steps), history=history)

@@ -1,8 +1,10 @@
 """FGMRES for several right-hand sides side by side, each with its own Krylov space."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
-__all__ = ["basis_bytes", "fgmres"]
+__all__ = ["WARM_UP_STEPS", "Cycle", "basis_bytes", "fgmres"]
 
 # Steps before a cycle's own rate is trusted: GMRES often starts slowly.
 WARM_UP_STEPS = 20
@@ -11,6 +13,28 @@ WARM_UP_STEPS = 20
 FIRST_VECTORS, FIRST_OF_ONE = 8, 32
 # Vectors of each column alive beside the bases that are not in classical refinement.
 VECTORS_BESIDE = 2
+
+
+class Cycle(NamedTuple):
+    """What a cycle of `fgmres` found.
+
+    Attributes
+    ----------
+    d : array, shape (n, k)
+        The corrections.
+    steps : ndarray of int, shape (k,)
+        Steps each column used.
+    reductions : list of (ndarray of int, ndarray), both of shape (k,)
+        After each step, the steps of each column and the estimated norm of its residual relative to the
+        first.
+    most : int
+        The largest basis that was allowed.
+    """
+
+    d: Any
+    steps: np.ndarray
+    reductions: list
+    most: int
 
 
 def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
@@ -34,10 +58,7 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
 
     Returns
     -------
-    d : array, shape (n, k)
-        The corrections.
-    steps : ndarray of int, shape (k,)
-        Steps each column used.
+    Cycle
 
     References
     ----------
@@ -54,7 +75,7 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
     beta = xp.linalg.norm(r, axis=0)
     unit = v.append((r / beta).T)
     (start,) = ops.host(beta)
-    triangle = _Triangle(k, basis, np.asarray(start), tol)
+    triangle, reductions = _Triangle(k, basis, np.asarray(start), tol), []
     for j in range(most):
         w = apply(z.append(correct(unit.T).T).T).T
         h = 0.0
@@ -66,6 +87,7 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
         unit = v.append(w / xp.where(length > 0, length, 1.0)[:, None])
         h, length = ops.host(h[:, : j + 1], length)  # the one synchronisation of a step
         triangle.append(np.asarray(h), np.asarray(length))
+        reductions.append((triangle.steps.copy(), triangle.reduction.copy()))
         if triangle.done.all():
             break
         if give_up and j + 1 >= WARM_UP_STEPS and give_up(j + 1, triangle.worst):
@@ -74,7 +96,8 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
     y = y if np.issubdtype(r.dtype, np.complexfloating) else np.ascontiguousarray(y.real)
     weights = np.zeros((k, z.room), dtype=y.dtype)  # a part of a block would be copied
     weights[:, : y.shape[1]] = y
-    return z.combined(ops.array(weights)).T * size, triangle.steps
+    d = z.combined(ops.array(weights)).T * size
+    return Cycle(d, triangle.steps, reductions, most)
 
 
 def basis_bytes(n, k, steps, most, itemsize):

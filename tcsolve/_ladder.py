@@ -1,12 +1,13 @@
 """The ladder of precisions: a matrix, the factors of the present rung, and the step to the next."""
 
 import functools
+import math
 import threading
 
 import numpy as np
 
 from tcsolve._check import require_finite
-from tcsolve._choose import bytes_needed, choose_update, rates_of, step_budget
+from tcsolve._choose import bytes_needed, choose_update, rates_of, step_budget, steps_worth
 from tcsolve._dispatch import ops_for
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._factors import factor_native
@@ -15,7 +16,7 @@ from tcsolve._lu import factor_blocked
 from tcsolve._norms import begin_survey, survey
 from tcsolve._plan import Plan, next_rung
 from tcsolve._refine import Operator, refine_columns
-from tcsolve._scale import Frame, equilibrate, needs_frame, needs_scaling
+from tcsolve._scale import Frame, equilibrate, needs_frame, needs_scaling, norm_and_exponent
 
 __all__ = ["Ladder", "in_turn", "require_room"]
 
@@ -111,6 +112,7 @@ class Ladder:
         self._complex = a.dtype.kind == "c"
         self._rcond = self._estimate = None
         self._misled = False
+        self._caller_norm = None  # of the caller's matrix, where that was moved into a frame
         self._made = 0  # how often there were factors
         self._factors = self._scaling = self._frame = self._copy = self._survey = None
         self._scaled_norm = 0.0
@@ -152,7 +154,8 @@ class Ladder:
             self.bytes_planned = self._reserve(update, nrhs)
             mark = self._factor(update, mark)
         self._survey = wait()
-        self._norm_one = self._survey.one  # of the caller's matrix, whatever is factored
+        # Of the caller's matrix, whatever is factored.
+        self._norm_one, self._norm_inf = self._survey.one, self._survey.inf
         self._finite = self._survey.finite or bool(ops.xp.isfinite(self._a).all())
         if check_finite:
             require_finite(self._finite, "a")
@@ -213,6 +216,7 @@ class Ladder:
         ops = self._ops
         if needs_frame(self._survey):
             self._frame = Frame(equilibrate(ops, self._a))
+            self._caller_norm = norm_and_exponent(ops, self._a)
             self._matrix = self._frame.matrix(ops, self._a)
             self._beside += self._matrix.nbytes
             self.bytes_planned += self._matrix.nbytes
@@ -313,7 +317,9 @@ class Ladder:
         return next_rung(self.precision, self._working) if self._plan.fallback else None
 
     def _singular(self):
-        return bool(self._factors and self._bad_pivot() and self._following() is None)
+        """Whether the factors show that A is singular; a zero pivot of rounded ones may come from rounding."""
+        exact = UPDATES[self.precision].storage == "float64"
+        return exact and bool(self._factors and self._bad_pivot())
 
     def _correct(self, r, adjoint=False):
         """Return approximately A**-1 r (or A**-H r) for FP64 r (n, k), through the factors."""
@@ -329,9 +335,11 @@ class Ladder:
         return d if col is None else d * col[:, None]
 
     def _operator(self):
-        scales = self._scales_for(UPDATES[self.precision])
+        scales, outer = self._scales_for(UPDATES[self.precision]), None
+        if self._frame is not None:
+            outer = functools.partial(self._frame.backward_error, self._ops, self._caller_norm)
         return Operator.of(
-            self._ops, self._matrix, self._survey.inf, *scales, scaled_norm=self._scaled_norm
+            self._ops, self._matrix, self._survey.inf, *scales, self._scaled_norm, outer
         )
 
     def _invert(self, v, adjoint=False, exponent=0):
@@ -366,9 +374,11 @@ class Ladder:
     def _refine(self, rhs, bound, ahead=None):
         """Refine; ahead, if not None, waits for the first steps, as `_ahead` returned it."""
         n, k = rhs.shape
-        budget = self._plan.max_steps or step_budget(
-            self.precision, self._following(), n, k, self._rates, is_complex=self._complex
-        )
+        rungs, worth = (self.precision, self._following()), math.inf
+        budget = self._plan.max_steps
+        if budget is None:
+            budget = step_budget(*rungs, n, k, self._rates, is_complex=self._complex)
+            worth = steps_worth(*rungs, n, k, self._rates, is_complex=self._complex)
         state = refine_columns(
             self._ops,
             self._operator(),
@@ -377,6 +387,7 @@ class Ladder:
             self._plan,
             bound,
             max_steps=budget,
+            worth=worth,
             # The same bits whether they are done ahead or not.
             plain=self._steps_ahead(rhs),
             ahead=ahead() if ahead else (),  # when all else is ready

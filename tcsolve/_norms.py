@@ -87,13 +87,20 @@ def begin_survey(ops, a, dtype=None):
         return Survey(
             inf=inf,
             one=one,
-            row_spread=low_row / inf if inf else 1.0,
-            col_spread=low_col / one if one else 1.0,
+            row_spread=_spread(low_row, inf),
+            col_spread=_spread(low_col, one),
             dominance=dominance,
             column_dominance=column_dominance,
         )
 
     return finish, copy
+
+
+def _spread(low, top):
+    """Return low / top; only a row or column of zeros gives 0, not one for which that underflows."""
+    if not top:
+        return 1.0
+    return max(low / top, math.ulp(0.0)) if low else 0.0
 
 
 class Condition(NamedTuple):

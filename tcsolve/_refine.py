@@ -5,14 +5,15 @@ same corrections where it does not.  All right-hand sides at once; one that has 
 again.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tcsolve import _stop
-from tcsolve._krylov import basis_bytes, fgmres
+from tcsolve._krylov import WARM_UP_STEPS, basis_bytes, fgmres
 
 __all__ = ["Operator", "Refined", "refine_columns"]
 
@@ -45,6 +46,8 @@ class Operator:
         Infinity norm of diag(row) A diag(col).
     matrix : array, shape (n, n), optional
         A itself, where there is one.
+    outer : callable, (r, x) -> error of each column, optional
+        The backward error of the system that this one was made from; it must meet the bound, too.
     """
 
     product: Callable
@@ -53,17 +56,40 @@ class Operator:
     col: Any = None
     scaled_norm: float = 0.0
     matrix: Any = None
+    outer: Callable | None = None
 
     @classmethod
-    def of(cls, ops, matrix, norm, row=None, col=None, scaled_norm=0.0):
+    def of(cls, ops, matrix, norm, row=None, col=None, scaled_norm=0.0, outer=None):
         """Return the operator of a matrix."""
-        return cls(lambda v: ops.product(matrix, v), norm, row, col, scaled_norm, matrix)
+        return cls(lambda v: ops.product(matrix, v), norm, row, col, scaled_norm, matrix, outer)
+
+    @property
+    def measures_the_caller(self):
+        """Whether the error of `measure` is that of A itself, by no other measure."""
+        return self.row is None and self.outer is None
 
     def residual(self, ops, x, b):
         """Return r = b - A x, and on the host max |r| and max |x| of each column."""
         if self.matrix is None:
             return ops.difference(b, self.product(x), x)
         return ops.residual(self.matrix, x, b)
+
+
+class Point(NamedTuple):
+    """A point of the history of some columns.
+
+    Attributes
+    ----------
+    step : ndarray of int, shape (k,)
+        Corrections so far.
+    error : ndarray, shape (k,)
+    estimated : bool
+        Whether the error is FGMRES's own estimate after an inner step, not that of a recomputed residual.
+    """
+
+    step: np.ndarray
+    error: np.ndarray
+    estimated: bool
 
 
 @dataclass
@@ -86,8 +112,8 @@ class Refined:
 def measure(ops, operator, x, b):
     """Return the residual b - A x and, per column on the host, its error.
 
-    The error is ``||r|| / (||A|| ||x||)`` in infinity norms, or the larger of that and its scaled
-    counterpart; 0 for an exact zero residual, NaN if anything is not finite.
+    The error is ``||r|| / (||A|| ||x||)`` in infinity norms, or the largest of that, its scaled counterpart
+    and that of the outer system; 0 for an exact zero residual, NaN if anything is not finite.
     """
     xp = ops.xp
     # The one synchronisation of a step, unless there is a scaling.
@@ -97,6 +123,8 @@ def measure(ops, operator, x, b):
         sizes = ops.column_max(r * operator.row[:, None]), ops.column_max(x / operator.col[:, None])
         (sizes,) = ops.host(xp.stack(sizes))
         error = np.maximum(error, _quotient(sizes[0], operator.scaled_norm, sizes[1]))
+    if operator.outer is not None:
+        error = np.maximum(error, operator.outer(r, x))
     return r, error
 
 
@@ -113,7 +141,18 @@ def _quotient(residual, norm, x):
 
 
 def refine_columns(
-    ops, operator, b, correct, plan, bound, *, x0=None, max_steps=300, ahead=(), plain=0
+    ops,
+    operator,
+    b,
+    correct,
+    plan,
+    bound,
+    *,
+    x0=None,
+    max_steps=300,
+    worth=math.inf,
+    ahead=(),
+    plain=0,
 ):
     """Refine x until every column's error is at most `bound`, or say which are not.
 
@@ -131,6 +170,9 @@ def refine_columns(
         Start; by default the correction of b.
     max_steps : int
         Corrections a column may cost.
+    worth : float
+        Corrections of all columns that cost as much as a better preconditioner: when a column needs more, at
+        the rate of its last step, the loop ends.
     ahead : (x, r, sizes), optional
         The first x of a single column, from the correction of b on, and their residuals, (steps + 1, n, 1),
         where they are known already; and max |r| and max |x| of each, on the host, (2, steps + 1).  Of an
@@ -166,7 +208,8 @@ def refine_columns(
         else:
             state, recent = _start(ops, operator, bound, correct(b) if x0 is None else x0, b)
         if not state.all_converged:
-            _refine_on(ops, operator, b, correct, plan, bound, max_steps, state, recent, plain)
+            limits = _Limits(bound, plan, max_steps, worth)
+            _refine_on(ops, operator, b, correct, limits, state, recent, plain)
     return state
 
 
@@ -174,20 +217,21 @@ def _start(ops, operator, bound, x, b):
     """Return the loop's state at x, and [(x, r)]."""
     r, error = measure(ops, operator, x, b)
     converged = _stop.converged(error, bound)
-    return Refined(x, error, np.zeros(len(error), int), converged, [error]), [(x, r)]
+    steps = np.zeros(len(error), int)
+    return Refined(x, error, steps, converged, [Point(steps.copy(), error, False)]), [(x, r)]
 
 
 def _replay(ops, operator, plan, bound, ahead, max_steps):
     """Return what the loop makes of steps that were done ahead, and the last (x, r) if it goes on."""
     x, r, (residuals, sizes) = ahead
     errors = _quotient(residuals, operator.norm, sizes)
-    best, taken, recent, history = 0, 0, [0], [errors[:1]]
+    best, taken, recent, history = 0, 0, [0], [Point(np.zeros(1, int), errors[:1], False)]
     going = bool(errors[0] > bound)
     while going and taken + 1 < len(errors):
         taken += 1
         before, error = errors[best], errors[taken]
         best = taken if error < before else best
-        history.append(errors[best : best + 1])
+        history.append(Point(np.array([taken]), errors[best : best + 1], False))
         going = bool(error > bound and error <= plan.contraction * before and taken < max_steps)
         slow = len(recent) > 1 or not error <= SLOW * before
         recent = [*recent, taken][-ITERATES if slow else -1 :]
@@ -198,7 +242,25 @@ def _replay(ops, operator, plan, bound, ahead, max_steps):
     return state, [(x[i], r[i]) for i in recent] if going else []
 
 
-def _refine_on(ops, operator, b, correct, plan, bound, max_steps, state, recent, plain):
+@dataclass(frozen=True)
+class _Limits:
+    """When the loop ends; as for `refine_columns`."""
+
+    bound: float
+    plan: Any
+    max_steps: int
+    worth: float
+
+    def is_hopeless(self, error, before, columns):
+        """Tell whether one of these of all `columns` needs more steps than a better preconditioner costs."""
+        if self.worth == math.inf:
+            return False
+        worth = self.worth * columns / len(error)
+        pairs = zip(error, before, strict=True)
+        return any(_stop.projected_steps(e, s, 1, self.bound) > worth for e, s in pairs)
+
+
+def _refine_on(ops, operator, b, correct, limits, state, recent, plain):
     """Refine the columns that have not converged, in place in `state`."""
 
     def advance(recent, b):
@@ -207,39 +269,41 @@ def _refine_on(ops, operator, b, correct, plan, bound, max_steps, state, recent,
         x = x + correct(r)
         return x, *measure(ops, operator, x, b)
 
-    if recent:
-        _classical(ops, b, advance, plan, bound, max_steps, state, recent)
-    left = ~state.converged & ~np.isnan(state.error) & (state.steps < max_steps)
+    if recent and not _classical(ops, b, advance, limits, state, recent):
+        return
+    left = ~state.converged & ~np.isnan(state.error) & (state.steps < limits.max_steps)
     left = np.flatnonzero(left)
-    if left.size:
+    if left.size and limits.worth * len(state.error) / left.size >= WARM_UP_STEPS:
         state.classical = False
         n, item = b.shape[0], state.x.dtype.itemsize
-        width = max(1, int(KRYLOV_BYTES // (2 * (plan.basis + 1) * n * item)))
+        width = max(1, int(KRYLOV_BYTES // (2 * (limits.plan.basis + 1) * n * item)))
         for i in range(0, left.size, width):
-            _krylov(ops, operator, b, correct, plan, bound, max_steps, state, left[i : i + width])
+            _krylov(ops, operator, b, correct, limits, state, left[i : i + width])
 
 
-def _classical(ops, b, advance, plan, bound, max_steps, state, recent):
+def _classical(ops, b, advance, limits, state, recent):
     """Correct the columns that still contract, in place in `state`; recent are the last (x, r) of all.
 
-    That list is emptied.
+    That list is emptied.  Return False where the rest takes longer than it is worth.
     """
     active = np.flatnonzero(~state.converged & ~np.isnan(state.error))
-    recent = _Iterates(ops, recent)
+    recent, contraction = _Iterates(ops, recent), limits.plan.contraction
     recent.take(active)
     while active.size:
         before = state.error[active]
         trial, r, error = advance(recent, _take(ops, b, active))
         state.steps[active] += 1
-        _keep_better(ops, state, active, trial, error, bound)
+        _keep_better(ops, state, active, trial, error, limits.bound)
+        if limits.is_hopeless(error, before, len(state.error)):
+            return False
         going = (
             ~state.converged[active]
-            & _stop.contracting(error, before, plan.contraction)
-            & (state.steps[active] < max_steps)
+            & _stop.contracting(error, before, contraction)
+            & (state.steps[active] < limits.max_steps)
         )
         left = np.flatnonzero(going)
         if not left.size:
-            return
+            break
         slow = len(recent) > 1 or not _stop.contracting(error, before, SLOW)[going].all()
         fits = 2 * ITERATES * trial.nbytes <= COMBINED_BYTES
         recent.add(trial, r, ITERATES if slow and fits else 1)
@@ -247,6 +311,7 @@ def _classical(ops, b, advance, plan, bound, max_steps, state, recent):
         recent.take(left)
         state.kept = max(state.kept, recent.nbytes - 2 * recent.last[0].nbytes)
         active = active[left]
+    return True
 
 
 class _Iterates:
@@ -300,16 +365,22 @@ def _weights(gram):
 
     Where the squares have left the range of FP64 only the last vector counts.
     """
+    m = gram.shape[1]
     size = np.sqrt(np.diagonal(gram, axis1=1, axis2=2).real)[:, :, None]
-    cosines = gram / size / size.transpose(0, 2, 1) + ROUNDING * np.eye(gram.shape[1])
-    w = (np.linalg.solve(cosines, 1 / size) / size)[:, :, 0]
-    w /= w.sum(axis=1, keepdims=True)
-    last = np.arange(gram.shape[1]) == gram.shape[1] - 1
-    return np.where(np.isfinite(w).all(axis=1, keepdims=True), w, last)
+    cosines = gram / size / size.transpose(0, 2, 1) + ROUNDING * np.eye(m)
+    usable = np.isfinite(cosines).all(axis=(1, 2)) & (size > 0).all(axis=(1, 2))
+    last = np.arange(m) == m - 1
+    try:  # a matrix of NaN, or of Inf, would make an error of its own for all columns
+        w = np.linalg.solve(np.where(usable[:, None, None], cosines, np.eye(m)), 1 / size) / size
+    except np.linalg.LinAlgError:
+        return np.broadcast_to(last, gram.shape[:2]).astype(gram.dtype)
+    w = w[:, :, 0] / w[:, :, 0].sum(axis=1, keepdims=True)
+    return np.where(usable[:, None] & np.isfinite(w).all(axis=1, keepdims=True), w, last)
 
 
-def _krylov(ops, operator, b, correct, plan, bound, max_steps, state, active):
+def _krylov(ops, operator, b, correct, limits, state, active):
     """Run cycles of FGMRES on the columns `active` until they converge or stop paying."""
+    bound, max_steps = limits.bound, limits.max_steps
     while active.size:
         x, rhs = _take(ops, state.x, active), _take(ops, b, active)
         r = rhs - operator.product(x)
@@ -323,28 +394,45 @@ def _krylov(ops, operator, b, correct, plan, bound, max_steps, state, active):
 
         # Aim at the bound itself: a cycle that ends before it has to find its space again.
         tol = max(0.1 * bound / worst, ROUNDING)
-        basis = np.minimum(plan.basis, allowed)
-        d, steps = fgmres(ops, operator.product, correct, r, basis=basis, tol=tol, give_up=hopeless)
-        bases = basis_bytes(*r.shape, int(steps.max()), int(basis.max()), r.dtype.itemsize)
-        done = (len(state.error) - len(active)) * r[:, 0].nbytes
-        state.kept = max(state.kept, bases - VECTORS_DONE * done)
-        trial = x + d
+        cycle = fgmres(
+            ops,
+            operator.product,
+            correct,
+            r,
+            basis=np.minimum(limits.plan.basis, allowed),
+            tol=tol,
+            give_up=hopeless,
+        )
+        state.kept = max(state.kept, _bytes_kept(cycle, r, len(state.error)))
+        _note_inner_steps(state, active, before, cycle)
+        trial = x + cycle.d
         _, error = measure(ops, operator, trial, rhs)
-        state.steps[active] += steps
+        state.steps[active] += cycle.steps
         _keep_better(ops, state, active, trial, error, bound)
         # A cycle must at least halve the error, and the rate it shows must reach the bound in time.
-        rest = np.array(
-            [
-                _stop.projected_steps(e, s, k, bound)
-                for e, s, k in zip(error, before, steps, strict=True)
-            ]
-        )
+        passed = zip(error, before, cycle.steps, strict=True)
+        rest = np.array([_stop.projected_steps(e, s, k, bound) for e, s, k in passed])
         going = (
             ~state.converged[active]
-            & _stop.contracting(error, before, plan.contraction)
+            & _stop.contracting(error, before, limits.plan.contraction)
             & (state.steps[active] + rest <= max_steps)
         )
         active = active[going]
+
+
+def _bytes_kept(cycle, r, columns):
+    """Return the bytes of a cycle's bases beyond those of the classical refinement of `columns`."""
+    bases = basis_bytes(*r.shape, int(cycle.steps.max()), cycle.most, r.dtype.itemsize)
+    return bases - VECTORS_DONE * (columns - r.shape[1]) * r[:, 0].nbytes
+
+
+def _note_inner_steps(state, active, before, cycle):
+    """Add the errors that FGMRES estimated after each step of a cycle to the history."""
+    for steps, reduction in cycle.reductions:
+        step, error = state.steps.copy(), state.error.copy()
+        step[active] += steps
+        error[active] = before * reduction
+        state.history.append(Point(step, error, True))
 
 
 def _take(ops, x, index):
@@ -365,4 +453,4 @@ def _keep_better(ops, state, active, trial, error, bound):
     state.error = state.error.copy()
     state.error[active[better]] = error[better]
     state.converged = state.converged | _stop.converged(state.error, bound)
-    state.history.append(state.error)
+    state.history.append(Point(state.steps.copy(), state.error, False))

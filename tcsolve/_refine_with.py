@@ -11,7 +11,7 @@ from tcsolve._errors import InputError
 from tcsolve._numbers import require_count, require_number
 from tcsolve._plan import Plan
 from tcsolve._refine import Operator, measure, refine_columns
-from tcsolve._solution import Solution, Status
+from tcsolve._solution import HistoryPoint, Solution, Status
 
 __all__ = ["refine"]
 
@@ -115,7 +115,7 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
         backward_error=measure(ops, operator, state.x, columns)[1],
         bound=bound,
         rcond=float("nan"),
-        history=tuple(("user", error) for error in state.history),
+        history=tuple(HistoryPoint("user", *point) for point in state.history),
         seconds={"refine": took, "total": took},
         device=ops.device,
     )

@@ -5,16 +5,18 @@ from typing import Any
 
 import numpy as np
 
-from tcsolve._parts import real_parts
+from tcsolve._parts import parts, real_parts
 
 __all__ = [
     "Frame",
     "Scaling",
     "equilibrate",
     "exponent_of",
+    "largest_exponent",
     "ldexp",
     "needs_frame",
     "needs_scaling",
+    "norm_and_exponent",
     "shift_columns",
 ]
 
@@ -26,6 +28,8 @@ SAFE_EXPONENT = 40
 FRAME_EXPONENT = 300
 # Scales stay normal FP64 numbers.
 MAX_EXPONENT = 1022
+# Stands for the exponent of zero: below that of any number, however it is scaled.
+NO_EXPONENT = -(2**20)
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,27 @@ class Frame:
 
     def inside(self, xp, b):
         """Return (diag(row) b 2**-shift, shift), one shift for each column of b (n, k)."""
-        row = xp.frexp(self.scaling.row)[1][:, None] - 1
-        top = (xp.frexp(xp.abs(b))[1] + row).max(axis=0)
+        row = _exponents_of_scale(xp, self.scaling.row)
+        top = largest_exponent(xp, b, row)
         return ldexp(xp, b, row - top), top
+
+    def backward_error(self, ops, norm, r, y):
+        """Return ``||b - A x|| / (||A|| ||x||)`` of the caller's system, for each column, on the host.
+
+        Parameters
+        ----------
+        norm : (float, int)
+            The infinity norm of the caller's A, as `norm_and_exponent` returns it.
+        r, y : array, shape (n, k)
+            The solution of the scaled system and its residual.
+        """
+        xp = ops.xp
+        rest = _size_and_exponent(xp, r, -_exponents_of_scale(xp, self.scaling.row))
+        size = _size_and_exponent(xp, y, _exponents_of_scale(xp, self.scaling.col))
+        rest, of_rest, size, of_size = ops.host(*rest, *size)
+        with np.errstate(all="ignore"):
+            error = np.ldexp(rest / norm[0] / size, of_rest - norm[1] - of_size)
+        return np.where(rest == 0, 0.0, error)
 
     def swapped(self):
         """Return the frame of the transposed matrix."""
@@ -62,14 +84,7 @@ class Frame:
 
     def outside(self, xp, y, shift):
         """Return diag(col) y 2**shift."""
-        return ldexp(xp, y, self._exponents(xp, shift))
-
-    def back(self, xp, x, shift):
-        """Return y of an x from `outside`."""
-        return ldexp(xp, x, -self._exponents(xp, shift))
-
-    def _exponents(self, xp, shift):
-        return xp.frexp(self.scaling.col)[1][:, None] - 1 + shift
+        return ldexp(xp, y, _exponents_of_scale(xp, self.scaling.col) + shift)
 
 
 @dataclass(frozen=True)
@@ -85,10 +100,6 @@ class Shift:
     def outside(self, xp, y, shift):
         """Return y 2**shift."""
         return ldexp(xp, y, shift)
-
-    def back(self, xp, x, shift):
-        """Return y of an x from `outside`."""
-        return ldexp(xp, x, -shift)
 
 
 def shift_columns(size):
@@ -131,6 +142,38 @@ def exponent_of(xp, x, axis=()):
     if axis != ():
         top = top.max(axis=axis, keepdims=True)
     return xp.where(xp.isfinite(top), xp.frexp(top)[1], 0)
+
+
+def largest_exponent(xp, v, shift):
+    """Return the largest exponent in v 2**shift of each column (n, k); 0 for a column of zeros.
+
+    shift, (n, 1), has the exponent by which each row is to be scaled.  Zeros do not count.
+    """
+    exponent = xp.where(v == 0, NO_EXPONENT, exponent_of(xp, v) + shift).max(axis=0)
+    return xp.where(exponent == NO_EXPONENT, 0, exponent)
+
+
+def _size_and_exponent(xp, v, shift):
+    """Return (m, e) for each column of v 2**shift: its largest modulus is m 2**e."""
+    exponent = largest_exponent(xp, v, shift)
+    return xp.abs(ldexp(xp, v, shift - exponent)).max(axis=0), exponent
+
+
+def _exponents_of_scale(xp, scale):
+    return xp.frexp(scale)[1][:, None] - 1
+
+
+def norm_and_exponent(ops, a):
+    """Return (m, e) such that the infinity norm of a is m 2**e, wherever in the range of FP64 a is."""
+    rows = [ops.row_max(part).max() for part in real_parts(a)]
+    top = max(float(v) for v in ops.host(*rows))
+    exponent = int(np.frexp(top)[1]) if np.isfinite(top) else 0
+    wide, norms = np.result_type(a.dtype, np.float64), []
+    with np.errstate(all="ignore"):
+        for some in parts(*a.shape):
+            part = ldexp(ops.xp, ops.converted(a[some], wide), -exponent)
+            norms.append(ops.xp.abs(part).sum(axis=1).max())
+        return float(np.max(ops.host(*norms))), exponent
 
 
 def needs_scaling(survey):

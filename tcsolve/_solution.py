@@ -3,7 +3,7 @@
 import warnings
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,29 @@ from tcsolve._errors import (
     SingularError,
 )
 
-__all__ = ["Solution", "Status", "raise_or_warn"]
+__all__ = ["HistoryPoint", "Solution", "Status", "raise_or_warn"]
+
+
+class HistoryPoint(NamedTuple):
+    """One entry of `Solution.history`.
+
+    Attributes
+    ----------
+    rung : str
+        The update whose factors gave the correction.
+    step : ndarray of int, shape (nrhs,)
+        Corrections of each right-hand side so far, over all rungs.
+    error : ndarray of float64, shape (nrhs,)
+        The least backward error so far of each right-hand side; for an inner step of FGMRES what its
+        least-squares problem predicts.
+    estimated : bool
+        False for the error of a recomputed residual, True for the prediction of an inner step.
+    """
+
+    rung: str
+    step: Any
+    error: Any
+    estimated: bool
 
 
 class Status(Enum):
@@ -29,9 +51,14 @@ class Status(Enum):
         "The backward error meets the bound, but the matrix is singular to working precision "
         "(rcond < eps), so x may have no correct digit; check the model, or regularise it."
     )
+    CONDITION_UNKNOWN = (
+        "The backward error meets the bound, but the factors of this plan are too coarse to tell whether the "
+        "matrix is singular to working precision, and the plan forbids more precise ones, so rcond is NaN; "
+        "allow a fallback to learn it."
+    )
     STALLED = (
-        "Refinement stalled before the bound and the plan forbids a fallback; allow it, or choose "
-        "a more precise update."
+        "Refinement stalled before the bound, or the rounded matrix has a zero pivot, and the plan forbids a "
+        "fallback; allow it, or choose a more precise update."
     )
     NOT_CONVERGED = (
         "Even the most precise factorization does not meet the bound; x is the best answer found, "
@@ -60,7 +87,12 @@ class Status(Enum):
     @property
     def ok(self):
         """True if the answer meets the bound."""
-        return self in (Status.CONVERGED, Status.CONVERGED_AFTER_FALLBACK, Status.ILL_CONDITIONED)
+        return self in (
+            Status.CONVERGED,
+            Status.CONVERGED_AFTER_FALLBACK,
+            Status.ILL_CONDITIONED,
+            Status.CONDITION_UNKNOWN,
+        )
 
 
 @dataclass(frozen=True)
@@ -88,9 +120,11 @@ class Solution:
     bound : float
         What the backward error had to meet: unit roundoff of the result type times sqrt(n).
     rcond : float
-        Estimate of the reciprocal condition number in the 1-norm; see `Factorization.rcond`.
-    history : tuple of (str, ndarray)
-        For each recomputed residual, the rung and the backward error of each right-hand side.
+        Estimate of the reciprocal condition number in the 1-norm; see `Factorization.rcond`.  NaN where the
+        factors cannot tell it (CONDITION_UNKNOWN).
+    history : tuple of HistoryPoint
+        For each recomputed residual and each inner step of FGMRES (rung, step, error, estimated), where step
+        counts the corrections of each right-hand side over all rungs.
     seconds : dict of str to float
         Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond'; and the 'total', which
         may be less or more than their sum: on a GPU the condition is estimated beside the refinement, so that
@@ -153,7 +187,7 @@ def raise_or_warn(solution, stacklevel=3):
             AccuracyWarning,
             stacklevel=stacklevel,
         )
-    elif status is Status.ILL_CONDITIONED or (
+    elif status in (Status.ILL_CONDITIONED, Status.CONDITION_UNKNOWN) or (
         status is Status.NONFINITE_INPUT and solution.rcond == 0
     ):
         warnings.warn(
