@@ -317,7 +317,7 @@ class Ladder:
         return next_rung(self.precision, self._working) if self._plan.fallback else None
 
     def _singular(self):
-        """Whether the factors show that A is singular; a zero pivot of rounded ones may come from rounding."""
+        """Whether the factors show that A is singular; rounding may bring a zero pivot to low ones."""
         exact = UPDATES[self.precision].storage == "float64"
         return exact and bool(self._factors and self._bad_pivot())
 

@@ -274,8 +274,9 @@ def _print_report(report, solution):
     if report["forward_error"] is not None:
         lines["forward error"] = f"{report['forward_error']:.1e}"
     lines["seconds"] = ", ".join(f"{phase} {s:.3g}" for phase, s in solution.seconds.items())
-    for rung, steps in itertools.groupby(solution.history, key=lambda entry: entry[0]):
-        errors = " ".join(f"{_worst(error):.0e}" for _, error in steps)
+    for rung, points in itertools.groupby(solution.history, key=lambda point: point.rung):
+        # An estimate of an inner step of FGMRES has a '~'.
+        errors = " ".join(f"{'~' * p.estimated}{_worst(p.error):.0e}" for p in points)
         lines[f"history {rung}"] = textwrap.fill(errors, WIDTH, subsequent_indent=" " * 16)
     _print_aligned(lines)
 

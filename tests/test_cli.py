@@ -160,7 +160,9 @@ def test_json_holds_the_solution_but_x(tmp_path):
     assert {*vars(solution)} - {"x"} <= {*report} and "x" not in report
     assert report["status"] == "CONVERGED" and report["message"] == Status.CONVERGED.value
     assert report["backward_error"] == solution.backward_error.tolist()
-    assert report["history"] == [[rung, error.tolist()] for rung, error in solution.history]
+    assert report["history"] == [
+        [p.rung, p.step.tolist(), p.error.tolist(), p.estimated] for p in solution.history
+    ]
     assert report["iterations"] == solution.iterations.tolist()
     assert report["rcond"] == solution.rcond and report["bound"] == solution.bound
     assert report["seconds"].keys() == solution.seconds.keys()

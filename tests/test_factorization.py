@@ -340,7 +340,7 @@ def test_the_report_says_what_was_done(xp):
     parts = sum(seconds for phase, seconds in solution.seconds.items() if phase != "total")
     assert parts <= 1.5 * solution.seconds["total"] + 1e-3
     assert solution.history[-1][0] == "fp16x3"
-    assert (solution.history[-1][1] <= solution.bound).all()
+    assert (solution.history[-1].error <= solution.bound).all()
     assert str(solution).startswith("converged: precision fp16x3 (tried fp16x3)")
     assert solution.device == ("cpu" if xp is np else "cuda")
 

@@ -662,7 +662,7 @@ def test_a_rung_that_stalls_is_followed_by_the_next(xp, start, second):
     assert solution.rungs[:2] == (start, second)
     assert solution.precision == solution.rungs[-1]
     assert ratio(problem.a, solution.x, problem.b) <= MET
-    assert {rung for rung, _ in solution.history} == set(solution.rungs)
+    assert {point.rung for point in solution.history} == set(solution.rungs)
 
 
 def test_the_ladder_ends_with_fp64(xp):

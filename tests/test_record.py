@@ -282,7 +282,7 @@ def test_steps_ahead_have_the_bits_of_single_steps(n, precision, cupy, record, m
     for x, y in zip(ahead, single, strict=True):
         assert (x.x == y.x).all() and (x.iterations == y.iterations).all()
         assert (x.backward_error == y.backward_error).all() and x.rungs == y.rungs
-        assert all((e == f).all() for (_, e), (_, f) in zip(x.history, y.history, strict=True))
+        assert all((p.error == q.error).all() for p, q in zip(x.history, y.history, strict=True))
 
 
 def test_steps_ahead_with_bad_inverses_do_not_count(cupy, record, monkeypatch):
