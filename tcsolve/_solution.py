@@ -14,7 +14,7 @@ from tcsolve._errors import (
     SingularError,
 )
 
-__all__ = ["HistoryPoint", "Solution", "Status", "raise_or_warn"]
+__all__ = ["HistoryPoint", "Solution", "Status", "code_of", "of_slices", "raise_or_warn"]
 
 
 class HistoryPoint(NamedTuple):
@@ -72,6 +72,11 @@ class Status(Enum):
         "A Cholesky factorization broke down, so the matrix is not positive definite, or singular to working "
         "precision; leave assume_a out, or give 'symmetric' or 'hermitian'."
     )
+    NOT_AS_ASSERTED = (
+        "The backward error meets the bound for the matrix that is read under assume_a, but the entries that are "
+        "not read differ from what assume_a says, so x may not solve the system of the whole matrix; leave "
+        "assume_a out, or clear these entries."
+    )
     NONFINITE_INPUT = (
         "a or b holds NaN or Inf, so x does too; clean the data (check_finite=True finds it)."
     )
@@ -95,7 +100,57 @@ class Status(Enum):
         )
 
 
-@dataclass(frozen=True)
+# From the mildest to the worst, which is the status of a stack.
+SEVERITY = (
+    Status.CONVERGED,
+    Status.CONVERGED_AFTER_FALLBACK,
+    Status.CONDITION_UNKNOWN,
+    Status.ILL_CONDITIONED,
+    Status.NOT_AS_ASSERTED,
+    Status.UNDERFLOW,
+    Status.OVERFLOW,
+    Status.STALLED,
+    Status.NOT_CONVERGED,
+    Status.NONFINITE_INPUT,
+    Status.NOT_POSITIVE_DEFINITE,
+    Status.SINGULAR,
+)
+_BY_CODE = np.array(SEVERITY, dtype=object)
+
+
+def code_of(status):
+    """Return the number of a `Status`, for arrays of them; a worse status has a larger number."""
+    return SEVERITY.index(status)
+
+
+def of_slices(codes, rconds):
+    """Return the fields of a `Solution` that tell of each matrix of a stack, and of all together.
+
+    Parameters
+    ----------
+    codes : ndarray of int, shape (...)
+        The status of each matrix by `code_of`.
+    rconds : ndarray of float64, shape (...)
+    """
+    return {
+        "status": SEVERITY[np.max(codes, initial=0)],
+        "statuses": np.asarray(_BY_CODE[codes], dtype=object),
+        "rcond": float(np.fmin.reduce(rconds, axis=None, initial=np.nan)),
+        "rconds": rconds,
+    }
+
+
+# Of which `solve` warns, as SciPy does not look.
+MISSED = (
+    Status.NOT_AS_ASSERTED,
+    Status.UNDERFLOW,
+    Status.OVERFLOW,
+    Status.STALLED,
+    Status.NOT_CONVERGED,
+)
+
+
+@dataclass(frozen=True, eq=False)
 class Solution:
     """The answer of a solve with the evidence for it.
 
@@ -121,7 +176,7 @@ class Solution:
         What the backward error had to meet: unit roundoff of the result type times sqrt(n).
     rcond : float
         Estimate of the reciprocal condition number in the 1-norm; see `Factorization.rcond`.  NaN where the
-        factors cannot tell it (CONDITION_UNKNOWN).
+        factors cannot tell it (CONDITION_UNKNOWN).  Of a stack the least one.
     history : tuple of HistoryPoint
         For each recomputed residual and each inner step of FGMRES (rung, step, error, estimated), where step
         counts the corrections of each right-hand side over all rungs.
@@ -137,6 +192,14 @@ class Solution:
         right-hand sides; a quarter less or a tenth more for some hundreds.
     device : str
         'cpu' or 'cuda'.
+    statuses : ndarray of Status, shape (...)
+        The status of each matrix of a stack; `status` is the worst of them.  Shape () for one matrix.
+    rconds : ndarray of float64, shape (...)
+        rcond of each matrix of a stack.
+
+    Notes
+    -----
+    Two solutions are equal if they are the same object.
     """
 
     x: Any
@@ -151,6 +214,13 @@ class Solution:
     seconds: dict = field(default_factory=dict)
     bytes_planned: int = 0
     device: str = "cpu"
+    statuses: Any = None
+    rconds: Any = None
+
+    def __post_init__(self):
+        for name, one in (("statuses", self.status), ("rconds", self.rcond)):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, np.array(one))
 
     def __str__(self):
         worst = _worst(self.backward_error)
@@ -174,15 +244,15 @@ def raise_or_warn(solution, stacklevel=3):
     down (SciPy calls both matrices singular), LinAlgWarning with rcond for a matrix that is singular to
     working precision (or holds NaN), AccuracyWarning for an answer that misses the bound.
     """
-    status = solution.status
+    status, which = solution.status, _first_bad(solution)
     if status is Status.SINGULAR:
-        raise SingularError(f"A singular matrix detected. {status.value}")
+        raise SingularError(f"A singular matrix detected{which}. {status.value}")
     if status is Status.NOT_POSITIVE_DEFINITE:
-        raise NotPositiveDefiniteError(f"A singular matrix detected. {status.value}")
-    if status in (Status.NOT_CONVERGED, Status.STALLED, Status.OVERFLOW, Status.UNDERFLOW):
+        raise NotPositiveDefiniteError(f"A singular matrix detected{which}. {status.value}")
+    if status in MISSED:
         error = _worst(solution.backward_error)
         warnings.warn(
-            f"backward error {error:.1e}, bound {solution.bound:.1e}, rcond {solution.rcond:.1e}: "
+            f"backward error {error:.1e}, bound {solution.bound:.1e}, rcond {solution.rcond:.1e}{which}: "
             + status.value,
             AccuracyWarning,
             stacklevel=stacklevel,
@@ -191,7 +261,15 @@ def raise_or_warn(solution, stacklevel=3):
         status is Status.NONFINITE_INPUT and solution.rcond == 0
     ):
         warnings.warn(
-            f"Ill-conditioned matrix detected: rcond = {solution.rcond}. {status.value}",
+            f"Ill-conditioned matrix detected: rcond = {solution.rcond}{which}. {status.value}",
             LinAlgWarning,
             stacklevel=stacklevel,
         )
+
+
+def _first_bad(solution):
+    """Return the words that name the first matrix of a stack with the worst status; none for one matrix."""
+    if not solution.statuses.ndim:
+        return ""
+    index = np.argwhere(solution.statuses == solution.status)[0].tolist()
+    return f" in slice {tuple(index) if len(index) > 1 else index[0]} of the stack"
