@@ -1,7 +1,8 @@
 """The public functions that factor: check, choose, factor, refine, report."""
 
+import functools
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,14 +13,24 @@ from tcsolve._check import (
     require_finite,
     result_dtype,
 )
-from tcsolve._direct import is_ordinary, solve_directly, solve_empty, solve_one_element
-from tcsolve._dispatch import ops_for
+from tcsolve._direct import (
+    factorization_for,
+    failed,
+    shape_of_quotient,
+    solve_directly,
+    solve_empty,
+    solve_one_element,
+)
+from tcsolve._dispatch import as_host, ops_for, ops_on
 from tcsolve._errors import InputError
 from tcsolve._factorization import Factorization
+from tcsolve._lapack import is_positive_definite
 from tcsolve._numbers import require_count
 from tcsolve._placement import brought, require_room_there, target_ops
-from tcsolve._solution import raise_or_warn
-from tcsolve._structure import goes_to_scipy, interpret, solve_by_scipy
+from tcsolve._plan import Plan
+from tcsolve._solution import Status, raise_or_warn
+from tcsolve._stack import solve_stack
+from tcsolve._structure import contradicts, interpret
 
 __all__ = ["factor", "solve", "solve_ex"]
 
@@ -164,79 +175,163 @@ def solve_ex(
     return _solve(a, b, lower, check_finite, assume_a, transposed, precision, device)
 
 
+@dataclass(frozen=True)
+class _Request:
+    """What the caller of `solve` asks for beside a and b, checked; `estimate` as for `Factorization`."""
+
+    lower: bool
+    check_finite: bool
+    structure: str | None
+    transposed: bool
+    precision: str | Plan
+    device: str
+    estimate: bool
+    start: float
+
+
 def _solve(a, b, lower, check_finite, assume_a, transposed, precision, device, estimate=True):
     """Return the `Solution`; without `estimate`, rcond may be a lower bound that is at least epsilon."""
     start = time.perf_counter()
     structure = check_options(assume_a, precision, device)
+    request = _Request(
+        lower, check_finite, structure, transposed, precision, device, estimate, start
+    )
     a, b = check_array(a, "a"), check_array(b, "b")
     ops = ops_for(a, b)
-    solve_here = ops.guarded(_solve_here)
-    return solve_here(
-        ops, a, b, lower, check_finite, structure, transposed, precision, device, estimate, start
-    )
+    # The caller's own settings are not for what happens inside: every outcome is looked at.
+    with np.errstate(all="ignore"):
+        return ops.guarded(_solve_here)(ops, a, b, request)
 
 
-def _solve_here(
-    ops, a, b, lower, check_finite, structure, transposed, precision, device, estimate, start
-):
-    """Return the `Solution` of checked arguments: directly, by SciPy, or by the ladder of precisions."""
+def _solve_here(ops, a, b, request):
+    """Return the `Solution` for checked arrays, x where they are."""
     if a.ndim < 2:
         a = a.reshape(1, -1)
-    if transposed and a.dtype.kind == "c":
+    if request.transposed and a.dtype.kind == "c":
         raise NotImplementedError(
             "transposed=True needs a real matrix, as in SciPy: pass a.T (or a.conj().T) instead"
         )
+    target = ops if request.device == "auto" else ops_on(request.device)
     if a.size == 1:
-        return solve_one_element(ops, a, b, check_finite)
+        return _solve_moved(_solve_one_element, target, ops, a, b, request)
     shape, vector = check_shapes(a, b)
     dtype = result_dtype(a, b)
-    if transposed:
-        a, lower, structure = _turned(ops.xp, a, lower, structure)
+    if request.transposed:
+        a, request = _turned(ops.xp, a, request)
     if 0 in shape or 0 in a.shape:
-        if check_finite:
+        if request.check_finite:
             require_finite(bool(ops.xp.isfinite(a).all()), "a")
+            require_finite(bool(ops.xp.isfinite(b).all()), "b")
         return solve_empty(ops, shape, dtype, vector)
     a = ops.converted(a, _real_if(a, dtype))
     b = b.reshape(1) if b.ndim == 0 else b  # for a stack of single elements
-    if goes_to_scipy(a, b, structure, precision, device):
-        return solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype)
-    if structure not in (None, "general"):
-        if check_finite:  # in the triangle that is not read, too
-            require_finite(bool(ops.xp.isfinite(a).all()), "a")
-        a = interpret(ops.xp, a, structure, lower)
-    if is_ordinary(ops, a, b, precision, device) and (solution := solve_directly(a, b, start)):
-        return solution
-    target = target_ops(ops, a, 1 if b.ndim == 1 else b.shape[-1], precision, device)
-    return _solve_there(target, ops, a, b, shape, check_finite, precision, estimate, start)
+    if a.ndim > 2 or b.ndim > 2:
+        solution = _solve_moved(_solve_stack, target, ops, a, b, request)
+    elif request.structure in (None, "general") and target.device == "cuda":
+        solution = _solve_where_it_is_fastest(ops, a, b, request)
+    else:
+        solution = _solve_moved(_solve_matrix, target, ops, a, b, request)
+    return solution if solution.x.shape == shape else replace(solution, x=solution.x.reshape(shape))
 
 
-def _turned(xp, a, lower, structure):
-    """Return a, lower and structure of the transposed matrix."""
+def _turned(xp, a, request):
+    """Return the transposed matrix, and the request for it."""
     other = {
         "upper triangular": "lower triangular",
         "lower triangular": "upper triangular",
     }
-    return xp.swapaxes(a, -1, -2), not lower, other.get(structure, structure)
+    structure = other.get(request.structure, request.structure)
+    return xp.swapaxes(a, -1, -2), replace(request, lower=not request.lower, structure=structure)
 
 
-def _solve_there(target, here, a, b, shape, check_finite, precision, estimate, start):
-    """Return the `Solution` by the ladder of precisions where `target` works, x where the arrays were."""
-    seconds, moved_bytes = {"check": time.perf_counter() - start}, 0
-    nrhs = 1 if b.ndim == 1 else b.shape[-1]
+def _solve_moved(solve, target, here, a, b, request):
+    """Call solve where the caller wants it; return its `Solution` with x where a and b are."""
+    if target is here:
+        return solve(here, a, b, request)
+    solution = solve(target, brought(target, a), brought(target, b), request)
+    return replace(solution, x=brought(here, solution.x))
+
+
+def _solve_one_element(ops, a, b, request):
+    """Divide, or where the caller asks for a precision solve with a factorization of it."""
+    if request.precision == "auto":
+        return solve_one_element(ops, a, b, request.check_finite)
+    shape = shape_of_quotient(a, b)
+    a, dtype = a.reshape(1, 1), result_dtype(a, b)
+    a = ops.converted(a, _real_if(a, dtype))
+    solution = _solve_where_it_is_fastest(ops, a, b.reshape(1, -1), request)
+    return replace(solution, x=solution.x.reshape(shape))
+
+
+def _solve_stack(ops, a, b, request):
+    """Solve each matrix of a stack, under the same request."""
+    if request.check_finite:
+        require_finite(bool(ops.xp.isfinite(a).all()), "a")
+        require_finite(bool(ops.xp.isfinite(b).all()), "b")
+    shape, dtype = check_shapes(a, b)[0], result_dtype(a, b)
+    at_once = ops.device == "cpu" and request.precision == "auto"
+    one = functools.partial(_solve_matrix, ops, request=replace(request, device=ops.device))
+    b = ops.converted(b, np.result_type(b.dtype, dtype))
+    return solve_stack(
+        ops, a, b, shape, dtype, request.structure, request.lower, at_once=at_once, solve_one=one
+    )
+
+
+def _solve_matrix(ops, a, b, request):
+    """Solve for one matrix, as it is read under its structure, and tell if it contradicts that."""
+    structure, lower = request.structure, request.lower
+    if structure in (None, "general"):
+        return _solve_full(ops, a, b, request)
+    if request.check_finite:  # in the triangle that is not read, too
+        require_finite(bool(ops.xp.isfinite(a).all()), "a")
+    apart = bool(contradicts(ops, a, structure, lower))
+    solution = _solve_full(ops, interpret(ops.xp, a, structure, lower), b, request)
+    if apart and solution.status.ok:
+        return replace(solution, status=Status.NOT_AS_ASSERTED, statuses=None)
+    return solution
+
+
+def _solve_full(ops, a, b, request):
+    """Solve for the whole matrix a: at once by LAPACK where that may do, else by the ladder of precisions."""
+    structure, precision = request.structure, request.precision
+    dtype, on_host = result_dtype(a, b), ops.device == "cpu" and request.device != "cuda"
+    special = structure not in (None, "general")
+    if on_host and (precision == "auto" or special and precision == "fp64"):
+        factorization = factorization_for(a, structure)
+        if factorization:
+            solution = solve_directly(a, b, factorization, dtype, request.start)
+            if solution:
+                return solution
+    if structure == "positive definite":
+        host = as_host(a)
+        if np.isfinite(host).all() and not is_positive_definite(host):
+            seconds = time.perf_counter() - request.start
+            found = failed(Status.NOT_POSITIVE_DEFINITE, b.shape, dtype, len(a), seconds)
+            return replace(found, x=ops.array(found.x), device=ops.device)
+    return _solve_where_it_is_fastest(ops, a, b, request)
+
+
+def _solve_where_it_is_fastest(here, a, b, request):
+    """Return the `Solution` by the ladder of precisions, where the caller says or it is fastest, x here."""
+    mark, moved_bytes = time.perf_counter(), 0
+    seconds = {"check": mark - request.start}
+    nrhs, precision = 1 if b.ndim == 1 else b.shape[-1], request.precision
+    target = target_ops(here, a, nrhs, precision, request.device)
     if target is not here:
-        mark, moved_bytes = time.perf_counter(), a.nbytes + b.nbytes
+        moved_bytes = a.nbytes + b.nbytes
         require_room_there(target, a, nrhs, precision, moved_bytes)
         a, b = brought(target, a), brought(target, b)
         seconds["transfer"] = time.perf_counter() - mark
-    options = {"nrhs": nrhs, "check_finite": check_finite, "estimate": estimate}
-    factors = _factorization(
-        target, a, precision, seconds=seconds, moved_bytes=moved_bytes, **options
-    )
-    solution = factors.solve_ex(b, check_finite=check_finite)
-    x = solution.x if target is here else brought(here, solution.x)
-    if x is solution.x and x.shape == shape:
-        return solution
-    return replace(solution, x=x.reshape(shape))
+    options = {
+        "nrhs": nrhs,
+        "check_finite": request.check_finite,
+        "estimate": request.estimate,
+        "seconds": seconds,
+        "moved_bytes": moved_bytes,
+    }
+    factors = _factorization(target, a, precision, **options)
+    solution = factors.solve_ex(b, check_finite=request.check_finite)
+    return solution if target is here else replace(solution, x=brought(here, solution.x))
 
 
 def factor(

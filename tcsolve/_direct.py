@@ -1,10 +1,12 @@
-"""Systems that need no ladder: empty ones, those of one element, and the ordinary small one.
+"""Systems that need no ladder: empty ones, those of one element, and those that LAPACK solves at once.
 
 Below a few hundred unknowns a solve costs as much as a few dozen calls from Python, so the ladder's
-bookkeeping is left out: FP64 LAPACK, one residual, one condition estimate.  Whatever is not ordinary
-(NaN, extreme entries, a zero pivot, an error above the bound) is left to the general path.
+bookkeeping is left out: FP64 LAPACK, one residual, one condition estimate.  Bands, triangles and positive
+definite matrices of any size have a LAPACK factorization of their own.  A system that is not ordinary (NaN,
+extreme entries, a zero pivot of a general matrix, an error above the bound) is left to the general path.
 """
 
+import functools
 import math
 import time
 
@@ -13,53 +15,153 @@ import numpy as np
 from tcsolve import _stop
 from tcsolve._check import require_finite, result_dtype
 from tcsolve._dispatch import numpy_ops
+from tcsolve._lapack import Banded, Cholesky, General, Triangular
 from tcsolve._scale import FRAME_EXPONENT, exponent_of, ldexp
 from tcsolve._solution import HistoryPoint, Solution, Status
+from tcsolve._structure import detected
+from tcsolve._verify import backward_errors
 from tcsolve._wide import SMALL, residual
 
-__all__ = ["is_ordinary", "solve_directly", "solve_empty", "solve_one_element"]
+__all__ = [
+    "factorization_for",
+    "failed",
+    "shape_of_quotient",
+    "solve_directly",
+    "solve_empty",
+    "solve_one_element",
+]
 
 # Unknowns up to which FP64 LAPACK is the fastest rung on a CPU, so that no choice has to be made.
 LARGEST = 512
-EPS = float(np.finfo(np.float64).eps)
+# Steps of refinement with FP64 factors of a structure; more would gain nothing.
+MOST_STEPS = 2
+EPS = {char: float(np.finfo(char).eps) for char in "fdFD"}
 TOP = 2.0**FRAME_EXPONENT
+FAILURES = {
+    Banded: Status.SINGULAR,
+    Triangular: Status.SINGULAR,
+    Cholesky: Status.NOT_POSITIVE_DEFINITE,
+}
 
 
-def is_ordinary(ops, a, b, precision, device):
-    """Tell whether `solve_directly` may try: a small FP64 system on the host, any method will do."""
-    return (
-        ops.device == "cpu"
-        and device != "cuda"
-        and precision == "auto"
-        and a.shape[0] <= LARGEST
-        and a.dtype == b.dtype
-        and a.dtype.char in "dD"
-    )
+def factorization_for(a, structure):
+    """Return what factors the NumPy matrix a (n, n) at once, a class or function of a, or None.
+
+    Without an asserted structure, or with 'banded', bands and triangles are looked for, as SciPy does.
+    """
+    if structure in (None, "banded"):
+        structure = detected(a)
+    if structure in ("diagonal", "tridiagonal", "banded"):
+        return Banded
+    if structure == "positive definite":
+        return Cholesky
+    if structure in ("upper triangular", "lower triangular"):
+        return functools.partial(Triangular, lower=structure == "lower triangular")
+    return General if len(a) <= LARGEST else None
 
 
-def solve_directly(a, b, start):
-    """Solve the n x n FP64 (or complex128) system, or return None if it is not ordinary.
+def solve_directly(a, b, factorization, dtype, start):
+    """Solve A x = b by LAPACK in FP64, or return None if the system is not ordinary.
 
     Parameters
     ----------
     a : ndarray, shape (n, n)
+        As it is read under its structure.
     b : ndarray, shape (n,) or (n, k)
-        Of the same dtype.
+    factorization : callable
+        Of `tcsolve._lapack`, as `factorization_for` returns it.
+    dtype : dtype
+        Of the answer.
     start : float
         `time.perf_counter` when the solve began.
     """
-    ops, n = numpy_ops, a.shape[0]
-    stats = ops.stats(a)
-    inf, one = float(stats.row_sum.max()), float(stats.col_sum.max())
-    if not (1 / TOP < inf < TOP and one < TOP):
+    n = len(a)
+    columns = b.reshape(n, -1)
+    wide = np.dtype(np.complex128 if a.dtype.kind == "c" else np.float64)
+    matrix = a.astype(wide, copy=False)
+    # A real matrix solves for the real and the imaginary parts as columns of their own.
+    paired = b.dtype.kind == "c" and wide.kind != "c"
+    rhs = np.concatenate([columns.real, columns.imag], axis=1) if paired else columns
+    rhs = rhs.astype(wide, copy=False)
+    norm, norm_one = _norms(matrix)
+    if not (norm < math.inf and norm_one < math.inf and norm > 0):
         return None
+    ordinary = 1 / TOP < norm < TOP and norm_one < TOP
+    exponent = 0
+    if not ordinary:
+        matrix, exponent = _near_one(matrix, (0, 1))
+        _, norm_one = _norms(matrix)
     prepared = time.perf_counter()
-    factors, zero_pivot = ops.getrf(a, a.dtype)
-    if zero_pivot:
-        return None
+    factors = factorization(matrix)
     factored = time.perf_counter()
-    x, bound = ops.getrs(factors, b, False), _stop.target(a.dtype, n)
-    for step in range(2):
+    if factors.bad_pivot:
+        failure = FAILURES.get(type(factors))
+        return failure and failed(failure, b.shape, dtype, n, factored - start)
+    most = MOST_STEPS if type(factors) in FAILURES else n <= SMALL
+    if ordinary:
+        found = _refined(matrix, rhs, factors, norm, dtype, most)
+        if found is None:
+            return None
+        x, error, steps = found
+    else:
+        near, of_b = _near_one(rhs, 0)
+        x, steps = ldexp(np, factors.solve(near), of_b - exponent), np.zeros(rhs.shape[1], int)
+        error = None
+    if paired:
+        k = columns.shape[1]
+        x, steps = x[:, :k] + 1j * x[:, k:], steps.reshape(2, k).max(axis=0)
+    if error is None or paired or x.dtype != dtype:
+        x = x.astype(dtype, copy=False)
+        error = backward_errors(numpy_ops, a, x, columns)
+    bound = _stop.target(dtype, n)
+    if not (error <= bound).all():
+        return None
+    solved = time.perf_counter()
+    rcond = factors.rcond(norm_one)
+    done = time.perf_counter()
+    rcond = min(rcond, 1.0) if math.isfinite(rcond) else 0.0
+    return Solution(
+        x=np.ascontiguousarray(x.reshape(b.shape)),
+        status=Status.CONVERGED if rcond >= EPS[dtype.char] else Status.ILL_CONDITIONED,
+        precision="fp64",
+        rungs=("fp64",),
+        iterations=steps,
+        backward_error=error,
+        bound=bound,
+        rcond=rcond,
+        history=(HistoryPoint("fp64", steps, error, False),),
+        seconds={
+            "scale": prepared - start,
+            "factor": factored - prepared,
+            "refine": solved - factored,
+            "rcond": done - solved,
+            "total": done - start,
+        },
+        bytes_planned=matrix.nbytes + 2 * rhs.nbytes,
+    )
+
+
+def _norms(a):
+    """Return the infinity norm and the 1-norm."""
+    stats = numpy_ops.stats(a)
+    return float(stats.row_sum.max()), float(stats.col_sum.max())
+
+
+def _near_one(v, axis):
+    """Return (v 2**-e, e), the largest entries along the axis next to 1; e is 0 where bits would be lost."""
+    exponent = exponent_of(np, v, axis)
+    near = ldexp(np, v, -exponent)
+    lost = (ldexp(np, near, exponent) != v) & (v == v)
+    exponent = np.where(lost.any(axis=axis, keepdims=True), 0, exponent)
+    return ldexp(np, v, -exponent), exponent
+
+
+def _refined(a, b, factors, norm, dtype, most):
+    """Return (x, errors, steps) for FP64 a and b, all errors within the bound, or None."""
+    n = len(a)
+    bound, steps = _stop.before_rounding(dtype, n), np.zeros(b.shape[1], int)
+    x = factors.solve(b)
+    for step in range(most + 1):
         size = np.abs(x).max(axis=0)
         if not (size < TOP).all():  # NaN and Inf of b are here, too
             return None
@@ -68,33 +170,28 @@ def solve_directly(a, b, start):
         r = residual(a, x, b)
         rest = np.abs(r).max(axis=0)
         # Where x is zero the residual is b, so it is met only if that is zero as well.
-        if (rest <= bound * inf * size).all():
-            break
-        if step or n > SMALL:
+        met = rest <= bound * norm * size
+        if met.all():
+            return x, rest / (norm * np.where(size > 0, size, 1.0)), steps
+        if step == most:
             return None
-        x = x + ops.getrs(factors, r, False)
-    error = np.atleast_1d(rest / (inf * np.where(size > 0, size, 1.0)))
-    solved = time.perf_counter()
-    rcond = ops.gecon(factors, one)
-    done = time.perf_counter()
+        x = np.where(met, x, x + factors.solve(r))
+        steps += ~met
+
+
+def failed(status, shape, dtype, n, seconds):
+    """Return the `Solution` without an answer, for b of a shape, where a factorization broke down."""
+    k = 1 if len(shape) == 1 else shape[-1]
     return Solution(
-        x=np.ascontiguousarray(x),
-        status=Status.CONVERGED if rcond >= EPS else Status.ILL_CONDITIONED,
+        x=np.full(shape, np.nan, dtype),
+        status=status,
         precision="fp64",
         rungs=("fp64",),
-        iterations=np.full(len(error), step),
-        backward_error=error,
-        bound=bound,
-        rcond=rcond if math.isfinite(rcond) else 0.0,
-        history=(HistoryPoint("fp64", np.full(len(error), step), error, False),),
-        seconds={
-            "scale": prepared - start,
-            "factor": factored - prepared,
-            "refine": solved - factored,
-            "rcond": done - solved,
-            "total": done - start,
-        },
-        bytes_planned=a.nbytes + 2 * b.nbytes,
+        iterations=np.zeros(k, int),
+        backward_error=np.full(k, np.nan),
+        bound=_stop.target(dtype, n),
+        rcond=0.0 if status is Status.SINGULAR else math.nan,
+        seconds={"factor": seconds, "total": seconds},
     )
 
 
@@ -113,7 +210,7 @@ def solve_one_element(ops, a, b, check_finite):
     singular = zero and b.size > 0  # no answer is asked for, else
     with np.errstate(all="ignore"):
         x, error = _quotient(ops, b, ops.xp.nan if singular else pivot, dtype)
-    shape = _shape_of_quotient(a, b)
+    shape = shape_of_quotient(a, b)
     if not (a_finite and b_finite):
         status = Status.NONFINITE_INPUT
     elif singular:
@@ -159,7 +256,7 @@ def _quotient(ops, b, pivot, dtype):
     return x, xp.where(rest == 0, 0.0, error)
 
 
-def _shape_of_quotient(a, b):
+def shape_of_quotient(a, b):
     """Return SciPy's: a vector is broadcast against the rows of a, stacks against each other."""
     if b.ndim < 2:
         return np.broadcast_shapes(b.shape, a.shape[:-1])

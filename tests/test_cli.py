@@ -145,7 +145,7 @@ def test_suitesparse_name_is_found_in_the_folder(tmp_path, monkeypatch, capsys):
 def test_structure_is_passed_on(capsys):
     assert cli.main(["solve", "gen:minij", "--n", "20", "--assume-a", "pos"]) == 0
     out = capsys.readouterr().out
-    assert "scipy (tried scipy)" in out and "not estimated" in out
+    assert "fp64 (tried fp64)" in out and "not estimated" not in out
 
 
 # ---- files that are written --------------------------------------------------------------------

@@ -45,6 +45,13 @@ def theirs(a, b, **options):
         return scipy.linalg.solve(a, b, **options)
 
 
+def told(a, b, **options):
+    """Return our x; a warning that A contradicts what is asserted is no error here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*contradict assume_a", tcsolve.AccuracyWarning)
+        return tcsolve.solve(a, b, **options)
+
+
 def outcome(solve, a, b, **options):
     """Return the kind of error that solve(a, b) raises, or None, and the categories it warns."""
     with warnings.catch_warnings(record=True) as caught:
@@ -497,7 +504,7 @@ def test_a_nearly_symmetric_matrix_is_not_taken_for_a_symmetric_one(xp, rng, eps
 @pytest.mark.parametrize("lower", [False, True])
 @pytest.mark.parametrize("name", NAMES[3:])
 @pytest.mark.parametrize("dtype", [float, complex])
-def test_a_named_structure_is_trusted_without_a_look(xp, rng, name, lower, dtype):
+def test_a_named_structure_decides_what_is_read(xp, rng, name, lower, dtype):
     a = structured("pos", rng, 6, dtype) + np.triu(np.ones((6, 6)), 1) / 8
     a[0, 0] += 0.5j if dtype is complex else 0
     if name == "banded":
@@ -505,7 +512,7 @@ def test_a_named_structure_is_trusted_without_a_look(xp, rng, name, lower, dtype
     b = rng.standard_normal(6).astype(dtype)
     expected = theirs(a, b, assume_a=name, lower=lower)
 
-    x = tcsolve.solve(xp.asarray(a), xp.asarray(b), assume_a=name, lower=lower)
+    x = told(xp.asarray(a), xp.asarray(b), assume_a=name, lower=lower)
 
     assert forward_ratio(a, x, expected) <= 1
 
@@ -523,7 +530,7 @@ def test_lower_means_nothing_elsewhere(xp, rng, name):
     a, b = general(rng, 6), np.ones(6)
     expected = theirs(a, b, assume_a=name, lower=False)
 
-    x = tcsolve.solve(xp.asarray(a), xp.asarray(b), lower=True, assume_a=name)
+    x = told(xp.asarray(a), xp.asarray(b), lower=True, assume_a=name)
 
     assert forward_ratio(a, x, expected) <= 1
 
@@ -545,9 +552,7 @@ def test_transposed_solves_with_the_transpose_in_every_structure(xp, rng, name, 
         a = structured("pos", rng, 6)
         expected = theirs(a, b, assume_a=name, transposed=True)
 
-    x = tcsolve.solve(
-        xp.asarray(a), xp.asarray(b), assume_a=name, transposed=True, precision=precision
-    )
+    x = told(xp.asarray(a), xp.asarray(b), assume_a=name, transposed=True, precision=precision)
 
     assert forward_ratio(a, x, expected) <= 1
 
@@ -558,7 +563,7 @@ def test_transposed_reads_the_same_triangle(xp, rng, name, lower):
     a, b = structured("pos", rng, 6) + np.triu(np.ones((6, 6)), 1), np.ones(6)
     expected = theirs(a, b, assume_a=name, lower=lower, transposed=True)
 
-    x = tcsolve.solve(xp.asarray(a), xp.asarray(b), lower=lower, assume_a=name, transposed=True)
+    x = told(xp.asarray(a), xp.asarray(b), lower=lower, assume_a=name, transposed=True)
 
     assert forward_ratio(a, x, expected) <= 1
 

@@ -1,5 +1,6 @@
 """What goes wrong, by name: each Status has a problem that reaches it, and no failure looks like success."""
 
+import functools
 import math
 import re
 import warnings
@@ -37,6 +38,11 @@ def growth_both_ways(n):
     return np.block([[w, np.zeros((n, n))], [np.zeros((n, n)), w.T]])
 
 
+def nearly_of_rank_one(n):
+    rng = np.random.default_rng(0)
+    return np.outer(rng.standard_normal(n), rng.standard_normal(n)) + 1e-18 * gauss(n)
+
+
 # For each status: a, b and the precision that reach it.
 REACHES = {
     Status.CONVERGED: lambda: (gauss(), np.ones(40), "fp16x3"),
@@ -62,13 +68,22 @@ REACHES = {
     ),
     Status.SINGULAR: lambda: (matrices.generate("zero_column_middle", 40).a, np.ones(40), "fp16"),
     Status.NOT_POSITIVE_DEFINITE: lambda: (gauss() + gauss().T, np.ones(40), "auto"),
+    Status.CONDITION_UNKNOWN: lambda: (
+        nearly_of_rank_one(100),
+        nearly_of_rank_one(100) @ np.ones(100),
+        Plan("fp32", fallback=False),
+    ),
+    Status.NOT_AS_ASSERTED: lambda: (gauss() + 20 * np.eye(40), np.ones(40), "auto"),
     Status.NONFINITE_INPUT: lambda: (spoilt(np.nan, 3, 5), np.ones(40), "auto"),
     Status.OVERFLOW: lambda: (1e-200 * gauss(), 1e200 * np.ones(40), "auto"),
     Status.UNDERFLOW: lambda: (1e200 * gauss(), 1e-200 * np.ones(40), "auto"),
 }
 
 
-ASSUMED = {Status.NOT_POSITIVE_DEFINITE: "positive definite"}
+ASSUMED = {
+    Status.NOT_POSITIVE_DEFINITE: "positive definite",
+    Status.NOT_AS_ASSERTED: "symmetric",
+}
 RAISES = {
     Status.SINGULAR: tcsolve.SingularError,
     Status.NOT_POSITIVE_DEFINITE: tcsolve.NotPositiveDefiniteError,
@@ -78,7 +93,8 @@ RAISES = {
 @pytest.mark.parametrize("status", Status, ids=lambda status: status.name)
 def test_each_status_is_reached_by_a_problem(xp, status):
     a, b, precision = REACHES[status]()
-    options = {"check_finite": False, "precision": precision, "assume_a": ASSUMED.get(status)}
+    assumed = ASSUMED.get(status)
+    options = {"check_finite": False, "precision": precision, "assume_a": assumed}
 
     solution = solve_ex(xp.asarray(a), xp.asarray(b), **options)
 
@@ -97,6 +113,7 @@ def test_solve_raises_or_warns_exactly_where_the_status_is_not_plain_success(xp,
         Status.CONVERGED: [],
         Status.CONVERGED_AFTER_FALLBACK: [],
         Status.ILL_CONDITIONED: [tcsolve.LinAlgWarning],
+        Status.CONDITION_UNKNOWN: [tcsolve.LinAlgWarning],
         Status.NONFINITE_INPUT: [tcsolve.LinAlgWarning],
     }.get(status, [tcsolve.AccuracyWarning])
     with warnings.catch_warnings(record=True) as caught:
@@ -141,19 +158,23 @@ def test_an_answer_that_lost_its_digits_to_underflow_says_so(xp, n, dtype, a_siz
     assert found.backward_error[0] > found.bound and found.backward_error[1] == 0
 
 
+def as_fp32(solve, *args, **options):
+    x, info = solve(*args, **options)
+    return x.astype("f").astype("d"), info
+
+
 @pytest.mark.parametrize("structure", ["symmetric", "banded", "upper triangular"])
 def test_steps_of_a_structured_solve_are_counted(structure, monkeypatch):
-    """Column by column; here LAPACK seems to work in FP32, and to know one answer."""
+    """Column by column; here LAPACK's solves are as good as FP32's, and know one answer."""
     a = (
         np.diag(np.arange(1.0, 31))
         + np.eye(30, k=1)
         + (np.eye(30, k=-1) if structure != "upper triangular" else 0)
     )
     b = np.stack([a @ np.sin(np.arange(30)), a @ np.ones(30)], axis=1)
-    solve = scipy.linalg.solve
-    monkeypatch.setattr(
-        "scipy.linalg.solve", lambda *args, **kw: solve(*args, **kw).astype("f").astype("d")
-    )
+    for name in ("dgetrs", "dgbtrs", "dtrtrs"):
+        solve = getattr(scipy.linalg.lapack, name)
+        monkeypatch.setattr(scipy.linalg.lapack, name, functools.partial(as_fp32, solve))
 
     found = solve_ex(a, b, assume_a=structure)
 
@@ -347,8 +368,10 @@ def test_a_tridiagonal_matrix_is_asserted_and_ill_conditioned_where_scipy_does_n
 
     found = solve_ex(a, np.ones(3), assume_a="tridiagonal")
 
+    assert found.status is Status.NOT_AS_ASSERTED
     a[0, 2] = a[2, 0] = 0
-    assert found.status is Status.ILL_CONDITIONED
+    assert found.rcond < 2.0**-52
+    assert solve_ex(a, np.ones(3), assume_a="tridiagonal").status is Status.ILL_CONDITIONED
     assert ratio(a, found.x, np.ones(3)) <= MET
 
 
