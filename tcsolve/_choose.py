@@ -23,7 +23,7 @@ __all__ = [
 EXPECTED_STEPS = {"fp64": 0, "fp32": 3, "fp16x3": 5, "fp16": 3, "bf16": 6, "tf32": 3}
 # Vectors alive at once in refinement, and in the condition estimate, for each right-hand side and at least;
 # bytes a row of the inverted diagonal blocks (two triangles of blocks of 128 FP32 or 64 FP64 unknowns).
-REFINEMENT_VECTORS, INVERSE_BYTES_ROW = {"cpu": (8, 16), "cuda": (6, 32)}, 1024
+REFINEMENT_VECTORS, INVERSE_BYTES_ROW = {"cpu": (7, 16), "cuda": (6, 32)}, 1024
 # Matrices of as many columns (or rows) as a panel beside the product of an emulated update, by its products.
 EMULATED_OPERANDS = {1: 4, 3: 11}
 # The least number of corrections any rung may try before it hands over, and the most.
@@ -195,13 +195,16 @@ def step_budget(update, following, n, nrhs, rates, *, is_complex=False):
 def steps_worth(update, following, n, nrhs, rates, *, is_complex=False):
     """Return how many corrections of all columns cost as much as the solve by `following`.
 
-    Together they are worth at least as much as the least budget of a single column.
+    Together they are worth at least as much as the least budget of a single column; as much as the largest
+    one where `following` is emulated, and FP64, to which it leads, stands for it.
     """
-    if following is None or following not in rates.lu_flops:
+    if following is None:
         return math.inf
+    known = following in rates.lu_flops
+    least, following = (LEAST_BUDGET, following) if known else (MOST_BUDGET, "fp64")
     price = predict_seconds(following, n, nrhs, rates, is_complex=is_complex)
     step = step_cost(update, n, nrhs, rates, is_complex=is_complex)
-    return max(LEAST_BUDGET / nrhs, price / step)
+    return max(least / nrhs, price / step)
 
 
 def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):

@@ -69,7 +69,7 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
     basis = np.minimum(np.broadcast_to(basis, k), n)
     most = int(basis.max())
     # The orthonormal basis of each column, and the preconditioned vectors.
-    v, z = _Vectors(xp, k, n, r.dtype, most + 1), _Vectors(xp, k, n, r.dtype, most)
+    v, z = _Vectors(ops, k, n, r.dtype, most + 1), _Vectors(ops, k, n, r.dtype, most)
     size = ops.column_max(r)  # the squares in a norm of r itself may leave the range of FP64
     r = r / size
     beta = xp.linalg.norm(r, axis=0)
@@ -118,8 +118,8 @@ def _room(k, count, most):
 class _Vectors:
     """Up to `most` vectors (k, n), in blocks of some: none is copied for more room, nor to be multiplied."""
 
-    def __init__(self, xp, k, n, dtype, most):
-        self._xp, self._most, self._shape, self._dtype = xp, most, (k, n), dtype
+    def __init__(self, ops, k, n, dtype, most):
+        self._ops, self._most, self._shape, self._dtype = ops, most, (k, n), dtype
         self._blocks, self._count, self.room = [], 0, 0
 
     def append(self, x):
@@ -128,7 +128,7 @@ class _Vectors:
         room = _room(k, self._count + 1, self._most)
         if room > self.room:
             # Zero, as all vectors of a block are multiplied.
-            self._blocks.append(self._xp.zeros((k, room - self.room, n), dtype=self._dtype))
+            self._blocks.append(self._ops.xp.zeros((k, room - self.room, n), dtype=self._dtype))
             self.room = room
         self._count += 1
         kept = self._blocks[-1][:, self._count - 1 - self.room]
@@ -138,15 +138,15 @@ class _Vectors:
     def products(self, w):
         """Return v^H w, (k, room), of each vector v and w (k, n); zero where there is none yet."""
         w = w.conj()[:, :, None]
-        found = [(v @ w)[:, :, 0] for v in self._blocks]
-        return (found[0] if len(found) == 1 else self._xp.concatenate(found, axis=1)).conj()
+        found = [self._ops.matmul(v, w)[:, :, 0] for v in self._blocks]
+        return (found[0] if len(found) == 1 else self._ops.xp.concatenate(found, axis=1)).conj()
 
     def combined(self, s):
         """Return the sum of the vectors times s (k, room), shape (k, n)."""
         result, stop = None, 0
         for v in self._blocks:
             start, stop = stop, stop + v.shape[1]
-            some = (s[:, None, start:stop] @ v)[:, 0]
+            some = self._ops.matmul(s[:, None, start:stop], v)[:, 0]
             result = some if result is None else result + some
         return result
 

@@ -314,7 +314,18 @@ class Ladder:
         self._factor(update)
 
     def _following(self):
-        return next_rung(self.precision, self._working) if self._plan.fallback else None
+        """Return the next rung, or None: one whose factors would be better than those there are."""
+        if not self._plan.fallback:
+            return None
+        following = next_rung(self.precision, self._working)
+        if following and not UPDATES[following].native and self._is_one_panel(following):
+            return next_rung(following, self._working)
+        return following
+
+    def _is_one_panel(self, update):
+        """Tell whether a panel holds all columns, so that no update is rounded."""
+        n = self.shape[0]
+        return n <= (self._plan.block or self._ops.default_block(n, UPDATES[update]))
 
     def _singular(self):
         """Whether the factors show that A is singular; rounding may bring a zero pivot to low ones."""

@@ -8,16 +8,13 @@ It is the oracle of the GPU tests.
 import math
 
 import numpy as np
-from scipy.linalg import blas, lapack
+from scipy.linalg import lapack
 
+from tcsolve._blas import blas_of, matmul
 from tcsolve._formats import PREFIX, TOP_EXPONENT, UPDATES, round_to, split
 from tcsolve._parts import real_parts
 
 __all__ = ["LUOps", "lapack_of"]
-
-
-def blas_of(name, dtype):
-    return getattr(blas, PREFIX[dtype.char] + name)
 
 
 def lapack_of(name, dtype):
@@ -57,7 +54,7 @@ class LUOps:
         rows[dst] = rows[src]
 
     def solve_unit_lower(self, l, b, substitution=None, share=None):
-        b[...] = self._solve_triangle(l, b, lower=True, adjoint=False)
+        b[...] = self._solve_triangle(l, b.copy(), lower=True, adjoint=False)
 
     def substitution(self, l, n, how, dominant, bound=None):
         return None
@@ -127,17 +124,18 @@ class LUOps:
         how, parts = operand
         parts = [part[first : first + len(c)] for part in parts]
         if how.native:
-            c -= parts[0] @ u
+            c -= matmul(parts[0], u)
             return
         # The largest entry of U comes to 2**TOP_EXPONENT as well.
         scale = _scale_to_top(u)
         unscale, u = u.dtype.type(1 / (2.0**TOP_EXPONENT * scale)), u * u.dtype.type(scale)
         if how.products == 1:
-            c -= parts[0] @ _rounded(u, how.format) * unscale
+            _subtract(c, parts[0], _rounded(u, how.format), unscale)
             return
         (l_hi, l_lo), (u_hi, u_lo) = parts, _split(u, how.format)
         # The small products first, as on a device.
-        c -= np.hstack([l_hi, l_lo, l_hi]) @ np.vstack([u_lo, u_hi, u_hi]) * unscale
+        l, u = np.hstack([l_hi, l_lo, l_hi]), np.vstack([u_lo, u_hi, u_hi])
+        _subtract(c, l, u, unscale)
 
     def replayed(self, w, name, body):
         return body()
@@ -161,25 +159,29 @@ class LUOps:
         return None
 
     def solve_factored(self, lu, b, adjoint):
-        if adjoint:
-            y = self._solve_triangle(lu, b, lower=False, adjoint=True)
-            return self._solve_triangle(lu, y, lower=True, adjoint=True)
-        y = self._solve_triangle(lu, b, lower=True, adjoint=False)
-        return self._solve_triangle(lu, y, lower=False, adjoint=False)
+        x = np.array(b, dtype=lu.dtype, order="F")
+        for lower in (not adjoint, adjoint):  # L then U, but U**H then L**H
+            x = self._solve_triangle(lu, x, lower=lower, adjoint=adjoint)
+        return x
 
     def _solve_triangle(self, lu, b, *, lower, adjoint):
-        """Solve with the unit lower or the upper triangle of the row-major lu."""
+        """Solve with the unit lower or the upper triangle of the row-major lu; b may be overwritten."""
         # BLAS is column-major: it sees lu transposed, so lower is upper, and op(A) is turned once
         # more.  A**H of a row-major matrix is conj(A as BLAS sees it), which BLAS cannot apply
         # untransposed; conjugating b and the result does.
         trsm = blas_of("trsm", lu.dtype)
         t = np.ascontiguousarray(lu).T
         conjugate = adjoint and np.iscomplexobj(lu)
-        b = np.array(b, dtype=lu.dtype, order="F")
-        if conjugate:
-            b = b.conj()
+        b = np.asfortranarray(b.conj() if conjugate else b)
         x = trsm(1.0, t, b, lower=not lower, trans_a=not adjoint, diag=lower, overwrite_b=True)
         return x.conj() if conjugate else x
+
+
+def _subtract(c, l, u, factor):
+    """c -= factor l u, in place; one product is stored."""
+    product = matmul(l, u)
+    product *= factor
+    c -= product
 
 
 def _scale_to_top(u):

@@ -287,6 +287,9 @@ class Ops(Protocol):
     def product(self, a, x, adjoint=False):
         """Return a x, or a**H x, computed in FP64 whatever the dtype of a is."""
 
+    def matmul(self, a, b):
+        """Return the products of two stacks of matrices, (k, m, n) and (k, n, r), of one dtype."""
+
     def residual(self, a, x, b):
         """Return r = b - a x in FP64, and on the host max |r| and max |x| of each column; NaN propagates."""
 

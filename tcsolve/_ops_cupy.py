@@ -244,6 +244,10 @@ class CupyOps(LUOps, NativeOps):
         return y
 
     @turns_into_memory_error
+    def matmul(self, a, b):
+        return a @ b
+
+    @turns_into_memory_error
     def residual(self, a, x, b):
         if x.shape[1] == 1 and x.dtype.char == b.dtype.char == "d" and _step.has_rows(a):
             return _step.residual(a, x, b)

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from tcsolve._blas import matmul
+
 __all__ = ["SMALL", "residual"]
 
 # Unknowns up to which the rounding of a residual in FP64 counts beside u sqrt(n) ||A|| ||x||.
@@ -23,7 +25,8 @@ def residual(a, x, b):
         on x86; else a difference of FP64 numbers.
     """
     dtype = np.result_type(a, x, b, np.float64)
-    wide = dtype
-    if a.shape[-1] <= SMALL:
-        wide = np.dtype(np.clongdouble if dtype.kind == "c" else np.longdouble)
+    if a.shape[-1] > SMALL:
+        a, x = (v.astype(dtype, copy=False) for v in (a, x))
+        return b - (matmul(a, x) if a.ndim == x.ndim == 2 else a @ x)
+    wide = np.dtype(np.clongdouble if dtype.kind == "c" else np.longdouble)
     return (b - a.astype(wide, copy=False) @ x.astype(wide, copy=False)).astype(dtype, copy=False)

@@ -8,9 +8,12 @@ import pytest
 import tcsolve
 from tcsolve import Plan, Status, _krylov, matrices
 from tcsolve._choose import REFINEMENT_VECTORS, bytes_needed
+from tcsolve._ops_numpy import NumpyOps
 from tcsolve._parts import LEAST_ENTRIES, part_entries, parts
 
 N = 1200
+
+OPS = NumpyOps()
 
 
 def used(solve):
@@ -136,7 +139,7 @@ def test_later_solves_plan_for_their_right_hand_sides():
 @pytest.mark.parametrize("k", [1, 3])
 def test_bases_take_the_bytes_that_are_told(k, steps, most, dtype):
     n = 60
-    v, z = (_krylov._Vectors(np, k, n, np.dtype(dtype), more) for more in (most + 1, most))
+    v, z = (_krylov._Vectors(OPS, k, n, np.dtype(dtype), more) for more in (most + 1, most))
     for _ in range(steps):
         v.append(np.ones((k, n)))
         z.append(np.ones((k, n)))
@@ -155,7 +158,7 @@ def test_vectors_in_blocks_are_multiplied_and_combined_as_one_matrix(k, count):
     n = 40
     x = rng.standard_normal((k, count, n)) + 1j * rng.standard_normal((k, count, n))
     w = rng.standard_normal((k, n)) + 1j * rng.standard_normal((k, n))
-    v = _krylov._Vectors(np, k, n, x.dtype, 45)
+    v = _krylov._Vectors(OPS, k, n, x.dtype, 45)
     kept = [v.append(x[:, i]) for i in range(count)]
 
     s = v.products(w)

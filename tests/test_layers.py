@@ -20,6 +20,7 @@ LAYERS = (
     "_jit",
     "_product",
     "_ops",
+    "_blas",
     "_gemm_numpy",
     "_lu_numpy",
     "_ops_numpy",
