@@ -253,14 +253,21 @@ def _solve_moved(solve, target, here, a, b, request):
 
 
 def _solve_one_element(ops, a, b, request):
-    """Divide, or where the caller asks for a precision solve with a factorization of it."""
+    """Divide, or where the caller asks for a precision solve with a factorization of it.
+
+    As in SciPy a negative element is no error under 'positive definite'.
+    """
+    matrix = a.reshape(1, 1)
+    apart = bool(contradicts(ops, matrix, request.structure, request.lower))
+    matrix = interpret(ops.xp, matrix, request.structure, request.lower)
     if request.precision == "auto":
-        return solve_one_element(ops, a, b, request.check_finite)
-    shape = shape_of_quotient(a, b)
-    a, dtype = a.reshape(1, 1), result_dtype(a, b)
-    a = ops.converted(a, _real_if(a, dtype))
-    solution = _solve_where_it_is_fastest(ops, a, b.reshape(1, -1), request)
-    return replace(solution, x=solution.x.reshape(shape))
+        solution = solve_one_element(ops, matrix.reshape(a.shape), b, request.check_finite)
+    else:
+        shape, dtype = shape_of_quotient(a, b), result_dtype(a, b)
+        matrix = ops.converted(matrix, _real_if(matrix, dtype))
+        solution = _solve_where_it_is_fastest(ops, matrix, b.reshape(1, -1), request)
+        solution = replace(solution, x=solution.x.reshape(shape))
+    return _told(solution, apart)
 
 
 def _solve_stack(ops, a, b, request):
@@ -285,7 +292,11 @@ def _solve_matrix(ops, a, b, request):
     if request.check_finite:  # in the triangle that is not read, too
         require_finite(bool(ops.xp.isfinite(a).all()), "a")
     apart = bool(contradicts(ops, a, structure, lower))
-    solution = _solve_full(ops, interpret(ops.xp, a, structure, lower), b, request)
+    return _told(_solve_full(ops, interpret(ops.xp, a, structure, lower), b, request), apart)
+
+
+def _told(solution, apart):
+    """Return the `Solution`; its status tells if the entries that were not read contradict the structure."""
     if apart and solution.status.ok:
         return replace(solution, status=Status.NOT_AS_ASSERTED, statuses=None)
     return solution
