@@ -223,7 +223,7 @@ def _solve_here(ops, a, b, request):
             require_finite(bool(ops.xp.isfinite(a).all()), "a")
             require_finite(bool(ops.xp.isfinite(b).all()), "b")
         return solve_empty(ops, shape, dtype, vector)
-    a = ops.converted(a, _real_if(a, dtype))
+    a, b = ops.converted(a, _real_if(a, dtype)), ops.converted(b, _real_if(b, dtype))
     b = b.reshape(1) if b.ndim == 0 else b  # for a stack of single elements
     if a.ndim > 2 or b.ndim > 2:
         solution = _solve_moved(_solve_stack, target, ops, a, b, request)
@@ -278,7 +278,6 @@ def _solve_stack(ops, a, b, request):
     shape, dtype = check_shapes(a, b)[0], result_dtype(a, b)
     at_once = ops.device == "cpu" and request.precision == "auto"
     one = functools.partial(_solve_matrix, ops, request=replace(request, device=ops.device))
-    b = ops.converted(b, np.result_type(b.dtype, dtype))
     return solve_stack(
         ops, a, b, shape, dtype, request.structure, request.lower, at_once=at_once, solve_one=one
     )
@@ -312,10 +311,14 @@ def _solve_full(ops, a, b, request):
         if factorization:
             solution = solve_directly(a, b, factorization, dtype, request.start)
             if solution:
+                if request.check_finite and not solution.status.ok:
+                    require_finite(bool(np.isfinite(b).all()), "b")
                 return solution
     if structure == "positive definite":
         host = as_host(a)
         if np.isfinite(host).all() and not is_positive_definite(host):
+            if request.check_finite:
+                require_finite(bool(ops.xp.isfinite(b).all()), "b")
             seconds = time.perf_counter() - request.start
             found = failed(Status.NOT_POSITIVE_DEFINITE, b.shape, dtype, len(a), seconds)
             return replace(found, x=ops.array(found.x), device=ops.device)
