@@ -276,10 +276,19 @@ def _solve_stack(ops, a, b, request):
         require_finite(bool(ops.xp.isfinite(a).all()), "a")
         require_finite(bool(ops.xp.isfinite(b).all()), "b")
     shape, dtype = check_shapes(a, b)[0], result_dtype(a, b)
-    at_once = ops.device == "cpu" and request.precision == "auto"
-    one = functools.partial(_solve_matrix, ops, request=replace(request, device=ops.device))
     return solve_stack(
-        ops, a, b, shape, dtype, request.structure, request.lower, at_once=at_once, solve_one=one
+        ops,
+        a,
+        b,
+        shape,
+        dtype,
+        request.structure,
+        request.lower,
+        at_once=ops.device == "cpu" and request.precision == "auto",
+        estimate=request.estimate,
+        solve_one=functools.partial(
+            _solve_matrix, ops, request=replace(request, device=ops.device)
+        ),
     )
 
 

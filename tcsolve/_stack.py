@@ -20,10 +20,13 @@ LARGEST = 64
 # Entries that are solved for at a time: A, its inverse, b and x of these stay in the cache or close to it.
 CHUNK_ENTRIES = 1 << 18
 TOP = 2.0**FRAME_EXPONENT
+# Random vectors that bound ||A**-1|| from below where rcond is not asked for, and how far above n eps that
+# must leave rcond; all of them miss the largest direction by so much once in 10**9 matrices.
+PROBES, DOUBTFUL = 3, 1000
 OK, ILL, APART = map(code_of, (Status.CONVERGED, Status.ILL_CONDITIONED, Status.NOT_AS_ASSERTED))
 
 
-def solve_stack(ops, a, b, shape, dtype, structure, lower, at_once, solve_one):
+def solve_stack(ops, a, b, shape, dtype, structure, lower, *, at_once, estimate, solve_one):
     """Solve each system of a stack; return one `Solution` of all.
 
     Parameters
@@ -41,6 +44,8 @@ def solve_stack(ops, a, b, shape, dtype, structure, lower, at_once, solve_one):
     lower : bool
     at_once : bool
         Whether FP64 LU factors of all matrices may be used, which only NumPy arrays have.
+    estimate : bool
+        Whether each rcond is wanted, and not just whether it is below epsilon.
     solve_one : callable, (a, b) -> Solution
         Solves one system, a (n, n) and b (n, k), under the same structure.
     """
@@ -49,7 +54,7 @@ def solve_stack(ops, a, b, shape, dtype, structure, lower, at_once, solve_one):
     batch = np.broadcast_shapes(a.shape[:-2], columns.shape[:-2])
     found = _Gathered(ops, batch, a.shape[-1], columns.shape[-1], dtype)
     if at_once and a.shape[-1] <= LARGEST:
-        _solve_at_once(a, columns, structure, lower, found)
+        _solve_at_once(a, columns, structure, lower, estimate, found)
     for left in found.left_by_matrix(a.shape[:-2]):
         _solve_group(a, columns, left, found, solve_one)
     seconds = time.perf_counter() - start
@@ -101,7 +106,7 @@ class _Gathered:
         return np.split(left[order], np.flatnonzero(np.diff(owner[order])) + 1)
 
 
-def _solve_at_once(a, b, structure, lower, found):
+def _solve_at_once(a, b, structure, lower, estimate, found):
     """Solve the ordinary systems, some thousand entries at a time; the others are left undone."""
     n, k = found.x.shape[-2:]
     step = max(1, CHUNK_ENTRIES // (n * (n + k)))
@@ -109,7 +114,8 @@ def _solve_at_once(a, b, structure, lower, found):
         numbers = np.arange(first, min(first + step, found.count))
         given = found.part(a, numbers)
         some = interpret(np, given, structure, lower)
-        x, error, rcond, done = _lu_of_all(some, found.part(b, numbers), found.x.dtype, structure)
+        answers = _lu_of_all(some, found.part(b, numbers), found.x.dtype, structure, estimate)
+        x, error, rcond, done = answers
         codes = np.where(rcond < np.finfo(found.x.dtype).eps, ILL, OK)
         apart = contradicts(numpy_ops, given, structure, lower)
         found.x[numbers], found.error[numbers], found.rconds[numbers] = x, error, rcond
@@ -141,30 +147,37 @@ def _store(found, number, solution, columns):
     found.note(solution.precision, solution.rungs, solution.bytes_planned, solution.device)
 
 
-def _lu_of_all(a, b, dtype, structure):
+def _lu_of_all(a, b, dtype, structure, estimate):
     """Return (x, errors, rconds, done) of m systems by FP64 LU.
 
-    A system is done if its numbers are in an ordinary range and x meets the bound.
-    The inverse comes with x, by the same factors, so that each rcond is exact up to rounding.
+    A system is done if its numbers are in an ordinary range and x meets the bound.  The inverse of A, or
+    without `estimate` A**-1 g for a few random g, comes with x by the same factors.
     """
-    n, eye = a.shape[-1], np.eye(a.shape[-1])
+    n, k = b.shape[-2:]
     wide = a.astype(np.result_type(a, np.float64), copy=False)
     with np.errstate(all="ignore"):
         norm = np.abs(wide).sum(axis=-2).max(axis=-1)
         done = (norm > 1 / TOP) & (norm < TOP) & np.isfinite(b).all(axis=(-2, -1))
+        eye = np.eye(n)
         safe = np.where(done[:, None, None], wide, eye)
         if structure == "positive definite":
             done &= _definite(safe)
-        rhs = np.concatenate([b, np.broadcast_to(eye, wide.shape)], axis=-1)
+        probes = eye if estimate else np.random.default_rng(0).standard_normal((n, PROBES))
+        rhs = np.concatenate([b, np.broadcast_to(probes, (len(a), *probes.shape))], axis=-1)
         try:
             found = np.linalg.solve(safe, rhs)
         except np.linalg.LinAlgError:  # of one of them; its determinant has no sign
             done &= np.linalg.slogdet(safe)[0] != 0
             found = np.linalg.solve(np.where(done[:, None, None], safe, eye), rhs)
-        x, inverse = found[..., : b.shape[-1]].astype(dtype), found[..., b.shape[-1] :]
+        x = found[..., :k].astype(dtype)
         size = np.abs(x).max(axis=-2, initial=0)
         done &= ((size < TOP) & ((size > 1 / TOP) | ~b.any(axis=-2))).all(axis=-1)
-        rcond = 1 / norm / np.abs(inverse).sum(axis=-2).max(axis=-1)
+        gains = np.abs(found[..., k:]).sum(axis=-2) / np.abs(probes).sum(axis=0)
+        rcond = 1 / norm / gains.max(axis=-1)
+        near = done & ~(rcond > DOUBTFUL * n * np.finfo(dtype).eps)
+        if near.any() and not estimate:
+            inverse = np.linalg.solve(safe[near], np.broadcast_to(eye, safe[near].shape))
+            rcond[near] = 1 / norm[near] / np.abs(inverse).sum(axis=-2).max(axis=-1)
     error = backward_errors(numpy_ops, a, x, b)
     done &= (error <= _stop.target(np.dtype(dtype), n)).all(axis=-1) & (rcond > 0)
     return x, error, np.minimum(rcond, 1), done
