@@ -105,6 +105,8 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     status = Status.CONVERGED if state.all_converged else Status.STALLED
     if not bool(ops.xp.isfinite(columns).all()) or not np.isfinite(norm):
         status = Status.NONFINITE_INPUT
+    with np.errstate(all="ignore"):  # of an x that is not finite
+        error = measure(ops, operator, state.x, columns)[1]
     took = time.perf_counter() - mark
     return Solution(
         x=state.x.reshape(b.shape),
@@ -112,7 +114,7 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
         precision="user",
         rungs=("user",),
         iterations=state.steps,
-        backward_error=measure(ops, operator, state.x, columns)[1],
+        backward_error=error,
         bound=bound,
         rcond=float("nan"),
         history=tuple(HistoryPoint("user", *point) for point in state.history),

@@ -522,3 +522,30 @@ def test_one_element_is_read_as_its_structure_says(xp, name):
     assert host(found.x)[0] == 0.5
     minus = xp.asarray(np.array([[-2 + 0j]]))
     assert host(tcsolve.solve(minus, xp.ones(1, complex), assume_a=name))[0] == -0.5
+
+
+def test_refine_warns_of_nothing_where_a_correction_overflows():
+    a = np.eye(4) + 0.1
+
+    def correct(r):
+        return np.full_like(r, 1e308)
+
+    with np.errstate(all="raise"):
+        found = tcsolve.refine(lambda v: a @ v, np.ones(4), correct, norm=1.4)
+
+    assert not found.status.ok
+
+
+@pytest.mark.parametrize("exponent", [154, 158, 165])
+def test_refine_combines_complex_residuals_of_any_size(exponent):
+    rng, n = np.random.default_rng(0), 6
+    a = rng.standard_normal((n, n)) + 1j * rng.standard_normal((n, n)) + 4 * np.eye(n)
+    inverse, calls = np.linalg.inv(a), []
+
+    def correct(r):
+        calls.append(r)
+        return (inverse @ r) * (1 + 0.3 * (-1) ** len(calls))
+
+    found = tcsolve.refine(a, rng.standard_normal((n, 2)) * 10.0**exponent + 0j, correct)
+
+    assert found.status in (Status.CONVERGED, Status.STALLED)
