@@ -66,7 +66,8 @@ def forward_ratio(a, x, y):
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         return np.inf
     u = UNIT[np.result_type(host(a), np.float32).char]
-    cond = float(np.linalg.cond(a.astype(np.result_type(a, np.float64)), np.inf))
+    a = a.astype(np.result_type(a, np.float64))
+    cond = float(np.linalg.norm(a, np.inf) * np.linalg.norm(np.linalg.inv(a), np.inf))
     gap = np.abs(_columns(x - y)).max(axis=0) / np.abs(_columns(y)).max(axis=0)
     return float(gap.max()) / (2 * cond * u * len(a) ** 0.5)
 

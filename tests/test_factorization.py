@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import scipy.linalg
 from bounds import MET, host, ratio
 from systems import matrix_of, problem
 
@@ -101,20 +100,14 @@ def test_threads_share_factors_that_are_replaced_meanwhile(xp):
         assert all(status.ok for status in found) and condition and determinant
 
 
-def test_threads_do_not_mix_up_the_warnings_of_their_matrices(monkeypatch):
-    n, solve, filters = 40, scipy.linalg.solve, list(warnings.filters)
+def test_threads_do_not_mix_up_the_conditions_of_their_matrices():
+    n, filters = 40, list(warnings.filters)
     good = 2 * np.eye(n) + 0.1 * np.eye(n, k=1) + 0.1 * np.eye(n, k=-1)
     poor = np.diag(np.logspace(0, -20, n)) + 1e-3 * np.eye(n, k=1)
 
-    def slowly(*args, **kwargs):
-        x = solve(*args, **kwargs)
-        time.sleep(1e-3)
-        return x
-
     def statuses(a):
-        return {tcsolve.solve_ex(a, np.ones(n)).status for _ in range(20)}
+        return {tcsolve.solve_ex(a, np.ones(n)).status for _ in range(200)}
 
-    monkeypatch.setattr(scipy.linalg, "solve", slowly)
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(statuses, [good, poor]))
 
