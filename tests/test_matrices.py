@@ -568,7 +568,8 @@ def peak():
 
 before, start, reason = peak(), time.perf_counter(), ""
 try:
-    _suitesparse.read(sys.argv[1], limit_bytes=1 << 20)
+    source = sys.argv[1] if len(sys.argv) > 1 else sys.stdin.buffer
+    _suitesparse.read(source, limit_bytes=1 << 20)
 except (MemoryError, ValueError) as error:
     reason = str(error)
 print(peak() - before, time.perf_counter() - start, reason)
@@ -606,6 +607,19 @@ def test_memory_and_time_are_bounded_by_the_matrix_not_by_the_text(tmp_path, kin
     assert float(seconds) < 5
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="only Linux tells the peak")
+@pytest.mark.parametrize("kind", ["one long word", "many numbers", "a huge matrix"])
+def test_standard_input_is_bounded_too(kind):
+    data, reason = bomb(kind, "many")
+    command = [sys.executable, "-c", MEASURED]
+    run = subprocess.run(command, input=data, capture_output=True, timeout=200)
+    megabytes, seconds, told = run.stdout.decode().split(maxsplit=2)
+    assert reason in told and told.startswith("<stdin> is ") and run.stderr == b""
+    assert float(megabytes) < 200
+    assert float(seconds) < 5
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="only Linux tells the peak")
 def test_reading_takes_little_more_memory_than_the_matrix(tmp_path):
     path = tmp_path / "a.mtx"
     a = np.random.default_rng(0).standard_normal((1500, 1500))  # 17 MiB, and more text
