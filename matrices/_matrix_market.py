@@ -80,7 +80,7 @@ def read(source, *, limit_bytes=LIMIT_BYTES):
         The dense array would exceed ``limit_bytes``; found from the header, before anything else is
         read.
     ValueError
-        The file is malformed.
+        The file is malformed, or has a line of more than 64 KiB or a header of more than 1 MiB.
 
     Notes
     -----

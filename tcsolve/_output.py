@@ -66,7 +66,7 @@ def _replaceable(path):
 
 @contextlib.contextmanager
 def _aside(path):
-    """Open a new file beside path that replaces it in the end, or is removed."""
+    """Open a new file in the folder of path that replaces it in the end, or is removed."""
     file = tempfile.NamedTemporaryFile(dir=path.parent, prefix=".tcsolve", delete=False)
     try:
         with file:
