@@ -1,4 +1,4 @@
-"""Real matrices: Matrix Market files and the SuiteSparse Matrix Collection by name.
+"""Real matrices: the SuiteSparse Matrix Collection by name.
 
 A name is ``"west0132"`` or, with the group, ``"HB/west0132"``. It is looked for as
 ``west0132.mtx.gz`` or ``west0132.mtx`` in a local folder, the argument or else the environment
@@ -14,28 +14,18 @@ T. A. Davis, Y. Hu, The University of Florida sparse matrix collection, ACM Tran
 
 import csv
 import difflib
-import gzip
 import hashlib
 import os
 import re
 import tarfile
 import warnings
-import zlib
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from scipy import io, sparse
-from tcsolve.matrices._words import look_at
+from tcsolve.matrices._matrix_market import DAMAGED, LIMIT_BYTES, SUFFIXES, read, read_open
 
 FOLDER_VARIABLE = "TCSOLVE_MATRICES"
 COLLECTION_URL = "https://suitesparse-collection-website.herokuapp.com/MM"
-LIMIT_BYTES = 8 * 2**30
-SUFFIXES = (".mtx.gz", ".mtx")
-
-# What unpacking raises for damaged bytes, and SciPy for text that breaks the format.
-_DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError)
-_MALFORMED = (*_DAMAGED, ValueError, OverflowError)
 
 
 def names(folder=None):
@@ -97,39 +87,6 @@ def index(folder=None):
         raise ValueError(f"{path} is not a CSV file in UTF-8: {error}") from error
 
 
-def read(path, *, limit_bytes=LIMIT_BYTES):
-    """Read a Matrix Market file into a dense array.
-
-    Parameters
-    ----------
-    path : path
-        A ``.mtx`` or ``.mtx.gz`` file.
-    limit_bytes : int, optional
-        Largest dense array to make, 8 GiB by default.
-
-    Returns
-    -------
-    a : ndarray, float64 or complex128, C order
-        Symmetric storage is expanded; the entries of a pattern are ones.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no such file.
-    MemoryError
-        The dense array would exceed ``limit_bytes``; found from the header, before anything is
-        read.
-    ValueError
-        The file is malformed.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rb") as file:
-        return _read_stream(file, path, limit_bytes)
-
-
 def load(name, folder=None, *, known_hash=None, limit_bytes=LIMIT_BYTES):
     """Load a matrix of the SuiteSparse collection into a dense array.
 
@@ -175,8 +132,8 @@ def load(name, folder=None, *, known_hash=None, limit_bytes=LIMIT_BYTES):
     archive = _download(group, short, known_hash, missing)
     try:
         with tarfile.open(archive) as tar, tar.extractfile(f"{short}/{short}.mtx") as file:
-            a = _read_stream(file, archive, limit_bytes)
-    except (*_DAMAGED, KeyError) as error:
+            a = read_open(file, archive, limit_bytes)
+    except (*DAMAGED, KeyError) as error:
         raise ValueError(
             f"{archive} is not the archive of a matrix {short}; delete it to fetch it "
             f"again: {error}"
@@ -196,100 +153,6 @@ def indexed_condition(name, folder=None):
     rows = (row for row in rows if row["name"] == short and group in ("", row["group"]))
     cond = next(rows, {}).get("cond_2norm", np.nan)
     return None if np.isnan(cond) else cond
-
-
-def _read_stream(file, path, limit_bytes):
-    """Read an open Matrix Market file; path is its name in messages."""
-    try:
-        # From memory: SciPy's reader ends the process when an open file it was given is closed.
-        text = file.read()
-        text += b"" if text.endswith(b"\n") else b"\n"  # else it may read on behind the end
-        rows, columns, entries, layout, field, symmetry = io.mminfo(BytesIO(text))
-        dtype = np.dtype(complex if field == "complex" else float)
-        size = rows * columns * dtype.itemsize
-        if size > limit_bytes:
-            raise MemoryError(
-                f"{path} is {rows} by {columns}: dense it takes {size / 2**30:.3g} GiB, and "
-                f"limit_bytes allows {limit_bytes / 2**30:.3g} GiB; raise limit_bytes, in Python, to load it"
-            )
-        if 0 in (rows, columns):  # which SciPy's reader of arrays divides by
-            return np.zeros((rows, columns), dtype)
-        if symmetry != "general" and rows != columns:
-            raise ValueError(f"it is {symmetry}, and {rows} by {columns}")
-        if layout == "array":
-            entries = _stored_entries(rows, columns, symmetry)
-        _require_numbers(_body(text), entries * _words_of(layout, field), field)
-        if layout == "coordinate" and symmetry != "general":
-            a = _read_one_triangle(text, field, symmetry)
-        else:
-            a = io.mmread(BytesIO(text))
-        if symmetry == "hermitian" and layout == "array" and np.diagonal(a).imag.any():
-            raise ValueError("it is hermitian, and its diagonal is not real")
-    except _MALFORMED as error:
-        raise ValueError(f"{path} is not a readable Matrix Market file: {error}") from error
-    return np.ascontiguousarray(a.toarray(order="C") if hasattr(a, "toarray") else a, dtype)
-
-
-def _stored_entries(rows, columns, symmetry):
-    """Return how many entries of an array are in the file."""
-    if symmetry == "general":
-        return rows * columns
-    return rows * (rows - 1 if symmetry == "skew-symmetric" else rows + 1) // 2
-
-
-def _words_of(layout, field):
-    """Return of how many numbers an entry consists."""
-    value = {"pattern": 0, "complex": 2}.get(field, 1)
-    return value + (2 if layout == "coordinate" else 0)
-
-
-def _body(text):
-    """Return what follows the line of sizes, the first that is neither empty nor a comment."""
-    start = 0
-    while True:
-        end = text.find(b"\n", start) + 1 or len(text)
-        line = text[start:end].strip()
-        if line and not line.startswith(b"%") or start == end:
-            return text[end:]
-        start = end
-
-
-def _require_numbers(body, count, field):
-    """Raise a ValueError unless there are as many numbers, which SciPy's reader takes as they are written.
-
-    It takes what it understands of a word, or of a line, and leaves out the rest: of 1.5D+01 the 1.5.
-    """
-    found, strange = look_at(body, "integer" in field)
-    if strange is not None:
-        kind = "integer" if "integer" in field else "floating-point"
-        word = strange.decode(errors="replace")
-        raise ValueError(
-            f"{word!r} is no {field} number (Invalid {kind} value); write 15 or 1.5e+01"
-        )
-    if found != count:
-        how = "Truncated file" if found < count else "file too long"
-        raise ValueError(f"{how}: its entries should have {count} numbers in all, and have {found}")
-
-
-def _read_one_triangle(text, field, symmetry):
-    """Return the sparse matrix of a coordinate file of one triangle, or raise a ValueError if it has more."""
-    head = f"%%MatrixMarket matrix coordinate {field} general\n".encode()
-    raw = io.mmread(BytesIO(head + text.partition(b"\n")[2]))
-    row, col = raw.coords
-    if (row > col).any() and (row < col).any():
-        raise ValueError(f"it is {symmetry}, and has entries on both sides of the diagonal")
-    diagonal = raw.data[row == col]
-    if symmetry == "skew-symmetric" and diagonal.any():
-        raise ValueError("it is skew-symmetric, and its diagonal is not zero")
-    if symmetry == "hermitian" and diagonal.imag.any():
-        raise ValueError("it is hermitian, and its diagonal is not real")
-    values = raw.data.astype(np.result_type(raw.data, np.float64))  # unsigned ones have no negative
-    mirror = values.conj() if symmetry == "hermitian" else values
-    mirror = -mirror if symmetry == "skew-symmetric" else mirror
-    beside = row != col
-    data = np.concatenate([values, mirror[beside]])
-    places = np.concatenate([row, col[beside]]), np.concatenate([col, row[beside]])
-    return sparse.coo_array((data, places), shape=raw.shape)
 
 
 def _parse_row(row, where):

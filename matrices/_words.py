@@ -12,8 +12,8 @@ KIND = np.full(256, OTHER, np.uint8)
 for kind, letters in LETTERS.items():
     KIND[list(letters)] = kind
 NOT_FINITE = {b"nan", b"inf", b"infinity"}
-# Bytes that are looked at together, up to the end of a line.
-CHUNK = 1 << 23
+# Letters of a word on each side of one, to show it and to look for these names.
+NEAR = 100
 
 
 def look_at(text, whole):
@@ -31,17 +31,6 @@ def look_at(text, whole):
     strange : bytes or None
         The first word that is not of the form ``-1.5e+01``, NaN or infinity.
     """
-    count, start = 0, 0
-    while start < len(text):
-        end = text.find(b"\n", start + CHUNK) + 1 or len(text)
-        words, strange = _look_at(text[start:end], whole)
-        count, start = count + words, end
-        if strange is not None:
-            return count, strange
-    return count, None
-
-
-def _look_at(text, whole):
     kind = np.full(len(text) + 2, BLANK, np.uint8)
     kind[1:-1] = KIND[np.frombuffer(text, np.uint8)]
     before, here, after = kind[:-2], kind[1:-1], kind[2:]
@@ -62,13 +51,15 @@ def _look_at(text, whole):
     others = here == OTHER
     if others.any():
         for place in np.flatnonzero(others)[np.unique(word[others], return_index=True)[1]]:
-            wrong[place] = _word_at(text, place).lower().lstrip(b"+-") not in NOT_FINITE
+            if _word_at(text, place).lower().lstrip(b"+-") not in NOT_FINITE:
+                wrong[place] = True
+                break  # only the first one is asked for
     strange = _word_at(text, wrong.argmax()) if wrong.any() else None
     return int(np.count_nonzero(begins)), strange
 
 
 def _word_at(text, place):
-    """Return the word that has a letter at this place."""
-    start = text.rfind(b"\n", 0, place) + 1
-    words = re.finditer(rb"\S+", text[start : place + 100])
+    """Return the word that has a letter at this place, of a very long one the part around it."""
+    start = max(place - NEAR, 0)
+    words = re.finditer(rb"\S+", text[start : place + NEAR])
     return next(word[0] for word in words if word.end() > place - start)

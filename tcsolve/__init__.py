@@ -3,55 +3,29 @@
 ``solve`` takes the place of `scipy.linalg.solve`; ``solve_ex`` returns the evidence with the answer;
 ``factor`` keeps the factors for more right-hand sides; ``refine`` is the loop for any approximate inverse.
 ``gemm`` and ``gemm_batched`` are the products, refined and with a bound on their error.
+The module ``matrices`` makes and loads test problems.
 """
 
-from importlib.metadata import version as _version
+from importlib import import_module as _import_module
 
-from tcsolve._api import factor, solve, solve_ex
-from tcsolve._dispatch import clear_cache
-from tcsolve._errors import (
-    AccuracyWarning,
-    DeviceError,
-    DeviceMemoryError,
-    InputError,
-    KernelCompileError,
-    LinAlgError,
-    LinAlgWarning,
-    NotPositiveDefiniteError,
-    SingularError,
-    TcsolveError,
-)
-from tcsolve._factorization import Factorization
-from tcsolve._gemm import gemm, gemm_batched, gemm_bound
-from tcsolve._plan import Plan
-from tcsolve._product import GemmBound
-from tcsolve._refine_with import refine
-from tcsolve._solution import Solution, Status
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # static type checkers take it for true
+    from tcsolve import matrices  # noqa: F401
+    from tcsolve._public import *  # noqa: F403
+del TYPE_CHECKING
 
-__version__ = _version("tcsolve")
 
-__all__ = [
-    "AccuracyWarning",
-    "DeviceError",
-    "DeviceMemoryError",
-    "Factorization",
-    "GemmBound",
-    "InputError",
-    "KernelCompileError",
-    "LinAlgError",
-    "LinAlgWarning",
-    "NotPositiveDefiniteError",
-    "Plan",
-    "SingularError",
-    "Solution",
-    "Status",
-    "TcsolveError",
-    "clear_cache",
-    "factor",
-    "gemm",
-    "gemm_batched",
-    "gemm_bound",
-    "refine",
-    "solve",
-    "solve_ex",
-]
+def __getattr__(name):
+    """Load a public name when it is first used; `python -m tcsolve` must start before NumPy is loaded."""
+    if name == "matrices":
+        return _import_module("tcsolve.matrices")
+    # `from tcsolve import _lu` asks for an attribute before it looks for the module.
+    if not name.startswith("_") or name in ("__all__", "__version__"):
+        public = vars(_import_module("tcsolve._public"))
+        if name in public:
+            return globals().setdefault(name, public[name])
+    raise AttributeError(f"module 'tcsolve' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted({*globals(), *__getattr__("__all__"), "__version__", "matrices"})

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and a standard output that nobody reads any more."""
+"""Files that are written whole or not at all; standard output, also when its reader has gone away."""
 
 import contextlib
 import os
@@ -8,7 +8,9 @@ import tempfile
 
 from tcsolve._errors import InputError
 
-__all__ = ["forget_output", "target_of", "whole"]
+__all__ = ["STANDARD_OUTPUT", "forget_output", "target_of", "whole"]
+
+STANDARD_OUTPUT = "-"
 
 
 @contextlib.contextmanager
@@ -17,9 +19,9 @@ def whole(path):
 
     Parameters
     ----------
-    path : Path
-        What is there and may not be replaced (a pipe, a device, standard output, a file of several names or
-        of somebody else, or in a folder that cannot be written) is written to as it is.
+    path : Path or '-'
+        '-' is standard output.  A pipe, a device, a file with several names or of another user, and a file
+        in a folder that cannot be written, are not replaced but written to.
 
     Yields
     ------
@@ -27,11 +29,13 @@ def whole(path):
 
     Raises
     ------
+    BrokenPipeError
+        The reader of a pipe has gone away.
     OSError
-        It could not be written; then what was to be replaced is there still.
+        It could not be written; the older file is still there then.
     """
     try:
-        if _is_output(path):
+        if path == STANDARD_OUTPUT or _is_output(path):
             sys.stdout.flush()
             yield sys.stdout.buffer
         elif path.exists() and not _replaceable(path.resolve()):
@@ -40,6 +44,8 @@ def whole(path):
         else:
             with _aside(path.resolve()) as file:
                 yield file
+    except BrokenPipeError:
+        raise
     except (OSError, RuntimeError) as error:  # of links that lead to themselves
         raise OSError(f"{path} could not be written: {error}") from error
 
@@ -60,7 +66,7 @@ def _replaceable(path):
 
 @contextlib.contextmanager
 def _aside(path):
-    """Open a new file beside path that replaces it in the end, or is removed."""
+    """Open a new file in the folder of path that replaces it in the end, or is removed."""
     file = tempfile.NamedTemporaryFile(dir=path.parent, prefix=".tcsolve", delete=False)
     try:
         with file:

@@ -22,7 +22,7 @@ def progress(label, stream=None, delay=1.0):
         Seconds before anything is shown.
     """
     stream = stream or sys.stderr
-    if not stream.isatty():
+    if stream is None or not stream.isatty():  # None where standard error is closed
         yield
         return
     done = threading.Event()

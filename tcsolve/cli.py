@@ -1,6 +1,6 @@
 """The command line: solve a system from a file or a generator, and say how it went.
 
-Exit codes: 0 the answer meets the bound, 1 it does not, 2 the request cannot be served.
+`EXIT_CODES` says what the exit codes mean.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from tcsolve._api import solve_ex
 from tcsolve._check import STRUCTURES
 from tcsolve._choose import H200, rates_of
 from tcsolve._errors import DeviceError, InputError, TcsolveError
-from tcsolve._output import forget_output, target_of, whole
+from tcsolve._output import STANDARD_OUTPUT, forget_output, target_of, whole
 from tcsolve._plan import PRECISIONS
 from tcsolve._progress import progress
 from tcsolve._solution import Status
@@ -38,6 +38,19 @@ INSTALL = "pip install 'tcsolve[cuda13]' (or [cuda12])"
 DEFAULT_ARCH = "sm_90a"
 DEFAULT_N = 1000
 WIDTH = 100
+STANDARD_INPUT = "-"
+
+VERIFIED, NOT_VERIFIED, REFUSED, ILL_CONDITIONED = range(4)
+INTERRUPTED, NO_READER = 130, 141
+EXIT_CODES = f"""\
+exit codes:
+  {VERIFIED}    x is verified (its backward error meets the bound), and A is not ill-conditioned;
+       list, info: done
+  {NOT_VERIFIED}    x misses the bound, or A is singular, or A is not what --assume-a says
+  {REFUSED}    the request cannot be served: a wrong argument, a bad file, no device, no memory
+  {ILL_CONDITIONED}    x is verified, but A is ill-conditioned or its condition is not known
+  {INTERRUPTED}  interrupted by Ctrl-C
+  {NO_READER}  the reader of the output has gone away"""
 
 
 def main(argv=None):
@@ -51,7 +64,7 @@ def main(argv=None):
     Returns
     -------
     int
-        0, 1 or 2, as in the head of this module; 130 if it was interrupted, 141 if nobody reads the output.
+        One of `EXIT_CODES`.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("default")
@@ -64,17 +77,24 @@ def main(argv=None):
             return code
         except BrokenPipeError:
             forget_output()
-            return 141
+            return NO_READER
         except KeyboardInterrupt:
             _say("error", "interrupted")
-            return 130
+            return INTERRUPTED
         except (TcsolveError, OSError, MemoryError) as error:
             _say("error", error or type(error).__name__)
-            return 2
+            return REFUSED
 
 
 def _say(kind, message):
-    print(f"tcsolve: {kind}:", " ".join(str(message).split()), file=sys.stderr)
+    _tell(f"tcsolve: {kind}: " + " ".join(str(message).split()), sys.stderr)
+
+
+def _tell(text, stream):
+    if (
+        stream is not None
+    ):  # Python's name for a closed one; `print` would take standard output instead
+        print(text, file=stream)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -87,8 +107,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser():
+    texts = {"epilog": EXIT_CODES, "formatter_class": argparse.RawDescriptionHelpFormatter}
     parser = _Parser(
-        prog="tcsolve", description="Solve dense linear systems on tensor cores, to FP64."
+        prog="tcsolve", description="Solve dense linear systems on tensor cores, to FP64.", **texts
     )
     parser.add_argument(
         "--version", action="version", version=importlib.metadata.version("tcsolve")
@@ -97,13 +118,18 @@ def _parser():
 
     # Python 3.11 and 3.12 find b only next to A.
     usage = "%(prog)s A [b] [options]"
-    solve = commands.add_parser("solve", usage=usage, help="solve A x = b and report the evidence")
+    solve = commands.add_parser(
+        "solve", usage=usage, help="solve A x = b and report the evidence", **texts
+    )
     solve.set_defaults(run=_solve)
     solve.add_argument(
-        "a", metavar="A", help="file.mtx, file.mtx.gz, ss:NAME (SuiteSparse) or gen:NAME"
+        "a",
+        metavar="A",
+        help="file.mtx, file.mtx.gz, ss:NAME (SuiteSparse), gen:NAME, or - for a Matrix Market file, "
+        "plain or compressed by gzip, from standard input",
     )
     solve.add_argument(
-        "b", nargs="?", help="file.mtx or file.mtx.gz; by default b = A x, x by --rhs"
+        "b", nargs="?", help="file.mtx, file.mtx.gz, or -; by default b = A x, x by --rhs"
     )
     solve.add_argument(
         "--rhs", choices=("ones", "random"), help="the x that makes b (default ones)"
@@ -122,8 +148,19 @@ def _parser():
         metavar="STRUCTURE",
         help="as SciPy's assume_a, trusted: what is solved, and verified, is the matrix read under it",
     )
-    solve.add_argument("-o", "--output", type=Path, metavar="x.mtx", help="write x")
-    solve.add_argument("--json", type=Path, metavar="report.json", help="write the report")
+    solve.add_argument(
+        "-o",
+        "--output",
+        type=_target,
+        metavar="x.mtx",
+        help="write x; with - to standard output, and the report to standard error",
+    )
+    solve.add_argument(
+        "--json",
+        type=_target,
+        metavar="report.json",
+        help="write the report; with - to standard output, and the printed one to standard error",
+    )
     solve.add_argument("--force", action="store_true", help="overwrite the files of -o and --json")
 
     info = commands.add_parser("info", help="versions, the GPU, and whether the kernels compile")
@@ -131,6 +168,11 @@ def _parser():
     catalog = commands.add_parser("list", help="the matrices gen: can make")
     catalog.set_defaults(run=_list)
     return parser
+
+
+def _target(text):
+    """Return the path that is meant, or '-' as it is; the file of this name is './-'."""
+    return text if text == STANDARD_OUTPUT else Path(text)
 
 
 # ---- solve -------------------------------------------------------------------------------------
@@ -148,7 +190,9 @@ def _solve(args):
             device=args.device,
         )
     report = _report(problem, solution)
-    _print_report(report, solution)  # first: it is there whatever becomes of the files
+    # The report comes first, so that it is there if a file cannot be written.
+    piped = STANDARD_OUTPUT in (args.output, args.json)
+    _print_report(report, solution, sys.stderr if piped else sys.stdout)
     if args.output and report["finite"]:
         with whole(args.output) as file:
             scipy.io.mmwrite(file, solution.x.reshape(problem.n, -1), symmetry="general")
@@ -156,33 +200,59 @@ def _solve(args):
         with whole(args.json) as file:
             file.write(json.dumps(plain(report), indent=1, allow_nan=False).encode() + b"\n")
     if args.output and not report["finite"]:
-        _say("warning", f"{args.output} is not written, because x is not finite")
+        _say("warning", f"x is not written to {args.output}, because it is not finite")
     if solution.status is Status.ILL_CONDITIONED:
         _say("warning", f"rcond = {solution.rcond:.1e}: x may have no correct digit")
-    return 0 if solution.status.ok else 1
+    return _exit_code(solution.status)
+
+
+def _exit_code(status):
+    if status in (Status.CONVERGED, Status.CONVERGED_AFTER_FALLBACK):
+        return VERIFIED
+    return ILL_CONDITIONED if status.ok else NOT_VERIFIED
 
 
 def _check_outputs(args):
-    """Raise if a file could not be written, before the time is spent that it would hold."""
-    if args.output and args.output.suffix != ".mtx":
-        raise InputError(f"-o is {args.output}; its name must end in .mtx")
-    if args.output and args.json and args.output.resolve() == args.json.resolve():
-        raise InputError(f"-o and --json are both {args.output}; they need names of their own")
+    """Raise if an output cannot be written, before time is spent on the solve."""
+    if args.output and args.json and _same(args.output, args.json):
+        raise InputError(f"-o and --json are both {args.output}; write one of them elsewhere")
+    if args.output not in (None, STANDARD_OUTPUT) and args.output.suffix != ".mtx":
+        raise InputError(f"-o is {args.output}; its name must end in .mtx, or be -")
     for path in filter(None, (args.output, args.json)):
-        if path.is_dir():
-            raise InputError(f"{path} is a folder; the name of a file is needed")
-        if path.is_file() and not args.force:
-            raise InputError(f"{path} exists; choose another name, or --force to overwrite it")
-        if not (folder := target_of(path).parent).is_dir():
-            raise InputError(f"there is no folder {folder} to write {path.name} in")
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise InputError(f"{path} cannot be written: permission denied")
+        if path == STANDARD_OUTPUT:
+            _require_open(sys.stdout, "standard output")
+        else:
+            _check_file(path, args.force)
+
+
+def _same(one, other):
+    if STANDARD_OUTPUT in (one, other):
+        return one == other
+    return one.resolve() == other.resolve()
+
+
+def _require_open(stream, name):
+    if stream is None:
+        raise InputError(f"{name} is closed; open it, or give the name of a file instead of -")
+
+
+def _check_file(path, force):
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; the name of a file is needed")
+    if path.is_file() and not force:
+        raise InputError(f"{path} exists; choose another name, or --force to overwrite it")
+    if not (folder := target_of(path).parent).is_dir():
+        raise InputError(f"there is no folder {folder} to write {path.name} in")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InputError(f"{path} cannot be written: permission denied")
 
 
 def _read_problem(args):
     """Return the `matrices.Problem` the arguments describe; x_true is None if b comes from a file."""
     if args.b and args.rhs:
         raise InputError("b is given twice: as a file and by --rhs; drop one of them")
+    if args.a == args.b == STANDARD_INPUT:
+        raise InputError("A and b are both -; only one of them can come from standard input")
     common = {
         "seed": args.seed,
         "dtype": np.complex128 if args.complex else None,
@@ -191,7 +261,8 @@ def _read_problem(args):
     try:
         problem = _named(args, common)
         if args.b:
-            problem = dataclasses.replace(problem, b=_suitesparse.read(args.b), x_true=None)
+            b = _suitesparse.read(_opened(args.b))
+            problem = dataclasses.replace(problem, b=b, x_true=None)
     except (ImportError, TypeError, ValueError) as error:
         raise InputError(error) from error
     if problem.n == 0:
@@ -204,6 +275,14 @@ def _read_problem(args):
     return problem
 
 
+def _opened(name):
+    """Return standard input for '-', else the name as it is."""
+    if name != STANDARD_INPUT:
+        return name
+    _require_open(sys.stdin, "standard input")
+    return sys.stdin.buffer
+
+
 def _named(args, common):
     kind, _, name = args.a.partition(":")
     if kind == "gen":
@@ -212,9 +291,11 @@ def _named(args, common):
         )
     if args.n is not None or args.cond is not None:
         raise InputError(f"--n and --cond go with gen: matrices only, and A is {args.a}")
-    if kind != "ss" and not args.a.endswith(_suitesparse.SUFFIXES):
-        raise InputError(f"A is {args.a!r}; it must be a .mtx or .mtx.gz file, ss:NAME or gen:NAME")
-    return matrices.load(name if kind == "ss" else args.a, **common)
+    if args.a != STANDARD_INPUT and kind != "ss" and not args.a.endswith(_suitesparse.SUFFIXES):
+        raise InputError(
+            f"A is {args.a!r}; it must be a .mtx or .mtx.gz file, ss:NAME, gen:NAME or -"
+        )
+    return matrices.load(name if kind == "ss" else _opened(args.a), **common)
 
 
 def _report(problem, solution):
@@ -257,7 +338,7 @@ def plain(value):
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _print_report(report, solution):
+def _print_report(report, solution, stream):
     matrix, worst = report["matrix"], _worst(solution.backward_error)
     rhs = "" if matrix["nrhs"] == 1 else f", {matrix['nrhs']} right-hand sides (worst shown)"
     cond = "" if matrix["cond"] is None else f", cond {matrix['cond']:.1e}"
@@ -278,16 +359,16 @@ def _print_report(report, solution):
         # An estimate of an inner step of FGMRES has a '~'.
         errors = " ".join(f"{'~' * p.estimated}{_worst(p.error):.0e}" for p in points)
         lines[f"history {rung}"] = textwrap.fill(errors, WIDTH, subsequent_indent=" " * 16)
-    _print_aligned(lines)
+    _print_aligned(lines, stream)
 
 
 def _worst(values):
     return np.max(values, initial=0)  # NaN if any is
 
 
-def _print_aligned(lines):
+def _print_aligned(lines, stream):
     for name, text in lines.items():
-        print(f"{name:15} {text}")
+        _tell(f"{name:15} {text}", stream)
 
 
 # ---- info and list -----------------------------------------------------------------------------
@@ -333,7 +414,7 @@ def _info(args):
     lines = {name: version or f"none; {INSTALL}" for name, version in found.items()}
     lines |= _describe_gpu() if reason is None else _describe_no_gpu(reason)
     lines["matrices"] = folder or f"no folder; set {_suitesparse.FOLDER_VARIABLE} for ss:NAME"
-    _print_aligned(lines)
+    _print_aligned(lines, sys.stdout)
     print("kernels")
     if found["nvrtc"] is None:
         print(f"  not compiled: CuPy with NVRTC is needed; {INSTALL}")
@@ -392,7 +473,3 @@ def _list(args):
         cond = f"; --cond {entry.options['cond']:g}" if "cond" in entry.options else ""
         print(f"{entry.name:22} {entry.summary}{unsolvable}{cond}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

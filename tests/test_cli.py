@@ -1,12 +1,18 @@
 """The command line: what it prints, writes and refuses, and its exit codes."""
 
+import dataclasses
 import gzip
 import io
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
+import threading
 import time
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,9 +84,9 @@ def test_report_shows_every_rung(capsys):
     assert "history bf16 " in out and "history fp64 " in out
 
 
-def test_ill_conditioned_answer_is_a_success_with_a_warning(capsys):
+def test_ill_conditioned_answer_has_a_code_of_its_own_and_a_warning(capsys):
     argv = ["solve", "gen:svd_geo", "--n", "60", "--cond", "1e25", "--precision", "fp64"]
-    assert cli.main(argv) == 0
+    assert cli.main(argv) == 3
     out, err = capsys.readouterr()
     assert Status.ILL_CONDITIONED.value in out
     assert err.startswith("tcsolve: warning: rcond = ") and err.count("\n") == 1
@@ -93,6 +99,37 @@ def test_singular_matrix_exits_with_1_and_writes_no_x(tmp_path, capsys):
     assert Status.SINGULAR.value in out and "forward error" not in out
     assert err.startswith("tcsolve: warning: ") and err.count("\n") == 1
     assert not (tmp_path / "x.mtx").exists()
+
+
+@pytest.mark.parametrize("status", Status)
+def test_the_exit_code_is_0_only_for_a_verified_answer_that_is_not_ill_conditioned(
+    monkeypatch, capsys, status
+):
+    solution = tcsolve.solve_ex(*system())
+    solution = dataclasses.replace(solution, status=status, statuses=None)
+    monkeypatch.setattr(cli, "solve_ex", lambda *_, **__: solution)
+    code = cli.main(["solve", "gen:gauss", "--n", "20"])
+    good = (Status.CONVERGED, Status.CONVERGED_AFTER_FALLBACK)
+    doubtful = (Status.ILL_CONDITIONED, Status.CONDITION_UNKNOWN)
+    assert code == (0 if status in good else 3 if status in doubtful else 1)
+    assert f"verdict         {status.value}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["solve", "--help"]])
+def test_help_lists_the_exit_codes(argv, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(argv)
+    listed = capsys.readouterr().out.partition("exit codes:\n")[2]
+    words = [line.split()[0] for line in listed.splitlines()]
+    assert [word for word in words if word.isdigit()] == ["0", "1", "2", "3", "130", "141"]
+
+
+def test_a_matrix_that_is_not_as_asserted_is_no_success(tmp_path, capsys):
+    path = write(tmp_path / "a.mtx", np.array([[4.0, 1, 0], [2, 5, 1], [0, 1, 6]]))
+    assert cli.main(["solve", path]) == 0
+    capsys.readouterr()
+    assert cli.main(["solve", path, "--assume-a", "sym"]) == 1
+    assert f"verdict         {Status.NOT_AS_ASSERTED.value}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("suffix", [".mtx", ".mtx.gz"])
@@ -165,6 +202,8 @@ def test_json_holds_the_solution_but_x(tmp_path):
     ]
     assert report["iterations"] == solution.iterations.tolist()
     assert report["rcond"] == solution.rcond and report["bound"] == solution.bound
+    # The fields for the matrices of a stack have one value here, as they have the shape ().
+    assert report["statuses"] == "CONVERGED" and report["rconds"] == solution.rcond
     assert report["seconds"].keys() == solution.seconds.keys()
     assert report["matrix"]["n"] == 30 and report["matrix"]["nrhs"] == 1
     assert report["device"] == "cpu" and report["ok"] is True
@@ -188,7 +227,8 @@ def test_json_has_null_for_nan(tmp_path):
     assert cli.main(argv) == 1
     report = json.loads(path.read_text(), parse_constant=pytest.fail)
     assert report["backward_error"] == [None] and report["forward_error"] is None
-    assert report["status"] == "SINGULAR" and report["rcond"] == 0
+    assert report["status"] == report["statuses"] == "SINGULAR"
+    assert report["rcond"] == report["rconds"] == 0
 
 
 @pytest.mark.parametrize("option, name", [("-o", "x.mtx"), ("--json", "report.json")])
@@ -232,7 +272,10 @@ def test_a_file_is_overwritten_only_by_force(tmp_path, refusal, capsys, option, 
         (["solve", "gen:gauss", "missing.mtx"], "there is no file missing.mtx"),
         (["solve", "gen:nan_entry", "--n", "5"], "NaN"),
         (["solve", "gen:inf_entry", "--n", "5"], "NaN"),
-        ([*GAUSS, "-o", "x.npy"], "must end in .mtx"),
+        ([*GAUSS, "-o", "x.npy"], "must end in .mtx, or be -"),
+        ([*GAUSS, "-o", "-", "--json", "-"], "-o and --json are both -"),
+        (["solve", "-", "-"], "A and b are both -"),
+        (["solve", "-", "--n", "5"], "gen: matrices only"),
         ([*GAUSS, "-o", "nowhere/x.mtx"], "no folder nowhere"),
         ([*GAUSS, "--json", "nowhere/report.json"], "no folder nowhere"),
         ([*GAUSS, "--json", "."], "is a folder"),
@@ -370,7 +413,7 @@ def test_a_link_is_written_through(tmp_path):
 
 
 def run_in_a_process(*argv, **options):
-    command = [sys.executable, "-P", "-m", "tcsolve.cli", *argv]
+    command = [sys.executable, "-P", "-m", "tcsolve", *argv]
     return subprocess.Popen(command, stderr=subprocess.PIPE, **options)
 
 
@@ -380,6 +423,173 @@ def test_output_that_nobody_reads_is_no_error():
     process = run_in_a_process("list", stdout=write)
     os.close(write)
     assert (process.communicate()[1], process.returncode) == (b"", 141)
+
+
+# ---- pipes -------------------------------------------------------------------------------------
+
+
+def piped(*argv, data=b""):
+    """Run the command with data on standard input; return (exit code, output, errors)."""
+    process = run_in_a_process(*argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    out, err = process.communicate(data)
+    return process.returncode, out, err.decode()
+
+
+def text_of(a):
+    file = io.BytesIO()
+    scipy.io.mmwrite(file, a, symmetry="general")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_a_from_standard_input_and_x_to_standard_output(tmp_path, pack):
+    a, b = system()
+    rhs = write(tmp_path / "b.mtx", b[:, None])
+    code, out, err = piped("solve", "-", rhs, "-o", "-", data=pack(text_of(a)))
+    assert code == 0
+    assert np.array_equal(scipy.io.mmread(io.BytesIO(out))[:, 0], tcsolve.solve(a, b))
+    assert err.startswith("matrix          <stdin>, n = 20") and "backward error" in err
+
+
+def test_b_from_standard_input(tmp_path):
+    a, b = system()
+    path = write(tmp_path / "a.mtx", a)
+    code, out, _ = piped("solve", path, "-", "-o", "-", data=gzip.compress(text_of(b[:, None])))
+    assert code == 0
+    assert np.array_equal(scipy.io.mmread(io.BytesIO(out))[:, 0], tcsolve.solve(a, b))
+
+
+def test_json_alone_goes_to_standard_output(tmp_path):
+    a, _ = system()
+    path = tmp_path / "x.mtx"
+    code, out, err = piped("solve", "-", "--json", "-", "-o", str(path), data=text_of(a))
+    report = json.loads(out)
+    assert code == 0 and report["ok"] and report["matrix"]["n"] == 20
+    assert Status.CONVERGED.value in err
+    assert scipy.io.mmread(path).shape == (20, 1)
+
+
+def test_x_that_is_not_finite_is_not_written_to_standard_output():
+    code, out, err = piped("solve", "gen:zero_column_last", "--n", "10", "-o", "-")
+    assert (code, out) == (1, b"")
+    assert Status.SINGULAR.value in err and "tcsolve: warning: x is not written to -" in err
+
+
+@pytest.mark.parametrize("n, rows", [(20, 1), (6000, 1)], ids=["short", "long"])
+def test_the_command_stands_in_a_pipeline(tmp_path, n, rows):
+    a = scipy.sparse.diags_array(np.arange(1.0, n + 1)) if n > 100 else system(n)[0]
+    b = write(tmp_path / "b.mtx", np.ones((n, 1)))
+    path = write(tmp_path / "a.mtx", scipy.sparse.coo_array(a) if n > 100 else a)
+    command = shlex.join([sys.executable, "-P", "-m", "tcsolve", "solve", "-", b, "-o", "-"])
+    line = f"cat {shlex.quote(path)} | {command} | head -n {rows}"
+    run = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0
+    assert run.stdout == "%%MatrixMarket matrix array real general\n"
+    assert Status.CONVERGED.value in run.stderr and "tcsolve: " not in run.stderr
+
+
+@pytest.mark.parametrize(
+    "data, reason",
+    [
+        (b"", "<stdin> is not a readable Matrix Market file"),
+        (b"1 2\n3 4\n", "<stdin> is not a readable Matrix Market file"),
+        (gzip.compress(NONFINITE.encode())[:-9], "<stdin> is not a readable Matrix Market file"),
+        (NONFINITE.encode(), "A holds NaN"),
+        (
+            b"%%MatrixMarket matrix array real general\n1000000000 1000000000\n",
+            "<stdin> is 1000000000 by 1000000000: dense it takes",
+        ),
+    ],
+    ids=["empty", "no banner", "cut off", "nan", "huge"],
+)
+def test_bad_standard_input_is_refused_in_one_line(data, reason):
+    code, out, err = piped("solve", "-", "-o", "-", data=data)
+    assert (code, out) == (2, b"")
+    assert err.startswith("tcsolve: error: ") and reason in err and err.count("\n") == 1
+
+
+def in_a_shell(redirection, *argv):
+    command = shlex.join([sys.executable, "-P", "-m", "tcsolve", *argv])
+    line = f"{command} {redirection}"
+    return subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=100)
+
+
+def test_closed_streams_are_named():
+    for redirection, argv in (("<&-", ["solve", "-"]), (">&-", [*GAUSS, "-o", "-"])):
+        run = in_a_shell(redirection, *argv)
+        assert run.returncode == 2 and run.stdout == ""
+        assert "is closed; open it" in run.stderr and run.stderr.count("\n") == 1
+
+
+def test_no_report_comes_between_the_lines_of_x_where_standard_error_is_closed():
+    run = in_a_shell("2>&-", "solve", "gen:minij", "--n", "3", "-o", "-")
+    assert run.returncode == 0 and scipy.io.mmread(io.StringIO(run.stdout)).shape == (3, 1)
+
+
+# ---- Ctrl-C ------------------------------------------------------------------------------------
+
+SCRIPT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
+SCRIPT = SCRIPT["project"]["scripts"]["tcsolve"].split(":")
+STARTS = {
+    "module": ["-m", "tcsolve"],
+    # What an installer writes into the script.
+    "script": ["-c", f"import sys; from {SCRIPT[0]} import {SCRIPT[1]}; sys.exit({SCRIPT[1]}())"],
+}
+needs_signals = pytest.mark.skipif(os.name != "posix", reason="signals are of POSIX")
+
+
+def interrupted_after(module, command):
+    """Start the command and interrupt it when it has imported the module; return the process."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    deadline = threading.Timer(60, process.kill)
+    deadline.start()
+    while line := process.stderr.readline():
+        if line.split(b"|")[-1].strip() == module.encode():
+            break
+    deadline.cancel()
+    assert line, f"{module} is not imported"
+    process.send_signal(signal.SIGINT)
+    return process
+
+
+def own_errors(err):
+    return [line for line in err.decode().splitlines() if not line.startswith("import time:")]
+
+
+@needs_signals
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize(
+    "module",
+    [
+        "numpy.version",
+        "numpy._core._multiarray_umath",
+        "numpy",
+        "ml_dtypes",
+        "scipy.linalg",
+        "tcsolve._lu",
+        "tcsolve._api",
+        "scipy.io",
+        "tcsolve.matrices._words",
+        "tcsolve.cli",
+    ],
+)
+def test_an_interrupt_at_the_start_leaves_one_line_and_no_traceback(start, module):
+    command = [sys.executable, "-P", "-X", "importtime", *STARTS[start], "solve", "-"]
+    process = interrupted_after(module, command)  # it waits for standard input otherwise
+    _, err = process.communicate(timeout=60)
+    assert own_errors(err) == ["tcsolve: error: interrupted"]
+    assert process.returncode == 130
+
+
+@needs_signals
+def test_an_interrupt_that_the_shell_ignores_is_ignored_at_the_start():
+    command = [sys.executable, "-P", "-X", "importtime", "-m", "tcsolve", "solve", "-"]
+    process = interrupted_after("numpy", ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command])
+    out, err = process.communicate(text_of(system()[0]), timeout=60)
+    assert (process.returncode, own_errors(err)) == (0, [])
+    assert Status.CONVERGED.value in out.decode()
 
 
 def test_an_interrupt_is_told_in_one_line(monkeypatch, capsys):

@@ -73,10 +73,12 @@ LAYERS = (
     "_placement",
     "_refine_with",
     "_api",
+    "_public",
     "__init__",
     "_output",
     "_progress",
     "cli",
+    "__main__",
 )
 # Which of the packages of data and sources a module may use.
 PACKAGES = {
@@ -92,6 +94,7 @@ PACKAGES = {
     "_lu_cupy": {"kernels"},
     "_short": {"kernels"},
     "_step": {"kernels"},
+    "__init__": {"matrices"},
     "cli": {"kernels", "matrices"},
 }
 # The command line reports which device it ran on.

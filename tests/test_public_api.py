@@ -77,6 +77,11 @@ def test_nothing_else_without_an_underscore_is_defined_there():
     assert names <= set(tcsolve.__all__) | modules
 
 
+def test_a_name_that_is_not_there_is_an_attribute_error_of_the_library():
+    with pytest.raises(AttributeError, match="module 'tcsolve' has no attribute 'slove'"):
+        tcsolve.slove  # noqa: B018
+
+
 def test_the_version_is_that_of_the_distribution():
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", tcsolve.__version__)
 
@@ -167,10 +172,22 @@ def run(code):
 
 
 def test_importing_the_library_imports_neither_cupy_nor_test_problems():
-    out = run("import sys, tcsolve; print(*sorted(sys.modules))").split()
+    out = run("import sys, tcsolve; tcsolve.solve; print(*sorted(sys.modules))").split()
     assert "tcsolve._api" in out
     heavy = ("cupy", "cupyx", "cupy_backends", "matplotlib", "pooch", "tcsolve.matrices")
     assert not [name for name in out if name.startswith(heavy)]
+
+
+def test_nothing_is_loaded_before_a_name_is_used():
+    out = run("import sys, tcsolve; print(*sys.modules)").split()
+    assert not [name for name in out if name.startswith(("numpy", "scipy", "tcsolve."))]
+
+
+def test_the_test_problems_need_no_import_of_their_own():
+    code = "import tcsolve\nprint(tcsolve.matrices.generate('hilbert', 3).n, *dir(tcsolve))"
+    n, *names = run(code).split()
+    assert n == "3"
+    assert {"matrices", "__version__", *tcsolve.__all__} <= set(names)
 
 
 @pytest.mark.slow
@@ -190,6 +207,7 @@ def test_importing_takes_little_longer_than_scipys_linear_algebra():
         "import scipy.linalg, time\n"
         "start = time.perf_counter()\n"
         "import tcsolve\n"
+        "tcsolve.solve\n"
         "print(time.perf_counter() - start)"
     )
     assert min(float(run(code)) for _ in range(5)) < 0.3

@@ -78,7 +78,7 @@ def test_the_metadata_names_the_license_and_the_command(built):
     assert any(name.endswith("licenses/LICENSE") for name in in_wheel)
     assert "Requires-Dist: scipy" in metadata and "Requires-Dist: ml_dtypes" in metadata
     entries = next(body for name, body in text.items() if name.endswith("entry_points.txt"))
-    assert "tcsolve = tcsolve.cli:main" in entries
+    assert "tcsolve = tcsolve.__main__:main" in entries
 
 
 def test_the_kernels_are_found_as_installed():

@@ -1,0 +1,52 @@
+"""The public names, together in one place; `tcsolve` loads them when one of them is first used."""
+
+from importlib.metadata import version as _version
+
+from tcsolve._api import factor, solve, solve_ex
+from tcsolve._dispatch import clear_cache
+from tcsolve._errors import (
+    AccuracyWarning,
+    DeviceError,
+    DeviceMemoryError,
+    InputError,
+    KernelCompileError,
+    LinAlgError,
+    LinAlgWarning,
+    NotPositiveDefiniteError,
+    SingularError,
+    TcsolveError,
+)
+from tcsolve._factorization import Factorization
+from tcsolve._gemm import gemm, gemm_batched, gemm_bound
+from tcsolve._plan import Plan
+from tcsolve._product import GemmBound
+from tcsolve._refine_with import refine
+from tcsolve._solution import Solution, Status
+
+__version__ = _version("tcsolve")
+
+__all__ = [
+    "AccuracyWarning",
+    "DeviceError",
+    "DeviceMemoryError",
+    "Factorization",
+    "GemmBound",
+    "InputError",
+    "KernelCompileError",
+    "LinAlgError",
+    "LinAlgWarning",
+    "NotPositiveDefiniteError",
+    "Plan",
+    "SingularError",
+    "Solution",
+    "Status",
+    "TcsolveError",
+    "clear_cache",
+    "factor",
+    "gemm",
+    "gemm_batched",
+    "gemm_bound",
+    "refine",
+    "solve",
+    "solve_ex",
+]
