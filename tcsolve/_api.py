@@ -433,7 +433,8 @@ def factor(
 
 
 def _factorization(ops, a, precision, **options):
-    return ops.guarded(lambda: Factorization(ops, a, precision, **options))()
+    with np.errstate(all="ignore"):
+        return ops.guarded(lambda: Factorization(ops, a, precision, **options))()
 
 
 def _real_if(a, dtype):
