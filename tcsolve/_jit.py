@@ -16,6 +16,7 @@ import tempfile
 import threading
 
 from tcsolve._errors import DeviceError, KernelCompileError
+from tcsolve._locks import ForkSafeLock
 from tcsolve.kernels import KERNELS, PORTABLE_CLUSTER, arch_number
 
 __all__ = ["Kernel", "compile_cubin", "kernel", "supported", "target_arch"]
@@ -33,7 +34,7 @@ FREE_SHARED_BYTES = 24 << 10
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
 
-_permitting = threading.Lock()
+_permitting = ForkSafeLock()
 
 CUBIN_MAGIC = b"\x7fELF"
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)

@@ -14,6 +14,7 @@ import cupy
 import numpy as np
 
 from tcsolve import _cublas, _shelf
+from tcsolve._locks import ForkSafeLock
 
 __all__ = ["clear", "duplicate", "idle_bytes", "matrix", "recordable", "remembers", "tape_of"]
 
@@ -29,7 +30,7 @@ MOST_WORDS = 32
 # cudaErrorMemoryAllocation, and the stream that is another one in every thread (cudaStreamPerThread).
 OUT_OF_MEMORY, PER_THREAD = 2, 2
 
-_lock = threading.RLock()
+_lock = ForkSafeLock()
 _idle = []  # tapes, the last used at the end
 _retired = []  # pools of tapes that are gone, with their devices, while anything of theirs is held
 _lent = 0

@@ -2,7 +2,6 @@
 
 import math
 import re
-import threading
 import time
 import warnings
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from tcsolve import _stop
 from tcsolve._check import require_finite
 from tcsolve._dispatch import as_host, is_cupy, numpy_ops, ops_for
 from tcsolve._errors import LinAlgError, LinAlgWarning
+from tcsolve._locks import ForkSafeLock
 from tcsolve._scale import exponent_of, ldexp
 from tcsolve._solution import Solution, Status
 from tcsolve._wide import residual
@@ -26,7 +26,7 @@ FAR, FAR_FP32 = 500, 60
 SAFE = 2.0**250
 
 # Whoever catches warnings changes what all threads do with theirs.
-_catching = threading.Lock()
+_catching = ForkSafeLock()
 
 
 def goes_to_scipy(a, b, structure, precision, device):

@@ -12,6 +12,7 @@ import tcsolve
 # Low to high: a module imports only from those before it.
 LAYERS = (
     "_errors",
+    "_locks",
     "_numbers",
     "_formats",
     "_plan",
