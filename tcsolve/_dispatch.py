@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 from tcsolve._errors import DeviceError, InputError
-from tcsolve._ops_numpy import NumpyOps
+from tcsolve._ops_numpy import numpy_ops
 
 __all__ = [
     "as_host",
@@ -19,8 +19,6 @@ __all__ = [
     "ops_on",
     "why_no_cuda",
 ]
-
-numpy_ops = NumpyOps()
 
 
 def is_cupy(x):
