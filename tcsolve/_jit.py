@@ -19,7 +19,7 @@ from tcsolve._errors import DeviceError, KernelCompileError
 from tcsolve._locks import ForkSafeLock
 from tcsolve.kernels import KERNELS, PORTABLE_CLUSTER, arch_number
 
-__all__ = ["Kernel", "compile_cubin", "kernel", "supported", "target_arch"]
+__all__ = ["Kernel", "compile_cubin", "kernel", "least_arch", "supported", "target_arch"]
 
 # Division and square root correctly rounded, subnormal numbers kept; spelled out although they are
 # the compiler's defaults, because the error bounds rest on them.
@@ -43,6 +43,11 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 def supported(name, arch):
     """Tell whether kernels/<name>.cu can run on `arch`, such as 'sm_80'."""
     return KERNELS[name].min_arch <= arch_number(arch) <= KERNELS[name].max_arch
+
+
+def least_arch():
+    """Return the least compute capability, 75 for 7.5, on which kernels run."""
+    return min(spec.min_arch for spec in KERNELS.values())
 
 
 def target_arch(device=None):

@@ -108,7 +108,7 @@ def test_arrays_of_another_device_than_the_current_one_are_refused(monkeypatch):
         ("tcsolve._api.interpret", "symmetric", 0),
         ("tcsolve._ladder.equilibrate", "general", 30),
         ("tcsolve._refine.fgmres", "general", 0),
-        ("tcsolve._factorization.measure", "general", 30),
+        ("tcsolve._factorization.backward_errors", "general", 30),
     ],
 )
 def test_memory_that_is_missing_anywhere_in_a_solve_is_our_error(
