@@ -17,6 +17,7 @@ import threading
 
 from tcsolve._errors import DeviceError, KernelCompileError
 from tcsolve._locks import ForkSafeLock
+from tcsolve._memory import is_out_of_memory
 from tcsolve.kernels import KERNELS, PORTABLE_CLUSTER, arch_number
 
 __all__ = ["Kernel", "compile_cubin", "kernel", "least_arch", "supported", "target_arch"]
@@ -122,6 +123,8 @@ def _compile(name, arch, options):
         nvrtc.compileProgram(program, options)
         return nvrtc.getCUBIN(program)
     except nvrtc.NVRTCError as error:
+        if is_out_of_memory(error):
+            raise
         log = nvrtc.getProgramLog(program).strip() or str(error)
         raise KernelCompileError(name, arch, options, log) from error
     finally:

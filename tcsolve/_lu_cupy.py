@@ -15,6 +15,7 @@ from tcsolve import (
     _packed,
     _record,
     _rows,
+    _scratch,
     _short,
     _step,
     _unit_lower,
@@ -76,12 +77,17 @@ class LUOps(LookAhead):
     @functools.partial(turns_into_memory_error, again=False)
     def replayed(self, w, name, body):
         tape = _record.tape_of(w)
-        return body() if tape is None else tape.run(name, body)
+        if tape is not None:
+            return tape.run(name, body)
+        with _scratch.in_order_of(cupy.cuda.get_current_stream()):
+            return body()
 
     @functools.partial(turns_into_memory_error, again=False)
     def aside(self, w, others, name, body, then=None):
-        side = _device.stream(cupy.cuda.runtime.getDevice(), threading.get_ident(), "idle")
         tape = _record.tape_of(w)
+        if tape is None and not _device.allocates_by_default():
+            return None  # this stream would allocate what the caller's reads
+        side = _device.stream(cupy.cuda.runtime.getDevice(), threading.get_ident(), "idle")
         where = tuple(x.data.ptr for x in others)
         side.wait_event(cupy.cuda.get_current_stream().record())
         try:

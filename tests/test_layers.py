@@ -13,6 +13,7 @@ import tcsolve
 LAYERS = (
     "_errors",
     "_locks",
+    "_memory",
     "_numbers",
     "_formats",
     "_plan",
@@ -29,6 +30,7 @@ LAYERS = (
     "_convert",
     "_record",
     "_device",
+    "_scratch",
     "_to_host",
     "_substitute",
     "_step",
@@ -99,6 +101,7 @@ KNOW_CUPY = {
     "_convert",
     "_record",
     "_device",
+    "_scratch",
     "_to_host",
     "_substitute",
     "_step",
