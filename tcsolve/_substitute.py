@@ -127,7 +127,7 @@ def _launches(device, n, k, char, adjoint):
 
     return _Launches(
         width,
-        vectors("tcs_column_max", [0] * 4 + [n], k),
+        vectors("tcs_column_max", [0] * 4 + [n, k], k),
         vectors("tcs_lower", [0] * 8 + [n, k], width),
         (triangle(not adjoint), triangle(adjoint)),
         vectors("tcs_raise", [0] * 5 + [n], k),
