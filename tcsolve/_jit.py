@@ -215,6 +215,11 @@ class Kernel:
                 f"the kernel takes {self._count} arguments, got {len(args)}; pass them all"
             )
 
+    def handle(self, shared):
+        """Return the driver's function, which may have so many bytes of dynamic shared memory from now on."""
+        self._allow(shared)
+        return self._function.ptr
+
     def resident_blocks(self, threads, shared):
         """Return how many blocks a multiprocessor holds at a time."""
         from cupy_backends.cuda.api import driver

@@ -209,8 +209,8 @@ class CupyOps(LUOps, NativeOps):
     def _records(self, shape, dtype):
         """Tell whether the LU of such a matrix can be recorded: clusters take its strips."""
         m, n = shape
-        panel = self._panel_shape(n, n, dtype) if m == n > 0 else None
-        return bool(panel and panel.cluster) and _record.recordable(n, dtype)
+        square = m == n > 0 and dtype.char == "f"
+        return square and self.has_clusters(n) and _record.recordable(n, dtype)
 
     # ---- products --------------------------------------------------------------------------
 
