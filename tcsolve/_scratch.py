@@ -28,7 +28,9 @@ def in_order_of(main):
         with main:
             block = allocate(size)
         here.wait_event(main.record())
-        return block
+        # The pool looks at the memory alone, of which a block may be a part.
+        memory = cupy.cuda.UnownedMemory(block.ptr, size, block, block.device_id)
+        return cupy.cuda.MemoryPointer(memory, 0)
 
     pool = cupy.cuda.MemoryPool(allocate_in_main)
 

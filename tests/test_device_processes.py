@@ -58,6 +58,7 @@ def run(text):
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 # A child that waits for a lock that nobody releases is ended by its alarm.
 FORK = """
     import os, signal, threading, time
@@ -89,13 +90,95 @@ FORK = """
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@forks
 @pytest.mark.parametrize("precision", ["fp64", "fp32"])
 def test_a_child_forked_while_a_thread_solves_can_solve(precision):
     done = run(FORK.format(precision=precision))
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[0, 0, 0, 0, 0]"
+
+
+FORK_OF_STRUCTURED = """
+    import os, signal, threading, time
+    import numpy as np
+    import tcsolve
+
+    rng = np.random.default_rng(0)
+    a, b = np.tril(rng.standard_normal((300, 300))) + 20 * np.eye(300), rng.standard_normal(300)
+    expected, stop = tcsolve.solve(a, b), threading.Event()
+
+    def work():
+        while not stop.is_set():
+            tcsolve.solve(a, b)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    codes = []
+    for i in range(20):
+        time.sleep(0.005)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            os._exit(0 if (tcsolve.solve(a, b) == expected).all() else 1)
+        codes.append(os.waitpid(child, 0)[1])
+    stop.set()
+    print(set(codes))
+"""
+
+
+@forks
+def test_a_child_forked_while_threads_solve_triangles_can_solve_one():
+    done = run(FORK_OF_STRUCTURED)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "{0}"
+
+
+FORK_OF_LOCKS = """
+    import os, signal, threading
+    from tcsolve._locks import ForkSafeLock
+
+    held, free, own = (ForkSafeLock() for _ in range(3))
+    begun, stop = threading.Event(), threading.Event()
+
+    def hold():
+        with held:
+            begun.set()
+            stop.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    begun.wait()
+    with own:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            with held, free, own:
+                states = held.interrupted, free.interrupted, own.interrupted
+    if child == 0:
+        found = []
+        def enter():
+            with held, free, own:
+                found.append(states)
+        other = threading.Thread(target=enter)
+        other.start()
+        other.join()
+        os._exit(0 if found == [(True, False, False)] else 1)
+    code = os.waitpid(child, 0)[1]
+    stop.set()
+    thread.join()
+    print(code, held.interrupted)
+"""
+
+
+@forks
+def test_a_forked_child_finds_a_lock_free_that_a_thread_held():
+    done = run(FORK_OF_LOCKS)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0", "False"]
 
 
 def duplicates():
