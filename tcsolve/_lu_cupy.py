@@ -138,22 +138,19 @@ class LUOps(LookAhead):
         (m, _), w = p.shape, stop - start
         shapes = self._panel_shapes(m - start, w, p.dtype, w > SEARCHED_STRIP)
         shapes = [shape for shape in shapes if w <= shape.strip]
-        by_library = functools.partial(
-            self._strip_by_library, p[start:, start:stop], ipiv[start:stop], row0 + start
-        )
-        if not shapes:
-            return by_library(order[start:], info, started)
-        # Addresses instead of views, which take the host longer than the launches.
-        first, ld_top, ld_p = row0 + start, -(-w // 4) * 4, ld(p)
-        work = cupy.empty(w * (4 + ld_top) + 4, cupy.int32)
-        dst = work.data.ptr
-        src, top = dst + 8 * w, dst + 16 * (w + 1)
-        strip = (p.data.ptr + 4 * (start * ld_p + start), ld_p, m - start, w)
-        moved = order.data.ptr + 4 * start, ipiv.data.ptr + 4 * start
-        args = (*strip, *moved, dst, src, top, ld_top, info, first, first, started)
-        if _clusters.in_force().launch("panel", shapes, functools.partial(_launch_panel, args)):
-            return Swaps(dst, src, top, ld_top, w, work)
-        return by_library(order[start:], info, started)
+        if shapes:
+            # Addresses instead of views, which take the host longer than the launches.
+            first, ld_top, ld_p = row0 + start, -(-w // 4) * 4, ld(p)
+            work = cupy.empty(w * (4 + ld_top) + 4, cupy.int32)
+            dst = work.data.ptr
+            src, top = dst + 8 * w, dst + 16 * (w + 1)
+            strip = (p.data.ptr + 4 * (start * ld_p + start), ld_p, m - start, w)
+            moved = order.data.ptr + 4 * start, ipiv.data.ptr + 4 * start
+            args = (*strip, *moved, dst, src, top, ld_top, info, first, first, started)
+            if _clusters.in_force().launch("panel", shapes, functools.partial(_launch_panel, args)):
+                return Swaps(dst, src, top, ld_top, w, work)
+        leaf, pivots = p[start:, start:stop], ipiv[start:stop]
+        return self._strip_by_library(leaf, pivots, row0 + start, order[start:], info, started)
 
     def _strip_by_library(self, leaf, ipiv, first, order, info, started):
         """As `strip_lu` of a whole leaf, where the device runs none of our kernels on it."""

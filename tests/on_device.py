@@ -56,6 +56,12 @@ class Stingy:
         return self._using.__exit__(*exception)
 
 
+def same(found, expected):
+    """Tell whether two arrays, numbers or tuples of numbers are equal."""
+    equal = found == expected
+    return bool(equal.all() if hasattr(equal, "all") else equal)
+
+
 def allocations_needed(cupy, prepare, check, expected, once):
     """Let allocation 0, 1, 2, ... of a public call fail until none does; return how many it makes.
 
@@ -70,7 +76,7 @@ def allocations_needed(cupy, prepare, check, expected, once):
             except DeviceMemoryError as error:
                 assert "unchanged" in str(error)
                 found = None
-        assert found is None or bool((found == expected).all())
+        assert found is None or same(found, expected)
         assert allocator.failures or found is not None
         check()
         if not allocator.failures:
