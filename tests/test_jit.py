@@ -23,7 +23,8 @@ from tcsolve.kernels import (
 
 import tcsolve
 from tcsolve import _jit
-from tcsolve._errors import KernelCompileError
+from tcsolve._errors import DeviceMemoryError, KernelCompileError
+from tcsolve._memory import guarded
 
 SOURCE = ("move_rows", "sm_80", (("CHUNK", 32),))
 # Kernels with formats that devices before compute capability 8 lack.
@@ -153,6 +154,17 @@ def test_compile_error_tells_kernel_architecture_options_and_log(nvrtc, cache):
     assert (error.kernel, error.arch) == ("move_rows", "sm_80")
     assert "-DCHUNK=no_such_name" in error.options
     assert "no_such_name" in error.log
+
+
+@pytest.mark.nvrtc
+def test_memory_that_the_compiler_lacks_is_no_compile_error(nvrtc, cache, monkeypatch):
+    def refuse(program, options):
+        raise nvrtc.NVRTCError(1)  # NVRTC_ERROR_OUT_OF_MEMORY
+
+    monkeypatch.setattr(nvrtc, "compileProgram", refuse)
+    compile_cubin = guarded(_jit.compile_cubin, lambda: False)
+    with pytest.raises(DeviceMemoryError, match="ran out of memory"):
+        compile_cubin(*SOURCE)
 
 
 @pytest.mark.nvrtc
