@@ -28,8 +28,8 @@ FORKED = (
     "by 'spawn', as with multiprocessing.get_context('spawn')"
 )
 CAPTURING = (
-    "the current stream is capturing a CUDA graph, which cannot hold a solve: results are read on the "
-    "host; call this before or after the capture (which is still valid), or in another stream"
+    "the current stream is capturing a CUDA graph, which cannot hold a solve: the host reads results "
+    "on the way; call this before or after the capture (which is still valid), or in another stream"
 )
 _cuda_process = None  # the process that used CUDA first, for its forked children
 
@@ -184,12 +184,18 @@ def clear_cache():
     -------
     None
 
+    Raises
+    ------
+    DeviceError
+        The current stream is capturing a graph, or this process was forked from one that used CUDA.
+
     Examples
     --------
     >>> import tcsolve
     >>> tcsolve.clear_cache()
     """
     if _cupy_ops.cache_info().currsize:
+        _require_usable(())
         _cupy_ops().clear_cache()
 
 
