@@ -61,6 +61,7 @@ from tcsolve.kernels._panel import (
     SEARCHED_STRIP,
     PanelShape,
     panel_shape,
+    panel_shapes,
 )
 from tcsolve.kernels._products import (
     SMALL,
@@ -94,7 +95,7 @@ from tcsolve.kernels._steps import (
     move_chunk,
     short_shape,
     swap_shape,
-    trsv_shape,
+    trsv_shapes,
 )
 
 __all__ = [
@@ -136,10 +137,11 @@ __all__ = [
     "lower_shape",
     "move_chunk",
     "panel_shape",
+    "panel_shapes",
     "short_shape",
     "split_shape",
     "swap_shape",
-    "trsv_shape",
+    "trsv_shapes",
     "wmma_can_be_wide",
     "wmma_shape",
     "wmma_tile",

@@ -129,6 +129,16 @@ def panel_shape(
     return next((s for s in shapes if s.shared_bytes <= fits), None)
 
 
+def panel_shapes(m, arch, multiprocessors, narrow=False, dominant=False):
+    """Return each `PanelShape` to try for a strip of m rows: with clusters of 16, with clusters of 8, a grid.
+
+    There is none if the device cannot hold the strip.  Arguments are as for `panel_shape`.
+    """
+    sizes = (LARGEST_CLUSTER, PORTABLE_CLUSTER, 0)
+    found = [panel_shape(m, arch, multiprocessors, size, narrow, dominant) for size in sizes]
+    return tuple(shape for shape in dict.fromkeys(found) if shape is not None)
+
+
 def _shared_limit(number):
     """Return the dynamic shared memory a block of panel.cu can have, beside its static 24 KB."""
     if has_large_memory(number):

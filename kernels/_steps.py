@@ -39,16 +39,17 @@ class TrsvShape(NamedTuple):
         return {"BLOCKS": self.cluster}
 
 
-def trsv_shape(count, arch, multiprocessors):
-    """Return the `TrsvShape` for `count` blocks of unknowns.
+def trsv_shapes(count, arch, multiprocessors):
+    """Return each `TrsvShape` to try for `count` blocks of unknowns: clusters if there are any, then none.
 
-    Clusters of the size that every device with clusters launches; larger ones were no faster on an H200.
+    Clusters have 8 blocks, which is portable; larger ones were no faster on an H200.
     """
-    cluster = PORTABLE_CLUSTER if arch_number(arch) >= CLUSTER_ARCH else 0
-    if multiprocessors < cluster:
-        cluster = 0
-    team = cluster or 1
-    return TrsvShape(team * min(multiprocessors // team, -(-count // team)), cluster)
+    clusters = arch_number(arch) >= CLUSTER_ARCH and multiprocessors >= PORTABLE_CLUSTER
+    found = []
+    for cluster in (PORTABLE_CLUSTER, 0) if clusters else (0,):
+        team = cluster or 1
+        found.append(TrsvShape(team * min(multiprocessors // team, -(-count // team)), cluster))
+    return tuple(found)
 
 
 def move_chunk(count, n):

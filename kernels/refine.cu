@@ -12,7 +12,7 @@
 //   tcs_mix        x = w0 x0 + w1 x1 + ..., added up in that order, of the first `count`.
 //
 // Grid ceil(n / 256) x k (tcs_lower: x width; tcs_mix: x 1), block 256; tcs_gram 1 block of 1024, whose sums have one
-// order.
+// order.  A grid has at most 65535 blocks in y: those of tcs_residual and tcs_column_max take turns at more columns.
 // Rounding: one FP64 subtraction; scaling by powers of two is exact up to the cast.  Defines T_LOW (float or double).
 
 #include "common.cuh"
@@ -43,21 +43,23 @@ tcs_residual(
     double* r, Bits* sizes, const double* b, Index b_row, Index b_col, const double* y, Index y_row, Index y_col,
     const double* x, Index x_row, Index x_col, Index n, Index k
 ) {
-    const Index i = Index(blockIdx.x) * THREADS + threadIdx.x, j = blockIdx.y;
-    Bits of_r = 0, of_x = 0;
-    if (i < n) {
-        const double v = b[i * b_row + j * b_col] - y[i * y_row + j * y_col];
-        r[j * n + i] = v;
-        of_r = bits(v), of_x = bits(x[i * x_row + j * x_col]);
+    const Index i = Index(blockIdx.x) * THREADS + threadIdx.x;
+    for (Index j = blockIdx.y; j < k; j += gridDim.y) {
+        Bits of_r = 0, of_x = 0;
+        if (i < n) {
+            const double v = b[i * b_row + j * b_col] - y[i * y_row + j * y_col];
+            r[j * n + i] = v;
+            of_r = bits(v), of_x = bits(x[i * x_row + j * x_col]);
+        }
+        largest(sizes + j, of_r);
+        largest(sizes + k + j, of_x);
     }
-    largest(sizes + j, of_r);
-    largest(sizes + k + j, of_x);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-tcs_column_max(Bits* sizes, const double* v, Index v_row, Index v_col, Index n) {
-    const Index i = Index(blockIdx.x) * THREADS + threadIdx.x, j = blockIdx.y;
-    largest(sizes + j, i < n ? bits(v[i * v_row + j * v_col]) : 0);
+tcs_column_max(Bits* sizes, const double* v, Index v_row, Index v_col, Index n, Index k) {
+    const Index i = Index(blockIdx.x) * THREADS + threadIdx.x;
+    for (Index j = blockIdx.y; j < k; j += gridDim.y) largest(sizes + j, i < n ? bits(v[i * v_row + j * v_col]) : 0);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

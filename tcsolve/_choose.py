@@ -195,13 +195,13 @@ def step_budget(update, following, n, nrhs, rates, *, is_complex=False):
 def steps_worth(update, following, n, nrhs, rates, *, is_complex=False):
     """Return how many corrections of all columns cost as much as the solve by `following`.
 
-    Together they are worth at least as much as the least budget of a single column; as much as the largest
-    one where `following` is emulated, and FP64, to which it leads, stands for it.
+    Together they are worth at least as much as the least budget of a single column.  Where `following` is
+    emulated, FP64, to which it leads, stands for it, and a single column may take any number of steps.
     """
-    if following is None:
-        return math.inf
     known = following in rates.lu_flops
-    least, following = (LEAST_BUDGET, following) if known else (MOST_BUDGET, "fp64")
+    if following is None or not known and nrhs == 1:
+        return math.inf
+    following, least = (following, LEAST_BUDGET) if known else ("fp64", MOST_BUDGET)
     price = predict_seconds(following, n, nrhs, rates, is_complex=is_complex)
     step = step_cost(update, n, nrhs, rates, is_complex=is_complex)
     return max(least / nrhs, price / step)

@@ -18,6 +18,7 @@ from tcsolve._formats import PREFIX
 
 __all__ = [
     "LANES",
+    "column_parts",
     "gemm",
     "gemm_packed",
     "gemm_strided",
@@ -63,6 +64,8 @@ PRODUCTS = {low: (*kinds, "f") for low, kinds in OPERANDS.items()} | {
     "fp32": (CUDA_R_32F, COMPUTE_32F, "f"),
     "fp64": (CUDA_R_64F, COMPUTE_64F, "d"),
 }
+# Right-hand sides of one triangular solve: no library says how many it takes, and with so many it is busy.
+MOST_COLUMNS = 1 << 15
 # What may run side by side, each with handles of its own.
 LANES = 3
 # What NVIDIA recommends for Hopper; the choice of a product's algorithm depends on it.
@@ -199,10 +202,18 @@ def solve_left(lu, lower, x, adjoint):
     The lower triangle has a unit diagonal.
     """
     # cuBLAS sees lu.T, so what is not to be transposed is transposed there.
-    (n, k), char = x.shape, lu.dtype.char
+    n, char = len(x), lu.dtype.char
     how = triangle(lower, lower, cublas.CUBLAS_OP_N if adjoint else cublas.CUBLAS_OP_T)
-    args = (n, k, scalar(1, char), lu.data.ptr, ld(lu), x.data.ptr, n)
-    getattr(cublas, PREFIX[char] + "trsm")(handle(), cublas.CUBLAS_SIDE_LEFT, *how, *args)
+    trsm, side = getattr(cublas, PREFIX[char] + "trsm"), cublas.CUBLAS_SIDE_LEFT
+    for some in column_parts(x):
+        operands = (scalar(1, char), lu.data.ptr, ld(lu), some.data.ptr, n)
+        trsm(handle(), side, *how, n, some.shape[1], *operands)
+
+
+def column_parts(x):
+    """Yield the columns of a column-major x, so many at a time as the libraries' triangular solves take."""
+    for start in range(0, x.shape[1], MOST_COLUMNS):
+        yield x[:, start : start + MOST_COLUMNS]
 
 
 def triangle(lower, unit, op):

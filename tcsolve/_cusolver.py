@@ -5,6 +5,7 @@ import numpy as np
 from cupy_backends.cuda.libs import cublas, cusolver
 
 from tcsolve._convert import converted
+from tcsolve._cublas import column_parts
 from tcsolve._device import turns_into_memory_error
 from tcsolve._formats import PREFIX
 from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
@@ -43,7 +44,7 @@ class NativeOps:
         if inverses is not None and 0 < b.shape[1] <= max(TRSV_COLUMNS):
             return self._getrs_by_substitution(factors, b, adjoint)
         x = cupy.array(b, dtype=lu.dtype, order="F")
-        n, k = x.shape
+        n = len(x)
         conjugate = transposed and adjoint and lu.dtype.char in "FD"
         if transposed:
             op = cublas.CUBLAS_OP_N if adjoint else cublas.CUBLAS_OP_T
@@ -53,8 +54,9 @@ class NativeOps:
             cupy.conj(x, out=x)
         info = cupy.empty(1, cupy.int32)
         getrs = getattr(cusolver, PREFIX[lu.dtype.char] + "getrs")
-        args = (n, k, lu.data.ptr, n, swaps.data.ptr, x.data.ptr, n, info.data.ptr)
-        getrs(_handle(), op, *args)
+        for some in column_parts(x):
+            factored = (n, some.shape[1], lu.data.ptr, n, swaps.data.ptr)
+            getrs(_handle(), op, *factored, some.data.ptr, n, info.data.ptr)
         return cupy.conj(x, out=x) if conjugate else x
 
     def _getrs_by_substitution(self, factors, b, adjoint):

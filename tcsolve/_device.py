@@ -4,10 +4,16 @@ import functools
 
 import cupy
 
-from tcsolve import _jit, _record
-from tcsolve._errors import DeviceMemoryError
+from tcsolve import _jit, _memory, _record
 
-__all__ = ["arch", "multiprocessors", "properties", "stream", "turns_into_memory_error"]
+__all__ = [
+    "allocates_by_default",
+    "arch",
+    "multiprocessors",
+    "properties",
+    "stream",
+    "turns_into_memory_error",
+]
 
 
 def turns_into_memory_error(function, again=True):
@@ -15,27 +21,12 @@ def turns_into_memory_error(function, again=True):
 
     Memory that is kept for later solves is given up first, and the function called once more if it may be.
     """
-
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        try:
-            return function(*args, **kwargs)
-        except cupy.cuda.memory.OutOfMemoryError as error:
-            if not (_record.clear() and again):
-                raise _memory_error(error) from error
-        try:  # here, where the arrays of the failed call are gone
-            return function(*args, **kwargs)
-        except cupy.cuda.memory.OutOfMemoryError as error:
-            raise _memory_error(error) from error
-
-    return call
+    return _memory.guarded(function, _record.clear, again)
 
 
-def _memory_error(error):
-    return DeviceMemoryError(
-        f"the device ran out of memory ({error}); a and b are unchanged: free memory "
-        "(cupy.get_default_memory_pool().free_all_blocks()), or use device='cpu'"
-    )
+def allocates_by_default():
+    """Tell whether CuPy's own pool is the current allocator: of others we know neither state nor order."""
+    return cupy.cuda.get_allocator() == cupy.get_default_memory_pool().malloc
 
 
 @functools.cache

@@ -2,12 +2,14 @@
 
 import functools
 import importlib.util
+import os
 import sys
 
 import numpy as np
 
+from tcsolve import _jit
 from tcsolve._errors import DeviceError, InputError
-from tcsolve._ops_numpy import NumpyOps
+from tcsolve._ops_numpy import numpy_ops
 
 __all__ = [
     "as_host",
@@ -18,9 +20,18 @@ __all__ = [
     "ops_for",
     "ops_on",
     "why_no_cuda",
+    "why_unsupported",
 ]
 
-numpy_ops = NumpyOps()
+FORKED = (
+    "this process was forked from one that used CUDA, which does not survive a fork; start processes "
+    "by 'spawn', as with multiprocessing.get_context('spawn')"
+)
+CAPTURING = (
+    "the current stream is capturing a CUDA graph, which cannot hold a solve: the host reads results "
+    "on the way; call this before or after the capture (which is still valid), or in another stream"
+)
+_cuda_process = None  # the process that used CUDA first, for its forked children
 
 
 def is_cupy(x):
@@ -29,9 +40,17 @@ def is_cupy(x):
     return cupy is not None and isinstance(x, cupy.ndarray)
 
 
-@functools.cache
 def why_no_cuda():
-    """Return None if a CUDA device can be used, else the sentence that says why not."""
+    """Return None if the current CUDA device can be used now, else the sentence that says why not."""
+    reason = FORKED if _is_forked() else _why_not_found()
+    if reason is not None:
+        return reason
+    cupy = sys.modules["cupy"]
+    return _why_not_on(cupy.cuda.runtime.getDevice()) or (CAPTURING if _captures(cupy) else None)
+
+
+@functools.cache
+def _why_not_found():
     if importlib.util.find_spec("cupy") is None:
         return "CuPy is not installed; pip install 'tcsolve[cuda13]' (or [cuda12])"
     import cupy
@@ -40,7 +59,60 @@ def why_no_cuda():
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
         return f"CuPy finds no usable CUDA driver ({error})"
+    _note_process()
     return None if count else "CuPy finds no CUDA device"
+
+
+@functools.cache
+def _why_not_on(device):
+    cupy = sys.modules["cupy"]
+    return why_unsupported(int(cupy.cuda.Device(device).compute_capability), _load_libraries)
+
+
+def why_unsupported(capability, load):
+    """Return None if a device of a compute capability (90 is 9.0) can be used, else why not.
+
+    load() loads the CUDA libraries, and raises an ImportError where they are missing.
+    """
+    if capability < (least := _jit.least_arch()):
+        return (
+            f"the kernels need compute capability {least / 10} or later, and this device has "
+            f"{capability / 10}"
+        )
+    try:
+        load()
+    except ImportError as error:
+        return _missing(error)
+    return None
+
+
+def _load_libraries():
+    from cupy_backends.cuda.libs import cublas, cusolver  # noqa: F401
+
+
+def _missing(error):
+    return (
+        f"CuPy cannot load a CUDA library ({error}); pip install 'tcsolve[cuda13]' (or [cuda12]) "
+        "brings them"
+    )
+
+
+def _note_process():
+    global _cuda_process
+    _cuda_process = os.getpid()
+
+
+def _is_forked():
+    """Tell whether CUDA was in use before this process was forked: then it cannot be used here."""
+    return _cuda_process is not None and _cuda_process != os.getpid()
+
+
+def _captures(cupy):
+    """Tell whether work in the current stream would become part of a graph that is being captured."""
+    try:
+        return cupy.cuda.get_current_stream().is_capturing()
+    except RuntimeError:  # a capture that failed, or one in a stream that waits for this one
+        return True
 
 
 def cuda_available():
@@ -54,10 +126,8 @@ def _cupy_ops():
     try:
         from tcsolve._ops_cupy import CupyOps
     except ImportError as error:
-        raise DeviceError(
-            f"CuPy cannot load a CUDA library ({error}); pip install 'tcsolve[cuda13]' (or "
-            "[cuda12]) brings them, and device='cpu' needs none"
-        ) from error
+        raise DeviceError(f"{_missing(error)}, and device='cpu' needs none") from error
+    _note_process()
     return CupyOps()
 
 
@@ -72,19 +142,27 @@ def ops_for(*arrays):
         )
     if not on_device.pop():
         return numpy_ops
-    _require_current(arrays)
+    _require_usable(arrays)
     return _cupy_ops()
 
 
-def _require_current(arrays):
-    """Raise unless CuPy arrays are on the current device, where whatever is launched runs."""
-    current = sys.modules["cupy"].cuda.runtime.getDevice()
+def _require_usable(arrays):
+    """Raise unless work can be launched now, on the device of these CuPy arrays."""
+    if _is_forked():
+        raise DeviceError(FORKED)
+    cupy = sys.modules["cupy"]
+    try:
+        current = cupy.cuda.runtime.getDevice()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise DeviceError(f"CUDA does not answer ({error}); if {FORKED}") from error
     for x in arrays:
         if x.size and (there := x.data.device_id) != current:
             raise InputError(
                 f"an array is on CUDA device {there}, but {current} is the current one; "
                 f"call this inside `with cupy.cuda.Device({there}):`"
             )
+    if _captures(cupy):
+        raise DeviceError(CAPTURING)
 
 
 def ops_on(device):
@@ -106,12 +184,18 @@ def clear_cache():
     -------
     None
 
+    Raises
+    ------
+    DeviceError
+        The current stream is capturing a graph, or this process was forked from one that used CUDA.
+
     Examples
     --------
     >>> import tcsolve
     >>> tcsolve.clear_cache()
     """
     if _cupy_ops.cache_info().currsize:
+        _require_usable(())
         _cupy_ops().clear_cache()
 
 

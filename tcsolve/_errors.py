@@ -54,6 +54,11 @@ class KernelCompileError(DeviceError):
         )
         self.kernel, self.arch, self.options, self.log = kernel, arch, tuple(options), log
 
+    def __reduce__(self):
+        # An exception is rebuilt from its arguments, and by default these are the message alone.
+        args = self.kernel, self.arch, self.options, self.log
+        return type(self), args, self.__dict__
+
 
 class AccuracyWarning(LinAlgWarning):
     """The answer is the best found, but its backward error misses the bound."""

@@ -52,7 +52,8 @@ class Factorization(Conditioned):
 
     Made by `tcsolve.factor`.  When a right-hand side does not converge with the present factors,
     the next more precise factorization replaces them, once, for this and later solves.  Threads may share
-    it; one at a time solves.
+    it; one at a time solves.  On the CPU it can be copied and pickled; on a device it cannot, and a forked
+    child cannot use it.
 
     Attributes
     ----------

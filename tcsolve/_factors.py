@@ -25,6 +25,10 @@ class BlockedFactors:
         self.ops, self.lu, self.order, self.inverses = ops, lu, order, inverses
         self._read_report, self._found = ops.reading(report), None
 
+    def __getstate__(self):
+        self._read()
+        return self.__dict__ | {"_read_report": None}
+
     def _read(self):
         """Return the first bad pivot and the number of swapped rows, waiting for the factorization once."""
         if self._found is None:

@@ -5,7 +5,7 @@ import copy
 import cupy
 import numpy as np
 
-from tcsolve import _jit
+from tcsolve import _clusters, _jit
 from tcsolve._stored import KINDS, Stored, as_stored, empty_aligned, leading
 from tcsolve._wgmma import NO_ORIGIN, TURN_WORDS, split_blocks, split_kernel
 from tcsolve.kernels import WGMMA_DEPTH, split_shape
@@ -62,18 +62,29 @@ class Work:
             for x, part in zip((self.a, self.b), parts, strict=True)
         ]
         shape = split_shape([x[3:] for x in self.to_scale], self.arch)
-        if shape is None:
+        if shape is None or not self._split_once(pairs, shape):
             self.find_tops()
             blocks = sum(split_blocks(*x.array.shape) for x in (self.a, self.b))
             split_kernel("tcs_split", low)((blocks,), (32, 8), sum(self._to_split(pairs), ()))
-            return pairs
+        return pairs
+
+    def _split_once(self, pairs, shape):
+        """Scale and split both operands in one pass; return False if the device does not run its clusters."""
+        defines = {"T_LOW": self.product.precision} | shape.defines
+        entry, clusters = ("split_once", "tcs_split_once"), _clusters.in_force()
+        needs = shape.defines["CLUSTER"], shape.threads
+        if not clusters.fits(_clusters.Variant(*entry, tuple(defines.items()), *needs)):
+            return False
         self._make_room()
         a, b = self._to_split(pairs)
         (share_a, share_b), (blocks_a, blocks_b) = shape.shares, shape.blocks
-        kernel = _jit.kernel("split_once", "tcs_split_once", T_LOW=low, **shape.defines)
         args = *a, share_a, blocks_a, *b, share_b
-        kernel((blocks_a + blocks_b,), (shape.threads,), args)
-        return pairs
+
+        def launch(threads):
+            kernel = _jit.kernel("split_once", "tcs_split_once", **defines)
+            kernel((blocks_a + blocks_b,), (threads,), args)
+
+        return clusters.launch("split_once", [shape.threads], launch)
 
     def _to_split(self, pairs):
         """Return the arguments to_scale, hi, lo, ld_out for a and b."""

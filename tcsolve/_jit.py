@@ -16,9 +16,11 @@ import tempfile
 import threading
 
 from tcsolve._errors import DeviceError, KernelCompileError
+from tcsolve._locks import ForkSafeLock
+from tcsolve._memory import is_out_of_memory
 from tcsolve.kernels import KERNELS, PORTABLE_CLUSTER, arch_number
 
-__all__ = ["Kernel", "compile_cubin", "kernel", "supported", "target_arch"]
+__all__ = ["Kernel", "compile_cubin", "kernel", "least_arch", "supported", "target_arch"]
 
 # Division and square root correctly rounded, subnormal numbers kept; spelled out although they are
 # the compiler's defaults, because the error bounds rest on them.
@@ -33,7 +35,7 @@ FREE_SHARED_BYTES = 24 << 10
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
 
-_permitting = threading.Lock()
+_permitting = ForkSafeLock()
 
 CUBIN_MAGIC = b"\x7fELF"
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
@@ -42,6 +44,11 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 def supported(name, arch):
     """Tell whether kernels/<name>.cu can run on `arch`, such as 'sm_80'."""
     return KERNELS[name].min_arch <= arch_number(arch) <= KERNELS[name].max_arch
+
+
+def least_arch():
+    """Return the least compute capability, 75 for 7.5, on which kernels run."""
+    return min(spec.min_arch for spec in KERNELS.values())
 
 
 def target_arch(device=None):
@@ -116,6 +123,8 @@ def _compile(name, arch, options):
         nvrtc.compileProgram(program, options)
         return nvrtc.getCUBIN(program)
     except nvrtc.NVRTCError as error:
+        if is_out_of_memory(error):
+            raise
         log = nvrtc.getProgramLog(program).strip() or str(error)
         raise KernelCompileError(name, arch, options, log) from error
     finally:
@@ -205,6 +214,11 @@ class Kernel:
             raise TypeError(
                 f"the kernel takes {self._count} arguments, got {len(args)}; pass them all"
             )
+
+    def handle(self, shared):
+        """Return the driver's function, which may have so many bytes of dynamic shared memory from now on."""
+        self._allow(shared)
+        return self._function.ptr
 
     def resident_blocks(self, threads, shared):
         """Return how many blocks a multiprocessor holds at a time."""

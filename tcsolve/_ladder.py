@@ -2,7 +2,6 @@
 
 import functools
 import math
-import threading
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from tcsolve._dispatch import ops_for
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._factors import factor_native
 from tcsolve._formats import UPDATES
+from tcsolve._locks import ForkSafeLock
 from tcsolve._lu import factor_blocked
 from tcsolve._norms import begin_survey, survey
 from tcsolve._plan import Plan, next_rung
@@ -37,6 +37,7 @@ def in_turn(method):
     def call(self, *args, **kwargs):
         ops_for(self._a)  # on the current device
         with self._lock:
+            self._forget_interrupted()
             return self._ops.guarded(method)(self, *args, **kwargs)
 
     return call
@@ -105,7 +106,7 @@ class Ladder:
         estimate=True,
     ):
         self._ops, self._a = ops, a
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
         self._fell_back = False  # a solve has stalled on an earlier rung
         self._laps, self._seconds = [], {} if seconds is None else seconds
         self._working = "fp32" if a.dtype.char in "fF" else "fp64"
@@ -276,10 +277,28 @@ class Ladder:
         wait, self._estimate = self._estimate, None
         return wait() if wait else None
 
-    def __reduce_ex__(self, protocol):
-        raise TypeError(
-            "factors are not copied or pickled: share them, which threads may, or factor again"
-        )
+    def __getstate__(self):
+        if self._ops.device != "cpu":
+            raise TypeError(
+                "factors on a device are not copied or pickled: share them, which threads may, "
+                "or factor again"
+            )
+        with self._lock:
+            self._forget_interrupted()
+            self._drop_estimate()
+            state = {name: x for name, x in self.__dict__.items() if name != "_lock"}
+            # A copy climbs by itself.
+            return {n: x.copy() if isinstance(x, list | dict) else x for n, x in state.items()}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._lock = ForkSafeLock()
+
+    def _forget_interrupted(self):
+        """Drop the factors if a thread of the parent held them at a fork; they are made again when needed."""
+        if self._lock.interrupted:
+            self._factors = self._estimate = None
+            self._lock.interrupted = False
 
     @in_turn
     def wait(self):

@@ -8,6 +8,7 @@ import cupy
 import numpy as np
 
 from tcsolve import (
+    _clusters,
     _cublas,
     _cusolver,
     _device,
@@ -15,6 +16,7 @@ from tcsolve import (
     _packed,
     _record,
     _rows,
+    _scratch,
     _short,
     _step,
     _unit_lower,
@@ -38,7 +40,7 @@ from tcsolve.kernels import (
     TRSV_COLUMNS,
     WGMMA_ROWS,
     fastest_update,
-    panel_shape,
+    panel_shapes,
 )
 
 __all__ = ["LUOps"]
@@ -76,12 +78,17 @@ class LUOps(LookAhead):
     @functools.partial(turns_into_memory_error, again=False)
     def replayed(self, w, name, body):
         tape = _record.tape_of(w)
-        return body() if tape is None else tape.run(name, body)
+        if tape is not None:
+            return tape.run(name, body)
+        with _scratch.in_order_of(cupy.cuda.get_current_stream()):
+            return body()
 
     @functools.partial(turns_into_memory_error, again=False)
     def aside(self, w, others, name, body, then=None):
-        side = _device.stream(cupy.cuda.runtime.getDevice(), threading.get_ident(), "idle")
         tape = _record.tape_of(w)
+        if tape is None and not _device.allocates_by_default():
+            return None  # this stream would allocate what the caller's reads
+        side = _device.stream(cupy.cuda.runtime.getDevice(), threading.get_ident(), "idle")
         where = tuple(x.data.ptr for x in others)
         side.wait_event(cupy.cuda.get_current_stream().record())
         try:
@@ -110,40 +117,48 @@ class LUOps(LookAhead):
         return min(k, shape.strip) if shape else k
 
     def _panel_shape(self, m, k, dtype, dominant=False):
-        """Return the shape for a strip of a panel of which k columns are left."""
+        """Return the best shape for a strip of a panel of which k columns are left, or None."""
+        return next(iter(self._panel_shapes(m, k, dtype, dominant)), None)
+
+    def _panel_shapes(self, m, k, dtype, dominant=False):
+        """Return all shapes for it that the device says it runs, the best first."""
         if dtype.char != "f":
-            return None
+            return ()
         narrow = k % NARROW_STRIP == 0 and k % SOLVE_WIDTH != 0
-        return _panel_shape(cupy.cuda.runtime.getDevice(), m, narrow, dominant)
+        context = _clusters.present_context()
+        return _panel_shapes(_clusters.in_force(), context, m, narrow, dominant)
+
+    def has_clusters(self, n):
+        """Tell whether a cluster may take a strip of n rows, without asking: that compiles kernels."""
+        may_fit = _clusters.in_force().may_fit
+        shapes = _known_shapes(cupy.cuda.runtime.getDevice(), n)
+        return next((s.cluster for s in shapes if not s.cluster or may_fit(_panel(s))), False)
 
     def strip_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
         (m, _), w = p.shape, stop - start
-        shape = self._panel_shape(m - start, w, p.dtype, w > SEARCHED_STRIP)
-        if shape is None or w > shape.strip:
-            swaps = self._strip_by_cusolver(
-                p[start:, start:stop], ipiv[start:stop], row0 + start, info
-            )
-            dst, src = swaps
-            order[start:][dst] = order[start:][src]
-            if started is not None:
-                started[0] = 1
-            return swaps
-        # Addresses instead of views, which take the host longer than the launches.
-        first, ld_top, ld_p = row0 + start, -(-w // 4) * 4, ld(p)
-        work = cupy.empty(w * (4 + ld_top) + 4, cupy.int32)
-        dst = work.data.ptr
-        src, top = dst + 8 * w, dst + 16 * (w + 1)
-        board = None if shape.cluster else cupy.zeros(BOARD_BYTES, cupy.uint8)
-        strip = (p.data.ptr + 4 * (start * ld_p + start), ld_p, m - start, w)
-        moved = order.data.ptr + 4 * start, ipiv.data.ptr + 4 * start
-        _panel_kernel(cupy.cuda.runtime.getDevice(), shape)(
-            (shape.blocks,),
-            (shape.all_threads,),
-            (*strip, *moved, dst, src, top, ld_top, info, first, first, started, board),
-            shared=shape.shared_bytes,
-            cooperative=not shape.cluster,
-        )
-        return Swaps(dst, src, top, ld_top, w, work)
+        shapes = self._panel_shapes(m - start, w, p.dtype, w > SEARCHED_STRIP)
+        shapes = [shape for shape in shapes if w <= shape.strip]
+        if shapes:
+            # Addresses instead of views, which take the host longer than the launches.
+            first, ld_top, ld_p = row0 + start, -(-w // 4) * 4, ld(p)
+            work = cupy.empty(w * (4 + ld_top) + 4, cupy.int32)
+            dst = work.data.ptr
+            src, top = dst + 8 * w, dst + 16 * (w + 1)
+            strip = (p.data.ptr + 4 * (start * ld_p + start), ld_p, m - start, w)
+            moved = order.data.ptr + 4 * start, ipiv.data.ptr + 4 * start
+            args = (*strip, *moved, dst, src, top, ld_top, info, first, first, started)
+            if _clusters.in_force().launch("panel", shapes, functools.partial(_launch_panel, args)):
+                return Swaps(dst, src, top, ld_top, w, work)
+        leaf, pivots = p[start:, start:stop], ipiv[start:stop]
+        return self._strip_by_library(leaf, pivots, row0 + start, order[start:], info, started)
+
+    def _strip_by_library(self, leaf, ipiv, first, order, info, started):
+        """As `strip_lu` of a whole leaf, where the device runs none of our kernels on it."""
+        dst, src = self._strip_by_cusolver(leaf, ipiv, first, info)
+        order[dst] = order[src]
+        if started is not None:
+            started[0] = 1
+        return dst, src
 
     def _strip_by_cusolver(self, leaf, ipiv, first, info):
         """Factor a leaf that no cluster holds; the pivots pass through the host."""
@@ -341,9 +356,29 @@ def _substitute_columns(lu, b, *rest):
 
 
 @functools.cache
-def _panel_shape(device, m, narrow, dominant):
+def _panel_shapes(clusters, context, m, narrow, dominant):
+    shapes = _known_shapes(context[0], m, narrow, dominant)
+    return tuple(s for s in shapes if not s.cluster or clusters.fits(_panel(s)))
+
+
+@functools.cache
+def _known_shapes(device, m, narrow=False, dominant=False):
     count = _device.properties(device)["multiprocessors"]
-    return panel_shape(m, _device.arch(device), count, narrow=narrow, dominant=dominant)
+    return panel_shapes(m, _device.arch(device), count, narrow, dominant)
+
+
+@functools.cache
+def _panel(shape):
+    defines = tuple(shape.defines.items())
+    needs = shape.blocks, shape.all_threads, shape.shared_bytes
+    return _clusters.Variant("panel", "tcs_panel", defines, *needs)
+
+
+def _launch_panel(args, shape):
+    board = None if shape.cluster else cupy.zeros(BOARD_BYTES, cupy.uint8)
+    kernel = _panel_kernel(cupy.cuda.runtime.getDevice(), shape)
+    options = {"shared": shape.shared_bytes, "cooperative": not shape.cluster}
+    kernel((shape.blocks,), (shape.all_threads,), (*args, board), **options)
 
 
 @functools.cache

@@ -58,7 +58,10 @@ class Ops(Protocol):
         """Return the seconds between two marks; may wait for the second."""
 
     def free_bytes(self, enough=math.inf):
-        """Return the bytes that can still be allocated; some of them, if those are `enough`."""
+        """Return the bytes that can still be allocated; some of them, if those are `enough`.
+
+        Infinity where only an allocation can tell.
+        """
 
     def clear_cache(self):
         """Free what is kept for later solves; return whether there was anything."""

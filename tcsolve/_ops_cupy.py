@@ -39,6 +39,8 @@ SQUARE_BLOCKS = {
 ROWS_PER_CHUNK, ROWS_PER_SMALL_CHUNK, SMALL_ROWS = 512, 64, 4096
 # Rows one block of tcs_survey sums, by the most rows; columns it does.
 SURVEY_ROWS, SURVEY_COLUMNS = ((1024, 32), (4096, 64), (math.inf, 256)), 512
+# The limit of a grid in its second dimension.
+MOST_BLOCKS_IN_Y = 65535
 # Sums of chunks that tcs_extremes adds up sooner than another kernel is launched.
 MOST_SUMS = 1 << 16
 
@@ -97,6 +99,8 @@ class CupyOps(LUOps, NativeOps):
         return cupy.cuda.get_elapsed_time(start, stop) / 1e3
 
     def free_bytes(self, enough=math.inf):
+        if not _device.allocates_by_default():
+            return math.inf  # the allocation itself will tell
         pooled = cupy.get_default_memory_pool().free_bytes()
         if pooled >= enough:  # asking the driver takes as long as a few launches
             return pooled
@@ -205,8 +209,8 @@ class CupyOps(LUOps, NativeOps):
     def _records(self, shape, dtype):
         """Tell whether the LU of such a matrix can be recorded: clusters take its strips."""
         m, n = shape
-        panel = self._panel_shape(n, n, dtype) if m == n > 0 else None
-        return bool(panel and panel.cluster) and _record.recordable(n, dtype)
+        square = m == n > 0 and dtype.char == "f"
+        return square and self.has_clusters(n) and _record.recordable(n, dtype)
 
     # ---- products --------------------------------------------------------------------------
 
@@ -262,7 +266,7 @@ class CupyOps(LUOps, NativeOps):
         r, sizes = cupy.empty((k, n)), cupy.zeros((2, k), cupy.uint64)
         strides = [(v, *(s // v.itemsize for s in v.strides)) for v in (b, y, x)]
         kernel = _jit.kernel("refine", "tcs_residual", T_LOW="double")
-        kernel((-(-n // 256), k), (256,), (r, sizes, *sum(strides, ()), n, k))
+        kernel(_columns_grid(n, k), (256,), (r, sizes, *sum(strides, ()), n, k))
         return r.T, *sizes.get().view(np.float64)
 
     def column_max(self, v):
@@ -270,7 +274,8 @@ class CupyOps(LUOps, NativeOps):
             return cupy.abs(v).max(axis=0)
         (n, k), sizes = v.shape, cupy.zeros(v.shape[1], cupy.uint64)
         kernel = _jit.kernel("refine", "tcs_column_max", T_LOW="double")
-        kernel((-(-n // 256), k), (256,), (sizes, v, *(s // v.itemsize for s in v.strides), n))
+        strides = (s // v.itemsize for s in v.strides)
+        kernel(_columns_grid(n, k), (256,), (sizes, v, *strides, n, k))
         return sizes.view(np.float64)
 
     @turns_into_memory_error
@@ -307,6 +312,11 @@ class CupyOps(LUOps, NativeOps):
 
 def _dots(pairs):
     return cupy.stack([(x.conj() * y).sum(axis=0) for x, y in pairs]).get()
+
+
+def _columns_grid(n, k):
+    """Return the grid of a kernel of refine.cu that takes any number of columns."""
+    return -(-n // 256), min(k, MOST_BLOCKS_IN_Y)
 
 
 def _here():

@@ -12,7 +12,7 @@ from tcsolve._lu_numpy import LUOps, lapack_of
 from tcsolve._ops import Stats
 from tcsolve._parts import WIDENED, parts, real_parts
 
-__all__ = ["NumpyOps"]
+__all__ = ["NumpyOps", "numpy_ops"]
 
 # Entries of a block that stays in the second-level cache while five reductions pass over it.
 CACHE_ENTRIES = 1 << 16
@@ -23,6 +23,9 @@ class NumpyOps(LUOps):
 
     xp = np
     device = "cpu"
+
+    def __reduce__(self):
+        return "numpy_ops"  # copies of a factorization have the same one
 
     def array(self, host):
         return np.asarray(host)
@@ -193,6 +196,9 @@ class NumpyOps(LUOps):
 
     def steepest(self, z, state, found):
         return steepest(np, z, state, found)
+
+
+numpy_ops = NumpyOps()
 
 
 def probes(xp, n):

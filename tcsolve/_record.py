@@ -14,8 +14,19 @@ import cupy
 import numpy as np
 
 from tcsolve import _cublas, _shelf
+from tcsolve._locks import ForkSafeLock
+from tcsolve._memory import is_out_of_memory
 
-__all__ = ["clear", "duplicate", "idle_bytes", "matrix", "recordable", "remembers", "tape_of"]
+__all__ = [
+    "clear",
+    "duplicate",
+    "idle_bytes",
+    "matrix",
+    "recordable",
+    "remembers",
+    "retire",
+    "tape_of",
+]
 
 # Unknowns beyond which a matrix is not kept: the host launches fast enough there.
 MOST_ROWS = 32768
@@ -29,7 +40,7 @@ MOST_WORDS = 32
 # cudaErrorMemoryAllocation, and the stream that is another one in every thread (cudaStreamPerThread).
 OUT_OF_MEMORY, PER_THREAD = 2, 2
 
-_lock = threading.RLock()
+_lock = ForkSafeLock()
 _idle = []  # tapes, the last used at the end
 _retired = []  # pools of tapes that are gone, with their devices, while anything of theirs is held
 _lent = 0
@@ -123,7 +134,7 @@ def _borrow(key):
     except BaseException as error:
         with _lock:
             _lent -= 1
-        if isinstance(error, cupy.cuda.memory.OutOfMemoryError):  # a tape is a luxury
+        if is_out_of_memory(error):  # a tape is a luxury
             return None
         raise
 
@@ -139,6 +150,13 @@ def _give_back(tape):
         _lent -= 1
         tape.idle_bytes = tape.nbytes
         _retire(_shelf.put(_idle, tape, MOST_IDLE, MOST_IDLE_SHARE * tape.device_bytes))
+
+
+def retire(pool):
+    """Free the blocks of a pool of the current device that is used no more, at once or when they are back."""
+    with _lock:
+        _retired.append((cupy.cuda.runtime.getDevice(), pool))
+        _retire(())
 
 
 def _retire(tapes):
@@ -295,6 +313,7 @@ class _Reel:
         self.pool, self.graphs = cupy.cuda.MemoryPool(_block), {}
         self._key, self._workspaces = key, {}
         self._handles = set()  # which are not destroyed before the graphs
+        self._unrecordable = set()  # names of bodies whose recording failed
         self._stream = cupy.cuda.Stream(non_blocking=True)
         with cupy.cuda.using_allocator(self.pool.malloc):
             self._words = cupy.empty((_cublas.LANES, MOST_WORDS), cupy.uint32)
@@ -310,6 +329,8 @@ class _Reel:
         """Return body(), launched, or replayed, on a stream."""
         key, known = (name, where), (*self._key, name)
         if key not in self.graphs:
+            if name in self._unrecordable:
+                return self._launch(stream, body)
             # Kernels that were never launched may not be loaded, and then cannot be recorded.
             if not _was_asked(known):
                 result = self._launch(stream, body)
@@ -318,6 +339,7 @@ class _Reel:
             try:
                 self.graphs[key] = self._record(body)
             except (RuntimeError, MemoryError):  # CUDA's and CuPy's errors; nothing has run
+                self._unrecordable.add(name)
                 return self._launch(stream, body)
         graph, result = self.graphs[key]
         graph.launch(stream)

@@ -72,6 +72,15 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     """
     b = check_array(b, "b")
     ops = ops_for(b)
+    refine_here = ops.guarded(
+        _refine_here, again=False
+    )  # the caller's functions are not called again
+    options = {"x0": x0, "norm": norm, "plan": plan, "tol": tol, "max_steps": max_steps}
+    return refine_here(ops, a, b, correct, **options)
+
+
+def _refine_here(ops, a, b, correct, *, x0, norm, plan, tol, max_steps):
+    """As `refine`, of a checked b."""
     if b.ndim not in (1, 2) or b.shape[0] == 0:
         raise InputError(f"refine: b has shape {b.shape}; (n,) or (n, k) with n > 0 is needed")
     if not (plan is None or isinstance(plan, Plan)):
@@ -92,7 +101,7 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     start = None if x0 is None else _start(ops, x0, b, wide)
     bound = _stop.target(wide, n) if tol is None else require_number("refine: tol", tol)
     mark = time.perf_counter()
-    state = ops.guarded(refine_columns, again=False)(
+    state = refine_columns(
         ops,
         operator,
         columns,

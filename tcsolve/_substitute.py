@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import cupy
 
-from tcsolve import _device, _jit
+from tcsolve import _clusters, _device, _jit
 from tcsolve._cublas import ld
-from tcsolve.kernels import TRSV_BLOCK, TRSV_COLUMNS, TRSV_THREADS, trsv_shape
+from tcsolve._errors import DeviceError
+from tcsolve.kernels import TRSV_BLOCK, TRSV_COLUMNS, TRSV_THREADS, trsv_shapes
 
 __all__ = ["invert_diagonal_blocks", "substitute", "trusted"]
 
@@ -72,7 +73,8 @@ def substitute(
         If it is given and not known it has zeros.
     """
     (n, k), char = b.shape, lu.dtype.char
-    launches = _launches(cupy.cuda.runtime.getDevice(), n, k, char, adjoint)
+    clusters = _clusters.in_force()
+    launches = _launches(clusters, _clusters.present_context(), n, k, char, adjoint)
     width, item = launches.width, lu.itemsize
     sizes = cupy.zeros(width) if sizes is None else sizes
     # b, then what each triangle makes of it: all bits set stand for no value yet, in the tickets as well.
@@ -109,12 +111,39 @@ class _Launches(NamedTuple):
     lift: Any
 
 
+class _Triangle:
+    """A launch of trsv.cu: with clusters or, where the device does not run them, without; the same bits."""
+
+    def __init__(self, clusters, shapes, defines):
+        self._clusters, self._defines, self._prepared = clusters, defines, {}
+        self._shapes = [s for s in shapes if not s.cluster or clusters.fits(self._variant(s))]
+
+    def __call__(self, replaced):
+        replaced = tuple(replaced)
+        launch = functools.partial(self._launch, replaced)
+        if not self._clusters.launch("trsv", self._shapes, launch):
+            raise DeviceError("the device refuses to launch a triangular solve; use device='cpu'")
+
+    def _launch(self, replaced, shape):
+        if shape not in self._prepared:
+            name, entry, defines, *_ = self._variant(shape)
+            grid, block = (shape.blocks, 1), (TRSV_THREADS, 1)
+            kernel = _jit.kernel(name, entry, **dict(defines))
+            self._prepared[shape] = kernel.prepared(grid, block, [0] * 8, 0)
+        self._prepared[shape](replaced)
+
+    def _variant(self, shape):
+        defines = tuple((self._defines | shape.defines).items())
+        name = "trsv", "tcs_solve_triangle"
+        return _clusters.Variant(*name, defines, shape.cluster, TRSV_THREADS)
+
+
 @functools.lru_cache(maxsize=256)
-def _launches(device, n, k, char, adjoint):
+def _launches(clusters, context, n, k, char, adjoint):
     width = next(width for width in TRSV_COLUMNS if width >= k)
-    grid, threads = -(-n // VECTOR_THREADS), VECTOR_THREADS
+    grid, threads, device = -(-n // VECTOR_THREADS), VECTOR_THREADS, context[0]
     count = _device.properties(device)["multiprocessors"]
-    shape = trsv_shape(-(-n // TRSV_BLOCK[char]), _device.arch(device), count)
+    shapes = trsv_shapes(-(-n // TRSV_BLOCK[char]), _device.arch(device), count)
 
     def vectors(entry, args, columns):
         kernel = _jit.kernel("refine", entry, T_LOW=REAL[char])
@@ -122,12 +151,11 @@ def _launches(device, n, k, char, adjoint):
 
     def triangle(lower):
         defines = {"T_IN": REAL[char], "K": width, "LOWER": int(lower), "TRANS": int(adjoint)}
-        kernel = _jit.kernel("trsv", "tcs_solve_triangle", **defines, **shape.defines)
-        return kernel.prepared((shape.blocks, 1), (TRSV_THREADS, 1), [0] * 8, 0)
+        return _Triangle(clusters, shapes, defines)
 
     return _Launches(
         width,
-        vectors("tcs_column_max", [0] * 4 + [n], k),
+        vectors("tcs_column_max", [0] * 4 + [n, k], k),
         vectors("tcs_lower", [0] * 8 + [n, k], width),
         (triangle(not adjoint), triangle(adjoint)),
         vectors("tcs_raise", [0] * 5 + [n], k),

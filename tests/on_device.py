@@ -1,7 +1,11 @@
 """What the tests of kernels share."""
 
+import itertools
+
 import ml_dtypes
 import numpy as np
+
+from tcsolve import DeviceMemoryError
 
 NO_PIVOT = 2**31 - 1
 U32 = 2.0**-24
@@ -14,3 +18,66 @@ def random_matrix(dtype, m, n, seed=0):
     return (a + 1j * rng.standard_normal((m, n)) if np.dtype(dtype).kind == "c" else a).astype(
         dtype
     )
+
+
+class Stingy:
+    """An allocator that fails at its k-th allocation, and, unless that is the `once`, at all that follow."""
+
+    def __init__(self, cupy, k, once):
+        self._cupy, self._k, self._once = cupy, k, once
+        self._malloc, self._memory = cupy.get_default_memory_pool().malloc, cupy.cuda.Memory
+        self.count, self.failures = 0, 0
+
+    def _fails(self):
+        number, self.count = self.count, self.count + 1
+        fails = number == self._k or (number > self._k and not self._once)
+        self.failures += fails
+        return fails
+
+    def malloc(self, size):
+        if self._fails():
+            raise self._cupy.cuda.memory.OutOfMemoryError(size, 0, 0)
+        return self._malloc(size)
+
+    def memory(self, size):
+        """In the place of cupy.cuda.Memory, which asks CUDA itself."""
+        if self._fails():
+            raise self._cupy.cuda.runtime.CUDARuntimeError(2)
+        return self._memory(size)
+
+    def __enter__(self):
+        self._using = self._cupy.cuda.using_allocator(self.malloc)
+        self._using.__enter__()
+        self._cupy.cuda.Memory = self.memory
+        return self
+
+    def __exit__(self, *exception):
+        self._cupy.cuda.Memory = self._memory
+        return self._using.__exit__(*exception)
+
+
+def same(found, expected):
+    """Tell whether two arrays, numbers or tuples of numbers are equal."""
+    equal = found == expected
+    return bool(equal.all() if hasattr(equal, "all") else equal)
+
+
+def allocations_needed(cupy, prepare, check, expected, once):
+    """Let allocation 0, 1, 2, ... of a public call fail until none does; return how many it makes.
+
+    prepare() returns the call.  A call whose memory runs out raises DeviceMemoryError, or does without that
+    memory and returns what was `expected`; after each, check() calls again.
+    """
+    for k in itertools.count():
+        call = prepare()
+        with Stingy(cupy, k, once) as allocator:
+            try:
+                found = call()
+            except DeviceMemoryError as error:
+                assert "unchanged" in str(error)
+                found = None
+        assert found is None or same(found, expected)
+        assert allocator.failures or found is not None
+        check()
+        if not allocator.failures:
+            return allocator.count

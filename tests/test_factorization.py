@@ -1,10 +1,8 @@
 """One matrix, many right-hand sides: solves, determinant, memory, and changing rungs."""
 
-import copy
 import functools
 import gc
 import math
-import pickle
 import sys
 import time
 import warnings
@@ -113,13 +111,6 @@ def test_threads_do_not_mix_up_the_conditions_of_their_matrices():
 
     assert found == [{Status.CONVERGED}, {Status.ILL_CONDITIONED}]
     assert warnings.filters == filters
-
-
-def test_factors_are_not_copied(xp):
-    f = factor(xp.asarray(problem().a))
-    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match="share them"):
-            duplicate(f)
 
 
 def test_time_is_told_of_the_phase_that_took_it(xp):

@@ -14,15 +14,17 @@ from tcsolve.kernels import (
     lower_shape,
     move_chunk,
     panel_shape,
+    panel_shapes,
     short_shape,
     split_shape,
     swap_shape,
-    trsv_shape,
+    trsv_shapes,
 )
 
 import tcsolve
 from tcsolve import _jit
-from tcsolve._errors import KernelCompileError
+from tcsolve._errors import DeviceMemoryError, KernelCompileError
+from tcsolve._memory import guarded
 
 SOURCE = ("move_rows", "sm_80", (("CHUNK", 32),))
 # Kernels with formats that devices before compute capability 8 lack.
@@ -152,6 +154,17 @@ def test_compile_error_tells_kernel_architecture_options_and_log(nvrtc, cache):
     assert (error.kernel, error.arch) == ("move_rows", "sm_80")
     assert "-DCHUNK=no_such_name" in error.options
     assert "no_such_name" in error.log
+
+
+@pytest.mark.nvrtc
+def test_memory_that_the_compiler_lacks_is_no_compile_error(nvrtc, cache, monkeypatch):
+    def refuse(program, options):
+        raise nvrtc.NVRTCError(1)  # NVRTC_ERROR_OUT_OF_MEMORY
+
+    monkeypatch.setattr(nvrtc, "compileProgram", refuse)
+    compile_cubin = guarded(_jit.compile_cubin, lambda: False)
+    with pytest.raises(DeviceMemoryError, match="ran out of memory"):
+        compile_cubin(*SOURCE)
 
 
 @pytest.mark.nvrtc
@@ -293,6 +306,31 @@ def test_a_grid_factors_what_no_cluster_holds(m, arch, multiprocessors, blocks, 
     assert shape == (False, blocks, 256, rows, 32, 128, 0, arch in ("sm_90a", "sm_100a"))
 
 
+@pytest.mark.parametrize(
+    "m, arch, blocks",
+    [
+        (256, "sm_90a", [2, 0]),
+        (1025, "sm_90a", [16, 8, 0]),
+        (5000, "sm_90a", [16, 8, 0]),
+        (16384, "sm_90a", [16, 8, 0]),
+        (16385, "sm_90a", [16, 0]),
+        (32769, "sm_90a", [0]),
+        (1025, "sm_120", [8, 0]),
+        (1025, "sm_80", [0]),
+        (10**6, "sm_90a", []),
+    ],
+)
+def test_smaller_clusters_and_then_a_grid_follow_the_first_choice(m, arch, blocks):
+    shapes = panel_shapes(m, arch, 132)
+
+    assert [shape.blocks if shape.cluster else 0 for shape in shapes] == blocks
+    assert shapes[:1] == tuple(s for s in [panel_shape(m, arch, 132)] if s)
+    assert all(s.blocks * s.threads * s.rows >= m for s in shapes)
+    # A strip may have been cut for the first of them: dominant ones have all its columns.
+    dominant = panel_shapes(m, arch, 132, dominant=True)
+    assert all(s.strip >= shapes[0].strip for s in dominant)
+
+
 def test_without_clusters_a_grid_factors_every_strip():
     for m in (1, 256, 5000, 30000):
         assert not panel_shape(m, "sm_90a", 132, largest_cluster=0).cluster
@@ -379,10 +417,15 @@ def test_staged_rows_fit_in_shared_memory_of_many_blocks(n):
 def test_a_triangle_is_solved_by_whole_clusters_where_there_are_any(
     count, arch, multiprocessors, blocks, cluster
 ):
-    shape = trsv_shape(count, arch, multiprocessors)
+    first, *others = shapes = trsv_shapes(count, arch, multiprocessors)
 
-    assert shape == (blocks, cluster)
-    assert any(shape.defines.items() <= v.items() for v in KERNELS["trsv"].variants_for(arch))
+    assert first == (blocks, cluster)
+    # Without a cluster a device that refuses one goes on.
+    assert [shape.cluster for shape in others] == ([0] if cluster else [])
+    variants = KERNELS["trsv"].variants_for(arch)
+    for shape in shapes:
+        assert 1 <= shape.blocks <= multiprocessors
+        assert any(shape.defines.items() <= v.items() for v in variants)
 
 
 @pytest.mark.parametrize("arch", ARCHS)

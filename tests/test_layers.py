@@ -12,6 +12,8 @@ import tcsolve
 # Low to high: a module imports only from those before it.
 LAYERS = (
     "_errors",
+    "_locks",
+    "_memory",
     "_numbers",
     "_formats",
     "_plan",
@@ -29,6 +31,8 @@ LAYERS = (
     "_convert",
     "_record",
     "_device",
+    "_scratch",
+    "_clusters",
     "_to_host",
     "_substitute",
     "_step",
@@ -104,6 +108,8 @@ KNOW_CUPY = {
     "_convert",
     "_record",
     "_device",
+    "_scratch",
+    "_clusters",
     "_to_host",
     "_substitute",
     "_step",

@@ -239,6 +239,24 @@ def test_a_recording_that_fails_is_launched(cupy, record, monkeypatch):
     assert not recordings(record)
 
 
+def test_a_recording_that_failed_is_not_tried_again(cupy, record):
+    n = 64
+    record.matrix(n, "f")
+    w, calls = record.matrix(n, "f"), []
+    tape = record.tape_of(w)
+
+    def body():
+        calls.append(cupy.cuda.get_current_stream().is_capturing())
+        if calls[-1]:
+            raise RuntimeError("this cannot be captured")
+        return cupy.zeros(3) + 1
+
+    found = [tape.run("body", body).get().tolist() for _ in range(5)]
+
+    assert calls == [False, True, False, False, False, False]
+    assert found == 5 * [[1.0, 1.0, 1.0]]
+
+
 def test_the_condition_is_estimated_beside_the_refinement(cupy, record, monkeypatch):
     a, b = system(cupy, 700)
     beside = [solve_ex(a, b, precision="fp16x3") for _ in range(5)]
