@@ -1,5 +1,6 @@
 """The public products of matrices: arguments checked, and handed to the device."""
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -343,7 +344,7 @@ def _product_of(a, b, c, out, options):
     c = check_addend(c, scalars[1], shape, accumulator)
     ops = ops_for(a, b, *(() if c is None else (c,)))
     if out is None:
-        out = ops.guarded(ops.xp.empty)(shape, accumulator)
+        out = _guarded(ops, ops.xp.empty)(shape, accumulator)
     else:
         check_out(ops.xp, out, shape, accumulator, (a, b, c))
         ops_for(out, a)  # on one device
@@ -351,12 +352,18 @@ def _product_of(a, b, c, out, options):
         return out, None
     arrays, rest = (a, b, c, out), (*scalars, options.engine)
     if scalars[0] == 0 or a.shape[-1] == 0:
-        ops.guarded(_without_product)(ops, c, out, scalars[1], accumulator)
+        _guarded(ops, _without_product)(ops, c, out, scalars[1], accumulator)
     elif wide:
-        ops.guarded(multiply_narrowed)(ops, arrays, product, *rest)
+        _guarded(ops, multiply_narrowed)(ops, arrays, product, *rest)
     else:
-        return out, ops.guarded(_compute)(ops, arrays, product, *rest)
+        return out, _guarded(ops, _compute)(ops, arrays, product, *rest)
     return out, None
+
+
+@functools.cache
+def _guarded(ops, function):
+    """Return the function with a DeviceMemoryError where memory runs out in it; kept, as to make it takes time."""
+    return ops.guarded(function)
 
 
 def _compute(ops, arrays, product, alpha, beta, engine):
