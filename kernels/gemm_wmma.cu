@@ -425,7 +425,8 @@ struct Columns {
     __device__ __forceinline__ static int unscaled(const Origin<T_LOW>&, int x, int) { return x; }
 
     __device__ __forceinline__ void store(
-        const Target& target, const Origin<T_LOW>& origin, bool in_pairs, Index row, const Acc (&x)[4], const Acc (&old)[4]
+        const Target& target, const Origin<T_LOW>& origin, bool in_pairs, Index row,
+        const Acc (&x)[4], const Acc (&old)[4]
     ) const {
         if (row >= target.m) return;
         const unsigned top = origin.top_a ? origin.top_a[row] : 0;

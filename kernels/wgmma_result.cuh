@@ -23,7 +23,9 @@ __device__ __forceinline__ void store_whole(
     float* const out = static_cast<float*>(target.out) + row * target.ld_out + col;
     const float* const c = static_cast<const float*>(target.c) + row * target.ld_c + col;
     const bool is_scaled = origin.top_a != nullptr;
-    const int exponent[2] = {is_scaled ? fit<T_LOW>(origin.top_a[row]) : 0, is_scaled ? fit<T_LOW>(origin.top_a[row + 8]) : 0};
+    const int exponent[2] = {
+        is_scaled ? fit<T_LOW>(origin.top_a[row]) : 0, is_scaled ? fit<T_LOW>(origin.top_a[row + 8]) : 0
+    };
     #pragma unroll
     for (int j0 = 0; j0 < SUMS / 4; j0 += FLIGHT) {
         float2 old[FLIGHT][2];
