@@ -14,8 +14,8 @@
 // round the products to a unit of the exponent -14, so that a row below 2^-14 would lose bits.
 //
 // Inf and NaN: a residual x - hi of such an entry has no meaning.  A result whose row or column holds one
-// is computed again as a plain sum in FP64, whose range no finite sum leaves: a sum that overflows beside an Inf
-// would make a NaN of it.
+// is Inf or NaN, and is computed again as a plain sum in FP64, whose range no finite sum leaves: one that overflows
+// would make a NaN of an Inf.
 #pragma once
 
 #include "common.cuh"
@@ -214,11 +214,12 @@ struct Origin {
         return top_a != nullptr && max(top_a[i], top_b[j]) >= INFINITE;
     }
 
+    // A broken result: Inf, NaN, or 0 where this part of k has neither.
     __device__ __forceinline__ float plain(Index i, Index j) const {
         double sum = 0;
         #pragma unroll 1
         for (Index q = 0; q < k; ++q) sum += double(a[i * row_a + q * col_a]) * double(b[q * row_b + j * col_b]);
-        return float(sum);
+        return fabs(sum) < double(__uint_as_float(INFINITE)) ? 0.0f : float(sum);
     }
 };
 

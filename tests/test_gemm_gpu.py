@@ -751,13 +751,14 @@ def test_rows_of_subnormal_numbers_meet_the_bound(
             check(result, x, y, **options)
 
 
+@pytest.mark.parametrize("k", [90, 9000])  # one sum, and parts of k after one another
 @pytest.mark.parametrize("refine", LEVELS)
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
-def test_finite_sums_that_overflow_do_not_hide_an_inf(precision, refine, engine, on_device):
+def test_finite_sums_that_overflow_do_not_hide_an_inf(precision, refine, k, engine, on_device):
     rng = np.random.default_rng(6)
-    a, b = (rng.uniform(-3e38, 3e38, s).astype(np.float32) for s in ((140, 90), (90, 270)))
-    a[3, 89], a[77, 1], b[5, 6], b[88, 100], a[9, 2] = np.inf, -np.inf, np.inf, -np.inf, np.nan
-    b[89, :3], a[77, 5] = 0, 1e-42
+    a, b = (rng.uniform(-3e38, 3e38, s).astype(np.float32) for s in ((140, k), (k, 270)))
+    a[3, -1], a[77, 1], b[5, 6], b[-2, 100], a[9, 2] = np.inf, -np.inf, np.inf, -np.inf, np.nan
+    b[-1, :3], a[77, 5] = 0, 1e-42
     with np.errstate(invalid="ignore"):
         expected = a.astype(float) @ b.astype(float)
     odd = ~np.isfinite(expected)
