@@ -778,7 +778,7 @@ ARITHMETICS = [*itertools.product(TENSOR, LEVELS), ("fp32", "none"), ("fp64", "n
 @pytest.mark.parametrize("a, b", SUBNORMALS)
 def test_subnormal_entries_of_fp32_operands_count(a, b, turned, xp):
     if turned:
-        a, b = b.T, a.T
+        a, b = b.T.copy(), a.T.copy()
     x, y = put(xp, a), put(xp, b)
     for precision, refine in ARITHMETICS:
         options = {"precision": precision, "refine": refine}
