@@ -17,10 +17,9 @@ __device__ __forceinline__ unsigned top_of_line(unsigned top) {
     return max(top, __shfl_xor_sync(ALL_LANES, top, 2));
 }
 
-// 2^fit(top) but for zero, Inf and NaN, whose scales do not matter, and its inverse for an ordinary top.  Entries of a
-// faint line, whose scale is no FP32 number, are multiplied by LIFT before.
+// 2^fit(top), or 2^126 for a faint line, where that is no FP32 number, but for zero, Inf and NaN, whose scales do not
+// matter; and its inverse for an ordinary top.
 constexpr unsigned FAINT = 14u << 23;
-constexpr float LIFT = 1ull << 40;
 constexpr unsigned EXPONENT = 0xff800000u;
 __device__ __forceinline__ float scale_for(unsigned top) {
     return __uint_as_float(min((267u << 23) - (top & EXPONENT), unsigned(LARGEST_FACTOR + 127) << 23));
@@ -67,11 +66,8 @@ struct Fragment {
             }
             top[line] = top_of_line(top[line]);
             scale[line] = scale_for(top[line]);
-            if (LARGEST_EXPONENT<T_LOW> > LARGEST_FACTOR && top[line] < FAINT) {
-                lift(x, line);
-                scale[line] = scale_for(bits_of_size(__uint_as_float(top[line]) * LIFT));
-            }
         }
+        if (LARGEST_EXPONENT<T_LOW> > LARGEST_FACTOR && has_faint()) lift(x);
         #pragma unroll
         for (int s = 0; s < SLICES; ++s) {
             #pragma unroll
@@ -83,11 +79,14 @@ struct Fragment {
         }
     }
 
-    __device__ __forceinline__ static void lift(float (&x)[SLICES][REGISTERS][WORD], int line) {
+    __device__ __forceinline__ bool has_faint() const { return min(top[0], top[LINES - 1]) < FAINT; }
+
+    // Multiplies the entries of faint lines by what their scales lack.
+    __device__ __forceinline__ void lift(float (&x)[SLICES][REGISTERS][WORD]) const {
         #pragma unroll
         for (int i = 0; i < SLICES * REGISTERS * WORD; ++i) {
-            const int r = i / WORD % REGISTERS;
-            if (used(r) && r % LINES == line) x[i / WORD / REGISTERS][r][i % WORD] *= LIFT;
+            const int r = i / WORD % REGISTERS, missing = fit<T_LOW>(top[r % LINES]) - LARGEST_FACTOR;
+            if (used(r)) x[i / WORD / REGISTERS][r][i % WORD] *= power_of_two(max(missing, 0));
         }
     }
 
