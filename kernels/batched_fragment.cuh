@@ -17,10 +17,12 @@ __device__ __forceinline__ unsigned top_of_line(unsigned top) {
     return max(top, __shfl_xor_sync(ALL_LANES, top, 2));
 }
 
-// Bits of 2^fit(top) but for zero, Inf and NaN, whose scales do not matter, and of its inverse for an ordinary top.
+// 2^fit(top), or 2^126 for a faint line, where that is no FP32 number, but for zero, Inf and NaN, whose scales do not
+// matter; and its inverse for an ordinary top.
+constexpr unsigned FAINT = 14u << 23;
 constexpr unsigned EXPONENT = 0xff800000u;
 __device__ __forceinline__ float scale_for(unsigned top) {
-    return __uint_as_float(min((267u << 23) - (top & EXPONENT), unsigned(LARGEST_EXPONENT + 127) << 23));
+    return __uint_as_float(min((267u << 23) - (top & EXPONENT), unsigned(LARGEST_FACTOR + 127) << 23));
 }
 __device__ __forceinline__ float inverse_scale(unsigned top) { return __uint_as_float((top & EXPONENT) - (13u << 23)); }
 
@@ -49,7 +51,7 @@ struct Fragment {
         }
     }
 
-    __device__ __forceinline__ void set(const float (&x)[SLICES][REGISTERS][WORD]) {
+    __device__ __forceinline__ void set(float (&x)[SLICES][REGISTERS][WORD]) {
         float scale[LINES];
         #pragma unroll
         for (int line = 0; line < LINES; ++line) {
@@ -65,6 +67,7 @@ struct Fragment {
             top[line] = top_of_line(top[line]);
             scale[line] = scale_for(top[line]);
         }
+        if (LARGEST_EXPONENT<T_LOW> > LARGEST_FACTOR && has_faint()) lift(x);
         #pragma unroll
         for (int s = 0; s < SLICES; ++s) {
             #pragma unroll
@@ -73,6 +76,17 @@ struct Fragment {
                 hi[s][r] = parts.hi;
                 lo[s][r] = parts.lo;
             }
+        }
+    }
+
+    __device__ __forceinline__ bool has_faint() const { return min(top[0], top[LINES - 1]) < FAINT; }
+
+    // Multiplies the entries of faint lines by what their scales lack.
+    __device__ __forceinline__ void lift(float (&x)[SLICES][REGISTERS][WORD]) const {
+        #pragma unroll
+        for (int i = 0; i < SLICES * REGISTERS * WORD; ++i) {
+            const int r = i / WORD % REGISTERS, missing = fit<T_LOW>(top[r % LINES]) - LARGEST_FACTOR;
+            if (used(r)) x[i / WORD / REGISTERS][r][i % WORD] *= power_of_two(max(missing, 0));
         }
     }
 
@@ -263,10 +277,10 @@ __device__ __forceinline__ void unscale(T (&d)[4], const FragmentA& a, const Col
 
 template <typename A, typename B>
 __device__ __forceinline__ float plain(const char* a, const char* b, int i, int j) {
-    float sum = 0;
+    double sum = 0;
     #pragma unroll 1
-    for (int q = 0; q < K; ++q) sum += A::float_at(a, i, q) * B::float_at(b, j, q);
-    return sum;
+    for (int q = 0; q < K; ++q) sum += double(A::float_at(a, i, q)) * double(B::float_at(b, j, q));
+    return float(sum);
 }
 
 // Any scales, and Inf and NaN.
@@ -279,7 +293,7 @@ __device__ __forceinline__ void unscale_any(
     for (int e = 0; e < 4; ++e) {
         const int half = e / 2, j = column(step, tile, 2 * (threadIdx.x % 4) + e % 2);
         const unsigned top_a = fa.top[half], top_b = columns.top[half % LINES_B][e % 2];
-        d[e] = scaled(d[e], -(fit(top_a) + fit(top_b)));
+        d[e] = scaled<T_LOW>(d[e], -(fit<T_LOW>(top_a) + fit<T_LOW>(top_b)));
         // The columns of two products meet in one sum.
         const unsigned worst = max(top_a, max(top_b, columns.top[LINES_B - 1 - half % LINES_B][e % 2]));
         if (worst >= INFINITE && row[half] < M && j < N) d[e] = plain<A, B>(a[half], b[half], row[half], j);

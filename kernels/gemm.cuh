@@ -10,8 +10,12 @@
 // brings the largest entry into [2^13, 2^14), before they are rounded; the last step undoes it exactly.
 // `top` holds the bits of that largest entry: as integers they order as |x|, with Inf and NaN above all numbers.
 //
+// Rows of subnormal FP32 numbers are scaled as far.  Tensor cores do not normalize subnormal FP16 operands: they
+// round the products to a unit of the exponent -14, so that a row below 2^-14 would lose bits.
+//
 // Inf and NaN: a residual x - hi of such an entry has no meaning.  A result whose row or column holds one
-// is computed again as a plain FP32 sum, so that it is what IEEE arithmetic says.
+// is Inf or NaN, and is computed again as a plain sum in FP64, whose range no finite sum leaves: one that overflows
+// would make a NaN of an Inf.
 #pragma once
 
 #include "common.cuh"
@@ -19,7 +23,7 @@
 struct int8 { signed char bits; };
 
 constexpr unsigned INFINITE = 0x7f800000u;
-constexpr int LARGEST_EXPONENT = 126;  // 2^126 and 2^-126 are normal numbers
+constexpr int LARGEST_FACTOR = 126;  // 2^126 and 2^-126 are normal numbers
 
 template <typename T, typename U> constexpr bool SAME = false;
 template <typename T> constexpr bool SAME<T, T> = true;
@@ -29,18 +33,43 @@ constexpr int SLICE_WORDS = 8;
 
 // ---- scales ----------------------------------------------------------------------------------
 
+// The largest exponent of a scale.  2^162 brings the smallest FP32 number to 2^13; formats with the range of FP32
+// need no more than one factor.
+template <typename T> constexpr int LARGEST_EXPONENT = SAME<T, fp16> ? 162 : LARGEST_FACTOR;
+
 // The exponent e for which the numbers up to `top`, times 2^e, lie below 2^14; 0 for zero, Inf and NaN.
-__device__ __forceinline__ int fit(unsigned top) {
-    return top == 0 || top >= INFINITE ? 0 : min(140 - int(top >> 23), LARGEST_EXPONENT);
+template <typename T> __device__ __forceinline__ int fit(unsigned top) {
+    if (top == 0 || top >= INFINITE) return 0;
+    const int e = 140 - int(top >> 23);
+    if (LARGEST_EXPONENT<T> == LARGEST_FACTOR) return min(e, LARGEST_FACTOR);
+    return top >> 23 ? e : 131 + __clz(top);
 }
 
 __device__ __forceinline__ float power_of_two(int e) { return __int_as_float((e + 127) << 23); }
 
-// x 2^e for |e| <= 252, in two steps that are each in range.
-__device__ __forceinline__ float scaled(float x, int e) {
+// x 2^e for e <= 252, in two steps that are each in range.  x is a sum of the tensor cores, below 2^100: 2^-252
+// leaves nothing of it, and a smaller power neither.
+template <typename T> __device__ __forceinline__ float scaled(float x, int e) {
+    if (LARGEST_EXPONENT<T> > LARGEST_FACTOR) e = max(e, -2 * LARGEST_FACTOR);
     const int half = e >> 1;
     return x * power_of_two(half) * power_of_two(e - half);
 }
+
+// Multiplies the entries of a line by 2^fit(top), in two steps if that is not one FP32 number.
+template <typename T>
+struct Scale {
+    float first = 1, second = 1;
+
+    Scale() = default;
+    __device__ __forceinline__ explicit Scale(unsigned top) {
+        const int e = fit<T>(top), most = min(e, LARGEST_FACTOR);
+        first = power_of_two(most);
+        second = power_of_two(e - most);
+    }
+    __device__ __forceinline__ float operator()(float x) const {
+        return LARGEST_EXPONENT<T> > LARGEST_FACTOR ? x * first * second : x * first;
+    }
+};
 
 __device__ __forceinline__ unsigned bits_of_size(float x) { return __float_as_uint(fabsf(x)); }
 
@@ -173,7 +202,8 @@ template <> struct Accumulator<int8> { using type = int; };
 constexpr int KIND_FP32 = 0, KIND_FP16 = 1, KIND_BF16 = 2, KIND_INT32 = 3;
 
 // FP32 op(A) (m x k) and op(B) (k x n) as the caller has them, by their strides in entries; null if they
-// were not scaled.
+// were not scaled for the format T.
+template <typename T>
 struct Origin {
     const float *a, *b;
     Index row_a, col_a, row_b, col_b, k;
@@ -184,11 +214,12 @@ struct Origin {
         return top_a != nullptr && max(top_a[i], top_b[j]) >= INFINITE;
     }
 
+    // A broken result: Inf, NaN, or 0 where this part of k has neither.
     __device__ __forceinline__ float plain(Index i, Index j) const {
-        float sum = 0;
+        double sum = 0;
         #pragma unroll 1
-        for (Index q = 0; q < k; ++q) sum += a[i * row_a + q * col_a] * b[q * row_b + j * col_b];
-        return sum;
+        for (Index q = 0; q < k; ++q) sum += double(a[i * row_a + q * col_a]) * double(b[q * row_b + j * col_b]);
+        return fabs(sum) < double(__uint_as_float(INFINITE)) ? 0.0f : float(sum);
     }
 };
 
@@ -256,19 +287,21 @@ struct Target {
     }
 
     // Entry (i, j) of the product as the tensor cores left it, unscaled; false if it is broken.
-    __device__ __forceinline__ static bool unscale(const Origin& origin, float& x, Index i, Index j) {
+    template <typename T>
+    __device__ __forceinline__ static bool unscale(const Origin<T>& origin, float& x, Index i, Index j) {
         if (origin.top_a == nullptr) return true;
         const unsigned ta = origin.top_a[i], tb = origin.top_b[j];
-        x = scaled(x, -(fit(ta) + fit(tb)));
+        x = scaled<T>(x, -(fit<T>(ta) + fit<T>(tb)));
         return max(ta, tb) < INFINITE;
     }
-    __device__ __forceinline__ static bool unscale(const Origin&, int&, Index, Index) { return true; }
+    template <typename T>
+    __device__ __forceinline__ static bool unscale(const Origin<T>&, int&, Index, Index) { return true; }
 
     // Entries (i, j) and (i, j + 1), j even, of the product as the tensor cores left them; broken ones are
     // left to `mend`.
-    template <typename Acc>
+    template <typename T, typename Acc>
     __device__ __forceinline__ void store(
-        const Origin& origin, bool in_pairs, Index i, Index j, Acc x, Acc y
+        const Origin<T>& origin, bool in_pairs, Index i, Index j, Acc x, Acc y
     ) const {
         if (i >= m || j >= n) return;
         const bool second = j + 1 < n;
@@ -284,7 +317,8 @@ struct Target {
     }
 
     // Computes a broken entry without the tensor cores.  In a loop of its own that is not unrolled.
-    __device__ __forceinline__ void mend(const Origin& origin, Index i, Index j) const {
+    template <typename T>
+    __device__ __forceinline__ void mend(const Origin<T>& origin, Index i, Index j) const {
         if (i < m && j < n && origin.broken(i, j)) put(i, j, result(origin.plain(i, j), i, j));
     }
 };

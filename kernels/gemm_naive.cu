@@ -28,13 +28,13 @@ struct Line {
     const T_IN* first;  // null outside the matrix
     Index stride, k;
     bool whole_words;
-    float scale;
+    Scale<T_LOW> scale;
 
     __device__ __forceinline__ Line(const T_IN* x, Index across, Index along, Index i, Index count, Index k,
                                     const unsigned* top)
-        : first(i < count ? x + i * across : nullptr), stride(along), k(k), scale(1) {
+        : first(i < count ? x + i * across : nullptr), stride(along), k(k) {
         whole_words = along == 1 && (reinterpret_cast<unsigned long long>(first) & 3) == 0;
-        if (SCALED && i < count) scale = power_of_two(fit(top[i]));
+        if (SCALED && i < count) scale = Scale<T_LOW>(top[i]);
     }
 
     // WORD entries from q on.
@@ -52,7 +52,10 @@ struct Line {
     template <bool SPLIT, typename T>
     __device__ __forceinline__ Parts make(const T (&x)[WORD]) const {
         if constexpr (SAME<T, float>) {
-            return parts_of<T_LOW, SPLIT>(x, scale);
+            float y[WORD];
+            #pragma unroll
+            for (int e = 0; e < WORD; ++e) y[e] = scale(x[e]);
+            return parts_of<T_LOW, SPLIT>(y, 1.0f);
         } else {
             Parts parts = {0, 0};
             memcpy(&parts.hi, x, 4);
@@ -111,7 +114,7 @@ tcs_gemm_naive(
     }
 
     const Target target = {out, c, ld_out, ld_c, m, n, int(kind), alpha, beta};
-    const Origin origin = {
+    const Origin<T_LOW> origin = {
         reinterpret_cast<const float*>(a), reinterpret_cast<const float*>(b), row_a, col_a, row_b, col_b, k,
         top_a, top_b
     };

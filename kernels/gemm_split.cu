@@ -16,8 +16,7 @@
 //
 // Grid and block:  tcs_tops as many blocks of (32, 8) as both matrices need, each ceil(rows / 8) if by_row, else
 // ceil(cols / 128) ceil(rows / 256);  tcs_split and tcs_split_by likewise, each ceil(rows / 16) ceil(cols / 256);
-// tcs_finish (ceil(m / 8), ceil(n / 256)) of (32, 8).  Rows are in the first dimension of the grid, which has no
-// limit that matters.
+// tcs_finish ceil(m / 8) ceil(n / 256) of (32, 8).  All in the first dimension of the grid: the others end at 65535.
 // Defines T_LOW (fp16, bf16 or tf32).
 
 #include "gemm.cuh"
@@ -25,7 +24,7 @@
 
 constexpr int GROUP = 8;             // rows of a block
 constexpr int ROWS_OF_COLUMNS = 256; // rows a block looks at for the largest of columns
-constexpr int SPLIT_ROWS = 16, SPLIT_COLS = 256;
+constexpr int SPLIT_ROWS = 16, SPLIT_COLS = 256, FINISH_COLS = 256;
 constexpr int FLIGHT = 4;            // loads of 16 bytes a thread has on their way while it looks for the largest
 
 __device__ __forceinline__ Index blocks_for(Index count, Index size) { return (count + size - 1) / size; }
@@ -208,8 +207,8 @@ struct Scaled {
                 float x[PER];
                 #pragma unroll
                 for (int e = 0; e < PER; ++e) {
-                    const float by = ONE ? one : power_of_two(fit(by_row ? top[row] : tops.at[w * PER + e]));
-                    x[e] = in[i].at[w * PER + e] * by;
+                    const float given = in[i].at[w * PER + e];
+                    x[e] = ONE ? given * one : Scale<T_LOW>(by_row ? top[row] : tops.at[w * PER + e])(given);
                     if (ONE && beyond && !(fabsf(x[e]) <= limit)) *beyond = 1;
                 }
                 const Parts parts = parts_of<T_LOW, true>(x, 1.0f);
@@ -277,13 +276,14 @@ tcs_finish(
     Index m, Index n, Index k, double alpha, double beta
 ) {
     const Target target = {out, c, ld_out, ld_c, m, n, int(kind), alpha, beta};
-    const Origin origin = {a, b, row_a, col_a, row_b, col_b, k, top_a, top_b};
+    const Origin<T_LOW> origin = {a, b, row_a, col_a, row_b, col_b, k, top_a, top_b};
     const bool in_pairs = target.pairs();
-    const Index row = Index(blockIdx.x) * GROUP + threadIdx.y;
+    const Index across = blocks_for(n, FINISH_COLS), block = blockIdx.x;
+    const Index row = block / across * GROUP + threadIdx.y;
     if (row >= m) return;
     #pragma unroll 1
-    for (int e = 0; e < 4; ++e) {
-        const Index col = Index(blockIdx.y) * 8 * WARP + 2 * (e * WARP + threadIdx.x);
+    for (int e = 0; e < FINISH_COLS / (2 * WARP); ++e) {
+        const Index col = block % across * FINISH_COLS + 2 * (e * WARP + threadIdx.x);
         if (col >= n) return;
         const float* from = sum + row * ld_sum + col;
         target.store(origin, in_pairs, row, col, from[0], col + 1 < n ? from[1] : 0.0f);

@@ -393,7 +393,7 @@ tcs_gemm_wgmma(
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         if (alpha_by) alpha *= *alpha_by;
         const Target target = {out, c, ld_out, ld_c, m, n, int(kind), alpha, beta};
-        const Origin origin = {a, b, row_a, col_a, row_b, col_b, k, top_a, top_b};
+        const Origin<T_LOW> origin = {a, b, row_a, col_a, row_b, col_b, k, top_a, top_b};
         const unsigned boxes = shared.boxes((threadIdx.x - GROUP_THREADS) / WARP);
         if (REFINE && group == CONSUMERS - 1) pass_turn(group);  // the first may begin
         Ring ring;

@@ -142,7 +142,7 @@ struct Splitter {
     const T* next;           // this thread's first run of the next tile
     int whole_tiles;         // so many can be read 16 bytes at a time
     Run<T, 4> in[RUNS_HELD];
-    float scale[4];          // of the rows, or of the columns, of this thread
+    Scale<T_LOW> scale[4];   // of the rows, or of the columns, of this thread
     static_assert((ALONG_K ? BLOCK_M : BLOCK_K) == RUNS_HELD * ROWS, "a tile is what the threads hold");
 
     __device__ __forceinline__ Splitter(const Source<ALONG_K, BLOCK_M>& source, const unsigned* top)
@@ -152,7 +152,7 @@ struct Splitter {
         #pragma unroll
         for (int e = 0; e < 4; ++e) {
             const Index i = source.first + (ALONG_K ? row(e) : col() + e);
-            scale[e] = power_of_two(i < source.span ? fit(top[i]) : 0);
+            scale[e] = Scale<T_LOW>(i < source.span ? top[i] : 0);
         }
     }
 
@@ -178,7 +178,7 @@ struct Splitter {
         #pragma unroll
         for (int w = 0; w < 2; ++w) {
             const int e = 2 * w;
-            const float x[2] = {in[u].at[e] * scale[ALONG_K ? u : e], in[u].at[e + 1] * scale[ALONG_K ? u : e + 1]};
+            const float x[2] = {scale[ALONG_K ? u : e](in[u].at[e]), scale[ALONG_K ? u : e + 1](in[u].at[e + 1])};
             const Parts parts = parts_of<T_LOW, SPLIT>(x, 1.0f);
             high[w] = parts.hi;
             low[w] = parts.lo;
@@ -318,7 +318,7 @@ struct Rounded {
 
     // As FP32 has it, 127 for 1.
     __device__ __forceinline__ static unsigned exponent(const unsigned* top, Index i, Index count) {
-        return 127 + (i < count ? fit(top[i]) : 0);
+        return 127 + (i < count ? fit<T_LOW>(top[i]) : 0);
     }
 
     __device__ __forceinline__ static float scale(const unsigned* exponents, int i) {
@@ -406,7 +406,7 @@ struct Columns {
     bool whole;  // inside, not broken, and of 4 bytes: a result goes out in one piece
     bool add;    // and c comes in one
 
-    __device__ __forceinline__ Columns(const Target& target, const Origin& origin, Index first) : first(first) {
+    __device__ __forceinline__ Columns(const Target& target, const Origin<T_LOW>& origin, Index first) : first(first) {
         const Index bits = reinterpret_cast<Index>(target.out) | target.ld_out * 4;
         const bool of_4_bytes = target.kind == KIND_FP32 || target.kind == KIND_INT32;
         whole = of_4_bytes && (bits & 15) == 0 && first + 4 <= target.n;
@@ -415,17 +415,18 @@ struct Columns {
         for (int e = 0; e < 4; ++e) {
             const unsigned top = whole && origin.top_b ? origin.top_b[first + e] : 0;
             whole = whole && top < INFINITE;
-            exponent[e] = fit(top);
+            exponent[e] = fit<T_LOW>(top);
         }
     }
 
-    __device__ __forceinline__ static float unscaled(const Origin& origin, float x, int e) {
-        return origin.top_a ? scaled(x, -e) : x;
+    __device__ __forceinline__ static float unscaled(const Origin<T_LOW>& origin, float x, int e) {
+        return origin.top_a ? scaled<T_LOW>(x, -e) : x;
     }
-    __device__ __forceinline__ static int unscaled(const Origin&, int x, int) { return x; }
+    __device__ __forceinline__ static int unscaled(const Origin<T_LOW>&, int x, int) { return x; }
 
     __device__ __forceinline__ void store(
-        const Target& target, const Origin& origin, bool in_pairs, Index row, const Acc (&x)[4], const Acc (&old)[4]
+        const Target& target, const Origin<T_LOW>& origin, bool in_pairs, Index row,
+        const Acc (&x)[4], const Acc (&old)[4]
     ) const {
         if (row >= target.m) return;
         const unsigned top = origin.top_a ? origin.top_a[row] : 0;
@@ -437,7 +438,7 @@ struct Columns {
         __align__(16) Acc y[4];
         #pragma unroll
         for (int e = 0; e < 4; ++e) {
-            const Acc z = unscaled(origin, x[e], fit(top) + exponent[e]);
+            const Acc z = unscaled(origin, x[e], fit<T_LOW>(top) + exponent[e]);
             y[e] = add ? target.combined(z, old[e]) : target.result(z, row, first + e);
         }
         uint4 word;
@@ -447,7 +448,7 @@ struct Columns {
 
     // All rows of these columns; FLIGHT reads of c are on their way before the first result is written.
     __device__ __forceinline__ void store_all(
-        const Target& target, const Origin& origin, bool in_pairs, Index first_row, const Acc* sums, int col
+        const Target& target, const Origin<T_LOW>& origin, bool in_pairs, Index first_row, const Acc* sums, int col
     ) const {
         #pragma unroll 1
         for (int row0 = threadIdx.x / ACROSS; row0 < BLOCK_M; row0 += FLIGHT * STEP) {
@@ -470,7 +471,7 @@ struct Columns {
 };
 
 // True for a block with an Inf or NaN next to it.
-__device__ __forceinline__ bool any_broken(const Target& target, const Origin& origin, Index row, Index col) {
+__device__ __forceinline__ bool any_broken(const Target& target, const Origin<T_LOW>& origin, Index row, Index col) {
     bool found = false;
     if (origin.top_a != nullptr) {
         for (Index i = row + threadIdx.x; i < min(target.m, row + BLOCK_M); i += THREADS) {
@@ -523,7 +524,7 @@ tcs_gemm_wmma(
     __syncthreads();
 
     const Target target = {out, c, ld_out, ld_c, m, n, int(kind), alpha, beta};
-    const Origin origin = {full_a, full_b, row_a, col_a, row_b, col_b, k, top_a, top_b};
+    const Origin<T_LOW> origin = {full_a, full_b, row_a, col_a, row_b, col_b, k, top_a, top_b};
     const bool in_pairs = target.pairs();
     const int col = threadIdx.x % Columns::ACROSS * 4;
     const Columns columns(target, origin, first_col + col);

@@ -83,9 +83,9 @@ struct Held {
         }
     }
 
-    // power[e] is that of entry e of a run.
+    // scale[e] is that of entry e of a run.
     __device__ __forceinline__ void split(
-        const Operand& m, Index last_row, bool whole, const float (&power)[4]
+        const Operand& m, Index last_row, bool whole, const Scale<T_LOW> (&scale)[4]
     ) const {
         const Index first = row * m.ld_out + col, step = down * m.ld_out + across;
         #pragma unroll
@@ -98,7 +98,7 @@ struct Held {
             for (int w = 0; w < Words::COUNT; ++w) {
                 float x[PER];
                 #pragma unroll
-                for (int e = 0; e < PER; ++e) x[e] = run[i].at[w * PER + e] * power[w * PER + e];
+                for (int e = 0; e < PER; ++e) x[e] = scale[w * PER + e](run[i].at[w * PER + e]);
                 const Parts parts = parts_of<T_LOW, true>(x, 1.0f);
                 high.at[w] = parts.hi;
                 low.at[w] = parts.lo;
@@ -133,9 +133,9 @@ __device__ __forceinline__ void split_rows(const Operand& m, Index block) {
     if (!is_row) return;
     for (int w = 0; w < warps; ++w) largest = max(largest, of_warp[warp / warps * warps + w]);
     if (held.col == 0) m.top[held.row] = largest;
-    const float by = power_of_two(fit(largest)), power[4] = {by, by, by, by};
-    if (whole) held.split(m, held.row, true, power);
-    else held.split(m, held.row, false, power);
+    const Scale<T_LOW> by(largest), scale[4] = {by, by, by, by};
+    if (whole) held.split(m, held.row, true, scale);
+    else held.split(m, held.row, false, scale);
 }
 
 __device__ __forceinline__ void split_columns(const Operand& m, Index block) {
@@ -193,11 +193,11 @@ __device__ __forceinline__ void split_columns(const Operand& m, Index block) {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;");  // what others have has been read
     if (is_here) {
         const uint4 top = *reinterpret_cast<const uint4*>(&of_all[4 * (threadIdx.x % lanes)]);
-        const float power[4] = {
-            power_of_two(fit(top.x)), power_of_two(fit(top.y)), power_of_two(fit(top.z)), power_of_two(fit(top.w))
+        const Scale<T_LOW> scale[4] = {
+            Scale<T_LOW>(top.x), Scale<T_LOW>(top.y), Scale<T_LOW>(top.z), Scale<T_LOW>(top.w)
         };
-        if (whole) held.split(m, last_row, true, power);
-        else held.split(m, last_row, false, power);
+        if (whole) held.split(m, last_row, true, scale);
+        else held.split(m, last_row, false, scale);
     }
     wait_in_cluster();  // no block leaves before
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 // The largest `top` of the rows and columns of one thread's sums; 0 if nothing was scaled.
-__device__ __forceinline__ unsigned largest_top(const Origin& origin, Index row, Index col) {
+__device__ __forceinline__ unsigned largest_top(const Origin<T_LOW>& origin, Index row, Index col) {
     if (origin.top_a == nullptr) return 0;
     unsigned largest = max(origin.top_a[row], origin.top_a[row + 8]);
     #pragma unroll
@@ -16,14 +16,16 @@ __device__ __forceinline__ unsigned largest_top(const Origin& origin, Index row,
 // near.  Reads of c are issued FLIGHT pairs of rows at a time.
 template <bool ADD>
 __device__ __forceinline__ void store_whole(
-    const float (&sum)[SUMS], const Target& target, const Origin& origin, Index row, Index col
+    const float (&sum)[SUMS], const Target& target, const Origin<T_LOW>& origin, Index row, Index col
 ) {
     constexpr int FLIGHT = 8;
     const float alpha = float(target.alpha), beta = float(target.beta);
     float* const out = static_cast<float*>(target.out) + row * target.ld_out + col;
     const float* const c = static_cast<const float*>(target.c) + row * target.ld_c + col;
     const bool is_scaled = origin.top_a != nullptr;
-    const int exponent[2] = {is_scaled ? fit(origin.top_a[row]) : 0, is_scaled ? fit(origin.top_a[row + 8]) : 0};
+    const int exponent[2] = {
+        is_scaled ? fit<T_LOW>(origin.top_a[row]) : 0, is_scaled ? fit<T_LOW>(origin.top_a[row + 8]) : 0
+    };
     #pragma unroll
     for (int j0 = 0; j0 < SUMS / 4; j0 += FLIGHT) {
         float2 old[FLIGHT][2];
@@ -39,8 +41,8 @@ __device__ __forceinline__ void store_whole(
             const int j = j0 + e / 2, half = e % 2;
             float2 x = make_float2(sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
             if (is_scaled) {
-                x.x = scaled(x.x, -(exponent[half] + fit(origin.top_b[col + 8 * j])));
-                x.y = scaled(x.y, -(exponent[half] + fit(origin.top_b[col + 8 * j + 1])));
+                x.x = scaled<T_LOW>(x.x, -(exponent[half] + fit<T_LOW>(origin.top_b[col + 8 * j])));
+                x.y = scaled<T_LOW>(x.y, -(exponent[half] + fit<T_LOW>(origin.top_b[col + 8 * j + 1])));
             }
             x.x *= alpha;
             x.y *= alpha;
@@ -58,7 +60,7 @@ __device__ __forceinline__ void store_whole(
 // odd rows the second half of the box's columns goes first, or two rows would meet in the same banks.
 template <bool SCALED>
 __device__ __forceinline__ void send_whole(
-    const float (&sum)[SUMS], const Target& target, const Origin& origin,
+    const float (&sum)[SUMS], const Target& target, const Origin<T_LOW>& origin,
     const TensorMap& results, int how, unsigned boxes, int row, int col
 ) {
     constexpr int EIGHTS = BOX_COLS / 8;
@@ -66,7 +68,7 @@ __device__ __forceinline__ void send_whole(
     const bool odd = in_box & 1;
     const float alpha = float(target.alpha);
     const int exponent[2] = {
-        SCALED ? fit(origin.top_a[row + in_box]) : 0, SCALED ? fit(origin.top_a[row + in_box + 8]) : 0
+        SCALED ? fit<T_LOW>(origin.top_a[row + in_box]) : 0, SCALED ? fit<T_LOW>(origin.top_a[row + in_box + 8]) : 0
     };
     const unsigned turn = (pair / 2 ^ in_box ^ (odd ? EIGHTS : 0)) * 16;
     const unsigned at = boxes + in_box * 128 + pair % 2 * 8;
@@ -84,8 +86,8 @@ __device__ __forceinline__ void send_whole(
                 x[j] = make_float2(sum[e], sum[e + 1]);
                 if (SCALED) {
                     const unsigned* const top = origin.top_b + col + BOX_COLS * box + 8 * j + 2 * pair;
-                    x[j].x = scaled(x[j].x, -(exponent[half] + fit(top[0])));
-                    x[j].y = scaled(x[j].y, -(exponent[half] + fit(top[1])));
+                    x[j].x = scaled<T_LOW>(x[j].x, -(exponent[half] + fit<T_LOW>(top[0])));
+                    x[j].y = scaled<T_LOW>(x[j].y, -(exponent[half] + fit<T_LOW>(top[1])));
                 }
                 x[j].x *= alpha;
                 x[j].y *= alpha;
@@ -104,7 +106,7 @@ __device__ __forceinline__ void send_whole(
 }
 
 __device__ __forceinline__ void store_sums(
-    const float (&sum)[SUMS], const Target& target, const Origin& origin,
+    const float (&sum)[SUMS], const Target& target, const Origin<T_LOW>& origin,
     const TensorMap& results, int how, unsigned boxes, Index row, Index col
 ) {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x % GROUP_THREADS / WARP;

@@ -36,7 +36,10 @@ STRUCTURES = {
 
 
 def check_array(x, name):
-    """Return x as a dense numeric NumPy or CuPy array, without a copy if it is one."""
+    """Return x as a dense numeric NumPy or CuPy array.
+
+    It is copied only if it is none, or is not aligned or of another byte order, which LAPACK does not take.
+    """
     if is_cupy(x):
         pass
     elif scipy.sparse.issparse(x):
@@ -56,7 +59,14 @@ def check_array(x, name):
             f"{name} has dtype {x.dtype}; numbers are needed: "
             f"convert with np.asarray({name}, dtype=float)"
         )
+    if isinstance(x, np.ndarray) and not _is_ordinary(x):
+        x = x.astype(x.dtype.newbyteorder("="))
     return x
+
+
+def _is_ordinary(x):
+    """Tell whether entries start on multiples of their size, in this machine's byte order."""
+    return x.dtype.isnative and all(step % x.itemsize == 0 for step in (x.ctypes.data, *x.strides))
 
 
 def _is_bfloat16(dtype):

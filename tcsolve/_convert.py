@@ -1,14 +1,20 @@
-"""FP32 to FP64 and back on CuPy, whose own conversions take subnormal FP32 numbers for zero."""
+"""Conversions between floating-point dtypes on CuPy, whose own take subnormal FP32 numbers for zero."""
 
 import functools
 
 import cupy
+import numpy as np
 
-__all__ = ["converted"]
+__all__ = ["converted", "widened"]
 
 # Instructions of PTX that flush nothing, whatever CuPy compiles with.
 WIDEN = 'asm("cvt.f64.f32 %0, %1;" : "=d"(y) : "f"(x))'
 NARROW = 'asm("cvt.rn.f32.f64 %0, %1;" : "=f"(y) : "d"(x))'
+# To nearest even, in integers; a NaN stays one.
+BFLOAT16 = """
+    const unsigned int bits = __float_as_uint(x);
+    y = x != x ? (bits >> 16) | 0x40 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16
+"""
 SINGLE, DOUBLE = "fF", "dD"
 
 
@@ -16,6 +22,10 @@ def converted(x, dtype):
     """Return x in `dtype`, rounded to nearest, as it lies in memory; x itself if it has that."""
     if x.dtype == dtype:
         return x
+    if x.dtype.name == "bfloat16":
+        return converted(widened(x), dtype)
+    if dtype.name == "bfloat16":
+        return _to_bfloat16()(converted(x, np.dtype(np.float32))).view(dtype)
     crosses = x.dtype.char in SINGLE + DOUBLE and dtype.char in SINGLE + DOUBLE
     if not crosses or (x.dtype.char in SINGLE) == (dtype.char in SINGLE):
         return x.astype(dtype)
@@ -27,6 +37,16 @@ def converted(x, dtype):
     if x.dtype.kind == "c":
         convert(x.imag, y.imag)
     return y
+
+
+def widened(x):
+    """Return x, of bfloat16, in FP32: bfloat16 is that with its last 16 bits cut off."""
+    return (x.view(cupy.uint16).astype(cupy.uint32) << 16).view(cupy.float32)
+
+
+@functools.cache
+def _to_bfloat16():
+    return cupy.ElementwiseKernel("float32 x", "uint16 y", BFLOAT16, "tcsolve_to_bfloat16")
 
 
 @functools.cache

@@ -257,12 +257,13 @@ def gemm(c, l, u):
 
 
 def gemm_strided(c, step_c, a, step_a, b, step_b, alpha, count):
-    """c = alpha a b for `count` products of FP32 row-major views, each so many entries after the last."""
-    (m, r), k = c.shape, a.shape[1]
+    """c = alpha a b for `count` products of row-major views, each so many entries after the last."""
+    (m, r), k, char = c.shape, a.shape[1], c.dtype.char
     n = cublas.CUBLAS_OP_N
-    operands = (scalar(alpha, "f"), b.data.ptr, ld(b), step_b, a.data.ptr, ld(a), step_a)
-    result = (scalar(0, "f"), c.data.ptr, ld(c), step_c)
-    _call("sgemmStridedBatched", handle(), n, n, r, m, k, *operands, *result, count)
+    operands = (scalar(alpha, char), b.data.ptr, ld(b), step_b, a.data.ptr, ld(a), step_a)
+    result = (scalar(0, char), c.data.ptr, ld(c), step_c)
+    name = PREFIX[char] + "gemmStridedBatched"
+    _call(name, handle(), n, n, r, m, k, *operands, *result, count)
 
 
 def gemm_packed(c, shape, ldc, p, q, low, alpha, beta):

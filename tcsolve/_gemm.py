@@ -1,5 +1,8 @@
 """The public products of matrices: arguments checked, and handed to the device."""
 
+import functools
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from tcsolve._check import check_array
@@ -63,7 +66,8 @@ def gemm(
         What runs on a GPU: our kernels from the plainest to the fastest, or cuBLAS.  On NumPy
         arrays, only 'auto': the tensor cores are emulated.
     out : array, (m, n), optional
-        Where to store the result; it may be c.  float16 or bfloat16 if that is wanted.
+        Where to store the result; it may be c.  float16 or bfloat16 if that is wanted.  Each entry needs
+        memory of its own.
     rtol : float, optional
         Take the cheapest `refine` whose bound, as `gemm_bound` gives it, is at most this.
 
@@ -76,8 +80,10 @@ def gemm(
     Raises
     ------
     InputError
-        Shapes that do not match, a dtype or value that is not supported, `out` that overlaps an
+        Shapes that do not match, a dtype or value that is not supported, `out` that overlaps itself or an
         operand, an `rtol` that cannot be met.
+    DeviceMemoryError
+        The device has not enough memory; no array has been changed.
 
     See Also
     --------
@@ -89,7 +95,12 @@ def gemm(
     float32 and float64 operands are scaled by powers of two, one for each row of op(a) and column of
     op(b), so that their largest entries come to 2**13 or just above; their residuals then need no scale
     of their own, and neither 65504 nor 6e-5 is a limit.  The scales are undone exactly.  Results in a row
-    or column with Inf or NaN are computed in plain FP32, so that they are what IEEE arithmetic says.
+    or column with Inf or NaN are what IEEE arithmetic says, computed in plain FP64 so that no sum of finite
+    entries overflows.
+
+    On a GPU, float16 and bfloat16 operands in their own precision reach the tensor cores as they are stored.
+    These do not normalize subnormal numbers: a row or column whose entries are all below 6e-5 (float16) or
+    1e-38 (bfloat16) has a larger error (see `gemm_bound`); precision='tf32' loses nothing there.
 
     The same arguments give the same bits on the same device.
 
@@ -114,8 +125,8 @@ def gemm(
             f"a has shape {a.shape} and b has shape {b.shape}; two matrices are needed: "
             "use gemm_batched for stacks, or reshape vectors to one row or column"
         )
-    options = (alpha, beta, transa, transb, precision, refine, engine)
-    return _product_of(a, b, c, *options, out, rtol)[0]
+    options = _Options(alpha, beta, transa, transb, precision, refine, engine, rtol)
+    return _product_of(a, b, c, out, options)[0]
 
 
 def gemm_batched(
@@ -159,6 +170,9 @@ def gemm_batched(
     ------
     InputError
         As `gemm`.
+    DeviceMemoryError
+        The device has not enough memory; a, b and c have not been changed, nor has `out`, unless matrices
+        are larger than 64 and it is not c: then the first results may be there.
 
     Notes
     -----
@@ -174,8 +188,8 @@ def gemm_batched(
     >>> gemm_batched(a, np.eye(2, dtype=np.float16)).shape
     (2, 2, 2)
     """
-    options = (alpha, beta, transa, transb, precision, refine, engine)
-    key, result = _repeated(a, b, c, out, (*options, rtol))
+    options = _Options(alpha, beta, transa, transb, precision, refine, engine, rtol)
+    key, result = _repeated(a, b, c, out, options)
     if result is not None:
         return result
     a, b = check_array(a, "a"), check_array(b, "b")
@@ -192,7 +206,7 @@ def gemm_batched(
     if c is not None:
         c = check_array(c, "c")
         c = _stacked(c, batch) if c.ndim == 2 else c
-    out, launch = _product_of(a, b, c, *options, out, rtol)
+    out, launch = _product_of(a, b, c, out, options)
     if key is not None and launch is not None:
         if len(_LAUNCHES) >= MOST_LAUNCHES:
             _LAUNCHES.clear()
@@ -206,7 +220,7 @@ def _repeated(a, b, c, out, options):
     A small batch is shorter than the checks of its arguments, so they are made once for all arrays that
     differ in their addresses alone.  The key is None where that does not pay.
     """
-    beta = options[1]
+    beta = options.beta
     if not is_cupy(a) or not isinstance(beta, int | float):
         return None, None
     ops = ops_for(a)
@@ -236,7 +250,8 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
         Named tuple (bound, precision, refine, products) with
         ``|C - op(A) op(B)|_ij <= bound ||row i of op(A)||_2 ||column j of op(B)||_2``
         for alpha = 1, beta = 0 and a result that is neither stored in 16 bits nor subnormal, where no
-        partial sum is beyond the range of FP32.
+        partial sum is beyond the range of FP32.  On a GPU, subnormal entries of float16 operands in 'fp16',
+        and of bfloat16 in 'bf16', count as the smallest normal number (2**-14, 2**-126) in the norms.
 
     Raises
     ------
@@ -255,8 +270,10 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
     2. Lost entries.  max |x| sum |y| <= sqrt(k) ||x|| ||y||, so they add 2 sqrt(k) 2**(emin - t - 13).
     3. Sums.  Tensor cores add g >= 4 exact products and the sum so far with truncation, each addend
        to a unit of 2**-23 of the largest [1]_: at most (g + 1) 2**-23 of the sum of all magnitudes for g
-       terms, 1.25 k 2**-23 in all.  With refinement a sum ends after 16 to 64 terms (TF32: 8 to 64)
-       and is added to nearest in FP32: 80 2**-23 + (k / 16) 2**-24 (k / 8).  Engine 'cublas'
+       terms, 1.25 k 2**-23 in all.  The size of an addend is found from the exponents of its factors; that of
+       a subnormal number is the exponent of the smallest normal one.  Only operands that are multiplied as
+       they are stored have rows of such numbers.  With refinement a sum ends after 16 to 64 terms (TF32: 8 to
+       64) and is added to nearest in FP32: 80 2**-23 + (k / 16) 2**-24 (k / 8).  Engine 'cublas'
        sums along all of k at every level.
     4. |x|.|y| <= ||x||_2 ||y||_2 (Cauchy and Schwarz).
 
@@ -283,8 +300,7 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
             f"a has shape {a.shape} and b has shape {b.shape}; matrices, or stacks of them, that can be "
             "multiplied are needed: see transa"
         )
-    if engine not in ENGINES:
-        raise InputError(f"engine is {engine!r}; needs one of {', '.join(map(repr, ENGINES))}")
+    _check_engine(engine)
     dtype = common_dtype(a.dtype.name, b.dtype.name)
     k = a.shape[-2 if transa else -1]
     product = choose_product(dtype, k, precision, refine, rtol, engine)
@@ -292,63 +308,99 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
     return GemmBound(bound, product.precision, product.refine, len(product.terms))
 
 
-def _product_of(a, b, c, alpha, beta, transa, transb, precision, refine, engine, out, rtol):
+class _Options(NamedTuple):
+    """The arguments of `gemm` that are no arrays."""
+
+    alpha: Any
+    beta: Any
+    transa: Any
+    transb: Any
+    precision: Any
+    refine: Any
+    engine: Any
+    rtol: Any
+
+
+def _product_of(a, b, c, out, options):
     """Check what `gemm` and `gemm_batched` have in common, and compute.
 
     Returns the result, and what the device needs to compute another one like it, or None.
     """
-    turns = require_switch("transa", transa), require_switch("transb", transb)
+    turns = (require_switch(name, getattr(options, name)) for name in ("transa", "transb"))
     a, b = (x.swapaxes(-1, -2) if turn else x for x, turn in zip((a, b), turns, strict=True))
     if a.shape[-1] != b.shape[-2]:
         raise InputError(
             f"op(a) has shape {a.shape} and op(b) has shape {b.shape}; the columns of op(a) must be "
             "the rows of op(b): see transa and transb"
         )
-    if engine not in ENGINES:
-        raise InputError(f"engine is {engine!r}; needs one of {', '.join(map(repr, ENGINES))}")
+    _check_engine(options.engine)
     dtype = common_dtype(a.dtype.name, b.dtype.name)
-    product = choose_product(dtype, a.shape[-1], precision, refine, rtol, engine)
+    how = options.precision, options.refine, options.rtol, options.engine
+    product = choose_product(dtype, a.shape[-1], *how)
     wide = dtype == "float64" and product.precision != "fp64"
     accumulator = "float64" if wide else product.accumulator
-    alpha, beta = check_scalars(alpha, beta, accumulator)
+    scalars = check_scalars(options.alpha, options.beta, accumulator)
     shape = (*a.shape[:-1], b.shape[-1])
-    c = check_addend(c, beta, shape, accumulator)
+    c = check_addend(c, scalars[1], shape, accumulator)
     ops = ops_for(a, b, *(() if c is None else (c,)))
-    out = check_out(ops.xp, out, shape, accumulator, a, b, c)
-    ops_for(out, a)  # on one device
+    if out is None:
+        out = _guarded(ops, ops.xp.empty)(shape, accumulator)
+    else:
+        check_out(ops.xp, out, shape, accumulator, (a, b, c))
+        ops_for(out, a)  # on one device
     if not out.size:
         return out, None
-    if alpha == 0 or a.shape[-1] == 0:
-        _without_product(out, c, beta, accumulator)
+    arrays, rest = (a, b, c, out), (*scalars, options.engine)
+    if scalars[0] == 0 or a.shape[-1] == 0:
+        _guarded(ops, _without_product)(ops, c, out, scalars[1], accumulator)
     elif wide:
-        multiply_narrowed(ops, a, b, c, out, product, alpha, beta, engine)
+        _guarded(ops, multiply_narrowed)(ops, arrays, product, *rest)
     else:
-        return out, _compute(ops, a, b, c, out, product, alpha, beta, engine)
+        return out, _guarded(ops, _compute)(ops, arrays, product, *rest)
     return out, None
 
 
-def _compute(ops, a, b, c, out, product, alpha, beta, engine):
+@functools.cache
+def _guarded(ops, function):
+    """Return the function with a DeviceMemoryError where memory runs out in it.
+
+    Kept, because to make it takes microseconds, as a small product does.
+    """
+    return ops.guarded(function)
+
+
+def _compute(ops, arrays, product, alpha, beta, engine):
     """Call the primitive, in the accumulator's dtype where c has another dtype than the result."""
-    if beta != 0 and c.dtype != out.dtype:
-        wide = c.astype(product.accumulator)
-        ops.gemm(a, b, wide, wide, product, alpha, beta, engine)
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            out[...] = wide.astype(out.dtype)
-        return None
-    return ops.gemm(a, b, c, out, product, alpha, beta, engine)
+    a, b, c, out = arrays
+    if beta == 0 or c.dtype == out.dtype:
+        return ops.gemm(a, b, c, out, product, alpha, beta, engine)
+    addend = ops.converted(c, np.dtype(product.accumulator))
+    total = ops.xp.empty(out.shape, product.accumulator)
+    ops.gemm(a, b, addend, total, product, alpha, beta, engine)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        out[...] = ops.converted(total, out.dtype)
+    return None
 
 
-def _without_product(out, c, beta, accumulator):
-    """out = beta c, in the accumulator's dtype."""
+def _without_product(ops, c, out, beta, accumulator):
+    """out = beta c, rounded to the accumulator's dtype."""
     if beta == 0:
         out[...] = 0
-    else:
-        dtype = np.dtype(accumulator)
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            out[...] = (c.astype(dtype) * dtype.type(beta)).astype(out.dtype)
+        return
+    dtype = np.dtype(accumulator)
+    # A product of two FP32 numbers is exact in FP64, where no library flushes subnormal numbers to zero.
+    wide = dtype if dtype.kind == "i" else np.dtype(np.float64)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        scaled = ops.converted(c, wide) * wide.type(dtype.type(beta))
+        out[...] = ops.converted(ops.converted(scaled, dtype), out.dtype)
 
 
 # ---- checks ------------------------------------------------------------------------------------
+
+
+def _check_engine(engine):
+    if engine not in ENGINES:
+        raise InputError(f"engine is {engine!r}; needs one of {', '.join(map(repr, ENGINES))}")
 
 
 def _batch_of(a, b, out):

@@ -7,10 +7,11 @@ from typing import Any
 import cupy
 import numpy as np
 
-from tcsolve import _jit
+from tcsolve import _cublas, _jit
+from tcsolve._convert import converted
 from tcsolve._errors import DeviceError
 from tcsolve._gemm_cupy import gemm, require_formats
-from tcsolve._stored import KINDS, bits, widened
+from tcsolve._stored import KINDS, bits
 from tcsolve.kernels import LARGEST_BATCHED, Batched, batched_room, batched_shape
 
 __all__ = ["Launch", "gemm_batched", "signature"]
@@ -19,6 +20,8 @@ __all__ = ["Launch", "gemm_batched", "signature"]
 ANYHOW, ONE_BEHIND_THE_OTHER, ONE_FOR_ALL = 0, 1, 2
 # Bytes of the words that operands and results are moved in.
 ALIGNMENT = 16
+# Products of one call of cuBLAS, which may have a dimension of a grid for them.
+MOST_AT_ONCE = 32768
 
 
 def gemm_batched(a, b, c, out, product, alpha, beta, arch, properties):
@@ -30,22 +33,44 @@ def gemm_batched(a, b, c, out, product, alpha, beta, arch, properties):
     if product.native:
         _natively(a, b, c, out, product, alpha, beta)
     elif max(m, n, k) > LARGEST_BATCHED:
-        for s in range(len(out)):
-            addend = None if beta == 0 else c[s]
-            count = properties["multiprocessors"]
-            gemm(a[s], b[s], addend, out[s], product, alpha, beta, "auto", arch, count)
+        count = properties["multiprocessors"]
+        _one_by_one(a, b, c, out, (product, alpha, beta, "auto", arch, count))
     else:
         require_formats(product, arch)
         return _in_one_launch(a, b, c, out, product, alpha, beta, arch, properties)
     return None
 
 
+def _one_by_one(a, b, c, out, how):
+    """Compute each product by `gemm`, `how` are its arguments after out."""
+    # If memory runs out half-way, c must still be whole.
+    result = out if c is None or c.data.ptr != out.data.ptr else cupy.empty(out.shape, out.dtype)
+    for s in range(len(out)):
+        gemm(a[s], b[s], None if c is None else c[s], result[s], *how)
+    if result is not out:
+        bits(out)[...] = bits(result)
+
+
 def _natively(a, b, c, out, product, alpha, beta):
-    """Multiply in FP64, which no setting of CuPy's turns into TF32, and round once."""
-    result = cupy.matmul(a.astype(np.float64), b.astype(np.float64)) * alpha
+    """Multiply in FP64, and round once."""
+    a, b = (_dense_in_fp64(x) for x in (a, b))
+    total = cupy.empty(out.shape, np.float64)
+    m, n = out.shape[1:]
+    steps = [0 if len(x) == 1 else x[0].size for x in (a, b)]
+    for first in range(0, len(out), MOST_AT_ONCE):
+        here, there = (x[0 if len(x) == 1 else first] for x in (a, b))
+        count = min(MOST_AT_ONCE, len(out) - first)
+        _cublas.gemm_strided(total[first], m * n, here, steps[0], there, steps[1], 1.0, count)
+    total *= alpha
     if beta != 0:
-        result += beta * c.astype(np.float64)
-    out[...] = result.astype(product.accumulator).astype(out.dtype)
+        total += beta * converted(c, np.dtype(np.float64))
+    out[...] = converted(converted(total, np.dtype(product.accumulator)), out.dtype)
+
+
+def _dense_in_fp64(x):
+    """Return x in FP64 and in C order; one matrix for all products alone."""
+    x = x[:1] if x.strides[0] == 0 else x
+    return cupy.ascontiguousarray(converted(x, np.dtype(np.float64)))
 
 
 def _in_one_launch(a, b, c, out, product, alpha, beta, arch, properties):
@@ -57,7 +82,7 @@ def _in_one_launch(a, b, c, out, product, alpha, beta, arch, properties):
     given = (a, b, c)
     if beta == 0:
         c = None
-    elif not _rows_contiguous(c):
+    elif _strides(c)[2] != 1:
         c = cupy.ascontiguousarray(bits(c)).view(c.dtype)
     if not product.direct:
         a, b = (_as_float32(x) for x in (a, b))
@@ -172,7 +197,7 @@ def _as_float32(x):
         return x
     if x.strides[0] == 0 and len(x) > 1:
         return cupy.broadcast_to(_as_float32(x[:1])[0], x.shape)
-    return widened(x) if x.dtype.name == "bfloat16" else x.astype(np.float32)
+    return converted(x, np.dtype(np.float32))
 
 
 def _strides(x):

@@ -10,7 +10,7 @@ from tcsolve._check import check_array
 from tcsolve._dispatch import is_cupy
 from tcsolve._errors import InputError
 
-__all__ = ["check_addend", "check_out", "check_scalars", "overlap"]
+__all__ = ["check_addend", "check_out", "check_scalars", "overlap", "overlaps_itself"]
 
 # Dtypes a result of each accumulator can be stored in.
 RESULTS = {
@@ -60,10 +60,9 @@ def check_addend(c, beta, shape, accumulator):
     return c
 
 
-def check_out(xp, out, shape, accumulator, a, b, c):
-    """Return `out`, or a new array for the result."""
-    if out is None:
-        return xp.empty(shape, accumulator)
+def check_out(xp, out, shape, accumulator, operands):
+    """Raise unless the result can be stored in `out`; operands are a, b and c (None if not read)."""
+    a, b, c = operands
     if not isinstance(out, xp.ndarray):
         kind = f"{type(out).__module__}.{type(out).__name__}"
         raise InputError(f"out is a {kind}; a {xp.__name__}.ndarray, as a and b are, is needed")
@@ -75,6 +74,11 @@ def check_out(xp, out, shape, accumulator, a, b, c):
         )
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise InputError("out is read-only; give an array that can be written")
+    if overlaps_itself(out):
+        raise InputError(
+            f"out has shape {out.shape} and strides {out.strides}, so that some of its entries share "
+            "memory; give an array in which each entry has its own, as out.copy()"
+        )
     for name, x in (("a", a), ("b", b)):
         if overlap(out, x):
             raise InputError(
@@ -82,7 +86,6 @@ def check_out(xp, out, shape, accumulator, a, b, c):
             )
     if c is not None and not _same_place(out, c) and overlap(out, c):
         raise InputError("out overlaps c without being c; give out=c, or an array of its own")
-    return out
 
 
 def _same_place(x, y):
@@ -98,6 +101,18 @@ def overlap(x, y):
     CuPy's shares_memory sorts the addresses of all entries, and waits for that.
     """
     return np.shares_memory(*(np.asarray(_Shadow(z)) for z in (x, y)))
+
+
+def overlaps_itself(x):
+    """Tell whether two entries of an array have a byte in common, from its shape alone."""
+    shadow = np.asarray(_Shadow(x))
+    # Two entries differ first along some axis.  All pairs with the same distance are alike, so that the lower
+    # one can have index 0 along this axis and those before it.
+    while shadow.size and shadow.ndim:
+        if np.shares_memory(shadow[:1], shadow[1:]):
+            return True
+        shadow = shadow[0]
+    return False
 
 
 class _Shadow:

@@ -272,9 +272,10 @@ def _refined_by_cublas(work):
 
 def _finish(work, total):
     """out = alpha total, unscaled, + beta c."""
-    kernel = split_kernel("tcs_finish")
+    low = work.product.precision if work.scaled else "fp16"  # which matters to scales alone
     args = (*work.target, total, work.n, *work.origin, *work.sizes)
-    kernel((-(-work.m // 8), -(-work.n // 256)), (32, 8), args)
+    blocks = -(-work.m // 8) * -(-work.n // 256)
+    split_kernel("tcs_finish", low)((blocks,), (32, 8), args)
 
 
 RUN = {"naive": _naive, "wmma": _wmma, "wgmma": _wgmma, "cublas": _by_cublas}

@@ -14,9 +14,6 @@ from tcsolve._product import CHAIN
 
 __all__ = ["gemm"]
 
-# 2**126 is the largest power of two whose reciprocal is a normal FP32 number, too.
-LARGEST_EXPONENT = 126
-
 
 def gemm(a, b, c, out, product, alpha, beta, engine):
     """out = alpha a b + beta c for stacks of matrices; c is not read if beta is 0."""
@@ -64,8 +61,9 @@ def _rounded(a, b, product):
     total = sum_of_terms(parts_a, parts_b, product.terms, run)
     total = np.ldexp(total, -(exponent_a + exponent_b))
     if not (np.isfinite(top_a).all() and np.isfinite(top_b).all()):
-        # Next to an Inf or NaN the result is that of plain FP32 arithmetic.
-        return np.where(np.isfinite(top_a) & np.isfinite(top_b), total, a @ b)
+        # Next to an Inf or NaN the result is that of IEEE arithmetic, in FP64: no finite sum overflows.
+        plain = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float32)
+        return np.where(np.isfinite(top_a) & np.isfinite(top_b), total, plain)
     return total
 
 
@@ -81,11 +79,10 @@ def _finite(x):
 def fit(top):
     """Return the exponents that bring `top` into [2**(TOP_EXPONENT - 1), 2**TOP_EXPONENT).
 
-    0 for zero, Inf and NaN; at most LARGEST_EXPONENT, which reaches all but subnormal numbers.
+    0 for zero, Inf and NaN.
     """
     exponent = TOP_EXPONENT - np.frexp(top)[1]
-    usable = np.isfinite(top) & (top > 0)
-    return np.where(usable, np.minimum(exponent, LARGEST_EXPONENT), 0)
+    return np.where(np.isfinite(top) & (top > 0), exponent, 0)
 
 
 def sum_of_terms(parts_a, parts_b, terms, run):

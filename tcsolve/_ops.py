@@ -208,8 +208,8 @@ class Ops(Protocol):
     def gemm(self, a, b, c, out, product, alpha, beta, engine):
         """out = alpha a b + beta c, as the `Product` says; c is not read if beta is 0.
 
-        Two matrices, or two stacks of equal length; no array is empty, and out may be c.  What is returned is
-        opaque: None, or what `gemm_again` takes.
+        Two matrices, or two stacks of equal length; no array is empty, and out may be c, which is not written
+        before all memory is allocated.  What is returned is opaque: None, or what `gemm_again` takes.
         """
 
     def signature(self, options, *arrays):

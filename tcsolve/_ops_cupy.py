@@ -214,8 +214,6 @@ class CupyOps(LUOps, NativeOps):
 
     # ---- products --------------------------------------------------------------------------
 
-    # Not twice: a stack of large matrices is multiplied one by one, and out may be c.
-    @functools.partial(turns_into_memory_error, again=False)
     def gemm(self, a, b, c, out, product, alpha, beta, engine):
         properties = self.properties
         if out.ndim == 3:

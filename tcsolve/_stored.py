@@ -6,6 +6,8 @@ from typing import Any
 import cupy
 import numpy as np
 
+from tcsolve._convert import converted
+
 __all__ = [
     "KINDS",
     "Stored",
@@ -16,7 +18,6 @@ __all__ = [
     "empty_aligned",
     "leading",
     "rows_contiguous",
-    "widened",
 ]
 
 # Kinds of results in the kernels (gemm.cuh).
@@ -70,23 +71,13 @@ def aligned(x):
 
 def as_stored(x, dtype=None):
     """Return the matrix x (converted to `dtype`) as `Stored`; copied only if neither axis is contiguous."""
-    if dtype is not None and x.dtype != dtype:
-        x = _converted(x, dtype)
+    if dtype is not None:
+        x = converted(x, dtype)
     if rows_contiguous(x):
         return Stored(x, False)
     if rows_contiguous(x.T):
         return Stored(x.T, True)
     return Stored(copied(x), False)
-
-
-def _converted(x, dtype):
-    """Return x in another dtype, in the order of its memory."""
-    return (widened(x) if x.dtype.name == "bfloat16" else x).astype(dtype)
-
-
-def widened(x):
-    """Return x, of bfloat16, in FP32: bfloat16 is that with its last 16 bits cut off."""
-    return (x.view(cupy.uint16).astype(cupy.uint32) << 16).view(cupy.float32)
 
 
 def bits(x):

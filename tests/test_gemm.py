@@ -2,6 +2,7 @@
 
 import itertools
 import tracemalloc
+from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
@@ -700,3 +701,289 @@ def test_a_product_knows_what_it_is_made_of():
 )
 def test_updates_of_16_bit_operands_are_ours_on_hopper(name, char, m, k, arch, engine):
     assert fastest_update(UPDATES[name], char, m, k, arch) == engine
+
+
+# ---- subnormal numbers, and numbers next to an Inf ----------------------------------------------
+
+
+def put(xp, x):
+    """Return a host array in the library xp."""
+    if xp is np:
+        return x
+    bits = x.view(np.uint16) if x.dtype == BF16 else x
+    return xp.asarray(bits).view(x.dtype)
+
+
+def fetched(x):
+    """Return an array of either library on the host."""
+    if isinstance(x, np.ndarray):
+        return x
+    return x.view(np.uint16).get().view(BF16) if x.dtype == BF16 else x.get()
+
+
+def fractions(x):
+    return [[Fraction(float(entry)) for entry in row] for row in x]
+
+
+def exact_ratio(c, a, b, bound, least=0.0):
+    """Return the largest error of c = a b over the bound, in rational arithmetic.
+
+    A result below the normal numbers may miss one unit more for each product.  Entries other than zero count
+    as `least` in the norms.
+    """
+    if not np.isfinite(c).all():
+        return np.inf
+    info, worst = np.finfo(c.dtype), Fraction(0)
+    tiny, unit = Fraction(float(info.tiny)), Fraction(float(info.smallest_subnormal))
+    rows, columns = fractions(a), fractions(b.T)
+    sizes = [
+        [sum(max(abs(x), Fraction(least)) ** 2 if x else 0 for x in line) for line in lines]
+        for lines in (rows, columns)
+    ]
+    for i, j in np.ndindex(*c.shape):
+        exact = sum(x * y for x, y in zip(rows[i], columns[j], strict=True))
+        error = abs(Fraction(float(c[i, j])) - exact)
+        if abs(exact) < tiny:
+            error = max(Fraction(0), error - len(b) * unit)
+        if error:
+            size = sizes[0][i] * sizes[1][j]
+            worst = max(worst, error**2 / (size * Fraction(bound) ** 2)) if size else np.inf
+    return float(worst) ** 0.5
+
+
+def subnormal_families(seed=0, m=6, n=5, k=24):
+    """Yield (name, a, b) of float32 operands whose products are normal numbers, or nearly all of them."""
+    rng = np.random.default_rng(seed)
+    normal, tiny = rng.standard_normal, np.finfo(np.float32).tiny
+    spread = 10.0 ** rng.uniform(-6, 6, (k, n))
+    yield "all below", normal((m, k)) * 1e-39, normal((k, n)) * 1e20
+    yield "around", tiny * 2.0 ** rng.integers(-20, 20, (m, k)), normal((k, n)) * 1e6
+    yield "a few bits", rng.integers(-9, 10, (m, k)) * 2.0**-149, normal((k, n)) * spread * 2.0**100
+    rows = np.where(np.arange(m) % 2, 2.0**-135, 1.0)[:, None]
+    yield "some rows", normal((m, k)) * rows, normal((k, n)) * spread * 2.0**60
+    entries = np.where(rng.random((m, k)) < 0.5, 1e-42, 1e30)
+    yield "some entries", normal((m, k)) * entries, normal((k, n))
+    yield "one", np.full((1, 1), 1e-38), np.full((1, 1), 1e6)
+
+
+SUBNORMALS = [
+    pytest.param(a.astype(np.float32), b.astype(np.float32), id=name)
+    for name, a, b in subnormal_families()
+]
+# Precisions with their levels.
+ARITHMETICS = [*itertools.product(TENSOR, LEVELS), ("fp32", "none"), ("fp64", "none")]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("a, b", SUBNORMALS)
+def test_subnormal_entries_of_fp32_operands_count(a, b, turned, xp):
+    if turned:
+        a, b = b.T.copy(), a.T.copy()
+    x, y = put(xp, a), put(xp, b)
+    for precision, refine in ARITHMETICS:
+        options = {"precision": precision, "refine": refine}
+        bound = gemm_bound(a, b, **options).bound
+        found = fetched(gemm(x, y, **options))
+        assert exact_ratio(found, a, b, bound) <= 1, options
+        stacked = gemm_batched(xp.stack([x, x]), y, **options)
+        for one in fetched(stacked):
+            assert exact_ratio(one, a, b, bound) <= 1, options
+
+
+@pytest.mark.parametrize("a, b", SUBNORMALS)
+def test_subnormal_entries_count_beside_a_float64_partner(a, b, xp):
+    for u, v in ((a.astype(np.float64), b), (a, b.astype(np.float64))):
+        x, y = put(xp, u), put(xp, v)
+        for precision in ("fp64", "fp32", "fp16", "tf32"):
+            bound = gemm_bound(u, v, precision=precision).bound
+            found = fetched(gemm(x, y, precision=precision))
+            assert found.dtype == np.float64
+            assert exact_ratio(found, a, b, bound) <= 1, precision
+            stacked = fetched(gemm_batched(x, xp.stack([y, y]), precision=precision))
+            assert exact_ratio(stacked[1], a, b, bound) <= 1, precision
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "tf32"])
+def test_subnormal_entries_of_bfloat16_count(precision, xp):
+    rng = np.random.default_rng(1)
+    a = (rng.standard_normal((4, 9)) * 1e-39).astype(BF16)
+    b = (rng.standard_normal((9, 5)) * 1e15).astype(BF16)
+    bound = gemm_bound(a, b, precision=precision).bound
+    found = fetched(gemm(put(xp, a), put(xp, b), precision=precision))
+    assert exact_ratio(found, a, b, bound) <= 1
+    found = fetched(gemm_batched(put(xp, a[None]), put(xp, b), precision=precision))
+    assert exact_ratio(found[0], a, b, bound) <= 1
+
+
+@pytest.mark.parametrize(
+    "dtype, small, least", [("f2", 2.0**-18, 2.0**-14), (BF16, 2.0**-131, 2.0**-126)], ids=str
+)
+@pytest.mark.parametrize("m, n, k", [(200, 33, 2), (9, 8, 12), (130, 70, 3)])
+def test_rows_of_subnormal_16_bit_numbers_count_as_normal_in_the_bound(
+    dtype, small, least, m, n, k, xp
+):
+    rng = np.random.default_rng(k)
+    a = (rng.standard_normal((3, m, k)) * small).astype(dtype)
+    b = (rng.standard_normal((3, k, n)) * 10.0 ** rng.uniform(-3, 3, (3, k, n))).astype(dtype)
+    if dtype == BF16:
+        b = (b.astype(np.float32) * np.float32(2.0**100)).astype(BF16)
+    # Of a host's product the bound holds with the entries as they are.
+    least = 0.0 if xp is np else least
+    x, y = put(xp, a), put(xp, b)
+    stack = fetched(gemm_batched(x, y))
+    bound = gemm_bound(a, b).bound
+    for s in range(3):
+        assert exact_ratio(stack[s, :20], a[s, :20], b[s], bound, least) <= 1
+        assert exact_ratio(fetched(gemm(x[s], y[s]))[:20], a[s, :20], b[s], bound, least) <= 1
+        exact = gemm_bound(a, b, precision="tf32").bound
+        found = fetched(gemm(x[s], y[s], precision="tf32"))[:20]
+        assert exact_ratio(found, a[s, :20], b[s], exact) <= 1
+
+
+@pytest.mark.parametrize("stored", [np.float32, BF16, np.float64], ids=str)
+@pytest.mark.parametrize("alpha", [0, 1])
+def test_a_subnormal_addend_is_added(stored, alpha, xp):
+    c = (np.random.default_rng(2).standard_normal((5, 4)) * 1e-39).astype(np.float32)
+    dtype = np.float64 if stored == np.float64 else np.float32
+    expected = (c.astype(np.float64) * 3).astype(dtype).astype(stored).astype(float)
+    a, b = put(xp, np.zeros((5, 3), dtype)), put(xp, np.zeros((3, 4), dtype))
+    one, two = (put(xp, np.ones(shape, stored)) for shape in ((5, 4), (2, 5, 4)))
+    gemm(a, b, put(xp, c), alpha=alpha, beta=3, out=one)
+    assert np.array_equal(fetched(one).astype(float), expected)
+    gemm_batched(a, xp.stack([b, b]), put(xp, c), alpha=alpha, beta=3, out=two)
+    assert (fetched(two).astype(float) == expected).all()
+
+
+@pytest.mark.parametrize("precision, refine", [*itertools.product(TENSOR, LEVELS)])
+def test_finite_sums_that_overflow_do_not_hide_an_inf(precision, refine, xp):
+    rng = np.random.default_rng(3)
+    a, b = (rng.uniform(-3e38, 3e38, s).astype(np.float32) for s in ((12, 20), (20, 9)))
+    a[2, 19], a[5, 0], a[7, 3], b[4, 1], b[19, 6], b[9, 8] = (
+        np.inf, -np.inf, np.nan, np.inf, -np.inf, np.nan
+    )  # fmt: skip
+    a[5, 4], b[0, 2] = 1e-42, 0
+    with np.errstate(invalid="ignore"):
+        expected = a.astype(float) @ b.astype(float)
+    odd = ~np.isfinite(expected)
+    x, y = put(xp, a), put(xp, b)
+    found = fetched(gemm(x, y, precision=precision, refine=refine))
+    assert np.array_equal(found[odd], expected[odd], equal_nan=True)
+    found = fetched(gemm_batched(xp.stack([x, x, x]), y, precision=precision, refine=refine))
+    assert np.array_equal(found[2][odd], expected[odd], equal_nan=True)
+
+
+# ---- memory: results that overlap themselves, operands that are not aligned ------------------------
+
+
+def strided(xp, shape, strides, dtype=np.float32):
+    """Return an array of so many bytes between entries, in memory of its own."""
+    reach = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
+    before = -sum(r for r in reach if r < 0)
+    room = before + sum(r for r in reach if r > 0) + np.dtype(dtype).itemsize
+    if xp is np:
+        memory = np.zeros(room, np.uint8)
+        return np.ndarray(shape, dtype, memory, before, strides)
+    memory = xp.zeros(room, np.uint8)
+    return xp.ndarray(shape, dtype, memory.data + before, strides)
+
+
+def shares(shape, strides, itemsize):
+    """Tell whether any two entries share a byte, by looking at each."""
+    places = [
+        sum(i * stride for i, stride in zip(index, strides, strict=True))
+        for index in np.ndindex(*shape)
+    ]
+    places.sort()
+    return any(y - x < itemsize for x, y in itertools.pairwise(places))
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_out_is_refused_if_and_only_if_it_overlaps_itself(dims, xp):
+    rng = np.random.default_rng(dims)
+    refused = taken = 0
+    for _ in range(150):
+        shape = tuple(int(size) for size in rng.choice([1, 2, 4] if dims == 2 else [1, 3], dims))
+        strides = tuple(4 * int(step) for step in rng.integers(-9, 10, dims))
+        out = strided(xp, shape, strides)
+        a, b = xp.ones((*shape[:-1], 2), np.float32), xp.ones((2, shape[-1]), np.float32)
+        product = gemm if dims == 2 else gemm_batched
+        if shares(shape, strides, 4):
+            refused += 1
+            with pytest.raises(InputError, match=r"out has shape .* strides .* share memory.*copy"):
+                product(a, b, out=out)
+            assert (out == 0).all()
+        else:
+            taken += 1
+            assert (product(a, b, out=out) == 2).all()
+    assert refused > 20 and taken > 20
+
+
+def test_out_whose_entries_overlap_by_some_bytes_is_refused():
+    out = strided(np, (3, 2), (2, 12))
+    with pytest.raises(InputError, match="share memory"):
+        gemm(np.ones((3, 2), np.float32), np.ones((2, 2), np.float32), out=out)
+
+
+def test_out_that_repeats_one_row_is_refused(xp):
+    a, c = xp.ones((4, 4), np.float32), xp.zeros((1, 4), np.float32)
+    repeated = xp.lib.stride_tricks.as_strided(c, (4, 4), (0, 4))
+    with pytest.raises(InputError, match="share memory"):
+        gemm(a, a, repeated, beta=1, out=repeated)
+    assert (c == 0).all()
+    assert (gemm(a, a, repeated, beta=1) == 4).all()
+
+
+def at_odd_address(x):
+    raw = np.zeros(x.nbytes + 1, np.uint8)
+    raw[1:] = np.frombuffer(x.tobytes(), np.uint8)
+    return np.frombuffer(raw.data, x.dtype, offset=1).reshape(x.shape)
+
+
+def field(x):
+    """A field behind one byte."""
+    records = np.zeros(x.shape, [("mark", "u1"), ("x", x.dtype)])
+    records["x"] = x
+    return records["x"]
+
+
+def field_of_words(x):
+    """A field whose entries start on words of 4 bytes: numbers that are longer lie across two of theirs."""
+    records = np.zeros(x.shape, [("x", x.dtype), ("mark", "f4")])
+    records["x"] = x
+    return records["x"]
+
+
+def swapped(x):
+    return x.astype(x.dtype.newbyteorder())
+
+
+STORED = [at_odd_address, field, field_of_words, swapped, lambda x: at_odd_address(swapped(x))]
+
+
+@pytest.mark.parametrize("store", STORED)
+@pytest.mark.parametrize(
+    "dtype, c_dtype, out_dtype",
+    [("f2", "f4", "f2"), ("f4", "f4", "f4"), ("f8", "f4", "f8"), ("i1", "i4", "i4"),
+     (BF16, BF16, BF16), ("f4", "f2", "f2")],
+    ids=str,
+)  # fmt: skip
+def test_products_of_arrays_that_are_not_aligned(dtype, c_dtype, out_dtype, store):
+    rng = np.random.default_rng(4)
+    a, b = ((9 * rng.standard_normal(s)).astype(dtype) for s in ((2, 30, 20), (20, 40)))
+    c = (9 * rng.standard_normal((30, 40))).astype(c_dtype)
+    out = np.zeros((2, 30, 40), out_dtype)
+    expected = gemm_batched(a, b, c, beta=2, out=out.copy())
+    for result in (out.copy(), store(out)):
+        assert gemm_batched(store(a), store(b), store(c), beta=2, out=result) is result
+        assert np.array_equal(result.astype(out.dtype), expected)
+    assert gemm(store(a[0]), store(b)).tobytes() == gemm(a[0], b).tobytes()
+    assert gemm(store(a[0]).T.copy().T, store(b)).tobytes() == gemm(a[0], b).tobytes()
+
+
+@pytest.mark.parametrize("store", STORED)
+def test_a_result_that_is_not_aligned_may_be_c(store):
+    a = np.arange(9, dtype=np.float32).reshape(3, 3)
+    for dtype in (np.float32, np.float64):
+        c = store(a.astype(dtype))
+        assert gemm(a.astype(dtype), a.astype(dtype), c, beta=2, out=c) is c
+        assert np.array_equal(c, a @ a + 2 * a)

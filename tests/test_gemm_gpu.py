@@ -10,7 +10,8 @@ import pytest
 from tcsolve.kernels import SMALL, SQUARE, WIDE, wmma_can_be_wide
 from test_gemm import operands, ratio
 
-from tcsolve import DeviceError, InputError, _jit, gemm, gemm_batched, gemm_bound
+import tcsolve
+from tcsolve import DeviceError, InputError, _jit, gemm, gemm_batched, gemm_bound, matrices
 from tcsolve._formats import UPDATES
 from tcsolve._product import choose_product
 
@@ -724,3 +725,240 @@ def test_nan_and_inf_stay_in_their_product(dtype, cupy):
 def test_larger_matrices_are_multiplied_one_by_one(cupy):
     a, b = stacks(3, 100, 80, 90, np.float32)
     check_batch(gemm_batched(cupy.asarray(a), cupy.asarray(b)), a, b)
+
+
+# ---- subnormal rows, and Inf beyond 1e38, by every engine --------------------------------------------
+
+
+@pytest.mark.parametrize("refine", LEVELS)
+@pytest.mark.parametrize(
+    "precision, layout_a, layout_b",
+    [*itertools.product(["fp16"], "CF", "CF"), ("bf16", "C", "C"), ("tf32", "C", "C")],
+)
+def test_rows_of_subnormal_numbers_meet_the_bound(
+    precision, refine, layout_a, layout_b, engine, on_device
+):
+    rng = np.random.default_rng(5)
+    m, n, k = 150, 280, 100
+    # Rows of one significant bit to 23, and a few ordinary ones; columns whose entries are of all sizes.
+    size = np.where(np.arange(m) % 5, 2.0 ** rng.uniform(-149, -120, m), 1.0)[:, None]
+    a = (rng.standard_normal((m, k)) * size).astype(np.float32)
+    b = (rng.standard_normal((k, n)) * 10.0 ** rng.uniform(-6, 6, (k, n)) * 2.0**90).astype("f4")
+    for turned in (False, True):
+        x, y = (b.T, a.T) if turned else (a, b)
+        options = {"precision": precision, "refine": refine, "engine": engine}
+        run = functools.partial(gemm, on_device(x, layout_a), on_device(y, layout_b), **options)
+        result = product_or_refusal(engine, precision, run)
+        if result is not None:
+            check(result, x, y, **options)
+
+
+@pytest.mark.parametrize("k", [90, 9000])  # one sum, and parts of k after one another
+@pytest.mark.parametrize("refine", LEVELS)
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
+def test_finite_sums_that_overflow_do_not_hide_an_inf(precision, refine, k, engine, on_device):
+    rng = np.random.default_rng(6)
+    a, b = (rng.uniform(-3e38, 3e38, s).astype(np.float32) for s in ((140, k), (k, 270)))
+    a[3, -1], a[77, 1], b[5, 6], b[-2, 100], a[9, 2] = np.inf, -np.inf, np.inf, -np.inf, np.nan
+    b[-1, :3], a[77, 5] = 0, 1e-42
+    with np.errstate(invalid="ignore"):
+        expected = a.astype(float) @ b.astype(float)
+    odd = ~np.isfinite(expected)
+    options = {"precision": precision, "refine": refine, "engine": engine}
+    run = lambda: gemm(on_device(a), on_device(b), **options)  # noqa: E731
+    result = product_or_refusal(engine, precision, run)
+    if result is not None:
+        assert np.array_equal(host(result)[odd], expected[odd], equal_nan=True)
+
+
+@pytest.mark.parametrize("size", [8, 20, 64])
+@pytest.mark.parametrize("refine", LEVELS)
+def test_batches_of_subnormal_rows_meet_the_bound(refine, size, cupy):
+    rng = np.random.default_rng(size)
+    a, b = stacks(9, size, size, size, np.float32)
+    a *= (2.0 ** rng.uniform(-149, -120, (9, size, 1))).astype(np.float32)
+    b *= (10.0 ** rng.uniform(-6, 6, b.shape) * 2.0**90).astype(np.float32)
+    options = {"precision": "fp16", "refine": refine}
+    for x, y in ((a, b), (b.swapaxes(1, 2), a.swapaxes(1, 2))):
+        result = gemm_batched(cupy.asarray(x), cupy.asarray(y), **options)
+        check_batch(result, x, y, **options)
+
+
+# ---- sizes beyond the limits of a grid ---------------------------------------------------------------
+
+
+def thin(cupy, count, dtype):
+    """Return a (count, 3) and b (3, 2) of small integers, and their product."""
+    a = (cupy.arange(3 * count).reshape(count, 3) % 7 - 3).astype(dtype)
+    b = cupy.asarray([[1, -2], [3, 0], [-1, 2]], dtype)
+    columns = [sum(a[:, q].astype(cupy.int32) * int(b[q, j]) for q in range(3)) for j in range(2)]
+    return a, b, cupy.stack(columns, axis=1)
+
+
+ARITHMETICS = [
+    ("f2", "fp16"), ("f4", "fp16"), ("f4", "tf32"), ("f4", "fp32"), ("f4", "fp64"), ("f8", "fp64"),
+    ("f8", "fp16"), ("i1", "int8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [70_000, 3_000_000, 17_000_000])
+@pytest.mark.parametrize("dtype, precision", ARITHMETICS)
+def test_a_dimension_of_millions(dtype, precision, count, engine, cupy):
+    own = precision not in ("fp32", "fp64")
+    if engine != "cublas" and not (own and dtype != "f8" and multiplies(engine, precision)):
+        return  # that engine has no such product
+    a, b, expected = thin(cupy, count, dtype)
+    options = {"precision": precision, "engine": engine}
+    tall = gemm(a, b, **options)
+    assert (tall == expected).all()
+    del tall
+    wide = gemm(b.T, a.T, **options)
+    assert (wide == expected.T).all()
+    if dtype == "f4":
+        gemm(b.T, a.T, wide, beta=1, out=wide, **options)
+        assert (wide == 2 * expected.T).all()
+
+
+@pytest.mark.parametrize("batch", [70_000, 3_000_000])
+@pytest.mark.parametrize(
+    "dtype, precision",
+    [
+        ("f2", "fp16"),
+        ("f4", "fp16"),
+        ("f4", "fp32"),
+        ("f4", "fp64"),
+        ("f8", "fp16"),
+        ("i1", "int8"),
+    ],
+)
+def test_a_batch_of_millions(dtype, precision, batch, cupy):
+    a = (cupy.arange(4 * batch).reshape(batch, 2, 2) % 5 - 2).astype(dtype)
+    b, c = cupy.asarray([[1, -2], [3, 1]], dtype), cupy.asarray([[5, 0], [0, 7]], "i1")
+    left = cupy.stack([a[..., 0] + 3 * a[..., 1], a[..., 1] - 2 * a[..., 0]], axis=2)
+    right = cupy.stack([a[:, 0] - 2 * a[:, 1], 3 * a[:, 0] + a[:, 1]], axis=1)
+    turned = cupy.ascontiguousarray(a.swapaxes(1, 2))
+    for operand, transposed in ((a, False), (turned, True)):
+        result = gemm_batched(operand, b, transa=transposed, precision=precision)
+        assert (result == left).all()
+    assert (gemm_batched(b, a, precision=precision) == right).all()
+    repeated = cupy.broadcast_to(b, a.shape)
+    result = gemm_batched(a, repeated, c, beta=1, precision=precision)
+    assert (result == left + c).all()
+    same = gemm_batched(repeated, b, precision=precision)
+    assert (same == cupy.asarray([[-5, -4], [6, -5]])).all()
+
+
+def test_seventy_thousand_products_of_larger_matrices(cupy):
+    a, b = cupy.ones((65, 2), cupy.float32), cupy.arange(2, dtype=cupy.float32).reshape(2, 1)
+    result = gemm_batched(a, cupy.broadcast_to(b, (70_000, 2, 1)))
+    assert result.shape == (70_000, 65, 1) and (result == 1).all()
+
+
+# ---- memory that runs out ----------------------------------------------------------------------------
+
+
+class Failing:
+    """An allocator that grants so many requests."""
+
+    def __init__(self, cupy, granted):
+        self.error, self.pool = cupy.cuda.memory.OutOfMemoryError, cupy.cuda.MemoryPool()
+        self.granted, self.requests = granted, 0
+
+    def __call__(self, size):
+        self.requests += 1
+        if self.requests > self.granted:
+            raise self.error(size, 0)
+        return self.pool.malloc(size)
+
+
+def memory_cases():
+    """Yield (name, product, shapes of a and b, dtypes of a, b, c and out, options, whether out is c)."""
+    f2, f4, f8, i1, i4 = "f2", "f4", "f8", "i1", "i4"
+    matrix, small, large = ((150, 90), (90, 140)), ((5, 8, 9), (5, 9, 7)), ((3, 70, 9), (3, 9, 70))
+    for engine in ENGINES:
+        options = {"engine": engine, "precision": "fp16"}
+        yield engine, gemm, matrix, (f4, f4, f4, f4), options, False
+        yield f"{engine} in place", gemm, matrix, (f4, f4, f4, f4), options, True
+        yield f"{engine} direct", gemm, matrix, (f2, f2, f4, f2), options, False
+    yield "fp32", gemm, matrix, (f2, f4, f4, f4), {"precision": "fp32"}, True
+    yield "fp64", gemm, matrix, (f4, f8, f4, f8), {}, False
+    yield "narrowed", gemm, matrix, (f8, f4, f8, f8), {"precision": "fp16"}, True
+    yield "int8", gemm, matrix, (i1, i1, i4, i4), {}, True
+    yield "int8 by cublas", gemm, matrix, (i1, i1, i4, i4), {"engine": "cublas"}, True
+    for name, shapes in (("small", small), ("large", large)):
+        yield f"{name} stack", gemm_batched, shapes, (f4, f4, f4, f4), {}, False
+        yield f"{name} stack in place", gemm_batched, shapes, (f4, f4, f4, f4), {}, True
+        yield f"{name} stack, direct", gemm_batched, shapes, (f2, f2, f4, f2), {}, False
+        yield (
+            f"{name} stack in fp32",
+            gemm_batched,
+            shapes,
+            (f4, f4, f4, f4),
+            {"precision": "fp32"},
+            True,
+        )
+        yield (
+            f"{name} stack, narrowed",
+            gemm_batched,
+            shapes,
+            (f8, f4, f8, f8),
+            {"precision": "fp16"},
+            True,
+        )
+
+
+MEMORY = [pytest.param(*case[1:], id=case[0]) for case in memory_cases()]
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("product, shapes, dtypes, options, in_place", MEMORY)
+def test_each_allocation_may_fail(product, shapes, dtypes, options, in_place, fresh, cupy):
+    if options.get("engine") == "wgmma" and cupy.cuda.Device().compute_capability != "90":
+        pytest.skip("for compute capability 9.0")
+    rng = np.random.default_rng(7)
+    given = [rng.integers(-3, 4, s).astype(d) for s, d in zip(shapes, dtypes, strict=False)]
+    shape = (*shapes[0][:-1], shapes[1][-1])
+    given += [rng.integers(-3, 4, shape).astype(d) for d in dtypes[2:]]
+    a, b, c, out = (cupy.asarray(x) for x in given)
+    target = None if fresh else c if in_place else out
+    alphas = itertools.count(1)  # a new one each time, so that no launch is repeated from memory
+
+    def run(allocator=None):
+        alpha = next(alphas)
+        with cupy.cuda.using_allocator(allocator):
+            found = product(a, b, c, alpha=alpha, beta=2, out=target, **options)
+        return alpha, found.get()
+
+    exact = (given[0].astype(float) @ given[1].astype(float)), given[2].astype(float)
+
+    def check_run(alpha, found):
+        assert np.array_equal(found, (alpha * exact[0] + 2 * exact[1]).astype(found.dtype))
+        c[...] = cupy.asarray(given[2])
+
+    check_run(*run())  # what is allocated once only is there then
+    counted = Failing(cupy, np.inf)
+    check_run(*run(counted))
+    assert counted.requests or not fresh
+    out[...] = cupy.asarray(given[3])
+    # The first results of a stack of larger matrices may be there, but not in c.
+    exempt = product is gemm_batched and max(shape[1:]) > 64 and target is out
+    for granted in range(counted.requests):
+        with pytest.raises(tcsolve.DeviceMemoryError, match="unchanged"):
+            run(Failing(cupy, granted))
+        kept = zip((a, b, c) if exempt else (a, b, c, out), given, strict=False)
+        assert all(np.array_equal(x.get(), y) for x, y in kept)
+    check_run(*run())
+
+
+def test_memory_that_is_kept_for_solves_is_given_up_for_a_product(hopper):
+    for seed in range(3):  # the second solve of a size keeps memory for the next
+        problem = matrices.generate("gauss", 600, seed=seed)
+        tcsolve.solve(hopper.asarray(problem.a), hopper.asarray(problem.b), precision="fp16x3")
+    a, requests = hopper.ones((200, 200), np.float32), []
+
+    def fails_once(size):
+        requests.append(size)
+        return Failing(hopper, 0 if len(requests) == 1 else 1)(size)
+
+    with hopper.cuda.using_allocator(fails_once):
+        assert (gemm(a, a).get() == 200).all()
