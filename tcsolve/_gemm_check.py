@@ -111,7 +111,7 @@ def overlaps_itself(x):
     while shadow.size and shadow.ndim:
         if np.shares_memory(shadow[:1], shadow[1:]):
             return True
-        shadow = shadow[0]
+        shadow = shadow[0, ...]  # still an array: an entry by itself would be read
     return False
 
 
