@@ -20,6 +20,7 @@ from tcsolve._numbers import require_count
 from tcsolve._placement import brought, require_room_there, target_ops
 from tcsolve._solution import raise_or_warn
 from tcsolve._structure import goes_to_scipy, interpret, solve_by_scipy
+from tcsolve._vendor_solve import goes_to_vendor, solve_by_vendor
 
 __all__ = ["factor", "solve", "solve_ex"]
 
@@ -198,6 +199,16 @@ def _solve_here(
         return solve_empty(ops, shape, dtype, vector)
     a = ops.converted(a, _real_if(a, dtype))
     b = b.reshape(1) if b.ndim == 0 else b  # for a stack of single elements
+    if goes_to_vendor(ops, a, b, structure, precision, device):
+
+        def alone(a, b):
+            now, general = time.perf_counter(), (False, precision, device, estimate)
+            return _solve_here(ops, a, b, lower, check_finite, "general", *general, now)
+
+        options = {"shape": shape, "dtype": dtype, "check_finite": check_finite}
+        args = (ops, a, b, structure, lower, alone)
+        if (solution := solve_by_vendor(*args, **options, estimate=estimate)) is not None:
+            return solution
     if goes_to_scipy(a, b, structure, precision, device):
         return solve_by_scipy(a, b, structure, lower, check_finite, shape, dtype)
     if structure not in (None, "general"):

@@ -22,6 +22,7 @@ class NumpyOps(LUOps):
 
     xp = np
     device = "cpu"
+    vendor = None
 
     def array(self, host):
         return np.asarray(host)
