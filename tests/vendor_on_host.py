@@ -8,6 +8,8 @@ from tcsolve._wide import residual
 
 __all__ = ["HostVendorOps"]
 
+_ops = NumpyOps()
+
 
 class _Factors:
     def __init__(self, solvers, info):
@@ -24,12 +26,8 @@ class _Factors:
 
 
 def _lu(a):
-    factors = scipy.linalg.lu_factor(a, check_finite=False)
-
-    def solve(v, adjoint):
-        return scipy.linalg.lu_solve(factors, v, trans=2 if adjoint else 0, check_finite=False)
-
-    return solve, int((np.diagonal(factors[0]) == 0).any())
+    factors, zero_pivot = _ops.getrf(a, a.dtype)
+    return lambda v, adjoint: _ops.getrs(factors, v, adjoint), zero_pivot
 
 
 def _cholesky(a):
@@ -60,7 +58,7 @@ class HostVendor:
 
     def factor(self, a, kind, columns):
         self.factored.append(a.shape[:2])
-        a = a.astype(np.result_type(a.dtype, np.float64))
+        a = a.astype(np.result_type(a.dtype, np.float64), order="C")
         with np.errstate(all="ignore"):
             if kind == "positive definite":
                 made = [_cholesky(one) for one in a]
