@@ -356,7 +356,8 @@ def _look(xp, found, system):
         error = xp.where(xp.isfinite(size), xp.where(rest == 0, 0.0, error), xp.nan)
         least = 1 / one / grown
         is_safe = (inf > 1 / SAFE) & (inf < SAFE) & (one < SAFE)
-        exact = (size < SAFE) & ((size > 1 / SAFE) | (rest == 0))  # else products may underflow
+        # Else products with x may leave the range; a zero x is met if b is zero.
+        exact = (size < SAFE) & ((size > 1 / SAFE) | (size == 0) & (rest == 0))
         met = is_safe & (exact & (error <= system.bound)).all(axis=0)
         codes = xp.where(met, CONVERGED, REDO)
         codes = xp.where(is_safe & (info != 0), system.broken, codes).astype(np.int8)
@@ -457,7 +458,8 @@ def _repair(ops, system, part, which, is_safe):
     if not good.any():
         return
     here = ops.array(np.flatnonzero(good))
-    again = _solve_scaled(ops, some._replace(a=some.a[here], b=some.b[here]), is_safe[which[good]])
+    some = some._replace(a=some.a[here], b=some.b[here])
+    again = _solve_scaled(ops, some, part.x[ops.array(which[good])], is_safe[which[good]])
     part.x[ops.array(which[good])] = again.x
     for to, found in zip(part[1:], again[1:], strict=True):
         to[which[good]] = found
@@ -479,9 +481,10 @@ def _clear(ops, part, which):
         part.error[which] = np.nan
 
 
-def _solve_scaled(ops, system, is_safe):
+def _solve_scaled(ops, system, x, is_safe):
     """Return the `_Part` of systems that are brought next to 1 where they are not safe, and refined.
 
+    x, the first answer, is kept where it meets the bound when it is measured with care.
     R A C y = R b 2**-top, x = C y 2**top, with powers of two on the diagonals of R and C: that is exact but
     for numbers that are negligible next to the others.
     """
@@ -501,14 +504,18 @@ def _solve_scaled(ops, system, is_safe):
         y = solve(b)
         for _ in range(MAX_STEPS):
             y = y + solve(_residual(ops, scaled, y, b))
-        x = ldexp(xp, y, top - xp.swapaxes(col, 1, 2))
-        x = ops.converted(xp.ascontiguousarray(x), system.b.dtype)
-    error = _errors(ops, system, x)
+        y = ldexp(xp, y, top - xp.swapaxes(col, 1, 2))
+        refined = ops.converted(xp.ascontiguousarray(y), x.dtype)
+        error, steps = _errors(ops, system, x), np.full(b.shape[::2], MAX_STEPS)
+        kept = (error <= system.bound).all(axis=1)
+        x = xp.where(ops.array(kept)[:, None, None], x, refined)
+        steps[kept] = 0
+        error = np.where(kept[:, None], error, _errors(ops, system, x))
     (info,) = ops.host(factors.info)
     codes = _codes_of(ops, system, x, error)
-    codes[info != 0] = system.broken
+    codes[(info != 0) & ~kept] = system.broken
     rconds = _scaled_rconds(ops, a, row, col, factors)
-    return _Part(x, codes, rconds, error, np.full(error.shape, MAX_STEPS))
+    return _Part(x, codes, rconds, error, steps)
 
 
 def _exponents(xp, a, kind):
