@@ -89,8 +89,8 @@ CPU = Rates(
 )
 
 # Fitted to benchmarks/solve.py and benchmarks/roads.py.  The library factors FP64, real and complex, at
-# n = 512 ... 16384 in 1.1, 2.5, 5.9, 14.2, 39.5, 141 ms and 1.3, 3.2, 7.9, 20.5, 70, 341 ms; our LU of complex
-# matrices, whose panels the library factors, too, takes 12, 19, 30, 61, 119 and 266 ms.
+# n = 512 ... 16384 in 1.1, 2.5, 5.9, 14.2, 39.5, 141 ms and 1.3, 3.2, 7.9, 20.5, 70, 341 ms; our LU of
+# complex matrices, whose panels the library factors, too, takes 12, 19, 30, 61, 119 and 266 ms.
 H200 = Rates(
     lu_flops={"fp64": 3.6e13, "fp32": 3.6e13, "fp16x3": 1.6e14, "fp16": 2.4e14},
     column_seconds={"fp64": 3.0e-6, "fp32": 3.0e-6, "fp16x3": 1.1e-6, "fp16": 1.1e-6},

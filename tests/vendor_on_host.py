@@ -71,11 +71,12 @@ class HostVendor:
 
     def measure(self, a, x, b, y, info):
         with np.errstate(all="ignore"):
-            norm = np.abs(a.astype(np.result_type(a.dtype, np.float64)))
+            wide = np.result_type(a.dtype, np.float64)
+            norm, size = np.abs(a.astype(wide)), np.abs(x.astype(wide)).max(axis=1)
             r = np.abs(residual(a, x, b)).max(axis=1)
             grown = np.abs(y).sum(axis=2).max(axis=1)
             rows = [norm.sum(axis=2).max(axis=1), norm.sum(axis=1).max(axis=1), grown, info]
-            return np.vstack([*rows, *r.T, *np.abs(x).max(axis=1).astype(float).T])
+            return np.vstack([*rows, *r.T, *size.T])
 
     def read_as(self, a, below, above, mirror):
         n = a.shape[1]
