@@ -310,7 +310,7 @@ def _with_probes(ops, b):
 
 def _as_answer(ops, y, dtype):
     """Return the rows y (m, k, n) as x (m, n, k) in its dtype."""
-    x = ops.xp.ascontiguousarray(ops.xp.swapaxes(y, 1, 2))
+    x = ops.xp.swapaxes(y, 1, 2).copy()  # never a view, which would keep the probes
     with np.errstate(over="ignore", under="ignore"):
         return ops.converted(x, dtype)
 
@@ -421,7 +421,7 @@ def _rconds(ops, a, solve):
             sign = xp.where(size > 0, v / xp.where(size > 0, size, 1), 1)
             z = solve(xp.ascontiguousarray(sign), adjoint=True)
             unit = xp.zeros(z.shape, z.dtype)
-            unit[xp.arange(m), 0, xp.abs(z[:, 0]).argmax(axis=1)] = 1
+            unit[:, 0][xp.arange(m), xp.abs(z[:, 0]).argmax(axis=1)] = 1
             v_new = solve(unit)
             new = xp.abs(v_new[:, 0]).sum(axis=1)
             better = new > estimate
