@@ -53,7 +53,7 @@ struct Sum {
             hi = fma(u, v, hi);
             return;
         }
-        const double p = u * v;
+        const double p = __dmul_rn(u, v);  // else the compiler may fuse it with the sum
         add(p);
         lo += fma(u, v, -p);
     }
