@@ -130,11 +130,8 @@ def solve_by_vendor(ops, a, b, structure, lower, alone, *, shape, dtype, check_f
         the confidence that `_look` gives.
     """
     options = {"dtype": dtype, "check_finite": check_finite, "estimate": estimate}
-    if a.ndim == 2 and b.ndim > 2:  # one matrix for all
-        columns = ops.xp.moveaxis(b, -2, 0).reshape(len(a), -1)
-        args = (ops, a, columns, structure, lower, alone)
-        found = solve_by_vendor(*args, shape=columns.shape, **options) or alone(a, columns)
-        return _unfolded(ops.xp, found, shape)
+    if a.ndim == 2 and b.ndim > 2:
+        return _solve_for_all(ops, a, b, structure, lower, alone, shape=shape, **options)
     start, kind = time.perf_counter(), _kind_of(structure)
     a, b = ops.converted(a, dtype), ops.converted(b, dtype)
     batch = shape[:-1] if b.ndim == 1 else shape[:-2]
@@ -153,14 +150,31 @@ def solve_by_vendor(ops, a, b, structure, lower, alone, *, shape, dtype, check_f
         if parts[0] is None:
             return None
         part = _join(parts, ops.xp)
-    if check_finite:
-        if unread is not None:
-            require_finite(not int(ops.host(unread)[0][0]), "a")
-        if (part.codes == NONFINITE).any():
-            require_finite(bool(ops.xp.isfinite(a).all()), "a")
-            require_finite(bool(ops.xp.isfinite(b).all()), "b")
+    _require_all_finite(ops, unread, check_finite)
+    if check_finite and (part.codes == NONFINITE).any():
+        require_finite(bool(ops.xp.isfinite(a).all()), "a")
+        require_finite(bool(ops.xp.isfinite(b).all()), "b")
     planned = (0 if unread is None else stack.nbytes) + _bytes(stack, columns, size)
     return _solution(part, ops, batch, shape, start, planned)
+
+
+def _solve_for_all(ops, a, b, structure, lower, alone, *, shape, **options):
+    """Solve a stack of systems with one matrix, all right-hand sides as its columns."""
+    columns, found = ops.xp.moveaxis(b, -2, 0).reshape(len(a), -1), None
+    if goes_to_vendor(ops, a, columns, structure, "auto", "auto"):
+        args = (ops, a, columns, structure, lower, alone)
+        found = solve_by_vendor(*args, shape=columns.shape, **options)
+    if found is None:
+        stack, unread = _read(ops, a[None], structure, lower)
+        _require_all_finite(ops, unread, options["check_finite"])
+        found = alone(stack[0], columns)
+    return _unfolded(ops.xp, found, shape)
+
+
+def _require_all_finite(ops, unread, check_finite):
+    """Raise if what `_read` says of entries that are not read, too, must be good and is not."""
+    if check_finite and unread is not None:
+        require_finite(not int(ops.host(unread)[0][0]), "a")
 
 
 # ---- from arguments to stacks, and back --------------------------------------------------------
@@ -485,37 +499,45 @@ def _solve_scaled(ops, system, x, is_safe):
     """Return the `_Part` of systems that are brought next to 1 where they are not safe, and refined.
 
     x, the first answer, is kept where it meets the bound when it is measured with care.
-    R A C y = R b 2**-top, x = C y 2**top, with powers of two on the diagonals of R and C: that is exact but
-    for numbers that are negligible next to the others.
     """
     xp, wide = ops.xp, np.result_type(system.a.dtype, np.float64)
     a, b = ops.converted(system.a, wide), ops.converted(system.b, wide)
-    row, col = _exponents(xp, a, system.kind)
-    row, col = (xp.where(ops.array(is_safe)[:, None, None], 0, e) for e in (row, col))
+    row, col = (
+        xp.where(ops.array(is_safe)[:, None, None], 0, e) for e in _exponents(xp, a, system.kind)
+    )
+    scaled = ldexp(xp, ldexp(xp, a, -row), -col)
+    factors = ops.vendor.factor(scaled, system.kind, b.shape[2])
+    with np.errstate(all="ignore"):
+        refined = ops.converted(_refined(ops, factors, scaled, b, (row, col)), x.dtype)
+    error, steps = _errors(ops, system, x), np.full(b.shape[::2], MAX_STEPS)
+    kept = (error <= system.bound).all(axis=1)
+    x = xp.where(ops.array(kept)[:, None, None], x, refined)
+    steps[kept] = 0
+    error = np.where(kept[:, None], error, _errors(ops, system, x))
+    (info,) = ops.host(factors.info)
+    codes = _codes_of(ops, system, x, error)
+    codes[(info != 0) & ~kept] = system.broken
+    return _Part(x, codes, _scaled_rconds(ops, a, row, col, factors), error, steps)
+
+
+def _refined(ops, factors, scaled, b, exponents):
+    """Return x = C y 2**top in FP64, where R A C y = R b 2**-top after some steps of refinement.
+
+    R = 2**-row and C = 2**-col are diagonal, and `scaled` is R A C: exact but for numbers that are negligible
+    next to the others.
+    """
+    xp, (row, col) = ops.xp, exponents
     top = xp.where(b == 0, NO_EXPONENT, exponent_of(xp, b) - row).max(axis=1, keepdims=True)
     top = xp.where(top == NO_EXPONENT, 0, top)
-    scaled, b = ldexp(xp, ldexp(xp, a, -row), -col), ldexp(xp, b, -row - top)
-    factors = ops.vendor.factor(scaled, system.kind, b.shape[2])
+    b = ldexp(xp, b, -row - top)
 
     def solve(v):
         return xp.swapaxes(factors.solve(xp.swapaxes(v, 1, 2).copy()), 1, 2)
 
-    with np.errstate(all="ignore"):
-        y = solve(b)
-        for _ in range(MAX_STEPS):
-            y = y + solve(_residual(ops, scaled, y, b))
-        y = ldexp(xp, y, top - xp.swapaxes(col, 1, 2))
-        refined = ops.converted(xp.ascontiguousarray(y), x.dtype)
-        error, steps = _errors(ops, system, x), np.full(b.shape[::2], MAX_STEPS)
-        kept = (error <= system.bound).all(axis=1)
-        x = xp.where(ops.array(kept)[:, None, None], x, refined)
-        steps[kept] = 0
-        error = np.where(kept[:, None], error, _errors(ops, system, x))
-    (info,) = ops.host(factors.info)
-    codes = _codes_of(ops, system, x, error)
-    codes[(info != 0) & ~kept] = system.broken
-    rconds = _scaled_rconds(ops, a, row, col, factors)
-    return _Part(x, codes, rconds, error, steps)
+    y = solve(b)
+    for _ in range(MAX_STEPS):
+        y = y + solve(_residual(ops, scaled, y, b))
+    return xp.ascontiguousarray(ldexp(xp, y, top - xp.swapaxes(col, 1, 2)))
 
 
 def _exponents(xp, a, kind):

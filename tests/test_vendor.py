@@ -210,6 +210,19 @@ def test_one_matrix_for_a_stack_of_right_hand_sides_is_factored_once():
     assert solution.status is Status.CONVERGED and road.ops.vendor.factored == [(1, 30)]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scale", [1.0, 1e290])
+def test_one_matrix_of_every_kind_for_a_stack_of_right_hand_sides(road, kind, scale):
+    a, b = matrices(kind, "d", 20) * scale, right_hand_sides("d", 4, 20, 2)
+    solution = road.solve_ex(a, b, assume_a=kind)
+    assert solution.status is Status.CONVERGED and solution.x.shape == b.shape
+    full = np.broadcast_to(as_read(a, kind), (4, 20, 20))
+    assert worst_ratio(full, solution.x, b) <= MET
+    a[15, 2] = np.nan
+    with pytest.raises(tcsolve.InputError, match="a does"):
+        road.solve_ex(a, b, assume_a=kind)
+
+
 def test_a_column_that_is_not_finite_spoils_its_slice_alone_where_one_matrix_serves_all(road):
     a, b = matrices(None, "d", 20), right_hand_sides("d", 4, 20, 2)
     b[2, 5, 1] = np.nan
