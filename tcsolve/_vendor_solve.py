@@ -139,17 +139,13 @@ def solve_by_vendor(ops, a, b, structure, lower, alone, *, shape, dtype, check_f
     stack, unread = _read(ops, stack, structure, lower)
     size = _chunk(ops, stack, kind)
     if batch and size == 1 and kind == "general" and not _is_faster(ops, a, columns.shape[2]):
-        part = _join([_of(alone(*system)) for system in zip(stack, columns, strict=True)], ops.xp)
-    else:
-        parts = []
-        for first in range(0, len(stack), size):
-            some = slice(first, first + size)
-            is_alone = not batch and kind == "general"
-            system = _System(stack[some], columns[some], kind, estimate, is_alone)
-            parts.append(_solve_some(ops, system))
-        if parts[0] is None:
-            return None
-        part = _join(parts, ops.xp)
+        _require_all_finite(ops, unread, check_finite)
+        found = [alone(*one) for one in zip(stack, columns, strict=True)]
+        return _stacked(found, ops, batch, shape, start)
+    system = _System(stack, columns, kind, estimate, not batch and kind == "general")
+    part = _in_parts(ops, system, size)
+    if part is None:
+        return None
     _require_all_finite(ops, unread, check_finite)
     if check_finite and (part.codes == NONFINITE).any():
         require_finite(bool(ops.xp.isfinite(a).all()), "a")
@@ -222,11 +218,18 @@ def _bytes(stack, columns, size):
     return min(size, len(stack)) * each
 
 
-def _of(solution):
-    """Return the `_Part` of one matrix from its `Solution`."""
-    code = np.array([code_of(solution.status)], np.int8)
-    error, steps = solution.backward_error[None], solution.iterations[None]
-    return _Part(solution.x[None], code, np.array([solution.rcond]), error, steps)
+def _stacked(found, ops, batch, shape, start):
+    """Return the `Solution` of a stack from those of its matrices."""
+    codes = np.array([code_of(one.status) for one in found], np.int8)
+    rconds, error = np.array([one.rcond for one in found]), [one.backward_error for one in found]
+    x, steps = ops.xp.stack([one.x for one in found]), [one.iterations for one in found]
+    part = _Part(x, codes, rconds, np.array(error), np.array(steps))
+    planned = max(one.bytes_planned for one in found)
+    return replace(
+        _solution(part, ops, batch, shape, start, planned),
+        precision=max(found, key=lambda one: len(one.rungs)).precision,
+        rungs=tuple(dict.fromkeys(rung for one in found for rung in one.rungs)),
+    )
 
 
 def _join(parts, xp):
@@ -283,6 +286,16 @@ def _unfolded(xp, solution, shape):
 
 
 # ---- solving -----------------------------------------------------------------------------------
+
+
+def _in_parts(ops, system, size):
+    """Return the `_Part` of all systems, so many at a time, or None where one is left to the ladder."""
+    starts = range(0, len(system.a), size)
+    parts = [
+        _solve_some(ops, system._replace(a=system.a[i : i + size], b=system.b[i : i + size]))
+        for i in starts
+    ]
+    return None if parts[0] is None else _join(parts, ops.xp)
 
 
 def _solve_some(ops, system):

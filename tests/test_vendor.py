@@ -15,7 +15,7 @@ import tcsolve
 from tcsolve import Status
 from tcsolve._check import check_options, check_shapes, result_dtype
 from tcsolve._solution import raise_or_warn
-from tcsolve._vendor_solve import solve_by_vendor
+from tcsolve._vendor_solve import goes_to_vendor, solve_by_vendor
 
 KINDS = (
     None,
@@ -43,8 +43,9 @@ class HostRoad:
             return tcsolve.solve_ex(a, b, assume_a="general", **options)
 
         how = {"shape": check_shapes(a, b)[0], "dtype": result_dtype(a, b), "estimate": estimate}
-        args = (self.ops, a, b, structure, lower, alone)
-        solution = solve_by_vendor(*args, **how, **options)
+        args, solution = (self.ops, a, b, structure, lower, alone), None
+        if goes_to_vendor(self.ops, a, b, structure, "auto", "auto"):
+            solution = solve_by_vendor(*args, **how, **options)
         return alone(as_read(a, assume_a, lower), b) if solution is None else solution
 
     def solve(self, a, b, **options):
@@ -392,6 +393,20 @@ def test_solve_warns_where_rcond_is_below_epsilon(road, batch, kind, cond, name)
 
 
 # ---- sizes -------------------------------------------------------------------------------------
+
+
+def test_large_matrices_of_a_stack_are_solved_one_by_one_as_single_ones(road):
+    a, b = matrices(None, "d", 3, 700), right_hand_sides("d", 3, 700, 2)
+    a[1, 5] = a[1, 6]
+    solution = road.solve_ex(a, b)
+    names = [status.name for status in solution.statuses]
+    assert names[::2] == ["CONVERGED"] * 2 and names[1] in ("SINGULAR", "ILL_CONDITIONED")
+    assert solution.rungs[-1] == solution.precision and solution.backward_error.shape == (3, 2)
+    for i in (0, 2):
+        assert np.array_equal(solution.x[i], road.solve_ex(a[i], b[i], assume_a="general").x)
+
+
+# ---- long stacks -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [4097, 10001])

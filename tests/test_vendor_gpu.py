@@ -188,6 +188,10 @@ def test_roads_are_those_that_are_faster(cupy):
     for n, dtype, wanted in ((300, "d", "fp64"), (1500, "d", "fp16x3"), (1500, "D", "fp64")):
         assert rungs(matrices(None, dtype, n), right_hand_sides(dtype, n)) == (wanted,)
     assert rungs(matrices(None, "d", 1500), right_hand_sides("d", 1500, 1500)) == ("fp64",)
+    stack = tcsolve.solve_ex(
+        cupy.asarray(matrices(None, "d", 3, 1100)), cupy.asarray(right_hand_sides("d", 1100))
+    )
+    assert stack.rungs == ("fp16x3",) == (stack.precision,) and stack.x.shape == (3, 1100)
 
 
 def test_an_extreme_or_singular_small_system_is_left_to_the_ladder(cupy):
