@@ -206,7 +206,8 @@ class Triangles:
     """Triangular matrices, which are their own factors."""
 
     def __init__(self, a, lower):
-        self._a, self._lower, self._addresses = a, lower, _addresses(a)
+        self._a, self._lower = a, lower
+        self._addresses = _addresses(a) if len(a) > 1 else None
         self.info = _has_zero(cupy.diagonal(a, axis1=1, axis2=2))
 
     def solve(self, rhs, adjoint=False):
