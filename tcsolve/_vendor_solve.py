@@ -40,6 +40,7 @@ PROBES, MARGIN = 2, 100
 MAX_SWEEPS, MAX_STEPS = 4, 2
 # A matrix whose answer needs a second look; larger than every code of a status.
 REDO = 127
+# Codes that are looked for.
 CONVERGED, ILL_CONDITIONED, NONFINITE = (
     code_of(s) for s in (Status.CONVERGED, Status.ILL_CONDITIONED, Status.NONFINITE_INPUT)
 )
@@ -67,11 +68,8 @@ def _is_faster(ops, a, nrhs):
     n = a.shape[-1]
     if n <= LARGEST_ALONE:
         return True
-    rates, working = (
-        rates_of(ops.device, getattr(ops, "properties", None)),
-        "fp32" if a.dtype.char in "fF" else "fp64",
-    )
-    how = {"working": working, "is_complex": a.dtype.kind == "c"}
+    rates = rates_of(ops.device, getattr(ops, "properties", None))
+    how = {"working": "fp32" if a.dtype.char in "fF" else "fp64", "is_complex": a.dtype.kind == "c"}
     return choose_update(n, nrhs, rates, **how) == "fp64"
 
 
@@ -290,11 +288,8 @@ def _unfolded(xp, solution, shape):
 
 def _in_parts(ops, system, size):
     """Return the `_Part` of all systems, so many at a time, or None where one is left to the ladder."""
-    starts = range(0, len(system.a), size)
-    parts = [
-        _solve_some(ops, system._replace(a=system.a[i : i + size], b=system.b[i : i + size]))
-        for i in starts
-    ]
+    some = [slice(first, first + size) for first in range(0, len(system.a), size)]
+    parts = [_solve_some(ops, system._replace(a=system.a[i], b=system.b[i])) for i in some]
     return None if parts[0] is None else _join(parts, ops.xp)
 
 
