@@ -21,6 +21,9 @@
 |              | tcs_mix                           |                                              |
 | condest.cu   | tcs_probes, tcs_signs, tcs_held,  | the vector work of the condition estimate    |
 |              | tcs_steepest                      |                                              |
+| stack.cu     | tcs_stack_measure                 | norms and residuals of a stack of systems    |
+| structure.cu | tcs_read_as, tcs_pack_cholesky    | matrices as they are read under a structure; |
+|              |                                   | Cholesky factors as those of an LU           |
 | scale.cu     | tcs_row_stats, tcs_col_stats,     | norms, and the equilibrated FP32 copy of a   |
 |              | tcs_survey, tcs_add_chunks,       |                                              |
 |              | tcs_extremes, tcs_cast_scaled     |                                              |
@@ -83,17 +86,23 @@ from tcsolve.kernels._steps import (
     MOVE_CHUNKS,
     RESIDUAL_ROWS,
     SHORT_SHAPES,
+    STACK_SHAPES,
+    STACK_THREADS,
     SWAP_SHAPES,
     SWAP_STATIC,
+    TILE,
+    TILE_THREADS,
     TRSV_BLOCK,
     TRSV_COLUMNS,
     TRSV_THREADS,
     LowerShape,
     ShortShape,
+    StackShape,
     SwapShape,
     lower_shape,
     move_chunk,
     short_shape,
+    stack_shape,
     swap_shape,
     trsv_shapes,
 )
@@ -113,8 +122,12 @@ __all__ = [
     "SHORT_SHAPES",
     "SMALL",
     "SQUARE",
+    "STACK_SHAPES",
+    "STACK_THREADS",
     "SWAP_SHAPES",
     "SWAP_STATIC",
+    "TILE",
+    "TILE_THREADS",
     "TRSV_BLOCK",
     "TRSV_COLUMNS",
     "TRSV_THREADS",
@@ -128,6 +141,7 @@ __all__ = [
     "PanelShape",
     "ShortShape",
     "SplitShape",
+    "StackShape",
     "SwapShape",
     "arch_number",
     "batched_room",
@@ -140,6 +154,7 @@ __all__ = [
     "panel_shapes",
     "short_shape",
     "split_shape",
+    "stack_shape",
     "swap_shape",
     "trsv_shapes",
     "wmma_can_be_wide",
@@ -280,6 +295,19 @@ KERNELS = {
         ({"T_LOW": "float"}, {"T_LOW": "double"}),
     ),
     "condest": KernelSpec(("tcs_probes", "tcs_signs", "tcs_steepest", "tcs_held"), ({},)),
+    "stack": KernelSpec(
+        ("tcs_stack_measure",),
+        tuple(
+            {"T_A": t, "COMPLEX": c, "LANES": lanes, "TEAM": team}
+            for t in ("float", "double")
+            for c in (0, 1)
+            for lanes, team in STACK_SHAPES
+        ),
+    ),
+    "structure": KernelSpec(
+        ("tcs_read_as", "tcs_pack_cholesky"),
+        tuple({"T_A": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
+    ),
     "scale": KernelSpec(
         (
             *("tcs_row_stats", "tcs_col_stats", "tcs_survey"),

@@ -19,6 +19,11 @@ TRSV_THREADS = 512
 # Rows of a matrix that a warp of residual.cu may take at a time.
 RESIDUAL_ROWS = (1, 4)
 
+# Threads of a warp that stack.cu gives to a row, and warps it gives to a matrix; threads of a block.
+STACK_SHAPES, STACK_THREADS = ((4, 1), (8, 1), (16, 1), (32, 1), (32, 8)), 256
+# Rows and columns of a tile of structure.cu, and threads of its blocks.
+TILE, TILE_THREADS = 32, (32, 8)
+
 # 64 KB of shared memory can be had on every architecture.
 STAGE_FLOATS = (64 << 10) // 4
 # Columns of a block of move_rows.cu, and the blocks below which it has fewer.
@@ -50,6 +55,27 @@ def trsv_shapes(count, arch, multiprocessors):
         team = cluster or 1
         found.append(TrsvShape(team * min(multiprocessors // team, -(-count // team)), cluster))
     return tuple(found)
+
+
+class StackShape(NamedTuple):
+    """How stack.cu is launched: threads of a row, warps of a matrix, blocks, bytes of shared memory."""
+
+    lanes: int
+    team: int
+    blocks: int
+    shared: int
+
+    @property
+    def defines(self):
+        """The macros of stack.cu."""
+        return {"LANES": self.lanes, "TEAM": self.team}
+
+
+def stack_shape(count, n):
+    """Return the `StackShape` for `count` matrices of n rows."""
+    lanes, team = next((s for s in STACK_SHAPES if n <= s[0]), STACK_SHAPES[-1])
+    warps = STACK_THREADS // 32
+    return StackShape(lanes, team, -(-count * team // warps), 8 * warps * (-(-n // 32) * 32))
 
 
 def move_chunk(count, n):

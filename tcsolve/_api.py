@@ -28,9 +28,10 @@ from tcsolve._lapack import is_positive_definite
 from tcsolve._numbers import require_count
 from tcsolve._placement import brought, require_room_there, target_ops
 from tcsolve._plan import Plan
-from tcsolve._solution import Status, raise_or_warn
+from tcsolve._solution import Status, code_of, of_slices, raise_or_warn
 from tcsolve._stack import solve_stack
 from tcsolve._structure import contradicts, interpret
+from tcsolve._vendor_solve import goes_to_vendor, solve_by_vendor
 
 __all__ = ["factor", "solve", "solve_ex"]
 
@@ -227,7 +228,7 @@ def _solve_here(ops, a, b, request):
     b = b.reshape(1) if b.ndim == 0 else b  # for a stack of single elements
     if a.ndim > 2 or b.ndim > 2:
         solution = _solve_moved(_solve_stack, target, ops, a, b, request)
-    elif request.structure in (None, "general") and target.device == "cuda":
+    elif request.structure in (None, "general") and target.device == "cuda" != ops.device:
         solution = _solve_where_it_is_fastest(ops, a, b, request)
     else:
         solution = _solve_moved(_solve_matrix, target, ops, a, b, request)
@@ -258,7 +259,7 @@ def _solve_one_element(ops, a, b, request):
     As in SciPy a negative element is no error under 'positive definite'.
     """
     matrix = a.reshape(1, 1)
-    apart = bool(contradicts(ops, matrix, request.structure, request.lower))
+    apart = contradicts(ops, matrix, request.structure, request.lower)
     matrix = interpret(ops.xp, matrix, request.structure, request.lower)
     if request.precision == "auto":
         solution = solve_one_element(ops, matrix.reshape(a.shape), b, request.check_finite)
@@ -276,6 +277,9 @@ def _solve_stack(ops, a, b, request):
         require_finite(bool(ops.xp.isfinite(a).all()), "a")
         require_finite(bool(ops.xp.isfinite(b).all()), "b")
     shape, dtype = check_shapes(a, b)[0], result_dtype(a, b)
+    if solution := _solve_by_vendor(ops, a, b, request):
+        apart = contradicts(ops, a, request.structure, request.lower)
+        return _told(solution, np.broadcast_to(apart, solution.statuses.shape))
     return solve_stack(
         ops,
         a,
@@ -295,19 +299,50 @@ def _solve_stack(ops, a, b, request):
 def _solve_matrix(ops, a, b, request):
     """Solve for one matrix, as it is read under its structure, and tell if it contradicts that."""
     structure, lower = request.structure, request.lower
+    if solution := _solve_by_vendor(ops, a, b, request):
+        return _told(solution, contradicts(ops, a, structure, lower))
     if structure in (None, "general"):
         return _solve_full(ops, a, b, request)
     if request.check_finite:  # in the triangle that is not read, too
         require_finite(bool(ops.xp.isfinite(a).all()), "a")
-    apart = bool(contradicts(ops, a, structure, lower))
+    apart = contradicts(ops, a, structure, lower)
     return _told(_solve_full(ops, interpret(ops.xp, a, structure, lower), b, request), apart)
 
 
 def _told(solution, apart):
-    """Return the `Solution`; its status tells if the entries that were not read contradict the structure."""
-    if apart and solution.status.ok:
-        return replace(solution, status=Status.NOT_AS_ASSERTED, statuses=None)
-    return solution
+    """Return the `Solution`; its statuses tell where entries that were not read contradict the structure."""
+    if not apart.any():
+        return solution
+    codes = np.vectorize(code_of, otypes=[int])(solution.statuses)
+    ok = np.vectorize(lambda status: status.ok, otypes=[bool])(solution.statuses)
+    codes = np.where(apart & ok, code_of(Status.NOT_AS_ASSERTED), codes)
+    return replace(solution, **of_slices(codes, solution.rconds))
+
+
+def _solve_by_vendor(ops, a, b, request):
+    """Return the `Solution` by the library's factors, where that is the fastest road on a device, or None."""
+    structure, precision = request.structure, request.precision
+    if not goes_to_vendor(ops, a, b, structure, precision):
+        return None
+    return solve_by_vendor(
+        ops,
+        a,
+        b,
+        structure,
+        request.lower,
+        functools.partial(_solve_alone, ops, request=request),
+        shape=check_shapes(a, b)[0],
+        dtype=result_dtype(a, b),
+        check_finite=request.check_finite,
+        estimate=request.estimate,
+    )
+
+
+def _solve_alone(ops, a, b, request):
+    """Solve for one general matrix of a stack, by its fastest road."""
+    return _solve_matrix(
+        ops, a, b, replace(request, structure="general", start=time.perf_counter())
+    )
 
 
 def _solve_full(ops, a, b, request):

@@ -26,6 +26,8 @@ EXPECTED_STEPS = {"fp64": 0, "fp32": 3, "fp16x3": 5, "fp16": 3, "bf16": 6, "tf32
 REFINEMENT_VECTORS, INVERSE_BYTES_ROW = {"cpu": (7, 16), "cuda": (6, 32)}, 1024
 # Matrices of as many columns (or rows) as a panel beside the product of an emulated update, by its products.
 EMULATED_OPERANDS = {1: 4, 3: 11}
+# Right-hand sides for which the triangular solves are ours, one launch each.
+FEW_COLUMNS = 4
 # The least number of corrections any rung may try before it hands over, and the most.
 LEAST_BUDGET, MOST_BUDGET = 30, 300
 
@@ -42,10 +44,14 @@ class Rates:
         Latency of one column of the panel, for the same names.
     start_seconds : dict of str to float
         Cost of a solve of size zero, for the same names.
+    complex_column_seconds, complex_start_seconds : dict of str to float
+        The same for a complex matrix.
     step_seconds : float
         Latency of one refinement step.
     solve_seconds : float
         Latency of the two triangular solves for each row.
+    block_solve_seconds : float
+        The same for more than FEW_COLUMNS right-hand sides, and complex ones.
     bandwidth : float
         Bytes a second of device memory.
     gemm_flops : float
@@ -57,8 +63,11 @@ class Rates:
     lu_flops: dict
     column_seconds: dict
     start_seconds: dict
+    complex_column_seconds: dict
+    complex_start_seconds: dict
     step_seconds: float
     solve_seconds: float
+    block_solve_seconds: float
     bandwidth: float
     gemm_flops: float
     host_bandwidth: float = 0.0
@@ -70,20 +79,27 @@ CPU = Rates(
     lu_flops={"fp64": 9.5e10, "fp32": 1.9e11},
     column_seconds={"fp64": 1.0e-6, "fp32": 1.0e-6},
     start_seconds={"fp64": 2e-5, "fp32": 2e-5},
+    complex_column_seconds={"fp64": 1.0e-6, "fp32": 1.0e-6},
+    complex_start_seconds={"fp64": 2e-5, "fp32": 2e-5},
     step_seconds=5e-5,
     solve_seconds=2e-7,
+    block_solve_seconds=2e-7,
     bandwidth=2.5e10,
     gemm_flops=9e10,
 )
 
-# Fitted to benchmarks/solve.py; below its sizes, to what launching costs: with the library's factors the
-# condition is estimated, and x refined, by solves one after the other.
+# Fitted to benchmarks/solve.py and benchmarks/roads.py.  The library factors FP64, real and complex, at
+# n = 512 ... 16384 in 1.1, 2.5, 5.9, 14.2, 39.5, 141 ms and 1.3, 3.2, 7.9, 20.5, 70, 341 ms; our LU of
+# complex matrices, whose panels the library factors, too, takes 12, 19, 30, 61, 119 and 266 ms.
 H200 = Rates(
     lu_flops={"fp64": 3.6e13, "fp32": 3.6e13, "fp16x3": 1.6e14, "fp16": 2.4e14},
-    column_seconds={"fp64": 2.6e-6, "fp32": 2.6e-6, "fp16x3": 1.1e-6, "fp16": 1.1e-6},
-    start_seconds={"fp64": 3e-3, "fp32": 3e-3, "fp16x3": 5e-4, "fp16": 5e-4},
+    column_seconds={"fp64": 3.0e-6, "fp32": 3.0e-6, "fp16x3": 1.1e-6, "fp16": 1.1e-6},
+    start_seconds={"fp64": 5e-4, "fp32": 3e-3, "fp16x3": 5e-4, "fp16": 5e-4},
+    complex_column_seconds={"fp64": 3.0e-6, "fp32": 3.0e-6, "fp16x3": 1.15e-5, "fp16": 1.15e-5},
+    complex_start_seconds={"fp64": 3e-4, "fp32": 3e-3, "fp16x3": 5e-3, "fp16": 5e-3},
     step_seconds=1e-4,
     solve_seconds=1.5e-8,
+    block_solve_seconds=2e-7,
     bandwidth=4.2e12,
     gemm_flops=5e13,
     host_bandwidth=1.0e10,
@@ -134,10 +150,10 @@ def _scaled_rates(arch, multiprocessors, clock, bandwidth):
 def predict_seconds(update, n, nrhs, rates, *, is_complex=False, steps=None):
     """Predict the seconds of a solve whose first rung is `update`."""
     flops = (8 / 3 if is_complex else 2 / 3) * n**3
-    factor = flops / rates.lu_flops[update] + n * rates.column_seconds[update]
+    column = (rates.complex_column_seconds if is_complex else rates.column_seconds)[update]
+    start = (rates.complex_start_seconds if is_complex else rates.start_seconds)[update]
+    factor = flops / rates.lu_flops[update] + n * column
     steps = EXPECTED_STEPS[update] if steps is None else steps
-    # The library factors complex panels; their pivots pass through the host.
-    start = max(rates.start_seconds.values()) if is_complex else rates.start_seconds[update]
     return start + factor + (1 + steps) * step_cost(update, n, nrhs, rates, is_complex=is_complex)
 
 
@@ -147,7 +163,9 @@ def step_cost(update, n, nrhs, rates, *, is_complex=False):
     low = entry if update == "fp64" else entry // 2
     traffic = n * n * (entry + low) / rates.bandwidth
     flops = (16 if is_complex else 4) * n * n * nrhs / rates.gemm_flops
-    return rates.step_seconds + n * rates.solve_seconds + max(traffic, flops)
+    few = nrhs <= FEW_COLUMNS and not is_complex
+    row = rates.solve_seconds if few else rates.block_solve_seconds
+    return rates.step_seconds + n * row + max(traffic, flops)
 
 
 @functools.lru_cache(maxsize=256)

@@ -19,10 +19,21 @@ class Stats(NamedTuple):
 
 
 class Ops(Protocol):
-    """What a device must offer to the algorithms."""
+    """What a device must offer to the algorithms.
+
+    Attributes
+    ----------
+    xp : module
+        NumPy or CuPy.
+    device : str
+        'cpu' or 'cuda'.
+    vendor : module or None
+        `tcsolve._vendor`, where systems are solved by `tcsolve._vendor_solve`.
+    """
 
     xp: Any
     device: str
+    vendor: Any
 
     def array(self, host):
         """Return a NumPy array as an array of this device."""

@@ -9,7 +9,7 @@ import math
 import cupy
 import numpy as np
 
-from tcsolve import _cublas, _device, _gemm_batched, _gemm_cupy, _jit, _record, _step
+from tcsolve import _cublas, _device, _gemm_batched, _gemm_cupy, _jit, _record, _step, _vendor
 from tcsolve._convert import converted
 from tcsolve._cublas import ld
 from tcsolve._cusolver import NativeOps
@@ -50,6 +50,7 @@ class CupyOps(LUOps, NativeOps):
 
     xp = cupy
     device = "cuda"
+    vendor = _vendor
 
     # ---- the device ------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ class NumpyOps(LUOps):
 
     xp = np
     device = "cpu"
+    vendor = None
 
     def __reduce__(self):
         return "numpy_ops"  # copies of a factorization have the same one

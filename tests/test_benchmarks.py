@@ -15,6 +15,7 @@ from tcsolve._ops_numpy import NumpyOps
 
 SCRIPTS = ("corrections", "hpl_mxp", "lu", "many_rhs", "memory", "roofline", "rungs", "sanitize")
 SCRIPTS += (
+    "roads",
     "clocks",
     "contention",
     "gemm",
@@ -155,6 +156,75 @@ def test_the_page_of_the_lu_gives_its_rate(script, monkeypatch, tmp_path):
     )
     assert "| gauss | 3000 | sgetrf | 2990 | 2.00 | 9 | - | - | 1.0e-07 / 2.0e-06 |" in text
     assert "2990 rows moved" in lu.line(row) and "9.0 TFLOP/s" in lu.line(row)
+
+
+# ---- roads -------------------------------------------------------------------------------------
+
+
+def test_what_is_allowed_depends_on_size_and_kind(script):
+    roads = script("roads")
+
+    def allowed(kind, n, count=0, columns=1, family="gauss"):
+        return roads.limit(roads.Case(kind, family, n, count, columns), 1.0, 0.5)
+
+    assert allowed("general", 1024) == allowed("complex", 64, count=10) == 3.0
+    assert roads.limit(roads.Case("general", "gauss", 16, 0, 1), 1e-5, 0) == pytest.approx(2.1e-4)
+    assert allowed("general", 2048) == allowed("symmetric", 4096, columns=256) == 1.3
+    assert allowed("general", 2048, columns=2048) == 1.8
+    assert allowed("triangular", 2048) == 2.2 and allowed("triangular", 64) == 3.0
+    assert allowed("general", 4096, family="condition 1e12") is None
+
+
+def test_the_table_has_every_kind_and_the_quick_one_is_a_part(script):
+    roads = script("roads")
+    every, quick = list(roads.cases(False)), list(roads.cases(True))
+
+    assert set(quick) <= set(every) and len(set(every)) == len(every) < 200
+    for kind in roads.ASSUMED:
+        for columns in (1, 16, 256):
+            sizes = {c.n for c in every if (c.kind, c.count, c.columns) == (kind, 0, columns)}
+            assert {2048, 4096, 8192, 16384} <= sizes
+    assert {c.kind for c in every if c.count} == {"general", "positive definite"}
+
+
+def test_systems_of_every_kind_are_what_they_are_called(script, monkeypatch):
+    roads = script("roads")
+    monkeypatch.setitem(sys.modules, "cupy", np)
+    for case in roads.cases(True):
+        if case.n > 64 or case.count > 10**5:
+            continue
+        a, b = roads.system(case._replace(count=min(case.count, 50)))
+        assert b.shape == (*a.shape[:-1], 1)
+        assert (case.kind == "complex") == (a.dtype.kind == "c")
+        if case.kind == "positive definite":
+            assert np.linalg.eigvalsh(a).min() > 0.1
+        if case.kind in ("symmetric", "positive definite"):
+            assert np.array_equal(a, np.swapaxes(a, -1, -2))
+        if case.kind == "triangular":
+            assert np.array_equal(a, np.triu(a))
+    for kind in ("general", "complex"):
+        a, _ = roads.system(roads.Case(kind, "condition 1e12", 40, 0, 1))
+        assert 5e11 < np.linalg.cond(a) < 2e12
+
+
+def test_a_row_of_the_roads_is_ok_missed_or_failed(script, monkeypatch, tmp_path):
+    roads = script("roads")
+    case = roads.Case("general", "gauss", 2048, 0, 16)
+    row = {**case._asdict(), "name": case.name, "fastest": "torch", "limit": 1.3e-3}
+    row["peers"] = {"torch": seconds(1e-3), "cupy.linalg.solve": {"error": "no"}}
+    rows = [row | {"tcsolve": seconds(1.2e-3)}, row | {"tcsolve": seconds(1.4e-3)}]
+    rows.append(row | {"tcsolve": {"error": "ValueError: wrong"}})
+    rows.append(row | {"tcsolve": seconds(9.0), "limit": None, "family": "condition 1e12"})
+
+    assert [roads.verdict(row) for row in rows] == [
+        "ok",
+        "MISSED",
+        "FAILED: ValueError: wrong",
+        "-",
+    ]
+    text = redraw(roads, monkeypatch, tmp_path / "roads.json", rows)
+    assert "| general, gauss | 2048 | 16 | 1.2 | 1 | torch | 0.83 | 1.3 | ok |" in text
+    assert "1 of 3 rows are ok" in text
 
 
 # ---- many_rhs, rungs, memory -------------------------------------------------------------------

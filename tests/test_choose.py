@@ -74,6 +74,52 @@ def test_a_small_system_goes_straight_to_fp64_and_a_large_one_to_tensor_cores():
     assert choose_update(4000, 1, CPU) == "fp32"
 
 
+# What the fastest road of each precision took on an H200, in seconds (see benchmarks/results).
+MEASURED = {
+    ("fp64", False, 1): {
+        512: 1.1e-3,
+        1024: 2.5e-3,
+        2048: 5.9e-3,
+        4096: 14.2e-3,
+        8192: 39.5e-3,
+        16384: 0.141,
+    },
+    ("fp64", True, 1): {
+        512: 1.3e-3,
+        1024: 3.2e-3,
+        2048: 7.9e-3,
+        4096: 20.5e-3,
+        8192: 70e-3,
+        16384: 0.341,
+    },
+    ("fp16x3", True, 1): {
+        512: 12.5e-3,
+        1024: 19.4e-3,
+        2048: 30e-3,
+        4096: 61e-3,
+        8192: 119e-3,
+        16384: 0.266,
+    },
+    ("fp16x3", False, 1): {1024: 1.4e-3},
+    ("fp16x3", False, 16): {4096: 8.3e-3},
+    ("fp16x3", False, 256): {8192: 48.6e-3},
+}
+
+
+@pytest.mark.parametrize("name, is_complex, nrhs", MEASURED)
+def test_predictions_are_good_to_a_factor_of_two(name, is_complex, nrhs):
+    for n, seconds in MEASURED[name, is_complex, nrhs].items():
+        predicted = predict_seconds(name, n, nrhs, H200, is_complex=is_complex)
+        assert seconds / 2 <= predicted <= 2 * seconds, (n, predicted)
+
+
+def test_complex_matrices_go_to_the_library_where_that_is_faster():
+    for n in (512, 1024, 2048, 4096, 8192):
+        assert choose_update(n, 1, H200, is_complex=True) == "fp64"
+    assert choose_update(16384, 1, H200, is_complex=True) == "fp16x3"
+    assert choose_update(8192, 8192, H200) == "fp64"
+
+
 def test_once_lower_precision_pays_it_pays_for_every_larger_system():
     for rates in DEVICES.values():
         low = [choose_update(n, 1, rates) != "fp64" for n in range(100, 40000, 300)]

@@ -1,0 +1,308 @@
+"""What does each kind of system cost on the GPU, beside the fastest of CuPy and torch?
+
+    python benchmarks/roads.py                # the whole table: some minutes
+    python benchmarks/roads.py --quick        # a part of it, for development: less than a minute
+    python benchmarks/roads.py --only stacks  # rows whose name contains a word
+    python benchmarks/roads.py --draw         # the page from the JSON again; no GPU
+
+`tcsolve.solve` of CuPy arrays: stacks, small systems, general, complex, symmetric, positive definite and
+triangular ones, with one and with many right-hand sides.  The peers are cupy.linalg.solve, and torch's
+call for the kind: torch.linalg.solve, torch.linalg.cholesky with torch.cholesky_solve, and for triangles
+cupyx.scipy.linalg.solve_triangular and torch.linalg.solve_triangular.  Wall clock with a synchronised device,
+medians, from the third call on.  Every answer is checked before it is timed.  A row that fails says why,
+and the others go on.
+"""
+
+import itertools
+import math
+import sys
+import time
+from typing import NamedTuple
+
+import numpy as np
+from _harness import RESULTS, arguments, gpu, machine, save, summary, unless_drawn
+from tables import source, table
+
+# Seconds of samples of one solver in one row, and the fewest samples.
+PATIENCE, LEAST_SAMPLES = 0.5, 3
+# No FP64 answer is this far off; bound of ours in u sqrt(n), whose rounding counts twice for few unknowns.
+WRONG, MET = 1e-10, 4
+# What is allowed: for stacks and below so many unknowns a factor, or some seconds more; then a factor.
+LARGE, SMALL_FACTOR, SMALL_SECONDS, LARGE_FACTOR, TRIANGLE_FACTOR = 2048, 3.0, 2e-4, 1.3, 2.2
+
+STACKS = (
+    *((4, 500_000), (8, 200_000), (8, 100_000), (16, 100_000), (16, 65536), (24, 40000)),
+    *((32, 32768), (32, 25000), (48, 16384), (64, 8192), (96, 4096), (128, 2048)),
+    *((192, 1024), (256, 512), (512, 128), (1024, 32)),
+)
+QUICK_STACKS = ((4, 500_000), (8, 100_000), (16, 65536), (32, 32768), (64, 8192), (256, 512))
+SMALL_SIZES, LARGE_SIZES = (16, 64, 128, 256, 512, 1024), (2048, 4096, 8192, 16384)
+QUICK_SMALL, QUICK_LARGE = (16, 64, 256, 512), (2048,)
+# Largest n for which there are n right-hand sides: of general matrices, and of others.
+MOST_GENERAL_SQUARE, MOST_SQUARE = 16384, 8192
+ASSUMED = {
+    "general": "general",
+    "complex": "general",
+    "symmetric": "symmetric",
+    "positive definite": "positive definite",
+    "triangular": "upper triangular",
+}
+
+
+class Case(NamedTuple):
+    """One row: n x n matrices of a kind and a family; how many of them, 0 for no stack; right-hand sides."""
+
+    kind: str
+    family: str
+    n: int
+    count: int
+    columns: int
+
+    @property
+    def name(self):
+        what = f"stacks of {self.count}, " if self.count else ""
+        return f"{what}{self.kind}, {self.family}"
+
+
+def cases(quick):
+    """Yield the `Case` of every row."""
+    for kind in ("general", "positive definite"):
+        for n, count in QUICK_STACKS if quick else STACKS:
+            yield Case(kind, "gauss", n, count, 1)
+    kinds = tuple(ASSUMED)
+    for kind, n in itertools.product(kinds, QUICK_SMALL if quick else SMALL_SIZES):
+        yield Case(kind, "gauss", n, 0, 1)
+    for kind, n in itertools.product(kinds, QUICK_LARGE if quick else LARGE_SIZES):
+        most = MOST_GENERAL_SQUARE if kind == "general" else MOST_SQUARE
+        for columns in (1, 16, 256, *([n] if n <= most else [])):
+            yield Case(kind, "gauss", n, 0, columns)
+    for kind, n in itertools.product(kinds[:2], QUICK_LARGE if quick else LARGE_SIZES):
+        yield Case(kind, "gauss + n I", n, 0, 1)
+        yield Case(kind, "condition 1e12", n, 0, 1)
+
+
+def limit(case, fastest, product):
+    """Return the seconds that are allowed, None for any, by the fastest peer's and those of a product A X."""
+    if case.family == "condition 1e12":
+        return None
+    if case.count or case.n < LARGE:
+        return max(SMALL_FACTOR * fastest, fastest + SMALL_SECONDS)
+    if case.kind == "triangular":
+        return TRIANGLE_FACTOR * fastest
+    return LARGE_FACTOR * fastest + (product if case.columns == case.n else 0.0)
+
+
+# ---- systems -----------------------------------------------------------------------------------
+
+
+def system(case):
+    """Return (a, b) on the device."""
+    import cupy
+
+    rng = cupy.random.default_rng(case.n)
+    shape = (case.count, case.n, case.n) if case.count else (case.n, case.n)
+
+    def normal(shape):
+        v = rng.standard_normal(shape)
+        return v + 1j * rng.standard_normal(shape) if case.kind == "complex" else v
+
+    a = ill_conditioned(cupy, normal, case.n) if case.family == "condition 1e12" else normal(shape)
+    if case.family == "gauss + n I":
+        a += case.n * cupy.eye(case.n)
+    if case.kind == "symmetric":
+        a = (a + a.T) / 2
+    elif case.kind == "positive definite":  # eigenvalues between 1 / 2 and 5 / 2
+        a = (a + cupy.swapaxes(a, -1, -2)) / (2 * math.sqrt(2 * case.n)) + 1.5 * cupy.eye(case.n)
+        if case.n <= 64:  # few unknowns stray further from that
+            a += 1.5 * cupy.eye(case.n)
+    elif case.kind == "triangular":
+        a = cupy.triu(a / math.sqrt(case.n)) + 2 * cupy.eye(case.n)
+    return a, normal((*shape[:-1], case.columns))
+
+
+def ill_conditioned(xp, normal, n):
+    """Return H diag(1 ... 1e-12) G for two reflections H and G."""
+    d = 1e12 ** -xp.linspace(0, 1, n)
+    u, v = (w / xp.linalg.norm(w) for w in (normal(n), normal(n)))
+    a = xp.diag(d).astype(u.dtype)
+    a -= 2 * xp.outer(u, u.conj() @ a)
+    a -= 2 * xp.outer(a @ v, v.conj())
+    return a
+
+
+def error_of(a, x, b):
+    """Return the largest ||b - A x|| / (||A|| ||x||) of all matrices and columns; NaN if x holds any."""
+    import cupy
+
+    if not bool(cupy.isfinite(x).all()):
+        return math.nan
+    rest = cupy.abs(b - a @ x).max(axis=-2)
+    norm = cupy.abs(a).sum(axis=-1).max(axis=-1)
+    return float((rest / norm[..., None] / cupy.abs(x).max(axis=-2)).max())
+
+
+# ---- solvers -----------------------------------------------------------------------------------
+
+
+def ours(case, a, b):
+    import tcsolve
+
+    return lambda: tcsolve.solve(a, b, assume_a=ASSUMED[case.kind])
+
+
+def peers(case, a, b):
+    """Yield (name, call) of each peer; a call returns x as a CuPy array."""
+    import cupy
+
+    if case.kind == "triangular":
+        from cupyx.scipy.linalg import solve_triangular
+
+        yield "cupyx solve_triangular", lambda: solve_triangular(a, b, lower=False)
+    else:
+        yield "cupy.linalg.solve", lambda: cupy.linalg.solve(a, b)
+    try:
+        import torch
+    except ImportError:
+        return
+    ta, tb = torch.from_dlpack(a), torch.from_dlpack(b)
+    calls = {
+        "triangular": lambda: torch.linalg.solve_triangular(ta, tb, upper=True),
+        "positive definite": lambda: torch.cholesky_solve(tb, torch.linalg.cholesky(ta)),
+    }
+    call = calls.get(case.kind, lambda: torch.linalg.solve(ta, tb))
+
+    def by_torch():
+        x = call()
+        torch.cuda.synchronize()
+        return cupy.from_dlpack(x)
+
+    yield "torch", by_torch
+
+
+def free_memory():
+    """Give back what the last row used."""
+    import cupy
+
+    cupy.get_default_memory_pool().free_all_blocks()
+    if torch := sys.modules.get("torch"):
+        torch.cuda.empty_cache()
+
+
+def wall_seconds(call, repeats):
+    """Return the sorted seconds of a call from the third on, the device idle before and after it."""
+    import cupy
+
+    samples, device = [], cupy.cuda.Device()
+    for _ in range(2):
+        call()
+    while len(samples) < LEAST_SAMPLES or len(samples) < repeats and sum(samples) < PATIENCE:
+        device.synchronize()
+        start = time.perf_counter()
+        call()
+        device.synchronize()
+        samples.append(time.perf_counter() - start)
+    return sorted(samples)
+
+
+def measured(call, a, b, bound, repeats):
+    """Return the time of a solver and the error of its answer, or what went wrong."""
+    try:
+        error = error_of(a, call(), b)
+        if not error <= bound:
+            return {"error": f"backward error {error:.1e}, not timed"}
+        return {"backward_error": error, **summary(wall_seconds(call, repeats))}
+    except Exception as error:  # the other rows go on
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def measure(case, repeats):
+    """Return the row of a case."""
+    row, (a, b) = {**case._asdict(), "name": case.name, "peers": {}}, system(case)
+    for name, call in peers(case, a, b):
+        row["peers"][name] = measured(call, a, b, WRONG, repeats)
+    bound = MET * 2.0**-53 * math.sqrt(max(case.n, 8))
+    row["tcsolve"] = measured(ours(case, a, b), a, b, bound, repeats)
+    timed = {name: peer["median"] for name, peer in row["peers"].items() if "median" in peer}
+    if timed:
+        fastest = min(timed, key=timed.get)
+        square = case.columns == case.n >= LARGE
+        product = float(np.median(wall_seconds(lambda: a @ b, repeats))) if square else 0.0
+        row |= {"fastest": fastest, "limit": limit(case, timed[fastest], product)}
+    return row
+
+
+def verdict(row):
+    """Return 'ok', 'MISSED', '-' where nothing is asked, or what went wrong."""
+    if "median" not in row["tcsolve"]:
+        return "FAILED: " + row["tcsolve"]["error"]
+    if "fastest" not in row:
+        return "no peer"
+    if row["limit"] is None:
+        return "-"
+    return "ok" if row["tcsolve"]["median"] <= row["limit"] else "MISSED"
+
+
+# ---- writing -----------------------------------------------------------------------------------
+
+HEAD = ("system", "n", "right-hand sides", "tcsolve, ms", "fastest peer, ms", "which")
+HEAD += ("peer / tcsolve", "limit, ms", "")
+
+
+def cells(row):
+    """Return the cells of a row."""
+    mine = row["tcsolve"].get("median")
+    peer = row["peers"][row["fastest"]]["median"] if "fastest" in row else None
+    times = [f"{1e3 * v:.3g}" if v is not None else "-" for v in (mine, peer, row.get("limit"))]
+    ratio = f"{peer / mine:.2f}" if mine and peer else "-"
+    which = row.get("fastest", "-")
+    what = row["name"], row["n"], row["columns"]
+    return [*what, *times[:2], which, ratio, times[2], verdict(row)]
+
+
+def page(facts, rows):
+    """Return the Markdown page of the rows."""
+    kept = sum(verdict(row) == "ok" for row in rows)
+    asked = sum(verdict(row) != "-" for row in rows)
+    text = (
+        "# Every kind of system on a GPU\n\nWall clock of `tcsolve.solve` with CuPy arrays, verification "
+        "included, beside the fastest of CuPy and torch, which do not verify.  Allowed: for stacks and below "
+        f"n = {LARGE} {SMALL_FACTOR:g} times the peer or {1e3 * SMALL_SECONDS:g} ms more; above "
+        f"{LARGE_FACTOR:g} times, with n right-hand sides one product A X more, and {TRIANGLE_FACTOR:g} "
+        f"times for triangles, where verifying costs as much as solving.  {kept} of {asked} rows are ok."
+    )
+    body = table(HEAD, [cells(row) for row in rows])
+    return "\n\n".join([text, body, source(facts, "benchmarks/roads.py")]) + "\n"
+
+
+def main():
+    parser = arguments(__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a part of the table")
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.set_defaults(json=RESULTS / "roads.json", repeats=11)
+    options = unless_drawn(parser, page)
+    if options is None:
+        return
+    facts, rows, began = machine(options.commit) | gpu(), [], time.perf_counter()
+    for case in cases(options.quick):
+        if options.only not in case.name:
+            continue
+        try:
+            row = measure(case, options.repeats)
+        except Exception as error:  # such as too little memory for the system itself
+            failed = {"error": f"{type(error).__name__}: {error}"}
+            row = {**case._asdict(), "name": case.name, "peers": {}, "tcsolve": failed}
+        rows.append(row)
+        print(f"{time.perf_counter() - began:6.1f} s ", *cells(row), sep="  ", flush=True)
+        if not options.quick:
+            save(options.json, facts, rows)
+        free_memory()
+    missed = [row for row in rows if verdict(row) not in ("ok", "-")]
+    print(f"{len(rows)} rows, {len(missed)} not ok:")
+    for row in missed:
+        print("   ", *cells(row), sep="  ")
+    if not options.quick and not options.only:
+        options.json.with_suffix(".md").write_text(page(facts, rows))
+
+
+if __name__ == "__main__":
+    main()

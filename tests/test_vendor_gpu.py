@@ -1,0 +1,220 @@
+"""The library's factors on a device, and the kernels that verify answers, beside their oracle in NumPy."""
+
+import numpy as np
+import pytest
+from bounds import MET, host, ratio
+from test_vendor import KINDS, as_read, matrices, right_hand_sides
+from vendor_on_host import HostVendor
+
+import tcsolve
+from tcsolve import Status
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def vendor(cupy):
+    from tcsolve import _vendor
+
+    return _vendor
+
+
+def strided(cupy, x, how):
+    """Return x on the device: as it is, transposed in memory, or with gaps."""
+    if how == "turned":
+        return cupy.swapaxes(cupy.asarray(np.ascontiguousarray(np.swapaxes(x, 1, 2))), 1, 2)
+    if how == "gaps":
+        room = cupy.zeros((2 * x.shape[0], x.shape[1], 2 * x.shape[2]), x.dtype)
+        room[::2, :, 1::2] = cupy.asarray(x)
+        return room[::2, :, 1::2]
+    return cupy.asarray(x)
+
+
+# ---- kernels -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["plain", "turned", "gaps"])
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize(
+    "n, k", [(1, 1), (2, 3), (3, 1), (4, 5), (5, 1), (8, 4), (9, 2), (16, 1), (17, 9), (31, 1), (32, 3)]
+    + [(33, 1), (64, 5), (200, 1), (513, 2)],
+)  # fmt: skip
+def test_a_stack_is_measured_as_on_the_host(cupy, vendor, n, k, dtype, how):
+    a, b = matrices(None, dtype, 11, n), right_hand_sides(dtype, 11, n, k)
+    full = a.astype(np.result_type(dtype, np.float64))
+    x = np.linalg.solve(full, b).astype(dtype)
+    y = right_hand_sides(full.dtype, 11, k + 2, n, seed=5)
+    info = np.arange(11, dtype=np.int32)
+    wanted = HostVendor().measure(a, x, b, y[:, k:], info)
+
+    on_device = (strided(cupy, v, how) for v in (a, x, b))
+    found = vendor.measure(*on_device, cupy.asarray(y)[:, k:], cupy.asarray(info)).get()
+
+    assert found.shape == wanted.shape == (4 + 2 * k, 11)
+    np.testing.assert_allclose(found[:3], wanted[:3], rtol=4 * max(n, 4) * 2.0**-53)
+    assert np.array_equal(found[3], info)
+    np.testing.assert_allclose(found[4 + k :], wanted[4 + k :], rtol=2.0**-51)
+    # Where one warp takes a matrix of FP64 a residual is rounded once, as a long double.
+    exact = n <= 32 and dtype in "dD"
+    size = np.abs(full).sum(axis=2).max(axis=1) * np.abs(x).max(axis=(1, 2)).astype(float)
+    slack = 2.0**-52 * wanted[4 : 4 + k] + (2.0**-62 if exact else 4 * n * 2.0**-53) * size
+    assert (np.abs(found[4 : 4 + k] - wanted[4 : 4 + k]) <= slack).all()
+
+
+@pytest.mark.parametrize("n", [5, 40])
+def test_nan_and_inf_are_met_by_what_is_measured(cupy, vendor, n):
+    a, b = matrices(None, "d", 6, n), right_hand_sides("d", 6, n, 2)
+    x, y = np.linalg.solve(a, b), np.ones((6, 2, n))
+    a[1, n - 1, 2], b[2, 3, 1], x[3, n - 1, 0], y[4, 1, 0] = np.nan, np.nan, np.nan, np.nan
+    a[5, 0, 0] = np.inf
+    info = np.zeros(6, np.int32)
+
+    found = vendor.measure(*map(cupy.asarray, (a, x, b, y, info))).get()
+
+    assert np.isnan(found[:2, 1]).all() and np.isnan(found[4:6, 1]).all()
+    assert np.isnan(found[5, 2]) and np.isfinite(found[4, 2]) and np.isfinite(found[:2, 2]).all()
+    assert np.isnan(found[[4, 6], 3]).all() and np.isnan(found[2, 4])
+    assert np.isinf(found[:2, 5]).all() and not np.isfinite(found[4:6, 5]).any()
+    assert np.isfinite(found[:, 0]).all()
+
+
+@pytest.mark.parametrize("how", ["plain", "turned", "gaps"])
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 100])
+def test_matrices_are_read_as_on_the_host(cupy, vendor, n, dtype, how):
+    a = matrices(None, dtype, 4, n)
+    for below, above in ((0, 0), (1, 1), (0, n), (n, 0)):
+        for mirror in (0, 1, 2) if below != above else (0,):
+            wanted, _ = HostVendor().read_as(a, below, above, mirror)
+            found, bad = vendor.read_as(strided(cupy, a, how), below, above, mirror)
+            assert np.array_equal(found.get(), wanted) and not bad.get()[0]
+    a[3, n - 1, 0] = np.inf  # not read
+    for mirror in (0, 2):
+        assert vendor.read_as(strided(cupy, a, how), 0, n, mirror)[1].get()[0]
+
+
+# ---- factors -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize(
+    "kind", ["general", "positive definite", "upper triangular", "lower triangular", "diagonal"]
+)
+@pytest.mark.parametrize("m, n", [(1, 1), (1, 50), (6, 1), (6, 20), (6, 49), (6, 130)])
+def test_factors_solve_with_the_matrix_and_its_adjoint(cupy, vendor, kind, m, n, dtype):
+    a = as_read(matrices(kind, dtype, m, n), kind)
+    b = right_hand_sides(np.result_type(dtype, np.float64), m, n, 3)
+    factors = vendor.factor(cupy.asarray(a), kind, 3)
+    assert not factors.info.get().any()
+    for which in (np.arange(m), np.arange(m)[::2]):
+        taken = factors if len(which) == m else factors.taken(which)
+        for adjoint in (False, True):
+            rows = cupy.asarray(np.ascontiguousarray(np.swapaxes(b[which], 1, 2)))
+            x = np.swapaxes(taken.solve(rows, adjoint).get(), 1, 2)
+            full = np.swapaxes(a, 1, 2).conj() if adjoint else a
+            for system in zip(full[which], x, b[which], strict=True):
+                # As good as an LU without refinement: n u, of FP64 though A may be FP32.
+                assert ratio(*system) <= max(4, n**0.5)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 16])
+@pytest.mark.parametrize("n", [1024, 1500, 2100])
+def test_a_large_positive_definite_system(cupy, n, columns):
+    a, b = matrices("positive definite", "d", n), right_hand_sides("d", n, columns)
+    given = cupy.asarray(np.triu(a))
+    solution = tcsolve.solve_ex(given, cupy.asarray(b), assume_a="pos")
+    assert solution.status is Status.CONVERGED and solution.rungs == ("fp64",)
+    assert ratio(a, solution.x, b) <= MET
+    assert np.array_equal(given.get(), np.triu(a))
+    true = 1 / np.linalg.cond(a, 1)
+    assert 0.99 * true <= solution.rcond <= 3 * true
+    again = tcsolve.solve(given, cupy.asarray(b), assume_a="pos")
+    assert np.array_equal(again.get(), solution.x.get())
+
+
+# ---- every size --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [64, 200, 512, 1000])
+def test_one_system_of_every_size(cupy, kind, n, dtype):
+    a, b = matrices(kind, dtype, n), right_hand_sides(dtype, n, 2)
+    before = a.copy(), b.copy()
+    for order in "CF":
+        on_device = cupy.asarray(a, order=order)
+        solution = tcsolve.solve_ex(on_device, cupy.asarray(b), assume_a=kind)
+        assert solution.status is Status.CONVERGED and solution.device == "cuda"
+        assert solution.precision != "scipy" and isinstance(solution.x, cupy.ndarray)
+        assert ratio(as_read(a, kind), solution.x, b) <= MET
+        assert np.array_equal(on_device.get(), before[0])
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("kind", [None, "positive definite", "upper triangular"])
+@pytest.mark.parametrize("m, n", [(9, 64), (9, 200), (5, 512), (3, 700), (2, 1000)])
+def test_stacks_of_every_size(cupy, kind, m, n, dtype):
+    a, b = matrices(kind, dtype, m, n), right_hand_sides(dtype, m, n, 2)
+    solution = tcsolve.solve_ex(cupy.asarray(a), cupy.asarray(b), assume_a=kind)
+    assert (solution.statuses == Status.CONVERGED).all() and solution.x.shape == b.shape
+    for system in zip(as_read(a, kind), solution.x.get(), b, strict=True):
+        assert ratio(*system) <= MET
+
+
+@pytest.mark.parametrize("kind", [None, "positive definite", "lower triangular"])
+@pytest.mark.parametrize("m, n", [(70000, 3), (3_000_000, 2), (70000, 33)])
+def test_very_long_stacks(cupy, kind, m, n):
+    rng = cupy.random.default_rng(0)
+    a = rng.standard_normal((m, n, n)) + (1 + n) * cupy.eye(n)
+    if kind == "positive definite":
+        a = a @ cupy.swapaxes(a, 1, 2) + cupy.eye(n)
+    b = rng.standard_normal((m, n, 1))
+    x = tcsolve.solve(a, b, assume_a=kind)
+    full = cupy.tril(a) if kind == "lower triangular" else a
+    rest = cupy.abs(b - full @ x).max(axis=(1, 2))
+    size = cupy.abs(full).sum(axis=2).max(axis=1) * cupy.abs(x).max(axis=(1, 2))
+    assert float((rest / size).max()) <= 4 * max(n, 4) ** 0.5 * 2.0**-53
+    a[m - 2] = cupy.nan
+    solution = tcsolve.solve_ex(a, b, assume_a=kind, check_finite=False)
+    assert solution.statuses[m - 2] is Status.NONFINITE_INPUT
+    assert (solution.statuses != Status.CONVERGED).sum() == 1
+    assert cupy.array_equal(solution.x[: m - 2], x[: m - 2])
+
+
+def test_roads_are_those_that_are_faster(cupy):
+    def rungs(a, b, **options):
+        return tcsolve.solve_ex(cupy.asarray(a), cupy.asarray(b), **options).rungs
+
+    for n, dtype, wanted in ((300, "d", "fp64"), (1500, "d", "fp16x3"), (1500, "D", "fp64")):
+        assert rungs(matrices(None, dtype, n), right_hand_sides(dtype, n)) == (wanted,)
+    assert rungs(matrices(None, "d", 1500), right_hand_sides("d", 1500, 1500)) == ("fp64",)
+    stack = tcsolve.solve_ex(
+        cupy.asarray(matrices(None, "d", 3, 1100)), cupy.asarray(right_hand_sides("d", 1100))
+    )
+    assert stack.rungs == ("fp16x3",) == (stack.precision,) and stack.x.shape == (3, 1100)
+
+
+def test_an_extreme_or_singular_small_system_is_left_to_the_ladder(cupy):
+    a, b = matrices(None, "d", 60), right_hand_sides("d", 60)
+    for scale in (1e300, 1e-290):
+        solution = tcsolve.solve_ex(cupy.asarray(a * scale), cupy.asarray(b))
+        assert solution.status is Status.CONVERGED
+        assert (solution.backward_error <= solution.bound).all()
+        assert ratio(a, host(solution.x) * scale, b) <= 2 * MET  # the scale is rounded
+    a[7] = a[3]
+    a[:, 7] = a[:, 3]
+    a[5] = 0
+    with pytest.raises(tcsolve.SingularError):
+        tcsolve.solve(cupy.asarray(a), cupy.asarray(b))
+
+
+def test_kinds_stay_on_the_device(cupy, monkeypatch):
+    def refuse(*args, **options):
+        raise AssertionError("SciPy was called")
+
+    monkeypatch.setattr("scipy.linalg.solve", refuse)
+    for kind in KINDS:
+        for shape in ((40,), (3, 40)):
+            a, b = matrices(kind, "d", *shape), right_hand_sides("d", *shape, 1)
+            solution = tcsolve.solve_ex(cupy.asarray(a), cupy.asarray(b), assume_a=kind)
+            assert solution.status is Status.CONVERGED
