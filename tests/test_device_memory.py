@@ -305,8 +305,15 @@ def use(cupy, kind):
     if kind == "slab":
         return Slab(cupy, 24 << 30).malloc
     torch = pytest.importorskip("torch")
-    caching = torch.cuda.caching_allocator_alloc, torch.cuda.caching_allocator_delete
-    return cupy.cuda.PythonFunctionAllocator(*caching).malloc
+
+    def take(size, device):
+        stream = cupy.cuda.get_current_stream().ptr
+        return torch.cuda.caching_allocator_alloc(size, device, stream)
+
+    def give_back(address, device):
+        torch.cuda.caching_allocator_delete(address)
+
+    return cupy.cuda.PythonFunctionAllocator(take, give_back).malloc
 
 
 @pytest.mark.gpu
