@@ -54,6 +54,10 @@ class KernelCompileError(DeviceError):
         )
         self.kernel, self.arch, self.options, self.log = kernel, arch, tuple(options), log
 
+    def __reduce__(self):
+        # A worker process hands its exceptions over by pickle.
+        return type(self), (self.kernel, self.arch, self.options, self.log)
+
 
 class AccuracyWarning(LinAlgWarning):
     """The answer is the best found, but its backward error misses the bound."""
