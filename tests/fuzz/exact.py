@@ -43,14 +43,18 @@ def rounding_of_residual(n, in_fp64=False):
     """Return how far the backward error that the library measures may be from the true one.
 
     One element is divided in FP64, where a complex product has an error of sqrt(5) u (Brent, Percival and
-    Zimmermann, Math. Comp. 76 (2007), 1469-1481), which with that of the difference is less than 4 u.  From
-    there to n = 32 the library promises a long double residual, but where the caller multiplies (`in_fp64`).  Recursive sums of n products, and b, have an error
-    of at most (n + 2) e (|b| + |A||x|), e their unit roundoff (Higham 2002, section 3.5), and four times that
-    if they are complex; |b| is at most |A||x| for an answer that is nearly right.  For more unknowns, in FP64,
-    this worst case is far from anything that occurs.  There the errors of the partial sums count as independent
-    and of mean zero (Higham and Mary, SIAM J. Sci. Comput. 41 (2019), A2815-A2835): each is uniform within u
-    |s_k|, |s_k| <= (k / n) ||A|| ||x|| in the mean, so that their sum has a standard deviation of at most
-    u sqrt(n) / 3.  Three of these are u sqrt(n); sums in several accumulators, as in any BLAS, have less.
+    Zimmermann, Math. Comp. 76 (2007), 1469-1481), which with that of the difference is less than 4 u.
+
+    From there to n = 32 the library promises a long double residual, unless the caller multiplies
+    (`in_fp64`).  Recursive sums of n products, and b, have an error of at most (n + 2) e (|b| + |A||x|), e
+    their unit roundoff (Higham 2002, section 3.5), and four times that if they are complex; |b| is at most
+    |A||x| for an answer that is nearly right.
+
+    For more unknowns, in FP64, this worst case is far from anything that occurs.  There the errors of the
+    partial sums count as independent and of mean zero (Higham and Mary, SIAM J. Sci. Comput. 41 (2019),
+    A2815-A2835): each is uniform within u |s_k|, and |s_k| <= (k / n) ||A|| ||x|| in the mean, so that their
+    sum has a standard deviation of at most u sqrt(n) / 3.  Three of these are u sqrt(n); sums in several
+    accumulators, as in any BLAS, have less.
     """
     if n == 1:
         return 4 * 2.0**-53
@@ -171,7 +175,7 @@ def _integers(v):
 
 
 def rcond(a):
-    """Return the reciprocal condition number in the 1-norm to 30 bits; 0 if it is less than 1e-323, or a is singular.
+    """Return the reciprocal condition number in the 1-norm, to 30 bits; 0 if it is below 1e-323.
 
     Parameters
     ----------

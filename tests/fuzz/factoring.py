@@ -4,11 +4,11 @@ import threading
 
 import numpy as np
 import scipy.linalg
+
 from fuzz.exact import EPS, determinant, rcond
 from fuzz.generate import FAMILIES, PRECISIONS, gauss, laid_out, matrix, pick, right_hand_sides
 from fuzz.judge import ROUNDOFF, System, Verdict, judge_solution
 from fuzz.outcome import Outcome, bits, same_bits
-
 from tcsolve import InputError, LinAlgError, Status, factor, solve_ex
 
 __all__ = ["factor_and_call", "share_between_threads"]

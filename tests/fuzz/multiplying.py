@@ -2,9 +2,9 @@
 
 import ml_dtypes
 import numpy as np
+
 from fuzz.generate import laid_out, pick
 from fuzz.outcome import Outcome, bits, same_bits
-
 from tcsolve import DeviceError, InputError, gemm, gemm_batched, gemm_bound
 
 __all__ = ["multiply"]
@@ -176,9 +176,8 @@ def _product_complaints(exact, c, told, options):
     faint = (np.abs(exact.value) <= limit.tiny) | (exact.size <= 8 * limit.tiny)
     excess = excess - np.where(faint, _lost_below(limit, told, exact.k), 0)
     if not (~judged | (excess <= 0)).all():
-        worst = np.unravel_index(
-            np.argmax(np.where(judged, np.nan_to_num(excess, nan=np.inf), -np.inf)), c.shape
-        )
+        excess = np.where(judged, np.nan_to_num(excess, nan=np.inf), -np.inf)
+        worst = np.unravel_index(np.argmax(excess), c.shape)
         found.append(
             f"entry {tuple(map(int, worst))} is {c[worst]}, the true one is {exact.value[worst]}, "
             f"more than {told.bound:.3g} times {exact.size[worst]:.3g} away"

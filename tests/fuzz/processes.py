@@ -7,10 +7,10 @@ import traceback
 import warnings
 
 import numpy as np
-from fuzz.generate import FAMILIES, PRECISIONS, matrix, pick, right_hand_sides
-from fuzz.outcome import Outcome, same_bits
 
 import tcsolve
+from fuzz.generate import FAMILIES, PRECISIONS, matrix, pick, right_hand_sides
+from fuzz.outcome import Outcome, same_bits
 from tcsolve import Plan, Status, factor, gemm, gemm_bound, solve_ex
 
 __all__ = ["pickle_and_copy", "solve_in_a_fork"]

@@ -1,4 +1,4 @@
-"""Kind of cases that read Matrix Market files: whole and damaged bytes, next to SciPy's reader and a plain one."""
+"""Kind of cases that read Matrix Market files, whole and damaged, next to SciPy's reader and a plain one."""
 
 import gzip
 import io
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import scipy.io
+
 from fuzz.generate import pick
 from fuzz.outcome import Outcome
-
 from tcsolve import matrices
 
 __all__ = ["read_file"]

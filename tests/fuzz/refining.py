@@ -3,11 +3,11 @@
 import math
 
 import numpy as np
+
 from fuzz.exact import rounding_of_residual, target
 from fuzz.generate import gauss, pick, with_singular_values
 from fuzz.judge import error_complaints
 from fuzz.outcome import Outcome, bits
-
 from tcsolve import InputError, Plan, Status, refine
 
 __all__ = ["refine_with_anything"]
@@ -170,7 +170,7 @@ def _refine_options(rng, b):
 
 
 def _refined_complaints(place, a, b, solution, options, how):
-    """Return what is wrong with an answer of `refine`; how is the operator's kind, the corrections and ||A||."""
+    """Return what is wrong with an answer of `refine`; how is (kind of operator, corrections, ||A||)."""
     kind, correct, norm = how
     if solution.x.shape != b.shape:
         return [f"x has the shape {solution.x.shape}, b {b.shape}"]

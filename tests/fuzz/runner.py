@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+
 from fuzz.factoring import factor_and_call, share_between_threads
 from fuzz.known import is_known
 from fuzz.multiplying import multiply
@@ -46,7 +47,7 @@ class Kind(NamedTuple):
     ----------
     name : str
     run : callable
-        (generator of random numbers, Place) -> list of broken promises, or None where there is nothing to judge.
+        (random numbers, Place) -> list of broken promises, or None where there is nothing to judge.
     share : float
         Of the seconds that all kinds have together.
     floor : int

@@ -2,6 +2,7 @@
 
 import numpy as np
 import scipy.linalg
+
 from fuzz.exact import UNIT
 from fuzz.generate import (
     FAMILIES,
@@ -17,7 +18,6 @@ from fuzz.generate import (
 )
 from fuzz.judge import System, Verdict, judge_solution, outcome_complaints
 from fuzz.outcome import Outcome, bits, same_bits
-
 from tcsolve import LinAlgError, Plan, Status, solve, solve_ex
 
 __all__ = ["solve_at_the_ends_of_the_range", "solve_near_singular", "solve_stack", "solve_system"]
@@ -196,7 +196,7 @@ def solve_stack(rng, place):
 
 
 def judged(rng, place, a, b, options, precision):
-    """Solve by `solve` and twice by `solve_ex`, and by SciPy; return what is wrong, None if not to be judged."""
+    """Solve by `solve`, twice by `solve_ex`, and by SciPy; return what is wrong, None if it is not judged."""
     if b.dtype.kind != "U" and not place.takes(a, b) or b.dtype.kind == "U" and not place.on_host:
         return None
     given_a = laid_out(rng, place, a)
@@ -204,8 +204,8 @@ def judged(rng, place, a, b, options, precision):
     before = bits(place, given_a), bits(place, given_b)
     asked = {key: value for key, value in options.items() if key != "overwrite_a"}
     theirs = Outcome(lambda: scipy.linalg.solve(a, b, **asked))
-    if _refusal(theirs) is NotImplementedError and a.dtype.kind != "c":
-        theirs = Outcome(lambda: scipy.linalg.solve(a.T, b))  # SciPy refuses a complex b as well
+    if _refusal(theirs) in (ValueError, NotImplementedError) and options.get("transposed"):
+        theirs = Outcome(lambda: _solved_transposed(a, b, asked))
     # SciPy does not take some shapes that it divides by one element, and some empty stacks.
     excused = a.shape[-1:] == (1,) or 0 in a.shape
     plain, ours, again = (
@@ -224,6 +224,18 @@ def judged(rng, place, a, b, options, precision):
     case = f"a {a.dtype}{a.shape}, b {b.dtype}{b.shape}, {precision}, {options}"
     told = "" if ours.value is None else f"; {ours.value}"
     return [f"{sentence} ({case}{told})" for sentence in found]
+
+
+def _solved_transposed(a, b, options):
+    """Return SciPy's x with A^T x = b for a real A, also where it refuses a complex b, or a stack."""
+    if a.dtype.kind == "c" or a.ndim < 2:
+        raise NotImplementedError
+    turned = {"lower": not options.get("lower", False)}
+    if structure := options.get("assume_a"):
+        turned["assume_a"] = TURNED.get(structure, structure)
+    if "check_finite" in options:
+        turned["check_finite"] = options["check_finite"]
+    return scipy.linalg.solve(np.swapaxes(a, -1, -2), b, **turned)
 
 
 def _refusal(outcome):
