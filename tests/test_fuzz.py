@@ -12,6 +12,7 @@ import pytest
 import scipy.linalg
 from fuzz import exact
 from fuzz.allocator import count_failures
+from fuzz.extent import CALLS, many_columns
 from fuzz.judge import System, Verdict, judge_solution
 from fuzz.outcome import Place
 from fuzz.runner import KINDS, Kind, kind_named, parse_case, run_case, run_kind, seconds_of
@@ -264,6 +265,25 @@ def test_a_condition_far_from_the_true_one_is_seen():
     solution = solve_ex(a, b)
     lie = dataclasses.replace(solution, rcond=solution.rcond / 4)
     assert any("rcond is told" in sentence for sentence in verdict(lie, a, b))
+
+
+# ---- many columns and slices --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["columns", "slices"])
+@pytest.mark.parametrize("call", CALLS, ids=[call.name for call in CALLS])
+def test_more_columns_and_slices_than_a_grid_is_high_are_right(xp, call, what):
+    if run := getattr(call, what):
+        assert run(Place(xp), 70000) <= 1
+
+
+def test_a_wrong_column_of_many_is_seen():
+    def off_by_one(a, b):
+        x = solve(a, b)
+        x[0, -1] += 1e-12
+        return x
+
+    assert many_columns(off_by_one)(HOST, 1000) > 1
 
 
 # ---- the failing allocator ----------------------------------------------------------------------
