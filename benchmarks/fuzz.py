@@ -25,8 +25,8 @@ from fuzz.outcome import Place  # noqa: E402
 from fuzz.runner import KINDS, run_kind, seconds_of  # noqa: E402
 
 INTRODUCTION = (
-    "The cases of `pytest -m fuzz`, which [docs/fuzz.md](../../docs/fuzz.md) describes, and public calls with "
-    "many columns and slices."
+    "The cases of `pytest -m fuzz`, which [docs/fuzz.md](../../docs/fuzz.md) describes, and public calls "
+    "with many columns and slices."
 )
 # Failures that are written down for each kind; all are counted.
 MOST_LISTED = 20

@@ -76,7 +76,7 @@ def _call_rcond(rng, place, f, a):
         return [f"`rcond` ended with {outcome}"]
     told, found = outcome.value, []
     coarsest = max(ROUNDOFF.get(rung, eps) for rung in (f.precision, *f.rungs))
-    if not (np.isnan(told) or 0 <= told <= 1 + n * coarsest):
+    if not (np.isnan(told) or 0 <= told <= 1 + 4 * n * coarsest):
         found.append(f"rcond is {told}, beyond 0 and 1")
     if n <= 24:
         true, u = rcond(a), ROUNDOFF.get(f.precision, eps)
@@ -103,7 +103,7 @@ def _call_solve(rng, place, f, a):
     again = f.solve_ex(given)
     if f.precision == solution.precision and again.rungs == solution.rungs:
         if not same_bits(place, solution.x, again.x):
-            found.append("the same b gives different bits")
+            found.append(f"the same b gives different bits, {solution.status.name}")
     x = place.host(solution.x).reshape(1, n, -1)
     system = System(a[None], b.reshape(1, n, -1).astype(x.dtype), x.dtype)
     if not np.isfinite(system.b).all():

@@ -135,10 +135,12 @@ def error_complaints(a, x, b, reported, status, bound, rounding=None):
 
     rounding is how far the reported errors may be from the true ones, by default as for `solve`.
     """
-    rounding = rounding_of_residual(len(a)) if rounding is None else rounding
+    in_fp64 = rounding_of_residual(len(a), in_fp64=True)
+    if rounding is None:  # long double is promised where its digits count: not of FP32 answers
+        rounding = in_fp64 if x.dtype.char in "fF" else rounding_of_residual(len(a))
     for exactly in (False, True):
         error, radius = backward_errors(a, x, b, exactly)
-        found = _error_complaints(error, radius, reported, status, bound, rounding)
+        found = _error_complaints((error, radius), reported, status, bound, (rounding, in_fp64))
         if not found or not radius.any():
             break
     if status in MEETS and not np.isfinite(x).all():
@@ -146,11 +148,14 @@ def error_complaints(a, x, b, reported, status, bound, rounding=None):
     return found
 
 
-def _error_complaints(error, radius, reported, status, bound, rounding):
-    found = []
+def _error_complaints(true, reported, status, bound, roundings):
+    """Return what is wrong; true is (error, radius), roundings that of the promise and that of FP64."""
+    (error, radius), (rounding, in_fp64), found = true, roundings, []
     # The norms are sums of moduli in the precision of the matrix: relative errors of a few units.
     of_norms = 2.0**-21 if bound > 2.0**-24 else 1e-9
     finite = np.isfinite(error)
+    # Far above the bound the rounding of a residual in FP64 does not count.
+    rounding = np.where(error > 4 * bound, max(rounding, in_fp64), rounding)
     with np.errstate(invalid="ignore"):
         off = np.abs(error - reported) > rounding + of_norms * error + radius
     if (off & finite).any() or np.isnan(reported[finite]).any():
