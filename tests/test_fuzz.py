@@ -14,10 +14,11 @@ from fuzz import exact
 from fuzz.allocator import count_failures
 from fuzz.extent import CALLS, many_columns
 from fuzz.judge import System, Verdict, judge_solution
+from fuzz.known import KNOWN
 from fuzz.outcome import Place
 from fuzz.runner import KINDS, Kind, kind_named, parse_case, run_case, run_kind, seconds_of
 
-from tcsolve import Status, solve, solve_ex
+from tcsolve import Status, factor, solve, solve_ex
 
 HOST = Place(np)
 MOST_SHOWN = 20
@@ -265,6 +266,60 @@ def test_a_condition_far_from_the_true_one_is_seen():
     solution = solve_ex(a, b)
     lie = dataclasses.replace(solution, rcond=solution.rcond / 4)
     assert any("rcond is told" in sentence for sentence in verdict(lie, a, b))
+
+
+# ---- defects that are known ---------------------------------------------------------------------
+
+
+def known(name, condition=True):
+    """Mark a test that fails until a defect of `KNOWN` is gone; both are deleted then."""
+    return pytest.mark.xfail(condition, strict=True, raises=Exception, reason=KNOWN[name].reason)
+
+
+@known("stacks")
+def test_a_stack_has_a_status_for_each_matrix():
+    solution = solve_ex(np.array([np.eye(3), np.zeros((3, 3))]), np.ones(3))
+    assert [status.name for status in solution.statuses] == ["CONVERGED", "SINGULAR"]
+
+
+@known("long double", np.finfo(np.longdouble).nmant > 52)
+def test_long_double_is_taken_for_fp64():
+    a, b = a_system()
+    x = solve(a, b.astype(np.longdouble), precision="fp16x3")
+    assert x.dtype == np.float64
+
+
+@known("byte order")
+def test_arrays_of_the_other_byte_order_are_solved():
+    a, b = a_system()
+    a = a + a.T
+    assert np.array_equal(solve(a.astype(a.dtype.newbyteorder()), b), solve(a, b))
+
+
+@known("given up next to the bound")
+def test_an_error_just_above_the_bound_has_another_step():
+    a = np.array(
+        [
+            [-2.424080543974937e-151, -1.3620620043409223e-150],
+            [8.91389766355476e-151, -4.318865844348793e-151],
+        ]
+    )
+    b = np.array([5.761330116027907e-82, -8.500937649320878e-24])
+    assert solve_ex(a, b, precision="tf32", assume_a="gen").status.ok
+
+
+@known("error of a singular matrix")
+def test_a_singular_matrix_has_the_same_answer_twice():
+    a = np.array([[7.0, 3.0, 0.0], [-4.0, -4.0, -9.0], [15.0, 11.0, 18.0]])
+    f = factor(a, precision="fp16x3")
+    first, second = (f.solve_ex(np.array([6.0, 3.0, 8.0])) for _ in range(2))
+    assert first.status is second.status is Status.SINGULAR
+    assert np.array_equal(first.x, second.x, equal_nan=True)
+
+
+@known("warnings of NumPy")
+def test_a_complex_matrix_far_beyond_fp32_has_no_warning_of_numpy():
+    solve_ex(np.vander(np.linspace(0.01, 1, 88)) + 0j, np.ones(88), precision="bf16")
 
 
 # ---- many columns and slices --------------------------------------------------------------------

@@ -42,6 +42,10 @@ KNOWN = {
         "^the reported error is .*; singular: |^the same b gives different bits, SINGULAR",
         "where an FP64 rung finds a zero pivot, x is that of the rung before, and the error another one",
     ),
+    "warnings of NumPy": Known(
+        r"warnings \['RuntimeWarning'.* \(a complex",
+        "corrections of complex64 that overflow are multiplied with a warning of NumPy's",
+    ),
 }
 
 
