@@ -24,6 +24,7 @@ SCRIPTS += (
     "common_bits",
     "boris_push",
     "gemm_page",
+    "fuzz",
 )
 
 

@@ -1,7 +1,9 @@
 """Random cases of every kind keep every promise; and the judge, on answers that are known to be wrong."""
 
 import dataclasses
+import json
 import math
+import runpy
 import subprocess
 import sys
 from fractions import Fraction
@@ -12,11 +14,12 @@ import pytest
 import scipy.linalg
 from fuzz import exact
 from fuzz.allocator import count_failures
-from fuzz.extent import CALLS, many_columns
+from fuzz.extent import CALLS, COUNTS, many_columns, run_extents
 from fuzz.judge import System, Verdict, judge_solution
 from fuzz.known import KNOWN
 from fuzz.outcome import Place
 from fuzz.runner import KINDS, Kind, kind_named, parse_case, run_case, run_kind, seconds_of
+from pages import BENCHMARKS, FACTS
 
 from tcsolve import Status, factor, solve, solve_ex
 
@@ -289,11 +292,12 @@ def test_long_double_is_taken_for_fp64():
     assert x.dtype == np.float64
 
 
-@known("byte order")
-def test_arrays_of_the_other_byte_order_are_solved():
+@known("unaligned memory")
+def test_unaligned_arrays_of_a_structure_are_solved():
     a, b = a_system()
-    a = a + a.T
-    assert np.array_equal(solve(a.astype(a.dtype.newbyteorder()), b), solve(a, b))
+    unaligned = np.zeros(a.nbytes + 1, np.uint8)[1:].view(a.dtype).reshape(a.shape)
+    unaligned[...] = a + a.T
+    assert np.array_equal(solve(unaligned, b), solve(a + a.T, b))
 
 
 @known("given up next to the bound")
@@ -325,11 +329,12 @@ def test_a_complex_matrix_far_beyond_fp32_has_no_warning_of_numpy():
 # ---- many columns and slices --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["columns", "slices"])
-@pytest.mark.parametrize("call", CALLS, ids=[call.name for call in CALLS])
+RUNS = [(call, what) for call in CALLS for what in ("columns", "slices") if getattr(call, what)]
+
+
+@pytest.mark.parametrize("call, what", RUNS, ids=[f"{call.name}-{what}" for call, what in RUNS])
 def test_more_columns_and_slices_than_a_grid_is_high_are_right(xp, call, what):
-    if run := getattr(call, what):
-        assert run(Place(xp), 70000) <= 1
+    assert getattr(call, what)(Place(xp), 70000) <= 1
 
 
 def test_a_wrong_column_of_many_is_seen():
@@ -339,6 +344,68 @@ def test_a_wrong_column_of_many_is_seen():
         return x
 
     assert many_columns(off_by_one)(HOST, 1000) > 1
+
+
+# ---- the page -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    """The names of benchmarks/fuzz.py, which has the name of the package that it imports."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return runpy.run_path(str(BENCHMARKS / "fuzz.py"))
+
+
+def rows_of(place, largest_k, failures=0):
+    """What a run at a place leaves: one kind and one call."""
+    kind = {"what": "kind", "kind": "edges", "cases": 1234, "failures": failures, "known": 2}
+    listed = ["--fuzz-case edges:1:7: the error"] * failures
+    counts = [{"count": 65536, "of_bound": 0.5}, {"count": 70000, "of_bound": 2.0}]
+    call = {
+        "what": "call",
+        "call": "solve",
+        "largest_k": largest_k,
+        "columns": counts,
+        "slices": [],
+    }
+    run = {"what": "run", "seconds": 60, "seed": 1, "machine": FACTS}
+    rows = run, kind | {"listed": listed, "arithmetic": "integers"}, call | {"arithmetic": "balls"}
+    return [row | {"place": place} for row in rows]
+
+
+def test_the_page_counts_cases_and_lists_failures(benchmark):
+    page = benchmark["page"](FACTS, rows_of("numpy", None, failures=1))
+    assert "| edges | 1234 | 1 | 2 | integers |" in page and "| all | 1234 | 1 | 2 |" in page
+    assert "- `--fuzz-case edges:1:7: the error`" in page
+    assert "| solve |  | 65536, 70000 (above the bound) |  |  |  | balls |" in page
+
+
+def test_the_page_has_a_device_beside_the_host(benchmark):
+    page = benchmark["page"](FACTS, rows_of("numpy", None) + rows_of("cupy", 17))
+    assert "| edges | 1234 | 0 | 2 | 1234 | 0 | 2 | integers |" in page
+    cell = "65536, 70000 (above the bound)"
+    assert f"| solve | 17 | {cell} | {cell} |  |  | balls |" in page
+
+
+def test_rows_of_another_place_stay_in_the_file(benchmark, tmp_path):
+    path = tmp_path / "fuzz.json"
+    assert benchmark["others"](path, "cupy") == []
+    path.write_text(
+        json.dumps({"machine": FACTS, "rows": rows_of("numpy", None) + rows_of("cupy", 17)})
+    )
+    assert benchmark["others"](path, "cupy") == rows_of("numpy", None)
+
+
+def test_a_call_that_fails_with_many_columns_is_told(benchmark):
+    def run(place, count):
+        if count > 65536:
+            raise ValueError("too many")
+        return 0.5
+
+    rows = run_extents(HOST, run)
+
+    assert [row["count"] for row in rows] == list(COUNTS)
+    assert benchmark["extents"](rows[:2]) == "65536, 70000 (ValueError: too many)"
 
 
 # ---- the failing allocator ----------------------------------------------------------------------

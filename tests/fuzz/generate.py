@@ -3,6 +3,8 @@
 import numpy as np
 import scipy.linalg
 
+from fuzz.outcome import BFLOAT16
+
 __all__ = [
     "FAMILIES",
     "PRECISIONS",
@@ -209,9 +211,12 @@ def read_under(a, structure, lower):
 
 def laid_out(rng, place, x):
     """Return a NumPy array at a place, in one of the layouts that a caller may have."""
+    if x.ndim == 0 or x.size == 0:
+        return place.given(x)
+    if x.dtype == BFLOAT16 and not place.on_host:
+        return laid_out(rng, place, x.view(np.uint16)).view(BFLOAT16)
     layouts = _LAYOUTS if place.on_host else _LAYOUTS[:4]
-    x = place.given(np.ascontiguousarray(x).reshape(x.shape))
-    return pick(rng, layouts)(place.xp, x) if x.ndim and x.size else x
+    return pick(rng, layouts)(place.xp, place.given(np.ascontiguousarray(x)))
 
 
 def _strided(xp, x):

@@ -29,9 +29,9 @@ KNOWN = {
         "x is float128|array type float128",
         "a b of long double, with a precision, is not taken for FP64, as SciPy does",
     ),
-    "byte order": Known(
+    "unaligned memory": Known(
         "TypeError: Expected a real or complex array",
-        "arrays of the other byte order reach SciPy as they are, which refuses them",
+        "unaligned arrays of a structured system or a stack reach SciPy as they are, which refuses them",
     ),
     "given up next to the bound": Known(
         "^NOT_CONVERGED, 1[.][0-9]* of the bound; SciPy's answer meets it",

@@ -3,9 +3,12 @@
 import warnings
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
-__all__ = ["Outcome", "Place", "bits", "same_bits"]
+__all__ = ["BFLOAT16", "Outcome", "Place", "bits", "same_bits"]
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 class Outcome:
@@ -56,17 +59,24 @@ class Place(NamedTuple):
 
     def takes(self, *arrays):
         """Tell whether these NumPy arrays can be moved here."""
+        known = "?bhilqBHILQefdFD"
         return self.on_host or all(
-            x.dtype.isnative and x.dtype.char in "?bhilqBHILQefdFD" for x in arrays
+            x.dtype == BFLOAT16 or (x.dtype.isnative and x.dtype.char in known) for x in arrays
         )
 
     def given(self, x):
-        """Return a NumPy array as an array of this place."""
+        """Return a NumPy array as an array of this place; CuPy copies numbers of BF16 as integers."""
+        if x.dtype == BFLOAT16 and not self.on_host:
+            return self.xp.asarray(x.view(np.uint16)).view(BFLOAT16)
         return self.xp.asarray(x)
 
     def host(self, x):
         """Return an array of this place as a NumPy array."""
-        return x if self.on_host else self.xp.asnumpy(x)
+        if self.on_host:
+            return x
+        if x.dtype == BFLOAT16:
+            return self.xp.asnumpy(x.view(np.uint16)).view(BFLOAT16)
+        return self.xp.asnumpy(x)
 
 
 def bits(place, x):
