@@ -90,7 +90,7 @@ def page(machine, rows):
 
 
 def kind_table(rows, runs):
-    """Return the table of kinds, with the places beside each other."""
+    """Return the table of kinds, with columns for each place."""
     kinds = {row["kind"]: row["arithmetic"] for row in rows if row["what"] == "kind"}
     cell = {(row["kind"], row["place"]): row for row in rows if row["what"] == "kind"}
     counts = ("cases", "failures", "known")

@@ -249,6 +249,17 @@ def test_a_singular_matrix_must_not_converge_where_scipy_doubts():
     assert any("SciPy warns" in sentence for sentence in verdict(lie, a, b, doubts=True))
 
 
+def test_a_singular_slice_must_not_converge():
+    a = np.array([np.eye(3), np.ones((3, 3))])
+    b = a @ np.ones((2, 3, 1))
+    told = solve_ex(np.eye(3), np.ones((3, 1)))
+    both = np.array([Status.CONVERGED] * 2)
+    x = np.ones((2, 3, 1))
+    lie = dataclasses.replace(told, statuses=both, backward_error=np.zeros((2, 1)), rcond=0.5)
+    found = judge_solution(System(a, b, x.dtype), lie, x, Verdict(None, True))
+    assert len(found) == 1 and "rcond is 0" in found[0]
+
+
 @pytest.mark.parametrize("status", [Status.ILL_CONDITIONED, Status.SINGULAR])
 def test_a_good_matrix_must_not_be_doubted(status):
     a, b = a_system()
@@ -380,7 +391,7 @@ def test_the_page_counts_cases_and_lists_failures(benchmark):
     assert "| solve |  | 65536, 70000 (above the bound) |  |  |  | balls |" in page
 
 
-def test_the_page_has_a_device_beside_the_host(benchmark):
+def test_the_page_has_columns_for_the_host_and_a_device(benchmark):
     page = benchmark["page"](FACTS, rows_of("numpy", None) + rows_of("cupy", 17))
     assert "| edges | 1234 | 0 | 2 | 1234 | 0 | 2 | integers |" in page
     cell = "65536, 70000 (above the bound)"

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.linalg
 
 from fuzz.exact import (
     EPS,
@@ -11,6 +12,7 @@ from fuzz.exact import (
     rounding_of_residual,
     target,
 )
+from fuzz.outcome import Outcome
 from tcsolve import (
     AccuracyWarning,
     LinAlgError,
@@ -168,6 +170,12 @@ def _error_complaints(true, reported, status, bound, roundings):
     return found
 
 
+def _is_doubted(a, b):
+    """Tell whether SciPy raises or warns for one matrix of a stack."""
+    outcome = Outcome(lambda: scipy.linalg.solve(a, b, assume_a="gen"))
+    return outcome.error is not None or bool(outcome.warnings)
+
+
 def _condition_complaints(system, solution, statuses, they_doubt):
     """Return what is wrong with statuses and conditions next to the true ones, and to SciPy's verdict."""
     n = system.a.shape[-1]
@@ -175,11 +183,10 @@ def _condition_complaints(system, solution, statuses, they_doubt):
         return []
     eps, found = EPS[system.dtype.char], []
     true = [rcond(a) for a in system.a]
-    for status, value in zip(statuses, true, strict=True):
-        if status in CONVERGED and they_doubt and value < eps / 10 and len(true) == 1:
-            found.append(f"{status.name}, but rcond is {value:.3g}, and SciPy warns or raises")
-        if status in CONVERGED and value == 0 and len(true) > 1:
-            found.append(f"{status.name}, but a matrix of the stack is singular")
+    for a, b, status, value in zip(system.a, system.b, statuses, true, strict=True):
+        if status in CONVERGED and value < eps / 10:
+            if they_doubt if len(true) == 1 else _is_doubted(a, b):
+                found.append(f"{status.name}, but rcond is {value:.3g}, and SciPy warns or raises")
         # An LU in working precision is that of a matrix which is n eps away at most, in the norm, unless its
         # pivots grow, and then SciPy doubts it as well.
         doubts = (Status.ILL_CONDITIONED, Status.SINGULAR, Status.NOT_POSITIVE_DEFINITE)

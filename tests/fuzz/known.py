@@ -34,7 +34,7 @@ KNOWN = {
         "unaligned arrays of a structured system or a stack reach SciPy as they are, which refuses them",
     ),
     "given up next to the bound": Known(
-        "^NOT_CONVERGED, 1[.][0-9]* of the bound; SciPy's answer meets it",
+        "^NOT_CONVERGED, 1([.][0-9]+)? of the bound; SciPy's answer meets it",
         "a rung ends where the error that it measures meets the bound; that of the caller's system is "
         "a little larger, and no further step is done",
     ),
