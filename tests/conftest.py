@@ -14,6 +14,40 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("fixed")
 
+# Seconds of random cases on each array library, unless --fuzz-seconds says others.
+FUZZ_SECONDS = 20.0
+TALLIES = pytest.StashKey()
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("fuzz", "random cases: see docs/fuzz.md")
+    group.addoption(
+        "--fuzz-seconds",
+        type=float,
+        default=FUZZ_SECONDS,
+        metavar="T",
+        help="seconds that all kinds of random cases share, on each array library (default %(default)s)",
+    )
+    group.addoption(
+        "--fuzz-seed", type=int, default=0, metavar="S", help="of the cases (default 0)"
+    )
+    group.addoption("--fuzz-case", metavar="KIND:SEED:NUMBER", help="only this case")
+
+
+def pytest_configure(config):
+    config.stash[TALLIES] = []
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    for tally in config.stash[TALLIES]:
+        terminalreporter.write_line(str(tally))
+
+
+@pytest.fixture
+def fuzz_tallies(request):
+    """The list of what the random cases came to, which is printed at the end."""
+    return request.config.stash[TALLIES]
+
 
 def skip_or_fail(reason, switch):
     """Skip with a reason, or fail where the environment says that this machine must not skip."""

@@ -25,6 +25,7 @@ SCRIPTS += (
     "common_bits",
     "boris_push",
     "gemm_page",
+    "fuzz",
 )
 
 

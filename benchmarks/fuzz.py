@@ -1,0 +1,179 @@
+"""Does every public call keep its promises on random problems, by exact arithmetic?
+
+    OPENBLAS_NUM_THREADS=1 python benchmarks/fuzz.py --seconds 600 --json benchmarks/results/fuzz.json
+    python benchmarks/fuzz.py --place cupy --seconds 600 --json benchmarks/results/fuzz.json
+
+These are the cases of `pytest -m fuzz` (docs/fuzz.md), all kinds in the seconds that are given; then calls
+with many columns and slices, and on a device every allocation of a call fails once.  Rows of another place
+that the JSON holds already stay there, so that one page tells of both.  The exit status is 1 if there are
+failures.
+"""
+
+import json
+import sys
+
+import numpy as np
+from _harness import RESULTS, arguments, gpu, machine, save, unless_drawn
+from tables import source, table
+
+TESTS = RESULTS.parents[1] / "tests"
+sys.path.insert(0, str(TESTS))
+
+from fuzz.extent import CALLS, largest_failure, run_extents  # noqa: E402
+from fuzz.known import KNOWN  # noqa: E402
+from fuzz.outcome import Place  # noqa: E402
+from fuzz.runner import KINDS, run_kind, seconds_of  # noqa: E402
+
+INTRODUCTION = (
+    "The cases of `pytest -m fuzz`, which [docs/fuzz.md](../../docs/fuzz.md) describes, and public calls "
+    "with many columns and slices."
+)
+# Failures that are written down for each kind; all are counted.
+MOST_LISTED = 20
+PLACES = {"numpy": "NumPy", "cupy": "CuPy"}
+
+
+def measure_kind(kind, place, seconds, seed):
+    """Return the row of a kind, None where it has no arrays to move."""
+    if not (place.on_host or kind.on_device):
+        return None
+    tally = run_kind(kind, place, seconds_of(kind, seconds), seed)
+    print(tally, *tally.failures[:MOST_LISTED], sep="\n", flush=True)
+    return {
+        "what": "kind",
+        "place": place.name,
+        "kind": kind.name,
+        "cases": tally.cases,
+        "failures": len(tally.failures),
+        "known": len(tally.known),
+        "seconds": round(tally.seconds, 1),
+        "listed": [text[:500] for text in tally.failures[:MOST_LISTED]],
+        "arithmetic": kind.arithmetic,
+    }
+
+
+def measure_call(call, place):
+    """Return the row of a public call."""
+    row = {
+        "what": "call",
+        "place": place.name,
+        "call": call.name,
+        "largest_k": largest_failure(place, call),
+        "columns": run_extents(place, call.columns),
+        "slices": run_extents(place, call.slices),
+        "arithmetic": call.arithmetic,
+    }
+    print(row, flush=True)
+    return row
+
+
+def page(machine, rows):
+    """Return the page of what ran at each place."""
+    runs = {row["place"]: row for row in rows if row["what"] == "run"}
+    lines = ["# Random cases", "", INTRODUCTION, ""]
+    for name, run in runs.items():
+        measured = source(run["machine"], "benchmarks/fuzz.py")
+        lines += [f"{PLACES[name]}, {run['seconds']:g} s, seed {run['seed']}: {measured}", ""]
+    lines += ["Cases of each kind, failures, and failures by defects that are known:", ""]
+    lines += [kind_table(rows, runs), ""]
+    listed = [text for row in rows for text in row.get("listed", ())]
+    lines += [f"- `{text}`" for text in listed] + [""] * bool(listed)
+    if KNOWN:
+        lines += ["Defects that are known, each with a test that fails until it is gone:", ""]
+        lines += [f"- {name}: {known.reason}." for name, known in KNOWN.items()] + [""]
+    lines += [
+        "For each public call the largest k such that its k-th allocation failed, and the columns and"
+    ]
+    lines += ["slices that were run, all within their bounds unless it says so:", ""]
+    lines += [call_table(rows, runs)]
+    return "\n".join(lines) + "\n"
+
+
+def kind_table(rows, runs):
+    """Return the table of kinds, with columns for each place."""
+    kinds = {row["kind"]: row["arithmetic"] for row in rows if row["what"] == "kind"}
+    cell = {(row["kind"], row["place"]): row for row in rows if row["what"] == "kind"}
+    counts = ("cases", "failures", "known")
+    body = [
+        [
+            name,
+            *(cell.get((name, place), {}).get(count, "-") for place in runs for count in counts),
+            arithmetic,
+        ]
+        for name, arithmetic in kinds.items()
+    ]
+    sums = (
+        sum(row.get(count, 0) for key, row in cell.items() if key[1] == place)
+        for place in runs
+        for count in counts
+    )
+    body.append(["all", *sums, ""])
+    head = [f"{PLACES[place]}: {count}" for place in runs for count in counts]
+    return table(["kind", *head, "the judge's arithmetic"], body)
+
+
+def call_table(rows, runs):
+    """Return the table of public calls; what only a device has stays empty without one."""
+    cell = {(row["call"], row["place"]): row for row in rows if row["what"] == "call"}
+    names = dict.fromkeys(row["call"] for row in rows if row["what"] == "call")
+    body = []
+    for name in names:
+        here = [cell.get((name, place), {}) for place in PLACES]
+        counts = [extents(row.get(what)) for what in ("columns", "slices") for row in here]
+        largest = here[-1].get("largest_k")
+        arithmetic = next(row["arithmetic"] for row in here if row)
+        body.append([name, "" if largest is None else largest, *counts, arithmetic])
+    where = list(PLACES.values())
+    head = ["call", "largest k", *(f"columns, {name}" for name in where)]
+    head += [*(f"slices, {name}" for name in where), "the judge's arithmetic"]
+    return table(head, body)
+
+
+def extents(found):
+    """Return the cell of the counts that were run; empty where none was."""
+    cells = []
+    for row in found or ():
+        met = row.get("of_bound", np.inf) <= 1
+        cells.append(
+            f"{row['count']}" if met else f"{row['count']} ({row.get('failed', 'above the bound')})"
+        )
+    return ", ".join(cells)
+
+
+def others(path, place):
+    """Return the rows of other places in a results file, if there is one."""
+    if path is None or not path.exists():
+        return []
+    return [row for row in json.loads(path.read_text())["rows"] if row["place"] != place]
+
+
+def main():
+    parser = arguments(__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=600, help="that all kinds share")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--place", choices=PLACES, default="numpy")
+    options = unless_drawn(parser, page)
+    if options is None:
+        return
+    xp, facts = np, machine(options.commit)
+    if options.place == "cupy":
+        import cupy as xp
+
+        facts |= gpu()
+    place = Place(xp)
+    run = {"what": "run", "place": place.name, "seconds": options.seconds, "seed": options.seed}
+    rows = [*others(options.json, place.name), run | {"machine": facts}]
+    for kind in KINDS:
+        if row := measure_kind(kind, place, options.seconds, options.seed):
+            rows.append(row)
+            save(options.json, facts, rows)
+    for call in CALLS:
+        rows.append(measure_call(call, place))
+        save(options.json, facts, rows)
+    if options.json:
+        options.json.with_suffix(".md").write_text(page(facts, rows))
+    sys.exit(any(row.get("failures") for row in rows))
+
+
+if __name__ == "__main__":
+    main()

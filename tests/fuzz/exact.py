@@ -1,0 +1,229 @@
+"""The arithmetic of the judge: backward errors, condition numbers and determinants, proved digits only.
+
+A number of FP64 is an integer times a power of two, so ``b - A x`` is exact in integers; inverses and
+determinants are balls of python-flint, whose precision is raised until their radius does not matter.
+"""
+
+import math
+from fractions import Fraction
+
+import flint
+import numpy as np
+
+__all__ = [
+    "EPS",
+    "UNIT",
+    "backward_errors",
+    "determinant",
+    "is_singular",
+    "rcond",
+    "rounding_of_residual",
+    "target",
+]
+
+# Unit roundoff and machine epsilon by the character of the dtype.
+UNIT = {"f": 2.0**-24, "F": 2.0**-24, "d": 2.0**-53, "D": 2.0**-53}
+EPS = {char: 2 * unit for char, unit in UNIT.items()}
+# Unknowns up to which a residual is always exact, and up to which the library promises long double.
+ALWAYS_EXACT, SMALL = 16, 32
+LONG_EPS = float(np.finfo(np.longdouble).eps)
+# Bits of the balls, in turn; entries of 1e+-308 in one matrix need thousands.
+PRECISIONS = (128, 1024, 8192, 65536)
+# Bits behind the point of a modulus of integers.
+MODULUS_BITS = 64
+
+
+def target(dtype, n):
+    """Return the bound that the README states: u sqrt(n), n at least 4, and 8 for complex systems."""
+    dtype = np.dtype(dtype)
+    return UNIT[dtype.char] * math.sqrt(max(n, 8 if dtype.kind == "c" else 4))
+
+
+def rounding_of_residual(n, in_fp64=False):
+    """Return how far the backward error that the library measures may be from the true one.
+
+    One element is divided in FP64, where a complex product has an error of sqrt(5) u (Brent, Percival and
+    Zimmermann, Math. Comp. 76 (2007), 1469-1481), which with that of the difference is less than 4 u.
+
+    From there to n = 32 the library promises a long double residual, unless the caller multiplies
+    (`in_fp64`).  Recursive sums of n products, and b, have an error of at most (n + 2) e (|b| + |A||x|), e
+    their unit roundoff (Higham 2002, section 3.5), and four times that if they are complex; |b| is at most
+    |A||x| for an answer that is nearly right.
+
+    For more unknowns, in FP64, this worst case is far from anything that occurs.  There the errors of the
+    partial sums count as independent and of mean zero (Higham and Mary, SIAM J. Sci. Comput. 41 (2019),
+    A2815-A2835): each is uniform within u |s_k|, and |s_k| <= (k / n) ||A|| ||x|| in the mean, so that their
+    sum has a standard deviation of at most u sqrt(n) / 3.  Three of these are u sqrt(n); sums in several
+    accumulators, as in any BLAS, have less.
+    """
+    if n == 1:
+        return 4 * 2.0**-53
+    if n <= SMALL and not in_fp64 and LONG_EPS < 2.0**-60:
+        return 8 * (n + 2) * LONG_EPS + 2.0**-53 * 2.0**-8
+    return 2.0**-53 * (2 * (n + 2) if n <= 8 else math.sqrt(n))
+
+
+def backward_errors(a, x, b, exactly=False):
+    """Return ``||b - A x|| / (||A|| ||x||)`` in infinity norms for each column, and the judge's own error.
+
+    Parameters
+    ----------
+    a : ndarray, shape (n, n)
+    x, b : ndarray, shape (n, k)
+        Of FP32 or FP64, real or complex.
+    exactly : bool
+        Integers, whatever n is; else long double beyond 16 unknowns.
+
+    Returns
+    -------
+    error : ndarray of float64, shape (k,)
+        Infinite where x is not finite.
+    radius : ndarray of float64, shape (k,)
+        The true error is within ``error - radius`` and ``error + radius``; 0 if it is exact.
+    """
+    finite = np.isfinite(x).all(axis=0)
+    error, radius = np.full(x.shape[1], np.inf), np.zeros(x.shape[1])
+    of = _exact_errors if exactly or len(a) <= ALWAYS_EXACT else _extended_errors
+    error[finite], radius[finite] = of(a, x[:, finite], b[:, finite])
+    if not np.isfinite(error[finite] + radius[finite]).all() and of is _extended_errors:
+        return backward_errors(a, x, b, exactly=True)  # beyond the range of this long double
+    return error, radius
+
+
+def _extended_errors(a, x, b):
+    """Return the errors by long double, and what its rounding may cost."""
+    a, x, b = (_long(v) for v in (a, x, b))
+    with np.errstate(all="ignore"):
+        residual = np.abs(b - a @ x).max(axis=0, initial=0)
+        size = np.abs(a).sum(axis=1).max() * np.abs(x).max(axis=0)
+        error = np.where(residual == 0, 0, residual / size).astype(float)
+    return error, 8 * (len(a) + 4) * LONG_EPS * (2 + error)
+
+
+def _long(v):
+    return v.astype(np.clongdouble if v.dtype.kind == "c" else np.longdouble)
+
+
+def _exact_errors(a, x, b):
+    """Return the errors from integers, rounded once, and zeros."""
+    n, k = x.shape
+    is_complex = any(v.dtype.kind == "c" for v in (a, x, b))
+    matrix, e_a = _integers(_as_real(a, is_complex))
+    columns, e_x = _integers(_stacked(x, is_complex))
+    wanted, e_b = _integers(_stacked(b, is_complex))
+    rows = len(wanted)
+    product = flint.fmpz_mat(matrix) * flint.fmpz_mat(columns) if k else None
+    shift = e_b - e_a - e_x
+    up_b, up_product = max(shift, 0), max(-shift, 0)
+    errors = []
+    norm = max(
+        sum(_modulus(row[j], row[j + n] if is_complex else 0) for j in range(n))
+        for row in matrix[:n]
+    )
+    for c in range(k):
+        rest = [(wanted[i][c] << up_b) - (int(product[i, c]) << up_product) for i in range(rows)]
+        largest = max(_modulus(rest[i], rest[i + n] if is_complex else 0) for i in range(n))
+        size = max(
+            _modulus(columns[i][c], columns[i + n][c] if is_complex else 0) for i in range(n)
+        )
+        errors.append(_ratio(largest << MODULUS_BITS, (norm * size) << up_product))
+    return np.array(errors, float), np.zeros(k)
+
+
+def _ratio(above, below):
+    """Return the quotient of two integers, rounded once: 0 / 0 is 0, and else infinite where below is 0."""
+    if above == 0:
+        return 0.0
+    if below == 0:
+        return math.inf
+    try:
+        return float(Fraction(above, below))
+    except OverflowError:
+        return math.inf
+
+
+def _modulus(real, imaginary):
+    """Return |real + i imaginary| 2**64 for integers."""
+    if imaginary == 0:
+        return abs(real) << MODULUS_BITS
+    return math.isqrt((real * real + imaginary * imaginary) << (2 * MODULUS_BITS))
+
+
+def _as_real(a, is_complex):
+    """Return the real matrix of twice the order that acts as a complex one."""
+    if not is_complex:
+        return a
+    return np.block([[a.real, -a.imag], [a.imag, a.real]])
+
+
+def _stacked(v, is_complex):
+    return np.concatenate([v.real, v.imag]) if is_complex else v
+
+
+def _integers(v):
+    """Return (rows of integers, e) with v = integers 2**e, exactly, for a finite real matrix."""
+    mantissa, exponent = np.frexp(np.asarray(v, np.float64))
+    least = int(exponent[mantissa != 0].min(initial=2000))
+    least = 0 if least == 2000 else least
+    whole = (mantissa * 2.0**53).astype(np.int64).tolist()
+    shifts = (exponent - least).tolist()
+    rows = [
+        [m << e if m else 0 for m, e in zip(*pair, strict=True)]
+        for pair in zip(whole, shifts, strict=True)
+    ]
+    return rows, least - 53
+
+
+def rcond(a):
+    """Return the reciprocal condition number in the 1-norm, to 30 bits; 0 if it is below 1e-323.
+
+    Parameters
+    ----------
+    a : ndarray, shape (n, n)
+        Finite.
+    """
+    for number, bits in enumerate(PRECISIONS):
+        with flint.ctx.workprec(bits):
+            matrix = _balls(a)
+            try:
+                found = 1 / (_norm_one(matrix) * _norm_one(matrix.inv()))
+            except ZeroDivisionError:  # not proved to be regular
+                found = flint.arb("nan")
+            if found.rel_accuracy_bits() > 30:
+                return float(found.mid())
+        if number == 1 and is_singular(a):
+            return 0.0
+    raise ArithmeticError("the judge needs more bits for this matrix")
+
+
+def is_singular(a):
+    """Tell whether the determinant is zero, in integers."""
+    rows, _ = _integers(_as_real(a, a.dtype.kind == "c"))
+    return flint.fmpz_mat(rows).det() == 0
+
+
+def determinant(a):
+    """Return (sign, log |det a|) as `numpy.linalg.slogdet`, to 40 bits, of a matrix that is not singular."""
+    for bits in PRECISIONS:
+        with flint.ctx.workprec(bits):
+            det = _balls(a).det()
+            size = abs(det)
+            if size.rel_accuracy_bits() > 60:
+                sign = complex(det / size)
+                return (sign if a.dtype.kind == "c" else sign.real), float(size.log().mid())
+    raise ArithmeticError("the judge needs more bits for this matrix")
+
+
+def _balls(a):
+    """Return a matrix of balls of radius 0."""
+    kind, entry = (flint.acb_mat, flint.acb) if a.dtype.kind == "c" else (flint.arb_mat, flint.arb)
+    wide = np.complex128 if a.dtype.kind == "c" else np.float64
+    return kind(*a.shape, [entry(v) for v in a.astype(wide).ravel().tolist()])
+
+
+def _norm_one(matrix):
+    rows, columns = matrix.nrows(), matrix.ncols()
+    norm = flint.arb(0)
+    for j in range(columns):
+        norm = norm.max(sum((abs(matrix[i, j]) for i in range(rows)), flint.arb(0)))
+    return norm

@@ -1,0 +1,217 @@
+"""Counts beyond the limits of grids and of 16 bits: many columns and many slices, for each public call."""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from fuzz.allocator import count_failures
+from fuzz.exact import LONG_EPS, rounding_of_residual, target
+from tcsolve import factor, gemm, gemm_batched, gemm_bound, refine, solve, solve_ex
+
+__all__ = ["CALLS", "COUNTS", "Call", "largest_failure", "run_extents"]
+
+# Above 65535, the largest extent of a grid; above 2**16; and far more.
+COUNTS = (65536, 70000, 3_000_000)
+# Unknowns of the systems whose allocations fail, and those of systems of many columns or slices.
+ALLOCATED, SMALL = 600, 3
+
+
+class Call(NamedTuple):
+    """A public call, as it is run with many columns or slices, and where allocations fail.
+
+    Attributes
+    ----------
+    name : str
+    columns, slices : callable or None
+        (Place, count) -> the largest error over its bound.
+    allocating : callable or None
+        (Place) -> a function without arguments.
+    arithmetic : str
+        By which random cases, and these runs, are judged.
+    """
+
+    name: str
+    columns: Callable | None
+    slices: Callable | None
+    allocating: Callable | None
+    arithmetic: str
+
+
+def largest_failure(place, call):
+    """Return the largest k of the failing allocator, None on the host or where nothing is allocated."""
+    if place.on_host or call.allocating is None:
+        return None
+    once = call.allocating(place)
+    once()  # kernels are compiled, and a library keeps what it keeps
+    return count_failures(place.xp, once)
+
+
+def run_extents(place, run):
+    """Return a dict for each of COUNTS with the largest error over its bound; [] without a run."""
+    rows = []
+    for count in COUNTS if run else ():
+        start = time.perf_counter()
+        try:
+            found = {"of_bound": run(place, count)}
+        except Exception as error:
+            found = {"failed": f"{type(error).__name__}: {error}"[:200]}
+        rows.append({"count": count, **found, "seconds": time.perf_counter() - start})
+    return rows
+
+
+# ---- systems ------------------------------------------------------------------------------------
+
+
+def _matrices(shape):
+    """Return a stack of diagonally dominant matrices."""
+    rng = np.random.default_rng(0)
+    return rng.standard_normal(shape) + 3 * shape[-1] * np.eye(shape[-1])
+
+
+def _columns(count):
+    return np.random.default_rng(1).standard_normal((SMALL, count))
+
+
+def _of_bound(a, x, b):
+    """Return the largest backward error of stacks over what it must meet, by long double."""
+    a, x, b = (v.astype(np.longdouble) for v in (a, x, b))
+    n = a.shape[-1]
+    rest = np.abs(b - a @ x).max(axis=-2)
+    size = np.abs(a).sum(axis=-1).max(axis=-1)[..., None] * np.abs(x).max(axis=-2)
+    error = (rest / size).max() + 8 * (n + 4) * LONG_EPS
+    return float(error / (target(float, n) + rounding_of_residual(n, in_fp64=True)))
+
+
+def many_columns(call):
+    def run(place, count):
+        a, b = _matrices((SMALL, SMALL)), _columns(count)
+        return _of_bound(a, place.host(call(place.given(a), place.given(b))), b)
+
+    return run
+
+
+def _many_slices(call):
+    def run(place, count):
+        a, b = _matrices((count, SMALL - 1, SMALL - 1)), np.ones((count, SMALL - 1, 1))
+        return _of_bound(a, place.host(call(place.given(a), place.given(b))), b)
+
+    return run
+
+
+def _allocating(call):
+    def prepare(place):
+        a, b = place.given(_matrices((ALLOCATED, ALLOCATED))), place.xp.ones((ALLOCATED, 2))
+        return lambda: call(a, b)
+
+    return prepare
+
+
+def _allocating_of_factors(method):
+    def prepare(place):
+        f = factor(place.given(_matrices((ALLOCATED, ALLOCATED))), precision="fp16x3")
+        b = place.xp.ones((ALLOCATED, 2))
+        return lambda: method(f, b)
+
+    return prepare
+
+
+def _refined(a, b):
+    inverse = (1 / a.diagonal())[:, None]
+    return refine(a, b, lambda r: inverse * r).x
+
+
+# ---- products -----------------------------------------------------------------------------------
+
+
+def _product_of_bound(a, b, c, bound):
+    a, b, c = (v.astype(np.longdouble) for v in (a, b, c))
+    size = np.sqrt((a * a).sum(axis=-1))[..., :, None] * np.sqrt((b * b).sum(axis=-2))[..., None, :]
+    error = (np.abs(c - a @ b) / size).max() + (a.shape[-1] + 2) * LONG_EPS
+    return float(error / bound)
+
+
+def _multiplied(function, shape):
+    """Return the run of a product whose first operand has a shape with the count for -1."""
+
+    def run(place, count):
+        rng = np.random.default_rng(2)
+        a = rng.standard_normal([count if extent == -1 else extent for extent in shape]).astype("f")
+        b = rng.standard_normal((*a.shape[:-2], a.shape[-1], SMALL)).astype("f")
+        c = place.host(function(place.given(a), place.given(b)))
+        return _product_of_bound(a, b, c, gemm_bound(a, b).bound)
+
+    return run
+
+
+def _multiplied_wide(place, count):
+    """Columns of op(B), and so those of the result."""
+    a, b = np.ones((SMALL, SMALL), "f") / 3, _columns(count).astype("f")
+    return _product_of_bound(
+        a, b, place.host(gemm(place.given(a), place.given(b))), gemm_bound(a, b).bound
+    )
+
+
+def _allocating_product(function, shape):
+    def prepare(place):
+        a = place.given(np.random.default_rng(3).standard_normal(shape).astype("f"))
+        return lambda: function(a, a)
+
+    return prepare
+
+
+def _solution(a, b):
+    return solve_ex(a, b).x
+
+
+def _by_factors(a, b):
+    return factor(a, nrhs=b.shape[1]).solve(b)
+
+
+ERRORS = "integers, long double"
+BALLS = "balls of proved digits"
+PRODUCTS = "long double"
+
+CALLS = (
+    Call("solve", many_columns(solve), _many_slices(solve), _allocating(solve), ERRORS),
+    Call(
+        "solve_ex",
+        many_columns(_solution),
+        _many_slices(_solution),
+        _allocating(_solution),
+        f"{ERRORS}; {BALLS}",
+    ),
+    Call("factor", None, None, _allocating(lambda a, b: factor(a)), "by its solves"),
+    Call(
+        "Factorization.solve",
+        many_columns(_by_factors),
+        None,
+        _allocating_of_factors(lambda f, b: f.solve(b)),
+        ERRORS,
+    ),
+    Call("Factorization.rcond", None, None, _allocating(lambda a, b: factor(a).rcond()), BALLS),
+    Call(
+        "Factorization.slogdet",
+        None,
+        None,
+        _allocating_of_factors(lambda f, b: f.slogdet()),
+        BALLS,
+    ),
+    Call("refine", many_columns(_refined), None, _allocating(_refined), ERRORS),
+    Call(
+        "gemm, rows of a",
+        _multiplied(gemm, (-1, SMALL)),
+        None,
+        _allocating_product(gemm, (300, 300)),
+        f"{PRODUCTS}, integers for int8",
+    ),
+    Call("gemm, columns of b", _multiplied_wide, None, None, PRODUCTS),
+    Call(
+        "gemm_batched",
+        None,
+        _multiplied(gemm_batched, (-1, SMALL, SMALL)),
+        _allocating_product(gemm_batched, (50, 40, 40)),
+        f"{PRODUCTS}, integers for int8",
+    ),
+)
