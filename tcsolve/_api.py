@@ -16,7 +16,6 @@ from tcsolve._check import (
 from tcsolve._direct import (
     factorization_for,
     failed,
-    shape_of_quotient,
     solve_directly,
     solve_empty,
     solve_one_element,
@@ -213,7 +212,7 @@ def _solve_here(ops, a, b, request):
             "transposed=True needs a real matrix, as in SciPy: pass a.T (or a.conj().T) instead"
         )
     target = ops if request.device == "auto" else ops_on(request.device)
-    if a.size == 1:
+    if a.size == 1 and not _is_stack_of_elements(a, b):
         return _solve_moved(_solve_one_element, target, ops, a, b, request)
     shape, vector = check_shapes(a, b)
     dtype = result_dtype(a, b)
@@ -235,6 +234,12 @@ def _solve_here(ops, a, b, request):
     return solution if solution.x.shape == shape else replace(solution, x=solution.x.reshape(shape))
 
 
+def _is_stack_of_elements(a, b):
+    """Tell whether a of one element and b are a stack of 1 x 1 systems; SciPy divides any other b by a."""
+    rows = 1 if b.ndim == 0 else b.shape[0] if b.ndim == 1 else b.shape[-2]
+    return rows == 1 and (a.ndim > 2 or b.ndim > 2)
+
+
 def _turned(xp, a, request):
     """Return the transposed matrix, and the request for it."""
     other = {
@@ -254,21 +259,14 @@ def _solve_moved(solve, target, here, a, b, request):
 
 
 def _solve_one_element(ops, a, b, request):
-    """Divide, or where the caller asks for a precision solve with a factorization of it.
-
-    As in SciPy a negative element is no error under 'positive definite'.
-    """
-    matrix = a.reshape(1, 1)
+    """Divide; as in SciPy a negative element is no error under 'positive definite'."""
+    matrix = ops.converted(a.reshape(1, 1), _real_if(a, result_dtype(a, b)))
     apart = contradicts(ops, matrix, request.structure, request.lower)
     matrix = interpret(ops.xp, matrix, request.structure, request.lower)
-    if request.precision == "auto":
-        solution = solve_one_element(ops, matrix.reshape(a.shape), b, request.check_finite)
-    else:
-        shape, dtype = shape_of_quotient(a, b), result_dtype(a, b)
-        matrix = ops.converted(matrix, _real_if(matrix, dtype))
-        solution = _solve_where_it_is_fastest(ops, matrix, b.reshape(1, -1), request)
-        solution = replace(solution, x=solution.x.reshape(shape))
-    return _told(solution, apart)
+    asked = getattr(request.precision, "update", request.precision)
+    precision = "fp64" if asked == "auto" else asked
+    args = matrix.reshape(a.shape), b, request.check_finite, precision
+    return _told(solve_one_element(ops, *args), apart)
 
 
 def _solve_stack(ops, a, b, request):
@@ -364,7 +362,7 @@ def _solve_full(ops, a, b, request):
             if request.check_finite:
                 require_finite(bool(ops.xp.isfinite(b).all()), "b")
             seconds = time.perf_counter() - request.start
-            found = failed(Status.NOT_POSITIVE_DEFINITE, b.shape, dtype, len(a), seconds)
+            found = failed(Status.NOT_POSITIVE_DEFINITE, as_host(b), dtype, seconds)
             return replace(found, x=ops.array(found.x), device=ops.device)
     return _solve_where_it_is_fastest(ops, a, b, request)
 

@@ -30,6 +30,8 @@ EMULATED_OPERANDS = {1: 4, 3: 11}
 FEW_COLUMNS = 4
 # The least number of corrections any rung may try before it hands over, and the most.
 LEAST_BUDGET, MOST_BUDGET = 30, 300
+# The same for all columns together, where the next rung is emulated: what it shows is worth some time.
+EMULATED_BUDGET = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +221,7 @@ def steps_worth(update, following, n, nrhs, rates, *, is_complex=False):
     known = following in rates.lu_flops
     if following is None or not known and nrhs == 1:
         return math.inf
-    following, least = (following, LEAST_BUDGET) if known else ("fp64", MOST_BUDGET)
+    following, least = (following, LEAST_BUDGET) if known else ("fp64", EMULATED_BUDGET)
     price = predict_seconds(following, n, nrhs, rates, is_complex=is_complex)
     step = step_cost(update, n, nrhs, rates, is_complex=is_complex)
     return max(least / nrhs, price / step)

@@ -25,7 +25,6 @@ from tcsolve._wide import SMALL, residual
 __all__ = [
     "factorization_for",
     "failed",
-    "shape_of_quotient",
     "solve_directly",
     "solve_empty",
     "solve_one_element",
@@ -96,7 +95,7 @@ def solve_directly(a, b, factorization, dtype, start):
     factored = time.perf_counter()
     if factors.bad_pivot:
         failure = FAILURES.get(type(factors))
-        return failure and failed(failure, b.shape, dtype, n, factored - start)
+        return failure and failed(failure, b, dtype, factored - start)
     most = MOST_STEPS if type(factors) in FAILURES else n <= SMALL
     if ordinary:
         found = _refined(matrix, rhs, factors, norm, dtype, most)
@@ -179,24 +178,28 @@ def _refined(a, b, factors, norm, dtype, most):
         steps += ~met
 
 
-def failed(status, shape, dtype, n, seconds):
-    """Return the `Solution` without an answer, for b of a shape, where a factorization broke down."""
-    k = 1 if len(shape) == 1 else shape[-1]
+def failed(status, b, dtype, seconds):
+    """Return the `Solution` without an answer for the host's b, where a factorization broke down."""
+    k = 1 if b.ndim == 1 else b.shape[-1]
+    status = status if np.isfinite(b).all() else Status.NONFINITE_INPUT
     return Solution(
-        x=np.full(shape, np.nan, dtype),
+        x=np.full(b.shape, np.nan, dtype),
         status=status,
         precision="fp64",
         rungs=("fp64",),
         iterations=np.zeros(k, int),
         backward_error=np.full(k, np.nan),
-        bound=_stop.target(dtype, n),
+        bound=_stop.target(dtype, len(b)),
         rcond=0.0 if status is Status.SINGULAR else math.nan,
         seconds={"factor": seconds, "total": seconds},
     )
 
 
-def solve_one_element(ops, a, b, check_finite):
-    """Divide: SciPy takes b of any shape for a matrix of one element."""
+def solve_one_element(ops, a, b, check_finite, precision="fp64"):
+    """Divide: SciPy takes b of any shape for a matrix of one element.
+
+    There is nothing to update in an LU of it, which is the same in every precision.
+    """
     start = time.perf_counter()
     dtype = result_dtype(a, b)
     # In FP64: twice the digits of FP32, and its subnormal numbers, which CuPy takes for zero.
@@ -210,7 +213,7 @@ def solve_one_element(ops, a, b, check_finite):
     singular = zero and b.size > 0  # no answer is asked for, else
     with np.errstate(all="ignore"):
         x, error = _quotient(ops, b, ops.xp.nan if singular else pivot, dtype)
-    shape = shape_of_quotient(a, b)
+    shape = _shape_of_quotient(a, b)
     if not (a_finite and b_finite):
         status = Status.NONFINITE_INPUT
     elif singular:
@@ -224,8 +227,8 @@ def solve_one_element(ops, a, b, check_finite):
     return Solution(
         x=x.reshape(shape),
         status=status,
-        precision="fp64",
-        rungs=("fp64",),
+        precision=precision,
+        rungs=(precision,),
         iterations=np.zeros(of_columns, int),
         backward_error=error.reshape(of_columns),
         bound=_stop.target(dtype, 1),
@@ -256,7 +259,7 @@ def _quotient(ops, b, pivot, dtype):
     return x, xp.where(rest == 0, 0.0, error)
 
 
-def shape_of_quotient(a, b):
+def _shape_of_quotient(a, b):
     """Return SciPy's: a vector is broadcast against the rows of a, stacks against each other."""
     if b.ndim < 2:
         return np.broadcast_shapes(b.shape, a.shape[:-1])

@@ -16,7 +16,6 @@ from fuzz import exact
 from fuzz.allocator import count_failures
 from fuzz.extent import CALLS, COUNTS, many_columns, run_extents
 from fuzz.judge import System, Verdict, judge_solution
-from fuzz.known import KNOWN
 from fuzz.outcome import Place
 from fuzz.runner import KINDS, Kind, kind_named, parse_case, run_case, run_kind, seconds_of
 from pages import BENCHMARKS, FACTS
@@ -282,28 +281,20 @@ def test_a_condition_far_from_the_true_one_is_seen():
     assert any("rcond is told" in sentence for sentence in verdict(lie, a, b))
 
 
-# ---- defects that are known ---------------------------------------------------------------------
+# ---- defects that random cases have found -------------------------------------------------------
 
 
-def known(name, condition=True):
-    """Mark a test that fails until a defect of `KNOWN` is gone; both are deleted then."""
-    return pytest.mark.xfail(condition, strict=True, raises=Exception, reason=KNOWN[name].reason)
-
-
-@known("stacks")
 def test_a_stack_has_a_status_for_each_matrix():
     solution = solve_ex(np.array([np.eye(3), np.zeros((3, 3))]), np.ones(3))
     assert [status.name for status in solution.statuses] == ["CONVERGED", "SINGULAR"]
 
 
-@known("long double", np.finfo(np.longdouble).nmant > 52)
 def test_long_double_is_taken_for_fp64():
     a, b = a_system()
     x = solve(a, b.astype(np.longdouble), precision="fp16x3")
     assert x.dtype == np.float64
 
 
-@known("unaligned memory")
 def test_unaligned_arrays_of_a_structure_are_solved():
     a, b = a_system()
     unaligned = np.zeros(a.nbytes + 1, np.uint8)[1:].view(a.dtype).reshape(a.shape)
@@ -311,7 +302,6 @@ def test_unaligned_arrays_of_a_structure_are_solved():
     assert np.array_equal(solve(unaligned, b), solve(a + a.T, b))
 
 
-@known("given up next to the bound")
 def test_an_error_just_above_the_bound_has_another_step():
     a = np.array(
         [
@@ -323,7 +313,6 @@ def test_an_error_just_above_the_bound_has_another_step():
     assert solve_ex(a, b, precision="tf32", assume_a="gen").status.ok
 
 
-@known("error of a singular matrix")
 def test_a_singular_matrix_has_the_same_answer_twice():
     a = np.array([[7.0, 3.0, 0.0], [-4.0, -4.0, -9.0], [15.0, 11.0, 18.0]])
     f = factor(a, precision="fp16x3")
@@ -332,7 +321,6 @@ def test_a_singular_matrix_has_the_same_answer_twice():
     assert np.array_equal(first.x, second.x, equal_nan=True)
 
 
-@known("warnings of NumPy")
 def test_a_complex_matrix_far_beyond_fp32_has_no_warning_of_numpy():
     solve_ex(np.vander(np.linspace(0.01, 1, 88)) + 0j, np.ones(88), precision="bf16")
 

@@ -76,7 +76,7 @@ def _in_child(function):
 
 
 def pickle_and_copy(rng, place):
-    """What is returned or raised comes back from pickle and copy as it was; factors say why they do not."""
+    """What is returned or raised comes back from pickle and copy as it was; so do factors on the host."""
     a, b = _system(rng)
     precision = pick(rng, PRECISIONS)
     given = place.given(a), place.given(b)
@@ -98,11 +98,26 @@ def pickle_and_copy(rng, place):
         if pickle.loads(pickle.dumps(value)) != value or copy.deepcopy(value) != value:
             found.append(f"{value!r} is not equal to its copy")
     found += _error_complaints()
-    factors = factor(given[0], precision=precision)
-    for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
+    return found + _factor_complaints(place, given, precision)
+
+
+def _factor_complaints(place, given, precision):
+    """Factors on the host are copied, with the same answers; on a device they refuse."""
+    a, b = given
+    factors, found = factor(a, precision=precision), []
+    for duplicate in (lambda f: pickle.loads(pickle.dumps(f)), copy.copy, copy.deepcopy):
         outcome = Outcome(lambda duplicate=duplicate: duplicate(factors))
-        if not isinstance(outcome.error, TypeError):
-            found.append(f"{duplicate.__name__} of factors ended with {outcome}")
+        if not place.on_host:
+            if not isinstance(outcome.error, TypeError):
+                found.append(f"a copy of factors ended with {outcome}")
+        elif outcome.error is not None:
+            found.append(f"a copy of factors ended with {outcome}")
+        else:
+            x, y = (
+                f.solve_ex(b, check_finite=False).x
+                for f in (factor(a, precision=precision), outcome.value)
+            )
+            found += ["a copy of factors has other bits"] * (not same_bits(place, x, y))
     return found
 
 
