@@ -130,7 +130,7 @@ def _read_header(file):
         length, lines = length + len(line), lines + 1
         if length > HEADER:
             raise ValueError(f"in its first {HEADER} bytes there is no line of sizes")
-        if line.strip() and not line.strip().startswith(b"%"):
+        if line.strip() and not line.lstrip(b" \t").startswith(b"%"):
             sizes = line
             break
     facts = io.mminfo(BytesIO(banner.rstrip() + b"\n" + sizes.rstrip() + b"\n"))

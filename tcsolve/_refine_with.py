@@ -12,6 +12,7 @@ from tcsolve._numbers import require_count, require_number
 from tcsolve._plan import Plan
 from tcsolve._refine import Operator, measure, refine_columns
 from tcsolve._solution import HistoryPoint, Solution, Status
+from tcsolve._verify import backward_errors
 
 __all__ = ["refine"]
 
@@ -72,9 +73,8 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     """
     b = check_array(b, "b")
     ops = ops_for(b)
-    refine_here = ops.guarded(
-        _refine_here, again=False
-    )  # the caller's functions are not called again
+    # The caller's functions are not called again.
+    refine_here = ops.guarded(_refine_here, again=False)
     options = {"x0": x0, "norm": norm, "plan": plan, "tol": tol, "max_steps": max_steps}
     return refine_here(ops, a, b, correct, **options)
 
@@ -87,7 +87,7 @@ def _refine_here(ops, a, b, correct, *, x0, norm, plan, tol, max_steps):
         raise InputError(f"refine: plan is {plan!r}; a Plan, or None, is needed")
     max_steps, n = require_count("refine: max_steps", max_steps), b.shape[0]
     wide = np.result_type(result_dtype(b, b), np.float64)
-    norm = norm if norm is None else require_number("refine: norm", norm)
+    given = norm = norm if norm is None else require_number("refine: norm", norm)
     if callable(a):
         if norm is None:
             raise InputError("refine: a is a function, so norm (the infinity norm of A) is needed")
@@ -115,7 +115,7 @@ def _refine_here(ops, a, b, correct, *, x0, norm, plan, tol, max_steps):
     if not bool(ops.xp.isfinite(columns).all()) or not np.isfinite(norm):
         status = Status.NONFINITE_INPUT
     with np.errstate(all="ignore"):  # of an x that is not finite
-        error = measure(ops, operator, state.x, columns)[1]
+        error = _final_error(ops, a, operator, state.x, columns, given)
     took = time.perf_counter() - mark
     return Solution(
         x=state.x.reshape(b.shape),
@@ -130,6 +130,14 @@ def _refine_here(ops, a, b, correct, *, x0, norm, plan, tol, max_steps):
         seconds={"refine": took, "total": took},
         device=ops.device,
     )
+
+
+def _final_error(ops, a, operator, x, b, norm):
+    """Return the errors of x; those of a matrix also where products leave the range of FP64."""
+    error = measure(ops, operator, x, b)[1]
+    if callable(a) or norm is not None or np.isfinite(error).all():
+        return error
+    return np.where(np.isfinite(error), error, backward_errors(ops, a, x, b, operator.norm))
 
 
 def _matrix(ops, a, b):

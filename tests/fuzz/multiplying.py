@@ -218,6 +218,7 @@ def _addend_complaints(rng, place, call, exact, told, c):
             allowed
             + 4 * eps * (abs(alpha * exact.value) + abs(scaled))
             + 4 * (1 + abs(alpha)) * tiny
+            + abs(alpha) * _lost_below(np.finfo(c.dtype), told, exact.k)
         )
         off = np.abs(place.host(made.value).astype(LONG) - wanted)
     # Scalars multiply before or after the sum, so either may overflow.
