@@ -14,7 +14,7 @@ from tcsolve._direct import solve_empty
 from tcsolve._dispatch import ops_for
 from tcsolve._errors import InputError
 from tcsolve._ladder import in_turn
-from tcsolve._scale import shift_columns
+from tcsolve._scale import exponent_of, ldexp, shift_columns
 from tcsolve._solution import HistoryPoint, Solution, Status, raise_or_warn
 from tcsolve._verify import backward_errors
 from tcsolve._wide import SMALL, residual
@@ -262,20 +262,32 @@ class Factorization(Conditioned):
 
         The loop may have measured the error of a scaled system, or one with the rounding of an FP64 residual.
         """
-        ops = self._ops
         for _ in range(2):
             if not ((error > bound) & (error <= NEAR * bound)).any():
                 break
-            if len(b) <= SMALL:
-                r = ops.array(residual(*ops.host(self._a, x, b)))
-            else:
-                r = b - _by_parts(ops.xp, functools.partial(ops.product, self._a), x, self._complex)
-            trial = x + _by_parts(ops.xp, self._invert, r, self._complex)
-            after = backward_errors(ops, self._a, trial, b, self._norm_inf)
+            trial = self._corrected(x, b)
+            after = backward_errors(self._ops, self._a, trial, b, self._norm_inf)
             better = after < error
-            x = ops.xp.where(ops.array(better), trial, x)
+            x = self._ops.xp.where(self._ops.array(better), trial, x)
             error = np.where(better, after, error)
         return x, error
+
+    def _corrected(self, x, b):
+        """Return x after one more correction, by a residual of more than FP64 for few unknowns."""
+        ops, xp, invert = self._ops, self._ops.xp, self._invert
+        if len(b) > SMALL:
+            r = b - _by_parts(xp, functools.partial(ops.product, self._a), x, self._complex)
+            return x + _by_parts(xp, invert, r, self._complex)
+        # Next to 1, as far as A has been moved for the factors.
+        framed = self._frame is not None
+        of_a = exponent_of(xp, self._a, (0, 1)) if framed else 0
+        of_x = exponent_of(xp, x, 0) if framed else 0
+        near = (ldexp(xp, v, -e) for v, e in ((self._a, of_a), (x, of_x), (b, of_x + of_a)))
+        near_a, near_x, near_b = ops.host(*near)
+        invert = functools.partial(invert, exponent=of_a)
+        r = ops.array(residual(near_a, near_x, near_b))
+        d = _by_parts(xp, invert, r, self._complex)
+        return ldexp(xp, ops.array(near_x) + d, of_x)
 
     def _beyond_range(self, x, error, bound):
         """Return the `Status` of an x that met the bound before it was rounded to its type, or None."""
