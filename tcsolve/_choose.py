@@ -215,12 +215,12 @@ def step_budget(update, following, n, nrhs, rates, *, is_complex=False):
 def steps_worth(update, following, n, nrhs, rates, *, is_complex=False):
     """Return how many corrections of all columns cost as much as the solve by `following`.
 
-    Together they are worth at least as much as the least budget of a single column.  Where `following` is
-    emulated, FP64, to which it leads, stands for it, and a single column may take any number of steps.
+    Together they are worth at least as much as the least budget of a single column, which has a budget of its
+    own.  Where `following` is emulated, FP64, to which it leads, stands for it.
     """
-    known = following in rates.lu_flops
-    if following is None or not known and nrhs == 1:
+    if following is None or nrhs == 1:
         return math.inf
+    known = following in rates.lu_flops
     following, least = (following, LEAST_BUDGET) if known else ("fp64", EMULATED_BUDGET)
     price = predict_seconds(following, n, nrhs, rates, is_complex=is_complex)
     step = step_cost(update, n, nrhs, rates, is_complex=is_complex)

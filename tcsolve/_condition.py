@@ -56,7 +56,8 @@ class Conditioned(Ladder):
         """
         if self._rcond is None:
             self._restore()
-            self._rcond = self._estimate_rcond()
+            rcond = self._estimate_rcond()
+            self._rcond = min(rcond, 1.0) if rcond == rcond else rcond
         return self._rcond
 
     @property

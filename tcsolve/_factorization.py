@@ -224,6 +224,7 @@ class Factorization(Conditioned):
         mark, rcond = ops.mark(), 0.0
         if self._finite and not singular:
             rcond = self._least_rcond if found.met and self._least_rcond else self.rcond()
+            singular = self._singular()  # by finer factors
         self._clock("rcond", mark)
         found = _join_parts(ops.xp, found) if paired else found
         if singular:  # whatever an earlier rung has found

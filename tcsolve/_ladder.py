@@ -347,7 +347,10 @@ class Ladder:
         return n <= (self._plan.block or self._ops.default_block(n, UPDATES[update]))
 
     def _singular(self):
-        """Whether the factors show that A is singular; rounding may bring a zero pivot to low ones."""
+        """Whether A has a row or a column of zeros, or its FP64 factors a zero pivot."""
+        survey = self._survey
+        if survey.inf == 0 or survey.row_spread == 0 or survey.col_spread == 0:
+            return True
         exact = UPDATES[self.precision].storage == "float64"
         return exact and bool(self._factors and self._bad_pivot())
 

@@ -115,7 +115,7 @@ def _is_not_mirrored(xp, a, structure, lower):
     for rows in pieces:
         some, row = a[..., rows, :], column[rows, None]
         unread = (column > row) if lower else (column < row)
-        off = unread if structure == "symmetric" else unread | (column == row)
+        off = unread | (column == row) if conjugate else unread
         off = off & ~xp.isnan(some)
         apart = xp.where(off, xp.abs(some - turned[..., rows, :]), 0)
         rest = xp.where(column == row, 1j * some.imag, some) if conjugate else some

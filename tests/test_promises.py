@@ -549,3 +549,15 @@ def test_refine_combines_complex_residuals_of_any_size(exponent):
     found = tcsolve.refine(a, rng.standard_normal((n, 2)) * 10.0**exponent + 0j, correct)
 
     assert found.status in (Status.CONVERGED, Status.STALLED)
+
+
+@pytest.mark.parametrize("update", ["fp16", "bf16", "tf32", "fp16x3", "fp32"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_row_or_a_column_of_zeros_is_singular_in_every_precision(xp, update, axis):
+    a = gauss(40)
+    a.swapaxes(0, axis)[17] = 0
+
+    found = solve_ex(xp.asarray(a), xp.ones(40), precision=Plan(update, fallback=False))
+
+    assert found.status is Status.SINGULAR and found.rcond == 0
+    assert np.isnan(host(found.x)).all()
