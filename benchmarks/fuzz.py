@@ -1,16 +1,20 @@
 """Does every public call keep its promises on random problems, by exact arithmetic?
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/fuzz.py --seconds 600 --json benchmarks/results/fuzz.json
-    python benchmarks/fuzz.py --place cupy --seconds 600 --json benchmarks/results/fuzz.json
+    python benchmarks/fuzz.py --place cupy --seconds 600 --jobs 6 --json benchmarks/results/fuzz.json
 
-These are the cases of `pytest -m fuzz` (docs/fuzz.md), all kinds in the seconds that are given; then calls
-with many columns and slices, and on a device every allocation of a call fails once.  Rows of another place
+These are the cases of `pytest -m fuzz` (docs/fuzz.md), all kinds in the seconds that are given, divided among
+some processes with seeds of their own; then calls with many columns and slices, and on a device every
+allocation of a call fails once.  Rows of another place
 that the JSON holds already stay there, so that one page tells of both.  The exit status is 1 if there are
 failures.
 """
 
+import importlib
 import json
+import multiprocessing
 import sys
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 from _harness import RESULTS, arguments, gpu, machine, save, unless_drawn
@@ -22,7 +26,7 @@ sys.path.insert(0, str(TESTS))
 from fuzz.extent import CALLS, largest_failure, run_extents  # noqa: E402
 from fuzz.known import KNOWN  # noqa: E402
 from fuzz.outcome import Place  # noqa: E402
-from fuzz.runner import KINDS, run_kind, seconds_of  # noqa: E402
+from fuzz.runner import KINDS, kind_named, run_kind, seconds_of  # noqa: E402
 
 INTRODUCTION = (
     "The cases of `pytest -m fuzz`, which [docs/fuzz.md](../../docs/fuzz.md) describes, and public calls "
@@ -33,21 +37,29 @@ MOST_LISTED = 20
 PLACES = {"numpy": "NumPy", "cupy": "CuPy"}
 
 
-def measure_kind(kind, place, seconds, seed):
-    """Return the row of a kind, None where it has no arrays to move."""
+def run_one(job):
+    """Return the `Tally` of a kind at a place, by names; for a process of its own."""
+    name, place, seconds, seed = job
+    return run_kind(kind_named(name), Place(importlib.import_module(place)), seconds, seed)
+
+
+def measure_kind(kind, place, seconds, seeds, run):
+    """Return the row of a kind, None where it has no arrays to move; `run` maps over jobs."""
     if not (place.on_host or kind.on_device):
         return None
-    tally = run_kind(kind, place, seconds_of(kind, seconds), seed)
-    print(tally, *tally.failures[:MOST_LISTED], sep="\n", flush=True)
+    each = seconds_of(kind, seconds) / len(seeds)
+    tallies = list(run(run_one, [(kind.name, place.name, each, seed) for seed in seeds]))
+    failures = [text for tally in tallies for text in tally.failures]
+    print(*tallies, *failures[:MOST_LISTED], sep="\n", flush=True)
     return {
         "what": "kind",
         "place": place.name,
         "kind": kind.name,
-        "cases": tally.cases,
-        "failures": len(tally.failures),
-        "known": len(tally.known),
-        "seconds": round(tally.seconds, 1),
-        "listed": [text[:500] for text in tally.failures[:MOST_LISTED]],
+        "cases": sum(tally.cases for tally in tallies),
+        "failures": len(failures),
+        "known": sum(len(tally.known) for tally in tallies),
+        "seconds": round(sum(tally.seconds for tally in tallies), 1),
+        "listed": [text[:500] for text in failures[:MOST_LISTED]],
         "arithmetic": kind.arithmetic,
     }
 
@@ -73,7 +85,10 @@ def page(machine, rows):
     lines = ["# Random cases", "", INTRODUCTION, ""]
     for name, run in runs.items():
         measured = source(run["machine"], "benchmarks/fuzz.py")
-        lines += [f"{PLACES[name]}, {run['seconds']:g} s, seed {run['seed']}: {measured}", ""]
+        seeds = f"{run['seed']}"
+        if (jobs := run.get("jobs", 1)) > 1:
+            seeds += f" to {run['seed'] + jobs - 1}"
+        lines += [f"{PLACES[name]}, {run['seconds']:g} s in all, seed {seeds}: {measured}", ""]
     lines += ["Cases of each kind, failures, and failures by defects that are known:", ""]
     lines += [kind_table(rows, runs), ""]
     listed = [text for row in rows for text in row.get("listed", ())]
@@ -151,6 +166,7 @@ def main():
     parser = arguments(__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=600, help="that all kinds share")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="processes, with consecutive seeds")
     parser.add_argument("--place", choices=PLACES, default="numpy")
     options = unless_drawn(parser, page)
     if options is None:
@@ -161,12 +177,15 @@ def main():
 
         facts |= gpu()
     place = Place(xp)
-    run = {"what": "run", "place": place.name, "seconds": options.seconds, "seed": options.seed}
+    run = {"what": "run", "place": place.name, "seconds": options.seconds}
+    run |= {"seed": options.seed, "jobs": options.jobs}
     rows = [*others(options.json, place.name), run | {"machine": facts}]
-    for kind in KINDS:
-        if row := measure_kind(kind, place, options.seconds, options.seed):
-            rows.append(row)
-            save(options.json, facts, rows)
+    seeds = range(options.seed, options.seed + options.jobs)
+    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
+        for kind in KINDS:
+            if row := measure_kind(kind, place, options.seconds, seeds, pool.map):
+                rows.append(row)
+                save(options.json, facts, rows)
     for call in CALLS:
         rows.append(measure_call(call, place))
         save(options.json, facts, rows)
