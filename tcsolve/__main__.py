@@ -24,9 +24,12 @@ def main():
         signal.signal(signal.SIGINT, _end)
     from tcsolve import cli
 
-    if handles:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    return cli.main()
+    try:
+        if handles:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return cli.main()
+    except KeyboardInterrupt:  # before the command could take it
+        _end()
 
 
 def _end(*_):
