@@ -22,7 +22,8 @@
 | condest.cu   | tcs_probes, tcs_signs, tcs_held,  | the vector work of the condition estimate    |
 |              | tcs_steepest                      |                                              |
 | stack.cu     | tcs_stack_measure                 | norms and residuals of a stack of systems    |
-| sizes.cu     | tcs_sizes                         | the same of one large system                 |
+| sizes.cu     | tcs_sizes, tcs_doubtful           | the same of one large system, and which of   |
+|              |                                   | many systems need a look                     |
 | structure.cu | tcs_read_as, tcs_rows,            | matrices as they are read under a structure, |
 |              | tcs_pack_cholesky                 | right-hand sides as the libraries take them, |
 |              |                                   | Cholesky factors as those of an LU           |
@@ -307,7 +308,8 @@ KERNELS = {
         ),
     ),
     "sizes": KernelSpec(
-        ("tcs_sizes",), tuple({"T_A": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1))
+        ("tcs_sizes", "tcs_doubtful"),
+        tuple({"T_A": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
     ),
     "structure": KernelSpec(
         ("tcs_read_as", "tcs_rows", "tcs_pack_cholesky"),

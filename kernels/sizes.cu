@@ -1,5 +1,6 @@
-// What verifies one large system A X = B, from the sums of |a_ij| and from A X, which fill the device on their own.
+// What verifies one large system A X = B, and which of many systems need a look.
 //
+// tcs_sizes  From the sums of |a_ij| and from A X, which fill the device on their own.
 //   out      double [4 + 2 k]: ||A||_inf, ||A||_1, the largest ||y_p||_1, info, max |b - A x| of each column, and max |x|
 //            of each, as tcs_stack_measure has them.  NaN is met by all of them.
 //   row_sum, col_sum  double[n]: sums of |a_ij| of each row and column.
@@ -8,8 +9,18 @@
 //   y        double (or pairs): A^-1 of `probes` vectors, entry (p, i) at p n + i.
 //   info     int, or null for 0.
 //
-// Grid 2 + k, block 256.  Defines T_A (float or double), COMPLEX (0 or 1).
-// Rounding: FP64, in an order that depends on n alone.
+//   Grid 2 + k, block 256.  Rounding: FP64, in an order that depends on n alone.
+//
+// tcs_doubtful  From what was seen by tcs_read_as and measured for `count` systems.
+//   doubtful  char[count]: 0 where all is well, else 1.
+//   board     double[5][count] of tcs_read_as, and behind it [4 + 2 k][count] of tcs_stack_measure.
+//   bound     of max |b - A x| / (||A|| max |x|); least: of 1 / (||A||_1 ||y||_1); safe: of norms and sizes, as its
+//             reciprocal is below.
+//   agrees    of differences between mirror images, in the largest |a_ij|; -1 where nothing but zeros may be unread.
+//   triangular  not 0 where a zero on the diagonal makes a matrix singular.
+//   Grid ceil(count / 256), block 256.
+//
+// Defines T_A (float or double), COMPLEX (0 or 1).
 
 #include "common.cuh"
 
@@ -75,4 +86,22 @@ tcs_sizes(
         rest = over_block(rest, larger), size = over_block(size, larger);
         if (writes) out[4 + c] = rest, out[4 + k + c] = size;
     }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+tcs_doubtful(
+    char* doubtful, const double* board, Index count, Index k, double bound, double least, double safe, double agrees,
+    Index triangular
+) {
+    const Index s = Index(blockIdx.x) * THREADS + threadIdx.x;
+    if (s >= count) return;
+    const auto at = [=](Index row) { return board[row * count + s]; };
+    const double inf = at(5), one = at(6), grown = at(7);
+    bool good = at(3) == 0 && (at(2) == 0 || at(0) <= agrees * at(1)) && at(8) == 0 && !(triangular && at(4) != 0);
+    good = good && inf > 1 / safe && inf < safe && one < safe && 1 / one / grown >= least;
+    for (Index c = 0; good && c < k; ++c) {
+        const double rest = at(9 + c), size = at(9 + k + c);
+        good = size < safe && (size > 1 / safe ? rest / inf / size <= bound : size == 0 && rest == 0);
+    }
+    doubtful[s] = !good;
 }

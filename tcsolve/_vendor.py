@@ -24,7 +24,7 @@ from tcsolve._formats import PREFIX
 from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
 from tcsolve.kernels import STACK_THREADS, TILE, TILE_THREADS, TRSV_COLUMNS, stack_shape
 
-__all__ = ["factor", "measure", "most_at_once", "read_as", "rows", "sizes"]
+__all__ = ["doubtful", "factor", "measure", "most_at_once", "read_as", "rows", "sizes"]
 
 LOWER, UPPER = cublas.CUBLAS_FILL_MODE_LOWER, cublas.CUBLAS_FILL_MODE_UPPER
 # Rows up to which an LU without pivoting is faster than the library's Cholesky, for stacks: it is as stable
@@ -411,6 +411,28 @@ def sizes(stats, answers, b, y, info, out):
     sums = cupy.ascontiguousarray(stats.row_sum), cupy.ascontiguousarray(stats.col_sum)
     args = (out, *sums, *_steps(x), *_steps(b), *_steps(ax), y, len(y), info, n, k)
     _launch(("sizes", "tcs_sizes"), (2 + k, 1), (THREADS, 1), args, _macros(b))
+
+
+def doubtful(board, k, limits, triangular):
+    """Tell which of many systems need a look, in an array of bool (m,).
+
+    Parameters
+    ----------
+    board : array, shape (9 + 2 k, m), contiguous
+        `seen` of `read_as`, and `out` of `measure`.
+    k : int
+    limits : tuple of float
+        The largest backward error, the least 1 / (||A||_1 ||y||_1), the largest norm and |x| (its reciprocal
+        is the least), and the largest difference of mirror images next to |a_ij|, -1 where there are none.
+    triangular : bool
+        Whether a zero on the diagonal makes a matrix singular.
+    """
+    m = board.shape[1]
+    found = cupy.empty(m, bool)
+    kernel = _jit.kernel("sizes", "tcs_doubtful", T_A="double", COMPLEX=0)
+    args = (found, board, m, k, *limits, int(triangular))
+    kernel((-(-m // THREADS),), (THREADS,), args)
+    return found
 
 
 def read_as(a, below, above, mirror, seen):

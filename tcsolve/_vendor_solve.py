@@ -117,10 +117,7 @@ class _System(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The answers to some systems: x (m, n, k) where they were, the rest on the host.
-
-    The errors of a long stack may be on the device, where all is well and they are not asked for.
-    """
+    """The answers to some systems: x (m, n, k) where they were, the rest on the host."""
 
     x: Any
     codes: np.ndarray  # (m,)
@@ -215,12 +212,13 @@ def _solve_paired(ops, a, b, structure, lower, alone, *, shape, dtype, **options
     found = solve_by_vendor(ops, a, pairs, *args, shape=of_pairs, dtype=real, **options)
     if found is None:
         return None
-    x, band = found.x[..., :k] + 1j * found.x[..., k:], _band_of(structure, lower, real)
+    x, band = xp.empty((*batch, n, k), dtype), _band_of(structure, lower, real)
+    x.real[...], x.imag[...] = found.x[..., :k], found.x[..., k:]
     stack, columns = _as_stacks(xp, ops.converted(a, real), columns, batch)
     system = _System(stack, columns, "general", band, False, False, False)
     error = _complex_errors(ops, _read(ops, system, False)[0], x.reshape(-1, n, k))
     error, bound = error.reshape(*batch, k), _stop.target(dtype, n)
-    met = (ops.host(found.backward_error)[0] <= found.bound).all(axis=-1)
+    met = (found.backward_error <= found.bound).all(axis=-1)
     if (met & ~(error <= bound).all(axis=-1)).any():  # the parts meet it, and not the whole
         whole = ops.converted(a, dtype), b
         return solve_by_vendor(ops, *whole, *args, shape=shape, dtype=dtype, **options)
@@ -276,10 +274,13 @@ def _contradicts(seen, system):
     As `_structure.contradicts`: mirror images may differ by rounding, or be zero; all else must be zero.
     """
     difference, size, beyond = seen[:3]
-    if not system.mirrored:
-        return beyond != 0
+    return (beyond != 0) & ~(difference <= _tolerance(system) * size)
+
+
+def _tolerance(system):
+    """Return by how much mirror images may differ, in the largest entry; -1 where none stand for entries."""
     n, eps = system.a.shape[1], float(np.finfo(system.a.dtype).eps)
-    return (beyond != 0) & ~(difference <= 4 * n * eps * size)
+    return 4 * n * eps if system.mirrored else -1.0
 
 
 def _chunk(ops, a, kind):
@@ -319,9 +320,8 @@ def _stacked(found, ops, batch, shape, start):
 def _join(parts, ops):
     if len(parts) == 1:
         return parts[0]
-    x, codes, rconds, error, *others = zip(*parts, strict=True)
-    found = [np.concatenate(v) for v in (codes, rconds, ops.host(*error), *others)]
-    return _Part(ops.xp.concatenate(x), *found)
+    x, *others = zip(*parts, strict=True)
+    return _Part(ops.xp.concatenate(x), *(np.concatenate(v) for v in others))
 
 
 def _solution(part, ops, batch, shape, start, planned):
@@ -400,15 +400,16 @@ def _solve_some(ops, system):
 
 
 def _settle_few(ops, system, x, factors, board):
-    """Return the `_Part` of a long stack by what was measured: the host looks at what is not ordinary alone.
+    """Return the `_Part` of a long stack: the host looks at those matrices alone that are not ordinary.
 
-    rcond is the least lower bound, of all.
+    Where all is well, the errors are given as the bound that they meet.  rcond is the least lower bound of all.
     """
-    xp, (m, _, k) = ops.xp, system.b.shape
-    look = _look(xp, board, system)
-    few = xp.flatnonzero((look.codes != CONVERGED) | look.is_near | look.apart | look.spoilt)
+    m, _, k = system.b.shape
     codes, apart, spoilt = np.zeros(m, np.int8), np.zeros(m, bool), np.zeros(m, bool)
-    error, least = look.error, MARGIN * _eps(system)
+    error, least = np.broadcast_to(np.float64(system.bound), (m, k)), MARGIN * _eps(system)
+    limits = system.bound, least, SAFE, _tolerance(system)
+    doubtful = ops.vendor.doubtful(board, k, limits, system.kind in TRIANGULAR)
+    few = ops.xp.flatnonzero(doubtful)
     if few.size:
         some = system._replace(a=system.a[few], b=system.b[few])
         found = _settled(ops, some, x[few], factors.taken(few), ops.host(board[:, few])[0])
@@ -417,8 +418,7 @@ def _settle_few(ops, system, x, factors, board):
         codes[at], apart[at], spoilt[at] = found.codes, found.apart, found.spoilt
         least = np.fmin.reduce(found.rconds, initial=least)
         if codes.any() or apart.any():
-            (error,) = ops.host(error)
-            error = np.array(error)
+            error = _look(ops.host(board)[0], system).error.copy()
             error[at] = found.error
     rconds, steps = np.broadcast_to(np.float64(least), m), np.broadcast_to(np.int64(0), (m, k))
     return _Part(x, codes, rconds, error, steps, apart, spoilt)
@@ -426,7 +426,7 @@ def _settle_few(ops, system, x, factors, board):
 
 def _settled(ops, system, x, factors, board):
     """Return the `_Part` by what was measured, on the host, or None where one is left to the ladder."""
-    (m, _, k), look = system.b.shape, _look(np, board, system)
+    (m, _, k), look = system.b.shape, _look(board, system)
     steps = np.zeros((m, k), np.int64)
     part = _Part(x, look.codes, look.least, look.error, steps, look.apart, look.spoilt)
     redo = np.flatnonzero(part.codes == REDO)
@@ -471,7 +471,7 @@ def _step(ops, system, x, factors):
         x = ops.converted(ops.converted(x, wide) + y, x.dtype)
     ops.vendor.measure(system.a, x, system.b, r[:, :0], None, found)
     board = np.concatenate([np.zeros((SEEN, m)), ops.host(found)[0]])
-    look = _look(np, board, system)
+    look = _look(board, system)
     return x, np.where((look.codes == CONVERGED)[:, None], look.error, np.inf)
 
 
@@ -493,18 +493,18 @@ def _measure(ops, system, answers, info, out):
 
 
 class _Look(NamedTuple):
-    """What the measured numbers say of each matrix, in arrays of the library they are in."""
+    """What the measured numbers say of each matrix."""
 
-    codes: Any  # of CONVERGED, of a broken factorization, or REDO
-    error: Any  # (m, k)
-    least: Any  # hardly more than rcond
-    is_near: Any  # whether rcond may be below epsilon
-    is_safe: Any  # whether the norms of A are far from the ends of FP64
-    apart: Any  # whether entries that are not read contradict the structure
-    spoilt: Any  # whether A holds NaN or Inf
+    codes: np.ndarray  # of CONVERGED, of a broken factorization, or REDO
+    error: np.ndarray  # (m, k)
+    least: np.ndarray  # hardly more than rcond
+    is_near: np.ndarray  # whether rcond may be below epsilon
+    is_safe: np.ndarray  # whether the norms of A are far from the ends of FP64
+    apart: np.ndarray  # whether entries that are not read contradict the structure
+    spoilt: np.ndarray  # whether A holds NaN or Inf
 
 
-def _look(xp, board, system):
+def _look(board, system):
     """Return the `_Look` at what was seen and measured.
 
     A random probe g has entries of mean 0 and variance 1.  Entry i of A^-1 g is on average at least 0.7
@@ -519,14 +519,14 @@ def _look(xp, board, system):
     info = seen[4] if system.kind in TRIANGULAR else info
     with np.errstate(all="ignore"):
         error = rest / inf / size
-        error = xp.where(xp.isfinite(size), xp.where(rest == 0, 0.0, error), xp.nan)
+        error = np.where(np.isfinite(size), np.where(rest == 0, 0.0, error), np.nan)
         least = 1 / one / grown
         is_safe = (inf > 1 / SAFE) & (inf < SAFE) & (one < SAFE)
         # Else products with x may leave the range; a zero x is met if b is zero.
         exact = (size < SAFE) & ((size > 1 / SAFE) | (size == 0) & (rest == 0))
         met = is_safe & (exact & (error <= system.bound)).all(axis=0)
-        codes = xp.where(met, CONVERGED, REDO)
-        codes = xp.where(is_safe & (info != 0), system.broken, codes).astype(np.int8)
+        codes = np.where(met, CONVERGED, REDO)
+        codes = np.where(is_safe & (info != 0), system.broken, codes).astype(np.int8)
         is_near = ~(least >= MARGIN * _eps(system))
     apart, spoilt = _contradicts(seen, system), seen[3] != 0
     return _Look(codes, error.T, least, is_near, is_safe, apart, spoilt)

@@ -97,6 +97,16 @@ class HostVendor:
             ends = [stats.row_sum.max(), stats.col_sum.max(), grown, info]
             out[:, 0] = [*ends, *np.abs(b - ax).max(axis=0), *np.abs(x).max(axis=0)]
 
+    def doubtful(self, board, k, limits, triangular):
+        difference, read, beyond, spoilt, zero, inf, one, grown, info = board[:9]
+        rest, size, (bound, least, safe, agrees) = board[9 : 9 + k], board[9 + k :], limits
+        with np.errstate(all="ignore"):
+            good = (spoilt == 0) & ((beyond == 0) | (difference <= agrees * read)) & (info == 0)
+            good &= (zero == 0) | (not triangular)
+            good &= (inf > 1 / safe) & (inf < safe) & (one < safe) & (1 / one / grown >= least)
+            met = (size > 1 / safe) & (size < safe) & (rest / inf / size <= bound)
+            return ~(good & (met | (size == 0) & (rest == 0)).all(axis=0))
+
     def read_as(self, a, below, above, mirror, seen):
         n = a.shape[1]
         i, j = np.indices((n, n))
