@@ -402,7 +402,7 @@ def _solve_some(ops, system):
 def _settle_few(ops, system, x, factors, board):
     """Return the `_Part` of a long stack: the host looks at those matrices alone that are not ordinary.
 
-    Where all is well, the errors are given as the bound that they meet.  rcond is the least lower bound of all.
+    Where all is well, the errors are given as the bound that they meet; rcond is the least lower bound.
     """
     m, _, k = system.b.shape
     codes, apart, spoilt = np.zeros(m, np.int8), np.zeros(m, bool), np.zeros(m, bool)
