@@ -520,7 +520,7 @@ def _look(board, system):
     with np.errstate(all="ignore"):
         error = rest / inf / size
         error = np.where(np.isfinite(size), np.where(rest == 0, 0.0, error), np.nan)
-        least = 1 / one / grown
+        least = np.minimum(1 / one / grown, 1.0)
         is_safe = (inf > 1 / SAFE) & (inf < SAFE) & (one < SAFE)
         # Else products with x may leave the range; a zero x is met if b is zero.
         exact = (size < SAFE) & ((size > 1 / SAFE) | (size == 0) & (rest == 0))
@@ -589,7 +589,7 @@ def _rconds(ops, a, solve):
             v = xp.where(better[:, None, None], v_new, v)
         largest = xp.maximum(estimate, alternating)
         rcond = ops.host(1 / _norm_one(ops, a) / largest)[0]
-    return np.where(np.isfinite(rcond), rcond, 0.0)
+    return np.where(np.isfinite(rcond), np.minimum(rcond, 1.0), 0.0)
 
 
 def _norm_one(ops, a):

@@ -477,6 +477,23 @@ def test_solve_warns_where_rcond_is_below_epsilon(road, batch, kind, cond, name)
         assert np.all(solution.rconds <= 3.01 * true) and np.all(solution.rconds >= 0.9 * true)
 
 
+@pytest.mark.parametrize("kind", [None, "diagonal", "positive definite"])
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_rcond_is_at_most_one(road, kind, n):
+    values = np.random.default_rng(0).uniform(0.5, 2, 300)
+    a, b = values[:, None, None] * np.eye(n), np.ones((300, n, 1))
+    found = road.solve_ex(a, b, assume_a=kind)
+    assert (found.rconds <= 1).all() and (found.rconds > 0.999).all()
+
+
+def test_of_singular_and_spoilt_matrices_with_a_spoilt_right_hand_side_the_input_is_named(road):
+    a, b = matrices(None, "d", 4, 8), right_hand_sides("d", 4, 8, 1)
+    a[2, :, 3] = 0
+    b[2, 5] = np.nan
+    with pytest.raises(tcsolve.InputError, match="b does"):
+        road.solve_ex(a, b)
+
+
 # ---- sizes -------------------------------------------------------------------------------------
 
 
