@@ -22,7 +22,10 @@
 | condest.cu   | tcs_probes, tcs_signs, tcs_held,  | the vector work of the condition estimate    |
 |              | tcs_steepest                      |                                              |
 | stack.cu     | tcs_stack_measure                 | norms and residuals of a stack of systems    |
-| structure.cu | tcs_read_as, tcs_pack_cholesky    | matrices as they are read under a structure; |
+| sizes.cu     | tcs_sizes, tcs_doubtful           | the same of one large system, and which of   |
+|              |                                   | many systems need a look                     |
+| structure.cu | tcs_read_as, tcs_rows,            | matrices as they are read under a structure, |
+|              | tcs_pack_cholesky                 | right-hand sides as the libraries take them, |
 |              |                                   | Cholesky factors as those of an LU           |
 | scale.cu     | tcs_row_stats, tcs_col_stats,     | norms, and the equilibrated FP32 copy of a   |
 |              | tcs_survey, tcs_add_chunks,       |                                              |
@@ -304,8 +307,12 @@ KERNELS = {
             for lanes, team in STACK_SHAPES
         ),
     ),
+    "sizes": KernelSpec(
+        ("tcs_sizes", "tcs_doubtful"),
+        tuple({"T_A": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
+    ),
     "structure": KernelSpec(
-        ("tcs_read_as", "tcs_pack_cholesky"),
+        ("tcs_read_as", "tcs_rows", "tcs_pack_cholesky"),
         tuple({"T_A": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
     ),
     "scale": KernelSpec(

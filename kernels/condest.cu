@@ -15,6 +15,7 @@
 // Else grid ceil(n / 256), block 256.
 
 #include "common.cuh"
+#include "probe.cuh"
 
 constexpr int THREADS = 256, SEARCHING = 1024;
 using Bits = unsigned long long;
@@ -25,14 +26,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) tcs_probes(double* probes,
     const double size = 1.0 + double(i) / double(max(Index(1), n - 1));
     probes[4 * i] = 1.0 / double(n), probes[4 * i + 1] = i % 2 ? -size : size;
     #pragma unroll
-    for (unsigned c = 0; c < 2; ++c) {
-        // The number of the entry, its bits mixed as at the end of MurmurHash3.
-        unsigned bits = 2 * unsigned(i) + c;
-        bits = (bits ^ bits >> 16) * 0x85ebca6bu;
-        bits = (bits ^ bits >> 13) * 0xc2b2ae35u;
-        bits ^= bits >> 16;
-        probes[4 * i + 2 + c] = (double(bits) * 0x1p-31 - 1.0) * 1.7320508075688772;
-    }
+    for (unsigned c = 0; c < 2; ++c) probes[4 * i + 2 + c] = random_probe(i, c);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

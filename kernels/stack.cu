@@ -4,7 +4,8 @@
 //   a     count matrices n x n, entry (s, i, j) at s a_step + i a_row + j a_col.
 //   x, b  count matrices n x k, likewise.  a, x and b are T_A, or pairs of T_A if COMPLEX; steps count entries.
 //   y     double (or pairs): A^-1 of `probes` vectors, entry (s, p, i) at s y_step + p n + i.
-//   info  int[count], copied to the result.
+//   info  int[count], copied to the result, or null for 0.
+//   residuals  double (or pairs) [count][k][n], or null: b - A x.
 //   out   double [4 + 2 k][count]: ||A||_inf, ||A||_1, the largest ||y_p||_1, info, max |b - A x| of each column, and
 //         max |x| of each.  NaN is met by all of them.
 //
@@ -99,9 +100,9 @@ __device__ __forceinline__ double over_team(double v, Join join) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_stack_measure(
-    double* out, const T_A* a, Index a_step, Index a_row, Index a_col, const T_A* x, Index x_step, Index x_row,
-    Index x_col, const T_A* b, Index b_step, Index b_row, Index b_col, const double* y, Index y_step, Index probes,
-    const int* info, Index count, Index n, Index k
+    double* out, double* residuals, const T_A* a, Index a_step, Index a_row, Index a_col, const T_A* x, Index x_step,
+    Index x_row, Index x_col, const T_A* b, Index b_step, Index b_row, Index b_col, const double* y, Index y_step,
+    Index probes, const int* info, Index count, Index n, Index k
 ) {
     extern __shared__ double column_sums[];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, member = warp % TEAM;
@@ -148,7 +149,7 @@ tcs_stack_measure(
     const bool writes = member == 0 && lane == 0;
     if (writes) {
         out[slice] = inf, out[count + slice] = one, out[2 * count + slice] = grown;
-        out[3 * count + slice] = double(info[slice]);
+        out[3 * count + slice] = info ? double(info[slice]) : 0.0;
     }
 
     for (Index c0 = 0; c0 < k; c0 += AT_ONCE) {
@@ -178,6 +179,11 @@ tcs_stack_measure(
                 const Number v = number(b, i * b_row + (c0 + c) * b_col);
                 const Number r = {re[c].from(v.re), COMPLEX ? im[c].from(v.im) : 0.0};
                 rest[c] = larger(rest[c], modulus(r));
+                if (residuals && first == 0) {
+                    double* to = residuals + PARTS * ((slice * k + c0 + c) * n + i);
+                    to[0] = r.re;
+                    if (COMPLEX) to[PARTS - 1] = r.im;
+                }
                 if (first == 0) size[c] = larger(size[c], modulus(number(x, i * x_row + (c0 + c) * x_col)));
             }
         }

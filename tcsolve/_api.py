@@ -27,7 +27,7 @@ from tcsolve._lapack import is_positive_definite
 from tcsolve._numbers import require_count
 from tcsolve._placement import brought, require_room_there, target_ops
 from tcsolve._plan import Plan
-from tcsolve._solution import Status, code_of, of_slices, raise_or_warn
+from tcsolve._solution import Status, contradicted, raise_or_warn
 from tcsolve._stack import solve_stack
 from tcsolve._structure import contradicts, interpret
 from tcsolve._vendor_solve import goes_to_vendor, solve_by_vendor
@@ -266,20 +266,19 @@ def _solve_one_element(ops, a, b, request):
     asked = getattr(request.precision, "update", request.precision)
     precision = "fp64" if asked == "auto" else asked
     args = matrix.reshape(a.shape), b, request.check_finite, precision
-    return _told(solve_one_element(ops, *args), apart)
+    return contradicted(solve_one_element(ops, *args), apart)
 
 
 def _solve_stack(ops, a, b, request):
     """Solve each matrix of a stack, under the same request."""
+    if solution := _solve_by_vendor(ops, a, b, request):
+        return solution
     if request.check_finite:
         require_finite(bool(ops.xp.isfinite(a).all()), "a")
         require_finite(bool(ops.xp.isfinite(b).all()), "b")
     if a.size == 1 and request.structure == "positive definite":
         request = replace(request, structure="hermitian")  # a negative element is no error in SciPy
     shape, dtype = check_shapes(a, b)[0], result_dtype(a, b)
-    if solution := _solve_by_vendor(ops, a, b, request):
-        apart = contradicts(ops, a, request.structure, request.lower)
-        return _told(solution, np.broadcast_to(apart, solution.statuses.shape))
     return solve_stack(
         ops,
         a,
@@ -300,23 +299,13 @@ def _solve_matrix(ops, a, b, request):
     """Solve for one matrix, as it is read under its structure, and tell if it contradicts that."""
     structure, lower = request.structure, request.lower
     if solution := _solve_by_vendor(ops, a, b, request):
-        return _told(solution, contradicts(ops, a, structure, lower))
+        return solution
     if structure in (None, "general"):
         return _solve_full(ops, a, b, request)
     if request.check_finite:  # in the triangle that is not read, too
         require_finite(bool(ops.xp.isfinite(a).all()), "a")
     apart = contradicts(ops, a, structure, lower)
-    return _told(_solve_full(ops, interpret(ops.xp, a, structure, lower), b, request), apart)
-
-
-def _told(solution, apart):
-    """Return the `Solution`; its statuses tell where entries that were not read contradict the structure."""
-    if not apart.any():
-        return solution
-    codes = np.vectorize(code_of, otypes=[int])(solution.statuses)
-    ok = np.vectorize(lambda status: status.ok, otypes=[bool])(solution.statuses)
-    codes = np.where(apart & ok, code_of(Status.NOT_AS_ASSERTED), codes)
-    return replace(solution, **of_slices(codes, solution.rconds))
+    return contradicted(_solve_full(ops, interpret(ops.xp, a, structure, lower), b, request), apart)
 
 
 def _solve_by_vendor(ops, a, b, request):

@@ -90,9 +90,12 @@ CPU = Rates(
     gemm_flops=9e10,
 )
 
-# Fitted to benchmarks/solve.py and benchmarks/roads.py.  The library factors FP64, real and complex, at
-# n = 512 ... 16384 in 1.1, 2.5, 5.9, 14.2, 39.5, 141 ms and 1.3, 3.2, 7.9, 20.5, 70, 341 ms; our LU of
-# complex matrices, whose panels the library factors, too, takes 12, 19, 30, 61, 119 and 266 ms.
+# Fitted to benchmarks/solve.py and, where the library factors in FP64, to benchmarks/roads.py.  With one
+# right-hand side the library takes, at n = 512 ... 16384, 1.1, 2.5, 5.9, 14.2, 39.5, 141 ms for real systems,
+# and 1.3, 3.2, 7.9, 20.5, 70, 341 ms for complex ones.  Our LU of complex matrices, whose panels the library
+# factors, too, takes 12, 19, 30, 61, 119 and 266 ms.  Not fitted, but compared, at n = 2048 with 16, 256 and
+# 2048 columns: the library takes 8.1, 7.0, 7.5 ms (complex: 9.3, 9.6, 10.6), predicted are 7.3, 7.4, 8.0
+# (7.6, 7.9, 10.3); fp16x3 takes 4.6 and 8.1 ms with 16 and 256 real columns, predicted are 5.9 and 6.4.
 H200 = Rates(
     lu_flops={"fp64": 3.6e13, "fp32": 3.6e13, "fp16x3": 1.6e14, "fp16": 2.4e14},
     column_seconds={"fp64": 3.0e-6, "fp32": 3.0e-6, "fp16x3": 1.1e-6, "fp16": 1.1e-6},

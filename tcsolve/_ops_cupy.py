@@ -116,7 +116,7 @@ class CupyOps(LUOps, NativeOps):
     @turns_into_memory_error
     def stats(self, a):
         rows, cols = self._row_stats(a)[1], self._col_stats(a, None)[1]
-        return Stats(rows.sum(axis=0), cols.sum(axis=0))
+        return Stats(*(x[0] if len(x) == 1 else x.sum(axis=0) for x in (rows, cols)))
 
     @turns_into_memory_error
     def extremes(self, a, dtype=None):

@@ -1,7 +1,7 @@
 """What a solve returns: one type, always."""
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -14,7 +14,15 @@ from tcsolve._errors import (
     SingularError,
 )
 
-__all__ = ["HistoryPoint", "Solution", "Status", "code_of", "of_slices", "raise_or_warn"]
+__all__ = [
+    "HistoryPoint",
+    "Solution",
+    "Status",
+    "code_of",
+    "contradicted",
+    "of_slices",
+    "raise_or_warn",
+]
 
 
 class HistoryPoint(NamedTuple):
@@ -230,6 +238,19 @@ class Solution:
             f"(tried {', '.join(self.rungs)}), {steps} steps, backward error {worst:.1e} "
             f"(bound {self.bound:.1e}), rcond {self.rcond:.1e}, {self.seconds.get('total', 0):.3g} s"
         )
+
+
+def contradicted(solution, apart):
+    """Return the `Solution`, its statuses telling where entries that were not read contradict the structure.
+
+    apart, of the shape of the statuses, tells for which matrices they do.
+    """
+    if not apart.any():
+        return solution
+    codes = np.vectorize(code_of, otypes=[int])(solution.statuses)
+    ok = np.vectorize(lambda status: status.ok, otypes=[bool])(solution.statuses)
+    codes = np.where(apart & ok, code_of(Status.NOT_AS_ASSERTED), codes)
+    return replace(solution, **of_slices(codes, solution.rconds))
 
 
 def _worst(errors):

@@ -11,6 +11,8 @@ cuBLAS and cuSOLVER see the transpose of row-major memory.  That of A is factore
 copy is transposed; where A is Hermitian a conjugated copy is A for them.
 """
 
+import functools
+
 import cupy
 import numpy as np
 from cupy_backends.cuda.libs import cublas, cusolver
@@ -22,22 +24,28 @@ from tcsolve._formats import PREFIX
 from tcsolve._substitute import invert_diagonal_blocks, substitute, trusted
 from tcsolve.kernels import STACK_THREADS, TILE, TILE_THREADS, TRSV_COLUMNS, stack_shape
 
-__all__ = ["factor", "measure", "most_at_once", "read_as"]
+__all__ = ["doubtful", "factor", "measure", "most_at_once", "read_as", "rows", "sizes"]
 
 LOWER, UPPER = cublas.CUBLAS_FILL_MODE_LOWER, cublas.CUBLAS_FILL_MODE_UPPER
 # Rows up to which an LU without pivoting is faster than the library's Cholesky, for stacks: it is as stable
 # where matrices are positive definite, and its pivots are positive just then.
 CHOLESKY_BY_LU = 48
-# Rows from which on real Cholesky factors are packed, for few right-hand sides: the library's own solves
-# take ten times as long as ours.
+# Rows from which on our triangular solves take real Cholesky factors and triangles, for few right-hand sides:
+# the library's own take up to ten times as long.
 PACKED_ROWS = 1024
+# Right-hand sides from which on the complex LU is that of A itself and not of its transpose: the copy that
+# transposes costs little then, and the library's solves with a transpose take several times as long.
+TURNED_COLUMNS = 64
+# Threads of a block that takes one entry each.
+THREADS = 256
 # Matrices in one call.
 MOST_LU, MOST_TRIANGLES = 1 << 19, 65535
 
 
-def most_at_once(kind):
-    """Return how many matrices `factor` takes at once."""
-    return MOST_LU if kind == "general" else MOST_TRIANGLES
+def most_at_once(kind, n):
+    """Return how many matrices of n rows `factor` takes at once."""
+    by_lu = kind == "general" or kind == "positive definite" and n <= CHOLESKY_BY_LU
+    return MOST_LU if by_lu else MOST_TRIANGLES
 
 
 def factor(a, kind, columns):
@@ -53,33 +61,42 @@ def factor(a, kind, columns):
         How many right-hand sides are expected at a time.
     """
     m, n = a.shape[:2]
+    packs = m == 1 and n >= PACKED_ROWS and columns <= max(TRSV_COLUMNS) and a.dtype.kind != "c"
     if kind == "diagonal":
         return Diagonal(cupy.ascontiguousarray(_wide(cupy.diagonal(a, axis1=1, axis2=2))))
     if kind.endswith("triangular"):
-        return Triangles(cupy.ascontiguousarray(_wide(a)), kind.startswith("lower"))
+        a, lower = cupy.ascontiguousarray(_wide(a)), kind.startswith("lower")
+        return (packs and _packed_triangle(a, lower)) or Triangles(a, lower)
     if kind == "positive definite":
         if m > 1:
             return _lu_of_definite(a) if n <= CHOLESKY_BY_LU else _cholesky_of_stack(a)
-        packs = n >= PACKED_ROWS and columns <= max(TRSV_COLUMNS) and a.dtype.kind != "c"
         return (PackedCholesky if packs else Cholesky)(a)
-    return LU(a) if m == 1 else _lu_of_stack(a)
+    if m > 1:
+        return _lu_of_stack(a)
+    turned = a.dtype.kind == "c" and columns >= TURNED_COLUMNS
+    return LU(cupy.swapaxes(a, 1, 2) if turned else a, turned)
 
 
 class LU:
-    """P t = L U by cuSOLVER, t the transpose of one matrix."""
+    """P t = L U by cuSOLVER, t the transpose of a[0]; that is the matrix itself if `turned`."""
 
-    def __init__(self, a):
+    def __init__(self, a, turned):
         self._lu, self._swaps, self.info = getrf_in_place(_copied(a)[0].T)
+        self._turned = turned
 
     def solve(self, rhs, adjoint=False):
+        if self._turned:
+            return self._solve(rhs, cublas.CUBLAS_OP_C if adjoint else cublas.CUBLAS_OP_N)
         if adjoint:
-            _conjugate(rhs)
+            return _conjugate(self._solve(_conjugate(rhs), cublas.CUBLAS_OP_N))
+        return self._solve(rhs, cublas.CUBLAS_OP_T)
+
+    def _solve(self, rhs, op):
         _, c, n = rhs.shape
-        op = cublas.CUBLAS_OP_N if adjoint else cublas.CUBLAS_OP_T
         status = cupy.empty(1, cupy.int32)
         args = (n, c, self._lu.data.ptr, n, self._swaps.data.ptr, rhs.data.ptr, n, status.data.ptr)
         getattr(cusolver, PREFIX[rhs.dtype.char] + "getrs")(_solver(), op, *args)
-        return _conjugate(rhs) if adjoint else rhs
+        return rhs
 
     def taken(self, which):
         return self
@@ -150,10 +167,10 @@ class PackedCholesky:
     def __init__(self, a):
         lu, self.info = _potrf(_copied(a))
         self._lu, n = lu[0], len(lu[0])
-        kernel = _jit.kernel("structure", "tcs_pack_cholesky", T_A="double", COMPLEX=0)
-        kernel(((-(-n // TILE)) ** 2,), TILE_THREADS, (self._lu, self._lu.diagonal().copy(), n))
+        grid, args = ((-(-n // TILE)) ** 2, 1), (self._lu, self._lu.diagonal().copy(), n)
+        _launch(("structure", "tcs_pack_cholesky"), grid, TILE_THREADS, args, _macros(a))
         inverses, worst = invert_diagonal_blocks(self._lu)
-        self._inverses = trusted(inverses, float(worst[0]))
+        self._inverses = trusted(inverses, float(worst.get()[0]))
 
     def solve(self, rhs, adjoint=False):
         _, c, n = rhs.shape
@@ -202,13 +219,40 @@ def _cholesky_of_stack(a):
     return StackCholesky(l, addresses, info)
 
 
+def _packed_triangle(a, lower):
+    """Return a triangle as `PackedTriangle`, or None if a diagonal block is not to be inverted."""
+    inverses, worst = invert_diagonal_blocks(a[0], unit_lower=not lower)
+    inverses = trusted(inverses, float(worst.get()[0]))
+    return None if inverses is None else PackedTriangle(a, inverses)
+
+
+class PackedTriangle:
+    """One real triangular matrix as an LU for our triangular solves: the other factor is the identity."""
+
+    def __init__(self, a, inverses):
+        self._a, self._inverses = a, inverses
+
+    @functools.cached_property
+    def info(self):
+        return _has_zero(cupy.diagonal(self._a, axis1=1, axis2=2))
+
+    def solve(self, rhs, adjoint=False):
+        return substitute(self._a[0], rhs[0].T, adjoint, self._inverses, None, None).T[None]
+
+    def taken(self, which):
+        return self
+
+
 class Triangles:
     """Triangular matrices, which are their own factors."""
 
     def __init__(self, a, lower):
         self._a, self._lower = a, lower
         self._addresses = _addresses(a) if len(a) > 1 else None
-        self.info = _has_zero(cupy.diagonal(a, axis1=1, axis2=2))
+
+    @functools.cached_property
+    def info(self):
+        return _has_zero(cupy.diagonal(self._a, axis1=1, axis2=2))
 
     def solve(self, rhs, adjoint=False):
         if adjoint:
@@ -244,7 +288,11 @@ class Diagonal:
     """Diagonal matrices by their diagonals (m, n)."""
 
     def __init__(self, d):
-        self._d, self.info = d, _has_zero(d)
+        self._d = d
+
+    @functools.cached_property
+    def info(self):
+        return _has_zero(self._d)
 
     def solve(self, rhs, adjoint=False):
         rhs /= (self._d.conj() if adjoint else self._d)[:, None]
@@ -295,8 +343,33 @@ def _macros(a):
     }
 
 
-def measure(a, x, b, y, info):
-    """Return what tells how good x is as the solution of A x = b, an array (4 + 2 k, m) of FP64.
+def _launch(entry, grid, block, args, defines, shared=0):
+    """Launch an entry (file, name) on arrays, ints and None, laid out for the driver once for a grid."""
+    device, defines = cupy.cuda.runtime.getDevice(), tuple(defines.items())
+    launch = _prepared(device, entry, (grid, block, shared), len(args), defines)
+    launch(enumerate(x if type(x) is int else 0 if x is None else x.data.ptr for x in args))
+
+
+@functools.lru_cache(maxsize=256)
+def _prepared(device, entry, shape, count, defines):
+    grid, block, shared = shape
+    return _jit.kernel(*entry, **dict(defines)).prepared(grid, block, [0] * count, shared)
+
+
+def rows(b, probes):
+    """Return the columns of b (m, n, k), and so many random vectors, as rows (m, k + probes, n) in FP64.
+
+    A random entry is uniform, of mean 0 and variance 1, always the same; there are at most two vectors.
+    """
+    m, n, k = b.shape
+    out = cupy.empty((m, k + probes, n), np.result_type(b.dtype, np.float64))
+    grid, args = (-(-out.size // THREADS), 1), (out, *_steps(b), m, n, k, probes)
+    _launch(("structure", "tcs_rows"), grid, (THREADS, 1), args, _macros(b))
+    return out
+
+
+def measure(a, x, b, y, info, out, *, residuals=None):
+    """Fill out with what tells how good x is as the solution of A x = b.
 
     Parameters
     ----------
@@ -305,33 +378,78 @@ def measure(a, x, b, y, info):
         Of the dtype of a.
     y : array, shape (m, c, n)
         A**-1 of some vectors, in FP64 or complex128; y[s] is contiguous.
-    info : array of int32, shape (m,)
-
-    Returns
-    -------
-    array
-        Infinity norm and 1-norm of each matrix, the largest 1-norm of its rows of y, its info, max |b - A x|
-        of each of its columns, and max |x| of each.
+    info : array of int32, shape (m,), or None
+    out : array, shape (4 + 2 k, m), float64, contiguous
+        Becomes the infinity norm and the 1-norm of each matrix, the largest 1-norm of its rows of y, its info
+        (else 0), max |b - A x| of each of its columns, and max |x| of each.
+    residuals : array, shape (m, k, n), contiguous, optional
+        Becomes b - A x, in FP64 or complex128.
     """
     m, n, k = x.shape
-    out, shape = cupy.empty((4 + 2 * k, m)), stack_shape(m, n)
-    kernel = _jit.kernel("stack", "tcs_stack_measure", **_macros(a), **shape.defines)
+    shape = stack_shape(m, n)
     steps = (*_steps(a), *_steps(x), *_steps(b), y, y.strides[0] // y.itemsize, y.shape[1])
-    args = (out, *steps, info, m, n, k)
-    kernel((shape.blocks,), (STACK_THREADS,), args, shared=shape.shared)
-    return out
+    args = (out, residuals, *steps, info, m, n, k)
+    grid, macros = (shape.blocks, 1), _macros(a) | shape.defines
+    _launch(("stack", "tcs_stack_measure"), grid, (STACK_THREADS, 1), args, macros, shape.shared)
 
 
-def read_as(a, below, above, mirror):
-    """Return the matrices that are read in a (m, n, n), and whether all of a is finite, as info.
+def sizes(stats, answers, b, y, info, out):
+    """Fill out as `measure` does for one system, from sums over A and from A x.
+
+    Parameters
+    ----------
+    stats : Stats
+        The sums of |a_ij| of rows and columns.
+    answers : tuple of array, shape (n, k)
+        x, in the dtype of b, and A x in FP64 or complex128.
+    b : array, shape (n, k)
+    y : array, shape (c, n), contiguous
+    info : array of int32, shape (1,), or None
+    out : array, shape (4 + 2 k, 1)
+    """
+    (n, k), (x, ax) = b.shape, answers
+    sums = cupy.ascontiguousarray(stats.row_sum), cupy.ascontiguousarray(stats.col_sum)
+    args = (out, *sums, *_steps(x), *_steps(b), *_steps(ax), y, len(y), info, n, k)
+    _launch(("sizes", "tcs_sizes"), (2 + k, 1), (THREADS, 1), args, _macros(b))
+
+
+def doubtful(board, k, limits, triangular):
+    """Tell which of many systems need a look, in an array of bool (m,).
+
+    Parameters
+    ----------
+    board : array, shape (9 + 2 k, m), contiguous
+        `seen` of `read_as`, and `out` of `measure`.
+    k : int
+    limits : tuple of float
+        The largest backward error, the least 1 / (||A||_1 ||y||_1), the largest norm and |x| (its reciprocal
+        is the least), and the largest difference of mirror images next to |a_ij|, -1 where there are none.
+    triangular : bool
+        Whether a zero on the diagonal makes a matrix singular.
+    """
+    m = board.shape[1]
+    found = cupy.empty(m, bool)
+    kernel = _jit.kernel("sizes", "tcs_doubtful", T_A="double", COMPLEX=0)
+    args = (found, board, m, k, *limits, int(triangular))
+    kernel((-(-m // THREADS),), (THREADS,), args)
+    return found
+
+
+def read_as(a, below, above, mirror, seen):
+    """Return the matrices that are read in a (m, n, n); what was seen in them is added to `seen`.
 
     An entry with -below <= j - i <= above is read; others are zero, or with mirror 1 the entry on the other
-    side of the diagonal, or with mirror 2 its conjugate.  The second result is an int32 array (1,), not
-    zero where an entry of a, read or not, is NaN or Inf.
+    side of the diagonal, or with mirror 2 its conjugate.
+
+    Parameters
+    ----------
+    seen : array, shape (5, m), float64, contiguous
+        Zeros before; becomes, for each matrix, the largest difference between an entry that is not read and
+        what stands for it, the largest |a_ij| that is read, 1 if an entry that is not read is not zero, 1 if
+        any entry is NaN or Inf, and 1 if one on the diagonal is zero.  The first three pass over NaN.
     """
-    m, n = a.shape[:2]
-    out, found = cupy.empty(a.shape, a.dtype), cupy.zeros(1, cupy.int32)
-    kernel = _jit.kernel("structure", "tcs_read_as", **_macros(a))
-    blocks = m * (-(-n // TILE)) ** 2
-    kernel((blocks,), TILE_THREADS, (out, *_steps(a), n, below, above, mirror, found))
-    return out, found
+    (m, n), out = a.shape[:2], cupy.empty(a.shape, a.dtype)
+    args = (out, *_steps(a), m, n, below, above, mirror, seen)
+    grid = -(-out.size // THREADS), 1
+    _launch(("structure", "tcs_read_as"), grid, (THREADS, 1), args, _macros(a))
+    return out

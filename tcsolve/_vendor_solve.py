@@ -2,9 +2,11 @@
 
 One text serves one matrix and a stack of them.  Each matrix is factored in FP64 by `ops.vendor`; b and
 two random probes are solved for together.  Norms of A, the residual of the x that is returned, and the
-size of A^-1 times the probes are measured at once, and read by the host once.  Where they show that A may
-be singular to working precision, its condition is estimated.  Matrices whose entries are extreme, or whose
-x misses the bound, are scaled by powers of two, factored again and refined.
+size of A^-1 times the probes are measured at once, with what is seen where a structure is read, and read by
+the host once; of a long stack only where a matrix is not ordinary.  Where A may be singular to working
+precision, its condition is estimated.  An x that misses the bound is corrected once by its residual.
+Matrices whose entries are extreme, or whose x still misses it, are scaled by powers of two, factored again
+and refined.
 """
 
 import time
@@ -17,7 +19,7 @@ from tcsolve import _stop
 from tcsolve._check import require_finite
 from tcsolve._choose import choose_update, rates_of
 from tcsolve._scale import NO_EXPONENT, exponent_of, ldexp
-from tcsolve._solution import HistoryPoint, Solution, Status, code_of, of_slices
+from tcsolve._solution import HistoryPoint, Solution, Status, code_of, contradicted, of_slices
 from tcsolve._verify import SAFE, backward_errors
 from tcsolve._wide import SMALL, residual
 
@@ -34,6 +36,8 @@ FEW, FEW_ROWS = 4, 128
 MEASURED_AT_ONCE = 192
 # Bytes of the factors of a part of a long stack; matrices that the host judges as fast as the device.
 CHUNK_BYTES, ON_HOST = 1 << 29, 4096
+# Rows of what `vendor.read_as` sees, and of what `vendor.measure` finds besides two for each column.
+SEEN, MEASURED = 5, 4
 # Random vectors that are solved for with b; see `_look`.
 PROBES, MARGIN = 2, 100
 # Sweeps of the condition estimate, and steps of refinement where the first answer misses the bound.
@@ -44,6 +48,16 @@ REDO = 127
 CONVERGED, ILL_CONDITIONED, NONFINITE = (
     code_of(s) for s in (Status.CONVERGED, Status.ILL_CONDITIONED, Status.NONFINITE_INPUT)
 )
+TRIANGULAR = ("lower triangular", "upper triangular", "diagonal")
+# What is read under a structure: diagonals below and above the main one, and what stands for the others (see
+# `vendor.read_as`).  ALL are all diagonals of any matrix.
+ALL = 1 << 40
+BANDS = {
+    "diagonal": (0, 0, 0),
+    "tridiagonal": (1, 1, 0),
+    "upper triangular": (0, ALL, 0),
+    "lower triangular": (ALL, 0, 0),
+}
 
 
 def goes_to_vendor(ops, a, b, structure, precision):
@@ -59,8 +73,15 @@ def goes_to_vendor(ops, a, b, structure, precision):
 
 def _kind_of(structure):
     """Return the kind of factors, as `ops.vendor.factor` knows them, for a structure."""
-    own = ("positive definite", "lower triangular", "upper triangular", "diagonal")
-    return structure if structure in own else "general"
+    return structure if structure in ("positive definite", *TRIANGULAR) else "general"
+
+
+def _band_of(structure, lower, dtype):
+    """Return what is read under a structure, as in BANDS, or None for all."""
+    if structure in ("symmetric", "hermitian", "positive definite"):
+        conjugate = structure != "symmetric" and dtype.kind == "c"
+        return (*((ALL, 0) if lower else (0, ALL)), 2 if conjugate else 1)
+    return BANDS.get(structure)
 
 
 def _is_faster(ops, a, nrhs):
@@ -74,11 +95,13 @@ def _is_faster(ops, a, nrhs):
 
 
 class _System(NamedTuple):
-    """Some systems, a (m, n, n) as it is read and b (m, n, k), of the dtype of x."""
+    """Some systems: a (m, n, n) and b (m, n, k), of the dtype of x."""
 
-    a: Any
+    a: Any  # as the caller has it where there is a band, else, and later, as it is read
     b: Any
     kind: str
+    band: tuple | None  # what is read of a
+    mirrored: bool  # whether what is not read is a mirror image
     estimate: bool
     alone: bool  # one general matrix: what is not ordinary is left to the ladder of precisions
 
@@ -101,6 +124,8 @@ class _Part(NamedTuple):
     rconds: np.ndarray  # (m,)
     error: np.ndarray  # (m, k)
     steps: np.ndarray  # (m, k)
+    apart: np.ndarray  # (m,), whether entries that are not read contradict the structure
+    spoilt: np.ndarray  # (m,), whether A holds NaN or Inf, where it is read or not
 
 
 def solve_by_vendor(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite, estimate):
@@ -128,28 +153,36 @@ def solve_by_vendor(ops, a, b, structure, lower, alone, *, shape, dtype, check_f
         the confidence that `_look` gives.
     """
     options = {"dtype": dtype, "check_finite": check_finite, "estimate": estimate}
+    args = ops, a, b, structure, lower, alone
+    if b.dtype.kind == "c" and a.dtype.kind != "c":
+        return _solve_paired(*args, shape=shape, **options)
     if a.ndim == 2 and b.ndim > 2:
-        return _solve_for_all(ops, a, b, structure, lower, alone, shape=shape, **options)
+        return _solve_for_all(*args, shape=shape, **options)
+    found = _solve_all(*args, shape=shape, **options)
+    return found and contradicted(*found)
+
+
+def _solve_all(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite, estimate):
+    """Return the `Solution` and which matrices contradict the structure, which it does not tell, or None."""
     start, kind = time.perf_counter(), _kind_of(structure)
     a, b = ops.converted(a, dtype), ops.converted(b, dtype)
     batch = shape[:-1] if b.ndim == 1 else shape[:-2]
     stack, columns = _as_stacks(ops.xp, a, b, batch)
-    stack, unread = _read(ops, stack, structure, lower)
-    size = _chunk(ops, stack, kind)
+    band, size = _band_of(structure, lower, a.dtype), _chunk(ops, stack, kind)
+    how = {"kind": kind, "band": band, "mirrored": bool(band and band[2]), "estimate": estimate}
+    system = _System(stack, columns, **how, alone=not batch and kind == "general")
     if batch and size == 1 and kind == "general" and not _is_faster(ops, a, columns.shape[2]):
-        _require_all_finite(ops, unread, check_finite)
-        found = [alone(*one) for one in zip(stack, columns, strict=True)]
-        return _stacked(found, ops, batch, shape, start)
-    system = _System(stack, columns, kind, estimate, not batch and kind == "general")
+        system, apart = _read(ops, system, check_finite)
+        found = [alone(*one) for one in zip(system.a, columns, strict=True)]
+        return _stacked(found, ops, batch, shape, start), apart.reshape(batch)
     part = _in_parts(ops, system, size)
     if part is None:
         return None
-    _require_all_finite(ops, unread, check_finite)
-    if check_finite and (part.codes == NONFINITE).any():
-        require_finite(bool(ops.xp.isfinite(a).all()), "a")
+    if check_finite and (part.spoilt.any() or part.codes.max() > ILL_CONDITIONED):
+        require_finite(not part.spoilt.any() and bool(ops.xp.isfinite(a).all()), "a")
         require_finite(bool(ops.xp.isfinite(b).all()), "b")
-    planned = (0 if unread is None else stack.nbytes) + _bytes(stack, columns, size)
-    return _solution(part, ops, batch, shape, start, planned)
+    solution = _solution(part, ops, batch, shape, start, _bytes(system, size))
+    return solution, part.apart.reshape(batch)
 
 
 def _solve_for_all(ops, a, b, structure, lower, alone, *, shape, **options):
@@ -157,18 +190,55 @@ def _solve_for_all(ops, a, b, structure, lower, alone, *, shape, **options):
     columns, found = ops.xp.moveaxis(b, -2, 0).reshape(len(a), -1), None
     if goes_to_vendor(ops, a, columns, structure, "auto"):
         args = (ops, a, columns, structure, lower, alone)
-        found = solve_by_vendor(*args, shape=columns.shape, **options)
+        found = _solve_all(*args, shape=columns.shape, **options)
     if found is None:
-        stack, unread = _read(ops, a[None], structure, lower)
-        _require_all_finite(ops, unread, options["check_finite"])
-        found = alone(stack[0], columns)
-    return _unfolded(ops.xp, found, shape)
+        band = _band_of(structure, lower, a.dtype)
+        system = _System(a[None], columns, "general", band, bool(band and band[2]), True, True)
+        system, apart = _read(ops, system, options["check_finite"])
+        found = alone(system.a[0], columns), apart[0]
+    solution, apart = found
+    solution = _unfolded(ops.xp, solution, shape)
+    return contradicted(solution, np.broadcast_to(apart, solution.statuses.shape))
 
 
-def _require_all_finite(ops, unread, check_finite):
-    """Raise if what `_read` says of entries that are not read, too, must be good and is not."""
-    if check_finite and unread is not None:
-        require_finite(not int(ops.host(unread)[0][0]), "a")
+def _solve_paired(ops, a, b, structure, lower, alone, *, shape, dtype, **options):
+    """Solve real systems for complex b: its real and imaginary parts are columns of their own."""
+    xp, vector, real = ops.xp, b.ndim == 1, np.dtype(dtype.char.lower())
+    columns = ops.converted(b[:, None] if vector else b, dtype)
+    n, k = a.shape[-1], columns.shape[-1]
+    batch = shape[:-1] if vector else shape[:-2]
+    pairs = xp.concatenate([columns.real, columns.imag], axis=-1)
+    args, of_pairs = (structure, lower, alone), (*batch, n, 2 * k)
+    found = solve_by_vendor(ops, a, pairs, *args, shape=of_pairs, dtype=real, **options)
+    if found is None:
+        return None
+    x, band = xp.empty((*batch, n, k), dtype), _band_of(structure, lower, real)
+    x.real[...], x.imag[...] = found.x[..., :k], found.x[..., k:]
+    stack, columns = _as_stacks(xp, ops.converted(a, real), columns, batch)
+    system = _System(stack, columns, "general", band, False, False, False)
+    error = _complex_errors(ops, _read(ops, system, False)[0], x.reshape(-1, n, k))
+    error, bound = error.reshape(*batch, k), _stop.target(dtype, n)
+    met = (found.backward_error <= found.bound).all(axis=-1)
+    if (met & ~(error <= bound).all(axis=-1)).any():  # the parts meet it, and not the whole
+        whole = ops.converted(a, dtype), b
+        return solve_by_vendor(ops, *whole, *args, shape=shape, dtype=dtype, **options)
+    steps = found.iterations.reshape(*batch, 2, k).max(axis=-2)
+    history = () if batch else (HistoryPoint("fp64", steps, error, False),)
+    how = {"backward_error": error, "bound": bound, "iterations": steps, "history": history}
+    return replace(found, x=x.reshape(shape), **how)
+
+
+def _complex_errors(ops, system, x):
+    """Return the backward errors (m, k), on the host, of complex x and b and real A."""
+    (m, n, k), wide = x.shape, np.result_type(x.dtype, np.float64)
+    if m == 1 and n > MEASURED_AT_ONCE:
+        return _errors(ops, system, x)
+    found, none = ops.xp.zeros((MEASURED + 2 * k, m)), ops.xp.zeros((m, 0, n), wide)
+    ops.vendor.measure(ops.converted(system.a, x.dtype), x, system.b, none, None, found)
+    (found,) = ops.host(found)
+    rest, size = found[MEASURED : MEASURED + k], found[MEASURED + k :]
+    with np.errstate(all="ignore"):
+        return np.where(rest == 0, 0.0, rest / found[0] / size).T
 
 
 # ---- from arguments to stacks, and back --------------------------------------------------------
@@ -176,26 +246,41 @@ def _require_all_finite(ops, unread, check_finite):
 
 def _as_stacks(xp, a, b, batch):
     """Return a as (m, n, n) and b as (m, n, k), broadcast against each other."""
-    n, b = a.shape[-1], b[:, None] if b.ndim == 1 else b
-    a = xp.broadcast_to(a, (*batch, n, n)).reshape(-1, n, n)
-    return a, xp.broadcast_to(b, (*batch, n, b.shape[-1])).reshape(-1, n, b.shape[-1])
+    b = b[:, None] if b.ndim == 1 else b
+    if not batch:
+        return a[None], b[None]
+    n, k = b.shape[-2:]
+    a, b = (
+        v if v.shape[:-2] == batch else xp.broadcast_to(v, (*batch, *v.shape[-2:])) for v in (a, b)
+    )
+    return a.reshape(-1, n, n), b.reshape(-1, n, k)
 
 
-def _read(ops, a, structure, lower):
-    """Return the matrices that are read under a structure, and whether all of a is finite, or None."""
-    n = a.shape[-1]
-    bands = {
-        "diagonal": (0, 0, 0),
-        "tridiagonal": (1, 1, 0),
-        "upper triangular": (0, n, 0),
-        "lower triangular": (n, 0, 0),
-    }
-    if structure in ("symmetric", "hermitian", "positive definite"):
-        conjugate = structure != "symmetric" and a.dtype.kind == "c"
-        bands[structure] = (*((n, 0) if lower else (0, n)), 2 if conjugate else 1)
-    if structure not in bands:
-        return a, None
-    return ops.vendor.read_as(a, *bands[structure])
+def _read(ops, system, check_finite):
+    """Return the system as it is read, all at once, and which matrices contradict that."""
+    if system.band is None:
+        return system, np.zeros(len(system.a), bool)
+    seen = ops.xp.zeros((SEEN, len(system.a)))
+    read = ops.vendor.read_as(system.a, *system.band, seen)
+    (seen,) = ops.host(seen)
+    if check_finite:
+        require_finite(not seen[3].any(), "a")
+    return system._replace(a=read, band=None), _contradicts(seen, system)
+
+
+def _contradicts(seen, system):
+    """Tell by what `vendor.read_as` has seen which matrices contradict the structure.
+
+    As `_structure.contradicts`: mirror images may differ by rounding, or be zero; all else must be zero.
+    """
+    difference, size, beyond = seen[:3]
+    return (beyond != 0) & ~(difference <= _tolerance(system) * size)
+
+
+def _tolerance(system):
+    """Return by how much mirror images may differ, in the largest entry; -1 where none stand for entries."""
+    n, eps = system.a.shape[1], float(np.finfo(system.a.dtype).eps)
+    return 4 * n * eps if system.mirrored else -1.0
 
 
 def _chunk(ops, a, kind):
@@ -206,14 +291,15 @@ def _chunk(ops, a, kind):
     if n > largest or m < FEW and n > FEW_ROWS:
         return 1
     item = np.result_type(a.dtype, np.float64).itemsize
-    return min(ops.vendor.most_at_once(kind), max(1, CHUNK_BYTES // (n * n * item)))
+    return min(ops.vendor.most_at_once(kind, n), max(1, CHUNK_BYTES // (n * n * item)))
 
 
-def _bytes(stack, columns, size):
-    """Return the bytes of factors, right-hand sides and solutions of what is solved at once."""
-    wide = np.result_type(stack.dtype, np.float64).itemsize
-    each = (stack[0].size + 2 * columns[0].size + PROBES * len(stack[0])) * wide
-    return min(size, len(stack)) * each
+def _bytes(system, size):
+    """Return the bytes of copies, factors, right-hand sides and solutions of what is solved at once."""
+    (m, n, k), narrow = system.b.shape, system.a.itemsize
+    wide = np.result_type(system.a.dtype, np.float64).itemsize
+    read = n * n * narrow if system.band else 0
+    return min(size, m) * ((n * n + (2 * k + PROBES) * n) * wide + read)
 
 
 def _stacked(found, ops, batch, shape, start):
@@ -221,7 +307,8 @@ def _stacked(found, ops, batch, shape, start):
     codes = np.array([code_of(one.status) for one in found], np.int8)
     rconds, error = np.array([one.rcond for one in found]), [one.backward_error for one in found]
     x, steps = ops.xp.stack([one.x for one in found]), [one.iterations for one in found]
-    part = _Part(x, codes, rconds, np.array(error), np.array(steps))
+    none = np.zeros(len(codes), bool)
+    part = _Part(x, codes, rconds, np.array(error), np.array(steps), none, none)
     planned = max(one.bytes_planned for one in found)
     return replace(
         _solution(part, ops, batch, shape, start, planned),
@@ -230,11 +317,11 @@ def _stacked(found, ops, batch, shape, start):
     )
 
 
-def _join(parts, xp):
+def _join(parts, ops):
     if len(parts) == 1:
         return parts[0]
     x, *others = zip(*parts, strict=True)
-    return _Part(xp.concatenate(x), *(np.concatenate(v) for v in others))
+    return _Part(ops.xp.concatenate(x), *(np.concatenate(v) for v in others))
 
 
 def _solution(part, ops, batch, shape, start, planned):
@@ -288,28 +375,65 @@ def _unfolded(xp, solution, shape):
 
 def _in_parts(ops, system, size):
     """Return the `_Part` of all systems, so many at a time, or None where one is left to the ladder."""
+    if len(system.a) <= size:
+        return _solve_some(ops, system)
     some = [slice(first, first + size) for first in range(0, len(system.a), size)]
     parts = [_solve_some(ops, system._replace(a=system.a[i], b=system.b[i])) for i in some]
-    return None if parts[0] is None else _join(parts, ops.xp)
+    return _join(parts, ops)
 
 
 def _solve_some(ops, system):
     """Return the `_Part` of some systems, or None where one is left to the ladder."""
-    m, n, k = system.b.shape
+    m, _, k = system.b.shape
+    board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
+    if system.band:
+        read = ops.vendor.read_as(system.a, *system.band, board[:SEEN])
+        system = system._replace(a=read, band=None)
     factors = ops.vendor.factor(system.a, system.kind, k + PROBES)
-    y = factors.solve(_with_probes(ops, system.b))
+    y = factors.solve(ops.vendor.rows(system.b, PROBES))
     x = _as_answer(ops, y[:, :k], system.b.dtype)
-    found = _measured(ops, system, x, y[:, k:], factors.info)
-    steps = np.broadcast_to(np.int64(0), (m, k))
+    info = None if system.kind in TRIANGULAR else factors.info
+    _measure(ops, system, (x, y[:, k:]), info, board[SEEN:])
     if m > ON_HOST and not system.estimate:
-        error, least, ordinary = _if_ordinary(ops, found, system)
-        if ordinary:
-            return _Part(x, np.broadcast_to(np.int8(0), m), np.broadcast_to(least, m), error, steps)
-    look = _look(np, ops.host(found)[0], system)
-    part = _Part(x, look.codes, look.least, look.error, steps.copy())
+        return _settle_few(ops, system, x, factors, board)
+    return _settled(ops, system, x, factors, ops.host(board)[0])
+
+
+def _settle_few(ops, system, x, factors, board):
+    """Return the `_Part` of a long stack: the host looks at those matrices alone that are not ordinary.
+
+    Where all is well, the errors are given as the bound that they meet; rcond is the least lower bound.
+    """
+    m, _, k = system.b.shape
+    codes, apart, spoilt = np.zeros(m, np.int8), np.zeros(m, bool), np.zeros(m, bool)
+    error, least = np.broadcast_to(np.float64(system.bound), (m, k)), MARGIN * _eps(system)
+    limits = system.bound, least, SAFE, _tolerance(system)
+    doubtful = ops.vendor.doubtful(board, k, limits, system.kind in TRIANGULAR)
+    few = ops.xp.flatnonzero(doubtful)
+    if few.size:
+        some = system._replace(a=system.a[few], b=system.b[few])
+        found = _settled(ops, some, x[few], factors.taken(few), ops.host(board[:, few])[0])
+        x[few] = found.x
+        (at,) = ops.host(few)
+        codes[at], apart[at], spoilt[at] = found.codes, found.apart, found.spoilt
+        least = np.fmin.reduce(found.rconds, initial=least)
+        if codes.any() or apart.any():
+            error = _look(ops.host(board)[0], system).error.copy()
+            error[at] = found.error
+    rconds, steps = np.broadcast_to(np.float64(least), m), np.broadcast_to(np.int64(0), (m, k))
+    return _Part(x, codes, rconds, error, steps, apart, spoilt)
+
+
+def _settled(ops, system, x, factors, board):
+    """Return the `_Part` by what was measured, on the host, or None where one is left to the ladder."""
+    (m, _, k), look = system.b.shape, _look(board, system)
+    steps = np.zeros((m, k), np.int64)
+    part = _Part(x, look.codes, look.least, look.error, steps, look.apart, look.spoilt)
     redo = np.flatnonzero(part.codes == REDO)
     if redo.size and system.alone:
         return None
+    if redo.size:
+        redo = _corrected(ops, system, part, redo[look.is_safe[redo]], factors)
     sound = part.codes == CONVERGED
     if redo.size:
         _repair(ops, system, part, redo, look.is_safe)
@@ -320,14 +444,35 @@ def _solve_some(ops, system):
     return part
 
 
-def _with_probes(ops, b):
-    """Return the rows to solve for, (m, k + PROBES, n) in FP64: the columns of b, and the probes."""
-    xp, (m, n, k) = ops.xp, b.shape
-    wide = np.result_type(b.dtype, np.float64)
-    rows = xp.empty((m, k + PROBES, n), wide)
-    rows[:, :k] = xp.swapaxes(ops.converted(b, wide), 1, 2)
-    rows[:, k:] = ops.probes(n).T[-PROBES:]
-    return rows
+def _corrected(ops, system, part, which, factors):
+    """Correct x of some matrices by their residuals; return the numbers of all that need a second look."""
+    m, n, k = system.b.shape
+    if which.size and (m > 1 or n <= MEASURED_AT_ONCE):
+        some, here = (which, ops.array(which)) if which.size < m else (slice(None), slice(None))
+        near = system._replace(a=system.a[here], b=system.b[here])
+        few = factors if which.size == m else factors.taken(which)
+        x, error = _step(ops, near, part.x[here], few)
+        better = (error <= part.error[which]).all(axis=1)  # never where there is NaN
+        part.x[here] = ops.xp.where(ops.array(better)[:, None, None], x, part.x[here])
+        part.error[which] = np.where(better[:, None], error, part.error[which])
+        part.steps[which] = better[:, None]
+        met = better & (error <= system.bound).all(axis=1)
+        part.codes[which[met]] = CONVERGED
+    return np.flatnonzero(part.codes == REDO)
+
+
+def _step(ops, system, x, factors):
+    """Return x + A^-1 (b - A x), and its backward errors (m, k) on the host."""
+    xp, (m, n, k), wide = ops.xp, x.shape, np.result_type(x.dtype, np.float64)
+    found, r = xp.zeros((MEASURED + 2 * k, m)), xp.empty((m, k, n), wide)
+    ops.vendor.measure(system.a, x, system.b, r[:, :0], None, found, residuals=r)
+    y = xp.swapaxes(factors.solve(r), 1, 2)
+    with np.errstate(all="ignore"):
+        x = ops.converted(ops.converted(x, wide) + y, x.dtype)
+    ops.vendor.measure(system.a, x, system.b, r[:, :0], None, found)
+    board = np.concatenate([np.zeros((SEEN, m)), ops.host(found)[0]])
+    look = _look(board, system)
+    return x, np.where((look.codes == CONVERGED)[:, None], look.error, np.inf)
 
 
 def _as_answer(ops, y, dtype):
@@ -337,32 +482,30 @@ def _as_answer(ops, y, dtype):
         return ops.converted(x, dtype)
 
 
-def _measured(ops, system, x, y, info):
-    """Return what `vendor.measure` does; of one large matrix by products that fill the device."""
-    a, b, xp = system.a, system.b, ops.xp
+def _measure(ops, system, answers, info, out):
+    """Do what `vendor.measure` does for x and y; of one large matrix by products that fill the device."""
+    a, b, (x, y) = system.a, system.b, answers
     if len(a) > 1 or a.shape[1] <= MEASURED_AT_ONCE:
-        return ops.vendor.measure(a, x, b, y, info)
-    wide = np.result_type(x.dtype, np.float64)
-    a, x, b = a[0], ops.converted(x[0], wide), ops.converted(b[0], wide)
-    stats = ops.stats(a)
-    grown = xp.abs(y[0]).sum(axis=1).max()
-    ends = [stats.row_sum.max(), stats.col_sum.max(), grown, info[0].astype(np.float64)]
-    rest = ops.column_max(b - ops.product(a, x))
-    return xp.concatenate([xp.stack(ends), rest, ops.column_max(x)])[:, None]
+        ops.vendor.measure(a, x, b, y, info, out)
+        return
+    ax = ops.product(a[0], ops.converted(x[0], np.result_type(x.dtype, np.float64)))
+    ops.vendor.sizes(ops.stats(a[0]), (x[0], ax), b[0], y[0], info, out)
 
 
 class _Look(NamedTuple):
-    """What the measured numbers say of each matrix, in arrays of the library they are in."""
+    """What the measured numbers say of each matrix."""
 
-    codes: Any  # of CONVERGED, of a broken factorization, or REDO
-    error: Any  # (m, k)
-    least: Any  # hardly more than rcond
-    is_near: Any  # whether rcond may be below epsilon
-    is_safe: Any  # whether the norms of A are far from the ends of FP64
+    codes: np.ndarray  # of CONVERGED, of a broken factorization, or REDO
+    error: np.ndarray  # (m, k)
+    least: np.ndarray  # hardly more than rcond
+    is_near: np.ndarray  # whether rcond may be below epsilon
+    is_safe: np.ndarray  # whether the norms of A are far from the ends of FP64
+    apart: np.ndarray  # whether entries that are not read contradict the structure
+    spoilt: np.ndarray  # whether A holds NaN or Inf
 
 
-def _look(xp, found, system):
-    """Return the `_Look` at what was measured.
+def _look(board, system):
+    """Return the `_Look` at what was seen and measured.
 
     A random probe g has entries of mean 0 and variance 1.  Entry i of A^-1 g is on average at least 0.7
     times the length of row i of A^-1 (Khinchine), and so of any entry of it: ||A^-1 g||_1 is on average at
@@ -371,28 +514,22 @@ def _look(xp, found, system):
     10^4 for two.  So where 1 / (||A||_1 ||A^-1 g||_1) is at least MARGIN epsilon, rcond is taken to be at
     least epsilon.
     """
-    k = system.b.shape[2]
+    k, seen, found = system.b.shape[2], board[:SEEN], board[SEEN:]
     (inf, one, grown, info), rest, size = found[:4], found[4 : 4 + k], found[4 + k :]
+    info = seen[4] if system.kind in TRIANGULAR else info
     with np.errstate(all="ignore"):
         error = rest / inf / size
-        error = xp.where(xp.isfinite(size), xp.where(rest == 0, 0.0, error), xp.nan)
-        least = 1 / one / grown
+        error = np.where(np.isfinite(size), np.where(rest == 0, 0.0, error), np.nan)
+        least = np.minimum(1 / one / grown, 1.0)
         is_safe = (inf > 1 / SAFE) & (inf < SAFE) & (one < SAFE)
         # Else products with x may leave the range; a zero x is met if b is zero.
         exact = (size < SAFE) & ((size > 1 / SAFE) | (size == 0) & (rest == 0))
         met = is_safe & (exact & (error <= system.bound)).all(axis=0)
-        codes = xp.where(met, CONVERGED, REDO)
-        codes = xp.where(is_safe & (info != 0), system.broken, codes).astype(np.int8)
+        codes = np.where(met, CONVERGED, REDO)
+        codes = np.where(is_safe & (info != 0), system.broken, codes).astype(np.int8)
         is_near = ~(least >= MARGIN * _eps(system))
-    return _Look(codes, error.T, least, is_near, is_safe)
-
-
-def _if_ordinary(ops, found, system):
-    """Return the errors and the least rcond on the host, and whether all matrices are good."""
-    look, xp = _look(ops.xp, found, system), ops.xp
-    good = ((look.codes == CONVERGED) & ~look.is_near).all()
-    good, least = ops.host(xp.stack([good.astype(np.float64), look.least.min()]))[0].tolist()
-    return (*ops.host(look.error if good else None), least, bool(good))
+    apart, spoilt = _contradicts(seen, system), seen[3] != 0
+    return _Look(codes, error.T, least, is_near, is_safe, apart, spoilt)
 
 
 def _eps(system):
@@ -431,9 +568,8 @@ def _rconds(ops, a, solve):
     """
     xp, (m, n, _), wide = ops.xp, a.shape, np.result_type(a.dtype, np.float64)
     start = xp.empty((m, 2, n), wide)
-    start[:] = ops.probes(n).T[
-        :2
-    ]  # 1 / n, and the alternating vector that the ascent cannot see coming
+    # 1 / n, and the alternating vector that the ascent cannot see coming.
+    start[:] = ops.probes(n).T[:2]
     with np.errstate(all="ignore"):
         y = solve(start)
         v, alternating = y[:, :1], 2 * xp.abs(y[:, 1]).sum(axis=1) / (3 * n)
@@ -453,7 +589,7 @@ def _rconds(ops, a, solve):
             v = xp.where(better[:, None, None], v_new, v)
         largest = xp.maximum(estimate, alternating)
         rcond = ops.host(1 / _norm_one(ops, a) / largest)[0]
-    return np.where(np.isfinite(rcond), rcond, 0.0)
+    return np.where(np.isfinite(rcond), np.minimum(rcond, 1.0), 0.0)
 
 
 def _norm_one(ops, a):
@@ -483,7 +619,7 @@ def _repair(ops, system, part, which, is_safe):
     some = some._replace(a=some.a[here], b=some.b[here])
     again = _solve_scaled(ops, some, part.x[ops.array(which[good])], is_safe[which[good]])
     part.x[ops.array(which[good])] = again.x
-    for to, found in zip(part[1:], again[1:], strict=True):
+    for to, found in zip(part[1:5], again[1:5], strict=True):
         to[which[good]] = found
 
 
@@ -525,7 +661,8 @@ def _solve_scaled(ops, system, x, is_safe):
     (info,) = ops.host(factors.info)
     codes = _codes_of(ops, system, x, error)
     codes[(info != 0) & ~kept] = system.broken
-    return _Part(x, codes, _scaled_rconds(ops, a, row, col, factors), error, steps)
+    none = np.zeros(len(codes), bool)
+    return _Part(x, codes, _scaled_rconds(ops, a, row, col, factors), error, steps, none, none)
 
 
 def _refined(ops, factors, scaled, b, exponents):

@@ -78,14 +78,14 @@ def road(request):
 
 
 def matrices(kind, dtype, *shape, seed=0):
-    """Return well-conditioned matrices (..., n, n) of a kind, with rubbish where it is not read."""
+    """Return well-conditioned matrices (..., n, n) of a kind."""
     rng, n = np.random.default_rng(seed), shape[-1]
     a = rng.standard_normal((*shape, n))
     if np.dtype(dtype).kind == "c":
         a = a + 1j * rng.standard_normal(a.shape)
     if kind == "positive definite":
         a = a @ np.swapaxes(a.conj(), -1, -2) / n
-    return (a + (1 + n**0.5) * np.eye(n)).astype(dtype)
+    return as_read((a + (1 + n**0.5) * np.eye(n)).astype(dtype), kind).astype(dtype)
 
 
 def as_read(a, kind, lower=False):
@@ -199,10 +199,94 @@ def test_shapes_are_broadcast_as_in_scipy(road, of_a, of_b, of_x):
     assert worst_ratio(full, x.reshape(-1, 20, k), columns) <= MET
 
 
-def test_a_real_matrix_and_complex_right_hand_sides(road):
-    a, b = matrices(None, "d", 3, 12), right_hand_sides("D", 3, 12, 2)
-    solution = road.solve_ex(a, b)
-    assert solution.x.dtype == "D" and worst_ratio(a, solution.x, b) <= MET
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtypes", ["dD", "fF", "fD"])
+@pytest.mark.parametrize("batch, columns", [((3,), (2,)), ((3,), ()), ((), (2,)), ((), ())])
+def test_a_real_matrix_and_complex_right_hand_sides(road, kind, dtypes, batch, columns):
+    a, b = matrices(kind, dtypes[0], *batch, 12), right_hand_sides(dtypes[1], 12, *columns)
+    solution = road.solve_ex(
+        a, np.broadcast_to(b, (*batch, *b.shape)) if columns else b, assume_a=kind
+    )
+    dtype = np.result_type(*dtypes)
+    assert solution.status is Status.CONVERGED and solution.x.dtype == dtype
+    assert solution.x.shape == (*batch, 12, *columns)
+    k = 2 if columns else 1
+    assert solution.backward_error.shape == solution.iterations.shape == (*batch, k)
+    assert (solution.backward_error <= solution.bound).all()
+    full, x = np.broadcast_to(as_read(a, kind), (*batch, 12, 12)), solution.x.reshape(-1, 12, k)
+    assert worst_ratio(full.reshape(-1, 12, 12), x, np.stack([b.reshape(12, k)] * len(x))) <= MET
+
+
+def test_a_real_stack_is_not_made_complex_for_complex_right_hand_sides():
+    road = HostRoad()
+    road.solve_ex(matrices(None, "d", 3, 12), right_hand_sides("D", 3, 12, 2))
+    assert road.ops.vendor.dtypes == {np.dtype("d")}
+
+
+# ---- what is not read --------------------------------------------------------------------------
+
+READ_IN_PART = KINDS[2:]
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("kind", READ_IN_PART)
+@pytest.mark.parametrize("m, n", [(0, 10), (4, 10), (4, 40), (5000, 3)])
+def test_entries_that_contradict_the_structure_are_told_of(road, kind, m, n, dtype):
+    a, b = matrices(kind, dtype, m or 1, n), right_hand_sides(dtype, m or 1, n, 1)
+    a[(-1, 0, -1) if kind == "lower triangular" else (-1, -1, 0)] += 1  # not read
+    if not m:
+        a, b = a[0], b[0]
+    solution = road.solve_ex(a, b, assume_a=kind)
+    statuses = solution.statuses.reshape(-1)
+    assert statuses[-1] is Status.NOT_AS_ASSERTED is solution.status
+    assert (statuses[:-1] == Status.CONVERGED).all()
+    last = [v.reshape(-1, n, v.shape[-1])[-9:] for v in (as_read(a, kind), solution.x, b)]
+    assert worst_ratio(*last) <= MET * max(1, (8 / n) ** 0.5)
+    place = "slice " + str(m - 1) if m else "contradict"
+    with pytest.warns(tcsolve.AccuracyWarning, match=place):
+        road.solve(a, b, assume_a=kind)
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("kind", READ_IN_PART)
+@pytest.mark.parametrize("m", [0, 4])
+def test_a_zero_triangle_and_rounding_and_nan_contradict_nothing(road, kind, dtype, m):
+    n = 10
+    a, b = matrices(kind, dtype, m or 1, n), right_hand_sides(dtype, m or 1, n, 1)
+    clear = np.triu(a)
+    if kind in ("symmetric", "hermitian", "positive definite"):
+        a[:, 7, 2] += 2 * np.finfo(dtype).eps * np.abs(a[:, 2, 2])
+    spoilt = a.copy()
+    spoilt[:, -1, 0] = np.nan
+    for given in (a, clear, spoilt):
+        if kind in ("lower triangular", "tridiagonal") and given is clear:
+            continue
+        one = (given, b) if m else (given[0], b[0])
+        solution = road.solve_ex(*one, assume_a=kind, check_finite=False)
+        wanted = Status.NONFINITE_INPUT if kind == "lower triangular" and given is spoilt else None
+        assert solution.status is (wanted or Status.CONVERGED)
+
+
+@pytest.mark.parametrize("kind", ["hermitian", "positive definite"])
+@pytest.mark.parametrize("m", [0, 4])
+def test_an_imaginary_diagonal_contradicts(road, kind, m):
+    a, b = matrices(kind, "D", m or 1, 10), right_hand_sides("D", m or 1, 10, 1)
+    for given in (a.copy(), np.triu(a)):
+        given[-1, 3, 3] += 1j
+        one = (given, b) if m else (given[0], b[0])
+        assert road.solve_ex(*one, assume_a=kind).status is Status.NOT_AS_ASSERTED
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "upper triangular"])
+def test_one_contradicting_matrix_for_a_stack_of_right_hand_sides(road, kind):
+    a, b = matrices(kind, "d", 10), right_hand_sides("d", 3, 10, 1)
+    a[9, 0] += 1
+    solution = road.solve_ex(a, b, assume_a=kind)
+    assert (solution.statuses == Status.NOT_AS_ASSERTED).all()
+    b[1, 4] = np.nan
+    solution = road.solve_ex(a, b, assume_a=kind, check_finite=False)
+    names = [status.name for status in solution.statuses]
+    assert names == ["NOT_AS_ASSERTED", "NONFINITE_INPUT", "NOT_AS_ASSERTED"]
 
 
 def test_one_matrix_for_a_stack_of_right_hand_sides_is_factored_once():
@@ -317,11 +401,12 @@ def test_a_triangle_with_a_zero_on_its_diagonal_is_singular(road):
     a, b = matrices(None, "d", 3, 10), right_hand_sides("d", 3, 10, 1)
     a[1, 4, 4] = 0
     for kind in ("upper triangular", "lower triangular", "diagonal"):
-        solution = road.solve_ex(a, b, assume_a=kind)
+        read = as_read(a, kind)
+        solution = road.solve_ex(read, b, assume_a=kind)
         names = [status.name for status in solution.statuses]
         assert names == ["CONVERGED", "SINGULAR", "CONVERGED"]
         with pytest.raises(tcsolve.SingularError):
-            road.solve(a[1], b[1], assume_a=kind)
+            road.solve(read[1], b[1], assume_a=kind)
 
 
 def test_what_is_not_read_may_hold_nan_unless_that_is_looked_for(road):
@@ -390,6 +475,23 @@ def test_solve_warns_where_rcond_is_below_epsilon(road, batch, kind, cond, name)
     true = 1 / np.linalg.cond(a.reshape(-1, n, n)[0], 1)
     if name == "CONVERGED":
         assert np.all(solution.rconds <= 3.01 * true) and np.all(solution.rconds >= 0.9 * true)
+
+
+@pytest.mark.parametrize("kind", [None, "diagonal", "positive definite"])
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_rcond_is_at_most_one(road, kind, n):
+    values = np.random.default_rng(0).uniform(0.5, 2, 300)
+    a, b = values[:, None, None] * np.eye(n), np.ones((300, n, 1))
+    found = road.solve_ex(a, b, assume_a=kind)
+    assert (found.rconds <= 1).all() and (found.rconds > 0.999).all()
+
+
+def test_of_singular_and_spoilt_matrices_with_a_spoilt_right_hand_side_the_input_is_named(road):
+    a, b = matrices(None, "d", 4, 8), right_hand_sides("d", 4, 8, 1)
+    a[2, :, 3] = 0
+    b[2, 5] = np.nan
+    with pytest.raises(tcsolve.InputError, match="b does"):
+        road.solve_ex(a, b)
 
 
 # ---- sizes -------------------------------------------------------------------------------------

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from bounds import MET, host, ratio
 from test_vendor import KINDS, as_read, matrices, right_hand_sides
-from vendor_on_host import HostVendor
+from vendor_on_host import HostVendor, HostVendorOps
 
 import tcsolve
 from tcsolve import Status
+from tcsolve._dispatch import ops_for
 
 pytestmark = pytest.mark.gpu
 
@@ -45,12 +46,16 @@ def test_a_stack_is_measured_as_on_the_host(cupy, vendor, n, k, dtype, how):
     x = np.linalg.solve(full, b).astype(dtype)
     y = right_hand_sides(full.dtype, 11, k + 2, n, seed=5)
     info = np.arange(11, dtype=np.int32)
-    wanted = HostVendor().measure(a, x, b, y[:, k:], info)
+    wanted, rest = np.empty((4 + 2 * k, 11)), np.empty((11, k, n), full.dtype)
+    HostVendor().measure(a, x, b, y[:, k:], info, wanted, residuals=rest)
 
-    on_device = (strided(cupy, v, how) for v in (a, x, b))
-    found = vendor.measure(*on_device, cupy.asarray(y)[:, k:], cupy.asarray(info)).get()
+    on_device = [strided(cupy, v, how) for v in (a, x, b)]
+    for residuals in (None, cupy.empty(rest.shape, rest.dtype)):
+        out, args = cupy.empty(wanted.shape), (cupy.asarray(y)[:, k:], cupy.asarray(info))
+        vendor.measure(*on_device, *args, out, residuals=residuals)
+    found, residuals = out.get(), residuals.get()
 
-    assert found.shape == wanted.shape == (4 + 2 * k, 11)
+    assert np.array_equal(np.abs(residuals).max(axis=2).T, found[4 : 4 + k])
     np.testing.assert_allclose(found[:3], wanted[:3], rtol=4 * max(n, 4) * 2.0**-53)
     assert np.array_equal(found[3], info)
     np.testing.assert_allclose(found[4 + k :], wanted[4 + k :], rtol=2.0**-51)
@@ -59,6 +64,59 @@ def test_a_stack_is_measured_as_on_the_host(cupy, vendor, n, k, dtype, how):
     size = np.abs(full).sum(axis=2).max(axis=1) * np.abs(x).max(axis=(1, 2)).astype(float)
     slack = 2.0**-52 * wanted[4 : 4 + k] + (2.0**-62 if exact else 4 * n * 2.0**-53) * size
     assert (np.abs(found[4 : 4 + k] - wanted[4 : 4 + k]) <= slack).all()
+    vendor.measure(*on_device, args[0], None, out)
+    assert not out[3].any()
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("m, n, k", [(1, 1, 1), (1, 300, 3), (7, 5, 2), (3, 40, 300)])
+@pytest.mark.parametrize("how", ["plain", "turned", "gaps"])
+def test_right_hand_sides_and_probes_are_laid_out_as_on_the_host(cupy, vendor, m, n, k, dtype, how):
+    b = right_hand_sides(dtype, m, n, k)
+    for probes in (0, 1, 2):
+        found = vendor.rows(strided(cupy, b, how), probes)
+        assert np.array_equal(found.get(), HostVendor().rows(b, probes))
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("n, k", [(1, 1), (200, 1), (513, 2), (700, 300)])
+def test_one_system_is_measured_as_on_the_host(cupy, vendor, n, k, dtype):
+    wide = np.result_type(dtype, np.float64)
+    a, b, x = (
+        matrices(None, wide, n),
+        right_hand_sides(dtype, n, k),
+        right_hand_sides(dtype, n, k, seed=3),
+    )
+    y = right_hand_sides(wide, 2, n, seed=5)
+    ops = ops_for(cupy.empty(1))
+    for info in (None, np.array([3], np.int32)):
+        wanted, found = np.empty((4 + 2 * k, 1)), cupy.empty((4 + 2 * k, 1))
+        ends = HostVendorOps().stats(a)
+        HostVendor().sizes(ends, (x, a @ x), b, y, info, wanted)
+        of_info = None if info is None else cupy.asarray(info)
+        answers = cupy.asarray(x), cupy.asarray(a @ x, order="F")
+        vendor.sizes(
+            ops.stats(cupy.asarray(a)), answers, cupy.asarray(b), cupy.asarray(y), of_info, found
+        )
+        # |x| of complex64 is rounded to FP32 on the host.
+        rtol = 2.0**-22 if dtype == "F" else 8 * n * 2.0**-53
+        np.testing.assert_allclose(found.get(), wanted, rtol=rtol)
+
+
+def test_a_system_in_doubt_is_told_of_as_on_the_host(cupy, vendor):
+    rng, k = np.random.default_rng(0), 2
+    board = np.zeros((9 + 2 * k, 4000))
+    board[5:8], board[9 : 9 + k], board[9 + k :] = 1.0, 1e-17, 1.0
+    values = np.array([0, 1e-320, 1e-200, 1e-17, 1e-9, 1, 3, 1e200, np.inf, np.nan])
+    for s in range(1, board.shape[1]):  # one or two numbers of each are out of order
+        board[rng.integers(len(board), size=2), s] = rng.choice(values, 2)
+    for agrees in (-1.0, 1e-15):
+        for triangular in (False, True):
+            limits = 1e-16, 1e-13, 1e100, agrees
+            wanted = HostVendor().doubtful(board, k, limits, triangular)
+            found = vendor.doubtful(cupy.asarray(board), k, limits, triangular).get()
+            assert np.array_equal(found, wanted) and not found[0]
+            assert 0.3 < wanted.mean() < 0.99
 
 
 @pytest.mark.parametrize("n", [5, 40])
@@ -69,7 +127,9 @@ def test_nan_and_inf_are_met_by_what_is_measured(cupy, vendor, n):
     a[5, 0, 0] = np.inf
     info = np.zeros(6, np.int32)
 
-    found = vendor.measure(*map(cupy.asarray, (a, x, b, y, info))).get()
+    found = cupy.empty((8, 6))
+    vendor.measure(*map(cupy.asarray, (a, x, b, y, info)), found)
+    found = found.get()
 
     assert np.isnan(found[:2, 1]).all() and np.isnan(found[4:6, 1]).all()
     assert np.isnan(found[5, 2]) and np.isfinite(found[4, 2]) and np.isfinite(found[:2, 2]).all()
@@ -85,12 +145,18 @@ def test_matrices_are_read_as_on_the_host(cupy, vendor, n, dtype, how):
     a = matrices(None, dtype, 4, n)
     for below, above in ((0, 0), (1, 1), (0, n), (n, 0)):
         for mirror in (0, 1, 2) if below != above else (0,):
-            wanted, _ = HostVendor().read_as(a, below, above, mirror)
-            found, bad = vendor.read_as(strided(cupy, a, how), below, above, mirror)
-            assert np.array_equal(found.get(), wanted) and not bad.get()[0]
-    a[3, n - 1, 0] = np.inf  # not read
-    for mirror in (0, 2):
-        assert vendor.read_as(strided(cupy, a, how), 0, n, mirror)[1].get()[0]
+            for bad in (None, np.nan, np.inf, 0.0):
+                given, seen = a.copy(), np.zeros((5, 4))
+                if bad is not None:
+                    given[1, n - 1, 0], given[2, n // 2, n // 2] = bad, bad
+                    given[3] = np.triu(given[3])
+                on_device = cupy.zeros((5, 4))
+                wanted = HostVendor().read_as(given, below, above, mirror, seen)
+                args = (strided(cupy, given, how), below, above, mirror, on_device)
+                found = vendor.read_as(*args).get()
+                assert np.array_equal(found, wanted, equal_nan=True)
+                rtol = 2.0**-22 if dtype in "fF" else 2.0**-51
+                np.testing.assert_allclose(on_device.get(), seen, rtol=rtol)
 
 
 # ---- factors -----------------------------------------------------------------------------------
@@ -179,6 +245,52 @@ def test_very_long_stacks(cupy, kind, m, n):
     assert solution.statuses[m - 2] is Status.NONFINITE_INPUT
     assert (solution.statuses != Status.CONVERGED).sum() == 1
     assert cupy.array_equal(solution.x[: m - 2], x[: m - 2])
+
+
+@pytest.mark.parametrize("kind", [None, "positive definite", "upper triangular"])
+@pytest.mark.parametrize("m, n", [(200_000, 4), (60_000, 8), (20_000, 16)])
+def test_every_answer_of_a_long_stack_meets_the_bound(cupy, kind, m, n):
+    rng = cupy.random.default_rng(1)
+    a, b = rng.standard_normal((m, n, n)), rng.standard_normal((m, n, 1))
+    if kind == "positive definite":
+        a = a @ cupy.swapaxes(a, 1, 2)
+        a = (a + cupy.swapaxes(a, 1, 2)) / 2 + cupy.eye(n)
+    elif kind:
+        a = cupy.triu(a) + 3 * cupy.eye(n)
+    solution = tcsolve.solve_ex(a, b, assume_a=kind)
+    assert (solution.backward_error <= solution.bound).all()
+    assert set(solution.statuses.tolist()) <= {Status.CONVERGED, Status.ILL_CONDITIONED}
+    assert cupy.array_equal(tcsolve.solve(a, b, assume_a=kind), solution.x)
+    some = rng.integers(m, size=200).get()
+    for system in zip(*(v[cupy.asarray(some)].get() for v in (a, solution.x, b)), strict=True):
+        assert ratio(*system) <= MET * max(1, 4 / n) ** 0.5
+
+
+@pytest.mark.parametrize("kind", ["lower triangular", "upper triangular"])
+@pytest.mark.parametrize("n", [1024, 1500, 2100])
+@pytest.mark.parametrize("columns", [1, 2, 3, 16])
+def test_a_large_triangle(cupy, kind, n, columns):
+    rng = np.random.default_rng(0)
+    full = rng.standard_normal((n, n)) / n**0.5 + 2 * np.eye(n)
+    a, b = as_read(full, kind), right_hand_sides("d", n, columns)
+    solution = tcsolve.solve_ex(cupy.asarray(a), cupy.asarray(b), assume_a=kind)
+    assert solution.status is Status.CONVERGED and ratio(a, solution.x, b) <= MET
+    true = 1 / np.linalg.cond(a, 1)
+    assert 0.99 * true <= solution.rcond <= 3 * true
+    told = tcsolve.solve_ex(cupy.asarray(full), cupy.asarray(b), assume_a=kind)
+    assert told.status is Status.NOT_AS_ASSERTED and cupy.array_equal(told.x, solution.x)
+    a[5, 5] = 0
+    with pytest.raises(tcsolve.SingularError):
+        tcsolve.solve(cupy.asarray(a), cupy.asarray(b), assume_a=kind)
+
+
+@pytest.mark.parametrize("columns", [1, 63, 64, 300])
+def test_a_complex_system_with_many_right_hand_sides(cupy, columns):
+    a, b = matrices(None, "D", 300), right_hand_sides("D", 300, columns)
+    solution = tcsolve.solve_ex(cupy.asarray(a), cupy.asarray(b))
+    assert solution.status is Status.CONVERGED and ratio(a, solution.x, b) <= MET
+    true = 1 / np.linalg.cond(a, 1)
+    assert 0.99 * true <= solution.rcond <= 3 * true
 
 
 def test_roads_are_those_that_are_faster(cupy):

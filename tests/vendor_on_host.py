@@ -48,16 +48,17 @@ def _triangle(a, lower):
 
 
 class HostVendor:
-    """Stands in for the module, and notes the sizes of what was factored."""
+    """Stands in for the module, and notes the sizes and types of what was factored."""
 
     def __init__(self):
-        self.factored = []
+        self.factored, self.dtypes = [], set()
 
-    def most_at_once(self, kind):
+    def most_at_once(self, kind, n):
         return 5000
 
     def factor(self, a, kind, columns):
         self.factored.append(a.shape[:2])
+        self.dtypes.add(a.dtype)
         a = a.astype(np.result_type(a.dtype, np.float64), order="C")
         with np.errstate(all="ignore"):
             if kind == "positive definite":
@@ -69,25 +70,63 @@ class HostVendor:
         solvers, info = zip(*made, strict=True)
         return _Factors(list(solvers), info)
 
-    def measure(self, a, x, b, y, info):
+    def rows(self, b, probes):
+        (m, n, k), wide = b.shape, np.result_type(b.dtype, np.float64)
+        out = np.empty((m, k + probes, n), wide)
+        out[:, :k] = np.swapaxes(b, 1, 2)
+        out[:, k:] = _ops.probes(n).T[2 : 2 + probes]
+        return out
+
+    def measure(self, a, x, b, y, info, out, *, residuals=None):
         with np.errstate(all="ignore"):
             wide = np.result_type(a.dtype, np.float64)
             norm, size = np.abs(a.astype(wide)), np.abs(x.astype(wide)).max(axis=1)
-            r = np.abs(residual(a, x, b)).max(axis=1)
-            grown = np.abs(y).sum(axis=2).max(axis=1)
-            rows = [norm.sum(axis=2).max(axis=1), norm.sum(axis=1).max(axis=1), grown, info]
-            return np.vstack([*rows, *r.T, *size.T])
+            r = residual(a, x, b)
+            grown = np.abs(y).sum(axis=2).max(axis=1, initial=0)
+            info = np.zeros(len(a)) if info is None else info
+            found = [norm.sum(axis=2).max(axis=1), norm.sum(axis=1).max(axis=1), grown, info]
+            out[:] = np.vstack([*found, *np.abs(r).max(axis=1).T, *size.T])
+        if residuals is not None:
+            residuals[:] = np.swapaxes(r, 1, 2)
 
-    def read_as(self, a, below, above, mirror):
+    def sizes(self, stats, answers, b, y, info, out):
+        x, ax = answers
+        info = 0 if info is None else info[0]
+        with np.errstate(all="ignore"):
+            grown = np.abs(y).sum(axis=1).max(initial=0)
+            ends = [stats.row_sum.max(), stats.col_sum.max(), grown, info]
+            out[:, 0] = [*ends, *np.abs(b - ax).max(axis=0), *np.abs(x).max(axis=0)]
+
+    def doubtful(self, board, k, limits, triangular):
+        difference, read, beyond, spoilt, zero, inf, one, grown, info = board[:9]
+        rest, size, (bound, least, safe, agrees) = board[9 : 9 + k], board[9 + k :], limits
+        with np.errstate(all="ignore"):
+            good = (spoilt == 0) & ((beyond == 0) | (difference <= agrees * read)) & (info == 0)
+            good &= (zero == 0) | (not triangular)
+            good &= (inf > 1 / safe) & (inf < safe) & (one < safe) & (1 / one / grown >= least)
+            met = (size > 1 / safe) & (size < safe) & (rest / inf / size <= bound)
+            return ~(good & (met | (size == 0) & (rest == 0)).all(axis=0))
+
+    def read_as(self, a, below, above, mirror, seen):
         n = a.shape[1]
         i, j = np.indices((n, n))
         other = np.swapaxes(a, 1, 2)
         other = other.conj() if mirror == 2 else other
         is_read = (j - i <= above) & (i - j <= below)
         out = np.where(is_read, a, other if mirror else np.zeros((), a.dtype))
-        if mirror == 2 and a.dtype.kind == "c":
-            out[:, range(n), range(n)] = out[:, range(n), range(n)].real
-        return out, np.array([not np.isfinite(a).all()], np.int32)
+        beyond = np.where(is_read, 0, a)
+        with np.errstate(all="ignore"):
+            apart = np.where(is_read, 0, a - out)
+            if mirror == 2 and a.dtype.kind == "c":
+                imaginary = np.where(i == j, a.imag, 0)
+                out, beyond = np.where(i == j, out.real, out), beyond + imaginary
+                apart = apart + 2 * imaginary
+            seen[0] = np.fmax.reduce(np.abs(apart), axis=(1, 2), initial=0)
+            seen[1] = np.fmax.reduce(np.where(is_read, np.abs(a), 0), axis=(1, 2), initial=0)
+            seen[2] = (np.abs(beyond) > 0).any(axis=(1, 2))
+            seen[3] = ~np.isfinite(a).all(axis=(1, 2))
+            seen[4] = (np.diagonal(out, axis1=1, axis2=2) == 0).any(axis=1)
+        return out
 
 
 class HostVendorOps(NumpyOps):
