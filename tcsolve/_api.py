@@ -271,13 +271,13 @@ def _solve_one_element(ops, a, b, request):
 
 def _solve_stack(ops, a, b, request):
     """Solve each matrix of a stack, under the same request."""
+    if a.size == 1 and request.structure == "positive definite":
+        request = replace(request, structure="hermitian")  # a negative element is no error in SciPy
     if solution := _solve_by_vendor(ops, a, b, request):
         return solution
     if request.check_finite:
         require_finite(bool(ops.xp.isfinite(a).all()), "a")
         require_finite(bool(ops.xp.isfinite(b).all()), "b")
-    if a.size == 1 and request.structure == "positive definite":
-        request = replace(request, structure="hermitian")  # a negative element is no error in SciPy
     shape, dtype = check_shapes(a, b)[0], result_dtype(a, b)
     return solve_stack(
         ops,
@@ -347,15 +347,23 @@ def _solve_full(ops, a, b, request):
                 if request.check_finite and not solution.status.ok:
                     require_finite(bool(np.isfinite(b).all()), "b")
                 return solution
-    if structure == "positive definite":
-        host = as_host(a)
-        if np.isfinite(host).all() and not is_positive_definite(host):
-            if request.check_finite:
-                require_finite(bool(ops.xp.isfinite(b).all()), "b")
-            seconds = time.perf_counter() - request.start
-            found = failed(Status.NOT_POSITIVE_DEFINITE, as_host(b), dtype, seconds)
-            return replace(found, x=ops.array(found.x), device=ops.device)
+    if structure == "positive definite" and not _may_be_definite(ops, a):
+        if request.check_finite:
+            require_finite(bool(ops.xp.isfinite(b).all()), "b")
+        seconds = time.perf_counter() - request.start
+        found = failed(Status.NOT_POSITIVE_DEFINITE, as_host(b), dtype, seconds)
+        return replace(found, x=ops.array(found.x), device=ops.device)
     return _solve_where_it_is_fastest(ops, a, b, request)
+
+
+def _may_be_definite(ops, a):
+    """Tell whether a is positive definite, or holds NaN or Inf, which is told elsewhere."""
+    if ops.vendor is not None:
+        (info,) = ops.host(ops.vendor.factor(a[None], "positive definite", 1).info)
+        if not info[0]:
+            return True
+    host = as_host(a)  # of a refused matrix: its entries may be extreme
+    return not np.isfinite(host).all() or is_positive_definite(host)
 
 
 def _solve_where_it_is_fastest(here, a, b, request):
