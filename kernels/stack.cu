@@ -175,16 +175,17 @@ tcs_stack_measure(
             for (int c = 0; c < AT_ONCE; ++c) {
                 re[c].join();
                 if (COMPLEX) im[c].join();
-                if (i >= n || c >= some) continue;
+                // One thread of a row: the sums of the others may differ in the last bit.
+                if (i >= n || c >= some || first != 0) continue;
                 const Number v = number(b, i * b_row + (c0 + c) * b_col);
                 const Number r = {re[c].from(v.re), COMPLEX ? im[c].from(v.im) : 0.0};
                 rest[c] = larger(rest[c], modulus(r));
-                if (residuals && first == 0) {
+                if (residuals) {
                     double* to = residuals + PARTS * ((slice * k + c0 + c) * n + i);
                     to[0] = r.re;
                     if (COMPLEX) to[PARTS - 1] = r.im;
                 }
-                if (first == 0) size[c] = larger(size[c], modulus(number(x, i * x_row + (c0 + c) * x_col)));
+                size[c] = larger(size[c], modulus(number(x, i * x_row + (c0 + c) * x_col)));
             }
         }
         #pragma unroll

@@ -30,7 +30,7 @@ from tcsolve._plan import Plan
 from tcsolve._solution import Status, contradicted, raise_or_warn
 from tcsolve._stack import solve_stack
 from tcsolve._structure import contradicts, interpret
-from tcsolve._vendor_solve import goes_to_vendor, solve_by_vendor
+from tcsolve._vendor_solve import goes_to_vendor, read_matrix, solve_by_vendor
 
 __all__ = ["factor", "solve", "solve_ex"]
 
@@ -302,10 +302,13 @@ def _solve_matrix(ops, a, b, request):
         return solution
     if structure in (None, "general"):
         return _solve_full(ops, a, b, request)
-    if request.check_finite:  # in the triangle that is not read, too
-        require_finite(bool(ops.xp.isfinite(a).all()), "a")
-    apart = contradicts(ops, a, structure, lower)
-    return contradicted(_solve_full(ops, interpret(ops.xp, a, structure, lower), b, request), apart)
+    if ops.vendor is not None:
+        read, apart = read_matrix(ops, a, structure, lower, request.check_finite)
+    else:
+        if request.check_finite:  # in the triangle that is not read, too
+            require_finite(bool(ops.xp.isfinite(a).all()), "a")
+        read, apart = interpret(ops.xp, a, structure, lower), contradicts(ops, a, structure, lower)
+    return contradicted(_solve_full(ops, read, b, request), apart)
 
 
 def _solve_by_vendor(ops, a, b, request):

@@ -265,7 +265,10 @@ def raise_or_warn(solution, stacklevel=3):
     down (SciPy calls both matrices singular), LinAlgWarning with rcond for a matrix that is singular to
     working precision (or holds NaN), AccuracyWarning for an answer that misses the bound.
     """
-    status, which = solution.status, _first_bad(solution)
+    status = solution.status
+    if status in (Status.CONVERGED, Status.CONVERGED_AFTER_FALLBACK):
+        return
+    which = _first_bad(solution)
     if status is Status.SINGULAR:
         raise SingularError(f"A singular matrix detected{which}. {status.value}")
     if status is Status.NOT_POSITIVE_DEFINITE:
