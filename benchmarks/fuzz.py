@@ -88,7 +88,10 @@ def page(machine, rows):
         seeds = f"{run['seed']}"
         if (jobs := run.get("jobs", 1)) > 1:
             seeds += f" to {run['seed'] + jobs - 1}"
-        lines += [f"{PLACES[name]}, {run['seconds']:g} s in all, seed {seeds}: {measured}", ""]
+        spent = sum(
+            row["seconds"] for row in rows if row["what"] == "kind" and row["place"] == name
+        )
+        lines += [f"{PLACES[name]}, {spent:.0f} s in all, seed {seeds}: {measured}", ""]
     lines += ["Cases of each kind, failures, and failures by defects that are known:", ""]
     lines += [kind_table(rows, runs), ""]
     listed = [text for row in rows for text in row.get("listed", ())]

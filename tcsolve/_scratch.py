@@ -11,10 +11,10 @@ __all__ = ["in_order_of"]
 
 @contextlib.contextmanager
 def in_order_of(main):
-    """Let other streams inside allocate from blocks that are allocated and freed in the order of `main`.
+    """Let all streams inside allocate from blocks that are allocated and freed in the order of `main`.
 
     A stream-ordered allocator takes memory back in the order of the stream that asked for it, and another
-    thread may get it at once; but our streams read what others of them have allocated.  So the others share
+    thread may get it at once; but our streams read what others of them have allocated.  So all of them share
     a pool of blocks of `main`, which has waited for all of them when it gives the blocks back.  CuPy's own
     pool needs no such care: it keeps memory for the stream, one of this thread, that asked for it.
     """
@@ -33,13 +33,8 @@ def in_order_of(main):
         return cupy.cuda.MemoryPointer(memory, 0)
 
     pool = cupy.cuda.MemoryPool(allocate_in_main)
-
-    def malloc(size):
-        here = cupy.cuda.get_current_stream()
-        return allocate(size) if here.ptr == main.ptr else pool.malloc(size)
-
     try:
-        with cupy.cuda.using_allocator(malloc):
+        with cupy.cuda.using_allocator(pool.malloc):
             yield
     finally:
         with main:

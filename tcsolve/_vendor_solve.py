@@ -453,10 +453,10 @@ def _settled(ops, system, x, factors, board):
     look = _look(board, system)
     part = _Part(x, look.codes, look.least, look.error, steps, look.apart, look.spoilt)
     redo = np.flatnonzero(part.codes == REDO)
-    if redo.size and system.alone:
-        return None
     if redo.size:
         redo = _corrected(ops, system, part, redo[look.is_safe[redo]], factors)
+    if redo.size and system.alone:
+        return None
     sound = part.codes == CONVERGED
     if redo.size:
         _repair(ops, system, part, redo, look.is_safe)
@@ -491,8 +491,8 @@ def _ordinary(board, system):
 
 def _corrected(ops, system, part, which, factors):
     """Correct x of some matrices by their residuals; return the numbers of all that need a second look."""
-    m, n, k = system.b.shape
-    if which.size and (m > 1 or n <= MEASURED_AT_ONCE):
+    m = len(system.b)
+    if which.size:
         some, here = (which, ops.array(which)) if which.size < m else (slice(None), slice(None))
         near = system._replace(a=system.a[here], b=system.b[here])
         few = factors if which.size == m else factors.taken(which)
@@ -508,6 +508,8 @@ def _corrected(ops, system, part, which, factors):
 
 def _step(ops, system, x, factors):
     """Return x + A^-1 (b - A x), and its backward errors (m, k) on the host."""
+    if len(x) == 1 and x.shape[1] > MEASURED_AT_ONCE:
+        return _step_of_large(ops, system, x, factors)
     xp, (m, n, k), wide = ops.xp, x.shape, np.result_type(x.dtype, np.float64)
     found, r = xp.zeros((MEASURED + 2 * k, m)), xp.empty((m, k, n), wide)
     ops.vendor.measure(system.a, x, system.b, r[:, :0], None, found, residuals=r)
@@ -518,6 +520,18 @@ def _step(ops, system, x, factors):
     board = np.concatenate([np.zeros((SEEN, m)), ops.host(found)[0]])
     look = _look(board, system)
     return x, np.where((look.codes == CONVERGED)[:, None], look.error, np.inf)
+
+
+def _step_of_large(ops, system, x, factors):
+    """As `_step`, of one large matrix, by products that fill the device."""
+    xp, wide = ops.xp, np.result_type(x.dtype, np.float64)
+    (a,), (b,), before = system.a, ops.converted(system.b, wide), ops.converted(x, wide)
+    r = b - ops.product(a, before[0])
+    y = factors.solve(xp.ascontiguousarray(r.T)[None])
+    with np.errstate(all="ignore"):
+        x = ops.converted(before + xp.swapaxes(y, 1, 2), x.dtype)
+    (norm,) = ops.host(ops.stats(a).row_sum.max())
+    return x, backward_errors(ops, a, x[0], system.b[0], float(norm))[None]
 
 
 def _as_answer(ops, y, dtype):

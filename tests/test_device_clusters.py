@@ -145,6 +145,16 @@ def called(driver, name, *args):
         pytest.skip(f"{name} fails with CUresult {status}: no green contexts here")
 
 
+class Foreign:
+    """A stream by its address, as another library hands it over."""
+
+    def __init__(self, address):
+        self._address = address
+
+    def __cuda_stream__(self):
+        return 0, self._address
+
+
 @pytest.fixture
 def green_stream(cupy):
     """Return a function that returns a stream of a green context of so many multiprocessors."""
@@ -166,7 +176,7 @@ def green_stream(cupy):
         called(driver, "cuGreenCtxCreate", *create)
         called(driver, "cuGreenCtxStreamCreate", ctypes.byref(stream), context, 1, 0)
         kept.append((context, stream))
-        return cupy.cuda.ExternalStream(stream.value)
+        return cupy.cuda.Stream.from_external(Foreign(stream.value))
 
     yield make
     cupy.cuda.Device().synchronize()

@@ -358,6 +358,7 @@ def benchmark(monkeypatch):
 def rows_of(place, largest_k, failures=0):
     """What a run at a place leaves: one kind and one call."""
     kind = {"what": "kind", "kind": "edges", "cases": 1234, "failures": failures, "known": 2}
+    kind |= {"seconds": 60.0}
     listed = ["--fuzz-case edges:1:7: the error"] * failures
     counts = [{"count": 65536, "of_bound": 0.5}, {"count": 70000, "of_bound": 2.0}]
     call = {

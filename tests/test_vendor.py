@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bounds import MET, host, ratio
-from vendor_on_host import HostVendorOps
+from vendor_on_host import HostVendor, HostVendorOps
 
 import tcsolve
 from tcsolve import Status
@@ -535,3 +535,34 @@ def test_the_same_bits_twice(road):
             assert np.array_equal(first.x, second.x)
             assert np.array_equal(first.backward_error, second.backward_error)
             assert np.array_equal(first.rconds, second.rconds)
+
+
+class RoughVendor(HostVendor):
+    """Its solutions have errors of 1e-11, as those of a library that loses some digits."""
+
+    def factor(self, a, kind, columns):
+        factors, noise = super().factor(a, kind, columns), np.random.default_rng(1)
+        solve = factors.solve
+
+        def roughly(rhs, adjoint=False):
+            y = solve(rhs, adjoint)
+            y *= 1 + 1e-11 * noise.standard_normal(y.shape)
+            return y
+
+        factors.solve = roughly
+        return factors
+
+
+@pytest.mark.parametrize("n", [40, 300])
+@pytest.mark.parametrize("kind", ["general", "positive definite", "lower triangular"])
+@pytest.mark.parametrize("dtype", "dD")
+def test_an_answer_that_misses_the_bound_is_corrected_with_the_same_factors(dtype, kind, n):
+    road = HostRoad()
+    road.ops.vendor = RoughVendor()
+    a, b = matrices(kind, dtype, n), right_hand_sides(dtype, n, 2)
+
+    found = road.solve_ex(a, b, assume_a=kind)
+
+    assert found.status is Status.CONVERGED and (found.iterations == 1).all()
+    assert len(road.ops.vendor.factored) == 1
+    assert ratio(a, found.x, b) <= MET

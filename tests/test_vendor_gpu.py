@@ -55,7 +55,9 @@ def test_a_stack_is_measured_as_on_the_host(cupy, vendor, n, k, dtype, how):
         vendor.measure(*on_device, *args, out, residuals=residuals)
     found, residuals = out.get(), residuals.get()
 
-    assert np.array_equal(np.abs(residuals).max(axis=2).T, found[4 : 4 + k])
+    # The moduli of complex numbers may differ in the last bit.
+    largest = np.abs(residuals).max(axis=2).T
+    np.testing.assert_allclose(found[4 : 4 + k], largest, rtol=2.0**-51 if dtype in "FD" else 0)
     np.testing.assert_allclose(found[:3], wanted[:3], rtol=4 * max(n, 4) * 2.0**-53)
     assert np.array_equal(found[3], info)
     np.testing.assert_allclose(found[4 + k :], wanted[4 + k :], rtol=2.0**-51)
