@@ -270,6 +270,9 @@ def page(facts, rows):
         f"{LARGE_FACTOR:g} times, with n right-hand sides one product A X more, and {TRIANGLE_FACTOR:g} "
         f"times for triangles, where verifying costs as much as solving.  {kept} of {asked} rows are ok."
     )
+    left = sum(1 for _ in cases(False)) - len(rows)
+    if left > 0:
+        text += f"  The run ended before {left} more rows were measured."
     body = table(HEAD, [cells(row) for row in rows])
     return "\n\n".join([text, body, source(facts, "benchmarks/roads.py")]) + "\n"
 
