@@ -30,7 +30,7 @@ EMULATED_OPERANDS = {1: 4, 3: 11}
 FEW_COLUMNS = 4
 # The least number of corrections any rung may try before it hands over, and the most.
 LEAST_BUDGET, MOST_BUDGET = 30, 300
-# The same for all columns together, where the next rung is emulated: what it shows is worth some time.
+# The same for all columns together, where the rung is emulated: what it shows is worth some time.
 EMULATED_BUDGET = 1000
 
 
@@ -223,8 +223,8 @@ def steps_worth(update, following, n, nrhs, rates, *, is_complex=False):
     """
     if following is None or nrhs == 1:
         return math.inf
-    known = following in rates.lu_flops
-    following, least = (following, LEAST_BUDGET) if known else ("fp64", EMULATED_BUDGET)
+    following = following if following in rates.lu_flops else "fp64"
+    least = LEAST_BUDGET if update in rates.lu_flops else EMULATED_BUDGET
     price = predict_seconds(following, n, nrhs, rates, is_complex=is_complex)
     step = step_cost(update, n, nrhs, rates, is_complex=is_complex)
     return max(least / nrhs, price / step)

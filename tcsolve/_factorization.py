@@ -230,8 +230,15 @@ class Factorization(Conditioned):
         if singular:  # whatever an earlier rung has found
             found = found._replace(x=ops.xp.full_like(found.x, np.nan), error=None, met=False)
         x, error = self._returned(found, b, dtype)
-        if found.met and dtype.char in "dD":
-            x, error = self._mended(x, b, error, bound)
+        if dtype.char in "dD" and (found.met or self._plan.max_steps is None):
+            before = len(self.rungs)
+            x, error, added = self._mended(x, b, error, bound)
+            if len(self.rungs) > before:
+                precision, rungs, self._fell_back = self.precision, self.rungs, True
+            if added.any():
+                point = HistoryPoint(precision, found.steps + added, error, False)
+                history = [*found.history, point]
+                found = found._replace(steps=point.step, history=history, met=True)
         finite, met = all_good and self._finite, bool((error <= bound).all())
         beyond = self._beyond_range(x, error, bound) if finite and found.met and not met else None
         return Solution(
@@ -259,19 +266,24 @@ class Factorization(Conditioned):
         return x, error
 
     def _mended(self, x, b, error, bound):
-        """Return x and its errors after up to two more corrections, where these miss the bound by rounding.
+        """Return x, its errors and the steps of some more corrections, where x misses the bound by rounding.
 
         The loop may have measured the error of a scaled system, or one with the rounding of an FP64 residual.
+        Two corrections are by the present factors, and two by finer ones if there are any.
         """
-        for _ in range(2):
+        steps = np.zeros(len(error), int)
+        for step in range(4):
             if not ((error > bound) & (error <= NEAR * bound)).any():
+                break
+            if step == 2 and not (self._climb(len(error)) and not self._bad_pivot()):
                 break
             trial = self._corrected(x, b)
             after = backward_errors(self._ops, self._a, trial, b, self._norm_inf)
+            steps += error > bound
             better = after < error
             x = self._ops.xp.where(self._ops.array(better), trial, x)
             error = np.where(better, after, error)
-        return x, error
+        return x, error, steps
 
     def _corrected(self, x, b):
         """Return x after one more correction, by a residual of more than FP64 for few unknowns."""
@@ -279,10 +291,9 @@ class Factorization(Conditioned):
         if len(b) > SMALL:
             r = b - _by_parts(xp, functools.partial(ops.product, self._a), x, self._complex)
             return x + _by_parts(xp, invert, r, self._complex)
-        # Next to 1, as far as A has been moved for the factors.
-        framed = self._frame is not None
-        of_a = exponent_of(xp, self._a, (0, 1)) if framed else 0
-        of_x = exponent_of(xp, x, 0) if framed else 0
+        # Next to 1; A, too, where it has been moved for the factors.
+        of_a = exponent_of(xp, self._a, (0, 1)) if self._frame is not None else 0
+        of_x = exponent_of(xp, x, 0)
         near = (ldexp(xp, v, -e) for v, e in ((self._a, of_a), (x, of_x), (b, of_x + of_a)))
         near_a, near_x, near_b = ops.host(*near)
         invert = functools.partial(invert, exponent=of_a)
@@ -331,7 +342,7 @@ class Factorization(Conditioned):
                 history += [_told(self.precision, total, point) for point in state.history]
                 total += state.steps
             self._clock("refine", mark)
-            if state is not None and state.all_converged or not self._climb():
+            if state is not None and state.all_converged or not self._climb(k):
                 break
             self._fell_back = True
             mark = self._ops.mark()

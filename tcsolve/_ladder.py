@@ -318,9 +318,9 @@ class Ladder:
         if self._finite and self._factors is None:
             self._refactor(self.precision)
 
-    def _climb(self):
-        """Factor with the next rung; return False if there is none or the plan forbids it."""
-        following = self._following()
+    def _climb(self, columns=1):
+        """Factor with the next rung for so many right-hand sides; return False if there is none."""
+        following = self._following(columns)
         if following is None:
             return False
         self._refactor(following)
@@ -332,12 +332,18 @@ class Ladder:
         self.bytes_planned = max(self.bytes_planned, self._reserve(update, 1))
         self._factor(update)
 
-    def _following(self):
-        """Return the next rung, or None: one whose factors would be better than those there are."""
+    def _following(self, columns=1):
+        """Return the next rung, or None: one whose factors would be better than those there are.
+
+        For several right-hand sides none that the device emulates, which takes longer than FP64.
+        """
         if not self._plan.fallback:
             return None
         following = next_rung(self.precision, self._working)
-        if following and not UPDATES[following].native and self._is_one_panel(following):
+        if following is None or UPDATES[following].native:
+            return following
+        is_emulated = columns > 1 and following not in self._rates.lu_flops
+        if is_emulated or self._is_one_panel(following):
             return next_rung(following, self._working)
         return following
 
@@ -407,7 +413,7 @@ class Ladder:
     def _refine(self, rhs, bound, ahead=None):
         """Refine; ahead, if not None, waits for the first steps, as `_ahead` returned it."""
         n, k = rhs.shape
-        rungs, worth = (self.precision, self._following()), math.inf
+        rungs, worth = (self.precision, self._following(k)), math.inf
         budget = self._plan.max_steps
         if budget is None:
             budget = step_budget(*rungs, n, k, self._rates, is_complex=self._complex)

@@ -12,7 +12,7 @@ from tcsolve._numbers import require_count, require_number
 from tcsolve._plan import Plan
 from tcsolve._refine import Operator, measure, refine_columns
 from tcsolve._solution import HistoryPoint, Solution, Status
-from tcsolve._verify import backward_errors
+from tcsolve._verify import SAFE, backward_errors
 
 __all__ = ["refine"]
 
@@ -116,6 +116,8 @@ def _refine_here(ops, a, b, correct, *, x0, norm, plan, tol, max_steps):
         status = Status.NONFINITE_INPUT
     with np.errstate(all="ignore"):  # of an x that is not finite
         error = _final_error(ops, a, operator, state.x, columns, given)
+    if status is Status.CONVERGED and not (error <= bound).all():  # x has too few digits
+        status = Status.STALLED
     took = time.perf_counter() - mark
     return Solution(
         x=state.x.reshape(b.shape),
@@ -133,11 +135,13 @@ def _refine_here(ops, a, b, correct, *, x0, norm, plan, tol, max_steps):
 
 
 def _final_error(ops, a, operator, x, b, norm):
-    """Return the errors of x; those of a matrix also where products leave the range of FP64."""
+    """Return the errors of x; of a matrix also where products or residuals leave the range of FP64."""
     error = measure(ops, operator, x, b)[1]
-    if callable(a) or norm is not None or np.isfinite(error).all():
+    (size,) = ops.host(ops.column_max(x))
+    ordinary = np.isfinite(error) & (size > 1 / SAFE) & (size < SAFE)
+    if callable(a) or norm is not None or ordinary.all():
         return error
-    return np.where(np.isfinite(error), error, backward_errors(ops, a, x, b, operator.norm))
+    return np.where(ordinary, error, backward_errors(ops, a, x, b, operator.norm))
 
 
 def _matrix(ops, a, b):
