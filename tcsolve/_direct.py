@@ -17,7 +17,7 @@ from tcsolve._check import require_finite, result_dtype
 from tcsolve._dispatch import numpy_ops
 from tcsolve._lapack import Banded, Cholesky, General, Triangular
 from tcsolve._scale import FRAME_EXPONENT, exponent_of, ldexp
-from tcsolve._solution import HistoryPoint, Solution, Status
+from tcsolve._solution import HistoryPoint, Solution, Status, of_slices
 from tcsolve._structure import detected
 from tcsolve._verify import backward_errors
 from tcsolve._wide import SMALL, residual
@@ -113,15 +113,17 @@ def solve_directly(a, b, factorization, dtype, start):
         x = x.astype(dtype, copy=False)
         error = backward_errors(numpy_ops, a, x, columns)
     bound = _stop.target(dtype, n)
-    if not (error <= bound).all():
+    overflows = dtype.char in "fF" and not np.isfinite(x).all()
+    if not ((error <= bound).all() or overflows):
         return None
     solved = time.perf_counter()
     rcond = factors.rcond(norm_one)
     done = time.perf_counter()
     rcond = min(rcond, 1.0) if math.isfinite(rcond) else 0.0
+    status = Status.CONVERGED if rcond >= EPS[dtype.char] else Status.ILL_CONDITIONED
     return Solution(
         x=np.ascontiguousarray(x.reshape(b.shape)),
-        status=Status.CONVERGED if rcond >= EPS[dtype.char] else Status.ILL_CONDITIONED,
+        status=Status.OVERFLOW if overflows else status,
         precision="fp64",
         rungs=("fp64",),
         iterations=steps,
@@ -283,13 +285,12 @@ def solve_empty(ops, shape, dtype, vector):
     of_columns = _shape_of_columns(shape, vector)
     return Solution(
         x=ops.xp.empty(shape, dtype=dtype),
-        status=Status.CONVERGED,
         precision="fp64",
         rungs=(),
         iterations=np.zeros(of_columns, int),
         backward_error=np.zeros(of_columns),
         bound=0.0,
-        rcond=float("nan"),
         seconds={"total": 0.0},
         device=ops.device,
+        **of_slices(np.zeros(of_columns[:-1], int), np.full(of_columns[:-1], np.nan)),
     )

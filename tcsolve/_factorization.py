@@ -14,6 +14,7 @@ from tcsolve._direct import solve_empty
 from tcsolve._dispatch import ops_for
 from tcsolve._errors import InputError
 from tcsolve._ladder import in_turn
+from tcsolve._parts import real_parts
 from tcsolve._scale import exponent_of, ldexp, shift_columns
 from tcsolve._solution import HistoryPoint, Solution, Status, raise_or_warn
 from tcsolve._verify import backward_errors
@@ -204,7 +205,7 @@ class Factorization(Conditioned):
         paired = b.dtype.kind == "c" and not self._complex
         rhs = ops.xp.concatenate([b.real, b.imag], axis=1) if paired else b
         # All that a solve nearly always does is launched before anything is read.
-        read_size = ops.reading(ops.column_max(rhs))
+        read_size = ops.reading(_largest_parts(ops, rhs))
         mark = self._clock("check", mark)
         self._begin_estimate(rhs.shape[1])
         ahead = self._ahead(rhs)
@@ -325,7 +326,8 @@ class Factorization(Conditioned):
     def _climb_until_met(self, rhs, size, bound, dtype, mark, ahead=None):
         """Refine rung after rung, since a mark; return what was `_Found`.
 
-        size is max |rhs| of each column; ahead, if not None, waits for the steps that were started for rhs.
+        size is the largest part of rhs in each column; ahead, if not None, waits for the steps that were started
+        for rhs.
         """
         xp, k = self._ops.xp, rhs.shape[1]
         frame = self._frame or shift_columns(size)
@@ -417,6 +419,13 @@ def _like(x, dtype):
     if x.dtype.kind == "c":
         return np.dtype(np.complex64 if single else np.complex128)
     return np.dtype(np.float32 if single else np.float64)
+
+
+def _largest_parts(ops, v):
+    """Return the largest real or imaginary part of each column of v, whose moduli may overflow."""
+    if v.dtype.kind != "c":
+        return ops.column_max(v)
+    return ops.xp.maximum(*map(ops.column_max, real_parts(v)))
 
 
 def _by_parts(xp, apply, v, is_complex):

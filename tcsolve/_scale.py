@@ -195,9 +195,15 @@ def equilibrate(ops, a):
     .. [1] N. J. Higham, S. Pranesh, M. Zounon, SIAM J. Sci. Comput. 41 (2019), A2536-A2551,
        algorithm 2.4.
     """
-    # In FP64, as FP32 has no inverses of its smallest numbers.
-    row = _inverse_power(ops.xp, ops.converted(ops.row_max(a), np.float64))
-    col = _inverse_power(ops.xp, ops.converted(ops.col_max(a, row), np.float64))
+
+    # The larger part of a complex number stands for it, as its modulus may overflow.  In FP64, as FP32 has no
+    # inverses of its smallest numbers.
+    def scale(sizes):
+        top = sizes[0] if len(sizes) == 1 else ops.xp.maximum(*sizes)
+        return _inverse_power(ops.xp, ops.converted(top, np.float64))
+
+    row = scale([ops.row_max(part) for part in real_parts(a)])
+    col = scale([ops.col_max(part, row) for part in real_parts(a)])
     return Scaling(row, col)
 
 

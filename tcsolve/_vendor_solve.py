@@ -227,7 +227,7 @@ def _solve_paired(ops, a, b, structure, lower, alone, *, shape, dtype, **options
     error = _complex_errors(ops, _read(ops, system, False)[0], x.reshape(-1, n, k))
     error, bound = error.reshape(*batch, k), _stop.target(dtype, n)
     met = (found.backward_error <= found.bound).all(axis=-1)
-    if (met & ~(error <= bound).all(axis=-1)).any():  # the parts meet it, and not the whole
+    if (met != (error <= bound).all(axis=-1)).any():  # the parts say another thing than the whole
         whole = ops.converted(a, dtype), b
         return solve_by_vendor(ops, *whole, *args, shape=shape, dtype=dtype, **options)
     steps = found.iterations.reshape(*batch, 2, k).max(axis=-2)
@@ -425,6 +425,7 @@ def _settle_few(ops, system, x, factors, board):
     m, _, k = system.b.shape
     codes, apart, spoilt = np.zeros(m, np.int8), np.zeros(m, bool), np.zeros(m, bool)
     error, least = np.broadcast_to(np.float64(system.bound), (m, k)), MARGIN * _eps(system)
+    steps = np.zeros((m, k), np.int64)
     limits = system.bound, least, SAFE, _tolerance(system)
     doubtful = ops.vendor.doubtful(board, k, limits, system.kind in TRIANGULAR)
     few = ops.xp.flatnonzero(doubtful)
@@ -434,11 +435,12 @@ def _settle_few(ops, system, x, factors, board):
         x[few] = found.x
         (at,) = ops.host(few)
         codes[at], apart[at], spoilt[at] = found.codes, found.apart, found.spoilt
+        steps[at] = found.steps
         least = np.fmin.reduce(found.rconds, initial=least)
         if codes.any() or apart.any():
             error = _look(ops.host(board)[0], system).error.copy()
             error[at] = found.error
-    rconds, steps = np.broadcast_to(np.float64(least), m), np.broadcast_to(np.int64(0), (m, k))
+    rconds = np.broadcast_to(np.float64(least), m)
     return _Part(x, codes, rconds, error, steps, apart, spoilt)
 
 

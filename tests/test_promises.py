@@ -561,3 +561,46 @@ def test_a_row_or_a_column_of_zeros_is_singular_in_every_precision(xp, update, a
 
     assert found.status is Status.SINGULAR and found.rcond == 0
     assert np.isnan(host(found.x)).all()
+
+
+Z = 1.7e308 * (1 + 1j)  # its parts are finite, and not its modulus
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp16x3", "fp64"])
+@pytest.mark.parametrize(
+    "a, b",
+    [
+        (2 * np.eye(2, dtype=complex), np.full(2, Z)),
+        (np.eye(2, dtype=complex), np.full(2, Z)),
+        (Z * np.eye(2), np.full(2, 1e308 + 0j)),
+        (np.array([[Z, Z / 3], [Z / 4, Z]]), np.full(2, 1e308 + 0j)),
+        (Z * np.eye(40) + 1e306, np.full(40, 1e308 + 0j)),
+    ],
+)
+def test_complex_numbers_whose_moduli_overflow_are_solved_for(xp, a, b, precision):
+    found = solve_ex(xp.asarray(a), xp.asarray(b), precision=precision, assume_a="gen")
+
+    expected = scipy.linalg.solve(a / 4, b / 8, assume_a="gen") * 2
+    assert found.status is Status.CONVERGED
+    np.testing.assert_allclose(host(found.x) / 2, expected / 2, rtol=1e-13)
+
+
+def test_finite_entries_stay_beside_those_that_overflow():
+    a, b = np.diag([1e-30, 1]).astype("f"), np.array([1e30, 1], "f")
+
+    found = solve_ex(a, b)
+
+    assert found.status is Status.OVERFLOW
+    assert np.isinf(found.x[0]) and found.x[1] == 1
+
+
+@pytest.mark.parametrize(
+    "shapes", [((3, 2, 2), (3, 2, 0)), ((0, 2, 2), (0, 2, 1)), ((2, 2), (2, 0))]
+)
+def test_an_empty_stack_has_as_many_statuses_as_matrices(xp, shapes):
+    of_a, of_b = shapes
+
+    found = solve_ex(xp.ones(of_a), xp.ones(of_b))
+
+    assert found.statuses.shape == found.rconds.shape == of_a[:-2]
+    assert found.status is Status.CONVERGED
