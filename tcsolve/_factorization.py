@@ -203,6 +203,8 @@ class Factorization(Conditioned):
         bound, wanted = _stop.target(dtype, n), _stop.before_rounding(dtype, n)
         # A real matrix solves for the real and the imaginary parts as columns of their own.
         paired = b.dtype.kind == "c" and not self._complex
+        if paired:  # both errors add up in the moduli
+            wanted /= math.sqrt(2)
         rhs = ops.xp.concatenate([b.real, b.imag], axis=1) if paired else b
         # All that a solve nearly always does is launched before anything is read.
         read_size = ops.reading(_largest_parts(ops, rhs))
@@ -326,8 +328,8 @@ class Factorization(Conditioned):
     def _climb_until_met(self, rhs, size, bound, dtype, mark, ahead=None):
         """Refine rung after rung, since a mark; return what was `_Found`.
 
-        size is the largest part of rhs in each column; ahead, if not None, waits for the steps that were started
-        for rhs.
+        size is the largest part of rhs in each column; ahead, if not None, waits for the steps that were
+        started for rhs.
         """
         xp, k = self._ops.xp, rhs.shape[1]
         frame = self._frame or shift_columns(size)

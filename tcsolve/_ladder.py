@@ -36,7 +36,8 @@ def in_turn(method):
     @functools.wraps(method)
     def call(self, *args, **kwargs):
         ops_for(self._a)  # on the current device
-        with self._lock:
+        # The caller's own settings are not for what happens inside: every outcome is looked at.
+        with self._lock, np.errstate(all="ignore"):
             self._forget_interrupted()
             return self._ops.guarded(method)(self, *args, **kwargs)
 
