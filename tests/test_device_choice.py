@@ -81,7 +81,7 @@ OTHER_DEVICE = """
 def test_auto_solves_on_the_host_where_the_device_cannot(capability, missing, told):
     script = textwrap.dedent(OTHER_DEVICE).format(capability=capability, missing=missing)
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+        [sys.executable, "-P", "-c", script], capture_output=True, text=True, timeout=120
     )
 
     assert done.returncode == 0, done.stderr

@@ -54,7 +54,7 @@ def test_a_pool_passes_on_the_error_of_a_worker():
 
 def run(text):
     """Run a script in a Python of its own."""
-    command = [sys.executable, "-c", textwrap.dedent(text)]
+    command = [sys.executable, "-P", "-c", textwrap.dedent(text)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 

@@ -100,7 +100,16 @@ def test_an_exception_of_the_case_itself_is_a_failure():
 
 
 def test_one_case_runs_from_the_command_line():
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "fuzz and not gpu", str(Path(__file__))]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "fuzz and not gpu",
+        str(Path(__file__)),
+    ]
 
     good = subprocess.run([*command, "--fuzz-case", "files:3:1"], capture_output=True, text=True)
     bad = subprocess.run([*command, "--fuzz-case", "files-3"], capture_output=True, text=True)

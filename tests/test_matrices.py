@@ -599,7 +599,7 @@ def test_memory_and_time_are_bounded_by_the_matrix_not_by_the_text(tmp_path, kin
         reason = reason or "ended before the end"
     path = tmp_path / "bomb.mtx.gz"
     path.write_bytes(data)
-    command = [sys.executable, "-c", MEASURED, path]
+    command = [sys.executable, "-P", "-c", MEASURED, path]
     run = subprocess.run(command, capture_output=True, text=True, timeout=200)
     megabytes, seconds, told = run.stdout.split(maxsplit=2) if reason else (*run.stdout.split(), "")
     assert (reason or "") in told and run.stderr == ""
@@ -611,7 +611,7 @@ def test_memory_and_time_are_bounded_by_the_matrix_not_by_the_text(tmp_path, kin
 @pytest.mark.parametrize("kind", ["one long word", "many numbers", "a huge matrix"])
 def test_standard_input_is_bounded_too(kind):
     data, reason = bomb(kind, "many")
-    command = [sys.executable, "-c", MEASURED]
+    command = [sys.executable, "-P", "-c", MEASURED]
     run = subprocess.run(command, input=data, capture_output=True, timeout=200)
     megabytes, seconds, told = run.stdout.decode().split(maxsplit=2)
     assert reason in told and told.startswith("<stdin> is ") and run.stderr == b""
@@ -624,7 +624,7 @@ def test_reading_takes_little_more_memory_than_the_matrix(tmp_path):
     path = tmp_path / "a.mtx"
     a = np.random.default_rng(0).standard_normal((1500, 1500))  # 17 MiB, and more text
     scipy.io.mmwrite(path, a, symmetry="general")
-    command = [sys.executable, "-c", MEASURED.replace("1 << 20", "1 << 30"), path]
+    command = [sys.executable, "-P", "-c", MEASURED.replace("1 << 20", "1 << 30"), path]
     run = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert run.stderr == ""
     assert float(run.stdout.split()[0]) < (a.nbytes + path.stat().st_size) / MIB

@@ -167,7 +167,7 @@ def test_every_public_function_has_an_example(function):
 
 def run(code):
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=120
     ).stdout
 
 
