@@ -44,7 +44,7 @@ def fail(number):
 
 
 def test_a_pool_passes_on_the_error_of_a_worker():
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
+    with multiprocessing.get_context("fork").Pool(1) as pool:
         result = pool.map_async(fail, [0])
         with pytest.raises(tcsolve.KernelCompileError, match="expected a ';'") as caught:
             result.get(timeout=120)
@@ -53,9 +53,10 @@ def test_a_pool_passes_on_the_error_of_a_worker():
 
 
 def run(text):
-    """Run a script in a Python of its own."""
+    """Run a script in a Python of its own, whose BLAS has no threads: it does not survive a fork in a call."""
     command = [sys.executable, "-P", "-c", textwrap.dedent(text)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    env = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
 
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
