@@ -23,21 +23,9 @@
 // Defines T_A (float or double), COMPLEX (0 or 1).
 
 #include "common.cuh"
+#include "number.cuh"
 
-constexpr int THREADS = 256, WARPS = THREADS / WARP, PARTS = COMPLEX ? 2 : 1;
-
-struct Number { double re, im; };
-
-template <typename T>
-__device__ __forceinline__ Number number(const T* v, Index i) {
-    return {double(v[PARTS * i]), COMPLEX ? double(v[PARTS * i + PARTS - 1]) : 0.0};
-}
-
-__device__ __forceinline__ double modulus(Number v) { return COMPLEX ? hypot(v.re, v.im) : fabs(v.re); }
-
-__device__ __forceinline__ double larger(double u, double v) { return v > u || v != v ? v : u; }
-
-__device__ __forceinline__ double sum_of(double u, double v) { return u + v; }
+constexpr int THREADS = 256, WARPS = THREADS / WARP;
 
 // The same of all threads of a block.
 template <typename Join>

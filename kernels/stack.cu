@@ -16,25 +16,12 @@
 // residual is rounded about once; else FP64, in an order that depends on n alone.
 
 #include "common.cuh"
+#include "number.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / WARP;
 constexpr int ROWS = WARP / LANES;  // rows that a warp reads at a time
 constexpr int AT_ONCE = 4;          // right-hand sides for which a row is read once
 constexpr bool EXACT = TEAM == 1 && sizeof(T_A) == 8;
-constexpr int PARTS = COMPLEX ? 2 : 1;
-
-struct Number { double re, im; };
-
-template <typename T>
-__device__ __forceinline__ Number number(const T* v, Index i) {
-    return {double(v[PARTS * i]), COMPLEX ? double(v[PARTS * i + PARTS - 1]) : 0.0};
-}
-
-__device__ __forceinline__ double modulus(Number v) { return COMPLEX ? hypot(v.re, v.im) : fabs(v.re); }
-
-__device__ __forceinline__ double larger(double u, double v) { return v > u || v != v ? v : u; }
-
-__device__ __forceinline__ double sum_of(double u, double v) { return u + v; }
 
 // A sum of products, as hi + lo.
 struct Sum {
