@@ -1,4 +1,4 @@
-"""What does each kind of system cost on the GPU, beside the fastest of CuPy and torch?
+"""Time `solve` on the GPU for each kind of system, and the same solve by CuPy and by torch.
 
     python benchmarks/roads.py                # the whole table: some minutes
     python benchmarks/roads.py --quick        # a part of it, for development: less than a minute

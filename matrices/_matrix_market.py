@@ -165,8 +165,8 @@ def _pieces(file):
 def _checked_pieces(file, header):
     """Yield (text, entries, lines before it) of each piece that holds entries, or raise a ValueError.
 
-    SciPy's reader takes what it understands of a word, or of a line, and leaves out the rest: of
-    1.5D+01 the 1.5.  So words are checked and counted here.
+    SciPy's reader ignores the end of a word, or of a line, that it cannot parse: it reads 1.5D+01 as 1.5.
+    So this function checks and counts the words.
     """
     field, needed = header.field, header.entries * header.numbers
     found, line = 0, header.lines

@@ -61,7 +61,8 @@ def _rounded(a, b, product):
     total = sum_of_terms(parts_a, parts_b, product.terms, run)
     total = np.ldexp(total, -(exponent_a + exponent_b))
     if not (np.isfinite(top_a).all() and np.isfinite(top_b).all()):
-        # Next to an Inf or NaN the result is that of IEEE arithmetic, in FP64: no finite sum overflows.
+        # A row or column that holds an Inf or NaN is multiplied in FP64, where a sum of finite FP32
+        # products cannot overflow.
         plain = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float32)
         return np.where(np.isfinite(top_a) & np.isfinite(top_b), total, plain)
     return total

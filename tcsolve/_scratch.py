@@ -1,4 +1,4 @@
-"""Memory of streams that work beside the caller's, safe with allocators that order memory by streams."""
+"""Scratch memory for a factorization that uses several streams, under a stream-ordered allocator."""
 
 import contextlib
 

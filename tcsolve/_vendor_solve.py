@@ -111,7 +111,7 @@ class _System(NamedTuple):
     band: tuple | None  # what is read of a
     mirrored: bool  # whether what is not read is a mirror image
     estimate: bool
-    alone: bool  # one general matrix: what is not ordinary is left to the ladder of precisions
+    alone: bool  # one general matrix: the ladder of precisions solves it if this road does not
 
     @property
     def bound(self):
@@ -765,7 +765,7 @@ def _residual(ops, a, x, b):
 
 
 def _errors(ops, system, x):
-    """Return the backward errors (m, k) of what was asked for."""
+    """Return the backward errors (m, k) of x for the caller's a and b."""
     if len(x) == 1:
         return backward_errors(ops, system.a[0], x[0], system.b[0])[None]
     return backward_errors(ops, system.a, x, system.b)

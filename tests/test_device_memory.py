@@ -144,7 +144,7 @@ def system(cupy, n=300, seed=0):
 
 
 def calls_of(cupy, a, b):
-    """Return for each public call a function that makes what it needs, and returns the call to be watched."""
+    """Return a dict: for each public call, a function that makes its arguments and returns the call."""
     inverse = cupy.linalg.inv(a)
     many = cupy.stack([b] * 20, axis=1)
 

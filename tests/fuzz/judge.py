@@ -51,7 +51,7 @@ RAISES = {
 
 
 class System(NamedTuple):
-    """What was solved, as a stack of one or more systems, on the host.
+    """One or more systems that `solve` was called for, as a stack of NumPy arrays.
 
     Attributes
     ----------
@@ -201,7 +201,7 @@ def _condition_complaints(system, solution, statuses, they_doubt):
 
 
 def outcome_complaints(solution, outcome):
-    """Return what is wrong with how `solve` ended, next to the `Solution` of the same system."""
+    """Compare the error or warning of `solve` with the status of `solve_ex`; return what does not agree."""
     if solution.status in RAISES:
         good = isinstance(outcome.error, RAISES[solution.status])
         good &= isinstance(outcome.error, LinAlgError)

@@ -118,7 +118,7 @@ def kind_named(name):
 
 
 def parse_case(text):
-    """Return (kind, seed, number) of KIND:SEED:NUMBER, or raise a ValueError that says what is needed."""
+    """Return (kind, seed, number), read from the text KIND:SEED:NUMBER; other texts raise a ValueError."""
     names = [kind.name for kind in KINDS]
     match = re.fullmatch(r"(\w+):(\d+):(\d+)", text)
     if not match or match[1] not in names:
