@@ -30,7 +30,8 @@ from tcsolve._plan import Plan
 from tcsolve._solution import Status, contradicted, raise_or_warn
 from tcsolve._stack import solve_stack
 from tcsolve._structure import contradicts, interpret
-from tcsolve._vendor_solve import goes_to_vendor, read_matrix, solve_by_vendor
+from tcsolve._vendor_solve import goes_to_vendor, solve_by_vendor
+from tcsolve._vendor_system import read_matrix
 
 __all__ = ["factor", "solve", "solve_ex"]
 

@@ -53,7 +53,7 @@ def test_a_pool_passes_on_the_error_of_a_worker():
 
 
 def run(text):
-    """Run a script in a Python of its own, whose BLAS has no threads: it does not survive a fork in a call."""
+    """Run a script in a Python of its own, whose BLAS has no threads, as a fork may interrupt those."""
     command = [sys.executable, "-P", "-c", textwrap.dedent(text)]
     env = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
