@@ -41,24 +41,26 @@ def guarded(function, give_up, again=True):
         Whether the function may be called a second time, if memory was freed.
     """
 
-    @functools.wraps(function)
-    def call(*args, **kwargs):
+    def attempt(args, kwargs):
+        # The error itself is not returned: its traceback would keep the arrays of the failed call.
         try:
-            return function(*args, **kwargs)
+            return function(*args, **kwargs), None
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            failed = _Failed(error)
-        # Outside of the handler: the error would keep the arrays of the failed call.
+            return None, _Failed(error)
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        found, failed = attempt(args, kwargs)
+        if failed is None:
+            return found
         freed = give_up() or failed.freed
         if not (again and freed):
             raise failed.translated(freed)
-        try:
-            return function(*args, **kwargs)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            failed = _Failed(error)
+        found, failed = attempt(args, kwargs)
+        if failed is None:
+            return found
         raise failed.translated(False)
 
     return call

@@ -1,7 +1,7 @@
 """Memory that runs out: the error is ours, nothing of the caller's is lost, and the next call works."""
 
 import pickle
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -355,11 +355,8 @@ def test_scratch_is_safe_where_another_thread_is_given_what_was_freed(kind, cupy
             stream.synchronize()
 
     cupy.cuda.Device().synchronize()
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))  # raises what a thread raised
     assert not wrong
 
 

@@ -1,8 +1,8 @@
 """Factorizations recorded and replayed: the same bits as launched ones, and memory that is not shared."""
 
 import sys
-import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -101,11 +101,8 @@ def test_threads_have_tapes_of_their_own(cupy, record):
                     wrong.append(i)
 
     cupy.cuda.Device().synchronize()
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))  # raises what a thread raised
     assert not wrong
 
 
