@@ -1,6 +1,7 @@
 """Memory that runs out: the error is ours, nothing of the caller's is lost, and the next call works."""
 
 import pickle
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
