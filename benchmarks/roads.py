@@ -1,4 +1,4 @@
-"""Time `solve` on the GPU for each kind of system, and the same solve by CuPy and by torch.
+"""How long does a solve of each kind of system take on the GPU, and how long by CuPy and by torch?
 
     python benchmarks/roads.py                # the whole table: some minutes
     python benchmarks/roads.py --quick        # a part of it, for development: less than a minute
