@@ -256,8 +256,7 @@ class _Limits:
         if self.worth == math.inf:
             return False
         worth = self.worth * columns / len(error)
-        pairs = zip(error, before, strict=True)
-        return any(_stop.projected_steps(e, s, 1, self.bound) > worth for e, s in pairs)
+        return bool((_stop.projected_steps(error, before, 1, self.bound) > worth).any())
 
 
 def _refine_on(ops, operator, b, correct, limits, state, recent, plain):
@@ -410,8 +409,7 @@ def _krylov(ops, operator, b, correct, limits, state, active):
         state.steps[active] += cycle.steps
         _keep_better(ops, state, active, trial, error, bound)
         # A cycle must at least halve the error, and the rate it shows must reach the bound in time.
-        passed = zip(error, before, cycle.steps, strict=True)
-        rest = np.array([_stop.projected_steps(e, s, k, bound) for e, s, k in passed])
+        rest = _stop.projected_steps(error, before, cycle.steps, bound)
         going = (
             ~state.converged[active]
             & _stop.contracting(error, before, limits.plan.contraction)

@@ -42,20 +42,18 @@ def projected_steps(error, start, steps, bound):
 
     Parameters
     ----------
-    error, start : float
+    error, start : float or array
         The error now, and `steps` steps ago.
-    steps : int
+    steps : int or array
     bound : float
 
     Returns
     -------
-    float
-        0 if the bound is met, inf if the error does not fall or is NaN.
+    array, of the shape of all of them
+        0 where the bound is met, inf where the error does not fall or is NaN.
     """
-    if error <= bound:
-        return 0.0
-    if steps < 1 or not 0 < error < start:
-        return math.inf
-    if bound <= 0 or not math.isfinite(start):
-        return math.inf
-    return steps * math.log(error / bound) / math.log(start / error)
+    error, start, steps = map(np.asarray, (error, start, steps))
+    falls = (steps >= 1) & (error > 0) & (error < start) & np.isfinite(start) & (bound > 0)
+    with np.errstate(all="ignore"):
+        rest = steps * np.log(error / bound) / np.log(start / error)
+    return np.where(error <= bound, 0.0, np.where(falls, rest, np.inf))
