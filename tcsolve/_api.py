@@ -29,7 +29,7 @@ from tcsolve._placement import brought, require_room_there, target_ops
 from tcsolve._plan import Plan
 from tcsolve._solution import Status, contradicted, raise_or_warn
 from tcsolve._stack import solve_stack
-from tcsolve._structure import contradicts, interpret
+from tcsolve._structure import read_under
 from tcsolve._vendor_solve import goes_to_vendor, solve_by_vendor
 from tcsolve._vendor_system import read_matrix
 
@@ -255,15 +255,16 @@ def _solve_moved(solve, target, here, a, b, request):
     """Call solve where the caller wants it; return its `Solution` with x where a and b are."""
     if target is here:
         return solve(here, a, b, request)
+    solve = target.guarded(solve)
     solution = solve(target, brought(target, a), brought(target, b), request)
-    return replace(solution, x=brought(here, solution.x))
+    planned = solution.bytes_planned + a.nbytes + b.nbytes
+    return replace(solution, x=brought(here, solution.x), bytes_planned=planned)
 
 
 def _solve_one_element(ops, a, b, request):
     """Divide; as in SciPy a negative element is no error under 'positive definite'."""
     matrix = ops.converted(a.reshape(1, 1), _real_if(a, result_dtype(a, b)))
-    apart = contradicts(ops, matrix, request.structure, request.lower)
-    matrix = interpret(ops.xp, matrix, request.structure, request.lower)
+    matrix, apart = read_under(ops, matrix, request.structure, request.lower)
     asked = getattr(request.precision, "update", request.precision)
     precision = "fp64" if asked == "auto" else asked
     args = matrix.reshape(a.shape), b, request.check_finite, precision
@@ -308,7 +309,7 @@ def _solve_matrix(ops, a, b, request):
     else:
         if request.check_finite:  # in the triangle that is not read, too
             require_finite(bool(ops.xp.isfinite(a).all()), "a")
-        read, apart = interpret(ops.xp, a, structure, lower), contradicts(ops, a, structure, lower)
+        read, apart = read_under(ops, a, structure, lower)
     return contradicted(_solve_full(ops, read, b, request), apart)
 
 
@@ -341,7 +342,7 @@ def _solve_alone(ops, a, b, request):
 def _solve_full(ops, a, b, request):
     """Solve for the whole matrix a: at once by LAPACK where that may do, else by the ladder of precisions."""
     structure, precision = request.structure, request.precision
-    dtype, on_host = result_dtype(a, b), ops.device == "cpu" and request.device != "cuda"
+    dtype, on_host = result_dtype(a, b), ops.device == "cpu"
     special = structure not in (None, "general")
     if on_host and (precision == "auto" or special and precision == "fp64"):
         factorization = factorization_for(a, structure)

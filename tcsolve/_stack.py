@@ -10,7 +10,7 @@ from tcsolve._dispatch import numpy_ops
 from tcsolve._lapack import is_positive_definite
 from tcsolve._scale import FRAME_EXPONENT
 from tcsolve._solution import Solution, Status, code_of, of_slices
-from tcsolve._structure import contradicts, interpret
+from tcsolve._structure import read_under
 from tcsolve._verify import backward_errors
 
 __all__ = ["solve_stack"]
@@ -113,11 +113,10 @@ def _solve_at_once(a, b, structure, lower, estimate, found):
     for first in range(0, found.count, step):
         numbers = np.arange(first, min(first + step, found.count))
         given = found.part(a, numbers)
-        some = interpret(np, given, structure, lower)
+        some, apart = read_under(numpy_ops, given, structure, lower)
         answers = _lu_of_all(some, found.part(b, numbers), found.x.dtype, structure, estimate)
         x, error, rcond, done = answers
         codes = np.where(rcond < np.finfo(found.x.dtype).eps, ILL, OK)
-        apart = contradicts(numpy_ops, given, structure, lower)
         found.x[numbers], found.error[numbers], found.rconds[numbers] = x, error, rcond
         found.codes[numbers] = np.where(apart, APART, codes)
         found.done[numbers] = done

@@ -1,16 +1,47 @@
 """The structures of SciPy's `assume_a`: what each reads, and whether a matrix has one."""
 
+import math
+
 import numpy as np
 import scipy.linalg
 
 from tcsolve._parts import parts
 
-__all__ = ["contradicts", "detected", "interpret"]
+__all__ = ["MIRRORED", "detected", "read_under"]
 
-TRIANGLES = ("upper triangular", "lower triangular")
 MIRRORED = ("symmetric", "hermitian", "positive definite")
+# Diagonals below and above the main one that are read.
+BANDS = {
+    "diagonal": (0, 0),
+    "tridiagonal": (1, 1),
+    "upper triangular": (0, math.inf),
+    "lower triangular": (math.inf, 0),
+}
 # A band LU pays up to this share of the columns.
 NARROW_BAND = 8
+
+
+def read_under(ops, a, structure, lower):
+    """Return a (..., n, n) as it is read under `structure`, and which matrices contradict that.
+
+    One NumPy matrix that is as it is read is returned itself; nearly every matrix is.
+    """
+    if ops.xp is np and a.ndim == 2 and _is_as_read(a, structure):
+        return a, np.array(False)
+    return interpret(ops.xp, a, structure, lower), contradicts(ops, a, structure, lower)
+
+
+def _is_as_read(a, structure):
+    """Tell whether the NumPy matrix a has the structure; compiled code reads it and stops at a difference."""
+    if structure in MIRRORED:
+        return (scipy.linalg.issymmetric if structure == "symmetric" else scipy.linalg.ishermitian)(
+            a
+        )
+    if structure not in BANDS:
+        return True
+    return all(
+        has <= most for has, most in zip(scipy.linalg.bandwidth(a), BANDS[structure], strict=True)
+    )
 
 
 def interpret(xp, a, structure, lower):

@@ -105,7 +105,7 @@ def test_arrays_of_another_device_than_the_current_one_are_refused(monkeypatch):
 @pytest.mark.parametrize(
     "where, structure, spread",
     [
-        ("tcsolve._api.interpret", "symmetric", 0),
+        ("tcsolve._api.read_under", "symmetric", 0),
         ("tcsolve._ladder.equilibrate", "general", 30),
         ("tcsolve._refine.fgmres", "general", 0),
         ("tcsolve._factorization.backward_errors", "general", 30),

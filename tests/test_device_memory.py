@@ -157,6 +157,7 @@ def calls_of(cupy, a, b):
         return prepare
 
     complex_b, symmetric = b * (1 + 2j), a + a.T
+    on_host, stack = ((a @ a.T).get(), b.get()), (np.stack([a.get()] * 3), many.get())
     return {
         "solve": lambda: lambda: tcsolve.solve(a, b),
         "solve, fp16": lambda: lambda: tcsolve.solve(a, b, precision="fp16"),
@@ -172,6 +173,8 @@ def calls_of(cupy, a, b):
         "Factorization.rcond": of_factors(lambda f: f.rcond()),
         "Factorization.slogdet": of_factors(lambda f: f.slogdet(), precision="fp16x3"),
         "refine": lambda: lambda: tcsolve.refine(a, b, lambda r: inverse @ r).x,
+        "solve, NumPy": lambda: lambda: tcsolve.solve(*on_host, assume_a="pos", device="cuda"),
+        "solve, stack of NumPy": lambda: lambda: tcsolve.solve(*stack, device="cuda"),
     }
 
 
@@ -179,6 +182,7 @@ NAMES = (
     *("solve", "solve, fp16", "solve, fp16x3", "solve, fp64", "solve, many", "solve, complex b"),
     *("solve, symmetric", "solve_ex", "factor", "Factorization.solve", "Factorization.solve_ex"),
     *("Factorization.rcond", "Factorization.slogdet", "refine"),
+    *("solve, NumPy", "solve, stack of NumPy"),
 )
 
 
