@@ -111,7 +111,7 @@ def solve_directly(a, b, factorization, dtype, start):
         x, steps = x[:, :k] + 1j * x[:, k:], steps.reshape(2, k).max(axis=0)
     if error is None or paired or x.dtype != dtype:
         x = x.astype(dtype, copy=False)
-        error = backward_errors(numpy_ops, a, x, columns)
+        error = backward_errors(numpy_ops, a, x, columns, norm)
     bound = _stop.target(dtype, n)
     overflows = dtype.char in "fF" and not np.isfinite(x).all()
     if not ((error <= bound).all() or overflows):

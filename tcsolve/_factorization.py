@@ -14,7 +14,7 @@ from tcsolve._direct import solve_empty
 from tcsolve._dispatch import ops_for
 from tcsolve._errors import InputError
 from tcsolve._ladder import in_turn
-from tcsolve._parts import real_parts
+from tcsolve._parts import by_parts, real_parts
 from tcsolve._scale import exponent_of, ldexp, shift_columns
 from tcsolve._solution import HistoryPoint, Solution, Status, raise_or_warn
 from tcsolve._verify import backward_errors
@@ -292,8 +292,8 @@ class Factorization(Conditioned):
         """Return x after one more correction, by a residual of more than FP64 for few unknowns."""
         ops, xp, invert = self._ops, self._ops.xp, self._invert
         if len(b) > SMALL:
-            r = b - _by_parts(xp, functools.partial(ops.product, self._a), x, self._complex)
-            return x + _by_parts(xp, invert, r, self._complex)
+            r = b - by_parts(xp, functools.partial(ops.product, self._a), x, self._complex)
+            return x + by_parts(xp, invert, r, self._complex)
         # Next to 1; A, too, where it has been moved for the factors.
         of_a = exponent_of(xp, self._a, (0, 1)) if self._frame is not None else 0
         of_x = exponent_of(xp, x, 0)
@@ -301,7 +301,7 @@ class Factorization(Conditioned):
         near_a, near_x, near_b = ops.host(*near)
         invert = functools.partial(invert, exponent=of_a)
         r = ops.array(residual(near_a, near_x, near_b))
-        d = _by_parts(xp, invert, r, self._complex)
+        d = by_parts(xp, invert, r, self._complex)
         return ldexp(xp, ops.array(near_x) + d, of_x)
 
     def _beyond_range(self, x, error, bound):
@@ -428,15 +428,6 @@ def _largest_parts(ops, v):
     if v.dtype.kind != "c":
         return ops.column_max(v)
     return ops.xp.maximum(*map(ops.column_max, real_parts(v)))
-
-
-def _by_parts(xp, apply, v, is_complex):
-    """Return apply(v); a real operator gets the real and the imaginary parts of complex v as columns."""
-    if is_complex or v.dtype.kind != "c":
-        return apply(v)
-    k = v.shape[1]
-    parts = apply(xp.concatenate([v.real, v.imag], axis=1))
-    return parts[:, :k] + 1j * parts[:, k:]
 
 
 def _join_parts(xp, found):

@@ -9,26 +9,25 @@ import scipy.linalg
 
 from tcsolve._lu_numpy import lapack_of
 from tcsolve._norms import condest
-from tcsolve._ops_numpy import NumpyOps
+from tcsolve._ops_numpy import numpy_ops
+from tcsolve._scale import exponent_of, ldexp
 
 __all__ = ["Banded", "Cholesky", "General", "Triangular", "is_positive_definite"]
-
-_ops = NumpyOps()
 
 
 class General:
     """P A = L U with partial pivoting."""
 
     def __init__(self, a):
-        self._factors, self.bad_pivot = _ops.getrf(a, a.dtype)
+        self._factors, self.bad_pivot = numpy_ops.getrf(a, a.dtype)
 
     def solve(self, b):
         """Return A**-1 b, (n, k)."""
-        return _ops.getrs(self._factors, b, False)
+        return numpy_ops.getrs(self._factors, b, False)
 
     def rcond(self, norm_one):
         """Return the estimate of 1 / (||A||_1 ||A**-1||_1)."""
-        return _ops.gecon(self._factors, norm_one)
+        return numpy_ops.gecon(self._factors, norm_one)
 
 
 class Cholesky:
@@ -102,7 +101,7 @@ class Banded:
         def solve(v, adjoint=False):
             return self.solve(v.astype(dtype, copy=False), adjoint)
 
-        return condest(_ops, self._a, norm_one, solve, lambda v: solve(v, True)).rcond
+        return condest(numpy_ops, self._a, norm_one, solve, lambda v: solve(v, True)).rcond
 
 
 def is_positive_definite(a):
@@ -114,14 +113,8 @@ def is_positive_definite(a):
     diagonal = a.diagonal().real.astype(np.float64)
     if not (diagonal > 0).all():
         return False
-    exponent = -(np.frexp(diagonal)[1] // 2)
+    exponent = -(exponent_of(np, diagonal) // 2)
     wide = a.astype(np.result_type(a, np.float64))
     with np.errstate(all="ignore"):
-        scaled = _scaled(wide, exponent[:, None] + exponent)
+        scaled = ldexp(np, wide, exponent[:, None] + exponent)
         return bool(np.isfinite(scaled).all()) and not Cholesky(scaled).bad_pivot
-
-
-def _scaled(a, exponent):
-    if a.dtype.kind != "c":
-        return np.ldexp(a, exponent)
-    return np.ldexp(a.real, exponent) + 1j * np.ldexp(a.imag, exponent)

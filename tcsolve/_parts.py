@@ -1,6 +1,6 @@
 """A matrix a part at a time: rows, where a copy of all takes too much memory, or real and imaginary parts."""
 
-__all__ = ["WIDENED", "part_entries", "parts", "real_parts"]
+__all__ = ["WIDENED", "by_parts", "part_entries", "parts", "real_parts"]
 
 # Parts of a large matrix, and the least entries of one.
 MOST_PARTS, LEAST_ENTRIES = 32, 1 << 18
@@ -23,3 +23,12 @@ def part_entries(m, n, most=MOST_PARTS):
 def real_parts(x):
     """Return x, or its real and its imaginary part, as views."""
     return (x.real, x.imag) if x.dtype.kind == "c" else (x,)
+
+
+def by_parts(xp, apply, v, is_complex):
+    """Return apply(v), (n, k); a real operator gets the real and the imaginary parts of complex v as columns."""
+    if is_complex or v.dtype.kind != "c":
+        return apply(v)
+    k = v.shape[1]
+    both = apply(xp.concatenate([v.real, v.imag], axis=1))
+    return both[:, :k] + 1j * both[:, k:]

@@ -145,11 +145,11 @@ def exponent_of(xp, x, axis=()):
 
 
 def largest_exponent(xp, v, shift):
-    """Return the largest exponent in v 2**shift of each column (n, k); 0 for a column of zeros.
+    """Return the largest exponent in v 2**shift of each column, v (..., n, k); 0 for a column of zeros.
 
     shift, (n, 1), has the exponent by which each row is to be scaled.  Zeros do not count.
     """
-    exponent = xp.where(v == 0, NO_EXPONENT, exponent_of(xp, v) + shift).max(axis=0)
+    exponent = xp.where(v == 0, NO_EXPONENT, exponent_of(xp, v) + shift).max(axis=-2)
     return xp.where(exponent == NO_EXPONENT, 0, exponent)
 
 

@@ -169,8 +169,8 @@ class Solution:
     status : Status
         How the solve ended; its value is a sentence.
     precision : str
-        The update whose factors gave x: 'fp16', 'fp16x3', ..., 'fp64', or 'scipy' where a structured or
-        batched system went through SciPy, or 'user' where the caller gave the corrections.
+        The update whose factors gave x: 'fp16', 'fp16x3', ..., 'fp64', joined by '+' where those of the
+        matrices of a stack differ, or 'user' where the caller gave the corrections.
     rungs : tuple of str
         Every update that was tried, in order.
     iterations : ndarray of int, shape (..., nrhs)
@@ -248,8 +248,8 @@ def contradicted(solution, apart):
     if not apart.any():
         return solution
     codes = np.vectorize(code_of, otypes=[int])(solution.statuses)
-    ok = np.vectorize(lambda status: status.ok, otypes=[bool])(solution.statuses)
-    codes = np.where(apart & ok, code_of(Status.NOT_AS_ASSERTED), codes)
+    # The code of a worse status is larger.
+    codes = np.maximum(codes, np.where(apart, code_of(Status.NOT_AS_ASSERTED), 0))
     return replace(solution, **of_slices(codes, solution.rconds))
 
 

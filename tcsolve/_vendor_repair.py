@@ -5,7 +5,7 @@ Each matrix is scaled by powers of two, factored again, and x refined.
 
 import numpy as np
 
-from tcsolve._scale import NO_EXPONENT, exponent_of, ldexp
+from tcsolve._scale import exponent_of, largest_exponent, ldexp
 from tcsolve._solution import Status, code_of
 from tcsolve._vendor_measure import errors_of
 from tcsolve._vendor_rcond import rconds_of_scaled
@@ -81,8 +81,7 @@ def _refined(ops, factors, scaled, b, exponents):
     next to the others.
     """
     xp, (row, col) = ops.xp, exponents
-    top = xp.where(b == 0, NO_EXPONENT, exponent_of(xp, b) - row).max(axis=1, keepdims=True)
-    top = xp.where(top == NO_EXPONENT, 0, top)
+    top = largest_exponent(xp, b, -row)[:, None]
     b = ldexp(xp, b, -row - top)
 
     def solve(v):

@@ -44,6 +44,7 @@ from tcsolve._vendor_system import (
     band_of,
     kind_of,
     read_all,
+    read_matrix,
     tolerance,
 )
 from tcsolve._verify import SAFE, backward_errors
@@ -150,10 +151,8 @@ def _solve_for_all(ops, a, b, structure, lower, alone, *, shape, **options):
         args = (ops, a, columns, structure, lower, alone)
         found = _solve_all(*args, shape=columns.shape, **options)
     if found is None:
-        band = band_of(structure, lower, a.dtype)
-        system = System(a[None], columns, "general", band, bool(band and band[2]), True, True)
-        system, apart = read_all(ops, system, options["check_finite"])
-        found = alone(system.a[0], columns), apart[0]
+        read, apart = read_matrix(ops, a, structure, lower, options["check_finite"])
+        found = alone(read, columns), apart
     solution, apart = found
     solution = unfolded(ops.xp, solution, shape)
     return contradicted(solution, np.broadcast_to(apart, solution.statuses.shape))

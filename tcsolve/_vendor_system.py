@@ -7,6 +7,7 @@ import numpy as np
 from tcsolve import _stop
 from tcsolve._check import require_finite
 from tcsolve._solution import Status, code_of
+from tcsolve._structure import MIRRORED
 
 __all__ = [
     "CONVERGED",
@@ -99,7 +100,7 @@ def kind_of(structure):
 
 def band_of(structure, lower, dtype):
     """Return what is read under a structure, as in BANDS, or None for all."""
-    if structure in ("symmetric", "hermitian", "positive definite"):
+    if structure in MIRRORED:
         conjugate = structure != "symmetric" and dtype.kind == "c"
         return (*((ALL, 0) if lower else (0, ALL)), 2 if conjugate else 1)
     return BANDS.get(structure)

@@ -1,8 +1,10 @@
 """The backward error of an answer, from the arrays that the caller gave and the x that is returned."""
 
+import functools
+
 import numpy as np
 
-from tcsolve._parts import parts
+from tcsolve._parts import by_parts, parts
 from tcsolve._scale import exponent_of, ldexp, norm_and_exponent
 from tcsolve._wide import SMALL, residual
 
@@ -85,10 +87,7 @@ def _columns_near_one(xp, of_a, x, b):
 
 def _times(ops, a, x):
     """Return A x in FP64; no complex copy of a real A is made."""
-    if x.dtype.kind != "c" or a.dtype.kind == "c":
-        return ops.product(a, x)
-    y, k = ops.product(a, ops.xp.concatenate([x.real, x.imag], axis=1)), x.shape[1]
-    return y[:, :k] + 1j * y[:, k:]
+    return by_parts(ops.xp, functools.partial(ops.product, a), x, a.dtype.kind == "c")
 
 
 def _without_scaling(ops, a, x, b, norm):
