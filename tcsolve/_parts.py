@@ -26,7 +26,7 @@ def real_parts(x):
 
 
 def by_parts(xp, apply, v, is_complex):
-    """Return apply(v), (n, k); a real operator gets the real and the imaginary parts of complex v as columns."""
+    """Return apply(v), (n, k); a real operator gets the parts of complex v as columns: real, imaginary."""
     if is_complex or v.dtype.kind != "c":
         return apply(v)
     k = v.shape[1]
