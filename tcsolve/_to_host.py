@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import sys
 import threading
 
 import cupy
@@ -12,8 +11,8 @@ from tcsolve import _device
 
 __all__ = ["Sent", "reading"]
 
-# What copies that nobody waited for still read and write.
-_abandoned = collections.deque()
+# (event, memory of the host, array) of each copy that may be under way.
+_under_way = collections.deque()
 
 
 def reading(arrays, first=None):
@@ -56,6 +55,7 @@ class Sent:
             x.data.copy_to_host_async(room.ptr, x.nbytes)
             self._done.record()
             self._room = room
+            _keep_until_done(self._done, room, x)
 
     def get(self):
         """Return the array."""
@@ -64,13 +64,16 @@ class Sent:
         self._done.synchronize()
         return np.frombuffer(self._room, self._x.dtype, self._x.size).reshape(self._x.shape).copy()
 
-    def __del__(self):
-        # Others may have this memory of the host as soon as it is given back: not before the copy is there.
-        if self._room is None or sys.is_finalizing():
-            return
-        _abandoned.append((self._done, self._room, self._x))
-        with contextlib.suppress(IndexError):  # other threads do the same
-            for _ in range(len(_abandoned)):
-                held = _abandoned.popleft()  # and have it no more
-                if not held[0].done:
-                    _abandoned.append(held)
+
+def _keep_until_done(*copy):
+    """Hold what a copy reads and writes until it has ended, and release what earlier copies held.
+
+    Others may have this memory as soon as it is given back.  A finalizer of `Sent` cannot do this: the
+    garbage collector may destroy the event of an unreachable cycle first.
+    """
+    _under_way.append(copy)
+    with contextlib.suppress(IndexError):  # other threads do the same
+        for _ in range(len(_under_way)):
+            held = _under_way.popleft()
+            if not held[0].done:
+                _under_way.append(held)

@@ -1,5 +1,7 @@
 """The kernels that move, scale, round and measure, against their definitions in NumPy, on a device."""
 
+import gc
+
 import numpy as np
 import pytest
 from on_device import STORED, random_matrix
@@ -467,6 +469,18 @@ def test_memory_of_what_is_sent_is_not_given_to_others_before_it_has_come(cupy):
         view[:] = 7
     cupy.cuda.Device().synchronize()
     assert all((view == 7).all() for view in views)
+
+
+def test_what_is_sent_may_be_in_a_cycle_that_is_collected(cupy):
+    """The collector finalizes the event of such a cycle before or after the rest."""
+    from tcsolve._to_host import Sent
+
+    for _ in range(50):
+        cycle = [Sent(cupy.ones(64))]
+        cycle.append(cycle)
+        del cycle
+        gc.collect()
+    assert (Sent(cupy.arange(5.0)).get() == np.arange(5)).all()
 
 
 def test_what_is_sent_is_read_late_without_pinned_memory(cupy, monkeypatch):
