@@ -60,16 +60,30 @@ def target_arch(device=None):
 
 
 @functools.cache
+def _files():
+    """Return every CUDA source and header below kernels/, by its path from there."""
+    found, folders = {}, [("", importlib.resources.files("tcsolve.kernels"))]
+    for before, folder in folders:  # which grows
+        for file in folder.iterdir():
+            if file.is_dir():
+                folders.append((f"{before}{file.name}/", file))
+            elif file.name.endswith((".cu", ".cuh")):
+                found[before + file.name] = file
+    return found
+
+
+@functools.cache
 def _source(filename):
-    return importlib.resources.files("tcsolve.kernels").joinpath(filename).read_text("utf-8")
+    """Return the text of a file, whatever its folder: no two files have one name."""
+    (path,) = (path for path in _files() if path.rpartition("/")[2] == filename)
+    return _files()[path].read_text("utf-8")
 
 
 @functools.cache
 def _headers():
-    """Return (names, texts) of every header; their texts are handed over, so no path is searched."""
-    folder = importlib.resources.files("tcsolve.kernels")
-    names = tuple(sorted(f.name for f in folder.iterdir() if f.name.endswith(".cuh")))
-    return names, tuple(_source(name) for name in names)
+    """Return (paths, texts) of every header; their texts are handed over, so no path is searched."""
+    paths = tuple(sorted(path for path in _files() if path.endswith(".cuh")))
+    return paths, tuple(_files()[path].read_text("utf-8") for path in paths)
 
 
 def compile_cubin(name, arch, defines=()):

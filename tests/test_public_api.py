@@ -140,7 +140,7 @@ def test_every_public_attribute_of_a_class_is_documented(name):
 
 
 def modules():
-    names = [f"tcsolve.{module.name}" for module in pkgutil.iter_modules(tcsolve.__path__)]
+    names = [module.name for module in pkgutil.walk_packages(tcsolve.__path__, "tcsolve.")]
     return ["tcsolve", *sorted(names)]
 
 

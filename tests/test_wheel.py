@@ -11,21 +11,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = {
-    "tcsolve": ("*.py",),
-    "kernels": ("*.cu", "*.cuh", "*.py"),
-    "matrices": ("*.py",),
-}
+FOLDERS = ("tcsolve", "kernels", "matrices")
+SUFFIXES = {".py", ".cu", ".cuh", ".csv"}
 LEAVE = shutil.ignore_patterns(
     ".git", "*.egg-info", "__pycache__", "build", "dist", ".venv", ".*_cache"
 )
 
 
 def sources(folder):
-    """Return the names of the files of a folder that must be installed."""
-    names = {path.name for pattern in SOURCES[folder] for path in (ROOT / folder).glob(pattern)}
-    assert len(names) >= 3
-    return names
+    """Return the paths, from that folder on, of all its files that must be installed."""
+    paths = (path for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES)
+    found = {path.relative_to(ROOT / folder).as_posix() for path in paths}
+    assert len(found) >= 3
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +50,12 @@ def built(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", SOURCES)
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_every_source_is_in_the_sdist_and_in_the_wheel(built, folder):
     in_sdist, in_wheel, _ = built
     installed = "tcsolve" if folder == "tcsolve" else f"tcsolve/{folder}"
-    assert {f"{folder}/{name}" for name in sources(folder)} <= in_sdist
-    assert {f"{installed}/{name}" for name in sources(folder)} <= in_wheel
+    assert not {f"{folder}/{path}" for path in sources(folder)} - in_sdist
+    assert not {f"{installed}/{path}" for path in sources(folder)} - in_wheel
 
 
 @pytest.mark.slow
@@ -82,5 +80,5 @@ def test_the_metadata_names_the_license_and_the_command(built):
 
 
 def test_the_kernels_are_found_as_installed():
-    found = {path.name for path in importlib.resources.files("tcsolve.kernels").iterdir()}
-    assert sources("kernels") <= found
+    installed = importlib.resources.files("tcsolve.kernels")
+    assert not [path for path in sources("kernels") if not installed.joinpath(path).is_file()]
