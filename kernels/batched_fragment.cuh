@@ -1,6 +1,8 @@
 // What a warp of gemm_batched.cu holds of its operands: scaled and split on the way, multiplied, and the scales undone.
 #pragma once
 
+#include "batched_layout.cuh"
+
 __device__ __forceinline__ unsigned larger(unsigned top, float x) {
 #if __CUDA_ARCH__ >= 800
     float y;

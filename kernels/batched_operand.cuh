@@ -1,6 +1,7 @@
 // The operands of gemm_batched.cu in shared memory, and how they come there.
 #pragma once
 
+#include "batched_sizes.cuh"
 #include "copies.cuh"
 
 // ACROSS entries along m or n, K along k.  Rows keep the order in memory.  So that what 8 of them hold at one place

@@ -1,6 +1,8 @@
 // How the sums of gemm_batched.cu become entries of its results, and leave.
 #pragma once
 
+#include "batched_layout.cuh"
+
 struct Batch {
     char* out;
     const char* c;

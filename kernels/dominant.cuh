@@ -7,6 +7,8 @@
 // U may differ in sign, as the search goes on subtracting zeros from a row that is a pivot already.
 #pragma once
 
+#include "strip.cuh"
+
 // Less than one by far more than what rounding, of these sums and of the elimination, can add.
 constexpr float DOMINATED = 1.0f - 0x1p-6f;
 // Sizes of diagonal entries whose pivots have normal numbers as reciprocals.

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "cluster.cuh"
+#include "strip_rows.cuh"
 
 struct Board {};  // nothing in global memory
 

@@ -3,6 +3,8 @@
 // cluster holds; a column takes two trips through the second-level cache.
 #pragma once
 
+#include "strip_rows.cuh"
+
 constexpr int SOURCES = 256, NO_CODE = 0x7fffffff;
 
 // The best of some rows for a pivot: |a_ij| as an ordered integer, and place * SOURCES + who holds it.  The largest

@@ -31,49 +31,10 @@
 // Rounding and scaling as in gemm.cuh, with the scales found in the registers; all k in one sum on the
 // tensor cores, small products first.
 
-#include "gemm.cuh"
-
-constexpr int M = SIZE_M, N = SIZE_N, K = SIZE_K;
-constexpr int WARPS = THREADS / WARP;
-constexpr bool SCALED = SAME<T_IN, float>;
-static_assert(SCALED || (SAME<T_IN, T_LOW> && REFINE == 0), "only FP32 operands are rounded");
-static_assert(M >= 1 && M <= 64 && N >= 1 && N <= 64 && K >= 1 && K <= 64, "small products");
-using Acc = typename Accumulator<T_LOW>::type;
-static_assert(!BRIEF || STAGES == 1, "a block that ends has nothing to copy ahead");
-constexpr int WORD = PER_WORD<T_LOW>, SIZE = sizeof(T_IN);
-constexpr int SLICES = (K + SLICE_WORDS * WORD - 1) / (SLICE_WORDS * WORD);
-constexpr bool TWO = M <= 8 && K <= 4 * WORD;             // two products at a time
-constexpr int STRIPS = TWO ? 1 : (M + 15) / 16;
-constexpr int PARTS = (STRIPS + HEIGHT - 1) / HEIGHT;      // tasks that a product is made of
-constexpr int TASKS = TWO ? (COUNT + 1) / 2 : COUNT * PARTS;
-constexpr int TILES = N > 8 ? 2 : 1;                       // of 8 columns, multiplied together
-constexpr int COLS = 8 * TILES, STEPS = (N + COLS - 1) / COLS;
-constexpr int STEPS_AT_ONCE = SCALED || ADDEND || HEIGHT > 1 ? 1 : 2;
-constexpr int LINES_B = TWO ? 2 : 1;                       // columns that meet in a fragment of B
-
-#include "batched_operand.cuh"
-
-// ---- the result --------------------------------------------------------------------------------------
-
-constexpr int OUT_SIZE = KIND == KIND_FP32 || KIND == KIND_INT32 ? 4 : 2;
-// Two tiles of B that are loaded entry by entry share its columns in turn, so that a lane has 4 neighbours of a row.
-constexpr bool IN_TURN = TILES == 2 && !OperandB::BLOCKS;
-// Other neighbours are traded between lanes for 4 of them, if these are short or far from those of the next row.
-constexpr bool TRADED = TILES == 2 && !IN_TURN && DENSE && N % 8 == 0 && (OUT_SIZE == 2 || N >= 32);
-constexpr int RUN = IN_TURN || TRADED ? 4 : 2;
-constexpr bool IN_RUNS = DENSE && N % RUN == 0, GATHERED = DENSE && (!IN_RUNS || BULK);
-// What a warp gathers: its rows of a result, or two results, from their place in a 16-byte word on.
-constexpr int GATHERED_ROWS = TWO ? 2 * M : M < 16 * HEIGHT ? M : 16 * HEIGHT;
-static_assert(!BULK || (DENSE && M * N * OUT_SIZE % 16 == 0), "whole words are copied");
-constexpr int GATHERED_BYTES = GATHERED ? ((GATHERED_ROWS * N * OUT_SIZE + 15) & ~15) + 16 : 0;
-// So that the host and this file agree: SHARED_BYTES is what the host allots.
-static_assert(
-    KEPT_A + KEPT_B + STAGES * STAGE_BYTES + WARPS * GATHERED_BYTES == SHARED_BYTES,
-    "shared memory as the host computed it"
-);
-
 #include "batched_fragment.cuh"
+#include "batched_operand.cuh"
 #include "batched_result.cuh"
+#include "gemm.cuh"
 
 // ---- one task: HEIGHT strips of a product, or two products -------------------------------------------
 

@@ -6,6 +6,42 @@
 // columns are shared by tiles, the products take longer than their bytes (H200, clock64; no results file is kept).
 #pragma once
 
+#include "strip_rows.cuh"
+
+// Each has an Exchange, what a thread knows between two columns (Search), and prepare, begin and eliminate.
+#if BLOCKS
+#include "exchange_cluster.cuh"
+#else
+#include "exchange_grid.cuh"
+#endif
+
+// Factors columns first .. first + w - 1 of the strip, the first of `columns`; home[j] becomes the row of a that holds
+// pivot j of the leaf.
+//
+// The column at hand is always the first in the registers, so that one short piece of code serves all: unrolled over
+// the leaf it would not fit in the instruction cache, and a column would wait for its instructions longer than for
+// its pivot.
+__device__ __forceinline__ void factor_leaf(
+    Exchange& x, Team& team, Rows& rows, Columns columns, int first, int w, int* ipiv, int* info, int row0, int col0,
+    int* home
+) {
+    fetch(rows, columns, first, w);
+    Pivot mine = {};  // the pivot with this thread's number
+    Search search = begin(x, team, rows, first, w);
+    #pragma unroll 1
+    for (int j = 0; j < w; ++j) {
+        const Pivot pivot = eliminate(x, team, rows, columns, search, j, w, first + j);
+        if (int(threadIdx.x) == j) mine = pivot;
+    }
+    if (int(threadIdx.x) >= w) return;
+    const int column = first + threadIdx.x;
+    home[threadIdx.x] = mine.home;
+    if (blockIdx.x == 0) {
+        ipiv[column] = row0 + mine.place;
+        if (mine.size == 0 || mine.size >= INFINITE) atomicMin(info, col0 + column + 1);
+    }
+}
+
 // Rows of U right of a leaf, and the L11 they are solved with, by columns: below[j][d] = L_ij for i = j + 1 + d, or 0.
 struct __align__(16) BlockRow {
     float u[WIDTH][REST];

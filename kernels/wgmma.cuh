@@ -1,7 +1,7 @@
 // Hopper's words for what runs by itself: barriers in shared memory, copies by tensor maps, products of warpgroups.
-//
-// For gemm_wgmma.cu, by whose sizes it goes.
 #pragma once
+
+#include "wgmma_sizes.cuh"
 
 __device__ __forceinline__ void init_barrier(unsigned barrier, unsigned count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(count) : "memory");

@@ -1,6 +1,8 @@
 // How the sums of gemm_wgmma.cu leave it: by the copy engine, or by hand.
 #pragma once
 
+#include "wgmma.cuh"
+
 // The largest `top` of the rows and columns of one thread's sums; 0 if nothing was scaled.
 __device__ __forceinline__ unsigned largest_top(const Origin<T_LOW>& origin, Index row, Index col) {
     if (origin.top_a == nullptr) return 0;

@@ -2,6 +2,36 @@
 #pragma once
 
 #include "copies.cuh"
+#include "gemm.cuh"
+
+constexpr bool SCALED = SAME<T_IN, float>;
+static_assert(SCALED || (SAME<T_IN, T_LOW> && REFINE == 0), "only FP32 operands are rounded");
+using Acc = typename Accumulator<T_LOW>::type;
+
+constexpr bool SMALL = TILE == 0, WIDE = TILE == 2;
+static_assert(!(SCALED && WIDE), "FP32 tiles take the registers of wide ones");
+static_assert(!(SCALED && SMALL), "FP32 tiles are spread over 256 threads");
+
+constexpr int BLOCK_M = SMALL ? 64 : 128, BLOCK_N = WIDE ? 256 : BLOCK_M;  // rows and columns of C a block computes
+constexpr int ROW_BYTES = 128;                        // of a tile whose rows run along k
+constexpr int BLOCK_K = ROW_BYTES / int(sizeof(T_IN));
+constexpr int BYTES_A = BLOCK_M * ROW_BYTES, BYTES_B = BLOCK_N * ROW_BYTES, STAGE_BYTES = BYTES_A + BYTES_B;
+constexpr int CHUNK = 16 / int(sizeof(T_IN));         // entries of a 16-byte chunk
+constexpr int WORD = PER_WORD<T_LOW>;
+constexpr int SLICES = BLOCK_K / (SLICE_WORDS * WORD);
+constexpr int WARP_ROWS = SMALL ? 32 : 64, WARP_COLS = SCALED || SMALL ? 32 : 64;
+constexpr int WARPS_ACROSS = BLOCK_N / WARP_COLS, WARPS = BLOCK_M / WARP_ROWS * WARPS_ACROSS;
+constexpr int THREADS = WARPS * WARP;
+constexpr int TILES_M = WARP_ROWS / 16, TILES_N = WARP_COLS / 8;
+constexpr bool SPLIT_ON_LOAD = SCALED && WORD == 2;   // FP32 for a 16-bit format
+static_assert(!SPLIT_ON_LOAD || REFINE > 0, "one product of 16-bit operands needs no split");
+#if __CUDA_ARCH__ >= 900
+constexpr int STAGES = WIDE || SMALL ? 4 : 3;
+#elif __CUDA_ARCH__ >= 800
+constexpr int STAGES = SMALL ? 4 : 3;
+#else
+constexpr int STAGES = 2;
+#endif
 
 // `ALONG_K`: the contiguous entries of the operand run along k, else along m (or n).  A tile has SPAN rows of
 // ROW_BYTES, or BLOCK_K rows of SPAN entries.

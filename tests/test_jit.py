@@ -106,7 +106,17 @@ def test_cache_sees_every_input(changed, nvrtc, cache, compiler_calls, monkeypat
     "kernel, headers",
     [
         ("gate", {"common.cuh"}),
-        ("gemm_wgmma", {"gemm.cuh", "common.cuh", "place.cuh", "wgmma.cuh", "wgmma_result.cuh"}),
+        (
+            "gemm_wgmma",
+            {
+                "gemm.cuh",
+                "common.cuh",
+                "place.cuh",
+                "wgmma.cuh",
+                "wgmma_result.cuh",
+                "wgmma_sizes.cuh",
+            },
+        ),
         (
             "panel",
             {
@@ -115,6 +125,7 @@ def test_cache_sees_every_input(changed, nvrtc, cache, compiler_calls, monkeypat
                 "exchange_grid.cuh",
                 "dominant.cuh",
                 "strip.cuh",
+                "strip_rows.cuh",
                 "common.cuh",
                 "copies.cuh",
                 "place.cuh",
@@ -503,7 +514,7 @@ def test_what_no_cluster_holds_is_split_in_two_passes(matrix):
 
 def launched():
     """Yield the file, the kernel and the entry of every launch in the package that names them."""
-    for path in sorted(Path(tcsolve.__file__).parent.glob("*.py")):
+    for path in sorted(Path(tcsolve.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "_jit.kernel":
                 names = [x.value for x in node.args if isinstance(x, ast.Constant)]

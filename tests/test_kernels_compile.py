@@ -1,7 +1,6 @@
 """Every CUDA source compiles for every architecture it runs on, with the macro sets it is launched with."""
 
 import functools
-import importlib.resources
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +19,8 @@ CASES = [
 
 
 def test_every_source_is_registered():
-    folder = importlib.resources.files("tcsolve.kernels")
-    assert {f.name for f in folder.iterdir() if f.name.endswith(".cu")} == {
-        f"{n}.cu" for n in KERNELS
-    }
+    names = sorted(path.rpartition("/")[2] for path in _jit._files() if path.endswith(".cu"))
+    assert names == sorted(f"{name}.cu" for name in KERNELS)
 
 
 def test_every_entry_is_registered():
@@ -56,6 +53,39 @@ def test_kernel_compiles(name, arch, nvrtc):
     for cubin in cubins:
         for entry in spec.entries:
             assert entry.encode() in cubin
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("header", _jit._headers()[0])
+def test_a_header_compiles_alone(header, nvrtc):
+    # With the macros of a kernel that includes it; some are for clusters alone, or for grids.
+    text = f'#include "{header}"\n'
+    macros = list(_macros_for(dict(zip(*_jit._headers(), strict=True))[header]))
+    logs = [log for defines in macros if (log := _errors_of(nvrtc, text, defines)) is not None]
+    assert macros and len(logs) < len(macros), logs[0]
+
+
+def _macros_for(text):
+    """Yield macro sets of the kernels that include a header: some with every value of every macro."""
+    for name, spec in KERNELS.items():
+        if text in _jit._included(_jit._source(f"{name}.cu")):
+            seen = set()
+            for defines in spec.variants_for("sm_90a"):
+                if not seen or defines.items() - seen:
+                    yield defines
+                seen |= defines.items()
+
+
+def _errors_of(nvrtc, text, defines):
+    """Return what the compiler says of a text, or None if it takes it."""
+    program = _jit.create_program_of(text, "alone.cu")
+    options = ["-arch=compute_90a", *_jit.FLAGS, *(f"-D{k}={v}" for k, v in defines.items())]
+    try:
+        nvrtc.compileProgram(program, options)
+    except nvrtc.NVRTCError:
+        return nvrtc.getProgramLog(program)
+    finally:
+        nvrtc.destroyProgram(program)
 
 
 @pytest.mark.nvrtc
@@ -180,5 +210,4 @@ def _assembler_log(nvrtc, name, defines, arch="sm_90a"):
 
 def _code(name):
     """The text of kernels/<name>.cu without its comments."""
-    text = importlib.resources.files("tcsolve.kernels").joinpath(f"{name}.cu").read_text()
-    return re.sub(r"//.*", "", text)
+    return re.sub(r"//.*", "", _jit._source(f"{name}.cu"))
