@@ -10,7 +10,7 @@ def compile_cubin(filename, arch, **defines):
     """Compile a file of this folder, which may include headers of tcsolve; no device is needed."""
     from cupy.cuda import nvrtc
 
-    from tcsolve import _jit
+    from tcsolve._backends.cuda.runtime import compiler as _jit
 
     program = _jit.create_program_of(FOLDER.joinpath(filename).read_text(), filename)
     try:
@@ -28,7 +28,7 @@ def kernel(filename, entry, arch, **defines):
     """Return the compiled kernel on the current device."""
     from cupy.cuda.function import Module
 
-    from tcsolve._jit import Kernel
+    from tcsolve._backends.cuda.runtime.compiler import Kernel
 
     module = Module()
     module.load(compile_cubin(filename, arch, **defines))

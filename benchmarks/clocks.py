@@ -109,8 +109,8 @@ def updates(multiprocessors):
     """Yield the same for the update of an LU."""
     import cupy
 
-    from tcsolve._formats import UPDATES
-    from tcsolve._wgmma import Operand
+    from tcsolve._arithmetic.formats import UPDATES
+    from tcsolve._backends.cuda.gemm.wgmma import Operand
 
     m, k, how = UPDATE_ROWS, UPDATE_K, UPDATES["fp16x3"]
     l, u = (cupy.random.uniform(-1, 1, shape, dtype=np.float32) for shape in ((m, k), (k, m)))

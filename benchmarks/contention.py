@@ -40,7 +40,7 @@ class Strip:
     def __init__(self, m):
         import cupy
 
-        from tcsolve._ops_cupy import CupyOps
+        from tcsolve._backends.cuda.ops import CupyOps
 
         self.ops, self.m = CupyOps(), m
         self.width = self.ops.strip_width(m, 2 * UPDATE_K, np.dtype(np.float32))
@@ -68,8 +68,8 @@ def works(multiprocessors, blocks):
     """Yield (name, launch, rate): rate() is of the last launch, with its unit, or None."""
     import cupy
 
-    from tcsolve._formats import UPDATES
-    from tcsolve._wgmma import Operand
+    from tcsolve._arithmetic.formats import UPDATES
+    from tcsolve._backends.cuda.gemm.wgmma import Operand
 
     yield ALONE, lambda: None, lambda: None
     for name, (number, count, each, unit) in WORK.items():
@@ -97,8 +97,8 @@ def once(strip, work):
     """Return the seconds of the strip beside `work`."""
     import cupy
 
-    from tcsolve import _jit
-    from tcsolve._share import GATE_PATIENCE, Flags
+    from tcsolve._backends.cuda.lu.sm_partition import GATE_PATIENCE, Flags
+    from tcsolve._backends.cuda.runtime import compiler as _jit
 
     device, gate = cupy.cuda.Device(), _jit.kernel("gate", "tcs_gate")
     flags = Flags.of(device.id)

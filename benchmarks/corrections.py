@@ -68,9 +68,9 @@ CORRECTIONS = {"fp16": exact, "int8": to_int8, "fp8": to_fp8, "none": None}
 @contextlib.contextmanager
 def corrected(rounded):
     """Let the update of three products, emulated on NumPy, have such corrections."""
-    from tcsolve._formats import TOP_EXPONENT
-    from tcsolve._lu_numpy import _scale_to_top, _split
-    from tcsolve._ops_numpy import NumpyOps
+    from tcsolve._arithmetic.formats import TOP_EXPONENT
+    from tcsolve._backends.cpu.lu import _scale_to_top, _split
+    from tcsolve._backends.cpu.ops import NumpyOps
 
     def subtract_product(self, c, operand, u, share=None, first=0):
         how, (l_hi, l_lo) = operand

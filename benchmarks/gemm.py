@@ -172,8 +172,9 @@ def swizzle(n, repeats):
     """Yield the wmma engine with and without the swizzle of shared memory."""
     import cupy
 
-    from tcsolve import _gemm_cupy, _jit
-    from tcsolve._product import choose_product
+    from tcsolve._arithmetic.products import choose_product
+    from tcsolve._backends.cuda.gemm import engines as _gemm_cupy
+    from tcsolve._backends.cuda.runtime import compiler as _jit
 
     a, b = matrices(n, n, n, np.float16)
     out = empty_like_result(a, b)

@@ -44,7 +44,7 @@ def by_cublas(a, b, out):
     """Return a function that calls cuBLAS's strided batch."""
     from cupy_backends.cuda.libs import cublas
 
-    from tcsolve import _cublas
+    from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
 
     batch, n, _ = a.shape
     compute = _cublas.COMPUTE_32I if a.dtype == np.int8 else _cublas.COMPUTE_32F

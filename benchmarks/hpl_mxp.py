@@ -111,7 +111,7 @@ def lu_tflops(n, seconds):
 
 def device_bytes(update, n, block):
     """Predict the bytes on the device: A and b in FP64, and what a solve allocates beside them."""
-    from tcsolve._choose import bytes_needed
+    from tcsolve._solve.cost_model import bytes_needed
 
     return 8 * n * (n + 1) + bytes_needed(
         update, n, 1, np.dtype(float), block=block, on_device=True
@@ -133,8 +133,8 @@ def predicted_largest(update):
     """Return the largest n that is predicted to fit in the free memory of the device."""
     import cupy
 
-    from tcsolve._formats import UPDATES
-    from tcsolve._ops_cupy import CupyOps
+    from tcsolve._arithmetic.formats import UPDATES
+    from tcsolve._backends.cuda.ops import CupyOps
 
     cupy.get_default_memory_pool().free_all_blocks()
     free, _ = cupy.cuda.runtime.memGetInfo()

@@ -46,7 +46,7 @@ def factor_error(xp, a, order, lu, seed=1):
 
 def limit(precision, n):
     """Return what that error may be."""
-    from tcsolve._formats import FORMATS, UPDATES
+    from tcsolve._arithmetic.formats import FORMATS, UPDATES
 
     update = UPDATES[precision]
     return (

@@ -151,7 +151,7 @@ def main():
         return
     import cupy
 
-    from tcsolve._jit import target_arch
+    from tcsolve._backends.cuda.runtime.compiler import target_arch
 
     attributes, arch = cupy.cuda.Device().attributes, target_arch()
     facts, rows = machine(options.commit) | gpu(), []

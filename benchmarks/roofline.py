@@ -88,11 +88,11 @@ class Factoring:
     """The factorization of one matrix alone, with and without look-ahead."""
 
     def __init__(self, a, precision):
-        from tcsolve._formats import UPDATES
-        from tcsolve._ladder import expects_dominance
-        from tcsolve._lu import panels
-        from tcsolve._norms import survey
-        from tcsolve._ops_cupy import CupyOps
+        from tcsolve._arithmetic.formats import UPDATES
+        from tcsolve._backends.cuda.ops import CupyOps
+        from tcsolve._lu.elimination import panels
+        from tcsolve._lu.norms import survey
+        from tcsolve._solve.ladder import expects_dominance
 
         self.a, self.ops, self.how = a, CupyOps(), UPDATES[precision]
         self.dominant = expects_dominance(self.ops, a, survey(self.ops, a))
@@ -104,14 +104,14 @@ class Factoring:
 
     def run(self, w, look_ahead):
         """Factor w in place."""
-        from tcsolve._lu import factor_blocked
+        from tcsolve._lu.elimination import factor_blocked
 
         options = {"look_ahead": look_ahead, "dominant": self.dominant}
         return factor_blocked(self.ops, w, self.how, **options)
 
     def strips(self):
         """Return into how many strips each outer panel is cut."""
-        from tcsolve._lu import strips
+        from tcsolve._lu.elimination import strips
 
         w, counts = self.copy(), []
         for start, stop in self.panels:
@@ -212,7 +212,7 @@ def measure(n, precision, repeats, rates, timeline):
 def solve_again(a, b, precision):
     """Return a solve with factors whose condition is known, its steps one by one."""
     import tcsolve
-    from tcsolve import _lu_cupy
+    from tcsolve._backends.cuda.lu import ops as _lu_cupy
 
     factors, most = tcsolve.factor(a, precision=precision), _lu_cupy.AHEAD_ROWS
     _lu_cupy.AHEAD_ROWS = 0

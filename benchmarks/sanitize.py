@@ -97,8 +97,10 @@ def solve_by_squares(rng, precisions):
     import cupy
 
     import tcsolve
-    from tcsolve import _lu_cupy, _ops_cupy, _wgmma
-    from tcsolve._formats import UPDATES
+    from tcsolve._arithmetic.formats import UPDATES
+    from tcsolve._backends.cuda import ops as _ops_cupy
+    from tcsolve._backends.cuda.gemm import wgmma as _wgmma
+    from tcsolve._backends.cuda.lu import ops as _lu_cupy
 
     _ops_cupy.EARLY_ROWS = _ops_cupy.MOST_SUMS = 0
     _lu_cupy.SQUARE_ROWS, _lu_cupy.LEAST_COLUMNS, _lu_cupy.WIDE = 1, 32, 2 * NARROW

@@ -22,7 +22,7 @@ def main():
     # for instance. So a handler ends the process; there is nothing to clean up yet.
     if handles := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
-    from tcsolve import cli
+    from tcsolve.cli import command as cli
 
     try:
         if handles:

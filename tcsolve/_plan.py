@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from tcsolve._arguments import require_count, require_number, require_switch
+from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._errors import InputError
-from tcsolve._formats import UPDATES
-from tcsolve._numbers import require_count, require_number, require_switch
 
 __all__ = ["PRECISIONS", "Plan", "next_rung"]
 

@@ -2,8 +2,8 @@
 
 from importlib.metadata import version as _version
 
-from tcsolve._api import factor, solve, solve_ex
-from tcsolve._dispatch import clear_cache
+from tcsolve._arithmetic.products import GemmBound
+from tcsolve._backends.select import clear_cache
 from tcsolve._errors import (
     AccuracyWarning,
     DeviceError,
@@ -16,12 +16,12 @@ from tcsolve._errors import (
     SingularError,
     TcsolveError,
 )
-from tcsolve._factorization import Factorization
-from tcsolve._gemm import gemm, gemm_batched, gemm_bound
+from tcsolve._gemm.api import gemm, gemm_batched, gemm_bound
 from tcsolve._plan import Plan
-from tcsolve._product import GemmBound
-from tcsolve._refine_with import refine
 from tcsolve._solution import Solution, Status
+from tcsolve._solve.api import factor, solve, solve_ex
+from tcsolve._solve.factorization import Factorization
+from tcsolve._solve.refinement import refine
 
 __version__ = _version("tcsolve")
 

@@ -97,7 +97,7 @@ def matplotlib():
 @pytest.fixture
 def ops(cupy):
     """The primitives that launch the kernels."""
-    from tcsolve._ops_cupy import CupyOps
+    from tcsolve._backends.cuda.ops import CupyOps
 
     return CupyOps()
 

@@ -9,9 +9,9 @@ import pytest
 import scipy.linalg
 from pages import BENCHMARKS, FACTS, is_figure, redraw, seconds
 
-from tcsolve._formats import UPDATES
-from tcsolve._lu import factor_blocked
-from tcsolve._ops_numpy import NumpyOps
+from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._lu.elimination import factor_blocked
 
 SCRIPTS = ("corrections", "hpl_mxp", "lu", "many_rhs", "memory", "roofline", "rungs", "sanitize")
 SCRIPTS += (
@@ -300,7 +300,7 @@ def test_eight_bits_are_rounded_to_nearest_of_each_row_or_column(script, name, m
 
 
 def test_corrections_take_the_place_of_those_of_the_update_for_a_while(script):
-    from tcsolve._ops_numpy import NumpyOps
+    from tcsolve._backends.cpu.ops import NumpyOps
 
     corrections, usual = script("corrections"), NumpyOps.subtract_product
     rows = [corrections.count_steps("svd geo 1e4", 300, name) for name in corrections.CORRECTIONS]

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import tcsolve
-from tcsolve import Plan, Status, _krylov, matrices
-from tcsolve._choose import REFINEMENT_VECTORS, bytes_needed
-from tcsolve._ops_numpy import NumpyOps
-from tcsolve._parts import LEAST_ENTRIES, part_entries, parts
+from tcsolve import Plan, Status, matrices
+from tcsolve._arithmetic.matrix_parts import LEAST_ENTRIES, part_entries, parts
+from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._refine import krylov as _krylov
+from tcsolve._solve.cost_model import REFINEMENT_VECTORS, bytes_needed
 
 N = 1200
 

@@ -6,8 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tcsolve import _placement
-from tcsolve._choose import (
+from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._backends.select import numpy_ops
+from tcsolve._plan import PRECISIONS, Plan, next_rung
+from tcsolve._solve import placement as _placement
+from tcsolve._solve.cost_model import (
     CPU,
     H200,
     bytes_needed,
@@ -16,9 +19,6 @@ from tcsolve._choose import (
     rates_of,
     step_budget,
 )
-from tcsolve._dispatch import numpy_ops
-from tcsolve._formats import UPDATES
-from tcsolve._plan import PRECISIONS, Plan, next_rung
 
 DEVICES = {"cpu": CPU, "h200": H200}
 SIZES = (1, 10, 100, 1000, 10000, 50000)

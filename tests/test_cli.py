@@ -20,10 +20,12 @@ import scipy.io
 import scipy.sparse
 
 import tcsolve
-from tcsolve import _dispatch, cli, matrices
-from tcsolve._output import whole
-from tcsolve._progress import progress
+from tcsolve import matrices
+from tcsolve._backends import select as _dispatch
 from tcsolve._solution import Status
+from tcsolve.cli import command as cli
+from tcsolve.cli.output_files import whole
+from tcsolve.cli.progress_line import progress
 
 GAUSS = ["solve", "gen:gauss", "--n", "30", "--precision", "fp64"]
 NONFINITE = "%%MatrixMarket matrix array real general\n2 2\n1\nnan\n0\n1\n"
@@ -568,11 +570,11 @@ def own_errors(err):
         "numpy",
         "ml_dtypes",
         "scipy.linalg",
-        "tcsolve._lu",
-        "tcsolve._api",
+        "tcsolve._lu.elimination",
+        "tcsolve._solve.api",
         "scipy.io",
         "tcsolve.matrices._words",
-        "tcsolve.cli",
+        "tcsolve.cli.command",
     ],
 )
 def test_an_interrupt_at_the_start_leaves_one_line_and_no_traceback(start, module):
@@ -654,7 +656,7 @@ def test_progress_ends_with_an_error():
 @pytest.fixture
 def no_compiler(monkeypatch):
     """A compiler that accepts all but one kernel, at once."""
-    from tcsolve import _jit as jit
+    from tcsolve._backends.cuda.runtime import compiler as jit
 
     def compile_cubin(name, arch, defines=()):
         if name == "pack":

@@ -9,10 +9,12 @@ from bounds import host
 from systems import matrix_of, problem
 
 import tcsolve
-from tcsolve import LinAlgWarning, Status, _condition, _norms, factor, matrices
-from tcsolve._factorization import Factorization
-from tcsolve._factors import BlockedFactors
-from tcsolve._formats import UPDATES
+from tcsolve import LinAlgWarning, Status, factor, matrices
+from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._lu import norms as _norms
+from tcsolve._lu.factors import BlockedFactors
+from tcsolve._solve import condition as _condition
+from tcsolve._solve.factorization import Factorization
 
 EVERY = ("auto", *UPDATES)
 

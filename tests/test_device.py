@@ -10,8 +10,8 @@ import pytest
 
 import tcsolve
 from tcsolve import InputError, matrices
-from tcsolve._dispatch import ops_for
-from tcsolve._ops_numpy import NumpyOps
+from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._backends.select import ops_for
 
 
 @pytest.mark.parametrize("precision", ["auto", "fp16", "fp16x3", "fp32", "fp64"])
@@ -66,19 +66,21 @@ def test_a_solve_that_cannot_fit_says_so_before_it_allocates(cupy, monkeypatch):
     problem = matrices.generate("gauss", 3000)
     a, b = cupy.asarray(problem.a), cupy.asarray(problem.b)
     monkeypatch.setattr(
-        "tcsolve._ops_cupy.CupyOps.free_bytes", lambda self, enough=None: 10_000_000
+        "tcsolve._backends.cuda.ops.CupyOps.free_bytes", lambda self, enough=None: 10_000_000
     )
     with pytest.raises(tcsolve.DeviceMemoryError, match=r"[\d,]+ more bytes.*device='cpu'"):
         tcsolve.solve(a, b)
     # From the host: before the copy of a and b.
-    monkeypatch.setattr("tcsolve._ops_cupy.CupyOps.array", lambda self, x: pytest.fail("copied"))
+    monkeypatch.setattr(
+        "tcsolve._backends.cuda.ops.CupyOps.array", lambda self, x: pytest.fail("copied")
+    )
     with pytest.raises(tcsolve.DeviceMemoryError, match=r"[\d,]+ more bytes"):
         tcsolve.solve(problem.a, problem.b, device="cuda")
 
 
 @pytest.mark.gpu
 def test_bytes_that_the_pool_has_are_counted_without_asking_the_driver(cupy, monkeypatch):
-    from tcsolve._ops_cupy import CupyOps
+    from tcsolve._backends.cuda.ops import CupyOps
 
     ops, array = CupyOps(), cupy.empty(1 << 20)
     del array
@@ -105,10 +107,10 @@ def test_arrays_of_another_device_than_the_current_one_are_refused(monkeypatch):
 @pytest.mark.parametrize(
     "where, structure, spread",
     [
-        ("tcsolve._api.read_under", "symmetric", 0),
-        ("tcsolve._ladder.equilibrate", "general", 30),
-        ("tcsolve._refine.fgmres", "general", 0),
-        ("tcsolve._factorization.backward_errors", "general", 30),
+        ("tcsolve._solve.api.read_under", "symmetric", 0),
+        ("tcsolve._solve.ladder.equilibrate", "general", 30),
+        ("tcsolve._refine.loop.fgmres", "general", 0),
+        ("tcsolve._solve.factorization.backward_errors", "general", 30),
     ],
 )
 def test_memory_that_is_missing_anywhere_in_a_solve_is_our_error(
@@ -145,14 +147,14 @@ def test_memory_that_is_missing_in_krylov_spaces_is_our_error(cupy, monkeypatch)
 
     problem = matrices.generate("svd_geo", 200, cond=1e6)
     a, b = cupy.asarray(problem.a), cupy.asarray(problem.b)
-    monkeypatch.setattr("tcsolve._refine.fgmres", fails)
+    monkeypatch.setattr("tcsolve._refine.loop.fgmres", fails)
     with pytest.raises(tcsolve.DeviceMemoryError, match="ran out of memory"):
         tcsolve.solve(a, b, precision="fp16")
 
 
 @pytest.mark.gpu
 def test_threads_that_end_give_back_the_handles_of_cublas(cupy, monkeypatch):
-    from tcsolve import _cublas
+    from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
 
     alive, library = set(), _cublas.cublas
 
@@ -212,7 +214,8 @@ def test_an_allocation_that_fails_leaves_the_arrays_alone(cupy):
 
 @pytest.mark.gpu
 def test_what_took_the_place_of_a_is_not_factored_again(cupy, ops, monkeypatch):
-    from tcsolve import _cusolver, _device
+    from tcsolve._backends.cuda.lu import cusolver_lu as _cusolver
+    from tcsolve._backends.cuda.runtime import current_device as _device
 
     def refuse(*_, **__):
         raise cupy.cuda.memory.OutOfMemoryError(1, 1)

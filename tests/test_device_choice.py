@@ -9,7 +9,7 @@ import pytest
 
 import tcsolve
 from tcsolve import matrices
-from tcsolve._dispatch import why_unsupported
+from tcsolve._backends.select import why_unsupported
 
 
 def loads():
@@ -57,8 +57,8 @@ OTHER_DEVICE = """
 
     import numpy as np
     import tcsolve
-    from tcsolve._dispatch import numpy_ops
-    from tcsolve._placement import target_ops
+    from tcsolve._backends.select import numpy_ops
+    from tcsolve._solve.placement import target_ops
 
     a = np.broadcast_to(0.0, (20000, 20000))  # a size for which a device is worth its transfers
     assert target_ops(numpy_ops, a, 1, "auto", "auto") is numpy_ops
@@ -132,8 +132,8 @@ def test_a_capture_of_the_caller_is_refused_and_stays_valid(cupy):
 @pytest.mark.gpu
 def test_auto_solves_on_the_host_during_a_capture(cupy):
     a = np.broadcast_to(0.0, (20000, 20000))
-    from tcsolve._dispatch import numpy_ops
-    from tcsolve._placement import target_ops
+    from tcsolve._backends.select import numpy_ops
+    from tcsolve._solve.placement import target_ops
 
     assert target_ops(numpy_ops, a, 1, "auto", "auto").device == "cuda"
     stream = cupy.cuda.Stream(non_blocking=True)

@@ -11,7 +11,7 @@ from tcsolve import matrices
 @pytest.fixture
 def clusters(nvrtc):
     """The module that asks the driver; it needs CuPy, but no device."""
-    from tcsolve import _clusters
+    from tcsolve._backends.cuda.runtime import cluster_launch as _clusters
 
     return _clusters
 

@@ -10,7 +10,7 @@ from on_device import allocations_needed, same
 
 import tcsolve
 from tcsolve import matrices
-from tcsolve._memory import guarded, is_out_of_memory
+from tcsolve._backends.cuda.runtime.out_of_memory import guarded, is_out_of_memory
 
 
 def library_error(name, status):

@@ -16,8 +16,8 @@ from systems import matrix_of, problem
 
 import tcsolve
 from tcsolve import InputError, Plan, Status, factor, matrices
-from tcsolve._formats import UPDATES
-from tcsolve._ops_numpy import NumpyOps
+from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._backends.cpu.ops import NumpyOps
 
 EVERY = ("auto", *UPDATES)
 
@@ -407,13 +407,13 @@ def test_a_matrix_that_is_not_finite_is_refused_whenever_its_factors_were_starte
 @pytest.fixture
 def square_panels(monkeypatch):
     """Let NumPy look for the pivots of dominant matrices in squares, too; a list of what is expected."""
-    expected, blocked = [], tcsolve._ladder.factor_blocked
+    expected, blocked = [], tcsolve._solve.ladder.factor_blocked
 
     def spy(*args, dominant, **options):
         expected.append(dominant)
         return blocked(*args, dominant=dominant, **options)
 
-    monkeypatch.setattr(tcsolve._ladder, "factor_blocked", spy)
+    monkeypatch.setattr(tcsolve._solve.ladder, "factor_blocked", spy)
     monkeypatch.setattr(NumpyOps, "strip_width", lambda self, m, k, dtype, dominant=False: 8)
     monkeypatch.setattr(NumpyOps, "is_wide", lambda self, k, n: k > 8)
     monkeypatch.setattr(NumpyOps, "gains_square", lambda self, p, n, how: n > 8)
@@ -478,7 +478,7 @@ def test_no_pivots_are_expected_where_scaling_or_the_library_has_its_say(change,
 
 def test_a_rung_there_is_no_memory_for_leaves_the_factorization_usable(monkeypatch):
     a, b = problem(80, 1e12).a, np.ones(80)
-    f, reserve, refused = factor(a, precision="fp16"), tcsolve._ladder.Ladder._reserve, []
+    f, reserve, refused = factor(a, precision="fp16"), tcsolve._solve.ladder.Ladder._reserve, []
 
     def refuse(self, update, nrhs):
         if update != "fp16" and not refused:
@@ -486,7 +486,7 @@ def test_a_rung_there_is_no_memory_for_leaves_the_factorization_usable(monkeypat
             raise tcsolve.DeviceMemoryError("no room")
         return reserve(self, update, nrhs)
 
-    monkeypatch.setattr(tcsolve._ladder.Ladder, "_reserve", refuse)
+    monkeypatch.setattr(tcsolve._solve.ladder.Ladder, "_reserve", refuse)
 
     with pytest.raises(tcsolve.DeviceMemoryError, match="no room"):
         f.solve(b)

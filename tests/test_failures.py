@@ -12,12 +12,13 @@ import scipy.linalg
 from bounds import MET, host, ratio
 
 import tcsolve
-from tcsolve import Plan, Status, _dispatch, matrices, solve, solve_ex
-from tcsolve._choose import bytes_needed
-from tcsolve._factorization import Factorization
-from tcsolve._formats import UPDATES
-from tcsolve._ladder import require_room
-from tcsolve._ops_numpy import NumpyOps
+from tcsolve import Plan, Status, matrices, solve, solve_ex
+from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._backends import select as _dispatch
+from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._solve.cost_model import bytes_needed
+from tcsolve._solve.factorization import Factorization
+from tcsolve._solve.ladder import require_room
 
 EVERY = ("auto", *UPDATES)
 
@@ -761,8 +762,8 @@ class SmallDevice(NumpyOps):
 @pytest.mark.parametrize("spare, fits", [(0, True), (10**9, True), (-1, False)])
 @pytest.mark.parametrize("held", [0, 5000])
 def test_a_solve_fits_where_enough_bytes_are_told_or_more(spare, fits, held):
-    from tcsolve._choose import bytes_needed
-    from tcsolve._ladder import require_room
+    from tcsolve._solve.cost_model import bytes_needed
+    from tcsolve._solve.ladder import require_room
 
     asked = []
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcsolve._formats import FORMATS, TOP_EXPONENT, UPDATES, round_to, split
+from tcsolve._arithmetic.formats import FORMATS, TOP_EXPONENT, UPDATES, round_to, split
 
 TYPES = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32, "fp64": np.float64}
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan]

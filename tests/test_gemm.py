@@ -20,9 +20,10 @@ from tcsolve.kernels import (
     wmma_tile,
 )
 
-from tcsolve import InputError, _gemm_check, gemm, gemm_batched, gemm_bound
-from tcsolve._formats import UPDATES
-from tcsolve._product import CHAIN, LEVELS, Product, choose_product, error_bound
+from tcsolve import InputError, gemm, gemm_batched, gemm_bound
+from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._arithmetic.products import CHAIN, LEVELS, Product, choose_product, error_bound
+from tcsolve._gemm import checks as _gemm_check
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = [np.dtype(np.float16), BF16, np.dtype(np.float32), np.dtype(np.float64)]

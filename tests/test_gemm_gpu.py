@@ -11,9 +11,10 @@ from tcsolve.kernels import SMALL, SQUARE, WIDE, wmma_can_be_wide
 from test_gemm import operands, ratio
 
 import tcsolve
-from tcsolve import DeviceError, InputError, _jit, gemm, gemm_batched, gemm_bound, matrices
-from tcsolve._formats import UPDATES
-from tcsolve._product import choose_product
+from tcsolve import DeviceError, InputError, gemm, gemm_batched, gemm_bound, matrices
+from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._arithmetic.products import choose_product
+from tcsolve._backends.cuda.runtime import compiler as _jit
 
 pytestmark = pytest.mark.gpu
 
@@ -133,7 +134,9 @@ def test_every_tile_of_the_wmma_engine(dtype, tile, on_device, cupy, monkeypatch
     if tile == WIDE and not wmma_can_be_wide("fp16", arch):
         pytest.skip(f"{arch} has no room for wide tiles")
     asked = []
-    monkeypatch.setattr("tcsolve._gemm_cupy.wmma_tile", lambda *how: asked.append(how) or tile)
+    monkeypatch.setattr(
+        "tcsolve._backends.cuda.gemm.engines.wmma_tile", lambda *how: asked.append(how) or tile
+    )
     precision = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8"}[np.dtype(dtype).name]
     for (m, n, k), turned, layout in itertools.product(SIZES, range(4), ("C", "odd")):
         a, b = operands(m, n, k, dtype)
@@ -293,10 +296,14 @@ def test_the_same_bits_every_time(engine, on_device):
 
 def test_an_engine_the_device_lacks_is_named(cupy, monkeypatch):
     a = cupy.ones((2, 2), cupy.float16)
-    monkeypatch.setattr("tcsolve._device.arch", lambda device: "sm_80")
+    monkeypatch.setattr(
+        "tcsolve._backends.cuda.runtime.current_device.arch", lambda device: "sm_80"
+    )
     with pytest.raises(DeviceError, match="'wgmma' needs compute capability 9.0.*sm_80"):
         gemm(a, a, engine="wgmma")
-    monkeypatch.setattr("tcsolve._device.arch", lambda device: "sm_75")
+    monkeypatch.setattr(
+        "tcsolve._backends.cuda.runtime.current_device.arch", lambda device: "sm_75"
+    )
     with pytest.raises(DeviceError, match="'bf16' needs compute capability 8.0"):
         gemm(a, a, engine="wmma", precision="bf16")
 
@@ -365,7 +372,7 @@ def test_results_added_in_place_have_the_bits_of_others(refine, precision, m, n,
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_tiles_in_turn_have_the_bits_of_fixed_shares(dtype, hopper, monkeypatch):
-    from tcsolve import _gemm_cupy
+    from tcsolve._backends.cuda.gemm import engines as _gemm_cupy
 
     m, n, k = 2900, 3100, 200
     a, b = (hopper.asarray(x) for x in operands(m, n, k, dtype))
@@ -384,7 +391,7 @@ def test_tiles_in_turn_have_the_bits_of_fixed_shares(dtype, hopper, monkeypatch)
 @pytest.fixture
 def turn_words(monkeypatch):
     """The words from which the launches of a test take their tiles."""
-    from tcsolve import _wgmma
+    from tcsolve._backends.cuda.gemm import wgmma as _wgmma
 
     found, launch = [], _wgmma.launch_wgmma
 
@@ -408,7 +415,7 @@ def turn_words(monkeypatch):
 def test_an_update_by_columns_meets_the_bound_with_the_same_bits(
     m, k, r, shift, hopper, turn_words
 ):
-    from tcsolve._wgmma import Operand
+    from tcsolve._backends.cuda.gemm.wgmma import Operand
 
     room = np.random.default_rng([m, k, r]).uniform(-1, 1, (m + k, -(-(r + k) // 4) * 4 + 4))
     room = hopper.asarray(room.astype(np.float32))
@@ -453,7 +460,7 @@ def test_an_update_by_columns_meets_the_bound_with_the_same_bits(
     ],
 )
 def test_one_pass_splits_as_two_do(m, k, n, low, shift, transa, transb, hopper, monkeypatch):
-    from tcsolve import _gemm_work
+    from tcsolve._backends.cuda.gemm import job as _gemm_work
 
     rng = np.random.default_rng([m, k, n])
 
@@ -496,7 +503,8 @@ def test_one_pass_splits_as_two_do(m, k, n, low, shift, transa, transb, hopper, 
 def test_a_long_k_is_multiplied_in_parts(
     refine, k, depth, launches, transa, transb, hopper, monkeypatch
 ):
-    from tcsolve import _gemm_cupy, _gemm_work
+    from tcsolve._backends.cuda.gemm import engines as _gemm_cupy
+    from tcsolve._backends.cuda.gemm import job as _gemm_work
 
     monkeypatch.setattr(_gemm_work, "LONGEST_SUM", depth)
     counted, launch = [], _gemm_cupy.launch_wgmma
@@ -538,7 +546,7 @@ def test_a_long_k_is_multiplied_in_parts(
 def test_a_small_u_is_scaled_on_the_way_with_the_same_bits(
     m, k, r, top, shift, hopper, monkeypatch
 ):
-    from tcsolve import _wgmma
+    from tcsolve._backends.cuda.gemm import wgmma as _wgmma
 
     rng = np.random.default_rng([m, k, r])
     l = hopper.asarray(rng.uniform(-1, 1, (m, k)).astype(np.float32))
@@ -566,7 +574,7 @@ def test_a_small_u_is_scaled_on_the_way_with_the_same_bits(
 @pytest.mark.parametrize("m, k, r", [(128, 64, 40), (700, 128, 300), (3000, 512, 2900)])
 def test_two_launches_that_share_an_update_give_its_bits(m, k, r, update, hopper, turn_words):
     """One of few blocks and one of many; one that finds multiprocessors taken, some or all, and its help."""
-    from tcsolve._wgmma import Operand
+    from tcsolve._backends.cuda.gemm.wgmma import Operand
 
     rng = np.random.default_rng([m, k, r])
     make = lambda *shape: hopper.asarray(rng.uniform(-1, 1, shape).astype(np.float32))  # noqa: E731
@@ -593,7 +601,7 @@ def test_two_launches_that_share_an_update_give_its_bits(m, k, r, update, hopper
 
 
 def test_an_update_of_something_not_finite_is_not_finite(hopper):
-    from tcsolve._wgmma import Operand
+    from tcsolve._backends.cuda.gemm.wgmma import Operand
 
     for bad in (np.nan, np.inf):
         l, u, c = (hopper.ones((256, 256), np.float32) for _ in range(3))

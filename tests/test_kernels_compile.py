@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tcsolve.kernels import ARCHS, BOARD_BYTES, KERNELS, LOWER_SHAPES, panel_shape
 
-from tcsolve import _jit
+from tcsolve._backends.cuda.runtime import compiler as _jit
 
 CASES = [
     pytest.param(name, arch, id=f"{name}-{arch}")

@@ -9,10 +9,10 @@ from tcsolve.kernels import (
     move_chunk,
 )
 
-from tcsolve import _jit
-from tcsolve._formats import UPDATES
-from tcsolve._lu import factor_blocked
-from tcsolve._ops_numpy import NumpyOps
+from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._lu.elimination import factor_blocked
 
 pytestmark = pytest.mark.gpu
 
@@ -447,7 +447,7 @@ def keep_busy(cupy):
 
 
 def test_what_is_sent_to_the_host_is_as_it_was_then(cupy):
-    from tcsolve._to_host import Sent
+    from tcsolve._backends.cuda.runtime.async_read import Sent
 
     x = cupy.zeros((2, 250))
     keep_busy(cupy)
@@ -458,7 +458,7 @@ def test_what_is_sent_to_the_host_is_as_it_was_then(cupy):
 
 
 def test_memory_of_what_is_sent_is_not_given_to_others_before_it_has_come(cupy):
-    from tcsolve._to_host import Sent
+    from tcsolve._backends.cuda.runtime.async_read import Sent
 
     x = cupy.ones(64)
     keep_busy(cupy)
@@ -473,7 +473,7 @@ def test_memory_of_what_is_sent_is_not_given_to_others_before_it_has_come(cupy):
 
 def test_what_is_sent_may_be_in_a_cycle_that_is_collected(cupy):
     """The collector finalizes the event of such a cycle before or after the rest."""
-    from tcsolve._to_host import Sent
+    from tcsolve._backends.cuda.runtime.async_read import Sent
 
     for _ in range(50):
         cycle = [Sent(cupy.ones(64))]
@@ -484,7 +484,7 @@ def test_what_is_sent_may_be_in_a_cycle_that_is_collected(cupy):
 
 
 def test_what_is_sent_is_read_late_without_pinned_memory(cupy, monkeypatch):
-    from tcsolve._to_host import Sent
+    from tcsolve._backends.cuda.runtime.async_read import Sent
 
     def refuse(size):
         raise cupy.cuda.runtime.CUDARuntimeError(2)

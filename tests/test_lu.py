@@ -6,10 +6,10 @@ import scipy.linalg
 from bounds import lu_error
 
 from tcsolve import matrices
-from tcsolve._factors import factor_native
-from tcsolve._formats import UPDATES
-from tcsolve._lu import factor_blocked
-from tcsolve._ops_numpy import NumpyOps
+from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._lu.elimination import factor_blocked
+from tcsolve._lu.factors import factor_native
 
 # Errors of elimination grow far slower than their bound n u; the constant covers small n.
 GROWTH = 4

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from on_device import random_matrix
 
-from tcsolve import _jit
-from tcsolve._formats import UPDATES
-from tcsolve._lu import factor_blocked
+from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._lu.elimination import factor_blocked
 
 pytestmark = pytest.mark.gpu
 
@@ -66,7 +66,7 @@ def test_the_gate_opens_when_another_stream_sets_the_flag(cupy, pass_gate):
 @pytest.fixture
 def factor_on_device(cupy, ops, monkeypatch):
     """A function that factors a matrix, copied first, and returns its factors."""
-    from tcsolve import _look_ahead
+    from tcsolve._backends.cuda.lu import look_ahead as _look_ahead
 
     monkeypatch.setattr(_look_ahead, "BESIDE_ROWS", 0)  # small matrices look ahead as well
 
@@ -145,9 +145,9 @@ def test_a_dominant_matrix_keeps_its_rows(update, block, look_ahead, cupy, facto
 @pytest.fixture
 def count_inverses(hopper, monkeypatch):
     """Use inverses for few columns, too; a list of the sizes of those made."""
-    from tcsolve import _wgmma
+    from tcsolve._backends.cuda.gemm import wgmma as _wgmma
 
-    monkeypatch.setattr("tcsolve._lu_cupy.LEAST_COLUMNS", 64)
+    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LEAST_COLUMNS", 64)
     made, lower = [], _wgmma.Lower
 
     def spy(inverse, *rest):
@@ -164,7 +164,7 @@ def test_u_by_an_inverse_has_the_same_bits_whoever_makes_it(
     update, block, rows, cupy, factor_on_device, monkeypatch, count_inverses
 ):
     """It is made beside the next panel, which is reached strip by strip if it is wide."""
-    monkeypatch.setattr("tcsolve._lu_cupy.WIDE", rows)
+    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.WIDE", rows)
     a = matrix_on_device(cupy, 2500, update)
 
     factors = factor_on_device(a, update, block, True)
@@ -183,7 +183,7 @@ def test_other_formats_make_no_inverse(cupy, factor_on_device, count_inverses):
 def test_a_wide_panel_reached_strip_by_strip_has_the_bits_of_one_reached_at_once(
     update, cupy, factor_on_device, monkeypatch
 ):
-    monkeypatch.setattr("tcsolve._lu_cupy.LEAST_COLUMNS", 64)
+    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LEAST_COLUMNS", 64)
     a = matrix_on_device(cupy, 2500, update)
 
     factors = factor_on_device(a, update, 512, True)
@@ -198,9 +198,9 @@ def test_what_is_prepared_beside_an_update_has_the_bits_of_what_is_prepared_late
     update, cupy, factor_on_device, monkeypatch
 ):
     """A panel of FP64 is one strip, so there nothing is."""
-    from tcsolve._lu import _Panel
+    from tcsolve._lu.elimination import _Panel
 
-    monkeypatch.setattr("tcsolve._lu_cupy.LEAST_COLUMNS", 64)
+    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LEAST_COLUMNS", 64)
     a, early = matrix_on_device(cupy, 2500, update), []
     finish, prepare, panel = _Panel.finish, _Panel._prepare_l, []
 
@@ -219,7 +219,7 @@ def test_what_is_prepared_beside_an_update_has_the_bits_of_what_is_prepared_late
     assert early and not any(early)
     early.clear()
 
-    monkeypatch.setattr("tcsolve._look_ahead.PANEL_ROWS", {1: 0, 3: 0})
+    monkeypatch.setattr("tcsolve._backends.cuda.lu.look_ahead.PANEL_ROWS", {1: 0, 3: 0})
     same_bits(cupy, factors, factor_on_device(a, update, 512, True))
     same_bits(cupy, factors, factor_on_device(a, update, 512, False))
     assert early and all(early)
@@ -239,7 +239,7 @@ def test_what_is_expected_of_pivots_is_a_matter_of_speed_alone(
     update, squares, cupy, ops, monkeypatch
 ):
     """Strips of more than 16384 rows have 128 columns, whether all pivots are on the diagonal or not."""
-    from tcsolve import _lu_cupy
+    from tcsolve._backends.cuda.lu import ops as _lu_cupy
 
     if not squares:
         monkeypatch.setattr(_lu_cupy.LUOps, "has_squares", lambda self, how: False)
@@ -266,7 +266,7 @@ def test_what_is_expected_of_pivots_is_a_matter_of_speed_alone(
 
 @pytest.mark.parametrize("k", [128, 256, 384, 512, 640, 1024, 1536, 2048])
 def test_an_inverse_is_that_of_the_upper_triangle(k, cupy):
-    from tcsolve._inverse import upper_inverse
+    from tcsolve._backends.cuda.lu.triangle_inverse import upper_inverse
 
     u = np.random.default_rng(k).uniform(-1, 1, (k, k)) / np.sqrt(k)
     np.fill_diagonal(u, np.random.default_rng(k).uniform(1, 2, k))
@@ -286,8 +286,8 @@ def test_an_inverse_is_that_of_the_upper_triangle(k, cupy):
 @pytest.mark.parametrize("update", ["fp16", "fp16x3"])
 @pytest.mark.parametrize("m, k", [(1, 128), (700, 512), (5000, 640), (3000, 1024), (1111, 1536)])
 def test_products_with_an_inverse_solve_from_the_right(m, k, update, bounded, hopper):
-    from tcsolve import _wgmma
-    from tcsolve._inverse import upper_inverse
+    from tcsolve._backends.cuda.gemm import wgmma as _wgmma
+    from tcsolve._backends.cuda.lu.triangle_inverse import upper_inverse
 
     rng, how = np.random.default_rng([m, k]), UPDATES[update]
     u = np.triu(rng.standard_normal((k, k)) / k, 1) + np.diag(rng.uniform(1, 2, k))
@@ -309,7 +309,7 @@ def test_products_with_an_inverse_solve_from_the_right(m, k, update, bounded, ho
 )
 @pytest.mark.parametrize("update", ["fp16", "fp16x3"])
 def test_an_operand_tells_whether_an_entry_is_beyond_one(update, largest, expected, hopper):
-    from tcsolve import _wgmma
+    from tcsolve._backends.cuda.gemm import wgmma as _wgmma
 
     l = hopper.random.default_rng(1).uniform(-0.9, 0.9, (1001, 512), dtype=np.float32)
     l[1000, 511] = largest
@@ -323,7 +323,7 @@ def test_an_operand_tells_whether_an_entry_is_beyond_one(update, largest, expect
 
 @pytest.mark.parametrize("times, expected", [(1.0, 0), (3.9, 1), (np.nan, 1)])
 def test_a_bound_tells_whether_u_is_larger_than_expected(times, expected, hopper):
-    from tcsolve import _wgmma
+    from tcsolve._backends.cuda.gemm import wgmma as _wgmma
 
     l, c = hopper.ones((300, 512), np.float32), hopper.zeros((300, 600), np.float32)
     u = hopper.full((512, 600), 0.7, np.float32)
@@ -342,7 +342,7 @@ def test_a_bound_tells_whether_u_is_larger_than_expected(times, expected, hopper
 
 @pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
 def test_a_bound_does_not_look_at_l(size, hopper):
-    from tcsolve import _wgmma
+    from tcsolve._backends.cuda.gemm import wgmma as _wgmma
 
     block = hopper.random.default_rng(1).uniform(-1, 1, (512, 512), dtype=np.float32)
     block = hopper.tril(block, -1) + np.float32(size) * hopper.eye(512, dtype="f")
@@ -355,10 +355,10 @@ def test_a_bound_does_not_look_at_l(size, hopper):
 @pytest.fixture
 def factor_by_squares(hopper, factor_on_device, ops, monkeypatch):
     """A function (a, update, block, look_ahead) that factors by square panels while there are columns."""
-    from tcsolve import _wgmma
+    from tcsolve._backends.cuda.gemm import wgmma as _wgmma
 
-    monkeypatch.setattr("tcsolve._lu_cupy.SQUARE_ROWS", 600)
-    monkeypatch.setattr("tcsolve._lu_cupy.LEAST_COLUMNS", 256)
+    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.SQUARE_ROWS", 600)
+    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LEAST_COLUMNS", 256)
     applied, apply = [], _wgmma.Right.apply
 
     def spy(self, l):
@@ -431,9 +431,10 @@ def test_a_matrix_whose_pivots_are_not_where_expected_is_factored_again(
     precision, hopper, ops, monkeypatch
 ):
     """Rows that dominate and columns that might: pivots are looked for on the diagonal, in vain."""
-    from tcsolve import Status, _ladder, solve_ex
-    from tcsolve._ladder import expects_dominance
-    from tcsolve._norms import survey
+    from tcsolve import Status, solve_ex
+    from tcsolve._lu.norms import survey
+    from tcsolve._solve import ladder as _ladder
+    from tcsolve._solve.ladder import expects_dominance
 
     n = 6000
     a = hopper.random.default_rng(4).standard_normal((n, n)) / (4 * n)

@@ -9,18 +9,9 @@ import scipy.linalg
 from bounds import host
 
 from tcsolve import matrices
-from tcsolve._ladder import expects_dominance
-from tcsolve._norms import (
-    Sweep,
-    begin_condest,
-    condest,
-    hold,
-    joined,
-    survey,
-    sweeps_at_once,
-)
-from tcsolve._ops_numpy import NumpyOps
-from tcsolve._scale import (
+from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._lu.norms import Sweep, begin_condest, condest, hold, joined, survey, sweeps_at_once
+from tcsolve._lu.scaling import (
     Frame,
     Scaling,
     equilibrate,
@@ -28,6 +19,7 @@ from tcsolve._scale import (
     needs_scaling,
     shift_columns,
 )
+from tcsolve._solve.ladder import expects_dominance
 
 OPS = NumpyOps()
 

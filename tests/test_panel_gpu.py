@@ -16,8 +16,8 @@ from tcsolve.kernels import (
     panel_shape,
 )
 
-from tcsolve import _jit
-from tcsolve._ops_numpy import NumpyOps
+from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._backends.cuda.runtime import compiler as _jit
 
 pytestmark = pytest.mark.gpu
 
@@ -501,7 +501,7 @@ def test_swap_solve_moves_all_columns_and_solves_those_on_the_right(
 
 def lower_problem(cupy, m, k, n, padding, swaps):
     """Return L on the device, with NaN where it does not count, and in FP64; B; swaps; B after them."""
-    from tcsolve._rows import Merged
+    from tcsolve._backends.cuda.lu.row_swaps import Merged
 
     _, factors, _ = random_panel(max(k, 200), k)
     l = cupy.full((k, -(-k // 4) * 4 + 4), np.nan, np.float32)
@@ -529,7 +529,7 @@ def lower_problem(cupy, m, k, n, padding, swaps):
     ],
 )
 def test_lower_solve_moves_rows_and_solves_for_those_that_become_u(m, k, n, padding, swaps, cupy):
-    from tcsolve import _unit_lower
+    from tcsolve._backends.cuda.lu import unit_lower as _unit_lower
 
     if not _unit_lower.takes(k, n):
         assert lower_shape(k, _jit.target_arch(cupy.cuda.Device())) is None
@@ -554,7 +554,7 @@ def test_lower_solve_moves_rows_and_solves_for_those_that_become_u(m, k, n, padd
 def test_rows_right_of_a_wide_panel_take_one_launch_where_columns_are_few(
     beyond, cupy, ops, monkeypatch
 ):
-    from tcsolve import _unit_lower
+    from tcsolve._backends.cuda.lu import unit_lower as _unit_lower
 
     m, k = 400, 160
     n = 8 * cupy.cuda.Device().attributes["MultiProcessorCount"] + beyond

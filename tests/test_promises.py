@@ -350,7 +350,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_missing_device_is_an_error_for_every_kind(kind):
     a, b, structure = KINDS[kind]
-    from tcsolve._dispatch import cuda_available
+    from tcsolve._backends.select import cuda_available
 
     if cuda_available():
         found = solve_ex(a, b, assume_a=structure, device="cuda")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tcsolve import solve, solve_ex
-from tcsolve._formats import UPDATES
+from tcsolve._arithmetic.formats import UPDATES
 
 PRECISIONS = ("auto", *UPDATES)
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture
 def record(cupy):
-    from tcsolve import _record
+    from tcsolve._backends.cuda.runtime import recorded_graphs as _record
 
     _record.clear()
     yield _record
@@ -49,7 +49,7 @@ def test_a_replay_gives_the_bits_of_a_launch(precision, n, cupy, record, monkeyp
 
 
 def test_look_ahead_is_recorded_with_the_same_bits(cupy, record, monkeypatch):
-    monkeypatch.setattr("tcsolve._look_ahead.BESIDE_ROWS", 0)
+    monkeypatch.setattr("tcsolve._backends.cuda.lu.look_ahead.BESIDE_ROWS", 0)
     a, b = system(cupy, 2000)
     first = solve(a, b, precision="fp16x3")
     assert all((solve(a, b, precision="fp16x3") == first).all() for _ in range(4))
@@ -163,8 +163,8 @@ def test_a_size_has_one_tape_however_often_it_is_solved(cupy, record):
 def test_panels_of_other_widths_are_recorded_as_well(
     n, block, rows, dominant, cupy, record, monkeypatch
 ):
-    monkeypatch.setattr("tcsolve._lu_cupy.LEAST_COLUMNS", 64)
-    monkeypatch.setattr("tcsolve._look_ahead.PANEL_ROWS", {1: rows, 3: rows})
+    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LEAST_COLUMNS", 64)
+    monkeypatch.setattr("tcsolve._backends.cuda.lu.look_ahead.PANEL_ROWS", {1: rows, 3: rows})
     a, b = system(cupy, n, dominant=dominant)
     plan = Plan("fp16x3", block=block)
     first = solve(a, b, precision=plan)
@@ -173,11 +173,11 @@ def test_panels_of_other_widths_are_recorded_as_well(
 
 
 def test_a_factorization_that_fails_half_way_spoils_no_later_one(cupy, record, monkeypatch):
-    from tcsolve._lu import _Panel
+    from tcsolve._lu.elimination import _Panel
 
-    monkeypatch.setattr("tcsolve._look_ahead.BESIDE_ROWS", 0)
-    monkeypatch.setattr("tcsolve._lu_cupy.LEAST_COLUMNS", 64)
-    monkeypatch.setattr("tcsolve._lu_cupy.WIDE", 256)
+    monkeypatch.setattr("tcsolve._backends.cuda.lu.look_ahead.BESIDE_ROWS", 0)
+    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LEAST_COLUMNS", 64)
+    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.WIDE", 256)
     (a, b), plan = system(cupy, 1500), Plan("fp16x3", block=256)
     first = solve(a, b, precision=plan)
     count, finish = [0], _Panel.finish
@@ -229,7 +229,7 @@ def test_a_recording_that_fails_is_launched(cupy, record, monkeypatch):
     a, b = system(cupy, 300)
     first = solve(a, b, precision="fp16x3")
     monkeypatch.setattr(
-        "tcsolve._record._Reel._record",
+        "tcsolve._backends.cuda.runtime.recorded_graphs._Reel._record",
         lambda self, body: (_ for _ in ()).throw(RuntimeError("no")),
     )
     assert all((solve(a, b, precision="fp16x3") == first).all() for _ in range(4))
@@ -261,7 +261,7 @@ def test_the_condition_is_estimated_beside_the_refinement(cupy, record, monkeypa
     # Another matrix at another address.
     other = solve_ex(-a, b, precision="fp16x3")
     assert recordings(record) == 3 and other.rcond == beside[0].rcond
-    monkeypatch.setattr("tcsolve._factors.BlockedFactors.aside", lambda *_: None)
+    monkeypatch.setattr("tcsolve._lu.factors.BlockedFactors.aside", lambda *_: None)
     after = solve_ex(a, b, precision="fp16x3")
     assert {s.rcond for s in beside} == {after.rcond}
     assert all((s.x == after.x).all() for s in beside)
@@ -270,7 +270,7 @@ def test_the_condition_is_estimated_beside_the_refinement(cupy, record, monkeypa
 def test_the_condition_is_held_against_a_beside_the_refinement(cupy, record, monkeypatch):
     a, b = system(cupy, 700)
     rconds = [solve_ex(a, b, precision="fp16x3").rcond for _ in range(3)]
-    monkeypatch.setattr("tcsolve._norms.hold", lambda *_: pytest.fail("A was read again"))
+    monkeypatch.setattr("tcsolve._lu.norms.hold", lambda *_: pytest.fail("A was read again"))
     assert solve_ex(a, b, precision="fp16x3").rcond == rconds[0] > 0
     assert len(set(rconds)) == 1
 
@@ -292,7 +292,7 @@ def test_steps_ahead_have_the_bits_of_single_steps(n, precision, cupy, record, m
     systems = [system(cupy, n, seed) for seed in range(5)]  # each at an address of its own
     systems += [(a, cupy.stack([b, b], axis=1)[:, 1]) for a, b in systems[:2]]
     ahead = [solve_ex(a, b, precision=precision) for a, b in systems]
-    monkeypatch.setattr("tcsolve._lu_cupy.LUOps.ahead", lambda *_: None)
+    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LUOps.ahead", lambda *_: None)
     single = [solve_ex(a, b, precision=precision) for a, b in systems]
     for x, y in zip(ahead, single, strict=True):
         assert (x.x == y.x).all() and (x.iterations == y.iterations).all()
@@ -301,7 +301,9 @@ def test_steps_ahead_have_the_bits_of_single_steps(n, precision, cupy, record, m
 
 
 def test_steps_ahead_with_bad_inverses_do_not_count(cupy, record, monkeypatch):
-    monkeypatch.setitem(sys.modules["tcsolve._substitute"].INVERSE_CONDITION, "f", 0.0)
+    monkeypatch.setitem(
+        sys.modules["tcsolve._backends.cuda.lu.substitution"].INVERSE_CONDITION, "f", 0.0
+    )
     a, b = system(cupy, 400)
     expected = solve_ex(a, b, precision="fp16x3")
     assert expected.status is Status.CONVERGED

@@ -9,10 +9,13 @@ import scipy.sparse.linalg
 from bounds import MET, ratio
 
 import tcsolve
-from tcsolve import Plan, Status, _ops_numpy, _refine, _stop, matrices
-from tcsolve._krylov import fgmres
-from tcsolve._ops_numpy import NumpyOps
-from tcsolve._refine import Operator, refine_columns
+from tcsolve import Plan, Status, matrices
+from tcsolve._backends.cpu import ops as _ops_numpy
+from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._refine import loop as _refine
+from tcsolve._refine import stopping as _stop
+from tcsolve._refine.krylov import fgmres
+from tcsolve._refine.loop import Operator, refine_columns
 
 OPS = NumpyOps()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tcsolve import _shelf
+from tcsolve._backends.cuda.runtime import shelf as _shelf
 
 
 class Key(tuple):

@@ -9,9 +9,9 @@ from tcsolve.kernels import (
     TRSV_THREADS,
 )
 
-from tcsolve import _jit
-from tcsolve._formats import UPDATES
-from tcsolve._ops_numpy import NumpyOps
+from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._backends.cuda.runtime import compiler as _jit
 
 pytestmark = pytest.mark.gpu
 
@@ -35,7 +35,7 @@ def short_views(w, n, k):
 @pytest.fixture
 def short_update(cupy):
     """A function that subtracts L U in a matrix of `short_operands`, and returns it."""
-    from tcsolve import _short
+    from tcsolve._backends.cuda.lu import short_update as _short
 
     if not _jit.supported("short_update", _jit.target_arch(cupy.cuda.Device())):
         pytest.skip("mma.sync of TF32 needs compute capability 8.0 or later")
@@ -228,7 +228,7 @@ def test_a_nan_of_all_bits_is_passed_on_as_another(char, trans, cupy):
 
 
 def test_a_solution_is_added_to_what_there_is(cupy, ops):
-    from tcsolve._substitute import substitute
+    from tcsolve._backends.cuda.lu.substitution import substitute
 
     n, rng = 1029, np.random.default_rng(0)
     lu = cupy.asarray(well_conditioned("f", n, 3))[:, :n]
@@ -293,7 +293,7 @@ def test_substitution_by_halves_or_by_an_inverse(k, n, update, cupy, ops):
 
 def inverted(cupy, k, well_conditioned):
     """Return a unit lower triangle, as NumPy's and FP64, and its inverse on the device."""
-    from tcsolve._inverse import unit_lower_inverse
+    from tcsolve._backends.cuda.lu.triangle_inverse import unit_lower_inverse
 
     l = np.random.default_rng(k).uniform(-1, 1, (k, k)) / np.sqrt(k)
     storage = cupy.full((k, -(-k // 4) * 4 + 4), np.nan, cupy.float32)
@@ -325,7 +325,7 @@ def test_an_inverse_is_that_of_the_unit_triangle(k, well_conditioned, cupy):
 @orders
 @pytest.mark.parametrize("columns", [1, 700, 5000])
 def test_products_with_an_inverse_solve(columns, k, well_conditioned, hopper):
-    from tcsolve import _wgmma
+    from tcsolve._backends.cuda.gemm import wgmma as _wgmma
 
     lower, made = inverted(hopper, k, well_conditioned)
     b = np.random.default_rng([k, columns]).standard_normal((k, columns)).astype(np.float32)

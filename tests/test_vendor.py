@@ -13,9 +13,9 @@ from vendor_on_host import HostVendor, HostVendorOps
 
 import tcsolve
 from tcsolve import Status
-from tcsolve._check import check_options, check_shapes, result_dtype
+from tcsolve._checks import check_options, check_shapes, result_dtype
 from tcsolve._solution import raise_or_warn
-from tcsolve._vendor_solve import goes_to_vendor, solve_by_vendor
+from tcsolve._solve.vendor.solve import goes_to_vendor, solve_by_vendor
 
 KINDS = (
     None,

@@ -8,14 +8,14 @@ from vendor_on_host import HostVendor, HostVendorOps
 
 import tcsolve
 from tcsolve import Status
-from tcsolve._dispatch import ops_for
+from tcsolve._backends.select import ops_for
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture
 def vendor(cupy):
-    from tcsolve import _vendor
+    from tcsolve._backends.cuda.batched import library_factors as _vendor
 
     return _vendor
 

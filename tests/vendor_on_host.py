@@ -1,10 +1,10 @@
-"""What `tcsolve._vendor` offers, in NumPy and SciPy, one matrix after the other: its oracle."""
+"""What `library_factors` offers, in NumPy and SciPy, one matrix after the other: its oracle."""
 
 import numpy as np
 import scipy.linalg
 
-from tcsolve._ops_numpy import NumpyOps
-from tcsolve._wide import residual
+from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._solve.long_double_residual import residual
 
 __all__ = ["HostVendorOps"]
 

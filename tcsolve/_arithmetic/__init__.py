@@ -1,0 +1,1 @@
+"""Number formats, and what rounding does: pure functions."""

@@ -1,0 +1,1 @@
+"""The primitives on each array library, and the choice between them."""

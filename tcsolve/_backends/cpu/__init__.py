@@ -1,0 +1,1 @@
+"""The primitives on NumPy: LAPACK, and tensor cores emulated."""

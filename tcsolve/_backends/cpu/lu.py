@@ -1,0 +1,206 @@
+"""The primitives of our own LU on NumPy: LAPACK's strips, and updates on emulated tensor cores.
+
+Operands of an emulated update are rounded to the format exactly and multiplied in FP32; products of two
+11-bit numbers are exact there, so this differs from a tensor core in the order of summation alone.
+It is the oracle of the GPU tests.
+"""
+
+import math
+
+import numpy as np
+from scipy.linalg import lapack
+
+from tcsolve._arithmetic.formats import PREFIX, TOP_EXPONENT, UPDATES, round_to, split
+from tcsolve._arithmetic.matrix_parts import real_parts
+from tcsolve._backends.cpu.blas import blas_of, matmul
+
+__all__ = ["LUOps", "lapack_of"]
+
+
+def lapack_of(name, dtype):
+    return getattr(lapack, PREFIX[dtype.char] + name)
+
+
+class LUOps:
+    """The part of `tcsolve._contract.ops.Ops` for LU in emulated arithmetic, and solves with its factors."""
+
+    def strip_width(self, m, k, dtype, dominant=False):
+        return k
+
+    def strip_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
+        leaf = p[start:, start:stop]
+        lu, swaps, zero = lapack_of("getrf", p.dtype)(np.array(leaf, order="F"), overwrite_a=True)
+        moved = np.arange(len(leaf))
+        for j, i in enumerate(swaps):
+            moved[j], moved[i] = moved[i], moved[j]
+        leaf[moved] = lu  # the rows stay where they were
+        order[start:] = order[start:][moved]
+        ipiv[start:stop] = row0 + start + swaps
+        bad = np.flatnonzero(~np.isfinite(lu.diagonal()))
+        first = min([zero] * (zero > 0) + [j + 1 for j in bad[:1]], default=0)
+        if first:
+            info[0] = min(info[0], row0 + start + first)
+        dst = np.union1d(np.arange(len(swaps)), swaps)
+        return dst, moved[dst]
+
+    def block_row(self, rows, start, stop, swaps, first, last, substitution):
+        self.swap_rows(rows[:, first:last], swaps)
+        k, first = stop - start, max(first, stop)
+        if first < last:
+            self.solve_unit_lower(rows[:k, start:stop], rows[:k, first:last])
+
+    def swap_rows(self, rows, swaps):
+        dst, src = swaps
+        rows[dst] = rows[src]
+
+    def solve_unit_lower(self, l, b, substitution=None, share=None):
+        b[...] = self._solve_triangle(l, b.copy(), lower=True, adjoint=False)
+
+    def substitution(self, l, n, how, dominant, bound=None):
+        return None
+
+    def is_wide(self, k, n):
+        return False
+
+    def gains_square(self, p, n, how):
+        return False  # there is no product that outruns LAPACK's panel
+
+    def bound(self, u, beyond):
+        return beyond
+
+    def right_substitution(self, u, how, bound):
+        return None
+
+    def solve_right(self, l, u, substitution=None):
+        trsm = blas_of("trsm", u.dtype)
+        # As BLAS sees them l is transposed, and U a lower triangle: it solves U**T X = l**T.
+        l[...] = trsm(1.0, np.ascontiguousarray(u).T, np.ascontiguousarray(l).T, lower=True).T
+
+    def merge_swaps(self, order, local, ipiv, start):
+        dst = np.concatenate([np.arange(len(ipiv), dtype=np.int32), ipiv - start])
+        src = local[dst]
+        order[...] = order[local]
+        local[...] = np.arange(len(local))
+        return dst, src
+
+    def report(self, info, ipiv, worst, beyond):
+        moved = (ipiv != np.arange(len(ipiv))).sum()
+        return np.array([info[0], moved, worst[0], beyond[0]], dtype=float)
+
+    def gains_beside(self, m):
+        return False  # nothing runs beside anything
+
+    def waits_for_update(self, m, how):
+        return False
+
+    def inner_update(self, how, l):
+        return UPDATES["fp64" if l.dtype.char in "dD" else "fp32"]
+
+    def near_update(self, how, p):
+        return how
+
+    def together(self, first, second):
+        first()
+        second()
+
+    def beside(self, step):
+        step.do()
+
+    def update(self, c, l, u, how):
+        if c.size and l.size:
+            self.subtract_product(c, self.operand(l, how), u)
+
+    def operand(self, l, how, at_once=False, bound=None):
+        if bound is not None and not (np.abs(l) <= 1).all():
+            bound[0] = 1
+        if how.native:
+            return how, (l,)
+        scaled = l * l.dtype.type(2.0**TOP_EXPONENT)  # of entries no larger than 1
+        if how.products == 1:
+            return how, (_rounded(scaled, how.format),)
+        return how, _split(scaled, how.format)
+
+    def subtract_product(self, c, operand, u, share=None, first=0):
+        how, parts = operand
+        parts = [part[first : first + len(c)] for part in parts]
+        if how.native:
+            c -= matmul(parts[0], u)
+            return
+        # The largest entry of U comes to 2**TOP_EXPONENT as well.
+        scale = _scale_to_top(u)
+        unscale, u = u.dtype.type(1 / (2.0**TOP_EXPONENT * scale)), u * u.dtype.type(scale)
+        if how.products == 1:
+            _subtract(c, parts[0], _rounded(u, how.format), unscale)
+            return
+        (l_hi, l_lo), (u_hi, u_lo) = parts, _split(u, how.format)
+        # The small products first, as on a device.
+        l, u = np.hstack([l_hi, l_lo, l_hi]), np.vstack([u_lo, u_hi, u_hi])
+        _subtract(c, l, u, unscale)
+
+    def replayed(self, w, name, body):
+        return body()
+
+    def aside(self, w, others, name, body, then=None):
+        return None
+
+    def trusted(self, inverses, worst):
+        return inverses
+
+    def invert_diagonal_blocks(self, lu):
+        return None  # LAPACK's substitution is at the speed of memory
+
+    def substitute(self, lu, b, adjoint, inverses, order):
+        return None
+
+    def goes_ahead(self, a, b):
+        return False
+
+    def ahead(self, lu, inverses, order, a, b, steps):
+        return None
+
+    def solve_factored(self, lu, b, adjoint):
+        x = np.array(b, dtype=lu.dtype, order="F")
+        for lower in (not adjoint, adjoint):  # L then U, but U**H then L**H
+            x = self._solve_triangle(lu, x, lower=lower, adjoint=adjoint)
+        return x
+
+    def _solve_triangle(self, lu, b, *, lower, adjoint):
+        """Solve with the unit lower or the upper triangle of the row-major lu; b may be overwritten."""
+        # BLAS is column-major: it sees lu transposed, so lower is upper, and op(A) is turned once
+        # more.  A**H of a row-major matrix is conj(A as BLAS sees it), which BLAS cannot apply
+        # untransposed; conjugating b and the result does.
+        trsm = blas_of("trsm", lu.dtype)
+        t = np.ascontiguousarray(lu).T
+        conjugate = adjoint and np.iscomplexobj(lu)
+        b = np.asfortranarray(b.conj() if conjugate else b)
+        x = trsm(1.0, t, b, lower=not lower, trans_a=not adjoint, diag=lower, overwrite_b=True)
+        return x.conj() if conjugate else x
+
+
+def _subtract(c, l, u, factor):
+    """c -= factor l u, in place; one product is stored."""
+    product = matmul(l, u)
+    product *= factor
+    c -= product
+
+
+def _scale_to_top(u):
+    """Return the power of two that brings max |u| into (2**(TOP-1), 2**TOP]; 1 if it is 0 or not finite."""
+    top = max(float(np.abs(part).max()) for part in real_parts(u))
+    if not 0 < top < math.inf:
+        return 1.0
+    mantissa, exponent = math.frexp(top)
+    return 2.0 ** (TOP_EXPONENT - exponent + (mantissa == 0.5))
+
+
+def _rounded(x, fmt):
+    if np.iscomplexobj(x):
+        return (round_to(x.real, fmt) + 1j * round_to(x.imag, fmt)).astype(x.dtype)
+    return round_to(x, fmt)
+
+
+def _split(x, fmt):
+    if np.iscomplexobj(x):
+        parts = zip(split(x.real, fmt), split(x.imag, fmt), strict=True)
+        return tuple((re + 1j * im).astype(x.dtype) for re, im in parts)
+    return split(x, fmt)

@@ -1,0 +1,1 @@
+"""Stacks of systems on CuPy."""

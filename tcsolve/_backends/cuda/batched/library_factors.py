@@ -1,0 +1,456 @@
+"""The library's own factorizations on CuPy, of one matrix or a stack: LU, Cholesky, triangles, diagonals.
+
+Factors are made by `factor`.  Each kind has
+
+- `info`, int32 (m,): not zero where the factorization of a matrix broke down;
+- `solve(rhs, adjoint=False)`: A**-1 (or A**-H) of the rows rhs[s, j], rhs (m, c, n) contiguous, in FP64 or
+  complex128; rhs is overwritten;
+- `taken(which)`: the factors of some of the matrices.
+
+cuBLAS and cuSOLVER see the transpose of row-major memory.  That of A is factored as it lies, so that no
+copy is transposed; where A is Hermitian a conjugated copy is A for them.
+"""
+
+import functools
+
+import cupy
+import numpy as np
+from cupy_backends.cuda.libs import cublas, cusolver
+
+from tcsolve._arithmetic.formats import PREFIX
+from tcsolve._backends.cuda.lu.cusolver_lu import getrf_in_place
+from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute, trusted
+from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
+from tcsolve._backends.cuda.runtime.conversions import converted
+from tcsolve.kernels import STACK_THREADS, TILE, TILE_THREADS, TRSV_COLUMNS, stack_shape
+
+__all__ = ["doubtful", "factor", "measure", "most_at_once", "read_as", "rows", "sizes"]
+
+LOWER, UPPER = cublas.CUBLAS_FILL_MODE_LOWER, cublas.CUBLAS_FILL_MODE_UPPER
+# Rows up to which an LU without pivoting is faster than the library's Cholesky, for stacks: it is as stable
+# where matrices are positive definite, and its pivots are positive just then.
+CHOLESKY_BY_LU = 48
+# Rows from which on our triangular solves take real Cholesky factors and triangles, for few right-hand sides:
+# the library's own take up to ten times as long.
+PACKED_ROWS = 1024
+# Right-hand sides from which on the complex LU is that of A itself and not of its transpose: the copy that
+# transposes costs little then, and the library's solves with a transpose take several times as long.
+TURNED_COLUMNS = 64
+# Threads of a block that takes one entry each.
+THREADS = 256
+# Matrices in one call.
+MOST_LU, MOST_TRIANGLES = 1 << 19, 65535
+
+
+def most_at_once(kind, n):
+    """Return how many matrices of n rows `factor` takes at once."""
+    by_lu = kind == "general" or kind == "positive definite" and n <= CHOLESKY_BY_LU
+    return MOST_LU if by_lu else MOST_TRIANGLES
+
+
+def factor(a, kind, columns):
+    """Return the factors of a stack (see the head of this module).
+
+    Parameters
+    ----------
+    a : array, shape (m, n, n)
+        float32 is widened to FP64, complex64 to complex128.  It is not written.
+    kind : {'general', 'positive definite', 'lower triangular', 'upper triangular', 'diagonal'}
+        What is not read of a triangle, or beside a diagonal, must be zero; 'positive definite' must be full.
+    columns : int
+        How many right-hand sides are expected at a time.
+    """
+    m, n = a.shape[:2]
+    packs = m == 1 and n >= PACKED_ROWS and columns <= max(TRSV_COLUMNS) and a.dtype.kind != "c"
+    if kind == "diagonal":
+        return Diagonal(cupy.ascontiguousarray(_wide(cupy.diagonal(a, axis1=1, axis2=2))))
+    if kind.endswith("triangular"):
+        a, lower = cupy.ascontiguousarray(_wide(a)), kind.startswith("lower")
+        return (packs and _packed_triangle(a, lower)) or Triangles(a, lower)
+    if kind == "positive definite":
+        if m > 1:
+            return _lu_of_definite(a) if n <= CHOLESKY_BY_LU else _cholesky_of_stack(a)
+        return (PackedCholesky if packs else Cholesky)(a)
+    if m > 1:
+        return _lu_of_stack(a)
+    turned = a.dtype.kind == "c" and columns >= TURNED_COLUMNS
+    return LU(cupy.swapaxes(a, 1, 2) if turned else a, turned)
+
+
+class LU:
+    """P t = L U by cuSOLVER, t the transpose of a[0]; that is the matrix itself if `turned`."""
+
+    def __init__(self, a, turned):
+        self._lu, self._swaps, self.info = getrf_in_place(_copied(a)[0].T)
+        self._turned = turned
+
+    def solve(self, rhs, adjoint=False):
+        if self._turned:
+            return self._solve(rhs, cublas.CUBLAS_OP_C if adjoint else cublas.CUBLAS_OP_N)
+        if adjoint:
+            return _conjugate(self._solve(_conjugate(rhs), cublas.CUBLAS_OP_N))
+        return self._solve(rhs, cublas.CUBLAS_OP_T)
+
+    def _solve(self, rhs, op):
+        _, c, n = rhs.shape
+        status = cupy.empty(1, cupy.int32)
+        args = (n, c, self._lu.data.ptr, n, self._swaps.data.ptr, rhs.data.ptr, n, status.data.ptr)
+        getattr(cusolver, PREFIX[rhs.dtype.char] + "getrs")(_solver(), op, *args)
+        return rhs
+
+    def taken(self, which):
+        return self
+
+
+class StackLU:
+    """P t = L U by cuBLAS, t the transpose of each matrix; P is the identity where there are no pivots."""
+
+    def __init__(self, lu, addresses, pivots, info):
+        self._lu, self._addresses, self._pivots, self.info = lu, addresses, pivots, info
+
+    def solve(self, rhs, adjoint=False):
+        if adjoint:
+            _conjugate(rhs)
+        m, c, n = rhs.shape
+        op = cublas.CUBLAS_OP_N if adjoint else cublas.CUBLAS_OP_T
+        pivots = 0 if self._pivots is None else self._pivots.data.ptr
+        status, of_rhs = np.zeros(1, np.int32), _addresses(rhs)  # the status is on the host
+        factors = self._addresses.data.ptr, n, pivots
+        args = (op, n, c, *factors, of_rhs.data.ptr, n, status.ctypes.data, m)
+        getattr(cublas, PREFIX[rhs.dtype.char] + "getrsBatched")(_cublas.handle(), *args)
+        return _conjugate(rhs) if adjoint else rhs
+
+    def taken(self, which):
+        which = cupy.asarray(which)
+        pivots = None if self._pivots is None else self._pivots[which]
+        return StackLU(self._lu, self._addresses[which], pivots, self.info[which])
+
+
+def _lu_of_stack(a, pivoting=True):
+    lu = _copied(a)
+    (m, n), addresses = lu.shape[:2], _addresses(lu)
+    pivots = cupy.empty((m, n), cupy.int32) if pivoting else None
+    info = cupy.empty(m, cupy.int32)
+    args = (n, addresses.data.ptr, n, pivots.data.ptr if pivoting else 0, info.data.ptr, m)
+    getattr(cublas, PREFIX[lu.dtype.char] + "getrfBatched")(_cublas.handle(), *args)
+    return StackLU(lu, addresses, pivots, info)
+
+
+def _lu_of_definite(a):
+    """Return an LU without pivoting: the matrices are positive definite if all its pivots are positive."""
+    factors = _lu_of_stack(a, pivoting=False)
+    positive = cupy.diagonal(factors._lu, axis1=1, axis2=2).real > 0
+    factors.info = (~positive.all(axis=1)).astype(cupy.int32)
+    return factors
+
+
+class Cholesky:
+    """A = L L**H of one matrix by cuSOLVER."""
+
+    def __init__(self, a):
+        self._l, self.info = _potrf(_copied(a, conjugated=True))
+
+    def solve(self, rhs, adjoint=False):
+        _, c, n = rhs.shape
+        status = cupy.empty(1, cupy.int32)
+        args = (n, c, self._l.data.ptr, n, rhs.data.ptr, n, status.data.ptr)
+        getattr(cusolver, PREFIX[rhs.dtype.char] + "potrs")(_solver(), LOWER, *args)
+        return rhs
+
+    def taken(self, which):
+        return self
+
+
+class PackedCholesky:
+    """A = (L D**-1) (D L**T), D = diag(L), of one real matrix: factors for our triangular solves."""
+
+    def __init__(self, a):
+        lu, self.info = _potrf(_copied(a))
+        self._lu, n = lu[0], len(lu[0])
+        grid, args = ((-(-n // TILE)) ** 2, 1), (self._lu, self._lu.diagonal().copy(), n)
+        _launch(("structure", "tcs_pack_cholesky"), grid, TILE_THREADS, args, _macros(a))
+        inverses, worst = invert_diagonal_blocks(self._lu)
+        self._inverses = trusted(inverses, float(worst.get()[0]))
+
+    def solve(self, rhs, adjoint=False):
+        _, c, n = rhs.shape
+        if self._inverses is not None and c <= max(TRSV_COLUMNS):
+            return substitute(self._lu, rhs[0].T, False, self._inverses, None, None).T[None]
+        for lower in (True, False):
+            _cublas.solve_left(self._lu, lower, rhs[0].T, False)
+        return rhs
+
+    def taken(self, which):
+        return self
+
+
+def _potrf(a):
+    """Return a, with L in the lower triangle of what the library sees, and the info."""
+    char, n = PREFIX[a.dtype.char], a.shape[1]
+    size = getattr(cusolver, char + "potrf_bufferSize")(_solver(), LOWER, n, a.data.ptr, n)
+    work, info = cupy.empty(size, a.dtype), cupy.empty(1, cupy.int32)
+    args = (n, a.data.ptr, n, work.data.ptr, size, info.data.ptr)
+    getattr(cusolver, char + "potrf")(_solver(), LOWER, *args)
+    return a, info
+
+
+class StackCholesky:
+    """A = L L**H of each matrix by cuSOLVER."""
+
+    def __init__(self, l, addresses, info):
+        self._l, self._addresses, self.info = l, addresses, info
+
+    def solve(self, rhs, adjoint=False):
+        for op in (cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_C):
+            _solve_triangles(self._addresses, LOWER, op, rhs)
+        return rhs
+
+    def taken(self, which):
+        which = cupy.asarray(which)
+        return StackCholesky(self._l, self._addresses[which], self.info[which])
+
+
+def _cholesky_of_stack(a):
+    l = _copied(a, conjugated=True)
+    (m, n), addresses = l.shape[:2], _addresses(l)
+    info = cupy.empty(m, cupy.int32)
+    args = (n, addresses.data.ptr, n, info.data.ptr, m)
+    getattr(cusolver, PREFIX[l.dtype.char] + "potrfBatched")(_solver(), LOWER, *args)
+    return StackCholesky(l, addresses, info)
+
+
+def _packed_triangle(a, lower):
+    """Return a triangle as `PackedTriangle`, or None if a diagonal block is not to be inverted."""
+    inverses, worst = invert_diagonal_blocks(a[0], unit_lower=not lower)
+    inverses = trusted(inverses, float(worst.get()[0]))
+    return None if inverses is None else PackedTriangle(a, inverses)
+
+
+class PackedTriangle:
+    """One real triangular matrix as an LU for our triangular solves: the other factor is the identity."""
+
+    def __init__(self, a, inverses):
+        self._a, self._inverses = a, inverses
+
+    @functools.cached_property
+    def info(self):
+        return _has_zero(cupy.diagonal(self._a, axis1=1, axis2=2))
+
+    def solve(self, rhs, adjoint=False):
+        return substitute(self._a[0], rhs[0].T, adjoint, self._inverses, None, None).T[None]
+
+    def taken(self, which):
+        return self
+
+
+class Triangles:
+    """Triangular matrices, which are their own factors."""
+
+    def __init__(self, a, lower):
+        self._a, self._lower = a, lower
+        self._addresses = _addresses(a) if len(a) > 1 else None
+
+    @functools.cached_property
+    def info(self):
+        return _has_zero(cupy.diagonal(self._a, axis1=1, axis2=2))
+
+    def solve(self, rhs, adjoint=False):
+        if adjoint:
+            _conjugate(rhs)
+        op = cublas.CUBLAS_OP_N if adjoint else cublas.CUBLAS_OP_T
+        # The transpose of a lower triangle is an upper one.
+        _solve_triangles(self._addresses, UPPER if self._lower else LOWER, op, rhs, self._a)
+        return _conjugate(rhs) if adjoint else rhs
+
+    def taken(self, which):
+        return Triangles(self._a[cupy.asarray(which)], self._lower)
+
+
+def _solve_triangles(addresses, uplo, op, rhs, one=None):
+    """rhs[s, j] := T**-1 rhs[s, j] for the triangles T, as the library sees them, at `addresses`.
+
+    If there is only one, and `one` is given, that is it.
+    """
+    m, c, n = rhs.shape
+    char = rhs.dtype.char
+    how = (cublas.CUBLAS_SIDE_LEFT, uplo, op, cublas.CUBLAS_DIAG_NON_UNIT, n, c)
+    alpha, name = _cublas.scalar(1, char), PREFIX[char] + "trsm"
+    if m == 1 and one is not None:
+        args = (alpha, one.data.ptr, n, rhs.data.ptr, n)
+        getattr(cublas, name)(_cublas.handle(), *how, *args)
+        return
+    of_rhs = _addresses(rhs)
+    args = (alpha, addresses.data.ptr, n, of_rhs.data.ptr, n, m)
+    getattr(cublas, name + "Batched")(_cublas.handle(), *how, *args)
+
+
+class Diagonal:
+    """Diagonal matrices by their diagonals (m, n)."""
+
+    def __init__(self, d):
+        self._d = d
+
+    @functools.cached_property
+    def info(self):
+        return _has_zero(self._d)
+
+    def solve(self, rhs, adjoint=False):
+        rhs /= (self._d.conj() if adjoint else self._d)[:, None]
+        return rhs
+
+    def taken(self, which):
+        return Diagonal(self._d[cupy.asarray(which)])
+
+
+def _has_zero(diagonals):
+    return (diagonals == 0).any(axis=1).astype(cupy.int32)
+
+
+def _solver():
+    return cupy.cuda.device.get_cusolver_handle()
+
+
+def _addresses(x):
+    """Return the addresses of x[0], x[1], ..., which must lie one behind the other, on the device."""
+    step = x.nbytes // len(x)
+    return cupy.arange(x.data.ptr, x.data.ptr + step * len(x), step, dtype=cupy.uintp)
+
+
+def _wide(a):
+    return converted(a, np.result_type(a.dtype, np.float64))
+
+
+def _copied(a, conjugated=False):
+    """Return a row-major copy in FP64 or complex128."""
+    made = _wide(a)
+    made = cupy.array(a, order="C") if made is a else cupy.ascontiguousarray(made)
+    return _conjugate(made) if conjugated else made
+
+
+def _conjugate(x):
+    return cupy.conj(x, out=x) if x.dtype.kind == "c" else x
+
+
+def _steps(x):
+    """Return the address of an array of three dimensions, and its strides in entries."""
+    return (x, *(stride // x.itemsize for stride in x.strides))
+
+
+def _macros(a):
+    return {
+        "T_A": "float" if a.dtype.char in "fF" else "double",
+        "COMPLEX": int(a.dtype.kind == "c"),
+    }
+
+
+def _launch(entry, grid, block, args, defines, shared=0):
+    """Launch an entry (file, name) on arrays, ints and None, laid out for the driver once for a grid."""
+    device, defines = cupy.cuda.runtime.getDevice(), tuple(defines.items())
+    launch = _prepared(device, entry, (grid, block, shared), len(args), defines)
+    launch(enumerate(x if type(x) is int else 0 if x is None else x.data.ptr for x in args))
+
+
+@functools.lru_cache(maxsize=256)
+def _prepared(device, entry, shape, count, defines):
+    grid, block, shared = shape
+    return _jit.kernel(*entry, **dict(defines)).prepared(grid, block, [0] * count, shared)
+
+
+def rows(b, probes):
+    """Return the columns of b (m, n, k), and so many random vectors, as rows (m, k + probes, n) in FP64.
+
+    A random entry is uniform, of mean 0 and variance 1, always the same; there are at most two vectors.
+    """
+    m, n, k = b.shape
+    out = cupy.empty((m, k + probes, n), np.result_type(b.dtype, np.float64))
+    grid, args = (-(-out.size // THREADS), 1), (out, *_steps(b), m, n, k, probes)
+    _launch(("structure", "tcs_rows"), grid, (THREADS, 1), args, _macros(b))
+    return out
+
+
+def measure(a, x, b, y, info, out, *, residuals=None):
+    """Fill out with what tells how good x is as the solution of A x = b.
+
+    Parameters
+    ----------
+    a : array, shape (m, n, n)
+    x, b : array, shape (m, n, k)
+        Of the dtype of a.
+    y : array, shape (m, c, n)
+        A**-1 of some vectors, in FP64 or complex128; y[s] is contiguous.
+    info : array of int32, shape (m,), or None
+    out : array, shape (4 + 2 k, m), float64, contiguous
+        Becomes the infinity norm and the 1-norm of each matrix, the largest 1-norm of its rows of y, its info
+        (else 0), max |b - A x| of each of its columns, and max |x| of each.
+    residuals : array, shape (m, k, n), contiguous, optional
+        Becomes b - A x, in FP64 or complex128.
+    """
+    m, n, k = x.shape
+    shape = stack_shape(m, n)
+    steps = (*_steps(a), *_steps(x), *_steps(b), y, y.strides[0] // y.itemsize, y.shape[1])
+    args = (out, residuals, *steps, info, m, n, k)
+    grid, macros = (shape.blocks, 1), _macros(a) | shape.defines
+    _launch(("stack", "tcs_stack_measure"), grid, (STACK_THREADS, 1), args, macros, shape.shared)
+
+
+def sizes(stats, answers, b, y, info, out):
+    """Fill out as `measure` does for one system, from sums over A and from A x.
+
+    Parameters
+    ----------
+    stats : Stats
+        The sums of |a_ij| of rows and columns.
+    answers : tuple of array, shape (n, k)
+        x, in the dtype of b, and A x in FP64 or complex128.
+    b : array, shape (n, k)
+    y : array, shape (c, n), contiguous
+    info : array of int32, shape (1,), or None
+    out : array, shape (4 + 2 k, 1)
+    """
+    (n, k), (x, ax) = b.shape, answers
+    sums = cupy.ascontiguousarray(stats.row_sum), cupy.ascontiguousarray(stats.col_sum)
+    args = (out, *sums, *_steps(x), *_steps(b), *_steps(ax), y, len(y), info, n, k)
+    _launch(("sizes", "tcs_sizes"), (2 + k, 1), (THREADS, 1), args, _macros(b))
+
+
+def doubtful(board, k, limits, triangular):
+    """Tell which of many systems need a look, in an array of bool (m,).
+
+    Parameters
+    ----------
+    board : array, shape (9 + 2 k, m), contiguous
+        `seen` of `read_as`, and `out` of `measure`.
+    k : int
+    limits : tuple of float
+        The largest backward error, the least 1 / (||A||_1 ||y||_1), the largest norm and |x| (its reciprocal
+        is the least), and the largest difference of mirror images next to |a_ij|, -1 where there are none.
+    triangular : bool
+        Whether a zero on the diagonal makes a matrix singular.
+    """
+    m = board.shape[1]
+    found = cupy.empty(m, bool)
+    kernel = _jit.kernel("sizes", "tcs_doubtful", T_A="double", COMPLEX=0)
+    args = (found, board, m, k, *limits, int(triangular))
+    kernel((-(-m // THREADS),), (THREADS,), args)
+    return found
+
+
+def read_as(a, below, above, mirror, seen):
+    """Return the matrices that are read in a (m, n, n); what was seen in them is added to `seen`.
+
+    An entry with -below <= j - i <= above is read; others are zero, or with mirror 1 the entry on the other
+    side of the diagonal, or with mirror 2 its conjugate.
+
+    Parameters
+    ----------
+    seen : array, shape (5, m), float64, contiguous
+        Zeros before; becomes, for each matrix, the largest difference between an entry that is not read and
+        what stands for it, the largest |a_ij| that is read, 1 if an entry that is not read is not zero, 1 if
+        any entry is NaN or Inf, and 1 if one on the diagonal is zero.  The first three pass over NaN.
+    """
+    (m, n), out = a.shape[:2], cupy.empty(a.shape, a.dtype)
+    args = (out, *_steps(a), m, n, below, above, mirror, seen)
+    grid = -(-out.size // THREADS), 1
+    _launch(("structure", "tcs_read_as"), grid, (THREADS, 1), args, _macros(a))
+    return out

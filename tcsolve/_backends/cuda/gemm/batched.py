@@ -1,0 +1,229 @@
+"""Batches of small products on CuPy, at the speed of memory."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import cupy
+import numpy as np
+
+from tcsolve._backends.cuda.gemm.engines import gemm, require_formats
+from tcsolve._backends.cuda.gemm.layout import KINDS, bits
+from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
+from tcsolve._backends.cuda.runtime.conversions import converted
+from tcsolve._errors import DeviceError
+from tcsolve.kernels import LARGEST_BATCHED, Batched, batched_room, batched_shape
+
+__all__ = ["Launch", "gemm_batched", "signature"]
+
+# How an operand lies in memory (gemm_batched.cu).
+ANYHOW, ONE_BEHIND_THE_OTHER, ONE_FOR_ALL = 0, 1, 2
+# Bytes of the words that operands and results are moved in.
+ALIGNMENT = 16
+# Products of one call of cuBLAS, which may have a dimension of a grid for them.
+MOST_AT_ONCE = 32768
+
+
+def gemm_batched(a, b, c, out, product, alpha, beta, arch, properties):
+    """out[s] = alpha a[s] b[s] + beta c[s] for stacks that are not empty; c is not read if beta is 0.
+
+    Returns the `Launch` that did it, if it was one and nothing else, else None.
+    """
+    (m, k), n = a.shape[1:], b.shape[2]
+    if product.native:
+        _natively(a, b, c, out, product, alpha, beta)
+    elif max(m, n, k) > LARGEST_BATCHED:
+        count = properties["multiprocessors"]
+        _one_by_one(a, b, c, out, (product, alpha, beta, "auto", arch, count))
+    else:
+        require_formats(product, arch)
+        return _in_one_launch(a, b, c, out, product, alpha, beta, arch, properties)
+    return None
+
+
+def _one_by_one(a, b, c, out, how):
+    """Compute each product by `gemm`, `how` are its arguments after out."""
+    # If memory runs out half-way, c must still be whole.
+    result = out if c is None or c.data.ptr != out.data.ptr else cupy.empty(out.shape, out.dtype)
+    for s in range(len(out)):
+        gemm(a[s], b[s], None if c is None else c[s], result[s], *how)
+    if result is not out:
+        bits(out)[...] = bits(result)
+
+
+def _natively(a, b, c, out, product, alpha, beta):
+    """Multiply in FP64, and round once."""
+    a, b = (_dense_in_fp64(x) for x in (a, b))
+    total = cupy.empty(out.shape, np.float64)
+    m, n = out.shape[1:]
+    steps = [0 if len(x) == 1 else x[0].size for x in (a, b)]
+    for first in range(0, len(out), MOST_AT_ONCE):
+        here, there = (x[0 if len(x) == 1 else first] for x in (a, b))
+        count = min(MOST_AT_ONCE, len(out) - first)
+        _cublas.gemm_strided(total[first], m * n, here, steps[0], there, steps[1], 1.0, count)
+    total *= alpha
+    if beta != 0:
+        total += beta * converted(c, np.dtype(np.float64))
+    out[...] = converted(converted(total, np.dtype(product.accumulator)), out.dtype)
+
+
+def _dense_in_fp64(x):
+    """Return x in FP64 and in C order; one matrix for all products alone."""
+    x = x[:1] if x.strides[0] == 0 else x
+    return cupy.ascontiguousarray(converted(x, np.dtype(np.float64)))
+
+
+def _in_one_launch(a, b, c, out, product, alpha, beta, arch, properties):
+    if not _rows_contiguous(out):
+        result = cupy.empty(out.shape, out.dtype)
+        _in_one_launch(a, b, c, result, product, alpha, beta, arch, properties)
+        bits(out)[...] = bits(result)
+        return None
+    given = (a, b, c)
+    if beta == 0:
+        c = None
+    elif _strides(c)[2] != 1:
+        c = cupy.ascontiguousarray(bits(c)).view(c.dtype)
+    if not product.direct:
+        a, b = (_as_float32(x) for x in (a, b))
+    launch = _launch_of(a, b, c, out, product, alpha, beta, arch, properties)
+    launch.run(*(_address(x) for x in (a, b, c, out)))
+    same = a is given[0] and b is given[1] and (c is None or c is given[2])
+    return launch if same else None
+
+
+def _launch_of(a, b, c, out, product, alpha, beta, arch, properties):
+    """Return the `Launch` for these arrays, and any others that lie alike."""
+    batched = _batched_of(a, b, c, out, product)
+    count = len(out)
+    kernel, shape, room, most = _kernel_of(cupy.cuda.runtime.getDevice(), batched, arch)
+    if kernel is None:
+        raise DeviceError(
+            f"products of {batched.size_m} x {batched.size_k} by {batched.size_k} x {batched.size_n} "
+            f"in float32 need more shared memory than {arch} has; give float16 operands, or call "
+            "gemm for each"
+        )
+    grid = shape.grid(count, most * properties["multiprocessors"])
+    addend = (0, 0) if c is None else _strides(c)[:2]
+    args = (None, *_strides(out)[:2], None, *addend, None, *_strides(a), None, *_strides(b))
+    args += (count, float(alpha), float(beta))
+    run = kernel.prepared((grid, 1), (shape.threads, 1), args, room)
+    extents = tuple(None if x is None else _extent(x) for x in (a, b, c, out))
+    return Launch(run, extents, out.shape, out.dtype)
+
+
+def _batched_of(a, b, c, out, product):
+    (m, k), n = a.shape[1:], b.shape[2]
+    store_a, trans_a = _how_stored(a)
+    store_b, trans_b = _how_stored(b)
+    t_in = product.precision if product.direct else "float"
+    arithmetic = (t_in, product.precision, product.level, trans_a, trans_b, store_a, store_b)
+    dense = _strides(out) == (m * n, n, 1) and out.data.ptr % ALIGNMENT == 0
+    return Batched(m, n, k, *arithmetic, KINDS[out.dtype.name], int(c is not None), int(dense))
+
+
+@functools.lru_cache(maxsize=4096)
+def _kernel_of(device, batched, arch):
+    """Return (kernel, shape, shared memory, blocks that a multiprocessor holds), or Nones if nothing fits."""
+    shape = batched_shape(batched, arch)
+    if shape is None:
+        return None, None, None, None
+    kernel = _jit.kernel("gemm_batched", "tcs_gemm_batched", **batched.defines, **shape.defines)
+    room = batched_room(batched, shape, arch)
+    return kernel, shape, room, kernel.resident_blocks(shape.threads, room)
+
+
+# Numbers of the addresses of out, c, a and b among the arguments of the kernel.
+OUT, C, A, B = 0, 3, 6, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A launch of gemm_batched.cu but for the addresses: for all arrays of one `signature`."""
+
+    prepared: Any
+    extents: tuple
+    shape: tuple
+    dtype: Any
+
+    def run(self, a, b, c, out):
+        """Launch for arrays at these addresses; c is 0 without an addend."""
+        self.prepared(((OUT, out), (C, c), (A, a), (B, b)))
+
+    def again(self, a, b, c, out):
+        """Compute another product of the same signature; None if `out` may overlap another array."""
+        a, b, addend = a.data.ptr, b.data.ptr, _address(c)
+        if out is None:
+            out = cupy.empty(self.shape, self.dtype)
+        elif self._may_overlap((a, b, 0 if c is out else addend), out.data.ptr):
+            return None
+        self.run(a, b, addend, out.data.ptr)
+        return out
+
+    def _may_overlap(self, places, out):
+        *operands, (first, last) = self.extents
+        for place, extent in zip(places, operands, strict=True):
+            if place and place + extent[0] < out + last and out + first < place + extent[1]:
+                return True
+        return False
+
+
+def _address(x):
+    return 0 if x is None else x.data.ptr
+
+
+def signature(options, *arrays):
+    """Return a key of everything that a `Launch` depends on, or None if one of `arrays` is none of CuPy's."""
+    key = [cupy.cuda.runtime.getDevice(), options]
+    for x in arrays:
+        if isinstance(x, cupy.ndarray):
+            key += (x.shape, x.strides, x.dtype.char, x.data.ptr % ALIGNMENT, x.data.device_id)
+        elif x is None:
+            key.append(None)
+        else:
+            return None
+    return tuple(key)
+
+
+def _extent(x):
+    """Return (first, last + 1) of the bytes of an array, relative to its address."""
+    steps = [(size - 1) * stride for size, stride in zip(x.shape, x.strides, strict=True)]
+    return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + x.itemsize
+
+
+def _as_float32(x):
+    """Return x in FP32; a matrix that stands for many is converted once."""
+    if x.dtype == np.float32:
+        return x
+    if x.strides[0] == 0 and len(x) > 1:
+        return cupy.broadcast_to(_as_float32(x[:1])[0], x.shape)
+    return converted(x, np.dtype(np.float32))
+
+
+def _strides(x):
+    """Return strides in entries, with those of axes of length 1 as if the array were contiguous."""
+    strides, expected = [], 1
+    for size, stride in zip(x.shape[::-1], x.strides[::-1], strict=True):
+        strides.append(expected if size == 1 else stride // x.itemsize)
+        expected = strides[-1] * size
+    return tuple(strides[::-1])
+
+
+def _rows_contiguous(x):
+    """Tell whether entries of a row are neighbours and no two entries share a place."""
+    batch, row, col = _strides(x)
+    return col == 1 and row >= x.shape[2] and (batch >= row * x.shape[1] or len(x) == 1)
+
+
+def _how_stored(x):
+    """Return (STORE, TRANS) of gemm_batched.cu for a stack of matrices."""
+    batch, row, col = _strides(x)
+    rows, cols = x.shape[1:]
+    if len(x) > 1 and batch == 0:
+        return ONE_FOR_ALL, 0
+    for turned, strides, length in ((0, (cols, 1), cols), (1, (1, rows), rows)):
+        whole = length * x.itemsize % 16 == 0
+        if (batch, row, col) == (rows * cols, *strides) and not (whole and x.data.ptr % 16):
+            return ONE_BEHIND_THE_OTHER, turned
+    return ANYHOW, 0

@@ -1,0 +1,282 @@
+"""Products of matrices on CuPy: the engines, from one warp a tile to Hopper's asynchronous tensor cores.
+
+Every engine computes what `tcsolve._backends.cpu.gemm` defines; they differ in the order of their sums.
+"""
+
+import cupy
+import numpy as np
+from cupy_backends.cuda.libs import cublas
+
+from tcsolve._backends.cuda.gemm.job import Work
+from tcsolve._backends.cuda.gemm.layout import (
+    Stored,
+    bits,
+    copied,
+    empty_aligned,
+    leading,
+    rows_contiguous,
+)
+from tcsolve._backends.cuda.gemm.wgmma import (
+    launch_wgmma,
+    maps_of,
+    results_of,
+    split_kernel,
+    takes_turns,
+)
+from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
+from tcsolve._errors import DeviceError
+from tcsolve.kernels import (
+    HOPPER,
+    WGMMA_DEPTH,
+    WGMMA_ROWS,
+    arch_number,
+    wmma_shape,
+    wmma_tile,
+)
+
+__all__ = ["fastest", "gemm", "require_formats"]
+
+# Rows and columns of a tile of gemm_naive.cu.
+NAIVE_TILE = 32
+# Blocks of gemm_wgmma.cu that share the tiles of op(b).
+CLUSTER = 2
+# What cuBLAS wants the sizes of INT8 products to be multiples of, and what those of copies are rounded up
+# to, in turn: what it likes, and whole tiles.
+WORD, RUNS_OF_INTEGERS = 4, (16, 128)
+
+
+# ---- which engine --------------------------------------------------------------------------------
+
+
+def fastest(product, m, n, k, arch):
+    """Return the engine 'auto' stands for.
+
+    cuBLAS where it has the product; else, for refined products, the newest of our kernels that runs.
+    Small ones do not fill the tiles of wgmma.
+    """
+    if product.precision == "int8":  # cuBLAS may need copies
+        return "wmma"
+    if product.native or product.direct:
+        return "cublas"
+    hopper = arch_number(arch) == HOPPER and product.precision in ("fp16", "bf16")
+    fills = min(m, n) >= WGMMA_ROWS and k >= WGMMA_DEPTH
+    return "wgmma" if hopper and fills else "wmma"
+
+
+def require_formats(product, arch):
+    """Raise if the tensor cores of `arch` lack the format."""
+    if arch_number(arch) < 80 and product.precision in ("bf16", "tf32", "int8"):
+        raise DeviceError(
+            f"precision {product.precision!r} needs compute capability 8.0 or later, and this is "
+            f"{arch}; use precision='fp16'"
+        )
+
+
+def _check_engine(engine, product, arch):
+    """Raise if an engine that was asked for cannot run the product on this device."""
+    if engine == "cublas":
+        return
+    if product.native:
+        raise DeviceError(
+            f"engine {engine!r} multiplies on tensor cores, and precision {product.precision!r} is "
+            "none of theirs; use engine='auto'"
+        )
+    require_formats(product, arch)
+    if engine != "wgmma":
+        return
+    if arch_number(arch) != HOPPER:
+        raise DeviceError(
+            f"engine 'wgmma' needs compute capability 9.0 (Hopper), and this is {arch}; "
+            "use engine='wmma', or 'auto'"
+        )
+    if product.precision not in ("fp16", "bf16"):
+        raise DeviceError(
+            f"engine 'wgmma' multiplies 'fp16' and 'bf16', not {product.precision!r}; "
+            "use engine='wmma', or 'auto'"
+        )
+
+
+# ---- the product -----------------------------------------------------------------------------------
+
+
+def gemm(a, b, c, out, product, alpha, beta, engine, arch, multiprocessors):
+    """out = alpha a b + beta c for matrices that are not empty; c is not read if beta is 0."""
+    if not rows_contiguous(out):
+        _into_other_order(a, b, c, out, product, alpha, beta, engine, arch, multiprocessors)
+        return
+    if engine == "auto":
+        engine = fastest(product, *out.shape, a.shape[1], arch)
+    _check_engine(engine, product, arch)
+    c = None if beta == 0 else c if rows_contiguous(c) else copied(c)
+    work = Work(a, b, c, out, product, alpha, beta, arch, multiprocessors)
+    RUN[engine](work)
+
+
+def _into_other_order(a, b, c, out, product, alpha, beta, engine, arch, multiprocessors):
+    """Compute the transpose for a column-major result; go through a copy for any other."""
+    rest = (alpha, beta, engine, arch, multiprocessors)
+    if rows_contiguous(out.T):
+        c = None if beta == 0 else c.T
+        gemm(b.T, a.T, c, out.T, product.swapped(), *rest)
+        return
+    result = cupy.empty(out.shape, out.dtype)
+    gemm(a, b, c, result, product, *rest)
+    bits(out)[...] = bits(result)
+
+
+def _naive(work):
+    work.find_tops()
+    kernel = _jit.kernel("gemm_naive", "tcs_gemm_naive", **work.defines)
+    blocks = -(-work.m // NAIVE_TILE) * -(-work.n // NAIVE_TILE)
+    kernel((blocks,), (128,), (*work.target, *work.operands, *work.sizes))
+
+
+def _wmma(work, swizzle=1):
+    product, operands, t_in = work.product, (work.a, work.b), work.defines["T_IN"]
+    if work.scaled and product.level == 0 and product.precision in ("fp16", "bf16"):
+        # Rounded once, before, and not by every block that loads it.
+        parts, t_in = work.split(0, 0), product.precision
+        operands = [Stored(hi, x.transposed) for (hi, _), x in zip(parts, operands, strict=True)]
+    else:
+        work.find_tops()
+    size = work.m, work.n
+    tile = wmma_tile(*size, work.k, t_in, work.arch, work.multiprocessors)
+    defines = work.defines | work.transposes | {"T_IN": t_in, "SWIZZLE": swizzle, "TILE": tile}
+    kernel = _jit.kernel("gemm_wmma", "tcs_gemm_wmma", **defines)
+    blocks, threads, shared = wmma_shape(*size, tile, t_in, product.precision, work.arch)
+    a, b = operands
+    args = (*work.target, a.array, a.ld, b.array, b.ld, *work.origin, *work.sizes)
+    kernel((blocks,), (threads,), args, shared=shared)
+
+
+def _wgmma(work, cluster=CLUSTER):
+    product = work.product
+    pairs = (
+        work.split(*product.splits)
+        if work.scaled
+        else [(_on_16_bytes(x), None) for x in (work.a, work.b)]
+    )
+    defines = {"T_LOW": product.precision, "REFINE": product.level, "CLUSTER": cluster}
+    size = work.m, work.n
+    turns = work.turns if takes_turns(defines, *size, work.multiprocessors) else None
+    for part, operands in work.along_k(pairs):
+        results = *results_of(part.out, part.c, part.beta), None, turns
+        maps = maps_of(operands, product.precision)
+        args = (*maps, *results, *part.target, *part.origin, *part.sizes)
+        launch_wgmma(defines | part.transposes, *size, args, part.multiprocessors)
+
+
+def _on_16_bytes(operand):
+    """Return a 16-bit operand in the order of its memory, each row on 16 bytes."""
+    x = operand.array
+    if x.data.ptr % 16 or operand.ld * x.itemsize % 16:
+        aligned = empty_aligned(x.shape, bits(x).dtype)
+        aligned[...] = bits(x)
+        x = aligned
+    return x
+
+
+# ---- cuBLAS ----------------------------------------------------------------------------------------
+
+
+def _by_cublas(work):
+    product = work.product
+    if work.scaled:
+        _refined_by_cublas(work)
+    elif product.precision == "int8":
+        _integers_by_cublas(work)
+    elif _cublas.stores(product.precision, work.out.dtype.name):
+        if work.c is not None and work.c.data.ptr != work.out.data.ptr:
+            bits(work.out)[...] = bits(work.c)
+        _cublas.product(work.out, work.a, work.b, product.precision, work.alpha, work.beta)
+    else:
+        total = cupy.empty((work.m, work.n), cupy.float32)
+        _cublas.product(total, work.a, work.b, product.precision, 1.0, 0.0)
+        _finish(work, total)
+
+
+def _integers_by_cublas(work):
+    """Multiply INT8 by cuBLAS, which has alpha and beta 1 or 0 alone.
+
+    Operands are tried as they lie if they can be; but cuBLAS promises one layout only [1].
+
+    [1] NVIDIA, cuBLAS 13, cublasLtMatmul, "To use IMMA kernels": pointers, leading dimensions, m and k in
+    whole words of 4 bytes, and the format "TN", which is both operands contiguous along k.
+    """
+    out, total = work.out, None
+    if _in_words(work):
+        here = work.alpha == 1 and work.beta == 0 and leading(out) % WORD == 0
+        total = out if here else cupy.empty(out.shape, np.int32)
+    if total is None or _refusal(total, work.a, work.b):
+        total = _integers_along_k(work)
+    if total is out:
+        return
+    if work.alpha != 1:
+        total *= _modulo(work.alpha)
+    if work.beta != 0:
+        total += work.c * _modulo(work.beta)
+    out[...] = total
+
+
+def _in_words(work):
+    """Tell whether the sizes and the rows of INT8 operands are whole words of 4 bytes."""
+    rows = (x.array.data.ptr | x.ld for x in (work.a, work.b))
+    return all(number % WORD == 0 for number in (work.m, work.n, work.k, *rows))
+
+
+def _refusal(total, a, b):
+    """Compute total = a b and return None, or cuBLAS's error if it lacks that product."""
+    try:
+        _cublas.product(total, a, b, "int8", 1, 0)
+    except cublas.CUBLASError as error:
+        return error
+    return None
+
+
+def _integers_along_k(work):
+    """Return the product of copies that are contiguous along k, their sizes rounded up by zeros."""
+    sizes = work.m, work.n, work.k
+    for unit in RUNS_OF_INTEGERS:
+        m, n, k = (-(-size // unit) * unit for size in sizes)
+        a, b = cupy.zeros((m, k), np.int8), cupy.zeros((n, k), np.int8)
+        a[: work.m, : work.k] = work.a.op
+        b[: work.n, : work.k] = work.b.op.T
+        total = cupy.empty((m, n), np.int32)
+        refusal = _refusal(total, Stored(a, False), Stored(b, True))
+        if refusal is None:
+            return total[: work.m, : work.n]
+    raise DeviceError(
+        f"cuBLAS does not multiply int8 of sizes m, n, k = {sizes} ({refusal}); "
+        "use engine='auto' or 'wmma'"
+    ) from refusal
+
+
+def _modulo(x):
+    """Return an integer modulo 2**32, as INT32."""
+    return np.int32((int(x) + 2**31) % 2**32 - 2**31)
+
+
+def _refined_by_cublas(work):
+    """Split both operands, sum the products of their parts, and undo the scales."""
+    low, operands = work.product.precision, (work.a, work.b)
+    pairs = work.split(*work.product.splits)
+    parts = [
+        [None if x is None else Stored(x, operand.transposed) for x in pair]
+        for pair, operand in zip(pairs, operands, strict=True)
+    ]
+    total = cupy.empty((work.m, work.n), cupy.float32)
+    for number, (i, j) in enumerate(work.product.terms):
+        _cublas.product(total, parts[0][i], parts[1][j], low, 1.0, float(number > 0))
+    _finish(work, total)
+
+
+def _finish(work, total):
+    """out = alpha total, unscaled, + beta c."""
+    low = work.product.precision if work.scaled else "fp16"  # which matters to scales alone
+    args = (*work.target, total, work.n, *work.origin, *work.sizes)
+    blocks = -(-work.m // 8) * -(-work.n // 256)
+    split_kernel("tcs_finish", low)((blocks,), (32, 8), args)
+
+
+RUN = {"naive": _naive, "wmma": _wmma, "wgmma": _wgmma, "cublas": _by_cublas}

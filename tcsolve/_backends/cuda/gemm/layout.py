@@ -1,0 +1,96 @@
+"""How the operands and results of products lie in the memory of a device."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import cupy
+import numpy as np
+
+from tcsolve._backends.cuda.runtime.conversions import converted
+
+__all__ = [
+    "KINDS",
+    "Stored",
+    "aligned",
+    "as_stored",
+    "bits",
+    "copied",
+    "empty_aligned",
+    "leading",
+    "rows_contiguous",
+]
+
+# Kinds of results in the kernels (gemm.cuh).
+KINDS = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3}
+
+
+def rows_contiguous(x):
+    """Tell whether the last axis of a matrix has a stride of one entry and rows do not overlap."""
+    rows, cols = x.shape
+    row, col = (s // x.itemsize for s in x.strides)
+    return (col == 1 or cols == 1) and (rows == 1 or row >= cols)
+
+
+def leading(x):
+    """Return the leading dimension, in entries, of a matrix with contiguous rows."""
+    return x.shape[1] if x.shape[0] == 1 else x.strides[0] // x.itemsize
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An operand as it lies in memory: op(x), or its transpose, with contiguous rows."""
+
+    array: Any
+    transposed: bool
+
+    @property
+    def ld(self):
+        return leading(self.array)
+
+    @property
+    def op(self):
+        """A view of op(x)."""
+        return self.array.T if self.transposed else self.array
+
+    def cut(self, rows, cols):
+        """Return some rows and columns of op(x), slices, as `Stored`."""
+        return Stored(
+            self.array[(cols, rows) if self.transposed else (rows, cols)], self.transposed
+        )
+
+    @property
+    def strides(self):
+        """Strides of op(x), in entries: between its rows, between its columns."""
+        return (1, self.ld) if self.transposed else (self.ld, 1)
+
+
+def aligned(x):
+    """Tell whether the rows of a row-major view start on 16-byte boundaries."""
+    return (x.data.ptr | x.strides[0]) % 16 == 0
+
+
+def as_stored(x, dtype=None):
+    """Return the matrix x (converted to `dtype`) as `Stored`; copied only if neither axis is contiguous."""
+    if dtype is not None:
+        x = converted(x, dtype)
+    if rows_contiguous(x):
+        return Stored(x, False)
+    if rows_contiguous(x.T):
+        return Stored(x.T, True)
+    return Stored(copied(x), False)
+
+
+def bits(x):
+    """Return a view of x in a dtype that every CuPy can copy."""
+    return x.view(cupy.uint16) if x.dtype.name == "bfloat16" else x
+
+
+def copied(x):
+    return cupy.ascontiguousarray(bits(x)).view(x.dtype)
+
+
+def empty_aligned(shape, dtype):
+    """Return a matrix whose rows are contiguous and start on 16 bytes."""
+    rows, cols = shape
+    run = 16 // np.dtype(dtype).itemsize
+    return cupy.empty((rows, -(-cols // run) * run), dtype)[:, :cols]

@@ -1,0 +1,1 @@
+"""Our own LU on CuPy, and the solves with its factors."""

@@ -1,0 +1,51 @@
+"""Launches of pack.cu: operands of an LU's update side by side along k, for one product of cuBLAS."""
+
+import cupy
+
+from tcsolve._arithmetic.formats import TOP_EXPONENT
+from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
+from tcsolve._backends.cuda.runtime.cublas_calls import ld
+
+__all__ = ["Operand"]
+
+
+class Operand:
+    """L (m x k), |l| <= 1, rounded, split and packed once, to compute C -= L U.
+
+    L and U have one power of two each for all their entries; U's is found on the device.
+    """
+
+    def __init__(self, l, how, multiprocessors):
+        self._how, self._multiprocessors = how, multiprocessors
+        self._parts = 2 if l.dtype.char == "F" else 1  # a complex entry counts as two real ones
+        (m, k), self._top = l.shape, 2.0**TOP_EXPONENT
+        self._p = self._empty(m, k)
+        grid, width = (-(-m // 8), -(-k * self._parts // 256)), k * self._parts
+        args = (self._p, l, ld(l) * self._parts, m, width, self._top)
+        self._kernel("tcs_pack_l")(grid, (32, 8), args)
+
+    def subtract(self, c, u, share, first=0):
+        """c -= l u, with l from row `first` on; cuBLAS shares the device with nobody."""
+        parts, (k, r) = self._parts, u.shape
+        r, ld_u = r * parts, ld(u) * parts
+        scalars, work = cupy.empty(3, cupy.float32), _cublas.zeros(2)
+        scale, alpha, beta = scalars[0:], scalars[1:], scalars[2:]
+        # A few blocks for each multiprocessor, each striding over rows of U.
+        find_scale = _jit.kernel("range", "tcs_update_scale")
+        args = (scale, alpha, beta, work, u, ld_u, k, r, self._top, None)
+        find_scale((min(k, 4 * self._multiprocessors),), (256,), args)
+        q = self._empty(r, k)
+        grid = (-(-r // 64), -(-k // (64 // parts)))
+        self._kernel("tcs_pack_u")(grid, (256,), (q, u, ld_u, k, r, scale))
+        low, shape = self._how.format.name, (len(c), r)
+        _cublas.gemm_packed(c, shape, ld(c) * parts, self._p[first:], q, low, alpha, beta)
+
+    def _empty(self, rows, k):
+        stored = cupy.uint32 if self._how.format.name == "tf32" else cupy.uint16
+        return cupy.empty((rows, self._how.products * k * self._parts), stored)
+
+    def _kernel(self, entry):
+        low, products = self._how.format.name, self._how.products
+        is_complex = int(self._parts == 2)
+        return _jit.kernel("pack", entry, T_LOW=low, PRODUCTS=products, COMPLEX=is_complex)

@@ -1,0 +1,108 @@
+"""A panel beside an update: which streams do what, and who leaves multiprocessors to whom."""
+
+import math
+import threading
+
+import cupy
+
+from tcsolve._backends.cuda.lu.sm_partition import Flags, Share
+from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
+from tcsolve._backends.cuda.runtime import current_device as _device
+
+__all__ = ["LookAhead"]
+
+# Rows below which an update is shorter than it takes to fork and join.
+BESIDE_ROWS = 256
+# Rows up to which a panel takes longer than the update beside it, by the products of that (seen on an H200).
+PANEL_ROWS = {1: math.inf, 3: 15000}
+# Part of the device left to such a panel and the products between its strips, by the products of the
+# update and the rows up to which it is: one product needs the less of the device, the fewer rows are left.
+SPARED = {1: ((16384, 0.6), (24576, 0.42), (math.inf, 0.24)), 3: ((math.inf, 0.24),)}
+
+
+class LookAhead:
+    """The part of `tcsolve._contract.ops.Ops` that does two things at a time on a device.
+
+    For a class that has `_panel_shape(m, k, dtype)`, the shape of a strip of a panel or None.
+    """
+
+    def gains_beside(self, m):
+        return m >= BESIDE_ROWS
+
+    def waits_for_update(self, m, how):
+        return m > PANEL_ROWS[how.products]
+
+    def together(self, first, second):
+        here, middle = cupy.cuda.get_current_stream(), _stream("middle")
+        middle.wait_event(here.record())
+        try:
+            with middle, _cublas.lane(2):
+                first()
+            second()
+        finally:
+            here.wait_event(middle.record())
+
+    def beside(self, step):
+        main, side, middle = cupy.cuda.get_current_stream(), _stream("panel"), _stream("middle")
+        started = Flags.of(cupy.cuda.runtime.getDevice()).next()
+        share = Share(main, *self._reserved(step.following, step.update), started)
+        begun = main.record()
+        streams = (side, middle) if step.fills or step.swaps_known else (side,)
+        for stream in streams:
+            stream.wait_event(begun)
+        try:
+            with side, _cublas.lane(1):
+                step.solve_first()
+            if step.completes:  # its swaps are known: a square panel has several strips
+                step.complete()
+                side.wait_event(main.record())
+            with side, _cublas.lane(1):
+                step.update_first()
+                reached = side.record()
+                share.panel_follows(reached)
+                step.following.begin(started)
+            if step.swaps_known:
+                step.swap_rest()
+                with middle, _cublas.lane(2):
+                    step.substitute()
+                main.wait_event(middle.record())
+            # The first strip goes first: what fills the device would keep it waiting.
+            main.wait_event(reached)
+            if middle in streams:
+                middle.wait_event(main.record())
+                with middle, _cublas.lane(2):
+                    step.fill()
+                filled = middle.record()
+                with middle:
+                    step.swap_done()
+            else:
+                step.swap_done()
+            step.solve_rest(share)
+            share.await_panel()
+            if middle in streams:
+                # Before the rest, which would leave them so few multiprocessors that their strips would wait.
+                main.wait_event(filled)
+            step.rest(share)
+            if middle in streams:
+                side.wait_event(filled)
+            with side, _cublas.lane(1):
+                step.following.finish()
+                share.help(side)
+        finally:
+            for stream in streams:
+                main.wait_event(stream.record())
+
+    def _reserved(self, panel, how):
+        """Return how many multiprocessors the strips after the first must find free, and how many more."""
+        m, dtype = len(panel.p), panel.p.dtype
+        shapes = [self._panel_shape(m - i, j - i, dtype) for i, j in panel.strips[1:]]
+        most = max((shape.blocks for shape in shapes if shape), default=0)
+        if not most or panel.is_square or self.waits_for_update(m, how):
+            return most, 0
+        part = next(part for rows, part in SPARED[how.products] if m <= rows)
+        return most, max(0, round(part * _device.multiprocessors()) - most)
+
+
+def _stream(purpose):
+    """Return this thread's stream for a purpose, whose launches go before those of others."""
+    return _device.stream(cupy.cuda.runtime.getDevice(), threading.get_ident(), purpose, -1)

@@ -1,0 +1,384 @@
+"""The primitives of our own LU on CuPy: strips, row moves, updates on tensor cores, triangular solves."""
+
+import functools
+import threading
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from tcsolve._arithmetic.formats import FORMATS, UPDATES, Update
+from tcsolve._backends.cuda.gemm import wgmma as _wgmma
+from tcsolve._backends.cuda.gemm.layout import aligned
+from tcsolve._backends.cuda.lu import cublas_update as _packed
+from tcsolve._backends.cuda.lu import cusolver_lu as _cusolver
+from tcsolve._backends.cuda.lu import first_steps as _step
+from tcsolve._backends.cuda.lu import row_swaps as _rows
+from tcsolve._backends.cuda.lu import short_update as _short
+from tcsolve._backends.cuda.lu import unit_lower as _unit_lower
+from tcsolve._backends.cuda.lu.look_ahead import LookAhead
+from tcsolve._backends.cuda.lu.row_swaps import Merged, Swaps
+from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute, trusted
+from tcsolve._backends.cuda.lu.triangle_inverse import unit_lower_inverse, upper_inverse
+from tcsolve._backends.cuda.lu.unit_lower import SOLVE_WIDTH, swap_solve, takes
+from tcsolve._backends.cuda.runtime import cluster_launch as _clusters
+from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
+from tcsolve._backends.cuda.runtime import current_device as _device
+from tcsolve._backends.cuda.runtime import recorded_graphs as _record
+from tcsolve._backends.cuda.runtime import scratch_memory as _scratch
+from tcsolve._backends.cuda.runtime.async_read import Sent
+from tcsolve._backends.cuda.runtime.cublas_calls import ld
+from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
+from tcsolve.kernels import (
+    BOARD_BYTES,
+    NARROW_STRIP,
+    SEARCHED_STRIP,
+    TRSV_BLOCK,
+    TRSV_COLUMNS,
+    WGMMA_ROWS,
+    fastest_update,
+    panel_shapes,
+)
+
+__all__ = ["LUOps"]
+
+# Right-hand sides up to which a few at a time are faster than the library's triangular solve of all.
+SUBSTITUTED_COLUMNS = 16
+# Unknowns up to which steps are started before it is known whether they are wanted, as factors may be.
+AHEAD_ROWS = 8192
+# Rows from which on a panel whose pivots are expected on its diagonal looks for them in a square alone.
+SQUARE_ROWS = 4096
+# Columns right of a panel from which on U is a product with an inverse; columns of a panel that is wide.
+LEAST_COLUMNS, WIDE = 2048, 512
+# Rows and columns of L up to which a product inside a panel is so short that launches count.
+FEW_ROWS, FEW_COLUMNS = 1024, 256
+# Columns of L up to which short_update.cu is faster than launches that scale, split and multiply: inside a
+# panel, with one strip of it at a time, and for the columns that follow it.
+SHORT_INSIDE, SHORT_NEAR = 128, 192
+# What it does: FP32 in range, and nearly in precision.
+SHORT = Update("tf32x3", FORMATS["tf32"], 3, "float32")
+
+
+class _Native(NamedTuple):
+    """L as it is, for the library's product."""
+
+    l: Any
+
+    def subtract(self, c, u, share, first=0):
+        _cublas.gemm(c, self.l[first : first + len(c)], u)
+
+
+class LUOps(LookAhead):
+    """The part of `tcsolve._contract.ops.Ops` that factors by our kernels, and solves with such factors."""
+
+    # Not twice: a body that fails has overwritten part of w.
+    @functools.partial(turns_into_memory_error, again=False)
+    def replayed(self, w, name, body):
+        tape = _record.tape_of(w)
+        if tape is not None:
+            return tape.run(name, body)
+        with _scratch.in_order_of(cupy.cuda.get_current_stream()):
+            return body()
+
+    @functools.partial(turns_into_memory_error, again=False)
+    def aside(self, w, others, name, body, then=None):
+        tape = _record.tape_of(w)
+        if tape is None and not _device.allocates_by_default():
+            return None  # this stream would allocate what the caller's reads
+        side = _device.stream(cupy.cuda.runtime.getDevice(), threading.get_ident(), "idle")
+        where = tuple(x.data.ptr for x in others)
+        side.wait_event(cupy.cuda.get_current_stream().record())
+        try:
+            with side:
+                found, rest = body() if tape is None else tape.run(name, body, where, aside=True)
+                if then is not None:
+                    found, rest = then(found, rest)
+                    if tape is not None:
+                        tape.follow_aside(side)
+                # Memory of the tape: once nobody wants it, others may write there before it has left.  With
+                # more rows the host reads residuals meanwhile, which are not to queue behind it.
+                found = Sent(found) if len(w) <= AHEAD_ROWS else found
+        except BaseException:
+            cupy.cuda.get_current_stream().wait_event(side.record())
+            raise
+        done = side.record()
+
+        def wait():
+            cupy.cuda.get_current_stream().wait_event(done)
+            return found, rest
+
+        return wait
+
+    def strip_width(self, m, k, dtype, dominant=False):
+        shape = self._panel_shape(m, k, dtype, dominant)
+        return min(k, shape.strip) if shape else k
+
+    def _panel_shape(self, m, k, dtype, dominant=False):
+        """Return the best shape for a strip of a panel of which k columns are left, or None."""
+        return next(iter(self._panel_shapes(m, k, dtype, dominant)), None)
+
+    def _panel_shapes(self, m, k, dtype, dominant=False):
+        """Return all shapes for it that the device says it runs, the best first."""
+        if dtype.char != "f":
+            return ()
+        narrow = k % NARROW_STRIP == 0 and k % SOLVE_WIDTH != 0
+        context = _clusters.present_context()
+        return _panel_shapes(_clusters.in_force(), context, m, narrow, dominant)
+
+    def has_clusters(self, n):
+        """Tell whether a cluster may take a strip of n rows, without asking: that compiles kernels."""
+        may_fit = _clusters.in_force().may_fit
+        shapes = _known_shapes(cupy.cuda.runtime.getDevice(), n)
+        return next((s.cluster for s in shapes if not s.cluster or may_fit(_panel(s))), False)
+
+    def strip_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
+        (m, _), w = p.shape, stop - start
+        shapes = self._panel_shapes(m - start, w, p.dtype, w > SEARCHED_STRIP)
+        shapes = [shape for shape in shapes if w <= shape.strip]
+        if shapes:
+            # Addresses instead of views, which take the host longer than the launches.
+            first, ld_top, ld_p = row0 + start, -(-w // 4) * 4, ld(p)
+            work = cupy.empty(w * (4 + ld_top) + 4, cupy.int32)
+            dst = work.data.ptr
+            src, top = dst + 8 * w, dst + 16 * (w + 1)
+            strip = (p.data.ptr + 4 * (start * ld_p + start), ld_p, m - start, w)
+            moved = order.data.ptr + 4 * start, ipiv.data.ptr + 4 * start
+            args = (*strip, *moved, dst, src, top, ld_top, info, first, first, started)
+            if _clusters.in_force().launch("panel", shapes, functools.partial(_launch_panel, args)):
+                return Swaps(dst, src, top, ld_top, w, work)
+        leaf, pivots = p[start:, start:stop], ipiv[start:stop]
+        return self._strip_by_library(leaf, pivots, row0 + start, order[start:], info, started)
+
+    def _strip_by_library(self, leaf, ipiv, first, order, info, started):
+        """As `strip_lu` of a whole leaf, where the device runs none of our kernels on it."""
+        dst, src = self._strip_by_cusolver(leaf, ipiv, first, info)
+        order[dst] = order[src]
+        if started is not None:
+            started[0] = 1
+        return dst, src
+
+    def _strip_by_cusolver(self, leaf, ipiv, first, info):
+        """Factor a leaf that no cluster holds; the pivots pass through the host."""
+        w = leaf.shape[1]
+        lu, swaps, _ = _cusolver.getrf_in_place(cupy.array(leaf, order="F"))
+        diagonal = lu.diagonal()
+        bad = cupy.nonzero(~cupy.isfinite(diagonal) | (diagonal == 0))[0][:1]
+        swaps, bad = swaps.get(), bad.get()
+        if len(bad):
+            cupy.minimum(info, first + int(bad[0]) + 1, out=info)
+        swaps = swaps[:w] - 1
+        ipiv[...] = cupy.asarray((first + swaps).astype(np.int32))
+        moved = _cusolver.order_of(swaps, leaf.shape[0])
+        dst = np.union1d(np.arange(w), swaps).astype(np.int32)
+        dst, src = cupy.asarray(dst), cupy.asarray(moved[dst])
+        leaf[...] = lu
+        leaf[src] = lu[dst]  # the rows stay where they were
+        return dst, src
+
+    def block_row(self, rows, start, stop, swaps, first, last, substitution):
+        if isinstance(swaps, Swaps):
+            dst, src, top, ld_top, width, _ = swaps
+            a, n = rows.data.ptr + 4 * first, last - first
+            args = (a, ld(rows), n, max(stop - first, 0), dst, src, top, ld_top, width, 0)
+            swap_solve(n, 2 * width, args)
+            return
+        k, l = stop - start, rows[: stop - start, start:stop]
+        fused = isinstance(swaps, Merged) and substitution is None and first >= stop
+        if fused and l.dtype.char == "f" and aligned(l) and takes(k, last - first):
+            _unit_lower.solve(l, rows[:, first:last], swaps)
+            return
+        self.swap_rows(rows[:, first:last], swaps)
+        first = max(first, stop)
+        if first < last:
+            self.solve_unit_lower(l, rows[:k, first:last], substitution)
+
+    def swap_rows(self, rows, swaps):
+        if isinstance(swaps, Swaps):
+            dst, src, top, ld_top, width, _ = swaps
+            n = rows.shape[1]
+            args = (rows, ld(rows), n, n, dst, src, top, ld_top, width, 0)
+            swap_solve(n, 2 * width, args)
+        else:
+            _rows.move_rows(rows, *swaps)
+
+    def solve_unit_lower(self, l, b, substitution=None, share=None):
+        if not b.size:
+            return
+        if b.dtype.char != "f" or not aligned(l):
+            _cublas.solve_right(l, b)
+        elif substitution is not None:
+            self._apply(substitution, b, share)
+        else:
+            _unit_lower.solve(l, b)
+
+    @turns_into_memory_error
+    def _apply(self, substitution, b, share):
+        substitution.apply(b, share)  # which allocates before it overwrites
+
+    @turns_into_memory_error
+    def substitution(self, l, n, how, dominant, bound=None):
+        k = len(l)
+        # `how` has three products of FP16 where wgmma makes them.
+        few = n < LEAST_COLUMNS or k <= SOLVE_WIDTH
+        if few or (bound is None and how.name != "fp16x3") or not aligned(l):
+            return None
+        return _wgmma.Lower(unit_lower_inverse(l, dominant), how, _device.multiprocessors(), bound)
+
+    def is_wide(self, k, n):
+        return n >= LEAST_COLUMNS and k >= WIDE
+
+    def has_squares(self, how):
+        """Tell whether there are square panels of FP32 at all, for the `Update` how."""
+        arch = _device.arch(cupy.cuda.runtime.getDevice())
+        fastest = fastest_update(how, "f", WGMMA_ROWS, SOLVE_WIDTH, arch)
+        return fastest == "wgmma" and how.format.name == "fp16"
+
+    def gains_square(self, p, n, how):
+        m, k = p.shape
+        wide = m >= SQUARE_ROWS and self.is_wide(k, n) and k % SOLVE_WIDTH == 0
+        return wide and p.dtype.char == "f" and aligned(p) and self.has_squares(how)
+
+    @turns_into_memory_error
+    def bound(self, u, beyond):
+        return _wgmma.Bound(u, beyond, _device.multiprocessors())
+
+    @turns_into_memory_error
+    def right_substitution(self, u, how, bound):
+        return _wgmma.Right(upper_inverse(u), how, _device.multiprocessors(), bound)
+
+    @turns_into_memory_error
+    def solve_right(self, l, u, substitution=None):
+        substitution.apply(l)
+
+    @turns_into_memory_error
+    def merge_swaps(self, order, local, ipiv, start):
+        return _rows.merge_swaps(order, local, ipiv, start)
+
+    @turns_into_memory_error
+    def report(self, info, ipiv, worst, beyond):
+        return _rows.report(info, ipiv, worst, beyond)
+
+    def inner_update(self, how, l):
+        if l.dtype.char != "f":
+            return UPDATES["fp64" if l.dtype.char in "dD" else "fp32"]
+        (m, k), device, three = l.shape, cupy.cuda.runtime.getDevice(), UPDATES["fp16x3"]
+        if self._is_short(how, l, SHORT_INSIDE):
+            return SHORT
+        # On the few multiprocessors that an update leaves to its panel FP32 products take longest, unless
+        # they take less than two more launches.
+        few = m < FEW_ROWS and k <= FEW_COLUMNS
+        ours = not few and fastest_update(three, "f", m, k, _device.arch(device)) == "wgmma"
+        # Other formats may have been chosen for the range that FP16 has not.
+        return three if ours and how.format.name == "fp16" else UPDATES["fp32"]
+
+    def near_update(self, how, p):
+        if self._is_short(how, p, SHORT_NEAR):
+            return SHORT
+        # So short a product takes less time than rounding its operands.
+        return UPDATES["fp32"] if p.dtype.char == "f" and p.shape[1] <= SOLVE_WIDTH else how
+
+    def _is_short(self, how, l, most):
+        """Tell whether short_update.cu is fastest, and as good as `how`, for l of so many columns at most."""
+        k = l.shape[1]
+        return not how.native and k <= most and k % 4 == 0 and _short.takes(l)
+
+    @turns_into_memory_error
+    def update(self, c, l, u, how):
+        if c.size and l.size:
+            self.operand(l, how).subtract(c, u, None)
+
+    @turns_into_memory_error
+    def operand(self, l, how, at_once=False, bound=None):
+        device = cupy.cuda.runtime.getDevice()
+        if how.native:
+            return _Native(l)
+        if how is SHORT:
+            return _short.Operand(l)
+        engine = fastest_update(how, l.dtype.char, *l.shape, _device.arch(device))
+        if engine != "wgmma":
+            return _packed.Operand(l, how, _device.multiprocessors())
+        operand = _wgmma.Operand(l, how, _device.multiprocessors(), bound)
+        if at_once:
+            operand.round()
+        return operand
+
+    @turns_into_memory_error
+    def subtract_product(self, c, operand, u, share=None, first=0):
+        if c.size and u.size:
+            operand.subtract(c, u, share, first)
+
+    @turns_into_memory_error
+    def invert_diagonal_blocks(self, lu):
+        return invert_diagonal_blocks(lu) if lu.dtype.char in TRSV_BLOCK else None
+
+    def trusted(self, inverses, worst):
+        return trusted(inverses, worst)
+
+    @turns_into_memory_error
+    def ahead(self, lu, inverses, order, a, b, steps):
+        tape = _record.tape_of(lu)
+        return None if tape is None else _step.ahead(tape, lu, inverses, order, a, b, steps)
+
+    def goes_ahead(self, a, b):
+        one = len(b) <= AHEAD_ROWS and b.shape[1] == 1 and b.dtype.char == "d"
+        return one and _step.has_rows(a)
+
+    @turns_into_memory_error
+    def solve_factored(self, lu, b, adjoint):
+        conjugate = adjoint and lu.dtype.char == "F"
+        x = cupy.array(b, dtype=lu.dtype, order="F")
+        if conjugate:
+            cupy.conj(x, out=x)
+        for lower in (not adjoint, adjoint):  # L then U, but U**H then L**H
+            _cublas.solve_left(lu, lower, x, adjoint)
+        return cupy.conj(x, out=x) if conjugate else x
+
+    @turns_into_memory_error
+    def substitute(self, lu, b, adjoint, inverses, order):
+        if inverses is None or b.dtype.char != "d" or not 0 < b.shape[1] <= SUBSTITUTED_COLUMNS:
+            return None
+        before, after = (None, order) if adjoint else (order, None)
+        return _substitute_columns(lu, b, adjoint, inverses, before, after)
+
+
+def _substitute_columns(lu, b, *rest):
+    """Solve for a few columns at a time."""
+    (n, k), most = b.shape, max(TRSV_COLUMNS)
+    if k <= most:
+        return substitute(lu, b, *rest)
+    x = cupy.empty((n, k), order="F")
+    for i in range(0, k, most):
+        x[:, i : i + most] = substitute(lu, b[:, i : i + most], *rest)
+    return x
+
+
+@functools.cache
+def _panel_shapes(clusters, context, m, narrow, dominant):
+    shapes = _known_shapes(context[0], m, narrow, dominant)
+    return tuple(s for s in shapes if not s.cluster or clusters.fits(_panel(s)))
+
+
+@functools.cache
+def _known_shapes(device, m, narrow=False, dominant=False):
+    count = _device.properties(device)["multiprocessors"]
+    return panel_shapes(m, _device.arch(device), count, narrow, dominant)
+
+
+@functools.cache
+def _panel(shape):
+    defines = tuple(shape.defines.items())
+    needs = shape.blocks, shape.all_threads, shape.shared_bytes
+    return _clusters.Variant("panel", "tcs_panel", defines, *needs)
+
+
+def _launch_panel(args, shape):
+    board = None if shape.cluster else cupy.zeros(BOARD_BYTES, cupy.uint8)
+    kernel = _panel_kernel(cupy.cuda.runtime.getDevice(), shape)
+    options = {"shared": shape.shared_bytes, "cooperative": not shape.cluster}
+    kernel((shape.blocks,), (shape.all_threads,), (*args, board), **options)
+
+
+@functools.cache
+def _panel_kernel(device, shape):
+    return _jit.kernel("panel", "tcs_panel", **shape.defines)

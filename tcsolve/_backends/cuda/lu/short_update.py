@@ -1,0 +1,43 @@
+"""Launches of short_update.cu: C -= L U for a few columns and a short U, operands as they are."""
+
+import functools
+
+import cupy
+
+from tcsolve._backends.cuda.gemm.layout import aligned
+from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._backends.cuda.runtime import current_device as _device
+from tcsolve._backends.cuda.runtime.cublas_calls import ld
+from tcsolve.kernels import HOPPER, arch_number, short_shape
+
+__all__ = ["Operand", "subtract", "takes"]
+
+
+def takes(*operands):
+    """Tell whether these views may be operands, and short_update.cu is known to be fast here."""
+    arch = _device.arch(cupy.cuda.runtime.getDevice())
+    return arch_number(arch) == HOPPER and all(x.dtype.char == "f" and aligned(x) for x in operands)
+
+
+def subtract(c, l, u):
+    """c -= l u, by three TF32 products."""
+    (m, n), shape = c.shape, short_shape(c.shape[1])
+    kernel = _kernel(cupy.cuda.runtime.getDevice(), shape)
+    args = c, ld(c), l, ld(l), u, ld(u), m, n, len(u)
+    kernel(shape.grid(m, n), (shape.threads, 1), args, shared=shape.shared_bytes)
+
+
+class Operand:
+    """L (m x k), which needs no preparation."""
+
+    def __init__(self, l):
+        self._l = l
+
+    def subtract(self, c, u, share, first=0):
+        """c -= l u, with l from row `first` on."""
+        subtract(c, self._l[first : first + len(c)], u)
+
+
+@functools.cache
+def _kernel(device, shape):
+    return _jit.kernel("short_update", "tcs_short_update", **shape.defines)

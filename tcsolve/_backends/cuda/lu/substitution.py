@@ -1,0 +1,164 @@
+"""Triangular solves of a few right-hand sides with inverted diagonal blocks, one launch a triangle."""
+
+import functools
+from typing import Any, NamedTuple
+
+import cupy
+
+from tcsolve._backends.cuda.runtime import cluster_launch as _clusters
+from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._backends.cuda.runtime import current_device as _device
+from tcsolve._backends.cuda.runtime.cublas_calls import ld
+from tcsolve._errors import DeviceError
+from tcsolve.kernels import TRSV_BLOCK, TRSV_COLUMNS, TRSV_THREADS, trsv_shapes
+
+__all__ = ["invert_diagonal_blocks", "substitute", "trusted"]
+
+# Inverted diagonal blocks are used up to this condition || |D^-1| |D| ||: a solve with an inverse loses as
+# many digits as that has, and refinement must still contract.
+INVERSE_CONDITION = {"f": 1e4, "d": 1e8}
+REAL = {"f": "float", "d": "double"}
+# Threads of a block: of the inversion, of the vector kernels.
+INVERT_THREADS, VECTOR_THREADS = 256, 256
+
+
+def invert_diagonal_blocks(lu, unit_lower=True):
+    """Return what `substitute` needs of row-major real factors, and how good it is.
+
+    Parameters
+    ----------
+    lu : array, shape (n, n), float32 or float64
+        Both triangles, one of them with a unit diagonal that is not stored.
+    unit_lower : bool
+        Whether that is the lower one.
+
+    Returns
+    -------
+    inverses : array, shape (2, ceil(n / block), block, block)
+        Of the lower, then of the upper triangle's blocks, zero beyond n.
+    worst : array, shape (1,)
+        The largest || |D^-1| |D| || of a block D, for `trusted`.
+    """
+    char = lu.dtype.char
+    n, size = lu.shape[0], TRSV_BLOCK[char]
+    inverses = cupy.empty((2, -(-n // size), size, size), lu.dtype)
+    worst = cupy.zeros(1)
+    kernel = _jit.kernel("invert", "tcs_invert_blocks", T_IN=REAL[char])
+    args = (inverses, worst, lu, ld(lu), n, int(unit_lower))
+    kernel((inverses.shape[1], 2), (INVERT_THREADS,), args)
+    return inverses, worst
+
+
+def trusted(inverses, worst):
+    """Return the inverses, or None if a block is too ill-conditioned to be inverted; worst on the host."""
+    # A NaN is not at most anything.
+    return inverses if worst <= INVERSE_CONDITION[inverses.dtype.char] else None
+
+
+def substitute(
+    lu, b, adjoint, inverses, before, after, *, out=None, onto=None, sizes=None, known=False
+):
+    """Return x of (L U) x = b, or (L U)**T x = b, in FP64 for at most max(TRSV_COLUMNS) columns of b.
+
+    lu is row-major, b is FP64 and may have any strides.  Row before[i] of b is taken for row i, and row
+    i of x becomes row after[i]; None changes no place.  Every column is brought next to 1 in the range
+    of the factors, and back.
+
+    Parameters
+    ----------
+    out : array, shape (k, n), float64, C-contiguous, optional
+        Where the columns of x go.
+    onto : array, likewise, optional
+        What they are added to.
+    sizes : array, float64, optional
+        For as many columns as `_launches` has; becomes, or if `known` has, the largest |b_ij| of each.
+        If it is given and not known it has zeros.
+    """
+    (n, k), char = b.shape, lu.dtype.char
+    clusters = _clusters.in_force()
+    launches = _launches(clusters, _clusters.present_context(), n, k, char, adjoint)
+    width, item = launches.width, lu.itemsize
+    sizes = cupy.zeros(width) if sizes is None else sizes
+    # b, then what each triangle makes of it: all bits set stand for no value yet, in the tickets as well.
+    stages = cupy.empty(3 * width * n + 2, lu.dtype)
+    x = cupy.empty((k, n)) if out is None else out
+    rhs = stages.data.ptr
+    made = rhs + width * n * item
+    last = made + width * n * item
+    tickets = last + width * n * item
+    of_b = (b.data.ptr, *(s // b.itemsize for s in b.strides))
+    top = sizes.data.ptr
+    before, after = (0 if order is None else order.data.ptr for order in (before, after))
+    if not known:
+        launches.column_max(enumerate((top, *of_b)))
+    launches.lower(enumerate((rhs, made, (2 * width * n + 2) * item // 4, *of_b, before, top)))
+    factors, blocks = (lu.data.ptr, ld(lu)), inverses.data.ptr
+    upper = blocks + inverses.strides[0]
+    triangles = zip((not adjoint, adjoint), ((made, rhs), (last, made)), strict=True)
+    for number, (lower, (to, of)) in enumerate(triangles):
+        own = (blocks if lower else upper, tickets + 4 * number)
+        launches.triangles[number](enumerate((to, of, *factors, n, *own, top)))
+    added = 0 if onto is None else onto.data.ptr
+    launches.lift(enumerate((x.data.ptr, last, after, top, added)))
+    return x.T
+
+
+class _Launches(NamedTuple):
+    """The launches of `substitute`, which replaces all their addresses."""
+
+    width: int  # columns the triangular solves are compiled for
+    column_max: Any
+    lower: Any
+    triangles: tuple
+    lift: Any
+
+
+class _Triangle:
+    """A launch of trsv.cu: with clusters or, where the device does not run them, without; the same bits."""
+
+    def __init__(self, clusters, shapes, defines):
+        self._clusters, self._defines, self._prepared = clusters, defines, {}
+        self._shapes = [s for s in shapes if not s.cluster or clusters.fits(self._variant(s))]
+
+    def __call__(self, replaced):
+        replaced = tuple(replaced)
+        launch = functools.partial(self._launch, replaced)
+        if not self._clusters.launch("trsv", self._shapes, launch):
+            raise DeviceError("the device refuses to launch a triangular solve; use device='cpu'")
+
+    def _launch(self, replaced, shape):
+        if shape not in self._prepared:
+            name, entry, defines, *_ = self._variant(shape)
+            grid, block = (shape.blocks, 1), (TRSV_THREADS, 1)
+            kernel = _jit.kernel(name, entry, **dict(defines))
+            self._prepared[shape] = kernel.prepared(grid, block, [0] * 8, 0)
+        self._prepared[shape](replaced)
+
+    def _variant(self, shape):
+        defines = tuple((self._defines | shape.defines).items())
+        name = "trsv", "tcs_solve_triangle"
+        return _clusters.Variant(*name, defines, shape.cluster, TRSV_THREADS)
+
+
+@functools.lru_cache(maxsize=256)
+def _launches(clusters, context, n, k, char, adjoint):
+    width = next(width for width in TRSV_COLUMNS if width >= k)
+    grid, threads, device = -(-n // VECTOR_THREADS), VECTOR_THREADS, context[0]
+    count = _device.properties(device)["multiprocessors"]
+    shapes = trsv_shapes(-(-n // TRSV_BLOCK[char]), _device.arch(device), count)
+
+    def vectors(entry, args, columns):
+        kernel = _jit.kernel("refine", entry, T_LOW=REAL[char])
+        return kernel.prepared((grid, columns), (threads, 1), args, 0)
+
+    def triangle(lower):
+        defines = {"T_IN": REAL[char], "K": width, "LOWER": int(lower), "TRANS": int(adjoint)}
+        return _Triangle(clusters, shapes, defines)
+
+    return _Launches(
+        width,
+        vectors("tcs_column_max", [0] * 4 + [n, k], k),
+        vectors("tcs_lower", [0] * 8 + [n, k], width),
+        (triangle(not adjoint), triangle(adjoint)),
+        vectors("tcs_raise", [0] * 5 + [n], k),
+    )

@@ -1,0 +1,101 @@
+"""Unit lower triangles of FP32 on a device: L**-1 B and L**-1 by substitution.
+
+By halves where L is too large for one launch, or B has many columns.
+"""
+
+import functools
+
+import cupy
+
+from tcsolve._backends.cuda.lu import short_update as _short
+from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
+from tcsolve._backends.cuda.runtime import current_device as _device
+from tcsolve._backends.cuda.runtime.cublas_calls import ld
+from tcsolve.kernels import lower_shape, swap_shape
+
+__all__ = ["SOLVE_WIDTH", "invert", "solve", "swap_solve", "takes"]
+
+# Unknowns one launch of tcs_swap_solve takes.
+SOLVE_WIDTH = 128
+
+
+def takes(k, n):
+    """Tell whether lower_solve.cu has room for k unknowns, and n columns are few enough for it.
+
+    Up to so many each multiprocessor reads L once.
+    """
+    shape = _lower_shape(k)
+    return shape is not None and n <= shape.columns * _device.multiprocessors()
+
+
+def solve(l, b, swaps=None):
+    """b := L**-1 b in place, L the unit lower triangle of l; rows of l start on 16-byte boundaries.
+
+    With swaps, as `_rows.merge_swaps` returns them, b are all rows below as well, which move first; that has
+    to be what lower_solve.cu `takes`.
+    """
+    k, n = len(l), b.shape[1]
+    if swaps is not None or (k > SOLVE_WIDTH and takes(k, n)):
+        _lower_solve(l, (b, ld(b)), (b, ld(b)), n, *(swaps or (None, None, None)))
+    elif k <= SOLVE_WIDTH:
+        swap_solve(n, k, (b, ld(b), n, 0, None, None, l, ld(l), k, 0))
+    else:
+        above, below = _halves(k)
+        solve(l[above, above], b[above])
+        _subtract(b[below], l[below, above], b[above])
+        solve(l[below, below], b[below])
+
+
+def invert(l, x):
+    """x := L**-1, by substitution."""
+    k = len(l)
+    if _lower_shape(k):
+        _lower_solve(l, (None, 0), (x, ld(x)), k, None, None, None)
+    else:
+        above, below = _halves(k)
+        x[above, below] = x[below, above] = 0
+        invert(l[above, above], x[above, above])
+        invert(l[below, below], x[below, below])
+        _subtract(x[below, above], l[below, above], x[above, above])
+        solve(l[below, below], x[below, above])
+
+
+def _halves(k):
+    """Return two parts of k, the first of whole widths: the products between them are few and deep."""
+    half = SOLVE_WIDTH << ((k - 1) // SOLVE_WIDTH).bit_length() - 1
+    return slice(half), slice(half, None)
+
+
+def _subtract(c, l, u):
+    (_short.subtract if _short.takes(l, u, c) else _cublas.gemm)(c, l, u)
+
+
+def _lower_solve(l, b, out, n, *swaps):
+    k, shape = len(l), _lower_shape(len(l))
+    kernel = _jit.kernel("lower_solve", "tcs_lower_solve", **shape.defines)
+    grid, args = (-(-n // shape.columns), 1), (*b, *out, n, l, ld(l), k, *swaps)
+    kernel(grid, (shape.threads, 1), args, shared=shape.shared_bytes(k))
+
+
+def _lower_shape(k):
+    """Return the `LowerShape` for k unknowns, or None if there is no room for so many."""
+    return _shape_on(cupy.cuda.runtime.getDevice(), k)
+
+
+@functools.cache
+def _shape_on(device, k):
+    return lower_shape(k, _device.arch(device))
+
+
+@functools.cache
+def _swap_kernel(device, shape):
+    return _jit.kernel("swap_solve", "tcs_swap_solve", **shape.defines)
+
+
+def swap_solve(n, rows, args, count=1):
+    """Launch tcs_swap_solve on n columns with that many rows on the move, `count` times side by side."""
+    device = cupy.cuda.runtime.getDevice()
+    shape = swap_shape(n * count, rows, _device.arch(device))
+    grid, block = (-(-n // shape.columns), count), (shape.threads, 1)
+    _swap_kernel(device, shape)(grid, block, args, shared=shape.shared_bytes(rows))

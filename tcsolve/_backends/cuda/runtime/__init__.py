@@ -1,0 +1,1 @@
+"""Compiling, launching, recording: what all CUDA modules stand on."""

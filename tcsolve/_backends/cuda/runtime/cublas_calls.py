@@ -1,0 +1,331 @@
+"""cuBLAS as the primitives need it: row-major views, and nothing left to global state.
+
+Handles are our own, one for each thread and device, with the math mode fixed; the precision of a product is
+named in its call.
+"""
+
+import contextlib
+import ctypes
+import functools
+import sys
+import threading
+
+import cupy
+import numpy as np
+from cupy_backends.cuda.libs import cublas
+
+from tcsolve._arithmetic.formats import PREFIX
+
+__all__ = [
+    "LANES",
+    "column_parts",
+    "gemm",
+    "gemm_packed",
+    "gemm_strided",
+    "gemv",
+    "handle",
+    "lane",
+    "ld",
+    "product",
+    "recordable",
+    "recorded",
+    "scalar",
+    "zeros",
+    "solve_left",
+    "solve_right",
+    "stores",
+    "triangle",
+]
+
+# cuBLAS enumerations, by their names in cublas_api.h and library_types.h.
+COMPUTE_32F, COMPUTE_32F_FAST_TF32, GEMM_DEFAULT = 68, 77, -1
+CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF = 0, 2, 14
+DEFAULT_MATH = 0
+# cuBLAS type and compute type of packed operands.
+OPERANDS = {
+    "fp16": (CUDA_R_16F, COMPUTE_32F),
+    "bf16": (CUDA_R_16BF, COMPUTE_32F),
+    "tf32": (CUDA_R_32F, COMPUTE_32F_FAST_TF32),
+}
+# cuBLAS type of a result, by its dtype, and the results each kind of operand may have.
+RESULT = {"float32": 0, "float16": 2, "bfloat16": 14, "int32": 10, "float64": 1}
+STORES = {
+    "fp16": ("float32", "float16"),
+    "bf16": ("float32", "bfloat16"),
+    "tf32": ("float32",),
+    "int8": ("int32",),
+    "fp32": ("float32",),
+    "fp64": ("float64",),
+}
+# Operand type, compute type, and dtype of the scalars of a product.
+CUDA_R_8I, CUDA_R_64F, COMPUTE_32I, COMPUTE_64F = 3, 1, 72, 70
+PRODUCTS = {low: (*kinds, "f") for low, kinds in OPERANDS.items()} | {
+    "int8": (CUDA_R_8I, COMPUTE_32I, "i"),
+    "fp32": (CUDA_R_32F, COMPUTE_32F, "f"),
+    "fp64": (CUDA_R_64F, COMPUTE_64F, "d"),
+}
+# Right-hand sides of one triangular solve: no library says how many it takes, and with so many it is busy.
+MOST_COLUMNS = 1 << 15
+# What may run side by side, each with handles of its own.
+LANES = 3
+# What NVIDIA recommends for Hopper; the choice of a product's algorithm depends on it.
+WORKSPACE_BYTES = 32 << 20
+# C's names and argument types ('p' an address, 'i' an int) of what can be recorded.
+RECORDED = {
+    "sgemm": ("cublasSgemm_v2", "piiiiippipippi"),
+    "sgemmStridedBatched": ("cublasSgemmStridedBatched", "piiiiippinpinppini"),
+    "strsm": ("cublasStrsm_v2", "piiiiiippipi"),
+    "gemmEx": ("cublasGemmEx", "piiiiippiipiippiiii"),
+    "setStream": ("cublasSetStream_v2", "pp"),
+    "setWorkspace": ("cublasSetWorkspace_v2", "ppn"),
+}
+C_TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int, "n": ctypes.c_size_t}
+
+_local = threading.local()
+
+
+class _Handle:
+    """A handle of the library on a device, destroyed with the thread that owns it."""
+
+    def __init__(self, device, device_scalars):
+        self._device, self.number = device, cublas.create()
+        cublas.setMathMode(self.number, DEFAULT_MATH)
+        where = "DEVICE" if device_scalars else "HOST"
+        cublas.setPointerMode(self.number, getattr(cublas, f"CUBLAS_POINTER_MODE_{where}"))
+
+    def __del__(self):
+        if sys.is_finalizing():  # the library may be gone before
+            return
+        with contextlib.suppress(Exception), cupy.cuda.Device(self._device):
+            cublas.destroy(self.number)
+
+
+def handle(*, device_scalars=False):
+    """Return this thread's handle for the current device, on the current stream."""
+    handles = _local.__dict__.setdefault("handles", {})
+    key = (cupy.cuda.runtime.getDevice(), device_scalars, _lane())
+    if key not in handles:
+        handles[key] = _Handle(*key[:2])
+    number = handles[key].number
+    _call("setStream", number, cupy.cuda.get_current_stream().ptr)
+    if workspace := getattr(_local, "workspace", None):
+        memory = workspace(key[-1])
+        _call("setWorkspace", number, memory.data.ptr, memory.nbytes)
+        _local.used.add(handles[key])
+    return number
+
+
+def _lane():
+    return getattr(_local, "lane", 0)
+
+
+@contextlib.contextmanager
+def lane(number):
+    """Use other handles and words inside, for what runs beside this thread's work in other lanes."""
+    before, _local.lane = _lane(), number
+    try:
+        yield
+    finally:
+        _local.lane = before
+
+
+@contextlib.contextmanager
+def recorded(workspace, words, used):
+    """Let the calls inside be recorded; workspace(lane) is memory of a handle, words(lane) of `zeros`.
+
+    The owners of the handles are added to the set `used`.
+    """
+    _local.workspace, _local.words, _local.used = workspace, words, used
+    try:
+        yield
+    finally:
+        _local.workspace = _local.words = _local.used = None
+
+
+def zeros(count):
+    """Return some words that are zero, for kernels that leave them zero and run one after the other.
+
+    While calls are recorded they are always the same in a lane.
+    """
+    words = getattr(_local, "words", None)
+    if words is None:
+        return cupy.zeros(count, cupy.uint32)
+    return words(_lane())[:count]
+
+
+@functools.cache
+def recordable():
+    """Tell whether cuBLAS can be called past CuPy, whose own calls refuse to be recorded."""
+    try:
+        return bool(_function("sgemm"))
+    except (OSError, AttributeError):
+        return False
+
+
+def _call(name, *args):
+    """Call cuBLAS: by CuPy, or straight while it may be recorded."""
+    if getattr(_local, "workspace", None) is None:
+        getattr(cublas, name)(*args)
+    elif status := _function(name)(*args):
+        raise cublas.CUBLASError(status)
+
+
+@functools.cache
+def _function(name):
+    # The library that CuPy has loaded is found by its name alone.
+    version = cublas.getVersion(cupy.cuda.device.get_cublas_handle())
+    symbol, types = RECORDED[name]
+    function = getattr(ctypes.CDLL(f"libcublas.so.{version // 10000}"), symbol)
+    function.argtypes = [C_TYPES[t] for t in types]
+    return function
+
+
+def ld(x):
+    """Return the leading dimension, in entries, of a row-major view."""
+    return x.strides[0] // x.dtype.itemsize
+
+
+@functools.cache
+def scalar(value, char):
+    """Return the address of a host scalar that lives as long as the process."""
+    return _scalar(value, char).ctypes.data
+
+
+@functools.cache
+def _scalar(value, char):
+    return np.array(value, dtype=char)
+
+
+def solve_left(lu, lower, x, adjoint):
+    """x := T**-1 x, or T**-T x, in place for a triangle T of the row-major lu and column-major x.
+
+    The lower triangle has a unit diagonal.
+    """
+    # cuBLAS sees lu.T, so what is not to be transposed is transposed there.
+    n, char = len(x), lu.dtype.char
+    how = triangle(lower, lower, cublas.CUBLAS_OP_N if adjoint else cublas.CUBLAS_OP_T)
+    trsm, side = getattr(cublas, PREFIX[char] + "trsm"), cublas.CUBLAS_SIDE_LEFT
+    for some in column_parts(x):
+        operands = (scalar(1, char), lu.data.ptr, ld(lu), some.data.ptr, n)
+        trsm(handle(), side, *how, n, some.shape[1], *operands)
+
+
+def column_parts(x):
+    """Yield the columns of a column-major x, so many at a time as the libraries' triangular solves take."""
+    for start in range(0, x.shape[1], MOST_COLUMNS):
+        yield x[:, start : start + MOST_COLUMNS]
+
+
+def triangle(lower, unit, op):
+    """Return cuBLAS's (uplo, op, diag) for a triangle of a row-major matrix."""
+    return (
+        cublas.CUBLAS_FILL_MODE_UPPER if lower else cublas.CUBLAS_FILL_MODE_LOWER,
+        op,
+        cublas.CUBLAS_DIAG_UNIT if unit else cublas.CUBLAS_DIAG_NON_UNIT,
+    )
+
+
+def solve_right(l, b):
+    """b := L**-1 b in place for row-major l (its unit lower triangle) and b."""
+    # As cuBLAS sees them: b.T := b.T (l.T)**-1, l.T upper.
+    k, r = b.shape
+    char = b.dtype.char
+    how = triangle(True, True, cublas.CUBLAS_OP_N)
+    args = (r, k, scalar(1, char), l.data.ptr, ld(l), b.data.ptr, ld(b))
+    _call(PREFIX[char] + "trsm", handle(), cublas.CUBLAS_SIDE_RIGHT, *how, *args)
+
+
+def gemv(y, a, x):
+    """y = a x in FP64, for a with contiguous rows or columns, and vectors of any stride."""
+    m, n = a.shape
+    # cuBLAS is column-major.
+    if a.flags.c_contiguous:
+        op, rows, columns = cublas.CUBLAS_OP_T, n, m
+    else:
+        op, rows, columns = cublas.CUBLAS_OP_N, m, n
+    operands = (scalar(1, "d"), a.data.ptr, rows, x.data.ptr, ld(x), scalar(0, "d"))
+    cublas.dgemv(handle(), op, rows, columns, *operands, y.data.ptr, ld(y))
+
+
+def gemm(c, l, u):
+    """c -= l u for row-major views of one dtype, in that precision."""
+    (m, r), k, char = c.shape, l.shape[1], c.dtype.char
+    n = cublas.CUBLAS_OP_N
+    operands = (scalar(-1, char), u.data.ptr, ld(u), l.data.ptr, ld(l))
+    result = (scalar(1, char), c.data.ptr, ld(c))
+    _call(PREFIX[char] + "gemm", handle(), n, n, r, m, k, *operands, *result)
+
+
+def gemm_strided(c, step_c, a, step_a, b, step_b, alpha, count):
+    """c = alpha a b for `count` products of row-major views, each so many entries after the last."""
+    (m, r), k, char = c.shape, a.shape[1], c.dtype.char
+    n = cublas.CUBLAS_OP_N
+    operands = (scalar(alpha, char), b.data.ptr, ld(b), step_b, a.data.ptr, ld(a), step_a)
+    result = (scalar(0, char), c.data.ptr, ld(c), step_c)
+    name = PREFIX[char] + "gemmStridedBatched"
+    _call(name, handle(), n, n, r, m, k, *operands, *result, count)
+
+
+def gemm_packed(c, shape, ldc, p, q, low, alpha, beta):
+    """C := alpha P Q^T + beta C on the tensor cores, with FP32 sums.
+
+    C is FP32 (m, r) = shape, row-major; P (m, depth) and Q (r, depth) are packed in the format `low`;
+    alpha and beta are device scalars.
+    """
+    (m, r), depth = shape, p.shape[1]
+    kind, compute = OPERANDS[low]
+    operands = (q.data.ptr, kind, depth, p.data.ptr, kind, depth)
+    _call(
+        "gemmEx",
+        handle(device_scalars=True),
+        cublas.CUBLAS_OP_T,
+        cublas.CUBLAS_OP_N,
+        r,
+        m,
+        depth,
+        alpha.data.ptr,
+        *operands,
+        beta.data.ptr,
+        c.data.ptr,
+        CUDA_R_32F,
+        ldc,
+        compute,
+        GEMM_DEFAULT,
+    )
+
+
+def stores(precision, dtype):
+    """Tell whether `product` in `precision` can store its result in a dtype."""
+    return dtype in STORES[precision]
+
+
+def product(out, a, b, precision, alpha, beta):
+    """out = alpha a b + beta out on row-major matrices, each operand as it is or transposed.
+
+    a and b have `array`, with contiguous rows, `ld` and `transposed`.
+    """
+    kind, compute, char = PRODUCTS[precision]
+    (m, n), k = out.shape, a.array.shape[0 if a.transposed else 1]
+    ops = [cublas.CUBLAS_OP_T if x.transposed else cublas.CUBLAS_OP_N for x in (b, a)]
+    scalars = np.array([alpha, beta], dtype=char)  # read before the call returns
+    # As cuBLAS sees them: out.T = b.T a.T.
+    cublas.gemmEx(
+        handle(),
+        *ops,
+        n,
+        m,
+        k,
+        scalars.ctypes.data,
+        b.array.data.ptr,
+        kind,
+        b.ld,
+        a.array.data.ptr,
+        kind,
+        a.ld,
+        scalars.ctypes.data + scalars.itemsize,
+        out.data.ptr,
+        RESULT[out.dtype.name],
+        ld(out) if m > 1 else n,
+        compute,
+        GEMM_DEFAULT,
+    )

@@ -1,0 +1,204 @@
+"""From arrays to their `Ops`: the only place that asks which array library is in use."""
+
+import functools
+import importlib.util
+import os
+import sys
+
+import numpy as np
+
+from tcsolve._backends.cpu.ops import numpy_ops
+from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._errors import DeviceError, InputError
+
+__all__ = [
+    "as_host",
+    "clear_cache",
+    "cuda_available",
+    "is_cupy",
+    "numpy_ops",
+    "ops_for",
+    "ops_on",
+    "why_no_cuda",
+    "why_unsupported",
+]
+
+FORKED = (
+    "this process was forked from one that used CUDA, which does not survive a fork; start processes "
+    "by 'spawn', as with multiprocessing.get_context('spawn')"
+)
+CAPTURING = (
+    "the current stream is capturing a CUDA graph, which cannot hold a solve: the host reads results "
+    "on the way; call this before or after the capture (which is still valid), or in another stream"
+)
+_cuda_process = None  # the process that used CUDA first, for its forked children
+
+
+def is_cupy(x):
+    """Tell whether x is a CuPy array, without importing CuPy."""
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(x, cupy.ndarray)
+
+
+def why_no_cuda():
+    """Return None if the current CUDA device can be used now, else the sentence that says why not."""
+    reason = FORKED if _is_forked() else _why_not_found()
+    if reason is not None:
+        return reason
+    cupy = sys.modules["cupy"]
+    return _why_not_on(cupy.cuda.runtime.getDevice()) or (CAPTURING if _captures(cupy) else None)
+
+
+@functools.cache
+def _why_not_found():
+    if importlib.util.find_spec("cupy") is None:
+        return "CuPy is not installed; pip install 'tcsolve[cuda13]' (or [cuda12])"
+    import cupy
+
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return f"CuPy finds no usable CUDA driver ({error})"
+    _note_process()
+    return None if count else "CuPy finds no CUDA device"
+
+
+@functools.cache
+def _why_not_on(device):
+    cupy = sys.modules["cupy"]
+    return why_unsupported(int(cupy.cuda.Device(device).compute_capability), _load_libraries)
+
+
+def why_unsupported(capability, load):
+    """Return None if a device of a compute capability (90 is 9.0) can be used, else why not.
+
+    load() loads the CUDA libraries, and raises an ImportError where they are missing.
+    """
+    if capability < (least := _jit.least_arch()):
+        return (
+            f"the kernels need compute capability {least / 10} or later, and this device has "
+            f"{capability / 10}"
+        )
+    try:
+        load()
+    except ImportError as error:
+        return _missing(error)
+    return None
+
+
+def _load_libraries():
+    from cupy_backends.cuda.libs import cublas, cusolver  # noqa: F401
+
+
+def _missing(error):
+    return (
+        f"CuPy cannot load a CUDA library ({error}); pip install 'tcsolve[cuda13]' (or [cuda12]) "
+        "brings them"
+    )
+
+
+def _note_process():
+    global _cuda_process
+    _cuda_process = os.getpid()
+
+
+def _is_forked():
+    """Tell whether CUDA was in use before this process was forked: then it cannot be used here."""
+    return _cuda_process is not None and _cuda_process != os.getpid()
+
+
+def _captures(cupy):
+    """Tell whether work in the current stream would become part of a graph that is being captured."""
+    try:
+        return cupy.cuda.get_current_stream().is_capturing()
+    except RuntimeError:  # a capture that failed, or one in a stream that waits for this one
+        return True
+
+
+def cuda_available():
+    """Tell whether a CUDA device can be used; imports CuPy where it is installed."""
+    return why_no_cuda() is None
+
+
+@functools.cache
+def _cupy_ops():
+    # CuPy is optional and slow to import, so it is imported with the first array that needs it.
+    try:
+        from tcsolve._backends.cuda.ops import CupyOps
+    except ImportError as error:
+        raise DeviceError(f"{_missing(error)}, and device='cpu' needs none") from error
+    _note_process()
+    return CupyOps()
+
+
+def ops_for(*arrays):
+    """Return the `Ops` of these arrays; they must all live in one place."""
+    on_device = {is_cupy(x) for x in arrays}
+    if len(on_device) > 1:
+        kinds = " and ".join(sorted({type(x).__module__.partition(".")[0] for x in arrays}))
+        raise InputError(
+            f"a and b are {kinds} arrays; both must be NumPy or both CuPy: "
+            "move one with cupy.asarray or cupy.asnumpy"
+        )
+    if not on_device.pop():
+        return numpy_ops
+    _require_usable(arrays)
+    return _cupy_ops()
+
+
+def _require_usable(arrays):
+    """Raise unless work can be launched now, on the device of these CuPy arrays."""
+    if _is_forked():
+        raise DeviceError(FORKED)
+    cupy = sys.modules["cupy"]
+    try:
+        current = cupy.cuda.runtime.getDevice()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise DeviceError(f"CUDA does not answer ({error}); if {FORKED}") from error
+    for x in arrays:
+        if x.size and (there := x.data.device_id) != current:
+            raise InputError(
+                f"an array is on CUDA device {there}, but {current} is the current one; "
+                f"call this inside `with cupy.cuda.Device({there}):`"
+            )
+    if _captures(cupy):
+        raise DeviceError(CAPTURING)
+
+
+def ops_on(device):
+    """Return the `Ops` to solve with: of 'cpu' or 'cuda'."""
+    if device == "cpu":
+        return numpy_ops
+    if (reason := why_no_cuda()) is not None:
+        raise DeviceError(f"device='cuda' was asked for, but {reason}; or use device='cpu'")
+    return _cupy_ops()
+
+
+def clear_cache():
+    """Free the device memory that is kept between solves.
+
+    From the second solve of a size on (up to 32768 unknowns), the matrix and the graph of its factorization
+    keep their memory, for the three sizes last used; a solve that needs it takes it by itself.
+
+    Returns
+    -------
+    None
+
+    Raises
+    ------
+    DeviceError
+        The current stream is capturing a graph, or this process was forked from one that used CUDA.
+
+    Examples
+    --------
+    >>> import tcsolve
+    >>> tcsolve.clear_cache()
+    """
+    if _cupy_ops.cache_info().currsize:
+        _require_usable(())
+        _cupy_ops().clear_cache()
+
+
+def as_host(x):
+    """Return x as a NumPy array, copied from the device if it lives there."""
+    return x.get() if is_cupy(x) else np.asarray(x)

@@ -1,0 +1,143 @@
+"""Arguments to canonical arrays, or an error that says what was got, what is needed, what to do."""
+
+import numpy as np
+import scipy.sparse
+
+from tcsolve._backends.select import is_cupy
+from tcsolve._errors import InputError
+from tcsolve._plan import PRECISIONS, Plan
+
+__all__ = [
+    "STRUCTURES",
+    "check_array",
+    "check_options",
+    "check_shapes",
+    "require_finite",
+    "result_dtype",
+]
+
+# SciPy's spellings, long and short.
+STRUCTURES = {
+    None: None,
+    "general": "general",
+    "gen": "general",
+    "diagonal": "diagonal",
+    "tridiagonal": "tridiagonal",
+    "banded": "banded",
+    "upper triangular": "upper triangular",
+    "lower triangular": "lower triangular",
+    "symmetric": "symmetric",
+    "sym": "symmetric",
+    "hermitian": "hermitian",
+    "her": "hermitian",
+    "positive definite": "positive definite",
+    "pos": "positive definite",
+}
+
+
+def check_array(x, name):
+    """Return x as a dense numeric NumPy or CuPy array.
+
+    It is copied only if it is none, or is not aligned or of another byte order, which LAPACK does not take.
+    """
+    if is_cupy(x):
+        pass
+    elif scipy.sparse.issparse(x):
+        raise InputError(
+            f"{name} is a sparse {type(x).__name__}; a dense array is needed: "
+            f"use scipy.sparse.linalg.spsolve, or {name}.toarray() if it fits in memory"
+        )
+    elif np.ma.isMaskedArray(x):
+        raise InputError(f"{name} is a masked array; fill it first, as with {name}.filled()")
+    else:
+        try:
+            x = np.asarray(x)
+        except ValueError as error:
+            raise InputError(f"{name} is not a rectangular array of numbers: {error}") from None
+    if x.dtype.kind not in "biufc" and not _is_bfloat16(x.dtype):
+        raise InputError(
+            f"{name} has dtype {x.dtype}; numbers are needed: "
+            f"convert with np.asarray({name}, dtype=float)"
+        )
+    if isinstance(x, np.ndarray) and not _is_ordinary(x):
+        x = x.astype(x.dtype.newbyteorder("="))
+    return x
+
+
+def _is_ordinary(x):
+    """Tell whether entries start on multiples of their size, in this machine's byte order."""
+    return x.dtype.isnative and all(step % x.itemsize == 0 for step in (x.ctypes.data, *x.strides))
+
+
+def _is_bfloat16(dtype):
+    # ml_dtypes registers it as a dtype of kind 'V'.
+    return dtype.kind == "V" and dtype.name == "bfloat16"
+
+
+def result_dtype(a, b):
+    """Return the dtype SciPy's solve gives: float32, float64, complex64 or complex128."""
+    if a.dtype == b.dtype and a.dtype.char in "fdFD":
+        return a.dtype.newbyteorder("=")
+    kinds = [np.dtype(np.float32) if _is_bfloat16(x.dtype) else x.dtype for x in (a, b)]
+    common = np.result_type(*kinds)
+    if common.kind in "biu":
+        return np.dtype(np.float64)
+    if common.kind == "c":
+        return np.dtype(np.complex64 if common.itemsize <= 8 else np.complex128)
+    return np.dtype(np.float32 if common.itemsize <= 4 else np.float64)
+
+
+def check_shapes(a, b):
+    """Return (shape of x, b is a vector) for SciPy's broadcasting rules, or raise.
+
+    1-D b is one vector for every slice of a; any other b is (..., n, nrhs).
+    """
+    if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
+        raise InputError(
+            f"Expected square matrix: a has shape {a.shape}, (..., n, n) is needed; "
+            "use numpy.linalg.lstsq for a rectangular one"
+        )
+    n = a.shape[-1]
+    vector = b.ndim < 2
+    rows = b.shape[0] if b.ndim == 1 else 1 if b.ndim == 0 else b.shape[-2]
+    if rows != n:
+        raise InputError(
+            f"incompatible shapes: a has shape {a.shape} and b has shape {b.shape}; "
+            f"b needs {n} rows (1-D b is one vector, otherwise (..., {n}, nrhs))"
+        )
+    if vector:
+        return a.shape[:-1], True
+    try:
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except ValueError:
+        raise InputError(
+            f"incompatible shapes: the leading dimensions of a {a.shape} and b {b.shape} "
+            "do not broadcast; make them equal or 1"
+        ) from None
+    return (*batch, n, b.shape[-1]), False
+
+
+def check_options(assume_a, precision, device):
+    """Return the structure by its long name, or raise if an option is none."""
+    if not (assume_a is None or isinstance(assume_a, str)) or assume_a not in STRUCTURES:
+        raise InputError(
+            f"{assume_a!r} is not a recognized matrix structure; assume_a needs None or one of "
+            + ", ".join(repr(name) for name in STRUCTURES if name)
+        )
+    named = isinstance(precision, str) and precision in PRECISIONS
+    if not (named or isinstance(precision, Plan)):
+        raise InputError(
+            f"precision is {precision!r}; it needs a Plan or one of {', '.join(PRECISIONS)}"
+        )
+    if not isinstance(device, str) or device not in ("auto", "cpu", "cuda"):
+        raise InputError(f"device is {device!r}; it needs 'auto', 'cpu' or 'cuda'")
+    return STRUCTURES[assume_a]
+
+
+def require_finite(ok, name):
+    """Raise SciPy's error for NaN or Inf unless ok."""
+    if not ok:
+        raise InputError(
+            f"array must not contain infs or NaNs: {name} does; clean it, or pass "
+            "check_finite=False to get NaN where they reach"
+        )

@@ -1,0 +1,1 @@
+"""What every backend offers: the primitives of linear algebra."""

@@ -1,0 +1,1 @@
+"""The public products of matrices."""

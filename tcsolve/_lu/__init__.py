@@ -1,0 +1,1 @@
+"""LU with partial pivoting: norms, scaling, elimination, factors."""

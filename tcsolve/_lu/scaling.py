@@ -1,0 +1,214 @@
+"""Powers of two that bring rows and columns of A to a common size before anything is rounded."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tcsolve._arithmetic.matrix_parts import parts, real_parts
+
+__all__ = [
+    "Frame",
+    "Scaling",
+    "equilibrate",
+    "exponent_of",
+    "largest_exponent",
+    "ldexp",
+    "needs_frame",
+    "needs_scaling",
+    "norm_and_exponent",
+    "shift_columns",
+]
+
+# Rows (columns) whose sizes differ by less than a factor of ten are left alone; as xLAQGE.
+SPREAD = 0.1
+# Norms within 2**(+-SAFE_EXPONENT) leave an FP32 factorization room to grow.
+SAFE_EXPONENT = 40
+# Beyond 2**(+-FRAME_EXPONENT) even FP64 products and norms of A leave their range.
+FRAME_EXPONENT = 300
+# Scales stay normal FP64 numbers.
+MAX_EXPONENT = 1022
+# Stands for the exponent of zero: below that of any number, however it is scaled.
+NO_EXPONENT = -(2**20)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """diag(row) A diag(col), both vectors of powers of two on the device, shape (n,)."""
+
+    row: Any
+    col: Any
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A system moved to where FP64 cannot overflow: diag(row) A diag(col) y = diag(row) b 2**-shift.
+
+    All factors are powers of two, so that x = diag(col) y 2**shift is exact but for under- and overflow
+    of x itself.
+    """
+
+    scaling: Scaling
+
+    def matrix(self, ops, a):
+        """Return the scaled matrix, a copy in the dtype of a."""
+        return ops.cast_scaled(a, self.scaling.row, self.scaling.col, a.dtype)
+
+    def inside(self, xp, b):
+        """Return (diag(row) b 2**-shift, shift), one shift for each column of b (n, k)."""
+        row = _exponents_of_scale(xp, self.scaling.row)
+        top = largest_exponent(xp, b, row)
+        return ldexp(xp, b, row - top), top
+
+    def backward_error(self, ops, norm, r, y):
+        """Return ``||b - A x|| / (||A|| ||x||)`` of the caller's system, for each column, on the host.
+
+        Parameters
+        ----------
+        norm : (float, int)
+            The infinity norm of the caller's A, as `norm_and_exponent` returns it.
+        r, y : array, shape (n, k)
+            The solution of the scaled system and its residual.
+        """
+        xp = ops.xp
+        rest = _size_and_exponent(xp, r, -_exponents_of_scale(xp, self.scaling.row))
+        size = _size_and_exponent(xp, y, _exponents_of_scale(xp, self.scaling.col))
+        rest, of_rest, size, of_size = ops.host(*rest, *size)
+        with np.errstate(all="ignore"):
+            error = np.ldexp(rest / norm[0] / size, of_rest - norm[1] - of_size)
+        return np.where(rest == 0, 0.0, error)
+
+    def swapped(self):
+        """Return the frame of the transposed matrix."""
+        return Frame(Scaling(self.scaling.col, self.scaling.row))
+
+    def outside(self, xp, y, shift):
+        """Return diag(col) y 2**shift."""
+        return ldexp(xp, y, _exponents_of_scale(xp, self.scaling.col) + shift)
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The frame that leaves A alone and divides each column of b, and of x, by a power of two."""
+
+    exponent: Any
+
+    def inside(self, xp, b):
+        """Return (b 2**-shift, shift)."""
+        return ldexp(xp, b, -xp.asarray(self.exponent)), xp.asarray(self.exponent)
+
+    def outside(self, xp, y, shift):
+        """Return y 2**shift."""
+        return ldexp(xp, y, shift)
+
+
+def shift_columns(size):
+    """Return the `Shift` for columns whose largest entries are `size`, or None if none is needed."""
+    exponent = np.frexp(size)[1]
+    return Shift(exponent) if (np.abs(exponent) > FRAME_EXPONENT).any() else None
+
+
+def needs_frame(survey):
+    """Tell whether A has rows, columns or norms beyond the range in which FP64 can refine."""
+    top = 2.0**FRAME_EXPONENT
+    spread = min(survey.row_spread, survey.col_spread)
+    if survey.inf == 0:
+        return False
+    return not (survey.finite and 1 / top < survey.inf < top and (spread == 0 or spread > 1 / top))
+
+
+def ldexp(xp, x, exponent):
+    """Return x 2**exponent, real or complex."""
+    exponent = xp.asarray(exponent, dtype=xp.int32)
+    with np.errstate(over="ignore", under="ignore"):
+        return _ldexp_parts(xp, x, exponent)
+
+
+def _ldexp_parts(xp, x, exponent):
+    if not xp.iscomplexobj(x):
+        return xp.ldexp(x, exponent)
+    # Where 1j * inf would be NaN in both parts.
+    moved = xp.empty(np.broadcast_shapes(x.shape, exponent.shape), x.dtype)
+    for to, part in zip(real_parts(moved), real_parts(x), strict=True):
+        xp.ldexp(part, exponent, out=to)
+    return moved
+
+
+def exponent_of(xp, x, axis=()):
+    """Return e, largest parts of entries along the axes (kept) being in [2**(e - 1), 2**e); 0 of NaN, Inf."""
+    top = xp.abs(x.real)
+    if xp.iscomplexobj(x):
+        top = xp.maximum(top, xp.abs(x.imag))
+    if axis != ():
+        top = top.max(axis=axis, keepdims=True)
+    return xp.where(xp.isfinite(top), xp.frexp(top)[1], 0)
+
+
+def largest_exponent(xp, v, shift):
+    """Return the largest exponent in v 2**shift of each column, v (..., n, k); 0 for a column of zeros.
+
+    shift, (n, 1), has the exponent by which each row is to be scaled.  Zeros do not count.
+    """
+    exponent = xp.where(v == 0, NO_EXPONENT, exponent_of(xp, v) + shift).max(axis=-2)
+    return xp.where(exponent == NO_EXPONENT, 0, exponent)
+
+
+def _size_and_exponent(xp, v, shift):
+    """Return (m, e) for each column of v 2**shift: its largest modulus is m 2**e."""
+    exponent = largest_exponent(xp, v, shift)
+    return xp.abs(ldexp(xp, v, shift - exponent)).max(axis=0), exponent
+
+
+def _exponents_of_scale(xp, scale):
+    return xp.frexp(scale)[1][:, None] - 1
+
+
+def norm_and_exponent(ops, a):
+    """Return (m, e) such that the infinity norm of a is m 2**e, wherever in the range of FP64 a is."""
+    rows = [ops.row_max(part).max() for part in real_parts(a)]
+    top = max(float(v) for v in ops.host(*rows))
+    exponent = int(np.frexp(top)[1]) if np.isfinite(top) else 0
+    wide, norms = np.result_type(a.dtype, np.float64), []
+    with np.errstate(all="ignore"):
+        for some in parts(*a.shape):
+            part = ldexp(ops.xp, ops.converted(a[some], wide), -exponent)
+            norms.append(ops.xp.abs(part).sum(axis=1).max())
+        return float(np.max(ops.host(*norms))), exponent
+
+
+def needs_scaling(survey):
+    """Tell whether A must be scaled before it is rounded (the rule of LAPACK's xLAQGE)."""
+    return (
+        survey.row_spread < SPREAD
+        or survey.col_spread < SPREAD
+        or not 2.0**-SAFE_EXPONENT < survey.inf < 2.0**SAFE_EXPONENT
+    )
+
+
+def equilibrate(ops, a):
+    """Return the `Scaling` that brings the largest entry of each row and column into [1/2, 1).
+
+    Rows first, then columns [1]_; rounded to powers of two, so that scaling and its undoing are exact.
+
+    References
+    ----------
+    .. [1] N. J. Higham, S. Pranesh, M. Zounon, SIAM J. Sci. Comput. 41 (2019), A2536-A2551,
+       algorithm 2.4.
+    """
+
+    # The larger part of a complex number stands for it, as its modulus may overflow.  In FP64, as FP32 has no
+    # inverses of its smallest numbers.
+    def scale(sizes):
+        top = sizes[0] if len(sizes) == 1 else ops.xp.maximum(*sizes)
+        return _inverse_power(ops.xp, ops.converted(top, np.float64))
+
+    row = scale([ops.row_max(part) for part in real_parts(a)])
+    col = scale([ops.col_max(part, row) for part in real_parts(a)])
+    return Scaling(row, col)
+
+
+def _inverse_power(xp, size):
+    """Return 2**-e for size = m 2**e with m in [1/2, 1); 1 where size is zero."""
+    _, exponent = xp.frexp(size)
+    exponent = xp.clip(exponent, -MAX_EXPONENT, MAX_EXPONENT)
+    return xp.where(size > 0, xp.ldexp(xp.ones_like(size), -exponent), 1.0)

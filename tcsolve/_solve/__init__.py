@@ -1,0 +1,1 @@
+"""Systems: checked, placed, factored, refined, reported."""

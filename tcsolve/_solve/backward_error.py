@@ -1,0 +1,115 @@
+"""The backward error of an answer, from the arrays that the caller gave and the x that is returned."""
+
+import functools
+
+import numpy as np
+
+from tcsolve._arithmetic.matrix_parts import by_parts, parts
+from tcsolve._lu.scaling import exponent_of, ldexp, norm_and_exponent
+from tcsolve._solve.long_double_residual import SMALL, residual
+
+__all__ = ["backward_errors"]
+
+# Norms of A and of x between 1 / SAFE and SAFE keep products and residuals far from the ends of FP64.
+SAFE = 2.0**250
+
+
+def backward_errors(ops, a, x, b, norm=None):
+    """Return ``||b - A x|| / (||A|| ||x||)`` in infinity norms for each right-hand side.
+
+    Parameters
+    ----------
+    ops : Ops
+    a : array, shape (..., n, n)
+        As the caller gave it, or as it is read under an asserted structure.
+    x, b : array, shape (..., n, k)
+        The answer as it is returned, and the caller's right-hand sides.
+    norm : float, optional
+        ||A||, where it is known already.
+
+    Returns
+    -------
+    ndarray of float64, shape (..., k), on the host
+        0 where the residual is exactly zero; infinite for x = 0 and another b; NaN where x is not finite.
+
+    Notes
+    -----
+    The residual is computed in FP64, with up to 32 unknowns on the host in long double.  Near the ends of the
+    range of FP64, A and each column of x are divided by a power of two, and b by both: that is exact but for
+    numbers which are negligible next to ||A|| ||x||.
+    """
+    x, b = (ops.converted(v, np.result_type(v.dtype, np.float64)) for v in (x, b))
+    if a.shape[-1] <= SMALL:
+        a, x, b = ops.host(a, x, b)
+        return _of_stack(np, _wide(a), x, b)
+    if a.ndim == x.ndim == b.ndim == 2:
+        at_once = norm is not None and _is_safe(norm)
+        found = _without_scaling(ops, a, x, b, norm) if at_once else None
+        return _of_matrix(ops, a, x, b) if found is None else found
+    stack = ops.converted(a, np.result_type(a.dtype, np.float64))
+    return ops.host(_of_stack(ops.xp, stack, x, b))[0]
+
+
+def _wide(a):
+    return a.astype(np.result_type(a.dtype, np.float64), copy=False)
+
+
+def _of_stack(xp, a, x, b):
+    """Return the errors of FP64 stacks, an array of `xp`."""
+    with np.errstate(all="ignore"):
+        norm, size = _norm(xp, a), xp.abs(x).max(axis=-2)
+        if not bool(_is_safe(norm).all() & _is_safe(size).all()):
+            of_a = exponent_of(xp, a, (-2, -1))
+            a, (x, b) = ldexp(xp, a, -of_a), _columns_near_one(xp, of_a, x, b)
+            norm, size = _norm(xp, a), xp.abs(x).max(axis=-2)
+        rest = xp.abs(residual(a, x, b) if xp is np else b - a @ x).max(axis=-2)
+        error = rest / norm[..., None] / size
+    # An infinite x is never an answer, though A may have a zero for each of its infinities.
+    return xp.where(xp.isfinite(size), xp.where(rest == 0, 0.0, error), xp.nan)
+
+
+def _norm(xp, a):
+    return xp.abs(a).sum(axis=-1).max(axis=-1)
+
+
+def _is_safe(norm):
+    return (norm > 1 / SAFE) & (norm < SAFE)
+
+
+def _columns_near_one(xp, of_a, x, b):
+    """Return x 2**-e and b 2**-(e + of_a), e for each column of x such that x is next to 1."""
+    of_x = exponent_of(xp, x, -2)
+    # For a zero x the exponent of b decides, so that b keeps its digits.
+    zero = (x == 0).all(axis=-2, keepdims=True)
+    of_x = xp.where(zero, exponent_of(xp, b, -2) - of_a, of_x)
+    return ldexp(xp, x, -of_x), ldexp(xp, b, -of_a - of_x)
+
+
+def _times(ops, a, x):
+    """Return A x in FP64; no complex copy of a real A is made."""
+    return by_parts(ops.xp, functools.partial(ops.product, a), x, a.dtype.kind == "c")
+
+
+def _without_scaling(ops, a, x, b, norm):
+    """Return the errors for one matrix, or None if the products may leave the range of FP64."""
+    with np.errstate(all="ignore"):
+        if x.dtype.kind == "c" and a.dtype.kind != "c":
+            _, rest, size = ops.difference(b, _times(ops, a, x), x)
+        else:
+            _, rest, size = ops.residual(a, x, b)
+        return rest / norm / size if _is_safe(size).all() else None
+
+
+def _of_matrix(ops, a, x, b):
+    """Return the errors for one matrix, which is copied in parts of some rows at most."""
+    xp, wide = ops.xp, np.result_type(a.dtype, np.float64)
+    norm, of_a = norm_and_exponent(ops, a)
+    with np.errstate(all="ignore"):
+        x, b = _columns_near_one(xp, of_a, x, b)
+        rest = xp.zeros(x.shape[1])
+        for some in parts(*a.shape):
+            r = b[some] - _times(ops, ldexp(xp, ops.converted(a[some], wide), -of_a), x)
+            rest = xp.maximum(rest, xp.abs(r).max(axis=0))
+        rest, size = ops.host(rest, xp.abs(x).max(axis=0))
+        error = rest / norm / size
+    return np.where(np.isfinite(size), np.where(rest == 0, 0.0, error), np.nan)

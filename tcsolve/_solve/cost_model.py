@@ -1,0 +1,280 @@
+"""Which precision to start with, on which device: predicted times and bytes, pure functions of numbers."""
+
+import functools
+import math
+from dataclasses import dataclass, replace
+
+from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._arithmetic.matrix_parts import WIDENED, part_entries
+
+__all__ = [
+    "CPU",
+    "H200",
+    "Rates",
+    "bytes_needed",
+    "choose_update",
+    "predict_seconds",
+    "rates_of",
+    "step_budget",
+    "steps_worth",
+]
+
+# Steps of refinement each kind of factors is expected to cost where `choose_update` picks it.
+EXPECTED_STEPS = {"fp64": 0, "fp32": 3, "fp16x3": 5, "fp16": 3, "bf16": 6, "tf32": 3}
+# Vectors alive at once in refinement, and in the condition estimate, for each right-hand side and at least;
+# bytes a row of the inverted diagonal blocks (two triangles of blocks of 128 FP32 or 64 FP64 unknowns).
+REFINEMENT_VECTORS, INVERSE_BYTES_ROW = {"cpu": (7, 16), "cuda": (6, 32)}, 1024
+# Matrices of as many columns (or rows) as a panel beside the product of an emulated update, by its products.
+EMULATED_OPERANDS = {1: 4, 3: 11}
+# Right-hand sides for which the triangular solves are ours, one launch each.
+FEW_COLUMNS = 4
+# The least number of corrections any rung may try before it hands over, and the most.
+LEAST_BUDGET, MOST_BUDGET = 30, 300
+# The same for all columns together, where the rung is emulated: what it shows is worth some time.
+EMULATED_BUDGET = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Rates:
+    """What a device does in a second, for predictions good to a factor of two; hashed by identity.
+
+    Attributes
+    ----------
+    lu_flops : dict of str to float
+        Rate of the trailing update for each `Update` the device runs at speed.
+    column_seconds : dict of str to float
+        Latency of one column of the panel, for the same names.
+    start_seconds : dict of str to float
+        Cost of a solve of size zero, for the same names.
+    complex_column_seconds, complex_start_seconds : dict of str to float
+        The same for a complex matrix.
+    step_seconds : float
+        Latency of one refinement step.
+    solve_seconds : float
+        Latency of the two triangular solves for each row.
+    block_solve_seconds : float
+        The same for more than FEW_COLUMNS right-hand sides, and complex ones.
+    bandwidth : float
+        Bytes a second of device memory.
+    gemm_flops : float
+        FP64 products, for many right-hand sides.
+    host_bandwidth : float
+        Bytes a second between host and device; 0 where they are the same.
+    """
+
+    lu_flops: dict
+    column_seconds: dict
+    start_seconds: dict
+    complex_column_seconds: dict
+    complex_start_seconds: dict
+    step_seconds: float
+    solve_seconds: float
+    block_solve_seconds: float
+    bandwidth: float
+    gemm_flops: float
+    host_bandwidth: float = 0.0
+
+
+# Two cores with AVX2; other machines differ in rate far more than in the ratio of FP32 to FP64,
+# which is all the choice depends on.
+CPU = Rates(
+    lu_flops={"fp64": 9.5e10, "fp32": 1.9e11},
+    column_seconds={"fp64": 1.0e-6, "fp32": 1.0e-6},
+    start_seconds={"fp64": 2e-5, "fp32": 2e-5},
+    complex_column_seconds={"fp64": 1.0e-6, "fp32": 1.0e-6},
+    complex_start_seconds={"fp64": 2e-5, "fp32": 2e-5},
+    step_seconds=5e-5,
+    solve_seconds=2e-7,
+    block_solve_seconds=2e-7,
+    bandwidth=2.5e10,
+    gemm_flops=9e10,
+)
+
+# Fitted to benchmarks/solve.py and, where the library factors in FP64, to benchmarks/roads.py.  With one
+# right-hand side the library takes, at n = 512 ... 16384, 1.1, 2.5, 5.9, 14.2, 39.5, 141 ms for real systems,
+# and 1.3, 3.2, 7.9, 20.5, 70, 341 ms for complex ones.  Our LU of complex matrices, whose panels the library
+# factors, too, takes 12, 19, 30, 61, 119 and 266 ms.  Not fitted, but compared, at n = 2048 with 16, 256 and
+# 2048 columns: the library takes 8.1, 7.0, 7.5 ms (complex: 9.3, 9.6, 10.6), predicted are 7.3, 7.4, 8.0
+# (7.6, 7.9, 10.3); fp16x3 takes 4.6 and 8.1 ms with 16 and 256 real columns, predicted are 5.9 and 6.4.
+H200 = Rates(
+    lu_flops={"fp64": 3.6e13, "fp32": 3.6e13, "fp16x3": 1.6e14, "fp16": 2.4e14},
+    column_seconds={"fp64": 3.0e-6, "fp32": 3.0e-6, "fp16x3": 1.1e-6, "fp16": 1.1e-6},
+    start_seconds={"fp64": 5e-4, "fp32": 3e-3, "fp16x3": 5e-4, "fp16": 5e-4},
+    complex_column_seconds={"fp64": 3.0e-6, "fp32": 3.0e-6, "fp16x3": 1.15e-5, "fp16": 1.15e-5},
+    complex_start_seconds={"fp64": 3e-4, "fp32": 3e-3, "fp16x3": 5e-3, "fp16": 5e-3},
+    step_seconds=1e-4,
+    solve_seconds=1.5e-8,
+    block_solve_seconds=2e-7,
+    bandwidth=4.2e12,
+    gemm_flops=5e13,
+    host_bandwidth=1.0e10,
+)
+
+# Unknowns below which FP64 factors see even the smallest reciprocal condition, and cost nobody much.
+LEAST_LOW = 200
+
+# Dense FP64 (multiply-add pairs a clock and multiprocessor) by compute capability; others have 2.
+FP64_LANES = {70: 32, 80: 64, 90: 128, 100: 64}
+
+
+def rates_of(device, properties=None):
+    """Return the `Rates` of a device.
+
+    Parameters
+    ----------
+    device : {'cpu', 'cuda'}
+    properties : dict, optional
+        Of a CUDA device: 'arch' (90 for 9.0), 'multiprocessors', 'clock' (Hz) and 'bandwidth' (B/s).
+
+    Notes
+    -----
+    Only the H200 is measured; other GPUs scale its rates by cores, clock and bandwidth.
+    """
+    if device == "cpu":
+        return CPU
+    if properties is None or properties["arch"] == 90 and properties["multiprocessors"] >= 132:
+        return H200
+    return _scaled_rates(
+        *(properties[x] for x in ("arch", "multiprocessors", "clock", "bandwidth"))
+    )
+
+
+@functools.cache
+def _scaled_rates(arch, multiprocessors, clock, bandwidth):
+    size = multiprocessors * clock / (132 * 1.98e9)
+    lanes = FP64_LANES.get(arch, 2) / FP64_LANES[90]
+    flops = {name: rate * size for name, rate in H200.lu_flops.items()}
+    flops["fp64"] *= lanes
+    # Ampere and later have half of Hopper's tensor rate a multiprocessor, or less.
+    if arch < 90:
+        flops["fp16"], flops["fp16x3"] = flops["fp16"] / 2, flops["fp16x3"] / 2
+    gemm_flops = H200.gemm_flops * size * lanes
+    return replace(H200, lu_flops=flops, bandwidth=bandwidth, gemm_flops=gemm_flops)
+
+
+def predict_seconds(update, n, nrhs, rates, *, is_complex=False, steps=None):
+    """Predict the seconds of a solve whose first rung is `update`."""
+    flops = (8 / 3 if is_complex else 2 / 3) * n**3
+    column = (rates.complex_column_seconds if is_complex else rates.column_seconds)[update]
+    start = (rates.complex_start_seconds if is_complex else rates.start_seconds)[update]
+    factor = flops / rates.lu_flops[update] + n * column
+    steps = EXPECTED_STEPS[update] if steps is None else steps
+    return start + factor + (1 + steps) * step_cost(update, n, nrhs, rates, is_complex=is_complex)
+
+
+def step_cost(update, n, nrhs, rates, *, is_complex=False):
+    """Predict the seconds of one refinement step: residual and two triangular solves."""
+    entry = 16 if is_complex else 8
+    low = entry if update == "fp64" else entry // 2
+    traffic = n * n * (entry + low) / rates.bandwidth
+    flops = (16 if is_complex else 4) * n * n * nrhs / rates.gemm_flops
+    few = nrhs <= FEW_COLUMNS and not is_complex
+    row = rates.solve_seconds if few else rates.block_solve_seconds
+    return rates.step_seconds + n * row + max(traffic, flops)
+
+
+@functools.lru_cache(maxsize=256)
+def choose_update(n, nrhs, rates, *, working="fp64", is_complex=False, dominant=False):
+    """Return the name of the update with the smallest predicted time.
+
+    Parameters
+    ----------
+    n, nrhs : int
+    rates : Rates
+    working : {'fp64', 'fp32'}
+        Precision of the answer; FP32 answers need no more than FP32 factors.
+    is_complex : bool
+    dominant : bool
+        Whether A is strictly diagonally dominant, found or asserted: only then is a single
+        product of rounded operands expected to pay.
+
+    Returns
+    -------
+    str
+    """
+    if n < LEAST_LOW and working == "fp64":
+        return "fp64"
+    names = [name for name in rates.lu_flops if name != "fp64" or working == "fp64"]
+    if not dominant:
+        names = [name for name in names if UPDATES[name].u < 2.0**-15]
+    steps = {name: 0 if working == "fp32" and name == "fp32" else None for name in names}
+    return min(
+        names,
+        key=lambda name: predict_seconds(
+            name, n, nrhs, rates, is_complex=is_complex, steps=steps[name]
+        ),
+    )
+
+
+def step_budget(update, following, n, nrhs, rates, *, is_complex=False):
+    """Return how many corrections the rung `update` may cost before `following` is cheaper."""
+    if following is None or following not in rates.lu_flops:
+        return MOST_BUDGET
+    price = predict_seconds(following, n, nrhs, rates, is_complex=is_complex)
+    step = step_cost(update, n, nrhs, rates, is_complex=is_complex)
+    return int(min(MOST_BUDGET, max(LEAST_BUDGET, price / step)))
+
+
+def steps_worth(update, following, n, nrhs, rates, *, is_complex=False):
+    """Return how many corrections of all columns cost as much as the solve by `following`.
+
+    Together they are worth at least as much as the least budget of a single column, which has a budget of its
+    own.  Where `following` is emulated, FP64, to which it leads, stands for it.
+    """
+    if following is None or nrhs == 1:
+        return math.inf
+    following = following if following in rates.lu_flops else "fp64"
+    least = LEAST_BUDGET if update in rates.lu_flops else EMULATED_BUDGET
+    price = predict_seconds(following, n, nrhs, rates, is_complex=is_complex)
+    step = step_cost(update, n, nrhs, rates, is_complex=is_complex)
+    return max(least / nrhs, price / step)
+
+
+def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
+    """Predict the bytes a solve allocates beyond its arguments.
+
+    Parameters
+    ----------
+    update : str
+    n, nrhs : int
+    dtype : dtype
+        Of the matrix.
+    block : int
+        Columns of an outer panel; its packed operands count.
+    on_device : bool
+        Whether the arithmetic is the tensor cores' (packed operands) or emulated (a full product).
+    kept : int
+        Bytes of the iterates and bases that slow refinement keeps (`Refined.kept`).
+
+    Returns
+    -------
+    int
+    """
+    how = UPDATES[update]
+    complex_factor = 2 if dtype.kind == "c" else 1
+    low = (8 if how.storage == "float64" else 4) * complex_factor
+    factors = n * n * low
+    device = "cuda" if on_device else "cpu"
+    each, least = REFINEMENT_VECTORS[device]
+    vectors = max(each * nrhs, least) * n
+    if dtype.char in "fF":  # A is widened a part at a time
+        vectors += part_entries(n, n, WIDENED[device])
+    refinement = vectors * 8 * complex_factor + kept
+    if not on_device:
+        rows = 0 if how.native else max(n - block, 0)
+        emulated = rows * (rows + EMULATED_OPERANDS[how.products] * block) * low
+        return factors + max(emulated, refinement)
+    refinement += INVERSE_BYTES_ROW * n if complex_factor == 1 else 0
+    if how.native:
+        return factors + refinement
+    # Packed L and U strips of a panel, 16 (or 32) bits a value; complex doubles both edges of U.
+    width = 4 if how.name == "tf32" else 2
+    # Three products take three parts of each, or on Hopper two, and two of L of the next panel, which is
+    # rounded beside an update.
+    parts = how.products * (1 + complex_factor) * complex_factor
+    if how.products == 1 and complex_factor == 1:
+        # L of the next panel, rounded beside an update; in FP16 U, before, as a product of two parts each.
+        parts += 1
+    packed = n * block * parts * width
+    # The operands of the last update are gone when the refinement begins.
+    return factors + max(packed, refinement)

@@ -1,0 +1,191 @@
+"""Stacks of systems on the host: the ordinary small ones all at once, the others one after the other."""
+
+import math
+import time
+
+import numpy as np
+
+from tcsolve._backends.select import numpy_ops
+from tcsolve._lu.scaling import FRAME_EXPONENT
+from tcsolve._refine import stopping as _stop
+from tcsolve._solution import Solution, Status, code_of, of_slices
+from tcsolve._solve.backward_error import backward_errors
+from tcsolve._solve.lapack_factors import is_positive_definite
+from tcsolve._solve.structures import read_under
+
+__all__ = ["solve_stack"]
+
+# Unknowns up to which NumPy's LU of all matrices of a stack is faster than a call for each.
+LARGEST = 64
+# Entries that are solved for at a time: A, its inverse, b and x of these stay in the cache or close to it.
+CHUNK_ENTRIES = 1 << 18
+TOP = 2.0**FRAME_EXPONENT
+# Random vectors that bound ||A**-1|| from below where rcond is not asked for, and how far above n eps that
+# must leave rcond; all of them miss the largest direction by so much once in 10**9 matrices.
+PROBES, DOUBTFUL = 3, 1000
+OK, ILL, APART = map(code_of, (Status.CONVERGED, Status.ILL_CONDITIONED, Status.NOT_AS_ASSERTED))
+
+
+def solve_stack(ops, a, b, shape, dtype, structure, lower, *, at_once, estimate, solve_one):
+    """Solve each system of a stack; return one `Solution` of all.
+
+    Parameters
+    ----------
+    ops : Ops
+        Of a and b.
+    a : array, shape (..., n, n)
+    b : array, shape (n,) or (..., n, k)
+        Broadcast against a as SciPy does: 1-D b is one vector for every matrix.
+    shape : tuple of int
+        Of x.
+    dtype : dtype
+        Of x.
+    structure : str or None
+    lower : bool
+    at_once : bool
+        Whether FP64 LU factors of all matrices may be used, which only NumPy arrays have.
+    estimate : bool
+        Whether each rcond is wanted, and not just whether it is below epsilon.
+    solve_one : callable, (a, b) -> Solution
+        Solves one system, a (n, n) and b (n, k), under the same structure.
+    """
+    start = time.perf_counter()
+    columns = b[:, None] if b.ndim == 1 else b
+    batch = np.broadcast_shapes(a.shape[:-2], columns.shape[:-2])
+    found = _Gathered(ops, batch, a.shape[-1], columns.shape[-1], dtype)
+    if at_once and a.shape[-1] <= LARGEST:
+        _solve_at_once(a, columns, structure, lower, estimate, found)
+    for left in found.left_by_matrix(a.shape[:-2]):
+        _solve_group(a, columns, left, found, solve_one)
+    seconds = time.perf_counter() - start
+    return Solution(
+        x=found.x.reshape(shape),
+        precision="+".join(found.precisions),
+        rungs=tuple(found.rungs),
+        iterations=found.steps.reshape(*batch, -1),
+        backward_error=found.error.reshape(*batch, -1),
+        bound=_stop.target(dtype, a.shape[-1]),
+        seconds={"solve": seconds, "total": seconds},
+        bytes_planned=found.bytes_planned,
+        device=found.device,
+        **of_slices(found.codes.reshape(batch), found.rconds.reshape(batch)),
+    )
+
+
+class _Gathered:
+    """The answers of a stack of `count` systems, as far as they are there; row-major order of the batch."""
+
+    def __init__(self, ops, batch, n, k, dtype):
+        self.ops, self.batch, self.count = ops, batch, math.prod(batch)
+        self.x = ops.xp.full((self.count, n, k), np.nan, dtype)
+        self.error, self.steps = np.full((self.count, k), np.nan), np.zeros((self.count, k), int)
+        self.codes, self.rconds = np.zeros(self.count, int), np.full(self.count, np.nan)
+        self.done = np.zeros(self.count, bool)
+        self.precisions, self.rungs = [], []
+        self.bytes_planned, self.device = 0, ops.device
+
+    def note(self, precision, rungs, bytes_planned, device):
+        """Note how some systems were solved."""
+        self.precisions += [precision] * (precision not in self.precisions)
+        self.rungs += [rung for rung in rungs if rung not in self.rungs]
+        self.bytes_planned, self.device = max(self.bytes_planned, bytes_planned), device
+
+    def part(self, stack, numbers):
+        """Return the matrices of some systems, (m, rows, columns); the stack broadcasts to the batch."""
+        whole = self.ops.xp.broadcast_to(stack, self.batch + stack.shape[-2:])
+        return whole[tuple(self.ops.array(i) for i in np.unravel_index(numbers, self.batch))]
+
+    def left_by_matrix(self, shape):
+        """Return the systems that are not done, an array of numbers for each matrix of a batch `shape`."""
+        left = np.flatnonzero(~self.done)
+        if not left.size:
+            return []
+        matrices = np.arange(math.prod(shape)).reshape(shape)
+        owner = np.broadcast_to(matrices, self.batch).ravel()[left]
+        order = np.argsort(owner, kind="stable")
+        return np.split(left[order], np.flatnonzero(np.diff(owner[order])) + 1)
+
+
+def _solve_at_once(a, b, structure, lower, estimate, found):
+    """Solve the ordinary systems, some thousand entries at a time; the others are left undone."""
+    n, k = found.x.shape[-2:]
+    step = max(1, CHUNK_ENTRIES // (n * (n + k)))
+    for first in range(0, found.count, step):
+        numbers = np.arange(first, min(first + step, found.count))
+        given = found.part(a, numbers)
+        some, apart = read_under(numpy_ops, given, structure, lower)
+        answers = _lu_of_all(some, found.part(b, numbers), found.x.dtype, structure, estimate)
+        x, error, rcond, done = answers
+        codes = np.where(rcond < np.finfo(found.x.dtype).eps, ILL, OK)
+        found.x[numbers], found.error[numbers], found.rconds[numbers] = x, error, rcond
+        found.codes[numbers] = np.where(apart, APART, codes)
+        found.done[numbers] = done
+    if found.done.any():
+        found.note("fp64", ("fp64",), 8 * step * n * (2 * n + 3 * k), "cpu")
+
+
+def _solve_group(a, b, numbers, found, solve_one):
+    """Solve some systems of one matrix, which is factored once for all of them if all goes well."""
+    xp, (n, k) = found.ops.xp, found.x.shape[-2:]
+    matrix, some = found.part(a, numbers[:1])[0], found.part(b, numbers)
+    together = solve_one(matrix, xp.moveaxis(some, 0, 1).reshape(n, -1))
+    if len(numbers) > 1 and not together.status.ok:  # each has a status of its own
+        for number, one in zip(numbers, some, strict=True):
+            _store(found, number, solve_one(matrix, one), slice(None))
+        return
+    for place, number in enumerate(numbers):
+        _store(found, number, together, slice(place * k, place * k + k))
+
+
+def _store(found, number, solution, columns):
+    """Store some columns of a `Solution` as those of one system of the stack."""
+    found.x[number] = solution.x[:, columns]
+    found.error[number] = solution.backward_error[columns]
+    found.steps[number] = solution.iterations[columns]
+    found.codes[number], found.rconds[number] = code_of(solution.status), solution.rcond
+    found.note(solution.precision, solution.rungs, solution.bytes_planned, solution.device)
+
+
+def _lu_of_all(a, b, dtype, structure, estimate):
+    """Return (x, errors, rconds, done) of m systems by FP64 LU.
+
+    A system is done if its numbers are in an ordinary range and x meets the bound.  The inverse of A, or
+    without `estimate` A**-1 g for a few random g, comes with x by the same factors.
+    """
+    n, k = b.shape[-2:]
+    wide = a.astype(np.result_type(a, np.float64), copy=False)
+    with np.errstate(all="ignore"):
+        norm = np.abs(wide).sum(axis=-2).max(axis=-1)
+        done = (norm > 1 / TOP) & (norm < TOP) & np.isfinite(b).all(axis=(-2, -1))
+        eye = np.eye(n)
+        safe = np.where(done[:, None, None], wide, eye)
+        if structure == "positive definite":
+            done &= _definite(safe)
+        probes = eye if estimate else np.random.default_rng(0).standard_normal((n, PROBES))
+        rhs = np.concatenate([b, np.broadcast_to(probes, (len(a), *probes.shape))], axis=-1)
+        try:
+            found = np.linalg.solve(safe, rhs)
+        except np.linalg.LinAlgError:  # of one of them; its determinant has no sign
+            done &= np.linalg.slogdet(safe)[0] != 0
+            found = np.linalg.solve(np.where(done[:, None, None], safe, eye), rhs)
+        x = found[..., :k].astype(dtype)
+        size = np.abs(x).max(axis=-2, initial=0)
+        done &= ((size < TOP) & ((size > 1 / TOP) | ~b.any(axis=-2))).all(axis=-1)
+        gains = np.abs(found[..., k:]).sum(axis=-2) / np.abs(probes).sum(axis=0)
+        rcond = 1 / norm / gains.max(axis=-1)
+        near = done & ~(rcond > DOUBTFUL * n * np.finfo(dtype).eps)
+        if near.any() and not estimate:
+            inverse = np.linalg.solve(safe[near], np.broadcast_to(eye, safe[near].shape))
+            rcond[near] = 1 / norm[near] / np.abs(inverse).sum(axis=-2).max(axis=-1)
+    error = backward_errors(numpy_ops, a, x, b)
+    done &= (error <= _stop.target(np.dtype(dtype), n)).all(axis=-1) & (rcond > 0)
+    return x, error, np.minimum(rcond, 1), done
+
+
+def _definite(a):
+    """Tell which of some matrices are positive definite."""
+    try:
+        np.linalg.cholesky(a)
+        return np.ones(len(a), bool)
+    except np.linalg.LinAlgError:  # of one of them
+        return np.array([is_positive_definite(matrix) for matrix in a])

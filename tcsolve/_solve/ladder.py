@@ -1,0 +1,455 @@
+"""The ladder of precisions: a matrix, the factors of the present rung, and the step to the next."""
+
+import functools
+import math
+
+import numpy as np
+
+from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._backends.select import ops_for
+from tcsolve._checks import require_finite
+from tcsolve._errors import DeviceMemoryError
+from tcsolve._locks import ForkSafeLock
+from tcsolve._lu.elimination import factor_blocked
+from tcsolve._lu.factors import factor_native
+from tcsolve._lu.norms import begin_survey, survey
+from tcsolve._lu.scaling import Frame, equilibrate, needs_frame, needs_scaling, norm_and_exponent
+from tcsolve._plan import Plan, next_rung
+from tcsolve._refine.loop import Operator, refine_columns
+from tcsolve._solve.cost_model import (
+    bytes_needed,
+    choose_update,
+    rates_of,
+    step_budget,
+    steps_worth,
+)
+
+__all__ = ["Ladder", "in_turn", "require_room"]
+
+# Steps of refinement worth doing before their errors are known, by the products of an update; one more where
+# the fourth is often needed, and too short to wait and see.
+STEPS_AHEAD, ONE_MORE = {1: 2, 3: 3}, range(1025, 2049)
+# What rounding may take from the dominance of a diagonal, beside the largest sum of a row.
+DOMINANCE_LOST = 2.0**-30
+
+
+def in_turn(method):
+    """Let one thread at a time call the methods of a `Ladder`, whose factors may be replaced meanwhile.
+
+    Where the device has no more memory they raise a DeviceMemoryError.
+    """
+
+    @functools.wraps(method)
+    def call(self, *args, **kwargs):
+        ops_for(self._a)  # on the current device
+        # The caller's own settings are not for what happens inside: every outcome is looked at.
+        with self._lock, np.errstate(all="ignore"):
+            self._forget_interrupted()
+            return self._ops.guarded(method)(self, *args, **kwargs)
+
+    return call
+
+
+def room_needed(ops, update, n, nrhs, dtype, block=None, dominant=False, kept=0):
+    """Return the bytes a solve will allocate with `update`; `dominant` is as for `_lu.factor_blocked`.
+
+    kept is as for `bytes_needed`.
+    """
+    block = block or ops.default_block(n, UPDATES[update], dominant)
+    how = {"block": block, "on_device": ops.device == "cuda", "kept": kept}
+    return bytes_needed(update, n, nrhs, dtype, **how)
+
+
+def require_room(
+    ops, update, n, nrhs, dtype, block=None, moved_bytes=0, held_bytes=0, dominant=False
+):
+    """Return what is `room_needed`, and moved_bytes, or raise if the device has fewer.
+
+    moved_bytes are those of arguments that must be copied to the device first, held_bytes those it has.
+    """
+    needed = room_needed(ops, update, n, nrhs, dtype, block, dominant) + moved_bytes
+    # Host memory is virtual and shared; only a device tells truthfully what is left.
+    if ops.device != "cuda" or needed <= ops.free_bytes(needed - held_bytes) + held_bytes:
+        return needed
+    ops.clear_cache()
+    if needed > (free := ops.free_bytes() + held_bytes):
+        ways = "device='cpu'"
+        if update == "fp64":
+            ways = "precision='fp16x3' (half the bytes) or " + ways
+        raise DeviceMemoryError(
+            f"solving n = {n} with {update} factors needs {needed:,} more bytes on the device, "
+            f"{free:,} are free; use {ways}"
+        )
+    return needed
+
+
+def expects_dominance(ops, a, survey):
+    """Tell whether the pivots of an LU of a are expected on its diagonal.
+
+    Never where the LU may start before the survey is there (None): equal input gives equal bits.  A diagonal
+    that equals the sum beside it, but for rounding, is dominant enough.
+    """
+    if survey is None or ops.goes_early(a):
+        return False
+    return survey.dominance >= -DOMINANCE_LOST * survey.inf and survey.column_dominance > 0
+
+
+class Ladder:
+    """A matrix with its scaling and the factors of the present rung.
+
+    Without `estimate` a lower bound of rcond, at least machine epsilon, may take the place of an estimate.
+    """
+
+    def __init__(
+        self,
+        ops,
+        a,
+        plan,
+        *,
+        nrhs=1,
+        check_finite=True,
+        seconds=None,
+        moved_bytes=0,
+        estimate=True,
+    ):
+        self._ops, self._a = ops, a
+        self._lock = ForkSafeLock()
+        self._fell_back = False  # a solve has stalled on an earlier rung
+        self._laps, self._seconds = [], {} if seconds is None else seconds
+        self._working = "fp32" if a.dtype.char in "fF" else "fp64"
+        self._complex = a.dtype.kind == "c"
+        self._rcond = self._estimate = None
+        self._misled = False
+        self._caller_norm = None  # of the caller's matrix, where that was moved into a frame
+        self._made = 0  # how often there were factors
+        self._factors = self._scaling = self._frame = self._copy = self._survey = None
+        self._scaled_norm = 0.0
+        self._rungs = []
+        self._rates = rates_of(ops.device, getattr(ops, "properties", None))
+        self._matrix, self._beside = a, moved_bytes  # bytes beside what rungs need
+        self.bytes_planned = self._solve_bytes = 0
+        # Where the LU may start before anything is known of the matrix, the choice never depends on that.
+        self._plan = self._choose(plan, nrhs, None)
+        early, mark = self._begin(nrhs, check_finite)
+        if not early:
+            self._plan = self._choose(plan, nrhs, None if ops.goes_early(a) else self._survey)
+            self.bytes_planned = self._reserve(self._plan.update, nrhs)
+        if self._finite:
+            self._prepare()
+        mark = self._clock("scale", mark)
+        if early and not (self._finite and self._frame is None and self._scaling is None):
+            early = False
+            self._drop_factors()
+            self._rungs.clear()
+        self._least_rcond = 0.0 if estimate else self._bound_rcond()
+        if self._finite and not early:
+            self._factor(self._plan.update, mark)
+        self._copy = None
+
+    shape = property(lambda self: self._a.shape)
+    dtype = property(lambda self: self._a.dtype)
+    precision = property(lambda self: self._rungs[-1] if self._rungs else self._plan.update)
+    rungs = property(lambda self: tuple(self._rungs))
+
+    def _begin(self, nrhs, check_finite):
+        """Survey the matrix, and factor it meanwhile if that may start; return if it did, and a mark."""
+        ops, update = self._ops, self._plan.update
+        early = ops.starts_early(self._a, UPDATES[update])
+        mark = ops.mark()
+        wait, self._copy = begin_survey(ops, self._a, self._copied(update, nrhs))
+        mark = self._clock("scale", mark)
+        if early:
+            self.bytes_planned = self._reserve(update, nrhs)
+            mark = self._factor(update, mark)
+        self._survey = wait()
+        # Of the caller's matrix, whatever is factored.
+        self._norm_one, self._norm_inf = self._survey.one, self._survey.inf
+        self._finite = self._survey.finite or bool(ops.xp.isfinite(self._a).all())
+        if check_finite:
+            require_finite(self._finite, "a")
+        return early, mark
+
+    def _choose(self, precision, nrhs, survey):
+        """Return the `Plan` for a plan or the name of a precision; survey may be None."""
+        if isinstance(precision, Plan):
+            return precision
+        if precision != "auto":
+            return Plan(precision)
+        name = choose_update(
+            self.shape[0],
+            nrhs,
+            self._rates,
+            working=self._working,
+            is_complex=self._complex,
+            dominant=survey is not None and survey.dominance > 0,
+        )
+        return Plan(name)
+
+    def _reserve(self, update, nrhs):
+        """Return the bytes this rung needs, all told, or raise before any of them is allocated."""
+        held, dominant = 0 if self._copy is None else self._copy.nbytes, self._expects_dominance()
+        args = update, self.shape[0], nrhs, self._a.dtype, self._plan.block
+        return self._beside + require_room(self._ops, *args, held_bytes=held, dominant=dominant)
+
+    def _note_bytes(self, nrhs, kept):
+        """Note what the present rung needed to solve for so many right-hand sides; see `bytes_needed`."""
+        args = self.precision, self.shape[0], nrhs, self._a.dtype, self._plan.block
+        needed = room_needed(self._ops, *args, dominant=self._expects_dominance(), kept=kept)
+        self._solve_bytes = max(self._solve_bytes, needed + self._beside)
+
+    def _expects_dominance(self):
+        """Tell whether `_lu.factor_blocked` is to expect pivots on the diagonal."""
+        if self._misled or self._complex or self._scaling is not None:
+            return False
+        return expects_dominance(self._ops, self._a, self._survey)
+
+    def _bound_rcond(self):
+        """Return a lower bound of rcond, if a dominant diagonal gives one from epsilon on, else 0."""
+        # The moduli of complex64 may have been rounded to FP32.
+        if not self._finite or self._frame is not None or self.dtype.char == "F":
+            return 0.0
+        least = self._survey.least_rcond(self.shape[0])
+        return least if least >= np.finfo(self.dtype).eps else 0.0
+
+    def _copied(self, update, nrhs):
+        """Return the dtype of the copy of A that is to be factored, if it may be made before A is known."""
+        how = UPDATES[update]
+        if how.native or self._complex:
+            return None
+        self._reserve(update, nrhs)
+        return np.dtype(how.storage)
+
+    def _prepare(self):
+        """Move a matrix of extreme entries to where FP64 can work, and find its scaling."""
+        ops = self._ops
+        if needs_frame(self._survey):
+            self._frame = Frame(equilibrate(ops, self._a))
+            self._caller_norm = norm_and_exponent(ops, self._a)
+            self._matrix = self._frame.matrix(ops, self._a)
+            self._beside += self._matrix.nbytes
+            self.bytes_planned += self._matrix.nbytes
+            self._survey = survey(ops, self._matrix)
+        elif self._plan.scale and needs_scaling(self._survey):
+            self._scaling = equilibrate(ops, self._a)
+
+    def _factor(self, update, mark=None):
+        """Replace the factors by those of `update`, begun at a mark or now; return the mark of their end."""
+        ops, how = self._ops, UPDATES[update]
+        mark = ops.mark() if mark is None else mark
+        self._drop_factors()
+        self._made += 1
+        self._rcond = None
+        kind = {"float32": "complex64", "float64": "complex128"} if self._complex else {}
+        dtype = np.dtype(kind.get(how.storage, how.storage))
+        row, col = self._scales_for(how)
+        if how.native and row is None:
+            self._copy = None
+            self._factors = factor_native(ops, self._matrix, dtype)
+        else:
+            w = self._rounded(how, dtype, row, col)
+            if row is not None:
+                (norm,) = ops.host(ops.stats(w).row_sum.max())
+                self._scaled_norm = float(norm)
+            if how.native:
+                self._factors = factor_native(ops, w, dtype, overwrite_a=True)
+            else:
+                dominant = self._expects_dominance()
+                self._factors = factor_blocked(ops, w, how, self._plan.block, dominant=dominant)
+        if self._rungs[-1:] != [update]:
+            self._rungs.append(update)
+        return self._clock("factor", mark)
+
+    def _rounded(self, how, dtype, row, col):
+        """Return what is factored: the copy of A that came with the survey, or one in its place."""
+        copy, self._copy = self._copy, None
+        if how.native:  # contiguous, and not the memory of a tape: its factors take its place
+            copy = self._ops.xp.empty(self.shape, dtype)
+        elif copy is not None and row is None and self._frame is None:
+            return copy
+        return self._ops.cast_scaled(self._matrix, row, col, dtype, out=copy)
+
+    def _scales_for(self, how):
+        # FP64 factors need no scaling, and SciPy's are unscaled too.
+        if self._scaling is None or how.storage == "float64":
+            return None, None
+        return self._scaling.row, self._scaling.col
+
+    def _drop_factors(self):
+        """Give the memory of the factors back, before the next are allocated."""
+        self._drop_estimate()
+        self._factors = None
+
+    def _drop_estimate(self):
+        """Let what follows wait for an estimate that was begun, and forget it."""
+        wait, self._estimate = self._estimate, None
+        return wait() if wait else None
+
+    def __getstate__(self):
+        if self._ops.device != "cpu":
+            raise TypeError(
+                "factors on a device are not copied or pickled: share them, which threads may, "
+                "or factor again"
+            )
+        with self._lock:
+            self._forget_interrupted()
+            self._drop_estimate()
+            state = {name: x for name, x in self.__dict__.items() if name != "_lock"}
+            # A copy climbs by itself.
+            return {n: x.copy() if isinstance(x, list | dict) else x for n, x in state.items()}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._lock = ForkSafeLock()
+
+    def _forget_interrupted(self):
+        """Drop the factors if a thread of the parent held them at a fork; they are made again when needed."""
+        if self._lock.interrupted:
+            self._factors = self._estimate = None
+            self._lock.interrupted = False
+
+    @in_turn
+    def wait(self):
+        """Wait until the factors are complete, for streams and threads that know nothing of this one."""
+        return self._factors and self._bad_pivot()
+
+    def _bad_pivot(self):
+        """Return that of the factors; they are made again if pivots were not where they were expected."""
+        if self._factors.misled:
+            self._misled = True
+            self._drop_factors()
+            self._restore()
+        return self._factors.bad_pivot
+
+    def _restore(self):
+        """Factor with the present rung if there are no factors, as when there was no memory for the next."""
+        if self._finite and self._factors is None:
+            self._refactor(self.precision)
+
+    def _climb(self, columns=1):
+        """Factor with the next rung for so many right-hand sides; return False if there is none."""
+        following = self._following(columns)
+        if following is None:
+            return False
+        self._refactor(following)
+        return True
+
+    def _refactor(self, update):
+        """Take the factors of `update` in place of what there is; where that fails there are none."""
+        self._drop_factors()
+        self.bytes_planned = max(self.bytes_planned, self._reserve(update, 1))
+        self._factor(update)
+
+    def _following(self, columns=1):
+        """Return the next rung, or None: one whose factors would be better than those there are.
+
+        For several right-hand sides none that the device emulates, which takes longer than FP64.
+        """
+        if not self._plan.fallback:
+            return None
+        following = next_rung(self.precision, self._working)
+        if following is None or UPDATES[following].native:
+            return following
+        is_emulated = columns > 1 and following not in self._rates.lu_flops
+        if is_emulated or self._is_one_panel(following):
+            return next_rung(following, self._working)
+        return following
+
+    def _is_one_panel(self, update):
+        """Tell whether a panel holds all columns, so that no update is rounded."""
+        n = self.shape[0]
+        return n <= (self._plan.block or self._ops.default_block(n, UPDATES[update]))
+
+    def _singular(self):
+        """Whether A has a row or a column of zeros, or its FP64 factors a zero pivot."""
+        survey = self._survey
+        if survey.inf == 0 or survey.row_spread == 0 or survey.col_spread == 0:
+            return True
+        exact = UPDATES[self.precision].storage == "float64"
+        return exact and bool(self._factors and self._bad_pivot())
+
+    def _correct(self, r, adjoint=False):
+        """Return approximately A**-1 r (or A**-H r) for FP64 r (n, k), through the factors."""
+        how = UPDATES[self.precision]
+        if how.storage == "float64":
+            return self._factors.solve(r, adjoint)
+        row, col = self._scales_for(how)
+        if adjoint:
+            row, col = col, row
+        if row is not None:
+            r = r * row[:, None]
+        d = self._factors.solve_scaled(r, adjoint)
+        return d if col is None else d * col[:, None]
+
+    def _operator(self):
+        scales, outer = self._scales_for(UPDATES[self.precision]), None
+        if self._frame is not None:
+            outer = functools.partial(self._frame.backward_error, self._ops, self._caller_norm)
+        return Operator.of(
+            self._ops, self._matrix, self._survey.inf, *scales, self._scaled_norm, outer
+        )
+
+    def _invert(self, v, adjoint=False, exponent=0):
+        """Return approximately A**-1 v (or A**-H v) 2**exponent, 0 without a frame, for the caller's A."""
+        if self._frame is None:
+            return self._correct(v, adjoint)
+        frame = self._frame.swapped() if adjoint else self._frame
+        inside, shift = frame.inside(self._ops.xp, v)
+        return frame.outside(self._ops.xp, self._correct(inside, adjoint), shift + exponent)
+
+    def _ahead(self, rhs):
+        """Start the first steps of refinement, before anything is known of the factors or of rhs.
+
+        Returns the function that waits for them, or None.
+        """
+        if not self._finite or self._frame is not None or self._operator().row is not None:
+            return None
+        steps, made = self._steps_ahead(rhs), self._made
+        try:
+            wait = self._factors.ahead(self._matrix, rhs, steps) if steps else None
+        except DeviceMemoryError:  # one by one they need less
+            return None
+        return wait and (lambda: wait() if made == self._made and self._factors.are_good else ())
+
+    def _steps_ahead(self, rhs):
+        """Return how many steps may be done ahead, now or another time."""
+        if not self._ops.goes_ahead(self._matrix, rhs):
+            return 0
+        steps = STEPS_AHEAD[UPDATES[self.precision].products] + (len(rhs) in ONE_MORE)
+        return min(steps, self._plan.max_steps or steps)
+
+    def _refine(self, rhs, bound, ahead=None):
+        """Refine; ahead, if not None, waits for the first steps, as `_ahead` returned it."""
+        n, k = rhs.shape
+        rungs, worth = (self.precision, self._following(k)), math.inf
+        budget = self._plan.max_steps
+        if budget is None:
+            budget = step_budget(*rungs, n, k, self._rates, is_complex=self._complex)
+            worth = steps_worth(*rungs, n, k, self._rates, is_complex=self._complex)
+        state = refine_columns(
+            self._ops,
+            self._operator(),
+            rhs,
+            self._correct,
+            self._plan,
+            bound,
+            max_steps=budget,
+            worth=worth,
+            # The same bits whether they are done ahead or not.
+            plain=self._steps_ahead(rhs),
+            ahead=ahead() if ahead else (),  # when all else is ready
+        )
+        self._note_bytes(k, state.kept)
+        return state
+
+    def _clock(self, phase, mark):
+        """Note that a phase went on since a mark; return the mark of its end, for which nobody waits here."""
+        end = self._ops.mark()
+        self._laps.append((phase, mark, end))
+        return end
+
+    def _seconds_of(self, laps):
+        """Return the seconds of each phase; the device may have to come to their end first."""
+        seconds = {}
+        for phase, start, stop in laps:
+            seconds[phase] = seconds.get(phase, 0.0) + self._ops.seconds(start, stop)
+        return seconds

@@ -1,0 +1,120 @@
+"""LAPACK's factorizations on the host, one class for each structure: factor, solve, estimate rcond.
+
+The outcome of a routine is read from what it returns.  No solve depends on catching a warning: warnings are
+filtered for a whole process, and other threads raise theirs meanwhile.
+"""
+
+import numpy as np
+import scipy.linalg
+
+from tcsolve._backends.cpu.lu import lapack_of
+from tcsolve._backends.cpu.ops import numpy_ops
+from tcsolve._lu.norms import condest
+from tcsolve._lu.scaling import exponent_of, ldexp
+
+__all__ = ["Banded", "Cholesky", "General", "Triangular", "is_positive_definite"]
+
+
+class General:
+    """P A = L U with partial pivoting."""
+
+    def __init__(self, a):
+        self._factors, self.bad_pivot = numpy_ops.getrf(a, a.dtype)
+
+    def solve(self, b):
+        """Return A**-1 b, (n, k)."""
+        return numpy_ops.getrs(self._factors, b, False)
+
+    def rcond(self, norm_one):
+        """Return the estimate of 1 / (||A||_1 ||A**-1||_1)."""
+        return numpy_ops.gecon(self._factors, norm_one)
+
+
+class Cholesky:
+    """A = L L**H of a positive definite matrix, of which both triangles are there."""
+
+    def __init__(self, a):
+        # The lower triangle of a row-major matrix is the upper one of its transpose, which is conj(A).
+        self._conjugate = not a.flags.f_contiguous and a.dtype.kind == "c"
+        t = a if a.flags.f_contiguous else a.T
+        self._factor, self.bad_pivot = lapack_of("potrf", a.dtype)(t, lower=False, clean=False)
+
+    def solve(self, b):
+        """Return A**-1 b, (n, k)."""
+        b = b.conj() if self._conjugate else b
+        x = lapack_of("potrs", b.dtype)(self._factor, b, lower=False)[0]
+        return x.conj() if self._conjugate else x
+
+    def rcond(self, norm_one):
+        """Return the estimate of 1 / (||A||_1 ||A**-1||_1)."""
+        rcond, _ = lapack_of("pocon", self._factor.dtype)(self._factor, norm_one, uplo="U")
+        return float(rcond)
+
+
+class Triangular:
+    """A triangle, which needs no factorization."""
+
+    def __init__(self, a, lower):
+        # As LAPACK sees a row-major matrix it is transposed, and its triangles change places.
+        self._transposed = not a.flags.f_contiguous
+        self._a = a.T if self._transposed else a
+        self._lower = lower != self._transposed
+        zero = np.flatnonzero(a.diagonal() == 0)
+        self.bad_pivot = int(zero[0]) + 1 if zero.size else 0
+
+    def solve(self, b):
+        """Return A**-1 b, (n, k)."""
+        how = {"lower": self._lower, "trans": int(self._transposed)}
+        return lapack_of("trtrs", b.dtype)(self._a, b, **how)[0]
+
+    def rcond(self, norm_one):
+        """Return the estimate of 1 / (||A||_1 ||A**-1||_1)."""
+        norm, uplo = "I" if self._transposed else "1", "L" if self._lower else "U"
+        return float(lapack_of("trcon", self._a.dtype)(self._a, norm=norm, uplo=uplo)[0])
+
+
+class Banded:
+    """P A = L U of a matrix with few diagonals next to the main one."""
+
+    def __init__(self, a):
+        self._a = a
+        self._below, self._above = scipy.linalg.bandwidth(a)
+        n, (kl, ku) = len(a), (self._below, self._above)
+        # LAPACK's band storage: entry (i, j) is in row kl + ku + i - j, with kl rows for fill-in above.
+        band = np.zeros((2 * kl + ku + 1, n), a.dtype, order="F")
+        for d in range(-kl, ku + 1):
+            diagonal = a.diagonal(d)
+            band[kl + ku - d, max(d, 0) : max(d, 0) + len(diagonal)] = diagonal
+        self._lu, self._pivots, info = lapack_of("gbtrf", a.dtype)(band, kl, ku, overwrite_ab=True)
+        self.bad_pivot = max(info, 0)
+
+    def solve(self, b, adjoint=False):
+        """Return A**-1 b, or A**-H b, (n, k)."""
+        gbtrs = lapack_of("gbtrs", b.dtype)
+        bands = self._lu, self._below, self._above
+        return gbtrs(*bands, b, self._pivots, trans=2 if adjoint else 0)[0]
+
+    def rcond(self, norm_one):
+        """Return the estimate of 1 / (||A||_1 ||A**-1||_1)."""
+        dtype = np.result_type(self._a, np.float64)
+
+        def solve(v, adjoint=False):
+            return self.solve(v.astype(dtype, copy=False), adjoint)
+
+        return condest(numpy_ops, self._a, norm_one, solve, lambda v: solve(v, True)).rcond
+
+
+def is_positive_definite(a):
+    """Tell whether the Hermitian a (n, n), of entries of any size, has a Cholesky factorization.
+
+    Rows and columns are scaled by powers of two that bring its diagonal next to 1, which changes no rounding.
+    A matrix with NaN is not positive definite.
+    """
+    diagonal = a.diagonal().real.astype(np.float64)
+    if not (diagonal > 0).all():
+        return False
+    exponent = -(exponent_of(np, diagonal) // 2)
+    wide = a.astype(np.result_type(a, np.float64))
+    with np.errstate(all="ignore"):
+        scaled = ldexp(np, wide, exponent[:, None] + exponent)
+        return bool(np.isfinite(scaled).all()) and not Cholesky(scaled).bad_pivot

@@ -1,0 +1,58 @@
+"""Where a system is solved: on the host, or on a device that has room and takes less time."""
+
+from tcsolve._backends.select import as_host, cuda_available, ops_on
+from tcsolve._plan import Plan
+from tcsolve._solve import ladder as _ladder
+from tcsolve._solve.cost_model import CPU, choose_update, predict_seconds, rates_of
+
+__all__ = ["brought", "require_room_there", "target_ops"]
+
+# A GPU is looked for only where the host would need this many seconds: CuPy takes longer to import.
+WORTH_A_GPU = 0.2
+
+
+def require_room_there(ops, a, nrhs, precision, moved_bytes):
+    """Raise before anything is copied to a device that has no room for it and its factors."""
+    n = a.shape[0]
+    rates = rates_of(ops.device, getattr(ops, "properties", None))
+    update = _first_rung(a, nrhs, precision, rates)
+    _ladder.require_room(ops, update, n, nrhs, a.dtype, moved_bytes=moved_bytes)
+
+
+def brought(ops, x):
+    """Return x where `ops` works."""
+    return ops.array(as_host(x)) if ops.device == "cpu" else ops.array(x)
+
+
+def target_ops(ops, a, nrhs, precision, device):
+    """Return the `Ops` that will solve: where the caller said, or where it is predicted fastest."""
+    if device != "auto":
+        return ops_on(device) if device != ops.device else ops
+    if ops.device == "cuda":
+        return ops
+    host = _seconds(a, nrhs, precision, CPU)
+    if host < WORTH_A_GPU or not cuda_available():
+        return ops
+    cuda = ops_on("cuda")
+    rates = rates_of("cuda", cuda.properties)
+    there = _seconds(a, nrhs, precision, rates)
+    there += (a.nbytes + 2 * nrhs * a.shape[0] * a.dtype.itemsize) / rates.host_bandwidth
+    return cuda if there < host else ops
+
+
+def _first_rung(a, nrhs, precision, rates):
+    """Return the name of the update that a solve of `precision` begins with."""
+    if isinstance(precision, Plan):
+        return precision.update
+    if precision != "auto":
+        return precision
+    working, is_complex = "fp32" if a.dtype.char in "fF" else "fp64", a.dtype.kind == "c"
+    return choose_update(a.shape[0], nrhs, rates, working=working, is_complex=is_complex)
+
+
+def _seconds(a, nrhs, precision, rates):
+    """Predict the seconds of a solve; by the slowest update where the rates do not tell of the first."""
+    name = _first_rung(a, nrhs, precision, rates)
+    names = [name] if name in rates.lu_flops else list(rates.lu_flops)
+    is_complex = a.dtype.kind == "c"
+    return max(predict_seconds(x, a.shape[0], nrhs, rates, is_complex=is_complex) for x in names)

@@ -1,0 +1,195 @@
+"""Refinement with the caller's own operator and corrections."""
+
+import time
+
+import numpy as np
+
+from tcsolve._arguments import require_count, require_number
+from tcsolve._backends.select import ops_for
+from tcsolve._checks import check_array, result_dtype
+from tcsolve._errors import InputError
+from tcsolve._plan import Plan
+from tcsolve._refine import stopping as _stop
+from tcsolve._refine.loop import Operator, measure, refine_columns
+from tcsolve._solution import HistoryPoint, Solution, Status
+from tcsolve._solve.backward_error import SAFE, backward_errors
+
+__all__ = ["refine"]
+
+
+def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=100):
+    """Refine x for any operator with any approximate inverse the caller has.
+
+    Parameters
+    ----------
+    a : array (n, n), or callable (n, k) -> (n, k)
+        The operator, or a function that applies it in FP64 (for a callable, `norm` is needed).
+    b : array, shape (n,) or (n, k)
+        Right-hand sides, NumPy or CuPy.
+    correct : callable, (n, k) -> (n, k)
+        Approximately A^-1 applied to residuals; a factorization in any precision, a preconditioner,
+        another code.  Of residuals as they are: one whose range is small must scale them.  It gets copies,
+        and what it returns is copied, in FP64.
+    x0 : array, shape of b, optional
+        Start; by default ``correct(b)``.
+    norm : float, optional
+        Infinity norm of a; computed if a is an array.
+    plan : Plan, optional
+        Its `contraction` and `basis` steer the loop.
+    tol : float, optional
+        Bound on ``||b - A x|| / (||A|| ||x||)``; by default 2**-53 sqrt(n).
+    max_steps : int
+        Corrections a right-hand side may cost.
+
+    Returns
+    -------
+    Solution
+        With status CONVERGED or STALLED (or NONFINITE_INPUT) and rcond NaN.
+
+    Raises
+    ------
+    InputError
+        A shape or a number does not fit, something complex meets a real system, or a is a function and norm
+        is missing or what it returns is no FP64.
+
+    Notes
+    -----
+    Classical refinement while it contracts, by Anderson acceleration where it does so slowly [2]_, then
+    FGMRES preconditioned by `correct`, which may differ from call to call [1]_.
+
+    References
+    ----------
+    .. [1] E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847.
+    .. [2] H. F. Walker, P. Ni, SIAM J. Numer. Anal. 49 (2011), 1715-1735.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tcsolve import refine
+    >>> a = np.diag([1.0, 2.0, 3.0]) + 0.1
+    >>> solution = refine(a, np.ones(3), lambda r: r / np.diag(a)[:, None])
+    >>> solution.status.name
+    'CONVERGED'
+    """
+    b = check_array(b, "b")
+    ops = ops_for(b)
+    # The caller's functions are not called again.
+    refine_here = ops.guarded(_refine_here, again=False)
+    options = {"x0": x0, "norm": norm, "plan": plan, "tol": tol, "max_steps": max_steps}
+    return refine_here(ops, a, b, correct, **options)
+
+
+def _refine_here(ops, a, b, correct, *, x0, norm, plan, tol, max_steps):
+    """As `refine`, of a checked b."""
+    if b.ndim not in (1, 2) or b.shape[0] == 0:
+        raise InputError(f"refine: b has shape {b.shape}; (n,) or (n, k) with n > 0 is needed")
+    if not (plan is None or isinstance(plan, Plan)):
+        raise InputError(f"refine: plan is {plan!r}; a Plan, or None, is needed")
+    max_steps, n = require_count("refine: max_steps", max_steps), b.shape[0]
+    wide = np.result_type(result_dtype(b, b), np.float64)
+    given = norm = norm if norm is None else require_number("refine: norm", norm)
+    if callable(a):
+        if norm is None:
+            raise InputError("refine: a is a function, so norm (the infinity norm of A) is needed")
+        operator = Operator(_held(a, "a", wide, ops), norm)
+    else:
+        a = _matrix(ops, a, b)
+        wide = np.result_type(wide, a.dtype)
+        norm = float(ops.host(ops.stats(a).row_sum.max())[0]) if norm is None else norm
+        operator = Operator.of(ops, a, norm)
+    columns = ops.converted(b.reshape(n, -1), wide)
+    start = None if x0 is None else _start(ops, x0, b, wide)
+    bound = _stop.target(wide, n) if tol is None else require_number("refine: tol", tol)
+    mark = time.perf_counter()
+    state = refine_columns(
+        ops,
+        operator,
+        columns,
+        _held(correct, "correct", wide, ops),
+        plan or Plan(),
+        bound,
+        x0=start,
+        max_steps=max_steps,
+    )
+    status = Status.CONVERGED if state.all_converged else Status.STALLED
+    if not bool(ops.xp.isfinite(columns).all()) or not np.isfinite(norm):
+        status = Status.NONFINITE_INPUT
+    with np.errstate(all="ignore"):  # of an x that is not finite
+        error = _final_error(ops, a, operator, state.x, columns, given)
+    if status is Status.CONVERGED and not (error <= bound).all():  # x has too few digits
+        status = Status.STALLED
+    took = time.perf_counter() - mark
+    return Solution(
+        x=state.x.reshape(b.shape),
+        status=status,
+        precision="user",
+        rungs=("user",),
+        iterations=state.steps,
+        backward_error=error,
+        bound=bound,
+        rcond=float("nan"),
+        history=tuple(HistoryPoint("user", *point) for point in state.history),
+        seconds={"refine": took, "total": took},
+        device=ops.device,
+    )
+
+
+def _final_error(ops, a, operator, x, b, norm):
+    """Return the errors of x; of a matrix also where products or residuals leave the range of FP64."""
+    error = measure(ops, operator, x, b)[1]
+    (size,) = ops.host(ops.column_max(x))
+    ordinary = np.isfinite(error) & (size > 1 / SAFE) & (size < SAFE)
+    if callable(a) or norm is not None or ordinary.all():
+        return error
+    return np.where(ordinary, error, backward_errors(ops, a, x, b, operator.norm))
+
+
+def _matrix(ops, a, b):
+    """Return the matrix a, in the precision it is multiplied in."""
+    a, n = check_array(a, "a"), len(b)
+    ops_for(a, b)
+    if a.shape != (n, n):
+        raise InputError(f"refine: a has shape {a.shape}, b has {n} rows; a must be ({n}, {n})")
+    return ops.converted(a, result_dtype(a, a))
+
+
+def _start(ops, x0, b, dtype):
+    """Return a copy of x0 in columns, which may be returned as x."""
+    x0 = check_array(x0, "x0")
+    ops_for(x0, b)
+    if x0.shape != b.shape:
+        raise InputError(f"refine: x0 has shape {x0.shape}; that of b, {b.shape}, is needed")
+    _require_real("x0 is", x0, dtype)
+    return ops.xp.array(ops.converted(x0.reshape(len(b), -1), dtype))
+
+
+def _held(function, name, dtype, ops):
+    """Return the caller's function of columns, held to their shape, on copies of what it gets and returns.
+
+    So it may overwrite its argument, and return the same memory again and again.
+    """
+
+    def call(v):
+        found = function(v.copy())
+        if getattr(found, "shape", None) != v.shape:
+            got = getattr(found, "shape", type(found).__name__)
+            raise InputError(
+                f"refine: {name} returned {got} for {v.shape}; the same shape is needed"
+            )
+        found = check_array(found, f"what {name} returned")
+        ops_for(found, v)
+        _require_real(f"{name} returned", found, dtype)
+        if name == "a" and found.dtype.char not in "dD":
+            raise InputError(
+                f"refine: a returned {found.dtype} for {v.dtype}; it must multiply in FP64"
+            )
+        return ops.xp.array(ops.converted(found, dtype))
+
+    return call
+
+
+def _require_real(what, x, dtype):
+    if x.dtype.kind == "c" and dtype.kind != "c":
+        raise InputError(
+            f"refine: {what} {x.dtype}, but a and b are real; make b complex for a complex x"
+        )

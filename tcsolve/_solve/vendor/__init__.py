@@ -1,0 +1,1 @@
+"""Systems on a device that are solved by the library's factors."""

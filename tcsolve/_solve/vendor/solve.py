@@ -1,0 +1,357 @@
+"""Stacks, structures, small and complex systems on a device: the library's factors, our verification.
+
+One text serves one matrix and a stack of them.  Each matrix is factored in FP64 by `ops.vendor`; b and
+two random probes are solved for together.  Norms of A, the residual of the x that is returned, and the
+size of A^-1 times the probes are measured at once, with what is seen where a structure is read, and read by
+the host once; of a long stack only where a matrix is not ordinary.  Where A may be singular to working
+precision, its condition is estimated.  An x that misses the bound is corrected once by its residual.
+Matrices whose entries are extreme, or whose x still misses it, are scaled by powers of two, factored again
+and refined.
+"""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from tcsolve._checks import require_finite
+from tcsolve._refine import stopping as _stop
+from tcsolve._solution import HistoryPoint, contradicted
+from tcsolve._solve.backward_error import SAFE, backward_errors
+from tcsolve._solve.cost_model import choose_update, rates_of
+from tcsolve._solve.vendor.measure import (
+    MARGIN,
+    MEASURED,
+    MEASURED_AT_ONCE,
+    complex_errors,
+    look_at,
+    measure,
+    ordinary,
+)
+from tcsolve._solve.vendor.rcond import rconds_of
+from tcsolve._solve.vendor.repair import repair
+from tcsolve._solve.vendor.result import join, solution_of, stacked, unfolded
+from tcsolve._solve.vendor.system import (
+    CONVERGED,
+    ILL_CONDITIONED,
+    NONFINITE,
+    NOT_DEFINITE,
+    REDO,
+    SEEN,
+    TRIANGULAR,
+    Part,
+    System,
+    as_stacks,
+    band_of,
+    kind_of,
+    read_all,
+    read_matrix,
+    tolerance,
+)
+
+__all__ = ["goes_to_vendor", "solve_by_vendor"]
+
+# Unknowns up to which one real matrix is factored by the library: the launches of our LU take longer.
+LARGEST_ALONE = 512
+# Unknowns up to which a stack is factored at once; larger matrices fill the device one by one.
+LARGEST_TOGETHER, LARGEST_DEFINITE_TOGETHER = 640, 1024
+# Fewer matrices than this, of more unknowns than that, are sooner done one by one: at once, each has a small
+# part of the device.
+FEW, FEW_ROWS = 4, 128
+# Bytes of the factors of a part of a long stack; matrices that the host judges as fast as the device.
+CHUNK_BYTES, ON_HOST = 1 << 29, 4096
+# Right-hand sides for which Python's numbers are faster than NumPy's.
+FEW_COLUMNS = 16
+# Random vectors that are solved for with b; see `look_at`.
+PROBES = 2
+
+
+def goes_to_vendor(ops, a, b, structure, precision):
+    """Tell whether the system is solved here: on its device, where we have no faster road."""
+    if ops.vendor is None or precision not in ("auto", "fp64"):
+        return False
+    if a.ndim > 2 or b.ndim > 2 or structure == "positive definite":
+        return True
+    if precision != "auto":
+        return False
+    return kind_of(structure) != "general" or _is_faster(ops, a, 1 if b.ndim == 1 else b.shape[1])
+
+
+def _is_faster(ops, a, nrhs):
+    """Tell whether the library's LU of a matrix is faster than ours."""
+    n = a.shape[-1]
+    if n <= LARGEST_ALONE:
+        return True
+    rates = rates_of(ops.device, getattr(ops, "properties", None))
+    how = {"working": "fp32" if a.dtype.char in "fF" else "fp64", "is_complex": a.dtype.kind == "c"}
+    return choose_update(n, nrhs, rates, **how) == "fp64"
+
+
+def solve_by_vendor(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite, estimate):
+    """Solve one system or a stack, or return None: one general matrix that the ladder should take.
+
+    Parameters
+    ----------
+    ops : Ops
+        With `vendor`.
+    a : array, shape (..., n, n)
+    b : array, shape (n,) or (..., n, nrhs)
+    structure : str or None
+    lower : bool
+        Which triangle of symmetric matrices is read.
+    alone : callable
+        Returns the `Solution` for one general matrix (n, n) and b (n, nrhs), by its fastest road.
+    shape : tuple of int
+        Of x.
+    dtype : dtype
+        Of x.
+    check_finite : bool
+        Raise InputError if a or b holds NaN or Inf.
+    estimate : bool
+        Whether rcond must be an estimate; else it may be a lower bound that is at least machine epsilon, with
+        the confidence that `look_at` gives.
+    """
+    options = {"dtype": dtype, "check_finite": check_finite, "estimate": estimate}
+    args = ops, a, b, structure, lower, alone
+    if b.dtype.kind == "c" and a.dtype.kind != "c":
+        return _solve_paired(*args, shape=shape, **options)
+    if a.ndim == 2 and b.ndim > 2:
+        return _solve_for_all(*args, shape=shape, **options)
+    found = _solve_all(*args, shape=shape, **options)
+    return found and contradicted(*found)
+
+
+def _solve_all(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite, estimate):
+    """Return the `Solution` and which matrices contradict the structure, which it does not tell, or None."""
+    start, kind = time.perf_counter(), kind_of(structure)
+    a, b = ops.converted(a, dtype), ops.converted(b, dtype)
+    batch = shape[:-1] if b.ndim == 1 else shape[:-2]
+    stack, columns = as_stacks(ops.xp, a, b, batch)
+    band, size = band_of(structure, lower, a.dtype), _chunk(ops, stack, kind)
+    how = {"kind": kind, "band": band, "mirrored": bool(band and band[2]), "estimate": estimate}
+    system = System(stack, columns, **how, alone=not batch and kind == "general")
+    if batch and size == 1 and kind == "general" and not _is_faster(ops, a, columns.shape[2]):
+        system, apart = read_all(ops, system, check_finite)
+        found = [alone(*one) for one in zip(system.a, columns, strict=True)]
+        return stacked(found, ops, batch, shape, start), apart.reshape(batch)
+    part = _in_parts(ops, system, size)
+    if part is None:
+        return None
+    if check_finite and (part.spoilt.any() or part.codes.max() > ILL_CONDITIONED):
+        require_finite(not part.spoilt.any() and bool(ops.xp.isfinite(a).all()), "a")
+        require_finite(bool(ops.xp.isfinite(b).all()), "b")
+    solution = solution_of(part, ops, batch, shape, start, _bytes(system, size))
+    return solution, part.apart.reshape(batch)
+
+
+def _solve_for_all(ops, a, b, structure, lower, alone, *, shape, **options):
+    """Solve a stack of systems with one matrix, all right-hand sides as its columns."""
+    columns, found = ops.xp.moveaxis(b, -2, 0).reshape(len(a), -1), None
+    if goes_to_vendor(ops, a, columns, structure, "auto"):
+        args = (ops, a, columns, structure, lower, alone)
+        found = _solve_all(*args, shape=columns.shape, **options)
+    if found is None:
+        read, apart = read_matrix(ops, a, structure, lower, options["check_finite"])
+        found = alone(read, columns), apart
+    solution, apart = found
+    solution = unfolded(ops.xp, solution, shape)
+    return contradicted(solution, np.broadcast_to(apart, solution.statuses.shape))
+
+
+def _solve_paired(ops, a, b, structure, lower, alone, *, shape, dtype, **options):
+    """Solve real systems for complex b: its real and imaginary parts are columns of their own."""
+    xp, vector, real = ops.xp, b.ndim == 1, np.dtype(dtype.char.lower())
+    columns = ops.converted(b[:, None] if vector else b, dtype)
+    n, k = a.shape[-1], columns.shape[-1]
+    batch = shape[:-1] if vector else shape[:-2]
+    pairs = xp.concatenate([columns.real, columns.imag], axis=-1)
+    args, of_pairs = (structure, lower, alone), (*batch, n, 2 * k)
+    found = solve_by_vendor(ops, a, pairs, *args, shape=of_pairs, dtype=real, **options)
+    if found is None:
+        return None
+    x, band = xp.empty((*batch, n, k), dtype), band_of(structure, lower, real)
+    x.real[...], x.imag[...] = found.x[..., :k], found.x[..., k:]
+    stack, columns = as_stacks(xp, ops.converted(a, real), columns, batch)
+    system = System(stack, columns, "general", band, False, False, False)
+    error = complex_errors(ops, read_all(ops, system, False)[0], x.reshape(-1, n, k))
+    error, bound = error.reshape(*batch, k), _stop.target(dtype, n)
+    met = (found.backward_error <= found.bound).all(axis=-1)
+    if (met != (error <= bound).all(axis=-1)).any():  # the parts say another thing than the whole
+        whole = ops.converted(a, dtype), b
+        return solve_by_vendor(ops, *whole, *args, shape=shape, dtype=dtype, **options)
+    steps = found.iterations.reshape(*batch, 2, k).max(axis=-2)
+    history = () if batch else (HistoryPoint("fp64", steps, error, False),)
+    how = {"backward_error": error, "bound": bound, "iterations": steps, "history": history}
+    return replace(found, x=x.reshape(shape), **how)
+
+
+# ---- solving -----------------------------------------------------------------------------------
+
+
+def _chunk(ops, a, kind):
+    """Return how many matrices are factored at once."""
+    m, n = a.shape[:2]
+    definite = kind == "positive definite"
+    largest = LARGEST_DEFINITE_TOGETHER if definite else LARGEST_TOGETHER
+    if n > largest or m < FEW and n > FEW_ROWS:
+        return 1
+    item = np.result_type(a.dtype, np.float64).itemsize
+    return min(ops.vendor.most_at_once(kind, n), max(1, CHUNK_BYTES // (n * n * item)))
+
+
+def _bytes(system, size):
+    """Return the bytes of copies, factors, right-hand sides and solutions of what is solved at once."""
+    (m, n, k), narrow = system.b.shape, system.a.itemsize
+    wide = np.result_type(system.a.dtype, np.float64).itemsize
+    read = n * n * narrow if system.band else 0
+    return min(size, m) * ((n * n + (2 * k + PROBES) * n) * wide + read)
+
+
+def _in_parts(ops, system, size):
+    """Return the `Part` of all systems, so many at a time, or None where one is left to the ladder."""
+    if len(system.a) <= size:
+        return _solve_some(ops, system)
+    some = [slice(first, first + size) for first in range(0, len(system.a), size)]
+    parts = [_solve_some(ops, system._replace(a=system.a[i], b=system.b[i])) for i in some]
+    return join(parts, ops)
+
+
+def _solve_some(ops, system):
+    """Return the `Part` of some systems, or None where one is left to the ladder."""
+    m, _, k = system.b.shape
+    board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
+    if system.band:
+        read = ops.vendor.read_as(system.a, *system.band, board[:SEEN])
+        system = system._replace(a=read, band=None)
+    factors = ops.vendor.factor(system.a, system.kind, k + PROBES)
+    y = factors.solve(ops.vendor.rows(system.b, PROBES))
+    x = _as_answer(ops, y[:, :k], system.b.dtype)
+    info = None if system.kind in TRIANGULAR else factors.info
+    measure(ops, system, (x, y[:, k:]), info, board[SEEN:])
+    if m > ON_HOST and not system.estimate:
+        return _settle_few(ops, system, x, factors, board)
+    return _settled(ops, system, x, factors, ops.host(board)[0])
+
+
+def _settle_few(ops, system, x, factors, board):
+    """Return the `Part` of a long stack: the host looks at those matrices alone that are not ordinary.
+
+    Where all is well, the errors are given as the bound that they meet; rcond is the least lower bound.
+    """
+    m, _, k = system.b.shape
+    codes, apart, spoilt = np.zeros(m, np.int8), np.zeros(m, bool), np.zeros(m, bool)
+    error, least = np.broadcast_to(np.float64(system.bound), (m, k)), MARGIN * system.eps
+    steps = np.zeros((m, k), np.int64)
+    limits = system.bound, least, SAFE, tolerance(system)
+    doubtful = ops.vendor.doubtful(board, k, limits, system.kind in TRIANGULAR)
+    few = ops.xp.flatnonzero(doubtful)
+    if few.size:
+        some = system._replace(a=system.a[few], b=system.b[few])
+        found = _settled(ops, some, x[few], factors.taken(few), ops.host(board[:, few])[0])
+        x[few] = found.x
+        (at,) = ops.host(few)
+        codes[at], apart[at], spoilt[at] = found.codes, found.apart, found.spoilt
+        steps[at] = found.steps
+        least = np.fmin.reduce(found.rconds, initial=least)
+        if codes.any() or apart.any():
+            error = look_at(ops.host(board)[0], system).error.copy()
+            error[at] = found.error
+    rconds = np.broadcast_to(np.float64(least), m)
+    return Part(x, codes, rconds, error, steps, apart, spoilt)
+
+
+def _settled(ops, system, x, factors, board):
+    """Return the `Part` by what was measured, on the host, or None where one is left to the ladder."""
+    m, _, k = system.b.shape
+    steps = np.zeros((m, k), np.int64)
+    if m == 1 and k <= FEW_COLUMNS and not system.estimate and (one := ordinary(board, system)):
+        least, error = one
+        no, error = np.zeros(1, bool), np.array([error])
+        return Part(x, np.zeros(1, np.int8), np.array([least]), error, steps, no, no)
+    look = look_at(board, system)
+    part = Part(x, look.codes, look.least, look.error, steps, look.apart, look.spoilt)
+    redo = np.flatnonzero(part.codes == REDO)
+    if redo.size:
+        redo = _corrected(ops, system, part, redo[look.is_safe[redo]], factors)
+    if redo.size and system.alone:
+        return None
+    sound = part.codes == CONVERGED
+    if redo.size:
+        repair(ops, system, part, redo, look.is_safe)
+        sound |= (part.codes == NONFINITE) & (part.rconds > 0)  # of b alone
+    _set_rconds(ops, system, part, sound & (system.estimate | look.is_near), factors)
+    part.codes[(part.codes == CONVERGED) & ~(part.rconds >= system.eps)] = ILL_CONDITIONED
+    _clear(ops, part, np.flatnonzero(part.codes == system.broken))
+    return part
+
+
+def _set_rconds(ops, system, part, wanted, factors):
+    """Estimate rcond of the matrices that are wanted; it is 0 where the factorization broke down."""
+    part.rconds[part.codes == system.broken] = 0.0
+    which = np.flatnonzero(wanted)
+    if not which.size:
+        return
+    a = system.a
+    if which.size < len(wanted):
+        a, factors = a[ops.array(which)], factors.taken(which)
+    part.rconds[which] = rconds_of(ops, a, factors.solve)
+
+
+def _corrected(ops, system, part, which, factors):
+    """Correct x of some matrices by their residuals; return the numbers of all that need a second look."""
+    m = len(system.b)
+    if which.size:
+        some, here = (which, ops.array(which)) if which.size < m else (slice(None), slice(None))
+        near = system._replace(a=system.a[here], b=system.b[here])
+        few = factors if which.size == m else factors.taken(which)
+        x, error = _step(ops, near, part.x[here], few)
+        better = (error <= part.error[which]).all(axis=1)  # never where there is NaN
+        part.x[here] = ops.xp.where(ops.array(better)[:, None, None], x, part.x[here])
+        part.error[which] = np.where(better[:, None], error, part.error[which])
+        part.steps[which] = better[:, None]
+        met = better & (error <= system.bound).all(axis=1)
+        part.codes[which[met]] = CONVERGED
+    return np.flatnonzero(part.codes == REDO)
+
+
+def _step(ops, system, x, factors):
+    """Return x + A^-1 (b - A x), and its backward errors (m, k) on the host."""
+    if len(x) == 1 and x.shape[1] > MEASURED_AT_ONCE:
+        return _step_of_large(ops, system, x, factors)
+    xp, (m, n, k), wide = ops.xp, x.shape, np.result_type(x.dtype, np.float64)
+    found, r = xp.zeros((MEASURED + 2 * k, m)), xp.empty((m, k, n), wide)
+    ops.vendor.measure(system.a, x, system.b, r[:, :0], None, found, residuals=r)
+    y = xp.swapaxes(factors.solve(r), 1, 2)
+    with np.errstate(all="ignore"):
+        x = ops.converted(ops.converted(x, wide) + y, x.dtype)
+    ops.vendor.measure(system.a, x, system.b, r[:, :0], None, found)
+    board = np.concatenate([np.zeros((SEEN, m)), ops.host(found)[0]])
+    look = look_at(board, system)
+    return x, np.where((look.codes == CONVERGED)[:, None], look.error, np.inf)
+
+
+def _step_of_large(ops, system, x, factors):
+    """As `_step`, of one large matrix, by products that fill the device."""
+    xp, wide = ops.xp, np.result_type(x.dtype, np.float64)
+    (a,), (b,), before = system.a, ops.converted(system.b, wide), ops.converted(x, wide)
+    r = b - ops.product(a, before[0])
+    y = factors.solve(xp.ascontiguousarray(r.T)[None])
+    with np.errstate(all="ignore"):
+        x = ops.converted(before + xp.swapaxes(y, 1, 2), x.dtype)
+    (norm,) = ops.host(ops.stats(a).row_sum.max())
+    return x, backward_errors(ops, a, x[0], system.b[0], float(norm))[None]
+
+
+def _as_answer(ops, y, dtype):
+    """Return the rows y (m, k, n) as x (m, n, k) in its dtype."""
+    x = ops.xp.swapaxes(y, 1, 2).copy()  # never a view, which would keep the probes
+    with np.errstate(over="ignore", under="ignore"):
+        return ops.converted(x, dtype)
+
+
+def _clear(ops, part, which):
+    """Set the answers of some systems to NaN: there are none."""
+    if which.size:
+        part.x[ops.array(which)] = ops.xp.nan
+        part.error[which] = np.nan
+        part.rconds[which] = np.where(part.codes[which] == NOT_DEFINITE, np.nan, 0.0)
