@@ -10,9 +10,9 @@ def compile_cubin(filename, arch, **defines):
     """Compile a file of this folder, which may include headers of tcsolve; no device is needed."""
     from cupy.cuda import nvrtc
 
-    from tcsolve._backends.cuda.runtime import compiler as _jit
+    from tcsolve._backends.cuda.runtime import compiler
 
-    program = _jit.create_program_of(FOLDER.joinpath(filename).read_text(), filename)
+    program = compiler.create_program_of(FOLDER.joinpath(filename).read_text(), filename)
     try:
         macros = (f"-D{macro}={value}" for macro, value in defines.items())
         nvrtc.compileProgram(program, (f"-arch={arch}", "-std=c++17", *macros))

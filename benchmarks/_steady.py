@@ -61,7 +61,7 @@ def _wait_on_device(seconds):
     """Let the device do nothing for a while."""
     import cupy
 
-    from tcsolve._backends.cuda.runtime import compiler as _jit
+    from tcsolve._backends.cuda.runtime import compiler
 
     never = cupy.zeros(17, cupy.uint32)
-    _jit.kernel("gate", "tcs_gate")((1,), (1,), (never, int(1e9 * seconds), 0))
+    compiler.kernel("gate", "tcs_gate")((1,), (1,), (never, int(1e9 * seconds), 0))

@@ -98,9 +98,9 @@ def once(strip, work):
     import cupy
 
     from tcsolve._backends.cuda.lu.sm_partition import GATE_PATIENCE, Flags
-    from tcsolve._backends.cuda.runtime import compiler as _jit
+    from tcsolve._backends.cuda.runtime import compiler
 
-    device, gate = cupy.cuda.Device(), _jit.kernel("gate", "tcs_gate")
+    device, gate = cupy.cuda.Device(), compiler.kernel("gate", "tcs_gate")
     flags = Flags.of(device.id)
     side, main = (
         cupy.cuda.Stream(non_blocking=True, priority=-1),

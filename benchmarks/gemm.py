@@ -173,18 +173,18 @@ def swizzle(n, repeats):
     import cupy
 
     from tcsolve._arithmetic.products import choose_product
-    from tcsolve._backends.cuda.gemm import engines as _gemm_cupy
-    from tcsolve._backends.cuda.runtime import compiler as _jit
+    from tcsolve._backends.cuda.gemm import engines
+    from tcsolve._backends.cuda.runtime import compiler
 
     a, b = matrices(n, n, n, np.float16)
     out = empty_like_result(a, b)
     processors = cupy.cuda.Device().attributes["MultiProcessorCount"]
     product = choose_product("float16", n)
-    work = _gemm_cupy.Work(a, b, None, out, product, 1, 0, _jit.target_arch(), processors)
+    work = engines.Work(a, b, None, out, product, 1, 0, compiler.target_arch(), processors)
     check = checked(Reference(a, b), a, b, engine="wmma")
 
     def run(swizzled):
-        _gemm_cupy._wmma(work, swizzle=swizzled)
+        engines._wmma(work, swizzle=swizzled)
         return out
 
     for swizzled in (0, 1):

@@ -44,19 +44,19 @@ def by_cublas(a, b, out):
     """Return a function that calls cuBLAS's strided batch."""
     from cupy_backends.cuda.libs import cublas
 
-    from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
+    from tcsolve._backends.cuda.runtime import cublas_calls
 
     batch, n, _ = a.shape
-    compute = _cublas.COMPUTE_32I if a.dtype == np.int8 else _cublas.COMPUTE_32F
+    compute = cublas_calls.COMPUTE_32I if a.dtype == np.int8 else cublas_calls.COMPUTE_32F
     scalars = np.array([1, 0], np.int32 if a.dtype == np.int8 else np.float32)
     kind, result = KIND[a.dtype.name], KIND[out.dtype.name]
     op = cublas.CUBLAS_OP_N
 
     def run():
         cublas.gemmStridedBatchedEx(
-            _cublas.handle(), op, op, n, n, n, scalars.ctypes.data, b.data.ptr, kind, n, n * n,
+            cublas_calls.handle(), op, op, n, n, n, scalars.ctypes.data, b.data.ptr, kind, n, n * n,
             a.data.ptr, kind, n, n * n, scalars.ctypes.data + scalars.itemsize, out.data.ptr,
-            result, n, n * n, batch, compute, _cublas.GEMM_DEFAULT,
+            result, n, n * n, batch, compute, cublas_calls.GEMM_DEFAULT,
         )  # fmt: skip
         return out
 

@@ -152,9 +152,9 @@ def measure(call, n, precision, family, nrhs):
 
 def kept_bytes():
     """Return the bytes that the library holds between solves."""
-    from tcsolve._backends.cuda.runtime import recorded_graphs as _record
+    from tcsolve._backends.cuda.runtime import recorded_graphs
 
-    return _record.idle_bytes()
+    return recorded_graphs.idle_bytes()
 
 
 # ---- writing -----------------------------------------------------------------------------------

@@ -212,14 +212,14 @@ def measure(n, precision, repeats, rates, timeline):
 def solve_again(a, b, precision):
     """Return a solve with factors whose condition is known, its steps one by one."""
     import tcsolve
-    from tcsolve._backends.cuda.lu import ops as _lu_cupy
+    from tcsolve._backends.cuda.lu import ops as lu_ops
 
-    factors, most = tcsolve.factor(a, precision=precision), _lu_cupy.AHEAD_ROWS
-    _lu_cupy.AHEAD_ROWS = 0
+    factors, most = tcsolve.factor(a, precision=precision), lu_ops.AHEAD_ROWS
+    lu_ops.AHEAD_ROWS = 0
     try:
         return [factors.solve_ex(b) for _ in range(4)][-1]
     finally:
-        _lu_cupy.AHEAD_ROWS = most
+        lu_ops.AHEAD_ROWS = most
 
 
 def main():

@@ -98,19 +98,19 @@ def solve_by_squares(rng, precisions):
 
     import tcsolve
     from tcsolve._arithmetic.formats import UPDATES
-    from tcsolve._backends.cuda import ops as _ops_cupy
-    from tcsolve._backends.cuda.gemm import wgmma as _wgmma
-    from tcsolve._backends.cuda.lu import ops as _lu_cupy
+    from tcsolve._backends.cuda import ops as cuda_ops
+    from tcsolve._backends.cuda.gemm import wgmma
+    from tcsolve._backends.cuda.lu import ops as lu_ops
 
-    _ops_cupy.EARLY_ROWS = _ops_cupy.MOST_SUMS = 0
-    _lu_cupy.SQUARE_ROWS, _lu_cupy.LEAST_COLUMNS, _lu_cupy.WIDE = 1, 32, 2 * NARROW
-    applied, apply = [], _wgmma.Right.apply
+    cuda_ops.EARLY_ROWS = cuda_ops.MOST_SUMS = 0
+    lu_ops.SQUARE_ROWS, lu_ops.LEAST_COLUMNS, lu_ops.WIDE = 1, 32, 2 * NARROW
+    applied, apply = [], wgmma.Right.apply
 
     def spy(self, l):
         applied.append(l.shape)
         apply(self, l)
 
-    _wgmma.Right.apply = spy
+    wgmma.Right.apply = spy
     n = SQUARES_ROWS
     a = rng.standard_normal((n, n)) + n * cupy.eye(n)
     turned = cupy.ascontiguousarray(a[::-1])
@@ -123,7 +123,7 @@ def solve_by_squares(rng, precisions):
         print(f"n {n} squares {applied}: {solution}", flush=True)
         if not solution.status.ok:
             sys.exit(1)
-        expected = 2 if dominant and _ops_cupy.CupyOps().has_squares(UPDATES[precision]) else 0
+        expected = 2 if dominant and cuda_ops.CupyOps().has_squares(UPDATES[precision]) else 0
         if len(applied) != expected:
             sys.exit(1)
         applied.clear()

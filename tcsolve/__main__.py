@@ -22,12 +22,12 @@ def main():
     # for instance. So a handler ends the process; there is nothing to clean up yet.
     if handles := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
-    from tcsolve.cli import command as cli
+    from tcsolve.cli import command
 
     try:
         if handles:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        return cli.main()
+        return command.main()
     except KeyboardInterrupt:  # before the command could take it
         _end()
 

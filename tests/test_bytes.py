@@ -9,7 +9,7 @@ import tcsolve
 from tcsolve import Plan, Status, matrices
 from tcsolve._arithmetic.matrix_parts import LEAST_ENTRIES, part_entries, parts
 from tcsolve._backends.cpu.ops import NumpyOps
-from tcsolve._refine import krylov as _krylov
+from tcsolve._refine import krylov
 from tcsolve._solve.cost_model import REFINEMENT_VECTORS, bytes_needed
 
 N = 1200
@@ -142,7 +142,7 @@ def test_later_solves_plan_for_their_right_hand_sides():
 @pytest.mark.parametrize("k", [1, 3])
 def test_bases_take_the_bytes_that_are_told(k, steps, most, dtype):
     n = 60
-    v, z = (_krylov._Vectors(OPS, k, n, np.dtype(dtype), more) for more in (most + 1, most))
+    v, z = (krylov._Vectors(OPS, k, n, np.dtype(dtype), more) for more in (most + 1, most))
     for _ in range(steps):
         v.append(np.ones((k, n)))
         z.append(np.ones((k, n)))
@@ -151,8 +151,8 @@ def test_bases_take_the_bytes_that_are_told(k, steps, most, dtype):
     held = sum(block.nbytes for some in (v, z) for block in some._blocks)
 
     size = np.dtype(dtype).itemsize
-    beside = _krylov.VECTORS_BESIDE * k * n * size
-    assert _krylov.basis_bytes(n, k, steps, most, size) == held + beside
+    beside = krylov.VECTORS_BESIDE * k * n * size
+    assert krylov.basis_bytes(n, k, steps, most, size) == held + beside
 
 
 @pytest.mark.parametrize("k, count", [(2, 1), (2, 8), (2, 9), (2, 20), (1, 20), (1, 33)])
@@ -161,7 +161,7 @@ def test_vectors_in_blocks_are_multiplied_and_combined_as_one_matrix(k, count):
     n = 40
     x = rng.standard_normal((k, count, n)) + 1j * rng.standard_normal((k, count, n))
     w = rng.standard_normal((k, n)) + 1j * rng.standard_normal((k, n))
-    v = _krylov._Vectors(OPS, k, n, x.dtype, 45)
+    v = krylov._Vectors(OPS, k, n, x.dtype, 45)
     kept = [v.append(x[:, i]) for i in range(count)]
 
     s = v.products(w)

@@ -9,7 +9,7 @@ import pytest
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._backends.select import numpy_ops
 from tcsolve._plan import PRECISIONS, Plan, next_rung
-from tcsolve._solve import placement as _placement
+from tcsolve._solve import placement
 from tcsolve._solve.cost_model import (
     CPU,
     H200,
@@ -216,11 +216,11 @@ def test_the_ladder_from_every_precision_ends_and_never_descends():
 )
 def test_a_system_goes_where_the_precision_asked_for_is_faster(n, precision, device, monkeypatch):
     there = SimpleNamespace(device="cuda", properties=None)
-    monkeypatch.setattr(_placement, "cuda_available", lambda: True)
-    monkeypatch.setattr(_placement, "ops_on", lambda device: there)
+    monkeypatch.setattr(placement, "cuda_available", lambda: True)
+    monkeypatch.setattr(placement, "ops_on", lambda device: there)
     a = np.broadcast_to(np.float64(0), (n, n))
 
-    assert _placement.target_ops(numpy_ops, a, 1, precision, "auto").device == device
+    assert placement.target_ops(numpy_ops, a, 1, precision, "auto").device == device
 
 
 def test_every_precision_name_is_auto_or_an_update():

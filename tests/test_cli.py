@@ -21,7 +21,7 @@ import scipy.sparse
 
 import tcsolve
 from tcsolve import matrices
-from tcsolve._backends import select as _dispatch
+from tcsolve._backends import select
 from tcsolve._solution import Status
 from tcsolve.cli import command as cli
 from tcsolve.cli.output_files import whole
@@ -604,7 +604,7 @@ def test_an_interrupt_is_told_in_one_line(monkeypatch, capsys):
 
 
 def test_missing_gpu_is_refused(monkeypatch, refusal):
-    monkeypatch.setattr(_dispatch, "why_no_cuda", lambda: "there is none")
+    monkeypatch.setattr(select, "why_no_cuda", lambda: "there is none")
     assert "there is none" in refusal(*GAUSS, "--device", "cuda")
 
 
@@ -668,7 +668,7 @@ def no_compiler(monkeypatch):
 
 
 def test_info_without_a_gpu_says_why_and_what_to_do(monkeypatch, nvrtc, no_compiler, capsys):
-    monkeypatch.setattr(_dispatch, "why_no_cuda", lambda: "there is no driver")
+    monkeypatch.setattr(select, "why_no_cuda", lambda: "there is no driver")
     monkeypatch.setenv("TCSOLVE_MATRICES", "/some/folder")
     assert cli.main(["info"]) == 0
     out, err = capsys.readouterr()
@@ -683,7 +683,7 @@ def test_info_without_a_gpu_says_why_and_what_to_do(monkeypatch, nvrtc, no_compi
 
 def test_info_without_cupy_gives_the_remedy(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.setattr(_dispatch, "why_no_cuda", lambda: "CuPy is not installed")
+    monkeypatch.setattr(select, "why_no_cuda", lambda: "CuPy is not installed")
     monkeypatch.delenv("TCSOLVE_MATRICES", raising=False)
     assert cli.main(["info"]) == 0
     out = capsys.readouterr().out

@@ -11,9 +11,9 @@ from systems import matrix_of, problem
 import tcsolve
 from tcsolve import LinAlgWarning, Status, factor, matrices
 from tcsolve._arithmetic.formats import UPDATES
-from tcsolve._lu import norms as _norms
+from tcsolve._lu import norms
 from tcsolve._lu.factors import BlockedFactors
-from tcsolve._solve import condition as _condition
+from tcsolve._solve import condition
 from tcsolve._solve.factorization import Factorization
 
 EVERY = ("auto", *UPDATES)
@@ -238,7 +238,7 @@ def test_a_condition_begun_beside_the_refinement_is_that_found_after_it(
 ):
     a = matrices.generate("gauss", 80, seed=1).a if kind == "another" else matrix_of(kind)
     b = np.random.default_rng(0).standard_normal((80, columns))
-    held, hold = [], _norms.hold
+    held, hold = [], norms.hold
 
     def counted(where):
         def call(*args):
@@ -255,8 +255,8 @@ def test_a_condition_begun_beside_the_refinement_is_that_found_after_it(
         held.clear()
         return tcsolve.solve_ex(a, b, precision="fp16x3", assume_a="general")
 
-    monkeypatch.setattr(_norms, "hold", counted("after"))
-    monkeypatch.setattr(_condition, "hold", counted("beside"))
+    monkeypatch.setattr(norms, "hold", counted("after"))
+    monkeypatch.setattr(condition, "hold", counted("beside"))
     after, of_after = solve(), list(held)
     monkeypatch.setattr(BlockedFactors, "aside", aside)
     monkeypatch.setattr(BlockedFactors, "are_good", True)

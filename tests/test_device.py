@@ -154,9 +154,9 @@ def test_memory_that_is_missing_in_krylov_spaces_is_our_error(cupy, monkeypatch)
 
 @pytest.mark.gpu
 def test_threads_that_end_give_back_the_handles_of_cublas(cupy, monkeypatch):
-    from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
+    from tcsolve._backends.cuda.runtime import cublas_calls
 
-    alive, library = set(), _cublas.cublas
+    alive, library = set(), cublas_calls.cublas
 
     class Counted:
         def __getattr__(self, name):
@@ -173,12 +173,12 @@ def test_threads_that_end_give_back_the_handles_of_cublas(cupy, monkeypatch):
     problem = matrices.generate("gauss", 700)
     a, b = cupy.asarray(problem.a), cupy.asarray(problem.b)
     expected, found = tcsolve.solve(a, b, precision="fp16x3"), []
-    monkeypatch.setattr(_cublas, "cublas", Counted())
+    monkeypatch.setattr(cublas_calls, "cublas", Counted())
 
     def solve():
         with cupy.cuda.Stream():
             x = tcsolve.solve(a, b, precision="fp16x3").get()
-            _cublas.handle()
+            cublas_calls.handle()
             found.append((x, len(alive)))
 
     for _ in range(5):
@@ -214,8 +214,8 @@ def test_an_allocation_that_fails_leaves_the_arrays_alone(cupy):
 
 @pytest.mark.gpu
 def test_what_took_the_place_of_a_is_not_factored_again(cupy, ops, monkeypatch):
-    from tcsolve._backends.cuda.lu import cusolver_lu as _cusolver
-    from tcsolve._backends.cuda.runtime import current_device as _device
+    from tcsolve._backends.cuda.lu import cusolver_lu
+    from tcsolve._backends.cuda.runtime import current_device
 
     def refuse(*_, **__):
         raise cupy.cuda.memory.OutOfMemoryError(1, 1)
@@ -223,9 +223,9 @@ def test_what_took_the_place_of_a_is_not_factored_again(cupy, ops, monkeypatch):
     a = cupy.random.default_rng(1).standard_normal((300, 300)).astype(cupy.float32)
     given = a.copy()
     expected = ops.getrf(given, a.dtype)[0][0].copy()
-    monkeypatch.setattr(_device._record, "clear", lambda: True)
+    monkeypatch.setattr(current_device._record, "clear", lambda: True)
     with monkeypatch.context() as patched:
-        patched.setattr(_cusolver, "invert_diagonal_blocks", refuse)
+        patched.setattr(cusolver_lu, "invert_diagonal_blocks", refuse)
         with pytest.raises(tcsolve.DeviceMemoryError):
             ops.getrf(a, a.dtype, overwrite_a=True)
 

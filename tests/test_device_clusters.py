@@ -11,9 +11,9 @@ from tcsolve import matrices
 @pytest.fixture
 def clusters(nvrtc):
     """The module that asks the driver; it needs CuPy, but no device."""
-    from tcsolve._backends.cuda.runtime import cluster_launch as _clusters
+    from tcsolve._backends.cuda.runtime import cluster_launch
 
-    return _clusters
+    return cluster_launch
 
 
 def variant(clusters, cluster, kernel="panel"):

@@ -14,7 +14,7 @@ from bounds import MET, host, ratio
 import tcsolve
 from tcsolve import Plan, Status, matrices, solve, solve_ex
 from tcsolve._arithmetic.formats import UPDATES
-from tcsolve._backends import select as _dispatch
+from tcsolve._backends import select
 from tcsolve._backends.cpu.ops import NumpyOps
 from tcsolve._solve.cost_model import bytes_needed
 from tcsolve._solve.factorization import Factorization
@@ -737,7 +737,7 @@ def test_scaling_saves_what_would_underflow_in_fp32(xp, decades, update):
 
 
 def test_a_missing_device_is_an_error_that_says_why(monkeypatch):
-    monkeypatch.setattr(_dispatch, "why_no_cuda", lambda: "the machine has no such device")
+    monkeypatch.setattr(select, "why_no_cuda", lambda: "the machine has no such device")
     with pytest.raises(tcsolve.DeviceError, match="no such device; or use device='cpu'"):
         solve(gauss(), np.ones(40), device="cuda")
     with pytest.raises(tcsolve.DeviceError, match="no such device"):

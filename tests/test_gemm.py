@@ -23,7 +23,7 @@ from tcsolve.kernels import (
 from tcsolve import InputError, gemm, gemm_batched, gemm_bound
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._arithmetic.products import CHAIN, LEVELS, Product, choose_product, error_bound
-from tcsolve._gemm import checks as _gemm_check
+from tcsolve._gemm import checks
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = [np.dtype(np.float16), BF16, np.dtype(np.float32), np.dtype(np.float64)]
@@ -633,7 +633,7 @@ def test_overlap_is_found_without_a_look_at_the_entries():
     # There are no such entries: 2**20 x 2**20 in two words of memory.
     memory, shape, strides = np.zeros(2, np.float32), (1 << 20, 1 << 20), (1 << 23, 8)
     even, odd = (np.lib.stride_tricks.as_strided(memory[i:], shape, strides) for i in (0, 1))
-    assert _gemm_check.overlap(even, even.T) and not _gemm_check.overlap(even, odd)
+    assert checks.overlap(even, even.T) and not checks.overlap(even, odd)
 
 
 def test_out_must_be_writeable():

@@ -14,7 +14,7 @@ import tcsolve
 from tcsolve import DeviceError, InputError, gemm, gemm_batched, gemm_bound, matrices
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._arithmetic.products import choose_product
-from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._backends.cuda.runtime import compiler
 
 pytestmark = pytest.mark.gpu
 
@@ -48,7 +48,7 @@ def multiplies(engine, precision):
     """Tell whether an engine has a format."""
     if engine == "wgmma" and precision not in ("fp16", "bf16"):
         return False
-    return int(_jit.target_arch()[3:].rstrip("a")) >= 80 or precision == "fp16"
+    return int(compiler.target_arch()[3:].rstrip("a")) >= 80 or precision == "fp16"
 
 
 def product_or_refusal(engine, precision, run):
@@ -130,7 +130,7 @@ def test_transposes(transa, transb, engine, on_device):
 @pytest.mark.parametrize("tile", [SMALL, SQUARE, WIDE])
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.int8], ids=str)
 def test_every_tile_of_the_wmma_engine(dtype, tile, on_device, cupy, monkeypatch):
-    arch = _jit.target_arch(cupy.cuda.Device())
+    arch = compiler.target_arch(cupy.cuda.Device())
     if tile == WIDE and not wmma_can_be_wide("fp16", arch):
         pytest.skip(f"{arch} has no room for wide tiles")
     asked = []
@@ -310,7 +310,7 @@ def test_an_engine_the_device_lacks_is_named(cupy, monkeypatch):
 
 def test_an_engine_without_the_format_is_named(cupy):
     a = cupy.ones((2, 2), cupy.int8)
-    if _jit.target_arch() == "sm_90a":
+    if compiler.target_arch() == "sm_90a":
         with pytest.raises(DeviceError, match="'wgmma' multiplies 'fp16' and 'bf16', not 'int8'"):
             gemm(a, a, engine="wgmma")
     with pytest.raises(DeviceError, match="'fp64' is none of theirs"):
@@ -372,17 +372,17 @@ def test_results_added_in_place_have_the_bits_of_others(refine, precision, m, n,
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_tiles_in_turn_have_the_bits_of_fixed_shares(dtype, hopper, monkeypatch):
-    from tcsolve._backends.cuda.gemm import engines as _gemm_cupy
+    from tcsolve._backends.cuda.gemm import engines
 
     m, n, k = 2900, 3100, 200
     a, b = (hopper.asarray(x) for x in operands(m, n, k, dtype))
     product = choose_product(np.dtype(dtype).name, k)
     results = []
     for in_turn in (True, False):
-        monkeypatch.setattr(_gemm_cupy, "takes_turns", lambda *_, given=in_turn: given)
+        monkeypatch.setattr(engines, "takes_turns", lambda *_, given=in_turn: given)
         out = hopper.full((m, n), np.nan, np.float32)
-        work = _gemm_cupy.Work(a, b, None, out, product, 1, 0, "sm_90a", 132)
-        _gemm_cupy._wgmma(work)
+        work = engines.Work(a, b, None, out, product, 1, 0, "sm_90a", 132)
+        engines._wgmma(work)
         assert not work.turns.any()
         results.append(out)
     assert (results[0] == results[1]).all()
@@ -391,19 +391,17 @@ def test_tiles_in_turn_have_the_bits_of_fixed_shares(dtype, hopper, monkeypatch)
 @pytest.fixture
 def turn_words(monkeypatch):
     """The words from which the launches of a test take their tiles."""
-    from tcsolve._backends.cuda.gemm import wgmma as _wgmma
+    from tcsolve._backends.cuda.gemm import wgmma
 
-    found, launch = [], _wgmma.launch_wgmma
+    found, launch = [], wgmma.launch_wgmma
 
     def spy(defines, m, n, args, *rest):
         found.extend(
-            x
-            for x in args
-            if getattr(x, "dtype", None) == np.uint32 and x.size == _wgmma.TURN_WORDS
+            x for x in args if getattr(x, "dtype", None) == np.uint32 and x.size == wgmma.TURN_WORDS
         )
         launch(defines, m, n, args, *rest)
 
-    monkeypatch.setattr(_wgmma, "launch_wgmma", spy)
+    monkeypatch.setattr(wgmma, "launch_wgmma", spy)
     return found
 
 
@@ -460,7 +458,7 @@ def test_an_update_by_columns_meets_the_bound_with_the_same_bits(
     ],
 )
 def test_one_pass_splits_as_two_do(m, k, n, low, shift, transa, transb, hopper, monkeypatch):
-    from tcsolve._backends.cuda.gemm import job as _gemm_work
+    from tcsolve._backends.cuda.gemm import job
 
     rng = np.random.default_rng([m, k, n])
 
@@ -479,11 +477,11 @@ def test_one_pass_splits_as_two_do(m, k, n, low, shift, transa, transb, hopper, 
     a, b = operand(m, k, transa), operand(k, n, transb)
     out = hopper.empty((m, n), np.float32)
     product = choose_product("float32", k, low, "b")
-    work = _gemm_work.Work(a, b, None, out, product, 1, 0, _jit.target_arch(), 132)
+    work = job.Work(a, b, None, out, product, 1, 0, compiler.target_arch(), 132)
 
-    pairs, shapes, find = [], [], _gemm_work.split_shape
+    pairs, shapes, find = [], [], job.split_shape
     for shape_of in (lambda *args: shapes.append(find(*args)) or shapes[-1], lambda *args: None):
-        monkeypatch.setattr(_gemm_work, "split_shape", shape_of)
+        monkeypatch.setattr(job, "split_shape", shape_of)
         parts = work.split(*product.splits)
         assert parts[0][1] is None
         found = [work.top_a, work.top_b, parts[0][0], *parts[1]]
@@ -503,14 +501,11 @@ def test_one_pass_splits_as_two_do(m, k, n, low, shift, transa, transb, hopper, 
 def test_a_long_k_is_multiplied_in_parts(
     refine, k, depth, launches, transa, transb, hopper, monkeypatch
 ):
-    from tcsolve._backends.cuda.gemm import engines as _gemm_cupy
-    from tcsolve._backends.cuda.gemm import job as _gemm_work
+    from tcsolve._backends.cuda.gemm import engines, job
 
-    monkeypatch.setattr(_gemm_work, "LONGEST_SUM", depth)
-    counted, launch = [], _gemm_cupy.launch_wgmma
-    monkeypatch.setattr(
-        _gemm_cupy, "launch_wgmma", lambda *args: counted.append(1) or launch(*args)
-    )
+    monkeypatch.setattr(job, "LONGEST_SUM", depth)
+    counted, launch = [], engines.launch_wgmma
+    monkeypatch.setattr(engines, "launch_wgmma", lambda *args: counted.append(1) or launch(*args))
     rng = np.random.default_rng(k)
     a, b, c = (rng.standard_normal(s).astype(np.float32) for s in ((150, k), (k, 260), (150, 260)))
     a[3, k - 1], a[5, 0], a[5, k - 1] = np.inf, np.inf, -np.inf
@@ -546,20 +541,20 @@ def test_a_long_k_is_multiplied_in_parts(
 def test_a_small_u_is_scaled_on_the_way_with_the_same_bits(
     m, k, r, top, shift, hopper, monkeypatch
 ):
-    from tcsolve._backends.cuda.gemm import wgmma as _wgmma
+    from tcsolve._backends.cuda.gemm import wgmma
 
     rng = np.random.default_rng([m, k, r])
     l = hopper.asarray(rng.uniform(-1, 1, (m, k)).astype(np.float32))
     room = rng.uniform(-1, 1, (k, r + 4)).astype(np.float32) * np.float32(min(top, 1.0))
     room[k // 2, r // 2 + shift] = top
     u, c = hopper.asarray(room)[:, shift : r + shift], hopper.ones((m, r), np.float32)
-    found, asked, find = [], [], _wgmma._scale
-    monkeypatch.setattr(_wgmma, "_scale", lambda *args: asked.append(1) or find(*args))
+    found, asked, find = [], [], wgmma._scale
+    monkeypatch.setattr(wgmma, "_scale", lambda *args: asked.append(1) or find(*args))
 
-    for few in (_wgmma.FEW_ENTRIES, 0):
-        monkeypatch.setattr(_wgmma, "FEW_ENTRIES", few)
+    for few in (wgmma.FEW_ENTRIES, 0):
+        monkeypatch.setattr(wgmma, "FEW_ENTRIES", few)
         for at_once in (False, True):
-            operand, result = _wgmma.Operand(l, UPDATES["fp16x3"], 132), c.copy()
+            operand, result = wgmma.Operand(l, UPDATES["fp16x3"], 132), c.copy()
             if at_once:
                 operand.round()
             operand.subtract(result, u, None)

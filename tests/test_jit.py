@@ -22,7 +22,7 @@ from tcsolve.kernels import (
 )
 
 import tcsolve
-from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._backends.cuda.runtime import compiler
 from tcsolve._backends.cuda.runtime.out_of_memory import guarded
 from tcsolve._errors import DeviceMemoryError, KernelCompileError
 
@@ -41,14 +41,14 @@ def cache(tmp_path, monkeypatch):
 def compiler_calls(monkeypatch):
     """Count the calls that are not answered by the cache."""
     calls = []
-    compile_ = _jit._compile
-    monkeypatch.setattr(_jit, "_compile", lambda *args: calls.append(args) or compile_(*args))
+    compile_ = compiler._compile
+    monkeypatch.setattr(compiler, "_compile", lambda *args: calls.append(args) or compile_(*args))
     return calls
 
 
 def test_a_launch_with_too_few_arguments_is_refused():
     launched = []
-    kernel = _jit.Kernel(lambda *args, **options: launched.append(args), 1, 3)
+    kernel = compiler.Kernel(lambda *args, **options: launched.append(args), 1, 3)
     for wrong in ((), (1, None)):
         with pytest.raises(TypeError, match=f"takes 3 arguments, got {len(wrong)}"):
             kernel((1,), (1,), wrong)
@@ -65,9 +65,9 @@ def test_importing_does_not_import_cupy():
 
 @pytest.mark.nvrtc
 def test_second_compile_comes_from_the_cache(nvrtc, cache, compiler_calls):
-    first = _jit.compile_cubin(*SOURCE)
-    assert first.startswith(_jit.CUBIN_MAGIC)
-    assert _jit.compile_cubin(*SOURCE) == first
+    first = compiler.compile_cubin(*SOURCE)
+    assert first.startswith(compiler.CUBIN_MAGIC)
+    assert compiler.compile_cubin(*SOURCE) == first
     assert len(compiler_calls) == 1
     assert len(list(cache.iterdir())) == 1  # and no temporary file stays
 
@@ -76,29 +76,29 @@ def test_second_compile_comes_from_the_cache(nvrtc, cache, compiler_calls):
 def test_cache_follows_xdg(nvrtc, tmp_path, monkeypatch):
     monkeypatch.delenv("TCSOLVE_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    _jit.compile_cubin(*SOURCE)
+    compiler.compile_cubin(*SOURCE)
     assert len(list((tmp_path / "tcsolve").iterdir())) == 1
 
 
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("changed", ["arch", "defines", "header", "source", "compiler"])
 def test_cache_sees_every_input(changed, nvrtc, cache, compiler_calls, monkeypatch):
-    _jit.compile_cubin(*SOURCE)
+    compiler.compile_cubin(*SOURCE)
     name, arch, defines = SOURCE
     if changed == "arch":
         arch = "sm_90"
     elif changed == "defines":
         defines = (("CHUNK", 16),)
     elif changed == "header":
-        names, texts = _jit._headers()
-        monkeypatch.setattr(_jit, "_headers", lambda: (names, tuple(t + "\n" for t in texts)))
+        names, texts = compiler._headers()
+        monkeypatch.setattr(compiler, "_headers", lambda: (names, tuple(t + "\n" for t in texts)))
     elif changed == "source":
-        source = _jit._source
-        monkeypatch.setattr(_jit, "_source", lambda filename: source(filename) + "\n")
+        source = compiler._source
+        monkeypatch.setattr(compiler, "_source", lambda filename: source(filename) + "\n")
     else:
-        version = _jit._nvrtc_version()
-        monkeypatch.setattr(_jit, "_nvrtc_version", lambda: (version[0], version[1] + 1))
-    _jit.compile_cubin(name, arch, defines)
+        version = compiler._nvrtc_version()
+        monkeypatch.setattr(compiler, "_nvrtc_version", lambda: (version[0], version[1] + 1))
+    compiler.compile_cubin(name, arch, defines)
     assert len(compiler_calls) == 2
 
 
@@ -134,8 +134,8 @@ def test_cache_sees_every_input(changed, nvrtc, cache, compiler_calls, monkeypat
     ],
 )
 def test_a_binary_depends_on_the_headers_it_includes_alone(kernel, headers):
-    names, texts = _jit._headers()
-    _, *found = _jit._included(_jit._source(f"{kernel}.cu"))
+    names, texts = compiler._headers()
+    _, *found = compiler._included(compiler._source(f"{kernel}.cu"))
     assert sorted(found) == sorted(t for n, t in zip(names, texts, strict=True) if n in headers)
 
 
@@ -144,15 +144,15 @@ def test_cache_that_is_no_folder_is_ignored(nvrtc, tmp_path, monkeypatch):
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     monkeypatch.setenv("TCSOLVE_CACHE_DIR", str(blocked))
-    assert _jit.compile_cubin(*SOURCE).startswith(_jit.CUBIN_MAGIC)
+    assert compiler.compile_cubin(*SOURCE).startswith(compiler.CUBIN_MAGIC)
 
 
 @pytest.mark.nvrtc
 def test_broken_cache_file_is_compiled_again(nvrtc, cache, compiler_calls):
-    cubin = _jit.compile_cubin(*SOURCE)
+    cubin = compiler.compile_cubin(*SOURCE)
     (file,) = cache.iterdir()
     file.write_bytes(b"")
-    assert _jit.compile_cubin(*SOURCE) == cubin
+    assert compiler.compile_cubin(*SOURCE) == cubin
     assert file.read_bytes() == cubin
     assert len(compiler_calls) == 2
 
@@ -160,7 +160,7 @@ def test_broken_cache_file_is_compiled_again(nvrtc, cache, compiler_calls):
 @pytest.mark.nvrtc
 def test_compile_error_tells_kernel_architecture_options_and_log(nvrtc, cache):
     with pytest.raises(KernelCompileError, match="move_rows") as caught:
-        _jit.compile_cubin("move_rows", "sm_80", (("CHUNK", "no_such_name"),))
+        compiler.compile_cubin("move_rows", "sm_80", (("CHUNK", "no_such_name"),))
     error = caught.value
     assert (error.kernel, error.arch) == ("move_rows", "sm_80")
     assert "-DCHUNK=no_such_name" in error.options
@@ -173,7 +173,7 @@ def test_memory_that_the_compiler_lacks_is_no_compile_error(nvrtc, cache, monkey
         raise nvrtc.NVRTCError(1)  # NVRTC_ERROR_OUT_OF_MEMORY
 
     monkeypatch.setattr(nvrtc, "compileProgram", refuse)
-    compile_cubin = guarded(_jit.compile_cubin, lambda: False)
+    compile_cubin = guarded(compiler.compile_cubin, lambda: False)
     with pytest.raises(DeviceMemoryError, match="ran out of memory"):
         compile_cubin(*SOURCE)
 
@@ -181,7 +181,7 @@ def test_memory_that_the_compiler_lacks_is_no_compile_error(nvrtc, cache, monkey
 @pytest.mark.nvrtc
 def test_unknown_architecture_is_a_compile_error(nvrtc, cache):
     with pytest.raises(KernelCompileError, match="sm_1"):
-        _jit.compile_cubin("move_rows", "sm_1", (("CHUNK", 32),))
+        compiler.compile_cubin("move_rows", "sm_1", (("CHUNK", 32),))
 
 
 @pytest.mark.parametrize(
@@ -195,13 +195,13 @@ def test_every_kernel_but_three_runs_from_turing_on():
     later = {"short_update": 80, "split_once": 90, "gemm_wgmma": 90}
     for name in KERNELS:
         for arch in ("sm_75", "sm_80", "sm_89"):
-            assert _jit.supported(name, arch) == (arch_number(arch) >= later.get(name, 75))
-        assert _jit.supported(name, "sm_90a")
-        assert not _jit.supported(name, "sm_70")
+            assert compiler.supported(name, arch) == (arch_number(arch) >= later.get(name, 75))
+        assert compiler.supported(name, "sm_90a")
+        assert not compiler.supported(name, "sm_70")
 
 
 def test_wgmma_is_hoppers_alone():
-    runs_on = [arch for arch in ARCHS if _jit.supported("gemm_wgmma", arch)]
+    runs_on = [arch for arch in ARCHS if compiler.supported("gemm_wgmma", arch)]
     assert runs_on == ["sm_90a"]
 
 
@@ -516,7 +516,7 @@ def launched():
     """Yield the file, the kernel and the entry of every launch in the package that names them."""
     for path in sorted(Path(tcsolve.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "_jit.kernel":
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "compiler.kernel":
                 names = [x.value for x in node.args if isinstance(x, ast.Constant)]
                 if len(names) == 2:
                     yield path.name, *names

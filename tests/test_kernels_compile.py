@@ -8,18 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tcsolve.kernels import ARCHS, BOARD_BYTES, KERNELS, LOWER_SHAPES, panel_shape
 
-from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._backends.cuda.runtime import compiler
 
 CASES = [
     pytest.param(name, arch, id=f"{name}-{arch}")
     for name in KERNELS
     for arch in ARCHS
-    if _jit.supported(name, arch)
+    if compiler.supported(name, arch)
 ]
 
 
 def test_every_source_is_registered():
-    names = sorted(path.rpartition("/")[2] for path in _jit._files() if path.endswith(".cu"))
+    names = sorted(path.rpartition("/")[2] for path in compiler._files() if path.endswith(".cu"))
     assert names == sorted(f"{name}.cu" for name in KERNELS)
 
 
@@ -48,7 +48,7 @@ def test_kernel_compiles(name, arch, nvrtc):
     macros = [tuple(sorted(defines.items())) for defines in variants[::step]]
     # NVRTC holds no lock of Python's, and takes most of the time of all tests.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        cubins = list(pool.map(functools.partial(_jit.compile_cubin, name, arch), macros))
+        cubins = list(pool.map(functools.partial(compiler.compile_cubin, name, arch), macros))
     assert len(cubins) == len(macros) > 0
     for cubin in cubins:
         for entry in spec.entries:
@@ -56,11 +56,11 @@ def test_kernel_compiles(name, arch, nvrtc):
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("header", _jit._headers()[0])
+@pytest.mark.parametrize("header", compiler._headers()[0])
 def test_a_header_compiles_alone(header, nvrtc):
     # With the macros of a kernel that includes it; some are for clusters alone, or for grids.
     text = f'#include "{header}"\n'
-    macros = list(_macros_for(dict(zip(*_jit._headers(), strict=True))[header]))
+    macros = list(_macros_for(dict(zip(*compiler._headers(), strict=True))[header]))
     logs = [log for defines in macros if (log := _errors_of(nvrtc, text, defines)) is not None]
     assert macros and len(logs) < len(macros), logs[0]
 
@@ -68,7 +68,7 @@ def test_a_header_compiles_alone(header, nvrtc):
 def _macros_for(text):
     """Yield macro sets of the kernels that include a header: some with every value of every macro."""
     for name, spec in KERNELS.items():
-        if text in _jit._included(_jit._source(f"{name}.cu")):
+        if text in compiler._included(compiler._source(f"{name}.cu")):
             seen = set()
             for defines in spec.variants_for("sm_90a"):
                 if not seen or defines.items() - seen:
@@ -78,8 +78,8 @@ def _macros_for(text):
 
 def _errors_of(nvrtc, text, defines):
     """Return what the compiler says of a text, or None if it takes it."""
-    program = _jit.create_program_of(text, "alone.cu")
-    options = ["-arch=compute_90a", *_jit.FLAGS, *(f"-D{k}={v}" for k, v in defines.items())]
+    program = compiler.create_program_of(text, "alone.cu")
+    options = ["-arch=compute_90a", *compiler.FLAGS, *(f"-D{k}={v}" for k, v in defines.items())]
     try:
         nvrtc.compileProgram(program, options)
     except nvrtc.NVRTCError:
@@ -93,14 +93,14 @@ def _errors_of(nvrtc, text, defines):
 def test_the_arguments_of_an_entry_are_counted(name, nvrtc):
     arch = next(arch for arch in ("sm_90a", "sm_80") if KERNELS[name].variants_for(arch))
     defines = KERNELS[name].variants_for(arch)[0]
-    options = [f"-arch={arch.replace('sm', 'compute')}", *_jit.FLAGS]
-    program = _jit.create_program(name)
+    options = [f"-arch={arch.replace('sm', 'compute')}", *compiler.FLAGS]
+    program = compiler.create_program(name)
     nvrtc.compileProgram(program, options + [f"-D{k}={v}" for k, v in defines.items()])
     assembler = nvrtc.getPTX(program).decode()
     nvrtc.destroyProgram(program)
     for entry in KERNELS[name].entries:
         (found,) = re.findall(rf"\.entry {entry}\(([^)]*)\)", assembler)
-        assert _jit.parameters(name, entry) == found.count(".param")
+        assert compiler.parameters(name, entry) == found.count(".param")
 
 
 PANELS = [
@@ -145,9 +145,9 @@ def test_the_memory_of_a_panel_is_what_its_structs_take(m, arch, nvrtc, monkeypa
     exact = " || ".join(f"sizeof({name}) == {shape.shared_bytes}" for name in structs)
     board = [] if shape.cluster else [f"sizeof(Board) == {BOARD_BYTES}"]
     checks = "".join(f'static_assert({what}, "");\n' for what in (*needed, exact, *board))
-    source = _jit._source
+    source = compiler._source
     monkeypatch.setattr(
-        _jit, "_source", lambda name: source(name) + (checks if name == "panel.cu" else "")
+        compiler, "_source", lambda name: source(name) + (checks if name == "panel.cu" else "")
     )
 
     # To PTX alone, which is quick; an assertion that fails raises.
@@ -199,8 +199,8 @@ NO_SPILLS = " 0 bytes stack frame, 0 bytes spill stores"
 
 def _assembler_log(nvrtc, name, defines, arch="sm_90a"):
     """Return what the assembler says of a kernel."""
-    options = [f"-arch={arch}", *_jit.FLAGS, "--ptxas-options=-v"]
-    program = _jit.create_program(name)
+    options = [f"-arch={arch}", *compiler.FLAGS, "--ptxas-options=-v"]
+    program = compiler.create_program(name)
     try:
         nvrtc.compileProgram(program, [*options, *(f"-D{k}={v}" for k, v in defines.items())])
         return nvrtc.getProgramLog(program)
@@ -210,4 +210,4 @@ def _assembler_log(nvrtc, name, defines, arch="sm_90a"):
 
 def _code(name):
     """The text of kernels/<name>.cu without its comments."""
-    return re.sub(r"//.*", "", _jit._source(f"{name}.cu"))
+    return re.sub(r"//.*", "", compiler._source(f"{name}.cu"))

@@ -11,7 +11,7 @@ from tcsolve.kernels import (
 
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._backends.cpu.ops import NumpyOps
-from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._backends.cuda.runtime import compiler
 from tcsolve._lu.elimination import factor_blocked
 
 pytestmark = pytest.mark.gpu
@@ -33,7 +33,7 @@ def test_move_rows_reads_before_it_writes(n, offset, count, blocks, cupy):
     expected[dst, columns] = a[src, columns]
     device, chunk = cupy.asarray(a), move_chunk(count, n)
     args = (device[:, columns], n + 7, n, cupy.asarray(dst), cupy.asarray(src), count, None)
-    kernel = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
+    kernel = compiler.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
     kernel((blocks or -(-n // chunk),), (256,), args, shared=4 * chunk * count)
     assert np.array_equal(device.get(), expected)
 
@@ -47,7 +47,7 @@ def test_move_rows_takes_the_one_that_moves(moving, cupy):
         src[moving], expected[moving] = 2999, a[2999]
     device, chunk = cupy.asarray(a), move_chunk(700, 40)
     args = (device, 40, 40, cupy.asarray(dst), cupy.asarray(src), 700)
-    kernel = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
+    kernel = compiler.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
     launch = (-(-40 // chunk),), (256,)
     kernel(*launch, (*args, cupy.zeros(1, cupy.uint32)), shared=4 * chunk * 700)
     assert np.array_equal(device.get(), a)
@@ -73,7 +73,7 @@ def split(x, low):
 
 
 def pack_kernel(entry, low, products, is_complex):
-    return _jit.kernel("pack", entry, T_LOW=low, PRODUCTS=products, COMPLEX=int(is_complex))
+    return compiler.kernel("pack", entry, T_LOW=low, PRODUCTS=products, COMPLEX=int(is_complex))
 
 
 @pytest.mark.parametrize("low", STORED)
@@ -129,7 +129,7 @@ def test_packed_complex_operands_give_the_complex_product(products, m, k, r, cup
 
 
 def test_update_scale_is_the_largest_that_fits(cupy):
-    kernel = _jit.kernel("range", "tcs_update_scale")
+    kernel = compiler.kernel("range", "tcs_update_scale")
     work = cupy.zeros(2, cupy.uint32)
     rng = np.random.default_rng(3)
     for k, r, ldu, amax in (
@@ -159,7 +159,7 @@ def test_update_scale_is_one_where_there_is_none(bad, cupy):
     u[1, 2] = bad
     out, work = cupy.zeros(3, cupy.float32), cupy.zeros(2, cupy.uint32)
     args = (out[0:], out[1:], out[2:], work, u, 40, 3, 40, 2.0**14, None)
-    _jit.kernel("range", "tcs_update_scale")((7,), (256,), args)
+    compiler.kernel("range", "tcs_update_scale")((7,), (256,), args)
     assert out.tolist() == [1, -(2.0**-14), 1]
 
 
@@ -190,7 +190,7 @@ def test_conversions_keep_subnormal_numbers(of, to, order, cupy, ops):
 def scale_kernel(entry, dtype):
     dtype = np.dtype(dtype)
     t_in = "float" if dtype.char in "fF" else "double"
-    return _jit.kernel("scale", entry, T_IN=t_in, COMPLEX=int(dtype.kind == "c"))
+    return compiler.kernel("scale", entry, T_IN=t_in, COMPLEX=int(dtype.kind == "c"))
 
 
 @pytest.fixture
@@ -555,5 +555,5 @@ def test_what_is_held_against_a_matrix_is_summed_as_numpy_does(n, last, kind, cu
 
 
 def test_kernels_are_loaded_once_per_device(cupy):
-    first = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=8)
-    assert _jit.kernel("move_rows", "tcs_move_rows", CHUNK=8) is first
+    first = compiler.kernel("move_rows", "tcs_move_rows", CHUNK=8)
+    assert compiler.kernel("move_rows", "tcs_move_rows", CHUNK=8) is first

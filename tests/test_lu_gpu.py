@@ -5,7 +5,7 @@ import pytest
 from on_device import random_matrix
 
 from tcsolve._arithmetic.formats import UPDATES
-from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._backends.cuda.runtime import compiler
 from tcsolve._lu.elimination import factor_blocked
 
 pytestmark = pytest.mark.gpu
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture
 def pass_gate(cupy):
     """A function that passes the gate and returns how many seconds that took."""
-    kernel = _jit.kernel("gate", "tcs_gate")
+    kernel = compiler.kernel("gate", "tcs_gate")
 
     def run(started, patience, meanwhile=lambda: None, more=0):
         before, after = cupy.cuda.Event(), cupy.cuda.Event()
@@ -66,9 +66,9 @@ def test_the_gate_opens_when_another_stream_sets_the_flag(cupy, pass_gate):
 @pytest.fixture
 def factor_on_device(cupy, ops, monkeypatch):
     """A function that factors a matrix, copied first, and returns its factors."""
-    from tcsolve._backends.cuda.lu import look_ahead as _look_ahead
+    from tcsolve._backends.cuda.lu import look_ahead as look_ahead_module
 
-    monkeypatch.setattr(_look_ahead, "BESIDE_ROWS", 0)  # small matrices look ahead as well
+    monkeypatch.setattr(look_ahead_module, "BESIDE_ROWS", 0)  # small matrices look ahead as well
 
     def run(a, update, block, look_ahead):
         return factor_blocked(ops, a.copy(), UPDATES[update], block, look_ahead=look_ahead)
@@ -145,16 +145,16 @@ def test_a_dominant_matrix_keeps_its_rows(update, block, look_ahead, cupy, facto
 @pytest.fixture
 def count_inverses(hopper, monkeypatch):
     """Use inverses for few columns, too; a list of the sizes of those made."""
-    from tcsolve._backends.cuda.gemm import wgmma as _wgmma
+    from tcsolve._backends.cuda.gemm import wgmma
 
     monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LEAST_COLUMNS", 64)
-    made, lower = [], _wgmma.Lower
+    made, lower = [], wgmma.Lower
 
     def spy(inverse, *rest):
         made.append(len(inverse))
         return lower(inverse, *rest)
 
-    monkeypatch.setattr(_wgmma, "Lower", spy)
+    monkeypatch.setattr(wgmma, "Lower", spy)
     return made
 
 
@@ -239,10 +239,10 @@ def test_what_is_expected_of_pivots_is_a_matter_of_speed_alone(
     update, squares, cupy, ops, monkeypatch
 ):
     """Strips of more than 16384 rows have 128 columns, whether all pivots are on the diagonal or not."""
-    from tcsolve._backends.cuda.lu import ops as _lu_cupy
+    from tcsolve._backends.cuda.lu import ops as lu_ops
 
     if not squares:
-        monkeypatch.setattr(_lu_cupy.LUOps, "has_squares", lambda self, how: False)
+        monkeypatch.setattr(lu_ops.LUOps, "has_squares", lambda self, how: False)
     n, how = 17000, UPDATES[update]
     a = cupy.random.default_rng(7).standard_normal((n, n), dtype=np.float32)
 
@@ -286,7 +286,7 @@ def test_an_inverse_is_that_of_the_upper_triangle(k, cupy):
 @pytest.mark.parametrize("update", ["fp16", "fp16x3"])
 @pytest.mark.parametrize("m, k", [(1, 128), (700, 512), (5000, 640), (3000, 1024), (1111, 1536)])
 def test_products_with_an_inverse_solve_from_the_right(m, k, update, bounded, hopper):
-    from tcsolve._backends.cuda.gemm import wgmma as _wgmma
+    from tcsolve._backends.cuda.gemm import wgmma
     from tcsolve._backends.cuda.lu.triangle_inverse import upper_inverse
 
     rng, how = np.random.default_rng([m, k]), UPDATES[update]
@@ -294,9 +294,9 @@ def test_products_with_an_inverse_solve_from_the_right(m, k, update, bounded, ho
     u = u.astype(np.float32)
     l = rng.uniform(-1, 1, (m, k)) @ u
     x, beyond = hopper.asarray(l.astype(np.float32)), hopper.zeros(1, np.int32)
-    bound = _wgmma.Bound(hopper.asarray(u), beyond, 132) if bounded else None
+    bound = wgmma.Bound(hopper.asarray(u), beyond, 132) if bounded else None
 
-    _wgmma.Right(upper_inverse(hopper.asarray(u)), how, 132, bound).apply(x)
+    wgmma.Right(upper_inverse(hopper.asarray(u)), how, 132, bound).apply(x)
 
     error = np.abs(x.get() @ u.astype(float) - l)
     size = np.abs(l) @ np.abs(np.linalg.inv(u.astype(float))) @ np.abs(u)
@@ -309,28 +309,28 @@ def test_products_with_an_inverse_solve_from_the_right(m, k, update, bounded, ho
 )
 @pytest.mark.parametrize("update", ["fp16", "fp16x3"])
 def test_an_operand_tells_whether_an_entry_is_beyond_one(update, largest, expected, hopper):
-    from tcsolve._backends.cuda.gemm import wgmma as _wgmma
+    from tcsolve._backends.cuda.gemm import wgmma
 
     l = hopper.random.default_rng(1).uniform(-0.9, 0.9, (1001, 512), dtype=np.float32)
     l[1000, 511] = largest
     beyond = hopper.zeros(1, np.int32)
-    bound = _wgmma.Bound(hopper.eye(512, dtype=np.float32), beyond, 132)
+    bound = wgmma.Bound(hopper.eye(512, dtype=np.float32), beyond, 132)
 
-    _wgmma.Operand(l, UPDATES[update], 132, bound).round()
+    wgmma.Operand(l, UPDATES[update], 132, bound).round()
 
     assert int(beyond[0]) == expected
 
 
 @pytest.mark.parametrize("times, expected", [(1.0, 0), (3.9, 1), (np.nan, 1)])
 def test_a_bound_tells_whether_u_is_larger_than_expected(times, expected, hopper):
-    from tcsolve._backends.cuda.gemm import wgmma as _wgmma
+    from tcsolve._backends.cuda.gemm import wgmma
 
     l, c = hopper.ones((300, 512), np.float32), hopper.zeros((300, 600), np.float32)
     u = hopper.full((512, 600), 0.7, np.float32)
     u[77, 599] = times
     beyond = hopper.zeros(1, np.int32)
-    operand = _wgmma.Operand(
-        l, UPDATES["fp16x3"], 132, _wgmma.Bound(hopper.eye(512, dtype="f"), beyond, 132)
+    operand = wgmma.Operand(
+        l, UPDATES["fp16x3"], 132, wgmma.Bound(hopper.eye(512, dtype="f"), beyond, 132)
     )
 
     operand.subtract(c, u, None)
@@ -342,12 +342,12 @@ def test_a_bound_tells_whether_u_is_larger_than_expected(times, expected, hopper
 
 @pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
 def test_a_bound_does_not_look_at_l(size, hopper):
-    from tcsolve._backends.cuda.gemm import wgmma as _wgmma
+    from tcsolve._backends.cuda.gemm import wgmma
 
     block = hopper.random.default_rng(1).uniform(-1, 1, (512, 512), dtype=np.float32)
     block = hopper.tril(block, -1) + np.float32(size) * hopper.eye(512, dtype="f")
 
-    bound = _wgmma.Bound(block, hopper.zeros(1, np.int32), 132)
+    bound = wgmma.Bound(block, hopper.zeros(1, np.int32), 132)
 
     assert 2.0**13 < float(bound.scale[0]) * size <= 2.0**14
 
@@ -355,17 +355,17 @@ def test_a_bound_does_not_look_at_l(size, hopper):
 @pytest.fixture
 def factor_by_squares(hopper, factor_on_device, ops, monkeypatch):
     """A function (a, update, block, look_ahead) that factors by square panels while there are columns."""
-    from tcsolve._backends.cuda.gemm import wgmma as _wgmma
+    from tcsolve._backends.cuda.gemm import wgmma
 
     monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.SQUARE_ROWS", 600)
     monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LEAST_COLUMNS", 256)
-    applied, apply = [], _wgmma.Right.apply
+    applied, apply = [], wgmma.Right.apply
 
     def spy(self, l):
         applied.append(l.shape)
         apply(self, l)
 
-    monkeypatch.setattr(_wgmma.Right, "apply", spy)
+    monkeypatch.setattr(wgmma.Right, "apply", spy)
 
     def run(a, update, block, look_ahead):
         (n, _), how = a.shape, UPDATES[update]
@@ -433,7 +433,7 @@ def test_a_matrix_whose_pivots_are_not_where_expected_is_factored_again(
     """Rows that dominate and columns that might: pivots are looked for on the diagonal, in vain."""
     from tcsolve import Status, solve_ex
     from tcsolve._lu.norms import survey
-    from tcsolve._solve import ladder as _ladder
+    from tcsolve._solve import ladder
     from tcsolve._solve.ladder import expects_dominance
 
     n = 6000
@@ -447,7 +447,7 @@ def test_a_matrix_whose_pivots_are_not_where_expected_is_factored_again(
         expected.append(dominant)
         return factor_blocked(*args, dominant=dominant, **options)
 
-    monkeypatch.setattr(_ladder, "factor_blocked", spy)
+    monkeypatch.setattr(ladder, "factor_blocked", spy)
 
     found = solve_ex(a, b, precision=precision)
 

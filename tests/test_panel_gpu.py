@@ -17,7 +17,7 @@ from tcsolve.kernels import (
 )
 
 from tcsolve._backends.cpu.ops import NumpyOps
-from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._backends.cuda.runtime import compiler
 
 pytestmark = pytest.mark.gpu
 
@@ -58,7 +58,7 @@ class Factored(NamedTuple):
 @pytest.fixture
 def factor_panel(cupy):
     """A function that runs the panel kernel through a cluster of at most `largest`, or a grid."""
-    arch = _jit.target_arch()
+    arch = compiler.target_arch()
     multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]
 
     def factor(a, largest, *, offset=0, padding=0, row0=0, col0=0, reported=NO_PIVOT, order=None):
@@ -80,7 +80,7 @@ def factor_panel(cupy):
         info, started = cupy.full(1, reported, cupy.int32), cupy.zeros(17, cupy.uint32)
         board = None if shape.cluster else cupy.zeros(BOARD_BYTES, cupy.uint8)
         outputs = (order, ipiv, dst, src, top, w + 3, info)
-        _jit.kernel("panel", "tcs_panel", **shape.defines)(
+        compiler.kernel("panel", "tcs_panel", **shape.defines)(
             (shape.blocks,),
             (shape.all_threads,),
             (strip, storage.shape[1], m, w, *outputs, row0, col0, started, board),
@@ -222,7 +222,7 @@ def test_panel_has_the_same_numbers_where_the_diagonal_spares_the_search(
     assert np.array_equal(factored.order, order)
     multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]
     wanted = w == NARROW_STRIP, w > SEARCHED_STRIP
-    shape = panel_shape(m, _jit.target_arch(), multiprocessors, largest, *wanted)
+    shape = panel_shape(m, compiler.target_arch(), multiprocessors, largest, *wanted)
     assert factored.moves == (not shape.dominant or w < shape.strip)
 
 
@@ -489,7 +489,7 @@ def test_swap_solve_moves_all_columns_and_solves_those_on_the_right(
     device = cupy.asarray(a)
     moves = (cupy.asarray(dst), cupy.asarray(src))
     args = (device, n + padding, n, stop, *moves, cupy.asarray(top), ld_top, w, 0)
-    kernel = _jit.kernel("swap_solve", "tcs_swap_solve", **shape.defines)
+    kernel = compiler.kernel("swap_solve", "tcs_swap_solve", **shape.defines)
     kernel((-(-n // shape.columns),), (shape.threads,), args, shared=shared)
 
     result = device.get()
@@ -529,15 +529,15 @@ def lower_problem(cupy, m, k, n, padding, swaps):
     ],
 )
 def test_lower_solve_moves_rows_and_solves_for_those_that_become_u(m, k, n, padding, swaps, cupy):
-    from tcsolve._backends.cuda.lu import unit_lower as _unit_lower
+    from tcsolve._backends.cuda.lu import unit_lower
 
-    if not _unit_lower.takes(k, n):
-        assert lower_shape(k, _jit.target_arch(cupy.cuda.Device())) is None
+    if not unit_lower.takes(k, n):
+        assert lower_shape(k, compiler.target_arch(cupy.cuda.Device())) is None
         pytest.skip(f"{k} unknowns take more shared memory than this device has")
     l, lower, a, merged, moved = lower_problem(cupy, m, k, n, padding, swaps)
 
     device = cupy.asarray(a)
-    _unit_lower.solve(l, device[:, :n], merged)
+    unit_lower.solve(l, device[:, :n], merged)
 
     result = device.get()
     solved = np.zeros(a.shape, bool)
@@ -546,7 +546,7 @@ def test_lower_solve_moves_rows_and_solves_for_those_that_become_u(m, k, n, padd
     check_substitution(lower, result[:k, :n], moved[:k, :n])
     if k > 128 and swaps == "none":  # no swaps are given
         device = cupy.asarray(a)
-        _unit_lower.solve(l, device[:k, :n])
+        unit_lower.solve(l, device[:k, :n])
         assert np.array_equal(device.get(), result)
 
 
@@ -554,16 +554,16 @@ def test_lower_solve_moves_rows_and_solves_for_those_that_become_u(m, k, n, padd
 def test_rows_right_of_a_wide_panel_take_one_launch_where_columns_are_few(
     beyond, cupy, ops, monkeypatch
 ):
-    from tcsolve._backends.cuda.lu import unit_lower as _unit_lower
+    from tcsolve._backends.cuda.lu import unit_lower
 
     m, k = 400, 160
     n = 8 * cupy.cuda.Device().attributes["MultiProcessorCount"] + beyond
     l, lower, b, merged, moved = lower_problem(cupy, m, k, n, 0, "random")
     rows = cupy.zeros((m, k + n + -n % 4), np.float32)  # k is a multiple of 4, too
     rows[:k, :k], rows[:, k : k + n] = l, cupy.asarray(b)
-    launches, launch = [], _unit_lower._lower_solve
+    launches, launch = [], unit_lower._lower_solve
     spy = lambda *args: launches.append(args) or launch(*args)  # noqa: E731
-    monkeypatch.setattr(_unit_lower, "_lower_solve", spy)
+    monkeypatch.setattr(unit_lower, "_lower_solve", spy)
 
     ops.block_row(rows, 0, k, merged, k, k + n, None)
 

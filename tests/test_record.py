@@ -14,11 +14,11 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture
 def record(cupy):
-    from tcsolve._backends.cuda.runtime import recorded_graphs as _record
+    from tcsolve._backends.cuda.runtime import recorded_graphs
 
-    _record.clear()
-    yield _record
-    _record.clear()
+    recorded_graphs.clear()
+    yield recorded_graphs
+    recorded_graphs.clear()
 
 
 def system(cupy, n, seed=0, dominant=False):

@@ -10,10 +10,9 @@ from bounds import MET, ratio
 
 import tcsolve
 from tcsolve import Plan, Status, matrices
-from tcsolve._backends.cpu import ops as _ops_numpy
+from tcsolve._backends.cpu import ops as cpu_ops
 from tcsolve._backends.cpu.ops import NumpyOps
-from tcsolve._refine import loop as _refine
-from tcsolve._refine import stopping as _stop
+from tcsolve._refine import loop, stopping
 from tcsolve._refine.krylov import fgmres
 from tcsolve._refine.loop import Operator, refine_columns
 
@@ -379,7 +378,7 @@ def with_and_without(monkeypatch, a, b, correct):
     """Return the solutions by combined iterates and by plain refinement."""
     combined = tcsolve.refine(a, b, correct)
     with monkeypatch.context() as patch:
-        patch.setattr(_refine, "ITERATES", 1)
+        patch.setattr(loop, "ITERATES", 1)
         return combined, tcsolve.refine(a, b, correct)
 
 
@@ -420,7 +419,7 @@ def test_refinement_takes_never_more_steps(monkeypatch, family, options):
 
 
 def test_fast_refinement_does_not_combine(monkeypatch):
-    monkeypatch.setattr(_refine._Iterates, "combined", lambda _: pytest.fail("it contracts fast"))
+    monkeypatch.setattr(loop._Iterates, "combined", lambda _: pytest.fail("it contracts fast"))
     a, correct = rough(200, 1e-4)
 
     solution = tcsolve.refine(a, np.ones(200), correct)
@@ -442,8 +441,8 @@ def test_slow_columns_take_as_many_steps_together_as_alone():
 
 def test_what_has_no_room_is_not_combined(monkeypatch):
     a, correct = rough(200, 0.1)
-    monkeypatch.setattr(_refine, "COMBINED_BYTES", 200 * 8)
-    monkeypatch.setattr(_refine._Iterates, "combined", lambda _: pytest.fail("there is no room"))
+    monkeypatch.setattr(loop, "COMBINED_BYTES", 200 * 8)
+    monkeypatch.setattr(loop._Iterates, "combined", lambda _: pytest.fail("there is no room"))
 
     assert tcsolve.refine(a, np.ones(200), correct).status is Status.CONVERGED
 
@@ -472,7 +471,7 @@ def test_the_combination_has_the_least_residual(dtype):
     xs = [rng.standard_normal((20, 2)).astype(dtype) * 10.0**-i for i in range(4)]
     rs = [b - a @ x for x in xs]
 
-    x, r = _refine._Iterates(OPS, list(zip(xs, rs, strict=True))).combined()
+    x, r = loop._Iterates(OPS, list(zip(xs, rs, strict=True))).combined()
 
     np.testing.assert_allclose(r, b - a @ x, rtol=1e-10, atol=1e-12)
     for c in range(2):
@@ -487,7 +486,7 @@ def test_beyond_the_range_of_squares_the_last_iterate_stands(size):
     r = [np.full((5, 1), 1.0), np.full((5, 1), size)]
 
     with np.errstate(all="ignore"):
-        found, residual = _refine._Iterates(OPS, list(zip(x, r, strict=True))).combined()
+        found, residual = loop._Iterates(OPS, list(zip(x, r, strict=True))).combined()
 
     np.testing.assert_array_equal(found, x[1])
     np.testing.assert_array_equal(residual, r[1])
@@ -496,7 +495,7 @@ def test_beyond_the_range_of_squares_the_last_iterate_stands(size):
 def test_equal_iterates_can_be_combined():
     x, r = np.ones((5, 1)), np.full((5, 1), 1e-3)
 
-    found, residual = _refine._Iterates(OPS, [(x, r)] * 4).combined()
+    found, residual = loop._Iterates(OPS, [(x, r)] * 4).combined()
 
     np.testing.assert_allclose(found, x)
     np.testing.assert_allclose(residual, r)
@@ -509,8 +508,8 @@ def test_products_of_vectors_that_are_known_are_not_made_again(monkeypatch, firs
     vectors = [rng.standard_normal((30, 3)).astype(dtype) for _ in range(4)]
     vectors = [v + 1j * v[::-1] if dtype is complex else v for v in vectors]
     expected, made = OPS.gram(vectors), []
-    dots = _ops_numpy._dots
-    monkeypatch.setattr(_ops_numpy, "_dots", lambda pairs: made.extend(pairs) or dots(pairs))
+    dots = cpu_ops._dots
+    monkeypatch.setattr(cpu_ops, "_dots", lambda pairs: made.extend(pairs) or dots(pairs))
 
     found = OPS.gram(vectors, OPS.gram(vectors[:first]) if first else None)
 
@@ -522,7 +521,7 @@ def test_products_of_vectors_that_are_known_are_not_made_again(monkeypatch, firs
 def test_iterates_know_the_products_of_those_they_keep():
     rng = np.random.default_rng(5)
     vectors = [rng.standard_normal((30, 6)) for _ in range(7)]
-    iterates = _refine._Iterates(OPS, [(vectors[0], vectors[0])])
+    iterates = loop._Iterates(OPS, [(vectors[0], vectors[0])])
     columns = np.arange(6)
     for number, v in enumerate(vectors[1:], 1):
         iterates.add(v[:, columns], v[:, columns], 4)
@@ -645,20 +644,20 @@ def test_a_singular_preconditioner_gives_finite_corrections():
 
 def test_a_nan_error_is_never_converged_nor_contracting():
     errors = np.array([np.nan, 1e-17, 1e-3])
-    assert _stop.converged(errors, 1e-16).tolist() == [False, True, False]
-    assert _stop.contracting(errors, np.full(3, 1e-2), 0.5).tolist() == [False, True, True]
-    assert not _stop.contracting(1e-3, np.nan, 0.5)
-    assert not _stop.converged(0.0, np.nan)
+    assert stopping.converged(errors, 1e-16).tolist() == [False, True, False]
+    assert stopping.contracting(errors, np.full(3, 1e-2), 0.5).tolist() == [False, True, True]
+    assert not stopping.contracting(1e-3, np.nan, 0.5)
+    assert not stopping.converged(0.0, np.nan)
 
 
 def test_the_bound_is_met_when_it_is_equalled():
-    assert _stop.converged(1e-16, 1e-16)
-    assert _stop.contracting(0.5, 1.0, 0.5) and not _stop.contracting(0.51, 1.0, 0.5)
+    assert stopping.converged(1e-16, 1e-16)
+    assert stopping.contracting(0.5, 1.0, 0.5) and not stopping.contracting(0.51, 1.0, 0.5)
 
 
 def test_the_target_is_u_sqrt_n():
-    assert _stop.target(np.dtype(np.float64), 100) == 10 * 2.0**-53
-    assert _stop.target(np.dtype(np.complex64), 100) == 10 * 2.0**-24
+    assert stopping.target(np.dtype(np.float64), 100) == 10 * 2.0**-53
+    assert stopping.target(np.dtype(np.complex64), 100) == 10 * 2.0**-24
 
 
 @pytest.mark.parametrize(
@@ -677,4 +676,4 @@ def test_the_target_is_u_sqrt_n():
     ],
 )
 def test_the_rest_is_projected_at_the_average_rate(error, start, steps, bound, expected):
-    assert _stop.projected_steps(error, start, steps, bound) == pytest.approx(expected)
+    assert stopping.projected_steps(error, start, steps, bound) == pytest.approx(expected)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tcsolve._backends.cuda.runtime import shelf as _shelf
+from tcsolve._backends.cuda.runtime import shelf as shelf_module
 
 
 class Key(tuple):
@@ -27,29 +27,29 @@ class Entry:
 def filled(*entries, most=3, most_bytes=100):
     shelf = []
     for entry in entries:
-        assert not _shelf.put(shelf, entry, most, most_bytes)
+        assert not shelf_module.put(shelf, entry, most, most_bytes)
     return shelf
 
 
 def test_the_last_of_a_key_is_taken():
     first, other, last = Entry(0, 5), Entry(0, 6), Entry(0, 5)
     shelf = filled(first, other, last)
-    assert _shelf.take(shelf, (0, 5)) is last and shelf == [first, other]
-    assert _shelf.take(shelf, (0, 5)) is first
-    assert _shelf.take(shelf, (0, 5)) is None and shelf == [other]
+    assert shelf_module.take(shelf, (0, 5)) is last and shelf == [first, other]
+    assert shelf_module.take(shelf, (0, 5)) is first
+    assert shelf_module.take(shelf, (0, 5)) is None and shelf == [other]
 
 
 def test_the_oldest_goes_when_there_are_too_many():
     entries = [Entry(0, n) for n in range(4)]
     shelf = filled(*entries[:3])
-    assert _shelf.put(shelf, entries[3], 3, 100) == entries[:1]
+    assert shelf_module.put(shelf, entries[3], 3, 100) == entries[:1]
     assert shelf == entries[1:]
 
 
 def test_what_has_recorded_nothing_goes_first():
     entries = [Entry(0, n) for n in range(3)]
     shelf, unused = filled(*entries), Entry(0, 9, recordings=0)
-    assert _shelf.put(shelf, unused, 3, 100) == [unused] and shelf == entries
+    assert shelf_module.put(shelf, unused, 3, 100) == [unused] and shelf == entries
 
 
 @pytest.mark.parametrize("device, gone", [(0, [0, 2]), (1, [])])
@@ -57,15 +57,15 @@ def test_a_device_keeps_so_many_bytes_but_the_last_in_any_case(device, gone):
     entries = [Entry(0, 1, idle_bytes=40), Entry(1, 1, idle_bytes=40), Entry(0, 2, idle_bytes=40)]
     shelf = filled(*entries, most=4)
     last = Entry(device, 3, idle_bytes=50 if device else 120)
-    assert _shelf.put(shelf, last, 4, 100) == [entries[i] for i in gone]
+    assert shelf_module.put(shelf, last, 4, 100) == [entries[i] for i in gone]
     assert shelf == [x for x in entries if entries.index(x) not in gone] + [last]
 
 
 def test_what_went_while_it_was_looked_for_is_not_taken():
     entries, gone = [Entry(0, n) for n in range(3)], []
     shelf = filled(*entries)
-    entries[0].key.meanwhile = lambda: gone.extend(_shelf.put(shelf, Entry(0, 7), 3, 100))
-    assert _shelf.take(shelf, (0, 0)) is None
+    entries[0].key.meanwhile = lambda: gone.extend(shelf_module.put(shelf, Entry(0, 7), 3, 100))
+    assert shelf_module.take(shelf, (0, 0)) is None
     assert gone == entries[:1] and len(shelf) == 3
 
 
@@ -74,11 +74,11 @@ def test_what_comes_while_all_is_removed_is_kept_or_removed():
         def remove(self, entry):
             super().remove(entry)
             if entry is entries[0]:
-                _shelf.put(self, late, 3, 100)
+                shelf_module.put(self, late, 3, 100)
 
     entries, late = [Entry(0, n) for n in range(3)], Entry(0, 7)
     shelf = Shelf(entries)
-    removed = _shelf.clear(shelf)
+    removed = shelf_module.clear(shelf)
     assert sorted(x.key[1] for x in [*removed, *shelf]) == [0, 1, 2, 7]
 
 
@@ -87,9 +87,9 @@ def test_nothing_goes_twice():
         def remove(self, entry):
             super().remove(entry)
             if entry is entries[0]:  # another is put back meanwhile, and finds too many
-                gone.extend(_shelf.put(self, Entry(0, 8), 1, 100))
+                gone.extend(shelf_module.put(self, Entry(0, 8), 1, 100))
 
     entries, gone = [Entry(0, n) for n in range(3)], []
     shelf = Shelf(entries)
-    gone.extend(_shelf.put(shelf, Entry(0, 7), 1, 100))
+    gone.extend(shelf_module.put(shelf, Entry(0, 7), 1, 100))
     assert len(shelf) == 1 and len({id(x) for x in gone}) == len(gone) == 4

@@ -11,7 +11,7 @@ from tcsolve.kernels import (
 
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._backends.cpu.ops import NumpyOps
-from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._backends.cuda.runtime import compiler
 
 pytestmark = pytest.mark.gpu
 
@@ -35,15 +35,15 @@ def short_views(w, n, k):
 @pytest.fixture
 def short_update(cupy):
     """A function that subtracts L U in a matrix of `short_operands`, and returns it."""
-    from tcsolve._backends.cuda.lu import short_update as _short
+    from tcsolve._backends.cuda.lu import short_update as short_update_module
 
-    if not _jit.supported("short_update", _jit.target_arch(cupy.cuda.Device())):
+    if not compiler.supported("short_update", compiler.target_arch(cupy.cuda.Device())):
         pytest.skip("mma.sync of TF32 needs compute capability 8.0 or later")
 
     def run(w, n, k):
         w = cupy.array(w)
         l, u, c = short_views(w, n, k)
-        _short.subtract(c, l, u)
+        short_update_module.subtract(c, l, u)
         return w.get()
 
     return run
@@ -138,7 +138,7 @@ def invert_blocks(cupy):
         size = TRSV_BLOCK[char]
         inverses = cupy.full((2, -(-n // size), size, size), 7, char)
         worst = cupy.zeros(1)
-        kernel = _jit.kernel("invert", "tcs_invert_blocks", T_IN=REAL[char])
+        kernel = compiler.kernel("invert", "tcs_invert_blocks", T_IN=REAL[char])
         args = (inverses, worst, cupy.asarray(lu), lu.shape[1], n, unit_lower)
         kernel((inverses.shape[1], 2), (256,), args)
         return inverses.get(), float(worst[0])
@@ -177,7 +177,7 @@ def test_a_pivot_without_an_inverse_makes_the_worst_condition(char, at, bad, inv
 
 def clusters_of(name, cupy):
     """Return the sizes of clusters that a kernel is compiled with for this device; 0 is none."""
-    arch = _jit.target_arch(cupy.cuda.Device())
+    arch = compiler.target_arch(cupy.cuda.Device())
     return {v["BLOCKS"] for v in KERNELS[name].variants_for(arch)}
 
 
@@ -195,7 +195,7 @@ def test_triangle_is_solved_with_the_same_bits_by_any_blocks(char, columns, lowe
         results = []
         for cluster in clusters_of("trsv", cupy):
             defines = {"K": columns, "LOWER": lower, "TRANS": trans, "BLOCKS": cluster}
-            kernel = _jit.kernel("trsv", "tcs_solve_triangle", T_IN=REAL[char], **defines)
+            kernel = compiler.kernel("trsv", "tcs_solve_triangle", T_IN=REAL[char], **defines)
             for blocks in (48, 48, 8):  # more than there is to do, and one cluster that does it all
                 x = cupy.full((columns, n * b.itemsize), 255, cupy.uint8).view(char)
                 ticket = cupy.full(1, 2**32 - 1, cupy.uint32)
@@ -219,7 +219,7 @@ def test_a_nan_of_all_bits_is_passed_on_as_another(char, trans, cupy):
     inputs = (cupy.asarray(b), cupy.asarray(lu), n, n, cupy.asarray(inverses, char))
     for cluster in clusters_of("trsv", cupy):
         defines = {"K": 1, "LOWER": 1, "TRANS": trans, "BLOCKS": cluster}
-        kernel = _jit.kernel("trsv", "tcs_solve_triangle", T_IN=REAL[char], **defines)
+        kernel = compiler.kernel("trsv", "tcs_solve_triangle", T_IN=REAL[char], **defines)
         x = cupy.full((1, n * b.itemsize), 255, cupy.uint8).view(char)
         kernel((16,), (TRSV_THREADS,), (x, *inputs, cupy.full(1, 2**32 - 1, cupy.uint32), None))
 
@@ -255,7 +255,7 @@ def test_a_triangle_is_not_read_where_all_is_zero(columns, cupy):
     for cluster in clusters_of("trsv", cupy):
         x[...] = np.nan
         defines = {"T_IN": "float", "K": columns, "LOWER": 1, "TRANS": 0, "BLOCKS": cluster}
-        kernel = _jit.kernel("trsv", "tcs_solve_triangle", **defines)
+        kernel = compiler.kernel("trsv", "tcs_solve_triangle", **defines)
 
         kernel((24,), (TRSV_THREADS,), (x, b, lu, n, n, inverses, ticket, tops))
 
@@ -325,13 +325,13 @@ def test_an_inverse_is_that_of_the_unit_triangle(k, well_conditioned, cupy):
 @orders
 @pytest.mark.parametrize("columns", [1, 700, 5000])
 def test_products_with_an_inverse_solve(columns, k, well_conditioned, hopper):
-    from tcsolve._backends.cuda.gemm import wgmma as _wgmma
+    from tcsolve._backends.cuda.gemm import wgmma
 
     lower, made = inverted(hopper, k, well_conditioned)
     b = np.random.default_rng([k, columns]).standard_normal((k, columns)).astype(np.float32)
     x = hopper.asarray(b)
 
-    _wgmma.Lower(made, UPDATES["fp16x3"], 132).apply(x, None)
+    wgmma.Lower(made, UPDATES["fp16x3"], 132).apply(x, None)
 
     error = np.abs(lower @ x.get() - b)
     size = np.abs(lower) @ np.abs(np.linalg.inv(lower)) @ np.abs(b)

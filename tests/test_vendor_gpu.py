@@ -15,9 +15,9 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture
 def vendor(cupy):
-    from tcsolve._backends.cuda.batched import library_factors as _vendor
+    from tcsolve._backends.cuda.batched import library_factors
 
-    return _vendor
+    return library_factors
 
 
 def strided(cupy, x, how):

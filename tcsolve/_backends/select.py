@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from tcsolve._backends.cpu.ops import numpy_ops
-from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._backends.cuda.runtime import compiler
 from tcsolve._errors import DeviceError, InputError
 
 __all__ = [
@@ -74,7 +74,7 @@ def why_unsupported(capability, load):
 
     load() loads the CUDA libraries, and raises an ImportError where they are missing.
     """
-    if capability < (least := _jit.least_arch()):
+    if capability < (least := compiler.least_arch()):
         return (
             f"the kernels need compute capability {least / 10} or later, and this device has "
             f"{capability / 10}"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tcsolve._refine import stopping as _stop
+from tcsolve._refine import stopping
 from tcsolve._refine.krylov import WARM_UP_STEPS, basis_bytes, fgmres
 
 __all__ = ["Operator", "Refined", "refine_columns"]
@@ -216,7 +216,7 @@ def refine_columns(
 def _start(ops, operator, bound, x, b):
     """Return the loop's state at x, and [(x, r)]."""
     r, error = measure(ops, operator, x, b)
-    converged = _stop.converged(error, bound)
+    converged = stopping.converged(error, bound)
     steps = np.zeros(len(error), int)
     return Refined(x, error, steps, converged, [Point(steps.copy(), error, False)]), [(x, r)]
 
@@ -236,7 +236,7 @@ def _replay(ops, operator, plan, bound, ahead, max_steps):
         slow = len(recent) > 1 or not error <= SLOW * before
         recent = [*recent, taken][-ITERATES if slow else -1 :]
     error = errors[best : best + 1]
-    converged = _stop.converged(error, bound)
+    converged = stopping.converged(error, bound)
     # A copy: all of these steps share their memory.
     state = Refined(ops.copied(x[best]), error, np.array([taken]), converged, history)
     return state, [(x[i], r[i]) for i in recent] if going else []
@@ -256,7 +256,7 @@ class _Limits:
         if self.worth == math.inf:
             return False
         worth = self.worth * columns / len(error)
-        return bool((_stop.projected_steps(error, before, 1, self.bound) > worth).any())
+        return bool((stopping.projected_steps(error, before, 1, self.bound) > worth).any())
 
 
 def _refine_on(ops, operator, b, correct, limits, state, recent, plain):
@@ -297,13 +297,13 @@ def _classical(ops, b, advance, limits, state, recent):
             return False
         going = (
             ~state.converged[active]
-            & _stop.contracting(error, before, contraction)
+            & stopping.contracting(error, before, contraction)
             & (state.steps[active] < limits.max_steps)
         )
         left = np.flatnonzero(going)
         if not left.size:
             break
-        slow = len(recent) > 1 or not _stop.contracting(error, before, SLOW)[going].all()
+        slow = len(recent) > 1 or not stopping.contracting(error, before, SLOW)[going].all()
         fits = 2 * ITERATES * trial.nbytes <= COMBINED_BYTES
         recent.add(trial, r, ITERATES if slow and fits else 1)
         del trial, r
@@ -388,7 +388,7 @@ def _krylov(ops, operator, b, correct, limits, state, active):
         worst = float(before.max())
 
         def hopeless(steps, reduction, worst=worst, allowed=allowed):
-            rest = _stop.projected_steps(worst * reduction, worst, steps, bound)
+            rest = stopping.projected_steps(worst * reduction, worst, steps, bound)
             return steps + rest > allowed.max()
 
         # Aim at the bound itself: a cycle that ends before it has to find its space again.
@@ -409,10 +409,10 @@ def _krylov(ops, operator, b, correct, limits, state, active):
         state.steps[active] += cycle.steps
         _keep_better(ops, state, active, trial, error, bound)
         # A cycle must at least halve the error, and the rate it shows must reach the bound in time.
-        rest = _stop.projected_steps(error, before, cycle.steps, bound)
+        rest = stopping.projected_steps(error, before, cycle.steps, bound)
         going = (
             ~state.converged[active]
-            & _stop.contracting(error, before, limits.plan.contraction)
+            & stopping.contracting(error, before, limits.plan.contraction)
             & (state.steps[active] + rest <= max_steps)
         )
         active = active[going]
@@ -450,5 +450,5 @@ def _keep_better(ops, state, active, trial, error, bound):
         state.x[:, ops.array(active[better])] = trial[:, ops.array(np.flatnonzero(better))]
     state.error = state.error.copy()
     state.error[active[better]] = error[better]
-    state.converged = state.converged | _stop.converged(state.error, bound)
+    state.converged = state.converged | stopping.converged(state.error, bound)
     state.history.append(Point(state.steps.copy(), state.error, False))

@@ -12,7 +12,7 @@ from tcsolve._arithmetic.matrix_parts import real_parts
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._lu.norms import begin_condest, condest, hold, joined, sweeps_at_once
 from tcsolve._lu.scaling import FRAME_EXPONENT, ldexp
-from tcsolve._refine import stopping as _stop
+from tcsolve._refine import stopping
 from tcsolve._solve.ladder import Ladder, in_turn
 
 __all__ = ["Conditioned"]
@@ -124,7 +124,7 @@ class Conditioned(Ladder):
         elif well:
             return rcond
         # A rough sample suffices if it agrees with the factors: its own error is then below 1 %.
-        bound = _stop.target(self.dtype, n)
+        bound = stopping.target(self.dtype, n)
         column = own and own.column
         sample = self._sampled_rcond(n, near, max(bound, 0.01 * rcond), column)
         if sample is None or sample < 0.1 * rcond:

@@ -15,7 +15,7 @@ import numpy as np
 from tcsolve._backends.select import numpy_ops
 from tcsolve._checks import require_finite, result_dtype
 from tcsolve._lu.scaling import FRAME_EXPONENT, exponent_of, ldexp
-from tcsolve._refine import stopping as _stop
+from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, Solution, Status, of_slices
 from tcsolve._solve.backward_error import backward_errors
 from tcsolve._solve.lapack_factors import Banded, Cholesky, General, Triangular
@@ -112,7 +112,7 @@ def solve_directly(a, b, factorization, dtype, start):
     if error is None or paired or x.dtype != dtype:
         x = x.astype(dtype, copy=False)
         error = backward_errors(numpy_ops, a, x, columns, norm)
-    bound = _stop.target(dtype, n)
+    bound = stopping.target(dtype, n)
     overflows = dtype.char in "fF" and not np.isfinite(x).all()
     if not ((error <= bound).all() or overflows):
         return None
@@ -160,7 +160,7 @@ def _near_one(v, axis):
 def _refined(a, b, factors, norm, dtype, most):
     """Return (x, errors, steps) for FP64 a and b, all errors within the bound, or None."""
     n = len(a)
-    bound, steps = _stop.before_rounding(dtype, n), np.zeros(b.shape[1], int)
+    bound, steps = stopping.before_rounding(dtype, n), np.zeros(b.shape[1], int)
     x = factors.solve(b)
     for step in range(most + 1):
         size = np.abs(x).max(axis=0)
@@ -191,7 +191,7 @@ def failed(status, b, dtype, seconds):
         rungs=("fp64",),
         iterations=np.zeros(k, int),
         backward_error=np.full(k, np.nan),
-        bound=_stop.target(dtype, len(b)),
+        bound=stopping.target(dtype, len(b)),
         rcond=0.0 if status is Status.SINGULAR else math.nan,
         seconds={"factor": seconds, "total": seconds},
     )
@@ -233,7 +233,7 @@ def solve_one_element(ops, a, b, check_finite, precision="fp64"):
         rungs=(precision,),
         iterations=np.zeros(of_columns, int),
         backward_error=error.reshape(of_columns),
-        bound=_stop.target(dtype, 1),
+        bound=stopping.target(dtype, 1),
         rcond=1.0 if a_finite and not zero else 0.0,
         seconds={"total": time.perf_counter() - start},
         device=ops.device,
@@ -274,7 +274,7 @@ def _shape_of_columns(shape, vector):
 
 
 def _status_of_quotient(xp, x, error, dtype):
-    faint = (xp.abs(x) < np.finfo(dtype).tiny) & (error > _stop.target(dtype, 1))
+    faint = (xp.abs(x) < np.finfo(dtype).tiny) & (error > stopping.target(dtype, 1))
     if not bool(xp.isfinite(x).all()):
         return Status.OVERFLOW
     return Status.UNDERFLOW if bool(faint.any()) else Status.CONVERGED

@@ -12,7 +12,7 @@ from tcsolve._backends.select import ops_for
 from tcsolve._checks import check_array, check_shapes, require_finite, result_dtype
 from tcsolve._errors import InputError
 from tcsolve._lu.scaling import exponent_of, ldexp, shift_columns
-from tcsolve._refine import stopping as _stop
+from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, Solution, Status, raise_or_warn
 from tcsolve._solve.backward_error import backward_errors
 from tcsolve._solve.condition import Conditioned
@@ -200,7 +200,7 @@ class Factorization(Conditioned):
     def _solve_columns(self, b, check_finite, dtype, mark):
         """Solve for b (n, k) in FP64, checked since `mark`, and build the `Solution`, x of shape (n, k)."""
         ops, n, self._solve_bytes = self._ops, self.shape[0], 0
-        bound, wanted = _stop.target(dtype, n), _stop.before_rounding(dtype, n)
+        bound, wanted = stopping.target(dtype, n), stopping.before_rounding(dtype, n)
         # A real matrix solves for the real and the imaginary parts as columns of their own.
         paired = b.dtype.kind == "c" and not self._complex
         if paired:  # both errors add up in the moduli

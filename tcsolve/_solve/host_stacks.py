@@ -7,7 +7,7 @@ import numpy as np
 
 from tcsolve._backends.select import numpy_ops
 from tcsolve._lu.scaling import FRAME_EXPONENT
-from tcsolve._refine import stopping as _stop
+from tcsolve._refine import stopping
 from tcsolve._solution import Solution, Status, code_of, of_slices
 from tcsolve._solve.backward_error import backward_errors
 from tcsolve._solve.lapack_factors import is_positive_definite
@@ -64,7 +64,7 @@ def solve_stack(ops, a, b, shape, dtype, structure, lower, *, at_once, estimate,
         rungs=tuple(found.rungs),
         iterations=found.steps.reshape(*batch, -1),
         backward_error=found.error.reshape(*batch, -1),
-        bound=_stop.target(dtype, a.shape[-1]),
+        bound=stopping.target(dtype, a.shape[-1]),
         seconds={"solve": seconds, "total": seconds},
         bytes_planned=found.bytes_planned,
         device=found.device,
@@ -178,7 +178,7 @@ def _lu_of_all(a, b, dtype, structure, estimate):
             inverse = np.linalg.solve(safe[near], np.broadcast_to(eye, safe[near].shape))
             rcond[near] = 1 / norm[near] / np.abs(inverse).sum(axis=-2).max(axis=-1)
     error = backward_errors(numpy_ops, a, x, b)
-    done &= (error <= _stop.target(np.dtype(dtype), n)).all(axis=-1) & (rcond > 0)
+    done &= (error <= stopping.target(np.dtype(dtype), n)).all(axis=-1) & (rcond > 0)
     return x, error, np.minimum(rcond, 1), done
 
 

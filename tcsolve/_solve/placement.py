@@ -2,7 +2,7 @@
 
 from tcsolve._backends.select import as_host, cuda_available, ops_on
 from tcsolve._plan import Plan
-from tcsolve._solve import ladder as _ladder
+from tcsolve._solve import ladder
 from tcsolve._solve.cost_model import CPU, choose_update, predict_seconds, rates_of
 
 __all__ = ["brought", "require_room_there", "target_ops"]
@@ -16,7 +16,7 @@ def require_room_there(ops, a, nrhs, precision, moved_bytes):
     n = a.shape[0]
     rates = rates_of(ops.device, getattr(ops, "properties", None))
     update = _first_rung(a, nrhs, precision, rates)
-    _ladder.require_room(ops, update, n, nrhs, a.dtype, moved_bytes=moved_bytes)
+    ladder.require_room(ops, update, n, nrhs, a.dtype, moved_bytes=moved_bytes)
 
 
 def brought(ops, x):

@@ -9,7 +9,7 @@ from tcsolve._backends.select import ops_for
 from tcsolve._checks import check_array, result_dtype
 from tcsolve._errors import InputError
 from tcsolve._plan import Plan
-from tcsolve._refine import stopping as _stop
+from tcsolve._refine import stopping
 from tcsolve._refine.loop import Operator, measure, refine_columns
 from tcsolve._solution import HistoryPoint, Solution, Status
 from tcsolve._solve.backward_error import SAFE, backward_errors
@@ -99,7 +99,7 @@ def _refine_here(ops, a, b, correct, *, x0, norm, plan, tol, max_steps):
         operator = Operator.of(ops, a, norm)
     columns = ops.converted(b.reshape(n, -1), wide)
     start = None if x0 is None else _start(ops, x0, b, wide)
-    bound = _stop.target(wide, n) if tol is None else require_number("refine: tol", tol)
+    bound = stopping.target(wide, n) if tol is None else require_number("refine: tol", tol)
     mark = time.perf_counter()
     state = refine_columns(
         ops,

@@ -21,7 +21,7 @@ import numpy as np
 import scipy.io
 
 from tcsolve import matrices
-from tcsolve._backends import select as _dispatch
+from tcsolve._backends import select
 from tcsolve._checks import STRUCTURES
 from tcsolve._errors import DeviceError, InputError, TcsolveError
 from tcsolve._plan import PRECISIONS
@@ -407,7 +407,7 @@ def _nvrtc_version():
 
 def _info(args):
     try:
-        reason = _dispatch.why_no_cuda()
+        reason = select.why_no_cuda()
     except ImportError as error:
         reason = f"CuPy cannot be imported ({error})"
     found = versions()
@@ -439,7 +439,7 @@ def _describe_gpu():
     device = Device()
     name = runtime.getDeviceProperties(device.id)["name"].decode()
     free, total = device.mem_info
-    rates = rates_of("cuda", _dispatch.ops_on("cuda").properties)
+    rates = rates_of("cuda", select.ops_on("cuda").properties)
     return {
         "gpu": f"{name}, compute capability {int(device.compute_capability) / 10}, "
         f"{total / 2**30:.1f} GiB ({free / 2**30:.1f} free)",

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from tcsolve._arithmetic.matrix_parts import WIDENED, parts, real_parts
-from tcsolve._backends.cpu import gemm as _gemm_numpy
+from tcsolve._backends.cpu import gemm as cpu_gemm
 from tcsolve._backends.cpu.blas import matmul
 from tcsolve._backends.cpu.lu import LUOps, lapack_of
 from tcsolve._contract.ops import Stats
@@ -113,7 +113,7 @@ class NumpyOps(LUOps):
             return out
 
     def gemm(self, a, b, c, out, product, alpha, beta, engine):
-        _gemm_numpy.gemm(a, b, c, out, product, alpha, beta, engine)
+        cpu_gemm.gemm(a, b, c, out, product, alpha, beta, engine)
 
     def signature(self, options, *arrays):
         return None  # nothing here is short enough for checks to count

@@ -11,16 +11,12 @@ import numpy as np
 
 from tcsolve._arithmetic.matrix_parts import WIDENED, parts, real_parts
 from tcsolve._backends.cpu.ops import gram, held, signs, steepest
-from tcsolve._backends.cuda.batched import library_factors as _vendor
-from tcsolve._backends.cuda.gemm import batched as _gemm_batched
-from tcsolve._backends.cuda.gemm import engines as _gemm_cupy
-from tcsolve._backends.cuda.lu import first_steps as _step
+from tcsolve._backends.cuda.batched import library_factors
+from tcsolve._backends.cuda.gemm import batched, engines
+from tcsolve._backends.cuda.lu import first_steps
 from tcsolve._backends.cuda.lu.cusolver_lu import NativeOps
 from tcsolve._backends.cuda.lu.ops import LUOps
-from tcsolve._backends.cuda.runtime import compiler as _jit
-from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
-from tcsolve._backends.cuda.runtime import current_device as _device
-from tcsolve._backends.cuda.runtime import recorded_graphs as _record
+from tcsolve._backends.cuda.runtime import compiler, cublas_calls, current_device, recorded_graphs
 from tcsolve._backends.cuda.runtime.async_read import Sent, reading
 from tcsolve._backends.cuda.runtime.conversions import converted
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
@@ -57,18 +53,18 @@ class CupyOps(LUOps, NativeOps):
 
     xp = cupy
     device = "cuda"
-    vendor = _vendor
+    vendor = library_factors
 
     # ---- the device ------------------------------------------------------------------------
 
     @property
     def properties(self):
-        """What `_choose.rates_of` asks of the current device."""
-        return _device.properties(cupy.cuda.runtime.getDevice())
+        """What `cost_model.rates_of` asks of the current device."""
+        return current_device.properties(cupy.cuda.runtime.getDevice())
 
     @property
     def _arch(self):
-        return _device.arch(cupy.cuda.runtime.getDevice())
+        return current_device.arch(cupy.cuda.runtime.getDevice())
 
     @turns_into_memory_error
     def array(self, host):
@@ -79,7 +75,7 @@ class CupyOps(LUOps, NativeOps):
 
     @turns_into_memory_error
     def copied(self, x):
-        return _record.duplicate(x)
+        return recorded_graphs.duplicate(x)
 
     def guarded(self, function, again=True):
         return turns_into_memory_error(function, again)
@@ -107,7 +103,7 @@ class CupyOps(LUOps, NativeOps):
         return cupy.cuda.get_elapsed_time(start, stop) / 1e3
 
     def free_bytes(self, enough=math.inf):
-        if not _device.allocates_by_default():
+        if not current_device.allocates_by_default():
             return math.inf  # the allocation itself will tell
         pooled = cupy.get_default_memory_pool().free_bytes()
         if pooled >= enough:  # asking the driver takes as long as a few launches
@@ -116,7 +112,7 @@ class CupyOps(LUOps, NativeOps):
         return free + pooled
 
     def clear_cache(self):
-        return _record.clear()
+        return recorded_graphs.clear()
 
     # ---- norms and scaling -----------------------------------------------------------------
 
@@ -152,7 +148,7 @@ class CupyOps(LUOps, NativeOps):
     def _room_for(self, a, dtype):
         """Return a row-major matrix of the shape of a, its rows whole 16-byte words, for the LU."""
         m, n = a.shape
-        w = _record.matrix(n, dtype) if self._records(a.shape, dtype) else None
+        w = recorded_graphs.matrix(n, dtype) if self._records(a.shape, dtype) else None
         return cupy.empty((m, -(-n // 4) * 4), dtype=dtype)[:, :n] if w is None else w
 
     def goes_early(self, a):
@@ -160,7 +156,7 @@ class CupyOps(LUOps, NativeOps):
 
     def starts_early(self, a, how):
         blocked = self.goes_early(a) and not how.native
-        return blocked and _record.remembers(len(a), np.dtype(how.storage))
+        return blocked and recorded_graphs.remembers(len(a), np.dtype(how.storage))
 
     def row_max(self, a):
         return self._row_stats(a)[0].max(axis=0)
@@ -218,7 +214,7 @@ class CupyOps(LUOps, NativeOps):
         """Tell whether the LU of such a matrix can be recorded: clusters take its strips."""
         m, n = shape
         square = m == n > 0 and dtype.char == "f"
-        return square and self.has_clusters(n) and _record.recordable(n, dtype)
+        return square and self.has_clusters(n) and recorded_graphs.recordable(n, dtype)
 
     # ---- products --------------------------------------------------------------------------
 
@@ -226,13 +222,13 @@ class CupyOps(LUOps, NativeOps):
         properties = self.properties
         if out.ndim == 3:
             args = (a, b, c, out, product, alpha, beta, self._arch, properties)
-            return _gemm_batched.gemm_batched(*args)
+            return batched.gemm_batched(*args)
         count = properties["multiprocessors"]
-        _gemm_cupy.gemm(a, b, c, out, product, alpha, beta, engine, self._arch, count)
+        engines.gemm(a, b, c, out, product, alpha, beta, engine, self._arch, count)
         return None
 
     def signature(self, options, *arrays):
-        return _gemm_batched.signature(options, *arrays)
+        return batched.signature(options, *arrays)
 
     @turns_into_memory_error
     def gemm_again(self, launch, a, b, c, out):
@@ -259,8 +255,8 @@ class CupyOps(LUOps, NativeOps):
 
     @turns_into_memory_error
     def residual(self, a, x, b):
-        if x.shape[1] == 1 and x.dtype.char == b.dtype.char == "d" and _step.has_rows(a):
-            return _step.residual(a, x, b)
+        if x.shape[1] == 1 and x.dtype.char == b.dtype.char == "d" and first_steps.has_rows(a):
+            return first_steps.residual(a, x, b)
         return self.difference(b, self.product(a, x), x)
 
     @turns_into_memory_error
@@ -271,7 +267,7 @@ class CupyOps(LUOps, NativeOps):
         n, k = b.shape
         r, sizes = cupy.empty((k, n)), cupy.zeros((2, k), cupy.uint64)
         strides = [(v, *(s // v.itemsize for s in v.strides)) for v in (b, y, x)]
-        kernel = _jit.kernel("refine", "tcs_residual", T_LOW="double")
+        kernel = compiler.kernel("refine", "tcs_residual", T_LOW="double")
         kernel(_columns_grid(n, k), (256,), (r, sizes, *sum(strides, ()), n, k))
         return r.T, *sizes.get().view(np.float64)
 
@@ -279,40 +275,40 @@ class CupyOps(LUOps, NativeOps):
         if v.dtype.char != "d" or not v.size:
             return cupy.abs(v).max(axis=0)
         (n, k), sizes = v.shape, cupy.zeros(v.shape[1], cupy.uint64)
-        kernel = _jit.kernel("refine", "tcs_column_max", T_LOW="double")
+        kernel = compiler.kernel("refine", "tcs_column_max", T_LOW="double")
         strides = (s // v.itemsize for s in v.strides)
         kernel(_columns_grid(n, k), (256,), (sizes, v, *strides, n, k))
         return sizes.view(np.float64)
 
     @turns_into_memory_error
     def gram(self, vectors, known=None):
-        if _step.takes(vectors):
-            return _step.gram(vectors)
+        if first_steps.takes(vectors):
+            return first_steps.gram(vectors)
         return gram(vectors, known, _dots)
 
     @turns_into_memory_error
     def mixed(self, vectors, weights):
-        if _step.takes(vectors):
-            return _step.mixed(vectors, weights)
+        if first_steps.takes(vectors):
+            return first_steps.mixed(vectors, weights)
         return sum(x * w for x, w in zip(vectors, cupy.asarray(weights).T, strict=True))
 
     @turns_into_memory_error
     def probes(self, n):
-        return _step.probes(n)
+        return first_steps.probes(n)
 
     @turns_into_memory_error
     def signs(self, v, state):
-        return _step.signs(v, state) if v.dtype.char == "d" else signs(cupy, v, state)
+        return first_steps.signs(v, state) if v.dtype.char == "d" else signs(cupy, v, state)
 
     @turns_into_memory_error
     def held(self, b, y, z):
         real = b.dtype.char == y.dtype.char == z.dtype.char == "d"
-        return _step.held(b, y, z) if real else held(cupy, b, y, z)
+        return first_steps.held(b, y, z) if real else held(cupy, b, y, z)
 
     @turns_into_memory_error
     def steepest(self, z, state, found):
         if z.dtype.char == "d":
-            return _step.steepest(z, state, found)
+            return first_steps.steepest(z, state, found)
         return steepest(cupy, z, state, found)
 
 
@@ -345,7 +341,7 @@ def _find_extremes(out, a, rows, cols):
 def _scale_launch(device, entry, char, grid, block, count):
     """Return the launch of an entry of scale.cu with `count` arguments, all to be replaced."""
     real = "float" if char in "fF" else "double"
-    kernel = _jit.kernel("scale", entry, T_IN=real, COMPLEX=int(char in "FD"))
+    kernel = compiler.kernel("scale", entry, T_IN=real, COMPLEX=int(char in "FD"))
     return kernel.prepared(grid, block, [0] * count, 0)
 
 
@@ -380,7 +376,7 @@ def _product(a, x, adjoint):
         return y.conj()
     if x.shape[1] == 1 and a.dtype.char == x.dtype.char == "d" and _has_runs(a):
         y = cupy.empty((a.shape[0], 1))
-        _cublas.gemv(y[:, 0], a, x[:, 0])
+        cublas_calls.gemv(y[:, 0], a, x[:, 0])
         return y
     return a @ x
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tcsolve._refine import stopping as _stop
+from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, Solution, Status, code_of, of_slices
 from tcsolve._solve.vendor.system import CONVERGED, ILL_CONDITIONED, Part
 
@@ -54,7 +54,7 @@ def solution_of(part, ops, batch, shape, start, planned):
         rungs=("fp64",),
         iterations=steps,
         backward_error=error,
-        bound=_stop.target(part.x.dtype, part.x.shape[1]),
+        bound=stopping.target(part.x.dtype, part.x.shape[1]),
         history=() if batch else (HistoryPoint("fp64", steps, error, False),),
         seconds={"factor": total, "total": total},
         bytes_planned=planned,

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from tcsolve._checks import require_finite
-from tcsolve._refine import stopping as _stop
+from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, contradicted
 from tcsolve._solve.backward_error import SAFE, backward_errors
 from tcsolve._solve.cost_model import choose_update, rates_of
@@ -174,7 +174,7 @@ def _solve_paired(ops, a, b, structure, lower, alone, *, shape, dtype, **options
     stack, columns = as_stacks(xp, ops.converted(a, real), columns, batch)
     system = System(stack, columns, "general", band, False, False, False)
     error = complex_errors(ops, read_all(ops, system, False)[0], x.reshape(-1, n, k))
-    error, bound = error.reshape(*batch, k), _stop.target(dtype, n)
+    error, bound = error.reshape(*batch, k), stopping.target(dtype, n)
     met = (found.backward_error <= found.bound).all(axis=-1)
     if (met != (error <= bound).all(axis=-1)).any():  # the parts say another thing than the whole
         whole = ops.converted(a, dtype), b

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tcsolve._checks import require_finite
-from tcsolve._refine import stopping as _stop
+from tcsolve._refine import stopping
 from tcsolve._solution import Status, code_of
 from tcsolve._solve.structures import MIRRORED
 
@@ -67,7 +67,7 @@ class System(NamedTuple):
 
     @property
     def bound(self):
-        return _stop.target(self.b.dtype, self.b.shape[1])
+        return stopping.target(self.b.dtype, self.b.shape[1])
 
     @property
     def broken(self):

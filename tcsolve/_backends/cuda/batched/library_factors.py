@@ -20,8 +20,7 @@ from cupy_backends.cuda.libs import cublas, cusolver
 from tcsolve._arithmetic.formats import PREFIX
 from tcsolve._backends.cuda.lu.cusolver_lu import getrf_in_place
 from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute, trusted
-from tcsolve._backends.cuda.runtime import compiler as _jit
-from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
+from tcsolve._backends.cuda.runtime import compiler, cublas_calls
 from tcsolve._backends.cuda.runtime.conversions import converted
 from tcsolve.kernels import STACK_THREADS, TILE, TILE_THREADS, TRSV_COLUMNS, stack_shape
 
@@ -118,7 +117,7 @@ class StackLU:
         status, of_rhs = np.zeros(1, np.int32), _addresses(rhs)  # the status is on the host
         factors = self._addresses.data.ptr, n, pivots
         args = (op, n, c, *factors, of_rhs.data.ptr, n, status.ctypes.data, m)
-        getattr(cublas, PREFIX[rhs.dtype.char] + "getrsBatched")(_cublas.handle(), *args)
+        getattr(cublas, PREFIX[rhs.dtype.char] + "getrsBatched")(cublas_calls.handle(), *args)
         return _conjugate(rhs) if adjoint else rhs
 
     def taken(self, which):
@@ -133,7 +132,7 @@ def _lu_of_stack(a, pivoting=True):
     pivots = cupy.empty((m, n), cupy.int32) if pivoting else None
     info = cupy.empty(m, cupy.int32)
     args = (n, addresses.data.ptr, n, pivots.data.ptr if pivoting else 0, info.data.ptr, m)
-    getattr(cublas, PREFIX[lu.dtype.char] + "getrfBatched")(_cublas.handle(), *args)
+    getattr(cublas, PREFIX[lu.dtype.char] + "getrfBatched")(cublas_calls.handle(), *args)
     return StackLU(lu, addresses, pivots, info)
 
 
@@ -178,7 +177,7 @@ class PackedCholesky:
         if self._inverses is not None and c <= max(TRSV_COLUMNS):
             return substitute(self._lu, rhs[0].T, False, self._inverses, None, None).T[None]
         for lower in (True, False):
-            _cublas.solve_left(self._lu, lower, rhs[0].T, False)
+            cublas_calls.solve_left(self._lu, lower, rhs[0].T, False)
         return rhs
 
     def taken(self, which):
@@ -275,14 +274,14 @@ def _solve_triangles(addresses, uplo, op, rhs, one=None):
     m, c, n = rhs.shape
     char = rhs.dtype.char
     how = (cublas.CUBLAS_SIDE_LEFT, uplo, op, cublas.CUBLAS_DIAG_NON_UNIT, n, c)
-    alpha, name = _cublas.scalar(1, char), PREFIX[char] + "trsm"
+    alpha, name = cublas_calls.scalar(1, char), PREFIX[char] + "trsm"
     if m == 1 and one is not None:
         args = (alpha, one.data.ptr, n, rhs.data.ptr, n)
-        getattr(cublas, name)(_cublas.handle(), *how, *args)
+        getattr(cublas, name)(cublas_calls.handle(), *how, *args)
         return
     of_rhs = _addresses(rhs)
     args = (alpha, addresses.data.ptr, n, of_rhs.data.ptr, n, m)
-    getattr(cublas, name + "Batched")(_cublas.handle(), *how, *args)
+    getattr(cublas, name + "Batched")(cublas_calls.handle(), *how, *args)
 
 
 class Diagonal:
@@ -354,7 +353,7 @@ def _launch(entry, grid, block, args, defines, shared=0):
 @functools.lru_cache(maxsize=256)
 def _prepared(device, entry, shape, count, defines):
     grid, block, shared = shape
-    return _jit.kernel(*entry, **dict(defines)).prepared(grid, block, [0] * count, shared)
+    return compiler.kernel(*entry, **dict(defines)).prepared(grid, block, [0] * count, shared)
 
 
 def rows(b, probes):
@@ -430,7 +429,7 @@ def doubtful(board, k, limits, triangular):
     """
     m = board.shape[1]
     found = cupy.empty(m, bool)
-    kernel = _jit.kernel("sizes", "tcs_doubtful", T_A="double", COMPLEX=0)
+    kernel = compiler.kernel("sizes", "tcs_doubtful", T_A="double", COMPLEX=0)
     args = (found, board, m, k, *limits, int(triangular))
     kernel((-(-m // THREADS),), (THREADS,), args)
     return found

@@ -9,8 +9,7 @@ import numpy as np
 
 from tcsolve._backends.cuda.gemm.engines import gemm, require_formats
 from tcsolve._backends.cuda.gemm.layout import KINDS, bits
-from tcsolve._backends.cuda.runtime import compiler as _jit
-from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
+from tcsolve._backends.cuda.runtime import compiler, cublas_calls
 from tcsolve._backends.cuda.runtime.conversions import converted
 from tcsolve._errors import DeviceError
 from tcsolve.kernels import LARGEST_BATCHED, Batched, batched_room, batched_shape
@@ -61,7 +60,7 @@ def _natively(a, b, c, out, product, alpha, beta):
     for first in range(0, len(out), MOST_AT_ONCE):
         here, there = (x[0 if len(x) == 1 else first] for x in (a, b))
         count = min(MOST_AT_ONCE, len(out) - first)
-        _cublas.gemm_strided(total[first], m * n, here, steps[0], there, steps[1], 1.0, count)
+        cublas_calls.gemm_strided(total[first], m * n, here, steps[0], there, steps[1], 1.0, count)
     total *= alpha
     if beta != 0:
         total += beta * converted(c, np.dtype(np.float64))
@@ -129,7 +128,7 @@ def _kernel_of(device, batched, arch):
     shape = batched_shape(batched, arch)
     if shape is None:
         return None, None, None, None
-    kernel = _jit.kernel("gemm_batched", "tcs_gemm_batched", **batched.defines, **shape.defines)
+    kernel = compiler.kernel("gemm_batched", "tcs_gemm_batched", **batched.defines, **shape.defines)
     room = batched_room(batched, shape, arch)
     return kernel, shape, room, kernel.resident_blocks(shape.threads, room)
 

@@ -23,8 +23,7 @@ from tcsolve._backends.cuda.gemm.wgmma import (
     split_kernel,
     takes_turns,
 )
-from tcsolve._backends.cuda.runtime import compiler as _jit
-from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
+from tcsolve._backends.cuda.runtime import compiler, cublas_calls
 from tcsolve._errors import DeviceError
 from tcsolve.kernels import (
     HOPPER,
@@ -127,7 +126,7 @@ def _into_other_order(a, b, c, out, product, alpha, beta, engine, arch, multipro
 
 def _naive(work):
     work.find_tops()
-    kernel = _jit.kernel("gemm_naive", "tcs_gemm_naive", **work.defines)
+    kernel = compiler.kernel("gemm_naive", "tcs_gemm_naive", **work.defines)
     blocks = -(-work.m // NAIVE_TILE) * -(-work.n // NAIVE_TILE)
     kernel((blocks,), (128,), (*work.target, *work.operands, *work.sizes))
 
@@ -143,7 +142,7 @@ def _wmma(work, swizzle=1):
     size = work.m, work.n
     tile = wmma_tile(*size, work.k, t_in, work.arch, work.multiprocessors)
     defines = work.defines | work.transposes | {"T_IN": t_in, "SWIZZLE": swizzle, "TILE": tile}
-    kernel = _jit.kernel("gemm_wmma", "tcs_gemm_wmma", **defines)
+    kernel = compiler.kernel("gemm_wmma", "tcs_gemm_wmma", **defines)
     blocks, threads, shared = wmma_shape(*size, tile, t_in, product.precision, work.arch)
     a, b = operands
     args = (*work.target, a.array, a.ld, b.array, b.ld, *work.origin, *work.sizes)
@@ -186,13 +185,13 @@ def _by_cublas(work):
         _refined_by_cublas(work)
     elif product.precision == "int8":
         _integers_by_cublas(work)
-    elif _cublas.stores(product.precision, work.out.dtype.name):
+    elif cublas_calls.stores(product.precision, work.out.dtype.name):
         if work.c is not None and work.c.data.ptr != work.out.data.ptr:
             bits(work.out)[...] = bits(work.c)
-        _cublas.product(work.out, work.a, work.b, product.precision, work.alpha, work.beta)
+        cublas_calls.product(work.out, work.a, work.b, product.precision, work.alpha, work.beta)
     else:
         total = cupy.empty((work.m, work.n), cupy.float32)
-        _cublas.product(total, work.a, work.b, product.precision, 1.0, 0.0)
+        cublas_calls.product(total, work.a, work.b, product.precision, 1.0, 0.0)
         _finish(work, total)
 
 
@@ -228,7 +227,7 @@ def _in_words(work):
 def _refusal(total, a, b):
     """Compute total = a b and return None, or cuBLAS's error if it lacks that product."""
     try:
-        _cublas.product(total, a, b, "int8", 1, 0)
+        cublas_calls.product(total, a, b, "int8", 1, 0)
     except cublas.CUBLASError as error:
         return error
     return None
@@ -267,7 +266,7 @@ def _refined_by_cublas(work):
     ]
     total = cupy.empty((work.m, work.n), cupy.float32)
     for number, (i, j) in enumerate(work.product.terms):
-        _cublas.product(total, parts[0][i], parts[1][j], low, 1.0, float(number > 0))
+        cublas_calls.product(total, parts[0][i], parts[1][j], low, 1.0, float(number > 0))
     _finish(work, total)
 
 

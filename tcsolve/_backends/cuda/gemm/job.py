@@ -7,8 +7,7 @@ import numpy as np
 
 from tcsolve._backends.cuda.gemm.layout import KINDS, Stored, as_stored, empty_aligned, leading
 from tcsolve._backends.cuda.gemm.wgmma import NO_ORIGIN, TURN_WORDS, split_blocks, split_kernel
-from tcsolve._backends.cuda.runtime import cluster_launch as _clusters
-from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._backends.cuda.runtime import cluster_launch, compiler
 from tcsolve.kernels import WGMMA_DEPTH, split_shape
 
 __all__ = ["Work"]
@@ -72,9 +71,9 @@ class Work:
     def _split_once(self, pairs, shape):
         """Scale and split both operands in one pass; return False if the device does not run its clusters."""
         defines = {"T_LOW": self.product.precision} | shape.defines
-        entry, clusters = ("split_once", "tcs_split_once"), _clusters.in_force()
+        entry, clusters = ("split_once", "tcs_split_once"), cluster_launch.in_force()
         needs = shape.defines["CLUSTER"], shape.threads
-        if not clusters.fits(_clusters.Variant(*entry, tuple(defines.items()), *needs)):
+        if not clusters.fits(cluster_launch.Variant(*entry, tuple(defines.items()), *needs)):
             return False
         self._make_room()
         a, b = self._to_split(pairs)
@@ -82,7 +81,7 @@ class Work:
         args = *a, share_a, blocks_a, *b, share_b
 
         def launch(threads):
-            kernel = _jit.kernel("split_once", "tcs_split_once", **defines)
+            kernel = compiler.kernel("split_once", "tcs_split_once", **defines)
             kernel((blocks_a + blocks_b,), (threads,), args)
 
         return clusters.launch("split_once", [shape.threads], launch)

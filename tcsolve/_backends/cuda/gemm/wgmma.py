@@ -6,8 +6,7 @@ import numpy as np
 from tcsolve._arithmetic.formats import TOP_EXPONENT
 from tcsolve._backends.cuda.gemm.layout import KINDS, empty_aligned, leading
 from tcsolve._backends.cuda.gemm.tensor_maps import MAP_BYTES, panel_map, result_map
-from tcsolve._backends.cuda.runtime import compiler as _jit
-from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
+from tcsolve._backends.cuda.runtime import compiler, cublas_calls
 from tcsolve.kernels import WGMMA_ROWS
 
 __all__ = [
@@ -58,7 +57,7 @@ def split_blocks(rows, cols):
 
 def split_kernel(entry, low="fp16"):
     """Return a kernel of gemm_split.cu."""
-    return _jit.kernel("gemm_split", entry, T_LOW=low)
+    return compiler.kernel("gemm_split", entry, T_LOW=low)
 
 
 def launch_wgmma(defines, m, n, args, blocks, others=0, taken=None):
@@ -68,7 +67,7 @@ def launch_wgmma(defines, m, n, args, blocks, others=0, taken=None):
     """
     cluster, tiles = defines["CLUSTER"], _tiles(defines, m, n)
     own, beside = (min(tiles, x // cluster) for x in (blocks, others))
-    kernel = _jit.kernel("gemm_wgmma", "tcs_gemm_wgmma", **defines)
+    kernel = compiler.kernel("gemm_wgmma", "tcs_gemm_wgmma", **defines)
     kernel((own * cluster,), (THREADS,), (*args, own + beside, taken), shared=SHARED_BYTES)
 
 
@@ -150,10 +149,10 @@ class Operand:
         """c -= l u for an FP32 c with contiguous rows, with l from row `first` on."""
         (m, n), bound, found = c.shape, self._bound, None
         if bound is not None:
-            scale, alpha, work = bound.scale, bound.alpha, _cublas.zeros(TURN_WORDS)
+            scale, alpha, work = bound.scale, bound.alpha, cublas_calls.zeros(TURN_WORDS)
             self.round()  # for itself: it is looked at more closely
         elif u.size <= FEW_ENTRIES:
-            scale, work, found = None, _cublas.zeros(TURN_WORDS), cupy.empty(2, cupy.float32)
+            scale, work, found = None, cublas_calls.zeros(TURN_WORDS), cupy.empty(2, cupy.float32)
             alpha = found[1:]
         else:
             scale, alpha, work = _scale(u, TOP, None, self._multiprocessors)
@@ -198,7 +197,7 @@ class _Triangle:
             _split(self._how, NOTHING, (*args, scale))
             return parts, alpha, work
         _split(self._how, NOTHING, (*args, bound.scale), bound, SLACK * TOP, 1 / ROOM)
-        return parts, self._alpha, _cublas.zeros(TURN_WORDS)
+        return parts, self._alpha, cublas_calls.zeros(TURN_WORDS)
 
     def _multiply(self, a, b, out, alpha, work):
         """out := a b, both of parts."""
@@ -253,11 +252,11 @@ def _scale(u, top, other, multiprocessors):
     """Find u's power of two; return it, -1 over all powers of two, and words to take tiles from."""
     k, n = u.shape
     # Written by range.cu, which leaves `work` zero, as does each product that takes tiles from it.
-    scalars, work = cupy.empty(3, cupy.float32), _cublas.zeros(TURN_WORDS)
+    scalars, work = cupy.empty(3, cupy.float32), cublas_calls.zeros(TURN_WORDS)
     scale, alpha, beta = scalars[0:], scalars[1:], scalars[2:]
     args = (scale, alpha, beta, work, u, leading(u), k, n, top, other)
     # A few blocks for each multiprocessor, each striding over rows of U.
-    kernel = _jit.kernel("range", "tcs_update_scale")
+    kernel = compiler.kernel("range", "tcs_update_scale")
     kernel((min(k, 4 * multiprocessors),), (256,), args)
     return scale, alpha, work
 

@@ -3,8 +3,7 @@
 import cupy
 
 from tcsolve._arithmetic.formats import TOP_EXPONENT
-from tcsolve._backends.cuda.runtime import compiler as _jit
-from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
+from tcsolve._backends.cuda.runtime import compiler, cublas_calls
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 
 __all__ = ["Operand"]
@@ -29,17 +28,17 @@ class Operand:
         """c -= l u, with l from row `first` on; cuBLAS shares the device with nobody."""
         parts, (k, r) = self._parts, u.shape
         r, ld_u = r * parts, ld(u) * parts
-        scalars, work = cupy.empty(3, cupy.float32), _cublas.zeros(2)
+        scalars, work = cupy.empty(3, cupy.float32), cublas_calls.zeros(2)
         scale, alpha, beta = scalars[0:], scalars[1:], scalars[2:]
         # A few blocks for each multiprocessor, each striding over rows of U.
-        find_scale = _jit.kernel("range", "tcs_update_scale")
+        find_scale = compiler.kernel("range", "tcs_update_scale")
         args = (scale, alpha, beta, work, u, ld_u, k, r, self._top, None)
         find_scale((min(k, 4 * self._multiprocessors),), (256,), args)
         q = self._empty(r, k)
         grid = (-(-r // 64), -(-k // (64 // parts)))
         self._kernel("tcs_pack_u")(grid, (256,), (q, u, ld_u, k, r, scale))
         low, shape = self._how.format.name, (len(c), r)
-        _cublas.gemm_packed(c, shape, ld(c) * parts, self._p[first:], q, low, alpha, beta)
+        cublas_calls.gemm_packed(c, shape, ld(c) * parts, self._p[first:], q, low, alpha, beta)
 
     def _empty(self, rows, k):
         stored = cupy.uint32 if self._how.format.name == "tf32" else cupy.uint16
@@ -48,4 +47,4 @@ class Operand:
     def _kernel(self, entry):
         low, products = self._how.format.name, self._how.products
         is_complex = int(self._parts == 2)
-        return _jit.kernel("pack", entry, T_LOW=low, PRODUCTS=products, COMPLEX=is_complex)
+        return compiler.kernel("pack", entry, T_LOW=low, PRODUCTS=products, COMPLEX=is_complex)

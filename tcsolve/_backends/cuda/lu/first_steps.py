@@ -9,7 +9,7 @@ import cupy
 import numpy as np
 
 from tcsolve._backends.cuda.lu.substitution import substitute
-from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._backends.cuda.runtime import compiler
 from tcsolve._backends.cuda.runtime.async_read import Sent
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve.kernels import RESIDUAL_ROWS
@@ -62,7 +62,7 @@ def takes(vectors):
 def gram(vectors):
     """Return v_i . v_j, (1, m, m), on the host."""
     m, found = len(vectors), cupy.empty((MOST_VECTORS, MOST_VECTORS))
-    kernel = _jit.kernel("refine", "tcs_gram", T_LOW="double")
+    kernel = compiler.kernel("refine", "tcs_gram", T_LOW="double")
     kernel((1,), (GRAM_THREADS,), (found, *_four(vectors, None), m, len(vectors[0])))
     return found.get()[None, :m, :m]
 
@@ -70,7 +70,7 @@ def gram(vectors):
 def mixed(vectors, weights):
     """Return the sum of weights[0, i] v_i."""
     n, x = len(vectors[0]), cupy.empty_like(vectors[0])
-    kernel = _jit.kernel("refine", "tcs_mix", T_LOW="double")
+    kernel = compiler.kernel("refine", "tcs_mix", T_LOW="double")
     args = x, *_four(vectors, None), *_four(weights[0].tolist(), 0.0), len(vectors), n
     kernel((-(-n // THREADS),), (THREADS,), args)
     return x
@@ -109,7 +109,7 @@ def held(b, y, z):
 
 
 def _condest(entry):
-    return _jit.kernel("condest", entry)
+    return compiler.kernel("condest", entry)
 
 
 def _four(some, filler):
@@ -171,5 +171,5 @@ def _residual_launch(device, char, n):
     few, many = RESIDUAL_ROWS
     rows = many if n >= MANY_ROWS else few
     defines = {"T_A": "float" if char == "f" else "double", "ROWS": rows}
-    kernel = _jit.kernel("residual", "tcs_matrix_residual", **defines)
+    kernel = compiler.kernel("residual", "tcs_matrix_residual", **defines)
     return kernel.prepared((-(-n // (8 * rows)), 1), (THREADS, 1), [0] * 8 + [n], 0)

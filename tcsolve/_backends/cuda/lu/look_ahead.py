@@ -6,8 +6,7 @@ import threading
 import cupy
 
 from tcsolve._backends.cuda.lu.sm_partition import Flags, Share
-from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
-from tcsolve._backends.cuda.runtime import current_device as _device
+from tcsolve._backends.cuda.runtime import cublas_calls, current_device
 
 __all__ = ["LookAhead"]
 
@@ -36,7 +35,7 @@ class LookAhead:
         here, middle = cupy.cuda.get_current_stream(), _stream("middle")
         middle.wait_event(here.record())
         try:
-            with middle, _cublas.lane(2):
+            with middle, cublas_calls.lane(2):
                 first()
             second()
         finally:
@@ -51,26 +50,26 @@ class LookAhead:
         for stream in streams:
             stream.wait_event(begun)
         try:
-            with side, _cublas.lane(1):
+            with side, cublas_calls.lane(1):
                 step.solve_first()
             if step.completes:  # its swaps are known: a square panel has several strips
                 step.complete()
                 side.wait_event(main.record())
-            with side, _cublas.lane(1):
+            with side, cublas_calls.lane(1):
                 step.update_first()
                 reached = side.record()
                 share.panel_follows(reached)
                 step.following.begin(started)
             if step.swaps_known:
                 step.swap_rest()
-                with middle, _cublas.lane(2):
+                with middle, cublas_calls.lane(2):
                     step.substitute()
                 main.wait_event(middle.record())
             # The first strip goes first: what fills the device would keep it waiting.
             main.wait_event(reached)
             if middle in streams:
                 middle.wait_event(main.record())
-                with middle, _cublas.lane(2):
+                with middle, cublas_calls.lane(2):
                     step.fill()
                 filled = middle.record()
                 with middle:
@@ -85,7 +84,7 @@ class LookAhead:
             step.rest(share)
             if middle in streams:
                 side.wait_event(filled)
-            with side, _cublas.lane(1):
+            with side, cublas_calls.lane(1):
                 step.following.finish()
                 share.help(side)
         finally:
@@ -100,9 +99,9 @@ class LookAhead:
         if not most or panel.is_square or self.waits_for_update(m, how):
             return most, 0
         part = next(part for rows, part in SPARED[how.products] if m <= rows)
-        return most, max(0, round(part * _device.multiprocessors()) - most)
+        return most, max(0, round(part * current_device.multiprocessors()) - most)
 
 
 def _stream(purpose):
     """Return this thread's stream for a purpose, whose launches go before those of others."""
-    return _device.stream(cupy.cuda.runtime.getDevice(), threading.get_ident(), purpose, -1)
+    return current_device.stream(cupy.cuda.runtime.getDevice(), threading.get_ident(), purpose, -1)

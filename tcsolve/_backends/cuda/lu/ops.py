@@ -8,25 +8,29 @@ import cupy
 import numpy as np
 
 from tcsolve._arithmetic.formats import FORMATS, UPDATES, Update
-from tcsolve._backends.cuda.gemm import wgmma as _wgmma
+from tcsolve._backends.cuda.gemm import wgmma
 from tcsolve._backends.cuda.gemm.layout import aligned
-from tcsolve._backends.cuda.lu import cublas_update as _packed
-from tcsolve._backends.cuda.lu import cusolver_lu as _cusolver
-from tcsolve._backends.cuda.lu import first_steps as _step
-from tcsolve._backends.cuda.lu import row_swaps as _rows
-from tcsolve._backends.cuda.lu import short_update as _short
-from tcsolve._backends.cuda.lu import unit_lower as _unit_lower
+from tcsolve._backends.cuda.lu import (
+    cublas_update,
+    cusolver_lu,
+    first_steps,
+    row_swaps,
+    short_update,
+    unit_lower,
+)
 from tcsolve._backends.cuda.lu.look_ahead import LookAhead
 from tcsolve._backends.cuda.lu.row_swaps import Merged, Swaps
 from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute, trusted
 from tcsolve._backends.cuda.lu.triangle_inverse import unit_lower_inverse, upper_inverse
 from tcsolve._backends.cuda.lu.unit_lower import SOLVE_WIDTH, swap_solve, takes
-from tcsolve._backends.cuda.runtime import cluster_launch as _clusters
-from tcsolve._backends.cuda.runtime import compiler as _jit
-from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
-from tcsolve._backends.cuda.runtime import current_device as _device
-from tcsolve._backends.cuda.runtime import recorded_graphs as _record
-from tcsolve._backends.cuda.runtime import scratch_memory as _scratch
+from tcsolve._backends.cuda.runtime import (
+    cluster_launch,
+    compiler,
+    cublas_calls,
+    current_device,
+    recorded_graphs,
+    scratch_memory,
+)
 from tcsolve._backends.cuda.runtime.async_read import Sent
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
@@ -66,7 +70,7 @@ class _Native(NamedTuple):
     l: Any
 
     def subtract(self, c, u, share, first=0):
-        _cublas.gemm(c, self.l[first : first + len(c)], u)
+        cublas_calls.gemm(c, self.l[first : first + len(c)], u)
 
 
 class LUOps(LookAhead):
@@ -75,18 +79,18 @@ class LUOps(LookAhead):
     # Not twice: a body that fails has overwritten part of w.
     @functools.partial(turns_into_memory_error, again=False)
     def replayed(self, w, name, body):
-        tape = _record.tape_of(w)
+        tape = recorded_graphs.tape_of(w)
         if tape is not None:
             return tape.run(name, body)
-        with _scratch.in_order_of(cupy.cuda.get_current_stream()):
+        with scratch_memory.in_order_of(cupy.cuda.get_current_stream()):
             return body()
 
     @functools.partial(turns_into_memory_error, again=False)
     def aside(self, w, others, name, body, then=None):
-        tape = _record.tape_of(w)
-        if tape is None and not _device.allocates_by_default():
+        tape = recorded_graphs.tape_of(w)
+        if tape is None and not current_device.allocates_by_default():
             return None  # this stream would allocate what the caller's reads
-        side = _device.stream(cupy.cuda.runtime.getDevice(), threading.get_ident(), "idle")
+        side = current_device.stream(cupy.cuda.runtime.getDevice(), threading.get_ident(), "idle")
         where = tuple(x.data.ptr for x in others)
         side.wait_event(cupy.cuda.get_current_stream().record())
         try:
@@ -123,12 +127,12 @@ class LUOps(LookAhead):
         if dtype.char != "f":
             return ()
         narrow = k % NARROW_STRIP == 0 and k % SOLVE_WIDTH != 0
-        context = _clusters.present_context()
-        return _panel_shapes(_clusters.in_force(), context, m, narrow, dominant)
+        context = cluster_launch.present_context()
+        return _panel_shapes(cluster_launch.in_force(), context, m, narrow, dominant)
 
     def has_clusters(self, n):
         """Tell whether a cluster may take a strip of n rows, without asking: that compiles kernels."""
-        may_fit = _clusters.in_force().may_fit
+        may_fit = cluster_launch.in_force().may_fit
         shapes = _known_shapes(cupy.cuda.runtime.getDevice(), n)
         return next((s.cluster for s in shapes if not s.cluster or may_fit(_panel(s))), False)
 
@@ -145,7 +149,9 @@ class LUOps(LookAhead):
             strip = (p.data.ptr + 4 * (start * ld_p + start), ld_p, m - start, w)
             moved = order.data.ptr + 4 * start, ipiv.data.ptr + 4 * start
             args = (*strip, *moved, dst, src, top, ld_top, info, first, first, started)
-            if _clusters.in_force().launch("panel", shapes, functools.partial(_launch_panel, args)):
+            if cluster_launch.in_force().launch(
+                "panel", shapes, functools.partial(_launch_panel, args)
+            ):
                 return Swaps(dst, src, top, ld_top, w, work)
         leaf, pivots = p[start:, start:stop], ipiv[start:stop]
         return self._strip_by_library(leaf, pivots, row0 + start, order[start:], info, started)
@@ -161,7 +167,7 @@ class LUOps(LookAhead):
     def _strip_by_cusolver(self, leaf, ipiv, first, info):
         """Factor a leaf that no cluster holds; the pivots pass through the host."""
         w = leaf.shape[1]
-        lu, swaps, _ = _cusolver.getrf_in_place(cupy.array(leaf, order="F"))
+        lu, swaps, _ = cusolver_lu.getrf_in_place(cupy.array(leaf, order="F"))
         diagonal = lu.diagonal()
         bad = cupy.nonzero(~cupy.isfinite(diagonal) | (diagonal == 0))[0][:1]
         swaps, bad = swaps.get(), bad.get()
@@ -169,7 +175,7 @@ class LUOps(LookAhead):
             cupy.minimum(info, first + int(bad[0]) + 1, out=info)
         swaps = swaps[:w] - 1
         ipiv[...] = cupy.asarray((first + swaps).astype(np.int32))
-        moved = _cusolver.order_of(swaps, leaf.shape[0])
+        moved = cusolver_lu.order_of(swaps, leaf.shape[0])
         dst = np.union1d(np.arange(w), swaps).astype(np.int32)
         dst, src = cupy.asarray(dst), cupy.asarray(moved[dst])
         leaf[...] = lu
@@ -186,7 +192,7 @@ class LUOps(LookAhead):
         k, l = stop - start, rows[: stop - start, start:stop]
         fused = isinstance(swaps, Merged) and substitution is None and first >= stop
         if fused and l.dtype.char == "f" and aligned(l) and takes(k, last - first):
-            _unit_lower.solve(l, rows[:, first:last], swaps)
+            unit_lower.solve(l, rows[:, first:last], swaps)
             return
         self.swap_rows(rows[:, first:last], swaps)
         first = max(first, stop)
@@ -200,17 +206,17 @@ class LUOps(LookAhead):
             args = (rows, ld(rows), n, n, dst, src, top, ld_top, width, 0)
             swap_solve(n, 2 * width, args)
         else:
-            _rows.move_rows(rows, *swaps)
+            row_swaps.move_rows(rows, *swaps)
 
     def solve_unit_lower(self, l, b, substitution=None, share=None):
         if not b.size:
             return
         if b.dtype.char != "f" or not aligned(l):
-            _cublas.solve_right(l, b)
+            cublas_calls.solve_right(l, b)
         elif substitution is not None:
             self._apply(substitution, b, share)
         else:
-            _unit_lower.solve(l, b)
+            unit_lower.solve(l, b)
 
     @turns_into_memory_error
     def _apply(self, substitution, b, share):
@@ -223,14 +229,16 @@ class LUOps(LookAhead):
         few = n < LEAST_COLUMNS or k <= SOLVE_WIDTH
         if few or (bound is None and how.name != "fp16x3") or not aligned(l):
             return None
-        return _wgmma.Lower(unit_lower_inverse(l, dominant), how, _device.multiprocessors(), bound)
+        return wgmma.Lower(
+            unit_lower_inverse(l, dominant), how, current_device.multiprocessors(), bound
+        )
 
     def is_wide(self, k, n):
         return n >= LEAST_COLUMNS and k >= WIDE
 
     def has_squares(self, how):
         """Tell whether there are square panels of FP32 at all, for the `Update` how."""
-        arch = _device.arch(cupy.cuda.runtime.getDevice())
+        arch = current_device.arch(cupy.cuda.runtime.getDevice())
         fastest = fastest_update(how, "f", WGMMA_ROWS, SOLVE_WIDTH, arch)
         return fastest == "wgmma" and how.format.name == "fp16"
 
@@ -241,11 +249,11 @@ class LUOps(LookAhead):
 
     @turns_into_memory_error
     def bound(self, u, beyond):
-        return _wgmma.Bound(u, beyond, _device.multiprocessors())
+        return wgmma.Bound(u, beyond, current_device.multiprocessors())
 
     @turns_into_memory_error
     def right_substitution(self, u, how, bound):
-        return _wgmma.Right(upper_inverse(u), how, _device.multiprocessors(), bound)
+        return wgmma.Right(upper_inverse(u), how, current_device.multiprocessors(), bound)
 
     @turns_into_memory_error
     def solve_right(self, l, u, substitution=None):
@@ -253,11 +261,11 @@ class LUOps(LookAhead):
 
     @turns_into_memory_error
     def merge_swaps(self, order, local, ipiv, start):
-        return _rows.merge_swaps(order, local, ipiv, start)
+        return row_swaps.merge_swaps(order, local, ipiv, start)
 
     @turns_into_memory_error
     def report(self, info, ipiv, worst, beyond):
-        return _rows.report(info, ipiv, worst, beyond)
+        return row_swaps.report(info, ipiv, worst, beyond)
 
     def inner_update(self, how, l):
         if l.dtype.char != "f":
@@ -268,7 +276,7 @@ class LUOps(LookAhead):
         # On the few multiprocessors that an update leaves to its panel FP32 products take longest, unless
         # they take less than two more launches.
         few = m < FEW_ROWS and k <= FEW_COLUMNS
-        ours = not few and fastest_update(three, "f", m, k, _device.arch(device)) == "wgmma"
+        ours = not few and fastest_update(three, "f", m, k, current_device.arch(device)) == "wgmma"
         # Other formats may have been chosen for the range that FP16 has not.
         return three if ours and how.format.name == "fp16" else UPDATES["fp32"]
 
@@ -281,7 +289,7 @@ class LUOps(LookAhead):
     def _is_short(self, how, l, most):
         """Tell whether short_update.cu is fastest, and as good as `how`, for l of so many columns at most."""
         k = l.shape[1]
-        return not how.native and k <= most and k % 4 == 0 and _short.takes(l)
+        return not how.native and k <= most and k % 4 == 0 and short_update.takes(l)
 
     @turns_into_memory_error
     def update(self, c, l, u, how):
@@ -294,11 +302,11 @@ class LUOps(LookAhead):
         if how.native:
             return _Native(l)
         if how is SHORT:
-            return _short.Operand(l)
-        engine = fastest_update(how, l.dtype.char, *l.shape, _device.arch(device))
+            return short_update.Operand(l)
+        engine = fastest_update(how, l.dtype.char, *l.shape, current_device.arch(device))
         if engine != "wgmma":
-            return _packed.Operand(l, how, _device.multiprocessors())
-        operand = _wgmma.Operand(l, how, _device.multiprocessors(), bound)
+            return cublas_update.Operand(l, how, current_device.multiprocessors())
+        operand = wgmma.Operand(l, how, current_device.multiprocessors(), bound)
         if at_once:
             operand.round()
         return operand
@@ -317,12 +325,12 @@ class LUOps(LookAhead):
 
     @turns_into_memory_error
     def ahead(self, lu, inverses, order, a, b, steps):
-        tape = _record.tape_of(lu)
-        return None if tape is None else _step.ahead(tape, lu, inverses, order, a, b, steps)
+        tape = recorded_graphs.tape_of(lu)
+        return None if tape is None else first_steps.ahead(tape, lu, inverses, order, a, b, steps)
 
     def goes_ahead(self, a, b):
         one = len(b) <= AHEAD_ROWS and b.shape[1] == 1 and b.dtype.char == "d"
-        return one and _step.has_rows(a)
+        return one and first_steps.has_rows(a)
 
     @turns_into_memory_error
     def solve_factored(self, lu, b, adjoint):
@@ -331,7 +339,7 @@ class LUOps(LookAhead):
         if conjugate:
             cupy.conj(x, out=x)
         for lower in (not adjoint, adjoint):  # L then U, but U**H then L**H
-            _cublas.solve_left(lu, lower, x, adjoint)
+            cublas_calls.solve_left(lu, lower, x, adjoint)
         return cupy.conj(x, out=x) if conjugate else x
 
     @turns_into_memory_error
@@ -361,15 +369,15 @@ def _panel_shapes(clusters, context, m, narrow, dominant):
 
 @functools.cache
 def _known_shapes(device, m, narrow=False, dominant=False):
-    count = _device.properties(device)["multiprocessors"]
-    return panel_shapes(m, _device.arch(device), count, narrow, dominant)
+    count = current_device.properties(device)["multiprocessors"]
+    return panel_shapes(m, current_device.arch(device), count, narrow, dominant)
 
 
 @functools.cache
 def _panel(shape):
     defines = tuple(shape.defines.items())
     needs = shape.blocks, shape.all_threads, shape.shared_bytes
-    return _clusters.Variant("panel", "tcs_panel", defines, *needs)
+    return cluster_launch.Variant("panel", "tcs_panel", defines, *needs)
 
 
 def _launch_panel(args, shape):
@@ -381,4 +389,4 @@ def _launch_panel(args, shape):
 
 @functools.cache
 def _panel_kernel(device, shape):
-    return _jit.kernel("panel", "tcs_panel", **shape.defines)
+    return compiler.kernel("panel", "tcs_panel", **shape.defines)

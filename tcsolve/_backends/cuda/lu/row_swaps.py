@@ -4,8 +4,7 @@ from typing import Any, NamedTuple
 
 import cupy
 
-from tcsolve._backends.cuda.runtime import compiler as _jit
-from tcsolve._backends.cuda.runtime import current_device as _device
+from tcsolve._backends.cuda.runtime import compiler, current_device
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve.kernels import MOST_MOVED, move_chunk
 
@@ -45,9 +44,9 @@ def merge_swaps(order, local, ipiv, start):
     moved, moves = cupy.empty_like(order), cupy.empty(1, cupy.uint32)
     grid, block = (-(-m // MERGE_THREADS),), (MERGE_THREADS,)
     args = (dst, src, moved, order, local, m, ipiv, k, start)
-    _jit.kernel("merge_swaps", "tcs_merge_swaps")(grid, block, args)
+    compiler.kernel("merge_swaps", "tcs_merge_swaps")(grid, block, args)
     args = (order, local, moved, m, moves, ipiv, k, start)
-    _jit.kernel("merge_swaps", "tcs_restart")(grid, block, args)
+    compiler.kernel("merge_swaps", "tcs_restart")(grid, block, args)
     return Merged(dst, src, moves)
 
 
@@ -55,7 +54,7 @@ def report(info, ipiv, worst, beyond):
     """As `Ops.report`."""
     found = cupy.empty(4)
     args = found, info, ipiv, len(ipiv), worst, beyond
-    _jit.kernel("merge_swaps", "tcs_report")((1,), (REPORT_THREADS,), args)
+    compiler.kernel("merge_swaps", "tcs_report")((1,), (REPORT_THREADS,), args)
     return found
 
 
@@ -72,8 +71,8 @@ def move_rows(w, dst, src, moves=None):
             some[dst] = some[src]
         return
     chunk = move_chunk(count, columns)
-    kernel = _jit.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
+    kernel = compiler.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
     args = (w, ld(w) * words, columns, dst, src, count, moves)
     # Room is left for shorter launches, which need not wait until the rows have moved.
-    blocks = min(-(-columns // chunk), MOVE_BLOCKS * _device.multiprocessors())
+    blocks = min(-(-columns // chunk), MOVE_BLOCKS * current_device.multiprocessors())
     kernel((blocks,), (256,), args, shared=4 * count * chunk)

@@ -5,8 +5,7 @@ import functools
 import cupy
 
 from tcsolve._backends.cuda.gemm.layout import aligned
-from tcsolve._backends.cuda.runtime import compiler as _jit
-from tcsolve._backends.cuda.runtime import current_device as _device
+from tcsolve._backends.cuda.runtime import compiler, current_device
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve.kernels import HOPPER, arch_number, short_shape
 
@@ -15,7 +14,7 @@ __all__ = ["Operand", "subtract", "takes"]
 
 def takes(*operands):
     """Tell whether these views may be operands, and short_update.cu is known to be fast here."""
-    arch = _device.arch(cupy.cuda.runtime.getDevice())
+    arch = current_device.arch(cupy.cuda.runtime.getDevice())
     return arch_number(arch) == HOPPER and all(x.dtype.char == "f" and aligned(x) for x in operands)
 
 
@@ -40,4 +39,4 @@ class Operand:
 
 @functools.cache
 def _kernel(device, shape):
-    return _jit.kernel("short_update", "tcs_short_update", **shape.defines)
+    return compiler.kernel("short_update", "tcs_short_update", **shape.defines)

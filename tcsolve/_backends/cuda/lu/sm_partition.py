@@ -4,7 +4,7 @@ import functools
 
 import cupy
 
-from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._backends.cuda.runtime import compiler
 
 __all__ = ["Flags", "Share"]
 
@@ -39,7 +39,7 @@ class Share:
         self._main.wait_event(self._before_panel)
         self._before_panel = None
         args = self._started, GATE_PATIENCE, self._more
-        _jit.kernel("gate", "tcs_gate")((1,), (1,), args)
+        compiler.kernel("gate", "tcs_gate")((1,), (1,), args)
 
     def launch(self, launch, multiprocessors):
         """Call launch(blocks, blocks of another launch, what those multiprocessors are it must leave)."""

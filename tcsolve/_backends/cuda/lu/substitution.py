@@ -5,9 +5,7 @@ from typing import Any, NamedTuple
 
 import cupy
 
-from tcsolve._backends.cuda.runtime import cluster_launch as _clusters
-from tcsolve._backends.cuda.runtime import compiler as _jit
-from tcsolve._backends.cuda.runtime import current_device as _device
+from tcsolve._backends.cuda.runtime import cluster_launch, compiler, current_device
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve._errors import DeviceError
 from tcsolve.kernels import TRSV_BLOCK, TRSV_COLUMNS, TRSV_THREADS, trsv_shapes
@@ -43,7 +41,7 @@ def invert_diagonal_blocks(lu, unit_lower=True):
     n, size = lu.shape[0], TRSV_BLOCK[char]
     inverses = cupy.empty((2, -(-n // size), size, size), lu.dtype)
     worst = cupy.zeros(1)
-    kernel = _jit.kernel("invert", "tcs_invert_blocks", T_IN=REAL[char])
+    kernel = compiler.kernel("invert", "tcs_invert_blocks", T_IN=REAL[char])
     args = (inverses, worst, lu, ld(lu), n, int(unit_lower))
     kernel((inverses.shape[1], 2), (INVERT_THREADS,), args)
     return inverses, worst
@@ -75,8 +73,8 @@ def substitute(
         If it is given and not known it has zeros.
     """
     (n, k), char = b.shape, lu.dtype.char
-    clusters = _clusters.in_force()
-    launches = _launches(clusters, _clusters.present_context(), n, k, char, adjoint)
+    clusters = cluster_launch.in_force()
+    launches = _launches(clusters, cluster_launch.present_context(), n, k, char, adjoint)
     width, item = launches.width, lu.itemsize
     sizes = cupy.zeros(width) if sizes is None else sizes
     # b, then what each triangle makes of it: all bits set stand for no value yet, in the tickets as well.
@@ -130,25 +128,25 @@ class _Triangle:
         if shape not in self._prepared:
             name, entry, defines, *_ = self._variant(shape)
             grid, block = (shape.blocks, 1), (TRSV_THREADS, 1)
-            kernel = _jit.kernel(name, entry, **dict(defines))
+            kernel = compiler.kernel(name, entry, **dict(defines))
             self._prepared[shape] = kernel.prepared(grid, block, [0] * 8, 0)
         self._prepared[shape](replaced)
 
     def _variant(self, shape):
         defines = tuple((self._defines | shape.defines).items())
         name = "trsv", "tcs_solve_triangle"
-        return _clusters.Variant(*name, defines, shape.cluster, TRSV_THREADS)
+        return cluster_launch.Variant(*name, defines, shape.cluster, TRSV_THREADS)
 
 
 @functools.lru_cache(maxsize=256)
 def _launches(clusters, context, n, k, char, adjoint):
     width = next(width for width in TRSV_COLUMNS if width >= k)
     grid, threads, device = -(-n // VECTOR_THREADS), VECTOR_THREADS, context[0]
-    count = _device.properties(device)["multiprocessors"]
-    shapes = trsv_shapes(-(-n // TRSV_BLOCK[char]), _device.arch(device), count)
+    count = current_device.properties(device)["multiprocessors"]
+    shapes = trsv_shapes(-(-n // TRSV_BLOCK[char]), current_device.arch(device), count)
 
     def vectors(entry, args, columns):
-        kernel = _jit.kernel("refine", entry, T_LOW=REAL[char])
+        kernel = compiler.kernel("refine", entry, T_LOW=REAL[char])
         return kernel.prepared((grid, columns), (threads, 1), args, 0)
 
     def triangle(lower):

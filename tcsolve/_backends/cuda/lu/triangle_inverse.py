@@ -10,7 +10,7 @@ import cupy
 
 from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks
 from tcsolve._backends.cuda.lu.unit_lower import SOLVE_WIDTH, invert, swap_solve
-from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
+from tcsolve._backends.cuda.runtime import cublas_calls
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 
 __all__ = ["unit_lower_inverse", "upper_inverse"]
@@ -79,5 +79,7 @@ def _join(x, t, first, count, size, rest, lower):
     step = 2 * size
     along_x, along_t = step * (ld(x) + 1), step * (ld(t) + 1)
     own = (between[0], size * rest)
-    _cublas.gemm_strided(*own, t[rows, columns], along_t, x[columns, columns], along_x, 1, count)
-    _cublas.gemm_strided(x[rows, columns], along_x, x[rows, rows], along_x, *own, -1, count)
+    cublas_calls.gemm_strided(
+        *own, t[rows, columns], along_t, x[columns, columns], along_x, 1, count
+    )
+    cublas_calls.gemm_strided(x[rows, columns], along_x, x[rows, rows], along_x, *own, -1, count)

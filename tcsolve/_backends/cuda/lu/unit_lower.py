@@ -7,10 +7,8 @@ import functools
 
 import cupy
 
-from tcsolve._backends.cuda.lu import short_update as _short
-from tcsolve._backends.cuda.runtime import compiler as _jit
-from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
-from tcsolve._backends.cuda.runtime import current_device as _device
+from tcsolve._backends.cuda.lu import short_update
+from tcsolve._backends.cuda.runtime import compiler, cublas_calls, current_device
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve.kernels import lower_shape, swap_shape
 
@@ -26,7 +24,7 @@ def takes(k, n):
     Up to so many each multiprocessor reads L once.
     """
     shape = _lower_shape(k)
-    return shape is not None and n <= shape.columns * _device.multiprocessors()
+    return shape is not None and n <= shape.columns * current_device.multiprocessors()
 
 
 def solve(l, b, swaps=None):
@@ -68,12 +66,12 @@ def _halves(k):
 
 
 def _subtract(c, l, u):
-    (_short.subtract if _short.takes(l, u, c) else _cublas.gemm)(c, l, u)
+    (short_update.subtract if short_update.takes(l, u, c) else cublas_calls.gemm)(c, l, u)
 
 
 def _lower_solve(l, b, out, n, *swaps):
     k, shape = len(l), _lower_shape(len(l))
-    kernel = _jit.kernel("lower_solve", "tcs_lower_solve", **shape.defines)
+    kernel = compiler.kernel("lower_solve", "tcs_lower_solve", **shape.defines)
     grid, args = (-(-n // shape.columns), 1), (*b, *out, n, l, ld(l), k, *swaps)
     kernel(grid, (shape.threads, 1), args, shared=shape.shared_bytes(k))
 
@@ -85,17 +83,17 @@ def _lower_shape(k):
 
 @functools.cache
 def _shape_on(device, k):
-    return lower_shape(k, _device.arch(device))
+    return lower_shape(k, current_device.arch(device))
 
 
 @functools.cache
 def _swap_kernel(device, shape):
-    return _jit.kernel("swap_solve", "tcs_swap_solve", **shape.defines)
+    return compiler.kernel("swap_solve", "tcs_swap_solve", **shape.defines)
 
 
 def swap_solve(n, rows, args, count=1):
     """Launch tcs_swap_solve on n columns with that many rows on the move, `count` times side by side."""
     device = cupy.cuda.runtime.getDevice()
-    shape = swap_shape(n * count, rows, _device.arch(device))
+    shape = swap_shape(n * count, rows, current_device.arch(device))
     grid, block = (-(-n // shape.columns), count), (shape.threads, 1)
     _swap_kernel(device, shape)(grid, block, args, shared=shape.shared_bytes(rows))

@@ -7,7 +7,7 @@ import threading
 import cupy
 import numpy as np
 
-from tcsolve._backends.cuda.runtime import current_device as _device
+from tcsolve._backends.cuda.runtime import current_device
 
 __all__ = ["Sent", "reading"]
 
@@ -22,7 +22,7 @@ def reading(arrays, first=None):
     def read():
         nonlocal first
         device = cupy.cuda.runtime.getDevice()
-        reader = _device.stream(device, threading.get_ident(), "reader")
+        reader = current_device.stream(device, threading.get_ident(), "reader")
         reader.wait_event(done)
         try:
             if first is not None:

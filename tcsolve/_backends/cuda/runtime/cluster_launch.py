@@ -8,7 +8,7 @@ from typing import NamedTuple
 import cupy
 from cupy_backends.cuda.api import driver
 
-from tcsolve._backends.cuda.runtime import compiler as _jit
+from tcsolve._backends.cuda.runtime import compiler
 
 __all__ = ["Clusters", "Variant", "answered_by", "in_force"]
 
@@ -120,7 +120,7 @@ def ask_driver(variant):
     ask = _function("cuOccupancyMaxActiveClusters")
     if ask is None:
         return 1
-    kernel = _jit.kernel(variant.kernel, variant.entry, **dict(variant.defines))
+    kernel = compiler.kernel(variant.kernel, variant.entry, **dict(variant.defines))
     size = variant.cluster
     attribute = _Attribute(CLUSTER_DIMENSION, 0, (ctypes.c_uint * 16)(size, 1, 1))
     config = _Config((size, 1, 1), (variant.threads, 1, 1), variant.shared)

@@ -4,9 +4,7 @@ import functools
 
 import cupy
 
-from tcsolve._backends.cuda.runtime import compiler as _jit
-from tcsolve._backends.cuda.runtime import out_of_memory as _memory
-from tcsolve._backends.cuda.runtime import recorded_graphs as _record
+from tcsolve._backends.cuda.runtime import compiler, out_of_memory, recorded_graphs
 
 __all__ = [
     "allocates_by_default",
@@ -23,7 +21,7 @@ def turns_into_memory_error(function, again=True):
 
     Memory that is kept for later solves is given up first, and the function called once more if it may be.
     """
-    return _memory.guarded(function, _record.clear, again)
+    return out_of_memory.guarded(function, recorded_graphs.clear, again)
 
 
 def allocates_by_default():
@@ -34,12 +32,12 @@ def allocates_by_default():
 @functools.cache
 def arch(device):
     """Return the architecture of a device to compile for, such as 'sm_90a'."""
-    return _jit.target_arch(cupy.cuda.Device(device))
+    return compiler.target_arch(cupy.cuda.Device(device))
 
 
 @functools.cache
 def properties(device):
-    """Return what `_choose.rates_of` and the launches ask of a device."""
+    """Return what `cost_model.rates_of` and the launches ask of a device."""
     device = cupy.cuda.Device(device)
     attributes = device.attributes
     bits = attributes.get("GlobalMemoryBusWidth", 0)

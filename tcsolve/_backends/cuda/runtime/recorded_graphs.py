@@ -13,8 +13,7 @@ import weakref
 import cupy
 import numpy as np
 
-from tcsolve._backends.cuda.runtime import cublas_calls as _cublas
-from tcsolve._backends.cuda.runtime import shelf as _shelf
+from tcsolve._backends.cuda.runtime import cublas_calls, shelf
 from tcsolve._backends.cuda.runtime.out_of_memory import is_out_of_memory
 from tcsolve._locks import ForkSafeLock
 
@@ -50,7 +49,7 @@ _remembered = collections.OrderedDict()
 
 def recordable(n, dtype):
     """Tell whether an n x n matrix of this dtype is worth a tape here."""
-    return dtype.char == "f" and 0 < n <= MOST_ROWS and _cublas.recordable()
+    return dtype.char == "f" and 0 < n <= MOST_ROWS and cublas_calls.recordable()
 
 
 def remembers(n, dtype):
@@ -86,7 +85,7 @@ def tape_of(x):
 def clear():
     """Free the tapes that nobody uses, and forget what was asked; return whether there was anything."""
     with _lock:
-        gone = _shelf.clear(_idle)
+        gone = shelf.clear(_idle)
         _remembered.clear()
         return _retire(gone) or bool(gone)
 
@@ -142,7 +141,7 @@ def _borrow(key):
 
 def _take(key):
     with _lock:
-        return _shelf.take(_idle, key)
+        return shelf.take(_idle, key)
 
 
 def _give_back(tape):
@@ -150,7 +149,7 @@ def _give_back(tape):
     with _lock:
         _lent -= 1
         tape.idle_bytes = tape.nbytes
-        _retire(_shelf.put(_idle, tape, MOST_IDLE, MOST_IDLE_SHARE * tape.device_bytes))
+        _retire(shelf.put(_idle, tape, MOST_IDLE, MOST_IDLE_SHARE * tape.device_bytes))
 
 
 def retire(pool):
@@ -168,7 +167,7 @@ def _retire(tapes):
     """
     for tape in tapes:
         _retired.extend((tape.key[0], reel.pool) for reel in tape.close())
-    retired, freed = _shelf.clear(_retired), False
+    retired, freed = shelf.clear(_retired), False
     for device, pool in retired:
         with cupy.cuda.Device(device):
             before = pool.total_bytes()
@@ -317,7 +316,7 @@ class _Reel:
         self._unrecordable = set()  # names of bodies whose recording failed
         self._stream = cupy.cuda.Stream(non_blocking=True)
         with cupy.cuda.using_allocator(self.pool.malloc):
-            self._words = cupy.empty((_cublas.LANES, MOST_WORDS), cupy.uint32)
+            self._words = cupy.empty((cublas_calls.LANES, MOST_WORDS), cupy.uint32)
 
     def close(self):
         """Drop the graphs and all memory."""
@@ -376,7 +375,7 @@ class _Reel:
         """Allocate from the pool, cuBLAS's workspaces, too."""
         with (
             cupy.cuda.using_allocator(self.pool.malloc),
-            _cublas.recorded(self._workspace, self._words_of, self._handles),
+            cublas_calls.recorded(self._workspace, self._words_of, self._handles),
         ):
             yield
 
@@ -385,7 +384,7 @@ class _Reel:
 
     def _workspace(self, lane):
         if lane not in self._workspaces:
-            self._workspaces[lane] = cupy.empty(_cublas.WORKSPACE_BYTES, cupy.uint8)
+            self._workspaces[lane] = cupy.empty(cublas_calls.WORKSPACE_BYTES, cupy.uint8)
         return self._workspaces[lane]
 
 

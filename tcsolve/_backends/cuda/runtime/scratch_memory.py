@@ -4,8 +4,7 @@ import contextlib
 
 import cupy
 
-from tcsolve._backends.cuda.runtime import current_device as _device
-from tcsolve._backends.cuda.runtime import recorded_graphs as _record
+from tcsolve._backends.cuda.runtime import current_device, recorded_graphs
 
 __all__ = ["in_order_of"]
 
@@ -19,7 +18,7 @@ def in_order_of(main):
     a pool of blocks of `main`, which has waited for all of them when it gives the blocks back.  CuPy's own
     pool needs no such care: it keeps memory for the stream, one of this thread, that asked for it.
     """
-    if _device.allocates_by_default():
+    if current_device.allocates_by_default():
         yield
         return
     allocate = cupy.cuda.get_allocator()
@@ -39,4 +38,4 @@ def in_order_of(main):
             yield
     finally:
         with main:
-            _record.retire(pool)
+            recorded_graphs.retire(pool)
