@@ -64,4 +64,4 @@ def _wait_on_device(seconds):
     from tcsolve._backends.cuda.runtime import compiler
 
     never = cupy.zeros(17, cupy.uint32)
-    compiler.kernel("gate", "tcs_gate")((1,), (1,), (never, int(1e9 * seconds), 0))
+    compiler.kernel("wait_for_panel", "tcs_gate")((1,), (1,), (never, int(1e9 * seconds), 0))

@@ -100,7 +100,7 @@ def once(strip, work):
     from tcsolve._backends.cuda.lu.sm_partition import GATE_PATIENCE, Flags
     from tcsolve._backends.cuda.runtime import compiler
 
-    device, gate = cupy.cuda.Device(), compiler.kernel("gate", "tcs_gate")
+    device, gate = cupy.cuda.Device(), compiler.kernel("wait_for_panel", "tcs_gate")
     flags = Flags.of(device.id)
     side, main = (
         cupy.cuda.Stream(non_blocking=True, priority=-1),

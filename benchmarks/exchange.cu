@@ -6,7 +6,7 @@
 //
 // Defines BLOCKS, of one cluster, and WARPS of a block.  st.async, counted by an mbarrier, as in panel.cu.
 
-#include "place.cuh"
+#include "common/sm_addresses.cuh"
 
 constexpr int WARP = 32, CANDIDATES = BLOCKS * WARPS;
 constexpr unsigned ALL_LANES = 0xffffffffu;

@@ -1,41 +1,45 @@
 """CUDA sources of the GPU primitives, and the table of what each file holds.
 
-| file         | entries                           | primitive                                    |
-| ---          | ---                               | ---                                          |
-| panel.cu     | tcs_panel                         | LU of a strip with partial pivoting, without |
-|              |                                   | a search where the diagonal dominates        |
-| swap_solve.cu| tcs_swap_solve                    | its swaps and U in the rest of its panel     |
-| lower_solve.cu  | tcs_lower_solve                | the same of a wide panel, few columns; L^-1  |
-| short_update.cu | tcs_short_update               | C -= L U of a few columns, and a short U     |
-| merge_swaps.cu | tcs_merge_swaps, tcs_restart    | the swaps of all strips of a panel as one    |
-|              | tcs_report                        | what is known of a factorization             |
-| gate.cu      | tcs_gate                          | waits until the panel of another stream runs |
-| move_rows.cu | tcs_move_rows                     | w[dst] = w[src] in place                     |
-| pack.cu      | tcs_pack_l, tcs_pack_u            | rounded operands of the trailing update      |
-| range.cu     | tcs_update_scale                  | power of two that fits them into the format  |
-| trsv.cu      | tcs_solve_triangle                | triangular solve of a few right-hand sides   |
-| invert.cu    | tcs_invert_blocks                 | the diagonal blocks' inverses for that       |
-| residual.cu  | tcs_matrix_residual               | b - A x of one right-hand side               |
-| refine.cu    | tcs_residual, tcs_column_max,     | the vector work of a refinement step         |
-|              | tcs_lower, tcs_raise, tcs_gram,   |                                              |
-|              | tcs_mix                           |                                              |
-| condest.cu   | tcs_probes, tcs_signs, tcs_held,  | the vector work of the condition estimate    |
-|              | tcs_steepest                      |                                              |
-| stack.cu     | tcs_stack_measure                 | norms and residuals of a stack of systems    |
-| sizes.cu     | tcs_sizes, tcs_doubtful           | the same of one large system, and which of   |
-|              |                                   | many systems need a look                     |
-| structure.cu | tcs_read_as, tcs_rows,            | matrices as they are read under a structure, |
-|              | tcs_pack_cholesky                 | right-hand sides as the libraries take them, |
-|              |                                   | Cholesky factors as those of an LU           |
-| scale.cu     | tcs_row_stats, tcs_col_stats,     | norms, and the equilibrated FP32 copy of a   |
-|              | tcs_survey, tcs_add_chunks,       |                                              |
-|              | tcs_extremes, tcs_cast_scaled     |                                              |
-| gemm_naive.cu, gemm_wmma.cu,                     | gemm: the engines 'naive', 'wmma', 'wgmma'   |
-| gemm_wgmma.cu: tcs_gemm_naive, _wmma, _wgmma     |                                              |
-| gemm_split.cu: tcs_tops, tcs_split, tcs_split_by,| gemm: scales, split operands and the last    |
-| tcs_finish                                       | step for engines that need them              |
-| split_once.cu: tcs_split_once                    | gemm: scales and split operands in one pass  |
-| gemm_batched.cu: tcs_gemm_batched                | gemm_batched                                 |
+In lu/:
+
+- panel: tcs_panel, LU of a strip with partial pivoting, without a search where the diagonal
+  dominates
+- swap_solve: tcs_swap_solve, its swaps and U in the rest of its panel
+- lower_solve: tcs_lower_solve, the same of a wide panel, few columns; L^-1
+- short_update: tcs_short_update, C -= L U of a few columns, and a short U
+- merge_swaps: tcs_merge_swaps, tcs_restart, the swaps of all strips of a panel as one; tcs_report,
+  what is known of a factorization
+- wait_for_panel: tcs_gate, waits until the panel of another stream runs
+- move_rows: tcs_move_rows, w[dst] = w[src] in place
+- pack_operands: tcs_pack_l, tcs_pack_u, rounded operands of the trailing update
+- find_operand_scale: tcs_update_scale, the power of two that fits them into the format
+
+In solve/:
+
+- survey: tcs_row_stats, tcs_col_stats, tcs_survey, tcs_add_chunks, tcs_extremes, tcs_cast_scaled,
+  norms, and the equilibrated FP32 copy of a
+- triangular_solve: tcs_solve_triangle, triangular solve of a few right-hand sides
+- invert_diagonal_blocks: tcs_invert_blocks, the diagonal blocks' inverses for that
+- residual: tcs_matrix_residual, b - A x of one right-hand side
+- refinement_vectors: tcs_residual, tcs_column_max, tcs_lower, tcs_raise, tcs_gram, tcs_mix, the
+  vector work of a refinement step
+- condest: tcs_probes, tcs_signs, tcs_held, tcs_steepest, the vector work of the condition estimate
+
+In gemm/:
+
+- gemm_naive, gemm_wmma, gemm_wgmma: tcs_gemm_naive, _wmma, _wgmma, the engines of `gemm`
+- gemm_split: tcs_tops, tcs_split, tcs_split_by, tcs_finish, scales, split operands and the last
+  step for engines that need them
+- split_once: tcs_split_once, scales and split operands in one pass
+
+In batched/:
+
+- gemm_batched: tcs_gemm_batched, stacks of small products
+- measure_stack: tcs_stack_measure, norms and residuals of a stack of systems
+- measure_systems: tcs_sizes, tcs_doubtful, the same of one large system, and which of many systems
+  need a look
+- read_structure: tcs_read_as, tcs_rows, tcs_pack_cholesky, matrices as they are read under a
+  structure, right-hand sides as the libraries take them, Cholesky factors as those of an LU
 
 Integers are `long long` and reals `double` in every entry, so that Python's int and float can be
 passed as they are.  How a launch is cut into blocks for an architecture is in the modules beside this
@@ -44,7 +48,7 @@ table, pure functions of sizes.  Nothing here imports an array library.
 
 from dataclasses import dataclass, field
 
-from tcsolve.kernels._arch import (
+from tcsolve.kernels.arch import (
     ARCHS,
     CLUSTER_ARCH,
     HOPPER,
@@ -52,7 +56,7 @@ from tcsolve.kernels._arch import (
     arch_number,
     has_large_memory,
 )
-from tcsolve.kernels._batched import (
+from tcsolve.kernels.batched_shapes import (
     LARGEST_BATCHED,
     Batched,
     BatchedShape,
@@ -60,30 +64,7 @@ from tcsolve.kernels._batched import (
     batched_shape,
     batched_shape_of,
 )
-from tcsolve.kernels._panel import (
-    BOARD_BYTES,
-    NARROW_STRIP,
-    PANELS,
-    SEARCHED_STRIP,
-    PanelShape,
-    panel_shape,
-    panel_shapes,
-)
-from tcsolve.kernels._products import (
-    SMALL,
-    SPLIT_BLOCKS,
-    SQUARE,
-    WGMMA_DEPTH,
-    WGMMA_ROWS,
-    WIDE,
-    SplitShape,
-    fastest_update,
-    split_shape,
-    wmma_can_be_wide,
-    wmma_shape,
-    wmma_tile,
-)
-from tcsolve.kernels._steps import (
+from tcsolve.kernels.launch_shapes import (
     LOWER_SHAPES,
     MOST_MOVED,
     MOVE_CHUNKS,
@@ -108,6 +89,29 @@ from tcsolve.kernels._steps import (
     stack_shape,
     swap_shape,
     trsv_shapes,
+)
+from tcsolve.kernels.panel_shapes import (
+    BOARD_BYTES,
+    NARROW_STRIP,
+    PANELS,
+    SEARCHED_STRIP,
+    PanelShape,
+    panel_shape,
+    panel_shapes,
+)
+from tcsolve.kernels.product_shapes import (
+    SMALL,
+    SPLIT_BLOCKS,
+    SQUARE,
+    WGMMA_DEPTH,
+    WGMMA_ROWS,
+    WIDE,
+    SplitShape,
+    fastest_update,
+    split_shape,
+    wmma_can_be_wide,
+    wmma_shape,
+    wmma_tile,
 )
 
 __all__ = [
@@ -264,10 +268,10 @@ KERNELS = {
         ("tcs_short_update",), tuple(s.defines for s in SHORT_SHAPES), min_arch=80
     ),
     "lower_solve": KernelSpec(("tcs_lower_solve",), tuple(shape.defines for shape in LOWER_SHAPES)),
-    "gate": KernelSpec(("tcs_gate",), ({},)),
+    "wait_for_panel": KernelSpec(("tcs_gate",), ({},)),
     "merge_swaps": KernelSpec(("tcs_merge_swaps", "tcs_restart", "tcs_report"), ({},)),
     "move_rows": KernelSpec(("tcs_move_rows",), tuple({"CHUNK": chunk} for chunk in MOVE_CHUNKS)),
-    "pack": KernelSpec(
+    "pack_operands": KernelSpec(
         ("tcs_pack_l", "tcs_pack_u"),
         tuple(
             {"T_LOW": low, "PRODUCTS": products, "COMPLEX": is_complex}
@@ -276,8 +280,8 @@ KERNELS = {
             for is_complex in (0, 1)
         ),
     ),
-    "range": KernelSpec(("tcs_update_scale",), ({},)),
-    "trsv": KernelSpec(
+    "find_operand_scale": KernelSpec(("tcs_update_scale",), ({},)),
+    "triangular_solve": KernelSpec(
         ("tcs_solve_triangle",),
         tuple(
             {"T_IN": t, "K": k, "LOWER": lower, "TRANS": trans, "BLOCKS": cluster}
@@ -288,17 +292,19 @@ KERNELS = {
             for cluster in (0, PORTABLE_CLUSTER)
         ),
     ),
-    "invert": KernelSpec(("tcs_invert_blocks",), ({"T_IN": "float"}, {"T_IN": "double"})),
+    "invert_diagonal_blocks": KernelSpec(
+        ("tcs_invert_blocks",), ({"T_IN": "float"}, {"T_IN": "double"})
+    ),
     "residual": KernelSpec(
         ("tcs_matrix_residual",),
         tuple({"T_A": t, "ROWS": rows} for t in ("float", "double") for rows in RESIDUAL_ROWS),
     ),
-    "refine": KernelSpec(
+    "refinement_vectors": KernelSpec(
         ("tcs_residual", "tcs_column_max", "tcs_lower", "tcs_raise", "tcs_gram", "tcs_mix"),
         ({"T_LOW": "float"}, {"T_LOW": "double"}),
     ),
     "condest": KernelSpec(("tcs_probes", "tcs_signs", "tcs_steepest", "tcs_held"), ({},)),
-    "stack": KernelSpec(
+    "measure_stack": KernelSpec(
         ("tcs_stack_measure",),
         tuple(
             {"T_A": t, "COMPLEX": c, "LANES": lanes, "TEAM": team}
@@ -307,15 +313,15 @@ KERNELS = {
             for lanes, team in STACK_SHAPES
         ),
     ),
-    "sizes": KernelSpec(
+    "measure_systems": KernelSpec(
         ("tcs_sizes", "tcs_doubtful"),
         tuple({"T_A": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
     ),
-    "structure": KernelSpec(
+    "read_structure": KernelSpec(
         ("tcs_read_as", "tcs_rows", "tcs_pack_cholesky"),
         tuple({"T_A": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
     ),
-    "scale": KernelSpec(
+    "survey": KernelSpec(
         (
             *("tcs_row_stats", "tcs_col_stats", "tcs_survey"),
             *("tcs_add_chunks", "tcs_extremes", "tcs_cast_scaled"),

@@ -659,7 +659,7 @@ def no_compiler(monkeypatch):
     from tcsolve._backends.cuda.runtime import compiler as jit
 
     def compile_cubin(name, arch, defines=()):
-        if name == "pack":
+        if name == "pack_operands":
             raise tcsolve.KernelCompileError(name, arch, ["-DX=1"], "line 1: error\nline 2: error")
         return b""
 
@@ -678,7 +678,7 @@ def test_info_without_a_gpu_says_why_and_what_to_do(monkeypatch, nvrtc, no_compi
     assert "rates           CPU" in out
     assert "/some/folder" in out
     assert "compile for sm_90a" in out
-    assert "FAILS: kernel 'pack'" in out and "line 2: error" in out
+    assert "FAILS: kernel 'pack_operands'" in out and "line 2: error" in out
 
 
 def test_info_without_cupy_gives_the_remedy(monkeypatch, capsys):

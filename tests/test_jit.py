@@ -105,30 +105,21 @@ def test_cache_sees_every_input(changed, nvrtc, cache, compiler_calls, monkeypat
 @pytest.mark.parametrize(
     "kernel, headers",
     [
-        ("gate", {"common.cuh"}),
+        ("wait_for_panel", {"common/common.cuh"}),
         (
             "gemm_wgmma",
             {
-                "gemm.cuh",
-                "common.cuh",
-                "place.cuh",
-                "wgmma.cuh",
-                "wgmma_result.cuh",
-                "wgmma_sizes.cuh",
+                *("common/common.cuh", "common/sm_addresses.cuh", "gemm/gemm.cuh"),
+                *("gemm/wgmma.cuh", "gemm/wgmma_result.cuh", "gemm/wgmma_sizes.cuh"),
             },
         ),
         (
             "panel",
             {
-                "cluster.cuh",
-                "exchange_cluster.cuh",
-                "exchange_grid.cuh",
-                "dominant.cuh",
-                "strip.cuh",
-                "strip_rows.cuh",
-                "common.cuh",
-                "copies.cuh",
-                "place.cuh",
+                *("common/async_copy.cuh", "common/cluster.cuh"),
+                *("common/common.cuh", "common/sm_addresses.cuh"),
+                *("lu/dominant_strip.cuh", "lu/exchange_cluster.cuh", "lu/exchange_grid.cuh"),
+                *("lu/strip.cuh", "lu/strip_rows.cuh"),
             },
         ),
     ],
@@ -215,8 +206,10 @@ def test_variants_are_those_an_architecture_runs():
             for arch in ("sm_75", "sm_90a")
         )
         assert all(v in hopper for v in older)
-        assert (len(older) < len(hopper)) == (name in ("panel", "trsv", *PRODUCTS)), name
-    for name in ("panel", "trsv"):
+        assert (len(older) < len(hopper)) == (name in ("panel", "triangular_solve", *PRODUCTS)), (
+            name
+        )
+    for name in ("panel", "triangular_solve"):
         assert not any(v["BLOCKS"] for v in KERNELS[name].variants_for("sm_89")), name
     for arch, room in (("sm_80", 0), ("sm_90a", 1), ("sm_100a", 1), ("sm_120", 0)):
         assert {v["DOMINANT"] for v in KERNELS["panel"].variants_for(arch)} == {room}, arch
@@ -433,7 +426,7 @@ def test_a_triangle_is_solved_by_whole_clusters_where_there_are_any(
     assert first == (blocks, cluster)
     # Without a cluster a device that refuses one goes on.
     assert [shape.cluster for shape in others] == ([0] if cluster else [])
-    variants = KERNELS["trsv"].variants_for(arch)
+    variants = KERNELS["triangular_solve"].variants_for(arch)
     for shape in shapes:
         assert 1 <= shape.blocks <= multiprocessors
         assert any(shape.defines.items() <= v.items() for v in variants)

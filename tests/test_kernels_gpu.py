@@ -73,7 +73,9 @@ def split(x, low):
 
 
 def pack_kernel(entry, low, products, is_complex):
-    return compiler.kernel("pack", entry, T_LOW=low, PRODUCTS=products, COMPLEX=int(is_complex))
+    return compiler.kernel(
+        "pack_operands", entry, T_LOW=low, PRODUCTS=products, COMPLEX=int(is_complex)
+    )
 
 
 @pytest.mark.parametrize("low", STORED)
@@ -129,7 +131,7 @@ def test_packed_complex_operands_give_the_complex_product(products, m, k, r, cup
 
 
 def test_update_scale_is_the_largest_that_fits(cupy):
-    kernel = compiler.kernel("range", "tcs_update_scale")
+    kernel = compiler.kernel("find_operand_scale", "tcs_update_scale")
     work = cupy.zeros(2, cupy.uint32)
     rng = np.random.default_rng(3)
     for k, r, ldu, amax in (
@@ -159,7 +161,7 @@ def test_update_scale_is_one_where_there_is_none(bad, cupy):
     u[1, 2] = bad
     out, work = cupy.zeros(3, cupy.float32), cupy.zeros(2, cupy.uint32)
     args = (out[0:], out[1:], out[2:], work, u, 40, 3, 40, 2.0**14, None)
-    compiler.kernel("range", "tcs_update_scale")((7,), (256,), args)
+    compiler.kernel("find_operand_scale", "tcs_update_scale")((7,), (256,), args)
     assert out.tolist() == [1, -(2.0**-14), 1]
 
 
@@ -190,7 +192,7 @@ def test_conversions_keep_subnormal_numbers(of, to, order, cupy, ops):
 def scale_kernel(entry, dtype):
     dtype = np.dtype(dtype)
     t_in = "float" if dtype.char in "fF" else "double"
-    return compiler.kernel("scale", entry, T_IN=t_in, COMPLEX=int(dtype.kind == "c"))
+    return compiler.kernel("survey", entry, T_IN=t_in, COMPLEX=int(dtype.kind == "c"))
 
 
 @pytest.fixture

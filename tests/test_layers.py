@@ -185,9 +185,9 @@ def libraries(path):
 
 def test_how_launches_are_cut_depends_on_the_architecture_alone():
     folder = Path(tcsolve.kernels.__file__).parent
-    for path in folder.glob("_[!_]*.py"):
+    for path in folder.glob("[!_]*.py"):
         used = {name.rpartition(".")[0] for name in imports(path) if name.startswith("tcsolve")}
-        assert used <= ({"tcsolve.kernels._arch"} if path.stem != "_arch" else set())
+        assert used <= ({"tcsolve.kernels.arch"} if path.stem != "arch" else set())
         assert libraries(path) <= {"typing", "tcsolve"}
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture
 def pass_gate(cupy):
     """A function that passes the gate and returns how many seconds that took."""
-    kernel = compiler.kernel("gate", "tcs_gate")
+    kernel = compiler.kernel("wait_for_panel", "tcs_gate")
 
     def run(started, patience, meanwhile=lambda: None, more=0):
         before, after = cupy.cuda.Event(), cupy.cuda.Event()

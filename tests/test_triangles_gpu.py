@@ -138,7 +138,7 @@ def invert_blocks(cupy):
         size = TRSV_BLOCK[char]
         inverses = cupy.full((2, -(-n // size), size, size), 7, char)
         worst = cupy.zeros(1)
-        kernel = compiler.kernel("invert", "tcs_invert_blocks", T_IN=REAL[char])
+        kernel = compiler.kernel("invert_diagonal_blocks", "tcs_invert_blocks", T_IN=REAL[char])
         args = (inverses, worst, cupy.asarray(lu), lu.shape[1], n, unit_lower)
         kernel((inverses.shape[1], 2), (256,), args)
         return inverses.get(), float(worst[0])
@@ -193,9 +193,11 @@ def test_triangle_is_solved_with_the_same_bits_by_any_blocks(char, columns, lowe
         b = np.random.default_rng(n).standard_normal((columns, n)).astype(char)
         inputs = (cupy.asarray(b), cupy.asarray(lu), n + padding, n, cupy.asarray(inverses, char))
         results = []
-        for cluster in clusters_of("trsv", cupy):
+        for cluster in clusters_of("triangular_solve", cupy):
             defines = {"K": columns, "LOWER": lower, "TRANS": trans, "BLOCKS": cluster}
-            kernel = compiler.kernel("trsv", "tcs_solve_triangle", T_IN=REAL[char], **defines)
+            kernel = compiler.kernel(
+                "triangular_solve", "tcs_solve_triangle", T_IN=REAL[char], **defines
+            )
             for blocks in (48, 48, 8):  # more than there is to do, and one cluster that does it all
                 x = cupy.full((columns, n * b.itemsize), 255, cupy.uint8).view(char)
                 ticket = cupy.full(1, 2**32 - 1, cupy.uint32)
@@ -217,9 +219,11 @@ def test_a_nan_of_all_bits_is_passed_on_as_another(char, trans, cupy):
     b = np.ones((1, n), char)
     b.view(np.uint8)[:, at * b.itemsize : (at + 1) * b.itemsize] = 255
     inputs = (cupy.asarray(b), cupy.asarray(lu), n, n, cupy.asarray(inverses, char))
-    for cluster in clusters_of("trsv", cupy):
+    for cluster in clusters_of("triangular_solve", cupy):
         defines = {"K": 1, "LOWER": 1, "TRANS": trans, "BLOCKS": cluster}
-        kernel = compiler.kernel("trsv", "tcs_solve_triangle", T_IN=REAL[char], **defines)
+        kernel = compiler.kernel(
+            "triangular_solve", "tcs_solve_triangle", T_IN=REAL[char], **defines
+        )
         x = cupy.full((1, n * b.itemsize), 255, cupy.uint8).view(char)
         kernel((16,), (TRSV_THREADS,), (x, *inputs, cupy.full(1, 2**32 - 1, cupy.uint32), None))
 
@@ -252,10 +256,10 @@ def test_a_triangle_is_not_read_where_all_is_zero(columns, cupy):
     lu, inverses = (cupy.full(shape, np.nan, "f") for shape in ((n, n), (9, 128, 128)))
     x, tops = cupy.full((columns, n), np.nan, "f"), cupy.zeros(columns, cupy.uint64)
     b, ticket = cupy.zeros_like(x), cupy.full(1, 2**32 - 1, cupy.uint32)
-    for cluster in clusters_of("trsv", cupy):
+    for cluster in clusters_of("triangular_solve", cupy):
         x[...] = np.nan
         defines = {"T_IN": "float", "K": columns, "LOWER": 1, "TRANS": 0, "BLOCKS": cluster}
-        kernel = compiler.kernel("trsv", "tcs_solve_triangle", **defines)
+        kernel = compiler.kernel("triangular_solve", "tcs_solve_triangle", **defines)
 
         kernel((24,), (TRSV_THREADS,), (x, b, lu, n, n, inverses, ticket, tops))
 

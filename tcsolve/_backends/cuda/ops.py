@@ -267,7 +267,7 @@ class CupyOps(LUOps, NativeOps):
         n, k = b.shape
         r, sizes = cupy.empty((k, n)), cupy.zeros((2, k), cupy.uint64)
         strides = [(v, *(s // v.itemsize for s in v.strides)) for v in (b, y, x)]
-        kernel = compiler.kernel("refine", "tcs_residual", T_LOW="double")
+        kernel = compiler.kernel("refinement_vectors", "tcs_residual", T_LOW="double")
         kernel(_columns_grid(n, k), (256,), (r, sizes, *sum(strides, ()), n, k))
         return r.T, *sizes.get().view(np.float64)
 
@@ -275,7 +275,7 @@ class CupyOps(LUOps, NativeOps):
         if v.dtype.char != "d" or not v.size:
             return cupy.abs(v).max(axis=0)
         (n, k), sizes = v.shape, cupy.zeros(v.shape[1], cupy.uint64)
-        kernel = compiler.kernel("refine", "tcs_column_max", T_LOW="double")
+        kernel = compiler.kernel("refinement_vectors", "tcs_column_max", T_LOW="double")
         strides = (s // v.itemsize for s in v.strides)
         kernel(_columns_grid(n, k), (256,), (sizes, v, *strides, n, k))
         return sizes.view(np.float64)
@@ -317,7 +317,7 @@ def _dots(pairs):
 
 
 def _columns_grid(n, k):
-    """Return the grid of a kernel of refine.cu that takes any number of columns."""
+    """Return the grid of a kernel of refinement_vectors.cu that takes any number of columns."""
     return -(-n // 256), min(k, MOST_BLOCKS_IN_Y)
 
 
@@ -339,9 +339,9 @@ def _find_extremes(out, a, rows, cols):
 
 @functools.lru_cache(maxsize=1024)
 def _scale_launch(device, entry, char, grid, block, count):
-    """Return the launch of an entry of scale.cu with `count` arguments, all to be replaced."""
+    """Return the launch of an entry of survey.cu with `count` arguments, all to be replaced."""
     real = "float" if char in "fF" else "double"
-    kernel = compiler.kernel("scale", entry, T_IN=real, COMPLEX=int(char in "FD"))
+    kernel = compiler.kernel("survey", entry, T_IN=real, COMPLEX=int(char in "FD"))
     return kernel.prepared(grid, block, [0] * count, 0)
 
 

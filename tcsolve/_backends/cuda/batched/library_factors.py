@@ -168,7 +168,7 @@ class PackedCholesky:
         lu, self.info = _potrf(_copied(a))
         self._lu, n = lu[0], len(lu[0])
         grid, args = ((-(-n // TILE)) ** 2, 1), (self._lu, self._lu.diagonal().copy(), n)
-        _launch(("structure", "tcs_pack_cholesky"), grid, TILE_THREADS, args, _macros(a))
+        _launch(("read_structure", "tcs_pack_cholesky"), grid, TILE_THREADS, args, _macros(a))
         inverses, worst = invert_diagonal_blocks(self._lu)
         self._inverses = trusted(inverses, float(worst.get()[0]))
 
@@ -364,7 +364,7 @@ def rows(b, probes):
     m, n, k = b.shape
     out = cupy.empty((m, k + probes, n), np.result_type(b.dtype, np.float64))
     grid, args = (-(-out.size // THREADS), 1), (out, *_steps(b), m, n, k, probes)
-    _launch(("structure", "tcs_rows"), grid, (THREADS, 1), args, _macros(b))
+    _launch(("read_structure", "tcs_rows"), grid, (THREADS, 1), args, _macros(b))
     return out
 
 
@@ -390,7 +390,9 @@ def measure(a, x, b, y, info, out, *, residuals=None):
     steps = (*_steps(a), *_steps(x), *_steps(b), y, y.strides[0] // y.itemsize, y.shape[1])
     args = (out, residuals, *steps, info, m, n, k)
     grid, macros = (shape.blocks, 1), _macros(a) | shape.defines
-    _launch(("stack", "tcs_stack_measure"), grid, (STACK_THREADS, 1), args, macros, shape.shared)
+    _launch(
+        ("measure_stack", "tcs_stack_measure"), grid, (STACK_THREADS, 1), args, macros, shape.shared
+    )
 
 
 def sizes(stats, answers, b, y, info, out):
@@ -410,7 +412,7 @@ def sizes(stats, answers, b, y, info, out):
     (n, k), (x, ax) = b.shape, answers
     sums = cupy.ascontiguousarray(stats.row_sum), cupy.ascontiguousarray(stats.col_sum)
     args = (out, *sums, *_steps(x), *_steps(b), *_steps(ax), y, len(y), info, n, k)
-    _launch(("sizes", "tcs_sizes"), (2 + k, 1), (THREADS, 1), args, _macros(b))
+    _launch(("measure_systems", "tcs_sizes"), (2 + k, 1), (THREADS, 1), args, _macros(b))
 
 
 def doubtful(board, k, limits, triangular):
@@ -429,7 +431,7 @@ def doubtful(board, k, limits, triangular):
     """
     m = board.shape[1]
     found = cupy.empty(m, bool)
-    kernel = compiler.kernel("sizes", "tcs_doubtful", T_A="double", COMPLEX=0)
+    kernel = compiler.kernel("measure_systems", "tcs_doubtful", T_A="double", COMPLEX=0)
     args = (found, board, m, k, *limits, int(triangular))
     kernel((-(-m // THREADS),), (THREADS,), args)
     return found
@@ -451,5 +453,5 @@ def read_as(a, below, above, mirror, seen):
     (m, n), out = a.shape[:2], cupy.empty(a.shape, a.dtype)
     args = (out, *_steps(a), m, n, below, above, mirror, seen)
     grid = -(-out.size // THREADS), 1
-    _launch(("structure", "tcs_read_as"), grid, (THREADS, 1), args, _macros(a))
+    _launch(("read_structure", "tcs_read_as"), grid, (THREADS, 1), args, _macros(a))
     return out

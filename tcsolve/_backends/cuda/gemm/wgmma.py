@@ -251,12 +251,12 @@ def _defines(how):
 def _scale(u, top, other, multiprocessors):
     """Find u's power of two; return it, -1 over all powers of two, and words to take tiles from."""
     k, n = u.shape
-    # Written by range.cu, which leaves `work` zero, as does each product that takes tiles from it.
+    # Written by find_operand_scale.cu, which leaves `work` zero, as a product does that takes tiles from it.
     scalars, work = cupy.empty(3, cupy.float32), cublas_calls.zeros(TURN_WORDS)
     scale, alpha, beta = scalars[0:], scalars[1:], scalars[2:]
     args = (scale, alpha, beta, work, u, leading(u), k, n, top, other)
     # A few blocks for each multiprocessor, each striding over rows of U.
-    kernel = compiler.kernel("range", "tcs_update_scale")
+    kernel = compiler.kernel("find_operand_scale", "tcs_update_scale")
     kernel((min(k, 4 * multiprocessors),), (256,), args)
     return scale, alpha, work
 

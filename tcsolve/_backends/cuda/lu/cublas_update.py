@@ -1,4 +1,4 @@
-"""Launches of pack.cu: operands of an LU's update side by side along k, for one product of cuBLAS."""
+"""Launches of pack_operands.cu: operands of an update side by side along k, for one product of cuBLAS."""
 
 import cupy
 
@@ -31,7 +31,7 @@ class Operand:
         scalars, work = cupy.empty(3, cupy.float32), cublas_calls.zeros(2)
         scale, alpha, beta = scalars[0:], scalars[1:], scalars[2:]
         # A few blocks for each multiprocessor, each striding over rows of U.
-        find_scale = compiler.kernel("range", "tcs_update_scale")
+        find_scale = compiler.kernel("find_operand_scale", "tcs_update_scale")
         args = (scale, alpha, beta, work, u, ld_u, k, r, self._top, None)
         find_scale((min(k, 4 * self._multiprocessors),), (256,), args)
         q = self._empty(r, k)
@@ -47,4 +47,6 @@ class Operand:
     def _kernel(self, entry):
         low, products = self._how.format.name, self._how.products
         is_complex = int(self._parts == 2)
-        return compiler.kernel("pack", entry, T_LOW=low, PRODUCTS=products, COMPLEX=is_complex)
+        return compiler.kernel(
+            "pack_operands", entry, T_LOW=low, PRODUCTS=products, COMPLEX=is_complex
+        )

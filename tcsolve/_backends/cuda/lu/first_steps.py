@@ -62,7 +62,7 @@ def takes(vectors):
 def gram(vectors):
     """Return v_i . v_j, (1, m, m), on the host."""
     m, found = len(vectors), cupy.empty((MOST_VECTORS, MOST_VECTORS))
-    kernel = compiler.kernel("refine", "tcs_gram", T_LOW="double")
+    kernel = compiler.kernel("refinement_vectors", "tcs_gram", T_LOW="double")
     kernel((1,), (GRAM_THREADS,), (found, *_four(vectors, None), m, len(vectors[0])))
     return found.get()[None, :m, :m]
 
@@ -70,7 +70,7 @@ def gram(vectors):
 def mixed(vectors, weights):
     """Return the sum of weights[0, i] v_i."""
     n, x = len(vectors[0]), cupy.empty_like(vectors[0])
-    kernel = compiler.kernel("refine", "tcs_mix", T_LOW="double")
+    kernel = compiler.kernel("refinement_vectors", "tcs_mix", T_LOW="double")
     args = x, *_four(vectors, None), *_four(weights[0].tolist(), 0.0), len(vectors), n
     kernel((-(-n // THREADS),), (THREADS,), args)
     return x

@@ -39,7 +39,7 @@ class Share:
         self._main.wait_event(self._before_panel)
         self._before_panel = None
         args = self._started, GATE_PATIENCE, self._more
-        compiler.kernel("gate", "tcs_gate")((1,), (1,), args)
+        compiler.kernel("wait_for_panel", "tcs_gate")((1,), (1,), args)
 
     def launch(self, launch, multiprocessors):
         """Call launch(blocks, blocks of another launch, what those multiprocessors are it must leave)."""
@@ -60,7 +60,7 @@ class Share:
 
 
 class Flags:
-    """Words on a device, a few for each panel that runs beside an update (see gate.cu), taken in turn.
+    """Words on a device, a few for each panel beside an update (see wait_for_panel.cu), taken in turn.
 
     The gate clears them; what is still set, or shared, opens a gate early, or keeps an update from a
     multiprocessor, which costs time alone.

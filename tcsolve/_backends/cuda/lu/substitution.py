@@ -41,7 +41,7 @@ def invert_diagonal_blocks(lu, unit_lower=True):
     n, size = lu.shape[0], TRSV_BLOCK[char]
     inverses = cupy.empty((2, -(-n // size), size, size), lu.dtype)
     worst = cupy.zeros(1)
-    kernel = compiler.kernel("invert", "tcs_invert_blocks", T_IN=REAL[char])
+    kernel = compiler.kernel("invert_diagonal_blocks", "tcs_invert_blocks", T_IN=REAL[char])
     args = (inverses, worst, lu, ld(lu), n, int(unit_lower))
     kernel((inverses.shape[1], 2), (INVERT_THREADS,), args)
     return inverses, worst
@@ -112,7 +112,7 @@ class _Launches(NamedTuple):
 
 
 class _Triangle:
-    """A launch of trsv.cu: with clusters or, where the device does not run them, without; the same bits."""
+    """A launch of triangular_solve.cu: with clusters, or without where the device has none; the same bits."""
 
     def __init__(self, clusters, shapes, defines):
         self._clusters, self._defines, self._prepared = clusters, defines, {}
@@ -121,7 +121,7 @@ class _Triangle:
     def __call__(self, replaced):
         replaced = tuple(replaced)
         launch = functools.partial(self._launch, replaced)
-        if not self._clusters.launch("trsv", self._shapes, launch):
+        if not self._clusters.launch("triangular_solve", self._shapes, launch):
             raise DeviceError("the device refuses to launch a triangular solve; use device='cpu'")
 
     def _launch(self, replaced, shape):
@@ -134,7 +134,7 @@ class _Triangle:
 
     def _variant(self, shape):
         defines = tuple((self._defines | shape.defines).items())
-        name = "trsv", "tcs_solve_triangle"
+        name = "triangular_solve", "tcs_solve_triangle"
         return cluster_launch.Variant(*name, defines, shape.cluster, TRSV_THREADS)
 
 
@@ -146,7 +146,7 @@ def _launches(clusters, context, n, k, char, adjoint):
     shapes = trsv_shapes(-(-n // TRSV_BLOCK[char]), current_device.arch(device), count)
 
     def vectors(entry, args, columns):
-        kernel = compiler.kernel("refine", entry, T_LOW=REAL[char])
+        kernel = compiler.kernel("refinement_vectors", entry, T_LOW=REAL[char])
         return kernel.prepared((grid, columns), (threads, 1), args, 0)
 
     def triangle(lower):

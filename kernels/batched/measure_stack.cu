@@ -1,0 +1,186 @@
+// What verifies a stack of systems A x = b: the norms of each A, the residual of each x, and how much A^-1 makes of
+// some probes, in one launch.
+//
+//   a     count matrices n x n, entry (s, i, j) at s a_step + i a_row + j a_col.
+//   x, b  count matrices n x k, likewise.  a, x and b are T_A, or pairs of T_A if COMPLEX; steps count entries.
+//   y     double (or pairs): A^-1 of `probes` vectors, entry (s, p, i) at s y_step + p n + i.
+//   info  int[count], copied to the result, or null for 0.
+//   residuals  double (or pairs) [count][k][n], or null: b - A x.
+//   out   double [4 + 2 k][count]: ||A||_inf, ||A||_1, the largest ||y_p||_1, info, max |b - A x| of each column, and
+//         max |x| of each.  NaN is met by all of them.
+//
+// TEAM warps take one matrix, LANES threads of a warp one row; n <= LANES, or LANES = 32.
+// Grid ceil(count TEAM / 8), block 256, shared memory double[8][n rounded up to 32]: sums of columns by each warp.
+// Defines T_A (float or double), COMPLEX (0 or 1), LANES (4, 8, 16 or 32), TEAM (1 or 8).
+// Rounding: where one warp takes a matrix of FP64, products and their sums are kept in two doubles each, so that a
+// residual is rounded about once; else FP64, in an order that depends on n alone.
+
+#include "common/common.cuh"
+#include "common/number.cuh"
+
+constexpr int THREADS = 256, WARPS = THREADS / WARP;
+constexpr int ROWS = WARP / LANES;  // rows that a warp reads at a time
+constexpr int AT_ONCE = 4;          // right-hand sides for which a row is read once
+constexpr bool EXACT = TEAM == 1 && sizeof(T_A) == 8;
+
+// A sum of products, as hi + lo.
+struct Sum {
+    double hi = 0, lo = 0;
+
+    __device__ __forceinline__ void add(double v) {
+        const double s = hi + v;
+        if (EXACT) {  // Knuth's TwoSum
+            const double t = s - hi;
+            lo += (hi - (s - t)) + (v - t);
+        }
+        hi = s;
+    }
+
+    __device__ __forceinline__ void add_product(double u, double v) {
+        if (!EXACT) {
+            hi = fma(u, v, hi);
+            return;
+        }
+        const double p = __dmul_rn(u, v);  // else the compiler may fuse it with the sum
+        add(p);
+        lo += fma(u, v, -p);
+    }
+
+    // Adds what the other threads of a row have.
+    __device__ __forceinline__ void join() {
+        #pragma unroll
+        for (int d = LANES / 2; d; d /= 2) {
+            const double rest = EXACT ? __shfl_xor_sync(ALL_LANES, lo, d) : 0.0;
+            add(__shfl_xor_sync(ALL_LANES, hi, d));
+            lo += rest;
+        }
+    }
+
+    // v less the sum.
+    __device__ __forceinline__ double from(double v) {
+        hi = -hi, lo = -lo;
+        add(v);
+        return hi + lo;
+    }
+};
+
+__device__ __forceinline__ void meet() {
+    if (TEAM == 1) __syncwarp();
+    else __syncthreads();
+}
+
+// The same of all threads that take a matrix; `join` must not depend on the order of two numbers.
+template <typename Join>
+__device__ __forceinline__ double over_team(double v, Join join) {
+    __shared__ double of_warp[WARPS];
+    #pragma unroll
+    for (int d = WARP / 2; d; d /= 2) v = join(v, __shfl_xor_sync(ALL_LANES, v, d));
+    if (TEAM == 1) return v;
+    __syncthreads();  // the last ones have been read
+    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = v;
+    __syncthreads();
+    v = of_warp[0];
+    #pragma unroll
+    for (int w = 1; w < TEAM; ++w) v = join(v, of_warp[w]);
+    return v;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+tcs_stack_measure(
+    double* out, double* residuals, const T_A* a, Index a_step, Index a_row, Index a_col, const T_A* x, Index x_step,
+    Index x_row, Index x_col, const T_A* b, Index b_step, Index b_row, Index b_col, const double* y, Index y_step,
+    Index probes, const int* info, Index count, Index n, Index k
+) {
+    extern __shared__ double column_sums[];
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, member = warp % TEAM;
+    const int group = lane / LANES, first = lane % LANES;
+    const Index slice = Index(blockIdx.x) * (WARPS / TEAM) + warp / TEAM;
+    if (slice >= count) return;  // a whole team
+
+    const Index slots = (n + WARP - 1) / WARP * WARP;
+    double* sums = column_sums + warp * slots;
+    for (Index i = lane; i < slots; i += WARP) sums[i] = 0;
+    a += PARTS * slice * a_step, x += PARTS * slice * x_step, b += PARTS * slice * b_step;
+    y += PARTS * slice * y_step;
+
+    // Norms.  A thread owns its places of `sums`: column j of group g is at g LANES + j.
+    double inf = 0, one = 0, grown = 0;
+    for (Index i0 = member * ROWS; i0 < n; i0 += TEAM * ROWS) {
+        const Index i = i0 + group;
+        double row = 0;
+        if (i < n) {
+            for (Index j = first, place = lane; j < n; j += LANES, place += WARP) {
+                const double size = modulus(number(a, i * a_row + j * a_col));
+                row += size, sums[place] += size;
+            }
+        }
+        #pragma unroll
+        for (int d = LANES / 2; d; d /= 2) row += __shfl_xor_sync(ALL_LANES, row, d);
+        inf = larger(inf, row);
+    }
+    meet();
+    for (Index j = member * WARP + lane; j < n; j += TEAM * WARP) {
+        double column = 0;
+        for (int w = 0; w < TEAM; ++w) {
+            #pragma unroll
+            for (int g = 0; g < ROWS; ++g) column += column_sums[(warp - member + w) * slots + g * LANES + j];
+        }
+        one = larger(one, column);
+    }
+    for (Index p = 0; p < probes; ++p) {
+        double size = 0;
+        for (Index i = member * WARP + lane; i < n; i += TEAM * WARP) size += modulus(number(y, p * n + i));
+        grown = larger(grown, over_team(size, sum_of));
+    }
+    inf = over_team(inf, larger), one = over_team(one, larger);
+    const bool writes = member == 0 && lane == 0;
+    if (writes) {
+        out[slice] = inf, out[count + slice] = one, out[2 * count + slice] = grown;
+        out[3 * count + slice] = info ? double(info[slice]) : 0.0;
+    }
+
+    for (Index c0 = 0; c0 < k; c0 += AT_ONCE) {
+        const int some = int(min(Index(AT_ONCE), k - c0));
+        double rest[AT_ONCE] = {}, size[AT_ONCE] = {};
+        for (Index i0 = member * ROWS; i0 < n; i0 += TEAM * ROWS) {
+            const Index i = i0 + group;
+            Sum re[AT_ONCE], im[AT_ONCE];
+            for (Index j = first; i < n && j < n; j += LANES) {
+                const Number u = number(a, i * a_row + j * a_col);
+                #pragma unroll
+                for (int c = 0; c < AT_ONCE; ++c) {
+                    if (c >= some) break;
+                    const Number v = number(x, j * x_row + (c0 + c) * x_col);
+                    re[c].add_product(u.re, v.re);
+                    if (COMPLEX) {
+                        re[c].add_product(-u.im, v.im);
+                        im[c].add_product(u.re, v.im), im[c].add_product(u.im, v.re);
+                    }
+                }
+            }
+            #pragma unroll
+            for (int c = 0; c < AT_ONCE; ++c) {
+                re[c].join();
+                if (COMPLEX) im[c].join();
+                // One thread of a row: the sums of the others may differ in the last bit.
+                if (i >= n || c >= some || first != 0) continue;
+                const Number v = number(b, i * b_row + (c0 + c) * b_col);
+                const Number r = {re[c].from(v.re), COMPLEX ? im[c].from(v.im) : 0.0};
+                rest[c] = larger(rest[c], modulus(r));
+                if (residuals) {
+                    double* to = residuals + PARTS * ((slice * k + c0 + c) * n + i);
+                    to[0] = r.re;
+                    if (COMPLEX) to[PARTS - 1] = r.im;
+                }
+                size[c] = larger(size[c], modulus(number(x, i * x_row + (c0 + c) * x_col)));
+            }
+        }
+        #pragma unroll
+        for (int c = 0; c < AT_ONCE; ++c) {
+            const double r = over_team(rest[c], larger), of_x = over_team(size[c], larger);
+            if (writes && c < some) {
+                out[(4 + c0 + c) * count + slice] = r, out[(4 + k + c0 + c) * count + slice] = of_x;
+            }
+        }
+    }
+}

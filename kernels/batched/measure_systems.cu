@@ -1,0 +1,95 @@
+// What verifies one large system A X = B, and which of many systems need a look.
+//
+// tcs_sizes  From the sums of |a_ij| and from A X, which fill the device on their own.
+//   out      double [4 + 2 k]: ||A||_inf, ||A||_1, the largest ||y_p||_1, info, max |b - A x| of each column, and max |x|
+//            of each, as tcs_stack_measure has them.  NaN is met by all of them.
+//   row_sum, col_sum  double[n]: sums of |a_ij| of each row and column.
+//   x, b     n x k, T_A, or pairs of T_A if COMPLEX, entry (i, j) at i x_row + j x_col (steps count entries).
+//   ax       A x: double, or pairs, likewise.
+//   y        double (or pairs): A^-1 of `probes` vectors, entry (p, i) at p n + i.
+//   info     int, or null for 0.
+//
+//   Grid 2 + k, block 256.  Rounding: FP64, in an order that depends on n alone.
+//
+// tcs_doubtful  From what was seen by tcs_read_as and measured for `count` systems.
+//   doubtful  char[count]: 0 where all is well, else 1.
+//   board     double[5][count] of tcs_read_as, and behind it [4 + 2 k][count] of tcs_stack_measure.
+//   bound     of max |b - A x| / (||A|| max |x|); least: of 1 / (||A||_1 ||y||_1); safe: of norms and sizes, as its
+//             reciprocal is below.
+//   agrees    of differences between mirror images, in the largest |a_ij|; -1 where nothing but zeros may be unread.
+//   triangular  not 0 where a zero on the diagonal makes a matrix singular.
+//   Grid ceil(count / 256), block 256.
+//
+// Defines T_A (float or double), COMPLEX (0 or 1).
+
+#include "common/common.cuh"
+#include "common/number.cuh"
+
+constexpr int THREADS = 256, WARPS = THREADS / WARP;
+
+// The same of all threads of a block.
+template <typename Join>
+__device__ __forceinline__ double over_block(double v, Join join) {
+    __shared__ double of_warp[WARPS];
+    #pragma unroll
+    for (int d = WARP / 2; d; d /= 2) v = join(v, __shfl_xor_sync(ALL_LANES, v, d));
+    __syncthreads();  // the last ones have been read
+    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = v;
+    __syncthreads();
+    v = of_warp[0];
+    #pragma unroll
+    for (int w = 1; w < WARPS; ++w) v = join(v, of_warp[w]);
+    return v;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+tcs_sizes(
+    double* out, const double* row_sum, const double* col_sum, const T_A* x, Index x_row, Index x_col, const T_A* b,
+    Index b_row, Index b_col, const double* ax, Index ax_row, Index ax_col, const double* y, Index probes, const int* info,
+    Index n, Index k
+) {
+    const Index first = threadIdx.x;
+    const bool writes = threadIdx.x == 0;
+    if (blockIdx.x == 0) {
+        double inf = 0, one = 0;
+        for (Index i = first; i < n; i += THREADS) inf = larger(inf, row_sum[i]), one = larger(one, col_sum[i]);
+        inf = over_block(inf, larger), one = over_block(one, larger);
+        if (writes) out[0] = inf, out[1] = one, out[3] = info ? double(*info) : 0.0;
+    } else if (blockIdx.x == 1) {
+        double grown = 0;
+        for (Index p = 0; p < probes; ++p) {
+            double size = 0;
+            for (Index i = first; i < n; i += THREADS) size += modulus(number(y, p * n + i));
+            grown = larger(grown, over_block(size, sum_of));
+        }
+        if (writes) out[2] = grown;
+    } else {
+        const Index c = blockIdx.x - 2;
+        double rest = 0, size = 0;
+        for (Index i = first; i < n; i += THREADS) {
+            const Number v = number(b, i * b_row + c * b_col), w = number(ax, i * ax_row + c * ax_col);
+            rest = larger(rest, modulus({v.re - w.re, v.im - w.im}));
+            size = larger(size, modulus(number(x, i * x_row + c * x_col)));
+        }
+        rest = over_block(rest, larger), size = over_block(size, larger);
+        if (writes) out[4 + c] = rest, out[4 + k + c] = size;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+tcs_doubtful(
+    char* doubtful, const double* board, Index count, Index k, double bound, double least, double safe, double agrees,
+    Index triangular
+) {
+    const Index s = Index(blockIdx.x) * THREADS + threadIdx.x;
+    if (s >= count) return;
+    const auto at = [=](Index row) { return board[row * count + s]; };
+    const double inf = at(5), one = at(6), grown = at(7);
+    bool good = at(3) == 0 && (at(2) == 0 || at(0) <= agrees * at(1)) && at(8) == 0 && !(triangular && at(4) != 0);
+    good = good && inf > 1 / safe && inf < safe && one < safe && 1 / one / grown >= least;
+    for (Index c = 0; good && c < k; ++c) {
+        const double rest = at(9 + c), size = at(9 + k + c);
+        good = size < safe && (size > 1 / safe ? rest / inf / size <= bound : size == 0 && rest == 0);
+    }
+    doubtful[s] = !good;
+}

@@ -1,0 +1,22 @@
+// Real and complex numbers by one text: entries of an array of either as double-precision parts.
+// The file that includes this one defines COMPLEX (0 or 1).
+#pragma once
+
+#include "common/common.cuh"
+
+constexpr int PARTS = COMPLEX ? 2 : 1;
+
+struct Number { double re, im; };
+
+// Entry i of v.
+template <typename T>
+__device__ __forceinline__ Number number(const T* v, Index i) {
+    return {double(v[PARTS * i]), COMPLEX ? double(v[PARTS * i + PARTS - 1]) : 0.0};
+}
+
+__device__ __forceinline__ double modulus(Number v) { return COMPLEX ? hypot(v.re, v.im) : fabs(v.re); }
+
+// NaN if either is.
+__device__ __forceinline__ double larger(double u, double v) { return v > u || v != v ? v : u; }
+
+__device__ __forceinline__ double sum_of(double u, double v) { return u + v; }

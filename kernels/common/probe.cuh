@@ -1,0 +1,14 @@
+// Vectors that a condition estimate starts from.
+#pragma once
+
+#include "common/common.cuh"
+
+// Entry i of random vector c: uniform, of mean 0 and variance 1, always the same.  c is 0 or 1.
+__device__ __forceinline__ double random_probe(Index i, unsigned c) {
+    // The number of the entry, its bits mixed as at the end of MurmurHash3.
+    unsigned bits = 2 * unsigned(i) + c;
+    bits = (bits ^ bits >> 16) * 0x85ebca6bu;
+    bits = (bits ^ bits >> 13) * 0xc2b2ae35u;
+    bits ^= bits >> 16;
+    return (double(bits) * 0x1p-31 - 1.0) * 1.7320508075688772;
+}

@@ -1,0 +1,338 @@
+// Vocabulary of the GEMM kernels: words of operands, splits, tensor-core steps, and the last step of a product.
+//
+// A word is 32 bits along k: two numbers of a 16-bit format, one TF32, four INT8.  In words, the fragments of
+// every mma.sync shape used here are the same: a slice of k is 8 words; with g = lane / 4, t = lane % 4
+//   A (16 x 8 words): a0 (g, t), a1 (g + 8, t), a2 (g, t + 4), a3 (g + 8, t + 4)
+//   B (8 words x 8):  b0 (t, g), b1 (t + 4, g)
+//   C (16 x 8):       c0 (g, 2t), c1 (g, 2t + 1), c2 (g + 8, 2t), c3 (g + 8, 2t + 1)
+//
+// Scaling: FP32 operands are multiplied by a power of two for each row of op(A) and column of op(B), which
+// brings the largest entry into [2^13, 2^14), before they are rounded; the last step undoes it exactly.
+// `top` holds the bits of that largest entry: as integers they order as |x|, with Inf and NaN above all numbers.
+//
+// Rows of subnormal FP32 numbers are scaled as far.  Tensor cores do not normalize subnormal FP16 operands: they
+// round the products to a unit of the exponent -14, so that a row below 2^-14 would lose bits.
+//
+// Inf and NaN: a residual x - hi of such an entry has no meaning.  A result whose row or column holds one
+// is Inf or NaN, and is computed again as a plain sum in FP64, whose range no finite sum leaves: one that overflows
+// would make a NaN of an Inf.
+#pragma once
+
+#include "common/common.cuh"
+
+struct int8 { signed char bits; };
+
+constexpr unsigned INFINITE = 0x7f800000u;
+constexpr int LARGEST_FACTOR = 126;  // 2^126 and 2^-126 are normal numbers
+
+template <typename T, typename U> constexpr bool SAME = false;
+template <typename T> constexpr bool SAME<T, T> = true;
+
+template <typename T> constexpr int PER_WORD = 4 / int(sizeof(T));
+constexpr int SLICE_WORDS = 8;
+
+// ---- scales ----------------------------------------------------------------------------------
+
+// The largest exponent of a scale.  2^162 brings the smallest FP32 number to 2^13; formats with the range of FP32
+// need no more than one factor.
+template <typename T> constexpr int LARGEST_EXPONENT = SAME<T, fp16> ? 162 : LARGEST_FACTOR;
+
+// The exponent e for which the numbers up to `top`, times 2^e, lie below 2^14; 0 for zero, Inf and NaN.
+template <typename T> __device__ __forceinline__ int fit(unsigned top) {
+    if (top == 0 || top >= INFINITE) return 0;
+    const int e = 140 - int(top >> 23);
+    if (LARGEST_EXPONENT<T> == LARGEST_FACTOR) return min(e, LARGEST_FACTOR);
+    return top >> 23 ? e : 131 + __clz(top);
+}
+
+__device__ __forceinline__ float power_of_two(int e) { return __int_as_float((e + 127) << 23); }
+
+// x 2^e for e <= 252, in two steps that are each in range.  x is a sum of the tensor cores, below 2^100: 2^-252
+// leaves nothing of it, and a smaller power neither.
+template <typename T> __device__ __forceinline__ float scaled(float x, int e) {
+    if (LARGEST_EXPONENT<T> > LARGEST_FACTOR) e = max(e, -2 * LARGEST_FACTOR);
+    const int half = e >> 1;
+    return x * power_of_two(half) * power_of_two(e - half);
+}
+
+// Multiplies the entries of a line by 2^fit(top), in two steps if that is not one FP32 number.
+template <typename T>
+struct Scale {
+    float first = 1, second = 1;
+
+    Scale() = default;
+    __device__ __forceinline__ explicit Scale(unsigned top) {
+        const int e = fit<T>(top), most = min(e, LARGEST_FACTOR);
+        first = power_of_two(most);
+        second = power_of_two(e - most);
+    }
+    __device__ __forceinline__ float operator()(float x) const {
+        return LARGEST_EXPONENT<T> > LARGEST_FACTOR ? x * first * second : x * first;
+    }
+};
+
+__device__ __forceinline__ unsigned bits_of_size(float x) { return __float_as_uint(fabsf(x)); }
+
+// ---- words -----------------------------------------------------------------------------------
+
+template <typename T> __device__ __forceinline__ unsigned pack(const float (&x)[PER_WORD<T>]);
+template <> __device__ __forceinline__ unsigned pack<fp16>(const float (&x)[2]) {
+#if __CUDA_ARCH__ >= 800
+    unsigned word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(x[1]), "f"(x[0]));
+    return word;
+#else
+    return round_to<fp16>(x[0]).bits | unsigned(round_to<fp16>(x[1]).bits) << 16;
+#endif
+}
+template <> __device__ __forceinline__ unsigned pack<bf16>(const float (&x)[2]) {
+#if __CUDA_ARCH__ >= 800
+    unsigned word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(x[1]), "f"(x[0]));
+    return word;
+#else
+    return round_to<bf16>(x[0]).bits | unsigned(round_to<bf16>(x[1]).bits) << 16;
+#endif
+}
+template <> __device__ __forceinline__ unsigned pack<tf32>(const float (&x)[1]) {
+    return round_to<tf32>(x[0]).bits;
+}
+
+template <typename T> __device__ __forceinline__ void unpack(unsigned word, float (&x)[PER_WORD<T>]);
+template <> __device__ __forceinline__ void unpack<fp16>(unsigned word, float (&x)[2]) {
+    x[0] = widen(fp16{static_cast<unsigned short>(word)});
+    x[1] = widen(fp16{static_cast<unsigned short>(word >> 16)});
+}
+template <> __device__ __forceinline__ void unpack<bf16>(unsigned word, float (&x)[2]) {
+    x[0] = __uint_as_float(word << 16);
+    x[1] = __uint_as_float(word & 0xffff0000u);
+}
+template <> __device__ __forceinline__ void unpack<tf32>(unsigned word, float (&x)[1]) {
+    x[0] = __uint_as_float(word);
+}
+
+// hi = rn(s x), and lo = rn(s x - hi), whose argument is exact in FP32.
+struct Parts { unsigned hi, lo; };
+
+template <typename T, bool SPLIT>
+__device__ __forceinline__ Parts parts_of(const float (&x)[PER_WORD<T>], float scale) {
+    float rest[PER_WORD<T>], high[PER_WORD<T>];
+    #pragma unroll
+    for (int e = 0; e < PER_WORD<T>; ++e) rest[e] = scale * x[e];
+    Parts parts = {pack<T>(rest), 0};
+    if (SPLIT) {
+        unpack<T>(parts.hi, high);
+        #pragma unroll
+        for (int e = 0; e < PER_WORD<T>; ++e) rest[e] -= high[e];
+        parts.lo = pack<T>(rest);
+    }
+    return parts;
+}
+
+// Which products a refinement level is made of: 0 none, 1 'a', 2 'b', 3 'ab', 4 'full'.
+template <int LEVEL> constexpr bool SPLITS_A = LEVEL == 1 || LEVEL >= 3;
+template <int LEVEL> constexpr bool SPLITS_B = LEVEL >= 2;
+
+// ---- tensor-core steps: d += a b for one slice of k -----------------------------------------
+
+__device__ __forceinline__ void mma(fp16, float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    #pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+            "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(b[half]));
+    }
+#endif
+}
+
+#if __CUDA_ARCH__ >= 800
+__device__ __forceinline__ void mma(bf16, float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+__device__ __forceinline__ void mma(tf32, float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+__device__ __forceinline__ void mma(int8, int (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#endif
+
+// The products of parts, smallest first: 0 low low, 1 low high, 2 high low, 3 high high.
+constexpr int TERMS = 4;
+template <int LEVEL> __device__ constexpr bool has_term(int term) {
+    return term == 3 || (term == 2 && SPLITS_B<LEVEL>) || (term == 1 && SPLITS_A<LEVEL>) || (term == 0 && LEVEL == 4);
+}
+
+// d += the products of a refinement level, smallest first.
+template <typename T, int LEVEL, typename Acc>
+__device__ __forceinline__ void mma_refined(
+    Acc (&d)[4], const unsigned (&a_hi)[4], const unsigned (&a_lo)[4],
+    const unsigned (&b_hi)[2], const unsigned (&b_lo)[2]
+) {
+    if (LEVEL == 4) mma(T{}, d, a_lo, b_lo);
+    if (SPLITS_A<LEVEL>) mma(T{}, d, a_lo, b_hi);
+    if (SPLITS_B<LEVEL>) mma(T{}, d, a_hi, b_lo);
+    mma(T{}, d, a_hi, b_hi);
+}
+
+template <typename T> struct Accumulator { using type = float; };
+template <> struct Accumulator<int8> { using type = int; };
+
+// ---- the last step: out = alpha (op(A) op(B)) + beta c ----------------------------------------
+
+// Kinds of out and c.
+constexpr int KIND_FP32 = 0, KIND_FP16 = 1, KIND_BF16 = 2, KIND_INT32 = 3;
+
+// FP32 op(A) (m x k) and op(B) (k x n) as the caller has them, by their strides in entries; null if they
+// were not scaled for the format T.
+template <typename T>
+struct Origin {
+    const float *a, *b;
+    Index row_a, col_a, row_b, col_b, k;
+    const unsigned *top_a, *top_b;
+
+    // True for a result next to an Inf or NaN.
+    __device__ __forceinline__ bool broken(Index i, Index j) const {
+        return top_a != nullptr && max(top_a[i], top_b[j]) >= INFINITE;
+    }
+
+    // A broken result: Inf, NaN, or 0 where this part of k has neither.
+    __device__ __forceinline__ float plain(Index i, Index j) const {
+        double sum = 0;
+        #pragma unroll 1
+        for (Index q = 0; q < k; ++q) sum += double(a[i * row_a + q * col_a]) * double(b[q * row_b + j * col_b]);
+        return fabs(sum) < double(__uint_as_float(INFINITE)) ? 0.0f : float(sum);
+    }
+};
+
+struct Target {
+    void* out;
+    const void* c;  // of the kind of out; not read if beta is 0
+    Index ld_out, ld_c, m, n;
+    int kind;
+    double alpha, beta;
+
+    // Two neighbours at once where both exist and the address allows it.
+    __device__ __forceinline__ bool pairs() const {
+        const Index size = kind == KIND_FP32 || kind == KIND_INT32 ? 4 : 2;
+        return ((reinterpret_cast<unsigned long long>(out) | ld_out * size) & (2 * size - 1)) == 0;
+    }
+
+    __device__ __forceinline__ float old(Index i, Index j) const {
+        const Index at = i * ld_c + j;
+        if (kind == KIND_FP32) return static_cast<const float*>(c)[at];
+        const unsigned short bits = static_cast<const unsigned short*>(c)[at];
+        return kind == KIND_FP16 ? widen(fp16{bits}) : widen(bf16{bits});
+    }
+
+    __device__ __forceinline__ float result(float x, Index i, Index j) const {
+        x *= float(alpha);
+        return beta == 0 ? x : x + float(beta) * old(i, j);
+    }
+
+    // Modulo 2^32, as C has it.
+    __device__ __forceinline__ int result(int x, Index i, Index j) const {
+        unsigned y = unsigned(static_cast<long long>(alpha)) * unsigned(x);
+        if (beta != 0) y += unsigned(static_cast<long long>(beta)) * static_cast<const unsigned*>(c)[i * ld_c + j];
+        return int(y);
+    }
+
+    // The same for an entry of c that was read before.
+    __device__ __forceinline__ float combined(float x, float y) const { return float(alpha) * x + float(beta) * y; }
+    __device__ __forceinline__ int combined(int x, int y) const {
+        return int(unsigned(static_cast<long long>(alpha)) * unsigned(x) +
+                   unsigned(static_cast<long long>(beta)) * unsigned(y));
+    }
+
+    __device__ __forceinline__ void put(Index i, Index j, int x) const {
+        static_cast<int*>(out)[i * ld_out + j] = x;
+    }
+    __device__ __forceinline__ void put(Index i, Index j, float x) const {
+        const Index at = i * ld_out + j;
+        if (kind == KIND_FP32) static_cast<float*>(out)[at] = x;
+        else if (kind == KIND_FP16) static_cast<fp16*>(out)[at] = round_to<fp16>(x);
+        else static_cast<bf16*>(out)[at] = round_to<bf16>(x);
+    }
+
+    __device__ __forceinline__ void put_pair(Index i, Index j, int x, int y) const {
+        *reinterpret_cast<int2*>(static_cast<int*>(out) + i * ld_out + j) = make_int2(x, y);
+    }
+    __device__ __forceinline__ void put_pair(Index i, Index j, float x, float y) const {
+        const Index at = i * ld_out + j;
+        const float both[2] = {x, y};
+        if (kind == KIND_FP32) {
+            *reinterpret_cast<float2*>(static_cast<float*>(out) + at) = make_float2(x, y);
+        } else {
+            const unsigned word = kind == KIND_FP16 ? pack<fp16>(both) : pack<bf16>(both);
+            *reinterpret_cast<unsigned*>(static_cast<unsigned short*>(out) + at) = word;
+        }
+    }
+
+    // Entry (i, j) of the product as the tensor cores left it, unscaled; false if it is broken.
+    template <typename T>
+    __device__ __forceinline__ static bool unscale(const Origin<T>& origin, float& x, Index i, Index j) {
+        if (origin.top_a == nullptr) return true;
+        const unsigned ta = origin.top_a[i], tb = origin.top_b[j];
+        x = scaled<T>(x, -(fit<T>(ta) + fit<T>(tb)));
+        return max(ta, tb) < INFINITE;
+    }
+    template <typename T>
+    __device__ __forceinline__ static bool unscale(const Origin<T>&, int&, Index, Index) { return true; }
+
+    // Entries (i, j) and (i, j + 1), j even, of the product as the tensor cores left them; broken ones are
+    // left to `mend`.
+    template <typename T, typename Acc>
+    __device__ __forceinline__ void store(
+        const Origin<T>& origin, bool in_pairs, Index i, Index j, Acc x, Acc y
+    ) const {
+        if (i >= m || j >= n) return;
+        const bool second = j + 1 < n;
+        const bool x_good = unscale(origin, x, i, j), y_good = second && unscale(origin, y, i, j + 1);
+        x = result(x, i, j);
+        if (second) y = result(y, i, j + 1);
+        if (in_pairs && x_good && y_good) {
+            put_pair(i, j, x, y);
+        } else {
+            if (x_good) put(i, j, x);
+            if (y_good) put(i, j + 1, y);
+        }
+    }
+
+    // Computes a broken entry without the tensor cores.  In a loop of its own that is not unrolled.
+    template <typename T>
+    __device__ __forceinline__ void mend(const Origin<T>& origin, Index i, Index j) const {
+        if (i < m && j < n && origin.broken(i, j)) put(i, j, result(origin.plain(i, j), i, j));
+    }
+};
+
+// Tiles of the result in an order that keeps the tiles in flight close together in rows and columns, so
+// that their operands are shared in the cache: columns of tiles `group` high.
+template <typename Int = Index>
+struct TileOrder {
+    Int rows, cols;
+
+    __device__ __forceinline__ void find(Int tile, Int group, Int& row, Int& col) const {
+        const Int band = tile / (group * cols), first = band * group;
+        const Int height = min(group, rows - first), rest = tile - band * group * cols;
+        row = first + rest % height;
+        col = rest / height;
+    }
+};

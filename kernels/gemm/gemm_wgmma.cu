@@ -1,0 +1,392 @@
+// C = alpha op(A) op(B) + beta C by Hopper's asynchronous tensor cores: copies, products and barriers that
+// run by themselves.
+//
+// Third step of the ladder naive -> wmma -> wgmma.  What it adds: wgmma reads both operands from shared memory, so
+// that registers hold sums alone; the copy engine (TMA) fills a ring of stages, addressed by tensor maps
+// that also swizzle and pad with zeros; one warpgroup feeds, two multiply; blocks stay for many tiles, so that the
+// next tile's operands arrive while the last one's sums are stored; two blocks of a cluster share the tiles of one
+// operand by multicast; tiles of FP32 results leave by the copy engine as well.  That is 1.7 to 1.8 times the rate of
+// the wmma engine from n = 2048 on (H200, FP16, benchmarks/results/gemm.json).
+//
+//   a_hi, a_lo, b_hi, b_lo  tensor maps of operands in T_LOW with boxes of 64 x 64 entries, swizzled by 128 bytes:
+//          coordinates (k, row) if the contiguous entries run along k, else (row, k).  lo is read only if REFINE
+//          splits that operand.
+//   a, b   for scaled operands the FP32 op(A) (m x k) and op(B) (k x n) by strides, and top_a, top_b; else null
+//   out, c row-major with leading dimensions ld_out, ld_c, of `kind` (see gemm.cuh); c is not read if beta = 0
+//   results, how  tensor map of out in boxes of 16 rows and 32 columns, swizzled by 128 bytes, and what the
+//          copy engine does with it: 0 nothing (the map is not used), 1 stores (beta = 0), 2 adds (beta = 1,
+//          out is c), 3 adds, and C shall leave the cache to others
+//   alpha_by  null, or one FP32 number on the device that alpha is multiplied by
+//   work   null, or two words, zero before and after: tiles are taken in turn, by this launch or by several
+//          with the same result, which must be all there is before one of them may start again
+//   sharing  the clusters of all launches that take tiles from `work`
+//   taken  null, or unsigned[8] with a bit for each multiprocessor that belongs to others: a block that finds itself
+//          on one takes no tile and leaves.  CLUSTER 1, and another launch must finish what is left.
+//
+// Grid: a multiple of CLUSTER, at most one block a multiprocessor; block 384; dynamic shared memory
+// STAGES STAGE_BYTES + 32 KB + 1024 = 225 KB.
+// Defines T_LOW (fp16 or bf16), REFINE (0 to 4: none, 'a', 'b', 'ab', 'full'), TRANS_A 0 if op(A) is contiguous
+// along k, TRANS_B 1 if op(B) is contiguous along k (as in gemm_wmma.cu), CLUSTER (1 or 2).
+//
+// FP32 operands are split before (split_once.cu, gemm_split.cu), not while they are loaded as in gemm_wmma.cu.
+// The products of a 64 x 128 tile read 96 of the 128 bytes a cycle that shared memory has; FP32 that arrives there
+// and leaves it as hi and lo would take 93 more (counted, not measured): a third of the time would be waiting.  op(A)
+// from registers instead, already split, was slower as well (docs/speed.md).
+// With the pass, three products run at 0.91, 0.99 and 0.97 of the rate of one product of FP16 operands at n = 4096,
+// 8192 and 16384 (H200, benchmarks/results/gemm.json).
+//
+// Rounding: with REFINE 0 one sum on the tensor cores runs along all of k.  With more products a sum runs along
+// 64 k, the small products first, and is then added to nearest to the sum in FP32 registers: the
+// truncation of the tensor cores does not add up along k, and that is why a tile has only 128 columns then.
+//
+// Results: with k = 512 a tile takes about 10 us of products (REFINE 3); read, added and written by hand, C
+// took 5 to 6 us more, in which both warpgroups waited: all multiprocessors ask for it at once, 17 MB at a time,
+// and the memory rests while they multiply.  So a warp puts its sums into shared memory, 2 KB at a time, and
+// the copy engine adds them to C in the second-level cache, to nearest, while the next tile is multiplied: 142
+// became 194 TFLOP/s at k = 512, 163 became 224 at k = 1024 (H200, REFINE 3, m = n = 16384, products counted
+// once; one comparison, both ways in the same run, of which no results file is kept).  With more products than
+// one the first of the next tile run even while the sums are put there: they are not needed before these are
+// done.  Each entry has one addition: the order of the blocks does not show.  By hand, alpha x may be added
+// unrounded; else the bits are the same.  Subnormal sums are kept: a tensor map's type FLOAT32 is not
+// FLOAT32_FTZ.  Stored by hand are results of another kind and, of scaled operands, tiles on an edge of C and those
+// near an Inf or NaN.
+//
+// Tiles in turn (work): a kernel that holds multiprocessors when this one starts keeps out as many blocks.
+// With a fixed share for each block theirs would be done last, after all others.  Alone, too, blocks differ: tiles
+// in turn made 213, 210 and 196 TFLOP/s of 216, 202 and 178 at n = 4096, 8192 and 16384 (H200, REFINE 3,
+// CLUSTER 2, before warpgroups took turns; one comparison, of which no results file is kept).
+
+#include "common/sm_addresses.cuh"
+#include "gemm/gemm.cuh"
+#include "gemm/wgmma.cuh"
+#include "gemm/wgmma_result.cuh"
+
+// ---- the two roles -----------------------------------------------------------------------------
+
+// A ring of stages: the one in turn, and how often the ring was passed (its last bit).
+struct Ring {
+    int stage = 0;
+    unsigned parity = 0;
+
+    __device__ __forceinline__ void next() {
+        if (++stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+struct Shared {
+    unsigned stages, full, empty, sent;  // addresses in shared memory
+    volatile int* tile;  // that of the operands in a stage, where a tile begins
+    volatile int* mail;  // the same as block 0 of the cluster sent it
+
+    __device__ __forceinline__ unsigned a(int stage, int part) const {
+        return stages + stage * STAGE_BYTES + part * BYTES_A;
+    }
+    __device__ __forceinline__ unsigned b(int stage, int part) const {
+        return stages + stage * STAGE_BYTES + PARTS_A * BYTES_A + part * BYTES_B;
+    }
+    __device__ __forceinline__ unsigned is_full(int stage) const { return full + 8 * stage; }
+    __device__ __forceinline__ unsigned is_empty(int stage) const { return empty + 8 * stage; }
+    __device__ __forceinline__ unsigned is_sent(int stage) const { return sent + 8 * stage; }
+    __device__ __forceinline__ unsigned boxes(int warp) const {
+        return stages + STAGES * STAGE_BYTES + warp * BOXES * BOX_BYTES;
+    }
+};
+
+// Which tiles a cluster computes, each DOWN BLOCK_M high and ACROSS BLOCK_N wide.  32 bits count them up to 2^22 rows
+// and columns, and are divided without a subroutine, whose registers the feeding warpgroup has not.
+struct Schedule {
+    TileOrder<int> order;
+    int band;  // rows of tiles
+    unsigned* work;
+    unsigned sharing, rank;
+
+    __device__ __forceinline__ Schedule(Index m, Index n, Index k, unsigned* work, unsigned sharing, unsigned rank)
+        : order{tiles(m, DOWN * BLOCK_M), tiles(n, ACROSS * BLOCK_N)}, band(band_for(k) / DOWN),
+          work(work), sharing(sharing), rank(rank) {}
+
+    static __device__ __forceinline__ int tiles(Index size, int each) { return int((size + each - 1) / each); }
+
+    __device__ __forceinline__ int count() const { return order.rows * order.cols; }
+    __device__ __forceinline__ int clusters() const { return gridDim.x / CLUSTER; }
+
+    // Whether all tiles have been taken, as far as this thread can see.
+    __device__ __forceinline__ bool is_over() const {
+        return work && *reinterpret_cast<volatile unsigned*>(work) >= unsigned(count());
+    }
+
+    // The tile after `last` (NO_TILE: the first), as far as this block can tell by itself.
+    __device__ __forceinline__ int next(int last) const {
+        if (work == nullptr) return last == NO_TILE ? blockIdx.x / CLUSTER : last + clusters();
+        return rank == 0 ? int(min(atomicAdd(work, 1u), unsigned(count()))) : NO_TILE;
+    }
+
+    // The cluster that is the last to find no tile, of all that share them, clears the words.
+    __device__ __forceinline__ void leave() const {
+        if (work == nullptr || rank != 0 || atomicAdd(work + 1, 1u) != sharing - 1) return;
+        atomicExch(work, 0u);
+        atomicExch(work + 1, 0u);
+    }
+
+    __device__ __forceinline__ void find(int tile, int& row, int& col) const {
+        int tile_row, tile_col;
+        order.find(tile, band, tile_row, tile_col);
+        row = (tile_row * DOWN + int(rank) % DOWN) * BLOCK_M;
+        col = (tile_col * ACROSS + int(rank) % ACROSS) * BLOCK_N;
+    }
+};
+
+// Coordinates of a box at `across` (along m or n) and k.
+template <bool ALONG_K>
+__device__ __forceinline__ int coordinate(int axis, int across, int k) {
+    return (axis == 0) == ALONG_K ? k : across;
+}
+
+// Block 0 of the cluster tells the other which tile begins in a stage that both have emptied: who reads the word
+// that came there before has done so.  `taken` has a bit for each stage: how often a word came there.
+__device__ __forceinline__ int agree(
+    const Shared& shared, unsigned rank, int stage, int tile, unsigned& taken
+) {
+    if (rank == 0) {
+        asm volatile("{\n.reg .b32 word, barrier;\n"
+                     "mapa.shared::cluster.u32 word, %0, 1;\nmapa.shared::cluster.u32 barrier, %1, 1;\n"
+                     "st.async.shared::cluster.mbarrier::complete_tx::bytes.s32 [word], %2, [barrier];\n}"
+                     :: "r"(shared_address(const_cast<int*>(shared.mail + stage))),
+                        "r"(shared.is_sent(stage)), "r"(tile) : "memory");
+        return tile;
+    }
+    expect(shared.is_sent(stage), sizeof(int));
+    wait(shared.is_sent(stage), taken >> stage & 1);
+    taken ^= 1u << stage;
+    return shared.mail[stage];
+}
+
+// Loads panel p of an operand's tile, or leaves that to the block of the cluster whose turn it is.
+template <bool SHARED>
+__device__ __forceinline__ void load_panel(
+    unsigned to, const TensorMap& map, int x, int y, unsigned full, int p, unsigned rank
+) {
+    if (!SHARED) copy_panel(to, map, x, y, full);
+    else if (p % CLUSTER == rank) copy_panel_to_all(to, map, x, y, full);
+}
+
+__device__ __forceinline__ void feed(
+    const Shared& shared, const Schedule& schedule, int steps,
+    const TensorMap& a_hi, const TensorMap& a_lo, const TensorMap& b_hi, const TensorMap& b_lo
+) {
+    Ring ring;
+    unsigned taken = 0;
+    for (int tile = schedule.next(NO_TILE), after = NO_TILE;; tile = after) {
+        int row, col;
+        wait(shared.is_empty(ring.stage), ring.parity ^ 1);  // the first pass finds all stages empty
+        if (CLUSTER > 1 && schedule.work) tile = agree(shared, schedule.rank, ring.stage, tile, taken);
+        const bool more = tile < schedule.count();
+        shared.tile[ring.stage] = more ? tile : NO_TILE;
+        if (!more) {
+            expect(shared.is_full(ring.stage), 0);
+            schedule.leave();
+            return;
+        }
+        schedule.find(tile, row, col);
+        for (int s = 0; s < steps; ++s) {
+            const unsigned full = shared.is_full(ring.stage);
+            if (s > 0) wait(shared.is_empty(ring.stage), ring.parity ^ 1);
+            // Not before it is needed: the stages that are full hide how long it takes.
+            if (s == steps - 1) after = schedule.next(tile);
+            expect(full, STAGE_BYTES);
+            #pragma unroll
+            for (int p = 0; p < PARTS_A * PANELS_A; ++p) {
+                const int part = p / PANELS_A, across = row + p % PANELS_A * PANEL;
+                const unsigned to = shared.a(ring.stage, part) + p % PANELS_A * PANEL_BYTES;
+                const int x = coordinate<!TRANS_A>(0, across, s * BLOCK_K);
+                const int y = coordinate<!TRANS_A>(1, across, s * BLOCK_K);
+                load_panel<(ACROSS > 1)>(to, part ? a_lo : a_hi, x, y, full, p, schedule.rank);
+            }
+            #pragma unroll
+            for (int p = 0; p < PARTS_B * PANELS_B; ++p) {
+                const int part = p / PANELS_B, across = col + p % PANELS_B * PANEL;
+                const unsigned to = shared.b(ring.stage, part) + p % PANELS_B * PANEL_BYTES;
+                const int x = coordinate<TRANS_B>(0, across, s * BLOCK_K);
+                const int y = coordinate<TRANS_B>(1, across, s * BLOCK_K);
+                load_panel<(DOWN > 1)>(to, part ? b_lo : b_hi, x, y, full, p, schedule.rank);
+            }
+            ring.next();
+        }
+    }
+}
+
+// Issues the products of one stage; `fresh` starts a new sum.
+__device__ __forceinline__ void multiply(
+    float (&d)[SUMS], const Shared& shared, int stage, int group, bool fresh
+) {
+    const unsigned long long a0 = descriptor(shared.a(stage, 0) + group * PANEL_BYTES);
+    const unsigned long long b0 = descriptor(shared.b(stage, 0));
+    constexpr unsigned long long LOW_A = BYTES_A >> 4, LOW_B = BYTES_B >> 4;
+    #pragma unroll
+    for (int term = 0; term < TERMS; ++term) {  // each for all k of the stage
+        if (!has_term<REFINE>(term)) continue;
+        const bool low_a = term < 2, low_b = term % 2 == 0;
+        #pragma unroll
+        for (int step = 0; step < BLOCK_K / 16; ++step) {
+            wgmma(T_LOW{}, d, a0 + (low_a ? LOW_A : 0) + step * STEP_16<!TRANS_A>,
+                  b0 + (low_b ? LOW_B : 0) + step * STEP_16<TRANS_B>, !fresh);
+            fresh = false;
+        }
+    }
+}
+
+// Each warp says for itself that it has read the stage, to every block that may fill it.
+__device__ __forceinline__ void release(const Shared& shared, int stage) {
+    if (threadIdx.x % WARP < CLUSTER) arrive_at(shared.is_empty(stage), threadIdx.x % WARP);
+}
+
+// One sum along all of k; the products of one stage run while the next is waited for.
+__device__ __forceinline__ void sum_through(
+    float (&sum)[SUMS], const Shared& shared, Ring& ring, int group, int steps
+) {
+    int previous = 0;
+    #pragma unroll
+    for (int i = 0; i < SUMS; ++i) sum[i] = 0;
+    settle(sum);
+    for (int s = 0; s < steps; ++s) {
+        wait(shared.is_full(ring.stage), ring.parity);
+        wgmma_fence();
+        multiply(sum, shared, ring.stage, group, false);
+        wgmma_commit();
+        wgmma_wait<1>();
+        if (s > 0) release(shared, previous);
+        previous = ring.stage;
+        ring.next();
+    }
+    wgmma_wait<0>();
+    settle(sum);
+    if (steps > 0) release(shared, previous);
+}
+
+// The warpgroups issue the products of a stage in turn, so that one multiplies while the other adds: 'ab' took 2 to 7 %
+// less with turns than without (H200, n = 4096 to 16384; one comparison, of which no results file is kept).
+__device__ __forceinline__ void await_turn(int group) {
+    asm volatile("barrier.cta.sync %0, %1;" :: "r"(1 + group), "n"(CONSUMERS * GROUP_THREADS) : "memory");
+}
+__device__ __forceinline__ void pass_turn(int group) {
+    asm volatile("barrier.cta.arrive %0, %1;"
+                 :: "r"(1 + (group + 1) % CONSUMERS), "n"(CONSUMERS * GROUP_THREADS) : "memory");
+}
+
+// A sum for each stage, added to nearest.  `store` is called while the first products run: until then `sum` may
+// hold what the tile before left.
+template <typename Store>
+__device__ __forceinline__ void sum_by_stage(
+    float (&sum)[SUMS], const Shared& shared, Ring& ring, int group, int steps, const Store& store
+) {
+    float part[SUMS];
+    const auto begin = [&] {
+        wait(shared.is_full(ring.stage), ring.parity);
+        settle(part);
+        await_turn(group);
+        wgmma_fence();
+        multiply(part, shared, ring.stage, group, true);
+        wgmma_commit();
+        pass_turn(group);
+    };
+    const auto end = [&] {
+        wgmma_wait<0>();
+        settle(part);
+        release(shared, ring.stage);
+        ring.next();
+    };
+    begin();
+    store();
+    end();
+    #pragma unroll
+    for (int i = 0; i < SUMS; ++i) sum[i] = part[i];
+    for (int s = 1; s < steps; ++s) {
+        begin();
+        end();
+        #pragma unroll
+        for (int i = 0; i < SUMS; ++i) sum[i] += part[i];
+    }
+}
+
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
+tcs_gemm_wgmma(
+    const __grid_constant__ TensorMap a_hi, const __grid_constant__ TensorMap a_lo,
+    const __grid_constant__ TensorMap b_hi, const __grid_constant__ TensorMap b_lo,
+    const __grid_constant__ TensorMap results, Index how, const float* __restrict__ alpha_by, unsigned* work,
+    void* out, Index ld_out, Index kind, const void* c, Index ld_c,
+    const float* __restrict__ a, Index row_a, Index col_a, const unsigned* __restrict__ top_a,
+    const float* __restrict__ b, Index row_b, Index col_b, const unsigned* __restrict__ top_b,
+    Index m, Index n, Index k, double alpha, double beta, Index sharing, const unsigned* __restrict__ taken
+) {
+    extern __shared__ char dynamic[];
+    __shared__ __align__(8) unsigned long long barriers[3 * STAGES];
+    __shared__ int tiles[2 * STAGES];
+    const Shared shared = {
+        (shared_address(dynamic) + 1023) & ~1023u, shared_address(barriers), shared_address(barriers + STAGES),
+        shared_address(barriers + 2 * STAGES), tiles, tiles + STAGES
+    };
+    const Schedule schedule(m, n, k, work, unsigned(sharing), CLUSTER > 1 ? rank_in_cluster() : 0);
+    __shared__ bool leaves;
+    if (threadIdx.x == 0) {
+        // Nor does a block stay that starts so late that no tile is left: others may wait for its multiprocessor.
+        const unsigned here = multiprocessor();
+        leaves = CLUSTER == 1 && ((taken && taken[here / WARP % 8] >> here % WARP & 1) || schedule.is_over());
+        if (leaves) schedule.leave();
+        for (int s = 0; s < STAGES; ++s) {
+            init_barrier(shared.is_full(s), 1);
+            init_barrier(shared.is_empty(s), CONSUMERS * WARPS_IN_GROUP * CLUSTER);
+            init_barrier(shared.is_sent(s), 1);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    if (CLUSTER == 1 && leaves) return;
+    if (CLUSTER > 1) cluster_barrier();  // no block sends before the other's barriers are there
+
+    const int steps = int((k + BLOCK_K - 1) / BLOCK_K);
+    // A number of the whole warp, so that where its operands lie is found in uniform registers, as wgmma wants it: else
+    // two instructions and more lie between most products.
+    const int group = __shfl_sync(ALL_LANES, threadIdx.x / GROUP_THREADS, 0) - 1;
+    if (group < 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 0) feed(shared, schedule, steps, a_hi, a_lo, b_hi, b_lo);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        if (alpha_by) alpha *= *alpha_by;
+        const Target target = {out, c, ld_out, ld_c, m, n, int(kind), alpha, beta};
+        const Origin<T_LOW> origin = {a, b, row_a, col_a, row_b, col_b, k, top_a, top_b};
+        const unsigned boxes = shared.boxes((threadIdx.x - GROUP_THREADS) / WARP);
+        if (REFINE && group == CONSUMERS - 1) pass_turn(group);  // the first may begin
+        Ring ring;
+        float sum[SUMS];
+        int last = NO_TILE;  // its sums are not stored yet
+        const auto store = [&](int tile) {
+            if (tile == NO_TILE) return;
+            int row, col;
+            schedule.find(tile, row, col);
+            store_sums(sum, target, origin, results, int(how), boxes, row + group * PANEL, col);
+        };
+        while (true) {
+            wait(shared.is_full(ring.stage), ring.parity);
+            // By the lane that releases the stage: before that the word is not written again.
+            int tile = threadIdx.x % WARP ? NO_TILE : shared.tile[ring.stage];
+            tile = __shfl_sync(ALL_LANES, tile, 0);
+            if (tile == NO_TILE) break;
+            if (REFINE) {
+                sum_by_stage(sum, shared, ring, group, steps, [&] { store(last); });
+                last = tile;
+            } else {
+                sum_through(sum, shared, ring, group, steps);
+                store(tile);
+            }
+        }
+        if (REFINE && group == 0) await_turn(group);  // which nobody takes
+        store(last);
+        // The copy engine still reads shared memory, and what it wrote is to be seen by the next kernel.
+        asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    }
+    // A block whose shared memory is still written or arrived at must not leave.
+    if (CLUSTER > 1) cluster_barrier();
+}

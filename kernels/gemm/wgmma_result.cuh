@@ -1,0 +1,144 @@
+// How the sums of gemm_wgmma.cu leave it: by the copy engine, or by hand.
+#pragma once
+
+#include "gemm/wgmma.cuh"
+
+// The largest `top` of the rows and columns of one thread's sums; 0 if nothing was scaled.
+__device__ __forceinline__ unsigned largest_top(const Origin<T_LOW>& origin, Index row, Index col) {
+    if (origin.top_a == nullptr) return 0;
+    unsigned largest = max(origin.top_a[row], origin.top_a[row + 8]);
+    #pragma unroll
+    for (int j = 0; j < SUMS / 4; ++j) {
+        largest = max(largest, max(origin.top_b[col + 8 * j], origin.top_b[col + 8 * j + 1]));
+    }
+    return largest;
+}
+
+// Stores one thread's sums where nothing has to be asked: all of them inside, FP32 in pairs, no Inf or NaN
+// near.  Reads of c are issued FLIGHT pairs of rows at a time.
+template <bool ADD>
+__device__ __forceinline__ void store_whole(
+    const float (&sum)[SUMS], const Target& target, const Origin<T_LOW>& origin, Index row, Index col
+) {
+    constexpr int FLIGHT = 8;
+    const float alpha = float(target.alpha), beta = float(target.beta);
+    float* const out = static_cast<float*>(target.out) + row * target.ld_out + col;
+    const float* const c = static_cast<const float*>(target.c) + row * target.ld_c + col;
+    const bool is_scaled = origin.top_a != nullptr;
+    const int exponent[2] = {
+        is_scaled ? fit<T_LOW>(origin.top_a[row]) : 0, is_scaled ? fit<T_LOW>(origin.top_a[row + 8]) : 0
+    };
+    #pragma unroll
+    for (int j0 = 0; j0 < SUMS / 4; j0 += FLIGHT) {
+        float2 old[FLIGHT][2];
+        if (ADD) {
+            #pragma unroll
+            for (int e = 0; e < 2 * FLIGHT; ++e) {
+                const float* const from = c + e % 2 * 8 * target.ld_c + 8 * (j0 + e / 2);
+                old[e / 2][e % 2] = *reinterpret_cast<const float2*>(from);
+            }
+        }
+        #pragma unroll
+        for (int e = 0; e < 2 * FLIGHT; ++e) {
+            const int j = j0 + e / 2, half = e % 2;
+            float2 x = make_float2(sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
+            if (is_scaled) {
+                x.x = scaled<T_LOW>(x.x, -(exponent[half] + fit<T_LOW>(origin.top_b[col + 8 * j])));
+                x.y = scaled<T_LOW>(x.y, -(exponent[half] + fit<T_LOW>(origin.top_b[col + 8 * j + 1])));
+            }
+            x.x *= alpha;
+            x.y *= alpha;
+            if (ADD) {
+                x.x += beta * old[e / 2][half].x;
+                x.y += beta * old[e / 2][half].y;
+            }
+            *reinterpret_cast<float2*>(out + half * 8 * target.ld_out + 8 * j) = x;
+        }
+    }
+}
+
+// Hands the sums of a warp, 16 rows from `row` on, to the copy engine.  A lane holds two neighbours of every 8
+// columns, in rows lane / 4 and 8 more; a box has rows of 128 bytes whose words of 16 bytes are swizzled.  In
+// odd rows the second half of the box's columns goes first, or two rows would meet in the same banks.
+template <bool SCALED>
+__device__ __forceinline__ void send_whole(
+    const float (&sum)[SUMS], const Target& target, const Origin<T_LOW>& origin,
+    const TensorMap& results, int how, unsigned boxes, int row, int col
+) {
+    constexpr int EIGHTS = BOX_COLS / 8;
+    const int lane = threadIdx.x % WARP, in_box = lane / 4, pair = lane % 4;
+    const bool odd = in_box & 1;
+    const float alpha = float(target.alpha);
+    const int exponent[2] = {
+        SCALED ? fit<T_LOW>(origin.top_a[row + in_box]) : 0, SCALED ? fit<T_LOW>(origin.top_a[row + in_box + 8]) : 0
+    };
+    const unsigned turn = (pair / 2 ^ in_box ^ (odd ? EIGHTS : 0)) * 16;
+    const unsigned at = boxes + in_box * 128 + pair % 2 * 8;
+    #pragma unroll
+    for (int box = 0; box < SUMS / 16; ++box) {
+        const int offset = box % BOXES * BOX_BYTES;
+        if (lane == 0) wait_left<BOXES - 1>();
+        __syncwarp();
+        #pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float2 x[EIGHTS];
+            #pragma unroll
+            for (int j = 0; j < EIGHTS; ++j) {
+                const int e = 4 * (EIGHTS * box + j) + 2 * half;
+                x[j] = make_float2(sum[e], sum[e + 1]);
+                if (SCALED) {
+                    const unsigned* const top = origin.top_b + col + BOX_COLS * box + 8 * j + 2 * pair;
+                    x[j].x = scaled<T_LOW>(x[j].x, -(exponent[half] + fit<T_LOW>(top[0])));
+                    x[j].y = scaled<T_LOW>(x[j].y, -(exponent[half] + fit<T_LOW>(top[1])));
+                }
+                x[j].x *= alpha;
+                x[j].y *= alpha;
+            }
+            #pragma unroll
+            for (int j = 0; j < EIGHTS; ++j) {
+                const float2 y = odd ? x[j ^ EIGHTS / 2] : x[j];
+                const unsigned to = at + (32 * j ^ turn) + (offset + half * 8 * 128);
+                asm volatile("st.shared.v2.f32 [%0], {%1, %2};" :: "r"(to), "f"(y.x), "f"(y.y) : "memory");
+            }
+        }
+        show_to_copies();
+        __syncwarp();
+        if (lane == 0) copy_out(results, how, col + BOX_COLS * box, row, boxes + offset);
+    }
+}
+
+__device__ __forceinline__ void store_sums(
+    const float (&sum)[SUMS], const Target& target, const Origin<T_LOW>& origin,
+    const TensorMap& results, int how, unsigned boxes, Index row, Index col
+) {
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x % GROUP_THREADS / WARP;
+    const bool in_pairs = target.pairs(), inside = row + PANEL <= target.m && col + BLOCK_N <= target.n;
+    const bool add = target.beta != 0;
+    const bool c_in_pairs = ((reinterpret_cast<unsigned long long>(target.c) | target.ld_c * 4) & 7) == 0;
+    row += 16 * warp;
+    if (how != BY_HAND && origin.top_a == nullptr) {  // whose boxes end where C does
+        send_whole<false>(sum, target, origin, results, how, boxes, int(row), int(col));
+        return;
+    }
+    if (how != BY_HAND && inside &&
+        __all_sync(ALL_LANES, largest_top(origin, row + lane / 4, col + lane % 4 * 2) < INFINITE)) {
+        send_whole<true>(sum, target, origin, results, how, boxes, int(row), int(col));
+        return;
+    }
+    row += lane / 4;
+    col += lane % 4 * 2;
+    if (how == BY_HAND && inside && in_pairs && target.kind == KIND_FP32 && (!add || c_in_pairs) &&
+        largest_top(origin, row, col) < INFINITE) {
+        if (add) store_whole<true>(sum, target, origin, row, col);
+        else store_whole<false>(sum, target, origin, row, col);
+        return;
+    }
+    #pragma unroll
+    for (int j = 0; j < SUMS / 4; ++j) {
+        target.store(origin, in_pairs, row, col + 8 * j, sum[4 * j], sum[4 * j + 1]);
+        target.store(origin, in_pairs, row + 8, col + 8 * j, sum[4 * j + 2], sum[4 * j + 3]);
+    }
+    if (origin.top_a == nullptr) return;
+    #pragma unroll 1
+    for (int e = 0; e < SUMS; ++e) target.mend(origin, row + (e >> 1 & 1) * 8, col + e / 4 * 8 + e % 2);
+}

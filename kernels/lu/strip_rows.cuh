@@ -1,0 +1,287 @@
+// The rows of a strip that a thread block of panel.cu owns: in registers, on their way from and to memory, and which of
+// them may be the next pivot.
+#pragma once
+
+#include "common/async_copy.cuh"
+#include "common/common.cuh"
+#include "common/sm_addresses.cuh"
+
+constexpr int WARPS = THREADS / WARP;
+constexpr int ALL = THREADS + HELPERS, ALL_WARPS = ALL / WARP;  // of a block
+constexpr int REST = STRIP - WIDTH;  // most columns right of a leaf
+constexpr int INFINITE = 0x7f800000;
+constexpr int SMALL = 0x01000000, LARGE = 0x7e000000;  // 2^-125 and 2^125, as integers
+static_assert(THREADS % WARP == 0 && HELPERS % WARP == 0 && WARPS <= WARP, "one lane for each warp that searches");
+static_assert(BLOCKS <= 16, "the hardware's largest cluster");
+static_assert(BLOCKS || HELPERS == 0, "in a grid all threads of a block search");
+static_assert(!RESIDENT || HELPERS, "helpers load what is not searched yet");
+static_assert(WIDTH % 4 == 0 && STRIP % WIDTH == 0 && REST <= ALL, "whole words; a thread for each column");
+
+// Copies 16 bytes to shared memory, or zeros unless they are `wanted`, before cp.async.wait_all returns.
+__device__ __forceinline__ void copy_ahead(float* to, const float* from, bool wanted) {
+#if __CUDA_ARCH__ >= 800
+    copy_16(to, from, wanted ? 16 : 0);
+#endif
+}
+
+constexpr int NO_SIZE = -1, NO_PLACE = 0x7fffff;  // lose against every row
+
+struct Rows {
+    float at[ROWS][WIDTH];
+    int place[ROWS];
+};
+
+__device__ __forceinline__ int largest_of_warp(int v) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(ALL_LANES, v);
+#else
+    #pragma unroll
+    for (int d = WARP / 2; d; d /= 2) v = max(v, __shfl_xor_sync(ALL_LANES, v, d));
+    return v;
+#endif
+}
+
+// The number of the only bit that is set; __ffs takes an instruction more.
+__device__ __forceinline__ int only_lane(unsigned lanes) { return 31 - __clz(lanes); }
+
+// The lanes of a warp that have the largest size: one, but for a tie.  Ties are rare, so what the only lane has is on
+// its way before they are looked for; and they are broken in a loop of one turn, as an `if` would be predicated and
+// cost every column.  Where no lane has a row the first stands for all, or that would be a tie.
+struct Vote {
+    bool mine;
+    unsigned lanes;
+
+    __device__ __forceinline__ int lane() const { return only_lane(lanes); }
+    __device__ __forceinline__ bool is_tied() const { return lanes & (lanes - 1); }
+
+    // Leaves the lane with the lowest place.
+    __device__ __forceinline__ void break_tie(int place) {
+        const int low = -largest_of_warp(mine ? -place : -NO_PLACE);
+        mine = mine && place == low;
+        lanes = __ballot_sync(ALL_LANES, mine);
+    }
+};
+
+__device__ __forceinline__ Vote vote(int size) {
+    const int top = largest_of_warp(size);
+    const bool mine = (size != NO_SIZE || threadIdx.x % WARP == 0) && size == top;
+    return {mine, __ballot_sync(ALL_LANES, mine)};
+}
+
+// The blocks that work together: what they share in global memory (a grid), and the number of this one.
+struct Team {
+    struct Board* board;
+    int rank;
+    unsigned expected;  // arrivals at the next barrier of a grid
+};
+
+__device__ __forceinline__ int block_count() {
+#if BLOCKS
+    return BLOCKS;
+#else
+    return gridDim.x;
+#endif
+}
+
+// The row of a that is row r of this block, and the one that is row i of this thread.
+__device__ __forceinline__ Index row_in_block(int r) {
+    return (Index(r / THREADS) * block_count() + blockIdx.x) * THREADS + r % THREADS;
+}
+__device__ __forceinline__ Index row_of(int i) { return row_in_block(i * THREADS + threadIdx.x); }
+
+// A variable in shared memory, by an address that stays in a register: that of a block in a cluster takes long to
+// find, and the compiler would find it for every column.  It cannot do again what a shuffle has done.
+template <typename T>
+__device__ __forceinline__ T& at_hand(T& x) {
+    const unsigned address = __shfl_sync(ALL_LANES, shared_address(&x), 0);
+    return *static_cast<T*>(__cvta_shared_to_generic(address));
+}
+
+// The number of a thread; what depends on it is not computed before it is needed, where registers are short.
+__device__ __forceinline__ int this_thread() {
+    int thread = threadIdx.x;
+    asm volatile("" : "+r"(thread));
+    return thread;
+}
+
+// The best of a thread's rows for a pivot.
+struct Best { int size, place, slot; };
+
+// Which of a thread's rows may be the next pivot.
+struct Open { bool row[ROWS]; };
+
+__device__ __forceinline__ Open open_rows(const Rows& rows, int column) {
+    Open open;
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) open.row[i] = rows.place[i] >= column;
+    return open;
+}
+
+// For the pivot whose column's entries are at[.][0].
+__device__ __forceinline__ Best best_of_rows(const Rows& rows, const Open& open) {
+    Best best = {NO_SIZE, NO_PLACE, 0};
+    int size[ROWS];
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+        size[i] = open.row[i] ? __float_as_int(fabsf(rows.at[i][0])) : NO_SIZE;
+        best.size = i ? max(best.size, size[i]) : size[i];
+    }
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) best.place = min(best.place, size[i] == best.size ? rows.place[i] : NO_PLACE);
+    #pragma unroll
+    for (int i = 1; i < ROWS; ++i) if (rows.place[i] == best.place) best.slot = i;
+    if (best.size == NO_SIZE) best.place = NO_PLACE;
+    return best;
+}
+
+// The rows of a block: their columns of a leaf, on its way between global memory and the registers, or, if RESIDENT,
+// of the strip; and their places.
+constexpr int STRIDE = (RESIDENT ? STRIP : WIDTH) + 4;  // threads reading their rows meet no bank conflicts
+using Columns = float (*)[STRIDE];                      // some of them, of all rows
+struct Leaf {
+    float at[ROWS * THREADS][STRIDE];
+    int place[ROWS * THREADS];
+};
+__device__ __forceinline__ Columns columns_from(Leaf& leaf, int first) {
+    return reinterpret_cast<Columns>(&leaf.at[0][RESIDENT ? first : 0]);
+}
+
+__device__ __forceinline__ void keep(const Rows& rows, Leaf& leaf) {
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) leaf.place[i * THREADS + threadIdx.x] = rows.place[i];
+}
+
+// Copies a leaf of w columns from global memory, or back.  Rows that are pivots already are left out; `done` columns
+// are.  Many words of 16 bytes in flight if `vector`: then w is WIDTH.
+constexpr int WORDS = WIDTH / 4, EACH = ROWS * THREADS * WORDS / ALL, FLIGHT = EACH % 8 ? EACH % 6 ? 4 : 6 : 8;
+static_assert(ROWS * THREADS * WORDS % (FLIGHT * ALL) == 0, "whole turns of all threads");
+
+#if RESIDENT
+// Copies columns first .. last - 1 of a strip of w columns from global memory, by as many threads as BY of which
+// this is number `thread`; what there is not becomes zero.
+template <int BY>
+__device__ __forceinline__ void load(
+    Leaf& leaf, const float* a, Index lda, Index m, int first, int last, int w, int thread
+) {
+    constexpr int TURN = 4;
+    static_assert(ROWS * THREADS * WORDS % (TURN * BY) == 0, "whole turns of all threads");
+    const bool vector = aligned16(a, lda);
+    #pragma unroll 1
+    for (; first < last; first += WIDTH) {
+        #pragma unroll 1
+        for (int e = thread; e < ROWS * THREADS * WORDS; e += TURN * BY) {
+            Run<float, 4> v[TURN];
+            #pragma unroll
+            for (int i = 0; i < TURN; ++i) {
+                const Index row = row_in_block((e + i * BY) / WORDS), q = first + (e + i * BY) % WORDS * 4;
+                const Index count = row < m ? w - q : 0;
+                v[i].load(a + row * lda + q, vector && count >= 4, count);
+            }
+            #pragma unroll
+            for (int i = 0; i < TURN; ++i) {
+                v[i].store(&leaf.at[(e + i * BY) / WORDS][first + (e + i * BY) % WORDS * 4], true, 4);
+            }
+        }
+    }
+}
+#else
+__device__ __forceinline__ void load(Leaf& leaf, const float* a, Index lda, int done, int w, bool vector) {
+    if (!vector) {
+        #pragma unroll 1
+        for (int e = threadIdx.x; e < ROWS * THREADS * w; e += ALL) {
+            const int r = e / w, q = e % w;
+            leaf.at[r][q] = leaf.place[r] >= done ? a[row_in_block(r) * lda + q] : 0.0f;
+        }
+        return;
+    }
+    #pragma unroll 1
+    for (int e = threadIdx.x; e < ROWS * THREADS * WORDS; e += FLIGHT * ALL) {
+        float4 v[FLIGHT];
+        #pragma unroll
+        for (int i = 0; i < FLIGHT; ++i) {
+            const int r = (e + i * ALL) / WORDS, q = (e + i * ALL) % WORDS * 4;
+            v[i] = make_float4(0, 0, 0, 0);
+            if (leaf.place[r] >= done) v[i] = *reinterpret_cast<const float4*>(a + row_in_block(r) * lda + q);
+        }
+        #pragma unroll
+        for (int i = 0; i < FLIGHT; ++i) {
+            const int r = (e + i * ALL) / WORDS, q = (e + i * ALL) % WORDS * 4;
+            *reinterpret_cast<float4*>(&leaf.at[r][q]) = v[i];
+        }
+    }
+}
+#endif
+
+// By as many threads as BY of which this is number `thread`.
+template <int BY>
+__device__ __forceinline__ void store(
+    const Leaf& leaf, Columns columns, float* a, Index lda, int done, int w, bool vector, int thread
+) {
+    static_assert(ROWS * THREADS * WORDS % (FLIGHT * BY) == 0, "whole turns of all threads");
+    if (!vector) {
+        #pragma unroll 1
+        for (int e = thread; e < ROWS * THREADS * w; e += BY) {
+            const int r = e / w, q = e % w;
+            if (leaf.place[r] >= done) a[row_in_block(r) * lda + q] = columns[r][q];
+        }
+        return;
+    }
+    #pragma unroll 1
+    for (int e = thread; e < ROWS * THREADS * WORDS; e += FLIGHT * BY) {
+        float4 v[FLIGHT];
+        #pragma unroll
+        for (int i = 0; i < FLIGHT; ++i) {
+            const int r = (e + i * BY) / WORDS, q = (e + i * BY) % WORDS * 4;
+            v[i] = *reinterpret_cast<const float4*>(&columns[r][q]);
+        }
+        #pragma unroll
+        for (int i = 0; i < FLIGHT; ++i) {
+            const int r = (e + i * BY) / WORDS, q = (e + i * BY) % WORDS * 4;
+            if (leaf.place[r] >= done) *reinterpret_cast<float4*>(a + row_in_block(r) * lda + q) = v[i];
+        }
+    }
+}
+
+// Columns w and on are zero, and so are rows that were pivots before `done`.
+__device__ __forceinline__ void fetch(Rows& rows, Columns columns, int done, int w) {
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+        const int n = RESIDENT && rows.place[i] < done ? 0 : w;  // else they were not loaded
+        #pragma unroll
+        for (int q = 0; q < WIDTH; q += 4) {
+            const float4 v = *reinterpret_cast<const float4*>(&columns[i * THREADS + threadIdx.x][q]);
+            rows.at[i][q] = q < n ? v.x : 0, rows.at[i][q + 1] = q + 1 < n ? v.y : 0;
+            rows.at[i][q + 2] = q + 2 < n ? v.z : 0, rows.at[i][q + 3] = q + 3 < n ? v.w : 0;
+        }
+    }
+}
+
+// 1 / x correctly rounded for x of normal size with a normal reciprocal: the short half of the library's.
+__device__ __forceinline__ float reciprocal_of(float x) {
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return fmaf(r, fmaf(-x, r, 1.0f), r);
+}
+
+// A pivot whose reciprocal is no normal number is brought to one by an exact power of two.
+__device__ __forceinline__ float scale_of(int size) {
+    return size < SMALL ? 0x1p64f : size > LARGE ? 0x1p-64f : 1.0f;
+}
+
+// A pivot: |a_ij| as an ordered integer, the place of its row before the swap, and the row of a it lies in.
+struct Pivot { int size, place, home; };
+
+// Swaps the places of a pivot's row and of row `column`, and returns the multiplier of a thread's row i, whose entry
+// is `scaled` as the pivot was, or zero: rows that are pivots keep their entries, which are rows of U, unless a pivot
+// is not finite.  `kept` becomes what belongs in the column, `open` whether the row is below the pivot's then.
+__device__ __forceinline__ float divide(
+    Rows& rows, int i, int size, int pivot_place, float scaled, float reciprocal, int column, float& kept, bool& open
+) {
+    const int place = rows.place[i];
+    open = place >= column && place != pivot_place;  // known sooner than by the place after the swap
+    rows.place[i] = place == pivot_place ? column : place == column ? pivot_place : place;
+    const bool divides = open && size != 0;
+    const float l = divides ? scaled * reciprocal : 0.0f;
+    kept = divides ? l : rows.at[i][0];
+    return l;
+}

@@ -1,0 +1,200 @@
+// The swaps of a strip in the columns of its panel, and the substitution for U right of the strip.
+//
+//   a      FP32, from the strip's first row on, n columns, row-major, leading dimension lda.
+//   stop   the strip's last column + 1; the columns from there on are solved for.
+//   dst, src  int[2 w] and int[2 w + 1], as tcs_panel makes them: a[dst[i]] = a[src[i]], all reads before any
+//          write; entry i < w brings the row that becomes row i.  If src[2 w] is zero all rows stay, and none but
+//          those solved for are read.  Null: no row moves.
+//   top    FP32 w x w, w <= 128, leading dimension ld_top, 16-byte rows: L11 in its unit lower triangle.  Rows
+//          0 .. w - 1 of the columns from `stop` on become L11^-1 times what the swaps make them.
+//   apart  0, or how far the blocks on the diagonal of a and top are apart, which are w x w then, w as large as may
+//          be: each is solved with its own; stop is 0, and no row moves.
+//
+// Defines COLUMNS (8, 16 or 64), those of a block: few make short work of each, many share one copy of L11.
+// Grid ceil(n / COLUMNS), or (ceil(apart / COLUMNS), blocks); block THREADS, dynamic shared memory
+// L_ROWS sizeof(Column) + rows sizeof(Staged) bytes for the rows on the move: 2 w, or w if no row moves.
+//
+// A launch of few columns lasts as long as what waits for one another, hence: all loads are under way before the
+// first barrier, and a column is solved inside one warp, without another.  Its unknowns are spread over lanes;
+// a group of them at a time goes to all these lanes, which solve for it redundantly and subtract it from their own.
+// Many columns are bound by the reads of L from shared memory: a lane uses what it has read for EACH of them.
+//
+// Rounding: fused multiply-adds in FP32, in the order of the substitution.
+
+#include "common/common.cuh"
+#include "common/sm_addresses.cuh"
+
+constexpr int THREADS = COLUMNS < 64 ? 256 : 128;
+constexpr int MOST = 128;                   // the widest strip
+constexpr int EACH = COLUMNS == 8 ? 1 : COLUMNS == 16 ? 2 : 4;  // columns of a lane
+constexpr int SHARE = COLUMNS < 64 ? 2 : 4; // lanes with the same unknowns of other columns, neighbours
+constexpr int LANES = WARP / SHARE;         // those of a column: unknown LANES s + r is x[s] of the r-th
+constexpr int SLOTS = MOST / LANES;
+constexpr int CHUNK = SLOTS / (EACH < 4 ? 2 : 4); // slots brought up to date, or not, together
+constexpr int GROUP = 8;                    // unknowns solved for by every lane
+constexpr int TILE = 16;                    // unknowns after which x moves up, so that its indices are constants
+constexpr int DONE = TILE / LANES;          // slots of a tile
+constexpr int STEP = THREADS / COLUMNS;     // rows that the block moves at a time
+constexpr int BATCH = 2 * MOST / STEP < 16 ? 2 * MOST / STEP : 16;  // of them, under way for each thread
+
+// The columns of L of a tile, from the tile's first row down; 16-byte reads of eight rows meet in no bank.  The last
+// tile comes first: then the rows that a chunk of slots has too many are those of another tile.
+struct Column { float at[TILE + 4]; };
+constexpr int TILES = MOST / TILE;
+__device__ __forceinline__ int first_row(int tile) { return TILE / 2 * (TILES - 1 - tile) * (TILES - tile); }
+constexpr int L_ROWS = TILE / 2 * TILES * (TILES + 1);
+
+// A row on the move; padded, so that lanes that read rows of it meet in few banks.
+struct Staged { float at[COLUMNS + 1]; };
+
+// Copies from global to shared memory, without waiting where the device can.
+template <typename Word>
+__device__ __forceinline__ void fetch(void* to, const void* from) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+                 :: "r"(shared_address(to)), "l"(from), "n"(sizeof(Word)) : "memory");
+#else
+    *static_cast<Word*>(to) = *static_cast<const Word*>(from);
+#endif
+}
+
+__device__ __forceinline__ void await_fetched() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+    __syncthreads();
+}
+
+// Only words with something below the diagonal.
+__device__ __forceinline__ void fetch_l(Column* l, const float* __restrict__ top, Index ld_top, int w) {
+    constexpr int WORDS = TILE / 4;
+    const int row = threadIdx.x / WORDS, word = 4 * (threadIdx.x % WORDS);
+    #pragma unroll
+    for (int tile = 0; tile < TILES; ++tile) {
+        #pragma unroll
+        for (int i = row; i < MOST - tile * TILE; i += THREADS / WORDS) {
+            const int at = tile * TILE + i;
+            if (at >= w || word >= i) continue;
+            fetch<float4>(l[first_row(tile) + i].at + word, top + at * ld_top + tile * TILE + word);
+        }
+    }
+}
+
+// Unknowns of one row, of EACH column.
+struct Row { float at[EACH]; };
+
+// x -= l y
+__device__ __forceinline__ void subtract(Row& x, float l, const Row& y) {
+    #pragma unroll
+    for (int c = 0; c < EACH; ++c) x.at[c] = fmaf(-l, y.at[c], x.at[c]);
+}
+
+// y := the solution for a group, whose rows of L these are.
+__device__ __forceinline__ void solve(Row (&y)[GROUP], const Column* l, int first) {
+    #pragma unroll
+    for (int i = 1; i < GROUP; ++i) {
+        Run<float, GROUP> row;
+        row.load(l[i].at + first, true, GROUP);
+        #pragma unroll
+        for (int k = 0; k < i; ++k) subtract(y[i], row.at[k], y[k]);
+    }
+}
+
+// The columns of `stage` this thread takes := L^-1 times them, from column `stop` on.
+__device__ __forceinline__ void substitute(Staged* stage, const Column* tiles, int w, Index stop) {
+    const int own = threadIdx.x % WARP / SHARE, neighbour = threadIdx.x % SHARE;
+    const int column = threadIdx.x / WARP * SHARE * EACH + neighbour;  // then every SHARE-th
+    Row x[SLOTS];
+    #pragma unroll
+    for (int s = 0; s < SLOTS; ++s) {
+        const int i = s * LANES + own;
+        #pragma unroll
+        for (int c = 0; c < EACH; ++c) x[s].at[c] = i < w ? stage[i].at[column + c * SHARE] : 0.0f;
+    }
+    #pragma unroll 1
+    for (int first = 0; first < w; first += TILE) {
+        const Column* l = tiles + first_row(first / TILE);
+        #pragma unroll
+        for (int g = 0; g < TILE; g += GROUP) {
+            Row y[GROUP];
+            #pragma unroll
+            for (int e = 0; e < GROUP; ++e) {
+                const int lane = (g + e) % LANES * SHARE + neighbour;
+                #pragma unroll
+                for (int c = 0; c < EACH; ++c) y[e].at[c] = __shfl_sync(ALL_LANES, x[(g + e) / LANES].at[c], lane);
+            }
+            solve(y, l + g, g);
+            #pragma unroll
+            for (int chunk = 0; chunk < SLOTS; chunk += CHUNK) {
+                if (first + chunk * LANES >= w) break;
+                #pragma unroll
+                for (int s = chunk; s < chunk + CHUNK; ++s) {
+                    const int i = s * LANES + own;
+                    Run<float, GROUP> row;
+                    row.load(l[i].at + g, true, GROUP);
+                    #pragma unroll
+                    for (int k = 0; k < GROUP; ++k) if (s >= DONE || g + k < i) subtract(x[s], row.at[k], y[k]);
+                }
+            }
+        }
+        #pragma unroll
+        for (int s = 0; s < DONE; ++s) {
+            const int i = first + s * LANES + own;
+            #pragma unroll
+            for (int c = 0; c < EACH; ++c) {
+                if (i < w && column + c * SHARE >= stop) stage[i].at[column + c * SHARE] = x[s].at[c];
+            }
+        }
+        #pragma unroll
+        for (int s = DONE; s < SLOTS; ++s) x[s - DONE] = x[s];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+tcs_swap_solve(
+    float* a, Index lda, Index n, Index stop, const int* __restrict__ dst, const int* __restrict__ src,
+    const float* __restrict__ top, Index ld_top, Index w, Index apart
+) {
+    if (apart) {
+        const Index at = blockIdx.y * apart;
+        a += at * (lda + 1), top += at * (ld_top + 1);
+        n = w = min(w - at, apart);
+    }
+    extern __shared__ __align__(16) unsigned char dynamic[];
+    Column* l = reinterpret_cast<Column*>(dynamic);
+    Staged* stage = reinterpret_cast<Staged*>(l + L_ROWS);
+    __shared__ int target[2 * MOST];
+    const int width = int(w), count = dst ? 2 * width : width;  // of rows on the move
+    const int row = threadIdx.x / COLUMNS, own = threadIdx.x % COLUMNS;
+    const Index first = Index(blockIdx.x) * COLUMNS;
+    const bool solves = first + COLUMNS > stop, moves = src && src[2 * width];
+    a += first + own;
+
+    for (int start = row; start < count; start += BATCH * STEP) {
+        int from[BATCH];
+        #pragma unroll
+        for (int k = 0; k < BATCH; ++k) {
+            const int i = start + k * STEP;
+            from[k] = first + own < n && i < count ? (src ? src[i] : i) : -1;
+        }
+        if (start == row) {  // while the places of the first rows are awaited
+            if (solves) fetch_l(l, top, ld_top, width);
+            for (int i = threadIdx.x; dst && i < count; i += THREADS) fetch<int>(target + i, dst + i);
+        }
+        #pragma unroll
+        for (int k = 0; k < BATCH; ++k) {
+            const bool wanted = moves || solves && start + k * STEP < width;
+            if (from[k] >= 0 && wanted) fetch<int>(stage[start + k * STEP].at + own, a + from[k] * lda);
+        }
+    }
+    await_fetched();
+    if (solves && threadIdx.x / WARP < COLUMNS / (SHARE * EACH)) substitute(stage, l, width, stop - first);
+    __syncthreads();
+    #pragma unroll 8
+    for (int i = row; i < count; i += STEP) {
+        // A row that is both displaced and displacing is listed twice; only the first entry has been solved.
+        const int to = dst ? target[i] : i;
+        const bool counts = i < width ? moves || solves : to >= width;
+        if (first + own < n && counts) a[to * lda] = stage[i].at[own];
+    }
+}

@@ -1,0 +1,107 @@
+// The vector work of the condition estimate (N. J. Higham, ACM Trans. Math. Software 14 (1988), 381-396).
+//
+//   state  double[2]: the number of the entry that was largest last time, -1 before; 1 while the climb goes on, then 0.
+//
+// tcs_probes    probes (n x 4, row-major): 1 / n, the alternating vector that the ascent cannot see coming, and two of
+//               uniform random entries of variance 1, always the same.
+// tcs_signs     sign_i = the sign of v_i, entries `step` apart, or zeros if the climb is over.
+// tcs_steepest  found[0], found[1]: where |z_i| is largest, the first if several are, and how large; a NaN counts as
+//               larger than infinity.  The climb is over if it is where it was last time.  unit: the unit vector of
+//               that entry, or zeros.  One block of 1024.
+//
+// tcs_held      sums over the columns of b and of r = b - y (n x k, row-major): of r_i^2 for all but the `last` ones, of
+//               b_i^2 for the same, and |z . r| for those, z (n x last, row-major).  k blocks of 1024.
+//
+// Else grid ceil(n / 256), block 256.
+
+#include "common/common.cuh"
+#include "common/probe.cuh"
+
+constexpr int THREADS = 256, SEARCHING = 1024;
+using Bits = unsigned long long;
+
+extern "C" __global__ void __launch_bounds__(THREADS) tcs_probes(double* probes, Index n) {
+    const Index i = Index(blockIdx.x) * THREADS + threadIdx.x;
+    if (i >= n) return;
+    const double size = 1.0 + double(i) / double(max(Index(1), n - 1));
+    probes[4 * i] = 1.0 / double(n), probes[4 * i + 1] = i % 2 ? -size : size;
+    #pragma unroll
+    for (unsigned c = 0; c < 2; ++c) probes[4 * i + 2 + c] = random_probe(i, c);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+tcs_signs(double* sign, const double* __restrict__ v, Index step, const double* __restrict__ state, Index n) {
+    const Index i = Index(blockIdx.x) * THREADS + threadIdx.x;
+    if (i < n) sign[i] = copysign(state[1], v[i * step]);
+}
+
+// An entry of z: its size as ordered bits, and its number.
+struct Entry {
+    Bits size;
+    Index at;
+
+    __device__ __forceinline__ void keep_larger(Entry other) {
+        if (other.size > size || other.size == size && other.at < at) *this = other;
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(SEARCHING)
+tcs_steepest(double* unit, double* found, double* state, const double* __restrict__ z, Index step, Index n) {
+    __shared__ Entry of_warp[SEARCHING / WARP];
+    Entry best = {0, n};
+    #pragma unroll 4
+    for (Index i = threadIdx.x; i < n; i += SEARCHING) {
+        const double v = z[i * step];
+        best.keep_larger({v == v ? Bits(__double_as_longlong(fabs(v))) : ~Bits(0), i});
+    }
+    auto reduce = [&] {
+        #pragma unroll
+        for (int d = WARP / 2; d; d /= 2) {
+            best.keep_larger({__shfl_xor_sync(ALL_LANES, best.size, d), __shfl_xor_sync(ALL_LANES, best.at, d)});
+        }
+    };
+    reduce();
+    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = best;
+    __syncthreads();
+    best = of_warp[threadIdx.x % WARP];
+    reduce();
+    const bool goes_on = state[1] != 0 && double(best.at) != state[0];
+    for (Index i = threadIdx.x; i < n; i += SEARCHING) unit[i] = goes_on && i == best.at;
+    __syncthreads();  // all have read the state
+    if (threadIdx.x == 0) {
+        found[0] = double(best.at), found[1] = fabs(z[best.at * step]);
+        state[0] = double(best.at), state[1] = goes_on;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(SEARCHING)
+tcs_held(double* sums, const double* __restrict__ b, const double* __restrict__ y, const double* __restrict__ z, Index n,
+         int k, int last) {
+    __shared__ double of_warp[2][SEARCHING / WARP];
+    const int column = blockIdx.x, probes = k - last, behind = column - probes;
+    double sum = 0, size = 0;
+    #pragma unroll 4
+    for (Index i = threadIdx.x; i < n; i += SEARCHING) {
+        const double v = b[i * k + column], r = v - y[i * k + column];
+        sum += r * (behind < 0 ? r : z[i * last + behind]);
+        size += v * v;
+    }
+    auto reduce = [&] {
+        #pragma unroll
+        for (int d = WARP / 2; d; d /= 2) {
+            sum += __shfl_xor_sync(ALL_LANES, sum, d);
+            size += __shfl_xor_sync(ALL_LANES, size, d);
+        }
+    };
+    reduce();
+    if (threadIdx.x % WARP == 0) of_warp[0][threadIdx.x / WARP] = sum, of_warp[1][threadIdx.x / WARP] = size;
+    __syncthreads();
+    sum = of_warp[0][threadIdx.x % WARP], size = of_warp[1][threadIdx.x % WARP];
+    reduce();
+    if (threadIdx.x) return;
+    if (behind < 0) {
+        sums[column] = sum, sums[probes + column] = size;
+    } else {
+        sums[probes + column] = fabs(sum);
+    }
+}

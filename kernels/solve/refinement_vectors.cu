@@ -1,0 +1,135 @@
+// The vector work of a refinement step, each a pass over n x k numbers; k right-hand sides, any strides.
+//
+//   tcs_residual   r = b - y, and the sizes of r and x
+//       r     double [k][n] contiguous.   b, y, x  double n x k with strides (row, column) in entries.
+//       sizes unsigned long long[2][k], zero before the launch: max |r|, then max |x| of each column as the bits of a
+//             double, which compare like the numbers; NaN comes last, so that it is met.
+//   tcs_column_max  sizes[k], zero before the launch, likewise of v.
+//   tcs_lower      low[j][i] = v[order[i]][j] 2^-e_j for i < n and j < k, 0 for k <= j < width, where 2^e_j is next to
+//             sizes[j]; order null: no permutation.  Every bit of done[0 .. count) becomes 1 (see triangular_solve.cu).
+//   tcs_raise      v[order[i]][j] = low[j][i] 2^e_j in FP64, v [k][n] contiguous; plus `onto`, likewise, unless null.
+//   tcs_gram       gram[4][4] of the first `count` of four FP64 vectors of n entries, 0 for the others.
+//   tcs_mix        x = w0 x0 + w1 x1 + ..., added up in that order, of the first `count`.
+//
+// Grid ceil(n / 256) x k (tcs_lower: x width; tcs_mix: x 1), block 256; tcs_gram 1 block of 1024, whose sums have one
+// order.  A grid has at most 65535 blocks in y: those of tcs_residual and tcs_column_max take turns at more columns.
+// Rounding: one FP64 subtraction; scaling by powers of two is exact up to the cast.  Defines T_LOW (float or double).
+
+#include "common/common.cuh"
+
+constexpr int THREADS = 256;
+
+using Bits = unsigned long long;
+
+__device__ __forceinline__ Bits bits(double v) { return static_cast<Bits>(__double_as_longlong(fabs(v))); }
+
+// The largest of a block, by one thread of each warp.
+__device__ __forceinline__ void largest(Bits* to, Bits v) {
+    #pragma unroll
+    for (int d = WARP / 2; d; d /= 2) v = max(v, __shfl_xor_sync(ALL_LANES, v, d));
+    if (threadIdx.x % WARP == 0 && v) atomicMax(to, v);
+}
+
+// 2^-e or 2^e for a size next to 2^e, which may be subnormal; 1 for infinity and NaN.
+__device__ __forceinline__ double power(Bits size, bool inverse) {
+    const int e = int(size >> 52);
+    if (e == 0x7ff) return 1.0;
+    const int shifted = inverse ? 2046 - e : e;
+    return __longlong_as_double((long long)(max(1, min(2045, shifted))) << 52);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+tcs_residual(
+    double* r, Bits* sizes, const double* b, Index b_row, Index b_col, const double* y, Index y_row, Index y_col,
+    const double* x, Index x_row, Index x_col, Index n, Index k
+) {
+    const Index i = Index(blockIdx.x) * THREADS + threadIdx.x;
+    for (Index j = blockIdx.y; j < k; j += gridDim.y) {
+        Bits of_r = 0, of_x = 0;
+        if (i < n) {
+            const double v = b[i * b_row + j * b_col] - y[i * y_row + j * y_col];
+            r[j * n + i] = v;
+            of_r = bits(v), of_x = bits(x[i * x_row + j * x_col]);
+        }
+        largest(sizes + j, of_r);
+        largest(sizes + k + j, of_x);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+tcs_column_max(Bits* sizes, const double* v, Index v_row, Index v_col, Index n, Index k) {
+    const Index i = Index(blockIdx.x) * THREADS + threadIdx.x;
+    for (Index j = blockIdx.y; j < k; j += gridDim.y) largest(sizes + j, i < n ? bits(v[i * v_row + j * v_col]) : 0);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+tcs_lower(
+    T_LOW* low, unsigned* done, Index count, const double* v, Index v_row, Index v_col, const int* order,
+    const Bits* sizes, Index n, Index k
+) {
+    const Index i = Index(blockIdx.x) * THREADS + threadIdx.x, j = blockIdx.y;
+    if (i < n) {
+        const Index from = order ? order[i] : i;
+        low[j * n + i] = j < k ? T_LOW(v[from * v_row + j * v_col] * power(sizes[j], true)) : T_LOW(0);
+    }
+    const Index blocks = Index(gridDim.x) * gridDim.y, block = j * gridDim.x + blockIdx.x;
+    for (Index e = block * THREADS + threadIdx.x; e < count; e += blocks * THREADS) done[e] = ~0u;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+tcs_raise(double* v, const T_LOW* low, const int* order, const Bits* sizes, const double* onto, Index n) {
+    const Index i = Index(blockIdx.x) * THREADS + threadIdx.x, j = blockIdx.y;
+    if (i >= n) return;
+    const Index to = j * n + (order ? order[i] : i);
+    const double raised = double(low[j * n + i]) * power(sizes[j], false);
+    v[to] = onto ? onto[to] + raised : raised;
+}
+
+constexpr int MOST_VECTORS = 4, PAIRS = MOST_VECTORS * (MOST_VECTORS + 1) / 2, GRAM_THREADS = 1024;
+
+extern "C" __global__ void __launch_bounds__(GRAM_THREADS)
+tcs_gram(
+    double* gram, const double* __restrict__ v0, const double* __restrict__ v1, const double* __restrict__ v2,
+    const double* __restrict__ v3, Index count, Index n
+) {
+    __shared__ double of_warp[PAIRS][GRAM_THREADS / WARP];
+    const double* const v[MOST_VECTORS] = {v0, v1, v2, v3};
+    double sums[PAIRS] = {};
+    #pragma unroll 2
+    for (Index i = threadIdx.x; i < n; i += GRAM_THREADS) {
+        double x[MOST_VECTORS];
+        #pragma unroll
+        for (int a = 0; a < MOST_VECTORS; ++a) x[a] = a < count ? v[a][i] : 0.0;
+        #pragma unroll
+        for (int a = 0, pair = 0; a < MOST_VECTORS; ++a) {
+            #pragma unroll
+            for (int b = 0; b <= a; ++b, ++pair) sums[pair] = fma(x[a], x[b], sums[pair]);
+        }
+    }
+    #pragma unroll
+    for (int pair = 0; pair < PAIRS; ++pair) {
+        #pragma unroll
+        for (int d = WARP / 2; d; d /= 2) sums[pair] += __shfl_xor_sync(ALL_LANES, sums[pair], d);
+        if (threadIdx.x % WARP == 0) of_warp[pair][threadIdx.x / WARP] = sums[pair];
+    }
+    __syncthreads();
+    const int a = threadIdx.x / MOST_VECTORS, b = threadIdx.x % MOST_VECTORS, high = max(a, b), low = min(a, b);
+    if (a >= MOST_VECTORS) return;
+    double sum = 0;
+    for (int w = 0; w < GRAM_THREADS / WARP; ++w) sum += of_warp[high * (high + 1) / 2 + low][w];
+    gram[threadIdx.x] = sum;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+tcs_mix(
+    double* x, const double* __restrict__ x0, const double* __restrict__ x1, const double* __restrict__ x2,
+    const double* __restrict__ x3, double w0, double w1, double w2, double w3, Index count, Index n
+) {
+    const Index i = Index(blockIdx.x) * THREADS + threadIdx.x;
+    if (i >= n) return;
+    double sum = w0 * x0[i];
+    if (count > 1) sum = fma(w1, x1[i], sum);
+    if (count > 2) sum = fma(w2, x2[i], sum);
+    if (count > 3) sum = fma(w3, x3[i], sum);
+    x[i] = sum;
+}

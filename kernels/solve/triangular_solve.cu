@@ -1,0 +1,307 @@
+// x = T^-1 b or T^-T b for a triangle T of a square matrix and K right-hand sides, in one launch.
+//
+//   lu    T_IN n x n, row-major, leading dimension ld: T is its lower (LOWER 1) or upper (LOWER 0) triangle.
+//   dinv  T_IN [ceil(n / BLOCK)][BLOCK][BLOCK]: inverses of T's diagonal blocks D_i, zero outside their triangle
+//         and beyond n; they say whether the diagonal is unit.
+//   b     T_IN [K][n].   x  T_IN [K][n], every byte 0xff before the launch (see below).
+//   ticket  unsigned[1], every byte 0xff before the launch.
+//   tops  null, or unsigned long long[K]: if all are zero, so is b, and T is not read.
+//
+// Defines T_IN (float or double), K, LOWER, TRANS (1: the transposed triangle), BLOCKS (thread blocks of a cluster
+// or 0).  Grid any, whole clusters; block THREADS.  As many as the device holds are best.
+//
+// Blocks of BLOCK unknowns are solved in the order of the substitution, one by each thread block, and one after the
+// other by those of the cluster that draws their ticket: x_i = D_i^-1 (b_i - sum_j T_ij x_j).  The sum runs over the
+// x_j as they appear, and the next two T_ij are fetched while x_j is awaited.  Those of the same cluster come by
+// st.async into shared memory, sooner than through the cache.  All others are read from x, where a value is its own
+// flag: x starts as the NaN with all bits set, which is never stored, and a reader polls until it is gone, so
+// that a step needs no fence.  A ticket is drawn only after those of all x_j it needs, hence no deadlock however many
+// thread blocks are resident.
+//
+// Rounding: fused multiply-adds in T_IN within a tile, sums over tiles in FP64; their order depends on n and K
+// alone.  Sums in FP32 throughout would be the largest error of a solve with FP32 factors.
+
+#include "common/common.cuh"
+#if BLOCKS
+#include "common/cluster.cuh"
+#endif
+
+constexpr int THREADS = 512;
+constexpr int WARPS = THREADS / WARP;
+constexpr int VECTOR = 16 / sizeof(T_IN);            // entries of one 16-byte access
+constexpr int BLOCK = sizeof(T_IN) == 4 ? 128 : 64;
+constexpr int ROWS = BLOCK / WARPS;                  // rows of a block each warp holds
+constexpr int LANES = WARP / ROWS;                   // lanes that share a row's sum
+constexpr int RUNS = ROWS * BLOCK / (WARP * VECTOR); // accesses of a thread to a tile
+constexpr bool FORWARD = LOWER != TRANS;
+constexpr int TEAM = BLOCKS ? BLOCKS : 1;            // blocks of unknowns that go with a ticket
+static_assert(TEAM <= WARPS, "a warp sends to each block of the cluster");
+static_assert(BLOCK == WARP * VECTOR, "a word of x_j for each lane, and whole warps await it");
+static_assert(K * BLOCK <= THREADS, "an entry of x_j for a thread");
+
+__device__ __forceinline__ bool pending(float v) { return __float_as_uint(v) == ~0u; }
+__device__ __forceinline__ bool pending(double v) {
+    return static_cast<unsigned long long>(__double_as_longlong(v)) == ~0ull;
+}
+
+// Reads a value of another thread block where it cannot be stale; zero for a lane that does not want one.
+__device__ __forceinline__ T_IN look(const T_IN* from, bool wants) {
+    return wants ? *reinterpret_cast<const volatile T_IN*>(from) : T_IN(0);
+}
+
+// Waits for the values that a warp wants, of which v was seen.  The lanes stay together: where each left the loop by
+// itself, racecheck saw warps read behind the next barrier what others had yet to write, for a reason not found in the
+// machine code of ptxas 13.0.
+__device__ __forceinline__ T_IN await(T_IN v, const T_IN* from, bool wants) {
+    while (__any_sync(ALL_LANES, pending(v))) v = look(from, wants);
+    return v;
+}
+
+// Of NaN another one is stored: arithmetic may keep all the bits of one that b or T has.
+__device__ __forceinline__ void publish(T_IN* to, T_IN v) {
+    *reinterpret_cast<volatile T_IN*>(to) = pending(v) ? T_IN(__int_as_float(0x7fc00000)) : v;
+}
+
+// The part of a BLOCK x BLOCK tile a thread holds, in runs of VECTOR entries.  Where columns are summed, a lane keeps
+// its columns over all rows of the warp.  Where rows are, it has ACROSS runs of EACH rows: the more rows, the fewer
+// reads of the unknowns, which would take longer than all else, and the more sums that are of several lanes.
+constexpr int ACROSS = TRANS ? 1 : 2, EACH = RUNS / ACROSS, WIDE = BLOCK / (ACROSS * VECTOR);
+struct Tile { Run<T_IN, VECTOR> at[RUNS]; };
+
+__device__ __forceinline__ int row_of(int r) {
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    return warp * ROWS + lane / WIDE * EACH + r / ACROSS;
+}
+__device__ __forceinline__ int column_of(int r) {
+    return (r % ACROSS * WIDE + threadIdx.x % WIDE) * VECTOR;
+}
+
+// Zero beyond rows x cols.
+__device__ __forceinline__ void load(Tile& t, const T_IN* from, Index ld, Index rows, Index cols, bool aligned) {
+    #pragma unroll
+    for (int r = 0; r < RUNS; ++r) {
+        const Index left = row_of(r) < rows ? cols - column_of(r) : 0;
+        t.at[r].load(from + row_of(r) * ld + column_of(r), aligned && left >= VECTOR, left);
+    }
+}
+
+// A thread's share of the sums of the unknowns of a block: of its row, or of its columns.
+constexpr int SUMS = TRANS ? VECTOR : 1;
+
+#if !TRANS
+// Adds up what WIDE lanes have of EACH rows, so that LANES of them share one row's sum, that of row
+// threadIdx.x / LANES: each gives half of its rows away, and gets the rest of the others.
+__device__ __forceinline__ T_IN gather(T_IN (&part)[EACH]) {
+    #pragma unroll
+    for (int half = EACH / 2, bit = WIDE / 2; half; half /= 2, bit /= 2) {
+        const bool upper = threadIdx.x & bit;
+        #pragma unroll
+        for (int i = 0; i < half; ++i) {
+            const T_IN given = upper ? part[i] : part[i + half], kept = upper ? part[i + half] : part[i];
+            part[i] = kept + __shfl_xor_sync(ALL_LANES, given, bit);
+        }
+    }
+    return part[0];
+}
+#endif
+
+// Adds a tile's share, made in T_IN, to sums in FP64: of n products only those of a tile are added in FP32.
+__device__ __forceinline__ void accumulate(double (&sum)[K][SUMS], const Tile& t, const T_IN (*x)[BLOCK]) {
+    #pragma unroll
+    for (int k = 0; k < K; ++k) {
+        T_IN part[TRANS ? SUMS : EACH] = {};
+        #pragma unroll
+        for (int r = 0; r < RUNS; ++r) {
+            #pragma unroll
+            for (int v = 0; v < VECTOR; ++v) {
+                part[TRANS ? v : r / ACROSS] += t.at[r].at[v] * x[k][TRANS ? row_of(r) : column_of(r) + v];
+            }
+        }
+#if TRANS
+        #pragma unroll
+        for (int v = 0; v < SUMS; ++v) sum[k][v] += part[v];
+#else
+        sum[k][0] += gather(part);
+#endif
+    }
+}
+
+// Adds up the shares and hands the total of each unknown e to `store`, once.
+template <typename Store>
+__device__ __forceinline__ void reduce(double (&sum)[K][SUMS], double (*scratch)[BLOCK], Store store) {
+    #pragma unroll
+    for (int k = 0; k < K; ++k) {
+        if (!TRANS) {
+            #pragma unroll
+            for (int d = LANES / 2; d; d /= 2) sum[k][0] += __shfl_xor_sync(ALL_LANES, sum[k][0], d);
+            if (threadIdx.x % LANES == 0) store(k, threadIdx.x / LANES, sum[k][0]);
+            continue;
+        }
+        #pragma unroll
+        for (int v = 0; v < SUMS; ++v) scratch[threadIdx.x / WARP][column_of(0) + v] = sum[k][v];
+        __syncthreads();
+        if (threadIdx.x < BLOCK) {
+            double total = 0;
+            #pragma unroll
+            for (int w = 0; w < WARPS; ++w) total += scratch[w][threadIdx.x];
+            store(k, threadIdx.x, total);
+        }
+        __syncthreads();
+    }
+}
+
+// x_j from the blocks of the cluster before this one.
+#if BLOCKS
+struct Arrivals {
+    T_IN x[BLOCKS - 1][K][BLOCK];
+    unsigned long long in[BLOCKS - 1];
+};
+#endif
+
+// Waits for all threads of the blocks that work together.
+__device__ __forceinline__ void meet() {
+#if BLOCKS
+    arrive_in_cluster();
+    wait_in_cluster();
+#else
+    __syncthreads();
+#endif
+}
+
+// Draws the ticket of turn 0, 1, ... for the blocks that work together: the step of the first, the same in all of them.
+// None is back before all are done with the turn before.
+__device__ __forceinline__ int draw(unsigned* ticket, int turn, unsigned rank) {
+    __shared__ unsigned drawn[2];
+    unsigned& mine = drawn[turn & 1];  // the other may still be read
+    if (rank == 0 && threadIdx.x < WARP) {
+        unsigned number = threadIdx.x == 0 ? atomicAdd(ticket, 1u) + 1 : 0;  // counts from 0xffffffff
+        number = __shfl_sync(ALL_LANES, number, 0);
+#if BLOCKS
+        if (threadIdx.x < BLOCKS) {
+            asm volatile("st.shared::cluster.u32 [%0], %1;"
+                         :: "r"(address_in(&mine, threadIdx.x)), "r"(number) : "memory");
+        }
+#else
+        mine = number;
+#endif
+    }
+    meet();
+    return TEAM * int(mine);
+}
+
+extern "C" __global__ void
+#if BLOCKS
+__cluster_dims__(BLOCKS, 1, 1)
+#endif
+__launch_bounds__(THREADS, 1)
+tcs_solve_triangle(
+    T_IN* x, const T_IN* __restrict__ b, const T_IN* __restrict__ lu, Index ld, Index n,
+    const T_IN* __restrict__ dinv, unsigned* ticket, const unsigned long long* __restrict__ tops
+) {
+    __shared__ __align__(16) T_IN solved[2][K][BLOCK];  // x_j, alternately for even and odd steps; at last x_i
+    __shared__ __align__(16) T_IN rhs[K][BLOCK];        // b_i, then what D_i^-1 is applied to
+    __shared__ double scratch[TRANS ? WARPS : 1][BLOCK];
+    const int blocks = int((n + BLOCK - 1) / BLOCK), rank = blockIdx.x % TEAM;
+    const bool aligned = aligned16(lu, ld);
+    bool zero = tops != nullptr;
+    #pragma unroll
+    for (int k = 0; k < K; ++k) zero = zero && tops[k] == 0;
+    if (zero) {
+        for (Index e = Index(blockIdx.x) * THREADS + threadIdx.x; e < K * n; e += Index(gridDim.x) * THREADS) x[e] = 0;
+        return;
+    }
+#if BLOCKS
+    __shared__ __align__(16) Arrivals arrivals;
+    if (threadIdx.x < BLOCKS - 1) set_up_barrier(arrivals.in[threadIdx.x]);
+    meet();  // none may write to another before that runs
+#endif
+    for (int turn = 0;; ++turn) {
+        const int first = draw(ticket, turn, rank), step = first + rank;
+        if (first >= blocks) return;
+        if (step >= blocks) continue;
+#if BLOCKS
+        if (threadIdx.x < rank) expect(arrivals.in[threadIdx.x], sizeof(arrivals.x[0]), true);
+#endif
+        const int i = FORWARD ? step : blocks - 1 - step;
+        const Index here = Index(i) * BLOCK;
+        auto fetch = [&](Tile& t, int s) {  // T_ij of the s-th x_j, then the inverse of T_ii
+            if (s == step) return load(t, dinv + here * BLOCK, BLOCK, BLOCK, BLOCK, true);
+            const Index there = Index(FORWARD ? s : blocks - 1 - s) * BLOCK;
+            const Index row = TRANS ? there : here, col = TRANS ? here : there;
+            load(t, lu + row * ld + col, ld, n - row, n - col, aligned);
+        };
+        // A thread reads entry `mine` of those x_j that other clusters solve for; it looks for the next as soon as it
+        // has one, before a tile is asked for, since what is read comes in order.
+        const int mine = threadIdx.x, polled = BLOCKS ? first : step;
+        const bool reads = mine < K * BLOCK;
+        const auto entry = [&](int s) { return Index(FORWARD ? s : blocks - 1 - s) * BLOCK + mine % BLOCK; };
+        const auto look_for = [&](int s) {
+            return look(x + mine / BLOCK * n + entry(s), reads && s < polled && entry(s) < n);
+        };
+        T_IN seen = look_for(0);
+        // The s-th x_j, when it is there.
+        auto receive = [&](int s) -> const T_IN (*)[BLOCK] {
+#if BLOCKS
+            if (s >= first) {
+                wait_for(arrivals.in[s - first], turn);
+                return arrivals.x[s - first];
+            }
+#endif
+            if (reads) {
+                solved[s & 1][mine / BLOCK][mine % BLOCK] =
+                    await(seen, x + mine / BLOCK * n + entry(s), entry(s) < n);
+                seen = look_for(s + 1);
+            }
+            __syncthreads();
+            return solved[s & 1];
+        };
+
+        double sum[K][SUMS] = {};
+        Tile even, odd;
+        // A tile is asked for when the one before the last has been used, never between x_j and its use: a reader
+        // that polls waits for all that was asked for before.
+        auto take = [&](Tile& t, int s) {
+            accumulate(sum, t, receive(s));
+            if (s + 2 <= step) fetch(t, s + 2);
+        };
+        auto finish = [&](const Tile& inverse) {
+            reduce(sum, scratch, [&](int k, int e, double total) { rhs[k][e] = T_IN(rhs[k][e] - total); });
+            __syncthreads();
+            double last[K][SUMS] = {};
+            accumulate(last, inverse, rhs);
+            auto& x_i = solved[0];
+            reduce(last, scratch, [&](int k, int e, double total) {
+                x_i[k][e] = T_IN(total);
+                if (here + e < n) publish(x + k * n + here + e, T_IN(total));
+            });
+            __syncthreads();
+#if BLOCKS
+            const int warp = threadIdx.x / WARP;
+            if (warp > rank && warp < BLOCKS && first + warp < blocks) {
+                #pragma unroll
+                for (int k = 0; k < K; ++k) {
+                    const int e = threadIdx.x % WARP * VECTOR;
+                    const float4 word = *reinterpret_cast<const float4*>(&x_i[k][e]);
+                    send(word, mailbox_in(warp, &arrivals.x[rank][k][e], arrivals.in[rank]), true);
+                }
+            }
+#endif
+        };
+        fetch(even, 0);
+        if (step > 0) fetch(odd, 1);
+        // b_i is read now: later x_i would wait for it.
+        for (int e = threadIdx.x; e < K * BLOCK; e += THREADS) {
+            const Index at = here + e % BLOCK;
+            rhs[e / BLOCK][e % BLOCK] = at < n ? b[e / BLOCK * n + at] : T_IN(0);
+        }
+        __syncthreads();
+        int s = 0;
+        for (; s + 2 <= step; s += 2) take(even, s), take(odd, s + 1);
+        if (s < step) {
+            take(even, s);
+            finish(odd);
+        } else {
+            finish(even);
+        }
+    }
+}
