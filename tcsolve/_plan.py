@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 
 from tcsolve._arguments import require_count, require_number, require_switch
-from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._errors import InputError
 
-__all__ = ["PRECISIONS", "Plan", "next_rung"]
+__all__ = ["PRECISIONS", "UPDATE_NAMES", "Plan", "next_rung"]
 
-PRECISIONS = ("auto", *UPDATES)
+# What `tcsolve._arithmetic.formats.UPDATES` describes.
+UPDATE_NAMES = ("fp16", "bf16", "tf32", "fp16x3", "fp32", "fp64")
+PRECISIONS = ("auto", *UPDATE_NAMES)
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,10 @@ class Plan:
     contraction: float = 0.5
 
     def __post_init__(self):
-        if not isinstance(self.update, str) or self.update not in UPDATES:
-            raise InputError(f"Plan: update is {self.update!r}, needs one of {', '.join(UPDATES)}")
+        if not isinstance(self.update, str) or self.update not in UPDATE_NAMES:
+            raise InputError(
+                f"Plan: update is {self.update!r}, needs one of {', '.join(UPDATE_NAMES)}"
+            )
         for name in ("block", "max_steps", "basis"):
             value = getattr(self, name)
             if value is not None or name == "basis":

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tcsolve._arithmetic.formats import FORMATS, TOP_EXPONENT, UPDATES, round_to, split
+from tcsolve._plan import UPDATE_NAMES
 
 TYPES = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32, "fp64": np.float64}
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan]
@@ -110,3 +111,8 @@ def test_the_roundoff_of_factors_orders_the_updates():
 
 def test_only_whole_storage_formats_are_native():
     assert {name for name, how in UPDATES.items() if how.native} == {"fp32", "fp64"}
+
+
+def test_every_update_that_a_plan_can_name_is_described():
+    assert tuple(UPDATES) == UPDATE_NAMES
+    assert all(how.name == name for name, how in UPDATES.items())
