@@ -3,7 +3,7 @@
 import numpy as np
 import scipy.sparse
 
-from tcsolve._backends.select import is_cupy
+from tcsolve._arrays import is_cupy
 from tcsolve._errors import InputError
 from tcsolve._plan import PRECISIONS, Plan
 

@@ -1,6 +1,8 @@
-"""The modules import one way only, and only some of them know that there is a GPU library."""
+"""Packages import one way only, and only some of them know that there is a GPU library."""
 
 import ast
+import graphlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,145 +11,61 @@ import tcsolve.matrices
 
 import tcsolve
 
-# Low to high: a module imports only from those before it.
-LAYERS = (
-    "_errors",
-    "_locks",
-    "_backends.cuda.runtime.out_of_memory",
-    "_arguments",
-    "_arithmetic.formats",
-    "_plan",
-    "_arithmetic.matrix_parts",
-    "_solution",
-    "_backends.cuda.runtime.compiler",
-    "_arithmetic.products",
-    "_contract.ops",
-    "_backends.cpu.blas",
-    "_backends.cpu.gemm",
-    "_backends.cpu.lu",
-    "_backends.cpu.ops",
-    "_backends.cuda.runtime.shelf",
-    "_backends.cuda.runtime.cublas_calls",
-    "_backends.cuda.runtime.conversions",
-    "_backends.cuda.runtime.recorded_graphs",
-    "_backends.cuda.runtime.current_device",
-    "_backends.cuda.runtime.scratch_memory",
-    "_backends.cuda.runtime.cluster_launch",
-    "_backends.cuda.runtime.async_read",
-    "_backends.cuda.lu.substitution",
-    "_backends.cuda.lu.first_steps",
-    "_backends.cuda.lu.cusolver_lu",
-    "_backends.cuda.batched.library_factors",
-    "_backends.cuda.lu.cublas_update",
-    "_backends.cuda.gemm.layout",
-    "_backends.cuda.lu.short_update",
-    "_backends.cuda.gemm.tensor_maps",
-    "_backends.cuda.gemm.wgmma",
-    "_backends.cuda.lu.unit_lower",
-    "_backends.cuda.lu.triangle_inverse",
-    "_backends.cuda.lu.row_swaps",
-    "_backends.cuda.lu.sm_partition",
-    "_backends.cuda.lu.look_ahead",
-    "_backends.cuda.lu.ops",
-    "_backends.cuda.gemm.job",
-    "_backends.cuda.gemm.engines",
-    "_backends.cuda.gemm.batched",
-    "_backends.cuda.ops",
-    "_backends.select",
-    "_lu.norms",
-    "_lu.scaling",
-    "_lu.factors",
-    "_lu.elimination",
-    "_refine.krylov",
-    "_refine.stopping",
-    "_refine.loop",
-    "_solve.cost_model",
-    "_checks",
-    "_gemm.checks",
-    "_gemm.float64_operands",
-    "_gemm.api",
-    "_solve.long_double_residual",
-    "_solve.backward_error",
-    "_solve.structures",
-    "_solve.vendor.system",
-    "_solve.vendor.measure",
-    "_solve.vendor.rcond",
-    "_solve.vendor.repair",
-    "_solve.vendor.result",
-    "_solve.vendor.solve",
-    "_solve.lapack_factors",
-    "_solve.direct",
-    "_solve.host_stacks",
-    "_solve.ladder",
-    "_solve.condition",
-    "_solve.factorization",
-    "_solve.placement",
-    "_solve.refinement",
-    "_solve.api",
-    "_public",
-    "__init__",
-    "cli.output_files",
-    "cli.progress_line",
-    "cli.command",
-    "__main__",
-)
-# Which of the packages of data and sources a module may use.
+# Low to high: what each package may import besides NumPy, the standard library and itself.  `tcsolve` is the
+# public surface, `types` are the modules beside it; a package in a package has a row of its own or belongs to
+# the one around it.
+PURE, CUDA = {"types", "_arithmetic"}, {"types", "_arithmetic", "kernels", "cupy"}
+RUNTIME, GEMM, LU = "_backends.cuda.runtime", "_backends.cuda.gemm", "_backends.cuda.lu"
+STACKS = "_backends.cuda.batched"
 PACKAGES = {
-    "_backends.cuda.runtime.compiler": {"kernels"},
-    "_backends.cuda.lu.substitution": {"kernels"},
-    "_backends.cuda.gemm.wgmma": {"kernels"},
-    "_backends.cuda.lu.unit_lower": {"kernels"},
-    "_backends.cuda.lu.row_swaps": {"kernels"},
-    "_backends.cuda.gemm.job": {"kernels"},
-    "_backends.cuda.gemm.engines": {"kernels"},
-    "_backends.cuda.gemm.batched": {"kernels"},
-    "_backends.cuda.lu.cusolver_lu": {"kernels"},
-    "_backends.cuda.batched.library_factors": {"kernels"},
-    "_backends.cuda.lu.ops": {"kernels"},
-    "_backends.cuda.lu.short_update": {"kernels"},
-    "_backends.cuda.lu.first_steps": {"kernels"},
-    "__init__": {"matrices"},
-    "cli.command": {"kernels", "matrices"},
+    "types": {"scipy"},
+    "_arithmetic": {"types", "ml_dtypes"},
+    "_contract": set(),
+    "_backends.cpu": PURE | {"_contract", "scipy"},
+    RUNTIME: CUDA,
+    GEMM: CUDA | {RUNTIME},
+    LU: CUDA | {RUNTIME, GEMM},
+    STACKS: CUDA | {RUNTIME, GEMM, LU},
+    "_backends": CUDA | {"_contract", "_backends.cpu", RUNTIME, GEMM, LU, STACKS},
+    # The algorithms take `ops`, and do not know where arrays live.
+    "_lu": PURE | {"_contract"},
+    "_refine": PURE | {"_contract"},
+    "_solve": PURE | {"_contract", "_backends.cpu", "_backends", "_lu", "_refine", "scipy"},
+    "_gemm": PURE | {"_backends"},
+    "tcsolve": PURE | {"_backends", "_solve", "_gemm", "matrices"},
+    # The command compiles kernels, and reports which device it ran on.
+    "cli": {"types", "_backends", RUNTIME, "_solve", "tcsolve", "kernels", "matrices"}
+    | {"cupy", "scipy", "tqdm"},
 }
-# The command line reports which device it ran on.
-KNOW_CUPY = {
-    "_backends.cuda.runtime.compiler",
-    "_backends.cuda.runtime.cublas_calls",
-    "_backends.cuda.runtime.conversions",
-    "_backends.cuda.runtime.recorded_graphs",
-    "_backends.cuda.runtime.current_device",
-    "_backends.cuda.runtime.scratch_memory",
-    "_backends.cuda.runtime.cluster_launch",
-    "_backends.cuda.runtime.async_read",
-    "_backends.cuda.lu.substitution",
-    "_backends.cuda.lu.first_steps",
-    "_backends.cuda.lu.cusolver_lu",
-    "_backends.cuda.batched.library_factors",
-    "_backends.cuda.lu.cublas_update",
-    "_backends.cuda.lu.short_update",
-    "_backends.cuda.lu.sm_partition",
-    "_backends.cuda.lu.look_ahead",
-    "_backends.cuda.lu.ops",
-    "_backends.cuda.gemm.layout",
-    "_backends.cuda.gemm.wgmma",
-    "_backends.cuda.lu.unit_lower",
-    "_backends.cuda.lu.triangle_inverse",
-    "_backends.cuda.lu.row_swaps",
-    "_backends.cuda.gemm.job",
-    "_backends.cuda.gemm.engines",
-    "_backends.cuda.gemm.batched",
-    "_backends.cuda.ops",
-    "_backends.select",
-    "cli.command",
-}
-# The algorithms take `ops` and know no array library but NumPy's small arrays on the host.
-ALGORITHMS = (
-    *LAYERS[LAYERS.index("_lu.norms") : LAYERS.index("_checks")],
-    "_plan",
-    "_contract.ops",
-)
+SURFACE = {"tcsolve": "tcsolve", "tcsolve._public": "tcsolve", "tcsolve.__main__": "cli"}
+DATA = {"kernels", "matrices"}
 
 FOLDER = Path(tcsolve.__file__).parent
+
+
+def module_of(path):
+    """Return the dotted name of a file of the library."""
+    parts = path.relative_to(FOLDER.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {
+    module_of(path): path
+    for path in sorted(FOLDER.rglob("*.py"))
+    if path.relative_to(FOLDER).parts[0] not in DATA
+}
+
+
+def package_of(module):
+    """Return the row of the table that a module belongs to."""
+    if module in SURFACE:
+        return SURFACE[module]
+    name = module.removeprefix("tcsolve.")
+    if "." not in name and FILES.get(module, FOLDER).name != "__init__.py":
+        return "types"
+    while name and name not in PACKAGES:
+        name = name.rpartition(".")[0]
+    return name
 
 
 def imports(path):
@@ -162,88 +80,101 @@ def imports(path):
     return found
 
 
-def own(path):
+def modules_of(path):
     """Return the modules of the library that a file imports, and 'kernels' or 'matrices'."""
-    known = {*LAYERS, "kernels", "matrices"}
     found = set()
     for name in imports(path):
         if name.split(".")[0] == "tcsolve":
-            part = name.removeprefix("tcsolve").removeprefix(".")
-            while part and part not in known:
-                part = part.rpartition(".")[0]
-            found.add(part or "__init__")
+            if (name.split(".") + [""])[1] in DATA:
+                found.add(name.split(".")[1])
+                continue
+            while name not in FILES:
+                name = name.rpartition(".")[0]
+            found.add(name)
     return found
 
 
-def file_of(module):
-    return FOLDER.joinpath(*module.split(".")).with_suffix(".py")
-
-
 def libraries(path):
-    return {name.split(".")[0] for name in imports(path)}
+    """Return the libraries that a file imports besides NumPy and Python's own."""
+    first = {name.split(".")[0] for name in imports(path)} - {"tcsolve", "numpy"}
+    found = first - sys.stdlib_module_names
+    return {"cupy" if name in ("cupyx", "cupy_backends", "cuda") else name for name in found}
+
+
+def packages_of(path):
+    """Return the rows of the table, or the data, that a file imports from."""
+    return {name if name in DATA else package_of(name) for name in modules_of(path)}
+
+
+def test_the_table_is_short_and_goes_one_way():
+    assert len(PACKAGES) <= 15
+    rows = list(PACKAGES)
+    for i, row in enumerate(rows):
+        assert PACKAGES[row] & {*rows} <= {*rows[:i]}, row
+
+
+def test_every_module_has_a_row_and_every_row_has_modules():
+    assert {package_of(module) for module in FILES} == {*PACKAGES}
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_a_module_imports_what_its_package_may(module):
+    path, package = FILES[module], package_of(module)
+    assert packages_of(path) | libraries(path) <= PACKAGES[package] | {package}
+
+
+def test_what_a_package_may_import_some_module_imports():
+    shared = {*PURE, "_contract", "kernels", "cupy", *PACKAGES}
+    for row, allowed in PACKAGES.items():
+        paths = [path for module, path in FILES.items() if package_of(module) == row]
+        found = set().union(*(packages_of(path) | libraries(path) for path in paths))
+        assert allowed - shared <= found, row
+
+
+def test_modules_import_each_other_in_no_circle():
+    graph = {module: modules_of(path) - DATA - {module} for module, path in FILES.items()}
+    assert "tcsolve._backends.cuda.ops" in graph["tcsolve._backends.select"]  # late, and seen
+    order = list(graphlib.TopologicalSorter(graph).static_order())
+    assert {*order} == {*FILES}
+
+
+def test_a_package_is_an_empty_folder_around_its_modules():
+    starts = [
+        path for path in FILES.values() if path.name == "__init__.py" and path.parent != FOLDER
+    ]
+    assert len(starts) >= 12
+    for path in starts:
+        (only,) = ast.parse(path.read_text(encoding="utf-8")).body
+        assert ast.get_docstring(ast.Module([only], [])), path
+        assert len(list(path.parent.glob("*.py"))) + len(list(path.parent.glob("*/"))) > 2, path
 
 
 def test_how_launches_are_cut_depends_on_the_architecture_alone():
     folder = Path(tcsolve.kernels.__file__).parent
-    for path in folder.glob("[!_]*.py"):
+    found = [path for path in folder.glob("*.py") if path.stem.endswith("shapes")]
+    assert len(found) >= 4
+    for path in (folder / "arch.py", *found):
         used = {name.rpartition(".")[0] for name in imports(path) if name.startswith("tcsolve")}
         assert used <= ({"tcsolve.kernels.arch"} if path.stem != "arch" else set())
-        assert libraries(path) <= {"typing", "tcsolve"}
-
-
-def test_every_module_has_its_place_in_the_order():
-    data = {FOLDER / "kernels", FOLDER / "matrices"}
-    found = [path for path in FOLDER.rglob("*.py") if not data & {*path.parents}]
-    empty = [path for path in found if path.name == "__init__.py" and path.parent != FOLDER]
-    assert sorted({*found} - {*empty}) == sorted(map(file_of, LAYERS))
-    assert not any(imports(path) for path in empty)
-
-
-@pytest.mark.parametrize("module", LAYERS)
-def test_a_module_imports_only_from_below(module):
-    below = {*LAYERS[: LAYERS.index(module)]} | PACKAGES.get(module, set())
-    if module == "_backends.select":
-        assert "_backends.cuda.ops" in own(
-            file_of("_backends.select")
-        )  # imported late, and seen here
-    assert own(file_of(module)) <= below
-
-
-@pytest.mark.parametrize("module", LAYERS)
-def test_only_the_modules_of_the_device_import_cupy(module):
-    found = libraries(file_of(module)) & {"cupy", "cupyx", "cupy_backends", "cuda"}
-    assert not found or module in KNOW_CUPY
-
-
-@pytest.mark.parametrize("module", ALGORITHMS)
-def test_the_algorithms_do_not_know_where_arrays_live(module):
-    path = file_of(module)
-    assert not own(path) & {
-        "_backends.cuda.runtime.compiler",
-        "_backends.cpu.ops",
-        "_backends.cuda.ops",
-        "_backends.select",
-    }
-    known = {"tcsolve", "numpy", "math", "dataclasses", "functools", "typing", "collections"}
-    assert libraries(path) <= known
+        assert not libraries(path)
 
 
 @pytest.mark.parametrize(
     "package", [tcsolve.kernels, tcsolve.matrices], ids=["kernels", "matrices"]
 )
 def test_problems_and_kernels_import_nothing_of_the_solver(package):
-    files = list(Path(package.__file__).parent.glob("*.py"))
+    files = list(Path(package.__file__).parent.rglob("*.py"))
     assert files
     mine = package.__name__.rpartition(".")[2]
     for path in files:
-        assert own(path) <= {mine}, path.name
+        assert modules_of(path) <= {mine}, path.name
         assert "cupy" not in libraries(path), path.name
         assert not any(name.startswith("..") for name in imports(path)), path.name
 
 
 def test_relative_imports_are_not_used():
-    for path in map(file_of, LAYERS):
-        assert not any(name.startswith(".") for name in imports(path)), path.name
+    for module, path in FILES.items():
+        assert not any(name.startswith(".") for name in imports(path)), module
 
 
 def test_late_and_dotted_imports_are_seen(tmp_path):
@@ -252,5 +183,5 @@ def test_late_and_dotted_imports_are_seen(tmp_path):
         "import tcsolve._solve.api\ndef f():\n    from tcsolve._lu import elimination\n"
         "    from tcsolve import solve\n    import cupy\n"
     )
-    assert own(path) == {"_solve.api", "_lu.elimination", "__init__"}
-    assert "cupy" in libraries(path)
+    assert packages_of(path) == {"_solve", "_lu", "tcsolve"}
+    assert libraries(path) == {"cupy"}

@@ -1,21 +1,18 @@
-"""From arrays to their `Ops`: the only place that asks which array library is in use."""
+"""From arrays, or the name of a device, to the `Ops` that work there."""
 
 import functools
 import importlib.util
 import os
 import sys
 
-import numpy as np
-
+from tcsolve._arrays import is_cupy
 from tcsolve._backends.cpu.ops import numpy_ops
 from tcsolve._backends.cuda.runtime import compiler
 from tcsolve._errors import DeviceError, InputError
 
 __all__ = [
-    "as_host",
     "clear_cache",
     "cuda_available",
-    "is_cupy",
     "numpy_ops",
     "ops_for",
     "ops_on",
@@ -32,12 +29,6 @@ CAPTURING = (
     "on the way; call this before or after the capture (which is still valid), or in another stream"
 )
 _cuda_process = None  # the process that used CUDA first, for its forked children
-
-
-def is_cupy(x):
-    """Tell whether x is a CuPy array, without importing CuPy."""
-    cupy = sys.modules.get("cupy")
-    return cupy is not None and isinstance(x, cupy.ndarray)
 
 
 def why_no_cuda():
@@ -197,8 +188,3 @@ def clear_cache():
     if _cupy_ops.cache_info().currsize:
         _require_usable(())
         _cupy_ops().clear_cache()
-
-
-def as_host(x):
-    """Return x as a NumPy array, copied from the device if it lives there."""
-    return x.get() if is_cupy(x) else np.asarray(x)

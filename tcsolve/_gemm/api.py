@@ -13,7 +13,8 @@ from tcsolve._arithmetic.products import (
     common_dtype,
     error_bound,
 )
-from tcsolve._backends.select import is_cupy, ops_for
+from tcsolve._arrays import is_cupy
+from tcsolve._backends.select import ops_for
 from tcsolve._checks import check_array
 from tcsolve._errors import InputError
 from tcsolve._gemm.checks import check_addend, check_out, check_scalars

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from tcsolve._backends.select import is_cupy
+from tcsolve._arrays import is_cupy
 from tcsolve._checks import check_array
 from tcsolve._errors import InputError
 

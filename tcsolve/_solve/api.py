@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tcsolve._arguments import require_count
-from tcsolve._backends.select import as_host, ops_for, ops_on
+from tcsolve._arrays import as_host
+from tcsolve._backends.select import ops_for, ops_on
 from tcsolve._checks import check_array, check_options, check_shapes, require_finite, result_dtype
 from tcsolve._errors import InputError
 from tcsolve._plan import Plan

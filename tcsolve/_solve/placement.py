@@ -1,6 +1,7 @@
 """Where a system is solved: on the host, or on a device that has room and takes less time."""
 
-from tcsolve._backends.select import as_host, cuda_available, ops_on
+from tcsolve._arrays import as_host
+from tcsolve._backends.select import cuda_available, ops_on
 from tcsolve._plan import Plan
 from tcsolve._solve import ladder
 from tcsolve._solve.cost_model import CPU, choose_update, predict_seconds, rates_of

@@ -11,6 +11,7 @@ from tcsolve._backends.cpu import gemm as cpu_gemm
 from tcsolve._backends.cpu.blas import matmul
 from tcsolve._backends.cpu.lu import LUOps, lapack_of
 from tcsolve._contract.ops import Stats
+from tcsolve._contract.vectors import gram, held, signs, steepest
 
 __all__ = ["NumpyOps", "numpy_ops"]
 
@@ -214,49 +215,9 @@ def probes(xp, n):
     return xp.concatenate([xp.full((n, 1), 1 / n), alternating[:, None], random], axis=1)
 
 
-def signs(xp, v, state):
-    if v.dtype.kind != "c":
-        return (xp.copysign(1.0, v) * state[1])[:, None]
-    with np.errstate(all="ignore"):
-        size = xp.abs(v)
-        return (xp.where(size > 0, v / xp.where(size > 0, size, 1), 1) * state[1])[:, None]
-
-
-def gram(vectors, known, dots):
-    """As `Ops.gram`; dots returns x^H y, (pairs, k), on the host, for the columns of some pairs x, y."""
-    m, first = len(vectors), 0 if known is None else known.shape[1]
-    pairs = [(i, j) for i in range(first, m) for j in range(i + 1)]
-    found = dots([(vectors[i], vectors[j]) for i, j in pairs])
-    products = np.empty((found.shape[1], m, m), dtype=found.dtype)
-    products[:, :first, :first] = 0 if known is None else known
-    for (i, j), product in zip(pairs, found, strict=True):
-        # Fused multiply-adds may leave an imaginary part where there is none.
-        product = product.real if i == j else product
-        products[:, i, j], products[:, j, i] = product, product.conj()
-    return products
-
-
 def _dots(pairs):
     # Sums, not products: BLAS is slow where little comes of long vectors.
     return np.stack([np.multiply(x.conj().T, y.T, order="C").sum(axis=-1) for x, y in pairs])
-
-
-def held(xp, b, y, z):
-    r, k = b - y, b.shape[1] - z.shape[1]
-    squares = [(xp.abs(v[:, :k]) ** 2).sum(axis=0) for v in (r, b)]
-    return xp.concatenate([*squares, xp.abs((z.conj() * r[:, k:]).sum(axis=0))])
-
-
-def steepest(xp, z, state, found):
-    with np.errstate(all="ignore"):
-        size = xp.abs(z)
-    top = size.argmax()  # a NaN, if there is one
-    goes_on = state[1] * (top != state[0])
-    unit = (xp.arange(len(z)) == top) * goes_on
-    # What is overwritten comes last: where memory runs out this may be done again.
-    found[0], found[1] = top, size.take(top)
-    state[0], state[1] = top, goes_on
-    return unit[:, None]
 
 
 def _blocks(n):

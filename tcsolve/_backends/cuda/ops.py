@@ -10,7 +10,6 @@ import cupy
 import numpy as np
 
 from tcsolve._arithmetic.matrix_parts import WIDENED, parts, real_parts
-from tcsolve._backends.cpu.ops import gram, held, signs, steepest
 from tcsolve._backends.cuda.batched import library_factors
 from tcsolve._backends.cuda.gemm import batched, engines
 from tcsolve._backends.cuda.lu import first_steps
@@ -22,6 +21,7 @@ from tcsolve._backends.cuda.runtime.conversions import converted
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
 from tcsolve._contract.ops import Stats
+from tcsolve._contract.vectors import gram, held, signs, steepest
 
 __all__ = ["CupyOps"]
 

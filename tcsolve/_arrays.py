@@ -1,0 +1,18 @@
+"""Which library an array is of, asked without importing CuPy."""
+
+import sys
+
+import numpy as np
+
+__all__ = ["as_host", "is_cupy"]
+
+
+def is_cupy(x):
+    """Tell whether x is a CuPy array, without importing CuPy."""
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(x, cupy.ndarray)
+
+
+def as_host(x):
+    """Return x as a NumPy array, copied from the device if it lives there."""
+    return x.get() if is_cupy(x) else np.asarray(x)
