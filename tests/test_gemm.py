@@ -10,15 +10,9 @@ import pytest
 from bounds import wide
 from hypothesis import given
 from hypothesis import strategies as st
-from tcsolve.kernels import (
-    ARCHS,
-    Batched,
-    batched_room,
-    batched_shape,
-    fastest_update,
-    wmma_shape,
-    wmma_tile,
-)
+from tcsolve.kernels.arch import ARCHS
+from tcsolve.kernels.batched_shapes import Batched, batched_room, batched_shape
+from tcsolve.kernels.product_shapes import fastest_update, wmma_shape, wmma_tile
 
 from tcsolve import InputError, gemm, gemm_batched, gemm_bound
 from tcsolve._arithmetic.formats import UPDATES

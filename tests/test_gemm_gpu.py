@@ -7,7 +7,7 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from tcsolve.kernels import SMALL, SQUARE, WIDE, wmma_can_be_wide
+from tcsolve.kernels.product_shapes import SMALL, SQUARE, WIDE, wmma_can_be_wide
 from test_gemm import operands, ratio
 
 import tcsolve

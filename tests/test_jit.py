@@ -6,20 +6,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from tcsolve.kernels import (
-    ARCHS,
-    KERNELS,
-    PanelShape,
-    arch_number,
+from tcsolve.kernels.arch import ARCHS, arch_number
+from tcsolve.kernels.launch_shapes import (
     lower_shape,
     move_chunk,
-    panel_shape,
-    panel_shapes,
     short_shape,
-    split_shape,
     swap_shape,
     trsv_shapes,
 )
+from tcsolve.kernels.panel_shapes import PanelShape, panel_shape, panel_shapes
+from tcsolve.kernels.product_shapes import split_shape
+from tcsolve.kernels.registry import KERNELS
 
 import tcsolve
 from tcsolve._backends.cuda.runtime import compiler

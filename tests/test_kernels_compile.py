@@ -6,7 +6,10 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tcsolve.kernels import ARCHS, BOARD_BYTES, KERNELS, LOWER_SHAPES, panel_shape
+from tcsolve.kernels.arch import ARCHS
+from tcsolve.kernels.launch_shapes import LOWER_SHAPES
+from tcsolve.kernels.panel_shapes import BOARD_BYTES, panel_shape
+from tcsolve.kernels.registry import KERNELS
 
 from tcsolve._backends.cuda.runtime import compiler
 

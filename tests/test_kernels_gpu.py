@@ -5,9 +5,7 @@ import gc
 import numpy as np
 import pytest
 from on_device import STORED, random_matrix
-from tcsolve.kernels import (
-    move_chunk,
-)
+from tcsolve.kernels.launch_shapes import move_chunk
 
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._backends.cpu.ops import NumpyOps

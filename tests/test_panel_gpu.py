@@ -6,15 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from on_device import NO_PIVOT, U32
-from tcsolve.kernels import (
-    BOARD_BYTES,
-    NARROW_STRIP,
-    SEARCHED_STRIP,
-    SWAP_SHAPES,
-    SWAP_STATIC,
-    lower_shape,
-    panel_shape,
-)
+from tcsolve.kernels.launch_shapes import SWAP_SHAPES, SWAP_STATIC, lower_shape
+from tcsolve.kernels.panel_shapes import BOARD_BYTES, NARROW_STRIP, SEARCHED_STRIP, panel_shape
 
 from tcsolve._backends.cpu.ops import NumpyOps
 from tcsolve._backends.cuda.runtime import compiler

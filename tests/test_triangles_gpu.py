@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 from on_device import NO_PIVOT, U32
-from tcsolve.kernels import (
-    KERNELS,
-    TRSV_BLOCK,
-    TRSV_THREADS,
-)
+from tcsolve.kernels.launch_shapes import TRSV_BLOCK, TRSV_THREADS
+from tcsolve.kernels.registry import KERNELS
 
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._backends.cpu.ops import NumpyOps

@@ -449,7 +449,8 @@ def _describe_gpu():
 
 def _compile_kernels(arch):
     """Return (name, outcome) of every kernel, compiled in all its variants."""
-    from tcsolve._backends.cuda.runtime.compiler import KERNELS, compile_cubin, supported
+    from tcsolve._backends.cuda.runtime.compiler import compile_cubin, supported
+    from tcsolve.kernels.registry import KERNELS
 
     outcomes = []
     with progress(f"compiling kernels for {arch}"):

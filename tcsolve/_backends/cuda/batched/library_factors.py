@@ -22,7 +22,13 @@ from tcsolve._backends.cuda.lu.cusolver_lu import getrf_in_place
 from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute, trusted
 from tcsolve._backends.cuda.runtime import compiler, cublas_calls
 from tcsolve._backends.cuda.runtime.conversions import converted
-from tcsolve.kernels import STACK_THREADS, TILE, TILE_THREADS, TRSV_COLUMNS, stack_shape
+from tcsolve.kernels.launch_shapes import (
+    STACK_THREADS,
+    TILE,
+    TILE_THREADS,
+    TRSV_COLUMNS,
+    stack_shape,
+)
 
 __all__ = ["doubtful", "factor", "measure", "most_at_once", "read_as", "rows", "sizes"]
 

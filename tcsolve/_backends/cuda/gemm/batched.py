@@ -12,7 +12,7 @@ from tcsolve._backends.cuda.gemm.layout import KINDS, bits
 from tcsolve._backends.cuda.runtime import compiler, cublas_calls
 from tcsolve._backends.cuda.runtime.conversions import converted
 from tcsolve._errors import DeviceError
-from tcsolve.kernels import LARGEST_BATCHED, Batched, batched_room, batched_shape
+from tcsolve.kernels.batched_shapes import LARGEST_BATCHED, Batched, batched_room, batched_shape
 
 __all__ = ["Launch", "gemm_batched", "signature"]
 

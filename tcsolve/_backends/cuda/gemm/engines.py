@@ -25,14 +25,8 @@ from tcsolve._backends.cuda.gemm.wgmma import (
 )
 from tcsolve._backends.cuda.runtime import compiler, cublas_calls
 from tcsolve._errors import DeviceError
-from tcsolve.kernels import (
-    HOPPER,
-    WGMMA_DEPTH,
-    WGMMA_ROWS,
-    arch_number,
-    wmma_shape,
-    wmma_tile,
-)
+from tcsolve.kernels.arch import HOPPER, arch_number
+from tcsolve.kernels.product_shapes import WGMMA_DEPTH, WGMMA_ROWS, wmma_shape, wmma_tile
 
 __all__ = ["fastest", "gemm", "require_formats"]
 

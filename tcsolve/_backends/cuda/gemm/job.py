@@ -8,7 +8,7 @@ import numpy as np
 from tcsolve._backends.cuda.gemm.layout import KINDS, Stored, as_stored, empty_aligned, leading
 from tcsolve._backends.cuda.gemm.wgmma import NO_ORIGIN, TURN_WORDS, split_blocks, split_kernel
 from tcsolve._backends.cuda.runtime import cluster_launch, compiler
-from tcsolve.kernels import WGMMA_DEPTH, split_shape
+from tcsolve.kernels.product_shapes import WGMMA_DEPTH, split_shape
 
 __all__ = ["Work"]
 

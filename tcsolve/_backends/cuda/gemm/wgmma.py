@@ -7,7 +7,7 @@ from tcsolve._arithmetic.formats import TOP_EXPONENT
 from tcsolve._backends.cuda.gemm.layout import KINDS, empty_aligned, leading
 from tcsolve._backends.cuda.gemm.tensor_maps import MAP_BYTES, panel_map, result_map
 from tcsolve._backends.cuda.runtime import compiler, cublas_calls
-from tcsolve.kernels import WGMMA_ROWS
+from tcsolve.kernels.product_shapes import WGMMA_ROWS
 
 __all__ = [
     "NO_ORIGIN",

@@ -9,7 +9,7 @@ from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, subst
 from tcsolve._backends.cuda.runtime.conversions import converted
 from tcsolve._backends.cuda.runtime.cublas_calls import column_parts
 from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
-from tcsolve.kernels import TRSV_BLOCK, TRSV_COLUMNS
+from tcsolve.kernels.launch_shapes import TRSV_BLOCK, TRSV_COLUMNS
 
 __all__ = ["NativeOps", "getrf_in_place", "order_of"]
 

@@ -12,7 +12,7 @@ from tcsolve._backends.cuda.lu.substitution import substitute
 from tcsolve._backends.cuda.runtime import compiler
 from tcsolve._backends.cuda.runtime.async_read import Sent
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
-from tcsolve.kernels import RESIDUAL_ROWS
+from tcsolve.kernels.launch_shapes import RESIDUAL_ROWS
 
 __all__ = [
     "ahead",

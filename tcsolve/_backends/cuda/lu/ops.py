@@ -34,16 +34,9 @@ from tcsolve._backends.cuda.runtime import (
 from tcsolve._backends.cuda.runtime.async_read import Sent
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
-from tcsolve.kernels import (
-    BOARD_BYTES,
-    NARROW_STRIP,
-    SEARCHED_STRIP,
-    TRSV_BLOCK,
-    TRSV_COLUMNS,
-    WGMMA_ROWS,
-    fastest_update,
-    panel_shapes,
-)
+from tcsolve.kernels.launch_shapes import TRSV_BLOCK, TRSV_COLUMNS
+from tcsolve.kernels.panel_shapes import BOARD_BYTES, NARROW_STRIP, SEARCHED_STRIP, panel_shapes
+from tcsolve.kernels.product_shapes import WGMMA_ROWS, fastest_update
 
 __all__ = ["LUOps"]
 

@@ -6,7 +6,7 @@ import cupy
 
 from tcsolve._backends.cuda.runtime import compiler, current_device
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
-from tcsolve.kernels import MOST_MOVED, move_chunk
+from tcsolve.kernels.launch_shapes import MOST_MOVED, move_chunk
 
 __all__ = ["Merged", "Swaps", "merge_swaps", "move_rows", "report"]
 

@@ -7,7 +7,8 @@ import cupy
 from tcsolve._backends.cuda.gemm.layout import aligned
 from tcsolve._backends.cuda.runtime import compiler, current_device
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
-from tcsolve.kernels import HOPPER, arch_number, short_shape
+from tcsolve.kernels.arch import HOPPER, arch_number
+from tcsolve.kernels.launch_shapes import short_shape
 
 __all__ = ["Operand", "subtract", "takes"]
 

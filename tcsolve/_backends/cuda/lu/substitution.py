@@ -8,7 +8,7 @@ import cupy
 from tcsolve._backends.cuda.runtime import cluster_launch, compiler, current_device
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve._errors import DeviceError
-from tcsolve.kernels import TRSV_BLOCK, TRSV_COLUMNS, TRSV_THREADS, trsv_shapes
+from tcsolve.kernels.launch_shapes import TRSV_BLOCK, TRSV_COLUMNS, TRSV_THREADS, trsv_shapes
 
 __all__ = ["invert_diagonal_blocks", "substitute", "trusted"]
 

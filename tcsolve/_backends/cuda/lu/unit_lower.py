@@ -10,7 +10,7 @@ import cupy
 from tcsolve._backends.cuda.lu import short_update
 from tcsolve._backends.cuda.runtime import compiler, cublas_calls, current_device
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
-from tcsolve.kernels import lower_shape, swap_shape
+from tcsolve.kernels.launch_shapes import lower_shape, swap_shape
 
 __all__ = ["SOLVE_WIDTH", "invert", "solve", "swap_solve", "takes"]
 

@@ -18,7 +18,8 @@ import threading
 from tcsolve._backends.cuda.runtime.out_of_memory import is_out_of_memory
 from tcsolve._errors import DeviceError, KernelCompileError
 from tcsolve._locks import ForkSafeLock
-from tcsolve.kernels import KERNELS, PORTABLE_CLUSTER, arch_number
+from tcsolve.kernels.arch import PORTABLE_CLUSTER, arch_number
+from tcsolve.kernels.registry import KERNELS
 
 __all__ = ["Kernel", "compile_cubin", "kernel", "least_arch", "supported", "target_arch"]
 

@@ -1,0 +1,285 @@
+"""CUDA sources of the GPU primitives, and the table of what each file holds.
+
+In lu/:
+
+- panel: tcs_panel, LU of a strip with partial pivoting, without a search where the diagonal
+  dominates
+- swap_solve: tcs_swap_solve, its swaps and U in the rest of its panel
+- lower_solve: tcs_lower_solve, the same of a wide panel, few columns; L^-1
+- short_update: tcs_short_update, C -= L U of a few columns, and a short U
+- merge_swaps: tcs_merge_swaps, tcs_restart, the swaps of all strips of a panel as one; tcs_report,
+  what is known of a factorization
+- wait_for_panel: tcs_gate, waits until the panel of another stream runs
+- move_rows: tcs_move_rows, w[dst] = w[src] in place
+- pack_operands: tcs_pack_l, tcs_pack_u, rounded operands of the trailing update
+- find_operand_scale: tcs_update_scale, the power of two that fits them into the format
+
+In solve/:
+
+- survey: tcs_row_stats, tcs_col_stats, tcs_survey, tcs_add_chunks, tcs_extremes, tcs_cast_scaled,
+  norms, and the equilibrated FP32 copy of a
+- triangular_solve: tcs_solve_triangle, triangular solve of a few right-hand sides
+- invert_diagonal_blocks: tcs_invert_blocks, the diagonal blocks' inverses for that
+- residual: tcs_matrix_residual, b - A x of one right-hand side
+- refinement_vectors: tcs_residual, tcs_column_max, tcs_lower, tcs_raise, tcs_gram, tcs_mix, the
+  vector work of a refinement step
+- condest: tcs_probes, tcs_signs, tcs_held, tcs_steepest, the vector work of the condition estimate
+
+In gemm/:
+
+- gemm_naive, gemm_wmma, gemm_wgmma: tcs_gemm_naive, _wmma, _wgmma, the engines of `gemm`
+- gemm_split: tcs_tops, tcs_split, tcs_split_by, tcs_finish, scales, split operands and the last
+  step for engines that need them
+- split_once: tcs_split_once, scales and split operands in one pass
+
+In batched/:
+
+- gemm_batched: tcs_gemm_batched, stacks of small products
+- measure_stack: tcs_stack_measure, norms and residuals of a stack of systems
+- measure_systems: tcs_sizes, tcs_doubtful, the same of one large system, and which of many systems
+  need a look
+- read_structure: tcs_read_as, tcs_rows, tcs_pack_cholesky, matrices as they are read under a
+  structure, right-hand sides as the libraries take them, Cholesky factors as those of an LU
+
+Integers are `long long` and reals `double` in every entry, so that Python's int and float can be
+passed as they are.  How a launch is cut into blocks for an architecture is in the modules beside this
+table, pure functions of sizes.  Nothing here imports an array library.
+"""
+
+from dataclasses import dataclass, field
+
+from tcsolve.kernels.arch import (
+    CLUSTER_ARCH,
+    PORTABLE_CLUSTER,
+    arch_number,
+    has_large_memory,
+)
+from tcsolve.kernels.batched_shapes import (
+    Batched,
+    batched_shape,
+)
+from tcsolve.kernels.launch_shapes import (
+    LOWER_SHAPES,
+    MOVE_CHUNKS,
+    RESIDUAL_ROWS,
+    SHORT_SHAPES,
+    STACK_SHAPES,
+    SWAP_SHAPES,
+    TRSV_COLUMNS,
+)
+from tcsolve.kernels.panel_shapes import (
+    PANELS,
+)
+from tcsolve.kernels.product_shapes import (
+    SMALL,
+    SPLIT_BLOCKS,
+    SQUARE,
+    WIDE,
+    SplitShape,
+)
+
+__all__ = ["KERNELS", "KernelSpec"]
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """What a .cu file offers: entries, the macro sets it is compiled with, the oldest device.
+
+    Attributes
+    ----------
+    entries : tuple of str
+    variants : tuple of dict
+        Macro sets for devices from `min_arch` on; those with BLOCKS, a cluster, need clusters, and those with
+        DOMINANT are for devices with large shared memory.
+    min_arch, max_arch : int
+        The oldest and the newest compute capability; wgmma is Hopper's alone.
+    later : dict of int to tuple of dict
+        Macro sets for devices from that compute capability on.
+    """
+
+    entries: tuple[str, ...]
+    variants: tuple[dict[str, int | str], ...]
+    min_arch: int = 75
+    max_arch: int = 10**9
+    later: dict[int, tuple[dict[str, int | str], ...]] = field(default_factory=dict)
+
+    def variants_for(self, arch):
+        """Return the macro sets that `arch` can run."""
+        number = arch_number(arch)
+        more = (v for least, sets in self.later.items() if number >= least for v in sets)
+        clusters, large = number >= CLUSTER_ARCH, has_large_memory(number)
+        return [
+            v
+            for v in (*self.variants, *more)
+            if (clusters or not v.get("BLOCKS")) and v.get("DOMINANT", large) == large
+        ]
+
+
+# What the tensor cores multiply: an operand in its own format, or FP32 rounded (and split) to one.
+# Only FP16 is there before compute capability 8.
+_ROUNDED = {
+    low: tuple({"T_IN": "float", "T_LOW": low, "REFINE": level} for level in range(5))
+    for low in ("fp16", "bf16", "tf32")
+}
+_EXACT = {low: {"T_IN": low, "T_LOW": low, "REFINE": 0} for low in ("fp16", "bf16", "int8")}
+_PRODUCTS_75 = (_EXACT["fp16"], *_ROUNDED["fp16"])
+_PRODUCTS_80 = (_EXACT["bf16"], _EXACT["int8"], *_ROUNDED["bf16"], *_ROUNDED["tf32"])
+_TRANSPOSES = tuple({"TRANS_A": i, "TRANS_B": j} for i in (0, 1) for j in (0, 1))
+
+
+def _wmma(products, tiles=(SMALL, SQUARE)):
+    """Return the macro sets of gemm_wmma.cu, the one without a swizzle included.
+
+    FP32 operands of a single product are rounded to 16 bits before; others have square tiles.
+    """
+    sets = []
+    for p in products:
+        if p["T_IN"] == "float" and p["REFINE"] == 0 and p["T_LOW"] != "tf32":
+            continue
+        for tile in tiles if p["T_IN"] != "float" else (SQUARE,):
+            sets += [p | trans | {"SWIZZLE": 1, "TILE": tile} for trans in _TRANSPOSES]
+            if p == _EXACT["fp16"]:
+                sets.append(p | _TRANSPOSES[0] | {"SWIZZLE": 0, "TILE": tile})
+    return tuple(sets)
+
+
+def _batched(products, arch):
+    """Return some of the macro sets of gemm_batched.cu: sizes are macros, so that there are many."""
+    sizes = (
+        (1, 1, 1),
+        (8, 8, 8),
+        (5, 7, 3),
+        (16, 16, 16),
+        (33, 17, 40),
+        (63, 63, 63),
+        (64, 64, 64),
+    )
+    sets = []
+    for p in products:
+        own = 3 if p["T_IN"] == "int8" else 0
+        narrow = {"fp16": 1, "bf16": 2, "tf32": 1, "int8": 3}[p["T_LOW"]]
+        for size in sizes:
+            for trans, stores, kind, addend, dense in (
+                (0, (1, 1), own, 0, 1),
+                (1, (1, 1), narrow, 1, 1),
+                (0, (0, 2), own, 1, 0),
+            ):
+                arithmetic = (p["T_IN"], p["T_LOW"], p["REFINE"], trans, trans, *stores)
+                batched = Batched(*size, *arithmetic, kind, addend, dense)
+                shape = batched_shape(batched, arch)
+                if shape is not None:
+                    sets.append(batched.defines | shape.defines)
+    return tuple(sets)
+
+
+KERNELS = {
+    "panel": KernelSpec(("tcs_panel",), tuple(shape.defines for shape in PANELS)),
+    "swap_solve": KernelSpec(("tcs_swap_solve",), tuple(s.defines for s in SWAP_SHAPES)),
+    "short_update": KernelSpec(
+        ("tcs_short_update",), tuple(s.defines for s in SHORT_SHAPES), min_arch=80
+    ),
+    "lower_solve": KernelSpec(("tcs_lower_solve",), tuple(shape.defines for shape in LOWER_SHAPES)),
+    "wait_for_panel": KernelSpec(("tcs_gate",), ({},)),
+    "merge_swaps": KernelSpec(("tcs_merge_swaps", "tcs_restart", "tcs_report"), ({},)),
+    "move_rows": KernelSpec(("tcs_move_rows",), tuple({"CHUNK": chunk} for chunk in MOVE_CHUNKS)),
+    "pack_operands": KernelSpec(
+        ("tcs_pack_l", "tcs_pack_u"),
+        tuple(
+            {"T_LOW": low, "PRODUCTS": products, "COMPLEX": is_complex}
+            for low in ("fp16", "bf16", "tf32")
+            for products in (1, 3)
+            for is_complex in (0, 1)
+        ),
+    ),
+    "find_operand_scale": KernelSpec(("tcs_update_scale",), ({},)),
+    "triangular_solve": KernelSpec(
+        ("tcs_solve_triangle",),
+        tuple(
+            {"T_IN": t, "K": k, "LOWER": lower, "TRANS": trans, "BLOCKS": cluster}
+            for t in ("float", "double")
+            for k in TRSV_COLUMNS
+            for lower in (0, 1)
+            for trans in (0, 1)
+            for cluster in (0, PORTABLE_CLUSTER)
+        ),
+    ),
+    "invert_diagonal_blocks": KernelSpec(
+        ("tcs_invert_blocks",), ({"T_IN": "float"}, {"T_IN": "double"})
+    ),
+    "residual": KernelSpec(
+        ("tcs_matrix_residual",),
+        tuple({"T_A": t, "ROWS": rows} for t in ("float", "double") for rows in RESIDUAL_ROWS),
+    ),
+    "refinement_vectors": KernelSpec(
+        ("tcs_residual", "tcs_column_max", "tcs_lower", "tcs_raise", "tcs_gram", "tcs_mix"),
+        ({"T_LOW": "float"}, {"T_LOW": "double"}),
+    ),
+    "condest": KernelSpec(("tcs_probes", "tcs_signs", "tcs_steepest", "tcs_held"), ({},)),
+    "measure_stack": KernelSpec(
+        ("tcs_stack_measure",),
+        tuple(
+            {"T_A": t, "COMPLEX": c, "LANES": lanes, "TEAM": team}
+            for t in ("float", "double")
+            for c in (0, 1)
+            for lanes, team in STACK_SHAPES
+        ),
+    ),
+    "measure_systems": KernelSpec(
+        ("tcs_sizes", "tcs_doubtful"),
+        tuple({"T_A": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
+    ),
+    "read_structure": KernelSpec(
+        ("tcs_read_as", "tcs_rows", "tcs_pack_cholesky"),
+        tuple({"T_A": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
+    ),
+    "survey": KernelSpec(
+        (
+            *("tcs_row_stats", "tcs_col_stats", "tcs_survey"),
+            *("tcs_add_chunks", "tcs_extremes", "tcs_cast_scaled"),
+        ),
+        tuple({"T_IN": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
+    ),
+    "gemm_naive": KernelSpec(("tcs_gemm_naive",), _PRODUCTS_75, later={80: _PRODUCTS_80}),
+    "gemm_wmma": KernelSpec(
+        ("tcs_gemm_wmma",),
+        _wmma(_PRODUCTS_75),
+        later={80: _wmma(_PRODUCTS_80) + _wmma(_EXACT.values(), tiles=(WIDE,))},
+    ),
+    "gemm_wgmma": KernelSpec(
+        ("tcs_gemm_wgmma",),
+        tuple(
+            {"T_LOW": low, "REFINE": level, "CLUSTER": 2} | trans
+            for low in ("fp16", "bf16")
+            for level in range(5)
+            for trans in _TRANSPOSES
+        )
+        # Alone, for the update of an LU, and to show what sharing the tiles of op(B) is worth.
+        + tuple(
+            {"T_LOW": low, "REFINE": r, "CLUSTER": 1} | _TRANSPOSES[0]
+            for low, r in (("fp16", 0), ("fp16", 3), ("bf16", 0), ("bf16", 3))
+        ),
+        min_arch=90,
+        max_arch=90,
+    ),
+    "gemm_split": KernelSpec(
+        ("tcs_tops", "tcs_split", "tcs_split_by", "tcs_finish"),
+        tuple({"T_LOW": low} for low in ("fp16", "bf16", "tf32")),
+    ),
+    "split_once": KernelSpec(
+        ("tcs_split_once",),
+        tuple(
+            {"T_LOW": low} | SplitShape(threads).defines
+            for low in ("fp16", "bf16", "tf32")
+            for threads, _ in SPLIT_BLOCKS
+        ),
+        min_arch=CLUSTER_ARCH,
+    ),
+    "gemm_batched": KernelSpec(
+        ("tcs_gemm_batched",),
+        _batched((_EXACT["fp16"], _ROUNDED["fp16"][3]), "sm_75"),
+        later={
+            80: _batched((_EXACT["bf16"], _EXACT["int8"], _ROUNDED["tf32"][3]), "sm_80"),
+            90: tuple(v for v in _batched((_EXACT["fp16"],), "sm_90a") if v["BULK"]),
+        },
+    ),
+}
