@@ -48,16 +48,8 @@ table, pure functions of sizes.  Nothing here imports an array library.
 
 from dataclasses import dataclass, field
 
-from tcsolve.kernels.arch import (
-    CLUSTER_ARCH,
-    PORTABLE_CLUSTER,
-    arch_number,
-    has_large_memory,
-)
-from tcsolve.kernels.batched_shapes import (
-    Batched,
-    batched_shape,
-)
+from tcsolve.kernels.arch import CLUSTER_ARCH, PORTABLE_CLUSTER, arch_number, has_large_memory
+from tcsolve.kernels.batched_shapes import Batched, batched_shape
 from tcsolve.kernels.launch_shapes import (
     LOWER_SHAPES,
     MOVE_CHUNKS,
@@ -67,16 +59,8 @@ from tcsolve.kernels.launch_shapes import (
     SWAP_SHAPES,
     TRSV_COLUMNS,
 )
-from tcsolve.kernels.panel_shapes import (
-    PANELS,
-)
-from tcsolve.kernels.product_shapes import (
-    SMALL,
-    SPLIT_BLOCKS,
-    SQUARE,
-    WIDE,
-    SplitShape,
-)
+from tcsolve.kernels.panel_shapes import PANELS
+from tcsolve.kernels.product_shapes import SMALL, SPLIT_BLOCKS, SQUARE, WIDE, SplitShape
 
 __all__ = ["KERNELS", "KernelSpec"]
 
