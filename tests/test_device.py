@@ -223,7 +223,7 @@ def test_what_took_the_place_of_a_is_not_factored_again(cupy, ops, monkeypatch):
     a = cupy.random.default_rng(1).standard_normal((300, 300)).astype(cupy.float32)
     given = a.copy()
     expected = ops.getrf(given, a.dtype)[0][0].copy()
-    monkeypatch.setattr(current_device._record, "clear", lambda: True)
+    monkeypatch.setattr(current_device.recorded_graphs, "clear", lambda: True)
     with monkeypatch.context() as patched:
         patched.setattr(cusolver_lu, "invert_diagonal_blocks", refuse)
         with pytest.raises(tcsolve.DeviceMemoryError):
