@@ -21,6 +21,9 @@
 |              | tcs_mix                           |                                              |
 | condest.cu   | tcs_probes, tcs_signs, tcs_held,  | the vector work of the condition estimate    |
 |              | tcs_steepest                      |                                              |
+| solve_rows.cu, solve_block.cu:                   | small systems and stacks, solved and         |
+|              | tcs_solve_rows, tcs_solve_block   | verified in one launch                       |
+| measure_one.cu | tcs_measure_one                 | norms and residuals of one system            |
 | stack.cu     | tcs_stack_measure                 | norms and residuals of a stack of systems    |
 | sizes.cu     | tcs_sizes, tcs_doubtful           | the same of one large system, and which of   |
 |              |                                   | many systems need a look                     |
@@ -85,10 +88,15 @@ from tcsolve.kernels._products import (
 )
 from tcsolve.kernels._steps import (
     LOWER_SHAPES,
+    MEASURE_THREADS,
+    MEASURED_COLUMNS,
     MOST_MOVED,
     MOVE_CHUNKS,
+    PROBES,
     RESIDUAL_ROWS,
+    ROWS_LANES,
     SHORT_SHAPES,
+    SOLVED_COLUMNS,
     STACK_SHAPES,
     STACK_THREADS,
     SWAP_SHAPES,
@@ -100,11 +108,14 @@ from tcsolve.kernels._steps import (
     TRSV_THREADS,
     LowerShape,
     ShortShape,
+    SolveShape,
     StackShape,
     SwapShape,
     lower_shape,
+    measure_blocks,
     move_chunk,
     short_shape,
+    solve_shape,
     stack_shape,
     swap_shape,
     trsv_shapes,
@@ -117,12 +128,17 @@ __all__ = [
     "KERNELS",
     "LARGEST_BATCHED",
     "LOWER_SHAPES",
+    "MEASURED_COLUMNS",
+    "MEASURE_THREADS",
     "MOST_MOVED",
+    "PROBES",
     "NARROW_STRIP",
     "PORTABLE_CLUSTER",
     "RESIDUAL_ROWS",
+    "ROWS_LANES",
     "SEARCHED_STRIP",
     "SHORT_SHAPES",
+    "SOLVED_COLUMNS",
     "SMALL",
     "SQUARE",
     "STACK_SHAPES",
@@ -143,6 +159,7 @@ __all__ = [
     "LowerShape",
     "PanelShape",
     "ShortShape",
+    "SolveShape",
     "SplitShape",
     "StackShape",
     "SwapShape",
@@ -152,10 +169,12 @@ __all__ = [
     "batched_shape_of",
     "fastest_update",
     "lower_shape",
+    "measure_blocks",
     "move_chunk",
     "panel_shape",
     "panel_shapes",
     "short_shape",
+    "solve_shape",
     "split_shape",
     "stack_shape",
     "swap_shape",
@@ -306,6 +325,23 @@ KERNELS = {
             for c in (0, 1)
             for lanes, team in STACK_SHAPES
         ),
+    ),
+    "solve_rows": KernelSpec(
+        ("tcs_solve_rows",),
+        tuple(
+            {"T_A": t, "COMPLEX": c, "LANES": lanes}
+            for t in ("float", "double")
+            for c in (0, 1)
+            for lanes in ROWS_LANES
+        ),
+    ),
+    "solve_block": KernelSpec(
+        ("tcs_solve_block",),
+        tuple({"T_A": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
+    ),
+    "measure_one": KernelSpec(
+        ("tcs_measure_one",),
+        tuple({"T_A": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
     ),
     "sizes": KernelSpec(
         ("tcs_sizes", "tcs_doubtful"),
