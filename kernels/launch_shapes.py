@@ -22,6 +22,14 @@ RESIDUAL_ROWS = (1, 4)
 
 # Threads of a warp that measure_stack.cu gives to a row, and warps it gives to a matrix; threads of a block.
 STACK_SHAPES, STACK_THREADS = ((4, 1), (8, 1), (16, 1), (32, 1), (32, 8)), 256
+# Unknowns of the largest systems that solve_rows.cu and solve_block.cu take, and threads of their blocks;
+# right-hand sides that they solve for, and random ones.
+ROWS_LANES, ROWS_THREADS, LARGEST_BLOCK, BLOCK_THREADS = (4, 8, 16), 128, 128, 256
+SOLVED_COLUMNS, PROBES = 1, 2
+# Bytes of shared memory of solve_block.cu that do not depend on n, at most.
+BLOCK_RESERVE = 2048
+# Right-hand sides that measure_one.cu takes, and threads of its blocks.
+MEASURED_COLUMNS, MEASURE_THREADS = 4, 256
 # Rows and columns of a tile of read_structure.cu, and threads of its blocks.
 TILE, TILE_THREADS = 32, (32, 8)
 
@@ -77,6 +85,34 @@ def stack_shape(count, n):
     lanes, team = next((s for s in STACK_SHAPES if n <= s[0]), STACK_SHAPES[-1])
     warps = STACK_THREADS // 32
     return StackShape(lanes, team, -(-count * team // warps), 8 * warps * (-(-n // 32) * 32))
+
+
+class SolveShape(NamedTuple):
+    """How one launch solves small systems: the file, its macros, blocks, their threads and memory."""
+
+    name: str
+    defines: dict
+    blocks: int
+    threads: int
+    shared: int
+
+
+def solve_shape(count, n, is_complex, arch):
+    """Return the `SolveShape` for `count` matrices of n rows, or None where they are too large."""
+    lanes = next((lanes for lanes in ROWS_LANES if n <= lanes), None)
+    if lanes:
+        blocks = -(-count * lanes // ROWS_THREADS)
+        return SolveShape("solve_rows", {"LANES": lanes}, blocks, ROWS_THREADS, 0)
+    sides = SOLVED_COLUMNS + PROBES
+    shared = n * ((n + sides | 1) + 1 + sides) * (16 if is_complex else 8)
+    if n > LARGEST_BLOCK or shared + BLOCK_RESERVE > shared_bytes(arch):
+        return None
+    return SolveShape("solve_block", {}, count, BLOCK_THREADS, shared)
+
+
+def measure_blocks(n):
+    """Return the blocks of measure_one.cu for a matrix of n rows."""
+    return 1 + -(-n // (MEASURE_THREADS // 32)) + -(-n // 32)
 
 
 def move_chunk(count, n):

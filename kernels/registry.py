@@ -35,6 +35,9 @@ In gemm/:
 In batched/:
 
 - gemm_batched: tcs_gemm_batched, stacks of small products
+- solve_rows, solve_block: tcs_solve_rows, tcs_solve_block, small systems and stacks, solved and
+  verified in one launch
+- measure_one: tcs_measure_one, norms and residuals of one system
 - measure_stack: tcs_stack_measure, norms and residuals of a stack of systems
 - measure_systems: tcs_sizes, tcs_doubtful, the same of one large system, and which of many systems
   need a look
@@ -54,6 +57,7 @@ from tcsolve.kernels.launch_shapes import (
     LOWER_SHAPES,
     MOVE_CHUNKS,
     RESIDUAL_ROWS,
+    ROWS_LANES,
     SHORT_SHAPES,
     STACK_SHAPES,
     SWAP_SHAPES,
@@ -207,6 +211,23 @@ KERNELS = {
             for c in (0, 1)
             for lanes, team in STACK_SHAPES
         ),
+    ),
+    "solve_rows": KernelSpec(
+        ("tcs_solve_rows",),
+        tuple(
+            {"T_A": t, "COMPLEX": c, "LANES": lanes}
+            for t in ("float", "double")
+            for c in (0, 1)
+            for lanes in ROWS_LANES
+        ),
+    ),
+    "solve_block": KernelSpec(
+        ("tcs_solve_block",),
+        tuple({"T_A": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
+    ),
+    "measure_one": KernelSpec(
+        ("tcs_measure_one",),
+        tuple({"T_A": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
     ),
     "measure_systems": KernelSpec(
         ("tcs_sizes", "tcs_doubtful"),

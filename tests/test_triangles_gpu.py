@@ -136,7 +136,7 @@ def invert_blocks(cupy):
         inverses = cupy.full((2, -(-n // size), size, size), 7, char)
         worst = cupy.zeros(1)
         kernel = compiler.kernel("invert_diagonal_blocks", "tcs_invert_blocks", T_IN=REAL[char])
-        args = (inverses, worst, cupy.asarray(lu), lu.shape[1], n, unit_lower)
+        args = (inverses, worst, cupy.asarray(lu), lu.shape[1], n, unit_lower, 0)
         kernel((inverses.shape[1], 2), (256,), args)
         return inverses.get(), float(worst[0])
 

@@ -9,6 +9,7 @@ from vendor_on_host import HostVendor, HostVendorOps
 import tcsolve
 from tcsolve import Status
 from tcsolve._backends.select import ops_for
+from tcsolve._solve.vendor.system import ALL, ALL_READ, TRIANGULAR, band_of, kind_of
 
 pytestmark = pytest.mark.gpu
 
@@ -159,6 +160,114 @@ def test_matrices_are_read_as_on_the_host(cupy, vendor, n, dtype, how):
                 assert np.array_equal(found, wanted, equal_nan=True)
                 rtol = 2.0**-22 if dtype in "fF" else 2.0**-51
                 np.testing.assert_allclose(on_device.get(), seen, rtol=rtol)
+
+
+SOLVED = [
+    (4, 1),
+    (11, 2),
+    (11, 3),
+    (130, 4),
+    (11, 5),
+    (11, 8),
+    (11, 9),
+    (11, 16),
+    (11, 17),
+    (11, 31),
+]
+SOLVED += [(11, 32), (11, 33), (1, 64), (7, 65), (5, 96), (3, 127), (3, 128)]
+
+
+@pytest.mark.parametrize("how", ["plain", "turned", "gaps"])
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("m, n", SOLVED)
+def test_small_systems_are_solved_and_verified_as_on_the_host(cupy, vendor, m, n, dtype, how):
+    """For every kind and every way to read a matrix, singular and spoilt ones among the others."""
+    if not vendor.takes_at_once(n, 1, dtype in "FD"):
+        assert n > 88  # what every architecture takes of complex matrices
+        return
+    for kind in KINDS:
+        a, b = matrices(None, dtype, m, n), right_hand_sides(dtype, m, n, 1)
+        if kind == "positive definite":  # and anything where it is not read
+            a = np.triu(matrices(kind, dtype, m, n)) + np.tril(a, -1)
+        if m > 3:
+            a[1], a[2, 0, 0] = 0, np.nan
+        band = band_of(kind, False, a.dtype) or ALL_READ
+        wanted, found = np.zeros((11, m)), cupy.full((11, m), -7.0)
+        HostVendor().solve_at_once(a, b, kind_of(kind), band, wanted)
+
+        args = strided(cupy, a, how), strided(cupy, b, how), kind_of(kind), band
+        x, found = vendor.solve_at_once(*args, found).get(), found.get()
+
+        sound = np.array([s for s in range(m) if m <= 3 or s not in (1, 2)])
+        for s in sound:
+            assert ratio(as_read(a, kind)[s], x[s], b[s]) <= max(MET, n**0.5)
+            size = (
+                np.abs(as_read(a, kind)[s].astype(complex)).sum(axis=1).max() * np.abs(x[s]).max()
+            )
+            rest = np.abs(b[s] - as_read(a, kind)[s].astype(np.clongdouble) @ x[s]).max()
+            assert abs(found[9, s] - float(rest)) <= 2.0**-50 * float(rest) + 2.0**-60 * float(size)
+        rtol = 2.0**-22 if dtype in "fF" else 2.0**-45
+        np.testing.assert_allclose(found[:2], wanted[:2], rtol=rtol)
+        assert np.array_equal(found[2:5], wanted[2:5])
+        np.testing.assert_allclose(found[5:7, sound], wanted[5:7, sound], rtol=4 * n * 2.0**-53)
+        np.testing.assert_allclose(found[7, sound], wanted[7, sound], rtol=1e-6 * n)
+        np.testing.assert_allclose(
+            found[10, sound], np.abs(x[sound, :, 0]).max(axis=1), rtol=2.0**-22
+        )
+        assert not found[8, sound].any()
+        if m > 3:
+            assert found[8, 1] or found[4, 1] and kind_of(kind) in TRIANGULAR
+            assert np.isnan(found[5, 2])
+            assert found[3, 2] == 1
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("n, k", [(1, 1), (65, 1), (200, 4), (513, 2), (1500, 1), (2050, 3)])
+@pytest.mark.parametrize("how", ["plain", "turned", "gaps"])
+def test_one_large_system_is_verified_as_on_the_host(cupy, vendor, n, k, dtype, how):
+    wide = np.result_type(dtype, np.float64)
+    a, b = matrices(None, dtype, 1, n), right_hand_sides(dtype, 1, n, k)
+    x, y = right_hand_sides(dtype, 1, n, k, seed=3), right_hand_sides(wide, 2, n, seed=5)
+    for band in ((ALL, ALL), (0, ALL), (ALL, 0), (0, 0)):
+        for info in (None, np.array([3], np.int32)):
+            wanted, found = np.zeros((9 + 2 * k, 1)), cupy.zeros((9 + 2 * k, 1))
+            HostVendor().measure_one(a[0], band, x[0], b[0], y, info, wanted)
+            on_device = [strided(cupy, v, how)[0] for v in (a, x, b)]
+            args = cupy.asarray(y), None if info is None else cupy.asarray(info)
+            vendor.measure_one(on_device[0], band, *on_device[1:], *args, found)
+            rtol = 2.0**-22 if dtype in "fF" else 8 * n * 2.0**-53
+            np.testing.assert_allclose(found.get(), wanted, rtol=rtol)
+
+
+def test_nan_and_inf_are_met_where_one_large_system_is_verified(cupy, vendor):
+    n, a, b = 300, matrices(None, "d", 1, 300)[0], right_hand_sides("d", 1, 300, 1)[0]
+    x, y = right_hand_sides("d", 1, n, 1, seed=3)[0], right_hand_sides("d", 2, n, seed=5)
+    for where, rows in ((a, [3, 5, 6, 9]), (b, [9]), (x, [9, 10]), (y, [7])):
+        for bad in (np.nan, np.inf):
+            kept = where.flat[n - 2]
+            where.flat[n - 2] = bad
+            found = cupy.zeros((11, 1))
+            vendor.measure_one(
+                *map(cupy.asarray, (a,)), (ALL, ALL), *map(cupy.asarray, (x, b, y)), None, found
+            )
+            where.flat[n - 2] = kept
+            found = found.get()[:, 0]
+            odd = [i for i in range(11) if not np.isfinite(found[i]) or i == 3 and found[i]]
+            assert [i for i in odd if i != 1] == rows, (odd, bad)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("n, k", [(1024, 1), (1500, 4), (2100, 3)])
+def test_a_large_triangle_is_solved_without_a_look_at_the_other_one(cupy, vendor, n, k, lower):
+    rng = np.random.default_rng(n)
+    a = rng.standard_normal((1, n, n)) / n + 2 * np.eye(n)
+    kind = "lower triangular" if lower else "upper triangular"
+    full, b = (np.tril if lower else np.triu)(a[0]), rng.standard_normal((n, k))
+    a[0][full == 0] = np.nan
+    factors = vendor.factor(cupy.asarray(a), kind, k)
+    for adjoint in (False, True):
+        x = factors.solve(cupy.asarray(np.ascontiguousarray(b.T)[None]), adjoint).get()[0].T
+        assert ratio(full.T if adjoint else full, x, b) <= MET
 
 
 # ---- factors -----------------------------------------------------------------------------------

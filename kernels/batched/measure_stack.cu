@@ -17,52 +17,12 @@
 
 #include "common/common.cuh"
 #include "common/number.cuh"
+#include "common/sum.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / WARP;
 constexpr int ROWS = WARP / LANES;  // rows that a warp reads at a time
 constexpr int AT_ONCE = 4;          // right-hand sides for which a row is read once
 constexpr bool EXACT = TEAM == 1 && sizeof(T_A) == 8;
-
-// A sum of products, as hi + lo.
-struct Sum {
-    double hi = 0, lo = 0;
-
-    __device__ __forceinline__ void add(double v) {
-        const double s = hi + v;
-        if (EXACT) {  // Knuth's TwoSum
-            const double t = s - hi;
-            lo += (hi - (s - t)) + (v - t);
-        }
-        hi = s;
-    }
-
-    __device__ __forceinline__ void add_product(double u, double v) {
-        if (!EXACT) {
-            hi = fma(u, v, hi);
-            return;
-        }
-        const double p = __dmul_rn(u, v);  // else the compiler may fuse it with the sum
-        add(p);
-        lo += fma(u, v, -p);
-    }
-
-    // Adds what the other threads of a row have.
-    __device__ __forceinline__ void join() {
-        #pragma unroll
-        for (int d = LANES / 2; d; d /= 2) {
-            const double rest = EXACT ? __shfl_xor_sync(ALL_LANES, lo, d) : 0.0;
-            add(__shfl_xor_sync(ALL_LANES, hi, d));
-            lo += rest;
-        }
-    }
-
-    // v less the sum.
-    __device__ __forceinline__ double from(double v) {
-        hi = -hi, lo = -lo;
-        add(v);
-        return hi + lo;
-    }
-};
 
 __device__ __forceinline__ void meet() {
     if (TEAM == 1) __syncwarp();
@@ -144,7 +104,7 @@ tcs_stack_measure(
         double rest[AT_ONCE] = {}, size[AT_ONCE] = {};
         for (Index i0 = member * ROWS; i0 < n; i0 += TEAM * ROWS) {
             const Index i = i0 + group;
-            Sum re[AT_ONCE], im[AT_ONCE];
+            Sum<EXACT> re[AT_ONCE], im[AT_ONCE];
             for (Index j = first; i < n && j < n; j += LANES) {
                 const Number u = number(a, i * a_row + j * a_col);
                 #pragma unroll
@@ -160,8 +120,8 @@ tcs_stack_measure(
             }
             #pragma unroll
             for (int c = 0; c < AT_ONCE; ++c) {
-                re[c].join();
-                if (COMPLEX) im[c].join();
+                re[c].template join<LANES>();
+                if (COMPLEX) im[c].template join<LANES>();
                 // One thread of a row: the sums of the others may differ in the last bit.
                 if (i >= n || c >= some || first != 0) continue;
                 const Number v = number(b, i * b_row + (c0 + c) * b_col);

@@ -24,23 +24,9 @@
 
 #include "common/common.cuh"
 #include "common/number.cuh"
+#include "common/over_block.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / WARP;
-
-// The same of all threads of a block.
-template <typename Join>
-__device__ __forceinline__ double over_block(double v, Join join) {
-    __shared__ double of_warp[WARPS];
-    #pragma unroll
-    for (int d = WARP / 2; d; d /= 2) v = join(v, __shfl_xor_sync(ALL_LANES, v, d));
-    __syncthreads();  // the last ones have been read
-    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = v;
-    __syncthreads();
-    v = of_warp[0];
-    #pragma unroll
-    for (int w = 1; w < WARPS; ++w) v = join(v, of_warp[w]);
-    return v;
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_sizes(
@@ -53,14 +39,14 @@ tcs_sizes(
     if (blockIdx.x == 0) {
         double inf = 0, one = 0;
         for (Index i = first; i < n; i += THREADS) inf = larger(inf, row_sum[i]), one = larger(one, col_sum[i]);
-        inf = over_block(inf, larger), one = over_block(one, larger);
+        inf = over_block<WARPS>(inf, larger), one = over_block<WARPS>(one, larger);
         if (writes) out[0] = inf, out[1] = one, out[3] = info ? double(*info) : 0.0;
     } else if (blockIdx.x == 1) {
         double grown = 0;
         for (Index p = 0; p < probes; ++p) {
             double size = 0;
             for (Index i = first; i < n; i += THREADS) size += modulus(number(y, p * n + i));
-            grown = larger(grown, over_block(size, sum_of));
+            grown = larger(grown, over_block<WARPS>(size, sum_of));
         }
         if (writes) out[2] = grown;
     } else {
@@ -71,7 +57,7 @@ tcs_sizes(
             rest = larger(rest, modulus({v.re - w.re, v.im - w.im}));
             size = larger(size, modulus(number(x, i * x_row + c * x_col)));
         }
-        rest = over_block(rest, larger), size = over_block(size, larger);
+        rest = over_block<WARPS>(rest, larger), size = over_block<WARPS>(size, larger);
         if (writes) out[4 + c] = rest, out[4 + k + c] = size;
     }
 }

@@ -3,13 +3,9 @@
 //   tcs_read_as  out = the matrix that is read in a, for `count` matrices n x n, and what is seen in them.
 //       a      T_A, or pairs if COMPLEX, entry (s, i, j) at s a_step + i a_row + j a_col (steps in entries).
 //       out    the same type, contiguous.
-//       An entry with -below <= j - i <= above is read.  Of the others one is zero if mirror is 0, the entry on the other
-//       side of the diagonal if it is 1, and its conjugate if it is 2: then the diagonal is real.
-//       seen   double[5][count], zero before the launch: the largest |a_ij - mirror of a_ji| that is not read; the largest
-//              |a_ij| that is read; 1 if an entry that is not read is not zero; 1 if any entry of a is NaN or Inf; 1 if
-//              one on the diagonal is zero.  Where mirror is 2 the imaginary parts of the diagonal are not read.  NaN is
-//              passed over by the first three.
-//       Grid ceil(count n^2 / 256), block 256.
+//       below, above, mirror  as in reading.cuh.
+//       seen   double[5][count], zero before the launch: apart, largest, beyond, spoilt and zero of reading.cuh.
+//       Grid count ceil(n / 32)^2, block 32 x 8: a block takes a tile, and the tile that mirrors it.
 //
 //   tcs_rows  rows = the columns of b, and `probes` random vectors (see probe.cuh) behind them, for `count` systems.
 //       b      T_A, or pairs, entry (s, i, c) at s b_step + i b_row + c b_col.
@@ -23,77 +19,67 @@
 //
 // Defines T_A (float or double), COMPLEX (0 or 1).  Rounding: one product or quotient an entry.
 
+#include "batched/reading.cuh"
 #include "common/common.cuh"
 #include "common/probe.cuh"
 
 constexpr int TILE = 32, HEIGHT = 8, THREADS = 256;
-using Bits = unsigned long long;
 
-struct Entry { T_A part[COMPLEX ? 2 : 1]; };
-struct Wide { double part[COMPLEX ? 2 : 1]; };
+struct Entry { T_A part[PARTS]; };
+struct Wide { double part[PARTS]; };
 
-__device__ __forceinline__ bool is_finite(Entry v) {
-    bool yes = true;
-    #pragma unroll
-    for (T_A part : v.part) yes = yes && isfinite(part);
-    return yes;
-}
-
-__device__ __forceinline__ double modulus(Entry v) {
-    return COMPLEX ? hypot(double(v.part[0]), double(v.part[COMPLEX])) : fabs(double(v.part[0]));
-}
-
-__device__ __forceinline__ double distance(Entry u, Entry v) {
-    #pragma unroll
-    for (int c = 0; c <= COMPLEX; ++c) u.part[c] -= v.part[c];
-    return modulus(u);
-}
-
-// Raises *place to v, not negative and not NaN.  `together`: all threads of the warp have the same place.
-__device__ __forceinline__ void raise(double* place, double v, bool together) {
-    if (together) {
-        #pragma unroll
-        for (int d = WARP / 2; d; d /= 2) v = fmax(v, __shfl_xor_sync(ALL_LANES, v, d));
-        if (threadIdx.x % WARP) return;
+// Reads the tile with the first entry (i0, j0); neighbours in memory by neighbouring threads.
+__device__ __forceinline__ void load(
+    Number (*tile)[TILE + 1], const T_A* a, Index a_row, Index a_col, Index i0, Index j0, Index n
+) {
+    const bool by_rows = a_col <= a_row;
+    for (int y = threadIdx.y; y < TILE; y += HEIGHT) {
+        const int i = by_rows ? y : threadIdx.x, j = by_rows ? threadIdx.x : y;
+        if (i0 + i < n && j0 + j < n) tile[i][j] = number(a, (i0 + i) * a_row + (j0 + j) * a_col);
     }
-    // The bits of such numbers are in their order.
-    if (v > *static_cast<volatile double*>(place)) {
-        atomicMax(reinterpret_cast<Bits*>(place), Bits(__double_as_longlong(v)));
-    }
+}
+
+// The largest of all threads' numbers, to thread 0; none is NaN.
+__device__ __forceinline__ double largest_of_block(double v) {
+    __shared__ double of_warp[HEIGHT];
+    #pragma unroll
+    for (int d = WARP / 2; d; d /= 2) v = fmax(v, __shfl_xor_sync(ALL_LANES, v, d));
+    __syncthreads();  // the last ones have been read
+    if (threadIdx.x == 0) of_warp[threadIdx.y] = v;
+    __syncthreads();
+    for (int w = 0; w < HEIGHT; ++w) v = fmax(v, of_warp[w]);
+    return v;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_read_as(
-    Entry* out, const Entry* a, Index a_step, Index a_row, Index a_col, Index count, Index n, Index below, Index above,
+    T_A* out, const T_A* a, Index a_step, Index a_row, Index a_col, Index count, Index n, Index below, Index above,
     Index mirror, double* seen
 ) {
-    const Index number = Index(blockIdx.x) * THREADS + threadIdx.x, all = count * n * n;
-    const Index at = min(number, all - 1), slice = at / (n * n), i = at % (n * n) / n, j = at % n;
-    const Entry* from = a + slice * a_step;
-    const Entry given = from[i * a_row + j * a_col];
-    const bool is_read = j - i <= above && i - j <= below, finite = is_finite(given);
-    Entry v = given;
-    if (!is_read) v = mirror ? from[j * a_row + i * a_col] : Entry{};
-    if (COMPLEX && mirror == 2) {
-        T_A& im = v.part[COMPLEX];
-        im = i == j ? T_A(0) : is_read ? im : -im;
-    }
-    if (number < all) out[at] = v;
+    __shared__ Number own[TILE][TILE + 1], others[TILE][TILE + 1];
+    const Index tiles = (n + TILE - 1) / TILE, slice = blockIdx.x / (tiles * tiles), tile = blockIdx.x % (tiles * tiles);
+    const Index i0 = tile / tiles * TILE, j0 = tile % tiles * TILE;
+    const Band band = {below, above, mirror};
+    a += PARTS * slice * a_step, out += PARTS * slice * n * n;
+    load(own, a, a_row, a_col, i0, j0, n);
+    if (mirror) load(others, a, a_row, a_col, j0, i0, n);
+    __syncthreads();
 
-    const bool real_only = COMPLEX && mirror == 2 && i == j;
-    double apart = is_read && !real_only ? 0.0 : real_only ? 2 * fabs(double(given.part[COMPLEX])) : distance(given, v);
-    double size = is_read ? modulus(given) : 0.0;
-    const double beyond = real_only ? fabs(double(given.part[COMPLEX])) : is_read ? 0.0 : modulus(given);
-    apart = apart == apart ? apart : 0.0, size = size == size ? size : 0.0;
-    // That the matrices are the same at both ends of a warp means that they are so in between.
-    const Index warp = number - threadIdx.x % WARP;
-    const bool together = min(warp, all - 1) / (n * n) == min(warp + WARP - 1, all - 1) / (n * n);
-    double* place = seen + slice;
-    raise(place, apart, together);
-    raise(place + count, size, together);
-    raise(place + 2 * count, beyond > 0 ? 1.0 : 0.0, together);
-    raise(place + 3 * count, finite ? 0.0 : 1.0, together);
-    raise(place + 4 * count, i == j && modulus(v) == 0 ? 1.0 : 0.0, together);
+    Seen found;
+    for (int y = threadIdx.y; y < TILE; y += HEIGHT) {
+        const Index i = i0 + y, j = j0 + threadIdx.x;
+        if (i >= n || j >= n) continue;
+        const Number given = own[y][threadIdx.x];
+        const Number v = band.stands(i, j, given, mirror ? others[threadIdx.x][y] : Number{0.0, 0.0});
+        found.note(band, i, j, given, v);
+        T_A* to = out + PARTS * (i * n + j);
+        to[0] = T_A(v.re);
+        if (COMPLEX) to[PARTS - 1] = T_A(v.im);
+    }
+    tell(found, [&](int row, double v) {
+        v = largest_of_block(v);
+        if (threadIdx.x == 0 && threadIdx.y == 0 && v > 0) raise(seen + row * count + slice, v);
+    });
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

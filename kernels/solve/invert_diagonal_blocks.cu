@@ -7,7 +7,9 @@
 //   lu       T_IN n x n, row-major, leading dimension ld; the triangle that unit_lower names has ones on its
 //            diagonal, which are not stored.
 //
-// Grid (ceil(n / BLOCK), 2), block THREADS.
+//   upper    not 0 where the grid is for the upper triangle alone.
+//
+// Grid (ceil(n / BLOCK), 2), or (..., 1) for one triangle alone, block THREADS.
 // Defines T_IN (float or double).
 //
 // An upper triangle is turned by 180 degrees, which makes it and its inverse lower triangles.  A warp inverts each
@@ -165,11 +167,13 @@ __device__ __forceinline__ unsigned long long store(T_IN* out, Triangle& x, cons
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 tcs_invert_blocks(
-    T_IN* inverse, unsigned long long* worst, const T_IN* __restrict__ lu, Index ld, Index n, Index unit_lower
+    T_IN* inverse, unsigned long long* worst, const T_IN* __restrict__ lu, Index ld, Index n, Index unit_lower,
+    Index upper
 ) {
     __shared__ __align__(16) Triangle x;
     const Index first = Index(blockIdx.x) * BLOCK;
-    const bool lower = blockIdx.y == 0;
+    const Index which = upper ? 1 : blockIdx.y;
+    const bool lower = which == 0;
     const Source d = {lu + first * (ld + 1), ld, int(min(n - first, Index(BLOCK))), lower, lower == bool(unit_lower)};
     const int warp = threadIdx.x / WARP;
 
@@ -179,7 +183,7 @@ tcs_invert_blocks(
     __syncthreads();
     join<1>(x);
     if (TILES > 2) join<TILES / 2>(x);
-    T_IN* out = inverse + (Index(blockIdx.y) * gridDim.x + blockIdx.x) * BLOCK * BLOCK;
+    T_IN* out = inverse + (which * gridDim.x + blockIdx.x) * BLOCK * BLOCK;
     const unsigned long long condition = store(out, x, d);
     if (threadIdx.x % WARP == 0) atomicMax(worst, condition);
 }

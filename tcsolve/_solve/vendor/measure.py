@@ -5,9 +5,18 @@ from typing import NamedTuple
 import numpy as np
 
 from tcsolve._solve.backward_error import SAFE, backward_errors
-from tcsolve._solve.vendor.system import CONVERGED, REDO, SEEN, TRIANGULAR, contradicting, tolerance
+from tcsolve._solve.vendor.system import (
+    ALL_READ,
+    CONVERGED,
+    REDO,
+    SEEN,
+    TRIANGULAR,
+    contradicting,
+    tolerance,
+)
 
 __all__ = [
+    "AT_ONCE",
     "MARGIN",
     "MEASURED",
     "MEASURED_AT_ONCE",
@@ -22,18 +31,32 @@ __all__ = [
 MEASURED = 4
 # Unknowns up to which one matrix is measured by a single launch, in which it has one multiprocessor.
 MEASURED_AT_ONCE = 192
+# Unknowns up to which one multiprocessor is as fast as many, because they wait for each other's launch alone.
+AT_ONCE = 64
 # See `look_at`.
 MARGIN = 100
 
 
-def measure(ops, system, answers, info, out):
-    """Do what `vendor.measure` does for x and y; of one large matrix by products that fill the device."""
+def measure(ops, system, answers, info, board):
+    """Fill the board with what verifies x, and what is seen in A where it is not read yet.
+
+    Parameters
+    ----------
+    answers : tuple of array
+        x, (m, n, k), and A**-1 of some random vectors, (m, c, n).
+    info : array of int32, shape (m,), or None
+    board : array, shape (SEEN + 4 + 2 k, m)
+        Zeros before, or what was seen when A was read.
+    """
     a, b, (x, y) = system.a, system.b, answers
-    if len(a) > 1 or a.shape[1] <= MEASURED_AT_ONCE:
-        ops.vendor.measure(a, x, b, y, info, out)
-        return
-    ax = ops.product(a[0], ops.converted(x[0], np.result_type(x.dtype, np.float64)))
-    ops.vendor.sizes(ops.stats(a[0]), (x[0], ax), b[0], y[0], info, out)
+    (m, n, k), found = b.shape, board[SEEN:]
+    if m == 1 and n > AT_ONCE and ops.vendor.measures_one(k):
+        ops.vendor.measure_one(a[0], (system.band or ALL_READ)[:2], x[0], b[0], y[0], info, board)
+    elif m > 1 or n <= MEASURED_AT_ONCE:
+        ops.vendor.measure(a, x, b, y, info, found)
+    else:  # by products that fill the device
+        ax = ops.product(a[0], ops.converted(x[0], np.result_type(x.dtype, np.float64)))
+        ops.vendor.sizes(ops.stats(a[0]), (x[0], ax), b[0], y[0], info, found)
 
 
 class _Look(NamedTuple):

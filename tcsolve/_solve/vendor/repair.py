@@ -59,7 +59,7 @@ def _solve_scaled(ops, system, x, is_safe):
         xp.where(ops.array(is_safe)[:, None, None], 0, e) for e in _exponents(xp, a, system.kind)
     )
     scaled = ldexp(xp, ldexp(xp, a, -row), -col)
-    factors = ops.vendor.factor(scaled, system.kind, b.shape[2])
+    factors = ops.vendor.factor(scaled, system.kind, b.shape[2], careful=True)
     with np.errstate(all="ignore"):
         refined = ops.converted(_refined(ops, factors, scaled, b, (row, col)), x.dtype)
     error, steps = errors_of(ops, system, x), np.full(b.shape[::2], MAX_STEPS)

@@ -9,6 +9,7 @@ Matrices whose entries are extreme, or whose x still misses it, are scaled by po
 and refined.
 """
 
+import functools
 import time
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from tcsolve._solution import HistoryPoint, contradicted
 from tcsolve._solve.backward_error import SAFE, backward_errors
 from tcsolve._solve.cost_model import choose_update, rates_of
 from tcsolve._solve.vendor.measure import (
+    AT_ONCE,
     MARGIN,
     MEASURED,
     MEASURED_AT_ONCE,
@@ -32,6 +34,7 @@ from tcsolve._solve.vendor.rcond import rconds_of
 from tcsolve._solve.vendor.repair import repair
 from tcsolve._solve.vendor.result import join, solution_of, stacked, unfolded
 from tcsolve._solve.vendor.system import (
+    ALL_READ,
     CONVERGED,
     ILL_CONDITIONED,
     NONFINITE,
@@ -41,6 +44,7 @@ from tcsolve._solve.vendor.system import (
     TRIANGULAR,
     Part,
     System,
+    as_read,
     as_stacks,
     band_of,
     kind_of,
@@ -200,7 +204,7 @@ def _chunk(ops, a, kind):
 
 
 def _bytes(system, size):
-    """Return the bytes of copies, factors, right-hand sides and solutions of what is solved at once."""
+    """Return the bytes of copies, factors, right-hand sides and solutions of what is solved at a time."""
     (m, n, k), narrow = system.b.shape, system.a.itemsize
     wide = np.result_type(system.a.dtype, np.float64).itemsize
     read = n * n * narrow if system.band else 0
@@ -218,19 +222,59 @@ def _in_parts(ops, system, size):
 
 def _solve_some(ops, system):
     """Return the `Part` of some systems, or None where one is left to the ladder."""
-    m, _, k = system.b.shape
+    m, n, k = system.b.shape
     board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
-    if system.band:
+    if ops.vendor.takes_at_once(n, k, system.a.dtype.kind == "c"):
+        args = system.a, system.b, system.kind, system.band or ALL_READ
+        x, factors = ops.vendor.solve_at_once(*args, board), _Later(ops, system)
+    else:
+        system, x, factors = _solve_by_factors(ops, system, board)
+    if m > ON_HOST and not system.estimate:
+        return _settle_few(ops, system, x, factors, board)
+    return _settled(ops, system, x, factors, ops.host(board)[0])
+
+
+def _solve_by_factors(ops, system, board):
+    """Return the system, read where its factors need that, x and the factors; fill the board."""
+    k = system.b.shape[2]
+    if system.band and not _is_its_own_factor(ops, system):
         read = ops.vendor.read_as(system.a, *system.band, board[:SEEN])
         system = system._replace(a=read, band=None)
     factors = ops.vendor.factor(system.a, system.kind, k + PROBES)
     y = factors.solve(ops.vendor.rows(system.b, PROBES))
     x = _as_answer(ops, y[:, :k], system.b.dtype)
     info = None if system.kind in TRIANGULAR else factors.info
-    measure(ops, system, (x, y[:, k:]), info, board[SEEN:])
-    if m > ON_HOST and not system.estimate:
-        return _settle_few(ops, system, x, factors, board)
-    return _settled(ops, system, x, factors, ops.host(board)[0])
+    measure(ops, system, (x, y[:, k:]), info, board)
+    return system, x, factors
+
+
+def _is_its_own_factor(ops, system):
+    """Tell whether what is read of one matrix can be used where it lies."""
+    a, k = system.a, system.b.shape[2]
+    is_one = len(a) == 1 and a.shape[1] > AT_ONCE and ops.vendor.measures_one(k)
+    return is_one and system.kind in TRIANGULAR and a.flags.c_contiguous and a.dtype.char in "dD"
+
+
+class _Later:
+    """The factors of systems that were solved at once, made when they are asked for."""
+
+    def __init__(self, ops, system):
+        self._ops, self._system = ops, system
+
+    @functools.cached_property
+    def _factors(self):
+        system = as_read(self._ops, self._system)
+        return self._ops.vendor.factor(system.a, system.kind, system.b.shape[2] + PROBES)
+
+    def solve(self, rhs, adjoint=False):
+        """As that of `vendor.factor`."""
+        return self._factors.solve(rhs, adjoint)
+
+    def taken(self, which):
+        """Return the factors of some of the systems."""
+        some = self._ops.xp.asarray(which)
+        system = self._system._replace(a=self._system.a[some], b=self._system.b[some])
+        return _Later(self._ops, system)
 
 
 def _settle_few(ops, system, x, factors, board):
@@ -271,6 +315,9 @@ def _settled(ops, system, x, factors, board):
     look = look_at(board, system)
     part = Part(x, look.codes, look.least, look.error, steps, look.apart, look.spoilt)
     redo = np.flatnonzero(part.codes == REDO)
+    sound = part.codes == CONVERGED
+    if redo.size or (sound & (system.estimate | look.is_near)).any():
+        system = as_read(ops, system)
     if redo.size:
         redo = _corrected(ops, system, part, redo[look.is_safe[redo]], factors)
     if redo.size and system.alone:
@@ -304,7 +351,7 @@ def _corrected(ops, system, part, which, factors):
         some, here = (which, ops.array(which)) if which.size < m else (slice(None), slice(None))
         near = system._replace(a=system.a[here], b=system.b[here])
         few = factors if which.size == m else factors.taken(which)
-        x, error = _step(ops, near, part.x[here], few)
+        x, error = _step(ops, near, part.x[here], few, part.error[which])
         better = (error <= part.error[which]).all(axis=1)  # never where there is NaN
         part.x[here] = ops.xp.where(ops.array(better)[:, None, None], x, part.x[here])
         part.error[which] = np.where(better[:, None], error, part.error[which])
@@ -314,10 +361,10 @@ def _corrected(ops, system, part, which, factors):
     return np.flatnonzero(part.codes == REDO)
 
 
-def _step(ops, system, x, factors):
-    """Return x + A^-1 (b - A x), and its backward errors (m, k) on the host."""
+def _step(ops, system, x, factors, error):
+    """Return x + A^-1 (b - A x), and its backward errors (m, k) on the host; `error` has those of x."""
     if len(x) == 1 and x.shape[1] > MEASURED_AT_ONCE:
-        return _step_of_large(ops, system, x, factors)
+        return _step_of_large(ops, system, x, factors, error)
     xp, (m, n, k), wide = ops.xp, x.shape, np.result_type(x.dtype, np.float64)
     found, r = xp.zeros((MEASURED + 2 * k, m)), xp.empty((m, k, n), wide)
     ops.vendor.measure(system.a, x, system.b, r[:, :0], None, found, residuals=r)
@@ -330,16 +377,22 @@ def _step(ops, system, x, factors):
     return x, np.where((look.codes == CONVERGED)[:, None], look.error, np.inf)
 
 
-def _step_of_large(ops, system, x, factors):
-    """As `_step`, of one large matrix, by products that fill the device."""
-    xp, wide = ops.xp, np.result_type(x.dtype, np.float64)
-    (a,), (b,), before = system.a, ops.converted(system.b, wide), ops.converted(x, wide)
-    r = b - ops.product(a, before[0])
+def _step_of_large(ops, system, x, factors, error):
+    """As `_step`, of one large matrix: by products that fill the device, for columns that miss the bound."""
+    xp, wide, error = ops.xp, np.result_type(x.dtype, np.float64), error.copy()
+    missing = np.flatnonzero(~(error[0] <= system.bound))
+    missing = missing if missing.size else np.arange(x.shape[2])  # those with extreme entries
+    (a,), some = system.a, ops.array(missing)
+    given, before = system.b[0][:, some], ops.converted(x[0][:, some], wide)
+    r = ops.converted(given, wide) - ops.product(a, before)
     y = factors.solve(xp.ascontiguousarray(r.T)[None])
     with np.errstate(all="ignore"):
-        x = ops.converted(before + xp.swapaxes(y, 1, 2), x.dtype)
+        after = ops.converted(before + y[0].T, x.dtype)
     (norm,) = ops.host(ops.stats(a).row_sum.max())
-    return x, backward_errors(ops, a, x[0], system.b[0], float(norm))[None]
+    error[:, missing] = backward_errors(ops, a, after, given, float(norm))
+    x = x.copy()
+    x[0][:, some] = after
+    return x, error
 
 
 def _as_answer(ops, y, dtype):

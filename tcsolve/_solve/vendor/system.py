@@ -10,6 +10,7 @@ from tcsolve._solution import Status, code_of
 from tcsolve._solve.structures import MIRRORED
 
 __all__ = [
+    "ALL_READ",
     "CONVERGED",
     "ILL_CONDITIONED",
     "NONFINITE",
@@ -19,6 +20,7 @@ __all__ = [
     "TRIANGULAR",
     "Part",
     "System",
+    "as_read",
     "as_stacks",
     "band_of",
     "contradicting",
@@ -46,6 +48,7 @@ TRIANGULAR = ("lower triangular", "upper triangular", "diagonal")
 # What is read under a structure: diagonals below and above the main one, and what stands for the others (see
 # `vendor.read_as`).  ALL are all diagonals of any matrix.
 ALL = 1 << 40
+ALL_READ = (ALL, ALL, 0)
 BANDS = {
     "diagonal": (0, 0, 0),
     "tridiagonal": (1, 1, 0),
@@ -116,6 +119,14 @@ def as_stacks(xp, a, b, batch):
         v if v.shape[:-2] == batch else xp.broadcast_to(v, (*batch, *v.shape[-2:])) for v in (a, b)
     )
     return a.reshape(-1, n, n), b.reshape(-1, n, k)
+
+
+def as_read(ops, system):
+    """Return the system with its matrices as they are read; what is seen in them is known already."""
+    if system.band is None:
+        return system
+    seen = ops.xp.zeros((SEEN, len(system.a)))
+    return system._replace(a=ops.vendor.read_as(system.a, *system.band, seen), band=None)
 
 
 def read_all(ops, system, check_finite):

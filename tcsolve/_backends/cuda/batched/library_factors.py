@@ -18,10 +18,17 @@ import numpy as np
 from cupy_backends.cuda.libs import cublas, cusolver
 
 from tcsolve._arithmetic.formats import PREFIX
+from tcsolve._backends.cuda.batched.one_launch import (
+    measure_one,
+    measures_one,
+    solve_at_once,
+    takes_at_once,
+)
 from tcsolve._backends.cuda.lu.cusolver_lu import getrf_in_place
 from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute, trusted
 from tcsolve._backends.cuda.runtime import compiler, cublas_calls
 from tcsolve._backends.cuda.runtime.conversions import converted
+from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros, steps
 from tcsolve.kernels.launch_shapes import (
     STACK_THREADS,
     TILE,
@@ -30,7 +37,19 @@ from tcsolve.kernels.launch_shapes import (
     stack_shape,
 )
 
-__all__ = ["doubtful", "factor", "measure", "most_at_once", "read_as", "rows", "sizes"]
+__all__ = [
+    "doubtful",
+    "factor",
+    "measure",
+    "measure_one",
+    "measures_one",
+    "most_at_once",
+    "read_as",
+    "rows",
+    "sizes",
+    "solve_at_once",
+    "takes_at_once",
+]
 
 LOWER, UPPER = cublas.CUBLAS_FILL_MODE_LOWER, cublas.CUBLAS_FILL_MODE_UPPER
 # Rows up to which an LU without pivoting is faster than the library's Cholesky, for stacks: it is as stable
@@ -54,7 +73,7 @@ def most_at_once(kind, n):
     return MOST_LU if by_lu else MOST_TRIANGLES
 
 
-def factor(a, kind, columns):
+def factor(a, kind, columns, careful=False):
     """Return the factors of a stack (see the head of this module).
 
     Parameters
@@ -62,9 +81,11 @@ def factor(a, kind, columns):
     a : array, shape (m, n, n)
         float32 is widened to FP64, complex64 to complex128.  It is not written.
     kind : {'general', 'positive definite', 'lower triangular', 'upper triangular', 'diagonal'}
-        What is not read of a triangle, or beside a diagonal, must be zero; 'positive definite' must be full.
+        No other entry of a triangle, or of a diagonal, is read; 'positive definite' must be full.
     columns : int
         How many right-hand sides are expected at a time.
+    careful : bool
+        Leave out faster solves that lose digits where diagonal blocks of a triangle are ill-conditioned.
     """
     m, n = a.shape[:2]
     packs = m == 1 and n >= PACKED_ROWS and columns <= max(TRSV_COLUMNS) and a.dtype.kind != "c"
@@ -72,7 +93,7 @@ def factor(a, kind, columns):
         return Diagonal(cupy.ascontiguousarray(_wide(cupy.diagonal(a, axis1=1, axis2=2))))
     if kind.endswith("triangular"):
         a, lower = cupy.ascontiguousarray(_wide(a)), kind.startswith("lower")
-        return (packs and _packed_triangle(a, lower)) or Triangles(a, lower)
+        return (PackedTriangle if packs and not careful else Triangles)(a, lower)
     if kind == "positive definite":
         if m > 1:
             return _lu_of_definite(a) if n <= CHOLESKY_BY_LU else _cholesky_of_stack(a)
@@ -174,7 +195,7 @@ class PackedCholesky:
         lu, self.info = _potrf(_copied(a))
         self._lu, n = lu[0], len(lu[0])
         grid, args = ((-(-n // TILE)) ** 2, 1), (self._lu, self._lu.diagonal().copy(), n)
-        _launch(("read_structure", "tcs_pack_cholesky"), grid, TILE_THREADS, args, _macros(a))
+        launch(("read_structure", "tcs_pack_cholesky"), grid, TILE_THREADS, args, macros(a))
         inverses, worst = invert_diagonal_blocks(self._lu)
         self._inverses = trusted(inverses, float(worst.get()[0]))
 
@@ -225,25 +246,24 @@ def _cholesky_of_stack(a):
     return StackCholesky(l, addresses, info)
 
 
-def _packed_triangle(a, lower):
-    """Return a triangle as `PackedTriangle`, or None if a diagonal block is not to be inverted."""
-    inverses, worst = invert_diagonal_blocks(a[0], unit_lower=not lower)
-    inverses = trusted(inverses, float(worst.get()[0]))
-    return None if inverses is None else PackedTriangle(a, inverses)
-
-
 class PackedTriangle:
-    """One real triangular matrix as an LU for our triangular solves: the other factor is the identity."""
+    """One real triangular matrix, for our triangular solves with inverted diagonal blocks.
 
-    def __init__(self, a, inverses):
-        self._a, self._inverses = a, inverses
+    A block that is too ill-conditioned to be inverted costs digits of x, which is verified, and 1 / (||A||
+    ||A^-1||) is then below 1e-8.
+    """
+
+    def __init__(self, a, lower):
+        self._a, self._lower = a, lower
+        self._inverses, _ = invert_diagonal_blocks(a[0], unit_lower=not lower, only_lower=lower)
 
     @functools.cached_property
     def info(self):
         return _has_zero(cupy.diagonal(self._a, axis1=1, axis2=2))
 
     def solve(self, rhs, adjoint=False):
-        return substitute(self._a[0], rhs[0].T, adjoint, self._inverses, None, None).T[None]
+        how = {"only_lower": self._lower}
+        return substitute(self._a[0], rhs[0].T, adjoint, self._inverses, None, None, **how).T[None]
 
     def taken(self, which):
         return self
@@ -337,31 +357,6 @@ def _conjugate(x):
     return cupy.conj(x, out=x) if x.dtype.kind == "c" else x
 
 
-def _steps(x):
-    """Return the address of an array of three dimensions, and its strides in entries."""
-    return (x, *(stride // x.itemsize for stride in x.strides))
-
-
-def _macros(a):
-    return {
-        "T_A": "float" if a.dtype.char in "fF" else "double",
-        "COMPLEX": int(a.dtype.kind == "c"),
-    }
-
-
-def _launch(entry, grid, block, args, defines, shared=0):
-    """Launch an entry (file, name) on arrays, ints and None, laid out for the driver once for a grid."""
-    device, defines = cupy.cuda.runtime.getDevice(), tuple(defines.items())
-    launch = _prepared(device, entry, (grid, block, shared), len(args), defines)
-    launch(enumerate(x if type(x) is int else 0 if x is None else x.data.ptr for x in args))
-
-
-@functools.lru_cache(maxsize=256)
-def _prepared(device, entry, shape, count, defines):
-    grid, block, shared = shape
-    return compiler.kernel(*entry, **dict(defines)).prepared(grid, block, [0] * count, shared)
-
-
 def rows(b, probes):
     """Return the columns of b (m, n, k), and so many random vectors, as rows (m, k + probes, n) in FP64.
 
@@ -369,8 +364,8 @@ def rows(b, probes):
     """
     m, n, k = b.shape
     out = cupy.empty((m, k + probes, n), np.result_type(b.dtype, np.float64))
-    grid, args = (-(-out.size // THREADS), 1), (out, *_steps(b), m, n, k, probes)
-    _launch(("read_structure", "tcs_rows"), grid, (THREADS, 1), args, _macros(b))
+    grid, args = (-(-out.size // THREADS), 1), (out, *steps(b), m, n, k, probes)
+    launch(("read_structure", "tcs_rows"), grid, (THREADS, 1), args, macros(b))
     return out
 
 
@@ -393,12 +388,10 @@ def measure(a, x, b, y, info, out, *, residuals=None):
     """
     m, n, k = x.shape
     shape = stack_shape(m, n)
-    steps = (*_steps(a), *_steps(x), *_steps(b), y, y.strides[0] // y.itemsize, y.shape[1])
-    args = (out, residuals, *steps, info, m, n, k)
-    grid, macros = (shape.blocks, 1), _macros(a) | shape.defines
-    _launch(
-        ("measure_stack", "tcs_stack_measure"), grid, (STACK_THREADS, 1), args, macros, shape.shared
-    )
+    arrays = (*steps(a), *steps(x), *steps(b), y, y.strides[0] // y.itemsize, y.shape[1])
+    args, defines = (out, residuals, *arrays, info, m, n, k), macros(a) | shape.defines
+    entry, grid = ("stack", "tcs_stack_measure"), (shape.blocks, 1)
+    launch(entry, grid, (STACK_THREADS, 1), args, defines, shape.shared)
 
 
 def sizes(stats, answers, b, y, info, out):
@@ -417,8 +410,8 @@ def sizes(stats, answers, b, y, info, out):
     """
     (n, k), (x, ax) = b.shape, answers
     sums = cupy.ascontiguousarray(stats.row_sum), cupy.ascontiguousarray(stats.col_sum)
-    args = (out, *sums, *_steps(x), *_steps(b), *_steps(ax), y, len(y), info, n, k)
-    _launch(("measure_systems", "tcs_sizes"), (2 + k, 1), (THREADS, 1), args, _macros(b))
+    args = (out, *sums, *steps(x), *steps(b), *steps(ax), y, len(y), info, n, k)
+    launch(("measure_systems", "tcs_sizes"), (2 + k, 1), (THREADS, 1), args, macros(b))
 
 
 def doubtful(board, k, limits, triangular):
@@ -457,7 +450,7 @@ def read_as(a, below, above, mirror, seen):
         any entry is NaN or Inf, and 1 if one on the diagonal is zero.  The first three pass over NaN.
     """
     (m, n), out = a.shape[:2], cupy.empty(a.shape, a.dtype)
-    args = (out, *_steps(a), m, n, below, above, mirror, seen)
-    grid = -(-out.size // THREADS), 1
-    _launch(("read_structure", "tcs_read_as"), grid, (THREADS, 1), args, _macros(a))
+    args = (out, *steps(a), m, n, below, above, mirror, seen)
+    grid = m * (-(-n // TILE)) ** 2, 1
+    launch(("read_structure", "tcs_read_as"), grid, TILE_THREADS, args, macros(a))
     return out

@@ -20,7 +20,7 @@ REAL = {"f": "float", "d": "double"}
 INVERT_THREADS, VECTOR_THREADS = 256, 256
 
 
-def invert_diagonal_blocks(lu, unit_lower=True):
+def invert_diagonal_blocks(lu, unit_lower=True, only_lower=None):
     """Return what `substitute` needs of row-major real factors, and how good it is.
 
     Parameters
@@ -29,6 +29,8 @@ def invert_diagonal_blocks(lu, unit_lower=True):
         Both triangles, one of them with a unit diagonal that is not stored.
     unit_lower : bool
         Whether that is the lower one.
+    only_lower : bool, optional
+        Invert blocks of the lower triangle alone, or of the upper one; the other one is not read.
 
     Returns
     -------
@@ -42,8 +44,8 @@ def invert_diagonal_blocks(lu, unit_lower=True):
     inverses = cupy.empty((2, -(-n // size), size, size), lu.dtype)
     worst = cupy.zeros(1)
     kernel = compiler.kernel("invert_diagonal_blocks", "tcs_invert_blocks", T_IN=REAL[char])
-    args = (inverses, worst, lu, ld(lu), n, int(unit_lower))
-    kernel((inverses.shape[1], 2), (INVERT_THREADS,), args)
+    args = (inverses, worst, lu, ld(lu), n, int(unit_lower), int(only_lower is False))
+    kernel((inverses.shape[1], 2 if only_lower is None else 1), (INVERT_THREADS,), args)
     return inverses, worst
 
 
@@ -54,7 +56,18 @@ def trusted(inverses, worst):
 
 
 def substitute(
-    lu, b, adjoint, inverses, before, after, *, out=None, onto=None, sizes=None, known=False
+    lu,
+    b,
+    adjoint,
+    inverses,
+    before,
+    after,
+    *,
+    out=None,
+    onto=None,
+    sizes=None,
+    known=False,
+    only_lower=None,
 ):
     """Return x of (L U) x = b, or (L U)**T x = b, in FP64 for at most max(TRSV_COLUMNS) columns of b.
 
@@ -71,6 +84,8 @@ def substitute(
     sizes : array, float64, optional
         For as many columns as `_launches` has; becomes, or if `known` has, the largest |b_ij| of each.
         If it is given and not known it has zeros.
+    only_lower : bool, optional
+        Solve with the lower triangle alone, or with the upper one; the other one stands for the identity.
     """
     (n, k), char = b.shape, lu.dtype.char
     clusters = cluster_launch.in_force()
@@ -92,8 +107,13 @@ def substitute(
     launches.lower(enumerate((rhs, made, (2 * width * n + 2) * item // 4, *of_b, before, top)))
     factors, blocks = (lu.data.ptr, ld(lu)), inverses.data.ptr
     upper = blocks + inverses.strides[0]
-    triangles = zip((not adjoint, adjoint), ((made, rhs), (last, made)), strict=True)
-    for number, (lower, (to, of)) in enumerate(triangles):
+    order = (not adjoint, adjoint)  # the lower one first?
+    if only_lower is None:
+        tasks = (0, made, rhs), (1, last, made)
+    else:
+        tasks = ((order.index(only_lower), last, rhs),)
+    for number, to, of in tasks:
+        lower = order[number]
         own = (blocks if lower else upper, tickets + 4 * number)
         launches.triangles[number](enumerate((to, of, *factors, n, *own, top)))
     added = 0 if onto is None else onto.data.ptr

@@ -1,0 +1,119 @@
+// What verifies one system A x = b of many unknowns, in one launch that fills the device.
+//
+//   board  double[SEEN + 4 + 2 k], zero before the launch: what is seen in a (see reading.cuh), ||A||_inf, ||A||_1, the
+//          largest ||y_p||_1, info, max |b - A x| of each column, and max |x| of each.  NaN is met by all but the first
+//          two of them.
+//   a      n x n, T_A, or pairs of T_A if COMPLEX, entry (i, j) at i a_row + j a_col (steps count entries).
+//   below, above  the diagonals of a that are read; the other entries are taken for zero.
+//   x, b   n x k, T_A, or pairs, entry (i, c) at i x_row + c x_col.  k is at most 4.
+//   y      double (or pairs): A^-1 of `probes` vectors, entry (p, i) at p n + i.
+//   info   int, or null for 0.
+//
+// Grid 1 + ceil(n / 8) + ceil(n / 32), block 256: y; then rows, one a warp; then columns, 32 a block.
+// Defines T_A (float or double), COMPLEX (0 or 1).
+// Rounding: norms in FP64, in an order that depends on n alone; the products of a residual and their sums in two doubles
+// each.
+
+#include "batched/reading.cuh"
+#include "common/over_block.cuh"
+#include "common/sum.cuh"
+
+constexpr int THREADS = 256, WARPS = THREADS / WARP, MOST_COLUMNS = 4;
+
+struct System {
+    double* board;
+    Reading a;
+    const T_A *x, *b;
+    Index x_row, x_col, b_row, b_col, n, k;
+
+    // Raises a number of the board to the largest that a thread of the block has.
+    __device__ __forceinline__ void report(Index number, double v) const {
+        v = over_block<WARPS>(v, larger);
+        if (threadIdx.x == 0 && v != 0) raise(board + number, v);
+    }
+
+    // The sizes of y, and info.
+    __device__ void look_at_probes(const double* y, Index probes, const int* info) const {
+        for (Index p = 0; p < probes; ++p) {
+            double size = 0;
+            for (Index i = threadIdx.x; i < n; i += THREADS) size += modulus(number(y, p * n + i));
+            size = over_block<WARPS>(size, sum_of);
+            if (threadIdx.x == 0) raise(board + SEEN + 2, size);
+        }
+        if (threadIdx.x == 0 && info) board[SEEN + 3] = *info;
+    }
+
+    __device__ void look_at_row(Index i, int lane) const {
+        Seen seen;
+        double inf = 0, rest[MOST_COLUMNS] = {}, size[MOST_COLUMNS] = {};
+        if (i < n) {
+            Sum<true> re[MOST_COLUMNS], im[MOST_COLUMNS];
+            #pragma unroll 4
+            for (Index j = lane; j < n; j += WARP) {
+                const Number given = a.given(i, j), u = a.band.stands(i, j, given, {0.0, 0.0});
+                seen.note(a.band, i, j, given, u);
+                if (!a.band.reads(i, j)) continue;
+                inf += modulus(u);
+                #pragma unroll
+                for (int c = 0; c < MOST_COLUMNS; ++c) {
+                    if (c >= k) break;
+                    const Number v = number(x, j * x_row + c * x_col);
+                    re[c].add_product(u.re, v.re);
+                    if (COMPLEX) {
+                        re[c].add_product(-u.im, v.im);
+                        im[c].add_product(u.re, v.im), im[c].add_product(u.im, v.re);
+                    }
+                }
+            }
+            inf = over_warp(inf, sum_of);
+            #pragma unroll
+            for (int c = 0; c < MOST_COLUMNS; ++c) {
+                if (c >= k) break;
+                re[c].template join<WARP>();
+                if (COMPLEX) im[c].template join<WARP>();
+                if (lane) continue;  // the sums of the others may differ in the last bit
+                const Number v = number(b, i * b_row + c * b_col);
+                rest[c] = modulus({re[c].from(v.re), COMPLEX ? im[c].from(v.im) : 0.0});
+                size[c] = modulus(number(x, i * x_row + c * x_col));
+            }
+        }
+        tell(seen, [&](Index row, double v) { report(row, v); });
+        report(SEEN, inf);
+        #pragma unroll
+        for (int c = 0; c < MOST_COLUMNS; ++c) {
+            if (c < k) report(SEEN + 4 + c, rest[c]), report(SEEN + 4 + k + c, size[c]);
+        }
+    }
+
+    // Those of columns j0 to j0 + 31.
+    __device__ void look_at_columns(Index j0, int lane, int warp) const {
+        __shared__ double sums[WARPS][WARP];
+        const Index j = j0 + lane, from = max(Index(0), j0 - a.band.above), to = min(n, j0 + WARP + a.band.below);
+        double sum = 0;
+        if (j < n) {
+            #pragma unroll 4
+            for (Index i = from + warp; i < to; i += WARPS) {
+                if (a.band.reads(i, j)) sum += modulus(a.given(i, j));
+            }
+        }
+        sums[warp][lane] = sum;
+        __syncthreads();
+        if (warp == 0) {
+            for (int w = 1; w < WARPS; ++w) sum += sums[w][lane];
+        }
+        report(SEEN + 1, warp == 0 ? sum : 0.0);
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+tcs_measure_one(
+    double* board, const T_A* a, Index a_row, Index a_col, Index below, Index above, const T_A* x, Index x_row, Index x_col,
+    const T_A* b, Index b_row, Index b_col, const double* y, Index probes, const int* info, Index n, Index k
+) {
+    const System s = {board, {a, a_row, a_col, {below, above, 0}}, x, b, x_row, x_col, b_row, b_col, n, k};
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const Index row_blocks = (n + WARPS - 1) / WARPS, block = blockIdx.x;
+    if (block == 0) s.look_at_probes(y, probes, info);
+    else if (block <= row_blocks) s.look_at_row((block - 1) * WARPS + warp, lane);
+    else s.look_at_columns((block - 1 - row_blocks) * WARP, lane, warp);
+}

@@ -1,0 +1,79 @@
+// What the kernels share that solve and verify small systems in one launch: kinds of matrices, and the report.
+//
+//   x      T_A (or pairs) [count][n]: the answers.
+//   a      count matrices n x n, entry (s, i, j) at s a_step + i a_row + j a_col; b likewise, (s, i) at s b_step + i b_row.
+//          a, b and x are T_A, or pairs of T_A if COMPLEX; steps count entries.
+//   below, above, mirror  how a is read, see reading.cuh.
+//   kind   of the matrix that is read: 0 is any, by LU with partial pivoting; 1 positive definite, by LU without, whose
+//          pivots must be positive; 2 a triangle, a diagonal, by the same elimination.
+//   board  double[SEEN + 6][count]: what is seen in a, ||A||_inf, ||A||_1, the largest ||A^-1 g||_1 of two random g (see
+//          probe.cuh), the step at which the factorization broke down or 0, max |b - A x|, max |x|.  NaN is met by all
+//          but the first two of them.
+//
+// Defines T_A (float or double), COMPLEX (0 or 1).
+// Rounding: FP64 factors, each row of which is multiplied by a reciprocal; x is rounded to T_A; the products of the
+// residual of that x and their sums are kept in two doubles each.
+#pragma once
+
+#include "batched/reading.cuh"
+#include "common/probe.cuh"
+#include "common/sum.cuh"
+
+constexpr int PROBES = 2, SIDES = 1 + PROBES;  // right-hand sides: b, then random vectors
+constexpr int GENERAL = 0, DEFINITE = 1;
+
+__device__ __forceinline__ Number times(Number u, Number v) {
+    if (!COMPLEX) return {u.re * v.re, 0.0};
+    return {fma(u.re, v.re, -u.im * v.im), fma(u.re, v.im, u.im * v.re)};
+}
+
+// w - u v.
+__device__ __forceinline__ Number less(Number w, Number u, Number v) {
+    if (!COMPLEX) return {fma(-u.re, v.re, w.re), 0.0};
+    return {fma(u.im, v.im, fma(-u.re, v.re, w.re)), fma(-u.im, v.re, fma(-u.re, v.im, w.im))};
+}
+
+__device__ __forceinline__ Number reciprocal(Number v) {
+    if (!COMPLEX) return {1.0 / v.re, 0.0};
+    // By the larger part, so that no square leaves the range (Smith).
+    if (fabs(v.re) >= fabs(v.im)) {
+        const double q = v.im / v.re, d = 1.0 / fma(v.im, q, v.re);
+        return {d, -q * d};
+    }
+    const double q = v.re / v.im, d = 1.0 / fma(v.re, q, v.im);
+    return {q * d, -d};
+}
+
+// Larger numbers have larger keys, up to a part in 2^15; 0 for 0.  `low` has the number of the row.
+__device__ __forceinline__ unsigned key_of(Number v, unsigned low) {
+    const double size = COMPLEX ? fabs(v.re) + fabs(v.im) : fabs(v.re);
+    const unsigned high = size == size ? unsigned(__double2hiint(size)) : 0x7ff00000u;
+    return high / 128 * 128 + low;
+}
+
+__device__ __forceinline__ bool is_broken(Number pivot, Index kind) {
+    return kind == DEFINITE ? !(pivot.re > 0) : pivot.re == 0 && pivot.im == 0;
+}
+
+// v as the answer has it.
+__device__ __forceinline__ Number rounded(Number v) { return {double(T_A(v.re)), double(T_A(v.im))}; }
+
+__device__ __forceinline__ void store(T_A* x, Index i, Number v) {
+    x[PARTS * i] = T_A(v.re);
+    if (COMPLEX) x[PARTS * i + PARTS - 1] = T_A(v.im);
+}
+
+// A sum of products of numbers, in two doubles a part.
+struct NumberSum {
+    Sum<true> re, im;
+
+    __device__ __forceinline__ void add_product(Number u, Number v) {
+        re.add_product(u.re, v.re);
+        if (COMPLEX) {
+            re.add_product(-u.im, v.im);
+            im.add_product(u.re, v.im), im.add_product(u.im, v.re);
+        }
+    }
+
+    __device__ __forceinline__ Number from(Number v) { return {re.from(v.re), COMPLEX ? im.from(v.im) : 0.0}; }
+};

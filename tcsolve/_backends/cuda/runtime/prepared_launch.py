@@ -1,0 +1,35 @@
+"""Launches of kernels on arrays, laid out for the driver once for a shape."""
+
+import functools
+
+import cupy
+
+from tcsolve._backends.cuda.runtime import compiler
+
+__all__ = ["launch", "macros", "steps"]
+
+
+def steps(x):
+    """Return an array, and its strides in entries, as arguments of a kernel."""
+    return (x, *(stride // x.itemsize for stride in x.strides))
+
+
+def macros(a):
+    """Return the macros that name the type of the entries of a."""
+    return {
+        "T_A": "float" if a.dtype.char in "fF" else "double",
+        "COMPLEX": int(a.dtype.kind == "c"),
+    }
+
+
+def launch(entry, grid, block, args, defines, shared=0):
+    """Launch an entry (file, name) on arrays, ints and None; grid and block have two dimensions."""
+    device, defines = cupy.cuda.runtime.getDevice(), tuple(defines.items())
+    run = _prepared(device, entry, (grid, block, shared), len(args), defines)
+    run(enumerate(x if type(x) is int else 0 if x is None else x.data.ptr for x in args))
+
+
+@functools.lru_cache(maxsize=256)
+def _prepared(device, entry, shape, count, defines):
+    grid, block, shared = shape
+    return compiler.kernel(*entry, **dict(defines)).prepared(grid, block, [0] * count, shared)
