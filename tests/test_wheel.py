@@ -54,8 +54,9 @@ def built(tmp_path_factory):
 def test_every_source_is_in_the_sdist_and_in_the_wheel(built, folder):
     in_sdist, in_wheel, _ = built
     installed = "tcsolve" if folder == "tcsolve" else f"tcsolve/{folder}"
-    assert not {f"{folder}/{path}" for path in sources(folder)} - in_sdist
-    assert not {f"{installed}/{path}" for path in sources(folder)} - in_wheel
+    from_sdist = {path for path in sources(folder) if f"{folder}/{path}" not in in_sdist}
+    from_wheel = {path for path in sources(folder) if f"{installed}/{path}" not in in_wheel}
+    assert (from_sdist, from_wheel) == (set(), set())
 
 
 @pytest.mark.slow
