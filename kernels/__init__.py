@@ -87,6 +87,7 @@ from tcsolve.kernels._products import (
     wmma_tile,
 )
 from tcsolve.kernels._steps import (
+    BLOCK_SHAPES,
     LOWER_SHAPES,
     MEASURE_THREADS,
     MEASURED_COLUMNS,
@@ -123,6 +124,7 @@ from tcsolve.kernels._steps import (
 
 __all__ = [
     "ARCHS",
+    "BLOCK_SHAPES",
     "BOARD_BYTES",
     "HOPPER",
     "KERNELS",
@@ -337,7 +339,12 @@ KERNELS = {
     ),
     "solve_block": KernelSpec(
         ("tcs_solve_block",),
-        tuple({"T_A": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
+        tuple(
+            {"T_A": t, "COMPLEX": c, "ROWS": rows, "THREADS": threads}
+            for t in ("float", "double")
+            for c in (0, 1)
+            for rows, threads in BLOCK_SHAPES
+        ),
     ),
     "measure_one": KernelSpec(
         ("tcs_measure_one",),
