@@ -117,7 +117,8 @@ tcs_solve_rows(
     };
     Number mine = rounded(y[0]), r = residual(mine);
     double rest = over_team(modulus(r), larger), size = over_team(modulus(mine), larger);
-    if (__any_sync(ALL_LANES, !(rest <= bound * inf * size))) {
+    const bool misses = !(rest <= bound * inf * size);
+    if (__any_sync(ALL_LANES, misses)) {
         #pragma unroll
         for (int j = 0; j < N; ++j) {  // L^-1 r
             if (j >= n) continue;
@@ -135,7 +136,8 @@ tcs_solve_rows(
         const Number corrected = rounded(plus(y[0], d));
         const double less_rest = over_team(modulus(residual(corrected)), larger);
         const double new_size = over_team(modulus(corrected), larger);
-        if (less_rest * size < rest * new_size) mine = corrected, rest = less_rest, size = new_size;
+        // Only for teams that miss it: a system has the same bits whatever stands next to it.
+        if (misses && less_rest * size < rest * new_size) mine = corrected, rest = less_rest, size = new_size;
     }
     double grown = 0;
     #pragma unroll

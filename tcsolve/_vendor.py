@@ -50,8 +50,8 @@ PACKED_ROWS, PACKED_TRIANGLE_ROWS = 1024, 320
 # Right-hand sides from which on the complex LU is that of A itself and not of its transpose: the copy that
 # transposes costs little then, and the library's solves with a transpose take several times as long.
 TURNED_COLUMNS = 64
-# Threads of a block that takes one entry each.
-THREADS = 256
+# Threads of a block that takes one entry each; rows of a block of sizes.cu.
+THREADS, SIZES_ROWS = 256, 1024
 # Matrices in one call.
 MOST_LU, MOST_TRIANGLES = 1 << 19, 65535
 
@@ -410,11 +410,13 @@ def sizes(stats, answers, b, y, info, out):
     y : array, shape (c, n), contiguous
     info : array of int32, shape (1,), or None
     out : array, shape (4 + 2 k, 1)
+        Zeros before.
     """
     (n, k), (x, ax) = b.shape, answers
     sums = cupy.ascontiguousarray(stats.row_sum), cupy.ascontiguousarray(stats.col_sum)
     args = (out, *sums, *steps(x), *steps(b), *steps(ax), y, len(y), info, n, k)
-    launch(("sizes", "tcs_sizes"), (2 + k, 1), (THREADS, 1), args, macros(b))
+    grid = 2 + -(-k // 32) * -(-n // SIZES_ROWS), 1
+    launch(("sizes", "tcs_sizes"), grid, (THREADS, 1), args, macros(b))
 
 
 def doubtful(board, k, limits, triangular):

@@ -34,7 +34,7 @@ MEASURED_AT_ONCE = 192
 # Unknowns up to which one multiprocessor is as fast as many, because they wait for each other's launch alone.
 AT_ONCE = 64
 # Right-hand sides from which on the product with a triangle is worth parts, and how many.
-TRIANGLE_COLUMNS, TRIANGLE_PARTS = 1024, 8
+TRIANGLE_COLUMNS, TRIANGLE_PARTS = 1024, 16
 # See `look_at`.
 MARGIN = 100
 
