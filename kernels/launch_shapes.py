@@ -22,9 +22,11 @@ RESIDUAL_ROWS = (1, 4)
 
 # Threads of a warp that measure_stack.cu gives to a row, and warps it gives to a matrix; threads of a block.
 STACK_SHAPES, STACK_THREADS = ((4, 1), (8, 1), (16, 1), (32, 1), (32, 8)), 256
-# Unknowns of the largest systems that solve_rows.cu and solve_block.cu take, and threads of their blocks;
-# right-hand sides that they solve for, and random ones.
-ROWS_LANES, ROWS_THREADS, LARGEST_BLOCK, BLOCK_THREADS = (4, 8, 16), 128, 128, 256
+# Threads that solve_rows.cu gives to a matrix, of at most as many rows, and threads of its blocks.
+ROWS_LANES, ROWS_THREADS = (4, 8, 16), 128
+# Rows of the largest matrices that solve_block.cu takes, and threads of its blocks.
+BLOCK_SHAPES = ((32, 32), (128, 256))
+# Right-hand sides that they solve for, and random ones.
 SOLVED_COLUMNS, PROBES = 1, 2
 # Bytes of shared memory of solve_block.cu that do not depend on n, at most.
 BLOCK_RESERVE = 2048
@@ -105,9 +107,10 @@ def solve_shape(count, n, is_complex, arch):
         return SolveShape("solve_rows", {"LANES": lanes}, blocks, ROWS_THREADS, 0)
     sides = SOLVED_COLUMNS + PROBES
     shared = n * ((n + sides | 1) + 1 + sides) * (16 if is_complex else 8)
-    if n > LARGEST_BLOCK or shared + BLOCK_RESERVE > shared_bytes(arch):
+    if n > BLOCK_SHAPES[-1][0] or shared + BLOCK_RESERVE > shared_bytes(arch):
         return None
-    return SolveShape("solve_block", {}, count, BLOCK_THREADS, shared)
+    rows, threads = next(shape for shape in BLOCK_SHAPES if n <= shape[0])
+    return SolveShape("solve_block", {"ROWS": rows, "THREADS": threads}, count, threads, shared)
 
 
 def measure_blocks(n):

@@ -54,6 +54,7 @@ from dataclasses import dataclass, field
 from tcsolve.kernels.arch import CLUSTER_ARCH, PORTABLE_CLUSTER, arch_number, has_large_memory
 from tcsolve.kernels.batched_shapes import Batched, batched_shape
 from tcsolve.kernels.launch_shapes import (
+    BLOCK_SHAPES,
     LOWER_SHAPES,
     MOVE_CHUNKS,
     RESIDUAL_ROWS,
@@ -223,7 +224,12 @@ KERNELS = {
     ),
     "solve_block": KernelSpec(
         ("tcs_solve_block",),
-        tuple({"T_A": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
+        tuple(
+            {"T_A": t, "COMPLEX": c, "ROWS": rows, "THREADS": threads}
+            for t in ("float", "double")
+            for c in (0, 1)
+            for rows, threads in BLOCK_SHAPES
+        ),
     ),
     "measure_one": KernelSpec(
         ("tcs_measure_one",),

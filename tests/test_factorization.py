@@ -530,3 +530,18 @@ def test_what_is_asked_after_a_rung_was_refused_is_told(ask, precision, monkeypa
     monkeypatch.setattr(f, "_factors", None)
 
     assert ask(f) == ask(factor(a, precision=precision))
+
+
+@pytest.mark.gpu
+def test_factors_on_a_device_solve_for_numpy_arrays(cupy):
+    case = matrices.generate("svd_geo", 300, cond=1e4, seed=0)
+    f = factor(case.a, device="cuda")
+    for b in (case.b, np.stack([case.b, case.b * (1 + 2j)], axis=1), case.b[:, None][:, :0]):
+        x = f.solve(b)
+        assert isinstance(x, np.ndarray) and x.shape == b.shape
+        assert x.size == 0 or ratio(case.a, x, b) <= MET
+    assert f.solve_ex(case.b).device == "cuda" and isinstance(
+        f.solve(cupy.asarray(case.b)), cupy.ndarray
+    )
+    with pytest.raises(InputError, match=r"cupy.*ndarray, but the factors are on the cpu"):
+        factor(case.a).solve(cupy.asarray(case.b))

@@ -93,7 +93,7 @@ def test_one_system_is_measured_as_on_the_host(cupy, vendor, n, k, dtype):
     y = right_hand_sides(wide, 2, n, seed=5)
     ops = ops_for(cupy.empty(1))
     for info in (None, np.array([3], np.int32)):
-        wanted, found = np.empty((4 + 2 * k, 1)), cupy.empty((4 + 2 * k, 1))
+        wanted, found = np.empty((4 + 2 * k, 1)), cupy.zeros((4 + 2 * k, 1))
         ends = HostVendorOps().stats(a)
         HostVendor().sizes(ends, (x, a @ x), b, y, info, wanted)
         of_info = None if info is None else cupy.asarray(info)
@@ -193,9 +193,10 @@ def test_small_systems_are_solved_and_verified_as_on_the_host(cupy, vendor, m, n
             a[1], a[2, 0, 0] = 0, np.nan
         band = band_of(kind, False, a.dtype) or ALL_READ
         wanted, found = np.zeros((11, m)), cupy.full((11, m), -7.0)
-        HostVendor().solve_at_once(a, b, kind_of(kind), band, wanted)
+        HostVendor().solve_at_once(a, b, kind_of(kind), band, 0.0, wanted)
 
-        args = strided(cupy, a, how), strided(cupy, b, how), kind_of(kind), band
+        bound = 0.0 if n % 2 else 1.0  # every answer is corrected, or none
+        args = strided(cupy, a, how), strided(cupy, b, how), kind_of(kind), band, bound
         x, found = vendor.solve_at_once(*args, found).get(), found.get()
 
         sound = np.array([s for s in range(m) if m <= 3 or s not in (1, 2)])
@@ -227,30 +228,33 @@ def test_small_systems_are_solved_and_verified_as_on_the_host(cupy, vendor, m, n
 def test_one_large_system_is_verified_as_on_the_host(cupy, vendor, n, k, dtype, how):
     wide = np.result_type(dtype, np.float64)
     a, b = matrices(None, dtype, 1, n), right_hand_sides(dtype, 1, n, k)
-    x, y = right_hand_sides(dtype, 1, n, k, seed=3), right_hand_sides(wide, 2, n, seed=5)
+    y = right_hand_sides(wide, k + 2, n, seed=5)
     for band in ((ALL, ALL), (0, ALL), (ALL, 0), (0, 0)):
         for info in (None, np.array([3], np.int32)):
             wanted, found = np.zeros((9 + 2 * k, 1)), cupy.zeros((9 + 2 * k, 1))
-            HostVendor().measure_one(a[0], band, x[0], b[0], y, info, wanted)
-            on_device = [strided(cupy, v, how)[0] for v in (a, x, b)]
-            args = cupy.asarray(y), None if info is None else cupy.asarray(info)
-            vendor.measure_one(on_device[0], band, *on_device[1:], *args, found)
+            x = HostVendor().measure_one(a[0], band, y, b[0], info, wanted)
+            on_device = [strided(cupy, v, how)[0] for v in (a, b)]
+            of_info = None if info is None else cupy.asarray(info)
+            args = on_device[0], band, cupy.asarray(y), on_device[1], of_info, found
+            assert np.array_equal(vendor.measure_one(*args).get(), x)
             rtol = 2.0**-22 if dtype in "fF" else 8 * n * 2.0**-53
             np.testing.assert_allclose(found.get(), wanted, rtol=rtol)
 
 
 def test_nan_and_inf_are_met_where_one_large_system_is_verified(cupy, vendor):
     n, a, b = 300, matrices(None, "d", 1, 300)[0], right_hand_sides("d", 1, 300, 1)[0]
-    x, y = right_hand_sides("d", 1, n, 1, seed=3)[0], right_hand_sides("d", 2, n, seed=5)
-    for where, rows in ((a, [3, 5, 6, 9]), (b, [9]), (x, [9, 10]), (y, [7])):
+    y = right_hand_sides("d", 3, n, seed=5)
+    for where, place, rows in (
+        (a, (n - 1, 2), [3, 5, 6, 9]),
+        (b, (2, 0), [9]),
+        (y, (0, 3), [9, 10]),
+        (y, (2, 3), [7]),
+    ):
         for bad in (np.nan, np.inf):
-            kept = where.flat[n - 2]
-            where.flat[n - 2] = bad
-            found = cupy.zeros((11, 1))
-            vendor.measure_one(
-                *map(cupy.asarray, (a,)), (ALL, ALL), *map(cupy.asarray, (x, b, y)), None, found
-            )
-            where.flat[n - 2] = kept
+            kept, where[place] = where[place], bad
+            found, args = cupy.zeros((11, 1)), map(cupy.asarray, (y, b))
+            vendor.measure_one(cupy.asarray(a), (ALL, ALL), *args, None, found)
+            where[place] = kept
             found = found.get()[:, 0]
             odd = [i for i in range(11) if not np.isfinite(found[i]) or i == 3 and found[i]]
             assert [i for i in odd if i != 1] == rows, (odd, bad)

@@ -5,8 +5,9 @@
 //          two of them.
 //   a      n x n, T_A, or pairs of T_A if COMPLEX, entry (i, j) at i a_row + j a_col (steps count entries).
 //   below, above  the diagonals of a that are read; the other entries are taken for zero.
-//   x, b   n x k, T_A, or pairs, entry (i, c) at i x_row + c x_col.  k is at most 4.
-//   y      double (or pairs): A^-1 of `probes` vectors, entry (p, i) at p n + i.
+//   x      T_A (or pairs) n x k, contiguous: becomes the first k rows of y.  k is at most 4.
+//   y      double (or pairs), contiguous rows of n: solutions of A x = b, then A^-1 of `probes` vectors.
+//   b      n x k, T_A, or pairs, entry (i, c) at i b_row + c b_col.
 //   info   int, or null for 0.
 //
 // Grid 1 + ceil(n / 8) + ceil(n / 32), block 256: y; then rows, one a warp; then columns, 32 a block.
@@ -23,8 +24,16 @@ constexpr int THREADS = 256, WARPS = THREADS / WARP, MOST_COLUMNS = 4;
 struct System {
     double* board;
     Reading a;
-    const T_A *x, *b;
-    Index x_row, x_col, b_row, b_col, n, k;
+    T_A* x;
+    const double* y;
+    const T_A* b;
+    Index b_row, b_col, n, k;
+
+    // Entry j of answer c.
+    __device__ __forceinline__ Number answer(Index j, Index c) const {
+        const Number v = number(y, c * n + j);
+        return {double(T_A(v.re)), double(T_A(v.im))};
+    }
 
     // Raises a number of the board to the largest that a thread of the block has.
     __device__ __forceinline__ void report(Index number, double v) const {
@@ -32,9 +41,9 @@ struct System {
         if (threadIdx.x == 0 && v != 0) raise(board + number, v);
     }
 
-    // The sizes of y, and info.
-    __device__ void look_at_probes(const double* y, Index probes, const int* info) const {
-        for (Index p = 0; p < probes; ++p) {
+    // The sizes of what A^-1 makes of the vectors, and info.
+    __device__ void look_at_probes(Index probes, const int* info) const {
+        for (Index p = k; p < k + probes; ++p) {
             double size = 0;
             for (Index i = threadIdx.x; i < n; i += THREADS) size += modulus(number(y, p * n + i));
             size = over_block<WARPS>(size, sum_of);
@@ -57,7 +66,7 @@ struct System {
                 #pragma unroll
                 for (int c = 0; c < MOST_COLUMNS; ++c) {
                     if (c >= k) break;
-                    const Number v = number(x, j * x_row + c * x_col);
+                    const Number v = answer(j, c);
                     re[c].add_product(u.re, v.re);
                     if (COMPLEX) {
                         re[c].add_product(-u.im, v.im);
@@ -74,7 +83,11 @@ struct System {
                 if (lane) continue;  // the sums of the others may differ in the last bit
                 const Number v = number(b, i * b_row + c * b_col);
                 rest[c] = modulus({re[c].from(v.re), COMPLEX ? im[c].from(v.im) : 0.0});
-                size[c] = modulus(number(x, i * x_row + c * x_col));
+                const Number mine = answer(i, c);
+                size[c] = modulus(mine);
+                T_A* to = x + PARTS * (i * k + c);
+                to[0] = T_A(mine.re);
+                if (COMPLEX) to[PARTS - 1] = T_A(mine.im);
             }
         }
         tell(seen, [&](Index row, double v) { report(row, v); });
@@ -107,13 +120,13 @@ struct System {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_measure_one(
-    double* board, const T_A* a, Index a_row, Index a_col, Index below, Index above, const T_A* x, Index x_row, Index x_col,
-    const T_A* b, Index b_row, Index b_col, const double* y, Index probes, const int* info, Index n, Index k
+    double* board, T_A* x, const T_A* a, Index a_row, Index a_col, Index below, Index above, const T_A* b, Index b_row,
+    Index b_col, const double* y, Index probes, const int* info, Index n, Index k
 ) {
-    const System s = {board, {a, a_row, a_col, {below, above, 0}}, x, b, x_row, x_col, b_row, b_col, n, k};
+    const System s = {board, {a, a_row, a_col, {below, above, 0}}, x, y, b, b_row, b_col, n, k};
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const Index row_blocks = (n + WARPS - 1) / WARPS, block = blockIdx.x;
-    if (block == 0) s.look_at_probes(y, probes, info);
+    if (block == 0) s.look_at_probes(probes, info);
     else if (block <= row_blocks) s.look_at_row((block - 1) * WARPS + warp, lane);
     else s.look_at_columns((block - 1 - row_blocks) * WARP, lane, warp);
 }

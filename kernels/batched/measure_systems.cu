@@ -1,7 +1,7 @@
 // What verifies one large system A X = B, and which of many systems need a look.
 //
 // tcs_sizes  From the sums of |a_ij| and from A X, which fill the device on their own.
-//   out      double [4 + 2 k]: ||A||_inf, ||A||_1, the largest ||y_p||_1, info, max |b - A x| of each column, and max |x|
+//   out      double [4 + 2 k], zero before the launch: ||A||_inf, ||A||_1, the largest ||y_p||_1, info, max |b - A x| of each column, and max |x|
 //            of each, as tcs_stack_measure has them.  NaN is met by all of them.
 //   row_sum, col_sum  double[n]: sums of |a_ij| of each row and column.
 //   x, b     n x k, T_A, or pairs of T_A if COMPLEX, entry (i, j) at i x_row + j x_col (steps count entries).
@@ -9,7 +9,7 @@
 //   y        double (or pairs): A^-1 of `probes` vectors, entry (p, i) at p n + i.
 //   info     int, or null for 0.
 //
-//   Grid 2 + k, block 256.  Rounding: FP64, in an order that depends on n alone.
+//   Grid 2 + ceil(k / 32) ceil(n / 1024), block 256.  Rounding: FP64, in an order that depends on n alone.
 //
 // tcs_doubtful  From what was seen by tcs_read_as and measured for `count` systems.
 //   doubtful  char[count]: 0 where all is well, else 1.
@@ -27,6 +27,7 @@
 #include "common/over_block.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / WARP;
+constexpr int ROWS = 1024;  // of a block of tcs_sizes
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_sizes(
@@ -50,15 +51,22 @@ tcs_sizes(
         }
         if (writes) out[2] = grown;
     } else {
-        const Index c = blockIdx.x - 2;
+        // 32 columns, some rows; neighbours in memory by neighbouring threads.
+        __shared__ double rests[WARPS][WARP], of_x[WARPS][WARP];
+        const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+        const Index parts = (n + ROWS - 1) / ROWS, block = blockIdx.x - 2;
+        const Index c = block / parts * WARP + lane, from = block % parts * ROWS, to = min(n, from + ROWS);
         double rest = 0, size = 0;
-        for (Index i = first; i < n; i += THREADS) {
+        for (Index i = from + warp; i < to && c < k; i += WARPS) {
             const Number v = number(b, i * b_row + c * b_col), w = number(ax, i * ax_row + c * ax_col);
             rest = larger(rest, modulus({v.re - w.re, v.im - w.im}));
             size = larger(size, modulus(number(x, i * x_row + c * x_col)));
         }
-        rest = over_block<WARPS>(rest, larger), size = over_block<WARPS>(size, larger);
-        if (writes) out[4 + c] = rest, out[4 + k + c] = size;
+        rests[warp][lane] = rest, of_x[warp][lane] = size;
+        __syncthreads();
+        if (warp || c >= k) return;
+        for (int w = 1; w < WARPS; ++w) rest = larger(rest, rests[w][lane]), size = larger(size, of_x[w][lane]);
+        raise(out + 4 + c, rest), raise(out + 4 + k + c, size);
     }
 }
 

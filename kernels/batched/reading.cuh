@@ -68,11 +68,3 @@ __device__ __forceinline__ void tell(const Seen& seen, Write write) {
     write(0, seen.apart), write(1, seen.largest);
     write(2, double(seen.beyond)), write(3, double(seen.spoilt)), write(4, double(seen.zero));
 }
-
-// Raises *place to v, which is not negative, or to NaN.
-__device__ __forceinline__ void raise(double* place, double v) {
-    using Bits = unsigned long long;
-    // The bits of such numbers are in their order, and those of a positive NaN above all of them.
-    const Bits bits = v != v ? 0x7ff8000000000000ull : Bits(__double_as_longlong(v));
-    if (bits > *reinterpret_cast<volatile Bits*>(place)) atomicMax(reinterpret_cast<Bits*>(place), bits);
-}

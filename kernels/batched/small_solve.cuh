@@ -6,6 +6,7 @@
 //   below, above, mirror  how a is read, see reading.cuh.
 //   kind   of the matrix that is read: 0 is any, by LU with partial pivoting; 1 positive definite, by LU without, whose
 //          pivots must be positive; 2 a triangle, a diagonal, by the same elimination.
+//   bound  of max |b - A x| / (||A||_inf max |x|): an x that misses it is corrected once by its residual, where that helps.
 //   board  double[SEEN + 6][count]: what is seen in a, ||A||_inf, ||A||_1, the largest ||A^-1 g||_1 of two random g (see
 //          probe.cuh), the step at which the factorization broke down or 0, max |b - A x|, max |x|.  NaN is met by all
 //          but the first two of them.
@@ -20,7 +21,9 @@
 #include "common/sum.cuh"
 
 constexpr int PROBES = 2, SIDES = 1 + PROBES;  // right-hand sides: b, then random vectors
-constexpr int GENERAL = 0, DEFINITE = 1;
+constexpr int GENERAL = 0, DEFINITE = 1, TRIANGLE = 2;
+
+__device__ __forceinline__ Number plus(Number u, Number v) { return {u.re + v.re, COMPLEX ? u.im + v.im : 0.0}; }
 
 __device__ __forceinline__ Number times(Number u, Number v) {
     if (!COMPLEX) return {u.re * v.re, 0.0};
@@ -44,11 +47,13 @@ __device__ __forceinline__ Number reciprocal(Number v) {
     return {q * d, -d};
 }
 
-// Larger numbers have larger keys, up to a part in 2^15; 0 for 0.  `low` has the number of the row.
+// Larger numbers have larger keys, up to a part in 2^13; `low` tells the row, and is below KEY_ROWS.
+constexpr unsigned KEY_ROWS = 128;
+
 __device__ __forceinline__ unsigned key_of(Number v, unsigned low) {
     const double size = COMPLEX ? fabs(v.re) + fabs(v.im) : fabs(v.re);
     const unsigned high = size == size ? unsigned(__double2hiint(size)) : 0x7ff00000u;
-    return high / 128 * 128 + low;
+    return high / KEY_ROWS * KEY_ROWS + low;
 }
 
 __device__ __forceinline__ bool is_broken(Number pivot, Index kind) {

@@ -20,3 +20,11 @@ __device__ __forceinline__ double modulus(Number v) { return COMPLEX ? hypot(v.r
 __device__ __forceinline__ double larger(double u, double v) { return v > u || v != v ? v : u; }
 
 __device__ __forceinline__ double sum_of(double u, double v) { return u + v; }
+
+// Raises *place to v, which is not negative, or to NaN.
+__device__ __forceinline__ void raise(double* place, double v) {
+    using Bits = unsigned long long;
+    // The bits of such numbers are in their order, and those of a positive NaN above all of them.
+    const Bits bits = v != v ? 0x7ff8000000000000ull : Bits(__double_as_longlong(v));
+    if (bits > *reinterpret_cast<volatile Bits*>(place)) atomicMax(reinterpret_cast<Bits*>(place), bits);
+}

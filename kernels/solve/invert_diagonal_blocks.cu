@@ -3,7 +3,7 @@
 //   inverse  T_IN [2][ceil(n / BLOCK)][BLOCK][BLOCK]: of the lower, then of the upper triangle's blocks; zero outside
 //            the triangle and beyond n.
 //   worst    double[1] as ordered bits, zero before the launch: becomes the largest || |D^-1| |D| || (infinity norm)
-//            of the blocks D, or a NaN or infinity if one arises.
+//            of the blocks D, or a NaN or infinity if one arises.  Null: not asked for.
 //   lu       T_IN n x n, row-major, leading dimension ld; the triangle that unit_lower names has ones on its
 //            diagonal, which are not stored.
 //
@@ -185,5 +185,5 @@ tcs_invert_blocks(
     if (TILES > 2) join<TILES / 2>(x);
     T_IN* out = inverse + (which * gridDim.x + blockIdx.x) * BLOCK * BLOCK;
     const unsigned long long condition = store(out, x, d);
-    if (threadIdx.x % WARP == 0) atomicMax(worst, condition);
+    if (worst && threadIdx.x % WARP == 0) atomicMax(worst, condition);
 }

@@ -85,7 +85,7 @@ class Factorization(Conditioned):
         Parameters
         ----------
         b : array_like, shape (n,) or (n, nrhs)
-            In the same place (host or device) as the matrix.  Not modified.
+            A NumPy array, or one that lies where the factors are; x lies where b does.  Not modified.
         check_finite : bool
             Raise InputError if b holds NaN or Inf; otherwise its column of x is NaN.
 
@@ -104,7 +104,7 @@ class Factorization(Conditioned):
         Parameters
         ----------
         b : array_like, shape (n,) or (n, nrhs)
-            In the same place (host or device) as the matrix.  Not modified.
+            A NumPy array, or one that lies where the factors are; x lies where b does.  Not modified.
         check_finite : bool
             Raise InputError if b holds NaN or Inf; otherwise its column of x is NaN.
 
@@ -118,7 +118,8 @@ class Factorization(Conditioned):
             b has the wrong shape or dtype, is in the wrong place, or holds NaN or Inf.
         """
         ops = self._ops
-        if ops_for(b := check_array(b, "b")) is not ops:
+        here = ops_for(b := check_array(b, "b"))
+        if here is not ops and here.device != "cpu":
             raise InputError(
                 f"b is a {type(b).__module__}.{type(b).__name__}, but the factors are on the "
                 f"{ops.device}; move b there first"
@@ -131,10 +132,10 @@ class Factorization(Conditioned):
         _, vector = check_shapes(self._a, b)
         dtype = result_dtype(self._a, b)
         if b.size == 0:
-            return solve_empty(ops, b.shape, dtype, vector)
+            return solve_empty(here, b.shape, dtype, vector)
         self._restore()
         mark = ops.mark()
-        columns = b.reshape(self.shape[0], -1)
+        columns = ops.array(b).reshape(self.shape[0], -1)
         wide = np.complex128 if columns.dtype.kind == "c" else self._wide
         columns = ops.converted(columns, np.dtype(wide))
         earlier, self._laps = self._laps, []
@@ -147,7 +148,8 @@ class Factorization(Conditioned):
             self._drop_estimate()
         self._report_seconds(solution, earlier, mark)
         x = solution.x[:, 0] if vector else solution.x
-        return replace(solution, x=ops.xp.ascontiguousarray(x))
+        x = ops.xp.ascontiguousarray(x)
+        return replace(solution, x=x if here is ops else ops.host(x)[0])
 
     @property
     def _wide(self):

@@ -33,30 +33,54 @@ MEASURED = 4
 MEASURED_AT_ONCE = 192
 # Unknowns up to which one multiprocessor is as fast as many, because they wait for each other's launch alone.
 AT_ONCE = 64
+# Right-hand sides from which on the product with a triangle is worth parts, and how many.
+TRIANGLE_COLUMNS, TRIANGLE_PARTS = 1024, 16
 # See `look_at`.
 MARGIN = 100
 
 
-def measure(ops, system, answers, info, board):
-    """Fill the board with what verifies x, and what is seen in A where it is not read yet.
+def measure(ops, system, y, info, board):
+    """Return x, (m, n, k), in its dtype; fill the board with what verifies it, and with what is seen in A.
 
     Parameters
     ----------
-    answers : tuple of array
-        x, (m, n, k), and A**-1 of some random vectors, (m, c, n).
+    y : array, shape (m, k + c, n)
+        A**-1 of the right-hand sides and of some random vectors, in FP64 or complex128.
     info : array of int32, shape (m,), or None
     board : array, shape (SEEN + 4 + 2 k, m)
         Zeros before, or what was seen when A was read.
     """
-    a, b, (x, y) = system.a, system.b, answers
-    (m, n, k), found = b.shape, board[SEEN:]
+    a, b, (m, n, k), found = system.a, system.b, system.b.shape, board[SEEN:]
     if m == 1 and n > AT_ONCE and ops.vendor.measures_one(k):
-        ops.vendor.measure_one(a[0], (system.band or ALL_READ)[:2], x[0], b[0], y[0], info, board)
-    elif m > 1 or n <= MEASURED_AT_ONCE:
-        ops.vendor.measure(a, x, b, y, info, found)
+        band = (system.band or ALL_READ)[:2]
+        return ops.vendor.measure_one(a[0], band, y[0], b[0], info, board)[None]
+    x = _as_answer(ops, y[:, :k], b.dtype)
+    if m > 1 or n <= MEASURED_AT_ONCE:
+        ops.vendor.measure(a, x, b, y[:, k:], info, found)
     else:  # by products that fill the device
-        ax = ops.product(a[0], ops.converted(x[0], np.result_type(x.dtype, np.float64)))
-        ops.vendor.sizes(ops.stats(a[0]), (x[0], ax), b[0], y[0], info, found)
+        ax = _product(ops, system, ops.converted(x[0], np.result_type(x.dtype, np.float64)))
+        ops.vendor.sizes(ops.stats(a[0]), (x[0], ax), b[0], y[0, k:], info, found)
+    return x
+
+
+def _as_answer(ops, y, dtype):
+    """Return the rows y (m, k, n) as x (m, n, k) in its dtype."""
+    x = ops.xp.swapaxes(y, 1, 2).copy()  # never a view, which would keep the probes
+    with np.errstate(over="ignore", under="ignore"):
+        return ops.converted(x, dtype)
+
+
+def _product(ops, system, x):
+    """Return A x of one matrix; of a triangle only what is read is multiplied, some rows at a time."""
+    (a,), xp, n = system.a, ops.xp, len(x)
+    if not system.kind.endswith("triangular") or x.shape[1] < TRIANGLE_COLUMNS:
+        return ops.product(a, x)
+    y, step = xp.empty(x.shape, x.dtype), -(-n // TRIANGLE_PARTS)
+    for first in range(0, n, step):
+        rows = slice(first, first + step)
+        read = slice(first, n) if system.kind.startswith("upper") else slice(0, rows.stop)
+        y[rows] = ops.product(xp.ascontiguousarray(a[rows, read]), x[read])
+    return y
 
 
 class _Look(NamedTuple):

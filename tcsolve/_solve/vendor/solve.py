@@ -225,7 +225,7 @@ def _solve_some(ops, system):
     m, n, k = system.b.shape
     board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
     if ops.vendor.takes_at_once(n, k, system.a.dtype.kind == "c"):
-        args = system.a, system.b, system.kind, system.band or ALL_READ
+        args = system.a, system.b, system.kind, system.band or ALL_READ, system.bound
         x, factors = ops.vendor.solve_at_once(*args, board), _Later(ops, system)
     else:
         system, x, factors = _solve_by_factors(ops, system, board)
@@ -242,10 +242,8 @@ def _solve_by_factors(ops, system, board):
         system = system._replace(a=read, band=None)
     factors = ops.vendor.factor(system.a, system.kind, k + PROBES)
     y = factors.solve(ops.vendor.rows(system.b, PROBES))
-    x = _as_answer(ops, y[:, :k], system.b.dtype)
     info = None if system.kind in TRIANGULAR else factors.info
-    measure(ops, system, (x, y[:, k:]), info, board)
-    return system, x, factors
+    return system, measure(ops, system, y, info, board), factors
 
 
 def _is_its_own_factor(ops, system):
@@ -393,13 +391,6 @@ def _step_of_large(ops, system, x, factors, error):
     x = x.copy()
     x[0][:, some] = after
     return x, error
-
-
-def _as_answer(ops, y, dtype):
-    """Return the rows y (m, k, n) as x (m, n, k) in its dtype."""
-    x = ops.xp.swapaxes(y, 1, 2).copy()  # never a view, which would keep the probes
-    with np.errstate(over="ignore", under="ignore"):
-        return ops.converted(x, dtype)
 
 
 def _clear(ops, part, which):

@@ -55,14 +55,14 @@ LOWER, UPPER = cublas.CUBLAS_FILL_MODE_LOWER, cublas.CUBLAS_FILL_MODE_UPPER
 # Rows up to which an LU without pivoting is faster than the library's Cholesky, for stacks: it is as stable
 # where matrices are positive definite, and its pivots are positive just then.
 CHOLESKY_BY_LU = 48
-# Rows from which on our triangular solves take real Cholesky factors and triangles, for few right-hand sides:
-# the library's own take up to ten times as long.
-PACKED_ROWS = 1024
+# Rows from which on our triangular solves take real Cholesky factors, and triangles, for few right-hand
+# sides: the library's own take up to ten times as long.
+PACKED_ROWS, PACKED_TRIANGLE_ROWS = 1024, 320
 # Right-hand sides from which on the complex LU is that of A itself and not of its transpose: the copy that
 # transposes costs little then, and the library's solves with a transpose take several times as long.
 TURNED_COLUMNS = 64
-# Threads of a block that takes one entry each.
-THREADS = 256
+# Threads of a block that takes one entry each; rows of a block of measure_systems.cu.
+THREADS, SIZES_ROWS = 256, 1024
 # Matrices in one call.
 MOST_LU, MOST_TRIANGLES = 1 << 19, 65535
 
@@ -88,16 +88,17 @@ def factor(a, kind, columns, careful=False):
         Leave out faster solves that lose digits where diagonal blocks of a triangle are ill-conditioned.
     """
     m, n = a.shape[:2]
-    packs = m == 1 and n >= PACKED_ROWS and columns <= max(TRSV_COLUMNS) and a.dtype.kind != "c"
+    packs = m == 1 and columns <= max(TRSV_COLUMNS) and a.dtype.kind != "c"
     if kind == "diagonal":
         return Diagonal(cupy.ascontiguousarray(_wide(cupy.diagonal(a, axis1=1, axis2=2))))
     if kind.endswith("triangular"):
         a, lower = cupy.ascontiguousarray(_wide(a)), kind.startswith("lower")
-        return (PackedTriangle if packs and not careful else Triangles)(a, lower)
+        packs = packs and n >= PACKED_TRIANGLE_ROWS and not careful
+        return (PackedTriangle if packs else Triangles)(a, lower)
     if kind == "positive definite":
         if m > 1:
             return _lu_of_definite(a) if n <= CHOLESKY_BY_LU else _cholesky_of_stack(a)
-        return (PackedCholesky if packs else Cholesky)(a)
+        return (PackedCholesky if packs and n >= PACKED_ROWS else Cholesky)(a)
     if m > 1:
         return _lu_of_stack(a)
     turned = a.dtype.kind == "c" and columns >= TURNED_COLUMNS
@@ -202,7 +203,8 @@ class PackedCholesky:
     def solve(self, rhs, adjoint=False):
         _, c, n = rhs.shape
         if self._inverses is not None and c <= max(TRSV_COLUMNS):
-            return substitute(self._lu, rhs[0].T, False, self._inverses, None, None).T[None]
+            how = {"sizes": _ones(), "known": True}
+            return substitute(self._lu, rhs[0].T, False, self._inverses, None, None, **how).T[None]
         for lower in (True, False):
             cublas_calls.solve_left(self._lu, lower, rhs[0].T, False)
         return rhs
@@ -262,11 +264,23 @@ class PackedTriangle:
         return _has_zero(cupy.diagonal(self._a, axis1=1, axis2=2))
 
     def solve(self, rhs, adjoint=False):
-        how = {"only_lower": self._lower}
+        how = {"only_lower": self._lower, "sizes": _ones(), "known": True}
         return substitute(self._a[0], rhs[0].T, adjoint, self._inverses, None, None, **how).T[None]
 
     def taken(self, which):
         return self
+
+
+def _ones():
+    """Return sizes of right-hand sides that are not to be scaled: their range is that of FP64."""
+    return _ones_of(cupy.cuda.runtime.getDevice())
+
+
+@functools.cache
+def _ones_of(device):
+    ones = cupy.ones(max(TRSV_COLUMNS))
+    cupy.cuda.get_current_stream().synchronize()  # other streams use them, too
+    return ones
 
 
 class Triangles:
@@ -407,11 +421,13 @@ def sizes(stats, answers, b, y, info, out):
     y : array, shape (c, n), contiguous
     info : array of int32, shape (1,), or None
     out : array, shape (4 + 2 k, 1)
+        Zeros before.
     """
     (n, k), (x, ax) = b.shape, answers
     sums = cupy.ascontiguousarray(stats.row_sum), cupy.ascontiguousarray(stats.col_sum)
     args = (out, *sums, *steps(x), *steps(b), *steps(ax), y, len(y), info, n, k)
-    launch(("measure_systems", "tcs_sizes"), (2 + k, 1), (THREADS, 1), args, macros(b))
+    grid = 2 + -(-k // 32) * -(-n // SIZES_ROWS), 1
+    launch(("measure_systems", "tcs_sizes"), grid, (THREADS, 1), args, macros(b))
 
 
 def doubtful(board, k, limits, triangular):

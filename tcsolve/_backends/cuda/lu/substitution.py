@@ -7,6 +7,7 @@ import cupy
 
 from tcsolve._backends.cuda.runtime import cluster_launch, compiler, current_device
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
+from tcsolve._backends.cuda.runtime.prepared_launch import launch
 from tcsolve._errors import DeviceError
 from tcsolve.kernels.launch_shapes import TRSV_BLOCK, TRSV_COLUMNS, TRSV_THREADS, trsv_shapes
 
@@ -37,15 +38,16 @@ def invert_diagonal_blocks(lu, unit_lower=True, only_lower=None):
     inverses : array, shape (2, ceil(n / block), block, block)
         Of the lower, then of the upper triangle's blocks, zero beyond n.
     worst : array, shape (1,)
-        The largest || |D^-1| |D| || of a block D, for `trusted`.
+        The largest || |D^-1| |D| || of a block D, for `trusted`; None of one triangle alone.
     """
     char = lu.dtype.char
     n, size = lu.shape[0], TRSV_BLOCK[char]
     inverses = cupy.empty((2, -(-n // size), size, size), lu.dtype)
-    worst = cupy.zeros(1)
-    kernel = compiler.kernel("invert_diagonal_blocks", "tcs_invert_blocks", T_IN=REAL[char])
+    worst = cupy.zeros(1) if only_lower is None else None
+    entry, defines = ("invert", "tcs_invert_blocks"), {"T_IN": REAL[char]}
     args = (inverses, worst, lu, ld(lu), n, int(unit_lower), int(only_lower is False))
-    kernel((inverses.shape[1], 2 if only_lower is None else 1), (INVERT_THREADS,), args)
+    grid = inverses.shape[1], 2 if only_lower is None else 1
+    launch(entry, grid, (INVERT_THREADS, 1), args, defines)
     return inverses, worst
 
 
@@ -94,7 +96,6 @@ def substitute(
     sizes = cupy.zeros(width) if sizes is None else sizes
     # b, then what each triangle makes of it: all bits set stand for no value yet, in the tickets as well.
     stages = cupy.empty(3 * width * n + 2, lu.dtype)
-    x = cupy.empty((k, n)) if out is None else out
     rhs = stages.data.ptr
     made = rhs + width * n * item
     last = made + width * n * item
@@ -116,7 +117,9 @@ def substitute(
         lower = order[number]
         own = (blocks if lower else upper, tickets + 4 * number)
         launches.triangles[number](enumerate((to, of, *factors, n, *own, top)))
-    added = 0 if onto is None else onto.data.ptr
+    if only_lower is not None and char == "d" and known:  # nothing is scaled
+        return stages[2 * width * n : 3 * width * n].reshape(width, n)[:k].T
+    x, added = cupy.empty((k, n)) if out is None else out, 0 if onto is None else onto.data.ptr
     launches.lift(enumerate((x.data.ptr, last, after, top, added)))
     return x.T
 

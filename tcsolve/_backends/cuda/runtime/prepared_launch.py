@@ -1,6 +1,7 @@
 """Launches of kernels on arrays, laid out for the driver once for a shape."""
 
 import functools
+import struct
 
 import cupy
 
@@ -23,10 +24,19 @@ def macros(a):
 
 
 def launch(entry, grid, block, args, defines, shared=0):
-    """Launch an entry (file, name) on arrays, ints and None; grid and block have two dimensions."""
+    """Launch an entry (file, name) on arrays, numbers and None; grid and block have two dimensions."""
     device, defines = cupy.cuda.runtime.getDevice(), tuple(defines.items())
     run = _prepared(device, entry, (grid, block, shared), len(args), defines)
-    run(enumerate(x if type(x) is int else 0 if x is None else x.data.ptr for x in args))
+    run(enumerate(map(_as_int, args)))
+
+
+def _as_int(x):
+    """Return 64 bits that the driver passes on: of a number, or the address of an array."""
+    if type(x) is int:
+        return x
+    if type(x) is float:
+        return struct.unpack("q", struct.pack("d", x))[0]
+    return 0 if x is None else x.data.ptr
 
 
 @functools.lru_cache(maxsize=256)
