@@ -167,7 +167,7 @@ class Factorization(Conditioned):
 
     @in_turn
     def slogdet(self):
-        """Return (sign, log |det A|) to FP64; refactors in FP64 if the factors are lower.
+        """Return (sign, ``log |det A|``) to FP64; refactors in FP64 if the factors are lower.
 
         Returns
         -------
