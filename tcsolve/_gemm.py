@@ -59,12 +59,12 @@ def gemm(
         they are, float32 as 'fp16' with refinement, float64 in float64.  'fp32' and 'fp64' are
         ordinary BLAS products.
     refine : {'none', 'a', 'b', 'ab', 'full'}, optional
-        Whose rounding is recovered by further products [1]_: nobody's (1 product), that of a or of b
-        (2), of both without the product of the two residuals (3), or with it (4).  By default 'none'
+        The operands whose rounding errors further products correct [1]_: none (1 product), a or b (2),
+        both without the product of the two errors (3), or both with it (4).  By default 'none'
         where the operands are exact in `precision`, else 'ab', which is as accurate as FP32.
     engine : {'auto', 'naive', 'wmma', 'wgmma', 'cublas'}
-        What runs on a GPU: our kernels from the plainest to the fastest, or cuBLAS.  On NumPy
-        arrays, only 'auto': the tensor cores are emulated.
+        The kernel on a GPU: ours, from the plainest to the fastest, or cuBLAS.  On NumPy arrays only
+        'auto' is allowed: the tensor cores are emulated.
     out : array, (m, n), optional
         Where to store the result; it may be c.  float16 or bfloat16 if that is wanted.  Each entry needs
         memory of its own.
