@@ -3,10 +3,10 @@
     OPENBLAS_NUM_THREADS=1 python benchmarks/fuzz.py --seconds 600 --json benchmarks/results/fuzz.json
     python benchmarks/fuzz.py --place cupy --seconds 600 --jobs 6 --json benchmarks/results/fuzz.json
 
-These are the cases of `pytest -m fuzz` (docs/fuzz.md), all kinds in the seconds that are given, divided among
-some processes with seeds of their own; then calls with many columns and slices, and on a device every
-allocation of a call fails once.  Rows of another place
-that the JSON holds already stay there, so that one page tells of both.  The exit status is 1 if there are
+These are the cases of `pytest -m fuzz` (docs/contributing/random_cases.md), all kinds in the seconds that
+are given, divided among some processes with seeds of their own; then calls with many columns and slices,
+and on a device every allocation of a call fails once.  Rows of another place that
+the JSON holds already stay there, so that one page tells of both.  The exit status is 1 if there are
 failures.
 """
 
@@ -29,8 +29,8 @@ from fuzz.outcome import Place  # noqa: E402
 from fuzz.runner import KINDS, kind_named, run_kind, seconds_of  # noqa: E402
 
 INTRODUCTION = (
-    "The cases of `pytest -m fuzz`, which [docs/fuzz.md](../../docs/fuzz.md) describes, and public calls "
-    "with many columns and slices."
+    "The cases of `pytest -m fuzz`, which [a page](../../docs/contributing/random_cases.md) describes, and "
+    "public calls with many columns and slices."
 )
 # Failures that are written down for each kind; all are counted.
 MOST_LISTED = 20

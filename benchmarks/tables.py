@@ -1,7 +1,9 @@
-"""Write the tables of README.md from the JSON under benchmarks/results.
+"""Write the tables of README.md and of the pages in docs/ from the JSON under benchmarks/results.
 
-python benchmarks/tables.py          # rewrite README.md in place
-python benchmarks/tables.py --check  # fail if it would change
+A table stands between '<!-- NAME table -->' and '<!-- end -->'.
+
+python benchmarks/tables.py          # rewrite the pages in place
+python benchmarks/tables.py --check  # fail if one would change
 """
 
 import argparse
@@ -12,7 +14,9 @@ import sys
 
 from _harness import RESULTS
 
-README = pathlib.Path(__file__).parents[1] / "README.md"
+ROOT = pathlib.Path(__file__).parents[1]
+# A table that is generated: its name, and the text up to the end.
+MARKED = re.compile(r"(?<=<!-- )([\w-]+)( table -->\n).*?(?=\n<!-- end -->)", re.DOTALL)
 PEERS = (
     "cupy.linalg.solve",
     "torch.linalg.solve",
@@ -52,6 +56,30 @@ def gpu_table():
     head = ["family", "n", "tcsolve", "steps, rung", "speed-up", *PEERS]
     head += ["our backward error", "fastest peer's"]
     return table(head, body) + "\n\n" + source(machine, "benchmarks/solve.py")
+
+
+def short_gpu_table():
+    """Return the table of solve on the GPU beside the fastest of its peers alone, a row for each size."""
+    machine, rows = load("solve.json")
+    families = list(dict.fromkeys(r["family"] for r in rows))
+    body = [
+        [n, *(cell for family in families for cell in versus_peers(rows, family, n))]
+        for n in dict.fromkeys(r["n"] for r in rows)
+    ]
+    head = ["n"]
+    for family in families:
+        head += [f"{family}: tcsolve, ms", "fastest other, ms", "speed-up"]
+    return table(head, body) + "\n\n" + source(machine, "benchmarks/solve.py")
+
+
+def versus_peers(rows, family, n):
+    """Return our time, that of the fastest peer, and the quotient, as cells."""
+    here = {r["solver"]: r for r in rows if (r["family"], r["n"]) == (family, n)}
+    ours = here["tcsolve auto"]
+    timed = [here[name] for name in PEERS if "seconds" in here.get(name, {})]
+    best = min(timed, key=lambda row: row["seconds"]["median"])
+    speedup = best["seconds"]["median"] / ours["seconds"]["median"]
+    return milliseconds(ours), milliseconds(best), f"{speedup:.1f}"
 
 
 def milliseconds(row):
@@ -176,6 +204,7 @@ def source(machine, command):
 
 TABLES = {
     "gpu": gpu_table,
+    "gpu-short": short_gpu_table,
     "cpu": cpu_table,
     "emulation": emulation_table,
     "products": products_table,
@@ -183,21 +212,38 @@ TABLES = {
 }
 
 
+def pages():
+    """Return the paths of all pages that may have tables."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def with_tables(text):
+    """Return the text of a page with its tables made anew, and their names."""
+    names = [name for name, _ in MARKED.findall(text)]
+    if unknown := set(names) - set(TABLES):
+        sys.exit(f"there is no table {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}")
+    if len(names) != text.count(" table -->"):
+        sys.exit("a table needs '<!-- NAME table -->', its text and '<!-- end -->'")
+    return MARKED.sub(lambda m: m[1] + m[2] + TABLES[m[1]](), text), names
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="fail if README.md would change")
+    parser.add_argument("--check", action="store_true", help="fail if a page would change")
     options = parser.parse_args()
-    old = new = README.read_text()
-    for name, make in TABLES.items():
-        pattern = rf"(<!-- {name} table -->\n).*?(\n<!-- end -->)"
-        new, count = re.subn(
-            pattern, lambda m, make=make: m[1] + make() + m[2], new, flags=re.DOTALL
-        )
-        if count != 1:
-            sys.exit(f"README.md needs one '<!-- {name} table -->' ... '<!-- end -->', has {count}")
-    if options.check and new != old:
-        sys.exit("README.md is not what benchmarks/results gives: run benchmarks/tables.py")
-    README.write_text(new)
+    found, stale = set(), []
+    for page in pages():
+        old = page.read_text()
+        new, names = with_tables(old)
+        found.update(names)
+        if new != old:
+            stale.append(page.relative_to(ROOT).as_posix())
+            if not options.check:
+                page.write_text(new)
+    if missing := set(TABLES) - found:
+        sys.exit(f"no page has the table {', '.join(sorted(missing))}")
+    if options.check and stale:
+        sys.exit(f"{', '.join(stale)}: not what benchmarks/results gives; run benchmarks/tables.py")
 
 
 if __name__ == "__main__":

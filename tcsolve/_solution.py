@@ -189,15 +189,16 @@ class Solution:
         For each recomputed residual and each inner step of FGMRES (rung, step, error, estimated), where step
         counts the corrections of each right-hand side over all rungs.
     seconds : dict of str to float
-        Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond'; and the 'total', which
-        may be less or more than their sum: on a GPU the condition is estimated beside the refinement, so that
-        'rcond' is what is left of it then, and a rung that it needs counts in 'factor' as well.
+        Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond'; and the 'total'.  The
+        total may differ from the sum of the phases.  On a GPU the condition is estimated during the
+        refinement, and 'rcond' is the time that it needs after that; a rung that the estimate needs counts
+        in 'factor' as well.
     bytes_planned : int
-        Bytes on the device that solved: the most that any rung takes, told, and looked for, before it is
-        allocated; copies of the arguments count.  To that comes, once it is known how many steps there were,
-        what slow refinement kept: the iterates that it combined, and the bases of FGMRES; and the copy of an
-        extreme matrix.  What is used is within some percent of it for 1000 unknowns and more, and for few
-        right-hand sides; a quarter less or a tenth more for some hundreds.
+        Bytes on the device that solved, beyond the arguments unless these had to be copied there: the most
+        that any rung was predicted to take.  This is predicted, and compared with the free memory, before the
+        rung allocates.  After the solve, the bytes that slow refinement kept are added: combined iterates and
+        bases of FGMRES; so is the scaled copy of a matrix with extreme entries.  For 1000 unknowns and more
+        and few right-hand sides, the bytes used are within a few percent of this number.
     device : str
         'cpu' or 'cuda'.
     statuses : ndarray of Status, shape (...)

@@ -20,7 +20,7 @@ TALLIES = pytest.StashKey()
 
 
 def pytest_addoption(parser):
-    group = parser.getgroup("fuzz", "random cases: see docs/fuzz.md")
+    group = parser.getgroup("fuzz", "random cases: see docs/contributing/random_cases.md")
     group.addoption(
         "--fuzz-seconds",
         type=float,

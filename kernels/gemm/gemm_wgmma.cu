@@ -31,7 +31,7 @@
 // FP32 operands are split before (split_once.cu, gemm_split.cu), not while they are loaded as in gemm_wmma.cu.
 // The products of a 64 x 128 tile read 96 of the 128 bytes a cycle that shared memory has; FP32 that arrives there
 // and leaves it as hi and lo would take 93 more (counted, not measured): a third of the time would be waiting.  op(A)
-// from registers instead, already split, was slower as well (docs/speed.md).
+// from registers instead, already split, was slower as well (docs/performance/tried.md).
 // With the pass, three products run at 0.91, 0.99 and 0.97 of the rate of one product of FP16 operands at n = 4096,
 // 8192 and 16384 (H200, benchmarks/results/gemm.json).
 //

@@ -60,12 +60,12 @@ def gemm(
         they are, float32 as 'fp16' with refinement, float64 in float64.  'fp32' and 'fp64' are
         ordinary BLAS products.
     refine : {'none', 'a', 'b', 'ab', 'full'}, optional
-        Whose rounding is recovered by further products [1]_: nobody's (1 product), that of a or of b
-        (2), of both without the product of the two residuals (3), or with it (4).  By default 'none'
+        The operands whose rounding errors further products correct [1]_: none (1 product), a or b (2),
+        both without the product of the two errors (3), or both with it (4).  By default 'none'
         where the operands are exact in `precision`, else 'ab', which is as accurate as FP32.
     engine : {'auto', 'naive', 'wmma', 'wgmma', 'cublas'}
-        What runs on a GPU: our kernels from the plainest to the fastest, or cuBLAS.  On NumPy
-        arrays, only 'auto': the tensor cores are emulated.
+        The kernel on a GPU: ours, from the plainest to the fastest, or cuBLAS.  On NumPy arrays only
+        'auto' is allowed: the tensor cores are emulated.
     out : array, (m, n), optional
         Where to store the result; it may be c.  float16 or bfloat16 if that is wanted.  Each entry needs
         memory of its own.
@@ -261,14 +261,14 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
 
     Notes
     -----
-    With |x|, |y| a row and a column, and u the unit roundoff of the format (2**-11 for FP16 and
+    With ``|x|``, ``|y|`` a row and a column, and u the unit roundoff of the format (2**-11 for FP16 and
     TF32, 2**-8 for BF16):
 
-    1. Rounding.  One part of x misses at most u |x|, two parts u**2 |x|, and x below
-       2**(emin - t + 1) of its scaled row is lost: another 2**(emin - t - 13) max |x|.  With e_a and e_b
-       the factors so found, the product of the parts kept misses (e_a + e_b + e_a e_b) |x|.|y|, and u**2 more
-       for 'ab', which drops the product of the residuals.  Operands exact in the format cost nothing.
-    2. Lost entries.  max |x| sum |y| <= sqrt(k) ||x|| ||y||, so they add 2 sqrt(k) 2**(emin - t - 13).
+    1. Rounding.  One part of x misses at most ``u |x|``, two parts ``u**2 |x|``, and x below
+       2**(emin - t + 1) of its scaled row is lost: another ``2**(emin - t - 13) max |x|``.  With e_a and e_b
+       the factors so found, the product of the parts kept misses ``(e_a + e_b + e_a e_b) |x|.|y|``, and u**2
+       more for 'ab', which drops the product of the residuals.  Operands exact in the format cost nothing.
+    2. Lost entries.  ``max |x| sum |y| <= sqrt(k) ||x|| ||y||``, so they add 2 sqrt(k) 2**(emin - t - 13).
     3. Sums.  Tensor cores add g >= 4 exact products and the sum so far with truncation, each addend
        to a unit of 2**-23 of the largest [1]_: at most (g + 1) 2**-23 of the sum of all magnitudes for g
        terms, 1.25 k 2**-23 in all.  The size of an addend is found from the exponents of its factors; that of
@@ -276,7 +276,7 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
        they are stored have rows of such numbers.  With refinement a sum ends after 16 to 64 terms (TF32: 8 to
        64) and is added to nearest in FP32: 80 2**-23 + (k / 16) 2**-24 (k / 8).  Engine 'cublas'
        sums along all of k at every level.
-    4. |x|.|y| <= ||x||_2 ||y||_2 (Cauchy and Schwarz).
+    4. ``|x|.|y| <= ||x||_2 ||y||_2`` (Cauchy and Schwarz).
 
     The sum of 1 to 3 is the bound; terms of second order are covered by a factor 1 + 2**-8.
     Products of int8 are exact (bound 0); 'fp32' and 'fp64' have k u [2]_.

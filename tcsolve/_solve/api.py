@@ -58,21 +58,20 @@ def solve(
     lower : bool
         Which triangle 'symmetric', 'hermitian' and 'positive definite' read.
     overwrite_a, overwrite_b : bool
-        Permissions, as in SciPy.  Not used at present: the FP64 residual needs both.
+        Accepted as in SciPy, without effect: the FP64 residual needs both arrays.
     check_finite : bool
         Raise ValueError if a or b holds NaN or Inf.
     assume_a : str, optional
-        A structure by SciPy's names, trusted without a check: the answer, and its backward error, are those
-        of the matrix that is read under it.  By default the structure of a NumPy
-        matrix is looked for.
+        A structure, by SciPy's names.  It is trusted: x and its backward error are those of the matrix that
+        has this structure.  By default tcsolve looks for bands and triangles in a NumPy matrix.
     transposed : bool
         Solve A^T x = b; real a only, as in SciPy.
     precision : {'auto', 'fp16', 'bf16', 'tf32', 'fp16x3', 'fp32', 'fp64'} or Plan
-        The first factorization to try; one that stalls is followed by a more precise one, unless a
-        `Plan` forbids it.  'auto' takes the one predicted to be fastest.
+        The first factorization to try.  If it stalls, a more precise one follows, unless a `Plan` forbids
+        it.  'auto' takes the one predicted to be fastest.
     device : {'auto', 'cpu', 'cuda'}
-        CuPy input is solved on its device.  With NumPy input 'auto' goes to a GPU where the predicted
-        time, transfers included, is lower.
+        Where to solve.  CuPy input stays on its device.  With NumPy input 'auto' uses a GPU if the predicted
+        time, transfers included, is lower there.
 
     Returns
     -------
@@ -86,7 +85,7 @@ def solve(
     SingularError
         A is exactly singular (a LinAlgError).
     NotPositiveDefiniteError
-        A is not what `assume_a` says, 'positive definite' (a LinAlgError).
+        `assume_a` says 'positive definite', and A is not (a LinAlgError).
     DeviceError, DeviceMemoryError
         The device is missing, or the solve would not fit.
 
@@ -405,8 +404,8 @@ def factor(
     ----------
     a : array_like, shape (n, n)
     overwrite_a : bool
-        If True, a itself is kept for the residuals and must not change while the factors are in use;
-        by default a copy is.
+        If True, a itself is kept for the residuals, and must not change while the factors are in use.
+        By default a copy is kept.
     check_finite : bool
         Raise InputError if a holds NaN or Inf.
     assume_a : {None, 'general', 'gen'}

@@ -53,21 +53,22 @@ class Factorization(Conditioned):
     """The LU factors of a matrix, ready for any number of right-hand sides.
 
     Made by `tcsolve.factor`.  When a right-hand side does not converge with the present factors,
-    the next more precise factorization replaces them, once, for this and later solves.  Threads may share
-    it; one at a time solves.  On the CPU it can be copied and pickled; on a device it cannot, and a forked
-    child cannot use it.
+    the next more precise factorization replaces them, for this and all later solves.  Threads may share
+    a factorization; its methods run one at a time.  On the CPU it can be copied and pickled.  On a device
+    it cannot, and a forked child cannot use it.
 
     Attributes
     ----------
     shape : tuple of int
+        Shape of the matrix.
     dtype : dtype
-        Of the matrix and of the answers to right-hand sides of its precision.
+        Type of the matrix.  Answers have it, too, unless b has a wider type.
     precision : str
-        The `Update` of the present factors.
+        The precision of the present factors: 'fp16', 'fp16x3', ..., 'fp64'.
     rungs : tuple of str
-        Every update tried so far.
+        Every precision tried so far, in order.
     nbytes : int
-        Bytes held: the matrix and its factors.
+        Bytes of the matrix and its factors.
     """
 
     @property
@@ -169,7 +170,7 @@ class Factorization(Conditioned):
 
     @in_turn
     def slogdet(self):
-        """Return (sign, log |det A|) to FP64; refactors in FP64 if the factors are lower.
+        """Return (sign, ``log |det A|``) in FP64; factor A in FP64 first if the factors are less precise.
 
         Returns
         -------

@@ -27,11 +27,11 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     b : array, shape (n,) or (n, k)
         Right-hand sides, NumPy or CuPy.
     correct : callable, (n, k) -> (n, k)
-        Approximately A^-1 applied to residuals; a factorization in any precision, a preconditioner,
-        another code.  Of residuals as they are: one whose range is small must scale them.  It gets copies,
-        and what it returns is copied, in FP64.
+        Applies an approximate inverse of A to residuals: a factorization in any precision, a
+        preconditioner, or another code.  The residuals are not scaled, so a solver with a small range must
+        scale them itself.  `correct` receives copies, and what it returns is copied to FP64.
     x0 : array, shape of b, optional
-        Start; by default ``correct(b)``.
+        The first x; by default ``correct(b)``.
     norm : float, optional
         Infinity norm of a; computed if a is an array.
     plan : Plan, optional
@@ -49,13 +49,14 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     Raises
     ------
     InputError
-        A shape or a number does not fit, something complex meets a real system, or a is a function and norm
-        is missing or what it returns is no FP64.
+        A shape or a number does not fit; x0, a correction or a product is complex and the system real; or a
+        is a function, and norm is missing or the function does not return FP64.
 
     Notes
     -----
-    Classical refinement while it contracts, by Anderson acceleration where it does so slowly [2]_, then
-    FGMRES preconditioned by `correct`, which may differ from call to call [1]_.
+    Classical refinement goes on while it contracts [1]_.  Where it contracts slowly, Anderson acceleration
+    combines the last iterates [2]_.  Where it does not contract, FGMRES follows, preconditioned by `correct`,
+    which may differ from call to call.
 
     References
     ----------

@@ -1,5 +1,6 @@
 """Kind of cases that multiply: every entry of `gemm` and `gemm_batched` against `gemm_bound`."""
 
+import ml_dtypes
 import numpy as np
 
 from fuzz.generate import laid_out, pick
@@ -13,6 +14,8 @@ LONG_EPS = np.finfo(LONG).eps
 DTYPES = ("e", BFLOAT16, "f", "f", "f", "d", "d", "b")
 EXTENTS = (0, 1, 2, 3, 5, 8, 16, 17, 33, 64, 65, 100, 130)
 FORMATS = (None, None, "fp16", "bf16", "tf32", "fp32", "fp64", "int8")
+# Of a precision, the dtype that is multiplied as it is.
+NATIVE = {"fp16": np.dtype("e"), "bf16": np.dtype(BFLOAT16)}
 LEVELS = (None, None, "none", "a", "b", "ab", "full")
 ENGINES = ("auto", "auto", "naive", "wmma", "wgmma", "cublas")
 
@@ -38,7 +41,8 @@ def multiply(rng, place):
         again = function(given_a, given_b, **options)
         if not same_bits(place, made.value, again):
             found.append("two runs give different bits")
-        exact = _Exact(a, b, options, batched)
+        native = None if place.on_host else NATIVE.get(told.value.precision)
+        exact = _Exact(a, b, options, batched, native)
         c = place.host(made.value)
         found += _product_complaints(exact, c, told.value, options)
         if not found and c.size and told.value.precision != "int8":
@@ -116,7 +120,8 @@ class _Exact:
     Attributes
     ----------
     value, size : ndarray of long double
-        op(A) op(B) and ||row|| ||column||; what is not finite in A or B counts as zero.
+        op(A) op(B) and ||row|| ||column||; what is not finite in A or B counts as zero, and in the norms a
+        subnormal number of the dtype `native` as the smallest normal one (see `gemm_bound`).
     magnitude : ndarray of long double
         |op(A)| |op(B)|
     k : int
@@ -128,7 +133,8 @@ class _Exact:
         Whether the row or the column holds NaN or Inf.
     """
 
-    def __init__(self, a, b, options, batched):
+    def __init__(self, a, b, options, batched, native=None):
+        floors = [ml_dtypes.finfo(v.dtype).tiny if v.dtype == native else 0 for v in (a, b)]
         a, b = (v.astype(np.float64).astype(LONG) for v in (a, b))
         a = np.swapaxes(a, -1, -2) if options["transa"] else a
         b = np.swapaxes(b, -1, -2) if options["transb"] else b
@@ -139,6 +145,10 @@ class _Exact:
             self.ieee = a @ b
             a, b = (np.where(np.isfinite(v), v, 0) for v in (a, b))
             self.value, self.magnitude = a @ b, np.abs(a) @ np.abs(b)
+            a, b = (
+                np.where(v == 0, 0, np.maximum(np.abs(v), floor))
+                for v, floor in zip((a, b), floors, strict=True)
+            )
             norms = np.sqrt((a * a).sum(axis=-1)), np.sqrt((b * b).sum(axis=-2))
         self.size = norms[0][..., :, None] * norms[1][..., None, :]
         self.k = a.shape[-1]

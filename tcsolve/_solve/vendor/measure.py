@@ -33,8 +33,9 @@ MEASURED = 4
 MEASURED_AT_ONCE = 192
 # Unknowns up to which one multiprocessor is as fast as many, because they wait for each other's launch alone.
 AT_ONCE = 64
-# Right-hand sides from which on the product with a triangle is worth parts, and how many.
-TRIANGLE_COLUMNS, TRIANGLE_PARTS = 1024, 16
+# Right-hand sides from which on the product with a triangle is worth parts; the most of them, and the fewest
+# rows of one.
+TRIANGLE_COLUMNS, TRIANGLE_PARTS, TRIANGLE_ROWS = 1024, 16, 512
 # See `look_at`.
 MARGIN = 100
 
@@ -75,7 +76,7 @@ def _product(ops, system, x):
     (a,), xp, n = system.a, ops.xp, len(x)
     if not system.kind.endswith("triangular") or x.shape[1] < TRIANGLE_COLUMNS:
         return ops.product(a, x)
-    y, step = xp.empty(x.shape, x.dtype), -(-n // TRIANGLE_PARTS)
+    y, step = xp.empty(x.shape, x.dtype), max(TRIANGLE_ROWS, -(-n // TRIANGLE_PARTS))
     for first in range(0, n, step):
         rows = slice(first, first + step)
         read = slice(first, n) if system.kind.startswith("upper") else slice(0, rows.stop)
