@@ -1,25 +1,26 @@
 """Dense linear systems on tensor cores, with verified FP64 answers.
 
-``solve`` takes the place of `scipy.linalg.solve`; ``solve_ex`` returns the evidence with the answer;
-``factor`` keeps the factors for more right-hand sides; ``refine`` is the loop for any approximate inverse.
-``gemm`` and ``gemm_batched`` are the products, refined and with a bound on their error.
-The module ``matrices`` makes and loads test problems.
+- ``solve`` replaces `scipy.linalg.solve`.  ``solve_ex`` returns the evidence with the answer.
+- ``factor`` keeps the factors for more right-hand sides.
+- ``refine`` runs the refinement loop with any approximate inverse.
+- ``gemm`` and ``gemm_batched`` multiply matrices, with a bound on the error.
+- The module ``matrices`` makes and loads test problems.
 """
 
 from importlib import import_module as _import_module
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # static type checkers take it for true
+if TYPE_CHECKING:  # static type checkers treat this name as True
     from tcsolve import matrices  # noqa: F401
     from tcsolve._public import *  # noqa: F403
 del TYPE_CHECKING
 
 
 def __getattr__(name):
-    """Load a public name when it is first used; `python -m tcsolve` must start before NumPy is loaded."""
+    """Load a public name when it is first used, so that `python -m tcsolve` starts before NumPy loads."""
     if name == "matrices":
         return _import_module("tcsolve.matrices")
-    # `from tcsolve import _lu` asks for an attribute before it looks for the module.
+    # `from tcsolve import _lu` asks for the attribute first.  Without it, Python imports the module.
     if not name.startswith("_") or name in ("__all__", "__version__"):
         public = vars(_import_module("tcsolve._public"))
         if name in public:

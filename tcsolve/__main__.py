@@ -1,4 +1,4 @@
-"""The command as a process: ``python -m tcsolve``, and the script that is installed."""
+"""The entry point of ``python -m tcsolve`` and of the installed command ``tcsolve``."""
 
 import contextlib
 import os
@@ -11,15 +11,15 @@ INTERRUPTED = 130
 def main():
     """Run the command line with the arguments of the process, and return its exit code.
 
-    Ctrl-C ends the process with exit code 130 and one line on standard error, also while modules are
-    imported.
+    Ctrl-C ends the process with exit code 130 and one line on standard error.  This also holds while
+    modules are imported.
 
     Returns
     -------
     int
     """
-    # An exception in the middle of an import may be printed or turned into another one, by C extensions
-    # for instance. So a handler ends the process; there is nothing to clean up yet.
+    # During an import, KeyboardInterrupt is not reliable: a C extension may print it or replace it.  So
+    # this handler ends the process at once; there is nothing to clean up yet.
     if handles := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
     from tcsolve.cli import command
@@ -28,7 +28,7 @@ def main():
         if handles:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return command.main()
-    except KeyboardInterrupt:  # before the command could take it
+    except KeyboardInterrupt:  # raised before command.main() catches it
         _end()
 
 

@@ -1,4 +1,4 @@
-"""Numbers and switches among arguments, or an error that says what was got and what is needed."""
+"""Checks of scalar arguments.  Each returns the value, or raises an InputError that says what is needed."""
 
 import math
 import numbers
@@ -11,7 +11,7 @@ __all__ = ["require_count", "require_number", "require_switch"]
 
 
 def require_count(name, value):
-    """Return value, a positive integer, as int."""
+    """Return `value` as int, or raise an InputError unless it is a positive integer."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not (whole and value >= 1):
         raise InputError(f"{name} is {value!r}, needs a positive integer")
@@ -19,7 +19,10 @@ def require_count(name, value):
 
 
 def require_number(name, value, what="a real number that is not negative", least=0.0):
-    """Return value, a real number of at least `least`, as float; what says which are needed."""
+    """Return `value` as float, or raise an InputError unless it is a real number of at least `least`.
+
+    `what` describes the allowed numbers in the message.
+    """
     number = value.item() if getattr(value, "shape", None) == () else value
     real = isinstance(number, numbers.Real) and not isinstance(number, bool)
     try:
@@ -32,7 +35,7 @@ def require_number(name, value, what="a real number that is not negative", least
 
 
 def require_switch(name, value):
-    """Return value, True or False (or 1 or 0), as bool."""
+    """Return `value` as bool, or raise an InputError unless it is True, False, 1 or 0."""
     if not (isinstance(value, bool | np.bool_ | int | np.integer) and value in (0, 1)):
         raise InputError(f"{name} is {value!r}, needs True or False")
     return bool(value)

@@ -1,4 +1,4 @@
-"""Which library an array is of, asked without importing CuPy."""
+"""Tell NumPy arrays from CuPy arrays without importing CuPy."""
 
 import sys
 
@@ -14,5 +14,5 @@ def is_cupy(x):
 
 
 def as_host(x):
-    """Return x as a NumPy array, copied from the device if it lives there."""
+    """Return x as a NumPy array; a CuPy array is copied from the device."""
     return x.get() if is_cupy(x) else np.asarray(x)

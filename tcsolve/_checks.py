@@ -1,4 +1,4 @@
-"""Arguments to canonical arrays, or an error that says what was got, what is needed, what to do."""
+"""Checks of the arguments of a solve.  An error says what was got, what is needed and what to do."""
 
 import numpy as np
 import scipy.sparse
@@ -16,7 +16,7 @@ __all__ = [
     "result_dtype",
 ]
 
-# SciPy's spellings, long and short.
+# The values of `assume_a` in SciPy, and the long name of each.
 STRUCTURES = {
     None: None,
     "general": "general",
@@ -38,7 +38,7 @@ STRUCTURES = {
 def check_array(x, name):
     """Return x as a dense numeric NumPy or CuPy array.
 
-    It is copied only if it is none, or is not aligned or of another byte order, which LAPACK does not take.
+    A NumPy array is copied only if it is not aligned or has a foreign byte order: LAPACK accepts neither.
     """
     if is_cupy(x):
         pass
@@ -65,17 +65,17 @@ def check_array(x, name):
 
 
 def _is_ordinary(x):
-    """Tell whether entries start on multiples of their size, in this machine's byte order."""
+    """Tell whether all entries are aligned to their size and have the byte order of this machine."""
     return x.dtype.isnative and all(step % x.itemsize == 0 for step in (x.ctypes.data, *x.strides))
 
 
 def _is_bfloat16(dtype):
-    # ml_dtypes registers it as a dtype of kind 'V'.
+    # ml_dtypes registers bfloat16 as a dtype of kind 'V'.
     return dtype.kind == "V" and dtype.name == "bfloat16"
 
 
 def result_dtype(a, b):
-    """Return the dtype SciPy's solve gives: float32, float64, complex64 or complex128."""
+    """Return the dtype of SciPy's answer: float32, float64, complex64 or complex128."""
     if a.dtype == b.dtype and a.dtype.char in "fdFD":
         return a.dtype.newbyteorder("=")
     kinds = [np.dtype(np.float32) if _is_bfloat16(x.dtype) else x.dtype for x in (a, b)]
@@ -88,9 +88,9 @@ def result_dtype(a, b):
 
 
 def check_shapes(a, b):
-    """Return (shape of x, b is a vector) for SciPy's broadcasting rules, or raise.
+    """Return (shape of x, whether b is a vector) by SciPy's broadcasting rules, or raise an InputError.
 
-    1-D b is one vector for every slice of a; any other b is (..., n, nrhs).
+    A 1-D b is the same vector for every matrix of the stack a.  Any other b has shape (..., n, nrhs).
     """
     if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
         raise InputError(
@@ -118,7 +118,7 @@ def check_shapes(a, b):
 
 
 def check_options(assume_a, precision, device):
-    """Return the structure by its long name, or raise if an option is none."""
+    """Return the long name of the structure, or raise an InputError if an option is not recognized."""
     if not (assume_a is None or isinstance(assume_a, str)) or assume_a not in STRUCTURES:
         raise InputError(
             f"{assume_a!r} is not a recognized matrix structure; assume_a needs None or one of "
@@ -135,9 +135,9 @@ def check_options(assume_a, precision, device):
 
 
 def require_finite(ok, name):
-    """Raise SciPy's error for NaN or Inf unless ok."""
+    """Raise the error that SciPy raises for NaN or Inf, unless `ok`."""
     if not ok:
         raise InputError(
             f"array must not contain infs or NaNs: {name} does; clean it, or pass "
-            "check_finite=False to get NaN where they reach"
+            "check_finite=False to get NaN in the affected entries of x"
         )

@@ -1,7 +1,7 @@
 """Every exception and warning of the library.
 
-Mistakes of the caller are errors that also are the builtin (or LinAlgError) a SciPy user expects;
-numerical outcomes are `Status` values, which `solve` turns into these.
+Each error is also the builtin error (or the LinAlgError) that SciPy raises in the same case.  The result of
+a solve is a `Status`; `solve` turns a bad status into one of these errors or warnings.
 """
 
 from numpy.linalg import LinAlgError
@@ -34,19 +34,31 @@ class SingularError(TcsolveError, LinAlgError):
 
 
 class NotPositiveDefiniteError(TcsolveError, LinAlgError):
-    """The matrix was said to be positive definite, and a Cholesky factorization of it broke down."""
+    """The caller asserted a positive definite matrix, but its Cholesky factorization broke down."""
 
 
 class DeviceError(TcsolveError, RuntimeError):
-    """The device asked for is missing or cannot do what was asked."""
+    """The requested device is missing, or it does not support the request."""
 
 
 class DeviceMemoryError(DeviceError, MemoryError):
-    """The solve would not fit in (or ran out of) device memory."""
+    """The device has too little free memory, or an allocation on it failed."""
 
 
 class KernelCompileError(DeviceError):
-    """A CUDA kernel did not compile; kernel, architecture, options and log are attributes."""
+    """A CUDA kernel did not compile.
+
+    Attributes
+    ----------
+    kernel : str
+        Name of the kernel.
+    arch : str
+        Architecture that it was compiled for, as 'sm_90a'.
+    options : tuple of str
+        Options of the compiler.
+    log : str
+        Messages of the compiler.
+    """
 
     def __init__(self, kernel, arch, options, log):
         super().__init__(
@@ -55,7 +67,7 @@ class KernelCompileError(DeviceError):
         self.kernel, self.arch, self.options, self.log = kernel, arch, tuple(options), log
 
     def __reduce__(self):
-        # An exception is rebuilt from its arguments, and by default these are the message alone.
+        # By default pickle calls the class with the message alone, but __init__ takes four arguments.
         args = self.kernel, self.arch, self.options, self.log
         return type(self), args, self.__dict__
 

@@ -12,13 +12,13 @@ _locks = weakref.WeakSet()
 class ForkSafeLock:
     """A reentrant lock that is free in a forked child, even if a thread of the parent held it.
 
-    That thread does not exist in the child, so it would never release the lock.
+    Only the thread that forks exists in the child.  Any other thread would never release the lock there.
 
     Attributes
     ----------
     interrupted : bool
-        Whether a thread held it at a fork: what that thread was changing may be half done.  The owner of the
-        lock repairs it, and sets this to False.
+        True if another thread held the lock at the fork.  The data that it was changing may then be
+        inconsistent.  The code that owns the lock repairs the data and sets this to False.
     """
 
     def __init__(self):
@@ -45,5 +45,5 @@ def _renew_all():
         lock._renew()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_renew_all)

@@ -1,4 +1,4 @@
-"""The choice of precisions and limits, as data."""
+"""`Plan`: the precision of the factorization and the limits of refinement, as data."""
 
 from dataclasses import dataclass
 
@@ -7,34 +7,34 @@ from tcsolve._errors import InputError
 
 __all__ = ["PRECISIONS", "UPDATE_NAMES", "Plan", "next_rung"]
 
-# What `tcsolve._arithmetic.formats.UPDATES` describes.
+# The keys of `tcsolve._arithmetic.formats.UPDATES`, repeated here because a Plan needs no arithmetic.
 UPDATE_NAMES = ("fp16", "bf16", "tf32", "fp16x3", "fp32", "fp64")
 PRECISIONS = ("auto", *UPDATE_NAMES)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which LU to compute, and when its refinement may stop or must give up.
+    """The LU to compute, and the limits of its refinement.
 
     Parameters
     ----------
     update : {'fp16', 'bf16', 'tf32', 'fp16x3', 'fp32', 'fp64'}
-        Arithmetic of the trailing update.  'fp32' and 'fp64' are the vendor's (or LAPACK's) own LU.
+        Arithmetic of the trailing update.  'fp32' and 'fp64' use the LU of cuSOLVER or LAPACK.
     block : int, optional
-        Columns of an outer panel; by default chosen from the size and the device.
+        Number of columns of an outer panel.  By default it is chosen from the size and the device.
     fallback : bool
-        Whether a rung that stalls is followed by a more precise factorization.  With False the
-        best answer of this rung is returned and its status says that it stalled.
+        True: when refinement stalls, factor again with a more precise update.  False: return the best
+        answer found with this update; its status is STALLED.
     scale : bool
-        Whether rows and columns may be scaled by powers of two before they are rounded.
+        True: rows and columns may be scaled by powers of two before they are rounded.
     max_steps : int, optional
-        Most triangular-solve pairs a right-hand side may cost; by default as many as the next rung
-        would cost, at least 30.
+        Largest number of corrections for one right-hand side.  A correction is one solve with L and one
+        with U.  By default as many as the next rung costs, but at least 30.
     basis : int
-        Largest Krylov basis before FGMRES restarts.
+        Largest number of Krylov vectors before FGMRES restarts.
     contraction : float
-        Classical refinement goes on while each step reduces the backward error by this factor;
-        0.5 as LAPACK's xGERFS [1]_.
+        Classical refinement continues while each step multiplies the backward error by at most this
+        number.  0.5 is the value in LAPACK's xGERFS [1]_.
 
     References
     ----------
@@ -68,9 +68,8 @@ class Plan:
 def next_rung(update, working):
     """Return the next more precise update after `update`, or None at the top.
 
-    `working` is the precision of the answer, 'fp32' or 'fp64'.  The emulated formats climb
-    through three products before native arithmetic; FP32 factors gain nothing over three
-    products, so an FP64 answer goes straight on to FP64.
+    `working` is the precision of the answer, 'fp32' or 'fp64'.  After an update with one product comes
+    'fp16x3'.  Its factors are as accurate as those in FP32, so for an FP64 answer the next rung is 'fp64'.
     """
     if update in ("fp16", "bf16", "tf32"):
         return "fp16x3"

@@ -1,4 +1,4 @@
-"""The public names, together in one place; `tcsolve` loads them when one of them is first used."""
+"""The list of public names.  `tcsolve` imports this module when a public name is first used."""
 
 from importlib.metadata import version as _version
 

@@ -1,4 +1,4 @@
-"""What a solve returns: one type, always."""
+"""`Solution` and `Status`: the result of every solve."""
 
 import warnings
 from dataclasses import dataclass, field, replace
@@ -31,14 +31,14 @@ class HistoryPoint(NamedTuple):
     Attributes
     ----------
     rung : str
-        The update whose factors gave the correction.
+        The update of the factors that gave the correction.
     step : ndarray of int, shape (nrhs,)
-        Corrections of each right-hand side so far, over all rungs.
+        Number of corrections of each right-hand side so far, over all rungs.
     error : ndarray of float64, shape (nrhs,)
-        The least backward error so far of each right-hand side; for an inner step of FGMRES what its
-        least-squares problem predicts.
+        Smallest backward error of each right-hand side so far.  For an inner step of FGMRES it is the
+        prediction of the least-squares problem.
     estimated : bool
-        False for the error of a recomputed residual, True for the prediction of an inner step.
+        False if `error` comes from a recomputed residual, True if an inner step predicted it.
     """
 
     rung: str
@@ -48,7 +48,7 @@ class HistoryPoint(NamedTuple):
 
 
 class Status(Enum):
-    """How a solve ended; the value is the sentence a person needs, with the remedy."""
+    """The outcome of a solve; the value of each member is a message that says what to do."""
 
     CONVERGED = "The backward error meets the bound; nothing needs to be done."
     CONVERGED_AFTER_FALLBACK = (
@@ -81,19 +81,19 @@ class Status(Enum):
         "precision; leave assume_a out, or give 'symmetric' or 'hermitian'."
     )
     NOT_AS_ASSERTED = (
-        "The backward error meets the bound for the matrix that is read under assume_a, but the entries that "
-        "are not read contradict assume_a, so x may not solve the system of the whole matrix; leave assume_a "
-        "out, or clear these entries."
+        "The backward error meets the bound for the matrix that assume_a describes, but entries that "
+        "assume_a ignores contradict it, so x may not solve the system with the whole matrix; leave "
+        "assume_a out, or clear these entries."
     )
     NONFINITE_INPUT = (
         "a or b holds NaN or Inf, so x does too; clean the data (check_finite=True finds it)."
     )
     OVERFLOW = (
-        "The solution has entries beyond the largest number of its type; scale a or b by a power "
+        "The solution has entries beyond the largest number of its dtype; scale a or b by a power "
         "of two and undo it in x."
     )
     UNDERFLOW = (
-        "The solution is so small that its type holds too few digits of it, or none; scale a or b by a "
+        "The solution is so small that its dtype keeps few of its digits, or none; scale a or b by a "
         "power of two and undo it in x."
     )
 
@@ -108,7 +108,7 @@ class Status(Enum):
         )
 
 
-# From the mildest to the worst, which is the status of a stack.
+# From the mildest to the worst status.  A stack has the worst status of its matrices.
 SEVERITY = (
     Status.CONVERGED,
     Status.CONVERGED_AFTER_FALLBACK,
@@ -127,17 +127,17 @@ _BY_CODE = np.array(SEVERITY, dtype=object)
 
 
 def code_of(status):
-    """Return the number of a `Status`, for arrays of them; a worse status has a larger number."""
+    """Return an integer for a `Status`, to store in arrays; a worse status has a larger integer."""
     return SEVERITY.index(status)
 
 
 def of_slices(codes, rconds):
-    """Return the fields of a `Solution` that tell of each matrix of a stack, and of all together.
+    """Return the fields status, statuses, rcond and rconds of the `Solution` of a stack.
 
     Parameters
     ----------
     codes : ndarray of int, shape (...)
-        The status of each matrix by `code_of`.
+        `code_of` the status of each matrix.
     rconds : ndarray of float64, shape (...)
     """
     return {
@@ -148,7 +148,7 @@ def of_slices(codes, rconds):
     }
 
 
-# Of which `solve` warns, as SciPy does not look.
+# `solve` gives an AccuracyWarning for these.  SciPy does not check for them.
 MISSED = (
     Status.NOT_AS_ASSERTED,
     Status.UNDERFLOW,
@@ -165,40 +165,38 @@ class Solution:
     Attributes
     ----------
     x : ndarray, shape (..., n) or (..., n, nrhs)
-        The solution, in the array type of the caller.
+        The solution; NumPy or CuPy, as the arguments.
     status : Status
-        How the solve ended; its value is a sentence.
+        The outcome; its value is a message.
     precision : str
-        The update whose factors gave x: 'fp16', 'fp16x3', ..., 'fp64', joined by '+' where those of the
-        matrices of a stack differ, or 'user' where the caller gave the corrections.
+        The update of the factors that gave x: 'fp16', 'fp16x3', ..., 'fp64'.  For a stack with different
+        updates, their names joined by '+'.  'user' if the caller supplied the corrections.
     rungs : tuple of str
         Every update that was tried, in order.
     iterations : ndarray of int, shape (..., nrhs)
-        Corrections applied to each right-hand side, over all rungs: steps of classical
-        refinement plus inner steps of FGMRES.
+        Number of corrections of each right-hand side, over all rungs: steps of classical refinement plus
+        inner steps of FGMRES.
     backward_error : ndarray of float64, shape (..., nrhs)
         ``||b - A x|| / (||A|| ||x||)`` in infinity norms for each right-hand side, recomputed in FP64
-        from the x that is returned.  Where a structure was asserted by `assume_a`, A is the matrix that is
-        read under it: what it takes for zero, or for a mirror image, is not looked at.
+        from the returned x.  If `assume_a` asserts a structure, A is the matrix that it describes: the
+        entries that the structure ignores do not count.
     bound : float
-        What the backward error had to meet: unit roundoff of the result type times sqrt(n).
+        Largest backward error of a verified answer: the unit roundoff of x's dtype times sqrt(n).
     rcond : float
-        Estimate of the reciprocal condition number in the 1-norm; see `Factorization.rcond`.  NaN where the
-        factors cannot tell it (CONDITION_UNKNOWN).  Of a stack the least one.
+        Estimate of the reciprocal condition number in the 1-norm; see `Factorization.rcond`.  NaN if the
+        factors are too coarse for an estimate (CONDITION_UNKNOWN).  For a stack, the smallest one.
     history : tuple of HistoryPoint
-        For each recomputed residual and each inner step of FGMRES (rung, step, error, estimated), where step
-        counts the corrections of each right-hand side over all rungs.
+        One entry for each recomputed residual and for each inner step of FGMRES.
     seconds : dict of str to float
-        Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond'; and the 'total'.  The
+        Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond', and the 'total'.  The
         total may differ from the sum of the phases.  On a GPU the condition is estimated during the
-        refinement, and 'rcond' is the time that it needs after that; a rung that the estimate needs counts
-        in 'factor' as well.
+        refinement, and 'rcond' is only the time after it.  If the estimate needs a more precise
+        factorization, 'factor' includes the time of that factorization too.
     bytes_planned : int
-        Bytes on the device that solved, beyond the arguments unless these had to be copied there: the most
-        that any rung was predicted to take.  This is predicted, and compared with the free memory, before the
-        rung allocates.  After the solve, the bytes that slow refinement kept are added: combined iterates and
-        bases of FGMRES; so is the scaled copy of a matrix with extreme entries.  For 1000 unknowns and more
-        and few right-hand sides, the bytes used are within a few percent of this number.
+        Predicted peak of the memory that the solve takes on its device, in bytes.  Arguments count only if
+        they are copied there.  Before a rung allocates, its prediction is compared with the free memory.
+        After the solve, the bytes of combined iterates, of FGMRES bases and of a scaled copy of A are
+        added.  For n >= 1000 and few right-hand sides, the actual peak is within a few percent.
     device : str
         'cpu' or 'cuda'.
     statuses : ndarray of Status, shape (...)
@@ -208,7 +206,7 @@ class Solution:
 
     Notes
     -----
-    Two solutions are equal if they are the same object.
+    Two solutions are equal only if they are the same object.
     """
 
     x: Any
@@ -242,29 +240,30 @@ class Solution:
 
 
 def contradicted(solution, apart):
-    """Return the `Solution`, its statuses telling where entries that were not read contradict the structure.
+    """Return the `Solution` with NOT_AS_ASSERTED for matrices that contradict the asserted structure.
 
-    apart, of the shape of the statuses, tells for which matrices they do.
+    `apart` is a Boolean array of the shape of the statuses: True for such matrices.  A worse status stays.
     """
     if not apart.any():
         return solution
     codes = np.vectorize(code_of, otypes=[int])(solution.statuses)
-    # The code of a worse status is larger.
+    # A worse status has a larger code, so the maximum keeps it.
     codes = np.maximum(codes, np.where(apart, code_of(Status.NOT_AS_ASSERTED), 0))
     return replace(solution, **of_slices(codes, solution.rconds))
 
 
 def _worst(errors):
-    """Return the largest, NaN if there is one, 0 if there are none."""
+    """Return the largest error: NaN if any is NaN, and 0 if there are none."""
     return float(np.max(errors, initial=0.0))
 
 
 def raise_or_warn(solution, stacklevel=3):
-    """Raise or warn as scipy.linalg.solve would, and where its answer would be silently worse.
+    """Raise an error or give a warning for a bad status, as scipy.linalg.solve does.
 
-    SingularError for an exactly zero pivot, NotPositiveDefiniteError for a Cholesky factorization that breaks
-    down (SciPy calls both matrices singular), LinAlgWarning with rcond for a matrix that is singular to
-    working precision (or holds NaN), AccuracyWarning for an answer that misses the bound.
+    - SingularError: a pivot is exactly zero.
+    - NotPositiveDefiniteError: a Cholesky factorization broke down.  SciPy calls this matrix singular too.
+    - LinAlgWarning with rcond: the matrix is singular to working precision, or holds NaN.
+    - AccuracyWarning: the answer misses the bound.  SciPy gives no warning in this case.
     """
     status = solution.status
     if status in (Status.CONVERGED, Status.CONVERGED_AFTER_FALLBACK):
@@ -293,7 +292,7 @@ def raise_or_warn(solution, stacklevel=3):
 
 
 def _first_bad(solution):
-    """Return the words that name the first matrix of a stack with the worst status; none for one matrix."""
+    """Return the words that name the first matrix of a stack with the worst status; '' for one matrix."""
     if not solution.statuses.ndim:
         return ""
     index = np.argwhere(solution.statuses == solution.status)[0].tolist()

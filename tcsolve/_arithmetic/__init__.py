@@ -1,1 +1,1 @@
-"""Number formats, and what rounding does: pure functions."""
+"""Number formats, rounding, and the error bounds of products: pure functions."""

@@ -1,8 +1,8 @@
-"""Floating-point formats, and what the trailing update of an LU does with them.
+"""Floating-point formats, and the arithmetics of the trailing update.
 
-A `Format` says what a number can hold; an `Update` says which products the rank-k update of the
-trailing matrix is made of.  Matrix, panel and accumulator stay in `Update.storage` throughout; only
-the operands of the products are rounded.
+A `Format` has the precision and the range of a number format.  An `Update` is an arithmetic of the trailing
+update C -= L U: the format of the operands and the number of products.  Only the operands L and U are
+rounded.  The matrix, the panel and the sums keep the dtype `Update.storage`.
 """
 
 from dataclasses import dataclass
@@ -12,17 +12,18 @@ import numpy as np
 
 __all__ = ["FORMATS", "PREFIX", "UPDATES", "Format", "Update", "round_to", "split"]
 
-# The first letter of BLAS and LAPACK routines, by the character of a dtype.
+# The first letter of BLAS and LAPACK routine names, by the character of the dtype.
 PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
 
-# The highest power of two to which an operand is scaled before it is rounded: 2**14 keeps the
-# rounded value below 65504 and leaves 2**-24 (the last FP16 subnormal) as far away as possible.
+# Operands are scaled so that their largest entry is near 2**14 before they are rounded.  This is the highest
+# power of two that keeps rounded values below 65504, the largest FP16 number.  A higher scale keeps more
+# small entries above 2**-24, the smallest FP16 number.
 TOP_EXPONENT = 14
 
 
 @dataclass(frozen=True)
 class Format:
-    """A binary floating-point format with `t` significant bits (hidden bit included)."""
+    """A binary floating-point format with `t` significant bits, the implicit leading bit included."""
 
     name: str
     t: int
@@ -65,13 +66,13 @@ class Update:
     ----------
     name : str
     format : Format
-        What the operands are rounded to.
+        The operands are rounded to this format.
     products : int
-        1, or 3 when both operands are split into a high and a low part and the product of the
-        low parts is dropped.
+        1, or 3 if both operands are split into a high and a low part.  The product of the two low parts
+        is dropped.
     storage : str
-        'float32' or 'float64': the dtype of matrix, panel and accumulator (for complex input the
-        complex dtype of the same precision).
+        'float32' or 'float64': the dtype of the matrix, the panel and the sums.  For complex input it is
+        the complex dtype of the same precision.
     """
 
     name: str
@@ -81,13 +82,13 @@ class Update:
 
     @property
     def u(self):
-        """Roundoff of the factors this update gives, to first order."""
+        """Roundoff of the factors that this update gives, to first order."""
         storage = FORMATS["fp32" if self.storage == "float32" else "fp64"].u
         return max(storage, (2 * self.format.u) ** (1 if self.products == 1 else 2))
 
     @property
     def native(self):
-        """True if LAPACK or cuSOLVER has this LU: no operand is rounded below its storage."""
+        """True if LAPACK or cuSOLVER has this LU, because no operand is rounded below `storage`."""
         return self.format.name in ("fp32", "fp64")
 
 
@@ -107,8 +108,8 @@ UPDATES = {
 def round_to(x, fmt):
     """Round a real float32 or float64 NumPy array to `fmt`, to nearest even, keeping its dtype.
 
-    Subnormal numbers of the format are kept and values beyond `fmt.xmax` become infinite, as
-    the conversion instructions of the tensor cores' operands do.
+    Subnormal numbers of the format are kept, and values that round beyond `fmt.xmax` become infinite.  The
+    GPU instructions that convert operands for the tensor cores do the same.
     """
     if fmt.name == "fp16":
         with np.errstate(over="ignore", under="ignore"):
@@ -121,7 +122,7 @@ def round_to(x, fmt):
 
 
 def _round_tf32(x):
-    """Round float32 to 10 fraction bits: add half a unit of the kept bits, ties to even, cut."""
+    """Round float32 to 10 fraction bits, ties to even: add half a unit of the last bit, then truncate."""
     bits = x.view(np.uint32)
     odd = (bits >> np.uint32(13)) & np.uint32(1)
     rounded = (bits + np.uint32(0xFFF) + odd) & np.uint32(0xFFFFE000)
@@ -129,10 +130,11 @@ def _round_tf32(x):
 
 
 def split(x, fmt):
-    """Split x into hi + lo, both in `fmt`; what lo rounds away is dropped.
+    """Split x into hi + lo, both in `fmt`; the rounding error of lo is dropped.
 
-    The caller scales x so that its largest entry is near 2**TOP_EXPONENT; then lo needs no scale of
-    its own and x - hi - lo is below 2**-25, that is 2**-39 of the largest entry or 2**-22 of x.
+    The caller scales x so that its largest entry is near 2**TOP_EXPONENT.  Then lo needs no scale of its
+    own.  For FP16, |x - hi - lo| is at most 2**-22 |x|, or 2**-25 if that is larger, which is 2**-39 of the
+    largest entry.
     """
     hi = round_to(x, fmt)
     return hi, round_to(x - hi, fmt)

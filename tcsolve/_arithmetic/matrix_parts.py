@@ -1,32 +1,36 @@
-"""A matrix a part at a time: rows, where a copy of all takes too much memory, or real and imaginary parts."""
+"""Divide a matrix into blocks of rows, to save memory, or into its real and imaginary parts."""
 
 __all__ = ["WIDENED", "by_parts", "part_entries", "parts", "real_parts"]
 
-# Parts of a large matrix, and the least entries of one.
+# Largest number of parts of a matrix, and smallest number of entries of a part.
 MOST_PARTS, LEAST_ENTRIES = 32, 1 << 18
-# The same of one that is widened to FP64 for a product: on a device small ones cost launches, on the host
-# they stay in the cache.
+# Largest number of parts of a matrix that is converted to FP64 for a product.  Small parts stay in the cache
+# of the host, but each one costs a launch on a device.
 WIDENED = {"cpu": MOST_PARTS, "cuda": 8}
 
 
 def parts(m, n, most=MOST_PARTS):
-    """Return slices of the rows of an m x n matrix."""
+    """Return slices that divide the rows of an m x n matrix into at most `most` parts."""
     step = max(1, -(-m // most), LEAST_ENTRIES // max(n, 1))
     return [slice(first, first + step) for first in range(0, m, step)]
 
 
 def part_entries(m, n, most=MOST_PARTS):
-    """Return the entries of the largest part."""
+    """Return the number of entries of the largest part."""
     return min(m, parts(m, n, most)[0].stop) * n if m else 0
 
 
 def real_parts(x):
-    """Return x, or its real and its imaginary part, as views."""
+    """Return (x,) for real x, else (real part, imaginary part), both views."""
     return (x.real, x.imag) if x.dtype.kind == "c" else (x,)
 
 
 def by_parts(xp, apply, v, is_complex):
-    """Return apply(v), (n, k); a real operator gets the parts of complex v as columns: real, imaginary."""
+    """Return apply(v), shape (n, k), for an operator that is real unless `is_complex`.
+
+    A real operator takes real vectors, so the real and the imaginary part of a complex v are passed to it as
+    2 k columns.
+    """
     if is_complex or v.dtype.kind != "c":
         return apply(v)
     k = v.shape[1]

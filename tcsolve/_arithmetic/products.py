@@ -1,7 +1,8 @@
-"""What a product of two matrices is made of, and how large its error can be.
+"""The arithmetic of a product of two matrices, and a bound on its error.
 
-Operands are rounded to a tensor-core format (`hi`); what that loses may be rounded again (`lo`), and a
-refinement level says which of the four products of parts are summed.  Pure functions of numbers.
+An operand is rounded to a tensor-core format (`hi`).  Its rounding error may be rounded to the same format
+(`lo`).  The refinement level says which of the four products of `hi` and `lo` are summed.  All functions are
+pure functions of numbers.
 """
 
 import math
@@ -25,7 +26,7 @@ __all__ = [
 
 ENGINES = ("auto", "naive", "wmma", "wgmma", "cublas")
 
-# The parts multiplied at each refinement level, smallest product first.
+# The products of each refinement level as (part of a, part of b), the smallest product first.
 HI, LO = 0, 1
 LEVELS = {
     "none": ((HI, HI),),
@@ -35,16 +36,16 @@ LEVELS = {
     "full": ((LO, LO), (LO, HI), (HI, LO), (HI, HI)),
 }
 
-# With refinement, sums on the tensor cores are at most CHAIN long before they are added in FP32 registers,
-# and never shorter than one slice of k (but for its end).
+# With refinement, a sum on the tensor cores has at most CHAIN terms before it is added to an FP32 register.
+# It has at least SHORTEST_CHAIN terms, the depth of one instruction, except at the end of k.
 CHAIN = 64
 SHORTEST_CHAIN = {"fp16": 16, "bf16": 16, "tf32": 8}
 
-# Largest k whose products of INT8 numbers cannot overflow INT32: 2**14 k < 2**31.
+# Largest k for which a sum of products of INT8 numbers cannot overflow INT32: 2**14 k < 2**31.
 LARGEST_INT8_K = 2**17 - 1
 
 PRECISIONS = ("fp16", "bf16", "tf32", "fp32", "fp64", "int8")
-# What each dtype is multiplied in unless the caller says so, and in which formats it is exact.
+# The default precision of each dtype of operands.
 DEFAULT_PRECISION = {
     "float16": "fp16",
     "bfloat16": "bf16",
@@ -52,6 +53,7 @@ DEFAULT_PRECISION = {
     "float64": "fp64",
     "int8": "int8",
 }
+# The precisions that represent each dtype exactly.
 EXACT_IN = {
     "float16": {"fp16", "tf32", "fp32", "fp64"},
     "bfloat16": {"bf16", "tf32", "fp32", "fp64"},
@@ -59,20 +61,21 @@ EXACT_IN = {
     "float64": {"fp64"},
     "int8": {"int8"},
 }
+# The dtype that the tensor cores read without a conversion, for each precision that has one.
 STORED = {"fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
 
 
 class GemmBound(NamedTuple):
-    """A bound on the error of a product, and the arithmetic it holds for.
+    """A bound on the error of a product, and the arithmetic that it holds for.
 
     Attributes
     ----------
     bound : float
         ``|C - op(A) op(B)|_ij <= bound ||row i of op(A)||_2 ||column j of op(B)||_2``.
     precision, refine : str
-        As `gemm` takes them.
+        The arguments of `gemm` that select this arithmetic.
     products : int
-        Products on the tensor cores: 1 to 4.
+        Number of products on the tensor cores: 1 to 4.
     """
 
     bound: float
@@ -88,8 +91,9 @@ class Product:
     Attributes
     ----------
     precision : {'fp16', 'bf16', 'tf32', 'fp32', 'fp64', 'int8'}
-        What the operands are rounded to.
+        The operands are rounded to this format.
     refine : {'none', 'a', 'b', 'ab', 'full'}
+        A key of LEVELS.
     dtype : str
         Dtype of the operands: 'float16', 'bfloat16', 'float32', 'float64' or 'int8'.
     """
@@ -100,12 +104,12 @@ class Product:
 
     @property
     def native(self):
-        """True if the operands are not rounded below FP32: BLAS has this product."""
+        """True if the operands are not rounded below FP32, so that BLAS has this product."""
         return self.precision in ("fp32", "fp64")
 
     @property
     def direct(self):
-        """True if the operands go to the tensor cores as they are stored."""
+        """True if the tensor cores read the operands as they are stored."""
         return STORED.get(self.precision) == self.dtype
 
     @property
@@ -115,7 +119,7 @@ class Product:
 
     @property
     def terms(self):
-        """The pairs of parts (of a, of b) that are multiplied, smallest product first."""
+        """The products as (part of a, part of b), the smallest product first."""
         return LEVELS[self.refine]
 
     @property
@@ -125,7 +129,7 @@ class Product:
 
     @property
     def splits(self):
-        """Which operands have two parts: (a, b)."""
+        """(whether a has two parts, whether b has two parts)."""
         return self.refine in ("a", "ab", "full"), self.refine in ("b", "ab", "full")
 
     @property
@@ -134,7 +138,7 @@ class Product:
 
     @property
     def accumulator(self):
-        """Dtype of sums, and of the result unless the caller says otherwise."""
+        """Dtype of the sums, and by default of the result."""
         return {"int8": "int32", "fp64": "float64"}.get(self.precision, "float32")
 
     def swapped(self):
@@ -144,7 +148,7 @@ class Product:
 
 
 def common_dtype(a, b):
-    """Return the name of the dtype two operands are multiplied in; a and b are names of dtypes."""
+    """Return the name of the common dtype of two operands; a and b are names of dtypes."""
     for name, given in (("a", a), ("b", b)):
         if given not in DEFAULT_PRECISION:
             remedy = f"convert with {name}.astype('float64')"
@@ -190,9 +194,9 @@ def choose_product(dtype, k, precision=None, refine=None, rtol=None, engine="aut
 
 
 def _levels(precision, dtype, refine):
-    """Return the refinement levels that make a difference, cheapest first."""
+    """Return the refinement levels that change the result, the cheapest first."""
     if precision in EXACT_IN[dtype]:
-        return ["none"]  # there is no residual
+        return ["none"]  # the operands have no rounding error to refine
     if precision in ("fp32", "fp64"):
         if refine not in (None, "none"):
             raise InputError(
@@ -204,7 +208,7 @@ def _levels(precision, dtype, refine):
 
 
 def _cheapest(levels, dtype, k, precision, refine, rtol, engine):
-    """Return the product with the fewest terms whose bound is at most rtol."""
+    """Return the product with the fewest terms among those with a bound of at most rtol."""
     if refine is not None:
         raise InputError(f"rtol is {rtol} and refine is {refine!r}; give one of them")
     rtol = require_number("rtol", rtol, "a positive number", least=math.ulp(0))
@@ -220,7 +224,7 @@ def _cheapest(levels, dtype, k, precision, refine, rtol, engine):
 
 
 def error_bound(product, k, engine="auto"):
-    """Return the factor of `GemmBound`; see `tcsolve.gemm_bound` for its derivation."""
+    """Return the number `GemmBound.bound`; `tcsolve.gemm_bound` has its derivation."""
     if product.precision == "int8":
         return 0.0
     if product.native:
@@ -228,25 +232,25 @@ def error_bound(product, k, engine="auto"):
         rounding = FORMATS["fp32"].u if product.dtype == "float64" and u > 2.0**-53 else 0.0
         return k * u + 2 * rounding
     parts = _rounding(product, k)
-    # The dtype float64 is rounded to FP32 before anything else.
+    # Float64 operands are rounded to FP32 first.
     first = 2 * FORMATS["fp32"].u if product.dtype == "float64" else 0.0
     return (parts + first + _summation(product, k, engine)) * (1 + 2.0**-8)
 
 
 def _rounding(product, k):
-    """Return what rounding the operands, and leaving out a product of parts, can cost."""
+    """Return a bound on the relative error from rounding the operands and from dropped products."""
     if product.exact:
         return 0.0
     u = product.format.u
     errors = [u**2 if split else u for split in product.splits]
     dropped = u**2 if product.refine == "ab" else 0.0
-    # A part below the smallest subnormal number, 2**(emin - t + 1), of entries scaled to 2**13.
+    # Half the smallest subnormal number, 2**(emin - t + 1), relative to a largest entry of 2**13.
     lost = 2.0 ** (product.format.emin - product.format.t) / 2**13
     return sum(errors) + errors[0] * errors[1] + dropped + 2 * lost * math.sqrt(k)
 
 
 def _summation(product, k, engine):
-    """Return what sums of k products can cost, in tensor cores that truncate."""
+    """Return a bound on the relative error of sums of k products; tensor cores truncate."""
     truncation = 2.0**-23
     if product.refine == "none" or engine == "cublas":
         return 1.25 * k * truncation + len(product.terms) * truncation

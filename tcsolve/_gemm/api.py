@@ -1,4 +1,4 @@
-"""The public products of matrices: arguments checked, and handed to the device."""
+"""The public functions `gemm`, `gemm_batched` and `gemm_bound`."""
 
 import functools
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from tcsolve._gemm.float64_operands import multiply_narrowed
 
 __all__ = ["gemm", "gemm_batched", "gemm_bound"]
 
-# Batched products that were checked and launched before, and how many of them are kept.
+# The prepared launches of batched products that were checked before, and how many of them are kept.
 _LAUNCHES, MOST_LAUNCHES = {}, 4096
 
 
@@ -46,31 +46,32 @@ def gemm(
     Parameters
     ----------
     a, b : array, (m, k) and (k, n) after `transa` and `transb`
-        NumPy or CuPy, both the same; float16, bfloat16 (of ml_dtypes), float32, float64 or int8.
-        Any strides; nothing is copied if rows or columns are contiguous.
+        Both NumPy or both CuPy.  The dtype is float16, bfloat16 (from ml_dtypes), float32, float64 or
+        int8.  Any strides are allowed.  Nothing is copied if rows or columns are contiguous.
     c : array, (m, n), optional
-        Needed if beta is not 0, and not read otherwise.
+        Needed if beta is not 0; otherwise it is not read.
     alpha, beta : real number
-        Integers for int8 operands; rounded to the precision of the sums, FP32 but for float64 operands.  With
-        alpha = 0 or k = 0, a and b are not read.
+        Integers for int8 operands.  For others they are rounded to the precision of the sums: FP64 for
+        float64 operands, else FP32.  With alpha = 0 or k = 0, a and b are not read.
     transa, transb : bool
-        Whether op(a) is a.T, and op(b) is b.T.
+        If True, op(a) is a.T (op(b) is b.T).
     precision : {'fp16', 'bf16', 'tf32', 'fp32', 'fp64', 'int8'}, optional
-        What the operands are rounded to; by default float16, bfloat16 and int8 are multiplied as
-        they are, float32 as 'fp16' with refinement, float64 in float64.  'fp32' and 'fp64' are
-        ordinary BLAS products.
+        The operands are rounded to this format.  By default float16, bfloat16 and int8 operands are not
+        rounded, float32 operands take 'fp16' with refinement, and float64 operands take 'fp64'.  'fp32'
+        and 'fp64' are ordinary BLAS products.
     refine : {'none', 'a', 'b', 'ab', 'full'}, optional
-        The operands whose rounding errors further products correct [1]_: none (1 product), a or b (2),
-        both without the product of the two errors (3), or both with it (4).  By default 'none'
-        where the operands are exact in `precision`, else 'ab', which is as accurate as FP32.
+        Which rounding errors of the operands are corrected by further products [1]_: none (1 product in
+        all), those of a or b (2), those of both but not the product of the two errors (3), or everything
+        (4).  The default is 'none' if the operands are exact in `precision`, else 'ab', which is as
+        accurate as FP32.
     engine : {'auto', 'naive', 'wmma', 'wgmma', 'cublas'}
-        The kernel on a GPU: ours, from the plainest to the fastest, or cuBLAS.  On NumPy arrays only
-        'auto' is allowed: the tensor cores are emulated.
+        The kernel on a GPU: our own, from the simplest to the fastest, or cuBLAS.  NumPy arrays allow
+        only 'auto', which emulates the tensor cores.
     out : array, (m, n), optional
-        Where to store the result; it may be c.  float16 or bfloat16 if that is wanted.  Each entry needs
-        memory of its own.
+        Array for the result; it may be c.  float16 and bfloat16 are allowed if the sums are FP32.  Two
+        entries must not share memory.
     rtol : float, optional
-        Take the cheapest `refine` whose bound, as `gemm_bound` gives it, is at most this.
+        Take the cheapest `refine` with a bound (see `gemm_bound`) of at most `rtol`.
 
     Returns
     -------
@@ -81,27 +82,28 @@ def gemm(
     Raises
     ------
     InputError
-        Shapes that do not match, a dtype or value that is not supported, `out` that overlaps itself or an
-        operand, an `rtol` that cannot be met.
+        The shapes do not match, a dtype or value is not supported, `out` overlaps itself or an operand, or
+        `rtol` cannot be met.
     DeviceMemoryError
-        The device has not enough memory; no array has been changed.
+        The device has too little memory; no array has been changed.
 
     See Also
     --------
-    gemm_bound : The bound on the error, before anything is computed.
+    gemm_bound : The bound on the error, without the product.
     gemm_batched : Many small products.
 
     Notes
     -----
-    float32 and float64 operands are scaled by powers of two, one for each row of op(a) and column of
-    op(b), so that their largest entries come to 2**13 or just above; their residuals then need no scale
-    of their own, and neither 65504 nor 6e-5 is a limit.  The scales are undone exactly.  Results in a row
-    or column with Inf or NaN are what IEEE arithmetic says, computed in plain FP64 so that no sum of finite
-    entries overflows.
+    float32 and float64 operands are scaled by powers of two, one for each row of op(a) and each column of
+    op(b).  The largest entry of each then lies in [2**13, 2**14).  So the range of FP16 (6e-5 to 65504) is no
+    limit for the operands, and their rounding errors need no scales of their own.  The scales are undone
+    exactly.  If a row or a column has an Inf or NaN, its results follow IEEE arithmetic.  They are computed
+    in FP64, so that no sum of finite entries overflows.
 
-    On a GPU, float16 and bfloat16 operands in their own precision reach the tensor cores as they are stored.
-    These do not normalize subnormal numbers: a row or column whose entries are all below 6e-5 (float16) or
-    1e-38 (bfloat16) has a larger error (see `gemm_bound`); precision='tf32' loses nothing there.
+    On a GPU, the tensor cores read float16 and bfloat16 operands as they are stored, if `precision` is their
+    own format.  Tensor cores do not normalize subnormal numbers.  So a row or column with all entries below
+    6e-5 (float16) or 1e-38 (bfloat16) has a larger error (see `gemm_bound`).  precision='tf32' avoids this
+    error.
 
     The same arguments give the same bits on the same device.
 
@@ -150,36 +152,41 @@ def gemm_batched(
     Parameters
     ----------
     a, b : array, (batch, m, k) and (batch, k, n) after `transa` and `transb`
-        As in `gemm`.  An operand of two dimensions, or with a batch of 1 or a batch stride of 0, is
-        the same for all products and is not repeated in memory.
+        As in `gemm`.  One matrix can be used in all products: give it two dimensions, a batch of 1 or a
+        batch stride of 0.  It is not repeated in memory.
     c : array, (batch, m, n) or (m, n), optional
+        Needed if beta is not 0; otherwise it is not read.
     alpha, beta : real number
+        As in `gemm`.
     transa, transb : bool
-        Whether the two last axes of a, of b, change places.
+        If True, the last two axes of a (of b) are exchanged.
     precision, refine : str, optional
         As in `gemm`, with the same defaults.
     engine : {'auto'}
-        One kernel does all sizes up to 64 on a GPU; larger matrices are multiplied one by one.
+        On a GPU, one kernel multiplies all matrices if no dimension is above 64.  Larger matrices are
+        multiplied one by one.
     out : array, (batch, m, n), optional
+        As in `gemm`.
     rtol : float, optional
+        As in `gemm`.
 
     Returns
     -------
     array, (batch, m, n)
+        As in `gemm`.
 
     Raises
     ------
     InputError
-        As `gemm`.
+        As in `gemm`, or `engine` is not 'auto'.
     DeviceMemoryError
-        The device has not enough memory; a, b and c have not been changed, nor has `out`, unless matrices
-        are larger than 64 and it is not c: then the first results may be there.
+        The device has too little memory.  a, b and c are unchanged.  `out` is unchanged too, unless a
+        dimension is above 64 and `out` is not c; then it may hold the first results.
 
     Notes
     -----
-    At these sizes a product costs what its operands and result cost to move, so the kernel is built as
-    a copy with tensor cores in it.  It is compiled for each size when that is first met (about half a
-    second, kept on disk).
+    At these sizes the time is that of reading the operands and writing the result.  The kernel is compiled
+    when a size is first used.  This takes about half a second, and the result is cached on disk.
 
     Examples
     --------
@@ -216,10 +223,11 @@ def gemm_batched(
 
 
 def _repeated(a, b, c, out, options):
-    """Return (key, result) if a product like this one was computed before, else (key, None).
+    """Return (key, result) if a product with the same key was computed before, else (key, None).
 
-    A small batch is shorter than the checks of its arguments, so they are made once for all arrays that
-    differ in their addresses alone.  The key is None where that does not pay.
+    The product of a small batch takes less time than the checks of its arguments.  So the checks are done
+    once for all arguments that differ only in the addresses of the arrays.  The key is None for NumPy
+    arrays, where the checks do not matter, and for options that cannot be part of a key.
     """
     beta = options.beta
     if not is_cupy(a) or not isinstance(beta, int | float):
@@ -229,57 +237,63 @@ def _repeated(a, b, c, out, options):
     key = ops.signature(options, a, b, c, out)
     try:
         launch = _LAUNCHES.get(key)
-    except TypeError:  # an option that cannot be part of a key; the checks will say what it is
+    except TypeError:  # an option is not hashable; the checks of the arguments will report it
         return None, None
     return key, None if launch is None else ops.gemm_again(launch, a, b, c, out)
 
 
 def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto", rtol=None):
-    """Return an a-priori bound on the error of ``gemm(a, b)``, and the arithmetic it holds for.
+    """Return an a-priori bound on the error of ``gemm(a, b)``, and the arithmetic that it holds for.
 
     Parameters
     ----------
     a, b : array
-        As `gemm` takes them (or `gemm_batched`); only dtypes and shapes are looked at.
+        The operands of `gemm` or `gemm_batched`.  Only their dtypes and shapes are read.
     transa : bool
+        As in `gemm`.
     precision, refine, engine, rtol
-        As `gemm` takes them.
+        As in `gemm`.
 
     Returns
     -------
     GemmBound
         Named tuple (bound, precision, refine, products) with
-        ``|C - op(A) op(B)|_ij <= bound ||row i of op(A)||_2 ||column j of op(B)||_2``
-        for alpha = 1, beta = 0 and a result that is neither stored in 16 bits nor subnormal, where no
-        partial sum is beyond the range of FP32.  On a GPU, subnormal entries of float16 operands in 'fp16',
-        and of bfloat16 in 'bf16', count as the smallest normal number (2**-14, 2**-126) in the norms.
+        ``|C - op(A) op(B)|_ij <= bound ||row i of op(A)||_2 ||column j of op(B)||_2``.
+        It holds for alpha = 1 and beta = 0 if the result is not stored in 16 bits, the entry is not
+        subnormal, and no partial sum leaves the range of FP32.  On a GPU, if the tensor cores read the
+        operands as they are stored, subnormal entries count as the smallest normal number in the norms:
+        2**-14 for float16, 2**-126 for bfloat16.
 
     Raises
     ------
     InputError
-        As `gemm`.
+        As in `gemm`.
 
     Notes
     -----
-    With ``|x|``, ``|y|`` a row and a column, and u the unit roundoff of the format (2**-11 for FP16 and
-    TF32, 2**-8 for BF16):
+    Let x be a row of op(a), y a column of op(b), and ``|x|`` and ``|y|`` the vectors of their magnitudes.
+    The unit roundoff u of the format is 2**-11 for FP16 and TF32, and 2**-8 for BF16.
 
-    1. Rounding.  One part of x misses at most ``u |x|``, two parts ``u**2 |x|``, and x below
-       2**(emin - t + 1) of its scaled row is lost: another ``2**(emin - t - 13) max |x|``.  With e_a and e_b
-       the factors so found, the product of the parts kept misses ``(e_a + e_b + e_a e_b) |x|.|y|``, and u**2
-       more for 'ab', which drops the product of the residuals.  Operands exact in the format cost nothing.
-    2. Lost entries.  ``max |x| sum |y| <= sqrt(k) ||x|| ||y||``, so they add 2 sqrt(k) 2**(emin - t - 13).
-    3. Sums.  Tensor cores add g >= 4 exact products and the sum so far with truncation, each addend
-       to a unit of 2**-23 of the largest [1]_: at most (g + 1) 2**-23 of the sum of all magnitudes for g
-       terms, 1.25 k 2**-23 in all.  The size of an addend is found from the exponents of its factors; that of
-       a subnormal number is the exponent of the smallest normal one.  Only operands that are multiplied as
-       they are stored have rows of such numbers.  With refinement a sum ends after 16 to 64 terms (TF32: 8 to
-       64) and is added to nearest in FP32: 80 2**-23 + (k / 16) 2**-24 (k / 8).  Engine 'cublas'
-       sums along all of k at every level.
-    4. ``|x|.|y| <= ||x||_2 ||y||_2`` (Cauchy and Schwarz).
+    1. Rounding.  An operand with one part has an error of at most ``u |x|``, with two parts ``u**2 |x|``.  If
+       e_a and e_b are these factors of a and b, the product has an error of at most
+       ``(e_a + e_b + e_a e_b) |x|.|y|``.  'ab' drops the product of the two rounding errors, which adds
+       ``u**2 |x|.|y|``.  Operands that are exact in the format have no rounding error.
+    2. Underflow.  The largest entry of a scaled row is at least 2**13.  Smaller entries have an additional
+       error of at most 2**(emin - t), half the smallest subnormal number.  This is at most
+       ``2**(emin - t - 13) max |x|``.  With ``max |x| sum |y| <= sqrt(k) ||x|| ||y||``, both operands
+       together add ``2 sqrt(k) 2**(emin - t - 13) ||x|| ||y||``.
+    3. Sums.  Tensor cores add g >= 4 exact products to a partial sum.  Each addend is truncated to a multiple
+       of 2**-23 of the largest one [1]_.  The error is at most (g + 1) 2**-23 of the sum of the magnitudes
+       for g terms, and 1.25 k 2**-23 for k terms.  The size of an addend is computed from the exponents of
+       its factors.  A subnormal factor has the exponent of the smallest normal number; only operands that
+       are read as they are stored can have such factors.  With refinement, a sum on the tensor cores has 16
+       to 64 terms (8 to 64 for TF32) and is then added in FP32, rounded to nearest.  The error is then at
+       most 80 2**-23 + (k / 16) 2**-24, with k / 8 for TF32.  The engine 'cublas' sums all k terms on the
+       tensor cores at every level.
+    4. ``|x|.|y| <= ||x||_2 ||y||_2`` by the Cauchy-Schwarz inequality.
 
-    The sum of 1 to 3 is the bound; terms of second order are covered by a factor 1 + 2**-8.
-    Products of int8 are exact (bound 0); 'fp32' and 'fp64' have k u [2]_.
+    The bound is the sum of 1 to 3, times 1 + 2**-8 for terms of second order.  Products of int8 are exact, so
+    their bound is 0.  'fp32' and 'fp64' have the bound k u [2]_.
 
     References
     ----------
@@ -310,7 +324,7 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
 
 
 class _Options(NamedTuple):
-    """The arguments of `gemm` that are no arrays."""
+    """The arguments of `gemm` that are not arrays."""
 
     alpha: Any
     beta: Any
@@ -323,9 +337,9 @@ class _Options(NamedTuple):
 
 
 def _product_of(a, b, c, out, options):
-    """Check what `gemm` and `gemm_batched` have in common, and compute.
+    """Check the arguments that `gemm` and `gemm_batched` share, and compute the product.
 
-    Returns the result, and what the device needs to compute another one like it, or None.
+    Return (result, launch).  `Ops.gemm_again` takes the launch; it is None if there is no faster repetition.
     """
     turns = (require_switch(name, getattr(options, name)) for name in ("transa", "transb"))
     a, b = (x.swapaxes(-1, -2) if turn else x for x, turn in zip((a, b), turns, strict=True))
@@ -348,7 +362,7 @@ def _product_of(a, b, c, out, options):
         out = _guarded(ops, ops.xp.empty)(shape, accumulator)
     else:
         check_out(ops.xp, out, shape, accumulator, (a, b, c))
-        ops_for(out, a)  # on one device
+        ops_for(out, a)  # raises unless both are in the same place
     if not out.size:
         return out, None
     arrays, rest = (a, b, c, out), (*scalars, options.engine)
@@ -363,15 +377,15 @@ def _product_of(a, b, c, out, options):
 
 @functools.cache
 def _guarded(ops, function):
-    """Return the function with a DeviceMemoryError where memory runs out in it.
+    """Return the function so that it raises a DeviceMemoryError when memory runs out.
 
-    Kept, because to make it takes microseconds, as a small product does.
+    The result is cached, because making it takes microseconds, as long as a small product.
     """
     return ops.guarded(function)
 
 
 def _compute(ops, arrays, product, alpha, beta, engine):
-    """Call the primitive, in the accumulator's dtype where c has another dtype than the result."""
+    """Call `Ops.gemm`; if c and `out` have different dtypes, in the dtype of the sums."""
     a, b, c, out = arrays
     if beta == 0 or c.dtype == out.dtype:
         return ops.gemm(a, b, c, out, product, alpha, beta, engine)
@@ -384,12 +398,12 @@ def _compute(ops, arrays, product, alpha, beta, engine):
 
 
 def _without_product(ops, c, out, beta, accumulator):
-    """out = beta c, rounded to the accumulator's dtype."""
+    """out = beta c, rounded to the dtype of the sums."""
     if beta == 0:
         out[...] = 0
         return
     dtype = np.dtype(accumulator)
-    # A product of two FP32 numbers is exact in FP64, where no library flushes subnormal numbers to zero.
+    # In FP64 the product of two FP32 numbers is exact, and no library flushes subnormal numbers to zero.
     wide = dtype if dtype.kind == "i" else np.dtype(np.float64)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         scaled = ops.converted(c, wide) * wide.type(dtype.type(beta))
@@ -405,7 +419,7 @@ def _check_engine(engine):
 
 
 def _batch_of(a, b, out):
-    """Return the number of products."""
+    """Return the number of products: the common batch of a and b, or that of `out` if they have none."""
     sizes = {x.shape[0] for x in (a, b) if x.ndim == 3}
     longer = sizes - {1}
     if len(longer) > 1:
@@ -420,7 +434,7 @@ def _batch_of(a, b, out):
 
 
 def _stacked(x, batch):
-    """Return x as (batch, rows, columns); repeated by a stride of 0, not in memory."""
+    """Return x with shape (batch, rows, columns); one matrix is repeated by a stride of 0."""
     if x.ndim == 3 and x.shape[0] == batch:
         return x
     matrix = x if x.ndim == 2 else x[0]
@@ -429,5 +443,5 @@ def _stacked(x, batch):
 
 
 def _repeat_of(x):
-    """Return the function of x's library that makes a view of repetitions."""
+    """Return `broadcast_to` of the library of x."""
     return ops_for(x).xp.broadcast_to

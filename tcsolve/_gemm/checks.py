@@ -1,4 +1,4 @@
-"""What `gemm` asks of its scalars, its addend and the array for its result."""
+"""Checks of the arguments alpha, beta, c and out of `gemm`."""
 
 import math
 import numbers
@@ -12,13 +12,13 @@ from tcsolve._errors import InputError
 
 __all__ = ["check_addend", "check_out", "check_scalars", "overlap", "overlaps_itself"]
 
-# Dtypes a result of each accumulator can be stored in.
+# The dtypes of `out` that are allowed for each dtype of the sums.
 RESULTS = {
     "float32": ("float32", "float16", "bfloat16"),
     "float64": ("float64",),
     "int32": ("int32",),
 }
-# Dtypes of c that each accumulator holds exactly.
+# The dtypes of c that each dtype of the sums holds exactly.
 ADDENDS = {
     "float32": ("float16", "bfloat16", "float32", "int8", "int16", "uint8"),
     "float64": ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "uint8"),
@@ -27,7 +27,7 @@ ADDENDS = {
 
 
 def check_scalars(alpha, beta, accumulator):
-    """Return alpha and beta, of int32 sums modulo 2**32; refuse what those cannot be multiplied by."""
+    """Return alpha and beta, or raise an InputError; for int32 sums both are reduced modulo 2**32."""
     for name, value in (("alpha", alpha), ("beta", beta)):
         if not isinstance(value, numbers.Real):
             raise InputError(f"{name} is {value!r}; a real number is needed")
@@ -35,8 +35,8 @@ def check_scalars(alpha, beta, accumulator):
             raise InputError(f"{name} is an integer beyond the range of FP64; give a smaller one")
         if accumulator == "int32" and (not math.isfinite(value) or value != int(value)):
             raise InputError(
-                f"{name} is {value!r}; products of int8 are integers, so {name} must be one: "
-                "convert the operands to float16 for another"
+                f"{name} is {value!r}; products of int8 are integers, so {name} must be an integer: "
+                "convert the operands to float16 for any other number"
             )
     if accumulator == "int32":
         alpha, beta = ((int(x) + 2**31) % 2**32 - 2**31 for x in (alpha, beta))
@@ -44,7 +44,7 @@ def check_scalars(alpha, beta, accumulator):
 
 
 def check_addend(c, beta, shape, accumulator):
-    """Return c if it is to be added, else None."""
+    """Return c, or None if beta is 0; raise an InputError if c cannot be added to the product."""
     if beta == 0:
         return None
     if c is None:
@@ -61,7 +61,10 @@ def check_addend(c, beta, shape, accumulator):
 
 
 def check_out(xp, out, shape, accumulator, operands):
-    """Raise unless the result can be stored in `out`; operands are a, b and c (None if not read)."""
+    """Raise an InputError unless the result can be stored in `out`.
+
+    `operands` are a, b and c; c is None if it is not read.
+    """
     a, b, c = operands
     if not isinstance(out, xp.ndarray):
         kind = f"{type(out).__module__}.{type(out).__name__}"
@@ -77,7 +80,7 @@ def check_out(xp, out, shape, accumulator, operands):
     if overlaps_itself(out):
         raise InputError(
             f"out has shape {out.shape} and strides {out.strides}, so that some of its entries share "
-            "memory; give an array in which each entry has its own, as out.copy()"
+            "memory; give an array in which no entries share memory, such as out.copy()"
         )
     for name, x in (("a", a), ("b", b)):
         if overlap(out, x):
@@ -85,7 +88,7 @@ def check_out(xp, out, shape, accumulator, operands):
                 f"out overlaps {name}, which is read while out is written; copy {name}"
             )
     if c is not None and not _same_place(out, c) and overlap(out, c):
-        raise InputError("out overlaps c without being c; give out=c, or an array of its own")
+        raise InputError("out overlaps c without being c; give out=c, or a separate array")
 
 
 def _same_place(x, y):
@@ -96,27 +99,27 @@ def _same_place(x, y):
 
 
 def overlap(x, y):
-    """Tell whether two arrays have a byte in common, from their shapes alone.
+    """Tell whether two arrays have a byte in common, from their addresses, shapes and strides.
 
-    CuPy's shares_memory sorts the addresses of all entries, and waits for that.
+    CuPy's shares_memory sorts the addresses of all entries on the device and waits for the result.
     """
     return np.shares_memory(*(np.asarray(_Shadow(z)) for z in (x, y)))
 
 
 def overlaps_itself(x):
-    """Tell whether two entries of an array have a byte in common, from its shape alone."""
+    """Tell whether two entries of an array have a byte in common, from its shape and strides."""
     shadow = np.asarray(_Shadow(x))
-    # Two entries differ first along some axis.  All pairs with the same distance are alike, so that the lower
-    # one can have index 0 along this axis and those before it.
+    # Take two entries, and the first axis along which their indices differ.  Only the difference of the
+    # indices matters, so we may assume that one of the entries has index 0 along this axis and all before it.
     while shadow.size and shadow.ndim:
         if np.shares_memory(shadow[:1], shadow[1:]):
             return True
-        shadow = shadow[0, ...]  # still an array: an entry by itself would be read
+        shadow = shadow[0, ...]  # the Ellipsis keeps it an array; a scalar would read the entry
     return False
 
 
 class _Shadow:
-    """A host array where a device's array is: its entries are never touched."""
+    """A NumPy view with the address, shape and strides of any array; its entries must not be read."""
 
     def __init__(self, x):
         self.__array_interface__ = {

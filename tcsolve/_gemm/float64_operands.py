@@ -1,4 +1,4 @@
-"""Products of float64 matrices in less than float64, with all of their range."""
+"""Products of float64 matrices in a lower precision, without loss of range."""
 
 import numpy as np
 
@@ -10,12 +10,12 @@ SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 
 
 def multiply_narrowed(ops, arrays, product, alpha, beta, engine):
-    """out = alpha a b + beta c for float64 operands, scaled so that all of their range fits into FP32.
+    """Compute out = alpha a b + beta c for float64 operands, scaled so that their entries fit into FP32.
 
-    arrays are a, b, c, out.
+    `arrays` are a, b, c and out.
     """
     xp, (a, b, c, out) = ops.xp, arrays
-    # One matrix for many products is narrowed once.
+    # A matrix with a batch stride of 0 is used in all products; convert it once.
     once = [x[:1] if x.ndim == 3 and x.strides[0] == 0 else x for x in (a, b)]
     beside_inf = [~xp.isfinite(x).all() for x in once[::-1]]
     narrow = [_narrow(ops, *args) for args in zip(once, (-1, -2), beside_inf, strict=True)]
@@ -34,15 +34,15 @@ def multiply_narrowed(ops, arrays, product, alpha, beta, engine):
 def _narrow(ops, x, axis, beside_inf):
     """Return (x 2**e in float32, e) with the largest finite entry along the axis in [1/2, 1).
 
-    Entries that underflow are negligible except opposite an Inf: 0 x Inf would be NaN, so they become the
-    smallest normal number.
+    Entries that underflow are negligible, unless the other operand has an Inf (`beside_inf`): then 0 x Inf
+    would be NaN, so they become the smallest normal number.
     """
     xp, x = ops.xp, ops.converted(x, DOUBLE)
     size = xp.where(xp.isfinite(x), xp.abs(x), 0)
     exponent = -xp.frexp(size.max(axis=axis, keepdims=True))[1]
     with np.errstate(over="ignore", under="ignore"):
         narrow = ops.converted(xp.ldexp(x, exponent), SINGLE)
-    if xp is np and not beside_inf:  # on a device, to ask would be to wait
+    if xp is np and not beside_inf:  # reading `beside_inf` on a device would wait for the device
         return narrow, exponent
     lost = beside_inf & (narrow == 0) & (x != 0)
     return xp.where(lost, ops.converted(xp.copysign(FAINT, x), SINGLE), narrow), exponent

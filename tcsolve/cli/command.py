@@ -1,6 +1,6 @@
-"""The command line: solve a system from a file or a generator, and say how it went.
+"""The command line: solve a system from a file or a generator, and report the evidence.
 
-`EXIT_CODES` says what the exit codes mean.
+`EXIT_CODES` explains the exit codes.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from tcsolve.matrices import _suitesparse
 __all__ = ["main", "plain", "versions"]
 
 INSTALL = "pip install 'tcsolve[cuda13]' (or [cuda12])"
-# What kernels are compiled for where there is no device to ask.
+# The architecture to compile kernels for on a machine without a GPU.
 DEFAULT_ARCH = "sm_90a"
 DEFAULT_N = 1000
 WIDTH = 100
@@ -92,14 +92,13 @@ def _say(kind, message):
 
 
 def _tell(text, stream):
-    if (
-        stream is not None
-    ):  # Python's name for a closed one; `print` would take standard output instead
+    # Python sets a closed standard stream to None, and print(file=None) writes to standard output.
+    if stream is not None:
         print(text, file=stream)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a wrong argument as every other mistake: in one line."""
+    """An argument parser that raises an InputError, so that every mistake is reported in one line."""
 
     def error(self, message):
         if message.startswith("unrecognized arguments") and " -" not in message:
@@ -117,7 +116,7 @@ def _parser():
     )
     commands = parser.add_subparsers(required=True, metavar="command")
 
-    # Python 3.11 and 3.12 find b only next to A.
+    # The parser of Python 3.11 and 3.12 finds b only directly after A.
     usage = "%(prog)s A [b] [options]"
     solve = commands.add_parser(
         "solve", usage=usage, help="solve A x = b and report the evidence", **texts
@@ -130,49 +129,48 @@ def _parser():
         "plain or compressed by gzip, from standard input",
     )
     solve.add_argument(
-        "b", nargs="?", help="file.mtx, file.mtx.gz, or -; by default b = A x, x by --rhs"
+        "b", nargs="?", help="file.mtx, file.mtx.gz, or -; by default b = A x, with x from --rhs"
     )
-    solve.add_argument(
-        "--rhs", choices=("ones", "random"), help="the x that makes b (default ones)"
-    )
+    solve.add_argument("--rhs", choices=("ones", "random"), help="the x in b = A x (default ones)")
     solve.add_argument("--n", type=int, help=f"order of a gen: matrix (default {DEFAULT_N})")
     solve.add_argument(
-        "--cond", type=float, help="condition number of a gen: matrix that has this knob"
+        "--cond", type=float, help="condition number of a gen: matrix that has this option"
     )
     solve.add_argument("--complex", action="store_true", help="make the matrix complex")
-    solve.add_argument("--seed", type=int, default=0, help="of the generator and of --rhs random")
+    solve.add_argument("--seed", type=int, default=0, help="seed of gen: matrices and --rhs random")
     solve.add_argument("--precision", choices=PRECISIONS, default="auto")
     solve.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     solve.add_argument(
         "--assume-a",
         choices=[s for s in STRUCTURES if s],
         metavar="STRUCTURE",
-        help="as SciPy's assume_a, trusted: what is solved, and verified, is the matrix read under it",
+        help="structure of A, as SciPy's assume_a; only the entries that this structure needs are read",
     )
     solve.add_argument(
         "-o",
         "--output",
         type=_target,
         metavar="x.mtx",
-        help="write x; with - to standard output, and the report to standard error",
+        help="write x; - writes x to standard output and the printed report to standard error",
     )
     solve.add_argument(
         "--json",
         type=_target,
         metavar="report.json",
-        help="write the report; with - to standard output, and the printed one to standard error",
+        help="write the report as JSON; - writes it to standard output and the printed report to "
+        "standard error",
     )
     solve.add_argument("--force", action="store_true", help="overwrite the files of -o and --json")
 
     info = commands.add_parser("info", help="versions, the GPU, and whether the kernels compile")
     info.set_defaults(run=_info)
-    catalog = commands.add_parser("list", help="the matrices gen: can make")
+    catalog = commands.add_parser("list", help="the names of gen: matrices")
     catalog.set_defaults(run=_list)
     return parser
 
 
 def _target(text):
-    """Return the path that is meant, or '-' as it is; the file of this name is './-'."""
+    """Return text as a path, or '-' unchanged; './-' is a file with the name '-'."""
     return text if text == STANDARD_OUTPUT else Path(text)
 
 
@@ -191,7 +189,7 @@ def _solve(args):
             device=args.device,
         )
     report = _report(problem, solution)
-    # The report comes first, so that it is there if a file cannot be written.
+    # Print the report first, so that it is not lost if a file cannot be written.
     piped = STANDARD_OUTPUT in (args.output, args.json)
     _print_report(report, solution, sys.stderr if piped else sys.stdout)
     if args.output and report["finite"]:
@@ -214,7 +212,7 @@ def _exit_code(status):
 
 
 def _check_outputs(args):
-    """Raise if an output cannot be written, before time is spent on the solve."""
+    """Raise an InputError if an output cannot be written, before the solve takes its time."""
     if args.output and args.json and _same(args.output, args.json):
         raise InputError(f"-o and --json are both {args.output}; write one of them elsewhere")
     if args.output not in (None, STANDARD_OUTPUT) and args.output.suffix != ".mtx":
@@ -249,7 +247,7 @@ def _check_file(path, force):
 
 
 def _read_problem(args):
-    """Return the `matrices.Problem` the arguments describe; x_true is None if b comes from a file."""
+    """Return the `matrices.Problem` that the arguments describe; x_true is None if b comes from a file."""
     if args.b and args.rhs:
         raise InputError("b is given twice: as a file and by --rhs; drop one of them")
     if args.a == args.b == STANDARD_INPUT:
@@ -277,7 +275,7 @@ def _read_problem(args):
 
 
 def _opened(name):
-    """Return standard input for '-', else the name as it is."""
+    """Return the stream of standard input for '-', else the name."""
     if name != STANDARD_INPUT:
         return name
     _require_open(sys.stdin, "standard input")
@@ -300,7 +298,7 @@ def _named(args, common):
 
 
 def _report(problem, solution):
-    """Return everything but x: the facts of the matrix, the fields of the `Solution`, the versions."""
+    """Return the report: facts about the matrix, the fields of the `Solution` except x, and the versions."""
     x, exact, forward = solution.x, problem.x_true, None
     finite = bool(np.isfinite(x).all())
     with np.errstate(over="ignore"):
@@ -327,7 +325,7 @@ def _report(problem, solution):
 
 
 def plain(value):
-    """Return value made of what JSON has; it has no NaN and no infinity, which become null."""
+    """Return value with only types that JSON has; NaN and infinity become None, which JSON writes as null."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, enum.Enum):
@@ -357,14 +355,14 @@ def _print_report(report, solution, stream):
         lines["forward error"] = f"{report['forward_error']:.1e}"
     lines["seconds"] = ", ".join(f"{phase} {s:.3g}" for phase, s in solution.seconds.items())
     for rung, points in itertools.groupby(solution.history, key=lambda point: point.rung):
-        # An estimate of an inner step of FGMRES has a '~'.
+        # '~' marks an error that FGMRES estimated after an inner step.
         errors = " ".join(f"{'~' * p.estimated}{_worst(p.error):.0e}" for p in points)
         lines[f"history {rung}"] = textwrap.fill(errors, WIDTH, subsequent_indent=" " * 16)
     _print_aligned(lines, stream)
 
 
 def _worst(values):
-    return np.max(values, initial=0)  # NaN if any is
+    return np.max(values, initial=0)  # NaN if any value is NaN
 
 
 def _print_aligned(lines, stream):
@@ -376,7 +374,7 @@ def _print_aligned(lines, stream):
 
 
 def versions():
-    """Return the versions that decide a result; CuPy and NVRTC only where they are loaded.
+    """Return the versions of the software that affects results; CuPy and NVRTC are None if not loaded.
 
     Returns
     -------
@@ -448,7 +446,7 @@ def _describe_gpu():
 
 
 def _compile_kernels(arch):
-    """Return (name, outcome) of every kernel, compiled in all its variants."""
+    """Compile every variant of every kernel, and return (name, outcome) for each kernel."""
     from tcsolve._backends.cuda.runtime.compiler import compile_cubin, supported
     from tcsolve.kernels.registry import KERNELS
 

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all; standard output, also when its reader has gone away."""
+"""Write output files completely or not at all, and handle a closed standard output."""
 
 import contextlib
 import os
@@ -15,13 +15,13 @@ STANDARD_OUTPUT = "-"
 
 @contextlib.contextmanager
 def whole(path):
-    """Open a file that takes its name, and the place of an older one, when all of it is written.
+    """Open a temporary file that is renamed to `path` when it is complete.
 
     Parameters
     ----------
     path : Path or '-'
-        '-' is standard output.  A pipe, a device, a file with several names or of another user, and a file
-        in a folder that cannot be written, are not replaced but written to.
+        '-' is standard output.  Some files cannot be replaced by a rename and are written directly: a pipe,
+        a device, a file with several links, a file of another user, a file in a read-only folder.
 
     Yields
     ------
@@ -30,9 +30,9 @@ def whole(path):
     Raises
     ------
     BrokenPipeError
-        The reader of a pipe has gone away.
+        The program that reads the pipe has ended.
     OSError
-        It could not be written; the older file is still there then.
+        The file could not be written.  An older file that would have been replaced is unchanged.
     """
     try:
         if path == STANDARD_OUTPUT or _is_output(path):
@@ -46,12 +46,12 @@ def whole(path):
                 yield file
     except BrokenPipeError:
         raise
-    except (OSError, RuntimeError) as error:  # of links that lead to themselves
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links
         raise OSError(f"{path} could not be written: {error}") from error
 
 
 def _is_output(path):
-    """Tell whether a path leads to what standard output is written to."""
+    """Tell whether path is the file, pipe or device that standard output writes to."""
     try:
         return os.path.samestat(path.stat(), os.fstat(sys.stdout.fileno()))
     except (AttributeError, OSError, RuntimeError, ValueError):
@@ -66,7 +66,7 @@ def _replaceable(path):
 
 @contextlib.contextmanager
 def _aside(path):
-    """Open a new file in the folder of path that replaces it in the end, or is removed."""
+    """Open a temporary file next to path; rename it to path at the end, or remove it after an error."""
     file = tempfile.NamedTemporaryFile(dir=path.parent, prefix=".tcsolve", delete=False)
     try:
         with file:
@@ -85,7 +85,7 @@ def _aside(path):
 
 
 def target_of(path):
-    """Return what a path leads to by links, itself where it is none."""
+    """Return the target of a symbolic link, or path itself if it is no link."""
     try:
         return path.resolve() if path.is_symlink() else path
     except (OSError, RuntimeError) as error:
@@ -93,6 +93,6 @@ def target_of(path):
 
 
 def forget_output():
-    """Let what is still to be written go nowhere: else Python complains of it when it ends."""
+    """Discard unwritten output, so that Python reports no error for it when the process ends."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

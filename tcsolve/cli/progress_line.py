@@ -1,4 +1,4 @@
-"""A line of the terminal that shows how long something takes."""
+"""A line on the terminal that shows the elapsed time of a long operation."""
 
 import itertools
 import sys
@@ -11,18 +11,19 @@ __all__ = ["progress"]
 
 @contextmanager
 def progress(label, stream=None, delay=1.0):
-    """Show the time that has passed while the block runs, if it takes long and stream is a terminal.
+    """Show the elapsed time of the with block on a terminal, if the block takes longer than `delay`.
 
     Parameters
     ----------
     label : str
+        Text before the time.
     stream : text file, optional
         By default standard error.  Nothing is written unless it is a terminal.
     delay : float
-        Seconds before anything is shown.
+        Seconds before the first output.
     """
     stream = stream or sys.stderr
-    if stream is None or not stream.isatty():  # None where standard error is closed
+    if stream is None or not stream.isatty():  # Python sets a closed standard error to None
         yield
         return
     done = threading.Event()
@@ -48,7 +49,7 @@ def _tick(label, stream, delay, done):
 
 
 def _line_on(stream):
-    """Return (draw, clear): a line of the terminal that is redrawn, by tqdm where it is installed."""
+    """Return functions (draw, clear) for one line of the terminal; they use tqdm if it is installed."""
     try:
         from tqdm import tqdm
     except ImportError:
