@@ -1,4 +1,4 @@
-"""From arrays, or the name of a device, to the `Ops` that work there."""
+"""Choose the `Ops` for arrays or for the name of a device, and say why CUDA cannot be used."""
 
 import functools
 import importlib.util
@@ -28,11 +28,11 @@ CAPTURING = (
     "the current stream is capturing a CUDA graph, which cannot hold a solve: the host reads results "
     "on the way; call this before or after the capture (which is still valid), or in another stream"
 )
-_cuda_process = None  # the process that used CUDA first, for its forked children
+_cuda_process = None  # id of the process that used CUDA; a forked child has another id
 
 
 def why_no_cuda():
-    """Return None if the current CUDA device can be used now, else the sentence that says why not."""
+    """Return None if the current CUDA device can be used now, else a sentence with the reason."""
     reason = FORKED if _is_forked() else _why_not_found()
     if reason is not None:
         return reason
@@ -61,9 +61,9 @@ def _why_not_on(device):
 
 
 def why_unsupported(capability, load):
-    """Return None if a device of a compute capability (90 is 9.0) can be used, else why not.
+    """Return None if a device with this compute capability (90 for 9.0) can be used, else the reason.
 
-    load() loads the CUDA libraries, and raises an ImportError where they are missing.
+    load() loads the CUDA libraries, and raises an ImportError if one is missing.
     """
     if capability < (least := compiler.least_arch()):
         return (
@@ -94,26 +94,26 @@ def _note_process():
 
 
 def _is_forked():
-    """Tell whether CUDA was in use before this process was forked: then it cannot be used here."""
+    """Tell whether the parent used CUDA before it forked this process, so that CUDA does not work here."""
     return _cuda_process is not None and _cuda_process != os.getpid()
 
 
 def _captures(cupy):
-    """Tell whether work in the current stream would become part of a graph that is being captured."""
+    """Tell whether the current stream is capturing a graph, so that work in it would become part of it."""
     try:
         return cupy.cuda.get_current_stream().is_capturing()
-    except RuntimeError:  # a capture that failed, or one in a stream that waits for this one
+    except RuntimeError:  # a failed capture, or one in a stream that depends on this stream
         return True
 
 
 def cuda_available():
-    """Tell whether a CUDA device can be used; imports CuPy where it is installed."""
+    """Tell whether a CUDA device can be used; this imports CuPy if it is installed."""
     return why_no_cuda() is None
 
 
 @functools.cache
 def _cupy_ops():
-    # CuPy is optional and slow to import, so it is imported with the first array that needs it.
+    # CuPy is optional and slow to import, so it is imported only when it is needed.
     try:
         from tcsolve._backends.cuda.ops import CupyOps
     except ImportError as error:
@@ -123,7 +123,7 @@ def _cupy_ops():
 
 
 def ops_for(*arrays):
-    """Return the `Ops` of these arrays; they must all live in one place."""
+    """Return the `Ops` for these arrays, which must be all on the host or all on the current device."""
     on_device = {is_cupy(x) for x in arrays}
     if len(on_device) > 1:
         kinds = " and ".join(sorted({type(x).__module__.partition(".")[0] for x in arrays}))
@@ -138,7 +138,7 @@ def ops_for(*arrays):
 
 
 def _require_usable(arrays):
-    """Raise unless work can be launched now, on the device of these CuPy arrays."""
+    """Raise an error unless work on these CuPy arrays can be launched now."""
     if _is_forked():
         raise DeviceError(FORKED)
     cupy = sys.modules["cupy"]
@@ -157,19 +157,20 @@ def _require_usable(arrays):
 
 
 def ops_on(device):
-    """Return the `Ops` to solve with: of 'cpu' or 'cuda'."""
+    """Return the `Ops` for 'cpu' or 'cuda'."""
     if device == "cpu":
         return numpy_ops
     if (reason := why_no_cuda()) is not None:
-        raise DeviceError(f"device='cuda' was asked for, but {reason}; or use device='cpu'")
+        raise DeviceError(f"device='cuda' was requested, but {reason}; or use device='cpu'")
     return _cupy_ops()
 
 
 def clear_cache():
     """Free the device memory that is kept between solves.
 
-    From the second solve of a size on (up to 32768 unknowns), the matrix and the graph of its factorization
-    keep their memory, for the three sizes last used; a solve that needs it takes it by itself.
+    From the second solve of a size on (up to n = 32768), tcsolve keeps a work matrix and a recorded graph for
+    that size.  It keeps those of the three sizes used last.  A solve that needs this memory frees it by
+    itself.
 
     Returns
     -------

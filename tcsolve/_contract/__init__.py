@@ -1,1 +1,1 @@
-"""What every backend offers: the primitives of linear algebra."""
+"""The interface of a backend: primitives of linear algebra for NumPy and for CuPy."""

@@ -1,8 +1,8 @@
-"""The contract of the primitives: everything in which NumPy and CuPy differ.
+"""The primitives that NumPy and CuPy implement differently.
 
-Algorithm modules take an `Ops` and know neither library.  A primitive exists only where precision or
-speed makes `ops.xp` not enough.  Matrices are row-major unless said otherwise; "in place" is said where
-an argument is written.
+An algorithm takes an `Ops` and imports neither library.  A primitive exists only if the functions of `ops.xp`
+are not accurate or fast enough.  Matrices are row-major unless stated otherwise.  A primitive writes to an
+argument only if its description says "in place" or names the output.
 """
 
 import math
@@ -12,14 +12,14 @@ __all__ = ["Ops", "Stats"]
 
 
 class Stats(NamedTuple):
-    """Sums of |a| over each row and each column; vectors of FP64 on the device."""
+    """The sum of |a| over each row and over each column: FP64 vectors on the device of a."""
 
     row_sum: Any
     col_sum: Any
 
 
 class Ops(Protocol):
-    """What a device must offer to the algorithms.
+    """The primitives of one device.
 
     Attributes
     ----------
@@ -28,8 +28,8 @@ class Ops(Protocol):
     device : str
         'cpu' or 'cuda'.
     vendor : module or None
-        `tcsolve._backends.cuda.batched.library_factors`, where systems are solved by
-        `tcsolve._solve.vendor.solve`.
+        `tcsolve._backends.cuda.batched.library_factors` on a GPU, which `tcsolve._solve.vendor.solve` uses;
+        None on the CPU.
     """
 
     xp: Any
@@ -37,65 +37,71 @@ class Ops(Protocol):
     vendor: Any
 
     def array(self, host):
-        """Return a NumPy array as an array of this device."""
+        """Return a NumPy array as an array on this device."""
 
     def host(self, *arrays):
-        """Return copies of small arrays on the host, with one synchronisation."""
+        """Return small arrays as NumPy arrays, with one synchronisation for all of them."""
 
     def copied(self, x):
         """Return a copy of a contiguous x."""
 
     def guarded(self, function, again=True):
-        """Return the function, with a DeviceMemoryError where the device runs out of memory in it.
+        """Return a function that calls `function` and raises a DeviceMemoryError when memory runs out.
 
-        It is called once more, if it may be, where memory that was kept for later could be given up.
+        If cached memory can be freed, and `again` is True, `function` is called a second time first.
         """
 
     def converted(self, x, dtype):
-        """Return x in `dtype`, x itself if it has that; subnormal numbers are kept."""
+        """Return x converted to `dtype`, or x itself if it has that dtype; subnormal numbers are kept."""
 
     def reading(self, *arrays):
-        """Return a function that returns copies on the host, and waits for nothing launched after this."""
+        """Start to copy arrays to the host; return a function that waits for the copies and returns them.
+
+        It does not wait for work that is launched after this call.
+        """
 
     def default_block(self, n, how, dominant=False):
-        """Return the columns of the next outer panel where an n x n matrix is left, for the `Update` how.
+        """Return the best width of the next outer panel of an n x n trailing matrix, for the `Update` how.
 
-        More may be better where pivots are expected on a `dominant` diagonal.
+        A `dominant` matrix, with pivots expected on the diagonal, may have wider panels.
         """
 
     def mark(self):
-        """Return a time stamp in the order of the device's work."""
+        """Return a time stamp that the device records after the work launched so far."""
 
     def seconds(self, start, stop):
-        """Return the seconds between two marks; may wait for the second."""
+        """Return the seconds between two marks; waits until the device has reached the second."""
 
     def free_bytes(self, enough=math.inf):
-        """Return the bytes that can still be allocated; some of them, if those are `enough`.
+        """Return the number of bytes that can be allocated, or any number of them that is at least `enough`.
 
-        Infinity where only an allocation can tell.
+        Infinity if the number is not known before an allocation.
         """
 
     def clear_cache(self):
-        """Free what is kept for later solves; return whether there was anything."""
+        """Free the memory that is cached for later solves; return whether there was any."""
 
     def stats(self, a):
         """Return the `Stats` of a; NaN and Inf propagate."""
 
     def extremes(self, a, dtype=None):
-        """Start to look for six numbers of a square a; return a function that waits for them alone.
+        """Start the survey of a square a; return (a function that waits for its six numbers, a copy or None).
 
-        The largest and the smallest row sum, the largest and the smallest column sum, the least
-        2 |a_ii| - row_sum_i and the least 3 |a_jj| - col_sum_j; NaN propagates.  Until then a must stay as it
-        is.
+        The numbers are the largest and the smallest row sum, the largest and the smallest column sum, the
+        minimum of 2 |a_ii| - row_sum_i, and the minimum of 3 |a_jj| - col_sum_j.  NaN propagates.  a must not
+        change before the function has returned.
 
-        Also return what `cast_scaled` would in `dtype`, with no scales, if the same look brings it, or None.
+        The copy is `cast_scaled(a, None, None, dtype)`, if the survey makes it in the same pass over a.
         """
 
     def goes_early(self, a):
-        """Tell whether an LU of a may be started before anything is known of a, now or another time."""
+        """Tell whether the LU of a may start before the survey of a is read.
+
+        The answer depends on the shape and dtype of a alone, so that equal input gives equal bits.
+        """
 
     def starts_early(self, a, how):
-        """Tell whether the LU of a should be started so now."""
+        """Tell whether this LU of a, with the `Update` how, should start before the survey is read."""
 
     def row_max(self, a):
         """Return max |a_ij| of each row."""
@@ -104,206 +110,218 @@ class Ops(Protocol):
         """Return max r_i |a_ij| of each column."""
 
     def cast_scaled(self, a, row_scale, col_scale, dtype, out=None):
-        """Return a row-major diag(r) a diag(s) in `dtype`; None stands for ones.
+        """Return diag(r) a diag(s), row-major, in `dtype`; None stands for scales of one.
 
-        The scales are powers of two, so that this rounds each entry once.  It is a new matrix, or `out`: of
-        FP32 or complex64, with contiguous rows.
+        The scales are powers of two, so each entry is rounded only once.  The result is a new matrix or
+        `out`.  `out` is FP32 or complex64 and has contiguous rows.
         """
 
     def strip_width(self, m, k, dtype, dominant=False):
-        """Return how many columns of an m x k panel `strip_lu` should take at once.
+        """Return the best width of the next strip of an m x k panel.
 
-        More may be better where pivots are expected on a `dominant` diagonal.
+        A `dominant` matrix, with pivots expected on the diagonal, may have wider strips.
         """
 
     def strip_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
-        """Factor p[start:, start:stop] in place with partial pivoting; return its swaps.
+        """Factor the strip p[start:, start:stop] in place with partial pivoting; return its swaps.
 
-        No row of p has moved yet, the strip's own no more than the others; the entries of `order` have.
-        ipiv[j] becomes row0 + (the row of p swapped with row j), in LAPACK's order, for start <= j < stop,
-        and info[0] becomes min(info[0], row0 + j + 1) for the first zero or non-finite pivot j.  `started` is
-        what `beside` hands over.
+        The swaps are not applied to p: the rows of the factored strip, too, stay in their old places.  They
+        are applied to the entries of `order`.  For start <= j < stop, ipiv[j] becomes row0 + (the row of p
+        that is swapped with row j), in LAPACK's order.  info[0] becomes min(info[0], row0 + j + 1) for the
+        first zero or non-finite pivot j.  `started` is passed on from `beside`.
         """
 
     def swap_rows(self, rows, swaps):
-        """Swap rows in place, as `strip_lu` said, or `merge_swaps`: new[dst] = old[src]."""
+        """Apply the swaps of `strip_lu` or `merge_swaps` to rows in place: new[dst] = old[src]."""
 
     def solve_unit_lower(self, l, b, substitution=None, share=None):
-        """b := L**-1 b in place, L the unit lower triangle of l.
+        """b := L**-1 b in place, where L is the unit lower triangle of l.
 
-        By what `substitution` returned, if that is given; `share` is from `beside`.
+        `substitution` is a result of the method `substitution` for l; `share` is passed on from `beside`.
         """
 
     def substitution(self, l, n, how, dominant, bound=None):
-        """Return what makes `solve_unit_lower` of up to n columns fast, or None; its products as `how`.
+        """Prepare a fast `solve_unit_lower` with l for up to n columns; return an opaque object, or None.
 
-        The triangle of a matrix that is `dominant` is so well conditioned that it may be inverted in any way.
-        What `bound` returned for the block of U beside it spares looks at what is solved for.
+        Its products are computed as the `Update` how says.  The triangle of a `dominant` matrix is so well
+        conditioned that its inverse is accurate however it is computed.  With `bound`, the result of the
+        method `bound` for the block of U on the diagonal, the right-hand sides need not be scaled by their
+        own largest entries.
         """
 
     def is_wide(self, k, n):
-        """Tell whether a panel of k columns, n right of it, is so wide that it is reached strip by strip.
+        """Tell whether a panel of k columns, with n columns right of it, is so wide that its strips wait.
 
-        Then the first is factored before the others are up to date.
+        Then the first strip is factored before the other columns of the panel are updated.
         """
 
     def gains_square(self, p, n, how):
-        """Tell whether the pivots of a panel p, n columns right of it, are looked for in a square alone.
+        """Tell whether the pivots of a panel p, with n columns right of it, are searched in a square alone.
 
-        They are expected on its diagonal, it is wide and has several strips, and the rows below the square
-        are made by `solve_right`.
+        This is for dominant matrices, with pivots expected on the diagonal.  The panel is wide and has
+        several strips.  `solve_right` computes the rows of L below the square.
         """
 
     def bound(self, u, beyond):
-        """Return what bounds the entries next to the block u on the diagonal of a dominant U; opaque.
+        """Return a bound on the entries of U right of the diagonal block u of a dominant matrix; opaque.
 
-        beyond[0] becomes 1 where that turns out to be wrong, or |l| > 1.
+        beyond[0] becomes 1 if an entry exceeds the bound, or if |l| > 1.
         """
 
     def right_substitution(self, u, how, bound):
-        """Return what makes `solve_right` fast, or None; its products as `how`."""
+        """Prepare a fast `solve_right` with u, its products as the `Update` how says; return it, or None."""
 
     def solve_right(self, l, u, substitution=None):
-        """l := l U**-1 in place, U the upper triangle of u.
+        """l := l U**-1 in place, where U is the upper triangle of u.
 
-        By what `right_substitution` returned, if that is given.
+        `substitution` is a result of `right_substitution` for u.
         """
 
     def merge_swaps(self, order, local, ipiv, start):
-        """Return the swaps of all strips of a panel that begins at row `start`, (dst, src) and perhaps more.
+        """Return the swaps of all strips together, for a panel that begins at row `start`.
 
-        local tells where each row of the panel came from; order := order[local], and local counts from 0
-        again.
+        The result is (dst, src), or a longer tuple that begins so.  local[i] is the number of the row that is
+        now row i of the panel.  This sets order := order[local] and local[i] := i.
         """
 
     def report(self, info, ipiv, worst, beyond):
-        """Return info, how many entries of ipiv are not their own number, worst and beyond, (4,) in FP64."""
+        """Return the FP64 array (info, number of entries with ipiv[j] != j, worst, beyond)."""
 
     def block_row(self, rows, start, stop, swaps, first, last, substitution):
-        """Do `swap_rows` to columns first:last, and then `solve_unit_lower` to the rows of U right of `stop`.
+        """Apply `swap_rows` to columns first:last, then `solve_unit_lower` to the rows of U right of `stop`.
 
-        Columns start:stop hold, or will when their rows are swapped, L11 in the first stop - start rows.
+        L11 is in columns start:stop of the first stop - start rows.  It may get there only by these swaps.
         """
 
     def gains_beside(self, m):
-        """Tell whether a panel and an update of m rows are done sooner side by side."""
+        """Tell whether look-ahead pays: a panel of m rows runs beside an update."""
 
     def waits_for_update(self, m, how):
-        """Tell whether a panel of m rows is factored before the update beside it, in `how`, is over.
+        """Tell whether a panel of m rows is factored sooner than the update beside it, in `how`, ends.
 
-        Then what a wide one needs afterwards is prepared at once: a matter of speed, no bit may depend on it.
+        Then the preparations that follow a wide panel start at once.  This changes the speed, but no bit.
         """
 
     def inner_update(self, how, l):
-        """Return the `Update`, as precise as storage or nearly so, for products with l inside a panel."""
+        """Return the `Update` for products with l inside a panel; it is about as precise as the storage."""
 
     def near_update(self, how, p):
-        """Return the `Update`, `how` or a more precise one, for the columns that follow the panel p."""
+        """Return the `Update` for the columns that follow the panel p: `how` or a more precise one."""
 
     def together(self, first, second):
-        """Do first() and second(), neither of which needs the other, side by side if possible."""
+        """Call first() and second(), which do not depend on each other; run them concurrently if possible."""
 
     def beside(self, step):
-        """Do all parts of a `_lu._Step`, some beside others if possible, with the results of step.do().
+        """Do all parts of a `_lu._Step`, concurrently where possible, with the same result as step.do().
 
-        `update_first` needs `solve_first` and, if `completes`, `complete`, the first strip of the panel needs
-        it, and the others `fill`.  `fill` and `rest` need `complete`.
-        If `swaps_known`, `fill` and `solve_rest` need `swap_rest`, and `substitute`, which is called after
-        `solve_first`; else they, and `swap_done`, need `solve_first`.  `rest` needs all but the panel and
-        `swap_done`.  `share` is for `solve_unit_lower` and `subtract_product` beside the panel.  What was
-        done before is seen by all, and all is done for what follows.
+        The parts depend on each other as follows.
+
+        - `update_first` needs `solve_first` and, if `completes`, `complete`.
+        - The first strip of the next panel needs `update_first`; the other strips need `fill`.
+        - `fill` and `rest` need `complete`.
+        - If `swaps_known`, `fill` and `solve_rest` need `swap_rest` and `substitute`, and `substitute` is
+          called after `solve_first`.  Otherwise `fill`, `solve_rest` and `swap_done` need `solve_first`.
+        - `rest` needs everything but the next panel and `swap_done`.
+
+        `share` is for calls of `solve_unit_lower` and `subtract_product` that run beside the panel.  Every
+        part sees the work launched before, and work launched later sees every part.
         """
 
     def update(self, c, l, u, how):
         """c -= l u in place, with the operands rounded as the `Update` how says."""
 
     def gemm(self, a, b, c, out, product, alpha, beta, engine):
-        """out = alpha a b + beta c, as the `Product` says; c is not read if beta is 0.
+        """out = alpha a b + beta c, in the arithmetic of `product`; c is not read if beta is 0.
 
-        Two matrices, or two stacks of equal length; no array is empty, and out may be c, which is not written
-        before all memory is allocated.  What is returned is opaque: None, or what `gemm_again` takes.
+        a and b are two matrices, or two stacks of equal length.  No array is empty.  out may be c: it is
+        written only after all memory is allocated.  Return an opaque object for `gemm_again`, or None.
         """
 
     def signature(self, options, *arrays):
-        """Return a key of options and all of arrays (or None) that `gemm_again` does not look at, or None."""
+        """Return a key of all that `gemm_again` does not check: options, dtypes, shapes; or None."""
 
     def gemm_again(self, launch, a, b, c, out):
-        """Repeat a product on arrays of the same `signature`, and return its result.
+        """Repeat a product on arrays with the same `signature`, and return its result.
 
-        Returns None if that would need more checks: `out` may overlap another array.
+        Return None if more checks are needed, because `out` may overlap another array.
         """
 
     def operand(self, l, how, at_once=False, bound=None):
-        """Return l, |l| <= 1, rounded as the `Update` how says, for `subtract_product`; opaque.
+        """Return l, with |l| <= 1, rounded as the `Update` how says, for `subtract_product`; opaque.
 
-        It is rounded when it is first used, at the latest: perhaps with u, which saves a launch, unless
-        `at_once`.  Given what `bound` returned, and at once, it is seen whether |l| <= 1.
+        With `at_once`, l is rounded now.  Otherwise it may be rounded when it is first used, together with u,
+        which saves a launch.  With `at_once` and `bound` (see the method), |l| <= 1 is checked too.
         """
 
     def subtract_product(self, c, operand, u, share=None, first=0):
-        """c -= l u in place, with u rounded as l was for its `operand`; `share` is from `beside`.
+        """c -= l u in place, with u rounded in the same way as l; `share` is passed on from `beside`.
 
-        l are as many rows as c has, from row `first` on.
+        The rows of l that are used begin at row `first` of `operand`, as many as c has.
         """
 
     def replayed(self, w, name, body):
-        """Return body(), which works on w without reading anything back; equal names are equal work."""
+        """Return body(), which works on w and reads nothing back to the host.
+
+        Equal names mean equal work, so that a recorded graph may replace the call.
+        """
 
     def aside(self, w, others, name, body, then=None):
-        """Start body(), which reads w and others, beside what follows; return a function that waits for it.
+        """Start body(), which reads w and others, beside the work that follows.
 
-        body returns two things, the first a small array, which may be sent to the host at once; that function
-        returns both, the first for `host`, and must be called before what is read may be freed.  body
-        reads nothing back and writes nothing but what it returns; equal names are equal work.
-        then(first, second), if given, may read other arrays, and returns two things in place of those.  None
-        is returned where nothing runs beside anything.
+        Return a function that waits for it, or None if this device runs nothing concurrently.  The caller
+        must call that function before it frees an array that body reads.
+
+        body returns two objects; the first is a small array, and its copy to the host may start at once.
+        The function returns both, the first for `host`.  body reads nothing back and writes only its
+        results.  Equal names mean equal work.  If given, then(first, second) replaces the two results by two
+        others, and may read other arrays.
         """
 
     def invert_diagonal_blocks(self, lu):
-        """Return the inverses that `substitute` needs and their measure for `trusted`, or None."""
+        """Return (inverses of diagonal blocks for `substitute`, a number for `trusted`), or None."""
 
     def trusted(self, inverses, worst):
-        """Return the inverses, or None if their measure, read back, says that they lose digits."""
+        """Return the inverses, or None if the number `worst`, read back, shows that they lose digits."""
 
     def solve_factored(self, lu, b, adjoint):
-        """Return (L U)**-1 b, or (L U)**-H b, for packed row-major factors, in their dtype."""
+        """Return (L U)**-1 b, or (L U)**-H b, in the dtype of the packed row-major factors lu."""
 
     def substitute(self, lu, b, adjoint, inverses, order):
-        """Return A**-1 b, or A**-T b, in FP64 for FP64 b of any size, where A[order] = L U.
+        """Return A**-1 b, or A**-T b, in FP64, where A[order] = L U; the entries of b may have any size.
 
-        None if there is no faster way than `solve_factored` for this b.
+        Return None if `solve_factored` is the fastest way for this b.
         """
 
     def goes_ahead(self, a, b):
-        """Tell whether `ahead` may do steps for these, now or another time."""
+        """Tell whether `ahead` supports these operands; this does not depend on what is cached."""
 
     def ahead(self, lu, inverses, order, a, b, steps):
         """Start the first steps of refinement with these factors of a; return a function that waits for them.
 
-        That returns (x, r, sizes) as `refine_columns` takes it.  None is returned where steps are better done
-        one by one.
+        That function returns (x, r, sizes) for `refine_columns`.  Return None if it is faster to launch the
+        steps one by one.
         """
 
     def getrf(self, a, dtype, overwrite_a=False):
-        """Return (factors, info): the library's own LU of a in `dtype`; factors are opaque.
+        """Return (factors, info): the LU of a by LAPACK or cuSOLVER in `dtype`; factors are opaque.
 
-        With leave they may take the place of a, if that is contiguous and has this dtype.
+        With `overwrite_a`, the factors may overwrite a, if a is contiguous and has this dtype.
         """
 
     def getrs(self, factors, b, adjoint):
-        """Return a**-1 b, or a**-H b, from what `getrf` returned."""
+        """Return a**-1 b, or a**-H b, by the factors of `getrf`."""
 
     def gecon(self, factors, norm_one):
-        """Return the reciprocal 1-norm condition estimate, or None if the library has none."""
+        """Return the estimate of rcond in the 1-norm, or None if the library has no estimator."""
 
     def diagonal(self, factors):
-        """Return (diagonal of U, sign of the permutation) of what `getrf` returned."""
+        """Return (diagonal of U, sign of the permutation) for the factors of `getrf`."""
 
     def product(self, a, x, adjoint=False):
-        """Return a x, or a**H x, computed in FP64 whatever the dtype of a is."""
+        """Return a x, or a**H x, computed in FP64 for every dtype of a."""
 
     def matmul(self, a, b):
-        """Return the products of two stacks of matrices, (k, m, n) and (k, n, r), of one dtype."""
+        """Return the products of two stacks of matrices of one dtype, (k, m, n) and (k, n, r)."""
 
     def residual(self, a, x, b):
         """Return r = b - a x in FP64, and on the host max |r| and max |x| of each column; NaN propagates."""
@@ -315,32 +333,35 @@ class Ops(Protocol):
         """Return max |v| of each column of the n x k array v; NaN propagates."""
 
     def gram(self, vectors, known=None):
-        """Return v_i^H v_j, (k, m, m), on the host, for each column of m arrays of (n, k).
+        """Return the Gram matrices v_i^H v_j on the host, shape (k, m, m), of m arrays v_i of shape (n, k).
 
-        known has those of some of the first of them.
+        There is one Gram matrix for each of the k columns.  `known` has the products of the first arrays.
         """
 
     def mixed(self, vectors, weights):
-        """Return the sum of weights[c, i] v_i, for each column c of m arrays of (n, k)."""
+        """Return the sums over i of weights[c, i] v_i[:, c] for each column c; v_i are m arrays (n, k)."""
 
     def probes(self, n):
-        """Return 1 / n, (-1)**i (1 + i / (n - 1)), and two of random entries as columns (n, 4).
+        """Return the four first vectors of the condition estimate as columns, shape (n, 4).
 
-        Those are uniform, of mean 0 and variance 1, and always the same.
+        They are 1 / n, then (-1)**i (1 + i / (n - 1)), then two with random entries.  The random entries are
+        uniform, with mean 0 and variance 1, and the same in every call.
         """
 
     def signs(self, v, state):
-        """Return the sign of each entry of v, (n, 1), of complex ones v / |v|; zeros if state[1] is 0."""
+        """Return the signs of v, v / |v| for complex v, with shape (n, 1); zeros if state[1] is 0."""
 
     def held(self, b, y, z):
-        """Return what is left of b by y, in one small array; z has a column for each of the last ones of b.
+        """Return sums that compare b with y, in one small array.
 
-        The sum of |b - y|^2 of each column but those, that of |b|^2 of each, and |z^H (b - y)| for those.
+        z has as many columns as b has at its end that are compared by inner products.  The result has
+        sum |b - y|^2 of each other column, sum |b|^2 of each other column, and |z^H (b - y)| of the last
+        columns.
         """
 
     def steepest(self, z, state, found):
-        """Return the unit vector (n, 1) of the largest |z_i|, or of a NaN.
+        """Return the unit vector e_i, shape (n, 1), for the i of the largest |z_i|, or of a NaN.
 
-        Zeros if it was found last time or state[1] is 0.  found becomes its number and its size, state that
-        number and whether the vector is not zero.
+        Return zeros if i is the same as in the last call (state[0]), or if state[1] is 0.  found becomes
+        (i, |z_i|); state becomes (i, 1 if the vector is not zero, else 0).
         """

@@ -1,4 +1,4 @@
-"""Primitives on vectors that read the same for every array library, which they are given as `xp`."""
+"""Primitives on vectors with one implementation for NumPy and CuPy; `xp` is the library."""
 
 import numpy as np
 
@@ -6,14 +6,14 @@ __all__ = ["gram", "held", "signs", "steepest"]
 
 
 def gram(vectors, known, dots):
-    """As `Ops.gram`; dots returns x^H y, (pairs, k), on the host, for the columns of some pairs x, y."""
+    """As `Ops.gram`; dots(pairs) returns x^H y of each column of each pair, (pairs, k), on the host."""
     m, first = len(vectors), 0 if known is None else known.shape[1]
     pairs = [(i, j) for i in range(first, m) for j in range(i + 1)]
     found = dots([(vectors[i], vectors[j]) for i, j in pairs])
     products = np.empty((found.shape[1], m, m), dtype=found.dtype)
     products[:, :first, :first] = 0 if known is None else known
     for (i, j), product in zip(pairs, found, strict=True):
-        # Fused multiply-adds may leave an imaginary part where there is none.
+        # x^H x is real, but fused multiply-adds may leave an imaginary part.
         product = product.real if i == j else product
         products[:, i, j], products[:, j, i] = product, product.conj()
     return products
@@ -39,10 +39,10 @@ def steepest(xp, z, state, found):
     """As `Ops.steepest`."""
     with np.errstate(all="ignore"):
         size = xp.abs(z)
-    top = size.argmax()  # a NaN, if there is one
+    top = size.argmax()  # the index of a NaN, if there is one
     goes_on = state[1] * (top != state[0])
     unit = (xp.arange(len(z)) == top) * goes_on
-    # What is overwritten comes last: where memory runs out this may be done again.
+    # `found` and `state` are written last, so that this can be repeated if an allocation above fails.
     found[0], found[1] = top, size.take(top)
     state[0], state[1] = top, goes_on
     return unit[:, None]

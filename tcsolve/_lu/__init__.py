@@ -1,1 +1,1 @@
-"""LU with partial pivoting: norms, scaling, elimination, factors."""
+"""LU with partial pivoting: norms, scaling, elimination and factors."""

@@ -1,13 +1,15 @@
-"""LU with partial pivoting, its trailing updates in any of the listed arithmetics.
+"""Right-looking LU with partial pivoting; the trailing update has any arithmetic of `formats.UPDATES`.
 
-Right-looking, blocked at two levels: panels of `block` columns, made of strips that one kernel (or LAPACK)
-factors.  The matrix and the panel keep the storage precision; the operands of the update between panels are
-rounded, and so are, to nearly that precision and where `Ops.inner_update` says so, those of products inside
-panels, and of those with the inverse of L11 that make U (`Ops.substitution`).  Look-ahead: swaps, U and
-update reach the columns of the next panel first, and all others beside that and its factorization (`_Step`).
+There are two levels of blocks.  A panel has `block` columns and consists of strips; one kernel, or LAPACK,
+factors a strip.  The matrix and the panel keep the storage precision.  The operands of the trailing update
+are rounded.  Products inside a panel, and products with the inverse of L11 that compute U, are about as
+precise as the storage (`Ops.inner_update`, `Ops.substitution`).
 
-Where pivots are expected on the diagonal a panel may be square (`_Panel`); U and L beside a square are
-products in the arithmetic of the updates.
+Look-ahead: the columns of the next panel are swapped, solved and updated first.  Then the next panel is
+factored beside the update of all other columns (`_Step`).
+
+If pivots are expected on the diagonal, a panel may be square (`_Panel`).  Then the blocks of L below it and
+of U right of it are products in the arithmetic of the updates.
 """
 
 from tcsolve._lu.factors import NO_BAD_PIVOT, BlockedFactors
@@ -16,9 +18,10 @@ __all__ = ["factor_blocked", "panels", "strips"]
 
 
 def panels(ops, n, update, block=None, dominant=False):
-    """Return the column ranges of the outer panels of an n x n matrix, `dominant` or not.
+    """Return the column ranges of the outer panels of an n x n matrix.
 
-    block is their width; by default that is best for what is left of the matrix.
+    `block` is the width of a panel; by default the best width for each trailing matrix.  `dominant` is as for
+    `factor_blocked`.
     """
     found, start = [], 0
     while start < n:
@@ -29,7 +32,7 @@ def panels(ops, n, update, block=None, dominant=False):
 
 
 def factor_blocked(ops, w, update, block=None, look_ahead=True, dominant=False):
-    """Factor the row-major n x n matrix w in place, updating with `update`.
+    """Factor the row-major n x n matrix w in place, with the arithmetic `update` of the trailing updates.
 
     Parameters
     ----------
@@ -38,12 +41,12 @@ def factor_blocked(ops, w, update, block=None, look_ahead=True, dominant=False):
         Overwritten by the factors.
     update : Update
     block : int, optional
-        Columns of an outer panel (see `panels`).
+        Number of columns of an outer panel (see `panels`).
     look_ahead : bool
-        Whether panels may run beside updates; the factors are the same bits with and without.
+        Whether a panel may be factored beside an update.  The factors are the same bits either way.
     dominant : bool
-        Whether A is expected to be diagonally dominant by rows, and its pivots on the diagonal: a matter of
-        speed, and of rounding.  If it is not, the factors may be `misled`.
+        Whether A is expected to be diagonally dominant by rows, with its pivots on the diagonal.  This
+        changes the speed and the rounding.  If A is not dominant, the factors may be `misled`.
 
     Returns
     -------
@@ -55,16 +58,17 @@ def factor_blocked(ops, w, update, block=None, look_ahead=True, dominant=False):
 
 
 def _launch(ops, w, update, block, look_ahead, dominant):
-    """Factor w in place without waiting for it.
+    """Launch the factorization of w in place, without waiting for it.
 
     Returns
     -------
     order : array, shape (n,)
+        order[i] is the row of A that becomes row i.
     report : array, shape (4,)
-        The first bad pivot (or NO_BAD_PIVOT), the number of rows that were exchanged, the measure of the
-        inverses, and whether something was not as it was expected of a dominant matrix.
+        The first bad pivot (or NO_BAD_PIVOT), the number of rows that were exchanged, the number for
+        `Ops.trusted`, and 1 if an expectation of a dominant matrix failed, else 0.
     inverses : array or None
-        Of the diagonal blocks, where the device solves with them.
+        The inverses of the diagonal blocks, if the device solves with them.
     """
     n, xp = w.shape[0], ops.xp
     order = xp.arange(n, dtype=xp.int32)
@@ -86,27 +90,29 @@ def _launch(ops, w, update, block, look_ahead, dominant):
     panel.swap(panel.unswapped, n)
     inverses, worst = ops.invert_diagonal_blocks(w) or (None, xp.zeros(1))
     info, beyond = found
-    return order, ops.report(info, ipiv, worst, beyond), inverses  # the report will be read at once
+    return order, ops.report(info, ipiv, worst, beyond), inverses
 
 
 class _Step:
-    """The elimination with a factored panel, and the factorization of the one that follows, in parts.
+    """One step of the LU in parts: eliminate with a factored panel, and factor the following panel.
 
-    The columns of that one come first, so that it can be factored beside the elimination in all others: of a
-    wide one even those of its first strip.  `Ops.beside` tells which parts need which.
+    The columns of the following panel are updated first, so that it can be factored beside the update of all
+    other columns.  If the following panel is wide, the columns of its first strip come first.  `Ops.beside`
+    lists which part needs which.
 
     Attributes
     ----------
     following : _Panel
+        The following panel.
     update : Update
-        That of `rest`.
+        The arithmetic of `rest`.
     swaps_known : bool
-        Whether swaps may be done in any order: a panel of one strip finds its own rows in `solve_first`, and
-        swaps where it solves.
+        Whether the swaps of the panel are complete, so that any columns may be swapped at any time.  A panel
+        of one strip swaps its own rows in `solve_first`, and all other columns where it solves for U.
     fills : bool
-        Whether there is anything to `fill`.
+        Whether `fill` has anything to do.
     completes : bool
-        Whether there is anything to `complete`.
+        Whether `complete` has anything to do.
     """
 
     def __init__(self, ops, panel, following, update):
@@ -120,42 +126,42 @@ class _Step:
         self.completes = panel.is_square
 
     def solve_first(self):
-        """Swap and solve for U in the columns that come first."""
+        """Swap rows and solve for U in the columns that come first."""
         self._panel.solve_first(self._first)
 
     def complete(self):
-        """Make L below a panel that is square."""
+        """Compute L below a square panel."""
         self._panel.complete()
 
     def update_first(self):
-        """Update them, if the next panel is square in its rows alone."""
+        """Update the columns that come first; if the following panel is square, only its rows."""
         self._panel.update(self._panel.stop, self._first, self._how, last_row=self._last_row)
 
     def substitute(self):
-        """Prepare the substitution for U in all others, if it is not done."""
+        """Prepare the solves for U in the other columns, unless that is done already."""
         self._panel.substitute()
 
     def swap_rest(self):
-        """Swap in all columns beyond those that come first, if the swaps are known."""
+        """Swap rows in all columns right of those that come first, if the swaps are known."""
         if self.swaps_known:
             self._panel.swap_rows(self._first, self._n)
 
     def swap_done(self):
-        """Swap in the columns that are done."""
+        """Swap rows of L in the columns left of the panel."""
         self._panel.swap(0, self._panel.start)
 
     def fill(self):
-        """Solve for U and update in the other columns of the next panel."""
+        """Solve for U and update in the columns of the following panel that did not come first."""
         if self.fills:
             self._panel.solve(self._first, self._near)
             self._panel.update(self._first, self._near, self._how)
 
     def solve_rest(self, share):
-        """Solve for U in all columns beyond."""
+        """Solve for U in all columns right of the following panel."""
         self._panel.solve(self._near, self._n, share)
 
     def rest(self, share):
-        """Update what is left of the columns that came first, and all beyond."""
+        """Update all columns right of the following panel, and the rows below it if it is square."""
         if self._last_row is not None:
             self._panel.update(self._panel.stop, self._first, self._how, first_row=self._last_row)
         self._panel.update(self._near, self._n, self.update, share)
@@ -165,7 +171,7 @@ class _Step:
         return self.following.stop if self.ahead and self.following.is_square else None
 
     def do(self):
-        """Do it all, one after the other."""
+        """Do all parts, one after the other."""
         self.solve_first()
         self.complete()
         self.update_first()
@@ -179,23 +185,27 @@ class _Step:
 
 
 class _Panel:
-    """Columns start:stop of w, from row `start` on: factored strip by strip, then eliminated with.
+    """A panel: columns start:stop of w, from row `start` on.
 
-    Of a square one only the first rows are: no pivot is looked for below them.  L there is A U11**-1, a
-    product, and where it has an entry larger than one the factors are said to be misled.  Else every pivot
-    was the largest of its whole column, up to the rounding of that product.
+    It is factored strip by strip, and then used to eliminate in the columns right of it.
+
+    A square panel has only the first stop - start of these rows, and its pivots are searched only there.  The
+    block of L below it is the product A U11**-1.  If an entry of this block is larger than one, the factors
+    are `misled`.  Otherwise every pivot was the largest entry of its whole column, up to the rounding of the
+    product.
 
     Attributes
     ----------
-    p : array, shape (n - start, stop - start), or square
-        A view of w.
+    p : array, shape (n - start, stop - start) or (stop - start, stop - start)
+        The panel, a view of w.
     is_square : bool
+        Whether this is a square panel.
     strips : list of (int, int)
-        Ranges of its columns.
+        Column ranges of the strips, counted from `start`.
     unswapped : int
-        The first column, of those from `start` on, to which its swaps have not been applied.
+        The swaps have been applied to columns start:unswapped of w.
     substitution : object or None
-        What `substitute` made, for `solve` and, if the panel is square, `solve_first`.
+        The result of `Ops.substitution`, for `solve` and, if the panel is square, `solve_first`.
     """
 
     def __init__(self, ops, w, start, stop, rows, ipiv, found, update, dominant):
@@ -209,7 +219,7 @@ class _Panel:
         self.unswapped = start
         self.substitution, self._right, self._bound = None, None, None
         self._swaps, self._operands = None, {}
-        # With several strips, `local` tells where each row of the panel came from, and is moved with them.
+        # With several strips, local[i] is the number of the row that is now row i of the panel.
         order, local = rows
         self._order = order[start : start + len(self.p)]
         self._local = local[: len(self.p)] if len(self.strips) > 1 else self._order
@@ -220,11 +230,11 @@ class _Panel:
         self.finish()
 
     def begin(self, started):
-        """Factor the first strip; `started` is what `Ops.beside` hands over."""
+        """Factor the first strip; `started` comes from `Ops.beside`."""
         self._swaps = self._factor_strip(*self.strips[0], started)
 
     def finish(self):
-        """Factor the other strips; if there is time, or the panel is square, prepare what is done with it."""
+        """Factor the other strips; if a wide panel is early, prepare L and the solves for U as well."""
         if len(self.strips) == 1:
             return
         for number, (start, stop) in enumerate(self.strips[1:], 1):
@@ -240,14 +250,14 @@ class _Panel:
 
     @property
     def first_columns(self):
-        """The column up to which all must be up to date when the panel begins."""
+        """The column of w up to which all updates must be done before the first strip is factored."""
         return self.start + self.strips[0][1] if self._is_wide and not self.is_square else self.stop
 
     def solve_first(self, last):
-        """Swap and solve for U in the columns up to `last` that come first; round L meanwhile if it is wide.
+        """Swap rows and solve for U in the columns up to `last`; round L of a wide panel concurrently.
 
-        By substitution, unless the panel is square: they are few, and the inverse takes longer.  Where that
-        is there already, and L rounded, by substitution all the same: no bit may depend on it.
+        These columns are few, so substitution is faster than an inverse of L11, unless the panel is square.
+        Substitute even if the inverse exists already, so that no bit depends on the timing.
         """
 
         def solve():
@@ -259,21 +269,21 @@ class _Panel:
             solve()
 
     def _prepare_l(self):
-        """Round L below the panel's rows, or begin to make it."""
+        """Round L below the rows of U; of a square panel, prepare the inverse of U11 instead."""
         if self.is_square:
             self._right = self._ops.right_substitution(self.p, self._update, self._bound)
         else:
             self._operand(self._update, at_once=True)
 
     def complete(self):
-        """Make L below the rows of a square panel, and look at it."""
+        """Compute L below a square panel, and check that its entries are at most one."""
         if self.is_square:
             l = self.w[self.stop :, self.start : self.stop]
             self._ops.solve_right(l, self.p, self._right)
             self._operand(self._update, at_once=True, bound=self._bound)
 
     def substitute(self):
-        """Prepare the substitution for U in many columns, if there are several strips and it is not done."""
+        """Prepare the solves for U in many columns, if there are several strips; do it only once."""
         if len(self.strips) > 1 and self.substitution is None:
             how = self._update if self.is_square else self._ops.inner_update(self._update, self.p)
             l, columns = self.p[: self.p.shape[1]], self.w.shape[1] - self.stop
@@ -282,13 +292,13 @@ class _Panel:
 
     @property
     def _is_wide(self):
-        # The swaps of a single strip are done with its columns.
+        # A panel of one strip applies its swaps where it solves for U, so it is never wide.
         k, columns = self.p.shape[1], self.w.shape[1] - self.stop
         return len(self.strips) > 1 and self._ops.is_wide(k, columns)
 
     @property
     def _is_early(self):
-        # Where a panel is factored before the update beside it is over, what follows is prepared meanwhile.
+        # The update beside this panel may end later than the panel.  Then there is time for preparations.
         return self.is_square or self._ops.waits_for_update(len(self.p), self._update)
 
     def _factor_strip(self, start, stop, started):
@@ -296,18 +306,19 @@ class _Panel:
         return self._ops.strip_lu(self.p, start, stop, *args)
 
     def _catch_up(self, number):
-        """Bring strip `number`, and as many after it as its lowest bit says, up to date.
+        """Apply the updates that strip `number` needs next, in the order of the recursive LU.
 
-        With as many strips before it, the last of which still has its swaps to be done.  So every strip has
-        been eliminated with all before it when its turn comes, as by recursion: products are deep, and few
-        read and write the same columns.
+        Let 2**t be the largest power of two that divides `number`.  The last 2**t strips before it update
+        the strips number ... number + 2**t - 1.  So every strip has all updates when it is factored.  The
+        products have large inner dimensions, and few of them read and write the same columns.  The swaps
+        of strip number - 1 have not been applied yet.
         """
         p, ops, count = self.p, self._ops, number & -number
         first, here = (self.strips[i][0] for i in (number - count, number))
         last = self.strips[min(number + count, len(self.strips)) - 1][1]
         done, late, below = slice(first, here), slice(here, last), slice(here, None)
         how = ops.inner_update(self._update, p[below, done])
-        if count == 1:  # at once
+        if count == 1:  # one launch swaps rows and solves for U
             ops.block_row(p[first:], first, here, self._swaps, 0, last, None)
             if last < p.shape[1]:
                 ops.swap_rows(p[first:, last:], self._swaps)
@@ -322,7 +333,7 @@ class _Panel:
             self._ops.swap_rows(self.w[self.start :, first:last], self._swaps)
 
     def solve(self, first, last, share=None):
-        """Solve for U in columns first:last of w, right of the panel; swap them first if it is one strip."""
+        """Solve for U in columns first:last of w, right of the panel; a panel of one strip swaps first."""
         if len(self.strips) == 1:
             self.swap(first, last)
         elif first < last:
@@ -331,13 +342,13 @@ class _Panel:
             self._ops.solve_unit_lower(*args)
 
     def swap(self, first, last, substitution=None):
-        """Swap rows in columns first:last of w and, right of the panel, solve for those of U."""
+        """Swap rows in columns first:last of w, and solve for U in those right of the panel."""
         if first < last:
             args = (self.start, self.stop, self._swaps, first, last, substitution)
             self._ops.block_row(self.w[self.start :], *args)
 
     def update(self, first, last, how, share=None, first_row=None, last_row=None):
-        """Update columns first:last of w, right of the panel, in all rows below it or some of them."""
+        """Update columns first:last of w, right of the panel, in rows first_row:last_row below U."""
         if first == last:
             return
         first_row = self.stop if first_row is None else first_row
@@ -345,7 +356,7 @@ class _Panel:
         self._ops.subtract_product(c, self._operand(how), u, share, first_row - self.stop)
 
     def _operand(self, how, **options):
-        """Return L below the panel's rows as `how` rounds it, perhaps when it is used."""
+        """Return `Ops.operand` of L below the rows of U; each `Update` has its own, made once."""
         if how.name not in self._operands:
             l = self.w[self.stop :, self.start : self.stop]
             self._operands[how.name] = self._ops.operand(l, how, **options)
@@ -353,7 +364,7 @@ class _Panel:
 
 
 def strips(ops, m, k, dtype, dominant=False):
-    """Return the column ranges of the strips of an m x k panel."""
+    """Return the column ranges of the strips of an m x k panel; `dominant` is as for `factor_blocked`."""
     found, start = [], 0
     while start < k:
         width = ops.strip_width(m - start, k - start, dtype, dominant)

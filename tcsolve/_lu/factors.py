@@ -1,24 +1,24 @@
-"""What a factorization leaves, and the solves with it: our own LU's factors, and the library's."""
+"""The factors of our own LU and of the LU of LAPACK or cuSOLVER, and solves with them."""
 
 from dataclasses import dataclass
 from typing import Any
 
 __all__ = ["NO_BAD_PIVOT", "BlockedFactors", "NativeFactors", "factor_native"]
 
-# info starts at a column no matrix has; the first bad pivot lowers it.
+# `info` starts with this column, larger than any real one; the first bad pivot lowers it.
 NO_BAD_PIVOT = 2**31 - 1
 
 
 class BlockedFactors:
     """P A = L U, packed row-major; order[i] is the row of A that became row i.
 
-    How the factorization went is read when it is first asked for: what is launched before that runs on
-    without waiting, and counts only if the factors turn out good.
+    The report of the factorization is read when one of its values is first needed.  Work that was launched
+    before does not wait for it; its results are used only if the factors are good.
 
     Attributes
     ----------
     inverses : array or None
-        Inverses of diagonal blocks, where the device solves with them; None once they are known to be bad.
+        Inverses of diagonal blocks, if the device solves with them; None if they turned out inaccurate.
     """
 
     def __init__(self, ops, lu, order, report, inverses=None):
@@ -30,7 +30,7 @@ class BlockedFactors:
         return self.__dict__ | {"_read_report": None}
 
     def _read(self):
-        """Return the first bad pivot and the number of swapped rows, waiting for the factorization once."""
+        """Return (bad pivot, number of swapped rows, misled); the first call waits for the factorization."""
         if self._found is None:
             (report,) = self._read_report()
             info, swapped, worst, beyond = (float(x) for x in report)
@@ -43,20 +43,20 @@ class BlockedFactors:
 
     @property
     def bad_pivot(self):
-        """1-based column of the first pivot that is zero or not finite, 0 if there is none."""
+        """1-based column of the first pivot that is zero or not finite; 0 if all are good."""
         return self._read()[0]
 
     @property
     def misled(self):
-        """Whether a pivot was not the largest of its column, or entries not as small, as was expected.
+        """Whether an expectation of a dominant matrix failed; then these factors must not be used.
 
-        These factors must not be used.
+        Either a pivot was not the largest entry of its column, or an entry was larger than its bound.
         """
         return self._read()[2]
 
     @property
     def nbytes(self):
-        """Bytes held."""
+        """Number of bytes of the factors."""
         extra = 0 if self.inverses is None else self.inverses.nbytes
         return self.lu.nbytes + self.order.nbytes + extra
 
@@ -70,25 +70,25 @@ class BlockedFactors:
         return x
 
     def solve_scaled(self, b, adjoint=False):
-        """Return A**-1 b, or A**-H b, for FP64 b of any size, to the precision of the factors."""
+        """Return A**-1 b, or A**-H b, to the precision of the factors; b is FP64, its entries of any size."""
         x = self.ops.substitute(self.lu, b, adjoint, self.inverses, self.order)
         return _solve_scaled(self, self.lu.dtype, b, adjoint) if x is None else x
 
     def aside(self, name, body, then=None):
-        """Start body(), which solves with these factors, as `Ops.aside`; it counts if they prove good."""
+        """Start body(), which solves with these factors, as `Ops.aside`; valid only if `are_good`."""
         if self.inverses is None:
             return None
         return self.ops.aside(self.lu, (self.order, self.inverses), name, body, then)
 
     def ahead(self, a, b, steps):
-        """Start the first steps with these factors of a, as `Ops.ahead`; they count if they prove good."""
+        """Start the first refinement steps with these factors of a, as `Ops.ahead`; valid if `are_good`."""
         if self.inverses is None:
             return None
         return self.ops.ahead(self.lu, self.inverses, self.order, a, b, steps)
 
     @property
     def are_good(self):
-        """Whether what was solved before anything was known of the factors stands."""
+        """Whether solves that were started before the report was read are valid."""
         return not self.bad_pivot and not self.misled and self.inverses is not None
 
     def diagonal(self):
@@ -96,35 +96,35 @@ class BlockedFactors:
         return self.lu.diagonal(), -1 if self._read()[1] % 2 else 1
 
     def gecon(self, norm_one):
-        """Return None: the caller's own estimator is needed."""
+        """Return None: these factors have no estimator; use `_lu.norms.condest`."""
         return None
 
 
 @dataclass(frozen=True)
 class NativeFactors:
-    """The library's own LU (LAPACK's or cuSOLVER's getrf)."""
+    """The factors of getrf, from LAPACK or cuSOLVER."""
 
     ops: Any
     dtype: Any
     factors: Any
     bad_pivot: int
     nbytes: int
-    misled = False  # the library looks for every pivot
+    misled = False  # getrf searches whole columns for its pivots
 
     def solve(self, b, adjoint=False):
         """Return A**-1 b, or A**-H b, in the dtype of the factors."""
         return self.ops.getrs(self.factors, b, adjoint)
 
     def solve_scaled(self, b, adjoint=False):
-        """Return A**-1 b, or A**-H b, for FP64 b of any size, to the precision of the factors."""
+        """Return A**-1 b, or A**-H b, to the precision of the factors; b is FP64, its entries of any size."""
         return _solve_scaled(self, self.dtype, b, adjoint)
 
     def ahead(self, a, b, steps):
-        """Start nothing: the library's solves are done one by one."""
+        """Return None: nothing is started, because steps with getrs are launched one by one."""
         return None
 
     def aside(self, name, body, then=None):
-        """Start nothing: the library's solves leave nothing beside them."""
+        """Return None: nothing is started, because getrs leaves no room on the device for other work."""
         return None
 
     def diagonal(self):
@@ -132,12 +132,12 @@ class NativeFactors:
         return self.ops.diagonal(self.factors)
 
     def gecon(self, norm_one):
-        """Return the library's rcond, or None if it has no estimator."""
+        """Return the estimate of rcond by gecon, or None if the library has no estimator."""
         return self.ops.gecon(self.factors, norm_one)
 
 
 def _solve_scaled(factors, dtype, b, adjoint):
-    """Bring the columns of b to size 1, where small ones cannot underflow in `dtype`, solve, undo it."""
+    """Scale each column of b to a largest entry of 1, so that it fits in `dtype`; solve; undo the scaling."""
     xp = factors.ops.xp
     size = factors.ops.column_max(b)
     size = xp.where(size > 0, size, 1.0)
@@ -145,6 +145,6 @@ def _solve_scaled(factors, dtype, b, adjoint):
 
 
 def factor_native(ops, a, dtype, overwrite_a=False):
-    """Factor a with the library's getrf in `dtype`; a is not modified without leave."""
+    """Factor a by getrf in `dtype`, and return `NativeFactors`; a is modified only with `overwrite_a`."""
     factors, bad_pivot = ops.getrf(a, dtype, overwrite_a)
     return NativeFactors(ops, dtype, factors, bad_pivot, a.size * dtype.itemsize)

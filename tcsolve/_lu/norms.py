@@ -1,4 +1,4 @@
-"""Norms of a matrix, and the estimate of its condition number."""
+"""The survey of a matrix (norms, dominance), and the estimate of its condition number."""
 
 import math
 from collections.abc import Callable
@@ -18,31 +18,34 @@ __all__ = [
     "sweeps_at_once",
 ]
 
-# Sweeps of the condition estimator, the first solve included, as xLACN2; how many are launched before
-# anything is read; and the unknowns for which all are: the refinement takes longer than they do there.
+# The condition estimator does at most MAX_SWEEPS sweeps, the first solve included, as xLACN2.  It launches
+# SWEEPS_AT_ONCE of them before anything is read.  For n in ALL_AT_ONCE it launches all of them, because the
+# refinement beside them takes longer than they do.
 MAX_SWEEPS, SWEEPS_AT_ONCE, ALL_AT_ONCE = 5, 2, range(4097, 8193)
-# Vectors that are solved for to begin with, steps of refinement of these, and what one may leave for another
-# to be worth it.
+# Number of probes, the first right-hand sides of the estimator; number of refinement steps of their
+# solutions; and the largest contraction of the residual after which another step is tried.
 PROBES, HELD_STEPS, CONTRACTED = 4, 2, 0.7
 
-# What rounding can take from the dominance of a row, for each of its entries, relative to the largest sum.
+# Rounding may reduce the dominance of a row by this, per entry, relative to the largest row sum.
 ROUNDING = 2.0**-52
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What one look at the matrix tells.
+    """Norms and dominance of a matrix, from one pass over it.
 
     Attributes
     ----------
     inf, one : float
         Infinity norm and 1-norm.
     row_spread, col_spread : float
-        Smallest over largest row (column) sum of |A|: 1 is well scaled, 0 is a zero row (column).
+        Smallest row (column) sum of |A| divided by the largest.  1 means well scaled, 0 means a zero row
+        (column).
     dominance : float
-        Least 2 |a_ii| - sum_j |a_ij|: positive if A is strictly diagonally dominant by rows.
+        Minimum over i of 2 |a_ii| - sum_j |a_ij|.  Positive if A is strictly diagonally dominant by rows.
     column_dominance : float
-        Least 3 |a_jj| - sum_i |a_ij|: positive if no column has twice as much beside the diagonal as on it.
+        Minimum over j of 3 |a_jj| - sum_i |a_ij|.  Positive if in each column the other entries sum to less
+        than twice the diagonal entry.
     """
 
     inf: float
@@ -58,7 +61,7 @@ class Survey:
         return math.isfinite(self.inf) and math.isfinite(self.one)
 
     def least_rcond(self, n):
-        """Return a lower bound of 1 / (||A||_1 ||A^-1||_1) for A (n, n); 0 if its diagonal does not dominate.
+        """Return a lower bound of 1 / (||A||_1 ||A^-1||_1) for A (n, n); 0 if A is not dominant by rows.
 
         ``||A^-1||_inf <= 1 / dominance`` [1]_, and ``||A^-1||_1`` is at most n times as large.
 
@@ -76,9 +79,9 @@ def survey(ops, a):
 
 
 def begin_survey(ops, a, dtype=None):
-    """Start the survey of a; return a function that waits for it, and returns it.
+    """Start the survey of a; return (a function that waits and returns the `Survey`, a copy of a or None).
 
-    Also return a copy of a in `dtype`, if that comes with it, or None.
+    The copy has the dtype `dtype`; it is there if the device makes it in the same pass.
     """
     wait, copy = ops.extremes(a, dtype)
 
@@ -97,30 +100,33 @@ def begin_survey(ops, a, dtype=None):
 
 
 def _spread(low, top):
-    """Return low / top; only a row or column of zeros gives 0, not one for which that underflows."""
+    """Return low / top; if the quotient underflows, the smallest positive number, so that 0 means low = 0."""
     if not top:
         return 1.0
     return max(low / top, math.ulp(0.0)) if low else 0.0
 
 
 class Condition(NamedTuple):
-    """What `condest` finds.
+    """The result of `condest`.
 
     Attributes
     ----------
     rcond : float
-        At least the true value up to rounding, as the estimate of ||A^-1||_1 is a lower bound, nearly always
-        within a factor of 3.  0 if a solve overflows.
+        Up to rounding an upper bound of the true value, because the estimate of ||A^-1||_1 is a lower bound.
+        It is nearly always within a factor of 3.  0 if a solve overflows.
     column : int or None
-        The largest of A^-1 that was found.
+        Index of the largest column of A^-1 that was found.
     doubt : callable
-        Of a number that is wanted; returns how far the solves may be from A: about 1 if what they show as its
-        smallest singular value is an error of theirs, far below if A has it.  It is the larger of
+        doubt(wanted) compares the solves with A.  The result is about 1 if the smallest singular value that
+        the solves show is an error of the solves, and far below 1 if A has this singular value.  It is the
+        larger of two numbers:
 
-        - ||b - A x||_2 / ||b||_2 of the probes b, with x = A^-1 b by the solves, refined in few steps until
-          that is as small as wanted: of random b a singular vector of A that they do not see is left over;
-        - |z^H (e_j - A v)| / ||v||_1, with v = A^-1 e_j for the largest column j that was found, and
-          z = A^-H sign(v): z^H e_j is ||v||_1 by them, and z^H A v hardly anything if that is an error.
+        - ||b - A x||_2 / ||b||_2 for the probes b, where x is the solution by the solves, refined in a few
+          steps until the number is at most `wanted`.  If the solves miss a singular vector of A, this
+          component of a random b stays in the residual.
+        - |z^H (e_j - A v)| / ||v||_1, where j is the largest column of A^-1 that was found, v the solution
+          for e_j, and z the adjoint solution for sign(v).  By the solves z^H e_j = ||v||_1.  If v is an error
+          of the solves, z^H A v is much smaller.
 
         Infinite if no column of A^-1 is nearly as large as the estimate.
     """
@@ -131,7 +137,10 @@ class Condition(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """A step of the ascent: the subgradient z, its steepest unit vector e, and v = A^-1 e; all (n, 1)."""
+    """A step of the estimator: the subgradient z, the unit vector e of its largest entry, and v = A^-1 e.
+
+    All three have shape (n, 1).
+    """
 
     e: Any
     v: Any
@@ -139,15 +148,17 @@ class Sweep(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """The work of `condest` that needs no decision.
+    """The first part of `condest`, which is launched without reading anything.
 
     Attributes
     ----------
     found : array
-        The first estimate, that of the alternating vector, and for each sweep where the subgradient is
-        largest, its size there, and the new estimate.
+        The 1-norms of the solutions for the first two probes.  Then, for each sweep, the index of the
+        largest entry of the subgradient, its modulus, and the new estimate.
     probes, solutions : array, shape (n, 4)
+        The first right-hand sides and their solutions.
     sweeps : list of Sweep
+        The sweeps that were launched.
     """
 
     found: Any
@@ -168,7 +179,8 @@ def condest(ops, a, norm_one, solve, solve_adjoint, begun=None):
     solve, solve_adjoint : callable, (n, k) -> (n, k)
         Apply A^-1 and A^-H in FP64 or complex128.
     begun : tuple, optional
-        What `begin_condest` returned; `found` may be on its way to the host, followed by what `hold` found.
+        The result of `begin_condest`.  `found` may be a copy on its way to the host, with the result of
+        `hold` appended.
 
     Returns
     -------
@@ -202,21 +214,21 @@ def condest(ops, a, norm_one, solve, solve_adjoint, begun=None):
         size = float(rows[number, 2])
         if size < 0.5 * largest:
             return math.inf
-        if number < len(held) - 2 * PROBES:  # this sweep was held against A before
+        if number < len(held) - 2 * PROBES:  # `hold` has compared this sweep with A before
             sums, missed = held[: 2 * PROBES], held[2 * PROBES + number]
         else:
             *sums, missed = _held_now(ops, a, begun, climbed[number : number + 2], solve_adjoint)
         with np.errstate(all="ignore"):
             missed, left = missed / size, _left(sums)
             left = _left_over(ops, a, begun, left, solve, wanted, missed)
-            return float(np.maximum(left, missed))  # a NaN, if there is one
+            return float(np.maximum(left, missed))  # NaN if one of them is
 
     column = None if best is None else int(rows[best, 0])
     return Condition(rcond, column, doubt if rcond else _infinite)
 
 
 def _held_now(ops, a, begun, sweeps, solve_adjoint):
-    """Return what `hold` finds of the first of one or two sweeps, on the host."""
+    """Return the result of `hold` for the first of one or two sweeps, on the host."""
     (sweep, *after), xp = sweeps, ops.xp
     if not after:
         after = [Sweep(None, None, solve_adjoint(ops.signs(sweep.v[:, 0], _beginning(xp))))]
@@ -225,7 +237,11 @@ def _held_now(ops, a, begun, sweeps, solve_adjoint):
 
 
 def _left_over(ops, a, begun, left, solve, wanted, missed):
-    """Return what solves leave of the probes, `left` before they are refined, which may not be worth it."""
+    """Return the largest relative residual of the probes after refinement; `left` is that before it.
+
+    Refinement is skipped or stopped if it cannot change the decision: `left` is at most `wanted`, or `missed`
+    is larger than `wanted` already.
+    """
     b, x, r = begun.probes, begun.solutions, None
     for _ in range(HELD_STEPS):
         if not left > wanted >= missed:
@@ -241,23 +257,26 @@ def _left_over(ops, a, begun, left, solve, wanted, missed):
 
 
 def _left(sums):
-    """Return the largest part of a probe that is left, by squares of the lengths; a NaN, if there is one."""
+    """Return the largest relative residual of a probe, from sums of squares; NaN if one is NaN."""
     of_rest, of_all = np.reshape(sums, (2, PROBES))
     return np.sqrt(np.max(of_rest / of_all))
 
 
 def joined(xp, probes, solutions, sweeps):
-    """Return what `hold` takes, of the probes and of all sweeps but the last, each with the next one's z."""
+    """Return the arguments b, x, z of `hold`: the probes, then each sweep but the last.
+
+    z has the z of the next sweep for each of these sweeps.
+    """
     b = xp.concatenate([probes, *(sweep.e for sweep in sweeps[:-1])], axis=1)
     x = xp.concatenate([solutions, *(sweep.v for sweep in sweeps[:-1])], axis=1)
     return b, x, xp.concatenate([sweep.z for sweep in sweeps[1:]], axis=1)
 
 
 def hold(ops, a, b, x, z):
-    """Hold x = A^-1 b, by solves, against A.
+    """Compare the solutions x of A x = b with A.
 
-    Returns the sums of |b - A x|^2 for each of the probes, of their own squares, and |z^H (b - A x)| for the
-    columns behind them.
+    Return one array: the sums of |b - A x|^2 of the probes, the sums of their |b|^2, and |z^H (b - A x)| of
+    the remaining columns.
     """
     with np.errstate(all="ignore"):
         return ops.held(b, ops.product(a, x), z)
@@ -268,9 +287,10 @@ def _infinite(wanted):
 
 
 def _ascent(estimate, rows):
-    """Return the largest estimate of an ascent, its row (None: it is the first), and whether it goes on.
+    """Return (largest estimate, its row in `rows` or None, whether another sweep may increase it).
 
-    Each row tells where the subgradient was largest, its size there, and the new estimate.
+    `estimate` is the first estimate.  Each row has the index of the largest entry of the subgradient, its
+    modulus, and the new estimate.
     """
     best, last = None, -1.0
     for number, (top, size, new) in enumerate(rows):
@@ -281,37 +301,37 @@ def _ascent(estimate, rows):
 
 
 def sweeps_at_once(n, dominant):
-    """Return how many sweeps of `condest` are best done before anything is read.
+    """Return how many sweeps of `condest` should be launched before anything is read.
 
-    Where the diagonal dominates, the first nearly always find the largest column, and few steps of refinement
-    hide what more would take.
+    For a dominant matrix two sweeps nearly always find the largest column.  Its refinement has few steps, too
+    short to hide more sweeps.
     """
     return MAX_SWEEPS - 1 if n in ALL_AT_ONCE and not dominant else SWEEPS_AT_ONCE
 
 
 def begin_condest(ops, n, solve, solve_adjoint, sweeps=SWEEPS_AT_ONCE):
-    """Do the work of `condest` without reading anything back, as far as it nearly always goes.
+    """Launch the first sweeps of `condest` without reading anything back.
 
-    Returns `Begun.found`, and the rest of what was `Begun`.
+    Return `Begun.found`, and a tuple of the other fields of `Begun`.
     """
     found, probes = ops.xp.empty(2 + 3 * sweeps), ops.probes(n)
-    solutions = solve(probes)  # together
+    solutions = solve(probes)  # one solve for all probes
     climbed = _climb(ops, solutions[:, :1], solve, solve_adjoint, found[2:])
-    # All sums at once: each for itself would delay the next solve.
+    # Compute all sums at the end: between two solves, a sum would delay the second one.
     sums = _sums(ops.xp, [*solutions.T[:2], *(sweep.v[:, 0] for sweep in climbed)])
     found[:2], found[4::3] = sums[:2], sums[2:]
     return found, (probes, solutions, climbed)
 
 
 def _climb(ops, v, solve, solve_adjoint, found):
-    """Follow the subgradient of x -> ||A^-1 x||_1 from unit vector to unit vector, a few sweeps.
+    """Do as many sweeps as `found` has triples of entries, and return them.
 
-    Fills `found` with where it is largest and its size there for each, leaving every third entry to the new
-    estimate; returns what is `Begun.sweeps`.
+    A sweep moves to the unit vector of the largest entry of the subgradient of x -> ||A^-1 x||_1.  The first
+    two entries of its triple become the index and the modulus of that entry; the caller fills the third.
     """
     state, climbed = _beginning(ops.xp), []
     for first in range(0, len(found), 3):
-        # The same as last time is the end; zero vectors are soon solved for.
+        # If the index repeats, the estimator has converged: the remaining solves get zero vectors.
         z = solve_adjoint(ops.signs(v[:, 0], state))
         e = ops.steepest(z[:, 0], state, found[first : first + 2])
         v = solve(e)
@@ -320,11 +340,12 @@ def _climb(ops, v, solve, solve_adjoint, found):
 
 
 def _beginning(xp):
-    """Return the state of a climb in which nothing was found yet, and which goes on."""
+    """Return the initial state for `Ops.steepest`: no index yet, and active."""
     return xp.arange(-1.0, 3.0, 2.0)
 
 
 def _sums(xp, vectors):
-    # A few: CuPy stacks more than eight by addresses from the host, which a recorded graph would read again.
+    # At most eight vectors: for more, CuPy's stack copies addresses from the host, and a recorded graph
+    # would read that host memory again.
     with np.errstate(all="ignore"):
         return xp.abs(xp.stack(vectors)).sum(axis=1)

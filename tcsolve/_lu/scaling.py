@@ -1,4 +1,4 @@
-"""Powers of two that bring rows and columns of A to a common size before anything is rounded."""
+"""Equilibration: scale rows and columns of A by powers of two, before anything is rounded."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,21 +20,21 @@ __all__ = [
     "shift_columns",
 ]
 
-# Rows (columns) whose sizes differ by less than a factor of ten are left alone; as xLAQGE.
+# Rows (or columns) are scaled if the ratio of their smallest to largest sum is below 0.1, as in xLAQGE.
 SPREAD = 0.1
-# Norms within 2**(+-SAFE_EXPONENT) leave an FP32 factorization room to grow.
+# With norms between 2**-SAFE_EXPONENT and 2**SAFE_EXPONENT, an FP32 factorization does not overflow.
 SAFE_EXPONENT = 40
-# Beyond 2**(+-FRAME_EXPONENT) even FP64 products and norms of A leave their range.
+# Outside of 2**-FRAME_EXPONENT to 2**FRAME_EXPONENT, FP64 products and norms of A may overflow or underflow.
 FRAME_EXPONENT = 300
-# Scales stay normal FP64 numbers.
+# The largest exponent of a scale, which must be a normal FP64 number.
 MAX_EXPONENT = 1022
-# Stands for the exponent of zero: below that of any number, however it is scaled.
+# Stands for the exponent of zero: smaller than the exponent of any scaled number.
 NO_EXPONENT = -(2**20)
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """diag(row) A diag(col), both vectors of powers of two on the device, shape (n,)."""
+    """The scaling diag(row) A diag(col): two vectors of powers of two on the device, shape (n,)."""
 
     row: Any
     col: Any
@@ -42,10 +42,10 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Frame:
-    """A system moved to where FP64 cannot overflow: diag(row) A diag(col) y = diag(row) b 2**-shift.
+    """A scaled system in which FP64 cannot overflow: diag(row) A diag(col) y = diag(row) b 2**-shift.
 
-    All factors are powers of two, so that x = diag(col) y 2**shift is exact but for under- and overflow
-    of x itself.
+    All scales are powers of two.  So x = diag(col) y 2**shift is exact, unless x itself overflows or
+    underflows.
     """
 
     scaling: Scaling
@@ -55,7 +55,7 @@ class Frame:
         return ops.cast_scaled(a, self.scaling.row, self.scaling.col, a.dtype)
 
     def inside(self, xp, b):
-        """Return (diag(row) b 2**-shift, shift), one shift for each column of b (n, k)."""
+        """Return (diag(row) b 2**-shift, shift) for b (n, k), with one shift for each column."""
         row = _exponents_of_scale(xp, self.scaling.row)
         top = largest_exponent(xp, b, row)
         return ldexp(xp, b, row - top), top
@@ -66,9 +66,9 @@ class Frame:
         Parameters
         ----------
         norm : (float, int)
-            The infinity norm of the caller's A, as `norm_and_exponent` returns it.
+            `norm_and_exponent` of the caller's A.
         r, y : array, shape (n, k)
-            The solution of the scaled system and its residual.
+            The residual and the solution of the scaled system.
         """
         xp = ops.xp
         rest = _size_and_exponent(xp, r, -_exponents_of_scale(xp, self.scaling.row))
@@ -89,7 +89,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Shift:
-    """The frame that leaves A alone and divides each column of b, and of x, by a power of two."""
+    """A `Frame` that does not scale A; it divides each column of b, and of x, by a power of two."""
 
     exponent: Any
 
@@ -103,13 +103,13 @@ class Shift:
 
 
 def shift_columns(size):
-    """Return the `Shift` for columns whose largest entries are `size`, or None if none is needed."""
+    """Return the `Shift` for columns with the largest entries `size`, or None if none is extreme."""
     exponent = np.frexp(size)[1]
     return Shift(exponent) if (np.abs(exponent) > FRAME_EXPONENT).any() else None
 
 
 def needs_frame(survey):
-    """Tell whether A has rows, columns or norms beyond the range in which FP64 can refine."""
+    """Tell whether A has rows, columns or norms so extreme that refinement in FP64 needs a `Frame`."""
     top = 2.0**FRAME_EXPONENT
     spread = min(survey.row_spread, survey.col_spread)
     if survey.inf == 0:
@@ -127,7 +127,7 @@ def ldexp(xp, x, exponent):
 def _ldexp_parts(xp, x, exponent):
     if not xp.iscomplexobj(x):
         return xp.ldexp(x, exponent)
-    # Where 1j * inf would be NaN in both parts.
+    # Not real + 1j * imaginary: 1j * inf has NaN in its real part.
     moved = xp.empty(np.broadcast_shapes(x.shape, exponent.shape), x.dtype)
     for to, part in zip(real_parts(moved), real_parts(x), strict=True):
         xp.ldexp(part, exponent, out=to)
@@ -135,7 +135,10 @@ def _ldexp_parts(xp, x, exponent):
 
 
 def exponent_of(xp, x, axis=()):
-    """Return e, largest parts of entries along the axes (kept) being in [2**(e - 1), 2**e); 0 of NaN, Inf."""
+    """Return the exponent e of the largest entry along the axes, which are kept.
+
+    The largest real or imaginary part is in [2**(e - 1), 2**e).  e is 0 if that is zero, NaN or Inf.
+    """
     top = xp.abs(x.real)
     if xp.iscomplexobj(x):
         top = xp.maximum(top, xp.abs(x.imag))
@@ -145,16 +148,16 @@ def exponent_of(xp, x, axis=()):
 
 
 def largest_exponent(xp, v, shift):
-    """Return the largest exponent in v 2**shift of each column, v (..., n, k); 0 for a column of zeros.
+    """Return the largest exponent in each column of v 2**shift, for v (..., n, k) and shift (n, 1).
 
-    shift, (n, 1), has the exponent by which each row is to be scaled.  Zeros do not count.
+    It is 0 for a column of zeros; zeros in other columns are ignored.
     """
     exponent = xp.where(v == 0, NO_EXPONENT, exponent_of(xp, v) + shift).max(axis=-2)
     return xp.where(exponent == NO_EXPONENT, 0, exponent)
 
 
 def _size_and_exponent(xp, v, shift):
-    """Return (m, e) for each column of v 2**shift: its largest modulus is m 2**e."""
+    """Return (m, e) for each column of v 2**shift, where m 2**e is its largest modulus."""
     exponent = largest_exponent(xp, v, shift)
     return xp.abs(ldexp(xp, v, shift - exponent)).max(axis=0), exponent
 
@@ -164,7 +167,7 @@ def _exponents_of_scale(xp, scale):
 
 
 def norm_and_exponent(ops, a):
-    """Return (m, e) such that the infinity norm of a is m 2**e, wherever in the range of FP64 a is."""
+    """Return (m, e), where m 2**e is the infinity norm of a; no sum overflows, however large a is."""
     rows = [ops.row_max(part).max() for part in real_parts(a)]
     top = max(float(v) for v in ops.host(*rows))
     exponent = int(np.frexp(top)[1]) if np.isfinite(top) else 0
@@ -188,7 +191,8 @@ def needs_scaling(survey):
 def equilibrate(ops, a):
     """Return the `Scaling` that brings the largest entry of each row and column into [1/2, 1).
 
-    Rows first, then columns [1]_; rounded to powers of two, so that scaling and its undoing are exact.
+    Rows are scaled first, then columns [1]_.  The scales are powers of two, so scaling and undoing it are
+    exact.
 
     References
     ----------
@@ -196,8 +200,8 @@ def equilibrate(ops, a):
        algorithm 2.4.
     """
 
-    # The larger part of a complex number stands for it, as its modulus may overflow.  In FP64, as FP32 has no
-    # inverses of its smallest numbers.
+    # For a complex entry, take the larger of its two parts: the modulus may overflow.  Compute in FP64,
+    # because the reciprocal of the smallest FP32 numbers overflows in FP32.
     def scale(sizes):
         top = sizes[0] if len(sizes) == 1 else ops.xp.maximum(*sizes)
         return _inverse_power(ops.xp, ops.converted(top, np.float64))

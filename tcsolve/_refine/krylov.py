@@ -1,4 +1,4 @@
-"""FGMRES for several right-hand sides side by side, each with its own Krylov space."""
+"""FGMRES for several right-hand sides at once; each has its own Krylov space."""
 
 from typing import Any, NamedTuple
 
@@ -6,29 +6,29 @@ import numpy as np
 
 __all__ = ["WARM_UP_STEPS", "Cycle", "basis_bytes", "fgmres"]
 
-# Steps before a cycle's own rate is trusted: GMRES often starts slowly.
+# Number of steps before the convergence rate of a cycle is trusted: GMRES often starts slowly.
 WARM_UP_STEPS = 20
-# Vectors there is room for at first, of several columns and of one: most cycles need no more, and products
-# with two blocks cost the host twice as much.
+# Number of basis vectors in the first block of memory, for several columns and for one column.  Most cycles
+# need no more, and each further block costs the host another product per step.
 FIRST_VECTORS, FIRST_OF_ONE = 8, 32
-# Vectors of each column alive beside the bases that are not in classical refinement.
+# Number of vectors per column that FGMRES needs besides its bases and the vectors of classical refinement.
 VECTORS_BESIDE = 2
 
 
 class Cycle(NamedTuple):
-    """What a cycle of `fgmres` found.
+    """The result of one cycle of `fgmres`.
 
     Attributes
     ----------
     d : array, shape (n, k)
         The corrections.
     steps : ndarray of int, shape (k,)
-        Steps each column used.
+        Number of steps of each column.
     reductions : list of (ndarray of int, ndarray), both of shape (k,)
-        After each step, the steps of each column and the estimated norm of its residual relative to the
-        first.
+        For each step: the number of steps of each column so far, and the estimated norm of its residual
+        divided by the norm at the start.
     most : int
-        The largest basis that was allowed.
+        Largest basis that was allowed.
     """
 
     d: Any
@@ -38,7 +38,7 @@ class Cycle(NamedTuple):
 
 
 def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
-    """Reduce the residuals r by one cycle of flexible GMRES, column by column in lockstep.
+    """Reduce the residuals r by one cycle of flexible GMRES; all columns take each step together.
 
     Parameters
     ----------
@@ -50,11 +50,12 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
     r : array, shape (n, k)
         Residuals, nonzero and finite; float64 or complex128.
     basis : int or ndarray of int, shape (k,)
-        Steps of each column at most, at least 1.
+        Largest number of steps of each column, at least 1.
     tol : float
-        A column is done when its residual estimate is below tol times its start.
+        A column is done when the estimate of its residual is at most `tol` times the norm at the start.
     give_up : callable, (steps, reduction) -> bool, optional
-        Asked after each step past the first 20 with the worst reduction so far of those that go on.
+        Called after step 20 and each later step with the largest reduction of the columns that are not
+        done.  The cycle ends if it returns True.
 
     Returns
     -------
@@ -68,47 +69,52 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
     n, k = r.shape
     basis = np.minimum(np.broadcast_to(basis, k), n)
     most = int(basis.max())
-    # The orthonormal basis of each column, and the preconditioned vectors.
+    # v: orthonormal basis of the Krylov space of each column.  z: the preconditioned basis vectors.
     v, z = _Vectors(ops, k, n, r.dtype, most + 1), _Vectors(ops, k, n, r.dtype, most)
-    size = ops.column_max(r)  # the squares in a norm of r itself may leave the range of FP64
+    size = ops.column_max(r)  # scale r first: its squares may overflow or underflow in the norm
     r = r / size
     beta = xp.linalg.norm(r, axis=0)
     unit = v.append((r / beta).T)
     (start,) = ops.host(beta)
     triangle, reductions = _Triangle(k, basis, np.asarray(start), tol), []
     for j in range(most):
+        # Apply the preconditioner and the operator.
         w = apply(z.append(correct(unit.T).T).T).T
+        # Orthogonalize: classical Gram-Schmidt done twice is as stable as the modified one, and uses BLAS-2.
         h = 0.0
-        for _ in range(2):  # classical Gram-Schmidt twice is as orthogonal as modified, in BLAS-2
+        for _ in range(2):
             s = v.products(w)
             w = w - v.combined(s)
             h = h + s
         length = xp.linalg.norm(w, axis=1)
         unit = v.append(w / xp.where(length > 0, length, 1.0)[:, None])
         h, length = ops.host(h[:, : j + 1], length)  # the one synchronisation of a step
+        # Apply the old Givens rotations to the new column, and find the next one.
         triangle.append(np.asarray(h), np.asarray(length))
         reductions.append((triangle.steps.copy(), triangle.reduction.copy()))
         if triangle.done.all():
             break
         if give_up and j + 1 >= WARM_UP_STEPS and give_up(j + 1, triangle.worst):
             break
+    # Solve the least-squares problems, and combine the preconditioned vectors.
     y = triangle.solve()
     y = y if np.issubdtype(r.dtype, np.complexfloating) else np.ascontiguousarray(y.real)
-    weights = np.zeros((k, z.room), dtype=y.dtype)  # a part of a block would be copied
+    # Weights of zero for the unused vectors: a product with a part of a block would copy it.
+    weights = np.zeros((k, z.room), dtype=y.dtype)
     weights[:, : y.shape[1]] = y
     d = z.combined(ops.array(weights)).T * size
     return Cycle(d, triangle.steps, reductions, most)
 
 
 def basis_bytes(n, k, steps, most, itemsize):
-    """Return the bytes of both bases of `fgmres` after so many steps of `most`, and of what is beside."""
+    """Return the bytes of both bases of `fgmres` after `steps` of `most` steps, and of its other vectors."""
     most = min(most, n)
     vectors = _room(k, steps + 1, most + 1) + _room(k, steps, most) + VECTORS_BESIDE
     return vectors * k * n * itemsize
 
 
 def _room(k, count, most):
-    """Return how many vectors of k columns, of `most`, there is room for where there are so many."""
+    """Return the capacity, in vectors of k columns, after `count` of at most `most` vectors were appended."""
     room = min(most, FIRST_OF_ONE if k == 1 else FIRST_VECTORS)
     while room < count:
         room = min(most, 2 * room)
@@ -116,18 +122,18 @@ def _room(k, count, most):
 
 
 class _Vectors:
-    """Up to `most` vectors (k, n), in blocks of some: none is copied for more room, nor to be multiplied."""
+    """Up to `most` vectors (k, n), in blocks of memory that grow without copying the older vectors."""
 
     def __init__(self, ops, k, n, dtype, most):
         self._ops, self._most, self._shape, self._dtype = ops, most, (k, n), dtype
         self._blocks, self._count, self.room = [], 0, 0
 
     def append(self, x):
-        """Take x (k, n); return it as it is kept."""
+        """Store a copy of x (k, n), and return the copy."""
         k, n = self._shape
         room = _room(k, self._count + 1, self._most)
         if room > self.room:
-            # Zero, as all vectors of a block are multiplied.
+            # Zeros, because products use all vectors of a block, stored or not.
             self._blocks.append(self._ops.xp.zeros((k, room - self.room, n), dtype=self._dtype))
             self.room = room
         self._count += 1
@@ -136,13 +142,13 @@ class _Vectors:
         return kept
 
     def products(self, w):
-        """Return v^H w, (k, room), of each vector v and w (k, n); zero where there is none yet."""
+        """Return v^H w for each stored vector v and w (k, n): shape (k, room), zero for unused room."""
         w = w.conj()[:, :, None]
         found = [self._ops.matmul(v, w)[:, :, 0] for v in self._blocks]
         return (found[0] if len(found) == 1 else self._ops.xp.concatenate(found, axis=1)).conj()
 
     def combined(self, s):
-        """Return the sum of the vectors times s (k, room), shape (k, n)."""
+        """Return the linear combination of the vectors with the coefficients s (k, room): shape (k, n)."""
         result, stop = None, 0
         for v in self._blocks:
             start, stop = stop, stop + v.shape[1]
@@ -152,7 +158,7 @@ class _Vectors:
 
 
 class _Triangle:
-    """The Hessenberg least-squares problems of k columns, kept triangular by Givens rotations."""
+    """The Hessenberg least-squares problems of k columns, reduced to triangles by Givens rotations."""
 
     def __init__(self, k, basis, beta, tol):
         most = basis.max()
@@ -166,7 +172,7 @@ class _Triangle:
         self.reduction = np.ones(k)
 
     def append(self, h, size):
-        """Add column j of the Hessenberg matrices: h (k, j + 1) above the diagonal, size below."""
+        """Append column j to the Hessenberg matrices: h (k, j + 1) and the subdiagonal `size` (k,)."""
         j = h.shape[1] - 1
         h = h.astype(complex)
         for i, (c, s) in enumerate(self.rotations):
@@ -184,21 +190,21 @@ class _Triangle:
         self.steps[~self.done] = j + 1
         reduction = np.abs(self.g[:, j + 1]) / self.beta
         self.reduction = np.where(self.done, self.reduction, reduction)
-        # A NaN ends its column too: no further step can mend it, and the caller measures x itself.
+        # A NaN ends its column too: no further step removes it.  The caller measures the error of x anyway.
         self.done |= ~(self.reduction > self.tol) | (size == 0) | (self.steps >= self.basis)
 
     @property
     def worst(self):
-        """The largest reduction of those that are not done."""
+        """The largest reduction among the columns that are not done."""
         return self.reduction[~self.done].max()
 
     def solve(self):
-        """Return the coefficients, shape (k, steps), zero beyond the steps a column used."""
+        """Return the coefficients, shape (k, steps); zeros beyond the steps of a column."""
         y = np.zeros((len(self.steps), max(self.steps)), dtype=complex)
         for c, steps in enumerate(self.steps):
             r, g = self.r[c, :steps, :steps], self.g[c, :steps]
             if np.isfinite(r).all() and (r.diagonal() != 0).all():
                 y[c, :steps] = np.linalg.solve(r, g)
-            elif np.isfinite(r).all():  # a singular preconditioned operator: the shortest answer
+            elif np.isfinite(r).all():  # singular: take the least-squares solution of minimum norm
                 y[c, :steps] = np.linalg.lstsq(r, g)[0]
         return y

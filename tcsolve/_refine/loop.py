@@ -1,8 +1,8 @@
-"""Refinement of approximate solutions until the FP64 residual meets the bound.
+"""Refine approximate solutions until the FP64 residual meets the bound.
 
-Classical refinement while it contracts, the last iterates combined where it does so slowly; FGMRES with the
-same corrections where it does not.  All right-hand sides at once; one that has met the bound is not touched
-again.
+Classical refinement runs while it contracts.  If it contracts slowly, the last iterates are combined.  If it
+does not contract, FGMRES follows, with the same corrections as preconditioner.  All right-hand sides are
+refined at once.  A right-hand side that has met the bound is not changed again.
 """
 
 import math
@@ -17,21 +17,21 @@ from tcsolve._refine.krylov import WARM_UP_STEPS, basis_bytes, fgmres
 
 __all__ = ["Operator", "Refined", "refine_columns"]
 
-# Bytes the Krylov bases of the right-hand sides that run side by side may take, and the last iterates that
-# are combined: with more of them that costs more than the steps it saves.
+# Largest number of bytes for the Krylov bases of right-hand sides that run together, and for the iterates
+# that are combined.  Combining larger iterates takes longer than the steps that it saves.
 KRYLOV_BYTES, COMBINED_BYTES = 1 << 30, 25 << 20
-# Iterates that are combined, once a step leaves more than this of the error: where it leaves less, nothing
-# is gained.
+# Number of iterates that are combined, and the contraction from which on they are: a faster contraction gains
+# nothing from it.
 ITERATES, SLOW = 4, 0.02
-# Vectors of a column that classical refinement has, and FGMRES of the other columns does not need.
+# Number of vectors per column that classical refinement holds and FGMRES on other columns does not need.
 VECTORS_DONE = 4
-# What rounding leaves uncertain, next to 1, in inner products of unit vectors and in residuals of FGMRES.
+# Rounding errors of inner products of unit vectors, and the smallest reduction that FGMRES can reach.
 ROUNDING = 2.0**-46
 
 
 @dataclass(frozen=True)
 class Operator:
-    """A as the loop needs it: residuals, products and the norms of the stopping test.
+    """The matrix A for the loop: products, residuals, and the norms of the stopping test.
 
     Attributes
     ----------
@@ -40,14 +40,15 @@ class Operator:
     norm : float
         Infinity norm of A.
     row, col : array, shape (n,), optional
-        The scaling diag(row) A diag(col), if there is one; then the scaled residual must meet the
-        bound too, so that small rows are as accurate as large ones.
+        The scaling diag(row) A diag(col), if there is one.  Then the residual of the scaled system must meet
+        the bound too, so that small rows are as accurate as large ones.
     scaled_norm : float
         Infinity norm of diag(row) A diag(col).
     matrix : array, shape (n, n), optional
-        A itself, where there is one.
+        A itself, unless only `product` is known.
     outer : callable, (r, x) -> error of each column, optional
-        The backward error of the system that this one was made from; it must meet the bound, too.
+        The backward error of the caller's system, if this system is a scaled one (`Frame`).  It must meet the
+        bound too.
     """
 
     product: Callable
@@ -60,16 +61,16 @@ class Operator:
 
     @classmethod
     def of(cls, ops, matrix, norm, row=None, col=None, scaled_norm=0.0, outer=None):
-        """Return the operator of a matrix."""
+        """Return the operator for a matrix."""
         return cls(lambda v: ops.product(matrix, v), norm, row, col, scaled_norm, matrix, outer)
 
     @property
     def measures_the_caller(self):
-        """Whether the error of `measure` is that of A itself, by no other measure."""
+        """Whether `measure` returns the backward error of A alone, with neither scaling nor `outer`."""
         return self.row is None and self.outer is None
 
     def residual(self, ops, x, b):
-        """Return r = b - A x, and on the host max |r| and max |x| of each column."""
+        """Return r = b - A x, and max |r| and max |x| of each column on the host."""
         if self.matrix is None:
             return ops.difference(b, self.product(x), x)
         return ops.residual(self.matrix, x, b)
@@ -81,10 +82,11 @@ class Point(NamedTuple):
     Attributes
     ----------
     step : ndarray of int, shape (k,)
-        Corrections so far.
+        Number of corrections so far.
     error : ndarray, shape (k,)
+        Backward error.
     estimated : bool
-        Whether the error is FGMRES's own estimate after an inner step, not that of a recomputed residual.
+        True if FGMRES estimated the error after an inner step, False if the residual was recomputed.
     """
 
     step: np.ndarray
@@ -94,7 +96,7 @@ class Point(NamedTuple):
 
 @dataclass
 class Refined:
-    """What the loop found: the best x of each column, with its error and cost."""
+    """The result of the loop: the best x of each column, with its error and its number of steps."""
 
     x: Any
     error: np.ndarray
@@ -102,7 +104,7 @@ class Refined:
     converged: np.ndarray
     history: list = field(default_factory=list)
     classical: bool = True
-    kept: int = 0  # bytes, at most, of the iterates that were combined, and of Krylov bases
+    kept: int = 0  # peak bytes of combined iterates and of Krylov bases
 
     @property
     def all_converged(self):
@@ -110,13 +112,14 @@ class Refined:
 
 
 def measure(ops, operator, x, b):
-    """Return the residual b - A x and, per column on the host, its error.
+    """Return the residual r = b - A x, and the error of each column on the host.
 
-    The error is ``||r|| / (||A|| ||x||)`` in infinity norms, or the largest of that, its scaled counterpart
-    and that of the outer system; 0 for an exact zero residual, NaN if anything is not finite.
+    The error is ``||r|| / (||A|| ||x||)`` in infinity norms.  With a scaling or an outer system it is the
+    largest of this error and those of the other systems.  It is 0 for an exactly zero residual, and NaN if
+    anything is not finite.
     """
     xp = ops.xp
-    # The one synchronisation of a step, unless there is a scaling.
+    # This is the only synchronisation of a step, unless there is a scaling.
     r, residual, size = operator.residual(ops, x, b)
     error = _quotient(residual, operator.norm, size)
     if operator.row is not None:
@@ -132,9 +135,9 @@ def _quotient(residual, norm, x):
     residual, x = np.asarray(residual, dtype=float), np.asarray(x)
     finite = np.isfinite(x)
     with np.errstate(all="ignore"):
-        # Divided one after the other: the product of the norms may leave the range of FP64.
+        # Two divisions: the product of the norms may overflow or underflow.
         error = residual / norm / x
-    # A zero residual is exact whatever x is; an infinite x is never an answer.
+    # A zero residual means an error of zero, also for x = 0.  An infinite x is never an answer.
     error[finite & (residual == 0)] = 0.0
     error[~finite] = np.nan
     return error
@@ -154,7 +157,7 @@ def refine_columns(
     ahead=(),
     plain=0,
 ):
-    """Refine x until every column's error is at most `bound`, or say which are not.
+    """Refine x until the error of every column is at most `bound`, or until further steps do not pay.
 
     Parameters
     ----------
@@ -167,18 +170,18 @@ def refine_columns(
         Its contraction and basis are used.
     bound : float
     x0 : array, shape (n, k), optional
-        Start; by default the correction of b.
+        The first x; by default ``correct(b)``.
     max_steps : int
-        Corrections a column may cost.
+        Largest number of corrections of a column.
     worth : float
-        Corrections of all columns that cost as much as a better preconditioner: when a column needs more, at
-        the rate of its last step, the loop ends.
+        The number of corrections of all columns together that cost as much as a better preconditioner.  The
+        loop ends if a column would need more, at the rate of its last step.
     ahead : (x, r, sizes), optional
-        The first x of a single column, from the correction of b on, and their residuals, (steps + 1, n, 1),
-        where they are known already; and max |r| and max |x| of each, on the host, (2, steps + 1).  Of an
-        operator without scaling.
+        Iterates of a single column that were computed before, beginning with ``correct(b)``, and their
+        residuals: both have shape (steps + 1, n, 1).  sizes has max |r| and max |x| of each, on the host,
+        with shape (2, steps + 1).  Only for an operator without scaling.
     plain : int
-        Steps of a single column before iterates are combined, those done ahead among them.
+        Number of steps of a single column before iterates are combined, including the steps in `ahead`.
 
     Returns
     -------
@@ -186,14 +189,15 @@ def refine_columns(
 
     Notes
     -----
-    Classical refinement converges if c(n) u_f cond(A) < 1 for factors of roundoff u_f; FGMRES, whose
-    preconditioned operator only needs a moderate condition number, up to about 1 / (u_f sqrt(u)) [1]_.
+    Classical refinement converges if c(n) u_f cond(A) < 1, where u_f is the roundoff of the factors.  FGMRES
+    converges up to a condition number of about 1 / (u_f sqrt(u)), because it only needs a preconditioned
+    operator of moderate condition [1]_.
 
-    Where refinement is slow, few directions, those of the smallest singular values, hold it up.  It then goes
-    on from that affine combination of the last iterates whose residual is least, which is Anderson
-    acceleration [2]_ and, while it remembers all iterates, equivalent to GMRES [3]_.  The residual of the
-    combination is that of the residuals, so that this costs no product with A; what counts for convergence is
-    computed from x as ever.
+    Slow refinement is usually slow in few directions only, those of the smallest singular values.  It then
+    continues from the affine combination of the last iterates with the smallest residual.  This is Anderson
+    acceleration [2]_.  With all iterates it is equivalent to GMRES [3]_.  The residual of the combination is
+    the same combination of the residuals, so no product with A is needed for it.  The convergence test still
+    uses a residual that is computed from x.
 
     References
     ----------
@@ -201,7 +205,7 @@ def refine_columns(
     .. [2] D. G. Anderson, J. ACM 12 (1965), 547-560.
     .. [3] H. F. Walker, P. Ni, SIAM J. Numer. Anal. 49 (2011), 1715-1735.
     """
-    # A correction that overflows shows in the error it leaves; NumPy need not warn of it as well.
+    # If a correction overflows, the error is NaN and the column does not converge.  No warning is needed.
     with np.errstate(all="ignore"):
         if ahead:
             state, recent = _replay(ops, operator, plan, bound, ahead, max_steps)
@@ -214,7 +218,7 @@ def refine_columns(
 
 
 def _start(ops, operator, bound, x, b):
-    """Return the loop's state at x, and [(x, r)]."""
+    """Return the state of the loop at x, and [(x, r)]."""
     r, error = measure(ops, operator, x, b)
     converged = stopping.converged(error, bound)
     steps = np.zeros(len(error), int)
@@ -222,7 +226,10 @@ def _start(ops, operator, bound, x, b):
 
 
 def _replay(ops, operator, plan, bound, ahead, max_steps):
-    """Return what the loop makes of steps that were done ahead, and the last (x, r) if it goes on."""
+    """Return the state after the steps done ahead, and the last (x, r) if the loop has to continue.
+
+    The decisions are those of the loop, so that the result is the same bits as without `ahead`.
+    """
     x, r, (residuals, sizes) = ahead
     errors = _quotient(residuals, operator.norm, sizes)
     best, taken, recent, history = 0, 0, [0], [Point(np.zeros(1, int), errors[:1], False)]
@@ -237,14 +244,14 @@ def _replay(ops, operator, plan, bound, ahead, max_steps):
         recent = [*recent, taken][-ITERATES if slow else -1 :]
     error = errors[best : best + 1]
     converged = stopping.converged(error, bound)
-    # A copy: all of these steps share their memory.
+    # Copy x, because all iterates done ahead share one array.
     state = Refined(ops.copied(x[best]), error, np.array([taken]), converged, history)
     return state, [(x[i], r[i]) for i in recent] if going else []
 
 
 @dataclass(frozen=True)
 class _Limits:
-    """When the loop ends; as for `refine_columns`."""
+    """The limits of the loop, as `refine_columns` takes them."""
 
     bound: float
     plan: Any
@@ -252,7 +259,7 @@ class _Limits:
     worth: float
 
     def is_hopeless(self, error, before, columns):
-        """Tell whether one of these of all `columns` needs more steps than a better preconditioner costs."""
+        """Tell whether one of these columns needs more steps than `worth` allows; all are `columns`."""
         if self.worth == math.inf:
             return False
         worth = self.worth * columns / len(error)
@@ -281,9 +288,10 @@ def _refine_on(ops, operator, b, correct, limits, state, recent, plain):
 
 
 def _classical(ops, b, advance, limits, state, recent):
-    """Correct the columns that still contract, in place in `state`; recent are the last (x, r) of all.
+    """Run classical refinement on the columns that contract, in place in `state`.
 
-    That list is emptied.  Return False where the rest takes longer than it is worth.
+    `recent` has the last (x, r) of all columns; this empties the list.  Return False if the remaining steps
+    cost more than a better preconditioner.
     """
     active = np.flatnonzero(~state.converged & ~np.isnan(state.error))
     recent, contraction = _Iterates(ops, recent), limits.plan.contraction
@@ -314,9 +322,9 @@ def _classical(ops, b, advance, limits, state, recent):
 
 
 class _Iterates:
-    """Some (x, r) of the same columns, the last at the end, and what is known of the products of their r.
+    """The last iterates (x, r) of some columns, the newest at the end, with the Gram matrices of their r.
 
-    The list of them that is given is emptied: what somebody else held could not be freed.
+    The list `given` is emptied, because memory that the caller still held could not be freed.
     """
 
     def __init__(self, ops, given):
@@ -327,23 +335,23 @@ class _Iterates:
 
     @property
     def last(self):
-        """The last (x, r)."""
+        """The newest (x, r)."""
         return self._given[-1]
 
     @property
     def nbytes(self):
-        """Bytes of all."""
+        """Number of bytes of all iterates."""
         return sum(x.nbytes + r.nbytes for x, r in self._given)
 
     def add(self, x, r, most):
-        """Take another (x, r), and keep so many, the last ones."""
+        """Append (x, r), and keep only the newest `most` iterates."""
         gone = max(0, len(self) + 1 - most)
         self._given = [*self._given, (x, r)][gone:]
         if self._gram is not None:
             self._gram = self._gram[:, gone:, gone:]
 
     def take(self, index):
-        """Keep some columns; each vector is gone when the next is copied."""
+        """Keep only the columns `index`; each old vector is freed before the next one is copied."""
         taken = []
         while self._given:
             taken.append(tuple(_take(self._ops, v, index) for v in self._given.pop(0)))
@@ -352,7 +360,7 @@ class _Iterates:
             self._gram = self._gram[index]
 
     def combined(self):
-        """Return that affine combination whose r is least in the 2-norm, of each column."""
+        """Return the affine combination (x, r) of each column with the smallest ||r||_2."""
         x, r = zip(*self._given, strict=True)
         self._gram = self._ops.gram(r, self._gram)
         weights = _weights(self._gram)
@@ -360,16 +368,16 @@ class _Iterates:
 
 
 def _weights(gram):
-    """Return the weights w of sum 1 that minimise w^H G w, for each of some Gram matrices G (k, m, m).
+    """Return the weights w with sum 1 that minimise w^H G w, for each of the Gram matrices G (k, m, m).
 
-    Where the squares have left the range of FP64 only the last vector counts.
+    If entries of G have overflowed or underflowed, the weight of the last vector is 1 and the others are 0.
     """
     m = gram.shape[1]
     size = np.sqrt(np.diagonal(gram, axis1=1, axis2=2).real)[:, :, None]
     cosines = gram / size / size.transpose(0, 2, 1) + ROUNDING * np.eye(m)
     usable = np.isfinite(cosines).all(axis=(1, 2)) & (size > 0).all(axis=(1, 2))
     last = np.arange(m) == m - 1
-    try:  # a matrix of NaN, or of Inf, would make an error of its own for all columns
+    try:  # unusable matrices are replaced by the identity, because one of them would fail the whole call
         w = np.linalg.solve(np.where(usable[:, None, None], cosines, np.eye(m)), 1 / size) / size
     except np.linalg.LinAlgError:
         return np.broadcast_to(last, gram.shape[:2]).astype(gram.dtype)
@@ -378,7 +386,7 @@ def _weights(gram):
 
 
 def _krylov(ops, operator, b, correct, limits, state, active):
-    """Run cycles of FGMRES on the columns `active` until they converge or stop paying."""
+    """Run cycles of FGMRES on the columns `active`, until they converge or more steps do not pay."""
     bound, max_steps = limits.bound, limits.max_steps
     while active.size:
         x, rhs = _take(ops, state.x, active), _take(ops, b, active)
@@ -391,7 +399,7 @@ def _krylov(ops, operator, b, correct, limits, state, active):
             rest = stopping.projected_steps(worst * reduction, worst, steps, bound)
             return steps + rest > allowed.max()
 
-        # Aim at the bound itself: a cycle that ends before it has to find its space again.
+        # Aim at the bound in one cycle: a restart has to build its Krylov space again.
         tol = max(0.1 * bound / worst, ROUNDING)
         cycle = fgmres(
             ops,
@@ -408,7 +416,8 @@ def _krylov(ops, operator, b, correct, limits, state, active):
         _, error = measure(ops, operator, trial, rhs)
         state.steps[active] += cycle.steps
         _keep_better(ops, state, active, trial, error, bound)
-        # A cycle must at least halve the error, and the rate it shows must reach the bound in time.
+        # A column continues if the cycle has reduced its error by `contraction`, and if at this rate it
+        # meets the bound within max_steps.
         rest = stopping.projected_steps(error, before, cycle.steps, bound)
         going = (
             ~state.converged[active]
@@ -419,7 +428,7 @@ def _krylov(ops, operator, b, correct, limits, state, active):
 
 
 def _bytes_kept(cycle, r, columns):
-    """Return the bytes of a cycle's bases beyond those of the classical refinement of `columns`."""
+    """Return how many bytes the bases of a cycle take beyond classical refinement of all `columns`."""
     bases = basis_bytes(*r.shape, int(cycle.steps.max()), cycle.most, r.dtype.itemsize)
     return bases - VECTORS_DONE * (columns - r.shape[1]) * r[:, 0].nbytes
 
@@ -434,7 +443,7 @@ def _note_inner_steps(state, active, before, cycle):
 
 
 def _take(ops, x, index):
-    """Return columns of x: x itself when it is all of them, so that nothing is copied."""
+    """Return the columns `index` of x; if these are all columns, x itself without a copy."""
     return x if len(index) == x.shape[1] else x[:, ops.array(index)]
 
 
@@ -445,7 +454,7 @@ def _keep_better(ops, state, active, trial, error, bound):
     if better.all() and len(active) == len(state.error):
         state.x = trial
     elif better.any():
-        # The starting x may be the caller's.
+        # Copy first, because the starting x may belong to the caller.
         state.x = state.x.copy()
         state.x[:, ops.array(active[better])] = trial[:, ops.array(np.flatnonzero(better))]
     state.error = state.error.copy()

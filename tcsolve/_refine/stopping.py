@@ -1,4 +1,4 @@
-"""When refinement has converged, is too slow, or must give up: pure functions of numbers."""
+"""The stopping rules of refinement: pure functions of numbers."""
 
 import math
 
@@ -8,17 +8,17 @@ __all__ = ["before_rounding", "contracting", "converged", "projected_steps", "ta
 
 
 def target(dtype, n):
-    """Return the bound on ``||r|| / (||A|| ||x||)`` for answers of this dtype: u sqrt(n), as xSGESV's.
+    """Return the bound on ``||r|| / (||A|| ||x||)`` for answers of this dtype: u sqrt(n), as in DSGESV.
 
-    For the smallest systems n stands for 4 (complex: 8), as even the rounding of the exact x and of
-    its residual can exceed u sqrt(n) there.
+    For n below 4 (complex: 8), n is replaced by that number: for such systems the rounding of the exact x
+    and of its residual can exceed u sqrt(n).
     """
     single = dtype.char in "fF"
     return (2.0**-24 if single else 2.0**-53) * math.sqrt(max(n, 8 if dtype.kind == "c" else 4))
 
 
 def before_rounding(dtype, n):
-    """Return the bound that x must meet in FP64, to meet `target` when it is rounded to this dtype."""
+    """Return the bound for x in FP64, so that x meets `target` after it is rounded to this dtype."""
     bound = target(dtype, n)
     return bound - 2.0**-24 if dtype.char in "fF" else bound
 
@@ -26,19 +26,19 @@ def before_rounding(dtype, n):
 def converged(error, bound):
     """Return which columns meet the bound.
 
-    Not ``~(error > bound)``: a NaN must never count as converged.
+    The test is not ``~(error > bound)``, because a NaN must never count as converged.
     """
     return np.asarray(error) <= bound
 
 
 def contracting(error, previous, factor):
-    """Return which columns' errors fell by `factor` or more in the last step; NaN is not falling."""
+    """Return for which columns error <= factor * previous; False if one of them is NaN."""
     with np.errstate(invalid="ignore"):
         return np.asarray(error) <= factor * np.asarray(previous)
 
 
 def projected_steps(error, start, steps, bound):
-    """Return how many more steps a column needs if it goes on at its average rate so far.
+    """Return how many more steps a column needs, if it continues at its average rate so far.
 
     Parameters
     ----------
@@ -46,10 +46,11 @@ def projected_steps(error, start, steps, bound):
         The error now, and `steps` steps ago.
     steps : int or array
     bound : float
+        The error to reach.
 
     Returns
     -------
-    array, of the shape of all of them
+    array, with the broadcast shape of the arguments
         0 where the bound is met, inf where the error does not fall or is NaN.
     """
     error, start, steps = map(np.asarray, (error, start, steps))

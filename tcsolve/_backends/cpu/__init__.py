@@ -1,1 +1,1 @@
-"""The primitives on NumPy: LAPACK, and tensor cores emulated."""
+"""The primitives on NumPy: LAPACK and emulated tensor cores."""

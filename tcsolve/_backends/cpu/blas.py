@@ -1,7 +1,7 @@
-"""Products of NumPy matrices by SciPy's BLAS, which LAPACK's routines use, too.
+"""Products of NumPy matrices by SciPy's BLAS.
 
-NumPy brings a BLAS of its own.  Two libraries have two pools of threads, and the idle threads of one spin on
-the cores that the other needs.
+LAPACK runs on SciPy's BLAS; NumPy has another one.  Two libraries have two pools of threads, and the idle
+threads of one pool keep the cores busy that the other pool needs.  So products use SciPy's BLAS too.
 """
 
 import numpy as np
@@ -18,9 +18,10 @@ def blas_of(name, dtype):
 
 
 def matmul(a, b):
-    """Return a b, row-major, for matrices (m, n) and (n, k), or stacks of as many of them.
+    """Return a b, row-major, for matrices (m, n) and (n, k), or for two stacks of equal length.
 
-    Both are float32, float64, complex64 or complex128; nothing is copied if rows or columns are contiguous.
+    The dtypes are float32, float64, complex64 or complex128.  Nothing is copied if rows or columns are
+    contiguous and the dtypes are equal.
     """
     if a.ndim > 2:
         return np.stack([matmul(one, other) for one, other in zip(a, b, strict=True)])
@@ -31,13 +32,13 @@ def matmul(a, b):
     if b.shape[1] == 1:
         t, turned = _column_major(a)
         return blas_of("gemv", dtype)(1.0, t, np.ascontiguousarray(b[:, 0]), trans=turned)[:, None]
-    # As BLAS sees them: (a b).T = b.T a.T.
+    # BLAS is column-major, so compute (a b).T = b.T a.T.
     (s, turned_b), (t, turned_a) = _column_major(b.T), _column_major(a.T)
     return blas_of("gemm", dtype)(1.0, s, t, trans_a=turned_b, trans_b=turned_a).T
 
 
 def _column_major(x):
-    """Return (x, 0), or (its transpose, 1), whichever is column-major; a copy of x if neither is."""
+    """Return (x, 0) if x is column-major, (x.T, 1) if x is row-major, else (a column-major copy, 0)."""
     if x.flags.f_contiguous:
         return x, 0
     return (x.T, 1) if x.flags.c_contiguous else (np.asfortranarray(x), 0)

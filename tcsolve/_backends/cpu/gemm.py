@@ -1,9 +1,9 @@
-"""Products of matrices on NumPy: the tensor cores emulated, and the oracle of the kernels.
+"""Products of matrices on NumPy with emulated tensor cores; tests compare the kernels with them.
 
-Operands are rounded as the units round them and multiplied in FP32, where products of two 11-bit
-numbers are exact; so a result differs from theirs in the order (and truncation) of the sums alone.
-A product of size 1000 to 2000 takes 2 to 7 times the FP32 product of BLAS on two cores, and 5 to 9
-times if it is refined.
+Operands are rounded as tensor cores round them, and multiplied in FP32.  There the product of two 11-bit
+numbers is exact.  So a result differs from that of tensor cores only in the order and the truncation of the
+sums.  On two cores, a product of size 1000 to 2000 takes 2 to 7 times as long as the FP32 product of BLAS,
+and 5 to 9 times with refinement.
 """
 
 import numpy as np
@@ -25,7 +25,8 @@ def gemm(a, b, c, out, product, alpha, beta, engine):
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         result = multiply(a, b, product)
         if product.precision == "int8":
-            result = result.astype(np.int64) * int(alpha)  # modulo 2**32 in the end
+            # The conversion to int32 at the end reduces modulo 2**32.
+            result = result.astype(np.int64) * int(alpha)
             alpha, beta = 1, int(beta)
         if alpha != 1:
             result = result * result.dtype.type(alpha)
@@ -35,18 +36,18 @@ def gemm(a, b, c, out, product, alpha, beta, engine):
 
 
 def multiply(a, b, product):
-    """Return a b, (..., m, k) times (..., k, n), in the accumulator of `product`.
+    """Return a b, (..., m, k) times (..., k, n), in the dtype of the sums of `product`.
 
-    A matrix that stands for many is converted, split and kept once.
+    A matrix with a batch stride of 0 is converted and split only once.
     """
     a, b = (x[:1] if x.ndim == 3 and x.strides[0] == 0 else x for x in (a, b))
     if product.precision == "int8":
-        # FP64 holds sums below 2**53 exactly, and its product is BLAS.
+        # Sums below 2**53 are exact in FP64, and BLAS multiplies in FP64 but not in integers.
         return (a.astype(np.float64) @ b.astype(np.float64)).astype(np.int32)
     if product.native:
         dtype = product.accumulator
         return a.astype(dtype, copy=False) @ b.astype(dtype, copy=False)
-    # In one order of memory: BLAS may sum in another way where a matrix is transposed.
+    # Make both row-major, because BLAS may sum in another order if a matrix is transposed.
     a, b = (np.ascontiguousarray(x, np.float32) for x in (a, b))
     return a @ b if product.direct else _rounded(a, b, product)
 
@@ -69,7 +70,7 @@ def _rounded(a, b, product):
 
 
 def _top(x, axis):
-    """Return max |x| along an axis, kept; NaN and Inf show."""
+    """Return max |x| along an axis, which is kept; NaN and Inf propagate."""
     return np.abs(x).max(axis=axis, keepdims=True, initial=0)
 
 
@@ -78,16 +79,19 @@ def _finite(x):
 
 
 def fit(top):
-    """Return the exponents that bring `top` into [2**(TOP_EXPONENT - 1), 2**TOP_EXPONENT).
+    """Return the exponents e with top 2**e in [2**(TOP_EXPONENT - 1), 2**TOP_EXPONENT).
 
-    0 for zero, Inf and NaN.
+    The exponent is 0 for zero, Inf and NaN.
     """
     exponent = TOP_EXPONENT - np.frexp(top)[1]
     return np.where(np.isfinite(top) & (top > 0), exponent, 0)
 
 
 def sum_of_terms(parts_a, parts_b, terms, run):
-    """Return the sum of the products of parts, each `run` of k for itself; `terms` as in LEVELS."""
+    """Return the sum of the products of parts listed in `terms` (see LEVELS).
+
+    The products of `run` consecutive k are summed first; then these partial sums are added.
+    """
     total = None
     for q in range(0, parts_a[0].shape[-1], run):
         here = slice(q, q + run)

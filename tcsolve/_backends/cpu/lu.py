@@ -1,8 +1,8 @@
-"""The primitives of our own LU on NumPy: LAPACK's strips, and updates on emulated tensor cores.
+"""The primitives of our own LU on NumPy: LAPACK factors the strips, updates emulate tensor cores.
 
-Operands of an emulated update are rounded to the format exactly and multiplied in FP32; products of two
-11-bit numbers are exact there, so this differs from a tensor core in the order of summation alone.
-It is the oracle of the GPU tests.
+The operands of an emulated update are rounded to the format and multiplied in FP32.  There the product of two
+11-bit numbers is exact, so an update differs from that of tensor cores only in the order of the sums.  Tests
+of the GPU compare with this code.
 """
 
 import math
@@ -33,7 +33,7 @@ class LUOps:
         moved = np.arange(len(leaf))
         for j, i in enumerate(swaps):
             moved[j], moved[i] = moved[i], moved[j]
-        leaf[moved] = lu  # the rows stay where they were
+        leaf[moved] = lu  # the factored rows go back to their old places (see `Ops.strip_lu`)
         order[start:] = order[start:][moved]
         ipiv[start:stop] = row0 + start + swaps
         bad = np.flatnonzero(~np.isfinite(lu.diagonal()))
@@ -63,7 +63,7 @@ class LUOps:
         return False
 
     def gains_square(self, p, n, how):
-        return False  # there is no product that outruns LAPACK's panel
+        return False  # no product here is faster than a panel of LAPACK
 
     def bound(self, u, beyond):
         return beyond
@@ -73,7 +73,7 @@ class LUOps:
 
     def solve_right(self, l, u, substitution=None):
         trsm = blas_of("trsm", u.dtype)
-        # As BLAS sees them l is transposed, and U a lower triangle: it solves U**T X = l**T.
+        # BLAS is column-major.  It sees l**T, and U**T as a lower triangle, so it solves U**T X = l**T.
         l[...] = trsm(1.0, np.ascontiguousarray(u).T, np.ascontiguousarray(l).T, lower=True).T
 
     def merge_swaps(self, order, local, ipiv, start):
@@ -88,7 +88,7 @@ class LUOps:
         return np.array([info[0], moved, worst[0], beyond[0]], dtype=float)
 
     def gains_beside(self, m):
-        return False  # nothing runs beside anything
+        return False  # the primitives on NumPy do not run concurrently
 
     def waits_for_update(self, m, how):
         return False
@@ -115,7 +115,7 @@ class LUOps:
             bound[0] = 1
         if how.native:
             return how, (l,)
-        scaled = l * l.dtype.type(2.0**TOP_EXPONENT)  # of entries no larger than 1
+        scaled = l * l.dtype.type(2.0**TOP_EXPONENT)  # the largest entry of L is 1
         if how.products == 1:
             return how, (_rounded(scaled, how.format),)
         return how, _split(scaled, how.format)
@@ -126,14 +126,14 @@ class LUOps:
         if how.native:
             c -= matmul(parts[0], u)
             return
-        # The largest entry of U comes to 2**TOP_EXPONENT as well.
+        # Scale U too, so that its largest entry is near 2**TOP_EXPONENT.
         scale = _scale_to_top(u)
         unscale, u = u.dtype.type(1 / (2.0**TOP_EXPONENT * scale)), u * u.dtype.type(scale)
         if how.products == 1:
             _subtract(c, parts[0], _rounded(u, how.format), unscale)
             return
         (l_hi, l_lo), (u_hi, u_lo) = parts, _split(u, how.format)
-        # The small products first, as on a device.
+        # Sum the small products first, as the device does.
         l, u = np.hstack([l_hi, l_lo, l_hi]), np.vstack([u_lo, u_hi, u_hi])
         _subtract(c, l, u, unscale)
 
@@ -147,7 +147,7 @@ class LUOps:
         return inverses
 
     def invert_diagonal_blocks(self, lu):
-        return None  # LAPACK's substitution is at the speed of memory
+        return None  # trsm is limited by the memory bandwidth, so inverses would gain nothing
 
     def substitute(self, lu, b, adjoint, inverses, order):
         return None
@@ -160,15 +160,19 @@ class LUOps:
 
     def solve_factored(self, lu, b, adjoint):
         x = np.array(b, dtype=lu.dtype, order="F")
-        for lower in (not adjoint, adjoint):  # L then U, but U**H then L**H
+        # Solve with L, then with U; if adjoint, with U**H, then with L**H.
+        for lower in (not adjoint, adjoint):
             x = self._solve_triangle(lu, x, lower=lower, adjoint=adjoint)
         return x
 
     def _solve_triangle(self, lu, b, *, lower, adjoint):
-        """Solve with the unit lower or the upper triangle of the row-major lu; b may be overwritten."""
-        # BLAS is column-major: it sees lu transposed, so lower is upper, and op(A) is turned once
-        # more.  A**H of a row-major matrix is conj(A as BLAS sees it), which BLAS cannot apply
-        # untransposed; conjugating b and the result does.
+        """Return the solution with the unit lower or the upper triangle of the row-major lu.
+
+        b may be overwritten.
+        """
+        # BLAS is column-major and sees t = lu.T.  So lower and upper are exchanged, and a solve without
+        # transpose needs trans_a.  A solve with A**H needs conj(t) without transpose, which BLAS does not
+        # have; so conjugate b and the result instead.
         trsm = blas_of("trsm", lu.dtype)
         t = np.ascontiguousarray(lu).T
         conjugate = adjoint and np.iscomplexobj(lu)
@@ -178,14 +182,17 @@ class LUOps:
 
 
 def _subtract(c, l, u, factor):
-    """c -= factor l u, in place; one product is stored."""
+    """c -= factor l u, in place, with one temporary array."""
     product = matmul(l, u)
     product *= factor
     c -= product
 
 
 def _scale_to_top(u):
-    """Return the power of two that brings max |u| into (2**(TOP-1), 2**TOP]; 1 if it is 0 or not finite."""
+    """Return the power of two s with s max |u| in (2**(TOP_EXPONENT - 1), 2**TOP_EXPONENT].
+
+    It is 1 if max |u| is 0 or not finite.
+    """
     top = max(float(np.abs(part).max()) for part in real_parts(u))
     if not 0 < top < math.inf:
         return 1.0

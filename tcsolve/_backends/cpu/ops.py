@@ -1,4 +1,4 @@
-"""The primitives on NumPy: LAPACK where it has them, emulated tensor cores where it has not."""
+"""The primitives on NumPy: LAPACK and BLAS, and emulated tensor cores."""
 
 import math
 import os
@@ -15,7 +15,7 @@ from tcsolve._contract.vectors import gram, held, signs, steepest
 
 __all__ = ["NumpyOps", "numpy_ops"]
 
-# Entries of a block that stays in the second-level cache while five reductions pass over it.
+# Number of entries of a block that stays in the second-level cache while it is read several times.
 CACHE_ENTRIES = 1 << 16
 
 
@@ -27,7 +27,7 @@ class NumpyOps(LUOps):
     vendor = None
 
     def __reduce__(self):
-        return "numpy_ops"  # copies of a factorization have the same one
+        return "numpy_ops"  # pickle and copy return the one instance of this module
 
     def array(self, host):
         return np.asarray(host)
@@ -63,14 +63,14 @@ class NumpyOps(LUOps):
         try:
             return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         except (AttributeError, ValueError, OSError):
-            return math.inf  # not every system tells
+            return math.inf  # this system does not report its free memory
 
     def stats(self, a):
         if not a.flags.c_contiguous and a.flags.f_contiguous:
             return Stats(*reversed(self.stats(a.T)))
         n = a.shape[0]
         row_sum, col_sum, ones = np.empty(n), np.zeros(n), np.ones((n, 1))
-        # A sum that overflows or meets a NaN is the caller's to find, not NumPy's to warn of.
+        # The caller checks for overflow and NaN, so NumPy need not warn.
         with np.errstate(over="ignore", invalid="ignore"):
             for rows in _blocks(n):
                 block = np.abs(a[rows]).astype(np.float64, copy=False)
@@ -105,7 +105,7 @@ class NumpyOps(LUOps):
             if row_scale is None:
                 out[...] = a
                 return out
-            # Exponents are added first: r or s alone may leave the range that r s stays in.
+            # Add the exponents first: scaling by r alone may overflow although r s does not.
             er, es = np.frexp(row_scale)[1] - 1, np.frexp(col_scale)[1] - 1
             for rows in _blocks(len(a)):
                 exponent = er[rows, None] + es
@@ -117,16 +117,17 @@ class NumpyOps(LUOps):
         cpu_gemm.gemm(a, b, c, out, product, alpha, beta, engine)
 
     def signature(self, options, *arrays):
-        return None  # nothing here is short enough for checks to count
+        return None  # on the CPU the checks are short compared with any product
 
     def gemm_again(self, launch, a, b, c, out):
         return None
 
     def getrf(self, a, dtype, overwrite_a=False):
-        # LAPACK is column-major.  A row-major a is the column-major a.T at no cost, so a.T is
-        # factored instead, and the solves are transposed.
+        # LAPACK is column-major.  A row-major a is a column-major a.T without a copy.  So a.T is factored
+        # instead, and the solves are transposed.
         transposed = not a.flags.f_contiguous
-        with np.errstate(over="ignore", under="ignore"):  # an infinite pivot is reported as such
+        # An overflow in the conversion shows later, as a pivot that is not finite.
+        with np.errstate(over="ignore", under="ignore"):
             take = np.asarray if overwrite_a else np.array
             t = take(a.T if transposed else a, dtype=dtype, order="F")
         lu, piv, info = lapack_of("getrf", t.dtype)(t, overwrite_a=True)
@@ -136,9 +137,10 @@ class NumpyOps(LUOps):
         lu, piv, transposed = factors
         getrs = lapack_of("getrs", lu.dtype)
         b = np.array(b, dtype=lu.dtype, order="F")
-        # SciPy counts them from one, in place, and back: other threads must not see that.
+        # SciPy changes the pivots in place to count from one, and back again.  Other threads must not see
+        # this, so give it a copy.
         piv = piv.copy()
-        if transposed and adjoint:  # a**H = conj(a.T), and lu is of a.T
+        if transposed and adjoint:  # a**H = conj(a.T), and lu has the factors of a.T
             return getrs(lu, piv, b.conj(), trans=0)[0].conj()
         return getrs(lu, piv, b, trans=1 if transposed else 2 * adjoint)[0]
 
@@ -155,7 +157,7 @@ class NumpyOps(LUOps):
         wide = np.result_type(a.dtype, np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             if a.dtype == wide:
-                # Not a.conj(), a copy of it.
+                # Conjugate x and the result, because a.conj() would be a copy of a.
                 return matmul(a.T, x.conj()).conj() if adjoint else matmul(a, x)
             y = np.zeros(x.shape, dtype=np.result_type(wide, x.dtype))
             for rows in parts(*a.shape, WIDENED["cpu"]):
@@ -178,7 +180,7 @@ class NumpyOps(LUOps):
     def column_max(self, v):
         if v.dtype.kind == "c":
             return np.abs(v).max(axis=0)
-        # Twice as fast as by |v|, which would be stored.
+        # Twice as fast as np.abs(v).max(), which stores |v|.
         return np.maximum(np.abs(v.max(axis=0)), np.abs(v.min(axis=0)))
 
     def gram(self, vectors, known=None):
@@ -206,7 +208,7 @@ numpy_ops = NumpyOps()
 def probes(xp, n):
     i = xp.arange(n)
     alternating = xp.where(i % 2 == 0, 1.0, -1.0) * (1 + i / max(1, n - 1))
-    # The number of an entry, its bits mixed as at the end of MurmurHash3.
+    # Hash the index of each entry by the last steps of MurmurHash3.
     bits = xp.arange(2 * n, dtype=xp.uint32).reshape(n, 2)
     bits = (bits ^ bits >> 16) * xp.uint32(0x85EBCA6B)
     bits = (bits ^ bits >> 13) * xp.uint32(0xC2B2AE35)
@@ -216,7 +218,7 @@ def probes(xp, n):
 
 
 def _dots(pairs):
-    # Sums, not products: BLAS is slow where little comes of long vectors.
+    # Elementwise products and sums: BLAS is slow for few inner products of long vectors.
     return np.stack([np.multiply(x.conj().T, y.T, order="C").sum(axis=-1) for x, y in pairs])
 
 

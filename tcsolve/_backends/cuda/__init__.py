@@ -1,1 +1,1 @@
-"""The primitives on CuPy."""
+"""The primitives on CuPy, with our CUDA kernels."""

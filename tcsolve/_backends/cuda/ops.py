@@ -1,6 +1,6 @@
-"""The primitives on CuPy: cuBLAS and cuSOLVER where they are at the ceiling, our kernels elsewhere.
+"""The primitives on CuPy: cuBLAS and cuSOLVER where they are as fast as the hardware, else our kernels.
 
-No setting of CuPy or cuBLAS changes a result (see `tcsolve._backends.cuda.runtime.cublas_calls`).
+Settings of CuPy or cuBLAS do not change a result (see `tcsolve._backends.cuda.runtime.cublas_calls`).
 """
 
 import functools
@@ -25,26 +25,27 @@ from tcsolve._contract.vectors import gram, held, signs, steepest
 
 __all__ = ["CupyOps"]
 
-# Unknowns up to which factors are started before it is known whether they are wanted: finding out would take
-# the host a good part of their time.
+# Largest n for which the factorization starts before the survey is read.  For small n, waiting for the survey
+# would take a large part of the time of the factorization.
 EARLY_ROWS = 4096
-# Rows up to which a panel has so many columns, by the products of the update.
+# Width of a panel as (largest n of the trailing matrix, width), by the number of products of the update.
 BLOCKS = {
     1: ((4096, 128), (14336, 512), (math.inf, 1024)),
     3: ((6656, 128), (8192, 192), (16384, 512), (math.inf, 1024)),
 }
-# The same where they are squares (see `_lu._Panel`), which keep the update waiting for a short time only.
+# The same for square panels (see `_lu._Panel`), which delay the update only for a short time.
 SQUARE_BLOCKS = {
     1: ((4096, 128), (6000, 512), (12500, 1024), (17000, 1536), (math.inf, 2048)),
     3: ((4096, 128), (9000, 512), (math.inf, 1024)),
 }
-# Rows one block of tcs_col_stats sums: few, where there would be few blocks.
+# Number of rows that one block of tcs_col_stats sums, and the smaller number for up to SMALL_ROWS rows, where
+# there would be too few blocks.
 ROWS_PER_CHUNK, ROWS_PER_SMALL_CHUNK, SMALL_ROWS = 512, 64, 4096
-# Rows one block of tcs_survey sums, by the most rows; columns it does.
+# Number of rows that one block of tcs_survey sums, as (largest n, rows), and number of its columns.
 SURVEY_ROWS, SURVEY_COLUMNS = ((1024, 32), (4096, 64), (math.inf, 256)), 512
-# The limit of a grid in its second dimension.
+# The limit of CUDA for the second dimension of a grid.
 MOST_BLOCKS_IN_Y = 65535
-# Sums of chunks that tcs_extremes adds up sooner than another kernel is launched.
+# Up to this many sums of chunks, tcs_extremes alone is faster than with another kernel before it.
 MOST_SUMS = 1 << 16
 
 
@@ -59,7 +60,7 @@ class CupyOps(LUOps, NativeOps):
 
     @property
     def properties(self):
-        """What `cost_model.rates_of` asks of the current device."""
+        """The properties of the current device that `cost_model.rates_of` needs."""
         return current_device.properties(cupy.cuda.runtime.getDevice())
 
     @property
@@ -88,8 +89,8 @@ class CupyOps(LUOps, NativeOps):
         return reading(arrays)
 
     def default_block(self, n, how, dominant=False):
-        # Wide panels save traffic of C in the update; where that is hidden behind the panels, the narrowest
-        # have least to do between one another.
+        # With wide panels, the updates read and write C less often.  If the panels take longer than the
+        # updates, narrow panels are best, because they have less work between their strips.
         blocks = SQUARE_BLOCKS if dominant and self.has_squares(how) else BLOCKS
         return next(block for most, block in blocks[how.products] if n <= most)
 
@@ -104,9 +105,9 @@ class CupyOps(LUOps, NativeOps):
 
     def free_bytes(self, enough=math.inf):
         if not current_device.allocates_by_default():
-            return math.inf  # the allocation itself will tell
+            return math.inf  # only CuPy's default pool and the driver report their free memory
         pooled = cupy.get_default_memory_pool().free_bytes()
-        if pooled >= enough:  # asking the driver takes as long as a few launches
+        if pooled >= enough:  # a call of the driver takes as long as a few launches
             return pooled
         free, _ = cupy.cuda.runtime.memGetInfo()
         return free + pooled
@@ -129,12 +130,15 @@ class CupyOps(LUOps, NativeOps):
         else:
             rows, cols, copy = self._row_stats(a)[1], self._col_stats(a, None)[1], None
         out = cupy.empty(6)
-        # By the reader: what comes in this stream next need not wait for it.
+        # Launch the kernel in the stream of the reader, so that later work in this stream need not wait.
         read = reading([out], functools.partial(_find_extremes, out, a, rows, cols))
         return lambda: tuple(read()[0].tolist()), copy
 
     def _survey(self, a):
-        """Return the sums of |a_ij| of each row and column, over each chunk of the other, and a in FP32."""
+        """Return the sums of |a_ij| of each row over chunks of columns, of each column over chunks of rows.
+
+        Also return a copy of a in FP32.
+        """
         m, n = a.shape
         w = self._room_for(a, np.dtype("f"))
         rows = next(rows for most, rows in SURVEY_ROWS if m <= most)
@@ -146,7 +150,7 @@ class CupyOps(LUOps, NativeOps):
         return row_sum, col_sum, w
 
     def _room_for(self, a, dtype):
-        """Return a row-major matrix of the shape of a, its rows whole 16-byte words, for the LU."""
+        """Return an empty row-major matrix of the shape of a for the LU; rows start on 16-byte boundaries."""
         m, n = a.shape
         w = recorded_graphs.matrix(n, dtype) if self._records(a.shape, dtype) else None
         return cupy.empty((m, -(-n // 4) * 4), dtype=dtype)[:, :n] if w is None else w
@@ -165,7 +169,7 @@ class CupyOps(LUOps, NativeOps):
         return self._col_stats(a, row_scale)[0].max(axis=0)
 
     def _row_stats(self, a):
-        """Return max |a_ij| and sum |a_ij| of each row, over each chunk of columns."""
+        """Return max |a_ij| and sum |a_ij| of each row over chunks of columns, both (chunks, m)."""
         if not a.flags.c_contiguous:
             if a.flags.f_contiguous:
                 return self._col_stats(a.T, None)
@@ -179,7 +183,7 @@ class CupyOps(LUOps, NativeOps):
         return top, total
 
     def _col_stats(self, a, row_scale):
-        """Return max r_i |a_ij| and sum r_i |a_ij| of each column, over each chunk of rows."""
+        """Return max r_i |a_ij| and sum r_i |a_ij| of each column over chunks of rows, both (chunks, n)."""
         if not a.flags.c_contiguous:
             if a.flags.f_contiguous and row_scale is None:
                 return self._row_stats(a.T)
@@ -200,7 +204,7 @@ class CupyOps(LUOps, NativeOps):
     @turns_into_memory_error
     def cast_scaled(self, a, row_scale, col_scale, dtype, out=None):
         dtype = np.dtype(dtype)
-        if dtype.char in "dD":  # FP64 keeps its range: exponents may be applied one after the other
+        if dtype.char in "dD":  # nothing is rounded, so CuPy's elementwise functions suffice
             if row_scale is None:
                 made = converted(a, dtype)
                 return cupy.array(a, order="C") if made is a else cupy.ascontiguousarray(made)
@@ -211,7 +215,7 @@ class CupyOps(LUOps, NativeOps):
         return w
 
     def _records(self, shape, dtype):
-        """Tell whether the LU of such a matrix can be recorded: clusters take its strips."""
+        """Tell whether the LU of such a matrix can be recorded; it can if clusters factor its strips."""
         m, n = shape
         square = m == n > 0 and dtype.char == "f"
         return square and self.has_clusters(n) and recorded_graphs.recordable(n, dtype)
@@ -317,7 +321,7 @@ def _dots(pairs):
 
 
 def _columns_grid(n, k):
-    """Return the grid of a kernel of refinement_vectors.cu that takes any number of columns."""
+    """Return the grid of a kernel of refinement_vectors.cu for n rows and any number of columns."""
     return -(-n // 256), min(k, MOST_BLOCKS_IN_Y)
 
 
@@ -326,9 +330,9 @@ def _here():
 
 
 def _find_extremes(out, a, rows, cols):
-    """Fill out with the extremes of a by its sums over chunks of columns and of rows, which may change."""
+    """Fill `out` with the extremes of a, from its sums over chunks; `rows` and `cols` may be overwritten."""
     n, char, chunks = len(a), a.dtype.char, (len(rows), len(cols))
-    if n * sum(chunks) > MOST_SUMS:  # one block would read them
+    if n * sum(chunks) > MOST_SUMS:  # too many sums for the one block of tcs_extremes
         launch = _scale_launch(_here(), "tcs_add_chunks", char, (-(-n // 256), 2), (256, 1), 5)
         launch(enumerate((rows.data.ptr, chunks[0], cols.data.ptr, chunks[1], n)))
         chunks = 1, 1
@@ -339,28 +343,31 @@ def _find_extremes(out, a, rows, cols):
 
 @functools.lru_cache(maxsize=1024)
 def _scale_launch(device, entry, char, grid, block, count):
-    """Return the launch of an entry of survey.cu with `count` arguments, all to be replaced."""
+    """Return the prepared launch of an entry of survey.cu; all of its `count` arguments are placeholders."""
     real = "float" if char in "fF" else "double"
     kernel = compiler.kernel("survey", entry, T_IN=real, COMPLEX=int(char in "FD"))
     return kernel.prepared(grid, block, [0] * count, 0)
 
 
 def _row_major(a, row_scale=None):
-    """Yield slices of rows, and a, row-major, and the scales there: a part at a time, copied, if a is not."""
+    """Yield (slice of rows, these rows of a, their scales); the rows are row-major.
+
+    If a is row-major, there is one slice, of all rows.  Otherwise a is copied part by part.
+    """
     if a.flags.c_contiguous:
         yield slice(None), a, row_scale
         return
     some, copy = parts(*a.shape), None
     for rows in some:
         part = a[rows]
-        # In the order of the stream: who was given the last part has read it.
+        # All parts share one buffer.  The stream runs in order, so the last part has been read by now.
         copy = cupy.empty(part.shape, a.dtype) if copy is None else copy[: len(part)]
         copy[...] = part
         yield rows, copy, None if row_scale is None else row_scale[rows]
 
 
 def _cast(w, a, row_scale, col_scale):
-    """w := diag(r) a diag(s), for contiguous rows of w and of a."""
+    """w := diag(r) a diag(s), where the rows of w and of a are contiguous."""
     m, n = a.shape
     floats = n * (2 if w.dtype.char == "F" else 1)
     grid = (-(-floats // 128), -(-m // 64))
@@ -370,7 +377,7 @@ def _cast(w, a, row_scale, col_scale):
 
 
 def _product(a, x, adjoint):
-    """Return a x or a**H x without a conjugated copy of a; one column goes through gemv."""
+    """Return a x or a**H x without a conjugated copy of a; one column is multiplied by gemv."""
     if adjoint:
         y = _product(a.T, x.conj(), adjoint=False)
         return y.conj()
@@ -382,12 +389,12 @@ def _product(a, x, adjoint):
 
 
 def _has_runs(a):
-    """Tell whether the rows or the columns of a are contiguous, one behind the other."""
+    """Tell whether a is row-major or column-major without gaps, and not empty."""
     return a.size > 0 and (a.flags.c_contiguous or a.flags.f_contiguous)
 
 
 def _scaled_copy(a, row_scale, col_scale):
-    """Return diag(r) a diag(s) in FP64 by adding exponents, block by block."""
+    """Return diag(r) a diag(s) in FP64; the exponents of r and s are added first, one part at a time."""
     row, col = (cupy.frexp(s)[1] - 1 for s in (row_scale, col_scale))
     out = cupy.empty(a.shape, a.dtype)
     for rows in parts(*a.shape):

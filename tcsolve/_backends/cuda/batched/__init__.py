@@ -1,1 +1,1 @@
-"""Stacks of systems on CuPy."""
+"""Stacks of systems, and systems with a structure, on CuPy."""

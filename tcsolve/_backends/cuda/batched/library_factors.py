@@ -1,14 +1,14 @@
-"""The library's own factorizations on CuPy, of one matrix or a stack: LU, Cholesky, triangles, diagonals.
+"""Factorizations by cuBLAS and cuSOLVER, of one matrix or a stack: LU, Cholesky, triangles, diagonals.
 
-Factors are made by `factor`.  Each kind has
+The function `factor` makes the factors.  Each class of factors has
 
-- `info`, int32 (m,): not zero where the factorization of a matrix broke down;
-- `solve(rhs, adjoint=False)`: A**-1 (or A**-H) of the rows rhs[s, j], rhs (m, c, n) contiguous, in FP64 or
-  complex128; rhs is overwritten;
+- `info`, int32 (m,): not zero for each matrix with a factorization that broke down;
+- `solve(rhs, adjoint=False)`: A**-1 (or A**-H) times each row rhs[s, j]; rhs (m, c, n) is contiguous, in FP64
+  or complex128, and is overwritten;
 - `taken(which)`: the factors of some of the matrices.
 
-cuBLAS and cuSOLVER see the transpose of row-major memory.  That of A is factored as it lies, so that no
-copy is transposed; where A is Hermitian a conjugated copy is A for them.
+cuBLAS and cuSOLVER are column-major, so they see the transpose of a row-major A.  This transpose is factored,
+so that no matrix has to be transposed.  For a Hermitian A, they see A itself in a conjugated copy.
 """
 
 import functools
@@ -52,23 +52,23 @@ __all__ = [
 ]
 
 LOWER, UPPER = cublas.CUBLAS_FILL_MODE_LOWER, cublas.CUBLAS_FILL_MODE_UPPER
-# Rows up to which an LU without pivoting is faster than the library's Cholesky, for stacks: it is as stable
-# where matrices are positive definite, and its pivots are positive just then.
+# Up to this many rows, an LU without pivoting of a stack is faster than the Cholesky factorization of
+# cuSOLVER.  For positive definite matrices it is as stable, and all pivots are positive only for them.
 CHOLESKY_BY_LU = 48
-# Rows from which on our triangular solves take real Cholesky factors, and triangles, for few right-hand
-# sides: the library's own take up to ten times as long.
+# From this many rows on, real Cholesky factors, and triangles, use our triangular solves if there are few
+# right-hand sides.  Those of cuBLAS take up to ten times as long.
 PACKED_ROWS, PACKED_TRIANGLE_ROWS = 1024, 320
-# Right-hand sides from which on the complex LU is that of A itself and not of its transpose: the copy that
-# transposes costs little then, and the library's solves with a transpose take several times as long.
+# From this many right-hand sides on, a complex A is factored itself, not its transpose.  The transposed copy
+# takes little time, but solves of cuSOLVER with a transpose take several times as long.
 TURNED_COLUMNS = 64
-# Threads of a block that takes one entry each; rows of a block of measure_systems.cu.
+# Number of threads of a block with one entry per thread; number of rows of a block of measure_systems.cu.
 THREADS, SIZES_ROWS = 256, 1024
-# Matrices in one call.
+# Largest number of matrices in one call, for LU and for triangles.
 MOST_LU, MOST_TRIANGLES = 1 << 19, 65535
 
 
 def most_at_once(kind, n):
-    """Return how many matrices of n rows `factor` takes at once."""
+    """Return how many n x n matrices `factor` can factor in one call."""
     by_lu = kind == "general" or kind == "positive definite" and n <= CHOLESKY_BY_LU
     return MOST_LU if by_lu else MOST_TRIANGLES
 
@@ -79,13 +79,14 @@ def factor(a, kind, columns, careful=False):
     Parameters
     ----------
     a : array, shape (m, n, n)
-        float32 is widened to FP64, complex64 to complex128.  It is not written.
+        Not modified.  float32 is converted to FP64, complex64 to complex128.
     kind : {'general', 'positive definite', 'lower triangular', 'upper triangular', 'diagonal'}
-        No other entry of a triangle, or of a diagonal, is read; 'positive definite' must be full.
+        Entries outside of a triangle, or of a diagonal, are not read.  For 'positive definite' both triangles
+        must be there.
     columns : int
-        How many right-hand sides are expected at a time.
+        Expected number of right-hand sides of a solve.
     careful : bool
-        Leave out faster solves that lose digits where diagonal blocks of a triangle are ill-conditioned.
+        Do not use inverses of diagonal blocks of a triangle; they lose digits if a block is ill-conditioned.
     """
     m, n = a.shape[:2]
     packs = m == 1 and columns <= max(TRSV_COLUMNS) and a.dtype.kind != "c"
@@ -106,7 +107,7 @@ def factor(a, kind, columns, careful=False):
 
 
 class LU:
-    """P t = L U by cuSOLVER, t the transpose of a[0]; that is the matrix itself if `turned`."""
+    """P t = L U by cuSOLVER for t = a[0].T; if `turned`, a holds the transpose, so that t is A itself."""
 
     def __init__(self, a, turned):
         self._lu, self._swaps, self.info = getrf_in_place(_copied(a)[0].T)
@@ -131,7 +132,7 @@ class LU:
 
 
 class StackLU:
-    """P t = L U by cuBLAS, t the transpose of each matrix; P is the identity where there are no pivots."""
+    """P t = L U by cuBLAS for the transpose t of each matrix; without `pivots`, P is the identity."""
 
     def __init__(self, lu, addresses, pivots, info):
         self._lu, self._addresses, self._pivots, self.info = lu, addresses, pivots, info
@@ -165,7 +166,7 @@ def _lu_of_stack(a, pivoting=True):
 
 
 def _lu_of_definite(a):
-    """Return an LU without pivoting: the matrices are positive definite if all its pivots are positive."""
+    """Return the LU without pivoting; the pivots are all positive only for positive definite matrices."""
     factors = _lu_of_stack(a, pivoting=False)
     positive = cupy.diagonal(factors._lu, axis1=1, axis2=2).real > 0
     factors.info = (~positive.all(axis=1)).astype(cupy.int32)
@@ -190,7 +191,7 @@ class Cholesky:
 
 
 class PackedCholesky:
-    """A = (L D**-1) (D L**T), D = diag(L), of one real matrix: factors for our triangular solves."""
+    """A = (L D**-1) (D L**T) with D = diag(L), of one real matrix, for our triangular solves."""
 
     def __init__(self, a):
         lu, self.info = _potrf(_copied(a))
@@ -214,7 +215,7 @@ class PackedCholesky:
 
 
 def _potrf(a):
-    """Return a, with L in the lower triangle of what the library sees, and the info."""
+    """Factor a in place; return a, with L in the lower triangle in column-major order, and info."""
     char, n = PREFIX[a.dtype.char], a.shape[1]
     size = getattr(cusolver, char + "potrf_bufferSize")(_solver(), LOWER, n, a.data.ptr, n)
     work, info = cupy.empty(size, a.dtype), cupy.empty(1, cupy.int32)
@@ -251,8 +252,8 @@ def _cholesky_of_stack(a):
 class PackedTriangle:
     """One real triangular matrix, for our triangular solves with inverted diagonal blocks.
 
-    A block that is too ill-conditioned to be inverted costs digits of x, which is verified, and 1 / (||A||
-    ||A^-1||) is then below 1e-8.
+    If a diagonal block is ill-conditioned, x loses digits, which its verification shows.  rcond is then below
+    1e-8.
     """
 
     def __init__(self, a, lower):
@@ -272,14 +273,14 @@ class PackedTriangle:
 
 
 def _ones():
-    """Return sizes of right-hand sides that are not to be scaled: their range is that of FP64."""
+    """Return the argument `sizes` of `substitute` for right-hand sides that need no scaling, as in FP64."""
     return _ones_of(cupy.cuda.runtime.getDevice())
 
 
 @functools.cache
 def _ones_of(device):
     ones = cupy.ones(max(TRSV_COLUMNS))
-    cupy.cuda.get_current_stream().synchronize()  # other streams use them, too
+    cupy.cuda.get_current_stream().synchronize()  # other streams will read them
     return ones
 
 
@@ -298,7 +299,7 @@ class Triangles:
         if adjoint:
             _conjugate(rhs)
         op = cublas.CUBLAS_OP_N if adjoint else cublas.CUBLAS_OP_T
-        # The transpose of a lower triangle is an upper one.
+        # cuBLAS sees the transpose, in which a lower triangle is an upper one.
         _solve_triangles(self._addresses, UPPER if self._lower else LOWER, op, rhs, self._a)
         return _conjugate(rhs) if adjoint else rhs
 
@@ -307,9 +308,9 @@ class Triangles:
 
 
 def _solve_triangles(addresses, uplo, op, rhs, one=None):
-    """rhs[s, j] := T**-1 rhs[s, j] for the triangles T, as the library sees them, at `addresses`.
+    """rhs[s, j] := T**-1 rhs[s, j] for the column-major triangles T at `addresses`.
 
-    If there is only one, and `one` is given, that is it.
+    A single triangle may be given as the array `one` instead.
     """
     m, c, n = rhs.shape
     char = rhs.dtype.char
@@ -325,7 +326,7 @@ def _solve_triangles(addresses, uplo, op, rhs, one=None):
 
 
 class Diagonal:
-    """Diagonal matrices by their diagonals (m, n)."""
+    """Diagonal matrices, given by their diagonals d (m, n)."""
 
     def __init__(self, d):
         self._d = d
@@ -351,7 +352,7 @@ def _solver():
 
 
 def _addresses(x):
-    """Return the addresses of x[0], x[1], ..., which must lie one behind the other, on the device."""
+    """Return the addresses of x[0], x[1], ..., as an array on the device; x must be contiguous."""
     step = x.nbytes // len(x)
     return cupy.arange(x.data.ptr, x.data.ptr + step * len(x), step, dtype=cupy.uintp)
 
@@ -372,9 +373,10 @@ def _conjugate(x):
 
 
 def rows(b, probes):
-    """Return the columns of b (m, n, k), and so many random vectors, as rows (m, k + probes, n) in FP64.
+    """Return the columns of b (m, n, k), then `probes` random vectors, as rows (m, k + probes, n) in FP64.
 
-    A random entry is uniform, of mean 0 and variance 1, always the same; there are at most two vectors.
+    There are at most two random vectors.  Their entries are uniform, with mean 0 and variance 1, and the same
+    in every call.
     """
     m, n, k = b.shape
     out = cupy.empty((m, k + probes, n), np.result_type(b.dtype, np.float64))
@@ -384,21 +386,22 @@ def rows(b, probes):
 
 
 def measure(a, x, b, y, info, out, *, residuals=None):
-    """Fill out with what tells how good x is as the solution of A x = b.
+    """Fill `out` with the norms that verify the solutions x of A x = b.
 
     Parameters
     ----------
     a : array, shape (m, n, n)
     x, b : array, shape (m, n, k)
-        Of the dtype of a.
+        They have the dtype of a.
     y : array, shape (m, c, n)
-        A**-1 of some vectors, in FP64 or complex128; y[s] is contiguous.
+        A**-1 g for c vectors g of each matrix, in FP64 or complex128; y[s] is contiguous.
     info : array of int32, shape (m,), or None
+        The info of the factorizations.
     out : array, shape (4 + 2 k, m), float64, contiguous
-        Becomes the infinity norm and the 1-norm of each matrix, the largest 1-norm of its rows of y, its info
-        (else 0), max |b - A x| of each of its columns, and max |x| of each.
+        Receives for each matrix: the infinity norm, the 1-norm, the largest 1-norm of a row of y, info (or
+        0), max |b - A x| of each column, and max |x| of each column.
     residuals : array, shape (m, k, n), contiguous, optional
-        Becomes b - A x, in FP64 or complex128.
+        Receives b - A x, in FP64 or complex128.
     """
     m, n, k = x.shape
     shape = stack_shape(m, n)
@@ -409,19 +412,21 @@ def measure(a, x, b, y, info, out, *, residuals=None):
 
 
 def sizes(stats, answers, b, y, info, out):
-    """Fill out as `measure` does for one system, from sums over A and from A x.
+    """Fill `out` as `measure` does, for one system, from the `Stats` of A and from A x.
 
     Parameters
     ----------
     stats : Stats
-        The sums of |a_ij| of rows and columns.
+        The sums of |a_ij| over rows and columns.
     answers : tuple of array, shape (n, k)
         x, in the dtype of b, and A x in FP64 or complex128.
     b : array, shape (n, k)
     y : array, shape (c, n), contiguous
+        A**-1 g for c vectors g.
     info : array of int32, shape (1,), or None
+        The info of the factorization.
     out : array, shape (4 + 2 k, 1)
-        Zeros before.
+        Zeros before the call.
     """
     (n, k), (x, ax) = b.shape, answers
     sums = cupy.ascontiguousarray(stats.row_sum), cupy.ascontiguousarray(stats.col_sum)
@@ -431,18 +436,20 @@ def sizes(stats, answers, b, y, info, out):
 
 
 def doubtful(board, k, limits, triangular):
-    """Tell which of many systems need a look, in an array of bool (m,).
+    """Return an array of bool (m,) on the device: True for systems that the host has to check.
 
     Parameters
     ----------
     board : array, shape (9 + 2 k, m), contiguous
-        `seen` of `read_as`, and `out` of `measure`.
+        The rows `seen` of `read_as`, then the rows `out` of `measure`.
     k : int
+        Number of right-hand sides.
     limits : tuple of float
-        The largest backward error, the least 1 / (||A||_1 ||y||_1), the largest norm and |x| (its reciprocal
-        is the least), and the largest difference of mirror images next to |a_ij|, -1 where there are none.
+        (largest backward error, smallest 1 / (||A||_1 ||y||_1), largest norm of A and of x, largest
+        difference of mirror images).  The smallest norm is the reciprocal of the largest.  The difference is
+        relative to the largest |a_ij|; it is -1 if no mirror images are read.
     triangular : bool
-        Whether a zero on the diagonal makes a matrix singular.
+        True if a zero on the diagonal makes a matrix singular.
     """
     m = board.shape[1]
     found = cupy.empty(m, bool)
@@ -453,17 +460,22 @@ def doubtful(board, k, limits, triangular):
 
 
 def read_as(a, below, above, mirror, seen):
-    """Return the matrices that are read in a (m, n, n); what was seen in them is added to `seen`.
+    """Return the full matrices that are described by a band of a (m, n, n); fill `seen` with facts about a.
 
-    An entry with -below <= j - i <= above is read; others are zero, or with mirror 1 the entry on the other
-    side of the diagonal, or with mirror 2 its conjugate.
+    Entries with -below <= j - i <= above are read.  Other entries of the result are zero (mirror 0), the
+    entry on the other side of the diagonal (mirror 1), or its conjugate (mirror 2).
 
     Parameters
     ----------
+    a : array, shape (m, n, n)
+    below, above : int
+        Numbers of diagonals below and above the main one that are read.
+    mirror : {0, 1, 2}
+        See above.
     seen : array, shape (5, m), float64, contiguous
-        Zeros before; becomes, for each matrix, the largest difference between an entry that is not read and
-        what stands for it, the largest |a_ij| that is read, 1 if an entry that is not read is not zero, 1 if
-        any entry is NaN or Inf, and 1 if one on the diagonal is zero.  The first three pass over NaN.
+        Zeros before the call.  Receives for each matrix: the largest difference between an entry that is not
+        read and the entry of the result; the largest |a_ij| that is read; 1 if an entry that is not read is
+        not zero; 1 if any entry is NaN or Inf; 1 if a diagonal entry is zero.  The first three ignore NaN.
     """
     (m, n), out = a.shape[:2], cupy.empty(a.shape, a.dtype)
     args = (out, *steps(a), m, n, below, above, mirror, seen)

@@ -1,4 +1,4 @@
-"""Small systems on a device, solved and verified by one launch; large ones, verified by one launch."""
+"""Kernels that solve and verify small systems in one launch, or verify a large system in one launch."""
 
 import cupy
 
@@ -14,18 +14,18 @@ from tcsolve.kernels.launch_shapes import (
 
 __all__ = ["measure_one", "measures_one", "solve_at_once", "takes_at_once"]
 
-# As in small_solve.cuh; other kinds are triangles.
+# The numbers of the kinds in small_solve.cuh; all other kinds are triangles.
 KINDS = {"general": 0, "positive definite": 1}
 TRIANGLE = 2
 
 
 def takes_at_once(n, k, is_complex):
-    """Tell whether `solve_at_once` takes systems of n unknowns with k right-hand sides on this device."""
+    """Tell whether `solve_at_once` supports n unknowns and k right-hand sides on this device."""
     return 0 < k <= SOLVED_COLUMNS and solve_shape(1, n, is_complex, _arch()) is not None
 
 
 def solve_at_once(a, b, kind, band, bound, board):
-    """Return x of A x = b for a stack of small systems, and fill board with what verifies it.
+    """Return x of A x = b for a stack of small systems, and fill `board` with its verification.
 
     Parameters
     ----------
@@ -33,14 +33,15 @@ def solve_at_once(a, b, kind, band, bound, board):
     b : array, shape (m, n, 1)
         Of the dtype of a.
     kind : str
-        As `_vendor.factor` has it, of the matrix that is read.
+        The kind of factors, as in `library_factors.factor`, of the matrix that is read.
     band : tuple of int
-        (below, above, mirror): how a is read, as in `_vendor.read_as`.
+        (below, above, mirror), as in `library_factors.read_as`.
     bound : float
-        Of max |b - A x| / (||A|| max |x|); an x that misses it is corrected once.
+        Bound on max |b - A x| / (||A|| max |x|).  An x that misses it is corrected once.
     board : array, shape (11, m), float64, contiguous
-        Becomes what `_vendor.read_as` sees, and behind it what `_vendor.measure` finds; the 1-norms are those
-        of A**-1 g for two random g, and info is the step at which the factorization broke down, or 0.
+        Receives the rows `seen` of `library_factors.read_as`, then the rows `out` of
+        `library_factors.measure`.  The 1-norm of y is that of A**-1 g for two random g.  info is the step at
+        which the factorization broke down, or 0.
     """
     (m, n, _), is_complex = b.shape, a.dtype.kind == "c"
     shape, x = solve_shape(m, n, is_complex, _arch()), cupy.empty(b.shape, b.dtype)
@@ -52,25 +53,27 @@ def solve_at_once(a, b, kind, band, bound, board):
 
 
 def measures_one(k):
-    """Tell whether `measure_one` takes k right-hand sides."""
+    """Tell whether `measure_one` supports k right-hand sides."""
     return k <= MEASURED_COLUMNS
 
 
 def measure_one(a, band, y, b, info, board):
-    """Return x of one system, and fill board with what verifies it, by a launch that fills the device.
+    """Return x of one system, and fill `board` with its verification, by one launch on the whole device.
 
     Parameters
     ----------
     a : array, shape (n, n)
     band : tuple of int
-        (below, above): the diagonals that are read; other entries are taken for zero.
+        (below, above): the numbers of diagonals that are read.  Other entries count as zero.
     y : array, shape (k + c, n), contiguous
-        The columns of A**-1 b, then A**-1 of some vectors, in FP64 or complex128.
+        The columns of A**-1 b, then A**-1 g for c vectors g, in FP64 or complex128.
     b : array, shape (n, k)
-        Of the dtype of a, as is x.
+        It has the dtype of a, and so has x.
     info : array of int32, shape (1,), or None
+        The info of the factorization.
     board : array, shape (9 + 2 k, 1), float64, contiguous
-        Zeros before; becomes what `_vendor.read_as` sees, and behind it what `_vendor.measure` finds.
+        Zeros before the call.  Receives the rows `seen` of `library_factors.read_as`, then the rows `out` of
+        `library_factors.measure`.
     """
     (n, k), x = b.shape, cupy.empty(b.shape, b.dtype)
     args = (board, x, *steps(a), *band, *steps(b), y, len(y) - k, info, n, k)

@@ -1,4 +1,4 @@
-"""Batches of small products on CuPy, at the speed of memory."""
+"""Batches of small products on CuPy, limited by the memory bandwidth."""
 
 import functools
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ from tcsolve.kernels.batched_shapes import LARGEST_BATCHED, Batched, batched_roo
 
 __all__ = ["Launch", "gemm_batched", "signature"]
 
-# How an operand lies in memory (gemm_batched.cu).
+# The memory layout of an operand (gemm_batched.cu): any strides, contiguous, or one matrix for all products.
 ANYHOW, ONE_BEHIND_THE_OTHER, ONE_FOR_ALL = 0, 1, 2
-# Bytes of the words that operands and results are moved in.
+# Number of bytes of the words in which operands and results are moved.
 ALIGNMENT = 16
-# Products of one call of cuBLAS, which may have a dimension of a grid for them.
+# Largest number of products in one call of cuBLAS, which may use a dimension of a grid for them.
 MOST_AT_ONCE = 32768
 
 
 def gemm_batched(a, b, c, out, product, alpha, beta, arch, properties):
     """out[s] = alpha a[s] b[s] + beta c[s] for stacks that are not empty; c is not read if beta is 0.
 
-    Returns the `Launch` that did it, if it was one and nothing else, else None.
+    Return the `Launch` if the product was a single launch, else None.
     """
     (m, k), n = a.shape[1:], b.shape[2]
     if product.native:
@@ -42,8 +42,8 @@ def gemm_batched(a, b, c, out, product, alpha, beta, arch, properties):
 
 
 def _one_by_one(a, b, c, out, how):
-    """Compute each product by `gemm`, `how` are its arguments after out."""
-    # If memory runs out half-way, c must still be whole.
+    """Compute each product by `gemm`; `how` are its arguments after out."""
+    # Do not write to c directly: if memory runs out in the middle, c must be unchanged.
     result = out if c is None or c.data.ptr != out.data.ptr else cupy.empty(out.shape, out.dtype)
     for s in range(len(out)):
         gemm(a[s], b[s], None if c is None else c[s], result[s], *how)
@@ -52,7 +52,7 @@ def _one_by_one(a, b, c, out, how):
 
 
 def _natively(a, b, c, out, product, alpha, beta):
-    """Multiply in FP64, and round once."""
+    """Multiply in FP64, and round the result once."""
     a, b = (_dense_in_fp64(x) for x in (a, b))
     total = cupy.empty(out.shape, np.float64)
     m, n = out.shape[1:]
@@ -68,7 +68,7 @@ def _natively(a, b, c, out, product, alpha, beta):
 
 
 def _dense_in_fp64(x):
-    """Return x in FP64 and in C order; one matrix for all products alone."""
+    """Return x in FP64 and in C order; of a batch stride of 0, only one matrix."""
     x = x[:1] if x.strides[0] == 0 else x
     return cupy.ascontiguousarray(converted(x, np.dtype(np.float64)))
 
@@ -93,7 +93,7 @@ def _in_one_launch(a, b, c, out, product, alpha, beta, arch, properties):
 
 
 def _launch_of(a, b, c, out, product, alpha, beta, arch, properties):
-    """Return the `Launch` for these arrays, and any others that lie alike."""
+    """Return the `Launch` for these arrays and all others with the same `signature`."""
     batched = _batched_of(a, b, c, out, product)
     count = len(out)
     kernel, shape, room, most = _kernel_of(cupy.cuda.runtime.getDevice(), batched, arch)
@@ -124,7 +124,10 @@ def _batched_of(a, b, c, out, product):
 
 @functools.lru_cache(maxsize=4096)
 def _kernel_of(device, batched, arch):
-    """Return (kernel, shape, shared memory, blocks that a multiprocessor holds), or Nones if nothing fits."""
+    """Return (kernel, shape, bytes of shared memory, resident blocks per multiprocessor).
+
+    All are None if no shape fits in shared memory.
+    """
     shape = batched_shape(batched, arch)
     if shape is None:
         return None, None, None, None
@@ -133,13 +136,13 @@ def _kernel_of(device, batched, arch):
     return kernel, shape, room, kernel.resident_blocks(shape.threads, room)
 
 
-# Numbers of the addresses of out, c, a and b among the arguments of the kernel.
+# The positions of the addresses of out, c, a and b among the arguments of the kernel.
 OUT, C, A, B = 0, 3, 6, 10
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch of gemm_batched.cu but for the addresses: for all arrays of one `signature`."""
+    """A launch of gemm_batched.cu for all arrays with one `signature`; only the addresses are replaced."""
 
     prepared: Any
     extents: tuple
@@ -173,7 +176,7 @@ def _address(x):
 
 
 def signature(options, *arrays):
-    """Return a key of everything that a `Launch` depends on, or None if one of `arrays` is none of CuPy's."""
+    """Return a key of everything that a `Launch` depends on, or None unless all arrays are CuPy arrays."""
     key = [cupy.cuda.runtime.getDevice(), options]
     for x in arrays:
         if isinstance(x, cupy.ndarray):
@@ -192,7 +195,7 @@ def _extent(x):
 
 
 def _as_float32(x):
-    """Return x in FP32; a matrix that stands for many is converted once."""
+    """Return x in FP32; with a batch stride of 0, the one matrix is converted once."""
     if x.dtype == np.float32:
         return x
     if x.strides[0] == 0 and len(x) > 1:
@@ -201,7 +204,7 @@ def _as_float32(x):
 
 
 def _strides(x):
-    """Return strides in entries, with those of axes of length 1 as if the array were contiguous."""
+    """Return the strides in entries; an axis of length 1 gets the stride of a contiguous array."""
     strides, expected = [], 1
     for size, stride in zip(x.shape[::-1], x.strides[::-1], strict=True):
         strides.append(expected if size == 1 else stride // x.itemsize)
@@ -210,13 +213,13 @@ def _strides(x):
 
 
 def _rows_contiguous(x):
-    """Tell whether entries of a row are neighbours and no two entries share a place."""
+    """Tell whether the rows are contiguous and no two entries share memory."""
     batch, row, col = _strides(x)
     return col == 1 and row >= x.shape[2] and (batch >= row * x.shape[1] or len(x) == 1)
 
 
 def _how_stored(x):
-    """Return (STORE, TRANS) of gemm_batched.cu for a stack of matrices."""
+    """Return the macros (STORE, TRANS) of gemm_batched.cu for a stack of matrices."""
     batch, row, col = _strides(x)
     rows, cols = x.shape[1:]
     if len(x) > 1 and batch == 0:

@@ -1,6 +1,7 @@
-"""Products of matrices on CuPy: the engines, from one warp a tile to Hopper's asynchronous tensor cores.
+"""Products of matrices on CuPy: the engines of `gemm` and the choice between them.
 
-Every engine computes what `tcsolve._backends.cpu.gemm` defines; they differ in the order of their sums.
+Every engine computes the product that `tcsolve._backends.cpu.gemm` defines.  They differ only in the order of
+the sums.
 """
 
 import cupy
@@ -30,12 +31,12 @@ from tcsolve.kernels.product_shapes import WGMMA_DEPTH, WGMMA_ROWS, wmma_shape, 
 
 __all__ = ["fastest", "gemm", "require_formats"]
 
-# Rows and columns of a tile of gemm_naive.cu.
+# Number of rows and columns of a tile of gemm_naive.cu.
 NAIVE_TILE = 32
-# Blocks of gemm_wgmma.cu that share the tiles of op(b).
+# Number of blocks of gemm_wgmma.cu that share the tiles of op(b).
 CLUSTER = 2
-# What cuBLAS wants the sizes of INT8 products to be multiples of, and what those of copies are rounded up
-# to, in turn: what it likes, and whole tiles.
+# cuBLAS multiplies INT8 only if the sizes are multiples of WORD.  The sizes of copies are rounded up to
+# multiples of 16, which cuBLAS recommends; if it still refuses, to multiples of 128, whole tiles.
 WORD, RUNS_OF_INTEGERS = 4, (16, 128)
 
 
@@ -43,12 +44,12 @@ WORD, RUNS_OF_INTEGERS = 4, (16, 128)
 
 
 def fastest(product, m, n, k, arch):
-    """Return the engine 'auto' stands for.
+    """Return the engine that 'auto' selects.
 
-    cuBLAS where it has the product; else, for refined products, the newest of our kernels that runs.
-    Small ones do not fill the tiles of wgmma.
+    This is cuBLAS if it has the product.  Otherwise it is wgmma, if the device has it and the matrices fill
+    its tiles, else wmma.
     """
-    if product.precision == "int8":  # cuBLAS may need copies
+    if product.precision == "int8":  # cuBLAS may need copies of the operands
         return "wmma"
     if product.native or product.direct:
         return "cublas"
@@ -58,7 +59,7 @@ def fastest(product, m, n, k, arch):
 
 
 def require_formats(product, arch):
-    """Raise if the tensor cores of `arch` lack the format."""
+    """Raise a DeviceError if the tensor cores of `arch` lack the format."""
     if arch_number(arch) < 80 and product.precision in ("bf16", "tf32", "int8"):
         raise DeviceError(
             f"precision {product.precision!r} needs compute capability 8.0 or later, and this is "
@@ -67,13 +68,13 @@ def require_formats(product, arch):
 
 
 def _check_engine(engine, product, arch):
-    """Raise if an engine that was asked for cannot run the product on this device."""
+    """Raise a DeviceError if the requested engine cannot compute the product on this device."""
     if engine == "cublas":
         return
     if product.native:
         raise DeviceError(
-            f"engine {engine!r} multiplies on tensor cores, and precision {product.precision!r} is "
-            "none of theirs; use engine='auto'"
+            f"engine {engine!r} multiplies on tensor cores, and {product.precision!r} is not one of "
+            "their formats; use engine='auto'"
         )
     require_formats(product, arch)
     if engine != "wgmma":
@@ -107,7 +108,7 @@ def gemm(a, b, c, out, product, alpha, beta, engine, arch, multiprocessors):
 
 
 def _into_other_order(a, b, c, out, product, alpha, beta, engine, arch, multiprocessors):
-    """Compute the transpose for a column-major result; go through a copy for any other."""
+    """Compute the transposed product for a column-major `out`; for any other `out`, copy the result to it."""
     rest = (alpha, beta, engine, arch, multiprocessors)
     if rows_contiguous(out.T):
         c = None if beta == 0 else c.T
@@ -128,7 +129,7 @@ def _naive(work):
 def _wmma(work, swizzle=1):
     product, operands, t_in = work.product, (work.a, work.b), work.defines["T_IN"]
     if work.scaled and product.level == 0 and product.precision in ("fp16", "bf16"):
-        # Rounded once, before, and not by every block that loads it.
+        # Round the operands once before the product, not in every block that loads them.
         parts, t_in = work.split(0, 0), product.precision
         operands = [Stored(hi, x.transposed) for (hi, _), x in zip(parts, operands, strict=True)]
     else:
@@ -161,7 +162,7 @@ def _wgmma(work, cluster=CLUSTER):
 
 
 def _on_16_bytes(operand):
-    """Return a 16-bit operand in the order of its memory, each row on 16 bytes."""
+    """Return the array of a 16-bit operand, copied if its rows do not start on 16-byte boundaries."""
     x = operand.array
     if x.data.ptr % 16 or operand.ld * x.itemsize % 16:
         aligned = empty_aligned(x.shape, bits(x).dtype)
@@ -190,12 +191,12 @@ def _by_cublas(work):
 
 
 def _integers_by_cublas(work):
-    """Multiply INT8 by cuBLAS, which has alpha and beta 1 or 0 alone.
+    """Multiply INT8 by cuBLAS, which allows only 0 and 1 for alpha and beta.
 
-    Operands are tried as they lie if they can be; but cuBLAS promises one layout only [1].
+    cuBLAS documents only one layout of the operands [1].  The operands are tried without a copy first.
 
-    [1] NVIDIA, cuBLAS 13, cublasLtMatmul, "To use IMMA kernels": pointers, leading dimensions, m and k in
-    whole words of 4 bytes, and the format "TN", which is both operands contiguous along k.
+    [1] NVIDIA, cuBLAS 13, cublasLtMatmul, "To use IMMA kernels": pointers, leading dimensions, m and k are
+    multiples of 4 bytes, and the format is "TN", with both operands contiguous along k.
     """
     out, total = work.out, None
     if _in_words(work):
@@ -213,13 +214,13 @@ def _integers_by_cublas(work):
 
 
 def _in_words(work):
-    """Tell whether the sizes and the rows of INT8 operands are whole words of 4 bytes."""
+    """Tell whether the sizes, addresses and leading dimensions of INT8 operands are multiples of 4."""
     rows = (x.array.data.ptr | x.ld for x in (work.a, work.b))
     return all(number % WORD == 0 for number in (work.m, work.n, work.k, *rows))
 
 
 def _refusal(total, a, b):
-    """Compute total = a b and return None, or cuBLAS's error if it lacks that product."""
+    """Compute total = a b and return None, or return the error of cuBLAS if it lacks this product."""
     try:
         cublas_calls.product(total, a, b, "int8", 1, 0)
     except cublas.CUBLASError as error:
@@ -228,7 +229,7 @@ def _refusal(total, a, b):
 
 
 def _integers_along_k(work):
-    """Return the product of copies that are contiguous along k, their sizes rounded up by zeros."""
+    """Return the product of copies that are contiguous along k and padded with zeros."""
     sizes = work.m, work.n, work.k
     for unit in RUNS_OF_INTEGERS:
         m, n, k = (-(-size // unit) * unit for size in sizes)
@@ -251,7 +252,7 @@ def _modulo(x):
 
 
 def _refined_by_cublas(work):
-    """Split both operands, sum the products of their parts, and undo the scales."""
+    """Scale and split both operands, sum the products of their parts, and undo the scaling."""
     low, operands = work.product.precision, (work.a, work.b)
     pairs = work.split(*work.product.splits)
     parts = [
@@ -265,8 +266,8 @@ def _refined_by_cublas(work):
 
 
 def _finish(work, total):
-    """out = alpha total, unscaled, + beta c."""
-    low = work.product.precision if work.scaled else "fp16"  # which matters to scales alone
+    """out = alpha total + beta c, where the scaling of total is undone."""
+    low = work.product.precision if work.scaled else "fp16"  # any format will do without scales
     args = (*work.target, total, work.n, *work.origin, *work.sizes)
     blocks = -(-work.m // 8) * -(-work.n // 256)
     split_kernel("tcs_finish", low)((blocks,), (32, 8), args)

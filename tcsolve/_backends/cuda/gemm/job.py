@@ -1,4 +1,4 @@
-"""A product as the GEMM kernels take it: operands in the order of memory, scales, parts, and slices of k."""
+"""The arguments of the GEMM kernels for one product: operands, scales, parts, and slices of k."""
 
 import copy
 
@@ -12,13 +12,13 @@ from tcsolve.kernels.product_shapes import WGMMA_DEPTH, split_shape
 
 __all__ = ["Work"]
 
-# Longest k of one launch of gemm_wgmma.cu with several products.  One is as fast as two at k = 16384; at
-# 32768 and 65536 it took up to 5 % longer than its parts (H200; one comparison, no results file is kept).
+# Largest k of one launch of gemm_wgmma.cu with several products.  On an H200, one launch was as fast as two
+# at k = 16384, and up to 5 % slower than several at k = 32768 and 65536 (one comparison, no results file).
 LONGEST_SUM = 8192
 
 
 class Work:
-    """The arguments of one product as the kernels want them."""
+    """One product, with properties that return the arguments of the kernels."""
 
     def __init__(self, a, b, c, out, product, alpha, beta, arch, multiprocessors):
         dtype = None if product.direct else np.dtype(product.accumulator)
@@ -31,7 +31,7 @@ class Work:
         self.top_a = self.top_b = self._turns = None
 
     def find_tops(self):
-        """Find the largest entry of each row of op(a) and column of op(b), if they are scaled."""
+        """Find the largest entry of each row of op(a) and each column of op(b), if these are scaled."""
         if not self.scaled:
             return
         self._make_room()
@@ -46,7 +46,7 @@ class Work:
 
     @property
     def to_scale(self):
-        """Arguments x, ld, top, by_row, rows, cols for a and b."""
+        """The arguments x, ld, top, by_row, rows, cols for a and for b."""
         a, b = self.a, self.b
         return (
             (a.array, a.ld, self.top_a, int(not a.transposed), *a.array.shape),
@@ -54,7 +54,10 @@ class Work:
         )
 
     def split(self, *parts):
-        """Scale both operands and return their ((hi, lo), (hi, lo)); lo is None where `parts` has a 0."""
+        """Scale and split both operands, and return [hi, lo] of each.
+
+        `parts` has two switches: whether a, and whether b, has a second part; if not, its lo is None.
+        """
         low = self.product.precision
         stored = cupy.float32 if low == "tf32" else cupy.uint16
         pairs = [
@@ -69,7 +72,7 @@ class Work:
         return pairs
 
     def _split_once(self, pairs, shape):
-        """Scale and split both operands in one pass; return False if the device does not run its clusters."""
+        """Scale and split both operands in one pass; return False if the device cannot run its clusters."""
         defines = {"T_LOW": self.product.precision} | shape.defines
         entry, clusters = ("split_once", "tcs_split_once"), cluster_launch.in_force()
         needs = shape.defines["CLUSTER"], shape.threads
@@ -87,13 +90,14 @@ class Work:
         return clusters.launch("split_once", [shape.threads], launch)
 
     def _to_split(self, pairs):
-        """Return the arguments to_scale, hi, lo, ld_out for a and b."""
+        """Return the arguments of `to_scale`, then hi, lo, ld_out, for a and for b."""
         return [(*x, hi, lo, leading(hi)) for x, (hi, lo) in zip(self.to_scale, pairs, strict=True)]
 
     def along_k(self, pairs):
-        """Yield the work in parts one after the other along k, and (hi, lo) of their operands.
+        """Yield (part of the work, [hi, lo] of both operands) for slices of k.
 
-        Each part but the first is added to `out`, which therefore must not round it.
+        Each part but the first is added to `out`.  So k is divided only if `out` is FP32 and holds the sums
+        without rounding them.
         """
         refined = self.scaled and self.product.level and self.out.dtype == np.float32
         count = -(-self.k // LONGEST_SUM) if refined else 1
@@ -111,20 +115,20 @@ class Work:
 
     @property
     def turns(self):
-        """Zeroed words of this product alone; those of scaled operands were zeroed with their tops."""
+        """Words for `launch_wgmma` that are zero and belong to this product alone."""
         if self._turns is None:
             self._turns = cupy.zeros(TURN_WORDS, cupy.uint32)
         return self._turns
 
     @property
     def target(self):
-        """Arguments out, ld_out, kind, c, ld_c."""
+        """The arguments out, ld_out, kind, c, ld_c."""
         ld_c = 0 if self.c is None else leading(self.c)
         return self.out, leading(self.out), KINDS[self.out.dtype.name], self.c, ld_c
 
     @property
     def origin(self):
-        """Arguments a, row_a, col_a, top_a, b, row_b, col_b, top_b; null where nothing was scaled."""
+        """The arguments a, row_a, col_a, top_a, b, row_b, col_b, top_b; null if nothing was scaled."""
         if not self.scaled:
             return NO_ORIGIN
         return self.operands
@@ -136,7 +140,7 @@ class Work:
 
     @property
     def sizes(self):
-        """Arguments m, n, k, alpha, beta."""
+        """The arguments m, n, k, alpha, beta."""
         return self.m, self.n, self.k, self.alpha, self.beta
 
     @property
@@ -154,10 +158,10 @@ class Work:
 
 
 def _cut(pair, operand, rows, cols):
-    """Return the same part of hi and of lo of an operand; lo may be None."""
+    """Return [hi, lo] of op(x)[rows, cols] for an operand; lo may be None."""
     return [x if x is None else Stored(x, operand.transposed).cut(rows, cols).array for x in pair]
 
 
 def _top_blocks(by_row, rows, cols):
-    """Return the blocks of tcs_tops for a matrix."""
+    """Return the number of blocks of tcs_tops for a matrix."""
     return -(-rows // 8) if by_row else -(-cols // 128) * -(-rows // 256)

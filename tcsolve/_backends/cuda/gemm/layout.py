@@ -1,4 +1,4 @@
-"""How the operands and results of products lie in the memory of a device."""
+"""The memory layout of operands and results of products on a device."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +20,12 @@ __all__ = [
     "rows_contiguous",
 ]
 
-# Kinds of results in the kernels (gemm.cuh).
+# The numbers of the dtypes of a result in the kernels (gemm.cuh).
 KINDS = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3}
 
 
 def rows_contiguous(x):
-    """Tell whether the last axis of a matrix has a stride of one entry and rows do not overlap."""
+    """Tell whether the rows of a matrix are contiguous and do not overlap."""
     rows, cols = x.shape
     row, col = (s // x.itemsize for s in x.strides)
     return (col == 1 or cols == 1) and (rows == 1 or row >= cols)
@@ -38,7 +38,7 @@ def leading(x):
 
 @dataclass(frozen=True)
 class Stored:
-    """An operand as it lies in memory: op(x), or its transpose, with contiguous rows."""
+    """An operand op(x): an array with contiguous rows that holds op(x), or its transpose."""
 
     array: Any
     transposed: bool
@@ -49,18 +49,18 @@ class Stored:
 
     @property
     def op(self):
-        """A view of op(x)."""
+        """op(x), a view of the array."""
         return self.array.T if self.transposed else self.array
 
     def cut(self, rows, cols):
-        """Return some rows and columns of op(x), slices, as `Stored`."""
+        """Return op(x)[rows, cols] as `Stored`; rows and cols are slices."""
         return Stored(
             self.array[(cols, rows) if self.transposed else (rows, cols)], self.transposed
         )
 
     @property
     def strides(self):
-        """Strides of op(x), in entries: between its rows, between its columns."""
+        """Strides of op(x) in entries, between rows and between columns."""
         return (1, self.ld) if self.transposed else (self.ld, 1)
 
 
@@ -70,7 +70,7 @@ def aligned(x):
 
 
 def as_stored(x, dtype=None):
-    """Return the matrix x (converted to `dtype`) as `Stored`; copied only if neither axis is contiguous."""
+    """Return x, converted to `dtype`, as `Stored`; it is copied only if neither axis is contiguous."""
     if dtype is not None:
         x = converted(x, dtype)
     if rows_contiguous(x):
@@ -81,7 +81,7 @@ def as_stored(x, dtype=None):
 
 
 def bits(x):
-    """Return a view of x in a dtype that every CuPy can copy."""
+    """Return x, or a view of bfloat16 as uint16, which every version of CuPy can copy."""
     return x.view(cupy.uint16) if x.dtype.name == "bfloat16" else x
 
 
@@ -90,7 +90,7 @@ def copied(x):
 
 
 def empty_aligned(shape, dtype):
-    """Return a matrix whose rows are contiguous and start on 16 bytes."""
+    """Return an empty matrix with contiguous rows that start on 16-byte boundaries."""
     rows, cols = shape
     run = 16 // np.dtype(dtype).itemsize
     return cupy.empty((rows, -(-cols // run) * run), dtype)[:, :cols]

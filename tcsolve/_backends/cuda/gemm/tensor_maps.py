@@ -1,6 +1,6 @@
-"""Tensor maps: how the copy engine of compute capability 9 finds a box of a matrix.
+"""Tensor maps, which the copy engine of compute capability 9.0 needs to copy a box of a matrix.
 
-The driver encodes them; CuPy has no wrapper of that call, so it is made through ctypes.
+The driver encodes them.  CuPy does not wrap this function of the driver, so we call it through ctypes.
 """
 
 import ctypes
@@ -12,11 +12,12 @@ from tcsolve._errors import DeviceError
 
 __all__ = ["PANEL", "panel_map", "result_map"]
 
-# Rows and columns of a box of operands, and of a box of results: the swizzle spans 128 bytes.
+# Number of rows and columns of a box of operands, and of a box of results.  A row has 128 bytes, the width of
+# the swizzle.
 PANEL = 64
 RESULT_ROWS, RESULT_COLUMNS = 16, 32
 
-# Values of the enumerations in cuda.h, and bytes of an entry.
+# Values of enumerations in cuda.h; TYPES has the type and the number of bytes of an entry.
 FLOAT16, FLOAT32, BFLOAT16 = 6, 7, 9
 INTERLEAVE_NONE, SWIZZLE_128B, L2_PROMOTION_256B, FILL_ZEROS = 0, 3, 3, 0
 TYPES = {"fp16": (FLOAT16, 2), "bf16": (BFLOAT16, 2), "fp32": (FLOAT32, 4)}
@@ -25,7 +26,7 @@ MAP_BYTES = 128
 
 @functools.cache
 def _encode():
-    """Return cuTensorMapEncodeTiled of the driver."""
+    """Return the function cuTensorMapEncodeTiled of the driver."""
     try:
         function = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
     except (OSError, AttributeError) as error:
@@ -39,27 +40,27 @@ def _encode():
 
 @functools.lru_cache(maxsize=512)
 def panel_map(pointer, rows, cols, ld, low):
-    """Return the map of boxes of PANEL x PANEL entries, as an argument of a kernel.
+    """Return the tensor map for boxes of PANEL x PANEL entries, as an argument of a kernel.
 
-    The matrix is row-major rows x cols of 16-bit numbers `low`, with leading dimension ld; it starts
-    on 16 bytes and so does each row.  What lies outside reads as zero.
+    The matrix is row-major, rows x cols, of the 16-bit format `low`, with leading dimension ld.  Each row
+    starts on a 16-byte boundary.  Entries of a box outside of the matrix read as zero.
     """
     return _encoded(pointer, rows, cols, ld, low, (PANEL, PANEL))
 
 
 @functools.lru_cache(maxsize=512)
 def result_map(pointer, rows, cols, ld):
-    """Return the map of boxes of results in an FP32 matrix, as an argument of a kernel.
+    """Return the tensor map for boxes of results in an FP32 matrix, as an argument of a kernel.
 
-    The matrix is row-major; it starts on 16 bytes and so does each row.
+    The matrix is row-major.  Each row starts on a 16-byte boundary.
     """
     return _encoded(pointer, rows, cols, ld, "fp32", (RESULT_COLUMNS, RESULT_ROWS))
 
 
 def _encoded(pointer, rows, cols, ld, dtype, box):
-    """Return the driver's map of boxes of (columns, rows), swizzled by 128 bytes."""
+    """Return the tensor map for boxes of (columns, rows), with a swizzle of 128 bytes."""
     kind, size = TYPES[dtype]
-    # The driver wants the map itself on a boundary of 64 bytes.
+    # The map itself must start on a 64-byte boundary.
     memory = np.zeros(MAP_BYTES + 64, np.uint8)
     first = -memory.ctypes.data % 64
     encoded = memory[first : first + MAP_BYTES].view(np.dtype((np.void, MAP_BYTES)))

@@ -1,4 +1,4 @@
-"""Launches of gemm_wgmma.cu, for `gemm` and for the update of an LU."""
+"""Launches of gemm_wgmma.cu, for `gemm` and for the trailing update of an LU."""
 
 import cupy
 import numpy as np
@@ -24,46 +24,49 @@ __all__ = [
     "takes_turns",
 ]
 
-# Where the largest entry of an operand is brought to.
+# Operands are scaled so that their largest entry is near this number.
 TOP = 2.0**TOP_EXPONENT
-# Entries a block of tcs_split takes.
+# Number of rows and columns of a matrix that one block of tcs_split splits.
 SPLIT_ROWS, SPLIT_COLUMNS = 16, 256
-# Threads of a block of gemm_wgmma.cu, and its shared memory.
+# Number of threads of a block of gemm_wgmma.cu, and bytes of its shared memory.
 THREADS, SHARED_BYTES = 384, (224 << 10) + 1024
-# What its copy engine does with results.
+# How gemm_wgmma.cu writes results: by its threads, or by the copy engine, which stores them, adds them to C,
+# or adds them to a C that should not stay in the second-level cache.
 BY_HAND, STORED, ADDED, PASSING = 0, 1, 2, 3
-# Entries of C from which on it does not stay in the second-level cache until it is added to again.
+# From this many entries on, C does not stay in the second-level cache until the next update.
 PASSING_ENTRIES = 1 << 23
-# No matrix for tcs_split_by, as the first, and as the second.
+# The arguments of tcs_split_by for no first matrix, and for no second matrix.
 NOTHING, NOTHING_BY = (None, 0, 0, 0, None, None, 0, 1.0), (None, 0, 0, 0, None, None, 0, None)
-# How much larger than U11 the block of A that becomes U, or L U11, is expected to be at most (see `Bound`),
-# and how much larger than expected anything may be before FP16 overflows.
+# A block of A that becomes U, or L U11, is expected to be at most ROOM times as large as U11 (see `Bound`).
+# FP16 overflows if something is more than SLACK times as large as expected.
 ROOM, SLACK = 16.0, 2.0
-# Entries up to which U's power of two is found by every block that splits a part of it.
+# Up to this many entries of U, every block that splits a part of U finds the power of two of U itself.
 FEW_ENTRIES = 1 << 16
-# Rows of a triangle that are multiplied at a time: with fewer, less of what is zero is.
+# Number of rows of a triangle that are multiplied at a time.  With fewer rows, fewer zeros are multiplied.
 PIECE = 512
-# A tensor map that is not used, and the origin of operands that were not scaled.
+# The arguments for an unused tensor map, and for the origin of operands that were not scaled.
 NO_MAP = np.zeros(1, np.dtype((np.void, MAP_BYTES)))
 NO_ORIGIN = (None, 0, 0, None, None, 0, 0, None)
-# Words from which tiles are taken in turn: zero before a launch and after, and of one launch at a time.
+# Number of words that count the tiles that were taken.  They are zero before and after a launch, and only one
+# launch may use them at a time.
 TURN_WORDS = 2
 
 
 def split_blocks(rows, cols):
-    """Return the blocks of tcs_split for a matrix."""
+    """Return the number of blocks of tcs_split for a matrix."""
     return -(-rows // SPLIT_ROWS) * -(-cols // SPLIT_COLUMNS)
 
 
 def split_kernel(entry, low="fp16"):
-    """Return a kernel of gemm_split.cu."""
+    """Return the kernel of an entry of gemm_split.cu for the format `low`."""
     return compiler.kernel("gemm_split", entry, T_LOW=low)
 
 
 def launch_wgmma(defines, m, n, args, blocks, others=0, taken=None):
-    """Launch for a result of m x n with so many blocks; another launch, of `others`, may share its tiles.
+    """Launch gemm_wgmma.cu with `blocks` blocks for an m x n result.
 
-    taken is None, or the address of the bits of multiprocessors that are not to be used.
+    Another launch, of `others` blocks, may share its tiles.  `taken` is None, or the address of bits that
+    mark the multiprocessors that the launch must not use.
     """
     cluster, tiles = defines["CLUSTER"], _tiles(defines, m, n)
     own, beside = (min(tiles, x // cluster) for x in (blocks, others))
@@ -72,12 +75,12 @@ def launch_wgmma(defines, m, n, args, blocks, others=0, taken=None):
 
 
 def takes_turns(defines, m, n, multiprocessors):
-    """Tell whether there are more tiles than clusters, so that it matters who takes which."""
+    """Tell whether there are more tiles than clusters, so that a cluster takes several tiles."""
     return _tiles(defines, m, n) > multiprocessors // defines["CLUSTER"]
 
 
 def _tiles(defines, m, n):
-    """Return the tiles of whole clusters in a result of m x n."""
+    """Return the number of tiles of an m x n result; a tile is the part that one cluster computes."""
     cluster = defines["CLUSTER"]
     rows, columns = (
         (WGMMA_ROWS, 128 * cluster) if defines["REFINE"] else (WGMMA_ROWS * cluster, 256)
@@ -86,17 +89,17 @@ def _tiles(defines, m, n):
 
 
 def maps_of(pairs, low):
-    """Return the tensor maps hi, lo of each operand."""
+    """Return the tensor maps of hi and lo of each operand."""
     maps = []
     for hi, lo in pairs:
         map_hi = _map(hi, low)
-        # A map that is not used must be one, too.
+        # The kernel needs a valid map for lo even if there is no lo.
         maps += [map_hi, map_hi if lo is None else _map(lo, low)]
     return maps
 
 
 def results_of(out, c, beta):
-    """Return (tensor map of out, what the copy engine does with it)."""
+    """Return (tensor map of out, how its results are written: BY_HAND, STORED, ADDED or PASSING)."""
     ld = leading(out)
     fits = out.dtype == np.float32 and (out.data.ptr | 4 * ld) % 16 == 0
     in_place = c is not None and (c.data.ptr, leading(c)) == (out.data.ptr, ld)
@@ -108,27 +111,30 @@ def results_of(out, c, beta):
 
 
 class Bound:
-    """How large entries next to a block on the diagonal of dominant factors may be.
+    """Bounds on the entries of the factors of a dominant matrix, from a block of U on the diagonal.
 
-    |l| <= 1; no entry of U is larger than that on the diagonal of its row, as the diagonal of A dominates
-    its rows and elimination keeps it so; and A, before it becomes L or U, is not ROOM times as large as U but
-    in the worst case.  So their powers of two are known without a look at them; where an entry is larger,
-    beyond[0] becomes 1.
+    - |l| <= 1.
+    - No entry of U is larger than the diagonal entry of its row, because A is dominant by rows, and
+      elimination preserves this.
+    - A block of A that becomes L or U is less than ROOM times as large as U, except in rare cases.
+
+    So the powers of two of these blocks are known without reading them.  If an entry is larger than its
+    bound, beyond[0] becomes 1.
     """
 
     def __init__(self, u, beyond, multiprocessors):
         self.beyond = beyond
-        # A copy: below the diagonal there is L, which has a size of its own.
+        # Scale by the diagonal alone: the entries below it belong to L.
         pivots = u.diagonal().copy()[None]
         self.scale, self.alpha, _ = _scale(pivots, TOP, None, multiprocessors)
 
 
 class Operand:
-    """L (m x k), split or rounded once, to compute C -= L U on Hopper.
+    """The operand L (m x k), split or rounded once, to compute C -= L U on Hopper.
 
-    L and U have one power of two each for all their entries, unlike those of `gemm`: |l| <= 1, and U's is
-    found on the device, or that of the `Bound`.  Next to an Inf or NaN a result is Inf or NaN, but not always
-    the one IEEE arithmetic has.
+    Unlike `gemm`, all entries of L have one power of two, and all entries of U have another.  That of L is
+    known, because |l| <= 1.  That of U comes from the `Bound`, or is found on the device.  If an operand has
+    an Inf or NaN, the result is Inf or NaN, but not always the one of IEEE arithmetic.
     """
 
     def __init__(self, l, how, multiprocessors, bound=None):
@@ -136,21 +142,21 @@ class Operand:
         self._parts = None
 
     def round(self):
-        """Round L now, rather than with the first U; look for |l| > 1 if there is a `Bound`."""
+        """Round L now, not with the first U; with a `Bound`, check that |l| <= 1."""
         if self._parts is None:
             _split(self._how, self._begin(), NOTHING_BY, self._bound, TOP)
 
     def _begin(self):
-        """Make room for L's parts; return the arguments to split it."""
+        """Allocate the parts of L; return the arguments to split it."""
         self._parts, *args = _room(self._l, self._how)
         return *args, TOP
 
     def subtract(self, c, u, share, first=0):
-        """c -= l u for an FP32 c with contiguous rows, with l from row `first` on."""
+        """c -= l u for an FP32 c with contiguous rows, where l begins at row `first` of L."""
         (m, n), bound, found = c.shape, self._bound, None
         if bound is not None:
             scale, alpha, work = bound.scale, bound.alpha, cublas_calls.zeros(TURN_WORDS)
-            self.round()  # for itself: it is looked at more closely
+            self.round()  # separately from U, because the entries of L have another limit
         elif u.size <= FEW_ENTRIES:
             scale, work, found = None, cublas_calls.zeros(TURN_WORDS), cupy.empty(2, cupy.float32)
             alpha = found[1:]
@@ -165,7 +171,7 @@ class Operand:
         target = c, leading(c), KINDS["float32"], c, leading(c)
         args = (*maps, *results, *target, *NO_ORIGIN, m, n, len(u), 1.0, 1.0)
 
-        def launch(*blocks, held=(hi_lo, self._parts)):  # which the maps have addresses of
+        def launch(*blocks, held=(hi_lo, self._parts)):  # held: the maps have their addresses
             launch_wgmma(_defines(self._how), m, n, args, *blocks)
 
         if share is None:
@@ -175,9 +181,9 @@ class Operand:
 
 
 class _Triangle:
-    """A triangular FP32 matrix (k x k), split once, to multiply others with it.
+    """A triangular FP32 matrix (k x k), split once, for products with other matrices.
 
-    As `Operand`, but its power of two, too, is found on the device.
+    It has one power of two, as in `Operand`; this power is found on the device.
     """
 
     def __init__(self, x, how, multiprocessors, bound=None):
@@ -190,7 +196,7 @@ class _Triangle:
         _split(how, NOTHING, (*args, self._by))
 
     def _divide(self, x):
-        """Return (hi, lo) of a matrix, and what belongs to its product with the triangle."""
+        """Split x; return its (hi, lo), and alpha and the words for its product with the triangle."""
         bound, (parts, *args) = self._bound, _room(x, self._how)
         if bound is None:
             scale, alpha, work = _scale(x, 1.0, self._by, self._multiprocessors)
@@ -200,84 +206,85 @@ class _Triangle:
         return parts, self._alpha, cublas_calls.zeros(TURN_WORDS)
 
     def _multiply(self, a, b, out, alpha, work):
-        """out := a b, both of parts."""
+        """out := a b, where a and b are pairs (hi, lo)."""
         to, engine = results_of(out, None, 0.0)
         target = out, leading(out), KINDS["float32"], None, 0
         maps, results = maps_of([a, b], self._how.format.name), (to, engine, alpha, work)
-        # alpha subtracts.
+        # The number `alpha` on the device is negative, so multiply by -1.
         args = (*maps, *results, *target, *NO_ORIGIN, *out.shape, a[0].shape[1], -1.0, 0.0)
         launch_wgmma(_defines(self._how), *out.shape, args, self._multiprocessors)
 
 
 class Right(_Triangle):
-    """An upper triangular X: L := L X."""
+    """An upper triangular X, for L := L X."""
 
     def apply(self, l):
         """l := l x for an FP32 l with contiguous rows."""
         parts, alpha, work = self._divide(l)
-        for first, stop in _pieces(l.shape[1]):  # below `stop` X is zero
+        for first, stop in _pieces(l.shape[1]):  # the rows of X from `stop` on are zero here
             x = _cut(self._parts, slice(stop), slice(first, stop))
             self._multiply(_cut(parts, slice(None), slice(stop)), x, l[:, first:stop], alpha, work)
 
 
 class Lower(_Triangle):
-    """A lower triangular L: U := L U."""
+    """A lower triangular L, for U := L U."""
 
     def apply(self, u, share):
-        """u := l u for an FP32 u with contiguous rows, the products when the panel of `share` is resident."""
+        """u := l u for an FP32 u with contiguous rows; wait first until the panel of `share` is resident."""
         k, n = u.shape
         parts, alpha, work = self._divide(u)
         if share is not None:
             share.await_panel()
-        # One launch where pieces would not keep the multiprocessors busy.
+        # Use one launch if the pieces are too small to keep all multiprocessors busy.
         many = takes_turns(_defines(self._how), k, n, self._multiprocessors)
-        for first, stop in _pieces(k) if many else [(0, k)]:  # right of `stop` L is zero
+        for first, stop in _pieces(k) if many else [(0, k)]:  # columns of L from `stop` on are zero
             l = _cut(self._parts, slice(first, stop), slice(stop))
             self._multiply(l, _cut(parts, slice(stop)), u[first:stop], alpha, work)
 
 
 def _pieces(k):
-    """Return the ranges into which k rows of a triangle are cut: in half, and where they are many further."""
+    """Return the row ranges of the pieces of a triangle of k rows: halves, or pieces of PIECE rows."""
     width = min(PIECE, -(-k // (2 * WGMMA_ROWS)) * WGMMA_ROWS)
     return [(first, min(k, first + width)) for first in range(0, k, width)]
 
 
 def _defines(how):
-    # One by one: a block must be free to leave a multiprocessor that is taken.
+    # No clusters, because a single block must be able to leave a multiprocessor that it must not use.
     refine = {"T_LOW": how.format.name, "REFINE": 3 if how.products == 3 else 0, "CLUSTER": 1}
     return refine | {"TRANS_A": 0, "TRANS_B": 0}
 
 
 def _scale(u, top, other, multiprocessors):
-    """Find u's power of two; return it, -1 over all powers of two, and words to take tiles from."""
+    """Find the power of two of u; return (it, -1 divided by the powers of both operands, words for tiles)."""
     k, n = u.shape
-    # Written by find_operand_scale.cu, which leaves `work` zero, as a product does that takes tiles from it.
+    # find_operand_scale.cu uses `work` and leaves it zero, as the product does that takes its tiles from it.
     scalars, work = cupy.empty(3, cupy.float32), cublas_calls.zeros(TURN_WORDS)
     scale, alpha, beta = scalars[0:], scalars[1:], scalars[2:]
     args = (scale, alpha, beta, work, u, leading(u), k, n, top, other)
-    # A few blocks for each multiprocessor, each striding over rows of U.
+    # A few blocks per multiprocessor; each block loops over rows of U.
     kernel = compiler.kernel("find_operand_scale", "tcs_update_scale")
     kernel((min(k, 4 * multiprocessors),), (256,), args)
     return scale, alpha, work
 
 
 def _room(x, how):
-    """Return (hi, lo) for a matrix, and the arguments of tcs_split_by to split it, up to its scale."""
+    """Allocate (hi, lo) of a matrix; return it, and the arguments of tcs_split_by except the scale."""
     hi = empty_aligned(x.shape, cupy.uint16)
     lo = empty_aligned(x.shape, cupy.uint16) if how.products == 3 else None
     return (hi, lo), x, leading(x), *x.shape, hi, lo, hi.strides[0] // hi.itemsize
 
 
 def _cut(parts, *where):
-    """Return a view of each part; a part that is not there is None."""
+    """Return part[where] for each part; None stays None."""
     return [None if part is None else part[where] for part in parts]
 
 
 def _split(how, first, second, bound=None, limit=0.0, part=1.0, found=None):
-    """Split up to two matrices, the first scaled by a number, the second by one on the device, and `part`.
+    """Split up to two matrices.
 
-    Given a `Bound`, what is split is expected to be no larger than `limit`.  Given `found`, the second number
-    is found on the way, and goes there with the factor of the product.
+    The first is scaled by a number, the second by a number on the device times `part`.  With a `Bound`,
+    entries larger than `limit` are reported in it.  With `found`, the kernel finds the second number itself,
+    and stores it there together with the factor of the product.
     """
     blocks = sum(split_blocks(rows, cols) for _, _, rows, cols, *_ in (first, second))
     args = *first, *second, part, bound and bound.beyond, limit, found, TOP
@@ -285,6 +292,6 @@ def _split(how, first, second, bound=None, limit=0.0, part=1.0, found=None):
 
 
 def _map(x, low):
-    # The leading dimension of a single row is never used, but must be a multiple of 16 bytes, too.
+    # The leading dimension of a single row is not used, but it must be a multiple of 16 bytes.
     rows, cols = x.shape
     return panel_map(x.data.ptr, rows, cols, -(-cols // 8) * 8 if rows == 1 else leading(x), low)

@@ -1,1 +1,1 @@
-"""Our own LU on CuPy, and the solves with its factors."""
+"""Our own LU on CuPy, and solves with its factors."""

@@ -1,4 +1,4 @@
-"""Launches of pack_operands.cu: operands of an update side by side along k, for one product of cuBLAS."""
+"""Launches of pack_operands.cu: the parts of an operand are packed along k, for one product of cuBLAS."""
 
 import cupy
 
@@ -10,9 +10,10 @@ __all__ = ["Operand"]
 
 
 class Operand:
-    """L (m x k), |l| <= 1, rounded, split and packed once, to compute C -= L U.
+    """The operand L (m x k), |l| <= 1, rounded, split and packed once, to compute C -= L U.
 
-    L and U have one power of two each for all their entries; U's is found on the device.
+    All entries of L are scaled by one power of two, and all entries of U by another.  That of U is found on
+    the device.
     """
 
     def __init__(self, l, how, multiprocessors):
@@ -25,12 +26,12 @@ class Operand:
         self._kernel("tcs_pack_l")(grid, (32, 8), args)
 
     def subtract(self, c, u, share, first=0):
-        """c -= l u, with l from row `first` on; cuBLAS shares the device with nobody."""
+        """c -= l u, where l begins at row `first` of L; cuBLAS takes the whole device, not a `share`."""
         parts, (k, r) = self._parts, u.shape
         r, ld_u = r * parts, ld(u) * parts
         scalars, work = cupy.empty(3, cupy.float32), cublas_calls.zeros(2)
         scale, alpha, beta = scalars[0:], scalars[1:], scalars[2:]
-        # A few blocks for each multiprocessor, each striding over rows of U.
+        # A few blocks per multiprocessor; each block loops over rows of U.
         find_scale = compiler.kernel("find_operand_scale", "tcs_update_scale")
         args = (scale, alpha, beta, work, u, ld_u, k, r, self._top, None)
         find_scale((min(k, 4 * self._multiprocessors),), (256,), args)

@@ -1,4 +1,4 @@
-"""cuSOLVER's LU: FP64 and FP32 factors of a whole matrix, and of panels that our kernels cannot take."""
+"""The LU of cuSOLVER: FP64 and FP32 factors of a matrix, and panels that our kernels do not support."""
 
 import cupy
 import numpy as np
@@ -15,15 +15,15 @@ __all__ = ["NativeOps", "getrf_in_place", "order_of"]
 
 
 class NativeOps:
-    """The part of `tcsolve._contract.ops.Ops` that is the library's own LU."""
+    """The part of `tcsolve._contract.ops.Ops` for the LU of cuSOLVER."""
 
     def getrf(self, a, dtype, overwrite_a=False):
-        # Not twice where the factors have taken the place of a.
+        # Do not repeat it if the factors may have overwritten a.
         factored = turns_into_memory_error(self._getrf, again=not overwrite_a)
         return factored(a, dtype, overwrite_a)
 
     def _getrf(self, a, dtype, overwrite_a):
-        # cuSOLVER is column-major: as in NumpyOps, a row-major a is factored as a.T.
+        # cuSOLVER is column-major, so a row-major a is factored as a.T, as in NumpyOps.
         transposed = not a.flags.f_contiguous
         made = converted(t := a.T if transposed else a, np.dtype(dtype))
         copies = made is t and not overwrite_a
@@ -33,7 +33,7 @@ class NativeOps:
         order = inverses = None
         if lu.dtype.char in TRSV_BLOCK:
             order = cupy.asarray(order_of(on_host - 1))
-            # In lu.T the triangles change places: the lower one is U.T, the upper one L.T.
+            # The lower triangle of lu.T is U.T, and the upper one is L.T.
             inverses, worst = invert_diagonal_blocks(lu.T, unit_lower=False)
             inverses = trusted(inverses, float(worst[0]))
         return (lu, swaps, transposed, order, inverses), max(int(info[0]), 0)
@@ -60,18 +60,18 @@ class NativeOps:
         return cupy.conj(x, out=x) if conjugate else x
 
     def _getrs_by_substitution(self, factors, b, adjoint):
-        """Solve for a few columns, with lu.T as row-major factors: P t = L U is t.T P.T = U.T L.T."""
+        """Solve for a few columns with lu.T as row-major factors: P t = L U means t.T P.T = U.T L.T."""
         lu, _, transposed, order, inverses = factors
         b = b.astype(np.float64, copy=False)
-        # t**-1 is lu.T read by its transpose; a.T = t or a = t, so two of the four cases transpose.
-        if transposed != adjoint:  # t.T y = b: U.T, then L.T, then P.T
+        # t is a.T if `transposed`, else a.  A solve with t is a transposed solve with the factors lu.T.
+        if transposed != adjoint:  # t.T y = b: solve with U.T, then L.T, then apply P.T
             x = substitute(lu.T, b, False, inverses, None, order)
         else:
             x = substitute(lu.T, b, True, inverses, order, None)
         return x.astype(lu.dtype, copy=False)
 
     def gecon(self, factors, norm_one):
-        return None  # cuSOLVER has none
+        return None  # cuSOLVER has no condition estimator
 
     def diagonal(self, factors):
         lu, swaps = factors[:2]
@@ -84,7 +84,7 @@ def _handle():
 
 
 def getrf_in_place(t):
-    """Factor a column-major t; return it, the rows swapped (1-based) and the info, on the device."""
+    """Factor a column-major t in place; return t, the pivot rows (1-based) and info, all on the device."""
     m, n = t.shape
     char = PREFIX[t.dtype.char]
     handle = _handle()
@@ -97,7 +97,7 @@ def getrf_in_place(t):
 
 
 def order_of(swaps, m=None):
-    """Return which row becomes row i when rows j and swaps[j] are exchanged in turn (0-based)."""
+    """Return the row that becomes row i, for each i, by the swaps of rows j and swaps[j], j = 0, 1, ..."""
     order = list(range(m or len(swaps)))
     for j, i in enumerate(swaps.tolist()):
         order[j], order[i] = order[i], order[j]

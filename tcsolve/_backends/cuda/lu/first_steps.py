@@ -1,6 +1,6 @@
-"""Refinement of one right-hand side on CuPy: its residual in one launch, and a few steps in one graph.
+"""Refinement of one right-hand side on CuPy: a residual in one launch, the first steps in one graph.
 
-And the vector work of what runs beside it, the condition estimate.
+This module also has the vector kernels of the condition estimate, which runs beside the refinement.
 """
 
 import functools
@@ -27,20 +27,20 @@ __all__ = [
     "takes",
 ]
 
-# Rows from which on there are enough for every warp of the kernel to take a few.
+# From this many rows on, each warp of the residual kernel takes several rows.
 MANY_ROWS = 8192
 THREADS = 256
-# Vectors that tcs_gram and tcs_mix take, and threads of a block that takes all rows.
+# Largest number of vectors for tcs_gram and tcs_mix; number of threads of a kernel that runs as one block.
 MOST_VECTORS, GRAM_THREADS = 4, 1024
 
 
 def has_rows(a):
-    """Tell whether a is real and not empty, its rows contiguous."""
+    """Tell whether a is real and not empty, and has contiguous rows."""
     return a.size > 0 and a.dtype.char in "fd" and a.strides[1] == a.itemsize and a.strides[0] > 0
 
 
 def residual(a, x, b):
-    """Return b - a x for FP64 x and b (n, 1), and on the host, in arrays of one, max |r| and max |x|."""
+    """Return r = b - a x for FP64 x and b (n, 1), and max |r| and max |x| on the host, of shape (1,)."""
     n = len(x)
     x = cupy.ascontiguousarray(x)
     r, sizes = cupy.empty((n, 1)), cupy.zeros(2, cupy.uint64)
@@ -51,7 +51,7 @@ def residual(a, x, b):
 
 
 def takes(vectors):
-    """Tell whether `gram` and `mixed` take these: a few columns, real, contiguous, and not empty."""
+    """Tell whether `gram` and `mixed` support these vectors: few, of shape (n, 1), FP64, contiguous."""
     few = len(vectors) <= MOST_VECTORS
     return few and all(
         v.dtype.char == "d" and v.size and v.shape[1] == 1 and v.strides[0] == v.itemsize
@@ -60,7 +60,7 @@ def takes(vectors):
 
 
 def gram(vectors):
-    """Return v_i . v_j, (1, m, m), on the host."""
+    """Return the Gram matrix v_i . v_j on the host, shape (1, m, m)."""
     m, found = len(vectors), cupy.empty((MOST_VECTORS, MOST_VECTORS))
     kernel = compiler.kernel("refinement_vectors", "tcs_gram", T_LOW="double")
     kernel((1,), (GRAM_THREADS,), (found, *_four(vectors, None), m, len(vectors[0])))
@@ -84,7 +84,7 @@ def probes(n):
 
 
 def signs(v, state):
-    """As `Ops.signs`, of real v."""
+    """As `Ops.signs`, for real v."""
     n, sign = len(v), cupy.empty((len(v), 1))
     args = sign, v, v.strides[0] // v.itemsize, state, n
     _condest("tcs_signs")((-(-n // THREADS),), (THREADS,), args)
@@ -92,7 +92,7 @@ def signs(v, state):
 
 
 def steepest(z, state, found):
-    """As `Ops.steepest`, of real z."""
+    """As `Ops.steepest`, for real z."""
     n, unit = len(z), cupy.empty((len(z), 1))
     args = unit, found, state, z, z.strides[0] // z.itemsize, n
     _condest("tcs_steepest")((1,), (GRAM_THREADS,), args)
@@ -100,7 +100,7 @@ def steepest(z, state, found):
 
 
 def held(b, y, z):
-    """As `Ops.held`, of real columns."""
+    """As `Ops.held`, for real arguments."""
     (n, k), last = b.shape, z.shape[1]
     sums = cupy.empty(2 * (k - last) + last)
     b, y, z = (cupy.ascontiguousarray(v) for v in (b, y, z))
@@ -117,20 +117,20 @@ def _four(some, filler):
 
 
 def ahead(tape, lu, inverses, order, a, b, steps):
-    """Start x_0 = (L U)^-1 b and x_i+1 = x_i + (L U)^-1 (b - a x_i) for a few steps.
+    """Start x_0 = (L U)^-1 b and x_i+1 = x_i + (L U)^-1 (b - a x_i), i = 0 ... steps - 1.
 
-    The graph that does it belongs to the tape of lu; the matrix may be another each time.
+    These steps are a recorded graph, which belongs to the tape of lu.  Each call may have another a.
 
     Returns
     -------
     callable
-        Waits, and returns what `refine_columns` takes: all x_i and their residuals, (steps + 1, n, 1), and
-        on the host max |r| and max |x| of each, (2, steps + 1).
+        Waits, and returns (x, r, sizes) for `refine_columns`: all x_i and their residuals, both of shape
+        (steps + 1, n, 1), and max |r| and max |x| of each on the host, shape (2, steps + 1).
     """
     n, count = len(b), steps + 1
 
     def body(b, where):
-        # All of x, then all of r, then the sizes of both, then that of b.
+        # Order in memory: all x, all r, (max |r|, max |x|) of each step, max |b|.
         found = cupy.empty((2 * n + 2) * count + 1)
         x, r = found[: 2 * n * count].reshape(2, count, n)
         sizes = found[2 * n * count :]
@@ -167,7 +167,7 @@ def _residual(a, address, where, r, sizes, x, b, step):
 
 @functools.lru_cache(maxsize=256)
 def _residual_launch(device, char, n):
-    """Return the launch of tcs_matrix_residual for n rows; its addresses are to be replaced."""
+    """Return the prepared launch of tcs_matrix_residual for n rows; its addresses are placeholders."""
     few, many = RESIDUAL_ROWS
     rows = many if n >= MANY_ROWS else few
     defines = {"T_A": "float" if char == "f" else "double", "ROWS": rows}

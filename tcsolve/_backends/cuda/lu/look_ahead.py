@@ -1,4 +1,4 @@
-"""A panel beside an update: which streams do what, and who leaves multiprocessors to whom."""
+"""Look-ahead: the streams of a panel and of the update beside it, and how they share multiprocessors."""
 
 import math
 import threading
@@ -10,19 +10,20 @@ from tcsolve._backends.cuda.runtime import cublas_calls, current_device
 
 __all__ = ["LookAhead"]
 
-# Rows below which an update is shorter than it takes to fork and join.
+# With fewer rows, an update takes less time than the synchronisation of two streams.
 BESIDE_ROWS = 256
-# Rows up to which a panel takes longer than the update beside it, by the products of that (seen on an H200).
+# Up to this many rows, a panel takes longer than the update beside it, by the number of products of the
+# update; measured on an H200.
 PANEL_ROWS = {1: math.inf, 3: 15000}
-# Part of the device left to such a panel and the products between its strips, by the products of the
-# update and the rows up to which it is: one product needs the less of the device, the fewer rows are left.
+# The part of the multiprocessors that is left to such a panel, as (largest number of rows, part), by the
+# number of products of the update.  An update with one product needs fewer of them when fewer rows are left.
 SPARED = {1: ((16384, 0.6), (24576, 0.42), (math.inf, 0.24)), 3: ((math.inf, 0.24),)}
 
 
 class LookAhead:
-    """The part of `tcsolve._contract.ops.Ops` that does two things at a time on a device.
+    """The part of `tcsolve._contract.ops.Ops` that runs two things concurrently on a device.
 
-    For a class that has `_panel_shape(m, k, dtype)`, the shape of a strip of a panel or None.
+    The class that inherits it has `_panel_shape(m, k, dtype)`, the launch shape of a strip or None.
     """
 
     def gains_beside(self, m):
@@ -52,7 +53,7 @@ class LookAhead:
         try:
             with side, cublas_calls.lane(1):
                 step.solve_first()
-            if step.completes:  # its swaps are known: a square panel has several strips
+            if step.completes:  # a square panel has several strips, so `swaps_known` is True here
                 step.complete()
                 side.wait_event(main.record())
             with side, cublas_calls.lane(1):
@@ -65,7 +66,7 @@ class LookAhead:
                 with middle, cublas_calls.lane(2):
                     step.substitute()
                 main.wait_event(middle.record())
-            # The first strip goes first: what fills the device would keep it waiting.
+            # Launch the first strip before the kernels that fill the device, which would delay it.
             main.wait_event(reached)
             if middle in streams:
                 middle.wait_event(main.record())
@@ -79,7 +80,8 @@ class LookAhead:
             step.solve_rest(share)
             share.await_panel()
             if middle in streams:
-                # Before the rest, which would leave them so few multiprocessors that their strips would wait.
+                # Wait for `fill` before `rest`: beside `rest` it would have too few multiprocessors, and the
+                # strips that need it would wait.
                 main.wait_event(filled)
             step.rest(share)
             if middle in streams:
@@ -92,7 +94,7 @@ class LookAhead:
                 main.wait_event(stream.record())
 
     def _reserved(self, panel, how):
-        """Return how many multiprocessors the strips after the first must find free, and how many more."""
+        """Return (multiprocessors for the strips after the first, further ones for products between them)."""
         m, dtype = len(panel.p), panel.p.dtype
         shapes = [self._panel_shape(m - i, j - i, dtype) for i, j in panel.strips[1:]]
         most = max((shape.blocks for shape in shapes if shape), default=0)
@@ -103,5 +105,5 @@ class LookAhead:
 
 
 def _stream(purpose):
-    """Return this thread's stream for a purpose, whose launches go before those of others."""
+    """Return a stream of this thread for a purpose; it has a high priority."""
     return current_device.stream(cupy.cuda.runtime.getDevice(), threading.get_ident(), purpose, -1)

@@ -1,4 +1,4 @@
-"""The primitives of our own LU on CuPy: strips, row moves, updates on tensor cores, triangular solves."""
+"""The primitives of our own LU on CuPy: strips, row swaps, updates on tensor cores, triangular solves."""
 
 import functools
 import threading
@@ -40,25 +40,26 @@ from tcsolve.kernels.product_shapes import WGMMA_ROWS, fastest_update
 
 __all__ = ["LUOps"]
 
-# Right-hand sides up to which a few at a time are faster than the library's triangular solve of all.
+# Up to this many right-hand sides, our triangular solves of a few columns at a time are faster than trsm.
 SUBSTITUTED_COLUMNS = 16
-# Unknowns up to which steps are started before it is known whether they are wanted, as factors may be.
+# Largest n for which refinement steps are launched before it is known that they are needed.
 AHEAD_ROWS = 8192
-# Rows from which on a panel whose pivots are expected on its diagonal looks for them in a square alone.
+# A panel of a dominant matrix is square if it has at least this many rows.
 SQUARE_ROWS = 4096
-# Columns right of a panel from which on U is a product with an inverse; columns of a panel that is wide.
+# U is a product with the inverse of L11 if at least LEAST_COLUMNS columns are right of the panel.  A panel of
+# WIDE or more columns is wide.
 LEAST_COLUMNS, WIDE = 2048, 512
-# Rows and columns of L up to which a product inside a panel is so short that launches count.
+# A product inside a panel with at most this many rows and columns of L takes no longer than two launches.
 FEW_ROWS, FEW_COLUMNS = 1024, 256
-# Columns of L up to which short_update.cu is faster than launches that scale, split and multiply: inside a
-# panel, with one strip of it at a time, and for the columns that follow it.
+# Up to this many columns of L, short_update.cu is faster than separate launches that scale, split and
+# multiply: inside a panel, and for the columns that follow the panel.
 SHORT_INSIDE, SHORT_NEAR = 128, 192
-# What it does: FP32 in range, and nearly in precision.
+# The arithmetic of short_update.cu: three TF32 products, with the range and nearly the precision of FP32.
 SHORT = Update("tf32x3", FORMATS["tf32"], 3, "float32")
 
 
 class _Native(NamedTuple):
-    """L as it is, for the library's product."""
+    """L without rounding, for a product of cuBLAS."""
 
     l: Any
 
@@ -69,7 +70,7 @@ class _Native(NamedTuple):
 class LUOps(LookAhead):
     """The part of `tcsolve._contract.ops.Ops` that factors by our kernels, and solves with such factors."""
 
-    # Not twice: a body that fails has overwritten part of w.
+    # again=False: a body that fails has overwritten part of w, so it cannot be repeated.
     @functools.partial(turns_into_memory_error, again=False)
     def replayed(self, w, name, body):
         tape = recorded_graphs.tape_of(w)
@@ -82,7 +83,8 @@ class LUOps(LookAhead):
     def aside(self, w, others, name, body, then=None):
         tape = recorded_graphs.tape_of(w)
         if tape is None and not current_device.allocates_by_default():
-            return None  # this stream would allocate what the caller's reads
+            # Another allocator may give the memory that a stream has freed to another stream too early.
+            return None
         side = current_device.stream(cupy.cuda.runtime.getDevice(), threading.get_ident(), "idle")
         where = tuple(x.data.ptr for x in others)
         side.wait_event(cupy.cuda.get_current_stream().record())
@@ -93,8 +95,9 @@ class LUOps(LookAhead):
                     found, rest = then(found, rest)
                     if tape is not None:
                         tape.follow_aside(side)
-                # Memory of the tape: once nobody wants it, others may write there before it has left.  With
-                # more rows the host reads residuals meanwhile, which are not to queue behind it.
+                # `found` is memory of the tape, which the next solve may overwrite.  So copy it to the host
+                # now.  For more rows, do not: the host reads residuals at this time, and their copies would
+                # wait behind this one.
                 found = Sent(found) if len(w) <= AHEAD_ROWS else found
         except BaseException:
             cupy.cuda.get_current_stream().wait_event(side.record())
@@ -112,11 +115,11 @@ class LUOps(LookAhead):
         return min(k, shape.strip) if shape else k
 
     def _panel_shape(self, m, k, dtype, dominant=False):
-        """Return the best shape for a strip of a panel of which k columns are left, or None."""
+        """Return the best launch shape for a strip of a panel with k columns left, or None."""
         return next(iter(self._panel_shapes(m, k, dtype, dominant)), None)
 
     def _panel_shapes(self, m, k, dtype, dominant=False):
-        """Return all shapes for it that the device says it runs, the best first."""
+        """Return all launch shapes for such a strip that the device can run, the best first."""
         if dtype.char != "f":
             return ()
         narrow = k % NARROW_STRIP == 0 and k % SOLVE_WIDTH != 0
@@ -124,7 +127,7 @@ class LUOps(LookAhead):
         return _panel_shapes(cluster_launch.in_force(), context, m, narrow, dominant)
 
     def has_clusters(self, n):
-        """Tell whether a cluster may take a strip of n rows, without asking: that compiles kernels."""
+        """Tell whether a cluster can probably hold a strip of n rows; the exact answer compiles kernels."""
         may_fit = cluster_launch.in_force().may_fit
         shapes = _known_shapes(cupy.cuda.runtime.getDevice(), n)
         return next((s.cluster for s in shapes if not s.cluster or may_fit(_panel(s))), False)
@@ -134,7 +137,7 @@ class LUOps(LookAhead):
         shapes = self._panel_shapes(m - start, w, p.dtype, w > SEARCHED_STRIP)
         shapes = [shape for shape in shapes if w <= shape.strip]
         if shapes:
-            # Addresses instead of views, which take the host longer than the launches.
+            # Compute addresses: making views of arrays takes the host longer than the launches.
             first, ld_top, ld_p = row0 + start, -(-w // 4) * 4, ld(p)
             work = cupy.empty(w * (4 + ld_top) + 4, cupy.int32)
             dst = work.data.ptr
@@ -150,7 +153,7 @@ class LUOps(LookAhead):
         return self._strip_by_library(leaf, pivots, row0 + start, order[start:], info, started)
 
     def _strip_by_library(self, leaf, ipiv, first, order, info, started):
-        """As `strip_lu` of a whole leaf, where the device runs none of our kernels on it."""
+        """Do `strip_lu` of all rows of a strip by cuSOLVER, because no kernel of ours fits."""
         dst, src = self._strip_by_cusolver(leaf, ipiv, first, info)
         order[dst] = order[src]
         if started is not None:
@@ -158,7 +161,7 @@ class LUOps(LookAhead):
         return dst, src
 
     def _strip_by_cusolver(self, leaf, ipiv, first, info):
-        """Factor a leaf that no cluster holds; the pivots pass through the host."""
+        """Factor a strip by cuSOLVER, and return (dst, src); the pivots are copied to the host."""
         w = leaf.shape[1]
         lu, swaps, _ = cusolver_lu.getrf_in_place(cupy.array(leaf, order="F"))
         diagonal = lu.diagonal()
@@ -172,7 +175,7 @@ class LUOps(LookAhead):
         dst = np.union1d(np.arange(w), swaps).astype(np.int32)
         dst, src = cupy.asarray(dst), cupy.asarray(moved[dst])
         leaf[...] = lu
-        leaf[src] = lu[dst]  # the rows stay where they were
+        leaf[src] = lu[dst]  # the factored rows go back to their old places (see `Ops.strip_lu`)
         return dst, src
 
     def block_row(self, rows, start, stop, swaps, first, last, substitution):
@@ -213,12 +216,12 @@ class LUOps(LookAhead):
 
     @turns_into_memory_error
     def _apply(self, substitution, b, share):
-        substitution.apply(b, share)  # which allocates before it overwrites
+        substitution.apply(b, share)  # may be repeated: it allocates before it overwrites b
 
     @turns_into_memory_error
     def substitution(self, l, n, how, dominant, bound=None):
         k = len(l)
-        # `how` has three products of FP16 where wgmma makes them.
+        # `how` is fp16x3 if the products can run on wgmma.
         few = n < LEAST_COLUMNS or k <= SOLVE_WIDTH
         if few or (bound is None and how.name != "fp16x3") or not aligned(l):
             return None
@@ -230,7 +233,7 @@ class LUOps(LookAhead):
         return n >= LEAST_COLUMNS and k >= WIDE
 
     def has_squares(self, how):
-        """Tell whether there are square panels of FP32 at all, for the `Update` how."""
+        """Tell whether this device can use square panels for the `Update` how."""
         arch = current_device.arch(cupy.cuda.runtime.getDevice())
         fastest = fastest_update(how, "f", WGMMA_ROWS, SOLVE_WIDTH, arch)
         return fastest == "wgmma" and how.format.name == "fp16"
@@ -266,21 +269,21 @@ class LUOps(LookAhead):
         (m, k), device, three = l.shape, cupy.cuda.runtime.getDevice(), UPDATES["fp16x3"]
         if self._is_short(how, l, SHORT_INSIDE):
             return SHORT
-        # On the few multiprocessors that an update leaves to its panel FP32 products take longest, unless
-        # they take less than two more launches.
+        # Products inside a panel run on the few multiprocessors that the update beside it leaves free.  There
+        # FP32 products are slowest, unless they are so short that two more launches would take longer.
         few = m < FEW_ROWS and k <= FEW_COLUMNS
         ours = not few and fastest_update(three, "f", m, k, current_device.arch(device)) == "wgmma"
-        # Other formats may have been chosen for the range that FP16 has not.
+        # Another format may have been chosen for its range, so do not replace it by FP16.
         return three if ours and how.format.name == "fp16" else UPDATES["fp32"]
 
     def near_update(self, how, p):
         if self._is_short(how, p, SHORT_NEAR):
             return SHORT
-        # So short a product takes less time than rounding its operands.
+        # For so few columns of L, an FP32 product takes less time than rounding the operands.
         return UPDATES["fp32"] if p.dtype.char == "f" and p.shape[1] <= SOLVE_WIDTH else how
 
     def _is_short(self, how, l, most):
-        """Tell whether short_update.cu is fastest, and as good as `how`, for l of so many columns at most."""
+        """Tell whether short_update.cu is the best choice for l with at most `most` columns."""
         k = l.shape[1]
         return not how.native and k <= most and k % 4 == 0 and short_update.takes(l)
 
@@ -331,7 +334,8 @@ class LUOps(LookAhead):
         x = cupy.array(b, dtype=lu.dtype, order="F")
         if conjugate:
             cupy.conj(x, out=x)
-        for lower in (not adjoint, adjoint):  # L then U, but U**H then L**H
+        # Solve with L, then with U; if adjoint, with U**H, then with L**H.
+        for lower in (not adjoint, adjoint):
             cublas_calls.solve_left(lu, lower, x, adjoint)
         return cupy.conj(x, out=x) if conjugate else x
 
@@ -344,7 +348,7 @@ class LUOps(LookAhead):
 
 
 def _substitute_columns(lu, b, *rest):
-    """Solve for a few columns at a time."""
+    """Call `substitute` for a few columns at a time, as many as its kernels take."""
     (n, k), most = b.shape, max(TRSV_COLUMNS)
     if k <= most:
         return substitute(lu, b, *rest)

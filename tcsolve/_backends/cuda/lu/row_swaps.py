@@ -1,4 +1,4 @@
-"""Swaps of whole rows on a device: what strips leave of them, those of a panel as one, and the moves."""
+"""Row swaps on a device: those of a strip, the merged ones of a panel, and the kernel that moves rows."""
 
 from typing import Any, NamedTuple
 
@@ -10,16 +10,16 @@ from tcsolve.kernels.launch_shapes import MOST_MOVED, move_chunk
 
 __all__ = ["Merged", "Swaps", "merge_swaps", "move_rows", "report"]
 
-# Entries that are copied at a time where rows are too many for tcs_move_rows.
+# Number of entries to copy at a time if there are too many rows for tcs_move_rows.
 STAGED_ENTRIES = 1 << 22
-# Most blocks of tcs_move_rows on a multiprocessor.
+# Largest number of blocks of tcs_move_rows per multiprocessor.
 MOVE_BLOCKS = 2
-# Threads of a block of merge_swaps.cu.
+# Number of threads in the blocks of merge_swaps.cu.
 MERGE_THREADS, REPORT_THREADS = 256, 1024
 
 
 class Swaps(NamedTuple):
-    """What tcs_panel leaves for tcs_swap_solve: addresses in `memory`, and the columns of the strip."""
+    """The swaps of a strip, from tcs_panel for tcs_swap_solve: addresses in `memory`, width of the strip."""
 
     dst: int
     src: int
@@ -30,7 +30,7 @@ class Swaps(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """The swaps of all strips of a panel, and a word that is zero if all rows stay where they are."""
+    """The swaps of all strips of a panel; `moves` is zero on the device if no row moves."""
 
     dst: Any
     src: Any
@@ -38,7 +38,7 @@ class Merged(NamedTuple):
 
 
 def merge_swaps(order, local, ipiv, start):
-    """As `Ops.merge_swaps`, as `Merged`."""
+    """Return the result of `Ops.merge_swaps` as `Merged`."""
     m, k = len(order), len(ipiv)
     dst, src = cupy.empty((2, 2 * k), cupy.int32)
     moved, moves = cupy.empty_like(order), cupy.empty(1, cupy.uint32)
@@ -59,8 +59,8 @@ def report(info, ipiv, worst, beyond):
 
 
 def move_rows(w, dst, src, moves=None):
-    """w[dst] = w[src], all reads before any write; `moves`, if known, is zero if all stay where they are."""
-    words = w.dtype.itemsize // 4  # a complex64 or float64 entry moves as two
+    """w[dst] = w[src], with all reads before any write; `moves`, if given, is zero if no row moves."""
+    words = w.dtype.itemsize // 4  # a complex64 or float64 entry moves as two words
     columns, count = w.shape[1] * words, len(dst)
     if not (columns and count):
         return
@@ -73,6 +73,6 @@ def move_rows(w, dst, src, moves=None):
     chunk = move_chunk(count, columns)
     kernel = compiler.kernel("move_rows", "tcs_move_rows", CHUNK=chunk)
     args = (w, ld(w) * words, columns, dst, src, count, moves)
-    # Room is left for shorter launches, which need not wait until the rows have moved.
+    # Few blocks, so that shorter launches find room and need not wait until the rows have moved.
     blocks = min(-(-columns // chunk), MOVE_BLOCKS * current_device.multiprocessors())
     kernel((blocks,), (256,), args, shared=4 * count * chunk)

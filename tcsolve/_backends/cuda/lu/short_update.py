@@ -1,4 +1,4 @@
-"""Launches of short_update.cu: C -= L U for a few columns and a short U, operands as they are."""
+"""Launches of short_update.cu: C -= L U for L with few columns; the operands need no preparation."""
 
 import functools
 
@@ -14,7 +14,7 @@ __all__ = ["Operand", "subtract", "takes"]
 
 
 def takes(*operands):
-    """Tell whether these views may be operands, and short_update.cu is known to be fast here."""
+    """Tell whether short_update.cu supports these views, and is known to be fast on this device."""
     arch = current_device.arch(cupy.cuda.runtime.getDevice())
     return arch_number(arch) == HOPPER and all(x.dtype.char == "f" and aligned(x) for x in operands)
 
@@ -28,13 +28,13 @@ def subtract(c, l, u):
 
 
 class Operand:
-    """L (m x k), which needs no preparation."""
+    """The operand L (m x k), without preparation."""
 
     def __init__(self, l):
         self._l = l
 
     def subtract(self, c, u, share, first=0):
-        """c -= l u, with l from row `first` on."""
+        """c -= l u, where l begins at row `first` of L."""
         subtract(c, self._l[first : first + len(c)], u)
 
 

@@ -1,4 +1,4 @@
-"""How an update shares the multiprocessors with the panel that is factored beside it."""
+"""The division of the multiprocessors between an update and the panel that is factored beside it."""
 
 import functools
 
@@ -8,16 +8,16 @@ from tcsolve._backends.cuda.runtime import compiler
 
 __all__ = ["Flags", "Share"]
 
-# Nanoseconds the update may wait for the panel beside it to become resident.
+# Nanoseconds for which the update waits at most until the panel beside it is resident.
 GATE_PATIENCE = 200_000
 
 
 class Share:
-    """How a product shares the device with the strips of a panel beside it.
+    """The division of the device between a product and the strips of the panel beside it.
 
-    It leaves them the multiprocessors of the first, so that the next find a whole cluster of them free, and
-    `more` for the products between them.  When the panel is done, a second launch, of as many blocks, helps
-    with what is left of the product.
+    The product leaves `reserved` multiprocessors free, so that each next strip finds a whole cluster of them,
+    and `more` for the products between the strips.  When the panel is done, a second launch of as many blocks
+    works on the rest of the product.
     """
 
     def __init__(self, main, reserved, more, started):
@@ -25,24 +25,24 @@ class Share:
         self._help, self._before_panel = None, None
 
     def panel_follows(self, event):
-        """Say what the panel is launched after."""
+        """Remember the event that the panel waits for."""
         self._before_panel = event
 
     def await_panel(self):
-        """Let what follows in the main stream wait until the panel, which sets the flags, is resident.
+        """Let later work in the main stream wait until the panel is resident; the panel sets the flags.
 
-        What takes every multiprocessor it finds comes after: the panel must have its own by then.
+        The later work takes every free multiprocessor, so the panel must have its own before.
         """
         if self._before_panel is None:
             return
-        # Else the gate might lose its patience before the panel can start.
+        # Wait for this event first, so that the gate does not time out before the panel can start.
         self._main.wait_event(self._before_panel)
         self._before_panel = None
         args = self._started, GATE_PATIENCE, self._more
         compiler.kernel("wait_for_panel", "tcs_gate")((1,), (1,), args)
 
     def launch(self, launch, multiprocessors):
-        """Call launch(blocks, blocks of another launch, what those multiprocessors are it must leave)."""
+        """Call launch(blocks, blocks of the second launch, address of the flags of the reserved SMs)."""
         if self._reserved == 0:
             launch(multiprocessors)
             return
@@ -52,7 +52,7 @@ class Share:
         self._help = ready, functools.partial(launch, self._reserved, multiprocessors)
 
     def help(self, side):
-        """Launch what helps, in the panel's stream."""
+        """Launch the second part of the product in the stream of the panel."""
         if self._help:
             ready, launch = self._help
             side.wait_event(ready)
@@ -60,16 +60,16 @@ class Share:
 
 
 class Flags:
-    """Words on a device, a few for each panel beside an update (see wait_for_panel.cu), taken in turn.
+    """Words on a device for the panels beside updates (see wait_for_panel.cu), reused in a cycle.
 
-    The gate clears them; what is still set, or shared, opens a gate early, or keeps an update from a
-    multiprocessor, which costs time alone.
+    The gate clears them.  If a word is still set, or two panels share it, a gate opens early or an update
+    leaves a multiprocessor unused.  This costs only time.
     """
 
     COUNT, WORDS, TAKEN = 1024, 20, 9
 
     def __init__(self):
-        # Of no pool: these words outlive every tape's.
+        # Allocate outside of any pool, because recorded graphs of any tape hold the address of these words.
         shape = self.COUNT, self.WORDS
         memory = cupy.cuda.MemoryPointer(cupy.cuda.Memory(4 * self.COUNT * self.WORDS), 0)
         self._words, self._last = cupy.ndarray(shape, cupy.uint32, memory), 0

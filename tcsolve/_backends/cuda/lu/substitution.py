@@ -1,4 +1,4 @@
-"""Triangular solves of a few right-hand sides with inverted diagonal blocks, one launch a triangle."""
+"""Triangular solves of a few right-hand sides with inverted diagonal blocks, one launch per triangle."""
 
 import functools
 from typing import Any, NamedTuple
@@ -13,32 +13,33 @@ from tcsolve.kernels.launch_shapes import TRSV_BLOCK, TRSV_COLUMNS, TRSV_THREADS
 
 __all__ = ["invert_diagonal_blocks", "substitute", "trusted"]
 
-# Inverted diagonal blocks are used up to this condition || |D^-1| |D| ||: a solve with an inverse loses as
-# many digits as that has, and refinement must still contract.
+# Inverted diagonal blocks D are used up to this condition number || |D^-1| |D| ||.  A solve with an inverse
+# loses accuracy in proportion to it, and refinement must still contract.
 INVERSE_CONDITION = {"f": 1e4, "d": 1e8}
 REAL = {"f": "float", "d": "double"}
-# Threads of a block: of the inversion, of the vector kernels.
+# Number of threads in a block of the inversion, and in a block of the vector kernels.
 INVERT_THREADS, VECTOR_THREADS = 256, 256
 
 
 def invert_diagonal_blocks(lu, unit_lower=True, only_lower=None):
-    """Return what `substitute` needs of row-major real factors, and how good it is.
+    """Return the inverses of the diagonal blocks of row-major real factors, and their condition.
 
     Parameters
     ----------
     lu : array, shape (n, n), float32 or float64
-        Both triangles, one of them with a unit diagonal that is not stored.
+        Both triangles.  One of them has a unit diagonal, which is not stored.
     unit_lower : bool
-        Whether that is the lower one.
+        True if the lower triangle has the unit diagonal.
     only_lower : bool, optional
-        Invert blocks of the lower triangle alone, or of the upper one; the other one is not read.
+        True: invert only the blocks of the lower triangle.  False: only those of the upper triangle.  The
+        other triangle is not read.
 
     Returns
     -------
     inverses : array, shape (2, ceil(n / block), block, block)
-        Of the lower, then of the upper triangle's blocks, zero beyond n.
-    worst : array, shape (1,)
-        The largest || |D^-1| |D| || of a block D, for `trusted`; None of one triangle alone.
+        The inverses of the blocks of the lower triangle, then of the upper one; zero beyond n.
+    worst : array, shape (1,), or None
+        The largest || |D^-1| |D| || of a block D, for `trusted`; None if `only_lower` is given.
     """
     char = lu.dtype.char
     n, size = lu.shape[0], TRSV_BLOCK[char]
@@ -52,8 +53,8 @@ def invert_diagonal_blocks(lu, unit_lower=True, only_lower=None):
 
 
 def trusted(inverses, worst):
-    """Return the inverses, or None if a block is too ill-conditioned to be inverted; worst on the host."""
-    # A NaN is not at most anything.
+    """Return the inverses, or None if a block is too ill-conditioned; `worst` is a number on the host."""
+    # This comparison is False for a NaN, so a NaN is not trusted.
     return inverses if worst <= INVERSE_CONDITION[inverses.dtype.char] else None
 
 
@@ -71,30 +72,34 @@ def substitute(
     known=False,
     only_lower=None,
 ):
-    """Return x of (L U) x = b, or (L U)**T x = b, in FP64 for at most max(TRSV_COLUMNS) columns of b.
+    """Return the solution x of (L U) x = b, or of (L U)**T x = b, in FP64.
 
-    lu is row-major, b is FP64 and may have any strides.  Row before[i] of b is taken for row i, and row
-    i of x becomes row after[i]; None changes no place.  Every column is brought next to 1 in the range
-    of the factors, and back.
+    b has at most max(TRSV_COLUMNS) columns.  It is FP64 and may have any strides; lu is row-major.  Row
+    before[i] of b is used as row i, and row i of the solution becomes row after[i] of x.  None stands for no
+    permutation.  Each column is scaled so that its largest entry is near 1, to fit the range of the factors.
+    The scaling is undone in x.
 
     Parameters
     ----------
     out : array, shape (k, n), float64, C-contiguous, optional
-        Where the columns of x go.
-    onto : array, likewise, optional
-        What they are added to.
+        Receives the columns of x as its rows.
+    onto : array, shape (k, n), float64, C-contiguous, optional
+        The solution is added to it; x is the sum.
     sizes : array, float64, optional
-        For as many columns as `_launches` has; becomes, or if `known` has, the largest |b_ij| of each.
-        If it is given and not known it has zeros.
+        The largest |b_ij| of each column, if `known`.  Otherwise an array of zeros, which receives them.  It
+        has one entry for each column that the launches are compiled for.
+    known : bool
+        Whether `sizes` is known.
     only_lower : bool, optional
-        Solve with the lower triangle alone, or with the upper one; the other one stands for the identity.
+        True: solve only with the lower triangle.  False: only with the upper triangle.
     """
     (n, k), char = b.shape, lu.dtype.char
     clusters = cluster_launch.in_force()
     launches = _launches(clusters, cluster_launch.present_context(), n, k, char, adjoint)
     width, item = launches.width, lu.itemsize
     sizes = cupy.zeros(width) if sizes is None else sizes
-    # b, then what each triangle makes of it: all bits set stand for no value yet, in the tickets as well.
+    # Memory for the scaled b, the results of both triangles, and two tickets.  All bits set to one mean that
+    # a value is not there yet; this also holds for the tickets.
     stages = cupy.empty(3 * width * n + 2, lu.dtype)
     rhs = stages.data.ptr
     made = rhs + width * n * item
@@ -108,7 +113,7 @@ def substitute(
     launches.lower(enumerate((rhs, made, (2 * width * n + 2) * item // 4, *of_b, before, top)))
     factors, blocks = (lu.data.ptr, ld(lu)), inverses.data.ptr
     upper = blocks + inverses.strides[0]
-    order = (not adjoint, adjoint)  # the lower one first?
+    order = (not adjoint, adjoint)  # True for the lower triangle, in the order of the solves
     if only_lower is None:
         tasks = (0, made, rhs), (1, last, made)
     else:
@@ -125,9 +130,9 @@ def substitute(
 
 
 class _Launches(NamedTuple):
-    """The launches of `substitute`, which replaces all their addresses."""
+    """The prepared launches of `substitute`; it replaces all addresses in them."""
 
-    width: int  # columns the triangular solves are compiled for
+    width: int  # number of columns that the triangular solves are compiled for
     column_max: Any
     lower: Any
     triangles: tuple
@@ -135,7 +140,7 @@ class _Launches(NamedTuple):
 
 
 class _Triangle:
-    """A launch of triangular_solve.cu: with clusters, or without where the device has none; the same bits."""
+    """A launch of triangular_solve.cu, with clusters if the device has them; both give the same bits."""
 
     def __init__(self, clusters, shapes, defines):
         self._clusters, self._defines, self._prepared = clusters, defines, {}

@@ -1,7 +1,8 @@
-"""Inverses of triangles of FP32 on a device, for many right-hand sides.
+"""Inverses of FP32 triangles on a device, for many right-hand sides.
 
-By doubling: blocks of the diagonal, all at once, then triangles twice as large are made of two and what is
-between them: [A, 0; C, B]**-1 = [A**-1, 0; -B**-1 C A**-1, B**-1], and likewise above the diagonal.
+They are computed by doubling.  First all diagonal blocks are inverted, then pairs of inverted triangles are
+joined to one of twice the size: [A, 0; C, B]**-1 = [A**-1, 0; -B**-1 C A**-1, B**-1].  Upper triangles are
+joined in the same way.
 """
 
 import functools
@@ -17,10 +18,11 @@ __all__ = ["unit_lower_inverse", "upper_inverse"]
 
 
 def unit_lower_inverse(l, well_conditioned):
-    """Return L**-1, L the unit lower triangle of l, whose rows start on 16-byte boundaries.
+    """Return L**-1, where L is the unit lower triangle of l; rows of l start on 16-byte boundaries.
 
-    One that is `well_conditioned` by doubling; others by substitution in L X = I, which takes longer and
-    leaves a smaller residual (N. J. Higham, Accuracy and Stability of Numerical Algorithms, section 14.2).
+    A `well_conditioned` L is inverted by doubling.  Others are inverted by substitution in L X = I, which
+    takes longer and has a smaller residual (N. J. Higham, Accuracy and Stability of Numerical Algorithms,
+    section 14.2).
     """
     k = len(l)
     if not well_conditioned:
@@ -35,7 +37,10 @@ def unit_lower_inverse(l, well_conditioned):
 
 
 def upper_inverse(u):
-    """Return U**-1, U the well-conditioned upper triangle of u, of whole blocks of TRSV_BLOCK["f"] rows."""
+    """Return U**-1, where U is the well-conditioned upper triangle of u.
+
+    The number of rows is a multiple of TRSV_BLOCK["f"].
+    """
     (_, blocks), _ = invert_diagonal_blocks(u)
     size = blocks.shape[1]
     x = _diagonal(len(u), 0.0)
@@ -46,7 +51,7 @@ def upper_inverse(u):
 
 
 def _diagonal(k, value):
-    """Return value times the identity of k rows; by a kernel, since in a graph a memset waits for longer."""
+    """Return `value` times the k x k identity; a kernel fills it, because a memset in a graph is slower."""
     x = cupy.empty((k, k), cupy.float32)
     _fill_diagonal()(k, value, x.ravel())
     return x
@@ -59,7 +64,7 @@ def _fill_diagonal():
 
 
 def _double(x, t, size, lower):
-    """Make the inverse of a triangle of t from those of its diagonal blocks, of `size` rows, which x has."""
+    """Compute in x the inverse of a triangle of t; x starts with those of diagonal blocks of `size` rows."""
     k = len(x)
     while size < k:
         count, left = divmod(k, 2 * size)
@@ -71,7 +76,7 @@ def _double(x, t, size, lower):
 
 
 def _join(x, t, first, count, size, rest, lower):
-    """Join `count` pairs of inverted triangles from row `first` on, of `size` rows and of `rest`."""
+    """Join `count` pairs of inverted triangles of `size` and `rest` rows; the first begins at row `first`."""
     one, two = slice(first, first + size), slice(first + size, first + size + rest)
     rows, columns = (two, one) if lower else (one, two)
     shape = (rest, size) if lower else (size, rest)

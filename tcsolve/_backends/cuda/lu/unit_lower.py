@@ -1,6 +1,6 @@
-"""Unit lower triangles of FP32 on a device: L**-1 B and L**-1 by substitution.
+"""Substitution with unit lower triangles of FP32 on a device: L**-1 B and L**-1.
 
-By halves where L is too large for one launch, or B has many columns.
+If L is too large for one launch, or B has many columns, L is divided recursively into halves.
 """
 
 import functools
@@ -14,24 +14,24 @@ from tcsolve.kernels.launch_shapes import lower_shape, swap_shape
 
 __all__ = ["SOLVE_WIDTH", "invert", "solve", "swap_solve", "takes"]
 
-# Unknowns one launch of tcs_swap_solve takes.
+# Largest number of unknowns for one launch of tcs_swap_solve.
 SOLVE_WIDTH = 128
 
 
 def takes(k, n):
-    """Tell whether lower_solve.cu has room for k unknowns, and n columns are few enough for it.
+    """Tell whether lower_solve.cu can hold k unknowns, and n is small enough for it to be fastest.
 
-    Up to so many each multiprocessor reads L once.
+    It is if each multiprocessor reads L only once.
     """
     shape = _lower_shape(k)
     return shape is not None and n <= shape.columns * current_device.multiprocessors()
 
 
 def solve(l, b, swaps=None):
-    """b := L**-1 b in place, L the unit lower triangle of l; rows of l start on 16-byte boundaries.
+    """b := L**-1 b in place, where L is the unit lower triangle of l; its rows start on 16-byte boundaries.
 
-    With swaps, as `_rows.merge_swaps` returns them, b are all rows below as well, which move first; that has
-    to be what lower_solve.cu `takes`.
+    With `swaps`, a result of `row_swaps.merge_swaps`, b includes all rows below.  Its rows are swapped before
+    the solve.  This is allowed only if `takes` is True.
     """
     k, n = len(l), b.shape[1]
     if swaps is not None or (k > SOLVE_WIDTH and takes(k, n)):
@@ -46,7 +46,7 @@ def solve(l, b, swaps=None):
 
 
 def invert(l, x):
-    """x := L**-1, by substitution."""
+    """x := L**-1, by substitution in L X = I."""
     k = len(l)
     if _lower_shape(k):
         _lower_solve(l, (None, 0), (x, ld(x)), k, None, None, None)
@@ -60,7 +60,10 @@ def invert(l, x):
 
 
 def _halves(k):
-    """Return two parts of k, the first of whole widths: the products between them are few and deep."""
+    """Return slices of two parts of k; the first is SOLVE_WIDTH times a power of two.
+
+    So there are few products, with large inner dimensions.
+    """
     half = SOLVE_WIDTH << ((k - 1) // SOLVE_WIDTH).bit_length() - 1
     return slice(half), slice(half, None)
 
@@ -77,7 +80,7 @@ def _lower_solve(l, b, out, n, *swaps):
 
 
 def _lower_shape(k):
-    """Return the `LowerShape` for k unknowns, or None if there is no room for so many."""
+    """Return the `LowerShape` for k unknowns, or None if they do not fit in shared memory."""
     return _shape_on(cupy.cuda.runtime.getDevice(), k)
 
 
@@ -92,7 +95,7 @@ def _swap_kernel(device, shape):
 
 
 def swap_solve(n, rows, args, count=1):
-    """Launch tcs_swap_solve on n columns with that many rows on the move, `count` times side by side."""
+    """Launch tcs_swap_solve on n columns, with at most `rows` rows that move, for `count` triangles."""
     device = cupy.cuda.runtime.getDevice()
     shape = swap_shape(n * count, rows, current_device.arch(device))
     grid, block = (-(-n // shape.columns), count), (shape.threads, 1)

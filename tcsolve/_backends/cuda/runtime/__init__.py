@@ -1,1 +1,1 @@
-"""Compiling, launching, recording: what all CUDA modules stand on."""
+"""Compiling, launching and recording of kernels, for all other CUDA modules."""

@@ -1,4 +1,4 @@
-"""Small arrays that the host reads while the device goes on."""
+"""Copy small arrays to the host while the device continues."""
 
 import collections
 import contextlib
@@ -11,12 +11,15 @@ from tcsolve._backends.cuda.runtime import current_device
 
 __all__ = ["Sent", "reading"]
 
-# (event, memory of the host, array) of each copy that may be under way.
+# (event, host memory, device array) of each copy that may not have finished.
 _under_way = collections.deque()
 
 
 def reading(arrays, first=None):
-    """Return a function that reads arrays as they are now, in a stream of its own, after first() there."""
+    """Return a function that copies arrays to the host in a separate stream, after first() in that stream.
+
+    The arrays are read as they are now: the copy waits only for work launched before this call.
+    """
     done = cupy.cuda.get_current_stream().record()
 
     def read():
@@ -28,10 +31,10 @@ def reading(arrays, first=None):
             if first is not None:
                 with reader:
                     first()
-                first = None  # once
+                first = None  # call it only once
             return tuple(x.get(stream=reader) for x in arrays)
         except BaseException:
-            # Whose memory this stream may have for something else.
+            # The reader may still use memory that the current stream will reuse, so let that wait for it.
             cupy.cuda.get_current_stream().wait_event(reader.record())
             raise
 
@@ -39,17 +42,16 @@ def reading(arrays, first=None):
 
 
 class Sent:
-    """A small array, contiguous, that is on its way to the host from now on.
+    """A copy of a small contiguous array to the host, which starts now.
 
-    It leaves behind what the current stream has to do; to wait for it later takes hardly longer than that.
-    Whoever asks for it in another stream lets that wait for this one.
+    The copy runs after the work that is in the current stream now, and waiting for it adds little time.
     """
 
     _room = None
 
     def __init__(self, x):
         self._x, self._done = x, cupy.cuda.Event(disable_timing=True)
-        # Without such memory it is read when it is asked for.
+        # If there is no pinned memory, `get` copies the array instead.
         with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
             room = cupy.cuda.alloc_pinned_memory(x.nbytes)
             x.data.copy_to_host_async(room.ptr, x.nbytes)
@@ -66,13 +68,13 @@ class Sent:
 
 
 def _keep_until_done(*copy):
-    """Hold what a copy reads and writes until it has ended, and release what earlier copies held.
+    """Keep the memory of a copy alive until the copy has finished; release that of earlier copies.
 
-    Others may have this memory as soon as it is given back.  A finalizer of `Sent` cannot do this: the
-    garbage collector may destroy the event of an unreachable cycle first.
+    Freed memory may be reused at once, so it must not be freed before.  A finalizer of `Sent` cannot do this:
+    the garbage collector may destroy the event of an unreachable cycle first.
     """
     _under_way.append(copy)
-    with contextlib.suppress(IndexError):  # other threads do the same
+    with contextlib.suppress(IndexError):  # another thread may have emptied the queue
         for _ in range(len(_under_way)):
             held = _under_way.popleft()
             if not held[0].done:

@@ -1,4 +1,4 @@
-"""Clusters of thread blocks: whether the device runs them in the present context, and what is done if not."""
+"""Clusters of thread blocks: find out whether the current context runs them, and launch what it runs."""
 
 import contextlib
 import ctypes
@@ -12,7 +12,7 @@ from tcsolve._backends.cuda.runtime import compiler
 
 __all__ = ["Clusters", "Variant", "answered_by", "in_force"]
 
-# Statuses of a launch that needs more at a time than there is: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
+# The status codes of a launch that is too large for the device: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
 # CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, CUDA_ERROR_INVALID_CLUSTER_SIZE.
 TOO_LARGE = (701, 720, 912)
 INVALID_CLUSTER_SIZE = 912
@@ -21,7 +21,7 @@ CLUSTER_DIMENSION = 4
 
 
 class Variant(NamedTuple):
-    """A kernel that is compiled for a cluster, and what a block of it needs."""
+    """A kernel that is compiled for a cluster, with the threads and the shared memory of a block."""
 
     kernel: str
     entry: str
@@ -32,15 +32,16 @@ class Variant(NamedTuple):
 
 
 class Clusters:
-    """What is known of clusters on the devices and in the contexts of this process.
+    """The clusters that the devices and contexts of this process can run, as far as this is known.
 
     Parameters
     ----------
     ask : callable
-        ask(variant) returns how many clusters of a `Variant` run at a time on the current device, in the
-        current context.  It is asked once for each variant, device and context.
+        ask(variant) returns how many clusters of a `Variant` can run at the same time in the current context
+        of the current device.  It is called once for each variant, device and context.
     context, place : callable
-        Return what tells the current context from others, and from other streams with contexts of their own.
+        context() returns a key of the current context.  place() returns a key of the context and of the green
+        context of the current stream.
     """
 
     def __init__(self, ask, context=None, place=None):
@@ -55,14 +56,14 @@ class Clusters:
         return self._answers[key]
 
     def may_fit(self, variant):
-        """The same without asking: True if nothing is known."""
+        """Return the answer of `fits` if it is known already, else True."""
         return self._answers.get((self._context(), variant), True)
 
     def launch(self, kernel, shapes, launch):
-        """Call launch(shape) for the first shape of a kernel that the device takes; tell if there was one.
+        """Call launch(shape) for the first shape that the device accepts; return whether there was one.
 
-        The driver's answer is no promise: what it refuses to launch in the current context, or in the green
-        context of the current stream, is not tried again there.
+        A launch may fail although `fits` is True.  A shape that was refused is not tried again in the same
+        context, or in the same green context of a stream.
         """
         place = self._place() if self._refused else None
         for shape in shapes:
@@ -80,7 +81,7 @@ class Clusters:
 
 
 def present_context():
-    """Return the current device and a number for the current context."""
+    """Return the current device and the handle of the current context."""
     return cupy.cuda.runtime.getDevice(), driver.ctxGetCurrent()
 
 
@@ -113,9 +114,9 @@ class _Config(ctypes.Structure):
 
 
 def ask_driver(variant):
-    """Return how many clusters of a `Variant` run at a time, by cuOccupancyMaxActiveClusters.
+    """Return how many clusters of a `Variant` can run at the same time, by cuOccupancyMaxActiveClusters.
 
-    One where the driver cannot tell: the launch will.
+    Return 1 if the driver does not have this function or it fails; then the launch shows whether they run.
     """
     ask = _function("cuOccupancyMaxActiveClusters")
     if ask is None:
@@ -135,7 +136,7 @@ def ask_driver(variant):
 
 @functools.cache
 def _function(name):
-    """Return a function of the driver that CuPy does not have, or None if this driver has it neither."""
+    """Return a function of the CUDA driver that CuPy does not wrap, or None if this driver lacks it."""
     try:
         function = getattr(ctypes.CDLL("libcuda.so.1"), name)
     except (OSError, AttributeError):
@@ -148,13 +149,13 @@ _in_force = Clusters(ask_driver)
 
 
 def in_force():
-    """Return the `Clusters` that launches ask."""
+    """Return the `Clusters` object that launches use."""
     return _in_force
 
 
 @contextlib.contextmanager
 def answered_by(clusters):
-    """Let launches inside, of all threads, ask other `Clusters`: to try what a device does that has fewer."""
+    """Let launches inside, in all threads, use other `Clusters`, to simulate a device with fewer of them."""
     global _in_force
     before, _in_force = _in_force, clusters
     try:

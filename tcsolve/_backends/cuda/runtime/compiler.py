@@ -1,7 +1,7 @@
-"""From the text of a .cu file to a kernel that can be launched.
+"""Compile .cu files with NVRTC, cache the results on disk, and launch the kernels.
 
-The sources are compiled here and not by CuPy, which would flush subnormal numbers to zero, ask a
-device for its architecture, and reuse a cached binary after a header has changed.
+We do not compile with CuPy for three reasons.  CuPy flushes subnormal numbers to zero, it needs a device to
+find the architecture, and it reuses a cached binary after a header has changed.
 """
 
 import ctypes
@@ -23,16 +23,17 @@ from tcsolve.kernels.registry import KERNELS
 
 __all__ = ["Kernel", "compile_cubin", "kernel", "least_arch", "supported", "target_arch"]
 
-# Division and square root correctly rounded, subnormal numbers kept; spelled out although they are
-# the compiler's defaults, because the error bounds rest on them.
+# Division and square root are rounded correctly, and subnormal numbers are kept.  These are the defaults of
+# the compiler, but the error bounds need them, so they are stated.
 FLAGS = ("-std=c++17", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--fmad=true")
 
-# Architectures with instructions that a plain target leaves out.
+# Architectures with instructions that need the suffix 'a' in the name of the target.
 ARCH_SPECIFIC = {90, 100}
 
-# Dynamic shared memory that needs no permission beside 24 KB of static, and two values of
-# CUfunction_attribute.
+# A kernel with up to 24 KB of static shared memory may use this much dynamic shared memory without a call of
+# funcSetAttribute.
 FREE_SHARED_BYTES = 24 << 10
+# Two values of CUfunction_attribute.
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
 
@@ -48,12 +49,12 @@ def supported(name, arch):
 
 
 def least_arch():
-    """Return the least compute capability, 75 for 7.5, on which kernels run."""
+    """Return the lowest compute capability that a kernel supports, as 75 for 7.5."""
     return min(spec.min_arch for spec in KERNELS.values())
 
 
 def target_arch(device=None):
-    """Return the architecture to compile for, such as 'sm_90a', of a CuPy device (the current one)."""
+    """Return the architecture of a CuPy device, such as 'sm_90a'; by default of the current device."""
     from cupy.cuda import Device
 
     number = int((device or Device()).compute_capability)
@@ -62,9 +63,9 @@ def target_arch(device=None):
 
 @functools.cache
 def _files():
-    """Return every CUDA source and header below kernels/, by its path from there."""
+    """Return every CUDA source and header below kernels/: {path relative to kernels/: file}."""
     found, folders = {}, [("", importlib.resources.files("tcsolve.kernels"))]
-    for before, folder in folders:  # which grows
+    for before, folder in folders:  # the loop appends subfolders to this list
         for file in folder.iterdir():
             if file.is_dir():
                 folders.append((f"{before}{file.name}/", file))
@@ -75,24 +76,25 @@ def _files():
 
 @functools.cache
 def _source(filename):
-    """Return the text of a file, whatever its folder: no two files have one name."""
+    """Return the text of a source in any folder of kernels/; no two files have the same name."""
     (path,) = (path for path in _files() if path.rpartition("/")[2] == filename)
     return _files()[path].read_text("utf-8")
 
 
 @functools.cache
 def _headers():
-    """Return (paths, texts) of every header; their texts are handed over, so no path is searched."""
+    """Return (paths, texts) of all headers; NVRTC gets the texts, so it searches no folder."""
     paths = tuple(sorted(path for path in _files() if path.endswith(".cuh")))
     return paths, tuple(_files()[path].read_text("utf-8") for path in paths)
 
 
 def compile_cubin(name, arch, defines=()):
-    """Compile kernels/<name>.cu for `arch`, or fetch it from the cache; needs NVRTC but no device.
+    """Compile <name>.cu for `arch`, or read it from the cache; this needs NVRTC but no device.
 
     Parameters
     ----------
     name : str
+        Name of a source below kernels/, without '.cu'.
     arch : str
         Such as 'sm_90a'.
     defines : tuple of (str, int or str)
@@ -106,7 +108,7 @@ def compile_cubin(name, arch, defines=()):
     Raises
     ------
     KernelCompileError
-        With the kernel, the options and the compiler's log.
+        The source does not compile.  The error has the kernel, the options and the log of the compiler.
     """
     options = (f"-arch={arch}", *FLAGS, *(f"-D{macro}={value}" for macro, value in defines))
     path = _cache_path(name, options)
@@ -118,12 +120,12 @@ def compile_cubin(name, arch, defines=()):
 
 
 def create_program(name):
-    """Return NVRTC's program of kernels/<name>.cu, for the caller to destroy."""
+    """Return the NVRTC program of <name>.cu; the caller must destroy it."""
     return create_program_of(_source(f"{name}.cu"), f"{name}.cu")
 
 
 def create_program_of(text, filename):
-    """Return the program of a text that may include the headers of kernels/."""
+    """Return the NVRTC program of a text that may include the headers of kernels/."""
     from cupy.cuda import nvrtc
 
     names, texts = ([header.encode() for header in column] for column in _headers())
@@ -153,7 +155,7 @@ def _nvrtc_version():
 
 
 def _cache_path(name, options):
-    """Return where the cubin belongs: its name tells every byte that went into it."""
+    """Return the path of the cubin; its name is a hash of the source, the headers, the options and NVRTC."""
     parts = (repr(_nvrtc_version()), *options, *_included(_source(f"{name}.cu")))
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     own = os.environ.get("TCSOLVE_CACHE_DIR")
@@ -162,7 +164,7 @@ def _cache_path(name, options):
 
 
 def _included(text):
-    """Return a text and those of all headers it includes, also under a condition, and what those include."""
+    """Return a text and the texts of all headers that it includes, directly or through other headers."""
     headers, texts, seen = dict(zip(*_headers(), strict=True)), [text], set()
     for text in texts:
         for name in INCLUDE.findall(text):
@@ -177,11 +179,11 @@ def _read(path):
         cubin = path.read_bytes()
     except OSError:
         return None
-    return cubin if cubin.startswith(CUBIN_MAGIC) else None  # cut off by a full disk
+    return cubin if cubin.startswith(CUBIN_MAGIC) else None  # truncated, as by a full disk
 
 
 def _write(path, cubin):
-    """Publish a cubin for other processes, whole or not at all; a cache that cannot be written is none."""
+    """Write a cubin so that other processes see the complete file or none; ignore a read-only cache."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent)
@@ -196,14 +198,14 @@ def _write(path, cubin):
 
 
 def parameters(name, entry):
-    """Return how many arguments an entry of kernels/<name>.cu takes."""
+    """Return the number of arguments of an entry of <name>.cu."""
     text = re.sub(r"//.*", "", _source(f"{name}.cu"))
     (found,) = re.findall(rf"\b{entry}\s*\(([^)]*)\)\s*{{", text)
     return found.count(",") + 1
 
 
 class Kernel:
-    """One entry of a loaded cubin, launched on CuPy's current stream with `count` arguments or more."""
+    """One entry of a loaded cubin, launched in CuPy's current stream with at least `count` arguments."""
 
     def __init__(self, function, cluster, count=0):
         self._function, self._count = function, count
@@ -218,25 +220,25 @@ class Kernel:
 
     def _allow(self, shared):
         if shared > self._shared_bytes:
-            with _permitting:  # or the smaller of two wishes would be the last
+            with _permitting:  # another thread must not set a smaller limit afterwards
                 if shared > self._shared_bytes:
                     self._permit(MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
                     self._shared_bytes = shared
 
     def _require(self, args):
-        # The driver would read on behind them.
+        # With too few arguments, the driver would read beyond the end of the list.
         if len(args) < self._count:
             raise TypeError(
                 f"the kernel takes {self._count} arguments, got {len(args)}; pass them all"
             )
 
     def handle(self, shared):
-        """Return the driver's function, which may have so many bytes of dynamic shared memory from now on."""
+        """Return the handle of the driver, after allowing `shared` bytes of dynamic shared memory."""
         self._allow(shared)
         return self._function.ptr
 
     def resident_blocks(self, threads, shared):
-        """Return how many blocks a multiprocessor holds at a time."""
+        """Return how many blocks can be resident on a multiprocessor at the same time."""
         from cupy_backends.cuda.api import driver
 
         self._allow(shared)
@@ -244,13 +246,13 @@ class Kernel:
         return max(1, find(self._function.ptr, threads, shared))
 
     def prepared(self, grid, block, args, shared):
-        """Return a `Prepared` launch; grid and block have two dimensions, args are as for a call."""
+        """Return a `Prepared` launch; grid and block have two dimensions, `args` are as in a call."""
         self._require(args)
         self._allow(shared)
         return Prepared(self._function, grid, block, args, shared)
 
     def __call__(self, grid, block, args, shared=0, cooperative=False):
-        """Launch with `shared` bytes of dynamic memory; `cooperative` if blocks wait for each other.
+        """Launch with `shared` bytes of dynamic shared memory; `cooperative` if blocks wait for each other.
 
         An argument is a CuPy array, an int (passed as long long), a float (passed as double) or None
         (a null pointer).
@@ -262,7 +264,7 @@ class Kernel:
 
 
 class Prepared:
-    """A launch whose arguments are laid out for the driver, which costs more than to launch."""
+    """A launch with a prepared argument list; preparing the list takes longer than the launch."""
 
     def __init__(self, function, grid, block, args, shared):
         values = [0 if x is None else x for x in args]
@@ -273,25 +275,25 @@ class Prepared:
         self._places = (ctypes.c_void_p * len(values))(
             *(first + size * i for i in range(len(values)))
         )
-        self._function = function  # keeps the module
+        self._function = function  # keeps the module loaded
         size = (*grid, 1, *block, 1, shared)
         self._launch = (function.ptr, *size), ctypes.addressof(self._places)
         self._lock = threading.Lock()
 
     def __call__(self, replaced):
-        """Launch on the current stream with some integer arguments replaced: pairs (number, value)."""
+        """Launch in the current stream with some arguments replaced, given as pairs (number, integer)."""
         from cupy.cuda import get_current_stream
         from cupy_backends.cuda.api import driver
 
         (launch, places), values = self._launch, self._values
-        with self._lock:  # the driver has read the arguments when it returns
+        with self._lock:  # the driver reads the arguments before launchKernel returns
             for i, x in replaced:
                 values[i] = x
             driver.launchKernel(*launch, get_current_stream().ptr, places, 0)
 
 
 def kernel(name, entry, *, arch=None, **defines):
-    """Return the `Kernel` of kernels/<name>.cu for the current device; `arch` overrides its target."""
+    """Return the `Kernel` of <name>.cu for the current device; `arch` overrides the architecture."""
     from cupy.cuda import runtime
 
     return _kernel(runtime.getDevice(), name, entry, arch, tuple(sorted(defines.items())))
@@ -304,14 +306,14 @@ def _kernel(device, name, entry, arch, defines):
 
 
 def _range(spec):
-    """Say which compute capabilities a kernel runs on."""
+    """Return the compute capabilities of a kernel in words."""
     least = spec.min_arch / 10
     return f"{least}" if spec.max_arch == spec.min_arch else f"{least} or later"
 
 
 @functools.cache
 def _module(device, name, arch, defines):
-    """Load a cubin on the current device, whose number makes part of the cache's key."""
+    """Load a cubin on the current device; its number is an argument because the result is cached."""
     from cupy.cuda import Device
     from cupy.cuda.function import Module
 

@@ -1,4 +1,4 @@
-"""Conversions between floating-point dtypes on CuPy, whose own take subnormal FP32 numbers for zero."""
+"""Conversions between floating-point dtypes on CuPy that keep subnormal FP32 numbers; CuPy's do not."""
 
 import functools
 
@@ -7,10 +7,10 @@ import numpy as np
 
 __all__ = ["converted", "widened"]
 
-# Instructions of PTX that flush nothing, whatever CuPy compiles with.
+# PTX instructions that keep subnormal numbers, regardless of the options that CuPy compiles with.
 WIDEN = 'asm("cvt.f64.f32 %0, %1;" : "=d"(y) : "f"(x))'
 NARROW = 'asm("cvt.rn.f32.f64 %0, %1;" : "=f"(y) : "d"(x))'
-# To nearest even, in integers; a NaN stays one.
+# Round to bfloat16, to nearest even, by integer operations; a NaN stays a NaN.
 BFLOAT16 = """
     const unsigned int bits = __float_as_uint(x);
     y = x != x ? (bits >> 16) | 0x40 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16
@@ -19,7 +19,7 @@ SINGLE, DOUBLE = "fF", "dD"
 
 
 def converted(x, dtype):
-    """Return x in `dtype`, rounded to nearest, as it lies in memory; x itself if it has that."""
+    """Return x in `dtype`, rounded to nearest, in the same memory order; x itself if it has this dtype."""
     if x.dtype == dtype:
         return x
     if x.dtype.name == "bfloat16":
@@ -40,7 +40,7 @@ def converted(x, dtype):
 
 
 def widened(x):
-    """Return x, of bfloat16, in FP32: bfloat16 is that with its last 16 bits cut off."""
+    """Return the bfloat16 array x in FP32; bfloat16 has the first 16 bits of the FP32 number."""
     return (x.view(cupy.uint16).astype(cupy.uint32) << 16).view(cupy.float32)
 
 

@@ -1,7 +1,7 @@
-"""cuBLAS as the primitives need it: row-major views, and nothing left to global state.
+"""Calls of cuBLAS on row-major views; no global setting changes a result.
 
-Handles are our own, one for each thread and device, with the math mode fixed; the precision of a product is
-named in its call.
+We make our own handles, one per thread, device and lane, with a fixed math mode.  Each call names the
+precision of its product.
 """
 
 import contextlib
@@ -41,14 +41,15 @@ __all__ = [
 COMPUTE_32F, COMPUTE_32F_FAST_TF32, GEMM_DEFAULT = 68, 77, -1
 CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF = 0, 2, 14
 DEFAULT_MATH = 0
-# cuBLAS type and compute type of packed operands.
+# The cuBLAS type and the compute type of packed operands.
 OPERANDS = {
     "fp16": (CUDA_R_16F, COMPUTE_32F),
     "bf16": (CUDA_R_16BF, COMPUTE_32F),
     "tf32": (CUDA_R_32F, COMPUTE_32F_FAST_TF32),
 }
-# cuBLAS type of a result, by its dtype, and the results each kind of operand may have.
+# The cuBLAS type of a result, by its dtype.
 RESULT = {"float32": 0, "float16": 2, "bfloat16": 14, "int32": 10, "float64": 1}
+# The dtypes of a result that cuBLAS allows, by the precision of the operands.
 STORES = {
     "fp16": ("float32", "float16"),
     "bf16": ("float32", "bfloat16"),
@@ -57,20 +58,21 @@ STORES = {
     "fp32": ("float32",),
     "fp64": ("float64",),
 }
-# Operand type, compute type, and dtype of the scalars of a product.
+# The operand type, the compute type, and the dtype of alpha and beta, by precision.
 CUDA_R_8I, CUDA_R_64F, COMPUTE_32I, COMPUTE_64F = 3, 1, 72, 70
 PRODUCTS = {low: (*kinds, "f") for low, kinds in OPERANDS.items()} | {
     "int8": (CUDA_R_8I, COMPUTE_32I, "i"),
     "fp32": (CUDA_R_32F, COMPUTE_32F, "f"),
     "fp64": (CUDA_R_64F, COMPUTE_64F, "d"),
 }
-# Right-hand sides of one triangular solve: no library says how many it takes, and with so many it is busy.
+# Largest number of right-hand sides in one triangular solve.  The libraries do not document a limit; this
+# number is enough to keep the device busy.
 MOST_COLUMNS = 1 << 15
-# What may run side by side, each with handles of its own.
+# Number of lanes: groups of calls that may run concurrently.  Each lane has its own handles.
 LANES = 3
-# What NVIDIA recommends for Hopper; the choice of a product's algorithm depends on it.
+# The size that NVIDIA recommends for Hopper.  cuBLAS chooses the algorithm of a product by it.
 WORKSPACE_BYTES = 32 << 20
-# C's names and argument types ('p' an address, 'i' an int) of what can be recorded.
+# The functions that can be recorded: C name and argument types ('p' address, 'i' int, 'n' size_t).
 RECORDED = {
     "sgemm": ("cublasSgemm_v2", "piiiiippipippi"),
     "sgemmStridedBatched": ("cublasSgemmStridedBatched", "piiiiippinpinppini"),
@@ -85,7 +87,7 @@ _local = threading.local()
 
 
 class _Handle:
-    """A handle of the library on a device, destroyed with the thread that owns it."""
+    """A cuBLAS handle on a device; it is destroyed when its thread ends."""
 
     def __init__(self, device, device_scalars):
         self._device, self.number = device, cublas.create()
@@ -94,14 +96,14 @@ class _Handle:
         cublas.setPointerMode(self.number, getattr(cublas, f"CUBLAS_POINTER_MODE_{where}"))
 
     def __del__(self):
-        if sys.is_finalizing():  # the library may be gone before
+        if sys.is_finalizing():  # cuBLAS may be unloaded already
             return
         with contextlib.suppress(Exception), cupy.cuda.Device(self._device):
             cublas.destroy(self.number)
 
 
 def handle(*, device_scalars=False):
-    """Return this thread's handle for the current device, on the current stream."""
+    """Return the handle of this thread and lane for the current device, set to the current stream."""
     handles = _local.__dict__.setdefault("handles", {})
     key = (cupy.cuda.runtime.getDevice(), device_scalars, _lane())
     if key not in handles:
@@ -121,7 +123,7 @@ def _lane():
 
 @contextlib.contextmanager
 def lane(number):
-    """Use other handles and words inside, for what runs beside this thread's work in other lanes."""
+    """Use the handles and words of another lane inside, for work that runs beside other lanes."""
     before, _local.lane = _lane(), number
     try:
         yield
@@ -131,9 +133,10 @@ def lane(number):
 
 @contextlib.contextmanager
 def recorded(workspace, words, used):
-    """Let the calls inside be recorded; workspace(lane) is memory of a handle, words(lane) of `zeros`.
+    """Make the calls inside recordable in a CUDA graph.
 
-    The owners of the handles are added to the set `used`.
+    workspace(lane) returns the workspace of a handle, and words(lane) the memory for `zeros`.  The handles
+    that are used are added to the set `used`; they must live as long as the graph.
     """
     _local.workspace, _local.words, _local.used = workspace, words, used
     try:
@@ -143,9 +146,9 @@ def recorded(workspace, words, used):
 
 
 def zeros(count):
-    """Return some words that are zero, for kernels that leave them zero and run one after the other.
+    """Return `count` words that are zero, for kernels that need zeros and restore them.
 
-    While calls are recorded they are always the same in a lane.
+    While calls are recorded, every call in a lane gets the same words; these kernels run one after the other.
     """
     words = getattr(_local, "words", None)
     if words is None:
@@ -155,7 +158,7 @@ def zeros(count):
 
 @functools.cache
 def recordable():
-    """Tell whether cuBLAS can be called past CuPy, whose own calls refuse to be recorded."""
+    """Tell whether cuBLAS can be called directly; CuPy's wrappers refuse to run in a capture."""
     try:
         return bool(_function("sgemm"))
     except (OSError, AttributeError):
@@ -163,7 +166,7 @@ def recordable():
 
 
 def _call(name, *args):
-    """Call cuBLAS: by CuPy, or straight while it may be recorded."""
+    """Call cuBLAS through CuPy, or directly if the call may be recorded."""
     if getattr(_local, "workspace", None) is None:
         getattr(cublas, name)(*args)
     elif status := _function(name)(*args):
@@ -172,7 +175,7 @@ def _call(name, *args):
 
 @functools.cache
 def _function(name):
-    # The library that CuPy has loaded is found by its name alone.
+    # CuPy has loaded this library, so dlopen finds it by its name.
     version = cublas.getVersion(cupy.cuda.device.get_cublas_handle())
     symbol, types = RECORDED[name]
     function = getattr(ctypes.CDLL(f"libcublas.so.{version // 10000}"), symbol)
@@ -187,7 +190,7 @@ def ld(x):
 
 @functools.cache
 def scalar(value, char):
-    """Return the address of a host scalar that lives as long as the process."""
+    """Return the address of a scalar on the host that is never freed."""
     return _scalar(value, char).ctypes.data
 
 
@@ -197,11 +200,11 @@ def _scalar(value, char):
 
 
 def solve_left(lu, lower, x, adjoint):
-    """x := T**-1 x, or T**-T x, in place for a triangle T of the row-major lu and column-major x.
+    """x := T**-1 x, or T**-T x, in place, for a triangle T of the row-major lu and column-major x.
 
     The lower triangle has a unit diagonal.
     """
-    # cuBLAS sees lu.T, so what is not to be transposed is transposed there.
+    # cuBLAS is column-major and sees lu.T, so a solve without transpose needs CUBLAS_OP_T.
     n, char = len(x), lu.dtype.char
     how = triangle(lower, lower, cublas.CUBLAS_OP_N if adjoint else cublas.CUBLAS_OP_T)
     trsm, side = getattr(cublas, PREFIX[char] + "trsm"), cublas.CUBLAS_SIDE_LEFT
@@ -211,13 +214,13 @@ def solve_left(lu, lower, x, adjoint):
 
 
 def column_parts(x):
-    """Yield the columns of a column-major x, so many at a time as the libraries' triangular solves take."""
+    """Yield the columns of a column-major x in parts of at most MOST_COLUMNS, for triangular solves."""
     for start in range(0, x.shape[1], MOST_COLUMNS):
         yield x[:, start : start + MOST_COLUMNS]
 
 
 def triangle(lower, unit, op):
-    """Return cuBLAS's (uplo, op, diag) for a triangle of a row-major matrix."""
+    """Return the arguments (uplo, op, diag) of cuBLAS for a triangle of a row-major matrix."""
     return (
         cublas.CUBLAS_FILL_MODE_UPPER if lower else cublas.CUBLAS_FILL_MODE_LOWER,
         op,
@@ -226,8 +229,8 @@ def triangle(lower, unit, op):
 
 
 def solve_right(l, b):
-    """b := L**-1 b in place for row-major l (its unit lower triangle) and b."""
-    # As cuBLAS sees them: b.T := b.T (l.T)**-1, l.T upper.
+    """b := L**-1 b in place, where L is the unit lower triangle of l; both are row-major."""
+    # cuBLAS is column-major: it computes b.T := b.T (l.T)**-1, where l.T is upper triangular.
     k, r = b.shape
     char = b.dtype.char
     how = triangle(True, True, cublas.CUBLAS_OP_N)
@@ -248,7 +251,7 @@ def gemv(y, a, x):
 
 
 def gemm(c, l, u):
-    """c -= l u for row-major views of one dtype, in that precision."""
+    """c -= l u for row-major views of one dtype, in the precision of this dtype."""
     (m, r), k, char = c.shape, l.shape[1], c.dtype.char
     n = cublas.CUBLAS_OP_N
     operands = (scalar(-1, char), u.data.ptr, ld(u), l.data.ptr, ld(l))
@@ -257,7 +260,10 @@ def gemm(c, l, u):
 
 
 def gemm_strided(c, step_c, a, step_a, b, step_b, alpha, count):
-    """c = alpha a b for `count` products of row-major views, each so many entries after the last."""
+    """c = alpha a b for `count` products of row-major views.
+
+    c, a and b are the first matrices; each next one begins `step` entries after the last.
+    """
     (m, r), k, char = c.shape, a.shape[1], c.dtype.char
     n = cublas.CUBLAS_OP_N
     operands = (scalar(alpha, char), b.data.ptr, ld(b), step_b, a.data.ptr, ld(a), step_a)
@@ -295,20 +301,17 @@ def gemm_packed(c, shape, ldc, p, q, low, alpha, beta):
 
 
 def stores(precision, dtype):
-    """Tell whether `product` in `precision` can store its result in a dtype."""
+    """Tell whether `product` in `precision` can store its result in this dtype."""
     return dtype in STORES[precision]
 
 
 def product(out, a, b, precision, alpha, beta):
-    """out = alpha a b + beta out on row-major matrices, each operand as it is or transposed.
-
-    a and b have `array`, with contiguous rows, `ld` and `transposed`.
-    """
+    """out = alpha a b + beta out for a row-major `out`; a and b are `gemm.layout.Stored`."""
     kind, compute, char = PRODUCTS[precision]
     (m, n), k = out.shape, a.array.shape[0 if a.transposed else 1]
     ops = [cublas.CUBLAS_OP_T if x.transposed else cublas.CUBLAS_OP_N for x in (b, a)]
-    scalars = np.array([alpha, beta], dtype=char)  # read before the call returns
-    # As cuBLAS sees them: out.T = b.T a.T.
+    scalars = np.array([alpha, beta], dtype=char)  # cuBLAS reads them before the call returns
+    # cuBLAS is column-major: it computes out.T = b.T a.T.
     cublas.gemmEx(
         handle(),
         *ops,

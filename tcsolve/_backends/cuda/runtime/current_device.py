@@ -1,4 +1,4 @@
-"""The current CUDA device: what it is, and what happens when its memory is not enough."""
+"""Properties and streams of the current CUDA device, and the guard against its full memory."""
 
 import functools
 
@@ -17,15 +17,16 @@ __all__ = [
 
 
 def turns_into_memory_error(function, again=True):
-    """Let a failed allocation end in our error; the caller's arrays are never written before it.
+    """Return the function so that it raises a DeviceMemoryError when memory runs out.
 
-    Memory that is kept for later solves is given up first, and the function called once more if it may be.
+    First the memory that is cached for later solves is freed, and, if `again`, the function is called a
+    second time.  The caller's arrays are not written before the error.
     """
     return out_of_memory.guarded(function, recorded_graphs.clear, again)
 
 
 def allocates_by_default():
-    """Tell whether CuPy's own pool is the current allocator: of others we know neither state nor order."""
+    """Tell whether CuPy's default pool is the current allocator; of others, free memory is not known."""
     return cupy.cuda.get_allocator() == cupy.get_default_memory_pool().malloc
 
 
@@ -37,11 +38,11 @@ def arch(device):
 
 @functools.cache
 def properties(device):
-    """Return what `cost_model.rates_of` and the launches ask of a device."""
+    """Return the properties of a device that `cost_model.rates_of` and the launches need."""
     device = cupy.cuda.Device(device)
     attributes = device.attributes
     bits = attributes.get("GlobalMemoryBusWidth", 0)
-    # Two transfers a clock; about seven eighths of that can be had.
+    # Two transfers per clock; programs reach about seven eighths of this peak.
     bandwidth = 2e3 * attributes.get("MemoryClockRate", 0) * bits / 8 * 0.87
     return {
         "arch": int(device.compute_capability),
@@ -59,9 +60,9 @@ def multiprocessors():
 
 @functools.lru_cache(maxsize=128)
 def stream(device, thread, purpose, priority=0):
-    """Return the stream of a thread for a purpose; what is launched in those of priority -1 goes first.
+    """Return the stream of a thread for a purpose; the device runs streams of priority -1 first.
 
-    Each thread has its own: nothing else may enter a stream while it is recorded.
+    Each thread has its own streams, because no other thread may launch in a stream while it is recorded.
     """
     with cupy.cuda.Device(device):
         return cupy.cuda.Stream(non_blocking=True, priority=priority)

@@ -1,4 +1,4 @@
-"""Memory that runs out: which errors say so, and what is done then."""
+"""Recognise errors of full memory, free cached memory and try again, or raise a DeviceMemoryError."""
 
 import functools
 
@@ -6,8 +6,8 @@ from tcsolve._errors import DeviceMemoryError
 
 __all__ = ["guarded", "is_out_of_memory"]
 
-# The statuses of CUDA's libraries, by the names of their errors in CuPy: out of memory, or allocation
-# failed, and "not initialized" of a library that found no memory for its handle.
+# The status codes of full memory, by the name of the error in CuPy: out of memory, allocation failed, and
+# "not initialized", which a library returns if it finds no memory for its handle.
 STATUSES = {
     "CUDARuntimeError": (2,),
     "CUDADriverError": (2,),
@@ -18,31 +18,31 @@ STATUSES = {
 
 
 def is_out_of_memory(error):
-    """Tell whether an error says that the device ran out of memory: of CUDA, of CuPy, or of any allocator."""
-    if type(error).__module__.startswith("numpy"):  # that of the host did
+    """Tell whether an error of CUDA, CuPy or any allocator says that the memory of the device is full."""
+    if type(error).__module__.startswith("numpy"):  # the memory of the host is full
         return False
     names = [cls.__name__ for cls in type(error).__mro__]
-    if (
-        isinstance(error, MemoryError) or "OutOfMemoryError" in names
-    ):  # that of PyTorch is a RuntimeError
+    # The OutOfMemoryError of PyTorch is a RuntimeError, so compare the name.
+    if isinstance(error, MemoryError) or "OutOfMemoryError" in names:
         return True
     return any(error.status in STATUSES[name] for name in names if name in STATUSES)
 
 
 def guarded(function, give_up, again=True):
-    """Return the function, with a DeviceMemoryError where the device runs out of memory in it.
+    """Return a function that calls `function` and raises a DeviceMemoryError when memory runs out.
 
     Parameters
     ----------
     function : callable
+        The function to call.
     give_up : callable
-        Frees memory that is kept for later calls, and tells whether there was any.
+        Frees the memory that is cached for later calls, and returns whether there was any.
     again : bool
         Whether the function may be called a second time, if memory was freed.
     """
 
     def attempt(args, kwargs):
-        # The error itself is not returned: its traceback would keep the arrays of the failed call.
+        # Do not return the error itself: its traceback would keep the arrays of the failed call alive.
         try:
             return function(*args, **kwargs), None
         except Exception as error:
@@ -67,12 +67,12 @@ def guarded(function, give_up, again=True):
 
 
 class _Failed:
-    """What an error says, without its arrays."""
+    """The message of an error, without the arrays that its traceback refers to."""
 
     def __init__(self, error):
         self._text = str(error)
         self._is_ours = isinstance(error, DeviceMemoryError)
-        # A function inside freed memory, but could not be called again.
+        # True if an inner guarded function has freed memory, but was not allowed to be called again.
         self.freed = getattr(error, "freed", False)
 
     def translated(self, freed):

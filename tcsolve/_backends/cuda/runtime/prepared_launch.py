@@ -1,4 +1,4 @@
-"""Launches of kernels on arrays, laid out for the driver once for a shape."""
+"""Launches of kernels on arrays; the argument list for the driver is prepared once per shape."""
 
 import functools
 import struct
@@ -16,7 +16,7 @@ def steps(x):
 
 
 def macros(a):
-    """Return the macros that name the type of the entries of a."""
+    """Return the macros T_A and COMPLEX for the dtype of a."""
     return {
         "T_A": "float" if a.dtype.char in "fF" else "double",
         "COMPLEX": int(a.dtype.kind == "c"),
@@ -31,7 +31,7 @@ def launch(entry, grid, block, args, defines, shared=0):
 
 
 def _as_int(x):
-    """Return 64 bits that the driver passes on: of a number, or the address of an array."""
+    """Return an argument as a 64-bit integer: the bits of a number, or the address of an array."""
     if type(x) is int:
         return x
     if type(x) is float:

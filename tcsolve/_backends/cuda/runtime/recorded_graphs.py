@@ -1,8 +1,8 @@
-"""Work recorded once and replayed: CUDA graphs, and matrices that remember what is done with them.
+"""Recorded graphs: CUDA graphs that are kept for a size and replayed.
 
-Below some thousand unknowns the host takes longer to launch the kernels of a factorization than the device
-takes to run them; a graph of them is one launch.  It reads and writes the addresses it was recorded with, so
-the matrix lives in a `Tape`, which has memory of its own and is lent to one factorization at a time.
+Up to some thousand unknowns, the host takes longer to launch the kernels of a factorization than the device
+takes to run them.  A CUDA graph is a single launch.  It reads and writes fixed addresses.  So the matrix is
+in a `Tape`, which owns its memory and is lent to one factorization at a time.
 """
 
 import collections
@@ -28,42 +28,42 @@ __all__ = [
     "tape_of",
 ]
 
-# Unknowns beyond which a matrix is not kept: the host launches fast enough there.
+# Largest n with a tape.  For larger matrices the host launches fast enough.
 MOST_ROWS = 32768
-# Tapes that are lent at a time, and kept, with their memory, while nobody uses them; sizes whose first use is
-# remembered.
+# Largest numbers of tapes that are lent at the same time, of idle tapes that are kept with their memory, and
+# of sizes that are remembered after their first use.
 MOST_LENT, MOST_IDLE, MOST_REMEMBERED = 4, 3, 256
-# Share of a device's memory that tapes nobody uses may keep; the last one is kept in any case.
+# The part of the memory of a device that idle tapes may keep; a single tape may be larger.
 MOST_IDLE_SHARE = 0.1
-# Words that kernels find zero and leave zero.
+# Number of zero words for the kernels of a lane (see `cublas_calls.zeros`).
 MOST_WORDS = 32
-# cudaErrorMemoryAllocation, and the stream that is another one in every thread (cudaStreamPerThread).
+# cudaErrorMemoryAllocation; and cudaStreamPerThread, which is a different stream in each thread.
 OUT_OF_MEMORY, PER_THREAD = 2, 2
 
 _lock = ForkSafeLock()
-_idle = []  # tapes, the last used at the end
-_retired = []  # pools of tapes that are gone, with their devices, while anything of theirs is held
+_idle = []  # idle tapes, the last used one at the end
+_retired = []  # (device, pool) of closed tapes with memory that is still in use
 _lent = 0
 _remembered = collections.OrderedDict()
 
 
 def recordable(n, dtype):
-    """Tell whether an n x n matrix of this dtype is worth a tape here."""
+    """Tell whether an n x n matrix of this dtype may have a tape."""
     return dtype.char == "f" and 0 < n <= MOST_ROWS and cublas_calls.recordable()
 
 
 def remembers(n, dtype):
-    """Tell whether `matrix` would return one, if there is room."""
+    """Tell whether `matrix` would return a matrix now, if there is memory."""
     if not recordable(n, dtype):
         return False
     return _was_asked((cupy.cuda.runtime.getDevice(), n, dtype.char))
 
 
 def matrix(n, dtype):
-    """Return an n x n row-major array, rows on 16-byte boundaries, that has a tape, or None.
+    """Return an n x n row-major array on a tape, with rows on 16-byte boundaries, or None.
 
-    There is none the first time, and while too many are in use.  Its memory goes back to the tape, and the
-    tape to those kept, with the last array that shares it.
+    It returns None for the first matrix of a size, and while too many tapes are lent.  When the last array
+    that shares the memory is freed, the tape is idle again.
     """
     key = (cupy.cuda.runtime.getDevice(), n, np.dtype(dtype).char)
     tape = _borrow(key) if _asked_before(key) else None
@@ -77,13 +77,13 @@ def matrix(n, dtype):
 
 
 def tape_of(x):
-    """Return the tape of the matrix that x is a view of, or None."""
+    """Return the tape that x is on, or None; x may be a view."""
     owner = getattr(x.data.mem, "_owner", None)
     return owner.tape if isinstance(owner, _Lease) else None
 
 
 def clear():
-    """Free the tapes that nobody uses, and forget what was asked; return whether there was anything."""
+    """Free the idle tapes, and forget the sizes that were used; return whether any memory was freed."""
     with _lock:
         gone = shelf.clear(_idle)
         _remembered.clear()
@@ -99,7 +99,7 @@ def idle_bytes():
 
 
 class _Lease:
-    """One use of a tape; the tape is free again when this is collected."""
+    """One use of a tape; when this object is collected, the tape is idle again."""
 
     def __init__(self, tape):
         self.tape = tape
@@ -112,7 +112,7 @@ def _was_asked(key):
 
 
 def _asked_before(key):
-    """Tell whether this was asked before, and remember it."""
+    """Tell whether `key` was asked for before, and remember it."""
     with _lock:
         known = key in _remembered
         _remembered[key] = True
@@ -123,7 +123,7 @@ def _asked_before(key):
 
 
 def _borrow(key):
-    """Return a tape that nobody else uses, or None: factors that live on shall not each keep one."""
+    """Return an idle or a new tape, or None if MOST_LENT tapes are lent to factors that are still alive."""
     global _lent
     with _lock:
         if _lent >= MOST_LENT:
@@ -134,7 +134,7 @@ def _borrow(key):
     except BaseException as error:
         with _lock:
             _lent -= 1
-        if is_out_of_memory(error):  # a tape is a luxury
+        if is_out_of_memory(error):  # the factorization also works without a tape
             return None
         raise
 
@@ -153,17 +153,17 @@ def _give_back(tape):
 
 
 def retire(pool):
-    """Free the blocks of a pool of the current device that is used no more, at once or when they are back."""
+    """Free the blocks of an unused pool of the current device: now, or later if they are still in use."""
     with _lock:
         _retired.append((cupy.cuda.runtime.getDevice(), pool))
         _retire(())
 
 
 def _retire(tapes):
-    """Give the memory of tapes that nobody will use back to the device; return whether any was.
+    """Close tapes, and free the memory of all retired pools as far as possible; return whether any was freed.
 
-    A pool that is dropped need not do that: the parts of a divided block refer to each other, and CuPy leaves
-    them to nobody.  So it is kept until all that it has lent out is gone.
+    Dropping a pool does not always free its memory, because the parts of a divided block refer to each other.
+    So a pool is kept until no memory of it is in use.
     """
     for tape in tapes:
         _retired.extend((tape.key[0], reel.pool) for reel in tape.close())
@@ -180,10 +180,10 @@ def _retire(tapes):
 
 
 def _block(size):
-    """Allocate for a tape's pool; its graphs write to blocks that are free as far as the pool knows.
+    """Allocate a block for the pool of a tape; if memory is full, raise CuPy's OutOfMemoryError.
 
-    CuPy's pools give all free blocks back when CUDA refuses one more, unless what they allocate with raises
-    this error.
+    After any other error, the pool would free its unused blocks and try again.  But graphs still write to
+    blocks that the pool counts as unused.
     """
     for last in (False, True):
         try:
@@ -197,22 +197,22 @@ def _block(size):
 
 
 class Tape:
-    """Memory for a matrix and for what is computed with it, and the graphs recorded there.
+    """Memory for a matrix and for the work on it, with the graphs that are recorded there.
 
     Attributes
     ----------
     key : tuple
-        Device, rows and dtype of the matrix.
+        Device, number of rows and dtype of the matrix.
     w : array
-        The matrix, with its padding.
+        The matrix, with the padding of its rows.
     device_bytes, idle_bytes : int
-        The memory of the device, all of it, and what the tape held when it was last given back.
+        The total memory of the device, and the bytes that the tape held when it was last returned.
     """
 
     def __init__(self, key):
         self.key = key
         self._reel, self._beside = _Reel(key), None
-        # Where it was used last, and the ends of that and of what was done aside.
+        # The stream that used the tape last; events at the end of that work and of the work aside.
         self._last, self._done, self._done_aside = None, _event(), None
         self._lock, self._inputs = threading.RLock(), {}
         _, n, char = key
@@ -223,13 +223,13 @@ class Tape:
 
     @property
     def nbytes(self):
-        """Bytes held on its device."""
+        """Number of bytes held on the device."""
         with cupy.cuda.Device(self.key[0]):
             return sum(reel.pool.total_bytes() for reel in self._reels)
 
     @property
     def recordings(self):
-        """How many graphs there are."""
+        """Number of recorded graphs."""
         return sum(len(reel.graphs) for reel in self._reels)
 
     @property
@@ -237,7 +237,7 @@ class Tape:
         return [reel for reel in (self._reel, self._beside) if reel]
 
     def close(self):
-        """Drop all that is held; return the reels, whose pools have what others still hold."""
+        """Release the graphs and the memory; return the reels, because arrays may still use their pools."""
         reels = self._reels
         self.w, self._reel, self._beside = None, None, None
         self._inputs.clear()
@@ -246,12 +246,12 @@ class Tape:
         return reels
 
     def run(self, name, body, where=(), aside=False):
-        """Return body(), launched the first time, recorded the next, replayed from then on.
+        """Return body(): launched in the first call, recorded in the second, replayed in later calls.
 
-        body launches kernels for arrays of this tape and reads nothing back; what it returns is memory of
-        the tape, good until it runs again.  Equal `name` and `where` (addresses) mean the same work.  What
-        runs `aside`, in a stream of its own that waits for what was done here before, has memory of its own
-        and writes nowhere else.
+        body launches kernels for arrays of this tape and reads nothing back.  Its result is memory of the
+        tape, valid until the next run.  Equal `name` and `where` (addresses) mean equal work.  Work `aside`
+        runs in a separate stream that waits for earlier work of the tape.  It has separate memory and writes
+        nothing else.
         """
         stream = cupy.cuda.get_current_stream()
         with self._lock:
@@ -266,7 +266,7 @@ class Tape:
             return result
 
     def apply(self, name, inputs, body, where=()):
-        """Return a copy of body(*inputs), recorded; inputs are vectors, of NumPy or CuPy, that are copied."""
+        """Return a copy of body(*inputs), run as by `run`; the NumPy or CuPy vectors `inputs` are copied."""
         with self._lock:
             self.follow(cupy.cuda.get_current_stream())
             if name not in self._inputs:
@@ -280,19 +280,19 @@ class Tape:
             return result
 
     def follow_aside(self, stream):
-        """Let whoever has the tape next wait for what was done on a stream beside this one, too."""
+        """Let the next use of the tape wait for the work aside in `stream`, too."""
         with self._lock:
             self._done_aside = _mark(stream)
 
     def follow(self, stream):
-        """Let what comes on a stream wait for what was done with this tape on others."""
+        """Let later work in `stream` wait for the work with this tape in other streams."""
         here = stream.ptr, threading.get_ident() if stream.ptr == PER_THREAD else 0
         if self._last not in (None, here):
             stream.wait_event(self._done)
         self._last = here
 
     def settle(self, stream):
-        """Let what comes on a stream, and writes to the matrix, wait for all that was done with it."""
+        """Let later work in `stream`, which overwrites the matrix, wait for all work with it."""
         self.follow(stream)
         if self._done_aside:
             stream.wait_event(self._done_aside)
@@ -300,19 +300,20 @@ class Tape:
 
 
 class _Reel:
-    """Graphs that run one after the other, and the memory they share.
+    """Graphs that run one after the other, and the memory that they share.
 
     Attributes
     ----------
     pool : MemoryPool
+        The pool of this memory.
     graphs : dict
-        By name and addresses, a graph and what its body returned.
+        (name, addresses) -> (graph, result of its body).
     """
 
     def __init__(self, key):
         self.pool, self.graphs = cupy.cuda.MemoryPool(_block), {}
         self._key, self._workspaces = key, {}
-        self._handles = set()  # which are not destroyed before the graphs
+        self._handles = set()  # keeps the cuBLAS handles alive as long as the graphs
         self._unrecordable = set()  # names of bodies whose recording failed
         self._stream = cupy.cuda.Stream(non_blocking=True)
         with cupy.cuda.using_allocator(self.pool.malloc):
@@ -326,12 +327,12 @@ class _Reel:
         self._words = None
 
     def run(self, stream, name, body, where):
-        """Return body(), launched, or replayed, on a stream."""
+        """Return body(), launched or replayed in `stream`."""
         key, known = (name, where), (*self._key, name)
         if key not in self.graphs:
             if name in self._unrecordable:
                 return self._launch(stream, body)
-            # Kernels that were never launched may not be loaded, and then cannot be recorded.
+            # A kernel must be loaded before it can be recorded, and the first launch loads it.
             if not _was_asked(known):
                 result = self._launch(stream, body)
                 _asked_before(known)
@@ -352,7 +353,7 @@ class _Reel:
                 self._words.fill(0)
                 result = body()
         except BaseException:
-            cupy.cuda.Device().synchronize()  # the tape will be lent again, and a side stream may run as well
+            cupy.cuda.Device().synchronize()  # side streams may still use the tape
             raise
         stream.wait_event(_mark(self._stream))
         return result
@@ -361,18 +362,18 @@ class _Reel:
         with self.memory(), self._stream:
             self._stream.begin_capture()
             try:
-                # Each time: what failed half way has not left them zero.
+                # The graph fills the words each time, because work that failed may not have restored them.
                 self._words.fill(0)
                 result = body()
             except BaseException:
-                with contextlib.suppress(RuntimeError):  # of a side stream that has not come back
+                with contextlib.suppress(RuntimeError):  # a side stream has not been joined
                     self._stream.end_capture()
                 raise
             return self._stream.end_capture(), result
 
     @contextlib.contextmanager
     def memory(self):
-        """Allocate from the pool, cuBLAS's workspaces, too."""
+        """Let allocations inside come from the pool, also the workspaces of cuBLAS."""
         with (
             cupy.cuda.using_allocator(self.pool.malloc),
             cublas_calls.recorded(self._workspace, self._words_of, self._handles),
@@ -389,19 +390,19 @@ class _Reel:
 
 
 def duplicate(x):
-    """Return a copy of x, contiguous."""
+    """Return a contiguous copy of x."""
     copy = cupy.empty(x.shape, x.dtype)
     _copy(copy, x)
     return copy
 
 
 def _copy(to, x):
-    """to[...] = x, where `to` is contiguous, and x of NumPy or CuPy."""
+    """to[...] = x, where `to` is contiguous and x is a NumPy or CuPy array."""
     if isinstance(x, np.ndarray):
-        # So few bytes have been read when it returns.
+        # For so few bytes, the call returns only after it has read them.
         to.data.copy_from_host_async(x.ctypes.data, x.nbytes)
     elif x.flags.c_contiguous:
-        # Half of what an assignment costs the host.
+        # This takes the host half the time of an assignment.
         to.data.copy_from_device_async(x.data, x.nbytes)
     else:
         to[...] = x

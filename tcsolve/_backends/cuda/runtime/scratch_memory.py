@@ -11,12 +11,12 @@ __all__ = ["in_order_of"]
 
 @contextlib.contextmanager
 def in_order_of(main):
-    """Let all streams inside allocate from blocks that are allocated and freed in the order of `main`.
+    """Let all streams inside allocate from one pool, with blocks allocated and freed in stream `main`.
 
-    A stream-ordered allocator takes memory back in the order of the stream that asked for it, and another
-    thread may get it at once; but our streams read what others of them have allocated.  So all of them share
-    a pool of blocks of `main`, which has waited for all of them when it gives the blocks back.  CuPy's own
-    pool needs no such care: it keeps memory for the stream, one of this thread, that asked for it.
+    A stream-ordered allocator reuses memory in the order of the stream that allocated it.  But our streams
+    read memory that another of them has allocated, so it could be reused too early.  With this pool the
+    blocks are freed in `main`, after `main` has waited for all streams.  CuPy's default pool does not need
+    this: it keeps freed memory for the stream that allocated it, which belongs to this thread.
     """
     if current_device.allocates_by_default():
         yield
@@ -28,7 +28,7 @@ def in_order_of(main):
         with main:
             block = allocate(size)
         here.wait_event(main.record())
-        # The pool looks at the memory alone, of which a block may be a part.
+        # The pool takes a whole memory object, but `block` may be a part of one, so wrap its address.
         memory = cupy.cuda.UnownedMemory(block.ptr, size, block, block.device_id)
         return cupy.cuda.MemoryPointer(memory, 0)
 

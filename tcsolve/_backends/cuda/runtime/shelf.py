@@ -1,14 +1,14 @@
-"""What is kept for later, in lists that may change under one's hands.
+"""Lists of objects that are kept for reuse, safe against changes by finalizers.
 
-The garbage collector may end a loan in the middle of what is done here, and then something is put back.  So
-an entry belongs to whoever removes it, and what was not removed is nobody's.
+The garbage collector may run at any allocation, and a finalizer may then put an entry back on the list.  So
+only the caller that has removed an entry from the list, without an error, may use it.
 """
 
 __all__ = ["clear", "put", "take"]
 
 
 def take(shelf, key):
-    """Return the entry with a key that was put there last, removed, or None."""
+    """Remove and return the newest entry with a key, or None if there is none."""
     for entry in reversed(list(shelf)):
         if entry.key == key and _removed(shelf, entry):
             return entry
@@ -16,11 +16,11 @@ def take(shelf, key):
 
 
 def put(shelf, entry, most, most_bytes):
-    """Put an entry on a shelf; return what had to go for it, removed.
+    """Put an entry on a shelf; remove other entries if there is no room, and return them.
 
-    There are at most `most` entries then, and those on the device of this one, with which a key begins, have
-    at most `most_bytes`, if there are several.  The first to go is one that has recorded nothing, then the
-    oldest.
+    Afterwards there are at most `most` entries.  Those on the same device (the first item of a key) hold at
+    most `most_bytes`, unless there is only one of them.  Entries without recordings are removed first, then
+    the oldest ones.
     """
     shelf.insert(len(shelf) if entry.recordings else 0, entry)
     beyond, kept = shelf[:-most], shelf[-most:]
@@ -31,12 +31,12 @@ def put(shelf, entry, most, most_bytes):
 
 
 def clear(shelf):
-    """Return all entries, removed."""
+    """Remove and return all entries."""
     return [entry for entry in list(shelf) if _removed(shelf, entry)]
 
 
 def _removed(shelf, entry):
-    """Remove an entry; tell whether it was still there."""
+    """Remove an entry; return whether it was still there."""
     try:
         shelf.remove(entry)
     except ValueError:
