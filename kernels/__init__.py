@@ -1,1 +1,1 @@
-"""CUDA sources of the GPU primitives: `registry` is the table of them."""
+"""The CUDA sources of the GPU primitives; the module `registry` lists them."""

@@ -1,4 +1,4 @@
-"""How batches of small products are cut into blocks of gemm_batched.cu."""
+"""The launch shapes of gemm_batched.cu: the division of a batch of small products into blocks."""
 
 from typing import NamedTuple
 
@@ -11,25 +11,25 @@ from tcsolve.kernels.arch import (
     shared_bytes,
 )
 
-# Sizes gemm_batched.cu multiplies, bytes of operands a block copies at a time, registers for the rows of A
-# that a warp holds.
+# Largest dimension of a matrix for gemm_batched.cu, bytes of operands that a block copies at a time, and
+# registers of a warp for the rows of A.
 LARGEST_BATCHED = 64
 BATCHED_BYTES = 8 << 10
 BATCHED_REGISTERS = 72
-# Bytes of the operands of a product from which on fewer blocks are faster, and the shared memory of a
-# multiprocessor they may use (64 x 64 in FP16 on an H200: 185.5 instead of 186.5 us, and with results in FP32
-# 256.5 instead of 259.7).
+# If the operands of a product have LARGE_OPERANDS bytes or more, fewer resident blocks are faster; they then
+# use at most USED_BYTES of shared memory of a multiprocessor.  On an H200, 64 x 64 products in FP16 take
+# 185.5 instead of 186.5 us, and 256.5 instead of 259.7 us with FP32 results.
 LARGE_OPERANDS, USED_BYTES = 16 << 10, 164 << 10
 IN_BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "float": 4, "int8": 1}
-# Kinds of results (gemm.cuh) and their bytes.
+# Bytes of an entry of the result, by its kind (gemm.cuh).
 OUT_BYTES = (4, 2, 2, 4)
 
 
 class BatchedShape(NamedTuple):
-    """How a block of gemm_batched.cu takes `count` products at a time, in `stages` steps ahead.
+    """A launch shape of gemm_batched.cu.
 
-    A warp multiplies `height` strips of 16 rows together.  `brief` and `bulk` are told in
-    gemm_batched.cu.
+    A block computes `count` products at a time and copies the operands of the next ones in `stages` stages.
+    A warp multiplies `height` strips of 16 rows together.  gemm_batched.cu explains `brief` and `bulk`.
     """
 
     threads: int
@@ -46,13 +46,13 @@ class BatchedShape(NamedTuple):
         return {name.upper(): value for name, value in self._asdict().items()}
 
     def grid(self, products, most):
-        """Return how many blocks to launch where the device holds `most` at a time."""
+        """Return the number of blocks to launch on a device that holds `most` blocks at a time."""
         chunks = -(-products // self.count)
         return chunks if self.brief else min(chunks, most)
 
 
 class Batched(NamedTuple):
-    """What gemm_batched.cu is compiled for; the names of its macros in lower case."""
+    """The macros of gemm_batched.cu that describe the product, with their names in lower case."""
 
     size_m: int
     size_n: int
@@ -74,13 +74,13 @@ class Batched(NamedTuple):
 
     @property
     def operands(self):
-        """(entries across k, whether rows lie along k, how stored) of A and of B."""
+        """(rows of op(A) or columns of op(B), whether memory is contiguous along k, STORE), for A and B."""
         a = (self.size_m, not self.trans_a, self.store_a)
         return a, (self.size_n, bool(self.trans_b), self.store_b)
 
     @property
     def two(self):
-        """Whether two products are computed at a time."""
+        """Whether a warp computes two products at a time."""
         return self.size_m <= 8 and self.size_k <= 16 // IN_BYTES[self.t_low]
 
     @property
@@ -92,12 +92,12 @@ class Batched(NamedTuple):
         return (self.size_k if along_k else across) * IN_BYTES[self.t_in]
 
     def in_blocks(self, operand):
-        """Tell whether ldmatrix takes an operand as it is."""
+        """Tell whether ldmatrix can load an operand directly."""
         sixteen = self.t_in in ("fp16", "bf16")
         return sixteen and self.row_bytes(operand) % 16 == 0 and self.size_k % 8 == 0
 
     def operand_bytes(self, operand, count):
-        """Return the shared memory of `count` matrices, as the struct Operand of gemm_batched.cu."""
+        """Return the bytes of shared memory for `count` matrices, as in struct Operand of gemm_batched.cu."""
         across, along_k, store = operand
         row_bytes = self.row_bytes(operand)
         whole = row_bytes % 16 == 0
@@ -106,7 +106,7 @@ class Batched(NamedTuple):
         return -(-matrices // 16) * 16 + (0 if whole else 16)
 
     def gathered_bytes(self, height, bulk=0):
-        """Return the shared memory in which a warp gathers results."""
+        """Return the bytes of shared memory in which a warp gathers its results."""
         size = OUT_BYTES[self.kind]
         tiles, turn = (2 if self.size_n > 8 else 1), not self.in_blocks(self.operands[1])
         traded = not turn and self.size_n % 8 == 0 and (size == 2 or self.size_n >= 32)
@@ -118,14 +118,14 @@ class Batched(NamedTuple):
 
 
 def batched_shape(batched, arch):
-    """Return the `BatchedShape` for a `Batched`, or None if nothing fits."""
+    """Return the `BatchedShape` for a `Batched`, or None if no shape fits in shared memory."""
     limit = shared_bytes(arch)
     height = _height(batched)
     each = _operand_bytes(batched)
     count = max(1, min(256, BATCHED_BYTES // max(each, 1)))
     count += count % 2 if batched.two else 0
     if count == 1 and batched.dense and (batched.store_a, batched.store_b) == (1, 1):
-        # One product is all that a block copies at a time.
+        # A block copies only one product at a time.
         words = batched.size_m * batched.size_n * OUT_BYTES[batched.kind] % 16 == 0
         bulk = int(words and batched.t_in != "float" and arch_number(arch) >= CLUSTER_ARCH)
         shape = batched_shape_of(batched, height, 1, 1, brief=1, bulk=bulk)
@@ -139,25 +139,26 @@ def batched_shape(batched, arch):
 
 
 def batched_room(batched, shape, arch):
-    """Return the shared memory to launch a `BatchedShape` with: more than it needs if few are faster."""
+    """Return the bytes of shared memory of a launch; more than needed if fewer resident blocks are faster."""
     sixteen = batched.t_in in ("fp16", "bf16") and has_large_memory(arch_number(arch))
     if not (shape.brief and sixteen and _operand_bytes(batched) >= LARGE_OPERANDS):
         return shape.shared_bytes
-    # The least that leaves no room for one block more.
+    # The smallest size that leaves no room for another block.
     least = MULTIPROCESSOR_BYTES // (USED_BYTES // shape.shared_bytes + 1) - RESERVED_BYTES + 1
     return max(shape.shared_bytes, -(-least // 16) * 16)
 
 
 def _operand_bytes(batched):
-    """Return the bytes of the operands of a product that are not the same for all."""
+    """Return the bytes of the operands of one product, without operands that all products share."""
     size = IN_BYTES[batched.t_in] * batched.size_k
     return size * sum(across for across, _, store in batched.operands if store != 2)
 
 
 def _stages(batched, each):
-    """Return how many steps a block is ahead; `each` are the bytes of the operands of a product.
+    """Return the number of stages; `each` is the number of bytes of the operands of a product.
 
-    With one, more blocks fit on a multiprocessor, and they hide each other's waiting (seen on an H200).
+    With one stage, more blocks fit on a multiprocessor, and one computes while others wait (measured on an
+    H200).
     """
     short_and_rounded = batched.t_in == "float" and each < 4 << 10
     long_results = each >= 16 << 10 and batched.in_blocks(batched.operands[1])
@@ -165,7 +166,7 @@ def _stages(batched, each):
 
 
 def batched_shape_of(batched, height, count, stages, warps=4, **how):
-    """Return the `BatchedShape` of given numbers; `how` are `brief` and `bulk`."""
+    """Return the `BatchedShape` with these numbers; `how` has `brief` and `bulk`."""
     tasks = -(-count // 2) if batched.two else count * -(-batched.strips // height)
     warps = min(warps, tasks)
     total = warps * batched.gathered_bytes(height, how.get("bulk", 0))
@@ -176,7 +177,7 @@ def batched_shape_of(batched, height, count, stages, warps=4, **how):
 
 
 def _height(batched):
-    """Return how many strips share what a warp loads of B: one where ldmatrix makes that cheap."""
+    """Return how many strips a warp multiplies with the same part of B; one if ldmatrix loads B cheaply."""
     if batched.in_blocks(batched.operands[1]):
         return 1
     slices = -(-batched.size_k // (32 // IN_BYTES[batched.t_low]))

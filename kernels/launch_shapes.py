@@ -1,4 +1,4 @@
-"""How the other launches of an LU and of a refinement are cut into blocks."""
+"""The launch shapes of the kernels for LU, triangular solves, refinement and small systems."""
 
 from typing import NamedTuple
 
@@ -11,40 +11,41 @@ from tcsolve.kernels.arch import (
     shared_bytes,
 )
 
-# Right-hand sides triangular_solve.cu is compiled for, and the unknowns that it solves for at a time,
-# by dtype char.
+# The numbers of right-hand sides that triangular_solve.cu is compiled for, and the number of unknowns that it
+# solves for at a time, by dtype char.
 TRSV_COLUMNS = (1, 2, 4)
 TRSV_BLOCK = {"f": 128, "d": 64}
 TRSV_THREADS = 512
 
-# Rows of a matrix that a warp of residual.cu may take at a time.
+# The number of rows that a warp of residual.cu takes at a time: for few rows, for many rows.
 RESIDUAL_ROWS = (1, 4)
 
-# Threads of a warp that measure_stack.cu gives to a row, and warps it gives to a matrix; threads of a block.
+# (threads per row, warps per matrix) of measure_stack.cu, and threads of its blocks.
 STACK_SHAPES, STACK_THREADS = ((4, 1), (8, 1), (16, 1), (32, 1), (32, 8)), 256
-# Threads that solve_rows.cu gives to a matrix, of at most as many rows, and threads of its blocks.
+# Number of threads that solve_rows.cu uses for a matrix, at least its number of rows; threads of its blocks.
 ROWS_LANES, ROWS_THREADS = (4, 8, 16), 128
-# Rows of the largest matrices that solve_block.cu takes, and threads of its blocks.
+# (largest number of rows, threads of a block) of solve_block.cu.
 BLOCK_SHAPES = ((32, 32), (128, 256))
-# Right-hand sides that they solve for, and random ones.
+# Number of right-hand sides of solve_rows.cu and solve_block.cu, and of random vectors.
 SOLVED_COLUMNS, PROBES = 1, 2
-# Bytes of shared memory of solve_block.cu that do not depend on n, at most.
+# Largest number of bytes of shared memory of solve_block.cu that do not depend on n.
 BLOCK_RESERVE = 2048
-# Right-hand sides that measure_one.cu takes, and threads of its blocks.
+# Largest number of right-hand sides of measure_one.cu, and threads of its blocks.
 MEASURED_COLUMNS, MEASURE_THREADS = 4, 256
-# Rows and columns of a tile of read_structure.cu, and threads of its blocks.
+# Number of rows and columns of a tile of read_structure.cu, and threads of its blocks.
 TILE, TILE_THREADS = 32, (32, 8)
 
-# 64 KB of shared memory can be had on every architecture.
+# Every architecture has 64 KB of shared memory for a block.
 STAGE_FLOATS = (64 << 10) // 4
-# Columns of a block of move_rows.cu, and the blocks below which it has fewer.
+# Numbers of columns of a block of move_rows.cu.  With fewer than FEW_BLOCKS blocks, a smaller number is
+# taken.
 MOVE_CHUNKS, FEW_BLOCKS = (32, 16, 8, 4), 64
-# Rows that it can move at once, a few columns at a time.
+# Largest number of rows that move_rows.cu can move, with the fewest columns at a time.
 MOST_MOVED = STAGE_FLOATS // 4
 
 
 class TrsvShape(NamedTuple):
-    """How many blocks triangular_solve.cu is launched with, and how many make a cluster; 0 is none."""
+    """A launch shape of triangular_solve.cu: number of blocks, and blocks per cluster (0: no clusters)."""
 
     blocks: int
     cluster: int
@@ -56,9 +57,9 @@ class TrsvShape(NamedTuple):
 
 
 def trsv_shapes(count, arch, multiprocessors):
-    """Return each `TrsvShape` to try for `count` blocks of unknowns: clusters if there are any, then none.
+    """Return the `TrsvShape` to try for `count` blocks of unknowns: with clusters, if any, then without.
 
-    Clusters have 8 blocks, which is portable; larger ones were no faster on an H200.
+    Clusters have the portable number of 8 blocks; larger ones were no faster on an H200.
     """
     clusters = arch_number(arch) >= CLUSTER_ARCH and multiprocessors >= PORTABLE_CLUSTER
     found = []
@@ -69,7 +70,7 @@ def trsv_shapes(count, arch, multiprocessors):
 
 
 class StackShape(NamedTuple):
-    """How measure_stack.cu is launched: threads of a row, warps of a matrix, blocks, shared bytes."""
+    """A launch shape of measure_stack.cu: threads per row, warps per matrix, blocks, shared bytes."""
 
     lanes: int
     team: int
@@ -90,7 +91,7 @@ def stack_shape(count, n):
 
 
 class SolveShape(NamedTuple):
-    """How one launch solves small systems: the file, its macros, blocks, their threads and memory."""
+    """A launch that solves small systems: source, macros, blocks, threads of a block, shared memory."""
 
     name: str
     defines: dict
@@ -100,7 +101,7 @@ class SolveShape(NamedTuple):
 
 
 def solve_shape(count, n, is_complex, arch):
-    """Return the `SolveShape` for `count` matrices of n rows, or None where they are too large."""
+    """Return the `SolveShape` for `count` matrices of n rows, or None if they are too large."""
     lanes = next((lanes for lanes in ROWS_LANES if n <= lanes), None)
     if lanes:
         blocks = -(-count * lanes // ROWS_THREADS)
@@ -114,14 +115,14 @@ def solve_shape(count, n, is_complex, arch):
 
 
 def measure_blocks(n):
-    """Return the blocks of measure_one.cu for a matrix of n rows."""
+    """Return the number of blocks of measure_one.cu for a matrix of n rows."""
     return 1 + -(-n // (MEASURE_THREADS // 32)) + -(-n // 32)
 
 
 def move_chunk(count, n):
     """Return how many of n columns a block of tcs_move_rows stages for `count` rows.
 
-    Fewer than it could, where there would be few blocks.
+    It is fewer than fit in shared memory if there would be too few blocks.
     """
     for chunk in MOVE_CHUNKS:
         last = chunk == MOVE_CHUNKS[-1]
@@ -131,7 +132,7 @@ def move_chunk(count, n):
 
 
 class SwapShape(NamedTuple):
-    """How a block of swap_solve.cu takes its columns; `most` is how many there may be in all."""
+    """A launch shape of swap_solve.cu with `columns` per block, for up to `most` columns in all."""
 
     columns: int
     threads: int
@@ -139,7 +140,7 @@ class SwapShape(NamedTuple):
     most: float
 
     def shared_bytes(self, rows):
-        """Dynamic shared memory with `rows` rows on the move, beside the columns of L by tiles."""
+        """Return the bytes of dynamic shared memory: the tiles of L, and `rows` rows that move."""
         return 4 * 20 * 16 * sum(range(1, 9)) + 4 * rows * (self.columns + self.padding)
 
     @property
@@ -148,7 +149,7 @@ class SwapShape(NamedTuple):
         return {"COLUMNS": self.columns}
 
 
-# Few columns a block make a short launch of few columns; many are bound by what is read of L.
+# Few columns per block make a launch of few columns short.  For many columns, wide blocks read L less often.
 SWAP_SHAPES = (
     SwapShape(8, 256, 1, 1536),
     SwapShape(16, 256, 1, 6144),
@@ -161,14 +162,14 @@ SWAP_STATIC = 1 << 10
 
 
 def swap_shape(n, rows, arch):
-    """Return the `SwapShape` for n columns with `rows` rows on the move, of those `arch` has room for."""
+    """Return the `SwapShape` for n columns with `rows` rows that move; it fits in the memory of `arch`."""
     limit = shared_bytes(arch)
     fit = [s for s in SWAP_SHAPES if s.shared_bytes(rows) + SWAP_STATIC <= limit]
     return next((shape for shape in fit if n <= shape.most), fit[-1])
 
 
 class LowerShape(NamedTuple):
-    """How a block of lower_solve.cu takes its columns; `most` is how many unknowns there may be."""
+    """A launch shape of lower_solve.cu with `columns` per block, for up to `most` unknowns."""
 
     most: int
     columns: int = 8
@@ -176,9 +177,9 @@ class LowerShape(NamedTuple):
 
     @staticmethod
     def shared_bytes(k):
-        """Dynamic shared memory for k unknowns: four blocks of 16 columns of L, padded.
+        """Return the bytes of dynamic shared memory for k unknowns: four padded blocks of 16 columns of L.
 
-        And 64 rows, since rows are brought up to date in pairs, of which the second may not exist.
+        There are 64 more rows, because rows are updated in pairs, and the second row may not exist.
         """
         return 4 * (16 + 4) * (4 * -(-k // 16) * 16 + 64)
 
@@ -194,7 +195,7 @@ LOWER_STATIC = 1040
 
 
 def lower_shape(k, arch):
-    """Return the `LowerShape` for k unknowns, or None if `arch` has no room for so many."""
+    """Return the `LowerShape` for k unknowns, or None if they do not fit in the memory of `arch`."""
     room = LARGEST_SHARED_BYTES if has_large_memory(arch_number(arch)) else shared_bytes(arch)
     if LowerShape.shared_bytes(k) + LOWER_STATIC > room:
         return None
@@ -202,19 +203,19 @@ def lower_shape(k, arch):
 
 
 class ShortShape(NamedTuple):
-    """How a block of short_update.cu takes rows and columns of C."""
+    """A launch shape of short_update.cu: the columns and rows of C of a block."""
 
     columns: int
     rows: int = 64
     threads: int = 128
 
     def grid(self, m, n):
-        """Return the blocks for a result of m x n."""
+        """Return the grid for an m x n result."""
         return -(-m // self.rows), -(-n // self.columns)
 
     @property
     def shared_bytes(self):
-        """Dynamic shared memory of a block: four stages of 32 columns of L and rows of U."""
+        """Bytes of dynamic shared memory of a block: four stages of 32 columns of L and 32 rows of U."""
         return 4 * 4 * 32 * (self.rows + self.columns)
 
     @property
@@ -227,5 +228,5 @@ SHORT_SHAPES = (ShortShape(96), ShortShape(64))
 
 
 def short_shape(n):
-    """Return the `ShortShape` for n columns: the one that has fewest to spare."""
+    """Return the `ShortShape` for n columns: the one with the fewest unused columns."""
     return min(SHORT_SHAPES, key=lambda shape: -n % shape.columns)

@@ -1,4 +1,4 @@
-"""How a strip of columns is covered by the blocks of panel.cu."""
+"""The launch shapes of panel.cu: the division of the rows of a strip among blocks and threads."""
 
 from typing import NamedTuple
 
@@ -11,8 +11,9 @@ from tcsolve.kernels.arch import (
     has_large_memory,
 )
 
-# Threads that search, rows of each, leaf width, strip width and helpers of a block of panel.cu.  A leaf of
-# 128 entries a thread leaves registers for its update; few warps make a short exchange.
+# (threads with rows, rows per thread, leaf width, strip width, helper threads) of a block of panel.cu in a
+# cluster.  A leaf of 128 entries per thread leaves registers for its update.  Few warps make the exchange of
+# pivots short.
 CLUSTER_BLOCKS = ((128, 1, 32, 128, 128), (128, 2, 32, 128, 128), (128, 3, 32, 128, 128))
 CLUSTER_BLOCKS += (
     (128, 4, 32, 96, 128),
@@ -23,28 +24,31 @@ CLUSTER_BLOCKS += (
     (256, 8, 16, 64),
     (256, 8, 16, 128),
 )
-# Of those for most rows, the ones whose search is fast and the one for dominant strips.
+# Of the shapes for the most rows, two have a fast pivot search, and the last one is for dominant strips.
 *SEARCHED_BLOCKS, DOMINANT_BLOCK = CLUSTER_BLOCKS[-3:]
 SEARCHED_STRIP = SEARCHED_BLOCKS[-1][3]
-# The narrow strip, which shared memory holds where it does not hold a wider one.
+# Width of a narrow strip, which may fit in shared memory if a wider one does not.
 NARROW_STRIP = 96
-# Dynamic shared memory a block of panel.cu can have, where there is much, beside its static 24 KB.
+# Dynamic shared memory of a block of panel.cu on devices with large memory, besides its static 24 KB.
 LARGE_BYTES = 202 << 10
+# The same for a block in a cooperative grid, without clusters.
 GRID_BLOCKS = ((256, 1, 32, 128), (256, 2, 32, 128), (256, 4, 32, 128))
-# Blocks of a grid from which on a block takes more rows; the most there may be, as in exchange_grid.cuh.
+# With more than MANY_BLOCKS blocks in a grid, each block takes more rows.  MAX_BLOCKS is the limit of
+# exchange_grid.cuh.
 MANY_BLOCKS = 48
 MAX_BLOCKS = 256
 
-# Bytes of struct Board of exchange_grid.cuh: two rows and candidates, sums and a stamp a block; the count.
+# Bytes of struct Board of exchange_grid.cuh: for each block two rows with candidates, sums and a stamp; and
+# one count.
 BOARD_BYTES = MAX_BLOCKS * (2 * (16 + 4 * 32 + 8) + 4 * 128 + 4) + 16
 
 
 class PanelShape(NamedTuple):
-    """How a cluster, or a cooperative grid, covers a strip of blocks * threads * rows rows.
+    """A launch shape of panel.cu: a cluster, or a cooperative grid, for blocks * threads * rows rows.
 
-    `width` columns are in registers at a time, and at most `strip` are factored by one launch; `helpers`
-    are threads of a block besides those that have rows.  Where there is memory for that, a strip whose
-    diagonal is seen to be `dominant` is factored without a search.
+    `width` columns are in registers at a time: a leaf.  One launch factors at most `strip` columns.  A block
+    has `helpers` further threads without rows.  With `dominant`, which needs large shared memory, the kernel
+    factors a strip without a pivot search if it finds that the diagonal dominates.
     """
 
     cluster: bool
@@ -58,23 +62,24 @@ class PanelShape(NamedTuple):
 
     @property
     def resident(self):
-        """Whether the shared memory of the cluster holds the strip."""
+        """Whether the whole strip fits in the shared memory of the cluster."""
         return self.cluster and self.dominant and self._bytes_of(self.strip) <= LARGE_BYTES
 
     def _bytes_of(self, columns):
-        """Shared memory for the rows of a block, padded, and their places."""
+        """Return the bytes of shared memory for the padded rows of a block and their row numbers."""
         return 4 * self.threads * self.rows * (columns + 5)
 
     @property
     def all_threads(self):
-        """Threads of a block."""
+        """Number of threads of a block."""
         return self.threads + self.helpers
 
     @property
     def shared_bytes(self):
-        """Dynamic shared memory of a block: its rows of a leaf or of the strip, padded, and their places.
+        """Bytes of dynamic shared memory of a block: its padded rows of a leaf or of the strip.
 
-        Or the rows of the diagonal, one for its reciprocals, and as many padded rows as there are threads.
+        With `dominant`, there must also be room for the rows of the diagonal, one row for its reciprocals,
+        and one padded row per thread.
         """
         leaf = self._bytes_of(self.strip if self.resident else self.width)
         if not self.dominant:
@@ -101,19 +106,19 @@ def panel_shape(
 ):
     """Return the `PanelShape` for a strip of m rows, or None if the device cannot hold it.
 
-    A `narrow` strip of NARROW_STRIP columns is considered as well if it is wanted; of many rows, a strip
-    that is expected to be `dominant` has more columns.
+    With `narrow`, strips of NARROW_STRIP columns are allowed, too.  With many rows, a strip that is expected
+    to be `dominant` has more columns.
 
-    One cluster where there are clusters and it holds the rows: few rows a thread come first.  Else a
-    cooperative grid, at most a block for each multiprocessor.  `largest_cluster` = 8 is for devices
-    (and partitions of them) in which larger clusters do not launch.
+    The shape is one cluster if the device has clusters and one can hold the rows; shapes with few rows per
+    thread come first.  Otherwise it is a cooperative grid with at most one block per multiprocessor.
+    `largest_cluster` = 8 is for devices, or partitions of devices, that do not launch larger clusters.
     """
     number = arch_number(arch)
     if number >= 110:
         largest_cluster = min(largest_cluster, PORTABLE_CLUSTER)
     shapes = []
     if number >= CLUSTER_ARCH:
-        # st.async is for clusters: two blocks at least, though one could hold the rows.
+        # st.async works only between the blocks of a cluster, so there are at least two blocks.
         unwanted = SEARCHED_BLOCKS if dominant else (DOMINANT_BLOCK,)
         wanted = [block for block in CLUSTER_BLOCKS if block not in unwanted]
         blocks = [block for block in wanted if narrow or block[3] != NARROW_STRIP]
@@ -130,9 +135,9 @@ def panel_shape(
 
 
 def panel_shapes(m, arch, multiprocessors, narrow=False, dominant=False):
-    """Return each `PanelShape` to try for a strip of m rows: with clusters of 16, with clusters of 8, a grid.
+    """Return the `PanelShape` to try for a strip of m rows, in this order: cluster of 16, cluster of 8, grid.
 
-    There is none if the device cannot hold the strip.  Arguments are as for `panel_shape`.
+    The result is empty if the device cannot hold the strip.  The arguments are as for `panel_shape`.
     """
     sizes = (LARGEST_CLUSTER, PORTABLE_CLUSTER, 0)
     found = [panel_shape(m, arch, multiprocessors, size, narrow, dominant) for size in sizes]
@@ -140,7 +145,7 @@ def panel_shapes(m, arch, multiprocessors, narrow=False, dominant=False):
 
 
 def _shared_limit(number):
-    """Return the dynamic shared memory a block of panel.cu can have, beside its static 24 KB."""
+    """Return the bytes of dynamic shared memory of a block of panel.cu besides its static 24 KB."""
     if has_large_memory(number):
         return LARGE_BYTES
     return {75: 40 << 10, 80: 136 << 10, 87: 136 << 10}.get(number, 74 << 10)
@@ -151,7 +156,8 @@ def _blocks(m, block):
     return -(-m // (threads * rows))
 
 
-# Clusters of each size for the few rows of one block, and of two sizes for the others; grids.
+# All shapes that a launch may have: clusters of every size for the first block shape, clusters of two sizes
+# for the others, and grids.
 _CLUSTERS = [PanelShape(True, 2**i, *CLUSTER_BLOCKS[0]) for i in range(1, 5)] + [
     PanelShape(True, cluster, *block)
     for cluster in (PORTABLE_CLUSTER, LARGEST_CLUSTER)

@@ -1,22 +1,22 @@
-"""Which kernel multiplies, and how products of large matrices are cut into blocks."""
+"""The choice of the kernel for a product, and the launch shapes of products of large matrices."""
 
 from typing import NamedTuple
 
 from tcsolve.kernels.arch import CLUSTER_ARCH, HOPPER, PORTABLE_CLUSTER, arch_number
 
-# Rows of the tiles of gemm_wgmma.cu, and how much of k it takes at a time.
+# Number of rows of a tile of gemm_wgmma.cu, and the part of k that it takes at a time.
 WGMMA_ROWS, WGMMA_DEPTH = 128, 64
 
-# Threads of a block of split_once.cu, with the fewest of them that share a row where columns have scales:
-# whole lines of 128 bytes, or a half.  Two blocks of 256 share a multiprocessor, and one loads while the
-# other stores.
+# (threads of a block, smallest number of threads that share a row) of split_once.cu, if columns have scales.
+# So a row is read in whole lines of 128 bytes, or in halves of them.  Two blocks of 256 threads share a
+# multiprocessor, and one loads while the other stores.
 SPLIT_BLOCKS = ((256, 8), (512, 4))
-# FP32 entries that a thread keeps.
+# Number of FP32 entries that a thread keeps in registers.
 SPLIT_KEPT = 64
 
 
 class SplitShape(NamedTuple):
-    """How split_once.cu takes two matrices: the `share` of each is told there."""
+    """A launch shape of split_once.cu for two matrices; split_once.cu explains the `shares`."""
 
     threads: int
     shares: tuple = ()
@@ -24,15 +24,15 @@ class SplitShape(NamedTuple):
 
     @property
     def defines(self):
-        """The macros of split_once.cu, but for the format."""
+        """The macros of split_once.cu except the format."""
         return {"THREADS": self.threads, "CLUSTER": PORTABLE_CLUSTER}
 
 
 def split_shape(matrices, arch):
-    """Return the `SplitShape` for matrices (by_row, rows, cols), or None if they take two passes.
+    """Return the `SplitShape` for matrices (by_row, rows, cols), or None if they need two passes.
 
-    One pass is for devices with clusters, and for matrices of which a block holds a whole row, or a cluster
-    whole columns, whose largest entry is looked for.
+    One pass needs a device with clusters.  It also needs a whole row to fit in a block, or whole columns in a
+    cluster, because the largest entry is found before anything is scaled.
     """
     if arch_number(arch) < CLUSTER_ARCH:
         return None
@@ -45,7 +45,7 @@ def split_shape(matrices, arch):
 
 
 def _split_share(threads, least, by_row, rows, cols):
-    """Return how many warps hold a row, or how many lanes share one; None if they cannot."""
+    """Return how many warps hold a row, or how many lanes share one; None if the matrix does not fit."""
     if by_row:
         warps = (1 << e for e in range((threads // 32).bit_length()))
         return next((w for w in warps if 32 * w * SPLIT_KEPT >= cols), None)
@@ -55,7 +55,7 @@ def _split_share(threads, least, by_row, rows, cols):
 
 
 def _split_blocks(threads, share, matrix):
-    """Return the blocks for a matrix, whole clusters."""
+    """Return the number of blocks for a matrix, a multiple of the cluster size."""
     by_row, rows, cols = matrix
     if by_row:
         return -(-rows // (threads // 32 // share * PORTABLE_CLUSTER)) * PORTABLE_CLUSTER
@@ -63,34 +63,34 @@ def _split_blocks(threads, share, matrix):
 
 
 def fastest_update(how, char, m, k, arch):
-    """Return how C -= L U is computed for the `Update` how: 'wgmma', or 'cublas' on packed operands.
+    """Return the engine for C -= L U with the `Update` how: 'wgmma', or 'cublas' on packed operands.
 
-    char is that of the dtype, L is m x k.
+    `char` is the character of the dtype; L is m x k.
     """
     ours = how.format.name in ("fp16", "bf16") and char == "f"
     fills = m >= WGMMA_ROWS and k >= WGMMA_DEPTH
     return "wgmma" if ours and fills and arch_number(arch) == HOPPER else "cublas"
 
 
-# Rows and columns of the tiles of gemm_wmma.cu, by TILE there.
+# (rows, columns) of a tile of gemm_wmma.cu, by the macro TILE.
 WMMA_TILES = ((64, 64), (128, 128), (128, 256))
 SMALL, SQUARE, WIDE = range(3)
-# A wide block has its multiprocessor to itself: nobody multiplies while it stores, which takes a
-# long k to pay (at n = 16384, 5 %; at k = 1024 it costs 8 %).
+# A block with a wide tile takes a whole multiprocessor, which does not multiply while the block stores.  So
+# wide tiles pay only for a large k: they gain 5 % at n = 16384, and lose 8 % at k = 1024.
 WIDE_DEPTH = 4096
-# What a multiprocessor takes for a square tile alone, and for two side by side, if it takes 10 for each small
-# tile and 10 to begin with (as products of n = 512 to 4096 did on an H200; no other device was measured).
+# Relative times of a multiprocessor: ALONE for one square tile, SIDE_BY_SIDE for two at the same time,
+# EACH_SMALL for each small tile and for its start.  Measured for n = 512 to 4096 on an H200 only.
 ALONE, SIDE_BY_SIDE, EACH_SMALL = 49, 61, 10
 
 
 def wmma_can_be_wide(t_in, arch):
-    """Tell whether a block of gemm_wmma.cu can have 256 columns: 144 KB of shared memory, 255 registers."""
+    """Tell whether gemm_wmma.cu can have tiles of 256 columns: 144 KB of shared memory, 255 registers."""
     number = arch_number(arch)
     return t_in != "float" and (number in (80, 87) or 90 <= number < 120)
 
 
 def wmma_tile(m, n, k, t_in, arch, multiprocessors):
-    """Return the tile of gemm_wmma.cu for a product of operands t_in."""
+    """Return the fastest tile of gemm_wmma.cu for an m x n x k product of operands `t_in`."""
     if t_in == "float":
         return SQUARE
     small, square = (-(-_wmma_blocks(m, n, tile) // multiprocessors) for tile in (SMALL, SQUARE))
@@ -107,7 +107,7 @@ def _wmma_blocks(m, n, tile):
 
 def wmma_shape(m, n, tile, t_in, low, arch):
     """Return (blocks, threads, bytes of dynamic shared memory) of a launch of gemm_wmma.cu."""
-    # As there: FP32 is split between two buffers; TF32, and what needs no split, waits in stages.
+    # As in gemm_wmma.cu: operands that are split have two buffers; all others have several stages.
     number, split = arch_number(arch), t_in == "float" and low != "tf32"
     stages = 2 if split or number < 80 else 3 if tile == SQUARE or number < CLUSTER_ARCH else 4
     if tile == SMALL and number >= 80:

@@ -1,52 +1,53 @@
-"""CUDA sources of the GPU primitives, and the table of what each file holds.
+"""The table of the CUDA sources, with the entries and the variants of each file.
 
 In lu/:
 
-- panel: tcs_panel, LU of a strip with partial pivoting, without a search where the diagonal
+- panel: tcs_panel, LU of a strip with partial pivoting; without a pivot search if the diagonal
   dominates
-- swap_solve: tcs_swap_solve, its swaps and U in the rest of its panel
-- lower_solve: tcs_lower_solve, the same of a wide panel, few columns; L^-1
-- short_update: tcs_short_update, C -= L U of a few columns, and a short U
-- merge_swaps: tcs_merge_swaps, tcs_restart, the swaps of all strips of a panel as one; tcs_report,
-  what is known of a factorization
-- wait_for_panel: tcs_gate, waits until the panel of another stream runs
+- swap_solve: tcs_swap_solve, the swaps of a strip, and U in the other columns of its panel
+- lower_solve: tcs_lower_solve, the swaps of a wide panel, and U in a few columns; or L^-1
+- short_update: tcs_short_update, C -= L U for L with few columns
+- merge_swaps: tcs_merge_swaps, tcs_restart, merges the swaps of all strips of a panel; tcs_report,
+  the report of a factorization
+- wait_for_panel: tcs_gate, waits until the panel in another stream is resident
 - move_rows: tcs_move_rows, w[dst] = w[src] in place
 - pack_operands: tcs_pack_l, tcs_pack_u, rounded operands of the trailing update
-- find_operand_scale: tcs_update_scale, the power of two that fits them into the format
+- find_operand_scale: tcs_update_scale, the power of two that scales U for the format
 
 In solve/:
 
 - survey: tcs_row_stats, tcs_col_stats, tcs_survey, tcs_add_chunks, tcs_extremes, tcs_cast_scaled,
-  norms, and the equilibrated FP32 copy of a
-- triangular_solve: tcs_solve_triangle, triangular solve of a few right-hand sides
-- invert_diagonal_blocks: tcs_invert_blocks, the diagonal blocks' inverses for that
-- residual: tcs_matrix_residual, b - A x of one right-hand side
+  norms, and the equilibrated FP32 copy of A
+- triangular_solve: tcs_solve_triangle, triangular solve for a few right-hand sides
+- invert_diagonal_blocks: tcs_invert_blocks, inverses of diagonal blocks for triangular_solve
+- residual: tcs_matrix_residual, b - A x for one right-hand side
 - refinement_vectors: tcs_residual, tcs_column_max, tcs_lower, tcs_raise, tcs_gram, tcs_mix, the
-  vector work of a refinement step
-- condest: tcs_probes, tcs_signs, tcs_held, tcs_steepest, the vector work of the condition estimate
+  vector operations of a refinement step
+- condest: tcs_probes, tcs_signs, tcs_held, tcs_steepest, the vector operations of the condition
+  estimate
 
 In gemm/:
 
 - gemm_naive, gemm_wmma, gemm_wgmma: tcs_gemm_naive, _wmma, _wgmma, the engines of `gemm`
-- gemm_split: tcs_tops, tcs_split, tcs_split_by, tcs_finish, scales, split operands and the last
-  step for engines that need them
-- split_once: tcs_split_once, scales and split operands in one pass
+- gemm_split: tcs_tops, tcs_split, tcs_split_by, tcs_finish, scales, splits, and undoes the scaling,
+  for engines that need it
+- split_once: tcs_split_once, scales and splits operands in one pass
 
 In batched/:
 
 - gemm_batched: tcs_gemm_batched, stacks of small products
-- solve_rows, solve_block: tcs_solve_rows, tcs_solve_block, small systems and stacks, solved and
-  verified in one launch
+- solve_rows, solve_block: tcs_solve_rows, tcs_solve_block, solve and verify small systems and
+  stacks in one launch
 - measure_one: tcs_measure_one, norms and residuals of one system
 - measure_stack: tcs_stack_measure, norms and residuals of a stack of systems
-- measure_systems: tcs_sizes, tcs_doubtful, the same of one large system, and which of many systems
-  need a look
-- read_structure: tcs_read_as, tcs_rows, tcs_pack_cholesky, matrices as they are read under a
-  structure, right-hand sides as the libraries take them, Cholesky factors as those of an LU
+- measure_systems: tcs_sizes, the norms of one large system; tcs_doubtful, which systems the host
+  has to check
+- read_structure: tcs_read_as, the matrices that a structure describes; tcs_rows, right-hand sides in
+  the layout of the libraries; tcs_pack_cholesky, Cholesky factors as factors of an LU
 
-Integers are `long long` and reals `double` in every entry, so that Python's int and float can be
-passed as they are.  How a launch is cut into blocks for an architecture is in the modules beside this
-table, pure functions of sizes.  Nothing here imports an array library.
+In every entry, integers are `long long` and reals are `double`, so that int and float of Python are
+passed directly.  The other modules of this package have the launch shapes, as pure functions of sizes.
+Nothing here imports an array library.
 """
 
 from dataclasses import dataclass, field
@@ -72,18 +73,19 @@ __all__ = ["KERNELS", "KernelSpec"]
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """What a .cu file offers: entries, the macro sets it is compiled with, the oldest device.
+    """The entries of a .cu file, the macro sets that it is compiled with, and the devices that it runs on.
 
     Attributes
     ----------
     entries : tuple of str
+        Names of the kernels in the file.
     variants : tuple of dict
-        Macro sets for devices from `min_arch` on; those with BLOCKS, a cluster, need clusters, and those with
-        DOMINANT are for devices with large shared memory.
+        Macro sets for devices from `min_arch` on.  Those with nonzero BLOCKS need clusters.  Those with
+        DOMINANT = 1 are for devices with large shared memory, and those with DOMINANT = 0 for all others.
     min_arch, max_arch : int
-        The oldest and the newest compute capability; wgmma is Hopper's alone.
+        The lowest and the highest compute capability; for instance, only Hopper has wgmma.
     later : dict of int to tuple of dict
-        Macro sets for devices from that compute capability on.
+        Further macro sets for devices from a compute capability on.
     """
 
     entries: tuple[str, ...]
@@ -104,8 +106,8 @@ class KernelSpec:
         ]
 
 
-# What the tensor cores multiply: an operand in its own format, or FP32 rounded (and split) to one.
-# Only FP16 is there before compute capability 8.
+# The operands of tensor-core products: in their own format, or FP32 that is rounded (and split).  Before
+# compute capability 8.0, tensor cores have only FP16.
 _ROUNDED = {
     low: tuple({"T_IN": "float", "T_LOW": low, "REFINE": level} for level in range(5))
     for low in ("fp16", "bf16", "tf32")
@@ -117,9 +119,10 @@ _TRANSPOSES = tuple({"TRANS_A": i, "TRANS_B": j} for i in (0, 1) for j in (0, 1)
 
 
 def _wmma(products, tiles=(SMALL, SQUARE)):
-    """Return the macro sets of gemm_wmma.cu, the one without a swizzle included.
+    """Return the macro sets of gemm_wmma.cu, including one without a swizzle for the benchmark.
 
-    FP32 operands of a single product are rounded to 16 bits before; others have square tiles.
+    For a single product, FP32 operands are rounded to 16 bits before, so this case is left out.  All other
+    products of FP32 operands have square tiles.
     """
     sets = []
     for p in products:
@@ -133,7 +136,7 @@ def _wmma(products, tiles=(SMALL, SQUARE)):
 
 
 def _batched(products, arch):
-    """Return some of the macro sets of gemm_batched.cu: sizes are macros, so that there are many."""
+    """Return a selection of the macro sets of gemm_batched.cu; sizes are macros, so there are too many."""
     sizes = (
         (1, 1, 1),
         (8, 8, 8),
@@ -264,7 +267,7 @@ KERNELS = {
             for level in range(5)
             for trans in _TRANSPOSES
         )
-        # Alone, for the update of an LU, and to show what sharing the tiles of op(B) is worth.
+        # Without clusters, for the update of an LU, and to measure the gain from sharing the tiles of op(B).
         + tuple(
             {"T_LOW": low, "REFINE": r, "CLUSTER": 1} | _TRANSPOSES[0]
             for low, r in (("fp16", 0), ("fp16", 3), ("bf16", 0), ("bf16", 3))

@@ -7,9 +7,9 @@ Problem(name='svd_geo', n=100, dtype=float64, cond=1e+06)
 >>> problem.b.shape
 (100,)
 
-``catalog`` lists the names, ``generate`` makes a problem, ``load`` reads one; ``names`` and
-``index`` say what lies in a folder of collection matrices. Everything is NumPy on the host, so that
-all libraries see the same bits.
+``catalog`` lists the names, ``generate`` makes a problem, and ``load`` reads one from a file.
+``names`` and ``index`` list the matrices in a folder. All arrays are NumPy arrays, so that all
+libraries get the same bits.
 """
 
 import difflib
@@ -52,14 +52,17 @@ class Problem:
     Attributes
     ----------
     name : str
+        Name of the matrix.
     a : ndarray, shape (n, n), C order
+        The matrix.
     b : ndarray, shape (n,) or (n, nrhs)
-        ``a @ x_true``, computed in double precision and rounded to the type of ``a``; so ``x_true``
-        solves the system with a small backward error, but an ill-conditioned one not to all digits.
+        ``a @ x_true``, computed in double precision and rounded to the dtype of ``a``. So ``x_true``
+        has a small backward error, but for an ill-conditioned ``a`` the exact solution may differ.
     x_true : ndarray, shape of b, or None
-        None if ``a`` is not finite; not the only solution if ``a`` is singular.
+        The solution that ``b`` was made from. None if ``a`` is not finite. If ``a`` is singular,
+        there are other solutions.
     cond : float or None
-        2-norm condition number of ``a`` before it is rounded to its type, where known.
+        2-norm condition number of ``a`` before it is rounded to its dtype, if known.
     """
 
     name: str
@@ -107,30 +110,31 @@ def generate(name, n, *, cond=None, seed=0, dtype=None, nrhs=1, rhs="ones", **op
     n : int
         Order, at least 1. ``poisson2d`` and ``plate_capacitance`` round it to the nearest square.
     cond : float, optional
-        2-norm condition number, for the problems with this knob.
+        2-norm condition number, for problems that have this option.
     seed : int, optional
-        Of ``numpy.random.default_rng``. The same seed gives the same bits on the same machine and
-        libraries, and the same ``a`` whatever ``nrhs`` and ``rhs`` are.
+        Seed of ``numpy.random.default_rng``. The same seed gives the same bits with the same
+        machine and libraries. ``a`` does not depend on ``nrhs`` and ``rhs``.
     dtype : {float32, float64, complex64, complex128}, optional
-        float64 by default, complex128 where the problem is complex. The matrix is made in double
-        precision, then rounded.
+        By default float64, or complex128 for a complex problem. The matrix is computed in double
+        precision and then rounded.
     nrhs : int, optional
         Number of right-hand sides; with 1, ``b`` and ``x_true`` are vectors.
     rhs : {"ones", "random"}, optional
         Entries of ``x_true``: ones, or independent standard normal numbers.
     **options
-        Knobs of one problem, such as ``alpha``; see `catalog`. The spectra take
-        ``orthogonal="householder"``, which for large n is much faster than ``"haar"`` but leaves
-        the large entries near the diagonal.
+        Options of one problem, such as ``alpha``; see `catalog`. Matrices with a prescribed
+        spectrum take ``orthogonal="householder"``, which for large n is much faster than
+        ``"haar"``, but leaves the large entries near the diagonal.
 
     Returns
     -------
     problem : Problem
+        The matrix, the right-hand sides and their solution.
 
     Raises
     ------
     TypeError
-        The problem has no such option, or cannot have this type.
+        The problem has no such option, or cannot have this dtype.
     ValueError
         The name or the value of an argument is not known.
 
@@ -178,17 +182,17 @@ def load(
     Parameters
     ----------
     name_or_path : str, path or binary file
-        A file ``*.mtx`` or ``*.mtx.gz``, or the name of a matrix: ``"west0132"``, or
-        ``"HB/west0132"`` with its group. A name is looked for in the folder; with the group, it is
-        downloaded if it is not there. Or an open file that has ``peek``, such as
-        ``sys.stdin.buffer``, with the text of a Matrix Market file, plain or compressed by gzip.
+        One of three. A file ``*.mtx`` or ``*.mtx.gz``. The name of a matrix: ``"west0132"``, or
+        with its group ``"HB/west0132"``; it is read from the folder, and with the group it is
+        downloaded if it is not there. An open binary file with the method ``peek``, such as
+        ``sys.stdin.buffer``, that has a Matrix Market file, plain or compressed by gzip.
     folder : path, optional
         Default: the environment variable ``TCSOLVE_MATRICES``.
     seed, dtype, nrhs, rhs
-        As in `generate`; the type is by default that of the file, float64 or complex128.
+        As in `generate`. By default the dtype is that of the file, float64 or complex128.
     known_hash : str, optional
-        SHA-256, or ``"algorithm:digest"``, of the collection's archive. Without it the hash of the
-        first download is recorded, reported by a warning, and required from then on.
+        SHA-256, or ``"algorithm:digest"``, of the archive in the collection. Without it, the hash of
+        the first download is recorded and reported by a warning. Later downloads must match it.
     limit_bytes : int, optional
         Largest dense matrix to make, 8 GiB by default. Reading takes less than 200 MB above the
         matrix, however long the text is.
@@ -196,14 +200,14 @@ def load(
     Returns
     -------
     problem : Problem
-        Its ``cond`` is the column ``cond_2norm`` of the folder's ``index.csv``, where there is one.
+        Its ``cond`` is from the column ``cond_2norm`` of ``index.csv`` in the folder, if there is one.
 
     Raises
     ------
     FileNotFoundError
-        There is no such matrix; the text says where it was looked for.
+        There is no such matrix. The message names the places that were searched.
     ImportError
-        A download is needed and pooch is not installed.
+        A download is needed, but pooch is not installed.
     MemoryError
         The dense matrix would exceed ``limit_bytes``.
     ValueError
@@ -249,7 +253,7 @@ def _check_dtype(dtype):
 
 
 def _problem(name, a, cond, rng, dtype, nrhs, rhs):
-    """Round the matrix to its type and make right-hand sides with a known solution."""
+    """Round the matrix to its dtype, and make right-hand sides with a known solution."""
     dtype = _check_dtype(a.dtype if dtype is None else dtype)
     if np.iscomplexobj(a) and dtype.kind != "c":
         raise TypeError(f"{name} is complex; dtype is {dtype}, it must be complex64 or complex128")
@@ -260,7 +264,7 @@ def _problem(name, a, cond, rng, dtype, nrhs, rhs):
     with np.errstate(over="ignore"):
         a = np.ascontiguousarray(a, dtype)
     if finite and not np.isfinite(a).all():
-        raise ValueError(f"{name} has entries beyond the range of {dtype}; ask for a wider type")
+        raise ValueError(f"{name} has entries beyond the range of {dtype}; use a wider dtype")
 
     shape = (len(a), nrhs) if nrhs > 1 else len(a)
     if rhs == "ones":
@@ -270,7 +274,7 @@ def _problem(name, a, cond, rng, dtype, nrhs, rhs):
     else:
         raise ValueError(f"rhs is {rhs!r}; it must be 'ones' or 'random'")
     if not finite:
-        # A finite b leaves it to the solver to notice the matrix.
+        # Make b finite, so that the solver must notice that the matrix is not.
         return Problem(name, a, x, None, cond)
     double = np.promote_types(dtype, np.float64)
     b = a.astype(double, copy=False) @ x.astype(double, copy=False)

@@ -1,6 +1,6 @@
-"""Classic test matrices: random, famous for conditioning or growth, and of the benchmarks.
+"""Classic test matrices: random ones, matrices known for their condition or growth, and benchmarks.
 
-Formulas count rows i and columns j from 1.
+In formulas, rows i and columns j count from 1.
 
 References
 ----------
@@ -63,8 +63,8 @@ def wilkinson_growth(n):
 def foster_growth(n, *, kh=0.6):
     """Foster's matrix: exponential growth under partial pivoting, from a real quadrature.
 
-    The trapezoidal rule with step h for a Volterra equation with kernel k; the growth is about ((2
-    + kh) / (2 - kh))^n.
+    It comes from the trapezoidal rule with step h for a Volterra equation with kernel k. The growth is
+    about ((2 + kh) / (2 - kh))^n.
 
     References
     ----------

@@ -1,13 +1,13 @@
-"""Problems at the edges: of the exponent range, of singularity, and beyond it (NaN, Inf).
+"""Extreme problems: at the ends of the exponent range, singular, or with NaN or Inf.
 
-All start from independent standard normal entries.
+All of them start from independent standard normal entries.
 """
 
 import numpy as np
 
 from ._spectrum import standard_normal
 
-# Decimal exponents near the ends of the range: sums of n entries fit, products of two do not.
+# Decimal exponents near the ends of the range: a sum of n entries does not overflow, a product of two does.
 _EDGE = {"f": 36, "F": 36, "d": 300, "D": 300}
 
 

@@ -1,6 +1,6 @@
-"""Matrix Market files, read in pieces: memory is bounded by the matrix, not by the length of the text.
+"""Matrix Market files, read in pieces, so that the memory depends on the matrix, not on the text.
 
-Each piece is checked and then given to SciPy's fast reader as a small file of its own.
+Each piece is checked, and then read by SciPy's fast reader as a separate small file.
 
 References
 ----------
@@ -25,13 +25,13 @@ __all__ = ["DAMAGED", "LIMIT_BYTES", "SUFFIXES", "read"]
 LIMIT_BYTES = 8 * 2**30
 SUFFIXES = (".mtx.gz", ".mtx")
 
-# Bytes of text in one piece.
+# Number of bytes of text in one piece.
 PIECE = 1 << 20
-# Limits, in bytes: a line of numbers, and the header with its comments.
+# Largest number of bytes of a line of numbers, and of the header with its comments.
 LINE = 1 << 16
 HEADER = 1 << 20
 
-GZIP = b"\x1f"  # the first byte of a gzip file; no Matrix Market file begins with it
+GZIP = b"\x1f"  # the first byte of a gzip file; a Matrix Market file never begins with it
 
 # Errors of damaged compressed data, and of SciPy's reader for malformed text.
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError)
@@ -51,7 +51,7 @@ class _Header(NamedTuple):
 
     @property
     def numbers(self):
-        """How many numbers an entry has in the file."""
+        """Number of words of an entry in the file: indices and values."""
         value = {"pattern": 0, "complex": 2}.get(self.field, 1)
         return value + (2 if self.layout == "coordinate" else 0)
 
@@ -62,8 +62,8 @@ def read(source, *, limit_bytes=LIMIT_BYTES):
     Parameters
     ----------
     source : path or binary file
-        A ``.mtx`` or ``.mtx.gz`` file; or an open file that has ``peek``, such as
-        ``sys.stdin.buffer``, with the text plain or compressed by gzip.
+        A ``.mtx`` or ``.mtx.gz`` file, or an open file with the method ``peek``, such as
+        ``sys.stdin.buffer``. The text of an open file is plain or compressed by gzip.
     limit_bytes : int, optional
         Largest dense array to make, 8 GiB by default.
 
@@ -77,8 +77,7 @@ def read(source, *, limit_bytes=LIMIT_BYTES):
     FileNotFoundError
         There is no such file.
     MemoryError
-        The dense array would exceed ``limit_bytes``; found from the header, before anything else is
-        read.
+        The dense array would exceed ``limit_bytes``. This is raised after reading the header only.
     ValueError
         The file is malformed, or has a line of more than 64 KiB or a header of more than 1 MiB.
 
@@ -100,7 +99,7 @@ def read(source, *, limit_bytes=LIMIT_BYTES):
 
 
 def read_open(file, name, limit_bytes):
-    """Read the text of an open Matrix Market file; `name` stands for it in messages."""
+    """Read the text of an open Matrix Market file; messages refer to it by `name`."""
     try:
         header = _read_header(file)
         rows, columns, symmetry = header.rows, header.columns, header.symmetry
@@ -143,7 +142,7 @@ def _read_header(file):
 
 
 def _stored_entries(header):
-    """Return how many entries of an array are in the file."""
+    """Return the number of entries of an array that the file holds."""
     rows = header.rows
     if header.symmetry == "general":
         return rows * header.columns
@@ -159,7 +158,7 @@ def _pieces(file):
             raise ValueError(f"it has a line of more than {LINE} bytes")
         yield whole + newline
     if rest:
-        yield rest + b"\n"  # SciPy's reader may read on behind a last line without an end
+        yield rest + b"\n"  # SciPy's reader may read too far if the last line has no end
 
 
 def _checked_pieces(file, header):
@@ -202,7 +201,7 @@ def _read_piece(text, count, line, header):
         if lines != count:
             where = f"behind line {line} it has {count} entries in {lines} lines"
             raise ValueError(f"{where}; write each in a line of its own") from error
-        # The reader counts the lines of the piece, behind two of its own.
+        # The reader counts the lines of the piece, after two header lines that were added.
         told = re.sub(r"Line (\d+)", lambda m: f"Line {int(m[1]) - 2 + line}", str(error))
         raise ValueError(told) from error
 
@@ -237,7 +236,7 @@ class _Coordinates:
 
     def _add(self, row, col, values):
         flat = np.ravel_multi_index((row, col), self.a.shape)
-        np.add.at(self.a.reshape(-1), flat, values)  # an entry may come more than once
+        np.add.at(self.a.reshape(-1), flat, values)  # an entry may occur more than once
 
     def _check_triangle(self, row, col, values):
         self.above |= bool((row < col).any())

@@ -1,7 +1,7 @@
-"""Dense systems that people solve: integral equations and Gaussian processes.
+"""Dense systems from applications: integral equations and Gaussian processes.
 
-Lengths are in metres and potentials in volts unless a docstring says otherwise; entries are not
-rescaled, so that a matrix keeps the range that its units give it.
+Lengths are in metres and potentials in volts unless a docstring says otherwise. Entries are not
+rescaled, so a matrix has the range of its units.
 """
 
 import numpy as np
@@ -172,7 +172,8 @@ def greens_operator(n, *, alpha=800.0):
 
 def _distance(p, q):
     """Return the distances between the rows of p and those of q."""
-    # By components: |p|^2 + |q|^2 - 2 p.q cancels for neighbours, the entries that matter most.
+    # Sum squares of differences: |p|^2 + |q|^2 - 2 p.q has cancellation for close points, the largest
+    # entries.
     square = np.zeros((len(p), len(q)))
     for u, v in zip(p.T, q.T, strict=True):
         square += (u[:, None] - v) ** 2
@@ -181,7 +182,7 @@ def _distance(p, q):
 
 def _largest_eigenvalue(a, steps=50):
     """Return the largest eigenvalue of a positive semidefinite matrix with positive entries."""
-    # Started from ones, a positive vector, the power method cannot miss the Perron vector.
+    # The power method starts from a positive vector, so it converges to the Perron vector.
     x = np.ones(len(a))
     for _ in range(steps):
         x = a @ x

@@ -10,8 +10,8 @@ smallest 1/cond gives
 ``heev_``   A = V D V^H: Hermitian indefinite, eigenvalues D = S with random signs
 ==========  ==========================================================================
 
-The values hold to an absolute error of about n 2^-53, so a smallest one below that is lost: stay at
-cond <= 1e14 / n, and below the reciprocal of the roundoff of the type the matrix is rounded to.
+The singular values have an absolute error of about n 2^-53, so a smaller value is lost. Use
+cond <= 1e14 / n, and below the reciprocal of the unit roundoff of the dtype of the matrix.
 
 References
 ----------
@@ -23,7 +23,7 @@ F. Mezzadri, How to generate random matrices from the classical compact groups, 
 import numpy as np
 
 DEFAULT_COND = 1e4
-REFLECTORS = 3  # enough that no entry of the product stays zero, few enough to cost O(n^2)
+REFLECTORS = 3  # with three reflectors no entry of the product stays zero, and it costs O(n^2)
 
 
 def geo(n, cond, rng):
@@ -75,7 +75,7 @@ def random_orthogonal(n, rng, dtype, kind):
     if kind == "haar":
         q, r = np.linalg.qr(standard_normal(rng, (n, n), dtype))
         d = np.diagonal(r)
-        # QR alone is not uniform: LAPACK fixes the signs of R's diagonal, and Q inherits the bias.
+        # Q of a QR factorization is not uniform, because LAPACK fixes the signs of the diagonal of R.
         q *= d / np.abs(d)
         return lambda a: q @ a
     if kind == "householder":

@@ -1,10 +1,10 @@
 """Real matrices: the SuiteSparse Matrix Collection by name.
 
-A name is ``"west0132"`` or, with the group, ``"HB/west0132"``. It is looked for as
-``west0132.mtx.gz`` or ``west0132.mtx`` in a local folder, the argument or else the environment
-variable ``TCSOLVE_MATRICES``; a file ``index.csv`` beside the matrices may describe them. With the
-group it is then fetched from the collection through pooch, an optional dependency, and kept in
-pooch's cache.
+A name is ``"west0132"`` or, with the group, ``"HB/west0132"``. The file ``west0132.mtx.gz`` or
+``west0132.mtx`` is searched in a local folder: the argument ``folder``, or the environment variable
+``TCSOLVE_MATRICES``. A file ``index.csv`` in this folder may describe the matrices. If the file is not
+there and the group is given, the matrix is downloaded from the collection by pooch, an optional
+dependency, and kept in the cache of pooch.
 
 References
 ----------
@@ -61,16 +61,16 @@ def index(folder=None):
     Returns
     -------
     rows : list of dict
-        One for each matrix. ``n`` and ``nnz`` are int; columns that begin with ``cond_``, ``max_``
-        or ``min_`` are float, NaN where empty; all others are str.
+        One for each matrix. ``n`` and ``nnz`` are int. Columns that begin with ``cond_``, ``max_``
+        or ``min_`` are float, NaN where empty. All others are str.
 
     Raises
     ------
     FileNotFoundError
-        There is no folder or no ``index.csv`` in it.
+        There is no folder, or no ``index.csv`` in it.
     ValueError
-        It has no columns ``name`` and ``group``, or a row has more or fewer cells than the first, or one
-        that is no number where one belongs.
+        The file has no columns ``name`` and ``group``. Or a row has more or fewer cells than the first
+        line, or a cell that must be a number is not.
     """
     path = _local_folder(folder) / "index.csv"
     try:
@@ -95,11 +95,11 @@ def load(name, folder=None, *, known_hash=None, limit_bytes=LIMIT_BYTES):
     name : str
         ``"name"`` or ``"group/name"``; only the latter can be downloaded.
     folder : path, optional
-        Looked in first. Default: the environment variable ``TCSOLVE_MATRICES``.
+        It is searched first. Default: the environment variable ``TCSOLVE_MATRICES``.
     known_hash : str, optional
-        SHA-256, or ``"algorithm:digest"``, of the collection's ``name.tar.gz``. Without it the hash
-        of the first download is recorded in the cache, reported by a warning, and required from
-        then on. Local files are not checked.
+        SHA-256, or ``"algorithm:digest"``, of ``name.tar.gz`` in the collection. Without it, the hash
+        of the first download is recorded in the cache and reported by a warning. Later downloads must
+        match it. Local files are not checked.
     limit_bytes : int, optional
         Largest dense array to make, 8 GiB by default.
 
@@ -112,11 +112,11 @@ def load(name, folder=None, *, known_hash=None, limit_bytes=LIMIT_BYTES):
     FileNotFoundError
         Neither the folder nor the collection has the matrix.
     ImportError
-        A download is needed and pooch is not installed.
+        A download is needed, but pooch is not installed.
     MemoryError
         The dense array would exceed ``limit_bytes``.
     ValueError
-        The file is malformed, the hash does not match, or the name cannot be one.
+        The file is malformed, the hash does not match, or ``name`` is not a valid name.
     """
     match = re.fullmatch(r"(?:(\w[\w.+-]*)/)?(\w[\w.+-]*)", name)
     if match is None:
@@ -144,7 +144,7 @@ def load(name, folder=None, *, known_hash=None, limit_bytes=LIMIT_BYTES):
 
 
 def indexed_condition(name, folder=None):
-    """Return the 2-norm condition number of a matrix by the folder's ``index.csv``, or None."""
+    """Return the 2-norm condition number of a matrix from ``index.csv`` in the folder, or None."""
     group, _, short = name.rpartition("/")
     try:
         rows = index(folder)
@@ -156,7 +156,7 @@ def indexed_condition(name, folder=None):
 
 
 def _parse_row(row, where):
-    # csv puts what is beyond the columns under None, and None where cells are missing.
+    # csv.DictReader stores extra cells under the key None, and None as the value of missing cells.
     if None in row or None in row.values():
         raise ValueError(f"{where} has more or fewer cells than there are columns; correct it")
     try:
@@ -187,7 +187,7 @@ def _local_folder(folder):
 
 def _local_file(folder, group, short):
     """Return the path of a matrix in the folder, or None."""
-    # Some names occur in several groups; the index then tells which one lies here.
+    # Some names occur in several groups; the index has the group of the file in this folder.
     if group and (folder / "index.csv").is_file():
         groups = {row["group"] for row in index(folder) if row["name"] == short}
         if groups and group not in groups:
@@ -197,7 +197,7 @@ def _local_file(folder, group, short):
 
 
 def _missing(name, short, folder):
-    """Say where a matrix was looked for, what it might have been, and what to do."""
+    """Return a message: where the matrix was searched, which names are similar, and what to do."""
     if not folder:
         return f"no matrix {name}: no folder is known; give folder=, in Python, or set {FOLDER_VARIABLE}"
     if not Path(folder).is_dir():
@@ -229,14 +229,14 @@ def _hash_record(archive):
 
 
 def _record_hash(archive):
-    """Record the SHA-256 of an archive beside it and say so, unless that was done before."""
+    """Record the SHA-256 of an archive next to it, with a warning, unless it is recorded already."""
     record = _hash_record(archive)
     if record.is_file():
         return
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     record.write_text(digest + "\n")
     warnings.warn(
-        f"{archive.name} was not checked, for want of a hash; from now on it must match the one "
-        f"recorded in {record}: known_hash='{digest}'",
+        f"{archive.name} was not checked, because its hash is not known; from now on it must match the "
+        f"hash recorded in {record}: known_hash='{digest}'",
         stacklevel=4,
     )

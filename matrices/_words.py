@@ -1,4 +1,7 @@
-"""Whether words of a text are numbers to their ends: fast readers stop where they understand no more."""
+"""Check that every word of a text is a complete number.
+
+Fast readers stop in the middle of a word that they cannot parse, and do not report it.
+"""
 
 import re
 
@@ -12,24 +15,26 @@ KIND = np.full(256, OTHER, np.uint8)
 for kind, letters in LETTERS.items():
     KIND[list(letters)] = kind
 NOT_FINITE = {b"nan", b"inf", b"infinity"}
-# Letters of a word on each side of one, to show it and to look for these names.
+# Largest number of characters to look at on each side of a character, to find the word around it.
 NEAR = 100
 
 
 def look_at(text, whole):
-    """Count words, and look for one that is no number.
+    """Count the words of a text, and find one that is not a number.
 
     Parameters
     ----------
     text : bytes
+        Words that are separated by white space.
     whole : bool
-        Whether only integers are numbers.
+        True if all numbers must be integers.
 
     Returns
     -------
     count : int
+        Number of words.
     strange : bytes or None
-        The first word that is not of the form ``-1.5e+01``, NaN or infinity.
+        The first word that does not have the form ``-1.5e+01``, NaN or infinity.
     """
     kind = np.full(len(text) + 2, BLANK, np.uint8)
     kind[1:-1] = KIND[np.frombuffer(text, np.uint8)]
@@ -43,7 +48,7 @@ def look_at(text, whole):
     )
     if whole:
         wrong |= points | exponents
-    # In one word a point may come before an exponent; no other two of them.
+    # A word may have a point before an exponent, but no other pair of points and exponents.
     marks = np.flatnonzero(points | exponents)
     word = np.cumsum(begins, dtype=np.int32)
     again = (word[marks[1:]] == word[marks[:-1]]) & ~(points[marks[:-1]] & exponents[marks[1:]])
@@ -53,13 +58,13 @@ def look_at(text, whole):
         for place in np.flatnonzero(others)[np.unique(word[others], return_index=True)[1]]:
             if _word_at(text, place).lower().lstrip(b"+-") not in NOT_FINITE:
                 wrong[place] = True
-                break  # only the first one is asked for
+                break  # only the first one is returned
     strange = _word_at(text, wrong.argmax()) if wrong.any() else None
     return int(np.count_nonzero(begins)), strange
 
 
 def _word_at(text, place):
-    """Return the word that has a letter at this place, of a very long one the part around it."""
+    """Return the word with the character at `place`, or the part of a very long word around it."""
     start = max(place - NEAR, 0)
     words = re.finditer(rb"\S+", text[start : place + NEAR])
     return next(word[0] for word in words if word.end() > place - start)

@@ -1,1 +1,1 @@
-"""Systems: checked, placed, factored, refined, reported."""
+"""The public solvers: check the system, choose the device and the precision, factor, refine, report."""

@@ -1,4 +1,4 @@
-"""The public functions that factor: check, choose, factor, refine, report."""
+"""The public functions `solve`, `solve_ex` and `factor`."""
 
 import functools
 import time
@@ -44,68 +44,76 @@ def solve(
     precision="auto",
     device="auto",
 ):
-    """Solve A x = b to FP64 accuracy through the fastest factorization that gives it.
+    """Solve A x = b to FP64 accuracy by the factorization that is predicted to be fastest.
 
-    Takes the place of `scipy.linalg.solve`: same arguments, shapes, dtypes, errors and warnings.
+    This function replaces `scipy.linalg.solve`.  It has the same arguments, shapes, dtypes, errors and
+    warnings.
 
     Parameters
     ----------
     a : array_like, shape (..., n, n)
-        NumPy or CuPy array, or anything `numpy.asarray` takes.  float32 and complex64 are solved to
-        FP32 accuracy; integers are solved in FP64.
+        A NumPy or CuPy array, or anything that `numpy.asarray` accepts.  float32 and complex64 systems are
+        solved to FP32 accuracy, all others to FP64 accuracy.
     b : array_like, shape (n,), or (..., n, nrhs)
-        1-D b is one vector for every matrix of a stack.
+        The right-hand sides.  A 1-D b is the same vector for every matrix of a stack.
     lower : bool
-        Which triangle 'symmetric', 'hermitian' and 'positive definite' read.
+        True: 'symmetric', 'hermitian' and 'positive definite' read the lower triangle.  False: they read
+        the upper triangle.
     overwrite_a, overwrite_b : bool
-        Accepted as in SciPy, without effect: the FP64 residual needs both arrays.
+        Accepted as in SciPy, but without effect, because the FP64 residual needs both arrays.
     check_finite : bool
-        Raise ValueError if a or b holds NaN or Inf.
+        Raise an InputError if a or b holds NaN or Inf.
     assume_a : str, optional
-        A structure, by SciPy's names.  It is trusted: x and its backward error are those of the matrix that
-        has this structure.  By default tcsolve looks for bands and triangles in a NumPy matrix.
+        The structure of A, by its name in SciPy.  It is trusted: the system is solved, and verified, for the
+        matrix that has this structure.  By default tcsolve looks for bands and triangles in a NumPy matrix.
     transposed : bool
-        Solve A^T x = b; real a only, as in SciPy.
+        Solve A^T x = b.  Only for a real a, as in SciPy.
     precision : {'auto', 'fp16', 'bf16', 'tf32', 'fp16x3', 'fp32', 'fp64'} or Plan
-        The first factorization to try.  If it stalls, a more precise one follows, unless a `Plan` forbids
-        it.  'auto' takes the one predicted to be fastest.
+        The first factorization to try.  If refinement with it stalls, a more precise factorization follows,
+        unless a `Plan` forbids it.  'auto' selects the one that is predicted to be fastest.
     device : {'auto', 'cpu', 'cuda'}
-        Where to solve.  CuPy input stays on its device.  With NumPy input 'auto' uses a GPU if the predicted
-        time, transfers included, is lower there.
+        The device to solve on.  With 'auto', CuPy arrays stay on their device.  NumPy arrays are solved on a
+        GPU if the predicted time, transfers included, is shorter there.
 
     Returns
     -------
     x : array, shape (..., n) or (..., n, nrhs)
-        In the array type of the caller.
+        The solution; NumPy or CuPy, as the arguments.
 
     Raises
     ------
     InputError
-        Wrong shape, dtype or value (a ValueError).
+        An argument has the wrong shape, dtype or value.  This is a ValueError.
     SingularError
-        A is exactly singular (a LinAlgError).
+        A pivot is exactly zero in FP64.  This is a LinAlgError.
     NotPositiveDefiniteError
-        `assume_a` says 'positive definite', and A is not (a LinAlgError).
-    DeviceError, DeviceMemoryError
-        The device is missing, or the solve would not fit.
+        `assume_a` is 'positive definite', but the Cholesky factorization breaks down.  This is a
+        LinAlgError.
+    DeviceError
+        The requested device is missing or cannot be used now.
+    DeviceMemoryError
+        The device has too little free memory.
+    NotImplementedError
+        `transposed` is True and a is complex, as in SciPy.
 
     Warns
     -----
     LinAlgWarning
-        rcond is below machine epsilon.
+        rcond is below machine epsilon, or not known.
     AccuracyWarning
-        The backward error misses the bound; SciPy does not look.
+        The backward error misses the bound, x leaves the range of its dtype, or A contradicts `assume_a`.
+        SciPy does not check this.
 
     See Also
     --------
-    solve_ex : the same with a report.
+    solve_ex : the same, with a report.
     factor : one matrix, many right-hand sides.
 
     Notes
     -----
-    An answer is accepted when ``||b - A x|| <= u sqrt(n) ||A|| ||x||`` in infinity norms, u = 2**-53 (2**-24
-    for FP32), for every right-hand side, with the residual computed in FP64 [1]_ [2]_, or, where its rounding
-    would count, with up to 32 unknowns, in long double.
+    An answer is accepted if ``||b - A x|| <= u sqrt(n) ||A|| ||x||`` in infinity norms for every right-hand
+    side, with u = 2**-53 (2**-24 for FP32).  The residual is computed in FP64 [1]_ [2]_.  For up to 32
+    unknowns it is computed in long double, because there the rounding of an FP64 residual matters.
 
     References
     ----------
@@ -151,12 +159,18 @@ def solve_ex(
 ):
     """Solve A x = b and return the `Solution` with the evidence for it.
 
-    Takes the arguments of `solve`.  Mistakes of the caller raise as there; numerical failures are
-    `Solution.status`.
+    Takes the arguments of `solve`.  Wrong arguments raise the same errors.  Numerical failures raise no error
+    and give no warning; they are reported in `Solution.status`.
 
     Returns
     -------
     Solution
+        The answer x, its status, its backward error, rcond and other evidence.
+
+    Raises
+    ------
+    InputError, DeviceError, DeviceMemoryError, NotImplementedError
+        As in `solve`.
 
     Examples
     --------
@@ -172,7 +186,7 @@ def solve_ex(
 
 @dataclass(frozen=True)
 class _Request:
-    """What the caller of `solve` asks for beside a and b, checked; `estimate` as for `Factorization`."""
+    """The checked arguments of `solve` except a and b; `estimate` is as for `Ladder`."""
 
     lower: bool
     check_finite: bool
@@ -185,7 +199,11 @@ class _Request:
 
 
 def _solve(a, b, lower, check_finite, assume_a, transposed, precision, device, estimate=True):
-    """Return the `Solution`; without `estimate`, rcond may be a lower bound that is at least epsilon."""
+    """Return the `Solution`.
+
+    Without `estimate`, rcond may be a lower bound instead of an estimate, if the bound is at least machine
+    epsilon.
+    """
     start = time.perf_counter()
     structure = check_options(assume_a, precision, device)
     request = _Request(
@@ -193,13 +211,13 @@ def _solve(a, b, lower, check_finite, assume_a, transposed, precision, device, e
     )
     a, b = check_array(a, "a"), check_array(b, "b")
     ops = ops_for(a, b)
-    # The caller's own settings are not for what happens inside: every outcome is looked at.
+    # Every result is checked, so the floating-point settings of the caller must not raise or warn inside.
     with np.errstate(all="ignore"):
         return ops.guarded(_solve_here)(ops, a, b, request)
 
 
 def _solve_here(ops, a, b, request):
-    """Return the `Solution` for checked arrays, x where they are."""
+    """Return the `Solution` for checked arrays; x is on the device of a and b."""
     if a.ndim < 2:
         a = a.reshape(1, -1)
     if request.transposed and a.dtype.kind == "c":
@@ -219,7 +237,7 @@ def _solve_here(ops, a, b, request):
             require_finite(bool(ops.xp.isfinite(b).all()), "b")
         return solve_empty(ops, shape, dtype, vector)
     a, b = ops.converted(a, _real_if(a, dtype)), ops.converted(b, _real_if(b, dtype))
-    b = b.reshape(1) if b.ndim == 0 else b  # for a stack of single elements
+    b = b.reshape(1) if b.ndim == 0 else b  # a scalar b is allowed for a stack of 1 x 1 systems
     if a.ndim > 2 or b.ndim > 2:
         solution = _solve_moved(_solve_stack, target, ops, a, b, request)
     elif request.structure in (None, "general") and target.device == "cuda" != ops.device:
@@ -230,13 +248,13 @@ def _solve_here(ops, a, b, request):
 
 
 def _is_stack_of_elements(a, b):
-    """Tell whether a of one element and b are a stack of 1 x 1 systems; SciPy divides any other b by a."""
+    """Tell whether a and b are a stack of 1 x 1 systems; if not, SciPy divides b by the one element of a."""
     rows = 1 if b.ndim == 0 else b.shape[0] if b.ndim == 1 else b.shape[-2]
     return rows == 1 and (a.ndim > 2 or b.ndim > 2)
 
 
 def _turned(xp, a, request):
-    """Return the transposed matrix, and the request for it."""
+    """Return the transposed matrix, and the request with its structure and triangle."""
     other = {
         "upper triangular": "lower triangular",
         "lower triangular": "upper triangular",
@@ -246,7 +264,7 @@ def _turned(xp, a, request):
 
 
 def _solve_moved(solve, target, here, a, b, request):
-    """Call solve where the caller wants it; return its `Solution` with x where a and b are."""
+    """Call `solve` on the device `target`; return its `Solution` with x on the device `here`."""
     if target is here:
         return solve(here, a, b, request)
     solve = target.guarded(solve)
@@ -256,7 +274,10 @@ def _solve_moved(solve, target, here, a, b, request):
 
 
 def _solve_one_element(ops, a, b, request):
-    """Divide; as in SciPy a negative element is no error under 'positive definite'."""
+    """Divide b by the one element of a.
+
+    A negative element is no error for 'positive definite', as in SciPy.
+    """
     matrix = ops.converted(a.reshape(1, 1), _real_if(a, result_dtype(a, b)))
     matrix, apart = read_under(ops, matrix, request.structure, request.lower)
     asked = getattr(request.precision, "update", request.precision)
@@ -266,7 +287,7 @@ def _solve_one_element(ops, a, b, request):
 
 
 def _solve_stack(ops, a, b, request):
-    """Solve each matrix of a stack, under the same request."""
+    """Solve each system of a stack with the same request."""
     if a.size == 1 and request.structure == "positive definite":
         request = replace(request, structure="hermitian")  # a negative element is no error in SciPy
     if solution := _solve_by_vendor(ops, a, b, request):
@@ -292,7 +313,7 @@ def _solve_stack(ops, a, b, request):
 
 
 def _solve_matrix(ops, a, b, request):
-    """Solve for one matrix, as it is read under its structure, and tell if it contradicts that."""
+    """Solve with the matrix that the structure describes; the status tells if A contradicts the structure."""
     structure, lower = request.structure, request.lower
     if solution := _solve_by_vendor(ops, a, b, request):
         return solution
@@ -301,14 +322,14 @@ def _solve_matrix(ops, a, b, request):
     if ops.vendor is not None:
         read, apart = read_matrix(ops, a, structure, lower, request.check_finite)
     else:
-        if request.check_finite:  # in the triangle that is not read, too
+        if request.check_finite:  # also in the triangle that is not read, as in SciPy
             require_finite(bool(ops.xp.isfinite(a).all()), "a")
         read, apart = read_under(ops, a, structure, lower)
     return contradicted(_solve_full(ops, read, b, request), apart)
 
 
 def _solve_by_vendor(ops, a, b, request):
-    """Return the `Solution` by the library's factors, where that is the fastest road on a device, or None."""
+    """Return the `Solution` by cuBLAS or cuSOLVER factors, if these are fastest on this device, else None."""
     structure, precision = request.structure, request.precision
     if not goes_to_vendor(ops, a, b, structure, precision):
         return None
@@ -327,14 +348,14 @@ def _solve_by_vendor(ops, a, b, request):
 
 
 def _solve_alone(ops, a, b, request):
-    """Solve for one general matrix of a stack, by its fastest road."""
+    """Solve one general system of a stack by the method that is fastest for it."""
     return _solve_matrix(
         ops, a, b, replace(request, structure="general", start=time.perf_counter())
     )
 
 
 def _solve_full(ops, a, b, request):
-    """Solve for the whole matrix a: at once by LAPACK where that may do, else by the ladder of precisions."""
+    """Solve with the full matrix a: directly by LAPACK if that is fastest, else by the ladder."""
     structure, precision = request.structure, request.precision
     dtype, on_host = result_dtype(a, b), ops.device == "cpu"
     special = structure not in (None, "general")
@@ -356,17 +377,18 @@ def _solve_full(ops, a, b, request):
 
 
 def _may_be_definite(ops, a):
-    """Tell whether a is positive definite, or holds NaN or Inf, which is told elsewhere."""
+    """Tell whether a is positive definite; True if it holds NaN or Inf, which a later check finds."""
     if ops.vendor is not None:
         (info,) = ops.host(ops.vendor.factor(a[None], "positive definite", 1).info)
         if not info[0]:
             return True
-    host = as_host(a)  # of a refused matrix: its entries may be extreme
+    # The factorization on the device failed, but perhaps because of extreme entries; scale on the host.
+    host = as_host(a)
     return not np.isfinite(host).all() or is_positive_definite(host)
 
 
 def _solve_where_it_is_fastest(here, a, b, request):
-    """Return the `Solution` by the ladder of precisions, where the caller says or it is fastest, x here."""
+    """Return the `Solution` by the ladder on the requested or the fastest device; x is on `here`."""
     mark, moved_bytes = time.perf_counter(), 0
     seconds = {"check": mark - request.start}
     nrhs, precision = 1 if b.ndim == 1 else b.shape[-1], request.precision
@@ -403,31 +425,37 @@ def factor(
     Parameters
     ----------
     a : array_like, shape (n, n)
+        The matrix, n > 0, as in `solve`.
     overwrite_a : bool
-        If True, a itself is kept for the residuals, and must not change while the factors are in use.
-        By default a copy is kept.
+        If True, the residuals use the array a itself, so it must not change while the factors are in use.
+        By default a copy is made.
     check_finite : bool
-        Raise InputError if a holds NaN or Inf.
+        Raise an InputError if a holds NaN or Inf.
     assume_a : {None, 'general', 'gen'}
-        Other structures have no factorization of their own yet.
+        `factor` supports no other structure.
     precision, device
         As in `solve`.
     nrhs : int
-        How many right-hand sides are expected, for the choice of the precision.
+        Expected number of right-hand sides of a solve; it affects the choice of the precision.
 
     Returns
     -------
     Factorization
-        With ``solve(b)``, ``solve_ex(b)``, ``rcond()``, ``slogdet()`` and ``nbytes``.
+        It has ``solve(b)``, ``solve_ex(b)``, ``rcond()``, ``slogdet()`` and ``nbytes``.
 
     Raises
     ------
     InputError
-        Wrong shape, dtype or value.
+        An argument has the wrong shape, dtype or value.
+    DeviceError
+        The requested device is missing or cannot be used now.
+    DeviceMemoryError
+        The device has too little free memory.
 
     Notes
     -----
-    A singular matrix does not raise here but in ``solve``, with the status SINGULAR.
+    A singular matrix raises no error here.  ``solve_ex`` then returns the status SINGULAR, and ``solve``
+    raises a SingularError.
 
     Examples
     --------
@@ -469,7 +497,7 @@ def _factorization(ops, a, precision, **options):
 
 
 def _real_if(a, dtype):
-    """Return the dtype a is solved in: that of x, but real if a is."""
+    """Return `dtype`, the dtype of x, or the real dtype of the same precision if a is real."""
     if dtype.kind == "c" and a.dtype.kind != "c":
         return np.dtype(np.float32 if dtype.char == "F" else np.float64)
     return dtype

@@ -1,4 +1,4 @@
-"""The backward error of an answer, from the arrays that the caller gave and the x that is returned."""
+"""The backward error of an answer, from the caller's a and b and the x that is returned."""
 
 import functools
 
@@ -10,7 +10,7 @@ from tcsolve._solve.long_double_residual import SMALL, residual
 
 __all__ = ["backward_errors"]
 
-# Norms of A and of x between 1 / SAFE and SAFE keep products and residuals far from the ends of FP64.
+# If the norms of A and x are between 1 / SAFE and SAFE, products and residuals stay in the range of FP64.
 SAFE = 2.0**250
 
 
@@ -21,22 +21,22 @@ def backward_errors(ops, a, x, b, norm=None):
     ----------
     ops : Ops
     a : array, shape (..., n, n)
-        As the caller gave it, or as it is read under an asserted structure.
+        The matrix of the caller, or the matrix that an asserted structure describes.
     x, b : array, shape (..., n, k)
-        The answer as it is returned, and the caller's right-hand sides.
+        The answer that is returned, and the right-hand sides of the caller.
     norm : float, optional
-        ||A||, where it is known already.
+        ||A||, if it is known already.
 
     Returns
     -------
     ndarray of float64, shape (..., k), on the host
-        0 where the residual is exactly zero; infinite for x = 0 and another b; NaN where x is not finite.
+        0 where the residual is exactly zero, infinite for x = 0 and b != 0, NaN where x is not finite.
 
     Notes
     -----
-    The residual is computed in FP64, with up to 32 unknowns on the host in long double.  Near the ends of the
-    range of FP64, A and each column of x are divided by a power of two, and b by both: that is exact but for
-    numbers which are negligible next to ||A|| ||x||.
+    The residual is computed in FP64; for up to 32 unknowns it is computed on the host in long double.
+    Extreme systems are scaled: A and each column of x are divided by powers of two, and b by their product.
+    This is exact, except for numbers that are negligible compared with ||A|| ||x||.
     """
     x, b = (ops.converted(v, np.result_type(v.dtype, np.float64)) for v in (x, b))
     if a.shape[-1] <= SMALL:
@@ -55,7 +55,7 @@ def _wide(a):
 
 
 def _of_stack(xp, a, x, b):
-    """Return the errors of FP64 stacks, an array of `xp`."""
+    """Return the errors of FP64 stacks, as an array of `xp`."""
     with np.errstate(all="ignore"):
         norm, size = _norm(xp, a), xp.abs(x).max(axis=-2)
         if not bool(_is_safe(norm).all() & _is_safe(size).all()):
@@ -64,7 +64,7 @@ def _of_stack(xp, a, x, b):
             norm, size = _norm(xp, a), xp.abs(x).max(axis=-2)
         rest = xp.abs(residual(a, x, b) if xp is np else b - a @ x).max(axis=-2)
         error = rest / norm[..., None] / size
-    # An infinite x is never an answer, though A may have a zero for each of its infinities.
+    # An infinite x is never an answer, even if A has zeros in the columns of its infinite entries.
     return xp.where(xp.isfinite(size), xp.where(rest == 0, 0.0, error), xp.nan)
 
 
@@ -77,16 +77,16 @@ def _is_safe(norm):
 
 
 def _columns_near_one(xp, of_a, x, b):
-    """Return x 2**-e and b 2**-(e + of_a), e for each column of x such that x is next to 1."""
+    """Return x 2**-e and b 2**-(e + of_a), where e brings the largest entry of each column of x near 1."""
     of_x = exponent_of(xp, x, -2)
-    # For a zero x the exponent of b decides, so that b keeps its digits.
+    # For x = 0 take the exponent from b, so that b keeps its digits.
     zero = (x == 0).all(axis=-2, keepdims=True)
     of_x = xp.where(zero, exponent_of(xp, b, -2) - of_a, of_x)
     return ldexp(xp, x, -of_x), ldexp(xp, b, -of_a - of_x)
 
 
 def _times(ops, a, x):
-    """Return A x in FP64; no complex copy of a real A is made."""
+    """Return A x in FP64, without a complex copy of a real A."""
     return by_parts(ops.xp, functools.partial(ops.product, a), x, a.dtype.kind == "c")
 
 
@@ -101,7 +101,7 @@ def _without_scaling(ops, a, x, b, norm):
 
 
 def _of_matrix(ops, a, x, b):
-    """Return the errors for one matrix, which is copied in parts of some rows at most."""
+    """Return the errors for one matrix; it is scaled, and copied only some rows at a time."""
     xp, wide = ops.xp, np.result_type(a.dtype, np.float64)
     norm, of_a = norm_and_exponent(ops, a)
     with np.errstate(all="ignore"):

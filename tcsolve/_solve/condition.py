@@ -1,4 +1,4 @@
-"""The condition number of a matrix, by the factors of the present rung."""
+"""The condition number of a matrix, estimated with its current factors."""
 
 import contextlib
 import functools
@@ -17,20 +17,21 @@ from tcsolve._solve.ladder import Ladder, in_turn
 
 __all__ = ["Conditioned"]
 
-# Factors see condition numbers up to about 1 / u; this far below, their own estimate is trusted.
+# Factors of roundoff u show condition numbers up to about 1 / u.  An estimate of rcond above u / TRUST is
+# trusted.
 TRUST = 0.1
-# Roundoff below which factors may vouch for the estimate where it is near that; how much of what they find
-# may be an error of theirs, up to so many unknowns: rounding errors add up.
+# Below that, an estimate is confirmed by `Condition.doubt` if the roundoff of the factors is below FINE.
+# DOUBTED has the largest doubt as (largest n, doubt); it grows with n, because rounding errors accumulate.
 FINE, DOUBTED = 2.0**-15, ((16384, 0.1), (math.inf, 0.3))
-# Sampled estimates are good to a factor of sqrt(n); this near to machine epsilon only FP64 decides.
+# Sampled estimates are good to a factor of sqrt(n).  Below this multiple of epsilon the next rung decides.
 NEAR_SINGULAR = 1000
 EPS = {"fp32": float(np.finfo(np.float32).eps), "fp64": float(np.finfo(np.float64).eps)}
-# Seed and number of the random right-hand sides that estimate a condition beyond that of the factors.
+# Seed and number of the random right-hand sides of sampled estimates.
 SAMPLE_SEED, SAMPLES = 0, 2
 
 
 class _Near(NamedTuple):
-    """A 2**-exponent, whose condition is that of A, and its 1-norm."""
+    """The matrix A 2**-exponent and its 1-norm; its condition number is that of A."""
 
     a: Any
     norm: float
@@ -38,7 +39,7 @@ class _Near(NamedTuple):
 
 
 class Conditioned(Ladder):
-    """A ladder that estimates the condition, and climbs where factors are too coarse to see it."""
+    """A ladder that estimates rcond; if the factors are too coarse for that, it takes the next rung."""
 
     @in_turn
     def rcond(self):
@@ -47,12 +48,20 @@ class Conditioned(Ladder):
         Returns
         -------
         float
-            From the factors by Higham's estimator (an upper bound of the true value, nearly always
-            within a factor of 3).  Factors of roundoff u cannot see below about u: where their estimate
-            comes near it, and their smallest singular value may not be one of A, the inverse is sampled
-            by refined solves instead, for two random right-hand sides and for the unit vector of the largest
-            column that the factors show (good to about sqrt(n)), and if even these do not converge, or find
-            A singular to working precision, the matrix is factored in FP64; NaN if the plan forbids that.
+            0 if A is singular or not finite.  NaN if the factors are too coarse for an estimate, and the
+            plan forbids a more precise factorization.
+
+        Notes
+        -----
+        1. Higham's estimator runs with the factors.  It gives an upper bound of rcond that is nearly always
+           within a factor of 3.
+        2. Factors of roundoff u do not show an rcond below about u.  If the estimate is near u, it is
+           compared with A.
+        3. If the comparison does not confirm the estimate, the norm of the inverse is sampled by refined
+           solves: for two random right-hand sides, and for the unit vector of the largest column that the
+           estimator found.  This is good to a factor of about sqrt(n).
+        4. If these solves do not converge, or the sample is near machine epsilon, A is factored by the next
+           rung, up to FP64.
         """
         if self._rcond is None:
             self._restore()
@@ -62,21 +71,22 @@ class Conditioned(Ladder):
 
     @property
     def _as_given(self):
-        """Whether the factors are those of the caller's matrix, neither moved nor scaled."""
+        """Whether the factors are those of the caller's matrix, without any scaling."""
         return self._frame is None and self._scales_for(UPDATES[self.precision])[0] is None
 
     def _begin_estimate(self, count):
-        """Start the solves of the condition estimate beside those of the refinement, if it is needed.
+        """Start the solves of the condition estimate beside the refinement, if the estimate is needed.
 
-        What they are worth is found there, too, if there is one right-hand side: the refinement of `count` of
-        them multiplies by the same handle of cuBLAS, which gives the same bits each time in one stream only.
+        With one right-hand side (`count`), `hold` runs beside the refinement, too.  With more, it does not:
+        both would multiply with one cuBLAS handle, and cuBLAS gives the same bits each time only if a handle
+        is used in a single stream.
         """
         if self._least_rcond or self._rcond is not None or self._estimate:
             return
         if not self._finite or not self._as_given:
             return
         n, how = self.shape[0], UPDATES[self.precision]
-        if how.native:  # its library may have an estimator
+        if how.native:  # LAPACK has an estimator, gecon
             return
 
         sweeps = sweeps_at_once(n, self._survey.dominance > 0)
@@ -87,7 +97,7 @@ class Conditioned(Ladder):
             return found, (rest, joined(xp, *rest))
 
         a, xp = self._a, self._ops.xp
-        # Others are copied for a product, which takes memory.
+        # Any other matrix would be copied for a product, which takes memory.
         plain = a.dtype.char == "d" and (a.flags.c_contiguous or a.flags.f_contiguous)
 
         def then(found, both):
@@ -96,7 +106,7 @@ class Conditioned(Ladder):
                 found = xp.concatenate([found, hold(self._ops, a, *block)])
             return found, rest
 
-        with contextlib.suppress(DeviceMemoryError):  # what is not begun now is done later
+        with contextlib.suppress(DeviceMemoryError):  # then the estimate runs after the refinement
             self._estimate = self._factors.aside(("condest", sweeps), begin, then)
 
     def _estimate_rcond(self, near=None):
@@ -112,18 +122,19 @@ class Conditioned(Ladder):
         rcond = own.rcond if own else rcond
         if how.storage == "float64":
             return rcond
-        # Far above u an estimate is only wrong where pivots have grown by as much as they hardly ever do: for
-        # that one looks where it costs little.
+        # An estimate far above u is wrong only if the pivots have grown extremely, which is very rare.  It is
+        # still compared with A if that is cheap, because our own estimator has run.
         well = rcond > how.u / TRUST
-        # Where rows or columns were scaled what is held against A may tell of that alone: it does not vouch.
+        # With scaling, the comparison with A may show only the effect of the scaling, so it cannot confirm an
+        # estimate near u.
         if own if well else self._as_given and how.u < FINE:
-            own = own or self._condest(near)  # the library looks at its factors alone
+            own = own or self._condest(near)  # gecon has not compared its estimate with A
             wanted = next(doubt for most, doubt in DOUBTED if n <= most)
             if own.doubt(wanted) <= wanted:
                 return rcond
         elif well:
             return rcond
-        # A rough sample suffices if it agrees with the factors: its own error is then below 1 %.
+        # Try a sample with a loose bound first.  If it agrees with the factors, its error is below 1 %.
         bound = stopping.target(self.dtype, n)
         column = own and own.column
         sample = self._sampled_rcond(n, near, max(bound, 0.01 * rcond), column)
@@ -133,10 +144,10 @@ class Conditioned(Ladder):
             return sample
         if self._climb():
             return self._estimate_rcond(near)
-        return math.nan  # the factors cannot tell, and the plan forbids finer ones
+        return math.nan  # the factors are too coarse, and the plan forbids more precise ones
 
     def _near_one(self):
-        """Return A, or where norms and inverses may leave the range A times a power of two."""
+        """Return A, or A times a power of two if norms or inverses may overflow or underflow."""
         if self._frame is None:
             return _Near(self._a, self._norm_one)
         ops = self._ops
@@ -148,7 +159,7 @@ class Conditioned(Ladder):
         return _Near(a, float(ops.host(ops.stats(a).col_sum.max())[0]), exponent)
 
     def _condest(self, near):
-        """Return the `Condition` by our own estimator, which may have begun before."""
+        """Return the `Condition` from our own estimator; its first solves may have been started before."""
         begun = self._drop_estimate()
         begun = begun if begun and self._factors.are_good else None
         invert = functools.partial(self._invert, exponent=near.exponent)
@@ -158,8 +169,9 @@ class Conditioned(Ladder):
     def _sampled_rcond(self, n, near, bound, column):
         """Return 1 / (||A||_1 ||A^-1 g||) for random g, or None if the solves miss the bound.
 
-        ||A^-1 g||_2 of a Gaussian g is ||A^-1||_F on average (C. S. Kenney, A. J. Laub, SIAM J. Sci.
-        Comput. 15 (1994), 36-61).  A column of A^-1, if one is named, counts if its 1-norm is larger.
+        For a Gaussian g, the root mean square of ||A^-1 g||_2 is ||A^-1||_F (C. S. Kenney, A. J. Laub, SIAM
+        J. Sci. Comput. 15 (1994), 36-61).  If `column` is given, the 1-norm of that column of A^-1 is used if
+        it is larger.
         """
         rng = np.random.default_rng(SAMPLE_SEED)
         g = rng.standard_normal((n, SAMPLES)).astype(np.complex128 if self._complex else np.float64)
@@ -174,7 +186,7 @@ class Conditioned(Ladder):
         x = state.x
         if self._frame is not None:
             x = self._frame.outside(self._ops.xp, x, shift + near.exponent)
-        # Divided by its largest entry first: squares of x itself may leave the range of FP64.
+        # Divide x by its largest entry first: the squares of x may overflow or underflow.
         top, xp = self._ops.column_max(x), self._ops.xp
         with np.errstate(all="ignore"):
             part = xp.abs(x / top)

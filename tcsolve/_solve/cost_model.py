@@ -1,4 +1,4 @@
-"""Which precision to start with, on which device: predicted times and bytes, pure functions of numbers."""
+"""Predicted times and bytes of a solve, to choose the precision and the device; pure functions of numbers."""
 
 import functools
 import math
@@ -19,47 +19,51 @@ __all__ = [
     "steps_worth",
 ]
 
-# Steps of refinement each kind of factors is expected to cost where `choose_update` picks it.
+# Expected number of refinement steps with each kind of factors, for systems where `choose_update` selects it.
 EXPECTED_STEPS = {"fp64": 0, "fp32": 3, "fp16x3": 5, "fp16": 3, "bf16": 6, "tf32": 3}
-# Vectors alive at once in refinement, and in the condition estimate, for each right-hand side and at least;
-# bytes a row of the inverted diagonal blocks (two triangles of blocks of 128 FP32 or 64 FP64 unknowns).
+# Number of vectors in use at the same time in refinement and condition estimate, as (per right-hand side,
+# minimum); and bytes per row of the inverted diagonal blocks (two triangles, blocks of 128 FP32 or 64 FP64
+# unknowns).
 REFINEMENT_VECTORS, INVERSE_BYTES_ROW = {"cpu": (7, 16), "cuda": (6, 32)}, 1024
-# Matrices of as many columns (or rows) as a panel beside the product of an emulated update, by its products.
+# Number of copies of panel-sized operands that an emulated update needs besides its product, by its products.
 EMULATED_OPERANDS = {1: 4, 3: 11}
-# Right-hand sides for which the triangular solves are ours, one launch each.
+# Up to this many right-hand sides, our own kernels do the triangular solves.
 FEW_COLUMNS = 4
-# The least number of corrections any rung may try before it hands over, and the most.
+# The smallest and the largest number of corrections that a rung may spend on a column.
 LEAST_BUDGET, MOST_BUDGET = 30, 300
-# The same for all columns together, where the rung is emulated: what it shows is worth some time.
+# The smallest number of corrections of all columns together on an emulated rung.  It is large, because users
+# run emulated rungs to study their convergence.
 EMULATED_BUDGET = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class Rates:
-    """What a device does in a second, for predictions good to a factor of two; hashed by identity.
+    """Rates and latencies of a device, for predictions that are good to a factor of two.
+
+    Instances are hashed by identity, so that they can be keys of a cache.
 
     Attributes
     ----------
     lu_flops : dict of str to float
-        Rate of the trailing update for each `Update` the device runs at speed.
+        Rate of the trailing update in flop/s, for each `Update` that the device does not emulate.
     column_seconds : dict of str to float
-        Latency of one column of the panel, for the same names.
+        Latency of one column of a panel in seconds, for the same updates.
     start_seconds : dict of str to float
-        Cost of a solve of size zero, for the same names.
+        Seconds of a solve of size zero, for the same updates.
     complex_column_seconds, complex_start_seconds : dict of str to float
         The same for a complex matrix.
     step_seconds : float
-        Latency of one refinement step.
+        Latency of one refinement step in seconds.
     solve_seconds : float
-        Latency of the two triangular solves for each row.
+        Latency of the two triangular solves in seconds per row.
     block_solve_seconds : float
-        The same for more than FEW_COLUMNS right-hand sides, and complex ones.
+        The same for more than FEW_COLUMNS right-hand sides, and for complex ones.
     bandwidth : float
-        Bytes a second of device memory.
+        Bandwidth of the memory in bytes per second.
     gemm_flops : float
-        FP64 products, for many right-hand sides.
+        Rate of FP64 products in flop/s, for many right-hand sides.
     host_bandwidth : float
-        Bytes a second between host and device; 0 where they are the same.
+        Bandwidth between host and device in bytes per second; 0 for the host.
     """
 
     lu_flops: dict
@@ -75,8 +79,8 @@ class Rates:
     host_bandwidth: float = 0.0
 
 
-# Two cores with AVX2; other machines differ in rate far more than in the ratio of FP32 to FP64,
-# which is all the choice depends on.
+# Measured on two cores with AVX2.  Other machines have other rates, but the choice depends only on the ratio
+# of FP32 to FP64, which differs little.
 CPU = Rates(
     lu_flops={"fp64": 9.5e10, "fp32": 1.9e11},
     column_seconds={"fp64": 1.0e-6, "fp32": 1.0e-6},
@@ -90,12 +94,13 @@ CPU = Rates(
     gemm_flops=9e10,
 )
 
-# Fitted to benchmarks/solve.py and, where the library factors in FP64, to benchmarks/roads.py.  With one
-# right-hand side the library takes, at n = 512 ... 16384, 1.1, 2.5, 5.9, 14.2, 39.5, 141 ms for real systems,
-# and 1.3, 3.2, 7.9, 20.5, 70, 341 ms for complex ones.  Our LU of complex matrices, whose panels the library
-# factors, too, takes 12, 19, 30, 61, 119 and 266 ms.  Not fitted, but compared, at n = 2048 with 16, 256 and
-# 2048 columns: the library takes 8.1, 7.0, 7.5 ms (complex: 9.3, 9.6, 10.6), predicted are 7.3, 7.4, 8.0
-# (7.6, 7.9, 10.3); fp16x3 takes 4.6 and 8.1 ms with 16 and 256 real columns, predicted are 5.9 and 6.4.
+# Fitted to benchmarks/solve.py and, for FP64 by cuSOLVER, to benchmarks/roads.py.  With one right-hand side
+# and n = 512 ... 16384 (doubling), cuSOLVER takes 1.1, 2.5, 5.9, 14.2, 39.5, 141 ms for real systems, and
+# 1.3, 3.2, 7.9, 20.5, 70, 341 ms for complex ones.  Our LU of complex matrices takes 12, 19, 30, 61, 119,
+# 266 ms; its panels are factored by cuSOLVER, too.  The following times were compared but not fitted, for
+# n = 2048 with 16, 256 and 2048 columns: cuSOLVER takes 8.1, 7.0, 7.5 ms (complex: 9.3, 9.6, 10.6), predicted
+# are 7.3, 7.4, 8.0 (7.6, 7.9, 10.3); fp16x3 takes 4.6 and 8.1 ms with 16 and 256 real columns, predicted are
+# 5.9 and 6.4.
 H200 = Rates(
     lu_flops={"fp64": 3.6e13, "fp32": 3.6e13, "fp16x3": 1.6e14, "fp16": 2.4e14},
     column_seconds={"fp64": 3.0e-6, "fp32": 3.0e-6, "fp16x3": 1.1e-6, "fp16": 1.1e-6},
@@ -110,10 +115,10 @@ H200 = Rates(
     host_bandwidth=1.0e10,
 )
 
-# Unknowns below which FP64 factors see even the smallest reciprocal condition, and cost nobody much.
+# Below this n, 'auto' always takes FP64: it is cheap, and its factors show even the smallest rcond.
 LEAST_LOW = 200
 
-# Dense FP64 (multiply-add pairs a clock and multiprocessor) by compute capability; others have 2.
+# FP64 multiply-adds per clock and multiprocessor by compute capability; all other devices have 2.
 FP64_LANES = {70: 32, 80: 64, 90: 128, 100: 64}
 
 
@@ -124,11 +129,13 @@ def rates_of(device, properties=None):
     ----------
     device : {'cpu', 'cuda'}
     properties : dict, optional
-        Of a CUDA device: 'arch' (90 for 9.0), 'multiprocessors', 'clock' (Hz) and 'bandwidth' (B/s).
+        Properties of a CUDA device: 'arch' (90 for 9.0), 'multiprocessors', 'clock' (Hz) and 'bandwidth'
+        (B/s).
 
     Notes
     -----
-    Only the H200 is measured; other GPUs scale its rates by cores, clock and bandwidth.
+    Only the H200 was measured.  For other GPUs its rates are scaled by the number of multiprocessors, the
+    clock and the bandwidth.
     """
     if device == "cpu":
         return CPU
@@ -145,7 +152,7 @@ def _scaled_rates(arch, multiprocessors, clock, bandwidth):
     lanes = FP64_LANES.get(arch, 2) / FP64_LANES[90]
     flops = {name: rate * size for name, rate in H200.lu_flops.items()}
     flops["fp64"] *= lanes
-    # Ampere and later have half of Hopper's tensor rate a multiprocessor, or less.
+    # Before Hopper, the tensor cores of a multiprocessor have at most half of Hopper's rate.
     if arch < 90:
         flops["fp16"], flops["fp16x3"] = flops["fp16"] / 2, flops["fp16x3"] / 2
     gemm_flops = H200.gemm_flops * size * lanes
@@ -153,7 +160,7 @@ def _scaled_rates(arch, multiprocessors, clock, bandwidth):
 
 
 def predict_seconds(update, n, nrhs, rates, *, is_complex=False, steps=None):
-    """Predict the seconds of a solve whose first rung is `update`."""
+    """Predict the seconds of a solve with the first rung `update`; `steps` replaces EXPECTED_STEPS."""
     flops = (8 / 3 if is_complex else 2 / 3) * n**3
     column = (rates.complex_column_seconds if is_complex else rates.column_seconds)[update]
     start = (rates.complex_start_seconds if is_complex else rates.start_seconds)[update]
@@ -182,11 +189,12 @@ def choose_update(n, nrhs, rates, *, working="fp64", is_complex=False, dominant=
     n, nrhs : int
     rates : Rates
     working : {'fp64', 'fp32'}
-        Precision of the answer; FP32 answers need no more than FP32 factors.
+        Precision of the answer; an FP32 answer needs at most FP32 factors.
     is_complex : bool
+        Whether the matrix is complex.
     dominant : bool
-        Whether A is strictly diagonally dominant, found or asserted: only then is a single
-        product of rounded operands expected to pay.
+        Whether A is strictly diagonally dominant.  Only then are updates with one product of rounded
+        operands considered.
 
     Returns
     -------
@@ -207,7 +215,7 @@ def choose_update(n, nrhs, rates, *, working="fp64", is_complex=False, dominant=
 
 
 def step_budget(update, following, n, nrhs, rates, *, is_complex=False):
-    """Return how many corrections the rung `update` may cost before `following` is cheaper."""
+    """Return how many corrections with `update` cost as much as a solve with `following`, within limits."""
     if following is None or following not in rates.lu_flops:
         return MOST_BUDGET
     price = predict_seconds(following, n, nrhs, rates, is_complex=is_complex)
@@ -216,10 +224,10 @@ def step_budget(update, following, n, nrhs, rates, *, is_complex=False):
 
 
 def steps_worth(update, following, n, nrhs, rates, *, is_complex=False):
-    """Return how many corrections of all columns cost as much as the solve by `following`.
+    """Return how many corrections of all columns cost as much as a solve with `following`.
 
-    Together they are worth at least as much as the least budget of a single column, which has a budget of its
-    own.  Where `following` is emulated, FP64, to which it leads, stands for it.
+    It is at least the smallest budget of a single column, shared by all columns.  A single column has only
+    `step_budget`, so the result is infinite.  If `following` is emulated, the price of FP64 is used.
     """
     if following is None or nrhs == 1:
         return math.inf
@@ -231,20 +239,20 @@ def steps_worth(update, following, n, nrhs, rates, *, is_complex=False):
 
 
 def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
-    """Predict the bytes a solve allocates beyond its arguments.
+    """Predict the bytes that a solve allocates beyond its arguments.
 
     Parameters
     ----------
     update : str
     n, nrhs : int
     dtype : dtype
-        Of the matrix.
+        The dtype of the matrix.
     block : int
-        Columns of an outer panel; its packed operands count.
+        Number of columns of an outer panel, which determines the size of the operands of an update.
     on_device : bool
-        Whether the arithmetic is the tensor cores' (packed operands) or emulated (a full product).
+        True: tensor cores, with packed operands.  False: emulated, with the full product in memory.
     kept : int
-        Bytes of the iterates and bases that slow refinement keeps (`Refined.kept`).
+        `Refined.kept`: bytes of the iterates and bases that slow refinement keeps.
 
     Returns
     -------
@@ -257,7 +265,7 @@ def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     device = "cuda" if on_device else "cpu"
     each, least = REFINEMENT_VECTORS[device]
     vectors = max(each * nrhs, least) * n
-    if dtype.char in "fF":  # A is widened a part at a time
+    if dtype.char in "fF":  # one part of A at a time is converted to FP64
         vectors += part_entries(n, n, WIDENED[device])
     refinement = vectors * 8 * complex_factor + kept
     if not on_device:
@@ -267,14 +275,16 @@ def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     refinement += INVERSE_BYTES_ROW * n if complex_factor == 1 else 0
     if how.native:
         return factors + refinement
-    # Packed L and U strips of a panel, 16 (or 32) bits a value; complex doubles both edges of U.
+    # Packed operands L and U of a panel, 2 (TF32: 4) bytes per number.  For complex numbers L has two real
+    # numbers per entry, and U four.
     width = 4 if how.name == "tf32" else 2
-    # Three products take three parts of each, or on Hopper two, and two of L of the next panel, which is
-    # rounded beside an update.
+    # Updates with three products need three parts of L and of U.  On Hopper they need two, and two more for L
+    # of the next panel, which is rounded beside an update.
     parts = how.products * (1 + complex_factor) * complex_factor
     if how.products == 1 and complex_factor == 1:
-        # L of the next panel, rounded beside an update; in FP16 U, before, as a product of two parts each.
+        # L of the next panel, which is rounded beside an update; for FP16, earlier, the parts of the product
+        # that computes U.
         parts += 1
     packed = n * block * parts * width
-    # The operands of the last update are gone when the refinement begins.
+    # The operands of the last update are freed before the refinement begins.
     return factors + max(packed, refinement)

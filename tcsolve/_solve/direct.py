@@ -1,9 +1,10 @@
-"""Systems that need no ladder: empty ones, those of one element, and those that LAPACK solves at once.
+"""Systems that do not need the ladder: empty ones, 1 x 1 matrices, and systems that LAPACK solves directly.
 
-Below a few hundred unknowns a solve costs as much as a few dozen calls from Python, so the ladder's
-bookkeeping is left out: FP64 LAPACK, one residual, one condition estimate.  Bands, triangles and positive
-definite matrices of any size have a LAPACK factorization of their own.  A system that is not ordinary (NaN,
-extreme entries, a zero pivot of a general matrix, an error above the bound) is left to the general path.
+For up to a few hundred unknowns, a solve takes as long as a few dozen calls from Python.  So these systems
+are solved with little overhead: a factorization by LAPACK in FP64, one residual, one condition estimate.
+Band matrices, triangles and positive definite matrices of any size have their own LAPACK factorizations.
+Systems with NaN, extreme entries, a zero pivot in a general matrix, or an error above the bound are left to
+the ladder.
 """
 
 import functools
@@ -30,9 +31,9 @@ __all__ = [
     "solve_one_element",
 ]
 
-# Unknowns up to which FP64 LAPACK is the fastest rung on a CPU, so that no choice has to be made.
+# Up to this n, LAPACK in FP64 is the fastest rung on a CPU.
 LARGEST = 512
-# Steps of refinement with FP64 factors of a structure; more would gain nothing.
+# Largest number of refinement steps with the FP64 factors of a structure; more steps gain nothing.
 MOST_STEPS = 2
 EPS = {char: float(np.finfo(char).eps) for char in "fdFD"}
 TOP = 2.0**FRAME_EXPONENT
@@ -44,9 +45,9 @@ FAILURES = {
 
 
 def factorization_for(a, structure):
-    """Return what factors the NumPy matrix a (n, n) at once, a class or function of a, or None.
+    """Return a class or function that factors the NumPy matrix a (n, n) by LAPACK, or None for the ladder.
 
-    Without an asserted structure, or with 'banded', bands and triangles are looked for, as SciPy does.
+    Without an asserted structure, or with 'banded', the bands and triangles of a are detected, as in SciPy.
     """
     if structure in (None, "banded"):
         structure = detected(a)
@@ -65,20 +66,21 @@ def solve_directly(a, b, factorization, dtype, start):
     Parameters
     ----------
     a : ndarray, shape (n, n)
-        As it is read under its structure.
+        The matrix that the structure describes.
     b : ndarray, shape (n,) or (n, k)
+        The right-hand sides.
     factorization : callable
-        Of `tcsolve._solve.lapack_factors`, as `factorization_for` returns it.
+        The result of `factorization_for`.
     dtype : dtype
-        Of the answer.
+        The dtype of x.
     start : float
-        `time.perf_counter` when the solve began.
+        `time.perf_counter` at the start of the solve.
     """
     n = len(a)
     columns = b.reshape(n, -1)
     wide = np.dtype(np.complex128 if a.dtype.kind == "c" else np.float64)
     matrix = a.astype(wide, copy=False)
-    # A real matrix solves for the real and the imaginary parts as columns of their own.
+    # If A is real and b complex, the real and the imaginary parts of b are separate columns.
     paired = b.dtype.kind == "c" and wide.kind != "c"
     rhs = np.concatenate([columns.real, columns.imag], axis=1) if paired else columns
     rhs = rhs.astype(wide, copy=False)
@@ -143,13 +145,13 @@ def solve_directly(a, b, factorization, dtype, start):
 
 
 def _norms(a):
-    """Return the infinity norm and the 1-norm."""
+    """Return the infinity norm and the 1-norm of a."""
     stats = numpy_ops.stats(a)
     return float(stats.row_sum.max()), float(stats.col_sum.max())
 
 
 def _near_one(v, axis):
-    """Return (v 2**-e, e), the largest entries along the axis next to 1; e is 0 where bits would be lost."""
+    """Return (v 2**-e, e), where the largest entry along the axis is near 1; e is 0 if bits would be lost."""
     exponent = exponent_of(np, v, axis)
     near = ldexp(np, v, -exponent)
     lost = (ldexp(np, near, exponent) != v) & (v == v)
@@ -158,19 +160,19 @@ def _near_one(v, axis):
 
 
 def _refined(a, b, factors, norm, dtype, most):
-    """Return (x, errors, steps) for FP64 a and b, all errors within the bound, or None."""
+    """Return (x, errors, steps) for FP64 a and b if all errors meet the bound, else None."""
     n = len(a)
     bound, steps = stopping.before_rounding(dtype, n), np.zeros(b.shape[1], int)
     x = factors.solve(b)
     for step in range(most + 1):
         size = np.abs(x).max(axis=0)
-        if not (size < TOP).all():  # NaN and Inf of b are here, too
+        if not (size < TOP).all():  # also False if b holds NaN or Inf
             return None
         if not ((size > 1 / TOP) | ~b.any(axis=0)).all():  # products with x may underflow
             return None
         r = residual(a, x, b)
         rest = np.abs(r).max(axis=0)
-        # Where x is zero the residual is b, so it is met only if that is zero as well.
+        # For x = 0 the residual is b, so the bound is met only if b = 0.
         met = rest <= bound * norm * size
         if met.all():
             return x, rest / (norm * np.where(size > 0, size, 1.0)), steps
@@ -181,7 +183,7 @@ def _refined(a, b, factors, norm, dtype, most):
 
 
 def failed(status, b, dtype, seconds):
-    """Return the `Solution` without an answer for the host's b, where a factorization broke down."""
+    """Return the `Solution`, with x = NaN, after a factorization that broke down; b is a NumPy array."""
     k = 1 if b.ndim == 1 else b.shape[-1]
     status = status if np.isfinite(b).all() else Status.NONFINITE_INPUT
     return Solution(
@@ -198,13 +200,13 @@ def failed(status, b, dtype, seconds):
 
 
 def solve_one_element(ops, a, b, check_finite, precision="fp64"):
-    """Divide: SciPy takes b of any shape for a matrix of one element.
+    """Divide b by the one element of a; SciPy allows b of any shape for such a matrix.
 
-    There is nothing to update in an LU of it, which is the same in every precision.
+    The LU of a 1 x 1 matrix has no trailing update, so it is the same in every precision.
     """
     start = time.perf_counter()
     dtype = result_dtype(a, b)
-    # In FP64: twice the digits of FP32, and its subnormal numbers, which CuPy takes for zero.
+    # Divide in FP64: it has twice the digits of FP32, and CuPy flushes subnormal FP32 numbers to zero.
     wide = np.result_type(dtype, np.float64)
     pivot, b = ops.converted(a.reshape(()), wide), ops.converted(b, wide)
     a_finite, b_finite = bool(ops.xp.isfinite(pivot)), bool(ops.xp.isfinite(b).all())
@@ -212,7 +214,7 @@ def solve_one_element(ops, a, b, check_finite, precision="fp64"):
         require_finite(a_finite, "a")
         require_finite(b_finite, "b")
     zero = bool(pivot == 0)
-    singular = zero and b.size > 0  # no answer is asked for, else
+    singular = zero and b.size > 0  # an empty b needs no answer
     with np.errstate(all="ignore"):
         x, error = _quotient(ops, b, ops.xp.nan if singular else pivot, dtype)
     shape = _shape_of_quotient(a, b)
@@ -223,7 +225,7 @@ def solve_one_element(ops, a, b, check_finite, precision="fp64"):
     else:
         status = _status_of_quotient(ops.xp, x, error, dtype)
     of_columns = _shape_of_columns(shape, b.ndim < 2)
-    if math.prod(of_columns) != error.size:  # b has more rows than a: each entry is a system
+    if math.prod(of_columns) != error.size:  # b has more rows than a, so each entry is a system
         of_columns = (error.size,)
     error = ops.host(error)[0].astype(np.float64)
     return Solution(
@@ -241,7 +243,7 @@ def solve_one_element(ops, a, b, check_finite, precision="fp64"):
 
 
 def _quotient(ops, b, pivot, dtype):
-    """Return b / pivot in dtype, and its backward errors, both brought near 1 where they may underflow."""
+    """Return b / pivot in `dtype`, and its backward errors; extreme numbers are scaled to near 1 first."""
     xp = ops.xp
     pivot = xp.asarray(pivot)
     of_b, of_pivot = exponent_of(xp, b), exponent_of(xp, pivot)
@@ -250,7 +252,7 @@ def _quotient(ops, b, pivot, dtype):
     if far:
         b, pivot = ldexp(xp, b, -of_b), ldexp(xp, pivot, -of_pivot)
     x = b / pivot
-    if b.dtype.kind == "c":  # the device's complex division loses a few bits
+    if b.dtype.kind == "c":  # one refinement step: complex division on the device loses a few bits
         mended = x + (b - pivot * x) / pivot
         x = xp.where(xp.isfinite(mended), mended, x)
     x = ops.converted(ldexp(xp, x, shift) if far else x, dtype)
@@ -262,14 +264,14 @@ def _quotient(ops, b, pivot, dtype):
 
 
 def _shape_of_quotient(a, b):
-    """Return SciPy's: a vector is broadcast against the rows of a, stacks against each other."""
+    """Return the shape of SciPy's x: a vector b broadcasts with the rows of a, a stack b with the stack a."""
     if b.ndim < 2:
         return np.broadcast_shapes(b.shape, a.shape[:-1])
     return np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) + b.shape[-2:]
 
 
 def _shape_of_columns(shape, vector):
-    """Return the shape of what is told of each right-hand side, where that of x is `shape`."""
+    """Return the shape of arrays with one entry per right-hand side, for x of shape `shape`."""
     return (*shape[:-1], 1) if vector else (*shape[:-2], shape[-1])
 
 
@@ -281,7 +283,7 @@ def _status_of_quotient(xp, x, error, dtype):
 
 
 def solve_empty(ops, shape, dtype, vector):
-    """Return SciPy's answer to a system without equations or right-hand sides."""
+    """Return the `Solution` of a system without equations or without right-hand sides, as in SciPy."""
     of_columns = _shape_of_columns(shape, vector)
     return Solution(
         x=ops.xp.empty(shape, dtype=dtype),

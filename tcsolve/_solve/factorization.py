@@ -1,4 +1,4 @@
-"""A factored matrix: verified solves, condition, determinant."""
+"""`Factorization`: verified solves, the condition number and the determinant of a factored matrix."""
 
 import functools
 import math
@@ -23,23 +23,25 @@ from tcsolve._solve.long_double_residual import SMALL, residual
 __all__ = ["Factorization"]
 
 
-# How far above the bound rounding may have brought the error of a small system.
+# An error of up to NEAR times the bound may come from rounding alone, so more corrections are tried.
 NEAR = 4
 
 
 class _Found(NamedTuple):
-    """The refined columns.
+    """The result of refinement for some columns.
 
     Attributes
     ----------
     x : array, shape (n, k)
-        In FP64, of the caller's system.
+        The solution of the caller's system, in FP64.
     steps : ndarray of int, shape (k,)
+        Number of corrections.
     error : ndarray of float64, shape (k,), or None
-        Backward errors of the caller's system, where the loop has measured these.
+        Backward errors of the caller's system, if the loop has measured them.
     met : bool
-        Whether the loop found all that it asks for.
+        Whether all columns have converged.
     history : list of HistoryPoint
+        As in `Solution.history`.
     """
 
     x: Any
@@ -52,23 +54,23 @@ class _Found(NamedTuple):
 class Factorization(Conditioned):
     """The LU factors of a matrix, ready for any number of right-hand sides.
 
-    Made by `tcsolve.factor`.  When a right-hand side does not converge with the present factors,
-    the next more precise factorization replaces them, for this and all later solves.  Threads may share
-    a factorization; its methods run one at a time.  On the CPU it can be copied and pickled.  On a device
-    it cannot, and a forked child cannot use it.
+    `tcsolve.factor` makes it.  If a right-hand side does not converge with the current factors, the next more
+    precise factorization replaces them, for this solve and all later ones.  Threads may share a
+    factorization; its methods run one at a time.  On the CPU it can be copied and pickled.  On a device it
+    cannot, and a forked child process cannot use it.
 
     Attributes
     ----------
     shape : tuple of int
         Shape of the matrix.
     dtype : dtype
-        Type of the matrix.  Answers have it, too, unless b has a wider type.
+        Dtype of the matrix.  Answers have the same dtype, unless b has a wider one.
     precision : str
-        The precision of the present factors: 'fp16', 'fp16x3', ..., 'fp64'.
+        Precision of the current factors: 'fp16', 'fp16x3', ..., 'fp64'.
     rungs : tuple of str
-        Every precision tried so far, in order.
+        Every precision that was tried so far, in order.
     nbytes : int
-        Bytes of the matrix and its factors.
+        Number of bytes of the matrix and its factors.
     """
 
     @property
@@ -81,18 +83,26 @@ class Factorization(Conditioned):
         return f"<Factorization of {self.shape} {self.dtype}, precision {self.precision}>"
 
     def solve(self, b, *, check_finite=True):
-        """Return x with A x = b, verified; raise or warn as `tcsolve.solve` does.
+        """Return x with A x = b, verified; raise errors and give warnings as `tcsolve.solve` does.
 
         Parameters
         ----------
         b : array_like, shape (n,) or (n, nrhs)
-            A NumPy array, or one that lies where the factors are; x lies where b does.  Not modified.
+            The right-hand sides.  Not modified.  A NumPy array, or an array on the device of the factors.
         check_finite : bool
-            Raise InputError if b holds NaN or Inf; otherwise its column of x is NaN.
+            True: raise an InputError if b holds NaN or Inf.  False: such a column of x is NaN.
 
         Returns
         -------
         x : array, shape of b
+            The solution, on the device of b.
+
+        Raises
+        ------
+        InputError
+            As in `solve_ex`.
+        SingularError
+            A pivot is exactly zero in FP64.
         """
         solution = self.solve_ex(b, check_finite=check_finite)
         raise_or_warn(solution)
@@ -100,23 +110,24 @@ class Factorization(Conditioned):
 
     @in_turn
     def solve_ex(self, b, *, check_finite=True):
-        """Return the `Solution` of A x = b; numerical failures are its status, never exceptions.
+        """Return the `Solution` of A x = b; numerical failures are in its status and raise no error.
 
         Parameters
         ----------
         b : array_like, shape (n,) or (n, nrhs)
-            A NumPy array, or one that lies where the factors are; x lies where b does.  Not modified.
+            The right-hand sides.  Not modified.  A NumPy array, or an array on the device of the factors.
         check_finite : bool
-            Raise InputError if b holds NaN or Inf; otherwise its column of x is NaN.
+            True: raise an InputError if b holds NaN or Inf.  False: such a column of x is NaN.
 
         Returns
         -------
         Solution
+            Its x is on the device of b.
 
         Raises
         ------
         InputError
-            b has the wrong shape or dtype, is in the wrong place, or holds NaN or Inf.
+            b has the wrong shape or dtype, is on another device, or holds NaN or Inf.
         """
         ops = self._ops
         here = ops_for(b := check_array(b, "b"))
@@ -143,7 +154,7 @@ class Factorization(Conditioned):
         try:
             solution = self._solve_columns(columns, check_finite, dtype, mark)
         except BaseException:
-            self._laps = earlier  # of the factorization, for the first solve that succeeds
+            self._laps = earlier  # the next solve reports the time of the factorization
             raise
         finally:
             self._drop_estimate()
@@ -154,11 +165,11 @@ class Factorization(Conditioned):
 
     @property
     def _wide(self):
-        """The dtype in which systems with this matrix are solved."""
+        """The FP64 dtype, real or complex, in which systems with this matrix are solved."""
         return np.dtype(np.complex128 if self._complex else np.float64)
 
     def _report_seconds(self, solution, earlier, mark):
-        """Tell what took how long: this solve, since `mark`, and what was done before it and not told yet."""
+        """Fill `solution.seconds`: this solve, since `mark`, and earlier work that is not reported yet."""
         ops, before, laps = self._ops, self._seconds, self._laps
         self._seconds, self._laps = {}, []
         factored = self._seconds_of(earlier)
@@ -170,14 +181,14 @@ class Factorization(Conditioned):
 
     @in_turn
     def slogdet(self):
-        """Return (sign, ``log |det A|``) in FP64; factor A in FP64 first if the factors are less precise.
+        """Return (sign, ``log |det A|``); A is factored in FP64 first if the factors are less precise.
 
         Returns
         -------
         sign : float or complex
-            0 if the matrix is singular.
+            det A / |det A|; 0 if the matrix is singular, NaN if it is not finite.
         logabsdet : float
-            Natural logarithm; -inf if the matrix is singular.
+            Natural logarithm of |det A|; -inf if the matrix is singular, NaN if it is not finite.
         """
         if not self._finite:
             return math.nan, math.nan
@@ -201,15 +212,18 @@ class Factorization(Conditioned):
     # ---- solving ---------------------------------------------------------------------------
 
     def _solve_columns(self, b, check_finite, dtype, mark):
-        """Solve for b (n, k) in FP64, checked since `mark`, and build the `Solution`, x of shape (n, k)."""
+        """Return the `Solution` for b (n, k) in FP64, with x of shape (n, k).
+
+        `mark` is the time at which the checks began.
+        """
         ops, n, self._solve_bytes = self._ops, self.shape[0], 0
         bound, wanted = stopping.target(dtype, n), stopping.before_rounding(dtype, n)
-        # A real matrix solves for the real and the imaginary parts as columns of their own.
+        # If A is real and b complex, the real and the imaginary parts of b are separate columns.
         paired = b.dtype.kind == "c" and not self._complex
-        if paired:  # both errors add up in the moduli
+        if paired:  # the modulus of the error combines the errors of both parts
             wanted /= math.sqrt(2)
         rhs = ops.xp.concatenate([b.real, b.imag], axis=1) if paired else b
-        # All that a solve nearly always does is launched before anything is read.
+        # Launch all work that a solve nearly always needs before the first result is read.
         read_size = ops.reading(_largest_parts(ops, rhs))
         mark = self._clock("check", mark)
         self._begin_estimate(rhs.shape[1])
@@ -224,16 +238,16 @@ class Factorization(Conditioned):
             found = self._climb_until_met(rhs, size, wanted, dtype, mark, ahead)
         else:
             found = self._solve_good_columns(rhs, size, good, wanted, dtype, mark)
-        # The estimate may need finer factors than x did.
+        # Read these now: the condition estimate may factor with a more precise rung than x needed.
         precision, rungs = self.precision, self.rungs
         singular = self._singular()
         mark, rcond = ops.mark(), 0.0
         if self._finite and not singular:
             rcond = self._least_rcond if found.met and self._least_rcond else self.rcond()
-            singular = self._singular()  # by finer factors
+            singular = self._singular()  # the estimate may have found it with FP64 factors
         self._clock("rcond", mark)
         found = _join_parts(ops.xp, found) if paired else found
-        if singular:  # whatever an earlier rung has found
+        if singular:  # then the x of an earlier rung is not valid
             found = found._replace(x=ops.xp.full_like(found.x, np.nan), error=None, met=False)
         x, error = self._returned(found, b, dtype)
         if dtype.char in "dD" and (found.met or self._plan.max_steps is None):
@@ -262,7 +276,7 @@ class Factorization(Conditioned):
         )
 
     def _returned(self, found, b, dtype):
-        """Return x in its dtype, and its errors: those of the loop, if nothing has written x since."""
+        """Return x in its dtype, and its errors; those of the loop if they are for this x."""
         x, error = found.x, found.error
         if dtype.char in "fF":
             with np.errstate(over="ignore", under="ignore"):
@@ -272,10 +286,10 @@ class Factorization(Conditioned):
         return x, error
 
     def _mended(self, x, b, error, bound):
-        """Return x, its errors and the steps of some more corrections, where x misses the bound by rounding.
+        """Return (x, errors, steps) after more corrections of columns that miss the bound by rounding.
 
-        The loop may have measured the error of a scaled system, or one with the rounding of an FP64 residual.
-        Two corrections are by the present factors, and two by finer ones if there are any.
+        This may happen if the loop has measured the error of a scaled system, or if the rounding of the FP64
+        residual matters.  Two corrections use the current factors, and two more use those of the next rung.
         """
         steps = np.zeros(len(error), int)
         for step in range(4):
@@ -292,12 +306,12 @@ class Factorization(Conditioned):
         return x, error, steps
 
     def _corrected(self, x, b):
-        """Return x after one more correction, by a residual of more than FP64 for few unknowns."""
+        """Return x after one more correction; for few unknowns, the residual is computed in long double."""
         ops, xp, invert = self._ops, self._ops.xp, self._invert
         if len(b) > SMALL:
             r = b - by_parts(xp, functools.partial(ops.product, self._a), x, self._complex)
             return x + by_parts(xp, invert, r, self._complex)
-        # Next to 1; A, too, where it has been moved for the factors.
+        # Scale x and b to near 1; if the factors are in a frame, A too.
         of_a = exponent_of(xp, self._a, (0, 1)) if self._frame is not None else 0
         of_x = exponent_of(xp, x, 0)
         near = (ldexp(xp, v, -e) for v, e in ((self._a, of_a), (x, of_x), (b, of_x + of_a)))
@@ -308,7 +322,7 @@ class Factorization(Conditioned):
         return ldexp(xp, ops.array(near_x) + d, of_x)
 
     def _beyond_range(self, x, error, bound):
-        """Return the `Status` of an x that met the bound before it was rounded to its type, or None."""
+        """Return OVERFLOW or UNDERFLOW for an x that met the bound until it was rounded, or None."""
         if not bool(self._ops.xp.isfinite(x).all()):
             return Status.OVERFLOW
         (size,) = self._ops.host(self._ops.column_max(x))
@@ -316,7 +330,7 @@ class Factorization(Conditioned):
         return Status.UNDERFLOW if (faint | (error <= bound)).all() else None
 
     def _solve_good_columns(self, rhs, size, good, bound, dtype, mark):
-        """Solve for the finite columns of rhs; the others, or all if A cannot be solved, are NaN."""
+        """Solve for the finite columns of rhs; the others are NaN, or all if A is singular or not finite."""
         xp, k = self._ops.xp, len(good)
         x, steps = xp.full(rhs.shape, xp.nan, dtype=rhs.dtype), np.zeros(k, int)
         if not (self._finite and good.any()) or self._singular():
@@ -329,10 +343,10 @@ class Factorization(Conditioned):
         return _Found(x, steps, None, found.met, history)
 
     def _climb_until_met(self, rhs, size, bound, dtype, mark, ahead=None):
-        """Refine rung after rung, since a mark; return what was `_Found`.
+        """Refine with one rung after the other until all columns converge; return `_Found`.
 
-        size is the largest part of rhs in each column; ahead, if not None, waits for the steps that were
-        started for rhs.
+        `size` has the largest real or imaginary part of each column of rhs.  `mark` is the start of the
+        phase.  `ahead` is the result of `_ahead` for rhs.
         """
         xp, k = self._ops.xp, rhs.shape[1]
         frame = self._frame or shift_columns(size)
@@ -343,8 +357,8 @@ class Factorization(Conditioned):
         while True:
             if not self._bad_pivot():
                 self._begin_estimate(k)
-                # From the start: the x of a failed rung may be worse than none, however small its error is
-                # next to its own size.
+                # Start again from x = 0: the x of a rung that failed may be worse than that, even if its
+                # backward error, which is relative to the size of x, is small.
                 state, ahead = self._refine(rhs, bound, ahead), None
                 history += [_told(self.precision, total, point) for point in state.history]
                 total += state.steps
@@ -353,7 +367,7 @@ class Factorization(Conditioned):
                 break
             self._fell_back = True
             mark = self._ops.mark()
-        if state is None:  # every factorization broke down
+        if state is None:  # every factorization had a bad pivot
             x = xp.full(rhs.shape, xp.nan, rhs.dtype)
             return _Found(x, total, np.full(k, np.nan), False, history)
         x, error, met = state.x, state.error, state.all_converged
@@ -369,7 +383,7 @@ class Factorization(Conditioned):
         return _Found(x, total, error if measured and frame is None else None, met, history)
 
     def _look_closer(self, x, rhs, bound, most):
-        """Return x, its errors by residuals of more than FP64, and the steps, up to `most`, these ask for."""
+        """Return (x, errors, steps) with long double residuals, after up to `most` more corrections."""
         a, b = self._ops.host(self._matrix, rhs)
 
         def measured(x):
@@ -407,19 +421,19 @@ class Factorization(Conditioned):
 
 
 def _told(rung, before, point):
-    """Return the `HistoryPoint` of a point of a rung that began after `before` steps of each column."""
+    """Return the `HistoryPoint` for a `Point` of a rung; each column had `before` steps on earlier rungs."""
     return HistoryPoint(rung, before + point.step, point.error, point.estimated)
 
 
 def _spread(point, good):
-    """Return a `HistoryPoint` of all columns from that of the good ones; the others are NaN."""
+    """Return the `HistoryPoint` of all columns from one of the good columns; the others have NaN."""
     step, error = np.zeros(len(good), int), np.full(len(good), np.nan)
     step[good], error[good] = point.step, point.error
     return point._replace(step=step, error=error)
 
 
 def _like(x, dtype):
-    """Return the real or complex dtype, as x is, with the precision of dtype."""
+    """Return the dtype with the precision of `dtype` that is real or complex as x is."""
     single = dtype.char in "fF"
     if x.dtype.kind == "c":
         return np.dtype(np.complex64 if single else np.complex128)
@@ -427,16 +441,16 @@ def _like(x, dtype):
 
 
 def _largest_parts(ops, v):
-    """Return the largest real or imaginary part of each column of v, whose moduli may overflow."""
+    """Return the largest real or imaginary part of each column of v; the moduli might overflow."""
     if v.dtype.kind != "c":
         return ops.column_max(v)
     return ops.xp.maximum(*map(ops.column_max, real_parts(v)))
 
 
 def _join_parts(xp, found):
-    """Join columns (real parts, then imaginary parts) into complex ones; their errors are to be measured."""
+    """Join columns (all real parts, then all imaginary parts) to complex columns; error becomes None."""
     k = found.x.shape[1] // 2
-    # Where 1j * inf would be NaN in both parts.
+    # Not real + 1j * imaginary: 1j * inf has NaN in its real part.
     x = xp.empty((len(found.x), k), np.result_type(found.x, np.complex64))
     x.real[...], x.imag[...] = found.x[:, :k], found.x[:, k:]
 

@@ -1,4 +1,4 @@
-"""Stacks of systems on the host: the ordinary small ones all at once, the others one after the other."""
+"""Stacks of systems on the host: small ordinary systems are solved all at once, others one by one."""
 
 import math
 import time
@@ -15,39 +15,41 @@ from tcsolve._solve.structures import read_under
 
 __all__ = ["solve_stack"]
 
-# Unknowns up to which NumPy's LU of all matrices of a stack is faster than a call for each.
+# Up to this n, one call of numpy.linalg.solve for a stack is faster than one solve per matrix.
 LARGEST = 64
-# Entries that are solved for at a time: A, its inverse, b and x of these stay in the cache or close to it.
+# Number of entries that are solved at a time.  A, its inverse, b and x of these fit about into the cache.
 CHUNK_ENTRIES = 1 << 18
 TOP = 2.0**FRAME_EXPONENT
-# Random vectors that bound ||A**-1|| from below where rcond is not asked for, and how far above n eps that
-# must leave rcond; all of them miss the largest direction by so much once in 10**9 matrices.
+# If no estimate of rcond is wanted, PROBES random vectors bound ||A**-1|| from below.  If this gives an rcond
+# of at least DOUBTFUL n eps, rcond is taken to be above eps.  This is wrong for one in 10**9 matrices.
 PROBES, DOUBTFUL = 3, 1000
 OK, ILL, APART = map(code_of, (Status.CONVERGED, Status.ILL_CONDITIONED, Status.NOT_AS_ASSERTED))
 
 
 def solve_stack(ops, a, b, shape, dtype, structure, lower, *, at_once, estimate, solve_one):
-    """Solve each system of a stack; return one `Solution` of all.
+    """Solve each system of a stack; return one `Solution` for all.
 
     Parameters
     ----------
     ops : Ops
-        Of a and b.
+        The `Ops` of a and b.
     a : array, shape (..., n, n)
     b : array, shape (n,) or (..., n, k)
-        Broadcast against a as SciPy does: 1-D b is one vector for every matrix.
+        It broadcasts with a as in SciPy: a 1-D b is the same vector for every matrix.
     shape : tuple of int
-        Of x.
+        Shape of x.
     dtype : dtype
-        Of x.
+        Dtype of x.
     structure : str or None
+        Long name of the structure.
     lower : bool
+        As in `tcsolve.solve`.
     at_once : bool
-        Whether FP64 LU factors of all matrices may be used, which only NumPy arrays have.
+        Whether small systems may be solved at once by LU in FP64; only for NumPy arrays.
     estimate : bool
-        Whether each rcond is wanted, and not just whether it is below epsilon.
+        Whether an estimate of each rcond is wanted; otherwise a lower bound may replace it.
     solve_one : callable, (a, b) -> Solution
-        Solves one system, a (n, n) and b (n, k), under the same structure.
+        Solves one system with a (n, n) and b (n, k), for the same structure.
     """
     start = time.perf_counter()
     columns = b[:, None] if b.ndim == 1 else b
@@ -73,7 +75,7 @@ def solve_stack(ops, a, b, shape, dtype, structure, lower, *, at_once, estimate,
 
 
 class _Gathered:
-    """The answers of a stack of `count` systems, as far as they are there; row-major order of the batch."""
+    """The answers found so far for a stack of `count` systems, in row-major order of the batch."""
 
     def __init__(self, ops, batch, n, k, dtype):
         self.ops, self.batch, self.count = ops, batch, math.prod(batch)
@@ -85,7 +87,7 @@ class _Gathered:
         self.bytes_planned, self.device = 0, ops.device
 
     def note(self, precision, rungs, bytes_planned, device):
-        """Note how some systems were solved."""
+        """Record how some systems were solved."""
         self.precisions += [precision] * (precision not in self.precisions)
         self.rungs += [rung for rung in rungs if rung not in self.rungs]
         self.bytes_planned, self.device = max(self.bytes_planned, bytes_planned), device
@@ -96,7 +98,7 @@ class _Gathered:
         return whole[tuple(self.ops.array(i) for i in np.unravel_index(numbers, self.batch))]
 
     def left_by_matrix(self, shape):
-        """Return the systems that are not done, an array of numbers for each matrix of a batch `shape`."""
+        """Return the numbers of the undone systems, one array for each matrix of a batch `shape`."""
         left = np.flatnonzero(~self.done)
         if not left.size:
             return []
@@ -107,7 +109,7 @@ class _Gathered:
 
 
 def _solve_at_once(a, b, structure, lower, estimate, found):
-    """Solve the ordinary systems, some thousand entries at a time; the others are left undone."""
+    """Solve the ordinary systems, CHUNK_ENTRIES entries at a time; the others stay undone."""
     n, k = found.x.shape[-2:]
     step = max(1, CHUNK_ENTRIES // (n * (n + k)))
     for first in range(0, found.count, step):
@@ -125,11 +127,11 @@ def _solve_at_once(a, b, structure, lower, estimate, found):
 
 
 def _solve_group(a, b, numbers, found, solve_one):
-    """Solve some systems of one matrix, which is factored once for all of them if all goes well."""
+    """Solve some systems with the same matrix, which is factored once for all of them unless one fails."""
     xp, (n, k) = found.ops.xp, found.x.shape[-2:]
     matrix, some = found.part(a, numbers[:1])[0], found.part(b, numbers)
     together = solve_one(matrix, xp.moveaxis(some, 0, 1).reshape(n, -1))
-    if len(numbers) > 1 and not together.status.ok:  # each has a status of its own
+    if len(numbers) > 1 and not together.status.ok:  # solve each again, to find its own status
         for number, one in zip(numbers, some, strict=True):
             _store(found, number, solve_one(matrix, one), slice(None))
         return
@@ -138,7 +140,7 @@ def _solve_group(a, b, numbers, found, solve_one):
 
 
 def _store(found, number, solution, columns):
-    """Store some columns of a `Solution` as those of one system of the stack."""
+    """Store some columns of a `Solution` as the answer of one system of the stack."""
     found.x[number] = solution.x[:, columns]
     found.error[number] = solution.backward_error[columns]
     found.steps[number] = solution.iterations[columns]
@@ -147,10 +149,10 @@ def _store(found, number, solution, columns):
 
 
 def _lu_of_all(a, b, dtype, structure, estimate):
-    """Return (x, errors, rconds, done) of m systems by FP64 LU.
+    """Return (x, errors, rconds, done) for m systems, by LU in FP64.
 
-    A system is done if its numbers are in an ordinary range and x meets the bound.  The inverse of A, or
-    without `estimate` A**-1 g for a few random g, comes with x by the same factors.
+    A system is done if its numbers are not extreme and x meets the bound.  The inverse of A is computed with
+    the same factors as x; without `estimate`, only A**-1 g for a few random g.
     """
     n, k = b.shape[-2:]
     wide = a.astype(np.result_type(a, np.float64), copy=False)
@@ -165,7 +167,7 @@ def _lu_of_all(a, b, dtype, structure, estimate):
         rhs = np.concatenate([b, np.broadcast_to(probes, (len(a), *probes.shape))], axis=-1)
         try:
             found = np.linalg.solve(safe, rhs)
-        except np.linalg.LinAlgError:  # of one of them; its determinant has no sign
+        except np.linalg.LinAlgError:  # one matrix is singular; the sign of its determinant is 0
             done &= np.linalg.slogdet(safe)[0] != 0
             found = np.linalg.solve(np.where(done[:, None, None], safe, eye), rhs)
         x = found[..., :k].astype(dtype)
@@ -183,9 +185,9 @@ def _lu_of_all(a, b, dtype, structure, estimate):
 
 
 def _definite(a):
-    """Tell which of some matrices are positive definite."""
+    """Tell which matrices of a stack are positive definite."""
     try:
         np.linalg.cholesky(a)
         return np.ones(len(a), bool)
-    except np.linalg.LinAlgError:  # of one of them
+    except np.linalg.LinAlgError:  # one matrix is not, so test each by itself
         return np.array([is_positive_definite(matrix) for matrix in a])

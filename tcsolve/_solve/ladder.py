@@ -1,4 +1,4 @@
-"""The ladder of precisions: a matrix, the factors of the present rung, and the step to the next."""
+"""The ladder of precisions: a matrix, the factors of the current rung, and the step to the next rung."""
 
 import functools
 import math
@@ -26,23 +26,24 @@ from tcsolve._solve.cost_model import (
 
 __all__ = ["Ladder", "in_turn", "require_room"]
 
-# Steps of refinement worth doing before their errors are known, by the products of an update; one more where
-# the fourth is often needed, and too short to wait and see.
+# Number of refinement steps that are launched before their errors are known, by the products of the update.
+# For n in ONE_MORE it is one more, because a fourth step is often needed there and takes little time.
 STEPS_AHEAD, ONE_MORE = {1: 2, 3: 3}, range(1025, 2049)
-# What rounding may take from the dominance of a diagonal, beside the largest sum of a row.
+# Rounding errors of the dominance, relative to the largest row sum.
 DOMINANCE_LOST = 2.0**-30
 
 
 def in_turn(method):
-    """Let one thread at a time call the methods of a `Ladder`, whose factors may be replaced meanwhile.
+    """Decorate a method of `Ladder`: only one thread at a time runs such a method of a ladder.
 
-    Where the device has no more memory they raise a DeviceMemoryError.
+    The lock is needed because a method may replace the factors.  When memory runs out, the method raises a
+    DeviceMemoryError.
     """
 
     @functools.wraps(method)
     def call(self, *args, **kwargs):
-        ops_for(self._a)  # on the current device
-        # The caller's own settings are not for what happens inside: every outcome is looked at.
+        ops_for(self._a)  # raises if the matrix is not on the current device
+        # Every result is checked, so the floating-point settings of the caller must not raise or warn inside.
         with self._lock, np.errstate(all="ignore"):
             self._forget_interrupted()
             return self._ops.guarded(method)(self, *args, **kwargs)
@@ -51,9 +52,9 @@ def in_turn(method):
 
 
 def room_needed(ops, update, n, nrhs, dtype, block=None, dominant=False, kept=0):
-    """Return the bytes a solve will allocate with `update`; `dominant` is as for `_lu.factor_blocked`.
+    """Return the bytes that a solve with `update` allocates.
 
-    kept is as for `bytes_needed`.
+    `dominant` is as for `factor_blocked`, and `kept` as for `bytes_needed`.
     """
     block = block or ops.default_block(n, UPDATES[update], dominant)
     how = {"block": block, "on_device": ops.device == "cuda", "kept": kept}
@@ -63,12 +64,13 @@ def room_needed(ops, update, n, nrhs, dtype, block=None, dominant=False, kept=0)
 def require_room(
     ops, update, n, nrhs, dtype, block=None, moved_bytes=0, held_bytes=0, dominant=False
 ):
-    """Return what is `room_needed`, and moved_bytes, or raise if the device has fewer.
+    """Return `room_needed` plus moved_bytes, or raise a DeviceMemoryError if the device has fewer bytes.
 
-    moved_bytes are those of arguments that must be copied to the device first, held_bytes those it has.
+    moved_bytes is the size of the arguments that must be copied to the device.  held_bytes is the part of the
+    needed memory that is allocated already.
     """
     needed = room_needed(ops, update, n, nrhs, dtype, block, dominant) + moved_bytes
-    # Host memory is virtual and shared; only a device tells truthfully what is left.
+    # Only on a device is the free memory known: memory of the host is virtual and shared.
     if ops.device != "cuda" or needed <= ops.free_bytes(needed - held_bytes) + held_bytes:
         return needed
     ops.clear_cache()
@@ -86,8 +88,8 @@ def require_room(
 def expects_dominance(ops, a, survey):
     """Tell whether the pivots of an LU of a are expected on its diagonal.
 
-    Never where the LU may start before the survey is there (None): equal input gives equal bits.  A diagonal
-    that equals the sum beside it, but for rounding, is dominant enough.
+    The answer is False if the LU may start before the survey is read (or `survey` is None), so that equal
+    input gives equal bits.  A diagonal entry that equals the sum of the others up to rounding is sufficient.
     """
     if survey is None or ops.goes_early(a):
         return False
@@ -95,9 +97,10 @@ def expects_dominance(ops, a, survey):
 
 
 class Ladder:
-    """A matrix with its scaling and the factors of the present rung.
+    """A matrix with its scaling and the factors of the current rung.
 
-    Without `estimate` a lower bound of rcond, at least machine epsilon, may take the place of an estimate.
+    Without `estimate`, a lower bound of rcond may replace the estimate, if the bound is at least machine
+    epsilon.
     """
 
     def __init__(
@@ -120,15 +123,15 @@ class Ladder:
         self._complex = a.dtype.kind == "c"
         self._rcond = self._estimate = None
         self._misled = False
-        self._caller_norm = None  # of the caller's matrix, where that was moved into a frame
-        self._made = 0  # how often there were factors
+        self._caller_norm = None  # norm and exponent of the caller's matrix, if there is a frame
+        self._made = 0  # number of factorizations so far
         self._factors = self._scaling = self._frame = self._copy = self._survey = None
         self._scaled_norm = 0.0
         self._rungs = []
         self._rates = rates_of(ops.device, getattr(ops, "properties", None))
-        self._matrix, self._beside = a, moved_bytes  # bytes beside what rungs need
+        self._matrix, self._beside = a, moved_bytes  # bytes in addition to those of a rung
         self.bytes_planned = self._solve_bytes = 0
-        # Where the LU may start before anything is known of the matrix, the choice never depends on that.
+        # If the LU may start before the survey is read, the choice must not depend on the survey.
         self._plan = self._choose(plan, nrhs, None)
         early, mark = self._begin(nrhs, check_finite)
         if not early:
@@ -152,7 +155,10 @@ class Ladder:
     rungs = property(lambda self: tuple(self._rungs))
 
     def _begin(self, nrhs, check_finite):
-        """Survey the matrix, and factor it meanwhile if that may start; return if it did, and a mark."""
+        """Survey the matrix; start the LU at the same time if possible.
+
+        Return (whether the LU was started, a mark).
+        """
         ops, update = self._ops, self._plan.update
         early = ops.starts_early(self._a, UPDATES[update])
         mark = ops.mark()
@@ -162,7 +168,7 @@ class Ladder:
             self.bytes_planned = self._reserve(update, nrhs)
             mark = self._factor(update, mark)
         self._survey = wait()
-        # Of the caller's matrix, whatever is factored.
+        # These are the norms of the caller's matrix, even if a scaled one is factored.
         self._norm_one, self._norm_inf = self._survey.one, self._survey.inf
         self._finite = self._survey.finite or bool(ops.xp.isfinite(self._a).all())
         if check_finite:
@@ -170,7 +176,7 @@ class Ladder:
         return early, mark
 
     def _choose(self, precision, nrhs, survey):
-        """Return the `Plan` for a plan or the name of a precision; survey may be None."""
+        """Return the `Plan` for a Plan or the name of a precision; survey may be None."""
         if isinstance(precision, Plan):
             return precision
         if precision != "auto":
@@ -186,33 +192,33 @@ class Ladder:
         return Plan(name)
 
     def _reserve(self, update, nrhs):
-        """Return the bytes this rung needs, all told, or raise before any of them is allocated."""
+        """Return all bytes that this rung needs, or raise a DeviceMemoryError before it allocates."""
         held, dominant = 0 if self._copy is None else self._copy.nbytes, self._expects_dominance()
         args = update, self.shape[0], nrhs, self._a.dtype, self._plan.block
         return self._beside + require_room(self._ops, *args, held_bytes=held, dominant=dominant)
 
     def _note_bytes(self, nrhs, kept):
-        """Note what the present rung needed to solve for so many right-hand sides; see `bytes_needed`."""
+        """Record the bytes that the current rung needed for nrhs right-hand sides; see `bytes_needed`."""
         args = self.precision, self.shape[0], nrhs, self._a.dtype, self._plan.block
         needed = room_needed(self._ops, *args, dominant=self._expects_dominance(), kept=kept)
         self._solve_bytes = max(self._solve_bytes, needed + self._beside)
 
     def _expects_dominance(self):
-        """Tell whether `_lu.factor_blocked` is to expect pivots on the diagonal."""
+        """Tell whether `factor_blocked` shall expect pivots on the diagonal."""
         if self._misled or self._complex or self._scaling is not None:
             return False
         return expects_dominance(self._ops, self._a, self._survey)
 
     def _bound_rcond(self):
-        """Return a lower bound of rcond, if a dominant diagonal gives one from epsilon on, else 0."""
-        # The moduli of complex64 may have been rounded to FP32.
+        """Return the lower bound of rcond of a dominant A if it is at least machine epsilon, else 0."""
+        # For complex64 the survey may have rounded the moduli to FP32, so its bound is not valid.
         if not self._finite or self._frame is not None or self.dtype.char == "F":
             return 0.0
         least = self._survey.least_rcond(self.shape[0])
         return least if least >= np.finfo(self.dtype).eps else 0.0
 
     def _copied(self, update, nrhs):
-        """Return the dtype of the copy of A that is to be factored, if it may be made before A is known."""
+        """Return the dtype of the copy of A that the survey may make for the LU, or None."""
         how = UPDATES[update]
         if how.native or self._complex:
             return None
@@ -220,7 +226,7 @@ class Ladder:
         return np.dtype(how.storage)
 
     def _prepare(self):
-        """Move a matrix of extreme entries to where FP64 can work, and find its scaling."""
+        """Put a matrix with extreme entries into a `Frame`, or find the scaling of a badly scaled matrix."""
         ops = self._ops
         if needs_frame(self._survey):
             self._frame = Frame(equilibrate(ops, self._a))
@@ -233,7 +239,10 @@ class Ladder:
             self._scaling = equilibrate(ops, self._a)
 
     def _factor(self, update, mark=None):
-        """Replace the factors by those of `update`, begun at a mark or now; return the mark of their end."""
+        """Replace the factors by those of `update`; return a mark of the end.
+
+        `mark` is the start of the phase, by default now.
+        """
         ops, how = self._ops, UPDATES[update]
         mark = ops.mark() if mark is None else mark
         self._drop_factors()
@@ -260,41 +269,41 @@ class Ladder:
         return self._clock("factor", mark)
 
     def _rounded(self, how, dtype, row, col):
-        """Return what is factored: the copy of A that came with the survey, or one in its place."""
+        """Return the matrix to factor: the copy from the survey, or a scaled copy in the same memory."""
         copy, self._copy = self._copy, None
-        if how.native:  # contiguous, and not the memory of a tape: its factors take its place
+        if how.native:  # the factors overwrite it, so it must be contiguous and not on a tape
             copy = self._ops.xp.empty(self.shape, dtype)
         elif copy is not None and row is None and self._frame is None:
             return copy
         return self._ops.cast_scaled(self._matrix, row, col, dtype, out=copy)
 
     def _scales_for(self, how):
-        # FP64 factors need no scaling, and SciPy's are unscaled too.
+        # FP64 factors need no scaling; SciPy does not scale either.
         if self._scaling is None or how.storage == "float64":
             return None, None
         return self._scaling.row, self._scaling.col
 
     def _drop_factors(self):
-        """Give the memory of the factors back, before the next are allocated."""
+        """Free the factors, before the next ones are allocated."""
         self._drop_estimate()
         self._factors = None
 
     def _drop_estimate(self):
-        """Let what follows wait for an estimate that was begun, and forget it."""
+        """Return the result of a started estimate, and forget it; later work waits for it."""
         wait, self._estimate = self._estimate, None
         return wait() if wait else None
 
     def __getstate__(self):
         if self._ops.device != "cpu":
             raise TypeError(
-                "factors on a device are not copied or pickled: share them, which threads may, "
-                "or factor again"
+                "factors on a device cannot be copied or pickled; threads may share them, and "
+                "other processes must factor again"
             )
         with self._lock:
             self._forget_interrupted()
             self._drop_estimate()
             state = {name: x for name, x in self.__dict__.items() if name != "_lock"}
-            # A copy climbs by itself.
+            # Copy lists and dicts, so that the copy can take its next rung independently.
             return {n: x.copy() if isinstance(x, list | dict) else x for n, x in state.items()}
 
     def __setstate__(self, state):
@@ -302,18 +311,18 @@ class Ladder:
         self._lock = ForkSafeLock()
 
     def _forget_interrupted(self):
-        """Drop the factors if a thread of the parent held them at a fork; they are made again when needed."""
+        """Drop the factors if another thread was using them at a fork; they are recomputed when needed."""
         if self._lock.interrupted:
             self._factors = self._estimate = None
             self._lock.interrupted = False
 
     @in_turn
     def wait(self):
-        """Wait until the factors are complete, for streams and threads that know nothing of this one."""
+        """Wait until the factors are complete, so that other streams and threads can use them."""
         return self._factors and self._bad_pivot()
 
     def _bad_pivot(self):
-        """Return that of the factors; they are made again if pivots were not where they were expected."""
+        """Return `bad_pivot` of the factors; recompute them first if an expectation of dominance failed."""
         if self._factors.misled:
             self._misled = True
             self._drop_factors()
@@ -321,12 +330,12 @@ class Ladder:
         return self._factors.bad_pivot
 
     def _restore(self):
-        """Factor with the present rung if there are no factors, as when there was no memory for the next."""
+        """Factor with the current rung if there are no factors, for instance after a failed allocation."""
         if self._finite and self._factors is None:
             self._refactor(self.precision)
 
     def _climb(self, columns=1):
-        """Factor with the next rung for so many right-hand sides; return False if there is none."""
+        """Factor with the next rung; return False if there is none.  `columns` is as for `_following`."""
         following = self._following(columns)
         if following is None:
             return False
@@ -334,15 +343,15 @@ class Ladder:
         return True
 
     def _refactor(self, update):
-        """Take the factors of `update` in place of what there is; where that fails there are none."""
+        """Replace the factors by those of `update`; if this fails, there are no factors."""
         self._drop_factors()
         self.bytes_planned = max(self.bytes_planned, self._reserve(update, 1))
         self._factor(update)
 
     def _following(self, columns=1):
-        """Return the next rung, or None: one whose factors would be better than those there are.
+        """Return the next rung with more precise factors, or None.
 
-        For several right-hand sides none that the device emulates, which takes longer than FP64.
+        For several right-hand sides, rungs that the device emulates are skipped: they take longer than FP64.
         """
         if not self._plan.fallback:
             return None
@@ -355,12 +364,12 @@ class Ladder:
         return following
 
     def _is_one_panel(self, update):
-        """Tell whether a panel holds all columns, so that no update is rounded."""
+        """Tell whether all columns are in one panel, so that there is no rounded update."""
         n = self.shape[0]
         return n <= (self._plan.block or self._ops.default_block(n, UPDATES[update]))
 
     def _singular(self):
-        """Whether A has a row or a column of zeros, or its FP64 factors a zero pivot."""
+        """Tell whether A has a row or column of zeros, or its FP64 factors have a zero pivot."""
         survey = self._survey
         if survey.inf == 0 or survey.row_spread == 0 or survey.col_spread == 0:
             return True
@@ -368,7 +377,7 @@ class Ladder:
         return exact and bool(self._factors and self._bad_pivot())
 
     def _correct(self, r, adjoint=False):
-        """Return approximately A**-1 r (or A**-H r) for FP64 r (n, k), through the factors."""
+        """Return approximately A**-1 r (or A**-H r) for FP64 r (n, k), by the factors."""
         how = UPDATES[self.precision]
         if how.storage == "float64":
             return self._factors.solve(r, adjoint)
@@ -389,7 +398,10 @@ class Ladder:
         )
 
     def _invert(self, v, adjoint=False, exponent=0):
-        """Return approximately A**-1 v (or A**-H v) 2**exponent, 0 without a frame, for the caller's A."""
+        """Return approximately A**-1 v (or A**-H v) times 2**exponent, for the caller's A.
+
+        Without a frame, the exponent must be 0.
+        """
         if self._frame is None:
             return self._correct(v, adjoint)
         frame = self._frame.swapped() if adjoint else self._frame
@@ -397,28 +409,28 @@ class Ladder:
         return frame.outside(self._ops.xp, self._correct(inside, adjoint), shift + exponent)
 
     def _ahead(self, rhs):
-        """Start the first steps of refinement, before anything is known of the factors or of rhs.
+        """Start the first steps of refinement, before anything about the factors or rhs is read.
 
-        Returns the function that waits for them, or None.
+        Return a function that waits for the steps, or None.
         """
         if not self._finite or self._frame is not None or self._operator().row is not None:
             return None
         steps, made = self._steps_ahead(rhs), self._made
         try:
             wait = self._factors.ahead(self._matrix, rhs, steps) if steps else None
-        except DeviceMemoryError:  # one by one they need less
+        except DeviceMemoryError:  # launched one by one, the steps need less memory
             return None
         return wait and (lambda: wait() if made == self._made and self._factors.are_good else ())
 
     def _steps_ahead(self, rhs):
-        """Return how many steps may be done ahead, now or another time."""
+        """Return how many steps `Ops.ahead` does for rhs; this does not depend on what is cached."""
         if not self._ops.goes_ahead(self._matrix, rhs):
             return 0
         steps = STEPS_AHEAD[UPDATES[self.precision].products] + (len(rhs) in ONE_MORE)
         return min(steps, self._plan.max_steps or steps)
 
     def _refine(self, rhs, bound, ahead=None):
-        """Refine; ahead, if not None, waits for the first steps, as `_ahead` returned it."""
+        """Refine with the current factors; `ahead` is the result of `_ahead`."""
         n, k = rhs.shape
         rungs, worth = (self.precision, self._following(k)), math.inf
         budget = self._plan.max_steps
@@ -434,21 +446,21 @@ class Ladder:
             bound,
             max_steps=budget,
             worth=worth,
-            # The same bits whether they are done ahead or not.
+            # So that the bits do not depend on whether the steps were done ahead.
             plain=self._steps_ahead(rhs),
-            ahead=ahead() if ahead else (),  # when all else is ready
+            ahead=ahead() if ahead else (),  # waits, so it comes last
         )
         self._note_bytes(k, state.kept)
         return state
 
     def _clock(self, phase, mark):
-        """Note that a phase went on since a mark; return the mark of its end, for which nobody waits here."""
+        """Record that a phase lasted from a mark to now; return the mark of its end, without waiting."""
         end = self._ops.mark()
         self._laps.append((phase, mark, end))
         return end
 
     def _seconds_of(self, laps):
-        """Return the seconds of each phase; the device may have to come to their end first."""
+        """Return the seconds of each phase; this waits until the device has finished them."""
         seconds = {}
         for phase, start, stop in laps:
             seconds[phase] = seconds.get(phase, 0.0) + self._ops.seconds(start, stop)

@@ -1,7 +1,7 @@
-"""LAPACK's factorizations on the host, one class for each structure: factor, solve, estimate rcond.
+"""The factorizations of LAPACK on the host, one class per structure: factor, solve, estimate rcond.
 
-The outcome of a routine is read from what it returns.  No solve depends on catching a warning: warnings are
-filtered for a whole process, and other threads raise theirs meanwhile.
+The outcome of a routine is read from its return values.  No code here catches a warning, because warning
+filters apply to the whole process, and other threads may give warnings at the same time.
 """
 
 import numpy as np
@@ -31,10 +31,10 @@ class General:
 
 
 class Cholesky:
-    """A = L L**H of a positive definite matrix, of which both triangles are there."""
+    """A = L L**H of a positive definite matrix with both triangles."""
 
     def __init__(self, a):
-        # The lower triangle of a row-major matrix is the upper one of its transpose, which is conj(A).
+        # LAPACK is column-major: of a row-major A it sees the transpose, which is conj(A).
         self._conjugate = not a.flags.f_contiguous and a.dtype.kind == "c"
         t = a if a.flags.f_contiguous else a.T
         self._factor, self.bad_pivot = lapack_of("potrf", a.dtype)(t, lower=False, clean=False)
@@ -52,10 +52,10 @@ class Cholesky:
 
 
 class Triangular:
-    """A triangle, which needs no factorization."""
+    """A triangular matrix, which needs no factorization."""
 
     def __init__(self, a, lower):
-        # As LAPACK sees a row-major matrix it is transposed, and its triangles change places.
+        # LAPACK is column-major: of a row-major matrix it sees the transpose, with the other triangle.
         self._transposed = not a.flags.f_contiguous
         self._a = a.T if self._transposed else a
         self._lower = lower != self._transposed
@@ -74,13 +74,13 @@ class Triangular:
 
 
 class Banded:
-    """P A = L U of a matrix with few diagonals next to the main one."""
+    """P A = L U of a band matrix."""
 
     def __init__(self, a):
         self._a = a
         self._below, self._above = scipy.linalg.bandwidth(a)
         n, (kl, ku) = len(a), (self._below, self._above)
-        # LAPACK's band storage: entry (i, j) is in row kl + ku + i - j, with kl rows for fill-in above.
+        # Band storage of LAPACK: entry (i, j) is in row kl + ku + i - j.  The first kl rows are for fill-in.
         band = np.zeros((2 * kl + ku + 1, n), a.dtype, order="F")
         for d in range(-kl, ku + 1):
             diagonal = a.diagonal(d)
@@ -105,9 +105,9 @@ class Banded:
 
 
 def is_positive_definite(a):
-    """Tell whether the Hermitian a (n, n), of entries of any size, has a Cholesky factorization.
+    """Tell whether the Hermitian a (n, n) has a Cholesky factorization; its entries may have any size.
 
-    Rows and columns are scaled by powers of two that bring its diagonal next to 1, which changes no rounding.
+    Rows and columns are scaled by powers of two, so that the diagonal is near 1.  This changes no rounding.
     A matrix with NaN is not positive definite.
     """
     diagonal = a.diagonal().real.astype(np.float64)

@@ -1,4 +1,7 @@
-"""Residuals of small systems in more than FP64, whose rounding else decides whether they meet a bound."""
+"""Residuals of small systems in long double.
+
+For few unknowns, the rounding of an FP64 residual is as large as the bound that the residual has to meet.
+"""
 
 import numpy as np
 
@@ -6,12 +9,12 @@ from tcsolve._backends.cpu.blas import matmul
 
 __all__ = ["SMALL", "residual"]
 
-# Unknowns up to which the rounding of a residual in FP64 counts beside u sqrt(n) ||A|| ||x||.
+# Up to this n, the rounding of an FP64 residual matters compared with u sqrt(n) ||A|| ||x||.
 SMALL = 32
 
 
 def residual(a, x, b):
-    """Return b - A x in FP64, of arrays of the host.
+    """Return b - A x in FP64 for NumPy arrays.
 
     Parameters
     ----------
@@ -21,8 +24,8 @@ def residual(a, x, b):
     Returns
     -------
     ndarray
-        Rounded once, or nearly so, for up to SMALL unknowns where a long double is longer than a double, as
-        on x86; else a difference of FP64 numbers.
+        For n <= SMALL it is computed in long double and rounded to FP64.  Where long double has more digits
+        than double, as on x86, the result is then rounded about once.  For larger n it is computed in FP64.
     """
     dtype = np.result_type(a, x, b, np.float64)
     if a.shape[-1] > SMALL:

@@ -1,4 +1,4 @@
-"""Where a system is solved: on the host, or on a device that has room and takes less time."""
+"""Choose the device: the host, or a GPU if it has enough memory and the predicted time is shorter."""
 
 from tcsolve._arrays import as_host
 from tcsolve._backends.select import cuda_available, ops_on
@@ -8,12 +8,12 @@ from tcsolve._solve.cost_model import CPU, choose_update, predict_seconds, rates
 
 __all__ = ["brought", "require_room_there", "target_ops"]
 
-# A GPU is looked for only where the host would need this many seconds: CuPy takes longer to import.
+# If the host needs fewer seconds than this, no GPU is considered: importing CuPy takes longer.
 WORTH_A_GPU = 0.2
 
 
 def require_room_there(ops, a, nrhs, precision, moved_bytes):
-    """Raise before anything is copied to a device that has no room for it and its factors."""
+    """Raise a DeviceMemoryError, before anything is copied, if the device has too little memory."""
     n = a.shape[0]
     rates = rates_of(ops.device, getattr(ops, "properties", None))
     update = _first_rung(a, nrhs, precision, rates)
@@ -21,12 +21,12 @@ def require_room_there(ops, a, nrhs, precision, moved_bytes):
 
 
 def brought(ops, x):
-    """Return x where `ops` works."""
+    """Return x as an array on the device of `ops`."""
     return ops.array(as_host(x)) if ops.device == "cpu" else ops.array(x)
 
 
 def target_ops(ops, a, nrhs, precision, device):
-    """Return the `Ops` that will solve: where the caller said, or where it is predicted fastest."""
+    """Return the `Ops` of the requested device, or of the device with the shortest predicted time."""
     if device != "auto":
         return ops_on(device) if device != ops.device else ops
     if ops.device == "cuda":
@@ -42,7 +42,7 @@ def target_ops(ops, a, nrhs, precision, device):
 
 
 def _first_rung(a, nrhs, precision, rates):
-    """Return the name of the update that a solve of `precision` begins with."""
+    """Return the name of the first update of a solve with `precision`."""
     if isinstance(precision, Plan):
         return precision.update
     if precision != "auto":
@@ -52,7 +52,7 @@ def _first_rung(a, nrhs, precision, rates):
 
 
 def _seconds(a, nrhs, precision, rates):
-    """Predict the seconds of a solve; by the slowest update where the rates do not tell of the first."""
+    """Predict the seconds of a solve; if the rates do not have its first update, those of the slowest one."""
     name = _first_rung(a, nrhs, precision, rates)
     names = [name] if name in rates.lu_flops else list(rates.lu_flops)
     is_complex = a.dtype.kind == "c"

@@ -1,4 +1,4 @@
-"""Refinement with the caller's own operator and corrections."""
+"""The public function `refine`: refinement with the caller's operator and approximate inverse."""
 
 import time
 
@@ -18,45 +18,47 @@ __all__ = ["refine"]
 
 
 def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=100):
-    """Refine x for any operator with any approximate inverse the caller has.
+    """Refine x for any operator with any approximate inverse of it.
 
     Parameters
     ----------
     a : array (n, n), or callable (n, k) -> (n, k)
-        The operator, or a function that applies it in FP64 (for a callable, `norm` is needed).
+        The matrix A, or a function that multiplies by A in FP64.  With a function, `norm` is needed.
     b : array, shape (n,) or (n, k)
         Right-hand sides, NumPy or CuPy.
     correct : callable, (n, k) -> (n, k)
-        Applies an approximate inverse of A to residuals: a factorization in any precision, a
-        preconditioner, or another code.  The residuals are not scaled, so a solver with a small range must
-        scale them itself.  `correct` receives copies, and what it returns is copied to FP64.
+        Applies an approximate inverse of A to residuals: a factorization in any precision, a preconditioner,
+        or another program.  The residuals are not scaled, so a solver with a small range must scale them
+        itself.  `correct` receives copies of the residuals, and its result is copied to FP64.
     x0 : array, shape of b, optional
         The first x; by default ``correct(b)``.
     norm : float, optional
-        Infinity norm of a; computed if a is an array.
+        Infinity norm of A; it is computed if a is an array.
     plan : Plan, optional
-        Its `contraction` and `basis` steer the loop.
+        Only its `contraction` and `basis` are used.
     tol : float, optional
         Bound on ``||b - A x|| / (||A|| ||x||)``; by default 2**-53 sqrt(n).
     max_steps : int
-        Corrections a right-hand side may cost.
+        Largest number of corrections of a right-hand side.
 
     Returns
     -------
     Solution
-        With status CONVERGED or STALLED (or NONFINITE_INPUT) and rcond NaN.
+        Its status is CONVERGED, STALLED or NONFINITE_INPUT, and its rcond is NaN.
 
     Raises
     ------
     InputError
-        A shape or a number does not fit; x0, a correction or a product is complex and the system real; or a
-        is a function, and norm is missing or the function does not return FP64.
+        A shape or a number is wrong.  Or x0, a correction or a product is complex, but a and b are real.  Or
+        a is a function, but `norm` is missing or the function does not return FP64.
+    DeviceMemoryError
+        The device has too little memory.
 
     Notes
     -----
-    Classical refinement goes on while it contracts [1]_.  Where it contracts slowly, Anderson acceleration
-    combines the last iterates [2]_.  Where it does not contract, FGMRES follows, preconditioned by `correct`,
-    which may differ from call to call.
+    Classical refinement continues while it contracts [1]_.  If it contracts slowly, Anderson acceleration
+    combines the last iterates [2]_.  If it does not contract, FGMRES follows, with `correct` as the
+    preconditioner.  `correct` may change from call to call.
 
     References
     ----------
@@ -74,14 +76,14 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     """
     b = check_array(b, "b")
     ops = ops_for(b)
-    # The caller's functions are not called again.
+    # again=False: after an error, the functions of the caller are not called a second time.
     refine_here = ops.guarded(_refine_here, again=False)
     options = {"x0": x0, "norm": norm, "plan": plan, "tol": tol, "max_steps": max_steps}
     return refine_here(ops, a, b, correct, **options)
 
 
 def _refine_here(ops, a, b, correct, *, x0, norm, plan, tol, max_steps):
-    """As `refine`, of a checked b."""
+    """As `refine`, for a checked b."""
     if b.ndim not in (1, 2) or b.shape[0] == 0:
         raise InputError(f"refine: b has shape {b.shape}; (n,) or (n, k) with n > 0 is needed")
     if not (plan is None or isinstance(plan, Plan)):
@@ -115,9 +117,10 @@ def _refine_here(ops, a, b, correct, *, x0, norm, plan, tol, max_steps):
     status = Status.CONVERGED if state.all_converged else Status.STALLED
     if not bool(ops.xp.isfinite(columns).all()) or not np.isfinite(norm):
         status = Status.NONFINITE_INPUT
-    with np.errstate(all="ignore"):  # of an x that is not finite
+    with np.errstate(all="ignore"):  # x may be not finite
         error = _final_error(ops, a, operator, state.x, columns, given)
-    if status is Status.CONVERGED and not (error <= bound).all():  # x has too few digits
+    # An x near the end of the range of FP64 may miss the bound although the loop has converged.
+    if status is Status.CONVERGED and not (error <= bound).all():
         status = Status.STALLED
     took = time.perf_counter() - mark
     return Solution(
@@ -136,7 +139,7 @@ def _refine_here(ops, a, b, correct, *, x0, norm, plan, tol, max_steps):
 
 
 def _final_error(ops, a, operator, x, b, norm):
-    """Return the errors of x; of a matrix also where products or residuals leave the range of FP64."""
+    """Return the errors of x; if A is an array, also where products or residuals would overflow."""
     error = measure(ops, operator, x, b)[1]
     (size,) = ops.host(ops.column_max(x))
     ordinary = np.isfinite(error) & (size > 1 / SAFE) & (size < SAFE)
@@ -146,7 +149,7 @@ def _final_error(ops, a, operator, x, b, norm):
 
 
 def _matrix(ops, a, b):
-    """Return the matrix a, in the precision it is multiplied in."""
+    """Return the checked matrix a, in its precision for products."""
     a, n = check_array(a, "a"), len(b)
     ops_for(a, b)
     if a.shape != (n, n):
@@ -155,7 +158,7 @@ def _matrix(ops, a, b):
 
 
 def _start(ops, x0, b, dtype):
-    """Return a copy of x0 in columns, which may be returned as x."""
+    """Return a copy of x0 with the shape (n, k)."""
     x0 = check_array(x0, "x0")
     ops_for(x0, b)
     if x0.shape != b.shape:
@@ -165,7 +168,7 @@ def _start(ops, x0, b, dtype):
 
 
 def _held(function, name, dtype, ops):
-    """Return the caller's function of columns, held to their shape, on copies of what it gets and returns.
+    """Return the caller's function of columns, with a check of its result, on copies of its input and result.
 
     So it may overwrite its argument, and return the same memory again and again.
     """

@@ -1,4 +1,4 @@
-"""The structures of SciPy's `assume_a`: what each reads, and whether a matrix has one."""
+"""The structures of `assume_a`: the entries that each reads, and tests whether a matrix has a structure."""
 
 import math
 
@@ -10,21 +10,21 @@ from tcsolve._arithmetic.matrix_parts import parts
 __all__ = ["MIRRORED", "detected", "read_under"]
 
 MIRRORED = ("symmetric", "hermitian", "positive definite")
-# Diagonals below and above the main one that are read.
+# The numbers of diagonals below and above the main one that are read.
 BANDS = {
     "diagonal": (0, 0),
     "tridiagonal": (1, 1),
     "upper triangular": (0, math.inf),
     "lower triangular": (math.inf, 0),
 }
-# A band LU pays up to this share of the columns.
+# A matrix is treated as banded if it has at most n / NARROW_BAND diagonals besides the main one.
 NARROW_BAND = 8
 
 
 def read_under(ops, a, structure, lower):
-    """Return a (..., n, n) as it is read under `structure`, and which matrices contradict that.
+    """Return (the matrices that `structure` describes, which of them contradict it) for a (..., n, n).
 
-    One NumPy matrix that is as it is read is returned itself; nearly every matrix is.
+    If a is one NumPy matrix that has the structure, as nearly always, a itself is returned.
     """
     if ops.xp is np and a.ndim == 2 and _is_as_read(a, structure):
         return a, np.array(False)
@@ -32,7 +32,7 @@ def read_under(ops, a, structure, lower):
 
 
 def _is_as_read(a, structure):
-    """Tell whether the NumPy matrix a has the structure; compiled code reads it and stops at a difference."""
+    """Tell whether the NumPy matrix a has the structure, by compiled code that stops at a difference."""
     if structure in MIRRORED:
         return (scipy.linalg.issymmetric if structure == "symmetric" else scipy.linalg.ishermitian)(
             a
@@ -45,9 +45,9 @@ def _is_as_read(a, structure):
 
 
 def interpret(xp, a, structure, lower):
-    """Return the full matrix that SciPy reads a as under `structure`, a (..., n, n).
+    """Return the full matrices (..., n, n) that `structure` describes, as SciPy reads them.
 
-    Entries that are not read are masked, not multiplied by zero: they may hold NaN.
+    Entries that are not read are masked, not multiplied by zero, because they may be NaN.
     """
     if structure == "diagonal":
         return xp.triu(xp.tril(a))
@@ -67,9 +67,9 @@ def interpret(xp, a, structure, lower):
 
 
 def detected(a):
-    """Return the structure of the NumPy matrix a (n, n) that has a faster solver than a general matrix has.
+    """Return the structure of the NumPy matrix a (n, n): 'banded', a triangular one, or 'general'.
 
-    'banded', a triangular one, or 'general'.  The border is read first, in O(n); most matrices end there.
+    The first and last rows and columns are read first, in O(n); for most matrices this is enough.
     """
     if not _may_be_sparse(a):
         return "general"
@@ -82,7 +82,7 @@ def detected(a):
 
 
 def _may_be_sparse(a):
-    """Tell whether the border of a allows a band or a triangle."""
+    """Tell whether the first and last rows and columns of a allow a band or a triangle."""
     top, left, bottom, right = a[0, 1:], a[1:, 0], a[-1, :-1], a[:-1, -1]
     is_lower = not (top.any() or right.any())
     is_upper = not (left.any() or bottom.any())
@@ -94,11 +94,11 @@ def _may_be_sparse(a):
 
 
 def contradicts(ops, a, structure, lower):
-    """Tell which matrices have entries that `structure` does not read and that do not agree with it.
+    """Tell which matrices have entries that `structure` does not read and that contradict it.
 
-    The triangle that is not read of a symmetric, Hermitian or positive definite matrix must be zero, or the
-    mirror image of the other one up to rounding: 4 n u times the largest entry.  Outside of a triangle, or of
-    a band, entries must be zero.  A NaN says nothing.
+    For a symmetric, Hermitian or positive definite matrix, one triangle is not read.  It must be zero, or the
+    mirror image of the other one up to 4 n eps times the largest entry.  For other structures, entries
+    outside of the triangle or the band must be zero.  A NaN never contradicts.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def contradicts(ops, a, structure, lower):
 def _agrees_exactly(a, structure, lower):
     """Tell whether the unread triangle of the NumPy matrix a is zero, or the exact mirror image.
 
-    Read by compiled code that stops at the first difference; nearly every matrix needs no more.
+    Compiled code reads a and stops at the first difference.  For nearly every matrix this test is enough.
     """
     if structure == "symmetric":
         return scipy.linalg.issymmetric(a) or 0 == scipy.linalg.bandwidth(a)[1 if lower else 0]
@@ -137,7 +137,10 @@ def _agrees_exactly(a, structure, lower):
 
 
 def _is_not_mirrored(xp, a, structure, lower):
-    """Compare the triangles of a (..., n, n) up to rounding, some rows at a time where a is one matrix."""
+    """Tell which of a (..., n, n) are neither mirrored up to rounding nor zero in the unread triangle.
+
+    A single matrix is compared some rows at a time.
+    """
     n, conjugate = a.shape[-1], structure != "symmetric" and a.dtype.kind == "c"
     turned = xp.swapaxes(a.conj() if conjugate else a, -1, -2)
     pieces = parts(n, n) if a.ndim == 2 else [slice(None)]

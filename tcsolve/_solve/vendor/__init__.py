@@ -1,1 +1,1 @@
-"""Systems on a device that are solved by the library's factors."""
+"""Systems on a device that are solved with factors from cuBLAS or cuSOLVER, and verified here."""

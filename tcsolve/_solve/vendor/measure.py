@@ -1,4 +1,4 @@
-"""Backward errors and a lower bound on rcond of many systems on a device, found together."""
+"""Backward errors and lower bounds of rcond of many systems on a device, measured together."""
 
 from typing import NamedTuple
 
@@ -27,29 +27,33 @@ __all__ = [
     "ordinary",
 ]
 
-# Rows of what `vendor.measure` finds besides two for each column.
+# Number of rows of the result of `vendor.measure`, besides two for each right-hand side.
 MEASURED = 4
-# Unknowns up to which one matrix is measured by a single launch, in which it has one multiprocessor.
+# Up to this n, a single matrix is measured by one launch on one multiprocessor.
 MEASURED_AT_ONCE = 192
-# Unknowns up to which one multiprocessor is as fast as many, because they wait for each other's launch alone.
+# Up to this n, one multiprocessor is as fast as many, because the launch takes most of the time.
 AT_ONCE = 64
-# Right-hand sides from which on the product with a triangle is worth parts; the most of them, and the fewest
-# rows of one.
+# From this many right-hand sides on, the product with a triangle is computed in parts; the largest number of
+# parts, and the smallest number of rows of a part.
 TRIANGLE_COLUMNS, TRIANGLE_PARTS, TRIANGLE_ROWS = 1024, 16, 512
 # See `look_at`.
 MARGIN = 100
 
 
 def measure(ops, system, y, info, board):
-    """Return x, (m, n, k), in its dtype; fill the board with what verifies it, and with what is seen in A.
+    """Return x, (m, n, k), in its dtype; fill `board` with the norms that verify it.
 
     Parameters
     ----------
+    ops : Ops
+    system : System
     y : array, shape (m, k + c, n)
-        A**-1 of the right-hand sides and of some random vectors, in FP64 or complex128.
+        The solutions for the right-hand sides and for c random vectors, in FP64 or complex128.
     info : array of int32, shape (m,), or None
+        The info of the factorizations.
     board : array, shape (SEEN + 4 + 2 k, m)
-        Zeros before, or what was seen when A was read.
+        Its first SEEN rows are from `vendor.read_as`, or zeros; then this may fill them, too.  The other rows
+        are zeros before the call.
     """
     a, b, (m, n, k), found = system.a, system.b, system.b.shape, board[SEEN:]
     if m == 1 and n > AT_ONCE and ops.vendor.measures_one(k):
@@ -58,21 +62,21 @@ def measure(ops, system, y, info, board):
     x = _as_answer(ops, y[:, :k], b.dtype)
     if m > 1 or n <= MEASURED_AT_ONCE:
         ops.vendor.measure(a, x, b, y[:, k:], info, found)
-    else:  # by products that fill the device
+    else:  # products with a large matrix use the whole device
         ax = _product(ops, system, ops.converted(x[0], np.result_type(x.dtype, np.float64)))
         ops.vendor.sizes(ops.stats(a[0]), (x[0], ax), b[0], y[0, k:], info, found)
     return x
 
 
 def _as_answer(ops, y, dtype):
-    """Return the rows y (m, k, n) as x (m, n, k) in its dtype."""
-    x = ops.xp.swapaxes(y, 1, 2).copy()  # never a view, which would keep the probes
+    """Return the rows y (m, k, n) as x (m, n, k) in the dtype of x."""
+    x = ops.xp.swapaxes(y, 1, 2).copy()  # a view would keep the memory of the probes
     with np.errstate(over="ignore", under="ignore"):
         return ops.converted(x, dtype)
 
 
 def _product(ops, system, x):
-    """Return A x of one matrix; of a triangle only what is read is multiplied, some rows at a time."""
+    """Return A x for one matrix; a triangle is multiplied in parts of some rows, without its zeros."""
     (a,), xp, n = system.a, ops.xp, len(x)
     if not system.kind.endswith("triangular") or x.shape[1] < TRIANGLE_COLUMNS:
         return ops.product(a, x)
@@ -85,26 +89,26 @@ def _product(ops, system, x):
 
 
 class _Look(NamedTuple):
-    """What the measured numbers say of each matrix."""
+    """The conclusions from the measured norms, for each matrix."""
 
-    codes: np.ndarray  # of CONVERGED, of a broken factorization, or REDO
-    error: np.ndarray  # (m, k)
-    least: np.ndarray  # hardly more than rcond
-    is_near: np.ndarray  # whether rcond may be below epsilon
-    is_safe: np.ndarray  # whether the norms of A are far from the ends of FP64
-    apart: np.ndarray  # whether entries that are not read contradict the structure
-    spoilt: np.ndarray  # whether A holds NaN or Inf
+    codes: np.ndarray  # CONVERGED, REDO, or the code of a factorization that broke down
+    error: np.ndarray  # (m, k), backward errors
+    least: np.ndarray  # an estimate of rcond from the probes
+    is_near: np.ndarray  # True if rcond may be below epsilon
+    is_safe: np.ndarray  # True if the norms of A are not extreme
+    apart: np.ndarray  # True if entries that are not read contradict the structure
+    spoilt: np.ndarray  # True if A holds NaN or Inf
 
 
 def look_at(board, system):
-    """Return the `_Look` at what was seen and measured.
+    """Return the `_Look` for the numbers in `board`.
 
-    A random probe g has entries of mean 0 and variance 1.  Entry i of A^-1 g is on average at least 0.7
-    times the length of row i of A^-1 (Khinchine), and so of any entry of it: ||A^-1 g||_1 is on average at
-    least 0.7 ||A^-1||_1, and at most n times as large.  It is below 1 / MARGIN of ||A^-1||_1 only where the
-    row vector that dominates A^-1 is nearly orthogonal to g: in one of 100 cases for one probe, in one of
-    10^4 for two.  So where 1 / (||A||_1 ||A^-1 g||_1) is at least MARGIN epsilon, rcond is taken to be at
-    least epsilon.
+    A random probe g has entries with mean 0 and variance 1.  On average, the modulus of entry i of A^-1 g is
+    at least 0.7 times the length of row i of A^-1 (Khinchine).  So ||A^-1 g||_1 is on average at least
+    0.7 ||A^-1||_1, and it is at most n times as large.  It is below ||A^-1||_1 / MARGIN only if g is nearly
+    orthogonal to the dominant row of A^-1.  This happens for one of 100 single probes, and for one of 10^4
+    pairs.  So if 1 / (||A||_1 ||A^-1 g||_1) is at least MARGIN epsilon, rcond is taken to be at least
+    epsilon.
     """
     k, seen, found = system.b.shape[2], board[:SEEN], board[SEEN:]
     (inf, one, grown, info), rest, size = found[:4], found[4 : 4 + k], found[4 + k :]
@@ -114,7 +118,7 @@ def look_at(board, system):
         error = np.where(np.isfinite(size), np.where(rest == 0, 0.0, error), np.nan)
         least = np.minimum(1 / one / grown, 1.0)
         is_safe = (inf > 1 / SAFE) & (inf < SAFE) & (one < SAFE)
-        # Else products with x may leave the range; a zero x is met if b is zero.
+        # Otherwise products with x may overflow or underflow.  A zero x is exact if b is zero.
         exact = (size < SAFE) & ((size > 1 / SAFE) | (size == 0) & (rest == 0))
         met = is_safe & (exact & (error <= system.bound)).all(axis=0)
         codes = np.where(met, CONVERGED, REDO)
@@ -125,9 +129,9 @@ def look_at(board, system):
 
 
 def ordinary(board, system):
-    """Return (rcond, errors) of one system that needs no second look by `look_at`, or None.
+    """Return (rcond, errors) of one system that meets the bound and is not extreme, or None.
 
-    The same with Python's numbers, which for few of them takes a tenth of the time.
+    This is `look_at` with Python numbers, which takes a tenth of the time for few numbers.
     """
     numbers, k = board[:, 0].tolist(), system.b.shape[2]
     difference, largest, beyond, spoilt, zero = numbers[:SEEN]
@@ -142,12 +146,12 @@ def ordinary(board, system):
         return None
     error = [r / inf / of_x for r, of_x in zip(rest, size, strict=True)]
     least = min(1 / one / grown, 1.0)
-    met = all(e <= system.bound for e in error)  # never a NaN
+    met = all(e <= system.bound for e in error)  # False for a NaN
     return (least, error) if met and least >= MARGIN * system.eps else None
 
 
 def complex_errors(ops, system, x):
-    """Return the backward errors (m, k), on the host, of complex x and b and real A."""
+    """Return the backward errors (m, k) on the host, for complex x and b and real A."""
     (m, n, k), wide = x.shape, np.result_type(x.dtype, np.float64)
     if m == 1 and n > MEASURED_AT_ONCE:
         return errors_of(ops, system, x)

@@ -12,13 +12,15 @@ MAX_SWEEPS = 4
 def rconds_of(ops, a, solve):
     """Estimate 1 / (||A||_1 ||A^-1||_1) of each matrix of a stack, on the host.
 
-    Each is an upper bound up to rounding, nearly always within a factor of 3 [1]_; 0 if a solve overflows.
+    Up to rounding, each estimate is an upper bound of rcond.  It is nearly always within a factor of 3 [1]_.
+    It is 0 if a solve overflows.
 
     Parameters
     ----------
+    ops : Ops
     a : array, shape (m, n, n)
     solve : callable
-        As `solve` of the factors.
+        The method `solve` of the factors.
 
     References
     ----------
@@ -26,7 +28,7 @@ def rconds_of(ops, a, solve):
     """
     xp, (m, n, _), wide = ops.xp, a.shape, np.result_type(a.dtype, np.float64)
     start = xp.empty((m, 2, n), wide)
-    # 1 / n, and the alternating vector that the ascent cannot see coming.
+    # Start with 1 / n and the alternating vector.  The latter helps for matrices that mislead the iteration.
     start[:] = ops.probes(n).T[:2]
     with np.errstate(all="ignore"):
         y = solve(start)
@@ -51,7 +53,7 @@ def rconds_of(ops, a, solve):
 
 
 def rconds_of_scaled(ops, a, row, col, factors):
-    """Return rcond of A from factors of 2**-row A 2**-col."""
+    """Return the estimates of rcond of A from factors of diag(2**-row) A diag(2**-col)."""
     xp = ops.xp
     of_a = exponent_of(xp, a, (1, 2))
     near = ldexp(xp, a, -of_a)
@@ -59,7 +61,7 @@ def rconds_of_scaled(ops, a, row, col, factors):
     row = xp.swapaxes(row, 1, 2)
 
     def solve(v, adjoint=False):
-        # The exponent of A goes with that of its rows, as either alone may leave the range.
+        # Combine the exponent of A with those of its rows: each alone may overflow.
         before, after = (col, row - of_a) if adjoint else (row - of_a, col)
         inside = xp.ascontiguousarray(ldexp(xp, v, -before))
         return ldexp(xp, factors.solve(inside, adjoint), -after)

@@ -1,6 +1,6 @@
-"""A second solve of systems on a device whose entries are extreme, or whose x misses the bound.
+"""A second solve of systems on a device that have extreme entries or miss the bound.
 
-Each matrix is scaled by powers of two, factored again, and x refined.
+Each matrix is scaled by powers of two and factored again, and x is refined.
 """
 
 import numpy as np
@@ -14,12 +14,12 @@ from tcsolve._solve.vendor.system import CONVERGED, NONFINITE, Part
 
 __all__ = ["repair"]
 
-# Steps of refinement.
+# Number of refinement steps.
 MAX_STEPS = 2
 
 
 def repair(ops, system, part, which, is_safe):
-    """Look again at systems that hold NaN or Inf or extreme entries, or whose x misses the bound."""
+    """Solve systems again that hold NaN, Inf or extreme entries or miss the bound; store them in `part`."""
     xp, here = ops.xp, ops.array(which)
     some = system._replace(a=system.a[here], b=system.b[here])
     finite_a, finite_b = ops.host(
@@ -40,7 +40,7 @@ def repair(ops, system, part, which, is_safe):
 
 
 def _spoil(ops, part, which, finite, good):
-    """Note where the input holds NaN or Inf, finite (m, k) telling where not; these columns are NaN."""
+    """Record NONFINITE for systems with NaN or Inf; columns of x that are not `finite` (m, k) become NaN."""
     bad = which[~good]
     part.codes[bad] = NONFINITE
     part.error[which] = np.where(finite, part.error[which], np.nan)
@@ -49,9 +49,9 @@ def _spoil(ops, part, which, finite, good):
 
 
 def _solve_scaled(ops, system, x, is_safe):
-    """Return the `Part` of systems that are brought next to 1 where they are not safe, and refined.
+    """Return the `Part` of systems that are scaled to near 1, unless they are safe, factored and refined.
 
-    x, the first answer, is kept where it meets the bound when it is measured with care.
+    The first answer x is kept if a careful measurement shows that it meets the bound.
     """
     xp, wide = ops.xp, np.result_type(system.a.dtype, np.float64)
     a, b = ops.converted(system.a, wide), ops.converted(system.b, wide)
@@ -75,10 +75,10 @@ def _solve_scaled(ops, system, x, is_safe):
 
 
 def _refined(ops, factors, scaled, b, exponents):
-    """Return x = C y 2**top in FP64, where R A C y = R b 2**-top after some steps of refinement.
+    """Return x = C y 2**top in FP64, where y is the refined solution of R A C y = R b 2**-top.
 
-    R = 2**-row and C = 2**-col are diagonal, and `scaled` is R A C: exact but for numbers that are negligible
-    next to the others.
+    R = diag(2**-row), C = diag(2**-col), and `scaled` is R A C.  The scaling is exact, except for numbers
+    that are negligible compared with others.
     """
     xp, (row, col) = ops.xp, exponents
     top = largest_exponent(xp, b, -row)[:, None]
@@ -94,8 +94,8 @@ def _refined(ops, factors, scaled, b, exponents):
 
 
 def _exponents(xp, a, kind):
-    """Return the exponents of rows (m, n, 1) and columns (m, 1, n) that bring A next to 1."""
-    if kind == "positive definite":  # symmetric, as is A; its largest entries are on the diagonal
+    """Return the exponents of rows (m, n, 1) and columns (m, 1, n) that bring the entries of A near 1."""
+    if kind == "positive definite":  # a symmetric scaling; the largest entries are on the diagonal
         diagonal = xp.diagonal(a, axis1=1, axis2=2).real
         half = exponent_of(xp, diagonal) // 2
         return half[:, :, None], half[:, None, :]
@@ -104,14 +104,14 @@ def _exponents(xp, a, kind):
 
 
 def _residual(ops, a, x, b):
-    """Return b - A x in FP64, for few unknowns rounded about once."""
+    """Return b - A x in FP64; for few unknowns it is computed in long double."""
     if a.shape[-1] <= SMALL:
         return ops.array(residual(*ops.host(a, x, b)))
     return b - a @ x
 
 
 def _codes_of(ops, system, x, error):
-    """Return the codes of answers that are what they are, without a look at the condition."""
+    """Return the codes of the final answers, without regard to rcond."""
     finite, top = ops.host(ops.xp.isfinite(x).all(axis=(1, 2)), ops.xp.abs(x).max(axis=1))
     met = error <= system.bound
     faint = (top < np.finfo(x.dtype).tiny) | met

@@ -1,4 +1,4 @@
-"""The `Solution` of systems that were solved on a device by the library's factors."""
+"""The `Solution` of systems that were solved with factors of cuBLAS or cuSOLVER."""
 
 import time
 from dataclasses import replace
@@ -13,7 +13,7 @@ __all__ = ["join", "solution_of", "stacked", "unfolded"]
 
 
 def stacked(found, ops, batch, shape, start):
-    """Return the `Solution` of a stack from those of its matrices."""
+    """Return the `Solution` of a stack from the `Solution` of each matrix."""
     codes = np.array([code_of(one.status) for one in found], np.int8)
     rconds, error = np.array([one.rcond for one in found]), [one.backward_error for one in found]
     x, steps = ops.xp.stack([one.x for one in found]), [one.iterations for one in found]
@@ -28,7 +28,7 @@ def stacked(found, ops, batch, shape, start):
 
 
 def join(parts, ops):
-    """Return one `Part` for all systems, from those of consecutive ones."""
+    """Return one `Part` for all systems from the parts of consecutive systems."""
     if len(parts) == 1:
         return parts[0]
     x, *others = zip(*parts, strict=True)
@@ -36,7 +36,7 @@ def join(parts, ops):
 
 
 def solution_of(part, ops, batch, shape, start, planned):
-    """Return the `Solution` with the shapes of the caller."""
+    """Return the `Solution` for a `Part`, with the shapes that the caller expects."""
     k = part.error.shape[1]
     error, steps = part.error.reshape(*batch, k), part.steps.reshape(*batch, k)
     codes, rconds = part.codes.reshape(batch), part.rconds.reshape(batch)
@@ -64,11 +64,12 @@ def solution_of(part, ops, batch, shape, start, planned):
 
 
 def unfolded(xp, solution, shape):
-    """Return the `Solution` of a stack of right-hand sides from that of all their columns, of one matrix."""
+    """Return the `Solution` for a stack of right-hand sides with one A, from that of all their columns."""
     *batch, n, k = shape
     error = solution.backward_error.reshape(*batch, k)
     codes = np.full(batch, code_of(solution.status))
-    if not solution.status.ok and solution.rcond > 0:  # some columns are bad, and not the matrix
+    # rcond > 0: the matrix is good, but some right-hand sides are not.
+    if not solution.status.ok and solution.rcond > 0:
         ill = solution.rcond < np.finfo(solution.x.dtype).eps
         met = (error <= solution.bound).all(axis=-1)
         codes = np.where(met, ILL_CONDITIONED if ill else CONVERGED, codes)

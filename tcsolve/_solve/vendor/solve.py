@@ -1,12 +1,15 @@
-"""Stacks, structures, small and complex systems on a device: the library's factors, our verification.
+"""Stacks, structures, small and complex systems on a device: factors of cuBLAS or cuSOLVER, verified here.
 
-One text serves one matrix and a stack of them.  Each matrix is factored in FP64 by `ops.vendor`; b and
-two random probes are solved for together.  Norms of A, the residual of the x that is returned, and the
-size of A^-1 times the probes are measured at once, with what is seen where a structure is read, and read by
-the host once; of a long stack only where a matrix is not ordinary.  Where A may be singular to working
-precision, its condition is estimated.  An x that misses the bound is corrected once by its residual.
-Matrices whose entries are extreme, or whose x still misses it, are scaled by powers of two, factored again
-and refined.
+A single matrix is treated as a stack of one.
+
+1. `ops.vendor` factors each matrix in FP64, and solves for b and two random probes together.
+2. One kernel measures the norms of A, the residual of x, and the size of A^-1 times the probes.  Other
+   numbers were found when the structure was read.  The host reads all of them at once; of a long stack, only
+   those of matrices that are not ordinary.
+3. If A may be singular to working precision, its rcond is estimated.
+4. An x that misses the bound is corrected once by its residual.
+5. If it still misses the bound, or the entries of A are extreme, A is scaled by powers of two and factored
+   again, and x is refined.
 """
 
 import functools
@@ -55,23 +58,24 @@ from tcsolve._solve.vendor.system import (
 
 __all__ = ["goes_to_vendor", "solve_by_vendor"]
 
-# Unknowns up to which one real matrix is factored by the library: the launches of our LU take longer.
+# Up to this n, cuSOLVER factors a single matrix, because the launches of our LU take longer.
 LARGEST_ALONE = 512
-# Unknowns up to which a stack is factored at once; larger matrices fill the device one by one.
+# Up to this n, the matrices of a stack are factored together.  Each larger matrix fills the device by itself.
 LARGEST_TOGETHER, LARGEST_DEFINITE_TOGETHER = 640, 1024
-# Fewer matrices than this, of more unknowns than that, are sooner done one by one: at once, each has a small
-# part of the device.
+# Fewer than FEW matrices of more than FEW_ROWS rows are factored one by one.  Together, each would get only a
+# small part of the device.
 FEW, FEW_ROWS = 4, 128
-# Bytes of the factors of a part of a long stack; matrices that the host judges as fast as the device.
+# Bytes of the factors that are computed at a time for a long stack; and the largest number of matrices that
+# the host checks as fast as the device does.
 CHUNK_BYTES, ON_HOST = 1 << 29, 4096
-# Right-hand sides for which Python's numbers are faster than NumPy's.
+# Up to this many right-hand sides, Python numbers are faster than NumPy arrays.
 FEW_COLUMNS = 16
-# Random vectors that are solved for with b; see `look_at`.
+# Number of random vectors that are solved for together with b; see `look_at`.
 PROBES = 2
 
 
 def goes_to_vendor(ops, a, b, structure, precision):
-    """Tell whether the system is solved here: on its device, where we have no faster road."""
+    """Tell whether `solve_by_vendor` shall solve the system: on a GPU, if no other method is faster."""
     if ops.vendor is None or precision not in ("auto", "fp64"):
         return False
     if a.ndim > 2 or b.ndim > 2 or structure == "positive definite":
@@ -82,7 +86,7 @@ def goes_to_vendor(ops, a, b, structure, precision):
 
 
 def _is_faster(ops, a, nrhs):
-    """Tell whether the library's LU of a matrix is faster than ours."""
+    """Tell whether the LU of cuSOLVER is faster than our LU for one matrix."""
     n = a.shape[-1]
     if n <= LARGEST_ALONE:
         return True
@@ -92,28 +96,33 @@ def _is_faster(ops, a, nrhs):
 
 
 def solve_by_vendor(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite, estimate):
-    """Solve one system or a stack, or return None: one general matrix that the ladder should take.
+    """Solve one system or a stack, or return None if the ladder shall solve a single general system.
 
     Parameters
     ----------
     ops : Ops
-        With `vendor`.
+        It has a `vendor`.
     a : array, shape (..., n, n)
     b : array, shape (n,) or (..., n, nrhs)
     structure : str or None
+        Long name of the structure.
     lower : bool
-        Which triangle of symmetric matrices is read.
+        As in `tcsolve.solve`.
     alone : callable
-        Returns the `Solution` for one general matrix (n, n) and b (n, nrhs), by its fastest road.
+        Returns the `Solution` for one general matrix (n, n) and b (n, nrhs), by the fastest method.
     shape : tuple of int
-        Of x.
+        Shape of x.
     dtype : dtype
-        Of x.
+        Dtype of x.
     check_finite : bool
-        Raise InputError if a or b holds NaN or Inf.
+        Raise an InputError if a or b holds NaN or Inf.
     estimate : bool
-        Whether rcond must be an estimate; else it may be a lower bound that is at least machine epsilon, with
-        the confidence that `look_at` gives.
+        True: rcond must be an estimate.  False: it may be a lower bound that is at least machine epsilon,
+        with the confidence that `look_at` states.
+
+    Returns
+    -------
+    Solution or None
     """
     options = {"dtype": dtype, "check_finite": check_finite, "estimate": estimate}
     args = ops, a, b, structure, lower, alone
@@ -126,7 +135,10 @@ def solve_by_vendor(ops, a, b, structure, lower, alone, *, shape, dtype, check_f
 
 
 def _solve_all(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite, estimate):
-    """Return the `Solution` and which matrices contradict the structure, which it does not tell, or None."""
+    """Return (Solution, which matrices contradict the structure), or None.
+
+    The statuses of this `Solution` do not have NOT_AS_ASSERTED yet.
+    """
     start, kind = time.perf_counter(), kind_of(structure)
     a, b = ops.converted(a, dtype), ops.converted(b, dtype)
     batch = shape[:-1] if b.ndim == 1 else shape[:-2]
@@ -149,7 +161,7 @@ def _solve_all(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite
 
 
 def _solve_for_all(ops, a, b, structure, lower, alone, *, shape, **options):
-    """Solve a stack of systems with one matrix, all right-hand sides as its columns."""
+    """Solve a stack of systems with one matrix: all right-hand sides become columns of one system."""
     columns, found = ops.xp.moveaxis(b, -2, 0).reshape(len(a), -1), None
     if goes_to_vendor(ops, a, columns, structure, "auto"):
         args = (ops, a, columns, structure, lower, alone)
@@ -163,7 +175,7 @@ def _solve_for_all(ops, a, b, structure, lower, alone, *, shape, **options):
 
 
 def _solve_paired(ops, a, b, structure, lower, alone, *, shape, dtype, **options):
-    """Solve real systems for complex b: its real and imaginary parts are columns of their own."""
+    """Solve real systems for complex b: its real and imaginary parts become separate columns."""
     xp, vector, real = ops.xp, b.ndim == 1, np.dtype(dtype.char.lower())
     columns = ops.converted(b[:, None] if vector else b, dtype)
     n, k = a.shape[-1], columns.shape[-1]
@@ -180,7 +192,8 @@ def _solve_paired(ops, a, b, structure, lower, alone, *, shape, dtype, **options
     error = complex_errors(ops, read_all(ops, system, False)[0], x.reshape(-1, n, k))
     error, bound = error.reshape(*batch, k), stopping.target(dtype, n)
     met = (found.backward_error <= found.bound).all(axis=-1)
-    if (met != (error <= bound).all(axis=-1)).any():  # the parts say another thing than the whole
+    # Real and imaginary part may meet the bound although the complex x does not, or the reverse.
+    if (met != (error <= bound).all(axis=-1)).any():
         whole = ops.converted(a, dtype), b
         return solve_by_vendor(ops, *whole, *args, shape=shape, dtype=dtype, **options)
     steps = found.iterations.reshape(*batch, 2, k).max(axis=-2)
@@ -193,7 +206,7 @@ def _solve_paired(ops, a, b, structure, lower, alone, *, shape, dtype, **options
 
 
 def _chunk(ops, a, kind):
-    """Return how many matrices are factored at once."""
+    """Return how many matrices are factored together."""
     m, n = a.shape[:2]
     definite = kind == "positive definite"
     largest = LARGEST_DEFINITE_TOGETHER if definite else LARGEST_TOGETHER
@@ -204,7 +217,7 @@ def _chunk(ops, a, kind):
 
 
 def _bytes(system, size):
-    """Return the bytes of copies, factors, right-hand sides and solutions of what is solved at a time."""
+    """Return the bytes of copies, factors, right-hand sides and solutions of `size` systems."""
     (m, n, k), narrow = system.b.shape, system.a.itemsize
     wide = np.result_type(system.a.dtype, np.float64).itemsize
     read = n * n * narrow if system.band else 0
@@ -212,7 +225,7 @@ def _bytes(system, size):
 
 
 def _in_parts(ops, system, size):
-    """Return the `Part` of all systems, so many at a time, or None where one is left to the ladder."""
+    """Return the `Part` of all systems, solved `size` at a time, or None if the ladder shall solve one."""
     if len(system.a) <= size:
         return _solve_some(ops, system)
     some = [slice(first, first + size) for first in range(0, len(system.a), size)]
@@ -221,7 +234,7 @@ def _in_parts(ops, system, size):
 
 
 def _solve_some(ops, system):
-    """Return the `Part` of some systems, or None where one is left to the ladder."""
+    """Return the `Part` of some systems, or None if the ladder shall solve one."""
     m, n, k = system.b.shape
     board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
     if ops.vendor.takes_at_once(n, k, system.a.dtype.kind == "c"):
@@ -235,7 +248,7 @@ def _solve_some(ops, system):
 
 
 def _solve_by_factors(ops, system, board):
-    """Return the system, read where its factors need that, x and the factors; fill the board."""
+    """Return (system, x, factors), and fill the board; the structure is read if the factors need it."""
     k = system.b.shape[2]
     if system.band and not _is_its_own_factor(ops, system):
         read = ops.vendor.read_as(system.a, *system.band, board[:SEEN])
@@ -247,14 +260,14 @@ def _solve_by_factors(ops, system, board):
 
 
 def _is_its_own_factor(ops, system):
-    """Tell whether what is read of one matrix can be used where it lies."""
+    """Tell whether a single triangle can be used in the memory of the caller, without a copy."""
     a, k = system.a, system.b.shape[2]
     is_one = len(a) == 1 and a.shape[1] > AT_ONCE and ops.vendor.measures_one(k)
     return is_one and system.kind in TRIANGULAR and a.flags.c_contiguous and a.dtype.char in "dD"
 
 
 class _Later:
-    """The factors of systems that were solved at once, made when they are asked for."""
+    """The factors of systems that one launch has solved; they are computed when first needed."""
 
     def __init__(self, ops, system):
         self._ops, self._system = ops, system
@@ -265,7 +278,7 @@ class _Later:
         return self._ops.vendor.factor(system.a, system.kind, system.b.shape[2] + PROBES)
 
     def solve(self, rhs, adjoint=False):
-        """As that of `vendor.factor`."""
+        """Solve as the factors of `vendor.factor` do."""
         return self._factors.solve(rhs, adjoint)
 
     def taken(self, which):
@@ -276,9 +289,10 @@ class _Later:
 
 
 def _settle_few(ops, system, x, factors, board):
-    """Return the `Part` of a long stack: the host looks at those matrices alone that are not ordinary.
+    """Return the `Part` of a long stack; the host checks only the matrices that are not ordinary.
 
-    Where all is well, the errors are given as the bound that they meet; rcond is the least lower bound.
+    For the other matrices, the errors are reported as the bound that they meet, and rcond as its smallest
+    lower bound.
     """
     m, _, k = system.b.shape
     codes, apart, spoilt = np.zeros(m, np.int8), np.zeros(m, bool), np.zeros(m, bool)
@@ -303,7 +317,7 @@ def _settle_few(ops, system, x, factors, board):
 
 
 def _settled(ops, system, x, factors, board):
-    """Return the `Part` by what was measured, on the host, or None where one is left to the ladder."""
+    """Return the `Part` from the measured numbers on the host, or None if the ladder shall solve a system."""
     m, _, k = system.b.shape
     steps = np.zeros((m, k), np.int64)
     if m == 1 and k <= FEW_COLUMNS and not system.estimate and (one := ordinary(board, system)):
@@ -323,7 +337,7 @@ def _settled(ops, system, x, factors, board):
     sound = part.codes == CONVERGED
     if redo.size:
         repair(ops, system, part, redo, look.is_safe)
-        sound |= (part.codes == NONFINITE) & (part.rconds > 0)  # of b alone
+        sound |= (part.codes == NONFINITE) & (part.rconds > 0)  # only b holds NaN or Inf
     _set_rconds(ops, system, part, sound & (system.estimate | look.is_near), factors)
     part.codes[(part.codes == CONVERGED) & ~(part.rconds >= system.eps)] = ILL_CONDITIONED
     _clear(ops, part, np.flatnonzero(part.codes == system.broken))
@@ -331,7 +345,7 @@ def _settled(ops, system, x, factors, board):
 
 
 def _set_rconds(ops, system, part, wanted, factors):
-    """Estimate rcond of the matrices that are wanted; it is 0 where the factorization broke down."""
+    """Estimate rcond of the matrices in `wanted`; rcond is 0 if the factorization broke down."""
     part.rconds[part.codes == system.broken] = 0.0
     which = np.flatnonzero(wanted)
     if not which.size:
@@ -343,14 +357,14 @@ def _set_rconds(ops, system, part, wanted, factors):
 
 
 def _corrected(ops, system, part, which, factors):
-    """Correct x of some matrices by their residuals; return the numbers of all that need a second look."""
+    """Correct x of some systems by their residuals; return the numbers of all that still have code REDO."""
     m = len(system.b)
     if which.size:
         some, here = (which, ops.array(which)) if which.size < m else (slice(None), slice(None))
         near = system._replace(a=system.a[here], b=system.b[here])
         few = factors if which.size == m else factors.taken(which)
         x, error = _step(ops, near, part.x[here], few, part.error[which])
-        better = (error <= part.error[which]).all(axis=1)  # never where there is NaN
+        better = (error <= part.error[which]).all(axis=1)  # False for a NaN
         part.x[here] = ops.xp.where(ops.array(better)[:, None, None], x, part.x[here])
         part.error[which] = np.where(better[:, None], error, part.error[which])
         part.steps[which] = better[:, None]
@@ -360,7 +374,7 @@ def _corrected(ops, system, part, which, factors):
 
 
 def _step(ops, system, x, factors, error):
-    """Return x + A^-1 (b - A x), and its backward errors (m, k) on the host; `error` has those of x."""
+    """Return x + A^-1 (b - A x) and its backward errors (m, k) on the host; `error` has the errors of x."""
     if len(x) == 1 and x.shape[1] > MEASURED_AT_ONCE:
         return _step_of_large(ops, system, x, factors, error)
     xp, (m, n, k), wide = ops.xp, x.shape, np.result_type(x.dtype, np.float64)
@@ -376,10 +390,10 @@ def _step(ops, system, x, factors, error):
 
 
 def _step_of_large(ops, system, x, factors, error):
-    """As `_step`, of one large matrix: by products that fill the device, for columns that miss the bound."""
+    """As `_step`, for one large matrix: by products on the whole device, for columns that miss the bound."""
     xp, wide, error = ops.xp, np.result_type(x.dtype, np.float64), error.copy()
     missing = np.flatnonzero(~(error[0] <= system.bound))
-    missing = missing if missing.size else np.arange(x.shape[2])  # those with extreme entries
+    missing = missing if missing.size else np.arange(x.shape[2])  # the norms were extreme
     (a,), some = system.a, ops.array(missing)
     given, before = system.b[0][:, some], ops.converted(x[0][:, some], wide)
     r = ops.converted(given, wide) - ops.product(a, before)
@@ -394,7 +408,7 @@ def _step_of_large(ops, system, x, factors, error):
 
 
 def _clear(ops, part, which):
-    """Set the answers of some systems to NaN: there are none."""
+    """Set x and the errors to NaN for systems without an answer, and rcond to 0 or NaN."""
     if which.size:
         part.x[ops.array(which)] = ops.xp.nan
         part.error[which] = np.nan

@@ -1,4 +1,4 @@
-"""Systems as stacks, for the library's factors on a device: what of each matrix is read, and how."""
+"""Systems as stacks, and the entries of each matrix that are read under its structure."""
 
 from typing import Any, NamedTuple
 
@@ -30,9 +30,9 @@ __all__ = [
     "tolerance",
 ]
 
-# Rows of what `vendor.read_as` sees.
+# Number of rows of the argument `seen` of `vendor.read_as`.
 SEEN = 5
-# Codes that are looked for.
+# The codes (see `code_of`) that are used here.
 CONVERGED, ILL_CONDITIONED, NONFINITE, NOT_DEFINITE = map(
     code_of,
     (
@@ -42,11 +42,11 @@ CONVERGED, ILL_CONDITIONED, NONFINITE, NOT_DEFINITE = map(
         Status.NOT_POSITIVE_DEFINITE,
     ),
 )
-# A matrix whose answer needs a second look; larger than every code of a status.
+# The code of a system that has to be solved again; larger than every code of a status.
 REDO = 127
 TRIANGULAR = ("lower triangular", "upper triangular", "diagonal")
-# What is read under a structure: diagonals below and above the main one, and what stands for the others (see
-# `vendor.read_as`).  ALL are all diagonals of any matrix.
+# The entries that are read under a structure: (below, above, mirror) as in `vendor.read_as`.  ALL is a number
+# of diagonals larger than any matrix has.
 ALL = 1 << 40
 ALL_READ = (ALL, ALL, 0)
 BANDS = {
@@ -58,15 +58,15 @@ BANDS = {
 
 
 class System(NamedTuple):
-    """Some systems: a (m, n, n) and b (m, n, k), of the dtype of x."""
+    """Some systems: a (m, n, n) and b (m, n, k), in the dtype of x."""
 
-    a: Any  # as the caller has it where there is a band, else, and later, as it is read
+    a: Any  # with a band, the matrices of the caller; without, the matrices that the structure describes
     b: Any
-    kind: str
-    band: tuple | None  # what is read of a
-    mirrored: bool  # whether what is not read is a mirror image
-    estimate: bool
-    alone: bool  # one general matrix: the ladder of precisions solves it if this road does not
+    kind: str  # the kind of factors, as in `vendor.factor`
+    band: tuple | None  # the entries of a that are read, as in BANDS
+    mirrored: bool  # True if unread entries are mirror images of others
+    estimate: bool  # as in `solve_by_vendor`
+    alone: bool  # True for a single general matrix, which the ladder can solve instead
 
     @property
     def bound(self):
@@ -74,35 +74,35 @@ class System(NamedTuple):
 
     @property
     def broken(self):
-        """The code of the status where a factorization breaks down."""
+        """The code of the status after a factorization that broke down."""
         definite = self.kind == "positive definite"
         return code_of(Status.NOT_POSITIVE_DEFINITE if definite else Status.SINGULAR)
 
     @property
     def eps(self):
-        """Machine epsilon of x."""
+        """Machine epsilon of the dtype of x."""
         return float(np.finfo(self.b.dtype).eps)
 
 
 class Part(NamedTuple):
-    """The answers to some systems: x (m, n, k) where they were, the rest on the host."""
+    """The answers to some systems: x (m, n, k) on the device, everything else on the host."""
 
     x: Any
-    codes: np.ndarray  # (m,)
+    codes: np.ndarray  # (m,), statuses by `code_of`, or REDO
     rconds: np.ndarray  # (m,)
-    error: np.ndarray  # (m, k)
-    steps: np.ndarray  # (m, k)
-    apart: np.ndarray  # (m,), whether entries that are not read contradict the structure
-    spoilt: np.ndarray  # (m,), whether A holds NaN or Inf, where it is read or not
+    error: np.ndarray  # (m, k), backward errors
+    steps: np.ndarray  # (m, k), numbers of corrections
+    apart: np.ndarray  # (m,), True if entries that are not read contradict the structure
+    spoilt: np.ndarray  # (m,), True if A holds NaN or Inf, also in entries that are not read
 
 
 def kind_of(structure):
-    """Return the kind of factors, as `ops.vendor.factor` knows them, for a structure."""
+    """Return the kind of factors of `ops.vendor.factor` for a structure."""
     return structure if structure in ("positive definite", *TRIANGULAR) else "general"
 
 
 def band_of(structure, lower, dtype):
-    """Return what is read under a structure, as in BANDS, or None for all."""
+    """Return the entries that are read under a structure, as in BANDS, or None for all."""
     if structure in MIRRORED:
         conjugate = structure != "symmetric" and dtype.kind == "c"
         return (*((ALL, 0) if lower else (0, ALL)), 2 if conjugate else 1)
@@ -122,7 +122,7 @@ def as_stacks(xp, a, b, batch):
 
 
 def as_read(ops, system):
-    """Return the system with its matrices as they are read; what is seen in them is known already."""
+    """Return the system with the matrices that its structure describes, without checking them again."""
     if system.band is None:
         return system
     seen = ops.xp.zeros((SEEN, len(system.a)))
@@ -130,7 +130,7 @@ def as_read(ops, system):
 
 
 def read_all(ops, system, check_finite):
-    """Return the system as it is read, all at once, and which matrices contradict that."""
+    """Return (the system with the matrices that its structure describes, which matrices contradict it)."""
     if system.band is None:
         return system, np.zeros(len(system.a), bool)
     seen = ops.xp.zeros((SEEN, len(system.a)))
@@ -142,7 +142,7 @@ def read_all(ops, system, check_finite):
 
 
 def read_matrix(ops, a, structure, lower, check_finite):
-    """Return the matrix that is read in a (n, n) on a device, and whether a contradicts the structure."""
+    """Return (the matrix that the structure describes, whether a contradicts it), for a (n, n)."""
     band = band_of(structure, lower, a.dtype)
     system = System(a[None], a[None], "general", band, bool(band and band[2]), False, False)
     system, apart = read_all(ops, system, check_finite)
@@ -150,15 +150,19 @@ def read_matrix(ops, a, structure, lower, check_finite):
 
 
 def contradicting(seen, system):
-    """Tell by what `vendor.read_as` has seen which matrices contradict the structure.
+    """Tell which matrices contradict the structure, from the array `seen` of `vendor.read_as`.
 
-    As `_structure.contradicts`: mirror images may differ by rounding, or be zero; all else must be zero.
+    The rule is that of `structures.contradicts`.  Mirror images may be zero, or differ by rounding.  All
+    other unread entries must be zero.
     """
     difference, size, beyond = seen[:3]
     return (beyond != 0) & ~(difference <= tolerance(system) * size)
 
 
 def tolerance(system):
-    """Return by how much mirror images may differ, in the largest entry; -1 where none stand for entries."""
+    """Return the largest allowed difference of mirror images, relative to the largest entry.
+
+    It is -1 for a structure without mirror images.
+    """
     n, eps = system.a.shape[1], float(np.finfo(system.a.dtype).eps)
     return 4 * n * eps if system.mirrored else -1.0
