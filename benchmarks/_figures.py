@@ -1,4 +1,4 @@
-"""What every figure shares: axes with units, a legend beside nothing it hides, and where it came from."""
+"""Helpers of all figures: axes with units, a legend that hides no curve, the source of the numbers."""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ from _harness import RESULTS
 
 
 def figure(title, xlabel, ylabel, *, panels=1):
-    """Return (figure, list of axes) with labels, two in a row; needs matplotlib, and no display."""
+    """Return (figure, list of axes) with labels, two axes per row; it needs matplotlib but no display."""
     from matplotlib.figure import Figure
 
     columns = min(2, panels)
@@ -24,7 +24,7 @@ def figure(title, xlabel, ylabel, *, panels=1):
 
 
 def ticks(axis, values):
-    """Name the values of a logarithmic x axis, and nothing between them."""
+    """Label a logarithmic x axis at these values only."""
     values = sorted(set(values))
     axis.set_xticks(values, [str(value) for value in values])
     axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
@@ -37,7 +37,7 @@ def legend_beside(axis):
 
 
 def finish(made, axes, facts, path):
-    """Add legends (where there is none yet) and the source of the numbers, and write a PNG."""
+    """Add missing legends and the source of the numbers, and write a PNG."""
     for axis in axes:
         if axis.get_legend_handles_labels()[0] and axis.get_legend() is None:
             axis.legend(fontsize="small")
@@ -50,7 +50,7 @@ def finish(made, axes, facts, path):
 
 
 def try_to_draw(draw, *args):
-    """Draw, or say what is missing: numbers are kept where there is no matplotlib."""
+    """Call draw(*args); without matplotlib, print how to draw the figure later."""
     try:
         draw(*args)
     except ImportError as problem:
@@ -64,12 +64,12 @@ def load(path):
 
 
 def by(rows, **wanted):
-    """Return the rows whose entries are as wanted."""
+    """Return the rows with the wanted entries."""
     return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
 
 
 def beside_the_gpu(options):
-    """Name the results of a CPU so that they do not take the place of a GPU's."""
+    """Give results of a CPU other file names, so that they do not replace the results of a GPU."""
     for name in ("json", "figure"):
         path = getattr(options, name, None)
         if options.device == "cpu" and path is not None and path.parent == RESULTS:

@@ -1,4 +1,4 @@
-"""What each part of a solve would take alone, by its flops and bytes, beside what it takes."""
+"""The shortest possible time of each part of a solve, from its flops and bytes, and the measured time."""
 
 from collections import Counter
 
@@ -19,7 +19,7 @@ from _profile import (
     sweep,
 )
 
-# What the floor of each category counts; see `floors`.
+# The description of the floor of each category, for the page; see `floors`.
 FLOORS = {
     PANEL: "a column costs one exchange between the 16 blocks of a cluster, {exchange}, or the panel read and"
     " written once, whichever is more",
@@ -37,30 +37,31 @@ FLOORS = {
     TRIANGLES: "one triangle of FP32 factors read for each launch",
 }
 
-# An exchange between the blocks of a cluster, the floor of a column of the panel, where it is not measured.
+# Assumed time of an exchange between the blocks of a cluster, if it is not measured.  Each column of a panel
+# needs one.
 EXCHANGE_SECONDS = 0.5e-6
 # Matrix order at which the GEMM rates are measured.
 GEMM_ORDER = 8192
 
 
 def floors(panels, products, rates, *, pivoting=True, residuals=0, triangles=0, inverse_bytes=0):
-    """Return {category: seconds}, the least each category could take alone.
+    """Return {category: seconds}, the shortest time of each category if it ran alone.
 
     Parameters
     ----------
     panels : list of (int, int)
-        Columns of the outer panels.
+        Column ranges of the outer panels.
     products : int
-        Tensor-core products of the update.
+        Number of tensor-core products of the update.
     rates : dict
-        'copy_bytes' (read plus written), 'fp16_flops' and 'fp32_flops', a second; 'exchange_seconds' may be
-        missing.
+        'copy_bytes' (read plus written), 'fp16_flops' and 'fp32_flops' per second.  'exchange_seconds' is
+        optional.
     pivoting : bool
-        Whether pivots leave the diagonal, so that rows move.
+        Whether pivots are off the diagonal, so that rows move.
     residuals, triangles : int
-        Residuals computed, triangular solves launched.
+        Number of residuals, and number of triangular solves.
     inverse_bytes : int
-        Of the inverted diagonal blocks.
+        Number of bytes of the inverted diagonal blocks.
     """
     copy, fp16, fp32 = rates["copy_bytes"], rates["fp16_flops"], rates["fp32_flops"]
     exchange = rates.get("exchange_seconds", EXCHANGE_SECONDS)
@@ -82,12 +83,12 @@ def floors(panels, products, rates, *, pivoting=True, residuals=0, triangles=0, 
 
 
 def step_floor(n, rates):
-    """Return the least seconds of a refinement step: A in FP64 and both FP32 triangles, read once."""
+    """Return the shortest time of a refinement step: A in FP64 and both FP32 triangles are read once."""
     return (8 + 4) * n * n / rates["copy_bytes"]
 
 
 def tally(spans, wall, least):
-    """Return the categories with their seconds, and how the wall time splits into busy and idle."""
+    """Return the categories with their seconds, and the busy and the idle part of the wall time."""
     busy, alone, union = sweep(spans)
     launches = Counter(span.category for span in spans)
     categories = [

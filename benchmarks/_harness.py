@@ -1,4 +1,4 @@
-"""What every benchmark shares: the machine, the clock, the JSON."""
+"""Helpers of all benchmarks: facts about the machine, timing, JSON files."""
 
 import argparse
 import contextlib
@@ -15,14 +15,14 @@ from importlib.metadata import PackageNotFoundError, version
 import numpy as np
 
 RESULTS = pathlib.Path(__file__).parent / "results"
-# A sample is taken again until this many seconds are spent or `repeats` are done.
+# Samples are taken until `repeats` are done or they have taken this many seconds in all.
 PATIENCE = 20.0
-# Seconds of a call that is short enough for some warm-ups, and how many: our third call of a size records it.
+# A call of less than SHORT seconds has several warm-ups, because our third call of a size records a graph.
 SHORT, SHORT_WARM_UPS = 0.5, 5
 
 
 def arguments(question):
-    """Return a parser with the options every benchmark has."""
+    """Return a parser with the options that every benchmark has."""
     parser = argparse.ArgumentParser(description=question)
     parser.add_argument("--json", type=pathlib.Path, help="write the results here")
     parser.add_argument("--repeats", type=int, default=5, help="samples of each time (median)")
@@ -31,7 +31,7 @@ def arguments(question):
 
 
 def unless_drawn(parser, page):
-    """Parse the options, `--draw` among them; return them, or None if that drew `page(machine, rows)`."""
+    """Parse the options and return them; with `--draw`, write `page(machine, rows)` and return None."""
     parser.add_argument("--draw", action="store_true", help="only rewrite the page from the JSON")
     options = parser.parse_args()
     if not options.draw:
@@ -42,7 +42,7 @@ def unless_drawn(parser, page):
 
 
 def machine(commit=None):
-    """Return device, versions and commit, for the head of a results file."""
+    """Return the versions, the CPU and the commit, for the head of a results file."""
     facts = {
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit or os.environ.get("TCSOLVE_COMMIT") or _commit(),
@@ -105,7 +105,7 @@ def host_seconds(run, repeats, *, prepare=None):
 def device_seconds(run, repeats, *, prepare=None):
     """Return the sorted seconds of `run(prepare())` between CUDA events, after one warm-up.
 
-    Or after a few, if they are short: a library may prepare more in the second and third call of a size.
+    Short calls have several warm-ups, because a library may prepare more in the second and third call.
     """
     import cupy
 
@@ -119,7 +119,7 @@ def device_seconds(run, repeats, *, prepare=None):
         stop.record()
         stop.synchronize()
         samples.append(cupy.cuda.get_elapsed_time(start, stop) / 1e3)
-        if i == 1 and min(samples) < SHORT:  # the first may have compiled
+        if i == 1 and min(samples) < SHORT:  # the first call may have compiled kernels
             warm_ups = SHORT_WARM_UPS
         done = len(samples) - warm_ups
         if done >= repeats or (done >= 1 and sum(samples) > PATIENCE):
@@ -127,7 +127,7 @@ def device_seconds(run, repeats, *, prepare=None):
 
 
 def backward_error(xp, a, x, b):
-    """Return the largest ||b - A x|| / (||A|| ||x||) of all columns, infinity norms; NaN if x holds any."""
+    """Return the largest ||b - A x|| / (||A|| ||x||) of a column, infinity norms; NaN if x is not finite."""
     if not bool(xp.isfinite(x).all()):
         return math.nan
     norm = max(float(xp.abs(a[i : i + 1024]).sum(axis=1).max()) for i in range(0, len(a), 1024))
@@ -144,7 +144,7 @@ def summary(samples):
 
 
 def save(path, facts, rows):
-    """Write a results file, whole or not at all."""
+    """Write a results file completely, or leave the old one."""
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

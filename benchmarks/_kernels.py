@@ -1,4 +1,4 @@
-"""Kernels of the benchmarks: compiled without a device, and loaded."""
+"""Compile and load the CUDA kernels of the benchmarks."""
 
 import functools
 import pathlib
@@ -25,7 +25,7 @@ def compile_cubin(filename, arch, **defines):
 
 @functools.cache
 def kernel(filename, entry, arch, **defines):
-    """Return the compiled kernel on the current device."""
+    """Return a kernel, compiled and loaded on the current device."""
     from cupy.cuda.function import Module
 
     from tcsolve._backends.cuda.runtime.compiler import Kernel

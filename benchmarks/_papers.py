@@ -1,6 +1,6 @@
-"""What was written about tensor cores when they were new, figure by figure; quoted, never guessed.
+"""Published numbers about tensor cores, one list for each figure; they are quoted, never estimated.
 
-A value is 'not stated' where the part of the source that was read (as each names it) gives no number.
+A value is 'not stated' if the part of the source that was read gives no number.  Each source names that part.
 """
 
 from typing import NamedTuple
@@ -9,7 +9,7 @@ __all__ = ["QUOTES", "V100", "Quote", "Source", "bullets", "sources"]
 
 
 class Source(NamedTuple):
-    """A source: how it is named beside a value, and in full."""
+    """A source: a short name to print with a value, and the full reference."""
 
     name: str
     full: str
@@ -55,7 +55,7 @@ V100 = {
 
 
 class Quote(NamedTuple):
-    """One statement: of what, its value, and who says so."""
+    """One statement: its subject, its value, and its source."""
 
     what: str
     value: str
@@ -113,11 +113,11 @@ QUOTES = {
 
 
 def bullets(figure):
-    """Return the lines of a list of what was written about a figure."""
+    """Return a Markdown list of the quotes for a figure, as lines."""
     return [f"- {quote.what}: {quote.value} ({quote.source.name})" for quote in QUOTES[figure]]
 
 
 def sources():
-    """Return the lines of a list of all that is quoted."""
+    """Return a Markdown list of all sources, as lines."""
     every = dict.fromkeys(quote.source.full for quotes in QUOTES.values() for quote in quotes)
     return [f"- {full}" for full in every]

@@ -1,4 +1,4 @@
-"""Profiles of kernels: each kernel gets a category by its name, and categories get their times."""
+"""Profiles of kernels: each kernel has a category by its name, and the times are summed per category."""
 
 import itertools
 import json
@@ -18,12 +18,12 @@ INVERSES, CAST, INDEX = (
 )
 RESIDUAL, TRIANGLES, VECTORS = "residual (gemv)", "triangular solves", "norms and vectors"
 OTHER = "other"
-# A kernel that finishes the one before it on its stream, and belongs to the same category.
+# A kernel that completes the previous kernel in its stream; it has the category of that kernel.
 CONTINUED = "continued"
 
-# The one place where kernels get their category: a pattern of the name (the first that matches counts);
-# what it is in the factorization; what it is from the first triangular solve on.  A fused kernel counts as
-# its costliest job.
+# The categories of kernels: a pattern of the name (the first match counts), the category in the
+# factorization, the category from the first triangular solve on.  A fused kernel has the category of its
+# longest part.
 KERNELS = (
     (r"tcs_panel|getrf|getf2|laswp", PANEL, PANEL),
     (r"tcs_move_rows", MOVES, MOVES),
@@ -49,11 +49,12 @@ KERNELS = (
     (r"nvjet_(sm\d+_)?[ht]s|gemm_b?f16|(1688|16816|161616)gemm|[hs]884gemm|tf32", UPDATE, UPDATE),
     (r"gemv|dot_kernel|reduce_1Block", INVERSES, RESIDUAL),
     (r"dgemm|d884gemm|f64|<double|nvjet_(sm\d+_)?d", OTHER, RESIDUAL),
-    # cuBLAS on FP32 operands, of the panel or inside its own trsm: the name does not tell.
+    # cuBLAS on FP32 operands: products of a panel, or parts of trsm.  The names of both are the same.
     (r"sgemm|simt|gemm_f32f32|gemmk1|gemmSN|nvjet_(sm\d+_)?s", INNER, TRIANGLES),
 )
 
-# The timeline shows as many update kernels as there are, on average, from one outer panel to another.
+# The timeline shows the kernels from the update of one outer panel to that of another, by these panel
+# numbers.
 PANELS_SHOWN = (1, 4)
 # Kernels of category 'other' that are listed by name.
 OTHERS_LISTED = 20
@@ -117,7 +118,7 @@ def category_of(name, solving):
 
 
 def classify(kernels):
-    """Return the Spans of kernels sorted by start; the first triangular solve ends the factorization."""
+    """Return the Spans of kernels, sorted by start.  The first triangular solve ends the factorization."""
     spans, before, solving = [], {}, False
     for kernel in kernels:
         category = category_of(kernel.name, solving)
@@ -130,7 +131,7 @@ def classify(kernels):
 
 
 def sweep(spans):
-    """Return (busy, alone, union): time each category covers, covers without any other, and all cover."""
+    """Return (busy, alone, union): the time of each category, its time without others, the time of all."""
     edges = [(s.start, 1, s.category) for s in spans] + [(s.stop, -1, s.category) for s in spans]
     active, busy, alone, union, last = Counter(), defaultdict(float), defaultdict(float), 0.0, 0.0
     for at, step, category in sorted(edges, key=lambda edge: edge[0]):
@@ -146,7 +147,7 @@ def sweep(spans):
 
 
 def others(kernels, spans):
-    """Return [name, launches, milliseconds] of the kernels no pattern knows, longest first."""
+    """Return [name, launches, milliseconds] of the kernels that match no pattern, longest first."""
     total = defaultdict(lambda: [0, 0.0])
     for kernel, span in zip(kernels, spans, strict=True):
         if span.category == OTHER:
@@ -157,13 +158,13 @@ def others(kernels, spans):
 
 
 def panel_times(spans, panels, strips):
-    """Return [rows, us a column in the kernels, us a column in all] of each outer panel, or [].
+    """Return [rows, us per column in panel kernels, us per column in all] of each outer panel, or [].
 
-    Of a factorization without look-ahead; strips is how many launches each panel takes.
+    The spans are from a factorization without look-ahead.  `strips` has the number of launches of each panel.
     """
     kernels = [span for span in spans if span.category == PANEL]
     if len(kernels) != sum(strips):
-        return []  # a fallback path, whose panels cannot be told apart
+        return []  # another path was taken, in which the panels cannot be distinguished
     found, taken = [], iter(kernels)
     for (first, last), count in zip(panels, strips, strict=True):
         group = list(itertools.islice(taken, count))
@@ -174,7 +175,7 @@ def panel_times(spans, panels, strips):
 
 
 def alone_times(panel):
-    """Return the seconds of all panels of `panel_times`, in their kernels and in all, or None."""
+    """Return the seconds of all panels of `panel_times`, in their kernels and in all; None without panels."""
     if not panel:
         return None
     heights = [rows for rows, *_ in panel]
@@ -184,9 +185,9 @@ def alone_times(panel):
 
 
 def chain(spans):
-    """Return the launches of panels of one factorization, the seconds in them, and those between them.
+    """Return the number of panel launches of a factorization, the seconds in them and between them.
 
-    They are one after the other, even beside updates: no column begins before those on its left are done.
+    The launches run one after the other, also beside updates, because a strip needs all strips left of it.
     """
     panels = [span for span in spans if span.category == PANEL]
     if not panels:
@@ -197,7 +198,7 @@ def chain(spans):
 
 
 def excerpt(spans, count, shown=PANELS_SHOWN):
-    """Return [category, stream, start, length], in ms, of about as many panels of `count` as are `shown`."""
+    """Return [category, stream, start, length] in ms for the part of the timeline between panels `shown`."""
     updates = sorted(span.start for span in spans if span.category == UPDATE)
     if not updates or count < 2:
         return []

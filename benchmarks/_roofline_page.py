@@ -1,4 +1,4 @@
-"""The page and the timeline of roofline.py, from its JSON."""
+"""Make the page and the timeline of roofline.py from its JSON."""
 
 import json
 from collections import Counter
@@ -32,7 +32,7 @@ COLORS = {
 
 
 def figure_path(path):
-    """Return where the timeline of a results file goes."""
+    """Return the path of the timeline of a results file."""
     return path.with_name(path.stem.replace("roofline", "lookahead") + ".png")
 
 
@@ -55,14 +55,14 @@ def page(facts, rows, figure):
 
 
 def exchange_text(rates):
-    """Return how long an exchange takes, and how that is known."""
+    """Return a phrase with the time of an exchange, and whether it was measured."""
     if "exchange_seconds" in rates:
         return f"{1e6 * rates['exchange_seconds']:.2f} us (measured alone: exchange.cu)"
     return f"taken as {1e6 * EXCHANGE_SECONDS:.1f} us (assumed, not measured)"
 
 
 def explanation(facts):
-    """Return the paragraph that says how to read the tables."""
+    """Return the paragraph that explains the tables."""
     rates = facts["rates"]
     copy, fp16, fp32 = (rates[k] / 1e12 for k in ("copy_bytes", "fp16_flops", "fp32_flops"))
     return (
@@ -134,7 +134,7 @@ def refinement(row):
 
 
 def panel_lines(row):
-    """Return the sentence on the microseconds a column of the panel, for some heights."""
+    """Return the sentence about the microseconds per column of a panel, for some heights."""
     if not row["panel"]:
         return []
     heights = [height for height, *_ in row["panel"]]
@@ -148,7 +148,7 @@ def panel_lines(row):
 
 
 def chain_lines(row):
-    """Return the sentence on the chain of panels, beside which updates run."""
+    """Return the sentence about the chain of panels; updates run beside it."""
     chain = row.get("chain")
     floors = [c["floor"] for c in row["categories"] if c["category"] == UPDATE]
     if not chain or not floors:
@@ -169,7 +169,7 @@ def chain_lines(row):
 
 
 def saving(row):
-    """Return the line that says what look-ahead saves in the factorization."""
+    """Return the line about the time that look-ahead saves in the factorization."""
     with_it, without = row["look_ahead"]["median"], row["serial"]["median"]
     flops = 2 / 3 * row["n"] ** 3
     bits = "the same bits" if row["same_bits"] else "factors that differ in their bits"
@@ -182,7 +182,7 @@ def saving(row):
 
 
 def draw(row, path):
-    """Draw the timeline of one row: with look-ahead above, without below, one lane a stream."""
+    """Draw the timeline of one row: with look-ahead above, without it below, one lane per stream."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
@@ -213,7 +213,7 @@ def draw(row, path):
 
 
 def streams(bars):
-    """Return the streams of a timeline, the one with most of the update first."""
+    """Return the streams of a timeline; the stream with most of the updates comes first."""
     updates = Counter()
     for category, stream, _, length in bars:
         updates[stream] += length if category == UPDATE else 0.0
@@ -221,7 +221,7 @@ def streams(bars):
 
 
 def publish(path):
-    """Write the page and the figure of a results file beside it."""
+    """Write the page and the figure of a results file into its folder."""
     results = json.loads(path.read_text())
     facts, rows = results["machine"], results["rows"]
     figure = figure_path(path)
@@ -235,5 +235,5 @@ def publish(path):
 
 
 def widths(row):
-    """Say how wide the outer panels were."""
+    """Return a phrase with the widths of the outer panels."""
     return f"panels of {' and '.join(map(str, row['blocks']))} columns"

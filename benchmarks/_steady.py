@@ -1,14 +1,15 @@
-"""Times of short device work at a steady clock: warmed up, many calls a sample, without the host's time."""
+"""Measure short device work at a steady clock: with warm-up, many calls per sample, without host time."""
 
 import math
 import time
 
-# Work done before the first sample: the first call compiles, and an idle device takes a while to its clock.
+# Seconds of work before the first sample.  The first call compiles, and an idle device needs time to reach
+# its clock.
 WARM_UP_SECONDS = 0.2
-# Length of a sample, and the most calls in it: as many as a stream takes, at a few launches each, before the
-# host has to wait.
+# Length of a sample, and largest number of calls in it.  With more calls, of a few launches each, the queue
+# of the stream would be full, and the host would wait.
 SAMPLE_SECONDS, MOST_CALLS = 0.01, 200
-# The device waits no longer than this for the host to launch them.
+# The device waits at most this many seconds for the host to launch the calls.
 LONGEST_WAIT = 0.05
 
 
@@ -18,7 +19,7 @@ def calls_needed(once, length):
 
 
 def steady_seconds(run, repeats):
-    """Return the sorted seconds of one call of `run()`, each the mean of calls in a row."""
+    """Return the sorted seconds of one call of `run()`; each sample is the mean of consecutive calls."""
     run()
     once = min(_elapsed(run, 1) for _ in range(3))
     calls = calls_needed(once, SAMPLE_SECONDS)
@@ -28,9 +29,10 @@ def steady_seconds(run, repeats):
 
 
 def _elapsed(run, calls, head_start=False):
-    """Return the seconds between CUDA events around calls in a row.
+    """Return the seconds between CUDA events around consecutive calls.
 
-    With a head start the device waits until the host has launched them, which may take longer than they do.
+    With a head start, the device waits until the host has launched the calls; this may take longer than they
+    do.
     """
     import cupy
 
@@ -49,7 +51,7 @@ def _elapsed(run, calls, head_start=False):
 
 
 def _launch_seconds(run, calls):
-    """Return about how long the host takes to launch so many calls."""
+    """Return the approximate time that the host needs to launch `calls` calls."""
     few = min(calls, 5)
     start = time.perf_counter()
     for _ in range(few):
@@ -58,7 +60,7 @@ def _launch_seconds(run, calls):
 
 
 def _wait_on_device(seconds):
-    """Let the device do nothing for a while."""
+    """Let the device wait for `seconds`."""
     import cupy
 
     from tcsolve._backends.cuda.runtime import compiler

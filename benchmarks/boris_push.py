@@ -1,19 +1,19 @@
-"""How fast is a Boris particle push as a batch of small products, beside plain array expressions?
+"""How fast is a Boris particle push as a batch of small products, compared with array expressions?
 
     python benchmarks/boris_push.py                                       # results/boris_push.json
     python benchmarks/boris_push.py --device cpu --particles 20000        # anywhere
 
-A charged particle in a magnetic field b and an electric field e is pushed by half of e, a rotation of
-its velocity, and the other half [1].  The rotation of a time step is a 3 x 3 matrix that depends on the
-cell the particle is in: with particles sorted by cell, it multiplies the 3 x p velocities of the p
-particles of the cell, and a step is one batch of products
+A charged particle moves in a magnetic field b and an electric field e.  A step adds half of the push by e,
+rotates the velocity, and adds the other half [1].  The rotation of a time step is a 3 x 3 matrix that depends
+on the cell of the particle.  If the particles are sorted by cell, this matrix multiplies the 3 x p velocities
+of the p particles in the cell.  So a step is one batch of products
 
     V[cell] = R[cell] (V[cell] + h e[cell]) + h e[cell].
 
 With t = h b and [t] the matrix of v -> t x v, R = I + (-[t] + [t]^2) 2 / (1 + |t|^2).
 
-Checks: the two ways agree; without e the speed of every particle stays, as a rotation leaves it; and in a
-uniform field a particle goes around as the formula of the angle, 2 atan |t| a step, says.
+Three checks: both ways agree; without e the speed of every particle is constant, because the step is a
+rotation; in a uniform field a particle rotates by the angle 2 atan |t| per step.
 
 [1] J. P. Boris, Relativistic plasma simulation - optimization of a hybrid code, 1970.
 """

@@ -1,12 +1,12 @@
-"""How fast is the clock, and what power is drawn, while products and solves keep a GPU busy?
+"""Which clock and which power does a GPU have while products and solves keep it busy?
 
     python benchmarks/clocks.py                          # results/clocks.json and clocks.md
     python benchmarks/clocks.py --draw                   # the table from the JSON again; no GPU
 
-Each piece of work runs again and again for a while; nvidia-smi is asked meanwhile, every 20 ms.  Beside the
-rate stands what the tensor cores could do at that clock: 4096 operations of FP16 a clock and multiprocessor
-on Hopper.  Updates are those of an LU by three products, on all multiprocessors and on as many as look-ahead
-leaves them; what a panel would use is idle then.
+Each kind of work is repeated for some time, while nvidia-smi reports every 20 ms.  The page compares the rate
+with the peak of the tensor cores at the measured clock: 4096 FP16 operations per clock and multiprocessor on
+Hopper.  Updates are those of an LU with three products.  They run on all multiprocessors, and on those that
+look-ahead leaves to an update; then the multiprocessors of the panel are idle.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ from tables import source, table
 
 ASKED = "clocks.sm,power.draw.instant,clocks.max.sm,enforced.power.limit"
 EVERY_MS = 20
-# The work is under way before it is looked at: the clock falls as the device warms up.
+# Seconds of work before the measurement starts: the clock falls while the device warms up.
 SECONDS, WARM_UP = 1.2, 0.4
-# Operations of FP16 a clock and multiprocessor of compute capability 9.0.
+# FP16 operations per clock and multiprocessor of compute capability 9.0.
 HOPPER_FLOPS = 4096
 AB = "FP32, 'ab'"
-# Columns of a wide panel, rows below it, and multiprocessors that the next panel keeps.
+# Number of columns of a wide panel, of rows below it, and of multiprocessors for the next panel.
 UPDATE_K, UPDATE_ROWS, PANEL_BLOCKS = 1024, 28672, 16
 
 
@@ -35,7 +35,7 @@ UPDATE_K, UPDATE_ROWS, PANEL_BLOCKS = 1024, 28672, 16
 
 
 def parse(text):
-    """Return rows of numbers from what nvidia-smi printed, without lines that are cut off or no numbers."""
+    """Return rows of numbers from the output of nvidia-smi, without incomplete lines and text."""
     rows = []
     for line in text.splitlines():
         with contextlib.suppress(ValueError):
@@ -46,7 +46,7 @@ def parse(text):
 
 
 def watched(run):
-    """Return the seconds of one `run()` among many; clock, power and their limits meanwhile, medians."""
+    """Return the mean seconds of `run()`, and the median clock, power and limits during many calls."""
     import cupy
 
     device = cupy.cuda.Device()
@@ -64,7 +64,7 @@ def watched(run):
         sys.exit(
             "nvidia-smi told nothing about clock and power: is it the driver's, and new enough?"
         )
-    # It starts when some of the work is done, so that all it says is of the work.
+    # Start nvidia-smi after some of the work, so that it reports only times with work.
     clock, power, most, limit = np.median(rows, axis=0)
     found = {
         "seconds": seconds,
@@ -77,7 +77,7 @@ def watched(run):
 
 
 def timed(run, count):
-    """Return the mean seconds of `run()`, the device's and the host's, over so many."""
+    """Return the mean seconds of `run()` on the device and on the host, over a number of calls."""
     import cupy
 
     device = cupy.cuda.Device()
@@ -106,7 +106,7 @@ def products(sizes):
 
 
 def updates(multiprocessors):
-    """Yield the same for the update of an LU."""
+    """Yield (what, n, FP16 operations, run) for the update of an LU."""
     import cupy
 
     from tcsolve._arithmetic.formats import UPDATES
@@ -122,7 +122,7 @@ def updates(multiprocessors):
 
 
 def solves(sizes):
-    """Yield the same for whole solves."""
+    """Yield (what, n, FP16 operations, run) for whole solves."""
     import cupy
     from solve import matrix
 
@@ -173,7 +173,7 @@ def page(facts, rows):
 
 
 def over_sgemm(rows):
-    """Return the sentence on the speed of three products beside SGEMM."""
+    """Return the sentence that compares the speed of three products with SGEMM."""
     seconds = {(row["what"], row["n"]): row["seconds"] for row in rows}
     sizes = [n for what, n in seconds if what == AB and ("SGEMM", n) in seconds]
     ratios = [f"{seconds['SGEMM', n] / seconds[AB, n]:.2f} at n = {n}" for n in sizes]

@@ -1,12 +1,12 @@
-"""How fast do tensor cores count the bits that binary vectors have in common, exactly?
+"""How fast do tensor cores count exactly the bits that binary vectors have in common?
 
     python benchmarks/common_bits.py                                          # results/common_bits.json
     python benchmarks/common_bits.py --device cpu --vectors 200 --bits 500    # anywhere
 
-Vectors of bits are rows of a matrix X of zeros and ones; (X X^T)_ij counts the ones that vectors i and j
-share, as in similarity searches of molecular fingerprints.  Zeros and ones are exact in FP16, and FP32
-sums of ones are exact up to 2^24: so the count is exact for vectors of up to 16,777,216 bits; the check at
-the edge shows that it is, and that one bit more is refused.  INT8 operands have sums in INT32.
+Vectors of bits are rows of a matrix X of zeros and ones.  (X X^T)_ij counts the ones that vectors i and j
+share, as in similarity searches of molecular fingerprints.  Zeros and ones are exact in FP16, and FP32 sums
+of ones are exact up to 2^24.  So the count is exact for vectors of up to 16,777,216 bits.  A check at this
+limit shows that the count is exact, and that one more bit is refused.  INT8 operands have sums in INT32.
 """
 
 import numpy as np
@@ -52,7 +52,7 @@ def check_the_edge(xp):
 
 
 def rates(xp, device, x, repeats):
-    """Yield a row for the tensor cores in FP16 and INT8, and the library's FP32 product."""
+    """Yield a row for FP16 and for INT8 on tensor cores, and for the FP32 product of BLAS."""
     wide, small = x.astype(np.float32), x.astype(np.int8)
     runs = {
         "gemm, FP16": lambda: common_bits(x),

@@ -3,11 +3,11 @@
     python benchmarks/contention.py                      # results/contention.json and contention.md
     python benchmarks/contention.py --draw               # the table from the JSON again; no GPU
 
-The first strip of a panel is factored by its cluster, alone and while all other multiprocessors do one thing
-(contention.cu): multiply in registers, read what the second-level cache holds, read and write memory, or
-update a matrix by three products, as in an LU.  All is launched before anything starts; the work begins when
-the panel is resident, and must end after it.  The factors must be the same bits each time.  Needs compute
-capability 9.0.
+A cluster factors the first strip of a panel, alone, and while all other multiprocessors do one kind of work
+(contention.cu): multiply in registers, read from the second-level cache, read and write memory, or update a
+matrix by three products, as in an LU.  All kernels are launched before any of them starts.  The work begins
+when the panel is resident, and must end after it.  The factors must have the same bits each time.  This needs
+compute capability 9.0.
 """
 
 import functools
@@ -18,16 +18,17 @@ from _kernels import kernel
 from tables import source, table
 
 ALONE, UPDATE = "nothing", "update"
-# Number in the kernel, words of 16 bytes (16 MB and 2 GB), what one counts for, and the unit of that.
+# For each kind of work: its number in the kernel, the number of 16-byte words (16 MB and 2 GB), the amount
+# per word or instruction, and the unit of this amount.
 WORK = {
     "tensor cores": (0, 1, 2 * 16 * 8 * 16, "TFLOP/s"),
     "second-level cache": (1, 1 << 20, 16, "TB/s"),
     "memory": (2, 1 << 27, 32, "TB/s"),
 }
 THREADS, SHARED_BYTES = 512, 120 << 10  # one block a multiprocessor
-# Of the update: U has so many rows, C so many rows and columns.
+# The update: number of rows of U, and number of rows and columns of C.
 UPDATE_K, UPDATE_ROWS = 512, 12288
-# Nanoseconds in which all is launched, and that each kind of work goes on.
+# Nanoseconds for all launches, and nanoseconds for which each kind of work continues.
 LAUNCHING, WORKING = 1_000_000, 800_000
 
 
@@ -65,7 +66,7 @@ class Strip:
 
 
 def works(multiprocessors, blocks):
-    """Yield (name, launch, rate): rate() is of the last launch, with its unit, or None."""
+    """Yield (name, launch, rate); rate() returns the rate of the last launch with its unit, or None."""
     import cupy
 
     from tcsolve._arithmetic.formats import UPDATES
@@ -155,7 +156,7 @@ def microseconds(row):
 
 
 def told_rate(row):
-    """Return the rate of what ran beside."""
+    """Return the rate of the work beside the strip."""
     return f"{row['rate'][0]:.3g} {row['rate'][1]}" if row["rate"] else "-"
 
 

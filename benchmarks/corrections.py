@@ -1,14 +1,14 @@
-"""Would products in eight bits do for the corrections of an LU of three products?
+"""Would products of 8-bit numbers suffice for the corrections of an LU with three products?
 
     python benchmarks/corrections.py steps    # how many steps of refinement they would cost; no GPU
     python benchmarks/corrections.py rates    # what they would save: the vendor's products, on a GPU
     python benchmarks/corrections.py page     # the page from both JSON files
 
-C -= L U with L = L_hi + L_lo and U alike takes three products of FP16.  Two of them, L_hi U_lo and L_lo U_hi,
-only correct the third, and their operands could be rounded to INT8 or FP8, which tensor cores multiply twice
-as fast.  The steps are those of tcsolve's own factorization and refinement, whose update is emulated with
-such corrections (sums in FP32); the rates are those of cuBLAS, as torch calls it, on entries of a normal
-distribution, with results in INT32 for INT8 and in FP16 for the others.
+C -= L U with L = L_hi + L_lo and U = U_hi + U_lo takes three products in FP16.  Two of them, L_hi U_lo and
+L_lo U_hi, only correct the third.  Their operands could be rounded to INT8 or FP8, which tensor cores
+multiply twice as fast.  The steps are measured with the factorization and refinement of tcsolve; its update
+is emulated with such corrections and FP32 sums.  The rates are those of cuBLAS, called by torch, for normally
+distributed entries.  Results are INT32 for INT8, and FP16 for the other formats.
 """
 
 import contextlib
@@ -57,17 +57,17 @@ def largest(x, axis):
 
 
 def exact(x, axis):
-    """Return x: the operands of FP16 as they are."""
+    """Return x without rounding, for corrections in FP16."""
     return x
 
 
-# What the operands of the corrections are rounded to; without them there is one product.
+# The rounding of the operands of the corrections; without corrections there is one product.
 CORRECTIONS = {"fp16": exact, "int8": to_int8, "fp8": to_fp8, "none": None}
 
 
 @contextlib.contextmanager
 def corrected(rounded):
-    """Let the update of three products, emulated on NumPy, have such corrections."""
+    """Replace the corrections in the emulated update with three products on NumPy."""
     from tcsolve._arithmetic.formats import TOP_EXPONENT
     from tcsolve._backends.cpu.lu import _scale_to_top, _split
     from tcsolve._backends.cpu.ops import NumpyOps
@@ -132,7 +132,7 @@ def products(n, k):
 
 
 def rate(run, n, k, seconds):
-    """Return TFLOP/s of products repeated for so long that the limit of power is met."""
+    """Return the TFLOP/s of products that are repeated until the power limit is reached."""
     import torch
 
     def elapsed(calls):
@@ -154,7 +154,7 @@ def rate(run, n, k, seconds):
 
 
 def cost_of_three(tflops, name):
-    """Return what a product and its two corrections cost, of what three products in FP16 do."""
+    """Return the time of a product with its two corrections, relative to three products in FP16."""
     return (1 + 2 * tflops["fp16"] / tflops[name]) / 3
 
 

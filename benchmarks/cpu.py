@@ -1,8 +1,8 @@
-"""How long does solve take on the CPU beside scipy.linalg.solve?
+"""How long does solve take on the CPU, compared with scipy.linalg.solve?
 
     python benchmarks/cpu.py --n 16 200 1000 4000 --json results/cpu.json
 
-Both are timed in turn, so that a busy machine slows both; the answer is checked first.
+Samples of both alternate, so that a busy machine slows both.  The answer is checked first.
 """
 
 import time
@@ -15,7 +15,7 @@ import tcsolve
 
 
 def interleaved(runs, repeats):
-    """Return the sorted seconds of each function, called in turn."""
+    """Return the sorted seconds of each function; their samples alternate."""
     samples = [[] for _ in runs]
     for i in range(repeats + 2):
         for run, seconds in zip(runs, samples, strict=True):

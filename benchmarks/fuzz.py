@@ -1,13 +1,12 @@
-"""Does every public call keep its promises on random problems, by exact arithmetic?
+"""Does every public call keep its promises on random problems, judged by exact arithmetic?
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/fuzz.py --seconds 600 --json benchmarks/results/fuzz.json
     python benchmarks/fuzz.py --place cupy --seconds 600 --jobs 6 --json benchmarks/results/fuzz.json
 
-These are the cases of `pytest -m fuzz` (docs/contributing/random_cases.md), all kinds in the seconds that
-are given, divided among some processes with seeds of their own; then calls with many columns and slices,
-and on a device every allocation of a call fails once.  Rows of another place that
-the JSON holds already stay there, so that one page tells of both.  The exit status is 1 if there are
-failures.
+These are the cases of `pytest -m fuzz` (docs/contributing/random_cases.md).  All kinds share the given
+seconds; several processes with different seeds run them.  Then follow calls with many columns and slices.  On
+a device, every allocation of a call fails once.  Rows of another place that are already in the JSON stay
+there, so that one page has both.  The exit status is 1 if there are failures.
 """
 
 import importlib
@@ -32,19 +31,19 @@ INTRODUCTION = (
     "The cases of `pytest -m fuzz`, which [a page](../../docs/contributing/random_cases.md) describes, and "
     "public calls with many columns and slices."
 )
-# Failures that are written down for each kind; all are counted.
+# Largest number of failures that are listed for each kind; all of them are counted.
 MOST_LISTED = 20
 PLACES = {"numpy": "NumPy", "cupy": "CuPy"}
 
 
 def run_one(job):
-    """Return the `Tally` of a kind at a place, by names; for a process of its own."""
+    """Return the `Tally` of a kind at a place, both given by name, so that a process pool can call this."""
     name, place, seconds, seed = job
     return run_kind(kind_named(name), Place(importlib.import_module(place)), seconds, seed)
 
 
 def measure_kind(kind, place, seconds, seeds, run):
-    """Return the row of a kind, None where it has no arrays to move; `run` maps over jobs."""
+    """Return the row of a kind, or None if it has no arrays to move; `run` maps over jobs."""
     if not (place.on_host or kind.on_device):
         return None
     each = seconds_of(kind, seconds) / len(seeds)
@@ -80,7 +79,7 @@ def measure_call(call, place):
 
 
 def page(machine, rows):
-    """Return the page of what ran at each place."""
+    """Return the Markdown page of the results at each place."""
     runs = {row["place"]: row for row in rows if row["what"] == "run"}
     lines = ["# Random cases", "", INTRODUCTION, ""]
     for name, run in runs.items():
@@ -131,7 +130,7 @@ def kind_table(rows, runs):
 
 
 def call_table(rows, runs):
-    """Return the table of public calls; what only a device has stays empty without one."""
+    """Return the table of public calls; columns for a device stay empty without one."""
     cell = {(row["call"], row["place"]): row for row in rows if row["what"] == "call"}
     names = dict.fromkeys(row["call"] for row in rows if row["what"] == "call")
     body = []
@@ -148,7 +147,7 @@ def call_table(rows, runs):
 
 
 def extents(found):
-    """Return the cell of the counts that were run; empty where none was."""
+    """Return the cell with the counts, or an empty cell if nothing ran."""
     cells = []
     for row in found or ():
         met = row.get("of_bound", np.inf) <= 1

@@ -1,11 +1,11 @@
-"""How fast is each engine of gemm beside cuBLAS and SGEMM, for square products and rank-k updates?
+"""How fast is each engine of gemm, compared with cuBLAS and SGEMM, for square products and rank-k updates?
 
     python benchmarks/gemm.py                                         # results/gemm.json and figures
     python benchmarks/gemm.py --from benchmarks/results/gemm.json     # only the figures; no GPU
 
-Some rows of every answer are held to the bound of gemm_bound (those of SGEMM to the textbook's) before its
-time is printed; the largest and the mean error stand beside SGEMM's for the same operands.  Besides: the four
-transposes of FP16 and INT8 at n = 1024, and the wmma engine without its swizzle.
+Some rows of every result must meet the bound of gemm_bound before its time is printed; for SGEMM it is the
+textbook bound.  The largest and the mean error are compared with those of SGEMM for the same operands.  Other
+rows: the four transposes of FP16 and INT8 at n = 1024, and the wmma engine without its swizzle.
 """
 
 import functools
@@ -22,7 +22,7 @@ ENGINES = ("naive", "wmma", "wgmma", "cublas")
 REFINES = ("none", "a", "ab", "full")
 COLORS = dict(zip((*ENGINES, "sgemm"), ("C7", "C0", "C3", "C2", "black"), strict=True))
 STYLES = dict(zip(REFINES, ("-", "--", "-.", ":"), strict=True))
-# Beyond this the naive engine takes seconds.
+# For larger n the naive engine takes seconds.
 LARGEST_NAIVE = 4096
 # About how many rows of a result are compared with FP64.
 CHECKED_ROWS = 64
@@ -42,10 +42,10 @@ def matrices(m, n, k, dtype, seed=1):
 
 
 class Reference:
-    """Some rows of a b in FP64, and what errors are allowed there."""
+    """Some rows of a b in FP64, and the largest allowed errors in them."""
 
     def __init__(self, a, b):
-        # An odd step: rows from everywhere in the tiles of the kernels.
+        # An odd step, so that the rows come from all places in the tiles of the kernels.
         self.rows = slice(None, None, (max(1, a.shape[0] // CHECKED_ROWS) - 1) | 1)
         self.a, self.b = a[self.rows].astype(np.float64), b.astype(np.float64)
         self.exact = self.a @ self.b
@@ -60,7 +60,7 @@ class Reference:
         return abs(result[self.rows] - self.exact)
 
     def bound(self, factor):
-        """Return what gemm_bound's factor allows; a result is rounded once even if k is 1."""
+        """Return the errors that gemm_bound allows; a result is rounded once even if k is 1."""
         return (factor + 2.0**-24 * (factor > 0)) * self.norms
 
     def textbook_bound(self):
@@ -117,7 +117,7 @@ def square(n, repeats):
 
 
 def sgemm_row(head, a, b, reference, repeats):
-    """Return the row of SGEMM, on operands that are FP32 before the clock starts."""
+    """Return the row of SGEMM; the operands are converted to FP32 before the measurement."""
     a, b = (x.astype(np.float32) for x in (a, b))
     run = functools.partial(gemm, a, b, precision="fp32", out=empty_like_result(a, b))
     check = lambda result: judged(reference.errors(result), reference.textbook_bound())  # noqa: E731
@@ -126,7 +126,7 @@ def sgemm_row(head, a, b, reference, repeats):
 
 
 def beside(sgemm):
-    """Return SGEMM's errors for the row of another engine."""
+    """Return the errors of SGEMM as entries for the row of another engine."""
     return {f"sgemm_{name}": sgemm.get(name) for name in ("max_error", "mean_error")}
 
 
@@ -266,7 +266,7 @@ def draw_rank_k(facts, rows, path):
 
 
 def draw_bars(facts, rows, path):
-    """Draw the four transposes, and what the swizzle is worth."""
+    """Draw the rates of the four transposes, and of wmma with and without the swizzle."""
     made, axes = figure("Four transposes, and a swizzle", "", "rate, TFLOP/s", panels=2)
     found = by(rows, what="transposes")
     groups = list(dict.fromkeys((r["dtype"], r["engine"]) for r in found))

@@ -1,10 +1,10 @@
-"""How near to the speed of a copy is gemm_batched, beside cuBLAS, by size and by length of the batch?
+"""How close is gemm_batched to the speed of a copy, compared with cuBLAS, by size and by batch length?
 
     python benchmarks/gemm_batched.py                                 # results/gemm_batched.json and figures
     python benchmarks/gemm_batched.py --from benchmarks/results/gemm_batched.json     # only the figures
 
-The first and the last products are held to the bound of gemm_bound before a time is printed.  Bytes are
-those of both operands and the result, each once; the copy beside them moves as many.
+The first and the last products must meet the bound of gemm_bound before a time is printed.  The bytes are
+those of both operands and the result, each counted once.  The copy moves the same number of bytes.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from _steady import steady_seconds
 
 from tcsolve import gemm_batched, gemm_bound
 
-# Dtype of the operands, dtype of the result, and what storing it rounds.
+# (dtype of the operands, dtype of the result, rounding error of storing the result).
 CASES = {
     "FP16 -> FP32": (np.float16, np.float32, 2.0**-24),
     "FP16 -> FP16": (np.float16, np.float16, 2.0**-11),
@@ -64,7 +64,7 @@ def by_cublas(a, b, out):
 
 
 def bound_factor(a, b, who):
-    """Return the factor of gemm_bound for us, or for cuBLAS in the operands' own format."""
+    """Return the factor of gemm_bound for our kernel, or for cuBLAS in the format of the operands."""
     if who == "cuBLAS" and a.dtype == np.float32:
         return gemm_bound(a, b, precision="fp32").bound
     return gemm_bound(a, b, engine="cublas" if who == "cuBLAS" else "auto").bound

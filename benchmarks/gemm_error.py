@@ -4,8 +4,8 @@
     python benchmarks/gemm_error.py --device cpu --n 256 512 1024    # emulated, anywhere
     python benchmarks/gemm_error.py --from benchmarks/results/gemm_error.json     # only the figures
 
-Square products with entries uniform in [-1, 1] and in [-16, 16]; the errors are the largest and the mean
-|C - A B| of some rows, with A B in FP64, and are held to the bound of gemm_bound.
+The products are square, with entries uniform in [-1, 1] and in [-16, 16].  The errors are the largest and the
+mean |C - A B| of some rows, with A B in FP64.  They must meet the bound of gemm_bound.
 """
 
 import functools

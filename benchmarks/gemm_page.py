@@ -1,9 +1,9 @@
-"""What do the measurements of products say, beside those of the papers that tensor cores became known by?
+"""How do the measured products compare with the numbers of the first papers about tensor cores?
 
     python benchmarks/gemm_page.py     # results/gemm.md and every figure of it from the JSON; no GPU
 
-A section for each figure: the picture, a table, what was written about it (_papers.py), and what of that
-holds.  Every number in a sentence comes from the JSON or from _papers.py.
+The page has a section for each figure: the picture, a table, the published statements (_papers.py), and
+whether our results agree with them.  Every number in a sentence comes from the JSON or from _papers.py.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from _papers import V100
 from mma_rate import KINDS, nominal_peak
 from tables import products, rate, source, table
 
-# Results files whose scripts draw figures, and those that have a table alone.
+# The results files with figures, and those with only a table.
 DRAWN = ("gemm", "gemm_error", "gemm_batched", "mma_rate")
 EXAMPLES = ("common_bits", "boris_push")
 
@@ -83,7 +83,7 @@ def square(results):
 
 
 def three_for_nothing(rows):
-    """Return the sentence on three products at the FP16 rate of cuBLAS, if splitting took no time."""
+    """Return the sentence about three products at the FP16 rate of cuBLAS, if splitting took no time."""
     told = []
     for n in values(rows, "n"):
         half = first(rows, n=n, dtype="float16", engine="cublas") or {}
@@ -103,7 +103,7 @@ def three_for_nothing(rows):
 
 
 def part_of_peak(results, facts, row):
-    """Return how much of the nominal peak a row is, where mma_rate.json of the same device tells it."""
+    """Return the rate of a row relative to the nominal peak, if mma_rate.json of the same device has it."""
     known = results.get("mma_rate", ({}, []))[0]
     peak = nominal_peak(known, "FP16") if known.get("gpu") == facts["gpu"] else None
     if peak is None:
@@ -307,7 +307,7 @@ SECTIONS = (
 
 
 def page(results):
-    """Return the Markdown page of the results that there are."""
+    """Return the Markdown page of the available results."""
     lines = ["# Products on tensor cores", ""]
     lines += [
         "Medians, of the device alone: it waits until the host has launched what is timed. Every answer is"
@@ -330,7 +330,7 @@ def page(results):
 
 
 def draw(folder, results):
-    """Draw the figures again, where matplotlib is installed."""
+    """Draw the figures again, if matplotlib is installed."""
     for name in DRAWN:
         if name in results:
             try_to_draw(importlib.import_module(name).draw, *results[name], folder / f"{name}.png")

@@ -1,17 +1,18 @@
-"""What does one GPU reach by the rules of HPL-MxP: the rate of the LU alone, and of the whole solve?
+"""Which rates does one GPU reach by the rules of HPL-MxP, for the LU alone and for the whole solve?
 
     python benchmarks/hpl_mxp.py --n 32768 65536 --precision fp16 fp16x3
     python benchmarks/hpl_mxp.py --largest            # and the largest n that fits in the memory
 
-The matrix and b are those of the reference implementation, entry by entry: its generator (state times
-14647171131086947261 modulo 2**64, the upper 32 bits mapped to [-1/2, 1/2]) runs down the columns of A,
-then on through b; the diagonal becomes the sum of the magnitudes of the other entries of its row.  An
-answer counts if ||A x - b|| / (2**-53 (||A|| ||x|| + ||b||) n) <= 16 in infinity norms, computed in FP64
-from the x that is returned.  The rate is (2/3 n^3 + 3/2 n^2) over the time of the whole solve, with the
-conversion of A to FP32 and its norms in it; that of the LU is 2/3 n^3 over the phase that converts A,
-factors it and inverts the diagonal blocks of its factors.
+A and b have the same entries as in the reference implementation.  Its generator multiplies the state by
+14647171131086947261 modulo 2**64, and maps the upper 32 bits to [-1/2, 1/2].  It runs down the columns of A,
+and then through b.  Each diagonal entry becomes the sum of the magnitudes of the other entries of its row.
 
-It differs from the reference implementation in this:
+An answer is valid if ||A x - b|| / (2**-53 (||A|| ||x|| + ||b||) n) <= 16 in infinity norms, computed in FP64
+from the x that is returned.  The rate is (2/3 n^3 + 3/2 n^2) over the time of the whole solve, including the
+conversion of A to FP32 and its norms.  The rate of the LU is 2/3 n^3 over the time of the phase that converts
+A, factors it, and inverts the diagonal blocks of its factors.
+
+Differences from the reference implementation:
 
 - The LU pivots; the rules do not ask for it, and for this matrix every pivot is on the diagonal already.
 - The single-precision copy of A is updated with products of 16-bit operands and FP32 sums, as the rules
@@ -20,8 +21,8 @@ It differs from the reference implementation in this:
   The reference starts GMRES at once.
 - The sums on the diagonal are added in another order, so they differ in the last bits.
 - A solve also estimates the condition number, which the rules do not ask for; its time counts.
-- A is made and kept in FP64 on the device, row by row; making it is not timed, as in the reference.
-- One GPU, one process: this is no entry for the list, which asks for the HPL harness.
+- A is generated on the device in FP64, row block by row block; as in the reference, this is not timed.
+- There is one GPU and one process.  This is not an entry for the HPL-MxP list, which needs its harness.
 """
 
 import math
@@ -30,14 +31,14 @@ import numpy as np
 from _harness import RESULTS, arguments, device_seconds, gpu, machine, save, summary, unless_drawn
 from tables import source, table
 
-# The reference's generator: its multiplier, the state before the first entry, and the divisor that
+# The generator of the reference: its multiplier, the state before the first entry, and the divisor that
 # maps 32 bits to [0, 1].
 MULTIPLIER, MODULUS, UINT32_MAX = 14647171131086947261, 2**64, 2**32 - 1
 # Roundoff and threshold of the residual test.
 EPS, THRESHOLD = 2.0**-53, 16.0
 # Entries that are generated or summed at a time.
 BLOCK_ENTRIES = 1 << 24
-# Left free beside the predicted bytes: the workspaces of the vendor's libraries are not the pool's.
+# Bytes to leave free besides the predicted ones: workspaces of cuBLAS and cuSOLVER are not in the pool.
 SPARE_BYTES = 1 << 30
 # The largest n is looked for among multiples of this.
 STEP = 1024

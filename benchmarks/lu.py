@@ -1,17 +1,18 @@
-"""How fast is the LU alone, where rows move and where they do not, beside cuSOLVER's getrf?
+"""How fast is the LU alone, with and without row swaps, compared with getrf of cuSOLVER?
 
     python benchmarks/lu.py --n 8192 16384 32768 --precision fp16 fp16x3
     python benchmarks/lu.py --draw                       # the table from the JSON again; no GPU
 
-Timed is the factorization of an FP32 copy of A, in place, with partial pivoting and all row moves, as a solve
-runs it; the copy is made before.  cuSOLVER's getrf gets A as it likes it, in FP32 and in FP64.  The rate is
-2/3 n^3 over the time; fp16x3 takes three products and counts the operations of one.
+The measured time is that of the factorization of an FP32 copy of A in place, with partial pivoting and all
+row swaps, as in a solve.  The copy is made before.  getrf gets A in column-major order, in FP32 and in FP64.
+The rate is 2/3 n^3 over the time; fp16x3 computes three products, but the operations of one count.
 
-Factors count if max_i |P A v - L (U v)|_i <= (2 u + sqrt(n) w) max_i sqrt(sum_jk (l_ik u_kj)^2) for a random
-v of -1 and 1, in FP64: u is the roundoff of the update, w that of the factors.  That is how large independent
-rounding errors would be (see Higham and Mary 2019); the bound by |L| |U| lets wrong factors pass for large n.
+Factors are valid if max_i |P A v - L (U v)|_i <= (2 u + sqrt(n) w) max_i sqrt(sum_jk (l_ik u_kj)^2) for a
+random vector v of -1 and 1, in FP64.  u is the roundoff of the update, and w that of the storage.  This is
+the size of independent rounding errors (see Higham and Mary 2019).  A bound by |L| |U| would accept wrong
+factors for large n.
 
-The page says what the chain of panels, searched one after the other, takes: beside the updates, and alone.
+The page also has the time of the chain of panels, which run one after the other: beside updates, and alone.
 """
 
 import math
@@ -30,7 +31,7 @@ VENDOR = {"sgetrf": "fp32", "dgetrf": "fp64"}
 
 
 def factor_error(xp, a, order, lu, seed=1):
-    """Return max |A[order] v - L (U v)| over what sums of independent errors are like, NaN for NaN."""
+    """Return max |A[order] v - L (U v)| relative to the size of sums of independent errors; NaN for NaN."""
     n = len(a)
     v = xp.asarray(np.random.default_rng(seed).choice([-1.0, 1.0], n))
     error, upper, squares, size = (xp.empty(n) for _ in range(4))
@@ -45,7 +46,7 @@ def factor_error(xp, a, order, lu, seed=1):
 
 
 def limit(precision, n):
-    """Return what that error may be."""
+    """Return the largest allowed value of `error`."""
     from tcsolve._arithmetic.formats import FORMATS, UPDATES
 
     update = UPDATES[precision]
@@ -144,7 +145,7 @@ def line(row):
 
 
 def panel_cells(row):
-    """Return what the chain of panels takes: in them and between them, beside updates; in them, alone."""
+    """Return the times of the chain of panels: in and between panels beside updates, and in panels alone."""
     chain, alone = row.get("chain"), row.get("alone")
     return [
         f"{1e3 * chain['inside']:.1f} + {1e3 * chain['between']:.1f}" if chain else "-",

@@ -1,11 +1,11 @@
-"""What do many right-hand sides cost on the GPU, beside as many single solves and cupy.linalg.solve?
+"""How long do many right-hand sides take on the GPU, compared with single solves and cupy.linalg.solve?
 
     python benchmarks/many_rhs.py --n 8192 16384 --nrhs 1 2 4 16 64 256
     python benchmarks/many_rhs.py --draw                 # the figure from the JSON again; no GPU
 
-FP64 standard normal matrix and right-hand sides on the device.  A single solve is `solve_ex` with one
-right-hand side; a further one uses the factors of `tcsolve.factor` again.  Their times are measured
-once and multiplied.  Every answer is checked, column by column, before its time is printed.
+The matrix and the right-hand sides are FP64, standard normal, on the device.  A single solve is `solve_ex`
+with one right-hand side.  A further solve reuses the factors of `tcsolve.factor`.  Both are measured once,
+and their times are multiplied.  Every column of an answer is checked before its time is printed.
 """
 
 import json
@@ -24,7 +24,7 @@ CURVES = (
 )
 
 
-# No FP64 answer is this far off; how good each is stands in the results.
+# The largest error of a valid answer; the results have the errors.
 WRONG = 1e-10
 
 
@@ -145,7 +145,7 @@ def draw(rows, path):
 
 
 def publish(path):
-    """Write the page and the figure of a results file beside it."""
+    """Write the page and the figure of a results file into its folder."""
     results = json.loads(path.read_text())
     path.with_suffix(".md").write_text(page(results["machine"], results["rows"]))
     try:

@@ -1,19 +1,24 @@
-"""How many bytes does a solve use on the GPU at its peak, beside those it plans before it starts?
+"""How many bytes does a solve use on the GPU at its peak, compared with the bytes that it plans?
 
     python benchmarks/memory.py --n 4096 8192 16384 32768
     python benchmarks/memory.py --draw                   # the table from the JSON again; no GPU
 
-The arguments are made in CuPy's usual pool; the solve then allocates from another one, which is asked for
-the bytes in use after every allocation.  So *used* is the most that was live at one time beyond the
-arguments, x included, and *reserved* what the pool took from the device for it: more, where blocks
-freed on one stream or in another size could not serve again.  Workspaces of the vendor's libraries
-outside CuPy are in neither.  That is the first solve of a size; *kept* is what the library holds after the
-third, for more of that size (`tcsolve.clear_cache` frees it).  `solve` needs A for the residuals, and has no
-use for leave to overwrite it; `factor` keeps a copy of A, or with that leave A itself.  Matrices are standard
-normal, + n I for the precisions of a single product; then come, up to n = 8192, some whose refinement is slow
-or fails, so that iterates are combined, Krylov bases built and finer factors made, and some that are scaled,
-moved into range or column-major.  What these take beside their factors is known, and counted, only when it is
-known what had to be done.
+The arguments are in CuPy's default pool.  The solve allocates from another pool, and its bytes in use are
+read after every allocation.
+
+- *used*: the peak of bytes in use beyond the arguments, including x, in the first solve of a size.
+- *reserved*: the bytes that the pool took from the device.  This is more than *used* if freed blocks could
+  not be reused, because of their stream or their size.
+- *kept*: the bytes that the library holds after the third solve, for later solves of that size.
+  `tcsolve.clear_cache` frees them.
+
+Workspaces of cuBLAS and cuSOLVER outside of CuPy are not counted.  `solve` needs A for the residuals, so
+`overwrite_a` has no effect.  `factor` keeps a copy of A, or with `overwrite_a` A itself.
+
+The matrices are standard normal, plus n I for precisions with a single product.  Up to n = 8192 there are
+also matrices with slow or failing refinement (combined iterates, Krylov bases, more precise factors), and
+matrices that are scaled, extreme or column-major.  Their additional bytes are counted during the solve,
+because they are not known before it.
 """
 
 import functools
@@ -24,7 +29,7 @@ from tables import source, table
 
 SINGLE_PRODUCT = ("fp16", "bf16", "tf32")
 SOLVE, FACTOR, OVERWRITE = "solve", "factor", "factor, overwrite_a"
-# Precisions and families that take more than the others, and the largest n of these rows.
+# Precisions and families that need more memory than others, and the largest n of these rows.
 SCALED, EXTREME = "gauss, rows 2^-8 to 2^8", "gauss 2^900"
 COLUMNS = "gauss, column-major"
 HARD = (
@@ -48,7 +53,7 @@ def fresh_pool():
 
 
 class PeakPool:
-    """A pool that remembers the most bytes in use, and serves CuPy while entered."""
+    """A pool that records its peak of bytes in use, and is CuPy's allocator inside a with block."""
 
     def __init__(self):
         import cupy
@@ -201,7 +206,7 @@ def cells(row):
 
 
 def worst(rows):
-    """Return the sentences on the worst plans, those made before the start and those with what came to it."""
+    """Return the sentences about the worst plans: made before the start, and with bytes added later."""
     known, counted = [], []
     for row in rows:
         if "bytes_used" in row:

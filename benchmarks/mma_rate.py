@@ -1,4 +1,4 @@
-"""How many warps does a multiprocessor need to keep its tensor cores busy, if nothing else is to be done?
+"""How many warps does a multiprocessor need to keep its tensor cores busy, without other work?
 
     python benchmarks/mma_rate.py                                  # needs compute capability 8.0 or later
     python benchmarks/mma_rate.py --from benchmarks/results/mma_rate.json     # only the figure; no GPU
@@ -8,9 +8,9 @@ m16n8k16 in FP16 and m16n8k32 in INT8 on registers, with 1, 2 and 4 independent 
 capability 9.0 also wgmma m64n256k16 on operands that stay in shared memory.  All operands are ones, so
 that every sum is known exactly and checked before its rate is printed.
 
-The nominal peak is multiprocessors x operations a clock x the clock the driver names.  A multiprocessor does
-2048 (A100) or 4096 (H100) FP16 operations a clock, and twice as many in INT8: NVIDIA's white papers of both,
-as added up in https://forums.developer.nvidia.com/t/244727.
+The nominal peak is the number of multiprocessors times the operations per clock times the clock that the
+driver reports.  A multiprocessor does 2048 (A100) or 4096 (H100) FP16 operations per clock, and twice as many
+in INT8, by NVIDIA's white papers as summarized in https://forums.developer.nvidia.com/t/244727.
 """
 
 import numpy as np

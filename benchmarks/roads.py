@@ -23,7 +23,7 @@ import numpy as np
 from _harness import RESULTS, arguments, gpu, machine, save, summary, unless_drawn
 from tables import source, table
 
-# Seconds of samples of one solver in one row, and the fewest samples.
+# Seconds of samples of one solver in one row, and smallest number of samples.
 PATIENCE, LEAST_SAMPLES = 0.5, 3
 # No FP64 answer is this far off; bound of ours in u sqrt(n), whose rounding counts twice for few unknowns.
 WRONG, MET = 1e-10, 4
@@ -50,7 +50,7 @@ ASSUMED = {
 
 
 class Case(NamedTuple):
-    """One row: n x n matrices of a kind and a family; how many of them, 0 for no stack; right-hand sides."""
+    """One row: kind, family and size of the matrices, their number (0: no stack), right-hand sides."""
 
     kind: str
     family: str
@@ -82,7 +82,7 @@ def cases(quick):
 
 
 def limit(case, fastest, product):
-    """Return the seconds that are allowed, None for any, by the fastest peer's and those of a product A X."""
+    """Return the allowed seconds, from the fastest peer and a product A X; None if any time is allowed."""
     if case.family == "condition 1e12":
         return None
     if case.count or case.n < LARGE:
@@ -180,7 +180,7 @@ def peers(case, a, b):
 
 
 def free_memory():
-    """Give back what the last row used."""
+    """Free the memory of the last row."""
     import cupy
 
     cupy.get_default_memory_pool().free_all_blocks()

@@ -36,7 +36,7 @@ def require_torch():
 
 
 def measure_rates(repeats):
-    """Return the rates the floors rest on, measured here and now."""
+    """Measure and return the rates that the floors use."""
     import cupy
 
     rates = {
@@ -51,7 +51,7 @@ def measure_rates(repeats):
 
 
 def exchange_seconds(repeats):
-    """Return the seconds of one exchange of exchange.cu, the launch left out; what it brings is checked."""
+    """Return the seconds of one exchange of exchange.cu, without the launch; its result is checked."""
     import cupy
     from _kernels import kernel
 
@@ -110,7 +110,7 @@ class Factoring:
         return factor_blocked(self.ops, w, self.how, **options)
 
     def strips(self):
-        """Return into how many strips each outer panel is cut."""
+        """Return the number of strips of each outer panel."""
         from tcsolve._lu.elimination import strips
 
         w, counts = self.copy(), []

@@ -4,10 +4,10 @@
     python benchmarks/rungs.py --n 8192 --precision auto fp16 bf16 tf32 fp16x3 fp32 fp64
     python benchmarks/rungs.py --draw                    # the table from the JSON again; no GPU
 
-FP64 matrix and one right-hand side on the device; all solvers of a family and size share one matrix, and
-all families with singular values share their singular vectors.  A fixed precision that stalls goes on
-up its ladder, as for any caller; the rungs it tried are told.  The backward error is recomputed before
-a time counts.
+The matrix and one right-hand side are FP64 on the device.  All solvers of a family and size solve the same
+system.  All families with prescribed singular values have the same singular vectors.  A fixed precision that
+stalls continues with the next rungs, as for any caller, and the table lists the rungs.  The backward error is
+recomputed before a time is accepted.
 """
 
 import functools

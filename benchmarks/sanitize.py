@@ -1,12 +1,13 @@
-"""Does compute-sanitizer find anything: bad accesses, races, wrong barriers, in a reduced run?
+"""Does compute-sanitizer find bad accesses, races or wrong barriers in a reduced run?
 
     python benchmarks/sanitize.py                        # memcheck, racecheck, synccheck
     python benchmarks/sanitize.py --tool racecheck --precision fp16x3 --options="--racecheck-report all"
 
-Each tool runs this script again with --solve: small solves with each precision, by narrow, wide and square
-panels, so that there are several of them and look-ahead happens; and products of FP32 matrices.  Every array
-is an allocation of its own there, because memcheck cannot see past the end of one inside CuPy's pool.  CuPy's
-own kernels are compiled into a folder that starts empty.  The exit status is 0 if all is clean.
+Each tool runs this script again with --solve.  It does small solves with each precision, with narrow, wide
+and square panels; there are several panels, so look-ahead is used.  It also multiplies FP32 matrices.  Every
+array is a separate allocation, because memcheck does not detect an access past the end of an array inside
+CuPy's pool.  CuPy's own kernels are compiled into an empty folder.  The exit status is 0 if no tool finds
+anything.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""What does scaling by powers of two do for badly scaled matrices, with no fallback to help?
+"""How much does scaling by powers of two help for badly scaled matrices, without a fallback?
 
 TCSOLVE_MATRICES=folder python benchmarks/scaling.py --json results/scaling.json --markdown results/scaling.md
 """

@@ -1,9 +1,9 @@
-"""How long does solve take on the GPU, beside the fastest alternatives, and how good is each answer?
+"""How long does solve take on the GPU, compared with the fastest alternatives, and how good is each answer?
 
     python benchmarks/solve.py --n 1024 4096 16384 --family gauss svd_geo
 
-FP64 matrix and one right-hand side on the device; peers get their inputs in the layout they like, copied
-outside the timed region.  The answer is checked before its time is printed.
+The matrix and one right-hand side are FP64 on the device.  Peers get their inputs in the layout that is best
+for them; this copy is not timed.  The answer is checked before its time is printed.
 """
 
 import warnings

@@ -1,12 +1,12 @@
-"""Does every matrix of a collection get the answer, or else the warning, that SciPy gives?
+"""Does every matrix of a collection get the same answer, or the same warning, as in SciPy?
 
     TCSOLVE_MATRICES=folder python benchmarks/suitesparse.py --device cpu --markdown out.md
 
 The folder holds Matrix Market files, and perhaps an index.csv with the columns name, group, n, and the
 condition numbers cond_2norm and cond_est_1norm_equilibrated, which the table then shows.  The right-hand
-side is b = A ones.  assume_a is 'general' throughout, so that the LU ladder is what is tested even where
-the matrix has a structure.  The files are rewritten after every matrix.  A matrix that cannot be read,
-or is not square, is named and left out.
+side is b = A ones.  assume_a is always 'general', so that the LU ladder is tested even if the matrix has a
+structure.  The output files are rewritten after every matrix.  A matrix that cannot be read, or is not
+square, is listed and skipped.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Write the tables of README.md and of the pages in docs/ from the JSON under benchmarks/results.
 
-A table stands between '<!-- NAME table -->' and '<!-- end -->'.
+A table is between '<!-- NAME table -->' and '<!-- end -->'.
 
 python benchmarks/tables.py          # rewrite the pages in place
 python benchmarks/tables.py --check  # fail if one would change
