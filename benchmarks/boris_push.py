@@ -76,7 +76,7 @@ def fields(xp, cells, seed=1):
 
 
 def check(xp, cells=500, steps=200):
-    """Hold the products to the three things said above."""
+    """Do the three checks that the docstring of this module lists."""
     b, kick, rotation, v = fields(xp, cells)
     close = 50 * 2.0**-24
     size = float(xp.abs(v).max())

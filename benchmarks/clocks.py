@@ -52,7 +52,8 @@ def watched(run):
     device = cupy.cuda.Device()
     line = ["nvidia-smi", f"--query-gpu={ASKED}", "--format=csv,noheader,nounits"]
     line += [f"--id={device.pci_bus_id}", f"--loop-ms={EVERY_MS}"]
-    once = min(timed(run, 1) for _ in range(4))  # the first of a size prepare what comes later
+    # The first calls of a size record graphs for later calls.
+    once = min(timed(run, 1) for _ in range(4))
     timed(run, max(1, int(WARM_UP / once)))
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as smi:
         try:

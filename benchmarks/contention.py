@@ -112,7 +112,7 @@ def once(strip, work):
     never, started = flags.next(), flags.next()
     device.synchronize()
     with main:
-        gate((1,), (1,), (never, LAUNCHING, 0))  # all waits until all is launched
+        gate((1,), (1,), (never, LAUNCHING, 0))  # everything waits until all kernels are launched
         go = main.record()
     with side:
         side.wait_event(go)

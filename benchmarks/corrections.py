@@ -1,7 +1,7 @@
 """Would products of 8-bit numbers suffice for the corrections of an LU with three products?
 
     python benchmarks/corrections.py steps    # how many steps of refinement they would cost; no GPU
-    python benchmarks/corrections.py rates    # what they would save: the vendor's products, on a GPU
+    python benchmarks/corrections.py rates    # how much time they would save, by cuBLAS on a GPU
     python benchmarks/corrections.py page     # the page from both JSON files
 
 C -= L U with L = L_hi + L_lo and U = U_hi + U_lo takes three products in FP16.  Two of them, L_hi U_lo and

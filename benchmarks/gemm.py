@@ -137,7 +137,7 @@ def empty_like_result(a, b):
 
 
 def rank_k(m, k, repeats):
-    """Yield a row for each engine: C -= A B with a long C."""
+    """Yield a row for each engine: C -= A B with a large C."""
     a, b = matrices(m, m, k, np.float16)
     reference = Reference(a, b)
     c = empty_like_result(a, b)

@@ -111,7 +111,7 @@ def lu_tflops(n, seconds):
 
 
 def device_bytes(update, n, block):
-    """Predict the bytes on the device: A and b in FP64, and what a solve allocates beside them."""
+    """Predict the bytes on the device: A and b in FP64, and the memory that a solve allocates."""
     from tcsolve._solve.cost_model import bytes_needed
 
     return 8 * n * (n + 1) + bytes_needed(

@@ -80,7 +80,7 @@ class Ours(Factoring):
         return factors.lu, factors.order
 
     def profile(self):
-        """Return what the chain of panels takes beside updates, and alone."""
+        """Return the times of the chain of panels beside updates, and alone."""
         beside, serial = (self.spans(look_ahead) for look_ahead in (True, False))
         alone = alone_times(panel_times(serial, self.panels, self.strips()))
         return {"chain": chain(beside), "alone": alone}
@@ -93,7 +93,7 @@ class Vendor:
         self.a, self.dtype = a, np.float32 if precision == "fp32" else np.float64
 
     def copy(self):
-        """Return what `factor` overwrites."""
+        """Return a matrix that `factor` will overwrite."""
         return self.a.astype(self.dtype, order="F")
 
     def factor(self, w):

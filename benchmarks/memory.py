@@ -46,7 +46,7 @@ MOST_HARD = 8192
 
 @functools.cache
 def fresh_pool():
-    """Return the pool of all measurements; one that is dropped need not give back what it has."""
+    """Return the one pool of all measurements; dropping a pool may not free its memory."""
     import cupy
 
     return cupy.cuda.MemoryPool()

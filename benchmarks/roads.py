@@ -25,9 +25,11 @@ from tables import source, table
 
 # Seconds of samples of one solver in one row, and smallest number of samples.
 PATIENCE, LEAST_SAMPLES = 0.5, 3
-# No FP64 answer is this far off; bound of ours in u sqrt(n), whose rounding counts twice for few unknowns.
+# The largest error of a valid FP64 answer; and our bound in u sqrt(n), with room for the rounding of small
+# systems.
 WRONG, MET = 1e-10, 4
-# What is allowed: for stacks and below so many unknowns a factor, or some seconds more; then a factor.
+# The allowed time relative to the fastest peer: a factor, or some more seconds, for stacks and for small n;
+# another factor for larger n.
 LARGE, SMALL_FACTOR, SMALL_SECONDS, LARGE_FACTOR, TRIANGLE_FACTOR = 2048, 3.0, 2e-4, 1.3, 2.2
 
 STACKS = (
@@ -205,7 +207,7 @@ def wall_seconds(call, repeats):
 
 
 def measured(call, a, b, bound, repeats):
-    """Return the time of a solver and the error of its answer, or what went wrong."""
+    """Return the time of a solver and the error of its answer, or its failure."""
     try:
         error = error_of(a, call(), b)
         if not error <= bound:
@@ -232,7 +234,7 @@ def measure(case, repeats):
 
 
 def verdict(row):
-    """Return 'ok', 'MISSED', '-' where nothing is asked, or what went wrong."""
+    """Return 'ok', 'MISSED', '-' if any time is allowed, or the failure."""
     if "median" not in row["tcsolve"]:
         return "FAILED: " + row["tcsolve"]["error"]
     if "fastest" not in row:

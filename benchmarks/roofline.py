@@ -17,7 +17,7 @@ from _harness import RESULTS, arguments, backward_error, device_seconds, gpu, ma
 from _profile import TRIANGLES, chain, classify, excerpt, others, panel_times, record
 from _roofline_page import chapter, publish, saving
 
-# Bytes of the copy whose rate is measured.
+# Number of bytes of the copy that measures the bandwidth.
 COPY_BYTES = 2 << 30
 # Exchanges of a launch: milliseconds.
 ROUNDS = 10000
@@ -99,7 +99,7 @@ class Factoring:
         self.panels = panels(self.ops, len(a), self.how, dominant=self.dominant)
 
     def copy(self):
-        """Return what `run` overwrites; where a solve would, its launches are recorded and replayed."""
+        """Return a matrix for `run` to overwrite; as in a solve, its launches are recorded if possible."""
         return self.ops.cast_scaled(self.a, None, None, np.float32)
 
     def run(self, w, look_ahead):
@@ -210,7 +210,7 @@ def measure(n, precision, repeats, rates, timeline):
 
 
 def solve_again(a, b, precision):
-    """Return a solve with factors whose condition is known, its steps one by one."""
+    """Return a function that solves with factors of known condition, with steps launched one by one."""
     import tcsolve
     from tcsolve._backends.cuda.lu import ops as lu_ops
 

@@ -1,4 +1,4 @@
-"""Does precision='auto' choose well: what does every fixed precision take on each family of matrices?
+"""Does precision='auto' choose well: how long does every fixed precision take on each family of matrices?
 
     python benchmarks/rungs.py --n 8192 16384
     python benchmarks/rungs.py --n 8192 --precision auto fp16 bf16 tf32 fp16x3 fp32 fp64
@@ -120,7 +120,7 @@ def solvers(a, b, precisions):
 
 
 def measure(a, b, run, repeats):
-    """Return what a solver takes, or how it fails; its answer is checked before it is timed."""
+    """Return the time of a solver, or its failure; the answer is checked before it is timed."""
     import cupy
 
     try:
@@ -148,7 +148,7 @@ def cases(rows):
 def verdict(here):
     """Return (best, ratio, speedup): the fastest fixed precision, auto over it, cupy over auto.
 
-    NaN stands for what was not timed.
+    NaN stands for a solver that was not timed.
     """
     median = {name: row["seconds"]["median"] for name, row in here.items() if "seconds" in row}
     fixed = {name: value for name, value in median.items() if name not in ("auto", *PEERS)}

@@ -32,16 +32,16 @@ TOOLS = {
     "synccheck": ["--num-cuda-barriers", "4096"],
 }
 SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)")
-# What they print of each finding, while they go on, and of themselves.
+# The lines that a tool prints for each finding, and about itself.
 REPORT = re.compile(r"^=+ (?:Error|Warning): ", re.MULTILINE)
 VERSION = re.compile(r"Version (\S+)")
-# What the tools print when they lost track, so that silence proves nothing.
+# The messages of a tool that could not follow the run; then a report without findings proves nothing.
 OVERFLOW = "Detected overflow"
 FOUND = 99  # exit status for "the tool found something", unlike Python's own
 TAIL_LINES = 40
 # Columns of the narrow panels, and of wide ones; unknowns of the system solved by squares.
 NARROW, WIDE, SQUARES_ROWS = 128, 256, 700
-# Shapes of the operands of products: a few tiles, whose clusters do not divide them.
+# Shapes of the operands of products: a few tiles, not a multiple of the cluster size.
 PRODUCT = ((300, 200), (200, 520))
 
 
@@ -49,7 +49,7 @@ PRODUCT = ((300, 200), (200, 520))
 
 
 def solve_small(n, precisions):
-    """Solve small systems in every way that has kernels of its own; end with 1 if an answer is bad."""
+    """Solve small systems so that all kernels run; exit with 1 if an answer is bad."""
     import cupy
 
     import tcsolve
@@ -93,7 +93,7 @@ def multiply_small(rng):
 def solve_by_squares(rng, precisions):
     """Solve a dominant system by two square panels and look-ahead, which are for larger ones otherwise.
 
-    Also solve one whose rows move, by panels as wide, after which U is a product with an inverse.
+    Also solve a system with row swaps, by wide panels, so that U is a product with an inverse.
     """
     import cupy
 
@@ -157,7 +157,7 @@ def command(sanitizer, tool, n, precisions, options=()):
 
 
 def version_of(sanitizer):
-    """Return the version of compute-sanitizer, or what it says instead."""
+    """Return the version of compute-sanitizer, or its error message."""
     told = subprocess.run([sanitizer, "--version"], capture_output=True, text=True).stdout
     found = VERSION.search(told)
     return found[1] if found else told.strip()

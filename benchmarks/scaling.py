@@ -10,7 +10,7 @@ from _harness import arguments, machine, save
 
 from tcsolve import Plan, matrices, solve_ex
 
-# Collection matrices whose condition number falls a hundredfold or more when rows and columns are scaled.
+# Matrices of the collection with a condition number that scaling reduces by a factor of 100 or more.
 GAIN = 1e2
 
 

@@ -36,7 +36,7 @@ U = 2.0**-53
 # Two backward errors agree up to this factor and this absolute rounding error of the residual.
 AGREE_FACTOR, AGREE_ABSOLUTE = 2, 4 * U
 
-# Matrices whose verdict is not 'ok', with the reason why that is right.
+# Matrices with a verdict other than 'ok' that is expected, with the reason.
 NOTES: dict[str, str] = {}
 
 OK, SILENT, RAISED = "ok", "silent", "raised"
@@ -115,7 +115,7 @@ def parse(argv):
 
 
 def select(args):
-    """Return what to measure, small matrices first."""
+    """Return the entries to measure, small matrices first."""
     rows = entries(args.folder)
     unknown = set(args.names or ()) - {row["name"] for row in rows}
     if unknown:
@@ -129,7 +129,7 @@ def select(args):
 
 
 def entries(folder):
-    """Return a dict with name and n, and what else is known, of each matrix in the folder."""
+    """Return a dict for each matrix in the folder: name, n, and the columns of the index."""
     try:
         rows = {row["name"]: row for row in matrices.index(folder)}
     except FileNotFoundError:
@@ -212,7 +212,7 @@ def solve_by_tcsolve(problem, precision, device):
 
 
 def errors(problem, x):
-    """Return the backward and the forward error of x, computed on the host from what was returned."""
+    """Return the backward and the forward error of the returned x, computed on the host."""
     with np.errstate(all="ignore"):
         residual = np.abs(problem.b - problem.a @ x).max()
         norm = np.abs(problem.a).sum(axis=1).max()
@@ -225,7 +225,7 @@ def errors(problem, x):
 
 
 def judge(row):
-    """Return 'ok', or what is wrong as 'precision: reason; ...'.
+    """Return 'ok', or the problems as 'precision: reason; ...'.
 
     The reasons are
 
@@ -254,7 +254,7 @@ def fault(run, scipys, n):
     reference = math.nan if scipys is None else scipys["backward_error"]
     if run["status"] == RAISED:
         return RAISED
-    # Comparisons are such that a NaN fails them.
+    # All comparisons are False for a NaN, so that it counts as a failure.
     if run["status"] in ANSWERED:
         if not agree(run["reported"], run["backward_error"]):
             return "misreported"
@@ -295,7 +295,7 @@ def publish(path, text):
 
 
 def explanation(rows, facts):
-    """Yield what the table shows: the verdicts, and why some matrices needed FP64."""
+    """Yield the lines above the table: the verdicts, and why some matrices needed FP64."""
     where = facts.get("gpu") or facts["cpu"]
     yield f"# {len(rows)} SuiteSparse matrices on {where}"
     yield ""

@@ -37,7 +37,7 @@ class Entry(NamedTuple):
     """One line of the catalog."""
 
     name: str
-    #: What the matrix is, in one line.
+    #: Description of the matrix in one line.
     summary: str
     #: False if the matrix is singular or not finite by design.
     solvable: bool

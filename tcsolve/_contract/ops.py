@@ -97,7 +97,8 @@ class Ops(Protocol):
     def goes_early(self, a):
         """Tell whether the LU of a may start before the survey of a is read.
 
-        The answer depends on the shape and dtype of a alone, so that equal input gives equal bits.
+        The answer depends only on the shape, the dtype and the layout of a, so that equal input gives equal
+        bits.
         """
 
     def starts_early(self, a, how):
@@ -150,9 +151,9 @@ class Ops(Protocol):
         """
 
     def is_wide(self, k, n):
-        """Tell whether a panel of k columns, with n columns right of it, is so wide that its strips wait.
+        """Tell whether a panel of k columns, with n columns right of it, is wide.
 
-        Then the first strip is factored before the other columns of the panel are updated.
+        The first strip of a wide panel is factored before the other columns of the panel are updated.
         """
 
     def gains_square(self, p, n, how):
@@ -352,11 +353,10 @@ class Ops(Protocol):
         """Return the signs of v, v / |v| for complex v, with shape (n, 1); zeros if state[1] is 0."""
 
     def held(self, b, y, z):
-        """Return sums that compare b with y, in one small array.
+        """Return sums that compare the columns of b with those of y, in one small array.
 
-        z has as many columns as b has at its end that are compared by inner products.  The result has
-        sum |b - y|^2 of each other column, sum |b|^2 of each other column, and |z^H (b - y)| of the last
-        columns.
+        If z has l columns, the last l columns are compared by inner products with z.  The result has
+        sum |b - y|^2 of all other columns, then sum |b|^2 of these, then |z^H (b - y)| of the last l columns.
         """
 
     def steepest(self, z, state, found):

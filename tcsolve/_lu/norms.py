@@ -125,8 +125,8 @@ class Condition(NamedTuple):
           steps until the number is at most `wanted`.  If the solves miss a singular vector of A, this
           component of a random b stays in the residual.
         - |z^H (e_j - A v)| / ||v||_1, where j is the largest column of A^-1 that was found, v the solution
-          for e_j, and z the adjoint solution for sign(v).  By the solves z^H e_j = ||v||_1.  If v is an error
-          of the solves, z^H A v is much smaller.
+          for e_j, and z the adjoint solution for sign(v).  According to the solves, z^H e_j = ||v||_1.  If v
+          is an error of the solves, z^H A v is much smaller.
 
         Infinite if no column of A^-1 is nearly as large as the estimate.
     """
@@ -265,7 +265,7 @@ def _left(sums):
 def joined(xp, probes, solutions, sweeps):
     """Return the arguments b, x, z of `hold`: the probes, then each sweep but the last.
 
-    z has the z of the next sweep for each of these sweeps.
+    Column i of the result z is the subgradient of sweep i + 1.
     """
     b = xp.concatenate([probes, *(sweep.e for sweep in sweeps[:-1])], axis=1)
     x = xp.concatenate([solutions, *(sweep.v for sweep in sweeps[:-1])], axis=1)

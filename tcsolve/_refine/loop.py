@@ -20,8 +20,8 @@ __all__ = ["Operator", "Refined", "refine_columns"]
 # Largest number of bytes for the Krylov bases of right-hand sides that run together, and for the iterates
 # that are combined.  Combining larger iterates takes longer than the steps that it saves.
 KRYLOV_BYTES, COMBINED_BYTES = 1 << 30, 25 << 20
-# Number of iterates that are combined, and the contraction from which on they are: a faster contraction gains
-# nothing from it.
+# ITERATES iterates are combined if a step leaves more than SLOW times the error.  Faster refinement gains
+# nothing from combining them.
 ITERATES, SLOW = 4, 0.02
 # Number of vectors per column that classical refinement holds and FGMRES on other columns does not need.
 VECTORS_DONE = 4
@@ -448,7 +448,7 @@ def _take(ops, x, index):
 
 
 def _keep_better(ops, state, active, trial, error, bound):
-    """Store the columns of `trial` whose error fell; a NaN never replaces a number."""
+    """Store the columns of `trial` with a smaller error than before; a NaN never replaces a number."""
     with np.errstate(invalid="ignore"):
         better = error < state.error[active]
     if better.all() and len(active) == len(state.error):

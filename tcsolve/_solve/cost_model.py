@@ -25,7 +25,8 @@ EXPECTED_STEPS = {"fp64": 0, "fp32": 3, "fp16x3": 5, "fp16": 3, "bf16": 6, "tf32
 # minimum); and bytes per row of the inverted diagonal blocks (two triangles, blocks of 128 FP32 or 64 FP64
 # unknowns).
 REFINEMENT_VECTORS, INVERSE_BYTES_ROW = {"cpu": (7, 16), "cuda": (6, 32)}, 1024
-# Number of copies of panel-sized operands that an emulated update needs besides its product, by its products.
+# Number of panel-sized matrices that an emulated update needs in addition to its result, by its number of
+# products.
 EMULATED_OPERANDS = {1: 4, 3: 11}
 # Up to this many right-hand sides, our own kernels do the triangular solves.
 FEW_COLUMNS = 4

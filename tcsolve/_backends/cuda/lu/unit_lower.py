@@ -19,9 +19,9 @@ SOLVE_WIDTH = 128
 
 
 def takes(k, n):
-    """Tell whether lower_solve.cu can hold k unknowns, and n is small enough for it to be fastest.
+    """Tell whether lower_solve.cu can hold k unknowns and is the fastest kernel for n columns.
 
-    It is if each multiprocessor reads L only once.
+    It is the fastest if n is so small that each multiprocessor reads L only once.
     """
     shape = _lower_shape(k)
     return shape is not None and n <= shape.columns * current_device.multiprocessors()

@@ -1,4 +1,4 @@
-"""Clusters of thread blocks: find out whether the current context runs them, and launch what it runs."""
+"""Clusters of thread blocks: ask whether the current context can run them, and launch kernels with them."""
 
 import contextlib
 import ctypes

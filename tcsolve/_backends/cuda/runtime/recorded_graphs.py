@@ -314,7 +314,7 @@ class _Reel:
         self.pool, self.graphs = cupy.cuda.MemoryPool(_block), {}
         self._key, self._workspaces = key, {}
         self._handles = set()  # keeps the cuBLAS handles alive as long as the graphs
-        self._unrecordable = set()  # names of bodies whose recording failed
+        self._unrecordable = set()  # names of bodies that could not be recorded
         self._stream = cupy.cuda.Stream(non_blocking=True)
         with cupy.cuda.using_allocator(self.pool.malloc):
             self._words = cupy.empty((cublas_calls.LANES, MOST_WORDS), cupy.uint32)
