@@ -180,10 +180,11 @@ def measure(n, precision, repeats):
     row["passed"] = passed(row["residual"])
     del solution
     phases.clear()
-    # At the largest n a small piece left of the block of the factors would keep it from being used again.
+    # Free all blocks: at the largest n, the block of the factors could not be reused if a part of it were in
+    # use.
     cupy.get_default_memory_pool().free_all_blocks()
     samples = device_seconds(run, repeats)
-    # The first of them were the warm-up.
+    # The first phases belong to the warm-up.
     factor = sorted(p["factor"] for p in phases[-len(samples) :])
     row["solve_seconds"], row["factor_seconds"] = summary(samples), summary(factor)
     row["phases"] = phases[-1]
@@ -205,7 +206,7 @@ def measure_largest(precision, repeats):
             return row | {"largest": True, "predicted_largest": predicted}
         except (tcsolve.DeviceMemoryError, cupy.cuda.memory.OutOfMemoryError) as error:
             print(f"n = {n} does not fit: {error}", flush=True)
-        # Only here are the arrays free that the traceback held.
+        # The traceback held arrays, which are free only here, after the except clause.
         n -= STEP
         cupy.get_default_memory_pool().free_all_blocks()
     raise SystemExit(f"no multiple of {STEP} fits in the memory of this device")

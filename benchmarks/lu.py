@@ -8,7 +8,7 @@ row swaps, as in a solve.  The copy is made before.  getrf gets A in column-majo
 The rate is 2/3 n^3 over the time; fp16x3 computes three products, but the operations of one count.
 
 Factors are valid if max_i |P A v - L (U v)|_i <= (2 u + sqrt(n) w) max_i sqrt(sum_jk (l_ik u_kj)^2) for a
-random vector v of -1 and 1, in FP64.  u is the roundoff of the update, and w that of the storage.  This is
+random vector v of -1 and 1, in FP64.  u is the roundoff of the update, and w that of the factors.  This is
 the size of independent rounding errors (see Higham and Mary 2019).  A bound by |L| |U| would accept wrong
 factors for large n.
 
@@ -74,7 +74,7 @@ class Ours(Factoring):
         return self.run(w, look_ahead=True)
 
     def taken(self, factors):
-        """Return them packed, and the order of the rows."""
+        """Return the packed factors and the order of the rows."""
         if factors.misled:
             raise SystemExit("A is not as dominant as it looks: not timed")
         return factors.lu, factors.order
@@ -87,7 +87,7 @@ class Ours(Factoring):
 
 
 class Vendor:
-    """The same of cuSOLVER's getrf."""
+    """The LU of a by getrf of cuSOLVER, with the same methods."""
 
     def __init__(self, a, precision):
         self.a, self.dtype = a, np.float32 if precision == "fp32" else np.float64
@@ -103,14 +103,14 @@ class Vendor:
         return lu_factor(w, overwrite_a=True, check_finite=False)
 
     def taken(self, factors):
-        """Return them packed, and the order of the rows."""
+        """Return the packed factors and the order of the rows."""
         import cupy
 
         lu, ipiv = factors
         return lu, cupy.asarray(order_of(ipiv.get()))
 
     def profile(self):
-        """Return nothing: its kernels are its own."""
+        """Return an empty dict, because the kernels of cuSOLVER are not recorded."""
         return {}
 
 

@@ -52,8 +52,8 @@ def measure(ops, system, y, info, board):
     info : array of int32, shape (m,), or None
         The info of the factorizations.
     board : array, shape (SEEN + 4 + 2 k, m)
-        Its first SEEN rows are from `vendor.read_as`, or zeros; then this may fill them, too.  The other rows
-        are zeros before the call.
+        The first SEEN rows are those of `vendor.read_as`.  If A was not read before, they are zeros, and this
+        function may fill them.  The other rows are zeros before the call.
     """
     a, b, (m, n, k), found = system.a, system.b, system.b.shape, board[SEEN:]
     if m == 1 and n > AT_ONCE and ops.vendor.measures_one(k):

@@ -49,7 +49,7 @@ def _spoil(ops, part, which, finite, good):
 
 
 def _solve_scaled(ops, system, x, is_safe):
-    """Return the `Part` of systems that are scaled to near 1, unless they are safe, factored and refined.
+    """Scale, factor and refine systems, and return their `Part`; safe systems are not scaled.
 
     The first answer x is kept if a careful measurement shows that it meets the bound.
     """

@@ -64,7 +64,7 @@ def solution_of(part, ops, batch, shape, start, planned):
 
 
 def unfolded(xp, solution, shape):
-    """Return the `Solution` for a stack of right-hand sides with one A, from that of all their columns."""
+    """Return the `Solution` of a stack of right-hand sides from the `Solution` of their columns."""
     *batch, n, k = shape
     error = solution.backward_error.reshape(*batch, k)
     codes = np.full(batch, code_of(solution.status))

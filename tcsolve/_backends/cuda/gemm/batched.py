@@ -68,7 +68,7 @@ def _natively(a, b, c, out, product, alpha, beta):
 
 
 def _dense_in_fp64(x):
-    """Return x in FP64 and in C order; of a batch stride of 0, only one matrix."""
+    """Return x in FP64 and in C order; if the batch stride is 0, return only one matrix."""
     x = x[:1] if x.strides[0] == 0 else x
     return cupy.ascontiguousarray(converted(x, np.dtype(np.float64)))
 
