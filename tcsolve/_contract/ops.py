@@ -57,12 +57,6 @@ class Ops(Protocol):
     def reading(self, *arrays):
         """Return a function that returns copies on the host, and waits for nothing launched after this."""
 
-    def default_block(self, n, how, dominant=False):
-        """Return the columns of the next outer panel where an n x n matrix is left, for the `Update` how.
-
-        More may be better where pivots are expected on a `dominant` diagonal.
-        """
-
     def mark(self):
         """Return a time stamp in the order of the device's work."""
 
@@ -110,11 +104,8 @@ class Ops(Protocol):
         FP32 or complex64, with contiguous rows.
         """
 
-    def strip_width(self, m, k, dtype, dominant=False):
-        """Return how many columns of an m x k panel `strip_lu` should take at once.
-
-        More may be better where pivots are expected on a `dominant` diagonal.
-        """
+    def lu_rules(self, dtype, w=None):
+        """Return the `schedule.Rules` for the LU of matrices of a dtype, or of w in its place."""
 
     def strip_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
         """Factor p[start:, start:stop] in place with partial pivoting; return its swaps.
@@ -139,19 +130,6 @@ class Ops(Protocol):
 
         The triangle of a matrix that is `dominant` is so well conditioned that it may be inverted in any way.
         What `bound` returned for the block of U beside it spares looks at what is solved for.
-        """
-
-    def is_wide(self, k, n):
-        """Tell whether a panel of k columns, n right of it, is so wide that it is reached strip by strip.
-
-        Then the first is factored before the others are up to date.
-        """
-
-    def gains_square(self, p, n, how):
-        """Tell whether the pivots of a panel p, n columns right of it, are looked for in a square alone.
-
-        They are expected on its diagonal, it is wide and has several strips, and the rows below the square
-        are made by `solve_right`.
         """
 
     def bound(self, u, beyond):
@@ -184,21 +162,6 @@ class Ops(Protocol):
 
         Columns start:stop hold, or will when their rows are swapped, L11 in the first stop - start rows.
         """
-
-    def gains_beside(self, m):
-        """Tell whether a panel and an update of m rows are done sooner side by side."""
-
-    def waits_for_update(self, m, how):
-        """Tell whether a panel of m rows is factored before the update beside it, in `how`, is over.
-
-        Then what a wide one needs afterwards is prepared at once: a matter of speed, no bit may depend on it.
-        """
-
-    def inner_update(self, how, l):
-        """Return the `Update`, as precise as storage or nearly so, for products with l inside a panel."""
-
-    def near_update(self, how, p):
-        """Return the `Update`, `how` or a more precise one, for the columns that follow the panel p."""
 
     def together(self, first, second):
         """Do first() and second(), neither of which needs the other, side by side if possible."""

@@ -24,7 +24,7 @@ from tcsolve._solve.cost_model import (
     steps_worth,
 )
 
-__all__ = ["Ladder", "in_turn", "require_room"]
+__all__ = ["Ladder", "in_turn", "require_room", "widest_panel"]
 
 # Steps of refinement worth doing before their errors are known, by the products of an update; one more where
 # the fourth is often needed, and too short to wait and see.
@@ -50,12 +50,18 @@ def in_turn(method):
     return call
 
 
+def widest_panel(ops, n, update, dominant=False):
+    """Return the columns of the first panel of an n x n matrix, which is the widest one."""
+    how = UPDATES[update]
+    return ops.lu_rules(how.storage).block(n, how, dominant)
+
+
 def room_needed(ops, update, n, nrhs, dtype, block=None, dominant=False, kept=0):
     """Return the bytes a solve will allocate with `update`; `dominant` is as for `_lu.factor_blocked`.
 
     kept is as for `bytes_needed`.
     """
-    block = block or ops.default_block(n, UPDATES[update], dominant)
+    block = block or widest_panel(ops, n, update, dominant)
     how = {"block": block, "on_device": ops.device == "cuda", "kept": kept}
     return bytes_needed(update, n, nrhs, dtype, **how)
 
@@ -357,7 +363,7 @@ class Ladder:
     def _is_one_panel(self, update):
         """Tell whether a panel holds all columns, so that no update is rounded."""
         n = self.shape[0]
-        return n <= (self._plan.block or self._ops.default_block(n, UPDATES[update]))
+        return n <= (self._plan.block or widest_panel(self._ops, n, update))
 
     def _singular(self):
         """Whether A has a row or a column of zeros, or its FP64 factors a zero pivot."""

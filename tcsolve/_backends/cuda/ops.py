@@ -28,16 +28,6 @@ __all__ = ["CupyOps"]
 # Unknowns up to which factors are started before it is known whether they are wanted: finding out would take
 # the host a good part of their time.
 EARLY_ROWS = 4096
-# Rows up to which a panel has so many columns, by the products of the update.
-BLOCKS = {
-    1: ((4096, 128), (14336, 512), (math.inf, 1024)),
-    3: ((6656, 128), (8192, 192), (16384, 512), (math.inf, 1024)),
-}
-# The same where they are squares (see `_lu._Panel`), which keep the update waiting for a short time only.
-SQUARE_BLOCKS = {
-    1: ((4096, 128), (6000, 512), (12500, 1024), (17000, 1536), (math.inf, 2048)),
-    3: ((4096, 128), (9000, 512), (math.inf, 1024)),
-}
 # Rows one block of tcs_col_stats sums: few, where there would be few blocks.
 ROWS_PER_CHUNK, ROWS_PER_SMALL_CHUNK, SMALL_ROWS = 512, 64, 4096
 # Rows one block of tcs_survey sums, by the most rows; columns it does.
@@ -86,12 +76,6 @@ class CupyOps(LUOps, NativeOps):
 
     def reading(self, *arrays):
         return reading(arrays)
-
-    def default_block(self, n, how, dominant=False):
-        # Wide panels save traffic of C in the update; where that is hidden behind the panels, the narrowest
-        # have least to do between one another.
-        blocks = SQUARE_BLOCKS if dominant and self.has_squares(how) else BLOCKS
-        return next(block for most, block in blocks[how.products] if n <= most)
 
     def mark(self):
         event = cupy.cuda.Event()

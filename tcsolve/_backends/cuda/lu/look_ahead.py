@@ -10,10 +10,6 @@ from tcsolve._backends.cuda.runtime import cublas_calls, current_device
 
 __all__ = ["LookAhead"]
 
-# Rows below which an update is shorter than it takes to fork and join.
-BESIDE_ROWS = 256
-# Rows up to which a panel takes longer than the update beside it, by the products of that (seen on an H200).
-PANEL_ROWS = {1: math.inf, 3: 15000}
 # Part of the device left to such a panel and the products between its strips, by the products of the
 # update and the rows up to which it is: one product needs the less of the device, the fewer rows are left.
 SPARED = {1: ((16384, 0.6), (24576, 0.42), (math.inf, 0.24)), 3: ((math.inf, 0.24),)}
@@ -22,14 +18,8 @@ SPARED = {1: ((16384, 0.6), (24576, 0.42), (math.inf, 0.24)), 3: ((math.inf, 0.2
 class LookAhead:
     """The part of `tcsolve._contract.ops.Ops` that does two things at a time on a device.
 
-    For a class that has `_panel_shape(m, k, dtype)`, the shape of a strip of a panel or None.
+    For a class that has `lu_rules`.
     """
-
-    def gains_beside(self, m):
-        return m >= BESIDE_ROWS
-
-    def waits_for_update(self, m, how):
-        return m > PANEL_ROWS[how.products]
 
     def together(self, first, second):
         here, middle = cupy.cuda.get_current_stream(), _stream("middle")
@@ -93,10 +83,10 @@ class LookAhead:
 
     def _reserved(self, panel, how):
         """Return how many multiprocessors the strips after the first must find free, and how many more."""
-        m, dtype = len(panel.p), panel.p.dtype
-        shapes = [self._panel_shape(m - i, j - i, dtype) for i, j in panel.strips[1:]]
+        m, of_strips = len(panel.p), self.lu_rules(panel.p.dtype)
+        shapes = [of_strips.panel_shape(m - i, j - i, False) for i, j in panel.strips[1:]]
         most = max((shape.blocks for shape in shapes if shape), default=0)
-        if not most or panel.is_square or self.waits_for_update(m, how):
+        if not most or panel.plan.is_early:
             return most, 0
         part = next(part for rows, part in SPARED[how.products] if m <= rows)
         return most, max(0, round(part * current_device.multiprocessors()) - most)

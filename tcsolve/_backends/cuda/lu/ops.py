@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from tcsolve._arithmetic.formats import FORMATS, UPDATES, Update
 from tcsolve._backends.cuda.gemm import wgmma
 from tcsolve._backends.cuda.gemm.layout import aligned
 from tcsolve._backends.cuda.lu import (
@@ -15,14 +14,16 @@ from tcsolve._backends.cuda.lu import (
     cusolver_lu,
     first_steps,
     row_swaps,
+    rules,
     short_update,
     unit_lower,
 )
 from tcsolve._backends.cuda.lu.look_ahead import LookAhead
 from tcsolve._backends.cuda.lu.row_swaps import Merged, Swaps
+from tcsolve._backends.cuda.lu.rules import SHORT, SOLVE_WIDTH, DeviceRules
 from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute, trusted
 from tcsolve._backends.cuda.lu.triangle_inverse import unit_lower_inverse, upper_inverse
-from tcsolve._backends.cuda.lu.unit_lower import SOLVE_WIDTH, swap_solve, takes
+from tcsolve._backends.cuda.lu.unit_lower import swap_solve, takes
 from tcsolve._backends.cuda.runtime import (
     cluster_launch,
     compiler,
@@ -36,7 +37,7 @@ from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
 from tcsolve.kernels.launch_shapes import TRSV_BLOCK, TRSV_COLUMNS
 from tcsolve.kernels.panel_shapes import BOARD_BYTES, NARROW_STRIP, SEARCHED_STRIP, panel_shapes
-from tcsolve.kernels.product_shapes import WGMMA_ROWS, fastest_update
+from tcsolve.kernels.product_shapes import fastest_update
 
 __all__ = ["LUOps"]
 
@@ -44,17 +45,6 @@ __all__ = ["LUOps"]
 SUBSTITUTED_COLUMNS = 16
 # Unknowns up to which steps are started before it is known whether they are wanted, as factors may be.
 AHEAD_ROWS = 8192
-# Rows from which on a panel whose pivots are expected on its diagonal looks for them in a square alone.
-SQUARE_ROWS = 4096
-# Columns right of a panel from which on U is a product with an inverse; columns of a panel that is wide.
-LEAST_COLUMNS, WIDE = 2048, 512
-# Rows and columns of L up to which a product inside a panel is so short that launches count.
-FEW_ROWS, FEW_COLUMNS = 1024, 256
-# Columns of L up to which short_update.cu is faster than launches that scale, split and multiply: inside a
-# panel, with one strip of it at a time, and for the columns that follow it.
-SHORT_INSIDE, SHORT_NEAR = 128, 192
-# What it does: FP32 in range, and nearly in precision.
-SHORT = Update("tf32x3", FORMATS["tf32"], 3, "float32")
 
 
 class _Native(NamedTuple):
@@ -107,21 +97,13 @@ class LUOps(LookAhead):
 
         return wait
 
-    def strip_width(self, m, k, dtype, dominant=False):
-        shape = self._panel_shape(m, k, dtype, dominant)
-        return min(k, shape.strip) if shape else k
-
-    def _panel_shape(self, m, k, dtype, dominant=False):
-        """Return the best shape for a strip of a panel of which k columns are left, or None."""
-        return next(iter(self._panel_shapes(m, k, dtype, dominant)), None)
-
-    def _panel_shapes(self, m, k, dtype, dominant=False):
-        """Return all shapes for it that the device says it runs, the best first."""
-        if dtype.char != "f":
-            return ()
-        narrow = k % NARROW_STRIP == 0 and k % SOLVE_WIDTH != 0
-        context = cluster_launch.present_context()
-        return _panel_shapes(cluster_launch.in_force(), context, m, narrow, dominant)
+    def lu_rules(self, dtype, w=None):
+        char, device = np.dtype(dtype).char, cupy.cuda.runtime.getDevice()
+        where = cluster_launch.in_force(), cluster_launch.present_context()
+        lies = {} if w is None else _place_of(w)
+        return DeviceRules(
+            current_device.arch(device), char, _BestShape(*where), rules.LIMITS, **lies
+        )
 
     def has_clusters(self, n):
         """Tell whether a cluster may take a strip of n rows, without asking: that compiles kernels."""
@@ -130,9 +112,12 @@ class LUOps(LookAhead):
         return next((s.cluster for s in shapes if not s.cluster or may_fit(_panel(s))), False)
 
     def strip_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
-        (m, _), w = p.shape, stop - start
-        shapes = self._panel_shapes(m - start, w, p.dtype, w > SEARCHED_STRIP)
-        shapes = [shape for shape in shapes if w <= shape.strip]
+        (m, _), w, shapes = p.shape, stop - start, ()
+        if p.dtype.char == "f":
+            where = cluster_launch.in_force(), cluster_launch.present_context()
+            narrow = w % NARROW_STRIP == 0 and w % SOLVE_WIDTH != 0
+            shapes = _panel_shapes(*where, m - start, narrow, w > SEARCHED_STRIP)
+            shapes = [shape for shape in shapes if w <= shape.strip]
         if shapes:
             # Addresses instead of views, which take the host longer than the launches.
             first, ld_top, ld_p = row0 + start, -(-w // 4) * 4, ld(p)
@@ -219,26 +204,12 @@ class LUOps(LookAhead):
     def substitution(self, l, n, how, dominant, bound=None):
         k = len(l)
         # `how` has three products of FP16 where wgmma makes them.
-        few = n < LEAST_COLUMNS or k <= SOLVE_WIDTH
+        few = n < rules.LIMITS.least_columns or k <= SOLVE_WIDTH
         if few or (bound is None and how.name != "fp16x3") or not aligned(l):
             return None
         return wgmma.Lower(
             unit_lower_inverse(l, dominant), how, current_device.multiprocessors(), bound
         )
-
-    def is_wide(self, k, n):
-        return n >= LEAST_COLUMNS and k >= WIDE
-
-    def has_squares(self, how):
-        """Tell whether there are square panels of FP32 at all, for the `Update` how."""
-        arch = current_device.arch(cupy.cuda.runtime.getDevice())
-        fastest = fastest_update(how, "f", WGMMA_ROWS, SOLVE_WIDTH, arch)
-        return fastest == "wgmma" and how.format.name == "fp16"
-
-    def gains_square(self, p, n, how):
-        m, k = p.shape
-        wide = m >= SQUARE_ROWS and self.is_wide(k, n) and k % SOLVE_WIDTH == 0
-        return wide and p.dtype.char == "f" and aligned(p) and self.has_squares(how)
 
     @turns_into_memory_error
     def bound(self, u, beyond):
@@ -259,30 +230,6 @@ class LUOps(LookAhead):
     @turns_into_memory_error
     def report(self, info, ipiv, worst, beyond):
         return row_swaps.report(info, ipiv, worst, beyond)
-
-    def inner_update(self, how, l):
-        if l.dtype.char != "f":
-            return UPDATES["fp64" if l.dtype.char in "dD" else "fp32"]
-        (m, k), device, three = l.shape, cupy.cuda.runtime.getDevice(), UPDATES["fp16x3"]
-        if self._is_short(how, l, SHORT_INSIDE):
-            return SHORT
-        # On the few multiprocessors that an update leaves to its panel FP32 products take longest, unless
-        # they take less than two more launches.
-        few = m < FEW_ROWS and k <= FEW_COLUMNS
-        ours = not few and fastest_update(three, "f", m, k, current_device.arch(device)) == "wgmma"
-        # Other formats may have been chosen for the range that FP16 has not.
-        return three if ours and how.format.name == "fp16" else UPDATES["fp32"]
-
-    def near_update(self, how, p):
-        if self._is_short(how, p, SHORT_NEAR):
-            return SHORT
-        # So short a product takes less time than rounding its operands.
-        return UPDATES["fp32"] if p.dtype.char == "f" and p.shape[1] <= SOLVE_WIDTH else how
-
-    def _is_short(self, how, l, most):
-        """Tell whether short_update.cu is fastest, and as good as `how`, for l of so many columns at most."""
-        k = l.shape[1]
-        return not how.native and k <= most and k % 4 == 0 and short_update.takes(l)
 
     @turns_into_memory_error
     def update(self, c, l, u, how):
@@ -352,6 +299,26 @@ def _substitute_columns(lu, b, *rest):
     for i in range(0, k, most):
         x[:, i : i + most] = substitute(lu, b[:, i : i + most], *rest)
     return x
+
+
+class _BestShape(NamedTuple):
+    """The best shape of a strip by what is known of clusters, as `DeviceRules` asks for it."""
+
+    clusters: Any
+    context: tuple
+
+    def __call__(self, rows, narrow, dominant):
+        shapes = _panel_shapes(self.clusters, self.context, rows, narrow, dominant)
+        return next(iter(shapes), None)
+
+
+def _place_of(w):
+    """Return where the rows of w lie, as `DeviceRules` takes it."""
+    return {
+        "itemsize": w.itemsize,
+        "address": w.data.ptr % 16,
+        "row_bytes": w.strides[0] % 16,
+    }
 
 
 @functools.cache
