@@ -3,6 +3,7 @@
 import warnings
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from types import GenericAlias
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -225,6 +226,9 @@ class Solution:
     device: str = "cpu"
     statuses: Any = None
     rconds: Any = None
+
+    # `Solution[ndarray]` in annotations; the type of x is in the types of the package alone.
+    __class_getitem__ = classmethod(GenericAlias)
 
     def __post_init__(self):
         for name, one in (("statuses", self.status), ("rconds", self.rcond)):
