@@ -44,8 +44,9 @@ class Strip:
         from tcsolve._backends.cuda.ops import CupyOps
 
         self.ops, self.m = CupyOps(), m
-        self.width = self.ops.strip_width(m, 2 * UPDATE_K, np.dtype(np.float32))
-        self.blocks = self.ops._panel_shape(m, self.width, np.dtype(np.float32)).blocks
+        rules = self.ops.lu_rules(np.float32)
+        self.width = rules.strip(m, 2 * UPDATE_K, False)
+        self.blocks = rules.panel_shape(m, self.width, False).blocks
         self._p = cupy.empty((m, m), np.float32)[:, : self.width]
         self._a = cupy.random.default_rng(3).standard_normal(self._p.shape, dtype=np.float32)
         self._ipiv, self._order = (cupy.zeros(k, np.int32) for k in (self.width, m))

@@ -134,15 +134,15 @@ def predicted_largest(update):
     """Return the largest n that is predicted to fit in the free memory of the device."""
     import cupy
 
-    from tcsolve._arithmetic.formats import UPDATES
     from tcsolve._backends.cuda.ops import CupyOps
+    from tcsolve._solve.ladder import widest_panel
 
     cupy.get_default_memory_pool().free_all_blocks()
     free, _ = cupy.cuda.runtime.memGetInfo()
-    block = CupyOps().default_block
+    ops = CupyOps()
 
     def needed(n):
-        return device_bytes(update, n, block(n, UPDATES[update], dominant=True))
+        return device_bytes(update, n, widest_panel(ops, n, update, dominant=True))
 
     return largest_fit(free - SPARE_BYTES, needed)
 

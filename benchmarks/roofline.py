@@ -90,13 +90,16 @@ class Factoring:
     def __init__(self, a, precision):
         from tcsolve._arithmetic.formats import UPDATES
         from tcsolve._backends.cuda.ops import CupyOps
-        from tcsolve._lu.elimination import panels
+        from tcsolve._contract.schedule import schedule
         from tcsolve._lu.norms import survey
         from tcsolve._solve.ladder import expects_dominance
 
         self.a, self.ops, self.how = a, CupyOps(), UPDATES[precision]
         self.dominant = expects_dominance(self.ops, a, survey(self.ops, a))
-        self.panels = panels(self.ops, len(a), self.how, dominant=self.dominant)
+        w = self.copy()
+        rules = self.ops.lu_rules(w.dtype, w)
+        self.schedule = schedule(len(a), self.how, rules, dominant=self.dominant)
+        self.panels = [(panel.start, panel.stop) for panel in self.schedule.panels]
 
     def copy(self):
         """Return a matrix for `run` to overwrite; as in a solve, its launches are recorded if possible."""
@@ -111,15 +114,7 @@ class Factoring:
 
     def strips(self):
         """Return the number of strips of each outer panel."""
-        from tcsolve._lu.elimination import strips
-
-        w, counts = self.copy(), []
-        for start, stop in self.panels:
-            p = w[start:, start:stop]
-            square = self.dominant and self.ops.gains_square(p, len(w) - stop, self.how)
-            m, k = p[: stop - start].shape if square else p.shape
-            counts.append(len(strips(self.ops, m, k, w.dtype, self.dominant)))
-        return counts
+        return [len(panel.strips) for panel in self.schedule.panels]
 
     def seconds(self, look_ahead, repeats):
         """Return the sorted seconds between CUDA events."""

@@ -101,10 +101,11 @@ def solve_by_squares(rng, precisions):
     from tcsolve._arithmetic.formats import UPDATES
     from tcsolve._backends.cuda import ops as cuda_ops
     from tcsolve._backends.cuda.gemm import wgmma
-    from tcsolve._backends.cuda.lu import ops as lu_ops
+    from tcsolve._backends.cuda.lu import rules
 
     cuda_ops.EARLY_ROWS = cuda_ops.MOST_SUMS = 0
-    lu_ops.SQUARE_ROWS, lu_ops.LEAST_COLUMNS, lu_ops.WIDE = 1, 32, 2 * NARROW
+    rules.LIMITS = rules.Limits(square_rows=1, least_columns=32, wide=2 * NARROW)
+    arch = cuda_ops.CupyOps().lu_rules("f").arch
     applied, apply = [], wgmma.Right.apply
 
     def spy(self, l):
@@ -124,7 +125,7 @@ def solve_by_squares(rng, precisions):
         print(f"n {n} squares {applied}: {solution}", flush=True)
         if not solution.status.ok:
             sys.exit(1)
-        expected = 2 if dominant and cuda_ops.CupyOps().has_squares(UPDATES[precision]) else 0
+        expected = 2 if dominant and rules.has_squares(UPDATES[precision], arch) else 0
         if len(applied) != expected:
             sys.exit(1)
         applied.clear()

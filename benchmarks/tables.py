@@ -3,13 +3,14 @@
 A table is between '<!-- NAME table -->' and '<!-- end -->'.
 
 python benchmarks/tables.py          # rewrite the pages in place
-python benchmarks/tables.py --check  # fail if one would change
+python benchmarks/tables.py --check  # fail if one would change; name results older than their code
 """
 
 import argparse
 import json
 import pathlib
 import re
+import subprocess
 import sys
 
 from _harness import RESULTS
@@ -17,6 +18,23 @@ from _harness import RESULTS
 ROOT = pathlib.Path(__file__).parents[1]
 # A table that is generated: its name, and the text up to the end.
 MARKED = re.compile(r"(?<=<!-- )([\w-]+)( table -->\n).*?(?=\n<!-- end -->)", re.DOTALL)
+# Scripts whose name is not that of their results, and the parts of the library that results depend on, where
+# that is not all of it.
+SCRIPTS = {
+    "corrections_rates": "corrections",
+    "corrections_steps": "corrections",
+    "emulated": "cpu",
+}
+SCRIPTS |= {"suitesparse_cpu": "suitesparse", "suitesparse_h200": "suitesparse"}
+LIBRARY = ("tcsolve", "kernels")
+PRODUCTS = (
+    "tcsolve/_gemm",
+    "tcsolve/_backends/cuda/gemm",
+    "tcsolve/_backends/cpu/gemm.py",
+    "kernels",
+)
+PARTS = dict.fromkeys(("gemm", "gemm_batched", "gemm_error", "boris_push"), PRODUCTS)
+PARTS |= dict.fromkeys(("clocks", "mma_rate"), ())
 PEERS = (
     "cupy.linalg.solve",
     "torch.linalg.solve",
@@ -202,6 +220,42 @@ def source(machine, command):
     return f"Measured with `{command}` on {where}; {', '.join(versions)}; {when}."
 
 
+def results_before_their_code(root=ROOT, folder=RESULTS):
+    """Yield (name of a results file, its commit, paths that changed since), where there are any.
+
+    None stands for the paths where the commit is not known here.
+    """
+    for path in sorted(folder.glob("*.json")):
+        machine = json.loads(path.read_text()).get("machine", {})
+        commit = machine.get("commit", "").removesuffix("+")
+        script = f"benchmarks/{SCRIPTS.get(path.stem, path.stem)}.py"
+        known = commit and _git(root, "cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
+        if not known:
+            yield path.name, commit, None
+            continue
+        asked = [script, *PARTS.get(path.stem, LIBRARY)]
+        changed = [x for x in asked if _git(root, "diff", "--quiet", commit, "--", x).returncode]
+        if changed:
+            yield path.name, commit, changed
+
+
+def _git(root, *args):
+    return subprocess.run(("git", "-C", str(root), *args), capture_output=True, check=False)
+
+
+def name_old_results():
+    """Print the results that were measured with an older version of the code."""
+    if not (ROOT / ".git").exists():
+        return
+    for name, commit, changed in results_before_their_code():
+        what = (
+            "its commit is not known here"
+            if changed is None
+            else f"changed since: {', '.join(changed)}"
+        )
+        print(f"{name} is of {commit or 'no commit'}; {what}")
+
+
 TABLES = {
     "gpu": gpu_table,
     "gpu-short": short_gpu_table,
@@ -240,6 +294,8 @@ def main():
             stale.append(page.relative_to(ROOT).as_posix())
             if not options.check:
                 page.write_text(new)
+    if options.check:
+        name_old_results()
     if missing := set(TABLES) - found:
         sys.exit(f"no page has the table {', '.join(sorted(missing))}")
     if options.check and stale:

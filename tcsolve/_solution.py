@@ -3,6 +3,7 @@
 import warnings
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from types import GenericAlias
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -223,6 +224,9 @@ class Solution:
     device: str = "cpu"
     statuses: Any = None
     rconds: Any = None
+
+    # Allows `Solution[ndarray]` in annotations; only the type stubs of the package use the type of x.
+    __class_getitem__ = classmethod(GenericAlias)
 
     def __post_init__(self):
         for name, one in (("statuses", self.status), ("rconds", self.rcond)):

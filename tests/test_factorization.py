@@ -8,6 +8,7 @@ import time
 import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from systems import matrix_of, problem
 import tcsolve
 from tcsolve import InputError, Plan, Status, factor, matrices
 from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._backends.cpu.lu import HostRules
 from tcsolve._backends.cpu.ops import NumpyOps
 
 EVERY = ("auto", *UPDATES)
@@ -404,6 +406,18 @@ def test_a_matrix_that_is_not_finite_is_refused_whenever_its_factors_were_starte
         factor(matrix_of("not finite"), precision="fp16x3")
 
 
+@dataclass(frozen=True)
+class SquareRules(HostRules):
+    def strip(self, rows, columns, dominant):
+        return 8
+
+    def is_wide(self, columns, right):
+        return columns > 8
+
+    def is_square(self, start, rows, columns, right, update):
+        return right > 8
+
+
 @pytest.fixture
 def square_panels(monkeypatch):
     """Let NumPy look for the pivots of dominant matrices in squares, too; a list of what is expected."""
@@ -414,9 +428,9 @@ def square_panels(monkeypatch):
         return blocked(*args, dominant=dominant, **options)
 
     monkeypatch.setattr(tcsolve._solve.ladder, "factor_blocked", spy)
-    monkeypatch.setattr(NumpyOps, "strip_width", lambda self, m, k, dtype, dominant=False: 8)
-    monkeypatch.setattr(NumpyOps, "is_wide", lambda self, k, n: k > 8)
-    monkeypatch.setattr(NumpyOps, "gains_square", lambda self, p, n, how: n > 8)
+    monkeypatch.setattr(
+        NumpyOps, "lu_rules", lambda self, dtype, w=None: SquareRules(np.dtype(dtype).char)
+    )
     return expected
 
 

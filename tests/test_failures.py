@@ -5,6 +5,7 @@ import math
 import re
 import warnings
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -772,8 +773,8 @@ def test_a_solve_fits_where_enough_bytes_are_told_or_more(spare, fits, held):
             asked.append(enough)
             return needed - held + spare
 
-        def default_block(self, *args):
-            return 128
+        def lu_rules(self, dtype, w=None):
+            return SimpleNamespace(block=lambda *args: 128)
 
     needed = bytes_needed("fp16x3", 300, 1, np.dtype("d"), block=128, on_device=True)
     if fits:

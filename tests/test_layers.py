@@ -20,7 +20,7 @@ STACKS = "_backends.cuda.batched"
 PACKAGES = {
     "types": {"scipy"},
     "_arithmetic": {"types", "ml_dtypes"},
-    "_contract": set(),
+    "_contract": {"_arithmetic"},
     "_backends.cpu": PURE | {"_contract", "scipy"},
     RUNTIME: CUDA,
     GEMM: CUDA | {RUNTIME},

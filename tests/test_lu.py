@@ -1,5 +1,7 @@
 """The blocked LU in every arithmetic, over block sizes and strip widths, against SciPy's."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -7,6 +9,7 @@ from bounds import lu_error
 
 from tcsolve import matrices
 from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._backends.cpu.lu import HostRules
 from tcsolve._backends.cpu.ops import NumpyOps
 from tcsolve._lu.elimination import factor_blocked
 from tcsolve._lu.factors import factor_native
@@ -15,27 +18,59 @@ from tcsolve._lu.factors import factor_native
 GROWTH = 4
 
 
-class NarrowOps(NumpyOps):
+@dataclass(frozen=True)
+class NarrowRules(HostRules):
     """Strips of a few columns: small matrices have many."""
+
+    width: int
+
+    def strip(self, rows, columns, dominant):
+        return self.width
+
+
+@dataclass(frozen=True)
+class AheadRules(NarrowRules):
+    """The columns of the next panel first, those of a strip in the storage precision."""
+
+    def looks_ahead(self, rows):
+        return rows >= 10
+
+    def is_wide(self, columns, right):
+        return columns > 8
+
+    def near_update(self, update, start, columns):
+        single = update.storage == "float32" and columns <= 8
+        return UPDATES["fp32"] if single else update
+
+
+@dataclass(frozen=True)
+class SquareRules(AheadRules):
+    """Panels of dominant matrices are square, up to the last columns."""
+
+    def is_square(self, start, rows, columns, right, update):
+        return self.is_wide(columns, right) and columns > self.width and right > 8
+
+
+@dataclass(frozen=True)
+class EarlyRules(AheadRules):
+    """Panels of many rows are factored before the update that runs with them is over."""
+
+    def panel_is_sooner(self, rows, update):
+        return rows > 30
+
+
+class NarrowOps(NumpyOps):
+    rules = NarrowRules
 
     def __init__(self, strip):
         self._strip = strip
 
-    def strip_width(self, m, k, dtype, dominant=False):
-        return self._strip
+    def lu_rules(self, dtype, w=None):
+        return self.rules(np.dtype(dtype).char, self._strip)
 
 
 class AheadOps(NarrowOps):
-    """The columns of the next panel first, those of a strip in the storage precision."""
-
-    def gains_beside(self, m):
-        return m >= 10
-
-    def is_wide(self, k, n):
-        return k > 8
-
-    def near_update(self, how, p):
-        return UPDATES["fp32"] if how.storage == "float32" and p.shape[1] <= 8 else how
+    rules = AheadRules
 
 
 class ReversedOps(AheadOps):
@@ -54,15 +89,11 @@ class ReversedOps(AheadOps):
 
 
 class SquareOps(AheadOps):
-    """Panels of dominant matrices are square, up to the last columns."""
-
-    def gains_square(self, p, n, how):
-        k = p.shape[1]
-        return self.is_wide(k, n) and k > self._strip and n > 8
+    rules = SquareRules
 
 
-class ReversedSquareOps(ReversedOps, SquareOps):
-    pass
+class ReversedSquareOps(ReversedOps):
+    rules = SquareRules
 
 
 class InverseOps(AheadOps):
@@ -87,12 +118,11 @@ class InverseOps(AheadOps):
 class EarlyOps(InverseOps):
     """L is rounded, and the inverse made, as soon as a panel of many rows is factored."""
 
-    def waits_for_update(self, m, how):
-        return m > 30
+    rules = EarlyRules
 
 
 class ReversedEarlyOps(ReversedOps, EarlyOps):
-    pass
+    rules = EarlyRules
 
 
 def storage_of(update, dtype):

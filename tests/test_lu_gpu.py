@@ -1,8 +1,10 @@
 """The LU made of the kernels, with look-ahead and without, on a device."""
 
+import math
+
 import numpy as np
 import pytest
-from on_device import random_matrix
+from on_device import random_matrix, set_limits
 
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._backends.cuda.runtime import compiler
@@ -66,9 +68,7 @@ def test_the_gate_opens_when_another_stream_sets_the_flag(cupy, pass_gate):
 @pytest.fixture
 def factor_on_device(cupy, ops, monkeypatch):
     """A function that factors a matrix, copied first, and returns its factors."""
-    from tcsolve._backends.cuda.lu import look_ahead as look_ahead_module
-
-    monkeypatch.setattr(look_ahead_module, "BESIDE_ROWS", 0)  # small matrices look ahead as well
+    set_limits(monkeypatch, beside_rows=0)  # small matrices look ahead as well
 
     def run(a, update, block, look_ahead):
         return factor_blocked(ops, a.copy(), UPDATES[update], block, look_ahead=look_ahead)
@@ -147,7 +147,7 @@ def count_inverses(hopper, monkeypatch):
     """Use inverses for few columns, too; a list of the sizes of those made."""
     from tcsolve._backends.cuda.gemm import wgmma
 
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LEAST_COLUMNS", 64)
+    set_limits(monkeypatch, least_columns=64)
     made, lower = [], wgmma.Lower
 
     def spy(inverse, *rest):
@@ -164,7 +164,7 @@ def test_u_by_an_inverse_has_the_same_bits_whoever_makes_it(
     update, block, rows, cupy, factor_on_device, monkeypatch, count_inverses
 ):
     """It is made beside the next panel, which is reached strip by strip if it is wide."""
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.WIDE", rows)
+    set_limits(monkeypatch, wide=rows)
     a = matrix_on_device(cupy, 2500, update)
 
     factors = factor_on_device(a, update, block, True)
@@ -183,7 +183,7 @@ def test_other_formats_make_no_inverse(cupy, factor_on_device, count_inverses):
 def test_a_wide_panel_reached_strip_by_strip_has_the_bits_of_one_reached_at_once(
     update, cupy, factor_on_device, monkeypatch
 ):
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LEAST_COLUMNS", 64)
+    set_limits(monkeypatch, least_columns=64)
     a = matrix_on_device(cupy, 2500, update)
 
     factors = factor_on_device(a, update, 512, True)
@@ -200,7 +200,7 @@ def test_what_is_prepared_beside_an_update_has_the_bits_of_what_is_prepared_late
     """A panel of FP64 is one strip, so there nothing is."""
     from tcsolve._lu.elimination import _Panel
 
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LEAST_COLUMNS", 64)
+    set_limits(monkeypatch, least_columns=64)
     a, early = matrix_on_device(cupy, 2500, update), []
     finish, prepare, panel = _Panel.finish, _Panel._prepare_l, []
 
@@ -219,7 +219,7 @@ def test_what_is_prepared_beside_an_update_has_the_bits_of_what_is_prepared_late
     assert early and not any(early)
     early.clear()
 
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.look_ahead.PANEL_ROWS", {1: 0, 3: 0})
+    set_limits(monkeypatch, panel_rows=((1, 0), (3, 0)))
     same_bits(cupy, factors, factor_on_device(a, update, 512, True))
     same_bits(cupy, factors, factor_on_device(a, update, 512, False))
     assert early and all(early)
@@ -239,10 +239,8 @@ def test_what_is_expected_of_pivots_is_a_matter_of_speed_alone(
     update, squares, cupy, ops, monkeypatch
 ):
     """Strips of more than 16384 rows have 128 columns, whether all pivots are on the diagonal or not."""
-    from tcsolve._backends.cuda.lu import ops as lu_ops
-
     if not squares:
-        monkeypatch.setattr(lu_ops.LUOps, "has_squares", lambda self, how: False)
+        set_limits(monkeypatch, square_rows=math.inf)
     n, how = 17000, UPDATES[update]
     a = cupy.random.default_rng(7).standard_normal((n, n), dtype=np.float32)
 
@@ -357,8 +355,8 @@ def factor_by_squares(hopper, factor_on_device, ops, monkeypatch):
     """A function (a, update, block, look_ahead) that factors by square panels while there are columns."""
     from tcsolve._backends.cuda.gemm import wgmma
 
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.SQUARE_ROWS", 600)
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LEAST_COLUMNS", 256)
+    set_limits(monkeypatch, square_rows=600)
+    set_limits(monkeypatch, least_columns=256)
     applied, apply = [], wgmma.Right.apply
 
     def spy(self, l):

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from on_device import set_limits
 
 from tcsolve import Plan, Status, factor, solve, solve_ex
 
@@ -49,7 +50,7 @@ def test_a_replay_gives_the_bits_of_a_launch(precision, n, cupy, record, monkeyp
 
 
 def test_look_ahead_is_recorded_with_the_same_bits(cupy, record, monkeypatch):
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.look_ahead.BESIDE_ROWS", 0)
+    set_limits(monkeypatch, beside_rows=0)
     a, b = system(cupy, 2000)
     first = solve(a, b, precision="fp16x3")
     assert all((solve(a, b, precision="fp16x3") == first).all() for _ in range(4))
@@ -163,8 +164,8 @@ def test_a_size_has_one_tape_however_often_it_is_solved(cupy, record):
 def test_panels_of_other_widths_are_recorded_as_well(
     n, block, rows, dominant, cupy, record, monkeypatch
 ):
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LEAST_COLUMNS", 64)
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.look_ahead.PANEL_ROWS", {1: rows, 3: rows})
+    set_limits(monkeypatch, least_columns=64)
+    set_limits(monkeypatch, panel_rows=((1, rows), (3, rows)))
     a, b = system(cupy, n, dominant=dominant)
     plan = Plan("fp16x3", block=block)
     first = solve(a, b, precision=plan)
@@ -175,9 +176,9 @@ def test_panels_of_other_widths_are_recorded_as_well(
 def test_a_factorization_that_fails_half_way_spoils_no_later_one(cupy, record, monkeypatch):
     from tcsolve._lu.elimination import _Panel
 
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.look_ahead.BESIDE_ROWS", 0)
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LEAST_COLUMNS", 64)
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.WIDE", 256)
+    set_limits(monkeypatch, beside_rows=0)
+    set_limits(monkeypatch, least_columns=64)
+    set_limits(monkeypatch, wide=256)
     (a, b), plan = system(cupy, 1500), Plan("fp16x3", block=256)
     first = solve(a, b, precision=plan)
     count, finish = [0], _Panel.finish

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("tcsolve", "kernels", "matrices")
-SUFFIXES = {".py", ".cu", ".cuh", ".csv"}
+SUFFIXES = {".py", ".pyi", ".typed", ".cu", ".cuh", ".csv"}
 LEAVE = shutil.ignore_patterns(
     ".git", "*.egg-info", "__pycache__", "build", "dist", ".venv", ".*_cache"
 )
@@ -57,6 +57,12 @@ def test_every_source_is_in_the_sdist_and_in_the_wheel(built, folder):
     from_sdist = {path for path in sources(folder) if f"{folder}/{path}" not in in_sdist}
     from_wheel = {path for path in sources(folder) if f"{installed}/{path}" not in in_wheel}
     assert (from_sdist, from_wheel) == (set(), set())
+
+
+@pytest.mark.slow
+def test_type_checkers_find_the_types_in_the_wheel(built):
+    _, in_wheel, _ = built
+    assert {"tcsolve/py.typed", "tcsolve/__init__.pyi", "tcsolve/matrices/__init__.pyi"} <= in_wheel
 
 
 @pytest.mark.slow

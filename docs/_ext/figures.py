@@ -12,6 +12,10 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.patches import FancyBboxPatch, Rectangle  # noqa: E402
 
+from tcsolve._arithmetic.formats import UPDATES  # noqa: E402
+from tcsolve._backends.cuda.lu.rules import LIMITS, DeviceRules  # noqa: E402
+from tcsolve._contract.schedule import schedule  # noqa: E402
+
 INK, MUTED = "#1f2933", "#7b8794"
 PANEL, DONE, ROW, UPDATE, NEXT = "#d9822b", "#cbd2d9", "#3e7cb1", "#dbe9f4", "#f2c14e"
 STYLE = {
@@ -23,8 +27,6 @@ STYLE = {
     "axes.spines.right": False,
     "figure.facecolor": "white",
 }
-# Columns of an outer panel by the rows that are left, three products on a GPU.
-WIDTHS = ((6656, 128), (8192, 192), (16384, 512), (float("inf"), 1024))
 
 
 def draw_all(folder, results):
@@ -129,11 +131,13 @@ def lu_step(results):
 
 def lu_panels(results):
     """The outer panels of an LU of n = 32768, to scale."""
-    n, start, edges = 32768, 0, []
-    while start < n:
-        width = next(w for rows, w in WIDTHS if n - start <= rows)
-        edges.append((start, min(width, n - start), width))
-        start += width
+    n = 32768
+    rules = DeviceRules("sm_90a", "f", lambda *args: None, LIMITS)
+    panels = schedule(n, UPDATES["fp16x3"], rules).panels
+    edges = [
+        (p.start, p.stop - p.start, rules.block(n - p.start, UPDATES["fp16x3"], False))
+        for p in panels
+    ]
     figure, ax = _canvas(5.6, 5.6, (-500, n + 500), (n + 2600, -1800))
     shades = {1024: "#b5651d", 512: PANEL, 192: "#f0b775", 128: NEXT}
     for start, width, kind in edges:

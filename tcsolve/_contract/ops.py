@@ -60,12 +60,6 @@ class Ops(Protocol):
         It does not wait for work that is launched after this call.
         """
 
-    def default_block(self, n, how, dominant=False):
-        """Return the best width of the next outer panel of an n x n trailing matrix, for the `Update` how.
-
-        A `dominant` matrix, with pivots expected on the diagonal, may have wider panels.
-        """
-
     def mark(self):
         """Return a time stamp that the device records after the work launched so far."""
 
@@ -117,11 +111,8 @@ class Ops(Protocol):
         `out`.  `out` is FP32 or complex64 and has contiguous rows.
         """
 
-    def strip_width(self, m, k, dtype, dominant=False):
-        """Return the best width of the next strip of an m x k panel.
-
-        A `dominant` matrix, with pivots expected on the diagonal, may have wider strips.
-        """
+    def lu_rules(self, dtype, w=None):
+        """Return the `schedule.Rules` for the LU of matrices of a dtype; with w, for the memory of w."""
 
     def strip_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
         """Factor the strip p[start:, start:stop] in place with partial pivoting; return its swaps.
@@ -148,19 +139,6 @@ class Ops(Protocol):
         conditioned that its inverse is accurate however it is computed.  With `bound`, the result of the
         method `bound` for the block of U on the diagonal, the right-hand sides need not be scaled by their
         own largest entries.
-        """
-
-    def is_wide(self, k, n):
-        """Tell whether a panel of k columns, with n columns right of it, is wide.
-
-        The first strip of a wide panel is factored before the other columns of the panel are updated.
-        """
-
-    def gains_square(self, p, n, how):
-        """Tell whether the pivots of a panel p, with n columns right of it, are searched in a square alone.
-
-        This is for dominant matrices, with pivots expected on the diagonal.  The panel is wide and has
-        several strips.  `solve_right` computes the rows of L below the square.
         """
 
     def bound(self, u, beyond):
@@ -193,21 +171,6 @@ class Ops(Protocol):
 
         L11 is in columns start:stop of the first stop - start rows.  It may get there only by these swaps.
         """
-
-    def gains_beside(self, m):
-        """Tell whether look-ahead pays: a panel of m rows runs beside an update."""
-
-    def waits_for_update(self, m, how):
-        """Tell whether a panel of m rows is factored sooner than the update beside it, in `how`, ends.
-
-        Then the preparations that follow a wide panel start at once.  This changes the speed, but no bit.
-        """
-
-    def inner_update(self, how, l):
-        """Return the `Update` for products with l inside a panel; it is about as precise as the storage."""
-
-    def near_update(self, how, p):
-        """Return the `Update` for the columns that follow the panel p: `how` or a more precise one."""
 
     def together(self, first, second):
         """Call first() and second(), which do not depend on each other; run them concurrently if possible."""

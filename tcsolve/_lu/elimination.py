@@ -1,9 +1,9 @@
 """Right-looking LU with partial pivoting; the trailing update has any arithmetic of `formats.UPDATES`.
 
-There are two levels of blocks.  A panel has `block` columns and consists of strips; one kernel, or LAPACK,
-factors a strip.  The matrix and the panel keep the storage precision.  The operands of the trailing update
-are rounded.  Products inside a panel, and products with the inverse of L11 that compute U, are about as
-precise as the storage (`Ops.inner_update`, `Ops.substitution`).
+There are two levels of blocks.  A panel consists of strips; one kernel, or LAPACK, factors a strip.  The
+matrix and the panel keep the storage precision.  The operands of the trailing update are rounded.  Products
+inside a panel, and products with the inverse of L11 that compute U, are about as precise as the storage.  A
+`Schedule` lists all steps with their arithmetic; this module does them.
 
 Look-ahead: the columns of the next panel are swapped, solved and updated first.  Then the next panel is
 factored beside the update of all other columns (`_Step`).
@@ -12,23 +12,10 @@ If pivots are expected on the diagonal, a panel may be square (`_Panel`).  Then 
 of U right of it are products in the arithmetic of the updates.
 """
 
+from tcsolve._contract.schedule import schedule
 from tcsolve._lu.factors import NO_BAD_PIVOT, BlockedFactors
 
-__all__ = ["factor_blocked", "panels", "strips"]
-
-
-def panels(ops, n, update, block=None, dominant=False):
-    """Return the column ranges of the outer panels of an n x n matrix.
-
-    `block` is the width of a panel; by default the best width for each trailing matrix.  `dominant` is as for
-    `factor_blocked`.
-    """
-    found, start = [], 0
-    while start < n:
-        stop = min(n, start + (block or ops.default_block(n - start, update, dominant)))
-        found.append((start, stop))
-        start = stop
-    return found
+__all__ = ["factor_blocked"]
 
 
 def factor_blocked(ops, w, update, block=None, look_ahead=True, dominant=False):
@@ -41,7 +28,7 @@ def factor_blocked(ops, w, update, block=None, look_ahead=True, dominant=False):
         Overwritten by the factors.
     update : Update
     block : int, optional
-        Number of columns of an outer panel (see `panels`).
+        Number of columns of an outer panel (see `schedule`).
     look_ahead : bool
         Whether a panel may be factored beside an update.  The factors are the same bits either way.
     dominant : bool
@@ -53,11 +40,15 @@ def factor_blocked(ops, w, update, block=None, look_ahead=True, dominant=False):
     BlockedFactors
     """
     options = (block, look_ahead, dominant)
-    name = (update.name, *options)
-    return BlockedFactors(ops, w, *ops.replayed(w, name, lambda: _launch(ops, w, update, *options)))
+
+    def launch():
+        rules = ops.lu_rules(w.dtype, w)
+        return _launch(ops, w, schedule(len(w), update, rules, *options))
+
+    return BlockedFactors(ops, w, *ops.replayed(w, (update.name, *options), launch))
 
 
-def _launch(ops, w, update, block, look_ahead, dominant):
+def _launch(ops, w, plan):
     """Launch the factorization of w in place, without waiting for it.
 
     Returns
@@ -75,13 +66,13 @@ def _launch(ops, w, update, block, look_ahead, dominant):
     ipiv = xp.empty(n, dtype=xp.int32)
     found = xp.full(1, NO_BAD_PIVOT, dtype=xp.int32), xp.zeros(1, dtype=xp.int32)
     rows = order, xp.arange(n, dtype=xp.int32)
-    first, *others = panels(ops, n, update, block, dominant)
-    panel = _Panel(ops, w, *first, rows, ipiv, found, update, dominant)
+    first, *others = plan.panels
+    panel = _Panel(ops, w, first, rows, ipiv, found, plan.update)
     panel.factor()
-    for start, stop in others:
-        following = _Panel(ops, w, start, stop, rows, ipiv, found, update, dominant)
-        step = _Step(ops, panel, following, update)
-        if step.ahead and look_ahead:
+    for step_plan, panel_plan in zip(plan.steps, others, strict=True):
+        following = _Panel(ops, w, panel_plan, rows, ipiv, found, plan.update)
+        step = _Step(panel, following, step_plan)
+        if step_plan.is_beside:
             ops.beside(step)
         else:
             step.do()
@@ -115,14 +106,10 @@ class _Step:
         Whether `complete` has anything to do.
     """
 
-    def __init__(self, ops, panel, following, update):
-        self._panel, self.following, self.update = panel, following, update
-        self._n = panel.w.shape[1]
-        self.ahead = ops.gains_beside(self._n - panel.stop)
-        self._near = following.stop if self.ahead else self._n
-        self._first = following.first_columns if self.ahead else self._n
-        self._how = ops.near_update(update, panel.p) if self.ahead else update
-        self.swaps_known, self.fills = panel.unswapped == panel.stop, self._first < self._near
+    def __init__(self, panel, following, plan):
+        self._panel, self.following, self._plan, self.update = panel, following, plan, plan.update
+        self._n, self._first, self._near = panel.w.shape[1], plan.first, plan.near
+        self.swaps_known, self.fills = panel.unswapped == panel.stop, plan.first < plan.near
         self.completes = panel.is_square
 
     def solve_first(self):
@@ -135,7 +122,8 @@ class _Step:
 
     def update_first(self):
         """Update the columns that come first; if the following panel is square, only its rows."""
-        self._panel.update(self._panel.stop, self._first, self._how, last_row=self._last_row)
+        how, last_row = self._plan.near_update, self._plan.last_row
+        self._panel.update(self._panel.stop, self._first, how, last_row=last_row)
 
     def substitute(self):
         """Prepare the solves for U in the other columns, unless that is done already."""
@@ -154,7 +142,7 @@ class _Step:
         """Solve for U and update in the columns of the following panel that did not come first."""
         if self.fills:
             self._panel.solve(self._first, self._near)
-            self._panel.update(self._first, self._near, self._how)
+            self._panel.update(self._first, self._near, self._plan.near_update)
 
     def solve_rest(self, share):
         """Solve for U in all columns right of the following panel."""
@@ -162,13 +150,10 @@ class _Step:
 
     def rest(self, share):
         """Update all columns right of the following panel, and the rows below it if it is square."""
-        if self._last_row is not None:
-            self._panel.update(self._panel.stop, self._first, self._how, first_row=self._last_row)
+        how, last_row = self._plan.near_update, self._plan.last_row
+        if last_row is not None:
+            self._panel.update(self._panel.stop, self._first, how, first_row=last_row)
         self._panel.update(self._near, self._n, self.update, share)
-
-    @property
-    def _last_row(self):
-        return self.following.stop if self.ahead and self.following.is_square else None
 
     def do(self):
         """Do all parts, one after the other."""
@@ -200,7 +185,9 @@ class _Panel:
         The panel, a view of w.
     is_square : bool
         Whether this is a square panel.
-    strips : list of (int, int)
+    plan : PanelPlan
+        The steps of this panel.
+    strips : tuple of (int, int)
         Column ranges of the strips, counted from `start`.
     unswapped : int
         The swaps have been applied to columns start:unswapped of w.
@@ -208,14 +195,13 @@ class _Panel:
         The result of `Ops.substitution`, for `solve` and, if the panel is square, `solve_first`.
     """
 
-    def __init__(self, ops, w, start, stop, rows, ipiv, found, update, dominant):
-        self.w, self.start, self.stop, self.p = w, start, stop, w[start:, start:stop]
-        self.is_square = dominant and ops.gains_square(self.p, w.shape[1] - stop, update)
-        if self.is_square:
-            self.p = self.p[: stop - start]
-        self.strips = strips(ops, *self.p.shape, w.dtype, dominant)
+    def __init__(self, ops, w, plan, rows, ipiv, found, update):
+        self.w, self.plan, self.start, self.stop = w, plan, plan.start, plan.stop
+        start, stop = plan.start, plan.stop
+        self.p, self.is_square = w[start : start + plan.rows, start:stop], plan.is_square
+        self.strips = plan.strips
         self._ops, (self._info, self._beyond) = ops, found
-        self._ipiv, self._update, self._dominant = ipiv[start:stop], update, dominant
+        self._ipiv, self._update = ipiv[start:stop], update
         self.unswapped = start
         self.substitution, self._right, self._bound = None, None, None
         self._swaps, self._operands = None, {}
@@ -237,21 +223,16 @@ class _Panel:
         """Factor the other strips; if a wide panel is early, prepare L and the solves for U as well."""
         if len(self.strips) == 1:
             return
-        for number, (start, stop) in enumerate(self.strips[1:], 1):
-            self._catch_up(number)
+        for (start, stop), catch_up in zip(self.strips[1:], self.plan.catch_ups, strict=True):
+            self._catch_up(catch_up)
             self._swaps = self._factor_strip(start, stop, None)
         self._ops.swap_rows(self.p[start:], self._swaps)
         self._swaps = self._ops.merge_swaps(self._order, self._local, self._ipiv, self.start)
         self.unswapped = self.stop
         if self.is_square:
             self._bound = self._ops.bound(self.p, self._beyond)
-        if self._is_wide and self._is_early:
+        if self.plan.is_wide and self.plan.is_early:
             self._ops.together(self._prepare_l, self.substitute)
-
-    @property
-    def first_columns(self):
-        """The column of w up to which all updates must be done before the first strip is factored."""
-        return self.start + self.strips[0][1] if self._is_wide and not self.is_square else self.stop
 
     def solve_first(self, last):
         """Swap rows and solve for U in the columns up to `last`; round L of a wide panel concurrently.
@@ -263,7 +244,7 @@ class _Panel:
         def solve():
             self.swap(self.unswapped, last, self.substitution if self.is_square else None)
 
-        if self._is_wide and not self._is_early:
+        if self.plan.is_wide and not self.plan.is_early:
             self._ops.together(self._prepare_l, solve)
         else:
             solve()
@@ -285,47 +266,29 @@ class _Panel:
     def substitute(self):
         """Prepare the solves for U in many columns, if there are several strips; do it only once."""
         if len(self.strips) > 1 and self.substitution is None:
-            how = self._update if self.is_square else self._ops.inner_update(self._update, self.p)
             l, columns = self.p[: self.p.shape[1]], self.w.shape[1] - self.stop
-            args = l, columns, how, self._dominant, self._bound
+            args = l, columns, self.plan.substitution, self.plan.is_dominant, self._bound
             self.substitution = self._ops.substitution(*args)
-
-    @property
-    def _is_wide(self):
-        # A panel of one strip applies its swaps where it solves for U, so it is never wide.
-        k, columns = self.p.shape[1], self.w.shape[1] - self.stop
-        return len(self.strips) > 1 and self._ops.is_wide(k, columns)
-
-    @property
-    def _is_early(self):
-        # The update beside this panel may end later than the panel.  Then there is time for preparations.
-        return self.is_square or self._ops.waits_for_update(len(self.p), self._update)
 
     def _factor_strip(self, start, stop, started):
         args = (self._ipiv, self.start, self._local, self._info, started)
         return self._ops.strip_lu(self.p, start, stop, *args)
 
-    def _catch_up(self, number):
-        """Apply the updates that strip `number` needs next, in the order of the recursive LU.
+    def _catch_up(self, plan):
+        """Apply the updates of columns first:here of the panel to its columns here:last.
 
-        Let 2**t be the largest power of two that divides `number`.  The last 2**t strips before it update
-        the strips number ... number + 2**t - 1.  So every strip has all updates when it is factored.  The
-        products have large inner dimensions, and few of them read and write the same columns.  The swaps
-        of strip number - 1 have not been applied yet.
+        The swaps of the last strip of first:here have not been applied yet.
         """
-        p, ops, count = self.p, self._ops, number & -number
-        first, here = (self.strips[i][0] for i in (number - count, number))
-        last = self.strips[min(number + count, len(self.strips)) - 1][1]
+        p, ops, first, here, last = self.p, self._ops, plan.first, plan.here, plan.last
         done, late, below = slice(first, here), slice(here, last), slice(here, None)
-        how = ops.inner_update(self._update, p[below, done])
-        if count == 1:  # one launch swaps rows and solves for U
+        if plan.at_once:
             ops.block_row(p[first:], first, here, self._swaps, 0, last, None)
             if last < p.shape[1]:
                 ops.swap_rows(p[first:, last:], self._swaps)
         else:
-            ops.swap_rows(p[self.strips[number - 1][0] :], self._swaps)
+            ops.swap_rows(p[plan.swapped :], self._swaps)
             ops.solve_unit_lower(p[done, done], p[done, late])
-        ops.update(p[below, late], p[below, done], p[done, late], how)
+        ops.update(p[below, late], p[below, done], p[done, late], plan.update)
 
     def swap_rows(self, first, last):
         """Swap rows in columns first:last of w."""
@@ -361,14 +324,3 @@ class _Panel:
             l = self.w[self.stop :, self.start : self.stop]
             self._operands[how.name] = self._ops.operand(l, how, **options)
         return self._operands[how.name]
-
-
-def strips(ops, m, k, dtype, dominant=False):
-    """Return the column ranges of the strips of an m x k panel; `dominant` is as for `factor_blocked`."""
-    found, start = [], 0
-    while start < k:
-        width = ops.strip_width(m - start, k - start, dtype, dominant)
-        stop = start + min(k - start, width)
-        found.append((start, stop))
-        start = stop
-    return found

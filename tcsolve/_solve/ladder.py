@@ -24,7 +24,7 @@ from tcsolve._solve.cost_model import (
     steps_worth,
 )
 
-__all__ = ["Ladder", "in_turn", "require_room"]
+__all__ = ["Ladder", "in_turn", "require_room", "widest_panel"]
 
 # Number of refinement steps that are launched before their errors are known, by the products of the update.
 # For n in ONE_MORE it is one more, because a fourth step is often needed there and takes little time.
@@ -51,12 +51,18 @@ def in_turn(method):
     return call
 
 
+def widest_panel(ops, n, update, dominant=False):
+    """Return the columns of the first panel of an n x n matrix, which is the widest one."""
+    how = UPDATES[update]
+    return ops.lu_rules(how.storage).block(n, how, dominant)
+
+
 def room_needed(ops, update, n, nrhs, dtype, block=None, dominant=False, kept=0):
     """Return the bytes that a solve with `update` allocates.
 
     `dominant` is as for `factor_blocked`, and `kept` as for `bytes_needed`.
     """
-    block = block or ops.default_block(n, UPDATES[update], dominant)
+    block = block or widest_panel(ops, n, update, dominant)
     how = {"block": block, "on_device": ops.device == "cuda", "kept": kept}
     return bytes_needed(update, n, nrhs, dtype, **how)
 
@@ -366,7 +372,7 @@ class Ladder:
     def _is_one_panel(self, update):
         """Tell whether all columns are in one panel, so that there is no rounded update."""
         n = self.shape[0]
-        return n <= (self._plan.block or self._ops.default_block(n, UPDATES[update]))
+        return n <= (self._plan.block or widest_panel(self._ops, n, update))
 
     def _singular(self):
         """Tell whether A has a row or column of zeros, or its FP64 factors have a zero pivot."""

@@ -6,6 +6,7 @@ of the GPU compare with this code.
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import lapack
@@ -14,18 +15,49 @@ from tcsolve._arithmetic.formats import PREFIX, TOP_EXPONENT, UPDATES, round_to,
 from tcsolve._arithmetic.matrix_parts import real_parts
 from tcsolve._backends.cpu.blas import blas_of, matmul
 
-__all__ = ["LUOps", "lapack_of"]
+__all__ = ["HostRules", "LUOps", "lapack_of"]
 
 
 def lapack_of(name, dtype):
     return getattr(lapack, PREFIX[dtype.char] + name)
 
 
+@dataclass(frozen=True)
+class HostRules:
+    """The `Rules` of the host: LAPACK takes whole panels, and nothing runs beside anything."""
+
+    char: str
+
+    def block(self, left, update, dominant):
+        return 128 if left < 2048 else 256
+
+    def strip(self, rows, columns, dominant):
+        return columns
+
+    def is_wide(self, columns, right):
+        return False
+
+    def is_square(self, start, rows, columns, right, update):
+        return False  # there is no product that outruns LAPACK's panel
+
+    def looks_ahead(self, rows):
+        return False
+
+    def panel_is_sooner(self, rows, update):
+        return False
+
+    def inner_update(self, update, column, rows, columns):
+        return UPDATES["fp64" if self.char in "dD" else "fp32"]
+
+    def near_update(self, update, start, columns):
+        return update
+
+
 class LUOps:
     """The part of `tcsolve._contract.ops.Ops` for LU in emulated arithmetic, and solves with its factors."""
 
-    def strip_width(self, m, k, dtype, dominant=False):
-        return k
+    def lu_rules(self, dtype, w=None):
+        return HostRules(np.dtype(dtype).char)
 
     def strip_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
         leaf = p[start:, start:stop]
@@ -59,12 +91,6 @@ class LUOps:
     def substitution(self, l, n, how, dominant, bound=None):
         return None
 
-    def is_wide(self, k, n):
-        return False
-
-    def gains_square(self, p, n, how):
-        return False  # no product here is faster than a panel of LAPACK
-
     def bound(self, u, beyond):
         return beyond
 
@@ -86,18 +112,6 @@ class LUOps:
     def report(self, info, ipiv, worst, beyond):
         moved = (ipiv != np.arange(len(ipiv))).sum()
         return np.array([info[0], moved, worst[0], beyond[0]], dtype=float)
-
-    def gains_beside(self, m):
-        return False  # the primitives on NumPy do not run concurrently
-
-    def waits_for_update(self, m, how):
-        return False
-
-    def inner_update(self, how, l):
-        return UPDATES["fp64" if l.dtype.char in "dD" else "fp32"]
-
-    def near_update(self, how, p):
-        return how
 
     def together(self, first, second):
         first()

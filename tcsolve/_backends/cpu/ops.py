@@ -47,9 +47,6 @@ class NumpyOps(LUOps):
     def host(self, *arrays):
         return arrays
 
-    def default_block(self, n, how, dominant=False):
-        return 128 if n < 2048 else 256
-
     def mark(self):
         return time.perf_counter()
 

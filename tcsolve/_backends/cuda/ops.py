@@ -28,16 +28,6 @@ __all__ = ["CupyOps"]
 # Largest n for which the factorization starts before the survey is read.  For small n, waiting for the survey
 # would take a large part of the time of the factorization.
 EARLY_ROWS = 4096
-# Width of a panel as (largest n of the trailing matrix, width), by the number of products of the update.
-BLOCKS = {
-    1: ((4096, 128), (14336, 512), (math.inf, 1024)),
-    3: ((6656, 128), (8192, 192), (16384, 512), (math.inf, 1024)),
-}
-# The same for square panels (see `_lu._Panel`), which delay the update only for a short time.
-SQUARE_BLOCKS = {
-    1: ((4096, 128), (6000, 512), (12500, 1024), (17000, 1536), (math.inf, 2048)),
-    3: ((4096, 128), (9000, 512), (math.inf, 1024)),
-}
 # Number of rows that one block of tcs_col_stats sums, and the smaller number for up to SMALL_ROWS rows, where
 # there would be too few blocks.
 ROWS_PER_CHUNK, ROWS_PER_SMALL_CHUNK, SMALL_ROWS = 512, 64, 4096
@@ -87,12 +77,6 @@ class CupyOps(LUOps, NativeOps):
 
     def reading(self, *arrays):
         return reading(arrays)
-
-    def default_block(self, n, how, dominant=False):
-        # With wide panels, the updates read and write C less often.  If the panels take longer than the
-        # updates, narrow panels are best, because they have less work between their strips.
-        blocks = SQUARE_BLOCKS if dominant and self.has_squares(how) else BLOCKS
-        return next(block for most, block in blocks[how.products] if n <= most)
 
     def mark(self):
         event = cupy.cuda.Event()

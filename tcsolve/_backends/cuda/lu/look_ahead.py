@@ -10,11 +10,6 @@ from tcsolve._backends.cuda.runtime import cublas_calls, current_device
 
 __all__ = ["LookAhead"]
 
-# With fewer rows, an update takes less time than the synchronisation of two streams.
-BESIDE_ROWS = 256
-# Up to this many rows, a panel takes longer than the update beside it, by the number of products of the
-# update; measured on an H200.
-PANEL_ROWS = {1: math.inf, 3: 15000}
 # The part of the multiprocessors that is left to such a panel, as (largest number of rows, part), by the
 # number of products of the update.  An update with one product needs fewer of them when fewer rows are left.
 SPARED = {1: ((16384, 0.6), (24576, 0.42), (math.inf, 0.24)), 3: ((math.inf, 0.24),)}
@@ -23,14 +18,8 @@ SPARED = {1: ((16384, 0.6), (24576, 0.42), (math.inf, 0.24)), 3: ((math.inf, 0.2
 class LookAhead:
     """The part of `tcsolve._contract.ops.Ops` that runs two things concurrently on a device.
 
-    The class that inherits it has `_panel_shape(m, k, dtype)`, the launch shape of a strip or None.
+    The class that inherits it has `lu_rules`.
     """
-
-    def gains_beside(self, m):
-        return m >= BESIDE_ROWS
-
-    def waits_for_update(self, m, how):
-        return m > PANEL_ROWS[how.products]
 
     def together(self, first, second):
         here, middle = cupy.cuda.get_current_stream(), _stream("middle")
@@ -95,10 +84,10 @@ class LookAhead:
 
     def _reserved(self, panel, how):
         """Return (multiprocessors for the strips after the first, further ones for products between them)."""
-        m, dtype = len(panel.p), panel.p.dtype
-        shapes = [self._panel_shape(m - i, j - i, dtype) for i, j in panel.strips[1:]]
+        m, of_strips = len(panel.p), self.lu_rules(panel.p.dtype)
+        shapes = [of_strips.panel_shape(m - i, j - i, False) for i, j in panel.strips[1:]]
         most = max((shape.blocks for shape in shapes if shape), default=0)
-        if not most or panel.is_square or self.waits_for_update(m, how):
+        if not most or panel.plan.is_early:
             return most, 0
         part = next(part for rows, part in SPARED[how.products] if m <= rows)
         return most, max(0, round(part * current_device.multiprocessors()) - most)

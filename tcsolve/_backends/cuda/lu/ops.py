@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from tcsolve._arithmetic.formats import FORMATS, UPDATES, Update
 from tcsolve._backends.cuda.gemm import wgmma
 from tcsolve._backends.cuda.gemm.layout import aligned
 from tcsolve._backends.cuda.lu import (
@@ -15,14 +14,16 @@ from tcsolve._backends.cuda.lu import (
     cusolver_lu,
     first_steps,
     row_swaps,
+    rules,
     short_update,
     unit_lower,
 )
 from tcsolve._backends.cuda.lu.look_ahead import LookAhead
 from tcsolve._backends.cuda.lu.row_swaps import Merged, Swaps
+from tcsolve._backends.cuda.lu.rules import SHORT, SOLVE_WIDTH, DeviceRules
 from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute, trusted
 from tcsolve._backends.cuda.lu.triangle_inverse import unit_lower_inverse, upper_inverse
-from tcsolve._backends.cuda.lu.unit_lower import SOLVE_WIDTH, swap_solve, takes
+from tcsolve._backends.cuda.lu.unit_lower import swap_solve, takes
 from tcsolve._backends.cuda.runtime import (
     cluster_launch,
     compiler,
@@ -36,7 +37,7 @@ from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
 from tcsolve.kernels.launch_shapes import TRSV_BLOCK, TRSV_COLUMNS
 from tcsolve.kernels.panel_shapes import BOARD_BYTES, NARROW_STRIP, SEARCHED_STRIP, panel_shapes
-from tcsolve.kernels.product_shapes import WGMMA_ROWS, fastest_update
+from tcsolve.kernels.product_shapes import fastest_update
 
 __all__ = ["LUOps"]
 
@@ -44,18 +45,6 @@ __all__ = ["LUOps"]
 SUBSTITUTED_COLUMNS = 16
 # Largest n for which refinement steps are launched before it is known that they are needed.
 AHEAD_ROWS = 8192
-# A panel of a dominant matrix is square if it has at least this many rows.
-SQUARE_ROWS = 4096
-# U is a product with the inverse of L11 if at least LEAST_COLUMNS columns are right of the panel.  A panel of
-# WIDE or more columns is wide.
-LEAST_COLUMNS, WIDE = 2048, 512
-# A product inside a panel with at most this many rows and columns of L takes no longer than two launches.
-FEW_ROWS, FEW_COLUMNS = 1024, 256
-# Up to this many columns of L, short_update.cu is faster than separate launches that scale, split and
-# multiply: inside a panel, and for the columns that follow the panel.
-SHORT_INSIDE, SHORT_NEAR = 128, 192
-# The arithmetic of short_update.cu: three TF32 products, with the range and nearly the precision of FP32.
-SHORT = Update("tf32x3", FORMATS["tf32"], 3, "float32")
 
 
 class _Native(NamedTuple):
@@ -110,21 +99,13 @@ class LUOps(LookAhead):
 
         return wait
 
-    def strip_width(self, m, k, dtype, dominant=False):
-        shape = self._panel_shape(m, k, dtype, dominant)
-        return min(k, shape.strip) if shape else k
-
-    def _panel_shape(self, m, k, dtype, dominant=False):
-        """Return the best launch shape for a strip of a panel with k columns left, or None."""
-        return next(iter(self._panel_shapes(m, k, dtype, dominant)), None)
-
-    def _panel_shapes(self, m, k, dtype, dominant=False):
-        """Return all launch shapes for such a strip that the device can run, the best first."""
-        if dtype.char != "f":
-            return ()
-        narrow = k % NARROW_STRIP == 0 and k % SOLVE_WIDTH != 0
-        context = cluster_launch.present_context()
-        return _panel_shapes(cluster_launch.in_force(), context, m, narrow, dominant)
+    def lu_rules(self, dtype, w=None):
+        char, device = np.dtype(dtype).char, cupy.cuda.runtime.getDevice()
+        where = cluster_launch.in_force(), cluster_launch.present_context()
+        lies = {} if w is None else _place_of(w)
+        return DeviceRules(
+            current_device.arch(device), char, _BestShape(*where), rules.LIMITS, **lies
+        )
 
     def has_clusters(self, n):
         """Tell whether a cluster can probably hold a strip of n rows; the exact answer compiles kernels."""
@@ -133,9 +114,12 @@ class LUOps(LookAhead):
         return next((s.cluster for s in shapes if not s.cluster or may_fit(_panel(s))), False)
 
     def strip_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
-        (m, _), w = p.shape, stop - start
-        shapes = self._panel_shapes(m - start, w, p.dtype, w > SEARCHED_STRIP)
-        shapes = [shape for shape in shapes if w <= shape.strip]
+        (m, _), w, shapes = p.shape, stop - start, ()
+        if p.dtype.char == "f":
+            where = cluster_launch.in_force(), cluster_launch.present_context()
+            narrow = w % NARROW_STRIP == 0 and w % SOLVE_WIDTH != 0
+            shapes = _panel_shapes(*where, m - start, narrow, w > SEARCHED_STRIP)
+            shapes = [shape for shape in shapes if w <= shape.strip]
         if shapes:
             # Compute addresses: making views of arrays takes the host longer than the launches.
             first, ld_top, ld_p = row0 + start, -(-w // 4) * 4, ld(p)
@@ -222,26 +206,12 @@ class LUOps(LookAhead):
     def substitution(self, l, n, how, dominant, bound=None):
         k = len(l)
         # `how` is fp16x3 if the products can run on wgmma.
-        few = n < LEAST_COLUMNS or k <= SOLVE_WIDTH
+        few = n < rules.LIMITS.least_columns or k <= SOLVE_WIDTH
         if few or (bound is None and how.name != "fp16x3") or not aligned(l):
             return None
         return wgmma.Lower(
             unit_lower_inverse(l, dominant), how, current_device.multiprocessors(), bound
         )
-
-    def is_wide(self, k, n):
-        return n >= LEAST_COLUMNS and k >= WIDE
-
-    def has_squares(self, how):
-        """Tell whether this device can use square panels for the `Update` how."""
-        arch = current_device.arch(cupy.cuda.runtime.getDevice())
-        fastest = fastest_update(how, "f", WGMMA_ROWS, SOLVE_WIDTH, arch)
-        return fastest == "wgmma" and how.format.name == "fp16"
-
-    def gains_square(self, p, n, how):
-        m, k = p.shape
-        wide = m >= SQUARE_ROWS and self.is_wide(k, n) and k % SOLVE_WIDTH == 0
-        return wide and p.dtype.char == "f" and aligned(p) and self.has_squares(how)
 
     @turns_into_memory_error
     def bound(self, u, beyond):
@@ -262,30 +232,6 @@ class LUOps(LookAhead):
     @turns_into_memory_error
     def report(self, info, ipiv, worst, beyond):
         return row_swaps.report(info, ipiv, worst, beyond)
-
-    def inner_update(self, how, l):
-        if l.dtype.char != "f":
-            return UPDATES["fp64" if l.dtype.char in "dD" else "fp32"]
-        (m, k), device, three = l.shape, cupy.cuda.runtime.getDevice(), UPDATES["fp16x3"]
-        if self._is_short(how, l, SHORT_INSIDE):
-            return SHORT
-        # Products inside a panel run on the few multiprocessors that the update beside it leaves free.  There
-        # FP32 products are slowest, unless they are so short that two more launches would take longer.
-        few = m < FEW_ROWS and k <= FEW_COLUMNS
-        ours = not few and fastest_update(three, "f", m, k, current_device.arch(device)) == "wgmma"
-        # Another format may have been chosen for its range, so do not replace it by FP16.
-        return three if ours and how.format.name == "fp16" else UPDATES["fp32"]
-
-    def near_update(self, how, p):
-        if self._is_short(how, p, SHORT_NEAR):
-            return SHORT
-        # For so few columns of L, an FP32 product takes less time than rounding the operands.
-        return UPDATES["fp32"] if p.dtype.char == "f" and p.shape[1] <= SOLVE_WIDTH else how
-
-    def _is_short(self, how, l, most):
-        """Tell whether short_update.cu is the best choice for l with at most `most` columns."""
-        k = l.shape[1]
-        return not how.native and k <= most and k % 4 == 0 and short_update.takes(l)
 
     @turns_into_memory_error
     def update(self, c, l, u, how):
@@ -356,6 +302,26 @@ def _substitute_columns(lu, b, *rest):
     for i in range(0, k, most):
         x[:, i : i + most] = substitute(lu, b[:, i : i + most], *rest)
     return x
+
+
+class _BestShape(NamedTuple):
+    """The best shape of a strip by what is known of clusters, as `DeviceRules` asks for it."""
+
+    clusters: Any
+    context: tuple
+
+    def __call__(self, rows, narrow, dominant):
+        shapes = _panel_shapes(self.clusters, self.context, rows, narrow, dominant)
+        return next(iter(shapes), None)
+
+
+def _place_of(w):
+    """Return where the rows of w lie, as `DeviceRules` takes it."""
+    return {
+        "itemsize": w.itemsize,
+        "address": w.data.ptr % 16,
+        "row_bytes": w.strides[0] % 16,
+    }
 
 
 @functools.cache

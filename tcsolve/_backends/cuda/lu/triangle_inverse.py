@@ -9,8 +9,9 @@ import functools
 
 import cupy
 
+from tcsolve._backends.cuda.lu.rules import SOLVE_WIDTH
 from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks
-from tcsolve._backends.cuda.lu.unit_lower import SOLVE_WIDTH, invert, swap_solve
+from tcsolve._backends.cuda.lu.unit_lower import invert, swap_solve
 from tcsolve._backends.cuda.runtime import cublas_calls
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 

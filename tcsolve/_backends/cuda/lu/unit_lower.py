@@ -8,14 +8,12 @@ import functools
 import cupy
 
 from tcsolve._backends.cuda.lu import short_update
+from tcsolve._backends.cuda.lu.rules import SOLVE_WIDTH
 from tcsolve._backends.cuda.runtime import compiler, cublas_calls, current_device
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve.kernels.launch_shapes import lower_shape, swap_shape
 
-__all__ = ["SOLVE_WIDTH", "invert", "solve", "swap_solve", "takes"]
-
-# Largest number of unknowns for one launch of tcs_swap_solve.
-SOLVE_WIDTH = 128
+__all__ = ["invert", "solve", "swap_solve", "takes"]
 
 
 def takes(k, n):

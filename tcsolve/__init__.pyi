@@ -1,0 +1,364 @@
+"""The types of the public names.
+
+They are here and not in the modules, where the overloads would be longer than the code.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, overload
+
+import numpy as np
+from numpy.linalg import LinAlgError as LinAlgError
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import LinAlgWarning as LinAlgWarning
+from typing_extensions import TypeVar
+
+from tcsolve import matrices as matrices
+
+__all__ = [
+    "AccuracyWarning",
+    "DeviceError",
+    "DeviceMemoryError",
+    "Factorization",
+    "GemmBound",
+    "InputError",
+    "KernelCompileError",
+    "LinAlgError",
+    "LinAlgWarning",
+    "NotPositiveDefiniteError",
+    "Plan",
+    "SingularError",
+    "Solution",
+    "Status",
+    "TcsolveError",
+    "clear_cache",
+    "factor",
+    "gemm",
+    "gemm_batched",
+    "gemm_bound",
+    "refine",
+    "solve",
+    "solve_ex",
+]
+
+__version__: Final[str]
+
+# ---- arrays and options
+
+class _DeviceArray(Protocol):
+    """What is asked of a CuPy array, which has no types of its own."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    @property
+    def dtype(self) -> Any: ...
+    @property
+    def ndim(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def get(self, *args: Any, **kwargs: Any) -> Any: ...
+
+_D = TypeVar("_D", bound=_DeviceArray)
+# Of a `Solution` without an array type nothing is known of x.
+_X_co = TypeVar("_X_co", covariant=True, default=Any)
+
+_Real: TypeAlias = float | np.floating[Any] | np.integer[Any]
+_Update: TypeAlias = Literal["fp16", "bf16", "tf32", "fp16x3", "fp32", "fp64"]
+_Precision: TypeAlias = Literal["auto"] | _Update | Plan
+_Place: TypeAlias = Literal["auto", "cpu", "cuda"]
+_Structure: TypeAlias = Literal[
+    "general",
+    "gen",
+    "diagonal",
+    "tridiagonal",
+    "banded",
+    "upper triangular",
+    "lower triangular",
+    "symmetric",
+    "sym",
+    "hermitian",
+    "her",
+    "positive definite",
+    "pos",
+]
+_Operands: TypeAlias = Literal["fp16", "bf16", "tf32", "fp32", "fp64", "int8"]
+_Level: TypeAlias = Literal["none", "a", "b", "ab", "full"]
+_Engine: TypeAlias = Literal["auto", "naive", "wmma", "wgmma", "cublas"]
+
+# ---- solving
+
+@overload
+def solve(
+    a: _D,
+    b: _D,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    assume_a: _Structure | None = None,
+    transposed: bool = False,
+    *,
+    precision: _Precision = "auto",
+    device: _Place = "auto",
+) -> _D: ...
+@overload
+def solve(
+    a: ArrayLike,
+    b: ArrayLike,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    assume_a: _Structure | None = None,
+    transposed: bool = False,
+    *,
+    precision: _Precision = "auto",
+    device: _Place = "auto",
+) -> NDArray[Any]: ...
+@overload
+def solve_ex(
+    a: _D,
+    b: _D,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    assume_a: _Structure | None = None,
+    transposed: bool = False,
+    *,
+    precision: _Precision = "auto",
+    device: _Place = "auto",
+) -> Solution[_D]: ...
+@overload
+def solve_ex(
+    a: ArrayLike,
+    b: ArrayLike,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    assume_a: _Structure | None = None,
+    transposed: bool = False,
+    *,
+    precision: _Precision = "auto",
+    device: _Place = "auto",
+) -> Solution[NDArray[Any]]: ...
+def factor(
+    a: ArrayLike | _DeviceArray,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    assume_a: Literal["general", "gen"] | None = None,
+    *,
+    precision: _Precision = "auto",
+    device: _Place = "auto",
+    nrhs: int | np.integer[Any] = 1,
+) -> Factorization: ...
+
+class Factorization:
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def precision(self) -> _Update: ...
+    @property
+    def rungs(self) -> tuple[_Update, ...]: ...
+    @property
+    def nbytes(self) -> int: ...
+    @overload
+    def solve(self, b: _D, *, check_finite: bool = True) -> _D: ...
+    @overload
+    def solve(self, b: ArrayLike, *, check_finite: bool = True) -> NDArray[Any]: ...
+    @overload
+    def solve_ex(self, b: _D, *, check_finite: bool = True) -> Solution[_D]: ...
+    @overload
+    def solve_ex(self, b: ArrayLike, *, check_finite: bool = True) -> Solution[NDArray[Any]]: ...
+    def rcond(self) -> float: ...
+    # The sign is a float if the matrix is real; Any, so that it then can be used as one.
+    def slogdet(self) -> tuple[float | Any, float]: ...
+
+@overload
+def refine(
+    a: _D | Callable[[_D], _D],
+    b: _D,
+    correct: Callable[[_D], _D],
+    *,
+    x0: _D | None = None,
+    norm: _Real | _DeviceArray | None = None,
+    plan: Plan | None = None,
+    tol: _Real | None = None,
+    max_steps: int | np.integer[Any] = 100,
+) -> Solution[_D]: ...
+@overload
+def refine(
+    a: ArrayLike | Callable[[NDArray[Any]], NDArray[Any]],
+    b: ArrayLike,
+    correct: Callable[[NDArray[Any]], NDArray[Any]],
+    *,
+    x0: ArrayLike | None = None,
+    norm: _Real | None = None,
+    plan: Plan | None = None,
+    tol: _Real | None = None,
+    max_steps: int | np.integer[Any] = 100,
+) -> Solution[NDArray[Any]]: ...
+
+@dataclass(frozen=True)
+class Plan:
+    update: _Update = "fp16x3"
+    block: int | None = None
+    fallback: bool = True
+    scale: bool = True
+    max_steps: int | None = None
+    basis: int = 50
+    contraction: float = 0.5
+
+class Status(Enum):
+    CONVERGED = ...
+    CONVERGED_AFTER_FALLBACK = ...
+    ILL_CONDITIONED = ...
+    CONDITION_UNKNOWN = ...
+    STALLED = ...
+    NOT_CONVERGED = ...
+    SINGULAR = ...
+    NOT_POSITIVE_DEFINITE = ...
+    NOT_AS_ASSERTED = ...
+    NONFINITE_INPUT = ...
+    OVERFLOW = ...
+    UNDERFLOW = ...
+    @property
+    def value(self) -> str: ...
+    @property
+    def ok(self) -> bool: ...
+
+class _HistoryPoint(NamedTuple):
+    rung: str
+    step: NDArray[np.int_]
+    error: NDArray[np.float64]
+    estimated: bool
+
+@dataclass(frozen=True, eq=False)
+class Solution(Generic[_X_co]):
+    x: _X_co
+    status: Status
+    precision: str
+    rungs: tuple[str, ...]
+    iterations: NDArray[np.int_]
+    backward_error: NDArray[np.float64]
+    bound: float
+    rcond: float
+    history: tuple[_HistoryPoint, ...] = ()
+    seconds: dict[str, float] = ...
+    bytes_planned: int = 0
+    device: Literal["cpu", "cuda"] = "cpu"
+    statuses: NDArray[np.object_] = ...
+    rconds: NDArray[np.float64] = ...
+
+# ---- products
+
+@overload
+def gemm(
+    a: _D,
+    b: _D,
+    c: _D | None = None,
+    *,
+    alpha: _Real = 1,
+    beta: _Real = 0,
+    transa: bool = False,
+    transb: bool = False,
+    precision: _Operands | None = None,
+    refine: _Level | None = None,
+    engine: _Engine = "auto",
+    out: _D | None = None,
+    rtol: _Real | None = None,
+) -> _D: ...
+@overload
+def gemm(
+    a: ArrayLike,
+    b: ArrayLike,
+    c: ArrayLike | None = None,
+    *,
+    alpha: _Real = 1,
+    beta: _Real = 0,
+    transa: bool = False,
+    transb: bool = False,
+    precision: _Operands | None = None,
+    refine: _Level | None = None,
+    engine: Literal["auto"] = "auto",
+    out: NDArray[Any] | None = None,
+    rtol: _Real | None = None,
+) -> NDArray[Any]: ...
+@overload
+def gemm_batched(
+    a: _D,
+    b: _D,
+    c: _D | None = None,
+    *,
+    alpha: _Real = 1,
+    beta: _Real = 0,
+    transa: bool = False,
+    transb: bool = False,
+    precision: _Operands | None = None,
+    refine: _Level | None = None,
+    engine: Literal["auto"] = "auto",
+    out: _D | None = None,
+    rtol: _Real | None = None,
+) -> _D: ...
+@overload
+def gemm_batched(
+    a: ArrayLike,
+    b: ArrayLike,
+    c: ArrayLike | None = None,
+    *,
+    alpha: _Real = 1,
+    beta: _Real = 0,
+    transa: bool = False,
+    transb: bool = False,
+    precision: _Operands | None = None,
+    refine: _Level | None = None,
+    engine: Literal["auto"] = "auto",
+    out: NDArray[Any] | None = None,
+    rtol: _Real | None = None,
+) -> NDArray[Any]: ...
+def gemm_bound(
+    a: ArrayLike | _DeviceArray,
+    b: ArrayLike | _DeviceArray,
+    *,
+    transa: bool = False,
+    precision: _Operands | None = None,
+    refine: _Level | None = None,
+    engine: _Engine = "auto",
+    rtol: _Real | None = None,
+) -> GemmBound: ...
+
+class GemmBound(NamedTuple):
+    bound: float
+    precision: _Operands
+    refine: _Level
+    products: int
+
+# ---- memory
+
+def clear_cache() -> None: ...
+
+# ---- errors and warnings
+
+class TcsolveError(Exception): ...
+class InputError(TcsolveError, ValueError): ...
+class SingularError(TcsolveError, LinAlgError): ...
+class NotPositiveDefiniteError(TcsolveError, LinAlgError): ...
+class DeviceError(TcsolveError, RuntimeError): ...
+class DeviceMemoryError(DeviceError, MemoryError): ...
+
+class KernelCompileError(DeviceError):
+    kernel: str
+    arch: str
+    options: tuple[str, ...]
+    log: str
+    def __init__(self, kernel: str, arch: str, options: Iterable[str], log: str) -> None: ...
+
+class AccuracyWarning(LinAlgWarning): ...

@@ -1,0 +1,157 @@
+"""The choices for an LU on a GPU: pure functions of the architecture, of sizes, and of the memory layout.
+
+The thresholds were measured on an H200.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tcsolve._arithmetic.formats import FORMATS, UPDATES, Update
+from tcsolve.kernels.arch import HOPPER, arch_number
+from tcsolve.kernels.panel_shapes import NARROW_STRIP
+from tcsolve.kernels.product_shapes import WGMMA_ROWS, fastest_update
+
+__all__ = ["LIMITS", "SHORT", "SOLVE_WIDTH", "DeviceRules", "Limits", "has_squares"]
+
+# Largest number of unknowns for one launch of tcs_swap_solve.
+SOLVE_WIDTH = 128
+# Width of a panel as (largest n of the trailing matrix, width), by the number of products of the update.
+BLOCKS = {
+    1: ((4096, 128), (14336, 512), (math.inf, 1024)),
+    3: ((6656, 128), (8192, 192), (16384, 512), (math.inf, 1024)),
+}
+# The same for square panels, which delay the update only for a short time.
+SQUARE_BLOCKS = {
+    1: ((4096, 128), (6000, 512), (12500, 1024), (17000, 1536), (math.inf, 2048)),
+    3: ((4096, 128), (9000, 512), (math.inf, 1024)),
+}
+# A product inside a panel with at most this many rows and columns of L takes no longer than two launches.
+FEW_ROWS, FEW_COLUMNS = 1024, 256
+# Up to this many columns of L, short_update.cu is faster than separate launches that scale, split and
+# multiply: inside a panel, and for the columns that follow the panel.
+SHORT_INSIDE, SHORT_NEAR = 128, 192
+# The arithmetic of short_update.cu: three TF32 products, with the range and nearly the precision of FP32.
+SHORT = Update("tf32x3", FORMATS["tf32"], 3, "float32")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Thresholds for the choices of `DeviceRules`.
+
+    Attributes
+    ----------
+    square_rows : float
+        A panel of a dominant matrix is square if it has at least this many rows; infinity for never.
+    least_columns : int
+        U is a product with the inverse of L11 if at least this many columns are right of the panel.
+    wide : int
+        A panel is wide if it has at least this many columns.
+    beside_rows : int
+        With fewer rows, an update takes less time than the synchronisation of two streams.
+    panel_rows : tuple of (int, float)
+        (number of products of the update, rows): up to this many rows, a panel takes longer than the update
+        beside it.
+    """
+
+    square_rows: float = 4096
+    least_columns: int = 2048
+    wide: int = 512
+    beside_rows: int = 256
+    panel_rows: tuple[tuple[int, float], ...] = ((1, math.inf), (3, 15000))
+
+
+LIMITS = Limits()
+
+
+def has_squares(update, arch):
+    """Tell whether panels may be square on an architecture, for an `Update`."""
+    fastest = fastest_update(update, "f", WGMMA_ROWS, SOLVE_WIDTH, arch)
+    return fastest == "wgmma" and update.format.name == "fp16"
+
+
+@dataclass(frozen=True)
+class DeviceRules:
+    """The `Rules` of a device.
+
+    Attributes
+    ----------
+    arch : str
+        The architecture, such as 'sm_90a'.
+    char : str
+        The character of the dtype of the matrix.
+    shape : callable
+        shape(rows, narrow, dominant) returns the best `PanelShape` that the device can run, or None.
+    limits : Limits
+        The thresholds.
+    itemsize, address, row_bytes : int
+        Number of bytes of an entry; address of the matrix modulo 16; bytes between rows modulo 16.
+    """
+
+    arch: str
+    char: str
+    shape: Callable
+    limits: Limits
+    itemsize: int = 4
+    address: int = 0
+    row_bytes: int = 0
+
+    def block(self, left, update, dominant):
+        # With wide panels, the updates read and write C less often.  If the panels take longer than the
+        # updates, narrow panels are best, because they have less work between their strips.
+        squares = dominant and self._has_squares(update)
+        blocks = SQUARE_BLOCKS if squares else BLOCKS
+        return next(block for most, block in blocks[update.products] if left <= most)
+
+    def strip(self, rows, columns, dominant):
+        shape = self.panel_shape(rows, columns, dominant)
+        return min(columns, shape.strip) if shape else columns
+
+    def panel_shape(self, rows, columns, dominant):
+        """Return the best launch shape for a strip of a panel with `columns` columns left, or None."""
+        narrow = columns % NARROW_STRIP == 0 and columns % SOLVE_WIDTH != 0
+        return self.shape(rows, narrow, dominant) if self.char == "f" else None
+
+    def is_wide(self, columns, right):
+        return right >= self.limits.least_columns and columns >= self.limits.wide
+
+    def is_square(self, start, rows, columns, right, update):
+        fits = columns % SOLVE_WIDTH == 0 and self.char == "f" and self._is_aligned(start)
+        wide = rows >= self.limits.square_rows and self.is_wide(columns, right)
+        return wide and fits and self._has_squares(update)
+
+    def _has_squares(self, update):
+        return self.limits.square_rows < math.inf and has_squares(update, self.arch)
+
+    def looks_ahead(self, rows):
+        return rows >= self.limits.beside_rows
+
+    def panel_is_sooner(self, rows, update):
+        return rows > dict(self.limits.panel_rows)[update.products]
+
+    def inner_update(self, update, column, rows, columns):
+        if self.char != "f":
+            return UPDATES["fp64" if self.char in "dD" else "fp32"]
+        if self._is_short(update, column, columns, SHORT_INSIDE):
+            return SHORT
+        # Products inside a panel run on the few multiprocessors that the update beside it leaves free.  There
+        # FP32 products are slowest, unless they are so short that two more launches would take longer.
+        few, three = rows < FEW_ROWS and columns <= FEW_COLUMNS, UPDATES["fp16x3"]
+        ours = not few and fastest_update(three, "f", rows, columns, self.arch) == "wgmma"
+        # Another format may have been chosen for its range, so do not replace it by FP16.
+        return three if ours and update.format.name == "fp16" else UPDATES["fp32"]
+
+    def near_update(self, update, start, columns):
+        if self._is_short(update, start, columns, SHORT_NEAR):
+            return SHORT
+        # For so few columns of L, an FP32 product takes less time than rounding the operands.
+        return UPDATES["fp32"] if self.char == "f" and columns <= SOLVE_WIDTH else update
+
+    def _is_short(self, update, column, columns, most):
+        """Tell whether short_update.cu is the best choice for an L with at most `most` columns."""
+        fits = self.char == "f" and self._is_aligned(column) and columns % 4 == 0
+        return not update.native and columns <= most and fits and arch_number(self.arch) == HOPPER
+
+    def _is_aligned(self, column):
+        """Tell whether the rows of a block start on 16-byte boundaries; the block begins at `column`."""
+        return self.row_bytes == 0 and (self.address + column * self.itemsize) % 16 == 0

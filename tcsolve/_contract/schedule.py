@@ -1,0 +1,250 @@
+"""The schedule of an LU: its panels, strips and updates, as records that are made before any launch.
+
+`schedule` is a pure function of sizes and of the `Rules` of a device.  The algorithm follows the records and
+decides nothing itself.  Tests read the records without a device.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Protocol
+
+from tcsolve._arithmetic.formats import Update
+
+__all__ = ["CatchUp", "PanelPlan", "Rules", "Schedule", "StepPlan", "schedule"]
+
+
+class Rules(Protocol):
+    """The choices for an LU on a device, for a dtype and a memory layout of the matrix.
+
+    Rules are immutable and hashable, and equal rules give equal answers.  `start` and `column` are the number
+    of the first column of a block of the matrix.  `right` is the number of columns right of a panel.
+    """
+
+    def block(self, left, update, dominant):
+        """Return the width of the next panel of a trailing matrix with `left` rows and columns."""
+
+    def strip(self, rows, columns, dominant):
+        """Return the width of the next strip of a panel with `rows` rows and `columns` columns left."""
+
+    def is_wide(self, columns, right):
+        """Tell whether a panel is wide: its first strip does not wait for updates of the other columns."""
+
+    def is_square(self, start, rows, columns, right, update):
+        """Tell whether a panel of a dominant matrix is square: pivots are searched only in its square."""
+
+    def looks_ahead(self, rows):
+        """Tell whether look-ahead pays for a panel and an update of `rows` rows."""
+
+    def panel_is_sooner(self, rows, update):
+        """Tell whether a panel of `rows` rows is factored before the update beside it ends."""
+
+    def inner_update(self, update, column, rows, columns):
+        """Return the `Update` of products with L inside a panel; it is about as precise as the storage."""
+
+    def near_update(self, update, start, columns):
+        """Return the `Update` of the columns that follow a panel: `update` or a more precise one."""
+
+
+@dataclass(frozen=True)
+class CatchUp:
+    """A product inside a panel: some factored strips update the strips after them.
+
+    Attributes
+    ----------
+    first, here, last : int
+        Columns first:here of the panel are factored and update the columns here:last.
+    swapped : int
+        The first column of the last factored strip; its swaps are applied before the update.
+    at_once : bool
+        Whether first:here is a single strip; then one launch does its swaps and the solve for U.
+    update : Update
+        The arithmetic of the product.
+    """
+
+    first: int
+    here: int
+    last: int
+    swapped: int
+    at_once: bool
+    update: Update
+
+
+@dataclass(frozen=True)
+class PanelPlan:
+    """A panel: columns start:stop, from row `start` on.
+
+    Attributes
+    ----------
+    start, stop : int
+        Range of its columns.
+    rows : int
+        Number of rows: those of the square for a square panel, else all from row `start` on.
+    is_square : bool
+        Whether pivots are searched only in the square; L below it is a product with U11**-1.
+    is_dominant : bool
+        Whether pivots are expected on the diagonal.
+    strips : tuple of (int, int)
+        Column ranges of the strips, counted from `start`.
+    catch_ups : tuple of CatchUp
+        One product before each strip except the first.
+    is_wide : bool
+        Whether the panel may begin as soon as the columns of its first strip are updated.
+    is_early : bool
+        Whether the panel is factored before the update beside it ends.  Then the preparations that follow
+        the panel start at once.
+    substitution : Update
+        The arithmetic of the product that computes U right of the panel.
+    """
+
+    start: int
+    stop: int
+    rows: int
+    is_square: bool
+    is_dominant: bool
+    strips: tuple[tuple[int, int], ...]
+    catch_ups: tuple[CatchUp, ...]
+    is_wide: bool
+    is_early: bool
+    substitution: Update
+
+    @property
+    def first_columns(self):
+        """The column of the matrix up to which all updates must be done before the panel begins."""
+        return self.start + self.strips[0][1] if self.is_wide and not self.is_square else self.stop
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """The elimination with a panel, in parts, so that the next panel can begin early.
+
+    Attributes
+    ----------
+    is_ahead : bool
+        Whether the columns of the next panel are updated first.
+    is_beside : bool
+        Whether the next panel is factored beside the update of other columns.
+    first : int
+        The columns before this one are updated first.
+    near : int
+        The columns before this one belong to the next panel.  The columns first:near are updated while the
+        next panel is factored.
+    near_update, update : Update
+        The arithmetic for the columns before `near`, and for all others.
+    last_row : int or None
+        If the next panel is square, the first row below it.  Of the columns that come first, only the rows
+        above this one are updated first.
+    """
+
+    is_ahead: bool
+    is_beside: bool
+    first: int
+    near: int
+    near_update: Update
+    update: Update
+    last_row: int | None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The panels of a matrix, and the steps between them.
+
+    Attributes
+    ----------
+    n : int
+        Order of the matrix.
+    update : Update
+        The arithmetic of the trailing updates.
+    panels : tuple of PanelPlan
+        The panels from left to right.
+    steps : tuple of StepPlan
+        steps[i] eliminates with panels[i]; the next panel is panels[i + 1].
+    """
+
+    n: int
+    update: Update
+    panels: tuple[PanelPlan, ...]
+    steps: tuple[StepPlan, ...]
+
+
+@functools.lru_cache(maxsize=256)
+def schedule(n, update, rules, block=None, look_ahead=True, dominant=False):
+    """Return the `Schedule` of the LU of an n x n matrix.
+
+    Parameters
+    ----------
+    n : int
+    update : Update
+    rules : Rules
+    block : int, optional
+        Width of a panel; by default the best width for each trailing matrix.
+    look_ahead : bool
+        Whether a panel may be factored beside an update.  The factors are the same bits either way.
+    dominant : bool
+        Whether pivots are expected on the diagonal.
+    """
+    panels, start = [], 0
+    while start < n:
+        stop = min(n, start + (block or rules.block(n - start, update, dominant)))
+        panels.append(_panel(n, start, stop, update, rules, dominant))
+        start = stop
+    pairs = zip(panels[:-1], panels[1:], strict=True)
+    steps = (_step(n, panel, following, update, rules, look_ahead) for panel, following in pairs)
+    return Schedule(n, update, tuple(panels), tuple(steps))
+
+
+def _panel(n, start, stop, update, rules, dominant):
+    columns, right = stop - start, n - stop
+    is_square = dominant and rules.is_square(start, n - start, columns, right, update)
+    rows = columns if is_square else n - start
+    strips = _strips(rows, columns, rules, dominant)
+    catch_ups = tuple(
+        _catch_up(i, strips, start, rows, update, rules) for i in range(1, len(strips))
+    )
+    several = len(strips) > 1
+    inner = update if is_square else rules.inner_update(update, start, rows, columns)
+    return PanelPlan(
+        start,
+        stop,
+        rows,
+        is_square,
+        dominant,
+        strips,
+        catch_ups,
+        # A panel of one strip applies its swaps where it solves for U, so it is never wide.
+        is_wide=several and rules.is_wide(columns, right),
+        is_early=is_square or rules.panel_is_sooner(rows, update),
+        substitution=inner,
+    )
+
+
+def _strips(rows, columns, rules, dominant):
+    found, start = [], 0
+    while start < columns:
+        left = columns - start
+        stop = start + min(left, rules.strip(rows - start, left, dominant))
+        found.append((start, stop))
+        start = stop
+    return tuple(found)
+
+
+def _catch_up(number, strips, start, rows, update, rules):
+    """Return the product before strip `number`, in the order of the recursive LU.
+
+    Let 2**t be the largest power of two that divides `number`.  The last 2**t strips before it update the
+    strips number ... number + 2**t - 1.  So every strip has all updates when it is factored.  The products
+    have large inner dimensions, and few of them read and write the same columns.
+    """
+    count = number & -number
+    first, here = strips[number - count][0], strips[number][0]
+    last = strips[min(number + count, len(strips)) - 1][1]
+    how = rules.inner_update(update, start + first, rows - here, here - first)
+    return CatchUp(first, here, last, strips[number - 1][0], count == 1, how)
+
+
+def _step(n, panel, following, update, rules, look_ahead):
+    if not rules.looks_ahead(n - panel.stop):
+        return StepPlan(False, False, n, n, update, update, None)
+    near = rules.near_update(update, panel.start, panel.stop - panel.start)
+    last_row = following.stop if following.is_square else None
+    first = following.first_columns
+    return StepPlan(True, look_ahead, first, following.stop, near, update, last_row)

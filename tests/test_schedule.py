@@ -1,0 +1,159 @@
+"""How an LU is cut, for every size and architecture, without a device."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+from tcsolve.kernels.arch import ARCHS
+from tcsolve.kernels.panel_shapes import panel_shape
+
+from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._backends.cpu.lu import HostRules
+from tcsolve._backends.cuda.lu.rules import LIMITS, DeviceRules
+from tcsolve._contract.schedule import schedule
+
+SIZES = [
+    1,
+    2,
+    31,
+    127,
+    128,
+    129,
+    255,
+    256,
+    257,
+    1000,
+    2047,
+    2048,
+    4096,
+    4097,
+    6000,
+    6001,
+    8192,
+    8193,
+]
+SIZES += [12500, 14337, 16384, 16385, 24576, 32768, 46341, 65536, 100001, 131072]
+MULTIPROCESSORS = 132
+
+
+@functools.cache
+def device_rules(arch, char="f", largest_cluster=16, address=0, row_bytes=0):
+    @functools.cache
+    def shape(rows, narrow, dominant):
+        return panel_shape(rows, arch, MULTIPROCESSORS, largest_cluster, narrow, dominant)
+
+    lies = {"itemsize": np.dtype(char).itemsize, "address": address, "row_bytes": row_bytes}
+    return DeviceRules(arch, char, shape, LIMITS, **lies)
+
+
+def check(plan, block):
+    """Panels and strips cover the columns once, and each strip is reached by all before it."""
+    n = plan.n
+    assert [panel.start for panel in plan.panels[1:]] == [panel.stop for panel in plan.panels[:-1]]
+    assert plan.panels[0].start == 0 and plan.panels[-1].stop == n
+    assert len(plan.steps) == len(plan.panels) - 1
+    for panel in plan.panels:
+        columns = panel.stop - panel.start
+        assert 0 < columns <= (block or columns)
+        assert panel.rows == (columns if panel.is_square else n - panel.start)
+        assert panel.strips[0][0] == 0 and panel.strips[-1][1] == columns
+        assert all(a[1] == b[0] for a, b in zip(panel.strips, panel.strips[1:], strict=False))
+        assert len(panel.catch_ups) == len(panel.strips) - 1
+        done = [0] * len(panel.strips)  # columns with which each strip has been eliminated
+        for number, catch_up in enumerate(panel.catch_ups, 1):
+            assert catch_up.here == panel.strips[number][0] and catch_up.first < catch_up.here
+            assert catch_up.swapped == panel.strips[number - 1][0]
+            for i, (start, stop) in enumerate(panel.strips):
+                if start >= catch_up.here and stop <= catch_up.last:
+                    assert done[i] == catch_up.first
+                    done[i] = catch_up.here
+            assert done[number] == panel.strips[number][0]
+        assert panel.start < panel.first_columns <= panel.stop
+    for panel, step, following in zip(plan.panels, plan.steps, plan.panels[1:], strict=False):
+        assert panel.stop < step.first <= step.near <= n
+        assert step.near == (following.stop if step.is_ahead else n)
+        assert step.is_ahead or not step.is_beside
+        assert step.last_row in (None, following.stop)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("update", UPDATES)
+def test_every_size_is_covered_on_every_architecture(arch, update):
+    how = UPDATES[update]
+    for char in "fF" if how.storage == "float32" else "dD":
+        for n in SIZES if char in "fd" else SIZES[::3]:
+            for dominant in (False, True):
+                for block in (None, 100) if n <= 8192 else (None,):
+                    plan = schedule(n, how, device_rules(arch, char), block, True, dominant)
+                    check(plan, block)
+                    assert all(step.is_beside == step.is_ahead for step in plan.steps)
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_the_host_factors_whole_panels_one_after_the_other(update):
+    how = UPDATES[update]
+    for n in SIZES[:20]:
+        plan = schedule(n, how, HostRules("f" if how.storage == "float32" else "d"))
+        check(plan, None)
+        assert all(len(panel.strips) == 1 and not panel.is_square for panel in plan.panels)
+        assert not any(step.is_ahead for step in plan.steps)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_a_strip_is_no_wider_than_what_one_launch_takes(arch):
+    for cluster in (16, 8, 0):
+        for dominant in (False, True):
+            rules = device_rules(arch, largest_cluster=cluster)
+            for panel in schedule(40000, UPDATES["fp16x3"], rules, None, True, dominant).panels:
+                for start, stop in panel.strips:
+                    shape = rules.panel_shape(
+                        panel.rows - start, panel.stop - panel.start - start, dominant
+                    )
+                    assert shape is None or stop - start <= shape.strip
+                    assert shape is None or shape.blocks <= MULTIPROCESSORS
+
+
+def test_panels_are_wider_where_the_update_is_long():
+    """As measured on an H200: at most 128 columns for few rows, 1024 for many."""
+    for update, n, widths in (
+        ("fp16x3", 6656, {128}),
+        ("fp16x3", 16384, {512, 192, 128}),
+        ("fp16", 32768, {1024, 512, 128}),
+    ):
+        plan = schedule(n, UPDATES[update], device_rules("sm_90a"))
+        found = {panel.stop - panel.start for panel in plan.panels[:-1]}
+        assert found == widths
+
+
+def test_square_panels_are_for_dominant_matrices_where_wgmma_is():
+    how = UPDATES["fp16x3"]
+    for arch in ARCHS:
+        for dominant in (False, True):
+            plan = schedule(16384, how, device_rules(arch), None, True, dominant)
+            squares = [panel for panel in plan.panels if panel.is_square]
+            assert bool(squares) == (dominant and arch == "sm_90a")
+            assert all(panel.is_early and panel.substitution == how for panel in squares)
+    for lies in ({"address": 4}, {"row_bytes": 4}):
+        plan = schedule(16384, how, device_rules("sm_90a", **lies), None, True, True)
+        assert not any(panel.is_square for panel in plan.panels)
+
+
+def test_without_look_ahead_the_parts_are_the_same():
+    """So that no bit depends on it."""
+    for n in (2000, 9000):
+        ahead, plain = (
+            schedule(n, UPDATES["fp16x3"], device_rules("sm_90a"), None, flag)
+            for flag in (True, False)
+        )
+        assert ahead.panels == plain.panels
+        assert [step.near for step in ahead.steps] == [step.near for step in plain.steps]
+        assert not any(step.is_beside for step in plain.steps)
+
+
+def test_equal_rules_give_one_plan():
+    first, again = (DeviceRules("sm_90a", "f", math.hypot, LIMITS) for _ in range(2))
+    assert first == again and hash(first) == hash(again)
+    assert schedule(100, UPDATES["fp64"], HostRules("d")) is schedule(
+        100, UPDATES["fp64"], HostRules("d")
+    )

@@ -1,0 +1,49 @@
+"""Results that are older than the code that made them are named."""
+
+import json
+import subprocess
+
+
+def git(root, *args):
+    who = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+    done = subprocess.run(
+        ("git", "-C", str(root), *who, *args), capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_results_are_named_whose_script_or_library_changed(script, tmp_path):
+    tables, results = script("tables"), tmp_path / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    for folder in ("tcsolve/_gemm", "kernels"):
+        (tmp_path / folder).mkdir(parents=True)
+    files = {
+        "lu": tmp_path / "benchmarks" / "lu.py",
+        "gemm": tmp_path / "benchmarks" / "gemm.py",
+        "library": tmp_path / "tcsolve" / "api.py",
+        "products": tmp_path / "tcsolve" / "_gemm" / "api.py",
+    }
+    for path in files.values():
+        path.write_text("1\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    commit = git(tmp_path, "rev-parse", "--short", "HEAD")
+    for name, of in (("lu", commit), ("gemm", commit), ("gone", "0123abc"), ("none", "")):
+        (results / f"{name}.json").write_text(json.dumps({"machine": {"commit": of}, "rows": []}))
+
+    def named():
+        return {
+            name: paths for name, _, paths in tables.results_before_their_code(tmp_path, results)
+        }
+
+    unknown = {"gone.json": None, "none.json": None}
+    assert named() == unknown
+    files["library"].write_text("2\n")
+    assert named() == unknown | {"lu.json": ["tcsolve"]}
+    files["products"].write_text("2\n")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "-m", "second")
+    assert named() == unknown | {"lu.json": ["tcsolve"], "gemm.json": ["tcsolve/_gemm"]}
+    files["lu"].write_text("2\n")
+    assert named()["lu.json"] == ["benchmarks/lu.py", "tcsolve"]

@@ -1,0 +1,179 @@
+"""What type checkers find in code that uses the library, and that the types are those of the code."""
+
+import ast
+import dataclasses
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tcsolve.matrices
+
+import tcsolve
+from tcsolve._arithmetic import products
+from tcsolve._checks import STRUCTURES
+from tcsolve._plan import UPDATE_NAMES
+
+CODE = Path(__file__).parent / "user_code"
+RIGHT, WRONG = CODE / "right.py", CODE / "wrong.py"
+TYPES = {
+    name: Path(module.__file__).with_suffix(".pyi")
+    for name, module in (("tcsolve", tcsolve), ("tcsolve.matrices", tcsolve.matrices))
+}
+CONFIG = """
+[mypy]
+strict = true
+warn_unused_configs = false
+
+[mypy-cupy.*,scipy.*]
+ignore_missing_imports = true
+
+[mypy-numpy.*]
+ignore_errors = true
+
+[mypy-tcsolve]
+# An error of SciPy's is Any where SciPy has no types.
+disallow_subclassing_any = false
+"""
+COMPILED = ("*.so", "*.pyd", "*.a", "*.lib", "__pycache__", "tests")
+# The class attribute is None, and the attribute of an object never is.
+SET_LATER = r"tcsolve\.Solution\.(__init__|statuses|rconds)"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the types as a package, whatever way the library is installed in, and a configuration."""
+    pytest.importorskip("mypy", reason="mypy is not installed")
+    folder = tmp_path_factory.mktemp("types")
+    for name, path in TYPES.items():
+        package = folder / "tcsolve_alone" / name.replace(".", "/")
+        package.mkdir(parents=True)
+        shutil.copy(path, package)
+    numpy = Path(np.__file__).parent
+    shutil.copytree(
+        numpy, folder / "numpy_alone" / "numpy", ignore=shutil.ignore_patterns(*COMPILED)
+    )
+    shutil.copytree(CODE / "typed_cupy", folder / "cupy_alone")
+    (folder / "mypy.ini").write_text(CONFIG)
+    (folder / "allowed").write_text(SET_LATER)
+    return folder
+
+
+def run(folder, command, *args, packages=("tcsolve",)):
+    """Return the lines that a command prints which finds these packages before those that are installed."""
+    paths = [str(folder / f"{name}_alone") for name in packages]
+    done = subprocess.run(
+        [sys.executable, "-m", command, *args],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=folder,
+        env=os.environ | {"MYPYPATH": os.pathsep.join(paths)},
+    )
+    assert done.returncode in (0, 1) and not done.stderr, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+# What is revealed of an array on a device.  CuPy has no types, so it is Any with and without CuPy.  An array
+# that has a type must be told from one of NumPy.
+ENVIRONMENTS = {
+    "as it is": ("Any", (), ["tcsolve"]),
+    "without CuPy": ("Any", ("--no-site-packages",), ["tcsolve", "numpy"]),
+    "with a CuPy that has types": ("cupy.ndarray", (), ["tcsolve", "cupy"]),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_a_checker_finds_these_types_and_these_mistakes(folder, environment):
+    on_device, options, packages = ENVIRONMENTS[environment]
+    args = ("--config-file", "mypy.ini", *options, RIGHT, WRONG)
+    lines = run(folder, "mypy", *args, packages=packages)
+    errors = [line for line in lines if ": error: " in line]
+    parts = [re.fullmatch(r"(.+?):(\d+): error: .*\[([\w-]+)\]", line).groups() for line in errors]
+    found = {(Path(path).name, int(number), kind) for path, number, kind in parts}
+    expected = {
+        (WRONG.name, number, line.rpartition("  # ")[2])
+        for number, line in enumerate(WRONG.read_text().splitlines(), 1)
+        if "  # " in line
+    }
+    assert len(expected) >= 30
+    assert found == expected, "\n".join(errors)
+    revealed = re.findall('Revealed type is "(.*)"', "\n".join(lines))
+    assert revealed == [on_device]
+
+
+@pytest.mark.slow
+def test_the_types_are_those_of_the_code(folder):
+    args = ("--mypy-config-file", "mypy.ini", "--ignore-missing-stub", "--allowlist", "allowed")
+    lines = run(folder, "mypy.stubtest", *args, "tcsolve")
+    assert len(lines) == 1 and lines[0].startswith("Success"), "\n".join(lines)
+
+
+def test_the_code_with_these_types_runs():
+    functions = runpy.run_path(RIGHT)
+    a, b = np.array([[2.0, 1], [1, 3]]), np.array([3.0, 4])
+    functions["solve_on_the_host"](a, b.astype(np.float32))
+    functions["read_a_solution"](tcsolve.solve_ex(a, b, precision="fp16x3", device="cpu"))
+    functions["read_any_solution"](tcsolve.solve_ex(a, b))
+    functions["factor_on_the_host"](a, b)
+    functions["refine_on_the_host"](a, b)
+    functions["multiply_on_the_host"](a.astype(np.float16), np.eye(2, dtype=np.float32))
+    functions["choose_a_plan"]()
+    functions["catch_errors"]()
+    functions["make_problems"]()
+
+
+def test_a_solution_takes_the_type_of_its_array():
+    assert tcsolve.Solution[np.ndarray].__args__ == (np.ndarray,)
+
+
+def statement(name):
+    """Return the statement that defines a name in the types of `tcsolve`."""
+    for node in ast.parse(TYPES["tcsolve"].read_text()).body:
+        if name in (
+            getattr(node, "name", None),
+            getattr(getattr(node, "target", None), "id", None),
+        ):
+            return node
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize("module", [tcsolve, tcsolve.matrices], ids=lambda m: m.__name__)
+def test_every_public_name_is_used(module):
+    nodes = list(ast.walk(ast.parse(RIGHT.read_text())))
+    names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    assert set(module.__all__) <= names | {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
+@pytest.mark.parametrize(
+    ("alias", "known"),
+    [
+        ("_Update", UPDATE_NAMES),
+        ("_Structure", [name for name in STRUCTURES if name]),
+        ("_Operands", products.PRECISIONS),
+        ("_Level", products.LEVELS),
+        ("_Engine", products.ENGINES),
+    ],
+)
+def test_the_choices_are_those_of_the_code(alias, known):
+    assert ast.literal_eval(statement(alias).value.slice) == tuple(known)
+
+
+def test_the_fields_of_a_solution_are_those_of_the_code():
+    fields = [field.name for field in dataclasses.fields(tcsolve.Solution)]
+    assert [node.target.id for node in statement("Solution").body] == fields
+
+
+def test_cupys_arrays_are_device_arrays():
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    body = statement("_DeviceArray").body
+    members = [node.name for node in body if isinstance(node, ast.FunctionDef)]
+    assert len(members) >= 6
+    assert all(hasattr(cupy.ndarray, name) for name in members)
+    assert not all(hasattr(np.ndarray, name) for name in members)
