@@ -18,8 +18,8 @@ from _harness import RESULTS
 ROOT = pathlib.Path(__file__).parents[1]
 # A table that is generated: its name, and the text up to the end.
 MARKED = re.compile(r"(?<=<!-- )([\w-]+)( table -->\n).*?(?=\n<!-- end -->)", re.DOTALL)
-# Scripts whose name is not that of their results, and the parts of the library that results depend on, where
-# that is not all of it.
+# The script of each results file with another name than its script; and the parts of the library that a
+# results file depends on, if it does not depend on all of it.
 SCRIPTS = {
     "corrections_rates": "corrections",
     "corrections_steps": "corrections",
@@ -221,9 +221,9 @@ def source(machine, command):
 
 
 def results_before_their_code(root=ROOT, folder=RESULTS):
-    """Yield (name of a results file, its commit, paths that changed since), where there are any.
+    """Yield (name of a results file, its commit, paths that have changed since) for each outdated file.
 
-    None stands for the paths where the commit is not known here.
+    The paths are None if this checkout does not have the commit.
     """
     for path in sorted(folder.glob("*.json")):
         machine = json.loads(path.read_text()).get("machine", {})

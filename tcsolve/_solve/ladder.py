@@ -52,7 +52,7 @@ def in_turn(method):
 
 
 def widest_panel(ops, n, update, dominant=False):
-    """Return the columns of the first panel of an n x n matrix, which is the widest one."""
+    """Return the width of the first panel of an n x n matrix, which is the widest panel."""
     how = UPDATES[update]
     return ops.lu_rules(how.storage).block(n, how, dominant)
 
