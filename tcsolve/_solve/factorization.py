@@ -186,9 +186,9 @@ class Factorization(Conditioned):
         Returns
         -------
         sign : float or complex
-            det A / |det A|; 0 if the matrix is singular, NaN if it is not finite.
+            ``det A / |det A|``; 0 if the matrix is singular, NaN if it is not finite.
         logabsdet : float
-            Natural logarithm of |det A|; -inf if the matrix is singular, NaN if it is not finite.
+            Natural logarithm of ``|det A|``; -inf if the matrix is singular, NaN if it is not finite.
         """
         if not self._finite:
             return math.nan, math.nan
