@@ -114,7 +114,7 @@ def test_cache_sees_every_input(changed, nvrtc, cache, compiler_calls, monkeypat
             "panel",
             {
                 *("common/async_copy.cuh", "common/cluster.cuh"),
-                *("common/common.cuh", "common/sm_addresses.cuh"),
+                *("common/common.cuh", "common/reduce.cuh", "common/sm_addresses.cuh"),
                 *("lu/dominant_strip.cuh", "lu/exchange_cluster.cuh", "lu/exchange_grid.cuh"),
                 *("lu/strip.cuh", "lu/strip_rows.cuh"),
             },

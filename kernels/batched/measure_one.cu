@@ -16,7 +16,7 @@
 // each.
 
 #include "batched/reading.cuh"
-#include "common/over_block.cuh"
+#include "common/reduce.cuh"
 #include "common/sum.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / WARP, MOST_COLUMNS = 4;
@@ -74,7 +74,7 @@ struct System {
                     }
                 }
             }
-            inf = over_warp(inf, sum_of);
+            inf = over_lanes(inf, sum_of);
             #pragma unroll
             for (int c = 0; c < MOST_COLUMNS; ++c) {
                 if (c >= k) break;

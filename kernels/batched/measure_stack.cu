@@ -17,6 +17,7 @@
 
 #include "common/common.cuh"
 #include "common/number.cuh"
+#include "common/reduce.cuh"
 #include "common/sum.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / WARP;
@@ -33,8 +34,7 @@ __device__ __forceinline__ void meet() {
 template <typename Join>
 __device__ __forceinline__ double over_team(double v, Join join) {
     __shared__ double of_warp[WARPS];
-    #pragma unroll
-    for (int d = WARP / 2; d; d /= 2) v = join(v, __shfl_xor_sync(ALL_LANES, v, d));
+    v = over_lanes(v, join);
     if (TEAM == 1) return v;
     __syncthreads();  // the last ones have been read
     if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = v;
@@ -74,9 +74,7 @@ tcs_stack_measure(
                 row += size, sums[place] += size;
             }
         }
-        #pragma unroll
-        for (int d = LANES / 2; d; d /= 2) row += __shfl_xor_sync(ALL_LANES, row, d);
-        inf = larger(inf, row);
+        inf = larger(inf, sum_of_lanes<LANES>(row));
     }
     meet();
     for (Index j = member * WARP + lane; j < n; j += TEAM * WARP) {

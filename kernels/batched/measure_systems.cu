@@ -24,7 +24,7 @@
 
 #include "common/common.cuh"
 #include "common/number.cuh"
-#include "common/over_block.cuh"
+#include "common/reduce.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / WARP;
 constexpr int ROWS = 1024;  // of a block of tcs_sizes

@@ -22,6 +22,7 @@
 #include "batched/reading.cuh"
 #include "common/common.cuh"
 #include "common/probe.cuh"
+#include "common/reduce.cuh"
 
 constexpr int TILE = 32, HEIGHT = 8, THREADS = 256;
 
@@ -42,8 +43,7 @@ __device__ __forceinline__ void load(
 // The largest of all threads' numbers, to thread 0; none is NaN.
 __device__ __forceinline__ double largest_of_block(double v) {
     __shared__ double of_warp[HEIGHT];
-    #pragma unroll
-    for (int d = WARP / 2; d; d /= 2) v = fmax(v, __shfl_xor_sync(ALL_LANES, v, d));
+    v = over_lanes(v, [](double x, double y) { return fmax(x, y); });
     __syncthreads();  // the last ones have been read
     if (threadIdx.x == 0) of_warp[threadIdx.y] = v;
     __syncthreads();

@@ -6,7 +6,7 @@
 // Defines T_A, COMPLEX, ROWS (32 or 128), THREADS (32 or 256).
 
 #include "batched/small_solve.cuh"
-#include "common/over_block.cuh"
+#include "common/reduce.cuh"
 
 constexpr int WARPS = THREADS / WARP, PER_LANE = ROWS / WARP;
 constexpr int OWN = ROWS / WARPS;  // a warp updates the rows warp + WARPS t, t < OWN
@@ -127,9 +127,7 @@ tcs_solve_block(
                 const int i = lane + WARP * q;
                 if (left[q] >> lane & 1) key = max(key, key_of(load(w[i * ld + j]), ROWS - 1 - i) + KEY_ROWS);
             }
-            #pragma unroll
-            for (int d = WARP / 2; d; d /= 2) key = max(key, __shfl_xor_sync(ALL_LANES, key, d));
-            p = ROWS - 1 - int(key % KEY_ROWS);
+            p = ROWS - 1 - int(largest_of_lanes(key) % KEY_ROWS);
         }
         #pragma unroll
         for (int q = 0; q < PER_LANE; ++q) if (p / WARP == q) left[q] &= ~(1u << p % WARP);

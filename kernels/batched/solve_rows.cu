@@ -5,6 +5,7 @@
 // Defines T_A, COMPLEX, LANES (4, 8 or 16, at least n).
 
 #include "batched/small_solve.cuh"
+#include "common/reduce.cuh"
 
 constexpr int THREADS = 128, TEAMS = THREADS / LANES, N = LANES;
 
@@ -12,14 +13,6 @@ __device__ __forceinline__ double from_lane(double v, int lane) { return __shfl_
 
 __device__ __forceinline__ Number from_lane(Number v, int lane) {
     return {from_lane(v.re, lane), COMPLEX ? from_lane(v.im, lane) : 0.0};
-}
-
-// The same of all threads that take a matrix; `join` must not depend on the order of two numbers.
-template <typename V, typename Join>
-__device__ __forceinline__ V over_team(V v, Join join) {
-    #pragma unroll
-    for (int d = LANES / 2; d; d /= 2) v = join(v, __shfl_xor_sync(ALL_LANES, v, d));
-    return v;
 }
 
 // The largest sum over all lanes of v[0], of v[1], ...; each step halves the columns that a lane holds.
@@ -33,7 +26,7 @@ __device__ __forceinline__ double largest_column(double (&v)[N]) {
             v[i] = kept + __shfl_xor_sync(ALL_LANES, sent, d);
         }
     }
-    return over_team(v[0], larger);
+    return over_lanes<LANES>(v[0], larger);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -65,7 +58,7 @@ tcs_solve_rows(
     #pragma unroll
     for (int p = 0; p < PROBES; ++p) row[N + 1 + p] = {has_row ? random_probe(lane, p) : 0.0, 0.0};
     const double one = largest_column(sizes);
-    inf = over_team(inf, larger);
+    inf = over_lanes<LANES>(inf, larger);
 
     // Elimination.  Afterwards the lane of a pivot has its reciprocal on the diagonal.
     int pivots[N], broken = 0, step = N;  // step: that of this lane's row
@@ -76,7 +69,7 @@ tcs_solve_rows(
         int p = j;
         if (kind == GENERAL) {
             const unsigned key = is_left ? key_of(row[j], LANES - 1 - lane) + KEY_ROWS : 0;
-            p = LANES - 1 - int(over_team(key, [](unsigned u, unsigned v) { return max(u, v); }) % KEY_ROWS);
+            p = LANES - 1 - int(largest_of_lanes<LANES>(key) % KEY_ROWS);
         }
         pivots[j] = p;
         const Number pivot = from_lane(row[j], p), inverse = reciprocal(pivot);
@@ -116,7 +109,7 @@ tcs_solve_rows(
         return has_row ? sum.from(of_b) : Number{0.0, 0.0};
     };
     Number mine = rounded(y[0]), r = residual(mine);
-    double rest = over_team(modulus(r), larger), size = over_team(modulus(mine), larger);
+    double rest = over_lanes<LANES>(modulus(r), larger), size = over_lanes<LANES>(modulus(mine), larger);
     const bool misses = !(rest <= bound * inf * size);
     if (__any_sync(ALL_LANES, misses)) {
         #pragma unroll
@@ -134,17 +127,17 @@ tcs_solve_rows(
             r = less(r, row[j], v);
         }
         const Number corrected = rounded(plus(y[0], d));
-        const double less_rest = over_team(modulus(residual(corrected)), larger);
-        const double new_size = over_team(modulus(corrected), larger);
+        const double less_rest = over_lanes<LANES>(modulus(residual(corrected)), larger);
+        const double new_size = over_lanes<LANES>(modulus(corrected), larger);
         // Only for teams that miss it: a system has the same bits whatever stands next to it.
         if (misses && less_rest * size < rest * new_size) mine = corrected, rest = less_rest, size = new_size;
     }
     double grown = 0;
     #pragma unroll
-    for (int p = 0; p < PROBES; ++p) grown = larger(grown, over_team(modulus(y[1 + p]), sum_of));
-    seen.apart = over_team(seen.apart, larger), seen.largest = over_team(seen.largest, larger);
+    for (int p = 0; p < PROBES; ++p) grown = larger(grown, over_lanes<LANES>(modulus(y[1 + p]), sum_of));
+    seen.apart = over_lanes<LANES>(seen.apart, larger), seen.largest = over_lanes<LANES>(seen.largest, larger);
     int flags = seen.beyond + 2 * seen.spoilt + 4 * seen.zero;
-    flags = over_team(flags, [](int u, int v) { return u | v; });
+    flags = over_lanes<LANES>(flags, [](int u, int v) { return u | v; });
     seen.beyond = flags & 1, seen.spoilt = flags & 2, seen.zero = flags & 4;
 
     if (team >= count) return;

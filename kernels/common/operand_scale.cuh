@@ -18,10 +18,3 @@ __device__ __forceinline__ float scale_to_top(unsigned bits) {
 __device__ __forceinline__ float alpha_of(float scale, double scale_l) {
     return float(-1.0 / (double(scale) * scale_l));
 }
-
-// The largest of all lanes.
-__device__ __forceinline__ unsigned largest_of_lanes(unsigned x) {
-    #pragma unroll
-    for (int d = WARP / 2; d; d /= 2) x = max(x, __shfl_xor_sync(ALL_LANES, x, d));
-    return x;
-}

@@ -20,6 +20,7 @@
 // Defines T_LOW (fp16, bf16 or tf32).
 
 #include "common/operand_scale.cuh"
+#include "common/reduce.cuh"
 #include "gemm/gemm.cuh"
 
 constexpr int GROUP = 8;             // rows of a block

@@ -16,7 +16,7 @@
 // Defines T_LOW (fp16, bf16 or tf32), THREADS, CLUSTER.
 
 #include "common/cluster.cuh"
-#include "common/operand_scale.cuh"
+#include "common/reduce.cuh"
 #include "gemm/gemm.cuh"
 
 constexpr int WARPS = THREADS / WARP;

@@ -10,6 +10,7 @@
 // Grid any (a few blocks a multiprocessor), block 256.  Exact, so the order of the blocks does not show.
 
 #include "common/operand_scale.cuh"
+#include "common/reduce.cuh"
 
 constexpr int THREADS = 256;
 constexpr int FLIGHT = 4;                        // words a thread has in flight

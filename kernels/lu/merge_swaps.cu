@@ -13,6 +13,7 @@
 //   report double[4]: info, how many of ipiv[0 .. n) are not their own number, worst, beyond.
 
 #include "common/common.cuh"
+#include "common/reduce.cuh"
 
 constexpr int THREADS = 256, REPORT_THREADS = 1024;
 
@@ -57,8 +58,7 @@ tcs_report(
     int moved = 0;
     #pragma unroll 4
     for (int i = threadIdx.x; i < n; i += REPORT_THREADS) moved += ipiv[i] != i;
-    #pragma unroll
-    for (int d = WARP / 2; d; d /= 2) moved += __shfl_xor_sync(ALL_LANES, moved, d);
+    moved = sum_of_lanes(moved);
     if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = moved;
     __syncthreads();
     if (threadIdx.x) return;

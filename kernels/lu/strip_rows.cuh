@@ -4,6 +4,7 @@
 
 #include "common/async_copy.cuh"
 #include "common/common.cuh"
+#include "common/reduce.cuh"
 #include "common/sm_addresses.cuh"
 
 constexpr int WARPS = THREADS / WARP;
@@ -30,16 +31,6 @@ struct Rows {
     float at[ROWS][WIDTH];
     int place[ROWS];
 };
-
-__device__ __forceinline__ int largest_of_warp(int v) {
-#if __CUDA_ARCH__ >= 800
-    return __reduce_max_sync(ALL_LANES, v);
-#else
-    #pragma unroll
-    for (int d = WARP / 2; d; d /= 2) v = max(v, __shfl_xor_sync(ALL_LANES, v, d));
-    return v;
-#endif
-}
 
 // The number of the only bit that is set; __ffs takes an instruction more.
 __device__ __forceinline__ int only_lane(unsigned lanes) { return 31 - __clz(lanes); }

@@ -16,6 +16,7 @@
 
 #include "common/common.cuh"
 #include "common/probe.cuh"
+#include "common/reduce.cuh"
 
 constexpr int THREADS = 256, SEARCHING = 1024;
 using Bits = unsigned long long;
@@ -55,10 +56,7 @@ tcs_steepest(double* unit, double* found, double* state, const double* __restric
         best.keep_larger({v == v ? Bits(__double_as_longlong(fabs(v))) : ~Bits(0), i});
     }
     auto reduce = [&] {
-        #pragma unroll
-        for (int d = WARP / 2; d; d /= 2) {
-            best.keep_larger({__shfl_xor_sync(ALL_LANES, best.size, d), __shfl_xor_sync(ALL_LANES, best.at, d)});
-        }
+        butterfly([&](int d) { best.keep_larger({of_partner(best.size, d), of_partner(best.at, d)}); });
     };
     reduce();
     if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = best;
@@ -87,11 +85,10 @@ tcs_held(double* sums, const double* __restrict__ b, const double* __restrict__ 
         size += v * v;
     }
     auto reduce = [&] {
-        #pragma unroll
-        for (int d = WARP / 2; d; d /= 2) {
-            sum += __shfl_xor_sync(ALL_LANES, sum, d);
-            size += __shfl_xor_sync(ALL_LANES, size, d);
-        }
+        butterfly([&](int d) {
+            sum += of_partner(sum, d);
+            size += of_partner(size, d);
+        });
     };
     reduce();
     if (threadIdx.x % WARP == 0) of_warp[0][threadIdx.x / WARP] = sum, of_warp[1][threadIdx.x / WARP] = size;

@@ -20,6 +20,7 @@
 // fused multiply-adds in T_IN.
 
 #include "common/common.cuh"
+#include "common/reduce.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / WARP;
 constexpr int BLOCK = sizeof(T_IN) == 4 ? 128 : 64;
@@ -53,12 +54,6 @@ struct Source {
     }
 };
 
-__device__ __forceinline__ T_IN sum_of_warp(T_IN v) {
-    #pragma unroll
-    for (int s = WARP / 2; s; s /= 2) v += __shfl_xor_sync(ALL_LANES, v, s);
-    return v;
-}
-
 __device__ __forceinline__ void load(Triangle& x, const Source& d) {
     const int lane = threadIdx.x % WARP;
     T_IN value[BLOCK / WARPS][TILES];
@@ -77,7 +72,7 @@ __device__ __forceinline__ void load(Triangle& x, const Source& d) {
             x.at(i / TILE, j)[i % TILE][lane] = value[r][j];
             sum += fabs(value[r][j]);
         }
-        sum = sum_of_warp(sum);
+        sum = sum_of_lanes(sum);
         if (lane == 0) x.row_sum[i] = sum;
     }
 }
@@ -159,7 +154,7 @@ __device__ __forceinline__ unsigned long long store(T_IN* out, Triangle& x, cons
             sum += fabs(value) * x.row_sum[k];
         }
         // Bits of positive numbers compare like the numbers, and those of NaN come last.
-        const auto bits = static_cast<unsigned long long>(__double_as_longlong(fabs(double(sum_of_warp(sum)))));
+        const auto bits = static_cast<unsigned long long>(__double_as_longlong(fabs(double(sum_of_lanes(sum)))));
         worst = bits > worst ? bits : worst;
     }
     return worst;

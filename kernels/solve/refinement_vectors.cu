@@ -16,6 +16,7 @@
 // Rounding: one FP64 subtraction; scaling by powers of two is exact up to the cast.  Defines T_LOW (float or double).
 
 #include "common/common.cuh"
+#include "common/reduce.cuh"
 
 constexpr int THREADS = 256;
 
@@ -25,8 +26,7 @@ __device__ __forceinline__ Bits bits(double v) { return static_cast<Bits>(__doub
 
 // The largest of a block, by one thread of each warp.
 __device__ __forceinline__ void largest(Bits* to, Bits v) {
-    #pragma unroll
-    for (int d = WARP / 2; d; d /= 2) v = max(v, __shfl_xor_sync(ALL_LANES, v, d));
+    v = largest_of_lanes(v);
     if (threadIdx.x % WARP == 0 && v) atomicMax(to, v);
 }
 
@@ -108,8 +108,7 @@ tcs_gram(
     }
     #pragma unroll
     for (int pair = 0; pair < PAIRS; ++pair) {
-        #pragma unroll
-        for (int d = WARP / 2; d; d /= 2) sums[pair] += __shfl_xor_sync(ALL_LANES, sums[pair], d);
+        butterfly([&](int d) { sums[pair] += of_partner(sums[pair], d); });
         if (threadIdx.x % WARP == 0) of_warp[pair][threadIdx.x / WARP] = sums[pair];
     }
     __syncthreads();

@@ -12,6 +12,7 @@
 // Rounding: fused multiply-adds in FP64, in an order that depends on n and ROWS alone; then one subtraction.
 
 #include "common/common.cuh"
+#include "common/reduce.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / WARP;
 constexpr int RUN = 16 / sizeof(T_A);           // entries of A in one access
@@ -61,8 +62,7 @@ tcs_matrix_residual(
         double total = 0;
         #pragma unroll
         for (int f = 0; f < FLIGHT; ++f) total += sum[i][f];
-        #pragma unroll
-        for (int d = WARP / 2; d; d /= 2) total += __shfl_xor_sync(ALL_LANES, total, d);
+        total = sum_of_lanes(total);
         if (row0 + i >= n) continue;
         const double v = b[(row0 + i) * b_step] - total;
         if (lane == 0) r[row0 + i] = v;

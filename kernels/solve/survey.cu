@@ -26,6 +26,7 @@
 // Defines T_IN (float or double), COMPLEX (0 or 1).
 
 #include "common/common.cuh"
+#include "common/reduce.cuh"
 
 constexpr int PARTS = COMPLEX ? 2 : 1;
 
@@ -71,11 +72,10 @@ tcs_row_stats(
     }
     double top = fmax(fmax(largest[0], largest[1]), fmax(largest[2], largest[3]));
     double total = (sum[0] + sum[1]) + (sum[2] + sum[3]);
-    #pragma unroll
-    for (int d = WARP / 2; d; d /= 2) {
-        top = fmax(top, __shfl_xor_sync(ALL_LANES, top, d));
-        total += __shfl_xor_sync(ALL_LANES, total, d);
-    }
+    butterfly([&](int d) {
+        top = fmax(top, of_partner(top, d));
+        total += of_partner(total, d);
+    });
     if (threadIdx.x == 0) row_max[row] = max_or_nan(top, total), row_sum[row] = total;
 }
 
@@ -230,15 +230,13 @@ tcs_extremes(
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     #pragma unroll
     for (int e = 0; e < EXTREMES; ++e) {
-        #pragma unroll
-        for (int s = WARP / 2; s; s /= 2) mine[e] = extreme(e, mine[e], __shfl_xor_sync(ALL_LANES, mine[e], s));
+        butterfly([&](int d) { mine[e] = extreme(e, mine[e], of_partner(mine[e], d)); });
         if (lane == 0) found[e][warp] = mine[e];
     }
     __syncthreads();
     if (warp >= EXTREMES) return;
     double all = found[warp][lane];
-    #pragma unroll
-    for (int s = WARP / 2; s; s /= 2) all = extreme(warp, all, __shfl_xor_sync(ALL_LANES, all, s));
+    butterfly([&](int d) { all = extreme(warp, all, of_partner(all, d)); });
     if (lane == 0) out[warp] = all;
 }
 

@@ -22,6 +22,7 @@
 // alone.  Sums in FP32 throughout would be the largest error of a solve with FP32 factors.
 
 #include "common/common.cuh"
+#include "common/reduce.cuh"
 #if BLOCKS
 #include "common/cluster.cuh"
 #endif
@@ -132,8 +133,7 @@ __device__ __forceinline__ void reduce(double (&sum)[K][SUMS], double (*scratch)
     #pragma unroll
     for (int k = 0; k < K; ++k) {
         if (!TRANS) {
-            #pragma unroll
-            for (int d = LANES / 2; d; d /= 2) sum[k][0] += __shfl_xor_sync(ALL_LANES, sum[k][0], d);
+            butterfly<LANES>([&](int d) { sum[k][0] += of_partner(sum[k][0], d); });
             if (threadIdx.x % LANES == 0) store(k, threadIdx.x / LANES, sum[k][0]);
             continue;
         }
