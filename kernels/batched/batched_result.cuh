@@ -2,6 +2,7 @@
 #pragma once
 
 #include "batched/batched_layout.cuh"
+#include "common/bulk_copy.cuh"
 
 struct Batch {
     char* out;
@@ -138,13 +139,11 @@ __device__ __forceinline__ void write_run(char* to, const char* gathered, int by
 // The same by one bulk copy of whole words, which reads `gathered` until wait_for_bulk.
 __device__ __forceinline__ void write_bulk(char* to, const char* gathered, int bytes) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    show_to_copies();
     __syncwarp();
     if (threadIdx.x % WARP == 0) {
-        const unsigned from = shared_address(gathered);
-        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
-                     :: "l"(to), "r"(from), "r"(bytes) : "memory");
-        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+        store_bytes(to, shared_address(gathered), bytes);
+        commit_bulk();
     }
 #endif
 }
@@ -152,7 +151,7 @@ __device__ __forceinline__ void write_bulk(char* to, const char* gathered, int b
 // This warp's bulk copies have read what it gathered.
 __device__ __forceinline__ void wait_for_bulk() {
 #if __CUDA_ARCH__ >= 900
-    if (threadIdx.x % WARP == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    if (threadIdx.x % WARP == 0) wait_until_read<0>();
 #endif
     __syncwarp();
 }

@@ -175,7 +175,7 @@ tcs_gemm_batched(
             if (STORE_A != 2) OperandA::copy(to, a, first, count, batch_a, row_a, col_a);
             if (STORE_B != 2) OperandB::copy(to + STAGE_A, b, first, count, batch_b, row_b, col_b);
         }
-        commit();
+        commit_copies();
     };
     #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) fetch(blockIdx.x + Index(s) * gridDim.x, s);
@@ -185,7 +185,7 @@ tcs_gemm_batched(
             if (!BRIEF) __syncthreads();  // all warps are done with the chunk before
             fetch(chunk, 0);
         }
-        wait<(STAGES > 1 ? STAGES - 2 : 0)>();
+        wait_for_groups<(STAGES > 1 ? STAGES - 2 : 0)>();
         __syncthreads();  // this chunk has arrived, and all warps are done with the one before
         if (STAGES > 1) fetch(chunk + Index(STAGES - 1) * gridDim.x, ahead);
         const Index first = chunk * COUNT;

@@ -56,6 +56,8 @@
 // in turn made 213, 210 and 196 TFLOP/s of 216, 202 and 178 at n = 4096, 8192 and 16384 (H200, REFINE 3,
 // CLUSTER 2, before warpgroups took turns; one comparison, of which no results file is kept).
 
+#include "common/bulk_copy.cuh"
+#include "common/mbarrier.cuh"
 #include "common/sm_addresses.cuh"
 #include "gemm/gemm.cuh"
 #include "gemm/wgmma.cuh"
@@ -158,7 +160,7 @@ __device__ __forceinline__ int agree(
         return tile;
     }
     expect(shared.is_sent(stage), sizeof(int));
-    wait(shared.is_sent(stage), taken >> stage & 1);
+    wait_for(shared.is_sent(stage), taken >> stage & 1);
     taken ^= 1u << stage;
     return shared.mail[stage];
 }
@@ -168,8 +170,8 @@ template <bool SHARED>
 __device__ __forceinline__ void load_panel(
     unsigned to, const TensorMap& map, int x, int y, unsigned full, int p, unsigned rank
 ) {
-    if (!SHARED) copy_panel(to, map, x, y, full);
-    else if (p % CLUSTER == rank) copy_panel_to_all(to, map, x, y, full);
+    if (!SHARED) load_box(to, map, x, y, full);
+    else if (p % CLUSTER == rank) load_box_everywhere<CLUSTER>(to, map, x, y, full);
 }
 
 __device__ __forceinline__ void feed(
@@ -180,7 +182,7 @@ __device__ __forceinline__ void feed(
     unsigned taken = 0;
     for (int tile = schedule.next(NO_TILE), after = NO_TILE;; tile = after) {
         int row, col;
-        wait(shared.is_empty(ring.stage), ring.parity ^ 1);  // the first pass finds all stages empty
+        wait_for(shared.is_empty(ring.stage), ring.parity ^ 1);  // the first pass finds all stages empty
         if (CLUSTER > 1 && schedule.work) tile = agree(shared, schedule.rank, ring.stage, tile, taken);
         const bool more = tile < schedule.count();
         shared.tile[ring.stage] = more ? tile : NO_TILE;
@@ -192,7 +194,7 @@ __device__ __forceinline__ void feed(
         schedule.find(tile, row, col);
         for (int s = 0; s < steps; ++s) {
             const unsigned full = shared.is_full(ring.stage);
-            if (s > 0) wait(shared.is_empty(ring.stage), ring.parity ^ 1);
+            if (s > 0) wait_for(shared.is_empty(ring.stage), ring.parity ^ 1);
             // Not before it is needed: the stages that are full hide how long it takes.
             if (s == steps - 1) after = schedule.next(tile);
             expect(full, STAGE_BYTES);
@@ -239,7 +241,7 @@ __device__ __forceinline__ void multiply(
 
 // Each warp says for itself that it has read the stage, to every block that may fill it.
 __device__ __forceinline__ void release(const Shared& shared, int stage) {
-    if (threadIdx.x % WARP < CLUSTER) arrive_at(shared.is_empty(stage), threadIdx.x % WARP);
+    if (threadIdx.x % WARP < CLUSTER) arrive_relaxed(shared.is_empty(stage), threadIdx.x % WARP);
 }
 
 // One sum along all of k; the products of one stage run while the next is waited for.
@@ -251,7 +253,7 @@ __device__ __forceinline__ void sum_through(
     for (int i = 0; i < SUMS; ++i) sum[i] = 0;
     settle(sum);
     for (int s = 0; s < steps; ++s) {
-        wait(shared.is_full(ring.stage), ring.parity);
+        wait_for(shared.is_full(ring.stage), ring.parity);
         wgmma_fence();
         multiply(sum, shared, ring.stage, group, false);
         wgmma_commit();
@@ -283,7 +285,7 @@ __device__ __forceinline__ void sum_by_stage(
 ) {
     float part[SUMS];
     const auto begin = [&] {
-        wait(shared.is_full(ring.stage), ring.parity);
+        wait_for(shared.is_full(ring.stage), ring.parity);
         settle(part);
         await_turn(group);
         wgmma_fence();
@@ -335,11 +337,11 @@ tcs_gemm_wgmma(
         leaves = CLUSTER == 1 && ((taken && taken[here / WARP % 8] >> here % WARP & 1) || schedule.is_over());
         if (leaves) schedule.leave();
         for (int s = 0; s < STAGES; ++s) {
-            init_barrier(shared.is_full(s), 1);
-            init_barrier(shared.is_empty(s), CONSUMERS * WARPS_IN_GROUP * CLUSTER);
-            init_barrier(shared.is_sent(s), 1);
+            init_barrier<1>(shared.is_full(s));
+            init_barrier<CONSUMERS * WARPS_IN_GROUP * CLUSTER>(shared.is_empty(s));
+            init_barrier<1>(shared.is_sent(s));
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        show_barriers();
     }
     __syncthreads();
     if (CLUSTER == 1 && leaves) return;
@@ -369,7 +371,7 @@ tcs_gemm_wgmma(
             store_sums(sum, target, origin, results, int(how), boxes, row + group * PANEL, col);
         };
         while (true) {
-            wait(shared.is_full(ring.stage), ring.parity);
+            wait_for(shared.is_full(ring.stage), ring.parity);
             // By the lane that releases the stage: before that the word is not written again.
             int tile = threadIdx.x % WARP ? NO_TILE : shared.tile[ring.stage];
             tile = __shfl_sync(ALL_LANES, tile, 0);
@@ -385,7 +387,7 @@ tcs_gemm_wgmma(
         if (REFINE && group == 0) await_turn(group);  // which nobody takes
         store(last);
         // The copy engine still reads shared memory, and what it wrote is to be seen by the next kernel.
-        asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+        wait_until_stored();
     }
     // A block whose shared memory is still written or arrived at must not leave.
     if (CLUSTER > 1) cluster_barrier();

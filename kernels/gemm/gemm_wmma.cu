@@ -477,7 +477,7 @@ tcs_gemm_wmma(
     Work work(feed, top_a, top_b, row0, col0);
     work.run(stages, feed, row0, col0);
 
-    wait<0>();
+    wait_for_groups<0>();
     __syncthreads();  // the last tile has been read: its place is taken by the sums
     Acc* const sums = reinterpret_cast<Acc*>(stages);
     const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;

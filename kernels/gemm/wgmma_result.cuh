@@ -1,7 +1,16 @@
 // How the sums of gemm_wgmma.cu leave it: by the copy engine, or by hand.
 #pragma once
 
+#include "common/bulk_copy.cuh"
 #include "gemm/wgmma.cuh"
+
+// Hands one box of results to the copy engine, which stores or adds it.
+__device__ __forceinline__ void copy_out(const TensorMap& map, int how, int x, int y, unsigned from) {
+    if (how == PASSING) add_passing_box(map, x, y, from);
+    else if (how == ADDED) add_box(map, x, y, from);
+    else store_box(map, x, y, from);
+    commit_bulk();
+}
 
 // The largest `top` of the rows and columns of one thread's sums; 0 if nothing was scaled.
 __device__ __forceinline__ unsigned largest_top(const Origin<T_LOW>& origin, Index row, Index col) {
@@ -77,7 +86,7 @@ __device__ __forceinline__ void send_whole(
     #pragma unroll
     for (int box = 0; box < SUMS / 16; ++box) {
         const int offset = box % BOXES * BOX_BYTES;
-        if (lane == 0) wait_left<BOXES - 1>();
+        if (lane == 0) wait_until_read<BOXES - 1>();
         __syncwarp();
         #pragma unroll
         for (int half = 0; half < 2; ++half) {

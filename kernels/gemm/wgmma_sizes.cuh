@@ -35,5 +35,3 @@ constexpr int BY_HAND = 0, STORED = 1, ADDED = 2, PASSING = 3;  // values of `ho
 constexpr int NO_TILE = -1;
 static_assert(STAGES >= 3, "copies run ahead");
 static_assert(SUMS / 16 % BOXES == 0, "boxes are used in turn");
-
-struct __align__(64) TensorMap { unsigned long long opaque[16]; };

@@ -64,7 +64,7 @@ struct Tile {
 // 16 bytes to shared memory of which the first `bytes` exist; the others become zero.
 __device__ __forceinline__ void copy_chunk(char* to, const T_IN* from, int bytes) {
 #if __CUDA_ARCH__ >= 800
-    copy_16(to, from, bytes);
+    copy_16<void, void>(to, from, bytes);
 #else
     Run<T_IN, CHUNK> run;
     run.load(from, bytes == 16, bytes / int(sizeof(T_IN)));
@@ -132,13 +132,13 @@ struct Feed {
             a.copy(stage, Index(tile) * BLOCK_K);
             b.copy(stage + BYTES_A, Index(tile) * BLOCK_K);
         }
-        commit();  // a group for each tile, also for none: `arrived` counts them
+        commit_copies();  // a group for each tile, also for none: `arrived` counts them
         ++tile;
     }
 
     // Waits for the oldest tile that was not waited for yet, and for the other warps.
     __device__ __forceinline__ void arrived() {
-        wait<STAGES - 2>();
+        wait_for_groups<STAGES - 2>();
         __syncthreads();
     }
 };

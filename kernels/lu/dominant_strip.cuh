@@ -7,14 +7,13 @@
 // U may differ in sign, as the search goes on subtracting zeros from a row that is a pivot already.
 #pragma once
 
+#include "common/async_copy.cuh"
 #include "lu/strip.cuh"
 
 // Less than one by far more than what rounding, of these sums and of the elimination, can add.
 constexpr float DOMINATED = 1.0f - 0x1p-6f;
 // Sizes of diagonal entries whose pivots have normal numbers as reciprocals.
 constexpr float LEAST = 0x1p-100f, MOST = 0x1p100f;
-
-__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 constexpr int EDGE = WARP;  // columns a warp solves for at a time
 static_assert(STRIP % EDGE == 0 && STRIP <= ALL, "32 rows are the diagonal's or none of them is");
@@ -228,7 +227,7 @@ __device__ __forceinline__ void solve_rows(Dominant& s, float* a, Index lda, Ind
         for (int e = lane; e < SLAB_WORDS; e += WARP) {
             const int r = e / (STRIP / 4), q = e % (STRIP / 4) * 4;
             float* to = &slab.at[r][q];
-            copy_ahead(to, a + (first + r) * lda + q, first + r < m);
+            copy_or_zero(to, a + (first + r) * lda + q, first + r < m);
         }
         wait_for_copies();
         __syncwarp();

@@ -77,7 +77,7 @@ __device__ __forceinline__ int buffer_of(int j) { return j & (ROW_BUFFERS - 1); 
 
 // Where a lane sends its warp's candidate for pivot j.
 __device__ __forceinline__ Mailbox candidate_mailbox(const Exchange& x, const Team& team, int j) {
-    return mailbox_in(threadIdx.x % BLOCKS, &x.candidate[j & 1][warp_in(team)], x.candidates_in[j & 1]);
+    return mailbox_in(threadIdx.x % BLOCKS, &x.candidate[j & 1][warp_in(team)], &x.candidates_in[j & 1]);
 }
 
 // What a lane has, to all lanes of its warp.
@@ -138,7 +138,7 @@ __device__ __forceinline__ void send_row(const Exchange& x, float4 v, int j, int
     for (int start = 0; start < BLOCKS; start += WARP / ROW_WORDS) {
         const int to = start + lane / ROW_WORDS;
         const bool does = to < BLOCKS && word < words_of(j, w);
-        send(v, mailbox_in(to % BLOCKS, x.row[buffer] + 4 * word, x.row_in[buffer]), does);
+        send(v, mailbox_in(to % BLOCKS, x.row[buffer] + 4 * word, &x.row_in[buffer]), does);
     }
 }
 

@@ -22,6 +22,7 @@
 
 #include "common/async_copy.cuh"
 #include "common/common.cuh"
+#include "common/mbarrier.cuh"
 #include "common/sm_addresses.cuh"
 
 constexpr int WARPS = 4, SOLVER = WARPS, FETCHERS = 3;  // those that keep rows, the one that solves, those that fetch
@@ -58,7 +59,7 @@ __device__ __forceinline__ void fetch(RowOfL* to, const float* __restrict__ l, I
         if (count) from += STEP * ldl;
         there += STEP * (sizeof(RowOfL) / sizeof(float));
     }
-    commit();
+    commit_copies();
 }
 
 // Blocks of rows are handed over by the warps that have them to the one that solves, one after the other.
@@ -67,16 +68,14 @@ struct Handover {
 
     __device__ __forceinline__ void set_up() {
 #if __CUDA_ARCH__ >= 800
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
-                     :: "r"(shared_address(&barrier)), "n"(WARP) : "memory");
+        init_barrier<WARP>(shared_address(&barrier));
 #endif
     }
 
     // By all lanes.
     __device__ __forceinline__ void say() {
 #if __CUDA_ARCH__ >= 800
-        asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}"
-                     :: "r"(shared_address(&barrier)) : "memory");
+        arrive_at(shared_address(&barrier));
 #else
         asm volatile("barrier.cta.arrive 1, %0;" :: "n"(2 * WARP) : "memory");
 #endif
@@ -85,13 +84,7 @@ struct Handover {
     // The block of number 0, 1, ...
     __device__ __forceinline__ void await(int number) const {
 #if __CUDA_ARCH__ >= 800
-        unsigned there;
-        do {
-            asm volatile("{\n.reg .pred p;\n"
-                         "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                         "selp.u32 %0, 1, 0, p;\n}"
-                         : "=r"(there) : "r"(shared_address(&barrier)), "r"(number & 1) : "memory");
-        } while (!__all_sync(ALL_LANES, there));
+        while (!__all_sync(ALL_LANES, is_over_now(shared_address(&barrier), number & 1))) {}
 #else
         asm volatile("barrier.cta.sync 1, %0;" :: "n"(2 * WARP) : "memory");
 #endif
@@ -181,7 +174,7 @@ tcs_lower_solve(
     if (fetches) {
         fetch_block(first);
         fetch_block(first + 1);
-        wait<1>();
+        wait_for_groups<1>();
     }
 
     const int in_block = lane % BLOCK, side = lane / BLOCK * HALF;
@@ -229,7 +222,7 @@ tcs_lower_solve(
     for (int number = first;; ++number) {
         if (fetches) {
             fetch_block(number + 2);
-            wait<1>();  // the next block has come
+            wait_for_groups<1>();  // the next block has come
         } else if (!keeps) {
             const int row = number * BLOCK;
             float* const to = out + row * ld_out + start;

@@ -16,7 +16,6 @@
 // arithmetic has.
 
 #include "common/async_copy.cuh"
-#include "common/sm_addresses.cuh"
 #include "gemm/gemm.cuh"
 
 constexpr int WARPS = 4, THREADS = WARPS * WARP, ROWS = 16 * WARPS;
@@ -33,11 +32,9 @@ struct Stage {
     __device__ __forceinline__ float* column_of_u(int row, int column) { return &u[row][column ^ (row & 12) << 1]; }
 };
 
-// 16 bytes to shared memory, of which the first `count` entries exist; the others become zero.
+// Copies four entries to shared memory.  Only the first `count` exist; the others become zero.
 __device__ __forceinline__ void copy(float* to, const float* from, int count) {
-    const int bytes = 4 * max(0, min(4, count));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :: "r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+    copy_16(to, from, 4 * max(0, min(4, count)));
 }
 
 // The rows of L and columns of U of a block, from those on that a thread copies, and how many are left from there.
@@ -144,7 +141,7 @@ tcs_short_update(
     #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) {
         if (s < count) operands.copy_next(stages[s]);
-        commit();
+        commit_copies();
     }
 
     const int lane = threadIdx.x % WARP;
@@ -162,10 +159,10 @@ tcs_short_update(
 
     float sum[TILES][4] = {};
     for (int s = 0; s < count; ++s) {
-        wait<STAGES - 2>();
+        wait_for_groups<STAGES - 2>();
         __syncthreads();  // stage s is there, and all warps are done with the one before
         if (s + STAGES - 1 < count) operands.copy_next(stages[(s + STAGES - 1) % STAGES]);
-        commit();
+        commit_copies();
         #pragma unroll
         for (int half = 0; half < DEPTH / HALF; ++half) multiply(sum, stages[s % STAGES], half);
     }

@@ -2,7 +2,6 @@
 // them may be the next pivot.
 #pragma once
 
-#include "common/async_copy.cuh"
 #include "common/common.cuh"
 #include "common/reduce.cuh"
 #include "common/sm_addresses.cuh"
@@ -17,13 +16,6 @@ static_assert(BLOCKS <= 16, "the hardware's largest cluster");
 static_assert(BLOCKS || HELPERS == 0, "in a grid all threads of a block search");
 static_assert(!RESIDENT || HELPERS, "helpers load what is not searched yet");
 static_assert(WIDTH % 4 == 0 && STRIP % WIDTH == 0 && REST <= ALL, "whole words; a thread for each column");
-
-// Copies 16 bytes to shared memory, or zeros unless they are `wanted`, before cp.async.wait_all returns.
-__device__ __forceinline__ void copy_ahead(float* to, const float* from, bool wanted) {
-#if __CUDA_ARCH__ >= 800
-    copy_16(to, from, wanted ? 16 : 0);
-#endif
-}
 
 constexpr int NO_SIZE = -1, NO_PLACE = 0x7fffff;  // lose against every row
 

@@ -21,8 +21,8 @@
 //
 // Rounding: fused multiply-adds in FP32, in the order of the substitution.
 
+#include "common/async_copy.cuh"
 #include "common/common.cuh"
-#include "common/sm_addresses.cuh"
 
 constexpr int THREADS = COLUMNS < 64 ? 256 : 128;
 constexpr int MOST = 128;                   // the widest strip
@@ -51,18 +51,10 @@ struct Staged { float at[COLUMNS + 1]; };
 template <typename Word>
 __device__ __forceinline__ void fetch(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
-                 :: "r"(shared_address(to)), "l"(from), "n"(sizeof(Word)) : "memory");
+    copy_cached<sizeof(Word)>(to, from);
 #else
     *static_cast<Word*>(to) = *static_cast<const Word*>(from);
 #endif
-}
-
-__device__ __forceinline__ void await_fetched() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-    __syncthreads();
 }
 
 // Only words with something below the diagonal.
@@ -187,7 +179,8 @@ tcs_swap_solve(
             if (from[k] >= 0 && wanted) fetch<int>(stage[start + k * STEP].at + own, a + from[k] * lda);
         }
     }
-    await_fetched();
+    wait_for_copies();
+    __syncthreads();
     if (solves && threadIdx.x / WARP < COLUMNS / (SHARE * EACH)) substitute(stage, l, width, stop - first);
     __syncthreads();
     #pragma unroll 8

@@ -282,7 +282,7 @@ tcs_solve_triangle(
                 for (int k = 0; k < K; ++k) {
                     const int e = threadIdx.x % WARP * VECTOR;
                     const float4 word = *reinterpret_cast<const float4*>(&x_i[k][e]);
-                    send(word, mailbox_in(warp, &arrivals.x[rank][k][e], arrivals.in[rank]), true);
+                    send(word, mailbox_in(warp, &arrivals.x[rank][k][e], &arrivals.in[rank]), true);
                 }
             }
 #endif
