@@ -106,8 +106,8 @@ def test_cache_sees_every_input(changed, nvrtc, cache, compiler_calls, monkeypat
         (
             "gemm_wgmma",
             {
-                *("common/bulk_copy.cuh", "common/common.cuh", "common/mbarrier.cuh"),
-                *("common/sm_addresses.cuh", "gemm/gemm.cuh"),
+                *("common/bulk_copy.cuh", "common/common.cuh", "common/hi_lo.cuh"),
+                *("common/mbarrier.cuh", "common/sm_addresses.cuh", "gemm/gemm.cuh"),
                 *("gemm/wgmma.cuh", "gemm/wgmma_result.cuh", "gemm/wgmma_sizes.cuh"),
             },
         ),

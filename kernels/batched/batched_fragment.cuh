@@ -2,6 +2,7 @@
 #pragma once
 
 #include "batched/batched_layout.cuh"
+#include "gemm/load_blocks.cuh"
 
 __device__ __forceinline__ unsigned larger(unsigned top, float x) {
 #if __CUDA_ARCH__ >= 800
@@ -103,28 +104,6 @@ struct Fragment {
 // Of [A 0; 0 A'] registers 1 and 2 are zero.
 using FragmentA = Fragment<4, 2, TWO ? 9u : 15u, SPLITS_A<REFINE>>;
 using FragmentB = Fragment<2, LINES_B, 3u, SPLITS_B<REFINE>>;
-
-// Blocks of 8 x 8 16-bit numbers whose rows the lanes name, 8 lanes a block.
-template <bool TURNED> __device__ __forceinline__ void load_blocks(unsigned (&x)[4], const char* row) {
-    const unsigned from = shared_address(row);
-    if (TURNED) {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(from) : "memory");
-    } else {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(from) : "memory");
-    }
-}
-template <bool TURNED> __device__ __forceinline__ void load_blocks(unsigned (&x)[2], const char* row) {
-    const unsigned from = shared_address(row);
-    if (TURNED) {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                     : "=r"(x[0]), "=r"(x[1]) : "r"(from) : "memory");
-    } else {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                     : "=r"(x[0]), "=r"(x[1]) : "r"(from) : "memory");
-    }
-}
 
 // Where along k, in words, register half `half` of a slice is; any order will do that A and B share.  Rows that end
 // near a multiple of 64 bytes put neighbours of a column into the same banks, unless each lane has its own run of 4

@@ -19,6 +19,7 @@
 #pragma once
 
 #include "common/common.cuh"
+#include "common/hi_lo.cuh"
 
 struct int8 { signed char bits; };
 
@@ -28,7 +29,6 @@ constexpr int LARGEST_FACTOR = 126;  // 2^126 and 2^-126 are normal numbers
 template <typename T, typename U> constexpr bool SAME = false;
 template <typename T> constexpr bool SAME<T, T> = true;
 
-template <typename T> constexpr int PER_WORD = 4 / int(sizeof(T));
 constexpr int SLICE_WORDS = 8;
 
 // ---- scales ----------------------------------------------------------------------------------
@@ -72,62 +72,6 @@ struct Scale {
 };
 
 __device__ __forceinline__ unsigned bits_of_size(float x) { return __float_as_uint(fabsf(x)); }
-
-// ---- words -----------------------------------------------------------------------------------
-
-template <typename T> __device__ __forceinline__ unsigned pack(const float (&x)[PER_WORD<T>]);
-template <> __device__ __forceinline__ unsigned pack<fp16>(const float (&x)[2]) {
-#if __CUDA_ARCH__ >= 800
-    unsigned word;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(x[1]), "f"(x[0]));
-    return word;
-#else
-    return round_to<fp16>(x[0]).bits | unsigned(round_to<fp16>(x[1]).bits) << 16;
-#endif
-}
-template <> __device__ __forceinline__ unsigned pack<bf16>(const float (&x)[2]) {
-#if __CUDA_ARCH__ >= 800
-    unsigned word;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(x[1]), "f"(x[0]));
-    return word;
-#else
-    return round_to<bf16>(x[0]).bits | unsigned(round_to<bf16>(x[1]).bits) << 16;
-#endif
-}
-template <> __device__ __forceinline__ unsigned pack<tf32>(const float (&x)[1]) {
-    return round_to<tf32>(x[0]).bits;
-}
-
-template <typename T> __device__ __forceinline__ void unpack(unsigned word, float (&x)[PER_WORD<T>]);
-template <> __device__ __forceinline__ void unpack<fp16>(unsigned word, float (&x)[2]) {
-    x[0] = widen(fp16{static_cast<unsigned short>(word)});
-    x[1] = widen(fp16{static_cast<unsigned short>(word >> 16)});
-}
-template <> __device__ __forceinline__ void unpack<bf16>(unsigned word, float (&x)[2]) {
-    x[0] = __uint_as_float(word << 16);
-    x[1] = __uint_as_float(word & 0xffff0000u);
-}
-template <> __device__ __forceinline__ void unpack<tf32>(unsigned word, float (&x)[1]) {
-    x[0] = __uint_as_float(word);
-}
-
-// hi = rn(s x), and lo = rn(s x - hi), whose argument is exact in FP32.
-struct Parts { unsigned hi, lo; };
-
-template <typename T, bool SPLIT>
-__device__ __forceinline__ Parts parts_of(const float (&x)[PER_WORD<T>], float scale) {
-    float rest[PER_WORD<T>], high[PER_WORD<T>];
-    #pragma unroll
-    for (int e = 0; e < PER_WORD<T>; ++e) rest[e] = scale * x[e];
-    Parts parts = {pack<T>(rest), 0};
-    if (SPLIT) {
-        unpack<T>(parts.hi, high);
-        #pragma unroll
-        for (int e = 0; e < PER_WORD<T>; ++e) rest[e] -= high[e];
-        parts.lo = pack<T>(rest);
-    }
-    return parts;
-}
 
 // Which products a refinement level is made of: 0 none, 1 'a', 2 'b', 3 'ab', 4 'full'.
 template <int LEVEL> constexpr bool SPLITS_A = LEVEL == 1 || LEVEL >= 3;

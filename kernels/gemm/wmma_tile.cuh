@@ -3,6 +3,7 @@
 
 #include "common/async_copy.cuh"
 #include "gemm/gemm.cuh"
+#include "gemm/load_blocks.cuh"
 
 constexpr bool SCALED = SAME<T_IN, float>;
 static_assert(SCALED || (SAME<T_IN, T_LOW> && REFINE == 0), "only FP32 operands are rounded");
@@ -143,17 +144,6 @@ struct Feed {
     }
 };
 
-template <bool TRANSPOSED>
-__device__ __forceinline__ void load_matrices(unsigned (&r)[4], const char* row) {
-    if (TRANSPOSED) {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
-    } else {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
-    }
-}
-
 // The word `word` of slice `slice` in row (column) i of the operand.
 template <typename T, bool ALONG_K>
 __device__ __forceinline__ void load_word(T_IN (&x)[WORD], const char* tile, int i, int slice, int word) {
@@ -174,9 +164,9 @@ __device__ __forceinline__ void load_fragment(unsigned (&r)[4], const char* tile
     const int lane = threadIdx.x % WARP, row = lane % 8, low = lane >> 3 & 1, high = lane >> 4;
     const int across = 8 * (IS_A ? low : high), half = IS_A ? high : low;  // along m or n; along k
     if constexpr (ALONG_K) {
-        load_matrices<false>(r, tile + T::offset(i0 + across + row, 2 * slice + half));
+        load_blocks<false>(r, tile + T::offset(i0 + across + row, 2 * slice + half));
     } else if constexpr (WORD == 2) {
-        load_matrices<true>(r, tile + T::offset(16 * slice + 8 * half + row, (i0 + across) / 8));
+        load_blocks<true>(r, tile + T::offset(16 * slice + 8 * half + row, (i0 + across) / 8));
     } else {
         const int g = lane / 4, t = lane % 4;
         #pragma unroll

@@ -20,6 +20,7 @@
 // Defines T_LOW (fp16, bf16 or tf32), PRODUCTS (1 or 3), COMPLEX (0 or 1).
 
 #include "common/common.cuh"
+#include "common/hi_lo.cuh"
 
 static_assert(PRODUCTS == 1 || PRODUCTS == 3, "one product, or three");
 
@@ -28,18 +29,7 @@ constexpr int TILE = 64;    // tcs_pack_u: rows and columns of Q a block writes,
 constexpr int K_ROWS = COMPLEX ? TILE / 2 : TILE;
 constexpr int U_THREADS = 256;
 
-struct Split {
-    Run<T_LOW, RUN> hi, lo;
-
-    __device__ __forceinline__ Split(const Run<float, RUN>& x, float scale) {
-        #pragma unroll
-        for (int i = 0; i < RUN; ++i) {
-            const float scaled = scale * x.at[i];
-            hi.at[i] = round_to<T_LOW>(scaled);
-            lo.at[i] = round_to<T_LOW>(scaled - widen(hi.at[i]));
-        }
-    }
-};
+using Split = SplitRun<T_LOW, RUN>;
 
 extern "C" __global__ void __launch_bounds__(256)
 tcs_pack_l(T_LOW* __restrict__ p, const float* __restrict__ l, Index lda, Index m, Index k, double scale) {

@@ -16,6 +16,7 @@
 // arithmetic has.
 
 #include "common/async_copy.cuh"
+#include "common/hi_lo.cuh"
 #include "gemm/gemm.cuh"
 
 constexpr int WARPS = 4, THREADS = WARPS * WARP, ROWS = 16 * WARPS;
@@ -65,12 +66,6 @@ struct Operands {
 };
 static_assert(DEPTH == 4 * WORDS && ROWS % STEP == 0 && DEPTH % STEP == 0, "whole turns of all threads");
 
-// hi + lo; of lo the tensor cores drop what TF32 has no room for.  A NaN may lose itself in hi, but is in lo.
-__device__ __forceinline__ void split(float x, unsigned& hi, unsigned& lo) {
-    hi = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
-    lo = __float_as_uint(x - __uint_as_float(hi));
-}
-
 // sum += L U of half a stage.  Column 4 t + e of L stands where the fragments have column t of slice e / 2, from its
 // middle on for odd e, so that a lane reads four at once.
 __device__ __forceinline__ void multiply(float (&sum)[TILES][4], Stage& stage, int half) {
@@ -79,8 +74,8 @@ __device__ __forceinline__ void multiply(float (&sum)[TILES][4], Stage& stage, i
     #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const float4 x = *reinterpret_cast<const float4*>(stage.word_of_l(row + 8 * i, half * HALF / 4 + t));
-        split(x.x, hi[0][i], lo[0][i]), split(x.y, hi[0][i + 2], lo[0][i + 2]);
-        split(x.z, hi[1][i], lo[1][i]), split(x.w, hi[1][i + 2], lo[1][i + 2]);
+        split_to_tf32(x.x, hi[0][i], lo[0][i]), split_to_tf32(x.y, hi[0][i + 2], lo[0][i + 2]);
+        split_to_tf32(x.z, hi[1][i], lo[1][i]), split_to_tf32(x.w, hi[1][i + 2], lo[1][i + 2]);
     }
     #pragma unroll
     for (int j0 = 0; j0 < TILES; j0 += TOGETHER) {
@@ -91,7 +86,7 @@ __device__ __forceinline__ void multiply(float (&sum)[TILES][4], Stage& stage, i
             #pragma unroll
             for (int e = 0; e < 4; ++e) {
                 const float x = *stage.column_of_u(half * HALF + 4 * t + e, 8 * (j0 + j) + g);
-                split(x, u_hi[j][e / 2][e % 2], u_lo[j][e / 2][e % 2]);
+                split_to_tf32(x, u_hi[j][e / 2][e % 2], u_lo[j][e / 2][e % 2]);
             }
         }
         #pragma unroll
