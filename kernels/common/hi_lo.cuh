@@ -1,7 +1,7 @@
-// Splits of FP32 numbers into two numbers of a tensor-core format: x = hi + lo, but for the rounding of lo.
+// Splits FP32 numbers into two numbers of a tensor-core format: s x = hi + lo, up to the rounding of lo.
 //
-// hi is x rounded to the format, and x - hi is exact in FP32; lo is x - hi, rounded.  A scale s, a power of two, is
-// applied first.  By entries, by words of 32 bits, and without rounding lo.
+// s is a power of two.  hi is s x rounded to the format; s x - hi is exact in FP32, and lo is its rounded value.  There
+// are three forms: by entries, by words of 32 bits, and a quick one for TF32 that does not round lo.
 #pragma once
 
 #include "common/common.cuh"
@@ -22,7 +22,7 @@ struct SplitRun {
     }
 };
 
-// ---- by words: two numbers of a 16-bit format, or one TF32 number ------------------------------
+// ---- by words of 32 bits: two numbers of a 16-bit format, or one TF32 ------------------------------
 
 template <typename T> constexpr int PER_WORD = 4 / int(sizeof(T));
 

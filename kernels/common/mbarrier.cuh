@@ -1,9 +1,9 @@
 // Barriers in shared memory that count arrivals, and bytes that copies bring (mbarrier).
 //
-// A barrier is 8 bytes, known by its address in shared memory (shared_address) or by its variable.  It passes through phases:
-// a phase is over when all arrivals, and all bytes that were expected, have come.  Who waits names the phase by its
-// parity; the phase before the first counts as over.  Barriers exist from compute capability 8 on; bytes, waits that
-// suspend the thread, and other blocks of a cluster from 9 on.
+// A barrier is 8 bytes, known by its address in shared memory (shared_address) or by its variable.  It passes through
+// phases: a phase is over when all arrivals, and all bytes that were expected, have come.  A wait names the phase by
+// its parity; the phase before the first counts as over.  Barriers exist from compute capability 8 on; bytes, waits
+// that suspend the thread, and other blocks of a cluster from 9 on.
 #pragma once
 
 #include "common/common.cuh"
