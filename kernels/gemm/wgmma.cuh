@@ -1,4 +1,4 @@
-// Hopper's words for what runs by itself: barriers in shared memory, copies by tensor maps, products of warpgroups.
+// Products of warpgroups (wgmma), and a barrier of the cluster for warps that do not run together.
 #pragma once
 
 #include "gemm/wgmma_sizes.cuh"
@@ -13,14 +13,14 @@ __device__ __forceinline__ void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// How wgmma finds a tile of panels, each 64 x 64 entries in rows of 128 swizzled bytes: groups of 8 rows lie
-// 1024 bytes apart; along the rows of a transposed operand the next panel follows after PANEL_BYTES.
+// Describes to wgmma a tile of boxes, each 64 x 64 entries in rows of 128 swizzled bytes.  Groups of 8 rows are 1024
+// bytes apart; along the rows of a transposed operand the next box follows after PANEL_BYTES.
 __device__ __forceinline__ unsigned long long descriptor(unsigned address) {
     constexpr unsigned long long SWIZZLE_128 = 1ull << 62, GROUP_OF_8 = 1024 >> 4, NEXT_PANEL = PANEL_BYTES >> 4;
     return SWIZZLE_128 | GROUP_OF_8 << 32 | NEXT_PANEL << 16 | (address & 0x3ffff) >> 4;
 }
 
-// 16 k further: 32 bytes in each row, or 16 rows.
+// What 16 k add to a descriptor: 32 bytes in each row, or 16 rows.
 template <bool ALONG_K>
 constexpr unsigned long long STEP_16 = (ALONG_K ? 32 : 16 * 128) >> 4;
 
@@ -79,7 +79,7 @@ template <int PENDING> __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory");
 }
 
-// Keeps the compiler from reading (or writing) the sums on the other side of a wait.
+// Keeps the compiler from moving reads and writes of the sums across a wait.
 __device__ __forceinline__ void settle(float (&d)[SUMS]) {
     #pragma unroll
     for (int i = 0; i < SUMS; ++i) asm volatile("" : "+f"(d[i]) :: "memory");

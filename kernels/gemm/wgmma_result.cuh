@@ -1,4 +1,4 @@
-// How the sums of gemm_wgmma.cu leave it: by the copy engine, or by hand.
+// How gemm_wgmma.cu stores its sums: by the copy engine, or by the threads themselves.
 #pragma once
 
 #include "common/bulk_copy.cuh"
@@ -23,8 +23,8 @@ __device__ __forceinline__ unsigned largest_top(const Origin<T_LOW>& origin, Ind
     return largest;
 }
 
-// Stores one thread's sums where nothing has to be asked: all of them inside, FP32 in pairs, no Inf or NaN
-// near.  Reads of c are issued FLIGHT pairs of rows at a time.
+// Stores one thread's sums in the simple case: all are inside C, results are FP32 and are stored in pairs, and none is
+// broken.  Reads of c are issued FLIGHT pairs of rows at a time.
 template <bool ADD>
 __device__ __forceinline__ void store_whole(
     const float (&sum)[SUMS], const Target& target, const Origin<T_LOW>& origin, Index row, Index col
@@ -66,9 +66,9 @@ __device__ __forceinline__ void store_whole(
     }
 }
 
-// Hands the sums of a warp, 16 rows from `row` on, to the copy engine.  A lane holds two neighbours of every 8
-// columns, in rows lane / 4 and 8 more; a box has rows of 128 bytes whose words of 16 bytes are swizzled.  In
-// odd rows the second half of the box's columns goes first, or two rows would meet in the same banks.
+// Hands the sums of a warp, 16 rows from `row` on, to the copy engine.  A lane holds two neighbours of every 8 columns,
+// in rows lane / 4 and lane / 4 + 8.  A box has rows of 128 bytes whose words of 16 bytes are swizzled.  In odd rows
+// the second half of the box's columns is written first; otherwise two rows would use the same banks.
 template <bool SCALED>
 __device__ __forceinline__ void send_whole(
     const float (&sum)[SUMS], const Target& target, const Origin<T_LOW>& origin,
@@ -125,7 +125,7 @@ __device__ __forceinline__ void store_sums(
     const bool add = target.beta != 0;
     const bool c_in_pairs = ((reinterpret_cast<unsigned long long>(target.c) | target.ld_c * 4) & 7) == 0;
     row += 16 * warp;
-    if (how != BY_HAND && origin.top_a == nullptr) {  // whose boxes end where C does
+    if (how != BY_HAND && origin.top_a == nullptr) {  // on an edge, the copy engine cuts boxes off where C ends
         send_whole<false>(sum, target, origin, results, how, boxes, int(row), int(col));
         return;
     }

@@ -1,4 +1,4 @@
-// The tiles of gemm_wmma.cu in shared memory, how they come there, and the fragments that a warp reads of them.
+// The tiles of gemm_wmma.cu in shared memory, their copies from global memory, and the fragments that warps read.
 #pragma once
 
 #include "common/async_copy.cuh"
@@ -13,7 +13,7 @@ constexpr bool SMALL = TILE == 0, WIDE = TILE == 2;
 static_assert(!(SCALED && WIDE), "FP32 tiles take the registers of wide ones");
 static_assert(!(SCALED && SMALL), "FP32 tiles are spread over 256 threads");
 
-constexpr int BLOCK_M = SMALL ? 64 : 128, BLOCK_N = WIDE ? 256 : BLOCK_M;  // rows and columns of C a block computes
+constexpr int BLOCK_M = SMALL ? 64 : 128, BLOCK_N = WIDE ? 256 : BLOCK_M;  // rows and columns of a tile of C
 constexpr int ROW_BYTES = 128;                        // of a tile whose rows run along k
 constexpr int BLOCK_K = ROW_BYTES / int(sizeof(T_IN));
 constexpr int BYTES_A = BLOCK_M * ROW_BYTES, BYTES_B = BLOCK_N * ROW_BYTES, STAGE_BYTES = BYTES_A + BYTES_B;
@@ -41,8 +41,8 @@ struct Tile {
     static constexpr int BYTES = ALONG_K ? ROW_BYTES : SPAN * int(sizeof(T_IN));
     static constexpr int CHUNKS = BYTES / 16;
 
-    // Where chunk `chunk` of a row lies.  The rows (and words) that the lanes of a fragment load touch at
-    // once then fall into different banks.
+    // Where chunk `chunk` of a row lies.  It makes the rows (and words) that the lanes read for a fragment use
+    // different banks.
     __device__ __forceinline__ static unsigned offset(int row, int chunk) {
         int turn = 0;
         if (SWIZZLE) {
@@ -62,7 +62,7 @@ struct Tile {
     }
 };
 
-// 16 bytes to shared memory of which the first `bytes` exist; the others become zero.
+// Copies 16 bytes to shared memory.  Only the first `bytes` exist; the others become zero.
 __device__ __forceinline__ void copy_chunk(char* to, const T_IN* from, int bytes) {
 #if __CUDA_ARCH__ >= 800
     copy_16<void, void>(to, from, bytes);
@@ -115,12 +115,12 @@ struct Source {
     }
 };
 
-// The ring of stages as the copies see it.
+// The copies of tiles into the ring of stages.
 struct Feed {
     Source<!TRANS_A, BLOCK_M> a;
     Source<TRANS_B, BLOCK_N> b;
     char* stages;
-    int tile, tiles;  // the next to be copied, and how many there are
+    int tile, tiles;  // the next tile to copy, and the number of tiles
 
     __device__ __forceinline__ void start() {
         #pragma unroll
@@ -133,18 +133,18 @@ struct Feed {
             a.copy(stage, Index(tile) * BLOCK_K);
             b.copy(stage + BYTES_A, Index(tile) * BLOCK_K);
         }
-        commit_copies();  // a group for each tile, also for none: `arrived` counts them
+        commit_copies();  // also without a tile, because `arrived` counts groups
         ++tile;
     }
 
-    // Waits for the oldest tile that was not waited for yet, and for the other warps.
+    // Waits for the next tile in order, and for the other warps.
     __device__ __forceinline__ void arrived() {
         wait_for_groups<STAGES - 2>();
         __syncthreads();
     }
 };
 
-// The word `word` of slice `slice` in row (column) i of the operand.
+// Loads word `word` of slice `slice` in row (column) i of the operand.
 template <typename T, bool ALONG_K>
 __device__ __forceinline__ void load_word(T_IN (&x)[WORD], const char* tile, int i, int slice, int word) {
     const int q = (slice * SLICE_WORDS + word) * WORD;
@@ -156,7 +156,7 @@ __device__ __forceinline__ void load_word(T_IN (&x)[WORD], const char* tile, int
     }
 }
 
-// Fragments of 16 rows of op(A) from row i0 on, or of 16 columns of op(B): two fragments of 8.
+// Loads the fragment of 16 rows of op(A) from row i0 on, or two fragments of 8 columns of op(B).
 // The four 8 x 8 matrices are, for A, (rows 0, words 0), (rows 8, words 0), (0, 4), (8, 4); for B
 // (columns 0, words 0), (0, 4), (8, 0), (8, 4).  Lane l gives the address of row l % 8 of matrix l / 8.
 template <typename T, bool ALONG_K, bool IS_A>
