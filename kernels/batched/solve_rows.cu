@@ -1,7 +1,7 @@
-// Systems of at most 16 unknowns, solved and verified in one launch: LANES threads take a matrix, a row each, in
-// registers (see small_solve.cuh for the arguments).
+// Solves and verifies systems of at most 16 unknowns in one launch.  LANES threads take a matrix, one row each, in
+// registers; small_solve.cuh describes the arguments.
 //
-// Rows are not moved: a pivot's lane is known by its step.  Grid ceil(count LANES / 128), block 128.
+// Rows are not moved; pivots[j] is the lane that has the pivot of step j.  Grid ceil(count LANES / 128), block 128.
 // Defines T_A, COMPLEX, LANES (4, 8 or 16, at least n).
 
 #include "batched/small_solve.cuh"
@@ -39,7 +39,7 @@ tcs_solve_rows(
     const bool has_row = lane < n;
     const Reading read = {a + PARTS * slice * a_step, a_row, a_col, {below, above, mirror}};
 
-    // The row of this lane, with its right-hand sides behind it; beyond n the identity.
+    // The row of this lane, followed by its right-hand sides.  Beyond n, the matrix is the identity.
     Number row[N + SIDES];
     Seen seen;
     double inf = 0, sizes[N];
@@ -60,8 +60,8 @@ tcs_solve_rows(
     const double one = largest_column(sizes);
     inf = over_lanes<LANES>(inf, larger);
 
-    // Elimination.  Afterwards the lane of a pivot has its reciprocal on the diagonal.
-    int pivots[N], broken = 0, step = N;  // step: that of this lane's row
+    // Elimination.  In the lane of a pivot its reciprocal takes the place of the pivot.
+    int pivots[N], broken = 0, step = N;  // step: the one whose pivot is in this lane's row
     bool is_left = has_row;
     #pragma unroll
     for (int j = 0; j < N; ++j) {
@@ -85,7 +85,7 @@ tcs_solve_rows(
         if (lane == p) row[j] = inverse, step = j;
     }
 
-    // Back substitution; lane j gets entry j of each solution.
+    // Back substitution.  Lane j gets entry j of each solution.
     Number y[SIDES] = {};
     #pragma unroll
     for (int j = N - 1; j >= 0; --j) {
@@ -94,7 +94,7 @@ tcs_solve_rows(
         for (int s = 0; s < SIDES; ++s) {
             const Number v = from_lane(times(row[N + s], row[j]), pivots[j]);
             if (lane == j) y[s] = v;
-            row[N + s] = less(row[N + s], row[j], v);  // what rows of later steps get does not matter
+            row[N + s] = less(row[N + s], row[j], v);  // rows of later steps are not used again
         }
     }
 
@@ -129,7 +129,8 @@ tcs_solve_rows(
         const Number corrected = rounded(plus(y[0], d));
         const double less_rest = over_lanes<LANES>(modulus(residual(corrected)), larger);
         const double new_size = over_lanes<LANES>(modulus(corrected), larger);
-        // Only for teams that miss it: a system has the same bits whatever stands next to it.
+        // Only for systems that miss the bound, so that the bits of a result do not depend on its neighbours in the
+        // stack.
         if (misses && less_rest * size < rest * new_size) mine = corrected, rest = less_rest, size = new_size;
     }
     double grown = 0;
