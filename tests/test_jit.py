@@ -106,15 +106,16 @@ def test_cache_sees_every_input(changed, nvrtc, cache, compiler_calls, monkeypat
         (
             "gemm_wgmma",
             {
-                *("common/common.cuh", "common/sm_addresses.cuh", "gemm/gemm.cuh"),
+                *("common/bulk_copy.cuh", "common/common.cuh", "common/hi_lo.cuh"),
+                *("common/mbarrier.cuh", "common/sm_addresses.cuh", "gemm/gemm.cuh"),
                 *("gemm/wgmma.cuh", "gemm/wgmma_result.cuh", "gemm/wgmma_sizes.cuh"),
             },
         ),
         (
             "panel",
             {
-                *("common/async_copy.cuh", "common/cluster.cuh"),
-                *("common/common.cuh", "common/sm_addresses.cuh"),
+                *("common/async_copy.cuh", "common/cluster.cuh", "common/common.cuh"),
+                *("common/mbarrier.cuh", "common/reduce.cuh", "common/sm_addresses.cuh"),
                 *("lu/dominant_strip.cuh", "lu/exchange_cluster.cuh", "lu/exchange_grid.cuh"),
                 *("lu/strip.cuh", "lu/strip_rows.cuh"),
             },

@@ -1,8 +1,11 @@
-// What a warp of gemm_batched.cu holds of its operands: scaled and split on the way, multiplied, and the scales undone.
+// Fragments of gemm_batched.cu: how a warp loads, scales and splits its operands, multiplies them, and removes the
+// scales.
 #pragma once
 
 #include "batched/batched_layout.cuh"
+#include "gemm/load_blocks.cuh"
 
+// The larger of `top` and the bits of |x|; NaN is the largest.
 __device__ __forceinline__ unsigned larger(unsigned top, float x) {
 #if __CUDA_ARCH__ >= 800
     float y;
@@ -13,14 +16,14 @@ __device__ __forceinline__ unsigned larger(unsigned top, float x) {
 #endif
 }
 
-// The larger of `top` in the four lanes that hold a row (column) together.
+// The largest `top` of the four lanes that share a row (column).
 __device__ __forceinline__ unsigned top_of_line(unsigned top) {
     top = max(top, __shfl_xor_sync(ALL_LANES, top, 1));
     return max(top, __shfl_xor_sync(ALL_LANES, top, 2));
 }
 
-// 2^fit(top), or 2^126 for a faint line, where that is no FP32 number, but for zero, Inf and NaN, whose scales do not
-// matter; and its inverse for an ordinary top.
+// The scale 2^fit(top); for a faint row or column, whose scale is no FP32 number, 2^126.  For zero, Inf and NaN the
+// scale does not matter, and is another number.  inverse_scale is its inverse, for an ordinary top.
 constexpr unsigned FAINT = 14u << 23;
 constexpr unsigned EXPONENT = 0xff800000u;
 __device__ __forceinline__ float scale_for(unsigned top) {
@@ -28,16 +31,17 @@ __device__ __forceinline__ float scale_for(unsigned top) {
 }
 __device__ __forceinline__ float inverse_scale(unsigned top) { return __uint_as_float((top & EXPONENT) - (13u << 23)); }
 
-// True if 2^fit(top) is between 2^-60 and 2^60, so that the scales of a row and a column multiply without care.
+// True if 2^fit(top) is between 2^-60 and 2^60, so that the product of the inverses for a row and a column is an FP32
+// number.
 __device__ __forceinline__ bool ordinary(unsigned top) { return top - (80u << 23) < 121u << 23; }
 
-// What a register of a fragment is made from.
+// The entries that make a register of a fragment, before they are rounded.
 template <typename T> struct Raw { using type = unsigned; };
 template <> struct Raw<float> { using type = float[WORD]; };
 using Entries = typename Raw<T_IN>::type;
 
-// LINES rows or columns that meet in one fragment, of 4 (A) or 2 (B) registers a slice; register r is of line
-// r % LINES, and zero unless it is one of USED.
+// A fragment of 4 (A) or 2 (B) registers a slice, which has entries of LINES rows (columns), called lines.  Register r
+// belongs to line r % LINES, and is zero unless bit r of USED is set.
 template <int REGISTERS, int LINES, unsigned USED, bool SPLIT>
 struct Fragment {
     unsigned hi[SLICES][REGISTERS], lo[SLICES][REGISTERS];
@@ -83,7 +87,7 @@ struct Fragment {
 
     __device__ __forceinline__ bool has_faint() const { return min(top[0], top[LINES - 1]) < FAINT; }
 
-    // Multiplies the entries of faint lines by what their scales lack.
+    // Multiplies the entries of faint lines by the factor that their scales lack.
     __device__ __forceinline__ void lift(float (&x)[SLICES][REGISTERS][WORD]) const {
         #pragma unroll
         for (int i = 0; i < SLICES * REGISTERS * WORD; ++i) {
@@ -100,35 +104,13 @@ struct Fragment {
     }
 };
 
-// Of [A 0; 0 A'] registers 1 and 2 are zero.
+// For two products, of [A 0; 0 A'], registers 1 and 2 are zero.
 using FragmentA = Fragment<4, 2, TWO ? 9u : 15u, SPLITS_A<REFINE>>;
 using FragmentB = Fragment<2, LINES_B, 3u, SPLITS_B<REFINE>>;
 
-// Blocks of 8 x 8 16-bit numbers whose rows the lanes name, 8 lanes a block.
-template <bool TURNED> __device__ __forceinline__ void load_blocks(unsigned (&x)[4], const char* row) {
-    const unsigned from = shared_address(row);
-    if (TURNED) {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(from) : "memory");
-    } else {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(from) : "memory");
-    }
-}
-template <bool TURNED> __device__ __forceinline__ void load_blocks(unsigned (&x)[2], const char* row) {
-    const unsigned from = shared_address(row);
-    if (TURNED) {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                     : "=r"(x[0]), "=r"(x[1]) : "r"(from) : "memory");
-    } else {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                     : "=r"(x[0]), "=r"(x[1]) : "r"(from) : "memory");
-    }
-}
-
-// Where along k, in words, register half `half` of a slice is; any order will do that A and B share.  Rows that end
-// near a multiple of 64 bytes put neighbours of a column into the same banks, unless each lane has its own run of 4
-// words (2 in the last slice of an odd number).
+// The word along k that goes to half `half` of the registers of a slice.  Any order is right if A and B use the same
+// one.  If the length of rows is near a multiple of 64 bytes, neighbours in a column use the same banks, unless each
+// lane takes a run of 4 words (2 in the last slice, if the number of slices is odd).
 __device__ constexpr bool near_banks(int row_bytes) { return row_bytes % 16 != 0 && (row_bytes + 8) % 64 <= 16; }
 constexpr bool IN_LANE_RUNS = !TWO && near_banks(OperandA::ROW_BYTES) && near_banks(OperandB::ROW_BYTES);
 __device__ __forceinline__ int word_of(int slice, int half, int t) {
@@ -138,7 +120,7 @@ __device__ __forceinline__ int word_of(int slice, int half, int t) {
     return slice / 2 * (2 * SLICE_WORDS) + 4 * t + slice % 2 * 2 + half;
 }
 
-// Rows row0 to row0 + 15 of a matrix, or the 8 of each of two.
+// Loads rows row0 to row0 + 15 of a matrix, or the 8 rows of each of two.
 __device__ __forceinline__ void load_rows(FragmentA& f, const char* const (&a)[2], int row0) {
     const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, block = lane / 8, r = lane % 8;
     if constexpr (OperandA::BLOCKS && TWO) {
@@ -167,12 +149,12 @@ __device__ __forceinline__ void load_rows(FragmentA& f, const char* const (&a)[2
     }
 }
 
-// Column of op(B) that column g of tile `tile` multiplies.
+// The column of op(B) that is column g of tile `tile`.
 __device__ __forceinline__ int column(int step, int tile, int g) {
     return step * COLS + (IN_TURN ? 2 * g + tile : 8 * tile + g);
 }
 
-// The columns of one step of a matrix, or of two.
+// Loads the columns of one step, of a matrix or of two.
 __device__ __forceinline__ void load_columns(FragmentB (&f)[TILES], const char* const (&b)[2], int step) {
     const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, block = lane / 8, row = lane % 8;
     if constexpr (OperandB::BLOCKS) {
@@ -218,7 +200,7 @@ __device__ __forceinline__ void multiply(Acc (&d)[4], const FragmentA& a, const 
     for (int s = 0; s < SLICES; ++s) mma(T_LOW{}, d, a.hi[s], b.hi[s]);
 }
 
-// The same of all strips and tiles, in turn at every slice, so that their sums need not wait for themselves.
+// The products of all strips and tiles for one slice, in turn, so that no product waits for the sum of the one before.
 template <bool LOW_A, bool LOW_B>
 __device__ __forceinline__ void multiply_slice(
     Acc (&d)[HEIGHT][TILES][4], const FragmentA (&a)[HEIGHT], const FragmentB (&b)[TILES], int s
@@ -243,7 +225,8 @@ __device__ __forceinline__ void multiply_all(
     for (int s = 0; s < SLICES; ++s) multiply_slice<false, false>(d, a, b, s);
 }
 
-// Two products apart, because 0 Inf of the zeros that part them is NaN; rounded operands are looked at anyway.
+// Two products, one after the other.  In one, the zeros that separate the matrices would make a NaN of an Inf; operands
+// that are scaled have a check for Inf and NaN, and do not need this.
 __device__ __forceinline__ void multiply_two(Acc (&d)[4], const FragmentA& a, const FragmentB& b) {
     Acc second[4] = {};
     const unsigned upper[4] = {a.hi[0][0], 0, 0, 0}, lower[4] = {0, a.hi[0][3], 0, 0};
@@ -254,7 +237,7 @@ __device__ __forceinline__ void multiply_two(Acc (&d)[4], const FragmentA& a, co
     d[3] = second[3];
 }
 
-// Of the columns 2 t and 2 t + 1 of a tile, which this lane's results are of.
+// The `top` of columns 2 t and 2 t + 1 of a tile, to which this lane's results belong.
 struct Columns { unsigned top[LINES_B][2]; };
 
 __device__ __forceinline__ Columns columns_of(const FragmentB& b) {
@@ -268,7 +251,7 @@ __device__ __forceinline__ Columns columns_of(const FragmentB& b) {
     return columns;
 }
 
-// Scales of ordinary rows and columns.
+// Removes the scales of ordinary rows and columns.
 template <typename T>
 __device__ __forceinline__ void unscale(T (&d)[4], const FragmentA& a, const Columns& b) {
     #pragma unroll
@@ -285,7 +268,7 @@ __device__ __forceinline__ float plain(const char* a, const char* b, int i, int 
     return float(sum);
 }
 
-// Any scales, and Inf and NaN.
+// Removes any scales, and computes results anew that have an Inf or NaN in their row or column.
 template <typename A, typename B, typename T>
 __device__ __forceinline__ void unscale_any(
     T (&d)[4], const FragmentA& fa, const Columns& columns, const char* const (&a)[2], const char* const (&b)[2],
@@ -296,7 +279,7 @@ __device__ __forceinline__ void unscale_any(
         const int half = e / 2, j = column(step, tile, 2 * (threadIdx.x % 4) + e % 2);
         const unsigned top_a = fa.top[half], top_b = columns.top[half % LINES_B][e % 2];
         d[e] = scaled<T_LOW>(d[e], -(fit<T_LOW>(top_a) + fit<T_LOW>(top_b)));
-        // The columns of two products meet in one sum.
+        // With two products, a column of the sum belongs to both.
         const unsigned worst = max(top_a, max(top_b, columns.top[LINES_B - 1 - half % LINES_B][e % 2]));
         if (worst >= INFINITE && row[half] < M && j < N) d[e] = plain<A, B>(a[half], b[half], row[half], j);
     }

@@ -1,20 +1,21 @@
-// Which entries of a result a lane of gemm_batched.cu has, and whether a warp gathers them in shared memory.
+// Which entries of a result a lane of gemm_batched.cu holds, and whether a warp gathers them in shared memory.
 #pragma once
 
 #include "batched/batched_operand.cuh"
 
 constexpr int OUT_SIZE = KIND == KIND_FP32 || KIND == KIND_INT32 ? 4 : 2;
-// Two tiles of B that are loaded entry by entry share its columns in turn, so that a lane has 4 neighbours of a row.
+// If B is loaded entry by entry, two tiles take its columns in turn, so that a lane holds 4 neighbours of a row.
 constexpr bool IN_TURN = TILES == 2 && !OperandB::BLOCKS;
-// Other neighbours are traded between lanes for 4 of them, if these are short or far from those of the next row.
+// Otherwise a lane holds 2 neighbours in each tile.  Lanes trade them for 4 neighbours if entries have 2 bytes or rows
+// are long.
 constexpr bool TRADED = TILES == 2 && !IN_TURN && DENSE && N % 8 == 0 && (OUT_SIZE == 2 || N >= 32);
 constexpr int RUN = IN_TURN || TRADED ? 4 : 2;
 constexpr bool IN_RUNS = DENSE && N % RUN == 0, GATHERED = DENSE && (!IN_RUNS || BULK);
-// What a warp gathers: its rows of a result, or two results, from their place in a 16-byte word on.
+// A warp gathers its rows of a result, or two results.  They keep their offset in a 16-byte word.
 constexpr int GATHERED_ROWS = TWO ? 2 * M : M < 16 * HEIGHT ? M : 16 * HEIGHT;
 static_assert(!BULK || (DENSE && M * N * OUT_SIZE % 16 == 0), "whole words are copied");
 constexpr int GATHERED_BYTES = GATHERED ? ((GATHERED_ROWS * N * OUT_SIZE + 15) & ~15) + 16 : 0;
-// So that the host and this file agree: SHARED_BYTES is what the host allots.
+// SHARED_BYTES is the size that the host gives to the launch.
 static_assert(
     KEPT_A + KEPT_B + STAGES * STAGE_BYTES + WARPS * GATHERED_BYTES == SHARED_BYTES,
     "shared memory as the host computed it"

@@ -1,29 +1,30 @@
-// The operands of gemm_batched.cu in shared memory, and how they come there.
+// The operands of gemm_batched.cu in shared memory, and their copies from global memory.
 #pragma once
 
 #include "batched/batched_sizes.cuh"
 #include "common/async_copy.cuh"
 
-// ACROSS entries along m or n, K along k.  Rows keep the order in memory.  So that what 8 of them hold at one place
-// falls into different banks, units of rows of whole 16-byte words change places; rows of FP32 that fill the 128 bytes
-// of all banks are padded instead.  (Copies into rows padded otherwise are slower than memory.)
+// An operand of ACROSS entries along m or n, and K along k.  Rows are as in global memory.  8 rows are read at the same
+// place at a time, and must then use different banks: in rows of whole 16-byte words, units are permuted; rows of FP32
+// of a multiple of 128 bytes are padded instead.  (With other paddings, copies would be slower than memory.)
 template <int ACROSS, bool ALONG_K, int STORE>
 struct Operand {
     static constexpr int ROWS = ALONG_K ? ACROSS : K, LENGTH = ALONG_K ? K : ACROSS, ROW_BYTES = LENGTH * SIZE;
     static constexpr bool WHOLE = ROW_BYTES % 16 == 0;
-    // 8 x 8 blocks of 16-bit numbers, which ldmatrix takes as they are.
+    // Whether ldmatrix can load 8 x 8 blocks of 16-bit numbers.
     static constexpr bool BLOCKS = !SCALED && SIZE == 2 && WHOLE && K % 8 == 0;
     static constexpr int PITCH = SCALED && ROW_BYTES % 128 == 0 ? ROW_BYTES + 16 : ROW_BYTES;
     static constexpr int MATRIX_BYTES = ROWS * PITCH;
-    // A run of bytes that starts inside a 16-byte word keeps its place in it.
+    // Bytes that start inside a 16-byte word keep their offset in it.
     static constexpr int BYTES = (((STORE == 2 ? 1 : COUNT) * MATRIX_BYTES + 15) & ~15) + (WHOLE ? 0 : 16);
-    // Units that are read at a time, how many of them the banks hold, and in groups of how many they change places.
+    // Bytes of a unit, which is read at a time; how many units all banks hold; in groups of how many units are
+    // permuted.
     static constexpr int UNIT = SCALED ? 32 : 16, IN_BANKS = 128 / UNIT;
     static constexpr int MIXED = !WHOLE || PITCH != ROW_BYTES || ROW_BYTES % (2 * UNIT) != 0 ? 1
                                  : ROW_BYTES % (8 * UNIT) == 0 && IN_BANKS == 8 ? 8
                                  : ROW_BYTES % (4 * UNIT) == 0 ? 4 : 2;
 
-    // Where byte `byte` of a row is.
+    // The offset of byte `byte` of a row.
     __device__ __forceinline__ static int place(int row, int byte) {
         return row * PITCH + (byte ^ row / (IN_BANKS / MIXED) % MIXED * UNIT);
     }
@@ -34,8 +35,8 @@ struct Operand {
         return stage + shift + s * MATRIX_BYTES;
     }
 
-    // WORD numbers of row or column i from q on, zero from K on.  A row that does not exist reads as the last one,
-    // for results that nobody stores.
+    // Loads WORD numbers of row or column i from q on, zero from K on.  For a row that does not exist it loads the last
+    // one; results of such a row are not stored.
     __device__ __forceinline__ static void load(float (&x)[WORD], const char* matrix, int i, int q) {
         i = min(i, ACROSS - 1);
         if (ALONG_K && WHOLE && q < K) {
@@ -99,7 +100,7 @@ struct Operand {
         return *reinterpret_cast<const unsigned*>(from);
     }
 
-    // Row r of the block at entry 8 x across and 8 z along k, or of another block if that does not exist.
+    // Row r of the 8 x 8 block at 8 x across and 8 z along k; of another block if that one does not exist.
     __device__ __forceinline__ static const char* block_row(const char* matrix, int x, int z, int r) {
         z = min(z, K / 8 - 1);
         if (ALONG_K) return matrix + place(min(8 * x + r, ACROSS - 1), 16 * z);
@@ -125,7 +126,7 @@ struct Operand {
         constexpr int STEP = 16 * THREADS, ROWS_A_STEP = STEP / ROW_BYTES;
         const int mine = 16 * threadIdx.x;
         if constexpr (WHOLE && STEP % ROW_BYTES == 0 && (MIXED == 1 || (ROWS % 8 == 0 && ROWS_A_STEP % 8 == 0))) {
-            // A step is a number of rows that leaves the places in them alone.
+            // After the rows of one step the permutation repeats, so that the places of a thread are a constant apart.
             char* const to = stage + place(mine / ROW_BYTES, mine % ROW_BYTES);
             constexpr bool ALL = BRIEF && COUNT == 1 && ROWS * ROW_BYTES % STEP == 0;
             #pragma unroll
@@ -169,6 +170,6 @@ struct Operand {
 
 using OperandA = Operand<M, !TRANS_A, STORE_A>;
 using OperandB = Operand<N, TRANS_B, STORE_B>;
-// One matrix for all products comes first, and once; the stages follow.
+// An operand that is one matrix for all products is kept before the stages.
 constexpr int KEPT_A = STORE_A == 2 ? OperandA::BYTES : 0, KEPT_B = STORE_B == 2 ? OperandB::BYTES : 0;
 constexpr int STAGE_A = OperandA::BYTES - KEPT_A, STAGE_BYTES = STAGE_A + OperandB::BYTES - KEPT_B;

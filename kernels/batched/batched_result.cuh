@@ -1,7 +1,8 @@
-// How the sums of gemm_batched.cu become entries of its results, and leave.
+// How gemm_batched.cu makes results from its sums, and stores them.
 #pragma once
 
 #include "batched/batched_layout.cuh"
+#include "common/bulk_copy.cuh"
 
 struct Batch {
     char* out;
@@ -25,7 +26,7 @@ struct Batch {
         const unsigned short bits = *reinterpret_cast<const unsigned short*>(old);
         return x + beta * (KIND == KIND_FP16 ? widen(fp16{bits}) : widen(bf16{bits}));
     }
-    // Modulo 2^32, as C has it.
+    // Modulo 2^32, like unsigned arithmetic.
     __device__ __forceinline__ int result(int x, const char* old) const {
         unsigned y = unsigned(alpha) * unsigned(x);
         if (ADDEND) y += unsigned(beta) * *reinterpret_cast<const unsigned*>(old);
@@ -85,7 +86,7 @@ __device__ __forceinline__ void put_traded(char* row, bool exists, int j0, const
     }
 }
 
-// This lane's part of one row of a step, in the order of column(), to `row` if that exists.
+// Stores this lane's part of one row of a step, in the order of column(), to `row`, if that row exists.
 __device__ __forceinline__ void put_row(
     const Batch& batch, char* row, const char* old, bool exists, int step, Acc (&x)[2 * TILES]
 ) {
@@ -119,7 +120,7 @@ __device__ __forceinline__ int place_in_word(const char* x) {
     return int(reinterpret_cast<unsigned long long>(x) & 15);
 }
 
-// Writes `bytes` gathered bytes to `to`; their place in a 16-byte word is the same in both.
+// Writes `bytes` gathered bytes to `to`; source and destination have the same offset in a 16-byte word.
 __device__ __forceinline__ void write_run(char* to, const char* gathered, int bytes) {
     const int lane = threadIdx.x % WARP, shift = place_in_word(to), end = shift + bytes;
     const int first = (shift + 15) & ~15, last = end & ~15;
@@ -127,7 +128,7 @@ __device__ __forceinline__ void write_run(char* to, const char* gathered, int by
     for (int at = first + 16 * lane; at < last; at += 16 * WARP) {
         *reinterpret_cast<uint4*>(to + at) = *reinterpret_cast<const uint4*>(gathered + at);
     }
-    // What is no whole word: half of the lanes before, half behind.
+    // Half of the lanes write the entries before the first whole word, half those after the last.
     const int edge = lane < 16 ? shift + lane * OUT_SIZE : max(first, last) + (lane - 16) * OUT_SIZE;
     if (edge < (lane < 16 ? min(first, end) : end)) {
         const void* const from = __builtin_assume_aligned(gathered + edge, OUT_SIZE);
@@ -135,24 +136,22 @@ __device__ __forceinline__ void write_run(char* to, const char* gathered, int by
     }
 }
 
-// The same by one bulk copy of whole words, which reads `gathered` until wait_for_bulk.
+// The same by one bulk copy of whole words.  It may read `gathered` until wait_for_bulk.
 __device__ __forceinline__ void write_bulk(char* to, const char* gathered, int bytes) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    show_to_copies();
     __syncwarp();
     if (threadIdx.x % WARP == 0) {
-        const unsigned from = shared_address(gathered);
-        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
-                     :: "l"(to), "r"(from), "r"(bytes) : "memory");
-        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+        store_bytes(to, shared_address(gathered), bytes);
+        commit_bulk();
     }
 #endif
 }
 
-// This warp's bulk copies have read what it gathered.
+// Waits until this warp's bulk copies have been read from `gathered`.
 __device__ __forceinline__ void wait_for_bulk() {
 #if __CUDA_ARCH__ >= 900
-    if (threadIdx.x % WARP == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    if (threadIdx.x % WARP == 0) wait_until_read<0>();
 #endif
     __syncwarp();
 }

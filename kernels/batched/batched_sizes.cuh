@@ -1,4 +1,4 @@
-// The sizes that gemm_batched.cu goes by: of a product, and of the tasks that a warp takes.
+// The sizes of gemm_batched.cu: of a product, and of the tasks of a warp.
 #pragma once
 
 #include "gemm/gemm.cuh"
@@ -14,9 +14,9 @@ constexpr int WORD = PER_WORD<T_LOW>, SIZE = sizeof(T_IN);
 constexpr int SLICES = (K + SLICE_WORDS * WORD - 1) / (SLICE_WORDS * WORD);
 constexpr bool TWO = M <= 8 && K <= 4 * WORD;             // two products at a time
 constexpr int STRIPS = TWO ? 1 : (M + 15) / 16;
-constexpr int PARTS = (STRIPS + HEIGHT - 1) / HEIGHT;      // tasks that a product is made of
+constexpr int PARTS = (STRIPS + HEIGHT - 1) / HEIGHT;      // tasks of a product
 constexpr int TASKS = TWO ? (COUNT + 1) / 2 : COUNT * PARTS;
 constexpr int TILES = N > 8 ? 2 : 1;                       // of 8 columns, multiplied together
 constexpr int COLS = 8 * TILES, STEPS = (N + COLS - 1) / COLS;
 constexpr int STEPS_AT_ONCE = SCALED || ADDEND || HEIGHT > 1 ? 1 : 2;
-constexpr int LINES_B = TWO ? 2 : 1;                       // columns that meet in a fragment of B
+constexpr int LINES_B = TWO ? 2 : 1;                       // columns that share a fragment of B

@@ -1,9 +1,10 @@
 // out[s] = alpha op(A[s]) op(B[s]) + beta c[s] for many small matrices, at the speed of memory.
 //
-// A block takes COUNT consecutive products at a time and copies their operands to shared memory some steps ahead (as
-// one run of bytes where they lie one behind the other).  A warp multiplies HEIGHT strips of 16 rows of a product on
-// the tensor cores, so that what it loads and rounds of B serves all of them.  Products of at most 8 rows and 4 words
-// of k are computed two at a time, as [A 0; 0 A'] [B; B'].  Sizes are macros, so that no index is divided at run time.
+// A block takes COUNT consecutive products at a time, and copies their operands to shared memory some steps ahead, as
+// one run of bytes if the matrices are contiguous.  A warp multiplies HEIGHT strips of 16 rows of a product on the
+// tensor cores; the entries of B that it loads and rounds serve all of them.  Products of at most 8 rows and 4 words of
+// k are computed two at a time, as [A 0; 0 A'] [B; B'].  Sizes are macros, so that indices need no division at run
+// time.
 //
 //   a, b   STORE_A 0: A[s]_iq is a[s batch_a + i row_a + q col_a], any strides.  1: the matrices lie one behind the
 //          other, rows contiguous, as op(A) (TRANS_A 0) or its transpose (1); strides are not read.  2: one matrix for
@@ -12,8 +13,8 @@
 //          matrices of out lie one behind the other from a 16-byte word on; its strides are not read.  ADDEND 0: c and
 //          beta are not read.
 //
-// Dense results leave the registers in runs of 2 or 4; where rows are no whole number of runs, they are gathered in
-// shared memory and leave as one run of bytes.
+// Dense results are stored from registers in runs of 2 or 4.  If a row is no whole number of runs, they are gathered in
+// shared memory and stored as one run of bytes.
 //
 // With STORE 1 and rows of whole 16-byte words, a (b) starts on such a word.
 // Grid: any, with BRIEF a block for COUNT products; block THREADS; dynamic shared memory SHARED_BYTES.
@@ -21,15 +22,16 @@
 // float, int8), T_LOW (fp16, bf16, tf32, int8), REFINE (0 to 4: none, 'a', 'b', 'ab', 'full'; 0 unless T_IN is float),
 // TRANS_A, TRANS_B, STORE_A, STORE_B, KIND, ADDEND, DENSE, and for large products
 //
-//   BRIEF 1: a block ends after its first COUNT products, so that the device gives the next ones to whichever
-//     multiprocessor is free.  Then all tiles of a step of FP32 operands are multiplied before any is looked at, so
-//     that as many chains of sums as tiles overlap; else each ends in a branch before the next begins.
-//   BULK  1: dense results of whole 16-byte words leave shared memory by the copy engine (compute capability 9).
+//   BRIEF 1: a block ends after its first COUNT products, so that the next block starts on any multiprocessor that is
+//          free.
+//     For FP32 operands it multiplies all tiles of a step before it looks at their scales, so that the chains of sums
+//     of the tiles overlap; otherwise each chain ends in a branch before the next begins.
+//   BULK  1: the copy engine stores dense results of whole 16-byte words (compute capability 9).
 //
-// With one stage the copies of a block wait for its products; others on the multiprocessor work meanwhile.
+// With one stage the copies of a block wait for its products; other blocks on the multiprocessor work in that time.
 //
-// Rounding and scaling as in gemm.cuh, with the scales found in the registers; all k in one sum on the
-// tensor cores, small products first.
+// Rounding and scaling are as in gemm.cuh, with scales that are found in registers.  One sum on the tensor cores runs
+// along all of k, small products first.
 
 #include "batched/batched_fragment.cuh"
 #include "batched/batched_operand.cuh"
@@ -65,7 +67,7 @@ __device__ __forceinline__ void compute(
         load_rows(fa[strip], a, row0 + 16 * strip);
         if constexpr (IS_SCALED) ordinary_a = ordinary_a && fa[strip].is_ordinary();
     }
-    if (BULK) wait_for_bulk();  // of the task before
+    if (BULK) wait_for_bulk();  // the task before gathered in the same place
     #pragma unroll (STEPS_AT_ONCE)
     for (int step = 0; step < STEPS; ++step) {
         FragmentB fb[TILES];
@@ -141,7 +143,7 @@ __device__ __forceinline__ void compute(
         __syncwarp();
         const int rows = TWO ? (second ? 2 * M : M) : min(16 * HEIGHT, M - row0);
         write_run(out, gathered - place_in_word(out), rows * N * OUT_SIZE);
-        __syncwarp();  // the next task gathers in the same place
+        __syncwarp();  // the next task overwrites it
     }
 }
 
@@ -175,18 +177,18 @@ tcs_gemm_batched(
             if (STORE_A != 2) OperandA::copy(to, a, first, count, batch_a, row_a, col_a);
             if (STORE_B != 2) OperandB::copy(to + STAGE_A, b, first, count, batch_b, row_b, col_b);
         }
-        commit();
+        commit_copies();
     };
     #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) fetch(blockIdx.x + Index(s) * gridDim.x, s);
     int stage = 0, ahead = STAGES - 1;
     for (Index chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
         if (STAGES == 1) {
-            if (!BRIEF) __syncthreads();  // all warps are done with the chunk before
+            if (!BRIEF) __syncthreads();  // all warps have finished the chunk before
             fetch(chunk, 0);
         }
-        wait<(STAGES > 1 ? STAGES - 2 : 0)>();
-        __syncthreads();  // this chunk has arrived, and all warps are done with the one before
+        wait_for_groups<(STAGES > 1 ? STAGES - 2 : 0)>();
+        __syncthreads();  // this chunk has arrived, and all warps have finished the one before
         if (STAGES > 1) fetch(chunk + Index(STAGES - 1) * gridDim.x, ahead);
         const Index first = chunk * COUNT;
         const int count = count_from(first);
@@ -200,5 +202,5 @@ tcs_gemm_batched(
         ahead = ahead + 1 == STAGES ? 0 : ahead + 1;
         if (BRIEF) break;
     }
-    if (BULK) wait_for_bulk();  // or they would read what is no longer this block's
+    if (BULK) wait_for_bulk();  // shared memory must not be released while a copy reads it
 }

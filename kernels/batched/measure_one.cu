@@ -1,22 +1,22 @@
-// What verifies one system A x = b of many unknowns, in one launch that fills the device.
+// Norms and residuals that verify one system A x = b of many unknowns, in one launch that fills the device.
 //
-//   board  double[SEEN + 4 + 2 k], zero before the launch: what is seen in a (see reading.cuh), ||A||_inf, ||A||_1, the
-//          largest ||y_p||_1, info, max |b - A x| of each column, and max |x| of each.  NaN is met by all but the first
-//          two of them.
+//   board  double[SEEN + 4 + 2 k], zero before the launch: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the
+//          largest ||y_p||_1, info, max |b - A x| of each column, and max |x| of each.  A NaN in the data makes them
+//          NaN, except the first two.
 //   a      n x n, T_A, or pairs of T_A if COMPLEX, entry (i, j) at i a_row + j a_col (steps count entries).
-//   below, above  the diagonals of a that are read; the other entries are taken for zero.
+//   below, above  the numbers of diagonals of a that are read; other entries are taken for zero.
 //   x      T_A (or pairs) n x k, contiguous: becomes the first k rows of y.  k is at most 4.
 //   y      double (or pairs), contiguous rows of n: solutions of A x = b, then A^-1 of `probes` vectors.
 //   b      n x k, T_A, or pairs, entry (i, c) at i b_row + c b_col.
 //   info   int, or null for 0.
 //
-// Grid 1 + ceil(n / 8) + ceil(n / 32), block 256: y; then rows, one a warp; then columns, 32 a block.
+// Grid 1 + ceil(n / 8) + ceil(n / 32), block 256: one block for y, then blocks for rows, one to a warp, then blocks for
+// columns, 32 to a block.
 // Defines T_A (float or double), COMPLEX (0 or 1).
-// Rounding: norms in FP64, in an order that depends on n alone; the products of a residual and their sums in two doubles
-// each.
+// Rounding: norms in FP64, in an order that depends on n alone; residuals are summed in two doubles.
 
 #include "batched/reading.cuh"
-#include "common/over_block.cuh"
+#include "common/reduce.cuh"
 #include "common/sum.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / WARP, MOST_COLUMNS = 4;
@@ -35,13 +35,13 @@ struct System {
         return {double(T_A(v.re)), double(T_A(v.im))};
     }
 
-    // Raises a number of the board to the largest that a thread of the block has.
+    // Raises a number of the board to the largest v of the block.
     __device__ __forceinline__ void report(Index number, double v) const {
         v = over_block<WARPS>(v, larger);
         if (threadIdx.x == 0 && v != 0) raise(board + number, v);
     }
 
-    // The sizes of what A^-1 makes of the vectors, and info.
+    // The sizes of A^-1 times the vectors, and info.
     __device__ void look_at_probes(Index probes, const int* info) const {
         for (Index p = k; p < k + probes; ++p) {
             double size = 0;
@@ -74,13 +74,13 @@ struct System {
                     }
                 }
             }
-            inf = over_warp(inf, sum_of);
+            inf = over_lanes(inf, sum_of);
             #pragma unroll
             for (int c = 0; c < MOST_COLUMNS; ++c) {
                 if (c >= k) break;
                 re[c].template join<WARP>();
                 if (COMPLEX) im[c].template join<WARP>();
-                if (lane) continue;  // the sums of the others may differ in the last bit
+                if (lane) continue;  // sums in other lanes may differ in the last bit
                 const Number v = number(b, i * b_row + c * b_col);
                 rest[c] = modulus({re[c].from(v.re), COMPLEX ? im[c].from(v.im) : 0.0});
                 const Number mine = answer(i, c);
@@ -98,7 +98,7 @@ struct System {
         }
     }
 
-    // Those of columns j0 to j0 + 31.
+    // The sums of columns j0 to j0 + 31.
     __device__ void look_at_columns(Index j0, int lane, int warp) const {
         __shared__ double sums[WARPS][WARP];
         const Index j = j0 + lane, from = max(Index(0), j0 - a.band.above), to = min(n, j0 + WARP + a.band.below);

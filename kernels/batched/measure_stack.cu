@@ -1,22 +1,23 @@
-// What verifies a stack of systems A x = b: the norms of each A, the residual of each x, and how much A^-1 makes of
-// some probes, in one launch.
+// Norms and residuals that verify a stack of systems A x = b, in one launch: norms of each A, the residual of each x,
+// and sizes of A^-1 times some random vectors.
 //
 //   a     count matrices n x n, entry (s, i, j) at s a_step + i a_row + j a_col.
-//   x, b  count matrices n x k, likewise.  a, x and b are T_A, or pairs of T_A if COMPLEX; steps count entries.
+//   x, b  count matrices n x k, in the same form.  a, x and b are T_A, or pairs of T_A if COMPLEX; steps count entries.
 //   y     double (or pairs): A^-1 of `probes` vectors, entry (s, p, i) at s y_step + p n + i.
 //   info  int[count], copied to the result, or null for 0.
 //   residuals  double (or pairs) [count][k][n], or null: b - A x.
 //   out   double [4 + 2 k][count]: ||A||_inf, ||A||_1, the largest ||y_p||_1, info, max |b - A x| of each column, and
-//         max |x| of each.  NaN is met by all of them.
+//         max |x| of each.  A NaN in the data makes them NaN.
 //
 // TEAM warps take one matrix, LANES threads of a warp one row; n <= LANES, or LANES = 32.
 // Grid ceil(count TEAM / 8), block 256, shared memory double[8][n rounded up to 32]: sums of columns by each warp.
 // Defines T_A (float or double), COMPLEX (0 or 1), LANES (4, 8, 16 or 32), TEAM (1 or 8).
-// Rounding: where one warp takes a matrix of FP64, products and their sums are kept in two doubles each, so that a
-// residual is rounded about once; else FP64, in an order that depends on n alone.
+// Rounding: if TEAM is 1 and T_A double, residuals are summed in two doubles and have about the error of one rounding;
+// else sums are in FP64.  The order depends on n alone.
 
 #include "common/common.cuh"
 #include "common/number.cuh"
+#include "common/reduce.cuh"
 #include "common/sum.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / WARP;
@@ -24,19 +25,19 @@ constexpr int ROWS = WARP / LANES;  // rows that a warp reads at a time
 constexpr int AT_ONCE = 4;          // right-hand sides for which a row is read once
 constexpr bool EXACT = TEAM == 1 && sizeof(T_A) == 8;
 
+// Waits for all threads that take the same matrix.
 __device__ __forceinline__ void meet() {
     if (TEAM == 1) __syncwarp();
     else __syncthreads();
 }
 
-// The same of all threads that take a matrix; `join` must not depend on the order of two numbers.
+// A reduction over all threads that take a matrix; all get the result.  See reduce.cuh for `join`.
 template <typename Join>
 __device__ __forceinline__ double over_team(double v, Join join) {
     __shared__ double of_warp[WARPS];
-    #pragma unroll
-    for (int d = WARP / 2; d; d /= 2) v = join(v, __shfl_xor_sync(ALL_LANES, v, d));
+    v = over_lanes(v, join);
     if (TEAM == 1) return v;
-    __syncthreads();  // the last ones have been read
+    __syncthreads();  // all have read the values of the call before
     if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = v;
     __syncthreads();
     v = of_warp[0];
@@ -55,7 +56,7 @@ tcs_stack_measure(
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, member = warp % TEAM;
     const int group = lane / LANES, first = lane % LANES;
     const Index slice = Index(blockIdx.x) * (WARPS / TEAM) + warp / TEAM;
-    if (slice >= count) return;  // a whole team
+    if (slice >= count) return;  // all threads of a matrix leave together
 
     const Index slots = (n + WARP - 1) / WARP * WARP;
     double* sums = column_sums + warp * slots;
@@ -63,7 +64,7 @@ tcs_stack_measure(
     a += PARTS * slice * a_step, x += PARTS * slice * x_step, b += PARTS * slice * b_step;
     y += PARTS * slice * y_step;
 
-    // Norms.  A thread owns its places of `sums`: column j of group g is at g LANES + j.
+    // Norms.  Each thread has places of its own in `sums`: column j of group g is at g LANES + j.
     double inf = 0, one = 0, grown = 0;
     for (Index i0 = member * ROWS; i0 < n; i0 += TEAM * ROWS) {
         const Index i = i0 + group;
@@ -74,9 +75,7 @@ tcs_stack_measure(
                 row += size, sums[place] += size;
             }
         }
-        #pragma unroll
-        for (int d = LANES / 2; d; d /= 2) row += __shfl_xor_sync(ALL_LANES, row, d);
-        inf = larger(inf, row);
+        inf = larger(inf, sum_of_lanes<LANES>(row));
     }
     meet();
     for (Index j = member * WARP + lane; j < n; j += TEAM * WARP) {
@@ -122,7 +121,7 @@ tcs_stack_measure(
             for (int c = 0; c < AT_ONCE; ++c) {
                 re[c].template join<LANES>();
                 if (COMPLEX) im[c].template join<LANES>();
-                // One thread of a row: the sums of the others may differ in the last bit.
+                // Only one thread of a row goes on: sums in other lanes may differ in the last bit.
                 if (i >= n || c >= some || first != 0) continue;
                 const Number v = number(b, i * b_row + (c0 + c) * b_col);
                 const Number r = {re[c].from(v.re), COMPLEX ? im[c].from(v.im) : 0.0};

@@ -1,8 +1,8 @@
-// What verifies one large system A X = B, and which of many systems need a look.
+// The last steps of a verification: sizes for one large system A X = B, and which of many systems are doubtful.
 //
-// tcs_sizes  From the sums of |a_ij| and from A X, which fill the device on their own.
-//   out      double [4 + 2 k], zero before the launch: ||A||_inf, ||A||_1, the largest ||y_p||_1, info, max |b - A x| of each column, and max |x|
-//            of each, as tcs_stack_measure has them.  NaN is met by all of them.
+// tcs_sizes  norms and sizes for one system, from sums of |a_ij| and from A X, which earlier launches have computed.
+//   out      double [4 + 2 k], zero before the launch: ||A||_inf, ||A||_1, the largest ||y_p||_1, info, max |b - A x|
+//            of each column, and max |x| of each, as tcs_stack_measure gives them.  A NaN in the data makes them NaN.
 //   row_sum, col_sum  double[n]: sums of |a_ij| of each row and column.
 //   x, b     n x k, T_A, or pairs of T_A if COMPLEX, entry (i, j) at i x_row + j x_col (steps count entries).
 //   ax       A x: double, or pairs, likewise.
@@ -11,20 +11,22 @@
 //
 //   Grid 2 + ceil(k / 32) ceil(n / 1024), block 256.  Rounding: FP64, in an order that depends on n alone.
 //
-// tcs_doubtful  From what was seen by tcs_read_as and measured for `count` systems.
-//   doubtful  char[count]: 0 where all is well, else 1.
+// tcs_doubtful  which of `count` systems are doubtful, from the numbers of tcs_read_as and tcs_stack_measure.
+//   doubtful  char[count]: 0 if a system meets all bounds, else 1.
 //   board     double[5][count] of tcs_read_as, and behind it [4 + 2 k][count] of tcs_stack_measure.
-//   bound     of max |b - A x| / (||A|| max |x|); least: of 1 / (||A||_1 ||y||_1); safe: of norms and sizes, as its
-//             reciprocal is below.
-//   agrees    of differences between mirror images, in the largest |a_ij|; -1 where nothing but zeros may be unread.
-//   triangular  not 0 where a zero on the diagonal makes a matrix singular.
+//   bound     the upper bound on max |b - A x| / (||A||_inf max |x|).
+//   least     the lower bound on 1 / (||A||_1 ||y||_1).
+//   safe      norms and sizes must lie between 1 / safe and safe.
+//   agrees    the upper bound on differences between mirror images, relative to the largest |a_ij|; -1 if entries that
+//             are not read must be zero.
+//   triangular  not 0 if a zero on the diagonal makes the matrix singular.
 //   Grid ceil(count / 256), block 256.
 //
 // Defines T_A (float or double), COMPLEX (0 or 1).
 
 #include "common/common.cuh"
 #include "common/number.cuh"
-#include "common/over_block.cuh"
+#include "common/reduce.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / WARP;
 constexpr int ROWS = 1024;  // of a block of tcs_sizes
@@ -51,7 +53,7 @@ tcs_sizes(
         }
         if (writes) out[2] = grown;
     } else {
-        // 32 columns, some rows; neighbours in memory by neighbouring threads.
+        // 32 columns and some rows; neighbouring threads read neighbours in memory.
         __shared__ double rests[WARPS][WARP], of_x[WARPS][WARP];
         const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
         const Index parts = (n + ROWS - 1) / ROWS, block = blockIdx.x - 2;

@@ -1,13 +1,14 @@
-// Matrices as they are read under a structure, and Cholesky factors as the triangular solves take them.
+// Copies of matrices as they are read under a structure, rows of right-hand sides, and Cholesky factors in the form of
+// LU factors.
 //
-//   tcs_read_as  out = the matrix that is read in a, for `count` matrices n x n, and what is seen in them.
+//   tcs_read_as  out = the matrix that is read in a, for `count` matrices n x n, and checks of their entries.
 //       a      T_A, or pairs if COMPLEX, entry (s, i, j) at s a_step + i a_row + j a_col (steps in entries).
 //       out    the same type, contiguous.
 //       below, above, mirror  as in reading.cuh.
 //       seen   double[5][count], zero before the launch: apart, largest, beyond, spoilt and zero of reading.cuh.
 //       Grid count ceil(n / 32)^2, block 32 x 8: a block takes a tile, and the tile that mirrors it.
 //
-//   tcs_rows  rows = the columns of b, and `probes` random vectors (see probe.cuh) behind them, for `count` systems.
+//   tcs_rows  rows = the columns of b, followed by `probes` random vectors (see probe.cuh), for `count` systems.
 //       b      T_A, or pairs, entry (s, i, c) at s b_step + i b_row + c b_col.
 //       rows   double, or pairs, [count][k + probes][n].
 //       Grid ceil(count (k + probes) n / 256), block 256.
@@ -22,13 +23,14 @@
 #include "batched/reading.cuh"
 #include "common/common.cuh"
 #include "common/probe.cuh"
+#include "common/reduce.cuh"
 
 constexpr int TILE = 32, HEIGHT = 8, THREADS = 256;
 
 struct Entry { T_A part[PARTS]; };
 struct Wide { double part[PARTS]; };
 
-// Reads the tile with the first entry (i0, j0); neighbours in memory by neighbouring threads.
+// Loads the tile whose first entry is (i0, j0); neighbouring threads read neighbours in memory.
 __device__ __forceinline__ void load(
     Number (*tile)[TILE + 1], const T_A* a, Index a_row, Index a_col, Index i0, Index j0, Index n
 ) {
@@ -39,12 +41,11 @@ __device__ __forceinline__ void load(
     }
 }
 
-// The largest of all threads' numbers, to thread 0; none is NaN.
+// The largest number of all threads, for thread 0; no number is NaN.
 __device__ __forceinline__ double largest_of_block(double v) {
     __shared__ double of_warp[HEIGHT];
-    #pragma unroll
-    for (int d = WARP / 2; d; d /= 2) v = fmax(v, __shfl_xor_sync(ALL_LANES, v, d));
-    __syncthreads();  // the last ones have been read
+    v = over_lanes(v, [](double x, double y) { return fmax(x, y); });
+    __syncthreads();  // all have read the values of the call before
     if (threadIdx.x == 0) of_warp[threadIdx.y] = v;
     __syncthreads();
     for (int w = 0; w < HEIGHT; ++w) v = fmax(v, of_warp[w]);

@@ -1,17 +1,18 @@
-// How a matrix is read under a structure, and what is seen on the way.
+// How a matrix is read under a structure, and checks of its entries.
 // The file that includes this one defines T_A (float or double) and COMPLEX (0 or 1).
 #pragma once
 
 #include "common/number.cuh"
 
-// An entry (i, j) with -below <= j - i <= above is read.  Of the others one is zero if mirror is 0, the entry on the
-// other side of the diagonal if it is 1, and its conjugate if it is 2: then the diagonal is real.
+// Entries (i, j) with -below <= j - i <= above are read.  An entry outside this band is taken for zero if mirror is 0,
+// for the entry on the other side of the diagonal if it is 1, and for the conjugate of that if it is 2; then the
+// imaginary parts of the diagonal are taken for zero, too.
 struct Band {
     Index below, above, mirror;
 
     __device__ __forceinline__ bool reads(Index i, Index j) const { return j - i <= above && i - j <= below; }
 
-    // What stands at (i, j) for a_ij, given a_ji too; a_ji counts only if there is a mirror.
+    // The entry (i, j) of the matrix that is read, from a_ij (`given`) and, if there is a mirror, a_ji (`other`).
     __device__ __forceinline__ Number stands(Index i, Index j, Number given, Number other) const {
         if (COMPLEX && mirror == 2) {
             if (i == j) return {given.re, 0.0};
@@ -39,11 +40,12 @@ struct Reading {
     }
 };
 
-// What is seen in the entries of a matrix.  NaN is passed over by the first two.
+// Properties of the entries of a matrix.  The first two ignore NaN.
 struct Seen {
-    double apart = 0;    // the largest difference between an entry that is not read and what stands for it
-    double largest = 0;  // |a_ij| of those that are read
-    bool beyond = false, spoilt = false, zero = false;  // not zero, but not read; NaN or Inf; zero on the diagonal
+    double apart = 0;    // the largest difference between an entry that is not read and the one it is taken for
+    double largest = 0;  // the largest |a_ij| of entries that are read
+    // Whether there is an entry not zero that is not read, a NaN or Inf, a zero on the diagonal.
+    bool beyond = false, spoilt = false, zero = false;
 
     __device__ __forceinline__ void note(const Band& band, Index i, Index j, Number given, Number stands) {
         spoilt = spoilt || !isfinite(given.re) || COMPLEX && !isfinite(given.im);
@@ -60,9 +62,9 @@ struct Seen {
     }
 };
 
-constexpr int SEEN = 5;  // numbers that tell what was seen
+constexpr int SEEN = 5;  // numbers in Seen
 
-// Calls write(number, value) for each of them.
+// Calls write(number, value) for each of the SEEN numbers.
 template <typename Write>
 __device__ __forceinline__ void tell(const Seen& seen, Write write) {
     write(0, seen.apart), write(1, seen.largest);

@@ -1,19 +1,21 @@
-// What the kernels share that solve and verify small systems in one launch: kinds of matrices, and the report.
+// What solve_rows.cu and solve_block.cu share: arguments, kinds of matrices, arithmetic.  Each solves and verifies
+// small systems in one launch.
 //
 //   x      T_A (or pairs) [count][n]: the answers.
-//   a      count matrices n x n, entry (s, i, j) at s a_step + i a_row + j a_col; b likewise, (s, i) at s b_step + i b_row.
-//          a, b and x are T_A, or pairs of T_A if COMPLEX; steps count entries.
+//   a      count matrices n x n, entry (s, i, j) at s a_step + i a_row + j a_col; b likewise, (s, i) at s b_step + i
+//          b_row.  a, b and x are T_A, or pairs of T_A if COMPLEX; steps count entries.
 //   below, above, mirror  how a is read, see reading.cuh.
-//   kind   of the matrix that is read: 0 is any, by LU with partial pivoting; 1 positive definite, by LU without, whose
-//          pivots must be positive; 2 a triangle, a diagonal, by the same elimination.
-//   bound  of max |b - A x| / (||A||_inf max |x|): an x that misses it is corrected once by its residual, where that helps.
-//   board  double[SEEN + 6][count]: what is seen in a, ||A||_inf, ||A||_1, the largest ||A^-1 g||_1 of two random g (see
-//          probe.cuh), the step at which the factorization broke down or 0, max |b - A x|, max |x|.  NaN is met by all
-//          but the first two of them.
+//   kind   of the matrix that is read: 0 any, by LU with partial pivoting; 1 positive definite, by LU without pivoting,
+//          where all pivots must be positive; 2 a triangle or a diagonal, by the same elimination.
+//   bound  on max |b - A x| / (||A||_inf max |x|).  If the ratio exceeds it, x is corrected once by its residual; the
+//          correction is kept if it makes the ratio smaller.
+//   board  double[SEEN + 6][count]: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the largest ||A^-1 g||_1
+//          of two random g (probe.cuh), the step at which the factorization broke down or 0, max |b - A x|, max |x|.
+//          A NaN in the data makes them NaN, except the first two.
 //
 // Defines T_A (float or double), COMPLEX (0 or 1).
-// Rounding: FP64 factors, each row of which is multiplied by a reciprocal; x is rounded to T_A; the products of the
-// residual of that x and their sums are kept in two doubles each.
+// Rounding: FP64 factors, with multiplications by reciprocals of the pivots; x is rounded to T_A; the residual of that
+// x is summed in two doubles.
 #pragma once
 
 #include "batched/reading.cuh"
@@ -38,7 +40,7 @@ __device__ __forceinline__ Number less(Number w, Number u, Number v) {
 
 __device__ __forceinline__ Number reciprocal(Number v) {
     if (!COMPLEX) return {1.0 / v.re, 0.0};
-    // By the larger part, so that no square leaves the range (Smith).
+    // Divide by the larger part first (Smith), so that no square overflows or underflows.
     if (fabs(v.re) >= fabs(v.im)) {
         const double q = v.im / v.re, d = 1.0 / fma(v.im, q, v.re);
         return {d, -q * d};
@@ -47,7 +49,7 @@ __device__ __forceinline__ Number reciprocal(Number v) {
     return {q * d, -d};
 }
 
-// Larger numbers have larger keys, up to a part in 2^13; `low` tells the row, and is below KEY_ROWS.
+// A key for the search of a pivot.  Larger numbers have larger keys, to about 13 bits; `low` < KEY_ROWS tells the row.
 constexpr unsigned KEY_ROWS = 128;
 
 __device__ __forceinline__ unsigned key_of(Number v, unsigned low) {
@@ -60,7 +62,7 @@ __device__ __forceinline__ bool is_broken(Number pivot, Index kind) {
     return kind == DEFINITE ? !(pivot.re > 0) : pivot.re == 0 && pivot.im == 0;
 }
 
-// v as the answer has it.
+// v rounded to the type of x.
 __device__ __forceinline__ Number rounded(Number v) { return {double(T_A(v.re)), double(T_A(v.im))}; }
 
 __device__ __forceinline__ void store(T_A* x, Index i, Number v) {
@@ -68,7 +70,7 @@ __device__ __forceinline__ void store(T_A* x, Index i, Number v) {
     if (COMPLEX) x[PARTS * i + PARTS - 1] = T_A(v.im);
 }
 
-// A sum of products of numbers, in two doubles a part.
+// A sum of products; the real and the imaginary part have two doubles each.
 struct NumberSum {
     Sum<true> re, im;
 

@@ -1,12 +1,14 @@
-// Systems of at most ROWS unknowns, solved and verified in one launch: a block takes a matrix, in shared memory (see
-// small_solve.cuh for the arguments).
+// Solves and verifies systems of at most ROWS unknowns in one launch.  A block takes a matrix, in shared memory;
+// small_solve.cuh describes the arguments.
 //
-// Each warp finds the pivot of a step on its own; rows are not moved.  Grid count, block THREADS, shared memory: n rows
-// of n + 3 entries, or one more where that is even, then 4 vectors of n, in FP64 (or pairs).
+// Every warp searches the whole column for the pivot of a step, so that none waits for another.  Rows are not moved.
+//
+// Grid count, block THREADS; shared memory in FP64 (or pairs): n rows of n + 3 entries, or n + 4 if that is even, and 4
+// vectors of n.
 // Defines T_A, COMPLEX, ROWS (32 or 128), THREADS (32 or 256).
 
 #include "batched/small_solve.cuh"
-#include "common/over_block.cuh"
+#include "common/reduce.cuh"
 
 constexpr int WARPS = THREADS / WARP, PER_LANE = ROWS / WARP;
 constexpr int OWN = ROWS / WARPS;  // a warp updates the rows warp + WARPS t, t < OWN
@@ -24,12 +26,12 @@ __device__ __forceinline__ Number from_lane(Number v, int lane) {
     return {__shfl_sync(ALL_LANES, v.re, lane), COMPLEX ? __shfl_sync(ALL_LANES, v.im, lane) : 0.0};
 }
 
-// What a warp knows of the steps: order[q] is where the row of step lane + 32 q starts.
+// The factors for substitutions by one warp: order[q] is the place where the row of step lane + 32 q starts.
 struct Steps {
     const Entry *w, *inverses;
     int n, order[PER_LANE];
 
-    // z := L^-1 z, z[q] being the entry of step lane + 32 q.
+    // z := L^-1 z, where z[q] is the entry of step lane + 32 q.
     __device__ __forceinline__ void forward(Number (&z)[PER_LANE]) const {
         const int lane = threadIdx.x % WARP;
         #pragma unroll
@@ -61,7 +63,7 @@ struct Steps {
         }
     }
 
-    // Column c, in the order of the steps.
+    // Loads column c in the order of the steps.
     __device__ __forceinline__ void take(Number (&z)[PER_LANE], int c) const {
         #pragma unroll
         for (int q = 0; q < PER_LANE; ++q) {
@@ -87,7 +89,7 @@ tcs_solve_block(
     b += PARTS * slice * b_step;
 
     Seen seen;
-    const bool by_rows = a_col <= a_row;  // neighbours in memory by neighbouring threads
+    const bool by_rows = a_col <= a_row;  // so that neighbouring threads read neighbours in memory
     for (int v = warp; v < n; v += WARPS) {
         for (int u = lane; u < n; u += WARP) {
             const int i = by_rows ? v : u, j = by_rows ? u : v;
@@ -111,12 +113,12 @@ tcs_solve_block(
     }
     inf = over_block<WARPS>(inf, larger), one = over_block<WARPS>(one, larger);
 
-    // Elimination.  Row i is left as long as bit i % 32 of left[i / 32] is set.
+    // Elimination.  While bit i % 32 of left[i / 32] is set, row i has not been a pivot's row.
     unsigned left[PER_LANE];
     #pragma unroll
     for (int q = 0; q < PER_LANE; ++q) left[q] = __ballot_sync(ALL_LANES, lane + WARP * q < n);
     const bool is_solved = kind == TRIANGLE && below == 0;  // an upper triangle has nothing to eliminate
-    const int behind = kind == TRIANGLE ? n : 0;            // other columns of a pivot's row are zero
+    const int behind = kind == TRIANGLE ? n : 0;            // in a lower triangle, the rest of a pivot's row is zero
     int broken = 0;
     for (int j = 0; j < n && !is_solved; ++j) {
         int p = j;
@@ -127,9 +129,7 @@ tcs_solve_block(
                 const int i = lane + WARP * q;
                 if (left[q] >> lane & 1) key = max(key, key_of(load(w[i * ld + j]), ROWS - 1 - i) + KEY_ROWS);
             }
-            #pragma unroll
-            for (int d = WARP / 2; d; d /= 2) key = max(key, __shfl_xor_sync(ALL_LANES, key, d));
-            p = ROWS - 1 - int(key % KEY_ROWS);
+            p = ROWS - 1 - int(largest_of_lanes(key) % KEY_ROWS);
         }
         #pragma unroll
         for (int q = 0; q < PER_LANE; ++q) if (p / WARP == q) left[q] &= ~(1u << p % WARP);
@@ -156,7 +156,7 @@ tcs_solve_block(
         __syncthreads();
     }
 
-    // A warp takes each right-hand side.
+    // Back substitution, one right-hand side by each warp.
     Steps steps = {w, inverses, n, {}};
     Number z[PER_LANE];
     #pragma unroll
@@ -175,8 +175,8 @@ tcs_solve_block(
     }
     __syncthreads();
 
-    // The residual, and one correction by it where the answer misses the bound.  The solutions for random vectors are
-    // not needed any more: their places get the correction and the answer before it.
+    // The residual, and one correction if the answer misses the bound.  The solutions for random vectors are not needed
+    // any more: the correction and the uncorrected answer overwrite them.
     Entry *correction = answers + n, *kept = answers + 2 * n;
     double rest = 0, size = 0, rest_before = 0, size_before = 0;
     bool is_corrected = false;
@@ -187,7 +187,7 @@ tcs_solve_block(
             for (int j = lane; j < n; j += WARP) sum.add_product(read(i, j), rounded(load(answers[j])));
             sum.re.join<WARP>();
             if (COMPLEX) sum.im.join<WARP>();
-            if (lane) continue;  // the sums of the others may differ in the last bit
+            if (lane) continue;  // sums in other lanes may differ in the last bit
             const Number r = sum.from(number(b, i * b_row));
             rest = larger(rest, modulus(r));
             if (!is_corrected) save(w[i * ld + n], r);
@@ -208,7 +208,7 @@ tcs_solve_block(
         }
         __syncthreads();
     }
-    if (is_corrected && !(rest * size_before < rest_before * size)) {  // which did not help
+    if (is_corrected && !(rest * size_before < rest_before * size)) {  // the correction did not help
         for (int i = threadIdx.x; i < n; i += THREADS) answers[i] = kept[i];
         rest = rest_before, size = size_before;
     }

@@ -1,10 +1,11 @@
-// Systems of at most 16 unknowns, solved and verified in one launch: LANES threads take a matrix, a row each, in
-// registers (see small_solve.cuh for the arguments).
+// Solves and verifies systems of at most 16 unknowns in one launch.  LANES threads take a matrix, one row each, in
+// registers; small_solve.cuh describes the arguments.
 //
-// Rows are not moved: a pivot's lane is known by its step.  Grid ceil(count LANES / 128), block 128.
+// Rows are not moved; pivots[j] is the lane that has the pivot of step j.  Grid ceil(count LANES / 128), block 128.
 // Defines T_A, COMPLEX, LANES (4, 8 or 16, at least n).
 
 #include "batched/small_solve.cuh"
+#include "common/reduce.cuh"
 
 constexpr int THREADS = 128, TEAMS = THREADS / LANES, N = LANES;
 
@@ -12,14 +13,6 @@ __device__ __forceinline__ double from_lane(double v, int lane) { return __shfl_
 
 __device__ __forceinline__ Number from_lane(Number v, int lane) {
     return {from_lane(v.re, lane), COMPLEX ? from_lane(v.im, lane) : 0.0};
-}
-
-// The same of all threads that take a matrix; `join` must not depend on the order of two numbers.
-template <typename V, typename Join>
-__device__ __forceinline__ V over_team(V v, Join join) {
-    #pragma unroll
-    for (int d = LANES / 2; d; d /= 2) v = join(v, __shfl_xor_sync(ALL_LANES, v, d));
-    return v;
 }
 
 // The largest sum over all lanes of v[0], of v[1], ...; each step halves the columns that a lane holds.
@@ -33,7 +26,7 @@ __device__ __forceinline__ double largest_column(double (&v)[N]) {
             v[i] = kept + __shfl_xor_sync(ALL_LANES, sent, d);
         }
     }
-    return over_team(v[0], larger);
+    return over_lanes<LANES>(v[0], larger);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -46,7 +39,7 @@ tcs_solve_rows(
     const bool has_row = lane < n;
     const Reading read = {a + PARTS * slice * a_step, a_row, a_col, {below, above, mirror}};
 
-    // The row of this lane, with its right-hand sides behind it; beyond n the identity.
+    // The row of this lane, followed by its right-hand sides.  Beyond n, the matrix is the identity.
     Number row[N + SIDES];
     Seen seen;
     double inf = 0, sizes[N];
@@ -65,10 +58,10 @@ tcs_solve_rows(
     #pragma unroll
     for (int p = 0; p < PROBES; ++p) row[N + 1 + p] = {has_row ? random_probe(lane, p) : 0.0, 0.0};
     const double one = largest_column(sizes);
-    inf = over_team(inf, larger);
+    inf = over_lanes<LANES>(inf, larger);
 
-    // Elimination.  Afterwards the lane of a pivot has its reciprocal on the diagonal.
-    int pivots[N], broken = 0, step = N;  // step: that of this lane's row
+    // Elimination.  In the lane of a pivot its reciprocal takes the place of the pivot.
+    int pivots[N], broken = 0, step = N;  // step: the one whose pivot is in this lane's row
     bool is_left = has_row;
     #pragma unroll
     for (int j = 0; j < N; ++j) {
@@ -76,7 +69,7 @@ tcs_solve_rows(
         int p = j;
         if (kind == GENERAL) {
             const unsigned key = is_left ? key_of(row[j], LANES - 1 - lane) + KEY_ROWS : 0;
-            p = LANES - 1 - int(over_team(key, [](unsigned u, unsigned v) { return max(u, v); }) % KEY_ROWS);
+            p = LANES - 1 - int(largest_of_lanes<LANES>(key) % KEY_ROWS);
         }
         pivots[j] = p;
         const Number pivot = from_lane(row[j], p), inverse = reciprocal(pivot);
@@ -92,7 +85,7 @@ tcs_solve_rows(
         if (lane == p) row[j] = inverse, step = j;
     }
 
-    // Back substitution; lane j gets entry j of each solution.
+    // Back substitution.  Lane j gets entry j of each solution.
     Number y[SIDES] = {};
     #pragma unroll
     for (int j = N - 1; j >= 0; --j) {
@@ -101,7 +94,7 @@ tcs_solve_rows(
         for (int s = 0; s < SIDES; ++s) {
             const Number v = from_lane(times(row[N + s], row[j]), pivots[j]);
             if (lane == j) y[s] = v;
-            row[N + s] = less(row[N + s], row[j], v);  // what rows of later steps get does not matter
+            row[N + s] = less(row[N + s], row[j], v);  // rows of later steps are not used again
         }
     }
 
@@ -116,7 +109,7 @@ tcs_solve_rows(
         return has_row ? sum.from(of_b) : Number{0.0, 0.0};
     };
     Number mine = rounded(y[0]), r = residual(mine);
-    double rest = over_team(modulus(r), larger), size = over_team(modulus(mine), larger);
+    double rest = over_lanes<LANES>(modulus(r), larger), size = over_lanes<LANES>(modulus(mine), larger);
     const bool misses = !(rest <= bound * inf * size);
     if (__any_sync(ALL_LANES, misses)) {
         #pragma unroll
@@ -134,17 +127,18 @@ tcs_solve_rows(
             r = less(r, row[j], v);
         }
         const Number corrected = rounded(plus(y[0], d));
-        const double less_rest = over_team(modulus(residual(corrected)), larger);
-        const double new_size = over_team(modulus(corrected), larger);
-        // Only for teams that miss it: a system has the same bits whatever stands next to it.
+        const double less_rest = over_lanes<LANES>(modulus(residual(corrected)), larger);
+        const double new_size = over_lanes<LANES>(modulus(corrected), larger);
+        // Only for systems that miss the bound, so that the bits of a result do not depend on its neighbours in the
+        // stack.
         if (misses && less_rest * size < rest * new_size) mine = corrected, rest = less_rest, size = new_size;
     }
     double grown = 0;
     #pragma unroll
-    for (int p = 0; p < PROBES; ++p) grown = larger(grown, over_team(modulus(y[1 + p]), sum_of));
-    seen.apart = over_team(seen.apart, larger), seen.largest = over_team(seen.largest, larger);
+    for (int p = 0; p < PROBES; ++p) grown = larger(grown, over_lanes<LANES>(modulus(y[1 + p]), sum_of));
+    seen.apart = over_lanes<LANES>(seen.apart, larger), seen.largest = over_lanes<LANES>(seen.largest, larger);
     int flags = seen.beyond + 2 * seen.spoilt + 4 * seen.zero;
-    flags = over_team(flags, [](int u, int v) { return u | v; });
+    flags = over_lanes<LANES>(flags, [](int u, int v) { return u | v; });
     seen.beyond = flags & 1, seen.spoilt = flags & 2, seen.zero = flags & 4;
 
     if (team >= count) return;

@@ -12,7 +12,8 @@ __device__ __forceinline__ bool aligned16(const T* a, Index ld) {
     return ((reinterpret_cast<unsigned long long>(a) | ld * sizeof(T)) & 15) == 0;
 }
 
-// N consecutive elements, moved 16 bytes at a time if `vector`, else the first `count` one by one.
+// N consecutive elements in registers.  They move 16 bytes at a time if `vector`; otherwise the first `count` move one
+// by one, and the others become zero.
 template <typename T, int N>
 struct Run {
     static_assert(N * sizeof(T) % 16 == 0, "a run is a whole number of 16-byte words");
@@ -46,20 +47,21 @@ struct Run {
     }
 };
 
-// Formats of tensor-core operands.  All round to nearest even and keep subnormal numbers; beyond the
-// largest finite number comes infinity.
+// Formats of tensor-core operands.  All round to nearest even and keep subnormal numbers; a number too large for the
+// format becomes infinity.
 struct fp16 { unsigned short bits; };
 struct bf16 { unsigned short bits; };
 struct tf32 { unsigned bits; };
 
-// Drops the last DROP bits of an FP32 number.  In integers, because `cvt` to BF16 is missing before
-// sm_80 and to TF32 it rounds ties away from zero.
+// Rounds off the last DROP bits of an FP32 number.  By integers, because `cvt` to BF16 does not exist before sm_80, and
+// `cvt` to TF32 rounds ties away from zero.
 template <int DROP>
 __device__ __forceinline__ unsigned round_bits(float x) {
     const unsigned bits = __float_as_uint(x);
     constexpr unsigned HALF = (1u << (DROP - 1)) - 1;
     const unsigned rounded = bits + HALF + ((bits >> DROP) & 1);
-    // The carry would turn a NaN into infinity; the quiet bit keeps it NaN when its payload is cut.
+    // Rounding a NaN could carry into its exponent and give infinity, so a NaN is not rounded.  The quiet bit keeps it
+    // a NaN when the rest of its payload is cut off.
     return (x != x ? bits | 0x00400000u : rounded) & (~0u << DROP);
 }
 

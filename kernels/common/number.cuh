@@ -1,4 +1,4 @@
-// Real and complex numbers by one text: entries of an array of either as double-precision parts.
+// Entries of real and of complex arrays as pairs of doubles, so that one kernel serves both.
 // The file that includes this one defines COMPLEX (0 or 1).
 #pragma once
 
@@ -16,7 +16,7 @@ __device__ __forceinline__ Number number(const T* v, Index i) {
 
 __device__ __forceinline__ double modulus(Number v) { return COMPLEX ? hypot(v.re, v.im) : fabs(v.re); }
 
-// NaN if either is.
+// The larger of two numbers; NaN if one of them is NaN.
 __device__ __forceinline__ double larger(double u, double v) { return v > u || v != v ? v : u; }
 
 __device__ __forceinline__ double sum_of(double u, double v) { return u + v; }
@@ -24,7 +24,7 @@ __device__ __forceinline__ double sum_of(double u, double v) { return u + v; }
 // Raises *place to v, which is not negative, or to NaN.
 __device__ __forceinline__ void raise(double* place, double v) {
     using Bits = unsigned long long;
-    // The bits of such numbers are in their order, and those of a positive NaN above all of them.
+    // As integers, the bits of such numbers compare like the numbers, and a positive NaN is above them all.
     const Bits bits = v != v ? 0x7ff8000000000000ull : Bits(__double_as_longlong(v));
     if (bits > *reinterpret_cast<volatile Bits*>(place)) atomicMax(reinterpret_cast<Bits*>(place), bits);
 }

@@ -3,8 +3,9 @@
 
 #include "common/common.cuh"
 
-// 2^e with x 2^e in (2^13, 2^14] for the x >= 0 of these bits, so that hi stays below 65504 and lo far above 2^-24;
-// e <= 112 keeps its reciprocal over 2^14 a normal number; 1 if x is zero or not finite.
+// The power 2^e that brings x >= 0, given by its bits, into (2^13, 2^14]; 1 if x is zero or not finite.  Then hi stays
+// below 65504, the largest FP16 number, and lo far above 2^-24, the smallest.  e <= 112 keeps 2^-e / 2^14 a normal
+// number.
 __device__ __forceinline__ float scale_to_top(unsigned bits) {
     constexpr int TOP_EXPONENT = 14, MOST = 126 - TOP_EXPONENT;
     constexpr unsigned NO_NUMBER = 0x7f800000u;
@@ -14,14 +15,7 @@ __device__ __forceinline__ float scale_to_top(unsigned bits) {
     return ldexpf(1.0f, min(TOP_EXPONENT - exponent + (f == 0.5f), MOST));
 }
 
-// C += alpha P Q is C - L U, with P = L scale_l and Q = U scale.
+// The alpha for which C + alpha P Q is C - L U, where P = L scale_l and Q = U scale.
 __device__ __forceinline__ float alpha_of(float scale, double scale_l) {
     return float(-1.0 / (double(scale) * scale_l));
-}
-
-// The largest of all lanes.
-__device__ __forceinline__ unsigned largest_of_lanes(unsigned x) {
-    #pragma unroll
-    for (int d = WARP / 2; d; d /= 2) x = max(x, __shfl_xor_sync(ALL_LANES, x, d));
-    return x;
 }

@@ -1,11 +1,11 @@
-// Vectors that a condition estimate starts from.
+// Random vectors for condition estimates.
 #pragma once
 
 #include "common/common.cuh"
 
-// Entry i of random vector c: uniform, of mean 0 and variance 1, always the same.  c is 0 or 1.
+// Entry i of random vector c (0 or 1): uniform, of mean 0 and variance 1, the same in every call.
 __device__ __forceinline__ double random_probe(Index i, unsigned c) {
-    // The number of the entry, its bits mixed as at the end of MurmurHash3.
+    // The last steps of MurmurHash3 mix the bits of the number of the entry.
     unsigned bits = 2 * unsigned(i) + c;
     bits = (bits ^ bits >> 16) * 0x85ebca6bu;
     bits = (bits ^ bits >> 13) * 0xc2b2ae35u;

@@ -1,13 +1,14 @@
-// Where a block runs, and where its shared memory is.
+// The multiprocessor of a block, and addresses of its shared memory.
 #pragma once
 
-// The number of the multiprocessor; what runs on one stays there.
+// The number of the multiprocessor; a block stays on it to its end.
 __device__ __forceinline__ unsigned multiprocessor() {
     unsigned number;
     asm volatile("mov.u32 %0, %%smid;" : "=r"(number));
     return number;
 }
 
+// The address of a shared variable as instructions for shared memory take it.
 __device__ __forceinline__ unsigned shared_address(const void* p) {
     return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }

@@ -1,9 +1,10 @@
-// Sums of products, as they are or in two doubles each.
+// Sums of products in FP64, or, nearly exact, in two doubles each.
 #pragma once
 
 #include "common/common.cuh"
 
-// hi + lo; if EXACT what is lost of a sum or a product goes to lo, so that the whole is rounded about once.
+// The sum is hi + lo.  If EXACT, lo collects the rounding errors of sums and products, so that the result has about the
+// error of one rounding.
 template <bool EXACT>
 struct Sum {
     double hi = 0, lo = 0;
@@ -22,12 +23,12 @@ struct Sum {
             hi = fma(u, v, hi);
             return;
         }
-        const double p = __dmul_rn(u, v);  // else the compiler may fuse it with the sum
+        const double p = __dmul_rn(u, v);  // the intrinsic keeps the compiler from fusing it with the sum
         add(p);
         lo += fma(u, v, -p);
     }
 
-    // Adds what the other OF threads have.
+    // Adds the sums of groups of OF neighbouring lanes.  Two lanes may end with sums that differ in the last bit.
     template <int OF>
     __device__ __forceinline__ void join() {
         #pragma unroll
@@ -38,7 +39,7 @@ struct Sum {
         }
     }
 
-    // v less the sum.
+    // v minus the sum.
     __device__ __forceinline__ double from(double v) {
         hi = -hi, lo = -lo;
         add(v);

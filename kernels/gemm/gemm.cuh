@@ -1,24 +1,25 @@
-// Vocabulary of the GEMM kernels: words of operands, splits, tensor-core steps, and the last step of a product.
+// What all GEMM kernels use: scales, words of operands, tensor-core instructions, and the last step of a product.
 //
-// A word is 32 bits along k: two numbers of a 16-bit format, one TF32, four INT8.  In words, the fragments of
-// every mma.sync shape used here are the same: a slice of k is 8 words; with g = lane / 4, t = lane % 4
+// A word is 32 bits along k: two numbers of a 16-bit format, one TF32 number, or four INT8 numbers.  In words, all
+// mma.sync shapes used here have the same fragments.  A slice of k is 8 words; with g = lane / 4, t = lane % 4
 //   A (16 x 8 words): a0 (g, t), a1 (g + 8, t), a2 (g, t + 4), a3 (g + 8, t + 4)
 //   B (8 words x 8):  b0 (t, g), b1 (t + 4, g)
 //   C (16 x 8):       c0 (g, 2t), c1 (g, 2t + 1), c2 (g + 8, 2t), c3 (g + 8, 2t + 1)
 //
-// Scaling: FP32 operands are multiplied by a power of two for each row of op(A) and column of op(B), which
-// brings the largest entry into [2^13, 2^14), before they are rounded; the last step undoes it exactly.
-// `top` holds the bits of that largest entry: as integers they order as |x|, with Inf and NaN above all numbers.
+// Scaling: before FP32 operands are rounded, each row of op(A) and each column of op(B) is multiplied by a power of two
+// that brings its largest entry into [2^13, 2^14); the last step divides by it exactly.  `top` holds the bits of the
+// largest |entry|: as integers they compare like |x|, and Inf and NaN are above all numbers.
 //
-// Rows of subnormal FP32 numbers are scaled as far.  Tensor cores do not normalize subnormal FP16 operands: they
-// round the products to a unit of the exponent -14, so that a row below 2^-14 would lose bits.
+// Rows of subnormal FP32 numbers are scaled in the same way.  Without scaling, a row below 2^-14 would lose bits:
+// tensor cores do not normalize subnormal FP16 operands, and round their products to a unit of the exponent -14.
 //
-// Inf and NaN: a residual x - hi of such an entry has no meaning.  A result whose row or column holds one
-// is Inf or NaN, and is computed again as a plain sum in FP64, whose range no finite sum leaves: one that overflows
-// would make a NaN of an Inf.
+// Inf and NaN: for such an entry x - hi has no meaning.  A result whose row or column holds one is `broken`: it is
+// computed again as a plain sum in FP64.  No sum of finite FP32 products overflows there; an overflow could make a NaN
+// of an Inf.
 #pragma once
 
 #include "common/common.cuh"
+#include "common/hi_lo.cuh"
 
 struct int8 { signed char bits; };
 
@@ -28,16 +29,15 @@ constexpr int LARGEST_FACTOR = 126;  // 2^126 and 2^-126 are normal numbers
 template <typename T, typename U> constexpr bool SAME = false;
 template <typename T> constexpr bool SAME<T, T> = true;
 
-template <typename T> constexpr int PER_WORD = 4 / int(sizeof(T));
 constexpr int SLICE_WORDS = 8;
 
 // ---- scales ----------------------------------------------------------------------------------
 
-// The largest exponent of a scale.  2^162 brings the smallest FP32 number to 2^13; formats with the range of FP32
-// need no more than one factor.
+// The largest exponent of a scale.  2^162 brings the smallest FP32 number to 2^13, for FP16.  For formats with the
+// range of FP32 a scale that is one FP32 number is enough.
 template <typename T> constexpr int LARGEST_EXPONENT = SAME<T, fp16> ? 162 : LARGEST_FACTOR;
 
-// The exponent e for which the numbers up to `top`, times 2^e, lie below 2^14; 0 for zero, Inf and NaN.
+// The largest exponent e for which `top` times 2^e is below 2^14; 0 for zero, Inf and NaN.
 template <typename T> __device__ __forceinline__ int fit(unsigned top) {
     if (top == 0 || top >= INFINITE) return 0;
     const int e = 140 - int(top >> 23);
@@ -47,15 +47,15 @@ template <typename T> __device__ __forceinline__ int fit(unsigned top) {
 
 __device__ __forceinline__ float power_of_two(int e) { return __int_as_float((e + 127) << 23); }
 
-// x 2^e for e <= 252, in two steps that are each in range.  x is a sum of the tensor cores, below 2^100: 2^-252
-// leaves nothing of it, and a smaller power neither.
+// x 2^e for e <= 252, by two factors that are both FP32 numbers.  x is a sum of the tensor cores, below 2^100, so that
+// 2^-252 and any smaller power make it zero.
 template <typename T> __device__ __forceinline__ float scaled(float x, int e) {
     if (LARGEST_EXPONENT<T> > LARGEST_FACTOR) e = max(e, -2 * LARGEST_FACTOR);
     const int half = e >> 1;
     return x * power_of_two(half) * power_of_two(e - half);
 }
 
-// Multiplies the entries of a line by 2^fit(top), in two steps if that is not one FP32 number.
+// Multiplies the entries of a row or column by 2^fit(top), in two steps if that is not one FP32 number.
 template <typename T>
 struct Scale {
     float first = 1, second = 1;
@@ -73,63 +73,7 @@ struct Scale {
 
 __device__ __forceinline__ unsigned bits_of_size(float x) { return __float_as_uint(fabsf(x)); }
 
-// ---- words -----------------------------------------------------------------------------------
-
-template <typename T> __device__ __forceinline__ unsigned pack(const float (&x)[PER_WORD<T>]);
-template <> __device__ __forceinline__ unsigned pack<fp16>(const float (&x)[2]) {
-#if __CUDA_ARCH__ >= 800
-    unsigned word;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(x[1]), "f"(x[0]));
-    return word;
-#else
-    return round_to<fp16>(x[0]).bits | unsigned(round_to<fp16>(x[1]).bits) << 16;
-#endif
-}
-template <> __device__ __forceinline__ unsigned pack<bf16>(const float (&x)[2]) {
-#if __CUDA_ARCH__ >= 800
-    unsigned word;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(x[1]), "f"(x[0]));
-    return word;
-#else
-    return round_to<bf16>(x[0]).bits | unsigned(round_to<bf16>(x[1]).bits) << 16;
-#endif
-}
-template <> __device__ __forceinline__ unsigned pack<tf32>(const float (&x)[1]) {
-    return round_to<tf32>(x[0]).bits;
-}
-
-template <typename T> __device__ __forceinline__ void unpack(unsigned word, float (&x)[PER_WORD<T>]);
-template <> __device__ __forceinline__ void unpack<fp16>(unsigned word, float (&x)[2]) {
-    x[0] = widen(fp16{static_cast<unsigned short>(word)});
-    x[1] = widen(fp16{static_cast<unsigned short>(word >> 16)});
-}
-template <> __device__ __forceinline__ void unpack<bf16>(unsigned word, float (&x)[2]) {
-    x[0] = __uint_as_float(word << 16);
-    x[1] = __uint_as_float(word & 0xffff0000u);
-}
-template <> __device__ __forceinline__ void unpack<tf32>(unsigned word, float (&x)[1]) {
-    x[0] = __uint_as_float(word);
-}
-
-// hi = rn(s x), and lo = rn(s x - hi), whose argument is exact in FP32.
-struct Parts { unsigned hi, lo; };
-
-template <typename T, bool SPLIT>
-__device__ __forceinline__ Parts parts_of(const float (&x)[PER_WORD<T>], float scale) {
-    float rest[PER_WORD<T>], high[PER_WORD<T>];
-    #pragma unroll
-    for (int e = 0; e < PER_WORD<T>; ++e) rest[e] = scale * x[e];
-    Parts parts = {pack<T>(rest), 0};
-    if (SPLIT) {
-        unpack<T>(parts.hi, high);
-        #pragma unroll
-        for (int e = 0; e < PER_WORD<T>; ++e) rest[e] -= high[e];
-        parts.lo = pack<T>(rest);
-    }
-    return parts;
-}
-
-// Which products a refinement level is made of: 0 none, 1 'a', 2 'b', 3 'ab', 4 'full'.
+// Whether a refinement level splits op(A), and op(B).  Levels: 0 none, 1 'a', 2 'b', 3 'ab', 4 'full'.
 template <int LEVEL> constexpr bool SPLITS_A = LEVEL == 1 || LEVEL >= 3;
 template <int LEVEL> constexpr bool SPLITS_B = LEVEL >= 2;
 
@@ -175,7 +119,7 @@ __device__ __forceinline__ void mma(int8, int (&d)[4], const unsigned (&a)[4], c
 }
 #endif
 
-// The products of parts, smallest first: 0 low low, 1 low high, 2 high low, 3 high high.
+// The products of hi and lo of both operands, smallest first: 0 lo lo, 1 lo hi, 2 hi lo, 3 hi hi.
 constexpr int TERMS = 4;
 template <int LEVEL> __device__ constexpr bool has_term(int term) {
     return term == 3 || (term == 2 && SPLITS_B<LEVEL>) || (term == 1 && SPLITS_A<LEVEL>) || (term == 0 && LEVEL == 4);
@@ -201,20 +145,20 @@ template <> struct Accumulator<int8> { using type = int; };
 // Kinds of out and c.
 constexpr int KIND_FP32 = 0, KIND_FP16 = 1, KIND_BF16 = 2, KIND_INT32 = 3;
 
-// FP32 op(A) (m x k) and op(B) (k x n) as the caller has them, by their strides in entries; null if they
-// were not scaled for the format T.
+// The FP32 operands op(A) (m x k) and op(B) (k x n) before scaling, by their strides in entries; all pointers are null
+// if the operands were not scaled for the format T.
 template <typename T>
 struct Origin {
     const float *a, *b;
     Index row_a, col_a, row_b, col_b, k;
     const unsigned *top_a, *top_b;
 
-    // True for a result next to an Inf or NaN.
+    // True if the row or the column of a result holds an Inf or NaN.
     __device__ __forceinline__ bool broken(Index i, Index j) const {
         return top_a != nullptr && max(top_a[i], top_b[j]) >= INFINITE;
     }
 
-    // A broken result: Inf, NaN, or 0 where this part of k has neither.
+    // A broken result: Inf or NaN; 0 if this part of k has neither.
     __device__ __forceinline__ float plain(Index i, Index j) const {
         double sum = 0;
         #pragma unroll 1
@@ -225,12 +169,12 @@ struct Origin {
 
 struct Target {
     void* out;
-    const void* c;  // of the kind of out; not read if beta is 0
+    const void* c;  // of the same kind as out; not read if beta is 0
     Index ld_out, ld_c, m, n;
     int kind;
     double alpha, beta;
 
-    // Two neighbours at once where both exist and the address allows it.
+    // Whether two neighbours can be stored at once, as far as addresses go.
     __device__ __forceinline__ bool pairs() const {
         const Index size = kind == KIND_FP32 || kind == KIND_INT32 ? 4 : 2;
         return ((reinterpret_cast<unsigned long long>(out) | ld_out * size) & (2 * size - 1)) == 0;
@@ -248,14 +192,14 @@ struct Target {
         return beta == 0 ? x : x + float(beta) * old(i, j);
     }
 
-    // Modulo 2^32, as C has it.
+    // Modulo 2^32, like unsigned arithmetic.
     __device__ __forceinline__ int result(int x, Index i, Index j) const {
         unsigned y = unsigned(static_cast<long long>(alpha)) * unsigned(x);
         if (beta != 0) y += unsigned(static_cast<long long>(beta)) * static_cast<const unsigned*>(c)[i * ld_c + j];
         return int(y);
     }
 
-    // The same for an entry of c that was read before.
+    // alpha x + beta y, for an entry y of c that was read before.
     __device__ __forceinline__ float combined(float x, float y) const { return float(alpha) * x + float(beta) * y; }
     __device__ __forceinline__ int combined(int x, int y) const {
         return int(unsigned(static_cast<long long>(alpha)) * unsigned(x) +
@@ -286,7 +230,7 @@ struct Target {
         }
     }
 
-    // Entry (i, j) of the product as the tensor cores left it, unscaled; false if it is broken.
+    // Removes the scales from entry (i, j) of the product; false if it is broken.
     template <typename T>
     __device__ __forceinline__ static bool unscale(const Origin<T>& origin, float& x, Index i, Index j) {
         if (origin.top_a == nullptr) return true;
@@ -297,8 +241,8 @@ struct Target {
     template <typename T>
     __device__ __forceinline__ static bool unscale(const Origin<T>&, int&, Index, Index) { return true; }
 
-    // Entries (i, j) and (i, j + 1), j even, of the product as the tensor cores left them; broken ones are
-    // left to `mend`.
+    // Stores the results for entries (i, j) and (i, j + 1), j even, of the product, which are still scaled.  Broken
+    // ones are not stored; `mend` does that.
     template <typename T, typename Acc>
     __device__ __forceinline__ void store(
         const Origin<T>& origin, bool in_pairs, Index i, Index j, Acc x, Acc y
@@ -316,15 +260,15 @@ struct Target {
         }
     }
 
-    // Computes a broken entry without the tensor cores.  In a loop of its own that is not unrolled.
+    // Stores a broken entry, computed without the tensor cores.  Call it in a loop of its own that is not unrolled.
     template <typename T>
     __device__ __forceinline__ void mend(const Origin<T>& origin, Index i, Index j) const {
         if (i < m && j < n && origin.broken(i, j)) put(i, j, result(origin.plain(i, j), i, j));
     }
 };
 
-// Tiles of the result in an order that keeps the tiles in flight close together in rows and columns, so
-// that their operands are shared in the cache: columns of tiles `group` high.
+// The order of the tiles of a result.  Tiles that are computed at the same time are near each other in rows and
+// columns, so that they share operands in the cache: bands of `group` rows of tiles, each column by column.
 template <typename Int = Index>
 struct TileOrder {
     Int rows, cols;

@@ -1,8 +1,8 @@
 // C = alpha op(A) op(B) + beta C with one warp for each 16 x 16 tile of C, operands straight from global memory.
 //
-// First step of the ladder naive -> wmma -> wgmma: it shows what a tensor-core product is, and what its
-// operands cost when nothing is shared: each is read from L2 or beyond once for every 16 rows (columns) of C,
-// so that the loads and not the tensor cores set the time.
+// The first of the three engines naive, wmma and wgmma.  It shows a tensor-core product in its simplest form, and what
+// the loads cost if no tile is shared: each operand is read from L2 or global memory once for every 16 rows (columns)
+// of C, and the loads, not the tensor cores, take the time.
 //
 //   a, b   op(A) (m x k) and op(B) (k x n) by their strides in entries, any order, any alignment
 //   top_a, top_b  for T_IN float: bits of max |a_i.| and max |b_.j| (tcs_tops); else null
@@ -12,8 +12,8 @@
 // Defines T_IN (fp16, bf16, float, int8), T_LOW (what the tensor cores multiply: fp16, bf16, tf32, int8), and
 // REFINE (0 to 4: none, 'a', 'b', 'ab', 'full'; 0 unless T_IN is float).
 //
-// Rounding: products of a slice (16 k of a 16-bit format) are summed by the tensor core; slices of a float
-// operand are added to nearest in FP32 registers, others by the tensor core, too.
+// Rounding: the tensor core sums the products of a slice (16 k of a 16-bit format).  If T_IN is float, the sums of
+// slices are added to nearest in FP32 registers; else the tensor core adds them, too.
 
 #include "gemm/gemm.cuh"
 
@@ -23,7 +23,7 @@ constexpr int WORD = PER_WORD<T_LOW>, SLICE = SLICE_WORDS * WORD;
 using Acc = typename Accumulator<T_LOW>::type;
 static_assert(SCALED || (SAME<T_IN, T_LOW> && REFINE == 0), "only FP32 operands are rounded");
 
-// One of op(A)'s rows or op(B)'s columns, along k.
+// A row of op(A) or a column of op(B).
 struct Line {
     const T_IN* first;  // null outside the matrix
     Index stride, k;

@@ -1,31 +1,34 @@
-// What the GEMM engines need around a product: scales, split operands, and the last step.
+// The passes before and after a product: scales, split operands, and the last step.
 //
 //   tcs_tops     top = bits of the largest |entry| of each row, or column, of two matrices
-//   tcs_split    hi = rn(s x), lo = rn(s x - hi), with the power of two s that `top` gives, of two matrices
-//   tcs_split_by the same with one power of two for each matrix, b's in device memory (see find_operand_scale.cu), times
-//                part_b; beyond[0], unless null, becomes 1 unless all |s x| <= limit.  Given found_b, the power of two
-//                of b, which is small, is found as find_operand_scale.cu does: found_b[0], and found_b[1] = alpha beside top_a
+//   tcs_split    hi = rn(s x), lo = rn(s x - hi), with s = 2^fit(top), of two matrices
+//   tcs_split_by the same with one power of two for each matrix: scale_a, and scale_b[0] part_b.  beyond, unless null:
+//                beyond[0] becomes 1 if a |s x| is larger than limit, or NaN.  found_b, unless null, takes the place of
+//                scale_b: each block finds the scale of b, a small matrix, as find_operand_scale.cu does; found_b[0]
+//                becomes the scale and found_b[1] the alpha that belongs to it and top_a
 //   tcs_finish   out = alpha (sum, unscaled) + beta c
 //
 // x is FP32 rows x cols, row-major, leading dimension ld.  `by_row`: top has an entry for each row, else for each
-// column.  tcs_tops needs top zeroed and keeps the largest; the order of its blocks does not show.
+// column.  tcs_tops needs top zeroed, and raises it; the order of its blocks does not matter.
 // hi and lo (null if not wanted) are row-major with leading dimension ld_out, a multiple of 16 bytes.
 // sum is FP32 m x n with leading dimension ld_sum; Origin and Target as in gemm.cuh.
 //
-// Both operands in one launch: what is left of small products is launches.
+// One launch serves both operands: launches take most of the time of small products.
 //
-// Grid and block:  tcs_tops as many blocks of (32, 8) as both matrices need, each ceil(rows / 8) if by_row, else
-// ceil(cols / 128) ceil(rows / 256);  tcs_split and tcs_split_by likewise, each ceil(rows / 16) ceil(cols / 256);
-// tcs_finish ceil(m / 8) ceil(n / 256) of (32, 8).  All in the first dimension of the grid: the others end at 65535.
+// Grid and block:  tcs_tops the sum over both matrices, in blocks of (32, 8), of ceil(rows / 8) if by_row, else
+// ceil(cols / 128) ceil(rows / 256);  tcs_split and tcs_split_by the same, of ceil(rows / 16) ceil(cols / 256);
+// tcs_finish ceil(m / 8) ceil(n / 256) of (32, 8).  Only the first dimension of the grid is used: the others have at
+// most 65535 blocks.
 // Defines T_LOW (fp16, bf16 or tf32).
 
 #include "common/operand_scale.cuh"
+#include "common/reduce.cuh"
 #include "gemm/gemm.cuh"
 
 constexpr int GROUP = 8;             // rows of a block
-constexpr int ROWS_OF_COLUMNS = 256; // rows a block looks at for the largest of columns
+constexpr int ROWS_OF_COLUMNS = 256; // rows that a block reads for the largest entries of columns
 constexpr int SPLIT_ROWS = 16, SPLIT_COLS = 256, FINISH_COLS = 256;
-constexpr int FLIGHT = 4;            // loads of 16 bytes a thread has on their way while it looks for the largest
+constexpr int FLIGHT = 4;            // loads of 16 bytes that a thread has in flight in a search for the largest entry
 
 __device__ __forceinline__ Index blocks_for(Index count, Index size) { return (count + size - 1) / size; }
 
@@ -39,7 +42,7 @@ struct Words {
         #pragma unroll
         for (int i = 0; i < COUNT; i += 4) {
             if (count >= RUN) {
-                // A plain store of a uint4 is taken apart where entries have 2 bytes.
+                // The compiler splits a plain store of a uint4 if entries have 2 bytes.
                 __stcg(reinterpret_cast<uint4*>(to) + i / 4, make_uint4(at[i], at[i + 1], at[i + 2], at[i + 3]));
                 continue;
             }
@@ -54,8 +57,8 @@ struct Words {
     }
 };
 
-// FLIGHT runs of 16 bytes, `stride` entries apart.  Without a question for each of them: a load that depends on one
-// waits for the load before.
+// FLIGHT runs of 16 bytes, `stride` entries apart, loaded without conditions: a conditional load would wait for the one
+// before it.
 struct Runs {
     Run<float, 4> run[FLIGHT];
 
@@ -146,7 +149,7 @@ struct Scaled {
         atomicMax(top + col0 + mine, all);
     }
 
-    // The power of two for all entries, by one block alone.
+    // The power of two for the whole matrix; one block reads all of it.
     __device__ __forceinline__ float find_scale() const {
         __shared__ unsigned of_warp[GROUP];
         const bool vector = aligned16(x, ld);
@@ -179,8 +182,8 @@ struct Scaled {
         return blocks_for(rows, SPLIT_ROWS) * blocks_for(cols, SPLIT_COLS);
     }
 
-    // All of a thread's rows are on their way before the first is split.  ONE: all entries times `one`.
-    // Given `beyond`, it becomes 1 unless all that is split is at most `limit`.
+    // Splits a block of the matrix.  A thread loads all its rows before it splits the first.  If ONE, all entries are
+    // multiplied by `one`; *beyond becomes 1, unless null, if a product exceeds `limit` or is NaN.
     template <bool ONE = false>
     __device__ __forceinline__ void split(
         Index block, T_LOW* hi, T_LOW* lo, Index ld_out, float one = 1, int* beyond = nullptr, float limit = 0

@@ -1,61 +1,65 @@
-// C = alpha op(A) op(B) + beta C by Hopper's asynchronous tensor cores: copies, products and barriers that
-// run by themselves.
+// C = alpha op(A) op(B) + beta C by Hopper's asynchronous tensor cores and copy engine.
 //
-// Third step of the ladder naive -> wmma -> wgmma.  What it adds: wgmma reads both operands from shared memory, so
-// that registers hold sums alone; the copy engine (TMA) fills a ring of stages, addressed by tensor maps
-// that also swizzle and pad with zeros; one warpgroup feeds, two multiply; blocks stay for many tiles, so that the
-// next tile's operands arrive while the last one's sums are stored; two blocks of a cluster share the tiles of one
-// operand by multicast; tiles of FP32 results leave by the copy engine as well.  That is 1.7 to 1.8 times the rate of
-// the wmma engine from n = 2048 on (H200, FP16, benchmarks/results/gemm.json).
+// The third of the three engines naive, wmma and wgmma.  It adds:
+//   - wgmma reads both operands from shared memory, so that registers hold only sums;
+//   - the copy engine (TMA) fills a ring of stages by tensor maps, which also swizzle, and pad with zeros;
+//   - one warpgroup feeds the ring, two multiply;
+//   - a block computes many tiles, and the next tile's operands arrive while the sums of one are stored;
+//   - two blocks of a cluster share the tiles of one operand by multicast;
+//   - the copy engine also stores tiles of FP32 results.
+// It is 1.7 to 1.8 times as fast as the wmma engine from n = 2048 on (H200, FP16, benchmarks/results/gemm.json).
 //
 //   a_hi, a_lo, b_hi, b_lo  tensor maps of operands in T_LOW with boxes of 64 x 64 entries, swizzled by 128 bytes:
 //          coordinates (k, row) if the contiguous entries run along k, else (row, k).  lo is read only if REFINE
 //          splits that operand.
 //   a, b   for scaled operands the FP32 op(A) (m x k) and op(B) (k x n) by strides, and top_a, top_b; else null
 //   out, c row-major with leading dimensions ld_out, ld_c, of `kind` (see gemm.cuh); c is not read if beta = 0
-//   results, how  tensor map of out in boxes of 16 rows and 32 columns, swizzled by 128 bytes, and what the
-//          copy engine does with it: 0 nothing (the map is not used), 1 stores (beta = 0), 2 adds (beta = 1,
-//          out is c), 3 adds, and C shall leave the cache to others
+//   results, how  tensor map of out in boxes of 16 rows and 32 columns, swizzled by 128 bytes, and how the copy engine
+//          uses it: 0 not at all, 1 it stores (beta = 0), 2 it adds (beta = 1, out is c), 3 it adds, and the lines of C
+//          leave the cache before others
 //   alpha_by  null, or one FP32 number on the device that alpha is multiplied by
-//   work   null, or two words, zero before and after: tiles are taken in turn, by this launch or by several
-//          with the same result, which must be all there is before one of them may start again
-//   sharing  the clusters of all launches that take tiles from `work`
-//   taken  null, or unsigned[8] with a bit for each multiprocessor that belongs to others: a block that finds itself
-//          on one takes no tile and leaves.  CLUSTER 1, and another launch must finish what is left.
+//   work   null, or two words, zero before and after: clusters take tiles in turn, those of this launch or of several
+//          launches for the same result.  All of these must end before the words are used again
+//   sharing  the number of clusters in all launches that use `work`
+//   taken  null, or unsigned[8] with a bit for each multiprocessor that is reserved for another kernel: a block that
+//          runs on one of them takes no tile and ends.  CLUSTER 1 only; another launch must compute the tiles that
+//          remain.
 //
 // Grid: a multiple of CLUSTER, at most one block a multiprocessor; block 384; dynamic shared memory
 // STAGES STAGE_BYTES + 32 KB + 1024 = 225 KB.
 // Defines T_LOW (fp16 or bf16), REFINE (0 to 4: none, 'a', 'b', 'ab', 'full'), TRANS_A 0 if op(A) is contiguous
 // along k, TRANS_B 1 if op(B) is contiguous along k (as in gemm_wmma.cu), CLUSTER (1 or 2).
 //
-// FP32 operands are split before (split_once.cu, gemm_split.cu), not while they are loaded as in gemm_wmma.cu.
-// The products of a 64 x 128 tile read 96 of the 128 bytes a cycle that shared memory has; FP32 that arrives there
-// and leaves it as hi and lo would take 93 more (counted, not measured): a third of the time would be waiting.  op(A)
-// from registers instead, already split, was slower as well (docs/performance/tried.md).
-// With the pass, three products run at 0.91, 0.99 and 0.97 of the rate of one product of FP16 operands at n = 4096,
-// 8192 and 16384 (H200, benchmarks/results/gemm.json).
+// FP32 operands are split by an earlier launch (split_once.cu, gemm_split.cu), not while they are loaded as in
+// gemm_wmma.cu.  The products of a 64 x 128 tile read 96 of the 128 bytes that shared memory gives in a cycle.  To read
+// FP32 there and to write hi and lo would take 93 more (counted, not measured), and a third of the time would be
+// waiting.  To take op(A) from registers, split already, was slower as well (docs/performance/tried.md).  With the
+// extra launch, three products run at 0.91, 0.99 and 0.97 of the rate of one product of FP16 operands at n = 4096, 8192
+// and 16384 (H200, benchmarks/results/gemm.json).
 //
-// Rounding: with REFINE 0 one sum on the tensor cores runs along all of k.  With more products a sum runs along
-// 64 k, the small products first, and is then added to nearest to the sum in FP32 registers: the
-// truncation of the tensor cores does not add up along k, and that is why a tile has only 128 columns then.
+// Rounding: with REFINE 0 the tensor cores sum along all of k.  With more products they sum along 64 k, the small
+// products first, and these sums are added to nearest in FP32 registers, so that the truncation errors of the tensor
+// cores do not accumulate along k.  The second set of registers leaves room for tiles of only 128 columns.
 //
-// Results: with k = 512 a tile takes about 10 us of products (REFINE 3); read, added and written by hand, C
-// took 5 to 6 us more, in which both warpgroups waited: all multiprocessors ask for it at once, 17 MB at a time,
-// and the memory rests while they multiply.  So a warp puts its sums into shared memory, 2 KB at a time, and
-// the copy engine adds them to C in the second-level cache, to nearest, while the next tile is multiplied: 142
-// became 194 TFLOP/s at k = 512, 163 became 224 at k = 1024 (H200, REFINE 3, m = n = 16384, products counted
-// once; one comparison, both ways in the same run, of which no results file is kept).  With more products than
-// one the first of the next tile run even while the sums are put there: they are not needed before these are
-// done.  Each entry has one addition: the order of the blocks does not show.  By hand, alpha x may be added
-// unrounded; else the bits are the same.  Subnormal sums are kept: a tensor map's type FLOAT32 is not
-// FLOAT32_FTZ.  Stored by hand are results of another kind and, of scaled operands, tiles on an edge of C and those
-// near an Inf or NaN.
+// Results: with k = 512 the products of a tile take about 10 us (REFINE 3).  When the threads read, added and wrote C
+// themselves, both warpgroups waited for another 5 to 6 us: all multiprocessors ask for C at once, 17 MB at a time,
+// while the memory is idle during the products.  Now a warp puts its sums into shared memory, 2 KB at a time, and the
+// copy engine adds them to C in the second-level cache, to nearest, while the next tile is multiplied: 142 became 194
+// TFLOP/s at k = 512, and 163 became 224 at k = 1024 (H200, REFINE 3, m = n = 16384, products counted once; one
+// comparison, both ways in the same run, of which no results file is kept).  With REFINE > 0 the first products of the
+// next tile run even while the sums are put into shared memory.  Each entry has one addition, so the order of the
+// blocks does not matter.  Threads store results themselves if these are of another kind, and, for scaled operands, in
+// tiles on an edge of C or with an Inf or NaN.  They may then add alpha x unrounded; otherwise the bits are the same.
+// Subnormal sums are kept: a tensor map's type FLOAT32 is not FLOAT32_FTZ.
 //
-// Tiles in turn (work): a kernel that holds multiprocessors when this one starts keeps out as many blocks.
-// With a fixed share for each block theirs would be done last, after all others.  Alone, too, blocks differ: tiles
-// in turn made 213, 210 and 196 TFLOP/s of 216, 202 and 178 at n = 4096, 8192 and 16384 (H200, REFINE 3,
-// CLUSTER 2, before warpgroups took turns; one comparison, of which no results file is kept).
+// Tiles in turn (work): another kernel that occupies multiprocessors when this one starts keeps out as many blocks.
+// With a fixed share for each block, their tiles would be computed last, after all others.  Blocks differ in speed
+// even without another kernel: with tiles in turn 216, 202 and 178 TFLOP/s became 213, 210 and 196 at n = 4096, 8192
+// and 16384 (H200, REFINE 3, CLUSTER 2, before warpgroups took turns; one comparison, of which no results file is
+// kept).
 
+#include "common/bulk_copy.cuh"
+#include "common/mbarrier.cuh"
 #include "common/sm_addresses.cuh"
 #include "gemm/gemm.cuh"
 #include "gemm/wgmma.cuh"
@@ -63,7 +67,7 @@
 
 // ---- the two roles -----------------------------------------------------------------------------
 
-// A ring of stages: the one in turn, and how often the ring was passed (its last bit).
+// A position in the ring of stages: the stage, and the parity of the number of rounds.
 struct Ring {
     int stage = 0;
     unsigned parity = 0;
@@ -78,8 +82,8 @@ struct Ring {
 
 struct Shared {
     unsigned stages, full, empty, sent;  // addresses in shared memory
-    volatile int* tile;  // that of the operands in a stage, where a tile begins
-    volatile int* mail;  // the same as block 0 of the cluster sent it
+    volatile int* tile;  // for each stage that begins a tile: the number of the tile
+    volatile int* mail;  // the same numbers as block 0 of the cluster sent them
 
     __device__ __forceinline__ unsigned a(int stage, int part) const {
         return stages + stage * STAGE_BYTES + part * BYTES_A;
@@ -95,8 +99,8 @@ struct Shared {
     }
 };
 
-// Which tiles a cluster computes, each DOWN BLOCK_M high and ACROSS BLOCK_N wide.  32 bits count them up to 2^22 rows
-// and columns, and are divided without a subroutine, whose registers the feeding warpgroup has not.
+// Which tiles a cluster computes, each DOWN BLOCK_M high and ACROSS BLOCK_N wide.  32 bits are enough for 2^22 rows and
+// columns.  A division of 64 bits calls a subroutine, for which the feeding warpgroup has not enough registers.
 struct Schedule {
     TileOrder<int> order;
     int band;  // rows of tiles
@@ -112,18 +116,18 @@ struct Schedule {
     __device__ __forceinline__ int count() const { return order.rows * order.cols; }
     __device__ __forceinline__ int clusters() const { return gridDim.x / CLUSTER; }
 
-    // Whether all tiles have been taken, as far as this thread can see.
+    // Whether all tiles have been taken when this thread looks.
     __device__ __forceinline__ bool is_over() const {
         return work && *reinterpret_cast<volatile unsigned*>(work) >= unsigned(count());
     }
 
-    // The tile after `last` (NO_TILE: the first), as far as this block can tell by itself.
+    // The tile after `last` (NO_TILE: the first one); NO_TILE if block 0 of the cluster must tell.
     __device__ __forceinline__ int next(int last) const {
         if (work == nullptr) return last == NO_TILE ? blockIdx.x / CLUSTER : last + clusters();
         return rank == 0 ? int(min(atomicAdd(work, 1u), unsigned(count()))) : NO_TILE;
     }
 
-    // The cluster that is the last to find no tile, of all that share them, clears the words.
+    // Called when a cluster finds no more tile; the last cluster of all that share the words clears them.
     __device__ __forceinline__ void leave() const {
         if (work == nullptr || rank != 0 || atomicAdd(work + 1, 1u) != sharing - 1) return;
         atomicExch(work, 0u);
@@ -144,8 +148,8 @@ __device__ __forceinline__ int coordinate(int axis, int across, int k) {
     return (axis == 0) == ALONG_K ? k : across;
 }
 
-// Block 0 of the cluster tells the other which tile begins in a stage that both have emptied: who reads the word
-// that came there before has done so.  `taken` has a bit for each stage: how often a word came there.
+// Block 0 of the cluster tells the other which tile begins in a stage.  Both have emptied the stage, so the word of its
+// last use has been read.  `taken` has a bit for each stage: the parity of the number of words that came there.
 __device__ __forceinline__ int agree(
     const Shared& shared, unsigned rank, int stage, int tile, unsigned& taken
 ) {
@@ -158,20 +162,21 @@ __device__ __forceinline__ int agree(
         return tile;
     }
     expect(shared.is_sent(stage), sizeof(int));
-    wait(shared.is_sent(stage), taken >> stage & 1);
+    wait_for(shared.is_sent(stage), taken >> stage & 1);
     taken ^= 1u << stage;
     return shared.mail[stage];
 }
 
-// Loads panel p of an operand's tile, or leaves that to the block of the cluster whose turn it is.
+// Loads box p of an operand's tile; if the cluster shares the tile, its blocks load the boxes in turn.
 template <bool SHARED>
 __device__ __forceinline__ void load_panel(
     unsigned to, const TensorMap& map, int x, int y, unsigned full, int p, unsigned rank
 ) {
-    if (!SHARED) copy_panel(to, map, x, y, full);
-    else if (p % CLUSTER == rank) copy_panel_to_all(to, map, x, y, full);
+    if (!SHARED) load_box(to, map, x, y, full);
+    else if (p % CLUSTER == rank) load_box_everywhere<CLUSTER>(to, map, x, y, full);
 }
 
+// The warpgroup that feeds: one thread takes tiles and starts the copies of their operands.
 __device__ __forceinline__ void feed(
     const Shared& shared, const Schedule& schedule, int steps,
     const TensorMap& a_hi, const TensorMap& a_lo, const TensorMap& b_hi, const TensorMap& b_lo
@@ -180,7 +185,7 @@ __device__ __forceinline__ void feed(
     unsigned taken = 0;
     for (int tile = schedule.next(NO_TILE), after = NO_TILE;; tile = after) {
         int row, col;
-        wait(shared.is_empty(ring.stage), ring.parity ^ 1);  // the first pass finds all stages empty
+        wait_for(shared.is_empty(ring.stage), ring.parity ^ 1);  // the first pass finds all stages empty
         if (CLUSTER > 1 && schedule.work) tile = agree(shared, schedule.rank, ring.stage, tile, taken);
         const bool more = tile < schedule.count();
         shared.tile[ring.stage] = more ? tile : NO_TILE;
@@ -192,8 +197,8 @@ __device__ __forceinline__ void feed(
         schedule.find(tile, row, col);
         for (int s = 0; s < steps; ++s) {
             const unsigned full = shared.is_full(ring.stage);
-            if (s > 0) wait(shared.is_empty(ring.stage), ring.parity ^ 1);
-            // Not before it is needed: the stages that are full hide how long it takes.
+            if (s > 0) wait_for(shared.is_empty(ring.stage), ring.parity ^ 1);
+            // Taken as late as possible; the full stages hide the time that this takes.
             if (s == steps - 1) after = schedule.next(tile);
             expect(full, STAGE_BYTES);
             #pragma unroll
@@ -237,12 +242,12 @@ __device__ __forceinline__ void multiply(
     }
 }
 
-// Each warp says for itself that it has read the stage, to every block that may fill it.
+// Each warp tells every block that may fill the stage that it has read it.
 __device__ __forceinline__ void release(const Shared& shared, int stage) {
-    if (threadIdx.x % WARP < CLUSTER) arrive_at(shared.is_empty(stage), threadIdx.x % WARP);
+    if (threadIdx.x % WARP < CLUSTER) arrive_relaxed(shared.is_empty(stage), threadIdx.x % WARP);
 }
 
-// One sum along all of k; the products of one stage run while the next is waited for.
+// One sum along all of k.  The products of a stage run while the warps wait for the next.
 __device__ __forceinline__ void sum_through(
     float (&sum)[SUMS], const Shared& shared, Ring& ring, int group, int steps
 ) {
@@ -251,7 +256,7 @@ __device__ __forceinline__ void sum_through(
     for (int i = 0; i < SUMS; ++i) sum[i] = 0;
     settle(sum);
     for (int s = 0; s < steps; ++s) {
-        wait(shared.is_full(ring.stage), ring.parity);
+        wait_for(shared.is_full(ring.stage), ring.parity);
         wgmma_fence();
         multiply(sum, shared, ring.stage, group, false);
         wgmma_commit();
@@ -275,15 +280,15 @@ __device__ __forceinline__ void pass_turn(int group) {
                  :: "r"(1 + (group + 1) % CONSUMERS), "n"(CONSUMERS * GROUP_THREADS) : "memory");
 }
 
-// A sum for each stage, added to nearest.  `store` is called while the first products run: until then `sum` may
-// hold what the tile before left.
+// A sum for each stage; the sums are added to nearest.  `store` is called while the first products run, and until then
+// `sum` still holds the results of the tile before.
 template <typename Store>
 __device__ __forceinline__ void sum_by_stage(
     float (&sum)[SUMS], const Shared& shared, Ring& ring, int group, int steps, const Store& store
 ) {
     float part[SUMS];
     const auto begin = [&] {
-        wait(shared.is_full(ring.stage), ring.parity);
+        wait_for(shared.is_full(ring.stage), ring.parity);
         settle(part);
         await_turn(group);
         wgmma_fence();
@@ -330,24 +335,25 @@ tcs_gemm_wgmma(
     const Schedule schedule(m, n, k, work, unsigned(sharing), CLUSTER > 1 ? rank_in_cluster() : 0);
     __shared__ bool leaves;
     if (threadIdx.x == 0) {
-        // Nor does a block stay that starts so late that no tile is left: others may wait for its multiprocessor.
+        // A block that starts after all tiles have been taken ends, too: other kernels may wait for its multiprocessor.
         const unsigned here = multiprocessor();
         leaves = CLUSTER == 1 && ((taken && taken[here / WARP % 8] >> here % WARP & 1) || schedule.is_over());
         if (leaves) schedule.leave();
         for (int s = 0; s < STAGES; ++s) {
-            init_barrier(shared.is_full(s), 1);
-            init_barrier(shared.is_empty(s), CONSUMERS * WARPS_IN_GROUP * CLUSTER);
-            init_barrier(shared.is_sent(s), 1);
+            init_barrier<1>(shared.is_full(s));
+            init_barrier<CONSUMERS * WARPS_IN_GROUP * CLUSTER>(shared.is_empty(s));
+            init_barrier<1>(shared.is_sent(s));
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        show_barriers();
     }
     __syncthreads();
     if (CLUSTER == 1 && leaves) return;
-    if (CLUSTER > 1) cluster_barrier();  // no block sends before the other's barriers are there
+    if (CLUSTER > 1) cluster_barrier();  // the barriers of both blocks must be set up before one sends
 
     const int steps = int((k + BLOCK_K - 1) / BLOCK_K);
-    // A number of the whole warp, so that where its operands lie is found in uniform registers, as wgmma wants it: else
-    // two instructions and more lie between most products.
+    // By a shuffle, so that the compiler knows the number is the same for the warp, and computes the addresses of
+    // operands in uniform registers, where wgmma needs them.  Otherwise two or more instructions stand between most
+    // products.
     const int group = __shfl_sync(ALL_LANES, threadIdx.x / GROUP_THREADS, 0) - 1;
     if (group < 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
@@ -358,10 +364,10 @@ tcs_gemm_wgmma(
         const Target target = {out, c, ld_out, ld_c, m, n, int(kind), alpha, beta};
         const Origin<T_LOW> origin = {a, b, row_a, col_a, row_b, col_b, k, top_a, top_b};
         const unsigned boxes = shared.boxes((threadIdx.x - GROUP_THREADS) / WARP);
-        if (REFINE && group == CONSUMERS - 1) pass_turn(group);  // the first may begin
+        if (REFINE && group == CONSUMERS - 1) pass_turn(group);  // the first turn is that of group 0
         Ring ring;
         float sum[SUMS];
-        int last = NO_TILE;  // its sums are not stored yet
+        int last = NO_TILE;  // the tile whose sums are not stored yet
         const auto store = [&](int tile) {
             if (tile == NO_TILE) return;
             int row, col;
@@ -369,8 +375,8 @@ tcs_gemm_wgmma(
             store_sums(sum, target, origin, results, int(how), boxes, row + group * PANEL, col);
         };
         while (true) {
-            wait(shared.is_full(ring.stage), ring.parity);
-            // By the lane that releases the stage: before that the word is not written again.
+            wait_for(shared.is_full(ring.stage), ring.parity);
+            // Read by a lane that releases the stage: the word is not overwritten before.
             int tile = threadIdx.x % WARP ? NO_TILE : shared.tile[ring.stage];
             tile = __shfl_sync(ALL_LANES, tile, 0);
             if (tile == NO_TILE) break;
@@ -382,11 +388,11 @@ tcs_gemm_wgmma(
                 store(tile);
             }
         }
-        if (REFINE && group == 0) await_turn(group);  // which nobody takes
+        if (REFINE && group == 0) await_turn(group);  // the last turn, so that all barriers are complete
         store(last);
-        // The copy engine still reads shared memory, and what it wrote is to be seen by the next kernel.
-        asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+        // The copy engine may still read shared memory, and its writes must be complete before the next kernel.
+        wait_until_stored();
     }
-    // A block whose shared memory is still written or arrived at must not leave.
+    // A block must not end while another one copies to its shared memory or arrives at its barriers.
     if (CLUSTER > 1) cluster_barrier();
 }

@@ -1,14 +1,16 @@
-// C = alpha op(A) op(B) + beta C with tiles of C of 64 or 128 rows: operands shared in shared memory, loaded ahead.
+// C = alpha op(A) op(B) + beta C in tiles of 64 or 128 rows, whose operands are loaded ahead into shared memory.
 //
-// Second step of the ladder naive -> wmma -> wgmma.  What it adds: a tile of each operand is read from global
-// memory once for all rows (columns) of a tile of C, 16 bytes a thread; copies run STAGES - 1 tiles ahead of
-// the tensor cores (cp.async from sm_80 on, ordinary loads before), fragments one slice ahead, also from one
-// tile to the next; chunks of 16 bytes are swizzled so that neither copies nor fragments meet bank
-// conflicts (SWIZZLE 0 leaves that out, to show what it is worth).  That is 7, 13 and 17 times the rate of the naive
-// engine at n = 1024, 2048 and 4096 (H200, FP16, benchmarks/results/gemm.json).
+// The second of the three engines naive, wmma and wgmma.  It adds:
+//   - a tile of each operand is read from global memory once for all rows (columns) of a tile of C, 16 bytes a thread;
+//   - copies run STAGES - 1 tiles ahead of the tensor cores (cp.async from sm_80 on, ordinary loads before), fragments
+//     one slice ahead, also from one tile to the next;
+//   - chunks of 16 bytes are swizzled, so that copies and fragments meet no bank conflicts (SWIZZLE 0 leaves this
+//     out, for comparison).
+// It is 7, 13 and 17 times as fast as the naive engine at n = 1024, 2048 and 4096 (H200, FP16,
+// benchmarks/results/gemm.json).
 //
-// Small tiles are for products that would leave multiprocessors without work: n = 1024 ran at 159 instead of 96
-// TFLOP/s with them, n = 2048 at 241 instead of 329 (H200; one comparison, of which no results file is kept).
+// Small tiles are for products too small to give every multiprocessor a large one: with them n = 1024 ran at 159
+// TFLOP/s instead of 96, but n = 2048 at 241 instead of 329 (H200; one comparison, of which no results file is kept).
 //
 //   a, b   TRANS_A 0: a is op(A), m x k, rows contiguous; 1: a is its transpose, k x m, rows contiguous.
 //          TRANS_B 0: b is op(B), k x n; 1: its transpose, n x k.  Leading dimensions ld_a, ld_b, in entries.
@@ -17,27 +19,27 @@
 //          bits of max |a_i.| and max |b_.j| (tcs_tops); else null
 //   out, c row-major with leading dimensions ld_out, ld_c, of `kind` (see gemm.cuh); c is not read if beta = 0
 //
-// Grid ceil(m / BLOCK_M) ceil(n / BLOCK_N), block and dynamic shared memory as wmma_shape has them
+// Grid ceil(m / BLOCK_M) ceil(n / BLOCK_N); block and dynamic shared memory as wmma_shape gives them
 // (kernels/product_shapes.py).
 // Defines T_IN (fp16, bf16, float, int8), T_LOW (fp16, bf16, tf32, int8), REFINE (0 to 4: none, 'a', 'b',
 // 'ab', 'full'; 0 unless T_IN is float), TRANS_A, TRANS_B, SWIZZLE, TILE (0: 64 x 64 entries of C, for small products;
 // 1: 128 x 128; 2: 128 x 256 and one block a multiprocessor, for large products, from sm_80 on where shared memory is
 // large; 1 if T_IN is float).
 //
-// For T_IN float the split is part of the load.  For 16-bit formats each entry is split once a block: it waits in
-// a register while the tile before is multiplied, and goes to shared memory as hi and lo.  For TF32 loading a
-// fragment splits it: FP32 is in shared memory, and registers hold hi and lo.
+// If T_IN is float, operands are split while they are loaded.  For 16-bit formats each block splits an entry once: the
+// entry waits in a register while the tile before is multiplied, and goes to shared memory as hi and lo.  For TF32
+// shared memory holds FP32, and each fragment is split when it is loaded into registers.
 //
-// Rounding: with REFINE 0 one sum on the tensor cores runs along all of k.  With more products a sum on the tensor
-// cores runs along 32 k (8 of TF32), those of a slice smallest first, and is then added to nearest to
-// the sum in FP32 registers: the truncation of the tensor cores does not add up along k.
+// Rounding: with REFINE 0 the tensor cores sum along all of k.  With more products they sum along 32 k (8 for TF32),
+// the smallest products of a slice first, and these sums are added to nearest in FP32 registers, so that the truncation
+// errors of the tensor cores do not accumulate along k.
 
 #include "gemm/gemm.cuh"
 #include "gemm/wmma_tile.cuh"
 
-// ---- what a warp computes ----------------------------------------------------------------------
+// ---- the products of a warp ---------------------------------------------------------------------
 
-// Operands in their own format: fragments of one slice are loaded while the last one is multiplied.
+// Operands in their own format.  The fragments of a slice are loaded while the slice before is multiplied.
 struct Direct {
     Acc sum[TILES_M][TILES_N][4];
     unsigned a[2][TILES_M][4], b[2][TILES_N / 2][4];
@@ -56,7 +58,7 @@ struct Direct {
         }
     }
 
-    // There and back along the columns: the fragment used last is used first.
+    // Columns are taken forwards and backwards in turn, so that the next row begins with the fragment used last.
     __device__ __forceinline__ void multiply(int slice) {
         #pragma unroll
         for (int i = 0; i < TILES_M; ++i) {
@@ -80,11 +82,11 @@ struct Direct {
             const char* const next = stages + (s + 1) % STAGES * STAGE_BYTES;
             #pragma unroll
             for (int slice = 0; slice < SLICES; ++slice) {
-                if (slice == 0) feed.next();  // takes the place of tile s - 1
+                if (slice == 0) feed.next();  // overwrites tile s - 1
                 if (slice + 1 < SLICES) {
                     load(stage, row0, col0, slice + 1);
                 } else {
-                    feed.arrived();  // tile s + 1, if there is one; and all warps are done with tile s
+                    feed.arrived();  // tile s + 1, if it exists, has arrived, and all warps have finished tile s
                     load(next, row0, col0, 0);
                 }
                 multiply(slice);
@@ -93,7 +95,7 @@ struct Direct {
     }
 };
 
-// A tile of hi or lo: as the FP32 tile, in half the bytes.
+// A tile of hi or lo; it has half the bytes of the FP32 tile.
 template <bool ALONG_K>
 struct PartTile {
     static constexpr int BYTES = ALONG_K ? BLOCK_K * 2 : BLOCK_M * 2;
@@ -103,14 +105,14 @@ struct PartTile {
     }
 };
 
-// One FP32 operand on its way to tiles of hi and lo: RUNS_HELD times four entries of a row, in registers.
+// The part of an FP32 operand that a thread splits: RUNS_HELD runs of four entries of a row, in registers.
 constexpr int RUNS_HELD = 4;
 template <typename T, bool ALONG_K, bool SPLIT>
 struct Splitter {
     static constexpr int ACROSS = (ALONG_K ? BLOCK_K : BLOCK_M) / 4, ROWS = THREADS / ACROSS;
     Source<ALONG_K, BLOCK_M> source;
     const T* next;           // this thread's first run of the next tile
-    int whole_tiles;         // so many can be read 16 bytes at a time
+    int whole_tiles;         // the first tiles, which can be read 16 bytes at a time
     Run<T, 4> in[RUNS_HELD];
     Scale<T_LOW> scale[4];   // of the rows, or of the columns, of this thread
     static_assert((ALONG_K ? BLOCK_M : BLOCK_K) == RUNS_HELD * ROWS, "a tile is what the threads hold");
@@ -159,8 +161,9 @@ struct Splitter {
     }
 };
 
-// FP32 operands for a 16-bit format.  While tile s is multiplied, tile s + 1 leaves the registers, split, and
-// tile s + 2 takes its place, a run after each few products: neither tensor cores nor other units wait.
+// FP32 operands for a 16-bit format.  While tile s is multiplied, tile s + 1 is split and stored to shared memory, and
+// tile s + 2 is loaded into its registers.  One run follows a few products, so that neither the tensor cores nor other
+// units wait.
 template <typename T>
 struct Split {
     static constexpr int PART_BYTES = BLOCK_M * BLOCK_K * 2, BUFFER_BYTES = 4 * PART_BYTES;
@@ -196,7 +199,7 @@ struct Split {
         Acc (&part)[TILES_N][4], const unsigned (&a_hi)[4], const unsigned (&a_lo)[4],
         const unsigned (&b_hi)[TILES_N / 2][4], const unsigned (&b_lo)[TILES_N / 2][4]
     ) {
-        // All columns of one product, then the next: a sum is not waited for.
+        // All columns of one term, then the next, so that no product waits for the sum of the one before.
         #pragma unroll
         for (int term = 0; term < TERMS; ++term) {
             if (!has_term<REFINE>(term)) continue;
@@ -209,7 +212,7 @@ struct Split {
         }
     }
 
-    // The products of tile `tile`, in `buffer`; those of the next go to `other`.
+    // Multiplies tile `tile`, which is in `buffer`, and stores the next one to `other`.
     __device__ __forceinline__ void multiply(const char* buffer, char* other, int tile, int row0, int col0) {
         using TileB = PartTile<TRANS_B>;
         Acc part[TILES_M][TILES_N][4] = {};
@@ -257,7 +260,7 @@ struct Split {
         advance();
         #pragma unroll 1
         for (int s = 0; s < feed.tiles; ++s) {
-            __syncthreads();  // tile s is there, and all warps are done with tile s - 1
+            __syncthreads();  // tile s is complete, and all warps have finished tile s - 1
             multiply(buffers + s % 2 * BUFFER_BYTES, buffers + (s + 1) % 2 * BUFFER_BYTES, s, row0, col0);
             advance();
         }
@@ -286,7 +289,7 @@ struct Rounded {
         }
     }
 
-    // As FP32 has it, 127 for 1.
+    // The exponent of the scale as in the bits of an FP32 number, 127 for a scale of 1.
     __device__ __forceinline__ static unsigned exponent(const unsigned* top, Index i, Index count) {
         return 127 + (i < count ? fit<T_LOW>(top[i]) : 0);
     }
@@ -304,7 +307,7 @@ struct Rounded {
 
     __device__ __forceinline__ void multiply(const char* tile_a, const char* tile_b, int row0, int col0) {
         const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
-        #pragma unroll 1  // more at once would not fit into 128 registers
+        #pragma unroll 1  // unrolled, it would not fit into 128 registers
         for (int slice = 0; slice < SLICES; ++slice) {
             unsigned b_hi[TILES_N][2], b_lo[TILES_N][2];
             #pragma unroll
@@ -348,7 +351,7 @@ struct Rounded {
     __device__ __forceinline__ void run(char* stages, Feed feed, int row0, int col0) {
         feed.start();
         for (int s = 0; s < feed.tiles; ++s) {
-            feed.arrived();  // tile s; and all warps are done with tile s - 1
+            feed.arrived();  // tile s has arrived, and all warps have finished tile s - 1
             feed.next();
             const char* stage = stages + s % STAGES * STAGE_BYTES;
             multiply(stage, stage + BYTES_A, row0, col0);
@@ -363,18 +366,18 @@ using Work = typename Choice<SPLIT_ON_LOAD ? 0 : SCALED ? 1 : 2, Split<T_IN>, Ro
 
 // ---- the last step -----------------------------------------------------------------------------
 
-// Where entry (row, col) of the block's sums lies: rows of a fragment fall into different banks.
+// The place of entry (row, col) of the block's sums; the rows of a fragment use different banks.
 __device__ __forceinline__ int place(int row, int col) { return row * BLOCK_N + (col ^ (row & 3) << 3); }
 constexpr int SHARED_BYTES = (SPLIT_ON_LOAD ? 2 : STAGES) * STAGE_BYTES;
 static_assert(BLOCK_M * BLOCK_N * sizeof(Acc) <= SHARED_BYTES, "the sums fit where the tiles were");
 
-// One thread's four columns of the block, and what they need that no row changes.
+// A thread's four columns of the block, and the values that are the same for all rows.
 struct Columns {
     static constexpr int ACROSS = BLOCK_N / 4, STEP = THREADS / ACROSS, FLIGHT = 4;
     Index first;
     int exponent[4];
-    bool whole;  // inside, not broken, and of 4 bytes: a result goes out in one piece
-    bool add;    // and c comes in one
+    bool whole;  // inside C, not broken, and results of 4 bytes: four results are one store
+    bool add;    // beta is not zero, and four entries of c are one load
 
     __device__ __forceinline__ Columns(const Target& target, const Origin<T_LOW>& origin, Index first) : first(first) {
         const Index bits = reinterpret_cast<Index>(target.out) | target.ld_out * 4;
@@ -416,7 +419,7 @@ struct Columns {
         static_cast<uint4*>(target.out)[(row * target.ld_out + first) / 4] = word;
     }
 
-    // All rows of these columns; FLIGHT reads of c are on their way before the first result is written.
+    // Stores all rows of these columns; FLIGHT reads of c start before the first result is written.
     __device__ __forceinline__ void store_all(
         const Target& target, const Origin<T_LOW>& origin, bool in_pairs, Index first_row, const Acc* sums, int col
     ) const {
@@ -440,7 +443,7 @@ struct Columns {
     }
 };
 
-// True for a block with an Inf or NaN next to it.
+// True if a row or column of the block's tile holds an Inf or NaN.
 __device__ __forceinline__ bool any_broken(const Target& target, const Origin<T_LOW>& origin, Index row, Index col) {
     bool found = false;
     if (origin.top_a != nullptr) {
@@ -454,7 +457,7 @@ __device__ __forceinline__ bool any_broken(const Target& target, const Origin<T_
     return __syncthreads_or(found);
 }
 
-// Blocks on a multiprocessor, as far as registers go.
+// Blocks on a multiprocessor for which the compiler must leave registers.
 constexpr int RESIDENT = WIDE || SPLIT_ON_LOAD ? 1 : SMALL && sizeof(T_IN) == 2 ? 3 : 2;
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
@@ -477,8 +480,8 @@ tcs_gemm_wmma(
     Work work(feed, top_a, top_b, row0, col0);
     work.run(stages, feed, row0, col0);
 
-    wait<0>();
-    __syncthreads();  // the last tile has been read: its place is taken by the sums
+    wait_for_groups<0>();
+    __syncthreads();  // all warps have read the last tile, which the sums overwrite
     Acc* const sums = reinterpret_cast<Acc*>(stages);
     const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
     #pragma unroll

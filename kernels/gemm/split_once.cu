@@ -1,27 +1,27 @@
-// Scales and split operands in one launch that reads every entry once: what tcs_tops and tcs_split of gemm_split.cu do
-// in two, to the bit, for matrices that are not too long.
+// Scales and split operands in one launch that reads every entry once.  The results have the same bits as those of the
+// two launches tcs_tops and tcs_split (gemm_split.cu); rows and columns must not be too long.
 //
 //   top = bits of the largest |entry| of each row, or column, of two matrices
-//   hi = rn(s x), lo = rn(s x - hi), with the power of two s that `top` gives
+//   hi = rn(s x), lo = rn(s x - hi), with s = 2^fit(top)
 //
 // x is FP32 rows x cols, row-major, leading dimension ld.  `by_row`: top has an entry for each row, else for each
 // column.  hi and lo (null if not wanted) are row-major with leading dimension ld_out, a multiple of 16 bytes.
 //
-// A thread keeps its entries in registers until the largest is known: of a row, which some warps of one block hold
-// (`warps` of them, up to warps 128 RUNS columns); or of each of 4 `lanes` columns, whose rows a cluster holds
-// (CLUSTER RUNS THREADS / lanes of them at most), in `lanes` threads a row.  `share` is that number.
+// A thread keeps its entries in registers until the largest entry is known.  By rows: `share` warps of one block hold a
+// row, of at most 128 share RUNS columns.  By columns: a cluster holds 4 share columns, `share` threads to a row, of at
+// most CLUSTER RUNS THREADS / share rows.
 //
-// Grid: for each matrix a multiple of CLUSTER; ceil(rows / (WARPS / warps)), rounded up, if by_row, else
-// CLUSTER ceil(cols / (4 lanes)).  Block THREADS.
+// Grid: for each matrix a multiple of CLUSTER; ceil(rows / (WARPS / share)), rounded up, if by_row, else
+// CLUSTER ceil(cols / (4 share)).  Block THREADS.
 // Defines T_LOW (fp16, bf16 or tf32), THREADS, CLUSTER.
 
 #include "common/cluster.cuh"
-#include "common/operand_scale.cuh"
+#include "common/reduce.cuh"
 #include "gemm/gemm.cuh"
 
 constexpr int WARPS = THREADS / WARP;
-constexpr int RUNS = 16;        // words of 16 bytes a thread keeps
-constexpr int MOST_LANES = 32;  // of a row, where columns have a largest entry
+constexpr int RUNS = 16;        // words of 16 bytes that a thread keeps
+constexpr int MOST_LANES = 32;  // threads to a row, by columns
 
 struct Operand {
     const float* x;
@@ -33,7 +33,7 @@ struct Operand {
     Index ld_out, share;
 };
 
-// Four entries of a part, 8 or 16 bytes.
+// Four entries of hi or lo, 8 or 16 bytes.
 struct Words {
     static constexpr int COUNT = 4 / PER_WORD<T_LOW>;
     unsigned at[COUNT];
@@ -60,17 +60,17 @@ struct Held {
     Index row, col;
     int down, across;
 
-    // Whether all are in the matrix, up to row `last_row`, and can be moved as words.
+    // Whether all runs are in the matrix, up to row `last_row`, and can be loaded as words.
     __device__ __forceinline__ bool is_whole(const Operand& m, Index last_row) const {
         const bool inside = row + (RUNS - 1) * down <= last_row && col + (RUNS - 1) * across + 4 <= m.cols;
         return inside && aligned16(m.x, m.ld);
     }
 
-    // What is not there is zero: it makes nothing larger.
+    // Entries outside the matrix become zero, which does not change the largest.
     __device__ __forceinline__ void load(const Operand& m, Index last_row, bool whole) {
         const float* const from = m.x + row * m.ld + col;
         const Index step = down * m.ld + across;
-        if (whole) {  // no load asks a question, so that all are on their way at once
+        if (whole) {  // loads without conditions are all in flight at once
             #pragma unroll
             for (int i = 0; i < RUNS; ++i) run[i].load(from + i * step, true, 4);
             return;
@@ -83,7 +83,7 @@ struct Held {
         }
     }
 
-    // scale[e] is that of entry e of a run.
+    // Splits the runs; scale[e] is the scale of entry e of each run.
     __device__ __forceinline__ void split(
         const Operand& m, Index last_row, bool whole, const Scale<T_LOW> (&scale)[4]
     ) const {
@@ -190,7 +190,7 @@ __device__ __forceinline__ void split_columns(const Operand& m, Index block) {
         if (rank == 0 && col0 + mine < m.cols) m.top[col0 + mine] = top;
     }
     __syncthreads();
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;");  // what others have has been read
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;");  // this block has read the values of the others
     if (is_here) {
         const uint4 top = *reinterpret_cast<const uint4*>(&of_all[4 * (threadIdx.x % lanes)]);
         const Scale<T_LOW> scale[4] = {
@@ -199,7 +199,7 @@ __device__ __forceinline__ void split_columns(const Operand& m, Index block) {
         if (whole) held.split(m, last_row, true, scale);
         else held.split(m, last_row, false, scale);
     }
-    wait_in_cluster();  // no block leaves before
+    wait_in_cluster();  // no block may leave while another reads its values
 }
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS)

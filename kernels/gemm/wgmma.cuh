@@ -1,35 +1,7 @@
-// Hopper's words for what runs by itself: barriers in shared memory, copies by tensor maps, products of warpgroups.
+// Products of warpgroups (wgmma), and a barrier of the cluster for warps that do not run together.
 #pragma once
 
 #include "gemm/wgmma_sizes.cuh"
-
-__device__ __forceinline__ void init_barrier(unsigned barrier, unsigned count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(count) : "memory");
-}
-
-__device__ __forceinline__ void expect(unsigned barrier, unsigned bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :: "r"(barrier), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void wait(unsigned barrier, unsigned parity) {
-    unsigned done;
-    do {
-        asm volatile("{\n.reg .pred p;\n"
-                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n}" : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
-    } while (!done);
-}
-
-// Arrives at the same barrier of another block of the cluster (or of this one).  Relaxed: a stage is given back when
-// wgmma has read it, and nothing else is to be seen there.  With release (and acquire.cluster in `wait`) each stage
-// cost a fence of the whole device and the first-level cache: a quarter of the rate.
-__device__ __forceinline__ void arrive_at(unsigned barrier, unsigned block) {
-    asm volatile("{\n.reg .b32 remote;\n"
-                 "mapa.shared::cluster.u32 remote, %0, %1;\n"
-                 "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [remote];\n}"
-                 :: "r"(barrier), "r"(block) : "memory");
-}
 
 __device__ __forceinline__ unsigned rank_in_cluster() {
     unsigned rank;
@@ -41,64 +13,14 @@ __device__ __forceinline__ void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-__device__ __forceinline__ void copy_panel(unsigned to, const TensorMap& map, int x, int y, unsigned barrier) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3}], [%4];"
-                 :: "r"(to), "l"(&map), "r"(x), "r"(y), "r"(barrier) : "memory");
-}
-
-// What is read once, and not soon again, is to leave the second-level cache first.
-__device__ __forceinline__ unsigned long long evict_first() {
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-// One box of results to C, stored or added there; zero or more are a group once committed.
-__device__ __forceinline__ void copy_out(const TensorMap& map, int how, int x, int y, unsigned from) {
-    if (how == PASSING) {
-        asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group.L2::cache_hint "
-                     "[%0, {%1, %2}], [%3], %4;"
-                     :: "l"(&map), "r"(x), "r"(y), "r"(from), "l"(evict_first()) : "memory");
-    } else if (how == ADDED) {
-        asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group "
-                     "[%0, {%1, %2}], [%3];"
-                     :: "l"(&map), "r"(x), "r"(y), "r"(from) : "memory");
-    } else {
-        asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];"
-                     :: "l"(&map), "r"(x), "r"(y), "r"(from) : "memory");
-    }
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-
-// Waits until all but the last PENDING boxes of this thread have left shared memory.
-template <int PENDING> __device__ __forceinline__ void wait_left() {
-    asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(PENDING) : "memory");
-}
-
-// What this thread wrote to shared memory is there for the copy engine.
-__device__ __forceinline__ void show_to_copies() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-// To the same place, and the same barrier, of every block of the cluster.
-__device__ __forceinline__ void copy_panel_to_all(
-    unsigned to, const TensorMap& map, int x, int y, unsigned barrier
-) {
-    constexpr unsigned short ALL = (1 << CLUSTER) - 1;
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;"
-                 :: "r"(to), "l"(&map), "r"(x), "r"(y), "r"(barrier), "h"(ALL) : "memory");
-}
-
-// How wgmma finds a tile of panels, each 64 x 64 entries in rows of 128 swizzled bytes: groups of 8 rows lie
-// 1024 bytes apart; along the rows of a transposed operand the next panel follows after PANEL_BYTES.
+// Describes to wgmma a tile of boxes, each 64 x 64 entries in rows of 128 swizzled bytes.  Groups of 8 rows are 1024
+// bytes apart; along the rows of a transposed operand the next box follows after PANEL_BYTES.
 __device__ __forceinline__ unsigned long long descriptor(unsigned address) {
     constexpr unsigned long long SWIZZLE_128 = 1ull << 62, GROUP_OF_8 = 1024 >> 4, NEXT_PANEL = PANEL_BYTES >> 4;
     return SWIZZLE_128 | GROUP_OF_8 << 32 | NEXT_PANEL << 16 | (address & 0x3ffff) >> 4;
 }
 
-// 16 k further: 32 bytes in each row, or 16 rows.
+// What 16 k add to a descriptor: 32 bytes in each row, or 16 rows.
 template <bool ALONG_K>
 constexpr unsigned long long STEP_16 = (ALONG_K ? 32 : 16 * 128) >> 4;
 
@@ -157,7 +79,7 @@ template <int PENDING> __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory");
 }
 
-// Keeps the compiler from reading (or writing) the sums on the other side of a wait.
+// Keeps the compiler from moving reads and writes of the sums across a wait.
 __device__ __forceinline__ void settle(float (&d)[SUMS]) {
     #pragma unroll
     for (int i = 0; i < SUMS; ++i) asm volatile("" : "+f"(d[i]) :: "memory");

@@ -1,7 +1,16 @@
-// How the sums of gemm_wgmma.cu leave it: by the copy engine, or by hand.
+// How gemm_wgmma.cu stores its sums: by the copy engine, or by the threads themselves.
 #pragma once
 
+#include "common/bulk_copy.cuh"
 #include "gemm/wgmma.cuh"
+
+// Hands one box of results to the copy engine, which stores or adds it.
+__device__ __forceinline__ void copy_out(const TensorMap& map, int how, int x, int y, unsigned from) {
+    if (how == PASSING) add_passing_box(map, x, y, from);
+    else if (how == ADDED) add_box(map, x, y, from);
+    else store_box(map, x, y, from);
+    commit_bulk();
+}
 
 // The largest `top` of the rows and columns of one thread's sums; 0 if nothing was scaled.
 __device__ __forceinline__ unsigned largest_top(const Origin<T_LOW>& origin, Index row, Index col) {
@@ -14,8 +23,8 @@ __device__ __forceinline__ unsigned largest_top(const Origin<T_LOW>& origin, Ind
     return largest;
 }
 
-// Stores one thread's sums where nothing has to be asked: all of them inside, FP32 in pairs, no Inf or NaN
-// near.  Reads of c are issued FLIGHT pairs of rows at a time.
+// Stores one thread's sums in the simple case: all are inside C, results are FP32 and are stored in pairs, and none is
+// broken.  Reads of c are issued FLIGHT pairs of rows at a time.
 template <bool ADD>
 __device__ __forceinline__ void store_whole(
     const float (&sum)[SUMS], const Target& target, const Origin<T_LOW>& origin, Index row, Index col
@@ -57,9 +66,9 @@ __device__ __forceinline__ void store_whole(
     }
 }
 
-// Hands the sums of a warp, 16 rows from `row` on, to the copy engine.  A lane holds two neighbours of every 8
-// columns, in rows lane / 4 and 8 more; a box has rows of 128 bytes whose words of 16 bytes are swizzled.  In
-// odd rows the second half of the box's columns goes first, or two rows would meet in the same banks.
+// Hands the sums of a warp, 16 rows from `row` on, to the copy engine.  A lane holds two neighbours of every 8 columns,
+// in rows lane / 4 and lane / 4 + 8.  A box has rows of 128 bytes whose words of 16 bytes are swizzled.  In odd rows
+// the second half of the box's columns is written first; otherwise two rows would use the same banks.
 template <bool SCALED>
 __device__ __forceinline__ void send_whole(
     const float (&sum)[SUMS], const Target& target, const Origin<T_LOW>& origin,
@@ -77,7 +86,7 @@ __device__ __forceinline__ void send_whole(
     #pragma unroll
     for (int box = 0; box < SUMS / 16; ++box) {
         const int offset = box % BOXES * BOX_BYTES;
-        if (lane == 0) wait_left<BOXES - 1>();
+        if (lane == 0) wait_until_read<BOXES - 1>();
         __syncwarp();
         #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -116,7 +125,7 @@ __device__ __forceinline__ void store_sums(
     const bool add = target.beta != 0;
     const bool c_in_pairs = ((reinterpret_cast<unsigned long long>(target.c) | target.ld_c * 4) & 7) == 0;
     row += 16 * warp;
-    if (how != BY_HAND && origin.top_a == nullptr) {  // whose boxes end where C does
+    if (how != BY_HAND && origin.top_a == nullptr) {  // on an edge, the copy engine cuts boxes off where C ends
         send_whole<false>(sum, target, origin, results, how, boxes, int(row), int(col));
         return;
     }

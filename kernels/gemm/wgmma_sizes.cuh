@@ -1,4 +1,4 @@
-// The sizes that gemm_wgmma.cu goes by: threads, tiles, stages and boxes.
+// The sizes of gemm_wgmma.cu: threads, tiles, stages and boxes.
 #pragma once
 
 #include "gemm/gemm.cuh"
@@ -16,24 +16,22 @@ constexpr int PARTS_A = SPLITS_A<REFINE> ? 2 : 1, PARTS_B = SPLITS_B<REFINE> ? 2
 constexpr int BYTES_A = PANELS_A * PANEL_BYTES, BYTES_B = PANELS_B * PANEL_BYTES;
 constexpr int STAGE_BYTES = PARTS_A * BYTES_A + PARTS_B * BYTES_B;
 constexpr int STAGES = 192 * 1024 / STAGE_BYTES;
-// How the blocks of a cluster lie: with one product one above the other, sharing op(B), which is more; with several
-// side by side, sharing op(A), which took 40.0 ms instead of 41.5 (H200, REFINE 3, n = 16384; one comparison, of which
-// no results file is kept).  REFINE 2, where op(B) is more, was not compared.
+// How the tiles of a cluster lie.  With one product, one above the other: they share op(B), which is the larger
+// operand.  With several products, side by side: they share op(A), which took 40.0 ms instead of 41.5 (H200, REFINE 3,
+// n = 16384; one comparison, of which no results file is kept).  REFINE 2, where op(B) is the larger, was not compared.
 constexpr int ACROSS = REFINE ? CLUSTER : 1, DOWN = CLUSTER / ACROSS;
 constexpr int SUMS = BLOCK_N / 2;                  // FP32 registers of one thread for 64 x BLOCK_N
-// Height of a band of tiles, see TileOrder: 4096 rows if k is short.  Each band reads all of op(B), which C has
-// driven out of the cache by then; the band's rows of op(A), 16 KB for each k if split, stay there.  With a long k
-// they do not, and C counts for little: then the tiles in flight, 12 x 11 on 132 multiprocessors, are to be nearly a
-// square.  In between, 8 are as fast for one product and faster for three (n = k = 4096).
+// Height of a band of tiles, see TileOrder.  If k is short, 4096 rows: each band reads all of op(B) again, because C
+// has driven it out of the cache, while the band's rows of op(A), 16 KB for each k if split, stay there.  If k is long,
+// they do not, and C is small against the operands: then the tiles in flight, 12 x 11 on 132 multiprocessors, should be
+// nearly a square.  In between, a height of 8 is as fast for one product and faster for three (n = k = 4096).
 constexpr int HIGH_BAND = 32, MEDIUM_BAND = 8, LOW_BAND = 12, SHORT_SUM = 2048, MEDIUM_SUM = 4096;
 __device__ __forceinline__ constexpr int band_for(Index k) {
     return k <= SHORT_SUM ? HIGH_BAND : k <= MEDIUM_SUM ? MEDIUM_BAND : LOW_BAND;
 }
-constexpr int BOX_ROWS = 16, BOX_COLS = 32;        // results one warp hands to the copy engine at a time
+constexpr int BOX_ROWS = 16, BOX_COLS = 32;        // results that a warp hands to the copy engine at a time
 constexpr int BOX_BYTES = BOX_ROWS * BOX_COLS * 4, BOXES = 2;
 constexpr int BY_HAND = 0, STORED = 1, ADDED = 2, PASSING = 3;  // values of `how`
 constexpr int NO_TILE = -1;
 static_assert(STAGES >= 3, "copies run ahead");
 static_assert(SUMS / 16 % BOXES == 0, "boxes are used in turn");
-
-struct __align__(64) TensorMap { unsigned long long opaque[16]; };

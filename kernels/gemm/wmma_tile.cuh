@@ -1,8 +1,9 @@
-// The tiles of gemm_wmma.cu in shared memory, how they come there, and the fragments that a warp reads of them.
+// The tiles of gemm_wmma.cu in shared memory, their copies from global memory, and the fragments that warps read.
 #pragma once
 
 #include "common/async_copy.cuh"
 #include "gemm/gemm.cuh"
+#include "gemm/load_blocks.cuh"
 
 constexpr bool SCALED = SAME<T_IN, float>;
 static_assert(SCALED || (SAME<T_IN, T_LOW> && REFINE == 0), "only FP32 operands are rounded");
@@ -12,7 +13,7 @@ constexpr bool SMALL = TILE == 0, WIDE = TILE == 2;
 static_assert(!(SCALED && WIDE), "FP32 tiles take the registers of wide ones");
 static_assert(!(SCALED && SMALL), "FP32 tiles are spread over 256 threads");
 
-constexpr int BLOCK_M = SMALL ? 64 : 128, BLOCK_N = WIDE ? 256 : BLOCK_M;  // rows and columns of C a block computes
+constexpr int BLOCK_M = SMALL ? 64 : 128, BLOCK_N = WIDE ? 256 : BLOCK_M;  // rows and columns of a tile of C
 constexpr int ROW_BYTES = 128;                        // of a tile whose rows run along k
 constexpr int BLOCK_K = ROW_BYTES / int(sizeof(T_IN));
 constexpr int BYTES_A = BLOCK_M * ROW_BYTES, BYTES_B = BLOCK_N * ROW_BYTES, STAGE_BYTES = BYTES_A + BYTES_B;
@@ -40,8 +41,8 @@ struct Tile {
     static constexpr int BYTES = ALONG_K ? ROW_BYTES : SPAN * int(sizeof(T_IN));
     static constexpr int CHUNKS = BYTES / 16;
 
-    // Where chunk `chunk` of a row lies.  The rows (and words) that the lanes of a fragment load touch at
-    // once then fall into different banks.
+    // Where chunk `chunk` of a row lies.  It makes the rows (and words) that the lanes read for a fragment use
+    // different banks.
     __device__ __forceinline__ static unsigned offset(int row, int chunk) {
         int turn = 0;
         if (SWIZZLE) {
@@ -61,10 +62,10 @@ struct Tile {
     }
 };
 
-// 16 bytes to shared memory of which the first `bytes` exist; the others become zero.
+// Copies 16 bytes to shared memory.  Only the first `bytes` exist; the others become zero.
 __device__ __forceinline__ void copy_chunk(char* to, const T_IN* from, int bytes) {
 #if __CUDA_ARCH__ >= 800
-    copy_16(to, from, bytes);
+    copy_16<void, void>(to, from, bytes);
 #else
     Run<T_IN, CHUNK> run;
     run.load(from, bytes == 16, bytes / int(sizeof(T_IN)));
@@ -114,12 +115,12 @@ struct Source {
     }
 };
 
-// The ring of stages as the copies see it.
+// The copies of tiles into the ring of stages.
 struct Feed {
     Source<!TRANS_A, BLOCK_M> a;
     Source<TRANS_B, BLOCK_N> b;
     char* stages;
-    int tile, tiles;  // the next to be copied, and how many there are
+    int tile, tiles;  // the next tile to copy, and the number of tiles
 
     __device__ __forceinline__ void start() {
         #pragma unroll
@@ -132,29 +133,18 @@ struct Feed {
             a.copy(stage, Index(tile) * BLOCK_K);
             b.copy(stage + BYTES_A, Index(tile) * BLOCK_K);
         }
-        commit();  // a group for each tile, also for none: `arrived` counts them
+        commit_copies();  // also without a tile, because `arrived` counts groups
         ++tile;
     }
 
-    // Waits for the oldest tile that was not waited for yet, and for the other warps.
+    // Waits for the next tile in order, and for the other warps.
     __device__ __forceinline__ void arrived() {
-        wait<STAGES - 2>();
+        wait_for_groups<STAGES - 2>();
         __syncthreads();
     }
 };
 
-template <bool TRANSPOSED>
-__device__ __forceinline__ void load_matrices(unsigned (&r)[4], const char* row) {
-    if (TRANSPOSED) {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
-    } else {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
-    }
-}
-
-// The word `word` of slice `slice` in row (column) i of the operand.
+// Loads word `word` of slice `slice` in row (column) i of the operand.
 template <typename T, bool ALONG_K>
 __device__ __forceinline__ void load_word(T_IN (&x)[WORD], const char* tile, int i, int slice, int word) {
     const int q = (slice * SLICE_WORDS + word) * WORD;
@@ -166,7 +156,7 @@ __device__ __forceinline__ void load_word(T_IN (&x)[WORD], const char* tile, int
     }
 }
 
-// Fragments of 16 rows of op(A) from row i0 on, or of 16 columns of op(B): two fragments of 8.
+// Loads the fragment of 16 rows of op(A) from row i0 on, or two fragments of 8 columns of op(B).
 // The four 8 x 8 matrices are, for A, (rows 0, words 0), (rows 8, words 0), (0, 4), (8, 4); for B
 // (columns 0, words 0), (0, 4), (8, 0), (8, 4).  Lane l gives the address of row l % 8 of matrix l / 8.
 template <typename T, bool ALONG_K, bool IS_A>
@@ -174,9 +164,9 @@ __device__ __forceinline__ void load_fragment(unsigned (&r)[4], const char* tile
     const int lane = threadIdx.x % WARP, row = lane % 8, low = lane >> 3 & 1, high = lane >> 4;
     const int across = 8 * (IS_A ? low : high), half = IS_A ? high : low;  // along m or n; along k
     if constexpr (ALONG_K) {
-        load_matrices<false>(r, tile + T::offset(i0 + across + row, 2 * slice + half));
+        load_blocks<false>(r, tile + T::offset(i0 + across + row, 2 * slice + half));
     } else if constexpr (WORD == 2) {
-        load_matrices<true>(r, tile + T::offset(16 * slice + 8 * half + row, (i0 + across) / 8));
+        load_blocks<true>(r, tile + T::offset(16 * slice + 8 * half + row, (i0 + across) / 8));
     } else {
         const int g = lane / 4, t = lane % 4;
         #pragma unroll

@@ -1,49 +1,49 @@
-// A strip whose diagonal dominates its columns, |a_jj| > sum of |a_ij| over i != j: elimination keeps it so, every
-// multiplier is less than one, and partial pivoting swaps no rows (N. J. Higham, Accuracy and Stability of Numerical
-// Algorithms, 2nd ed., theorem 9.9).  Nothing is searched for then.  Every block factors the rows of the diagonal,
-// and a warp solves for 32 rows of L at a time, by U, alone.
+// LU without a search for pivots of a strip whose diagonal dominates its columns: |a_jj| > sum of |a_ij| over i != j.
+// Elimination preserves the dominance, every multiplier is less than one, and partial pivoting would swap no rows
+// (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 9.9).  Every block factors the rows
+// of the diagonal; then each warp solves for 32 rows of L at a time, without waiting for others.
 //
-// The numbers are those of the search: each entry sees the same fused multiply-adds in the same order.  Only zeros of
-// U may differ in sign, as the search goes on subtracting zeros from a row that is a pivot already.
+// The results are those of the search: each entry has the same fused multiply-adds in the same order.  Only zeros of U
+// may differ in sign, because the search goes on subtracting zeros from rows that are pivots already.
 #pragma once
 
+#include "common/async_copy.cuh"
 #include "lu/strip.cuh"
 
-// Less than one by far more than what rounding, of these sums and of the elimination, can add.
+// A diagonal entry dominates if the others sum to less than this share of it.  The gap to one exceeds by far the
+// rounding errors of the sums and of the elimination.
 constexpr float DOMINATED = 1.0f - 0x1p-6f;
-// Sizes of diagonal entries whose pivots have normal numbers as reciprocals.
+// Between these sizes of diagonal entries the reciprocals of the pivots are normal numbers.
 constexpr float LEAST = 0x1p-100f, MOST = 0x1p100f;
 
-__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
-constexpr int EDGE = WARP;  // columns a warp solves for at a time
+constexpr int EDGE = WARP;  // columns that a warp solves for at a time
 static_assert(STRIP % EDGE == 0 && STRIP <= ALL, "32 rows are the diagonal's or none of them is");
 
-// Rows of a that a warp solves for; those who read one each meet no bank conflicts.
+// Rows of L that a warp solves for; padded, so that lanes that read one row each meet no bank conflicts.
 struct Slab { float at[WARP][STRIP + 4]; };
 
 struct Dominant {
     union {
         float u[STRIP][STRIP];  // the rows of the diagonal
-        float sums[BLOCKS ? BLOCKS : 1][STRIP];  // of the columns of every block of a cluster
+        float sums[BLOCKS ? BLOCKS : 1][STRIP];  // of the columns, by each block of a cluster
     };
     union {
         Slab slab[ALL_WARPS];
         float of_warp[ALL_WARPS][STRIP];
-        struct { float column[2][STRIP], row[2][STRIP]; } cross;  // of the diagonal, a pivot's
+        struct { float column[2][STRIP], row[2][STRIP]; } cross;  // the pivot's, in the rows of the diagonal
     };
     float reciprocal[STRIP];
 };
 
-// Whether the first entries of the first column are all smaller than the very first: most strips end here, after
-// one trip to memory, alike in every block.
+// Whether the first entries of the first column are all smaller than the very first.  Most strips fail this test, which
+// costs one trip to memory; every block finds the same.
 __device__ __forceinline__ bool may_dominate(const float* a, Index lda, Index m) {
     const Index row = threadIdx.x;
     const bool open = row == 0 || row >= m || fabsf(a[row * lda]) < fabsf(a[0]);
     return __syncthreads_and(open);
 }
 
-// Adds up the columns of a block's rows, the diagonal left out.
+// Sums |a_ij| over a block's rows without the diagonal, for each column, and sends the sums to all blocks.
 __device__ __forceinline__ void add_columns(Dominant& s, Team& team, const float* a, Index lda, Index m) {
     constexpr int WORDS_ACROSS = STRIP / 4, ROWS_DOWN = WARP / WORDS_ACROSS, AHEAD = 16;
     static_assert(WARP % (AHEAD * ROWS_DOWN) == 0, "a warp's rows are read in whole turns");
@@ -64,7 +64,7 @@ __device__ __forceinline__ void add_columns(Dominant& s, Team& team, const float
             }
             #pragma unroll
             for (int k = 0; k < AHEAD; ++k) {
-                const Index column = first + r + k * ROWS_DOWN - q;  // of the diagonal, from q
+                const Index column = first + r + k * ROWS_DOWN - q;  // that of the diagonal, counted from q
                 sum.x += column == 0 ? 0 : fabsf(v[k].x), sum.y += column == 1 ? 0 : fabsf(v[k].y);
                 sum.z += column == 2 ? 0 : fabsf(v[k].z), sum.w += column == 3 ? 0 : fabsf(v[k].w);
             }
@@ -84,7 +84,7 @@ __device__ __forceinline__ void add_columns(Dominant& s, Team& team, const float
     share_sum(team, s.sums, threadIdx.x, total);
 }
 
-// Whether the diagonal dominates all columns, as all blocks find alike.  False for NaN and infinity.
+// Whether the diagonal dominates all columns; every block finds the same.  False if there is a NaN or an infinity.
 __device__ __forceinline__ bool dominates(Dominant& s, Team& team, const float* a, Index lda, Index m) {
     add_columns(s, team, a, lda, m);
     arrive_all(team);
@@ -98,7 +98,7 @@ __device__ __forceinline__ bool dominates(Dominant& s, Team& team, const float* 
     return __syncthreads_and(open);
 }
 
-// The rows of the diagonal, in registers: a thread has every DOWN-th row and every ACROSS-th column of them.
+// The rows of the diagonal in the registers of a block: a thread has every DOWN-th row and every ACROSS-th column.
 constexpr int ACROSS = 16, DOWN = ALL / ACROSS, HEIGHT = STRIP / DOWN, BREADTH = STRIP / ACROSS;
 static_assert(ACROSS % DOWN == 0, "columns of a group of rows have one place in the registers");
 struct Square { float at[HEIGHT][BREADTH]; };
@@ -113,12 +113,12 @@ __device__ __forceinline__ void load(Square& square, const float* a, Index lda) 
     }
 }
 
-// Factors it, by columns, and leaves it and the pivots' reciprocals in shared memory.
+// Factors the square column by column, and leaves it and the reciprocals of the pivots in shared memory.
 __device__ __forceinline__ void factor_diagonal(Dominant& s, Square& square) {
     const int y = threadIdx.x / ACROSS, x = threadIdx.x % ACROSS;
     #pragma unroll
     for (int h = 0; h < HEIGHT; ++h) {
-        const int c = h * DOWN / ACROSS;  // where the columns of these pivots are
+        const int c = h * DOWN / ACROSS;  // the registers that hold the columns of these pivots
         #pragma unroll 1
         for (int t = 0; t < DOWN; ++t) {
             const int j = h * DOWN + t, parity = t & 1;
@@ -159,7 +159,7 @@ __device__ __forceinline__ void factor_diagonal(Dominant& s, Square& square) {
     }
 }
 
-// Eliminates the columns before `done` from the next EDGE columns of a slab.
+// Subtracts the products of the `done` columns of L that are known from the next EDGE columns of a slab.
 __device__ __forceinline__ void eliminate_before(Slab& slab, const Dominant& s, int done) {
     constexpr int LANES = 4, APART = WARP / LANES, EACH = WARP / APART, PARTS = EDGE / (4 * LANES);
     const int lane = threadIdx.x % WARP, r = lane / LANES, q = done + lane % LANES * 4;
@@ -188,7 +188,7 @@ __device__ __forceinline__ void eliminate_before(Slab& slab, const Dominant& s, 
     __syncwarp();
 }
 
-// Solves for EDGE columns of L from `done` on: a row each lane.
+// Solves for EDGE columns of L from `done` on; each lane has a row.
 __device__ __forceinline__ void solve_edge(Slab& slab, const Dominant& s, int done) {
     float* row = &slab.at[threadIdx.x % WARP][done];
     float x[EDGE];
@@ -216,6 +216,7 @@ __device__ __forceinline__ void solve_edge(Slab& slab, const Dominant& s, int do
     __syncwarp();
 }
 
+// Solves for the block's rows of L below the diagonal.
 __device__ __forceinline__ void solve_rows(Dominant& s, float* a, Index lda, Index m) {
     constexpr int SLAB_WORDS = WARP * STRIP / 4;
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -228,7 +229,7 @@ __device__ __forceinline__ void solve_rows(Dominant& s, float* a, Index lda, Ind
         for (int e = lane; e < SLAB_WORDS; e += WARP) {
             const int r = e / (STRIP / 4), q = e % (STRIP / 4) * 4;
             float* to = &slab.at[r][q];
-            copy_ahead(to, a + (first + r) * lda + q, first + r < m);
+            copy_or_zero(to, a + (first + r) * lda + q, first + r < m);
         }
         wait_for_copies();
         __syncwarp();
@@ -248,12 +249,12 @@ __device__ __forceinline__ void solve_rows(Dominant& s, float* a, Index lda, Ind
     }
 }
 
-// Factors the strip, w = STRIP columns, 16-byte aligned.  A function of its own, and `team` a copy, so that the
-// search keeps its registers.
+// Factors a strip of STRIP columns with 16-byte aligned rows.  It is not inlined, and takes a copy of `team`, so that
+// it takes no registers from the search.
 __device__ __noinline__ Team factor_dominant(Dominant& s, Team team, float* a, Index lda, Index m) {
     Square square;
     load(square, a, lda);
-    arrive_all(team);  // the rows of the diagonal have been read
+    arrive_all(team);  // this block has read the rows of the diagonal
     factor_diagonal(s, square);
     __syncthreads();
     solve_rows(s, a, lda, m);

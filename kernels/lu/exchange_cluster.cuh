@@ -1,14 +1,14 @@
-// How the blocks of one thread-block cluster find a pivot and share its row: by st.async into each other's
-// shared memory, where an mbarrier counts the bytes.
+// How the blocks of one thread-block cluster find a pivot and share its row: by st.async into each other's shared
+// memory, where barriers count the bytes.
 //
-// Columns wait for each other through candidates alone, 16 bytes of the best row of each warp, which every
-// warp sends to all blocks as soon as it knows its column.  All else is done while they travel: a pivot's row
-// follows a column late, from the warp that holds it, and most of its update is made after that.  When pivot j
-// is picked, columns j to j + 2 have seen all pivots before it, the others all but the last; its candidate
-// tells what else it takes to know the pivot row's entry of column j + 1.
+// Each column costs one exchange that all warps wait for: every warp sends a candidate, 16 bytes about its best row, to
+// all blocks as soon as that column is up to date.  Other work is done while candidates travel.  The row of a pivot
+// arrives one column later, from the warp that holds it, and most of its update is done after that.  When pivot j is
+// picked, columns j to j + 2 have had the updates of all pivots before it, and later columns all but the last of them.
+// The candidate also brings what is needed to compute the pivot row's entry of column j + 1.
 //
-// No buffer is overwritten too soon: a warp picks pivot j with a candidate from every warp, sent when that one
-// was done with the candidates of j - 1 and with the rows of pivots up to j - 3.
+// No buffer is overwritten too early: a warp picks pivot j only after every warp has sent its candidate for it, and a
+// warp sends that after it has read the candidates for j - 1 and the rows of the pivots up to j - 3.
 #pragma once
 
 #include "common/cluster.cuh"
@@ -19,28 +19,29 @@ struct Board {};  // nothing in global memory
 constexpr int CANDIDATES = BLOCKS * WARPS;
 static_assert(CANDIDATES <= WARP || CANDIDATES % WARP == 0, "every lane picks from as many");
 
-// The best row of a warp for pivot j: what all must know if it wins.
+// The best row of a warp for pivot j, as far as all warps must know it if it wins.
 struct __align__(16) Candidate {
     float value;    // in column j
-    unsigned code;  // place, then row of a, 16 bits each; of equal sizes the lowest wins
-    float next;     // in column j + 1, pivot j - 1 still to come
-    float l;        // multiplier of that
+    unsigned code;  // place, then row of a, 16 bits each; of equal sizes the lowest code wins
+    float next;     // in column j + 1, before the update by pivot j - 1
+    float l;        // the multiplier of that update
 };
 constexpr unsigned NO_CODE = 0xffffffff;
 static_assert(BLOCKS * THREADS * ROWS <= 0x8000, "rows and places are less than those of no row");
 
-// Candidates of two columns can be under way or in use together, and three rows; four are counted more easily.
+// Candidates of two columns, and three rows, can be on their way or in use at the same time.  Four row buffers make the
+// index a mask.
 constexpr int ROW_WORDS = WIDTH / 4, ROW_BUFFERS = 4;
 static_assert(WARP % ROW_WORDS == 0, "every lane sends one word of a row");
 static_assert(WIDTH % (2 * ROW_BUFFERS) == 0, "every leaf finds all barriers in the phase of the first");
 struct __align__(16) Exchange {
     Candidate candidate[2][CANDIDATES];
     float row[ROW_BUFFERS][WIDTH + 4];  // of pivot j, columns j + 2 and on
-    float row_of_warp[WARPS][WIDTH];    // of its candidate j, columns j + 2 and on, pivot j - 1 still to come
+    float row_of_warp[WARPS][WIDTH];    // of its candidate, columns j + 2 and on, before the update by pivot j - 1
     unsigned long long candidates_in[2], row_in[ROW_BUFFERS];
 };
 
-// The multipliers of the pivot whose row is not yet applied: of a thread's rows, and of its warp's candidate.
+// The multipliers of the pivot whose row has not arrived yet: of a thread's rows, and of its warp's candidate.
 struct Search { float l[ROWS], l_of_warp; };
 
 __device__ __forceinline__ void arrive_all(Team&) { arrive_in_cluster(); }
@@ -51,7 +52,7 @@ __device__ __forceinline__ void set_up(Exchange& x) {
     if (threadIdx.x < ROW_BUFFERS) set_up_barrier(x.row_in[threadIdx.x]);
 }
 
-// Sends a block's sum of a column to all, to be added up there when all have arrived.
+// Sends a block's sum for a column to all blocks; after the barrier that follows, each adds them up (sum_of_blocks).
 __device__ __forceinline__ void share_sum(const Team& team, float (*sums)[STRIP], int column, float sum) {
     #pragma unroll
     for (int block = 0; block < BLOCKS; ++block) {
@@ -70,28 +71,28 @@ __device__ __forceinline__ float sum_of_blocks(const Team&, const float (*sums)[
 __device__ __forceinline__ int warp_in(const Team& team) { return team.rank * WARPS + threadIdx.x / WARP; }
 __device__ __forceinline__ int warp_of_row(int row) { return row / WARP % CANDIDATES; }
 
-// Words of row j in use: from column j + 2 of a leaf of w columns, so that the last two rows are not sent.
+// Words of row j that are used: from column j + 2 of a leaf of w columns.  None of the last two rows is sent.
 __device__ __forceinline__ int words_of(int j, int w) { return unsigned(w + 1 - j) / 4; }
 
 __device__ __forceinline__ int buffer_of(int j) { return j & (ROW_BUFFERS - 1); }
 
 // Where a lane sends its warp's candidate for pivot j.
 __device__ __forceinline__ Mailbox candidate_mailbox(const Exchange& x, const Team& team, int j) {
-    return mailbox_in(threadIdx.x % BLOCKS, &x.candidate[j & 1][warp_in(team)], x.candidates_in[j & 1]);
+    return mailbox_in(threadIdx.x % BLOCKS, &x.candidate[j & 1][warp_in(team)], &x.candidates_in[j & 1]);
 }
 
-// What a lane has, to all lanes of its warp.
+// The value of one lane, to all lanes of its warp.
 __device__ __forceinline__ float4 from_lane(float4 v, int lane) {
     return make_float4(
         __shfl_sync(ALL_LANES, v.x, lane), __shfl_sync(ALL_LANES, v.y, lane),
         __shfl_sync(ALL_LANES, v.z, lane), __shfl_sync(ALL_LANES, v.w, lane));
 }
 
-// Which of a thread's rows is its warp's candidate, or none.
+// Stands for the number of a row if none of a thread's rows is its warp's candidate.
 constexpr int NO_SLOT = -1;
 
-// Sends a warp's candidate to every block, a lane for each, if it `goes`; returns which of the thread's rows it is, or
-// NO_SLOT.
+// Finds a warp's candidate and, if it `goes`, sends it to every block, one block from each lane.  Returns which of the
+// thread's rows it is, or NO_SLOT.
 __device__ __forceinline__ int propose(
     const Team& team, const Rows& rows, const Open& open, Search& now, Mailbox to, bool goes
 ) {
@@ -102,7 +103,7 @@ __device__ __forceinline__ int propose(
     for (int i = 1; i < ROWS; ++i) {
         if (i == best.slot) mine.x = rows.at[i][0], mine.z = rows.at[i][1], mine.w = now.l[i];
     }
-    if (best.size == NO_SIZE) mine.x = 0;  // and a code above all others, by NO_PLACE
+    if (best.size == NO_SIZE) mine.x = 0;  // and NO_PLACE makes its code larger than all others
     const unsigned row = (best.slot * BLOCKS + team.rank) * THREADS + threadIdx.x;
     mine.y = __uint_as_float(unsigned(best.place) << 16 | row);
     float4 sent = from_lane(mine, top.lane());
@@ -115,13 +116,13 @@ __device__ __forceinline__ int propose(
     return top.mine ? best.slot : NO_SLOT;
 }
 
-// Keeps the row of a candidate, for its warp to send if it wins.
+// Keeps the row of a candidate in shared memory; its warp sends it if it wins.
 __device__ __forceinline__ void keep_row(Exchange& x, const Rows& rows, int slot) {
     float* const kept = x.row_of_warp[threadIdx.x / WARP];
-    __syncwarp();  // its lanes have read what was kept before
+    __syncwarp();  // the lanes have read the row that was kept before
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-        // A loop of one turn: as an `if` the words of all slots would be stored, all but one's for no lane.
+        // A loop of one turn.  With an `if`, predicated stores would be issued for all slots, most of them for no lane.
         while (slot == i) {
             #pragma unroll
             for (int q = 0; q < WIDTH; ++q) kept[q] = q + 2 < WIDTH ? rows.at[i][q + 2] : 0.0f;
@@ -131,25 +132,25 @@ __device__ __forceinline__ void keep_row(Exchange& x, const Rows& rows, int slot
     __syncwarp();
 }
 
-// Sends the row of pivot j to every block, a word by each lane.
+// Sends the row of pivot j to every block, a word from each lane.
 __device__ __forceinline__ void send_row(const Exchange& x, float4 v, int j, int w) {
     const int lane = threadIdx.x % WARP, word = lane % ROW_WORDS, buffer = buffer_of(j);
     #pragma unroll
     for (int start = 0; start < BLOCKS; start += WARP / ROW_WORDS) {
         const int to = start + lane / ROW_WORDS;
         const bool does = to < BLOCKS && word < words_of(j, w);
-        send(v, mailbox_in(to % BLOCKS, x.row[buffer] + 4 * word, x.row_in[buffer]), does);
+        send(v, mailbox_in(to % BLOCKS, x.row[buffer] + 4 * word, &x.row_in[buffer]), does);
     }
 }
 
-// The winner for pivot j: its size, the rest of what its warp sent, and its reciprocal.
+// The winner for pivot j: its size, the other members of its candidate, and its reciprocal.
 struct Winner {
     int size;
     unsigned code;
     float next, l, reciprocal;
 };
 
-// Waits for what all warps propose and picks the best; then the row of pivot j - 1 is there as well.
+// Waits for the candidates of all warps and picks the best.  When it returns, the row of pivot j - 1 has arrived, too.
 __device__ __forceinline__ Winner pick(const Exchange& x, int j) {
     wait_for(x.candidates_in[j & 1], j >> 1);
     constexpr int EACH = (CANDIDATES + WARP - 1) / WARP;
@@ -172,10 +173,10 @@ __device__ __forceinline__ Winner pick(const Exchange& x, int j) {
     if (size[0] != most) best.code = NO_CODE;
     #pragma unroll
     for (int i = 1; i < EACH; ++i) if (size[i] == most && some[i].code <= best.code) best = some[i];
-    // Every lane divides, before it is known which of them has the pivot.
+    // Every lane computes the reciprocal of its best, so that none waits for it once the winner is known.
     const float reciprocal = reciprocal_of(scale_of(most) * best.value);
     unsigned lanes = __ballot_sync(ALL_LANES, most == top);
-    // One branch for what is rare: a tie, see Vote, and a row that is late.
+    // One branch for both rare cases: a tie (see Vote), and a row that has not arrived.
     while (!__all_sync(ALL_LANES, arrived) | bool(lanes & (lanes - 1))) {
         const unsigned low = __reduce_min_sync(ALL_LANES, most == top ? best.code : NO_CODE);
         lanes = __ballot_sync(ALL_LANES, most == top && best.code == low);
@@ -186,7 +187,7 @@ __device__ __forceinline__ Winner pick(const Exchange& x, int j) {
     return {top, __float_as_uint(sent.y), sent.z, sent.w, sent.x};
 }
 
-// Updates the next two columns by the row of pivot j - 1, and returns its entry in the next column.
+// Updates columns j + 1 and j + 2 by the row of pivot j - 1, and returns the entry of that row in column j + 1.
 __device__ __forceinline__ float update_next(const Exchange& x, Rows& rows, const Search& last, int j) {
     const float2 u = *reinterpret_cast<const float2*>(x.row[buffer_of(j - 1)]);
     #pragma unroll
@@ -208,8 +209,8 @@ __device__ __forceinline__ float4 word_of_candidate(const Exchange& x, const Sea
     return make_float4(fmaf(-l, p.y, v.x), fmaf(-l, p.z, v.y), fmaf(-l, p.w, v.z), fmaf(-l, q.x, v.w));
 }
 
-// Updates the columns after those by it, when at[.][0] and at[.][1] have moved up, and moves them up;
-// those from LIVE on are done.
+// Updates the later columns by the row of pivot j - 1, and moves them up by one; at[.][0] and at[.][1] have moved
+// already.  Columns from LIVE on are not needed any more.
 template <int LIVE>
 __device__ __forceinline__ void update_others(const Exchange& x, Rows& rows, const Search& last, int j) {
     static_assert(LIVE % 4 == 0, "whole words");
@@ -231,21 +232,23 @@ __device__ __forceinline__ void expect_candidates(Exchange& x, int j, bool does)
     expect(x.candidates_in[j & 1], CANDIDATES * int(sizeof(Candidate)), does);
 }
 
-// Before a leaf, a barrier before `begin`; a pivot before its first column that changes nothing spares eliminate the
-// cases.
+// Prepares a leaf; a barrier must follow before `begin`.  A row of zeros stands for the pivot before the first column,
+// so that eliminate needs no special case.
 __device__ __forceinline__ void prepare(Exchange& x) {
     if (threadIdx.x < WIDTH + 4) x.row[buffer_of(-1)][threadIdx.x] = 0;
     expect_candidates(x, 0, threadIdx.x == 0);
 }
 
+// Proposes candidates for the first pivot of a leaf.
 __device__ __forceinline__ Search begin(Exchange& x, const Team& team, const Rows& rows, int first, int) {
     Search none = {};
     keep_row(x, rows, propose(team, rows, open_rows(rows, first), none, candidate_mailbox(x, team, 0), true));
     return none;
 }
 
-// Eliminates column `column`, at[.][0] of the rows, and moves the others up: at[.][0] becomes the updated
-// at[.][1], the others miss the row of this pivot.  Keeps column j of w in `columns`.
+// Eliminates column `column` of the strip, at[.][0] of the rows, and moves the others up: at[.][0] becomes at[.][1]
+// with all updates, while the later columns still lack that of this pivot.  Stores the column as column j (of w) in
+// `columns`.
 __device__ __forceinline__ Pivot eliminate(
     Exchange& x, const Team& team, Rows& rows, Columns columns, Search& last, int j, int w, int column
 ) {
@@ -268,15 +271,16 @@ __device__ __forceinline__ Pivot eliminate(
         rows.at[i][1] = rows.at[i][2];
     }
     const int slot = propose(team, rows, open, now, mailbox, goes_on);
-    // After the candidate, for which everybody waits.
+    // After the candidate, because all warps wait for that.
     if (sends) send_row(x, word, j, w);
     expect_candidates(x, j + 1, threadIdx.x == 0 && goes_on);
     expect(x.row_in[buffer_of(j)], 16 * words_of(j, w), threadIdx.x == 0);
-    // The words of the row that the update waits for would queue behind what is stored here; but where rows take most
-    // registers, that cannot stay in them so long.
+    // Stored LATE, the column does not delay the loads of the row that the update waits for; but it stays in registers
+    // longer, for which threads with many entries have no room.
     constexpr bool LATE = ROWS * WIDTH < 128;
-    // Columns that are done are spared, by quarters of a leaf, where instructions are what a column waits for, and a
-    // register is left (8 blocks have none): 4 percent at 16384 rows, 2 at 8192 (H200; no results file is kept).
+    // SPARES: columns that are finished are not updated, by quarters of a leaf.  It gains 4 % at 16384 rows and 2 % at
+    // 8192 (H200; no results file is kept), in shapes whose time per column is that of the instructions, and that have
+    // a register left; those of 8 blocks have none.
     constexpr bool SPARES = !LATE && BLOCKS > 8 && (RESIDENT || !HELPERS);
     const auto keep_column = [&] {
         #pragma unroll

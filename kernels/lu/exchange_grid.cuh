@@ -1,21 +1,21 @@
-// How the blocks of a cooperative grid exchange their best rows: through global memory, where a block writes its
-// message, then a flag, and every block reads all flags.  For devices without clusters and for panels that no
-// cluster holds; a column takes two trips through the second-level cache.
+// How the blocks of a cooperative grid exchange their best rows: each block writes its row and then a stamp to global
+// memory, and every block reads all stamps.  For devices without clusters, and for strips with more rows than a cluster
+// holds.  A column takes two trips through the second-level cache.
 #pragma once
 
 #include "lu/strip_rows.cuh"
 
 constexpr int SOURCES = 256, NO_CODE = 0x7fffffff;
 
-// The best of some rows for a pivot: |a_ij| as an ordered integer, and place * SOURCES + who holds it.  The largest
-// size wins, at equal size the smallest code, which is the lowest place.
+// The best of some rows for a pivot: the bits of |a_ij|, and the code place * SOURCES + s, where s is the warp or block
+// that holds the row.  The largest size wins; of equal ones the smallest code, which has the lowest place.
 struct __align__(8) Candidate {
     int size, code;
     __device__ __forceinline__ int place() const { return code >> 8; }
     __device__ __forceinline__ int source() const { return code & (SOURCES - 1); }
 };
 
-// The row of a candidate: the columns of its leaf not yet done, and the row of a it lies in.
+// The row of a candidate: its entries in the remaining columns of the leaf, and its number in `a`.
 struct __align__(16) Message {
     int home, unused[3];
     float row[WIDTH];
@@ -27,17 +27,17 @@ struct __align__(16) Exchange {
     Candidate best_of_warp[2][WARPS], pivot[2];
 };
 
-// In global memory; all zero before the launch.
+// The memory of the exchange, in global memory; all zero before the launch.
 constexpr int MAX_BLOCKS = SOURCES;
 struct __align__(16) Board {
     Message row[2][MAX_BLOCKS];
     Candidate best[2][MAX_BLOCKS];
     float sums[MAX_BLOCKS][STRIP];
     unsigned stamp[MAX_BLOCKS];  // columns the block has published
-    unsigned arrived;            // at the barriers, counted up from one to the next
+    unsigned arrived;            // arrivals at all barriers so far
 };
 
-// What all blocks did before they arrived is seen by those that have waited.
+// A block that has waited sees all writes that any block made before it arrived.
 __device__ __forceinline__ void arrive_all(Team& team) {
     __threadfence();
     __syncthreads();
@@ -55,7 +55,7 @@ __device__ __forceinline__ void wait_all(Team& team) {
     __syncthreads();
 }
 
-// Publishes a block's sum of a column, to be added up when all have arrived.
+// Publishes a block's sum for a column; after the barrier that follows, each block adds them up (sum_of_blocks).
 __device__ __forceinline__ void share_sum(const Team& team, float (*)[STRIP], int column, float sum) {
     team.board->sums[team.rank][column] = sum;
 }
@@ -67,7 +67,7 @@ __device__ __forceinline__ float sum_of_blocks(const Team& team, const float (*)
 
 __device__ __forceinline__ void set_up(Exchange&) {}
 
-// The best of a few candidates in shared memory, each thread reading all.
+// The best of a few candidates in shared memory; every thread reads all.
 template <int N>
 __device__ __forceinline__ Candidate best_of(const Candidate (&all)[N]) {
     Candidate c[N];
@@ -84,7 +84,7 @@ __device__ __forceinline__ Candidate best_of(const Candidate (&all)[N]) {
     return best;
 }
 
-// Publishes a row and its candidate, then their stamp; one warp does, so that they stay in order.
+// Publishes a row and its candidate, then the stamp.  One warp writes them all, which keeps the order.
 __device__ __forceinline__ void send(
     const Team& team, const Message& row, const Candidate& best, int words, int j, int column
 ) {
@@ -96,11 +96,11 @@ __device__ __forceinline__ void send(
     }
     if (threadIdx.x == WARP - 1) board.best[j & 1][team.rank] = best;
     __syncwarp();
-    __threadfence();  // by the lane that stamps, after all have written
+    __threadfence();  // the lane that stamps fences the writes of all lanes
     if (threadIdx.x == 0) *reinterpret_cast<volatile unsigned*>(&board.stamp[team.rank]) = column + 1;
 }
 
-// Waits for what all blocks publish about a column and returns the best.
+// Waits until all blocks have published their candidates for a column, and returns the best.
 __device__ __forceinline__ Candidate receive(Exchange& x, const Team& team, int j, int column) {
     Board& board = *team.board;
     const int parity = j & 1, lane = threadIdx.x % WARP, blocks = gridDim.x;
@@ -124,7 +124,7 @@ __device__ __forceinline__ Candidate receive(Exchange& x, const Team& team, int 
     return x.pivot[parity];
 }
 
-// The best of a thread's rows, and whether it is the best of its warp's.
+// The best of a thread's rows, and whether it is the best of its warp.
 struct Search : Best { bool of_warp; };
 
 __device__ __forceinline__ Search search(const Rows& rows, const Open& open) {
@@ -134,7 +134,8 @@ __device__ __forceinline__ Search search(const Rows& rows, const Open& open) {
     return {best, top.mine};
 }
 
-// Publishes the best row of each warp, then of each block, and returns the pivot.  `words` of a message are in use.
+// Finds the best row of each warp, then of the block, publishes it, and returns the pivot.  Only `words` words of a
+// message are used.
 __device__ __forceinline__ Candidate find_pivot(
     Exchange& x, const Team& team, const Rows& rows, const Search& best, int words, int j, int column
 ) {
@@ -164,8 +165,8 @@ __device__ __forceinline__ Search begin(Exchange&, const Team&, const Rows& rows
     return search(rows, open_rows(rows, first));
 }
 
-// Eliminates column `column`, at[.][0] of the rows, and moves the others up: at[.][q] becomes the updated
-// at[.][q + 1].  Keeps column j in `columns`; `best` becomes that of the next column.
+// Eliminates column `column` of the strip, at[.][0] of the rows, and moves the others up: at[.][q] becomes the updated
+// at[.][q + 1].  Stores the column as column j in `columns`; `best` becomes that of the next column.
 __device__ __forceinline__ Pivot eliminate(
     Exchange& x, const Team& team, Rows& rows, Columns columns, Search& best, int j, int, int column
 ) {

@@ -1,19 +1,20 @@
-// The power of two that brings a block of U into the range of FP16, and the factors of the product.
+// The power of two that brings a block of U into the range of FP16, and the factors alpha and beta of the update.
 //
 //   scale[0] = scale_to_top of the largest |u| (operand_scale.cuh)
-//   alpha[0] = -1 / (scale[0] scale_l), beta[0] = 1: C = alpha P Q^T + beta C is C - L U; scale_by, unless null,
-//              is a further factor of scale_l
+//   alpha[0] = -1 / (scale[0] scale_l), beta[0] = 1, so that alpha P Q^T + beta C is C - L U.  Unless scale_by is null,
+//              scale_l is multiplied by scale_by[0]
 //
 //   u     FP32 k x r, row-major, leading dimension ldu (float view of a complex block)
-//   work  unsigned[2], zero before the first call and left zero; one call at a time may use it
+//   work  unsigned[2], zero before and after; calls that may run at the same time need different ones
 //
-// Grid any (a few blocks a multiprocessor), block 256.  Exact, so the order of the blocks does not show.
+// Grid any (a few blocks a multiprocessor), block 256.  A maximum is exact, so the order of the blocks does not matter.
 
 #include "common/operand_scale.cuh"
+#include "common/reduce.cuh"
 
 constexpr int THREADS = 256;
-constexpr int FLIGHT = 4;                        // words a thread has in flight
-constexpr int SEGMENT = FLIGHT * 4 * THREADS;    // floats of one row a block reads at a time
+constexpr int FLIGHT = 4;                        // words that a thread has in flight
+constexpr int SEGMENT = FLIGHT * 4 * THREADS;    // floats of one row that a block reads at a time
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_update_scale(
@@ -21,7 +22,7 @@ tcs_update_scale(
     const float* __restrict__ u, Index ldu, Index k, Index r, double scale_l,
     const float* __restrict__ scale_by
 ) {
-    // Bits of |u| compare like |u|, and NaN above infinity.
+    // As integers, the bits of |u| compare like |u|, and those of NaN are above infinity.
     unsigned largest = 0;
     const bool aligned = aligned16(u, ldu);
     const Index segments = (r + SEGMENT - 1) / SEGMENT;

@@ -1,45 +1,48 @@
 // B := L^-1 P B for a few columns of B, L the unit lower triangle of a wide panel and P its row swaps: one launch.
 //
-//   b      FP32 rows of the matrix from the panel's first on, n columns, leading dimension ldb; its first k rows are
-//          solved for.  Null: `out` becomes L^-1, and n is k.
-//   out    where the result goes, leading dimension ld_out, k x n: b, if rows move.
-//   l      FP32 k x k, k <= MOST, leading dimension ldl, rows on 16-byte boundaries: what is below the diagonal counts.
+//   b      FP32, the rows of the matrix from the panel's first on, n columns, leading dimension ldb; its first k rows
+//          are solved for.  Null: `out` becomes L^-1, and n is k.
+//   out    the result, k x n, leading dimension ld_out.  It must be b if rows move.
+//   l      FP32 k x k, k <= MOST, leading dimension ldl, rows on 16-byte boundaries: L below its diagonal; other
+//          entries are not used.
 //   dst, src  int[2 k], as tcs_merge_swaps makes them: b[dst[i]] = b[src[i]], all reads before any write; entry i < k
 //          brings the row that becomes row i.  Null: no row moves.
 //   any    null, or unsigned[1]: zero if all rows stay.
 //
-// Grid ceil(n / COLUMNS); block THREADS; dynamic shared memory as LowerShape.shared_bytes has it.
+// Grid ceil(n / COLUMNS); block THREADS; dynamic shared memory as LowerShape.shared_bytes gives it.
 // Defines MOST (256 or 512).
 //
-// What follows a panel of several strips waits for this; a launch for each 128 unknowns would make it wait for each.
-// Blocks of columns share nothing, so none waits for another; each reads all of L, some columns ahead of their use.
-// Few warps keep the rows in registers, in blocks of BLOCK, since each of them reads all that is solved for from shared
-// memory.  One warp more solves: the next block is handed to it as soon as that is up to date, and while it solves, the
-// keepers bring up to date what comes later.  The others fetch L.  The rows at hand are always the first in the
-// registers, for short code.
+// The trailing update of a wide panel waits for this solve, so one launch does all k unknowns instead of 128.  Thread
+// blocks have columns of their own and do not wait for each other; each reads all of L, a few columns ahead.
+//
+// WARPS warps keep the rows in registers, in blocks of BLOCK rows.  They are few, because each of them reads every
+// solved row from shared memory.  One more warp, the solver, gets a block of rows as soon as all earlier updates are in
+// it; while it solves, the keepers update later blocks.  The remaining warps fetch L.  The current rows are always the
+// first in the registers, for short loops.
 //
 // Rounding: fused multiply-adds in FP32, in the order of the substitution.
 
 #include "common/async_copy.cuh"
 #include "common/common.cuh"
+#include "common/mbarrier.cuh"
 #include "common/sm_addresses.cuh"
 
-constexpr int WARPS = 4, SOLVER = WARPS, FETCHERS = 3;  // those that keep rows, the one that solves, those that fetch
+constexpr int WARPS = 4, SOLVER = WARPS, FETCHERS = 3;  // keepers, the number of the solver, warps that fetch
 constexpr int THREADS = (WARPS + 1 + FETCHERS) * WARP, COLUMNS = 8;
-constexpr int BLOCK = 16, STAGES = 4;                // rows that are solved for together; blocks of L on their way
+constexpr int BLOCK = 16, STAGES = 4;                // rows that are solved for together; blocks of L in memory
 constexpr int SLOTS = MOST / (BLOCK * WARPS);        // blocks of rows of a warp
 constexpr int HALF = COLUMNS * BLOCK / WARP;         // columns of a row that one lane has
 constexpr int PARTS = WARP / COLUMNS;                // lanes that solve for one column
 constexpr int EACH = BLOCK / PARTS;                  // rows of such a lane
 static_assert(EACH == 4 && HALF == 4, "a word at a time");
 
-// BLOCK columns of a row of L; padded, so that eight rows meet in no bank.
+// BLOCK columns of a row of L; padded, so that no two of eight rows have a bank in common.
 struct RowOfL { float at[BLOCK + 4]; };
 // BLOCK rows of the result.
 struct Solved { float at[BLOCK][COLUMNS]; };
 using Word = Run<float, 4>;
 
-// Columns first .. first + BLOCK - 1 of L, from row `first` down, as zeros from column k on.
+// Copies columns first .. first + BLOCK - 1 of L, from row `first` down; columns from k on become zero.
 __device__ __forceinline__ void fetch(RowOfL* to, const float* __restrict__ l, Index ldl, int k, int first) {
     constexpr int WORDS = BLOCK / 4, STEP = FETCHERS * WARP / WORDS;
     const int thread = threadIdx.x - (THREADS - FETCHERS * WARP);
@@ -58,47 +61,39 @@ __device__ __forceinline__ void fetch(RowOfL* to, const float* __restrict__ l, I
         if (count) from += STEP * ldl;
         there += STEP * (sizeof(RowOfL) / sizeof(float));
     }
-    commit();
+    commit_copies();
 }
 
-// Blocks of rows are handed over by the warps that have them to the one that solves, one after the other.
+// Tells the solver that a block of rows is ready; the warps that keep them hand over one block after the other.
 struct Handover {
     unsigned long long barrier;
 
     __device__ __forceinline__ void set_up() {
 #if __CUDA_ARCH__ >= 800
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
-                     :: "r"(shared_address(&barrier)), "n"(WARP) : "memory");
+        init_barrier<WARP>(shared_address(&barrier));
 #endif
     }
 
-    // By all lanes.
+    // Says that the next block is ready; all lanes of a warp call it.
     __device__ __forceinline__ void say() {
 #if __CUDA_ARCH__ >= 800
-        asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}"
-                     :: "r"(shared_address(&barrier)) : "memory");
+        arrive_at(shared_address(&barrier));
 #else
         asm volatile("barrier.cta.arrive 1, %0;" :: "n"(2 * WARP) : "memory");
 #endif
     }
 
-    // The block of number 0, 1, ...
+    // Waits for block `number`: 0, 1, ...
     __device__ __forceinline__ void await(int number) const {
 #if __CUDA_ARCH__ >= 800
-        unsigned there;
-        do {
-            asm volatile("{\n.reg .pred p;\n"
-                         "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                         "selp.u32 %0, 1, 0, p;\n}"
-                         : "=r"(there) : "r"(shared_address(&barrier)), "r"(number & 1) : "memory");
-        } while (!__all_sync(ALL_LANES, there));
+        while (!__all_sync(ALL_LANES, is_over_now(shared_address(&barrier), number & 1))) {}
 #else
         asm volatile("barrier.cta.sync 1, %0;" :: "n"(2 * WARP) : "memory");
 #endif
     }
 };
 
-// x -= l y for COUNT blocks of a warp's rows, with BLOCK entries of L each.
+// x -= l y for COUNT blocks of a warp's rows, and BLOCK columns of L.
 template <int COUNT>
 __device__ __forceinline__ void subtract(Word* x, const RowOfL* l, const Word (&y)[BLOCK]) {
     #pragma unroll
@@ -117,8 +112,8 @@ __device__ __forceinline__ void subtract(Word* x, const RowOfL* l, const Word (&
     }
 }
 
-// Solves for BLOCK rows, handed over as that number, with the triangle in their rows of l, in one warp: PARTS lanes to
-// a column, a few rows to each.  The first `rows` of them, and `columns`, also go to `out`.
+// Solves for the block of rows that is handed over as `number`, by one warp; `l` holds the triangle.  PARTS lanes share
+// a column, EACH rows to a lane.  The part that exists, `rows` x `columns`, also goes to `out`.
 __device__ __forceinline__ void solve(
     Solved& block, const Handover& handover, int number, const RowOfL* l, float* out, Index ld_out, int rows,
     Index columns
@@ -136,7 +131,7 @@ __device__ __forceinline__ void solve(
     for (int i = 0; i < EACH; ++i) x[i] = block.at[part * EACH + i][column];
     #pragma unroll
     for (int p = 0; p < PARTS; ++p) {
-        float y[EACH];  // what the lanes of part p find
+        float y[EACH];  // the solution for the rows of part p
         #pragma unroll
         for (int i = 0; i < EACH; ++i) {
             y[i] = x[i];
@@ -172,7 +167,8 @@ tcs_lower_solve(
     const int k = int(order), blocks = (k + BLOCK - 1) / BLOCK;
     const int first = b ? 0 : int(blockIdx.x) * COLUMNS / BLOCK;  // the rows of L^-1 above are zero
     const auto stage = [&](int number) { return rows_of_l + number % STAGES * (blocks * BLOCK); };
-    // As a number of the whole warp: else every shuffle asks whether its lanes have met.
+    // By a shuffle, so that the compiler knows the number is the same for the warp.  Otherwise each shuffle first makes
+    // sure that its lanes are together.
     const int warp = __shfl_sync(ALL_LANES, threadIdx.x / WARP, 0), lane = threadIdx.x % WARP;
     const Index start = Index(blockIdx.x) * COLUMNS;
     const bool keeps = warp < WARPS, fetches = warp > SOLVER;
@@ -181,14 +177,14 @@ tcs_lower_solve(
     if (fetches) {
         fetch_block(first);
         fetch_block(first + 1);
-        wait<1>();
+        wait_for_groups<1>();
     }
 
     const int in_block = lane % BLOCK, side = lane / BLOCK * HALF;
     const Index column0 = start + side, count = min(Index(HALF), n - column0);
     const bool moves = any == nullptr ? src != nullptr : *any != 0;
     const bool vector = count == HALF && aligned16(b + column0, ldb);
-    int done = max(0, first - warp + WARPS - 1) / WARPS;  // blocks of this warp
+    int done = max(0, first - warp + WARPS - 1) / WARPS;  // blocks of this warp that are solved for, or zero
     const auto block_of = [&](int s) { return (done + s) * WARPS + warp; };
     const auto row_of = [&](int s) { return block_of(s) * BLOCK + in_block; };
     Word x[SLOTS], displaced[SLOTS];
@@ -204,8 +200,8 @@ tcs_lower_solve(
             if (column < n) out[row * ld_out + column] = 0.0f;
         }
     } else if (keeps) {
-        // Rows that do not exist are the last one: nobody reads what becomes of them, and what that displaces is
-        // stored again, the same.  All loads are under way at once.
+        // A row that does not exist is a copy of the last one.  Its result is not used, and the row that the last one
+        // displaces is stored twice with the same values.  All loads start before the first value is needed.
         int from[SLOTS], out_of[SLOTS];
         #pragma unroll
         for (int s = 0; s < SLOTS; ++s) {
@@ -218,7 +214,7 @@ tcs_lower_solve(
             if (moves) displaced[s].load(b + out_of[s] * ldb + column0, vector, count);
         }
     }
-    __syncthreads();  // all have read
+    __syncthreads();  // all rows have been read before one is overwritten
     if (keeps && b && moves) {
         #pragma unroll
         for (int s = 0; s < SLOTS; ++s) {
@@ -229,15 +225,15 @@ tcs_lower_solve(
     for (int number = first;; ++number) {
         if (fetches) {
             fetch_block(number + 2);
-            wait<1>();  // the next block has come
+            wait_for_groups<1>();  // the next block of L has arrived
         } else if (!keeps) {
             const int row = number * BLOCK;
             float* const to = out + row * ld_out + start;
             solve(solved[number % 2], handover, number - first, stage(number) + row, to, ld_out, k - row, n - start);
         } else {
-            // With the block before this, which has been solved for.
+            // Update by the block before this one, which has been solved for.
             const bool mine = block_of(0) == number;
-            const RowOfL* const before = stage(number + STAGES - 1);  // in turns
+            const RowOfL* const before = stage(number + STAGES - 1);  // the stage of number - 1
             Word y[BLOCK];
             if (number > first) {
                 #pragma unroll

@@ -1,18 +1,19 @@
-// The swaps of all strips of a panel as one, two launches one after the other.
+// Combines the swaps of all strips of a panel, in two launches one after the other; and the report of a factorization.
 //
 // tcs_merge_swaps, of ceil(m / THREADS) blocks, k <= m:
-//   local  int[m]: where each row of the panel came from, counted from its first.
+//   local  int[m]: the row, counted from the panel's first, where each row of the panel was before its swaps.
 //   ipiv   int[k]: the row of the matrix that was swapped with row start + i; start is the panel's first.
-//   dst, src  int[2 k]: new[dst[i]] = old[src[i]] does all swaps in other columns.  All rows that move are listed,
-//          those that become row i < k at i; some pairs occur twice.
+//   dst, src  int[2 k]: new[dst[i]] = old[src[i]] for all i does all swaps in other columns.  Entry i < k brings the
+//          row that becomes row i; some pairs occur twice.
 //   moved  int[m] becomes order[local].
-// tcs_restart, of as many:
-//   order  int[m] becomes moved, and local counts from zero for the next panel.
-//   any    unsigned[1] tells whether a row was swapped with another.
-// tcs_report, one block of REPORT_THREADS, what is known of a whole factorization:
-//   report double[4]: info, how many of ipiv[0 .. n) are not their own number, worst, beyond.
+// tcs_restart, of as many blocks:
+//   order  int[m] becomes moved, and local[i] becomes i for the next panel.
+//   any    unsigned[1] becomes 1 if a row was swapped with another, else 0.
+// tcs_report, one block of REPORT_THREADS:
+//   report double[4]: info, the number of i < n with ipiv[i] != i, worst, beyond.
 
 #include "common/common.cuh"
+#include "common/reduce.cuh"
 
 constexpr int THREADS = 256, REPORT_THREADS = 1024;
 
@@ -57,8 +58,7 @@ tcs_report(
     int moved = 0;
     #pragma unroll 4
     for (int i = threadIdx.x; i < n; i += REPORT_THREADS) moved += ipiv[i] != i;
-    #pragma unroll
-    for (int d = WARP / 2; d; d /= 2) moved += __shfl_xor_sync(ALL_LANES, moved, d);
+    moved = sum_of_lanes(moved);
     if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = moved;
     __syncthreads();
     if (threadIdx.x) return;

@@ -5,15 +5,15 @@
 //   dst, src  int[count]; a destination may occur twice, with the same source.
 //   any       null, or unsigned[1]: zero if all rows stay.
 //
-// Grid any, at most ceil(n / CHUNK) blocks have something to do; block 256, dynamic shared memory 4 count CHUNK bytes.
-// Defines CHUNK (4, 8, 16 or 32): the columns a block owns, and so the bytes in one row it reads at once.
-// Values are copied, not rounded; where all rows stay, only `any`, or dst and src, are read.
+// Grid any; more than ceil(n / CHUNK) blocks have no work.  Block 256, dynamic shared memory 4 count CHUNK bytes.
+// Defines CHUNK (4, 8, 16 or 32): the columns of a block, of which it reads consecutive bytes in each row.
+// Values are copied, not rounded.  If no row moves, only `any`, or dst and src, are read.
 
 #include "common/common.cuh"
 
 constexpr int THREADS = 256;
 
-// Moves the rows of a chunk of columns in words of T; a column of words to each thread.
+// Moves the rows of a chunk of columns in words of T; each thread has a column of words.
 template <typename T>
 __device__ __forceinline__ void move(
     unsigned* a, Index lda, Index words, T* stage, const int* dst, const int* src, int count
@@ -50,6 +50,6 @@ tcs_move_rows(
         } else {
             move(a + start, lda, words, stage, dst, src, int(count));
         }
-        __syncthreads();  // all have written what is in `stage`
+        __syncthreads();  // all have read `stage`, which the next chunk overwrites
     }
 }

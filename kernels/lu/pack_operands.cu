@@ -6,7 +6,7 @@
 //   PRODUCTS 3:  P = [hi | lo | hi],  Q = [lo; hi; hi]^T    s x and s x - hi are exact in FP32,
 //
 // so P Q^T = L_hi U_hi + L_lo U_hi + L_hi U_lo in one product with inner dimension 3 k.
-// s is a power of two: an argument for L, read from device memory for U (see find_operand_scale.cu).
+// s is a power of two, an argument for L and in device memory for U (see find_operand_scale.cu).
 // Everything is row-major: L and U FP32 with leading dimensions lda and ldu, P and Q contiguous.
 //
 // COMPLEX 1: L and U are the float views (re, im interleaved) of complex64 matrices; k, r, lda and ldu
@@ -20,26 +20,16 @@
 // Defines T_LOW (fp16, bf16 or tf32), PRODUCTS (1 or 3), COMPLEX (0 or 1).
 
 #include "common/common.cuh"
+#include "common/hi_lo.cuh"
 
 static_assert(PRODUCTS == 1 || PRODUCTS == 3, "one product, or three");
 
-constexpr int RUN = 8;      // entries a thread rounds together: 16 bytes of a 16-bit format
-constexpr int TILE = 64;    // tcs_pack_u: rows and columns of Q a block writes, 128 bytes a row
+constexpr int RUN = 8;      // entries that a thread rounds together: 16 bytes of a 16-bit format
+constexpr int TILE = 64;    // tcs_pack_u: rows and columns of Q that a block writes, 128 bytes a row
 constexpr int K_ROWS = COMPLEX ? TILE / 2 : TILE;
 constexpr int U_THREADS = 256;
 
-struct Split {
-    Run<T_LOW, RUN> hi, lo;
-
-    __device__ __forceinline__ Split(const Run<float, RUN>& x, float scale) {
-        #pragma unroll
-        for (int i = 0; i < RUN; ++i) {
-            const float scaled = scale * x.at[i];
-            hi.at[i] = round_to<T_LOW>(scaled);
-            lo.at[i] = round_to<T_LOW>(scaled - widen(hi.at[i]));
-        }
-    }
-};
+using Split = SplitRun<T_LOW, RUN>;
 
 extern "C" __global__ void __launch_bounds__(256)
 tcs_pack_l(T_LOW* __restrict__ p, const float* __restrict__ l, Index lda, Index m, Index k, double scale) {

@@ -1,37 +1,68 @@
 // P A = L U of a strip of columns with partial pivoting, by one thread-block cluster or one cooperative grid.
 //
 //   a      FP32 m x w, row-major, leading dimension lda, 1 <= w <= STRIP, w <= m <= blocks THREADS ROWS.
-//          Becomes L (below the unit diagonal) and U, every row still where it was: `dst` and `src` tell where
-//          the rows belong, and tcs_swap_solve (swap_solve.cu) takes them there.
-//   order  null, or int[m]: its entries move with the rows, here already.
+//          Becomes L (below the unit diagonal) and U, but no row is moved: `dst` and `src` list the swaps, and
+//          tcs_swap_solve (swap_solve.cu) moves the rows.
+//   order  null, or int[m]: the swaps are applied to its entries here.
 //   ipiv   int[w]: step j swapped rows j and ipiv[j] - row0.
-//   dst, src  int[2 w] and int[2 w + 1]: new[dst[i]] = old[src[i]] does the swaps.  All rows that move are
-//          listed, those that become row i < w at i; some pairs occur twice.  src[2 w] is zero if none moves.
+//   dst, src  int[2 w] and int[2 w + 1]: new[dst[i]] = old[src[i]] for all i does the swaps.  Entry i < w brings the
+//          row that becomes row i; some pairs occur twice.  src[2 w] is zero if no row moves.
 //   top    FP32 w x w, leading dimension ld_top: the first w rows of the result, L11 and U11.
 //   info   int[1]: becomes min(info, col0 + j + 1) for the first pivot j that is zero or not finite.
-//   started  null, or unsigned[17], zero before: where the blocks are, and that all are resident (see wait_for_panel.cu).
-//   board  BLOCKS 0: zeroed global memory for the exchange, else unused.
+//   started  null, or unsigned[17], zero before the launch: tells tcs_gate (wait_for_panel.cu) that all blocks are
+//          resident, and on which multiprocessors.
+//   board  BLOCKS 0: struct Board of exchange_grid.cuh, all zero before the launch; else not used.
 //
-// Grid BLOCKS (a cluster) or, if BLOCKS is 0, any cooperative grid of at most 256; block THREADS + HELPERS; dynamic
-// shared memory as PanelShape.shared_bytes has it.
-// Defines BLOCKS, THREADS, HELPERS, ROWS, WIDTH, STRIP, DOMINANT: whether strips that need no search are factored
-// without one (dominant_strip.cuh), and RESIDENT: whether the whole strip stays in the shared memory of the cluster.
+// Grid BLOCKS (a cluster) or, if BLOCKS is 0, a cooperative grid of at most 256 blocks; block THREADS + HELPERS;
+// dynamic shared memory as PanelShape.shared_bytes gives it.
+// Defines BLOCKS, THREADS, HELPERS, ROWS, WIDTH, STRIP; DOMINANT: whether a strip whose diagonal dominates is factored
+// without a search (dominant_strip.cuh); RESIDENT: whether the whole strip stays in the shared memory of the cluster.
 //
-// Few warps search, since all they send must be looked at, and those that share a scheduler wait for each other; more,
-// with the helpers, move and update what is in memory.  A thread that searches owns ROWS rows and keeps WIDTH columns
-// of them, a leaf, in registers.  No row moves: a row knows its `place`, where the swaps so far have put it, and is a
-// candidate for pivot j while place >= j.  The largest |a_ij| wins, at equal size the lowest place, which is LAPACK's
-// choice; NaN counts as larger than infinity, so it is met and reported.  For every column all send their best rows
-// to all, and each picks the winner for itself (exchange_cluster.cuh, exchange_grid.cuh).  Leaf by leaf the strip is
-// done in strip.cuh.
+// A strip is factored leaf by leaf (strip.cuh).  A thread that searches for pivots owns ROWS rows and keeps WIDTH
+// columns of them, the leaf, in registers.  Only THREADS threads of a block search: every warp must look at the
+// candidates of all warps that search, and warps of one scheduler wait for each other.  The helpers take part in copies
+// and updates.
+//
+// No row moves.  Each row has a `place`, its position after the swaps so far, and is a candidate for pivot j while
+// place >= j.  The largest |a_ij| wins; of equal ones that with the lowest place, as in LAPACK.  NaN counts as larger
+// than infinity, so that a NaN becomes the pivot and is reported.  For every column each warp (or block of a grid)
+// sends its best row to all, and all pick the same winner (exchange_cluster.cuh, exchange_grid.cuh).
 //
 // Rounding: l is a times the rounded reciprocal of the pivot; a - l u is one fused multiply-add, all to nearest in
-// IEEE FP32 with subnormal numbers.  A zero pivot leaves its (zero) column and the others as they are.
+// IEEE FP32 with subnormal numbers.  If the pivot is zero, so is its column, and no column changes.
 
 #include "lu/strip.cuh"
 #if DOMINANT
 #include "lu/dominant_strip.cuh"
 #endif
+
+// Notes in `started` which multiprocessor this block runs on.
+__device__ __forceinline__ void note_multiprocessor(unsigned* started) {
+    if (started && threadIdx.x == 0) {
+        const unsigned here = multiprocessor();
+        atomicOr(started + 1 + here / WARP % 8, 1u << here % WARP);
+        __threadfence();
+    }
+}
+
+#if DOMINANT
+// Factors a strip whose diagonal dominates its columns; no row moves.
+__device__ __forceinline__ void factor_without_search(
+    Dominant& s, Team& team, int* home, float* a, Index lda, Index m, int* ipiv, Index row0
+) {
+    team = factor_dominant(s, team, a, lda, m);
+    if (threadIdx.x < STRIP) {
+        home[threadIdx.x] = threadIdx.x;
+        if (blockIdx.x == 0) ipiv[threadIdx.x] = int(row0) + threadIdx.x;
+    }
+}
+#endif
+
+// Places of a thread's rows before any swap; -1 for a row that does not exist, which is never a candidate.
+__device__ __forceinline__ void place_rows(Rows& rows, Index m) {
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) rows.place[i] = row_of(i) < m ? int(row_of(i)) : -1;
+}
 
 extern "C" __global__ void
 #if BLOCKS
@@ -45,19 +76,17 @@ tcs_panel(
     extern __shared__ __align__(16) unsigned char dynamic[];
     Leaf& leaf = *reinterpret_cast<Leaf*>(dynamic);
     __shared__ __align__(16) Exchange exchange;
-    // Where a register is left for it.
-    constexpr bool AT_HAND = BLOCKS && (RESIDENT || !HELPERS);
+    constexpr bool AT_HAND = BLOCKS && (RESIDENT || !HELPERS);  // others have no register left for it
     Exchange& x = AT_HAND ? at_hand(exchange) : exchange;
     __shared__ BlockRow row;
     __shared__ int home[STRIP];
     Team team = {board, 0, 0};
-    asm volatile("mov.u32 %0, %ctaid.x;" : "=r"(team.rank));  // kept, as reading it takes long
+    // By assembly, so that the compiler keeps the number in a register: reading it again takes long.
+    asm volatile("mov.u32 %0, %ctaid.x;" : "=r"(team.rank));
+
+    // ---- set up the exchange, and look at the first column
     set_up(x);
-    if (started && threadIdx.x == 0) {
-        const unsigned here = multiprocessor();
-        atomicOr(started + 1 + here / WARP % 8, 1u << here % WARP);
-        __threadfence();
-    }
+    note_multiprocessor(started);
     bool dominant = false;
 #if DOMINANT
     Dominant& s = *reinterpret_cast<Dominant*>(dynamic);
@@ -66,31 +95,29 @@ tcs_panel(
     arrive_all(team);
     wait_all(team);  // no block may send before all have set up their barriers
     if (started && blockIdx.x == 0 && threadIdx.x == 0) *reinterpret_cast<volatile unsigned*>(started) = 1;
+
+    // ---- factor the strip, without a search if the diagonal dominates
 #if DOMINANT
     dominant = dominant && dominates(s, team, a, lda, m);
-    if (dominant) {
-        team = factor_dominant(s, team, a, lda, m);
-        if (threadIdx.x < STRIP) {
-            home[threadIdx.x] = threadIdx.x;
-            if (blockIdx.x == 0) ipiv[threadIdx.x] = int(row0) + threadIdx.x;
-        }
-    }
+    if (dominant) factor_without_search(s, team, home, a, lda, m, ipiv, row0);
 #endif
     Rows rows;
-    #pragma unroll
-    for (int i = 0; i < ROWS; ++i) rows.place[i] = row_of(i) < m ? int(row_of(i)) : -1;  // -1: never a candidate
+    place_rows(rows, m);
     if (!dominant) {
         factor_by_search(x, team, rows, leaf, row, home, a, lda, m, int(w), ipiv, info, int(row0), int(col0));
     }
 
     const int thread = this_thread();
+
+    // ---- list the swaps in dst and src, and apply them to `order`
     Index here[ROWS];
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) here[i] = HELPERS == 0 || thread < THREADS ? row_in_block(i * THREADS + thread) : m;
     int index[ROWS];
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) index[i] = order && here[i] < m ? order[here[i]] : 0;
-    // All of `order` has been read, and no block leaves while another may still send to it.
+    // All of `order` must be read before an entry is overwritten, and no block may leave while another may still send
+    // to it.
     arrive_all(team);
     wait_all(team);
     #pragma unroll
@@ -101,8 +128,9 @@ tcs_panel(
         if (place < w) dst[place] = int(place), src[place] = int(here[i]);
         if (here[i] < w) dst[w + here[i]] = int(place), src[w + here[i]] = int(here[i]);
     }
-    if (blockIdx.x == 0 && threadIdx.x == 0) src[2 * w] = !dominant;
-    // A warp for each row of the result, all its words on their way at once.
+    if (blockIdx.x == 0 && threadIdx.x == 0) src[2 * w] = !dominant;  // without a search no row moves
+
+    // ---- copy the rows of the pivots, L11 and U11, to `top`: a warp takes a row, and starts all its loads at once
     constexpr int PARTS = (STRIP + WARP - 1) / WARP;
     const int lane = thread % WARP;
     for (int i = blockIdx.x * ALL_WARPS + thread / WARP; i < w; i += block_count() * ALL_WARPS) {

@@ -1,31 +1,30 @@
-// C -= L U for a few columns of C and a short U: three TF32 products of FP32 operands, split on their way.
+// C -= L U for a few columns of C and a short U: three TF32 products; the FP32 operands are split in registers.
 //
 //   c      FP32 m x n, l  m x k, u  k x n: row-major, leading dimensions ldc, ldl, ldu, rows on 16-byte boundaries.
 //
 // Grid (ceil(m / ROWS), ceil(n / COLUMNS)); block THREADS, dynamic shared memory STAGES sizeof(Stage) bytes.
 // Defines COLUMNS (64 or 96), those of a block.
 //
-// The update of the columns that the next strip of a panel waits for.  It is over before the launches that split and
-// scale operands for a larger product would be, each of which reads L while another update keeps the memory busy; TF32
-// has the range of FP32 but for its last few numbers, so nothing is scaled.  All a block reads is on its way at once,
-// as far as that fits.
+// The next strip of a panel waits for the update of these columns.  One launch does it; a larger product needs more,
+// which split and scale the operands and read L again while another update keeps the memory busy.  TF32 has nearly the
+// range of FP32, so nothing is scaled.  A block starts all its loads as early as shared memory allows.
 //
-// Rounding: hi is x to nearest in TF32, ties away from zero, and lo = x - hi loses its last bit at most.  A sum on the
-// tensor cores runs along 16 k, smallest products first, and is then added to nearest to the sum in FP32 registers;
-// that is subtracted from C once.  Next to an Inf or NaN a result is Inf or NaN, but not always the one IEEE
-// arithmetic has.
+// Rounding: hi is x rounded to TF32, ties away from zero; lo = x - hi loses at most its last bit.  The tensor cores add
+// up 16 k at a time, the smallest products first; these sums are added to nearest in FP32 registers, and the total is
+// subtracted from C once.  If an operand is Inf or NaN, so is the result, but it may be NaN where IEEE arithmetic gives
+// Inf, or the reverse.
 
 #include "common/async_copy.cuh"
-#include "common/sm_addresses.cuh"
+#include "common/hi_lo.cuh"
 #include "gemm/gemm.cuh"
 
 constexpr int WARPS = 4, THREADS = WARPS * WARP, ROWS = 16 * WARPS;
-constexpr int DEPTH = 32, STAGES = 4;  // columns of L that a stage has, and stages
-constexpr int HALF = 16;               // of them, that a lane reads four of at a time
+constexpr int DEPTH = 32, STAGES = 4;  // columns of L in a stage, and stages
+constexpr int HALF = 16;               // columns of L that are multiplied at a time; a lane reads four of them
 constexpr int TILES = COLUMNS / 8, TOGETHER = 4;  // tiles of eight columns, and how many are multiplied side by side
 static_assert(COLUMNS % 32 == 0 && TILES % TOGETHER == 0, "words that meet in no bank; whole groups");
 
-// Words of 16 bytes, or columns, are swapped so that the lanes of a warp read from different banks.
+// Words of 16 bytes of l, and columns of u, are permuted, so that the lanes of a warp read from different banks.
 struct Stage {
     float l[ROWS][DEPTH], u[DEPTH][COLUMNS];
 
@@ -33,14 +32,13 @@ struct Stage {
     __device__ __forceinline__ float* column_of_u(int row, int column) { return &u[row][column ^ (row & 12) << 1]; }
 };
 
-// 16 bytes to shared memory, of which the first `count` entries exist; the others become zero.
+// Copies four entries to shared memory.  Only the first `count` exist; the others become zero.
 __device__ __forceinline__ void copy(float* to, const float* from, int count) {
-    const int bytes = 4 * max(0, min(4, count));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :: "r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+    copy_16(to, from, 4 * max(0, min(4, count)));
 }
 
-// The rows of L and columns of U of a block, from those on that a thread copies, and how many are left from there.
+// The part of L and U that a block needs: pointers to what this thread copies first, and how many rows, columns and k
+// there are from there on.
 constexpr int WORDS = 8, STEP = THREADS / WORDS;  // words of a row, and rows, that the block copies at a time
 struct Operands {
     const float *l, *u;
@@ -68,22 +66,16 @@ struct Operands {
 };
 static_assert(DEPTH == 4 * WORDS && ROWS % STEP == 0 && DEPTH % STEP == 0, "whole turns of all threads");
 
-// hi + lo; of lo the tensor cores drop what TF32 has no room for.  A NaN may lose itself in hi, but is in lo.
-__device__ __forceinline__ void split(float x, unsigned& hi, unsigned& lo) {
-    hi = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
-    lo = __float_as_uint(x - __uint_as_float(hi));
-}
-
-// sum += L U of half a stage.  Column 4 t + e of L stands where the fragments have column t of slice e / 2, from its
-// middle on for odd e, so that a lane reads four at once.
+// sum += L U of half a stage.  The sum runs over k in a permuted order, so that a lane reads four entries of L at once:
+// column 4 t + e of L takes the place of word t (e even) or t + 4 (e odd) of slice e / 2 of a fragment (gemm.cuh).
 __device__ __forceinline__ void multiply(float (&sum)[TILES][4], Stage& stage, int half) {
     const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, row = threadIdx.x / WARP * 16 + g;
     unsigned hi[2][4], lo[2][4];
     #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const float4 x = *reinterpret_cast<const float4*>(stage.word_of_l(row + 8 * i, half * HALF / 4 + t));
-        split(x.x, hi[0][i], lo[0][i]), split(x.y, hi[0][i + 2], lo[0][i + 2]);
-        split(x.z, hi[1][i], lo[1][i]), split(x.w, hi[1][i + 2], lo[1][i + 2]);
+        split_to_tf32(x.x, hi[0][i], lo[0][i]), split_to_tf32(x.y, hi[0][i + 2], lo[0][i + 2]);
+        split_to_tf32(x.z, hi[1][i], lo[1][i]), split_to_tf32(x.w, hi[1][i + 2], lo[1][i + 2]);
     }
     #pragma unroll
     for (int j0 = 0; j0 < TILES; j0 += TOGETHER) {
@@ -94,7 +86,7 @@ __device__ __forceinline__ void multiply(float (&sum)[TILES][4], Stage& stage, i
             #pragma unroll
             for (int e = 0; e < 4; ++e) {
                 const float x = *stage.column_of_u(half * HALF + 4 * t + e, 8 * (j0 + j) + g);
-                split(x, u_hi[j][e / 2][e % 2], u_lo[j][e / 2][e % 2]);
+                split_to_tf32(x, u_hi[j][e / 2][e % 2], u_lo[j][e / 2][e % 2]);
             }
         }
         #pragma unroll
@@ -117,7 +109,7 @@ __device__ __forceinline__ void multiply(float (&sum)[TILES][4], Stage& stage, i
     }
 }
 
-// Two neighbours in C.
+// Two neighbours in a row of C, of which `count` exist.
 __device__ __forceinline__ float2 load_pair(const float* c, int count) {
     if (count >= 2) return *reinterpret_cast<const float2*>(c);
     return make_float2(count == 1 ? *c : 0.0f, 0.0f);
@@ -144,7 +136,7 @@ tcs_short_update(
     #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) {
         if (s < count) operands.copy_next(stages[s]);
-        commit();
+        commit_copies();
     }
 
     const int lane = threadIdx.x % WARP;
@@ -162,10 +154,10 @@ tcs_short_update(
 
     float sum[TILES][4] = {};
     for (int s = 0; s < count; ++s) {
-        wait<STAGES - 2>();
-        __syncthreads();  // stage s is there, and all warps are done with the one before
+        wait_for_groups<STAGES - 2>();
+        __syncthreads();  // stage s has arrived, and all warps have finished with the one before
         if (s + STAGES - 1 < count) operands.copy_next(stages[(s + STAGES - 1) % STAGES]);
-        commit();
+        commit_copies();
         #pragma unroll
         for (int half = 0; half < DEPTH / HALF; ++half) multiply(sum, stages[s % STAGES], half);
     }

@@ -1,26 +1,27 @@
-// A strip leaf by leaf: after each every block solves for the leaf's rows of U in the rest of the strip, and updates
-// its own rows there at once.
+// Factors a strip leaf by leaf.  After each leaf every block solves for the leaf's rows of U in the rest of the strip,
+// and then updates its own rows there.
 //
-// To update a leaf when its turn comes instead, in the registers of those that search it, would write every column once
-// and read fewer; tried with the same bits, it took 15 % longer at 8192 to 16384 rows, and no less at 32768: where
-// columns are shared by tiles, the products take longer than their bytes (H200, clock64; no results file is kept).
+// The alternative is to update each leaf only when its turn comes, in the registers of the threads that search it:
+// every column is then written once, and fewer are read.  It gives the same bits, but took 15 % longer at 8192 to 16384
+// rows and as long at 32768 (H200, clock64; no results file is kept).  With tiles the update takes the time of its
+// products, not of its bytes.
 #pragma once
 
 #include "lu/strip_rows.cuh"
 
-// Each has an Exchange, what a thread knows between two columns (Search), and prepare, begin and eliminate.
+// Both headers define Exchange, Search (what a thread keeps from one column to the next), prepare, begin and eliminate.
 #if BLOCKS
 #include "lu/exchange_cluster.cuh"
 #else
 #include "lu/exchange_grid.cuh"
 #endif
 
-// Factors columns first .. first + w - 1 of the strip, the first of `columns`; home[j] becomes the row of a that holds
-// pivot j of the leaf.
+// Factors columns first .. first + w - 1 of the strip, the first w of `columns`; home[j] becomes the row of `a` that
+// holds pivot j of the leaf.
 //
-// The column at hand is always the first in the registers, so that one short piece of code serves all: unrolled over
-// the leaf it would not fit in the instruction cache, and a column would wait for its instructions longer than for
-// its pivot.
+// The column that is eliminated is always the first in the registers, so that one short loop serves all columns.
+// Unrolled over the leaf, the code would not fit in the instruction cache, and a column would wait longer for its
+// instructions than for its pivot.
 __device__ __forceinline__ void factor_leaf(
     Exchange& x, Team& team, Rows& rows, Columns columns, int first, int w, int* ipiv, int* info, int row0, int col0,
     int* home
@@ -42,13 +43,14 @@ __device__ __forceinline__ void factor_leaf(
     }
 }
 
-// Rows of U right of a leaf, and the L11 they are solved with, by columns: below[j][d] = L_ij for i = j + 1 + d, or 0.
+// The leaf's rows of U in the rest of the strip, and the leaf's triangle L11 by columns: below[j][d] = L_ij with
+// i = j + 1 + d, or 0.
 struct __align__(16) BlockRow {
     float u[WIDTH][REST];
-    float below[WIDTH][WIDTH];  // follows u: a last tile of the update may read past its columns
+    float below[WIDTH][WIDTH];  // directly after u: the last tile of the update may read past the end of u
 };
 
-// Column q of row `row` of a, counted from the leaf's first, as the block that has the row has left it.
+// Entry q, counted from the leaf's first column, of row `row` of `a`, as the block that owns the row has left it.
 __device__ __forceinline__ float entry(const float* a, Index lda, Columns columns, int row, int q) {
 #if RESIDENT
     const int block = row / THREADS % BLOCKS, r = row / (THREADS * BLOCKS) * THREADS + row % THREADS;
@@ -60,16 +62,16 @@ __device__ __forceinline__ float entry(const float* a, Index lda, Columns column
 #endif
 }
 
-// Solves for them in the pivot rows: a thread to each of the `rest` columns.  a is at the leaf's first column.
+// Computes these rows of U: a thread solves for each of the `rest` columns.  `a` points to the leaf's first column.
 //
-// The row at hand is the first in the registers, for short code as in factor_leaf.
+// The row that is solved for is the first in the registers, for a short loop as in factor_leaf.
 __device__ __forceinline__ void solve_block_row(
     BlockRow& row, Team& team, const float* a, Index lda, Columns columns, const int* home, int rest
 ) {
     constexpr int TURNS = WIDTH / ALL_WARPS, PARTS = (REST + WARP - 1) / WARP;
     static_assert(WIDTH % ALL_WARPS == 0 && WIDTH <= WARP, "whole turns of all warps, a lane for each column of L11");
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    float l[TURNS], u[TURNS][PARTS];  // all on their way before the first has come
+    float l[TURNS], u[TURNS][PARTS];  // all loads start before the first value is needed
     #pragma unroll
     for (int e = 0; e < TURNS; ++e) {
         const int i = warp + e * ALL_WARPS, pivot = home[i];
@@ -93,7 +95,7 @@ __device__ __forceinline__ void solve_block_row(
         float x[WIDTH];
         #pragma unroll
         for (int i = 0; i < WIDTH; ++i) x[i] = row.u[i][threadIdx.x];
-        Run<float, WIDTH> column[2];  // of L11: one is read while that before it is used
+        Run<float, WIDTH> column[2];  // of L11: the next is read while one is used
         const auto eliminate_by = [&](const Run<float, WIDTH>& below, int j) {
             const float pivot = x[0];
             row.u[j][threadIdx.x] = pivot;
@@ -112,7 +114,8 @@ __device__ __forceinline__ void solve_block_row(
     __syncthreads();
 }
 
-// c -= l u for a few rows, 4 columns of L, and as many words, 16 columns apart, of rows of U that are `pitch` apart.
+// c -= l u for M rows of c and l, N words of c, 16 columns apart, and 4 columns of l.  The four rows of u are `pitch`
+// entries apart.
 template <int M, int N>
 __device__ __forceinline__ void subtract_products(
     float4 (&c)[M][N], const Run<float, 4> (&l)[M], const float* rows_of_u, int pitch
@@ -134,11 +137,11 @@ __device__ __forceinline__ void subtract_products(
     }
 }
 
-// a -= L u for the rows not yet pivots, a at the first column right of the leaf, L in `columns`; if RESIDENT, for
-// what follows those.
+// a -= L u for the rows that are not pivots yet, in the `rest` columns right of the leaf.  L is in `columns`; the
+// columns to update follow it there if RESIDENT, else `a` points to the first of them.
 //
-// A warp takes tiles of a few rows times COLUMNS columns, a thread TILE_ROWS rows and 4 or 8 columns of one, so that
-// neighbouring threads share the lines of a and the words of L and U.  The code is short (see factor_leaf).
+// A warp takes tiles of 64 rows times COLUMNS columns, a thread TILE_ROWS rows and 4 or 8 columns of a tile, so that
+// neighbouring threads share the cache lines of `a` and the words of L and U.  The code is short (see factor_leaf).
 __device__ __forceinline__ void update_rest(
     const Leaf& leaf, Columns columns, const BlockRow& row, float* a, Index lda, int rest, int done, bool vector
 ) {
@@ -191,19 +194,21 @@ __device__ __forceinline__ void update_rest(
 }
 
 #if RESIDENT
-// Stores the leaf before column `first`, while others search: until that is over, leaf.place is as that leaf left it.
+// Stores the leaf before column `first` while other threads search this one.  Until the search is over, leaf.place
+// holds the places after the leaf that is stored.
 __device__ __forceinline__ void store_before(Leaf& leaf, float* a, Index lda, int first, int thread) {
     const int before = first - WIDTH;
     store<HELPERS>(leaf, columns_from(leaf, before), a + before, lda, before, WIDTH, aligned16(a, lda), thread);
 }
 #endif
 
-// Factors the strip, searching every column for its pivot.
+// Factors the strip with a search for the pivot of every column.
 __device__ __forceinline__ void factor_by_search(
     Exchange& x, Team& team, Rows& rows, Leaf& leaf, BlockRow& row, int* home, float* a, Index lda, Index m, int w,
     int* ipiv, int* info, int row0, int col0
 ) {
-    // As a number of the whole warp: else each vote of the search asks whether the lanes have met.
+    // By a shuffle, so that the compiler knows the number is the same for the warp.  Otherwise each vote of the search
+    // first makes sure that its lanes are together.
     const bool searches = HELPERS == 0 || __shfl_sync(ALL_LANES, threadIdx.x / WARP, 0) < WARPS;
     if (searches) keep(rows, leaf);
 #if RESIDENT
@@ -240,15 +245,15 @@ __device__ __forceinline__ void factor_by_search(
         if (searches) keep(rows, leaf);
         arrive_all(team);
 #endif
-        wait_all(team);  // the leaf is complete, everywhere
+        wait_all(team);  // the leaf is complete in all blocks
         if (rest <= 0) break;
         solve_block_row(row, team, here, lda, columns, home + first, rest);
         update_rest(leaf, columns, row, here + WIDTH, lda, rest, first + WIDTH, vector && rest % 4 == 0);
-        wait_all(team);  // all have read the pivot rows that become rows of U
+        wait_all(team);  // all blocks have read the pivot rows, which now become rows of U
         for (int i = blockIdx.x; i < WIDTH; i += block_count()) {
             float* to = here + home[first + i] * lda + WIDTH;
             for (int q = threadIdx.x; q < rest; q += ALL) to[q] = row.u[i][q];
         }
-        __syncthreads();  // all warps are done with the leaf
+        __syncthreads();  // all warps have finished with the leaf
     }
 }

@@ -1,14 +1,14 @@
-// The rows of a strip that a thread block of panel.cu owns: in registers, on their way from and to memory, and which of
-// them may be the next pivot.
+// The rows of a strip that a block of panel.cu owns: their entries in registers and in shared memory, copies between
+// the two and global memory, and the choice of a pivot among them.
 #pragma once
 
-#include "common/async_copy.cuh"
 #include "common/common.cuh"
+#include "common/reduce.cuh"
 #include "common/sm_addresses.cuh"
 
 constexpr int WARPS = THREADS / WARP;
-constexpr int ALL = THREADS + HELPERS, ALL_WARPS = ALL / WARP;  // of a block
-constexpr int REST = STRIP - WIDTH;  // most columns right of a leaf
+constexpr int ALL = THREADS + HELPERS, ALL_WARPS = ALL / WARP;  // threads and warps of a block
+constexpr int REST = STRIP - WIDTH;  // the most columns right of a leaf
 constexpr int INFINITE = 0x7f800000;
 constexpr int SMALL = 0x01000000, LARGE = 0x7e000000;  // 2^-125 and 2^125, as integers
 static_assert(THREADS % WARP == 0 && HELPERS % WARP == 0 && WARPS <= WARP, "one lane for each warp that searches");
@@ -17,36 +17,20 @@ static_assert(BLOCKS || HELPERS == 0, "in a grid all threads of a block search")
 static_assert(!RESIDENT || HELPERS, "helpers load what is not searched yet");
 static_assert(WIDTH % 4 == 0 && STRIP % WIDTH == 0 && REST <= ALL, "whole words; a thread for each column");
 
-// Copies 16 bytes to shared memory, or zeros unless they are `wanted`, before cp.async.wait_all returns.
-__device__ __forceinline__ void copy_ahead(float* to, const float* from, bool wanted) {
-#if __CUDA_ARCH__ >= 800
-    copy_16(to, from, wanted ? 16 : 0);
-#endif
-}
-
-constexpr int NO_SIZE = -1, NO_PLACE = 0x7fffff;  // lose against every row
+constexpr int NO_SIZE = -1, NO_PLACE = 0x7fffff;  // those of no row, which lose against every row
 
 struct Rows {
     float at[ROWS][WIDTH];
     int place[ROWS];
 };
 
-__device__ __forceinline__ int largest_of_warp(int v) {
-#if __CUDA_ARCH__ >= 800
-    return __reduce_max_sync(ALL_LANES, v);
-#else
-    #pragma unroll
-    for (int d = WARP / 2; d; d /= 2) v = max(v, __shfl_xor_sync(ALL_LANES, v, d));
-    return v;
-#endif
-}
-
-// The number of the only bit that is set; __ffs takes an instruction more.
+// The number of the only bit that is set; __ffs would take one more instruction.
 __device__ __forceinline__ int only_lane(unsigned lanes) { return 31 - __clz(lanes); }
 
-// The lanes of a warp that have the largest size: one, but for a tie.  Ties are rare, so what the only lane has is on
-// its way before they are looked for; and they are broken in a loop of one turn, as an `if` would be predicated and
-// cost every column.  Where no lane has a row the first stands for all, or that would be a tie.
+// The lanes of a warp that have the largest size: one, unless there is a tie.  If no lane has a row, it is lane 0.
+//
+// Ties are rare.  Callers therefore read the row of the first lane before they ask for a tie, and break ties in a
+// `while` of one turn: an `if` would be predicated, and its instructions would cost time in every column.
 struct Vote {
     bool mine;
     unsigned lanes;
@@ -54,7 +38,7 @@ struct Vote {
     __device__ __forceinline__ int lane() const { return only_lane(lanes); }
     __device__ __forceinline__ bool is_tied() const { return lanes & (lanes - 1); }
 
-    // Leaves the lane with the lowest place.
+    // Keeps only the lane with the lowest place.
     __device__ __forceinline__ void break_tie(int place) {
         const int low = -largest_of_warp(mine ? -place : -NO_PLACE);
         mine = mine && place == low;
@@ -68,11 +52,11 @@ __device__ __forceinline__ Vote vote(int size) {
     return {mine, __ballot_sync(ALL_LANES, mine)};
 }
 
-// The blocks that work together: what they share in global memory (a grid), and the number of this one.
+// The blocks that factor the strip together: their common memory, if they are a grid, and the number of this one.
 struct Team {
     struct Board* board;
     int rank;
-    unsigned expected;  // arrivals at the next barrier of a grid
+    unsigned expected;  // arrivals that end the next barrier of a grid
 };
 
 __device__ __forceinline__ int block_count() {
@@ -83,21 +67,22 @@ __device__ __forceinline__ int block_count() {
 #endif
 }
 
-// The row of a that is row r of this block, and the one that is row i of this thread.
+// The number in `a` of row r of this block, and of row i of this thread.
 __device__ __forceinline__ Index row_in_block(int r) {
     return (Index(r / THREADS) * block_count() + blockIdx.x) * THREADS + r % THREADS;
 }
 __device__ __forceinline__ Index row_of(int i) { return row_in_block(i * THREADS + threadIdx.x); }
 
-// A variable in shared memory, by an address that stays in a register: that of a block in a cluster takes long to
-// find, and the compiler would find it for every column.  It cannot do again what a shuffle has done.
+// A variable in shared memory, by an address that stays in a register.  In a cluster it takes long to compute the
+// address, and the compiler would do so again for every column; the result of a shuffle it must keep.
 template <typename T>
 __device__ __forceinline__ T& at_hand(T& x) {
     const unsigned address = __shfl_sync(ALL_LANES, shared_address(&x), 0);
     return *static_cast<T*>(__cvta_shared_to_generic(address));
 }
 
-// The number of a thread; what depends on it is not computed before it is needed, where registers are short.
+// The number of the thread.  The assembly keeps the compiler from computing values that depend on it earlier than they
+// are needed, where registers are scarce.
 __device__ __forceinline__ int this_thread() {
     int thread = threadIdx.x;
     asm volatile("" : "+r"(thread));
@@ -107,7 +92,7 @@ __device__ __forceinline__ int this_thread() {
 // The best of a thread's rows for a pivot.
 struct Best { int size, place, slot; };
 
-// Which of a thread's rows may be the next pivot.
+// For each of a thread's rows: whether it may be the next pivot.
 struct Open { bool row[ROWS]; };
 
 __device__ __forceinline__ Open open_rows(const Rows& rows, int column) {
@@ -117,7 +102,7 @@ __device__ __forceinline__ Open open_rows(const Rows& rows, int column) {
     return open;
 }
 
-// For the pivot whose column's entries are at[.][0].
+// The best row for the pivot of the column in at[.][0].
 __device__ __forceinline__ Best best_of_rows(const Rows& rows, const Open& open) {
     Best best = {NO_SIZE, NO_PLACE, 0};
     int size[ROWS];
@@ -134,10 +119,10 @@ __device__ __forceinline__ Best best_of_rows(const Rows& rows, const Open& open)
     return best;
 }
 
-// The rows of a block: their columns of a leaf, on its way between global memory and the registers, or, if RESIDENT,
-// of the strip; and their places.
-constexpr int STRIDE = (RESIDENT ? STRIP : WIDTH) + 4;  // threads reading their rows meet no bank conflicts
-using Columns = float (*)[STRIDE];                      // some of them, of all rows
+// The rows of a block in shared memory: their columns of the leaf, or, if RESIDENT, of the whole strip; and their
+// places.
+constexpr int STRIDE = (RESIDENT ? STRIP : WIDTH) + 4;  // without bank conflicts when each thread reads its own row
+using Columns = float (*)[STRIDE];                      // all rows, from some column on
 struct Leaf {
     float at[ROWS * THREADS][STRIDE];
     int place[ROWS * THREADS];
@@ -151,14 +136,15 @@ __device__ __forceinline__ void keep(const Rows& rows, Leaf& leaf) {
     for (int i = 0; i < ROWS; ++i) leaf.place[i * THREADS + threadIdx.x] = rows.place[i];
 }
 
-// Copies a leaf of w columns from global memory, or back.  Rows that are pivots already are left out; `done` columns
-// are.  Many words of 16 bytes in flight if `vector`: then w is WIDTH.
+// load and store copy a leaf of w columns from global memory and back.  `done` columns have their pivots; the rows of
+// those pivots are left out.  If `vector`, w is WIDTH, and FLIGHT words of 16 bytes of a thread are in flight at a
+// time.
 constexpr int WORDS = WIDTH / 4, EACH = ROWS * THREADS * WORDS / ALL, FLIGHT = EACH % 8 ? EACH % 6 ? 4 : 6 : 8;
 static_assert(ROWS * THREADS * WORDS % (FLIGHT * ALL) == 0, "whole turns of all threads");
 
 #if RESIDENT
-// Copies columns first .. last - 1 of a strip of w columns from global memory, by as many threads as BY of which
-// this is number `thread`; what there is not becomes zero.
+// Copies columns first .. last - 1 of a strip of w columns from global memory.  BY threads share the work; this is
+// number `thread` of them.  Entries outside the matrix become zero.
 template <int BY>
 __device__ __forceinline__ void load(
     Leaf& leaf, const float* a, Index lda, Index m, int first, int last, int w, int thread
@@ -212,7 +198,7 @@ __device__ __forceinline__ void load(Leaf& leaf, const float* a, Index lda, int 
 }
 #endif
 
-// By as many threads as BY of which this is number `thread`.
+// BY threads share the work; this is number `thread` of them.
 template <int BY>
 __device__ __forceinline__ void store(
     const Leaf& leaf, Columns columns, float* a, Index lda, int done, int w, bool vector, int thread
@@ -242,11 +228,12 @@ __device__ __forceinline__ void store(
     }
 }
 
-// Columns w and on are zero, and so are rows that were pivots before `done`.
+// Takes a thread's rows of a leaf of w columns into registers.  Columns from w on become zero, and so do the rows of
+// the first `done` pivots.
 __device__ __forceinline__ void fetch(Rows& rows, Columns columns, int done, int w) {
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-        const int n = RESIDENT && rows.place[i] < done ? 0 : w;  // else they were not loaded
+        const int n = RESIDENT && rows.place[i] < done ? 0 : w;  // unless RESIDENT, these rows are zero in the leaf
         #pragma unroll
         for (int q = 0; q < WIDTH; q += 4) {
             const float4 v = *reinterpret_cast<const float4*>(&columns[i * THREADS + threadIdx.x][q]);
@@ -256,29 +243,31 @@ __device__ __forceinline__ void fetch(Rows& rows, Columns columns, int done, int
     }
 }
 
-// 1 / x correctly rounded for x of normal size with a normal reciprocal: the short half of the library's.
+// 1 / x, correctly rounded, if x and 1 / x are normal numbers.  The division of the library also treats other x.
 __device__ __forceinline__ float reciprocal_of(float x) {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     return fmaf(r, fmaf(-x, r, 1.0f), r);
 }
 
-// A pivot whose reciprocal is no normal number is brought to one by an exact power of two.
+// A power of two that brings a pivot of this size to one with a normal reciprocal; the product is exact.
 __device__ __forceinline__ float scale_of(int size) {
     return size < SMALL ? 0x1p64f : size > LARGE ? 0x1p-64f : 1.0f;
 }
 
-// A pivot: |a_ij| as an ordered integer, the place of its row before the swap, and the row of a it lies in.
+// A pivot: the bits of |a_ij|, which order as integers, the place of its row before the swap, and the number of its row
+// in `a`.
 struct Pivot { int size, place, home; };
 
-// Swaps the places of a pivot's row and of row `column`, and returns the multiplier of a thread's row i, whose entry
-// is `scaled` as the pivot was, or zero: rows that are pivots keep their entries, which are rows of U, unless a pivot
-// is not finite.  `kept` becomes what belongs in the column, `open` whether the row is below the pivot's then.
+// Swaps the place of the pivot's row with that of the row whose place is `column`, and returns the multiplier of a
+// thread's row i.  `scaled` is the entry of the row times the power of two that scales the pivot.  The multiplier is
+// zero for the row of this pivot and of those before: they are rows of U and do not change, as long as all pivots are
+// finite. `kept` becomes the entry of the factors in this column; `open` tells whether the row stays a candidate.
 __device__ __forceinline__ float divide(
     Rows& rows, int i, int size, int pivot_place, float scaled, float reciprocal, int column, float& kept, bool& open
 ) {
     const int place = rows.place[i];
-    open = place >= column && place != pivot_place;  // known sooner than by the place after the swap
+    open = place >= column && place != pivot_place;  // needs no wait for the place after the swap
     rows.place[i] = place == pivot_place ? column : place == column ? pivot_place : place;
     const bool divides = open && size != 0;
     const float l = divides ? scaled * reciprocal : 0.0f;

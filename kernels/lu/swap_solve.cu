@@ -1,71 +1,65 @@
-// The swaps of a strip in the columns of its panel, and the substitution for U right of the strip.
+// Applies the swaps of a strip to columns of its panel, and solves for the strip's rows of U right of it.
 //
 //   a      FP32, from the strip's first row on, n columns, row-major, leading dimension lda.
 //   stop   the strip's last column + 1; the columns from there on are solved for.
 //   dst, src  int[2 w] and int[2 w + 1], as tcs_panel makes them: a[dst[i]] = a[src[i]], all reads before any
-//          write; entry i < w brings the row that becomes row i.  If src[2 w] is zero all rows stay, and none but
-//          those solved for are read.  Null: no row moves.
+//          write; entry i < w brings the row that becomes row i.  If src[2 w] is zero, no row moves, and only rows that
+//          are solved for are read.  Null: no row moves.
 //   top    FP32 w x w, w <= 128, leading dimension ld_top, 16-byte rows: L11 in its unit lower triangle.  Rows
-//          0 .. w - 1 of the columns from `stop` on become L11^-1 times what the swaps make them.
-//   apart  0, or how far the blocks on the diagonal of a and top are apart, which are w x w then, w as large as may
-//          be: each is solved with its own; stop is 0, and no row moves.
+//          0 .. w - 1 of the columns from `stop` on, after the swaps, are multiplied by L11^-1 from the left.
+//   apart  0, or a block size, for which a and top are w x w: every diagonal block of a, apart x apart or what is
+//          left at the end, is solved for with the diagonal block of top; stop is 0, and no row moves.
 //
-// Defines COLUMNS (8, 16 or 64), those of a block: few make short work of each, many share one copy of L11.
+// Defines COLUMNS (8, 16 or 64), the columns of a block: with few, a block ends soon; many share one copy of L11.
 // Grid ceil(n / COLUMNS), or (ceil(apart / COLUMNS), blocks); block THREADS, dynamic shared memory
-// L_ROWS sizeof(Column) + rows sizeof(Staged) bytes for the rows on the move: 2 w, or w if no row moves.
+// L_ROWS sizeof(Column) + rows sizeof(Staged) bytes; 2 w rows are staged, or w if no row moves.
 //
-// A launch of few columns lasts as long as what waits for one another, hence: all loads are under way before the
-// first barrier, and a column is solved inside one warp, without another.  Its unknowns are spread over lanes;
-// a group of them at a time goes to all these lanes, which solve for it redundantly and subtract it from their own.
-// Many columns are bound by the reads of L from shared memory: a lane uses what it has read for EACH of them.
+// With few columns the time is that of the longest chain of dependent steps.  Therefore all loads start before the
+// first barrier, and one warp solves for a column without further barriers.  The unknowns of a column are spread over
+// lanes; a group of them at a time goes to all these lanes, and each lane solves for the group redundantly and
+// subtracts it from its own unknowns.  With many columns the reads of L from shared memory take the time, so a lane
+// uses what it reads for EACH columns.
 //
 // Rounding: fused multiply-adds in FP32, in the order of the substitution.
 
+#include "common/async_copy.cuh"
 #include "common/common.cuh"
-#include "common/sm_addresses.cuh"
 
 constexpr int THREADS = COLUMNS < 64 ? 256 : 128;
 constexpr int MOST = 128;                   // the widest strip
 constexpr int EACH = COLUMNS == 8 ? 1 : COLUMNS == 16 ? 2 : 4;  // columns of a lane
-constexpr int SHARE = COLUMNS < 64 ? 2 : 4; // lanes with the same unknowns of other columns, neighbours
-constexpr int LANES = WARP / SHARE;         // those of a column: unknown LANES s + r is x[s] of the r-th
+constexpr int SHARE = COLUMNS < 64 ? 2 : 4; // neighbouring lanes that have the same unknowns of different columns
+constexpr int LANES = WARP / SHARE;         // lanes of a column; unknown LANES s + r is x[s] of the r-th of them
 constexpr int SLOTS = MOST / LANES;
-constexpr int CHUNK = SLOTS / (EACH < 4 ? 2 : 4); // slots brought up to date, or not, together
-constexpr int GROUP = 8;                    // unknowns solved for by every lane
-constexpr int TILE = 16;                    // unknowns after which x moves up, so that its indices are constants
+constexpr int CHUNK = SLOTS / (EACH < 4 ? 2 : 4); // slots that are updated, or skipped, together
+constexpr int GROUP = 8;                    // unknowns that every lane solves for at a time
+constexpr int TILE = 16;                    // after so many unknowns x moves up, which keeps its indices constant
 constexpr int DONE = TILE / LANES;          // slots of a tile
 constexpr int STEP = THREADS / COLUMNS;     // rows that the block moves at a time
-constexpr int BATCH = 2 * MOST / STEP < 16 ? 2 * MOST / STEP : 16;  // of them, under way for each thread
+constexpr int BATCH = 2 * MOST / STEP < 16 ? 2 * MOST / STEP : 16;  // rows that a thread has on their way at a time
 
-// The columns of L of a tile, from the tile's first row down; 16-byte reads of eight rows meet in no bank.  The last
-// tile comes first: then the rows that a chunk of slots has too many are those of another tile.
+// A row of the columns of L of a tile; a tile holds the rows from its first unknown down.  Padded, so that 16-byte
+// reads of eight rows meet in no bank.  The last tile comes first in memory: a chunk of slots may read past the end of
+// its tile, and then reads rows of another tile.
 struct Column { float at[TILE + 4]; };
 constexpr int TILES = MOST / TILE;
 __device__ __forceinline__ int first_row(int tile) { return TILE / 2 * (TILES - 1 - tile) * (TILES - tile); }
 constexpr int L_ROWS = TILE / 2 * TILES * (TILES + 1);
 
-// A row on the move; padded, so that lanes that read rows of it meet in few banks.
+// A row on its way; padded, so that lanes that read the same column of several rows have few bank conflicts.
 struct Staged { float at[COLUMNS + 1]; };
 
-// Copies from global to shared memory, without waiting where the device can.
+// Copies a word from global to shared memory; asynchronously if the device can (see wait_for_copies).
 template <typename Word>
 __device__ __forceinline__ void fetch(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
-                 :: "r"(shared_address(to)), "l"(from), "n"(sizeof(Word)) : "memory");
+    copy_cached<sizeof(Word)>(to, from);
 #else
     *static_cast<Word*>(to) = *static_cast<const Word*>(from);
 #endif
 }
 
-__device__ __forceinline__ void await_fetched() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-    __syncthreads();
-}
-
-// Only words with something below the diagonal.
+// Copies the words of L11 that have entries below the diagonal.
 __device__ __forceinline__ void fetch_l(Column* l, const float* __restrict__ top, Index ld_top, int w) {
     constexpr int WORDS = TILE / 4;
     const int row = threadIdx.x / WORDS, word = 4 * (threadIdx.x % WORDS);
@@ -89,7 +83,7 @@ __device__ __forceinline__ void subtract(Row& x, float l, const Row& y) {
     for (int c = 0; c < EACH; ++c) x.at[c] = fmaf(-l, y.at[c], x.at[c]);
 }
 
-// y := the solution for a group, whose rows of L these are.
+// y := the solution for a group of unknowns; l holds their rows of L.
 __device__ __forceinline__ void solve(Row (&y)[GROUP], const Column* l, int first) {
     #pragma unroll
     for (int i = 1; i < GROUP; ++i) {
@@ -100,10 +94,10 @@ __device__ __forceinline__ void solve(Row (&y)[GROUP], const Column* l, int firs
     }
 }
 
-// The columns of `stage` this thread takes := L^-1 times them, from column `stop` on.
+// Replaces the thread's columns of `stage`, those from `stop` on, by L^-1 times them.
 __device__ __forceinline__ void substitute(Staged* stage, const Column* tiles, int w, Index stop) {
     const int own = threadIdx.x % WARP / SHARE, neighbour = threadIdx.x % SHARE;
-    const int column = threadIdx.x / WARP * SHARE * EACH + neighbour;  // then every SHARE-th
+    const int column = threadIdx.x / WARP * SHARE * EACH + neighbour;  // the first of EACH, SHARE apart
     Row x[SLOTS];
     #pragma unroll
     for (int s = 0; s < SLOTS; ++s) {
@@ -164,7 +158,7 @@ tcs_swap_solve(
     Column* l = reinterpret_cast<Column*>(dynamic);
     Staged* stage = reinterpret_cast<Staged*>(l + L_ROWS);
     __shared__ int target[2 * MOST];
-    const int width = int(w), count = dst ? 2 * width : width;  // of rows on the move
+    const int width = int(w), count = dst ? 2 * width : width;  // count: of rows that are staged
     const int row = threadIdx.x / COLUMNS, own = threadIdx.x % COLUMNS;
     const Index first = Index(blockIdx.x) * COLUMNS;
     const bool solves = first + COLUMNS > stop, moves = src && src[2 * width];
@@ -177,7 +171,7 @@ tcs_swap_solve(
             const int i = start + k * STEP;
             from[k] = first + own < n && i < count ? (src ? src[i] : i) : -1;
         }
-        if (start == row) {  // while the places of the first rows are awaited
+        if (start == row) {  // these copies start while the entries of src are on their way
             if (solves) fetch_l(l, top, ld_top, width);
             for (int i = threadIdx.x; dst && i < count; i += THREADS) fetch<int>(target + i, dst + i);
         }
@@ -187,12 +181,13 @@ tcs_swap_solve(
             if (from[k] >= 0 && wanted) fetch<int>(stage[start + k * STEP].at + own, a + from[k] * lda);
         }
     }
-    await_fetched();
+    wait_for_copies();
+    __syncthreads();
     if (solves && threadIdx.x / WARP < COLUMNS / (SHARE * EACH)) substitute(stage, l, width, stop - first);
     __syncthreads();
     #pragma unroll 8
     for (int i = row; i < count; i += STEP) {
-        // A row that is both displaced and displacing is listed twice; only the first entry has been solved.
+        // A row that is displaced and becomes one of the first w rows is listed twice; only entry i < w is solved for.
         const int to = dst ? target[i] : i;
         const bool counts = i < width ? moves || solves : to >= width;
         if (first + own < n && counts) a[to * lda] = stage[i].at[own];

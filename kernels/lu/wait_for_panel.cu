@@ -1,10 +1,10 @@
-// Lets what follows in its stream start once a kernel of another stream is resident: launched before a kernel that
-// would take every multiprocessor, it leaves to the other the ones it needs.
+// Holds back its stream until the panel of another stream is resident.  The kernel that follows takes every
+// multiprocessor that is free; launched behind this gate, it leaves the panel those that it needs.
 //
-//   started   unsigned[17].  The other kernel sets bits of words 1 to 8, those of the multiprocessors it runs on, then
-//             word 0; the gate moves the bits to words 9 to 16 and clears the others for the next use.
-//   patience  nanoseconds after which the gate opens in any case: the order is a matter of speed alone.
-//   more      how many multiprocessors to take besides, those with the lowest numbers.
+//   started   unsigned[17].  The panel sets a bit in words 1 to 8 for each multiprocessor it runs on, and then word
+//             0.  The gate copies words 1 to 8 to words 9 to 16, and clears words 0 to 8 for the next use.
+//   patience  nanoseconds after which the gate opens in any case.  Results do not depend on it, only speed.
+//   more      how many other multiprocessors to mark as taken, too; those with the lowest numbers.
 //
 // Grid 1, block 1.
 

@@ -1,21 +1,24 @@
 // The vector work of the condition estimate (N. J. Higham, ACM Trans. Math. Software 14 (1988), 381-396).
 //
-//   state  double[2]: the number of the entry that was largest last time, -1 before; 1 while the climb goes on, then 0.
+//   state  double[2]: the number of the entry that was largest in the last step, at first -1; 1 while the ascent goes
+//          on, then 0.
 //
-// tcs_probes    probes (n x 4, row-major): 1 / n, the alternating vector that the ascent cannot see coming, and two of
-//               uniform random entries of variance 1, always the same.
-// tcs_signs     sign_i = the sign of v_i, entries `step` apart, or zeros if the climb is over.
-// tcs_steepest  found[0], found[1]: where |z_i| is largest, the first if several are, and how large; a NaN counts as
-//               larger than infinity.  The climb is over if it is where it was last time.  unit: the unit vector of
-//               that entry, or zeros.  One block of 1024.
+// tcs_probes    probes (n x 4, row-major): 1 / n, the alternating vector of Higham's algorithm, which guards against
+//               matrices for which the ascent fails, and two vectors of uniform random entries of variance 1, the same
+//               in every call.
+// tcs_signs     sign_i = the sign of v_i, entries `step` apart, or zeros if the ascent is over.
+// tcs_steepest  found[0], found[1]: the first i for which |z_i| is largest, and that size; a NaN counts as larger than
+//               infinity.  The ascent is over if i is the same as in the last step.  unit: the unit vector of entry i,
+//               or zeros if the ascent is over.  One block of 1024.
+// tcs_held      for b and r = b - y (n x k, row-major): sum of r_i^2, then sum of b_i^2, of each column but the `last`
+//               ones; then, for each of the last columns, |z . r| with the column of z (n x last, row-major).  k blocks
+//               of 1024.
 //
-// tcs_held      sums over the columns of b and of r = b - y (n x k, row-major): of r_i^2 for all but the `last` ones, of
-//               b_i^2 for the same, and |z . r| for those, z (n x last, row-major).  k blocks of 1024.
-//
-// Else grid ceil(n / 256), block 256.
+// Unless stated, grid ceil(n / 256), block 256.
 
 #include "common/common.cuh"
 #include "common/probe.cuh"
+#include "common/reduce.cuh"
 
 constexpr int THREADS = 256, SEARCHING = 1024;
 using Bits = unsigned long long;
@@ -55,10 +58,7 @@ tcs_steepest(double* unit, double* found, double* state, const double* __restric
         best.keep_larger({v == v ? Bits(__double_as_longlong(fabs(v))) : ~Bits(0), i});
     }
     auto reduce = [&] {
-        #pragma unroll
-        for (int d = WARP / 2; d; d /= 2) {
-            best.keep_larger({__shfl_xor_sync(ALL_LANES, best.size, d), __shfl_xor_sync(ALL_LANES, best.at, d)});
-        }
+        butterfly([&](int d) { best.keep_larger({of_partner(best.size, d), of_partner(best.at, d)}); });
     };
     reduce();
     if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = best;
@@ -67,7 +67,7 @@ tcs_steepest(double* unit, double* found, double* state, const double* __restric
     reduce();
     const bool goes_on = state[1] != 0 && double(best.at) != state[0];
     for (Index i = threadIdx.x; i < n; i += SEARCHING) unit[i] = goes_on && i == best.at;
-    __syncthreads();  // all have read the state
+    __syncthreads();  // all have read the state before it changes
     if (threadIdx.x == 0) {
         found[0] = double(best.at), found[1] = fabs(z[best.at * step]);
         state[0] = double(best.at), state[1] = goes_on;
@@ -87,11 +87,10 @@ tcs_held(double* sums, const double* __restrict__ b, const double* __restrict__ 
         size += v * v;
     }
     auto reduce = [&] {
-        #pragma unroll
-        for (int d = WARP / 2; d; d /= 2) {
-            sum += __shfl_xor_sync(ALL_LANES, sum, d);
-            size += __shfl_xor_sync(ALL_LANES, size, d);
-        }
+        butterfly([&](int d) {
+            sum += of_partner(sum, d);
+            size += of_partner(size, d);
+        });
     };
     reduce();
     if (threadIdx.x % WARP == 0) of_warp[0][threadIdx.x / WARP] = sum, of_warp[1][threadIdx.x / WARP] = size;

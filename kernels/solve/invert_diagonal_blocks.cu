@@ -1,25 +1,25 @@
-// Inverses of the diagonal blocks of both triangles, and how well conditioned the worst block is.
+// Inverses of the diagonal blocks of both triangles of an LU, and the condition of the worst block.
 //
 //   inverse  T_IN [2][ceil(n / BLOCK)][BLOCK][BLOCK]: of the lower, then of the upper triangle's blocks; zero outside
 //            the triangle and beyond n.
-//   worst    double[1] as ordered bits, zero before the launch: becomes the largest || |D^-1| |D| || (infinity norm)
-//            of the blocks D, or a NaN or infinity if one arises.  Null: not asked for.
-//   lu       T_IN n x n, row-major, leading dimension ld; the triangle that unit_lower names has ones on its
-//            diagonal, which are not stored.
-//
-//   upper    not 0 where the grid is for the upper triangle alone.
+//   worst    double[1], zero before the launch: becomes the largest || |D^-1| |D| || (infinity norm) of the blocks D,
+//            or a NaN or infinity if one arises.  Null: not computed.
+//   lu       T_IN n x n, row-major, leading dimension ld.
+//   unit_lower  1 if the lower triangle has ones on its diagonal, which are not stored; 0 if the upper one has.
+//   upper    not 0 if the grid is for the upper triangle alone.
 //
 // Grid (ceil(n / BLOCK), 2), or (..., 1) for one triangle alone, block THREADS.
 // Defines T_IN (float or double).
 //
-// An upper triangle is turned by 180 degrees, which makes it and its inverse lower triangles.  A warp inverts each
-// diagonal tile, then triangles twice as large are made of two and what is between them:
-// [A, 0; C, B]^-1 = [A^-1, 0; -B^-1 C A^-1, B^-1].
+// An upper triangle is turned by 180 degrees, which makes it and its inverse lower triangles.  Warps invert the
+// diagonal tiles; then the inverses of two triangles give that of one twice as large: [A, 0; C, B]^-1 = [A^-1, 0; -B^-1
+// C A^-1, B^-1].
 //
-// Rounding: substitution in the tiles, a lane to each column of the inverse, then sums over growing indices, with
+// Rounding: substitution in the tiles, one lane for each column of the inverse; then sums over increasing indices, by
 // fused multiply-adds in T_IN.
 
 #include "common/common.cuh"
+#include "common/reduce.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / WARP;
 constexpr int BLOCK = sizeof(T_IN) == 4 ? 128 : 64;
@@ -36,7 +36,7 @@ struct Triangle {
     __device__ __forceinline__ T_IN (*at(int i, int j))[TILE] { return tile[place(i, j)]; }
 };
 
-// The triangle in memory, turned if it is an upper one; the identity beyond n.
+// The triangle in global memory, turned if it is an upper one; beyond n it is the identity.
 struct Source {
     const T_IN* at;
     Index ld;
@@ -52,12 +52,6 @@ struct Source {
         return k == i ? T_IN(1) : T_IN(0);
     }
 };
-
-__device__ __forceinline__ T_IN sum_of_warp(T_IN v) {
-    #pragma unroll
-    for (int s = WARP / 2; s; s /= 2) v += __shfl_xor_sync(ALL_LANES, v, s);
-    return v;
-}
 
 __device__ __forceinline__ void load(Triangle& x, const Source& d) {
     const int lane = threadIdx.x % WARP;
@@ -77,12 +71,12 @@ __device__ __forceinline__ void load(Triangle& x, const Source& d) {
             x.at(i / TILE, j)[i % TILE][lane] = value[r][j];
             sum += fabs(value[r][j]);
         }
-        sum = sum_of_warp(sum);
+        sum = sum_of_lanes(sum);
         if (lane == 0) x.row_sum[i] = sum;
     }
 }
 
-// A tile of the diagonal := its inverse, by one warp.
+// Replaces a tile of the diagonal by its inverse; one warp does it.
 __device__ __forceinline__ void invert(T_IN (*tile)[TILE]) {
     const int lane = threadIdx.x % WARP;
     T_IN x[TILE];
@@ -99,7 +93,7 @@ __device__ __forceinline__ void invert(T_IN (*tile)[TILE]) {
     for (int i = 0; i < TILE; ++i) tile[i][lane] = x[i];
 }
 
-// sum += rows of a tile `a` times a tile `b`, a lane to each column of b.
+// sum += rows of a tile `a` times a tile `b`; each lane has a column of b.
 template <int ROWS>
 __device__ __forceinline__ void multiply(T_IN (&sum)[ROWS], const T_IN (*a)[TILE], const T_IN (*b)[TILE]) {
     const int lane = threadIdx.x % WARP;
@@ -118,8 +112,8 @@ __device__ __forceinline__ void multiply(T_IN (&sum)[ROWS], const T_IN (*a)[TILE
     }
 }
 
-// Triangles of SIZE tiles are inverted already: makes ones of twice the size.  Every warp has ROWS rows of a tile
-// (i, j) below the triangle, hence i >= top > j >= left.
+// Makes inverses of triangles of 2 SIZE tiles from those of SIZE tiles.  Every warp has ROWS rows of a tile (i, j) of
+// the square between two triangles, hence i >= top > j >= left.
 template <int SIZE>
 __device__ __forceinline__ void join(Triangle& x) {
     constexpr int BETWEEN = TILES / 2 * SIZE;          // tiles
@@ -142,7 +136,7 @@ __device__ __forceinline__ void join(Triangle& x) {
     replace(both, T_IN(-1));
 }
 
-// Writes the inverse and returns the bits of the largest of its rows' || |x| |D| ||.
+// Writes the inverse x, and returns the bits of the largest row sum of |x| |D|.
 __device__ __forceinline__ unsigned long long store(T_IN* out, Triangle& x, const Source& d) {
     const int lane = threadIdx.x % WARP;
     unsigned long long worst = 0;
@@ -158,8 +152,8 @@ __device__ __forceinline__ unsigned long long store(T_IN* out, Triangle& x, cons
             out[row * BLOCK + column] = value;
             sum += fabs(value) * x.row_sum[k];
         }
-        // Bits of positive numbers compare like the numbers, and those of NaN come last.
-        const auto bits = static_cast<unsigned long long>(__double_as_longlong(fabs(double(sum_of_warp(sum)))));
+        // As integers, the bits of positive numbers compare like the numbers, and NaN is above them all.
+        const auto bits = static_cast<unsigned long long>(__double_as_longlong(fabs(double(sum_of_lanes(sum)))));
         worst = bits > worst ? bits : worst;
     }
     return worst;

@@ -1,21 +1,24 @@
-// The vector work of a refinement step, each a pass over n x k numbers; k right-hand sides, any strides.
+// The vector operations of a refinement step, each one pass over n x k numbers; k right-hand sides, any strides.
 //
 //   tcs_residual   r = b - y, and the sizes of r and x
 //       r     double [k][n] contiguous.   b, y, x  double n x k with strides (row, column) in entries.
-//       sizes unsigned long long[2][k], zero before the launch: max |r|, then max |x| of each column as the bits of a
-//             double, which compare like the numbers; NaN comes last, so that it is met.
-//   tcs_column_max  sizes[k], zero before the launch, likewise of v.
-//   tcs_lower      low[j][i] = v[order[i]][j] 2^-e_j for i < n and j < k, 0 for k <= j < width, where 2^e_j is next to
-//             sizes[j]; order null: no permutation.  Every bit of done[0 .. count) becomes 1 (see triangular_solve.cu).
-//   tcs_raise      v[order[i]][j] = low[j][i] 2^e_j in FP64, v [k][n] contiguous; plus `onto`, likewise, unless null.
-//   tcs_gram       gram[4][4] of the first `count` of four FP64 vectors of n entries, 0 for the others.
-//   tcs_mix        x = w0 x0 + w1 x1 + ..., added up in that order, of the first `count`.
+//       sizes unsigned long long[2][k], zero before the launch: max |r|, then max |x| of each column, as the bits of a
+//             double.  As integers these compare like the numbers, and NaN is the largest.
+//   tcs_column_max  sizes[k], zero before the launch: max |v| of each column in the same form.
+//   tcs_lower      low[j][i] = v[order[i]][j] 2^-e_j for i < n and j < k, 0 for k <= j < width, where 2^e_j is the
+//             power of two at or below sizes[j]; order null: no permutation.  All bits of done[0 .. count) become 1,
+//             as triangular_solve.cu needs them.
+//   tcs_raise      v[j][order[i]] = low[j][i] 2^e_j in FP64, v [k][n] contiguous; plus onto[j][order[i]], unless null.
+//   tcs_gram       gram[4][4], the inner products of the first `count` of four FP64 vectors of n entries; else 0.
+//   tcs_mix        x = w0 x0 + w1 x1 + ..., the first `count` terms, added up in that order.
 //
-// Grid ceil(n / 256) x k (tcs_lower: x width; tcs_mix: x 1), block 256; tcs_gram 1 block of 1024, whose sums have one
-// order.  A grid has at most 65535 blocks in y: those of tcs_residual and tcs_column_max take turns at more columns.
+// Grid ceil(n / 256) x k (tcs_lower: x width; tcs_mix: x 1), block 256; tcs_gram 1 block of 1024, so that sums have one
+// order.  A grid has at most 65535 blocks in y; blocks of tcs_residual and tcs_column_max take several columns if k is
+// larger.
 // Rounding: one FP64 subtraction; scaling by powers of two is exact up to the cast.  Defines T_LOW (float or double).
 
 #include "common/common.cuh"
+#include "common/reduce.cuh"
 
 constexpr int THREADS = 256;
 
@@ -23,14 +26,13 @@ using Bits = unsigned long long;
 
 __device__ __forceinline__ Bits bits(double v) { return static_cast<Bits>(__double_as_longlong(fabs(v))); }
 
-// The largest of a block, by one thread of each warp.
+// Raises *to to the largest v of the block.
 __device__ __forceinline__ void largest(Bits* to, Bits v) {
-    #pragma unroll
-    for (int d = WARP / 2; d; d /= 2) v = max(v, __shfl_xor_sync(ALL_LANES, v, d));
+    v = largest_of_lanes(v);
     if (threadIdx.x % WARP == 0 && v) atomicMax(to, v);
 }
 
-// 2^-e or 2^e for a size next to 2^e, which may be subnormal; 1 for infinity and NaN.
+// 2^-e (`inverse`) or 2^e, the power of two at or below a size, which may be subnormal; 1 for infinity and NaN.
 __device__ __forceinline__ double power(Bits size, bool inverse) {
     const int e = int(size >> 52);
     if (e == 0x7ff) return 1.0;
@@ -108,8 +110,7 @@ tcs_gram(
     }
     #pragma unroll
     for (int pair = 0; pair < PAIRS; ++pair) {
-        #pragma unroll
-        for (int d = WARP / 2; d; d /= 2) sums[pair] += __shfl_xor_sync(ALL_LANES, sums[pair], d);
+        butterfly([&](int d) { sums[pair] += of_partner(sums[pair], d); });
         if (threadIdx.x % WARP == 0) of_warp[pair][threadIdx.x / WARP] = sums[pair];
     }
     __syncthreads();

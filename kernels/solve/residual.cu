@@ -1,17 +1,18 @@
 // r = b - A x for one right-hand side in one pass over A, and the sizes of r and of x.
 //
-//   a      T_A n x n, row-major, leading dimension lda; where is null, or tells where the address of a stands,
-//          for a launch that was recorded before it was known.   x  double[n] contiguous.
+//   a      T_A n x n, row-major, leading dimension lda.  where  null, or points to the address of a, for a recorded
+//          launch that serves other matrices later.   x  double[n] contiguous.
 //   b      double, entries b_step apart.                  r  double[n] contiguous.
-//   sizes  unsigned long long[2], zero before the launch: max |r|, then max |x|, as the bits of a double, which compare
-//          like the numbers; NaN comes last, so that it is met.
+//   sizes  unsigned long long[2], zero before the launch: max |r|, then max |x|, as the bits of a double.  As integers
+//          these compare like the numbers, and NaN is the largest.
 //
-// Grid ceil(n / (8 ROWS)), block 256: a warp takes ROWS rows at a time, so that x is read from the cache once for
-// all of them.  Where A is small, more warps are worth more than that.
+// Grid ceil(n / (8 ROWS)), block 256.  A warp takes ROWS rows at a time and reads x from the cache once for all of
+// them; for a small A one row is faster, because there are more warps.
 // Defines T_A (float or double), ROWS (1 or 4).
 // Rounding: fused multiply-adds in FP64, in an order that depends on n and ROWS alone; then one subtraction.
 
 #include "common/common.cuh"
+#include "common/reduce.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / WARP;
 constexpr int RUN = 16 / sizeof(T_A);           // entries of A in one access
@@ -61,8 +62,7 @@ tcs_matrix_residual(
         double total = 0;
         #pragma unroll
         for (int f = 0; f < FLIGHT; ++f) total += sum[i][f];
-        #pragma unroll
-        for (int d = WARP / 2; d; d /= 2) total += __shfl_xor_sync(ALL_LANES, total, d);
+        total = sum_of_lanes(total);
         if (row0 + i >= n) continue;
         const double v = b[(row0 + i) * b_step] - total;
         if (lane == 0) r[row0 + i] = v;

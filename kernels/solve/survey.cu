@@ -1,21 +1,21 @@
-// Norms of the rows and columns of A, and its FP32 copy scaled by powers of two.
+// Norms of the rows and columns of A, and the FP32 copy of A, scaled by powers of two.
 //
 //   A is m x n of T_IN, row-major, leading dimension lda; COMPLEX 1: (re, im) pairs, n and lda count pairs.
 //
 //   tcs_row_stats    row_max[i] = max_j |a_ij|,      row_sum[i] = sum_j |a_ij|
 //   tcs_col_stats    col_max[c, j] = max_i r_i |a_ij|, col_sum[c, j] = sum_i r_i |a_ij|  over the rows i of
-//                    chunk c, for the caller to reduce over c; r null stands for ones
+//                    chunk c; the caller reduces over c; r null: r_i = 1
 //   tcs_survey       row_sum[c, i] over the columns of chunk c, SURVEY_COLUMNS each, col_sum as tcs_col_stats, and
-//                    W = rn(A), all from one look at a real A
-//   tcs_add_chunks   the sums of rows and columns over all chunks, in place of those over the first
+//                    W = rn(A), all from one pass over a real A
+//   tcs_add_chunks   adds the sums of rows and columns over all chunks, and puts them in the place of the first chunk
 //   tcs_extremes     out = (max, min of the sums of rows, max, min of those of columns, min 2 |a_ii| - sum of row i,
-//                    min 3 |a_jj| - sum of column j) of an n x n A whose diagonal entries lie `step` apart, rows
-//                    contiguous or not; sums are given over chunks, as by tcs_col_stats
-//   tcs_cast_scaled  W[i, j] = rn(r_i a_ij s_j), FP32 (or pairs), leading dimension ldw; null: ones
+//                    min 3 |a_jj| - sum of column j) of an n x n A whose diagonal entries are `step` apart; sums are
+//                    given by chunks, as from tcs_col_stats
+//   tcs_cast_scaled  W[i, j] = rn(r_i a_ij s_j), FP32 (or pairs), leading dimension ldw; r or s null: ones
 //
 // All vectors and statistics are FP64; r and s hold powers of two.  Sums are rounded in FP64, in an
-// order that depends on the shape alone; |a| of a pair is hypot.  A NaN makes maximum and sum NaN, except
-// that |(Inf, NaN)| is Inf, as C has it.
+// order that depends on the shape alone; |a| of a pair is hypot.  A NaN makes maximum and sum NaN, except that
+// |(Inf, NaN)| is Inf, as for hypot in C.
 //
 // Grid and block:  tcs_row_stats   ceil(m / 8) of (32, 8)
 //                  tcs_col_stats   (ceil(n / 128), chunks) of 128, chunks = ceil(m / rows_per_chunk)
@@ -26,6 +26,7 @@
 // Defines T_IN (float or double), COMPLEX (0 or 1).
 
 #include "common/common.cuh"
+#include "common/reduce.cuh"
 
 constexpr int PARTS = COMPLEX ? 2 : 1;
 
@@ -33,7 +34,7 @@ __device__ __forceinline__ double magnitude(const T_IN* a) {
     return COMPLEX ? hypot(double(a[0]), double(a[PARTS - 1])) : fabs(double(a[0]));
 }
 
-// `fmax` drops a NaN but a sum of magnitudes keeps it.
+// The maximum, or NaN if there was one: fmax drops a NaN, but a sum of magnitudes keeps it.
 __device__ __forceinline__ double max_or_nan(double largest, double sum) {
     return isnan(sum) ? sum : largest;
 }
@@ -71,11 +72,10 @@ tcs_row_stats(
     }
     double top = fmax(fmax(largest[0], largest[1]), fmax(largest[2], largest[3]));
     double total = (sum[0] + sum[1]) + (sum[2] + sum[3]);
-    #pragma unroll
-    for (int d = WARP / 2; d; d /= 2) {
-        top = fmax(top, __shfl_xor_sync(ALL_LANES, top, d));
-        total += __shfl_xor_sync(ALL_LANES, total, d);
-    }
+    butterfly([&](int d) {
+        top = fmax(top, of_partner(top, d));
+        total += of_partner(total, d);
+    });
     if (threadIdx.x == 0) row_max[row] = max_or_nan(top, total), row_sum[row] = total;
 }
 
@@ -106,12 +106,14 @@ template <> struct PairOf<float> { using Type = float2; };
 template <> struct PairOf<double> { using Type = double2; };
 using Pair = PairOf<T_IN>::Type;
 
-// Rows of W have whole words of 16 bytes.  A plain store of a float2 is taken apart.
+// Rows of W are padded to whole 16-byte words, so that a pair may always be stored.  By assembly, because the compiler
+// splits a plain store of a float2.
 __device__ __forceinline__ void store_pair(float* to, float x, float y) {
     asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory");
 }
 
-// Half of as many sums, each over twice as many lanes: a half of the lanes takes the first, the other the rest.
+// A step of sum_across: half of the sums, each over twice as many lanes.  One half of the lanes keeps the first sums,
+// the other half the rest.
 template <int HALF>
 __device__ __forceinline__ void fold(double (&half)[HALF], const double (&x)[2 * HALF]) {
     const bool upper = threadIdx.x & 2 * HALF;
@@ -122,7 +124,7 @@ __device__ __forceinline__ void fold(double (&half)[HALF], const double (&x)[2 *
     }
 }
 
-// Adds up GROUP numbers across a warp; lane l gets the total of number l / 2.
+// Adds up each of GROUP numbers over the lanes of a warp; lane l gets the total of number l / 2.
 __device__ __forceinline__ double sum_across(const double (&x)[GROUP]) {
     static_assert(GROUP == WARP / 2, "two lanes for each");
     double eight[8], four[4], two[2], one[1];
@@ -145,7 +147,7 @@ tcs_survey(
     for (Index i = start; i < stop; i += GROUP, parity ^= 1) {
         Pair x[GROUP];
         const T_IN* from = a + i * lda + q;
-        if (pairs && i + GROUP <= stop) {  // all on their way together
+        if (pairs && i + GROUP <= stop) {  // without conditions, so that all loads are in flight at once
             #pragma unroll
             for (int k = 0; k < GROUP; ++k) x[k] = __ldcg(reinterpret_cast<const Pair*>(from + k * lda));
         } else {
@@ -177,20 +179,20 @@ tcs_survey(
     if (whole) col_sum[blockIdx.y * n + q + 1] = second;
 }
 
-// 2^e a for every e that can occur, rounded once, to FP32.  r s may leave the range of FP64 where r a s does
-// not, so exponents are added and applied in two halves.  Both halves push the same way: the first leaves
-// the range only if the result is 0 or infinite in FP32, and so it does beyond the limits on e.
+// 2^e a, rounded once, to FP32, for every e that can occur.  r s may overflow or underflow in FP64 when r a s does not,
+// so the exponents are added, and the power is applied in two halves.  Both halves have the same sign, so the first
+// overflows or underflows only if the result is 0 or infinite in FP32; the same is true beyond the limits on e.
 __device__ __forceinline__ float scaled(double a, int e) {
     e = max(-2040, min(2040, e));
     const int half = e / 2;
     return float(a * __hiloint2double((half + 1023) << 20, 0) * __hiloint2double((e - half + 1023) << 20, 0));
 }
 
-// The larger (the smaller) of two numbers, a NaN if there is one.
+// The larger (smaller) of two numbers; NaN if one of them is NaN.
 __device__ __forceinline__ double larger(double x, double y) { return isnan(x) || x > y ? x : y; }
 __device__ __forceinline__ double smaller(double x, double y) { return isnan(x) || x < y ? x : y; }
 
-// Entry i of the sum of a few vectors, one behind the other.
+// Entry i of the sum of `chunks` vectors of n entries, which follow each other in memory.
 __device__ __forceinline__ double over_chunks(const double* sums, Index chunks, Index n, Index i) {
     double total = sums[i];
     #pragma unroll 8
@@ -207,7 +209,7 @@ tcs_add_chunks(double* row_sum, Index row_chunks, double* col_sum, Index col_chu
 
 constexpr int EXTREMES = 6, EXTREMES_THREADS = 1024;
 
-// One of the six numbers that lie side by side: the first and the third are maxima.
+// Joins two values of number `which` of the six extremes; the first and the third are maxima, the others minima.
 __device__ __forceinline__ double extreme(int which, double x, double y) {
     return which == 0 || which == 2 ? larger(x, y) : smaller(x, y);
 }
@@ -230,15 +232,13 @@ tcs_extremes(
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     #pragma unroll
     for (int e = 0; e < EXTREMES; ++e) {
-        #pragma unroll
-        for (int s = WARP / 2; s; s /= 2) mine[e] = extreme(e, mine[e], __shfl_xor_sync(ALL_LANES, mine[e], s));
+        butterfly([&](int d) { mine[e] = extreme(e, mine[e], of_partner(mine[e], d)); });
         if (lane == 0) found[e][warp] = mine[e];
     }
     __syncthreads();
     if (warp >= EXTREMES) return;
     double all = found[warp][lane];
-    #pragma unroll
-    for (int s = WARP / 2; s; s /= 2) all = extreme(warp, all, __shfl_xor_sync(ALL_LANES, all, s));
+    butterfly([&](int d) { all = extreme(warp, all, of_partner(all, d)); });
     if (lane == 0) out[warp] = all;
 }
 

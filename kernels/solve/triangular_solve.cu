@@ -2,26 +2,29 @@
 //
 //   lu    T_IN n x n, row-major, leading dimension ld: T is its lower (LOWER 1) or upper (LOWER 0) triangle.
 //   dinv  T_IN [ceil(n / BLOCK)][BLOCK][BLOCK]: inverses of T's diagonal blocks D_i, zero outside their triangle
-//         and beyond n; they say whether the diagonal is unit.
+//         and beyond n.  The diagonal of T is used only through them.
 //   b     T_IN [K][n].   x  T_IN [K][n], every byte 0xff before the launch (see below).
 //   ticket  unsigned[1], every byte 0xff before the launch.
 //   tops  null, or unsigned long long[K]: if all are zero, so is b, and T is not read.
 //
 // Defines T_IN (float or double), K, LOWER, TRANS (1: the transposed triangle), BLOCKS (thread blocks of a cluster
-// or 0).  Grid any, whole clusters; block THREADS.  As many as the device holds are best.
+// or 0).  Grid any number of clusters; block THREADS.  As many blocks as the device holds at a time are best.
 //
-// Blocks of BLOCK unknowns are solved in the order of the substitution, one by each thread block, and one after the
-// other by those of the cluster that draws their ticket: x_i = D_i^-1 (b_i - sum_j T_ij x_j).  The sum runs over the
-// x_j as they appear, and the next two T_ij are fetched while x_j is awaited.  Those of the same cluster come by
-// st.async into shared memory, sooner than through the cache.  All others are read from x, where a value is its own
-// flag: x starts as the NaN with all bits set, which is never stored, and a reader polls until it is gone, so
-// that a step needs no fence.  A ticket is drawn only after those of all x_j it needs, hence no deadlock however many
-// thread blocks are resident.
+// Blocks of BLOCK unknowns are solved for in the order of the substitution: x_i = D_i^-1 (b_i - sum_j T_ij x_j).  A
+// cluster draws a ticket for as many successive blocks of unknowns as it has thread blocks, one for each.  A thread
+// block adds T_ij x_j to the sum as soon as x_j is known, and loads the next two T_ij while it waits.
 //
-// Rounding: fused multiply-adds in T_IN within a tile, sums over tiles in FP64; their order depends on n and K
-// alone.  Sums in FP32 throughout would be the largest error of a solve with FP32 factors.
+// An x_j from the same cluster arrives by st.async in shared memory, which is faster than through the cache.  All
+// others are read from x, where each value is its own flag: x starts as the NaN with all bits set, which is never
+// stored, and a reader polls until another value appears, so that a step needs no fence.  Tickets are drawn in the
+// order of the substitution, so all x_j that a ticket needs belong to tickets drawn earlier, and there is no deadlock
+// however few thread blocks are resident.
+//
+// Rounding: fused multiply-adds in T_IN within a tile, sums over tiles in FP64; their order depends on n and K alone.
+// Sums in FP32 throughout would make the largest error in a solve with FP32 factors.
 
 #include "common/common.cuh"
+#include "common/reduce.cuh"
 #if BLOCKS
 #include "common/cluster.cuh"
 #endif
@@ -30,11 +33,11 @@ constexpr int THREADS = 512;
 constexpr int WARPS = THREADS / WARP;
 constexpr int VECTOR = 16 / sizeof(T_IN);            // entries of one 16-byte access
 constexpr int BLOCK = sizeof(T_IN) == 4 ? 128 : 64;
-constexpr int ROWS = BLOCK / WARPS;                  // rows of a block each warp holds
+constexpr int ROWS = BLOCK / WARPS;                  // rows of a block that each warp holds
 constexpr int LANES = WARP / ROWS;                   // lanes that share a row's sum
 constexpr int RUNS = ROWS * BLOCK / (WARP * VECTOR); // accesses of a thread to a tile
 constexpr bool FORWARD = LOWER != TRANS;
-constexpr int TEAM = BLOCKS ? BLOCKS : 1;            // blocks of unknowns that go with a ticket
+constexpr int TEAM = BLOCKS ? BLOCKS : 1;            // blocks of unknowns for a ticket
 static_assert(TEAM <= WARPS, "a warp sends to each block of the cluster");
 static_assert(BLOCK == WARP * VECTOR, "a word of x_j for each lane, and whole warps await it");
 static_assert(K * BLOCK <= THREADS, "an entry of x_j for a thread");
@@ -44,27 +47,29 @@ __device__ __forceinline__ bool pending(double v) {
     return static_cast<unsigned long long>(__double_as_longlong(v)) == ~0ull;
 }
 
-// Reads a value of another thread block where it cannot be stale; zero for a lane that does not want one.
+// Reads a value of another thread block past the first-level cache; zero for a lane that wants none.
 __device__ __forceinline__ T_IN look(const T_IN* from, bool wants) {
     return wants ? *reinterpret_cast<const volatile T_IN*>(from) : T_IN(0);
 }
 
-// Waits for the values that a warp wants, of which v was seen.  The lanes stay together: where each left the loop by
-// itself, racecheck saw warps read behind the next barrier what others had yet to write, for a reason not found in the
-// machine code of ptxas 13.0.
+// Waits until no lane of the warp has a pending value; v is the value read last.  The lanes leave the loop together.
+// When each left it by itself, racecheck reported reads after the next barrier of values that other warps had not
+// written yet; the machine code of ptxas 13.0 did not explain it.
 __device__ __forceinline__ T_IN await(T_IN v, const T_IN* from, bool wants) {
     while (__any_sync(ALL_LANES, pending(v))) v = look(from, wants);
     return v;
 }
 
-// Of NaN another one is stored: arithmetic may keep all the bits of one that b or T has.
+// Stores a value, but never the NaN with all bits set, which arithmetic may copy from b or T; another NaN takes its
+// place.
 __device__ __forceinline__ void publish(T_IN* to, T_IN v) {
     *reinterpret_cast<volatile T_IN*>(to) = pending(v) ? T_IN(__int_as_float(0x7fc00000)) : v;
 }
 
-// The part of a BLOCK x BLOCK tile a thread holds, in runs of VECTOR entries.  Where columns are summed, a lane keeps
-// its columns over all rows of the warp.  Where rows are, it has ACROSS runs of EACH rows: the more rows, the fewer
-// reads of the unknowns, which would take longer than all else, and the more sums that are of several lanes.
+// The part of a BLOCK x BLOCK tile that a thread holds, in runs of VECTOR entries.  If TRANS, columns are summed, and a
+// lane has the same columns in all rows of its warp.  Otherwise rows are summed, and a lane has ACROSS runs of EACH
+// rows: more rows need fewer reads of the unknowns from shared memory, which would take most of the time, but more sums
+// over lanes.
 constexpr int ACROSS = TRANS ? 1 : 2, EACH = RUNS / ACROSS, WIDE = BLOCK / (ACROSS * VECTOR);
 struct Tile { Run<T_IN, VECTOR> at[RUNS]; };
 
@@ -76,7 +81,7 @@ __device__ __forceinline__ int column_of(int r) {
     return (r % ACROSS * WIDE + threadIdx.x % WIDE) * VECTOR;
 }
 
-// Zero beyond rows x cols.
+// Loads a tile; entries beyond rows x cols become zero.
 __device__ __forceinline__ void load(Tile& t, const T_IN* from, Index ld, Index rows, Index cols, bool aligned) {
     #pragma unroll
     for (int r = 0; r < RUNS; ++r) {
@@ -85,12 +90,12 @@ __device__ __forceinline__ void load(Tile& t, const T_IN* from, Index ld, Index 
     }
 }
 
-// A thread's share of the sums of the unknowns of a block: of its row, or of its columns.
+// The number of sums of a thread: one for its row, or one for each of its columns.
 constexpr int SUMS = TRANS ? VECTOR : 1;
 
 #if !TRANS
-// Adds up what WIDE lanes have of EACH rows, so that LANES of them share one row's sum, that of row
-// threadIdx.x / LANES: each gives half of its rows away, and gets the rest of the others.
+// Adds up EACH rows over WIDE lanes.  In each step a lane gives half of its rows to a partner, and adds what it gets
+// for the other half.  In the end LANES lanes share the sum of one row, threadIdx.x / LANES.
 __device__ __forceinline__ T_IN gather(T_IN (&part)[EACH]) {
     #pragma unroll
     for (int half = EACH / 2, bit = WIDE / 2; half; half /= 2, bit /= 2) {
@@ -105,7 +110,7 @@ __device__ __forceinline__ T_IN gather(T_IN (&part)[EACH]) {
 }
 #endif
 
-// Adds a tile's share, made in T_IN, to sums in FP64: of n products only those of a tile are added in FP32.
+// Adds the products of a tile to the sums.  Within the tile they are summed in T_IN, over tiles in FP64.
 __device__ __forceinline__ void accumulate(double (&sum)[K][SUMS], const Tile& t, const T_IN (*x)[BLOCK]) {
     #pragma unroll
     for (int k = 0; k < K; ++k) {
@@ -126,14 +131,13 @@ __device__ __forceinline__ void accumulate(double (&sum)[K][SUMS], const Tile& t
     }
 }
 
-// Adds up the shares and hands the total of each unknown e to `store`, once.
+// Adds up the sums of all threads, and calls store(k, e, total) once for each unknown e.
 template <typename Store>
 __device__ __forceinline__ void reduce(double (&sum)[K][SUMS], double (*scratch)[BLOCK], Store store) {
     #pragma unroll
     for (int k = 0; k < K; ++k) {
         if (!TRANS) {
-            #pragma unroll
-            for (int d = LANES / 2; d; d /= 2) sum[k][0] += __shfl_xor_sync(ALL_LANES, sum[k][0], d);
+            butterfly<LANES>([&](int d) { sum[k][0] += of_partner(sum[k][0], d); });
             if (threadIdx.x % LANES == 0) store(k, threadIdx.x / LANES, sum[k][0]);
             continue;
         }
@@ -150,7 +154,7 @@ __device__ __forceinline__ void reduce(double (&sum)[K][SUMS], double (*scratch)
     }
 }
 
-// x_j from the blocks of the cluster before this one.
+// The x_j from blocks of the cluster that are solved for before this one.
 #if BLOCKS
 struct Arrivals {
     T_IN x[BLOCKS - 1][K][BLOCK];
@@ -158,7 +162,7 @@ struct Arrivals {
 };
 #endif
 
-// Waits for all threads of the blocks that work together.
+// Waits for all threads of the cluster, or of the block.
 __device__ __forceinline__ void meet() {
 #if BLOCKS
     arrive_in_cluster();
@@ -168,11 +172,11 @@ __device__ __forceinline__ void meet() {
 #endif
 }
 
-// Draws the ticket of turn 0, 1, ... for the blocks that work together: the step of the first, the same in all of them.
-// None is back before all are done with the turn before.
+// Draws the ticket of turn 0, 1, ... for a cluster, and returns the step of its first block, the same in all blocks.
+// No block returns before all have finished the turn before.
 __device__ __forceinline__ int draw(unsigned* ticket, int turn, unsigned rank) {
     __shared__ unsigned drawn[2];
-    unsigned& mine = drawn[turn & 1];  // the other may still be read
+    unsigned& mine = drawn[turn & 1];  // another thread may still read that of the turn before
     if (rank == 0 && threadIdx.x < WARP) {
         unsigned number = threadIdx.x == 0 ? atomicAdd(ticket, 1u) + 1 : 0;  // counts from 0xffffffff
         number = __shfl_sync(ALL_LANES, number, 0);
@@ -198,8 +202,8 @@ tcs_solve_triangle(
     T_IN* x, const T_IN* __restrict__ b, const T_IN* __restrict__ lu, Index ld, Index n,
     const T_IN* __restrict__ dinv, unsigned* ticket, const unsigned long long* __restrict__ tops
 ) {
-    __shared__ __align__(16) T_IN solved[2][K][BLOCK];  // x_j, alternately for even and odd steps; at last x_i
-    __shared__ __align__(16) T_IN rhs[K][BLOCK];        // b_i, then what D_i^-1 is applied to
+    __shared__ __align__(16) T_IN solved[2][K][BLOCK];  // x_j of even and of odd steps; in the end x_i
+    __shared__ __align__(16) T_IN rhs[K][BLOCK];        // b_i, then b_i minus the sum
     __shared__ double scratch[TRANS ? WARPS : 1][BLOCK];
     const int blocks = int((n + BLOCK - 1) / BLOCK), rank = blockIdx.x % TEAM;
     const bool aligned = aligned16(lu, ld);
@@ -213,7 +217,7 @@ tcs_solve_triangle(
 #if BLOCKS
     __shared__ __align__(16) Arrivals arrivals;
     if (threadIdx.x < BLOCKS - 1) set_up_barrier(arrivals.in[threadIdx.x]);
-    meet();  // none may write to another before that runs
+    meet();  // a block may send to another only after that has set up its barriers
 #endif
     for (int turn = 0;; ++turn) {
         const int first = draw(ticket, turn, rank), step = first + rank;
@@ -224,14 +228,14 @@ tcs_solve_triangle(
 #endif
         const int i = FORWARD ? step : blocks - 1 - step;
         const Index here = Index(i) * BLOCK;
-        auto fetch = [&](Tile& t, int s) {  // T_ij of the s-th x_j, then the inverse of T_ii
+        auto fetch = [&](Tile& t, int s) {  // T_ij for the s-th x_j; after the last one D_i^-1
             if (s == step) return load(t, dinv + here * BLOCK, BLOCK, BLOCK, BLOCK, true);
             const Index there = Index(FORWARD ? s : blocks - 1 - s) * BLOCK;
             const Index row = TRANS ? there : here, col = TRANS ? here : there;
             load(t, lu + row * ld + col, ld, n - row, n - col, aligned);
         };
-        // A thread reads entry `mine` of those x_j that other clusters solve for; it looks for the next as soon as it
-        // has one, before a tile is asked for, since what is read comes in order.
+        // A thread polls entry `mine` of the x_j that other clusters solve for.  As soon as it has one, it looks for
+        // the next, before it loads a tile: loads return in order, and the poll would wait for the tile.
         const int mine = threadIdx.x, polled = BLOCKS ? first : step;
         const bool reads = mine < K * BLOCK;
         const auto entry = [&](int s) { return Index(FORWARD ? s : blocks - 1 - s) * BLOCK + mine % BLOCK; };
@@ -239,7 +243,7 @@ tcs_solve_triangle(
             return look(x + mine / BLOCK * n + entry(s), reads && s < polled && entry(s) < n);
         };
         T_IN seen = look_for(0);
-        // The s-th x_j, when it is there.
+        // Waits for the s-th x_j.
         auto receive = [&](int s) -> const T_IN (*)[BLOCK] {
 #if BLOCKS
             if (s >= first) {
@@ -258,8 +262,8 @@ tcs_solve_triangle(
 
         double sum[K][SUMS] = {};
         Tile even, odd;
-        // A tile is asked for when the one before the last has been used, never between x_j and its use: a reader
-        // that polls waits for all that was asked for before.
+        // The load of a tile starts after a tile has been used, and never between the arrival of x_j and its use,
+        // because a poll waits for all earlier loads.
         auto take = [&](Tile& t, int s) {
             accumulate(sum, t, receive(s));
             if (s + 2 <= step) fetch(t, s + 2);
@@ -282,14 +286,14 @@ tcs_solve_triangle(
                 for (int k = 0; k < K; ++k) {
                     const int e = threadIdx.x % WARP * VECTOR;
                     const float4 word = *reinterpret_cast<const float4*>(&x_i[k][e]);
-                    send(word, mailbox_in(warp, &arrivals.x[rank][k][e], arrivals.in[rank]), true);
+                    send(word, mailbox_in(warp, &arrivals.x[rank][k][e], &arrivals.in[rank]), true);
                 }
             }
 #endif
         };
         fetch(even, 0);
         if (step > 0) fetch(odd, 1);
-        // b_i is read now: later x_i would wait for it.
+        // b_i is read here, because x_i would wait for it later.
         for (int e = threadIdx.x; e < K * BLOCK; e += THREADS) {
             const Index at = here + e % BLOCK;
             rhs[e / BLOCK][e % BLOCK] = at < n ? b[e / BLOCK * n + at] : T_IN(0);

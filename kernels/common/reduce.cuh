@@ -1,0 +1,62 @@
+// Reductions over the lanes of a warp and over the threads of a block.
+//
+// A reduction over lanes is a butterfly: in a step of distance d, lane i joins its own value with that of its partner
+// i ^ d.  All lanes get the result.  `join` must not depend on the order of its arguments; otherwise the lanes may end
+// with different results.
+#pragma once
+
+#include "common/common.cuh"
+
+// The value of a lane's partner at distance d.
+template <typename T>
+__device__ __forceinline__ T of_partner(T v, int d) { return __shfl_xor_sync(ALL_LANES, v, d); }
+
+// Calls step(d) for all distances of a butterfly over groups of OF neighbouring lanes.
+template <int OF = WARP, typename Step>
+__device__ __forceinline__ void butterfly(Step step) {
+    #pragma unroll
+    for (int d = OF / 2; d; d /= 2) step(d);
+}
+
+// Over groups of OF neighbouring lanes.
+template <int OF = WARP, typename T, typename Join>
+__device__ __forceinline__ T over_lanes(T v, Join join) {
+    #pragma unroll
+    for (int d = OF / 2; d; d /= 2) v = join(v, of_partner(v, d));
+    return v;
+}
+
+template <int OF = WARP, typename T>
+__device__ __forceinline__ T sum_of_lanes(T v) {
+    return over_lanes<OF>(v, [](T x, T y) { return x + y; });
+}
+
+// For integers; a maximum of floating-point numbers must say what it does with NaN.
+template <int OF = WARP, typename T>
+__device__ __forceinline__ T largest_of_lanes(T v) {
+    static_assert(T(1) / T(2) == T(0), "integers only");
+    return over_lanes<OF>(v, [](T x, T y) { return max(x, y); });
+}
+
+// The same for a whole warp, in one instruction where the device has it.
+__device__ __forceinline__ int largest_of_warp(int v) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(ALL_LANES, v);
+#else
+    return largest_of_lanes(v);
+#endif
+}
+
+// Over a block of WARPS warps.
+template <int WARPS, typename Join>
+__device__ __forceinline__ double over_block(double v, Join join) {
+    __shared__ double of_warp[WARPS];
+    v = over_lanes(v, join);
+    __syncthreads();  // all have read the values of the call before
+    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = v;
+    __syncthreads();
+    v = of_warp[0];
+    #pragma unroll
+    for (int w = 1; w < WARPS; ++w) v = join(v, of_warp[w]);
+    return v;
+}
