@@ -6,7 +6,7 @@ import os
 import hypothesis
 import numpy as np
 import pytest
-from pages import BENCHMARKS
+from folders import BENCHMARKS
 
 # The same examples in every run, on machines of any speed.
 hypothesis.settings.register_profile(

@@ -7,7 +7,8 @@ import time
 import numpy as np
 import pytest
 import scipy.linalg
-from pages import BENCHMARKS, FACTS, is_figure, redraw, seconds
+from folders import BENCHMARKS
+from pages import FACTS, is_figure, redraw, seconds
 
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._backends.cpu.ops import NumpyOps

@@ -12,12 +12,12 @@ import sys
 import threading
 import time
 import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse
+from folders import ROOT
 
 import tcsolve
 from tcsolve import matrices
@@ -530,7 +530,7 @@ def test_no_report_comes_between_the_lines_of_x_where_standard_error_is_closed()
 
 # ---- Ctrl-C ------------------------------------------------------------------------------------
 
-SCRIPT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
+SCRIPT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 SCRIPT = SCRIPT["project"]["scripts"]["tcsolve"].split(":")
 STARTS = {
     "module": ["-m", "tcsolve"],

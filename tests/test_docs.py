@@ -15,11 +15,11 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag
 
 import pytest
+from folders import ROOT
 
 import tcsolve
 from tcsolve import matrices
 
-ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 GENERATED = ("results", "_figures", "generated", "_build", "__pycache__")
 SOURCES = [
