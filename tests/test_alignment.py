@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_gemm import STORED
+from storage import STORED
 
 from tcsolve import factor, refine, solve, solve_ex
 

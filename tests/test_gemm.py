@@ -10,6 +10,8 @@ import pytest
 from bounds import wide
 from hypothesis import given
 from hypothesis import strategies as st
+from products import operands, ratio
+from storage import STORED
 from tcsolve.kernels.arch import ARCHS
 from tcsolve.kernels.batched_shapes import Batched, batched_room, batched_shape
 from tcsolve.kernels.product_shapes import fastest_update, wmma_shape, wmma_tile
@@ -23,28 +25,6 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = [np.dtype(np.float16), BF16, np.dtype(np.float32), np.dtype(np.float64)]
 TENSOR = ("fp16", "bf16", "tf32")
 SIZES = [(1, 1, 1), (16, 16, 16), (7, 5, 3), (33, 65, 129), (2, 100, 1000), (70, 1, 17)]
-
-
-def operands(m, n, k, dtype, seed=0, low=-1.0, high=1.0):
-    """Return random a (m, k) and b (k, n) of a dtype."""
-    rng = np.random.default_rng(seed)
-    if np.dtype(dtype) == np.int8:
-        return (rng.integers(-128, 128, s).astype(np.int8) for s in ((m, k), (k, n)))
-    return (rng.uniform(low, high, s).astype(dtype) for s in ((m, k), (k, n)))
-
-
-def ratio(c, a, b, bound):
-    """Return the largest error of c = a b over the bound; inf if anything is not finite."""
-    a, b, c = wide(a), wide(b), wide(c)
-    if not np.isfinite(c).all():
-        return np.inf
-    sizes = np.linalg.norm(a.astype(float), axis=-1)[..., :, None]
-    sizes = sizes * np.linalg.norm(b.astype(float), axis=-2)[..., None, :]
-    error = np.abs(c - a @ b).astype(float)
-    # An error of 0 meets any bound, also that of a row of zeros.
-    return float(
-        np.divide(error, bound * sizes, where=error > 0, out=np.zeros_like(error)).max(initial=0)
-    )
 
 
 # ---- what is computed ---------------------------------------------------------------------------
@@ -926,33 +906,6 @@ def test_out_that_repeats_one_row_is_refused(xp):
         gemm(a, a, repeated, beta=1, out=repeated)
     assert (c == 0).all()
     assert (gemm(a, a, repeated, beta=1) == 4).all()
-
-
-def at_odd_address(x):
-    raw = np.zeros(x.nbytes + 1, np.uint8)
-    raw[1:] = np.frombuffer(x.tobytes(), np.uint8)
-    return np.frombuffer(raw.data, x.dtype, offset=1).reshape(x.shape)
-
-
-def field(x):
-    """A field behind one byte."""
-    records = np.zeros(x.shape, [("mark", "u1"), ("x", x.dtype)])
-    records["x"] = x
-    return records["x"]
-
-
-def field_of_words(x):
-    """A field whose entries start on words of 4 bytes: numbers that are longer lie across two of theirs."""
-    records = np.zeros(x.shape, [("x", x.dtype), ("mark", "f4")])
-    records["x"] = x
-    return records["x"]
-
-
-def swapped(x):
-    return x.astype(x.dtype.newbyteorder())
-
-
-STORED = [at_odd_address, field, field_of_words, swapped, lambda x: at_odd_address(swapped(x))]
 
 
 @pytest.mark.parametrize("store", STORED)

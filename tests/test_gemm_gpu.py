@@ -7,8 +7,8 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
+from products import operands, ratio
 from tcsolve.kernels.product_shapes import SMALL, SQUARE, WIDE, wmma_can_be_wide
-from test_gemm import operands, ratio
 
 import tcsolve
 from tcsolve import DeviceError, InputError, gemm, gemm_batched, gemm_bound, matrices

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bounds import MET, host, ratio
+from structures import KINDS, as_read, matrices, right_hand_sides
 from vendor_on_host import HostVendor, HostVendorOps
 
 import tcsolve
@@ -16,18 +17,6 @@ from tcsolve import Status
 from tcsolve._checks import check_options, check_shapes, result_dtype
 from tcsolve._solution import raise_or_warn
 from tcsolve._solve.vendor.solve import goes_to_vendor, solve_by_vendor
-
-KINDS = (
-    None,
-    "general",
-    "diagonal",
-    "tridiagonal",
-    "upper triangular",
-    "lower triangular",
-    "symmetric",
-    "hermitian",
-    "positive definite",
-)
 
 
 class HostRoad:
@@ -75,43 +64,6 @@ class DeviceRoad:
 @pytest.fixture(params=["host", pytest.param("cupy", marks=pytest.mark.gpu)])
 def road(request):
     return HostRoad() if request.param == "host" else DeviceRoad(request.getfixturevalue("cupy"))
-
-
-def matrices(kind, dtype, *shape, seed=0):
-    """Return well-conditioned matrices (..., n, n) of a kind."""
-    rng, n = np.random.default_rng(seed), shape[-1]
-    a = rng.standard_normal((*shape, n))
-    if np.dtype(dtype).kind == "c":
-        a = a + 1j * rng.standard_normal(a.shape)
-    if kind == "positive definite":
-        a = a @ np.swapaxes(a.conj(), -1, -2) / n
-    return as_read((a + (1 + n**0.5) * np.eye(n)).astype(dtype), kind).astype(dtype)
-
-
-def as_read(a, kind, lower=False):
-    """Return the full matrices that SciPy reads under a structure."""
-    keep = {
-        "diagonal": lambda v: np.triu(np.tril(v)),
-        "tridiagonal": lambda v: np.triu(np.tril(v, 1), -1),
-        "upper triangular": np.triu,
-        "lower triangular": np.tril,
-    }
-    if kind in keep:
-        return keep[kind](a)
-    if kind not in ("symmetric", "hermitian", "positive definite"):
-        return a
-    part = np.tril(a, -1) if lower else np.triu(a, 1)
-    other = np.swapaxes(part, -1, -2)
-    diagonal = np.triu(np.tril(a))
-    if kind == "symmetric":
-        return part + other + diagonal
-    return part + other.conj() + diagonal.real
-
-
-def right_hand_sides(dtype, *shape, seed=1):
-    rng = np.random.default_rng(seed)
-    b = rng.standard_normal(shape)
-    return (b + 1j * rng.standard_normal(shape) if np.dtype(dtype).kind == "c" else b).astype(dtype)
 
 
 def worst_ratio(a, x, b):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from bounds import MET, host, ratio
-from test_vendor import KINDS, as_read, matrices, right_hand_sides
+from structures import KINDS, as_read, matrices, right_hand_sides
 from vendor_on_host import HostVendor, HostVendorOps
 
 import tcsolve
