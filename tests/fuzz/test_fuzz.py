@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import scipy.linalg
 from folders import BENCHMARKS
+from pages import FACTS
+
 from fuzz import exact
 from fuzz.allocator import count_failures
 from fuzz.extent import CALLS, COUNTS, many_columns, run_extents
 from fuzz.judge import System, Verdict, judge_solution
 from fuzz.outcome import Place
 from fuzz.runner import KINDS, Kind, kind_named, parse_case, run_case, run_kind, seconds_of
-from pages import FACTS
-
 from tcsolve import Status, factor, solve, solve_ex
 
 HOST = Place(np)
