@@ -6,7 +6,8 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tcsolve.kernels.arch import ARCHS
+from cubins import resources
+from tcsolve.kernels.arch import ARCHS, CLUSTER_ARCH, RESERVED_BYTES, arch_number
 from tcsolve.kernels.launch_shapes import LOWER_SHAPES
 from tcsolve.kernels.panel_shapes import BOARD_BYTES, panel_shape
 from tcsolve.kernels.registry import KERNELS
@@ -36,26 +37,80 @@ def test_every_kernel_runs_on_some_architecture():
     assert len(CASES) >= 4 * len(ARCHS)
 
 
-# The products have hundreds of macro sets: all of them for these architectures, and so many, spread
-# evenly, for each of the others.  Other kernels compile completely everywhere.
-COMPLETE, SPREAD = ("sm_80", "sm_90a"), 8
+# Architectures that compile the same instructions, by the first number of their compute capability;
+# Blackwell has two, 10 and 12.
+GENERATIONS = (("sm_75",), ("sm_80", "sm_86", "sm_89"), ("sm_90a",), ("sm_100a", "sm_120"))
+
+
+def _shared_out(name):
+    """Return {arch: macro sets}: each set once in a generation, to all architectures in turn."""
+    shares = {}
+    for archs in GENERATIONS:
+        runs = {
+            arch: [tuple(sorted(v.items())) for v in KERNELS[name].variants_for(arch)]
+            for arch in archs
+            if compiler.supported(name, arch)
+        }
+        shares |= {arch: [] for arch in runs}
+        for macros in dict.fromkeys(v for variants in runs.values() for v in variants):
+            able = [arch for arch in runs if macros in runs[arch]]
+            shares[min(able, key=lambda arch: len(shares[arch]))].append(macros)
+        for arch, variants in runs.items():
+            # Of few macro sets every architecture has one.
+            shares[arch] = shares[arch] or variants[:1]
+    return shares
+
+
+def test_every_macro_set_is_compiled_once_in_each_generation():
+    assert sorted(arch for archs in GENERATIONS for arch in archs) == sorted(ARCHS)
+    for name, spec in KERNELS.items():
+        shares = _shared_out(name)
+        assert set(shares) == {arch for arch in ARCHS if compiler.supported(name, arch)}
+        assert all(shares.values())
+        for archs in GENERATIONS:
+            for arch in shares.keys() & set(archs):
+                needed = {tuple(sorted(v.items())) for v in spec.variants_for(arch)}
+                assert set(shares[arch]) <= needed
+                assert needed <= {v for each in shares.keys() & set(archs) for v in shares[each]}
 
 
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("name, arch", CASES)
 def test_kernel_compiles(name, arch, nvrtc):
-    spec = KERNELS[name]
-    variants = list(spec.variants_for(arch))
-    spread = name.startswith("gemm") and arch not in COMPLETE
-    step = -(-len(variants) // SPREAD) if spread else 1
-    macros = [tuple(sorted(defines.items())) for defines in variants[::step]]
+    macros = _shared_out(name)[arch]
     # NVRTC holds no lock of Python's, and takes most of the time of all tests.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         cubins = list(pool.map(functools.partial(compiler.compile_cubin, name, arch), macros))
     assert len(cubins) == len(macros) > 0
     for cubin in cubins:
-        for entry in spec.entries:
-            assert entry.encode() in cubin
+        for entry in KERNELS[name].entries:
+            assert resources(cubin, entry).arguments == compiler.parameters(name, entry)
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize(
+    "text, stack, shared",
+    [
+        ("out[i] = i;", False, 0),
+        ("volatile int x[9]; x[n] = i; out[i] = x[i % 9];", True, 0),
+        ("__shared__ int y[96]; y[i] = i; __syncthreads(); out[i] = y[95 - i];", False, 384),
+    ],
+)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_what_a_kernel_takes_is_read_from_its_binary(text, stack, shared, arch, nvrtc):
+    text = f'extern "C" __global__ void f(int *out, int n) {{ int i = threadIdx.x; {text} }}'
+    program = compiler.create_program_of(text, "f.cu")
+    nvrtc.compileProgram(program, [f"-arch={arch}"])
+    found = resources(nvrtc.getCUBIN(program), "f")
+    nvrtc.destroyProgram(program)
+
+    assert (found.arguments, found.stack > 0) == (2, stack)
+    assert found.shared - _reserved(arch) * (shared > 0) == shared
+
+
+def _reserved(arch):
+    """Return the bytes that a block's static shared memory has for the system."""
+    return RESERVED_BYTES if arch_number(arch) >= CLUSTER_ARCH else 0
 
 
 @pytest.mark.nvrtc
@@ -93,21 +148,6 @@ def _errors_of(nvrtc, text, defines):
         nvrtc.destroyProgram(program)
 
 
-@pytest.mark.nvrtc
-@pytest.mark.parametrize("name", KERNELS)
-def test_the_arguments_of_an_entry_are_counted(name, nvrtc):
-    arch = next(arch for arch in ("sm_90a", "sm_80") if KERNELS[name].variants_for(arch))
-    defines = KERNELS[name].variants_for(arch)[0]
-    options = [f"-arch={arch.replace('sm', 'compute')}", *compiler.FLAGS]
-    program = compiler.create_program(name)
-    nvrtc.compileProgram(program, options + [f"-D{k}={v}" for k, v in defines.items()])
-    assembler = nvrtc.getPTX(program).decode()
-    nvrtc.destroyProgram(program)
-    for entry in KERNELS[name].entries:
-        (found,) = re.findall(rf"\.entry {entry}\(([^)]*)\)", assembler)
-        assert compiler.parameters(name, entry) == found.count(".param")
-
-
 PANELS = [
     pytest.param(arch, defines, id=f"{arch}-{'-'.join(map(str, defines.values()))}")
     for arch in ("sm_75", "sm_80", "sm_89", "sm_90a")
@@ -118,15 +158,14 @@ PANELS = [
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("arch, defines", PANELS)
 def test_panel_keeps_its_rows_in_registers(arch, defines, nvrtc):
-    log = _assembler_log(nvrtc, "panel", defines, arch)
-    stack, stores, static = (
-        int(re.search(rf"\b(\d+) bytes {what}", log)[1])
-        for what in ("stack frame", "spill stores", "smem")
-    )
+    found = _taken("panel", defines, arch)
     # Four rows a thread take all registers, and older devices need a few more.
     spare = 32 if arch != "sm_90a" and defines["ROWS"] == 4 else 0
-    assert stack <= spare and stores <= spare, log
-    assert static <= 24 << 10, log
+    assert found.stack <= spare
+    assert found.shared - _reserved(arch) <= 24 << 10
+    if found.stack:
+        log = _assembler_log(nvrtc, "panel", defines, arch)
+        assert int(re.search(r"\b(\d+) bytes spill stores", log)[1]) <= spare, log
 
 
 @pytest.mark.nvrtc
@@ -172,7 +211,7 @@ def test_wgmma_keeps_its_sums_in_registers_and_its_products_in_flight(refine, tu
         "TRANS_B": turned,
     }
     log = _assembler_log(nvrtc, "gemm_wgmma", defines)
-    assert NO_SPILLS in log
+    assert " 0 bytes stack frame, 0 bytes spill stores" in log
     assert "serialized" not in log, log
 
 
@@ -182,7 +221,7 @@ def test_wgmma_keeps_its_sums_in_registers_and_its_products_in_flight(refine, tu
 def test_wmma_keeps_its_sums_in_registers(turned, tile, nvrtc):
     defines = {"T_IN": "fp16", "T_LOW": "fp16", "REFINE": 0, "TRANS_A": turned, "TRANS_B": turned}
     defines |= {"SWIZZLE": 1, "TILE": tile}
-    assert NO_SPILLS in _assembler_log(nvrtc, "gemm_wmma", defines)
+    assert _taken("gemm_wmma", defines).stack == 0
 
 
 @pytest.mark.nvrtc
@@ -190,16 +229,20 @@ def test_wmma_keeps_its_sums_in_registers(turned, tile, nvrtc):
     "defines", [v for v in KERNELS["gemm_batched"].variants if v["SIZE_M"] in (8, 16, 64)], ids=str
 )
 def test_batched_products_stay_in_registers(defines, nvrtc):
-    assert NO_SPILLS in _assembler_log(nvrtc, "gemm_batched", defines)
+    assert _taken("gemm_batched", defines).stack == 0
 
 
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("shape", LOWER_SHAPES, ids=lambda shape: str(shape.most))
 def test_lower_solve_keeps_its_rows_in_registers(shape, nvrtc):
-    assert NO_SPILLS in _assembler_log(nvrtc, "lower_solve", shape.defines)
+    assert _taken("lower_solve", shape.defines).stack == 0
 
 
-NO_SPILLS = " 0 bytes stack frame, 0 bytes spill stores"
+def _taken(name, defines, arch="sm_90a"):
+    """Return the `Resources` of a kernel's only entry; what spills has a stack."""
+    (entry,) = KERNELS[name].entries
+    cubin = compiler.compile_cubin(name, arch, tuple(sorted(defines.items())))
+    return resources(cubin, entry)
 
 
 def _assembler_log(nvrtc, name, defines, arch="sm_90a"):
