@@ -12,6 +12,8 @@ import tcsolve
 from tcsolve import InputError, matrices
 from tcsolve._backends.cpu.ops import NumpyOps
 from tcsolve._backends.select import ops_for
+from tcsolve._contract.ops import Ops
+from tcsolve._refine import loop
 
 
 @pytest.mark.parametrize("precision", ["auto", "fp16", "fp16x3", "fp32", "fp64"])
@@ -104,40 +106,60 @@ def test_arrays_of_another_device_than_the_current_one_are_refused(monkeypatch):
         ops_for(Elsewhere(), Elsewhere())
 
 
-@pytest.mark.parametrize(
-    "where, structure, spread",
-    [
-        ("tcsolve._solve.api.read_under", "symmetric", 0),
-        ("tcsolve._solve.ladder.equilibrate", "general", 30),
-        ("tcsolve._refine.loop.fgmres", "general", 0),
-        ("tcsolve._solve.factorization.backward_errors", "general", 30),
-    ],
-)
-def test_memory_that_is_missing_anywhere_in_a_solve_is_our_error(
-    where, structure, spread, monkeypatch
-):
-    def guarded(self, function, again=True):
-        def call(*args, **kwargs):
+class Failing:
+    """Primitives on NumPy arrays that lack memory at one of their calls, counted from 0."""
+
+    # What asks for no memory.
+    NOT_COUNTED = {"guarded", "mark", "seconds", "clear_cache", "free_bytes", "default_block"}
+
+    def __init__(self, monkeypatch):
+        self.calls, self.fails_at = 0, None
+        for name in vars(Ops).keys() - self.NOT_COUNTED:
+            body = getattr(NumpyOps, name, None)
+            if callable(body) and not name.startswith("_"):
+                monkeypatch.setattr(NumpyOps, name, self.counted(body))
+        monkeypatch.setattr(NumpyOps, "guarded", staticmethod(self.guarded))
+
+    def counted(self, body):
+        def call(*args, **options):
+            number, self.calls = self.calls, self.calls + 1
+            if number == self.fails_at:
+                raise MemoryError
+            return body(*args, **options)
+
+        return call
+
+    @staticmethod
+    def guarded(function, again=True):
+        def call(*args, **options):
             try:
-                return function(*args, **kwargs)
+                return function(*args, **options)
             except MemoryError as error:
                 raise tcsolve.DeviceMemoryError("guarded") from error
 
         return call
 
-    def fails(*args, **kwargs):
-        raise MemoryError
 
-    monkeypatch.setattr(NumpyOps, "guarded", guarded)
+@pytest.mark.parametrize("structure, spread", [("symmetric", 0), ("general", 30), ("general", 0)])
+def test_memory_that_is_missing_anywhere_in_a_solve_is_our_error(structure, spread, monkeypatch):
     options = {"precision": "fp16", "assume_a": structure}
     a, b = matrices.generate("svd_geo", 200, cond=1e6).a, np.ones(200)
     a = a * 2.0 ** np.linspace(-spread, spread, 200)[:, None]
     a = a + a.T if structure == "symmetric" else a
-    with monkeypatch.context() as patch:
-        patch.setattr(where, fails)
+    expected = tcsolve.solve_ex(a, b, **options).x
+    ops = Failing(monkeypatch)
+    assert np.array_equal(tcsolve.solve_ex(a, b, **options).x, expected)
+    number, ops.calls = ops.calls, 0
+    assert number >= 1
+
+    # The first calls each, where matrices are copied and scaled, and so many of the others.
+    for ops.fails_at in sorted({*range(min(number, 20)), *range(0, number, 1 + number // 20)}):
+        ops.calls = 0
         with pytest.raises(tcsolve.DeviceMemoryError, match="guarded"):
-            tcsolve.solve(a, b, **options)
-    assert tcsolve.solve_ex(a, b, **options).status.ok
+            tcsolve.solve_ex(a, b, **options)
+
+    ops.fails_at, ops.calls = None, 0
+    assert np.array_equal(tcsolve.solve_ex(a, b, **options).x, expected)
 
 
 @pytest.mark.gpu
@@ -147,7 +169,7 @@ def test_memory_that_is_missing_in_krylov_spaces_is_our_error(cupy, monkeypatch)
 
     problem = matrices.generate("svd_geo", 200, cond=1e6)
     a, b = cupy.asarray(problem.a), cupy.asarray(problem.b)
-    monkeypatch.setattr("tcsolve._refine.loop.fgmres", fails)
+    monkeypatch.setattr(loop, "fgmres", fails)
     with pytest.raises(tcsolve.DeviceMemoryError, match="ran out of memory"):
         tcsolve.solve(a, b, precision="fp16")
 

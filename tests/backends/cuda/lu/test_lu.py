@@ -64,11 +64,9 @@ def test_the_gate_opens_when_another_stream_sets_the_flag(cupy, pass_gate):
 
 
 @pytest.fixture
-def factor_on_device(cupy, ops, monkeypatch):
+def factor_on_device(cupy, ops, lu_sizes):
     """A function that factors a matrix, copied first, and returns its factors."""
-    from tcsolve._backends.cuda.lu import look_ahead as look_ahead_module
-
-    monkeypatch.setattr(look_ahead_module, "BESIDE_ROWS", 0)  # small matrices look ahead as well
+    lu_sizes(beside_rows=0)  # small matrices look ahead as well
 
     def run(a, update, block, look_ahead):
         return factor_blocked(ops, a.copy(), UPDATES[update], block, look_ahead=look_ahead)
@@ -143,11 +141,11 @@ def test_a_dominant_matrix_keeps_its_rows(update, block, look_ahead, cupy, facto
 
 
 @pytest.fixture
-def count_inverses(hopper, monkeypatch):
+def count_inverses(hopper, lu_sizes, monkeypatch):
     """Use inverses for few columns, too; a list of the sizes of those made."""
     from tcsolve._backends.cuda.gemm import wgmma
 
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LEAST_COLUMNS", 64)
+    lu_sizes(least_columns=64)
     made, lower = [], wgmma.Lower
 
     def spy(inverse, *rest):
@@ -161,10 +159,10 @@ def count_inverses(hopper, monkeypatch):
 @pytest.mark.parametrize("rows", [129, 10000])
 @pytest.mark.parametrize("update, block", [("fp16x3", 512), ("fp16x3", 192), ("fp16", 1000)])
 def test_u_by_an_inverse_has_the_same_bits_whoever_makes_it(
-    update, block, rows, cupy, factor_on_device, monkeypatch, count_inverses
+    update, block, rows, cupy, factor_on_device, lu_sizes, count_inverses
 ):
     """It is made beside the next panel, which is reached strip by strip if it is wide."""
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.WIDE", rows)
+    lu_sizes(wide=rows)
     a = matrix_on_device(cupy, 2500, update)
 
     factors = factor_on_device(a, update, block, True)
@@ -181,9 +179,9 @@ def test_other_formats_make_no_inverse(cupy, factor_on_device, count_inverses):
 
 @pytest.mark.parametrize("update", UPDATES)
 def test_a_wide_panel_reached_strip_by_strip_has_the_bits_of_one_reached_at_once(
-    update, cupy, factor_on_device, monkeypatch
+    update, cupy, factor_on_device, lu_sizes
 ):
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LEAST_COLUMNS", 64)
+    lu_sizes(least_columns=64)
     a = matrix_on_device(cupy, 2500, update)
 
     factors = factor_on_device(a, update, 512, True)
@@ -195,12 +193,12 @@ def test_a_wide_panel_reached_strip_by_strip_has_the_bits_of_one_reached_at_once
 
 @pytest.mark.parametrize("update", [update for update in UPDATES if update != "fp64"])
 def test_what_is_prepared_beside_an_update_has_the_bits_of_what_is_prepared_later(
-    update, cupy, factor_on_device, monkeypatch
+    update, cupy, factor_on_device, lu_sizes, monkeypatch
 ):
     """A panel of FP64 is one strip, so there nothing is."""
     from tcsolve._lu.elimination import _Panel
 
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LEAST_COLUMNS", 64)
+    lu_sizes(least_columns=64)
     a, early = matrix_on_device(cupy, 2500, update), []
     finish, prepare, panel = _Panel.finish, _Panel._prepare_l, []
 
@@ -219,7 +217,7 @@ def test_what_is_prepared_beside_an_update_has_the_bits_of_what_is_prepared_late
     assert early and not any(early)
     early.clear()
 
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.look_ahead.PANEL_ROWS", {1: 0, 3: 0})
+    lu_sizes(panel_rows={1: 0, 3: 0})
     same_bits(cupy, factors, factor_on_device(a, update, 512, True))
     same_bits(cupy, factors, factor_on_device(a, update, 512, False))
     assert early and all(early)
@@ -353,12 +351,11 @@ def test_a_bound_does_not_look_at_l(size, hopper):
 
 
 @pytest.fixture
-def factor_by_squares(hopper, factor_on_device, ops, monkeypatch):
+def factor_by_squares(hopper, factor_on_device, ops, lu_sizes, monkeypatch):
     """A function (a, update, block, look_ahead) that factors by square panels while there are columns."""
     from tcsolve._backends.cuda.gemm import wgmma
 
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.SQUARE_ROWS", 600)
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LEAST_COLUMNS", 256)
+    lu_sizes(square_rows=600, least_columns=256)
     applied, apply = [], wgmma.Right.apply
 
     def spy(self, l):

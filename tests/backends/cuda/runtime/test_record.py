@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from tcsolve import Plan, Status, factor, solve, solve_ex
+from tcsolve._lu import norms
+from tcsolve._lu.factors import BlockedFactors
 
 pytestmark = pytest.mark.gpu
 
@@ -48,8 +50,8 @@ def test_a_replay_gives_the_bits_of_a_launch(precision, n, cupy, record, monkeyp
         assert (x.backward_error == y.backward_error).all() and x.rungs == y.rungs
 
 
-def test_look_ahead_is_recorded_with_the_same_bits(cupy, record, monkeypatch):
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.look_ahead.BESIDE_ROWS", 0)
+def test_look_ahead_is_recorded_with_the_same_bits(cupy, record, lu_sizes):
+    lu_sizes(beside_rows=0)
     a, b = system(cupy, 2000)
     first = solve(a, b, precision="fp16x3")
     assert all((solve(a, b, precision="fp16x3") == first).all() for _ in range(4))
@@ -161,10 +163,9 @@ def test_a_size_has_one_tape_however_often_it_is_solved(cupy, record):
 @pytest.mark.parametrize("dominant", [False, True])
 @pytest.mark.parametrize("n, block, rows", [(200, 50, 15000), (2500, 512, 15000), (2500, 512, 0)])
 def test_panels_of_other_widths_are_recorded_as_well(
-    n, block, rows, dominant, cupy, record, monkeypatch
+    n, block, rows, dominant, cupy, record, lu_sizes
 ):
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LEAST_COLUMNS", 64)
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.look_ahead.PANEL_ROWS", {1: rows, 3: rows})
+    lu_sizes(least_columns=64, panel_rows={1: rows, 3: rows})
     a, b = system(cupy, n, dominant=dominant)
     plan = Plan("fp16x3", block=block)
     first = solve(a, b, precision=plan)
@@ -172,12 +173,12 @@ def test_panels_of_other_widths_are_recorded_as_well(
     assert recordings(record)
 
 
-def test_a_factorization_that_fails_half_way_spoils_no_later_one(cupy, record, monkeypatch):
+def test_a_factorization_that_fails_half_way_spoils_no_later_one(
+    cupy, record, lu_sizes, monkeypatch
+):
     from tcsolve._lu.elimination import _Panel
 
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.look_ahead.BESIDE_ROWS", 0)
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LEAST_COLUMNS", 64)
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.WIDE", 256)
+    lu_sizes(beside_rows=0, least_columns=64, wide=256)
     (a, b), plan = system(cupy, 1500), Plan("fp16x3", block=256)
     first = solve(a, b, precision=plan)
     count, finish = [0], _Panel.finish
@@ -228,10 +229,11 @@ def test_factors_that_live_on_do_not_each_keep_a_tape(cupy, record):
 def test_a_recording_that_fails_is_launched(cupy, record, monkeypatch):
     a, b = system(cupy, 300)
     first = solve(a, b, precision="fp16x3")
-    monkeypatch.setattr(
-        "tcsolve._backends.cuda.runtime.recorded_graphs._Reel._record",
-        lambda self, body: (_ for _ in ()).throw(RuntimeError("no")),
-    )
+
+    def refuse(*_):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(record._Reel, "_record", refuse)
     assert all((solve(a, b, precision="fp16x3") == first).all() for _ in range(4))
     assert not recordings(record)
 
@@ -261,7 +263,7 @@ def test_the_condition_is_estimated_beside_the_refinement(cupy, record, monkeypa
     # Another matrix at another address.
     other = solve_ex(-a, b, precision="fp16x3")
     assert recordings(record) == 3 and other.rcond == beside[0].rcond
-    monkeypatch.setattr("tcsolve._lu.factors.BlockedFactors.aside", lambda *_: None)
+    monkeypatch.setattr(BlockedFactors, "aside", lambda *_: None)
     after = solve_ex(a, b, precision="fp16x3")
     assert {s.rcond for s in beside} == {after.rcond}
     assert all((s.x == after.x).all() for s in beside)
@@ -270,7 +272,7 @@ def test_the_condition_is_estimated_beside_the_refinement(cupy, record, monkeypa
 def test_the_condition_is_held_against_a_beside_the_refinement(cupy, record, monkeypatch):
     a, b = system(cupy, 700)
     rconds = [solve_ex(a, b, precision="fp16x3").rcond for _ in range(3)]
-    monkeypatch.setattr("tcsolve._lu.norms.hold", lambda *_: pytest.fail("A was read again"))
+    monkeypatch.setattr(norms, "hold", lambda *_: pytest.fail("A was read again"))
     assert solve_ex(a, b, precision="fp16x3").rcond == rconds[0] > 0
     assert len(set(rconds)) == 1
 
@@ -289,10 +291,12 @@ def test_the_choice_does_not_depend_on_what_was_solved_before(n, cupy, record):
 @pytest.mark.parametrize("precision", ["fp16", "fp16x3"])
 @pytest.mark.parametrize("n", [2, 97, 700, 2050])
 def test_steps_ahead_have_the_bits_of_single_steps(n, precision, cupy, record, monkeypatch):
+    from tcsolve._backends.cuda.ops import CupyOps
+
     systems = [system(cupy, n, seed) for seed in range(5)]  # each at an address of its own
     systems += [(a, cupy.stack([b, b], axis=1)[:, 1]) for a, b in systems[:2]]
     ahead = [solve_ex(a, b, precision=precision) for a, b in systems]
-    monkeypatch.setattr("tcsolve._backends.cuda.lu.ops.LUOps.ahead", lambda *_: None)
+    monkeypatch.setattr(CupyOps, "ahead", lambda *_: None)
     single = [solve_ex(a, b, precision=precision) for a, b in systems]
     for x, y in zip(ahead, single, strict=True):
         assert (x.x == y.x).all() and (x.iterations == y.iterations).all()
