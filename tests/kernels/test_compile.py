@@ -200,19 +200,17 @@ def test_the_memory_of_a_panel_is_what_its_structs_take(m, arch, nvrtc, monkeypa
 
 # Products whose operands are multiplied as they are, and the refined ones; both of each kernel's paths.
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("refine", [0, 3])
-@pytest.mark.parametrize("turned", [0, 1])
-def test_wgmma_keeps_its_sums_in_registers_and_its_products_in_flight(refine, turned, nvrtc):
-    defines = {
-        "T_LOW": "fp16",
-        "REFINE": refine,
-        "CLUSTER": 2,
-        "TRANS_A": turned,
-        "TRANS_B": turned,
-    }
-    log = _assembler_log(nvrtc, "gemm_wgmma", defines)
-    assert " 0 bytes stack frame, 0 bytes spill stores" in log
-    assert "serialized" not in log, log
+def test_wgmma_keeps_its_sums_in_registers_and_its_products_in_flight(nvrtc):
+    sets = [
+        {"T_LOW": "fp16", "REFINE": refine, "CLUSTER": 2, "TRANS_A": turned, "TRANS_B": turned}
+        for refine in (0, 3)
+        for turned in (0, 1)
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        logs = list(pool.map(functools.partial(_assembler_log, nvrtc, "gemm_wgmma"), sets))
+    for log in logs:
+        assert " 0 bytes stack frame, 0 bytes spill stores" in log
+        assert "serialized" not in log, log
 
 
 @pytest.mark.nvrtc
