@@ -1,5 +1,6 @@
 """The bytes a solve plans beside those it uses: on the host, where tracemalloc sees all of NumPy's."""
 
+import functools
 import tracemalloc
 
 import numpy as np
@@ -10,7 +11,6 @@ from tcsolve import Plan, Status, matrices
 from tcsolve._arithmetic.matrix_parts import LEAST_ENTRIES, part_entries, parts
 from tcsolve._backends.cpu.ops import NumpyOps
 from tcsolve._refine import krylov
-from tcsolve._solve.cost_model import REFINEMENT_VECTORS, bytes_needed
 
 N = 1200
 
@@ -27,9 +27,24 @@ def used(solve):
         tracemalloc.stop()
 
 
-def system(name, nrhs, n=N, **options):
+@functools.cache
+def matrix(name, n, **options):
     a = matrices.generate(name, n, seed=1, **options).a
+    a.flags.writeable = False
+    return a
+
+
+def system(name, nrhs, n=N, **options):
+    a = matrix(name, n, **options)
     return a, a @ np.random.default_rng(0).standard_normal((n, nrhs))
+
+
+@functools.cache
+def plain_bytes(nrhs):
+    """Return the bytes that are planned in FP32 where neither iterates are combined nor bases held."""
+    solution = tcsolve.solve_ex(*system("gauss_dominant", nrhs), precision="fp32")
+    assert solution.iterations.max() <= 3
+    return solution.bytes_planned
 
 
 def ratio_of_plan(a, b, precision):
@@ -61,9 +76,9 @@ def test_the_bytes_of_combined_iterates_are_planned(nrhs):
 
     solution, ratio = ratio_of_plan(a, b, "fp32")
 
-    plain = bytes_needed("fp32", N, nrhs, np.dtype("d"), block=1, on_device=False)
     assert solution.rungs == ("fp32",)
-    assert solution.bytes_planned == plain + 6 * nrhs * N * 8
+    # Some iterates, and the residuals that belong to them, of each column.
+    assert solution.bytes_planned >= plain_bytes(nrhs) + 4 * nrhs * N * 8
     assert 0.95 <= ratio <= 1.05
 
 
@@ -73,15 +88,29 @@ def test_the_bytes_of_krylov_bases_are_planned(nrhs):
 
     solution, ratio = ratio_of_plan(a, b, Plan("fp32", fallback=False))
 
-    plain = bytes_needed("fp32", N, nrhs, np.dtype("d"), block=1, on_device=False)
     assert solution.rungs == ("fp32",)
-    assert solution.bytes_planned > plain + 32 * nrhs * N * 8
+    assert solution.bytes_planned > plain_bytes(nrhs) + 32 * nrhs * N * 8
     assert 0.95 <= ratio <= 1.05
 
 
-@pytest.mark.parametrize("precision", ["fp16x3", "fp32", "fp64"])
-@pytest.mark.parametrize("dtype", [float, complex])
-@pytest.mark.parametrize("least, most", [(900, 900), (-900, -900), (-700, 0), (-400, 400)])
+# Every precision with real and complex matrices, and with each way in which a matrix leaves the range.
+@pytest.mark.parametrize(
+    "precision, dtype, least, most",
+    [
+        ("fp16x3", float, 900, 900),
+        ("fp16x3", complex, -700, 0),
+        ("fp16x3", float, -900, -900),
+        ("fp16x3", complex, -400, 400),
+        ("fp32", complex, 900, 900),
+        ("fp32", float, -700, 0),
+        ("fp32", complex, -900, -900),
+        ("fp32", float, -400, 400),
+        ("fp64", float, 900, 900),
+        ("fp64", complex, -900, -900),
+        ("fp64", float, -700, 0),
+        ("fp64", complex, -400, 400),
+    ],
+)
 def test_a_matrix_moved_into_range_is_planned(least, most, dtype, precision):
     a, _ = system("gauss", 1)
     a = (a + 1j * a[::-1] if dtype is complex else a) * 2.0 ** np.linspace(least, most, N)[:, None]
@@ -128,11 +157,10 @@ def test_later_solves_plan_for_their_right_hand_sides():
     a, b = system("gauss", 300)
     factors = tcsolve.factor(a, precision="fp32")
 
-    many, one = factors.solve_ex(b), factors.solve_ex(b[:, 0])
+    (many, of_many), (one, of_one) = (used(lambda v=v: factors.solve_ex(v)) for v in (b, b[:, 0]))
 
-    each, least = REFINEMENT_VECTORS["cpu"]
-    more = (300 * each - least) * N * 8
-    assert many.bytes_planned - one.bytes_planned == more
+    ratio = (many.bytes_planned - one.bytes_planned) / (of_many - of_one)
+    assert 0.8 <= ratio <= 1.2  # columns that are done are copied away
 
 
 @pytest.mark.parametrize("dtype", [float, complex])
