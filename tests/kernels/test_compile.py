@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cubins import resources
+from kernel_shares import GENERATIONS, shared_out
 from tcsolve.kernels.arch import ARCHS, CLUSTER_ARCH, RESERVED_BYTES, arch_number
 from tcsolve.kernels.launch_shapes import LOWER_SHAPES
 from tcsolve.kernels.panel_shapes import BOARD_BYTES, panel_shape
@@ -37,34 +38,10 @@ def test_every_kernel_runs_on_some_architecture():
     assert len(CASES) >= 4 * len(ARCHS)
 
 
-# Architectures that compile the same instructions, by the first number of their compute capability;
-# Blackwell has two, 10 and 12.
-GENERATIONS = (("sm_75",), ("sm_80", "sm_86", "sm_89"), ("sm_90a",), ("sm_100a", "sm_120"))
-
-
-def _shared_out(name):
-    """Return {arch: macro sets}: each set once in a generation, to all architectures in turn."""
-    shares = {}
-    for archs in GENERATIONS:
-        runs = {
-            arch: [tuple(sorted(v.items())) for v in KERNELS[name].variants_for(arch)]
-            for arch in archs
-            if compiler.supported(name, arch)
-        }
-        shares |= {arch: [] for arch in runs}
-        for macros in dict.fromkeys(v for variants in runs.values() for v in variants):
-            able = [arch for arch in runs if macros in runs[arch]]
-            shares[min(able, key=lambda arch: len(shares[arch]))].append(macros)
-        for arch, variants in runs.items():
-            # Of few macro sets every architecture has one.
-            shares[arch] = shares[arch] or variants[:1]
-    return shares
-
-
 def test_every_macro_set_is_compiled_once_in_each_generation():
     assert sorted(arch for archs in GENERATIONS for arch in archs) == sorted(ARCHS)
     for name, spec in KERNELS.items():
-        shares = _shared_out(name)
+        shares = shared_out(name)
         assert set(shares) == {arch for arch in ARCHS if compiler.supported(name, arch)}
         assert all(shares.values())
         for archs in GENERATIONS:
@@ -77,7 +54,7 @@ def test_every_macro_set_is_compiled_once_in_each_generation():
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("name, arch", CASES)
 def test_kernel_compiles(name, arch, nvrtc):
-    macros = _shared_out(name)[arch]
+    macros = shared_out(name)[arch]
     # NVRTC holds no lock of Python's, and takes most of the time of all tests.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         cubins = list(pool.map(functools.partial(compiler.compile_cubin, name, arch), macros))
