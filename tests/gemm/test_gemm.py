@@ -310,6 +310,27 @@ def test_the_bound_of_refined_products_is_that_of_their_sums():
     assert CHAIN == 64
 
 
+@pytest.mark.parametrize("k", [1, 10, 1000])
+def test_bounds_are_those_of_their_derivation(k):
+    """Truncated sums of exact products; sums in FP32, of operands that were rounded to it or not."""
+    u, ones = 2.0**-24, np.ones((1, k))
+    exact = gemm_bound(ones.astype(np.float16), ones.T.astype(np.float16)).bound
+    single, rounded = (
+        gemm_bound(x, x.T, precision="fp32").bound for x in (ones.astype(np.float32), ones)
+    )
+
+    assert (1.25 * k + 1) * 2 * u <= exact <= 1.01 * (1.25 * k + 1) * 2 * u
+    assert single == k * u
+    assert rounded == (k + 2) * u
+
+
+def test_an_rtol_that_is_the_bound_of_a_product_is_met_by_it():
+    a = np.ones((4, 100), np.float32)
+    for level in ("none", "a", "ab"):
+        bound = gemm_bound(a, a.T, precision="fp16", refine=level)
+        assert gemm_bound(a, a.T, precision="fp16", rtol=bound.bound).refine == level
+
+
 def test_the_bound_knows_that_sums_of_tf32_end_after_8():
     a = np.zeros((1, 16384), np.float32)
     fp16, tf32 = (gemm_bound(a, a.T, precision=low).bound for low in ("fp16", "tf32"))
