@@ -118,9 +118,17 @@ def bomb(kind, members):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="only Linux tells the peak")
-@pytest.mark.parametrize("how", ["whole", "cut off"])
 @pytest.mark.parametrize(
-    "kind, members", [(kind, "many") for kind in BOMBS] + [("one long word", "one")]
+    "kind, members, how",
+    [
+        *((kind, "many", "whole") for kind in BOMBS),
+        ("one long word", "one", "whole"),
+        # What is refused before its end, what only there, and what is not refused.
+        ("many numbers", "many", "cut off"),
+        ("many comments", "many", "cut off"),
+        ("many empty lines", "many", "cut off"),
+        ("one long word", "one", "cut off"),
+    ],
 )
 def test_memory_and_time_are_bounded_by_the_matrix_not_by_the_text(tmp_path, kind, members, how):
     data, reason = bomb(kind, members)
