@@ -429,6 +429,22 @@ def test_solve_warns_where_rcond_is_below_epsilon(road, batch, kind, cond, name)
         assert np.all(solution.rconds <= 3.01 * true) and np.all(solution.rconds >= 0.9 * true)
 
 
+@pytest.mark.parametrize("kind", [None, "symmetric", "upper triangular"])
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize("n, estimate", [(20, True), (20, False), (100, False)])
+def test_rcond_does_not_depend_on_the_scale_of_a_matrix(kind, m, n, estimate):
+    a, b = matrices(kind, "d", m, n), right_hand_sides("d", m, n, 1)
+    a, b = (a[0], b[0]) if m == 1 else (a, b)
+
+    small, plain, large = (
+        HostRoad().solve_ex(scale * a, b, assume_a=kind, estimate=estimate)
+        for scale in (2.0**-40, 1.0, 2.0**40)
+    )
+
+    assert 0 < plain.rcond < 1
+    assert small.rcond == pytest.approx(plain.rcond) == large.rcond
+
+
 @pytest.mark.parametrize("kind", [None, "diagonal", "positive definite"])
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_rcond_is_at_most_one(road, kind, n):
