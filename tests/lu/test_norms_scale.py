@@ -442,7 +442,12 @@ def test_a_frame_is_for_matrices_at_the_ends_of_fp64(largest, needed):
 
 
 @pytest.mark.parametrize(
-    "size, needed", [([1.0, 1e80], False), ([1.0, 1e200], True), ([0.0], False)]
+    "size, needed",
+    [
+        *(([1.0, 1e80], False), ([1.0, 1e200], True), ([0.0], False)),
+        # At both ends of what needs none.
+        *(([2.0**299], False), ([2.0**300], True), ([2.0**-301], False), ([2.0**-302], True)),
+    ],
 )
 def test_columns_are_shifted_only_where_they_must_be(size, needed):
     shift = shift_columns(np.array(size))
