@@ -387,3 +387,15 @@ def test_an_update_of_nothing_changes_nothing():
             c, np.ones((shape[0], 3), "f"), np.ones((3, shape[1]), "f"), UPDATES["fp16"]
         )
         assert c.shape == shape
+
+
+@pytest.mark.parametrize(
+    "entry, told", [(1.0, 0), (-1.0, 0), (np.nextafter(1, 2), 1), (-2.0, 1), (np.nan, 1)]
+)
+def test_entries_of_l_that_are_larger_than_1_are_told(entry, told):
+    l, bound = np.full((3, 2), 0.5), [0]
+    l[2, 1] = entry
+
+    NumpyOps().operand(l, UPDATES["fp64"], bound=bound)
+
+    assert bound == [told]

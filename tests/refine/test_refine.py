@@ -338,6 +338,22 @@ def test_the_history_never_rises_and_ends_at_the_reported_error():
 # ---- the loop below it
 
 
+def test_the_error_of_a_scaled_system_is_that_of_the_scaled_x():
+    rng = np.random.default_rng(0)
+    a, x, b = rng.standard_normal((5, 5)), rng.standard_normal((5, 2)), rng.standard_normal((5, 2))
+    row, col = 2.0 ** rng.integers(-20, 20, (2, 5))
+    norms = [np.linalg.norm(m, np.inf) for m in (a, row[:, None] * a * col)]
+
+    _, error = loop.measure(OPS, Operator(lambda v: a @ v, norms[0], row, col, norms[1]), x, b)
+
+    r = b - a @ x
+    ratios = [
+        np.abs(v).max(axis=0) / norm / np.abs(y).max(axis=0)
+        for v, norm, y in ((r, norms[0], x), (row[:, None] * r, norms[1], x / col[:, None]))
+    ]
+    assert error == pytest.approx(np.maximum(*ratios))
+
+
 def test_the_scaled_residual_must_meet_the_bound_too():
     # Without the scaling, the error in the small last row is invisible.
     row = np.array([1.0, 1.0, 2.0**30])
