@@ -17,6 +17,7 @@ from tcsolve._lu.scaling import (
     equilibrate,
     needs_frame,
     needs_scaling,
+    norm_and_exponent,
     shift_columns,
 )
 from tcsolve._solve.ladder import expects_dominance
@@ -426,6 +427,18 @@ def test_the_matrix_of_a_frame_solves_the_same_system():
     expected = np.linalg.solve(core, b / row[:, None]) / col[:, None]
     assert needs_frame(found)
     np.testing.assert_allclose(x, expected, rtol=1e-11)
+
+
+def test_the_error_in_a_frame_is_that_of_the_callers_system():
+    rng = np.random.default_rng(3)
+    a, y, r = rng.standard_normal((9, 9)), rng.standard_normal((9, 3)), rng.standard_normal((9, 3))
+    row, col = 2.0 ** rng.integers(-30, 30, (2, 9))
+    frame = Frame(Scaling(row, col))
+
+    error = frame.backward_error(OPS, norm_and_exponent(OPS, a), r, y)
+
+    largest = [np.abs(v).max(axis=0) for v in (r / row[:, None], y * col[:, None])]
+    assert error == pytest.approx(largest[0] / np.abs(a).sum(axis=1).max() / largest[1])
 
 
 def test_swapping_a_frame_swaps_rows_and_columns():

@@ -671,6 +671,13 @@ def test_the_bound_is_met_when_it_is_equalled():
     assert stopping.contracting(0.5, 1.0, 0.5) and not stopping.contracting(0.51, 1.0, 0.5)
 
 
+@pytest.mark.parametrize("char, rounding", [("f", 2.0**-24), ("F", 2.0**-24), ("d", 0), ("D", 0)])
+def test_before_x_is_rounded_to_fp32_the_bound_is_less_by_that_rounding(char, rounding):
+    for n in (1, 2, 100):
+        before = stopping.before_rounding(np.dtype(char), n)
+        assert 0 < before == stopping.target(np.dtype(char), n) - rounding
+
+
 def test_the_target_is_u_sqrt_n():
     assert stopping.target(np.dtype(np.float64), 100) == 10 * 2.0**-53
     assert stopping.target(np.dtype(np.complex64), 100) == 10 * 2.0**-24

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.linalg
-from bounds import MET, ratio
+from bounds import MET, backward_error, ratio
 
 from tcsolve import Status, solve_ex
 
@@ -145,6 +145,19 @@ def test_small_answers_meet_the_bound_without_rounding(options, dtype):
         rest = np.hypot((c - p @ x + q @ y).astype(float), (d - p @ y - q @ x).astype(float)).max()
         true = rest / abs(a).sum(axis=1).max() / abs(found.x).max()
         assert found.status.ok and true <= 1.001 * found.bound
+
+
+@pytest.mark.skipif(not LONG, reason="a long double is a double here")
+@pytest.mark.parametrize("n", [5, 31, 32])
+@pytest.mark.parametrize("assume_a", ["general", "symmetric"])
+def test_up_to_32_unknowns_the_error_is_rounded_less_than_fp64(assume_a, n):
+    rng = np.random.default_rng(n)
+    a, b = rng.standard_normal((n, n)) + 5 * np.eye(n), rng.standard_normal(n)
+    a = a + a.T
+
+    found = solve_ex(a, b, assume_a=assume_a)
+
+    assert found.backward_error[0] == pytest.approx(backward_error(a, found.x, b), rel=0.01)
 
 
 def test_an_error_that_is_rounding_alone_raises_no_alarm(xp):
