@@ -276,6 +276,7 @@ MUTANTS = (
         "_solve/direct.py",
         "if not (norm < math.inf and norm_one < math.inf and norm > 0):",
         "if not (norm <= math.inf and norm_one < math.inf and norm > 0):",
+        equivalent="Where only a row sum overflows, this road scales the matrix as the other one does.",
     ),
     Mutant(
         "solve",
@@ -294,6 +295,7 @@ MUTANTS = (
         "_solve/vendor/repair.py",
         "if a.shape[-1] <= SMALL:",
         "if a.shape[-1] < SMALL:",
+        survives="Only residuals of exactly 32 unknowns are rounded more, by less than the bound.",
     ),
     Mutant(
         "solve",
@@ -306,6 +308,7 @@ MUTANTS = (
         "_solve/backward_error.py",
         "if a.shape[-1] <= SMALL:",
         "if a.shape[-1] < SMALL:",
+        survives="Only errors of exactly 32 unknowns are rounded more, by less than the bound.",
     ),
     Mutant(
         "solve",
@@ -318,12 +321,14 @@ MUTANTS = (
         "_solve/ladder.py",
         "return wait and (lambda: wait() if made == self._made and self._factors.are_good else ())",
         "return wait and (lambda: wait() if made == self._made or self._factors.are_good else ())",
+        equivalent="On the host no steps are done ahead.",
     ),
     Mutant(
         "solve",
         "_solve/condition.py",
         "if self._least_rcond or self._rcond is not None or self._estimate:",
         "if self._least_rcond and self._rcond is not None or self._estimate:",
+        equivalent="An estimate is begun in vain, which costs time alone.",
     ),
     Mutant(
         "solve",
@@ -336,6 +341,7 @@ MUTANTS = (
         "_solve/direct.py",
         "return General if len(a) <= LARGEST else None",
         "return General if len(a) < LARGEST else None",
+        equivalent="At that size both roads are right.",
     ),
     Mutant(
         "solve",

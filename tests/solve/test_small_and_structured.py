@@ -149,13 +149,15 @@ def test_small_answers_meet_the_bound_without_rounding(options, dtype):
 
 @pytest.mark.skipif(not LONG, reason="a long double is a double here")
 @pytest.mark.parametrize("n", [5, 31, 32])
-@pytest.mark.parametrize("assume_a", ["general", "symmetric"])
-def test_up_to_32_unknowns_the_error_is_rounded_less_than_fp64(assume_a, n):
+@pytest.mark.parametrize(
+    "options", [{"assume_a": "general"}, {"assume_a": "symmetric"}, {"precision": "fp16x3"}]
+)
+def test_up_to_32_unknowns_the_error_is_rounded_less_than_fp64(options, n):
     rng = np.random.default_rng(n)
     a, b = rng.standard_normal((n, n)) + 5 * np.eye(n), rng.standard_normal(n)
     a = a + a.T
 
-    found = solve_ex(a, b, assume_a=assume_a)
+    found = solve_ex(a, b, **options)
 
     assert found.backward_error[0] == pytest.approx(backward_error(a, found.x, b), rel=0.01)
 
