@@ -1,12 +1,15 @@
 """Fixtures: the array libraries, and skips that a switch turns into failures."""
 
 import importlib
+import importlib.util
 import os
+import subprocess
+import sys
 
 import hypothesis
 import numpy as np
 import pytest
-from pages import BENCHMARKS
+from folders import BENCHMARKS, ROOT
 
 # The same examples in every run, on machines of any speed.
 hypothesis.settings.register_profile(
@@ -17,6 +20,8 @@ hypothesis.settings.load_profile("fixed")
 # Seconds of random cases on each array library, unless --fuzz-seconds says others.
 FUZZ_SECONDS = 20.0
 TALLIES = pytest.StashKey()
+# The process that compiles kernels.
+AHEAD = pytest.StashKey()
 
 
 def pytest_addoption(parser):
@@ -36,6 +41,32 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.stash[TALLIES] = []
+
+
+def compiles(item):
+    """Tell whether a test compiles kernels that the cache may have."""
+    return getattr(item, "originalname", None) == "test_kernel_compiles"
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=compiles)  # they come last
+
+
+def pytest_collection_finish(session):
+    """Let another process compile the kernels while the tests before those of kernels run."""
+    chosen = sum(map(compiles, session.items))
+    alone = not hasattr(session.config, "workerinput") and not session.config.option.collectonly
+    if alone and 100 < chosen < len(session.items) / 2 and importlib.util.find_spec("cupy"):
+        options = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        command = [sys.executable, "-P", ROOT / "tests" / "kernel_shares.py"]
+        session.config.stash[AHEAD] = subprocess.Popen(command, **options)
+
+
+def pytest_sessionfinish(session):
+    ahead = session.config.stash.get(AHEAD, None)
+    if ahead is not None:
+        ahead.kill()
+        ahead.wait()
 
 
 def pytest_terminal_summary(terminalreporter, config):

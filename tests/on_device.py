@@ -1,6 +1,5 @@
 """What the tests of kernels share."""
 
-import dataclasses
 import itertools
 
 import ml_dtypes
@@ -82,10 +81,3 @@ def allocations_needed(cupy, prepare, check, expected, once):
         check()
         if not allocator.failures:
             return allocator.count
-
-
-def set_limits(monkeypatch, **changes):
-    """Let the LU on a device look ahead, invert or take squares from other sizes on."""
-    from tcsolve._backends.cuda.lu import rules
-
-    monkeypatch.setattr(rules, "LIMITS", dataclasses.replace(rules.LIMITS, **changes))

@@ -22,3 +22,19 @@ def matrix_of(kind):
     elif kind == "hard":
         a = problem(80, 1e14, seed=4).a
     return a
+
+
+def gauss(n=40, seed=0):
+    return np.random.default_rng(seed).standard_normal((n, n))
+
+
+def spoilt(value, row, column, n=40):
+    a = gauss(n)
+    a[row, column] = value
+    return a
+
+
+def growth_both_ways(n):
+    """Return a matrix with exponential growth whether it or its transpose is factored."""
+    w = matrices.generate("wilkinson_growth", n).a
+    return np.block([[w, np.zeros((n, n))], [np.zeros((n, n)), w.T]])

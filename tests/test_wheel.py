@@ -6,11 +6,10 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from pathlib import Path
 
 import pytest
+from folders import ROOT
 
-ROOT = Path(__file__).parents[1]
 FOLDERS = ("tcsolve", "kernels", "matrices")
 SUFFIXES = {".py", ".pyi", ".typed", ".cu", ".cuh", ".csv"}
 LEAVE = shutil.ignore_patterns(

@@ -1,0 +1,448 @@
+"""The library's factors on a device, and the kernels that verify answers, beside their oracle in NumPy."""
+
+import numpy as np
+import pytest
+from bounds import MET, host, ratio
+from structures import KINDS, as_read, matrices, right_hand_sides
+from vendor_on_host import HostVendor, HostVendorOps
+
+import tcsolve
+from tcsolve import Status
+from tcsolve._backends.select import ops_for
+from tcsolve._solve.vendor.system import ALL, ALL_READ, TRIANGULAR, band_of, kind_of
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def vendor(cupy):
+    from tcsolve._backends.cuda.batched import library_factors
+
+    return library_factors
+
+
+def strided(cupy, x, how):
+    """Return x on the device: as it is, transposed in memory, or with gaps."""
+    if how == "turned":
+        return cupy.swapaxes(cupy.asarray(np.ascontiguousarray(np.swapaxes(x, 1, 2))), 1, 2)
+    if how == "gaps":
+        room = cupy.zeros((2 * x.shape[0], x.shape[1], 2 * x.shape[2]), x.dtype)
+        room[::2, :, 1::2] = cupy.asarray(x)
+        return room[::2, :, 1::2]
+    return cupy.asarray(x)
+
+
+# ---- kernels -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["plain", "turned", "gaps"])
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize(
+    "n, k", [(1, 1), (2, 3), (3, 1), (4, 5), (5, 1), (8, 4), (9, 2), (16, 1), (17, 9), (31, 1), (32, 3)]
+    + [(33, 1), (64, 5), (200, 1), (513, 2)],
+)  # fmt: skip
+def test_a_stack_is_measured_as_on_the_host(cupy, vendor, n, k, dtype, how):
+    a, b = matrices(None, dtype, 11, n), right_hand_sides(dtype, 11, n, k)
+    full = a.astype(np.result_type(dtype, np.float64))
+    x = np.linalg.solve(full, b).astype(dtype)
+    y = right_hand_sides(full.dtype, 11, k + 2, n, seed=5)
+    info = np.arange(11, dtype=np.int32)
+    wanted, rest = np.empty((4 + 2 * k, 11)), np.empty((11, k, n), full.dtype)
+    HostVendor().measure(a, x, b, y[:, k:], info, wanted, residuals=rest)
+
+    on_device = [strided(cupy, v, how) for v in (a, x, b)]
+    for residuals in (None, cupy.empty(rest.shape, rest.dtype)):
+        out, args = cupy.empty(wanted.shape), (cupy.asarray(y)[:, k:], cupy.asarray(info))
+        vendor.measure(*on_device, *args, out, residuals=residuals)
+    found, residuals = out.get(), residuals.get()
+
+    # The moduli of complex numbers may differ in the last bit.
+    largest = np.abs(residuals).max(axis=2).T
+    np.testing.assert_allclose(found[4 : 4 + k], largest, rtol=2.0**-51 if dtype in "FD" else 0)
+    np.testing.assert_allclose(found[:3], wanted[:3], rtol=4 * max(n, 4) * 2.0**-53)
+    assert np.array_equal(found[3], info)
+    np.testing.assert_allclose(found[4 + k :], wanted[4 + k :], rtol=2.0**-51)
+    # Where one warp takes a matrix of FP64 a residual is rounded once, as a long double.
+    exact = n <= 32 and dtype in "dD"
+    size = np.abs(full).sum(axis=2).max(axis=1) * np.abs(x).max(axis=(1, 2)).astype(float)
+    slack = 2.0**-52 * wanted[4 : 4 + k] + (2.0**-62 if exact else 4 * n * 2.0**-53) * size
+    assert (np.abs(found[4 : 4 + k] - wanted[4 : 4 + k]) <= slack).all()
+    vendor.measure(*on_device, args[0], None, out)
+    assert not out[3].any()
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("m, n, k", [(1, 1, 1), (1, 300, 3), (7, 5, 2), (3, 40, 300)])
+@pytest.mark.parametrize("how", ["plain", "turned", "gaps"])
+def test_right_hand_sides_and_probes_are_laid_out_as_on_the_host(cupy, vendor, m, n, k, dtype, how):
+    b = right_hand_sides(dtype, m, n, k)
+    for probes in (0, 1, 2):
+        found = vendor.rows(strided(cupy, b, how), probes)
+        assert np.array_equal(found.get(), HostVendor().rows(b, probes))
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("n, k", [(1, 1), (200, 1), (513, 2), (700, 300)])
+def test_one_system_is_measured_as_on_the_host(cupy, vendor, n, k, dtype):
+    wide = np.result_type(dtype, np.float64)
+    a, b, x = (
+        matrices(None, wide, n),
+        right_hand_sides(dtype, n, k),
+        right_hand_sides(dtype, n, k, seed=3),
+    )
+    y = right_hand_sides(wide, 2, n, seed=5)
+    ops = ops_for(cupy.empty(1))
+    for info in (None, np.array([3], np.int32)):
+        wanted, found = np.empty((4 + 2 * k, 1)), cupy.zeros((4 + 2 * k, 1))
+        ends = HostVendorOps().stats(a)
+        HostVendor().sizes(ends, (x, a @ x), b, y, info, wanted)
+        of_info = None if info is None else cupy.asarray(info)
+        answers = cupy.asarray(x), cupy.asarray(a @ x, order="F")
+        vendor.sizes(
+            ops.stats(cupy.asarray(a)), answers, cupy.asarray(b), cupy.asarray(y), of_info, found
+        )
+        # |x| of complex64 is rounded to FP32 on the host.
+        rtol = 2.0**-22 if dtype == "F" else 8 * n * 2.0**-53
+        np.testing.assert_allclose(found.get(), wanted, rtol=rtol)
+
+
+def test_a_system_in_doubt_is_told_of_as_on_the_host(cupy, vendor):
+    rng, k = np.random.default_rng(0), 2
+    board = np.zeros((9 + 2 * k, 4000))
+    board[5:8], board[9 : 9 + k], board[9 + k :] = 1.0, 1e-17, 1.0
+    values = np.array([0, 1e-320, 1e-200, 1e-17, 1e-9, 1, 3, 1e200, np.inf, np.nan])
+    for s in range(1, board.shape[1]):  # one or two numbers of each are out of order
+        board[rng.integers(len(board), size=2), s] = rng.choice(values, 2)
+    for agrees in (-1.0, 1e-15):
+        for triangular in (False, True):
+            limits = 1e-16, 1e-13, 1e100, agrees
+            wanted = HostVendor().doubtful(board, k, limits, triangular)
+            found = vendor.doubtful(cupy.asarray(board), k, limits, triangular).get()
+            assert np.array_equal(found, wanted) and not found[0]
+            assert 0.3 < wanted.mean() < 0.99
+
+
+@pytest.mark.parametrize("n", [5, 40])
+def test_nan_and_inf_are_met_by_what_is_measured(cupy, vendor, n):
+    a, b = matrices(None, "d", 6, n), right_hand_sides("d", 6, n, 2)
+    x, y = np.linalg.solve(a, b), np.ones((6, 2, n))
+    a[1, n - 1, 2], b[2, 3, 1], x[3, n - 1, 0], y[4, 1, 0] = np.nan, np.nan, np.nan, np.nan
+    a[5, 0, 0] = np.inf
+    info = np.zeros(6, np.int32)
+
+    found = cupy.empty((8, 6))
+    vendor.measure(*map(cupy.asarray, (a, x, b, y, info)), found)
+    found = found.get()
+
+    assert np.isnan(found[:2, 1]).all() and np.isnan(found[4:6, 1]).all()
+    assert np.isnan(found[5, 2]) and np.isfinite(found[4, 2]) and np.isfinite(found[:2, 2]).all()
+    assert np.isnan(found[[4, 6], 3]).all() and np.isnan(found[2, 4])
+    assert np.isinf(found[:2, 5]).all() and not np.isfinite(found[4:6, 5]).any()
+    assert np.isfinite(found[:, 0]).all()
+
+
+@pytest.mark.parametrize("how", ["plain", "turned", "gaps"])
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 100])
+def test_matrices_are_read_as_on_the_host(cupy, vendor, n, dtype, how):
+    a = matrices(None, dtype, 4, n)
+    for below, above in ((0, 0), (1, 1), (0, n), (n, 0)):
+        for mirror in (0, 1, 2) if below != above else (0,):
+            for bad in (None, np.nan, np.inf, 0.0):
+                given, seen = a.copy(), np.zeros((5, 4))
+                if bad is not None:
+                    given[1, n - 1, 0], given[2, n // 2, n // 2] = bad, bad
+                    given[3] = np.triu(given[3])
+                on_device = cupy.zeros((5, 4))
+                wanted = HostVendor().read_as(given, below, above, mirror, seen)
+                args = (strided(cupy, given, how), below, above, mirror, on_device)
+                found = vendor.read_as(*args).get()
+                assert np.array_equal(found, wanted, equal_nan=True)
+                rtol = 2.0**-22 if dtype in "fF" else 2.0**-51
+                np.testing.assert_allclose(on_device.get(), seen, rtol=rtol)
+
+
+SOLVED = [
+    (4, 1),
+    (11, 2),
+    (11, 3),
+    (130, 4),
+    (11, 5),
+    (11, 8),
+    (11, 9),
+    (11, 16),
+    (11, 17),
+    (11, 31),
+]
+SOLVED += [(11, 32), (11, 33), (1, 64), (7, 65), (5, 96), (3, 127), (3, 128)]
+
+
+@pytest.mark.parametrize("how", ["plain", "turned", "gaps"])
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("m, n", SOLVED)
+def test_small_systems_are_solved_and_verified_as_on_the_host(cupy, vendor, m, n, dtype, how):
+    """For every kind and every way to read a matrix, singular and spoilt ones among the others."""
+    if not vendor.takes_at_once(n, 1, dtype in "FD"):
+        assert n > 88  # what every architecture takes of complex matrices
+        return
+    for kind in KINDS:
+        a, b = matrices(None, dtype, m, n), right_hand_sides(dtype, m, n, 1)
+        if kind == "positive definite":  # and anything where it is not read
+            a = np.triu(matrices(kind, dtype, m, n)) + np.tril(a, -1)
+        if m > 3:
+            a[1], a[2, 0, 0] = 0, np.nan
+        band = band_of(kind, False, a.dtype) or ALL_READ
+        wanted, found = np.zeros((11, m)), cupy.full((11, m), -7.0)
+        HostVendor().solve_at_once(a, b, kind_of(kind), band, 0.0, wanted)
+
+        bound = 0.0 if n % 2 else 1.0  # every answer is corrected, or none
+        args = strided(cupy, a, how), strided(cupy, b, how), kind_of(kind), band, bound
+        x, found = vendor.solve_at_once(*args, found).get(), found.get()
+
+        sound = np.array([s for s in range(m) if m <= 3 or s not in (1, 2)])
+        for s in sound:
+            assert ratio(as_read(a, kind)[s], x[s], b[s]) <= max(MET, n**0.5)
+            size = (
+                np.abs(as_read(a, kind)[s].astype(complex)).sum(axis=1).max() * np.abs(x[s]).max()
+            )
+            rest = np.abs(b[s] - as_read(a, kind)[s].astype(np.clongdouble) @ x[s]).max()
+            assert abs(found[9, s] - float(rest)) <= 2.0**-50 * float(rest) + 2.0**-60 * float(size)
+        rtol = 2.0**-22 if dtype in "fF" else 2.0**-45
+        np.testing.assert_allclose(found[:2], wanted[:2], rtol=rtol)
+        assert np.array_equal(found[2:5], wanted[2:5])
+        np.testing.assert_allclose(found[5:7, sound], wanted[5:7, sound], rtol=4 * n * 2.0**-53)
+        np.testing.assert_allclose(found[7, sound], wanted[7, sound], rtol=1e-6 * n)
+        np.testing.assert_allclose(
+            found[10, sound], np.abs(x[sound, :, 0]).max(axis=1), rtol=2.0**-22
+        )
+        assert not found[8, sound].any()
+        if m > 3:
+            assert found[8, 1] or found[4, 1] and kind_of(kind) in TRIANGULAR
+            assert np.isnan(found[5, 2])
+            assert found[3, 2] == 1
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("n, k", [(1, 1), (65, 1), (200, 4), (513, 2), (1500, 1), (2050, 3)])
+@pytest.mark.parametrize("how", ["plain", "turned", "gaps"])
+def test_one_large_system_is_verified_as_on_the_host(cupy, vendor, n, k, dtype, how):
+    wide = np.result_type(dtype, np.float64)
+    a, b = matrices(None, dtype, 1, n), right_hand_sides(dtype, 1, n, k)
+    y = right_hand_sides(wide, k + 2, n, seed=5)
+    for band in ((ALL, ALL), (0, ALL), (ALL, 0), (0, 0)):
+        for info in (None, np.array([3], np.int32)):
+            wanted, found = np.zeros((9 + 2 * k, 1)), cupy.zeros((9 + 2 * k, 1))
+            x = HostVendor().measure_one(a[0], band, y, b[0], info, wanted)
+            on_device = [strided(cupy, v, how)[0] for v in (a, b)]
+            of_info = None if info is None else cupy.asarray(info)
+            args = on_device[0], band, cupy.asarray(y), on_device[1], of_info, found
+            assert np.array_equal(vendor.measure_one(*args).get(), x)
+            rtol = 2.0**-22 if dtype in "fF" else 8 * n * 2.0**-53
+            np.testing.assert_allclose(found.get(), wanted, rtol=rtol)
+
+
+def test_nan_and_inf_are_met_where_one_large_system_is_verified(cupy, vendor):
+    n, a, b = 300, matrices(None, "d", 1, 300)[0], right_hand_sides("d", 1, 300, 1)[0]
+    y = right_hand_sides("d", 3, n, seed=5)
+    for where, place, rows in (
+        (a, (n - 1, 2), [3, 5, 6, 9]),
+        (b, (2, 0), [9]),
+        (y, (0, 3), [9, 10]),
+        (y, (2, 3), [7]),
+    ):
+        for bad in (np.nan, np.inf):
+            kept, where[place] = where[place], bad
+            found, args = cupy.zeros((11, 1)), map(cupy.asarray, (y, b))
+            vendor.measure_one(cupy.asarray(a), (ALL, ALL), *args, None, found)
+            where[place] = kept
+            found = found.get()[:, 0]
+            odd = [i for i in range(11) if not np.isfinite(found[i]) or i == 3 and found[i]]
+            assert [i for i in odd if i != 1] == rows, (odd, bad)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("n, k", [(1024, 1), (1500, 4), (2100, 3)])
+def test_a_large_triangle_is_solved_without_a_look_at_the_other_one(cupy, vendor, n, k, lower):
+    rng = np.random.default_rng(n)
+    a = rng.standard_normal((1, n, n)) / n + 2 * np.eye(n)
+    kind = "lower triangular" if lower else "upper triangular"
+    full, b = (np.tril if lower else np.triu)(a[0]), rng.standard_normal((n, k))
+    a[0][full == 0] = np.nan
+    factors = vendor.factor(cupy.asarray(a), kind, k)
+    for adjoint in (False, True):
+        x = factors.solve(cupy.asarray(np.ascontiguousarray(b.T)[None]), adjoint).get()[0].T
+        assert ratio(full.T if adjoint else full, x, b) <= MET
+
+
+# ---- factors -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize(
+    "kind", ["general", "positive definite", "upper triangular", "lower triangular", "diagonal"]
+)
+@pytest.mark.parametrize("m, n", [(1, 1), (1, 50), (6, 1), (6, 20), (6, 49), (6, 130)])
+def test_factors_solve_with_the_matrix_and_its_adjoint(cupy, vendor, kind, m, n, dtype):
+    a = as_read(matrices(kind, dtype, m, n), kind)
+    b = right_hand_sides(np.result_type(dtype, np.float64), m, n, 3)
+    factors = vendor.factor(cupy.asarray(a), kind, 3)
+    assert not factors.info.get().any()
+    for which in (np.arange(m), np.arange(m)[::2]):
+        taken = factors if len(which) == m else factors.taken(which)
+        for adjoint in (False, True):
+            rows = cupy.asarray(np.ascontiguousarray(np.swapaxes(b[which], 1, 2)))
+            x = np.swapaxes(taken.solve(rows, adjoint).get(), 1, 2)
+            full = np.swapaxes(a, 1, 2).conj() if adjoint else a
+            for system in zip(full[which], x, b[which], strict=True):
+                # As good as an LU without refinement: n u, of FP64 though A may be FP32.
+                assert ratio(*system) <= max(4, n**0.5)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 16])
+@pytest.mark.parametrize("n", [1024, 1500, 2100])
+def test_a_large_positive_definite_system(cupy, n, columns):
+    a, b = matrices("positive definite", "d", n), right_hand_sides("d", n, columns)
+    given = cupy.asarray(np.triu(a))
+    solution = tcsolve.solve_ex(given, cupy.asarray(b), assume_a="pos")
+    assert solution.status is Status.CONVERGED and solution.rungs == ("fp64",)
+    assert ratio(a, solution.x, b) <= MET
+    assert np.array_equal(given.get(), np.triu(a))
+    true = 1 / np.linalg.cond(a, 1)
+    assert 0.99 * true <= solution.rcond <= 3 * true
+    again = tcsolve.solve(given, cupy.asarray(b), assume_a="pos")
+    assert np.array_equal(again.get(), solution.x.get())
+
+
+# ---- every size --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [64, 200, 512, 1000])
+def test_one_system_of_every_size(cupy, kind, n, dtype):
+    a, b = matrices(kind, dtype, n), right_hand_sides(dtype, n, 2)
+    before = a.copy(), b.copy()
+    for order in "CF":
+        on_device = cupy.asarray(a, order=order)
+        solution = tcsolve.solve_ex(on_device, cupy.asarray(b), assume_a=kind)
+        assert solution.status is Status.CONVERGED and solution.device == "cuda"
+        assert solution.precision != "scipy" and isinstance(solution.x, cupy.ndarray)
+        assert ratio(as_read(a, kind), solution.x, b) <= MET
+        assert np.array_equal(on_device.get(), before[0])
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("kind", [None, "positive definite", "upper triangular"])
+@pytest.mark.parametrize("m, n", [(9, 64), (9, 200), (5, 512), (3, 700), (2, 1000)])
+def test_stacks_of_every_size(cupy, kind, m, n, dtype):
+    a, b = matrices(kind, dtype, m, n), right_hand_sides(dtype, m, n, 2)
+    solution = tcsolve.solve_ex(cupy.asarray(a), cupy.asarray(b), assume_a=kind)
+    assert (solution.statuses == Status.CONVERGED).all() and solution.x.shape == b.shape
+    for system in zip(as_read(a, kind), solution.x.get(), b, strict=True):
+        assert ratio(*system) <= MET
+
+
+@pytest.mark.parametrize("kind", [None, "positive definite", "lower triangular"])
+@pytest.mark.parametrize("m, n", [(70000, 3), (3_000_000, 2), (70000, 33)])
+def test_very_long_stacks(cupy, kind, m, n):
+    rng = cupy.random.default_rng(0)
+    a = rng.standard_normal((m, n, n)) + (1 + n) * cupy.eye(n)
+    if kind == "positive definite":
+        a = a @ cupy.swapaxes(a, 1, 2) + cupy.eye(n)
+    elif kind:
+        a = cupy.tril(a)
+    b = rng.standard_normal((m, n, 1))
+    x = tcsolve.solve(a, b, assume_a=kind)
+    rest = cupy.abs(b - a @ x).max(axis=(1, 2))
+    size = cupy.abs(a).sum(axis=2).max(axis=1) * cupy.abs(x).max(axis=(1, 2))
+    assert float((rest / size).max()) <= 4 * max(n, 4) ** 0.5 * 2.0**-53
+    a[m - 2] = cupy.nan
+    solution = tcsolve.solve_ex(a, b, assume_a=kind, check_finite=False)
+    assert solution.statuses[m - 2] is Status.NONFINITE_INPUT
+    assert (solution.statuses != Status.CONVERGED).sum() == 1
+    assert cupy.array_equal(solution.x[: m - 2], x[: m - 2])
+
+
+@pytest.mark.parametrize("kind", [None, "positive definite", "upper triangular"])
+@pytest.mark.parametrize("m, n", [(200_000, 4), (60_000, 8), (20_000, 16)])
+def test_every_answer_of_a_long_stack_meets_the_bound(cupy, kind, m, n):
+    rng = cupy.random.default_rng(1)
+    a, b = rng.standard_normal((m, n, n)), rng.standard_normal((m, n, 1))
+    if kind == "positive definite":
+        a = a @ cupy.swapaxes(a, 1, 2)
+        a = (a + cupy.swapaxes(a, 1, 2)) / 2 + cupy.eye(n)
+    elif kind:
+        a = cupy.triu(a) + 3 * cupy.eye(n)
+    solution = tcsolve.solve_ex(a, b, assume_a=kind)
+    assert (solution.backward_error <= solution.bound).all()
+    assert set(solution.statuses.tolist()) <= {Status.CONVERGED, Status.ILL_CONDITIONED}
+    assert cupy.array_equal(tcsolve.solve(a, b, assume_a=kind), solution.x)
+    some = rng.integers(m, size=200).get()
+    for system in zip(*(v[cupy.asarray(some)].get() for v in (a, solution.x, b)), strict=True):
+        assert ratio(*system) <= MET * max(1, 4 / n) ** 0.5
+
+
+@pytest.mark.parametrize("kind", ["lower triangular", "upper triangular"])
+@pytest.mark.parametrize("n", [1024, 1500, 2100])
+@pytest.mark.parametrize("columns", [1, 2, 3, 16])
+def test_a_large_triangle(cupy, kind, n, columns):
+    rng = np.random.default_rng(0)
+    full = rng.standard_normal((n, n)) / n**0.5 + 2 * np.eye(n)
+    a, b = as_read(full, kind), right_hand_sides("d", n, columns)
+    solution = tcsolve.solve_ex(cupy.asarray(a), cupy.asarray(b), assume_a=kind)
+    assert solution.status is Status.CONVERGED and ratio(a, solution.x, b) <= MET
+    true = 1 / np.linalg.cond(a, 1)
+    assert 0.99 * true <= solution.rcond <= 3 * true
+    told = tcsolve.solve_ex(cupy.asarray(full), cupy.asarray(b), assume_a=kind)
+    assert told.status is Status.NOT_AS_ASSERTED and cupy.array_equal(told.x, solution.x)
+    a[5, 5] = 0
+    with pytest.raises(tcsolve.SingularError):
+        tcsolve.solve(cupy.asarray(a), cupy.asarray(b), assume_a=kind)
+
+
+@pytest.mark.parametrize("columns", [1, 63, 64, 300])
+def test_a_complex_system_with_many_right_hand_sides(cupy, columns):
+    a, b = matrices(None, "D", 300), right_hand_sides("D", 300, columns)
+    solution = tcsolve.solve_ex(cupy.asarray(a), cupy.asarray(b))
+    assert solution.status is Status.CONVERGED and ratio(a, solution.x, b) <= MET
+    true = 1 / np.linalg.cond(a, 1)
+    assert 0.99 * true <= solution.rcond <= 3 * true
+
+
+def test_roads_are_those_that_are_faster(cupy):
+    def rungs(a, b, **options):
+        return tcsolve.solve_ex(cupy.asarray(a), cupy.asarray(b), **options).rungs
+
+    for n, dtype, wanted in ((300, "d", "fp64"), (1500, "d", "fp16x3"), (1500, "D", "fp64")):
+        assert rungs(matrices(None, dtype, n), right_hand_sides(dtype, n)) == (wanted,)
+    assert rungs(matrices(None, "d", 1500), right_hand_sides("d", 1500, 1500)) == ("fp64",)
+    stack = tcsolve.solve_ex(
+        cupy.asarray(matrices(None, "d", 3, 1100)), cupy.asarray(right_hand_sides("d", 1100))
+    )
+    assert stack.rungs == ("fp16x3",) == (stack.precision,) and stack.x.shape == (3, 1100)
+
+
+def test_an_extreme_or_singular_small_system_is_left_to_the_ladder(cupy):
+    a, b = matrices(None, "d", 60), right_hand_sides("d", 60)
+    for scale in (1e300, 1e-290):
+        solution = tcsolve.solve_ex(cupy.asarray(a * scale), cupy.asarray(b))
+        assert solution.status is Status.CONVERGED
+        assert (solution.backward_error <= solution.bound).all()
+        assert ratio(a, host(solution.x) * scale, b) <= 2 * MET  # the scale is rounded
+    a[7] = a[3]
+    a[:, 7] = a[:, 3]
+    a[5] = 0
+    with pytest.raises(tcsolve.SingularError):
+        tcsolve.solve(cupy.asarray(a), cupy.asarray(b))
+
+
+def test_kinds_stay_on_the_device(cupy, monkeypatch):
+    def refuse(*args, **options):
+        raise AssertionError("SciPy was called")
+
+    monkeypatch.setattr("scipy.linalg.solve", refuse)
+    for kind in KINDS:
+        for shape in ((40,), (3, 40)):
+            a, b = matrices(kind, "d", *shape), right_hand_sides("d", *shape, 1)
+            solution = tcsolve.solve_ex(cupy.asarray(a), cupy.asarray(b), assume_a=kind)
+            assert solution.status is Status.CONVERGED

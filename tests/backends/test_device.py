@@ -1,0 +1,256 @@
+"""Where a solve runs, and that it repeats itself there bit for bit."""
+
+import gc
+import sys
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import tcsolve
+from tcsolve import InputError, matrices
+from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._backends.select import ops_for
+from tcsolve._contract.ops import Ops
+from tcsolve._refine import loop
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp16", "fp16x3", "fp32", "fp64"])
+def test_the_same_input_gives_the_same_bits_twice(xp, precision):
+    problem = matrices.generate("svd_geo", 700, cond=1e3, nrhs=3, rhs="random")
+    a, b = xp.asarray(problem.a), xp.asarray(problem.b)
+
+    first, second = (tcsolve.solve_ex(a, b, precision=precision) for _ in range(2))
+
+    assert bool((first.x == second.x).all())
+    assert np.array_equal(first.backward_error, second.backward_error)
+    # LAPACK's estimator depends in the last bits, of FP32 if its factors are, on where its workspace lies.
+    last_bits = 1e-6 if first.precision == "fp32" else 1e-12
+    assert abs(first.rcond - second.rcond) <= last_bits * first.rcond
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["auto", "fp16x3", "fp64"])
+def test_host_arrays_go_to_the_device_and_come_back(cupy, precision):
+    problem = matrices.generate("gauss", 600)
+
+    there = tcsolve.solve_ex(problem.a, problem.b, precision=precision, device="cuda")
+    direct = tcsolve.solve_ex(cupy.asarray(problem.a), cupy.asarray(problem.b), precision=precision)
+
+    assert isinstance(there.x, np.ndarray) and there.device == "cuda"
+    assert np.array_equal(there.x, direct.x.get())
+    assert there.seconds["transfer"] > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("structure", [None, "sym", "general"])
+def test_an_explicit_device_is_where_a_symmetric_matrix_is_solved(cupy, structure):
+    problem = matrices.generate("heev_geo", 300)
+
+    solution = tcsolve.solve_ex(problem.a, problem.b, assume_a=structure, device="cuda")
+
+    assert solution.device == "cuda" and (solution.backward_error <= solution.bound).all()
+
+
+@pytest.mark.gpu
+def test_device_arrays_can_be_solved_on_the_host(cupy):
+    problem = matrices.generate("gauss", 100)
+
+    solution = tcsolve.solve_ex(cupy.asarray(problem.a), cupy.asarray(problem.b), device="cpu")
+
+    assert isinstance(solution.x, cupy.ndarray) and solution.device == "cpu"
+    assert (solution.backward_error <= solution.bound).all()
+
+
+@pytest.mark.gpu
+def test_a_solve_that_cannot_fit_says_so_before_it_allocates(cupy, monkeypatch):
+    problem = matrices.generate("gauss", 3000)
+    a, b = cupy.asarray(problem.a), cupy.asarray(problem.b)
+    monkeypatch.setattr(
+        "tcsolve._backends.cuda.ops.CupyOps.free_bytes", lambda self, enough=None: 10_000_000
+    )
+    with pytest.raises(tcsolve.DeviceMemoryError, match=r"[\d,]+ more bytes.*device='cpu'"):
+        tcsolve.solve(a, b)
+    # From the host: before the copy of a and b.
+    monkeypatch.setattr(
+        "tcsolve._backends.cuda.ops.CupyOps.array", lambda self, x: pytest.fail("copied")
+    )
+    with pytest.raises(tcsolve.DeviceMemoryError, match=r"[\d,]+ more bytes"):
+        tcsolve.solve(problem.a, problem.b, device="cuda")
+
+
+@pytest.mark.gpu
+def test_bytes_that_the_pool_has_are_counted_without_asking_the_driver(cupy, monkeypatch):
+    from tcsolve._backends.cuda.ops import CupyOps
+
+    ops, array = CupyOps(), cupy.empty(1 << 20)
+    del array
+    monkeypatch.setattr(cupy.cuda.runtime, "memGetInfo", lambda: (10, 1 << 40))
+    pooled = cupy.get_default_memory_pool().free_bytes()
+    assert 1 << 23 <= ops.free_bytes(1 << 23) == pooled
+    assert ops.free_bytes(pooled + 1) == ops.free_bytes() == pooled + 10
+
+
+class Elsewhere:
+    """What is asked of a CuPy array on another device than the current one."""
+
+    size, data = 4, SimpleNamespace(device_id=1)
+
+
+def test_arrays_of_another_device_than_the_current_one_are_refused(monkeypatch):
+    runtime = SimpleNamespace(getDevice=lambda: 0)
+    module = SimpleNamespace(ndarray=Elsewhere, cuda=SimpleNamespace(runtime=runtime))
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    with pytest.raises(InputError, match=r"device 1, but 0 is.*with cupy.cuda.Device\(1\)"):
+        ops_for(Elsewhere(), Elsewhere())
+
+
+class Failing:
+    """Primitives on NumPy arrays that lack memory at one of their calls, counted from 0."""
+
+    # What asks for no memory.
+    NOT_COUNTED = {"guarded", "mark", "seconds", "clear_cache", "free_bytes", "lu_rules"}
+
+    def __init__(self, monkeypatch):
+        self.calls, self.fails_at = 0, None
+        for name in vars(Ops).keys() - self.NOT_COUNTED:
+            body = getattr(NumpyOps, name, None)
+            if callable(body) and not name.startswith("_"):
+                monkeypatch.setattr(NumpyOps, name, self.counted(body))
+        monkeypatch.setattr(NumpyOps, "guarded", staticmethod(self.guarded))
+
+    def counted(self, body):
+        def call(*args, **options):
+            number, self.calls = self.calls, self.calls + 1
+            if number == self.fails_at:
+                raise MemoryError
+            return body(*args, **options)
+
+        return call
+
+    @staticmethod
+    def guarded(function, again=True):
+        def call(*args, **options):
+            try:
+                return function(*args, **options)
+            except MemoryError as error:
+                raise tcsolve.DeviceMemoryError("guarded") from error
+
+        return call
+
+
+@pytest.mark.parametrize("structure, spread", [("symmetric", 0), ("general", 30), ("general", 0)])
+def test_memory_that_is_missing_anywhere_in_a_solve_is_our_error(structure, spread, monkeypatch):
+    options = {"precision": "fp16", "assume_a": structure}
+    a, b = matrices.generate("svd_geo", 200, cond=1e6).a, np.ones(200)
+    a = a * 2.0 ** np.linspace(-spread, spread, 200)[:, None]
+    a = a + a.T if structure == "symmetric" else a
+    expected = tcsolve.solve_ex(a, b, **options).x
+    ops = Failing(monkeypatch)
+    assert np.array_equal(tcsolve.solve_ex(a, b, **options).x, expected)
+    number, ops.calls = ops.calls, 0
+    assert number >= 1
+
+    # The first calls each, where matrices are copied and scaled, and so many of the others.
+    for ops.fails_at in sorted({*range(min(number, 20)), *range(0, number, 1 + number // 20)}):
+        ops.calls = 0
+        with pytest.raises(tcsolve.DeviceMemoryError, match="guarded"):
+            tcsolve.solve_ex(a, b, **options)
+
+    ops.fails_at, ops.calls = None, 0
+    assert np.array_equal(tcsolve.solve_ex(a, b, **options).x, expected)
+
+
+@pytest.mark.gpu
+def test_memory_that_is_missing_in_krylov_spaces_is_our_error(cupy, monkeypatch):
+    def fails(*args, **kwargs):
+        raise cupy.cuda.memory.OutOfMemoryError(1 << 40, 0, 0)
+
+    problem = matrices.generate("svd_geo", 200, cond=1e6)
+    a, b = cupy.asarray(problem.a), cupy.asarray(problem.b)
+    monkeypatch.setattr(loop, "fgmres", fails)
+    with pytest.raises(tcsolve.DeviceMemoryError, match="ran out of memory"):
+        tcsolve.solve(a, b, precision="fp16")
+
+
+@pytest.mark.gpu
+def test_threads_that_end_give_back_the_handles_of_cublas(cupy, monkeypatch):
+    from tcsolve._backends.cuda.runtime import cublas_calls
+
+    alive, library = set(), cublas_calls.cublas
+
+    class Counted:
+        def __getattr__(self, name):
+            return getattr(library, name)
+
+        def create(self):
+            alive.add(number := library.create())
+            return number
+
+        def destroy(self, number):
+            library.destroy(number)
+            alive.discard(number)
+
+    problem = matrices.generate("gauss", 700)
+    a, b = cupy.asarray(problem.a), cupy.asarray(problem.b)
+    expected, found = tcsolve.solve(a, b, precision="fp16x3"), []
+    monkeypatch.setattr(cublas_calls, "cublas", Counted())
+
+    def solve():
+        with cupy.cuda.Stream():
+            x = tcsolve.solve(a, b, precision="fp16x3").get()
+            cublas_calls.handle()
+            found.append((x, len(alive)))
+
+    for _ in range(5):
+        thread = threading.Thread(target=solve)
+        thread.start()
+        thread.join()
+    tcsolve.clear_cache()  # recorded work keeps the handles that it was recorded with
+    gc.collect()
+
+    assert len(found) == 5 and max(count for _, count in found) > 0 and not alive
+    assert all(np.array_equal(x, expected.get()) for x, _ in found)
+
+
+@pytest.mark.gpu
+def test_an_allocation_that_fails_leaves_the_arrays_alone(cupy):
+    problem = matrices.generate("gauss", 2000)
+    a, b = cupy.asarray(problem.a), cupy.asarray(problem.b)
+    malloc = cupy.get_default_memory_pool().malloc
+
+    def stingy(size):
+        if size > 8_000_000:
+            raise cupy.cuda.memory.OutOfMemoryError(size, 0, 8_000_000)
+        return malloc(size)
+
+    with (
+        cupy.cuda.using_allocator(stingy),
+        pytest.raises(tcsolve.DeviceMemoryError, match="unchanged"),
+    ):
+        tcsolve.solve(a, b, precision="fp16x3")
+    assert np.array_equal(a.get(), problem.a) and np.array_equal(b.get(), problem.b)
+    assert (tcsolve.solve_ex(a, b).backward_error <= tcsolve.solve_ex(a, b).bound).all()
+
+
+@pytest.mark.gpu
+def test_what_took_the_place_of_a_is_not_factored_again(cupy, ops, monkeypatch):
+    from tcsolve._backends.cuda.lu import cusolver_lu
+    from tcsolve._backends.cuda.runtime import current_device
+
+    def refuse(*_, **__):
+        raise cupy.cuda.memory.OutOfMemoryError(1, 1)
+
+    a = cupy.random.default_rng(1).standard_normal((300, 300)).astype(cupy.float32)
+    given = a.copy()
+    expected = ops.getrf(given, a.dtype)[0][0].copy()
+    monkeypatch.setattr(current_device.recorded_graphs, "clear", lambda: True)
+    with monkeypatch.context() as patched:
+        patched.setattr(cusolver_lu, "invert_diagonal_blocks", refuse)
+        with pytest.raises(tcsolve.DeviceMemoryError):
+            ops.getrf(a, a.dtype, overwrite_a=True)
+
+    assert (a.T == expected).all()  # factored once
+    assert (ops.getrf(given, a.dtype, overwrite_a=True)[0][0] == expected).all()
+    assert (given.T == expected).all()

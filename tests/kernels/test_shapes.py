@@ -1,0 +1,349 @@
+"""Variants of kernels, and the shapes of their launches, for every architecture."""
+
+import pytest
+from tcsolve.kernels.arch import ARCHS, arch_number
+from tcsolve.kernels.launch_shapes import (
+    lower_shape,
+    move_chunk,
+    short_shape,
+    swap_shape,
+    trsv_shapes,
+)
+from tcsolve.kernels.panel_shapes import PanelShape, panel_shape, panel_shapes
+from tcsolve.kernels.product_shapes import split_shape
+from tcsolve.kernels.registry import KERNELS
+
+from tcsolve._backends.cuda.runtime import compiler
+
+# Kernels with formats that devices before compute capability 8 lack.
+PRODUCTS = ("gemm_naive", "gemm_wmma", "gemm_batched")
+
+
+@pytest.mark.parametrize(
+    "arch, number", [("sm_75", 75), ("sm_90a", 90), ("sm_100f", 100), ("sm_120", 120)]
+)
+def test_arch_number(arch, number):
+    assert arch_number(arch) == number
+
+
+def test_every_kernel_but_three_runs_from_turing_on():
+    later = {"short_update": 80, "split_once": 90, "gemm_wgmma": 90}
+    for name in KERNELS:
+        for arch in ("sm_75", "sm_80", "sm_89"):
+            assert compiler.supported(name, arch) == (arch_number(arch) >= later.get(name, 75))
+        assert compiler.supported(name, "sm_90a")
+        assert not compiler.supported(name, "sm_70")
+
+
+def test_wgmma_is_hoppers_alone():
+    runs_on = [arch for arch in ARCHS if compiler.supported("gemm_wgmma", arch)]
+    assert runs_on == ["sm_90a"]
+
+
+def test_variants_are_those_an_architecture_runs():
+    for name, spec in KERNELS.items():
+        older, hopper = (
+            [
+                {macro: v[macro] for macro in v if macro != "DOMINANT"}
+                for v in spec.variants_for(arch)
+            ]
+            for arch in ("sm_75", "sm_90a")
+        )
+        assert all(v in hopper for v in older)
+        assert (len(older) < len(hopper)) == (name in ("panel", "triangular_solve", *PRODUCTS)), (
+            name
+        )
+    for name in ("panel", "triangular_solve"):
+        assert not any(v["BLOCKS"] for v in KERNELS[name].variants_for("sm_89")), name
+    for arch, room in (("sm_80", 0), ("sm_90a", 1), ("sm_100a", 1), ("sm_120", 0)):
+        assert {v["DOMINANT"] for v in KERNELS["panel"].variants_for(arch)} == {room}, arch
+
+
+@pytest.mark.parametrize(
+    "m, shape",
+    [
+        (1, (2, 128, 1, 32, 128, 128)),
+        (256, (2, 128, 1, 32, 128, 128)),
+        (257, (4, 128, 1, 32, 128, 128)),
+        (512, (4, 128, 1, 32, 128, 128)),
+        (513, (8, 128, 1, 32, 128, 128)),
+        (1025, (16, 128, 1, 32, 128, 128)),
+        (2048, (16, 128, 1, 32, 128, 128)),
+        (2049, (16, 128, 2, 32, 128, 128)),
+        (4096, (16, 128, 2, 32, 128, 128)),
+        (4097, (16, 128, 3, 32, 128, 128)),
+        (6144, (16, 128, 3, 32, 128, 128)),
+        (6145, (16, 128, 4, 32, 128, 128)),
+        (8192, (16, 128, 4, 32, 128, 128)),
+        (8193, (16, 256, 3, 32, 128, 0)),
+        (12288, (16, 256, 3, 32, 128, 0)),
+        (12289, (16, 256, 4, 32, 128, 0)),
+        (16384, (16, 256, 4, 32, 128, 0)),
+        (16385, (16, 256, 6, 16, 64, 0)),
+        (24576, (16, 256, 6, 16, 64, 0)),
+        (24577, (16, 256, 8, 16, 64, 0)),
+        (32768, (16, 256, 8, 16, 64, 0)),
+    ],
+)
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+def test_a_strip_is_factored_by_one_cluster_that_holds_it(arch, m, shape):
+    assert panel_shape(m, arch, 132) == (True, *shape, True)
+
+
+@pytest.mark.parametrize("m, columns", [(6144, 128), (6145, 96), (8192, 96), (8193, 128)])
+def test_a_narrow_strip_is_one_that_shared_memory_holds(m, columns):
+    narrow, wide = (panel_shape(m, "sm_90a", 132, narrow=x) for x in (True, False))
+    assert narrow.strip == columns and wide.strip == 128
+    assert narrow.resident == (m <= 8192) and wide.resident == (m <= 6144)
+    assert not panel_shape(m, "sm_120", 132, narrow=True).resident
+
+
+@pytest.mark.parametrize("m", [1, 2048, 6145, 8193, 16384, 16385, 24577, 32768, 32769])
+def test_a_strip_of_many_rows_is_wider_where_its_diagonal_dominates(m):
+    searched, dominant = (panel_shape(m, "sm_90a", 132, dominant=x) for x in (False, True))
+    if 16384 < m <= 32768:
+        assert (searched.strip, dominant.strip) == (64, 128)
+        dominant = dominant._replace(strip=64, rows=searched.rows)
+    assert searched == dominant
+
+
+@pytest.mark.parametrize(
+    "m, shape",
+    [
+        (1, (2, 128, 1, 32, 128, 128)),
+        (1024, (8, 128, 1, 32, 128, 128)),
+        (1025, (8, 128, 2, 32, 128, 128)),
+        (2049, (8, 128, 3, 32, 128, 128)),
+        (4096, (8, 128, 4, 32, 128, 128)),
+    ],
+)
+@pytest.mark.parametrize("arch, largest", [("sm_120", 16), ("sm_120", 8), ("sm_90a", 8)])
+def test_a_portable_cluster_has_eight_blocks(arch, largest, m, shape):
+    assert panel_shape(m, arch, 132, largest) == (True, *shape, arch == "sm_90a")
+
+
+@pytest.mark.parametrize("m, rows, width", [(8192, 4, 32), (16384, 8, 16)])
+def test_a_portable_cluster_holds_more_rows_where_memory_is_large(m, rows, width):
+    shape = (True, 8, 256, rows, width, 4 * width, 0, True)
+    assert panel_shape(m, "sm_90a", 132, 8) == shape
+
+
+@pytest.mark.parametrize(
+    "m, arch, multiprocessors, blocks, rows",
+    [
+        (1, "sm_80", 108, 1, 1),
+        (12288, "sm_80", 108, 48, 1),
+        (12289, "sm_80", 108, 25, 2),
+        (24577, "sm_80", 108, 49, 2),
+        (55296, "sm_80", 108, 108, 2),
+        (20000, "sm_86", 84, 40, 2),
+        (43008, "sm_86", 84, 84, 2),
+        (65536, "sm_89", 128, 128, 2),
+        (10240, "sm_75", 40, 40, 1),
+        (18432, "sm_75", 72, 72, 1),
+        (32769, "sm_90a", 132, 33, 4),
+        (65536, "sm_90a", 132, 64, 4),
+        (135168, "sm_90a", 132, 132, 4),
+        (151552, "sm_100a", 148, 148, 4),
+        (17000, "sm_120", 170, 34, 2),
+        (87040, "sm_120", 170, 170, 2),
+    ],
+)
+def test_a_grid_factors_what_no_cluster_holds(m, arch, multiprocessors, blocks, rows):
+    shape = panel_shape(m, arch, multiprocessors)
+    assert shape == (False, blocks, 256, rows, 32, 128, 0, arch in ("sm_90a", "sm_100a"))
+
+
+@pytest.mark.parametrize(
+    "m, arch, blocks",
+    [
+        (256, "sm_90a", [2, 0]),
+        (1025, "sm_90a", [16, 8, 0]),
+        (5000, "sm_90a", [16, 8, 0]),
+        (16384, "sm_90a", [16, 8, 0]),
+        (16385, "sm_90a", [16, 0]),
+        (32769, "sm_90a", [0]),
+        (1025, "sm_120", [8, 0]),
+        (1025, "sm_80", [0]),
+        (10**6, "sm_90a", []),
+    ],
+)
+def test_smaller_clusters_and_then_a_grid_follow_the_first_choice(m, arch, blocks):
+    shapes = panel_shapes(m, arch, 132)
+
+    assert [shape.blocks if shape.cluster else 0 for shape in shapes] == blocks
+    assert shapes[:1] == tuple(s for s in [panel_shape(m, arch, 132)] if s)
+    assert all(s.blocks * s.threads * s.rows >= m for s in shapes)
+    # A strip may have been cut for the first of them: dominant ones have all its columns.
+    dominant = panel_shapes(m, arch, 132, dominant=True)
+    assert all(s.strip >= shapes[0].strip for s in dominant)
+
+
+def test_without_clusters_a_grid_factors_every_strip():
+    for m in (1, 256, 5000, 30000):
+        assert not panel_shape(m, "sm_90a", 132, largest_cluster=0).cluster
+
+
+@pytest.mark.parametrize(
+    "m, arch, multiprocessors",
+    [
+        *((135169, "sm_90a", 132), (55297, "sm_80", 108), (43009, "sm_86", 84)),
+        *((10241, "sm_75", 40), (87041, "sm_120", 170)),
+    ],
+)
+def test_no_shape_holds_more_rows_than_the_device(m, arch, multiprocessors):
+    assert panel_shape(m - 1, arch, multiprocessors) is not None
+    assert panel_shape(m, arch, multiprocessors) is None
+
+
+# Shared memory a block can ask for, in KB (CUDA C++ Programming Guide, technical specifications).
+SHARED_KB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 120: 99}
+# What panel.cu declares beside its dynamic memory: a test of its compilation holds it to that.
+STATIC_KB = 24
+
+
+@pytest.mark.parametrize("dominant", [True, False])
+@pytest.mark.parametrize("narrow", [True, False])
+@pytest.mark.parametrize("largest", [16, 8, 0])
+@pytest.mark.parametrize("arch", [*ARCHS, "sm_87"])
+def test_every_panel_shape_holds_its_rows_fits_the_device_and_is_compiled(
+    arch, largest, narrow, dominant
+):
+    variants = KERNELS["panel"].variants_for(arch)
+    sizes = sorted({max(1, 2**i + d) for i in range(19) for d in (-1, 0, 1)} | {3000, 50000})
+    for multiprocessors in (1, 20, 40, 68, 84, 108, 132, 144, 188, 300):
+        args = (multiprocessors, largest, narrow, dominant)
+        shapes = [panel_shape(m, arch, *args) for m in sizes]
+        held = [shape is not None for shape in shapes]
+        assert held == sorted(held, reverse=True)
+        for m, shape in zip(sizes, shapes, strict=True):
+            if shape is None:
+                continue
+            assert shape.blocks * shape.threads * shape.rows >= m
+            assert shape.defines in variants
+            most = SHARED_KB[arch_number(arch)] - STATIC_KB
+            assert shape.shared_bytes <= most << 10, (m, shape)
+            if shape.cluster:
+                assert arch_number(arch) >= 90
+                assert 2 <= shape.blocks <= largest
+            else:
+                assert shape.blocks <= min(multiprocessors, 256)
+
+
+def test_the_macros_of_a_shape_tell_a_cluster_from_a_grid():
+    cluster, grid = (PanelShape(kind, 8, 256, 2, 32, 128, dominant=kind) for kind in (True, False))
+    rest = {"THREADS": 256, "HELPERS": 0, "ROWS": 2, "WIDTH": 32, "STRIP": 128, "RESIDENT": 0}
+    assert cluster.defines == {"BLOCKS": 8, **rest, "DOMINANT": 1}
+    assert grid.defines == {"BLOCKS": 0, **rest, "DOMINANT": 0}
+
+
+@pytest.mark.parametrize("n", [1, 255, 256, 511, 512, 1024, 2048, 10**5])
+def test_staged_rows_fit_in_shared_memory_of_many_blocks(n):
+    for count in (1, 64, 512, 513, 1024, 1025, 2048, 2049, 4096):
+        chunk = move_chunk(count, n)
+        assert 4 * count * chunk <= 64 << 10
+        assert {"CHUNK": chunk} in KERNELS["move_rows"].variants
+        assert chunk == 4 or n // chunk >= 64
+        assert chunk == 32 or 4 * count * 2 * chunk > 64 << 10 or n < 64 * 2 * chunk
+    with pytest.raises(ValueError, match="4097"):
+        move_chunk(4097, n)
+
+
+@pytest.mark.parametrize(
+    "count, arch, multiprocessors, blocks, cluster",
+    [
+        (64, "sm_80", 108, 64, 0),
+        (512, "sm_89", 142, 142, 0),
+        (1, "sm_90a", 132, 8, 8),
+        (8, "sm_90a", 132, 8, 8),
+        (9, "sm_90a", 132, 16, 8),
+        (256, "sm_90a", 132, 128, 8),
+        (256, "sm_90a", 7, 7, 0),
+        (64, "sm_120", 170, 64, 8),
+    ],
+)
+def test_a_triangle_is_solved_by_whole_clusters_where_there_are_any(
+    count, arch, multiprocessors, blocks, cluster
+):
+    first, *others = shapes = trsv_shapes(count, arch, multiprocessors)
+
+    assert first == (blocks, cluster)
+    # Without a cluster a device that refuses one goes on.
+    assert [shape.cluster for shape in others] == ([0] if cluster else [])
+    variants = KERNELS["triangular_solve"].variants_for(arch)
+    for shape in shapes:
+        assert 1 <= shape.blocks <= multiprocessors
+        assert any(shape.defines.items() <= v.items() for v in variants)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("rows", [2, 128, 256])
+def test_swap_shapes_fit_and_take_more_columns_where_there_are_more(rows, arch):
+    limit = (64 if arch == "sm_75" else 99) << 10
+    shapes = [swap_shape(n, rows, arch) for n in (1, 512, 1536, 1537, 6144, 6145, 10**6)]
+    assert all(shape.shared_bytes(rows) + 1024 <= limit for shape in shapes)
+    columns = [shape.columns for shape in shapes]
+    assert columns == sorted(columns) and columns[0] == 8 and columns[3] == 16
+    assert columns[-1] == (64 if rows <= 128 and arch != "sm_75" or rows == 2 else 16)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("k", [1, 176, 177, 256, 257, 288, 289, 512, 513])
+def test_a_lower_shape_fits_or_there_is_none(k, arch):
+    shape = lower_shape(k, arch)
+    large = arch in ("sm_90a", "sm_100a")
+    most = 176 if arch == "sm_75" else 512 if large else 288
+    assert (shape is not None) == (k <= most)
+    if shape:
+        limit = {"sm_75": 64}.get(arch, 227 if large else 99) << 10
+        assert k <= shape.most and shape.shared_bytes(k) + 1040 <= limit
+        assert shape.defines in KERNELS["lower_solve"].variants_for(arch)
+
+
+@pytest.mark.parametrize(
+    "n, columns", [(1, 64), (64, 64), (96, 96), (128, 64), (192, 96), (97, 64), (150, 96)]
+)
+def test_the_short_shape_covers_the_columns_with_few_to_spare(n, columns):
+    shape = short_shape(n)
+
+    assert shape.columns == columns
+    assert shape.grid(1, n) == (1, -(-n // columns)) and shape.grid(65, n)[0] == 2
+    # Two blocks where there is much memory.
+    assert 2 * shape.shared_bytes <= 164 << 10
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_89"])
+def test_without_clusters_nothing_is_split_in_one_pass(arch):
+    assert split_shape([(True, 1, 1), (False, 1, 1)], arch) is None
+
+
+@pytest.mark.parametrize(
+    "matrix, threads, share, blocks",
+    [
+        ((True, 100, 1), 256, 1, 16),
+        ((True, 100, 2049), 256, 2, 32),
+        ((True, 3, 16384), 256, 8, 8),
+        ((True, 3, 16385), 512, 16, 8),
+        ((False, 1, 70), 256, 32, 8),
+        ((False, 1025, 70), 256, 16, 16),
+        ((False, 4096, 70), 256, 8, 24),
+        ((False, 4097, 70), 512, 8, 24),
+        ((False, 16384, 70), 512, 4, 40),
+    ],
+)
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_120"])
+def test_the_split_shape_holds_whole_rows_and_columns(matrix, threads, share, blocks, arch):
+    by_row, rows, cols = matrix
+    shape = split_shape([matrix, (True, 1, 1)], arch)
+
+    assert shape == (threads, (share, 1), (blocks, 8))
+    # 64 entries a thread: of a row in `share` warps; of 4 columns of a row in each of `share` lanes.
+    if by_row:
+        assert share * 32 * 64 >= cols and blocks * (threads // 32) >= rows * share
+    else:
+        assert 8 * threads // share * 16 >= rows and blocks // 8 * share * 4 >= cols
+
+
+@pytest.mark.parametrize("matrix", [(True, 1, 32769), (False, 16385, 1)])
+def test_what_no_cluster_holds_is_split_in_two_passes(matrix):
+    assert split_shape([(True, 1, 1), matrix], "sm_90a") is None

@@ -1,0 +1,431 @@
+"""The blocked LU in every arithmetic, over block sizes and strip widths, against SciPy's."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import scipy.linalg
+from bounds import lu_error
+
+from tcsolve import matrices
+from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._backends.cpu.lu import HostRules
+from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._lu.elimination import factor_blocked
+from tcsolve._lu.factors import factor_native
+
+# Errors of elimination grow far slower than their bound n u; the constant covers small n.
+GROWTH = 4
+
+
+@dataclass(frozen=True)
+class NarrowRules(HostRules):
+    """Strips of a few columns: small matrices have many."""
+
+    width: int
+
+    def strip(self, rows, columns, dominant):
+        return self.width
+
+
+@dataclass(frozen=True)
+class AheadRules(NarrowRules):
+    """The columns of the next panel first, those of a strip in the storage precision."""
+
+    def looks_ahead(self, rows):
+        return rows >= 10
+
+    def is_wide(self, columns, right):
+        return columns > 8
+
+    def near_update(self, update, start, columns):
+        single = update.storage == "float32" and columns <= 8
+        return UPDATES["fp32"] if single else update
+
+
+@dataclass(frozen=True)
+class SquareRules(AheadRules):
+    """Panels of dominant matrices are square, up to the last columns."""
+
+    def is_square(self, start, rows, columns, right, update):
+        return self.is_wide(columns, right) and columns > self.width and right > 8
+
+
+@dataclass(frozen=True)
+class EarlyRules(AheadRules):
+    """Panels of many rows are factored before the update that runs with them is over."""
+
+    def panel_is_sooner(self, rows, update):
+        return rows > 30
+
+
+class NarrowOps(NumpyOps):
+    rules = NarrowRules
+
+    def __init__(self, strip):
+        self._strip = strip
+
+    def lu_rules(self, dtype, w=None):
+        return self.rules(np.dtype(dtype).char, self._strip)
+
+
+class AheadOps(NarrowOps):
+    rules = AheadRules
+
+
+class ReversedOps(AheadOps):
+    """The update first, then the panel beside it."""
+
+    def beside(self, step):
+        first = [step.solve_first]
+        others = [step.complete, step.swap_rest, step.substitute, step.fill, step.swap_done]
+        others.append(lambda: step.solve_rest(None))
+        for part in others + first if step.swaps_known else first + others:
+            part()
+        step.update_first()
+        step.rest(None)
+        step.following.begin(None)
+        step.following.finish()
+
+
+class SquareOps(AheadOps):
+    rules = SquareRules
+
+
+class ReversedSquareOps(ReversedOps):
+    rules = SquareRules
+
+
+class InverseOps(AheadOps):
+    """U by a product with an inverse, wherever one is handed over."""
+
+    def substitution(self, l, n, how, dominant, bound=None):
+        return np.linalg.inv(np.tril(l, -1) + np.eye(len(l), dtype=l.dtype))
+
+    def block_row(self, rows, start, stop, swaps, first, last, substitution):
+        self.swap_rows(rows[:, first:last], swaps)
+        k, first = stop - start, max(first, stop)
+        if first < last:
+            self.solve_unit_lower(rows[:k, start:stop], rows[:k, first:last], substitution)
+
+    def solve_unit_lower(self, l, b, substitution=None, share=None):
+        if substitution is None:
+            super().solve_unit_lower(l, b)
+        else:
+            b[...] = substitution @ b
+
+
+class EarlyOps(InverseOps):
+    """L is rounded, and the inverse made, as soon as a panel of many rows is factored."""
+
+    rules = EarlyRules
+
+
+class ReversedEarlyOps(ReversedOps, EarlyOps):
+    rules = EarlyRules
+
+
+def storage_of(update, dtype):
+    single = UPDATES[update].storage == "float32"
+    if np.dtype(dtype).kind == "c":
+        return np.complex64 if single else np.complex128
+    return np.float32 if single else np.float64
+
+
+def factored(a, update, block, strip, look_ahead=True, ops=NarrowOps, dominant=False):
+    w = np.array(a, dtype=storage_of(update, a.dtype), order="C")
+    return factor_blocked(ops(strip), w, UPDATES[update], block, look_ahead, dominant)
+
+
+def parts(factors):
+    lu = factors.lu
+    return np.tril(lu, -1) + np.eye(len(lu), dtype=lu.dtype), np.triu(lu)
+
+
+@pytest.mark.parametrize("strip", [1, 3, 8, 64])
+@pytest.mark.parametrize("block", [1, 5, 16, 33, 200])
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("ops", [NarrowOps, AheadOps])
+def test_pa_is_lu_up_to_the_roundoff_of_the_update(ops, update, block, strip, dtype):
+    a = matrices.generate("gauss", 67, seed=1, dtype=dtype).a
+
+    factors = factored(a, update, block, strip, ops=ops)
+
+    lower, upper = parts(factors)
+    assert factors.bad_pivot == 0
+    assert sorted(factors.order.tolist()) == list(range(67))
+    # Partial pivoting; complex xGETRF compares |re| + |im|, which is within sqrt(2) of the modulus.
+    assert np.abs(lower).max() <= (np.sqrt(2) if dtype is complex else 1) * (1 + 1e-6)
+    assert lu_error(a[factors.order], lower, upper) <= GROWTH * np.sqrt(67) * UPDATES[update].u
+
+
+@pytest.mark.parametrize("strip", [1, 3, 8])
+@pytest.mark.parametrize("block", [5, 16, 67])
+@pytest.mark.parametrize("update", ["fp32", "fp64"])
+def test_the_pivots_of_native_arithmetic_are_scipys(update, block, strip):
+    a = matrices.generate("gauss", 67, seed=2).a.astype(storage_of(update, float))
+    p, lower, upper = scipy.linalg.lu(a)
+
+    factors = factored(a, update, block, strip)
+
+    assert factors.order.tolist() == p.argmax(axis=0).tolist()
+    mine = parts(factors)
+    u = UPDATES[update].u
+    cond = np.linalg.cond(a)
+    assert np.abs(mine[0] - lower).max() <= 67 * u * cond
+    assert np.abs(mine[1] - upper).max() <= 67 * u * cond * np.abs(upper).max()
+
+
+def test_three_products_are_as_good_as_fp32_and_a_hundred_times_better_than_one():
+    a = matrices.generate("gauss", 300, seed=3).a
+
+    error = {}
+    for update in ("fp16", "fp16x3", "fp32"):
+        factors = factored(a, update, 32, 32)
+        error[update] = lu_error(a[factors.order], *parts(factors))
+
+    assert error["fp16x3"] <= 3 * error["fp32"]
+    assert 100 * error["fp16x3"] <= error["fp16"]
+
+
+def test_one_product_of_bf16_is_worse_than_of_tf32():
+    a = matrices.generate("gauss", 200, seed=3).a
+    error = {
+        update: lu_error(a[f.order], *parts(f))
+        for update in ("bf16", "tf32")
+        for f in [factored(a, update, 32, 32)]
+    }
+
+    assert 3 * error["tf32"] <= error["bf16"]
+
+
+@pytest.mark.parametrize("strip", [1, 3, 8, 64])
+@pytest.mark.parametrize("block", [5, 16, 33])
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_panels_beside_updates_in_either_order_give_the_bits_of_one_after_the_other(
+    update, block, strip, dtype
+):
+    a = matrices.generate("gauss", 67, seed=8, dtype=dtype).a
+
+    expected = factored(a, update, block, strip, look_ahead=False, ops=AheadOps)
+
+    for ops in (AheadOps, ReversedOps):
+        factors = factored(a, update, block, strip, ops=ops)
+        assert np.array_equal(factors.lu, expected.lu)
+        assert np.array_equal(factors.order, expected.order)
+        assert factors.diagonal()[1] == expected.diagonal()[1]
+
+
+@pytest.mark.parametrize("strip", [1, 3, 8])
+@pytest.mark.parametrize("block", [5, 16, 33])
+@pytest.mark.parametrize("update", UPDATES)
+def test_what_a_wide_panel_prepares_early_changes_no_bit(update, block, strip):
+    a = matrices.generate("gauss", 67, seed=8).a
+
+    expected = factored(a, update, block, strip, look_ahead=False, ops=InverseOps)
+
+    for ops in (InverseOps, EarlyOps, ReversedEarlyOps):
+        for look_ahead in (True, False):
+            factors = factored(a, update, block, strip, look_ahead, ops=ops)
+            assert np.array_equal(factors.lu, expected.lu)
+            assert np.array_equal(factors.order, expected.order)
+
+
+def dominant_matrix(n, dtype=float, seed=9):
+    """A matrix whose pivots are on the diagonal."""
+    return matrices.generate("gauss", n, seed=seed, dtype=dtype).a + n * np.eye(n)
+
+
+@pytest.mark.parametrize("strip", [1, 3, 8])
+@pytest.mark.parametrize("block", [9, 16, 33, 55])
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_square_panels_of_a_dominant_matrix_give_the_same_factors(update, block, strip, dtype):
+    a = dominant_matrix(67, dtype)
+    whole = factored(a, update, block, strip)
+
+    found = [
+        factored(a, update, block, strip, look_ahead, ops, True)
+        for ops, look_ahead in ((SquareOps, False), (SquareOps, True), (ReversedSquareOps, True))
+    ]
+
+    for factors in found:
+        assert not factors.misled and factors.bad_pivot == 0
+        assert np.array_equal(factors.order, np.arange(67))
+        assert np.array_equal(factors.lu, found[0].lu)
+    # All that differs is how L below the squares is rounded.
+    assert np.abs(found[0].lu - whole.lu).max() <= 67 * UPDATES[update].u * np.abs(whole.lu).max()
+    assert lu_error(a, *parts(found[0])) <= GROWTH * np.sqrt(67) * UPDATES[update].u
+
+
+@pytest.mark.parametrize("block", [16, 33])
+@pytest.mark.parametrize("update", UPDATES)
+def test_pivots_inside_a_square_panel_are_found_wherever_they_are(update, block):
+    a = dominant_matrix(67)
+    a[:block] = a[np.random.default_rng(1).permutation(block)]
+
+    factors = factored(a, update, block, 8, ops=SquareOps, dominant=True)
+
+    assert not factors.misled
+    assert sorted(factors.order[:block]) == list(range(block)) and factors.diagonal()[1] in (-1, 1)
+    assert (factors.order[:block] != np.arange(block)).any()
+    lower, upper = parts(factors)
+    assert np.abs(lower).max() <= 1
+    assert lu_error(a[factors.order], lower, upper) <= GROWTH * np.sqrt(67) * UPDATES[update].u
+
+
+@pytest.mark.parametrize("row", [16, 40, 66])
+@pytest.mark.parametrize("column", [0, 15, 20])
+@pytest.mark.parametrize("value", [1.5 * 67, -3.0 * 67, np.nan, np.inf])
+def test_a_pivot_below_a_square_panel_misleads(value, column, row):
+    a = dominant_matrix(67)
+    if row // 16 == column // 16:  # it is in the square, and found
+        row += 16
+    a[row, column] = value
+
+    with np.errstate(all="ignore"):
+        factors = factored(a, "fp32", 16, 8, ops=SquareOps, dominant=True)
+
+    assert factors.misled and not factors.are_good
+
+
+@pytest.mark.parametrize("kind", ["blocked", "native"])
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("nrhs", [1, 4])
+@pytest.mark.parametrize("adjoint", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+def test_the_factors_solve_with_the_matrix_and_its_adjoint(dtype, adjoint, nrhs, order, kind):
+    a = np.array(matrices.generate("gauss", 50, seed=4, dtype=dtype).a, order=order)
+    b = np.random.default_rng(0).standard_normal((50, nrhs)).astype(dtype)
+    kept = a.copy(), b.copy()
+    if kind == "blocked":
+        update = "fp32" if a.real.dtype == np.float32 else "fp64"
+        factors = factored(a, update, 16, 4)
+    else:
+        factors = factor_native(NumpyOps(), a, a.dtype)
+
+    x = factors.solve(b, adjoint)
+
+    assert x.dtype == dtype and x.shape == b.shape
+    assert np.array_equal(a, kept[0]) and np.array_equal(b, kept[1])
+    op = a.conj().T if adjoint else a
+    u = 2.0**-24 if a.real.dtype == np.float32 else 2.0**-53
+    residual = np.abs(b - op.astype(np.complex128) @ x).max()
+    assert residual <= 50 * u * np.abs(op).sum(axis=1).max() * np.abs(x).max()
+
+
+@pytest.mark.parametrize("kind", ["blocked", "native"])
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("n", [1, 2, 7, 50])
+def test_the_diagonal_and_the_sign_give_the_determinant(n, dtype, kind):
+    a = matrices.generate("gauss", n, seed=n, dtype=dtype).a
+    if kind == "blocked":
+        factors = factored(a, "fp64", 16, 4)
+    else:
+        factors = factor_native(NumpyOps(), a, a.dtype)
+
+    diagonal, sign = factors.diagonal()
+
+    assert sign * np.prod(diagonal) == pytest.approx(np.linalg.det(a), rel=1e-10)
+
+
+@pytest.mark.parametrize("strip", [1, 3, 64])
+@pytest.mark.parametrize("block", [5, 16, 64])
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("column", [0, 4, 5, 20, 39])
+def test_a_zero_pivot_is_reported_by_its_column(column, update, block, strip):
+    a = np.random.default_rng(5).standard_normal((40, 40))
+    a[:, column] = 0
+
+    assert factored(a, update, block, strip).bad_pivot == column + 1
+
+
+@pytest.mark.parametrize("strip", [1, 3, 64])
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("column", [0, 17, 39])
+def test_a_column_of_nan_is_a_bad_pivot_no_later_than_there(column, value, update, strip):
+    a = np.random.default_rng(5).standard_normal((40, 40))
+    a[:, column] = value
+
+    with np.errstate(all="ignore"):
+        assert 1 <= factored(a, update, 16, strip).bad_pivot <= column + 1
+
+
+def test_a_good_matrix_has_no_bad_pivot_and_an_exact_one_is_exact():
+    a = np.array([[1.0, 2, 0], [4, 4, 8], [2, 0, 16]])
+
+    for update in UPDATES:
+        factors = factored(a, update, 1, 1)
+        assert factors.bad_pivot == 0
+        lower, upper = parts(factors)
+        assert np.array_equal(a[factors.order], lower @ upper), update
+
+
+# ---- the update
+
+
+def exact_product(l, u):
+    return l.astype(np.longdouble) @ u.astype(np.longdouble)
+
+
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("scale", [2.0**-60, 1e-6, 1.0, 1e6, 2.0**60])
+def test_an_update_errs_by_the_roundoff_of_its_operands(update, scale):
+    rng, how = np.random.default_rng(6), UPDATES[update]
+    l = rng.uniform(-1, 1, (30, 20)).astype(how.storage)
+    u = (scale * rng.standard_normal((20, 25))).astype(how.storage)
+    c = (scale * rng.standard_normal((30, 25))).astype(how.storage)
+    exact = c - exact_product(l, u)
+    size = np.abs(c) + exact_product(np.abs(l), np.abs(u))
+
+    NumpyOps().update(c, l, u, how)
+
+    storage = 2.0**-24 if how.storage == "float32" else 2.0**-53
+    operands = (2 + how.format.u) * how.format.u
+    if (
+        how.products == 3
+    ):  # lo rounded again, and lo lo dropped; 2**-39 of the largest for subnormals
+        operands = 3 * how.format.u**2 + 2.0**-36 * scale * 4 / size.min()
+    bound = (operands + 22 * storage) * size
+    assert (np.abs(c - exact) <= bound).all()
+    # And not by far less: an update that does not round would not show what a tensor core does.
+    if how.products == 1 and not how.native:
+        assert np.abs(c - exact).max() >= 0.01 * how.format.u * size.max()
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_a_complex_update_is_four_real_ones(update):
+    rng, how = np.random.default_rng(7), UPDATES[update]
+    dtype = np.complex64 if how.storage == "float32" else np.complex128
+    parts_ = lambda m, k: rng.standard_normal((m, k)) + 1j * rng.standard_normal((m, k))  # noqa: E731
+    l, u, c = (parts_(*shape).astype(dtype) for shape in ((30, 20), (20, 25), (30, 25)))
+    exact = c.astype(np.clongdouble) - l.astype(np.clongdouble) @ u
+    size = np.abs(c) + 2 * np.abs(l) @ np.abs(u)
+
+    NumpyOps().update(c, l, u, how)
+
+    assert (np.abs(c - exact) <= 8 * max(how.u, 2.0**-53) * size).all()
+
+
+def test_an_update_of_nothing_changes_nothing():
+    for shape in ((0, 5), (5, 0)):
+        c = np.ones(shape, np.float32)
+        NumpyOps().update(
+            c, np.ones((shape[0], 3), "f"), np.ones((3, shape[1]), "f"), UPDATES["fp16"]
+        )
+        assert c.shape == shape
+
+
+@pytest.mark.parametrize(
+    "entry, told", [(1.0, 0), (-1.0, 0), (np.nextafter(1, 2), 1), (-2.0, 1), (np.nan, 1)]
+)
+def test_entries_of_l_that_are_larger_than_1_are_told(entry, told):
+    l, bound = np.full((3, 2), 0.5), [0]
+    l[2, 1] = entry
+
+    NumpyOps().operand(l, UPDATES["fp64"], bound=bound)
+
+    assert bound == [told]

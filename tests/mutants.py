@@ -1,0 +1,498 @@
+"""Do the tests see a mistake? A mutant is one changed line of the library; the tests of its part run on it.
+
+    python tests/mutants.py                   # all of them
+    python tests/mutants.py --part lu --only 3 7
+
+A mutant is killed if a test fails, or does not end. Mutants that no test can tell from the library have
+their reason beside them. The script fails if another one survives that is not explained, or if fewer than
+`LEAST` of those that change what the library does are killed.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+# Folders of the repository, and where they are in the package.
+INSTALLED = {"tcsolve": "tcsolve", "kernels": "tcsolve/kernels", "matrices": "tcsolve/matrices"}
+# The tests of each part, those that find most first.
+PARTS = {
+    "refine": (
+        *("refine", "solve/test_ladder.py", "solve/test_statuses.py", "solve/test_nonfinite.py"),
+        *("solve/test_small_and_structured.py", "solve/test_promises.py", "solve/test_bytes.py"),
+    ),
+    "lu": (
+        *("lu", "solve/test_condition.py", "solve/test_range.py", "solve/test_statuses.py"),
+        *("solve/test_ladder.py", "solve/test_factorization.py", "solve/test_singular.py"),
+    ),
+    "solve": (
+        *("solve/test_statuses.py", "solve/test_range.py", "solve/test_small_and_structured.py"),
+        *("solve/test_condition.py", "solve/test_ladder.py", "solve/test_contract.py"),
+        *("solve/vendor", "solve"),
+    ),
+    "gemm": ("gemm", "arithmetic"),
+}
+LEAST = 0.9
+LONGEST_SECONDS = 1800
+
+
+class Mutant(NamedTuple):
+    """One line of a file of tcsolve/ and what it is replaced by; why no test can tell, where none can."""
+
+    part: str
+    file: str
+    old: str
+    new: str
+    equivalent: str = ""
+    survives: str = ""
+
+
+MUTANTS = (
+    Mutant(
+        "refine",
+        "_refine/stopping.py",
+        "return np.asarray(error) <= factor * np.asarray(previous)",
+        "return np.asarray(error) < factor * np.asarray(previous)",
+    ),
+    Mutant(
+        "refine",
+        "_refine/krylov.py",
+        "d = z.combined(ops.array(weights)).T * size",
+        "d = z.combined(ops.array(weights)).T / size",
+    ),
+    Mutant(
+        "refine",
+        "_refine/krylov.py",
+        "room = min(most, FIRST_OF_ONE if k == 1 else FIRST_VECTORS)",
+        "room = min(most, FIRST_OF_ONE if k != 1 else FIRST_VECTORS)",
+        equivalent="How much room is made at first; the plan counts it by the same function.",
+    ),
+    Mutant(
+        "refine",
+        "_refine/loop.py",
+        "combines = len(recent) > 1 and (b.shape[1] > 1 or state.steps[0] >= plain)",
+        "combines = len(recent) > 1 and (b.shape[1] >= 1 or state.steps[0] >= plain)",
+    ),
+    Mutant(
+        "refine",
+        "_refine/krylov.py",
+        "self.done |= ~(self.reduction > self.tol) | (size == 0) | (self.steps >= self.basis)",
+        "self.done |= ~(self.reduction >= self.tol) | (size == 0) | (self.steps >= self.basis)",
+        equivalent="They differ where a reduction equals the tolerance in all bits.",
+    ),
+    Mutant(
+        "refine",
+        "_refine/loop.py",
+        "w = np.linalg.solve(np.where(usable[:, None, None], cosines, np.eye(m)), 1 / size) / size",
+        "w = np.linalg.solve(np.where(usable[:, None, None], cosines, np.eye(m)), 1 / size) * size",
+    ),
+    Mutant(
+        "refine",
+        "_refine/krylov.py",
+        "if give_up and j + 1 >= WARM_UP_STEPS and give_up(j + 1, triangle.worst):",
+        "if give_up and j + 1 >= WARM_UP_STEPS or give_up(j + 1, triangle.worst):",
+    ),
+    Mutant(
+        "refine",
+        "_solve/refinement.py",
+        'if x.dtype.kind == "c" and dtype.kind != "c":',
+        'if x.dtype.kind == "c" and dtype.kind == "c":',
+    ),
+    Mutant(
+        "refine",
+        "_refine/loop.py",
+        "w = w[:, :, 0] / w[:, :, 0].sum(axis=1, keepdims=True)",
+        "w = w[:, :, 0] * w[:, :, 0].sum(axis=1, keepdims=True)",
+    ),
+    Mutant(
+        "refine",
+        "_refine/loop.py",
+        "sizes = ops.column_max(r * operator.row[:, None]), ops.column_max(x / operator.col[:, None])",
+        "sizes = ops.column_max(r * operator.row[:, None]), ops.column_max(x * operator.col[:, None])",
+    ),
+    Mutant(
+        "refine",
+        "_refine/loop.py",
+        "left = ~state.converged & ~np.isnan(state.error) & (state.steps < limits.max_steps)",
+        "left = ~state.converged & ~np.isnan(state.error) & (state.steps <= limits.max_steps)",
+    ),
+    Mutant(
+        "refine",
+        "_refine/loop.py",
+        "slow = len(recent) > 1 or not stopping.contracting(error, before, SLOW)[going].all()",
+        "slow = len(recent) > 1 or stopping.contracting(error, before, SLOW)[going].all()",
+    ),
+    Mutant(
+        "refine",
+        "_refine/loop.py",
+        "usable = np.isfinite(cosines).all(axis=(1, 2)) & (size > 0).all(axis=(1, 2))",
+        "usable = np.isfinite(cosines).all(axis=(1, 2)) & (size >= 0).all(axis=(1, 2))",
+        equivalent="A size of 0 makes cosines of NaN, which are not usable either.",
+    ),
+    Mutant(
+        "refine",
+        "_refine/stopping.py",
+        'return bound - 2.0**-24 if dtype.char in "fF" else bound',
+        'return bound + 2.0**-24 if dtype.char in "fF" else bound',
+    ),
+    Mutant(
+        "refine",
+        "_solve/refinement.py",
+        "ordinary = np.isfinite(error) & (size > 1 / SAFE) & (size < SAFE)",
+        "ordinary = np.isfinite(error) & (size >= 1 / SAFE) & (size < SAFE)",
+        equivalent="At the limit both ways to compute the error are right.",
+    ),
+    Mutant(
+        "lu",
+        "_backends/cpu/lu.py",
+        "unscale, u = u.dtype.type(1 / (2.0**TOP_EXPONENT * scale)), u * u.dtype.type(scale)",
+        "unscale, u = u.dtype.type(1 * (2.0**TOP_EXPONENT * scale)), u * u.dtype.type(scale)",
+    ),
+    Mutant(
+        "lu",
+        "_lu/norms.py",
+        "if size < 0.5 * largest:",
+        "if size <= 0.5 * largest:",
+        equivalent="They differ where one column is exactly half as large as another.",
+    ),
+    Mutant(
+        "lu",
+        "_lu/norms.py",
+        "if norm_one == 0 or not math.isfinite(norm_one):",
+        "if norm_one == 0 and not math.isfinite(norm_one):",
+    ),
+    Mutant(
+        "lu",
+        "_backends/cpu/lu.py",
+        "scaled = l * l.dtype.type(2.0**TOP_EXPONENT)  # of entries no larger than 1",
+        "scaled = l / l.dtype.type(2.0**TOP_EXPONENT)  # of entries no larger than 1",
+    ),
+    Mutant(
+        "lu",
+        "_contract/schedule.py",
+        "if not rules.looks_ahead(n - panel.stop):",
+        "if not rules.looks_ahead(n + panel.stop):",
+        equivalent="Looking ahead changes no bit, only when it is done.",
+    ),
+    Mutant(
+        "lu",
+        "_lu/elimination.py",
+        "if len(self.strips) > 1 and self.substitution is None:",
+        "if len(self.strips) >= 1 and self.substitution is None:",
+        equivalent="A single strip is solved with or without an inverse, as well.",
+    ),
+    Mutant(
+        "lu",
+        "_lu/norms.py",
+        "return MAX_SWEEPS - 1 if n in ALL_AT_ONCE and not dominant else SWEEPS_AT_ONCE",
+        "return MAX_SWEEPS - 1 if n in ALL_AT_ONCE or not dominant else SWEEPS_AT_ONCE",
+    ),
+    Mutant(
+        "lu",
+        "_lu/norms.py",
+        "if not left < CONTRACTED * before:",
+        "if left < CONTRACTED * before:",
+        survives="The probes take one step more or less; no doubt of the test problems depends on it.",
+    ),
+    Mutant(
+        "lu",
+        "_lu/elimination.py",
+        "if self._is_wide and not self._is_early:",
+        "if self._is_wide or not self._is_early:",
+    ),
+    Mutant(
+        "lu",
+        "_backends/cpu/lu.py",
+        "return (round_to(x.real, fmt) + 1j * round_to(x.imag, fmt)).astype(x.dtype)",
+        "return (round_to(x.real, fmt) - 1j * round_to(x.imag, fmt)).astype(x.dtype)",
+    ),
+    Mutant(
+        "lu",
+        "_lu/scaling.py",
+        "exponent = xp.where(v == 0, NO_EXPONENT, exponent_of(xp, v) + shift).max(axis=-2)",
+        "exponent = xp.where(v == 0, NO_EXPONENT, exponent_of(xp, v) - shift).max(axis=-2)",
+    ),
+    Mutant(
+        "lu",
+        "_lu/scaling.py",
+        "return Shift(exponent) if (np.abs(exponent) > FRAME_EXPONENT).any() else None",
+        "return Shift(exponent) if (np.abs(exponent) >= FRAME_EXPONENT).any() else None",
+    ),
+    Mutant(
+        "lu",
+        "_backends/cpu/lu.py",
+        "if bound is not None and not (np.abs(l) <= 1).all():",
+        "if bound is not None and not (np.abs(l) < 1).all():",
+    ),
+    Mutant(
+        "lu",
+        "_lu/norms.py",
+        "r = b - ops.product(a, x) if r is None else r",
+        "r = b - ops.product(a, x) if r is not None else r",
+    ),
+    Mutant(
+        "lu",
+        "_lu/scaling.py",
+        "error = np.ldexp(rest / norm[0] / size, of_rest - norm[1] - of_size)",
+        "error = np.ldexp(rest / norm[0] * size, of_rest - norm[1] - of_size)",
+    ),
+    Mutant(
+        "solve",
+        "_solve/vendor/measure.py",
+        "least = min(1 / one / grown, 1.0)",
+        "least = min(1 * one / grown, 1.0)",
+    ),
+    Mutant(
+        "solve",
+        "_solve/condition.py",
+        "part = xp.abs(x / top)",
+        "part = xp.abs(x * top)",
+    ),
+    Mutant(
+        "solve",
+        "_solve/vendor/measure.py",
+        "exact = (size < SAFE) & ((size > 1 / SAFE) | (size == 0) & (rest == 0))",
+        "exact = (size < SAFE) & ((size > 1 * SAFE) | (size == 0) & (rest == 0))",
+    ),
+    Mutant(
+        "solve",
+        "_solve/factorization.py",
+        "rcond = self._least_rcond if found.met and self._least_rcond else self.rcond()",
+        "rcond = self._least_rcond if found.met or self._least_rcond else self.rcond()",
+    ),
+    Mutant(
+        "solve",
+        "_solve/direct.py",
+        "if not ((size > 1 / TOP) | ~b.any(axis=0)).all():  # products with x may underflow",
+        "if not ((size > 1 * TOP) | ~b.any(axis=0)).all():  # products with x may underflow",
+    ),
+    Mutant(
+        "solve",
+        "_solve/direct.py",
+        "if not (norm < math.inf and norm_one < math.inf and norm > 0):",
+        "if not (norm <= math.inf and norm_one < math.inf and norm > 0):",
+        equivalent="Where only a row sum overflows, this road scales the matrix as the other one does.",
+    ),
+    Mutant(
+        "solve",
+        "_solve/factorization.py",
+        "phase, log = self._ops.host((diagonal / size).prod(), self._ops.xp.log(size).sum())",
+        "phase, log = self._ops.host((diagonal * size).prod(), self._ops.xp.log(size).sum())",
+    ),
+    Mutant(
+        "solve",
+        "_solve/api.py",
+        'if structure == "positive definite" and not _may_be_definite(ops, a):',
+        'if structure != "positive definite" and not _may_be_definite(ops, a):',
+    ),
+    Mutant(
+        "solve",
+        "_solve/vendor/repair.py",
+        "if a.shape[-1] <= SMALL:",
+        "if a.shape[-1] < SMALL:",
+        survives="Only residuals of exactly 32 unknowns are rounded more, by less than the bound.",
+    ),
+    Mutant(
+        "solve",
+        "_solve/condition.py",
+        "own = own or self._condest(near)  # the library looks at its factors alone",
+        "own = own and self._condest(near)  # the library looks at its factors alone",
+    ),
+    Mutant(
+        "solve",
+        "_solve/backward_error.py",
+        "if a.shape[-1] <= SMALL:",
+        "if a.shape[-1] < SMALL:",
+        survives="Only errors of exactly 32 unknowns are rounded more, by less than the bound.",
+    ),
+    Mutant(
+        "solve",
+        "_solve/direct.py",
+        "singular = zero and b.size > 0  # no answer is asked for, else",
+        "singular = zero and b.size >= 0  # no answer is asked for, else",
+    ),
+    Mutant(
+        "solve",
+        "_solve/ladder.py",
+        "return wait and (lambda: wait() if made == self._made and self._factors.are_good else ())",
+        "return wait and (lambda: wait() if made == self._made or self._factors.are_good else ())",
+        equivalent="On the host no steps are done ahead.",
+    ),
+    Mutant(
+        "solve",
+        "_solve/condition.py",
+        "if self._least_rcond or self._rcond is not None or self._estimate:",
+        "if self._least_rcond and self._rcond is not None or self._estimate:",
+        equivalent="An estimate is begun in vain, which costs time alone.",
+    ),
+    Mutant(
+        "solve",
+        "_solve/api.py",
+        'at_once=ops.device == "cpu" and request.precision == "auto",',
+        'at_once=ops.device == "cpu" and request.precision != "auto",',
+    ),
+    Mutant(
+        "solve",
+        "_solve/direct.py",
+        "return General if len(a) <= LARGEST else None",
+        "return General if len(a) < LARGEST else None",
+        equivalent="At that size both roads are right.",
+    ),
+    Mutant(
+        "solve",
+        "_solve/ladder.py",
+        'if ops.device != "cuda" or needed <= ops.free_bytes(needed - held_bytes) + held_bytes:',
+        'if ops.device != "cuda" and needed <= ops.free_bytes(needed - held_bytes) + held_bytes:',
+    ),
+    Mutant(
+        "gemm",
+        "_gemm/float64_operands.py",
+        "once = [x[:1] if x.ndim == 3 and x.strides[0] == 0 else x for x in (a, b)]",
+        "once = [x[:1] if x.ndim == 3 and x.strides[0] != 0 else x for x in (a, b)]",
+    ),
+    Mutant(
+        "gemm",
+        "_backends/cpu/gemm.py",
+        "result = result * result.dtype.type(alpha)",
+        "result = result / result.dtype.type(alpha)",
+    ),
+    Mutant(
+        "gemm",
+        "_arithmetic/products.py",
+        "return 1.25 * k * truncation + len(product.terms) * truncation",
+        "return 1.25 * k * truncation - len(product.terms) * truncation",
+    ),
+    Mutant(
+        "gemm",
+        "_arithmetic/products.py",
+        'rounding = FORMATS["fp32"].u if product.dtype == "float64" and u > 2.0**-53 else 0.0',
+        'rounding = FORMATS["fp32"].u if product.dtype != "float64" and u > 2.0**-53 else 0.0',
+    ),
+    Mutant(
+        "gemm",
+        "_arithmetic/products.py",
+        "if bound <= rtol:",
+        "if bound < rtol:",
+    ),
+    Mutant(
+        "gemm",
+        "_gemm/checks.py",
+        "alpha, beta = ((int(x) + 2**31) % 2**32 - 2**31 for x in (alpha, beta))",
+        "alpha, beta = ((int(x) + 2**31) % 2**32 + 2**31 for x in (alpha, beta))",
+    ),
+    Mutant(
+        "gemm",
+        "_arithmetic/products.py",
+        "LARGEST_INT8_K = 2**17 - 1",
+        "LARGEST_INT8_K = 2**17 + 1",
+    ),
+    Mutant(
+        "gemm",
+        "_gemm/checks.py",
+        'if accumulator == "int32" and (not math.isfinite(value) or value != int(value)):',
+        'if accumulator == "int32" or (not math.isfinite(value) or value != int(value)):',
+    ),
+    Mutant(
+        "gemm",
+        "_arithmetic/formats.py",
+        'storage = FORMATS["fp32" if self.storage == "float32" else "fp64"].u',
+        'storage = FORMATS["fp32" if self.storage != "float32" else "fp64"].u',
+    ),
+    Mutant(
+        "gemm",
+        "_gemm/checks.py",
+        "if c is not None and not _same_place(out, c) and overlap(out, c):",
+        "if c is None and not _same_place(out, c) and overlap(out, c):",
+    ),
+    Mutant(
+        "gemm",
+        "_gemm/float64_operands.py",
+        "if xp is np and not beside_inf:  # on a device, to ask would be to wait",
+        "if xp is np or not beside_inf:  # on a device, to ask would be to wait",
+    ),
+    Mutant(
+        "gemm",
+        "_gemm/api.py",
+        "if x.ndim == 3 and x.shape[0] == batch:",
+        "if x.ndim == 3 or x.shape[0] == batch:",
+    ),
+    Mutant(
+        "gemm",
+        "_gemm/float64_operands.py",
+        "result += beta * ops.converted(c, DOUBLE)",
+        "result += beta / ops.converted(c, DOUBLE)",
+    ),
+)
+
+
+def installed(folder, mutant=None):
+    """Copy the package as it is installed to a folder, with the line of a mutant replaced."""
+    for source, place in INSTALLED.items():
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / source, folder / place, ignore=ignored, dirs_exist_ok=True)
+    if mutant is not None:
+        path = folder / "tcsolve" / mutant.file
+        text = path.read_text("utf-8")
+        if text.count(mutant.old) != 1:
+            sys.exit(
+                f"{mutant.file} has {text.count(mutant.old)} times the line {mutant.old!r}; 1 is needed"
+            )
+        path.write_text(text.replace(mutant.old, mutant.new), "utf-8")
+
+
+def first_failure(mutant, tests):
+    """Return the first failure of the tests of a mutant's part, or None if there is none."""
+    with tempfile.TemporaryDirectory() as folder:
+        installed(Path(folder), mutant)
+        command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "--no-header"]
+        command += ["-p", "no:cacheprovider", "-m", "not gpu and not nvrtc"]
+        command += [tests / name for name in PARTS[mutant.part]]
+        variables = os.environ | {"PYTHONPATH": folder, "OPENBLAS_NUM_THREADS": "1"}
+        options = {"capture_output": True, "text": True, "env": variables}
+        try:
+            run = subprocess.run(command, cwd=tests.parent, timeout=LONGEST_SECONDS, **options)
+        except subprocess.TimeoutExpired:
+            return "the tests do not end"
+    if run.returncode == 0:
+        return None
+    lines = run.stdout.splitlines()
+    return next((x for x in lines if x.startswith(("FAILED", "ERROR"))), "the tests do not start")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--part", choices=PARTS)
+    parser.add_argument("--only", type=int, nargs="+", metavar="NUMBER", help="of the mutants")
+    parser.add_argument(
+        "--tests", type=Path, default=ROOT / "tests", help="another folder of tests"
+    )
+    options = parser.parse_args()
+
+    killed = changing = unexplained = 0
+    for number, mutant in enumerate(MUTANTS):
+        if options.part not in (None, mutant.part) or number not in (options.only or [number]):
+            continue
+        if mutant.equivalent:
+            print(
+                f"{number:2} equivalent {mutant.file}: {mutant.new}: {mutant.equivalent}",
+                flush=True,
+            )
+            continue
+        failure = first_failure(mutant, options.tests.absolute())
+        changing += 1
+        killed += failure is not None
+        unexplained += failure is None and not mutant.survives
+        told = "killed  " if failure else "survived"
+        reason = failure or mutant.survives
+        print(f"{number:2} {told} {mutant.file}: {mutant.new}: {reason}", flush=True)
+    print(f"{killed} of {changing} mutants are killed")
+    return int(unexplained > 0 or killed < LEAST * changing)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,700 @@
+"""The refinement loop with other people's operators and preconditioners, and its stopping rule."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.sparse.linalg
+from bounds import MET, ratio
+
+import tcsolve
+from tcsolve import Plan, Status, matrices
+from tcsolve._backends.cpu import ops as cpu_ops
+from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._refine import loop, stopping
+from tcsolve._refine.krylov import fgmres
+from tcsolve._refine.loop import Operator, refine_columns
+
+OPS = NumpyOps()
+
+
+def dominant(n=60, seed=0, dtype=float):
+    return matrices.generate("gauss_dominant", n, seed=seed, dtype=dtype).a
+
+
+def lu_correction(a):
+    factors = scipy.linalg.lu_factor(a)
+    return lambda r: scipy.linalg.lu_solve(factors, r.astype(a.dtype))
+
+
+# ---- steps that were done ahead
+
+
+@pytest.mark.parametrize("most", [3, 300])
+@pytest.mark.parametrize("bound", [1e-15, 3e-9, 0.0, 1.0])
+@pytest.mark.parametrize("steps", [0, 1, 3])
+@pytest.mark.parametrize("contraction", [1e-9, 1e-3, 0.015, 0.1, 0.4, 0.7, 2.0, math.nan])
+def test_steps_done_ahead_count_as_those_of_the_loop(contraction, steps, bound, most):
+    rng = np.random.default_rng(0)
+    a = dominant(6)
+    b, scale = rng.standard_normal((6, 1)), np.linalg.norm(a, np.inf)
+    error = contraction * (rng.uniform(0.5, 1, (6, 1)) if contraction < 0.5 else np.ones((6, 1)))
+
+    def correct(r):  # each direction contracts by at most that
+        return (1 - error) * np.linalg.solve(a, r)
+
+    done = []
+    for _ in range(steps + 1):
+        x = correct(b) if not done else done[-1][0] + correct(done[-1][1])
+        done.append((x, *OPS.residual(a, x, b)))
+    xs, rs, *sizes = map(np.array, zip(*done, strict=True))
+    ahead = xs, rs, np.array(sizes)[:, :, 0]
+    args = OPS, Operator.of(OPS, a, scale), b, correct, Plan("fp32"), bound
+
+    found = refine_columns(*args, ahead=ahead, plain=steps, max_steps=most)
+
+    expected = refine_columns(*args, plain=steps, max_steps=most)
+    plain = [float((r / scale / x)[0]) for _, _, r, x in done]
+    known = (
+        plain if contraction < 0.5 else plain[:1]
+    )  # it does not go on from a step that was too small
+    for mine, theirs in zip(found.history, known, strict=False):
+        assert mine.error == pytest.approx(theirs, nan_ok=True)
+    assert found.converged == expected.converged
+    assert found.steps == expected.steps and found.classical == expected.classical
+    assert np.array_equal(found.x, expected.x, equal_nan=True)
+    assert not np.shares_memory(found.x, xs)
+
+
+# ---- refine
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("shape", [(60,), (60, 4)])
+def test_jacobi_refines_a_dominant_matrix(dtype, shape):
+    a, b = dominant(dtype=dtype), np.ones(shape)
+
+    solution = tcsolve.refine(a, b, lambda r: r / np.diag(a)[:, None])
+
+    assert solution.status is Status.CONVERGED
+    assert solution.x.shape == shape
+    assert solution.backward_error.shape == (b.reshape(60, -1).shape[1],)
+    assert ratio(a, solution.x, b) <= MET
+
+
+def test_stale_factors_solve_the_matrix_of_now():
+    old = matrices.generate("svd_geo", 80, cond=1e3).a
+    new = old + 1e-5 * np.random.default_rng(1).standard_normal((80, 80))
+    b = np.ones(80)
+
+    solution = tcsolve.refine(new, b, lu_correction(old))
+
+    assert solution.status is Status.CONVERGED
+    assert ratio(new, solution.x, b) <= MET
+    assert ratio(old, solution.x, b) > MET
+
+
+def test_fp32_factors_refine_an_ill_conditioned_system_to_fp64():
+    problem = matrices.generate("svd_geo", 80, cond=1e8, seed=4)
+
+    solution = tcsolve.refine(problem.a, problem.b, lu_correction(problem.a.astype(np.float32)))
+
+    assert solution.status is Status.CONVERGED
+    assert ratio(problem.a, solution.x, problem.b) <= MET
+
+
+def test_an_operator_may_be_a_function_with_its_norm():
+    a, b = dominant(), np.ones((60, 2))
+    norm = np.linalg.norm(a, np.inf)
+
+    solution = tcsolve.refine(lambda v: a @ v, b, lambda r: r / np.diag(a)[:, None], norm=norm)
+
+    assert solution.status is Status.CONVERGED
+    assert ratio(a, solution.x, b) <= MET
+
+
+def test_a_function_without_its_norm_is_refused():
+    with pytest.raises(tcsolve.InputError, match="norm"):
+        tcsolve.refine(lambda v: v, np.ones(3), lambda r: r)
+
+
+@pytest.mark.parametrize(
+    "a, b, message",
+    [
+        (np.eye(3), np.ones(4), "4 rows"),
+        (np.eye(3)[:2], np.ones(3), r"must be \(3, 3\)"),
+        (np.eye(3), np.ones((3, 1, 1)), r"\(3, 1, 1\)"),
+        (np.eye(0), np.ones(0), "n > 0"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(a, b, message):
+    with pytest.raises(tcsolve.InputError, match=message):
+        tcsolve.refine(a, b, lambda r: r)
+
+
+def test_a_correction_may_overwrite_what_it_gets():
+    a, b = matrices.generate("gauss", 50).a + 3 * np.eye(50), np.arange(50.0)
+    factors = scipy.linalg.lu_factor(a)
+
+    found = tcsolve.refine(a, b, lambda r: scipy.linalg.lu_solve(factors, r, overwrite_b=True))
+
+    assert found.status.ok and ratio(a, found.x, b) <= MET
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"x0": np.zeros((3, 6))}, r"x0 has shape \(3, 6\)"),
+        ({"x0": np.zeros(6)}, r"x0 has shape \(6,\)"),
+        ({"norm": -1.0}, "norm is -1.0"),
+        ({"correct": lambda r: r[:, 0]}, r"correct returned \(6,\) for \(6, 3\)"),
+        ({"norm": "x"}, "norm is 'x'"),
+        ({"tol": -1e-9}, "tol is -1e-09, needs a real number that is not negative"),
+        ({"tol": float("nan")}, "tol is nan"),
+        ({"tol": 1j}, "tol is 1j"),
+        ({"max_steps": 0}, "max_steps is 0, needs a positive integer"),
+        ({"max_steps": 2.5}, "max_steps is 2.5"),
+        ({"plan": "fp16"}, "plan is 'fp16'; a Plan, or None, is needed"),
+        ({"x0": np.zeros((6, 3), complex)}, "x0 is complex128, but a and b are real"),
+        ({"correct": lambda r: None}, "correct returned NoneType"),
+        ({"correct": lambda r: r * 1j}, "correct returned complex128, but a and b are real"),
+        ({"a": lambda v: v.T, "norm": 1.0}, r"a returned \(3, 6\) for \(6, 3\)"),
+        ({"a": lambda v: v.astype(np.float32), "norm": 1.0}, "a returned float32 .* in FP64"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(options, message):
+    options = {"a": 2 * np.eye(6), "correct": lambda r: r / 2} | options
+    with pytest.raises(tcsolve.InputError, match=message):
+        tcsolve.refine(b=np.ones((6, 3)), **options)
+
+
+def test_a_correction_may_return_the_same_memory_each_time():
+    a, b, kept = dominant(), np.arange(60.0), np.empty((60, 1))
+
+    def correct(r):
+        kept[...] = r / np.diag(a)[:, None]
+        return kept
+
+    first = tcsolve.refine(a, b, correct)
+    x = first.x.copy()
+    second = tcsolve.refine(a, 10 * b, correct)
+
+    assert first.status is second.status is Status.CONVERGED
+    assert np.array_equal(first.x, x) and ratio(a, x, b) <= MET
+
+
+def test_an_operator_may_overwrite_what_it_gets():
+    d = np.arange(1.0, 7.0)[:, None]
+
+    def product(v):
+        v *= d
+        return v
+
+    found = tcsolve.refine(product, np.ones(6), lambda r: r / (1.1 * d), norm=6.0)
+
+    assert found.status is Status.CONVERGED
+    np.testing.assert_allclose(found.x, 1 / d[:, 0], rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_corrections_of_low_precision_are_summed_in_fp64(dtype):
+    a = matrices.generate("gauss", 100, seed=1).a + 20 * np.eye(100)
+    inverse = np.linalg.inv(a).astype(dtype)
+
+    def correct(r):
+        size = np.abs(r).max(axis=0)
+        return (inverse @ (r / size).astype(dtype)) * size.astype(dtype)
+
+    found = tcsolve.refine(a, a @ np.ones(100), correct, tol=1e-5)
+
+    assert found.x.dtype == np.float64
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_no_step_is_taken_beyond_the_budget(most):
+    a = matrices.generate("svd_geo", 60, cond=1e6).a
+
+    found = tcsolve.refine(a, np.ones(60), lambda r: 0.3 * r, max_steps=most)
+
+    assert found.iterations[0] <= most
+
+
+def test_a_good_start_costs_no_step_and_is_not_modified():
+    a, b = dominant(), np.ones(60)
+    start = np.linalg.solve(a, b)
+    kept = start.copy()
+
+    solution = tcsolve.refine(a, b, lambda r: pytest.fail("no correction is needed"), x0=start)
+
+    assert solution.iterations.tolist() == [0]
+    assert np.array_equal(start, kept)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_any_start_converges_and_is_not_modified(value):
+    a, b, start = dominant(), np.ones((60, 3)), np.full((60, 3), value)
+
+    solution = tcsolve.refine(a, b, lambda r: r / np.diag(a)[:, None], x0=start)
+
+    assert solution.status is Status.CONVERGED
+    assert ratio(a, solution.x, b) <= MET
+    assert (start == value).all()
+
+
+def test_the_callers_tolerance_stops_earlier():
+    a, b = dominant(), np.ones(60)
+    jacobi = lambda r: r / np.diag(a)[:, None]  # noqa: E731
+
+    loose, tight = (tcsolve.refine(a, b, jacobi, tol=tol) for tol in (1e-4, 1e-14))
+
+    assert loose.bound == 1e-4
+    assert loose.iterations[0] < tight.iterations[0]
+    assert loose.backward_error[0] <= 1e-4
+
+
+def test_a_preconditioner_that_does_nothing_useful_stalls():
+    a = matrices.generate("svd_geo", 80, cond=1e12).a
+
+    solution = tcsolve.refine(a, np.ones(80), lambda r: 0 * r, max_steps=20)
+
+    assert solution.status is Status.STALLED
+
+
+def test_the_budget_of_steps_is_kept():
+    a = matrices.generate("svd_geo", 200, cond=1e8).a
+
+    solution = tcsolve.refine(a, np.ones((200, 2)), lambda r: r, max_steps=25)
+
+    assert solution.iterations.max() <= 25
+
+
+def test_no_column_costs_more_steps_than_its_budget():
+    """However many the others have left, which go on with theirs."""
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        n, k, max_steps = (int(rng.integers(*ends)) for ends in ((2, 40), (2, 6), (1, 30)))
+        a, b = rng.standard_normal((n, n)), rng.standard_normal((n, k))
+        correct = lu_correction(
+            a * (1 + 10.0 ** rng.uniform(-8, 0.3) * rng.standard_normal((n, n)))
+        )
+
+        assert tcsolve.refine(a, b, correct, max_steps=max_steps).iterations.max() <= max_steps
+
+
+def test_a_nan_in_b_is_nonfinite_input():
+    b = np.ones(60)
+    b[3] = np.nan
+
+    assert tcsolve.refine(dominant(), b, lambda r: r).status is Status.NONFINITE_INPUT
+
+
+def test_a_converged_column_is_not_touched_again():
+    a = matrices.generate("svd_cluster0", 60, cond=1e6, seed=2).a
+    u, s, vh = np.linalg.svd(a)
+    b = np.random.default_rng(0).standard_normal((60, 4))
+    b[:, 0], b[:, 2] = s[0] * u[:, 0], s[1] * u[:, 1]
+    rough = lu_correction(a + 1e-7 * np.random.default_rng(3).standard_normal((60, 60)))
+    widths = []
+
+    def correct(r):
+        widths.append(r.shape[1])
+        return rough(r)
+
+    start = np.stack([vh[0], np.ones(60), vh[1], np.ones(60)], axis=1)
+    solution = tcsolve.refine(a, b, correct, x0=start)
+
+    assert solution.status is Status.CONVERGED
+    assert solution.iterations[[0, 2]].tolist() == [0, 0]
+    assert solution.iterations[[1, 3]].min() >= 2
+    assert set(widths) <= {1, 2}
+    assert ratio(a, solution.x, b) <= MET
+
+
+def test_columns_take_as_many_steps_together_as_alone():
+    a = matrices.generate("svd_geo", 60, cond=1e5, seed=2).a
+    b = np.random.default_rng(0).standard_normal((60, 4)) * 10.0 ** np.arange(4)
+    b[:, 2] = a @ np.ones(60)
+    rough = lu_correction(a.astype(np.float32))
+
+    together = tcsolve.refine(a, b, rough)
+    alone = [tcsolve.refine(a, column, rough) for column in b.T]
+
+    steps = [int(s.iterations[0]) for s in alone]
+    assert np.abs(together.iterations - steps).max() <= 1
+
+
+def test_the_history_never_rises_and_ends_at_the_reported_error():
+    a = matrices.generate("svd_geo", 60, cond=1e6, seed=2).a
+
+    solution = tcsolve.refine(a, np.ones((60, 2)), lu_correction(a.astype(np.float32)))
+
+    errors = np.array([point.error for point in solution.history if not point.estimated])
+    assert len(errors) >= 2
+    assert (np.diff(errors, axis=0) <= 0).all()
+    assert (errors[-1] <= solution.bound).all()
+
+
+# ---- the loop below it
+
+
+@pytest.mark.parametrize("norm, of_scaled", [(1.0, 1e30), (1e30, 1.0)])
+def test_the_error_of_a_scaled_system_is_the_larger_one_of_both(norm, of_scaled):
+    """The norms are not those of A, so that each error is the larger one once."""
+    rng = np.random.default_rng(0)
+    a, x, b = rng.standard_normal((5, 5)), rng.standard_normal((5, 2)), rng.standard_normal((5, 2))
+    row, col = 2.0 ** rng.integers(-9, 9, (2, 5))
+
+    _, error = loop.measure(OPS, Operator(lambda v: a @ v, norm, row, col, of_scaled), x, b)
+
+    r = b - a @ x
+    r, y = (r, x) if norm == 1 else (row[:, None] * r, x / col[:, None])
+    assert error == pytest.approx(np.abs(r).max(axis=0) / np.abs(y).max(axis=0))
+
+
+def test_the_scaled_residual_must_meet_the_bound_too():
+    # Without the scaling, the error in the small last row is invisible.
+    row = np.array([1.0, 1.0, 2.0**30])
+    a = np.array([[2.0, 1, 1], [1, 3, 1], [1, 1, 4]]) / row[:, None]
+    b = a @ np.ones(3)
+    x = np.linalg.solve(a + np.diag([0, 0, 2.0**-55]), b)[:, None]
+    scaled = Operator(
+        lambda v: a @ v,
+        np.linalg.norm(a, np.inf),
+        row,
+        np.ones(3),
+        np.linalg.norm(a * row[:, None], np.inf),
+    )
+    plain = Operator(lambda v: a @ v, np.linalg.norm(a, np.inf))
+    bound = 2.0**-50
+    exact = lu_correction(a)
+
+    unseen, seen = (
+        refine_columns(OPS, op, b[:, None], exact, Plan(), bound, x0=x) for op in (plain, scaled)
+    )
+
+    assert unseen.steps[0] == 0 and seen.steps[0] >= 1
+    assert seen.all_converged
+
+
+# ---- the last iterates combined
+
+
+def rough(n, contraction, dtype=float, seed=0):
+    """Return a matrix and corrections through a neighbour of it that contract by this much in the end."""
+    a = matrices.generate("gauss", n, seed=seed, dtype=dtype).a
+    noise = matrices.generate("gauss", n, seed=seed + 1, dtype=dtype).a
+    rate = np.abs(np.linalg.eigvals(np.linalg.solve(a, noise))).max()
+    return a, lu_correction(a + contraction / rate * noise)
+
+
+def with_and_without(monkeypatch, a, b, correct):
+    """Return the solutions by combined iterates and by plain refinement."""
+    combined = tcsolve.refine(a, b, correct)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "ITERATES", 1)
+        return combined, tcsolve.refine(a, b, correct)
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("contraction, saved", [(0.06, 1), (0.1, 1), (0.2, 2)])
+def test_slow_refinement_takes_fewer_steps(monkeypatch, dtype, contraction, saved):
+    a, correct = rough(200, contraction, dtype)
+    b = np.random.default_rng(0).standard_normal((200, 3))
+
+    combined, plain = with_and_without(monkeypatch, a, b, correct)
+
+    assert combined.status is plain.status is Status.CONVERGED
+    assert ratio(a, combined.x, b) <= MET
+    assert (combined.iterations <= plain.iterations - saved).all()
+
+
+@pytest.mark.parametrize(
+    "family, options",
+    [
+        ("gauss", {}),
+        ("gauss_dominant", {}),
+        ("svd_geo", {"cond": 1e2}),
+        ("svd_geo", {"cond": 1e6}),
+        ("svd_arith", {"cond": 1e6}),
+        ("svd_cluster1", {"cond": 1e4}),
+        ("svd_cluster0", {"cond": 1e6}),
+        ("uniform", {}),
+    ],
+)
+def test_refinement_takes_never_more_steps(monkeypatch, family, options):
+    a = matrices.generate(family, 200, **options).a
+    b = np.stack([a @ np.ones(200), np.random.default_rng(0).standard_normal(200)], axis=1)
+
+    combined, plain = with_and_without(monkeypatch, a, b, lu_correction(a.astype(np.float32)))
+
+    assert combined.status is plain.status is Status.CONVERGED
+    assert (combined.iterations <= plain.iterations).all()
+
+
+def test_fast_refinement_does_not_combine(monkeypatch):
+    monkeypatch.setattr(loop._Iterates, "combined", lambda _: pytest.fail("it contracts fast"))
+    a, correct = rough(200, 1e-4)
+
+    solution = tcsolve.refine(a, np.ones(200), correct)
+
+    assert solution.status is Status.CONVERGED and solution.iterations[0] >= 2
+
+
+def test_slow_columns_take_as_many_steps_together_as_alone():
+    a, correct = rough(200, 0.1)
+    b = np.random.default_rng(2).standard_normal((200, 4)) * 10.0 ** np.arange(4)
+    b[:, 1] = a @ np.ones(200)
+
+    together = tcsolve.refine(a, b, correct)
+
+    alone = [int(tcsolve.refine(a, column, correct).iterations[0]) for column in b.T]
+    assert together.status is Status.CONVERGED
+    assert np.abs(together.iterations - alone).max() <= 1
+
+
+def test_what_has_no_room_is_not_combined(monkeypatch):
+    a, correct = rough(200, 0.1)
+    monkeypatch.setattr(loop, "COMBINED_BYTES", 200 * 8)
+    monkeypatch.setattr(loop._Iterates, "combined", lambda _: pytest.fail("there is no room"))
+
+    assert tcsolve.refine(a, np.ones(200), correct).status is Status.CONVERGED
+
+
+@pytest.mark.parametrize("calls", [3, 5])
+def test_a_nan_among_the_iterates_stops_with_the_best_x(calls):
+    a, correct = rough(200, 0.2)
+    made = []
+
+    def failing(r):
+        made.append(1)
+        return correct(r) if len(made) <= calls else np.full_like(r, np.nan)
+
+    solution = tcsolve.refine(a, np.ones(200), failing)
+
+    assert solution.status is Status.STALLED
+    assert np.isfinite(solution.x).all()
+    assert solution.backward_error[0] == solution.history[calls - 1].error[0]
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_the_combination_has_the_least_residual(dtype):
+    rng = np.random.default_rng(3)
+    a = matrices.generate("gauss", 20, dtype=dtype).a
+    b = rng.standard_normal((20, 2)).astype(dtype)
+    xs = [rng.standard_normal((20, 2)).astype(dtype) * 10.0**-i for i in range(4)]
+    rs = [b - a @ x for x in xs]
+
+    x, r = loop._Iterates(OPS, list(zip(xs, rs, strict=True))).combined()
+
+    np.testing.assert_allclose(r, b - a @ x, rtol=1e-10, atol=1e-12)
+    for c in range(2):
+        steps = np.stack([rs[-1][:, c] - other[:, c] for other in rs[:-1]], axis=1)
+        best = rs[-1][:, c] - steps @ np.linalg.lstsq(steps, rs[-1][:, c])[0]
+        assert np.linalg.norm(r[:, c]) == pytest.approx(np.linalg.norm(best), rel=1e-8)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-200, 1e200, np.nan])
+def test_beyond_the_range_of_squares_the_last_iterate_stands(size):
+    x = [np.full((5, 1), 1.0), np.full((5, 1), 2.0)]
+    r = [np.full((5, 1), 1.0), np.full((5, 1), size)]
+
+    with np.errstate(all="ignore"):
+        found, residual = loop._Iterates(OPS, list(zip(x, r, strict=True))).combined()
+
+    np.testing.assert_array_equal(found, x[1])
+    np.testing.assert_array_equal(residual, r[1])
+
+
+def test_equal_iterates_can_be_combined():
+    x, r = np.ones((5, 1)), np.full((5, 1), 1e-3)
+
+    found, residual = loop._Iterates(OPS, [(x, r)] * 4).combined()
+
+    np.testing.assert_allclose(found, x)
+    np.testing.assert_allclose(residual, r)
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("first", [0, 1, 3])
+def test_products_of_vectors_that_are_known_are_not_made_again(monkeypatch, first, dtype):
+    rng = np.random.default_rng(first)
+    vectors = [rng.standard_normal((30, 3)).astype(dtype) for _ in range(4)]
+    vectors = [v + 1j * v[::-1] if dtype is complex else v for v in vectors]
+    expected, made = OPS.gram(vectors), []
+    dots = cpu_ops._dots
+    monkeypatch.setattr(cpu_ops, "_dots", lambda pairs: made.extend(pairs) or dots(pairs))
+
+    found = OPS.gram(vectors, OPS.gram(vectors[:first]) if first else None)
+
+    assert np.array_equal(found, expected)
+    assert len(made) == 10  # of four vectors, all told
+    assert np.array_equal(found, found.conj().transpose(0, 2, 1))
+
+
+def test_iterates_know_the_products_of_those_they_keep():
+    rng = np.random.default_rng(5)
+    vectors = [rng.standard_normal((30, 6)) for _ in range(7)]
+    iterates = loop._Iterates(OPS, [(vectors[0], vectors[0])])
+    columns = np.arange(6)
+    for number, v in enumerate(vectors[1:], 1):
+        iterates.add(v[:, columns], v[:, columns], 4)
+        keep = np.arange(len(columns) - (number % 2))
+        iterates.take(keep)
+        columns = columns[keep]
+
+        iterates.combined()
+
+        last = [v[:, columns] for v in vectors[max(0, number - 3) : number + 1]]
+        assert len(iterates) == len(last)
+        assert all(
+            (x == v).all() and (r == v).all()
+            for (x, r), v in zip(iterates._given, last, strict=True)
+        )
+        np.testing.assert_allclose(iterates._gram, OPS.gram(last), rtol=1e-13, atol=1e-13)
+    iterates.add(vectors[0][:, columns], vectors[0][:, columns], 1)
+    assert len(iterates) == 1 and iterates._gram.size == 0
+
+
+# ---- FGMRES
+
+
+def test_one_cycle_of_fgmres_reaches_the_bound():
+    a, correct = rough(200, 0.8)
+
+    solution = tcsolve.refine(a, np.ones(200), correct)
+
+    errors = [point.error[0] for point in solution.history if not point.estimated]
+    assert solution.status is Status.CONVERGED
+    assert errors[-2] > 1e6 * solution.bound
+
+
+def relative_residual(a, d, r):
+    return np.linalg.norm(r - a @ d, axis=0) / np.linalg.norm(r, axis=0)
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("steps", [1, 2, 5, 12])
+def test_fgmres_is_gmres_when_the_preconditioner_does_not_change(dtype, steps):
+    rng = np.random.default_rng(1)
+    a = dominant(30, dtype=dtype) / 30 + 0.3 * matrices.generate("gauss", 30, dtype=dtype).a / 5
+    r = rng.standard_normal((30, 1)).astype(dtype)
+    norms = []
+
+    d, used, *_ = fgmres(OPS, lambda v: a @ v, lambda v: v, r, basis=steps, tol=1e-300)
+
+    scipy.sparse.linalg.gmres(
+        a, r[:, 0], rtol=0, restart=30, maxiter=1, callback=norms.append, callback_type="pr_norm"
+    )
+    assert used.tolist() == [steps]
+    assert relative_residual(a, d, r)[0] == pytest.approx(norms[steps - 1], rel=1e-10, abs=1e-14)
+
+
+def test_fgmres_minimises_over_the_preconditioned_space():
+    rng = np.random.default_rng(2)
+    a, r = dominant(20), rng.standard_normal((20, 1))
+    seen = []
+
+    def changing(v):  # another preconditioner each time
+        z = v / np.diag(a)[:, None] * rng.uniform(0.5, 2, (20, 1))
+        seen.append(z.copy())
+        return z
+
+    d, *_ = fgmres(OPS, lambda v: a @ v, changing, r, basis=4, tol=1e-300)
+
+    z = np.hstack(seen)
+    best = r - a @ z @ np.linalg.lstsq(a @ z, r)[0]
+    assert np.linalg.norm(r - a @ d) == pytest.approx(np.linalg.norm(best), rel=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_columns_in_lockstep_do_not_mix(dtype):
+    a = dominant(40, dtype=dtype)
+    r = np.random.default_rng(0).standard_normal((40, 3)).astype(dtype) * [1, 1e-200, 1e200]
+
+    together, steps, *_ = fgmres(OPS, lambda v: a @ v, lambda v: v, r, basis=30, tol=1e-8)
+
+    assert (
+        relative_residual(a, together / [1, 1e-200, 1e200], r / [1, 1e-200, 1e200]) <= 1e-7
+    ).all()
+    for c in range(3):
+        alone, one, *_ = fgmres(OPS, lambda v: a @ v, lambda v: v, r[:, [c]], basis=30, tol=1e-8)
+        assert one[0] == steps[c]
+        np.testing.assert_allclose(together[:, [c]], alone, rtol=1e-6)
+
+
+def test_an_exact_preconditioner_needs_one_step():
+    a = dominant(40)
+
+    d, steps, *_ = fgmres(
+        OPS, lambda v: a @ v, lu_correction(a), np.ones((40, 2)), basis=20, tol=1e-10
+    )
+
+    assert steps.tolist() == [1, 1]
+    assert (relative_residual(a, d, np.ones((40, 2))) <= 1e-10).all()
+
+
+def test_a_full_space_is_exact_and_the_basis_stops_at_n():
+    a = matrices.generate("gauss", 6, seed=5).a
+
+    d, steps, *_ = fgmres(OPS, lambda v: a @ v, lambda v: v, np.ones((6, 1)), basis=50, tol=1e-300)
+
+    assert steps[0] <= 6
+    assert relative_residual(a, d, np.ones((6, 1)))[0] <= 1e-12
+
+
+def test_a_singular_preconditioner_gives_finite_corrections():
+    a, project = dominant(10), np.diag([1.0] * 5 + [0] * 5)
+
+    d, *_ = fgmres(
+        OPS, lambda v: a @ v, lambda v: project @ v, np.ones((10, 1)), basis=10, tol=1e-9
+    )
+
+    assert np.isfinite(d).all()
+
+
+# ---- the stopping rule
+
+
+def test_a_nan_error_is_never_converged_nor_contracting():
+    errors = np.array([np.nan, 1e-17, 1e-3])
+    assert stopping.converged(errors, 1e-16).tolist() == [False, True, False]
+    assert stopping.contracting(errors, np.full(3, 1e-2), 0.5).tolist() == [False, True, True]
+    assert not stopping.contracting(1e-3, np.nan, 0.5)
+    assert not stopping.converged(0.0, np.nan)
+
+
+def test_the_bound_is_met_when_it_is_equalled():
+    assert stopping.converged(1e-16, 1e-16)
+    assert stopping.contracting(0.5, 1.0, 0.5) and not stopping.contracting(0.51, 1.0, 0.5)
+
+
+@pytest.mark.parametrize("char, rounding", [("f", 2.0**-24), ("F", 2.0**-24), ("d", 0), ("D", 0)])
+def test_before_x_is_rounded_to_fp32_the_bound_is_less_by_that_rounding(char, rounding):
+    for n in (1, 2, 100):
+        before = stopping.before_rounding(np.dtype(char), n)
+        assert 0 < before == stopping.target(np.dtype(char), n) - rounding
+
+
+def test_the_target_is_u_sqrt_n():
+    assert stopping.target(np.dtype(np.float64), 100) == 10 * 2.0**-53
+    assert stopping.target(np.dtype(np.complex64), 100) == 10 * 2.0**-24
+
+
+@pytest.mark.parametrize(
+    "error, start, steps, bound, expected",
+    [
+        (1e-4, 1e0, 4, 1e-8, 4.0),
+        (1e-2, 1e0, 4, 1e-8, 12.0),
+        (1e-9, 1e0, 4, 1e-8, 0.0),
+        (1.0, 1.0, 4, 1e-8, math.inf),
+        (2.0, 1.0, 4, 1e-8, math.inf),
+        (math.nan, 1.0, 4, 1e-8, math.inf),
+        (1e-4, math.nan, 4, 1e-8, math.inf),
+        (1e-4, math.inf, 4, 1e-8, math.inf),
+        (1e-4, 1.0, 0, 1e-8, math.inf),
+        (1e-4, 1.0, 4, 0.0, math.inf),
+    ],
+)
+def test_the_rest_is_projected_at_the_average_rate(error, start, steps, bound, expected):
+    assert stopping.projected_steps(error, start, steps, bound) == pytest.approx(expected)

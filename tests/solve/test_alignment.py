@@ -1,0 +1,86 @@
+"""Arrays that are not aligned, or of the other byte order, are solved as their ordinary copies."""
+
+import numpy as np
+import pytest
+from storage import STORED
+
+from tcsolve import factor, refine, solve, solve_ex
+
+STRUCTURES = [
+    None,
+    "upper triangular",
+    "lower triangular",
+    "symmetric",
+    "hermitian",
+    "positive definite",
+    "tridiagonal",
+    "banded",
+    "diagonal",
+]
+
+
+def system(dtype, n=40):
+    rng = np.random.default_rng(n)
+    a = 20 * np.eye(n) + rng.uniform(-1, 1, (n, n))
+    a, b = a + a.T, rng.uniform(-9, 9, (n, 3))
+    if np.dtype(dtype).kind == "c":
+        a, b = a + 1j * np.tril(a, -1) - 1j * np.triu(a, 1), b * (1 + 2j)
+    return a.astype(dtype), b.astype(dtype)
+
+
+@pytest.fixture(params=STORED)
+def store(request):
+    return request.param
+
+
+@pytest.fixture(params=["f2", "f4", "f8", "c8", "c16", "i2", "i8"])
+def dtype(request):
+    return request.param
+
+
+def same(x, y):
+    return x.dtype == y.dtype and x.tobytes() == y.tobytes()
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_solve(dtype, store, structure):
+    a, b = system(dtype)
+    found = solve_ex(store(a), store(b), assume_a=structure)
+    expected = solve_ex(a, b, assume_a=structure)
+    assert same(found.x, expected.x) and found.status == expected.status
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp16x3", "fp32", "fp64"])
+def test_solve_ex(dtype, store, precision):
+    a, b = system(dtype)
+    found, expected = (solve_ex(*x, precision=precision) for x in ((store(a), store(b)), (a, b)))
+    assert same(found.x, expected.x)
+    assert found.status == expected.status
+    assert np.array_equal(found.backward_error, expected.backward_error)
+
+
+def test_stacks(dtype, store):
+    a, b = (np.stack([x] * 3) for x in system(dtype, 7))
+    assert same(solve(store(a), store(b)), solve(a, b))
+
+
+def test_factor(dtype, store):
+    a, b = system(dtype)
+    found, expected = factor(store(a)), factor(a)
+    assert same(found.solve(store(b)), expected.solve(b))
+    assert same(found.solve(store(b[:, 0])), expected.solve(b[:, 0]))
+
+
+def test_refine(dtype, store):
+    a, b = system(dtype)
+    inverse = np.linalg.inv(a.astype(np.result_type(a, np.float64)))
+    correct = lambda r: inverse @ r  # noqa: E731
+    found, expected = refine(store(a), store(b), correct), refine(a, b, correct)
+    assert same(found.x, expected.x)
+
+
+def test_inputs_stay_as_they_are(dtype, store):
+    a, b = (store(x) for x in system(dtype))
+    before = a.tobytes(), b.tobytes()
+    solve(a, b, overwrite_a=True, overwrite_b=True)
+    assert (a.tobytes(), b.tobytes()) == before

@@ -1,0 +1,78 @@
+"""Growth and stagnation: what one rung does not solve is solved by the next, or reported."""
+
+import numpy as np
+import pytest
+from bounds import MET, host, ratio
+from systems import growth_both_ways
+
+from tcsolve import Plan, Status, matrices, solve_ex
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp16x3", "fp32", "fp64"])
+@pytest.mark.parametrize("n", [60, 80, 100])
+def test_wilkinsons_growth_is_refined_away(xp, n, precision):
+    a, b = growth_both_ways(n), np.random.default_rng(0).standard_normal(2 * n)
+
+    solution = solve_ex(xp.asarray(a), xp.asarray(b), precision=precision)
+
+    assert solution.status.ok
+    assert ratio(a, solution.x, b) <= MET
+
+
+@pytest.mark.parametrize(
+    "start, second", [("bf16", "fp16x3"), ("fp16", "fp16x3"), ("tf32", "fp16x3")]
+)
+def test_a_rung_that_stalls_is_followed_by_the_next(xp, start, second):
+    problem = matrices.generate("svd_geo", 200, cond=1e10, seed=2)
+
+    solution = solve_ex(xp.asarray(problem.a), xp.asarray(problem.b), precision=start)
+
+    assert solution.status is Status.CONVERGED_AFTER_FALLBACK
+    assert solution.rungs[:2] == (start, second)
+    assert solution.precision == solution.rungs[-1]
+    assert ratio(problem.a, solution.x, problem.b) <= MET
+    assert {point.rung for point in solution.history} == set(solution.rungs)
+
+
+def test_the_ladder_ends_with_fp64(xp):
+    problem = matrices.generate("svd_geo", 200, cond=1e14, seed=2)
+
+    solution = solve_ex(xp.asarray(problem.a), xp.asarray(problem.b), precision="bf16")
+
+    assert solution.rungs == ("bf16", "fp16x3", "fp64")
+    assert ratio(problem.a, solution.x, problem.b) <= MET
+
+
+@pytest.mark.parametrize("update", ["bf16", "fp16", "tf32"])
+def test_without_fallback_a_stall_is_reported_with_the_best_x(xp, update):
+    problem = matrices.generate("svd_geo", 100, cond=1e10, seed=2)
+
+    solution = solve_ex(
+        xp.asarray(problem.a),
+        xp.asarray(problem.b),
+        precision=Plan(update, block=16, fallback=False),
+    )
+
+    assert solution.status is Status.STALLED and not solution.status.ok
+    assert solution.rungs == (update,)
+    assert np.isfinite(host(solution.x)).all()
+    assert ratio(problem.a, solution.x, problem.b) > 1
+
+
+@pytest.mark.parametrize("update", ["fp16", "fp16x3", "fp32"])
+@pytest.mark.parametrize("decades", [30, 40])
+def test_scaling_saves_what_would_underflow_in_fp32(xp, decades, update):
+    problem = matrices.generate("mixed_scales", 60, decades=decades)
+
+    without, scaled = (
+        solve_ex(
+            xp.asarray(problem.a),
+            xp.asarray(problem.b),
+            precision=Plan(update, fallback=False, scale=scale),
+        )
+        for scale in (False, True)
+    )
+
+    assert not without.status.ok
+    assert scaled.status.ok
+    assert ratio(problem.a, scaled.x, problem.b) <= MET

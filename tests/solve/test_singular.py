@@ -1,0 +1,55 @@
+"""Singular matrices are told from others, wherever they are singular."""
+
+import numpy as np
+import pytest
+from bounds import MET, host, ratio
+from systems import gauss
+
+from tcsolve import Status, matrices, solve_ex
+from tcsolve._arithmetic.formats import UPDATES
+
+EVERY = ("auto", *UPDATES)
+
+
+@pytest.mark.parametrize("precision", EVERY)
+@pytest.mark.parametrize("which", ["first", "middle", "last"])
+@pytest.mark.parametrize("n", [5, 40, 300])
+def test_a_zero_column_is_singular_wherever_it_is(xp, n, which, precision):
+    a = matrices.generate(f"zero_column_{which}", n).a
+
+    solution = solve_ex(xp.asarray(a), xp.ones(n), precision=precision)
+
+    assert solution.status is Status.SINGULAR
+    assert solution.rcond == 0
+    assert np.isnan(host(solution.x)).all()
+
+
+@pytest.mark.parametrize("precision", EVERY)
+@pytest.mark.parametrize("row", [0, 20, 39])
+def test_a_zero_row_is_singular_wherever_it_is(xp, row, precision):
+    a = gauss()
+    a[row] = 0
+
+    assert solve_ex(xp.asarray(a), xp.ones(40), precision=precision).status is Status.SINGULAR
+
+
+@pytest.mark.parametrize("precision", EVERY)
+@pytest.mark.parametrize("seed", range(3))
+def test_dependent_rows_are_never_plain_success(xp, seed, precision):
+    a = matrices.generate("dependent_rows", 40, seed=seed).a
+
+    status = solve_ex(xp.asarray(a), xp.ones(40), precision=precision).status
+
+    assert status not in (Status.CONVERGED, Status.CONVERGED_AFTER_FALLBACK)
+
+
+def test_a_matrix_singular_in_fp16_alone_is_solved_by_a_higher_rung(xp):
+    # Equal once they are rounded to 11 bits, then exactly cancelled by elimination.
+    a = np.eye(300)
+    a[:150, 150:] = a[150:, :150] = 0.5
+    a += 2.0**-18 * gauss(300)
+
+    solution = solve_ex(xp.asarray(a), xp.ones(300), precision="fp16")
+
+    assert solution.status.ok
+    assert ratio(a, solution.x, np.ones(300)) <= MET

@@ -1,0 +1,171 @@
+"""Small and structured systems: their errors are told, and rounding alone raises no alarm."""
+
+import functools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy.linalg
+from bounds import MET, backward_error, ratio
+
+from tcsolve import Status, solve_ex
+
+
+def as_fp32(solve, *args, **options):
+    x, info = solve(*args, **options)
+    return x.astype("f").astype("d"), info
+
+
+@pytest.mark.parametrize("structure", ["symmetric", "banded", "upper triangular"])
+def test_steps_of_a_structured_solve_are_counted(structure, monkeypatch):
+    """Column by column; here LAPACK's solves are as good as FP32's, and know one answer."""
+    a = (
+        np.diag(np.arange(1.0, 31))
+        + np.eye(30, k=1)
+        + (np.eye(30, k=-1) if structure != "upper triangular" else 0)
+    )
+    b = np.stack([a @ np.sin(np.arange(30)), a @ np.ones(30)], axis=1)
+    for name in ("dgetrs", "dgbtrs", "dtrtrs"):
+        solve = getattr(scipy.linalg.lapack, name)
+        monkeypatch.setattr(scipy.linalg.lapack, name, functools.partial(as_fp32, solve))
+
+    found = solve_ex(a, b, assume_a=structure)
+
+    assert found.status is Status.CONVERGED
+    assert found.iterations[0] in (1, 2) and found.iterations[1] == 0
+    assert np.allclose(found.x[:, 0], np.sin(np.arange(30)), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("seeds", [range(60), range(900, 960)])
+def test_an_fp32_answer_meets_the_bound_when_it_is_rounded(xp, seeds):
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(2, 6))
+        a = (rng.standard_normal((n, n)) + 3 * np.eye(n)).astype(np.float32)
+        b = (a.astype(float) @ np.ones(n)).astype(np.float32)
+
+        found = solve_ex(xp.asarray(a), xp.asarray(b), assume_a="general")
+
+        assert found.status is Status.CONVERGED and (found.backward_error <= found.bound).all()
+
+
+F = np.float32
+# Whether residuals of small systems are rounded less than FP64.
+LONG = np.finfo(np.longdouble).nmant > 52
+
+
+def test_a_dense_matrix_beside_it_hides_no_ill_conditioned_one():
+    a = np.array([[1, 1e-3, 0, 0], [1e-3, 1, 0.1, 0], [0, 0.1, 1, 1e18], [0, 0, 0.1, 1]])
+    dense = np.random.default_rng(0).standard_normal((4, 4))
+
+    for stack in (a[None], np.stack([a, dense]), np.stack([dense, a])):
+        assert solve_ex(stack, np.ones(4)).status is Status.ILL_CONDITIONED
+
+
+def test_what_is_singular_at_the_second_look_is_no_crash():
+    p, q, m = 20, 5, 22638
+    a = np.zeros((1, 3, 3), F)
+    a[0, :2, :2] = np.array([[p, p * m], [q, q * m]], float) * 2.0**-112
+    a[0, 2] = [1, 0, 2.0**10]
+
+    assert not solve_ex(a, F([2.0**100, 0, 0]), assume_a="general").status.ok
+
+
+@pytest.mark.parametrize(
+    "a, b, shape",
+    [
+        ((1, 1, 1), (3, 1, 2), (3, 2)),
+        ((1, 1), (3, 1, 2), (3, 2)),
+        ((1, 1, 1), (1, 2), (1, 2)),
+        ((2, 1, 1), (1, 2), (2, 2)),
+        ((1, 1), (1,), (1,)),
+        ((0, 3, 3), (3, 2), (0, 2)),
+        ((2, 3, 3), (3, 0), (2, 0)),
+        ((2, 3, 3), (3,), (2, 1)),
+        ((0, 0), (0,), (1,)),
+    ],
+)
+def test_every_right_hand_side_has_an_error_and_a_count(a, b, shape):
+    found = solve_ex(np.ones(a) + 2 * np.eye(a[-1]), np.ones(b))
+
+    assert found.backward_error.shape == found.iterations.shape == shape
+    assert (found.backward_error <= found.bound).all()
+
+
+def test_a_tridiagonal_matrix_is_asserted_and_ill_conditioned_where_scipy_does_not_see_it():
+    a = np.array([[4.0, 1, 7], [1, 4, 1e18], [7, 1, 4]])  # sevens are not read
+
+    found = solve_ex(a, np.ones(3), assume_a="tridiagonal")
+
+    assert found.status is Status.NOT_AS_ASSERTED
+    a[0, 2] = a[2, 0] = 0
+    assert found.rcond < 2.0**-52
+    assert solve_ex(a, np.ones(3), assume_a="tridiagonal").status is Status.ILL_CONDITIONED
+    assert ratio(a, found.x, np.ones(3)) <= MET
+
+
+@pytest.mark.parametrize("columns", [0, 3])
+def test_a_zero_without_right_hand_sides_is_no_failure(xp, columns):
+    b = xp.zeros((1, columns))
+    found = solve_ex(xp.zeros((1, 1)), b)
+
+    assert found.x.shape == b.shape
+    assert found.status is (Status.SINGULAR if columns else Status.CONVERGED)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, float, complex])
+def test_small_systems_of_good_condition_raise_no_alarm(dtype):
+    """Where the rounding of a residual is as large as the bound it is computed without."""
+    rng = np.random.default_rng(7)
+    for n in (3, 2, 3, 5):
+        a = rng.uniform(-1, 1, (3000, n, n)) + 3 * n * np.eye(n)
+        a, b = (
+            (a + a.swapaxes(1, 2)).astype(dtype),
+            rng.uniform(-1, 1, (3000, n, 1)).astype(dtype),
+        )
+        assert solve_ex(a, b).status is Status.CONVERGED
+
+
+@pytest.mark.skipif(not LONG, reason="a long double is a double here")
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize(
+    "options", [{"assume_a": "general"}, {"assume_a": "symmetric"}, {"precision": "fp16x3"}]
+)
+def test_small_answers_meet_the_bound_without_rounding(options, dtype):
+    rng, fractions = np.random.default_rng(0), np.vectorize(Fraction, otypes=[object])
+    for _ in range(400):
+        n = int(rng.integers(2, 8))
+        a, b = rng.uniform(-1, 1, (n, n)), rng.uniform(-1, 1, n)
+        a = a + 1j * rng.uniform(-1, 1, (n, n)) if dtype is complex else a
+        a = a + a.T
+
+        found = solve_ex(a, b, **options)
+
+        p, q, x, y, c, d = (fractions(v) for z in (a, found.x, b) for v in (z.real, z.imag))
+        rest = np.hypot((c - p @ x + q @ y).astype(float), (d - p @ y - q @ x).astype(float)).max()
+        true = rest / abs(a).sum(axis=1).max() / abs(found.x).max()
+        assert found.status.ok and true <= 1.001 * found.bound
+
+
+@pytest.mark.skipif(not LONG, reason="a long double is a double here")
+@pytest.mark.parametrize("n", [5, 31, 32])
+@pytest.mark.parametrize(
+    "options", [{"assume_a": "general"}, {"assume_a": "symmetric"}, {"precision": "fp16x3"}]
+)
+def test_up_to_32_unknowns_the_error_is_rounded_less_than_fp64(options, n):
+    rng = np.random.default_rng(n)
+    a, b = rng.standard_normal((n, n)) + 5 * np.eye(n), rng.standard_normal(n)
+    a = a + a.T
+
+    found = solve_ex(a, b, **options)
+
+    assert found.backward_error[0] == pytest.approx(backward_error(a, found.x, b), rel=0.01)
+
+
+def test_an_error_that_is_rounding_alone_raises_no_alarm(xp):
+    a = xp.asarray(
+        [[3.5062906388508495, -0.6516972490267312], [0.3833075743713483, 4.470378589252156]]
+    )
+    b = xp.asarray([-0.33555553439140406, -0.6664717143692054])
+
+    assert solve_ex(a, b, assume_a="general").status is Status.CONVERGED

@@ -1,0 +1,536 @@
+"""Stacks, structures and small systems by the library's factors: in NumPy's place of them, and on a device.
+
+On the host the factors are those of `vendor_on_host`, so that what is done with them is tested anywhere.
+"""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from bounds import MET, host, ratio
+from structures import KINDS, as_read, matrices, right_hand_sides
+from vendor_on_host import HostVendor, HostVendorOps
+
+import tcsolve
+from tcsolve import Status
+from tcsolve._checks import check_options, check_shapes, result_dtype
+from tcsolve._solution import raise_or_warn
+from tcsolve._solve.vendor.solve import goes_to_vendor, solve_by_vendor
+
+
+class HostRoad:
+    """`solve_ex` of NumPy arrays as if they were on a device."""
+
+    def __init__(self):
+        self.ops = HostVendorOps()
+
+    def solve_ex(self, a, b, lower=False, *, check_finite=True, assume_a=None, estimate=True):
+        structure, options = check_options(assume_a, "auto", "auto"), {"check_finite": check_finite}
+
+        def alone(a, b):
+            return tcsolve.solve_ex(a, b, assume_a="general", **options)
+
+        how = {"shape": check_shapes(a, b)[0], "dtype": result_dtype(a, b), "estimate": estimate}
+        args, solution = (self.ops, a, b, structure, lower, alone), None
+        if goes_to_vendor(self.ops, a, b, structure, "auto"):
+            solution = solve_by_vendor(*args, **how, **options)
+        return alone(as_read(a, assume_a, lower), b) if solution is None else solution
+
+    def solve(self, a, b, **options):
+        solution = self.solve_ex(a, b, estimate=False, **options)
+        raise_or_warn(solution)
+        return solution.x
+
+    def array(self, x):
+        return x
+
+
+class DeviceRoad:
+    """`tcsolve.solve_ex` of CuPy arrays; x is copied to the host."""
+
+    def __init__(self, cupy):
+        self.array = cupy.asarray
+
+    def solve_ex(self, a, b, lower=False, **options):
+        solution = tcsolve.solve_ex(self.array(a), self.array(b), lower, **options)
+        assert solution.device == "cuda" and solution.precision != "scipy"
+        return replace(solution, x=host(solution.x))
+
+    def solve(self, a, b, **options):
+        return host(tcsolve.solve(self.array(a), self.array(b), **options))
+
+
+@pytest.fixture(params=["host", pytest.param("cupy", marks=pytest.mark.gpu)])
+def road(request):
+    return HostRoad() if request.param == "host" else DeviceRoad(request.getfixturevalue("cupy"))
+
+
+def worst_ratio(a, x, b):
+    """Return the largest error over u sqrt(n) of a stack (m, n, n)."""
+    return max(ratio(*system) for system in zip(a, x, b, strict=True))
+
+
+# ---- every kind --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [1, 2, 3, 16, 33])
+def test_stacks_of_every_kind_are_solved_to_the_bound(road, kind, n, dtype):
+    a, b = matrices(kind, dtype, 5, n), right_hand_sides(dtype, 5, n, 2)
+
+    solution = road.solve_ex(a, b, assume_a=kind)
+
+    assert solution.status is Status.CONVERGED and (solution.statuses == Status.CONVERGED).all()
+    assert solution.x.dtype == dtype and solution.x.shape == b.shape
+    assert solution.backward_error.shape == solution.iterations.shape == (5, 2)
+    assert (solution.backward_error <= solution.bound).all()
+    full = as_read(a, kind)
+    # For n = 1 and 2 the bound is that of 4 unknowns (complex: 8).
+    least = max(1, (8 if a.dtype.kind == "c" else 4) / n) ** 0.5
+    assert worst_ratio(full, solution.x, b) <= MET * least
+    true = [1 / (np.linalg.cond(one.astype(np.complex128), 1)) for one in full]
+    assert (solution.rconds <= 1.001 * np.array(true)[:, None].T[0] * 3).all()
+    assert (solution.rconds >= 0.99 * np.array(true)).all()
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lower", [False, True])
+def test_one_system_of_every_kind_is_solved_to_the_bound(road, kind, lower, dtype):
+    a, b = matrices(kind, dtype, 40), right_hand_sides(dtype, 40)
+
+    solution = road.solve_ex(a, b, lower, assume_a=kind)
+
+    assert solution.status is Status.CONVERGED and solution.statuses.shape == ()
+    assert solution.precision == "fp64" and solution.rungs == ("fp64",)
+    assert solution.x.dtype == dtype and solution.x.shape == (40,)
+    assert solution.backward_error.shape == (1,) and solution.bytes_planned >= a.nbytes
+    assert solution.seconds["total"] > 0 and solution.rcond == solution.rconds
+    assert ratio(as_read(a, kind, lower), solution.x, b) <= MET
+
+
+def test_layouts_do_not_change_the_answer(road):
+    a, b = matrices(None, "d", 6, 20), right_hand_sides("d", 6, 20, 3)
+    wanted = road.solve_ex(a, b).x
+    wide, turned = np.zeros((12, 20, 40)), np.ascontiguousarray(np.swapaxes(a, 1, 2))
+    wide[::2, :, ::2] = a
+
+    for same in (wide[::2, :, ::2], np.swapaxes(turned, 1, 2), a[:, ::-1][:, ::-1]):
+        assert np.array_equal(road.solve_ex(same, b).x, wanted)
+    back = np.ascontiguousarray(b[::-1, ::-1])
+    assert np.array_equal(road.solve_ex(a, back[::-1, ::-1]).x, wanted)
+
+
+@pytest.mark.parametrize(
+    "of_a, of_b, of_x",
+    [
+        ((4,), (20,), (4, 20)),
+        ((2, 3), (20,), (2, 3, 20)),
+        ((4,), (20, 2), (4, 20, 2)),
+        ((4,), (4, 20, 1), (4, 20, 1)),
+        ((3, 1), (2, 20, 2), (3, 2, 20, 2)),
+        ((), (5, 20, 2), (5, 20, 2)),
+        ((1,), (1, 20, 1), (1, 20, 1)),
+    ],
+)
+def test_shapes_are_broadcast_as_in_scipy(road, of_a, of_b, of_x):
+    a, b = matrices(None, "d", *of_a, 20), right_hand_sides("d", *of_b)
+
+    solution = road.solve_ex(a, b)
+
+    assert solution.x.shape == of_x
+    batch, k = (of_x[:-1], 1) if len(of_b) == 1 else (of_x[:-2], of_x[-1])
+    assert solution.backward_error.shape == (*batch, k)
+    assert solution.statuses.shape == solution.rconds.shape == batch
+    columns = b[:, None] if len(of_b) == 1 else b
+    x = solution.x[..., None] if len(of_b) == 1 else solution.x
+    full = np.broadcast_to(a, (*batch, 20, 20)).reshape(-1, 20, 20)
+    columns = np.broadcast_to(columns, (*batch, 20, k)).reshape(-1, 20, k)
+    assert worst_ratio(full, x.reshape(-1, 20, k), columns) <= MET
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtypes", ["dD", "fF", "fD"])
+@pytest.mark.parametrize("batch, columns", [((3,), (2,)), ((3,), ()), ((), (2,)), ((), ())])
+def test_a_real_matrix_and_complex_right_hand_sides(road, kind, dtypes, batch, columns):
+    a, b = matrices(kind, dtypes[0], *batch, 12), right_hand_sides(dtypes[1], 12, *columns)
+    solution = road.solve_ex(
+        a, np.broadcast_to(b, (*batch, *b.shape)) if columns else b, assume_a=kind
+    )
+    dtype = np.result_type(*dtypes)
+    assert solution.status is Status.CONVERGED and solution.x.dtype == dtype
+    assert solution.x.shape == (*batch, 12, *columns)
+    k = 2 if columns else 1
+    assert solution.backward_error.shape == solution.iterations.shape == (*batch, k)
+    assert (solution.backward_error <= solution.bound).all()
+    full, x = np.broadcast_to(as_read(a, kind), (*batch, 12, 12)), solution.x.reshape(-1, 12, k)
+    assert worst_ratio(full.reshape(-1, 12, 12), x, np.stack([b.reshape(12, k)] * len(x))) <= MET
+
+
+def test_a_real_stack_is_not_made_complex_for_complex_right_hand_sides():
+    road = HostRoad()
+    road.solve_ex(matrices(None, "d", 3, 12), right_hand_sides("D", 3, 12, 2))
+    assert road.ops.vendor.dtypes == {np.dtype("d")}
+
+
+# ---- what is not read --------------------------------------------------------------------------
+
+READ_IN_PART = KINDS[2:]
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("kind", READ_IN_PART)
+@pytest.mark.parametrize("m, n", [(0, 10), (4, 10), (4, 40), (5000, 3)])
+def test_entries_that_contradict_the_structure_are_told_of(road, kind, m, n, dtype):
+    a, b = matrices(kind, dtype, m or 1, n), right_hand_sides(dtype, m or 1, n, 1)
+    a[(-1, 0, -1) if kind == "lower triangular" else (-1, -1, 0)] += 1  # not read
+    if not m:
+        a, b = a[0], b[0]
+    solution = road.solve_ex(a, b, assume_a=kind)
+    statuses = solution.statuses.reshape(-1)
+    assert statuses[-1] is Status.NOT_AS_ASSERTED is solution.status
+    assert (statuses[:-1] == Status.CONVERGED).all()
+    last = [v.reshape(-1, n, v.shape[-1])[-9:] for v in (as_read(a, kind), solution.x, b)]
+    assert worst_ratio(*last) <= MET * max(1, (8 / n) ** 0.5)
+    place = "slice " + str(m - 1) if m else "contradict"
+    with pytest.warns(tcsolve.AccuracyWarning, match=place):
+        road.solve(a, b, assume_a=kind)
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("kind", READ_IN_PART)
+@pytest.mark.parametrize("m", [0, 4])
+def test_a_zero_triangle_and_rounding_and_nan_contradict_nothing(road, kind, dtype, m):
+    n = 10
+    a, b = matrices(kind, dtype, m or 1, n), right_hand_sides(dtype, m or 1, n, 1)
+    clear = np.triu(a)
+    if kind in ("symmetric", "hermitian", "positive definite"):
+        a[:, 7, 2] += 2 * np.finfo(dtype).eps * np.abs(a[:, 2, 2])
+    spoilt = a.copy()
+    spoilt[:, -1, 0] = np.nan
+    for given in (a, clear, spoilt):
+        if kind in ("lower triangular", "tridiagonal") and given is clear:
+            continue
+        one = (given, b) if m else (given[0], b[0])
+        solution = road.solve_ex(*one, assume_a=kind, check_finite=False)
+        wanted = Status.NONFINITE_INPUT if kind == "lower triangular" and given is spoilt else None
+        assert solution.status is (wanted or Status.CONVERGED)
+
+
+@pytest.mark.parametrize("kind", ["hermitian", "positive definite"])
+@pytest.mark.parametrize("m", [0, 4])
+def test_an_imaginary_diagonal_contradicts(road, kind, m):
+    a, b = matrices(kind, "D", m or 1, 10), right_hand_sides("D", m or 1, 10, 1)
+    for given in (a.copy(), np.triu(a)):
+        given[-1, 3, 3] += 1j
+        one = (given, b) if m else (given[0], b[0])
+        assert road.solve_ex(*one, assume_a=kind).status is Status.NOT_AS_ASSERTED
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "upper triangular"])
+def test_one_contradicting_matrix_for_a_stack_of_right_hand_sides(road, kind):
+    a, b = matrices(kind, "d", 10), right_hand_sides("d", 3, 10, 1)
+    a[9, 0] += 1
+    solution = road.solve_ex(a, b, assume_a=kind)
+    assert (solution.statuses == Status.NOT_AS_ASSERTED).all()
+    b[1, 4] = np.nan
+    solution = road.solve_ex(a, b, assume_a=kind, check_finite=False)
+    names = [status.name for status in solution.statuses]
+    assert names == ["NOT_AS_ASSERTED", "NONFINITE_INPUT", "NOT_AS_ASSERTED"]
+
+
+def test_one_matrix_for_a_stack_of_right_hand_sides_is_factored_once():
+    road = HostRoad()
+    solution = road.solve_ex(matrices(None, "d", 30), right_hand_sides("d", 50, 30, 2))
+    assert solution.status is Status.CONVERGED and road.ops.vendor.factored == [(1, 30)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scale", [1.0, 1e290])
+def test_one_matrix_of_every_kind_for_a_stack_of_right_hand_sides(road, kind, scale):
+    a, b = matrices(kind, "d", 20) * scale, right_hand_sides("d", 4, 20, 2)
+    solution = road.solve_ex(a, b, assume_a=kind)
+    assert solution.status is Status.CONVERGED and solution.x.shape == b.shape
+    full = np.broadcast_to(as_read(a, kind), (4, 20, 20))
+    assert worst_ratio(full, solution.x, b) <= MET
+    a[15, 2] = np.nan
+    with pytest.raises(tcsolve.InputError, match="a does"):
+        road.solve_ex(a, b, assume_a=kind)
+
+
+def test_a_column_that_is_not_finite_spoils_its_slice_alone_where_one_matrix_serves_all(road):
+    a, b = matrices(None, "d", 20), right_hand_sides("d", 4, 20, 2)
+    b[2, 5, 1] = np.nan
+    solution = road.solve_ex(a, b, check_finite=False)
+    names = [status.name for status in solution.statuses]
+    assert names == ["CONVERGED", "CONVERGED", "NONFINITE_INPUT", "CONVERGED"]
+    assert np.isnan(solution.x[2, :, 1]).all() and np.isfinite(solution.x[[0, 1, 3]]).all()
+
+
+# ---- bad slices beside good ones ---------------------------------------------------------------
+
+BAD = {
+    1: ("SINGULAR", lambda a, b: a.__setitem__((slice(None), 3), 0)),
+    2: ("NONFINITE_INPUT", lambda a, b: a.__setitem__((4, 2), np.nan)),
+    4: ("NONFINITE_INPUT", lambda a, b: b.__setitem__((1, 0), np.inf)),
+    5: ("CONVERGED", lambda a, b: a.__imul__(1e300)),
+    6: ("CONVERGED", lambda a, b: a.__imul__(1e-290)),
+    7: ("ILL_CONDITIONED", lambda a, b: a.__setitem__(3, a[2] + 1e-17 * a[3])),
+    8: ("CONVERGED", lambda a, b: b.__imul__(1e-300)),
+    10: ("ILL_CONDITIONED", lambda a, b: a.__setitem__(3, a[3] * 1e250)),
+    11: ("CONVERGED", lambda a, b: b.__imul__(0)),
+}
+
+
+@pytest.mark.parametrize("n, k", [(8, 1), (8, 3), (40, 2)])
+def test_bad_slices_leave_the_good_ones_alone(road, n, k):
+    a, b = matrices(None, "d", 12, n), right_hand_sides("d", 12, n, k)
+    wanted = road.solve_ex(a, b)
+    for number, (_, spoil) in BAD.items():
+        spoil(a[number], b[number])
+    before = a.copy(), b.copy()
+
+    solution = road.solve_ex(a, b, check_finite=False)
+
+    assert np.array_equal(a, before[0], equal_nan=True)
+    assert np.array_equal(b, before[1], equal_nan=True)
+    for number, (name, _) in BAD.items():
+        # 1e-17 times a row may vanish: then the slice is singular.
+        assert solution.statuses[number].name in (name, "SINGULAR")[: 1 + (number == 7)], number
+        if name not in ("SINGULAR", "NONFINITE_INPUT") and solution.statuses[number].ok:
+            assert (solution.backward_error[number] <= solution.bound).all()
+            # The long doubles of the yardstick have a larger range than FP64.
+            assert ratio(a[number], solution.x[number], b[number]) <= MET
+    good = [0, 3, 9]
+    assert (solution.statuses[good] == Status.CONVERGED).all()
+    assert np.array_equal(solution.x[good], wanted.x[good])
+    assert np.array_equal(solution.rconds[good], wanted.rconds[good])
+    assert np.isnan(solution.x[[1, 2]]).all() and solution.rconds[1] == 0
+    assert np.isnan(solution.x[4, :, 0]).all() and np.isfinite(solution.x[4, :, 1:]).all()
+    assert not solution.x[11].any() and solution.status is Status.SINGULAR
+
+
+def test_the_error_of_solve_names_the_first_bad_slice(road):
+    a, b = matrices(None, "d", 2, 3, 8), right_hand_sides("d", 8)
+    a[1, 1, :, 2] = 0
+    with pytest.raises(tcsolve.SingularError, match=r"slice \(1, 1\) of the stack"):
+        road.solve(a, b)
+    a[1, 1] = 1.0
+    a[1, 1] += np.diag(1e-17 + np.zeros(8))  # all ones but for rounding
+    with pytest.raises(tcsolve.SingularError, match=r"slice \(1, 1\)"):
+        road.solve(a, b)
+
+
+@pytest.mark.parametrize("n", [8, 33, 60])
+@pytest.mark.parametrize("dtype", "fdFD")
+def test_matrices_that_are_not_positive_definite_are_named(road, n, dtype):
+    kind = "positive definite"
+    a, b = matrices(kind, dtype, 5, n), right_hand_sides(dtype, 5, n, 1)
+    a[3, n // 2, n // 2] = -1
+    solution = road.solve_ex(a, b, assume_a=kind)
+    names = [status.name for status in solution.statuses]
+    assert names == ["CONVERGED"] * 3 + ["NOT_POSITIVE_DEFINITE", "CONVERGED"]
+    assert np.isnan(solution.x[3]).all() and np.isfinite(solution.x[[0, 1, 2, 4]]).all()
+    with pytest.raises(tcsolve.NotPositiveDefiniteError, match="slice 3 of the stack"):
+        road.solve(a, b, assume_a=kind)
+    one = road.solve_ex(a[3], b[3], assume_a=kind)
+    assert one.status is Status.NOT_POSITIVE_DEFINITE and np.isnan(one.x).all()
+
+
+@pytest.mark.parametrize("scale", [1e-280, 1e280])
+def test_a_positive_definite_matrix_of_extreme_entries(road, scale):
+    a, b = matrices("positive definite", "d", 30), right_hand_sides("d", 30)
+    d = np.geomspace(scale, 1, 30) ** 0.5
+    a = a * d * d[:, None]
+    solution = road.solve_ex(a, b, assume_a="positive definite")
+    assert solution.status in (Status.CONVERGED, Status.ILL_CONDITIONED)
+    assert (solution.backward_error <= solution.bound).all() and np.isfinite(solution.x).all()
+
+
+def test_a_triangle_with_a_zero_on_its_diagonal_is_singular(road):
+    a, b = matrices(None, "d", 3, 10), right_hand_sides("d", 3, 10, 1)
+    a[1, 4, 4] = 0
+    for kind in ("upper triangular", "lower triangular", "diagonal"):
+        read = as_read(a, kind)
+        solution = road.solve_ex(read, b, assume_a=kind)
+        names = [status.name for status in solution.statuses]
+        assert names == ["CONVERGED", "SINGULAR", "CONVERGED"]
+        with pytest.raises(tcsolve.SingularError):
+            road.solve(read[1], b[1], assume_a=kind)
+
+
+def test_what_is_not_read_may_hold_nan_unless_that_is_looked_for(road):
+    b = right_hand_sides("d", 3, 10, 1)
+    for kind in ("upper triangular", "positive definite", "symmetric", "diagonal"):
+        a = matrices(kind, "d", 3, 10)
+        a[:, 7, 2] = np.nan
+        assert road.solve_ex(a, b, assume_a=kind, check_finite=False).status is Status.CONVERGED
+        with pytest.raises(tcsolve.InputError, match="a does"):
+            road.solve_ex(a, b, assume_a=kind)
+        with pytest.raises(tcsolve.InputError, match="a does"):
+            road.solve_ex(a[0], b[0], assume_a=kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_nan_and_inf_are_refused(road, kind, batch):
+    for bad in (np.nan, np.inf):
+        a, b = matrices(kind, "d", *batch, 10), right_hand_sides("d", *batch, 10, 1)
+        a[..., 0, 0] = bad
+        with pytest.raises(tcsolve.InputError, match="a does"):
+            road.solve_ex(a, b, assume_a=kind)
+        solution = road.solve_ex(a, b, assume_a=kind, check_finite=False)
+        assert solution.status is Status.NONFINITE_INPUT and np.isnan(solution.x).all()
+        a, b = matrices(kind, "d", *batch, 10), right_hand_sides("d", *batch, 10, 1)
+        b[..., 0, 0] = bad
+        with pytest.raises(tcsolve.InputError, match="b does"):
+            road.solve_ex(a, b, assume_a=kind)
+
+
+def test_answers_beyond_the_range_of_fp32(road):
+    a, b = matrices(None, "f", 4, 6), right_hand_sides("f", 4, 6, 1)
+    a[1] *= np.float32(1e-30)
+    b[1] *= np.float32(1e30)
+    a[2] *= np.float32(1e30)
+    b[2] *= np.float32(1e-30)
+    a[3] *= np.float32(1e-42)  # subnormal numbers
+    b[3] *= np.float32(1e-40)
+    solution = road.solve_ex(a, b)
+    names = [status.name for status in solution.statuses[:3]]
+    assert names == ["CONVERGED", "OVERFLOW", "UNDERFLOW"]
+    assert solution.statuses[3].ok and ratio(a[3], solution.x[3], b[3]) <= 2 * MET
+
+
+# ---- the condition -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [(), (6,)])
+@pytest.mark.parametrize("kind", [None, "upper triangular"])
+@pytest.mark.parametrize("cond, name", [(1e12, "CONVERGED"), (1e18, "ILL_CONDITIONED")])
+def test_solve_warns_where_rcond_is_below_epsilon(road, batch, kind, cond, name):
+    n, rng = 24, np.random.default_rng(3)
+    q = np.linalg.qr(rng.standard_normal((2, n, n)))[0]
+    a = (q[0] * np.geomspace(1, 1 / cond, n)) @ q[1]
+    if kind:
+        a = np.linalg.qr(a)[1]
+    a = np.broadcast_to(a, (*batch, n, n)).copy()
+    b = a @ np.ones((n, 1))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        road.solve(a, b, assume_a=kind)
+    assert bool(caught) == (name == "ILL_CONDITIONED")
+    assert all(w.category is tcsolve.LinAlgWarning for w in caught)
+    solution = road.solve_ex(a, b, assume_a=kind)
+    assert solution.status.name == name
+    true = 1 / np.linalg.cond(a.reshape(-1, n, n)[0], 1)
+    if name == "CONVERGED":
+        assert np.all(solution.rconds <= 3.01 * true) and np.all(solution.rconds >= 0.9 * true)
+
+
+@pytest.mark.parametrize("kind", [None, "symmetric", "upper triangular"])
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize("n, estimate", [(20, True), (20, False), (100, False)])
+def test_rcond_does_not_depend_on_the_scale_of_a_matrix(kind, m, n, estimate):
+    a, b = matrices(kind, "d", m, n), right_hand_sides("d", m, n, 1)
+    a, b = (a[0], b[0]) if m == 1 else (a, b)
+
+    small, plain, large = (
+        HostRoad().solve_ex(scale * a, b, assume_a=kind, estimate=estimate)
+        for scale in (2.0**-40, 1.0, 2.0**40)
+    )
+
+    assert 0 < plain.rcond < 1
+    assert small.rcond == pytest.approx(plain.rcond) == large.rcond
+
+
+@pytest.mark.parametrize("kind", [None, "diagonal", "positive definite"])
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_rcond_is_at_most_one(road, kind, n):
+    values = np.random.default_rng(0).uniform(0.5, 2, 300)
+    a, b = values[:, None, None] * np.eye(n), np.ones((300, n, 1))
+    found = road.solve_ex(a, b, assume_a=kind)
+    assert (found.rconds <= 1).all() and (found.rconds > 0.999).all()
+
+
+def test_of_singular_and_spoilt_matrices_with_a_spoilt_right_hand_side_the_input_is_named(road):
+    a, b = matrices(None, "d", 4, 8), right_hand_sides("d", 4, 8, 1)
+    a[2, :, 3] = 0
+    b[2, 5] = np.nan
+    with pytest.raises(tcsolve.InputError, match="b does"):
+        road.solve_ex(a, b)
+
+
+# ---- sizes -------------------------------------------------------------------------------------
+
+
+def test_large_matrices_of_a_stack_are_solved_one_by_one_as_single_ones(road):
+    a, b = matrices(None, "d", 3, 700), right_hand_sides("d", 3, 700, 2)
+    a[1, 5] = a[1, 6]
+    solution = road.solve_ex(a, b)
+    names = [status.name for status in solution.statuses]
+    assert names[::2] == ["CONVERGED"] * 2 and names[1] in ("SINGULAR", "ILL_CONDITIONED")
+    assert solution.rungs[-1] == solution.precision and solution.backward_error.shape == (3, 2)
+    for i in (0, 2):
+        assert np.array_equal(solution.x[i], road.solve_ex(a[i], b[i], assume_a="general").x)
+
+
+# ---- long stacks -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [4097, 10001])
+@pytest.mark.parametrize("estimate", [False, True])
+def test_long_stacks_come_back_in_order(road, count, estimate):
+    a, b = matrices(None, "d", count, 3), right_hand_sides("d", count, 3, 1)
+    a[4000] = 0
+    x = np.full(b.shape, np.nan)
+    solution = road.solve_ex(a, b)
+    assert (solution.statuses != Status.CONVERGED).sum() == 1
+    assert solution.statuses[4000] is Status.SINGULAR
+    a[4000] = np.eye(3)
+    x = road.solve_ex(a, b).x if estimate else road.solve(a, b)
+    residual = np.abs(b - a @ x).max(axis=(1, 2))
+    size = np.abs(a).sum(axis=2).max(axis=1) * np.abs(x).max(axis=(1, 2))
+    assert (residual <= 4 * 2.0**-53 * 2 * size).all()
+
+
+def test_the_same_bits_twice(road):
+    for kind in KINDS:
+        for shape in ((7, 20), (50,)):
+            a, b = matrices(kind, "d", *shape), right_hand_sides("d", *shape, 2)
+            first, second = (road.solve_ex(a, b, assume_a=kind) for _ in range(2))
+            assert np.array_equal(first.x, second.x)
+            assert np.array_equal(first.backward_error, second.backward_error)
+            assert np.array_equal(first.rconds, second.rconds)
+
+
+class RoughVendor(HostVendor):
+    """Its solutions have errors of 1e-11, as those of a library that loses some digits."""
+
+    def factor(self, a, kind, columns):
+        factors, noise = super().factor(a, kind, columns), np.random.default_rng(1)
+        solve = factors.solve
+
+        def roughly(rhs, adjoint=False):
+            y = solve(rhs, adjoint)
+            y *= 1 + 1e-11 * noise.standard_normal(y.shape)
+            return y
+
+        factors.solve = roughly
+        return factors
+
+
+@pytest.mark.parametrize("n", [40, 300])
+@pytest.mark.parametrize("kind", ["general", "positive definite", "lower triangular"])
+@pytest.mark.parametrize("dtype", "dD")
+def test_an_answer_that_misses_the_bound_is_corrected_with_the_same_factors(dtype, kind, n):
+    road = HostRoad()
+    road.ops.vendor = RoughVendor()
+    a, b = matrices(kind, dtype, n), right_hand_sides(dtype, n, 2)
+
+    found = road.solve_ex(a, b, assume_a=kind)
+
+    assert found.status is Status.CONVERGED and (found.iterations == 1).all()
+    assert len(road.ops.vendor.factored) == 1
+    assert ratio(a, found.x, b) <= MET

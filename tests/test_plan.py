@@ -1,0 +1,33 @@
+"""Plans that cannot work are refused when they are made."""
+
+import pytest
+
+import tcsolve
+from tcsolve import Plan
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"update": "fp8"}, "update is 'fp8', needs one of fp16, bf16"),
+        ({"block": 0}, "block is 0, needs a positive integer"),
+        ({"block": 1.5}, "block is 1.5"),
+        ({"block": 64.0}, "block is 64.0"),
+        ({"block": float("inf")}, "block is inf"),
+        ({"basis": float("nan")}, "basis is nan"),
+        ({"max_steps": -1}, "max_steps is -1"),
+        ({"basis": 0}, "basis is 0"),
+        ({"contraction": 0}, "needs 0 < contraction < 1"),
+        ({"contraction": 1.0}, "needs 0 < contraction < 1"),
+        ({"contraction": float("nan")}, "contraction is nan"),
+        ({"contraction": "x"}, "contraction is 'x', needs 0 < contraction < 1"),
+        ({"basis": True}, "basis is True, needs a positive integer"),
+        ({"basis": None}, "basis is None, needs a positive integer"),
+        ({"fallback": 3}, "fallback is 3, needs True or False"),
+        ({"scale": "no"}, "scale is 'no', needs True or False"),
+        ({"update": ["fp16"]}, "update is \\['fp16'\\]"),
+    ],
+)
+def test_a_plan_that_cannot_work_is_refused_when_it_is_made(options, message):
+    with pytest.raises(tcsolve.InputError, match=message):
+        Plan(**options)
