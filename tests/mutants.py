@@ -169,8 +169,8 @@ MUTANTS = (
     Mutant(
         "lu",
         "_backends/cpu/lu.py",
-        "scaled = l * l.dtype.type(2.0**TOP_EXPONENT)  # of entries no larger than 1",
-        "scaled = l / l.dtype.type(2.0**TOP_EXPONENT)  # of entries no larger than 1",
+        "scaled = l * l.dtype.type(2.0**TOP_EXPONENT)  # the largest entry of L is 1",
+        "scaled = l / l.dtype.type(2.0**TOP_EXPONENT)  # the largest entry of L is 1",
     ),
     Mutant(
         "lu",
@@ -202,8 +202,8 @@ MUTANTS = (
     Mutant(
         "lu",
         "_lu/elimination.py",
-        "if self._is_wide and not self._is_early:",
-        "if self._is_wide or not self._is_early:",
+        "if self.plan.is_wide and not self.plan.is_early:",
+        "if self.plan.is_wide or not self.plan.is_early:",
     ),
     Mutant(
         "lu",
@@ -300,8 +300,8 @@ MUTANTS = (
     Mutant(
         "solve",
         "_solve/condition.py",
-        "own = own or self._condest(near)  # the library looks at its factors alone",
-        "own = own and self._condest(near)  # the library looks at its factors alone",
+        "own = own or self._condest(near)  # gecon has not compared its estimate with A",
+        "own = own and self._condest(near)  # gecon has not compared its estimate with A",
     ),
     Mutant(
         "solve",
@@ -313,8 +313,8 @@ MUTANTS = (
     Mutant(
         "solve",
         "_solve/direct.py",
-        "singular = zero and b.size > 0  # no answer is asked for, else",
-        "singular = zero and b.size >= 0  # no answer is asked for, else",
+        "singular = zero and b.size > 0  # an empty b needs no answer",
+        "singular = zero and b.size >= 0  # an empty b needs no answer",
     ),
     Mutant(
         "solve",
@@ -412,8 +412,8 @@ MUTANTS = (
     Mutant(
         "gemm",
         "_gemm/float64_operands.py",
-        "if xp is np and not beside_inf:  # on a device, to ask would be to wait",
-        "if xp is np or not beside_inf:  # on a device, to ask would be to wait",
+        "if xp is np and not beside_inf:  # reading `beside_inf` on a device would wait for the device",
+        "if xp is np or not beside_inf:  # reading `beside_inf` on a device would wait for the device",
     ),
     Mutant(
         "gemm",
