@@ -238,7 +238,8 @@ tcs_extremes(
     __syncthreads();
     if (warp >= EXTREMES) return;
     double all = found[warp][lane];
-    butterfly([&](int d) { all = extreme(warp, all, of_partner(all, d)); });
+    #pragma unroll
+    for (int d = WARP / 2; d; d /= 2) all = extreme(warp, all, of_partner(all, d));
     if (lane == 0) out[warp] = all;
 }
 
