@@ -82,8 +82,8 @@ class Status(Enum):
         "precision; leave assume_a out, or give 'symmetric' or 'hermitian'."
     )
     NOT_AS_ASSERTED = (
-        "The backward error meets the bound for the matrix that assume_a describes, but entries that "
-        "assume_a ignores contradict it, so x may not solve the system with the whole matrix; leave "
+        "The backward error meets the bound for the matrix that assume_a describes, but entries that are "
+        "not read contradict assume_a, so x may not solve the system with the whole matrix; leave "
         "assume_a out, or clear these entries."
     )
     NONFINITE_INPUT = (
