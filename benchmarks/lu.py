@@ -12,7 +12,8 @@ random vector v of -1 and 1, in FP64.  u is the roundoff of the update, and w th
 the size of independent rounding errors (see Higham and Mary 2019).  A bound by |L| |U| would accept wrong
 factors for large n.
 
-The page also has the time of the chain of panels, which run one after the other: beside updates, and alone.
+The page also has the time of all panels, which run one after the other, with updates at the same time and
+without.
 """
 
 import math

@@ -10,6 +10,7 @@ import hypothesis
 import numpy as np
 import pytest
 from folders import BENCHMARKS, ROOT
+from switches import skip_or_fail
 
 # The same examples in every run, on machines of any speed.
 hypothesis.settings.register_profile(
@@ -78,13 +79,6 @@ def pytest_terminal_summary(terminalreporter, config):
 def fuzz_tallies(request):
     """The list of what the random cases came to, which is printed at the end."""
     return request.config.stash[TALLIES]
-
-
-def skip_or_fail(reason, switch):
-    """Skip with a reason, or fail where the environment says that this machine must not skip."""
-    if os.environ.get(switch) == "1":
-        pytest.fail(f"{switch}=1, but {reason}")
-    pytest.skip(reason)
 
 
 def _import_cupy():

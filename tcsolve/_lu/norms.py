@@ -20,7 +20,7 @@ __all__ = [
 
 # The condition estimator does at most MAX_SWEEPS sweeps, the first solve included, as xLACN2.  It launches
 # SWEEPS_AT_ONCE of them before anything is read.  For n in ALL_AT_ONCE it launches all of them, because the
-# refinement beside them takes longer than they do.
+# refinement, which runs at the same time, takes longer than they do.
 MAX_SWEEPS, SWEEPS_AT_ONCE, ALL_AT_ONCE = 5, 2, range(4097, 8193)
 # Number of probes, the first right-hand sides of the estimator; number of refinement steps of their
 # solutions; and the largest contraction of the residual after which another step is tried.

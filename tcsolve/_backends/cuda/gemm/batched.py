@@ -126,7 +126,7 @@ def _batched_of(a, b, c, out, product):
 def _kernel_of(device, batched, arch):
     """Return (kernel, shape, bytes of shared memory, resident blocks per multiprocessor).
 
-    All are None if no shape fits in shared memory.
+    Each of the four is None if no shape fits in shared memory.
     """
     shape = batched_shape(batched, arch)
     if shape is None:

@@ -3,6 +3,7 @@
 import ctypes
 
 import pytest
+from switches import skip_or_fail
 
 import tcsolve
 from tcsolve import matrices
@@ -144,7 +145,7 @@ NOT_SUPPORTED = 801  # CUDA_ERROR_NOT_SUPPORTED
 def called(driver, name, *args):
     status = getattr(driver, name)(*args)
     if status == NOT_SUPPORTED:
-        pytest.skip(f"{name}: no green contexts on this device")
+        skip_or_fail(f"{name}: no green contexts on this device", "TCSOLVE_REQUIRE_GREEN_CONTEXTS")
     assert status == 0, f"{name} fails with CUresult {status}"
 
 
@@ -163,7 +164,7 @@ def green_stream(cupy):
     """Return a function that returns a stream of a green context of so many multiprocessors."""
     driver = ctypes.CDLL("libcuda.so.1")
     if not hasattr(driver, "cuGreenCtxStreamCreate"):
-        pytest.skip("this driver has no green contexts")
+        skip_or_fail("this driver has no green contexts", "TCSOLVE_REQUIRE_GREEN_CONTEXTS")
     kept, device = [], cupy.cuda.runtime.getDevice()
     cupy.cuda.runtime.free(0)  # the primary context is there
 

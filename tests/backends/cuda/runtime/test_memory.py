@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from on_device import allocations_needed, same
+from switches import skip_or_fail
 
 import tcsolve
 from tcsolve import matrices
@@ -309,7 +310,10 @@ def use(cupy, kind):
         return cupy.cuda.MemoryAsyncPool().malloc
     if kind == "slab":
         return Slab(cupy, 24 << 30).malloc
-    torch = pytest.importorskip("torch")
+    try:
+        import torch
+    except ImportError as error:
+        skip_or_fail(f"torch cannot be imported: {error}", "TCSOLVE_REQUIRE_TORCH")
 
     def take(size, device):
         stream = cupy.cuda.get_current_stream().ptr
