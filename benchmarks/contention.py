@@ -41,16 +41,17 @@ class Strip:
     def __init__(self, m):
         import cupy
 
-        from tcsolve._backends.cuda.ops import CupyOps
+        from tcsolve._backends.cuda.lu.ops import DeviceLU
+        from tcsolve._contract.lu import Pivots
 
-        self.ops, self.m = CupyOps(), m
-        rules = self.ops.lu_rules(np.float32)
+        self._lu, self.m = DeviceLU(), m
+        rules = self._lu.rules(np.float32)
         self.width = rules.strip(m, 2 * UPDATE_K, False)
         self.blocks = rules.panel_shape(m, self.width, False).blocks
         self._p = cupy.empty((m, m), np.float32)[:, : self.width]
         self._a = cupy.random.default_rng(3).standard_normal(self._p.shape, dtype=np.float32)
-        self._ipiv, self._order = (cupy.zeros(k, np.int32) for k in (self.width, m))
-        self._info = cupy.zeros(1, np.int32)
+        ipiv, order, info = (cupy.zeros(k, np.int32) for k in (self.width, m, 1))
+        self._pivots = Pivots(0, ipiv, order, info)
 
     def restore(self):
         """Undo what `factor` has done."""
@@ -58,12 +59,11 @@ class Strip:
 
     def factor(self, started):
         """Factor it; `started` is set when it is resident."""
-        args = self._ipiv, 0, self._order, self._info, started
-        self._swaps = self.ops.strip_lu(self._p, 0, self.width, *args)
+        self._swaps = self._lu.strip(self._p, 0, self.width, self._pivots, started)
 
     def result(self):
         """Return the factors and pivots, on the host."""
-        return self._p.get(), self._ipiv.get()
+        return self._p.get(), self._pivots.ipiv.get()
 
 
 def works(multiprocessors, blocks):

@@ -69,26 +69,29 @@ CORRECTIONS = {"fp16": exact, "int8": to_int8, "fp8": to_fp8, "none": None}
 def corrected(rounded):
     """Replace the corrections in the emulated update with three products on NumPy."""
     from tcsolve._arithmetic.formats import TOP_EXPONENT
-    from tcsolve._backends.cpu.lu import _scale_to_top, _split
-    from tcsolve._backends.cpu.ops import NumpyOps
+    from tcsolve._backends.cpu.lu import HostLU, _scale_to_top, _split
 
-    def subtract_product(self, c, operand, u, share=None, first=0):
-        how, (l_hi, l_lo) = operand
-        l_hi, l_lo = (part[first : first + len(c)] for part in (l_hi, l_lo))
-        scale = np.float32(_scale_to_top(u))
-        u_hi, u_lo = _split(u * scale, how.format)
-        product = l_hi @ u_hi
-        if rounded is not None:
-            for l, u in ((l_hi, u_lo), (l_lo, u_hi)):
-                product += rounded(l, 1).astype(l.dtype) @ rounded(u, 0).astype(u.dtype)
-        c -= product / np.float32(2.0**TOP_EXPONENT * scale)
+    def operand(self, l, how, at_once=False, bound=None):
+        parts = _split(l * np.float32(2.0**TOP_EXPONENT), how.format)
 
-    usual = NumpyOps.subtract_product
-    NumpyOps.subtract_product = subtract_product
+        def subtract(c, u, share=None, first=0):
+            l_hi, l_lo = (part[first : first + len(c)] for part in parts)
+            scale = np.float32(_scale_to_top(u))
+            u_hi, u_lo = _split(u * scale, how.format)
+            product = l_hi @ u_hi
+            if rounded is not None:
+                for l, u in ((l_hi, u_lo), (l_lo, u_hi)):
+                    product += rounded(l, 1).astype(l.dtype) @ rounded(u, 0).astype(u.dtype)
+            c -= product / np.float32(2.0**TOP_EXPONENT * scale)
+
+        return subtract
+
+    usual = HostLU.operand
+    HostLU.operand = operand
     try:
         yield
     finally:
-        NumpyOps.subtract_product = usual
+        HostLU.operand = usual
 
 
 def count_steps(family, n, name):

@@ -97,7 +97,7 @@ class Factoring:
         self.a, self.ops, self.how = a, CupyOps(), UPDATES[precision]
         self.dominant = expects_dominance(self.ops, a, survey(self.ops, a))
         w = self.copy()
-        rules = self.ops.lu_rules(w.dtype, w)
+        rules = self.ops.lu.rules(w.dtype, w)
         self.schedule = schedule(len(a), self.how, rules, dominant=self.dominant)
         self.panels = [(panel.start, panel.stop) for panel in self.schedule.panels]
 
@@ -207,14 +207,14 @@ def measure(n, precision, repeats, rates, timeline):
 def solve_again(a, b, precision):
     """Return a function that solves with factors of known condition, with steps launched one by one."""
     import tcsolve
-    from tcsolve._backends.cuda.lu import ops as lu_ops
+    from tcsolve._backends.cuda.ops import CupyOps
 
-    factors, most = tcsolve.factor(a, precision=precision), lu_ops.AHEAD_ROWS
-    lu_ops.AHEAD_ROWS = 0
+    factors, most = tcsolve.factor(a, precision=precision), CupyOps.ahead_rows
+    CupyOps.ahead_rows = 0
     try:
         return [factors.solve_ex(b) for _ in range(4)][-1]
     finally:
-        lu_ops.AHEAD_ROWS = most
+        CupyOps.ahead_rows = most
 
 
 def main():

@@ -103,9 +103,9 @@ def solve_by_squares(rng, precisions):
     from tcsolve._backends.cuda.gemm import wgmma
     from tcsolve._backends.cuda.lu import rules
 
-    cuda_ops.EARLY_ROWS = cuda_ops.MOST_SUMS = 0
+    cuda_ops.CupyOps.early_rows = cuda_ops.MOST_SUMS = 0
     rules.LIMITS = rules.Limits(square_rows=1, least_columns=32, wide=2 * NARROW)
-    arch = cuda_ops.CupyOps().lu_rules("f").arch
+    arch = cuda_ops.CupyOps.lu.rules("f").arch
     applied, apply = [], wgmma.Right.apply
 
     def spy(self, l):

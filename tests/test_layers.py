@@ -24,7 +24,7 @@ PACKAGES = {
     "_backends.cpu": PURE | {"_contract", "scipy"},
     RUNTIME: CUDA,
     GEMM: CUDA | {RUNTIME},
-    LU: CUDA | {RUNTIME, GEMM},
+    LU: CUDA | {"_contract", RUNTIME, GEMM},
     STACKS: CUDA | {RUNTIME, GEMM, LU},
     "_backends": CUDA | {"_contract", "_backends.cpu", RUNTIME, GEMM, LU, STACKS},
     # The algorithms take `ops`, and do not know where arrays live.

@@ -26,8 +26,8 @@ class _Factors:
 
 
 def _lu(a):
-    factors, zero_pivot = _ops.getrf(a, a.dtype)
-    return lambda v, adjoint: _ops.getrs(factors, v, adjoint), zero_pivot
+    factors, zero_pivot = _ops.lu.getrf(a, a.dtype)
+    return lambda v, adjoint: _ops.lu.getrs(factors, v, adjoint), zero_pivot
 
 
 def _cholesky(a):
@@ -118,12 +118,12 @@ class HostVendor:
         if residuals is not None:
             residuals[:] = np.swapaxes(r, 1, 2)
 
-    def sizes(self, stats, answers, b, y, info, out):
+    def sizes(self, sums, answers, b, y, info, out):
         x, ax = answers
         info = 0 if info is None else info[0]
         with np.errstate(all="ignore"):
             grown = np.abs(y).sum(axis=1).max(initial=0)
-            ends = [stats.row_sum.max(), stats.col_sum.max(), grown, info]
+            ends = [*(x.max() for x in sums), grown, info]
             out[:, 0] = [*ends, *np.abs(b - ax).max(axis=0), *np.abs(x).max(axis=0)]
 
     def doubtful(self, board, k, limits, triangular):

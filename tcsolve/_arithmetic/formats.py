@@ -10,7 +10,16 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-__all__ = ["FORMATS", "PREFIX", "UPDATES", "Format", "Update", "round_to", "split"]
+__all__ = [
+    "FORMATS",
+    "PREFIX",
+    "UPDATES",
+    "Format",
+    "Update",
+    "inverses_serve",
+    "round_to",
+    "split",
+]
 
 # The first letter of BLAS and LAPACK routine names, by the character of the dtype.
 PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
@@ -19,6 +28,16 @@ PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
 # power of two that keeps rounded values below 65504, the largest FP16 number.  A higher scale keeps more
 # small entries above 2**-24, the smallest FP16 number.
 TOP_EXPONENT = 14
+
+# The largest condition number || |D^-1| |D| || of a diagonal block D of factors that is inverted, by the
+# character of the dtype.  A solve with an inverse loses accuracy in proportion to it, and refinement must
+# still contract.
+INVERSE_CONDITION = {"f": 1e4, "d": 1e8}
+
+
+def inverses_serve(condition, char):
+    """Tell whether inverses of diagonal blocks are accurate enough; `condition` is the largest of a block."""
+    return condition <= INVERSE_CONDITION[char]  # False for NaN
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ pure functions of numbers.
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tcsolve._arguments import require_number
 from tcsolve._arithmetic.formats import FORMATS
@@ -18,6 +18,7 @@ __all__ = [
     "ENGINES",
     "LEVELS",
     "GemmBound",
+    "Job",
     "Product",
     "choose_product",
     "common_dtype",
@@ -147,6 +148,30 @@ class Product:
         return Product(self.precision, refine, self.dtype)
 
 
+class Job(NamedTuple):
+    """The product out = alpha a b + beta c.
+
+    Attributes
+    ----------
+    a, b, c, out : array
+        Matrices, or stacks of equal length; none is empty.  c is not read if beta is 0, and may be `out`.
+    product : Product
+        The arithmetic.
+    alpha, beta : number
+    engine : str
+        One of ENGINES.
+    """
+
+    a: Any
+    b: Any
+    c: Any
+    out: Any
+    product: Product
+    alpha: Any
+    beta: Any
+    engine: str
+
+
 def common_dtype(a, b):
     """Return the name of the common dtype of two operands; a and b are names of dtypes."""
     for name, given in (("a", a), ("b", b)):
@@ -190,7 +215,11 @@ def choose_product(dtype, k, precision=None, refine=None, rtol=None, engine="aut
     if rtol is None:
         default = levels[0] if len(levels) == 1 else "ab"
         return Product(precision, refine if refine in levels else default, dtype)
-    return _cheapest(levels, dtype, k, precision, refine, rtol, engine)
+    if refine is not None:
+        raise InputError(f"rtol is {rtol} and refine is {refine!r}; give one of them")
+    products = [Product(precision, level, dtype) for level in levels]
+    rtol = require_number("rtol", rtol, "a positive number", least=math.ulp(0))
+    return _cheapest(products, k, rtol, engine)
 
 
 def _levels(precision, dtype, refine):
@@ -207,19 +236,15 @@ def _levels(precision, dtype, refine):
     return list(LEVELS)
 
 
-def _cheapest(levels, dtype, k, precision, refine, rtol, engine):
-    """Return the product with the fewest terms among those with a bound of at most rtol."""
-    if refine is not None:
-        raise InputError(f"rtol is {rtol} and refine is {refine!r}; give one of them")
-    rtol = require_number("rtol", rtol, "a positive number", least=math.ulp(0))
-    found = [Product(precision, level, dtype) for level in levels]
-    bounds = [error_bound(product, k, engine) for product in found]
-    for product, bound in zip(found, bounds, strict=True):
+def _cheapest(products, k, rtol, engine):
+    """Return the first product with a bound of at most rtol."""
+    bounds = [error_bound(product, k, engine) for product in products]
+    for product, bound in zip(products, bounds, strict=True):
         if bound <= rtol:
             return product
     raise InputError(
-        f"rtol is {rtol}, but the bound of {precision!r} at k = {k} is {min(bounds):.1e} at best; "
-        "use precision='fp64' on float64 operands, or a larger rtol"
+        f"rtol is {rtol}, but the bound of {products[0].precision!r} at k = {k} is {min(bounds):.1e} at "
+        "best; use precision='fp64' on float64 operands, or a larger rtol"
     )
 
 

@@ -187,5 +187,7 @@ def clear_cache():
     >>> tcsolve.clear_cache()
     """
     if _cupy_ops.cache_info().currsize:
+        from tcsolve._backends.cuda.runtime import recorded_graphs
+
         _require_usable(())
-        _cupy_ops().clear_cache()
+        recorded_graphs.clear()

@@ -2,6 +2,8 @@
 
 `schedule` is a pure function of sizes and of the `Rules` of a device.  The algorithm follows the records and
 decides nothing itself.  Tests read the records without a device.
+
+`goes_early` and `goes_ahead` decide, in the same way, what a solve starts before it is known to be needed.
 """
 
 import functools
@@ -10,7 +12,17 @@ from typing import Protocol
 
 from tcsolve._arithmetic.formats import Update
 
-__all__ = ["CatchUp", "PanelPlan", "Rules", "Schedule", "StepPlan", "schedule"]
+__all__ = [
+    "CatchUp",
+    "PanelPlan",
+    "Rules",
+    "Schedule",
+    "SolvePlan",
+    "StepPlan",
+    "goes_ahead",
+    "goes_early",
+    "schedule",
+]
 
 
 class Rules(Protocol):
@@ -18,7 +30,14 @@ class Rules(Protocol):
 
     Rules are immutable and hashable, and equal rules give equal answers.  `start` and `column` are the number
     of the first column of a block of the matrix.  `right` is the number of columns right of a panel.
+
+    Attributes
+    ----------
+    is_recorded : bool
+        Whether the memory of the matrix has recorded graphs.
     """
+
+    is_recorded: bool
 
     def block(self, left, update, dominant):
         """Return the width of the next panel of a trailing matrix with `left` rows and columns."""
@@ -70,6 +89,26 @@ class CatchUp:
 
 
 @dataclass(frozen=True)
+class SolvePlan:
+    """The solves with L11 for U right of a panel.
+
+    Attributes
+    ----------
+    columns : int
+        Number of columns of U.
+    update : Update
+        The arithmetic of a product with the inverse of L11.
+    is_dominant : bool
+        Whether pivots are expected on the diagonal.  Then L11 is so well conditioned that its inverse is
+        accurate however it is computed.
+    """
+
+    columns: int
+    update: Update
+    is_dominant: bool
+
+
+@dataclass(frozen=True)
 class PanelPlan:
     """A panel: columns start:stop, from row `start` on.
 
@@ -81,8 +120,6 @@ class PanelPlan:
         Number of rows: those of the square for a square panel, else all from row `start` on.
     is_square : bool
         Whether pivots are searched only in the square; L below it is a product with U11**-1.
-    is_dominant : bool
-        Whether pivots are expected on the diagonal.
     strips : tuple of (int, int)
         Column ranges of the strips, counted from `start`.
     catch_ups : tuple of CatchUp
@@ -92,20 +129,19 @@ class PanelPlan:
     is_early : bool
         Whether the panel is factored before the update beside it ends.  Then the preparations that follow
         the panel start at once.
-    substitution : Update
-        The arithmetic of the product that computes U right of the panel.
+    substitution : SolvePlan
+        The solves for U right of the panel.
     """
 
     start: int
     stop: int
     rows: int
     is_square: bool
-    is_dominant: bool
     strips: tuple[tuple[int, int], ...]
     catch_ups: tuple[CatchUp, ...]
     is_wide: bool
     is_early: bool
-    substitution: Update
+    substitution: SolvePlan
 
     @property
     def first_columns(self):
@@ -158,12 +194,15 @@ class Schedule:
         The panels from left to right.
     steps : tuple of StepPlan
         steps[i] eliminates with panels[i]; the next panel is panels[i + 1].
+    is_recorded : bool
+        Whether the launches are recorded, and replayed for the next matrix in the same memory.
     """
 
     n: int
     update: Update
     panels: tuple[PanelPlan, ...]
     steps: tuple[StepPlan, ...]
+    is_recorded: bool
 
 
 @functools.lru_cache(maxsize=256)
@@ -189,7 +228,7 @@ def schedule(n, update, rules, block=None, look_ahead=True, dominant=False):
         start = stop
     pairs = zip(panels[:-1], panels[1:], strict=True)
     steps = (_step(n, panel, following, update, rules, look_ahead) for panel, following in pairs)
-    return Schedule(n, update, tuple(panels), tuple(steps))
+    return Schedule(n, update, tuple(panels), tuple(steps), rules.is_recorded)
 
 
 def _panel(n, start, stop, update, rules, dominant):
@@ -207,13 +246,12 @@ def _panel(n, start, stop, update, rules, dominant):
         stop,
         rows,
         is_square,
-        dominant,
         strips,
         catch_ups,
         # A panel of one strip applies its swaps where it solves for U, so it is never wide.
         is_wide=several and rules.is_wide(columns, right),
         is_early=is_square or rules.panel_is_sooner(rows, update),
-        substitution=inner,
+        substitution=SolvePlan(right, inner, dominant),
     )
 
 
@@ -248,3 +286,22 @@ def _step(n, panel, following, update, rules, look_ahead):
     last_row = following.stop if following.is_square else None
     first = following.first_columns
     return StepPlan(True, look_ahead, first, following.stop, near, update, last_row)
+
+
+def goes_early(a, most):
+    """Tell whether the LU of a may start before the survey of a is read, where `most` is `Ops.early_rows`.
+
+    The answer depends only on the shape, the dtype and the layout of a, so that equal input gives equal bits.
+    """
+    return len(a) <= most and a.dtype.char in "fd" and a.flags.c_contiguous
+
+
+def goes_ahead(a, b, most):
+    """Tell whether `LUOps.ahead` supports a and b, where `most` is `Ops.ahead_rows`.
+
+    The answer does not depend on what is cached.
+    """
+    if not (len(b) <= most and b.shape[1] == 1 and b.dtype.char == "d"):
+        return False
+    has_rows = a.strides[1] == a.itemsize and a.strides[0] > 0
+    return a.size > 0 and a.dtype.char in "fd" and has_rows

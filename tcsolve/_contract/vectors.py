@@ -2,7 +2,7 @@
 
 import numpy as np
 
-__all__ = ["gram", "held", "signs", "steepest"]
+__all__ = ["gram", "held", "signs", "solve_scaled", "steepest"]
 
 
 def gram(vectors, known, dots):
@@ -46,3 +46,13 @@ def steepest(xp, z, state, found):
     found[0], found[1] = top, size.take(top)
     state[0], state[1] = top, goes_on
     return unit[:, None]
+
+
+def solve_scaled(xp, column_max, solve, b, dtype):
+    """Return solve(v) for the columns v of b, which are scaled to a largest entry of 1 to fit in `dtype`.
+
+    The scaling is undone in the result.
+    """
+    size = column_max(b)
+    size = xp.where(size > 0, size, 1.0)
+    return solve((b / size).astype(dtype)) * size

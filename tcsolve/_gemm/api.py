@@ -9,6 +9,7 @@ from tcsolve._arguments import require_switch
 from tcsolve._arithmetic.products import (
     ENGINES,
     GemmBound,
+    Job,
     choose_product,
     common_dtype,
     error_bound,
@@ -22,8 +23,10 @@ from tcsolve._gemm.float64_operands import multiply_narrowed
 
 __all__ = ["gemm", "gemm_batched", "gemm_bound"]
 
-# The prepared launches of batched products that were checked before, and how many of them are kept.
-_LAUNCHES, MOST_LAUNCHES = {}, 4096
+# The functions that repeat batched products of arguments that were checked before, and how many are kept.
+_AGAIN, MOST_KEPT = {}, 4096
+# The addresses of arrays with one key are equal modulo ALIGNMENT, as `Ops.gemm` needs it.
+ALIGNMENT = 16
 
 
 def gemm(
@@ -214,11 +217,11 @@ def gemm_batched(
     if c is not None:
         c = check_array(c, "c")
         c = _stacked(c, batch) if c.ndim == 2 else c
-    out, launch = _product_of(a, b, c, out, options)
-    if key is not None and launch is not None:
-        if len(_LAUNCHES) >= MOST_LAUNCHES:
-            _LAUNCHES.clear()
-        _LAUNCHES[key] = launch
+    out, again = _product_of(a, b, c, out, options)
+    if key is not None and again is not None:
+        if len(_AGAIN) >= MOST_KEPT:
+            _AGAIN.clear()
+        _AGAIN[key] = again
     return out
 
 
@@ -232,14 +235,27 @@ def _repeated(a, b, c, out, options):
     beta = options.beta
     if not is_cupy(a) or not isinstance(beta, int | float):
         return None, None
-    ops = ops_for(a)
+    ops_for(a)  # raises unless a is on the current device
     c = c if beta != 0 else None
-    key = ops.signature(options, a, b, c, out)
+    key = _key(options, a, b, c, out)
     try:
-        launch = _LAUNCHES.get(key)
+        again = _AGAIN.get(key)
     except TypeError:  # an option is not hashable; the checks of the arguments will report it
         return None, None
-    return key, None if launch is None else ops.gemm_again(launch, a, b, c, out)
+    return key, None if again is None else again(a, b, c, out)
+
+
+def _key(options, *arrays):
+    """Return a key of all that `Ops.gemm` does not check again, or None unless all arrays are CuPy arrays."""
+    key = [options]
+    for x in arrays:
+        if is_cupy(x):
+            key += (x.shape, x.strides, x.dtype.char, x.data.ptr % ALIGNMENT, x.data.device_id)
+        elif x is None:
+            key.append(None)
+        else:
+            return None
+    return tuple(key)
 
 
 def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto", rtol=None):
@@ -339,7 +355,7 @@ class _Options(NamedTuple):
 def _product_of(a, b, c, out, options):
     """Check the arguments that `gemm` and `gemm_batched` share, and compute the product.
 
-    Return (result, launch).  `Ops.gemm_again` takes the launch; it is None if there is no faster repetition.
+    Return (result, again), where `again` is the result of `Ops.gemm`, or None.
     """
     turns = (require_switch(name, getattr(options, name)) for name in ("transa", "transb"))
     a, b = (x.swapaxes(-1, -2) if turn else x for x, turn in zip((a, b), turns, strict=True))
@@ -365,13 +381,13 @@ def _product_of(a, b, c, out, options):
         ops_for(out, a)  # raises unless both are in the same place
     if not out.size:
         return out, None
-    arrays, rest = (a, b, c, out), (*scalars, options.engine)
+    job = Job(a, b, c, out, product, *scalars, options.engine)
     if scalars[0] == 0 or a.shape[-1] == 0:
         _guarded(ops, _without_product)(ops, c, out, scalars[1], accumulator)
     elif wide:
-        _guarded(ops, multiply_narrowed)(ops, arrays, product, *rest)
+        _guarded(ops, multiply_narrowed)(ops, job)
     else:
-        return out, _guarded(ops, _compute)(ops, arrays, product, *rest)
+        return out, _guarded(ops, _compute)(ops, job)
     return out, None
 
 
@@ -384,14 +400,14 @@ def _guarded(ops, function):
     return ops.guarded(function)
 
 
-def _compute(ops, arrays, product, alpha, beta, engine):
+def _compute(ops, job):
     """Call `Ops.gemm`; if c and `out` have different dtypes, in the dtype of the sums."""
-    a, b, c, out = arrays
-    if beta == 0 or c.dtype == out.dtype:
-        return ops.gemm(a, b, c, out, product, alpha, beta, engine)
+    c, out, product = job.c, job.out, job.product
+    if job.beta == 0 or c.dtype == out.dtype:
+        return ops.gemm(job)
     addend = ops.converted(c, np.dtype(product.accumulator))
     total = ops.xp.empty(out.shape, product.accumulator)
-    ops.gemm(a, b, addend, total, product, alpha, beta, engine)
+    ops.gemm(job._replace(c=addend, out=total))
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         out[...] = ops.converted(total, out.dtype)
     return None

@@ -9,12 +9,9 @@ FAINT = np.finfo(np.float32).tiny
 SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 
 
-def multiply_narrowed(ops, arrays, product, alpha, beta, engine):
-    """Compute out = alpha a b + beta c for float64 operands, scaled so that their entries fit into FP32.
-
-    `arrays` are a, b, c and out.
-    """
-    xp, (a, b, c, out) = ops.xp, arrays
+def multiply_narrowed(ops, job):
+    """Compute job.out for float64 operands, scaled so that their entries fit into FP32."""
+    xp, (a, b, c, out, _, alpha, beta, _) = ops.xp, job
     # A matrix with a batch stride of 0 is used in all products; convert it once.
     once = [x[:1] if x.ndim == 3 and x.strides[0] == 0 else x for x in (a, b)]
     beside_inf = [~xp.isfinite(x).all() for x in once[::-1]]
@@ -23,7 +20,7 @@ def multiply_narrowed(ops, arrays, product, alpha, beta, engine):
         (xp.broadcast_to(part, x.shape), e) for (part, e), x in zip(narrow, (a, b), strict=True)
     )
     total = xp.empty(out.shape, np.float32)
-    ops.gemm(a, b, None, total, product, 1, 0, engine)
+    ops.gemm(job._replace(a=a, b=b, c=None, out=total, alpha=1, beta=0))
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         result = alpha * xp.ldexp(ops.converted(total, DOUBLE), -(exponent_a + exponent_b))
         if beta != 0:

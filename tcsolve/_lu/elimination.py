@@ -12,6 +12,10 @@ If pivots are expected on the diagonal, a panel may be square (`_Panel`).  Then 
 of U right of it are products in the arithmetic of the updates.
 """
 
+import functools
+from typing import Any, NamedTuple
+
+from tcsolve._contract.lu import Packed, Pivots
 from tcsolve._contract.schedule import schedule
 from tcsolve._lu.factors import NO_BAD_PIVOT, BlockedFactors
 
@@ -40,12 +44,10 @@ def factor_blocked(ops, w, update, block=None, look_ahead=True, dominant=False):
     BlockedFactors
     """
     options = (block, look_ahead, dominant)
-
-    def launch():
-        rules = ops.lu_rules(w.dtype, w)
-        return _launch(ops, w, schedule(len(w), update, rules, *options))
-
-    return BlockedFactors(ops, w, *ops.replayed(w, (update.name, *options), launch))
+    plan = schedule(len(w), update, ops.lu.rules(w.dtype, w), *options)
+    name = (update.name, *options) if plan.is_recorded else None
+    order, report, inverses = ops.replayed(w, name, functools.partial(_launch, ops, w, plan))
+    return BlockedFactors(ops, Packed(w, order, inverses), report)
 
 
 def _launch(ops, w, plan):
@@ -56,39 +58,65 @@ def _launch(ops, w, plan):
     order : array, shape (n,)
         order[i] is the row of A that becomes row i.
     report : array, shape (4,)
-        The first bad pivot (or NO_BAD_PIVOT), the number of rows that were exchanged, the number for
-        `Ops.trusted`, and 1 if an expectation of a dominant matrix failed, else 0.
+        That of `LUOps.finish`, where info is the first bad pivot or NO_BAD_PIVOT.
     inverses : array or None
         The inverses of the diagonal blocks, if the device solves with them.
     """
     n, xp = w.shape[0], ops.xp
     order = xp.arange(n, dtype=xp.int32)
     ipiv = xp.empty(n, dtype=xp.int32)
-    found = xp.full(1, NO_BAD_PIVOT, dtype=xp.int32), xp.zeros(1, dtype=xp.int32)
-    rows = order, xp.arange(n, dtype=xp.int32)
+    info, beyond = xp.full(1, NO_BAD_PIVOT, dtype=xp.int32), xp.zeros(1, dtype=xp.int32)
+    local = xp.arange(n, dtype=xp.int32)
+    matrix = _Matrix(w, plan.update, order, local, ipiv, info, beyond)
     first, *others = plan.panels
-    panel = _Panel(ops, w, first, rows, ipiv, found, plan.update)
+    panel = _Panel(ops.lu, matrix, first)
     panel.factor()
     for step_plan, panel_plan in zip(plan.steps, others, strict=True):
-        following = _Panel(ops, w, panel_plan, rows, ipiv, found, plan.update)
+        following = _Panel(ops.lu, matrix, panel_plan)
         step = _Step(panel, following, step_plan)
         if step_plan.is_beside:
-            ops.beside(step)
+            ops.lu.beside(step)
         else:
             step.do()
         panel = following
     panel.swap(0, panel.start)
     panel.swap(panel.unswapped, n)
-    inverses, worst = ops.invert_diagonal_blocks(w) or (None, xp.zeros(1))
-    info, beyond = found
-    return order, ops.report(info, ipiv, worst, beyond), inverses
+    report, inverses = ops.lu.finish(w, ipiv, info, beyond)
+    return order, report, inverses
+
+
+class _Matrix(NamedTuple):
+    """The matrix that is factored, and the arrays that all panels share.
+
+    Attributes
+    ----------
+    w : array, shape (n, n)
+    update : Update
+        The arithmetic of the trailing updates.
+    order : array, shape (n,)
+        order[i] is the row of A that is now row i.
+    local : array, shape (n,)
+        Memory for the order of the rows of one panel.
+    ipiv : array, shape (n,)
+        The pivots, as in `Pivots`.
+    info, beyond : array, shape (1,)
+        The first bad pivot, and whether an expectation of a dominant matrix failed.
+    """
+
+    w: Any
+    update: Any
+    order: Any
+    local: Any
+    ipiv: Any
+    info: Any
+    beyond: Any
 
 
 class _Step:
     """One step of the LU in parts: eliminate with a factored panel, and factor the following panel.
 
     The columns of the following panel are updated first, so that it can be factored beside the update of all
-    other columns.  If the following panel is wide, the columns of its first strip come first.  `Ops.beside`
+    other columns.  If the following panel is wide, the columns of its first strip come first.  `LUOps.beside`
     lists which part needs which.
 
     Attributes
@@ -191,24 +219,24 @@ class _Panel:
         Column ranges of the strips, counted from `start`.
     unswapped : int
         The swaps have been applied to columns start:unswapped of w.
-    substitution : object or None
-        The result of `Ops.substitution`, for `solve` and, if the panel is square, `solve_first`.
     """
 
-    def __init__(self, ops, w, plan, rows, ipiv, found, update):
-        self.w, self.plan, self.start, self.stop = w, plan, plan.start, plan.stop
-        start, stop = plan.start, plan.stop
-        self.p, self.is_square = w[start : start + plan.rows, start:stop], plan.is_square
-        self.strips = plan.strips
-        self._ops, (self._info, self._beyond) = ops, found
-        self._ipiv, self._update = ipiv[start:stop], update
-        self.unswapped = start
-        self.substitution, self._right, self._bound = None, None, None
-        self._swaps, self._operands = None, {}
+    def __init__(self, lu, matrix, plan):
+        self._lu, self._matrix, self.w, self.plan = lu, matrix, matrix.w, plan
+        self.start, self.stop, self.strips, self.is_square = (
+            plan.start,
+            plan.stop,
+            plan.strips,
+            plan.is_square,
+        )
+        rows = slice(plan.start, plan.start + plan.rows)
+        self.p, self._order = self.w[rows, plan.start : plan.stop], matrix.order[rows]
         # With several strips, local[i] is the number of the row that is now row i of the panel.
-        order, local = rows
-        self._order = order[start : start + len(self.p)]
-        self._local = local[: len(self.p)] if len(self.strips) > 1 else self._order
+        local = matrix.local[: plan.rows] if len(plan.strips) > 1 else self._order
+        ipiv = matrix.ipiv[plan.start : plan.stop]
+        self._pivots = Pivots(plan.start, ipiv, local, matrix.info)
+        self.unswapped, self._swaps, self._operands = plan.start, None, {}
+        self._solve = self._square = None
 
     def factor(self):
         """Factor all strips."""
@@ -216,23 +244,32 @@ class _Panel:
         self.finish()
 
     def begin(self, started):
-        """Factor the first strip; `started` comes from `Ops.beside`."""
-        self._swaps = self._factor_strip(*self.strips[0], started)
+        """Factor the first strip; `started` comes from `LUOps.beside`."""
+        self._swaps = self._lu.strip(self.p, *self.strips[0], self._pivots, started)
 
     def finish(self):
-        """Factor the other strips; if a wide panel is early, prepare L and the solves for U as well."""
-        if len(self.strips) == 1:
-            return
+        """Factor the other strips.
+
+        If the panel is square, or wide and early, also prepare L and the solves for U.
+        """
+        if len(self.strips) > 1:
+            self._factor_others()
+        if self.is_square:
+            plan, beyond = self.plan.substitution, self._matrix.beyond
+            self._square = self._lu.square(self.p, plan, beyond)
+            self._solve = self._square.solve
+        elif self.plan.is_wide and self.plan.is_early:
+            self._lu.together(self._round, self.substitute)
+
+    def _factor_others(self):
+        """Factor the strips after the first, and put the swaps of all strips together."""
         for (start, stop), catch_up in zip(self.strips[1:], self.plan.catch_ups, strict=True):
             self._catch_up(catch_up)
-            self._swaps = self._factor_strip(start, stop, None)
-        self._ops.swap_rows(self.p[start:], self._swaps)
-        self._swaps = self._ops.merge_swaps(self._order, self._local, self._ipiv, self.start)
+            self._swaps = self._lu.strip(self.p, start, stop, self._pivots)
+        self._lu.swap_rows(self.p[start:], self._swaps)
+        row, ipiv, local, _ = self._pivots
+        self._swaps = self._lu.merge_swaps(self._order, local, ipiv, row)
         self.unswapped = self.stop
-        if self.is_square:
-            self._bound = self._ops.bound(self.p, self._beyond)
-        if self.plan.is_wide and self.plan.is_early:
-            self._ops.together(self._prepare_l, self.substitute)
 
     def solve_first(self, last):
         """Swap rows and solve for U in the columns up to `last`; round L of a wide panel concurrently.
@@ -242,73 +279,61 @@ class _Panel:
         """
 
         def solve():
-            self.swap(self.unswapped, last, self.substitution if self.is_square else None)
+            self.swap(self.unswapped, last, self._solve if self.is_square else None)
 
         if self.plan.is_wide and not self.plan.is_early:
-            self._ops.together(self._prepare_l, solve)
+            self._lu.together(self._round, solve)
         else:
             solve()
 
-    def _prepare_l(self):
-        """Round L below the rows of U; of a square panel, prepare the inverse of U11 instead."""
-        if self.is_square:
-            self._right = self._ops.right_substitution(self.p, self._update, self._bound)
-        else:
-            self._operand(self._update, at_once=True)
+    def _round(self):
+        """Round L below the rows of U."""
+        self._operand(self._matrix.update, at_once=True)
 
     def complete(self):
         """Compute L below a square panel, and check that its entries are at most one."""
         if self.is_square:
-            l = self.w[self.stop :, self.start : self.stop]
-            self._ops.solve_right(l, self.p, self._right)
-            self._operand(self._update, at_once=True, bound=self._bound)
+            self._square.divide(self.w[self.stop :, self.start : self.stop])
+            self._operand(self._matrix.update, at_once=True, bound=self._square.bound)
 
     def substitute(self):
         """Prepare the solves for U in many columns, if there are several strips; do it only once."""
-        if len(self.strips) > 1 and self.substitution is None:
-            l, columns = self.p[: self.p.shape[1]], self.w.shape[1] - self.stop
-            args = l, columns, self.plan.substitution, self.plan.is_dominant, self._bound
-            self.substitution = self._ops.substitution(*args)
-
-    def _factor_strip(self, start, stop, started):
-        args = (self._ipiv, self.start, self._local, self._info, started)
-        return self._ops.strip_lu(self.p, start, stop, *args)
+        if len(self.strips) > 1 and self._solve is None:
+            self._solve = self._lu.solver(self.p[: self.p.shape[1]], self.plan.substitution)
 
     def _catch_up(self, plan):
         """Apply the updates of columns first:here of the panel to its columns here:last.
 
         The swaps of the last strip of first:here have not been applied yet.
         """
-        p, ops, first, here, last = self.p, self._ops, plan.first, plan.here, plan.last
+        p, lu, first, here, last = self.p, self._lu, plan.first, plan.here, plan.last
         done, late, below = slice(first, here), slice(here, last), slice(here, None)
         if plan.at_once:
-            ops.block_row(p[first:], first, here, self._swaps, 0, last, None)
+            lu.block_row(p[first:], done, slice(0, last), self._swaps)
             if last < p.shape[1]:
-                ops.swap_rows(p[first:, last:], self._swaps)
+                lu.swap_rows(p[first:, last:], self._swaps)
         else:
-            ops.swap_rows(p[plan.swapped :], self._swaps)
-            ops.solve_unit_lower(p[done, done], p[done, late])
-        ops.update(p[below, late], p[below, done], p[done, late], plan.update)
+            lu.swap_rows(p[plan.swapped :], self._swaps)
+            lu.solver(p[done, done])(p[done, late])
+        lu.operand(p[below, done], plan.update)(p[below, late], p[done, late])
 
     def swap_rows(self, first, last):
         """Swap rows in columns first:last of w."""
         if first < last:
-            self._ops.swap_rows(self.w[self.start :, first:last], self._swaps)
+            self._lu.swap_rows(self.w[self.start :, first:last], self._swaps)
 
     def solve(self, first, last, share=None):
         """Solve for U in columns first:last of w, right of the panel; a panel of one strip swaps first."""
         if len(self.strips) == 1:
             self.swap(first, last)
         elif first < last:
-            rows = slice(self.start, self.stop)
-            args = self.w[rows, rows], self.w[rows, first:last], self.substitution, share
-            self._ops.solve_unit_lower(*args)
+            self._solve(self.w[self.start : self.stop, first:last], share)
 
-    def swap(self, first, last, substitution=None):
+    def swap(self, first, last, solve=None):
         """Swap rows in columns first:last of w, and solve for U in those right of the panel."""
         if first < last:
-            args = (self.start, self.stop, self._swaps, first, last, substitution)
-            self._ops.block_row(self.w[self.start :], *args)
+            panel, columns = slice(self.start, self.stop), slice(first, last)
+            self._lu.block_row(self.w[self.start :], panel, columns, self._swaps, solve)
 
     def update(self, first, last, how, share=None, first_row=None, last_row=None):
         """Update columns first:last of w, right of the panel, in rows first_row:last_row below U."""
@@ -316,11 +341,11 @@ class _Panel:
             return
         first_row = self.stop if first_row is None else first_row
         c, u = self.w[first_row:last_row, first:last], self.w[self.start : self.stop, first:last]
-        self._ops.subtract_product(c, self._operand(how), u, share, first_row - self.stop)
+        self._operand(how)(c, u, share, first_row - self.stop)
 
     def _operand(self, how, **options):
-        """Return `Ops.operand` of L below the rows of U; each `Update` has its own, made once."""
+        """Return `LUOps.operand` of L below the rows of U; each `Update` has its own, made once."""
         if how.name not in self._operands:
             l = self.w[self.stop :, self.start : self.stop]
-            self._operands[how.name] = self._ops.operand(l, how, **options)
+            self._operands[how.name] = self._lu.operand(l, how, **options)
         return self._operands[how.name]

@@ -1,7 +1,13 @@
 """The factors of our own LU and of the LU of LAPACK or cuSOLVER, and solves with them."""
 
+import functools
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+
+from tcsolve._arithmetic.formats import inverses_serve
+from tcsolve._contract.vectors import solve_scaled
 
 __all__ = ["NO_BAD_PIVOT", "BlockedFactors", "NativeFactors", "factor_native"]
 
@@ -10,20 +16,24 @@ NO_BAD_PIVOT = 2**31 - 1
 
 
 class BlockedFactors:
-    """P A = L U, packed row-major; order[i] is the row of A that became row i.
+    """The factors of our own LU.
 
     The report of the factorization is read when one of its values is first needed.  Work that was launched
     before does not wait for it; its results are used only if the factors are good.
 
     Attributes
     ----------
-    inverses : array or None
-        Inverses of diagonal blocks, if the device solves with them; None if they turned out inaccurate.
+    packed : Packed
+        The factors.  The inverses of diagonal blocks are dropped if they turn out inaccurate.
     """
 
-    def __init__(self, ops, lu, order, report, inverses=None):
-        self.ops, self.lu, self.order, self.inverses = ops, lu, order, inverses
+    def __init__(self, ops, packed, report):
+        self._ops, self.packed = ops, packed
         self._read_report, self._found = ops.reading(report), None
+
+    lu = property(lambda self: self.packed.lu)
+    order = property(lambda self: self.packed.order)
+    inverses = property(lambda self: self.packed.inverses)
 
     def __getstate__(self):
         self._read()
@@ -33,11 +43,11 @@ class BlockedFactors:
         """Return (bad pivot, number of swapped rows, misled); the first call waits for the factorization."""
         if self._found is None:
             (report,) = self._read_report()
-            info, swapped, worst, beyond = (float(x) for x in report)
+            info, swapped, condition, beyond = (float(x) for x in report)
             bad_pivot = 0 if info == NO_BAD_PIVOT else int(info)
-            inverses = self.inverses
-            if inverses is not None:
-                self.inverses = None if bad_pivot else self.ops.trusted(inverses, worst)
+            if self.inverses is not None:
+                if bad_pivot or not inverses_serve(condition, self.lu.dtype.char):
+                    self.packed = self.packed._replace(inverses=None)
             self._found = bad_pivot, int(swapped), beyond != 0
         return self._found
 
@@ -57,34 +67,23 @@ class BlockedFactors:
     @property
     def nbytes(self):
         """Number of bytes of the factors."""
-        extra = 0 if self.inverses is None else self.inverses.nbytes
-        return self.lu.nbytes + self.order.nbytes + extra
-
-    def solve(self, b, adjoint=False):
-        """Return A**-1 b, or A**-H b, in the dtype of the factors."""
-        if not adjoint:
-            return self.ops.solve_factored(self.lu, b[self.order], False)
-        y = self.ops.solve_factored(self.lu, b, True)
-        x = self.ops.xp.empty_like(y)
-        x[self.order] = y
-        return x
+        return sum(x.nbytes for x in self.packed if x is not None)
 
     def solve_scaled(self, b, adjoint=False):
         """Return A**-1 b, or A**-H b, to the precision of the factors; b is FP64, its entries of any size."""
-        x = self.ops.substitute(self.lu, b, adjoint, self.inverses, self.order)
-        return _solve_scaled(self, self.lu.dtype, b, adjoint) if x is None else x
+        return self._ops.lu.solve_packed(self.packed, b, adjoint)
 
     def aside(self, name, body, then=None):
         """Start body(), which solves with these factors, as `Ops.aside`; valid only if `are_good`."""
         if self.inverses is None:
             return None
-        return self.ops.aside(self.lu, (self.order, self.inverses), name, body, then)
+        return self._ops.aside(self.lu, (self.order, self.inverses), name, body, then)
 
     def ahead(self, a, b, steps):
-        """Start the first refinement steps with these factors of a, as `Ops.ahead`; valid if `are_good`."""
+        """Start the first refinement steps with these factors of a, as `LUOps.ahead`; valid if `are_good`."""
         if self.inverses is None:
             return None
-        return self.ops.ahead(self.lu, self.inverses, self.order, a, b, steps)
+        return self._ops.lu.ahead(self.packed, a, b, steps)
 
     @property
     def are_good(self):
@@ -113,11 +112,12 @@ class NativeFactors:
 
     def solve(self, b, adjoint=False):
         """Return A**-1 b, or A**-H b, in the dtype of the factors."""
-        return self.ops.getrs(self.factors, b, adjoint)
+        return self.ops.lu.getrs(self.factors, b, adjoint)
 
     def solve_scaled(self, b, adjoint=False):
         """Return A**-1 b, or A**-H b, to the precision of the factors; b is FP64, its entries of any size."""
-        return _solve_scaled(self, self.dtype, b, adjoint)
+        solve = functools.partial(self.solve, adjoint=adjoint)
+        return solve_scaled(self.ops.xp, self.ops.column_max, solve, b, self.dtype)
 
     def ahead(self, a, b, steps):
         """Return None: nothing is started, because steps with getrs are launched one by one."""
@@ -129,22 +129,16 @@ class NativeFactors:
 
     def diagonal(self):
         """Return the diagonal of U and the sign of the permutation."""
-        return self.ops.diagonal(self.factors)
+        swaps = self.factors.swaps
+        odd = np.count_nonzero(swaps != np.arange(len(swaps))) % 2
+        return self.factors.lu.diagonal(), -1 if odd else 1
 
     def gecon(self, norm_one):
         """Return the estimate of rcond by gecon, or None if the library has no estimator."""
-        return self.ops.gecon(self.factors, norm_one)
-
-
-def _solve_scaled(factors, dtype, b, adjoint):
-    """Scale each column of b to a largest entry of 1, so that it fits in `dtype`; solve; undo the scaling."""
-    xp = factors.ops.xp
-    size = factors.ops.column_max(b)
-    size = xp.where(size > 0, size, 1.0)
-    return factors.solve((b / size).astype(dtype), adjoint) * size
+        return self.ops.lu.gecon(self.factors, norm_one)
 
 
 def factor_native(ops, a, dtype, overwrite_a=False):
     """Factor a by getrf in `dtype`, and return `NativeFactors`; a is modified only with `overwrite_a`."""
-    factors, bad_pivot = ops.getrf(a, dtype, overwrite_a)
+    factors, bad_pivot = ops.lu.getrf(a, dtype, overwrite_a)
     return NativeFactors(ops, dtype, factors, bad_pivot, a.size * dtype.itemsize)

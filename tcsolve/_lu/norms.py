@@ -75,18 +75,15 @@ class Survey:
 
 def survey(ops, a):
     """Return the `Survey` of the square matrix a, with one synchronisation."""
-    return begin_survey(ops, a)[0]()
+    return begin_survey(ops, a).wait()
 
 
 def begin_survey(ops, a, dtype=None):
-    """Start the survey of a; return (a function that waits and returns the `Survey`, a copy of a or None).
-
-    The copy has the dtype `dtype`; it is there if the device makes it in the same pass.
-    """
-    wait, copy = ops.extremes(a, dtype)
+    """Start the survey of a; return the `Begun` of `Ops.extremes`, where `wait` returns the `Survey`."""
+    begun = ops.extremes(a, dtype)
 
     def finish():
-        inf, low_row, one, low_col, dominance, column_dominance = wait()
+        inf, low_row, one, low_col, dominance, column_dominance = begun.wait()
         return Survey(
             inf=inf,
             one=one,
@@ -96,7 +93,7 @@ def begin_survey(ops, a, dtype=None):
             column_dominance=column_dominance,
         )
 
-    return finish, copy
+    return begun._replace(wait=finish)
 
 
 def _spread(low, top):
@@ -220,7 +217,8 @@ def condest(ops, a, norm_one, solve, solve_adjoint, begun=None):
             *sums, missed = _held_now(ops, a, begun, climbed[number : number + 2], solve_adjoint)
         with np.errstate(all="ignore"):
             missed, left = missed / size, _left(sums)
-            left = _left_over(ops, a, begun, left, solve, wanted, missed)
+            if missed <= wanted:  # else refinement cannot change the decision
+                left = _left_over(ops, a, begun, left, solve, wanted)
             return float(np.maximum(left, missed))  # NaN if one of them is
 
     column = None if best is None else int(rows[best, 0])
@@ -236,15 +234,14 @@ def _held_now(ops, a, begun, sweeps, solve_adjoint):
     return ops.host(hold(ops, a, *block))[0]
 
 
-def _left_over(ops, a, begun, left, solve, wanted, missed):
+def _left_over(ops, a, begun, left, solve, wanted):
     """Return the largest relative residual of the probes after refinement; `left` is that before it.
 
-    Refinement is skipped or stopped if it cannot change the decision: `left` is at most `wanted`, or `missed`
-    is larger than `wanted` already.
+    Refinement ends when `left` is at most `wanted`.
     """
     b, x, r = begun.probes, begun.solutions, None
     for _ in range(HELD_STEPS):
-        if not left > wanted >= missed:
+        if not left > wanted:
             break
         r = b - ops.product(a, x) if r is None else r
         x = x + solve(r)

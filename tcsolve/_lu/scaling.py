@@ -168,7 +168,7 @@ def _exponents_of_scale(xp, scale):
 
 def norm_and_exponent(ops, a):
     """Return (m, e), where m 2**e is the infinity norm of a; no sum overflows, however large a is."""
-    rows = [ops.row_max(part).max() for part in real_parts(a)]
+    rows = [ops.row_stats(part).top.max() for part in real_parts(a)]
     top = max(float(v) for v in ops.host(*rows))
     exponent = int(np.frexp(top)[1]) if np.isfinite(top) else 0
     wide, norms = np.result_type(a.dtype, np.float64), []
@@ -206,8 +206,8 @@ def equilibrate(ops, a):
         top = sizes[0] if len(sizes) == 1 else ops.xp.maximum(*sizes)
         return _inverse_power(ops.xp, ops.converted(top, np.float64))
 
-    row = scale([ops.row_max(part) for part in real_parts(a)])
-    col = scale([ops.col_max(part, row) for part in real_parts(a)])
+    row = scale([ops.row_stats(part).top for part in real_parts(a)])
+    col = scale([ops.row_stats(part.T, row).top for part in real_parts(a)])
     return Scaling(row, col)
 
 

@@ -144,7 +144,7 @@ class _Vectors:
     def products(self, w):
         """Return v^H w for each stored vector v and w (k, n): shape (k, room), zero for unused room."""
         w = w.conj()[:, :, None]
-        found = [self._ops.matmul(v, w)[:, :, 0] for v in self._blocks]
+        found = [self._ops.product(v, w)[:, :, 0] for v in self._blocks]
         return (found[0] if len(found) == 1 else self._ops.xp.concatenate(found, axis=1)).conj()
 
     def combined(self, s):
@@ -152,7 +152,7 @@ class _Vectors:
         result, stop = None, 0
         for v in self._blocks:
             start, stop = stop, stop + v.shape[1]
-            some = self._ops.matmul(s[:, None, start:stop], v)[:, 0]
+            some = self._ops.product(s[:, None, start:stop], v)[:, 0]
             result = some if result is None else result + some
         return result
 

@@ -71,9 +71,7 @@ class Operator:
 
     def residual(self, ops, x, b):
         """Return r = b - A x, and max |r| and max |x| of each column on the host."""
-        if self.matrix is None:
-            return ops.difference(b, self.product(x), x)
-        return ops.residual(self.matrix, x, b)
+        return ops.residual(self.product if self.matrix is None else self.matrix, x, b)
 
 
 class Point(NamedTuple):

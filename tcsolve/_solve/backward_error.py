@@ -94,7 +94,7 @@ def _without_scaling(ops, a, x, b, norm):
     """Return the errors for one matrix, or None if the products may leave the range of FP64."""
     with np.errstate(all="ignore"):
         if x.dtype.kind == "c" and a.dtype.kind != "c":
-            _, rest, size = ops.difference(b, _times(ops, a, x), x)
+            _, rest, size = ops.residual(functools.partial(_times, ops, a), x, b)
         else:
             _, rest, size = ops.residual(a, x, b)
         return rest / norm / size if _is_safe(size).all() else None

@@ -151,12 +151,12 @@ class Conditioned(Ladder):
         if self._frame is None:
             return _Near(self._a, self._norm_one)
         ops = self._ops
-        rows = [ops.row_max(part).max() for part in real_parts(self._a)]
+        rows = [ops.row_stats(part).top.max() for part in real_parts(self._a)]
         _, exponent = math.frexp(max(x.item() for x in ops.host(*rows)))
         if abs(exponent) <= FRAME_EXPONENT:
             return _Near(self._a, self._norm_one)
         a = ldexp(ops.xp, self._a, -exponent)
-        return _Near(a, float(ops.host(ops.stats(a).col_sum.max())[0]), exponent)
+        return _Near(a, float(ops.host(ops.row_stats(a.T).total.max())[0]), exponent)
 
     def _condest(self, near):
         """Return the `Condition` from our own estimator; its first solves may have been started before."""

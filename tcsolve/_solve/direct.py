@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 
-from tcsolve._backends.select import numpy_ops
+from tcsolve._backends.cpu.ops import numpy_ops, sums
 from tcsolve._checks import require_finite, result_dtype
 from tcsolve._lu.scaling import FRAME_EXPONENT, exponent_of, ldexp
 from tcsolve._refine import stopping
@@ -146,8 +146,8 @@ def solve_directly(a, b, factorization, dtype, start):
 
 def _norms(a):
     """Return the infinity norm and the 1-norm of a."""
-    stats = numpy_ops.stats(a)
-    return float(stats.row_sum.max()), float(stats.col_sum.max())
+    rows, cols = sums(a)
+    return float(rows.max()), float(cols.max())
 
 
 def _near_one(v, axis):

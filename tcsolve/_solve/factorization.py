@@ -173,7 +173,7 @@ class Factorization(Conditioned):
         ops, before, laps = self._ops, self._seconds, self._laps
         self._seconds, self._laps = {}, []
         factored = self._seconds_of(earlier)
-        total = sum(before.values()) + sum(factored.values()) + ops.seconds(mark, ops.mark())
+        total = sum(before.values()) + sum(factored.values()) + (ops.mark() - mark)
         for phases in (before, factored, self._seconds_of(laps)):
             for phase, seconds in phases.items():
                 solution.seconds[phase] = solution.seconds.get(phase, 0.0) + seconds

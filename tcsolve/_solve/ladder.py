@@ -8,6 +8,7 @@ import numpy as np
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._backends.select import ops_for
 from tcsolve._checks import require_finite
+from tcsolve._contract.schedule import goes_ahead, goes_early
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._locks import ForkSafeLock
 from tcsolve._lu.elimination import factor_blocked
@@ -54,7 +55,7 @@ def in_turn(method):
 def widest_panel(ops, n, update, dominant=False):
     """Return the width of the first panel of an n x n matrix, which is the widest panel."""
     how = UPDATES[update]
-    return ops.lu_rules(how.storage).block(n, how, dominant)
+    return ops.lu.rules(how.storage).block(n, how, dominant)
 
 
 def room_needed(ops, update, n, nrhs, dtype, block=None, dominant=False, kept=0):
@@ -77,10 +78,9 @@ def require_room(
     """
     needed = room_needed(ops, update, n, nrhs, dtype, block, dominant) + moved_bytes
     # Only on a device is the free memory known: memory of the host is virtual and shared.
-    if ops.device != "cuda" or needed <= ops.free_bytes(needed - held_bytes) + held_bytes:
+    if ops.device != "cuda":
         return needed
-    ops.clear_cache()
-    if needed > (free := ops.free_bytes() + held_bytes):
+    if needed > (free := ops.free_bytes(needed - held_bytes) + held_bytes):
         ways = "device='cpu'"
         if update == "fp64":
             ways = "precision='fp16x3' (half the bytes) or " + ways
@@ -97,7 +97,7 @@ def expects_dominance(ops, a, survey):
     The answer is False if the LU may start before the survey is read (or `survey` is None), so that equal
     input gives equal bits.  A diagonal entry that equals the sum of the others up to rounding is sufficient.
     """
-    if survey is None or ops.goes_early(a):
+    if survey is None or goes_early(a, ops.early_rows):
         return False
     return survey.dominance >= -DOMINANCE_LOST * survey.inf and survey.column_dominance > 0
 
@@ -141,7 +141,8 @@ class Ladder:
         self._plan = self._choose(plan, nrhs, None)
         early, mark = self._begin(nrhs, check_finite)
         if not early:
-            self._plan = self._choose(plan, nrhs, None if ops.goes_early(a) else self._survey)
+            known = None if goes_early(a, ops.early_rows) else self._survey
+            self._plan = self._choose(plan, nrhs, known)
             self.bytes_planned = self._reserve(self._plan.update, nrhs)
         if self._finite:
             self._prepare()
@@ -166,9 +167,8 @@ class Ladder:
         Return (whether the LU was started, a mark).
         """
         ops, update = self._ops, self._plan.update
-        early = ops.starts_early(self._a, UPDATES[update])
         mark = ops.mark()
-        wait, self._copy = begin_survey(ops, self._a, self._copied(update, nrhs))
+        wait, self._copy, early = begin_survey(ops, self._a, self._copied(update, nrhs))
         mark = self._clock("scale", mark)
         if early:
             self.bytes_planned = self._reserve(update, nrhs)
@@ -263,7 +263,7 @@ class Ladder:
         else:
             w = self._rounded(how, dtype, row, col)
             if row is not None:
-                (norm,) = ops.host(ops.stats(w).row_sum.max())
+                (norm,) = ops.host(ops.row_stats(w).total.max())
                 self._scaled_norm = float(norm)
             if how.native:
                 self._factors = factor_native(ops, w, dtype, overwrite_a=True)
@@ -429,8 +429,8 @@ class Ladder:
         return wait and (lambda: wait() if made == self._made and self._factors.are_good else ())
 
     def _steps_ahead(self, rhs):
-        """Return how many steps `Ops.ahead` does for rhs; this does not depend on what is cached."""
-        if not self._ops.goes_ahead(self._matrix, rhs):
+        """Return how many steps `LUOps.ahead` does for rhs; this does not depend on what is cached."""
+        if not goes_ahead(self._matrix, rhs, self._ops.ahead_rows):
             return 0
         steps = STEPS_AHEAD[UPDATES[self.precision].products] + (len(rhs) in ONE_MORE)
         return min(steps, self._plan.max_steps or steps)
@@ -469,5 +469,5 @@ class Ladder:
         """Return the seconds of each phase; this waits until the device has finished them."""
         seconds = {}
         for phase, start, stop in laps:
-            seconds[phase] = seconds.get(phase, 0.0) + self._ops.seconds(start, stop)
+            seconds[phase] = seconds.get(phase, 0.0) + (stop - start)
         return seconds

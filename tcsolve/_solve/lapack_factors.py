@@ -19,15 +19,15 @@ class General:
     """P A = L U with partial pivoting."""
 
     def __init__(self, a):
-        self._factors, self.bad_pivot = numpy_ops.getrf(a, a.dtype)
+        self._factors, self.bad_pivot = numpy_ops.lu.getrf(a, a.dtype)
 
     def solve(self, b):
         """Return A**-1 b, (n, k)."""
-        return numpy_ops.getrs(self._factors, b, False)
+        return numpy_ops.lu.getrs(self._factors, b, False)
 
     def rcond(self, norm_one):
         """Return the estimate of 1 / (||A||_1 ||A**-1||_1)."""
-        return numpy_ops.gecon(self._factors, norm_one)
+        return numpy_ops.lu.gecon(self._factors, norm_one)
 
 
 class Cholesky:

@@ -98,7 +98,7 @@ def _refine_here(ops, a, b, correct, *, x0, norm, plan, tol, max_steps):
     else:
         a = _matrix(ops, a, b)
         wide = np.result_type(wide, a.dtype)
-        norm = float(ops.host(ops.stats(a).row_sum.max())[0]) if norm is None else norm
+        norm = float(ops.host(ops.row_stats(a).total.max())[0]) if norm is None else norm
         operator = Operator.of(ops, a, norm)
     columns = ops.converted(b.reshape(n, -1), wide)
     start = None if x0 is None else _start(ops, x0, b, wide)

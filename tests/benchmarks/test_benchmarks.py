@@ -301,12 +301,12 @@ def test_eight_bits_are_rounded_to_nearest_of_each_row_or_column(script, name, m
 
 
 def test_corrections_take_the_place_of_those_of_the_update_for_a_while(script):
-    from tcsolve._backends.cpu.ops import NumpyOps
+    from tcsolve._backends.cpu.lu import HostLU
 
-    corrections, usual = script("corrections"), NumpyOps.subtract_product
+    corrections, usual = script("corrections"), HostLU.operand
     rows = [corrections.count_steps("svd geo 1e4", 300, name) for name in corrections.CORRECTIONS]
 
-    assert NumpyOps.subtract_product is usual
+    assert HostLU.operand is usual
     steps = {row["corrections"]: row["steps"] for row in rows}
     assert {row["status"] for row in rows} == {"CONVERGED"}
     assert steps["fp16"] <= steps["int8"] <= steps["fp8"] < steps["none"]

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tcsolve.kernels.panel_shapes import panel_shape
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._backends.cpu.lu import HostRules
 from tcsolve._backends.cuda.lu.rules import LIMITS, DeviceRules
-from tcsolve._contract.schedule import schedule
+from tcsolve._contract.schedule import goes_ahead, goes_early, schedule
 
 SIZES = [
     1,
@@ -35,6 +36,15 @@ SIZES = [
 ]
 SIZES += [12500, 14337, 16384, 16385, 24576, 32768, 46341, 65536, 100001, 131072]
 MULTIPROCESSORS = 132
+# (largest size, size, dtype, memory order, whether the LU may start early)
+EARLY = [
+    (50, 50, "d", "C", True),
+    (50, 50, "f", "C", True),
+    (50, 51, "d", "C", False),
+    (50, 50, "d", "F", False),
+    (50, 50, "D", "C", False),
+    (0, 1, "d", "C", False),
+]
 
 
 @functools.cache
@@ -70,6 +80,7 @@ def check(plan, block):
                     done[i] = catch_up.here
             assert done[number] == panel.strips[number][0]
         assert panel.start < panel.first_columns <= panel.stop
+        assert panel.substitution.columns == n - panel.stop
     for panel, step, following in zip(plan.panels, plan.steps, plan.panels[1:], strict=False):
         assert panel.stop < step.first <= step.near <= n
         assert step.near == (following.stop if step.is_ahead else n)
@@ -133,7 +144,7 @@ def test_square_panels_are_for_dominant_matrices_where_wgmma_is():
             plan = schedule(16384, how, device_rules(arch), None, True, dominant)
             squares = [panel for panel in plan.panels if panel.is_square]
             assert bool(squares) == (dominant and arch == "sm_90a")
-            assert all(panel.is_early and panel.substitution == how for panel in squares)
+            assert all(panel.is_early and panel.substitution.update == how for panel in squares)
     for lies in ({"address": 4}, {"row_bytes": 4}):
         plan = schedule(16384, how, device_rules("sm_90a", **lies), None, True, True)
         assert not any(panel.is_square for panel in plan.panels)
@@ -157,3 +168,32 @@ def test_equal_rules_give_one_plan():
     assert schedule(100, UPDATES["fp64"], HostRules("d")) is schedule(
         100, UPDATES["fp64"], HostRules("d")
     )
+
+
+def test_the_plan_says_what_the_solves_for_u_are_and_whether_launches_are_recorded():
+    how, rules = UPDATES["fp16x3"], device_rules("sm_90a")
+    for dominant in (False, True):
+        plan = schedule(16384, how, rules, None, True, dominant)
+        assert {panel.substitution.is_dominant for panel in plan.panels} == {dominant}
+        # About as precise as the storage, whatever the arithmetic of the updates.
+        inner = {panel.substitution.update.name for panel in plan.panels if not panel.is_square}
+        assert inner <= {"fp16x3", "tf32x3", "fp32"}
+        assert not plan.is_recorded
+        recorded = schedule(16384, how, replace(rules, is_recorded=True), None, True, dominant)
+        assert recorded.is_recorded and recorded.panels == plan.panels
+    assert not schedule(300, UPDATES["fp64"], HostRules("d")).is_recorded
+
+
+@pytest.mark.parametrize("most, n, char, order, early", EARLY)
+def test_the_lu_starts_early_for_small_real_row_major_matrices(most, n, char, order, early):
+    assert goes_early(np.empty((n, n), char, order), most) == early
+
+
+def test_steps_are_started_ahead_for_one_column_and_a_real_matrix_with_contiguous_rows():
+    a, b = np.empty((50, 50)), np.empty((50, 1))
+    assert goes_ahead(a, b, 50) and goes_ahead(a.astype("f"), b, 50)
+    assert goes_ahead(np.empty((50, 64))[:, :50], b, 50)
+    assert not goes_ahead(a, b, 49) and not goes_ahead(a, b, 0)
+    assert not goes_ahead(a.T, b, 50) and not goes_ahead(a[::-1], b, 50)
+    assert not goes_ahead(a.astype("F"), b, 50) and not goes_ahead(a, b.astype("D"), 50)
+    assert not goes_ahead(a, np.empty((50, 2)), 50)

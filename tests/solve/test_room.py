@@ -1,6 +1,5 @@
 """Devices and memory that are missing: the error says so, and harms nothing."""
 
-import math
 import re
 from types import SimpleNamespace
 
@@ -13,6 +12,7 @@ import tcsolve
 from tcsolve import Plan, solve, solve_ex
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._backends import select
+from tcsolve._backends.cpu.lu import HostLU
 from tcsolve._backends.cpu.ops import NumpyOps
 from tcsolve._solve.cost_model import bytes_needed
 from tcsolve._solve.factorization import Factorization
@@ -27,16 +27,21 @@ def test_a_missing_device_is_an_error_that_says_why(monkeypatch):
         tcsolve.factor(gauss(), device="cuda")
 
 
+class NoLU(HostLU):
+    def getrf(self, a, dtype, overwrite_a=False):
+        pytest.fail("getrf was called, although the factors do not fit")
+
+
 class SmallDevice(NumpyOps):
     """A device with 1000 free bytes, on which nothing large may be allocated."""
 
     device = "cuda"
 
-    def free_bytes(self, enough=math.inf):
-        return 1000
+    def __init__(self):
+        self.lu = NoLU()
 
-    def getrf(self, a, dtype, overwrite_a=False):
-        pytest.fail("getrf was called, although the factors do not fit")
+    def free_bytes(self, enough):
+        return 1000
 
     def cast_scaled(self, a, row_scale, col_scale, dtype, out=None):
         pytest.fail("a copy was made, although it does not fit")
@@ -48,12 +53,14 @@ def test_a_solve_fits_where_enough_bytes_are_told_or_more(spare, fits, held):
     asked = []
 
     class Device(SmallDevice):
-        def free_bytes(self, enough=math.inf):
+        lu = SimpleNamespace(rules=lambda dtype: SimpleNamespace(block=lambda *args: 128))
+
+        def __init__(self):
+            pass
+
+        def free_bytes(self, enough):
             asked.append(enough)
             return needed - held + spare
-
-        def lu_rules(self, dtype, w=None):
-            return SimpleNamespace(block=lambda *args: 128)
 
     needed = bytes_needed("fp16x3", 300, 1, np.dtype("d"), block=128, on_device=True)
     if fits:
@@ -101,7 +108,7 @@ def test_an_allocation_that_fails_leaves_the_inputs_and_the_library_intact(monke
         raise MemoryError("no more")
 
     with monkeypatch.context() as patched:
-        patched.setattr(NumpyOps, "getrf", getrf)
+        patched.setattr(HostLU, "getrf", getrf)
         with pytest.raises(MemoryError):
             solve(a, b, overwrite_a=True, overwrite_b=True, precision=Plan("fp32"))
 

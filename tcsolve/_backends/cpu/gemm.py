@@ -15,8 +15,9 @@ from tcsolve._errors import InputError
 __all__ = ["gemm"]
 
 
-def gemm(a, b, c, out, product, alpha, beta, engine):
-    """out = alpha a b + beta c for stacks of matrices; c is not read if beta is 0."""
+def gemm(job):
+    """Compute job.out, as the `Job` says."""
+    a, b, c, out, product, alpha, beta, engine = job
     if engine != "auto":
         raise InputError(
             f"engine is {engine!r}, which runs on a GPU; NumPy arrays have engine='auto': "

@@ -1,12 +1,14 @@
-"""The primitives of our own LU on NumPy: LAPACK factors the strips, updates emulate tensor cores.
+"""The primitives of the LU on NumPy: LAPACK factors the strips, updates emulate tensor cores.
 
 The operands of an emulated update are rounded to the format and multiplied in FP32.  There the product of two
 11-bit numbers is exact, so an update differs from that of tensor cores only in the order of the sums.  Tests
 of the GPU compare with this code.
 """
 
+import functools
 import math
 from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.linalg import lapack
@@ -14,8 +16,10 @@ from scipy.linalg import lapack
 from tcsolve._arithmetic.formats import PREFIX, TOP_EXPONENT, UPDATES, round_to, split
 from tcsolve._arithmetic.matrix_parts import real_parts
 from tcsolve._backends.cpu.blas import blas_of, matmul
+from tcsolve._contract.lu import Square
+from tcsolve._contract.vectors import solve_scaled
 
-__all__ = ["HostRules", "LUOps", "lapack_of"]
+__all__ = ["HostLU", "HostRules", "column_max", "lapack_of"]
 
 
 def lapack_of(name, dtype):
@@ -27,6 +31,7 @@ class HostRules:
     """The `Rules` of the host: LAPACK takes whole panels, and nothing runs beside anything."""
 
     char: str
+    is_recorded: ClassVar[bool] = False
 
     def block(self, left, update, dominant):
         return 128 if left < 2048 else 256
@@ -53,54 +58,62 @@ class HostRules:
         return update
 
 
-class LUOps:
-    """The part of `tcsolve._contract.ops.Ops` for LU in emulated arithmetic, and solves with its factors."""
+class NumpyLU(NamedTuple):
+    """The LU of LAPACK, as `LUOps.getrf` describes it; of the transposed matrix if `transposed`."""
 
-    def lu_rules(self, dtype, w=None):
+    lu: Any
+    swaps: Any
+    transposed: bool
+
+
+class HostLU:
+    """The `tcsolve._contract.lu.LUOps` of NumPy: emulated arithmetic, and the LU of LAPACK."""
+
+    def rules(self, dtype, w=None):
         return HostRules(np.dtype(dtype).char)
 
-    def strip_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
+    def strip(self, p, start, stop, pivots, started=None):
         leaf = p[start:, start:stop]
         lu, swaps, zero = lapack_of("getrf", p.dtype)(np.array(leaf, order="F"), overwrite_a=True)
         moved = np.arange(len(leaf))
         for j, i in enumerate(swaps):
             moved[j], moved[i] = moved[i], moved[j]
-        leaf[moved] = lu  # the factored rows go back to their old places (see `Ops.strip_lu`)
+        leaf[moved] = lu  # the factored rows go back to their old places (see `LUOps.strip`)
+        row, ipiv, order, info = pivots
         order[start:] = order[start:][moved]
-        ipiv[start:stop] = row0 + start + swaps
+        ipiv[start:stop] = row + start + swaps
         bad = np.flatnonzero(~np.isfinite(lu.diagonal()))
         first = min([zero] * (zero > 0) + [j + 1 for j in bad[:1]], default=0)
         if first:
-            info[0] = min(info[0], row0 + start + first)
+            info[0] = min(info[0], row + start + first)
         dst = np.union1d(np.arange(len(swaps)), swaps)
         return dst, moved[dst]
 
-    def block_row(self, rows, start, stop, swaps, first, last, substitution):
-        self.swap_rows(rows[:, first:last], swaps)
-        k, first = stop - start, max(first, stop)
-        if first < last:
-            self.solve_unit_lower(rows[:k, start:stop], rows[:k, first:last])
+    def block_row(self, rows, panel, columns, swaps, solve=None):
+        self.swap_rows(rows[:, columns], swaps)
+        k, right = panel.stop - panel.start, slice(max(columns.start, panel.stop), columns.stop)
+        if right.start < right.stop:
+            (solve or self.solver(rows[:k, panel]))(rows[:k, right])
 
     def swap_rows(self, rows, swaps):
         dst, src = swaps
         rows[dst] = rows[src]
 
-    def solve_unit_lower(self, l, b, substitution=None, share=None):
-        b[...] = self._solve_triangle(l, b.copy(), lower=True, adjoint=False)
+    def solver(self, l, plan=None):
+        def solve(b, share=None):
+            b[...] = _solve_triangle(l, b.copy(), lower=True, adjoint=False)
 
-    def substitution(self, l, n, how, dominant, bound=None):
-        return None
+        return solve
 
-    def bound(self, u, beyond):
-        return beyond
+    def square(self, p, plan, beyond):
+        trsm = blas_of("trsm", p.dtype)
 
-    def right_substitution(self, u, how, bound):
-        return None
+        def divide(l):
+            # BLAS is column-major.  It sees l**T, and U**T as a lower triangle, so it solves U**T X = l**T.
+            t = np.ascontiguousarray(l).T
+            l[...] = trsm(1.0, np.ascontiguousarray(p).T, t, lower=True).T
 
-    def solve_right(self, l, u, substitution=None):
-        trsm = blas_of("trsm", u.dtype)
-        # BLAS is column-major.  It sees l**T, and U**T as a lower triangle, so it solves U**T X = l**T.
-        l[...] = trsm(1.0, np.ascontiguousarray(u).T, np.ascontiguousarray(l).T, lower=True).T
+        return Square(self.solver(p), divide, beyond)
 
     def merge_swaps(self, order, local, ipiv, start):
         dst = np.concatenate([np.arange(len(ipiv), dtype=np.int32), ipiv - start])
@@ -109,9 +122,10 @@ class LUOps:
         local[...] = np.arange(len(local))
         return dst, src
 
-    def report(self, info, ipiv, worst, beyond):
+    def finish(self, lu, ipiv, info, beyond):
         moved = (ipiv != np.arange(len(ipiv))).sum()
-        return np.array([info[0], moved, worst[0], beyond[0]], dtype=float)
+        # No inverses: trsm is limited by the memory bandwidth, so they would gain nothing.
+        return np.array([info[0], moved, 0, beyond[0]], dtype=float), None
 
     def together(self, first, second):
         first()
@@ -120,79 +134,106 @@ class LUOps:
     def beside(self, step):
         step.do()
 
-    def update(self, c, l, u, how):
-        if c.size and l.size:
-            self.subtract_product(c, self.operand(l, how), u)
-
     def operand(self, l, how, at_once=False, bound=None):
         if bound is not None and not (np.abs(l) <= 1).all():
             bound[0] = 1
         if how.native:
-            return how, (l,)
+            return functools.partial(_subtract_native, l)
         scaled = l * l.dtype.type(2.0**TOP_EXPONENT)  # the largest entry of L is 1
         if how.products == 1:
-            return how, (_rounded(scaled, how.format),)
-        return how, _split(scaled, how.format)
+            return functools.partial(_subtract_rounded, how, (_rounded(scaled, how.format),))
+        return functools.partial(_subtract_rounded, how, _split(scaled, how.format))
 
-    def subtract_product(self, c, operand, u, share=None, first=0):
-        how, parts = operand
-        parts = [part[first : first + len(c)] for part in parts]
-        if how.native:
-            c -= matmul(parts[0], u)
-            return
-        # Scale U too, so that its largest entry is near 2**TOP_EXPONENT.
-        scale = _scale_to_top(u)
-        unscale, u = u.dtype.type(1 / (2.0**TOP_EXPONENT * scale)), u * u.dtype.type(scale)
-        if how.products == 1:
-            _subtract(c, parts[0], _rounded(u, how.format), unscale)
-            return
-        (l_hi, l_lo), (u_hi, u_lo) = parts, _split(u, how.format)
-        # Sum the small products first, as the device does.
-        l, u = np.hstack([l_hi, l_lo, l_hi]), np.vstack([u_lo, u_hi, u_hi])
-        _subtract(c, l, u, unscale)
+    def solve_packed(self, packed, b, adjoint):
+        lu, order, _ = packed
 
-    def replayed(self, w, name, body):
-        return body()
+        def solve(v):
+            x = np.array(v if adjoint else v[order], dtype=lu.dtype, order="F")
+            # Solve with L, then with U; if adjoint, with U**H, then with L**H.
+            for lower in (not adjoint, adjoint):
+                x = _solve_triangle(lu, x, lower=lower, adjoint=adjoint)
+            if not adjoint:
+                return x
+            y = np.empty_like(x)
+            y[order] = x
+            return y
 
-    def aside(self, w, others, name, body, then=None):
+        return solve_scaled(np, column_max, solve, b, lu.dtype)
+
+    def ahead(self, packed, a, b, steps):
         return None
 
-    def trusted(self, inverses, worst):
-        return inverses
+    def getrf(self, a, dtype, overwrite_a=False):
+        # LAPACK is column-major.  A row-major a is a column-major a.T without a copy.  So a.T is factored
+        # instead, and the solves are transposed.
+        transposed = not a.flags.f_contiguous
+        # An overflow in the conversion shows later, as a pivot that is not finite.
+        with np.errstate(over="ignore", under="ignore"):
+            take = np.asarray if overwrite_a else np.array
+            t = take(a.T if transposed else a, dtype=dtype, order="F")
+        lu, swaps, info = lapack_of("getrf", t.dtype)(t, overwrite_a=True)
+        return NumpyLU(lu, swaps, transposed), max(info, 0)
 
-    def invert_diagonal_blocks(self, lu):
-        return None  # trsm is limited by the memory bandwidth, so inverses would gain nothing
+    def getrs(self, factors, b, adjoint):
+        lu, swaps, transposed = factors
+        getrs = lapack_of("getrs", lu.dtype)
+        b = np.array(b, dtype=lu.dtype, order="F")
+        # SciPy changes the pivots in place to count from one, and back again.  Other threads must not see
+        # this, so give it a copy.
+        swaps = swaps.copy()
+        if transposed and adjoint:  # a**H = conj(a.T), and lu has the factors of a.T
+            return getrs(lu, swaps, b.conj(), trans=0)[0].conj()
+        return getrs(lu, swaps, b, trans=1 if transposed else 2 * adjoint)[0]
 
-    def substitute(self, lu, b, adjoint, inverses, order):
-        return None
+    def gecon(self, factors, norm_one):
+        lu, _, transposed = factors
+        rcond, _ = lapack_of("gecon", lu.dtype)(lu, norm_one, norm="I" if transposed else "1")
+        return float(rcond)
 
-    def goes_ahead(self, a, b):
-        return False
 
-    def ahead(self, lu, inverses, order, a, b, steps):
-        return None
+def column_max(v):
+    """As `Ops.column_max`."""
+    if v.dtype.kind == "c":
+        return np.abs(v).max(axis=0)
+    # Twice as fast as np.abs(v).max(), which stores |v|.
+    return np.maximum(np.abs(v.max(axis=0)), np.abs(v.min(axis=0)))
 
-    def solve_factored(self, lu, b, adjoint):
-        x = np.array(b, dtype=lu.dtype, order="F")
-        # Solve with L, then with U; if adjoint, with U**H, then with L**H.
-        for lower in (not adjoint, adjoint):
-            x = self._solve_triangle(lu, x, lower=lower, adjoint=adjoint)
-        return x
 
-    def _solve_triangle(self, lu, b, *, lower, adjoint):
-        """Return the solution with the unit lower or the upper triangle of the row-major lu.
+def _solve_triangle(lu, b, *, lower, adjoint):
+    """Return the solution with the unit lower or the upper triangle of the row-major lu.
 
-        b may be overwritten.
-        """
-        # BLAS is column-major and sees t = lu.T.  So lower and upper are exchanged, and a solve without
-        # transpose needs trans_a.  A solve with A**H needs conj(t) without transpose, which BLAS does not
-        # have; so conjugate b and the result instead.
-        trsm = blas_of("trsm", lu.dtype)
-        t = np.ascontiguousarray(lu).T
-        conjugate = adjoint and np.iscomplexobj(lu)
-        b = np.asfortranarray(b.conj() if conjugate else b)
-        x = trsm(1.0, t, b, lower=not lower, trans_a=not adjoint, diag=lower, overwrite_b=True)
-        return x.conj() if conjugate else x
+    b may be overwritten.
+    """
+    # BLAS is column-major and sees t = lu.T.  So lower and upper are exchanged, and a solve without transpose
+    # needs trans_a.  A solve with A**H needs conj(t) without transpose, which BLAS does not have; so
+    # conjugate b and the result instead.
+    trsm = blas_of("trsm", lu.dtype)
+    t = np.ascontiguousarray(lu).T
+    conjugate = adjoint and np.iscomplexobj(lu)
+    b = np.asfortranarray(b.conj() if conjugate else b)
+    x = trsm(1.0, t, b, lower=not lower, trans_a=not adjoint, diag=lower, overwrite_b=True)
+    return x.conj() if conjugate else x
+
+
+def _subtract_native(l, c, u, share=None, first=0):
+    if c.size and u.size:
+        c -= matmul(l[first : first + len(c)], u)
+
+
+def _subtract_rounded(how, parts, c, u, share=None, first=0):
+    if not (c.size and u.size):
+        return
+    parts = [part[first : first + len(c)] for part in parts]
+    # Scale U too, so that its largest entry is near 2**TOP_EXPONENT.
+    scale = _scale_to_top(u)
+    unscale, u = u.dtype.type(1 / (2.0**TOP_EXPONENT * scale)), u * u.dtype.type(scale)
+    if how.products == 1:
+        _subtract(c, parts[0], _rounded(u, how.format), unscale)
+        return
+    (l_hi, l_lo), (u_hi, u_lo) = parts, _split(u, how.format)
+    # Sum the small products first, as the device does.
+    l, u = np.hstack([l_hi, l_lo, l_hi]), np.vstack([u_lo, u_hi, u_hi])
+    _subtract(c, l, u, unscale)
 
 
 def _subtract(c, l, u, factor):

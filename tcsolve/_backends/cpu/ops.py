@@ -9,21 +9,24 @@ import numpy as np
 from tcsolve._arithmetic.matrix_parts import WIDENED, parts, real_parts
 from tcsolve._backends.cpu import gemm as cpu_gemm
 from tcsolve._backends.cpu.blas import matmul
-from tcsolve._backends.cpu.lu import LUOps, lapack_of
-from tcsolve._contract.ops import Stats
+from tcsolve._backends.cpu.lu import HostLU, column_max
+from tcsolve._contract.ops import Begun
 from tcsolve._contract.vectors import gram, held, signs, steepest
 
-__all__ = ["NumpyOps", "numpy_ops"]
+__all__ = ["NumpyOps", "numpy_ops", "sums"]
 
 # Number of entries of a block that stays in the second-level cache while it is read several times.
 CACHE_ENTRIES = 1 << 16
 
 
-class NumpyOps(LUOps):
+class NumpyOps:
     """Primitives on NumPy arrays (see `tcsolve._contract.ops.Ops`)."""
 
     xp = np
     device = "cpu"
+    properties = None
+    lu = HostLU()
+    early_rows = ahead_rows = 0
     vendor = None
 
     def __reduce__(self):
@@ -50,51 +53,28 @@ class NumpyOps(LUOps):
     def mark(self):
         return time.perf_counter()
 
-    def seconds(self, start, stop):
-        return stop - start
-
-    def clear_cache(self):
-        return False
-
-    def free_bytes(self, enough=math.inf):
+    def free_bytes(self, enough):
         try:
             return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         except (AttributeError, ValueError, OSError):
             return math.inf  # this system does not report its free memory
 
-    def stats(self, a):
-        if not a.flags.c_contiguous and a.flags.f_contiguous:
-            return Stats(*reversed(self.stats(a.T)))
-        n = a.shape[0]
-        row_sum, col_sum, ones = np.empty(n), np.zeros(n), np.ones((n, 1))
-        # The caller checks for overflow and NaN, so NumPy need not warn.
-        with np.errstate(over="ignore", invalid="ignore"):
-            for rows in _blocks(n):
-                block = np.abs(a[rows]).astype(np.float64, copy=False)
-                row_sum[rows] = matmul(block, ones)[:, 0]  # faster than sum(axis=1)
-                col_sum += matmul(block.T, ones[: len(block)])[:, 0]
-        return Stats(row_sum, col_sum)
+    def replayed(self, w, name, body):
+        return body()
+
+    def aside(self, w, others, name, body, then=None):
+        return None
 
     def extremes(self, a, dtype=None):
-        rows, cols = self.stats(a)
+        rows, cols = sums(a)
         with np.errstate(all="ignore"):
             size = np.abs(a.diagonal()).astype(float)
             dominance = (2.0 * size - rows).min(), (3.0 * size - cols).min()
         found = rows.max(), rows.min(), cols.max(), cols.min(), *dominance
-        return lambda: tuple(map(float, found)), None
+        return Begun(lambda: tuple(map(float, found)), None, False)
 
-    def goes_early(self, a):
-        return False
-
-    def starts_early(self, a, how):
-        return False
-
-    def row_max(self, a):
-        return np.concatenate([np.abs(a[rows]).max(axis=1) for rows in _blocks(len(a))])
-
-    def col_max(self, a, row_scale):
-        parts = [(np.abs(a[rows]) * row_scale[rows, None]).max(axis=0) for rows in _blocks(len(a))]
-        return np.max(parts, axis=0)
+    def row_stats(self, a, col_scale=None):
+        return HostRowStats(a, col_scale)
 
     def cast_scaled(self, a, row_scale, col_scale, dtype, out=None):
         with np.errstate(over="ignore", under="ignore"):
@@ -110,45 +90,8 @@ class NumpyOps(LUOps):
                     to[rows] = np.ldexp(part[rows], exponent)
             return out
 
-    def gemm(self, a, b, c, out, product, alpha, beta, engine):
-        cpu_gemm.gemm(a, b, c, out, product, alpha, beta, engine)
-
-    def signature(self, options, *arrays):
-        return None  # on the CPU the checks are short compared with any product
-
-    def gemm_again(self, launch, a, b, c, out):
-        return None
-
-    def getrf(self, a, dtype, overwrite_a=False):
-        # LAPACK is column-major.  A row-major a is a column-major a.T without a copy.  So a.T is factored
-        # instead, and the solves are transposed.
-        transposed = not a.flags.f_contiguous
-        # An overflow in the conversion shows later, as a pivot that is not finite.
-        with np.errstate(over="ignore", under="ignore"):
-            take = np.asarray if overwrite_a else np.array
-            t = take(a.T if transposed else a, dtype=dtype, order="F")
-        lu, piv, info = lapack_of("getrf", t.dtype)(t, overwrite_a=True)
-        return (lu, piv, transposed), max(info, 0)
-
-    def getrs(self, factors, b, adjoint):
-        lu, piv, transposed = factors
-        getrs = lapack_of("getrs", lu.dtype)
-        b = np.array(b, dtype=lu.dtype, order="F")
-        # SciPy changes the pivots in place to count from one, and back again.  Other threads must not see
-        # this, so give it a copy.
-        piv = piv.copy()
-        if transposed and adjoint:  # a**H = conj(a.T), and lu has the factors of a.T
-            return getrs(lu, piv, b.conj(), trans=0)[0].conj()
-        return getrs(lu, piv, b, trans=1 if transposed else 2 * adjoint)[0]
-
-    def gecon(self, factors, norm_one):
-        lu, _, transposed = factors
-        rcond, _ = lapack_of("gecon", lu.dtype)(lu, norm_one, norm="I" if transposed else "1")
-        return float(rcond)
-
-    def diagonal(self, factors):
-        lu, piv, _ = factors
-        return lu.diagonal(), 1 - 2 * (int((piv != np.arange(len(piv))).sum()) % 2)
+    def gemm(self, job):
+        cpu_gemm.gemm(job)  # nothing is repeated: the checks are short compared with any product
 
     def product(self, a, x, adjoint=False):
         wide = np.result_type(a.dtype, np.float64)
@@ -164,21 +107,12 @@ class NumpyOps(LUOps):
                     y[rows] = matmul(a[rows].astype(wide), x)
             return y
 
-    def matmul(self, a, b):
-        return matmul(a, b)
-
     def residual(self, a, x, b):
-        return self.difference(b, self.product(a, x), x)
-
-    def difference(self, b, y, x):
-        r = b - y
-        return r, self.column_max(r), self.column_max(x)
+        r = b - (a(x) if callable(a) else self.product(a, x))
+        return r, column_max(r), column_max(x)
 
     def column_max(self, v):
-        if v.dtype.kind == "c":
-            return np.abs(v).max(axis=0)
-        # Twice as fast as np.abs(v).max(), which stores |v|.
-        return np.maximum(np.abs(v.max(axis=0)), np.abs(v.min(axis=0)))
+        return column_max(v)
 
     def gram(self, vectors, known=None):
         return gram(vectors, known, _dots)
@@ -200,6 +134,41 @@ class NumpyOps(LUOps):
 
 
 numpy_ops = NumpyOps()
+
+
+class HostRowStats:
+    """The `RowStats` of a diag(s)."""
+
+    def __init__(self, a, col_scale):
+        self._a, self._scale = a, col_scale
+
+    @property
+    def top(self):
+        a, scale = self._a, self._scale
+        if scale is None:
+            return np.concatenate([np.abs(a[rows]).max(axis=1) for rows in _blocks(len(a))])
+        t = a.T
+        found = [(np.abs(t[rows]) * scale[rows, None]).max(axis=0) for rows in _blocks(len(t))]
+        return np.max(found, axis=0)
+
+    @property
+    def total(self):
+        return sums(self._a if self._scale is None else self._a * self._scale)[0]
+
+
+def sums(a):
+    """Return the sum of |a| over each row and over each column, in FP64."""
+    if not a.flags.c_contiguous and a.flags.f_contiguous:
+        return sums(a.T)[::-1]
+    n = a.shape[0]
+    row_sum, col_sum, ones = np.empty(n), np.zeros(n), np.ones((n, 1))
+    # The caller checks for overflow and NaN, so NumPy need not warn.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows in _blocks(n):
+            block = np.abs(a[rows]).astype(np.float64, copy=False)
+            row_sum[rows] = matmul(block, ones)[:, 0]  # faster than sum(axis=1)
+            col_sum += matmul(block.T, ones[: len(block)])[:, 0]
+    return row_sum, col_sum
 
 
 def probes(xp, n):

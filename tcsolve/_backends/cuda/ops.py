@@ -13,14 +13,19 @@ from tcsolve._arithmetic.matrix_parts import WIDENED, parts, real_parts
 from tcsolve._backends.cuda.batched import library_factors
 from tcsolve._backends.cuda.gemm import batched, engines
 from tcsolve._backends.cuda.lu import first_steps
-from tcsolve._backends.cuda.lu.cusolver_lu import NativeOps
-from tcsolve._backends.cuda.lu.ops import LUOps
-from tcsolve._backends.cuda.runtime import compiler, cublas_calls, current_device, recorded_graphs
+from tcsolve._backends.cuda.lu.ops import DeviceLU
+from tcsolve._backends.cuda.runtime import (
+    compiler,
+    concurrent,
+    cublas_calls,
+    current_device,
+    recorded_graphs,
+)
 from tcsolve._backends.cuda.runtime.async_read import Sent, reading
 from tcsolve._backends.cuda.runtime.conversions import converted
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
-from tcsolve._contract.ops import Stats
+from tcsolve._contract.ops import Begun
 from tcsolve._contract.vectors import gram, held, signs, steepest
 
 __all__ = ["CupyOps"]
@@ -33,17 +38,17 @@ EARLY_ROWS = 4096
 ROWS_PER_CHUNK, ROWS_PER_SMALL_CHUNK, SMALL_ROWS = 512, 64, 4096
 # Number of rows that one block of tcs_survey sums, as (largest n, rows), and number of its columns.
 SURVEY_ROWS, SURVEY_COLUMNS = ((1024, 32), (4096, 64), (math.inf, 256)), 512
-# The limit of CUDA for the second dimension of a grid.
-MOST_BLOCKS_IN_Y = 65535
 # Up to this many sums of chunks, tcs_extremes alone is faster than with another kernel before it.
 MOST_SUMS = 1 << 16
 
 
-class CupyOps(LUOps, NativeOps):
+class CupyOps:
     """Primitives on CuPy arrays (see `tcsolve._contract.ops.Ops`)."""
 
     xp = cupy
     device = "cuda"
+    lu = DeviceLU()
+    early_rows, ahead_rows = EARLY_ROWS, concurrent.AHEAD_ROWS
     vendor = library_factors
 
     # ---- the device ------------------------------------------------------------------------
@@ -79,32 +84,26 @@ class CupyOps(LUOps, NativeOps):
         return reading(arrays)
 
     def mark(self):
-        event = cupy.cuda.Event()
-        event.record()
-        return event
+        return Mark()
 
-    def seconds(self, start, stop):
-        stop.synchronize()
-        return cupy.cuda.get_elapsed_time(start, stop) / 1e3
-
-    def free_bytes(self, enough=math.inf):
+    def free_bytes(self, enough):
         if not current_device.allocates_by_default():
             return math.inf  # only CuPy's default pool and the driver report their free memory
         pooled = cupy.get_default_memory_pool().free_bytes()
         if pooled >= enough:  # a call of the driver takes as long as a few launches
             return pooled
-        free, _ = cupy.cuda.runtime.memGetInfo()
-        return free + pooled
+        free = pooled + cupy.cuda.runtime.memGetInfo()[0]
+        if free < enough and recorded_graphs.clear():
+            return cupy.get_default_memory_pool().free_bytes() + cupy.cuda.runtime.memGetInfo()[0]
+        return free
 
-    def clear_cache(self):
-        return recorded_graphs.clear()
+    def replayed(self, w, name, body):
+        return concurrent.replayed(w, name, body)
+
+    def aside(self, w, others, name, body, then=None):
+        return concurrent.aside(w, others, name, body, then)
 
     # ---- norms and scaling -----------------------------------------------------------------
-
-    @turns_into_memory_error
-    def stats(self, a):
-        rows, cols = self._row_stats(a)[1], self._col_stats(a, None)[1]
-        return Stats(*(x[0] if len(x) == 1 else x.sum(axis=0) for x in (rows, cols)))
 
     @turns_into_memory_error
     def extremes(self, a, dtype=None):
@@ -112,11 +111,14 @@ class CupyOps(LUOps, NativeOps):
         if at_once and a.flags.c_contiguous:
             rows, cols, copy = self._survey(a)
         else:
-            rows, cols, copy = self._row_stats(a)[1], self._col_stats(a, None)[1], None
+            rows, cols, copy = _row_stats(a)[1], _col_stats(a, None)[1], None
         out = cupy.empty(6)
         # Launch the kernel in the stream of the reader, so that later work in this stream need not wait.
         read = reading([out], functools.partial(_find_extremes, out, a, rows, cols))
-        return lambda: tuple(read()[0].tolist()), copy
+        # For small n, waiting for the survey would take a large part of the time of a recorded factorization.
+        early = copy is not None and len(a) <= self.early_rows
+        early = early and recorded_graphs.tape_of(copy) is not None
+        return Begun(lambda: tuple(read()[0].tolist()), copy, early)
 
     def _survey(self, a):
         """Return the sums of |a_ij| of each row over chunks of columns, of each column over chunks of rows.
@@ -139,51 +141,9 @@ class CupyOps(LUOps, NativeOps):
         w = recorded_graphs.matrix(n, dtype) if self._records(a.shape, dtype) else None
         return cupy.empty((m, -(-n // 4) * 4), dtype=dtype)[:, :n] if w is None else w
 
-    def goes_early(self, a):
-        return len(a) <= EARLY_ROWS and a.dtype.char in "fd" and a.flags.c_contiguous
-
-    def starts_early(self, a, how):
-        blocked = self.goes_early(a) and not how.native
-        return blocked and recorded_graphs.remembers(len(a), np.dtype(how.storage))
-
-    def row_max(self, a):
-        return self._row_stats(a)[0].max(axis=0)
-
-    def col_max(self, a, row_scale):
-        return self._col_stats(a, row_scale)[0].max(axis=0)
-
-    def _row_stats(self, a):
-        """Return max |a_ij| and sum |a_ij| of each row over chunks of columns, both (chunks, m)."""
-        if not a.flags.c_contiguous:
-            if a.flags.f_contiguous:
-                return self._col_stats(a.T, None)
-            found = [self._row_stats(part) for _, part, _ in _row_major(a)]
-            return [cupy.concatenate(x, axis=1) for x in zip(*found, strict=True)]
-        m, n = a.shape
-        top, total = cupy.empty((1, m)), cupy.empty((1, m))
-        grid = (-(-m // 8), 1)
-        launch = _scale_launch(_here(), "tcs_row_stats", a.dtype.char, grid, (32, 8), 6)
-        launch(enumerate((top.data.ptr, total.data.ptr, a.data.ptr, n, m, n)))
-        return top, total
-
-    def _col_stats(self, a, row_scale):
-        """Return max r_i |a_ij| and sum r_i |a_ij| of each column over chunks of rows, both (chunks, n)."""
-        if not a.flags.c_contiguous:
-            if a.flags.f_contiguous and row_scale is None:
-                return self._row_stats(a.T)
-            found = [self._col_stats(*part) for _, *part in _row_major(a, row_scale)]
-            tops, totals = zip(*found, strict=True)
-            top = cupy.stack([x.max(axis=0) for x in tops])
-            return top, cupy.stack([x.sum(axis=0) for x in totals])
-        m, n = a.shape
-        rows = ROWS_PER_SMALL_CHUNK if m <= SMALL_ROWS else ROWS_PER_CHUNK
-        chunks = -(-m // rows)
-        top, total = cupy.empty((chunks, n)), cupy.empty((chunks, n))
-        grid = (-(-n // 128), chunks)
-        launch = _scale_launch(_here(), "tcs_col_stats", a.dtype.char, grid, (128, 1), 8)
-        scale = 0 if row_scale is None else row_scale.data.ptr
-        launch(enumerate((top.data.ptr, total.data.ptr, a.data.ptr, n, m, n, scale, rows)))
-        return top, total
+    @turns_into_memory_error
+    def row_stats(self, a, col_scale=None):
+        return DeviceRowStats(*(_row_stats(a) if col_scale is None else _col_stats(a.T, col_scale)))
 
     @turns_into_memory_error
     def cast_scaled(self, a, row_scale, col_scale, dtype, out=None):
@@ -202,71 +162,31 @@ class CupyOps(LUOps, NativeOps):
         """Tell whether the LU of such a matrix can be recorded; it can if clusters factor its strips."""
         m, n = shape
         square = m == n > 0 and dtype.char == "f"
-        return square and self.has_clusters(n) and recorded_graphs.recordable(n, dtype)
+        return square and self.lu.has_clusters(n) and recorded_graphs.recordable(n, dtype)
 
     # ---- products --------------------------------------------------------------------------
 
-    def gemm(self, a, b, c, out, product, alpha, beta, engine):
+    def gemm(self, job):
         properties = self.properties
-        if out.ndim == 3:
-            args = (a, b, c, out, product, alpha, beta, self._arch, properties)
-            return batched.gemm_batched(*args)
-        count = properties["multiprocessors"]
-        engines.gemm(a, b, c, out, product, alpha, beta, engine, self._arch, count)
+        if job.out.ndim == 3:
+            launch = batched.gemm_batched(job, self._arch, properties)
+            return None if launch is None else turns_into_memory_error(launch.again)
+        engines.gemm(job, self._arch, properties["multiprocessors"])
         return None
-
-    def signature(self, options, *arrays):
-        return batched.signature(options, *arrays)
-
-    @turns_into_memory_error
-    def gemm_again(self, launch, a, b, c, out):
-        return launch.again(a, b, c, out)
 
     # ---- residuals -------------------------------------------------------------------------
 
     @turns_into_memory_error
     def product(self, a, x, adjoint=False):
-        wide = np.result_type(a.dtype, np.float64)
-        if a.dtype == wide:
-            return _product(a, x, adjoint)
-        y = cupy.zeros(x.shape, dtype=np.result_type(wide, x.dtype))
-        for rows in parts(*a.shape, WIDENED["cuda"]):
-            if adjoint:
-                y += _product(converted(a[rows], wide), x[rows], adjoint=True)
-            else:
-                y[rows] = _product(converted(a[rows], wide), x, adjoint=False)
-        return y
+        return _in_fp64(a, x, adjoint)
 
-    @turns_into_memory_error
-    def matmul(self, a, b):
-        return a @ b
-
-    @turns_into_memory_error
     def residual(self, a, x, b):
-        if x.shape[1] == 1 and x.dtype.char == b.dtype.char == "d" and first_steps.has_rows(a):
-            return first_steps.residual(a, x, b)
-        return self.difference(b, self.product(a, x), x)
-
-    @turns_into_memory_error
-    def difference(self, b, y, x):
-        if not (b.size and b.dtype.char == y.dtype.char == x.dtype.char == "d"):
-            r = b - y
-            return r, *self.host(self.column_max(r), self.column_max(x))
-        n, k = b.shape
-        r, sizes = cupy.empty((k, n)), cupy.zeros((2, k), cupy.uint64)
-        strides = [(v, *(s // v.itemsize for s in v.strides)) for v in (b, y, x)]
-        kernel = compiler.kernel("refinement_vectors", "tcs_residual", T_LOW="double")
-        kernel(_columns_grid(n, k), (256,), (r, sizes, *sum(strides, ()), n, k))
-        return r.T, *sizes.get().view(np.float64)
+        if callable(a):
+            return _difference(b, a(x), x)  # only this is repeated when memory runs out
+        return _residual(a, x, b)
 
     def column_max(self, v):
-        if v.dtype.char != "d" or not v.size:
-            return cupy.abs(v).max(axis=0)
-        (n, k), sizes = v.shape, cupy.zeros(v.shape[1], cupy.uint64)
-        kernel = compiler.kernel("refinement_vectors", "tcs_column_max", T_LOW="double")
-        strides = (s // v.itemsize for s in v.strides)
-        kernel(_columns_grid(n, k), (256,), (sizes, v, *strides, n, k))
-        return sizes.view(np.float64)
+        return first_steps.column_max(v)
 
     @turns_into_memory_error
     def gram(self, vectors, known=None):
@@ -304,13 +224,87 @@ def _dots(pairs):
     return cupy.stack([(x.conj() * y).sum(axis=0) for x, y in pairs]).get()
 
 
-def _columns_grid(n, k):
-    """Return the grid of a kernel of refinement_vectors.cu for n rows and any number of columns."""
-    return -(-n // 256), min(k, MOST_BLOCKS_IN_Y)
+@turns_into_memory_error
+def _residual(a, x, b):
+    if x.shape[1] == 1 and x.dtype.char == b.dtype.char == "d" and first_steps.has_rows(a):
+        return first_steps.residual(a, x, b)
+    return _difference(b, _in_fp64(a, x, False), x)
+
+
+@turns_into_memory_error
+def _difference(b, y, x):
+    """Return r = b - y, and on the host max |r| and max |x| of each column."""
+    if not (b.size and b.dtype.char == y.dtype.char == x.dtype.char == "d"):
+        r = b - y
+        sizes = first_steps.column_max(r), first_steps.column_max(x)
+        return r, *(size.get() for size in sizes)
+    return first_steps.difference(b, y, x)
 
 
 def _here():
     return cupy.cuda.runtime.getDevice()
+
+
+class Mark:
+    """A time stamp of the current stream; the difference of two is in seconds."""
+
+    def __init__(self):
+        self._event = cupy.cuda.Event()
+        self._event.record()
+
+    def __sub__(self, start):
+        self._event.synchronize()
+        return cupy.cuda.get_elapsed_time(start._event, self._event) / 1e3
+
+
+class DeviceRowStats:
+    """The `RowStats` of a matrix, from the maxima and the sums over chunks of columns, both (chunks, m)."""
+
+    def __init__(self, tops, totals):
+        self._tops, self._totals = tops, totals
+
+    @property
+    def top(self):
+        return self._tops.max(axis=0)
+
+    @property
+    def total(self):
+        return self._totals[0] if len(self._totals) == 1 else self._totals.sum(axis=0)
+
+
+def _row_stats(a):
+    """Return max |a_ij| and sum |a_ij| of each row over chunks of columns, both (chunks, m)."""
+    if not a.flags.c_contiguous:
+        if a.flags.f_contiguous:
+            return _col_stats(a.T, None)
+        found = [_row_stats(part) for _, part, _ in _row_major(a)]
+        return [cupy.concatenate(x, axis=1) for x in zip(*found, strict=True)]
+    m, n = a.shape
+    top, total = cupy.empty((1, m)), cupy.empty((1, m))
+    grid = (-(-m // 8), 1)
+    launch = _scale_launch(_here(), "tcs_row_stats", a.dtype.char, grid, (32, 8), 6)
+    launch(enumerate((top.data.ptr, total.data.ptr, a.data.ptr, n, m, n)))
+    return top, total
+
+
+def _col_stats(a, row_scale):
+    """Return max r_i |a_ij| and sum r_i |a_ij| of each column over chunks of rows, both (chunks, n)."""
+    if not a.flags.c_contiguous:
+        if a.flags.f_contiguous and row_scale is None:
+            return _row_stats(a.T)
+        found = [_col_stats(*part) for _, *part in _row_major(a, row_scale)]
+        tops, totals = zip(*found, strict=True)
+        top = cupy.stack([x.max(axis=0) for x in tops])
+        return top, cupy.stack([x.sum(axis=0) for x in totals])
+    m, n = a.shape
+    rows = ROWS_PER_SMALL_CHUNK if m <= SMALL_ROWS else ROWS_PER_CHUNK
+    chunks = -(-m // rows)
+    top, total = cupy.empty((chunks, n)), cupy.empty((chunks, n))
+    grid = (-(-n // 128), chunks)
+    launch = _scale_launch(_here(), "tcs_col_stats", a.dtype.char, grid, (128, 1), 8)
+    scale = 0 if row_scale is None else row_scale.data.ptr
+    launch(enumerate((top.data.ptr, total.data.ptr, a.data.ptr, n, m, n, scale, rows)))
+    return top, total
 
 
 def _find_extremes(out, a, rows, cols):
@@ -360,12 +354,27 @@ def _cast(w, a, row_scale, col_scale):
     launch(enumerate((w.data.ptr, ld(w), a.data.ptr, n, m, n, *scales)))
 
 
+def _in_fp64(a, x, adjoint):
+    """Return a x or a**H x in FP64; a matrix of another precision is converted part by part."""
+    wide = np.result_type(a.dtype, np.float64)
+    if a.dtype == wide:
+        return _product(a, x, adjoint)
+    y = cupy.zeros(x.shape, dtype=np.result_type(wide, x.dtype))
+    for rows in parts(*a.shape, WIDENED["cuda"]):
+        if adjoint:
+            y += _product(converted(a[rows], wide), x[rows], adjoint=True)
+        else:
+            y[rows] = _product(converted(a[rows], wide), x, adjoint=False)
+    return y
+
+
 def _product(a, x, adjoint):
     """Return a x or a**H x without a conjugated copy of a; one column is multiplied by gemv."""
     if adjoint:
         y = _product(a.T, x.conj(), adjoint=False)
         return y.conj()
-    if x.shape[1] == 1 and a.dtype.char == x.dtype.char == "d" and _has_runs(a):
+    one = a.ndim == 2 and x.shape[1] == 1
+    if one and a.dtype.char == x.dtype.char == "d" and _has_runs(a):
         y = cupy.empty((a.shape[0], 1))
         cublas_calls.gemv(y[:, 0], a, x[:, 0])
         return y

@@ -64,7 +64,8 @@ def measure(ops, system, y, info, board):
         ops.vendor.measure(a, x, b, y[:, k:], info, found)
     else:  # products with a large matrix use the whole device
         ax = _product(ops, system, ops.converted(x[0], np.result_type(x.dtype, np.float64)))
-        ops.vendor.sizes(ops.stats(a[0]), (x[0], ax), b[0], y[0, k:], info, found)
+        sums = ops.row_stats(a[0]).total, ops.row_stats(a[0].T).total
+        ops.vendor.sizes(sums, (x[0], ax), b[0], y[0, k:], info, found)
     return x
 
 

@@ -71,6 +71,6 @@ def rconds_of_scaled(ops, a, row, col, factors):
 
 def _norm_one(ops, a):
     if len(a) == 1:
-        return ops.stats(a[0]).col_sum.max()[None]
+        return ops.row_stats(a[0].T).total.max()[None]
     wide = ops.converted(a, np.result_type(a.dtype, np.float64))
     return ops.xp.abs(wide).sum(axis=1).max(axis=1)

@@ -400,7 +400,7 @@ def _step_of_large(ops, system, x, factors, error):
     y = factors.solve(xp.ascontiguousarray(r.T)[None])
     with np.errstate(all="ignore"):
         after = ops.converted(before + y[0].T, x.dtype)
-    (norm,) = ops.host(ops.stats(a).row_sum.max())
+    (norm,) = ops.host(ops.row_stats(a).total.max())
     error[:, missing] = backward_errors(ops, a, after, given, float(norm))
     x = x.copy()
     x[0][:, some] = after

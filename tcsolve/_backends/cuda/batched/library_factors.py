@@ -17,7 +17,7 @@ import cupy
 import numpy as np
 from cupy_backends.cuda.libs import cublas, cusolver
 
-from tcsolve._arithmetic.formats import PREFIX
+from tcsolve._arithmetic.formats import PREFIX, inverses_serve
 from tcsolve._backends.cuda.batched.one_launch import (
     measure_one,
     measures_one,
@@ -25,7 +25,7 @@ from tcsolve._backends.cuda.batched.one_launch import (
     takes_at_once,
 )
 from tcsolve._backends.cuda.lu.cusolver_lu import getrf_in_place
-from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute, trusted
+from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute
 from tcsolve._backends.cuda.runtime import compiler, cublas_calls
 from tcsolve._backends.cuda.runtime.conversions import converted
 from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros, steps
@@ -198,8 +198,9 @@ class PackedCholesky:
         self._lu, n = lu[0], len(lu[0])
         grid, args = ((-(-n // TILE)) ** 2, 1), (self._lu, self._lu.diagonal().copy(), n)
         launch(("read_structure", "tcs_pack_cholesky"), grid, TILE_THREADS, args, macros(a))
-        inverses, worst = invert_diagonal_blocks(self._lu)
-        self._inverses = trusted(inverses, float(worst.get()[0]))
+        inverses, condition = invert_diagonal_blocks(self._lu)
+        serve = inverses_serve(float(condition.get()[0]), self._lu.dtype.char)
+        self._inverses = inverses if serve else None
 
     def solve(self, rhs, adjoint=False):
         _, c, n = rhs.shape
@@ -411,13 +412,13 @@ def measure(a, x, b, y, info, out, *, residuals=None):
     launch(entry, grid, (STACK_THREADS, 1), args, defines, shape.shared)
 
 
-def sizes(stats, answers, b, y, info, out):
-    """Fill `out` as `measure` does, for one system, from the `Stats` of A and from A x.
+def sizes(sums, answers, b, y, info, out):
+    """Fill `out` as `measure` does, for one system, from the sums of |a_ij| and from A x.
 
     Parameters
     ----------
-    stats : Stats
-        The sums of |a_ij| over rows and columns.
+    sums : tuple of array, shape (n,), float64
+        The sums of |a_ij| over the rows, and over the columns.
     answers : tuple of array, shape (n, k)
         x, in the dtype of b, and A x in FP64 or complex128.
     b : array, shape (n, k)
@@ -429,7 +430,7 @@ def sizes(stats, answers, b, y, info, out):
         Zeros before the call.
     """
     (n, k), (x, ax) = b.shape, answers
-    sums = cupy.ascontiguousarray(stats.row_sum), cupy.ascontiguousarray(stats.col_sum)
+    sums = (cupy.ascontiguousarray(x) for x in sums)
     args = (out, *sums, *steps(x), *steps(b), *steps(ax), y, len(y), info, n, k)
     grid = 2 + -(-k // 32) * -(-n // SIZES_ROWS), 1
     launch(("measure_systems", "tcs_sizes"), grid, (THREADS, 1), args, macros(b))

@@ -14,7 +14,7 @@ from tcsolve._backends.cuda.runtime.conversions import converted
 from tcsolve._errors import DeviceError
 from tcsolve.kernels.batched_shapes import LARGEST_BATCHED, Batched, batched_room, batched_shape
 
-__all__ = ["Launch", "gemm_batched", "signature"]
+__all__ = ["Launch", "gemm_batched"]
 
 # The memory layout of an operand (gemm_batched.cu): any strides, contiguous, or one matrix for all products.
 ANYHOW, ONE_BEHIND_THE_OTHER, ONE_FOR_ALL = 0, 1, 2
@@ -24,47 +24,48 @@ ALIGNMENT = 16
 MOST_AT_ONCE = 32768
 
 
-def gemm_batched(a, b, c, out, product, alpha, beta, arch, properties):
-    """out[s] = alpha a[s] b[s] + beta c[s] for stacks that are not empty; c is not read if beta is 0.
+def gemm_batched(job, arch, properties):
+    """Compute job.out for stacks of matrices, as the `Job` says.
 
     Return the `Launch` if the product was a single launch, else None.
     """
-    (m, k), n = a.shape[1:], b.shape[2]
-    if product.native:
-        _natively(a, b, c, out, product, alpha, beta)
-    elif max(m, n, k) > LARGEST_BATCHED:
-        count = properties["multiprocessors"]
-        _one_by_one(a, b, c, out, (product, alpha, beta, "auto", arch, count))
+    if job.product.native:
+        _natively(job)
+    elif max(*job.a.shape[1:], job.b.shape[2]) > LARGEST_BATCHED:
+        _one_by_one(job, arch, properties["multiprocessors"])
     else:
-        require_formats(product, arch)
-        return _in_one_launch(a, b, c, out, product, alpha, beta, arch, properties)
+        require_formats(job.product, arch)
+        return _in_one_launch(job, arch, properties)
     return None
 
 
-def _one_by_one(a, b, c, out, how):
-    """Compute each product by `gemm`; `how` are its arguments after out."""
+def _one_by_one(job, arch, multiprocessors):
+    """Compute each product by `gemm`."""
+    a, b, c, out, *_ = job
     # Do not write to c directly: if memory runs out in the middle, c must be unchanged.
     result = out if c is None or c.data.ptr != out.data.ptr else cupy.empty(out.shape, out.dtype)
     for s in range(len(out)):
-        gemm(a[s], b[s], None if c is None else c[s], result[s], *how)
+        one = {"a": a[s], "b": b[s], "c": None if c is None else c[s], "out": result[s]}
+        gemm(job._replace(**one, engine="auto"), arch, multiprocessors)
     if result is not out:
         bits(out)[...] = bits(result)
 
 
-def _natively(a, b, c, out, product, alpha, beta):
+def _natively(job):
     """Multiply in FP64, and round the result once."""
-    a, b = (_dense_in_fp64(x) for x in (a, b))
+    out, (a, b) = job.out, (_dense_in_fp64(x) for x in (job.a, job.b))
     total = cupy.empty(out.shape, np.float64)
     m, n = out.shape[1:]
     steps = [0 if len(x) == 1 else x[0].size for x in (a, b)]
     for first in range(0, len(out), MOST_AT_ONCE):
         here, there = (x[0 if len(x) == 1 else first] for x in (a, b))
         count = min(MOST_AT_ONCE, len(out) - first)
-        cublas_calls.gemm_strided(total[first], m * n, here, steps[0], there, steps[1], 1.0, count)
-    total *= alpha
-    if beta != 0:
-        total += beta * converted(c, np.dtype(np.float64))
-    out[...] = converted(converted(total, np.dtype(product.accumulator)), out.dtype)
+        stacks = (total[first], m * n), (here, steps[0]), (there, steps[1])
+        cublas_calls.gemm_strided(*stacks, 1.0, count)
+    total *= job.alpha
+    if job.beta != 0:
+        total += job.beta * converted(job.c, np.dtype(np.float64))
+    out[...] = converted(converted(total, np.dtype(job.product.accumulator)), out.dtype)
 
 
 def _dense_in_fp64(x):
@@ -73,27 +74,28 @@ def _dense_in_fp64(x):
     return cupy.ascontiguousarray(converted(x, np.dtype(np.float64)))
 
 
-def _in_one_launch(a, b, c, out, product, alpha, beta, arch, properties):
+def _in_one_launch(job, arch, properties):
+    a, b, c, out, product, _, beta, _ = job
     if not _rows_contiguous(out):
         result = cupy.empty(out.shape, out.dtype)
-        _in_one_launch(a, b, c, result, product, alpha, beta, arch, properties)
+        _in_one_launch(job._replace(out=result), arch, properties)
         bits(out)[...] = bits(result)
         return None
-    given = (a, b, c)
     if beta == 0:
         c = None
     elif _strides(c)[2] != 1:
         c = cupy.ascontiguousarray(bits(c)).view(c.dtype)
     if not product.direct:
         a, b = (_as_float32(x) for x in (a, b))
-    launch = _launch_of(a, b, c, out, product, alpha, beta, arch, properties)
+    launch = _launch_of(job._replace(a=a, b=b, c=c), arch, properties)
     launch.run(*(_address(x) for x in (a, b, c, out)))
-    same = a is given[0] and b is given[1] and (c is None or c is given[2])
+    same = a is job.a and b is job.b and (c is None or c is job.c)
     return launch if same else None
 
 
-def _launch_of(a, b, c, out, product, alpha, beta, arch, properties):
-    """Return the `Launch` for these arrays and all others with the same `signature`."""
+def _launch_of(job, arch, properties):
+    """Return the `Launch` for these arrays, and for all others that `Ops.gemm` says it repeats."""
+    a, b, c, out, product, alpha, beta, _ = job
     batched = _batched_of(a, b, c, out, product)
     count = len(out)
     kernel, shape, room, most = _kernel_of(cupy.cuda.runtime.getDevice(), batched, arch)
@@ -142,7 +144,7 @@ OUT, C, A, B = 0, 3, 6, 10
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch of gemm_batched.cu for all arrays with one `signature`; only the addresses are replaced."""
+    """A launch of gemm_batched.cu for all arrays that are alike; only the addresses are replaced."""
 
     prepared: Any
     extents: tuple
@@ -154,7 +156,7 @@ class Launch:
         self.prepared(((OUT, out), (C, c), (A, a), (B, b)))
 
     def again(self, a, b, c, out):
-        """Compute another product of the same signature; None if `out` may overlap another array."""
+        """Compute another product of arrays that are alike; None if `out` may overlap another array."""
         a, b, addend = a.data.ptr, b.data.ptr, _address(c)
         if out is None:
             out = cupy.empty(self.shape, self.dtype)
@@ -173,19 +175,6 @@ class Launch:
 
 def _address(x):
     return 0 if x is None else x.data.ptr
-
-
-def signature(options, *arrays):
-    """Return a key of everything that a `Launch` depends on, or None unless all arrays are CuPy arrays."""
-    key = [cupy.cuda.runtime.getDevice(), options]
-    for x in arrays:
-        if isinstance(x, cupy.ndarray):
-            key += (x.shape, x.strides, x.dtype.char, x.data.ptr % ALIGNMENT, x.data.device_id)
-        elif x is None:
-            key.append(None)
-        else:
-            return None
-    return tuple(key)
 
 
 def _extent(x):

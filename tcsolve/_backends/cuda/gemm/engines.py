@@ -94,28 +94,35 @@ def _check_engine(engine, product, arch):
 # ---- the product -----------------------------------------------------------------------------------
 
 
-def gemm(a, b, c, out, product, alpha, beta, engine, arch, multiprocessors):
-    """out = alpha a b + beta c for matrices that are not empty; c is not read if beta is 0."""
+def gemm(job, arch, multiprocessors):
+    """Compute job.out for matrices, as the `Job` says."""
+    c, out, product, engine = job.c, job.out, job.product, job.engine
     if not rows_contiguous(out):
-        _into_other_order(a, b, c, out, product, alpha, beta, engine, arch, multiprocessors)
+        _into_other_order(job, arch, multiprocessors)
         return
     if engine == "auto":
-        engine = fastest(product, *out.shape, a.shape[1], arch)
+        engine = fastest(product, *out.shape, job.a.shape[1], arch)
     _check_engine(engine, product, arch)
-    c = None if beta == 0 else c if rows_contiguous(c) else copied(c)
-    work = Work(a, b, c, out, product, alpha, beta, arch, multiprocessors)
-    RUN[engine](work)
+    c = None if job.beta == 0 else c if rows_contiguous(c) else copied(c)
+    RUN[engine](Work(job._replace(c=c), arch, multiprocessors))
 
 
-def _into_other_order(a, b, c, out, product, alpha, beta, engine, arch, multiprocessors):
+def _into_other_order(job, arch, multiprocessors):
     """Compute the transposed product for a column-major `out`; for any other `out`, copy the result to it."""
-    rest = (alpha, beta, engine, arch, multiprocessors)
+    out = job.out
     if rows_contiguous(out.T):
-        c = None if beta == 0 else c.T
-        gemm(b.T, a.T, c, out.T, product.swapped(), *rest)
+        c = None if job.beta == 0 else job.c.T
+        turned = {
+            "a": job.b.T,
+            "b": job.a.T,
+            "c": c,
+            "out": out.T,
+            "product": job.product.swapped(),
+        }
+        gemm(job._replace(**turned), arch, multiprocessors)
         return
     result = cupy.empty(out.shape, out.dtype)
-    gemm(a, b, c, result, product, *rest)
+    gemm(job._replace(out=result), arch, multiprocessors)
     bits(out)[...] = bits(result)
 
 

@@ -20,7 +20,8 @@ LONGEST_SUM = 8192
 class Work:
     """One product, with properties that return the arguments of the kernels."""
 
-    def __init__(self, a, b, c, out, product, alpha, beta, arch, multiprocessors):
+    def __init__(self, job, arch, multiprocessors):
+        a, b, c, out, product, alpha, beta, _ = job
         dtype = None if product.direct else np.dtype(product.accumulator)
         self.a, self.b = as_stored(a, dtype), as_stored(b, dtype)
         self.c, self.out, self.product = c, out, product

@@ -62,7 +62,7 @@ def split_kernel(entry, low="fp16"):
     return compiler.kernel("gemm_split", entry, T_LOW=low)
 
 
-def launch_wgmma(defines, m, n, args, blocks, others=0, taken=None):
+def launch_wgmma(defines, m, n, args, blocks, *, others=0, taken=None):
     """Launch gemm_wgmma.cu with `blocks` blocks for an m x n result.
 
     Another launch, of `others` blocks, may share its tiles.  `taken` is None, or the address of bits that
@@ -144,7 +144,7 @@ class Operand:
     def round(self):
         """Round L now, not with the first U; with a `Bound`, check that |l| <= 1."""
         if self._parts is None:
-            _split(self._how, self._begin(), NOTHING_BY, self._bound, TOP)
+            _split(self._how, self._begin(), NOTHING_BY, bound=self._bound, limit=TOP)
 
     def _begin(self):
         """Allocate the parts of L; return the arguments to split it."""
@@ -164,15 +164,16 @@ class Operand:
             scale, alpha, work = _scale(u, TOP, None, self._multiprocessors)
         hi_lo, *args = _room(u, self._how)
         l_too = NOTHING if self._parts else self._begin()
-        _split(self._how, l_too, (*args, scale), bound, SLACK * TOP, found=found)
+        _split(self._how, l_too, (*args, scale), bound=bound, limit=SLACK * TOP, found=found)
         to, how = results_of(c, c, 1.0)
         rows = _cut(self._parts, slice(first, None))
         maps, results = maps_of([rows, hi_lo], self._how.format.name), (to, how, alpha, work)
         target = c, leading(c), KINDS["float32"], c, leading(c)
         args = (*maps, *results, *target, *NO_ORIGIN, m, n, len(u), 1.0, 1.0)
 
-        def launch(*blocks, held=(hi_lo, self._parts)):  # held: the maps have their addresses
-            launch_wgmma(_defines(self._how), m, n, args, *blocks)
+        def launch(blocks, others=0, taken=None, held=(hi_lo, self._parts)):
+            # held: the maps have their addresses
+            launch_wgmma(_defines(self._how), m, n, args, blocks, others=others, taken=taken)
 
         if share is None:
             launch(self._multiprocessors)
@@ -202,7 +203,8 @@ class _Triangle:
             scale, alpha, work = _scale(x, 1.0, self._by, self._multiprocessors)
             _split(self._how, NOTHING, (*args, scale))
             return parts, alpha, work
-        _split(self._how, NOTHING, (*args, bound.scale), bound, SLACK * TOP, 1 / ROOM)
+        scaled = (*args, bound.scale)
+        _split(self._how, NOTHING, scaled, bound=bound, limit=SLACK * TOP, part=1 / ROOM)
         return parts, self._alpha, cublas_calls.zeros(TURN_WORDS)
 
     def _multiply(self, a, b, out, alpha, work):
@@ -229,7 +231,7 @@ class Right(_Triangle):
 class Lower(_Triangle):
     """A lower triangular L, for U := L U."""
 
-    def apply(self, u, share):
+    def apply(self, u, share=None):
         """u := l u for an FP32 u with contiguous rows; wait first until the panel of `share` is resident."""
         k, n = u.shape
         parts, alpha, work = self._divide(u)
@@ -279,7 +281,7 @@ def _cut(parts, *where):
     return [None if part is None else part[where] for part in parts]
 
 
-def _split(how, first, second, bound=None, limit=0.0, part=1.0, found=None):
+def _split(how, first, second, *, bound=None, limit=0.0, part=1.0, found=None):
     """Split up to two matrices.
 
     The first is scaled by a number, the second by a number on the device times `part`.  With a `Bound`,

@@ -25,6 +25,9 @@ class Operand:
         args = (self._p, l, ld(l) * self._parts, m, width, self._top)
         self._kernel("tcs_pack_l")(grid, (32, 8), args)
 
+    def round(self):
+        """Do nothing: L is rounded already."""
+
     def subtract(self, c, u, share, first=0):
         """c -= l u, where l begins at row `first` of L; cuBLAS takes the whole device, not a `share`."""
         parts, (k, r) = self._parts, u.shape
@@ -38,8 +41,8 @@ class Operand:
         q = self._empty(r, k)
         grid = (-(-r // 64), -(-k // (64 // parts)))
         self._kernel("tcs_pack_u")(grid, (256,), (q, u, ld_u, k, r, scale))
-        low, shape = self._how.format.name, (len(c), r)
-        cublas_calls.gemm_packed(c, shape, ld(c) * parts, self._p[first:], q, low, alpha, beta)
+        low = self._how.format.name
+        cublas_calls.gemm_packed(c, ld(c) * parts, self._p[first:], q, low, (alpha, beta))
 
     def _empty(self, rows, k):
         stored = cupy.uint32 if self._how.format.name == "tf32" else cupy.uint16

@@ -16,6 +16,8 @@ from tcsolve.kernels.launch_shapes import RESIDUAL_ROWS
 
 __all__ = [
     "ahead",
+    "column_max",
+    "difference",
     "gram",
     "has_rows",
     "held",
@@ -30,6 +32,8 @@ __all__ = [
 # From this many rows on, each warp of the residual kernel takes several rows.
 MANY_ROWS = 8192
 THREADS = 256
+# The limit of CUDA for the second dimension of a grid.
+MOST_BLOCKS_IN_Y = 65535
 # Largest number of vectors for tcs_gram and tcs_mix; number of threads of a kernel that runs as one block.
 MOST_VECTORS, GRAM_THREADS = 4, 1024
 
@@ -45,9 +49,36 @@ def residual(a, x, b):
     x = cupy.ascontiguousarray(x)
     r, sizes = cupy.empty((n, 1)), cupy.zeros(2, cupy.uint64)
     step = b.strides[0] // b.itemsize
-    _residual(a, a.data.ptr, None, r.data.ptr, sizes.data.ptr, x.data.ptr, b.data.ptr, step)
+    places = r.data.ptr, sizes.data.ptr, x.data.ptr, b.data.ptr
+    _residual(a, places, step, address=a.data.ptr)
     sizes = sizes.get().view(np.float64)
     return r, sizes[:1], sizes[1:]
+
+
+def difference(b, y, x):
+    """Return r = b - y for FP64 arrays (n, k), and on the host max |r| and max |x| of each column."""
+    n, k = b.shape
+    r, sizes = cupy.empty((k, n)), cupy.zeros((2, k), cupy.uint64)
+    strides = [(v, *(s // v.itemsize for s in v.strides)) for v in (b, y, x)]
+    kernel = compiler.kernel("refinement_vectors", "tcs_residual", T_LOW="double")
+    kernel(_columns_grid(n, k), (THREADS,), (r, sizes, *sum(strides, ()), n, k))
+    return r.T, *sizes.get().view(np.float64)
+
+
+def column_max(v):
+    """As `Ops.column_max`."""
+    if v.dtype.char != "d" or not v.size:
+        return cupy.abs(v).max(axis=0)
+    (n, k), sizes = v.shape, cupy.zeros(v.shape[1], cupy.uint64)
+    kernel = compiler.kernel("refinement_vectors", "tcs_column_max", T_LOW="double")
+    strides = (s // v.itemsize for s in v.strides)
+    kernel(_columns_grid(n, k), (THREADS,), (sizes, v, *strides, n, k))
+    return sizes.view(np.float64)
+
+
+def _columns_grid(n, k):
+    """Return the grid of a kernel of refinement_vectors.cu for n rows and any number of columns."""
+    return -(-n // THREADS), min(k, MOST_BLOCKS_IN_Y)
 
 
 def takes(vectors):
@@ -116,7 +147,7 @@ def _four(some, filler):
     return [*some, *(MOST_VECTORS - len(some)) * [filler]]
 
 
-def ahead(tape, lu, inverses, order, a, b, steps):
+def ahead(tape, packed, a, b, steps):
     """Start x_0 = (L U)^-1 b and x_i+1 = x_i + (L U)^-1 (b - a x_i), i = 0 ... steps - 1.
 
     These steps are a recorded graph, which belongs to the tape of lu.  Each call may have another a.
@@ -127,7 +158,7 @@ def ahead(tape, lu, inverses, order, a, b, steps):
         Waits, and returns (x, r, sizes) for `refine_columns`: all x_i and their residuals, both of shape
         (steps + 1, n, 1), and max |r| and max |x| of each on the host, shape (2, steps + 1).
     """
-    n, count = len(b), steps + 1
+    (lu, order, inverses), n, count = packed, len(b), steps + 1
 
     def body(b, where):
         # Order in memory: all x, all r, (max |r|, max |x|) of each step, max |b|.
@@ -139,7 +170,7 @@ def ahead(tape, lu, inverses, order, a, b, steps):
         correct(b, x[:1], sizes=sizes[-1:])
         for i in range(count):
             places = r[i].data.ptr, sizes[2 * i :].data.ptr, x[i].data.ptr, b.data.ptr
-            _residual(a, None, where.data.ptr, *places, 1)
+            _residual(a, places, 1, where=where.data.ptr)
             if i < steps:
                 correct(r[i], x[i + 1 : i + 2], sizes=sizes[2 * i :], known=True, onto=x[i])
         return found
@@ -160,9 +191,15 @@ def _correct(lu, inverses, order, r, out, **options):
     substitute(lu, r[:, None], False, inverses, order, None, out=out, **options)
 
 
-def _residual(a, address, where, r, sizes, x, b, step):
+def _residual(a, places, step, *, address=0, where=0):
+    """Launch tcs_matrix_residual.
+
+    `places` are the addresses of r, its sizes, x and b; b has the stride `step`.  The matrix is at `address`,
+    or at the address that is stored at `where`.
+    """
+    r, sizes, x, b = places
     launch = _residual_launch(cupy.cuda.runtime.getDevice(), a.dtype.char, len(a))
-    launch(enumerate((r, sizes, address or 0, where or 0, ld(a), x, b, step)))
+    launch(enumerate((r, sizes, address, where, ld(a), x, b, step)))
 
 
 @functools.lru_cache(maxsize=256)

@@ -8,89 +8,87 @@ import cupy
 from tcsolve._backends.cuda.lu.sm_partition import Flags, Share
 from tcsolve._backends.cuda.runtime import cublas_calls, current_device
 
-__all__ = ["LookAhead"]
+__all__ = ["beside", "together"]
 
 # The part of the multiprocessors that is left to such a panel, as (largest number of rows, part), by the
 # number of products of the update.  An update with one product needs fewer of them when fewer rows are left.
 SPARED = {1: ((16384, 0.6), (24576, 0.42), (math.inf, 0.24)), 3: ((math.inf, 0.24),)}
 
 
-class LookAhead:
-    """The part of `tcsolve._contract.ops.Ops` that runs two things concurrently on a device.
+def together(first, second):
+    """As `LUOps.together`."""
+    here, middle = cupy.cuda.get_current_stream(), _stream("middle")
+    middle.wait_event(here.record())
+    try:
+        with middle, cublas_calls.lane(2):
+            first()
+        second()
+    finally:
+        here.wait_event(middle.record())
 
-    The class that inherits it has `lu_rules`.
-    """
 
-    def together(self, first, second):
-        here, middle = cupy.cuda.get_current_stream(), _stream("middle")
-        middle.wait_event(here.record())
-        try:
+def beside(step, rules):
+    """As `LUOps.beside`, with the `DeviceRules` of strips."""
+    main, side, middle = cupy.cuda.get_current_stream(), _stream("panel"), _stream("middle")
+    started = Flags.of(cupy.cuda.runtime.getDevice()).next()
+    share = Share(main, *_reserved(step.following, step.update, rules), started)
+    begun = main.record()
+    streams = (side, middle) if step.fills or step.swaps_known else (side,)
+    for stream in streams:
+        stream.wait_event(begun)
+    try:
+        with side, cublas_calls.lane(1):
+            step.solve_first()
+        if step.completes:  # a square panel has several strips, so `swaps_known` is True here
+            step.complete()
+            side.wait_event(main.record())
+        with side, cublas_calls.lane(1):
+            step.update_first()
+            reached = side.record()
+            share.panel_follows(reached)
+            step.following.begin(started)
+        if step.swaps_known:
+            step.swap_rest()
             with middle, cublas_calls.lane(2):
-                first()
-            second()
-        finally:
-            here.wait_event(middle.record())
-
-    def beside(self, step):
-        main, side, middle = cupy.cuda.get_current_stream(), _stream("panel"), _stream("middle")
-        started = Flags.of(cupy.cuda.runtime.getDevice()).next()
-        share = Share(main, *self._reserved(step.following, step.update), started)
-        begun = main.record()
-        streams = (side, middle) if step.fills or step.swaps_known else (side,)
-        for stream in streams:
-            stream.wait_event(begun)
-        try:
-            with side, cublas_calls.lane(1):
-                step.solve_first()
-            if step.completes:  # a square panel has several strips, so `swaps_known` is True here
-                step.complete()
-                side.wait_event(main.record())
-            with side, cublas_calls.lane(1):
-                step.update_first()
-                reached = side.record()
-                share.panel_follows(reached)
-                step.following.begin(started)
-            if step.swaps_known:
-                step.swap_rest()
-                with middle, cublas_calls.lane(2):
-                    step.substitute()
-                main.wait_event(middle.record())
-            # Launch the first strip before the kernels that fill the device, which would delay it.
-            main.wait_event(reached)
-            if middle in streams:
-                middle.wait_event(main.record())
-                with middle, cublas_calls.lane(2):
-                    step.fill()
-                filled = middle.record()
-                with middle:
-                    step.swap_done()
-            else:
+                step.substitute()
+            main.wait_event(middle.record())
+        # Launch the first strip before the kernels that fill the device, which would delay it.
+        main.wait_event(reached)
+        if middle in streams:
+            middle.wait_event(main.record())
+            with middle, cublas_calls.lane(2):
+                step.fill()
+            filled = middle.record()
+            with middle:
                 step.swap_done()
-            step.solve_rest(share)
-            share.await_panel()
-            if middle in streams:
-                # Wait for `fill` before `rest`: beside `rest` it would have too few multiprocessors, and the
-                # strips that need it would wait.
-                main.wait_event(filled)
-            step.rest(share)
-            if middle in streams:
-                side.wait_event(filled)
-            with side, cublas_calls.lane(1):
-                step.following.finish()
-                share.help(side)
-        finally:
-            for stream in streams:
-                main.wait_event(stream.record())
+        else:
+            step.swap_done()
+        step.solve_rest(share)
+        share.await_panel()
+        if middle in streams:
+            # Wait for `fill` before `rest`: beside `rest` it would have too few multiprocessors, and the
+            # strips that need it would wait.
+            main.wait_event(filled)
+        step.rest(share)
+        if middle in streams:
+            side.wait_event(filled)
+        with side, cublas_calls.lane(1):
+            step.following.finish()
+            share.help(side)
+    finally:
+        for stream in streams:
+            main.wait_event(stream.record())
 
-    def _reserved(self, panel, how):
-        """Return (multiprocessors for the strips after the first, further ones for products between them)."""
-        m, of_strips = len(panel.p), self.lu_rules(panel.p.dtype)
-        shapes = [of_strips.panel_shape(m - i, j - i, False) for i, j in panel.strips[1:]]
-        most = max((shape.blocks for shape in shapes if shape), default=0)
-        if not most or panel.plan.is_early:
-            return most, 0
-        part = next(part for rows, part in SPARED[how.products] if m <= rows)
-        return most, max(0, round(part * current_device.multiprocessors()) - most)
+
+def _reserved(panel, how, rules):
+    """Return (multiprocessors for the strips after the first, further ones for products between them)."""
+    m = len(panel.p)
+    shapes = [rules.panel_shape(m - i, j - i, False) for i, j in panel.strips[1:]]
+    most = max((shape.blocks for shape in shapes if shape), default=0)
+    if not most or panel.plan.is_early:
+        return most, 0
+    part = next(part for rows, part in SPARED[how.products] if m <= rows)
+    return most, max(0, round(part * current_device.multiprocessors()) - most)
 
 
 def _stream(purpose):

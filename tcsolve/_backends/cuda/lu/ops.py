@@ -1,7 +1,6 @@
-"""The primitives of our own LU on CuPy: strips, row swaps, updates on tensor cores, triangular solves."""
+"""The primitives of the LU on CuPy: strips, row swaps, updates on tensor cores, triangular solves."""
 
 import functools
-import threading
 from typing import Any, NamedTuple
 
 import cupy
@@ -18,10 +17,10 @@ from tcsolve._backends.cuda.lu import (
     short_update,
     unit_lower,
 )
-from tcsolve._backends.cuda.lu.look_ahead import LookAhead
+from tcsolve._backends.cuda.lu.look_ahead import beside, together
 from tcsolve._backends.cuda.lu.row_swaps import Merged, Swaps
 from tcsolve._backends.cuda.lu.rules import SHORT, SOLVE_WIDTH, DeviceRules
-from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute, trusted
+from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute
 from tcsolve._backends.cuda.lu.triangle_inverse import unit_lower_inverse, upper_inverse
 from tcsolve._backends.cuda.lu.unit_lower import swap_solve, takes
 from tcsolve._backends.cuda.runtime import (
@@ -30,21 +29,19 @@ from tcsolve._backends.cuda.runtime import (
     cublas_calls,
     current_device,
     recorded_graphs,
-    scratch_memory,
 )
-from tcsolve._backends.cuda.runtime.async_read import Sent
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
+from tcsolve._contract.lu import Square
+from tcsolve._contract.vectors import solve_scaled
 from tcsolve.kernels.launch_shapes import TRSV_BLOCK, TRSV_COLUMNS
 from tcsolve.kernels.panel_shapes import BOARD_BYTES, NARROW_STRIP, SEARCHED_STRIP, panel_shapes
 from tcsolve.kernels.product_shapes import fastest_update
 
-__all__ = ["LUOps"]
+__all__ = ["DeviceLU"]
 
 # Up to this many right-hand sides, our triangular solves of a few columns at a time are faster than trsm.
 SUBSTITUTED_COLUMNS = 16
-# Largest n for which refinement steps are launched before it is known that they are needed.
-AHEAD_ROWS = 8192
 
 
 class _Native(NamedTuple):
@@ -52,60 +49,20 @@ class _Native(NamedTuple):
 
     l: Any
 
+    def round(self):
+        """Do nothing: nothing is rounded."""
+
     def subtract(self, c, u, share, first=0):
         cublas_calls.gemm(c, self.l[first : first + len(c)], u)
 
 
-class LUOps(LookAhead):
-    """The part of `tcsolve._contract.ops.Ops` that factors by our kernels, and solves with such factors."""
+class DeviceLU:
+    """The `tcsolve._contract.lu.LUOps` of CuPy: our kernels, and the LU of cuSOLVER."""
 
-    # again=False: a body that fails has overwritten part of w, so it cannot be repeated.
-    @functools.partial(turns_into_memory_error, again=False)
-    def replayed(self, w, name, body):
-        tape = recorded_graphs.tape_of(w)
-        if tape is not None:
-            return tape.run(name, body)
-        with scratch_memory.in_order_of(cupy.cuda.get_current_stream()):
-            return body()
-
-    @functools.partial(turns_into_memory_error, again=False)
-    def aside(self, w, others, name, body, then=None):
-        tape = recorded_graphs.tape_of(w)
-        if tape is None and not current_device.allocates_by_default():
-            # Another allocator may give the memory that a stream has freed to another stream too early.
-            return None
-        side = current_device.stream(cupy.cuda.runtime.getDevice(), threading.get_ident(), "idle")
-        where = tuple(x.data.ptr for x in others)
-        side.wait_event(cupy.cuda.get_current_stream().record())
-        try:
-            with side:
-                found, rest = body() if tape is None else tape.run(name, body, where, aside=True)
-                if then is not None:
-                    found, rest = then(found, rest)
-                    if tape is not None:
-                        tape.follow_aside(side)
-                # `found` is memory of the tape, which the next solve may overwrite.  So copy it to the host
-                # now.  For more rows, do not: the host reads residuals at this time, and their copies would
-                # wait behind this one.
-                found = Sent(found) if len(w) <= AHEAD_ROWS else found
-        except BaseException:
-            cupy.cuda.get_current_stream().wait_event(side.record())
-            raise
-        done = side.record()
-
-        def wait():
-            cupy.cuda.get_current_stream().wait_event(done)
-            return found, rest
-
-        return wait
-
-    def lu_rules(self, dtype, w=None):
-        char, device = np.dtype(dtype).char, cupy.cuda.runtime.getDevice()
-        where = cluster_launch.in_force(), cluster_launch.present_context()
-        lies = {} if w is None else _place_of(w)
-        return DeviceRules(
-            current_device.arch(device), char, _BestShape(*where), rules.LIMITS, **lies
-        )
+    def rules(self, dtype, w=None):
+        place = () if w is None else _place_of(w)
+        known = cluster_launch.in_force(), cluster_launch.present_context()
+        return _rules(*known, np.dtype(dtype).char, rules.LIMITS, place)
 
     def has_clusters(self, n):
         """Tell whether a cluster can probably hold a strip of n rows; the exact answer compiles kernels."""
@@ -113,7 +70,7 @@ class LUOps(LookAhead):
         shapes = _known_shapes(cupy.cuda.runtime.getDevice(), n)
         return next((s.cluster for s in shapes if not s.cluster or may_fit(_panel(s))), False)
 
-    def strip_lu(self, p, start, stop, ipiv, row0, order, info, started=None):
+    def strip(self, p, start, stop, pivots, started=None):
         (m, _), w, shapes = p.shape, stop - start, ()
         if p.dtype.char == "f":
             where = cluster_launch.in_force(), cluster_launch.present_context()
@@ -122,7 +79,8 @@ class LUOps(LookAhead):
             shapes = [shape for shape in shapes if w <= shape.strip]
         if shapes:
             # Compute addresses: making views of arrays takes the host longer than the launches.
-            first, ld_top, ld_p = row0 + start, -(-w // 4) * 4, ld(p)
+            row, ipiv, order, info = pivots
+            first, ld_top, ld_p = row + start, -(-w // 4) * 4, ld(p)
             work = cupy.empty(w * (4 + ld_top) + 4, cupy.int32)
             dst = work.data.ptr
             src, top = dst + 8 * w, dst + 16 * (w + 1)
@@ -133,51 +91,26 @@ class LUOps(LookAhead):
                 "panel", shapes, functools.partial(_launch_panel, args)
             ):
                 return Swaps(dst, src, top, ld_top, w, work)
-        leaf, pivots = p[start:, start:stop], ipiv[start:stop]
-        return self._strip_by_library(leaf, pivots, row0 + start, order[start:], info, started)
+        return _strip_by_library(p, start, stop, pivots, started)
 
-    def _strip_by_library(self, leaf, ipiv, first, order, info, started):
-        """Do `strip_lu` of all rows of a strip by cuSOLVER, because no kernel of ours fits."""
-        dst, src = self._strip_by_cusolver(leaf, ipiv, first, info)
-        order[dst] = order[src]
-        if started is not None:
-            started[0] = 1
-        return dst, src
-
-    def _strip_by_cusolver(self, leaf, ipiv, first, info):
-        """Factor a strip by cuSOLVER, and return (dst, src); the pivots are copied to the host."""
-        w = leaf.shape[1]
-        lu, swaps, _ = cusolver_lu.getrf_in_place(cupy.array(leaf, order="F"))
-        diagonal = lu.diagonal()
-        bad = cupy.nonzero(~cupy.isfinite(diagonal) | (diagonal == 0))[0][:1]
-        swaps, bad = swaps.get(), bad.get()
-        if len(bad):
-            cupy.minimum(info, first + int(bad[0]) + 1, out=info)
-        swaps = swaps[:w] - 1
-        ipiv[...] = cupy.asarray((first + swaps).astype(np.int32))
-        moved = cusolver_lu.order_of(swaps, leaf.shape[0])
-        dst = np.union1d(np.arange(w), swaps).astype(np.int32)
-        dst, src = cupy.asarray(dst), cupy.asarray(moved[dst])
-        leaf[...] = lu
-        leaf[src] = lu[dst]  # the factored rows go back to their old places (see `Ops.strip_lu`)
-        return dst, src
-
-    def block_row(self, rows, start, stop, swaps, first, last, substitution):
+    def block_row(self, rows, panel, columns, swaps, solve=None):
+        first, last = columns.start, columns.stop
         if isinstance(swaps, Swaps):
             dst, src, top, ld_top, width, _ = swaps
             a, n = rows.data.ptr + 4 * first, last - first
-            args = (a, ld(rows), n, max(stop - first, 0), dst, src, top, ld_top, width, 0)
+            args = (a, ld(rows), n, max(panel.stop - first, 0), dst, src, top, ld_top, width, 0)
             swap_solve(n, 2 * width, args)
             return
-        k, l = stop - start, rows[: stop - start, start:stop]
-        fused = isinstance(swaps, Merged) and substitution is None and first >= stop
+        k = panel.stop - panel.start
+        l = rows[:k, panel]
+        fused = isinstance(swaps, Merged) and solve is None and first >= panel.stop
         if fused and l.dtype.char == "f" and aligned(l) and takes(k, last - first):
-            unit_lower.solve(l, rows[:, first:last], swaps)
+            unit_lower.solve(l, rows[:, columns], swaps)
             return
-        self.swap_rows(rows[:, first:last], swaps)
-        first = max(first, stop)
+        self.swap_rows(rows[:, columns], swaps)
+        first = max(first, panel.stop)
         if first < last:
-            self.solve_unit_lower(l, rows[:k, first:last], substitution)
+            (solve or self.solver(l))(rows[:k, first:last])
 
     def swap_rows(self, rows, swaps):
         if isinstance(swaps, Swaps):
@@ -188,109 +121,172 @@ class LUOps(LookAhead):
         else:
             row_swaps.move_rows(rows, *swaps)
 
-    def solve_unit_lower(self, l, b, substitution=None, share=None):
-        if not b.size:
-            return
-        if b.dtype.char != "f" or not aligned(l):
-            cublas_calls.solve_right(l, b)
-        elif substitution is not None:
-            self._apply(substitution, b, share)
-        else:
-            unit_lower.solve(l, b)
+    def solver(self, l, plan=None):
+        inverse = None if plan is None else _lower(l, plan)
+        if inverse is not None:
+            return turns_into_memory_error(inverse.apply)  # it allocates before it overwrites b
+        by_ours = l.dtype.char == "f" and aligned(l)
+        substitute = unit_lower.solve if by_ours else cublas_calls.solve_right
 
-    @turns_into_memory_error
-    def _apply(self, substitution, b, share):
-        substitution.apply(b, share)  # may be repeated: it allocates before it overwrites b
+        def solve(b, share=None):
+            if b.size:
+                substitute(l, b)
 
-    @turns_into_memory_error
-    def substitution(self, l, n, how, dominant, bound=None):
-        k = len(l)
-        # `how` is fp16x3 if the products can run on wgmma.
-        few = n < rules.LIMITS.least_columns or k <= SOLVE_WIDTH
-        if few or (bound is None and how.name != "fp16x3") or not aligned(l):
-            return None
-        return wgmma.Lower(
-            unit_lower_inverse(l, dominant), how, current_device.multiprocessors(), bound
-        )
+        return solve
 
-    @turns_into_memory_error
-    def bound(self, u, beyond):
-        return wgmma.Bound(u, beyond, current_device.multiprocessors())
+    def square(self, p, plan, beyond):
+        bound, made = _bound(p, beyond), {}
 
-    @turns_into_memory_error
-    def right_substitution(self, u, how, bound):
-        return wgmma.Right(upper_inverse(u), how, current_device.multiprocessors(), bound)
+        def divide():
+            made["divide"] = turns_into_memory_error(_upper(p, plan, bound).apply)
 
-    @turns_into_memory_error
-    def solve_right(self, l, u, substitution=None):
-        substitution.apply(l)
+        def solve():
+            made["solve"] = turns_into_memory_error(_lower(p, plan, bound).apply)
+
+        together(divide, solve)
+        return Square(**made, bound=bound)
 
     @turns_into_memory_error
     def merge_swaps(self, order, local, ipiv, start):
         return row_swaps.merge_swaps(order, local, ipiv, start)
 
-    @turns_into_memory_error
-    def report(self, info, ipiv, worst, beyond):
-        return row_swaps.report(info, ipiv, worst, beyond)
+    def together(self, first, second):
+        together(first, second)
+
+    def beside(self, step):
+        beside(step, self.rules(step.following.p.dtype))
 
     @turns_into_memory_error
-    def update(self, c, l, u, how):
-        if c.size and l.size:
-            self.operand(l, how).subtract(c, u, None)
+    def finish(self, lu, ipiv, info, beyond):
+        inverses, condition = None, None
+        if lu.dtype.char in TRSV_BLOCK:
+            inverses, condition = invert_diagonal_blocks(lu)
+        condition = cupy.zeros(1) if condition is None else condition
+        return row_swaps.report(info, ipiv, condition, beyond), inverses
 
     @turns_into_memory_error
     def operand(self, l, how, at_once=False, bound=None):
-        device = cupy.cuda.runtime.getDevice()
-        if how.native:
-            return _Native(l)
-        if how is SHORT:
-            return short_update.Operand(l)
-        engine = fastest_update(how, l.dtype.char, *l.shape, current_device.arch(device))
-        if engine != "wgmma":
-            return cublas_update.Operand(l, how, current_device.multiprocessors())
-        operand = wgmma.Operand(l, how, current_device.multiprocessors(), bound)
+        product = _product_with(l, how, bound)
         if at_once:
-            operand.round()
-        return operand
+            product.round()
+        guarded = turns_into_memory_error(product.subtract)
+
+        def subtract(c, u, share=None, first=0):
+            if c.size and u.size:
+                guarded(c, u, share, first)
+
+        return subtract
 
     @turns_into_memory_error
-    def subtract_product(self, c, operand, u, share=None, first=0):
-        if c.size and u.size:
-            operand.subtract(c, u, share, first)
+    def solve_packed(self, packed, b, adjoint):
+        lu, order, inverses = packed
+        if inverses is not None and b.dtype.char == "d" and 0 < b.shape[1] <= SUBSTITUTED_COLUMNS:
+            before, after = (None, order) if adjoint else (order, None)
+            return _substitute_columns(lu, b, adjoint, inverses, before, after)
+        solve = functools.partial(_solve_by_trsm, lu, order, adjoint)
+        return solve_scaled(cupy, first_steps.column_max, solve, b, lu.dtype)
 
     @turns_into_memory_error
-    def invert_diagonal_blocks(self, lu):
-        return invert_diagonal_blocks(lu) if lu.dtype.char in TRSV_BLOCK else None
+    def ahead(self, packed, a, b, steps):
+        tape = recorded_graphs.tape_of(packed.lu)
+        return None if tape is None else first_steps.ahead(tape, packed, a, b, steps)
 
-    def trusted(self, inverses, worst):
-        return trusted(inverses, worst)
-
-    @turns_into_memory_error
-    def ahead(self, lu, inverses, order, a, b, steps):
-        tape = recorded_graphs.tape_of(lu)
-        return None if tape is None else first_steps.ahead(tape, lu, inverses, order, a, b, steps)
-
-    def goes_ahead(self, a, b):
-        one = len(b) <= AHEAD_ROWS and b.shape[1] == 1 and b.dtype.char == "d"
-        return one and first_steps.has_rows(a)
+    def getrf(self, a, dtype, overwrite_a=False):
+        # Do not repeat it if the factors may have overwritten a.
+        factored = turns_into_memory_error(cusolver_lu.factored, again=not overwrite_a)
+        return factored(a, dtype, overwrite_a)
 
     @turns_into_memory_error
-    def solve_factored(self, lu, b, adjoint):
-        conjugate = adjoint and lu.dtype.char == "F"
-        x = cupy.array(b, dtype=lu.dtype, order="F")
-        if conjugate:
-            cupy.conj(x, out=x)
-        # Solve with L, then with U; if adjoint, with U**H, then with L**H.
-        for lower in (not adjoint, adjoint):
-            cublas_calls.solve_left(lu, lower, x, adjoint)
-        return cupy.conj(x, out=x) if conjugate else x
+    def getrs(self, factors, b, adjoint):
+        return factors.solve(b, adjoint)
 
-    @turns_into_memory_error
-    def substitute(self, lu, b, adjoint, inverses, order):
-        if inverses is None or b.dtype.char != "d" or not 0 < b.shape[1] <= SUBSTITUTED_COLUMNS:
-            return None
-        before, after = (None, order) if adjoint else (order, None)
-        return _substitute_columns(lu, b, adjoint, inverses, before, after)
+    def gecon(self, factors, norm_one):
+        return None  # cuSOLVER has no condition estimator
+
+
+@turns_into_memory_error
+def _lower(l, plan, bound=None):
+    """Return the inverse of L for products, or None if substitution is faster."""
+    # plan.update is fp16x3 if the products can run on wgmma.
+    few = plan.columns < rules.LIMITS.least_columns or len(l) <= SOLVE_WIDTH
+    if few or (bound is None and plan.update.name != "fp16x3") or not aligned(l):
+        return None
+    inverse = unit_lower_inverse(l, plan.is_dominant)
+    return wgmma.Lower(inverse, plan.update, current_device.multiprocessors(), bound)
+
+
+@turns_into_memory_error
+def _upper(u, plan, bound):
+    """Return the inverse of U for products."""
+    return wgmma.Right(upper_inverse(u), plan.update, current_device.multiprocessors(), bound)
+
+
+@turns_into_memory_error
+def _bound(u, beyond):
+    return wgmma.Bound(u, beyond, current_device.multiprocessors())
+
+
+def _product_with(l, how, bound):
+    """Return the object that subtracts products with L."""
+    if how.native:
+        return _Native(l)
+    if how is SHORT:
+        return short_update.Operand(l)
+    arch, count = (
+        current_device.arch(cupy.cuda.runtime.getDevice()),
+        current_device.multiprocessors(),
+    )
+    if fastest_update(how, l.dtype.char, *l.shape, arch) == "wgmma":
+        return wgmma.Operand(l, how, count, bound)
+    return cublas_update.Operand(l, how, count)
+
+
+def _strip_by_library(p, start, stop, pivots, started):
+    """Do `LUOps.strip` by cuSOLVER, because no kernel of ours fits."""
+    row, ipiv, order, info = pivots
+    order = order[start:]
+    dst, src = _strip_by_cusolver(p[start:, start:stop], ipiv[start:stop], row + start, info)
+    order[dst] = order[src]
+    if started is not None:
+        started[0] = 1
+    return dst, src
+
+
+def _strip_by_cusolver(leaf, ipiv, first, info):
+    """Factor a strip by cuSOLVER, and return (dst, src); the pivots are copied to the host."""
+    w = leaf.shape[1]
+    lu, swaps, _ = cusolver_lu.getrf_in_place(cupy.array(leaf, order="F"))
+    diagonal = lu.diagonal()
+    bad = cupy.nonzero(~cupy.isfinite(diagonal) | (diagonal == 0))[0][:1]
+    swaps, bad = swaps.get(), bad.get()
+    if len(bad):
+        cupy.minimum(info, first + int(bad[0]) + 1, out=info)
+    swaps = swaps[:w] - 1
+    ipiv[...] = cupy.asarray((first + swaps).astype(np.int32))
+    moved = cusolver_lu.order_of(swaps, leaf.shape[0])
+    dst = np.union1d(np.arange(w), swaps).astype(np.int32)
+    dst, src = cupy.asarray(dst), cupy.asarray(moved[dst])
+    leaf[...] = lu
+    leaf[src] = lu[dst]  # the factored rows go back to their old places (see `LUOps.strip`)
+    return dst, src
+
+
+def _solve_by_trsm(lu, order, adjoint, b):
+    """Return A**-1 b, or A**-H b, in the dtype of the factors, where A[order] = L U."""
+    conjugate = adjoint and lu.dtype.char == "F"
+    x = cupy.array(b if adjoint else b[order], dtype=lu.dtype, order="F")
+    if conjugate:
+        cupy.conj(x, out=x)
+    # Solve with L, then with U; if adjoint, with U**H, then with L**H.
+    for lower in (not adjoint, adjoint):
+        cublas_calls.solve_left(lu, lower, x, adjoint)
+    if conjugate:
+        cupy.conj(x, out=x)
+    if not adjoint:
+        return x
+    y = cupy.empty_like(x)
+    y[order] = x
+    return y
 
 
 def _substitute_columns(lu, b, *rest):
@@ -316,12 +312,15 @@ class _BestShape(NamedTuple):
 
 
 def _place_of(w):
-    """Return where the rows of w lie, as `DeviceRules` takes it."""
-    return {
-        "itemsize": w.itemsize,
-        "address": w.data.ptr % 16,
-        "row_bytes": w.strides[0] % 16,
-    }
+    """Return where the rows of w lie, and whether graphs are recorded there, as `DeviceRules` takes it."""
+    recorded = recorded_graphs.tape_of(w) is not None
+    return w.itemsize, w.data.ptr % 16, w.strides[0] % 16, recorded
+
+
+@functools.lru_cache(maxsize=256)
+def _rules(clusters, context, char, limits, place):
+    shape = _BestShape(clusters, context)
+    return DeviceRules(current_device.arch(context[0]), char, shape, limits, *place)
 
 
 @functools.cache

@@ -86,6 +86,8 @@ class DeviceRules:
         The thresholds.
     itemsize, address, row_bytes : int
         Number of bytes of an entry; address of the matrix modulo 16; bytes between rows modulo 16.
+    is_recorded : bool
+        Whether the memory of the matrix has recorded graphs.
     """
 
     arch: str
@@ -95,6 +97,7 @@ class DeviceRules:
     itemsize: int = 4
     address: int = 0
     row_bytes: int = 0
+    is_recorded: bool = False
 
     def block(self, left, update, dominant):
         # With wide panels, the updates read and write C less often.  If the panels take longer than the

@@ -33,6 +33,9 @@ class Operand:
     def __init__(self, l):
         self._l = l
 
+    def round(self):
+        """Do nothing: the kernel rounds what it reads."""
+
     def subtract(self, c, u, share, first=0):
         """c -= l u, where l begins at row `first` of L."""
         subtract(c, self._l[first : first + len(c)], u)

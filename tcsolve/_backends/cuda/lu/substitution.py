@@ -11,11 +11,8 @@ from tcsolve._backends.cuda.runtime.prepared_launch import launch
 from tcsolve._errors import DeviceError
 from tcsolve.kernels.launch_shapes import TRSV_BLOCK, TRSV_COLUMNS, TRSV_THREADS, trsv_shapes
 
-__all__ = ["invert_diagonal_blocks", "substitute", "trusted"]
+__all__ = ["invert_diagonal_blocks", "substitute"]
 
-# Inverted diagonal blocks D are used up to this condition number || |D^-1| |D| ||.  A solve with an inverse
-# loses accuracy in proportion to it, and refinement must still contract.
-INVERSE_CONDITION = {"f": 1e4, "d": 1e8}
 REAL = {"f": "float", "d": "double"}
 # Number of threads in a block of the inversion, and in a block of the vector kernels.
 INVERT_THREADS, VECTOR_THREADS = 256, 256
@@ -38,24 +35,18 @@ def invert_diagonal_blocks(lu, unit_lower=True, only_lower=None):
     -------
     inverses : array, shape (2, ceil(n / block), block, block)
         The inverses of the blocks of the lower triangle, then of the upper one; zero beyond n.
-    worst : array, shape (1,), or None
-        The largest || |D^-1| |D| || of a block D, for `trusted`; None if `only_lower` is given.
+    condition : array, shape (1,), or None
+        The largest || |D^-1| |D| || of a block D (see `INVERSE_CONDITION`); None if `only_lower` is given.
     """
     char = lu.dtype.char
     n, size = lu.shape[0], TRSV_BLOCK[char]
     inverses = cupy.empty((2, -(-n // size), size, size), lu.dtype)
-    worst = cupy.zeros(1) if only_lower is None else None
+    condition = cupy.zeros(1) if only_lower is None else None
     entry, defines = ("invert", "tcs_invert_blocks"), {"T_IN": REAL[char]}
-    args = (inverses, worst, lu, ld(lu), n, int(unit_lower), int(only_lower is False))
+    args = (inverses, condition, lu, ld(lu), n, int(unit_lower), int(only_lower is False))
     grid = inverses.shape[1], 2 if only_lower is None else 1
     launch(entry, grid, (INVERT_THREADS, 1), args, defines)
-    return inverses, worst
-
-
-def trusted(inverses, worst):
-    """Return the inverses, or None if a block is too ill-conditioned; `worst` is a number on the host."""
-    # This comparison is False for a NaN, so a NaN is not trusted.
-    return inverses if worst <= INVERSE_CONDITION[inverses.dtype.char] else None
+    return inverses, condition
 
 
 def substitute(

@@ -70,22 +70,25 @@ def _double(x, t, size, lower):
     while size < k:
         count, left = divmod(k, 2 * size)
         if count:
-            _join(x, t, 0, count, size, size, lower)
+            _join(x, t, (0, size, size), count, lower)
         if left > size:
-            _join(x, t, k - left, 1, size, left - size, lower)
+            _join(x, t, (k - left, size, left - size), 1, lower)
         size *= 2
 
 
-def _join(x, t, first, count, size, rest, lower):
-    """Join `count` pairs of inverted triangles of `size` and `rest` rows; the first begins at row `first`."""
+def _join(x, t, pair, count, lower):
+    """Join `count` pairs of inverted triangles.
+
+    `pair` has the first row of the first pair, and the numbers of rows of both triangles of a pair.
+    """
+    first, size, rest = pair
     one, two = slice(first, first + size), slice(first + size, first + size + rest)
     rows, columns = (two, one) if lower else (one, two)
     shape = (rest, size) if lower else (size, rest)
     between = cupy.empty((count, *shape), cupy.float32)
     step = 2 * size
     along_x, along_t = step * (ld(x) + 1), step * (ld(t) + 1)
-    own = (between[0], size * rest)
-    cublas_calls.gemm_strided(
-        *own, t[rows, columns], along_t, x[columns, columns], along_x, 1, count
-    )
-    cublas_calls.gemm_strided(x[rows, columns], along_x, x[rows, rows], along_x, *own, -1, count)
+    own = between[0], size * rest
+    inner, outer = (x[columns, columns], along_x), (x[rows, rows], along_x)
+    cublas_calls.gemm_strided(own, (t[rows, columns], along_t), inner, 1, count)
+    cublas_calls.gemm_strided((x[rows, columns], along_x), outer, own, -1, count)

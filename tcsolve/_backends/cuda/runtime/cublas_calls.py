@@ -259,11 +259,12 @@ def gemm(c, l, u):
     _call(PREFIX[char] + "gemm", handle(), n, n, r, m, k, *operands, *result)
 
 
-def gemm_strided(c, step_c, a, step_a, b, step_b, alpha, count):
+def gemm_strided(c, a, b, alpha, count):
     """c = alpha a b for `count` products of row-major views.
 
-    c, a and b are the first matrices; each next one begins `step` entries after the last.
+    c, a and b are pairs: the first matrix, and the number of entries after which the next one begins.
     """
+    (c, step_c), (a, step_a), (b, step_b) = c, a, b
     (m, r), k, char = c.shape, a.shape[1], c.dtype.char
     n = cublas.CUBLAS_OP_N
     operands = (scalar(alpha, char), b.data.ptr, ld(b), step_b, a.data.ptr, ld(a), step_a)
@@ -272,13 +273,13 @@ def gemm_strided(c, step_c, a, step_a, b, step_b, alpha, count):
     _call(name, handle(), n, n, r, m, k, *operands, *result, count)
 
 
-def gemm_packed(c, shape, ldc, p, q, low, alpha, beta):
+def gemm_packed(c, ldc, p, q, low, scalars):
     """C := alpha P Q^T + beta C on the tensor cores, with FP32 sums.
 
-    C is FP32 (m, r) = shape, row-major; P (m, depth) and Q (r, depth) are packed in the format `low`;
-    alpha and beta are device scalars.
+    C is FP32 (m, r), row-major; P has m rows or more.  P and Q (r, depth) are packed in the format `low`.
+    `scalars` are alpha and beta on the device.
     """
-    (m, r), depth = shape, p.shape[1]
+    m, (r, depth), (alpha, beta) = len(c), q.shape, scalars
     kind, compute = OPERANDS[low]
     operands = (q.data.ptr, kind, depth, p.data.ptr, kind, depth)
     _call(

@@ -23,7 +23,6 @@ __all__ = [
     "idle_bytes",
     "matrix",
     "recordable",
-    "remembers",
     "retire",
     "tape_of",
 ]
@@ -50,13 +49,6 @@ _remembered = collections.OrderedDict()
 def recordable(n, dtype):
     """Tell whether an n x n matrix of this dtype may have a tape."""
     return dtype.char == "f" and 0 < n <= MOST_ROWS and cublas_calls.recordable()
-
-
-def remembers(n, dtype):
-    """Tell whether `matrix` would return a matrix now, if there is memory."""
-    if not recordable(n, dtype):
-        return False
-    return _was_asked((cupy.cuda.runtime.getDevice(), n, dtype.char))
 
 
 def matrix(n, dtype):

@@ -13,7 +13,7 @@ from tcsolve.kernels.product_shapes import SMALL, SQUARE, WIDE, wmma_can_be_wide
 import tcsolve
 from tcsolve import DeviceError, InputError, gemm, gemm_batched, gemm_bound, matrices
 from tcsolve._arithmetic.formats import UPDATES
-from tcsolve._arithmetic.products import choose_product
+from tcsolve._arithmetic.products import Job, choose_product
 from tcsolve._backends.cuda.runtime import compiler
 
 pytestmark = pytest.mark.gpu
@@ -381,7 +381,7 @@ def test_tiles_in_turn_have_the_bits_of_fixed_shares(dtype, hopper, monkeypatch)
     for in_turn in (True, False):
         monkeypatch.setattr(engines, "takes_turns", lambda *_, given=in_turn: given)
         out = hopper.full((m, n), np.nan, np.float32)
-        work = engines.Work(a, b, None, out, product, 1, 0, "sm_90a", 132)
+        work = engines.Work(Job(a, b, None, out, product, 1, 0, "wgmma"), "sm_90a", 132)
         engines._wgmma(work)
         assert not work.turns.any()
         results.append(out)
@@ -395,11 +395,11 @@ def turn_words(monkeypatch):
 
     found, launch = [], wgmma.launch_wgmma
 
-    def spy(defines, m, n, args, *rest):
+    def spy(defines, m, n, args, *rest, **options):
         found.extend(
             x for x in args if getattr(x, "dtype", None) == np.uint32 and x.size == wgmma.TURN_WORDS
         )
-        launch(defines, m, n, args, *rest)
+        launch(defines, m, n, args, *rest, **options)
 
     monkeypatch.setattr(wgmma, "launch_wgmma", spy)
     return found
@@ -477,7 +477,8 @@ def test_one_pass_splits_as_two_do(m, k, n, low, shift, transa, transb, hopper, 
     a, b = operand(m, k, transa), operand(k, n, transb)
     out = hopper.empty((m, n), np.float32)
     product = choose_product("float32", k, low, "b")
-    work = job.Work(a, b, None, out, product, 1, 0, compiler.target_arch(), 132)
+    of = Job(a, b, None, out, product, 1, 0, "wgmma")
+    work = job.Work(of, compiler.target_arch(), 132)
 
     pairs, shapes, find = [], [], job.split_shape
     for shape_of in (lambda *args: shapes.append(find(*args)) or shapes[-1], lambda *args: None):

@@ -502,7 +502,7 @@ def test_an_update_errs_by_the_roundoff_of_its_operands(update, m, k, n, cupy, o
     size = np.abs(c) + np.abs(l).astype(float) @ np.abs(u).astype(float)
     result = cupy.asarray(c)
 
-    ops.update(result, cupy.asarray(l), cupy.asarray(u), how)
+    ops.lu.operand(cupy.asarray(l), how)(result, cupy.asarray(u))
 
     storage = 2.0**-24 if how.storage == "float32" else 2.0**-53
     assert (np.abs(result.get() - exact) <= (4 * how.u + 2 * (k + 2) * storage) * size).all()

@@ -9,8 +9,9 @@ from on_device import NO_PIVOT, U32
 from tcsolve.kernels.launch_shapes import SWAP_SHAPES, SWAP_STATIC, lower_shape
 from tcsolve.kernels.panel_shapes import BOARD_BYTES, NARROW_STRIP, SEARCHED_STRIP, panel_shape
 
-from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._backends.cpu.lu import HostLU
 from tcsolve._backends.cuda.runtime import compiler
+from tcsolve._contract.lu import Pivots
 
 pytestmark = pytest.mark.gpu
 
@@ -504,7 +505,7 @@ def lower_problem(cupy, m, k, n, padding, swaps):
     known = swaps == "none, known"
     ipiv = swaps_to_random_rows(m, k) if known else SWAPS[swaps](m, k)
     rows, order = after_swaps(m, ipiv), np.arange(m, dtype="i")
-    dst, src = NumpyOps().merge_swaps(order, rows.astype("i"), ipiv.astype("i"), 0)
+    dst, src = HostLU().merge_swaps(order, rows.astype("i"), ipiv.astype("i"), 0)
     moved = a.copy()
     if not known:
         moved[:, :n] = a[rows, :n]
@@ -558,7 +559,7 @@ def test_rows_right_of_a_wide_panel_take_one_launch_where_columns_are_few(
     spy = lambda *args: launches.append(args) or launch(*args)  # noqa: E731
     monkeypatch.setattr(unit_lower, "_lower_solve", spy)
 
-    ops.block_row(rows, 0, k, merged, k, k + n, None)
+    ops.lu.block_row(rows, slice(0, k), slice(k, k + n), merged)
 
     assert len(launches) == (0 if beyond else 1)
     result = rows[:, k : k + n].get()
@@ -586,11 +587,11 @@ def run_strip(cupy, ops):
         p[...] = cupy.asarray(a)
         ipiv, info = cupy.full(k, -1, cupy.int32), cupy.full(1, NO_PIVOT, cupy.int32)
         order, started = cupy.arange(m, dtype=cupy.int32), cupy.zeros(17, cupy.uint32)
-        swaps = ops.strip_lu(p, start, stop, ipiv, row0, order, info, started)
+        swaps = ops.lu.strip(p, start, stop, Pivots(row0, ipiv, order, info), started)
         assert int(started[0]) == 1
         for first, last in ((0, start), (start, k)) if apart else ((0, k),):
             if first < last:
-                ops.block_row(p[start:], start, stop, swaps, first, last, None)
+                ops.lu.block_row(p[start:], slice(start, stop), slice(first, last), swaps)
         assert (cupy.delete(storage, slice(offset, offset + k), axis=1) == 7).all()
         return p.get(), ipiv.get(), order.get(), int(info[0])
 
@@ -688,7 +689,7 @@ def test_strips_whose_diagonal_dominates_take_less_time(cupy, ops):
         before, after = cupy.cuda.Event(), cupy.cuda.Event()
         before.record()
         for p in strips:
-            ops.strip_lu(p, 0, 128, ipiv, 0, order, info)
+            ops.lu.strip(p, 0, 128, Pivots(0, ipiv, order, info))
         after.record()
         after.synchronize()
         return cupy.cuda.get_elapsed_time(before, after) / 1e3

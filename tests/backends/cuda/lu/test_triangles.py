@@ -7,8 +7,9 @@ from tcsolve.kernels.launch_shapes import TRSV_BLOCK, TRSV_THREADS
 from tcsolve.kernels.registry import KERNELS
 
 from tcsolve._arithmetic.formats import UPDATES
-from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._backends.cpu.lu import HostLU
 from tcsolve._backends.cuda.runtime import compiler
+from tcsolve._contract.schedule import SolvePlan
 
 pytestmark = pytest.mark.gpu
 
@@ -228,12 +229,12 @@ def test_a_nan_of_all_bits_is_passed_on_as_another(char, trans, cupy):
         assert np.isnan(x.get()[0, 0 if trans else -1]) and not (bits == 255).all(axis=1).any()
 
 
-def test_a_solution_is_added_to_what_there_is(cupy, ops):
-    from tcsolve._backends.cuda.lu.substitution import substitute
+def test_a_solution_is_added_to_what_there_is(cupy):
+    from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute
 
     n, rng = 1029, np.random.default_rng(0)
     lu = cupy.asarray(well_conditioned("f", n, 3))[:, :n]
-    inverses, _ = ops.invert_diagonal_blocks(lu)
+    inverses, _ = invert_diagonal_blocks(lu)
     b, base = cupy.asarray(rng.standard_normal((n, 1))), cupy.asarray(rng.standard_normal((1, n)))
     x = substitute(lu, b, False, inverses, None, None)
 
@@ -269,7 +270,11 @@ def test_a_triangle_is_not_read_where_all_is_zero(columns, cupy):
 @pytest.mark.parametrize("update", ["fp32", "fp16x3"])
 @pytest.mark.parametrize("n", [40, 5000])
 @pytest.mark.parametrize("k", [1, 100, 129, 300, 512, 1000])
-def test_substitution_by_halves_or_by_an_inverse(k, n, update, cupy, ops):
+def test_substitution_by_halves_or_by_an_inverse(k, n, update, cupy, ops, monkeypatch):
+    from tcsolve._backends.cuda.gemm import wgmma
+
+    made, lower = [], wgmma.Lower
+    monkeypatch.setattr(wgmma, "Lower", lambda *args: made.append(args) or lower(*args))
     rng = np.random.default_rng([k, n])
     l = (rng.uniform(-1, 1, (k, k)) / np.sqrt(k)).astype(np.float32)
     b = rng.standard_normal((k, n)).astype(np.float32)
@@ -278,11 +283,10 @@ def test_substitution_by_halves_or_by_an_inverse(k, n, update, cupy, ops):
     x = cupy.asarray(b)
 
     def solve(x):
-        by = ops.substitution(storage[:, :k], n, UPDATES[update], False)
-        assert (by is not None) == (update == "fp16x3" and k > 128 and n == 5000)
-        ops.solve_unit_lower(storage[:, :k], x, by)
+        ops.lu.solver(storage[:, :k], SolvePlan(n, UPDATES[update], False))(x)
 
     solve(x)
+    assert len(made) == (update == "fp16x3" and k > 128 and n == 5000)
 
     lower = np.tril(l.astype(float), -1) + np.eye(k)
     error = np.abs(lower @ x.get() - b)
@@ -346,21 +350,23 @@ def test_the_swaps_of_a_panels_strips_become_one(m, k, start, cupy, ops):
     ipiv = (start + rng.integers(0, m, k)).astype("i")
     there = [cupy.asarray(x) for x in (order, local, ipiv)]
 
-    dst, src, moves = (x.get() for x in ops.merge_swaps(*there, start))
+    dst, src, moves = (x.get() for x in ops.lu.merge_swaps(*there, start))
 
-    numpy_dst, numpy_src = NumpyOps().merge_swaps(order, local, ipiv, start)
+    numpy_dst, numpy_src = HostLU().merge_swaps(order, local, ipiv, start)
     assert np.array_equal(dst, numpy_dst) and np.array_equal(src, numpy_src)
     assert np.array_equal(there[0].get(), order) and np.array_equal(there[1].get(), local)
     assert bool(moves[0]) == (ipiv - start != np.arange(k)).any()
 
 
 @pytest.mark.parametrize("n, moved", [(1, 0), (31, 31), (1024, 5), (5000, 4999)])
-def test_a_report_counts_the_rows_that_were_exchanged(n, moved, cupy, ops):
+def test_a_report_counts_the_rows_that_were_exchanged(n, moved, cupy):
+    from tcsolve._backends.cuda.lu import row_swaps
+
     ipiv = np.arange(n, dtype="i")
     ipiv[np.random.default_rng(n).choice(n, moved, replace=False)] += 1
-    info, beyond, worst = np.full(1, NO_PIVOT, "i"), np.ones(1, "i"), np.array([np.nan])
+    info, beyond, condition = np.full(1, NO_PIVOT, "i"), np.ones(1, "i"), np.array([np.nan])
+    there = (cupy.asarray(x) for x in (info, ipiv, condition, beyond))
 
-    report = ops.report(*(cupy.asarray(x) for x in (info, ipiv, worst, beyond))).get()
+    report = row_swaps.report(*there).get()
 
-    assert report[1] == moved
-    assert np.array_equal(report, NumpyOps().report(info, ipiv, worst, beyond), equal_nan=True)
+    assert np.array_equal(report, [NO_PIVOT, moved, np.nan, 1], equal_nan=True)

@@ -291,12 +291,12 @@ def test_the_choice_does_not_depend_on_what_was_solved_before(n, cupy, record):
 @pytest.mark.parametrize("precision", ["fp16", "fp16x3"])
 @pytest.mark.parametrize("n", [2, 97, 700, 2050])
 def test_steps_ahead_have_the_bits_of_single_steps(n, precision, cupy, record, monkeypatch):
-    from tcsolve._backends.cuda.ops import CupyOps
+    from tcsolve._backends.cuda.lu.ops import DeviceLU
 
     systems = [system(cupy, n, seed) for seed in range(5)]  # each at an address of its own
     systems += [(a, cupy.stack([b, b], axis=1)[:, 1]) for a, b in systems[:2]]
     ahead = [solve_ex(a, b, precision=precision) for a, b in systems]
-    monkeypatch.setattr(CupyOps, "ahead", lambda *_: None)
+    monkeypatch.setattr(DeviceLU, "ahead", lambda *_: None)
     single = [solve_ex(a, b, precision=precision) for a, b in systems]
     for x, y in zip(ahead, single, strict=True):
         assert (x.x == y.x).all() and (x.iterations == y.iterations).all()

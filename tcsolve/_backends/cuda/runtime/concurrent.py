@@ -1,0 +1,59 @@
+"""Recorded work on a matrix, and work beside other work."""
+
+import functools
+import threading
+
+import cupy
+
+from tcsolve._backends.cuda.runtime import current_device, recorded_graphs, scratch_memory
+from tcsolve._backends.cuda.runtime.async_read import Sent
+from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
+
+__all__ = ["AHEAD_ROWS", "aside", "replayed"]
+
+# Largest n for which refinement steps are launched before it is known that they are needed.
+AHEAD_ROWS = 8192
+
+
+# again=False: a body that fails has overwritten part of w, so it cannot be repeated.
+@functools.partial(turns_into_memory_error, again=False)
+def replayed(w, name, body):
+    """As `Ops.replayed`."""
+    tape = None if name is None else recorded_graphs.tape_of(w)
+    if tape is not None:
+        return tape.run(name, body)
+    with scratch_memory.in_order_of(cupy.cuda.get_current_stream()):
+        return body()
+
+
+@functools.partial(turns_into_memory_error, again=False)
+def aside(w, others, name, body, then=None):
+    """As `Ops.aside`."""
+    tape = recorded_graphs.tape_of(w)
+    if tape is None and not current_device.allocates_by_default():
+        # Another allocator may give the memory that a stream has freed to another stream too early.
+        return None
+    side = current_device.stream(cupy.cuda.runtime.getDevice(), threading.get_ident(), "idle")
+    where = tuple(x.data.ptr for x in others)
+    side.wait_event(cupy.cuda.get_current_stream().record())
+    try:
+        with side:
+            found, rest = body() if tape is None else tape.run(name, body, where, aside=True)
+            if then is not None:
+                found, rest = then(found, rest)
+                if tape is not None:
+                    tape.follow_aside(side)
+            # `found` is memory of the tape, which the next solve may overwrite.  So copy it to the host now.
+            # For more rows, do not: the host reads residuals at this time, and their copies would wait behind
+            # this one.
+            found = Sent(found) if len(w) <= AHEAD_ROWS else found
+    except BaseException:
+        cupy.cuda.get_current_stream().wait_event(side.record())
+        raise
+    done = side.record()
+
+    def wait():
+        cupy.cuda.get_current_stream().wait_event(done)
+        return found, rest
+
+    return wait

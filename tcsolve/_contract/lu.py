@@ -1,0 +1,176 @@
+"""The primitives of the LU: strips, row swaps, triangular solves, updates, and solves with the factors.
+
+`tcsolve._lu.elimination` combines the primitives, and `tcsolve._lu.factors` solves with the result.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+__all__ = ["LUOps", "Packed", "Pivots", "Square"]
+
+
+class Pivots(NamedTuple):
+    """Where the strips of a panel store their pivots.
+
+    Attributes
+    ----------
+    row : int
+        The row of the matrix that is the first row of the panel.
+    ipiv : array of int32
+        One entry for each column of the panel: the row of the matrix that was swapped with the row of the
+        pivot, in LAPACK's order.
+    order : array of int32
+        One entry for each row of the panel; the swaps are applied to it.
+    info : array of int32, shape (1,)
+        Becomes the smaller of itself and the 1-based column of the first zero or non-finite pivot.
+    """
+
+    row: int
+    ipiv: Any
+    order: Any
+    info: Any
+
+
+class Packed(NamedTuple):
+    """P A = L U, packed row-major.
+
+    Attributes
+    ----------
+    lu : array, shape (n, n)
+        Both triangles.
+    order : array, shape (n,)
+        order[i] is the row of A that became row i.
+    inverses : array or None
+        Inverses of diagonal blocks, if the device solves with them.
+    """
+
+    lu: Any
+    order: Any
+    inverses: Any
+
+
+class Square(NamedTuple):
+    """The preparations for the blocks beside a factored square panel, which has L11 and U11.
+
+    Attributes
+    ----------
+    solve : callable
+        solve(b, share) computes b := L11**-1 b in place, as the result of `LUOps.solver`.
+    divide : callable
+        divide(l) computes l := l U11**-1 in place.
+    bound : object
+        For `LUOps.operand`, which then checks |l| <= 1.
+    """
+
+    solve: Callable
+    divide: Callable
+    bound: Any
+
+
+class LUOps(Protocol):
+    """The primitives of the LU on one device."""
+
+    # ---- the elimination -------------------------------------------------------------------
+
+    def rules(self, dtype, w=None):
+        """Return the `schedule.Rules` for the LU of matrices of a dtype; with w, for the memory of w."""
+
+    def strip(self, p, start, stop, pivots, started=None):
+        """Factor the strip p[start:, start:stop] of a panel in place, by partial pivoting; return its swaps.
+
+        The swaps are not applied to p: the rows of the factored strip, too, stay in their old places.
+        `started` is passed on from `beside`.
+        """
+
+    def swap_rows(self, rows, swaps):
+        """Apply the swaps of `strip` or `merge_swaps` to rows in place: new[dst] = old[src]."""
+
+    def merge_swaps(self, order, local, ipiv, start):
+        """Return the swaps of all strips together, for a panel that begins at row `start`.
+
+        The result is (dst, src), or a longer tuple that begins so.  local[i] is the number of the row that is
+        now row i of the panel.  This sets order := order[local] and local[i] := i.
+        """
+
+    def block_row(self, rows, panel, columns, swaps, solve=None):
+        """Apply `swap_rows` to some columns, then solve for U in those right of the panel.
+
+        `panel` and `columns` are slices of the columns of rows.  L11 is in the columns of the panel, in as
+        many rows.  It may get there only by these swaps.  `solve` is a result of `solver` for L11.
+        """
+
+    def solver(self, l, plan=None):
+        """Return a function solve(b, share=None) that computes b := L**-1 b in place.
+
+        L is the unit lower triangle of l.  With a `schedule.SolvePlan`, an inverse of L may be prepared.
+        `share` is passed on from `beside`.
+        """
+
+    def square(self, p, plan, beyond):
+        """Prepare the blocks beside a factored square panel p of a dominant matrix; return a `Square`.
+
+        `plan` is the `schedule.SolvePlan` of the panel.  The bounds of a dominant matrix may replace the
+        largest entries of blocks.  beyond[0] becomes 1 if an entry exceeds its bound, or if |l| > 1.
+        """
+
+    def operand(self, l, how, at_once=False, bound=None):
+        """Return a function subtract(c, u, share=None, first=0) that computes c -= l u in place.
+
+        l, with |l| <= 1, and u are rounded as the `Update` how says.  The rows of l that are used begin at
+        row `first`, as many as c has.  `share` is passed on from `beside`.
+
+        With `at_once`, l is rounded now.  Otherwise it may be rounded when it is first used, together with u,
+        which saves a launch.  With `at_once` and the bound of a `Square`, |l| <= 1 is checked too.
+        """
+
+    def together(self, first, second):
+        """Call first() and second(), which do not depend on each other; run them concurrently if possible."""
+
+    def beside(self, step):
+        """Do all parts of a `_lu._Step`, concurrently where possible, with the same result as step.do().
+
+        The parts depend on each other as follows.
+
+        - `update_first` needs `solve_first` and, if `completes`, `complete`.
+        - The first strip of the next panel needs `update_first`; the other strips need `fill`.
+        - `fill` and `rest` need `complete`.
+        - If `swaps_known`, `fill` and `solve_rest` need `swap_rest` and `substitute`, and `substitute` is
+          called after `solve_first`.  Otherwise `fill`, `solve_rest` and `swap_done` need `solve_first`.
+        - `rest` needs everything but the next panel and `swap_done`.
+
+        `share` is for calls of a `solver` and of an `operand` that run beside the panel.  Every part sees the
+        work launched before, and work launched later sees every part.
+        """
+
+    def finish(self, lu, ipiv, info, beyond):
+        """Return (report, inverses) of a finished LU.
+
+        The report is the FP64 array (info, number of entries with ipiv[j] != j, condition, beyond).  The
+        inverses of diagonal blocks are for `solve_packed`, or None; they lose `condition` times the roundoff.
+        """
+
+    # ---- solves with factors ---------------------------------------------------------------
+
+    def solve_packed(self, packed, b, adjoint):
+        """Return A**-1 b, or A**-H b, to the precision of the factors; b is FP64, its entries of any size."""
+
+    def ahead(self, packed, a, b, steps):
+        """Start the first steps of refinement with these factors of a; return a function that waits for them.
+
+        That function returns (x, r, sizes) for `refine_columns`.  Return None if it is faster to launch the
+        steps one by one.  a and b are such that `schedule.goes_ahead` is True.
+        """
+
+    def getrf(self, a, dtype, overwrite_a=False):
+        """Return (factors, info): the LU of a by LAPACK or cuSOLVER in `dtype`.
+
+        The factors have the attributes `lu`, whose diagonal is that of U, and `swaps`, the NumPy array of the
+        rows that were swapped with rows 0, 1, ...  With `overwrite_a`, they may overwrite a, if a is
+        contiguous and has this dtype.
+        """
+
+    def getrs(self, factors, b, adjoint):
+        """Return a**-1 b, or a**-H b, by the factors of `getrf`."""
+
+    def gecon(self, factors, norm_one):
+        """Return the estimate of rcond in the 1-norm, or None if the library has no estimator."""
