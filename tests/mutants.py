@@ -175,15 +175,15 @@ MUTANTS = (
     Mutant(
         "lu",
         "_contract/schedule.py",
-        "if not rules.looks_ahead(n - panel.stop):",
-        "if not rules.looks_ahead(n + panel.stop):",
+        "if n - panel.stop < rules.beside_rows:",
+        "if n + panel.stop < rules.beside_rows:",
         equivalent="Looking ahead changes no bit, only when it is done.",
     ),
     Mutant(
         "lu",
         "_lu/elimination.py",
-        "if len(self.strips) > 1 and self.substitution is None:",
-        "if len(self.strips) >= 1 and self.substitution is None:",
+        "if len(self.strips) > 1 and self._solve is None:",
+        "if len(self.strips) >= 1 and self._solve is None:",
         equivalent="A single strip is solved with or without an inverse, as well.",
     ),
     Mutant(
@@ -346,8 +346,8 @@ MUTANTS = (
     Mutant(
         "solve",
         "_solve/ladder.py",
-        'if ops.device != "cuda" or needed <= ops.free_bytes(needed - held_bytes) + held_bytes:',
-        'if ops.device != "cuda" and needed <= ops.free_bytes(needed - held_bytes) + held_bytes:',
+        "if needed > (free := ops.free_bytes(needed - held_bytes) + held_bytes):",
+        "if needed >= (free := ops.free_bytes(needed - held_bytes) + held_bytes):",
     ),
     Mutant(
         "gemm",

@@ -33,10 +33,17 @@ class Rules(Protocol):
 
     Attributes
     ----------
+    beside_rows : float
+        Smallest number of rows of a panel and an update for which look-ahead pays; infinity for never.
+    panel_rows : dict of {int: float}
+        For each number of products of the update, the largest number of rows for which a panel takes longer
+        than the update beside it.
     is_recorded : bool
         Whether the memory of the matrix has recorded graphs.
     """
 
+    beside_rows: float
+    panel_rows: dict
     is_recorded: bool
 
     def block(self, left, update, dominant):
@@ -50,12 +57,6 @@ class Rules(Protocol):
 
     def is_square(self, start, rows, columns, right, update):
         """Tell whether a panel of a dominant matrix is square: pivots are searched only in its square."""
-
-    def looks_ahead(self, rows):
-        """Tell whether look-ahead pays for a panel and an update of `rows` rows."""
-
-    def panel_is_sooner(self, rows, update):
-        """Tell whether a panel of `rows` rows is factored before the update beside it ends."""
 
     def inner_update(self, update, column, rows, columns):
         """Return the `Update` of products with L inside a panel; it is about as precise as the storage."""
@@ -250,7 +251,7 @@ def _panel(n, start, stop, update, rules, dominant):
         catch_ups,
         # A panel of one strip applies its swaps where it solves for U, so it is never wide.
         is_wide=several and rules.is_wide(columns, right),
-        is_early=is_square or rules.panel_is_sooner(rows, update),
+        is_early=is_square or rows > rules.panel_rows[update.products],
         substitution=SolvePlan(right, inner, dominant),
     )
 
@@ -280,7 +281,7 @@ def _catch_up(number, strips, start, rows, update, rules):
 
 
 def _step(n, panel, following, update, rules, look_ahead):
-    if not rules.looks_ahead(n - panel.stop):
+    if n - panel.stop < rules.beside_rows:
         return StepPlan(False, False, n, n, update, update, None)
     near = rules.near_update(update, panel.start, panel.stop - panel.start)
     last_row = following.stop if following.is_square else None

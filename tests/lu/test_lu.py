@@ -1,6 +1,7 @@
 """The blocked LU in every arithmetic, over block sizes and strip widths, against SciPy's."""
 
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -32,8 +33,7 @@ class NarrowRules(HostRules):
 class AheadRules(NarrowRules):
     """The columns of the next panel first, those of a strip in the storage precision."""
 
-    def looks_ahead(self, rows):
-        return rows >= 10
+    beside_rows = 10
 
     def is_wide(self, columns, right):
         return columns > 8
@@ -55,8 +55,7 @@ class SquareRules(AheadRules):
 class EarlyRules(AheadRules):
     """Panels of many rows are factored before the update that runs with them is over."""
 
-    def panel_is_sooner(self, rows, update):
-        return rows > 30
+    panel_rows = MappingProxyType({1: 30, 3: 30})
 
 
 class NarrowLU(HostLU):

@@ -31,7 +31,9 @@ class HostRules:
     """The `Rules` of the host: LAPACK takes whole panels, and nothing runs beside anything."""
 
     char: str
-    is_recorded: ClassVar[bool] = False
+    beside_rows: ClassVar = math.inf
+    panel_rows: ClassVar = {1: math.inf, 3: math.inf}
+    is_recorded: ClassVar = False
 
     def block(self, left, update, dominant):
         return 128 if left < 2048 else 256
@@ -44,12 +46,6 @@ class HostRules:
 
     def is_square(self, start, rows, columns, right, update):
         return False  # there is no product that outruns LAPACK's panel
-
-    def looks_ahead(self, rows):
-        return False
-
-    def panel_is_sooner(self, rows, update):
-        return False
 
     def inner_update(self, update, column, rows, columns):
         return UPDATES["fp64" if self.char in "dD" else "fp32"]

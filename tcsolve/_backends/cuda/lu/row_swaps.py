@@ -38,7 +38,7 @@ class Merged(NamedTuple):
 
 
 def merge_swaps(order, local, ipiv, start):
-    """Return the result of `Ops.merge_swaps` as `Merged`."""
+    """Return the result of `LUOps.merge_swaps` as `Merged`."""
     m, k = len(order), len(ipiv)
     dst, src = cupy.empty((2, 2 * k), cupy.int32)
     moved, moves = cupy.empty_like(order), cupy.empty(1, cupy.uint32)
@@ -50,10 +50,10 @@ def merge_swaps(order, local, ipiv, start):
     return Merged(dst, src, moves)
 
 
-def report(info, ipiv, worst, beyond):
-    """As `Ops.report`."""
+def report(info, ipiv, condition, beyond):
+    """Return the report of `LUOps.finish`; `condition` is that of the inverses of diagonal blocks."""
     found = cupy.empty(4)
-    args = found, info, ipiv, len(ipiv), worst, beyond
+    args = found, info, ipiv, len(ipiv), condition, beyond
     compiler.kernel("merge_swaps", "tcs_report")((1,), (REPORT_THREADS,), args)
     return found
 

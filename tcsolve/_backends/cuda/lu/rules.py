@@ -99,6 +99,9 @@ class DeviceRules:
     row_bytes: int = 0
     is_recorded: bool = False
 
+    beside_rows = property(lambda self: self.limits.beside_rows)
+    panel_rows = property(lambda self: dict(self.limits.panel_rows))
+
     def block(self, left, update, dominant):
         # With wide panels, the updates read and write C less often.  If the panels take longer than the
         # updates, narrow panels are best, because they have less work between their strips.
@@ -125,12 +128,6 @@ class DeviceRules:
 
     def _has_squares(self, update):
         return self.limits.square_rows < math.inf and has_squares(update, self.arch)
-
-    def looks_ahead(self, rows):
-        return rows >= self.limits.beside_rows
-
-    def panel_is_sooner(self, rows, update):
-        return rows > dict(self.limits.panel_rows)[update.products]
 
     def inner_update(self, update, column, rows, columns):
         if self.char != "f":

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from bounds import MET, host, ratio
 from structures import KINDS, as_read, matrices, right_hand_sides
-from vendor_on_host import HostVendor, HostVendorOps
+from vendor_on_host import HostVendor
 
 import tcsolve
 from tcsolve import Status
