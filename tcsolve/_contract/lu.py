@@ -54,15 +54,15 @@ class Square(NamedTuple):
 
     Attributes
     ----------
-    solve : callable
-        solve(b, share) computes b := L11**-1 b in place, as the result of `LUOps.solver`.
+    solve : callable or None
+        solve(b, share=None) computes b := L11**-1 b in place; None if the result of `LUOps.solver` is as fast.
     divide : callable
         divide(l) computes l := l U11**-1 in place.
     bound : object
         For `LUOps.operand`, which then checks |l| <= 1.
     """
 
-    solve: Callable
+    solve: Callable | None
     divide: Callable
     bound: Any
 

@@ -223,12 +223,8 @@ class _Panel:
 
     def __init__(self, lu, matrix, plan):
         self._lu, self._matrix, self.w, self.plan = lu, matrix, matrix.w, plan
-        self.start, self.stop, self.strips, self.is_square = (
-            plan.start,
-            plan.stop,
-            plan.strips,
-            plan.is_square,
-        )
+        self.start, self.stop, self.strips = plan.start, plan.stop, plan.strips
+        self.is_square = plan.is_square
         rows = slice(plan.start, plan.start + plan.rows)
         self.p, self._order = self.w[rows, plan.start : plan.stop], matrix.order[rows]
         # With several strips, local[i] is the number of the row that is now row i of the panel.

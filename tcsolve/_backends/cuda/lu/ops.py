@@ -122,9 +122,9 @@ class DeviceLU:
             row_swaps.move_rows(rows, *swaps)
 
     def solver(self, l, plan=None):
-        inverse = None if plan is None else _lower(l, plan)
-        if inverse is not None:
-            return turns_into_memory_error(inverse.apply)  # it allocates before it overwrites b
+        by_inverse = None if plan is None else _by_inverse(l, plan)
+        if by_inverse is not None:
+            return by_inverse
         by_ours = l.dtype.char == "f" and aligned(l)
         substitute = unit_lower.solve if by_ours else cublas_calls.solve_right
 
@@ -141,7 +141,7 @@ class DeviceLU:
             made["divide"] = turns_into_memory_error(_upper(p, plan, bound).apply)
 
         def solve():
-            made["solve"] = turns_into_memory_error(_lower(p, plan, bound).apply)
+            made["solve"] = _by_inverse(p, plan, bound)
 
         together(divide, solve)
         return Square(**made, bound=bound)
@@ -205,14 +205,15 @@ class DeviceLU:
 
 
 @turns_into_memory_error
-def _lower(l, plan, bound=None):
-    """Return the inverse of L for products, or None if substitution is faster."""
+def _by_inverse(l, plan, bound=None):
+    """Return a function solve(b, share=None) by a product with L**-1, or None if substitution is faster."""
     # plan.update is fp16x3 if the products can run on wgmma.
     few = plan.columns < rules.LIMITS.least_columns or len(l) <= SOLVE_WIDTH
     if few or (bound is None and plan.update.name != "fp16x3") or not aligned(l):
         return None
     inverse = unit_lower_inverse(l, plan.is_dominant)
-    return wgmma.Lower(inverse, plan.update, current_device.multiprocessors(), bound)
+    product = wgmma.Lower(inverse, plan.update, current_device.multiprocessors(), bound)
+    return turns_into_memory_error(product.apply)  # it allocates before it overwrites b
 
 
 @turns_into_memory_error
@@ -232,11 +233,8 @@ def _product_with(l, how, bound):
         return _Native(l)
     if how is SHORT:
         return short_update.Operand(l)
-    arch, count = (
-        current_device.arch(cupy.cuda.runtime.getDevice()),
-        current_device.multiprocessors(),
-    )
-    if fastest_update(how, l.dtype.char, *l.shape, arch) == "wgmma":
+    device, count = cupy.cuda.runtime.getDevice(), current_device.multiprocessors()
+    if fastest_update(how, l.dtype.char, *l.shape, current_device.arch(device)) == "wgmma":
         return wgmma.Operand(l, how, count, bound)
     return cublas_update.Operand(l, how, count)
 
