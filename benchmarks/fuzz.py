@@ -6,7 +6,8 @@
 These are the cases of `pytest -m fuzz` (docs/contributing/random_cases.md).  All kinds share the given
 seconds; several processes with different seeds run them.  Then follow calls with many columns and slices.  On
 a device, every allocation of a call fails once.  Rows of another place that are already in the JSON stay
-there, so that one page has both.  The exit status is 1 if there are failures.
+there, so that one page has both.  --calls runs the calls alone and keeps the rows of the kinds.  The exit
+status is 1 if there are failures.
 """
 
 import importlib
@@ -102,6 +103,10 @@ def page(machine, rows):
         "For each public call the largest k such that its k-th allocation failed, and the columns and"
     ]
     lines += ["slices that were run, all within their bounds unless it says so:", ""]
+    for row in rows:
+        if row["what"] == "calls":
+            measured = source(row["machine"], "benchmarks/fuzz.py")
+            lines += [f"{PLACES[row['place']]}: {measured}", ""]
     lines += [call_table(rows, runs)]
     return "\n".join(lines) + "\n"
 
@@ -157,11 +162,12 @@ def extents(found):
     return ", ".join(cells)
 
 
-def others(path, place):
-    """Return the rows of other places in a results file, if there is one."""
+def kept(path, place, calls_alone):
+    """Return the rows of a results file that stay: those of other places, and kinds if only calls run."""
     if path is None or not path.exists():
         return []
-    return [row for row in json.loads(path.read_text())["rows"] if row["place"] != place]
+    rows = json.loads(path.read_text())["rows"]
+    return [row for row in rows if row["place"] != place or (calls_alone and row["what"] != "call")]
 
 
 def main():
@@ -170,6 +176,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="processes, with consecutive seeds")
     parser.add_argument("--place", choices=PLACES, default="numpy")
+    parser.add_argument("--calls", action="store_true", help="only the calls, not the kinds")
     options = unless_drawn(parser, page)
     if options is None:
         return
@@ -179,21 +186,29 @@ def main():
 
         facts |= gpu()
     place = Place(xp)
-    run = {"what": "run", "place": place.name, "seconds": options.seconds}
-    run |= {"seed": options.seed, "jobs": options.jobs}
-    rows = [*others(options.json, place.name), run | {"machine": facts}]
-    seeds = range(options.seed, options.seed + options.jobs)
-    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
-        for kind in KINDS:
-            if row := measure_kind(kind, place, options.seconds, seeds, pool.map):
-                rows.append(row)
-                save(options.json, facts, rows)
+    rows = kept(options.json, place.name, options.calls)
+    if not options.calls:
+        run = {"seconds": options.seconds, "seed": options.seed, "jobs": options.jobs}
+        rows.append({"what": "run", "place": place.name, **run, "machine": facts})
+        seeds = range(options.seed, options.seed + options.jobs)
+        measure_kinds(place, options, seeds, rows, facts)
+    rows = [row for row in rows if row["what"] != "calls" or row["place"] != place.name]
+    rows.append({"what": "calls", "place": place.name, "machine": facts})
     for call in CALLS:
         rows.append(measure_call(call, place))
         save(options.json, facts, rows)
     if options.json:
         options.json.with_suffix(".md").write_text(page(facts, rows))
     sys.exit(any(row.get("failures") for row in rows))
+
+
+def measure_kinds(place, options, seeds, rows, facts):
+    """Add the rows of all kinds to `rows`."""
+    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
+        for kind in KINDS:
+            if row := measure_kind(kind, place, options.seconds, seeds, pool.map):
+                rows.append(row)
+                save(options.json, facts, rows)
 
 
 if __name__ == "__main__":

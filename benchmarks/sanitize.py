@@ -41,6 +41,20 @@ FOUND = 99  # exit status for "the tool found something", unlike Python's own
 TAIL_LINES = 40
 # Columns of the narrow panels, and of wide ones; unknowns of the system solved by squares.
 NARROW, WIDE, SQUARES_ROWS = 128, 256, 700
+# Small systems and stacks: slices, unknowns and right-hand sides.  They reach the kernels that solve small
+# systems in one launch, the kernels that measure a system or a stack, and the inverse of a triangle.
+SYSTEMS = (
+    (1, 3, 1),
+    (70, 7, 2),
+    (300, 16, 1),
+    (5, 24, 1),
+    (1, 70, 3),
+    (3, 128, 1),
+    (1, 300, 2),
+    (3, 200, 2),
+)
+LARGE_SYSTEM = (1, 1100, 1)
+KINDS_OF_SYSTEMS = ("gen", "pos", "lower triangular", "upper triangular", None)
 # Shapes of the operands of products: a few tiles, not a multiple of the cluster size.
 PRODUCT = ((300, 200), (200, 520))
 
@@ -69,8 +83,34 @@ def solve_small(n, precisions):
             print(f"n {n} block {block} nrhs {nrhs}: {solution}", flush=True)
             if not solution.status.ok:
                 sys.exit(1)
+    solve_systems(rng)
     solve_by_squares(rng, precisions)
     multiply_small(rng)
+
+
+def solve_systems(rng):
+    """Solve small systems, stacks and triangles; exit with 1 if an answer is bad."""
+    import cupy
+
+    import tcsolve
+
+    for dtype, kind, shape in itertools.product("fdD", KINDS_OF_SYSTEMS, (*SYSTEMS, LARGE_SYSTEM)):
+        slices, n, nrhs = shape
+        if shape == LARGE_SYSTEM and (dtype != "d" or kind is None):
+            continue
+        a = rng.standard_normal((slices, n, n))
+        a = (a + a.swapaxes(1, 2) + 4 * n * cupy.eye(n)).astype(dtype)
+        if kind is not None and kind.endswith("triangular"):
+            a = cupy.tril(a) if kind.startswith("lower") else cupy.triu(a)
+        if kind == "gen":
+            a = a[:, ::-1]  # each pivot moves a row
+        b = a @ cupy.ones((slices, n, nrhs), dtype)
+        a, b = (a[0], b[0]) if slices == 1 else (a, b)
+        solution = tcsolve.solve_ex(a, b, assume_a=kind)
+        if not (solution.status.ok and float(abs(solution.x - 1).max()) < 1e-3):
+            print(f"{dtype} {kind} {shape}: {solution}", flush=True)
+            sys.exit(1)
+    print("systems and stacks are right", flush=True)
 
 
 def multiply_small(rng):
