@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cubins import resources
+from folders import ROOT
 from kernel_shares import GENERATIONS, shared_out
 from tcsolve.kernels.arch import ARCHS, CLUSTER_ARCH, RESERVED_BYTES, arch_number
 from tcsolve.kernels.launch_shapes import LOWER_SHAPES
@@ -234,3 +235,23 @@ def _assembler_log(nvrtc, name, defines, arch="sm_90a"):
 def _code(name):
     """The text of kernels/<name>.cu without its comments."""
     return re.sub(r"//.*", "", compiler._source(f"{name}.cu"))
+
+
+# ---- names --------------------------------------------------------------------------------------
+
+# A kernel and its entry, named one after the other where a launch is made.
+LAUNCHED = re.compile(r'"(\w+)", f?"(tcs_\w+)"')
+# An entry that is named alone; the function around it has the kernel.
+ENTRY = re.compile(r'"(tcs_\w+)"')
+
+
+def test_every_launch_names_a_kernel_and_an_entry_that_exist():
+    text = "".join(path.read_text() for path in sorted((ROOT / "tcsolve").rglob("*.py")))
+    pairs = {pair for pair in LAUNCHED.findall(text) if not pair[0].startswith(("float", "int"))}
+    assert len(pairs) > 20
+    wrong = [
+        (name, e) for name, e in pairs if name not in KERNELS or e not in KERNELS[name].entries
+    ]
+    assert not wrong
+    known = {entry for kernel in KERNELS.values() for entry in kernel.entries} | {"tcs_invert_from"}
+    assert set(ENTRY.findall(text)) - {"tcs_"} <= known
