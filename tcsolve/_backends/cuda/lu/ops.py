@@ -65,8 +65,7 @@ class LUOps(LookAhead):
         tape = recorded_graphs.tape_of(w)
         if tape is not None:
             return tape.run(name, body)
-        with scratch_memory.in_order_of(cupy.cuda.get_current_stream()):
-            return body()
+        return scratch_memory.in_order_of(cupy.cuda.get_current_stream(), body)
 
     @functools.partial(turns_into_memory_error, again=False)
     def aside(self, w, others, name, body, then=None):
