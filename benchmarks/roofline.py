@@ -207,14 +207,11 @@ def measure(n, precision, repeats, rates, timeline):
 def solve_again(a, b, precision):
     """Return a function that solves with factors of known condition, with steps launched one by one."""
     import tcsolve
-    from tcsolve._backends.cuda.lu import ops as lu_ops
+    from tcsolve._paths import switched_off
 
-    factors, most = tcsolve.factor(a, precision=precision), lu_ops.AHEAD_ROWS
-    lu_ops.AHEAD_ROWS = 0
-    try:
+    factors = tcsolve.factor(a, precision=precision)
+    with switched_off("steps_ahead"):
         return [factors.solve_ex(b) for _ in range(4)][-1]
-    finally:
-        lu_ops.AHEAD_ROWS = most
 
 
 def main():

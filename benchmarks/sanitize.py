@@ -67,6 +67,7 @@ def solve_small(n, precisions):
     import cupy
 
     import tcsolve
+    from tcsolve._paths import replaced
 
     cupy.cuda.set_allocator(None)
     rng = cupy.random.default_rng(5)
@@ -84,7 +85,9 @@ def solve_small(n, precisions):
             if not solution.status.ok:
                 sys.exit(1)
     solve_systems(rng)
-    solve_by_squares(rng, precisions)
+    late = {"early_rows": 0, "most_sums": 0}
+    with replaced(square_rows=1, least_columns=32, wide=2 * NARROW, **late):
+        solve_by_squares(rng, precisions)
     multiply_small(rng)
 
 
@@ -139,13 +142,11 @@ def solve_by_squares(rng, precisions):
 
     import tcsolve
     from tcsolve._arithmetic.formats import UPDATES
-    from tcsolve._backends.cuda import ops as cuda_ops
     from tcsolve._backends.cuda.gemm import wgmma
     from tcsolve._backends.cuda.lu import rules
+    from tcsolve._backends.cuda.ops import CupyOps
 
-    cuda_ops.EARLY_ROWS = cuda_ops.MOST_SUMS = 0
-    rules.LIMITS = rules.Limits(square_rows=1, least_columns=32, wide=2 * NARROW)
-    arch = cuda_ops.CupyOps().lu_rules("f").arch
+    arch = CupyOps().lu_rules("f").arch
     applied, apply = [], wgmma.Right.apply
 
     def spy(self, l):

@@ -13,8 +13,9 @@ import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.patches import FancyBboxPatch, Rectangle  # noqa: E402
 
 from tcsolve._arithmetic.formats import UPDATES  # noqa: E402
-from tcsolve._backends.cuda.lu.rules import LIMITS, DeviceRules  # noqa: E402
+from tcsolve._backends.cuda.lu.rules import DeviceRules  # noqa: E402
 from tcsolve._contract.schedule import schedule  # noqa: E402
+from tcsolve._paths import Paths  # noqa: E402
 
 INK, MUTED = "#1f2933", "#7b8794"
 PANEL, DONE, ROW, UPDATE, NEXT = "#d9822b", "#cbd2d9", "#3e7cb1", "#dbe9f4", "#f2c14e"
@@ -132,7 +133,7 @@ def lu_step(results):
 def lu_panels(results):
     """The outer panels of an LU of n = 32768, to scale."""
     n = 32768
-    rules = DeviceRules("sm_90a", "f", lambda *args: None, LIMITS)
+    rules = DeviceRules("sm_90a", "f", lambda *args: None, Paths())
     panels = schedule(n, UPDATES["fp16x3"], rules).panels
     edges = [
         (p.start, p.stop - p.start, rules.block(n - p.start, UPDATES["fp16x3"], False))

@@ -14,6 +14,7 @@ of U right of it are products in the arithmetic of the updates.
 
 from tcsolve._contract.schedule import schedule
 from tcsolve._lu.factors import NO_BAD_PIVOT, BlockedFactors
+from tcsolve._paths import paths
 
 __all__ = ["factor_blocked"]
 
@@ -39,7 +40,7 @@ def factor_blocked(ops, w, update, block=None, look_ahead=True, dominant=False):
     -------
     BlockedFactors
     """
-    options = (block, look_ahead, dominant)
+    options = (block, look_ahead and paths().look_ahead, dominant)
 
     def launch():
         rules = ops.lu_rules(w.dtype, w)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tcsolve._paths import paths
 from tcsolve._refine import stopping
 from tcsolve._refine.krylov import WARM_UP_STEPS, basis_bytes, fgmres
 
@@ -240,7 +241,7 @@ def _replay(ops, operator, plan, bound, ahead, max_steps):
         best = taken if error < before else best
         history.append(Point(np.array([taken]), errors[best : best + 1], False))
         going = bool(error > bound and error <= plan.contraction * before and taken < max_steps)
-        slow = len(recent) > 1 or not error <= SLOW * before
+        slow = _combines(recent, error <= SLOW * before)
         recent = [*recent, taken][-ITERATES if slow else -1 :]
     error = errors[best : best + 1]
     converged = stopping.converged(error, bound)
@@ -311,7 +312,7 @@ def _classical(ops, b, advance, limits, state, recent):
         left = np.flatnonzero(going)
         if not left.size:
             break
-        slow = len(recent) > 1 or not stopping.contracting(error, before, SLOW)[going].all()
+        slow = _combines(recent, stopping.contracting(error, before, SLOW)[going].all())
         fits = 2 * ITERATES * trial.nbytes <= COMBINED_BYTES
         recent.add(trial, r, ITERATES if slow and fits else 1)
         del trial, r
@@ -319,6 +320,11 @@ def _classical(ops, b, advance, limits, state, recent):
         state.kept = max(state.kept, recent.nbytes - 2 * recent.last[0].nbytes)
         active = active[left]
     return True
+
+
+def _combines(recent, fast):
+    """Tell whether to keep several iterates: once refinement is not fast, it stays so."""
+    return paths().combination and (len(recent) > 1 or not fast)
 
 
 class _Iterates:

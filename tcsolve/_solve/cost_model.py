@@ -15,6 +15,7 @@ __all__ = [
     "choose_update",
     "predict_seconds",
     "rates_of",
+    "rough_bytes",
     "step_budget",
     "steps_worth",
 ]
@@ -35,6 +36,8 @@ LEAST_BUDGET, MOST_BUDGET = 30, 300
 # The smallest number of corrections of all columns together on an emulated rung.  It is large, because users
 # run emulated rungs to study their convergence.
 EMULATED_BUDGET = 1000
+# All bytes of a solve over those of its factors, if they are not predicted exactly.
+ROUGH = 1.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,6 +240,12 @@ def steps_worth(update, following, n, nrhs, rates, *, is_complex=False):
     price = predict_seconds(following, n, nrhs, rates, is_complex=is_complex)
     step = step_cost(update, n, nrhs, rates, is_complex=is_complex)
     return max(least / nrhs, price / step)
+
+
+def rough_bytes(update, n, dtype):
+    """Predict the bytes of a solve from those of its factors alone."""
+    low = 8 if UPDATES[update].storage == "float64" else 4
+    return int(ROUGH * n * n * low * (2 if dtype.kind == "c" else 1))
 
 
 def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):

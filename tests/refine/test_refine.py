@@ -12,6 +12,7 @@ import tcsolve
 from tcsolve import Plan, Status, matrices
 from tcsolve._backends.cpu import ops as cpu_ops
 from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._paths import switched_off
 from tcsolve._refine import loop, stopping
 from tcsolve._refine.krylov import fgmres
 from tcsolve._refine.loop import Operator, refine_columns
@@ -388,21 +389,20 @@ def rough(n, contraction, dtype=float, seed=0):
     return a, lu_correction(a + contraction / rate * noise)
 
 
-def with_and_without(monkeypatch, a, b, correct):
+def with_and_without(a, b, correct):
     """Return the solutions by combined iterates and by plain refinement."""
     combined = tcsolve.refine(a, b, correct)
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "ITERATES", 1)
+    with switched_off("combination"):
         return combined, tcsolve.refine(a, b, correct)
 
 
 @pytest.mark.parametrize("dtype", [float, complex])
 @pytest.mark.parametrize("contraction, saved", [(0.06, 1), (0.1, 1), (0.2, 2)])
-def test_slow_refinement_takes_fewer_steps(monkeypatch, dtype, contraction, saved):
+def test_slow_refinement_takes_fewer_steps(dtype, contraction, saved):
     a, correct = rough(200, contraction, dtype)
     b = np.random.default_rng(0).standard_normal((200, 3))
 
-    combined, plain = with_and_without(monkeypatch, a, b, correct)
+    combined, plain = with_and_without(a, b, correct)
 
     assert combined.status is plain.status is Status.CONVERGED
     assert ratio(a, combined.x, b) <= MET
@@ -422,11 +422,11 @@ def test_slow_refinement_takes_fewer_steps(monkeypatch, dtype, contraction, save
         ("uniform", {}),
     ],
 )
-def test_refinement_takes_never_more_steps(monkeypatch, family, options):
+def test_refinement_takes_never_more_steps(family, options):
     a = matrices.generate(family, 200, **options).a
     b = np.stack([a @ np.ones(200), np.random.default_rng(0).standard_normal(200)], axis=1)
 
-    combined, plain = with_and_without(monkeypatch, a, b, lu_correction(a.astype(np.float32)))
+    combined, plain = with_and_without(a, b, lu_correction(a.astype(np.float32)))
 
     assert combined.status is plain.status is Status.CONVERGED
     assert (combined.iterations <= plain.iterations).all()

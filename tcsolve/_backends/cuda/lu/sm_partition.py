@@ -5,6 +5,7 @@ import functools
 import cupy
 
 from tcsolve._backends.cuda.runtime import compiler
+from tcsolve._paths import paths
 
 __all__ = ["Flags", "Share"]
 
@@ -38,7 +39,7 @@ class Share:
         # Wait for this event first, so that the gate does not time out before the panel can start.
         self._main.wait_event(self._before_panel)
         self._before_panel = None
-        args = self._started, GATE_PATIENCE, self._more
+        args = self._started, GATE_PATIENCE * paths().gate, self._more
         compiler.kernel("wait_for_panel", "tcs_gate")((1,), (1,), args)
 
     def launch(self, launch, multiprocessors):

@@ -10,6 +10,7 @@ import pytest
 from tcsolve import Plan, Status, factor, solve, solve_ex
 from tcsolve._lu import norms
 from tcsolve._lu.factors import BlockedFactors
+from tcsolve._paths import replaced
 
 pytestmark = pytest.mark.gpu
 
@@ -36,13 +37,12 @@ def recordings(record):
 
 @pytest.mark.parametrize("precision", ["fp16", "fp16x3", "bf16", "tf32"])
 @pytest.mark.parametrize("n", [2, 97, 513, 1500])
-def test_a_replay_gives_the_bits_of_a_launch(precision, n, cupy, record, monkeypatch):
+def test_a_replay_gives_the_bits_of_a_launch(precision, n, cupy, record):
     plan = Plan(precision)
     matrices = [system(cupy, n, seed, dominant=True) for seed in range(5)]
-    monkeypatch.setattr(record, "MOST_ROWS", 0)
-    launched = [solve_ex(a, b, precision=plan) for a, b in matrices]
+    with replaced(most_recorded=0):
+        launched = [solve_ex(a, b, precision=plan) for a, b in matrices]
     assert not record._idle
-    monkeypatch.undo()
     replayed = [solve_ex(a, b, precision=plan) for a, b in matrices]
     assert recordings(record) >= 2
     for x, y in zip(launched, replayed, strict=True):
@@ -335,10 +335,10 @@ def test_steps_ahead_meet_what_is_not_finite(cupy, record):
 
 
 @pytest.mark.parametrize("recorded", [True, False])
-def test_an_estimate_that_nobody_reads_does_no_harm(recorded, cupy, record, monkeypatch):
+def test_an_estimate_that_nobody_reads_does_no_harm(recorded, cupy, record, lu_sizes):
     """The next factorization writes where the estimate of the last one still reads."""
     if not recorded:
-        monkeypatch.setattr(record, "MOST_ROWS", 0)
+        lu_sizes(most_recorded=0)
     systems = [system(cupy, 2000, seed, dominant=True) for seed in range(2)]
     expected = [solve_ex(a, b, precision="fp16x3") for a, b in systems]
     for _ in range(4):
