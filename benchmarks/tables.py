@@ -211,6 +211,19 @@ def batched_table():
     return table(head, body) + "\n\n" + source(machine, "benchmarks/gemm_batched.py")
 
 
+def paths_table():
+    """Return what each special path buys, if it has been measured."""
+    if not (RESULTS / "ablation.json").exists():
+        return (
+            "Not measured yet; `python benchmarks/ablation.py` writes what this table is made of."
+        )
+    from _ablation_page import overview  # which imports this module
+
+    machine, rows = load("ablation.json")
+    page = "Every size and matrix is in [ablation](../../benchmarks/results/ablation.md)."
+    return "\n\n".join([overview(machine, rows), page, source(machine, "benchmarks/ablation.py")])
+
+
 def source(machine, command):
     where = machine.get("gpu") or machine["cpu"]
     versions = [
@@ -263,6 +276,7 @@ TABLES = {
     "emulation": emulation_table,
     "products": products_table,
     "batched": batched_table,
+    "paths": paths_table,
 }
 
 

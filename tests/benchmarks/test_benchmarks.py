@@ -16,6 +16,7 @@ from tcsolve._lu.elimination import factor_blocked
 
 SCRIPTS = ("corrections", "hpl_mxp", "lu", "many_rhs", "memory", "roofline", "rungs", "sanitize")
 SCRIPTS += (
+    "ablation",
     "roads",
     "clocks",
     "contention",
