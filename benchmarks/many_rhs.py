@@ -115,7 +115,7 @@ def page(facts, rows):
         [row["n"], row["nrhs"], *(f"{times(row)[key]:.2f}" for key, *_ in CURVES)] for row in rows
     ]
     head = ["n", "right-hand sides", *(f"{label}, ms" for _, label, _ in CURVES)]
-    lines = ["# Many right-hand sides", "", "![time against their number](many_rhs.png)", ""]
+    lines = ["# Many right-hand sides", "", "![time for each number of them](many_rhs.png)", ""]
     return (
         "\n".join([*lines, table(head, body), "", source(facts, "benchmarks/many_rhs.py")]) + "\n"
     )
