@@ -225,8 +225,8 @@ __device__ __forceinline__ void multiply_all(
     for (int s = 0; s < SLICES; ++s) multiply_slice<false, false>(d, a, b, s);
 }
 
-// Two products, one after the other.  In one, the zeros that separate the matrices would make a NaN of an Inf; operands
-// that are scaled have a check for Inf and NaN, and do not need this.
+// Two products, one after the other.  In a single product, an Inf times the zeros between the two matrices would be
+// NaN.  Scaled operands do not need this, because they are checked for Inf and NaN.
 __device__ __forceinline__ void multiply_two(Acc (&d)[4], const FragmentA& a, const FragmentB& b) {
     Acc second[4] = {};
     const unsigned upper[4] = {a.hi[0][0], 0, 0, 0}, lower[4] = {0, a.hi[0][3], 0, 0};

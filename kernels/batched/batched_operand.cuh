@@ -17,8 +17,8 @@ struct Operand {
     static constexpr int MATRIX_BYTES = ROWS * PITCH;
     // Bytes that start inside a 16-byte word keep their offset in it.
     static constexpr int BYTES = (((STORE == 2 ? 1 : COUNT) * MATRIX_BYTES + 15) & ~15) + (WHOLE ? 0 : 16);
-    // Bytes of a unit, which is read at a time; how many units all banks hold; in groups of how many units are
-    // permuted.
+    // Bytes of a unit, which is read at a time; number of units in all banks; number of units that are permuted among
+    // themselves.
     static constexpr int UNIT = SCALED ? 32 : 16, IN_BANKS = 128 / UNIT;
     static constexpr int MIXED = !WHOLE || PITCH != ROW_BYTES || ROW_BYTES % (2 * UNIT) != 0 ? 1
                                  : ROW_BYTES % (8 * UNIT) == 0 && IN_BANKS == 8 ? 8

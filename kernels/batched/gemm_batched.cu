@@ -28,7 +28,7 @@
 //     of the tiles overlap; otherwise each chain ends in a branch before the next begins.
 //   BULK  1: the copy engine stores dense results of whole 16-byte words (compute capability 9).
 //
-// With one stage the copies of a block wait for its products; other blocks on the multiprocessor work in that time.
+// With one stage, the copies of a block wait for its products, while other blocks on the multiprocessor work.
 //
 // Rounding and scaling are as in gemm.cuh, with scales that are found in registers.  One sum on the tensor cores runs
 // along all of k, small products first.

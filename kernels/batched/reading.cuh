@@ -42,9 +42,9 @@ struct Reading {
 
 // Properties of the entries of a matrix.  The first two ignore NaN.
 struct Seen {
-    double apart = 0;    // the largest difference between an entry that is not read and the one it is taken for
+    double apart = 0;    // the largest difference between an entry that is not read and the value that stands for it
     double largest = 0;  // the largest |a_ij| of entries that are read
-    // Whether there is an entry not zero that is not read, a NaN or Inf, a zero on the diagonal.
+    // Whether there is a nonzero entry that is not read; a NaN or Inf; a zero on the diagonal.
     bool beyond = false, spoilt = false, zero = false;
 
     __device__ __forceinline__ void note(const Band& band, Index i, Index j, Number given, Number stands) {

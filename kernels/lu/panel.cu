@@ -19,9 +19,9 @@
 // without a search (dominant_strip.cuh); RESIDENT: whether the whole strip stays in the shared memory of the cluster.
 //
 // A strip is factored leaf by leaf (strip.cuh).  A thread that searches for pivots owns ROWS rows and keeps WIDTH
-// columns of them, the leaf, in registers.  Only THREADS threads of a block search: every warp must look at the
-// candidates of all warps that search, and warps of one scheduler wait for each other.  The helpers take part in copies
-// and updates.
+// columns of them, the leaf, in registers.  Only THREADS threads of a block search, because every warp must read the
+// candidates of all warps that search, and the warps of one scheduler delay each other.  The other threads, the
+// helpers, take part only in copies and updates.
 //
 // No row moves.  Each row has a `place`, its position after the swaps so far, and is a candidate for pivot j while
 // place >= j.  The largest |a_ij| wins; of equal ones that with the lowest place, as in LAPACK.  NaN counts as larger
@@ -76,7 +76,7 @@ tcs_panel(
     extern __shared__ __align__(16) unsigned char dynamic[];
     Leaf& leaf = *reinterpret_cast<Leaf*>(dynamic);
     __shared__ __align__(16) Exchange exchange;
-    constexpr bool AT_HAND = BLOCKS && (RESIDENT || !HELPERS);  // others have no register left for it
+    constexpr bool AT_HAND = BLOCKS && (RESIDENT || !HELPERS);  // other shapes have no register for it
     Exchange& x = AT_HAND ? at_hand(exchange) : exchange;
     __shared__ BlockRow row;
     __shared__ int home[STRIP];

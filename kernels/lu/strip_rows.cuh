@@ -17,7 +17,7 @@ static_assert(BLOCKS || HELPERS == 0, "in a grid all threads of a block search")
 static_assert(!RESIDENT || HELPERS, "helpers load what is not searched yet");
 static_assert(WIDTH % 4 == 0 && STRIP % WIDTH == 0 && REST <= ALL, "whole words; a thread for each column");
 
-constexpr int NO_SIZE = -1, NO_PLACE = 0x7fffff;  // those of no row, which lose against every row
+constexpr int NO_SIZE = -1, NO_PLACE = 0x7fffff;  // size and place if there is no row; every row wins against them
 
 struct Rows {
     float at[ROWS][WIDTH];
@@ -73,16 +73,16 @@ __device__ __forceinline__ Index row_in_block(int r) {
 }
 __device__ __forceinline__ Index row_of(int i) { return row_in_block(i * THREADS + threadIdx.x); }
 
-// A variable in shared memory, by an address that stays in a register.  In a cluster it takes long to compute the
-// address, and the compiler would do so again for every column; the result of a shuffle it must keep.
+// A variable in shared memory, by an address that stays in a register.  In a cluster, computing the address takes long,
+// and the compiler would repeat it for every column.  It cannot repeat a shuffle, so the result of one is kept.
 template <typename T>
 __device__ __forceinline__ T& at_hand(T& x) {
     const unsigned address = __shfl_sync(ALL_LANES, shared_address(&x), 0);
     return *static_cast<T*>(__cvta_shared_to_generic(address));
 }
 
-// The number of the thread.  The assembly keeps the compiler from computing values that depend on it earlier than they
-// are needed, where registers are scarce.
+// The number of the thread.  Because of the assembly, the compiler does not compute values that depend on it earlier
+// than they are needed, which saves registers.
 __device__ __forceinline__ int this_thread() {
     int thread = threadIdx.x;
     asm volatile("" : "+r"(thread));
@@ -243,7 +243,7 @@ __device__ __forceinline__ void fetch(Rows& rows, Columns columns, int done, int
     }
 }
 
-// 1 / x, correctly rounded, if x and 1 / x are normal numbers.  The division of the library also treats other x.
+// 1 / x, correctly rounded, if x and 1 / x are normal numbers.  The library's division handles all x, but is slower.
 __device__ __forceinline__ float reciprocal_of(float x) {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));

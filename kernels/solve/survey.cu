@@ -106,8 +106,8 @@ template <> struct PairOf<float> { using Type = float2; };
 template <> struct PairOf<double> { using Type = double2; };
 using Pair = PairOf<T_IN>::Type;
 
-// Rows of W are padded to whole 16-byte words, so that a pair may always be stored.  By assembly, because the compiler
-// splits a plain store of a float2.
+// Rows of W are padded to whole 16-byte words, so that a pair may always be stored.  This is in assembly, because the
+// compiler splits a plain store of a float2.
 __device__ __forceinline__ void store_pair(float* to, float x, float y) {
     asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory");
 }

@@ -21,7 +21,7 @@
 // however few thread blocks are resident.
 //
 // Rounding: fused multiply-adds in T_IN within a tile, sums over tiles in FP64; their order depends on n and K alone.
-// Sums in FP32 throughout would make the largest error in a solve with FP32 factors.
+// If all sums were in FP32, their rounding would be the largest error of a solve with FP32 factors.
 
 #include "common/common.cuh"
 #include "common/reduce.cuh"
@@ -53,8 +53,8 @@ __device__ __forceinline__ T_IN look(const T_IN* from, bool wants) {
 }
 
 // Waits until no lane of the warp has a pending value; v is the value read last.  The lanes leave the loop together.
-// When each left it by itself, racecheck reported reads after the next barrier of values that other warps had not
-// written yet; the machine code of ptxas 13.0 did not explain it.
+// When each lane left it by itself, racecheck reported that threads read values after the next barrier which other
+// warps had not written yet.  The machine code of ptxas 13.0 did not show why.
 __device__ __forceinline__ T_IN await(T_IN v, const T_IN* from, bool wants) {
     while (__any_sync(ALL_LANES, pending(v))) v = look(from, wants);
     return v;
