@@ -72,7 +72,7 @@ def gpu_table():
             + [f"{ours['backward_error']:.0e}", f"{timed[best]['backward_error']:.0e}"]
         )
     head = ["family", "n", "tcsolve", "steps, rung", "speed-up", *PEERS]
-    head += ["our backward error", "fastest peer's"]
+    head += ["our backward error", "backward error of the fastest other"]
     return table(head, body) + "\n\n" + source(machine, "benchmarks/solve.py")
 
 
@@ -166,8 +166,8 @@ def products(rows):
         ]
         body.append([n, *cells, *errors])
     head = ["n", *(f"FP16, {engine}" for engine in ("wmma", "wgmma", "cuBLAS"))]
-    head += ["FP32, 'ab'", "SGEMM", "'ab' / SGEMM", "error, 'ab'", "SGEMM's"]
-    head += ["mean error, 'ab'", "SGEMM's"]
+    head += ["FP32, 'ab'", "SGEMM", "'ab' / SGEMM", "error, 'ab'", "error, SGEMM"]
+    head += ["mean error, 'ab'", "mean error, SGEMM"]
     return "Rates in TFLOP/s:\n\n" + table(head, body)
 
 

@@ -81,7 +81,7 @@ def data_flow(results):
         (5.3, "factor: P A = L U\nupdates on tensor cores", UPDATE),
         (3.9, "refine x with FP64 residuals", UPDATE),
         (2.5, "measure the backward error of x\nfrom the caller's a and b", "white"),
-        (1.1, "Solution: x, status, evidence", NEXT),
+        (1.1, "Solution: x, status, errors", NEXT),
     )
     for y, text, color in steps:
         _box(ax, left, y, width, height, text, color)
@@ -175,7 +175,7 @@ def strip_order(results):
         _cell(ax, number - count, level, count, 0.5, DONE, "", 8)
         _cell(ax, number, level, shown, 0.5, UPDATE, "", 8)
         _arrow(ax, (number - 0.3, level + 0.25), (number + 0.35, level + 0.25))
-    ax.text(4, 3.75, "four strips act on the next four", ha="center", fontsize=9)
+    ax.text(4, 3.75, "four strips update the next four", ha="center", fontsize=9)
     ax.text(4, -0.5, "strips of one panel, factored from left to right", ha="center", fontsize=9)
     return figure
 

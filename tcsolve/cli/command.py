@@ -1,4 +1,4 @@
-"""The command line: solve a system from a file or a generator, and report the evidence.
+"""The command line: solve a system from a file or a generator, and report the status and the errors.
 
 `EXIT_CODES` explains the exit codes.
 """
@@ -119,7 +119,7 @@ def _parser():
     # The parser of Python 3.11 and 3.12 finds b only directly after A.
     usage = "%(prog)s A [b] [options]"
     solve = commands.add_parser(
-        "solve", usage=usage, help="solve A x = b and report the evidence", **texts
+        "solve", usage=usage, help="solve A x = b and report the errors", **texts
     )
     solve.set_defaults(run=_solve)
     solve.add_argument(
