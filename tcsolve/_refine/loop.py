@@ -23,7 +23,7 @@ KRYLOV_BYTES, COMBINED_BYTES = 1 << 30, 25 << 20
 # ITERATES iterates are combined if a step leaves more than SLOW times the error.  Faster refinement gains
 # nothing from combining them.
 ITERATES, SLOW = 4, 0.02
-# Number of vectors per column that classical refinement holds and FGMRES on other columns does not need.
+# Number of vectors per column that classical refinement uses, and that are free during FGMRES.
 VECTORS_DONE = 4
 # Rounding errors of inner products of unit vectors, and the smallest reduction that FGMRES can reach.
 ROUNDING = 2.0**-46
@@ -324,7 +324,7 @@ def _classical(ops, b, advance, limits, state, recent):
 class _Iterates:
     """The last iterates (x, r) of some columns, the newest at the end, with the Gram matrices of their r.
 
-    The list `given` is emptied, because memory that the caller still held could not be freed.
+    The list `given` is emptied, so that the caller does not keep the memory of older iterates.
     """
 
     def __init__(self, ops, given):

@@ -51,7 +51,7 @@ class Limits:
         With fewer rows, an update takes less time than the synchronisation of two streams.
     panel_rows : tuple of (int, float)
         (number of products of the update, rows): up to this many rows, a panel takes longer than the update
-        beside it.
+        that runs at the same time.
     """
 
     square_rows: float = 4096
@@ -134,8 +134,8 @@ class DeviceRules:
             return UPDATES["fp64" if self.char in "dD" else "fp32"]
         if self._is_short(update, column, columns, SHORT_INSIDE):
             return SHORT
-        # Products inside a panel run on the few multiprocessors that the update beside it leaves free.  There
-        # FP32 products are slowest, unless they are so short that two more launches would take longer.
+        # Products inside a panel run on the few multiprocessors that the update leaves free.  There FP32
+        # products are slowest, unless they are so short that two more launches would take longer.
         few, three = rows < FEW_ROWS and columns <= FEW_COLUMNS, UPDATES["fp16x3"]
         ours = not few and fastest_update(three, "f", rows, columns, self.arch) == "wgmma"
         # Another format may have been chosen for its range, so do not replace it by FP16.

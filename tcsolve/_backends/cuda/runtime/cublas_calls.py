@@ -123,7 +123,7 @@ def _lane():
 
 @contextlib.contextmanager
 def lane(number):
-    """Use the handles and words of another lane inside, for work that runs beside other lanes."""
+    """Use the handles and words of another lane in the block, for work that runs while other lanes work."""
     before, _local.lane = _lane(), number
     try:
         yield
