@@ -116,7 +116,7 @@ def count_steps(family, n, name):
 
 
 def products(n, k):
-    """Yield (format, run) of n x k by k x n products; FP8 and INT8 want B by columns."""
+    """Yield (format, run) of n x k by k x n products; FP8 and INT8 need a column-major B."""
     import torch
 
     a, b = torch.randn(n, k, device="cuda"), torch.randn(k, n, device="cuda")

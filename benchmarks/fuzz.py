@@ -5,9 +5,9 @@
 
 These are the cases of `pytest -m fuzz` (docs/contributing/random_cases.md).  All kinds share the given
 seconds; several processes with different seeds run them.  Then every public call runs with many columns and
-slices.  On a device, each call is also repeated, and in repetition k its k-th allocation fails.  Rows of
-another place that are already in the JSON stay there, so that one page has both.  The exit status is 1 if
-there are failures.
+slices.  On a device, each call is also repeated; in repetition k its k-th and all later allocations fail.
+Rows of another place that are already in the JSON stay there, so that one page has both.  The exit status is
+1 if there are failures.
 """
 
 import importlib

@@ -74,7 +74,7 @@ class PeakPool:
         return self.pool.used_bytes() - self._before[0]
 
     def malloc(self, size):
-        """Allocate from the pool and look at how full it is."""
+        """Allocate from the pool, and record the peak of bytes in use."""
         memory = self.pool.malloc(size)
         self.used = max(self.used, self.left)
         return memory

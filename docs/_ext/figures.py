@@ -71,7 +71,7 @@ def _cell(ax, x, y, width, height, color, text="", size=9):
 
 
 def data_flow(results):
-    """The road of one general system through the library."""
+    """The steps in which the library solves one general system."""
     figure, ax = _canvas(8.6, 7.6, (0, 10.4), (0.9, 10))
     left, width, height = 2.3, 4.2, 0.72
     steps = (
@@ -164,7 +164,7 @@ def lu_panels(results):
 
 
 def strip_order(results):
-    """How deep the product is that brings each strip of a panel up to date."""
+    """The product before each strip of a panel: the strips that it uses, and those that it updates."""
     figure, ax = _canvas(7.2, 3.0, (-0.2, 8.4), (-1.0, 4.4))
     for number in range(8):
         _cell(ax, number, 0, 1, 0.6, PANEL, f"{number}")
@@ -258,7 +258,7 @@ def layers(results):
 
 
 def speed_up(results):
-    """The time of the fastest other solver over ours, from solve.json."""
+    """The time of the fastest other solver divided by ours, from solve.json."""
     found = json.loads((results / "solve.json").read_text())
     figure, ax = plt.subplots(figsize=(6.4, 3.6))
     for family, color in (("gauss", ROW), ("gauss_dominant", PANEL)):

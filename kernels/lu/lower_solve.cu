@@ -6,7 +6,7 @@
 //   l      FP32 k x k, k <= MOST, leading dimension ldl, rows on 16-byte boundaries: L below its diagonal; other
 //          entries are not used.
 //   dst, src  int[2 k], as tcs_merge_swaps makes them: b[dst[i]] = b[src[i]], all reads before any write; entry i < k
-//          brings the row that becomes row i.  Null: no row moves.
+//          is for the row that becomes row i.  Null: no row moves.
 //   any    null, or unsigned[1]: zero if all rows stay.
 //
 // Grid ceil(n / COLUMNS); block THREADS; dynamic shared memory as LowerShape.shared_bytes gives it.

@@ -3,7 +3,7 @@
 //   a      FP32, from the strip's first row on, n columns, row-major, leading dimension lda.
 //   stop   the strip's last column + 1; the columns from there on are solved for.
 //   dst, src  int[2 w] and int[2 w + 1], as tcs_panel makes them: a[dst[i]] = a[src[i]], all reads before any
-//          write; entry i < w brings the row that becomes row i.  If src[2 w] is zero, no row moves, and only rows that
+//          write; entry i < w is for the row that becomes row i.  If src[2 w] is zero, no row moves, and only rows that
 //          are solved for are read.  Null: no row moves.
 //   top    FP32 w x w, w <= 128, leading dimension ld_top, 16-byte rows: L11 in its unit lower triangle.  Rows
 //          0 .. w - 1 of the columns from `stop` on, after the swaps, are multiplied by L11^-1 from the left.

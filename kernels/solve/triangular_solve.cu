@@ -11,7 +11,7 @@
 // or 0).  Grid any number of clusters; block THREADS.  As many blocks as the device holds at a time are best.
 //
 // Blocks of BLOCK unknowns are solved for in the order of the substitution: x_i = D_i^-1 (b_i - sum_j T_ij x_j).  A
-// cluster draws a ticket for as many successive blocks of unknowns as it has thread blocks, one for each.  A thread
+// cluster draws a ticket for several successive blocks of unknowns, one for each of its thread blocks.  A thread
 // block adds T_ij x_j to the sum as soon as x_j is known, and loads the next two T_ij while it waits.
 //
 // An x_j from the same cluster arrives by st.async in shared memory, which is faster than through the cache.  All
@@ -47,7 +47,7 @@ __device__ __forceinline__ bool pending(double v) {
     return static_cast<unsigned long long>(__double_as_longlong(v)) == ~0ull;
 }
 
-// Reads a value of another thread block past the first-level cache; zero for a lane that wants none.
+// Reads a value of another thread block past the first-level cache; returns zero to a lane without `wants`.
 __device__ __forceinline__ T_IN look(const T_IN* from, bool wants) {
     return wants ? *reinterpret_cast<const volatile T_IN*>(from) : T_IN(0);
 }

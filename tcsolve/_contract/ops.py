@@ -220,7 +220,7 @@ class Ops(Protocol):
     def subtract_product(self, c, operand, u, share=None, first=0):
         """c -= l u in place, with u rounded in the same way as l; `share` is passed on from `beside`.
 
-        The rows of l that are used begin at row `first` of `operand`, as many as c has.
+        The product uses as many rows of l as c has, from row `first` of `operand` on.
         """
 
     def replayed(self, w, name, body):

@@ -33,7 +33,7 @@ class Rules(Protocol):
         """Tell whether a panel of a dominant matrix is square: pivots are searched only in its square."""
 
     def looks_ahead(self, rows):
-        """Tell whether look-ahead pays for a panel and an update of `rows` rows."""
+        """Tell whether look-ahead saves time for a panel and an update of `rows` rows."""
 
     def panel_is_sooner(self, rows, update):
         """Tell whether a panel of `rows` rows is factored before the simultaneous update ends."""

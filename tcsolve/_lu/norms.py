@@ -324,7 +324,7 @@ def begin_condest(ops, n, solve, solve_adjoint, sweeps=SWEEPS_AT_ONCE):
 
 
 def _climb(ops, v, solve, solve_adjoint, found):
-    """Do as many sweeps as `found` has triples of entries, and return them.
+    """Do one sweep for each triple of entries of `found`, and return the sweeps.
 
     A sweep moves to the unit vector of the largest entry of the subgradient of x -> ||A^-1 x||_1.  The first
     two entries of its triple become the index and the modulus of that entry; the caller fills the third.

@@ -157,7 +157,7 @@ def refine_columns(
     ahead=(),
     plain=0,
 ):
-    """Refine x until the error of every column is at most `bound`, or until further steps do not pay.
+    """Refine x until the error of every column is at most `bound`, or further steps would take too long.
 
     Parameters
     ----------
@@ -386,7 +386,7 @@ def _weights(gram):
 
 
 def _krylov(ops, operator, b, correct, limits, state, active):
-    """Run cycles of FGMRES on the columns `active`, until they converge or more steps do not pay."""
+    """Run cycles of FGMRES on the columns `active`, until they converge or would take too many steps."""
     bound, max_steps = limits.bound, limits.max_steps
     while active.size:
         x, rhs = _take(ops, state.x, active), _take(ops, b, active)

@@ -136,7 +136,7 @@ def recorded(workspace, words, used):
     """Make the calls inside recordable in a CUDA graph.
 
     workspace(lane) returns the workspace of a handle, and words(lane) the memory for `zeros`.  The handles
-    that are used are added to the set `used`; they must live as long as the graph.
+    that are used are added to the set `used`; they must exist as long as the graph.
     """
     _local.workspace, _local.words, _local.used = workspace, words, used
     try:
