@@ -209,7 +209,7 @@ def draw(row, path):
         whole = f"{1e3 * row[key]['median']:.2f} ms for the whole factorization"
         axis.set_title(f"{title}: {whole}", fontsize=10)
         axis.grid(axis="x", alpha=0.3)
-    axes[-1].set_xlabel("time, ms, from one of the first update kernels on")
+    axes[-1].set_xlabel("time in ms since the start of an early update")
     axes[-1].set_xlim(left=0)
     what = f"LU, n = {row['n']}, {row['precision']}, {widths(row)}"
     figure.suptitle(what, fontsize=11)

@@ -76,8 +76,8 @@ def square(results):
         lines += [
             "'ab' replaces an FP32 product by three FP16 products of parts. It reaches"
             f" {refined['tflops']:.0f} TFLOP/s, {times(refined['tflops'] / there['tflops'])} the rate of"
-            f" SGEMM. At n = {refined['n']} its error is {'not larger' if low else 'larger'}"
-            f" ({refined['max_error']:.1e}; that of SGEMM is {refined['sgemm_max_error']:.1e})."
+            f" SGEMM. At n = {refined['n']} its error is {'not larger' if low else 'larger'} than that of"
+            f" SGEMM ({refined['max_error']:.1e} and {refined['sgemm_max_error']:.1e})."
         ]
     return lines + three_for_nothing(rows)
 
@@ -177,7 +177,7 @@ def error(results):
         row = first(rows, n=n, level=level)
         return f"{row['max_error']:.1e} ({1e3 * row['seconds']['median']:.3g})" if row else "-"
 
-    lines = ["Largest error for entries in [-1, 1] (milliseconds):", ""]
+    lines = ["Largest error for entries in [-1, 1], in brackets the time in ms:", ""]
     lines += [grid("n", values(rows, "n"), levels, cell), ""]
     large = max(values(rows, "n"), default=0)
     here = {row["level"]: row for row in by(rows, n=large)}
