@@ -22,8 +22,8 @@ __device__ __forceinline__ unsigned top_of_line(unsigned top) {
     return max(top, __shfl_xor_sync(ALL_LANES, top, 2));
 }
 
-// The scale 2^fit(top); for a faint row or column, whose scale is no FP32 number, 2^126.  For zero, Inf and NaN the
-// scale does not matter, and is another number.  inverse_scale is its inverse, for an ordinary top.
+// The scale 2^fit(top), or 2^126 for a faint row or column, whose scale is too large for FP32.  If top is zero, Inf or
+// NaN, the scale may have any value.  inverse_scale is the inverse of the scale for an ordinary top.
 constexpr unsigned FAINT = 14u << 23;
 constexpr unsigned EXPONENT = 0xff800000u;
 __device__ __forceinline__ float scale_for(unsigned top) {
@@ -40,8 +40,8 @@ template <typename T> struct Raw { using type = unsigned; };
 template <> struct Raw<float> { using type = float[WORD]; };
 using Entries = typename Raw<T_IN>::type;
 
-// A fragment of 4 (A) or 2 (B) registers a slice, which has entries of LINES rows (columns), called lines.  Register r
-// belongs to line r % LINES, and is zero unless bit r of USED is set.
+// A fragment of A (4 registers for each slice) or B (2 registers).  It has entries of LINES rows of A, or columns of B,
+// which are called lines.  Register r belongs to line r % LINES, and is zero unless bit r of USED is set.
 template <int REGISTERS, int LINES, unsigned USED, bool SPLIT>
 struct Fragment {
     unsigned hi[SLICES][REGISTERS], lo[SLICES][REGISTERS];

@@ -13,8 +13,8 @@
 //          matrices of out lie one behind the other from a 16-byte word on; its strides are not read.  ADDEND 0: c and
 //          beta are not read.
 //
-// Dense results are stored from registers in runs of 2 or 4.  If a row is no whole number of runs, they are gathered in
-// shared memory and stored as one run of bytes.
+// Dense results are stored from registers in runs of 2 or 4.  If the length of a row is not a multiple of a run, they
+// are gathered in shared memory and stored as one run of bytes.
 //
 // With STORE 1 and rows of whole 16-byte words, a (b) starts on such a word.
 // Grid: any, with BRIEF a block for COUNT products; block THREADS; dynamic shared memory SHARED_BYTES.

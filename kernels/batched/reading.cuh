@@ -4,9 +4,9 @@
 
 #include "common/number.cuh"
 
-// Entries (i, j) with -below <= j - i <= above are read.  An entry outside this band is taken for zero if mirror is 0,
-// for the entry on the other side of the diagonal if it is 1, and for the conjugate of that if it is 2; then the
-// imaginary parts of the diagonal are taken for zero, too.
+// Entries (i, j) with -below <= j - i <= above are read.  Instead of an entry outside this band, the matrix has zero if
+// mirror is 0, the entry on the other side of the diagonal if mirror is 1, and the conjugate of that entry if mirror is
+// 2.  If mirror is 2, the diagonal also has zero imaginary parts.
 struct Band {
     Index below, above, mirror;
 

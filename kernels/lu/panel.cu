@@ -29,7 +29,7 @@
 // sends its best row to all, and all pick the same winner (exchange_cluster.cuh, exchange_grid.cuh).
 //
 // Rounding: l is a times the rounded reciprocal of the pivot; a - l u is one fused multiply-add, all to nearest in
-// IEEE FP32 with subnormal numbers.  If the pivot is zero, so is its column, and no column changes.
+// IEEE FP32 with subnormal numbers.  If the pivot is zero, its whole column is zero, and no other column changes.
 
 #include "lu/strip.cuh"
 #if DOMINANT

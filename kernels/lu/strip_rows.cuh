@@ -29,8 +29,8 @@ __device__ __forceinline__ int only_lane(unsigned lanes) { return 31 - __clz(lan
 
 // The lanes of a warp that have the largest size: one, unless there is a tie.  If no lane has a row, it is lane 0.
 //
-// Ties are rare.  Callers therefore read the row of the first lane before they ask for a tie, and break ties in a
-// `while` of one turn: an `if` would be predicated, and its instructions would cost time in every column.
+// Ties are rare.  Callers therefore read the row of the first lane before they test for a tie.  They break ties in a
+// `while` that runs at most once: an `if` would be predicated, and its instructions would take time in every column.
 struct Vote {
     bool mine;
     unsigned lanes;
@@ -143,8 +143,8 @@ constexpr int WORDS = WIDTH / 4, EACH = ROWS * THREADS * WORDS / ALL, FLIGHT = E
 static_assert(ROWS * THREADS * WORDS % (FLIGHT * ALL) == 0, "whole turns of all threads");
 
 #if RESIDENT
-// Copies columns first .. last - 1 of a strip of w columns from global memory.  BY threads share the work; this is
-// number `thread` of them.  Entries outside the matrix become zero.
+// Copies columns first .. last - 1 of a strip of w columns from global memory.  BY threads call it, each with its
+// number `thread`.  Entries outside the matrix become zero.
 template <int BY>
 __device__ __forceinline__ void load(
     Leaf& leaf, const float* a, Index lda, Index m, int first, int last, int w, int thread
@@ -198,7 +198,7 @@ __device__ __forceinline__ void load(Leaf& leaf, const float* a, Index lda, int 
 }
 #endif
 
-// BY threads share the work; this is number `thread` of them.
+// BY threads call it, each with its number `thread`.
 template <int BY>
 __device__ __forceinline__ void store(
     const Leaf& leaf, Columns columns, float* a, Index lda, int done, int w, bool vector, int thread
