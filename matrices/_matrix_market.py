@@ -158,7 +158,7 @@ def _pieces(file):
             raise ValueError(f"it has a line of more than {LINE} bytes")
         yield whole + newline
     if rest:
-        yield rest + b"\n"  # SciPy's reader may read too far if the last line has no end
+        yield rest + b"\n"  # SciPy's reader may read too far if the last line has no line break
 
 
 def _checked_pieces(file, header):

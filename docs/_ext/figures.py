@@ -30,7 +30,7 @@ STYLE = {
 
 
 def draw_all(folder, results):
-    """Draw every figure into a folder, from the measurements in `results` where it shows some."""
+    """Draw every figure into a folder; `results` is the folder of the measurements."""
     folder = Path(folder)
     folder.mkdir(exist_ok=True)
     with plt.rc_context(STYLE):

@@ -28,7 +28,7 @@ __all__ = [
     "tape_of",
 ]
 
-# Largest n with a tape.  For larger matrices the host launches fast enough.
+# Largest n for which a matrix has a tape.  For larger matrices the host launches fast enough.
 MOST_ROWS = 32768
 # Largest numbers of tapes that are lent at the same time, of idle tapes that are kept with their memory, and
 # of sizes that are remembered after their first use.
