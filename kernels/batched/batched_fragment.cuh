@@ -108,9 +108,10 @@ struct Fragment {
 using FragmentA = Fragment<4, 2, TWO ? 9u : 15u, SPLITS_A<REFINE>>;
 using FragmentB = Fragment<2, LINES_B, 3u, SPLITS_B<REFINE>>;
 
-// The word along k that goes to half `half` of the registers of a slice.  Any order is right if A and B use the same
-// one.  If the length of rows is near a multiple of 64 bytes, neighbours in a column use the same banks, unless each
-// lane takes a run of 4 words (2 in the last slice, if the number of slices is odd).
+// The index along k of the word that lane t loads into half `half` of the registers of a slice.  The sums run over all
+// words, so any order is correct if it is the same for A and B.  If the length of rows is near a multiple of 64 bytes,
+// neighbours in a column use the same banks, unless each lane takes 4 consecutive words (2 in the last slice, if the
+// number of slices is odd).
 __device__ constexpr bool near_banks(int row_bytes) { return row_bytes % 16 != 0 && (row_bytes + 8) % 64 <= 16; }
 constexpr bool IN_LANE_RUNS = !TWO && near_banks(OperandA::ROW_BYTES) && near_banks(OperandB::ROW_BYTES);
 __device__ __forceinline__ int word_of(int slice, int half, int t) {

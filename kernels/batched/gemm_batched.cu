@@ -24,8 +24,8 @@
 //
 //   BRIEF 1: a block ends after its first COUNT products, so that the next block starts on any multiprocessor that is
 //          free.
-//     For FP32 operands it multiplies all tiles of a step before it looks at their scales, so that the chains of sums
-//     of the tiles overlap; otherwise each chain ends in a branch before the next begins.
+//     For FP32 operands it multiplies all tiles of a step before it tests their scales, so that the sums of these tiles
+//     overlap in time.  With BRIEF 0 there is a branch after the sums of each tile.
 //   BULK  1: the copy engine stores dense results of whole 16-byte words (compute capability 9).
 //
 // With one stage, the copies of a block wait for its products, while other blocks on the multiprocessor work.

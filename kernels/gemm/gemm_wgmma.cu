@@ -2,8 +2,8 @@
 //
 // The third of the three engines naive, wmma and wgmma.  It adds:
 //   - wgmma reads both operands from shared memory, so that registers hold only sums;
-//   - the copy engine (TMA) fills a ring of stages by tensor maps, which also swizzle, and pad with zeros;
-//   - one warpgroup feeds the ring, two multiply;
+//   - the copy engine (TMA) fills a ring of stages by tensor maps, and also swizzles the data and pads it with zeros;
+//   - one warpgroup starts the copies into the ring, and two warpgroups multiply;
 //   - a block computes many tiles, and the next tile's operands arrive while the sums of one are stored;
 //   - two blocks of a cluster share the tiles of one operand by multicast;
 //   - the copy engine also stores tiles of FP32 results.
@@ -41,16 +41,16 @@
 // products first, and these sums are added to nearest in FP32 registers, so that the truncation errors of the tensor
 // cores do not accumulate along k.  The second set of registers leaves room for tiles of only 128 columns.
 //
-// Results: with k = 512 the products of a tile take about 10 us (REFINE 3).  When the threads read, added and wrote C
-// themselves, both warpgroups waited for another 5 to 6 us: all multiprocessors ask for C at once, 17 MB at a time,
-// while the memory is idle during the products.  Now a warp puts its sums into shared memory, 2 KB at a time, and the
-// copy engine adds them to C in the second-level cache, to nearest, while the next tile is multiplied: 142 became 194
-// TFLOP/s at k = 512, and 163 became 224 at k = 1024 (H200, REFINE 3, m = n = 16384, products counted once; one
-// comparison, both ways in the same run, of which no results file is kept).  With REFINE > 0 the first products of the
-// next tile run even while the sums are put into shared memory.  Each entry has one addition, so the order of the
-// blocks does not matter.  Threads store results themselves if these are of another kind, and, for scaled operands, in
-// tiles on an edge of C or with an Inf or NaN.  Then alpha x may be added to C without being rounded first; otherwise
-// the bits are the same.
+// Results: with k = 512 the products of a tile take about 10 us (REFINE 3).  In an earlier version the threads read C,
+// added their sums, and wrote C.  Then both warpgroups waited for 5 to 6 us more, because all multiprocessors read C at
+// the same time, 17 MB in all, and the memory was idle during the products.  Now a warp writes its sums to shared
+// memory, 2 KB at a time.  The copy engine adds them to C in the second-level cache, rounded to nearest, while the next
+// tile is multiplied.  So 142 became 194 TFLOP/s at k = 512, and 163 became 224 at k = 1024 (H200, REFINE 3, m = n =
+// 16384, products counted once; one comparison, both versions in the same run, of which no results file is kept).  With
+// REFINE > 0 the first products of the next tile run even while the sums are written to shared memory.  Each entry has
+// one addition, so the order of the blocks does not matter.  Threads store results themselves if these are of another
+// kind, and, for scaled operands, in tiles on an edge of C or with an Inf or NaN.  Then alpha x may be added to C
+// without being rounded first; otherwise the bits are the same.
 // Subnormal sums are kept: a tensor map's type FLOAT32 is not FLOAT32_FTZ.
 //
 // Tiles in turn (work): if another kernel occupies multiprocessors when this one starts, some blocks start late.  With
@@ -149,8 +149,9 @@ __device__ __forceinline__ int coordinate(int axis, int across, int k) {
     return (axis == 0) == ALONG_K ? k : across;
 }
 
-// Block 0 of the cluster tells the other which tile begins in a stage.  Both have emptied the stage, so the word of its
-// last use has been read.  `taken` has a bit for each stage: the parity of the number of words that came there.
+// Block 0 of the cluster sends the other block the number of the tile that begins in a stage.  Both blocks have emptied
+// the stage, so the number that was sent for its last use has been read.  Bit s of `taken` is the parity of how many
+// numbers have been sent for stage s.
 __device__ __forceinline__ int agree(
     const Shared& shared, unsigned rank, int stage, int tile, unsigned& taken
 ) {

@@ -66,8 +66,9 @@ struct Operands {
 };
 static_assert(DEPTH == 4 * WORDS && ROWS % STEP == 0 && DEPTH % STEP == 0, "whole turns of all threads");
 
-// sum += L U of half a stage.  The sum runs over k in a permuted order, so that a lane reads four entries of L at once:
-// column 4 t + e of L takes the place of word t (e even) or t + 4 (e odd) of slice e / 2 of a fragment (gemm.cuh).
+// sum += L U of half a stage.  A lane reads four consecutive entries of a row of L at once.  Therefore the sum runs
+// over k in a permuted order: column 4 t + e of L is used as word t (e even) or t + 4 (e odd) of slice e / 2 of a fragment
+// (gemm.cuh).
 __device__ __forceinline__ void multiply(float (&sum)[TILES][4], Stage& stage, int half) {
     const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, row = threadIdx.x / WARP * 16 + g;
     unsigned hi[2][4], lo[2][4];

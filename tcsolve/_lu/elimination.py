@@ -98,8 +98,9 @@ class _Step:
     update : Update
         The arithmetic of `rest`.
     swaps_known : bool
-        Whether the swaps of the panel are complete, so that any columns may be swapped at any time.  A panel
-        of one strip swaps its own rows in `solve_first`, and all other columns where it solves for U.
+        Whether the panel has its swaps in all its own columns, so that other columns may be swapped at any
+        time.  A panel of one strip does not: `solve_first` swaps its own columns, and each solve for U swaps
+        the columns that it solves for.
     fills : bool
         Whether `fill` has anything to do.
     completes : bool
