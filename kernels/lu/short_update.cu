@@ -67,8 +67,8 @@ struct Operands {
 static_assert(DEPTH == 4 * WORDS && ROWS % STEP == 0 && DEPTH % STEP == 0, "whole turns of all threads");
 
 // sum += L U of half a stage.  A lane reads four consecutive entries of a row of L at once.  Therefore the sum runs
-// over k in a permuted order: column 4 t + e of L is used as word t (e even) or t + 4 (e odd) of slice e / 2 of a fragment
-// (gemm.cuh).
+// over k in a permuted order: column 4 t + e of L is used as word t (e even) or t + 4 (e odd) of slice e / 2 of a
+// fragment (gemm.cuh).
 __device__ __forceinline__ void multiply(float (&sum)[TILES][4], Stage& stage, int half) {
     const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, row = threadIdx.x / WARP * 16 + g;
     unsigned hi[2][4], lo[2][4];
