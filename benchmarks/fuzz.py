@@ -4,10 +4,10 @@
     python benchmarks/fuzz.py --place cupy --seconds 600 --jobs 6 --json benchmarks/results/fuzz.json
 
 These are the cases of `pytest -m fuzz` (docs/contributing/random_cases.md).  All kinds share the given
-seconds; several processes with different seeds run them.  Then follow calls with many columns and slices.  On
-a device, every allocation of a call fails once.  Rows of another place that are already in the JSON stay
-there, so that one page has both.  --calls runs the calls alone and keeps the rows of the kinds.  The exit
-status is 1 if there are failures.
+seconds; several processes with different seeds run them.  Then every public call runs with many columns and
+slices.  On a device, each call is also repeated; in repetition k its k-th and all later allocations fail.
+Rows of another place that are already in the JSON stay there, so that one page has both.  --calls runs the
+calls alone and keeps the rows of the kinds.  The exit status is 1 if there are failures.
 """
 
 import importlib
@@ -29,7 +29,7 @@ from fuzz.outcome import Place  # noqa: E402
 from fuzz.runner import KINDS, kind_named, run_kind, seconds_of  # noqa: E402
 
 INTRODUCTION = (
-    "The cases of `pytest -m fuzz`, which [a page](../../docs/contributing/random_cases.md) describes, and "
+    "The results of `pytest -m fuzz` ([what its cases are](../../docs/contributing/random_cases.md)), and of "
     "public calls with many columns and slices."
 )
 # Largest number of failures that are listed for each kind; all of them are counted.
@@ -92,17 +92,20 @@ def page(machine, rows):
             row["seconds"] for row in rows if row["what"] == "kind" and row["place"] == name
         )
         lines += [f"{PLACES[name]}, {spent:.0f} s in all, seed {seeds}: {measured}", ""]
-    lines += ["Cases of each kind, failures, and failures by defects that are known:", ""]
+    lines += ["For each kind: the cases, the failures, and the failures by known defects:", ""]
     lines += [kind_table(rows, runs), ""]
     listed = [text for row in rows for text in row.get("listed", ())]
     lines += [f"- `{text}`" for text in listed] + [""] * bool(listed)
     if KNOWN:
-        lines += ["Defects that are known, each with a test that fails until it is gone:", ""]
+        lines += ["Known defects; each has a test that fails until the defect is repaired:", ""]
         lines += [f"- {name}: {known.reason}." for name, known in KNOWN.items()] + [""]
     lines += [
-        "For each public call the largest k such that its k-th allocation failed, and the columns and"
+        "For each public call: the largest k for which the k-th allocation was made to fail, and"
     ]
-    lines += ["slices that were run, all within their bounds unless it says so:", ""]
+    lines += [
+        "the numbers of columns and of slices that were run.  All met their bounds unless a cell says"
+    ]
+    lines += ["otherwise:", ""]
     for row in rows:
         if row["what"] == "calls":
             measured = source(row["machine"], "benchmarks/fuzz.py")
@@ -172,7 +175,7 @@ def kept(path, place, calls_alone):
 
 def main():
     parser = arguments(__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=600, help="that all kinds share")
+    parser.add_argument("--seconds", type=float, default=600, help="time for all kinds together")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="processes, with consecutive seeds")
     parser.add_argument("--place", choices=PLACES, default="numpy")

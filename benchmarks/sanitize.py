@@ -25,10 +25,10 @@ import time
 from _harness import arguments, gpu, machine, save
 
 TOOLS = {
-    # Calls that fail raise an exception in Python; libraries also make some that may fail.
+    # A failed call raises an exception in Python anyway; and libraries make calls whose failure is harmless.
     "memcheck": ["--report-api-errors", "no"],
     "racecheck": [],
-    # More barriers than the compiler counts in the libraries' kernels; too few end the run.
+    # The default number of barriers is too small for the kernels of libraries, and then the run ends.
     "synccheck": ["--num-cuda-barriers", "4096"],
 }
 SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)")
@@ -71,7 +71,8 @@ def solve_small(n, precisions):
 
     cupy.cuda.set_allocator(None)
     rng = cupy.random.default_rng(5)
-    # Well conditioned, so that a single product suffices; turned round, every pivot moves a row, else none.
+    # Well conditioned, so that a single product suffices.  No pivot of `dominant` moves a row; with the rows
+    # in reverse order every pivot does.
     dominant = rng.standard_normal((n, n)) + n * cupy.eye(n)
     turned = cupy.ascontiguousarray(dominant[::-1])
     for precision in precisions:
@@ -134,7 +135,7 @@ def multiply_small(rng):
 
 
 def solve_by_squares(rng, precisions):
-    """Solve a dominant system by two square panels and look-ahead, which are for larger ones otherwise.
+    """Solve a dominant system by two square panels and look-ahead, which otherwise only larger systems use.
 
     Also solve a system with row swaps, by wide panels, so that U is a product with an inverse.
     """
@@ -220,7 +221,7 @@ def watch(line, timeout, cache):
         output, _ = process.communicate(timeout=timeout)
         return process.returncode, output
     except subprocess.TimeoutExpired:
-        # The tool and the Python it watches, which would keep the device busy.
+        # Kill the tool and the Python process that it watches; either would keep the device busy.
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
         return None, output
@@ -248,8 +249,8 @@ def main():
     parser.add_argument("--precision", nargs="+", default=["fp16x3", "fp16", "fp64"])
     parser.add_argument("--timeout", type=float, default=400.0, help="seconds a tool may take")
     parser.add_argument("--sanitizer", help="path of compute-sanitizer")
-    parser.add_argument("--options", type=shlex.split, default=[], help="more of the tool, quoted")
-    parser.add_argument("--solve", action="store_true", help="only the solves, unwatched")
+    parser.add_argument("--options", type=shlex.split, default=[], help="for the tool, quoted")
+    parser.add_argument("--solve", action="store_true", help="only solve, without the tool")
     options = parser.parse_args()
     if options.solve:
         solve_small(options.n, options.precision)

@@ -161,7 +161,7 @@ MISSED = (
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The answer of a solve with the evidence for it.
+    """The answer of a solve, with its status, its errors and the way in which it was computed.
 
     Attributes
     ----------

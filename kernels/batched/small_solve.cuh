@@ -49,7 +49,7 @@ __device__ __forceinline__ Number reciprocal(Number v) {
     return {q * d, -d};
 }
 
-// A key for the search of a pivot.  Larger numbers have larger keys, to about 13 bits; `low` < KEY_ROWS tells the row.
+// A key for the search of a pivot.  Larger numbers have larger keys, to about 13 bits; `low` < KEY_ROWS is the row.
 constexpr unsigned KEY_ROWS = 128;
 
 __device__ __forceinline__ unsigned key_of(Number v, unsigned low) {

@@ -15,7 +15,7 @@ __device__ __forceinline__ Number from_lane(Number v, int lane) {
     return {from_lane(v.re, lane), COMPLEX ? from_lane(v.im, lane) : 0.0};
 }
 
-// The largest sum over all lanes of v[0], of v[1], ...; each step halves the columns that a lane holds.
+// The largest of the N sums of v[0], v[1], ... over all lanes; each step halves the columns that a lane holds.
 __device__ __forceinline__ double largest_column(double (&v)[N]) {
     #pragma unroll
     for (int d = LANES / 2; d; d /= 2) {

@@ -185,8 +185,8 @@ def gemm_batched(
 
     Notes
     -----
-    At these sizes the time is that of reading the operands and writing the result.  The kernel is compiled
-    when a size is first used.  This takes about half a second, and the result is cached on disk.
+    The time of small products is that of reading the operands and writing the result.  The kernel is compiled
+    when a size is first used.  This takes about half a second, and the compiled kernel is cached on disk.
 
     Examples
     --------
@@ -339,7 +339,7 @@ class _Options(NamedTuple):
 def _product_of(a, b, c, out, options):
     """Check the arguments that `gemm` and `gemm_batched` share, and compute the product.
 
-    Return (result, launch).  `Ops.gemm_again` takes the launch; it is None if there is no faster repetition.
+    Return (result, launch).  `Ops.gemm_again` repeats the product by the launch, or None.
     """
     turns = (require_switch(name, getattr(options, name)) for name in ("transa", "transb"))
     a, b = (x.swapaxes(-1, -2) if turn else x for x, turn in zip((a, b), turns, strict=True))
@@ -385,7 +385,7 @@ def _guarded(ops, function):
 
 
 def _compute(ops, arrays, product, alpha, beta, engine):
-    """Call `Ops.gemm`; if c and `out` have different dtypes, in the dtype of the sums."""
+    """Call `Ops.gemm`; if c and `out` have different dtypes, convert c and the result."""
     a, b, c, out = arrays
     if beta == 0 or c.dtype == out.dtype:
         return ops.gemm(a, b, c, out, product, alpha, beta, engine)
@@ -398,7 +398,7 @@ def _compute(ops, arrays, product, alpha, beta, engine):
 
 
 def _without_product(ops, c, out, beta, accumulator):
-    """out = beta c, rounded to the dtype of the sums."""
+    """Set out to beta c, rounded to the dtype of the sums."""
     if beta == 0:
         out[...] = 0
         return

@@ -24,7 +24,7 @@ KRYLOV_BYTES, COMBINED_BYTES = 1 << 30, 25 << 20
 # ITERATES iterates are combined if a step leaves more than SLOW times the error.  Faster refinement gains
 # nothing from combining them.
 ITERATES, SLOW = 4, 0.02
-# Number of vectors per column that classical refinement holds and FGMRES on other columns does not need.
+# Number of vectors per column that classical refinement uses, and that are free during FGMRES.
 VECTORS_DONE = 4
 # Rounding errors of inner products of unit vectors, and the smallest reduction that FGMRES can reach.
 ROUNDING = 2.0**-46
@@ -158,7 +158,7 @@ def refine_columns(
     ahead=(),
     plain=0,
 ):
-    """Refine x until the error of every column is at most `bound`, or until further steps do not pay.
+    """Refine x until the error of every column is at most `bound`, or further steps would take too long.
 
     Parameters
     ----------
@@ -330,7 +330,7 @@ def _combines(recent, fast):
 class _Iterates:
     """The last iterates (x, r) of some columns, the newest at the end, with the Gram matrices of their r.
 
-    The list `given` is emptied, because memory that the caller still held could not be freed.
+    The list `given` is emptied, so that the caller does not keep the memory of older iterates.
     """
 
     def __init__(self, ops, given):
@@ -392,7 +392,7 @@ def _weights(gram):
 
 
 def _krylov(ops, operator, b, correct, limits, state, active):
-    """Run cycles of FGMRES on the columns `active`, until they converge or more steps do not pay."""
+    """Run cycles of FGMRES on the columns `active`, until they converge or would take too many steps."""
     bound, max_steps = limits.bound, limits.max_steps
     while active.size:
         x, rhs = _take(ops, state.x, active), _take(ops, b, active)

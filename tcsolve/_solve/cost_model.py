@@ -289,11 +289,11 @@ def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     # numbers per entry, and U four.
     width = 4 if how.name == "tf32" else 2
     # Updates with three products need three parts of L and of U.  On Hopper they need two, and two more for L
-    # of the next panel, which is rounded beside an update.
+    # of the next panel, which is rounded during an update.
     parts = how.products * (1 + complex_factor) * complex_factor
     if how.products == 1 and complex_factor == 1:
-        # L of the next panel, which is rounded beside an update; for FP16, earlier, the parts of the product
-        # that computes U.
+        # L of the next panel, which is rounded during an update.  For FP16 the same memory has, before that,
+        # the parts of the product that computes U.
         parts += 1
     packed = n * block * parts * width
     # The operands of the last update are freed before the refinement begins.

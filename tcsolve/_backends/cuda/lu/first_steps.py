@@ -1,6 +1,6 @@
 """Refinement of one right-hand side on CuPy: a residual in one launch, the first steps in one graph.
 
-This module also has the vector kernels of the condition estimate, which runs beside the refinement.
+This module also has the vector kernels of the condition estimate, which runs at the same time.
 """
 
 import functools

@@ -107,8 +107,8 @@ class DeviceRules:
             return UPDATES["fp64" if self.char in "dD" else "fp32"]
         if self._is_short(update, column, columns, SHORT_INSIDE):
             return SHORT
-        # Products inside a panel run on the few multiprocessors that the update beside it leaves free.  There
-        # FP32 products are slowest, unless they are so short that two more launches would take longer.
+        # Products inside a panel run on the few multiprocessors that the update leaves free.  There FP32
+        # products are slowest, unless they are so short that two more launches would take longer.
         few, three = rows < FEW_ROWS and columns <= FEW_COLUMNS, UPDATES["fp16x3"]
         ours = not few and fastest_update(three, "f", rows, columns, self.arch) == "wgmma"
         # Another format may have been chosen for its range, so do not replace it by FP16.
