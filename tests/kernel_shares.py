@@ -27,14 +27,19 @@ ASSEMBLED = tuple(
 )
 
 
-def combinations(macros):
-    """Return the pairs of values of a macro set, or its single value."""
-    return set(itertools.combinations(sorted(macros.items()), min(2, len(macros))))
+# Macros that are numbers of bytes or of matrices, which follow from the others.
+FOLLOWING = {"COUNT", "SHARED_BYTES"}
 
 
 def values(macros):
     """Return the values of a macro set."""
-    return set(macros.items())
+    return {(name, value) for name, value in macros.items() if name not in FOLLOWING}
+
+
+def combinations(macros):
+    """Return the pairs of values of a macro set, or its single value."""
+    found = sorted(values(macros))
+    return set(itertools.combinations(found, min(2, len(found))))
 
 
 def covering(variants, parts, done=()):
