@@ -561,16 +561,12 @@ def own_errors(err):
 
 
 @needs_signals
-@pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize(
-    "module",
+    "start, module",
     [
-        "numpy.version",
-        "numpy._core._multiarray_umath",
-        "ml_dtypes",
-        "scipy.linalg",
-        "tcsolve._solve.api",
-        "tcsolve.cli.command",
+        *(("module", "numpy.version"), ("script", "numpy._core._multiarray_umath")),
+        *(("module", "ml_dtypes"), ("script", "scipy.linalg"), ("module", "tcsolve._solve.api")),
+        *(("module", "tcsolve.cli.command"), ("script", "tcsolve.cli.command")),
     ],
 )
 def test_an_interrupt_at_the_start_leaves_one_line_and_no_traceback(start, module):
