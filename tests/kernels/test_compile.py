@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cubins import resources
-from kernel_shares import ASSEMBLED, GENERATIONS, combinations, shared_out, values
+from kernel_shares import ASSEMBLED, GENERATIONS, shared_out, values, variants_of
 from tcsolve.kernels.arch import ARCHS, CLUSTER_ARCH, RESERVED_BYTES, arch_number
 from tcsolve.kernels.launch_shapes import LOWER_SHAPES
 from tcsolve.kernels.panel_shapes import BOARD_BYTES, panel_shape
@@ -40,20 +40,19 @@ def test_every_kernel_runs_on_some_architecture():
 
 def test_every_value_of_every_macro_is_compiled_in_each_generation():
     assert sorted(arch for archs in GENERATIONS for arch in archs) == sorted(ARCHS)
-    for name, spec in KERNELS.items():
+    for name in KERNELS:
         shares = shared_out(name)
         assert set(shares) == {arch for arch in ARCHS if compiler.supported(name, arch)}
         assert all(shares.values())
         for archs in GENERATIONS:
-            needed, compiled = [], []
+            variants = variants_of(name, archs)
+            needed, compiled = set().union(*map(values, map(dict, variants))), set()
             for arch in shares.keys() & set(archs):
-                needed += (variants := spec.variants_for(arch))
-                compiled += (mine := [dict(macros) for macros in shares[arch]])
-                assert all(macros in variants for macros in mine)
-            compiled += ASSEMBLED if name == "gemm_wgmma" else ()
-            # Of Hopper's kernels, every two values of two macros.
-            for parts in (values, combinations) if "sm_90a" in archs else (values,):
-                assert set().union(*map(parts, needed)) <= set().union(*map(parts, compiled))
+                assert all(arch in variants[macros] for macros in shares[arch])
+                compiled.update(*map(values, map(dict, shares[arch])))
+            if name == "gemm_wgmma":
+                compiled.update(*map(values, ASSEMBLED))
+            assert needed <= compiled
     assert all(macros in KERNELS["gemm_wgmma"].variants for macros in ASSEMBLED)
 
 
@@ -68,6 +67,24 @@ def test_kernel_compiles(name, arch, nvrtc):
     for cubin in cubins:
         for entry in KERNELS[name].entries:
             assert resources(cubin, entry).arguments == compiler.parameters(name, entry)
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("archs", GENERATIONS, ids="-".join)
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_front_end_takes_every_macro_set(name, archs, nvrtc):
+    text, variants = compiler.source(f"{name}.cu"), variants_of(name, archs)
+    for macros, (arch, *_) in variants.items():
+        assert _errors_of(nvrtc, text, dict(macros), arch) is None
+    assert variants or not any(compiler.supported(name, arch) for arch in archs)
+
+
+@pytest.mark.nvrtc
+def test_the_front_end_finds_mistakes_in_what_is_instantiated(nvrtc):
+    text = """template<int N> __device__ int f() { static_assert(N > 3, "small"); return N; }
+              extern "C" __global__ void g(int *x) { x[0] = f<SIZE>(); }"""
+    assert _errors_of(nvrtc, text, {"SIZE": 4}) is None
+    assert "small" in _errors_of(nvrtc, text, {"SIZE": 2})
 
 
 @pytest.mark.nvrtc
@@ -119,12 +136,12 @@ def _macros_for(text):
                 seen |= defines.items()
 
 
-def _errors_of(nvrtc, text, defines, arch="compute_90a"):
-    """Return what the compiler says of a text, or None if it takes it."""
+def _errors_of(nvrtc, text, defines, arch="sm_90a"):
+    """Return what the front end of the compiler says of a text, or None if it takes it."""
     program = compiler.create_program_of(text, "alone.cu")
-    options = [f"-arch={arch}", *compiler.FLAGS, *(f"-D{k}={v}" for k, v in defines.items())]
+    options = [f"-arch={arch}", *compiler.FLAGS, "--fdevice-syntax-only"]
     try:
-        nvrtc.compileProgram(program, options)
+        nvrtc.compileProgram(program, [*options, *(f"-D{k}={v}" for k, v in defines.items())])
     except nvrtc.NVRTCError:
         return nvrtc.getProgramLog(program)
     finally:
@@ -174,8 +191,7 @@ def test_the_memory_of_a_panel_is_what_its_structs_take(m, arch, nvrtc):
     checks = "".join(f'static_assert({what}, "");\n' for what in (*needed, exact, *board))
     text = compiler.source("panel.cu") + checks
 
-    # To PTX alone, which is quick.
-    assert _errors_of(nvrtc, text, shape.defines, arch.replace("sm", "compute")) is None
+    assert _errors_of(nvrtc, text, shape.defines, arch) is None
 
 
 # Products whose operands are multiplied as they are, and the refined ones; both of each kernel's paths.
