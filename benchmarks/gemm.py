@@ -184,7 +184,7 @@ def swizzle(n, repeats):
     check = checked(Reference(a, b), a, b, engine="wmma")
 
     def run(swizzled):
-        engines._wmma(work, swizzle=swizzled)
+        engines.RUN["wmma"](work, swizzle=swizzled)
         return out
 
     for swizzled in (0, 1):

@@ -9,6 +9,7 @@ import collections
 import contextlib
 import threading
 import weakref
+from typing import NamedTuple
 
 import cupy
 import numpy as np
@@ -19,6 +20,8 @@ from tcsolve._locks import ForkSafeLock
 from tcsolve._paths import paths
 
 __all__ = [
+    "Census",
+    "census",
     "clear",
     "duplicate",
     "idle_bytes",
@@ -97,6 +100,22 @@ def idle_bytes():
     with _lock:
         idle = sum(tape.nbytes for tape in _idle if tape.key[0] == device)
         return idle + sum(pool.free_bytes() for where, pool in _retired if where == device)
+
+
+class Census(NamedTuple):
+    """Numbers of idle tapes, of their graphs, of lent tapes, and of pools of closed tapes still in use."""
+
+    idle: int
+    recordings: int
+    lent: int
+    retired: int
+
+
+def census():
+    """Return the `Census` of all devices."""
+    with _lock:
+        recordings = sum(tape.recordings for tape in _idle)
+        return Census(len(_idle), recordings, _lent, len(_retired))
 
 
 class _Lease:
