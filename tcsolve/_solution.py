@@ -21,6 +21,7 @@ __all__ = [
     "Status",
     "code_of",
     "contradicted",
+    "distinct",
     "of_slices",
     "raise_or_warn",
 ]
@@ -130,6 +131,12 @@ _BY_CODE = np.array(SEVERITY, dtype=object)
 def code_of(status):
     """Return an integer for a `Status`, to store in arrays; a worse status has a larger integer."""
     return SEVERITY.index(status)
+
+
+def distinct(values):
+    """Return an array, or only its first value if the array repeats one value."""
+    repeats = values.size and not any(values.strides)
+    return values[(slice(1),) * values.ndim] if repeats else values
 
 
 def of_slices(codes, rconds):
@@ -248,7 +255,7 @@ def contradicted(solution, apart):
 
     `apart` is a Boolean array of the shape of the statuses: True for such matrices.  A worse status stays.
     """
-    if not apart.any():
+    if not distinct(apart).any():
         return solution
     codes = np.vectorize(code_of, otypes=[int])(solution.statuses)
     # A worse status has a larger code, so the maximum keeps it.

@@ -21,6 +21,7 @@ from tcsolve._arithmetic.formats import PREFIX
 from tcsolve._backends.cuda.batched.one_launch import (
     measure_one,
     measures_one,
+    solve_and_judge,
     solve_at_once,
     takes_at_once,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "read_as",
     "rows",
     "sizes",
+    "solve_and_judge",
     "solve_at_once",
     "takes_at_once",
 ]
