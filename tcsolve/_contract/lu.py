@@ -55,7 +55,8 @@ class Square(NamedTuple):
     Attributes
     ----------
     solve : callable or None
-        solve(b, share=None) computes b := L11**-1 b in place; None if the result of `LUOps.solver` is as fast.
+        solve(b, share=None) computes b := L11**-1 b in place.  None if the result of `LUOps.solver` is as
+        fast.
     divide : callable
         divide(l) computes l := l U11**-1 in place.
     bound : object

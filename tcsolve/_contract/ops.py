@@ -123,7 +123,7 @@ class Ops(Protocol):
         """
 
     def aside(self, w, others, name, body, then=None):
-        """Start body(), which reads w and others, beside the work that follows.
+        """Start body(), which reads w and others, and runs at the same time as the work launched later.
 
         Return a function that waits for it, or None if this device runs nothing concurrently.  The caller
         must call that function before it frees an array that body reads.

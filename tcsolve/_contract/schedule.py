@@ -34,10 +34,10 @@ class Rules(Protocol):
     Attributes
     ----------
     beside_rows : float
-        Smallest number of rows of a panel and an update for which look-ahead pays; infinity for never.
+        Smallest number of rows of a panel and an update for which look-ahead saves time.
     panel_rows : dict of {int: float}
         For each number of products of the update, the largest number of rows for which a panel takes longer
-        than the update beside it.
+        than the simultaneous update.
     is_recorded : bool
         Whether the memory of the matrix has recorded graphs.
     """
@@ -128,7 +128,7 @@ class PanelPlan:
     is_wide : bool
         Whether the panel may begin as soon as the columns of its first strip are updated.
     is_early : bool
-        Whether the panel is factored before the update beside it ends.  Then the preparations that follow
+        Whether the panel is factored before the simultaneous update ends.  Then the preparations that follow
         the panel start at once.
     substitution : SolvePlan
         The solves for U right of the panel.
@@ -159,7 +159,7 @@ class StepPlan:
     is_ahead : bool
         Whether the columns of the next panel are updated first.
     is_beside : bool
-        Whether the next panel is factored beside the update of other columns.
+        Whether the next panel is factored while other columns are updated.
     first : int
         The columns before this one are updated first.
     near : int
@@ -218,7 +218,7 @@ def schedule(n, update, rules, block=None, look_ahead=True, dominant=False):
     block : int, optional
         Width of a panel; by default the best width for each trailing matrix.
     look_ahead : bool
-        Whether a panel may be factored beside an update.  The factors are the same bits either way.
+        Whether a panel may be factored at the same time as an update.  The factors have the same bits.
     dominant : bool
         Whether pivots are expected on the diagonal.
     """

@@ -188,8 +188,8 @@ def gemm_batched(
 
     Notes
     -----
-    At these sizes the time is that of reading the operands and writing the result.  The kernel is compiled
-    when a size is first used.  This takes about half a second, and the result is cached on disk.
+    The time of small products is that of reading the operands and writing the result.  The kernel is compiled
+    when a size is first used.  This takes about half a second, and the compiled kernel is cached on disk.
 
     Examples
     --------
@@ -401,7 +401,7 @@ def _guarded(ops, function):
 
 
 def _compute(ops, job):
-    """Call `Ops.gemm`; if c and `out` have different dtypes, in the dtype of the sums."""
+    """Call `Ops.gemm`; if c and `out` have different dtypes, convert c and the result."""
     c, out, product = job.c, job.out, job.product
     if job.beta == 0 or c.dtype == out.dtype:
         return ops.gemm(job)
@@ -414,7 +414,7 @@ def _compute(ops, job):
 
 
 def _without_product(ops, c, out, beta, accumulator):
-    """out = beta c, rounded to the dtype of the sums."""
+    """Set out to beta c, rounded to the dtype of the sums."""
     if beta == 0:
         out[...] = 0
         return

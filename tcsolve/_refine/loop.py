@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tcsolve._paths import paths
 from tcsolve._refine import stopping
 from tcsolve._refine.krylov import WARM_UP_STEPS, basis_bytes, fgmres
 
@@ -23,7 +24,7 @@ KRYLOV_BYTES, COMBINED_BYTES = 1 << 30, 25 << 20
 # ITERATES iterates are combined if a step leaves more than SLOW times the error.  Faster refinement gains
 # nothing from combining them.
 ITERATES, SLOW = 4, 0.02
-# Number of vectors per column that classical refinement holds and FGMRES on other columns does not need.
+# Number of vectors per column that classical refinement uses, and that are free during FGMRES.
 VECTORS_DONE = 4
 # Rounding errors of inner products of unit vectors, and the smallest reduction that FGMRES can reach.
 ROUNDING = 2.0**-46
@@ -155,7 +156,7 @@ def refine_columns(
     ahead=(),
     plain=0,
 ):
-    """Refine x until the error of every column is at most `bound`, or until further steps do not pay.
+    """Refine x until the error of every column is at most `bound`, or further steps would take too long.
 
     Parameters
     ----------
@@ -238,7 +239,7 @@ def _replay(ops, operator, plan, bound, ahead, max_steps):
         best = taken if error < before else best
         history.append(Point(np.array([taken]), errors[best : best + 1], False))
         going = bool(error > bound and error <= plan.contraction * before and taken < max_steps)
-        slow = len(recent) > 1 or not error <= SLOW * before
+        slow = _combines(recent, error <= SLOW * before)
         recent = [*recent, taken][-ITERATES if slow else -1 :]
     error = errors[best : best + 1]
     converged = stopping.converged(error, bound)
@@ -309,7 +310,7 @@ def _classical(ops, b, advance, limits, state, recent):
         left = np.flatnonzero(going)
         if not left.size:
             break
-        slow = len(recent) > 1 or not stopping.contracting(error, before, SLOW)[going].all()
+        slow = _combines(recent, stopping.contracting(error, before, SLOW)[going].all())
         fits = 2 * ITERATES * trial.nbytes <= COMBINED_BYTES
         recent.add(trial, r, ITERATES if slow and fits else 1)
         del trial, r
@@ -319,10 +320,15 @@ def _classical(ops, b, advance, limits, state, recent):
     return True
 
 
+def _combines(recent, fast):
+    """Tell whether to keep several iterates: once refinement is not fast, it stays so."""
+    return paths().combination and (len(recent) > 1 or not fast)
+
+
 class _Iterates:
     """The last iterates (x, r) of some columns, the newest at the end, with the Gram matrices of their r.
 
-    The list `given` is emptied, because memory that the caller still held could not be freed.
+    The list `given` is emptied, so that the caller does not keep the memory of older iterates.
     """
 
     def __init__(self, ops, given):
@@ -384,7 +390,7 @@ def _weights(gram):
 
 
 def _krylov(ops, operator, b, correct, limits, state, active):
-    """Run cycles of FGMRES on the columns `active`, until they converge or more steps do not pay."""
+    """Run cycles of FGMRES on the columns `active`, until they converge or would take too many steps."""
     bound, max_steps = limits.bound, limits.max_steps
     while active.size:
         x, rhs = _take(ops, state.x, active), _take(ops, b, active)

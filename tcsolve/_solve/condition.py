@@ -75,9 +75,9 @@ class Conditioned(Ladder):
         return self._frame is None and self._scales_for(UPDATES[self.precision])[0] is None
 
     def _begin_estimate(self, count):
-        """Start the solves of the condition estimate beside the refinement, if the estimate is needed.
+        """Start the solves of the condition estimate, which run during the refinement, if it is needed.
 
-        With one right-hand side (`count`), `hold` runs beside the refinement, too.  With more, it does not:
+        With one right-hand side (`count`), `hold` runs during the refinement, too.  With more, it does not:
         both would multiply with one cuBLAS handle, and cuBLAS gives the same bits each time only if a handle
         is used in a single stream.
         """

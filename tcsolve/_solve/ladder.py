@@ -15,12 +15,14 @@ from tcsolve._lu.elimination import factor_blocked
 from tcsolve._lu.factors import factor_native
 from tcsolve._lu.norms import begin_survey, survey
 from tcsolve._lu.scaling import Frame, equilibrate, needs_frame, needs_scaling, norm_and_exponent
+from tcsolve._paths import paths
 from tcsolve._plan import Plan, next_rung
 from tcsolve._refine.loop import Operator, refine_columns
 from tcsolve._solve.cost_model import (
     bytes_needed,
     choose_update,
     rates_of,
+    rough_bytes,
     step_budget,
     steps_worth,
 )
@@ -63,6 +65,8 @@ def room_needed(ops, update, n, nrhs, dtype, block=None, dominant=False, kept=0)
 
     `dominant` is as for `factor_blocked`, and `kept` as for `bytes_needed`.
     """
+    if not paths().exact_memory:
+        return rough_bytes(update, n, dtype)
     block = block or widest_panel(ops, n, update, dominant)
     how = {"block": block, "on_device": ops.device == "cuda", "kept": kept}
     return bytes_needed(update, n, nrhs, dtype, **how)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import scipy.linalg
 from bounds import lu_error
+from watched import Watched
 
 from tcsolve import matrices
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._backends.cpu.lu import HostLU, HostRules
 from tcsolve._backends.cpu.ops import NumpyOps
-from tcsolve._contract.lu import LUOps
 from tcsolve._lu.elimination import factor_blocked
 from tcsolve._lu.factors import factor_native
 
@@ -134,30 +134,6 @@ def factored(a, update, block, strip, look_ahead=True, lu=NarrowLU, dominant=Fal
     return factor_blocked(ops, w, UPDATES[update], block, look_ahead, dominant)
 
 
-def noting(lu):
-    """Return lu, and a list in which it notes the primitives that the algorithm calls."""
-    calls, inside = [], []
-
-    def noted(name, own):
-        def call(*args, **options):
-            if not inside:
-                calls.append(name)
-            if name in ("beside", "together"):  # they call parts of the algorithm
-                return own(*args, **options)
-            inside.append(name)
-            try:
-                return own(*args, **options)
-            finally:
-                inside.pop()
-
-        return call
-
-    for name in vars(LUOps):
-        if not name.startswith("_"):
-            setattr(lu, name, noted(name, getattr(lu, name)))
-    return lu, calls
-
-
 def parts(factors):
     lu = factors.lu
     return np.tril(lu, -1) + np.eye(len(lu), dtype=lu.dtype), np.triu(lu)
@@ -198,8 +174,9 @@ def test_the_pivots_of_native_arithmetic_are_scipys(update, block, strip):
     assert np.abs(mine[1] - upper).max() <= 67 * u * cond * np.abs(upper).max()
 
 
-# The primitives that an LU calls: for panels of one strip; for panels of two strips, where the second step does
-# not look ahead; for a square panel of three strips, before one that is not square.
+# The primitives that an LU calls, in the order in which they return: for panels of one strip; for panels of
+# two strips, where the second step does not look ahead; for a square panel of three strips, before one that
+# is not square.
 ONE_STRIP = """
     rules strip
     block_row operand strip
@@ -208,16 +185,16 @@ ONE_STRIP = """
 """
 TWO_STRIPS = """
     rules strip block_row operand strip swap_rows merge_swaps
-    beside block_row operand swap_rows solver
-    strip block_row operand strip swap_rows merge_swaps operand
+    block_row operand swap_rows solver
+    strip block_row operand strip swap_rows merge_swaps operand beside
     block_row operand solver
     strip block_row operand strip swap_rows merge_swaps
     block_row block_row finish
 """
 SQUARE = """
     rules strip block_row swap_rows operand strip swap_rows solver operand strip swap_rows merge_swaps square
-    beside block_row operand swap_rows solver
-    strip block_row swap_rows operand strip swap_rows solver operand strip swap_rows merge_swaps
+    block_row operand swap_rows solver
+    strip block_row swap_rows operand strip swap_rows solver operand strip swap_rows merge_swaps beside
     block_row finish
 """
 
@@ -232,11 +209,11 @@ SQUARE = """
 )
 def test_the_primitives_are_called_in_the_order_of_the_plan(lu, n, block, strip, expected):
     ops = NumpyOps()
-    ops.lu, calls = noting(lu(strip))
+    ops.lu = Watched(lu(strip))
 
     factor_blocked(ops, dominant_matrix(n).astype("f"), UPDATES["fp16x3"], block, True, True)
 
-    assert calls == expected.split()
+    assert [call.name for call in ops.lu.calls] == expected.split()
 
 
 def test_three_products_are_as_good_as_fp32_and_a_hundred_times_better_than_one():

@@ -28,7 +28,7 @@ def lapack_of(name, dtype):
 
 @dataclass(frozen=True)
 class HostRules:
-    """The `Rules` of the host: LAPACK takes whole panels, and nothing runs beside anything."""
+    """The `Rules` of the host: LAPACK factors whole panels, and all work is sequential."""
 
     char: str
     beside_rows: ClassVar = math.inf
@@ -45,7 +45,7 @@ class HostRules:
         return False
 
     def is_square(self, start, rows, columns, right, update):
-        return False  # there is no product that outruns LAPACK's panel
+        return False  # no product is faster than LAPACK's panel
 
     def inner_update(self, update, column, rows, columns):
         return UPDATES["fp64" if self.char in "dD" else "fp32"]

@@ -26,20 +26,17 @@ from tcsolve._backends.cuda.runtime.conversions import converted
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
 from tcsolve._contract.ops import Begun
+from tcsolve._contract.schedule import goes_early
 from tcsolve._contract.vectors import gram, held, signs, steepest
+from tcsolve._paths import paths
 
 __all__ = ["CupyOps"]
 
-# Largest n for which the factorization starts before the survey is read.  For small n, waiting for the survey
-# would take a large part of the time of the factorization.
-EARLY_ROWS = 4096
 # Number of rows that one block of tcs_col_stats sums, and the smaller number for up to SMALL_ROWS rows, where
 # there would be too few blocks.
 ROWS_PER_CHUNK, ROWS_PER_SMALL_CHUNK, SMALL_ROWS = 512, 64, 4096
 # Number of rows that one block of tcs_survey sums, as (largest n, rows), and number of its columns.
 SURVEY_ROWS, SURVEY_COLUMNS = ((1024, 32), (4096, 64), (math.inf, 256)), 512
-# Up to this many sums of chunks, tcs_extremes alone is faster than with another kernel before it.
-MOST_SUMS = 1 << 16
 
 
 class CupyOps:
@@ -48,10 +45,12 @@ class CupyOps:
     xp = cupy
     device = "cuda"
     lu = DeviceLU()
-    early_rows, ahead_rows = EARLY_ROWS, concurrent.AHEAD_ROWS
     vendor = library_factors
 
     # ---- the device ------------------------------------------------------------------------
+
+    early_rows = property(lambda self: paths().early_rows)
+    ahead_rows = property(lambda self: paths().ahead_rows if paths().residual_kernel else 0)
 
     @property
     def properties(self):
@@ -107,17 +106,17 @@ class CupyOps:
 
     @turns_into_memory_error
     def extremes(self, a, dtype=None):
+        # For small n, waiting for the survey would take a large part of the time of the factorization.
+        early = dtype is not None and goes_early(a, self.early_rows)
+        early = early and recorded_graphs.remembers(len(a), np.dtype(dtype))
         at_once = dtype is not None and np.dtype(dtype).char == "f" and a.dtype.char in "fd"
-        if at_once and a.flags.c_contiguous:
+        if at_once and a.flags.c_contiguous and paths().single_survey:
             rows, cols, copy = self._survey(a)
         else:
             rows, cols, copy = _row_stats(a)[1], _col_stats(a, None)[1], None
         out = cupy.empty(6)
         # Launch the kernel in the stream of the reader, so that later work in this stream need not wait.
         read = reading([out], functools.partial(_find_extremes, out, a, rows, cols))
-        # For small n, waiting for the survey would take a large part of the time of a recorded factorization.
-        early = copy is not None and len(a) <= self.early_rows
-        early = early and recorded_graphs.tape_of(copy) is not None
         return Begun(lambda: tuple(read()[0].tolist()), copy, early)
 
     def _survey(self, a):
@@ -310,7 +309,7 @@ def _col_stats(a, row_scale):
 def _find_extremes(out, a, rows, cols):
     """Fill `out` with the extremes of a, from its sums over chunks; `rows` and `cols` may be overwritten."""
     n, char, chunks = len(a), a.dtype.char, (len(rows), len(cols))
-    if n * sum(chunks) > MOST_SUMS:  # too many sums for the one block of tcs_extremes
+    if n * sum(chunks) > paths().most_sums:  # too many sums for the one block of tcs_extremes
         launch = _scale_launch(_here(), "tcs_add_chunks", char, (-(-n // 256), 2), (256, 1), 5)
         launch(enumerate((rows.data.ptr, chunks[0], cols.data.ptr, chunks[1], n)))
         chunks = 1, 1

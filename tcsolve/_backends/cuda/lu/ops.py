@@ -13,7 +13,6 @@ from tcsolve._backends.cuda.lu import (
     cusolver_lu,
     first_steps,
     row_swaps,
-    rules,
     short_update,
     unit_lower,
 )
@@ -34,6 +33,7 @@ from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
 from tcsolve._contract.lu import Square
 from tcsolve._contract.vectors import solve_scaled
+from tcsolve._paths import paths
 from tcsolve.kernels.launch_shapes import TRSV_BLOCK, TRSV_COLUMNS
 from tcsolve.kernels.panel_shapes import BOARD_BYTES, NARROW_STRIP, SEARCHED_STRIP, panel_shapes
 from tcsolve.kernels.product_shapes import fastest_update
@@ -60,9 +60,10 @@ class DeviceLU:
     """The `tcsolve._contract.lu.LUOps` of CuPy: our kernels, and the LU of cuSOLVER."""
 
     def rules(self, dtype, w=None):
-        place = () if w is None else _place_of(w)
-        known = cluster_launch.in_force(), cluster_launch.present_context()
-        return _rules(*known, np.dtype(dtype).char, rules.LIMITS, place)
+        char, place = np.dtype(dtype).char, () if w is None else _place_of(w)
+        context = cluster_launch.present_context()
+        shape = _BestShape(cluster_launch.in_force(), context)
+        return DeviceRules(current_device.arch(context[0]), char, shape, paths(), *place)
 
     def has_clusters(self, n):
         """Tell whether a cluster can probably hold a strip of n rows; the exact answer compiles kernels."""
@@ -159,7 +160,7 @@ class DeviceLU:
     @turns_into_memory_error
     def finish(self, lu, ipiv, info, beyond):
         inverses, condition = None, None
-        if lu.dtype.char in TRSV_BLOCK:
+        if paths().triangular_kernels and lu.dtype.char in TRSV_BLOCK:
             inverses, condition = invert_diagonal_blocks(lu)
         condition = cupy.zeros(1) if condition is None else condition
         return row_swaps.report(info, ipiv, condition, beyond), inverses
@@ -208,7 +209,7 @@ class DeviceLU:
 def _by_inverse(l, plan, bound=None):
     """Return a function solve(b, share=None) by a product with L**-1, or None if substitution is faster."""
     # plan.update is fp16x3 if the products can run on wgmma.
-    few = plan.columns < rules.LIMITS.least_columns or len(l) <= SOLVE_WIDTH
+    few = plan.columns < paths().least_columns or len(l) <= SOLVE_WIDTH
     if few or (bound is None and plan.update.name != "fp16x3") or not aligned(l):
         return None
     inverse = unit_lower_inverse(l, plan.is_dominant)
@@ -315,12 +316,6 @@ def _place_of(w):
     return w.itemsize, w.data.ptr % 16, w.strides[0] % 16, recorded
 
 
-@functools.lru_cache(maxsize=256)
-def _rules(clusters, context, char, limits, place):
-    shape = _BestShape(clusters, context)
-    return DeviceRules(current_device.arch(context[0]), char, shape, limits, *place)
-
-
 @functools.cache
 def _panel_shapes(clusters, context, m, narrow, dominant):
     shapes = _known_shapes(context[0], m, narrow, dominant)
@@ -342,11 +337,12 @@ def _panel(shape):
 
 def _launch_panel(args, shape):
     board = None if shape.cluster else cupy.zeros(BOARD_BYTES, cupy.uint8)
-    kernel = _panel_kernel(cupy.cuda.runtime.getDevice(), shape)
+    kernel = _panel_kernel(cupy.cuda.runtime.getDevice(), shape, paths().dominant_strips)
     options = {"shared": shape.shared_bytes, "cooperative": not shape.cluster}
     kernel((shape.blocks,), (shape.all_threads,), (*args, board), **options)
 
 
 @functools.cache
-def _panel_kernel(device, shape):
-    return compiler.kernel("panel", "tcs_panel", **shape.defines)
+def _panel_kernel(device, shape, dominant):
+    defines = shape.defines if dominant else shape.defines | {"DOMINANT": 0}
+    return compiler.kernel("panel", "tcs_panel", **defines)

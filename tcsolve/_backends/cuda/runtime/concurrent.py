@@ -8,11 +8,9 @@ import cupy
 from tcsolve._backends.cuda.runtime import current_device, recorded_graphs, scratch_memory
 from tcsolve._backends.cuda.runtime.async_read import Sent
 from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
+from tcsolve._paths import paths
 
-__all__ = ["AHEAD_ROWS", "aside", "replayed"]
-
-# Largest n for which refinement steps are launched before it is known that they are needed.
-AHEAD_ROWS = 8192
+__all__ = ["aside", "replayed"]
 
 
 # again=False: a body that fails has overwritten part of w, so it cannot be repeated.
@@ -22,14 +20,15 @@ def replayed(w, name, body):
     tape = None if name is None else recorded_graphs.tape_of(w)
     if tape is not None:
         return tape.run(name, body)
-    with scratch_memory.in_order_of(cupy.cuda.get_current_stream()):
-        return body()
+    return scratch_memory.in_order_of(cupy.cuda.get_current_stream(), body)
 
 
 @functools.partial(turns_into_memory_error, again=False)
 def aside(w, others, name, body, then=None):
     """As `Ops.aside`."""
     tape = recorded_graphs.tape_of(w)
+    if not paths().condition_aside:
+        return None
     if tape is None and not current_device.allocates_by_default():
         # Another allocator may give the memory that a stream has freed to another stream too early.
         return None
@@ -46,7 +45,7 @@ def aside(w, others, name, body, then=None):
             # `found` is memory of the tape, which the next solve may overwrite.  So copy it to the host now.
             # For more rows, do not: the host reads residuals at this time, and their copies would wait behind
             # this one.
-            found = Sent(found) if len(w) <= AHEAD_ROWS else found
+            found = Sent(found) if len(w) <= paths().ahead_rows else found
     except BaseException:
         cupy.cuda.get_current_stream().wait_event(side.record())
         raise

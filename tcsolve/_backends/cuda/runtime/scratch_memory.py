@@ -1,7 +1,5 @@
 """Scratch memory for a factorization that uses several streams, under a stream-ordered allocator."""
 
-import contextlib
-
 import cupy
 
 from tcsolve._backends.cuda.runtime import current_device, recorded_graphs
@@ -9,18 +7,23 @@ from tcsolve._backends.cuda.runtime import current_device, recorded_graphs
 __all__ = ["in_order_of"]
 
 
-@contextlib.contextmanager
-def in_order_of(main):
-    """Let all streams inside allocate from one pool, with blocks allocated and freed in stream `main`.
+def in_order_of(main, body):
+    """Return the arrays of body(); all its streams allocate from one pool that works in stream `main`.
 
     A stream-ordered allocator reuses memory in the order of the stream that allocated it.  But our streams
     read memory that another of them has allocated, so it could be reused too early.  With this pool the
     blocks are freed in `main`, after `main` has waited for all streams.  CuPy's default pool does not need
     this: it keeps freed memory for the stream that allocated it, which belongs to this thread.
+
+    Parameters
+    ----------
+    main : cupy.cuda.Stream
+        The current stream.
+    body : callable
+        Without arguments.  It returns a tuple of arrays and None, and `main` waits for all its work.
     """
     if current_device.allocates_by_default():
-        yield
-        return
+        return body()
     allocate = cupy.cuda.get_allocator()
 
     def allocate_in_main(size):
@@ -35,7 +38,12 @@ def in_order_of(main):
     pool = cupy.cuda.MemoryPool(allocate_in_main)
     try:
         with cupy.cuda.using_allocator(pool.malloc):
-            yield
+            found = body()
+        # Copies outlive the pool, so that the pool keeps no memory for the sake of the results.
+        pool.free_all_blocks()
+        copies = tuple(None if x is None else recorded_graphs.duplicate(x) for x in found)
+        del found
+        return copies
     finally:
         with main:
             recorded_graphs.retire(pool)
