@@ -47,22 +47,26 @@ GRAPHS = ("small_graphs", "large_graphs")
 RIGHT_HAND_SIDES = (1, 64)
 
 LU_PY, CUDA_LU = "tcsolve/_lu/elimination.py", "tcsolve/_backends/cuda/lu"
-LU_OPS, CUDA_OPS = f"{CUDA_LU}/ops.py:LUOps", "tcsolve/_backends/cuda/ops.py:CupyOps"
+LU_OPS, CUDA_OPS = f"{CUDA_LU}/ops.py:DeviceLU", "tcsolve/_backends/cuda/ops.py:CupyOps"
 HOST, WGMMA = "tcsolve/_backends/cpu", "tcsolve/_backends/cuda/gemm/wgmma.py"
 LADDER, LOOP = "tcsolve/_solve/ladder.py", "tcsolve/_refine/loop.py"
 FACTORS, RUNTIME = "tcsolve/_lu/factors.py", "tcsolve/_backends/cuda/runtime"
 SQUARES = (
     *(f"{WGMMA}:{name}" for name in ("Bound", "Right")),
     f"{CUDA_LU}/triangle_inverse.py:upper_inverse",
-    *(f"{LU_OPS}.{name}" for name in ("bound", "right_substitution", "solve_right")),
+    f"{LU_OPS}.square",
+    *(f"{CUDA_LU}/ops.py:{name}" for name in ("_bound", "_upper")),
+    "tcsolve/_contract/lu.py:Square",
     *(f"{CUDA_LU}/rules.py:{name}" for name in ("SQUARE_BLOCKS", "has_squares")),
     *(f"{CUDA_LU}/rules.py:DeviceRules.{name}" for name in ("is_square", "_has_squares")),
     *(f"{LU_PY}:{name}" for name in ("_Panel.complete", "_Step.complete")),
-    *(f"{HOST}/lu.py:LUOps.{name}" for name in ("bound", "right_substitution", "solve_right")),
+    f"{HOST}/lu.py:HostLU.square",
 )
 AHEAD = (
     *(f"{CUDA_LU}/first_steps.py:{name}" for name in ("ahead", "_correct")),
-    *(f"{LU_OPS}.{name}" for name in ("ahead", "goes_ahead")),
+    f"{LU_OPS}.ahead",
+    f"{CUDA_OPS}.ahead_rows",
+    "tcsolve/_contract/schedule.py:goes_ahead",
     *(f"{LADDER}:Ladder.{name}" for name in ("_ahead", "_steps_ahead")),
     f"{LOOP}:_replay",
     *(f"{FACTORS}:{name}.ahead" for name in ("BlockedFactors", "NativeFactors")),
@@ -113,8 +117,8 @@ PATHS = (
         "look_ahead",
         (
             f"{CUDA_LU}/look_ahead.py:SPARED",
-            f"{CUDA_LU}/look_ahead.py:LookAhead.beside",
-            f"{CUDA_LU}/look_ahead.py:LookAhead._reserved",
+            f"{CUDA_LU}/look_ahead.py:beside",
+            f"{CUDA_LU}/look_ahead.py:_reserved",
             f"{CUDA_LU}/sm_partition.py",
             "kernels/lu/wait_for_panel.cu",
         ),
@@ -137,9 +141,9 @@ PATHS = (
             f"{CUDA_LU}/triangle_inverse.py",
             f"{CUDA_LU}/unit_lower.py:invert",
             *(f"{WGMMA}:{name}" for name in ("Lower", "_Triangle", "_pieces")),
-            *(f"{LU_OPS}.{name}" for name in ("substitution", "_apply")),
+            f"{CUDA_LU}/ops.py:_by_inverse",
             f"{CUDA_LU}/rules.py:DeviceRules.is_wide",
-            *(f"{LU_PY}:_Panel.{name}" for name in ("substitute", "_prepare_l")),
+            *(f"{LU_PY}:_Panel.{name}" for name in ("substitute", "_round")),
             *(f"{LU_PY}:_Step.{name}" for name in ("substitute", "fill")),
         ),
         lu=True,
@@ -163,8 +167,8 @@ PATHS = (
     Path(
         "early_start",
         (
-            *(f"{CUDA_OPS}.{name}" for name in ("goes_early", "starts_early")),
-            *(f"{HOST}/ops.py:NumpyOps.{name}" for name in ("goes_early", "starts_early")),
+            f"{CUDA_OPS}.early_rows",
+            "tcsolve/_contract/schedule.py:goes_early",
             f"{RUNTIME}/recorded_graphs.py:remembers",
         ),
         most=4096,
@@ -173,7 +177,7 @@ PATHS = (
     Path(
         "condition_aside",
         (
-            f"{LU_OPS}.aside",
+            f"{RUNTIME}/concurrent.py:aside",
             *(f"{FACTORS}:{name}.aside" for name in ("BlockedFactors", "NativeFactors")),
             "tcsolve/_solve/condition.py:Conditioned._begin_estimate",
             f"{LADDER}:Ladder._drop_estimate",
@@ -216,10 +220,8 @@ PATHS = (
         "triangular_kernels",
         (
             *AHEAD,
-            *(
-                f"{LU_OPS}.{name}"
-                for name in ("aside", "substitute", "invert_diagonal_blocks", "trusted")
-            ),
+            f"{RUNTIME}/concurrent.py:aside",
+            "tcsolve/_arithmetic/formats.py:inverses_serve",
             f"{CUDA_LU}/ops.py:_substitute_columns",
             f"{CUDA_LU}/substitution.py",
             "kernels/solve/triangular_solve.cu",
