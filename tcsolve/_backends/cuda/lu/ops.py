@@ -258,7 +258,10 @@ class LUOps(LookAhead):
     @turns_into_memory_error
     def invert_diagonal_blocks(self, lu):
         solves = paths().triangular_kernels and lu.dtype.char in TRSV_BLOCK
-        return invert_diagonal_blocks(lu) if solves else None
+        if not solves:
+            return None
+        with scratch_memory.results():
+            return invert_diagonal_blocks(lu)
 
     def trusted(self, inverses, worst):
         return trusted(inverses, worst)

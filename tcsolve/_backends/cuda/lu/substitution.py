@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import cupy
 
-from tcsolve._backends.cuda.runtime import cluster_launch, compiler, current_device, scratch_memory
+from tcsolve._backends.cuda.runtime import cluster_launch, compiler, current_device
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve._backends.cuda.runtime.prepared_launch import launch
 from tcsolve._errors import DeviceError
@@ -43,8 +43,7 @@ def invert_diagonal_blocks(lu, unit_lower=True, only_lower=None):
     """
     char = lu.dtype.char
     n, size = lu.shape[0], TRSV_BLOCK[char]
-    with scratch_memory.results():
-        inverses = cupy.empty((2, -(-n // size), size, size), lu.dtype)
+    inverses = cupy.empty((2, -(-n // size), size, size), lu.dtype)
     worst = cupy.zeros(1) if only_lower is None else None
     entry, defines = ("invert_diagonal_blocks", "tcs_invert_blocks"), {"T_IN": REAL[char]}
     args = (inverses, worst, lu, ld(lu), n, int(unit_lower), int(only_lower is False))
