@@ -4,11 +4,10 @@ from typing import NamedTuple
 
 
 class Call(NamedTuple):
-    """A call of a primitive: the shapes of its arguments, () for what has none, and whether it gave None."""
+    """A call of a primitive, and the shapes of its arguments; () for what has none."""
 
     name: str
     shapes: tuple
-    gave_none: bool
 
 
 class Watched:
@@ -30,7 +29,7 @@ class Watched:
         def call(*args, **options):
             result = found(*args, **options)
             shapes = tuple(getattr(x, "shape", ()) for x in args)
-            self.calls.append(Call(name, shapes, result is None))
+            self.calls.append(Call(name, shapes))
             return result
 
         return call

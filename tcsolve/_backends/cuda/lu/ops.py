@@ -28,6 +28,7 @@ from tcsolve._backends.cuda.runtime import (
     cublas_calls,
     current_device,
     recorded_graphs,
+    scratch_memory,
 )
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
@@ -161,7 +162,8 @@ class DeviceLU:
     def finish(self, lu, ipiv, info, beyond):
         inverses, condition = None, None
         if paths().triangular_kernels and lu.dtype.char in TRSV_BLOCK:
-            inverses, condition = invert_diagonal_blocks(lu)
+            with scratch_memory.results():
+                inverses, condition = invert_diagonal_blocks(lu)
         condition = cupy.zeros(1) if condition is None else condition
         return row_swaps.report(info, ipiv, condition, beyond), inverses
 

@@ -1,10 +1,16 @@
 """Scratch memory for a factorization that uses several streams, under a stream-ordered allocator."""
 
+import contextlib
+import threading
+
 import cupy
 
 from tcsolve._backends.cuda.runtime import current_device, recorded_graphs
 
-__all__ = ["in_order_of"]
+__all__ = ["in_order_of", "results"]
+
+# For a thread in `in_order_of`: the allocator of the caller, and the addresses of results that it allocated.
+_outside = threading.local()
 
 
 def in_order_of(main, body):
@@ -20,7 +26,8 @@ def in_order_of(main, body):
     main : cupy.cuda.Stream
         The current stream.
     body : callable
-        Without arguments.  It returns a tuple of arrays and None, and `main` waits for all its work.
+        Without arguments.  It returns a tuple of arrays and None, and `main` waits for all its work.  Small
+        results are copied; large ones should be allocated inside `results`, in stream `main`.
     """
     if current_device.allocates_by_default():
         return body()
@@ -35,15 +42,36 @@ def in_order_of(main, body):
         memory = cupy.cuda.UnownedMemory(block.ptr, size, block, block.device_id)
         return cupy.cuda.MemoryPointer(memory, 0)
 
-    pool = cupy.cuda.MemoryPool(allocate_in_main)
+    pool, made = cupy.cuda.MemoryPool(allocate_in_main), set()
+    _outside.allocator = allocate, made
     try:
         with cupy.cuda.using_allocator(pool.malloc):
             found = body()
-        # Copies outlive the pool, so that the pool keeps no memory for the sake of the results.
+        # No result is in the pool, so that it keeps no memory for their sake.
         pool.free_all_blocks()
-        copies = tuple(None if x is None else recorded_graphs.duplicate(x) for x in found)
+        copies = tuple(
+            x if x is None or x.data.ptr in made else recorded_graphs.duplicate(x) for x in found
+        )
         del found
         return copies
     finally:
+        del _outside.allocator
         with main:
             recorded_graphs.retire(pool)
+
+
+@contextlib.contextmanager
+def results():
+    """Let allocations inside come from the allocator that was in force outside of `in_order_of`."""
+    if not hasattr(_outside, "allocator"):
+        yield
+        return
+    allocate, made = _outside.allocator
+
+    def noted(size):
+        block = allocate(size)
+        made.add(block.ptr)
+        return block
+
+    with cupy.cuda.using_allocator(noted):
+        yield
