@@ -261,9 +261,9 @@ MUTANTS = (
     ),
     Mutant(
         "solve",
-        "_solve/factorization.py",
-        "rcond = self._least_rcond if found.met and self._least_rcond else self.rcond()",
-        "rcond = self._least_rcond if found.met or self._least_rcond else self.rcond()",
+        "_solve/verified.py",
+        "rcond = condition.least if met and condition.least else condition.rcond()",
+        "rcond = condition.least if met or condition.least else condition.rcond()",
     ),
     Mutant(
         "solve",
@@ -281,8 +281,8 @@ MUTANTS = (
     Mutant(
         "solve",
         "_solve/factorization.py",
-        "phase, log = self._ops.host((diagonal / size).prod(), self._ops.xp.log(size).sum())",
-        "phase, log = self._ops.host((diagonal * size).prod(), self._ops.xp.log(size).sum())",
+        "phase, log = ops.host((diagonal / size).prod(), xp.log(size).sum())",
+        "phase, log = ops.host((diagonal * size).prod(), xp.log(size).sum())",
     ),
     Mutant(
         "solve",
@@ -319,15 +319,15 @@ MUTANTS = (
     Mutant(
         "solve",
         "_solve/ladder.py",
-        "return wait and (lambda: wait() if made == self._made and self._factors.are_good else ())",
-        "return wait and (lambda: wait() if made == self._made or self._factors.are_good else ())",
+        "wait and (lambda: wait() if made == self.made and self.rung.factors.are_good else ())",
+        "wait and (lambda: wait() if made == self.made or self.rung.factors.are_good else ())",
         equivalent="On the host no steps are done ahead.",
     ),
     Mutant(
         "solve",
         "_solve/condition.py",
-        "if self._least_rcond or self._rcond is not None or self._estimate:",
-        "if self._least_rcond and self._rcond is not None or self._estimate:",
+        "if self.least or self._is_known or ladder.is_busy:",
+        "if self.least and self._is_known or ladder.is_busy:",
         equivalent="An estimate is begun in vain, which costs time alone.",
     ),
     Mutant(
@@ -345,7 +345,7 @@ MUTANTS = (
     ),
     Mutant(
         "solve",
-        "_solve/ladder.py",
+        "_solve/memory.py",
         'if ops.device != "cuda" or needed <= ops.free_bytes(needed - held_bytes) + held_bytes:',
         'if ops.device != "cuda" and needed <= ops.free_bytes(needed - held_bytes) + held_bytes:',
     ),

@@ -60,8 +60,9 @@ class Operator:
     outer: Callable | None = None
 
     @classmethod
-    def of(cls, ops, matrix, norm, row=None, col=None, scaled_norm=0.0, outer=None):
-        """Return the operator for a matrix."""
+    def of(cls, ops, matrix, norm, scaled=None, outer=None):
+        """Return the operator for a matrix; `scaled` has row, col and scaled_norm, if there is a scaling."""
+        row, col, scaled_norm = scaled or (None, None, 0.0)
         return cls(lambda v: ops.product(matrix, v), norm, row, col, scaled_norm, matrix, outer)
 
     @property

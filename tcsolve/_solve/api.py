@@ -13,6 +13,7 @@ from tcsolve._checks import check_array, check_options, check_shapes, require_fi
 from tcsolve._errors import InputError
 from tcsolve._plan import Plan
 from tcsolve._solution import Status, contradicted, raise_or_warn
+from tcsolve._solve.condition import ConditionEstimate
 from tcsolve._solve.direct import (
     factorization_for,
     failed,
@@ -22,11 +23,13 @@ from tcsolve._solve.direct import (
 )
 from tcsolve._solve.factorization import Factorization
 from tcsolve._solve.host_stacks import solve_stack
+from tcsolve._solve.ladder import Ladder
 from tcsolve._solve.lapack_factors import is_positive_definite
 from tcsolve._solve.placement import brought, require_room_there, target_ops
 from tcsolve._solve.structures import read_under
 from tcsolve._solve.vendor.solve import goes_to_vendor, solve_by_vendor
 from tcsolve._solve.vendor.system import read_matrix
+from tcsolve._solve.verified import Solve
 
 __all__ = ["factor", "solve", "solve_ex"]
 
@@ -186,7 +189,10 @@ def solve_ex(
 
 @dataclass(frozen=True)
 class _Request:
-    """The checked arguments of `solve` except a and b; `estimate` is as for `Ladder`."""
+    """The checked arguments of `solve` except a and b.
+
+    Without `estimate`, rcond may be a lower bound.
+    """
 
     lower: bool
     check_finite: bool
@@ -401,12 +407,13 @@ def _solve_where_it_is_fastest(here, a, b, request):
     options = {
         "nrhs": nrhs,
         "check_finite": request.check_finite,
-        "estimate": request.estimate,
         "seconds": seconds,
         "moved_bytes": moved_bytes,
     }
-    factors = _factorization(target, a, precision, **options)
-    solution = factors.solve_ex(b, check_finite=request.check_finite)
+    ladder = Ladder.begin(target, a, precision, **options)
+    least = 0.0 if request.estimate else ladder.system.least_rcond()
+    solve = Solve(ladder, ConditionEstimate(ladder, least), result_dtype(a, b))
+    solution = solve.solution(b, request.check_finite)
     return solution if target is here else replace(solution, x=brought(here, solution.x))
 
 
@@ -493,7 +500,7 @@ def factor(
 
 def _factorization(ops, a, precision, **options):
     with np.errstate(all="ignore"):
-        return ops.guarded(lambda: Factorization(ops, a, precision, **options))()
+        return ops.guarded(Factorization.of)(ops, a, precision, **options)
 
 
 def _real_if(a, dtype):

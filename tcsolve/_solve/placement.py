@@ -3,8 +3,8 @@
 from tcsolve._arrays import as_host
 from tcsolve._backends.select import cuda_available, ops_on
 from tcsolve._plan import Plan
-from tcsolve._solve import ladder
 from tcsolve._solve.cost_model import CPU, choose_update, predict_seconds, rates_of
+from tcsolve._solve.memory import require_room
 
 __all__ = ["brought", "require_room_there", "target_ops"]
 
@@ -17,7 +17,7 @@ def require_room_there(ops, a, nrhs, precision, moved_bytes):
     n = a.shape[0]
     rates = rates_of(ops.device, getattr(ops, "properties", None))
     update = _first_rung(a, nrhs, precision, rates)
-    ladder.require_room(ops, update, n, nrhs, a.dtype, moved_bytes=moved_bytes)
+    require_room(ops, update, n, nrhs, a.dtype, moved_bytes=moved_bytes)
 
 
 def brought(ops, x):

@@ -14,7 +14,7 @@ from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._lu import norms
 from tcsolve._lu.factors import BlockedFactors
 from tcsolve._solve import condition
-from tcsolve._solve.factorization import Factorization
+from tcsolve._solve.condition import ConditionEstimate
 
 EVERY = ("auto", *UPDATES)
 
@@ -159,7 +159,7 @@ def test_a_sample_of_the_inverse_has_its_largest_column(xp, n, precision):
 def test_factors_that_see_the_condition_vouch_for_it(xp, monkeypatch, precision):
     a = problem(300, 3e6).a
     f = factor(xp.asarray(a), precision=precision)
-    monkeypatch.setattr(Factorization, "_sampled_rcond", None)  # which would cost more solves
+    monkeypatch.setattr(condition, "sampled_rcond", None)  # which would cost more solves
 
     found = f.solve_ex(xp.asarray(a @ np.ones(300)))
 
@@ -178,17 +178,17 @@ def test_rcond_does_not_change_on_asking_again(xp):
 def estimates(monkeypatch):
     """The estimates of conditions that were asked for."""
     asked = []
-    for name in ("_begin_estimate", "_estimate_rcond"):
-        body = getattr(Factorization, name)
+    for name in ("begin", "rcond"):
+        body = getattr(ConditionEstimate, name)
 
         def spy(self, *args, body=body, name=name):
-            before = self._estimate
+            before = self.ladder.is_busy
             found = body(self, *args)
-            if name == "_estimate_rcond" or self._estimate is not before:
+            if name == "rcond" or self.ladder.is_busy is not before:
                 asked.append(name)
             return found
 
-        monkeypatch.setattr(Factorization, name, spy)
+        monkeypatch.setattr(ConditionEstimate, name, spy)
     return asked
 
 

@@ -20,6 +20,7 @@ from tcsolve import InputError, Plan, Status, factor, matrices
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._backends.cpu.lu import HostRules
 from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._solve.memory import MemoryPlan
 
 EVERY = ("auto", *UPDATES)
 
@@ -492,15 +493,15 @@ def test_no_pivots_are_expected_where_scaling_or_the_library_has_its_say(change,
 
 def test_a_rung_there_is_no_memory_for_leaves_the_factorization_usable(monkeypatch):
     a, b = problem(80, 1e12).a, np.ones(80)
-    f, reserve, refused = factor(a, precision="fp16"), tcsolve._solve.ladder.Ladder._reserve, []
+    f, require, refused = factor(a, precision="fp16"), MemoryPlan.require, []
 
-    def refuse(self, update, nrhs):
+    def refuse(self, update, *args):
         if update != "fp16" and not refused:
             refused.append(update)
             raise tcsolve.DeviceMemoryError("no room")
-        return reserve(self, update, nrhs)
+        return require(self, update, *args)
 
-    monkeypatch.setattr(tcsolve._solve.ladder.Ladder, "_reserve", refuse)
+    monkeypatch.setattr(MemoryPlan, "require", refuse)
 
     with pytest.raises(tcsolve.DeviceMemoryError, match="no room"):
         f.solve(b)
@@ -536,12 +537,19 @@ def test_factors_that_could_not_be_made_leave_those_before(ask, monkeypatch):
     assert f.solve_ex(b).rungs[0] == "fp32"
 
 
-@pytest.mark.parametrize("precision", ["fp16", "fp64"])
+@pytest.mark.parametrize("precision", ["fp16", "fp16x3"])
 @pytest.mark.parametrize("ask", [lambda f: f.rcond(), lambda f: f.slogdet()[1]])
 def test_what_is_asked_after_a_rung_was_refused_is_told(ask, precision, monkeypatch):
     a = problem(80, 1e9).a
     f = factor(a, precision=precision)
-    monkeypatch.setattr(f, "_factors", None)
+
+    def refuse(self, a, dtype, overwrite_a=False):
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NumpyOps, "getrf", refuse)
+        with pytest.raises(MemoryError, match="no room"):
+            f.slogdet()
 
     assert ask(f) == ask(factor(a, precision=precision))
 

@@ -431,7 +431,7 @@ def test_a_matrix_whose_pivots_are_not_where_expected_is_factored_again(
     from tcsolve import Status, solve_ex
     from tcsolve._lu.norms import survey
     from tcsolve._solve import ladder
-    from tcsolve._solve.ladder import expects_dominance
+    from tcsolve._solve.system import expects_dominance
 
     n = 6000
     a = hopper.random.default_rng(4).standard_normal((n, n)) / (4 * n)
