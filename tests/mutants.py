@@ -75,8 +75,8 @@ MUTANTS = (
     Mutant(
         "refine",
         "_refine/loop.py",
-        "combines = len(recent) > 1 and (b.shape[1] > 1 or state.steps[0] >= plain)",
-        "combines = len(recent) > 1 and (b.shape[1] >= 1 or state.steps[0] >= plain)",
+        "combines = len(recent) > 1 and (len(active) > 1 or state.steps[0] >= plain)",
+        "combines = len(recent) > 1 and (len(active) >= 1 or state.steps[0] >= plain)",
     ),
     Mutant(
         "refine",
@@ -87,7 +87,7 @@ MUTANTS = (
     ),
     Mutant(
         "refine",
-        "_refine/loop.py",
+        "_refine/iterates.py",
         "w = np.linalg.solve(np.where(usable[:, None, None], cosines, np.eye(m)), 1 / size) / size",
         "w = np.linalg.solve(np.where(usable[:, None, None], cosines, np.eye(m)), 1 / size) * size",
     ),
@@ -105,21 +105,21 @@ MUTANTS = (
     ),
     Mutant(
         "refine",
-        "_refine/loop.py",
+        "_refine/iterates.py",
         "w = w[:, :, 0] / w[:, :, 0].sum(axis=1, keepdims=True)",
         "w = w[:, :, 0] * w[:, :, 0].sum(axis=1, keepdims=True)",
     ),
     Mutant(
         "refine",
-        "_refine/loop.py",
+        "_refine/operator.py",
         "sizes = ops.column_max(r * operator.row[:, None]), ops.column_max(x / operator.col[:, None])",
         "sizes = ops.column_max(r * operator.row[:, None]), ops.column_max(x * operator.col[:, None])",
     ),
     Mutant(
         "refine",
         "_refine/loop.py",
-        "left = ~state.converged & ~np.isnan(state.error) & (state.steps < limits.max_steps)",
-        "left = ~state.converged & ~np.isnan(state.error) & (state.steps <= limits.max_steps)",
+        "left = ~state.converged & ~np.isnan(state.error) & (state.steps < task.max_steps)",
+        "left = ~state.converged & ~np.isnan(state.error) & (state.steps <= task.max_steps)",
     ),
     Mutant(
         "refine",
@@ -129,7 +129,7 @@ MUTANTS = (
     ),
     Mutant(
         "refine",
-        "_refine/loop.py",
+        "_refine/iterates.py",
         "usable = np.isfinite(cosines).all(axis=(1, 2)) & (size > 0).all(axis=(1, 2))",
         "usable = np.isfinite(cosines).all(axis=(1, 2)) & (size >= 0).all(axis=(1, 2))",
         equivalent="A size of 0 makes cosines of NaN, which are not usable either.",

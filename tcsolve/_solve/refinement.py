@@ -10,7 +10,8 @@ from tcsolve._checks import check_array, result_dtype
 from tcsolve._errors import InputError
 from tcsolve._plan import Plan
 from tcsolve._refine import stopping
-from tcsolve._refine.loop import Operator, measure, refine_columns
+from tcsolve._refine.loop import refine_columns
+from tcsolve._refine.operator import Operator, measure
 from tcsolve._solution import HistoryPoint, Solution, Status
 from tcsolve._solve.backward_error import SAFE, backward_errors
 

@@ -19,7 +19,7 @@ from tcsolve._lu.scaling import (
     needs_scaling,
     norm_and_exponent,
 )
-from tcsolve._refine.loop import Operator
+from tcsolve._refine.operator import Operator
 
 __all__ = ["Near", "System", "expects_dominance"]
 

@@ -13,8 +13,10 @@ from tcsolve import Plan, Status, matrices
 from tcsolve._backends.cpu import ops as cpu_ops
 from tcsolve._backends.cpu.ops import NumpyOps
 from tcsolve._refine import loop, stopping
+from tcsolve._refine.iterates import Iterates
 from tcsolve._refine.krylov import fgmres
-from tcsolve._refine.loop import Operator, refine_columns
+from tcsolve._refine.loop import refine_columns
+from tcsolve._refine.operator import Operator, measure
 
 OPS = NumpyOps()
 
@@ -345,7 +347,7 @@ def test_the_error_of_a_scaled_system_is_the_larger_one_of_both(norm, of_scaled)
     a, x, b = rng.standard_normal((5, 5)), rng.standard_normal((5, 2)), rng.standard_normal((5, 2))
     row, col = 2.0 ** rng.integers(-9, 9, (2, 5))
 
-    _, error = loop.measure(OPS, Operator(lambda v: a @ v, norm, row, col, of_scaled), x, b)
+    _, error = measure(OPS, Operator(lambda v: a @ v, norm, row, col, of_scaled), x, b)
 
     r = b - a @ x
     r, y = (r, x) if norm == 1 else (row[:, None] * r, x / col[:, None])
@@ -433,7 +435,7 @@ def test_refinement_takes_never_more_steps(monkeypatch, family, options):
 
 
 def test_fast_refinement_does_not_combine(monkeypatch):
-    monkeypatch.setattr(loop._Iterates, "combined", lambda _: pytest.fail("it contracts fast"))
+    monkeypatch.setattr(Iterates, "combined", lambda _: pytest.fail("it contracts fast"))
     a, correct = rough(200, 1e-4)
 
     solution = tcsolve.refine(a, np.ones(200), correct)
@@ -456,7 +458,7 @@ def test_slow_columns_take_as_many_steps_together_as_alone():
 def test_what_has_no_room_is_not_combined(monkeypatch):
     a, correct = rough(200, 0.1)
     monkeypatch.setattr(loop, "COMBINED_BYTES", 200 * 8)
-    monkeypatch.setattr(loop._Iterates, "combined", lambda _: pytest.fail("there is no room"))
+    monkeypatch.setattr(Iterates, "combined", lambda _: pytest.fail("there is no room"))
 
     assert tcsolve.refine(a, np.ones(200), correct).status is Status.CONVERGED
 
@@ -485,7 +487,7 @@ def test_the_combination_has_the_least_residual(dtype):
     xs = [rng.standard_normal((20, 2)).astype(dtype) * 10.0**-i for i in range(4)]
     rs = [b - a @ x for x in xs]
 
-    x, r = loop._Iterates(OPS, list(zip(xs, rs, strict=True))).combined()
+    x, r = Iterates(OPS, list(zip(xs, rs, strict=True))).combined()
 
     np.testing.assert_allclose(r, b - a @ x, rtol=1e-10, atol=1e-12)
     for c in range(2):
@@ -500,7 +502,7 @@ def test_beyond_the_range_of_squares_the_last_iterate_stands(size):
     r = [np.full((5, 1), 1.0), np.full((5, 1), size)]
 
     with np.errstate(all="ignore"):
-        found, residual = loop._Iterates(OPS, list(zip(x, r, strict=True))).combined()
+        found, residual = Iterates(OPS, list(zip(x, r, strict=True))).combined()
 
     np.testing.assert_array_equal(found, x[1])
     np.testing.assert_array_equal(residual, r[1])
@@ -509,7 +511,7 @@ def test_beyond_the_range_of_squares_the_last_iterate_stands(size):
 def test_equal_iterates_can_be_combined():
     x, r = np.ones((5, 1)), np.full((5, 1), 1e-3)
 
-    found, residual = loop._Iterates(OPS, [(x, r)] * 4).combined()
+    found, residual = Iterates(OPS, [(x, r)] * 4).combined()
 
     np.testing.assert_allclose(found, x)
     np.testing.assert_allclose(residual, r)
@@ -535,7 +537,7 @@ def test_products_of_vectors_that_are_known_are_not_made_again(monkeypatch, firs
 def test_iterates_know_the_products_of_those_they_keep():
     rng = np.random.default_rng(5)
     vectors = [rng.standard_normal((30, 6)) for _ in range(7)]
-    iterates = loop._Iterates(OPS, [(vectors[0], vectors[0])])
+    iterates = Iterates(OPS, [(vectors[0], vectors[0])])
     columns = np.arange(6)
     for number, v in enumerate(vectors[1:], 1):
         iterates.add(v[:, columns], v[:, columns], 4)
