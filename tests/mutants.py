@@ -286,7 +286,7 @@ MUTANTS = (
     ),
     Mutant(
         "solve",
-        "_solve/api.py",
+        "_solve/routes.py",
         'if structure == "positive definite" and not _may_be_definite(ops, a):',
         'if structure != "positive definite" and not _may_be_definite(ops, a):',
     ),
@@ -332,9 +332,9 @@ MUTANTS = (
     ),
     Mutant(
         "solve",
-        "_solve/api.py",
-        'at_once=ops.device == "cpu" and request.precision == "auto",',
-        'at_once=ops.device == "cpu" and request.precision != "auto",',
+        "_solve/routes.py",
+        'at_once = ops.device == "cpu" and request.precision == "auto"',
+        'at_once = ops.device == "cpu" and request.precision != "auto"',
     ),
     Mutant(
         "solve",

@@ -16,6 +16,7 @@ from tcsolve._solve.condition import ConditionEstimate
 from tcsolve._solve.direct import solve_empty
 from tcsolve._solve.ladder import Ladder
 from tcsolve._solve.verified import Solve
+from tcsolve._steps import guarded, step
 
 __all__ = ["Factorization"]
 
@@ -34,7 +35,7 @@ def in_turn(method):
         # Every result is checked, so the floating-point settings of the caller must not raise or warn inside.
         with self._lock, np.errstate(all="ignore"):
             self._forget_interrupted()
-            return system.ops.guarded(method)(self, *args, **kwargs)
+            return guarded(system.ops, method)(self, *args, **kwargs)
 
     return call
 
@@ -68,8 +69,10 @@ class Factorization:
 
     @classmethod
     def of(cls, ops, a, precision, **options):
-        """Factor a; the options are those of `Ladder.begin`.  The factors may still be computed."""
+        """Factor a; the options are those of `Ladder.begin`."""
         ladder = Ladder.begin(ops, a, precision, **options)
+        if ladder.rung:
+            ladder.make_valid()  # complete, so that other streams and threads can use the factors
         return cls(ladder, ConditionEstimate(ladder, least=0.0))
 
     shape = property(lambda self: self._ladder.system.a.shape)
@@ -108,7 +111,6 @@ class Factorization:
         raise_or_warn(solution)
         return solution.x
 
-    @in_turn
     def solve_ex(self, b, *, check_finite=True):
         """Return the `Solution` of A x = b; numerical failures are in its status and raise no error.
 
@@ -129,24 +131,19 @@ class Factorization:
         InputError
             b has the wrong shape or dtype, is on another device, or holds NaN or Inf.
         """
-        a, ops = self._ladder.system.a, self._ladder.system.ops
-        here = ops_for(b := check_array(b, "b"))
-        if here is not ops and here.device != "cpu":
-            raise InputError(
-                f"b is a {type(b).__module__}.{type(b).__name__}, but the factors are on the "
-                f"{ops.device}; move b there first"
-            )
-        if b.ndim > 2:
-            raise InputError(
-                f"b has shape {b.shape}; a factorization solves for ({self.shape[0]},) or "
-                f"({self.shape[0]}, nrhs): loop over the stack"
-            )
-        _, vector = check_shapes(a, b)
-        dtype = result_dtype(a, b)
+        system = self._ladder.system
+        b, dtype = _check_rhs(system, b)
+        here = _place_rhs(system, b)
         if b.size == 0:
-            return solve_empty(here, b.shape, dtype, vector)
-        solution = Solve(self._ladder, self._condition, dtype).solution(b, check_finite)
-        return solution if here is ops else replace(solution, x=ops.host(solution.x)[0])
+            return solve_empty(here, b.shape, dtype, b.ndim < 2)
+        solution = self._solve(b, dtype, check_finite)
+        return (
+            solution if here is system.ops else replace(solution, x=system.ops.host(solution.x)[0])
+        )
+
+    @in_turn
+    def _solve(self, b, dtype, check_finite):
+        return Solve(self._ladder, self._condition, dtype).solution(b, check_finite)
 
     @in_turn
     def rcond(self):
@@ -202,11 +199,6 @@ class Factorization:
             log -= float(exponents) * math.log(2)
         return phase[()] * sign, log
 
-    @in_turn
-    def wait(self):
-        """Wait until the factors are complete, so that other streams and threads can use them."""
-        return self._ladder.rung and self._ladder.make_valid().bad_pivot
-
     # ---- copies and forks
 
     def __getstate__(self):
@@ -230,3 +222,27 @@ class Factorization:
         if self._lock.interrupted:
             self._ladder.forget()
             self._lock.interrupted = False
+
+
+@step("check")
+def _check_rhs(system, b):
+    """Return b as an array, and the dtype of x, or raise an InputError."""
+    b, n = check_array(b, "b"), system.a.shape[0]
+    if b.ndim > 2:
+        raise InputError(
+            f"b has shape {b.shape}; a factorization solves for ({n},) or ({n}, nrhs): loop over the stack"
+        )
+    check_shapes(system.a, b)
+    return b, result_dtype(system.a, b)
+
+
+@step("place")
+def _place_rhs(system, b):
+    """Return the `Ops` of b, which is on the host or on the device of the factors."""
+    here = ops_for(b)
+    if here is not system.ops and here.device != "cpu":
+        raise InputError(
+            f"b is a {type(b).__module__}.{type(b).__name__}, but the factors are on the "
+            f"{system.ops.device}; move b there first"
+        )
+    return here

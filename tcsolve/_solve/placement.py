@@ -1,12 +1,15 @@
 """Choose the device: the host, or a GPU if it has enough memory and the predicted time is shorter."""
 
+from dataclasses import replace
+
 from tcsolve._arrays import as_host
 from tcsolve._backends.select import cuda_available, ops_on
 from tcsolve._plan import Plan
 from tcsolve._solve.cost_model import CPU, choose_update, predict_seconds, rates_of
 from tcsolve._solve.memory import require_room
+from tcsolve._steps import guarded, step
 
-__all__ = ["brought", "require_room_there", "target_ops"]
+__all__ = ["brought", "moved", "require_room_there", "target_ops"]
 
 # If the host needs fewer seconds than this, no GPU is considered: importing CuPy takes longer.
 WORTH_A_GPU = 0.2
@@ -25,6 +28,17 @@ def brought(ops, x):
     return ops.array(as_host(x)) if ops.device == "cpu" else ops.array(x)
 
 
+def moved(solve, target, here, a, b, request):
+    """Call `solve` on the device `target`; return its `Solution` with x on the device `here`."""
+
+    def solve_there(a, b):
+        return solve(target, brought(target, a), brought(target, b), request)
+
+    solution = guarded(target, solve_there)(a, b)
+    return replace(solution, x=brought(here, solution.x))
+
+
+@step("place")
 def target_ops(ops, a, nrhs, precision, device):
     """Return the `Ops` of the requested device, or of the device with the shortest predicted time."""
     if device != "auto":

@@ -56,14 +56,14 @@ class Solve:
     dtype: np.dtype
 
     def solution(self, b, check_finite):
-        """Return the `Solution` for b (n,) or (n, k), with x on the device of the ladder.
+        """Return the `Solution` for b (n,) or (n, k), on the host or on the device of the ladder, where x is.
 
         The phases of earlier work are reported with it.
         """
         ladder, ops, phases = self.ladder, self.ladder.system.ops, self.ladder.phases
         ladder.restore()
         start = ops.mark()
-        columns = ops.array(b).reshape(len(b), -1)
+        columns = ops.array(b).reshape(len(ladder.system.a), -1)
         wide = np.complex128 if columns.dtype.kind == "c" else ladder.system.wide
         columns = ops.converted(columns, np.dtype(wide))
         earlier, phases.laps = phases.laps, ()
@@ -75,7 +75,7 @@ class Solve:
         finally:
             ladder.finish()
         phases.report(solution.seconds, earlier, start)
-        x = solution.x[:, 0] if b.ndim == 1 else solution.x
+        x = solution.x[:, 0] if b.ndim < 2 else solution.x
         return replace(solution, x=ops.xp.ascontiguousarray(x))
 
     def _verified(self, b, check_finite, mark):
