@@ -339,8 +339,8 @@ MUTANTS = (
     Mutant(
         "solve",
         "_solve/direct.py",
-        "return General if len(a) <= LARGEST else None",
-        "return General if len(a) < LARGEST else None",
+        "return General.of if len(a) <= LARGEST else None",
+        "return General.of if len(a) < LARGEST else None",
         equivalent="At that size both roads are right.",
     ),
     Mutant(

@@ -12,7 +12,6 @@ A single matrix is treated as a stack of one.
    again, and x is refined.
 """
 
-import functools
 import time
 from dataclasses import replace
 
@@ -267,18 +266,17 @@ def _is_its_own_factor(ops, system):
 
 
 class _Later:
-    """The factors of systems that one launch has solved; they are computed when first needed."""
+    """The factors of systems that one launch has solved; the first solve with them computes them."""
 
     def __init__(self, ops, system):
-        self._ops, self._system = ops, system
-
-    @functools.cached_property
-    def _factors(self):
-        system = as_read(self._ops, self._system)
-        return self._ops.vendor.factor(system.a, system.kind, system.b.shape[2] + PROBES)
+        self._ops, self._system, self._factors = ops, system, None
 
     def solve(self, rhs, adjoint=False):
         """Solve as the factors of `vendor.factor` do."""
+        if self._factors is None:
+            system = as_read(self._ops, self._system)
+            k = system.b.shape[2]
+            self._factors = self._ops.vendor.factor(system.a, system.kind, k + PROBES)
         return self._factors.solve(rhs, adjoint)
 
     def taken(self, which):
