@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 from tcsolve._gemm.float64_operands import multiply_narrowed
-from tcsolve._steps import step
+from tcsolve._steps import note
 
 __all__ = ["multiply"]
 
@@ -15,10 +15,10 @@ def multiply(task):
 
     `Ops.gemm_again` takes the launch; it is None if there is no faster repetition.
     """
+    note("guard")
     return _guarded(task.ops)(task)
 
 
-@step("guard")
 @functools.cache
 def _guarded(ops):
     """Return `_multiply` so that it raises a DeviceMemoryError when memory runs out.
@@ -29,19 +29,16 @@ def _guarded(ops):
 
 
 def _multiply(task):
-    ops, out, launch = task.ops, task.out, None
+    ops, a, b, c, out, product, alpha, beta, engine, shape, accumulator = task
     if out is None:
-        out = ops.xp.empty(task.shape, task.accumulator)
+        out = ops.xp.empty(shape, accumulator)
     if not out.size:
         return out, None
-    if task.alpha == 0 or task.a.shape[-1] == 0:
-        _without_product(ops, task.c, out, task.beta, task.accumulator)
-    else:
-        how = task.product, task.alpha, task.beta, task.engine
-        narrowed = task.accumulator == "float64" and task.product.precision != "fp64"
-        compute = multiply_narrowed if narrowed else _compute
-        launch = compute(ops, (task.a, task.b, task.c, out), *how)
-    return out, launch
+    if alpha == 0 or a.shape[-1] == 0:
+        return out, _without_product(ops, c, out, beta, accumulator)
+    narrowed = accumulator == "float64" and product.precision != "fp64"
+    compute = multiply_narrowed if narrowed else _compute
+    return out, compute(ops, (a, b, c, out), product, alpha, beta, engine)
 
 
 def _compute(ops, arrays, product, alpha, beta, engine):

@@ -8,7 +8,7 @@ from tcsolve._backends.select import ops_for
 from tcsolve._checks import check_array
 from tcsolve._errors import InputError
 from tcsolve._gemm.checks import check_addend, check_out, check_scalars
-from tcsolve._steps import step
+from tcsolve._steps import note
 
 __all__ = ["Options", "Task", "check_engine", "check_gemm", "check_gemm_batched"]
 
@@ -59,9 +59,9 @@ class Task(NamedTuple):
     accumulator: str
 
 
-@step("check")
 def check_gemm(a, b, c, out, options):
     """Return the `Task` for the arguments of `gemm`, or raise an InputError."""
+    note("check")
     a, b = check_array(a, "a"), check_array(b, "b")
     if a.ndim != 2 or b.ndim != 2:
         raise InputError(
@@ -71,9 +71,9 @@ def check_gemm(a, b, c, out, options):
     return _task(a, b, c, out, options)
 
 
-@step("check")
 def check_gemm_batched(a, b, c, out, options):
     """Return the `Task` for the arguments of `gemm_batched`, or raise an InputError."""
+    note("check")
     a, b = check_array(a, "a"), check_array(b, "b")
     for name, x in (("a", a), ("b", b)):
         if x.ndim not in (2, 3):
@@ -109,17 +109,12 @@ def _task(a, b, c, out, options):
     alpha, beta = check_scalars(options.alpha, options.beta, accumulator)
     shape = (*a.shape[:-1], b.shape[-1])
     c = check_addend(c, beta, shape, accumulator)
-    ops = _place(a, b, *(() if c is None else (c,)))
+    note("place")  # where the arrays are
+    ops = ops_for(a, b) if c is None else ops_for(a, b, c)
     if out is not None:
         check_out(ops.xp, out, shape, accumulator, (a, b, c))
         ops_for(out, a)  # raises unless both are in the same place
     return Task(ops, a, b, c, out, product, alpha, beta, options.engine, shape, accumulator)
-
-
-@step("place")
-def _place(*arrays):
-    """Return the `Ops` of the arrays, where the product is computed."""
-    return ops_for(*arrays)
 
 
 def check_engine(engine):

@@ -1,14 +1,12 @@
 """The public functions `solve`, `solve_ex` and `factor`."""
 
-import time
-
 import numpy as np
 
 from tcsolve._checks import result_dtype
 from tcsolve._solution import raise_or_warn
 from tcsolve._solve.factorization import Factorization
 from tcsolve._solve.placement import brought, require_room_there, target_ops
-from tcsolve._solve.request import Request, check_factor
+from tcsolve._solve.request import check_factor, check_solve
 from tcsolve._solve.routes import solve_request
 from tcsolve._steps import guarded
 
@@ -113,8 +111,9 @@ def solve(
     >>> np.allclose(a @ solve(a, b), b)
     True
     """
-    options = lower, assume_a, transposed, check_finite, precision, device, time.perf_counter()
-    solution = solve_request(a, b, Request(*options, estimate=False))
+    estimate = False
+    options = lower, transposed, check_finite, precision, device, estimate
+    solution = solve_request(*check_solve(a, b, assume_a, options))
     raise_or_warn(solution)
     return solution.x
 
@@ -156,8 +155,9 @@ def solve_ex(
     >>> solution.status.name, bool(solution.backward_error[0] <= solution.bound)
     ('CONVERGED', True)
     """
-    options = lower, assume_a, transposed, check_finite, precision, device, time.perf_counter()
-    return solve_request(a, b, Request(*options, estimate=True))
+    estimate = True
+    options = lower, transposed, check_finite, precision, device, estimate
+    return solve_request(*check_solve(a, b, assume_a, options))
 
 
 def factor(

@@ -16,7 +16,7 @@ from tcsolve._solve.condition import ConditionEstimate
 from tcsolve._solve.direct import solve_empty
 from tcsolve._solve.ladder import Ladder
 from tcsolve._solve.verified import Solve
-from tcsolve._steps import guarded, step
+from tcsolve._steps import guarded, note
 
 __all__ = ["Factorization"]
 
@@ -224,9 +224,9 @@ class Factorization:
             self._lock.interrupted = False
 
 
-@step("check")
 def _check_rhs(system, b):
     """Return b as an array, and the dtype of x, or raise an InputError."""
+    note("check")
     b, n = check_array(b, "b"), system.a.shape[0]
     if b.ndim > 2:
         raise InputError(
@@ -236,9 +236,9 @@ def _check_rhs(system, b):
     return b, result_dtype(system.a, b)
 
 
-@step("place")
 def _place_rhs(system, b):
     """Return the `Ops` of b, which is on the host or on the device of the factors."""
+    note("place")
     here = ops_for(b)
     if here is not system.ops and here.device != "cpu":
         raise InputError(

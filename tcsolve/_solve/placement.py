@@ -7,7 +7,7 @@ from tcsolve._backends.select import cuda_available, ops_on
 from tcsolve._plan import Plan
 from tcsolve._solve.cost_model import CPU, choose_update, predict_seconds, rates_of
 from tcsolve._solve.memory import require_room
-from tcsolve._steps import guarded, step
+from tcsolve._steps import guarded, note
 
 __all__ = ["brought", "moved", "require_room_there", "target_ops"]
 
@@ -38,9 +38,9 @@ def moved(solve, target, here, a, b, request):
     return replace(solution, x=brought(here, solution.x))
 
 
-@step("place")
 def target_ops(ops, a, nrhs, precision, device):
     """Return the `Ops` of the requested device, or of the device with the shortest predicted time."""
+    note("place")
     if device != "auto":
         return ops_on(device) if device != ops.device else ops
     if ops.device == "cuda":

@@ -16,7 +16,7 @@ from tcsolve._refine.loop import refine_columns
 from tcsolve._refine.operator import Operator, measure
 from tcsolve._solution import HistoryPoint, Solution, Status
 from tcsolve._solve.backward_error import SAFE, backward_errors
-from tcsolve._steps import guarded, step
+from tcsolve._steps import guarded, note
 
 __all__ = ["refine"]
 
@@ -99,9 +99,9 @@ class _Task:
     wide: np.dtype
 
 
-@step("check")
 def _checked(a, b, *, x0, norm, plan, tol, max_steps):
     """Return the `_Task`, or raise an InputError."""
+    note("check")
     b = check_array(b, "b")
     if b.ndim not in (1, 2) or b.shape[0] == 0:
         raise InputError(f"refine: b has shape {b.shape}; (n,) or (n, k) with n > 0 is needed")
@@ -120,9 +120,9 @@ def _checked(a, b, *, x0, norm, plan, tol, max_steps):
     return _Task(a, b, x0, norm, plan or Plan(), bound, max_steps, wide)
 
 
-@step("place")
 def _place(b):
     """Return the `Ops` of b, where the caller's functions work too."""
+    note("place")
     return ops_for(b)
 
 

@@ -1,5 +1,6 @@
 """A call of `solve` or `factor`: its options, checked together with its arrays."""
 
+import time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,57 +10,60 @@ from tcsolve._backends.select import ops_for
 from tcsolve._checks import check_array, check_options, check_shapes, require_finite, result_dtype
 from tcsolve._errors import InputError
 from tcsolve._plan import Plan
-from tcsolve._steps import step
+from tcsolve._steps import note
 
 __all__ = ["Request", "check_factor", "check_solve", "real_if", "require_finite_arrays"]
 
 
 class Request(NamedTuple):
-    """The options of a solve.
+    """The checked options of a solve.
 
     Without `estimate`, rcond may be a lower bound instead of an estimate, if the bound is at least machine
     epsilon.
     """
 
     lower: bool
-    structure: str | None  # the long name, after the check
     transposed: bool
     check_finite: bool
     precision: str | Plan
     device: str
-    start: float  # `time.perf_counter` at the start of the call
     estimate: bool
-    shape: tuple | None = None  # of x; None before the check, and for a matrix of one element
-    dtype: Any = None  # of x
+    structure: str | None  # its long name
+    start: float  # `time.perf_counter` at the start of the call
+    shape: tuple | None  # of x; None if SciPy divides by the one element of A
+    dtype: Any  # of x
 
 
-@step("check")
-def check_solve(a, b, request):
-    """Return (ops, a, b, request) for the arguments of `solve`, or raise an error."""
-    structure = check_options(request.structure, request.precision, request.device)
+def check_solve(a, b, assume_a, options):
+    """Return (ops, a, b, request) for the arguments of `solve`, or raise an error.
+
+    The options are the first ones of a `Request`, up to `estimate`.
+    """
+    note("check")
+    start, (_, transposed, _, precision, device, _) = time.perf_counter(), options
+    structure = check_options(assume_a, precision, device)
     a, b = check_array(a, "a"), check_array(b, "b")
     ops = ops_for(a, b)
     if a.ndim < 2:
         a = a.reshape(1, -1)
-    if request.transposed and a.dtype.kind == "c":
+    if transposed and a.dtype.kind == "c":
         raise NotImplementedError(
             "transposed=True needs a real matrix, as in SciPy: pass a.T (or a.conj().T) instead"
         )
-    shape = None if _is_one_element(a, b) else check_shapes(a, b)[0]
-    return ops, a, b, request._replace(structure=structure, shape=shape, dtype=result_dtype(a, b))
+    one = a.size == 1 and _is_one_element(a, b)
+    shape = None if one else check_shapes(a, b)[0]
+    return ops, a, b, Request(*options, structure, start, shape, result_dtype(a, b))
 
 
 def _is_one_element(a, b):
-    """Tell whether SciPy divides b by the one element of a; if not, they may be a stack of 1 x 1 systems."""
-    if a.size != 1:
-        return False
+    """Tell whether SciPy divides b by the one element of a; if not, they are a stack of 1 x 1 systems."""
     rows = 1 if b.ndim == 0 else b.shape[0] if b.ndim == 1 else b.shape[-2]
     return rows != 1 or (a.ndim <= 2 and b.ndim <= 2)
 
 
-@step("check")
 def check_factor(a, assume_a, precision, device, nrhs):
     """Return (ops, a, nrhs) for the arguments of `factor`, or raise an error."""
+    note("check")
     structure = check_options(assume_a, precision, device)
     nrhs = require_count("factor: nrhs", nrhs)
     if structure not in (None, "general"):

@@ -21,7 +21,7 @@ from tcsolve._solve.host_stacks import solve_stack
 from tcsolve._solve.ladder import Ladder
 from tcsolve._solve.lapack_factors import is_positive_definite
 from tcsolve._solve.placement import moved, require_room_there, target_ops
-from tcsolve._solve.request import check_solve, real_if, require_finite_arrays
+from tcsolve._solve.request import real_if, require_finite_arrays
 from tcsolve._solve.structures import read_under
 from tcsolve._solve.vendor.solve import goes_to_vendor, solve_by_vendor
 from tcsolve._solve.vendor.system import read_matrix
@@ -33,9 +33,8 @@ __all__ = ["solve_request"]
 TURNED = {"upper triangular": "lower triangular", "lower triangular": "upper triangular"}
 
 
-def solve_request(a, b, request):
-    """Return the `Solution` for a `Request` that is not checked yet."""
-    ops, a, b, request = check_solve(a, b, request)
+def solve_request(ops, a, b, request):
+    """Return the `Solution` for the result of `check_solve`."""
     # Every result is checked, so the floating-point settings of the caller must not raise or warn inside.
     with np.errstate(all="ignore"):
         return guarded(ops, _solve)(ops, a, b, request)
@@ -54,7 +53,8 @@ def _solve(ops, a, b, request):
         if request.check_finite:
             require_finite_arrays(ops.xp, a=a, b=b)
         return solve_empty(ops, shape, dtype, b.ndim < 2)
-    a, b = ops.converted(a, real_if(a, dtype)), ops.converted(b, real_if(b, dtype))
+    if not a.dtype == b.dtype == dtype:
+        a, b = ops.converted(a, real_if(a, dtype)), ops.converted(b, real_if(b, dtype))
     b = b.reshape(1) if b.ndim == 0 else b  # a scalar b is allowed for a stack of 1 x 1 systems
     if a.ndim > 2 or b.ndim > 2:
         solution = _solve_on(target, _solve_stack, ops, a, b, request)
