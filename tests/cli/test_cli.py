@@ -24,6 +24,7 @@ from tcsolve import matrices
 from tcsolve._backends import select
 from tcsolve._solution import Status
 from tcsolve.cli import command as cli
+from tcsolve.cli import machine
 from tcsolve.cli.output_files import whole
 from tcsolve.cli.progress_line import progress
 
@@ -660,7 +661,7 @@ def no_compiler(monkeypatch):
         return b""
 
     monkeypatch.setattr(jit, "compile_cubin", compile_cubin)
-    monkeypatch.setattr(cli, "_nvrtc_version", lambda: "13.0")
+    monkeypatch.setattr(machine, "_nvrtc_version", lambda: "13.0")
 
 
 def test_info_without_a_gpu_says_why_and_what_to_do(monkeypatch, nvrtc, no_compiler, capsys):
