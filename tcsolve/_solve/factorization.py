@@ -136,14 +136,14 @@ class Factorization:
         here = _place_rhs(system, b)
         if b.size == 0:
             return solve_empty(here, b.shape, dtype, b.ndim < 2)
-        solution = self._solve(b, dtype, check_finite)
-        return (
-            solution if here is system.ops else replace(solution, x=system.ops.host(solution.x)[0])
-        )
+        return self._solve(b, dtype, check_finite, here)
 
     @in_turn
-    def _solve(self, b, dtype, check_finite):
-        return Solve(self._ladder, self._condition, dtype).solution(b, check_finite)
+    def _solve(self, b, dtype, check_finite, here):
+        """Return the `Solution` for a checked b, with x on the device of `here`."""
+        solution = Solve(self._ladder, self._condition, dtype).solution(b, check_finite)
+        ops = self._ladder.system.ops
+        return solution if here is ops else replace(solution, x=ops.host(solution.x)[0])
 
     @in_turn
     def rcond(self):

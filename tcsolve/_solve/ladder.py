@@ -90,16 +90,7 @@ class Ladder:
 
     def _start(self, precision, nrhs, check_finite):
         ops, a = self.system.ops, self.system.a
-        early = ops.starts_early(a, UPDATES[self.plan.update])
-        mark = ops.mark()
-        wait, self._copy = begin_survey(ops, a, self._dtype_of_copy(nrhs))
-        mark = self.phases.lap("scale", mark)
-        if early:
-            self.memory.planned = self._require(self.plan.update, nrhs)
-            mark = self._factor(self.plan.update, mark)
-        self.system = self.system.surveyed(wait())
-        if check_finite:
-            require_finite(self.system.finite, "a")
+        early, mark = self._survey(nrhs, check_finite)
         if not early:
             survey = None if ops.goes_early(a) else self.system.survey
             self.plan = _plan_for(ops, a, precision, nrhs, survey)
@@ -115,6 +106,24 @@ class Ladder:
         if self.system.finite and not early:
             self._factor(self.plan.update, mark)
         self._copy = None
+
+    def _survey(self, nrhs, check_finite):
+        """Survey the matrix; start the LU at the same time if possible.
+
+        Return (whether the LU was started, a mark).
+        """
+        ops, a = self.system.ops, self.system.a
+        early = ops.starts_early(a, UPDATES[self.plan.update])
+        mark = ops.mark()
+        wait, self._copy = begin_survey(ops, a, self._dtype_of_copy(nrhs))
+        mark = self.phases.lap("scale", mark)
+        if early:
+            self.memory.planned = self._require(self.plan.update, nrhs)
+            mark = self._factor(self.plan.update, mark)
+        self.system = self.system.surveyed(wait())
+        if check_finite:
+            require_finite(self.system.finite, "a")
+        return early, mark
 
     @property
     def precision(self):
