@@ -11,7 +11,7 @@ from tcsolve._lu.factors import factor_native
 from tcsolve._lu.norms import begin_survey
 from tcsolve._plan import Plan, next_rung
 from tcsolve._refine.loop import refine_columns
-from tcsolve._solve.cost_model import choose_update, rates_of, step_budget, steps_worth
+from tcsolve._solve.cost_model import first_update, rates_for, step_budget, steps_worth
 from tcsolve._solve.memory import MemoryPlan, widest_panel
 from tcsolve._solve.phases import Phases
 from tcsolve._solve.rung import Rung, dtype_of_factors, matrix_to_factor
@@ -52,7 +52,7 @@ class Ladder:
         self._misled = False
         self._begun = None  # waits for work that was started beside, with the factors of the rung
         self._copy = None  # of A, from the survey, until it is factored
-        self._rates = _rates(system.ops)
+        self._rates = rates_for(system.ops)
 
     @classmethod
     def begin(cls, ops, a, precision, *, nrhs=1, check_finite=True, seconds=None, moved_bytes=0):
@@ -323,23 +323,9 @@ class Ladder:
         self.memory.note(self.precision, nrhs, self._expects_dominance, kept)
 
 
-def _rates(ops):
-    return rates_of(ops.device, getattr(ops, "properties", None))
-
-
 def _plan_for(ops, a, precision, nrhs, survey):
     """Return the `Plan` for a Plan or the name of a precision; survey may be None."""
     if isinstance(precision, Plan):
         return precision
-    if precision != "auto":
-        return Plan(precision)
-    return Plan(
-        choose_update(
-            a.shape[0],
-            nrhs,
-            _rates(ops),
-            working="fp32" if a.dtype.char in "fF" else "fp64",
-            is_complex=a.dtype.kind == "c",
-            dominant=survey is not None and survey.dominance > 0,
-        )
-    )
+    dominant = survey is not None and survey.dominance > 0
+    return Plan(first_update(a, nrhs, precision, rates_for(ops), dominant))

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from tcsolve._arrays import as_host
 from tcsolve._backends.select import cuda_available, ops_on
-from tcsolve._plan import Plan
-from tcsolve._solve.cost_model import CPU, choose_update, predict_seconds, rates_of
+from tcsolve._solve.cost_model import CPU, first_update, predict_seconds, rates_for
 from tcsolve._solve.memory import require_room
 from tcsolve._steps import guarded, note
 
@@ -18,8 +17,7 @@ WORTH_A_GPU = 0.2
 def require_room_there(ops, a, nrhs, precision, moved_bytes):
     """Raise a DeviceMemoryError, before anything is copied, if the device has too little memory."""
     n = a.shape[0]
-    rates = rates_of(ops.device, getattr(ops, "properties", None))
-    update = _first_rung(a, nrhs, precision, rates)
+    update = first_update(a, nrhs, precision, rates_for(ops))
     require_room(ops, update, n, nrhs, a.dtype, moved_bytes=moved_bytes)
 
 
@@ -49,25 +47,15 @@ def target_ops(ops, a, nrhs, precision, device):
     if host < WORTH_A_GPU or not cuda_available():
         return ops
     cuda = ops_on("cuda")
-    rates = rates_of("cuda", cuda.properties)
+    rates = rates_for(cuda)
     there = _seconds(a, nrhs, precision, rates)
     there += (a.nbytes + 2 * nrhs * a.shape[0] * a.dtype.itemsize) / rates.host_bandwidth
     return cuda if there < host else ops
 
 
-def _first_rung(a, nrhs, precision, rates):
-    """Return the name of the first update of a solve with `precision`."""
-    if isinstance(precision, Plan):
-        return precision.update
-    if precision != "auto":
-        return precision
-    working, is_complex = "fp32" if a.dtype.char in "fF" else "fp64", a.dtype.kind == "c"
-    return choose_update(a.shape[0], nrhs, rates, working=working, is_complex=is_complex)
-
-
 def _seconds(a, nrhs, precision, rates):
     """Predict the seconds of a solve; if the rates do not have its first update, those of the slowest one."""
-    name = _first_rung(a, nrhs, precision, rates)
+    name = first_update(a, nrhs, precision, rates)
     names = [name] if name in rates.lu_flops else list(rates.lu_flops)
     is_complex = a.dtype.kind == "c"
     return max(predict_seconds(x, a.shape[0], nrhs, rates, is_complex=is_complex) for x in names)

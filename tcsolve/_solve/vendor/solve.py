@@ -21,7 +21,7 @@ from tcsolve._checks import require_finite
 from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, contradicted
 from tcsolve._solve.backward_error import SAFE, backward_errors
-from tcsolve._solve.cost_model import choose_update, rates_of
+from tcsolve._solve.cost_model import first_update, rates_for
 from tcsolve._solve.vendor.measure import (
     AT_ONCE,
     MARGIN,
@@ -86,12 +86,7 @@ def goes_to_vendor(ops, a, b, structure, precision):
 
 def _is_faster(ops, a, nrhs):
     """Tell whether the LU of cuSOLVER is faster than our LU for one matrix."""
-    n = a.shape[-1]
-    if n <= LARGEST_ALONE:
-        return True
-    rates = rates_of(ops.device, getattr(ops, "properties", None))
-    how = {"working": "fp32" if a.dtype.char in "fF" else "fp64", "is_complex": a.dtype.kind == "c"}
-    return choose_update(n, nrhs, rates, **how) == "fp64"
+    return a.shape[-1] <= LARGEST_ALONE or (first_update(a, nrhs, "auto", rates_for(ops)) == "fp64")
 
 
 def solve_by_vendor(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite, estimate):
