@@ -21,20 +21,21 @@ from _profile import (
 
 # The description of the floor of each category, for the page; see `floors`.
 FLOORS = {
-    PANEL: "a column costs one exchange between the 16 blocks of a cluster, {exchange}, or the panel read and"
-    " written once, whichever is more",
-    MOVES: "two rows a pivot, read and written outside the panel (none where the pivots are on the diagonal)",
-    BLOCK_ROW: "its flops at the FP32 rate, or its bytes; on Hopper that of a wide panel is a product with an"
-    " inverse, which counts as update GEMM, and the inverse is made here",
-    UPDATE: "its flops, all products counted, at the FP16 rate, or the trailing matrix read and written"
-    " for each outer panel",
-    PACK: "both FP32 operands read, their 16-bit parts written, once",
-    INNER: "the flops of an LU of each outer panel at the FP32 rate, which three TF32 products on Hopper may"
-    " pass; the longer products of wide panels count as update GEMM there",
-    INVERSES: "diagonal blocks read, inverses written",
-    CAST: "A read once in FP64, for the norms as well, and written in FP32",
-    RESIDUAL: "A read once in FP64 for each residual",
-    TRIANGLES: "one triangle of FP32 factors read for each launch",
+    PANEL: "one exchange between the 16 blocks of a cluster for each column, {exchange}, or reading and"
+    " writing each panel once, whichever takes longer",
+    MOVES: "two rows are read and written outside the panel for each pivot; none if the pivots are on the"
+    " diagonal",
+    BLOCK_ROW: "its flops at the FP32 rate, or its bytes, whichever takes longer; on Hopper the block row of"
+    " a wide panel is a product with an inverse: the product counts as update GEMM, the inverse counts here",
+    UPDATE: "the flops of all products at the FP16 rate, or reading and writing the trailing matrix for each"
+    " outer panel, whichever takes longer",
+    PACK: "both FP32 operands are read once, and their 16-bit parts are written once",
+    INNER: "the flops of an LU of each outer panel at the FP32 rate; on Hopper three TF32 products may be"
+    " faster, and the longer products of wide panels count as update GEMM",
+    INVERSES: "the diagonal blocks are read, and their inverses are written",
+    CAST: "A is read once in FP64, also for the norms, and written in FP32",
+    RESIDUAL: "A is read once in FP64 for each residual",
+    TRIANGLES: "one triangle of the FP32 factors is read for each launch",
 }
 
 # Assumed time of an exchange between the blocks of a cluster, if it is not measured.  Each column of a panel

@@ -1,4 +1,4 @@
-"""Published numbers about tensor cores, one list for each figure; they are quoted, never estimated.
+"""Published numbers about tensor cores, one list for each figure; all are quotes, none is an estimate.
 
 A value is 'not stated' if the part of the source that was read gives no number.  Each source names that part.
 """
@@ -34,7 +34,7 @@ INTEGER_SAMPLE = Source(
     "NVIDIA, immaTensorCoreGemm, a CUDA sample of WMMA on integers since CUDA 10",
 )
 WHITE_PAPERS = Source(
-    "NVIDIA's white papers, as its forum adds them up",
+    "NVIDIA's white papers, as summarized in its forum",
     "[How to calculate the Tensor Core FP16 performance of H100?](https://forums.developer.nvidia.com/t/"
     "how-to-calculate-the-tensor-core-fp16-performance-of-h100/244727), NVIDIA's developer forum",
 )

@@ -187,7 +187,7 @@ def alone_times(panel):
 def chain(spans):
     """Return the number of panel launches of a factorization, the seconds in them and between them.
 
-    The launches run one after the other, also beside updates, because a strip needs all strips left of it.
+    The launches run one after the other, also during updates, because a strip needs all strips left of it.
     """
     panels = [span for span in spans if span.category == PANEL]
     if not panels:

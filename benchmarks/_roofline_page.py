@@ -66,13 +66,14 @@ def explanation(facts):
     rates = facts["rates"]
     copy, fp16, fp32 = (rates[k] / 1e12 for k in ("copy_bytes", "fp16_flops", "fp32_flops"))
     return (
-        "FP64 matrix, one right-hand side, both on the device. *busy*: time covered by kernels of the"
-        " category; *exposed*: covered by no other category; *floor*: what it would take alone at the rates"
-        f" measured in the same run (copy {copy:.2f} TB/s read plus written, FP16 GEMM {fp16:.0f} and FP32"
-        f" GEMM {fp32:.0f} TFLOP/s at n = {GEMM_ORDER}). *idle* is the time of a solve without the profiler"
-        " less the time its kernels cover: launches and the host. FP32 GEMMs inside the vendor's trsm count"
-        " with those of the panel; their names do not tell. The solves of the condition estimate count with"
-        " those of the refinement."
+        "The matrix is FP64, with one right-hand side, both on the device. *busy*: the time in which a kernel"
+        " of the category runs. *exposed*: the time in which only kernels of the category run. *floor*: the"
+        " shortest possible time of the category, if it ran alone at the rates measured in the same run (copy"
+        f" {copy:.2f} TB/s read plus written, FP16 GEMM {fp16:.0f} and FP32 GEMM {fp32:.0f} TFLOP/s at n ="
+        f" {GEMM_ORDER}). *idle*: the time of a solve without the profiler, minus the time in which kernels"
+        " run; it contains launches and work of the host. FP32 GEMMs inside the vendor's trsm count as GEMMs"
+        " of the panel, because both have the same names. The triangular solves include those of the"
+        " condition estimate."
     )
 
 
@@ -127,9 +128,8 @@ def refinement(row):
     each = row["step"]
     floor = row["refinement_floor"]
     return (
-        f"A refinement step (residual, both triangular solves, norms), the condition known, takes"
-        f" {1e3 * each:.3f} ms,"
-        f" {each / floor:.2f} times its bytes ({1e3 * floor:.3f} ms)."
+        "With a known condition number, a refinement step (residual, both triangular solves, norms) takes"
+        f" {1e3 * each:.3f} ms, {each / floor:.2f} times the time to read its bytes ({1e3 * floor:.3f} ms)."
     )
 
 
@@ -144,26 +144,30 @@ def panel_lines(row):
         for height, kernels, everything in row["panel"]
         if height in wanted
     ]
-    return ["Panel, us a column in its kernels (with all between them): " + ", ".join(told) + "."]
+    return [
+        "Microseconds per column in the kernels of a panel (in brackets: with the work between its strips):"
+        f" {', '.join(told)}."
+    ]
 
 
 def chain_lines(row):
-    """Return the sentence about the chain of panels; updates run beside it."""
+    """Return the sentences about the chain of panels, which runs at the same time as updates."""
     chain = row.get("chain")
     floors = [c["floor"] for c in row["categories"] if c["category"] == UPDATE]
     if not chain or not floors:
         return []
     lines = [
         f"The chain of panels: {chain['launches']} launches, one after the other, take"
-        f" {1e3 * chain['inside']:.2f} ms, and {1e3 * chain['between']:.2f} ms lie between them, in which"
-        " rows move, columns are brought up to date, and panels wait for updates; alone all updates would"
-        f" take {1e3 * floors[0]:.2f} ms at least."
+        f" {1e3 * chain['inside']:.2f} ms. The time between them is {1e3 * chain['between']:.2f} ms; then"
+        " rows move, columns are updated, and panels wait for trailing updates. All trailing updates would"
+        f" take at least {1e3 * floors[0]:.2f} ms alone."
     ]
     alone = alone_times(row["panel"])
     if alone:
         inside, whole = (1e3 * seconds for seconds in alone)
         lines += [
-            f"Without look-ahead panels take {inside:.2f} ms, with all between strips {whole:.2f}."
+            f"Without look-ahead the panels take {inside:.2f} ms in their kernels, and {whole:.2f} ms with"
+            " the work between strips."
         ]
     return lines
 
@@ -172,12 +176,14 @@ def saving(row):
     """Return the line about the time that look-ahead saves in the factorization."""
     with_it, without = row["look_ahead"]["median"], row["serial"]["median"]
     flops = 2 / 3 * row["n"] ** 3
-    bits = "the same bits" if row["same_bits"] else "factors that differ in their bits"
+    bits = (
+        "The factors have the same bits" if row["same_bits"] else "The bits of the factors differ"
+    )
     return (
         f"- n = {row['n']}: the LU alone takes {1e3 * with_it:.2f} ms with look-ahead"
         f" ({flops / with_it / 1e12:.0f} TFLOP/s), {1e3 * without:.2f} ms without"
-        f" ({flops / without / 1e12:.0f} TFLOP/s): {1e3 * (without - with_it):.2f} ms,"
-        f" {100 * (1 - with_it / without):.0f} %, saved, with {bits}."
+        f" ({flops / without / 1e12:.0f} TFLOP/s). Look-ahead saves {1e3 * (without - with_it):.2f} ms"
+        f" ({100 * (1 - with_it / without):.0f} %). {bits}."
     )
 
 
@@ -203,7 +209,7 @@ def draw(row, path):
         whole = f"{1e3 * row[key]['median']:.2f} ms for the whole factorization"
         axis.set_title(f"{title}: {whole}", fontsize=10)
         axis.grid(axis="x", alpha=0.3)
-    axes[-1].set_xlabel("time, ms, from one of the first update kernels on")
+    axes[-1].set_xlabel("time in ms since the start of an early update")
     axes[-1].set_xlim(left=0)
     what = f"LU, n = {row['n']}, {row['precision']}, {widths(row)}"
     figure.suptitle(what, fontsize=11)

@@ -5,8 +5,8 @@
 
 Each kind of work is repeated for some time, while nvidia-smi reports every 20 ms.  The page compares the rate
 with the peak of the tensor cores at the measured clock: 4096 FP16 operations per clock and multiprocessor on
-Hopper.  Updates are those of an LU with three products.  They run on all multiprocessors, and on those that
-look-ahead leaves to an update; then the multiprocessors of the panel are idle.
+Hopper.  The updates are trailing updates of an LU with three products.  Each is measured on all
+multiprocessors, and again without those that look-ahead reserves for the next panel; these are idle here.
 """
 
 import contextlib
@@ -63,9 +63,9 @@ def watched(run):
         rows = parse(smi.stdout.read())
     if not rows:
         sys.exit(
-            "nvidia-smi told nothing about clock and power: is it the driver's, and new enough?"
+            "nvidia-smi reported neither clock nor power; use the one of the driver, in a recent version"
         )
-    # Start nvidia-smi after some of the work, so that it reports only times with work.
+    # nvidia-smi started after the warm-up, so all rows are from times with work.
     clock, power, most, limit = np.median(rows, axis=0)
     found = {
         "seconds": seconds,
@@ -164,9 +164,9 @@ def page(facts, rows):
     most = max(rows, key=lambda row: row["most_mhz"])
     lines = ["# Clock and power", ""]
     lines += [
-        "Medians while each piece of work ran again and again; see `benchmarks/clocks.py`. The clock can go "
-        f"to {most['most_mhz']:.0f} MHz, the power to {most['most_watts']:.0f} W. "
-        "Of three products each counts.",
+        "The clock and the power are medians during many repetitions; see `benchmarks/clocks.py`. The "
+        f"highest clock is {most['most_mhz']:.0f} MHz, and the power limit is {most['most_watts']:.0f} W. "
+        "If a row has three products, the rate counts the operations of all three.",
         *over_sgemm(rows),
         "",
     ]

@@ -23,7 +23,7 @@ def common_bits(x):
     """Return how many ones each pair of rows shares, as FP32 integers; x is float16 or int8."""
     if x.dtype == np.float16 and x.shape[1] > EXACT_BITS:
         raise ValueError(
-            f"vectors have {x.shape[1]} bits; FP32 counts to {EXACT_BITS}: give int8, or sum slices"
+            f"vectors have {x.shape[1]} bits; FP32 counts to {EXACT_BITS}: use int8, or add counts of slices"
         )
     return gemm(x, x, transb=True)
 
@@ -48,7 +48,7 @@ def check_the_edge(xp):
         common_bits(xp.ones((1, EXACT_BITS + 1), np.float16))
     except ValueError:
         return
-    raise AssertionError("more bits than FP32 counts were accepted")
+    raise AssertionError("more bits than FP32 can count were accepted")
 
 
 def rates(xp, device, x, repeats):

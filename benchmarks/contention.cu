@@ -1,8 +1,8 @@
-// Work of one kind, to see what it does to a panel beside it: a block on each of some multiprocessors, for a while.
+// Do one kind of work for a given time, one block on each of some multiprocessors, while a panel runs on the others.
 //
-//   words        float4[count], count a power of two: what is read, or read and written back as it was
-//   nanoseconds  how long a block goes on
-//   done         unsigned long long[1]: grows by the instructions of tensor cores, or by the words
+//   words        float4[count], count a power of two: the words are read, or read and written back unchanged
+//   nanoseconds  time for which each block works
+//   done         unsigned long long[1]: the number of tensor-core instructions, or of words, is added to it
 //
 // Defines KIND (0: mma.sync in FP16 on registers; 1: reads; 2: reads and writes).
 
@@ -16,7 +16,7 @@ __device__ __forceinline__ unsigned long long time_now() {
 
 #if KIND == 0
 
-// Of UNROLL independent sums, eight times.
+// Eight instructions for each of UNROLL independent sums.
 __device__ __forceinline__ void work(float4*, long long, long long, float& kept) {
     float d[UNROLL][4] = {};
     const unsigned a = 0x3c003800 + threadIdx.x, b = 0x34003c00 + threadIdx.x;  // FP16, half to one
@@ -32,7 +32,7 @@ __device__ __forceinline__ void work(float4*, long long, long long, float& kept)
     #pragma unroll
     for (int s = 0; s < UNROLL; ++s) kept += d[s][0];
 }
-constexpr int EACH = 8 * UNROLL, SHARERS = WARP;  // instructions of a turn, and lanes that make one
+constexpr int EACH = 8 * UNROLL, SHARERS = WARP;  // instructions of one call, and lanes that issue one together
 
 #else
 
@@ -61,7 +61,7 @@ contention(float4* words, long long count, long long nanoseconds, unsigned long 
     float kept = 0;
     long long turn = 0;
     for (; time_now() - start < nanoseconds; ++turn) work(words, count, turn, kept);
-    // Nothing is, but the compiler cannot know.
+    // Never true, but the compiler cannot know this, so it does not remove the work.
     if (kept == -1.0f) words[0].x = kept;
     if (threadIdx.x % SHARERS == 0) atomicAdd(done, static_cast<unsigned long long>(turn) * EACH);
 }

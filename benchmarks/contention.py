@@ -1,13 +1,13 @@
-"""What slows a panel beside an update: the tensor cores at work, the second-level cache, or memory?
+"""What slows a panel during an update: the tensor cores, the second-level cache, or memory?
 
     python benchmarks/contention.py                      # results/contention.json and contention.md
     python benchmarks/contention.py --draw               # the table from the JSON again; no GPU
 
-A cluster factors the first strip of a panel, alone, and while all other multiprocessors do one kind of work
-(contention.cu): multiply in registers, read from the second-level cache, read and write memory, or update a
-matrix by three products, as in an LU.  All kernels are launched before any of them starts.  The work begins
-when the panel is resident, and must end after it.  The factors must have the same bits each time.  This needs
-compute capability 9.0.
+A cluster factors the first strip of a panel, first alone, then while all other multiprocessors do one kind of
+work (contention.cu): multiply in registers, read from the second-level cache, read and write memory, or
+update a matrix by three products, as in an LU.  All kernels are launched before any of them starts.  The
+other work begins when the panel is resident, and must end after the panel.  The factors must have the same
+bits each time.  This needs compute capability 9.0.
 """
 
 import functools
@@ -18,8 +18,8 @@ from _kernels import kernel
 from tables import source, table
 
 ALONE, UPDATE = "nothing", "update"
-# For each kind of work: its number in the kernel, the number of 16-byte words (16 MB and 2 GB), the amount
-# per word or instruction, and the unit of this amount.
+# For each kind of work: its number in the kernel, the number of 16-byte words (16 MB and 2 GB), the flops per
+# instruction or bytes per word, and the unit of the rate.
 WORK = {
     "tensor cores": (0, 1, 2 * 16 * 8 * 16, "TFLOP/s"),
     "second-level cache": (1, 1 << 20, 16, "TB/s"),
@@ -57,7 +57,7 @@ class Strip:
         self._p[...] = self._a
 
     def factor(self, started):
-        """Factor it; `started` is set when it is resident."""
+        """Factor the strip; its kernel sets `started` when it is resident."""
         args = self._ipiv, 0, self._order, self._info, started
         self._swaps = self.ops.strip_lu(self._p, 0, self.width, *args)
 
@@ -96,7 +96,7 @@ def works(multiprocessors, blocks):
 
 
 def once(strip, work):
-    """Return the seconds of the strip beside `work`."""
+    """Return the seconds of the strip while `work` runs, and whether the work lasted as long."""
     import cupy
 
     from tcsolve._backends.cuda.lu.sm_partition import GATE_PATIENCE, Flags
@@ -130,7 +130,7 @@ def once(strip, work):
 
 
 def measure(m, repeats):
-    """Yield the row of the strip beside each kind of work."""
+    """Yield the row of the strip for each kind of other work."""
     import cupy
 
     strip, expected = Strip(m), None
@@ -140,7 +140,7 @@ def measure(m, repeats):
         result = strip.result()
         expected = expected or result
         if not all(np.array_equal(x, y) for x, y in zip(result, expected, strict=True)):
-            raise SystemExit(f"{m} rows beside {name}: other factors than alone")
+            raise SystemExit(f"{m} rows: the factors change if the other work is {name}")
         if name != ALONE and not all(covered for _, covered in found):
             raise SystemExit(f"{m} rows: {name} ended before the panel")
         row = {"m": m, "columns": strip.width, "beside": name, "rate": rate()}
@@ -152,19 +152,19 @@ def measure(m, repeats):
 
 
 def microseconds(row):
-    """Return the microseconds of a column."""
+    """Return the microseconds per column."""
     return 1e6 * row["seconds"]["median"] / row["columns"]
 
 
 def told_rate(row):
-    """Return the rate of the work beside the strip."""
+    """Return the rate of the other work."""
     return f"{row['rate'][0]:.3g} {row['rate'][1]}" if row["rate"] else "-"
 
 
 def line(row):
     """Return the printed line of a row."""
-    head = f"{row['m']:6} rows, {row['columns']:3} columns beside {row['beside']:20}"
-    return f"{head} {microseconds(row):6.3f} us a column  {told_rate(row)}"
+    head = f"{row['m']:6} rows, {row['columns']:3} columns, other work: {row['beside']:20}"
+    return f"{head} {microseconds(row):6.3f} us per column  {told_rate(row)}"
 
 
 def page(facts, rows):
@@ -175,9 +175,13 @@ def page(facts, rows):
         + [f"{microseconds(row) / alone[row['m']]:.2f}"]
         for row in rows
     ]
-    head = ["rows", "columns", "beside", "rate of that", "us a column", "over alone"]
-    told = "How this is measured: see `benchmarks/contention.py`."
-    parts = ["# A panel beside other work", told, table(head, body)]
+    head = ["rows", "columns", "other work", "rate of the other work", "us per column"]
+    head += ["time / time alone"]
+    told = (
+        "The time of a panel while other multiprocessors do other work; `benchmarks/contention.py` describes"
+        " the measurement."
+    )
+    parts = ["# A panel during other work", told, table(head, body)]
     return "\n\n".join([*parts, source(facts, "benchmarks/contention.py")]) + "\n"
 
 

@@ -31,7 +31,7 @@ FAMILIES = {
     "svd cluster1 1e4": ("svd_cluster1", {"cond": 1e4}),
     "uniform": ("uniform", {}),
 }
-# The largest finite numbers: INT8 keeps a sign, E4M3 ends at 448.
+# The largest numbers that are used of INT8 and of E4M3.
 INT8_MAX, FP8_MAX = 127, 448
 SEED = 7
 
@@ -116,7 +116,7 @@ def count_steps(family, n, name):
 
 
 def products(n, k):
-    """Yield (format, run) of n x k by k x n products; FP8 and INT8 want B by columns."""
+    """Yield (format, run) of n x k by k x n products; FP8 and INT8 need a column-major B."""
     import torch
 
     a, b = torch.randn(n, k, device="cuda"), torch.randn(k, n, device="cuda")
@@ -168,7 +168,7 @@ def page(steps, rates):
         "",
     ]
     lines += [
-        "Steps of refinement (classical or Krylov) to the bound, by what carries the corrections:",
+        "Refinement steps (classical or Krylov) until the bound is met, for each format of the corrections:",
         "",
     ]
     rows = {}
@@ -185,7 +185,8 @@ def page(steps, rates):
     ]
     lines += [
         "",
-        "Rates of the vendor's products, TFLOP/s, and what a product with two corrections costs at them:",
+        "Rates of the products of cuBLAS, in TFLOP/s, and the time of a product with two corrections at these"
+        " rates, relative to three products in FP16:",
         "",
     ]
     body = []
@@ -201,8 +202,8 @@ def page(steps, rates):
         "FP16",
         "INT8",
         "FP8",
-        "INT8 corrections, of three in FP16",
-        "FP8 corrections",
+        "INT8 corrections / three in FP16",
+        "FP8 corrections / three in FP16",
     ]
     lines += [table(head, body), "", source(rates["machine"], "benchmarks/corrections.py rates")]
     return "\n".join(lines) + "\n"
@@ -215,9 +216,11 @@ def main():
         "--n", type=int, nargs="+", help="by default 1024 and 4096, or 8192 and 16384"
     )
     parser.add_argument(
-        "--k", type=int, nargs="+", default=[1024, 8192], help="depths of the products timed"
+        "--k", type=int, nargs="+", default=[1024, 8192], help="inner dimensions of the products"
     )
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long a product is repeated")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="time for which a product repeats"
+    )
     options = parser.parse_args()
     facts, rows = machine(options.commit), []
     if options.what == "steps":

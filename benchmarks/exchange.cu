@@ -1,10 +1,10 @@
-// What a column of the panel waits for, and nothing else: every warp of a cluster sends 16 bytes to all its blocks,
-// and picks the largest of what has come from all.
+// The exchange that each column of a panel needs, without other work: every warp of a cluster sends 16 bytes to all
+// blocks of the cluster, and finds the largest value that all warps have sent.
 //
-//   rounds  how often, each with what the last has brought
-//   result  float[BLOCKS]: what each block has at the end, the number of the last round if all goes well
+//   rounds  number of exchanges; a warp sends the largest value of the exchange before, plus 1
+//   result  float[BLOCKS]: the last value of each block, which must be `rounds`
 //
-// Defines BLOCKS, of one cluster, and WARPS of a block.  st.async, counted by an mbarrier, as in panel.cu.
+// Defines BLOCKS, of one cluster, and WARPS of a block.  Messages use st.async, counted by an mbarrier, as in panel.cu.
 
 #include "common/sm_addresses.cuh"
 

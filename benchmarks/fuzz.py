@@ -4,9 +4,10 @@
     python benchmarks/fuzz.py --place cupy --seconds 600 --jobs 6 --json benchmarks/results/fuzz.json
 
 These are the cases of `pytest -m fuzz` (docs/contributing/random_cases.md).  All kinds share the given
-seconds; several processes with different seeds run them.  Then follow calls with many columns and slices.  On
-a device, every allocation of a call fails once.  Rows of another place that are already in the JSON stay
-there, so that one page has both.  The exit status is 1 if there are failures.
+seconds; several processes with different seeds run them.  Then every public call runs with many columns and
+slices.  On a device, each call is also repeated; in repetition k its k-th and all later allocations fail.
+Rows of another place that are already in the JSON stay there, so that one page has both.  --calls runs the
+calls alone and keeps the rows of the kinds.  The exit status is 1 if there are failures.
 """
 
 import importlib
@@ -28,7 +29,7 @@ from fuzz.outcome import Place  # noqa: E402
 from fuzz.runner import KINDS, kind_named, run_kind, seconds_of  # noqa: E402
 
 INTRODUCTION = (
-    "The cases of `pytest -m fuzz`, which [a page](../../docs/contributing/random_cases.md) describes, and "
+    "The results of `pytest -m fuzz` ([what its cases are](../../docs/contributing/random_cases.md)), and of "
     "public calls with many columns and slices."
 )
 # Largest number of failures that are listed for each kind; all of them are counted.
@@ -91,17 +92,24 @@ def page(machine, rows):
             row["seconds"] for row in rows if row["what"] == "kind" and row["place"] == name
         )
         lines += [f"{PLACES[name]}, {spent:.0f} s in all, seed {seeds}: {measured}", ""]
-    lines += ["Cases of each kind, failures, and failures by defects that are known:", ""]
+    lines += ["For each kind: the cases, the failures, and the failures by known defects:", ""]
     lines += [kind_table(rows, runs), ""]
     listed = [text for row in rows for text in row.get("listed", ())]
     lines += [f"- `{text}`" for text in listed] + [""] * bool(listed)
     if KNOWN:
-        lines += ["Defects that are known, each with a test that fails until it is gone:", ""]
+        lines += ["Known defects; each has a test that fails until the defect is repaired:", ""]
         lines += [f"- {name}: {known.reason}." for name, known in KNOWN.items()] + [""]
     lines += [
-        "For each public call the largest k such that its k-th allocation failed, and the columns and"
+        "For each public call: the largest k for which the k-th allocation was made to fail, and"
     ]
-    lines += ["slices that were run, all within their bounds unless it says so:", ""]
+    lines += [
+        "the numbers of columns and of slices that were run.  All met their bounds unless a cell says"
+    ]
+    lines += ["otherwise:", ""]
+    for row in rows:
+        if row["what"] == "calls":
+            measured = source(row["machine"], "benchmarks/fuzz.py")
+            lines += [f"{PLACES[row['place']]}: {measured}", ""]
     lines += [call_table(rows, runs)]
     return "\n".join(lines) + "\n"
 
@@ -157,19 +165,21 @@ def extents(found):
     return ", ".join(cells)
 
 
-def others(path, place):
-    """Return the rows of other places in a results file, if there is one."""
+def kept(path, place, calls_alone):
+    """Return the rows of a results file that stay: those of other places, and kinds if only calls run."""
     if path is None or not path.exists():
         return []
-    return [row for row in json.loads(path.read_text())["rows"] if row["place"] != place]
+    rows = json.loads(path.read_text())["rows"]
+    return [row for row in rows if row["place"] != place or (calls_alone and row["what"] != "call")]
 
 
 def main():
     parser = arguments(__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=600, help="that all kinds share")
+    parser.add_argument("--seconds", type=float, default=600, help="time for all kinds together")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="processes, with consecutive seeds")
     parser.add_argument("--place", choices=PLACES, default="numpy")
+    parser.add_argument("--calls", action="store_true", help="only the calls, not the kinds")
     options = unless_drawn(parser, page)
     if options is None:
         return
@@ -179,21 +189,29 @@ def main():
 
         facts |= gpu()
     place = Place(xp)
-    run = {"what": "run", "place": place.name, "seconds": options.seconds}
-    run |= {"seed": options.seed, "jobs": options.jobs}
-    rows = [*others(options.json, place.name), run | {"machine": facts}]
-    seeds = range(options.seed, options.seed + options.jobs)
-    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
-        for kind in KINDS:
-            if row := measure_kind(kind, place, options.seconds, seeds, pool.map):
-                rows.append(row)
-                save(options.json, facts, rows)
+    rows = kept(options.json, place.name, options.calls)
+    if not options.calls:
+        run = {"seconds": options.seconds, "seed": options.seed, "jobs": options.jobs}
+        rows.append({"what": "run", "place": place.name, **run, "machine": facts})
+        seeds = range(options.seed, options.seed + options.jobs)
+        measure_kinds(place, options, seeds, rows, facts)
+    rows = [row for row in rows if row["what"] != "calls" or row["place"] != place.name]
+    rows.append({"what": "calls", "place": place.name, "machine": facts})
     for call in CALLS:
         rows.append(measure_call(call, place))
         save(options.json, facts, rows)
     if options.json:
         options.json.with_suffix(".md").write_text(page(facts, rows))
     sys.exit(any(row.get("failures") for row in rows))
+
+
+def measure_kinds(place, options, seeds, rows, facts):
+    """Add the rows of all kinds to `rows`."""
+    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
+        for kind in KINDS:
+            if row := measure_kind(kind, place, options.seconds, seeds, pool.map):
+                rows.append(row)
+                save(options.json, facts, rows)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ COLORS = dict(zip((*ENGINES, "sgemm"), ("C7", "C0", "C3", "C2", "black"), strict
 STYLES = dict(zip(REFINES, ("-", "--", "-.", ":"), strict=True))
 # For larger n the naive engine takes seconds.
 LARGEST_NAIVE = 4096
-# About how many rows of a result are compared with FP64.
+# Approximate number of rows of a result that are compared with FP64.
 CHECKED_ROWS = 64
 
 
@@ -70,7 +70,7 @@ class Reference:
 
 
 def judged(errors, bound):
-    """Return the row's entries on errors: largest, mean, and the largest part of the bound, at most 1."""
+    """Return the errors for a row: largest, mean, and largest relative to its bound (at most 1)."""
     of_bound = (errors / np.maximum(bound, 1e-300)).max()
     found = {"max_error": errors.max(), "mean_error": errors.mean(), "of_bound": of_bound}
     return {name: float(value) for name, value in found.items()}
@@ -184,7 +184,7 @@ def swizzle(n, repeats):
     check = checked(Reference(a, b), a, b, engine="wmma")
 
     def run(swizzled):
-        engines._wmma(work, swizzle=swizzled)
+        engines.RUN["wmma"](work, swizzle=swizzled)
         return out
 
     for swizzled in (0, 1):

@@ -1,4 +1,4 @@
-"""How close is gemm_batched to the speed of a copy, compared with cuBLAS, by size and by batch length?
+"""How close do gemm_batched and cuBLAS come to the speed of a copy, for each size and length of a batch?
 
     python benchmarks/gemm_batched.py                                 # results/gemm_batched.json and figures
     python benchmarks/gemm_batched.py --from benchmarks/results/gemm_batched.json     # only the figures
@@ -71,7 +71,7 @@ def bound_factor(a, b, who):
 
 
 def part_of_bound(result, a, b, factor, unit):
-    """Return the largest error of the first and last products, as a part of its bound (at most 1)."""
+    """Return the largest error of the first and last products, relative to its bound (at most 1)."""
     worst = 0.0
     for part in (slice(CHECKED), slice(-CHECKED, None)):
         x, y = a[part].astype(np.float64), b[part].astype(np.float64)
@@ -85,7 +85,7 @@ def part_of_bound(result, a, b, factor, unit):
 
 
 def rows_of(case, n, batch, repeats):
-    """Yield the rows of ours, cuBLAS and a copy for one size and length."""
+    """Yield the rows of gemm_batched, cuBLAS and a copy for one size and length."""
     import cupy
 
     dtype, stored, unit = CASES[case]

@@ -37,7 +37,7 @@ def seconds_of(device, run, repeats):
 
 
 def rows_of(xp, device, n, top, repeats):
-    """Yield a row for each level, the errors held to their bound."""
+    """Yield a row for each level; its entry `within` says whether the errors meet their bound."""
     rng = np.random.default_rng(n)
     a, b = (xp.asarray(rng.uniform(-top, top, (n, n)).astype(np.float32)) for _ in range(2))
     reference = Reference(a, b)
@@ -115,7 +115,7 @@ def main():
                 save(options.json, facts, rows)
     try_to_draw(draw, facts, rows, options.figure)
     if not all(row["within"] for row in rows):
-        raise SystemExit("an error is beyond its bound")
+        raise SystemExit("an error exceeds its bound")
 
 
 if __name__ == "__main__":

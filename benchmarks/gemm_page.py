@@ -56,28 +56,28 @@ def square(results):
     warp, group = (best(rows, dtype="float16", engine=name) for name in ("wmma", "wgmma"))
     if top and single:
         over_single = top["tflops"] / single["tflops"]
-        word = "holds" if over_single >= V100["over_single"] else "no longer holds"
+        word = "are still" if over_single >= V100["over_single"] else "are no longer"
         lines += [
-            f"That tensor cores are {V100['over_single']} times as fast as single precision {word}:"
-            f" {top['tflops']:.0f} TFLOP/s in FP16 ({top['engine']}, n = {top['n']}) are"
+            f"Tensor cores {word} at least {V100['over_single']} times as fast as single precision: FP16"
+            f" reaches {top['tflops']:.0f} TFLOP/s ({top['engine']}, n = {top['n']}). This is"
             f" {times(over_single)} the rate of SGEMM,"
-            f" and {times(top['tflops'] / V100['tflops'])} the {V100['tflops']} of the V100."
+            f" and {times(top['tflops'] / V100['tflops'])} the {V100['tflops']} TFLOP/s of the V100."
         ]
     if warp and group:
         lines += [
-            "What changed: a warp's instructions, which are all that the V100 had, come to"
-            f" {warp['tflops']:.0f} TFLOP/s here (wmma), and those of a warpgroup to"
-            f" {group['tflops']:.0f} (wgmma){part_of_peak(results, facts, group)}."
+            "The tensor cores of the V100 had only instructions for a warp. These reach"
+            f" {warp['tflops']:.0f} TFLOP/s here (wmma); instructions for a warpgroup reach"
+            f" {group['tflops']:.0f} TFLOP/s (wgmma){part_of_peak(results, facts, group)}."
         ]
     refined = best([r for r in rows if r["engine"] != "cublas"], dtype="float32", refine="ab")
     there = refined and first(rows, n=refined["n"], dtype="float32", engine="sgemm")
     if there and "tflops" in there and refined.get("sgemm_max_error"):
         low = refined["max_error"] <= refined["sgemm_max_error"]
         lines += [
-            f"Three products of parts, 'ab', reach {refined['tflops']:.0f} TFLOP/s,"
-            f" {times(refined['tflops'] / there['tflops'])} the rate of SGEMM, with an error that is"
-            f" {'not larger' if low else 'larger'} ({refined['max_error']:.1e} beside"
-            f" {refined['sgemm_max_error']:.1e} at n = {refined['n']})."
+            "'ab' replaces an FP32 product by three FP16 products of parts. It reaches"
+            f" {refined['tflops']:.0f} TFLOP/s, {times(refined['tflops'] / there['tflops'])} the rate of"
+            f" SGEMM. At n = {refined['n']} its error is {'not larger' if low else 'larger'} than that of"
+            f" SGEMM ({refined['max_error']:.1e} and {refined['sgemm_max_error']:.1e})."
         ]
     return lines + three_for_nothing(rows)
 
@@ -92,13 +92,13 @@ def three_for_nothing(rows):
         if single and "tflops" in half and refined:
             part = 3 * refined["tflops"] / half["tflops"]
             told.append(
-                f"{half['tflops'] / 3 / single:.1f} times SGEMM at n = {n} ({part:.0%} of it)"
+                f"{half['tflops'] / 3 / single:.1f} times the rate of SGEMM at n = {n} ({part:.0%})"
             )
     if not told:
         return []
     return [
-        "Three products at cuBLAS's rate for FP16, had they been split for nothing, would be"
-        f" {', '.join(told)}: in brackets what 'ab' reaches, its splitting counted."
+        "If splitting the operands took no time, three FP16 products by cuBLAS would reach"
+        f" {', '.join(told)}. In brackets: the part of this rate that 'ab' reaches, including its split."
     ]
 
 
@@ -109,7 +109,10 @@ def part_of_peak(results, facts, row):
     if peak is None:
         return ""
     here, then = row["tflops"] * 1e12 / peak, V100["tflops"] / V100["peak"]
-    return f", {100 * here:.0f} % of the nominal peak; the {V100['tflops']} were {100 * then:.0f} %"
+    return (
+        f", {100 * here:.0f} % of the nominal peak. The {V100['tflops']} TFLOP/s of the V100 were"
+        f" {100 * then:.0f} % of its peak"
+    )
 
 
 def rank_k(results):
@@ -120,9 +123,9 @@ def rank_k(results):
     small, large = (best(rows, k=end(values(rows, "k"), default=0)) for end in (min, max))
     if small and large:
         lines += [
-            f"A C of order {small['m']} has to be read and written for only 2 k operations an entry: k ="
-            f" {small['k']} reaches {100 * small['tflops'] / large['tflops']:.0f} % of the rate of k ="
-            f" {large['k']}."
+            f"Each entry of C (order {small['m']}) is read and written for only 2 k operations, so memory"
+            f" limits the rate for small k: k = {small['k']} reaches"
+            f" {100 * small['tflops'] / large['tflops']:.0f} % of the rate of k = {large['k']}."
         ]
     return lines
 
@@ -144,8 +147,8 @@ def transposes(results):
             found.append(f"{100 * (1 - min(rates) / max(rates)):.0f} % ({dtype}, {engine})")
     if found:
         lines += [
-            "What changed: wmma, one kernel text, takes all four layouts as they lie in memory. The slowest"
-            f" is slower than the fastest by {', '.join(found)}."
+            "The kernel of the wmma engine reads all four layouts without a copy. The slowest layout is"
+            f" slower than the fastest by {', '.join(found)}."
         ]
     return lines
 
@@ -158,10 +161,10 @@ def swizzle(results):
     plain, swizzled = (best(rows, swizzled=i) for i in (0, 1))
     if plain and swizzled:
         gain = swizzled["tflops"] / plain["tflops"]
-        word = "holds" if gain > 1.1 else "does not hold for this kernel"
+        word = "cost much time" if gain > 1.1 else "do not cost much time in this kernel"
         lines += [
-            f"That bank conflicts cost much {word}: without them the wmma engine is {times(gain)} as fast."
-            " What changed: exclusive or of address bits avoids them, without the bytes of a padding."
+            f"Bank conflicts {word}: without them the wmma engine is {times(gain)} as fast."
+            " The swizzle, an exclusive or of address bits, avoids them without padding."
         ]
     return lines
 
@@ -174,7 +177,7 @@ def error(results):
         row = first(rows, n=n, level=level)
         return f"{row['max_error']:.1e} ({1e3 * row['seconds']['median']:.3g})" if row else "-"
 
-    lines = ["Largest error for entries in [-1, 1] (milliseconds):", ""]
+    lines = ["Largest error for entries in [-1, 1], in brackets the time in ms:", ""]
     lines += [grid("n", values(rows, "n"), levels, cell), ""]
     large = max(values(rows, "n"), default=0)
     here = {row["level"]: row for row in by(rows, n=large)}
@@ -188,12 +191,12 @@ def error(results):
     fourth = 100 * abs(1 - smaller["ab"] / smaller["full"])
     return [
         *lines,
-        f"That refinement buys accuracy with work holds: at n = {large} the error is {times(smaller['a'])}"
+        f"Refinement reduces the error and takes more time: at n = {large} the error is {times(smaller['a'])}"
         f" smaller with 'a' and {times(smaller['ab'])} with 'ab', for {1 / dearer['a']:.1f} and"
-        f" {1 / dearer['ab']:.1f} times the time. What changed: with residuals scaled and sums ended early,"
-        f" 'ab' is {'at least as accurate as' if better else 'less accurate than'} FP32 (its error is"
-        f" {times(smaller['fp32'] / smaller['ab'])} that of FP32), and the fourth product of 'full' changes"
-        f" the error by {fourth:.0f} %.",
+        f" {1 / dearer['ab']:.1f} times the time. The operands are scaled, and sums on the tensor cores end"
+        f" after 64 terms. So 'ab' is {'at least as accurate as' if better else 'less accurate than'} FP32"
+        f" (its error is {times(smaller['fp32'] / smaller['ab'])} that of FP32). The fourth product of 'full'"
+        f" changes the error by {fourth:.0f} %.",
     ]
 
 
@@ -214,14 +217,14 @@ def batched(results):
     copy = first(rows, who="copy", batch=ours["batch"]) if ours else None
     if ours and theirs and copy and "seconds" in copy:
         over, rates = ours["tflops"] / theirs["tflops"], (ours, copy)
-        word = "holds" if over > 1 else "does not hold"
+        word = "is worthwhile" if over > 1 else "is not worthwhile"
         then = ours["tflops"] / V100["batched_tflops"]
         mine, copied = (row["bytes_per_second"] for row in rates)
         lines += [
-            f"That such batches want a kernel of their own {word}: ours reaches {ours['tflops']:.1f} TFLOP/s,"
-            f" {times(over)} the best of cuBLAS and {times(then)} the {V100['batched_tflops']} of the V100."
-            f" Memory bounds it: it moves operands and results at {100 * mine / copied:.0f} % of the speed of"
-            " a copy."
+            f"A special kernel for such batches {word}: ours reaches {ours['tflops']:.1f} TFLOP/s,"
+            f" {times(over)} the best rate of cuBLAS and {times(then)} the {V100['batched_tflops']} TFLOP/s"
+            " of the V100. Memory limits its rate: it moves operands and results at"
+            f" {100 * mine / copied:.0f} % of the speed of a copy."
         ]
     return lines
 
@@ -235,8 +238,8 @@ def mma(results):
         for ilp in KINDS[name][-1]
         if by(rows, what=name, ilp=ilp)
     ]
-    head = ["instruction", "sums a warp", *(f"{w} warps" for w in warps)]
-    lines = ["TFLOP/s, for INT8 TOP/s:", "", table(head, body), ""]
+    head = ["instruction", "sums per warp", *(f"{w} warps" for w in warps)]
+    lines = ["Rates in TFLOP/s (TOP/s for INT8):", "", table(head, body), ""]
     warp, group = best(rows, what="mma.sync FP16"), best(rows, what="wgmma FP16")
     peak = nominal_peak(facts, "FP16")
     if not (warp and peak):
@@ -245,14 +248,12 @@ def mma(results):
     enough = [row["warps"] for row in alone if row.get("tflops", 0) >= 0.9 * warp["tflops"]]
     text = (
         f"The nominal peak here is {peak / 1e12:.0f} TFLOP/s: {facts['multiprocessors']} multiprocessors at"
-        f" {facts['clock_hz'] / 1e9:.2f} GHz. mma.sync comes to"
-        f" {100 * warp['tflops'] * 1e12 / peak:.0f} % of it, and with one sum a warp needs"
-        f" {min(enough, default='more than 32')} warps for nine tenths of that."
+        f" {facts['clock_hz'] / 1e9:.2f} GHz. mma.sync reaches"
+        f" {100 * warp['tflops'] * 1e12 / peak:.0f} % of it. With one sum per warp,"
+        f" {min(enough, default='more than 32')} warps are needed for nine tenths of that rate."
     )
     if group:
-        text += (
-            f" What changed on Hopper: wgmma comes to {100 * group['tflops'] * 1e12 / peak:.0f} %."
-        )
+        text += f" wgmma, new on Hopper, reaches {100 * group['tflops'] * 1e12 / peak:.0f} %."
     return [*lines, text]
 
 
@@ -310,9 +311,9 @@ def page(results):
     """Return the Markdown page of the available results."""
     lines = ["# Products on tensor cores", ""]
     lines += [
-        "Medians, of the device alone: it waits until the host has launched what is timed. Every answer is"
-        " held to its bound before it is timed. Numbers of others are quoted from what is named beside them;"
-        " 'not stated' means: not there.",
+        "All times are medians of device time: the device starts only when the host has launched all timed"
+        " calls. Every answer is compared with its bound before it is timed. Published numbers are quoted"
+        " with their source; 'not stated' means that the source gives no number.",
         "",
     ]
     for title, name, picture, quotes, section in SECTIONS:
@@ -324,7 +325,7 @@ def page(results):
         if section:
             lines += [*section(results), ""]
         if quotes:
-            lines += ["When tensor cores were new:", "", *_papers.bullets(quotes), ""]
+            lines += ["Published numbers:", "", *_papers.bullets(quotes), ""]
         lines += [source(results[name][0], f"benchmarks/{name}.py"), ""]
     return "\n".join([*lines, "## Sources", "", *_papers.sources(), ""])
 

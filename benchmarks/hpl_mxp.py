@@ -17,8 +17,8 @@ Differences from the reference implementation:
 - The LU pivots; the rules do not ask for it, and for this matrix every pivot is on the diagonal already.
 - The single-precision copy of A is updated with products of 16-bit operands and FP32 sums, as the rules
   allow; fp16x3 takes three such products and counts the operations of one.
-- Classical refinement first and FGMRES only if that stalls, both in FP64 as the rules demand.
-  The reference starts GMRES at once.
+- Refinement is classical first, and FGMRES follows only if that stalls.  Both use FP64, as the rules demand.
+  The reference starts with GMRES.
 - The sums on the diagonal are added in another order, so they differ in the last bits.
 - A solve also estimates the condition number, which the rules do not ask for; its time counts.
 - A is generated on the device in FP64, row block by row block; as in the reference, this is not timed.
@@ -40,7 +40,7 @@ EPS, THRESHOLD = 2.0**-53, 16.0
 BLOCK_ENTRIES = 1 << 24
 # Bytes to leave free besides the predicted ones: workspaces of cuBLAS and cuSOLVER are not in the pool.
 SPARE_BYTES = 1 << 30
-# The largest n is looked for among multiples of this.
+# The largest n is searched among multiples of this number.
 STEP = 1024
 
 
@@ -194,7 +194,7 @@ def measure(n, precision, repeats):
 
 
 def measure_largest(precision, repeats):
-    """Return the row of the largest n that runs, going down from the prediction if that one does not."""
+    """Return the row of the largest n that runs: start at the predicted n, and reduce it while it fails."""
     import cupy
 
     import tcsolve
@@ -206,7 +206,7 @@ def measure_largest(precision, repeats):
             return row | {"largest": True, "predicted_largest": predicted}
         except (tcsolve.DeviceMemoryError, cupy.cuda.memory.OutOfMemoryError) as error:
             print(f"n = {n} does not fit: {error}", flush=True)
-        # The traceback held arrays, which are free only here, after the except clause.
+        # The traceback keeps arrays alive until the except clause ends; from here on their memory is free.
         n -= STEP
         cupy.get_default_memory_pool().free_all_blocks()
     raise SystemExit(f"no multiple of {STEP} fits in the memory of this device")
@@ -247,7 +247,10 @@ def page(facts, rows):
     ]
     head = ["n", "precision", "LU, TFLOP/s", "whole solve, TFLOP/s", "LU, ms", "solve, ms"]
     lines = ["# HPL-MxP on one GPU", ""]
-    lines += ["The rules, and what differs from the reference: see `benchmarks/hpl_mxp.py`.", ""]
+    lines += [
+        "`benchmarks/hpl_mxp.py` states the rules and the differences from the reference.",
+        "",
+    ]
     lines += [table([*head, "steps", "scaled residual (at most 16)"], body), ""]
     return "\n".join([*lines, source(facts, "benchmarks/hpl_mxp.py")]) + "\n"
 
@@ -265,7 +268,7 @@ def main():
 
     facts, rows = machine(options.commit) | gpu(), []
     jobs = [(n, precision) for n in options.n for precision in options.precision]
-    # One precision is enough for the largest n: the first.
+    # The largest n is measured with the first precision only.
     jobs += [(None, options.precision[0])] if options.largest else []
     for n, precision in jobs:
         if n is None:

@@ -12,8 +12,8 @@ random vector v of -1 and 1, in FP64.  u is the roundoff of the update, and w th
 the size of independent rounding errors (see Higham and Mary 2019).  A bound by |L| |U| would accept wrong
 factors for large n.
 
-The page also has the time of all panels, which run one after the other, with updates at the same time and
-without.
+The page also gives the time of all panels, which run one after the other: once with updates at the same time,
+and once without look-ahead.
 """
 
 import math
@@ -77,11 +77,13 @@ class Ours(Factoring):
     def taken(self, factors):
         """Return the packed factors and the order of the rows."""
         if factors.misled:
-            raise SystemExit("A is not as dominant as it looks: not timed")
+            raise SystemExit(
+                "A is not diagonally dominant, although the survey expects it: not timed"
+            )
         return factors.lu, factors.order
 
     def profile(self):
-        """Return the times of the chain of panels beside updates, and alone."""
+        """Return the times of the chain of panels with look-ahead, and of the panels without it."""
         beside, serial = (self.spans(look_ahead) for look_ahead in (True, False))
         alone = alone_times(panel_times(serial, self.panels, self.strips()))
         return {"chain": chain(beside), "alone": alone}
@@ -146,7 +148,7 @@ def line(row):
 
 
 def panel_cells(row):
-    """Return the times of the chain of panels: in and between panels beside updates, and in panels alone."""
+    """Return the times in and between panels with look-ahead, and the time of panels without it, as cells."""
     chain, alone = row.get("chain"), row.get("alone")
     return [
         f"{1e3 * chain['inside']:.1f} + {1e3 * chain['between']:.1f}" if chain else "-",
@@ -168,10 +170,11 @@ def page(facts, rows):
     ]
     head = ["family", "n", "by", "rows moved", "LU, ms", "TFLOP/s"]
     head += ["panels + between, ms", "alone, ms", "error / at most"]
-    told = "What is timed, and what the error is: see `benchmarks/lu.py`."
+    told = "`benchmarks/lu.py` says what is timed and how the error is defined."
     told += (
-        " *panels + between*: from the start of the first panel to the end of the last; *alone*: without"
-        " look-ahead, with what lies between the strips of a panel."
+        " *panels + between*: the time in panels and the time between them, from the start of the first panel"
+        " to the end of the last, with look-ahead. *alone*: the time of all panels without look-ahead,"
+        " including the work between the strips of a panel."
     )
     parts = ["# The LU alone", told, table(head, body), source(facts, "benchmarks/lu.py")]
     return "\n\n".join(parts) + "\n"

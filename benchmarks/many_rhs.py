@@ -16,11 +16,15 @@ from tables import source, table
 
 # The curves: key of the time in a row, label, line style.
 CURVES = (
-    ("tcsolve", "tcsolve, one block", {"marker": "o", "linewidth": 2}),
-    ("tcsolve_again", "tcsolve, one block, factors kept", {"marker": "o", "linestyle": "--"}),
-    ("cupy", "cupy.linalg.solve, one block", {"marker": "s"}),
-    ("further", "as many further solves, factors kept", {"marker": "^", "linestyle": ":"}),
-    ("singles", "as many single solves", {"marker": "^", "linestyle": ":"}),
+    ("tcsolve", "tcsolve, all at once", {"marker": "o", "linewidth": 2}),
+    (
+        "tcsolve_again",
+        "tcsolve, all at once, with known factors",
+        {"marker": "o", "linestyle": "--"},
+    ),
+    ("cupy", "cupy.linalg.solve, all at once", {"marker": "s"}),
+    ("further", "tcsolve, one by one, with known factors", {"marker": "^", "linestyle": ":"}),
+    ("singles", "tcsolve, one by one", {"marker": "^", "linestyle": ":"}),
 )
 
 
@@ -115,7 +119,7 @@ def page(facts, rows):
         [row["n"], row["nrhs"], *(f"{times(row)[key]:.2f}" for key, *_ in CURVES)] for row in rows
     ]
     head = ["n", "right-hand sides", *(f"{label}, ms" for _, label, _ in CURVES)]
-    lines = ["# Many right-hand sides", "", "![time against their number](many_rhs.png)", ""]
+    lines = ["# Many right-hand sides", "", "![time for each number of them](many_rhs.png)", ""]
     return (
         "\n".join([*lines, table(head, body), "", source(facts, "benchmarks/many_rhs.py")]) + "\n"
     )

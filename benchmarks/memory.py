@@ -74,13 +74,13 @@ class PeakPool:
         return self.pool.used_bytes() - self._before[0]
 
     def malloc(self, size):
-        """Allocate from the pool and look at how full it is."""
+        """Allocate from the pool, and record the peak of bytes in use."""
         memory = self.pool.malloc(size)
         self.used = max(self.used, self.left)
         return memory
 
     def __enter__(self):
-        # For all threads, which `using_allocator` would not do.
+        # In all threads; `using_allocator` acts in the current one only.
         self._set(self.malloc)
         return self
 
@@ -111,12 +111,12 @@ def matrix(family, n):
 
 
 def measure(call, n, precision, family, nrhs):
-    """Return the row of one solve for so many right-hand sides, or of one factorization for them."""
+    """Return the row of one solve, or of one factorization, for `nrhs` right-hand sides."""
     import cupy
 
     import tcsolve
 
-    fresh_pool().free_all_blocks()  # before, so that a run that failed leaves room for this matrix
+    fresh_pool().free_all_blocks()  # a failed run may have left blocks
     a = matrix(family, n)
     b = a @ cupy.ones((n, nrhs))
     b = b[:, 0] if nrhs == 1 else b
@@ -185,7 +185,10 @@ def page(facts, rows):
     head = ["call", "n", "matrix", "precision", "right-hand sides", "planned, MiB", "used, MiB"]
     head += ["reserved, MiB", "planned / used", "used / bytes of A", "kept, MiB", "rungs"]
     lines = ["# Bytes planned and used", ""]
-    lines += ["Beyond the arguments, x included; see `benchmarks/memory.py`.", *worst(rows), ""]
+    lines += [
+        "Bytes beyond the arguments, including x; `benchmarks/memory.py` defines the columns."
+    ]
+    lines += [*worst(rows), ""]
     return "\n".join([*lines, table(head, body), "", source(facts, "benchmarks/memory.py")]) + "\n"
 
 
@@ -206,7 +209,7 @@ def cells(row):
 
 
 def worst(rows):
-    """Return the sentences about the worst plans: made before the start, and with bytes added later."""
+    """Return the sentences about the worst plans: known before the start, or completed during the solve."""
     known, counted = [], []
     for row in rows:
         if "bytes_used" in row:
@@ -214,13 +217,14 @@ def worst(rows):
             (known if usual else counted).append(row["bytes_planned"] / row["bytes_used"])
     lines = []
     for ratios, when in (
-        (known, "before the start"),
-        (counted, "and counted, on the other matrices"),
+        (known, "if the plan is complete before the start"),
+        (
+            counted,
+            "if the solve adds bytes to its plan (slow or failing refinement, other matrices)",
+        ),
     ):
         if ratios:
-            lines.append(
-                f"Planned {when}, over used: between {min(ratios):.3f} and {max(ratios):.3f}."
-            )
+            lines.append(f"Planned / used {when}: between {min(ratios):.3f} and {max(ratios):.3f}.")
     return lines
 
 

@@ -1,4 +1,4 @@
-// Tensor cores alone: operands of ones stay where they are, and every instruction adds K to its sums.
+// Tensor cores without memory traffic: the operands are ones and are loaded once; every instruction adds K to its sums.
 //
 //   sums  result: every sum of every thread, `count` K
 //   where result: the multiprocessor of each block, to show that no two share one
@@ -6,7 +6,7 @@
 // Defines KIND (0: mma.sync, FP16 in, FP32 out; 1: mma.sync, INT8 in, INT32 out; 2: wgmma, FP16 in, FP32 out) and
 // ILP, the independent sums of a warp (of a warpgroup: 1).  Block: the warps to be measured.
 
-constexpr int UNROLL = 16;  // instructions for a sum between two tests of the loop's end
+constexpr int UNROLL = 16;  // instructions for each sum in one turn of the loop
 
 #if KIND == 1
 typedef int Sum;
@@ -18,7 +18,7 @@ constexpr unsigned ONES = 0x3c003c00;  // two FP16
 
 #if KIND < 2
 
-constexpr int SUMS = 4;  // of 16 x 8 in one thread
+constexpr int SUMS = 4;  // of a 16 x 8 tile, in one thread
 
 __device__ __forceinline__ void multiply(Sum (&d)[SUMS], const unsigned (&a)[4], const unsigned (&b)[2]) {
 #if KIND == 0
@@ -47,7 +47,7 @@ __device__ __forceinline__ void repeat(Sum (&d)[ILP][SUMS], long long count) {
 
 #else
 
-constexpr int SUMS = 128;  // of 64 x 256 in one thread
+constexpr int SUMS = 128;  // of a 64 x 256 tile, in one thread
 static_assert(ILP == 1, "the sums of a warpgroup take its registers");
 
 // Rows of 64 k, 128 bytes, swizzled, groups of 8 rows 1024 bytes apart: the layout of gemm_wgmma.cu.

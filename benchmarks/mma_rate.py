@@ -37,7 +37,7 @@ KINDS = {
 }
 # FP16 operations of a multiprocessor in a clock, by compute capability.
 OPERATIONS_PER_CLOCK = {"80": 2048, "90": 4096}
-# Instructions for each sum: milliseconds, and sums far below 2^24.
+# Instructions for each sum; a launch takes milliseconds, and sums stay far below 2^24.
 COUNT = 1 << 16
 
 
@@ -58,7 +58,7 @@ def operations(name, multiprocessors, warps, ilp):
 
 
 def nominal_peak(facts, name):
-    """Return the operations a second that the data sheet's way of counting gives, or None."""
+    """Return the nominal peak, as the docstring of this module defines it, or None if it is not known."""
     each, clock = OPERATIONS_PER_CLOCK.get(facts["compute_capability"]), facts.get("clock_hz")
     if each is None or not clock:
         return None

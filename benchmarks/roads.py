@@ -1,4 +1,4 @@
-"""How long does a solve of each kind of system take on the GPU, and how long by CuPy and by torch?
+"""How long does a solve of each kind of system take on the GPU, compared with CuPy and torch?
 
     python benchmarks/roads.py                # the whole table: some minutes
     python benchmarks/roads.py --quick        # a part of it, for development: less than a minute
@@ -8,9 +8,9 @@
 `tcsolve.solve` of CuPy arrays: stacks, small systems, general, complex, symmetric, positive definite and
 triangular ones, with one and with many right-hand sides.  The peers are cupy.linalg.solve, and torch's
 call for the kind: torch.linalg.solve, torch.linalg.cholesky with torch.cholesky_solve, and for triangles
-cupyx.scipy.linalg.solve_triangular and torch.linalg.solve_triangular.  Wall clock with a synchronised device,
-medians, from the third call on.  Every answer is checked before it is timed.  A row that fails says why,
-and the others go on.
+cupyx.scipy.linalg.solve_triangular and torch.linalg.solve_triangular.  Times are medians of wall clock with a
+synchronised device, from the third call on.  Every answer is checked before it is timed.  A row that fails
+gives the reason, and the other rows are still measured.
 """
 
 import itertools
@@ -23,13 +23,13 @@ import numpy as np
 from _harness import RESULTS, arguments, gpu, machine, save, summary, unless_drawn
 from tables import source, table
 
-# Seconds of samples of one solver in one row, and smallest number of samples.
+# Seconds that the samples of one solver in one row may take, and smallest number of samples.
 PATIENCE, LEAST_SAMPLES = 0.5, 3
-# The largest error of a valid FP64 answer; and our bound in u sqrt(n), with room for the rounding of small
-# systems.
+# The largest backward error of a valid FP64 answer of a peer, and of ours in units of u sqrt(n), with a
+# margin for small systems.
 WRONG, MET = 1e-10, 4
-# The allowed time relative to the fastest peer: a factor, or some more seconds, for stacks and for small n;
-# another factor for larger n.
+# The allowed time relative to the fastest peer: for stacks and small n a factor, or some more seconds; for
+# larger n another factor, and one for triangles.
 LARGE, SMALL_FACTOR, SMALL_SECONDS, LARGE_FACTOR, TRIANGLE_FACTOR = 2048, 3.0, 2e-4, 1.3, 2.2
 
 STACKS = (
@@ -115,7 +115,7 @@ def system(case):
         a = (a + a.T) / 2
     elif case.kind == "positive definite":  # eigenvalues between 1 / 2 and 5 / 2
         a = (a + cupy.swapaxes(a, -1, -2)) / (2 * math.sqrt(2 * case.n)) + 1.5 * cupy.eye(case.n)
-        if case.n <= 64:  # few unknowns stray further from that
+        if case.n <= 64:  # for small n the eigenvalues vary more
             a += 1.5 * cupy.eye(case.n)
     elif case.kind == "triangular":
         a = cupy.triu(a / math.sqrt(case.n)) + 2 * cupy.eye(case.n)
@@ -266,15 +266,17 @@ def page(facts, rows):
     kept = sum(verdict(row) == "ok" for row in rows)
     asked = sum(verdict(row) != "-" for row in rows)
     text = (
-        "# Every kind of system on a GPU\n\nWall clock of `tcsolve.solve` with CuPy arrays, verification "
-        "included, beside the fastest of CuPy and torch, which do not verify.  Allowed: for stacks and below "
-        f"n = {LARGE} {SMALL_FACTOR:g} times the peer or {1e3 * SMALL_SECONDS:g} ms more; above "
-        f"{LARGE_FACTOR:g} times, with n right-hand sides one product A X more, and {TRIANGLE_FACTOR:g} "
-        f"times for triangles, where verifying costs as much as solving.  {kept} of {asked} rows are ok."
+        "# Every kind of system on a GPU\n\nThe wall clock of `tcsolve.solve` with CuPy arrays, including "
+        "the verification, and that of the faster peer: CuPy or torch, which do not verify.  *limit* is the "
+        f"allowed time.  For stacks, and for n < {LARGE}, it is {SMALL_FACTOR:g} times the time of the peer, "
+        f"or {1e3 * SMALL_SECONDS:g} ms more, whichever is longer.  For larger n it is {LARGE_FACTOR:g} "
+        "times the time of the peer; if there are n right-hand sides, the time of one product A X is added.  "
+        f"For triangles it is {TRIANGLE_FACTOR:g} times, because verifying costs as much as solving.  "
+        f"{kept} of {asked} rows are ok."
     )
     left = sum(1 for _ in cases(False)) - len(rows)
     if left > 0:
-        text += f"  The run ended before {left} more rows were measured."
+        text += f"  Rows that are not measured, because the run ended: {left}."
     body = table(HEAD, [cells(row) for row in rows])
     return "\n\n".join([text, body, source(facts, "benchmarks/roads.py")]) + "\n"
 

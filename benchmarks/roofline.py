@@ -6,7 +6,7 @@
 
 Every kernel of one solve is recorded with torch.profiler and put into a category by its name (_profile.py).
 Times without the profiler come from CUDA events.  A page (roofline.md) and a timeline of a few outer
-panels with and without look-ahead (lookahead.png) are written beside the JSON, and from it.
+panels with and without look-ahead (lookahead.png) are made from the JSON, in the same folder.
 """
 
 import sys
@@ -19,7 +19,7 @@ from _roofline_page import chapter, publish, saving
 
 # Number of bytes of the copy that measures the bandwidth.
 COPY_BYTES = 2 << 30
-# Exchanges of a launch: milliseconds.
+# Exchanges of a launch, so that it takes milliseconds.
 ROUNDS = 10000
 FAMILIES = {"fp16": "gauss_dominant", "bf16": "gauss_dominant", "tf32": "gauss_dominant"}
 
@@ -60,7 +60,7 @@ def exchange_seconds(repeats):
     for rounds in (ROUNDS, 2 * ROUNDS):
         samples = device_seconds(lambda n=rounds: launch((16,), (128,), (n, result)), repeats)
         if not bool((result == rounds).all()):
-            sys.exit(f"exchange.cu brought {result} after {rounds} rounds")
+            sys.exit(f"exchange.cu gave {result} after {rounds} rounds")
         medians.append(float(np.median(samples)))
     return (medians[1] - medians[0]) / ROUNDS
 
@@ -122,7 +122,7 @@ class Factoring:
 
     def spans(self, look_ahead):
         """Return the classified profile of one factorization."""
-        for _ in range(3):  # what is recorded only after a while
+        for _ in range(3):  # the first runs record CUDA graphs, which the last run uses
             w = None
             w = self.copy()
             found = record(lambda w=w: self.run(w, look_ahead))
@@ -132,7 +132,7 @@ class Factoring:
         """Tell whether the factors are the same with and without look-ahead, to the last bit."""
         with_it, without = (self.run(self.copy(), look_ahead) for look_ahead in (True, False))
         if with_it.misled:
-            sys.exit("A is not as dominant as it looks: not timed")
+            sys.exit("A is not diagonally dominant, although the survey expects it: not timed")
         equal = bool((with_it.lu == without.lu).all()) and bool(
             (with_it.order == without.order).all()
         )
@@ -155,7 +155,7 @@ def measure(n, precision, repeats, rates, timeline):
 
     solution = run()
     error = backward_error(cupy, a, solution.x, b)
-    # Twice the bound: the residual that is recomputed here is rounded in another way.
+    # Twice the bound, because the rounding errors of this residual differ from those in the solve.
     if not (solution.status.ok and error <= 2 * solution.bound):
         sys.exit(f"n = {n}: {solution}; recomputed backward error {error:.1e}: not timed")
     solve = summary(device_seconds(run, repeats))
@@ -205,16 +205,13 @@ def measure(n, precision, repeats, rates, timeline):
 
 
 def solve_again(a, b, precision):
-    """Return a function that solves with factors of known condition, with steps launched one by one."""
+    """Return the fourth solution by the same factors: the condition is known, steps are launched singly."""
     import tcsolve
-    from tcsolve._backends.cuda.lu import ops as lu_ops
+    from tcsolve._paths import switched_off
 
-    factors, most = tcsolve.factor(a, precision=precision), lu_ops.AHEAD_ROWS
-    lu_ops.AHEAD_ROWS = 0
-    try:
+    factors = tcsolve.factor(a, precision=precision)
+    with switched_off("steps_ahead"):
         return [factors.solve_ex(b) for _ in range(4)][-1]
-    finally:
-        lu_ops.AHEAD_ROWS = most
 
 
 def main():

@@ -27,7 +27,7 @@ from _harness import (
 )
 from tables import source, table
 
-# Of svd ones, their spectrum and condition number.
+# The name of an svd family contains its spectrum and its condition number.
 FAMILIES = (
     "gauss",
     "gauss_dominant",
@@ -39,7 +39,7 @@ FAMILIES = (
     "uniform",
 )
 PEERS = ("cupy.linalg.solve", "torch.linalg.solve")
-# From this n on three samples must do.
+# For n >= LARGE at most this many samples are taken.
 LARGE, LARGE_REPEATS = 16384, 3
 
 
@@ -208,8 +208,9 @@ def page(facts, rows):
     worst = (
         f"Worst auto / best fixed: {np.nanmax(ratios):.2f}." if np.isfinite(ratios).any() else ""
     )
-    lines = ["# Every fixed precision beside auto", ""]
-    lines += ["Milliseconds (rungs tried, refinement steps); medians. " + worst, ""]
+    lines = ["# Every fixed precision compared with auto", ""]
+    lines += ["Median times in ms, in brackets the rungs tried and the refinement steps. " + worst]
+    lines += [""]
     return "\n".join([*lines, table(head, body), "", source(facts, "benchmarks/rungs.py")]) + "\n"
 
 

@@ -25,10 +25,10 @@ import time
 from _harness import arguments, gpu, machine, save
 
 TOOLS = {
-    # Calls that fail raise an exception in Python; libraries also make some that may fail.
+    # A failed call raises an exception in Python anyway; and libraries make calls whose failure is harmless.
     "memcheck": ["--report-api-errors", "no"],
     "racecheck": [],
-    # More barriers than the compiler counts in the libraries' kernels; too few end the run.
+    # The default number of barriers is too small for the kernels of libraries, and then the run ends.
     "synccheck": ["--num-cuda-barriers", "4096"],
 }
 SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)")
@@ -41,6 +41,20 @@ FOUND = 99  # exit status for "the tool found something", unlike Python's own
 TAIL_LINES = 40
 # Columns of the narrow panels, and of wide ones; unknowns of the system solved by squares.
 NARROW, WIDE, SQUARES_ROWS = 128, 256, 700
+# Small systems and stacks: slices, unknowns and right-hand sides.  They reach the kernels that solve small
+# systems in one launch, the kernels that measure a system or a stack, and the inverse of a triangle.
+SYSTEMS = (
+    (1, 3, 1),
+    (70, 7, 2),
+    (300, 16, 1),
+    (5, 24, 1),
+    (1, 70, 3),
+    (3, 128, 1),
+    (1, 300, 2),
+    (3, 200, 2),
+)
+LARGE_SYSTEM = (1, 1100, 1)
+KINDS_OF_SYSTEMS = ("gen", "pos", "lower triangular", "upper triangular", None)
 # Shapes of the operands of products: a few tiles, not a multiple of the cluster size.
 PRODUCT = ((300, 200), (200, 520))
 
@@ -53,10 +67,12 @@ def solve_small(n, precisions):
     import cupy
 
     import tcsolve
+    from tcsolve._paths import replaced
 
     cupy.cuda.set_allocator(None)
     rng = cupy.random.default_rng(5)
-    # Well conditioned, so that a single product suffices; turned round, every pivot moves a row, else none.
+    # Well conditioned, so that a single product suffices.  No pivot of `dominant` moves a row; with the rows
+    # in reverse order every pivot does.
     dominant = rng.standard_normal((n, n)) + n * cupy.eye(n)
     turned = cupy.ascontiguousarray(dominant[::-1])
     for precision in precisions:
@@ -69,8 +85,36 @@ def solve_small(n, precisions):
             print(f"n {n} block {block} nrhs {nrhs}: {solution}", flush=True)
             if not solution.status.ok:
                 sys.exit(1)
-    solve_by_squares(rng, precisions)
+    solve_systems(rng)
+    late = {"early_rows": 0, "most_sums": 0}
+    with replaced(square_rows=1, least_columns=32, wide=2 * NARROW, **late):
+        solve_by_squares(rng, precisions)
     multiply_small(rng)
+
+
+def solve_systems(rng):
+    """Solve small systems, stacks and triangles; exit with 1 if an answer is bad."""
+    import cupy
+
+    import tcsolve
+
+    for dtype, kind, shape in itertools.product("fdD", KINDS_OF_SYSTEMS, (*SYSTEMS, LARGE_SYSTEM)):
+        slices, n, nrhs = shape
+        if shape == LARGE_SYSTEM and (dtype != "d" or kind is None):
+            continue
+        a = rng.standard_normal((slices, n, n))
+        a = (a + a.swapaxes(1, 2) + 4 * n * cupy.eye(n)).astype(dtype)
+        if kind is not None and kind.endswith("triangular"):
+            a = cupy.tril(a) if kind.startswith("lower") else cupy.triu(a)
+        if kind == "gen":
+            a = a[:, ::-1]  # each pivot moves a row
+        b = a @ cupy.ones((slices, n, nrhs), dtype)
+        a, b = (a[0], b[0]) if slices == 1 else (a, b)
+        solution = tcsolve.solve_ex(a, b, assume_a=kind)
+        if not (solution.status.ok and float(abs(solution.x - 1).max()) < 1e-3):
+            print(f"{dtype} {kind} {shape}: {solution}", flush=True)
+            sys.exit(1)
+    print("systems and stacks are right", flush=True)
 
 
 def multiply_small(rng):
@@ -91,7 +135,7 @@ def multiply_small(rng):
 
 
 def solve_by_squares(rng, precisions):
-    """Solve a dominant system by two square panels and look-ahead, which are for larger ones otherwise.
+    """Solve a dominant system by two square panels and look-ahead, which otherwise only larger systems use.
 
     Also solve a system with row swaps, by wide panels, so that U is a product with an inverse.
     """
@@ -99,13 +143,11 @@ def solve_by_squares(rng, precisions):
 
     import tcsolve
     from tcsolve._arithmetic.formats import UPDATES
-    from tcsolve._backends.cuda import ops as cuda_ops
     from tcsolve._backends.cuda.gemm import wgmma
     from tcsolve._backends.cuda.lu import rules
+    from tcsolve._backends.cuda.ops import CupyOps
 
-    cuda_ops.EARLY_ROWS = cuda_ops.MOST_SUMS = 0
-    rules.LIMITS = rules.Limits(square_rows=1, least_columns=32, wide=2 * NARROW)
-    arch = cuda_ops.CupyOps().lu_rules("f").arch
+    arch = CupyOps().lu_rules("f").arch
     applied, apply = [], wgmma.Right.apply
 
     def spy(self, l):
@@ -179,7 +221,7 @@ def watch(line, timeout, cache):
         output, _ = process.communicate(timeout=timeout)
         return process.returncode, output
     except subprocess.TimeoutExpired:
-        # The tool and the Python it watches, which would keep the device busy.
+        # Kill the tool and the Python process that it watches; either would keep the device busy.
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
         return None, output
@@ -207,8 +249,8 @@ def main():
     parser.add_argument("--precision", nargs="+", default=["fp16x3", "fp16", "fp64"])
     parser.add_argument("--timeout", type=float, default=400.0, help="seconds a tool may take")
     parser.add_argument("--sanitizer", help="path of compute-sanitizer")
-    parser.add_argument("--options", type=shlex.split, default=[], help="more of the tool, quoted")
-    parser.add_argument("--solve", action="store_true", help="only the solves, unwatched")
+    parser.add_argument("--options", type=shlex.split, default=[], help="for the tool, quoted")
+    parser.add_argument("--solve", action="store_true", help="only solve, without the tool")
     options = parser.parse_args()
     if options.solve:
         solve_small(options.n, options.precision)

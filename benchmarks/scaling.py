@@ -38,7 +38,7 @@ def main():
     options = parser.parse_args()
     facts, rows = machine(options.commit), []
     lines = ["# Scaling on badly scaled matrices, without fallback", ""]
-    lines += ["status, steps, forward error (x is all ones)", ""]
+    lines += ["Each cell: status, steps, forward error. The exact x has only ones.", ""]
     head = ["matrix", "cond", "cond scaled", "fp16", "fp16 scaled", "fp16x3", "fp16x3 scaled"]
     lines += ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     for entry in sorted(matrices.index(), key=lambda e: e["n"]):

@@ -20,13 +20,13 @@ FAMILIES = {
     "gauss_dominant": "standard normal + n I",
     "svd_geo": "geometric singular values, condition 1e4",
 }
-# Unknowns up to which there are so many samples, at least; from which on so many, at most.
+# For n <= SMALL there are at least SMALL_SAMPLES samples, for n >= LARGE at most LARGE_SAMPLES.
 SMALL, SMALL_SAMPLES = 4096, 25
 LARGE, LARGE_SAMPLES = 32768, 3
 
 
 def samples_of(n, repeats):
-    """Return how many samples to take: many of a few milliseconds, in which the host's share scatters."""
+    """Return the number of samples: more for short solves, because the time of the host varies."""
     if n <= SMALL:
         return max(repeats, SMALL_SAMPLES)
     return repeats if n < LARGE else min(repeats, LARGE_SAMPLES)
@@ -71,7 +71,7 @@ def solvers(a, b, precisions):
     """Yield (name, prepare, run); run returns (x, steps)."""
 
     def ours(precision):
-        # Which warns of an answer that misses the bound: an error here.
+        # `solve` warns if x misses the bound; `main` makes this warning an error.
         return lambda _: (tcsolve.solve(a, b, precision=precision, assume_a="general"), "")
 
     for precision in precisions:
@@ -90,7 +90,7 @@ def solvers(a, b, precisions):
             return cupy.from_dlpack(x), ""
 
         yield "torch.linalg.solve", lambda: None, by_torch
-    if len(b) < 46341:  # beyond, the vendor's n * n overflows and it dies
+    if len(b) < 46341:  # for larger n, cuSOLVER's 32-bit n * n overflows, and it crashes
         for letters in ("ds", "dh", "dx"):
             prepare = lambda: (cupy.asfortranarray(a.copy()), b.copy())  # noqa: E731
             yield f"cuSOLVER {letters}gesv", prepare, vendor(letters)
@@ -125,7 +125,7 @@ def main():
                 if name.startswith("tcsolve") and "error" not in row:
                     solution = tcsolve.solve_ex(a, b, precision=name.split()[1], assume_a="general")
                     row["steps"] = f"{int(solution.iterations.max())} {'>'.join(solution.rungs)}"
-                    # With an estimate of the condition in any case.
+                    # The phases of `solve_ex` always include a condition estimate.
                     row["phases"] = solution.seconds
                 rows.append(row)
                 print(line(row), flush=True)

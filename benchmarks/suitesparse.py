@@ -31,7 +31,7 @@ from tcsolve.cli.machine import versions
 from tcsolve.cli.report import plain
 
 PRECISIONS = ("auto", "fp16", "fp16x3")
-# SciPy takes a minute for a larger one, and so does every emulated precision on a host.
+# For a larger matrix SciPy takes a minute, and so does every emulated precision on a CPU.
 HOST_MAX_N = 6000
 U = 2.0**-53
 # Two backward errors agree up to this factor and this absolute rounding error of the residual.
@@ -143,7 +143,7 @@ def entries(folder):
 
 
 def order(folder, name):
-    """Return the rows of a matrix by the head of its file, 0 if that cannot be read."""
+    """Return the number of rows that the header of a file gives, 0 if it cannot be read."""
     for path in (Path(folder) / (name + suffix) for suffix in (".mtx.gz", ".mtx")):
         with contextlib.suppress(OSError, ValueError):
             return scipy.io.mminfo(path)[0]
@@ -231,7 +231,7 @@ def judge(row):
     The reasons are
 
     raised
-        An exception, although SciPy was not given a bad matrix.
+        tcsolve raised an exception.
     misreported
         The backward error of the report is not that of x.
     inaccurate
@@ -302,8 +302,8 @@ def explanation(rows, facts):
     yield ""
     yield (
         "`benchmarks/suitesparse.py`: b = A ones, assume_a='general'. For each precision the status,"
-        " the rung that gave x, the corrections, and the backward and forward error; then rcond and the"
-        f" same for scipy.linalg.solve. Commit {facts['commit']}, {facts['date']}."
+        " the rung that gave x, the steps, and the backward and forward error; then rcond, and the outcome"
+        f" and errors of scipy.linalg.solve. Commit {facts['commit']}, {facts['date']}."
     )
     yield ""
     counts = Counter(verdict for row in rows for verdict in reasons_of(row["verdict"]))
@@ -313,7 +313,9 @@ def explanation(rows, facts):
     for name in PRECISIONS:
         rungs = Counter(row[name].get("rung") for row in rows)
         yield (
-            f"- {name}: x came from " + ", ".join(f"{r} {c}" for r, c in rungs.most_common()) + "."
+            f"- {name}: rungs that gave x: "
+            + ", ".join(f"{r} ({c})" for r, c in rungs.most_common())
+            + "."
         )
     hard = [row for row in rows if row["fp16x3"].get("rung") == "fp64"]
     if hard and all(math.isfinite(row["cond_scaled"]) for row in hard):
@@ -321,13 +323,14 @@ def explanation(rows, facts):
         listed = ", ".join(f"{row['matrix']} ({row['cond_scaled']:.0e})" for row in hard)
         yield (
             "- These needed FP64 factors from every lower rung. Their condition number, after scaling,"
-            f" is at least {least:.0e}, beyond what FGMRES makes of FP32-grade factors: {listed}."
+            f" is at least {least:.0e}; with FP32 factors FGMRES does not converge: {listed}."
         )
     ill = [row["matrix"] for row in rows if row["auto"]["status"] == "ILL_CONDITIONED"]
     if ill:
         yield (
-            "- Singular to working precision (rcond below 2.2e-16) and flagged, where SciPy was asked"
-            " by SciPy, too: " + ", ".join(ill) + "."
+            "- Reported as singular to working precision (rcond below 2.2e-16), also by SciPy if it was run: "
+            + ", ".join(ill)
+            + "."
         )
     scaled = [row for row in rows if math.inf > row["cond"] >= 1e3 * row["cond_scaled"]]
     if scaled:
@@ -359,7 +362,7 @@ def table(rows):
         cells += [row["auto"].get("rcond"), scipys.get("outcome")]
         cells += [scipys.get("backward_error"), scipys.get("forward_error"), row["verdict"]]
         yield line(cells)
-    yield from ("", f"A dash: not measured; SciPy is asked only up to n = {HOST_MAX_N}.")
+    yield from ("", f"A dash means: not measured. SciPy is run only up to n = {HOST_MAX_N}.")
     yield from (f"- {name}: {note}" for name, note in NOTES.items())
 
 

@@ -18,8 +18,8 @@ from _harness import RESULTS
 ROOT = pathlib.Path(__file__).parents[1]
 # A table that is generated: its name, and the text up to the end.
 MARKED = re.compile(r"(?<=<!-- )([\w-]+)( table -->\n).*?(?=\n<!-- end -->)", re.DOTALL)
-# The script of each results file with another name than its script; and the parts of the library that a
-# results file depends on, if it does not depend on all of it.
+# The script of each results file that has another name; and the parts of the library on which a results file
+# depends, if it does not depend on the whole library.
 SCRIPTS = {
     "corrections_rates": "corrections",
     "corrections_steps": "corrections",
@@ -57,7 +57,7 @@ def table(head, rows):
 
 
 def gpu_table():
-    """Return the table of solve on the GPU beside its peers."""
+    """Return the table that compares solve on the GPU with its peers."""
     machine, rows = load("solve.json")
     body = []
     for family, n in dict.fromkeys((r["family"], r["n"]) for r in rows):
@@ -72,12 +72,12 @@ def gpu_table():
             + [f"{ours['backward_error']:.0e}", f"{timed[best]['backward_error']:.0e}"]
         )
     head = ["family", "n", "tcsolve", "steps, rung", "speed-up", *PEERS]
-    head += ["our backward error", "fastest peer's"]
+    head += ["our backward error", "backward error of the fastest other"]
     return table(head, body) + "\n\n" + source(machine, "benchmarks/solve.py")
 
 
 def short_gpu_table():
-    """Return the table of solve on the GPU beside the fastest of its peers alone, a row for each size."""
+    """Return the table that compares solve on the GPU with its fastest peer, one row for each size."""
     machine, rows = load("solve.json")
     families = list(dict.fromkeys(r["family"] for r in rows))
     body = [
@@ -107,7 +107,7 @@ def milliseconds(row):
 
 
 def cpu_table():
-    """Return the table of solve on the CPU beside SciPy."""
+    """Return the table that compares solve on the CPU with SciPy."""
     machine, rows = load("cpu.json")
     body = [
         [
@@ -145,13 +145,13 @@ def emulation_table():
 def products_table():
     """Return the rates and errors of square products, if they have been measured."""
     if not (RESULTS / "gemm.json").exists():
-        return "Not measured yet; `python benchmarks/gemm.py` writes what this table is made of."
+        return "Not measured yet; run `python benchmarks/gemm.py`."
     machine, rows = load("gemm.json")
     return products(rows) + "\n\n" + source(machine, "benchmarks/gemm.py")
 
 
 def products(rows):
-    """Return the table of square products: FP16, and FP32 by the engine of ours that does 'ab' fastest."""
+    """Return the table of square products: FP16, and FP32 'ab' by our fastest engine."""
     square = [r for r in rows if r["what"] == "square"]
     body = []
     for n in sorted({r["n"] for r in square}):
@@ -166,20 +166,20 @@ def products(rows):
         ]
         body.append([n, *cells, *errors])
     head = ["n", *(f"FP16, {engine}" for engine in ("wmma", "wgmma", "cuBLAS"))]
-    head += ["FP32, 'ab'", "SGEMM", "'ab' / SGEMM", "error, 'ab'", "SGEMM's"]
-    head += ["mean error, 'ab'", "SGEMM's"]
+    head += ["FP32, 'ab'", "SGEMM", "'ab' / SGEMM", "error, 'ab'", "error, SGEMM"]
+    head += ["mean error, 'ab'", "mean error, SGEMM"]
     return "Rates in TFLOP/s:\n\n" + table(head, body)
 
 
 def rate(row):
-    """Return the cell of a rate, however large."""
+    """Return the cell of a rate: an integer from 10 on, otherwise two digits."""
     if row is None or "tflops" not in row:
         return "-" if row is None else "fails"
     return f"{row['tflops']:.0f}" if row["tflops"] >= 10 else f"{row['tflops']:.2g}"
 
 
 def over(row, other):
-    """Return the cell of the rate of a row over another's."""
+    """Return the cell with the rate of one row divided by that of the other."""
     if not all("tflops" in (r or {}) for r in (row, other)):
         return "-"
     return f"{row['tflops'] / other['tflops']:.2f}"
@@ -190,7 +190,7 @@ def error_cell(row, key):
 
 
 def batched_table():
-    """Return how many times as fast as cuBLAS's the longest batches of small products are."""
+    """Return the table of the speed of the longest batches of small products, relative to cuBLAS."""
     machine, rows = load("gemm_batched.json")
     timed = [r for r in rows if "seconds" in r]
     longest = max(r["batch"] * r["n"] ** 2 for r in timed)
@@ -209,6 +209,19 @@ def batched_table():
     body = [[case, *(cell(case, n) for n in sizes)] for case in cases]
     head = ["n x n by n x n", *map(str, sizes)]
     return table(head, body) + "\n\n" + source(machine, "benchmarks/gemm_batched.py")
+
+
+def paths_table():
+    """Return what each special path buys, if it has been measured."""
+    if not (RESULTS / "ablation.json").exists():
+        return (
+            "Not measured yet; `python benchmarks/ablation.py` writes what this table is made of."
+        )
+    from _ablation_page import overview  # which imports this module
+
+    machine, rows = load("ablation.json")
+    page = "Every size and matrix is in [ablation](../../benchmarks/results/ablation.md)."
+    return "\n\n".join([overview(machine, rows), page, source(machine, "benchmarks/ablation.py")])
 
 
 def source(machine, command):
@@ -263,6 +276,7 @@ TABLES = {
     "emulation": emulation_table,
     "products": products_table,
     "batched": batched_table,
+    "paths": paths_table,
 }
 
 

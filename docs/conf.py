@@ -70,12 +70,12 @@ def _copy_if_newer(source, target):
 
 
 def _link_within(app, name, text):
-    """Let links between docs/ and benchmarks/results/, as the repository has them, stay in the pages."""
+    """Change the links between docs/ and benchmarks/results/ in the repository to links between pages."""
     text[0] = re.sub(r"\]\((?:\.\./)+benchmarks/results/", "](/results/", text[0])
     text[0] = re.sub(r"\]\((?:\.\./)+docs/", "](/", text[0])
 
 
-# Classes whose objects the library makes, and not its users.
+# Classes whose objects are made by the library, not by its users.
 MADE_HERE = {"Entry", "Factorization", "GemmBound", "Problem", "Solution", "Status"}
 
 

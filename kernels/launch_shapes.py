@@ -22,10 +22,14 @@ RESIDUAL_ROWS = (1, 4)
 
 # (threads per row, warps per matrix) of measure_stack.cu, and threads of its blocks.
 STACK_SHAPES, STACK_THREADS = ((4, 1), (8, 1), (16, 1), (32, 1), (32, 8)), 256
-# Number of threads that solve_rows.cu uses for a matrix, at least its number of rows; threads of its blocks.
-ROWS_LANES, ROWS_THREADS = (4, 8, 16), 128
+# (largest number of rows, threads of a matrix, threads of a block) of solve_rows.cu, for real and for complex
+# matrices.  A thread has up to four rows of a real matrix, and up to two of a complex one.
+ROWS_SHAPES = (
+    ((4, 1, 128), (8, 4, 128), (16, 8, 128), (24, 8, 64), (32, 16, 64)),
+    ((4, 2, 128), (8, 8, 128), (16, 16, 128), (32, 32, 64)),
+)
 # (largest number of rows, threads of a block) of solve_block.cu.
-BLOCK_SHAPES = ((32, 32), (128, 256))
+BLOCK_SHAPES = ((128, 256),)
 # Number of right-hand sides of solve_rows.cu and solve_block.cu, and of random vectors.
 SOLVED_COLUMNS, PROBES = 1, 2
 # Largest number of bytes of shared memory of solve_block.cu that do not depend on n.
@@ -100,18 +104,37 @@ class SolveShape(NamedTuple):
     shared: int
 
 
-def solve_shape(count, n, is_complex, arch):
-    """Return the `SolveShape` for `count` matrices of n rows, or None if they are too large."""
-    lanes = next((lanes for lanes in ROWS_LANES if n <= lanes), None)
-    if lanes:
-        blocks = -(-count * lanes // ROWS_THREADS)
-        return SolveShape("solve_rows", {"LANES": lanes}, blocks, ROWS_THREADS, 0)
+def solve_shape(count, n, dtype, banded, arch):
+    """Return the `SolveShape` for `count` matrices of n rows, or None if they are too large.
+
+    Parameters
+    ----------
+    count, n : int
+    dtype : dtype
+    banded : bool
+        True if a structure says which entries are read.
+    arch : str
+    """
+    parts = 2 if dtype.kind == "c" else 1
+    for most, lanes, threads in ROWS_SHAPES[parts - 1]:
+        if n <= most:
+            defines = {"BANDED": int(banded), "MOST": most, "LANES": lanes, "THREADS": threads}
+            shared = threads // 32 * _rows_bytes(most, lanes, parts, dtype.itemsize)
+            return SolveShape("solve_rows", defines, -(-count * lanes // threads), threads, shared)
     sides = SOLVED_COLUMNS + PROBES
-    shared = n * ((n + sides | 1) + 1 + sides) * (16 if is_complex else 8)
+    shared = n * ((n + sides | 1) + 1 + sides) * 8 * parts
     if n > BLOCK_SHAPES[-1][0] or shared + BLOCK_RESERVE > shared_bytes(arch):
         return None
     rows, threads = next(shape for shape in BLOCK_SHAPES if n <= shape[0])
     return SolveShape("solve_block", {"ROWS": rows, "THREADS": threads}, count, threads, shared)
+
+
+def _rows_bytes(most, lanes, parts, itemsize):
+    """Return the bytes of shared memory of a warp of solve_rows.cu, as its constants say."""
+    width, stride, banks = most + SOLVED_COLUMNS + PROBES, most + 1 | 1, 128 // itemsize
+    size = most * stride + (lanes - most) * stride % banks
+    places = 0 if lanes == 1 else 32 * -(-parts * width // 2) + 16 * most * parts
+    return 32 // lanes * places + -(-32 // lanes * size * itemsize // 16) * 16
 
 
 def measure_blocks(n):

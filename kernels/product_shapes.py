@@ -76,7 +76,7 @@ def fastest_update(how, char, m, k, arch):
 WMMA_TILES = ((64, 64), (128, 128), (128, 256))
 SMALL, SQUARE, WIDE = range(3)
 # A block with a wide tile takes a whole multiprocessor, which does not multiply while the block stores.  So
-# wide tiles pay only for a large k: they gain 5 % at n = 16384, and lose 8 % at k = 1024.
+# wide tiles save time only for a large k: they gain 5 % at n = 16384, and lose 8 % at k = 1024.
 WIDE_DEPTH = 4096
 # Relative times of a multiprocessor: ALONE for one square tile, SIDE_BY_SIDE for two at the same time,
 # EACH_SMALL for each small tile and for its start.  Measured for n = 512 to 4096 on an H200 only.

@@ -59,7 +59,7 @@ from tcsolve.kernels.launch_shapes import (
     LOWER_SHAPES,
     MOVE_CHUNKS,
     RESIDUAL_ROWS,
-    ROWS_LANES,
+    ROWS_SHAPES,
     SHORT_SHAPES,
     STACK_SHAPES,
     SWAP_SHAPES,
@@ -219,10 +219,18 @@ KERNELS = {
     "solve_rows": KernelSpec(
         ("tcs_solve_rows",),
         tuple(
-            {"T_A": t, "COMPLEX": c, "LANES": lanes}
+            {
+                "T_A": t,
+                "COMPLEX": c,
+                "BANDED": banded,
+                "MOST": most,
+                "LANES": lanes,
+                "THREADS": threads,
+            }
             for t in ("float", "double")
             for c in (0, 1)
-            for lanes in ROWS_LANES
+            for banded in (0, 1)
+            for most, lanes, threads in ROWS_SHAPES[c]
         ),
     ),
     "solve_block": KernelSpec(

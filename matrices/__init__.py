@@ -123,8 +123,8 @@ def generate(name, n, *, cond=None, seed=0, dtype=None, nrhs=1, rhs="ones", **op
         Entries of ``x_true``: ones, or independent standard normal numbers.
     **options
         Options of one problem, such as ``alpha``; see `catalog`. Matrices with a prescribed
-        spectrum take ``orthogonal="householder"``, which for large n is much faster than
-        ``"haar"``, but leaves the large entries near the diagonal.
+        spectrum take ``orthogonal="householder"``. For large n it is much faster than ``"haar"``,
+        but the largest entries stay near the diagonal.
 
     Returns
     -------
@@ -194,8 +194,8 @@ def load(
         SHA-256, or ``"algorithm:digest"``, of the archive in the collection. Without it, the hash of
         the first download is recorded and reported by a warning. Later downloads must match it.
     limit_bytes : int, optional
-        Largest dense matrix to make, 8 GiB by default. Reading takes less than 200 MB above the
-        matrix, however long the text is.
+        Largest dense matrix to make, 8 GiB by default. Reading takes less than 200 MB in addition to
+        the matrix, for a text of any length.
 
     Returns
     -------

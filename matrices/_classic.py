@@ -61,10 +61,10 @@ def wilkinson_growth(n):
 
 
 def foster_growth(n, *, kh=0.6):
-    """Foster's matrix: exponential growth under partial pivoting, from a real quadrature.
+    """Foster's matrix: exponential growth under partial pivoting, from an integral equation.
 
-    It comes from the trapezoidal rule with step h for a Volterra equation with kernel k. The growth is
-    about ((2 + kh) / (2 - kh))^n.
+    The trapezoidal rule with step h for a Volterra equation with kernel k gives this matrix. The growth
+    is about ((2 + kh) / (2 - kh))^n.
 
     References
     ----------
@@ -86,7 +86,7 @@ def minij(n):
 
 
 def moler(n):
-    """Moler matrix: positive definite, min(i, j) - 2 off a diagonal of i, one tiny eigenvalue."""
+    """Moler matrix min(i, j) - 2, diagonal i: positive definite, with one tiny eigenvalue."""
     i, j = _indices(n)
     return np.where(i == j, i, np.minimum(i, j) - 2)
 

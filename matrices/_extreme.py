@@ -49,7 +49,7 @@ def zero_column_first(n, rng, dtype):
 
 
 def zero_column_middle(n, rng, dtype):
-    """Middle column zero: exactly singular half way."""
+    """Middle column zero: exactly singular at the middle step."""
     return _zero_column(n, rng, dtype, n // 2)
 
 
@@ -59,7 +59,7 @@ def zero_column_last(n, rng, dtype):
 
 
 def dependent_rows(n, rng, dtype):
-    """Last row the rounded sum of the others: singular, perhaps without an exactly zero pivot."""
+    """Last row is the rounded sum of the others: singular, but the last pivot may not be exactly zero."""
     a = standard_normal(rng, (n, n), dtype)
     a[-1] = a[:-1].sum(axis=0)
     return a

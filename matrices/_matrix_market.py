@@ -39,7 +39,7 @@ _MALFORMED = (*DAMAGED, ValueError, OverflowError)
 
 
 class _Header(NamedTuple):
-    """The contents of the banner and of the line of sizes; `lines` counts the lines up to there."""
+    """The contents of the banner and of the line of sizes; `lines` counts all lines up to that one."""
 
     rows: int
     columns: int
@@ -83,7 +83,7 @@ def read(source, *, limit_bytes=LIMIT_BYTES):
 
     Notes
     -----
-    Reading takes less than 200 MB above the array, however long the unpacked text is.
+    Reading takes less than 200 MB in addition to the array, for a text of any length.
     """
     if hasattr(source, "peek"):
         name = getattr(source, "name", "the open file")
@@ -158,7 +158,7 @@ def _pieces(file):
             raise ValueError(f"it has a line of more than {LINE} bytes")
         yield whole + newline
     if rest:
-        yield rest + b"\n"  # SciPy's reader may read too far if the last line has no end
+        yield rest + b"\n"  # SciPy's reader may read too far if the last line has no line break
 
 
 def _checked_pieces(file, header):

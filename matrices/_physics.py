@@ -14,14 +14,15 @@ ETA_0 = 376.730313668  # ohm, impedance of free space (CODATA 2018)
 def plate_capacitance(n):
     """Charge on a square plate by the method of moments; n is rounded to the nearest square.
 
-    The plate, 1 m by 1 m, is cut into m by m rectangles, m = sqrt(n), of constant charge density
-    x (C/m^2), finer towards the edges where the density is singular. Row i is the potential (V) at
-    the centre of rectangle i,
+    The plate, 1 m by 1 m, is divided into m by m rectangles, m = sqrt(n). Each has a constant charge
+    density x (C/m^2). The rectangles are smaller near the edges, where the density is singular. Row i
+    is the potential (V) at the centre of rectangle i:
 
-        a_ij = 1/(4 pi epsilon_0) integral over rectangle j of dS / |r_i - r|,
+        a_ij = 1/(4 pi epsilon_0) integral over rectangle j of dS / |r_i - r|.
 
-    integrated in closed form. Real, unsymmetric because of the grading, entries up to 1e10. The
-    right-hand side 1 V gives the charge, hence the capacitance: 40.81 pF.
+    The integral has a closed form. The matrix is real, and not symmetric because the sizes of the
+    rectangles differ. Its entries reach 1e10. With the right-hand side 1 V, the total charge is the
+    capacitance, 40.81 pF.
 
     References
     ----------
@@ -43,21 +44,21 @@ def plate_capacitance(n):
 
 
 def plate_nodes(n):
-    """Return the m + 1 grid lines of the plate, graded as Chebyshev points, m = sqrt(n) rounded."""
+    """Return the m + 1 grid lines of the plate, which are Chebyshev points, m = sqrt(n) rounded."""
     m = max(1, round(np.sqrt(n)))
     return (1 - np.cos(np.pi * np.arange(m + 1) / m)) / 2
 
 
 def sphere_capacitance(n):
-    """Charge on a conducting sphere by the method of moments: symmetric, Coulomb's 1/r.
+    """Charge on a conducting sphere by the method of moments: symmetric, with Coulomb's 1/r.
 
-    The unit sphere (radius 1 m) carries n cells of equal area around Fibonacci points, each with
-    charge x (C). Row i is the potential (V) at point i,
+    A sphere of radius 1 m is divided into n cells of equal area around Fibonacci points. Each cell has
+    a charge x (C). Row i is the potential (V) at point i:
 
-        a_ij = 1/(4 pi epsilon_0 |r_i - r_j|),    a_ii = 1/(2 pi epsilon_0 rho),
+        a_ij = 1/(4 pi epsilon_0 |r_i - r_j|),    a_ii = 1/(2 pi epsilon_0 rho).
 
-    the latter that of a disc of the same area, radius rho = 2 / sqrt(n). The right-hand side 1 V
-    gives the capacitance as sum(x): 4 pi epsilon_0 times the radius, 111.3 pF.
+    The diagonal entry is the potential of a disc of the same area, radius rho = 2 / sqrt(n). With the
+    right-hand side 1 V, sum(x) is the capacitance: 4 pi epsilon_0 times the radius, 111.3 pF.
 
     References
     ----------
@@ -76,17 +77,17 @@ def sphere_capacitance(n):
 def scattering_cylinder(n, *, aspect=0.5, per_wavelength=10):
     """Wave scattering from a metal cylinder, electric-field integral equation: complex.
 
-    An infinite, perfectly conducting cylinder of elliptic cross-section (semi-axes 1 m and aspect)
-    is met by a wave polarised along its axis. The contour has n segments of constant surface
-    current x (A/m), and the frequency grows with n to keep per_wavelength segments in a wavelength
-    on average, as practice demands. Row i is the field (V/m) at segment i,
+    A wave polarised along the axis of an infinite, perfectly conducting cylinder is scattered by it.
+    The cross-section is an ellipse with semi-axes 1 m and aspect. The contour has n segments, each with
+    a constant surface current x (A/m). The frequency grows with n, so that a wavelength has
+    per_wavelength segments on average, as is usual. Row i is the field (V/m) at segment i:
 
-        a_ij = k eta / 4 * length_j * H0^(2)(k |r_i - r_j|),
+        a_ij = k eta / 4 * length_j * H0^(2)(k |r_i - r_j|).
 
-    k the wavenumber (1/m), eta the impedance of free space (ohm), H0^(2) the Hankel function; a_ii
-    takes the small-argument form, integrated. Complex, unsymmetric; symmetric and circulant for
-    aspect = 1. Near the interior resonances of the cross-section the equation itself is
-    ill-conditioned.
+    Here k is the wavenumber (1/m), eta the impedance of free space (ohm), and H0^(2) the Hankel
+    function. For a_ii, the form of H0^(2) for small arguments is integrated over the segment. The matrix
+    is complex and not symmetric; for aspect = 1 it is symmetric and circulant. Near the interior
+    resonances of the cross-section, the integral equation is ill-conditioned.
 
     References
     ----------
@@ -109,13 +110,13 @@ def scattering_cylinder(n, *, aspect=0.5, per_wavelength=10):
 
 
 def gp_kernel(n, rng, *, cond=1e6, lengthscale=0.2):
-    """Gaussian-process covariance of random points in the unit square; knob: cond, an upper bound.
+    """Gaussian-process covariance of random points in the unit square; cond is an upper bound.
 
-    The kernel exp(-|p - q|^2 / (2 lengthscale^2)) of n uniform points p (lengths without unit) plus
-    the variance of the observation noise on the diagonal. The kernel is positive semidefinite with
-    largest eigenvalue L, so the noise L / (cond - 1) makes the condition number at most cond, and
-    equal to it when the smallest eigenvalue of the kernel is far below the noise: for this smooth
-    kernel, whenever n is more than a few hundred.
+    The matrix has the kernel exp(-|p - q|^2 / (2 lengthscale^2)) of n uniform points p (lengths have no
+    unit), plus the variance of the observation noise on the diagonal. The kernel is positive
+    semidefinite. If L is its largest eigenvalue, the noise L / (cond - 1) makes the condition number at
+    most cond. The condition number is nearly cond if the smallest eigenvalue of the kernel is far below
+    the noise. This kernel is smooth, so this is the case if n is more than a few hundred.
 
     References
     ----------
@@ -131,16 +132,16 @@ def gp_kernel(n, rng, *, cond=1e6, lengthscale=0.2):
 
 
 def love_capacitor(n, *, spacing=0.1):
-    """Love's equation for two charged discs, I - K: symmetric Toeplitz; knob: spacing.
+    """Love's equation for two charged discs, I - K: symmetric Toeplitz; spacing sets the condition.
 
-    Two coaxial discs of radius 1 at opposite potentials, the given spacing apart (in radii). The
+    Two coaxial discs of radius 1 have opposite potentials; `spacing` is their distance in radii. The
     density x of the auxiliary charge on (-1, 1) solves
 
-        x(s) - 1/pi integral of spacing / (spacing^2 + (s - t)^2) x(t) dt = 1,
+        x(s) - 1/pi integral of spacing / (spacing^2 + (s - t)^2) x(t) dt = 1.
 
-    here by the midpoint rule. The norm of the integral operator tends to 1 as the discs approach,
-    so the condition number grows about as 1 / spacing; the rule resolves the kernel while the
-    spacing exceeds 2/n.
+    The integral is discretized by the midpoint rule, which resolves the kernel if the spacing exceeds
+    2/n. As the spacing goes to zero, the norm of the integral operator tends to 1, so the condition
+    number grows about as 1 / spacing.
 
     References
     ----------
@@ -153,11 +154,11 @@ def love_capacitor(n, *, spacing=0.1):
 
 
 def greens_operator(n, *, alpha=800.0):
-    """Integral equation I - alpha G, G the inverse of -d^2/ds^2; knob: alpha, singular at (k pi)^2.
+    """Integral equation I - alpha G, G the inverse of -d^2/ds^2: singular for alpha = (k pi)^2.
 
-    Helmholtz's equation -x'' = alpha x + f on (0, 1) with x(0) = x(1) = 0, by Green's function and
-    the trapezoidal rule. alpha = 1 is easy; the default lies close to the ninth eigenvalue, (9
-    pi)^2 = 799.4, and is hard.
+    It discretizes Helmholtz's equation -x'' = alpha x + f on (0, 1) with x(0) = x(1) = 0, by Green's
+    function and the trapezoidal rule. With alpha = 1 the matrix is well conditioned. The default is close
+    to the ninth eigenvalue, (9 pi)^2 = 799.4, and gives an ill-conditioned matrix.
 
     References
     ----------
@@ -172,8 +173,8 @@ def greens_operator(n, *, alpha=800.0):
 
 def _distance(p, q):
     """Return the distances between the rows of p and those of q."""
-    # Sum squares of differences: |p|^2 + |q|^2 - 2 p.q has cancellation for close points, the largest
-    # entries.
+    # Sum the squares of the differences.  |p|^2 + |q|^2 - 2 p.q has cancellation for close points, which give
+    # the largest entries of the kernel.
     square = np.zeros((len(p), len(q)))
     for u, v in zip(p.T, q.T, strict=True):
         square += (u[:, None] - v) ** 2

@@ -23,7 +23,7 @@ F. Mezzadri, How to generate random matrices from the classical compact groups, 
 import numpy as np
 
 DEFAULT_COND = 1e4
-REFLECTORS = 3  # with three reflectors no entry of the product stays zero, and it costs O(n^2)
+REFLECTORS = 3  # enough that no entry of U S V^H is zero; applying them costs O(n^2)
 
 
 def geo(n, cond, rng):
@@ -69,8 +69,8 @@ def standard_normal(rng, shape, dtype):
 def random_orthogonal(n, rng, dtype, kind):
     """Draw a random orthogonal or unitary matrix Q; return the function a -> Q a.
 
-    ``kind="haar"`` costs O(n^3) and is distributed uniformly; ``kind="householder"`` is a product
-    of three random reflectors, the identity plus a matrix of rank 3, and costs O(n^2) to apply.
+    ``kind="haar"`` is distributed uniformly and costs O(n^3). ``kind="householder"`` is a product of three
+    random reflectors, which is the identity plus a matrix of rank 3. Applying it costs O(n^2).
     """
     if kind == "haar":
         q, r = np.linalg.qr(standard_normal(rng, (n, n), dtype))

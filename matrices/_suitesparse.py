@@ -93,7 +93,7 @@ def load(name, folder=None, *, known_hash=None, limit_bytes=LIMIT_BYTES):
     Parameters
     ----------
     name : str
-        ``"name"`` or ``"group/name"``; only the latter can be downloaded.
+        ``"name"`` or ``"group/name"``. A download needs the group.
     folder : path, optional
         It is searched first. Default: the environment variable ``TCSOLVE_MATRICES``.
     known_hash : str, optional

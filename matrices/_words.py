@@ -15,7 +15,7 @@ KIND = np.full(256, OTHER, np.uint8)
 for kind, letters in LETTERS.items():
     KIND[list(letters)] = kind
 NOT_FINITE = {b"nan", b"inf", b"infinity"}
-# Largest number of characters to look at on each side of a character, to find the word around it.
+# Largest number of characters that are read on each side of a character, to find the word around it.
 NEAR = 100
 
 

@@ -1,6 +1,6 @@
 """Dense linear systems on tensor cores, with verified FP64 answers.
 
-- ``solve`` replaces `scipy.linalg.solve`.  ``solve_ex`` returns the evidence with the answer.
+- ``solve`` replaces `scipy.linalg.solve`.  ``solve_ex`` also returns the status and the errors.
 - ``factor`` keeps the factors for more right-hand sides.
 - ``refine`` runs the refinement loop with any approximate inverse.
 - ``gemm`` and ``gemm_batched`` multiply matrices, with a bound on the error.

@@ -1,6 +1,6 @@
 """The types of the public names.
 
-They are here and not in the modules, where the overloads would be longer than the code.
+They are in this file, because in the modules the overloads would be longer than the code.
 """
 
 from collections.abc import Callable, Iterable
@@ -47,7 +47,7 @@ __version__: Final[str]
 # ---- arrays and options
 
 class _DeviceArray(Protocol):
-    """What is asked of a CuPy array, which has no types of its own."""
+    """The attributes that a CuPy array must have; CuPy itself declares no types."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
@@ -64,7 +64,7 @@ class _DeviceArray(Protocol):
     def get(self, *args: Any, **kwargs: Any) -> Any: ...
 
 _D = TypeVar("_D", bound=_DeviceArray)
-# Of a `Solution` without an array type nothing is known of x.
+# The x of a `Solution` without an array type may be any array.
 _X_co = TypeVar("_X_co", covariant=True, default=Any)
 
 _Real: TypeAlias = float | np.floating[Any] | np.integer[Any]
@@ -181,7 +181,7 @@ class Factorization:
     @overload
     def solve_ex(self, b: ArrayLike, *, check_finite: bool = True) -> Solution[NDArray[Any]]: ...
     def rcond(self) -> float: ...
-    # The sign is a float if the matrix is real; Any, so that it then can be used as one.
+    # The sign is a float if the matrix is real.  `Any` allows callers to use it as a float in this case.
     def slogdet(self) -> tuple[float | Any, float]: ...
 
 @overload

@@ -29,7 +29,7 @@ class Plan:
         True: rows and columns may be scaled by powers of two before they are rounded.
     max_steps : int, optional
         Largest number of corrections for one right-hand side.  A correction is one solve with L and one
-        with U.  By default as many as the next rung costs, but at least 30.
+        with U.  By default as many as take the time of the next rung, but at least 30.
     basis : int
         Largest number of Krylov vectors before FGMRES restarts.
     contraction : float

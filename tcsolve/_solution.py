@@ -21,6 +21,7 @@ __all__ = [
     "Status",
     "code_of",
     "contradicted",
+    "distinct",
     "of_slices",
     "raise_or_warn",
 ]
@@ -132,6 +133,12 @@ def code_of(status):
     return SEVERITY.index(status)
 
 
+def distinct(values):
+    """Return an array, or only its first value if the array repeats one value."""
+    repeats = values.size and not any(values.strides)
+    return values[(slice(1),) * values.ndim] if repeats else values
+
+
 def of_slices(codes, rconds):
     """Return the fields status, statuses, rcond and rconds of the `Solution` of a stack.
 
@@ -161,7 +168,7 @@ MISSED = (
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The answer of a solve with the evidence for it.
+    """The answer of a solve, with its status, its errors and the way in which it was computed.
 
     Attributes
     ----------
@@ -248,7 +255,7 @@ def contradicted(solution, apart):
 
     `apart` is a Boolean array of the shape of the statuses: True for such matrices.  A worse status stays.
     """
-    if not apart.any():
+    if not distinct(apart).any():
         return solution
     codes = np.vectorize(code_of, otypes=[int])(solution.statuses)
     # A worse status has a larger code, so the maximum keeps it.

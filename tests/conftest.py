@@ -19,7 +19,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("fixed")
 
 # Seconds of random cases on each array library, unless --fuzz-seconds says others.
-FUZZ_SECONDS = 20.0
+FUZZ_SECONDS = 10.0
 TALLIES = pytest.StashKey()
 # The process that compiles kernels.
 AHEAD = pytest.StashKey()

@@ -124,8 +124,8 @@ MUTANTS = (
     Mutant(
         "refine",
         "_refine/loop.py",
-        "slow = len(recent) > 1 or not stopping.contracting(error, before, SLOW)[going].all()",
-        "slow = len(recent) > 1 or stopping.contracting(error, before, SLOW)[going].all()",
+        "return paths().combination and (len(recent) > 1 or not fast)",
+        "return paths().combination and (len(recent) > 1 or fast)",
     ),
     Mutant(
         "refine",

@@ -13,8 +13,9 @@ import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.patches import FancyBboxPatch, Rectangle  # noqa: E402
 
 from tcsolve._arithmetic.formats import UPDATES  # noqa: E402
-from tcsolve._backends.cuda.lu.rules import LIMITS, DeviceRules  # noqa: E402
+from tcsolve._backends.cuda.lu.rules import DeviceRules  # noqa: E402
 from tcsolve._contract.schedule import schedule  # noqa: E402
+from tcsolve._paths import Paths  # noqa: E402
 
 INK, MUTED = "#1f2933", "#7b8794"
 PANEL, DONE, ROW, UPDATE, NEXT = "#d9822b", "#cbd2d9", "#3e7cb1", "#dbe9f4", "#f2c14e"
@@ -30,7 +31,7 @@ STYLE = {
 
 
 def draw_all(folder, results):
-    """Draw every figure into a folder, from the measurements in `results` where it shows some."""
+    """Draw every figure into a folder; `results` is the folder of the measurements."""
     folder = Path(folder)
     folder.mkdir(exist_ok=True)
     with plt.rc_context(STYLE):
@@ -71,7 +72,7 @@ def _cell(ax, x, y, width, height, color, text="", size=9):
 
 
 def data_flow(results):
-    """The road of one general system through the library."""
+    """The steps in which the library solves one general system."""
     figure, ax = _canvas(8.6, 7.6, (0, 10.4), (0.9, 10))
     left, width, height = 2.3, 4.2, 0.72
     steps = (
@@ -81,7 +82,7 @@ def data_flow(results):
         (5.3, "factor: P A = L U\nupdates on tensor cores", UPDATE),
         (3.9, "refine x with FP64 residuals", UPDATE),
         (2.5, "measure the backward error of x\nfrom the caller's a and b", "white"),
-        (1.1, "Solution: x, status, evidence", NEXT),
+        (1.1, "Solution: x, status, errors", NEXT),
     )
     for y, text, color in steps:
         _box(ax, left, y, width, height, text, color)
@@ -132,7 +133,7 @@ def lu_step(results):
 def lu_panels(results):
     """The outer panels of an LU of n = 32768, to scale."""
     n = 32768
-    rules = DeviceRules("sm_90a", "f", lambda *args: None, LIMITS)
+    rules = DeviceRules("sm_90a", "f", lambda *args: None, Paths())
     panels = schedule(n, UPDATES["fp16x3"], rules).panels
     edges = [
         (p.start, p.stop - p.start, rules.block(n - p.start, UPDATES["fp16x3"], False))
@@ -164,7 +165,7 @@ def lu_panels(results):
 
 
 def strip_order(results):
-    """How deep the product is that brings each strip of a panel up to date."""
+    """The product before each strip of a panel: the strips that it uses, and those that it updates."""
     figure, ax = _canvas(7.2, 3.0, (-0.2, 8.4), (-1.0, 4.4))
     for number in range(8):
         _cell(ax, number, 0, 1, 0.6, PANEL, f"{number}")
@@ -175,7 +176,7 @@ def strip_order(results):
         _cell(ax, number - count, level, count, 0.5, DONE, "", 8)
         _cell(ax, number, level, shown, 0.5, UPDATE, "", 8)
         _arrow(ax, (number - 0.3, level + 0.25), (number + 0.35, level + 0.25))
-    ax.text(4, 3.75, "four strips act on the next four", ha="center", fontsize=9)
+    ax.text(4, 3.75, "four strips update the next four", ha="center", fontsize=9)
     ax.text(4, -0.5, "strips of one panel, factored from left to right", ha="center", fontsize=9)
     return figure
 
@@ -258,7 +259,7 @@ def layers(results):
 
 
 def speed_up(results):
-    """The time of the fastest other solver over ours, from solve.json."""
+    """The time of the fastest other solver divided by ours, from solve.json."""
     found = json.loads((results / "solve.json").read_text())
     figure, ax = plt.subplots(figsize=(6.4, 3.6))
     for family, color in (("gauss", ROW), ("gauss_dominant", PANEL)):

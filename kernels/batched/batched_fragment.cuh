@@ -22,8 +22,8 @@ __device__ __forceinline__ unsigned top_of_line(unsigned top) {
     return max(top, __shfl_xor_sync(ALL_LANES, top, 2));
 }
 
-// The scale 2^fit(top); for a faint row or column, whose scale is no FP32 number, 2^126.  For zero, Inf and NaN the
-// scale does not matter, and is another number.  inverse_scale is its inverse, for an ordinary top.
+// The scale 2^fit(top), or 2^126 for a faint row or column, whose scale is too large for FP32.  If top is zero, Inf or
+// NaN, the scale may have any value.  inverse_scale is the inverse of the scale for an ordinary top.
 constexpr unsigned FAINT = 14u << 23;
 constexpr unsigned EXPONENT = 0xff800000u;
 __device__ __forceinline__ float scale_for(unsigned top) {
@@ -40,8 +40,8 @@ template <typename T> struct Raw { using type = unsigned; };
 template <> struct Raw<float> { using type = float[WORD]; };
 using Entries = typename Raw<T_IN>::type;
 
-// A fragment of 4 (A) or 2 (B) registers a slice, which has entries of LINES rows (columns), called lines.  Register r
-// belongs to line r % LINES, and is zero unless bit r of USED is set.
+// A fragment of A (4 registers for each slice) or B (2 registers).  It has entries of LINES rows of A, or columns of B,
+// which are called lines.  Register r belongs to line r % LINES, and is zero unless bit r of USED is set.
 template <int REGISTERS, int LINES, unsigned USED, bool SPLIT>
 struct Fragment {
     unsigned hi[SLICES][REGISTERS], lo[SLICES][REGISTERS];
@@ -108,9 +108,10 @@ struct Fragment {
 using FragmentA = Fragment<4, 2, TWO ? 9u : 15u, SPLITS_A<REFINE>>;
 using FragmentB = Fragment<2, LINES_B, 3u, SPLITS_B<REFINE>>;
 
-// The word along k that goes to half `half` of the registers of a slice.  Any order is right if A and B use the same
-// one.  If the length of rows is near a multiple of 64 bytes, neighbours in a column use the same banks, unless each
-// lane takes a run of 4 words (2 in the last slice, if the number of slices is odd).
+// The index along k of the word that lane t loads into half `half` of the registers of a slice.  The sums run over all
+// words, so any order is correct if it is the same for A and B.  If the length of rows is near a multiple of 64 bytes,
+// neighbours in a column use the same banks, unless each lane takes 4 consecutive words (2 in the last slice, if the
+// number of slices is odd).
 __device__ constexpr bool near_banks(int row_bytes) { return row_bytes % 16 != 0 && (row_bytes + 8) % 64 <= 16; }
 constexpr bool IN_LANE_RUNS = !TWO && near_banks(OperandA::ROW_BYTES) && near_banks(OperandB::ROW_BYTES);
 __device__ __forceinline__ int word_of(int slice, int half, int t) {
@@ -225,8 +226,8 @@ __device__ __forceinline__ void multiply_all(
     for (int s = 0; s < SLICES; ++s) multiply_slice<false, false>(d, a, b, s);
 }
 
-// Two products, one after the other.  In one, the zeros that separate the matrices would make a NaN of an Inf; operands
-// that are scaled have a check for Inf and NaN, and do not need this.
+// Two products, one after the other.  In a single product, an Inf times the zeros between the two matrices would be
+// NaN.  Scaled operands do not need this, because they are checked for Inf and NaN.
 __device__ __forceinline__ void multiply_two(Acc (&d)[4], const FragmentA& a, const FragmentB& b) {
     Acc second[4] = {};
     const unsigned upper[4] = {a.hi[0][0], 0, 0, 0}, lower[4] = {0, a.hi[0][3], 0, 0};

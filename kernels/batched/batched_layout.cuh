@@ -6,8 +6,8 @@
 constexpr int OUT_SIZE = KIND == KIND_FP32 || KIND == KIND_INT32 ? 4 : 2;
 // If B is loaded entry by entry, two tiles take its columns in turn, so that a lane holds 4 neighbours of a row.
 constexpr bool IN_TURN = TILES == 2 && !OperandB::BLOCKS;
-// Otherwise a lane holds 2 neighbours in each tile.  Lanes trade them for 4 neighbours if entries have 2 bytes or rows
-// are long.
+// Otherwise a lane holds 2 neighbours in each tile.  If entries have 2 bytes or rows are long, lanes exchange entries,
+// so that each lane holds 4 neighbours.
 constexpr bool TRADED = TILES == 2 && !IN_TURN && DENSE && N % 8 == 0 && (OUT_SIZE == 2 || N >= 32);
 constexpr int RUN = IN_TURN || TRADED ? 4 : 2;
 constexpr bool IN_RUNS = DENSE && N % RUN == 0, GATHERED = DENSE && (!IN_RUNS || BULK);

@@ -4,9 +4,9 @@
 #include "batched/batched_sizes.cuh"
 #include "common/async_copy.cuh"
 
-// An operand of ACROSS entries along m or n, and K along k.  Rows are as in global memory.  8 rows are read at the same
-// place at a time, and must then use different banks: in rows of whole 16-byte words, units are permuted; rows of FP32
-// of a multiple of 128 bytes are padded instead.  (With other paddings, copies would be slower than memory.)
+// An operand of ACROSS entries along m or n, and K along k.  Rows are as in global memory.  The same column of 8 rows
+// is read at a time, and these 8 reads must use different banks.  Therefore units are permuted in rows of whole 16-byte
+// words, and FP32 rows of a multiple of 128 bytes are padded.  (Other paddings would make copies slower than memory.)
 template <int ACROSS, bool ALONG_K, int STORE>
 struct Operand {
     static constexpr int ROWS = ALONG_K ? ACROSS : K, LENGTH = ALONG_K ? K : ACROSS, ROW_BYTES = LENGTH * SIZE;
@@ -17,8 +17,8 @@ struct Operand {
     static constexpr int MATRIX_BYTES = ROWS * PITCH;
     // Bytes that start inside a 16-byte word keep their offset in it.
     static constexpr int BYTES = (((STORE == 2 ? 1 : COUNT) * MATRIX_BYTES + 15) & ~15) + (WHOLE ? 0 : 16);
-    // Bytes of a unit, which is read at a time; how many units all banks hold; in groups of how many units are
-    // permuted.
+    // Bytes of a unit, which is read at a time; number of units in all banks; number of units that are permuted among
+    // themselves.
     static constexpr int UNIT = SCALED ? 32 : 16, IN_BANKS = 128 / UNIT;
     static constexpr int MIXED = !WHOLE || PITCH != ROW_BYTES || ROW_BYTES % (2 * UNIT) != 0 ? 1
                                  : ROW_BYTES % (8 * UNIT) == 0 && IN_BANKS == 8 ? 8
@@ -100,7 +100,7 @@ struct Operand {
         return *reinterpret_cast<const unsigned*>(from);
     }
 
-    // Row r of the 8 x 8 block at 8 x across and 8 z along k; of another block if that one does not exist.
+    // Row r of the 8 x 8 block that begins at 8 x across and 8 z along k.  If this is outside the matrix, another row.
     __device__ __forceinline__ static const char* block_row(const char* matrix, int x, int z, int r) {
         z = min(z, K / 8 - 1);
         if (ALONG_K) return matrix + place(min(8 * x + r, ACROSS - 1), 16 * z);

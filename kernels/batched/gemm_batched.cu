@@ -13,8 +13,8 @@
 //          matrices of out lie one behind the other from a 16-byte word on; its strides are not read.  ADDEND 0: c and
 //          beta are not read.
 //
-// Dense results are stored from registers in runs of 2 or 4.  If a row is no whole number of runs, they are gathered in
-// shared memory and stored as one run of bytes.
+// Dense results are stored from registers in runs of 2 or 4.  If the length of a row is not a multiple of a run, they
+// are gathered in shared memory and stored as one run of bytes.
 //
 // With STORE 1 and rows of whole 16-byte words, a (b) starts on such a word.
 // Grid: any, with BRIEF a block for COUNT products; block THREADS; dynamic shared memory SHARED_BYTES.
@@ -24,11 +24,11 @@
 //
 //   BRIEF 1: a block ends after its first COUNT products, so that the next block starts on any multiprocessor that is
 //          free.
-//     For FP32 operands it multiplies all tiles of a step before it looks at their scales, so that the chains of sums
-//     of the tiles overlap; otherwise each chain ends in a branch before the next begins.
+//     For FP32 operands it multiplies all tiles of a step before it tests their scales, so that the sums of these tiles
+//     overlap in time.  With BRIEF 0 there is a branch after the sums of each tile.
 //   BULK  1: the copy engine stores dense results of whole 16-byte words (compute capability 9).
 //
-// With one stage the copies of a block wait for its products; other blocks on the multiprocessor work in that time.
+// With one stage, the copies of a block wait for its products, while other blocks on the multiprocessor work.
 //
 // Rounding and scaling are as in gemm.cuh, with scales that are found in registers.  One sum on the tensor cores runs
 // along all of k, small products first.

@@ -4,9 +4,9 @@
 
 #include "common/number.cuh"
 
-// Entries (i, j) with -below <= j - i <= above are read.  An entry outside this band is taken for zero if mirror is 0,
-// for the entry on the other side of the diagonal if it is 1, and for the conjugate of that if it is 2; then the
-// imaginary parts of the diagonal are taken for zero, too.
+// Entries (i, j) with -below <= j - i <= above are read.  Instead of an entry outside this band, the matrix has zero if
+// mirror is 0, the entry on the other side of the diagonal if mirror is 1, and the conjugate of that entry if mirror is
+// 2.  If mirror is 2, the diagonal also has zero imaginary parts.
 struct Band {
     Index below, above, mirror;
 
@@ -42,9 +42,9 @@ struct Reading {
 
 // Properties of the entries of a matrix.  The first two ignore NaN.
 struct Seen {
-    double apart = 0;    // the largest difference between an entry that is not read and the one it is taken for
+    double apart = 0;    // the largest difference between an entry that is not read and the value that stands for it
     double largest = 0;  // the largest |a_ij| of entries that are read
-    // Whether there is an entry not zero that is not read, a NaN or Inf, a zero on the diagonal.
+    // Whether there is a nonzero entry that is not read; a NaN or Inf; a zero on the diagonal.
     bool beyond = false, spoilt = false, zero = false;
 
     __device__ __forceinline__ void note(const Band& band, Index i, Index j, Number given, Number stands) {

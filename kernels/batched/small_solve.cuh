@@ -11,7 +11,14 @@
 //          correction is kept if it makes the ratio smaller.
 //   board  double[SEEN + 6][count]: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the largest ||A^-1 g||_1
 //          of two random g (probe.cuh), the step at which the factorization broke down or 0, max |b - A x|, max |x|.
-//          A NaN in the data makes them NaN, except the first two.
+//          A NaN in the data makes them NaN, except the first two.  If all entries are read, solve_rows writes zero for
+//          the first three and the fifth.  The board may be null.
+//   doubtful  char[count], or null: 0 for each system that is regular, meets its bounds and agrees with its structure.
+//   doubts  one number, to which the number of doubtful systems is added.
+//   least   the lower bound on 1 / (||A||_1 ||A^-1 g||_1).
+//   safe    norms and sizes must lie between 1 / safe and safe.
+//   agrees  the upper bound on differences between mirror images, relative to the largest |a_ij|; -1 if entries that
+//           are not read must be zero.
 //
 // Defines T_A (float or double), COMPLEX (0 or 1).
 // Rounding: FP64 factors, with multiplications by reciprocals of the pivots; x is rounded to T_A; the residual of that
@@ -49,7 +56,7 @@ __device__ __forceinline__ Number reciprocal(Number v) {
     return {q * d, -d};
 }
 
-// A key for the search of a pivot.  Larger numbers have larger keys, to about 13 bits; `low` < KEY_ROWS tells the row.
+// A key for the search of a pivot.  Larger numbers have larger keys, to about 13 bits; `low` < KEY_ROWS is the row.
 constexpr unsigned KEY_ROWS = 128;
 
 __device__ __forceinline__ unsigned key_of(Number v, unsigned low) {
@@ -69,6 +76,42 @@ __device__ __forceinline__ void store(T_A* x, Index i, Number v) {
     x[PARTS * i] = T_A(v.re);
     if (COMPLEX) x[PARTS * i + PARTS - 1] = T_A(v.im);
 }
+
+// What an ordinary system fulfils.
+struct Limits {
+    Index kind;
+    double bound, least, safe, agrees;
+};
+
+// The numbers that verify an answer, as on the board.
+struct Measured {
+    double inf, one, grown, broken, rest, size;
+
+    __device__ __forceinline__ bool is_ordinary(const Seen& seen, const Limits& limits) const {
+        const double safe = limits.safe;
+        bool good = !seen.spoilt && (!seen.beyond || seen.apart <= limits.agrees * seen.largest) && broken == 0;
+        good = good && !(limits.kind == TRIANGLE && seen.zero) && inf > 1 / safe && inf < safe && one < safe;
+        good = good && 1 / one / grown >= limits.least && size < safe;
+        return good && (size > 1 / safe ? rest / inf / size <= limits.bound : size == 0 && rest == 0);
+    }
+
+    // Writes the numbers of one system to the board, or whether it is doubtful, where these are wanted.
+    __device__ __forceinline__ void report(
+        const Seen& seen, const Limits& limits, Index slice, Index count, double* board, char* doubtful, int* doubts
+    ) const {
+        const auto write = [&](int number, double v) { board[number * count + slice] = v; };
+        if (board) {
+            tell(seen, write);
+            write(SEEN, inf), write(SEEN + 1, one), write(SEEN + 2, grown), write(SEEN + 3, broken);
+            write(SEEN + 4, rest), write(SEEN + 5, size);
+        }
+        if (doubtful) {
+            const bool good = is_ordinary(seen, limits);
+            doubtful[slice] = !good;
+            if (!good) atomicAdd(doubts, 1);
+        }
+    }
+};
 
 // A sum of products; the real and the imaginary part have two doubles each.
 struct NumberSum {

@@ -5,7 +5,7 @@
 //
 // Grid count, block THREADS; shared memory in FP64 (or pairs): n rows of n + 3 entries, or n + 4 if that is even, and 4
 // vectors of n.
-// Defines T_A, COMPLEX, ROWS (32 or 128), THREADS (32 or 256).
+// Defines T_A, COMPLEX, ROWS (128), THREADS (256).
 
 #include "batched/small_solve.cuh"
 #include "common/reduce.cuh"
@@ -75,8 +75,9 @@ struct Steps {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_solve_block(
-    T_A* x, double* board, const T_A* a, Index a_step, Index a_row, Index a_col, const T_A* b, Index b_step, Index b_row,
-    Index below, Index above, Index mirror, Index kind, double bound, Index count, Index rows
+    T_A* x, double* board, char* doubtful, int* doubts, const T_A* a, Index a_step, Index a_row, Index a_col,
+    const T_A* b, Index b_step, Index b_row, Index below, Index above, Index mirror, Index kind, double bound,
+    double least, double safe, double agrees, Index count, Index rows
 ) {
     extern __shared__ __align__(16) char memory[];
     __shared__ int order[ROWS];
@@ -215,10 +216,10 @@ tcs_solve_block(
     for (int i = threadIdx.x; i < n; i += THREADS) {
         store(x + PARTS * slice * n, i, rounded(load(answers[i])));
     }
-    const auto write = [&](int number, double v) {
-        if (threadIdx.x == 0) board[number * count + slice] = v;
-    };
-    tell(seen, [&](int number, double v) { write(number, over_block<WARPS>(v, larger)); });
-    write(SEEN, inf), write(SEEN + 1, one), write(SEEN + 2, grown), write(SEEN + 3, broken);
-    write(SEEN + 4, rest), write(SEEN + 5, size);
+    seen.apart = over_block<WARPS>(seen.apart, larger), seen.largest = over_block<WARPS>(seen.largest, larger);
+    double flags[] = {double(seen.beyond), double(seen.spoilt), double(seen.zero)};
+    for (double& flag : flags) flag = over_block<WARPS>(flag, larger);
+    seen.beyond = flags[0] > 0, seen.spoilt = flags[1] > 0, seen.zero = flags[2] > 0;
+    const Measured found = {inf, one, grown, double(broken), rest, size};
+    if (threadIdx.x == 0) found.report(seen, {kind, bound, least, safe, agrees}, slice, count, board, doubtful, doubts);
 }

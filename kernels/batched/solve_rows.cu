@@ -1,152 +1,379 @@
-// Solves and verifies systems of at most 16 unknowns in one launch.  LANES threads take a matrix, one row each, in
-// registers; small_solve.cuh describes the arguments.
+// Solves and verifies systems of at most MOST unknowns in one launch.  LANES threads of a warp take a matrix; lane i has
+// the rows i, i + LANES, ... in registers.  small_solve.cuh describes the arguments.
 //
-// Rows are not moved; pivots[j] is the lane that has the pivot of step j.  Grid ceil(count LANES / 128), block 128.
-// Defines T_A, COMPLEX, LANES (4, 8 or 16, at least n).
+// A warp copies its matrices to shared memory, where they stay for the residual.  Rows are not moved: in each step the
+// pivot row is sent to all lanes of the team, and its lane notes the step.
+//
+// Grid ceil(count LANES / THREADS), block THREADS; shared memory for each warp: Places of its teams unless LANES is 1,
+// then SIZE entries for each team, rounded up to 16 bytes.
+// Defines T_A, COMPLEX, BANDED (0 if all entries are read), MOST, LANES, THREADS.
 
 #include "batched/small_solve.cuh"
+#include "common/async_copy.cuh"
 #include "common/reduce.cuh"
 
-constexpr int THREADS = 128, TEAMS = THREADS / LANES, N = LANES;
+constexpr int N = MOST, TEAMS = WARP / LANES, ROWS = (N + LANES - 1) / LANES;
+constexpr bool ALONE = LANES == 1;  // a thread has a whole matrix
+constexpr int WIDTH = N + SIDES;    // columns of a row with its right-hand sides
 
-__device__ __forceinline__ double from_lane(double v, int lane) { return __shfl_sync(ALL_LANES, v, lane, LANES); }
+struct Given { T_A part[PARTS]; };
 
-__device__ __forceinline__ Number from_lane(Number v, int lane) {
-    return {from_lane(v.re, lane), COMPLEX ? from_lane(v.im, lane) : 0.0};
+// Row i of a matrix in shared memory starts at i STRIDE, and column N has the right-hand side.  STRIDE is odd, and the
+// rows of a team continue those of the team before modulo BANKS, so that reading a column has no bank conflicts.
+constexpr int STRIDE = N + 1 | 1, BANKS = 128 / int(sizeof(Given));
+constexpr int SIZE = N * STRIDE + ((LANES - N) * STRIDE % BANKS + BANKS) % BANKS;
+
+// Through these places the lanes of a team send numbers to each other.
+struct Places {
+    double2 row[2][(PARTS * WIDTH + 1) / 2];  // a pivot row; the next step uses the other place
+    double answer[2][N][PARTS];               // x, and x corrected
+};
+
+__device__ __forceinline__ double fast_reciprocal(double v) {
+    double y;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(v));
+    y = fma(y, fma(-v, y, 1.0), y);
+    return fma(y, fma(-v, y, 1.0), y);
 }
 
-// The largest sum over all lanes of v[0], of v[1], ...; each step halves the columns that a lane holds.
-__device__ __forceinline__ double largest_column(double (&v)[N]) {
-    #pragma unroll
-    for (int d = LANES / 2; d; d /= 2) {
-        const bool upper = threadIdx.x & d;
+// 1 / v to about the last bit.  If v or 1 / v is subnormal, the result is not finite or zero, and x misses the bound.
+__device__ __forceinline__ Number inverse_of(Number v) {
+    return COMPLEX ? reciprocal(v) : Number{fast_reciprocal(v.re), 0.0};
+}
+
+__device__ __forceinline__ unsigned larger_key(unsigned u, unsigned v) { return max(u, v); }
+
+// Word t of the numbers v as they lie in memory; zero beyond the last.
+template <int COUNT>
+__device__ __forceinline__ double word(const Number (&v)[COUNT], int t) {
+    if (t >= PARTS * COUNT) return 0.0;
+    return t % PARTS ? v[t / PARTS].im : v[t / PARTS].re;
+}
+
+// The lanes that solve one system.
+struct Team {
+    Given* a;
+    Places* places;
+    int lane, n;
+    Band band;
+
+    __device__ __forceinline__ int row_of(int r) const { return lane + LANES * r; }
+    __device__ __forceinline__ bool has(int r) const { return row_of(r) < n; }
+
+    // Entry (i, j) in shared memory, and of the matrix that is read.
+    __device__ __forceinline__ Number given(int i, int j) const {
+        const Given& v = a[i * STRIDE + j];
+        return {double(v.part[0]), COMPLEX ? double(v.part[PARTS - 1]) : 0.0};
+    }
+    __device__ __forceinline__ Number operator()(int i, int j) const {
+        const Number v = given(i, j);
+        if (!BANDED) return v;
+        return band.stands(i, j, v, band.mirror && !band.reads(i, j) ? given(j, i) : Number{0.0, 0.0});
+    }
+
+    // Sends the numbers from `first` on of the row that `sends` names to all lanes.
+    template <int COUNT>
+    __device__ __forceinline__ void spread(
+        const Number (&rows)[ROWS][COUNT], const bool (&sends)[ROWS], int first, Number (&sent)[COUNT], int place
+    ) const {
+        if (ALONE) {
+            #pragma unroll
+            for (int c = 0; c < COUNT; ++c) {
+                if (c < first) continue;
+                sent[c] = rows[0][c];
+                #pragma unroll
+                for (int r = 1; r < ROWS; ++r) if (sends[r]) sent[c] = rows[r][c];
+            }
+            return;
+        }
+        constexpr int PAIRS = (PARTS * COUNT + 1) / 2;
+        double2* at = places->row[place % 2];
         #pragma unroll
-        for (int i = 0; i < d; ++i) {
-            const double kept = upper ? v[i + d] : v[i], sent = upper ? v[i] : v[i + d];
-            v[i] = kept + __shfl_xor_sync(ALL_LANES, sent, d);
+        for (int r = 0; r < ROWS; ++r) {
+            if (!sends[r]) continue;
+            #pragma unroll
+            for (int t = 0; t < PAIRS; ++t) {
+                if (2 * t + 1 >= PARTS * first) at[t] = {word(rows[r], 2 * t), word(rows[r], 2 * t + 1)};
+            }
+        }
+        __syncwarp();
+        #pragma unroll
+        for (int t = 0; t < PAIRS; ++t) {
+            if (2 * t + 1 < PARTS * first) continue;
+            const double2 pair = at[t];
+            if (COMPLEX) {
+                sent[t] = {pair.x, pair.y};
+            } else {
+                sent[2 * t].re = pair.x;
+                if (2 * t + 1 < COUNT) sent[2 * t + 1].re = pair.y;
+            }
         }
     }
-    return over_lanes<LANES>(v[0], larger);
+
+    // Entry j of the answer, which all lanes know: keep it, and look at it again.
+    __device__ __forceinline__ void keep(Number (&own)[2][ALONE ? N : 1], int which, int j, Number v) const {
+        if (ALONE) {
+            own[which][ALONE ? j : 0] = v;
+        } else if (lane == j % LANES) {
+            places->answer[which][j][0] = v.re;
+            if (COMPLEX) places->answer[which][j][PARTS - 1] = v.im;
+        }
+    }
+    __device__ __forceinline__ Number kept(const Number (&own)[2][ALONE ? N : 1], int which, int j) const {
+        if (ALONE) return which ? own[1][ALONE ? j : 0] : own[0][ALONE ? j : 0];
+        return {places->answer[which][j][0], COMPLEX ? places->answer[which][j][PARTS - 1] : 0.0};
+    }
+};
+
+__device__ __forceinline__ void copy_entry(Given* to, const T_A* from) {
+#if __CUDA_ARCH__ >= 800
+    copy_cached<sizeof(Given)>(to, from);
+#else
+    #pragma unroll
+    for (int p = 0; p < PARTS; ++p) to->part[p] = from[p];
+#endif
+}
+
+// e / d for e < 2^16, from (2^32 - 1) / d + 1.
+__device__ __forceinline__ int quotient(int e, int d, unsigned magic) { return d == 1 ? e : int(__umulhi(e, magic)); }
+
+// Starts to copy n rows of `width` entries of each team to shared memory, from column `to` on there.  Matrices beyond
+// the last one are copies of it.
+__device__ __forceinline__ void stage(
+    Given* at, const T_A* from, Index step, Index row, Index col, Index first, Index count, int n, int width, int to
+) {
+    const bool by_rows = col <= row;
+    const int entries = n * width, line = by_rows ? width : n;
+    const unsigned of_entries = 0xffffffffu / entries + 1, of_line = 0xffffffffu / line + 1;
+    for (int e = threadIdx.x % WARP; e < TEAMS * entries; e += WARP) {
+        const int m = quotient(e, entries, of_entries), rest = e - m * entries;
+        const int major = quotient(rest, line, of_line), minor = rest - major * line;
+        const int i = by_rows ? major : minor, j = by_rows ? minor : major;
+        copy_entry(at + m * SIZE + i * STRIDE + to + j,
+                   from + PARTS * (min(first + m, count - 1) * step + i * row + j * col));
+    }
+}
+
+// The same for matrices of N rows that follow each other in memory row by row.
+__device__ __forceinline__ void stage_packed(Given* at, const T_A* from, Index first, Index count) {
+    const Index there = (count - first) * (N * N);
+    from += PARTS * first * (N * N);
+    #pragma unroll 8
+    for (int e = threadIdx.x % WARP; e < TEAMS * N * N; e += WARP) {
+        const int rest = e % (N * N);
+        copy_entry(at + e / (N * N) * SIZE + rest / N * STRIDE + rest % N, from + PARTS * (e < there ? e : rest));
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_solve_rows(
-    T_A* x, double* board, const T_A* a, Index a_step, Index a_row, Index a_col, const T_A* b, Index b_step, Index b_row,
-    Index below, Index above, Index mirror, Index kind, double bound, Index count, Index n
+    T_A* x, double* board, char* doubtful, int* doubts, const T_A* a, Index a_step, Index a_row, Index a_col,
+    const T_A* b, Index b_step, Index b_row, Index below, Index above, Index mirror, Index kind, double bound,
+    double least, double safe, double agrees, Index count, Index unknowns
 ) {
-    const int lane = threadIdx.x % LANES;
-    const Index team = Index(blockIdx.x) * TEAMS + threadIdx.x / LANES, slice = min(team, count - 1);
-    const bool has_row = lane < n;
-    const Reading read = {a + PARTS * slice * a_step, a_row, a_col, {below, above, mirror}};
+    extern __shared__ double2 memory[];
+    constexpr int PLACES = ALONE ? 0 : TEAMS * int(sizeof(Places)) / 16;
+    constexpr int MATRICES = (TEAMS * SIZE * int(sizeof(Given)) + 15) / 16;
+    const int n = int(unknowns), lane = threadIdx.x % LANES, warp = threadIdx.x / WARP;
+    const int number_of_team = threadIdx.x % WARP / LANES;
+    const Index first = (Index(blockIdx.x) * (THREADS / WARP) + warp) * TEAMS, slice = first + number_of_team;
+    if (first >= count) return;
+    double2* of_warp = memory + warp * (PLACES + MATRICES);
+    Given* matrices = reinterpret_cast<Given*>(of_warp + PLACES);
+    Places* places = reinterpret_cast<Places*>(of_warp) + number_of_team;
+    const Team team = {matrices + number_of_team * SIZE, places, lane, n, {below, above, mirror}};
 
-    // The row of this lane, followed by its right-hand sides.  Beyond n, the matrix is the identity.
-    Number row[N + SIDES];
+    if (n < N) {  // beyond n, the matrix is the identity, and b is zero
+        for (int e = lane; e < N * STRIDE; e += LANES) {
+            const int i = e / STRIDE, j = e % STRIDE;
+            #pragma unroll
+            for (int p = 0; p < PARTS; ++p) team.a[e].part[p] = T_A(i == j && i >= n && p == 0);
+        }
+        __syncwarp();
+    }
+    if (n == N && a_col == 1 && a_row == N && a_step == N * N) {
+        stage_packed(matrices, a, first, count);
+    } else {
+        stage(matrices, a, a_step, a_row, a_col, first, count, n, n, 0);
+    }
+    stage(matrices, b, b_step, b_row, 0, first, count, n, 1, N);
+    wait_for_copies();
+    __syncwarp();
+
+    Number row[ROWS][WIDTH];
     Seen seen;
-    double inf = 0, sizes[N];
+    double inf = 0, one = 0;
+    int step[ROWS];  // the step whose pivot is in the row; N if there is none
+    bool is_left[ROWS];
     #pragma unroll
-    for (int j = 0; j < N; ++j) {
-        row[j] = {lane == j ? 1.0 : 0.0, 0.0}, sizes[j] = 0;
-        if (has_row && j < n) {
-            const Number given = read.given(lane, j);
-            row[j] = read.band.stands(lane, j, given, read.other(lane, j));
-            seen.note(read.band, lane, j, given, row[j]);
-            sizes[j] = modulus(row[j]), inf += sizes[j];
+    for (int r = 0; r < ROWS; ++r) {
+        const int i = N % LANES ? min(team.row_of(r), N - 1) : team.row_of(r);
+        double of_row = 0, of_column = 0;
+        #pragma unroll
+        for (int j = 0; j < N; ++j) {
+            row[r][j] = team(i, j);
+            if (BANDED && team.has(r) && j < n) seen.note(team.band, i, j, team.given(i, j), row[r][j]);
+            of_row += modulus(row[r][j]), of_column += modulus(team(j, i));
+        }
+        row[r][N] = team.given(i, N);
+        #pragma unroll
+        for (int p = 0; p < PROBES; ++p) row[r][N + 1 + p] = {random_probe(i, p), 0.0};
+        is_left[r] = team.has(r), step[r] = N;
+        if (team.has(r)) inf = larger(inf, of_row), one = larger(one, of_column);
+    }
+    // A sum that is finite has no NaN and no Inf; one that is not may have overflowed.
+    if (!BANDED && !isfinite(inf)) {
+        for (int r = 0; r < ROWS; ++r) {
+            for (int j = 0; j < n && team.has(r); ++j) {
+                const Number v = team.given(team.row_of(r), j);
+                seen.spoilt = seen.spoilt || !isfinite(v.re) || COMPLEX && !isfinite(v.im);
+            }
         }
     }
-    const Number of_b = has_row ? number(b + PARTS * slice * b_step, lane * b_row) : Number{0.0, 0.0};
-    row[N] = of_b;
-    #pragma unroll
-    for (int p = 0; p < PROBES; ++p) row[N + 1 + p] = {has_row ? random_probe(lane, p) : 0.0, 0.0};
-    const double one = largest_column(sizes);
-    inf = over_lanes<LANES>(inf, larger);
+    inf = over_lanes<LANES>(inf, larger), one = over_lanes<LANES>(one, larger);
 
-    // Elimination.  In the lane of a pivot its reciprocal takes the place of the pivot.
-    int pivots[N], broken = 0, step = N;  // step: the one whose pivot is in this lane's row
-    bool is_left = has_row;
+    // Elimination.  In a pivot row the reciprocal of the pivot takes its place.
+    int broken = 0;
     #pragma unroll
     for (int j = 0; j < N; ++j) {
         if (j >= n) continue;
         int p = j;
         if (kind == GENERAL) {
-            const unsigned key = is_left ? key_of(row[j], LANES - 1 - lane) + KEY_ROWS : 0;
-            p = LANES - 1 - int(largest_of_lanes<LANES>(key) % KEY_ROWS);
+            unsigned key = 0;
+            #pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                if (is_left[r]) key = max(key, key_of(row[r][j], N - 1 - team.row_of(r)) + KEY_ROWS);
+            }
+            p = N - 1 - int(over_lanes<LANES>(key, larger_key) % KEY_ROWS);
         }
-        pivots[j] = p;
-        const Number pivot = from_lane(row[j], p), inverse = reciprocal(pivot);
-        if (!broken && is_broken(pivot, kind)) broken = j + 1;
-        is_left = is_left && lane != p;
-        const Number l = times(row[j], inverse);
+        bool is_pivot[ROWS];
         #pragma unroll
-        for (int c = j + 1; c < N + SIDES; ++c) {
-            if (c >= n && c < N) continue;
-            const Number u = from_lane(row[c], p);
-            if (is_left) row[c] = less(row[c], l, u);
+        for (int r = 0; r < ROWS; ++r) is_pivot[r] = team.row_of(r) == p;
+        Number pivot_row[WIDTH] = {};
+        team.spread(row, is_pivot, j, pivot_row, j);
+        const Number inverse = inverse_of(pivot_row[j]);
+        if (!broken && is_broken(pivot_row[j], kind)) broken = j + 1;
+        #pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            is_left[r] = is_left[r] && !is_pivot[r];
+            if (is_pivot[r]) row[r][j] = inverse, step[r] = j;
+            const Number l = is_left[r] ? times(row[r][j], inverse) : Number{0.0, 0.0};
+            #pragma unroll
+            for (int c = j + 1; c < WIDTH; ++c) row[r][c] = less(row[r][c], l, pivot_row[c]);
         }
-        if (lane == p) row[j] = inverse, step = j;
     }
+    __syncwarp();
 
-    // Back substitution.  Lane j gets entry j of each solution.
-    Number y[SIDES] = {};
+    // Back substitution.
+    Number own[2][ALONE ? N : 1] = {};
+    double of_probe[PROBES] = {}, size = 0;
     #pragma unroll
     for (int j = N - 1; j >= 0; --j) {
         if (j >= n) continue;
+        Number entries[ROWS][SIDES], y[SIDES] = {};
+        bool is_pivot[ROWS];
         #pragma unroll
-        for (int s = 0; s < SIDES; ++s) {
-            const Number v = from_lane(times(row[N + s], row[j]), pivots[j]);
-            if (lane == j) y[s] = v;
-            row[N + s] = less(row[N + s], row[j], v);  // rows of later steps are not used again
+        for (int r = 0; r < ROWS; ++r) {
+            is_pivot[r] = step[r] == j;
+            #pragma unroll
+            for (int s = 0; s < SIDES; ++s) entries[r][s] = times(row[r][N + s], row[r][j]);
+        }
+        team.spread(entries, is_pivot, 0, y, j);
+        team.keep(own, 0, j, y[0]);
+        size = larger(size, modulus(rounded(y[0])));
+        #pragma unroll
+        for (int p = 0; p < PROBES; ++p) of_probe[p] += modulus(y[1 + p]);
+        #pragma unroll
+        for (int r = 0; r < ROWS; ++r) {  // rows of later steps are not used again
+            #pragma unroll
+            for (int s = 0; s < SIDES; ++s) row[r][N + s] = less(row[r][N + s], row[r][j], y[s]);
         }
     }
+    __syncwarp();
 
-    const auto residual = [&](Number mine) {
-        NumberSum sum;
+    // The residual, and one correction if the answer misses the bound.
+    Number rest[ROWS];
+    double of_rest = 0, new_size = 0;
+    bool misses = false, is_better = false;
+    #pragma unroll 1
+    for (int which = 0; which < 2; ++which) {
+        NumberSum sums[ROWS];
         #pragma unroll
         for (int j = 0; j < N; ++j) {
             if (j >= n) continue;
-            const Number v = from_lane(mine, j);
-            if (has_row) sum.add_product(read(lane, j), v);
+            const Number v = rounded(team.kept(own, which, j));
+            #pragma unroll
+            for (int r = 0; r < ROWS; ++r) if (team.has(r)) sums[r].add_product(team(team.row_of(r), j), v);
         }
-        return has_row ? sum.from(of_b) : Number{0.0, 0.0};
-    };
-    Number mine = rounded(y[0]), r = residual(mine);
-    double rest = over_lanes<LANES>(modulus(r), larger), size = over_lanes<LANES>(modulus(mine), larger);
-    const bool misses = !(rest <= bound * inf * size);
-    if (__any_sync(ALL_LANES, misses)) {
+        double largest = 0;
         #pragma unroll
-        for (int j = 0; j < N; ++j) {  // L^-1 r
-            if (j >= n) continue;
-            const Number l = times(row[j], from_lane(row[j], pivots[j])), v = from_lane(r, pivots[j]);
-            if (has_row && step > j) r = less(r, l, v);
+        for (int r = 0; r < ROWS; ++r) {
+            rest[r] = {0.0, 0.0};
+            if (team.has(r)) rest[r] = sums[r].from(team.given(team.row_of(r), N));
+            largest = larger(largest, modulus(rest[r]));
         }
-        Number d = {};
+        largest = over_lanes<LANES>(largest, larger);
+        if (which == 1) {
+            // Only for systems that miss the bound, so that the bits of a result do not depend on its neighbours.
+            is_better = misses && largest * size < of_rest * new_size;
+            if (is_better) of_rest = largest, size = new_size;
+            break;
+        }
+        of_rest = largest, misses = !(of_rest <= bound * inf * size);
+        if (!__any_sync(ALL_LANES, misses)) break;
+
+        Number pairs[ROWS][2], pair[2] = {}, entries[ROWS][1], d[1] = {};
+        bool is_pivot[ROWS];
+        #pragma unroll
+        for (int j = 0; j < N; ++j) {  // L^-1 (b - A x)
+            if (j >= n) continue;
+            #pragma unroll
+            for (int r = 0; r < ROWS; ++r) is_pivot[r] = step[r] == j, pairs[r][0] = row[r][j], pairs[r][1] = rest[r];
+            team.spread(pairs, is_pivot, 0, pair, j);
+            #pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                if (team.has(r) && step[r] > j) rest[r] = less(rest[r], times(row[r][j], pair[0]), pair[1]);
+            }
+        }
+        __syncwarp();
         #pragma unroll
         for (int j = N - 1; j >= 0; --j) {
             if (j >= n) continue;
-            const Number v = from_lane(times(r, row[j]), pivots[j]);
-            if (lane == j) d = v;
-            r = less(r, row[j], v);
+            #pragma unroll
+            for (int r = 0; r < ROWS; ++r) is_pivot[r] = step[r] == j, entries[r][0] = times(rest[r], row[r][j]);
+            team.spread(entries, is_pivot, 0, d, j);
+            const Number corrected = plus(team.kept(own, 0, j), d[0]);
+            team.keep(own, 1, j, corrected);
+            new_size = larger(new_size, modulus(rounded(corrected)));
+            #pragma unroll
+            for (int r = 0; r < ROWS; ++r) rest[r] = less(rest[r], row[r][j], d[0]);
         }
-        const Number corrected = rounded(plus(y[0], d));
-        const double less_rest = over_lanes<LANES>(modulus(residual(corrected)), larger);
-        const double new_size = over_lanes<LANES>(modulus(corrected), larger);
-        // Only for systems that miss the bound, so that the bits of a result do not depend on its neighbours in the
-        // stack.
-        if (misses && less_rest * size < rest * new_size) mine = corrected, rest = less_rest, size = new_size;
+        __syncwarp();
     }
-    double grown = 0;
-    #pragma unroll
-    for (int p = 0; p < PROBES; ++p) grown = larger(grown, over_lanes<LANES>(modulus(y[1 + p]), sum_of));
     seen.apart = over_lanes<LANES>(seen.apart, larger), seen.largest = over_lanes<LANES>(seen.largest, larger);
     int flags = seen.beyond + 2 * seen.spoilt + 4 * seen.zero;
     flags = over_lanes<LANES>(flags, [](int u, int v) { return u | v; });
     seen.beyond = flags & 1, seen.spoilt = flags & 2, seen.zero = flags & 4;
 
-    if (team >= count) return;
-    if (has_row) store(x + PARTS * slice * n, lane, mine);
-    if (lane == 0) {
-        const auto write = [&](int number, double v) { board[number * count + slice] = v; };
-        tell(seen, write);
-        write(SEEN, inf), write(SEEN + 1, one), write(SEEN + 2, grown), write(SEEN + 3, broken);
-        write(SEEN + 4, rest), write(SEEN + 5, size);
+    __syncwarp();
+    // The answers go to memory through the places of b, so that neighbouring lanes write neighbours.
+    #pragma unroll
+    for (int j = 0; j < N; ++j) {
+        if (j >= n || !ALONE && lane != j % LANES) continue;
+        store(reinterpret_cast<T_A*>(team.a + j * STRIDE + N), 0, rounded(team.kept(own, is_better, j)));
     }
+    __syncwarp();
+    const unsigned of_n = 0xffffffffu / n + 1;
+    for (int e = threadIdx.x % WARP; e < min(Index(TEAMS), count - first) * n; e += WARP) {
+        const int m = quotient(e, n, of_n), j = e - m * n;
+        const Given& v = matrices[m * SIZE + j * STRIDE + N];
+        #pragma unroll
+        for (int p = 0; p < PARTS; ++p) x[PARTS * (first * n + e) + p] = v.part[p];
+    }
+    if (lane != 0 || slice >= count) return;
+    double grown = 0;
+    #pragma unroll
+    for (int p = 0; p < PROBES; ++p) grown = larger(grown, of_probe[p]);
+    const Measured found = {inf, one, grown, double(broken), of_rest, size};
+    found.report(seen, {kind, bound, least, safe, agrees}, slice, count, board, doubtful, doubts);
 }

@@ -1,5 +1,5 @@
-// Copies to shared memory that run by themselves (cp.async), from compute capability 8 on.  Before it nothing runs
-// ahead: callers copy by hand, and commit_copies and the waits do nothing.
+// Asynchronous copies to shared memory (cp.async), from compute capability 8 on.  On earlier devices callers copy by
+// ordinary loads and stores, and commit_copies and the waits do nothing.
 #pragma once
 
 #include "common/sm_addresses.cuh"

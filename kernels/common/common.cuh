@@ -1,4 +1,4 @@
-// Vocabulary of the kernels: index type, 16-byte access, and the formats of tensor-core operands.
+// Definitions for all kernels: index type, 16-byte access, and the formats of tensor-core operands.
 #pragma once
 
 using Index = long long;  // of every row, column and address: n * n passes 2**31 at n = 46341
@@ -53,8 +53,8 @@ struct fp16 { unsigned short bits; };
 struct bf16 { unsigned short bits; };
 struct tf32 { unsigned bits; };
 
-// Rounds off the last DROP bits of an FP32 number.  By integers, because `cvt` to BF16 does not exist before sm_80, and
-// `cvt` to TF32 rounds ties away from zero.
+// Rounds off the last DROP bits of an FP32 number.  It uses integers, because `cvt` to BF16 does not exist before
+// sm_80, and `cvt` to TF32 rounds ties away from zero.
 template <int DROP>
 __device__ __forceinline__ unsigned round_bits(float x) {
     const unsigned bits = __float_as_uint(x);

@@ -37,8 +37,8 @@ __device__ __forceinline__ void expect(unsigned barrier, unsigned bytes, bool do
 }
 
 // Arrives at the same barrier of another block of the cluster, or of this one.  Relaxed: writes before it need not be
-// visible to those that wait.  With release here, and acquire in the wait, each stage of gemm_wgmma.cu cost a fence of
-// the whole device and of the first-level cache: a quarter of the rate.
+// visible to those that wait.  With release here, and acquire in the wait, each stage of gemm_wgmma.cu needed a fence
+// of the whole device and of the first-level cache, which reduced the rate by a quarter.
 __device__ __forceinline__ void arrive_relaxed(unsigned barrier, unsigned block) {
     asm volatile("{\n.reg .b32 remote;\n"
                  "mapa.shared::cluster.u32 remote, %0, %1;\n"

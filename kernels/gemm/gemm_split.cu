@@ -2,10 +2,10 @@
 //
 //   tcs_tops     top = bits of the largest |entry| of each row, or column, of two matrices
 //   tcs_split    hi = rn(s x), lo = rn(s x - hi), with s = 2^fit(top), of two matrices
-//   tcs_split_by the same with one power of two for each matrix: scale_a, and scale_b[0] part_b.  beyond, unless null:
-//                beyond[0] becomes 1 if a |s x| is larger than limit, or NaN.  found_b, unless null, takes the place of
-//                scale_b: each block finds the scale of b, a small matrix, as find_operand_scale.cu does; found_b[0]
-//                becomes the scale and found_b[1] the alpha that belongs to it and top_a
+//   tcs_split_by the same with one power of two for each matrix: scale_a for a, scale_b[0] part_b for b.  If beyond is
+//                not null, beyond[0] becomes 1 if a |s x| is larger than limit, or NaN.  If found_b is not null,
+//                scale_b is not used: each block finds the scale of b, a small matrix, as find_operand_scale.cu does.
+//                Then found_b[0] becomes this scale, and found_b[1] the factor -1 / (this scale times top_a)
 //   tcs_finish   out = alpha (sum, unscaled) + beta c
 //
 // x is FP32 rows x cols, row-major, leading dimension ld.  `by_row`: top has an entry for each row, else for each

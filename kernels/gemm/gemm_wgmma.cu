@@ -2,8 +2,8 @@
 //
 // The third of the three engines naive, wmma and wgmma.  It adds:
 //   - wgmma reads both operands from shared memory, so that registers hold only sums;
-//   - the copy engine (TMA) fills a ring of stages by tensor maps, which also swizzle, and pad with zeros;
-//   - one warpgroup feeds the ring, two multiply;
+//   - the copy engine (TMA) fills a ring of stages by tensor maps, and also swizzles the data and pads it with zeros;
+//   - one warpgroup starts the copies into the ring, and two warpgroups multiply;
 //   - a block computes many tiles, and the next tile's operands arrive while the sums of one are stored;
 //   - two blocks of a cluster share the tiles of one operand by multicast;
 //   - the copy engine also stores tiles of FP32 results.
@@ -31,30 +31,31 @@
 // along k, TRANS_B 1 if op(B) is contiguous along k (as in gemm_wmma.cu), CLUSTER (1 or 2).
 //
 // FP32 operands are split by an earlier launch (split_once.cu, gemm_split.cu), not while they are loaded as in
-// gemm_wmma.cu.  The products of a 64 x 128 tile read 96 of the 128 bytes that shared memory gives in a cycle.  To read
-// FP32 there and to write hi and lo would take 93 more (counted, not measured), and a third of the time would be
-// waiting.  To take op(A) from registers, split already, was slower as well (docs/performance/tried.md).  With the
-// extra launch, three products run at 0.91, 0.99 and 0.97 of the rate of one product of FP16 operands at n = 4096, 8192
-// and 16384 (H200, benchmarks/results/gemm.json).
+// gemm_wmma.cu.  The products of a 64 x 128 tile read 96 of the 128 bytes that shared memory gives in a cycle.  Reading
+// FP32 there and writing hi and lo would need 93 more (counted, not measured), so a third of the time would be lost.
+// Reading op(A) from registers, already split, was slower as well (docs/performance/tried.md).  With the extra launch,
+// three products run at 0.91, 0.99 and 0.97 of the rate of one product of FP16 operands at n = 4096, 8192 and 16384
+// (H200, benchmarks/results/gemm.json).
 //
 // Rounding: with REFINE 0 the tensor cores sum along all of k.  With more products they sum along 64 k, the small
 // products first, and these sums are added to nearest in FP32 registers, so that the truncation errors of the tensor
 // cores do not accumulate along k.  The second set of registers leaves room for tiles of only 128 columns.
 //
-// Results: with k = 512 the products of a tile take about 10 us (REFINE 3).  When the threads read, added and wrote C
-// themselves, both warpgroups waited for another 5 to 6 us: all multiprocessors ask for C at once, 17 MB at a time,
-// while the memory is idle during the products.  Now a warp puts its sums into shared memory, 2 KB at a time, and the
-// copy engine adds them to C in the second-level cache, to nearest, while the next tile is multiplied: 142 became 194
-// TFLOP/s at k = 512, and 163 became 224 at k = 1024 (H200, REFINE 3, m = n = 16384, products counted once; one
-// comparison, both ways in the same run, of which no results file is kept).  With REFINE > 0 the first products of the
-// next tile run even while the sums are put into shared memory.  Each entry has one addition, so the order of the
-// blocks does not matter.  Threads store results themselves if these are of another kind, and, for scaled operands, in
-// tiles on an edge of C or with an Inf or NaN.  They may then add alpha x unrounded; otherwise the bits are the same.
+// Results: with k = 512 the products of a tile take about 10 us (REFINE 3).  In an earlier version the threads read C,
+// added their sums, and wrote C.  Then both warpgroups waited for 5 to 6 us more, because all multiprocessors read C at
+// the same time, 17 MB in all, and the memory was idle during the products.  Now a warp writes its sums to shared
+// memory, 2 KB at a time.  The copy engine adds them to C in the second-level cache, rounded to nearest, while the next
+// tile is multiplied.  So 142 became 194 TFLOP/s at k = 512, and 163 became 224 at k = 1024 (H200, REFINE 3, m = n =
+// 16384, products counted once; one comparison, both versions in the same run, of which no results file is kept).  With
+// REFINE > 0 the first products of the next tile run even while the sums are written to shared memory.  Each entry has
+// one addition, so the order of the blocks does not matter.  Threads store results themselves if these are of another
+// kind, and, for scaled operands, in tiles on an edge of C or with an Inf or NaN.  Then alpha x may be added to C
+// without being rounded first; otherwise the bits are the same.
 // Subnormal sums are kept: a tensor map's type FLOAT32 is not FLOAT32_FTZ.
 //
-// Tiles in turn (work): another kernel that occupies multiprocessors when this one starts keeps out as many blocks.
-// With a fixed share for each block, their tiles would be computed last, after all others.  Blocks differ in speed
-// even without another kernel: with tiles in turn 216, 202 and 178 TFLOP/s became 213, 210 and 196 at n = 4096, 8192
+// Tiles in turn (work): if another kernel occupies multiprocessors when this one starts, some blocks start late.  With
+// a fixed share of the tiles for each block, the tiles of these blocks would be computed last.  Blocks also differ in
+// speed without another kernel: with tiles in turn 216, 202 and 178 TFLOP/s became 213, 210 and 196 at n = 4096, 8192
 // and 16384 (H200, REFINE 3, CLUSTER 2, before warpgroups took turns; one comparison, of which no results file is
 // kept).
 
@@ -148,8 +149,9 @@ __device__ __forceinline__ int coordinate(int axis, int across, int k) {
     return (axis == 0) == ALONG_K ? k : across;
 }
 
-// Block 0 of the cluster tells the other which tile begins in a stage.  Both have emptied the stage, so the word of its
-// last use has been read.  `taken` has a bit for each stage: the parity of the number of words that came there.
+// Block 0 of the cluster sends the other block the number of the tile that begins in a stage.  Both blocks have emptied
+// the stage, so the number that was sent for its last use has been read.  Bit s of `taken` is the parity of how many
+// numbers have been sent for stage s.
 __device__ __forceinline__ int agree(
     const Shared& shared, unsigned rank, int stage, int tile, unsigned& taken
 ) {
@@ -242,7 +244,7 @@ __device__ __forceinline__ void multiply(
     }
 }
 
-// Each warp tells every block that may fill the stage that it has read it.
+// Each warp tells every block that may fill the stage that the warp has read the stage.
 __device__ __forceinline__ void release(const Shared& shared, int stage) {
     if (threadIdx.x % WARP < CLUSTER) arrive_relaxed(shared.is_empty(stage), threadIdx.x % WARP);
 }
@@ -351,9 +353,9 @@ tcs_gemm_wgmma(
     if (CLUSTER > 1) cluster_barrier();  // the barriers of both blocks must be set up before one sends
 
     const int steps = int((k + BLOCK_K - 1) / BLOCK_K);
-    // By a shuffle, so that the compiler knows the number is the same for the warp, and computes the addresses of
-    // operands in uniform registers, where wgmma needs them.  Otherwise two or more instructions stand between most
-    // products.
+    // The shuffle tells the compiler that the number is the same in all lanes of the warp.  Then it computes the
+    // addresses of operands in uniform registers, where wgmma needs them.  Otherwise there are two or more instructions
+    // between most products.
     const int group = __shfl_sync(ALL_LANES, threadIdx.x / GROUP_THREADS, 0) - 1;
     if (group < 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
@@ -376,7 +378,7 @@ tcs_gemm_wgmma(
         };
         while (true) {
             wait_for(shared.is_full(ring.stage), ring.parity);
-            // Read by a lane that releases the stage: the word is not overwritten before.
+            // The lane that reads the word also releases the stage later, so the word is not overwritten too early.
             int tile = threadIdx.x % WARP ? NO_TILE : shared.tile[ring.stage];
             tile = __shfl_sync(ALL_LANES, tile, 0);
             if (tile == NO_TILE) break;

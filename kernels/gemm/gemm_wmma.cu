@@ -9,8 +9,9 @@
 // It is 7, 13 and 17 times as fast as the naive engine at n = 1024, 2048 and 4096 (H200, FP16,
 // benchmarks/results/gemm.json).
 //
-// Small tiles are for products too small to give every multiprocessor a large one: with them n = 1024 ran at 159
-// TFLOP/s instead of 96, but n = 2048 at 241 instead of 329 (H200; one comparison, of which no results file is kept).
+// Small tiles are for small products, which have fewer large tiles than there are multiprocessors.  With small tiles
+// n = 1024 ran at 159 TFLOP/s instead of 96, but n = 2048 at 241 instead of 329 (H200; one comparison, of which no
+// results file is kept).
 //
 //   a, b   TRANS_A 0: a is op(A), m x k, rows contiguous; 1: a is its transpose, k x m, rows contiguous.
 //          TRANS_B 0: b is op(B), k x n; 1: its transpose, n x k.  Leading dimensions ld_a, ld_b, in entries.
@@ -27,8 +28,8 @@
 // large; 1 if T_IN is float).
 //
 // If T_IN is float, operands are split while they are loaded.  For 16-bit formats each block splits an entry once: the
-// entry waits in a register while the tile before is multiplied, and goes to shared memory as hi and lo.  For TF32
-// shared memory holds FP32, and each fragment is split when it is loaded into registers.
+// entry is in a register while the tile before is multiplied, and is then stored in shared memory as hi and lo.  For
+// TF32 shared memory holds FP32, and each fragment is split when it is loaded into registers.
 //
 // Rounding: with REFINE 0 the tensor cores sum along all of k.  With more products they sum along 32 k (8 for TF32),
 // the smallest products of a slice first, and these sums are added to nearest in FP32 registers, so that the truncation

@@ -7,9 +7,9 @@
 // x is FP32 rows x cols, row-major, leading dimension ld.  `by_row`: top has an entry for each row, else for each
 // column.  hi and lo (null if not wanted) are row-major with leading dimension ld_out, a multiple of 16 bytes.
 //
-// A thread keeps its entries in registers until the largest entry is known.  By rows: `share` warps of one block hold a
-// row, of at most 128 share RUNS columns.  By columns: a cluster holds 4 share columns, `share` threads to a row, of at
-// most CLUSTER RUNS THREADS / share rows.
+// A thread keeps its entries in registers until the largest entry is known.  If rows are scaled, `share` warps of a
+// block hold a row; it has at most 128 share RUNS columns.  If columns are scaled, a cluster holds 4 share columns,
+// with `share` threads for each row; they have at most CLUSTER RUNS THREADS / share rows.
 //
 // Grid: for each matrix a multiple of CLUSTER; ceil(rows / (WARPS / share)), rounded up, if by_row, else
 // CLUSTER ceil(cols / (4 share)).  Block THREADS.

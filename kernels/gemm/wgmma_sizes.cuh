@@ -16,15 +16,17 @@ constexpr int PARTS_A = SPLITS_A<REFINE> ? 2 : 1, PARTS_B = SPLITS_B<REFINE> ? 2
 constexpr int BYTES_A = PANELS_A * PANEL_BYTES, BYTES_B = PANELS_B * PANEL_BYTES;
 constexpr int STAGE_BYTES = PARTS_A * BYTES_A + PARTS_B * BYTES_B;
 constexpr int STAGES = 192 * 1024 / STAGE_BYTES;
-// How the tiles of a cluster lie.  With one product, one above the other: they share op(B), which is the larger
-// operand.  With several products, side by side: they share op(A), which took 40.0 ms instead of 41.5 (H200, REFINE 3,
-// n = 16384; one comparison, of which no results file is kept).  REFINE 2, where op(B) is the larger, was not compared.
+// The positions of the two tiles of a cluster.  With one product, one tile is above the other: they share the tile of
+// op(B), which is larger than that of op(A).  With several products, the tiles are side by side: they share the tile of
+// op(A).  This took 40.0 ms instead of 41.5 (H200, REFINE 3, n = 16384; one comparison, of which no results file is
+// kept).  REFINE 2, where the tile of op(B) is larger, was not compared.
 constexpr int ACROSS = REFINE ? CLUSTER : 1, DOWN = CLUSTER / ACROSS;
 constexpr int SUMS = BLOCK_N / 2;                  // FP32 registers of one thread for 64 x BLOCK_N
-// Height of a band of tiles, see TileOrder.  If k is short, 4096 rows: each band reads all of op(B) again, because C
-// has driven it out of the cache, while the band's rows of op(A), 16 KB for each k if split, stay there.  If k is long,
-// they do not, and C is small against the operands: then the tiles in flight, 12 x 11 on 132 multiprocessors, should be
-// nearly a square.  In between, a height of 8 is as fast for one product and faster for three (n = k = 4096).
+// Height of a band of tiles, see TileOrder.  If k is short, it is 4096 rows: each band reads all of op(B) again,
+// because C has displaced it from the cache, but the band's rows of op(A), 16 KB for each k if split, stay in the
+// cache.  If k is long, they do not stay there, and C is small compared with the operands.  Then the tiles that are
+// computed at the same time, 12 x 11 on 132 multiprocessors, should be nearly a square.  In between, a height of 8 is
+// as fast for one product and faster for three (n = k = 4096).
 constexpr int HIGH_BAND = 32, MEDIUM_BAND = 8, LOW_BAND = 12, SHORT_SUM = 2048, MEDIUM_SUM = 4096;
 __device__ __forceinline__ constexpr int band_for(Index k) {
     return k <= SHORT_SUM ? HIGH_BAND : k <= MEDIUM_SUM ? MEDIUM_BAND : LOW_BAND;

@@ -4,14 +4,14 @@
 // of the diagonal; then each warp solves for 32 rows of L at a time, without waiting for others.
 //
 // The results are those of the search: each entry has the same fused multiply-adds in the same order.  Only zeros of U
-// may differ in sign, because the search goes on subtracting zeros from rows that are pivots already.
+// may differ in sign, because the search also subtracts zeros from rows that are already rows of U.
 #pragma once
 
 #include "common/async_copy.cuh"
 #include "lu/strip.cuh"
 
-// A diagonal entry dominates if the others sum to less than this share of it.  The gap to one exceeds by far the
-// rounding errors of the sums and of the elimination.
+// A diagonal entry dominates if the magnitudes of the other entries of its column sum to less than this share of it.
+// The share is so much smaller than one that the rounding errors of the sums and of the elimination do not matter.
 constexpr float DOMINATED = 1.0f - 0x1p-6f;
 // Between these sizes of diagonal entries the reciprocals of the pivots are normal numbers.
 constexpr float LEAST = 0x1p-100f, MOST = 0x1p100f;
@@ -19,7 +19,7 @@ constexpr float LEAST = 0x1p-100f, MOST = 0x1p100f;
 constexpr int EDGE = WARP;  // columns that a warp solves for at a time
 static_assert(STRIP % EDGE == 0 && STRIP <= ALL, "32 rows are the diagonal's or none of them is");
 
-// Rows of L that a warp solves for; padded, so that lanes that read one row each meet no bank conflicts.
+// Rows of L that a warp solves for.  They are padded, so that lanes that read one row each have no bank conflicts.
 struct Slab { float at[WARP][STRIP + 4]; };
 
 struct Dominant {
@@ -30,13 +30,13 @@ struct Dominant {
     union {
         Slab slab[ALL_WARPS];
         float of_warp[ALL_WARPS][STRIP];
-        struct { float column[2][STRIP], row[2][STRIP]; } cross;  // the pivot's, in the rows of the diagonal
+        struct { float column[2][STRIP], row[2][STRIP]; } cross;  // of the pivot, in the rows of the diagonal
     };
     float reciprocal[STRIP];
 };
 
-// Whether the first entries of the first column are all smaller than the very first.  Most strips fail this test, which
-// costs one trip to memory; every block finds the same.
+// Whether the first entry of the first column is larger than the entries that follow it, one for each thread.  Most
+// strips fail this test, which needs only one access to memory.  Every block gets the same result.
 __device__ __forceinline__ bool may_dominate(const float* a, Index lda, Index m) {
     const Index row = threadIdx.x;
     const bool open = row == 0 || row >= m || fabsf(a[row * lda]) < fabsf(a[0]);
@@ -84,7 +84,7 @@ __device__ __forceinline__ void add_columns(Dominant& s, Team& team, const float
     share_sum(team, s.sums, threadIdx.x, total);
 }
 
-// Whether the diagonal dominates all columns; every block finds the same.  False if there is a NaN or an infinity.
+// Whether the diagonal dominates all columns; every block gets the same result.  False for a NaN or an infinity.
 __device__ __forceinline__ bool dominates(Dominant& s, Team& team, const float* a, Index lda, Index m) {
     add_columns(s, team, a, lda, m);
     arrive_all(team);
@@ -159,7 +159,7 @@ __device__ __forceinline__ void factor_diagonal(Dominant& s, Square& square) {
     }
 }
 
-// Subtracts the products of the `done` columns of L that are known from the next EDGE columns of a slab.
+// Subtracts from the next EDGE columns of a slab the products of the `done` columns of L that are already known.
 __device__ __forceinline__ void eliminate_before(Slab& slab, const Dominant& s, int done) {
     constexpr int LANES = 4, APART = WARP / LANES, EACH = WARP / APART, PARTS = EDGE / (4 * LANES);
     const int lane = threadIdx.x % WARP, r = lane / LANES, q = done + lane % LANES * 4;

@@ -1,14 +1,17 @@
-// How the blocks of one thread-block cluster find a pivot and share its row: by st.async into each other's shared
-// memory, where barriers count the bytes.
+// The blocks of one thread-block cluster find a pivot and share its row.  They send their data by st.async into the
+// shared memory of the other blocks, where barriers count the bytes that arrive.
 //
-// Each column costs one exchange that all warps wait for: every warp sends a candidate, 16 bytes about its best row, to
-// all blocks as soon as that column is up to date.  Other work is done while candidates travel.  The row of a pivot
-// arrives one column later, from the warp that holds it, and most of its update is done after that.  When pivot j is
-// picked, columns j to j + 2 have had the updates of all pivots before it, and later columns all but the last of them.
-// The candidate also brings what is needed to compute the pivot row's entry of column j + 1.
+// Each column needs one exchange, for which all warps wait.  A warp sends its candidate to all blocks as soon as its
+// entries of this column are updated: 16 bytes that describe its best row.  Other work is done while candidates are
+// under way.  The warp that holds the pivot row sends this row later, and the row arrives one column later; most of the
+// update by this pivot is done then.  While column j is eliminated, columns j to j + 2 have the updates by all pivots
+// before j, and later columns have those by pivots before j - 1.  The entry of the pivot row in column j + 1 is needed
+// at once.  Therefore a candidate has two more numbers: this entry before the update by pivot j - 1, and the multiplier
+// of that update.
 //
-// No buffer is overwritten too early: a warp picks pivot j only after every warp has sent its candidate for it, and a
-// warp sends that after it has read the candidates for j - 1 and the rows of the pivots up to j - 3.
+// No buffer is overwritten too early: a warp chooses pivot j only after every warp has sent its candidate for pivot j.
+// A warp sends this candidate only after it has read the candidates for pivot j - 1 and the rows of the pivots up to
+// j - 3.
 #pragma once
 
 #include "common/cluster.cuh"
@@ -19,7 +22,7 @@ struct Board {};  // nothing in global memory
 constexpr int CANDIDATES = BLOCKS * WARPS;
 static_assert(CANDIDATES <= WARP || CANDIDATES % WARP == 0, "every lane picks from as many");
 
-// The best row of a warp for pivot j, as far as all warps must know it if it wins.
+// The best row of a warp for pivot j: the numbers that all warps need if this row becomes the pivot row.
 struct __align__(16) Candidate {
     float value;    // in column j
     unsigned code;  // place, then row of a, 16 bits each; of equal sizes the lowest code wins
@@ -29,8 +32,8 @@ struct __align__(16) Candidate {
 constexpr unsigned NO_CODE = 0xffffffff;
 static_assert(BLOCKS * THREADS * ROWS <= 0x8000, "rows and places are less than those of no row");
 
-// Candidates of two columns, and three rows, can be on their way or in use at the same time.  Four row buffers make the
-// index a mask.
+// The candidates of two columns, and three rows, can be under way or in use at the same time.  There are four buffers
+// for rows, so that the number of a buffer is j modulo 4.
 constexpr int ROW_WORDS = WIDTH / 4, ROW_BUFFERS = 4;
 static_assert(WARP % ROW_WORDS == 0, "every lane sends one word of a row");
 static_assert(WIDTH % (2 * ROW_BUFFERS) == 0, "every leaf finds all barriers in the phase of the first");
@@ -52,7 +55,7 @@ __device__ __forceinline__ void set_up(Exchange& x) {
     if (threadIdx.x < ROW_BUFFERS) set_up_barrier(x.row_in[threadIdx.x]);
 }
 
-// Sends a block's sum for a column to all blocks; after the barrier that follows, each adds them up (sum_of_blocks).
+// Sends a block's sum for a column to all blocks.  After the next barrier, each block adds up the sums (sum_of_blocks).
 __device__ __forceinline__ void share_sum(const Team& team, float (*sums)[STRIP], int column, float sum) {
     #pragma unroll
     for (int block = 0; block < BLOCKS; ++block) {
@@ -71,17 +74,17 @@ __device__ __forceinline__ float sum_of_blocks(const Team&, const float (*sums)[
 __device__ __forceinline__ int warp_in(const Team& team) { return team.rank * WARPS + threadIdx.x / WARP; }
 __device__ __forceinline__ int warp_of_row(int row) { return row / WARP % CANDIDATES; }
 
-// Words of row j that are used: from column j + 2 of a leaf of w columns.  None of the last two rows is sent.
+// The number of words of row j that are sent: from column j + 2 of a leaf of w columns on; 0 for the last two rows.
 __device__ __forceinline__ int words_of(int j, int w) { return unsigned(w + 1 - j) / 4; }
 
 __device__ __forceinline__ int buffer_of(int j) { return j & (ROW_BUFFERS - 1); }
 
-// Where a lane sends its warp's candidate for pivot j.
+// The mailbox to which a lane sends its warp's candidate for pivot j.
 __device__ __forceinline__ Mailbox candidate_mailbox(const Exchange& x, const Team& team, int j) {
     return mailbox_in(threadIdx.x % BLOCKS, &x.candidate[j & 1][warp_in(team)], &x.candidates_in[j & 1]);
 }
 
-// The value of one lane, to all lanes of its warp.
+// Returns the value of one lane to all lanes of its warp.
 __device__ __forceinline__ float4 from_lane(float4 v, int lane) {
     return make_float4(
         __shfl_sync(ALL_LANES, v.x, lane), __shfl_sync(ALL_LANES, v.y, lane),
@@ -116,13 +119,14 @@ __device__ __forceinline__ int propose(
     return top.mine ? best.slot : NO_SLOT;
 }
 
-// Keeps the row of a candidate in shared memory; its warp sends it if it wins.
+// Keeps the row of a candidate in shared memory; its warp sends the row if the candidate wins.
 __device__ __forceinline__ void keep_row(Exchange& x, const Rows& rows, int slot) {
     float* const kept = x.row_of_warp[threadIdx.x / WARP];
     __syncwarp();  // the lanes have read the row that was kept before
     #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-        // A loop of one turn.  With an `if`, predicated stores would be issued for all slots, most of them for no lane.
+        // This loop runs at most once.  An `if` would become predicated stores, which are issued for all slots,
+        // although most slots have no lane that stores.
         while (slot == i) {
             #pragma unroll
             for (int q = 0; q < WIDTH; ++q) kept[q] = q + 2 < WIDTH ? rows.at[i][q + 2] : 0.0f;
@@ -150,7 +154,7 @@ struct Winner {
     float next, l, reciprocal;
 };
 
-// Waits for the candidates of all warps and picks the best.  When it returns, the row of pivot j - 1 has arrived, too.
+// Waits for the candidates of all warps and chooses the best.  On return, the row of pivot j - 1 has arrived, too.
 __device__ __forceinline__ Winner pick(const Exchange& x, int j) {
     wait_for(x.candidates_in[j & 1], j >> 1);
     constexpr int EACH = (CANDIDATES + WARP - 1) / WARP;
@@ -173,7 +177,7 @@ __device__ __forceinline__ Winner pick(const Exchange& x, int j) {
     if (size[0] != most) best.code = NO_CODE;
     #pragma unroll
     for (int i = 1; i < EACH; ++i) if (size[i] == most && some[i].code <= best.code) best = some[i];
-    // Every lane computes the reciprocal of its best, so that none waits for it once the winner is known.
+    // Every lane computes the reciprocal of its best candidate, so that it is ready when the winner is known.
     const float reciprocal = reciprocal_of(scale_of(most) * best.value);
     unsigned lanes = __ballot_sync(ALL_LANES, most == top);
     // One branch for both rare cases: a tie (see Vote), and a row that has not arrived.
@@ -246,9 +250,9 @@ __device__ __forceinline__ Search begin(Exchange& x, const Team& team, const Row
     return none;
 }
 
-// Eliminates column `column` of the strip, at[.][0] of the rows, and moves the others up: at[.][0] becomes at[.][1]
-// with all updates, while the later columns still lack that of this pivot.  Stores the column as column j (of w) in
-// `columns`.
+// Eliminates column `column` of the strip, which is at[.][0] of the rows, and moves the other columns up by one.  Then
+// at[.][0] has all updates, and the later columns still lack the update by this pivot.  Stores the eliminated column as
+// column j (of w) in `columns`.
 __device__ __forceinline__ Pivot eliminate(
     Exchange& x, const Team& team, Rows& rows, Columns columns, Search& last, int j, int w, int column
 ) {
@@ -271,16 +275,16 @@ __device__ __forceinline__ Pivot eliminate(
         rows.at[i][1] = rows.at[i][2];
     }
     const int slot = propose(team, rows, open, now, mailbox, goes_on);
-    // After the candidate, because all warps wait for that.
+    // The row is sent after the candidate, because all warps wait for the candidate.
     if (sends) send_row(x, word, j, w);
     expect_candidates(x, j + 1, threadIdx.x == 0 && goes_on);
     expect(x.row_in[buffer_of(j)], 16 * words_of(j, w), threadIdx.x == 0);
-    // Stored LATE, the column does not delay the loads of the row that the update waits for; but it stays in registers
-    // longer, for which threads with many entries have no room.
+    // If LATE, the column is stored after the update, so that it does not delay the loads of the row.  It then stays in
+    // registers longer, and threads with many entries have no registers for it.
     constexpr bool LATE = ROWS * WIDTH < 128;
-    // SPARES: columns that are finished are not updated, by quarters of a leaf.  It gains 4 % at 16384 rows and 2 % at
-    // 8192 (H200; no results file is kept), in shapes whose time per column is that of the instructions, and that have
-    // a register left; those of 8 blocks have none.
+    // SPARES: the update leaves out finished columns, a quarter of a leaf at a time.  This gains 4 % at 16384 rows and
+    // 2 % at 8192 (H200; no results file is kept).  It is used for shapes whose time is limited by instructions and
+    // that have a free register; shapes of 8 blocks have none.
     constexpr bool SPARES = !LATE && BLOCKS > 8 && (RESIDENT || !HELPERS);
     const auto keep_column = [&] {
         #pragma unroll

@@ -1,6 +1,6 @@
-// How the blocks of a cooperative grid exchange their best rows: each block writes its row and then a stamp to global
-// memory, and every block reads all stamps.  For devices without clusters, and for strips with more rows than a cluster
-// holds.  A column takes two trips through the second-level cache.
+// The blocks of a cooperative grid exchange their best rows: each block writes its row and then a stamp to global
+// memory, and every block reads all stamps.  This is for devices without clusters, and for strips with more rows than a
+// cluster holds.  Each column needs one write to, and one read from, the second-level cache.
 #pragma once
 
 #include "lu/strip_rows.cuh"
@@ -55,7 +55,7 @@ __device__ __forceinline__ void wait_all(Team& team) {
     __syncthreads();
 }
 
-// Publishes a block's sum for a column; after the barrier that follows, each block adds them up (sum_of_blocks).
+// Publishes a block's sum for a column.  After the next barrier, each block adds up the sums (sum_of_blocks).
 __device__ __forceinline__ void share_sum(const Team& team, float (*)[STRIP], int column, float sum) {
     team.board->sums[team.rank][column] = sum;
 }
@@ -96,7 +96,7 @@ __device__ __forceinline__ void send(
     }
     if (threadIdx.x == WARP - 1) board.best[j & 1][team.rank] = best;
     __syncwarp();
-    __threadfence();  // the lane that stamps fences the writes of all lanes
+    __threadfence();  // the writes of all lanes become visible before the stamp
     if (threadIdx.x == 0) *reinterpret_cast<volatile unsigned*>(&board.stamp[team.rank]) = column + 1;
 }
 

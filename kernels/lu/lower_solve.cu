@@ -6,19 +6,20 @@
 //   l      FP32 k x k, k <= MOST, leading dimension ldl, rows on 16-byte boundaries: L below its diagonal; other
 //          entries are not used.
 //   dst, src  int[2 k], as tcs_merge_swaps makes them: b[dst[i]] = b[src[i]], all reads before any write; entry i < k
-//          brings the row that becomes row i.  Null: no row moves.
+//          is for the row that becomes row i.  Null: no row moves.
 //   any    null, or unsigned[1]: zero if all rows stay.
 //
 // Grid ceil(n / COLUMNS); block THREADS; dynamic shared memory as LowerShape.shared_bytes gives it.
 // Defines MOST (256 or 512).
 //
-// The trailing update of a wide panel waits for this solve, so one launch does all k unknowns instead of 128.  Thread
-// blocks have columns of their own and do not wait for each other; each reads all of L, a few columns ahead.
+// The trailing update of a wide panel waits for this solve, so a single launch solves for all k unknowns (swap_solve.cu
+// solves for 128).  Each thread block has its own columns, waits for no other block, and reads all of L, a few columns
+// ahead.
 //
-// WARPS warps keep the rows in registers, in blocks of BLOCK rows.  They are few, because each of them reads every
-// solved row from shared memory.  One more warp, the solver, gets a block of rows as soon as all earlier updates are in
-// it; while it solves, the keepers update later blocks.  The remaining warps fetch L.  The current rows are always the
-// first in the registers, for short loops.
+// WARPS warps, the keepers, hold the rows in registers, in blocks of BLOCK rows.  There are only a few keepers, because
+// each of them reads every solved row from shared memory.  One more warp, the solver, receives a block of rows when it
+// has all earlier updates.  While the solver works, the keepers update later blocks.  The remaining warps copy L to
+// shared memory.  The current rows are always the first in the registers, so that the loops are short.
 //
 // Rounding: fused multiply-adds in FP32, in the order of the substitution.
 
@@ -64,7 +65,7 @@ __device__ __forceinline__ void fetch(RowOfL* to, const float* __restrict__ l, I
     commit_copies();
 }
 
-// Tells the solver that a block of rows is ready; the warps that keep them hand over one block after the other.
+// Tells the solver that a block of rows is ready; the keepers hand over one block after the other.
 struct Handover {
     unsigned long long barrier;
 
@@ -113,7 +114,7 @@ __device__ __forceinline__ void subtract(Word* x, const RowOfL* l, const Word (&
 }
 
 // Solves for the block of rows that is handed over as `number`, by one warp; `l` holds the triangle.  PARTS lanes share
-// a column, EACH rows to a lane.  The part that exists, `rows` x `columns`, also goes to `out`.
+// a column, EACH rows to a lane.  The part inside the matrix, `rows` x `columns`, is also stored to `out`.
 __device__ __forceinline__ void solve(
     Solved& block, const Handover& handover, int number, const RowOfL* l, float* out, Index ld_out, int rows,
     Index columns
@@ -167,8 +168,8 @@ tcs_lower_solve(
     const int k = int(order), blocks = (k + BLOCK - 1) / BLOCK;
     const int first = b ? 0 : int(blockIdx.x) * COLUMNS / BLOCK;  // the rows of L^-1 above are zero
     const auto stage = [&](int number) { return rows_of_l + number % STAGES * (blocks * BLOCK); };
-    // By a shuffle, so that the compiler knows the number is the same for the warp.  Otherwise each shuffle first makes
-    // sure that its lanes are together.
+    // The shuffle tells the compiler that the number is the same in all lanes of the warp.  Otherwise the compiler adds
+    // code before each shuffle that brings the lanes together.
     const int warp = __shfl_sync(ALL_LANES, threadIdx.x / WARP, 0), lane = threadIdx.x % WARP;
     const Index start = Index(blockIdx.x) * COLUMNS;
     const bool keeps = warp < WARPS, fetches = warp > SOLVER;
@@ -200,8 +201,8 @@ tcs_lower_solve(
             if (column < n) out[row * ld_out + column] = 0.0f;
         }
     } else if (keeps) {
-        // A row that does not exist is a copy of the last one.  Its result is not used, and the row that the last one
-        // displaces is stored twice with the same values.  All loads start before the first value is needed.
+        // Rows beyond the last one are copies of it.  Their results are not used, and the row that the last one
+        // displaces is stored several times with the same values.  All loads start before the first value is needed.
         int from[SLOTS], out_of[SLOTS];
         #pragma unroll
         for (int s = 0; s < SLOTS; ++s) {

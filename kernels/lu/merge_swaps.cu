@@ -3,10 +3,10 @@
 // tcs_merge_swaps, of ceil(m / THREADS) blocks, k <= m:
 //   local  int[m]: the row, counted from the panel's first, where each row of the panel was before its swaps.
 //   ipiv   int[k]: the row of the matrix that was swapped with row start + i; start is the panel's first.
-//   dst, src  int[2 k]: new[dst[i]] = old[src[i]] for all i does all swaps in other columns.  Entry i < k brings the
+//   dst, src  int[2 k]: new[dst[i]] = old[src[i]] for all i does all swaps in other columns.  Entry i < k is for the
 //          row that becomes row i; some pairs occur twice.
 //   moved  int[m] becomes order[local].
-// tcs_restart, of as many blocks:
+// tcs_restart, of the same number of blocks:
 //   order  int[m] becomes moved, and local[i] becomes i for the next panel.
 //   any    unsigned[1] becomes 1 if a row was swapped with another, else 0.
 // tcs_report, one block of REPORT_THREADS:

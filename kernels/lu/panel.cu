@@ -5,7 +5,7 @@
 //          tcs_swap_solve (swap_solve.cu) moves the rows.
 //   order  null, or int[m]: the swaps are applied to its entries here.
 //   ipiv   int[w]: step j swapped rows j and ipiv[j] - row0.
-//   dst, src  int[2 w] and int[2 w + 1]: new[dst[i]] = old[src[i]] for all i does the swaps.  Entry i < w brings the
+//   dst, src  int[2 w] and int[2 w + 1]: new[dst[i]] = old[src[i]] for all i does the swaps.  Entry i < w is for the
 //          row that becomes row i; some pairs occur twice.  src[2 w] is zero if no row moves.
 //   top    FP32 w x w, leading dimension ld_top: the first w rows of the result, L11 and U11.
 //   info   int[1]: becomes min(info, col0 + j + 1) for the first pivot j that is zero or not finite.
@@ -19,9 +19,9 @@
 // without a search (dominant_strip.cuh); RESIDENT: whether the whole strip stays in the shared memory of the cluster.
 //
 // A strip is factored leaf by leaf (strip.cuh).  A thread that searches for pivots owns ROWS rows and keeps WIDTH
-// columns of them, the leaf, in registers.  Only THREADS threads of a block search: every warp must look at the
-// candidates of all warps that search, and warps of one scheduler wait for each other.  The helpers take part in copies
-// and updates.
+// columns of them, the leaf, in registers.  Only THREADS threads of a block search, because every warp must read the
+// candidates of all warps that search, and the warps of one scheduler delay each other.  The other threads, the
+// helpers, take part only in copies and updates.
 //
 // No row moves.  Each row has a `place`, its position after the swaps so far, and is a candidate for pivot j while
 // place >= j.  The largest |a_ij| wins; of equal ones that with the lowest place, as in LAPACK.  NaN counts as larger
@@ -29,7 +29,7 @@
 // sends its best row to all, and all pick the same winner (exchange_cluster.cuh, exchange_grid.cuh).
 //
 // Rounding: l is a times the rounded reciprocal of the pivot; a - l u is one fused multiply-add, all to nearest in
-// IEEE FP32 with subnormal numbers.  If the pivot is zero, so is its column, and no column changes.
+// IEEE FP32 with subnormal numbers.  If the pivot is zero, its whole column is zero, and no other column changes.
 
 #include "lu/strip.cuh"
 #if DOMINANT
@@ -76,7 +76,7 @@ tcs_panel(
     extern __shared__ __align__(16) unsigned char dynamic[];
     Leaf& leaf = *reinterpret_cast<Leaf*>(dynamic);
     __shared__ __align__(16) Exchange exchange;
-    constexpr bool AT_HAND = BLOCKS && (RESIDENT || !HELPERS);  // others have no register left for it
+    constexpr bool AT_HAND = BLOCKS && (RESIDENT || !HELPERS);  // other shapes have no register for it
     Exchange& x = AT_HAND ? at_hand(exchange) : exchange;
     __shared__ BlockRow row;
     __shared__ int home[STRIP];

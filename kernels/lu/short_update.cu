@@ -5,9 +5,9 @@
 // Grid (ceil(m / ROWS), ceil(n / COLUMNS)); block THREADS, dynamic shared memory STAGES sizeof(Stage) bytes.
 // Defines COLUMNS (64 or 96), those of a block.
 //
-// The next strip of a panel waits for the update of these columns.  One launch does it; a larger product needs more,
-// which split and scale the operands and read L again while another update keeps the memory busy.  TF32 has nearly the
-// range of FP32, so nothing is scaled.  A block starts all its loads as early as shared memory allows.
+// The next strip of a panel waits for this update, so it is a single launch.  The kernels for large products need more
+// launches, which scale and split the operands and read L again, while another update uses the memory.  TF32 has nearly
+// the range of FP32, so nothing is scaled here.  A block starts all its loads as early as shared memory allows.
 //
 // Rounding: hi is x rounded to TF32, ties away from zero; lo = x - hi loses at most its last bit.  The tensor cores add
 // up 16 k at a time, the smallest products first; these sums are added to nearest in FP32 registers, and the total is
@@ -21,7 +21,7 @@
 constexpr int WARPS = 4, THREADS = WARPS * WARP, ROWS = 16 * WARPS;
 constexpr int DEPTH = 32, STAGES = 4;  // columns of L in a stage, and stages
 constexpr int HALF = 16;               // columns of L that are multiplied at a time; a lane reads four of them
-constexpr int TILES = COLUMNS / 8, TOGETHER = 4;  // tiles of eight columns, and how many are multiplied side by side
+constexpr int TILES = COLUMNS / 8, TOGETHER = 4;  // tiles of eight columns, and how many are multiplied together
 static_assert(COLUMNS % 32 == 0 && TILES % TOGETHER == 0, "words that meet in no bank; whole groups");
 
 // Words of 16 bytes of l, and columns of u, are permuted, so that the lanes of a warp read from different banks.
@@ -66,8 +66,9 @@ struct Operands {
 };
 static_assert(DEPTH == 4 * WORDS && ROWS % STEP == 0 && DEPTH % STEP == 0, "whole turns of all threads");
 
-// sum += L U of half a stage.  The sum runs over k in a permuted order, so that a lane reads four entries of L at once:
-// column 4 t + e of L takes the place of word t (e even) or t + 4 (e odd) of slice e / 2 of a fragment (gemm.cuh).
+// sum += L U of half a stage.  A lane reads four consecutive entries of a row of L at once.  Therefore the sum runs
+// over k in a permuted order: column 4 t + e of L is used as word t (e even) or t + 4 (e odd) of slice e / 2 of a
+// fragment (gemm.cuh).
 __device__ __forceinline__ void multiply(float (&sum)[TILES][4], Stage& stage, int half) {
     const int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, row = threadIdx.x / WARP * 16 + g;
     unsigned hi[2][4], lo[2][4];

@@ -1,10 +1,10 @@
 // Factors a strip leaf by leaf.  After each leaf every block solves for the leaf's rows of U in the rest of the strip,
 // and then updates its own rows there.
 //
-// The alternative is to update each leaf only when its turn comes, in the registers of the threads that search it:
-// every column is then written once, and fewer are read.  It gives the same bits, but took 15 % longer at 8192 to 16384
-// rows and as long at 32768 (H200, clock64; no results file is kept).  With tiles the update takes the time of its
-// products, not of its bytes.
+// The alternative is to update a leaf just before it is factored, in the registers of the threads that search it.  Then
+// every column is written only once, and fewer columns are read.  The bits are the same, but it took 15 % longer at
+// 8192 to 16384 rows and as long at 32768 (H200, clock64; no results file is kept).  The time of the update by tiles is
+// that of its products, not of its bytes.
 #pragma once
 
 #include "lu/strip_rows.cuh"
@@ -62,7 +62,7 @@ __device__ __forceinline__ float entry(const float* a, Index lda, Columns column
 #endif
 }
 
-// Computes these rows of U: a thread solves for each of the `rest` columns.  `a` points to the leaf's first column.
+// Computes these rows of U, with one thread for each of the `rest` columns.  `a` points to the leaf's first column.
 //
 // The row that is solved for is the first in the registers, for a short loop as in factor_leaf.
 __device__ __forceinline__ void solve_block_row(
@@ -194,8 +194,8 @@ __device__ __forceinline__ void update_rest(
 }
 
 #if RESIDENT
-// Stores the leaf before column `first` while other threads search this one.  Until the search is over, leaf.place
-// holds the places after the leaf that is stored.
+// Stores the leaf that ends before column `first`, while other threads search the leaf that begins there.  Until this
+// search is over, leaf.place has the places after the stored leaf.
 __device__ __forceinline__ void store_before(Leaf& leaf, float* a, Index lda, int first, int thread) {
     const int before = first - WIDTH;
     store<HELPERS>(leaf, columns_from(leaf, before), a + before, lda, before, WIDTH, aligned16(a, lda), thread);
@@ -207,8 +207,8 @@ __device__ __forceinline__ void factor_by_search(
     Exchange& x, Team& team, Rows& rows, Leaf& leaf, BlockRow& row, int* home, float* a, Index lda, Index m, int w,
     int* ipiv, int* info, int row0, int col0
 ) {
-    // By a shuffle, so that the compiler knows the number is the same for the warp.  Otherwise each vote of the search
-    // first makes sure that its lanes are together.
+    // The shuffle tells the compiler that the number is the same in all lanes of the warp.  Otherwise the compiler adds
+    // code before each vote of the search that brings the lanes together.
     const bool searches = HELPERS == 0 || __shfl_sync(ALL_LANES, threadIdx.x / WARP, 0) < WARPS;
     if (searches) keep(rows, leaf);
 #if RESIDENT

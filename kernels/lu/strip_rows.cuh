@@ -17,7 +17,7 @@ static_assert(BLOCKS || HELPERS == 0, "in a grid all threads of a block search")
 static_assert(!RESIDENT || HELPERS, "helpers load what is not searched yet");
 static_assert(WIDTH % 4 == 0 && STRIP % WIDTH == 0 && REST <= ALL, "whole words; a thread for each column");
 
-constexpr int NO_SIZE = -1, NO_PLACE = 0x7fffff;  // those of no row, which lose against every row
+constexpr int NO_SIZE = -1, NO_PLACE = 0x7fffff;  // size and place if there is no row; every row wins against them
 
 struct Rows {
     float at[ROWS][WIDTH];
@@ -29,8 +29,8 @@ __device__ __forceinline__ int only_lane(unsigned lanes) { return 31 - __clz(lan
 
 // The lanes of a warp that have the largest size: one, unless there is a tie.  If no lane has a row, it is lane 0.
 //
-// Ties are rare.  Callers therefore read the row of the first lane before they ask for a tie, and break ties in a
-// `while` of one turn: an `if` would be predicated, and its instructions would cost time in every column.
+// Ties are rare.  Callers therefore read the row of the first lane before they test for a tie.  They break ties in a
+// `while` that runs at most once: an `if` would be predicated, and its instructions would take time in every column.
 struct Vote {
     bool mine;
     unsigned lanes;
@@ -73,16 +73,16 @@ __device__ __forceinline__ Index row_in_block(int r) {
 }
 __device__ __forceinline__ Index row_of(int i) { return row_in_block(i * THREADS + threadIdx.x); }
 
-// A variable in shared memory, by an address that stays in a register.  In a cluster it takes long to compute the
-// address, and the compiler would do so again for every column; the result of a shuffle it must keep.
+// A variable in shared memory, by an address that stays in a register.  In a cluster, computing the address takes long,
+// and the compiler would repeat it for every column.  It cannot repeat a shuffle, so the result of one is kept.
 template <typename T>
 __device__ __forceinline__ T& at_hand(T& x) {
     const unsigned address = __shfl_sync(ALL_LANES, shared_address(&x), 0);
     return *static_cast<T*>(__cvta_shared_to_generic(address));
 }
 
-// The number of the thread.  The assembly keeps the compiler from computing values that depend on it earlier than they
-// are needed, where registers are scarce.
+// The number of the thread.  Because of the assembly, the compiler does not compute values that depend on it earlier
+// than they are needed, which saves registers.
 __device__ __forceinline__ int this_thread() {
     int thread = threadIdx.x;
     asm volatile("" : "+r"(thread));
@@ -143,8 +143,8 @@ constexpr int WORDS = WIDTH / 4, EACH = ROWS * THREADS * WORDS / ALL, FLIGHT = E
 static_assert(ROWS * THREADS * WORDS % (FLIGHT * ALL) == 0, "whole turns of all threads");
 
 #if RESIDENT
-// Copies columns first .. last - 1 of a strip of w columns from global memory.  BY threads share the work; this is
-// number `thread` of them.  Entries outside the matrix become zero.
+// Copies columns first .. last - 1 of a strip of w columns from global memory.  BY threads call it, each with its
+// number `thread`.  Entries outside the matrix become zero.
 template <int BY>
 __device__ __forceinline__ void load(
     Leaf& leaf, const float* a, Index lda, Index m, int first, int last, int w, int thread
@@ -198,7 +198,7 @@ __device__ __forceinline__ void load(Leaf& leaf, const float* a, Index lda, int 
 }
 #endif
 
-// BY threads share the work; this is number `thread` of them.
+// BY threads call it, each with its number `thread`.
 template <int BY>
 __device__ __forceinline__ void store(
     const Leaf& leaf, Columns columns, float* a, Index lda, int done, int w, bool vector, int thread
@@ -243,7 +243,7 @@ __device__ __forceinline__ void fetch(Rows& rows, Columns columns, int done, int
     }
 }
 
-// 1 / x, correctly rounded, if x and 1 / x are normal numbers.  The division of the library also treats other x.
+// 1 / x, correctly rounded, if x and 1 / x are normal numbers.  The library's division handles all x, but is slower.
 __device__ __forceinline__ float reciprocal_of(float x) {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));

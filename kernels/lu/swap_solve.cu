@@ -3,22 +3,25 @@
 //   a      FP32, from the strip's first row on, n columns, row-major, leading dimension lda.
 //   stop   the strip's last column + 1; the columns from there on are solved for.
 //   dst, src  int[2 w] and int[2 w + 1], as tcs_panel makes them: a[dst[i]] = a[src[i]], all reads before any
-//          write; entry i < w brings the row that becomes row i.  If src[2 w] is zero, no row moves, and only rows that
+//          write; entry i < w is for the row that becomes row i.  If src[2 w] is zero, no row moves, and only rows that
 //          are solved for are read.  Null: no row moves.
 //   top    FP32 w x w, w <= 128, leading dimension ld_top, 16-byte rows: L11 in its unit lower triangle.  Rows
 //          0 .. w - 1 of the columns from `stop` on, after the swaps, are multiplied by L11^-1 from the left.
-//   apart  0, or a block size, for which a and top are w x w: every diagonal block of a, apart x apart or what is
-//          left at the end, is solved for with the diagonal block of top; stop is 0, and no row moves.
+//   apart  0, or a block size.  With a block size, a and top are w x w, and every diagonal block of a is multiplied by
+//          the inverse of the same block of L11 from the left.  The blocks are apart x apart; the last may be smaller.
+//          Then stop is 0, and no row moves.
 //
-// Defines COLUMNS (8, 16 or 64), the columns of a block: with few, a block ends soon; many share one copy of L11.
+// Defines COLUMNS (8, 16 or 64), the columns of a block.  A block with few columns ends sooner; the columns of a block
+// share one copy of L11.
 // Grid ceil(n / COLUMNS), or (ceil(apart / COLUMNS), blocks); block THREADS, dynamic shared memory
 // L_ROWS sizeof(Column) + rows sizeof(Staged) bytes; 2 w rows are staged, or w if no row moves.
 //
-// With few columns the time is that of the longest chain of dependent steps.  Therefore all loads start before the
-// first barrier, and one warp solves for a column without further barriers.  The unknowns of a column are spread over
-// lanes; a group of them at a time goes to all these lanes, and each lane solves for the group redundantly and
-// subtracts it from its own unknowns.  With many columns the reads of L from shared memory take the time, so a lane
-// uses what it reads for EACH columns.
+// With few columns, the longest chain of dependent steps determines the time.  Therefore all loads start before the
+// first barrier, and a single warp solves for a column, without further barriers.  The unknowns of a column are
+// distributed over LANES lanes.  They are solved for in groups of GROUP: all these lanes get the group, each lane
+// solves for the whole group, and then subtracts its products with L from the lane's own unknowns.  With many columns,
+// reading L from shared memory determines the time.  Therefore a lane has unknowns of EACH columns, and multiplies each
+// entry of L that it reads by the unknowns of all of them.
 //
 // Rounding: fused multiply-adds in FP32, in the order of the substitution.
 
@@ -33,20 +36,20 @@ constexpr int LANES = WARP / SHARE;         // lanes of a column; unknown LANES 
 constexpr int SLOTS = MOST / LANES;
 constexpr int CHUNK = SLOTS / (EACH < 4 ? 2 : 4); // slots that are updated, or skipped, together
 constexpr int GROUP = 8;                    // unknowns that every lane solves for at a time
-constexpr int TILE = 16;                    // after so many unknowns x moves up, which keeps its indices constant
+constexpr int TILE = 16;                    // after so many unknowns x moves up, so that its indices are constants
 constexpr int DONE = TILE / LANES;          // slots of a tile
 constexpr int STEP = THREADS / COLUMNS;     // rows that the block moves at a time
-constexpr int BATCH = 2 * MOST / STEP < 16 ? 2 * MOST / STEP : 16;  // rows that a thread has on their way at a time
+constexpr int BATCH = 2 * MOST / STEP < 16 ? 2 * MOST / STEP : 16;  // rows that a thread loads at a time
 
-// A row of the columns of L of a tile; a tile holds the rows from its first unknown down.  Padded, so that 16-byte
-// reads of eight rows meet in no bank.  The last tile comes first in memory: a chunk of slots may read past the end of
-// its tile, and then reads rows of another tile.
+// A row of the columns of L of a tile; a tile holds the rows from its first unknown down.  Rows are padded, so that
+// 16-byte reads of eight rows use different banks.  The last tile comes first in memory: a chunk of slots may read past
+// the end of its tile, and then reads rows of another tile.
 struct Column { float at[TILE + 4]; };
 constexpr int TILES = MOST / TILE;
 __device__ __forceinline__ int first_row(int tile) { return TILE / 2 * (TILES - 1 - tile) * (TILES - tile); }
 constexpr int L_ROWS = TILE / 2 * TILES * (TILES + 1);
 
-// A row on its way; padded, so that lanes that read the same column of several rows have few bank conflicts.
+// A row in shared memory; padded, so that lanes that read the same column of several rows have few bank conflicts.
 struct Staged { float at[COLUMNS + 1]; };
 
 // Copies a word from global to shared memory; asynchronously if the device can (see wait_for_copies).
@@ -94,7 +97,7 @@ __device__ __forceinline__ void solve(Row (&y)[GROUP], const Column* l, int firs
     }
 }
 
-// Replaces the thread's columns of `stage`, those from `stop` on, by L^-1 times them.
+// Multiplies the thread's columns of `stage`, if they are from `stop` on, by L^-1 from the left.
 __device__ __forceinline__ void substitute(Staged* stage, const Column* tiles, int w, Index stop) {
     const int own = threadIdx.x % WARP / SHARE, neighbour = threadIdx.x % SHARE;
     const int column = threadIdx.x / WARP * SHARE * EACH + neighbour;  // the first of EACH, SHARE apart
@@ -171,7 +174,7 @@ tcs_swap_solve(
             const int i = start + k * STEP;
             from[k] = first + own < n && i < count ? (src ? src[i] : i) : -1;
         }
-        if (start == row) {  // these copies start while the entries of src are on their way
+        if (start == row) {  // these copies start while the entries of src are being loaded
             if (solves) fetch_l(l, top, ld_top, width);
             for (int i = threadIdx.x; dst && i < count; i += THREADS) fetch<int>(target + i, dst + i);
         }

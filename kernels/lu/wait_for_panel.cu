@@ -1,10 +1,10 @@
-// Holds back its stream until the panel of another stream is resident.  The kernel that follows takes every
-// multiprocessor that is free; launched behind this gate, it leaves the panel those that it needs.
+// Makes its stream wait until the panel in another stream is resident.  The next kernel of this stream takes all free
+// multiprocessors.  It starts after this gate, so the panel already has those that it needs.
 //
 //   started   unsigned[17].  The panel sets a bit in words 1 to 8 for each multiprocessor it runs on, and then word
 //             0.  The gate copies words 1 to 8 to words 9 to 16, and clears words 0 to 8 for the next use.
 //   patience  nanoseconds after which the gate opens in any case.  Results do not depend on it, only speed.
-//   more      how many other multiprocessors to mark as taken, too; those with the lowest numbers.
+//   more      number of further multiprocessors to mark as taken: those with the lowest numbers.
 //
 // Grid 1, block 1.
 

@@ -7,12 +7,12 @@
 //               matrices for which the ascent fails, and two vectors of uniform random entries of variance 1, the same
 //               in every call.
 // tcs_signs     sign_i = the sign of v_i, entries `step` apart, or zeros if the ascent is over.
-// tcs_steepest  found[0], found[1]: the first i for which |z_i| is largest, and that size; a NaN counts as larger than
-//               infinity.  The ascent is over if i is the same as in the last step.  unit: the unit vector of entry i,
-//               or zeros if the ascent is over.  One block of 1024.
-// tcs_held      for b and r = b - y (n x k, row-major): sum of r_i^2, then sum of b_i^2, of each column but the `last`
-//               ones; then, for each of the last columns, |z . r| with the column of z (n x last, row-major).  k blocks
-//               of 1024.
+// tcs_steepest  found[0], found[1]: the first i for which |z_i| is largest, and |z_i|; a NaN counts as larger than
+//               infinity.  The ascent is over if i is the same as in the last step.  unit: the unit vector e_i, or
+//               zeros if the ascent is over.  One block of 1024.
+// tcs_held      compares b and y (n x k, row-major), r = b - y.  For each column except the last `last` ones: sum of
+//               r_i^2, then sum of b_i^2.  For each of the last `last` columns: |z . r| with the column of z (n x last,
+//               row-major).  k blocks of 1024.
 //
 // Unless stated, grid ceil(n / 256), block 256.
 

@@ -106,8 +106,8 @@ template <> struct PairOf<float> { using Type = float2; };
 template <> struct PairOf<double> { using Type = double2; };
 using Pair = PairOf<T_IN>::Type;
 
-// Rows of W are padded to whole 16-byte words, so that a pair may always be stored.  By assembly, because the compiler
-// splits a plain store of a float2.
+// Rows of W are padded to whole 16-byte words, so that a pair may always be stored.  This is in assembly, because the
+// compiler splits a plain store of a float2.
 __device__ __forceinline__ void store_pair(float* to, float x, float y) {
     asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory");
 }
@@ -179,9 +179,10 @@ tcs_survey(
     if (whole) col_sum[blockIdx.y * n + q + 1] = second;
 }
 
-// 2^e a, rounded once, to FP32, for every e that can occur.  r s may overflow or underflow in FP64 when r a s does not,
-// so the exponents are added, and the power is applied in two halves.  Both halves have the same sign, so the first
-// overflows or underflows only if the result is 0 or infinite in FP32; the same is true beyond the limits on e.
+// 2^e a, rounded once, to FP32, for every e that can occur.  The product r s may overflow or underflow in FP64 although
+// r a s does not, so the exponents of r and s are added.  a is multiplied by two powers, 2^half and 2^(e - half).  Both
+// exponents have the same sign, so the first product overflows or underflows only if the result is infinite or 0 in
+// FP32.  For the same reason e may be limited.
 __device__ __forceinline__ float scaled(double a, int e) {
     e = max(-2040, min(2040, e));
     const int half = e / 2;

@@ -11,7 +11,7 @@
 // or 0).  Grid any number of clusters; block THREADS.  As many blocks as the device holds at a time are best.
 //
 // Blocks of BLOCK unknowns are solved for in the order of the substitution: x_i = D_i^-1 (b_i - sum_j T_ij x_j).  A
-// cluster draws a ticket for as many successive blocks of unknowns as it has thread blocks, one for each.  A thread
+// cluster draws a ticket for several successive blocks of unknowns, one for each of its thread blocks.  A thread
 // block adds T_ij x_j to the sum as soon as x_j is known, and loads the next two T_ij while it waits.
 //
 // An x_j from the same cluster arrives by st.async in shared memory, which is faster than through the cache.  All
@@ -21,7 +21,7 @@
 // however few thread blocks are resident.
 //
 // Rounding: fused multiply-adds in T_IN within a tile, sums over tiles in FP64; their order depends on n and K alone.
-// Sums in FP32 throughout would make the largest error in a solve with FP32 factors.
+// If all sums were in FP32, their rounding would be the largest error of a solve with FP32 factors.
 
 #include "common/common.cuh"
 #include "common/reduce.cuh"
@@ -47,14 +47,14 @@ __device__ __forceinline__ bool pending(double v) {
     return static_cast<unsigned long long>(__double_as_longlong(v)) == ~0ull;
 }
 
-// Reads a value of another thread block past the first-level cache; zero for a lane that wants none.
+// Reads a value of another thread block past the first-level cache; returns zero to a lane without `wants`.
 __device__ __forceinline__ T_IN look(const T_IN* from, bool wants) {
     return wants ? *reinterpret_cast<const volatile T_IN*>(from) : T_IN(0);
 }
 
 // Waits until no lane of the warp has a pending value; v is the value read last.  The lanes leave the loop together.
-// When each left it by itself, racecheck reported reads after the next barrier of values that other warps had not
-// written yet; the machine code of ptxas 13.0 did not explain it.
+// When each lane left it by itself, racecheck reported that threads read values after the next barrier which other
+// warps had not written yet.  The machine code of ptxas 13.0 did not show why.
 __device__ __forceinline__ T_IN await(T_IN v, const T_IN* from, bool wants) {
     while (__any_sync(ALL_LANES, pending(v))) v = look(from, wants);
     return v;

@@ -177,7 +177,7 @@ def choose_product(dtype, k, precision=None, refine=None, rtol=None, engine="aut
     if (precision == "int8") != (dtype == "int8"):
         raise InputError(
             f"precision is {precision!r} for operands of dtype {dtype}; int8 operands have "
-            "precision 'int8', and no others have: convert the operands"
+            "precision 'int8', and others cannot have it: convert the operands"
         )
     if precision == "int8" and k > LARGEST_INT8_K:
         raise InputError(

@@ -136,7 +136,7 @@ class Ops(Protocol):
         """Prepare a fast `solve_unit_lower` with l for up to n columns; return an opaque object, or None.
 
         Its products are computed as the `Update` how says.  The triangle of a `dominant` matrix is so well
-        conditioned that its inverse is accurate however it is computed.  With `bound`, the result of the
+        conditioned that every method computes an accurate inverse.  With `bound`, the result of the
         method `bound` for the block of U on the diagonal, the right-hand sides need not be scaled by their
         own largest entries.
         """
@@ -187,8 +187,8 @@ class Ops(Protocol):
           called after `solve_first`.  Otherwise `fill`, `solve_rest` and `swap_done` need `solve_first`.
         - `rest` needs everything but the next panel and `swap_done`.
 
-        `share` is for calls of `solve_unit_lower` and `subtract_product` that run beside the panel.  Every
-        part sees the work launched before, and work launched later sees every part.
+        `share` is for calls of `solve_unit_lower` and `subtract_product` during the factorization of the next
+        panel.  Every part sees the work launched before, and work launched later sees every part.
         """
 
     def update(self, c, l, u, how):
@@ -220,7 +220,7 @@ class Ops(Protocol):
     def subtract_product(self, c, operand, u, share=None, first=0):
         """c -= l u in place, with u rounded in the same way as l; `share` is passed on from `beside`.
 
-        The rows of l that are used begin at row `first` of `operand`, as many as c has.
+        The product uses as many rows of l as c has, from row `first` of `operand` on.
         """
 
     def replayed(self, w, name, body):
@@ -230,7 +230,7 @@ class Ops(Protocol):
         """
 
     def aside(self, w, others, name, body, then=None):
-        """Start body(), which reads w and others, beside the work that follows.
+        """Start body(), which reads w and others, and runs at the same time as the work launched later.
 
         Return a function that waits for it, or None if this device runs nothing concurrently.  The caller
         must call that function before it frees an array that body reads.

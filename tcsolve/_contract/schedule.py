@@ -33,10 +33,10 @@ class Rules(Protocol):
         """Tell whether a panel of a dominant matrix is square: pivots are searched only in its square."""
 
     def looks_ahead(self, rows):
-        """Tell whether look-ahead pays for a panel and an update of `rows` rows."""
+        """Tell whether look-ahead saves time for a panel and an update of `rows` rows."""
 
     def panel_is_sooner(self, rows, update):
-        """Tell whether a panel of `rows` rows is factored before the update beside it ends."""
+        """Tell whether a panel of `rows` rows is factored before the simultaneous update ends."""
 
     def inner_update(self, update, column, rows, columns):
         """Return the `Update` of products with L inside a panel; it is about as precise as the storage."""
@@ -90,7 +90,7 @@ class PanelPlan:
     is_wide : bool
         Whether the panel may begin as soon as the columns of its first strip are updated.
     is_early : bool
-        Whether the panel is factored before the update beside it ends.  Then the preparations that follow
+        Whether the panel is factored before the simultaneous update ends.  Then the preparations that follow
         the panel start at once.
     substitution : Update
         The arithmetic of the product that computes U right of the panel.
@@ -122,7 +122,7 @@ class StepPlan:
     is_ahead : bool
         Whether the columns of the next panel are updated first.
     is_beside : bool
-        Whether the next panel is factored beside the update of other columns.
+        Whether the next panel is factored while other columns are updated.
     first : int
         The columns before this one are updated first.
     near : int
@@ -178,7 +178,7 @@ def schedule(n, update, rules, block=None, look_ahead=True, dominant=False):
     block : int, optional
         Width of a panel; by default the best width for each trailing matrix.
     look_ahead : bool
-        Whether a panel may be factored beside an update.  The factors are the same bits either way.
+        Whether a panel may be factored at the same time as an update.  The factors have the same bits.
     dominant : bool
         Whether pivots are expected on the diagonal.
     """

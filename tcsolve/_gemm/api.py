@@ -153,8 +153,8 @@ def gemm_batched(
 
     Notes
     -----
-    At these sizes the time is that of reading the operands and writing the result.  The kernel is compiled
-    when a size is first used.  This takes about half a second, and the result is cached on disk.
+    The time of small products is that of reading the operands and writing the result.  The kernel is compiled
+    when a size is first used.  This takes about half a second, and the compiled kernel is cached on disk.
 
     Examples
     --------

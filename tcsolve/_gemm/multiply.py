@@ -13,7 +13,7 @@ __all__ = ["multiply"]
 def multiply(task):
     """Compute the product of a `Task`; return (result, launch).
 
-    `Ops.gemm_again` takes the launch; it is None if there is no faster repetition.
+    `Ops.gemm_again` repeats the product by the launch, or None.
     """
     note("guard")
     return _guarded(task.ops)(task)
@@ -42,7 +42,7 @@ def _multiply(task):
 
 
 def _compute(ops, arrays, product, alpha, beta, engine):
-    """Call `Ops.gemm`; if c and `out` have different dtypes, in the dtype of the sums."""
+    """Call `Ops.gemm`; if c and `out` have different dtypes, convert c and the result."""
     a, b, c, out = arrays
     if beta == 0 or c.dtype == out.dtype:
         return ops.gemm(a, b, c, out, product, alpha, beta, engine)
@@ -55,7 +55,7 @@ def _compute(ops, arrays, product, alpha, beta, engine):
 
 
 def _without_product(ops, c, out, beta, accumulator):
-    """out = beta c, rounded to the dtype of the sums."""
+    """Set out to beta c, rounded to the dtype of the sums."""
     if beta == 0:
         out[...] = 0
         return

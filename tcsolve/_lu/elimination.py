@@ -6,7 +6,7 @@ inside a panel, and products with the inverse of L11 that compute U, are about a
 `Schedule` lists all steps with their arithmetic; this module does them.
 
 Look-ahead: the columns of the next panel are swapped, solved and updated first.  Then the next panel is
-factored beside the update of all other columns (`_Step`).
+factored while all other columns are updated (`_Step`).
 
 If pivots are expected on the diagonal, a panel may be square (`_Panel`).  Then the blocks of L below it and
 of U right of it are products in the arithmetic of the updates.
@@ -14,6 +14,7 @@ of U right of it are products in the arithmetic of the updates.
 
 from tcsolve._contract.schedule import schedule
 from tcsolve._lu.factors import NO_BAD_PIVOT, BlockedFactors
+from tcsolve._paths import paths
 
 __all__ = ["factor_blocked"]
 
@@ -30,7 +31,7 @@ def factor_blocked(ops, w, update, block=None, look_ahead=True, dominant=False):
     block : int, optional
         Number of columns of an outer panel (see `schedule`).
     look_ahead : bool
-        Whether a panel may be factored beside an update.  The factors are the same bits either way.
+        Whether a panel may be factored at the same time as an update.  The factors have the same bits.
     dominant : bool
         Whether A is expected to be diagonally dominant by rows, with its pivots on the diagonal.  This
         changes the speed and the rounding.  If A is not dominant, the factors may be `misled`.
@@ -39,7 +40,7 @@ def factor_blocked(ops, w, update, block=None, look_ahead=True, dominant=False):
     -------
     BlockedFactors
     """
-    options = (block, look_ahead, dominant)
+    options = (block, look_ahead and paths().look_ahead, dominant)
 
     def launch():
         rules = ops.lu_rules(w.dtype, w)
@@ -87,8 +88,8 @@ def _launch(ops, w, plan):
 class _Step:
     """One step of the LU in parts: eliminate with a factored panel, and factor the following panel.
 
-    The columns of the following panel are updated first, so that it can be factored beside the update of all
-    other columns.  If the following panel is wide, the columns of its first strip come first.  `Ops.beside`
+    The columns of the following panel are updated first, so that it can be factored while all other columns
+    are updated.  If the following panel is wide, the columns of its first strip come first.  `Ops.beside`
     lists which part needs which.
 
     Attributes
@@ -98,8 +99,9 @@ class _Step:
     update : Update
         The arithmetic of `rest`.
     swaps_known : bool
-        Whether the swaps of the panel are complete, so that any columns may be swapped at any time.  A panel
-        of one strip swaps its own rows in `solve_first`, and all other columns where it solves for U.
+        Whether the panel has its swaps in all its own columns, so that other columns may be swapped at any
+        time.  A panel of one strip does not: `solve_first` swaps its own columns, and each solve for U swaps
+        the columns that it solves for.
     fills : bool
         Whether `fill` has anything to do.
     completes : bool
@@ -186,7 +188,7 @@ class _Panel:
     is_square : bool
         Whether this is a square panel.
     plan : PanelPlan
-        The steps of this panel.
+        The strips of this panel, and the products between them.
     strips : tuple of (int, int)
         Column ranges of the strips, counted from `start`.
     unswapped : int

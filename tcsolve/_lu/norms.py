@@ -18,7 +18,7 @@ __all__ = [
     "sweeps_at_once",
 ]
 
-# The condition estimator does at most MAX_SWEEPS sweeps, the first solve included, as xLACN2.  It launches
+# The condition estimator does at most MAX_SWEEPS sweeps, including the first solve, as xLACN2.  It launches
 # SWEEPS_AT_ONCE of them before anything is read.  For n in ALL_AT_ONCE it launches all of them, because the
 # refinement, which runs at the same time, takes longer than they do.
 MAX_SWEEPS, SWEEPS_AT_ONCE, ALL_AT_ONCE = 5, 2, range(4097, 8193)
@@ -117,18 +117,18 @@ class Condition(NamedTuple):
     column : int or None
         Index of the largest column of A^-1 that was found.
     doubt : callable
-        doubt(wanted) compares the solves with A.  The result is about 1 if the smallest singular value that
-        the solves show is an error of the solves, and far below 1 if A has this singular value.  It is the
-        larger of two numbers:
+        doubt(wanted) tests the solves with A, and returns a number.  The estimate rests on the smallest
+        singular value that the solves show.  The number is far below 1 if A has this singular value, and
+        about 1 if it is only an error of the solves.  It is the larger of two numbers:
 
-        - ||b - A x||_2 / ||b||_2 for the probes b, where x is the solution by the solves, refined in a few
-          steps until the number is at most `wanted`.  If the solves miss a singular vector of A, this
-          component of a random b stays in the residual.
-        - |z^H (e_j - A v)| / ||v||_1, where j is the largest column of A^-1 that was found, v the solution
-          for e_j, and z the adjoint solution for sign(v).  According to the solves, z^H e_j = ||v||_1.  If v
-          is an error of the solves, z^H A v is much smaller.
+        - ||b - A x||_2 / ||b||_2 for the probes b.  Here x is the computed solution, refined in a few steps
+          until the number is at most `wanted`.  If the solves miss a singular vector of A, this component of
+          a random b stays in the residual.
+        - |z^H (e_j - A v)| / ||v||_1.  Here j is the largest column of A^-1 that was found, v the computed
+          solution for e_j, and z the computed adjoint solution for sign(v).  If the solves were exact, both
+          z^H e_j and z^H A v would be ||v||_1.  If v is an error of the solves, z^H A v is much smaller.
 
-        Infinite if no column of A^-1 is nearly as large as the estimate.
+        It is infinite if no column of A^-1 is nearly as large as the estimate.
     """
 
     rcond: float
@@ -324,7 +324,7 @@ def begin_condest(ops, n, solve, solve_adjoint, sweeps=SWEEPS_AT_ONCE):
 
 
 def _climb(ops, v, solve, solve_adjoint, found):
-    """Do as many sweeps as `found` has triples of entries, and return them.
+    """Do one sweep for each triple of entries of `found`, and return the sweeps.
 
     A sweep moves to the unit vector of the largest entry of the subgradient of x -> ||A^-1 x||_1.  The first
     two entries of its triple become the index and the modulus of that entry; the caller fills the third.

@@ -167,7 +167,7 @@ def _exponents_of_scale(xp, scale):
 
 
 def norm_and_exponent(ops, a):
-    """Return (m, e), where m 2**e is the infinity norm of a; no sum overflows, however large a is."""
+    """Return (m, e), where m 2**e is the infinity norm of a; no sum overflows, for a of any size."""
     rows = [ops.row_max(part).max() for part in real_parts(a)]
     top = max(float(v) for v in ops.host(*rows))
     exponent = int(np.frexp(top)[1]) if np.isfinite(top) else 0

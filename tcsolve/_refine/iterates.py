@@ -11,7 +11,7 @@ ROUNDING = 2.0**-46
 class Iterates:
     """The last iterates (x, r) of some columns, the newest at the end, with the Gram matrices of their r.
 
-    The list `given` is emptied, because memory that the caller still held could not be freed.
+    The list `given` is emptied, so that the caller does not keep the memory of older iterates.
     """
 
     def __init__(self, ops, given):

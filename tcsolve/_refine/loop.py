@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tcsolve._paths import paths
 from tcsolve._refine import stopping
 from tcsolve._refine.iterates import Iterates, take
 from tcsolve._refine.krylov import WARM_UP_STEPS, basis_bytes, fgmres
@@ -25,7 +26,7 @@ KRYLOV_BYTES, COMBINED_BYTES = 1 << 30, 25 << 20
 # ITERATES iterates are combined if a step leaves more than SLOW times the error.  Faster refinement gains
 # nothing from combining them.
 ITERATES, SLOW = 4, 0.02
-# Number of vectors per column that classical refinement holds and FGMRES on other columns does not need.
+# Number of vectors per column that classical refinement uses, and that are free during FGMRES.
 VECTORS_DONE = 4
 # The smallest reduction that FGMRES can reach.
 LEAST_REDUCTION = 2.0**-46
@@ -124,7 +125,7 @@ def refine_columns(
     ahead=(),
     plain=0,
 ):
-    """Refine x until the error of every column is at most `bound`, or until further steps do not pay.
+    """Refine x until the error of every column is at most `bound`, or further steps would take too long.
 
     Parameters
     ----------
@@ -208,7 +209,7 @@ def _replay(task, ahead):
         best = taken if error < before else best
         history.append(Point(np.array([taken]), errors[best : best + 1], False))
         going = bool(error > bound and error <= contraction * before and taken < task.max_steps)
-        slow = len(recent) > 1 or not error <= SLOW * before
+        slow = _combines(recent, error <= SLOW * before)
         recent = [*recent, taken][-ITERATES if slow else -1 :]
     error = errors[best : best + 1]
     converged = stopping.converged(error, bound)
@@ -247,7 +248,7 @@ def _classical(task, state, recent, plain):
         left = np.flatnonzero(going)
         if not left.size:
             break
-        slow = len(recent) > 1 or not stopping.contracting(error, before, SLOW)[going].all()
+        slow = _combines(recent, stopping.contracting(error, before, SLOW)[going].all())
         fits = 2 * ITERATES * trial.nbytes <= COMBINED_BYTES
         recent.add(trial, r, ITERATES if slow and fits else 1)
         del trial, r
@@ -255,6 +256,11 @@ def _classical(task, state, recent, plain):
         state.kept = max(state.kept, recent.nbytes - 2 * recent.last[0].nbytes)
         active = active[left]
     return True
+
+
+def _combines(recent, fast):
+    """Tell whether to keep several iterates: once refinement is not fast, it stays so."""
+    return paths().combination and (len(recent) > 1 or not fast)
 
 
 def _krylov(task, state):
@@ -270,7 +276,7 @@ def _krylov(task, state):
 
 
 def _cycles(task, state, active):
-    """Run cycles of FGMRES on the columns `active`, until they converge or more steps do not pay."""
+    """Run cycles of FGMRES on the columns `active`, until they converge or would take too many steps."""
     ops, operator, bound, max_steps = task.ops, task.operator, task.bound, task.max_steps
     while active.size:
         x, rhs = take(ops, state.x, active), take(ops, task.b, active)

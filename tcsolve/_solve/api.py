@@ -131,7 +131,7 @@ def solve_ex(
     precision="auto",
     device="auto",
 ):
-    """Solve A x = b and return the `Solution` with the evidence for it.
+    """Solve A x = b and return the `Solution`: x with its status and its errors.
 
     Takes the arguments of `solve`.  Wrong arguments raise the same errors.  Numerical failures raise no error
     and give no warning; they are reported in `Solution.status`.
@@ -139,7 +139,7 @@ def solve_ex(
     Returns
     -------
     Solution
-        The answer x, its status, its backward error, rcond and other evidence.
+        The answer x, its status, its backward error, rcond, and how it was computed.
 
     Raises
     ------

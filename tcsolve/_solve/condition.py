@@ -55,9 +55,9 @@ class ConditionEstimate:
         return self._known[1]
 
     def begin(self, count):
-        """Start the solves of the estimate beside the refinement, if the estimate is needed.
+        """Start the solves of the estimate, which run during the refinement, if it is needed.
 
-        With one right-hand side (`count`), `hold` runs beside the refinement, too.  With more, it does not:
+        With one right-hand side (`count`), `hold` runs during the refinement, too.  With more, it does not:
         both would multiply with one cuBLAS handle, and cuBLAS gives the same bits each time only if a handle
         is used in a single stream.
         """

@@ -18,6 +18,7 @@ __all__ = [
     "predict_seconds",
     "rates_for",
     "rates_of",
+    "rough_bytes",
     "step_budget",
     "steps_worth",
 ]
@@ -38,6 +39,8 @@ LEAST_BUDGET, MOST_BUDGET = 30, 300
 # The smallest number of corrections of all columns together on an emulated rung.  It is large, because users
 # run emulated rungs to study their convergence.
 EMULATED_BUDGET = 1000
+# All bytes of a solve over those of its factors, if they are not predicted exactly.
+ROUGH = 1.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,6 +261,12 @@ def steps_worth(update, following, n, nrhs, rates, *, is_complex=False):
     return max(least / nrhs, price / step)
 
 
+def rough_bytes(update, n, dtype):
+    """Predict the bytes of a solve from those of its factors alone."""
+    low = 8 if UPDATES[update].storage == "float64" else 4
+    return int(ROUGH * n * n * low * (2 if dtype.kind == "c" else 1))
+
+
 def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     """Predict the bytes that a solve allocates beyond its arguments.
 
@@ -299,11 +308,11 @@ def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     # numbers per entry, and U four.
     width = 4 if how.name == "tf32" else 2
     # Updates with three products need three parts of L and of U.  On Hopper they need two, and two more for L
-    # of the next panel, which is rounded beside an update.
+    # of the next panel, which is rounded during an update.
     parts = how.products * (1 + complex_factor) * complex_factor
     if how.products == 1 and complex_factor == 1:
-        # L of the next panel, which is rounded beside an update; for FP16, earlier, the parts of the product
-        # that computes U.
+        # L of the next panel, which is rounded during an update.  For FP16 the same memory has, before that,
+        # the parts of the product that computes U.
         parts += 1
     packed = n * block * parts * width
     # The operands of the last update are freed before the refinement begins.

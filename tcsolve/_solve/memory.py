@@ -2,7 +2,8 @@
 
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._errors import DeviceMemoryError
-from tcsolve._solve.cost_model import bytes_needed
+from tcsolve._paths import paths
+from tcsolve._solve.cost_model import bytes_needed, rough_bytes
 
 __all__ = ["MemoryPlan", "require_room", "room_needed", "widest_panel"]
 
@@ -18,6 +19,8 @@ def room_needed(ops, update, n, nrhs, dtype, *, block=None, dominant=False, kept
 
     `dominant` is as for `factor_blocked`, and `kept` as for `bytes_needed`.
     """
+    if not paths().exact_memory:
+        return rough_bytes(update, n, dtype)
     block = block or widest_panel(ops, n, update, dominant)
     how = {"block": block, "on_device": ops.device == "cuda", "kept": kept}
     return bytes_needed(update, n, nrhs, dtype, **how)

@@ -1,4 +1,4 @@
-"""The command line: solve a system from a file or a generator, and report the evidence.
+"""The command line: solve a system from a file or a generator, and report the status and the errors.
 
 `EXIT_CODES` explains the exit codes.
 """
@@ -34,10 +34,10 @@ exit codes:
   {VERIFIED}    x is verified (its backward error meets the bound), and A is not ill-conditioned;
        list, info: done
   {NOT_VERIFIED}    x misses the bound, or A is singular, or A is not what --assume-a says
-  {REFUSED}    the request cannot be served: a wrong argument, a bad file, no device, no memory
+  {REFUSED}    the command cannot be carried out: a wrong argument, a bad file, no device, no memory
   {ILL_CONDITIONED}    x is verified, but A is ill-conditioned or its condition is not known
   {INTERRUPTED}  interrupted by Ctrl-C
-  {NO_READER}  the reader of the output has gone away"""
+  {NO_READER}  the program that reads the output has ended"""
 
 
 def main(argv=None):
@@ -78,7 +78,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message):
         if message.startswith("unrecognized arguments") and " -" not in message:
-            message += " (b belongs right behind A, before the options)"
+            message += " (b must follow A directly, before the options)"
         raise InputError(f"{message}; see {self.prog} --help")
 
 
@@ -95,7 +95,7 @@ def _parser():
     # The parser of Python 3.11 and 3.12 finds b only directly after A.
     usage = "%(prog)s A [b] [options]"
     solve = commands.add_parser(
-        "solve", usage=usage, help="solve A x = b and report the evidence", **texts
+        "solve", usage=usage, help="solve A x = b and report the errors", **texts
     )
     solve.set_defaults(run=_solve)
     solve.add_argument(

@@ -59,7 +59,7 @@ def _named(args, common):
             name, DEFAULT_N if args.n is None else args.n, cond=args.cond, **common
         )
     if args.n is not None or args.cond is not None:
-        raise InputError(f"--n and --cond go with gen: matrices only, and A is {args.a}")
+        raise InputError(f"--n and --cond are for gen: matrices only, and A is {args.a}")
     if args.a != STANDARD_INPUT and kind != "ss" and not args.a.endswith(_suitesparse.SUFFIXES):
         raise InputError(
             f"A is {args.a!r}; it must be a .mtx or .mtx.gz file, ss:NAME, gen:NAME or -"

@@ -16,6 +16,7 @@ from tcsolve._lu.elimination import factor_blocked
 
 SCRIPTS = ("corrections", "hpl_mxp", "lu", "many_rhs", "memory", "roofline", "rungs", "sanitize")
 SCRIPTS += (
+    "ablation",
     "roads",
     "clocks",
     "contention",
@@ -377,8 +378,8 @@ def test_the_table_of_memory_gives_both_ratios(script, monkeypatch, tmp_path):
         in text
     )
     assert "| solve | 4096 | gauss | fp16x3 | 1 | fails | - |" in text
-    assert "before the start, over used: between 1.050 and 1.050" in text
-    assert "and counted, on the other matrices, over used: between 1.250 and 1.250" in text
+    assert "complete before the start: between 1.050 and 1.050" in text
+    assert "other matrices): between 1.250 and 1.250" in text
     assert "used / A 0.781" in memory.line(row) and "failed" in memory.line(failed)
 
 
@@ -410,7 +411,7 @@ def test_the_page_of_contention_compares_with_the_panel_alone(script, monkeypatc
 
     assert "| 16384 | 100 | nothing | - | 1.500 | 1.00 |" in text
     assert "| 16384 | 100 | memory | 3.21 TB/s | 1.800 | 1.20 |" in text
-    assert "1.800 us a column  3.21 TB/s" in contention.line(rows[1])
+    assert "1.800 us per column  3.21 TB/s" in contention.line(rows[1])
 
 
 @pytest.mark.nvrtc

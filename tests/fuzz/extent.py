@@ -170,7 +170,7 @@ def _by_factors(a, b):
 
 
 ERRORS = "integers, long double"
-BALLS = "balls of proved digits"
+BALLS = "interval arithmetic"
 PRODUCTS = "long double"
 
 CALLS = (

@@ -35,9 +35,10 @@ __all__ = [
 ]
 
 RESIDUALS = (
-    "integers to n = 16, long double with its error beyond, integers again where that decides"
+    "exact integers up to n = 16; for larger n long double with an error bound, or exact integers if this"
+    " bound is too large to decide"
 )
-CONDITIONS = "balls of proved digits to n = 24"
+CONDITIONS = "interval arithmetic up to n = 24"
 
 
 class Kind(NamedTuple):

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cubins import resources
-from kernel_shares import GENERATIONS, shared_out
+from folders import ROOT
+from kernel_shares import ASSEMBLED, GENERATIONS, shared_out, values, variants_of
 from tcsolve.kernels.arch import ARCHS, CLUSTER_ARCH, RESERVED_BYTES, arch_number
 from tcsolve.kernels.launch_shapes import LOWER_SHAPES
 from tcsolve.kernels.panel_shapes import BOARD_BYTES, panel_shape
@@ -24,7 +25,7 @@ CASES = [
 
 
 def test_every_source_is_registered():
-    names = sorted(path.rpartition("/")[2] for path in compiler._files() if path.endswith(".cu"))
+    names = sorted(path.rpartition("/")[2] for path in compiler.files() if path.endswith(".cu"))
     assert names == sorted(f"{name}.cu" for name in KERNELS)
 
 
@@ -38,17 +39,22 @@ def test_every_kernel_runs_on_some_architecture():
     assert len(CASES) >= 4 * len(ARCHS)
 
 
-def test_every_macro_set_is_compiled_once_in_each_generation():
+def test_every_value_of_every_macro_is_compiled_in_each_generation():
     assert sorted(arch for archs in GENERATIONS for arch in archs) == sorted(ARCHS)
-    for name, spec in KERNELS.items():
+    for name in KERNELS:
         shares = shared_out(name)
         assert set(shares) == {arch for arch in ARCHS if compiler.supported(name, arch)}
         assert all(shares.values())
         for archs in GENERATIONS:
+            variants = variants_of(name, archs)
+            needed, compiled = set().union(*map(values, map(dict, variants))), set()
             for arch in shares.keys() & set(archs):
-                needed = {tuple(sorted(v.items())) for v in spec.variants_for(arch)}
-                assert set(shares[arch]) <= needed
-                assert needed <= {v for each in shares.keys() & set(archs) for v in shares[each]}
+                assert all(arch in variants[macros] for macros in shares[arch])
+                compiled.update(*map(values, map(dict, shares[arch])))
+            if name == "gemm_wgmma":
+                compiled.update(*map(values, ASSEMBLED))
+            assert needed <= compiled
+    assert all(macros in KERNELS["gemm_wgmma"].variants for macros in ASSEMBLED)
 
 
 @pytest.mark.nvrtc
@@ -62,6 +68,24 @@ def test_kernel_compiles(name, arch, nvrtc):
     for cubin in cubins:
         for entry in KERNELS[name].entries:
             assert resources(cubin, entry).arguments == compiler.parameters(name, entry)
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("archs", GENERATIONS, ids="-".join)
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_front_end_takes_every_macro_set(name, archs, nvrtc):
+    text, variants = compiler.source(f"{name}.cu"), variants_of(name, archs)
+    for macros, (arch, *_) in variants.items():
+        assert _errors_of(nvrtc, text, dict(macros), arch) is None
+    assert variants or not any(compiler.supported(name, arch) for arch in archs)
+
+
+@pytest.mark.nvrtc
+def test_the_front_end_finds_mistakes_in_what_is_instantiated(nvrtc):
+    text = """template<int N> __device__ int f() { static_assert(N > 3, "small"); return N; }
+              extern "C" __global__ void g(int *x) { x[0] = f<SIZE>(); }"""
+    assert _errors_of(nvrtc, text, {"SIZE": 4}) is None
+    assert "small" in _errors_of(nvrtc, text, {"SIZE": 2})
 
 
 @pytest.mark.nvrtc
@@ -91,11 +115,11 @@ def _reserved(arch):
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("header", compiler._headers()[0])
+@pytest.mark.parametrize("header", compiler.headers()[0])
 def test_a_header_compiles_alone(header, nvrtc):
     # With the macros of a kernel that includes it; some are for clusters alone, or for grids.
     text, logs = f'#include "{header}"\n', []
-    for defines in _macros_for(dict(zip(*compiler._headers(), strict=True))[header]):
+    for defines in _macros_for(dict(zip(*compiler.headers(), strict=True))[header]):
         logs.append(_errors_of(nvrtc, text, defines))
         if logs[-1] is None:
             return
@@ -105,7 +129,7 @@ def test_a_header_compiles_alone(header, nvrtc):
 def _macros_for(text):
     """Yield macro sets of the kernels that include a header: some with every value of every macro."""
     for name, spec in KERNELS.items():
-        if text in compiler._included(compiler._source(f"{name}.cu")):
+        if text in compiler.included(compiler.source(f"{name}.cu")):
             seen = set()
             for defines in spec.variants_for("sm_90a"):
                 if not seen or defines.items() - seen:
@@ -113,12 +137,12 @@ def _macros_for(text):
                 seen |= defines.items()
 
 
-def _errors_of(nvrtc, text, defines):
-    """Return what the compiler says of a text, or None if it takes it."""
+def _errors_of(nvrtc, text, defines, arch="sm_90a"):
+    """Return what the front end of the compiler says of a text, or None if it takes it."""
     program = compiler.create_program_of(text, "alone.cu")
-    options = ["-arch=compute_90a", *compiler.FLAGS, *(f"-D{k}={v}" for k, v in defines.items())]
+    options = [f"-arch={arch}", *compiler.FLAGS, "--fdevice-syntax-only"]
     try:
-        nvrtc.compileProgram(program, options)
+        nvrtc.compileProgram(program, [*options, *(f"-D{k}={v}" for k, v in defines.items())])
     except nvrtc.NVRTCError:
         return nvrtc.getProgramLog(program)
     finally:
@@ -159,32 +183,23 @@ def test_panel_keeps_its_rows_in_registers(arch, defines, nvrtc):
         *((60000, "sm_90a"), (1000, "sm_80"), (1000, "sm_120")),
     ],
 )
-def test_the_memory_of_a_panel_is_what_its_structs_take(m, arch, nvrtc, monkeypatch):
+def test_the_memory_of_a_panel_is_what_its_structs_take(m, arch, nvrtc):
     shape = panel_shape(m, arch, 132, narrow=True)
     structs = ("Leaf", "Dominant") if shape.dominant else ("Leaf",)
     needed = [f"sizeof({name}) <= {shape.shared_bytes}" for name in structs]
     exact = " || ".join(f"sizeof({name}) == {shape.shared_bytes}" for name in structs)
     board = [] if shape.cluster else [f"sizeof(Board) == {BOARD_BYTES}"]
     checks = "".join(f'static_assert({what}, "");\n' for what in (*needed, exact, *board))
-    source = compiler._source
-    monkeypatch.setattr(
-        compiler, "_source", lambda name: source(name) + (checks if name == "panel.cu" else "")
-    )
+    text = compiler.source("panel.cu") + checks
 
-    # To PTX alone, which is quick; an assertion that fails raises.
-    _assembler_log(nvrtc, "panel", shape.defines, arch.replace("sm", "compute"))
+    assert _errors_of(nvrtc, text, shape.defines, arch) is None
 
 
 # Products whose operands are multiplied as they are, and the refined ones; both of each kernel's paths.
 @pytest.mark.nvrtc
 def test_wgmma_keeps_its_sums_in_registers_and_its_products_in_flight(nvrtc):
-    sets = [
-        {"T_LOW": "fp16", "REFINE": refine, "CLUSTER": 2, "TRANS_A": turned, "TRANS_B": turned}
-        for refine in (0, 3)
-        for turned in (0, 1)
-    ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        logs = list(pool.map(functools.partial(_assembler_log, nvrtc, "gemm_wgmma"), sets))
+        logs = list(pool.map(functools.partial(_assembler_log, nvrtc, "gemm_wgmma"), ASSEMBLED))
     for log in logs:
         assert " 0 bytes stack frame, 0 bytes spill stores" in log
         assert "serialized" not in log, log
@@ -233,4 +248,24 @@ def _assembler_log(nvrtc, name, defines, arch="sm_90a"):
 
 def _code(name):
     """The text of kernels/<name>.cu without its comments."""
-    return re.sub(r"//.*", "", compiler._source(f"{name}.cu"))
+    return re.sub(r"//.*", "", compiler.source(f"{name}.cu"))
+
+
+# ---- names --------------------------------------------------------------------------------------
+
+# A kernel and its entry, named one after the other where a launch is made.
+LAUNCHED = re.compile(r'"(\w+)", f?"(tcs_\w+)"')
+# An entry that is named alone; the function around it has the kernel.
+ENTRY = re.compile(r'"(tcs_\w+)"')
+
+
+def test_every_launch_names_a_kernel_and_an_entry_that_exist():
+    text = "".join(path.read_text() for path in sorted((ROOT / "tcsolve").rglob("*.py")))
+    pairs = {pair for pair in LAUNCHED.findall(text) if not pair[0].startswith(("float", "int"))}
+    assert len(pairs) > 20
+    wrong = [
+        (name, e) for name, e in pairs if name not in KERNELS or e not in KERNELS[name].entries
+    ]
+    assert not wrong
+    known = {entry for kernel in KERNELS.values() for entry in kernel.entries} | {"tcs_invert_from"}
+    assert set(ENTRY.findall(text)) - {"tcs_"} <= known

@@ -10,8 +10,9 @@ from tcsolve.kernels.panel_shapes import panel_shape
 
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._backends.cpu.lu import HostRules
-from tcsolve._backends.cuda.lu.rules import LIMITS, DeviceRules
+from tcsolve._backends.cuda.lu.rules import SHORT, DeviceRules
 from tcsolve._contract.schedule import schedule
+from tcsolve._paths import paths, switched_off
 
 SIZES = [
     1,
@@ -44,7 +45,7 @@ def device_rules(arch, char="f", largest_cluster=16, address=0, row_bytes=0):
         return panel_shape(rows, arch, MULTIPROCESSORS, largest_cluster, narrow, dominant)
 
     lies = {"itemsize": np.dtype(char).itemsize, "address": address, "row_bytes": row_bytes}
-    return DeviceRules(arch, char, shape, LIMITS, **lies)
+    return DeviceRules(arch, char, shape, paths(), **lies)
 
 
 def check(plan, block):
@@ -139,6 +140,47 @@ def test_square_panels_are_for_dominant_matrices_where_wgmma_is():
         assert not any(panel.is_square for panel in plan.panels)
 
 
+def plan_without(name, n, update, dominant):
+    """Return the schedule of an LU on an H200 without a special path, and the usual one."""
+    device_rules.cache_clear()
+    with switched_off(name):
+        without = schedule(n, UPDATES[update], device_rules("sm_90a"), None, True, dominant)
+    device_rules.cache_clear()
+    return without, schedule(n, UPDATES[update], device_rules("sm_90a"), None, True, dominant)
+
+
+@pytest.mark.parametrize("update", ["fp16", "fp16x3"])
+@pytest.mark.parametrize("n", [1024, 8192, 32768])
+def test_a_path_that_is_switched_off_is_in_no_plan(n, update):
+    for name in ("square_panels", "wide_panels"):
+        plan, usual = plan_without(name, n, update, True)
+        check(plan, None)
+        assert not any(panel.is_square for panel in plan.panels)
+        assert any(panel.is_square for panel in usual.panels) == (n > 4096)
+    plan, usual = plan_without("wide_panels", n, update, False)
+    check(plan, None)
+    assert not any(panel.is_wide for panel in plan.panels)
+    least = {"fp16": 4096, "fp16x3": 8192}  # up to here, all panels have at most 192 columns
+    assert any(panel.is_wide for panel in usual.panels) == (n > least[update])
+    plan, usual = plan_without("short_update", n, update, False)
+    check(plan, None)
+    for found, expected in ((plan, False), (usual, True)):
+        updates = {catch_up.update for panel in found.panels for catch_up in panel.catch_ups}
+        updates |= {step.near_update for step in found.steps}
+        assert (SHORT in updates) == expected
+
+
+def test_without_dominant_strips_those_with_a_search_are_taken():
+    plan, usual = plan_without("dominant_strips", 32768, "fp16", True)
+    check(plan, None)
+    squares = [panel for panel in plan.panels if panel.is_square]
+    assert squares and squares == [panel for panel in usual.panels if panel.is_square]
+    with switched_off("square_panels"):
+        plan, usual = plan_without("dominant_strips", 32768, "fp16", True)
+    widths = [max(b - a for a, b in found.panels[0].strips) for found in (plan, usual)]
+    assert widths == [64, 128]
+
+
 def test_without_look_ahead_the_parts_are_the_same():
     """So that no bit depends on it."""
     for n in (2000, 9000):
@@ -152,7 +194,7 @@ def test_without_look_ahead_the_parts_are_the_same():
 
 
 def test_equal_rules_give_one_plan():
-    first, again = (DeviceRules("sm_90a", "f", math.hypot, LIMITS) for _ in range(2))
+    first, again = (DeviceRules("sm_90a", "f", math.hypot, paths()) for _ in range(2))
     assert first == again and hash(first) == hash(again)
     assert schedule(100, UPDATES["fp64"], HostRules("d")) is schedule(
         100, UPDATES["fp64"], HostRules("d")

@@ -10,10 +10,8 @@ from bounds import MET, ratio
 
 import tcsolve
 from tcsolve import Plan, Status, matrices
-from tcsolve._backends.cpu import ops as cpu_ops
 from tcsolve._backends.cpu.ops import NumpyOps
-from tcsolve._refine import loop, stopping
-from tcsolve._refine.iterates import Iterates
+from tcsolve._refine import stopping
 from tcsolve._refine.krylov import fgmres
 from tcsolve._refine.loop import refine_columns
 from tcsolve._refine.operator import Operator, measure
@@ -390,25 +388,30 @@ def rough(n, contraction, dtype=float, seed=0):
     return a, lu_correction(a + contraction / rate * noise)
 
 
-def with_and_without(monkeypatch, a, b, correct):
-    """Return the solutions by combined iterates and by plain refinement."""
-    combined = tcsolve.refine(a, b, correct)
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "ITERATES", 1)
-        return combined, tcsolve.refine(a, b, correct)
+def classical(a, b, correct, bound):
+    """Return x by classical refinement alone, and the steps of each column."""
+    norm, x = np.abs(a).sum(axis=1).max(), correct(b).astype(b.dtype)
+    steps, going = np.zeros(b.shape[1], int), np.ones(b.shape[1], bool)
+    while going.any():
+        r, residual, size = OPS.residual(a, x, b)
+        going &= ~(residual / norm / size <= bound)
+        assert steps.max() < 50
+        x = np.where(going, x + correct(r), x)
+        steps += going
+    return x, steps
 
 
 @pytest.mark.parametrize("dtype", [float, complex])
 @pytest.mark.parametrize("contraction, saved", [(0.06, 1), (0.1, 1), (0.2, 2)])
-def test_slow_refinement_takes_fewer_steps(monkeypatch, dtype, contraction, saved):
+def test_slow_refinement_takes_fewer_steps(dtype, contraction, saved):
     a, correct = rough(200, contraction, dtype)
-    b = np.random.default_rng(0).standard_normal((200, 3))
+    b = np.random.default_rng(0).standard_normal((200, 3)).astype(dtype)
 
-    combined, plain = with_and_without(monkeypatch, a, b, correct)
+    combined = tcsolve.refine(a, b, correct)
 
-    assert combined.status is plain.status is Status.CONVERGED
+    assert combined.status is Status.CONVERGED
     assert ratio(a, combined.x, b) <= MET
-    assert (combined.iterations <= plain.iterations - saved).all()
+    assert (combined.iterations <= classical(a, b, correct, combined.bound)[1] - saved).all()
 
 
 @pytest.mark.parametrize(
@@ -424,23 +427,39 @@ def test_slow_refinement_takes_fewer_steps(monkeypatch, dtype, contraction, save
         ("uniform", {}),
     ],
 )
-def test_refinement_takes_never_more_steps(monkeypatch, family, options):
+def test_refinement_takes_never_more_steps(family, options):
     a = matrices.generate(family, 200, **options).a
     b = np.stack([a @ np.ones(200), np.random.default_rng(0).standard_normal(200)], axis=1)
+    correct = lu_correction(a.astype(np.float32))
 
-    combined, plain = with_and_without(monkeypatch, a, b, lu_correction(a.astype(np.float32)))
+    combined = tcsolve.refine(a, b, correct)
 
-    assert combined.status is plain.status is Status.CONVERGED
-    assert (combined.iterations <= plain.iterations).all()
+    assert combined.status is Status.CONVERGED
+    assert (combined.iterations <= classical(a, b, correct, combined.bound)[1]).all()
 
 
-def test_fast_refinement_does_not_combine(monkeypatch):
-    monkeypatch.setattr(Iterates, "combined", lambda _: pytest.fail("it contracts fast"))
+@pytest.fixture
+def products(monkeypatch):
+    """For each time that iterates were combined: how many there were, and how many were known before."""
+    made, gram = [], NumpyOps.gram
+
+    def watched(self, vectors, known=None):
+        found = gram(self, vectors, known)
+        np.testing.assert_allclose(found, gram(self, vectors), rtol=1e-12, atol=1e-300)
+        made.append((len(vectors), 0 if known is None else known.shape[1]))
+        return found
+
+    monkeypatch.setattr(NumpyOps, "gram", watched)
+    return made
+
+
+def test_fast_refinement_does_not_combine(products):
     a, correct = rough(200, 1e-4)
 
     solution = tcsolve.refine(a, np.ones(200), correct)
 
     assert solution.status is Status.CONVERGED and solution.iterations[0] >= 2
+    assert not products
 
 
 def test_slow_columns_take_as_many_steps_together_as_alone():
@@ -455,12 +474,15 @@ def test_slow_columns_take_as_many_steps_together_as_alone():
     assert np.abs(together.iterations - alone).max() <= 1
 
 
-def test_what_has_no_room_is_not_combined(monkeypatch):
-    a, correct = rough(200, 0.1)
-    monkeypatch.setattr(loop, "COMBINED_BYTES", 200 * 8)
-    monkeypatch.setattr(Iterates, "combined", lambda _: pytest.fail("there is no room"))
+@pytest.mark.parametrize("n, combined", [(200_000, True), (500_000, False)])
+def test_what_takes_too_much_memory_is_not_combined(n, combined, products):
+    d = np.linspace(1, 2, n)[:, None]
+    inexact = d * np.linspace(0.9, 1.1, n)[:, None]
 
-    assert tcsolve.refine(a, np.ones(200), correct).status is Status.CONVERGED
+    found = tcsolve.refine(lambda v: d * v, np.ones(n), lambda r: r / inexact, norm=2.0)
+
+    assert found.status is Status.CONVERGED
+    assert bool(products) == combined
 
 
 @pytest.mark.parametrize("calls", [3, 5])
@@ -480,82 +502,77 @@ def test_a_nan_among_the_iterates_stops_with_the_best_x(calls):
 
 
 @pytest.mark.parametrize("dtype", [float, complex])
-def test_the_combination_has_the_least_residual(dtype):
-    rng = np.random.default_rng(3)
-    a = matrices.generate("gauss", 20, dtype=dtype).a
-    b = rng.standard_normal((20, 2)).astype(dtype)
-    xs = [rng.standard_normal((20, 2)).astype(dtype) * 10.0**-i for i in range(4)]
-    rs = [b - a @ x for x in xs]
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_correction_is_that_of_the_combination_of_least_residual(k, dtype):
+    a, correct = rough(60, 0.3, dtype)
+    b = np.random.default_rng(3).standard_normal((60, k)).astype(dtype)
+    asked, iterates = [], []
 
-    x, r = Iterates(OPS, list(zip(xs, rs, strict=True))).combined()
+    def watched(r):
+        d = correct(r)
+        if not np.array_equal(r, b) and r.shape == b.shape:
+            asked.append(r)
+        iterates.append(r - a @ d if iterates else b - a @ d)  # the residual after this correction
+        return d
 
-    np.testing.assert_allclose(r, b - a @ x, rtol=1e-10, atol=1e-12)
-    for c in range(2):
-        steps = np.stack([rs[-1][:, c] - other[:, c] for other in rs[:-1]], axis=1)
-        best = rs[-1][:, c] - steps @ np.linalg.lstsq(steps, rs[-1][:, c])[0]
-        assert np.linalg.norm(r[:, c]) == pytest.approx(np.linalg.norm(best), rel=1e-8)
+    tcsolve.refine(a, b, watched)
 
-
-@pytest.mark.parametrize("size", [0.0, 1e-200, 1e200, np.nan])
-def test_beyond_the_range_of_squares_the_last_iterate_stands(size):
-    x = [np.full((5, 1), 1.0), np.full((5, 1), 2.0)]
-    r = [np.full((5, 1), 1.0), np.full((5, 1), size)]
-
-    with np.errstate(all="ignore"):
-        found, residual = Iterates(OPS, list(zip(x, r, strict=True))).combined()
-
-    np.testing.assert_array_equal(found, x[1])
-    np.testing.assert_array_equal(residual, r[1])
+    assert len(asked) >= 6
+    for number, r in enumerate(asked[:6], 1):
+        last = iterates[max(0, number - 4) : number]
+        for c in range(k):
+            steps = np.stack([last[-1][:, c] - other[:, c] for other in last[:-1]] or [0 * r[:, c]])
+            best = last[-1][:, c] - steps.T @ np.linalg.lstsq(steps.T, last[-1][:, c])[0]
+            assert np.linalg.norm(r[:, c]) == pytest.approx(np.linalg.norm(best), rel=1e-6)
 
 
-def test_equal_iterates_can_be_combined():
-    x, r = np.ones((5, 1)), np.full((5, 1), 1e-3)
+@pytest.mark.parametrize("exponent", [-570, 570])
+def test_beyond_the_range_of_squares_the_last_iterate_stands(exponent, products):
+    a, correct = rough(60, 0.2)
+    b = np.random.default_rng(3).standard_normal((60, 2)) * 2.0**exponent
 
-    found, residual = Iterates(OPS, [(x, r)] * 4).combined()
+    found = tcsolve.refine(a, b, correct)
 
-    np.testing.assert_allclose(found, x)
-    np.testing.assert_allclose(residual, r)
+    x, steps = classical(a, b, correct, found.bound)
+    assert products
+    assert np.array_equal(found.x, x) and found.iterations.tolist() == steps.tolist()
+
+
+def test_residuals_that_are_multiples_of_each_other_are_combined():
+    a = dominant()
+    exact = lu_correction(a)
+
+    found = tcsolve.refine(a, np.ones(60), lambda r: 0.8 * exact(r))
+
+    assert found.status is Status.CONVERGED and found.iterations[0] <= 4
+    assert ratio(a, found.x, np.ones(60)) <= MET
 
 
 @pytest.mark.parametrize("dtype", [float, complex])
 @pytest.mark.parametrize("first", [0, 1, 3])
-def test_products_of_vectors_that_are_known_are_not_made_again(monkeypatch, first, dtype):
+def test_products_of_vectors_that_are_known_are_not_made_again(first, dtype):
     rng = np.random.default_rng(first)
     vectors = [rng.standard_normal((30, 3)).astype(dtype) for _ in range(4)]
     vectors = [v + 1j * v[::-1] if dtype is complex else v for v in vectors]
-    expected, made = OPS.gram(vectors), []
-    dots = cpu_ops._dots
-    monkeypatch.setattr(cpu_ops, "_dots", lambda pairs: made.extend(pairs) or dots(pairs))
+    expected = OPS.gram(vectors)
+    expected[:, :first, :first] = 77.0
 
-    found = OPS.gram(vectors, OPS.gram(vectors[:first]) if first else None)
+    found = OPS.gram(vectors, expected[:, :first, :first] if first else None)
 
     assert np.array_equal(found, expected)
-    assert len(made) == 10  # of four vectors, all told
     assert np.array_equal(found, found.conj().transpose(0, 2, 1))
 
 
-def test_iterates_know_the_products_of_those_they_keep():
-    rng = np.random.default_rng(5)
-    vectors = [rng.standard_normal((30, 6)) for _ in range(7)]
-    iterates = Iterates(OPS, [(vectors[0], vectors[0])])
-    columns = np.arange(6)
-    for number, v in enumerate(vectors[1:], 1):
-        iterates.add(v[:, columns], v[:, columns], 4)
-        keep = np.arange(len(columns) - (number % 2))
-        iterates.take(keep)
-        columns = columns[keep]
+def test_products_of_residuals_are_known_from_the_step_before(products):
+    a, correct = rough(200, 0.3)
+    b = np.random.default_rng(5).standard_normal((200, 5)) * 10.0 ** np.arange(5)
+    b[:, 1] = a @ np.ones(200)
 
-        iterates.combined()
+    found = tcsolve.refine(a, b, correct)
 
-        last = [v[:, columns] for v in vectors[max(0, number - 3) : number + 1]]
-        assert len(iterates) == len(last)
-        assert all(
-            (x == v).all() and (r == v).all()
-            for (x, r), v in zip(iterates._given, last, strict=True)
-        )
-        np.testing.assert_allclose(iterates._gram, OPS.gram(last), rtol=1e-13, atol=1e-13)
-    iterates.add(vectors[0][:, columns], vectors[0][:, columns], 1)
-    assert len(iterates) == 1 and iterates._gram.size == 0
+    assert found.status is Status.CONVERGED and len(set(found.iterations)) > 1
+    assert products[:3] == [(2, 0), (3, 2), (4, 3)]
+    assert len(products) > 4 and set(products[3:]) == {(4, 3)}
 
 
 # ---- FGMRES
@@ -575,21 +592,21 @@ def relative_residual(a, d, r):
     return np.linalg.norm(r - a @ d, axis=0) / np.linalg.norm(r, axis=0)
 
 
+# One column in one block of memory or two, and several columns, whose blocks are smaller.
 @pytest.mark.parametrize("dtype", [float, complex])
-@pytest.mark.parametrize("steps", [1, 2, 5, 12])
-def test_fgmres_is_gmres_when_the_preconditioner_does_not_change(dtype, steps):
-    rng = np.random.default_rng(1)
-    a = dominant(30, dtype=dtype) / 30 + 0.3 * matrices.generate("gauss", 30, dtype=dtype).a / 5
-    r = rng.standard_normal((30, 1)).astype(dtype)
-    norms = []
+@pytest.mark.parametrize("k, steps", [(1, 1), (1, 2), (1, 12), (1, 36), (2, 5), (2, 8), (2, 20)])
+def test_fgmres_is_gmres_when_the_preconditioner_does_not_change(dtype, k, steps):
+    a, rng = matrices.generate("gauss", 60, dtype=dtype).a, np.random.default_rng(1)
+    r = rng.standard_normal((60, k)).astype(dtype)
 
     d, used, *_ = fgmres(OPS, lambda v: a @ v, lambda v: v, r, basis=steps, tol=1e-300)
 
-    scipy.sparse.linalg.gmres(
-        a, r[:, 0], rtol=0, restart=30, maxiter=1, callback=norms.append, callback_type="pr_norm"
-    )
-    assert used.tolist() == [steps]
-    assert relative_residual(a, d, r)[0] == pytest.approx(norms[steps - 1], rel=1e-10, abs=1e-14)
+    assert used.tolist() == k * [steps]
+    for c in range(k):
+        norms, how = [], {"callback_type": "pr_norm", "rtol": 0, "restart": 60, "maxiter": 1}
+        scipy.sparse.linalg.gmres(a, r[:, c], callback=norms.append, **how)
+        found = relative_residual(a, d[:, [c]], r[:, [c]])[0]
+        assert found == pytest.approx(norms[steps - 1], rel=1e-10, abs=1e-14)
 
 
 def test_fgmres_minimises_over_the_preconditioned_space():

@@ -397,7 +397,7 @@ def test_warnings_of_other_threads_are_neither_lost_nor_taken_for_ours(stacked):
         thread = threading.Thread(target=warn)
         thread.start()
         try:
-            statuses = {solve_ex(a, np.ones(120), assume_a="pos").status for _ in range(200)}
+            statuses = {solve_ex(a, np.ones(120), assume_a="pos").status for _ in range(50)}
         finally:
             stop.set()
             thread.join()
@@ -417,7 +417,7 @@ def test_no_solve_changes_the_filters_of_warnings():
     thread = threading.Thread(target=watch)
     thread.start()
     try:
-        for _ in range(200):
+        for _ in range(50):
             solve_ex(structured("pos", 40), np.ones(40), assume_a="pos")
             solve_ex(np.stack([gauss(4)] * 3), np.ones(4))
     finally:

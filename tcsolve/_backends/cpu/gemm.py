@@ -16,7 +16,7 @@ __all__ = ["gemm"]
 
 
 def gemm(a, b, c, out, product, alpha, beta, engine):
-    """out = alpha a b + beta c for stacks of matrices; c is not read if beta is 0."""
+    """Set out to alpha a b + beta c, for stacks of matrices; c is not read if beta is 0."""
     if engine != "auto":
         raise InputError(
             f"engine is {engine!r}, which runs on a GPU; NumPy arrays have engine='auto': "

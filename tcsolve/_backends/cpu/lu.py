@@ -24,7 +24,7 @@ def lapack_of(name, dtype):
 
 @dataclass(frozen=True)
 class HostRules:
-    """The `Rules` of the host: LAPACK takes whole panels, and nothing runs beside anything."""
+    """The `Rules` of the host: LAPACK factors whole panels, and all work is sequential."""
 
     char: str
 
@@ -38,7 +38,7 @@ class HostRules:
         return False
 
     def is_square(self, start, rows, columns, right, update):
-        return False  # there is no product that outruns LAPACK's panel
+        return False  # no product is faster than LAPACK's panel
 
     def looks_ahead(self, rows):
         return False

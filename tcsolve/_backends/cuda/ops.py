@@ -22,12 +22,10 @@ from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
 from tcsolve._contract.ops import Stats
 from tcsolve._contract.vectors import gram, held, signs, steepest
+from tcsolve._paths import paths
 
 __all__ = ["CupyOps"]
 
-# Largest n for which the factorization starts before the survey is read.  For small n, waiting for the survey
-# would take a large part of the time of the factorization.
-EARLY_ROWS = 4096
 # Number of rows that one block of tcs_col_stats sums, and the smaller number for up to SMALL_ROWS rows, where
 # there would be too few blocks.
 ROWS_PER_CHUNK, ROWS_PER_SMALL_CHUNK, SMALL_ROWS = 512, 64, 4096
@@ -35,8 +33,6 @@ ROWS_PER_CHUNK, ROWS_PER_SMALL_CHUNK, SMALL_ROWS = 512, 64, 4096
 SURVEY_ROWS, SURVEY_COLUMNS = ((1024, 32), (4096, 64), (math.inf, 256)), 512
 # The limit of CUDA for the second dimension of a grid.
 MOST_BLOCKS_IN_Y = 65535
-# Up to this many sums of chunks, tcs_extremes alone is faster than with another kernel before it.
-MOST_SUMS = 1 << 16
 
 
 class CupyOps(LUOps, NativeOps):
@@ -109,7 +105,7 @@ class CupyOps(LUOps, NativeOps):
     @turns_into_memory_error
     def extremes(self, a, dtype=None):
         at_once = dtype is not None and np.dtype(dtype).char == "f" and a.dtype.char in "fd"
-        if at_once and a.flags.c_contiguous:
+        if at_once and a.flags.c_contiguous and paths().single_survey:
             rows, cols, copy = self._survey(a)
         else:
             rows, cols, copy = self._row_stats(a)[1], self._col_stats(a, None)[1], None
@@ -140,7 +136,8 @@ class CupyOps(LUOps, NativeOps):
         return cupy.empty((m, -(-n // 4) * 4), dtype=dtype)[:, :n] if w is None else w
 
     def goes_early(self, a):
-        return len(a) <= EARLY_ROWS and a.dtype.char in "fd" and a.flags.c_contiguous
+        # For small n, waiting for the survey would take a large part of the time of the factorization.
+        return len(a) <= paths().early_rows and a.dtype.char in "fd" and a.flags.c_contiguous
 
     def starts_early(self, a, how):
         blocked = self.goes_early(a) and not how.native
@@ -316,7 +313,7 @@ def _here():
 def _find_extremes(out, a, rows, cols):
     """Fill `out` with the extremes of a, from its sums over chunks; `rows` and `cols` may be overwritten."""
     n, char, chunks = len(a), a.dtype.char, (len(rows), len(cols))
-    if n * sum(chunks) > MOST_SUMS:  # too many sums for the one block of tcs_extremes
+    if n * sum(chunks) > paths().most_sums:  # too many sums for the one block of tcs_extremes
         launch = _scale_launch(_here(), "tcs_add_chunks", char, (-(-n // 256), 2), (256, 1), 5)
         launch(enumerate((rows.data.ptr, chunks[0], cols.data.ptr, chunks[1], n)))
         chunks = 1, 1

@@ -19,7 +19,7 @@ MAX_STEPS = 2
 
 
 def repair(ops, system, part, which, is_safe):
-    """Solve systems again that hold NaN, Inf or extreme entries or miss the bound; store them in `part`."""
+    """Solve again the systems with NaN, Inf or extreme entries, or above the bound; store them in `part`."""
     xp, here = ops.xp, ops.array(which)
     some = system._replace(a=system.a[here], b=system.b[here])
     finite_a, finite_b = ops.host(

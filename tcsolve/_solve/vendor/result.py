@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from tcsolve._refine import stopping
-from tcsolve._solution import HistoryPoint, Solution, Status, code_of, of_slices
+from tcsolve._solution import HistoryPoint, Solution, Status, code_of, distinct, of_slices
 from tcsolve._solve.vendor.system import CONVERGED, ILL_CONDITIONED, Part
 
 __all__ = ["join", "solution_of", "stacked", "unfolded"]
@@ -40,12 +40,16 @@ def solution_of(part, ops, batch, shape, start, planned):
     k = part.error.shape[1]
     error, steps = part.error.reshape(*batch, k), part.steps.reshape(*batch, k)
     codes, rconds = part.codes.reshape(batch), part.rconds.reshape(batch)
-    if codes.any():
+    if distinct(codes).any():
         fields = of_slices(codes.astype(int), rconds)
     elif not batch:
         fields = {"status": Status.CONVERGED, "rcond": float(part.rconds[0])}
     else:
-        fields = {"status": Status.CONVERGED, "rcond": float(rconds.min()), "rconds": rconds}
+        fields = {
+            "status": Status.CONVERGED,
+            "rcond": float(distinct(part.rconds).min()),
+            "rconds": rconds,
+        }
         fields["statuses"] = np.broadcast_to(np.array(Status.CONVERGED, dtype=object), batch)
     total = time.perf_counter() - start
     return Solution(

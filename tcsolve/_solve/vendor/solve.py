@@ -19,7 +19,7 @@ import numpy as np
 
 from tcsolve._checks import require_finite
 from tcsolve._refine import stopping
-from tcsolve._solution import HistoryPoint, contradicted
+from tcsolve._solution import HistoryPoint, contradicted, distinct
 from tcsolve._solve.backward_error import SAFE, backward_errors
 from tcsolve._solve.cost_model import first_update, rates_for
 from tcsolve._solve.vendor.measure import (
@@ -36,7 +36,6 @@ from tcsolve._solve.vendor.rcond import rconds_of
 from tcsolve._solve.vendor.repair import repair
 from tcsolve._solve.vendor.result import join, solution_of, stacked, unfolded
 from tcsolve._solve.vendor.system import (
-    ALL_READ,
     CONVERGED,
     ILL_CONDITIONED,
     NONFINITE,
@@ -147,10 +146,11 @@ def _solve_all(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite
     part = _in_parts(ops, system, size)
     if part is None:
         return None
-    if check_finite and (part.spoilt.any() or part.codes.max() > ILL_CONDITIONED):
+    bad = distinct(part.spoilt).any() or distinct(part.codes).max() > ILL_CONDITIONED
+    if check_finite and bad:
         require_finite(not part.spoilt.any() and bool(ops.xp.isfinite(a).all()), "a")
         require_finite(bool(ops.xp.isfinite(b).all()), "b")
-    solution = solution_of(part, ops, batch, shape, start, _bytes(system, size))
+    solution = solution_of(part, ops, batch, shape, start, _bytes(ops, system, size))
     return solution, part.apart.reshape(batch)
 
 
@@ -210,9 +210,11 @@ def _chunk(ops, a, kind):
     return min(ops.vendor.most_at_once(kind, n), max(1, CHUNK_BYTES // (n * n * item)))
 
 
-def _bytes(system, size):
+def _bytes(ops, system, size):
     """Return the bytes of copies, factors, right-hand sides and solutions of `size` systems."""
     (m, n, k), narrow = system.b.shape, system.a.itemsize
+    if _is_judged(ops, system):
+        return m * (n * k * narrow + 1)
     wide = np.result_type(system.a.dtype, np.float64).itemsize
     read = n * n * narrow if system.band else 0
     return min(size, m) * ((n * n + (2 * k + PROBES) * n) * wide + read)
@@ -220,6 +222,8 @@ def _bytes(system, size):
 
 def _in_parts(ops, system, size):
     """Return the `Part` of all systems, solved `size` at a time, or None if the ladder shall solve one."""
+    if _is_judged(ops, system):
+        return _solve_and_judge(ops, system)
     if len(system.a) <= size:
         return _solve_some(ops, system)
     some = [slice(first, first + size) for first in range(0, len(system.a), size)]
@@ -231,14 +235,48 @@ def _solve_some(ops, system):
     """Return the `Part` of some systems, or None if the ladder shall solve one."""
     m, n, k = system.b.shape
     board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
-    if ops.vendor.takes_at_once(n, k, system.a.dtype.kind == "c"):
-        args = system.a, system.b, system.kind, system.band or ALL_READ, system.bound
-        x, factors = ops.vendor.solve_at_once(*args, board), _Later(ops, system)
+    if ops.vendor.takes_at_once(n, k, system.a.dtype):
+        x, factors = _solve_at_once(ops, system, board), _Later(ops, system)
     else:
         system, x, factors = _solve_by_factors(ops, system, board)
     if m > ON_HOST and not system.estimate:
-        return _settle_few(ops, system, x, factors, board)
+        limits, triangular = _limits(system), system.kind in TRIANGULAR
+        doubtful = ops.vendor.doubtful(board, k, limits, triangular)
+        few = ops.xp.flatnonzero(doubtful)
+        return _with_few(
+            ops, system, x, few, lambda some: (x[few], factors.taken(few), board[:, few])
+        )
     return _settled(ops, system, x, factors, ops.host(board)[0])
+
+
+def _is_judged(ops, system):
+    """Tell whether one launch solves all systems and finds those that are not ordinary."""
+    m, n, k = system.b.shape
+    is_long = m > ON_HOST and not system.estimate
+    return is_long and ops.vendor.takes_at_once(n, k, system.a.dtype)
+
+
+def _solve_and_judge(ops, system):
+    """Return the `Part` of a long stack that one launch solves; only doubtful systems are solved again."""
+    args = system.a, system.b, system.kind, system.band
+    x, doubtful, doubts = ops.vendor.solve_and_judge(*args, _limits(system))
+    few = ops.xp.flatnonzero(doubtful) if ops.host(doubts)[0][0] else ()
+
+    def again(some):
+        board = ops.xp.zeros((SEEN + MEASURED + 2, len(some.a)))
+        return _solve_at_once(ops, some, board), _Later(ops, some), board
+
+    return _with_few(ops, system, x, few, again)
+
+
+def _solve_at_once(ops, system, board):
+    args = system.a, system.b, system.kind, system.band, system.bound
+    return ops.vendor.solve_at_once(*args, board)
+
+
+def _limits(system):
+    """Return the limits of an ordinary system, as in `vendor.doubtful`."""
+    return system.bound, MARGIN * system.eps, SAFE, tolerance(system)
 
 
 def _solve_by_factors(ops, system, board):
@@ -281,32 +319,38 @@ class _Later:
         return _Later(self._ops, system)
 
 
-def _settle_few(ops, system, x, factors, board):
-    """Return the `Part` of a long stack; the host checks only the matrices that are not ordinary.
+def _with_few(ops, system, x, few, measured):
+    """Return the `Part` of a long stack; the host checks only the matrices `few`, which are not ordinary.
 
     For the other matrices, the errors are reported as the bound that they meet, and rcond as its smallest
     lower bound.
+
+    Parameters
+    ----------
+    ops : Ops
+    system : System
+    x : array, shape (m, n, k)
+        The answers; those of `few` are replaced.
+    few : array of int on the device, or ()
+    measured : callable
+        Returns x, the factors and the board of these systems.
     """
     m, _, k = system.b.shape
-    codes, apart, spoilt = np.zeros(m, np.int8), np.zeros(m, bool), np.zeros(m, bool)
-    error, least = np.broadcast_to(np.float64(system.bound), (m, k)), MARGIN * system.eps
-    steps = np.zeros((m, k), np.int64)
-    limits = system.bound, least, SAFE, tolerance(system)
-    doubtful = ops.vendor.doubtful(board, k, limits, system.kind in TRIANGULAR)
-    few = ops.xp.flatnonzero(doubtful)
-    if few.size:
+    least, no = MARGIN * system.eps, np.broadcast_to(np.False_, m)
+    codes, apart, spoilt = np.broadcast_to(np.int8(0), m), no, no
+    steps = np.broadcast_to(np.int64(0), (m, k))
+    error = np.broadcast_to(np.float64(system.bound), (m, k))
+    if len(few):
         some = system._replace(a=system.a[few], b=system.b[few])
-        found = _settled(ops, some, x[few], factors.taken(few), ops.host(board[:, few])[0])
+        of_some, factors, board = measured(some)
+        found = _settled(ops, some, of_some, factors, ops.host(board)[0])
         x[few] = found.x
         (at,) = ops.host(few)
+        codes, apart, spoilt, steps, error = map(np.copy, (codes, apart, spoilt, steps, error))
         codes[at], apart[at], spoilt[at] = found.codes, found.apart, found.spoilt
-        steps[at] = found.steps
+        steps[at], error[at] = found.steps, found.error
         least = np.fmin.reduce(found.rconds, initial=least)
-        if codes.any() or apart.any():
-            error = look_at(ops.host(board)[0], system).error.copy()
-            error[at] = found.error
-    rconds = np.broadcast_to(np.float64(least), m)
-    return Part(x, codes, rconds, error, steps, apart, spoilt)
+    return Part(x, codes, np.broadcast_to(np.float64(least), m), error, steps, apart, spoilt)
 
 
 def _settled(ops, system, x, factors, board):

@@ -1,16 +1,14 @@
 """Fixtures for tests on a device."""
 
-import dataclasses
+import contextlib
 
 import pytest
 
+from tcsolve._paths import replaced
+
 
 @pytest.fixture
-def lu_sizes(cupy, monkeypatch):
+def lu_sizes(cupy):
     """A function that sets from which sizes on the LU takes its other roads, so that small matrices do."""
-    from tcsolve._backends.cuda.lu import rules
-
-    def start_from(**sizes):
-        monkeypatch.setattr(rules, "LIMITS", dataclasses.replace(rules.LIMITS, **sizes))
-
-    return start_from
+    with contextlib.ExitStack() as stack:
+        yield lambda **sizes: stack.enter_context(replaced(**sizes))

@@ -21,6 +21,7 @@ from tcsolve._arithmetic.formats import PREFIX
 from tcsolve._backends.cuda.batched.one_launch import (
     measure_one,
     measures_one,
+    solve_and_judge,
     solve_at_once,
     takes_at_once,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "read_as",
     "rows",
     "sizes",
+    "solve_and_judge",
     "solve_at_once",
     "takes_at_once",
 ]
@@ -407,7 +409,7 @@ def measure(a, x, b, y, info, out, *, residuals=None):
     shape = stack_shape(m, n)
     arrays = (*steps(a), *steps(x), *steps(b), y, y.strides[0] // y.itemsize, y.shape[1])
     args, defines = (out, residuals, *arrays, info, m, n, k), macros(a) | shape.defines
-    entry, grid = ("stack", "tcs_stack_measure"), (shape.blocks, 1)
+    entry, grid = ("measure_stack", "tcs_stack_measure"), (shape.blocks, 1)
     launch(entry, grid, (STACK_THREADS, 1), args, defines, shape.shared)
 
 

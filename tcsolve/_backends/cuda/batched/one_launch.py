@@ -12,16 +12,18 @@ from tcsolve.kernels.launch_shapes import (
     solve_shape,
 )
 
-__all__ = ["measure_one", "measures_one", "solve_at_once", "takes_at_once"]
+__all__ = ["measure_one", "measures_one", "solve_and_judge", "solve_at_once", "takes_at_once"]
 
 # The numbers of the kinds in small_solve.cuh; all other kinds are triangles.
 KINDS = {"general": 0, "positive definite": 1}
 TRIANGLE = 2
+# A band of more diagonals than any matrix has, without mirror images.
+ALL_READ = (1 << 40, 1 << 40, 0)
 
 
-def takes_at_once(n, k, is_complex):
-    """Tell whether `solve_at_once` supports n unknowns and k right-hand sides on this device."""
-    return 0 < k <= SOLVED_COLUMNS and solve_shape(1, n, is_complex, _arch()) is not None
+def takes_at_once(n, k, dtype):
+    """Tell whether small systems of n unknowns and k right-hand sides are solved by one launch."""
+    return 0 < k <= SOLVED_COLUMNS and solve_shape(1, n, dtype, False, _arch()) is not None
 
 
 def solve_at_once(a, b, kind, band, bound, board):
@@ -34,19 +36,34 @@ def solve_at_once(a, b, kind, band, bound, board):
         Of the dtype of a.
     kind : str
         The kind of factors, as in `library_factors.factor`, of the matrix that is read.
-    band : tuple of int
-        (below, above, mirror), as in `library_factors.read_as`.
+    band : tuple of int or None
+        (below, above, mirror), as in `library_factors.read_as`; None if all entries are read.
     bound : float
         Bound on max |b - A x| / (||A|| max |x|).  An x that misses it is corrected once.
     board : array, shape (11, m), float64, contiguous
         Receives the rows `seen` of `library_factors.read_as`, then the rows `out` of
-        `library_factors.measure`.  The 1-norm of y is that of A**-1 g for two random g.  info is the step at
-        which the factorization broke down, or 0.
+        `library_factors.measure`.  If all entries are read, only the fourth of the rows `seen` is filled in
+        any case.  The 1-norm of y is that of A**-1 g for two random g.  info is the step at which the
+        factorization broke down, or 0.
     """
-    (m, n, _), is_complex = b.shape, a.dtype.kind == "c"
-    shape, x = solve_shape(m, n, is_complex, _arch()), cupy.empty(b.shape, b.dtype)
-    how = (*band, KINDS.get(kind, TRIANGLE), bound)
-    args = (x, board, *steps(a), *steps(b)[:3], *how, m, n)
+    return _solve(a, b, kind, band, (board, None, None), (bound, 0.0, 0.0, 0.0))
+
+
+def solve_and_judge(a, b, kind, band, limits):
+    """Return (x, which systems are doubtful, their number) for a stack of small systems.
+
+    The first arguments are those of `solve_at_once`, and x has the same bits; `limits` are those of
+    `library_factors.doubtful`, whose verdict this is.  Everything returned is on the device.
+    """
+    doubtful, doubts = cupy.empty(len(a), bool), cupy.zeros(1, cupy.int32)
+    return _solve(a, b, kind, band, (None, doubtful, doubts), limits), doubtful, doubts
+
+
+def _solve(a, b, kind, band, results, limits):
+    m, n, _ = b.shape
+    shape, x = solve_shape(m, n, a.dtype, band is not None, _arch()), cupy.empty(b.shape, b.dtype)
+    how = (*(band or ALL_READ), KINDS.get(kind, TRIANGLE), *map(float, limits))
+    args = (x, *results, *steps(a), *steps(b)[:3], *how, m, n)
     entry, defines = (shape.name, "tcs_" + shape.name), macros(a) | shape.defines
     launch(entry, (shape.blocks, 1), (shape.threads, 1), args, defines, shape.shared)
     return x

@@ -29,7 +29,7 @@ from tcsolve._errors import DeviceError
 from tcsolve.kernels.arch import HOPPER, arch_number
 from tcsolve.kernels.product_shapes import WGMMA_DEPTH, WGMMA_ROWS, wmma_shape, wmma_tile
 
-__all__ = ["fastest", "gemm", "require_formats"]
+__all__ = ["RUN", "fastest", "gemm", "require_formats"]
 
 # Number of rows and columns of a tile of gemm_naive.cu.
 NAIVE_TILE = 32
@@ -126,7 +126,7 @@ def _naive(work):
     kernel((blocks,), (128,), (*work.target, *work.operands, *work.sizes))
 
 
-def _wmma(work, swizzle=1):
+def _wmma(work, swizzle=1, tile=None):
     product, operands, t_in = work.product, (work.a, work.b), work.defines["T_IN"]
     if work.scaled and product.level == 0 and product.precision in ("fp16", "bf16"):
         # Round the operands once before the product, not in every block that loads them.
@@ -135,7 +135,8 @@ def _wmma(work, swizzle=1):
     else:
         work.find_tops()
     size = work.m, work.n
-    tile = wmma_tile(*size, work.k, t_in, work.arch, work.multiprocessors)
+    if tile is None:
+        tile = wmma_tile(*size, work.k, t_in, work.arch, work.multiprocessors)
     defines = work.defines | work.transposes | {"T_IN": t_in, "SWIZZLE": swizzle, "TILE": tile}
     kernel = compiler.kernel("gemm_wmma", "tcs_gemm_wmma", **defines)
     blocks, threads, shared = wmma_shape(*size, tile, t_in, product.precision, work.arch)
@@ -273,4 +274,5 @@ def _finish(work, total):
     split_kernel("tcs_finish", low)((blocks,), (32, 8), args)
 
 
+# The engines: functions of a `Work`.
 RUN = {"naive": _naive, "wmma": _wmma, "wgmma": _wgmma, "cublas": _by_cublas}

@@ -35,7 +35,7 @@ THREADS, SHARED_BYTES = 384, (224 << 10) + 1024
 BY_HAND, STORED, ADDED, PASSING = 0, 1, 2, 3
 # From this many entries on, C does not stay in the second-level cache until the next update.
 PASSING_ENTRIES = 1 << 23
-# The arguments of tcs_split_by for no first matrix, and for no second matrix.
+# The arguments of tcs_split_by if there is no first matrix, or no second one.
 NOTHING, NOTHING_BY = (None, 0, 0, 0, None, None, 0, 1.0), (None, 0, 0, 0, None, None, 0, None)
 # A block of A that becomes U, or L U11, is expected to be at most ROOM times as large as U11 (see `Bound`).
 # FP16 overflows if something is more than SLACK times as large as expected.

@@ -1,6 +1,6 @@
 """Refinement of one right-hand side on CuPy: a residual in one launch, the first steps in one graph.
 
-This module also has the vector kernels of the condition estimate, which runs beside the refinement.
+This module also has the vector kernels of the condition estimate, which runs at the same time.
 """
 
 import functools
@@ -12,6 +12,7 @@ from tcsolve._backends.cuda.lu.substitution import substitute
 from tcsolve._backends.cuda.runtime import compiler
 from tcsolve._backends.cuda.runtime.async_read import Sent
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
+from tcsolve._paths import paths
 from tcsolve.kernels.launch_shapes import RESIDUAL_ROWS
 
 __all__ = [
@@ -35,8 +36,9 @@ MOST_VECTORS, GRAM_THREADS = 4, 1024
 
 
 def has_rows(a):
-    """Tell whether a is real and not empty, and has contiguous rows."""
-    return a.size > 0 and a.dtype.char in "fd" and a.strides[1] == a.itemsize and a.strides[0] > 0
+    """Tell whether the residual kernel takes a: it is real and not empty, and has contiguous rows."""
+    real = paths().residual_kernel and a.size > 0 and a.dtype.char in "fd"
+    return real and a.strides[1] == a.itemsize and a.strides[0] > 0
 
 
 def residual(a, x, b):

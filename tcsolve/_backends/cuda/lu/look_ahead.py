@@ -1,4 +1,4 @@
-"""Look-ahead: the streams of a panel and of the update beside it, and how they share multiprocessors."""
+"""Look-ahead: a panel and an update run at the same time, in two streams, and share the multiprocessors."""
 
 import math
 import threading
@@ -10,8 +10,9 @@ from tcsolve._backends.cuda.runtime import cublas_calls, current_device
 
 __all__ = ["LookAhead"]
 
-# The part of the multiprocessors that is left to such a panel, as (largest number of rows, part), by the
-# number of products of the update.  An update with one product needs fewer of them when fewer rows are left.
+# The part of the multiprocessors that an update leaves free if the panel takes longer, as (largest number of
+# rows of the panel, part), by the number of products of the update.  An update with one product needs fewer
+# multiprocessors when fewer rows are left.
 SPARED = {1: ((16384, 0.6), (24576, 0.42), (math.inf, 0.24)), 3: ((math.inf, 0.24),)}
 
 
@@ -69,7 +70,7 @@ class LookAhead:
             step.solve_rest(share)
             share.await_panel()
             if middle in streams:
-                # Wait for `fill` before `rest`: beside `rest` it would have too few multiprocessors, and the
+                # Wait for `fill` before `rest`: during `rest` it would have too few multiprocessors, and the
                 # strips that need it would wait.
                 main.wait_event(filled)
             step.rest(share)

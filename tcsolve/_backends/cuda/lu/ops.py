@@ -14,7 +14,6 @@ from tcsolve._backends.cuda.lu import (
     cusolver_lu,
     first_steps,
     row_swaps,
-    rules,
     short_update,
     unit_lower,
 )
@@ -35,6 +34,7 @@ from tcsolve._backends.cuda.runtime import (
 from tcsolve._backends.cuda.runtime.async_read import Sent
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
+from tcsolve._paths import paths
 from tcsolve.kernels.launch_shapes import TRSV_BLOCK, TRSV_COLUMNS
 from tcsolve.kernels.panel_shapes import BOARD_BYTES, NARROW_STRIP, SEARCHED_STRIP, panel_shapes
 from tcsolve.kernels.product_shapes import fastest_update
@@ -43,8 +43,6 @@ __all__ = ["LUOps"]
 
 # Up to this many right-hand sides, our triangular solves of a few columns at a time are faster than trsm.
 SUBSTITUTED_COLUMNS = 16
-# Largest n for which refinement steps are launched before it is known that they are needed.
-AHEAD_ROWS = 8192
 
 
 class _Native(NamedTuple):
@@ -65,12 +63,13 @@ class LUOps(LookAhead):
         tape = recorded_graphs.tape_of(w)
         if tape is not None:
             return tape.run(name, body)
-        with scratch_memory.in_order_of(cupy.cuda.get_current_stream()):
-            return body()
+        return scratch_memory.in_order_of(cupy.cuda.get_current_stream(), body)
 
     @functools.partial(turns_into_memory_error, again=False)
     def aside(self, w, others, name, body, then=None):
         tape = recorded_graphs.tape_of(w)
+        if not paths().condition_aside:
+            return None
         if tape is None and not current_device.allocates_by_default():
             # Another allocator may give the memory that a stream has freed to another stream too early.
             return None
@@ -87,7 +86,7 @@ class LUOps(LookAhead):
                 # `found` is memory of the tape, which the next solve may overwrite.  So copy it to the host
                 # now.  For more rows, do not: the host reads residuals at this time, and their copies would
                 # wait behind this one.
-                found = Sent(found) if len(w) <= AHEAD_ROWS else found
+                found = Sent(found) if len(w) <= paths().ahead_rows else found
         except BaseException:
             cupy.cuda.get_current_stream().wait_event(side.record())
             raise
@@ -103,9 +102,7 @@ class LUOps(LookAhead):
         char, device = np.dtype(dtype).char, cupy.cuda.runtime.getDevice()
         where = cluster_launch.in_force(), cluster_launch.present_context()
         lies = {} if w is None else _place_of(w)
-        return DeviceRules(
-            current_device.arch(device), char, _BestShape(*where), rules.LIMITS, **lies
-        )
+        return DeviceRules(current_device.arch(device), char, _BestShape(*where), paths(), **lies)
 
     def has_clusters(self, n):
         """Tell whether a cluster can probably hold a strip of n rows; the exact answer compiles kernels."""
@@ -206,7 +203,7 @@ class LUOps(LookAhead):
     def substitution(self, l, n, how, dominant, bound=None):
         k = len(l)
         # `how` is fp16x3 if the products can run on wgmma.
-        few = n < rules.LIMITS.least_columns or k <= SOLVE_WIDTH
+        few = n < paths().least_columns or k <= SOLVE_WIDTH
         if few or (bound is None and how.name != "fp16x3") or not aligned(l):
             return None
         return wgmma.Lower(
@@ -260,7 +257,11 @@ class LUOps(LookAhead):
 
     @turns_into_memory_error
     def invert_diagonal_blocks(self, lu):
-        return invert_diagonal_blocks(lu) if lu.dtype.char in TRSV_BLOCK else None
+        solves = paths().triangular_kernels and lu.dtype.char in TRSV_BLOCK
+        if not solves:
+            return None
+        with scratch_memory.results():
+            return invert_diagonal_blocks(lu)
 
     def trusted(self, inverses, worst):
         return trusted(inverses, worst)
@@ -271,7 +272,7 @@ class LUOps(LookAhead):
         return None if tape is None else first_steps.ahead(tape, lu, inverses, order, a, b, steps)
 
     def goes_ahead(self, a, b):
-        one = len(b) <= AHEAD_ROWS and b.shape[1] == 1 and b.dtype.char == "d"
+        one = len(b) <= paths().ahead_rows and b.shape[1] == 1 and b.dtype.char == "d"
         return one and first_steps.has_rows(a)
 
     @turns_into_memory_error
@@ -345,11 +346,12 @@ def _panel(shape):
 
 def _launch_panel(args, shape):
     board = None if shape.cluster else cupy.zeros(BOARD_BYTES, cupy.uint8)
-    kernel = _panel_kernel(cupy.cuda.runtime.getDevice(), shape)
+    kernel = _panel_kernel(cupy.cuda.runtime.getDevice(), shape, paths().dominant_strips)
     options = {"shared": shape.shared_bytes, "cooperative": not shape.cluster}
     kernel((shape.blocks,), (shape.all_threads,), (*args, board), **options)
 
 
 @functools.cache
-def _panel_kernel(device, shape):
-    return compiler.kernel("panel", "tcs_panel", **shape.defines)
+def _panel_kernel(device, shape, dominant):
+    defines = shape.defines if dominant else shape.defines | {"DOMINANT": 0}
+    return compiler.kernel("panel", "tcs_panel", **defines)

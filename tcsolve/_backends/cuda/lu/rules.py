@@ -1,6 +1,6 @@
 """The choices for an LU on a GPU: pure functions of the architecture, of sizes, and of the memory layout.
 
-The thresholds were measured on an H200.
+The thresholds were measured on an H200; those of special paths are in `tcsolve._paths`.
 """
 
 import math
@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tcsolve._arithmetic.formats import FORMATS, UPDATES, Update
+from tcsolve._paths import Paths
 from tcsolve.kernels.arch import HOPPER, arch_number
 from tcsolve.kernels.panel_shapes import NARROW_STRIP
 from tcsolve.kernels.product_shapes import WGMMA_ROWS, fastest_update
 
-__all__ = ["LIMITS", "SHORT", "SOLVE_WIDTH", "DeviceRules", "Limits", "has_squares"]
+__all__ = ["SHORT", "SOLVE_WIDTH", "DeviceRules", "has_squares"]
 
 # Largest number of unknowns for one launch of tcs_swap_solve.
 SOLVE_WIDTH = 128
@@ -35,35 +36,6 @@ SHORT_INSIDE, SHORT_NEAR = 128, 192
 SHORT = Update("tf32x3", FORMATS["tf32"], 3, "float32")
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Thresholds for the choices of `DeviceRules`.
-
-    Attributes
-    ----------
-    square_rows : float
-        A panel of a dominant matrix is square if it has at least this many rows; infinity for never.
-    least_columns : int
-        U is a product with the inverse of L11 if at least this many columns are right of the panel.
-    wide : int
-        A panel is wide if it has at least this many columns.
-    beside_rows : int
-        With fewer rows, an update takes less time than the synchronisation of two streams.
-    panel_rows : tuple of (int, float)
-        (number of products of the update, rows): up to this many rows, a panel takes longer than the update
-        beside it.
-    """
-
-    square_rows: float = 4096
-    least_columns: int = 2048
-    wide: int = 512
-    beside_rows: int = 256
-    panel_rows: tuple[tuple[int, float], ...] = ((1, math.inf), (3, 15000))
-
-
-LIMITS = Limits()
-
-
 def has_squares(update, arch):
     """Tell whether panels may be square on an architecture, for an `Update`."""
     fastest = fastest_update(update, "f", WGMMA_ROWS, SOLVE_WIDTH, arch)
@@ -82,8 +54,8 @@ class DeviceRules:
         The character of the dtype of the matrix.
     shape : callable
         shape(rows, narrow, dominant) returns the best `PanelShape` that the device can run, or None.
-    limits : Limits
-        The thresholds.
+    paths : Paths
+        The special paths in force.
     itemsize, address, row_bytes : int
         Number of bytes of an entry; address of the matrix modulo 16; bytes between rows modulo 16.
     """
@@ -91,7 +63,7 @@ class DeviceRules:
     arch: str
     char: str
     shape: Callable
-    limits: Limits
+    paths: Paths
     itemsize: int = 4
     address: int = 0
     row_bytes: int = 0
@@ -110,32 +82,33 @@ class DeviceRules:
     def panel_shape(self, rows, columns, dominant):
         """Return the best launch shape for a strip of a panel with `columns` columns left, or None."""
         narrow = columns % NARROW_STRIP == 0 and columns % SOLVE_WIDTH != 0
-        return self.shape(rows, narrow, dominant) if self.char == "f" else None
+        expects = dominant and self.paths.dominant_strips
+        return self.shape(rows, narrow, expects) if self.char == "f" else None
 
     def is_wide(self, columns, right):
-        return right >= self.limits.least_columns and columns >= self.limits.wide
+        return right >= self.paths.least_columns and columns >= self.paths.wide
 
     def is_square(self, start, rows, columns, right, update):
         fits = columns % SOLVE_WIDTH == 0 and self.char == "f" and self._is_aligned(start)
-        wide = rows >= self.limits.square_rows and self.is_wide(columns, right)
+        wide = rows >= self.paths.square_rows and self.is_wide(columns, right)
         return wide and fits and self._has_squares(update)
 
     def _has_squares(self, update):
-        return self.limits.square_rows < math.inf and has_squares(update, self.arch)
+        return self.paths.square_rows < math.inf and has_squares(update, self.arch)
 
     def looks_ahead(self, rows):
-        return rows >= self.limits.beside_rows
+        return rows >= self.paths.beside_rows
 
     def panel_is_sooner(self, rows, update):
-        return rows > dict(self.limits.panel_rows)[update.products]
+        return rows > dict(self.paths.panel_rows)[update.products]
 
     def inner_update(self, update, column, rows, columns):
         if self.char != "f":
             return UPDATES["fp64" if self.char in "dD" else "fp32"]
         if self._is_short(update, column, columns, SHORT_INSIDE):
             return SHORT
-        # Products inside a panel run on the few multiprocessors that the update beside it leaves free.  There
-        # FP32 products are slowest, unless they are so short that two more launches would take longer.
+        # Products inside a panel run on the few multiprocessors that the update leaves free.  There FP32
+        # products are slowest, unless they are so short that two more launches would take longer.
         few, three = rows < FEW_ROWS and columns <= FEW_COLUMNS, UPDATES["fp16x3"]
         ours = not few and fastest_update(three, "f", rows, columns, self.arch) == "wgmma"
         # Another format may have been chosen for its range, so do not replace it by FP16.
@@ -149,7 +122,8 @@ class DeviceRules:
 
     def _is_short(self, update, column, columns, most):
         """Tell whether short_update.cu is the best choice for an L with at most `most` columns."""
-        fits = self.char == "f" and self._is_aligned(column) and columns % 4 == 0
+        aligned = self.char == "f" and self._is_aligned(column) and columns % 4 == 0
+        fits = aligned and self.paths.short_update
         return not update.native and columns <= most and fits and arch_number(self.arch) == HOPPER
 
     def _is_aligned(self, column):

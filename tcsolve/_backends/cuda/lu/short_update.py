@@ -7,6 +7,7 @@ import cupy
 from tcsolve._backends.cuda.gemm.layout import aligned
 from tcsolve._backends.cuda.runtime import compiler, current_device
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
+from tcsolve._paths import paths
 from tcsolve.kernels.arch import HOPPER, arch_number
 from tcsolve.kernels.launch_shapes import short_shape
 
@@ -16,7 +17,8 @@ __all__ = ["Operand", "subtract", "takes"]
 def takes(*operands):
     """Tell whether short_update.cu supports these views, and is known to be fast on this device."""
     arch = current_device.arch(cupy.cuda.runtime.getDevice())
-    return arch_number(arch) == HOPPER and all(x.dtype.char == "f" and aligned(x) for x in operands)
+    fast = paths().short_update and arch_number(arch) == HOPPER
+    return fast and all(x.dtype.char == "f" and aligned(x) for x in operands)
 
 
 def subtract(c, l, u):

@@ -1,23 +1,24 @@
-"""The division of the multiprocessors between an update and the panel that is factored beside it."""
+"""The division of the multiprocessors between an update and the panel that is factored at the same time."""
 
 import functools
 
 import cupy
 
 from tcsolve._backends.cuda.runtime import compiler
+from tcsolve._paths import paths
 
 __all__ = ["Flags", "Share"]
 
-# Nanoseconds for which the update waits at most until the panel beside it is resident.
+# Nanoseconds for which the update waits at most until the panel is resident.
 GATE_PATIENCE = 200_000
 
 
 class Share:
-    """The division of the device between a product and the strips of the panel beside it.
+    """The division of the multiprocessors between a product (the update) and the panel factored meanwhile.
 
-    The product leaves `reserved` multiprocessors free, so that each next strip finds a whole cluster of them,
-    and `more` for the products between the strips.  When the panel is done, a second launch of as many blocks
-    works on the rest of the product.
+    The product leaves `reserved` + `more` multiprocessors free.  Each strip after the first needs `reserved`
+    of them for its cluster, and the products between the strips use `more`.  When the panel is factored, a
+    second launch of the same product runs on these multiprocessors, and computes tiles that are still left.
     """
 
     def __init__(self, main, reserved, more, started):
@@ -38,7 +39,7 @@ class Share:
         # Wait for this event first, so that the gate does not time out before the panel can start.
         self._main.wait_event(self._before_panel)
         self._before_panel = None
-        args = self._started, GATE_PATIENCE, self._more
+        args = self._started, GATE_PATIENCE * paths().gate, self._more
         compiler.kernel("wait_for_panel", "tcs_gate")((1,), (1,), args)
 
     def launch(self, launch, multiprocessors):
@@ -60,10 +61,10 @@ class Share:
 
 
 class Flags:
-    """Words on a device for the panels beside updates (see wait_for_panel.cu), reused in a cycle.
+    """Words on a device by which a panel reports its multiprocessors (wait_for_panel.cu), used in turn.
 
-    The gate clears them.  If a word is still set, or two panels share it, a gate opens early or an update
-    leaves a multiprocessor unused.  This costs only time.
+    The gate clears them.  If a word is still set, or two panels use it, a gate opens too early, or an update
+    does not use a multiprocessor that is free.  This costs time and changes no result.
     """
 
     COUNT, WORDS, TAKEN = 1024, 20, 9

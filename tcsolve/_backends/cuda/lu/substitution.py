@@ -45,7 +45,7 @@ def invert_diagonal_blocks(lu, unit_lower=True, only_lower=None):
     n, size = lu.shape[0], TRSV_BLOCK[char]
     inverses = cupy.empty((2, -(-n // size), size, size), lu.dtype)
     worst = cupy.zeros(1) if only_lower is None else None
-    entry, defines = ("invert", "tcs_invert_blocks"), {"T_IN": REAL[char]}
+    entry, defines = ("invert_diagonal_blocks", "tcs_invert_blocks"), {"T_IN": REAL[char]}
     args = (inverses, worst, lu, ld(lu), n, int(unit_lower), int(only_lower is False))
     grid = inverses.shape[1], 2 if only_lower is None else 1
     launch(entry, grid, (INVERT_THREADS, 1), args, defines)

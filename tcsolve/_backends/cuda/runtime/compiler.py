@@ -15,13 +15,28 @@ import struct
 import tempfile
 import threading
 
+from tcsolve._backends.cuda.runtime import launch_counter
 from tcsolve._backends.cuda.runtime.out_of_memory import is_out_of_memory
 from tcsolve._errors import DeviceError, KernelCompileError
 from tcsolve._locks import ForkSafeLock
 from tcsolve.kernels.arch import PORTABLE_CLUSTER, arch_number
 from tcsolve.kernels.registry import KERNELS
 
-__all__ = ["Kernel", "compile_cubin", "kernel", "least_arch", "supported", "target_arch"]
+__all__ = [
+    "Kernel",
+    "compile_cubin",
+    "create_program",
+    "create_program_of",
+    "files",
+    "headers",
+    "included",
+    "kernel",
+    "least_arch",
+    "parameters",
+    "source",
+    "supported",
+    "target_arch",
+]
 
 # Division and square root are rounded correctly, and subnormal numbers are kept.  These are the defaults of
 # the compiler, but the error bounds need them, so they are stated.
@@ -62,7 +77,7 @@ def target_arch(device=None):
 
 
 @functools.cache
-def _files():
+def files():
     """Return every CUDA source and header below kernels/: {path relative to kernels/: file}."""
     found, folders = {}, [("", importlib.resources.files("tcsolve.kernels"))]
     for before, folder in folders:  # the loop appends subfolders to this list
@@ -75,17 +90,17 @@ def _files():
 
 
 @functools.cache
-def _source(filename):
+def source(filename):
     """Return the text of a source in any folder of kernels/; no two files have the same name."""
-    (path,) = (path for path in _files() if path.rpartition("/")[2] == filename)
-    return _files()[path].read_text("utf-8")
+    (path,) = (path for path in files() if path.rpartition("/")[2] == filename)
+    return files()[path].read_text("utf-8")
 
 
 @functools.cache
-def _headers():
+def headers():
     """Return (paths, texts) of all headers; NVRTC gets the texts, so it searches no folder."""
-    paths = tuple(sorted(path for path in _files() if path.endswith(".cuh")))
-    return paths, tuple(_files()[path].read_text("utf-8") for path in paths)
+    paths = tuple(sorted(path for path in files() if path.endswith(".cuh")))
+    return paths, tuple(files()[path].read_text("utf-8") for path in paths)
 
 
 def compile_cubin(name, arch, defines=()):
@@ -121,14 +136,14 @@ def compile_cubin(name, arch, defines=()):
 
 def create_program(name):
     """Return the NVRTC program of <name>.cu; the caller must destroy it."""
-    return create_program_of(_source(f"{name}.cu"), f"{name}.cu")
+    return create_program_of(source(f"{name}.cu"), f"{name}.cu")
 
 
 def create_program_of(text, filename):
     """Return the NVRTC program of a text that may include the headers of kernels/."""
     from cupy.cuda import nvrtc
 
-    names, texts = ([header.encode() for header in column] for column in _headers())
+    names, texts = ([header.encode() for header in column] for column in headers())
     return nvrtc.createProgram(text, filename, texts, names)
 
 
@@ -156,21 +171,21 @@ def _nvrtc_version():
 
 def _cache_path(name, options):
     """Return the path of the cubin; its name is a hash of the source, the headers, the options and NVRTC."""
-    parts = (repr(_nvrtc_version()), *options, *_included(_source(f"{name}.cu")))
+    parts = (repr(_nvrtc_version()), *options, *included(source(f"{name}.cu")))
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     own = os.environ.get("TCSOLVE_CACHE_DIR")
     shared = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return pathlib.Path(own or os.path.join(shared, "tcsolve")) / f"{name}-{key}.cubin"
 
 
-def _included(text):
+def included(text):
     """Return a text and the texts of all headers that it includes, directly or through other headers."""
-    headers, texts, seen = dict(zip(*_headers(), strict=True)), [text], set()
+    known, texts, seen = dict(zip(*headers(), strict=True)), [text], set()
     for text in texts:
         for name in INCLUDE.findall(text):
-            if name in headers and name not in seen:
+            if name in known and name not in seen:
                 seen.add(name)
-                texts.append(headers[name])
+                texts.append(known[name])
     return texts
 
 
@@ -199,7 +214,7 @@ def _write(path, cubin):
 
 def parameters(name, entry):
     """Return the number of arguments of an entry of <name>.cu."""
-    text = re.sub(r"//.*", "", _source(f"{name}.cu"))
+    text = re.sub(r"//.*", "", source(f"{name}.cu"))
     (found,) = re.findall(rf"\b{entry}\s*\(([^)]*)\)\s*{{", text)
     return found.count(",") + 1
 
@@ -207,8 +222,8 @@ def parameters(name, entry):
 class Kernel:
     """One entry of a loaded cubin, launched in CuPy's current stream with at least `count` arguments."""
 
-    def __init__(self, function, cluster, count=0):
-        self._function, self._count = function, count
+    def __init__(self, function, cluster, count=0, entry=""):
+        self._function, self._count, self._entry = function, count, entry
         self._shared_bytes = FREE_SHARED_BYTES
         if cluster > PORTABLE_CLUSTER:
             self._permit(NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
@@ -249,7 +264,7 @@ class Kernel:
         """Return a `Prepared` launch; grid and block have two dimensions, `args` are as in a call."""
         self._require(args)
         self._allow(shared)
-        return Prepared(self._function, grid, block, args, shared)
+        return Prepared(self._function, grid, block, args, shared, self._entry)
 
     def __call__(self, grid, block, args, shared=0, cooperative=False):
         """Launch with `shared` bytes of dynamic shared memory; `cooperative` if blocks wait for each other.
@@ -260,13 +275,15 @@ class Kernel:
         args = tuple(0 if x is None else x for x in args)
         self._require(args)
         self._allow(shared)
+        if launch_counter.counters:
+            launch_counter.note(self._entry)
         self._function(grid, block, args, shared, enable_cooperative_groups=cooperative)
 
 
 class Prepared:
     """A launch with a prepared argument list; preparing the list takes longer than the launch."""
 
-    def __init__(self, function, grid, block, args, shared):
+    def __init__(self, function, grid, block, args, shared, entry=""):
         values = [0 if x is None else x for x in args]
         self._values = (ctypes.c_longlong * len(values))()
         for i, x in enumerate(values):
@@ -275,7 +292,7 @@ class Prepared:
         self._places = (ctypes.c_void_p * len(values))(
             *(first + size * i for i in range(len(values)))
         )
-        self._function = function  # keeps the module loaded
+        self._function, self._entry = function, entry  # the function keeps the module loaded
         size = (*grid, 1, *block, 1, shared)
         self._launch = (function.ptr, *size), ctypes.addressof(self._places)
         self._lock = threading.Lock()
@@ -286,6 +303,8 @@ class Prepared:
         from cupy_backends.cuda.api import driver
 
         (launch, places), values = self._launch, self._values
+        if launch_counter.counters:
+            launch_counter.note(self._entry)
         with self._lock:  # the driver reads the arguments before launchKernel returns
             for i, x in replaced:
                 values[i] = x
@@ -302,7 +321,7 @@ def kernel(name, entry, *, arch=None, **defines):
 @functools.cache
 def _kernel(device, name, entry, arch, defines):
     function = _module(device, name, arch, defines).get_function(entry)
-    return Kernel(function, dict(defines).get("BLOCKS", 1), parameters(name, entry))
+    return Kernel(function, dict(defines).get("BLOCKS", 1), parameters(name, entry), entry)
 
 
 def _range(spec):

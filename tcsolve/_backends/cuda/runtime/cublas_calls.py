@@ -123,7 +123,7 @@ def _lane():
 
 @contextlib.contextmanager
 def lane(number):
-    """Use the handles and words of another lane inside, for work that runs beside other lanes."""
+    """Use the handles and words of another lane in the block, for work that runs while other lanes work."""
     before, _local.lane = _lane(), number
     try:
         yield
@@ -136,7 +136,7 @@ def recorded(workspace, words, used):
     """Make the calls inside recordable in a CUDA graph.
 
     workspace(lane) returns the workspace of a handle, and words(lane) the memory for `zeros`.  The handles
-    that are used are added to the set `used`; they must live as long as the graph.
+    that are used are added to the set `used`; they must exist as long as the graph.
     """
     _local.workspace, _local.words, _local.used = workspace, words, used
     try:

@@ -9,6 +9,7 @@ import collections
 import contextlib
 import threading
 import weakref
+from typing import NamedTuple
 
 import cupy
 import numpy as np
@@ -16,8 +17,11 @@ import numpy as np
 from tcsolve._backends.cuda.runtime import cublas_calls, shelf
 from tcsolve._backends.cuda.runtime.out_of_memory import is_out_of_memory
 from tcsolve._locks import ForkSafeLock
+from tcsolve._paths import paths
 
 __all__ = [
+    "Census",
+    "census",
     "clear",
     "duplicate",
     "idle_bytes",
@@ -28,8 +32,6 @@ __all__ = [
     "tape_of",
 ]
 
-# Largest n with a tape.  For larger matrices the host launches fast enough.
-MOST_ROWS = 32768
 # Largest numbers of tapes that are lent at the same time, of idle tapes that are kept with their memory, and
 # of sizes that are remembered after their first use.
 MOST_LENT, MOST_IDLE, MOST_REMEMBERED = 4, 3, 256
@@ -49,7 +51,9 @@ _remembered = collections.OrderedDict()
 
 def recordable(n, dtype):
     """Tell whether an n x n matrix of this dtype may have a tape."""
-    return dtype.char == "f" and 0 < n <= MOST_ROWS and cublas_calls.recordable()
+    # For larger matrices the host launches fast enough.
+    fits = paths().least_recorded <= n <= paths().most_recorded
+    return dtype.char == "f" and fits and cublas_calls.recordable()
 
 
 def remembers(n, dtype):
@@ -96,6 +100,22 @@ def idle_bytes():
     with _lock:
         idle = sum(tape.nbytes for tape in _idle if tape.key[0] == device)
         return idle + sum(pool.free_bytes() for where, pool in _retired if where == device)
+
+
+class Census(NamedTuple):
+    """Numbers of idle tapes, of their graphs, of lent tapes, and of pools of closed tapes still in use."""
+
+    idle: int
+    recordings: int
+    lent: int
+    retired: int
+
+
+def census():
+    """Return the `Census` of all devices."""
+    with _lock:
+        recordings = sum(tape.recordings for tape in _idle)
+        return Census(len(_idle), recordings, _lent, len(_retired))
 
 
 class _Lease:
@@ -307,7 +327,7 @@ class _Reel:
     pool : MemoryPool
         The pool of this memory.
     graphs : dict
-        (name, addresses) -> (graph, result of its body).
+        (name, addresses, `Paths`) -> (graph, result of its body).
     """
 
     def __init__(self, key):
@@ -328,7 +348,7 @@ class _Reel:
 
     def run(self, stream, name, body, where):
         """Return body(), launched or replayed in `stream`."""
-        key, known = (name, where), (*self._key, name)
+        key, known = (name, where, paths()), (*self._key, name, paths())
         if key not in self.graphs:
             if name in self._unrecordable:
                 return self._launch(stream, body)

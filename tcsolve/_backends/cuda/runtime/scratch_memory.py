@@ -1,26 +1,36 @@
 """Scratch memory for a factorization that uses several streams, under a stream-ordered allocator."""
 
 import contextlib
+import threading
 
 import cupy
 
 from tcsolve._backends.cuda.runtime import current_device, recorded_graphs
 
-__all__ = ["in_order_of"]
+__all__ = ["in_order_of", "results"]
+
+# For a thread in `in_order_of`: the allocator of the caller, and the addresses of results that it allocated.
+_outside = threading.local()
 
 
-@contextlib.contextmanager
-def in_order_of(main):
-    """Let all streams inside allocate from one pool, with blocks allocated and freed in stream `main`.
+def in_order_of(main, body):
+    """Return the arrays of body(); all its streams allocate from one pool that works in stream `main`.
 
     A stream-ordered allocator reuses memory in the order of the stream that allocated it.  But our streams
     read memory that another of them has allocated, so it could be reused too early.  With this pool the
     blocks are freed in `main`, after `main` has waited for all streams.  CuPy's default pool does not need
     this: it keeps freed memory for the stream that allocated it, which belongs to this thread.
+
+    Parameters
+    ----------
+    main : cupy.cuda.Stream
+        The current stream.
+    body : callable
+        Without arguments.  It returns a tuple of arrays and None, and `main` waits for all its work.  Small
+        results are copied; large ones should be allocated inside `results`, in stream `main`.
     """
     if current_device.allocates_by_default():
-        yield
-        return
+        return body()
     allocate = cupy.cuda.get_allocator()
 
     def allocate_in_main(size):
@@ -32,10 +42,36 @@ def in_order_of(main):
         memory = cupy.cuda.UnownedMemory(block.ptr, size, block, block.device_id)
         return cupy.cuda.MemoryPointer(memory, 0)
 
-    pool = cupy.cuda.MemoryPool(allocate_in_main)
+    pool, made = cupy.cuda.MemoryPool(allocate_in_main), set()
+    _outside.allocator = allocate, made
     try:
         with cupy.cuda.using_allocator(pool.malloc):
-            yield
+            found = body()
+        # No result is in the pool, so that it keeps no memory for their sake.
+        pool.free_all_blocks()
+        copies = tuple(
+            x if x is None or x.data.ptr in made else recorded_graphs.duplicate(x) for x in found
+        )
+        del found
+        return copies
     finally:
+        del _outside.allocator
         with main:
             recorded_graphs.retire(pool)
+
+
+@contextlib.contextmanager
+def results():
+    """Let allocations inside come from the allocator that was in force outside of `in_order_of`."""
+    if not hasattr(_outside, "allocator"):
+        yield
+        return
+    allocate, made = _outside.allocator
+
+    def noted(size):
+        block = allocate(size)
+        made.add(block.ptr)
+        return block
+
+    with cupy.cuda.using_allocator(noted):
+        yield

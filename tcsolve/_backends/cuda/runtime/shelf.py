@@ -16,7 +16,7 @@ def take(shelf, key):
 
 
 def put(shelf, entry, most, most_bytes):
-    """Put an entry on a shelf; remove other entries if there is no room, and return them.
+    """Put an entry on a shelf; remove other entries if there are too many, and return them.
 
     Afterwards there are at most `most` entries.  Those on the same device (the first item of a key) hold at
     most `most_bytes`, unless there is only one of them.  Entries without recordings are removed first, then

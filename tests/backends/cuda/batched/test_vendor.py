@@ -9,7 +9,7 @@ from vendor_on_host import HostVendor, HostVendorOps
 import tcsolve
 from tcsolve import Status
 from tcsolve._backends.select import ops_for
-from tcsolve._solve.vendor.system import ALL, ALL_READ, TRIANGULAR, band_of, kind_of
+from tcsolve._solve.vendor.system import ALL, TRIANGULAR, band_of, kind_of
 
 pytestmark = pytest.mark.gpu
 
@@ -182,7 +182,7 @@ SOLVED += [(11, 32), (11, 33), (1, 64), (7, 65), (5, 96), (3, 127), (3, 128)]
 @pytest.mark.parametrize("m, n", SOLVED)
 def test_small_systems_are_solved_and_verified_as_on_the_host(cupy, vendor, m, n, dtype, how):
     """For every kind and every way to read a matrix, singular and spoilt ones among the others."""
-    if not vendor.takes_at_once(n, 1, dtype in "FD"):
+    if not vendor.takes_at_once(n, 1, np.dtype(dtype)):
         assert n > 88  # what every architecture takes of complex matrices
         return
     for kind in KINDS:
@@ -191,13 +191,23 @@ def test_small_systems_are_solved_and_verified_as_on_the_host(cupy, vendor, m, n
             a = np.triu(matrices(kind, dtype, m, n)) + np.tril(a, -1)
         if m > 3:
             a[1], a[2, 0, 0] = 0, np.nan
-        band = band_of(kind, False, a.dtype) or ALL_READ
+        band = band_of(kind, False, a.dtype)
         wanted, found = np.zeros((11, m)), cupy.full((11, m), -7.0)
         HostVendor().solve_at_once(a, b, kind_of(kind), band, 0.0, wanted)
 
         bound = 0.0 if n % 2 else 1.0  # every answer is corrected, or none
         args = strided(cupy, a, how), strided(cupy, b, how), kind_of(kind), band, bound
         x, found = vendor.solve_at_once(*args, found).get(), found.get()
+        limits = (
+            bound,
+            1e-10,
+            1e100,
+            4 * n * float(np.finfo(dtype).eps) if band and band[2] else -1.0,
+        )
+        judged, doubtful, doubts = vendor.solve_and_judge(*args[:-1], limits)
+        told = HostVendor().doubtful(found, 1, limits, kind in TRIANGULAR)
+        assert np.array_equal(judged.get(), x, equal_nan=True)
+        assert np.array_equal(doubtful.get(), told) and int(doubts.get()[0]) == told.sum()
 
         sound = np.array([s for s in range(m) if m <= 3 or s not in (1, 2)])
         for s in sound:
@@ -208,8 +218,10 @@ def test_small_systems_are_solved_and_verified_as_on_the_host(cupy, vendor, m, n
             rest = np.abs(b[s] - as_read(a, kind)[s].astype(np.clongdouble) @ x[s]).max()
             assert abs(found[9, s] - float(rest)) <= 2.0**-50 * float(rest) + 2.0**-60 * float(size)
         rtol = 2.0**-22 if dtype in "fF" else 2.0**-45
-        np.testing.assert_allclose(found[:2], wanted[:2], rtol=rtol)
-        assert np.array_equal(found[2:5], wanted[2:5])
+        if band:
+            np.testing.assert_allclose(found[:2], wanted[:2], rtol=rtol)
+            assert np.array_equal(found[2:5], wanted[2:5])
+        assert np.array_equal(found[3], wanted[3])
         np.testing.assert_allclose(found[5:7, sound], wanted[5:7, sound], rtol=4 * n * 2.0**-53)
         np.testing.assert_allclose(found[7, sound], wanted[7, sound], rtol=1e-6 * n)
         np.testing.assert_allclose(

@@ -15,6 +15,7 @@ from tcsolve import DeviceError, InputError, gemm, gemm_batched, gemm_bound, mat
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._arithmetic.products import choose_product
 from tcsolve._backends.cuda.runtime import compiler
+from tcsolve._backends.cuda.runtime.launch_counter import counted
 
 pytestmark = pytest.mark.gpu
 
@@ -129,25 +130,30 @@ def test_transposes(transa, transb, engine, on_device):
 
 @pytest.mark.parametrize("tile", [SMALL, SQUARE, WIDE])
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.int8], ids=str)
-def test_every_tile_of_the_wmma_engine(dtype, tile, on_device, cupy, monkeypatch):
-    arch = compiler.target_arch(cupy.cuda.Device())
+def test_every_tile_of_the_wmma_engine(dtype, tile, on_device, cupy):
+    from tcsolve._backends.cuda.gemm import engines
+
+    arch, name = compiler.target_arch(cupy.cuda.Device()), np.dtype(dtype).name
+    precision = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8"}[name]
     if tile == WIDE and not wmma_can_be_wide("fp16", arch):
         pytest.skip(f"{arch} has no room for wide tiles")
-    asked = []
-    monkeypatch.setattr(
-        "tcsolve._backends.cuda.gemm.engines.wmma_tile", lambda *how: asked.append(how) or tile
-    )
-    precision = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8"}[np.dtype(dtype).name]
+    if not multiplies("wmma", precision):
+        pytest.skip(f"{arch} has no {precision}")
     for (m, n, k), turned, layout in itertools.product(SIZES, range(4), ("C", "odd")):
         a, b = operands(m, n, k, dtype)
-        x, y = (np.ascontiguousarray(z.T) if turned >> i & 1 else z for i, z in enumerate((a, b)))
-        x, y = on_device(x, layout), on_device(y, layout)
-        options = {"transa": bool(turned & 1), "transb": bool(turned & 2), "engine": "wmma"}
-        run = functools.partial(gemm, x, y, **options)
-        result = product_or_refusal("wmma", precision, run)
-        if result is not None:
-            check(result, a, b, engine="wmma")
-    assert len(asked) == (8 * len(SIZES) if multiplies("wmma", precision) else 0)
+        # Both as they are stored, or as transposes of what is stored.
+        x, y = (
+            on_device(np.ascontiguousarray(z.T), layout).T
+            if turned >> i & 1
+            else on_device(z, layout)
+            for i, z in enumerate((a, b))
+        )
+        out = cupy.full((m, n), 77, np.int32 if precision == "int8" else np.float32)
+        product = choose_product(name, k, engine="wmma")
+        with counted() as launches:
+            engines.RUN["wmma"](engines.Work(x, y, None, out, product, 1, 0, arch, 132), tile=tile)
+        check(out, a, b, engine="wmma")
+        assert launches["tcs_gemm_wmma"] == 1
 
 
 @pytest.mark.parametrize("m, n, k", SIZES)
@@ -294,18 +300,19 @@ def test_the_same_bits_every_time(engine, on_device):
         assert all((gemm(a, b, engine=engine) == first).all() for _ in range(10))
 
 
-def test_an_engine_the_device_lacks_is_named(cupy, monkeypatch):
-    a = cupy.ones((2, 2), cupy.float16)
-    monkeypatch.setattr(
-        "tcsolve._backends.cuda.runtime.current_device.arch", lambda device: "sm_80"
-    )
+def test_an_engine_the_device_lacks_is_named(cupy):
+    from tcsolve._backends.cuda.gemm import engines
+
+    a, out = cupy.ones((2, 2), cupy.float32), cupy.empty((2, 2), cupy.float32)
+
+    def run(engine, precision, arch):
+        product = choose_product("float32", 2, precision, engine=engine)
+        engines.gemm(a, a, None, out, product, 1, 0, engine, arch, 132)
+
     with pytest.raises(DeviceError, match="'wgmma' needs compute capability 9.0.*sm_80"):
-        gemm(a, a, engine="wgmma")
-    monkeypatch.setattr(
-        "tcsolve._backends.cuda.runtime.current_device.arch", lambda device: "sm_75"
-    )
+        run("wgmma", "fp16", "sm_80")
     with pytest.raises(DeviceError, match="'bf16' needs compute capability 8.0"):
-        gemm(a, a, engine="wmma", precision="bf16")
+        run("wmma", "bf16", "sm_75")
 
 
 def test_an_engine_without_the_format_is_named(cupy):
@@ -371,38 +378,31 @@ def test_results_added_in_place_have_the_bits_of_others(refine, precision, m, n,
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_tiles_in_turn_have_the_bits_of_fixed_shares(dtype, hopper, monkeypatch):
+def test_tiles_in_turn_have_the_bits_of_fixed_shares(dtype, hopper):
     from tcsolve._backends.cuda.gemm import engines
 
     m, n, k = 2900, 3100, 200
     a, b = (hopper.asarray(x) for x in operands(m, n, k, dtype))
     product = choose_product(np.dtype(dtype).name, k)
     results = []
-    for in_turn in (True, False):
-        monkeypatch.setattr(engines, "takes_turns", lambda *_, given=in_turn: given)
+    for multiprocessors in (16, 132, 10**6):  # with so many, each cluster has one tile
         out = hopper.full((m, n), np.nan, np.float32)
-        work = engines.Work(a, b, None, out, product, 1, 0, "sm_90a", 132)
-        engines._wgmma(work)
+        work = engines.Work(a, b, None, out, product, 1, 0, "sm_90a", multiprocessors)
+        engines.RUN["wgmma"](work)
         assert not work.turns.any()
         results.append(out)
-    assert (results[0] == results[1]).all()
+    assert all((result == results[0]).all() for result in results)
 
 
 @pytest.fixture
-def turn_words(monkeypatch):
-    """The words from which the launches of a test take their tiles."""
-    from tcsolve._backends.cuda.gemm import wgmma
+def turn_words(cupy):
+    """The words from which all launches of a test take their tiles, as those of a recorded graph do."""
+    from tcsolve._backends.cuda.runtime import cublas_calls
 
-    found, launch = [], wgmma.launch_wgmma
-
-    def spy(defines, m, n, args, *rest):
-        found.extend(
-            x for x in args if getattr(x, "dtype", None) == np.uint32 and x.size == wgmma.TURN_WORDS
-        )
-        launch(defines, m, n, args, *rest)
-
-    monkeypatch.setattr(wgmma, "launch_wgmma", spy)
-    return found
+    words = cupy.zeros(64, cupy.uint32)
+    workspace = cupy.empty(cublas_calls.WORKSPACE_BYTES, cupy.uint8)
+    with cublas_calls.recorded(lambda lane: workspace, lambda lane: words, set()):
+        yield words
 
 
 @pytest.mark.parametrize("shift", [0, 1])
@@ -423,7 +423,8 @@ def test_an_update_by_columns_meets_the_bound_with_the_same_bits(
     exact = first.astype(float) - l.astype(float) @ u.astype(float)
 
     prepared = Operand(l, UPDATES["fp16x3"], 132)
-    prepared.subtract(c, u, None)
+    with counted() as launches:
+        prepared.subtract(c, u, None)
 
     whole, error = c.copy(), np.abs((c - exact).get())
     size = np.linalg.norm(l.get(), axis=1)[:, None] * np.linalg.norm(u.get(), axis=0)
@@ -435,7 +436,7 @@ def test_an_update_by_columns_meets_the_bound_with_the_same_bits(
             columns = slice(start, min(r, start + width))
             prepared.subtract(c[:, columns], u[:, columns], None)
         assert (c == whole).all()
-    assert turn_words and not any(words.any() for words in turn_words)
+    assert launches["tcs_gemm_wgmma"] == 1 and not turn_words.any()
 
 
 @pytest.mark.parametrize("transb", [False, True])
@@ -457,7 +458,7 @@ def test_an_update_by_columns_meets_the_bound_with_the_same_bits(
         (4100, 64, 8200),
     ],
 )
-def test_one_pass_splits_as_two_do(m, k, n, low, shift, transa, transb, hopper, monkeypatch):
+def test_one_pass_splits_as_two_do(m, k, n, low, shift, transa, transb, hopper):
     from tcsolve._backends.cuda.gemm import job
 
     rng = np.random.default_rng([m, k, n])
@@ -477,35 +478,29 @@ def test_one_pass_splits_as_two_do(m, k, n, low, shift, transa, transb, hopper, 
     a, b = operand(m, k, transa), operand(k, n, transb)
     out = hopper.empty((m, n), np.float32)
     product = choose_product("float32", k, low, "b")
-    work = job.Work(a, b, None, out, product, 1, 0, compiler.target_arch(), 132)
 
-    pairs, shapes, find = [], [], job.split_shape
-    for shape_of in (lambda *args: shapes.append(find(*args)) or shapes[-1], lambda *args: None):
-        monkeypatch.setattr(job, "split_shape", shape_of)
-        parts = work.split(*product.splits)
+    pairs, in_one_pass = [], []
+    for arch in ("sm_90a", "sm_80"):  # without clusters, two passes
+        work = job.Work(a, b, None, out, product, 1, 0, arch, 132)
+        with counted() as launches:
+            parts = work.split(*product.splits)
         assert parts[0][1] is None
         found = [work.top_a, work.top_b, parts[0][0], *parts[1]]
         pairs.append([x.view(np.uint32 if x.itemsize == 4 else np.uint16).get() for x in found])
+        in_one_pass.append(launches["tcs_split_once"])
 
     # Rows may be twice as long as columns.
     along_rows = transb and not transa
-    assert (shapes[0] is not None) == (k <= (32768 if along_rows else 16384))
+    assert in_one_pass == [int(k <= (32768 if along_rows else 16384)), 0]
     for once, twice in zip(*pairs, strict=True):
         assert np.array_equal(once, twice)
 
 
 @pytest.mark.parametrize("transb", [False, True])
 @pytest.mark.parametrize("transa", [False, True])
-@pytest.mark.parametrize("k, depth, launches", [(300, 128, 3), (200, 100, 2), (128, 128, 1)])
+@pytest.mark.parametrize("k, parts", [(16684, 3), (16284, 2), (8192, 1)])
 @pytest.mark.parametrize("refine", ["a", "ab", "full"])
-def test_a_long_k_is_multiplied_in_parts(
-    refine, k, depth, launches, transa, transb, hopper, monkeypatch
-):
-    from tcsolve._backends.cuda.gemm import engines, job
-
-    monkeypatch.setattr(job, "LONGEST_SUM", depth)
-    counted, launch = [], engines.launch_wgmma
-    monkeypatch.setattr(engines, "launch_wgmma", lambda *args: counted.append(1) or launch(*args))
+def test_a_long_k_is_multiplied_in_parts(refine, k, parts, transa, transb, hopper):
     rng = np.random.default_rng(k)
     a, b, c = (rng.standard_normal(s).astype(np.float32) for s in ((150, k), (k, 260), (150, 260)))
     a[3, k - 1], a[5, 0], a[5, k - 1] = np.inf, np.inf, -np.inf
@@ -515,8 +510,9 @@ def test_a_long_k_is_multiplied_in_parts(
     ]
     there, out = hopper.asarray(c), hopper.asarray(c)
 
-    apart = gemm(*stored, there, alpha=0.5, beta=2.0, transb=transb, **how)
-    gemm(*stored, out, alpha=0.5, beta=2.0, out=out, transb=transb, **how)
+    with counted() as launches:
+        apart = gemm(*stored, there, alpha=0.5, beta=2.0, transb=transb, **how)
+        gemm(*stored, out, alpha=0.5, beta=2.0, out=out, transb=transb, **how)
 
     with np.errstate(invalid="ignore"):
         exact = 0.5 * (a.astype(float) @ b) + 2.0 * c
@@ -527,10 +523,10 @@ def test_a_long_k_is_multiplied_in_parts(
     for result in (apart.get(), out.get()):
         with np.errstate(invalid="ignore"):
             error = np.abs(result - exact)
-        assert (error <= (bound + launches * 2.0**-23) * size)[good].all()
+        assert (error <= (bound + parts * 2.0**-23) * size)[good].all()
         # Next to an Inf, as IEEE says.
         assert np.array_equal(result[[3, 5]], exact[[3, 5]], equal_nan=True)
-    assert len(counted) == 2 * launches
+    assert launches["tcs_gemm_wgmma"] == 2 * parts
 
 
 @pytest.mark.parametrize("shift", [0, 1])
@@ -538,29 +534,30 @@ def test_a_long_k_is_multiplied_in_parts(
 @pytest.mark.parametrize(
     "m, k, r", [(128, 64, 40), (700, 128, 301), (5000, 128, 512), (300, 65, 999)]
 )
-def test_a_small_u_is_scaled_on_the_way_with_the_same_bits(
-    m, k, r, top, shift, hopper, monkeypatch
-):
+def test_a_small_u_is_scaled_on_the_way_with_the_same_bits(m, k, r, top, shift, hopper):
     from tcsolve._backends.cuda.gemm import wgmma
 
     rng = np.random.default_rng([m, k, r])
     l = hopper.asarray(rng.uniform(-1, 1, (m, k)).astype(np.float32))
-    room = rng.uniform(-1, 1, (k, r + 4)).astype(np.float32) * np.float32(min(top, 1.0))
-    room[k // 2, r // 2 + shift] = top
-    u, c = hopper.asarray(room)[:, shift : r + shift], hopper.ones((m, r), np.float32)
-    found, asked, find = [], [], wgmma._scale
-    monkeypatch.setattr(wgmma, "_scale", lambda *args: asked.append(1) or find(*args))
+    u = rng.uniform(-1, 1, (k, r)).astype(np.float32) * np.float32(min(top, 1.0))
+    u[k // 2, r // 2] = top
+    found = []
 
-    for few in (wgmma.FEW_ENTRIES, 0):
-        monkeypatch.setattr(wgmma, "FEW_ENTRIES", few)
+    # U alone, and with so many copies of it beside it that a kernel of its own finds the power of two.
+    for copies in (1, wgmma.FEW_ENTRIES // u.size + 1):
+        room = hopper.zeros((k, copies * r + 4), np.float32)
+        beside = room[:, shift : copies * r + shift]
+        beside[...] = hopper.asarray(np.tile(u, (1, copies)))
         for at_once in (False, True):
-            operand, result = wgmma.Operand(l, UPDATES["fp16x3"], 132), c.copy()
+            operand = wgmma.Operand(l, UPDATES["fp16x3"], 132)
+            result = hopper.ones((m, copies * r), np.float32)
             if at_once:
                 operand.round()
-            operand.subtract(result, u, None)
-            found.append(result.get())
+            with counted() as launches:
+                operand.subtract(result, beside, None)
+            found.append(result[:, :r].get())
+            assert launches["tcs_update_scale"] == (copies > 1)
 
-    assert len(asked) == 2
     assert all(np.array_equal(x, found[0], equal_nan=True) for x in found)
     assert np.isfinite(found[0]).all() == np.isfinite(top)
 
@@ -592,7 +589,7 @@ def test_two_launches_that_share_an_update_give_its_bits(m, k, r, update, hopper
         result = c.copy()
         Operand(l, UPDATES[update], 132).subtract(result, u, Both(*blocks))
         assert (result == expected).all()
-    assert turn_words and not any(words.any() for words in turn_words)
+        assert not turn_words.any()
 
 
 def test_an_update_of_something_not_finite_is_not_finite(hopper):

@@ -5,9 +5,12 @@ import math
 import numpy as np
 import pytest
 from on_device import random_matrix
+from watched import Watched
 
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._backends.cuda.runtime import compiler
+from tcsolve._backends.cuda.runtime.launch_counter import counted
+from tcsolve._contract.schedule import schedule
 from tcsolve._lu.elimination import factor_blocked
 
 pytestmark = pytest.mark.gpu
@@ -66,12 +69,19 @@ def test_the_gate_opens_when_another_stream_sets_the_flag(cupy, pass_gate):
 
 
 @pytest.fixture
-def factor_on_device(cupy, ops, lu_sizes):
+def watched(ops):
+    """The primitives that launch the kernels, with a note of their calls."""
+    return Watched(ops)
+
+
+@pytest.fixture
+def factor_on_device(watched, lu_sizes):
     """A function that factors a matrix, copied first, and returns its factors."""
     lu_sizes(beside_rows=0)  # small matrices look ahead as well
 
     def run(a, update, block, look_ahead):
-        return factor_blocked(ops, a.copy(), UPDATES[update], block, look_ahead=look_ahead)
+        watched.calls.clear()
+        return factor_blocked(watched, a.copy(), UPDATES[update], block, look_ahead=look_ahead)
 
     return run
 
@@ -143,25 +153,20 @@ def test_a_dominant_matrix_keeps_its_rows(update, block, look_ahead, cupy, facto
 
 
 @pytest.fixture
-def count_inverses(hopper, lu_sizes, monkeypatch):
-    """Use inverses for few columns, too; a list of the sizes of those made."""
-    from tcsolve._backends.cuda.gemm import wgmma
-
+def sizes_of_inverses(hopper, lu_sizes, watched):
+    """Use inverses for few columns, too; a function that returns the sizes of those that were made."""
     lu_sizes(least_columns=64)
-    made, lower = [], wgmma.Lower
 
-    def spy(inverse, *rest):
-        made.append(len(inverse))
-        return lower(inverse, *rest)
+    def sizes():
+        return {call.shapes[0][0] for call in watched.of("substitution") if not call.gave_none}
 
-    monkeypatch.setattr(wgmma, "Lower", spy)
-    return made
+    return sizes
 
 
 @pytest.mark.parametrize("rows", [129, 10000])
 @pytest.mark.parametrize("update, block", [("fp16x3", 512), ("fp16x3", 192), ("fp16", 1000)])
 def test_u_by_an_inverse_has_the_same_bits_whoever_makes_it(
-    update, block, rows, cupy, factor_on_device, lu_sizes, count_inverses
+    update, block, rows, cupy, factor_on_device, lu_sizes, sizes_of_inverses
 ):
     """It is made beside the next panel, which is reached strip by strip if it is wide."""
     lu_sizes(wide=rows)
@@ -169,14 +174,14 @@ def test_u_by_an_inverse_has_the_same_bits_whoever_makes_it(
 
     factors = factor_on_device(a, update, block, True)
 
-    assert set(count_inverses) == {block}
+    assert sizes_of_inverses() == {block}
     same_bits(cupy, factors, factor_on_device(a, update, block, False))
     assert residual(cupy, a, factors)[1] <= 4 * np.sqrt(2500) * UPDATES[update].u
 
 
-def test_other_formats_make_no_inverse(cupy, factor_on_device, count_inverses):
+def test_other_formats_make_no_inverse(cupy, factor_on_device, sizes_of_inverses):
     factor_on_device(matrix_on_device(cupy, 2500, "bf16"), "bf16", 512, True)
-    assert not count_inverses
+    assert not sizes_of_inverses()
 
 
 @pytest.mark.parametrize("update", UPDATES)
@@ -195,37 +200,27 @@ def test_a_wide_panel_reached_strip_by_strip_has_the_bits_of_one_reached_at_once
 
 @pytest.mark.parametrize("update", [update for update in UPDATES if update != "fp64"])
 def test_what_is_prepared_beside_an_update_has_the_bits_of_what_is_prepared_later(
-    update, cupy, factor_on_device, lu_sizes, monkeypatch
+    update, cupy, ops, factor_on_device, lu_sizes
 ):
     """A panel of FP64 is one strip, so there nothing is."""
-    from tcsolve._lu.elimination import _Panel
-
     lu_sizes(least_columns=64)
-    a, early = matrix_on_device(cupy, 2500, update), []
-    finish, prepare, panel = _Panel.finish, _Panel._prepare_l, []
+    a, how = matrix_on_device(cupy, 2500, update), UPDATES[update]
 
-    def spy_finish(self):
-        panel.append(self)
-        finish(self)
-        panel.clear()
+    def wide_panels():
+        plan = schedule(len(a), how, ops.lu_rules(a.dtype, a), 512)
+        return [panel.is_early for panel in plan.panels if panel.is_wide]
 
-    def spy_prepare(self):
-        early.append(bool(panel))
-        prepare(self)
-
-    monkeypatch.setattr(_Panel, "finish", spy_finish)
-    monkeypatch.setattr(_Panel, "_prepare_l", spy_prepare)
+    lu_sizes(panel_rows=((1, math.inf), (3, math.inf)))
     factors = factor_on_device(a, update, 512, True)
-    assert early and not any(early)
-    early.clear()
+    assert wide_panels() and not any(wide_panels())
 
     lu_sizes(panel_rows=((1, 0), (3, 0)))
     same_bits(cupy, factors, factor_on_device(a, update, 512, True))
     same_bits(cupy, factors, factor_on_device(a, update, 512, False))
-    assert early and all(early)
+    assert wide_panels() and all(wide_panels())
 
 
-def test_u_whose_inverse_leaves_the_range_is_reported(cupy, factor_on_device, count_inverses):
+def test_u_whose_inverse_leaves_the_range_is_reported(cupy, factor_on_device, sizes_of_inverses):
     n, k = 2500, 512
     a = cupy.eye(n, dtype=np.float32) - cupy.tri(n, k=-1, dtype=np.float32)
     a[:, k:] = matrix_on_device(cupy, n, "fp16x3")[:, k:]
@@ -351,29 +346,21 @@ def test_a_bound_does_not_look_at_l(size, hopper):
 
 
 @pytest.fixture
-def factor_by_squares(hopper, factor_on_device, ops, lu_sizes, monkeypatch):
+def factor_by_squares(hopper, watched, lu_sizes):
     """A function (a, update, block, look_ahead) that factors by square panels while there are columns."""
-    from tcsolve._backends.cuda.gemm import wgmma
-
-    lu_sizes(square_rows=600, least_columns=256)
-    applied, apply = [], wgmma.Right.apply
-
-    def spy(self, l):
-        applied.append(l.shape)
-        apply(self, l)
-
-    monkeypatch.setattr(wgmma.Right, "apply", spy)
+    lu_sizes(beside_rows=0, square_rows=600, least_columns=256)
 
     def run(a, update, block, look_ahead):
         (n, _), how = a.shape, UPDATES[update]
         w = hopper.empty((n, -(-n // 4) * 4), a.dtype)[:, :n]  # as a solve has it
         w[...] = a
-        applied.clear()
-        factors = factor_blocked(ops, w, how, block, look_ahead, dominant=True)
+        watched.calls.clear()
+        factors = factor_blocked(watched, w, how, block, look_ahead, dominant=True)
         squares = [
             stop for stop in range(block, n, block) if n - stop >= 256 and n - stop + block >= 600
         ]
-        assert applied == [(n - stop, block) for stop in squares]
+        below = [call.shapes[0] for call in watched.of("solve_right")]
+        assert below == [(n - stop, block) for stop in squares]
         return factors
 
     return run
@@ -424,31 +411,21 @@ def test_a_pivot_below_a_square_panel_is_noticed(row, column, times, cupy, facto
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp16x3", "auto"])
-def test_a_matrix_whose_pivots_are_not_where_expected_is_factored_again(
-    precision, hopper, ops, monkeypatch
-):
+def test_a_matrix_whose_pivots_are_not_where_expected_is_factored_again(precision, hopper):
     """Rows that dominate and columns that might: pivots are looked for on the diagonal, in vain."""
-    from tcsolve import Status, solve_ex
-    from tcsolve._lu.norms import survey
-    from tcsolve._solve import ladder
-    from tcsolve._solve.system import expects_dominance
+    from tcsolve import Status, clear_cache, solve_ex
 
     n = 6000
     a = hopper.random.default_rng(4).standard_normal((n, n)) / (4 * n)
     a += hopper.eye(n)
     a[n - 1, 3], a[n - 1, n - 1] = 1.5, 4
-    assert expects_dominance(ops, a, survey(ops, a))
-    b, expected = a @ hopper.ones(n), []
+    b = a @ hopper.ones(n)
+    clear_cache()  # a replay of recorded work launches nothing
 
-    def spy(*args, dominant, **options):
-        expected.append(dominant)
-        return factor_blocked(*args, dominant=dominant, **options)
+    with counted() as launches:
+        found = solve_ex(a, b, precision=precision)
 
-    monkeypatch.setattr(ladder, "factor_blocked", spy)
-
-    found = solve_ex(a, b, precision=precision)
-
-    assert expected == [True, False]
+    assert launches["tcs_report"] == 2  # one for each factorization
     assert found.status == Status.CONVERGED and len(found.rungs) == 1
     assert float(hopper.abs(found.x - 1).max()) <= 1e-11
     again = solve_ex(a, b, precision=precision)

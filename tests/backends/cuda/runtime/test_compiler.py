@@ -1,6 +1,8 @@
 """Compiling and caching of kernels; no device is needed."""
 
 import ast
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from tcsolve.kernels.registry import KERNELS
 
 import tcsolve
 from tcsolve._backends.cuda.runtime import compiler
+from tcsolve._backends.cuda.runtime.launch_counter import counted
 from tcsolve._backends.cuda.runtime.out_of_memory import guarded
 from tcsolve._errors import DeviceMemoryError, KernelCompileError
 
@@ -23,11 +26,12 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def compiler_calls(monkeypatch):
-    """Count the calls that are not answered by the cache."""
-    calls = []
-    compile_ = compiler._compile
-    monkeypatch.setattr(compiler, "_compile", lambda *args: calls.append(args) or compile_(*args))
+def compiler_calls(nvrtc, monkeypatch):
+    """The calls of NVRTC: those that the cache does not answer."""
+    calls, compile_program = [], nvrtc.compileProgram
+    monkeypatch.setattr(
+        nvrtc, "compileProgram", lambda *args: calls.append(args) or compile_program(*args)
+    )
     return calls
 
 
@@ -43,13 +47,25 @@ def test_a_launch_with_too_few_arguments_is_refused():
     assert launched == [((1,), (1,), (1, 0, 2), 0)]
 
 
+def test_launches_are_counted_while_a_counter_is_open():
+    first, second = (compiler.Kernel(lambda *_, **__: None, 1, 0, name) for name in ("f", "g"))
+    first((1,), (1,), ())
+    with counted() as outer:
+        first((1,), (1,), ())
+        with counted() as inner:
+            second((1,), (1,), ())
+        first((1,), (1,), ())
+    first((1,), (1,), ())
+    assert outer == {"f": 2, "g": 1} and inner == {"g": 1}
+
+
 def test_importing_does_not_import_cupy():
     code = "import tcsolve._backends.cuda.runtime.compiler, sys; sys.exit('cupy' in sys.modules)"
     assert subprocess.run([sys.executable, "-P", "-c", code]).returncode == 0
 
 
 @pytest.mark.nvrtc
-def test_second_compile_comes_from_the_cache(nvrtc, cache, compiler_calls):
+def test_second_compile_comes_from_the_cache(cache, compiler_calls):
     first = compiler.compile_cubin(*SOURCE)
     assert first.startswith(compiler.CUBIN_MAGIC)
     assert compiler.compile_cubin(*SOURCE) == first
@@ -66,7 +82,7 @@ def test_cache_follows_xdg(nvrtc, tmp_path, monkeypatch):
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("changed", ["arch", "defines", "header", "source", "compiler"])
+@pytest.mark.parametrize("changed", ["arch", "defines", "compiler"])
 def test_cache_sees_every_input(changed, nvrtc, cache, compiler_calls, monkeypatch):
     compiler.compile_cubin(*SOURCE)
     name, arch, defines = SOURCE
@@ -74,17 +90,28 @@ def test_cache_sees_every_input(changed, nvrtc, cache, compiler_calls, monkeypat
         arch = "sm_90"
     elif changed == "defines":
         defines = (("CHUNK", 16),)
-    elif changed == "header":
-        names, texts = compiler._headers()
-        monkeypatch.setattr(compiler, "_headers", lambda: (names, tuple(t + "\n" for t in texts)))
-    elif changed == "source":
-        source = compiler._source
-        monkeypatch.setattr(compiler, "_source", lambda filename: source(filename) + "\n")
     else:
-        version = compiler._nvrtc_version()
-        monkeypatch.setattr(compiler, "_nvrtc_version", lambda: (version[0], version[1] + 1))
+        major, minor = nvrtc.getVersion()
+        monkeypatch.setattr(nvrtc, "getVersion", lambda: (major, minor + 1))
     compiler.compile_cubin(name, arch, defines)
-    assert len(compiler_calls) == 2
+    assert len(compiler_calls) == len(list(cache.iterdir())) == 2
+
+
+@pytest.mark.nvrtc
+def test_cache_sees_the_text_of_sources_and_headers(nvrtc, cache, tmp_path):
+    package = tmp_path / "site" / "tcsolve"
+    shutil.copytree(Path(tcsolve.__file__).parent, package)
+    code = f"from {compiler.__name__} import compile_cubin; compile_cubin(*{SOURCE!r})"
+    found = []
+    # Neither, a header that is not included, one that is, the source.
+    for changed in (None, "gemm/wgmma.cuh", "common/common.cuh", "lu/move_rows.cu"):
+        if changed:
+            with (package / "kernels" / changed).open("a") as file:
+                file.write("\n")
+        environment = os.environ | {"PYTHONPATH": str(package.parent)}
+        subprocess.run([sys.executable, "-P", "-c", code], env=environment, check=True)
+        found.append(len(list(cache.iterdir())))
+    assert found == [1, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -111,8 +138,8 @@ def test_cache_sees_every_input(changed, nvrtc, cache, compiler_calls, monkeypat
     ],
 )
 def test_a_binary_depends_on_the_headers_it_includes_alone(kernel, headers):
-    names, texts = compiler._headers()
-    _, *found = compiler._included(compiler._source(f"{kernel}.cu"))
+    names, texts = compiler.headers()
+    _, *found = compiler.included(compiler.source(f"{kernel}.cu"))
     assert sorted(found) == sorted(t for n, t in zip(names, texts, strict=True) if n in headers)
 
 
@@ -125,7 +152,7 @@ def test_cache_that_is_no_folder_is_ignored(nvrtc, tmp_path, monkeypatch):
 
 
 @pytest.mark.nvrtc
-def test_broken_cache_file_is_compiled_again(nvrtc, cache, compiler_calls):
+def test_broken_cache_file_is_compiled_again(cache, compiler_calls):
     cubin = compiler.compile_cubin(*SOURCE)
     (file,) = cache.iterdir()
     file.write_bytes(b"")

@@ -1,6 +1,5 @@
 """Factorizations recorded and replayed: the same bits as launched ones, and memory that is not shared."""
 
-import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,8 +7,7 @@ import numpy as np
 import pytest
 
 from tcsolve import Plan, Status, factor, solve, solve_ex
-from tcsolve._lu import norms
-from tcsolve._lu.factors import BlockedFactors
+from tcsolve._paths import replaced
 
 pytestmark = pytest.mark.gpu
 
@@ -29,22 +27,16 @@ def system(cupy, n, seed=0, dominant=False):
     return cupy.asarray(a + n * np.eye(n) if dominant else a), cupy.asarray(b)
 
 
-def recordings(record):
-    """How many graphs the idle tapes have."""
-    return sum(tape.recordings for tape in record._idle)
-
-
 @pytest.mark.parametrize("precision", ["fp16", "fp16x3", "bf16", "tf32"])
 @pytest.mark.parametrize("n", [2, 97, 513, 1500])
-def test_a_replay_gives_the_bits_of_a_launch(precision, n, cupy, record, monkeypatch):
+def test_a_replay_gives_the_bits_of_a_launch(precision, n, cupy, record):
     plan = Plan(precision)
     matrices = [system(cupy, n, seed, dominant=True) for seed in range(5)]
-    monkeypatch.setattr(record, "MOST_ROWS", 0)
-    launched = [solve_ex(a, b, precision=plan) for a, b in matrices]
-    assert not record._idle
-    monkeypatch.undo()
+    with replaced(most_recorded=0):
+        launched = [solve_ex(a, b, precision=plan) for a, b in matrices]
+    assert not record.census().idle
     replayed = [solve_ex(a, b, precision=plan) for a, b in matrices]
-    assert recordings(record) >= 2
+    assert record.census().recordings >= 2
     for x, y in zip(launched, replayed, strict=True):
         assert (x.x == y.x).all() and x.rcond == y.rcond
         assert (x.backward_error == y.backward_error).all() and x.rungs == y.rungs
@@ -55,7 +47,7 @@ def test_look_ahead_is_recorded_with_the_same_bits(cupy, record, lu_sizes):
     a, b = system(cupy, 2000)
     first = solve(a, b, precision="fp16x3")
     assert all((solve(a, b, precision="fp16x3") == first).all() for _ in range(4))
-    assert recordings(record)
+    assert record.census().recordings
 
 
 def test_factors_alive_together_share_nothing(cupy, record):
@@ -66,7 +58,7 @@ def test_factors_alive_together_share_nothing(cupy, record):
         for f, (_, b), x in zip(factors, systems, expected, strict=True):
             assert (f.solve(b) == x).all()
     del factors, f
-    assert 1 <= len(record._idle) <= record.MOST_IDLE
+    assert 1 <= record.census().idle <= record.MOST_IDLE
 
 
 def test_a_singular_matrix_is_found_in_a_replay(cupy, record):
@@ -131,7 +123,7 @@ def test_memory_is_given_back(cupy, record):
 
 
 def test_no_memory_of_a_tape_outlives_it(cupy, record, monkeypatch):
-    blocks, before = [], list(record._retired)
+    blocks, before = [], record.census().retired
 
     class Block(cupy.cuda.Memory):
         def __init__(self, size):
@@ -143,21 +135,23 @@ def test_no_memory_of_a_tape_outlives_it(cupy, record, monkeypatch):
     for _ in range(4):
         solve(a, b, precision="fp16x3")
     assert any(block() for block in blocks)
-    held = record._idle[0]._inputs  # what a caller may still hold
-    some = next(iter(held.values()))[0]
+    w = record.matrix(1500, "f")
+    some = record.tape_of(w).run("some", lambda: cupy.zeros(3) + 1)  # what a caller may still hold
+    del w
     record.clear()
     cupy.cuda.Device().synchronize()
-    assert sum(block() is not None for block in blocks) == 1 and record._retired != before
+    assert sum(block() is not None for block in blocks) == 1
+    assert record.census().retired > before and some.get().tolist() == [1.0, 1.0, 1.0]
     del some
     record.clear()
-    assert not any(block() for block in blocks) and record._retired == before
+    assert not any(block() for block in blocks) and record.census().retired == before
 
 
 def test_a_size_has_one_tape_however_often_it_is_solved(cupy, record):
     a, b = system(cupy, 350)
     for _ in range(8):
         solve(a, b, precision="fp16x3")
-    assert len(record._idle) == 1 and record._idle[0].recordings == 3
+    assert record.census()[:2] == (1, 3)
 
 
 @pytest.mark.parametrize("dominant", [False, True])
@@ -170,28 +164,29 @@ def test_panels_of_other_widths_are_recorded_as_well(
     plan = Plan("fp16x3", block=block)
     first = solve(a, b, precision=plan)
     assert all((solve(a, b, precision=plan) == first).all() for _ in range(4))
-    assert recordings(record)
+    assert record.census().recordings
 
 
 def test_a_factorization_that_fails_half_way_spoils_no_later_one(
     cupy, record, lu_sizes, monkeypatch
 ):
-    from tcsolve._lu.elimination import _Panel
+    from tcsolve._backends.cuda.ops import CupyOps
 
     lu_sizes(beside_rows=0, least_columns=64, wide=256)
     (a, b), plan = system(cupy, 1500), Plan("fp16x3", block=256)
     first = solve(a, b, precision=plan)
-    count, finish = [0], _Panel.finish
+    panels, merge_swaps = [], CupyOps.merge_swaps
 
-    def fail(self):
-        count[0] += 1
-        if count[0] == 3:
+    def fail(self, order, *rest):
+        panels.append(len(order))
+        if len(panels) == 3:
             raise KeyboardInterrupt
-        finish(self)
+        return merge_swaps(self, order, *rest)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(_Panel, "finish", fail)
+        patch.setattr(CupyOps, "merge_swaps", fail)
         solve(a, b, precision=plan)
+    assert len(panels) == 3
     assert all((solve(a, b, precision=plan) == first).all() for _ in range(4))
 
 
@@ -200,8 +195,9 @@ def test_a_tape_keeps_its_blocks_when_the_device_refuses_one(cupy, record, monke
     first = solve(a, b, precision="fp16x3")
     for _ in range(4):
         solve(a, b, precision="fp16x3")
-    (tape,) = record._idle
-    held, memory = tape.nbytes, cupy.cuda.Memory
+    w, memory = record.matrix(400, "f"), cupy.cuda.Memory
+    tape = record.tape_of(w)
+    held = tape.nbytes
     refused = []
 
     def refuse_once(size):
@@ -211,17 +207,16 @@ def test_a_tape_keeps_its_blocks_when_the_device_refuses_one(cupy, record, monke
         return memory(size)
 
     monkeypatch.setattr(cupy.cuda, "Memory", refuse_once)
-    with cupy.cuda.using_allocator(tape._reel.pool.malloc):
-        more = cupy.empty(1 << 26, cupy.uint8)
+    more = tape.run("more", lambda: cupy.empty(1 << 26, cupy.uint8))
     assert refused and tape.nbytes >= held + more.nbytes
+    del w
     assert (solve(a, b, precision="fp16x3") == first).all()
 
 
 def test_factors_that_live_on_do_not_each_keep_a_tape(cupy, record):
     systems = [system(cupy, 150, seed) for seed in range(record.MOST_LENT + 4)]
     factors = [factor(a, precision="fp16x3") for a, _ in systems]
-    tapes = [record.tape_of(f._ladder.rung.factors.lu) for f in factors]
-    assert sum(tape is not None for tape in tapes) <= record.MOST_LENT
+    assert 1 <= record.census().lent <= record.MOST_LENT
     for f, (a, b) in zip(factors, systems, strict=True):
         assert cupy.abs(a @ f.solve(b) - b).max() < 1e-9
 
@@ -233,9 +228,9 @@ def test_a_recording_that_fails_is_launched(cupy, record, monkeypatch):
     def refuse(*_):
         raise RuntimeError("no")
 
-    monkeypatch.setattr(record._Reel, "_record", refuse)
+    monkeypatch.setattr(cupy.cuda.Stream, "begin_capture", refuse)
     assert all((solve(a, b, precision="fp16x3") == first).all() for _ in range(4))
-    assert not recordings(record)
+    assert not record.census().recordings
 
 
 def test_a_recording_that_failed_is_not_tried_again(cupy, record):
@@ -257,23 +252,29 @@ def test_a_recording_that_failed_is_not_tried_again(cupy, record):
 
 
 def test_the_condition_is_estimated_beside_the_refinement(cupy, record, monkeypatch):
+    from tcsolve._backends.cuda.ops import CupyOps
+
     a, b = system(cupy, 700)
     beside = [solve_ex(a, b, precision="fp16x3") for _ in range(5)]
-    assert recordings(record) == 3
+    assert record.census().recordings == 3
     # Another matrix at another address.
     other = solve_ex(-a, b, precision="fp16x3")
-    assert recordings(record) == 3 and other.rcond == beside[0].rcond
-    monkeypatch.setattr(BlockedFactors, "aside", lambda *_: None)
+    assert record.census().recordings == 3 and other.rcond == beside[0].rcond
+    monkeypatch.setattr(CupyOps, "aside", lambda *_, **__: None)
     after = solve_ex(a, b, precision="fp16x3")
     assert {s.rcond for s in beside} == {after.rcond}
     assert all((s.x == after.x).all() for s in beside)
 
 
 def test_the_condition_is_held_against_a_beside_the_refinement(cupy, record, monkeypatch):
+    from tcsolve._backends.cuda.ops import CupyOps
+
     a, b = system(cupy, 700)
     rconds = [solve_ex(a, b, precision="fp16x3").rcond for _ in range(3)]
-    monkeypatch.setattr(norms, "hold", lambda *_: pytest.fail("A was read again"))
+    calls, held = [], CupyOps.held
+    monkeypatch.setattr(CupyOps, "held", lambda *args: calls.append(1) or held(*args))
     assert solve_ex(a, b, precision="fp16x3").rcond == rconds[0] > 0
+    assert len(calls) == 1  # beside the refinement, and not again
     assert len(set(rconds)) == 1
 
 
@@ -296,7 +297,7 @@ def test_steps_ahead_have_the_bits_of_single_steps(n, precision, cupy, record, m
     systems = [system(cupy, n, seed) for seed in range(5)]  # each at an address of its own
     systems += [(a, cupy.stack([b, b], axis=1)[:, 1]) for a, b in systems[:2]]
     ahead = [solve_ex(a, b, precision=precision) for a, b in systems]
-    monkeypatch.setattr(CupyOps, "ahead", lambda *_: None)
+    monkeypatch.setattr(CupyOps, "ahead", lambda *_, **__: None)
     single = [solve_ex(a, b, precision=precision) for a, b in systems]
     for x, y in zip(ahead, single, strict=True):
         assert (x.x == y.x).all() and (x.iterations == y.iterations).all()
@@ -305,9 +306,9 @@ def test_steps_ahead_have_the_bits_of_single_steps(n, precision, cupy, record, m
 
 
 def test_steps_ahead_with_bad_inverses_do_not_count(cupy, record, monkeypatch):
-    monkeypatch.setitem(
-        sys.modules["tcsolve._backends.cuda.lu.substitution"].INVERSE_CONDITION, "f", 0.0
-    )
+    from tcsolve._backends.cuda.ops import CupyOps
+
+    monkeypatch.setattr(CupyOps, "trusted", lambda *_, **__: None)
     a, b = system(cupy, 400)
     expected = solve_ex(a, b, precision="fp16x3")
     assert expected.status is Status.CONVERGED
@@ -335,10 +336,10 @@ def test_steps_ahead_meet_what_is_not_finite(cupy, record):
 
 
 @pytest.mark.parametrize("recorded", [True, False])
-def test_an_estimate_that_nobody_reads_does_no_harm(recorded, cupy, record, monkeypatch):
+def test_an_estimate_that_nobody_reads_does_no_harm(recorded, cupy, record, lu_sizes):
     """The next factorization writes where the estimate of the last one still reads."""
     if not recorded:
-        monkeypatch.setattr(record, "MOST_ROWS", 0)
+        lu_sizes(most_recorded=0)
     systems = [system(cupy, 2000, seed, dominant=True) for seed in range(2)]
     expected = [solve_ex(a, b, precision="fp16x3") for a, b in systems]
     for _ in range(4):
@@ -360,7 +361,7 @@ def test_a_rung_that_fails_gives_its_tape_back_first(cupy, record):
     b = a @ cupy.ones(600)
     for _ in range(4):
         assert len(solve_ex(a, b, precision="fp16").rungs) > 1
-        assert record._lent == 0
+        assert record.census().lent == 0
 
 
 def test_factors_are_complete_for_another_stream(cupy, record):

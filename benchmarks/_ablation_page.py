@@ -1,0 +1,241 @@
+"""The page of ablation.py: what each special path buys, and whether it stays."""
+
+import numpy as np
+from tables import source, table
+
+__all__ = ["BYTES", "CONTROL", "LU", "SOLVE", "gain", "is_clear", "overview", "page", "verdict"]
+
+# What a row measures, besides 'call 1', 'call 2', ...; and the path that switches nothing off.
+SOLVE, LU, BYTES, CONTROL = "solve", "LU", "bytes", "nothing"
+# A path that buys less than this at every size goes.
+LEAST = 0.02
+FAMILIES = {"gauss": "gauss", "gauss_dominant": "gauss + n I"}
+NOTES = {
+    "dominant_strips": "Off: every strip is searched, and strips of dominant matrices have the widths of "
+    "others.  On gauss, what is left of the path is a look at the first column of a strip.",
+    "look_ahead": "Off: the same kernels one after the other, with the same bits.",
+    "gate": "Off: the kernel notes which multiprocessors the panel has, but does not wait for it, so the "
+    "notes may be those of the last LU.  Its lines go only if something else takes these notes.",
+    "wide_panels": "Off: panels have the same widths, but wait for the updates of all their columns, and "
+    "U is found by substitution.  There are no square panels, because these are wide.",
+    "short_update": "Off: products with few columns of L are rounded and multiplied as all others, or "
+    "done by cuBLAS in FP32.",
+    "small_graphs": "n up to 8192.  Off: no LU starts early, and no step is launched ahead, because both "
+    "need a graph.  Its lines go only if `large graphs` goes too.",
+    "large_graphs": "n above 8192.  It has no code of its own but its limit.",
+    "early_start": "n up to 4096.  Off: the survey is known when the LU starts, so dominant matrices have "
+    "their faster LU.",
+    "steps_ahead": "n up to 8192.  Off: refinement steps are launched one by one.",
+    "condition_aside": "Off: the estimate runs after the refinement.  A dominant matrix needs none.",
+    "single_survey": "Off: two launches find the sums, and a third makes the FP32 copy.",
+    "residual_kernel": "Off: cuBLAS multiplies, and no step is launched ahead, because its graph has this "
+    "kernel.",
+    "triangular_kernels": "Off: cuBLAS solves.  Then no step is launched ahead, and no estimate runs "
+    "aside.  Parts of the lines stay, because square panels and stacks need them.",
+    "exact_memory": "Off: 1.25 times the bytes of the factors.  What the path buys is the smaller error "
+    "of the planned bytes, relative to the bytes used.",
+}
+TEXT = """\
+Each path of `tcsolve._paths` is switched off alone.  The library is timed with and without it, in turns, in
+one run.  Wall clock, medians.  *Buys*: how much longer it takes without the path; ~ marks times whose
+quartiles overlap; - marks what was not measured, because the path cannot act there.  A path *keeps* its place
+if it buys {least} of a solve, or of what it exists for, at some size, with quartiles apart, and more than the
+noise there.  *Lines of code* are those that would go with the path, without comments; some belong to several
+paths.  {noise}"""
+LEFT = "The run ended before {left} more rows were measured; they may change a verdict."
+OTHERS = """\
+Code for other devices (smaller clusters, cooperative grids, products without wgmma) is not measured here,
+because it does not run on this one."""
+
+
+# ---- judging -----------------------------------------------------------------------------------
+
+
+def gain(row):
+    """Return what the path buys in a row, as a part of the time (or of the bytes used)."""
+    if row["what"] == BYTES:
+        exact, rough = (abs(row[key] / row["used"] - 1) for key in ("full", "off"))
+        return rough - exact
+    return row["off"]["median"] / row["full"]["median"] - 1
+
+
+def is_clear(row):
+    """Tell whether the quartiles of the two times do not overlap."""
+    if row["what"] == BYTES:
+        return True
+    fast, slow = sorted((row["full"], row["off"]), key=lambda times: times["median"])
+    return fast["quartiles"][1] < slow["quartiles"][0]
+
+
+def verdict(rows, name):
+    """Return 'keeps', 'goes', 'unclear' or 'not known' for a path.
+
+    A solve counts, and what the path exists for; the LU alone and the first calls of a size do not.  A gain
+    is unclear if quartiles overlap, or if it is no larger than the noise of the same system.
+    """
+    noise = {place(row): abs(gain(row)) for row in rows if is_control(row)}
+    mine = [row for row in rows if row["path"] == name and row["what"] in (SOLVE, BYTES)]
+    good = [row for row in mine if "error" not in row]
+    large = [row for row in good if gain(row) >= LEAST]
+    if any(is_clear(row) and gain(row) > noise.get(place(row), 0.0) for row in large):
+        return "keeps"
+    if large:
+        return "unclear"
+    return "goes" if good and len(good) == len(mine) else "not known"
+
+
+def is_control(row):
+    return row["path"] == CONTROL and "error" not in row
+
+
+def place(row):
+    """Return what was measured on which system."""
+    return row["what"], row["family"], row["n"], row.get("precision")
+
+
+def extreme(rows, name, what, which=max):
+    """Return the cell of the largest (or smallest) gain of a path, and where it is."""
+    mine = [row for row in rows if (row["path"], row["what"]) == (name, what)]
+    mine = [row for row in mine if "error" not in row]
+    if not mine:
+        return "-"
+    row = which(mine, key=gain)
+    return f"{percent(row)} ({where(row)})"
+
+
+def where(row):
+    """Return the matrix of a row."""
+    family = FAMILIES.get(row["family"], row["family"])
+    precision = row.get("precision", "auto")
+    how = "" if precision == "auto" else f", {precision}"
+    return f"{family}{how}, {row['n']}"
+
+
+def percent(row):
+    """Return the cell of a gain; '~' marks one whose quartiles overlap."""
+    return f"{100 * gain(row):+.1f} %{'' if is_clear(row) else ' ~'}"
+
+
+# ---- tables ------------------------------------------------------------------------------------
+
+
+def names(rows):
+    """Return the names of the paths, in the order of the rows."""
+    return [name for name in dict.fromkeys(row["path"] for row in rows) if name != CONTROL]
+
+
+def overview(facts, rows):
+    """Return the table of all paths: lines, largest gains, verdict."""
+    body = []
+    for name in names(rows):
+        lines = facts.get("lines", {}).get(name, "-")
+        cells = [extreme(rows, name, what) for what in (SOLVE, LU, BYTES)]
+        cells.insert(1, extreme(rows, name, SOLVE, min))
+        body.append([spoken(name), lines, *cells, verdict(rows, name)])
+    head = ["path", "lines of code", "buys most, solve", "least", "most, LU alone", "most, bytes"]
+    head.append("keeps / goes")
+    return table(head, body)
+
+
+def noise(rows):
+    """Return the sentence about what switching nothing off seems to buy."""
+    found = [abs(gain(row)) for row in rows if is_control(row)]
+    if not found:
+        return "How much is noise was not measured."
+    return (
+        f"Switching nothing off changes a time by up to {100 * max(found):.1f} % "
+        f"(median {100 * float(np.median(found)):.1f} %): this is noise."
+    )
+
+
+def spoken(name):
+    return name.replace("_", " ")
+
+
+def grid(rows, what, family):
+    """Return the table of gains of all paths at all sizes, under the times of the full library."""
+    mine = [
+        row
+        for row in rows
+        if (row["what"], row["family"], row.get("precision")) == (what, family, "auto")
+    ]
+    sizes = sorted({row["n"] for row in mine})
+    cell = {(row["path"], row["n"]): "fails" if "error" in row else percent(row) for row in mine}
+    times = {}
+    for row in mine:
+        if "full" in row:
+            times.setdefault(row["n"], []).append(row["full"]["median"])
+    full = [f"{1e3 * float(np.median(times[n])):.2f}" if n in times else "-" for n in sizes]
+    body = [["*full library, ms*", *full]]
+    for name in dict.fromkeys(row["path"] for row in mine):
+        body.append([spoken(name), *(cell.get((name, n), "-") for n in sizes)])
+    return table(["without", *map(str, sizes)], body) if mine else "Not measured."
+
+
+def slow_table(rows):
+    """Return the table of slow refinement."""
+    body = []
+    for row in rows:
+        if row["what"] == SOLVE and row.get("precision", "auto") != "auto":
+            start = [spoken(row["path"]), row["family"], row["precision"], row["n"]]
+            if "error" in row:
+                body.append([*start, "fails", "-", "-"])
+                continue
+            body.append([*start, *(timed(row, key) for key in ("full", "off")), percent(row)])
+    head = ["path", "matrix", "precision", "n", "full, ms", "without, ms", "buys"]
+    return table(head, body) if body else "Not measured."
+
+
+def timed(row, key):
+    """Return the cell of a time, with the steps and the rungs that it took."""
+    facts = row["facts"][key]
+    return f"{1e3 * row[key]['median']:.2f} ({facts['steps']}, {'>'.join(facts['rungs'])})"
+
+
+def calls_table(rows):
+    """Return the table of the first calls of a size."""
+    found = [row for row in rows if row["what"].startswith("call ")]
+    body = []
+    for name, n in dict.fromkeys((row["path"], row["n"]) for row in found):
+        here = [row for row in found if (row["path"], row["n"]) == (name, n)]
+        if any("error" in row for row in here):
+            body.append([n, spoken(name), "fails"])
+            continue
+        for key, who in (("full", f"with {spoken(name)}"), ("off", "without")):
+            body.append([n, who, *(f"{1e3 * row[key]['median']:.2f}" for row in here)])
+    width = max(map(len, body), default=0)
+    body = [[*line, *["-"] * (width - len(line))] for line in body]
+    head = ["n", "library", *(f"call {i + 1}, ms" for i in range(width - 2))]
+    return table(head, body) if body else "Not measured."
+
+
+def bytes_table(rows):
+    """Return the table of planned bytes."""
+    body = []
+    for row in rows:
+        if row["what"] == BYTES:
+            start = [row["n"], row["nrhs"]]
+            if "error" in row:
+                body.append([*start, "fails", "-", "-"])
+                continue
+            ratios = (f"{row[key] / row['used']:.3f}" for key in ("full", "off"))
+            body.append([*start, f"{row['used'] / 2**20:.1f}", *ratios])
+    head = ["n", "right-hand sides", "used, MiB", "planned / used", "roughly planned / used"]
+    return table(head, body) if body else "Not measured."
+
+
+def page(facts, rows):
+    """Return the Markdown page of the rows."""
+    text = TEXT.format(least=f"{100 * LEAST:.0f} %", noise=noise(rows))
+    if facts.get("left"):
+        text += "  " + LEFT.format(left=facts["left"])
+    parts = ["# What each special path buys", text, overview(facts, rows)]
+    for what, title in ((SOLVE, "The whole solve"), (LU, "The LU alone")):
+        for family, told in FAMILIES.items():
+            parts += [f"## {title}, {told}", grid(rows, what, family)]
+    parts += ["## Slow refinement", "In brackets: steps, rungs.", slow_table(rows)]
+    parts += ["## The first calls of a size", calls_table(rows)]
+    parts += ["## Bytes planned", bytes_table(rows), "## Notes"]
+    parts.append("\n".join(f"- *{spoken(name)}*: {note}" for name, note in NOTES.items()))
+    parts.append(OTHERS)
+    return "\n\n".join([*parts, source(facts, "benchmarks/ablation.py")]) + "\n"

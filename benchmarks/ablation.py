@@ -1,0 +1,579 @@
+"""What does each special path of the library buy on the GPU, and how many lines of code does it take?
+
+    python benchmarks/ablation.py --seconds 230                       # everything, smaller sizes first
+    python benchmarks/ablation.py --sizes 1024 4096 --paths gate look_ahead
+    python benchmarks/ablation.py --draw                              # the page from the JSON again; no GPU
+
+Each path of `tcsolve._paths` is switched off alone.  The full library and the one without the path are timed
+in turns, in one run, on the same matrices: LU alone, and the whole `solve` of one FP64 right-hand side.  Wall
+clock with an idle device before and after, medians, after warm-up.  Every answer is checked before it is
+timed.  The path 'nothing' switches nothing off: what it seems to buy is noise.
+
+Some paths are also measured on what they exist for: refinement in FP16 and BF16 that is slow (combination),
+the first calls of a size (recorded graphs), bytes planned and used (exact memory).  A row is left out where
+the path cannot act.  When the time is up, the remaining rows are left out too, and their number is kept.
+"""
+
+import contextlib
+import functools
+import itertools
+import math
+import time
+import warnings
+from typing import NamedTuple
+
+from _ablation_page import BYTES, CONTROL, LU, SOLVE, page
+from _code_lines import count
+from _harness import RESULTS, arguments, backward_error, gpu, machine, save, summary, unless_drawn
+
+SIZES = (1024, 2048, 4096, 8192, 16384, 32768)
+GAUSS, DOMINANT = "gauss", "gauss_dominant"
+# Turns of the two libraries: `--repeats` times this, as (largest n, factor).
+TURNS = ((4096, 3), (8192, 2), (math.inf, 1))
+# Calls between the check, which has two, and the first turn.  The second call without a path records its
+# graphs; the third one of a new size does, because the first one only remembers the size.
+WARM_UPS = 2
+# (family, precision, largest n) of slow refinement.
+SLOW = (
+    (GAUSS, "fp16", 16384),
+    (GAUSS, "bf16", 16384),
+    ("svd_geo 1e2", "fp16", 8192),
+    ("svd_geo 1e6", "fp16x3", 8192),
+)
+# Calls of a size after the cache was cleared; rounds for n up to MANY_ROUNDS[0], and for larger n.
+CALLS, MANY_ROUNDS, FEW_ROUNDS = 4, (8192, 5), 2
+GRAPHS = ("small_graphs", "large_graphs")
+# Numbers of right-hand sides of the rows of bytes.
+RIGHT_HAND_SIDES = (1, 64)
+
+LU_PY, CUDA_LU = "tcsolve/_lu/elimination.py", "tcsolve/_backends/cuda/lu"
+LU_OPS, CUDA_OPS = f"{CUDA_LU}/ops.py:LUOps", "tcsolve/_backends/cuda/ops.py:CupyOps"
+HOST, WGMMA = "tcsolve/_backends/cpu", "tcsolve/_backends/cuda/gemm/wgmma.py"
+LADDER, LOOP = "tcsolve/_solve/ladder.py", "tcsolve/_refine/loop.py"
+FACTORS, RUNTIME = "tcsolve/_lu/factors.py", "tcsolve/_backends/cuda/runtime"
+SQUARES = (
+    *(f"{WGMMA}:{name}" for name in ("Bound", "Right")),
+    f"{CUDA_LU}/triangle_inverse.py:upper_inverse",
+    *(f"{LU_OPS}.{name}" for name in ("bound", "right_substitution", "solve_right")),
+    *(f"{CUDA_LU}/rules.py:{name}" for name in ("SQUARE_BLOCKS", "has_squares")),
+    *(f"{CUDA_LU}/rules.py:DeviceRules.{name}" for name in ("is_square", "_has_squares")),
+    *(f"{LU_PY}:{name}" for name in ("_Panel.complete", "_Step.complete")),
+    *(f"{HOST}/lu.py:LUOps.{name}" for name in ("bound", "right_substitution", "solve_right")),
+)
+AHEAD = (
+    *(f"{CUDA_LU}/first_steps.py:{name}" for name in ("ahead", "_correct")),
+    *(f"{LU_OPS}.{name}" for name in ("ahead", "goes_ahead")),
+    *(f"{LADDER}:Ladder.{name}" for name in ("ahead", "_steps_ahead")),
+    f"{LOOP}:_replay",
+    *(f"{FACTORS}:{name}.ahead" for name in ("BlockedFactors", "NativeFactors")),
+)
+
+
+class Path(NamedTuple):
+    """A special path: its name in `tcsolve._paths.OFF`, and the places of the code that goes with it.
+
+    It acts on matrices of `families` with least <= n <= most, on the LU alone too if `lu`.
+    """
+
+    name: str
+    code: tuple = ()
+    lu: bool = False
+    families: tuple = (GAUSS, DOMINANT)
+    least: float = 0
+    most: float = math.inf
+
+    def acts(self, what, family, n):
+        """Tell whether switching the path off can change a measurement."""
+        return self.least <= n <= self.most and family in self.families and (self.lu or what != LU)
+
+    def off(self):
+        """Return the context without the path."""
+        from tcsolve._paths import switched_off
+
+        return contextlib.nullcontext() if self.name == CONTROL else switched_off(self.name)
+
+
+PATHS = (
+    Path(CONTROL, lu=True),
+    Path(
+        "dominant_strips",
+        (
+            "kernels/lu/dominant_strip.cuh",
+            "kernels/lu/panel.cu:factor_without_search",
+            *(
+                f"kernels/lu/exchange_{kind}.cuh:{name}"
+                for kind in ("cluster", "grid")
+                for name in ("share_sum", "sum_of_blocks")
+            ),
+        ),
+        lu=True,
+    ),
+    Path("square_panels", SQUARES, lu=True, families=(DOMINANT,), least=4097),
+    Path(
+        "look_ahead",
+        (
+            f"{CUDA_LU}/look_ahead.py:SPARED",
+            f"{CUDA_LU}/look_ahead.py:LookAhead.beside",
+            f"{CUDA_LU}/look_ahead.py:LookAhead._reserved",
+            f"{CUDA_LU}/sm_partition.py",
+            "kernels/lu/wait_for_panel.cu",
+        ),
+        lu=True,
+    ),
+    Path(
+        "gate",
+        (
+            "kernels/lu/wait_for_panel.cu",
+            f"{CUDA_LU}/sm_partition.py:GATE_PATIENCE",
+            f"{CUDA_LU}/sm_partition.py:Share.panel_follows",
+            f"{CUDA_LU}/sm_partition.py:Share.await_panel",
+        ),
+        lu=True,
+    ),
+    Path(
+        "wide_panels",
+        (
+            *SQUARES,
+            f"{CUDA_LU}/triangle_inverse.py",
+            f"{CUDA_LU}/unit_lower.py:invert",
+            *(f"{WGMMA}:{name}" for name in ("Lower", "_Triangle", "_pieces")),
+            *(f"{LU_OPS}.{name}" for name in ("substitution", "_apply")),
+            f"{CUDA_LU}/rules.py:DeviceRules.is_wide",
+            *(f"{LU_PY}:_Panel.{name}" for name in ("substitute", "_prepare_l")),
+            *(f"{LU_PY}:_Step.{name}" for name in ("substitute", "fill")),
+        ),
+        lu=True,
+        least=4097,
+    ),
+    Path(
+        "short_update",
+        (
+            f"{CUDA_LU}/short_update.py",
+            "kernels/lu/short_update.cu",
+            *(
+                f"kernels/launch_shapes.py:{name}"
+                for name in ("ShortShape", "SHORT_SHAPES", "short_shape")
+            ),
+            *(f"{CUDA_LU}/rules.py:{name}" for name in ("SHORT", "DeviceRules._is_short")),
+        ),
+        lu=True,
+    ),
+    Path("small_graphs", (f"{RUNTIME}/recorded_graphs.py",), lu=True, most=8192),
+    Path("large_graphs", lu=True, least=8193),
+    Path(
+        "early_start",
+        (
+            *(f"{CUDA_OPS}.{name}" for name in ("goes_early", "starts_early")),
+            *(f"{HOST}/ops.py:NumpyOps.{name}" for name in ("goes_early", "starts_early")),
+            f"{RUNTIME}/recorded_graphs.py:remembers",
+        ),
+        most=4096,
+    ),
+    Path("steps_ahead", AHEAD, most=8192),
+    Path(
+        "condition_aside",
+        (
+            f"{LU_OPS}.aside",
+            *(f"{FACTORS}:{name}.aside" for name in ("BlockedFactors", "NativeFactors")),
+            "tcsolve/_solve/condition.py:ConditionEstimate.begin",
+            *(f"{LADDER}:Ladder.{name}" for name in ("begin_beside", "finish", "is_busy")),
+            f"{RUNTIME}/recorded_graphs.py:Tape.follow_aside",
+            "tcsolve/_lu/norms.py:sweeps_at_once",
+        ),
+        families=(GAUSS,),
+    ),
+    Path(
+        "combination",
+        (
+            *(f"tcsolve/_refine/iterates.py:{name}" for name in ("Iterates", "_weights")),
+            f"{LOOP}:_combines",
+            *(f"{CUDA_LU}/first_steps.py:{name}" for name in ("takes", "gram", "mixed", "_four")),
+            *(f"{CUDA_OPS}.{name}" for name in ("gram", "mixed")),
+            *(f"{HOST}/ops.py:NumpyOps.{name}" for name in ("gram", "mixed")),
+            *(f"kernels/solve/refinement_vectors.cu:tcs_{name}" for name in ("gram", "mix")),
+            "tcsolve/_contract/vectors.py:gram",
+        ),
+    ),
+    Path(
+        "single_survey",
+        (
+            f"{CUDA_OPS}._survey",
+            *(f"kernels/solve/survey.cu:{name}" for name in ("tcs_survey", "sum_across", "fold")),
+            "kernels/solve/survey.cu:store_pair",
+        ),
+    ),
+    Path(
+        "residual_kernel",
+        (
+            *AHEAD,
+            *(
+                f"{CUDA_LU}/first_steps.py:{name}"
+                for name in ("residual", "has_rows", "_residual", "_residual_launch")
+            ),
+            "kernels/solve/residual.cu",
+        ),
+    ),
+    Path(
+        "triangular_kernels",
+        (
+            *AHEAD,
+            *(
+                f"{LU_OPS}.{name}"
+                for name in ("aside", "substitute", "invert_diagonal_blocks", "trusted")
+            ),
+            f"{CUDA_LU}/ops.py:_substitute_columns",
+            f"{CUDA_LU}/substitution.py",
+            "kernels/solve/triangular_solve.cu",
+            "kernels/solve/invert_diagonal_blocks.cu",
+        ),
+        lu=True,
+    ),
+    Path(
+        "exact_memory",
+        (
+            "tcsolve/_solve/cost_model.py:bytes_needed",
+            *(
+                f"tcsolve/_solve/cost_model.py:{name}"
+                for name in ("REFINEMENT_VECTORS", "EMULATED_OPERANDS")
+            ),
+            f"{LADDER}:Ladder.note_bytes",
+            "tcsolve/_solve/memory.py:MemoryPlan.note",
+            f"{LOOP}:_bytes_kept",
+            "tcsolve/_refine/krylov.py:basis_bytes",
+        ),
+    ),
+)
+
+
+# ---- systems -----------------------------------------------------------------------------------
+
+
+class System:
+    """A matrix and a right-hand side, and the calls that are timed."""
+
+    def __init__(self, family, n, precision="auto"):
+        import cupy
+        from rungs import matrix
+
+        self.family, self.n, self.precision = family, n, precision
+        self.a = matrix(family, n)
+        self.b = self.a @ cupy.ones(n)
+        self._lu = None
+
+    def checked(self, what):
+        """Return the facts of an answer that is good, or raise a ValueError."""
+        return self._checked_lu() if what == LU else self._checked_solve()
+
+    def seconds(self, what):
+        """Return the seconds of one call."""
+        return self._lu_seconds() if what == LU else self._solve_seconds()
+
+    def _solve(self):
+        import tcsolve
+
+        return tcsolve.solve(self.a, self.b, precision=self.precision, assume_a="general")
+
+    def _checked_solve(self):
+        import cupy
+
+        import tcsolve
+
+        how = {"precision": self.precision, "assume_a": "general"}
+        solution = tcsolve.solve_ex(self.a, self.b, **how)
+        error = backward_error(cupy, self.a, self._solve(), self.b)
+        # Twice the bound: the residual that is recomputed here is rounded in another way.
+        if not (solution.status.ok and error <= 2 * solution.bound):
+            raise ValueError(f"{solution}; recomputed backward error {error:.1e}")
+        steps = int(solution.iterations.max())
+        return {"error": error, "steps": steps, "rungs": list(solution.rungs)}
+
+    def _solve_seconds(self):
+        import cupy
+
+        cupy.cuda.Device().synchronize()
+        start = time.perf_counter()
+        self._solve()
+        cupy.cuda.Device().synchronize()
+        return time.perf_counter() - start
+
+    def factors_with(self, update):
+        """Let the LU alone use this update, as the solve does."""
+        import lu
+
+        self._lu, self._update = lu.Ours(self.a, update), update
+
+    def _checked_lu(self):
+        import cupy
+        from lu import factor_error, limit
+
+        factors = self._lu.factor(self._lu.copy())
+        if factors.misled or factors.bad_pivot:
+            raise ValueError("the factors are not good")
+        error = factor_error(cupy, self.a, factors.order, factors.lu)
+        if not error <= limit(self._update, self.n):
+            raise ValueError(f"the factors have the error {error:.1e}")
+        return {"error": error, "rungs": [self._update]}
+
+    def _lu_seconds(self):
+        import cupy
+
+        w = self._lu.copy()  # as in a solve, its launches are recorded if possible
+        cupy.cuda.Device().synchronize()
+        start = time.perf_counter()
+        factors = self._lu.factor(w)
+        cupy.cuda.Device().synchronize()
+        seconds = time.perf_counter() - start
+        del factors, w
+        return seconds
+
+
+# ---- measuring ---------------------------------------------------------------------------------
+
+
+def turns_of(n, repeats):
+    """Return how many turns to take: many of a few milliseconds, in which the host's share scatters."""
+    return repeats * next(factor for most, factor in TURNS if n <= most)
+
+
+def in_turns(run, off, turns):
+    """Return the seconds of run() with all paths, and those inside off(), one after the other in turns."""
+    full, less = [], []
+    for _ in range(turns):
+        full.append(run())
+        with off():
+            less.append(run())
+    return full, less
+
+
+def names_of(name, what, system):
+    """Return what identifies a row."""
+    row = {"path": name, "what": what, "family": system.family, "n": system.n}
+    return row | {"precision": system.precision}
+
+
+def failure(error):
+    """Return the entry of a row that failed."""
+    return {"error": f"{type(error).__name__}: {error}"[:300]}
+
+
+def compare(path, what, system, full, turns):
+    """Return the row of a path that is switched off; `full` has the facts of the answer with all paths."""
+    row = names_of(path.name, what, system)
+    with path.off():
+        # The answer is checked before any call is timed.
+        row["facts"] = {"full": full, "off": system.checked(what)}
+        for _ in range(WARM_UPS):
+            system.seconds(what)
+    times = in_turns(lambda: system.seconds(what), path.off, turns)
+    return row | {key: summary(sorted(x)) for key, x in zip(("full", "off"), times, strict=True)}
+
+
+def first_calls(path, system, full):
+    """Yield a row of each call of a size after the cache was cleared, with graphs and without."""
+    import tcsolve
+
+    most, many = MANY_ROUNDS
+    samples = {(key, call): [] for key in ("full", "off") for call in range(CALLS)}
+    for _ in range(many if system.n <= most else FEW_ROUNDS):
+        for key, context in (("full", contextlib.nullcontext), ("off", path.off)):
+            tcsolve.clear_cache()
+            with context():
+                for call in range(CALLS):
+                    samples[key, call].append(system.seconds(SOLVE))
+    for call in range(CALLS):
+        times = {key: summary(sorted(samples[key, call])) for key in ("full", "off")}
+        row = names_of(path.name, f"call {call + 1}", system)
+        yield row | {"facts": {"full": full}} | times
+
+
+def bytes_row(path, n, nrhs):
+    """Return the row of bytes planned, exactly and roughly, over the bytes used."""
+    import cupy
+    import memory
+
+    import tcsolve
+
+    exact = memory.measure(memory.SOLVE, n, "fp16x3", GAUSS, nrhs)
+    row = {"path": path.name, "what": BYTES, "family": GAUSS, "n": n, "nrhs": nrhs}
+    if "error" in exact:
+        return row | {"error": exact["error"]}
+    a = memory.matrix(GAUSS, n)
+    with path.off():
+        b = a @ cupy.ones((n, nrhs))
+        planned = tcsolve.solve_ex(a, b, precision="fp16x3", assume_a="general").bytes_planned
+    return row | {"used": exact["bytes_used"], "full": exact["bytes_planned"], "off": planned}
+
+
+class Run:
+    """The rows so far, and the time that is left."""
+
+    def __init__(self, options, facts):
+        self._options, self._facts, self.rows = options, facts, []
+        self._start = time.perf_counter()
+
+    @property
+    def elapsed(self):
+        return time.perf_counter() - self._start
+
+    @property
+    def is_over(self):
+        """Whether the time is up."""
+        return self.elapsed > self._options.seconds
+
+    def add(self, how, make, names):
+        """Add the rows of `one` or `several`, or count a row that is left out if the time is up."""
+        if self.is_over:
+            self._facts["left"] += 1
+            return
+        for row in how(make, names):
+            self.note(row)
+        self.save()
+
+    def note(self, row):
+        """Keep and print a row."""
+        self.rows.append(row)
+        print(f"{self.elapsed:6.1f} s  {line(row)}", flush=True)
+
+    def save(self):
+        """Write the rows so far."""
+        save(self._options.json, self._facts, self.rows)
+
+
+def several(make, names):
+    """Yield the rows of make(), or `names` with the reason why it fails: the other rows go on."""
+    try:
+        yield from make()
+    except Exception as error:
+        yield names | failure(error)
+
+
+def one(make, names):
+    """Yield the row make(), or as `several`."""
+    return several(lambda: [make()], names)
+
+
+def measure(run, path, what, system, full, turns):
+    """Add the row of a path for a system, if it can act there."""
+    names = names_of(path.name, what, system)
+    run.add(one, functools.partial(compare, path, what, system, full, turns), names)
+
+
+def warm(run, system, what):
+    """Check the answer with all paths, and record its graphs; return its facts, or None."""
+    if run.is_over:
+        return None
+    try:
+        facts = system.checked(what)
+        for _ in range(WARM_UPS):
+            system.seconds(what)
+        return facts
+    except Exception as error:
+        run.note(names_of(CONTROL, what, system) | failure(error))
+        return None
+
+
+def measure_size(run, n, chosen, repeats):
+    """Measure every path at one size."""
+    by_name = {path.name: path for path in chosen}
+    measure_systems(run, n, chosen, repeats)
+    if "combination" in by_name:
+        measure_slow(run, n, by_name["combination"], repeats)
+    free_memory()
+    if "exact_memory" in by_name:
+        for nrhs in RIGHT_HAND_SIDES:
+            names = {"path": "exact_memory", "what": BYTES, "family": GAUSS, "n": n, "nrhs": nrhs}
+            run.add(one, functools.partial(bytes_row, by_name["exact_memory"], n, nrhs), names)
+    free_memory()
+
+
+def measure_systems(run, n, chosen, repeats):
+    """Measure every path on the matrices that all paths share, and then the first calls of the size."""
+    turns = turns_of(n, repeats)
+    systems = [System(family, n) for family in (GAUSS, DOMINANT)]
+    known = {system.family: warm_both(run, system) for system in systems}
+    print(f"{run.elapsed:6.1f} s  n = {n} is warm", flush=True)
+    for path, system, what in itertools.product(chosen, systems, (SOLVE, LU)):
+        full = known[system.family].get(what)
+        if path.acts(what, system.family, n) and (full or run.is_over):
+            measure(run, path, what, system, full, turns)
+    gauss, full = systems[0], known[GAUSS].get(SOLVE)
+    for path in chosen:
+        if path.name in GRAPHS and path.acts(SOLVE, GAUSS, n) and (full or run.is_over):
+            names = names_of(path.name, "call 1", gauss)
+            run.add(several, functools.partial(first_calls, path, gauss, full), names)
+
+
+def warm_both(run, system):
+    """Check the answers with all paths, and record their graphs; return the facts by what is measured."""
+    found = {SOLVE: warm(run, system, SOLVE)}
+    if found[SOLVE]:
+        system.factors_with(found[SOLVE]["rungs"][-1])
+        found[LU] = warm(run, system, LU)
+    return found
+
+
+def measure_slow(run, n, path, turns):
+    """Measure a path where refinement is slow."""
+    import rungs
+
+    for family, precision, most in SLOW:
+        if n <= most:
+            system = System(family, n, precision)
+            full = warm(run, system, SOLVE)
+            if full or run.is_over:
+                measure(run, path, SOLVE, system, full, turns)
+    rungs.singular_vectors.cache_clear()
+
+
+def free_memory():
+    """Free the memory of a size."""
+    import cupy
+
+    import tcsolve
+
+    tcsolve.clear_cache()
+    cupy.get_default_memory_pool().free_all_blocks()
+
+
+# ---- writing -----------------------------------------------------------------------------------
+
+
+def line(row):
+    """Return the printed line of a row."""
+    told = f"{row['path']:18} {row['family']:14} {row['n']:6} {row['what']:7}"
+    told += f" {row.get('precision', '')}"
+    if "error" in row:
+        return f"{told} failed: {row['error']}"
+    if row["what"] == BYTES:
+        exact, rough = (row[key] / row["used"] for key in ("full", "off"))
+        return f"{told} nrhs {row['nrhs']}: planned / used {exact:.3f}, roughly {rough:.3f}"
+    full, off = (row[key]["median"] for key in ("full", "off"))
+    steps = [str(row["facts"].get(key, {}).get("steps", "")) for key in ("full", "off")]
+    told += f" {1e3 * full:8.2f} ms, off {1e3 * off:8.2f} ms, {100 * (off / full - 1):+6.1f} %"
+    return f"{told}  steps {' '.join(steps)}" if any(steps) else told
+
+
+def main():
+    parser = arguments(__doc__.partition("\n")[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    names = [path.name for path in PATHS]
+    parser.add_argument("--paths", nargs="+", choices=names, default=names)
+    parser.add_argument("--seconds", type=float, default=230.0, help="no row starts after these")
+    parser.set_defaults(json=RESULTS / "ablation.json")
+    options = unless_drawn(parser, page)
+    if options is None:
+        return
+    import tcsolve
+
+    warnings.simplefilter("error", tcsolve.AccuracyWarning)
+    lines = {path.name: count(path.code) for path in PATHS}
+    facts = machine(options.commit) | gpu() | {"lines": lines, "left": 0}
+    run, chosen = Run(options, facts), [path for path in PATHS if path.name in options.paths]
+    for n in sorted(options.sizes):
+        measure_size(run, n, chosen, options.repeats)
+    run.save()
+    options.json.with_suffix(".md").write_text(page(facts, run.rows))
+
+
+if __name__ == "__main__":
+    main()

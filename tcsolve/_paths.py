@@ -1,0 +1,128 @@
+"""Where the library takes its special paths: thresholds and switches, as one frozen record.
+
+A special path gives the same answers as the general code, within the bounds, in less time.  Each is read in
+one place, as `paths().name`.  Benchmarks and tests change the record by `switched_off` and `replaced`.
+"""
+
+import contextlib
+import math
+from dataclasses import dataclass, replace
+
+__all__ = ["OFF", "Paths", "paths", "replaced", "switched_off"]
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The special paths; the thresholds were measured on an H200.
+
+    Attributes
+    ----------
+    dominant_strips : bool
+        A strip with a dominant diagonal is factored without a pivot search.
+    square_rows : float
+        A panel of a dominant matrix is square if it has at least this many rows.
+    look_ahead : bool
+        A panel is factored beside the update before it.
+    beside_rows : float
+        With fewer rows, an update takes less time than the synchronisation of two streams.
+    panel_rows : tuple of (int, float)
+        (number of products of the update, rows): up to this many rows, a panel takes longer than the update
+        beside it.
+    gate : bool
+        An update waits, for a limited time, until the panel beside it is resident.
+    wide : float
+        A panel is wide if it has at least this many columns.
+    least_columns : float
+        A panel is wide, and U is a product with the inverse of L11, if at least this many columns are right
+        of the panel.
+    short_update : bool
+        Products with few columns of L are done by short_update.cu.
+    least_recorded, most_recorded : int
+        Smallest and largest n with recorded graphs.
+    early_rows : int
+        Largest n for which the factorization starts before the survey is read.
+    ahead_rows : int
+        Largest n for which refinement steps are launched before it is known that they are needed.
+    condition_aside : bool
+        The condition estimate runs beside the refinement.
+    combination : bool
+        Slow refinement continues from a combination of the last iterates.
+    single_survey : bool
+        One pass over A finds all sums and makes the FP32 copy.
+    most_sums : int
+        Up to this many sums of chunks, tcs_extremes alone is faster than with another kernel before it.
+    residual_kernel : bool
+        The residual of one right-hand side is computed by residual.cu.
+    triangular_kernels : bool
+        Few right-hand sides are solved for by triangular_solve.cu.
+    exact_memory : bool
+        The bytes of a solve are predicted from all that it allocates.
+    """
+
+    dominant_strips: bool = True
+    square_rows: float = 4096
+    look_ahead: bool = True
+    beside_rows: float = 256
+    panel_rows: tuple[tuple[int, float], ...] = ((1, math.inf), (3, 15000))
+    gate: bool = True
+    wide: float = 512
+    least_columns: float = 2048
+    short_update: bool = True
+    least_recorded: int = 1
+    most_recorded: int = 32768
+    early_rows: int = 4096
+    ahead_rows: int = 8192
+    condition_aside: bool = True
+    combination: bool = True
+    single_survey: bool = True
+    most_sums: int = 1 << 16
+    residual_kernel: bool = True
+    triangular_kernels: bool = True
+    exact_memory: bool = True
+
+
+# The largest n of the path `small_graphs`; for larger matrices `large_graphs` is the path.
+SMALL_GRAPHS = 8192
+# What switches each path off.
+OFF = {
+    "dominant_strips": {"dominant_strips": False},
+    "square_panels": {"square_rows": math.inf},
+    "look_ahead": {"look_ahead": False},
+    "gate": {"gate": False},
+    # Without square panels too, because these are wide.
+    "wide_panels": {"wide": math.inf, "least_columns": math.inf, "square_rows": math.inf},
+    "short_update": {"short_update": False},
+    "small_graphs": {"least_recorded": SMALL_GRAPHS + 1},
+    "large_graphs": {"most_recorded": SMALL_GRAPHS},
+    "early_start": {"early_rows": 0},
+    "steps_ahead": {"ahead_rows": 0},
+    "condition_aside": {"condition_aside": False},
+    "combination": {"combination": False},
+    "single_survey": {"single_survey": False},
+    "residual_kernel": {"residual_kernel": False},
+    "triangular_kernels": {"triangular_kernels": False},
+    "exact_memory": {"exact_memory": False},
+}
+
+_in_force = Paths()
+
+
+def paths():
+    """Return the `Paths` in force."""
+    return _in_force
+
+
+@contextlib.contextmanager
+def replaced(**fields):
+    """Let the work inside, in all threads, take its paths by other fields of `Paths`."""
+    global _in_force
+    before, _in_force = _in_force, replace(_in_force, **fields)
+    try:
+        yield
+    finally:
+        _in_force = before
+
+
+def switched_off(name):
+    """Let the work inside, in all threads, not take the path `name` of `OFF`."""
+    return replaced(**OFF[name])
