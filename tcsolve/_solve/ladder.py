@@ -50,7 +50,7 @@ class Ladder:
         self.system, self.plan, self.memory, self.phases = system, plan, memory, phases
         self.rung, self.rungs, self.made, self.fell_back = None, (), 0, False
         self._misled = False
-        self._begun = None  # waits for work that was started beside, with the factors of the rung
+        self._begun = None  # waits for work that was started with the factors of the rung
         self._copy = None  # of A, from the survey, until it is factored
         self._rates = rates_for(system.ops)
 
@@ -242,23 +242,23 @@ class Ladder:
         self.rung = None
 
     def forget(self):
-        """Forget the factors and work beside, without waiting for it: a fork has interrupted them."""
+        """Forget the factors and work that was started, without waiting: a fork has interrupted both."""
         self.rung = self._begun = None
 
-    # ---- work beside
+    # ---- work during the refinement
 
     def begin_beside(self, name, body, then):
-        """Start work with the factors beside the work that follows, if the device can; see `Ops.aside`."""
+        """Start work with the factors, at the same time as later work, if the device can; see `Ops.aside`."""
         self._begun = self.rung.factors.aside(name, body, then)
 
     def finish(self):
-        """Wait for the work that was started beside; return its result and forget it, or None."""
+        """Wait for the work that was started; return its result and forget it, or None."""
         wait, self._begun = self._begun, None
         return wait() if wait else None
 
     @property
     def is_busy(self):
-        """Whether work was started beside."""
+        """Whether work was started and not waited for."""
         return self._begun is not None
 
     # ---- correcting
