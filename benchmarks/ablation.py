@@ -67,7 +67,7 @@ AHEAD = (
     f"{LU_OPS}.ahead",
     f"{CUDA_OPS}.ahead_rows",
     "tcsolve/_contract/schedule.py:goes_ahead",
-    *(f"{LADDER}:Ladder.{name}" for name in ("_ahead", "_steps_ahead")),
+    *(f"{LADDER}:Ladder.{name}" for name in ("ahead", "_steps_ahead")),
     f"{LOOP}:_replay",
     *(f"{FACTORS}:{name}.ahead" for name in ("BlockedFactors", "NativeFactors")),
 )
@@ -179,8 +179,8 @@ PATHS = (
         (
             f"{RUNTIME}/concurrent.py:aside",
             *(f"{FACTORS}:{name}.aside" for name in ("BlockedFactors", "NativeFactors")),
-            "tcsolve/_solve/condition.py:Conditioned._begin_estimate",
-            f"{LADDER}:Ladder._drop_estimate",
+            "tcsolve/_solve/condition.py:ConditionEstimate.begin",
+            *(f"{LADDER}:Ladder.{name}" for name in ("begin_beside", "finish", "is_busy")),
             f"{RUNTIME}/recorded_graphs.py:Tape.follow_aside",
             "tcsolve/_lu/norms.py:sweeps_at_once",
         ),
@@ -189,7 +189,8 @@ PATHS = (
     Path(
         "combination",
         (
-            *(f"{LOOP}:{name}" for name in ("_Iterates", "_weights", "_combines")),
+            *(f"tcsolve/_refine/iterates.py:{name}" for name in ("Iterates", "_weights")),
+            f"{LOOP}:_combines",
             *(f"{CUDA_LU}/first_steps.py:{name}" for name in ("takes", "gram", "mixed", "_four")),
             *(f"{CUDA_OPS}.{name}" for name in ("gram", "mixed")),
             *(f"{HOST}/ops.py:NumpyOps.{name}" for name in ("gram", "mixed")),
@@ -237,7 +238,8 @@ PATHS = (
                 f"tcsolve/_solve/cost_model.py:{name}"
                 for name in ("REFINEMENT_VECTORS", "EMULATED_OPERANDS")
             ),
-            f"{LADDER}:Ladder._note_bytes",
+            f"{LADDER}:Ladder.note_bytes",
+            "tcsolve/_solve/memory.py:MemoryPlan.note",
             f"{LOOP}:_bytes_kept",
             "tcsolve/_refine/krylov.py:basis_bytes",
         ),

@@ -135,7 +135,7 @@ def predicted_largest(update):
     import cupy
 
     from tcsolve._backends.cuda.ops import CupyOps
-    from tcsolve._solve.ladder import widest_panel
+    from tcsolve._solve.memory import widest_panel
 
     cupy.get_default_memory_pool().free_all_blocks()
     free, _ = cupy.cuda.runtime.memGetInfo()

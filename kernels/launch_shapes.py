@@ -28,8 +28,12 @@ ROWS_SHAPES = (
     ((4, 1, 128), (8, 4, 128), (16, 8, 128), (24, 8, 64), (32, 16, 64)),
     ((4, 2, 128), (8, 8, 128), (16, 16, 128), (32, 32, 64)),
 )
-# (largest number of rows, threads of a block) of solve_block.cu.
-BLOCK_SHAPES = ((128, 256),)
+# (largest number of rows, threads of a row, blocks for whose registers a multiprocessor has room) of
+# solve_block.cu, for real and for complex matrices.
+BLOCK_SHAPES = (
+    ((48, 2, 6), (64, 2, 4), (96, 4, 2), (128, 4, 1)),
+    ((48, 4, 3), (64, 4, 2), (96, 8, 1)),
+)
 # Number of right-hand sides of solve_rows.cu and solve_block.cu, and of random vectors.
 SOLVED_COLUMNS, PROBES = 1, 2
 # Largest number of bytes of shared memory of solve_block.cu that do not depend on n.
@@ -123,10 +127,11 @@ def solve_shape(count, n, dtype, banded, arch):
             return SolveShape("solve_rows", defines, -(-count * lanes // threads), threads, shared)
     sides = SOLVED_COLUMNS + PROBES
     shared = n * ((n + sides | 1) + 1 + sides) * 8 * parts
-    if n > BLOCK_SHAPES[-1][0] or shared + BLOCK_RESERVE > shared_bytes(arch):
-        return None
-    rows, threads = next(shape for shape in BLOCK_SHAPES if n <= shape[0])
-    return SolveShape("solve_block", {"ROWS": rows, "THREADS": threads}, count, threads, shared)
+    for most, split, blocks in BLOCK_SHAPES[parts - 1]:
+        if n <= most and shared + BLOCK_RESERVE <= shared_bytes(arch):
+            defines = {"MOST": most, "SPLIT": split, "BLOCKS": blocks}
+            return SolveShape("solve_block", defines, count, most * split, shared)
+    return None
 
 
 def _rows_bytes(most, lanes, parts, itemsize):

@@ -236,10 +236,10 @@ KERNELS = {
     "solve_block": KernelSpec(
         ("tcs_solve_block",),
         tuple(
-            {"T_A": t, "COMPLEX": c, "ROWS": rows, "THREADS": threads}
+            {"T_A": t, "COMPLEX": c, "MOST": most, "SPLIT": split, "BLOCKS": blocks}
             for t in ("float", "double")
             for c in (0, 1)
-            for rows, threads in BLOCK_SHAPES
+            for most, split, blocks in BLOCK_SHAPES[c]
         ),
     ),
     "measure_one": KernelSpec(

@@ -5,6 +5,7 @@ import doctest
 import importlib
 import importlib.util
 import inspect
+import operator
 import pkgutil
 import re
 import subprocess
@@ -107,8 +108,9 @@ def test_every_public_name_starts_with_one_sentence_on_one_line(name):
 @pytest.mark.parametrize("function", CALLABLES, ids=lambda f: f.__qualname__)
 def test_every_parameter_is_documented_in_the_order_of_the_signature(function):
     text = inspect.getdoc(function)
-    if same := re.search(r"Takes the arguments of `(\w+)`", text):
-        assert inspect.signature(function) == inspect.signature(getattr(tcsolve, same[1]))
+    if same := re.search(r"Takes the arguments of `([\w.]+)`", text):
+        other = operator.attrgetter(same[1])(tcsolve)
+        assert inspect.signature(function) == inspect.signature(other)
     elif parameters(function):
         assert documented(sections(function)["Parameters"]) == parameters(function)
 

@@ -56,6 +56,18 @@ __device__ __forceinline__ Number reciprocal(Number v) {
     return {q * d, -d};
 }
 
+__device__ __forceinline__ double fast_reciprocal(double v) {
+    double y;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(v));
+    y = fma(y, fma(-v, y, 1.0), y);
+    return fma(y, fma(-v, y, 1.0), y);
+}
+
+// 1 / v to about the last bit.  If v or 1 / v is subnormal, the result is not finite or zero, and x misses the bound.
+__device__ __forceinline__ Number inverse_of(Number v) {
+    return COMPLEX ? reciprocal(v) : Number{fast_reciprocal(v.re), 0.0};
+}
+
 // A key for the search of a pivot.  Larger numbers have larger keys, to about 13 bits; `low` < KEY_ROWS is the row.
 constexpr unsigned KEY_ROWS = 128;
 
@@ -64,6 +76,8 @@ __device__ __forceinline__ unsigned key_of(Number v, unsigned low) {
     const unsigned high = size == size ? unsigned(__double2hiint(size)) : 0x7ff00000u;
     return high / KEY_ROWS * KEY_ROWS + low;
 }
+
+__device__ __forceinline__ unsigned larger_key(unsigned u, unsigned v) { return max(u, v); }
 
 __device__ __forceinline__ bool is_broken(Number pivot, Index kind) {
     return kind == DEFINITE ? !(pivot.re > 0) : pivot.re == 0 && pivot.im == 0;

@@ -29,20 +29,6 @@ struct Places {
     double answer[2][N][PARTS];               // x, and x corrected
 };
 
-__device__ __forceinline__ double fast_reciprocal(double v) {
-    double y;
-    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(v));
-    y = fma(y, fma(-v, y, 1.0), y);
-    return fma(y, fma(-v, y, 1.0), y);
-}
-
-// 1 / v to about the last bit.  If v or 1 / v is subnormal, the result is not finite or zero, and x misses the bound.
-__device__ __forceinline__ Number inverse_of(Number v) {
-    return COMPLEX ? reciprocal(v) : Number{fast_reciprocal(v.re), 0.0};
-}
-
-__device__ __forceinline__ unsigned larger_key(unsigned u, unsigned v) { return max(u, v); }
-
 // Word t of the numbers v as they lie in memory; zero beyond the last.
 template <int COUNT>
 __device__ __forceinline__ double word(const Number (&v)[COUNT], int t) {

@@ -1,25 +1,13 @@
 """The public functions `gemm`, `gemm_batched` and `gemm_bound`."""
 
-import functools
-from typing import Any, NamedTuple
-
-import numpy as np
-
 from tcsolve._arguments import require_switch
-from tcsolve._arithmetic.products import (
-    ENGINES,
-    GemmBound,
-    Job,
-    choose_product,
-    common_dtype,
-    error_bound,
-)
+from tcsolve._arithmetic.products import GemmBound, choose_product, common_dtype, error_bound
 from tcsolve._arrays import is_cupy
 from tcsolve._backends.select import ops_for
 from tcsolve._checks import check_array
 from tcsolve._errors import InputError
-from tcsolve._gemm.checks import check_addend, check_out, check_scalars
-from tcsolve._gemm.float64_operands import multiply_narrowed
+from tcsolve._gemm.multiply import multiply
+from tcsolve._gemm.task import Options, check_engine, check_gemm, check_gemm_batched
 
 __all__ = ["gemm", "gemm_batched", "gemm_bound"]
 
@@ -125,14 +113,8 @@ def gemm(
     2e-04
     1e-07
     """
-    a, b = check_array(a, "a"), check_array(b, "b")
-    if a.ndim != 2 or b.ndim != 2:
-        raise InputError(
-            f"a has shape {a.shape} and b has shape {b.shape}; two matrices are needed: "
-            "use gemm_batched for stacks, or reshape vectors to one row or column"
-        )
-    options = _Options(alpha, beta, transa, transb, precision, refine, engine, rtol)
-    return _product_of(a, b, c, out, options)[0]
+    options = Options(alpha, beta, transa, transb, precision, refine, engine, rtol)
+    return multiply(check_gemm(a, b, c, out, options))[0]
 
 
 def gemm_batched(
@@ -152,26 +134,11 @@ def gemm_batched(
 ):
     """Compute ``alpha op(a[s]) op(b[s]) + beta c[s]`` for a batch of small matrices.
 
-    Parameters
-    ----------
-    a, b : array, (batch, m, k) and (batch, k, n) after `transa` and `transb`
-        As in `gemm`.  One matrix can be used in all products: give it two dimensions, a batch of 1 or a
-        batch stride of 0.  It is not repeated in memory.
-    c : array, (batch, m, n) or (m, n), optional
-        Needed if beta is not 0; otherwise it is not read.
-    alpha, beta : real number
-        As in `gemm`.
-    transa, transb : bool
-        If True, the last two axes of a (of b) are exchanged.
-    precision, refine : str, optional
-        As in `gemm`, with the same defaults.
-    engine : {'auto'}
-        On a GPU, one kernel multiplies all matrices if no dimension is above 64.  Larger matrices are
-        multiplied one by one.
-    out : array, (batch, m, n), optional
-        As in `gemm`.
-    rtol : float, optional
-        As in `gemm`.
+    Takes the arguments of `gemm`, with these differences.  a is (batch, m, k) and b is (batch, k, n), after
+    `transa` and `transb`, which exchange the last two axes.  One matrix can be used in all products: give it
+    two dimensions, a batch of 1 or a batch stride of 0.  It is not repeated in memory.  c is (batch, m, n) or
+    (m, n), and `out` is (batch, m, n).  `engine` is 'auto': on a GPU, one kernel multiplies all matrices if
+    no dimension is above 64.  Larger matrices are multiplied one by one.
 
     Returns
     -------
@@ -199,25 +166,11 @@ def gemm_batched(
     >>> gemm_batched(a, np.eye(2, dtype=np.float16)).shape
     (2, 2, 2)
     """
-    options = _Options(alpha, beta, transa, transb, precision, refine, engine, rtol)
+    options = Options(alpha, beta, transa, transb, precision, refine, engine, rtol)
     key, result = _repeated(a, b, c, out, options)
     if result is not None:
         return result
-    a, b = check_array(a, "a"), check_array(b, "b")
-    for name, x in (("a", a), ("b", b)):
-        if x.ndim not in (2, 3):
-            raise InputError(
-                f"{name} has shape {x.shape}; (batch, rows, columns), or (rows, columns) for one "
-                f"matrix in all products, is needed: {name}.reshape(-1, rows, columns)"
-            )
-    if engine != "auto":
-        raise InputError(f"engine is {engine!r}; gemm_batched has engine='auto' alone")
-    batch = _batch_of(a, b, out)
-    a, b = (_stacked(x, batch) for x in (a, b))
-    if c is not None:
-        c = check_array(c, "c")
-        c = _stacked(c, batch) if c.ndim == 2 else c
-    out, again = _product_of(a, b, c, out, options)
+    out, again = multiply(check_gemm_batched(a, b, c, out, options))
     if key is not None and again is not None:
         if len(_AGAIN) >= MOST_KEPT:
             _AGAIN.clear()
@@ -331,133 +284,9 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
             f"a has shape {a.shape} and b has shape {b.shape}; matrices, or stacks of them, that can be "
             "multiplied are needed: see transa"
         )
-    _check_engine(engine)
+    check_engine(engine)
     dtype = common_dtype(a.dtype.name, b.dtype.name)
     k = a.shape[-2 if transa else -1]
     product = choose_product(dtype, k, precision, refine, rtol, engine)
     bound = error_bound(product, k, engine)
     return GemmBound(bound, product.precision, product.refine, len(product.terms))
-
-
-class _Options(NamedTuple):
-    """The arguments of `gemm` that are not arrays."""
-
-    alpha: Any
-    beta: Any
-    transa: Any
-    transb: Any
-    precision: Any
-    refine: Any
-    engine: Any
-    rtol: Any
-
-
-def _product_of(a, b, c, out, options):
-    """Check the arguments that `gemm` and `gemm_batched` share, and compute the product.
-
-    Return (result, again), where `again` is the result of `Ops.gemm`, or None.
-    """
-    turns = (require_switch(name, getattr(options, name)) for name in ("transa", "transb"))
-    a, b = (x.swapaxes(-1, -2) if turn else x for x, turn in zip((a, b), turns, strict=True))
-    if a.shape[-1] != b.shape[-2]:
-        raise InputError(
-            f"op(a) has shape {a.shape} and op(b) has shape {b.shape}; the columns of op(a) must be "
-            "the rows of op(b): see transa and transb"
-        )
-    _check_engine(options.engine)
-    dtype = common_dtype(a.dtype.name, b.dtype.name)
-    how = options.precision, options.refine, options.rtol, options.engine
-    product = choose_product(dtype, a.shape[-1], *how)
-    wide = dtype == "float64" and product.precision != "fp64"
-    accumulator = "float64" if wide else product.accumulator
-    scalars = check_scalars(options.alpha, options.beta, accumulator)
-    shape = (*a.shape[:-1], b.shape[-1])
-    c = check_addend(c, scalars[1], shape, accumulator)
-    ops = ops_for(a, b, *(() if c is None else (c,)))
-    if out is None:
-        out = _guarded(ops, ops.xp.empty)(shape, accumulator)
-    else:
-        check_out(ops.xp, out, shape, accumulator, (a, b, c))
-        ops_for(out, a)  # raises unless both are in the same place
-    if not out.size:
-        return out, None
-    job = Job(a, b, c, out, product, *scalars, options.engine)
-    if scalars[0] == 0 or a.shape[-1] == 0:
-        _guarded(ops, _without_product)(ops, c, out, scalars[1], accumulator)
-    elif wide:
-        _guarded(ops, multiply_narrowed)(ops, job)
-    else:
-        return out, _guarded(ops, _compute)(ops, job)
-    return out, None
-
-
-@functools.cache
-def _guarded(ops, function):
-    """Return the function so that it raises a DeviceMemoryError when memory runs out.
-
-    The result is cached, because making it takes microseconds, as long as a small product.
-    """
-    return ops.guarded(function)
-
-
-def _compute(ops, job):
-    """Call `Ops.gemm`; if c and `out` have different dtypes, convert c and the result."""
-    c, out, product = job.c, job.out, job.product
-    if job.beta == 0 or c.dtype == out.dtype:
-        return ops.gemm(job)
-    addend = ops.converted(c, np.dtype(product.accumulator))
-    total = ops.xp.empty(out.shape, product.accumulator)
-    ops.gemm(job._replace(c=addend, out=total))
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        out[...] = ops.converted(total, out.dtype)
-    return None
-
-
-def _without_product(ops, c, out, beta, accumulator):
-    """Set out to beta c, rounded to the dtype of the sums."""
-    if beta == 0:
-        out[...] = 0
-        return
-    dtype = np.dtype(accumulator)
-    # In FP64 the product of two FP32 numbers is exact, and no library flushes subnormal numbers to zero.
-    wide = dtype if dtype.kind == "i" else np.dtype(np.float64)
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        scaled = ops.converted(c, wide) * wide.type(dtype.type(beta))
-        out[...] = ops.converted(ops.converted(scaled, dtype), out.dtype)
-
-
-# ---- checks ------------------------------------------------------------------------------------
-
-
-def _check_engine(engine):
-    if engine not in ENGINES:
-        raise InputError(f"engine is {engine!r}; needs one of {', '.join(map(repr, ENGINES))}")
-
-
-def _batch_of(a, b, out):
-    """Return the number of products: the common batch of a and b, or that of `out` if they have none."""
-    sizes = {x.shape[0] for x in (a, b) if x.ndim == 3}
-    longer = sizes - {1}
-    if len(longer) > 1:
-        raise InputError(
-            f"a has shape {a.shape} and b has shape {b.shape}; the batches must be equal, or 1"
-        )
-    if longer:
-        return longer.pop()
-    if not sizes and out is not None and getattr(out, "ndim", 0) == 3:
-        return out.shape[0]
-    return 1
-
-
-def _stacked(x, batch):
-    """Return x with shape (batch, rows, columns); one matrix is repeated by a stride of 0."""
-    if x.ndim == 3 and x.shape[0] == batch:
-        return x
-    matrix = x if x.ndim == 2 else x[0]
-    repeat = _repeat_of(x)
-    return repeat(matrix, (batch, *matrix.shape))
-
-
-def _repeat_of(x):
-    """Return `broadcast_to` of the library of x."""
-    return ops_for(x).xp.broadcast_to

@@ -103,12 +103,12 @@ def overlap(x, y):
 
     CuPy's shares_memory sorts the addresses of all entries on the device and waits for the result.
     """
-    return np.shares_memory(*(np.asarray(_Shadow(z)) for z in (x, y)))
+    return np.shares_memory(*(_shadow(z) for z in (x, y)))
 
 
 def overlaps_itself(x):
     """Tell whether two entries of an array have a byte in common, from its shape and strides."""
-    shadow = np.asarray(_Shadow(x))
+    shadow = _shadow(x)
     # Take two entries, and the first axis along which their indices differ.  Only the difference of the
     # indices matters, so we may assume that one of the entries has index 0 along this axis and all before it.
     while shadow.size and shadow.ndim:
@@ -118,17 +118,17 @@ def overlaps_itself(x):
     return False
 
 
-class _Shadow:
-    """A NumPy view with the address, shape and strides of any array; its entries must not be read."""
+class _Interface:
+    """The array interface of NumPy, for memory that is not read."""
 
-    def __init__(self, x):
-        self.__array_interface__ = {
-            "version": 3,
-            "data": (_address(x), True),
-            "shape": x.shape,
-            "strides": x.strides,
-            "typestr": f"|V{x.itemsize}",
-        }
+    def __init__(self, interface):
+        self.__array_interface__ = interface
+
+
+def _shadow(x):
+    """Return a NumPy view with the address, shape and strides of any array; its entries must not be read."""
+    place = {"data": (_address(x), True), "shape": x.shape, "strides": x.strides}
+    return np.asarray(_Interface({"version": 3, "typestr": f"|V{x.itemsize}", **place}))
 
 
 def _address(x):

@@ -1,5 +1,6 @@
 """FGMRES for several right-hand sides at once; each has its own Krylov space."""
 
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,7 +77,7 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
     beta = xp.linalg.norm(r, axis=0)
     unit = v.append((r / beta).T)
     (start,) = ops.host(beta)
-    triangle, reductions = _Triangle(k, basis, np.asarray(start), tol), []
+    triangle, reductions = _Triangle.of(k, basis, np.asarray(start), tol), []
     for j in range(most):
         # Apply the preconditioner and the operator.
         w = apply(z.append(correct(unit.T).T).T).T
@@ -157,19 +158,28 @@ class _Vectors:
         return result
 
 
+@dataclass
 class _Triangle:
     """The Hessenberg least-squares problems of k columns, reduced to triangles by Givens rotations."""
 
-    def __init__(self, k, basis, beta, tol):
+    r: np.ndarray
+    g: np.ndarray
+    basis: np.ndarray
+    beta: np.ndarray
+    tol: float
+    done: np.ndarray
+    steps: np.ndarray
+    reduction: np.ndarray
+    rotations: list = field(default_factory=list)
+
+    @classmethod
+    def of(cls, k, basis, beta, tol):
+        """Return the problems before the first step, for residuals with the norms beta (k,)."""
         most = basis.max()
-        self.r = np.zeros((k, most, most), dtype=complex)
-        self.g = np.zeros((k, most + 1), dtype=complex)
-        self.g[:, 0] = beta
-        self.rotations = []
-        self.beta, self.tol, self.basis = beta, tol, basis
-        self.done = np.zeros(k, bool)
-        self.steps = np.zeros(k, int)
-        self.reduction = np.ones(k)
+        r, g = np.zeros((k, most, most), dtype=complex), np.zeros((k, most + 1), dtype=complex)
+        g[:, 0] = beta
+        done, steps, reduction = np.zeros(k, bool), np.zeros(k, int), np.ones(k)
+        return cls(r, g, basis, beta, tol, done, steps, reduction)
 
     def append(self, h, size):
         """Append column j to the Hessenberg matrices: h (k, j + 1) and the subdiagonal `size` (k,)."""

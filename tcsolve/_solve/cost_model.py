@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._arithmetic.matrix_parts import WIDENED, part_entries
+from tcsolve._plan import Plan
 
 __all__ = [
     "CPU",
@@ -13,7 +14,9 @@ __all__ = [
     "Rates",
     "bytes_needed",
     "choose_update",
+    "first_update",
     "predict_seconds",
+    "rates_for",
     "rates_of",
     "rough_bytes",
     "step_budget",
@@ -216,6 +219,22 @@ def choose_update(n, nrhs, rates, *, working="fp64", is_complex=False, dominant=
             name, n, nrhs, rates, is_complex=is_complex, steps=steps[name]
         ),
     )
+
+
+def rates_for(ops):
+    """Return the `Rates` of the device of `ops`."""
+    return rates_of(ops.device, getattr(ops, "properties", None))
+
+
+def first_update(a, nrhs, precision, rates, dominant=False):
+    """Return the name of the first update of a solve with `precision`, a Plan or a name."""
+    if isinstance(precision, Plan):
+        return precision.update
+    if precision != "auto":
+        return precision
+    working, is_complex = "fp32" if a.dtype.char in "fF" else "fp64", a.dtype.kind == "c"
+    how = {"working": working, "is_complex": is_complex, "dominant": dominant}
+    return choose_update(a.shape[-1], nrhs, rates, **how)
 
 
 def step_budget(update, following, n, nrhs, rates, *, is_complex=False):

@@ -45,19 +45,19 @@ FAILURES = {
 
 
 def factorization_for(a, structure):
-    """Return a class or function that factors the NumPy matrix a (n, n) by LAPACK, or None for the ladder.
+    """Return a function that factors the NumPy matrix a (n, n) by LAPACK, or None for the ladder.
 
     Without an asserted structure, or with 'banded', the bands and triangles of a are detected, as in SciPy.
     """
     if structure in (None, "banded"):
         structure = detected(a)
     if structure in ("diagonal", "tridiagonal", "banded"):
-        return Banded
+        return Banded.of
     if structure == "positive definite":
-        return Cholesky
+        return Cholesky.of
     if structure in ("upper triangular", "lower triangular"):
-        return functools.partial(Triangular, lower=structure == "lower triangular")
-    return General if len(a) <= LARGEST else None
+        return functools.partial(Triangular.of, lower=structure == "lower triangular")
+    return General.of if len(a) <= LARGEST else None
 
 
 def solve_directly(a, b, factorization, dtype, start):

@@ -2,6 +2,8 @@
 
 import math
 import time
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +28,7 @@ PROBES, DOUBTFUL = 3, 1000
 OK, ILL, APART = map(code_of, (Status.CONVERGED, Status.ILL_CONDITIONED, Status.NOT_AS_ASSERTED))
 
 
-def solve_stack(ops, a, b, shape, dtype, structure, lower, *, at_once, estimate, solve_one):
+def solve_stack(ops, a, b, request, *, at_once, solve_one):
     """Solve each system of a stack; return one `Solution` for all.
 
     Parameters
@@ -36,37 +38,28 @@ def solve_stack(ops, a, b, shape, dtype, structure, lower, *, at_once, estimate,
     a : array, shape (..., n, n)
     b : array, shape (n,) or (..., n, k)
         It broadcasts with a as in SciPy: a 1-D b is the same vector for every matrix.
-    shape : tuple of int
-        Shape of x.
-    dtype : dtype
-        Dtype of x.
-    structure : str or None
-        Long name of the structure.
-    lower : bool
-        As in `tcsolve.solve`.
+    request : Request
     at_once : bool
         Whether small systems may be solved at once by LU in FP64; only for NumPy arrays.
-    estimate : bool
-        Whether an estimate of each rcond is wanted; otherwise a lower bound may replace it.
     solve_one : callable, (a, b) -> Solution
         Solves one system with a (n, n) and b (n, k), for the same structure.
     """
     start = time.perf_counter()
     columns = b[:, None] if b.ndim == 1 else b
     batch = np.broadcast_shapes(a.shape[:-2], columns.shape[:-2])
-    found = _Gathered(ops, batch, a.shape[-1], columns.shape[-1], dtype)
+    found = _Gathered.empty(ops, batch, a.shape[-1], columns.shape[-1], request.dtype)
     if at_once and a.shape[-1] <= LARGEST:
-        _solve_at_once(a, columns, structure, lower, estimate, found)
+        _solve_at_once(a, columns, request, found)
     for left in found.left_by_matrix(a.shape[:-2]):
         _solve_group(a, columns, left, found, solve_one)
     seconds = time.perf_counter() - start
     return Solution(
-        x=found.x.reshape(shape),
+        x=found.x.reshape(request.shape),
         precision="+".join(found.precisions),
         rungs=tuple(found.rungs),
         iterations=found.steps.reshape(*batch, -1),
         backward_error=found.error.reshape(*batch, -1),
-        bound=stopping.target(dtype, a.shape[-1]),
+        bound=stopping.target(request.dtype, a.shape[-1]),
         seconds={"solve": seconds, "total": seconds},
         bytes_planned=found.bytes_planned,
         device=found.device,
@@ -74,17 +67,38 @@ def solve_stack(ops, a, b, shape, dtype, structure, lower, *, at_once, estimate,
     )
 
 
+@dataclass
 class _Gathered:
-    """The answers found so far for a stack of `count` systems, in row-major order of the batch."""
+    """The answers found so far for a stack of systems, in row-major order of the batch."""
 
-    def __init__(self, ops, batch, n, k, dtype):
-        self.ops, self.batch, self.count = ops, batch, math.prod(batch)
-        self.x = ops.xp.full((self.count, n, k), np.nan, dtype)
-        self.error, self.steps = np.full((self.count, k), np.nan), np.zeros((self.count, k), int)
-        self.codes, self.rconds = np.zeros(self.count, int), np.full(self.count, np.nan)
-        self.done = np.zeros(self.count, bool)
-        self.precisions, self.rungs = [], []
-        self.bytes_planned, self.device = 0, ops.device
+    ops: Any
+    batch: tuple
+    x: Any
+    error: np.ndarray
+    steps: np.ndarray
+    codes: np.ndarray
+    rconds: np.ndarray
+    done: np.ndarray
+    precisions: list = field(default_factory=list)
+    rungs: list = field(default_factory=list)
+    bytes_planned: int = 0
+    device: str = ""
+
+    @classmethod
+    def empty(cls, ops, batch, n, k, dtype):
+        """Return NaN for each system (n, n), (n, k) of a batch."""
+        count = math.prod(batch)
+        return cls(
+            ops,
+            batch,
+            x=ops.xp.full((count, n, k), np.nan, dtype),
+            error=np.full((count, k), np.nan),
+            steps=np.zeros((count, k), int),
+            codes=np.zeros(count, int),
+            rconds=np.full(count, np.nan),
+            done=np.zeros(count, bool),
+            device=ops.device,
+        )
 
     def note(self, precision, rungs, bytes_planned, device):
         """Record how some systems were solved."""
@@ -108,16 +122,15 @@ class _Gathered:
         return np.split(left[order], np.flatnonzero(np.diff(owner[order])) + 1)
 
 
-def _solve_at_once(a, b, structure, lower, estimate, found):
+def _solve_at_once(a, b, request, found):
     """Solve the ordinary systems, CHUNK_ENTRIES entries at a time; the others stay undone."""
-    n, k = found.x.shape[-2:]
+    count, n, k = found.x.shape
     step = max(1, CHUNK_ENTRIES // (n * (n + k)))
-    for first in range(0, found.count, step):
-        numbers = np.arange(first, min(first + step, found.count))
+    for first in range(0, count, step):
+        numbers = np.arange(first, min(first + step, count))
         given = found.part(a, numbers)
-        some, apart = read_under(numpy_ops, given, structure, lower)
-        answers = _lu_of_all(some, found.part(b, numbers), found.x.dtype, structure, estimate)
-        x, error, rcond, done = answers
+        some, apart = read_under(numpy_ops, given, request.structure, request.lower)
+        x, error, rcond, done = _lu_of_all(some, found.part(b, numbers), request)
         codes = np.where(rcond < np.finfo(found.x.dtype).eps, ILL, OK)
         found.x[numbers], found.error[numbers], found.rconds[numbers] = x, error, rcond
         found.codes[numbers] = np.where(apart, APART, codes)
@@ -148,20 +161,20 @@ def _store(found, number, solution, columns):
     found.note(solution.precision, solution.rungs, solution.bytes_planned, solution.device)
 
 
-def _lu_of_all(a, b, dtype, structure, estimate):
+def _lu_of_all(a, b, request):
     """Return (x, errors, rconds, done) for m systems, by LU in FP64.
 
     A system is done if its numbers are not extreme and x meets the bound.  The inverse of A is computed with
     the same factors as x; without `estimate`, only A**-1 g for a few random g.
     """
-    n, k = b.shape[-2:]
+    (n, k), dtype, estimate = b.shape[-2:], request.dtype, request.estimate
     wide = a.astype(np.result_type(a, np.float64), copy=False)
     with np.errstate(all="ignore"):
         norm = np.abs(wide).sum(axis=-2).max(axis=-1)
         done = (norm > 1 / TOP) & (norm < TOP) & np.isfinite(b).all(axis=(-2, -1))
         eye = np.eye(n)
         safe = np.where(done[:, None, None], wide, eye)
-        if structure == "positive definite":
+        if request.structure == "positive definite":
             done &= _definite(safe)
         probes = eye if estimate else np.random.default_rng(0).standard_normal((n, PROBES))
         rhs = np.concatenate([b, np.broadcast_to(probes, (len(a), *probes.shape))], axis=-1)

@@ -18,8 +18,13 @@ __all__ = ["Banded", "Cholesky", "General", "Triangular", "is_positive_definite"
 class General:
     """P A = L U with partial pivoting."""
 
-    def __init__(self, a):
-        self._factors, self.bad_pivot = numpy_ops.lu.getrf(a, a.dtype)
+    def __init__(self, factors, bad_pivot):
+        self._factors, self.bad_pivot = factors, bad_pivot
+
+    @classmethod
+    def of(cls, a):
+        """Factor a (n, n)."""
+        return cls(*numpy_ops.lu.getrf(a, a.dtype))
 
     def solve(self, b):
         """Return A**-1 b, (n, k)."""
@@ -33,11 +38,16 @@ class General:
 class Cholesky:
     """A = L L**H of a positive definite matrix with both triangles."""
 
-    def __init__(self, a):
+    def __init__(self, factor, bad_pivot, conjugate):
+        self._factor, self.bad_pivot, self._conjugate = factor, bad_pivot, conjugate
+
+    @classmethod
+    def of(cls, a):
+        """Factor a (n, n)."""
         # LAPACK is column-major: of a row-major A it sees the transpose, which is conj(A).
-        self._conjugate = not a.flags.f_contiguous and a.dtype.kind == "c"
+        conjugate = not a.flags.f_contiguous and a.dtype.kind == "c"
         t = a if a.flags.f_contiguous else a.T
-        self._factor, self.bad_pivot = lapack_of("potrf", a.dtype)(t, lower=False, clean=False)
+        return cls(*lapack_of("potrf", a.dtype)(t, lower=False, clean=False), conjugate)
 
     def solve(self, b):
         """Return A**-1 b, (n, k)."""
@@ -54,13 +64,18 @@ class Cholesky:
 class Triangular:
     """A triangular matrix, which needs no factorization."""
 
-    def __init__(self, a, lower):
+    def __init__(self, a, lower, transposed, bad_pivot):
+        self._a, self._lower, self._transposed = a, lower, transposed
+        self.bad_pivot = bad_pivot
+
+    @classmethod
+    def of(cls, a, lower):
+        """Look for a zero on the diagonal of a (n, n)."""
         # LAPACK is column-major: of a row-major matrix it sees the transpose, with the other triangle.
-        self._transposed = not a.flags.f_contiguous
-        self._a = a.T if self._transposed else a
-        self._lower = lower != self._transposed
+        transposed = not a.flags.f_contiguous
         zero = np.flatnonzero(a.diagonal() == 0)
-        self.bad_pivot = int(zero[0]) + 1 if zero.size else 0
+        bad_pivot = int(zero[0]) + 1 if zero.size else 0
+        return cls(a.T if transposed else a, lower != transposed, transposed, bad_pivot)
 
     def solve(self, b):
         """Return A**-1 b, (n, k)."""
@@ -76,23 +91,25 @@ class Triangular:
 class Banded:
     """P A = L U of a band matrix."""
 
-    def __init__(self, a):
-        self._a = a
-        self._below, self._above = scipy.linalg.bandwidth(a)
-        n, (kl, ku) = len(a), (self._below, self._above)
+    def __init__(self, a, bands, pivots, bad_pivot):
+        self._a, self._bands, self._pivots, self.bad_pivot = a, bands, pivots, bad_pivot
+
+    @classmethod
+    def of(cls, a):
+        """Factor a (n, n)."""
+        n, (kl, ku) = len(a), scipy.linalg.bandwidth(a)
         # Band storage of LAPACK: entry (i, j) is in row kl + ku + i - j.  The first kl rows are for fill-in.
         band = np.zeros((2 * kl + ku + 1, n), a.dtype, order="F")
         for d in range(-kl, ku + 1):
             diagonal = a.diagonal(d)
             band[kl + ku - d, max(d, 0) : max(d, 0) + len(diagonal)] = diagonal
-        self._lu, self._pivots, info = lapack_of("gbtrf", a.dtype)(band, kl, ku, overwrite_ab=True)
-        self.bad_pivot = max(info, 0)
+        lu, pivots, info = lapack_of("gbtrf", a.dtype)(band, kl, ku, overwrite_ab=True)
+        return cls(a, (lu, kl, ku), pivots, max(info, 0))
 
     def solve(self, b, adjoint=False):
         """Return A**-1 b, or A**-H b, (n, k)."""
         gbtrs = lapack_of("gbtrs", b.dtype)
-        bands = self._lu, self._below, self._above
-        return gbtrs(*bands, b, self._pivots, trans=2 if adjoint else 0)[0]
+        return gbtrs(*self._bands, b, self._pivots, trans=2 if adjoint else 0)[0]
 
     def rcond(self, norm_one):
         """Return the estimate of 1 / (||A||_1 ||A**-1||_1)."""
@@ -117,4 +134,4 @@ def is_positive_definite(a):
     wide = a.astype(np.result_type(a, np.float64))
     with np.errstate(all="ignore"):
         scaled = ldexp(np, wide, exponent[:, None] + exponent)
-        return bool(np.isfinite(scaled).all()) and not Cholesky(scaled).bad_pivot
+        return bool(np.isfinite(scaled).all()) and not Cholesky.of(scaled).bad_pivot

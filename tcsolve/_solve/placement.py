@@ -1,12 +1,14 @@
 """Choose the device: the host, or a GPU if it has enough memory and the predicted time is shorter."""
 
+from dataclasses import replace
+
 from tcsolve._arrays import as_host
 from tcsolve._backends.select import cuda_available, ops_on
-from tcsolve._plan import Plan
-from tcsolve._solve import ladder
-from tcsolve._solve.cost_model import CPU, choose_update, predict_seconds, rates_of
+from tcsolve._solve.cost_model import CPU, first_update, predict_seconds, rates_for
+from tcsolve._solve.memory import require_room
+from tcsolve._steps import guarded, note
 
-__all__ = ["brought", "require_room_there", "target_ops"]
+__all__ = ["brought", "moved", "require_room_there", "target_ops"]
 
 # If the host needs fewer seconds than this, no GPU is considered: importing CuPy takes longer.
 WORTH_A_GPU = 0.2
@@ -15,9 +17,8 @@ WORTH_A_GPU = 0.2
 def require_room_there(ops, a, nrhs, precision, moved_bytes):
     """Raise a DeviceMemoryError, before anything is copied, if the device has too little memory."""
     n = a.shape[0]
-    rates = rates_of(ops.device, getattr(ops, "properties", None))
-    update = _first_rung(a, nrhs, precision, rates)
-    ladder.require_room(ops, update, n, nrhs, a.dtype, moved_bytes=moved_bytes)
+    update = first_update(a, nrhs, precision, rates_for(ops))
+    require_room(ops, update, n, nrhs, a.dtype, moved_bytes=moved_bytes)
 
 
 def brought(ops, x):
@@ -25,8 +26,19 @@ def brought(ops, x):
     return ops.array(as_host(x)) if ops.device == "cpu" else ops.array(x)
 
 
+def moved(solve, target, here, a, b, request):
+    """Call `solve` on the device `target`; return its `Solution` with x on the device `here`."""
+
+    def solve_there(a, b):
+        return solve(target, brought(target, a), brought(target, b), request)
+
+    solution = guarded(target, solve_there)(a, b)
+    return replace(solution, x=brought(here, solution.x))
+
+
 def target_ops(ops, a, nrhs, precision, device):
     """Return the `Ops` of the requested device, or of the device with the shortest predicted time."""
+    note("place")
     if device != "auto":
         return ops_on(device) if device != ops.device else ops
     if ops.device == "cuda":
@@ -35,25 +47,15 @@ def target_ops(ops, a, nrhs, precision, device):
     if host < WORTH_A_GPU or not cuda_available():
         return ops
     cuda = ops_on("cuda")
-    rates = rates_of("cuda", cuda.properties)
+    rates = rates_for(cuda)
     there = _seconds(a, nrhs, precision, rates)
     there += (a.nbytes + 2 * nrhs * a.shape[0] * a.dtype.itemsize) / rates.host_bandwidth
     return cuda if there < host else ops
 
 
-def _first_rung(a, nrhs, precision, rates):
-    """Return the name of the first update of a solve with `precision`."""
-    if isinstance(precision, Plan):
-        return precision.update
-    if precision != "auto":
-        return precision
-    working, is_complex = "fp32" if a.dtype.char in "fF" else "fp64", a.dtype.kind == "c"
-    return choose_update(a.shape[0], nrhs, rates, working=working, is_complex=is_complex)
-
-
 def _seconds(a, nrhs, precision, rates):
     """Predict the seconds of a solve; if the rates do not have its first update, those of the slowest one."""
-    name = _first_rung(a, nrhs, precision, rates)
+    name = first_update(a, nrhs, precision, rates)
     names = [name] if name in rates.lu_flops else list(rates.lu_flops)
     is_complex = a.dtype.kind == "c"
     return max(predict_seconds(x, a.shape[0], nrhs, rates, is_complex=is_complex) for x in names)

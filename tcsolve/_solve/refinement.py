@@ -1,6 +1,8 @@
 """The public function `refine`: refinement with the caller's operator and approximate inverse."""
 
 import time
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -10,9 +12,11 @@ from tcsolve._checks import check_array, result_dtype
 from tcsolve._errors import InputError
 from tcsolve._plan import Plan
 from tcsolve._refine import stopping
-from tcsolve._refine.loop import Operator, measure, refine_columns
+from tcsolve._refine.loop import refine_columns
+from tcsolve._refine.operator import Operator, measure
 from tcsolve._solution import HistoryPoint, Solution, Status
 from tcsolve._solve.backward_error import SAFE, backward_errors
+from tcsolve._steps import guarded, note
 
 __all__ = ["refine"]
 
@@ -74,63 +78,81 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     >>> solution.status.name
     'CONVERGED'
     """
-    b = check_array(b, "b")
-    ops = ops_for(b)
-    # again=False: after an error, the functions of the caller are not called a second time.
-    refine_here = ops.guarded(_refine_here, again=False)
     options = {"x0": x0, "norm": norm, "plan": plan, "tol": tol, "max_steps": max_steps}
-    return refine_here(ops, a, b, correct, **options)
+    task = _checked(a, b, **options)
+    ops = _place(task.b)
+    # again=False: after an error, the functions of the caller are not called a second time.
+    return guarded(ops, _refine, again=False)(ops, task, correct)
 
 
-def _refine_here(ops, a, b, correct, *, x0, norm, plan, tol, max_steps):
-    """As `refine`, for a checked b."""
+@dataclass(frozen=True)
+class _Task:
+    """The checked arguments of `refine`; `wide` is the dtype of x."""
+
+    a: Any
+    b: Any
+    x0: Any
+    norm: float | None
+    plan: Plan
+    bound: float
+    max_steps: int
+    wide: np.dtype
+
+
+def _checked(a, b, *, x0, norm, plan, tol, max_steps):
+    """Return the `_Task`, or raise an InputError."""
+    note("check")
+    b = check_array(b, "b")
     if b.ndim not in (1, 2) or b.shape[0] == 0:
         raise InputError(f"refine: b has shape {b.shape}; (n,) or (n, k) with n > 0 is needed")
     if not (plan is None or isinstance(plan, Plan)):
         raise InputError(f"refine: plan is {plan!r}; a Plan, or None, is needed")
-    max_steps, n = require_count("refine: max_steps", max_steps), b.shape[0]
+    max_steps = require_count("refine: max_steps", max_steps)
     wide = np.result_type(result_dtype(b, b), np.float64)
-    given = norm = norm if norm is None else require_number("refine: norm", norm)
-    if callable(a):
-        if norm is None:
-            raise InputError("refine: a is a function, so norm (the infinity norm of A) is needed")
-        operator = Operator(_held(a, "a", wide, ops), norm)
-    else:
-        a = _matrix(ops, a, b)
-        wide = np.result_type(wide, a.dtype)
-        norm = float(ops.host(ops.row_stats(a).total.max())[0]) if norm is None else norm
-        operator = Operator.of(ops, a, norm)
-    columns = ops.converted(b.reshape(n, -1), wide)
-    start = None if x0 is None else _start(ops, x0, b, wide)
-    bound = stopping.target(wide, n) if tol is None else require_number("refine: tol", tol)
+    norm = norm if norm is None else require_number("refine: norm", norm)
+    if not callable(a):
+        a = _matrix(a, b)
+        wide = np.result_type(wide, result_dtype(a, a))
+    elif norm is None:
+        raise InputError("refine: a is a function, so norm (the infinity norm of A) is needed")
+    x0 = x0 if x0 is None else _start(x0, b, wide)
+    bound = stopping.target(wide, len(b)) if tol is None else require_number("refine: tol", tol)
+    return _Task(a, b, x0, norm, plan or Plan(), bound, max_steps, wide)
+
+
+def _place(b):
+    """Return the `Ops` of b, where the caller's functions work too."""
+    note("place")
+    return ops_for(b)
+
+
+def _refine(ops, task, correct):
+    """Return the `Solution` for checked arguments."""
+    operator = _operator(ops, task)
+    columns, start = ops.converted(task.b.reshape(len(task.b), -1), task.wide), None
+    if task.x0 is not None:
+        start = ops.xp.array(ops.converted(task.x0.reshape(columns.shape), task.wide))
     mark = time.perf_counter()
-    state = refine_columns(
-        ops,
-        operator,
-        columns,
-        _held(correct, "correct", wide, ops),
-        plan or Plan(),
-        bound,
-        x0=start,
-        max_steps=max_steps,
-    )
+    correct = _held(correct, "correct", task.wide, ops)
+    how = {"x0": start, "max_steps": task.max_steps}
+    state = refine_columns(ops, operator, columns, correct, task.plan, task.bound, **how)
     status = Status.CONVERGED if state.all_converged else Status.STALLED
-    if not bool(ops.xp.isfinite(columns).all()) or not np.isfinite(norm):
+    if not bool(ops.xp.isfinite(columns).all()) or not np.isfinite(operator.norm):
         status = Status.NONFINITE_INPUT
     with np.errstate(all="ignore"):  # x may be not finite
-        error = _final_error(ops, a, operator, state.x, columns, given)
+        error = _final_error(ops, operator, state.x, columns, task.norm)
     # An x near the end of the range of FP64 may miss the bound although the loop has converged.
-    if status is Status.CONVERGED and not (error <= bound).all():
+    if status is Status.CONVERGED and not (error <= task.bound).all():
         status = Status.STALLED
     took = time.perf_counter() - mark
     return Solution(
-        x=state.x.reshape(b.shape),
+        x=state.x.reshape(task.b.shape),
         status=status,
         precision="user",
         rungs=("user",),
         iterations=state.steps,
         backward_error=error,
-        bound=bound,
+        bound=task.bound,
         rcond=float("nan"),
         history=tuple(HistoryPoint("user", *point) for point in state.history),
         seconds={"refine": took, "total": took},
@@ -138,33 +160,43 @@ def _refine_here(ops, a, b, correct, *, x0, norm, plan, tol, max_steps):
     )
 
 
-def _final_error(ops, a, operator, x, b, norm):
+def _operator(ops, task):
+    """Return the `Operator` for the caller's matrix or function."""
+    if callable(task.a):
+        return Operator(_held(task.a, "a", task.wide, ops), task.norm)
+    a, norm = ops.converted(task.a, result_dtype(task.a, task.a)), task.norm
+    return Operator.of(
+        ops, a, float(ops.host(ops.row_stats(a).total.max())[0]) if norm is None else norm
+    )
+
+
+def _final_error(ops, operator, x, b, norm):
     """Return the errors of x; if A is an array, also where products or residuals would overflow."""
     error = measure(ops, operator, x, b)[1]
     (size,) = ops.host(ops.column_max(x))
     ordinary = np.isfinite(error) & (size > 1 / SAFE) & (size < SAFE)
-    if callable(a) or norm is not None or ordinary.all():
+    if operator.matrix is None or norm is not None or ordinary.all():
         return error
-    return np.where(ordinary, error, backward_errors(ops, a, x, b, operator.norm))
+    return np.where(ordinary, error, backward_errors(ops, operator.matrix, x, b, operator.norm))
 
 
-def _matrix(ops, a, b):
-    """Return the checked matrix a, in its precision for products."""
+def _matrix(a, b):
+    """Return the checked matrix a."""
     a, n = check_array(a, "a"), len(b)
     ops_for(a, b)
     if a.shape != (n, n):
         raise InputError(f"refine: a has shape {a.shape}, b has {n} rows; a must be ({n}, {n})")
-    return ops.converted(a, result_dtype(a, a))
+    return a
 
 
-def _start(ops, x0, b, dtype):
-    """Return a copy of x0 with the shape (n, k)."""
+def _start(x0, b, dtype):
+    """Return the checked x0."""
     x0 = check_array(x0, "x0")
     ops_for(x0, b)
     if x0.shape != b.shape:
         raise InputError(f"refine: x0 has shape {x0.shape}; that of b, {b.shape}, is needed")
     _require_real("x0 is", x0, dtype)
-    return ops.xp.array(ops.converted(x0.reshape(len(b), -1), dtype))
+    return x0
 
 
 def _held(function, name, dtype, ops):

@@ -1,4 +1,4 @@
-"""Write output files completely or not at all, and handle a closed standard output."""
+"""Check output files, write them completely or not at all, and handle a closed standard output."""
 
 import contextlib
 import os
@@ -8,9 +8,44 @@ import tempfile
 
 from tcsolve._errors import InputError
 
-__all__ = ["STANDARD_OUTPUT", "forget_output", "target_of", "whole"]
+__all__ = ["STANDARD_OUTPUT", "check_outputs", "forget_output", "require_open", "whole"]
 
 STANDARD_OUTPUT = "-"
+
+
+def check_outputs(args):
+    """Raise an InputError if an output cannot be written, before the solve takes its time."""
+    if args.output and args.json and _same(args.output, args.json):
+        raise InputError(f"-o and --json are both {args.output}; write one of them elsewhere")
+    if args.output not in (None, STANDARD_OUTPUT) and args.output.suffix != ".mtx":
+        raise InputError(f"-o is {args.output}; its name must end in .mtx, or be -")
+    for path in filter(None, (args.output, args.json)):
+        if path == STANDARD_OUTPUT:
+            require_open(sys.stdout, "standard output")
+        else:
+            _check_file(path, args.force)
+
+
+def _same(one, other):
+    if STANDARD_OUTPUT in (one, other):
+        return one == other
+    return one.resolve() == other.resolve()
+
+
+def require_open(stream, name):
+    if stream is None:
+        raise InputError(f"{name} is closed; open it, or give the name of a file instead of -")
+
+
+def _check_file(path, force):
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; the name of a file is needed")
+    if path.is_file() and not force:
+        raise InputError(f"{path} exists; choose another name, or --force to overwrite it")
+    if not (folder := _target_of(path).parent).is_dir():
+        raise InputError(f"there is no folder {folder} to write {path.name} in")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InputError(f"{path} cannot be written: permission denied")
 
 
 @contextlib.contextmanager
@@ -84,7 +119,7 @@ def _aside(path):
         raise
 
 
-def target_of(path):
+def _target_of(path):
     """Return the target of a symbolic link, or path itself if it is no link."""
     try:
         return path.resolve() if path.is_symlink() else path

@@ -13,7 +13,8 @@ from tcsolve import Plan, Status, matrices
 from tcsolve._backends.cpu.ops import NumpyOps
 from tcsolve._refine import stopping
 from tcsolve._refine.krylov import fgmres
-from tcsolve._refine.loop import Operator, measure, refine_columns
+from tcsolve._refine.loop import refine_columns
+from tcsolve._refine.operator import Operator, measure
 
 OPS = NumpyOps()
 

@@ -15,8 +15,8 @@ from tcsolve._backends import select
 from tcsolve._backends.cpu.lu import HostLU
 from tcsolve._backends.cpu.ops import NumpyOps
 from tcsolve._solve.cost_model import bytes_needed
-from tcsolve._solve.factorization import Factorization
-from tcsolve._solve.ladder import require_room
+from tcsolve._solve.ladder import Ladder
+from tcsolve._solve.memory import require_room
 
 
 def test_a_missing_device_is_an_error_that_says_why(monkeypatch):
@@ -74,7 +74,7 @@ def test_a_solve_fits_where_enough_bytes_are_told_or_more(spare, fits, held):
 @pytest.mark.parametrize("update", UPDATES)
 def test_a_solve_that_would_not_fit_is_refused_before_it_allocates(update):
     with pytest.raises(tcsolve.DeviceMemoryError) as caught:
-        Factorization(SmallDevice(), gauss(), update)
+        Ladder.begin(SmallDevice(), gauss(), update)
 
     text = str(caught.value)
     needed = int(re.search(r"needs ([\d,]+) more bytes", text)[1].replace(",", ""))
@@ -88,10 +88,9 @@ def test_a_copy_that_is_there_already_needs_no_more_room():
     device = SmallDevice()
     needed = bytes_needed("fp16x3", 40, 1, np.dtype("d"), block=16, on_device=True)
     with pytest.raises(tcsolve.DeviceMemoryError):
-        require_room(device, "fp16x3", 40, 1, np.dtype("d"), 16, held_bytes=needed - 1001)
-    assert (
-        require_room(device, "fp16x3", 40, 1, np.dtype("d"), 16, held_bytes=needed - 1000) == needed
-    )
+        require_room(device, "fp16x3", 40, 1, np.dtype("d"), block=16, held_bytes=needed - 1001)
+    how = {"block": 16, "held_bytes": needed - 1000}
+    assert require_room(device, "fp16x3", 40, 1, np.dtype("d"), **how) == needed
 
 
 def test_the_bytes_that_were_reserved_are_reported(xp):

@@ -12,7 +12,6 @@ A single matrix is treated as a stack of one.
    again, and x is refined.
 """
 
-import functools
 import time
 from dataclasses import replace
 
@@ -22,7 +21,7 @@ from tcsolve._checks import require_finite
 from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, contradicted, distinct
 from tcsolve._solve.backward_error import SAFE, backward_errors
-from tcsolve._solve.cost_model import choose_update, rates_of
+from tcsolve._solve.cost_model import first_update, rates_for
 from tcsolve._solve.vendor.measure import (
     AT_ONCE,
     MARGIN,
@@ -86,12 +85,7 @@ def goes_to_vendor(ops, a, b, structure, precision):
 
 def _is_faster(ops, a, nrhs):
     """Tell whether the LU of cuSOLVER is faster than our LU for one matrix."""
-    n = a.shape[-1]
-    if n <= LARGEST_ALONE:
-        return True
-    rates = rates_of(ops.device, getattr(ops, "properties", None))
-    how = {"working": "fp32" if a.dtype.char in "fF" else "fp64", "is_complex": a.dtype.kind == "c"}
-    return choose_update(n, nrhs, rates, **how) == "fp64"
+    return a.shape[-1] <= LARGEST_ALONE or (first_update(a, nrhs, "auto", rates_for(ops)) == "fp64")
 
 
 def solve_by_vendor(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite, estimate):
@@ -305,18 +299,17 @@ def _is_its_own_factor(ops, system):
 
 
 class _Later:
-    """The factors of systems that one launch has solved; they are computed when first needed."""
+    """The factors of systems that one launch has solved; the first solve with them computes them."""
 
     def __init__(self, ops, system):
-        self._ops, self._system = ops, system
-
-    @functools.cached_property
-    def _factors(self):
-        system = as_read(self._ops, self._system)
-        return self._ops.vendor.factor(system.a, system.kind, system.b.shape[2] + PROBES)
+        self._ops, self._system, self._factors = ops, system, None
 
     def solve(self, rhs, adjoint=False):
         """Solve as the factors of `vendor.factor` do."""
+        if self._factors is None:
+            system = as_read(self._ops, self._system)
+            k = system.b.shape[2]
+            self._factors = self._ops.vendor.factor(system.a, system.kind, k + PROBES)
         return self._factors.solve(rhs, adjoint)
 
     def taken(self, which):

@@ -1,0 +1,82 @@
+"""The bytes that a solve needs, compared with the free memory before they are allocated."""
+
+from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._errors import DeviceMemoryError
+from tcsolve._paths import paths
+from tcsolve._solve.cost_model import bytes_needed, rough_bytes
+
+__all__ = ["MemoryPlan", "require_room", "room_needed", "widest_panel"]
+
+
+def widest_panel(ops, n, update, dominant=False):
+    """Return the width of the first panel of an n x n matrix, which is the widest panel."""
+    how = UPDATES[update]
+    return ops.lu.rules(how.storage).block(n, how, dominant)
+
+
+def room_needed(ops, update, n, nrhs, dtype, *, block=None, dominant=False, kept=0):
+    """Return the bytes that a solve with `update` allocates.
+
+    `dominant` is as for `factor_blocked`, and `kept` as for `bytes_needed`.
+    """
+    if not paths().exact_memory:
+        return rough_bytes(update, n, dtype)
+    block = block or widest_panel(ops, n, update, dominant)
+    how = {"block": block, "on_device": ops.device == "cuda", "kept": kept}
+    return bytes_needed(update, n, nrhs, dtype, **how)
+
+
+def require_room(ops, update, n, nrhs, dtype, *, moved_bytes=0, held_bytes=0, **how):
+    """Return `room_needed` plus moved_bytes, or raise a DeviceMemoryError if the device has fewer bytes.
+
+    moved_bytes is the size of the arguments that must be copied to the device.  held_bytes is the part of the
+    needed memory that is allocated already.
+    """
+    needed = room_needed(ops, update, n, nrhs, dtype, **how) + moved_bytes
+    # Only on a device is the free memory known: memory of the host is virtual and shared.
+    if ops.device != "cuda":
+        return needed
+    if needed > (free := ops.free_bytes(needed - held_bytes) + held_bytes):
+        ways = "device='cpu'"
+        if update == "fp64":
+            ways = "precision='fp16x3' (half the bytes) or " + ways
+        raise DeviceMemoryError(
+            f"solving n = {n} with {update} factors needs {needed:,} more bytes on the device, "
+            f"{free:,} are free; use {ways}"
+        )
+    return needed
+
+
+class MemoryPlan:
+    """The bytes that the rungs of a system need.
+
+    Attributes
+    ----------
+    beside : int
+        Bytes in addition to those of a rung: arguments that were copied to the device, a scaled copy of A.
+    planned : int
+        The largest number that was predicted before a rung was factored.
+    of_solve : int
+        The largest number that the present solve turned out to need.
+    """
+
+    def __init__(self, ops, a, block, beside):
+        self._ops, self._block = ops, block
+        self._n, self._dtype = a.shape[0], a.dtype
+        self.beside, self.planned, self.of_solve = beside, 0, 0
+
+    def require(self, update, nrhs, dominant, held_bytes=0):
+        """Return all bytes that this rung needs, or raise a DeviceMemoryError before it allocates."""
+        how = {"block": self._block, "dominant": dominant, "held_bytes": held_bytes}
+        return self.beside + require_room(self._ops, update, self._n, nrhs, self._dtype, **how)
+
+    def add(self, nbytes):
+        """Record bytes that are kept in addition to those of any rung."""
+        self.beside += nbytes
+        self.planned += nbytes
+
+    def note(self, update, nrhs, dominant, kept):
+        """Record the bytes that a rung needed for nrhs right-hand sides; `kept` as for `bytes_needed`."""
+        how = {"block": self._block, "dominant": dominant, "kept": kept}
+        needed = room_needed(self._ops, update, self._n, nrhs, self._dtype, **how)
+        self.of_solve = max(self.of_solve, needed + self.beside)

@@ -1,0 +1,73 @@
+"""A rung: the factors of a system with one update, and how to correct with them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tcsolve._arithmetic.formats import Update
+from tcsolve._lu.scaling import Scaling
+
+__all__ = ["Rung", "dtype_of_factors", "matrix_to_factor"]
+
+
+@dataclass(frozen=True, eq=False)
+class Rung:
+    """The factors of a system, and how to correct with them.
+
+    Attributes
+    ----------
+    how : Update
+    factors : BlockedFactors or NativeFactors
+        Those of diag(row) A diag(col), with the `scaling`.
+    scaling : Scaling or None
+    scaled_norm : float
+        Infinity norm of the scaled matrix.
+    """
+
+    how: Update
+    factors: Any
+    scaling: Scaling | None = None
+    scaled_norm: float = 0.0
+
+    @property
+    def is_exact(self):
+        """Whether the factors are in FP64."""
+        return self.how.storage == "float64"
+
+    @property
+    def bad_pivot(self):
+        """1-based column of the first pivot that is zero or not finite; 0 if all are good."""
+        return self.factors.bad_pivot
+
+    def correct(self, r, adjoint=False):
+        """Return approximately A**-1 r (or A**-H r) for FP64 r (n, k)."""
+        if self.is_exact:
+            return self.factors.solve(r, adjoint)
+        if self.scaling is None:
+            return self.factors.solve_scaled(r, adjoint)
+        row, col = self.scaling.row, self.scaling.col
+        if adjoint:
+            row, col = col, row
+        return self.factors.solve_scaled(r * row[:, None], adjoint) * col[:, None]
+
+
+def dtype_of_factors(how, is_complex):
+    """Return the dtype of factors with an `Update`."""
+    kind = {"float32": "complex64", "float64": "complex128"} if is_complex else {}
+    return np.dtype(kind.get(how.storage, how.storage))
+
+
+def matrix_to_factor(system, how, copy):
+    """Return a matrix that the factors may overwrite: a scaled copy, if possible in the memory of `copy`.
+
+    `copy` is the copy of A from the survey, or None.
+    """
+    scaling, ops = system.scaling_for(how), system.ops
+    dtype = dtype_of_factors(how, system.is_complex)
+    row, col = (None, None) if scaling is None else (scaling.row, scaling.col)
+    if how.native:  # the factors overwrite it, so it must be contiguous and not on a tape
+        copy = ops.xp.empty(system.a.shape, dtype)
+    elif copy is not None and scaling is None and system.frame is None:
+        return copy
+    return ops.cast_scaled(system.matrix, row, col, dtype, out=copy)

@@ -1,0 +1,341 @@
+"""One solve with a ladder: refine, climb until the bound is met, measure the answer, estimate rcond."""
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tcsolve._arithmetic.matrix_parts import by_parts, real_parts
+from tcsolve._checks import require_finite
+from tcsolve._lu.scaling import exponent_of, ldexp, shift_columns
+from tcsolve._refine import stopping
+from tcsolve._solution import HistoryPoint, Solution, Status
+from tcsolve._solve.backward_error import backward_errors
+from tcsolve._solve.condition import ConditionEstimate
+from tcsolve._solve.ladder import Ladder
+from tcsolve._solve.long_double_residual import SMALL, residual
+
+__all__ = ["Solve"]
+
+# An error of up to NEAR times the bound may come from rounding alone, so more corrections are tried.
+NEAR = 4
+
+
+class _Found(NamedTuple):
+    """The result of refinement for some columns.
+
+    Attributes
+    ----------
+    x : array, shape (n, k)
+        The solution of the caller's system, in FP64.
+    steps : ndarray of int, shape (k,)
+        Number of corrections.
+    error : ndarray of float64, shape (k,), or None
+        Backward errors of the caller's system, if the loop has measured them.
+    met : bool
+        Whether all columns have converged.
+    history : list of HistoryPoint
+        As in `Solution.history`.
+    """
+
+    x: Any
+    steps: np.ndarray
+    error: np.ndarray | None
+    met: bool
+    history: list
+
+
+@dataclass(frozen=True)
+class Solve:
+    """A solve with a ladder, for answers of a dtype."""
+
+    ladder: Ladder
+    condition: ConditionEstimate
+    dtype: np.dtype
+
+    def solution(self, b, check_finite):
+        """Return the `Solution` for b (n,) or (n, k), on the host or on the device of the ladder, where x is.
+
+        The phases of earlier work are reported with it.
+        """
+        ladder, ops, phases = self.ladder, self.ladder.system.ops, self.ladder.phases
+        ladder.restore()
+        start = ops.mark()
+        columns = ops.array(b).reshape(len(ladder.system.a), -1)
+        wide = np.complex128 if columns.dtype.kind == "c" else ladder.system.wide
+        columns = ops.converted(columns, np.dtype(wide))
+        earlier, phases.laps = phases.laps, ()
+        try:
+            solution = self._verified(columns, check_finite, start)
+        except BaseException:
+            phases.laps = earlier  # the next solve reports the time of the factorization
+            raise
+        finally:
+            ladder.finish()
+        phases.report(solution.seconds, earlier, start)
+        x = solution.x[:, 0] if b.ndim < 2 else solution.x
+        return replace(solution, x=ops.xp.ascontiguousarray(x))
+
+    def _verified(self, b, check_finite, mark):
+        """Return the `Solution` for b (n, k) in FP64; the checks began at `mark`."""
+        ladder, system, dtype = self.ladder, self.ladder.system, self.dtype
+        ops, n, ladder.memory.of_solve = system.ops, len(b), 0
+        bound, wanted = stopping.target(dtype, n), stopping.before_rounding(dtype, n)
+        # If A is real and b complex, the real and the imaginary parts of b are separate columns.
+        paired = b.dtype.kind == "c" and not system.is_complex
+        if paired:  # the modulus of the error combines the errors of both parts
+            wanted /= math.sqrt(2)
+        rhs = ops.xp.concatenate([b.real, b.imag], axis=1) if paired else b
+        # Launch all work that a solve nearly always needs before the first result is read.
+        read_size = ops.reading(_largest_parts(ops, rhs))
+        mark = ladder.phases.lap("check", mark)
+        self.condition.begin(rhs.shape[1])
+        ahead = ladder.ahead(rhs)
+        mark = ladder.phases.lap("refine", mark)
+        (size,) = read_size()
+        good = np.isfinite(size)
+        all_good = bool(good.all())
+        if check_finite:
+            require_finite(all_good, "b")
+        if all_good and system.finite and not ladder.is_singular:
+            found = self._climb_until_met(rhs, size, wanted, mark, ahead)
+        else:
+            found = self._good_columns(rhs, size, good, wanted, mark)
+        # Read these now: the condition estimate may factor with a more precise rung than x needed.
+        precision, rungs = ladder.precision, ladder.rungs
+        rcond, singular = self._rcond(found.met)
+        found = _join_parts(ops.xp, found) if paired else found
+        if singular:  # then the x of an earlier rung is not valid
+            found = found._replace(x=ops.xp.full_like(found.x, np.nan), error=None, met=False)
+        x, error = self._returned(found, b)
+        if dtype.char in "dD" and (found.met or ladder.plan.max_steps is None):
+            before = ladder.rungs
+            x, error, added = self._mended(x, b, error, bound)
+            if ladder.rungs != before:
+                precision, rungs, ladder.fell_back = ladder.precision, ladder.rungs, True
+            if added.any():
+                point = HistoryPoint(precision, found.steps + added, error, False)
+                history = [*found.history, point]
+                found = found._replace(steps=point.step, history=history, met=True)
+        finite, met = all_good and system.finite, bool((error <= bound).all())
+        beyond = self._beyond_range(x, error, bound) if finite and found.met and not met else None
+        return Solution(
+            x=x,
+            status=self._status(finite, singular, beyond, met, rcond),
+            precision=precision,
+            rungs=rungs,
+            iterations=found.steps,
+            backward_error=error,
+            bound=bound,
+            rcond=rcond,
+            history=tuple(found.history),
+            bytes_planned=max(ladder.memory.planned, ladder.memory.of_solve),
+            device=ops.device,
+        )
+
+    def _rcond(self, met):
+        """Return rcond, and whether A is singular; the estimate may find that with FP64 factors."""
+        ladder, condition = self.ladder, self.condition
+        mark, rcond, singular = ladder.system.ops.mark(), 0.0, ladder.is_singular
+        if ladder.system.finite and not singular:
+            rcond = condition.least if met and condition.least else condition.rcond()
+            singular = ladder.is_singular
+        ladder.phases.lap("rcond", mark)
+        return rcond, singular
+
+    # ---- climbing
+
+    def _good_columns(self, rhs, size, good, bound, mark):
+        """Solve for the finite columns of rhs; the others are NaN, or all if A is singular or not finite."""
+        ladder, k = self.ladder, len(good)
+        xp = ladder.system.ops.xp
+        x, steps = xp.full(rhs.shape, xp.nan, dtype=rhs.dtype), np.zeros(k, int)
+        if not (ladder.system.finite and good.any()) or ladder.is_singular:
+            return _Found(x, steps, np.full(k, np.nan), False, [])
+        take = ladder.system.ops.array(np.flatnonzero(good))
+        found = self._climb_until_met(rhs[:, take], size[good], bound, mark)
+        x[:, take] = found.x
+        steps[good] = found.steps
+        history = [_spread(point, good) for point in found.history]
+        return _Found(x, steps, None, found.met, history)
+
+    def _climb_until_met(self, rhs, size, bound, mark, ahead=None):
+        """Refine with one rung after the other until all columns converge; return `_Found`.
+
+        `size` has the largest real or imaginary part of each column of rhs.  `mark` is the start of the
+        phase.  `ahead` is the result of `Ladder.ahead` for rhs.
+        """
+        ladder, xp, k = self.ladder, self.ladder.system.ops.xp, rhs.shape[1]
+        frame = ladder.system.frame or shift_columns(size)
+        if frame is not None:
+            rhs, shift = frame.inside(xp, rhs)
+            ahead = None
+        total, history, state = np.zeros(k, int), [], None
+        while True:
+            if not ladder.make_valid().bad_pivot:
+                self.condition.begin(k)
+                # Start again from x = 0: the x of a rung that failed may be worse than that, even if its
+                # backward error, which is relative to the size of x, is small.
+                state, ahead = ladder.refine(rhs, bound, ahead), None
+                history += [_told(ladder.precision, total, point) for point in state.history]
+                total += state.steps
+            ladder.phases.lap("refine", mark)
+            if state is not None and state.all_converged or not ladder.climb(k):
+                break
+            ladder.fell_back = True
+            mark = ladder.system.ops.mark()
+        if state is None:  # every factorization had a bad pivot
+            x = xp.full(rhs.shape, xp.nan, rhs.dtype)
+            return _Found(x, total, np.full(k, np.nan), False, history)
+        x, error, met = state.x, state.error, state.all_converged
+        measured = self.dtype.char not in "fF" and ladder.operator.measures_the_caller
+        if measured and len(rhs) <= SMALL and (error <= NEAR * bound).all():
+            left = (ladder.plan.max_steps or math.inf) - int(state.steps.max())
+            x, error, added = self._look_closer(x, rhs, bound, min(2, left))
+            total, met = total + added, bool((error <= bound).all())
+            if added:
+                history.append(HistoryPoint(ladder.precision, total.copy(), error, False))
+        if frame is not None:
+            x = frame.outside(xp, x, shift)
+        return _Found(x, total, error if measured and frame is None else None, met, history)
+
+    def _look_closer(self, x, rhs, bound, most):
+        """Return (x, errors, steps) with long double residuals, after up to `most` more corrections."""
+        system, ops = self.ladder.system, self.ladder.system.ops
+        a, b = ops.host(system.matrix, rhs)
+
+        def measured(x):
+            (y,) = ops.host(x)
+            r = residual(a, y, b)
+            rest, size = np.abs(r).max(axis=0), np.abs(y).max(axis=0)
+            with np.errstate(all="ignore"):
+                return r, np.where(rest == 0, 0.0, rest / system.survey.inf / size)
+
+        r, error = measured(x)
+        for step in range(most):
+            if (error <= bound).all():
+                return x, error, step
+            trial = x + self.ladder.rung.correct(ops.array(r))
+            rest, after = measured(trial)
+            better = after < error
+            x = ops.xp.where(ops.array(better), trial, x)
+            r, error = np.where(better, rest, r), np.where(better, after, error)
+        return x, error, most
+
+    # ---- the answer
+
+    def _returned(self, found, b):
+        """Return x in its dtype, and its errors; those of the loop if they are for this x."""
+        x, error, ops = found.x, found.error, self.ladder.system.ops
+        if self.dtype.char in "fF":
+            with np.errstate(over="ignore", under="ignore"):
+                x = ops.converted(x, _like(x, self.dtype))
+        return x, self._errors(x, b) if error is None else error
+
+    def _errors(self, x, b):
+        system = self.ladder.system
+        return backward_errors(system.ops, system.a, x, b, system.norm_inf)
+
+    def _mended(self, x, b, error, bound):
+        """Return (x, errors, steps) after more corrections of columns that miss the bound by rounding.
+
+        This may happen if the loop has measured the error of a scaled system, or if the rounding of the FP64
+        residual matters.  Two corrections use the current factors, and two more use those of the next rung.
+        """
+        ladder, ops, steps = self.ladder, self.ladder.system.ops, np.zeros(len(error), int)
+        for step in range(4):
+            if not ((error > bound) & (error <= NEAR * bound)).any():
+                break
+            if step == 2 and not (ladder.climb(len(error)) and not ladder.make_valid().bad_pivot):
+                break
+            trial = self._corrected(x, b)
+            after = self._errors(trial, b)
+            steps += error > bound
+            better = after < error
+            x = ops.xp.where(ops.array(better), trial, x)
+            error = np.where(better, after, error)
+        return x, error, steps
+
+    def _corrected(self, x, b):
+        """Return x after one more correction; for few unknowns, the residual is computed in long double."""
+        system, invert = self.ladder.system, self.ladder.invert
+        a, ops, xp, is_complex = system.a, system.ops, system.ops.xp, system.is_complex
+        if len(b) > SMALL:
+            r = b - by_parts(xp, functools.partial(ops.product, a), x, is_complex)
+            return x + by_parts(xp, invert, r, is_complex)
+        # Scale x and b to near 1; if the factors are in a frame, A too.
+        of_a = exponent_of(xp, a, (0, 1)) if system.frame is not None else 0
+        of_x = exponent_of(xp, x, 0)
+        near = (ldexp(xp, v, -e) for v, e in ((a, of_a), (x, of_x), (b, of_x + of_a)))
+        near_a, near_x, near_b = ops.host(*near)
+        invert = functools.partial(invert, exponent=of_a)
+        r = ops.array(residual(near_a, near_x, near_b))
+        d = by_parts(xp, invert, r, is_complex)
+        return ldexp(xp, ops.array(near_x) + d, of_x)
+
+    def _beyond_range(self, x, error, bound):
+        """Return OVERFLOW or UNDERFLOW for an x that met the bound until it was rounded, or None."""
+        ops = self.ladder.system.ops
+        if not bool(ops.xp.isfinite(x).all()):
+            return Status.OVERFLOW
+        (size,) = ops.host(ops.column_max(x))
+        faint = size < np.finfo(x.dtype).tiny
+        return Status.UNDERFLOW if (faint | (error <= bound)).all() else None
+
+    def _status(self, finite, singular, beyond, met, rcond):
+        if not finite:
+            return Status.NONFINITE_INPUT
+        if singular:
+            return Status.SINGULAR
+        if beyond:
+            return beyond
+        if not met:
+            return Status.NOT_CONVERGED if self.ladder.plan.fallback else Status.STALLED
+        if math.isnan(rcond):
+            return Status.CONDITION_UNKNOWN
+        if not rcond >= np.finfo(self.dtype).eps:
+            return Status.ILL_CONDITIONED
+        return Status.CONVERGED_AFTER_FALLBACK if self.ladder.fell_back else Status.CONVERGED
+
+
+def _told(rung, before, point):
+    """Return the `HistoryPoint` for a `Point` of a rung; each column had `before` steps on earlier rungs."""
+    return HistoryPoint(rung, before + point.step, point.error, point.estimated)
+
+
+def _spread(point, good):
+    """Return the `HistoryPoint` of all columns from one of the good columns; the others have NaN."""
+    step, error = np.zeros(len(good), int), np.full(len(good), np.nan)
+    step[good], error[good] = point.step, point.error
+    return point._replace(step=step, error=error)
+
+
+def _like(x, dtype):
+    """Return the dtype with the precision of `dtype` that is real or complex as x is."""
+    single = dtype.char in "fF"
+    if x.dtype.kind == "c":
+        return np.dtype(np.complex64 if single else np.complex128)
+    return np.dtype(np.float32 if single else np.float64)
+
+
+def _largest_parts(ops, v):
+    """Return the largest real or imaginary part of each column of v; the moduli might overflow."""
+    if v.dtype.kind != "c":
+        return ops.column_max(v)
+    return ops.xp.maximum(*map(ops.column_max, real_parts(v)))
+
+
+def _join_parts(xp, found):
+    """Join columns (all real parts, then all imaginary parts) to complex columns; error becomes None."""
+    k = found.x.shape[1] // 2
+    # Not real + 1j * imaginary: 1j * inf has NaN in its real part.
+    x = xp.empty((len(found.x), k), np.result_type(found.x, np.complex64))
+    x.real[...], x.imag[...] = found.x[:, :k], found.x[:, k:]
+
+    def larger(v):
+        return v.reshape(2, k).max(axis=0)
+
+    history = [p._replace(step=larger(p.step), error=larger(p.error)) for p in found.history]
+    return found._replace(x=x, error=None, steps=larger(found.steps), history=history)

@@ -1,0 +1,37 @@
+"""The steps of a public call, so that a test can count them.
+
+- 'check': the arguments are checked.
+- 'place': the device that computes is determined.
+- 'guard': from here on, missing memory raises a DeviceMemoryError.
+
+A call takes no step twice, except that a call that moves its arrays guards both devices.
+"""
+
+import contextlib
+
+__all__ = ["guarded", "note", "observed"]
+
+_lists = []
+
+
+def note(step):
+    """Note that a step begins; the function that does the step calls this."""
+    for seen in _lists:
+        seen.append(step)
+
+
+@contextlib.contextmanager
+def observed():
+    """Yield a list; each step of the calls in the with block is appended to it."""
+    seen = []
+    _lists.append(seen)
+    try:
+        yield seen
+    finally:
+        _lists[:] = [other for other in _lists if other is not seen]
+
+
+def guarded(ops, function, again=True):
+    """Return a function that calls `function`, and raises a DeviceMemoryError when memory runs out."""
+    note("guard")
+    return ops.guarded(function, again)

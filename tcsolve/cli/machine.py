@@ -1,0 +1,117 @@
+"""What this machine has: software, a GPU, and kernels that compile."""
+
+import importlib.metadata
+import os
+import platform
+import sys
+
+import numpy as np
+import scipy
+
+from tcsolve._backends import select
+from tcsolve._errors import DeviceError
+from tcsolve._solve.cost_model import H200, rates_of
+from tcsolve.cli.messages import print_aligned
+from tcsolve.cli.progress_line import progress
+from tcsolve.matrices import _suitesparse
+
+__all__ = ["info", "versions"]
+
+INSTALL = "pip install 'tcsolve[cuda13]' (or [cuda12])"
+# The architecture to compile kernels for on a machine without a GPU.
+DEFAULT_ARCH = "sm_90a"
+
+
+def versions():
+    """Return the versions of the software that affects results; CuPy and NVRTC are None if not loaded.
+
+    Returns
+    -------
+    dict of str to str or None
+    """
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    cupy = sys.modules.get("cupy")
+    return {
+        "tcsolve": importlib.metadata.version("tcsolve"),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "blas": f"{blas['name']} {blas['version']}",
+        "cupy": cupy and cupy.__version__,
+        "nvrtc": cupy and _nvrtc_version(),
+    }
+
+
+def _nvrtc_version():
+    """Return the version of NVRTC, or None if CuPy does not find it."""
+    try:
+        from cupy.cuda import nvrtc
+
+        return ".".join(map(str, nvrtc.getVersion()))
+    except (ImportError, RuntimeError):
+        return None
+
+
+def info(_):
+    """Run `tcsolve info`, and return its exit code."""
+    try:
+        reason = select.why_no_cuda()
+    except ImportError as error:
+        reason = f"CuPy cannot be imported ({error})"
+    found = versions()
+    folder = os.environ.get(_suitesparse.FOLDER_VARIABLE)
+    lines = {name: version or f"none; {INSTALL}" for name, version in found.items()}
+    lines |= _describe_gpu() if reason is None else _describe_no_gpu(reason)
+    lines["matrices"] = folder or f"no folder; set {_suitesparse.FOLDER_VARIABLE} for ss:NAME"
+    print_aligned(lines, sys.stdout)
+    print("kernels")
+    if found["nvrtc"] is None:
+        print(f"  not compiled: CuPy with NVRTC is needed; {INSTALL}")
+        return 0
+    from tcsolve._backends.cuda.runtime.compiler import target_arch
+
+    arch = target_arch() if reason is None else DEFAULT_ARCH
+    for name, outcome in _compile_kernels(arch):
+        print(f"  {name:13} {outcome}")
+    return 0
+
+
+def _describe_no_gpu(reason):
+    remedy = "" if INSTALL in reason else f"; a GPU needs NVIDIA's driver and {INSTALL}"
+    return {"gpu": f"none: {reason}{remedy}", "rates": "CPU"}
+
+
+def _describe_gpu():
+    from cupy.cuda import Device, runtime
+
+    device = Device()
+    name = runtime.getDeviceProperties(device.id)["name"].decode()
+    free, total = device.mem_info
+    rates = rates_of("cuda", select.ops_on("cuda").properties)
+    return {
+        "gpu": f"{name}, compute capability {int(device.compute_capability) / 10}, "
+        f"{total / 2**30:.1f} GiB ({free / 2**30:.1f} free)",
+        "rates": "H200, measured" if rates is H200 else "scaled from the H200",
+    }
+
+
+def _compile_kernels(arch):
+    """Compile every variant of every kernel, and return (name, outcome) for each kernel."""
+    from tcsolve._backends.cuda.runtime.compiler import compile_cubin, supported
+    from tcsolve.kernels.registry import KERNELS
+
+    outcomes = []
+    with progress(f"compiling kernels for {arch}"):
+        for name, spec in KERNELS.items():
+            variants = spec.variants_for(arch)
+            outcome = f"{len(variants)} variants compile for {arch}"
+            if not supported(name, arch):
+                outcome = f"needs compute capability {spec.min_arch / 10}, and this is {arch}"
+            else:
+                try:
+                    for variant in variants:
+                        compile_cubin(name, arch, tuple(sorted(variant.items())))
+                except DeviceError as error:
+                    outcome = "FAILS: " + " ".join(str(error).split())
+            outcomes.append((name, outcome))
+    return outcomes

@@ -1,0 +1,84 @@
+"""The report of a solve: as a dict for JSON, and as text."""
+
+import dataclasses
+import enum
+import itertools
+import math
+import textwrap
+
+import numpy as np
+
+from tcsolve.cli.machine import versions
+from tcsolve.cli.messages import print_aligned
+
+__all__ = ["plain", "print_report", "report_of"]
+
+WIDTH = 100
+
+
+def report_of(problem, solution):
+    """Return the report: facts about the matrix, the fields of the `Solution` except x, and the versions."""
+    x, exact, forward = solution.x, problem.x_true, None
+    finite = bool(np.isfinite(x).all())
+    with np.errstate(over="ignore"):
+        norm = float(np.abs(problem.a).sum(axis=1).max())
+        if exact is not None and finite:
+            forward = float(np.abs(x - exact).max() / np.abs(exact).max())
+    names = (f.name for f in dataclasses.fields(solution) if f.name != "x")
+    return {
+        "matrix": {
+            "name": problem.name,
+            "n": problem.n,
+            "nrhs": 1 if problem.b.ndim == 1 else problem.b.shape[1],
+            "dtype": str(problem.a.dtype),
+            "norm_inf": norm,
+            "cond": problem.cond,
+        },
+        **{name: getattr(solution, name) for name in names},
+        "ok": solution.status.ok,
+        "message": solution.status.value,
+        "finite": finite,
+        "forward_error": forward,
+        "versions": versions(),
+    }
+
+
+def plain(value):
+    """Return value with only types that JSON has; NaN and infinity become None, which JSON writes as null."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def print_report(report, solution, stream):
+    matrix, worst = report["matrix"], _worst(solution.backward_error)
+    rhs = "" if matrix["nrhs"] == 1 else f", {matrix['nrhs']} right-hand sides (worst shown)"
+    cond = "" if matrix["cond"] is None else f", cond {matrix['cond']:.1e}"
+    rcond = "not estimated" if math.isnan(solution.rcond) else f"{solution.rcond:.1e}"
+    lines = {
+        "matrix": f"{matrix['name']}, n = {matrix['n']}, {matrix['dtype']}, "
+        f"norm {matrix['norm_inf']:.3g}{cond}{rhs}",
+        "verdict": solution.status.value,
+        "precision": f"{solution.precision} (tried {', '.join(solution.rungs)}) on {solution.device}",
+        "steps": _worst(solution.iterations),
+        "backward error": f"{worst:.1e} (bound {solution.bound:.1e})",
+        "rcond": rcond,
+    }
+    if report["forward_error"] is not None:
+        lines["forward error"] = f"{report['forward_error']:.1e}"
+    lines["seconds"] = ", ".join(f"{phase} {s:.3g}" for phase, s in solution.seconds.items())
+    for rung, points in itertools.groupby(solution.history, key=lambda point: point.rung):
+        # '~' marks an error that FGMRES estimated after an inner step.
+        errors = " ".join(f"{'~' * p.estimated}{_worst(p.error):.0e}" for p in points)
+        lines[f"history {rung}"] = textwrap.fill(errors, WIDTH, subsequent_indent=" " * 16)
+    print_aligned(lines, stream)
+
+
+def _worst(values):
+    return np.max(values, initial=0)  # NaN if any value is NaN

@@ -1,0 +1,90 @@
+"""Each public call checks its arguments once, decides once where it computes, and guards its memory once."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from systems import gauss
+
+import tcsolve
+from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._steps import observed
+
+A, B, STACK = gauss(40), np.ones(40), np.stack([gauss(4, seed) for seed in range(3)])
+LOW = A.astype(np.float32)
+ONCE = {"check": 1, "place": 1, "guard": 1}
+# Arrays that no other device could be faster for stay where they are: nothing is decided.
+STAYS = {"check": 1, "guard": 1}
+CALLS = {
+    "solve": (lambda: tcsolve.solve(A, B, precision="fp16x3"), ONCE),
+    "solve, directly": (lambda: tcsolve.solve(A, B), STAYS),
+    "solve, on a requested device": (lambda: tcsolve.solve(A, B, device="cpu"), ONCE),
+    "solve, climbing": (lambda: tcsolve.solve_ex(near_singular(), B, precision="fp16"), ONCE),
+    "solve, a structure": (
+        lambda: tcsolve.solve(A + A.T, B, assume_a="sym", precision="fp32"),
+        ONCE,
+    ),
+    "solve, a stack at once": (lambda: tcsolve.solve(STACK, np.ones(4)), STAYS),
+    "solve, a stack one by one": (
+        lambda: tcsolve.solve(STACK, np.ones(4), precision="fp16"),
+        STAYS,
+    ),
+    "solve_ex": (lambda: tcsolve.solve_ex(A, B, precision="fp16x3"), ONCE),
+    "factor": (lambda: tcsolve.factor(A, precision="fp16x3"), ONCE),
+    "refine": (lambda: tcsolve.refine(A, B, lambda r: np.linalg.solve(A, r)), ONCE),
+    "gemm": (lambda: tcsolve.gemm(LOW, LOW), ONCE),
+    "gemm, float64 in fp16": (lambda: tcsolve.gemm(A, A, precision="fp16"), ONCE),
+    "gemm, into an array": (lambda: tcsolve.gemm(LOW, LOW, LOW, beta=1, out=LOW.copy()), ONCE),
+    "gemm_batched": (lambda: tcsolve.gemm_batched(STACK, STACK[0]), ONCE),
+}
+
+
+def near_singular():
+    return tcsolve.matrices.generate("svd_geo", 40, cond=1e12).a
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_takes_each_step_once(name):
+    call, expected = CALLS[name]
+
+    with observed() as steps:
+        call()
+
+    assert Counter(steps) == expected
+    assert steps.index("check") == 0
+
+
+@pytest.mark.parametrize("method", ["solve", "solve_ex"])
+def test_a_solve_with_factors_takes_each_step_once(method):
+    f = tcsolve.factor(near_singular(), precision="fp16")
+
+    with observed() as steps:
+        getattr(f, method)(B)
+
+    assert Counter(steps) == ONCE and len(f.rungs) > 1
+
+
+def test_reading_a_factorization_without_factors_makes_none(monkeypatch):
+    f = tcsolve.factor(A, precision="fp16x3")
+
+    def refuse(*args, **options):
+        raise MemoryError("no room")
+
+    for name in ("getrf", "cast_scaled", "strip_lu", "gemm"):
+        monkeypatch.setattr(NumpyOps, name, refuse)
+    with pytest.raises(MemoryError, match="no room"):
+        f.slogdet()  # its FP64 factors replace those that there are
+
+    with observed() as steps:
+        assert f.shape == (40, 40) and f.dtype == float and f.nbytes == A.nbytes
+        assert f.rungs == (f.precision,) == ("fp16x3",)
+        assert f.bytes_planned > 0 and "precision fp16x3" in repr(f)
+    assert not steps
+
+
+def test_steps_are_seen_inside_the_block_alone():
+    with observed() as outer, observed() as inner:
+        tcsolve.gemm(LOW, LOW)
+    tcsolve.gemm(LOW, LOW)
+
+    assert inner == outer == ["check", "place", "guard"]
