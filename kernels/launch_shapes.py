@@ -127,9 +127,9 @@ def solve_shape(count, n, dtype, banded, arch):
             return SolveShape("solve_rows", defines, -(-count * lanes // threads), threads, shared)
     sides = SOLVED_COLUMNS + PROBES
     shared = n * ((n + sides | 1) + 1 + sides) * 8 * parts
-    for most, split, blocks in BLOCK_SHAPES[parts - 1]:
+    for most, split, resident in BLOCK_SHAPES[parts - 1]:
         if n <= most and shared + BLOCK_RESERVE <= shared_bytes(arch):
-            defines = {"MOST": most, "SPLIT": split, "BLOCKS": blocks}
+            defines = {"MOST": most, "SPLIT": split, "RESIDENT": resident}
             return SolveShape("solve_block", defines, count, most * split, shared)
     return None
 

@@ -236,10 +236,10 @@ KERNELS = {
     "solve_block": KernelSpec(
         ("tcs_solve_block",),
         tuple(
-            {"T_A": t, "COMPLEX": c, "MOST": most, "SPLIT": split, "BLOCKS": blocks}
+            {"T_A": t, "COMPLEX": c, "MOST": most, "SPLIT": split, "RESIDENT": resident}
             for t in ("float", "double")
             for c in (0, 1)
-            for most, split, blocks in BLOCK_SHAPES[c]
+            for most, split, resident in BLOCK_SHAPES[c]
         ),
     ),
     "measure_one": KernelSpec(

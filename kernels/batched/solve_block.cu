@@ -9,7 +9,7 @@
 //
 // Grid count, block MOST SPLIT; shared memory in FP64 (or pairs): n rows of n + 3 entries, or n + 4 if that is even, and 4
 // vectors of n.
-// Defines T_A, COMPLEX, MOST (at most 128), SPLIT (a divisor of MOST and of 32), BLOCKS (that fit on a multiprocessor).
+// Defines T_A, COMPLEX, MOST (at most 128), SPLIT (a divisor of MOST and of 32), RESIDENT (blocks on a multiprocessor).
 
 #include "batched/small_solve.cuh"
 #include "common/reduce.cuh"
@@ -128,7 +128,7 @@ __device__ __forceinline__ void eliminate(Elimination& rows, Number (&own)[COLUM
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 tcs_solve_block(
     T_A* x, double* board, char* doubtful, int* doubts, const T_A* a, Index a_step, Index a_row, Index a_col,
     const T_A* b, Index b_step, Index b_row, Index below, Index above, Index mirror, Index kind, double bound,

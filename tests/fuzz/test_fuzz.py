@@ -399,11 +399,13 @@ def test_the_page_has_columns_for_the_host_and_a_device(benchmark):
 
 def test_rows_of_another_place_stay_in_the_file(benchmark, tmp_path):
     path = tmp_path / "fuzz.json"
-    assert benchmark["others"](path, "cupy") == []
+    assert benchmark["kept"](path, "cupy", False) == []
     path.write_text(
         json.dumps({"machine": FACTS, "rows": rows_of("numpy", None) + rows_of("cupy", 17)})
     )
-    assert benchmark["others"](path, "cupy") == rows_of("numpy", None)
+    assert benchmark["kept"](path, "cupy", False) == rows_of("numpy", None)
+    kinds = [row for row in rows_of("cupy", 17) if row["what"] != "call"]
+    assert benchmark["kept"](path, "cupy", True) == rows_of("numpy", None) + kinds
 
 
 def test_a_call_that_fails_with_many_columns_is_told(benchmark):
