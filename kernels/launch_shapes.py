@@ -34,6 +34,8 @@ BLOCK_SHAPES = (
     ((48, 2, 6), (64, 2, 4), (96, 4, 2), (128, 4, 1)),
     ((48, 4, 3), (64, 4, 2), (96, 8, 1)),
 )
+# STAGE of solve_block.cu.
+BLOCK_STAGE = 4
 # Number of right-hand sides of solve_rows.cu and solve_block.cu, and of random vectors.
 SOLVED_COLUMNS, PROBES = 1, 2
 # Largest number of bytes of shared memory of solve_block.cu that do not depend on n.
@@ -126,10 +128,11 @@ def solve_shape(count, n, dtype, banded, arch):
             shared = threads // 32 * _rows_bytes(most, lanes, parts, dtype.itemsize)
             return SolveShape("solve_rows", defines, -(-count * lanes // threads), threads, shared)
     sides = SOLVED_COLUMNS + PROBES
-    shared = n * ((n + sides | 1) + 1 + sides) * 8 * parts
     for most, split, resident in BLOCK_SHAPES[parts - 1]:
+        ld = (most + (-(-sides // split) + BLOCK_STAGE - 1) * split) | 1
+        shared = n * (ld + 1 + sides) * 8 * parts
         if n <= most and shared + BLOCK_RESERVE <= shared_bytes(arch):
-            defines = {"MOST": most, "SPLIT": split, "RESIDENT": resident}
+            defines = {"BANDED": int(banded), "MOST": most, "SPLIT": split, "RESIDENT": resident}
             return SolveShape("solve_block", defines, count, most * split, shared)
     return None
 

@@ -236,9 +236,17 @@ KERNELS = {
     "solve_block": KernelSpec(
         ("tcs_solve_block",),
         tuple(
-            {"T_A": t, "COMPLEX": c, "MOST": most, "SPLIT": split, "RESIDENT": resident}
+            {
+                "T_A": t,
+                "COMPLEX": c,
+                "BANDED": banded,
+                "MOST": most,
+                "SPLIT": split,
+                "RESIDENT": resident,
+            }
             for t in ("float", "double")
             for c in (0, 1)
+            for banded in (0, 1)
             for most, split, resident in BLOCK_SHAPES[c]
         ),
     ),

@@ -72,10 +72,13 @@ __device__ __forceinline__ Number inverse_of(Number v) {
 constexpr unsigned KEY_ROWS = 128;
 
 __device__ __forceinline__ unsigned key_of(Number v, unsigned low) {
-    const double size = COMPLEX ? fabs(v.re) + fabs(v.im) : fabs(v.re);
-    const unsigned high = size == size ? unsigned(__double2hiint(size)) : 0x7ff00000u;
-    return high / KEY_ROWS * KEY_ROWS + low;
+    constexpr unsigned INFINITE = 0x7ff00000u;  // the upper half of infinity; that of a NaN is not smaller
+    const double size = COMPLEX ? fabs(v.re) + fabs(v.im) : v.re;
+    return min(unsigned(__double2hiint(size)) & 0x7fffffffu, INFINITE) / KEY_ROWS * KEY_ROWS + low;
 }
+
+// The larger of two numbers that are not NaN; infinite or NaN only if one of them is.
+__device__ __forceinline__ double plain_larger(double u, double v) { return u > v ? u : v; }
 
 __device__ __forceinline__ unsigned larger_key(unsigned u, unsigned v) { return max(u, v); }
 

@@ -7,16 +7,18 @@
 //
 // If an answer misses the bound, the same elimination runs again for the residual.
 //
-// Grid count, block MOST SPLIT; shared memory in FP64 (or pairs): n rows of n + 3 entries, or n + 4 if that is even, and 4
-// vectors of n.
-// Defines T_A, COMPLEX, MOST (at most 128), SPLIT (a divisor of MOST and of 32), RESIDENT (blocks on a multiprocessor).
+// Grid count, block MOST SPLIT; shared memory in FP64 (or pairs): n rows of LD entries, and 4 vectors of n.
+// Defines T_A, COMPLEX, BANDED (0 if all entries are read), MOST (at most 128), SPLIT (a divisor of MOST and of 32), RESIDENT (blocks on a multiprocessor).
 
 #include "batched/small_solve.cuh"
 #include "common/reduce.cuh"
 
 constexpr int ROWS = MOST, THREADS = MOST * SPLIT, WARPS = THREADS / WARP, PER_LANE = (ROWS + WARP - 1) / WARP;
 constexpr int COLUMNS = MOST / SPLIT + (SIDES + SPLIT - 1) / SPLIT;  // of a thread, with the right-hand sides
-constexpr int STAGE = 8;  // columns of a thread that are eliminated before the loops become shorter
+constexpr int GROUP = 8;  // threads that compute one entry of the residual
+constexpr int STAGE = 4;  // columns of a thread that are eliminated before the loops become shorter
+// Of the rows in shared memory.  The loops of a stage also run over columns that have been eliminated in it.
+constexpr int LD = (COLUMNS + STAGE - 1) * SPLIT | 1;
 
 struct Entry { double part[PARTS]; };
 
@@ -34,7 +36,7 @@ __device__ __forceinline__ Number from_lane(Number v, int lane) {
 // U by rows in the order of the steps, with the right-hand sides in the columns behind it.
 struct Steps {
     Entry *w, *inverses;
-    int n, ld;
+    int n;
 
     // answer := U^-1 (column c), by one warp.
     __device__ __forceinline__ void backward(int c, Entry* answer) const {
@@ -43,7 +45,7 @@ struct Steps {
         #pragma unroll
         for (int q = 0; q < PER_LANE; ++q) {
             const int i = lane + WARP * q;
-            z[q] = i < n ? load(w[i * ld + c]) : Number{0.0, 0.0};
+            z[q] = i < n ? load(w[i * LD + c]) : Number{0.0, 0.0};
         }
         #pragma unroll
         for (int block = PER_LANE - 1; block >= 0; --block) {
@@ -53,7 +55,7 @@ struct Steps {
                 #pragma unroll
                 for (int q = 0; q <= block; ++q) {
                     const int i = lane + WARP * q;
-                    if (i < j) z[q] = less(z[q], load(w[i * ld + j]), v);
+                    if (i < j) z[q] = less(z[q], load(w[i * LD + j]), v);
                 }
             }
         }
@@ -64,7 +66,7 @@ struct Steps {
 struct Elimination {
     Steps steps;
     Index kind;
-    unsigned* keys;  // one for each warp
+    int* keys;  // one for each warp
     int row, part, broken;
     bool is_left;
 
@@ -72,20 +74,16 @@ struct Elimination {
     // that column.
     __device__ __forceinline__ int pivot_row(int j, Number of_row, bool has_column) {
         if (kind != GENERAL) return j;
-        const unsigned key = has_column && is_left ? key_of(of_row, ROWS - 1 - row) + KEY_ROWS : 0;
-        const unsigned of_warp = largest_of_lanes<WARP>(key);
-        if (threadIdx.x % WARP == 0) keys[threadIdx.x / WARP] = of_warp;
+        const int lane = threadIdx.x % WARP;
+        const int of_warp = largest_of_warp(has_column && is_left ? int(key_of(of_row, ROWS - 1 - row) + KEY_ROWS) : 0);
+        if (lane == 0) keys[threadIdx.x / WARP] = of_warp;
         __syncthreads();
-        unsigned largest = 0;
-        #pragma unroll
-        for (int w = 0; w < WARPS; ++w) largest = max(largest, keys[w]);
-        return ROWS - 1 - int(largest % KEY_ROWS);
+        return ROWS - 1 - largest_of_warp(keys[lane < WARPS ? lane : 0]) % int(KEY_ROWS);
     }
 
     // Eliminates the columns from SPLIT `first` to SPLIT `last`; the thread has WIDTH columns left.
     template <int WIDTH>
     __device__ __forceinline__ void run(Number (&own)[COLUMNS], int first, int last) {
-        const int ld = steps.ld;
         #pragma unroll 1
         for (int q = first; q < last; ++q) {
             #pragma unroll
@@ -93,24 +91,21 @@ struct Elimination {
                 const int j = q * SPLIT + p;
                 if (j >= steps.n) break;
                 const bool is_pivot = row == pivot_row(j, own[0], part == p);
-                Entry* pivots = steps.w + j * ld;
-                #pragma unroll
-                for (int c = 0; c < WIDTH; ++c) {
-                    const int column = (q + c) * SPLIT + part;
-                    if (is_pivot && column < ld) save(pivots[column], own[c]);
+                Entry* pivots = steps.w + j * (LD + 1) - p;  // at column q SPLIT
+                if (is_pivot) {
+                    #pragma unroll
+                    for (int c = 0; c < WIDTH; ++c) save(pivots[c * SPLIT + part], own[c]);
+                    is_left = false;
                 }
-                is_left = is_left && !is_pivot;
                 __syncthreads();
-                const Number pivot = load(pivots[j]), inverse = inverse_of(pivot);
+                const Number pivot = load(pivots[p]), inverse = inverse_of(pivot);
                 if (threadIdx.x == 0) save(steps.inverses[j], inverse);
                 if (!broken && is_broken(pivot, kind)) broken = j + 1;
                 const Number of_column = times(own[0], inverse);
-                const Number l = from_lane(of_column, int(threadIdx.x) % WARP / SPLIT * SPLIT + p);
+                Number l = from_lane(of_column, int(threadIdx.x) % WARP / SPLIT * SPLIT + p);
+                if (!is_left) l = {0.0, 0.0};
                 #pragma unroll
-                for (int c = 0; c < WIDTH; ++c) {
-                    const int column = (q + c) * SPLIT + part;
-                    if (is_left && column < ld) own[c] = less(own[c], l, load(pivots[column]));
-                }
+                for (int c = 0; c < WIDTH; ++c) own[c] = less(own[c], l, load(pivots[c * SPLIT + part]));
             }
             #pragma unroll
             for (int c = 0; c + 1 < WIDTH; ++c) own[c] = own[c + 1];
@@ -135,10 +130,10 @@ tcs_solve_block(
     double least, double safe, double agrees, Index count, Index unknowns
 ) {
     extern __shared__ __align__(16) char memory[];
-    __shared__ unsigned keys[WARPS];
-    const int n = int(unknowns), ld = (n + SIDES) | 1, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    __shared__ int keys[WARPS];
+    const int n = int(unknowns), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     Entry* w = reinterpret_cast<Entry*>(memory);  // the matrix, then U; right-hand sides are its last columns
-    Entry* inverses = w + n * ld;                 // 1 / pivot of each step
+    Entry* inverses = w + n * LD;                 // 1 / pivot of each step
     Entry* answers = inverses + n;                // [SIDES][n]
     const Index slice = blockIdx.x;
     const Reading read = {a + PARTS * slice * a_step, a_row, a_col, {below, above, mirror}};
@@ -150,30 +145,37 @@ tcs_solve_block(
         for (int v = warp; v < n; v += WARPS) {
             for (int u = lane; u < n; u += WARP) {
                 const int i = by_rows ? v : u, j = by_rows ? u : v;
-                const Number given = read.given(i, j), stands = read.band.stands(i, j, given, read.other(i, j));
-                if (notes) seen.note(read.band, i, j, given, stands);
-                save(w[i * ld + j], stands);
+                const Number given = read.given(i, j);
+                const Number stands = BANDED ? read.band.stands(i, j, given, read.other(i, j)) : given;
+                if (BANDED && notes) seen.note(read.band, i, j, given, stands);
+                save(w[i * LD + j], stands);
             }
         }
     };
     copy_matrix(true);
     for (int i = threadIdx.x; i < n; i += THREADS) {
-        save(w[i * ld + n], number(b, i * b_row));
-        for (int p = 0; p < PROBES; ++p) save(w[i * ld + n + 1 + p], {random_probe(i, p), 0.0});
+        save(w[i * LD + n], number(b, i * b_row));
+        for (int p = 0; p < PROBES; ++p) save(w[i * LD + n + 1 + p], {random_probe(i, p), 0.0});
     }
     __syncthreads();
     double inf = 0, one = 0;
     for (int t = threadIdx.x; t < 2 * n; t += THREADS) {
-        const int first = t < n ? t * ld : t - n, next = t < n ? 1 : ld;
+        const int first = t < n ? t * LD : t - n, next = t < n ? 1 : LD;
         double sum = 0;
         for (int c = 0; c < n; ++c) sum += modulus(load(w[first + c * next]));
         (t < n ? inf : one) = larger(t < n ? inf : one, sum);
     }
     inf = over_block<WARPS>(inf, larger), one = over_block<WARPS>(one, larger);
+    if (!BANDED && !isfinite(inf)) {  // NaN or Inf, or a sum that has overflowed
+        for (int e = threadIdx.x; e < n * n; e += THREADS) {
+            const Number v = read.given(e / n, e % n);
+            seen.spoilt = seen.spoilt || !isfinite(v.re) || COMPLEX && !isfinite(v.im);
+        }
+    }
 
     // The elimination, the solution and its residual; once more for the residual if the answer misses the bound.  The
     // solutions for random vectors are not needed then: the correction and the uncorrected answer overwrite them.
-    Elimination rows = {{w, inverses, n, ld}, kind, keys, int(threadIdx.x) / SPLIT, int(threadIdx.x) % SPLIT, 0, false};
+    Elimination rows = {{w, inverses, n}, kind, keys, int(threadIdx.x) / SPLIT, int(threadIdx.x) % SPLIT, 0, false};
     Entry *correction = answers + n, *kept = answers + 2 * n;
     double grown = 0, rest = 0, size = 0, rest_before = 0, size_before = 0;
     bool is_corrected = false;
@@ -182,7 +184,7 @@ tcs_solve_block(
         #pragma unroll
         for (int c = 0; c < COLUMNS; ++c) {
             const int column = c * SPLIT + rows.part;
-            own[c] = rows.row < n && column < n + SIDES ? load(w[rows.row * ld + column]) : Number{0.0, 0.0};
+            own[c] = rows.row < n && column < n + SIDES ? load(w[rows.row * LD + column]) : Number{0.0, 0.0};
         }
         rows.is_left = rows.row < n;
         __syncthreads();
@@ -207,15 +209,18 @@ tcs_solve_block(
             grown = larger(grown, over_block<WARPS>(sum, sum_of));
         }
         rest = 0, size = 0;
-        for (int i = warp; i < n; i += WARPS) {
+        for (int first = 0; first < n; first += THREADS / GROUP) {
+            const int i = first + int(threadIdx.x) / GROUP, in_group = threadIdx.x % GROUP;
             NumberSum sum;
-            for (int j = lane; j < n; j += WARP) sum.add_product(read(i, j), rounded(load(answers[j])));
-            sum.re.join<WARP>();
-            if (COMPLEX) sum.im.join<WARP>();
-            if (lane) continue;  // sums in other lanes may differ in the last bit
+            for (int j = in_group; i < n && j < n; j += GROUP) {
+                sum.add_product(BANDED ? read(i, j) : read.given(i, j), rounded(load(answers[j])));
+            }
+            sum.re.join<GROUP>();
+            if (COMPLEX) sum.im.join<GROUP>();
+            if (in_group || i >= n) continue;  // sums in other lanes may differ in the last bit
             const Number r = sum.from(number(b, i * b_row));
             rest = larger(rest, modulus(r));
-            save(w[i * ld + n], r);
+            save(w[i * LD + n], r);
         }
         for (int i = threadIdx.x; i < n; i += THREADS) size = larger(size, modulus(rounded(load(answers[i]))));
         rest = over_block<WARPS>(rest, larger), size = over_block<WARPS>(size, larger);

@@ -23,6 +23,9 @@ struct Given { T_A part[PARTS]; };
 constexpr int STRIDE = N + 1 | 1, BANKS = 128 / int(sizeof(Given));
 constexpr int SIZE = N * STRIDE + ((LANES - N) * STRIDE % BANKS + BANKS) % BANKS;
 
+// Blocks for whose registers a multiprocessor has room: 128 registers a thread while a lane has few numbers.
+constexpr int RESIDENT = (PARTS * ROWS * WIDTH <= 28 ? 512 : 256) / THREADS;
+
 // Through these places the lanes of a team send numbers to each other.
 struct Places {
     double2 row[2][(PARTS * WIDTH + 1) / 2];  // a pivot row; the next step uses the other place
@@ -140,18 +143,24 @@ __device__ __forceinline__ void stage(
     }
 }
 
-// The same for matrices of N rows that follow each other in memory row by row.
-__device__ __forceinline__ void stage_packed(Given* at, const T_A* from, Index first, Index count) {
-    const Index there = (count - first) * (N * N);
-    from += PARTS * first * (N * N);
-    #pragma unroll 8
-    for (int e = threadIdx.x % WARP; e < TEAMS * N * N; e += WARP) {
-        const int rest = e % (N * N);
-        copy_entry(at + e / (N * N) * SIZE + rest / N * STRIDE + rest % N, from + PARTS * (e < there ? e : rest));
+// The same for matrices of N rows that follow each other in memory row by row, if the warp has no matrix beyond the last.
+__device__ __forceinline__ void stage_packed(Given* at, const T_A* from) {
+    const int lane = threadIdx.x % WARP;
+    constexpr bool WHOLE = WARP % N == 0;  // whole rows are copied at a time, so that most of an offset is a constant
+    if (WHOLE) {
+        constexpr int AT_ONCE = N * N < WARP ? N * N : WARP;  // entries of one matrix
+        at += lane / AT_ONCE * SIZE + lane % AT_ONCE / N * STRIDE + lane % N;
+    }
+    from += PARTS * lane;
+    #pragma unroll
+    for (int e = 0; e < TEAMS * N * N; e += WARP) {
+        const int k = WHOLE ? e : e + lane;
+        Given* to = at + k / (N * N) * SIZE + k % (N * N) / N * STRIDE + (WHOLE ? 0 : k % N);
+        copy_entry(to, from + PARTS * e);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 tcs_solve_rows(
     T_A* x, double* board, char* doubtful, int* doubts, const T_A* a, Index a_step, Index a_row, Index a_col,
     const T_A* b, Index b_step, Index b_row, Index below, Index above, Index mirror, Index kind, double bound,
@@ -177,8 +186,8 @@ tcs_solve_rows(
         }
         __syncwarp();
     }
-    if (n == N && a_col == 1 && a_row == N && a_step == N * N) {
-        stage_packed(matrices, a, first, count);
+    if (n == N && a_col == 1 && a_row == N && a_step == N * N && first + TEAMS <= count) {
+        stage_packed(matrices, a + PARTS * first * (N * N));
     } else {
         stage(matrices, a, a_step, a_row, a_col, first, count, n, n, 0);
     }
@@ -188,8 +197,8 @@ tcs_solve_rows(
 
     Number row[ROWS][WIDTH];
     Seen seen;
-    double inf = 0, one = 0;
-    int step[ROWS];  // the step whose pivot is in the row; N if there is none
+    double inf = 0, one = 0, poison = 0;  // poison becomes NaN if a sum is not finite
+    int step[ROWS];  // the step whose pivot is in the row
     bool is_left[ROWS];
     #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
@@ -203,12 +212,12 @@ tcs_solve_rows(
         }
         row[r][N] = team.given(i, N);
         #pragma unroll
-        for (int p = 0; p < PROBES; ++p) row[r][N + 1 + p] = {random_probe(i, p), 0.0};
-        is_left[r] = team.has(r), step[r] = N;
-        if (team.has(r)) inf = larger(inf, of_row), one = larger(one, of_column);
+        for (int p = 0; p < PROBES; ++p) row[r][N + 1 + p] = {team.has(r) ? random_probe(i, p) : 0.0, 0.0};
+        is_left[r] = team.row_of(r) < N, step[r] = N;
+        poison = fma(of_row, 0.0, poison);
+        if (team.has(r)) inf = plain_larger(inf, of_row), one = plain_larger(one, of_column);
     }
-    // A sum that is finite has no NaN and no Inf; one that is not may have overflowed.
-    if (!BANDED && !isfinite(inf)) {
+    if (!BANDED && poison != 0) {  // NaN or Inf, or a sum that has overflowed
         for (int r = 0; r < ROWS; ++r) {
             for (int j = 0; j < n && team.has(r); ++j) {
                 const Number v = team.given(team.row_of(r), j);
@@ -216,22 +225,20 @@ tcs_solve_rows(
             }
         }
     }
-    inf = over_lanes<LANES>(inf, larger), one = over_lanes<LANES>(one, larger);
+    inf = over_lanes<LANES>(inf + poison, larger), one = over_lanes<LANES>(one + poison, larger);
 
     // Elimination.  In a pivot row the reciprocal of the pivot takes its place.
     int broken = 0;
     #pragma unroll
     for (int j = 0; j < N; ++j) {
-        if (j >= n) continue;
-        int p = j;
-        if (kind == GENERAL) {
-            unsigned key = 0;
-            #pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-                if (is_left[r]) key = max(key, key_of(row[r][j], N - 1 - team.row_of(r)) + KEY_ROWS);
-            }
-            p = N - 1 - int(over_lanes<LANES>(key, larger_key) % KEY_ROWS);
+        unsigned key = 0;
+        #pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            const unsigned of_row = key_of(row[r][j], N - 1 - team.row_of(r)) + KEY_ROWS;
+            key = max(key, is_left[r] ? of_row : 0);
         }
+        key = over_lanes<LANES>(key, larger_key);
+        const int p = kind == GENERAL ? N - 1 - int(key % KEY_ROWS) : j;
         bool is_pivot[ROWS];
         #pragma unroll
         for (int r = 0; r < ROWS; ++r) is_pivot[r] = team.row_of(r) == p;
@@ -255,7 +262,6 @@ tcs_solve_rows(
     double of_probe[PROBES] = {}, size = 0;
     #pragma unroll
     for (int j = N - 1; j >= 0; --j) {
-        if (j >= n) continue;
         Number entries[ROWS][SIDES], y[SIDES] = {};
         bool is_pivot[ROWS];
         #pragma unroll
@@ -266,7 +272,7 @@ tcs_solve_rows(
         }
         team.spread(entries, is_pivot, 0, y, j);
         team.keep(own, 0, j, y[0]);
-        size = larger(size, modulus(rounded(y[0])));
+        size = plain_larger(size, modulus(rounded(y[0])));
         #pragma unroll
         for (int p = 0; p < PROBES; ++p) of_probe[p] += modulus(y[1 + p]);
         #pragma unroll
@@ -277,7 +283,8 @@ tcs_solve_rows(
     }
     __syncwarp();
 
-    // The residual, and one correction if the answer misses the bound.
+    // The residual, and one correction if the answer misses the bound.  Beyond N, a lane repeats the last row.
+    const auto row_in_memory = [&](int r) { return N % LANES ? min(team.row_of(r), N - 1) : team.row_of(r); };
     Number rest[ROWS];
     double of_rest = 0, new_size = 0;
     bool misses = false, is_better = false;
@@ -286,19 +293,17 @@ tcs_solve_rows(
         NumberSum sums[ROWS];
         #pragma unroll
         for (int j = 0; j < N; ++j) {
-            if (j >= n) continue;
             const Number v = rounded(team.kept(own, which, j));
             #pragma unroll
-            for (int r = 0; r < ROWS; ++r) if (team.has(r)) sums[r].add_product(team(team.row_of(r), j), v);
+            for (int r = 0; r < ROWS; ++r) sums[r].add_product(team(row_in_memory(r), j), v);
         }
-        double largest = 0;
+        double largest = 0, spoilt = 0;
         #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            rest[r] = {0.0, 0.0};
-            if (team.has(r)) rest[r] = sums[r].from(team.given(team.row_of(r), N));
-            largest = larger(largest, modulus(rest[r]));
+            rest[r] = sums[r].from(team.given(row_in_memory(r), N));
+            largest = plain_larger(largest, modulus(rest[r])), spoilt = fma(modulus(rest[r]), 0.0, spoilt);
         }
-        largest = over_lanes<LANES>(largest, larger);
+        largest = over_lanes<LANES>(largest + spoilt, larger);
         if (which == 1) {
             // Only for systems that miss the bound, so that the bits of a result do not depend on its neighbours.
             is_better = misses && largest * size < of_rest * new_size;
@@ -312,31 +317,31 @@ tcs_solve_rows(
         bool is_pivot[ROWS];
         #pragma unroll
         for (int j = 0; j < N; ++j) {  // L^-1 (b - A x)
-            if (j >= n) continue;
             #pragma unroll
             for (int r = 0; r < ROWS; ++r) is_pivot[r] = step[r] == j, pairs[r][0] = row[r][j], pairs[r][1] = rest[r];
             team.spread(pairs, is_pivot, 0, pair, j);
             #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
-                if (team.has(r) && step[r] > j) rest[r] = less(rest[r], times(row[r][j], pair[0]), pair[1]);
+                if (step[r] > j) rest[r] = less(rest[r], times(row[r][j], pair[0]), pair[1]);
             }
         }
         __syncwarp();
         #pragma unroll
         for (int j = N - 1; j >= 0; --j) {
-            if (j >= n) continue;
             #pragma unroll
             for (int r = 0; r < ROWS; ++r) is_pivot[r] = step[r] == j, entries[r][0] = times(rest[r], row[r][j]);
             team.spread(entries, is_pivot, 0, d, j);
             const Number corrected = plus(team.kept(own, 0, j), d[0]);
             team.keep(own, 1, j, corrected);
-            new_size = larger(new_size, modulus(rounded(corrected)));
+            new_size = plain_larger(new_size, modulus(rounded(corrected)));
             #pragma unroll
             for (int r = 0; r < ROWS; ++r) rest[r] = less(rest[r], row[r][j], d[0]);
         }
         __syncwarp();
     }
-    seen.apart = over_lanes<LANES>(seen.apart, larger), seen.largest = over_lanes<LANES>(seen.largest, larger);
+    if (BANDED) {
+        seen.apart = over_lanes<LANES>(seen.apart, larger), seen.largest = over_lanes<LANES>(seen.largest, larger);
+    }
     int flags = seen.beyond + 2 * seen.spoilt + 4 * seen.zero;
     flags = over_lanes<LANES>(flags, [](int u, int v) { return u | v; });
     seen.beyond = flags & 1, seen.spoilt = flags & 2, seen.zero = flags & 4;
