@@ -18,8 +18,6 @@ NOTES = {
     "notes may be those of the last LU.  Its lines go only if something else takes these notes.",
     "wide_panels": "Off: panels have the same widths, but wait for the updates of all their columns, and "
     "U is found by substitution.  There are no square panels, because these are wide.",
-    "short_update": "Off: products with few columns of L are rounded and multiplied as all others, or "
-    "done by cuBLAS in FP32.",
     "small_graphs": "n up to 8192.  Off: no LU starts early, and no step is launched ahead, because both "
     "need a graph.  Its lines go only if `large graphs` goes too.",
     "large_graphs": "n above 8192.  It has no code of its own but its limit.",

@@ -30,8 +30,8 @@ FLOORS = {
     UPDATE: "the flops of all products at the FP16 rate, or reading and writing the trailing matrix for each"
     " outer panel, whichever takes longer",
     PACK: "both FP32 operands are read once, and their 16-bit parts are written once",
-    INNER: "the flops of an LU of each outer panel at the FP32 rate; on Hopper three TF32 products may be"
-    " faster, and the longer products of wide panels count as update GEMM",
+    INNER: "the flops of an LU of each outer panel at the FP32 rate; on Hopper the larger products"
+    " are three FP16 products and count as update GEMM",
     INVERSES: "the diagonal blocks are read, and their inverses are written",
     CAST: "A is read once in FP64, also for the norms, and written in FP32",
     RESIDUAL: "A is read once in FP64 for each residual",

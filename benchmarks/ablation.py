@@ -149,19 +149,6 @@ PATHS = (
         lu=True,
         least=4097,
     ),
-    Path(
-        "short_update",
-        (
-            f"{CUDA_LU}/short_update.py",
-            "kernels/lu/short_update.cu",
-            *(
-                f"kernels/launch_shapes.py:{name}"
-                for name in ("ShortShape", "SHORT_SHAPES", "short_shape")
-            ),
-            *(f"{CUDA_LU}/rules.py:{name}" for name in ("SHORT", "DeviceRules._is_short")),
-        ),
-        lu=True,
-    ),
     Path("small_graphs", (f"{RUNTIME}/recorded_graphs.py",), lu=True, most=8192),
     Path("large_graphs", lu=True, least=8193),
     Path(

@@ -231,33 +231,3 @@ def lower_shape(k, arch):
     if LowerShape.shared_bytes(k) + LOWER_STATIC > room:
         return None
     return next((shape for shape in LOWER_SHAPES if k <= shape.most), None)
-
-
-class ShortShape(NamedTuple):
-    """A launch shape of short_update.cu: the columns and rows of C of a block."""
-
-    columns: int
-    rows: int = 64
-    threads: int = 128
-
-    def grid(self, m, n):
-        """Return the grid for an m x n result."""
-        return -(-m // self.rows), -(-n // self.columns)
-
-    @property
-    def shared_bytes(self):
-        """Bytes of dynamic shared memory of a block: four stages of 32 columns of L and 32 rows of U."""
-        return 4 * 4 * 32 * (self.rows + self.columns)
-
-    @property
-    def defines(self):
-        """The macro of short_update.cu."""
-        return {"COLUMNS": self.columns}
-
-
-SHORT_SHAPES = (ShortShape(96), ShortShape(64))
-
-
-def short_shape(n):
-    """Return the `ShortShape` for n columns: the one with the fewest unused columns."""
-    return min(SHORT_SHAPES, key=lambda shape: -n % shape.columns)

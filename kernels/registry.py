@@ -6,7 +6,6 @@ In lu/:
   dominates
 - swap_solve: tcs_swap_solve, the swaps of a strip, and U in the other columns of its panel
 - lower_solve: tcs_lower_solve, the swaps of a wide panel, and U in a few columns; or L^-1
-- short_update: tcs_short_update, C -= L U for L with few columns
 - merge_swaps: tcs_merge_swaps, tcs_restart, merges the swaps of all strips of a panel; tcs_report,
   the report of a factorization
 - wait_for_panel: tcs_gate, waits until the panel in another stream is resident
@@ -60,7 +59,6 @@ from tcsolve.kernels.launch_shapes import (
     MOVE_CHUNKS,
     RESIDUAL_ROWS,
     ROWS_SHAPES,
-    SHORT_SHAPES,
     STACK_SHAPES,
     SWAP_SHAPES,
     TRSV_COLUMNS,
@@ -167,9 +165,6 @@ def _batched(products, arch):
 KERNELS = {
     "panel": KernelSpec(("tcs_panel",), tuple(shape.defines for shape in PANELS)),
     "swap_solve": KernelSpec(("tcs_swap_solve",), tuple(s.defines for s in SWAP_SHAPES)),
-    "short_update": KernelSpec(
-        ("tcs_short_update",), tuple(s.defines for s in SHORT_SHAPES), min_arch=80
-    ),
     "lower_solve": KernelSpec(("tcs_lower_solve",), tuple(shape.defines for shape in LOWER_SHAPES)),
     "wait_for_panel": KernelSpec(("tcs_gate",), ({},)),
     "merge_swaps": KernelSpec(("tcs_merge_swaps", "tcs_restart", "tcs_report"), ({},)),

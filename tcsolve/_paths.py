@@ -35,8 +35,6 @@ class Paths:
     least_columns : float
         A panel is wide, and U is a product with the inverse of L11, if at least this many columns are right
         of the panel.
-    short_update : bool
-        Products with few columns of L are done by short_update.cu.
     least_recorded, most_recorded : int
         Smallest and largest n with recorded graphs.
     early_rows : int
@@ -67,7 +65,6 @@ class Paths:
     gate: bool = True
     wide: float = 512
     least_columns: float = 2048
-    short_update: bool = True
     least_recorded: int = 1
     most_recorded: int = 32768
     early_rows: int = 4096
@@ -91,7 +88,6 @@ OFF = {
     "gate": {"gate": False},
     # Without square panels too, because these are wide.
     "wide_panels": {"wide": math.inf, "least_columns": math.inf, "square_rows": math.inf},
-    "short_update": {"short_update": False},
     "small_graphs": {"least_recorded": SMALL_GRAPHS + 1},
     "large_graphs": {"most_recorded": SMALL_GRAPHS},
     "early_start": {"early_rows": 0},

@@ -222,17 +222,6 @@ def test_the_gate_has_no_patience_when_it_is_off(monkeypatch):
 
 
 @pytest.mark.gpu
-def test_short_products_are_cublas_s_when_their_kernel_is_off(cupy, monkeypatch):
-    from tcsolve._backends.cuda.lu import short_update
-
-    monkeypatch.setattr(short_update.current_device, "arch", lambda device: "sm_90a")
-    monkeypatch.setattr(short_update.cupy.cuda.runtime, "getDevice", lambda: 0)
-    assert short_update.takes()
-    with switched_off("short_update"):
-        assert not short_update.takes()
-
-
-@pytest.mark.gpu
 def test_a_graph_is_replayed_only_with_the_paths_it_was_recorded_with(cupy):
     from tcsolve._backends.cuda.runtime import recorded_graphs
 

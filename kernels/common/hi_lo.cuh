@@ -1,7 +1,7 @@
 // Splits FP32 numbers into two numbers of a tensor-core format: s x = hi + lo, up to the rounding of lo.
 //
 // s is a power of two.  hi is s x rounded to the format; s x - hi is exact in FP32, and lo is its rounded value.  There
-// are three forms: by entries, by words of 32 bits, and a quick one for TF32 that does not round lo.
+// are two forms: by entries, and by words of 32 bits.
 #pragma once
 
 #include "common/common.cuh"
@@ -78,13 +78,4 @@ __device__ __forceinline__ Parts parts_of(const float (&x)[PER_WORD<T>], float s
         parts.lo = pack<T>(rest);
     }
     return parts;
-}
-
-// ---- TF32 without rounding lo ------------------------------------------------------------------
-
-// Ties are rounded away from zero in hi, and lo keeps all its bits: the tensor cores drop those that TF32 has no room
-// for.  If x is NaN, hi may be a number, but lo is NaN.
-__device__ __forceinline__ void split_to_tf32(float x, unsigned& hi, unsigned& lo) {
-    hi = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
-    lo = __float_as_uint(x - __uint_as_float(hi));
 }

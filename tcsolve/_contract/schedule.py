@@ -28,8 +28,8 @@ __all__ = [
 class Rules(Protocol):
     """The choices for an LU on a device, for a dtype and a memory layout of the matrix.
 
-    Rules are immutable and hashable, and equal rules give equal answers.  `start` and `column` are the number
-    of the first column of a block of the matrix.  `right` is the number of columns right of a panel.
+    Rules are immutable and hashable, and equal rules give equal answers.  `start` is the number of the
+    first column of a panel, and `right` the number of columns right of it.
 
     Attributes
     ----------
@@ -58,10 +58,10 @@ class Rules(Protocol):
     def is_square(self, start, rows, columns, right, update):
         """Tell whether a panel of a dominant matrix is square: pivots are searched only in its square."""
 
-    def inner_update(self, update, column, rows, columns):
+    def inner_update(self, update, rows, columns):
         """Return the `Update` of products with L inside a panel; it is about as precise as the storage."""
 
-    def near_update(self, update, start, columns):
+    def near_update(self, update, columns):
         """Return the `Update` of the columns that follow a panel: `update` or a more precise one."""
 
 
@@ -241,7 +241,7 @@ def _panel(n, start, stop, update, rules, dominant):
         _catch_up(i, strips, start, rows, update, rules) for i in range(1, len(strips))
     )
     several = len(strips) > 1
-    inner = update if is_square else rules.inner_update(update, start, rows, columns)
+    inner = update if is_square else rules.inner_update(update, rows, columns)
     return PanelPlan(
         start,
         stop,
@@ -276,14 +276,14 @@ def _catch_up(number, strips, start, rows, update, rules):
     count = number & -number
     first, here = strips[number - count][0], strips[number][0]
     last = strips[min(number + count, len(strips)) - 1][1]
-    how = rules.inner_update(update, start + first, rows - here, here - first)
+    how = rules.inner_update(update, rows - here, here - first)
     return CatchUp(first, here, last, strips[number - 1][0], count == 1, how)
 
 
 def _step(n, panel, following, update, rules, look_ahead):
     if n - panel.stop < rules.beside_rows:
         return StepPlan(False, False, n, n, update, update, None)
-    near = rules.near_update(update, panel.start, panel.stop - panel.start)
+    near = rules.near_update(update, panel.stop - panel.start)
     last_row = following.stop if following.is_square else None
     first = following.first_columns
     return StepPlan(True, look_ahead, first, following.stop, near, update, last_row)

@@ -13,7 +13,6 @@ KERNEL_NAMES = {
     "tcs_update_scale": "packing of operands",
     "tcs_split_by": "packing of operands",
     "tcs_gemm_wgmma": "update GEMM",
-    "tcs_short_update": "short GEMM of panels",
     "tcs_gate": "small kernels of the LU",
     "tcs_survey": "norms and FP32 copy of A",
     "tcs_add_chunks": "norms and FP32 copy of A",

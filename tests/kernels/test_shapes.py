@@ -5,7 +5,6 @@ from tcsolve.kernels.arch import ARCHS, arch_number
 from tcsolve.kernels.launch_shapes import (
     lower_shape,
     move_chunk,
-    short_shape,
     swap_shape,
     trsv_shapes,
 )
@@ -26,8 +25,8 @@ def test_arch_number(arch, number):
     assert arch_number(arch) == number
 
 
-def test_every_kernel_but_three_runs_from_turing_on():
-    later = {"short_update": 80, "split_once": 90, "gemm_wgmma": 90}
+def test_every_kernel_but_two_runs_from_turing_on():
+    later = {"split_once": 90, "gemm_wgmma": 90}
     for name in KERNELS:
         for arch in ("sm_75", "sm_80", "sm_89"):
             assert compiler.supported(name, arch) == (arch_number(arch) >= later.get(name, 75))
@@ -298,18 +297,6 @@ def test_a_lower_shape_fits_or_there_is_none(k, arch):
         limit = {"sm_75": 64}.get(arch, 227 if large else 99) << 10
         assert k <= shape.most and shape.shared_bytes(k) + 1040 <= limit
         assert shape.defines in KERNELS["lower_solve"].variants_for(arch)
-
-
-@pytest.mark.parametrize(
-    "n, columns", [(1, 64), (64, 64), (96, 96), (128, 64), (192, 96), (97, 64), (150, 96)]
-)
-def test_the_short_shape_covers_the_columns_with_few_to_spare(n, columns):
-    shape = short_shape(n)
-
-    assert shape.columns == columns
-    assert shape.grid(1, n) == (1, -(-n // columns)) and shape.grid(65, n)[0] == 2
-    # Two blocks where there is much memory.
-    assert 2 * shape.shared_bytes <= 164 << 10
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_89"])

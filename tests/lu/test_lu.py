@@ -39,7 +39,7 @@ class AheadRules(NarrowRules):
     def is_wide(self, columns, right):
         return columns > 8
 
-    def near_update(self, update, start, columns):
+    def near_update(self, update, columns):
         single = update.storage == "float32" and columns <= 8
         return UPDATES["fp32"] if single else update
 

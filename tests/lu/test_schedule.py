@@ -11,7 +11,7 @@ from tcsolve.kernels.panel_shapes import panel_shape
 
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._backends.cpu.lu import HostRules
-from tcsolve._backends.cuda.lu.rules import SHORT, DeviceRules
+from tcsolve._backends.cuda.lu.rules import DeviceRules
 from tcsolve._contract.schedule import goes_ahead, goes_early, schedule
 from tcsolve._paths import paths, switched_off
 
@@ -173,12 +173,19 @@ def test_a_path_that_is_switched_off_is_in_no_plan(n, update):
     assert not any(panel.is_wide for panel in plan.panels)
     least = {"fp16": 4096, "fp16x3": 8192}  # up to here, all panels have at most 192 columns
     assert any(panel.is_wide for panel in usual.panels) == (n > least[update])
-    plan, usual = plan_without("short_update", n, update, False)
-    check(plan, None)
-    for found, expected in ((plan, False), (usual, True)):
-        updates = {catch_up.update for panel in found.panels for catch_up in panel.catch_ups}
-        updates |= {step.near_update for step in found.steps}
-        assert (SHORT in updates) == expected
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_products_before_a_panel_are_as_precise_as_the_storage(arch):
+    """Or, if the panel is wide, as the trailing update."""
+    for update in ("fp16", "fp16x3", "bf16"):
+        plan = schedule(16384, UPDATES[update], device_rules(arch))
+        inner = {catch_up.update.name for panel in plan.panels for catch_up in panel.catch_ups}
+        assert inner <= {"fp16x3", "fp32"}
+        assert (inner == {"fp32"}) == (arch != "sm_90a" or update == "bf16")
+        for panel, step in zip(plan.panels, plan.steps, strict=False):
+            few = panel.stop - panel.start <= 128
+            assert not step.is_ahead or step.near_update.name == ("fp32" if few else update)
 
 
 def test_without_dominant_strips_those_with_a_search_are_taken():
@@ -219,7 +226,7 @@ def test_the_plan_says_what_the_solves_for_u_are_and_whether_launches_are_record
         assert {panel.substitution.is_dominant for panel in plan.panels} == {dominant}
         # About as precise as the storage, whatever the arithmetic of the updates.
         inner = {panel.substitution.update.name for panel in plan.panels if not panel.is_square}
-        assert inner <= {"fp16x3", "tf32x3", "fp32"}
+        assert inner <= {"fp16x3", "fp32"}
         assert not plan.is_recorded
         recorded = schedule(16384, how, replace(rules, is_recorded=True), None, True, dominant)
         assert recorded.is_recorded and recorded.panels == plan.panels

@@ -47,10 +47,10 @@ class HostRules:
     def is_square(self, start, rows, columns, right, update):
         return False  # no product is faster than LAPACK's panel
 
-    def inner_update(self, update, column, rows, columns):
+    def inner_update(self, update, rows, columns):
         return UPDATES["fp64" if self.char in "dD" else "fp32"]
 
-    def near_update(self, update, start, columns):
+    def near_update(self, update, columns):
         return update
 
 

@@ -13,12 +13,11 @@ from tcsolve._backends.cuda.lu import (
     cusolver_lu,
     first_steps,
     row_swaps,
-    short_update,
     unit_lower,
 )
 from tcsolve._backends.cuda.lu.look_ahead import beside, together
 from tcsolve._backends.cuda.lu.row_swaps import Merged, Swaps
-from tcsolve._backends.cuda.lu.rules import SHORT, SOLVE_WIDTH, DeviceRules
+from tcsolve._backends.cuda.lu.rules import SOLVE_WIDTH, DeviceRules
 from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute
 from tcsolve._backends.cuda.lu.triangle_inverse import unit_lower_inverse, upper_inverse
 from tcsolve._backends.cuda.lu.unit_lower import swap_solve, takes
@@ -234,8 +233,6 @@ def _product_with(l, how, bound):
     """Return the object that subtracts products with L."""
     if how.native:
         return _Native(l)
-    if how is SHORT:
-        return short_update.Operand(l)
     device, count = cupy.cuda.runtime.getDevice(), current_device.multiprocessors()
     if fastest_update(how, l.dtype.char, *l.shape, current_device.arch(device)) == "wgmma":
         return wgmma.Operand(l, how, count, bound)

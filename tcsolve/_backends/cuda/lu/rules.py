@@ -7,13 +7,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tcsolve._arithmetic.formats import FORMATS, UPDATES, Update
+from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._paths import Paths
-from tcsolve.kernels.arch import HOPPER, arch_number
 from tcsolve.kernels.panel_shapes import NARROW_STRIP
 from tcsolve.kernels.product_shapes import WGMMA_ROWS, fastest_update
 
-__all__ = ["SHORT", "SOLVE_WIDTH", "DeviceRules", "has_squares"]
+__all__ = ["SOLVE_WIDTH", "DeviceRules", "has_squares"]
 
 # Largest number of unknowns for one launch of tcs_swap_solve.
 SOLVE_WIDTH = 128
@@ -29,11 +28,6 @@ SQUARE_BLOCKS = {
 }
 # A product inside a panel with at most this many rows and columns of L takes no longer than two launches.
 FEW_ROWS, FEW_COLUMNS = 1024, 256
-# Up to this many columns of L, short_update.cu is faster than separate launches that scale, split and
-# multiply: inside a panel, and for the columns that follow the panel.
-SHORT_INSIDE, SHORT_NEAR = 128, 192
-# The arithmetic of short_update.cu: three TF32 products, with the range and nearly the precision of FP32.
-SHORT = Update("tf32x3", FORMATS["tf32"], 3, "float32")
 
 
 def has_squares(update, arch):
@@ -102,11 +96,9 @@ class DeviceRules:
     def _has_squares(self, update):
         return self.paths.square_rows < math.inf and has_squares(update, self.arch)
 
-    def inner_update(self, update, column, rows, columns):
+    def inner_update(self, update, rows, columns):
         if self.char != "f":
             return UPDATES["fp64" if self.char in "dD" else "fp32"]
-        if self._is_short(update, column, columns, SHORT_INSIDE):
-            return SHORT
         # Products inside a panel run on the few multiprocessors that the update leaves free.  There FP32
         # products are slowest, unless they are so short that two more launches would take longer.
         few, three = rows < FEW_ROWS and columns <= FEW_COLUMNS, UPDATES["fp16x3"]
@@ -114,17 +106,9 @@ class DeviceRules:
         # Another format may have been chosen for its range, so do not replace it by FP16.
         return three if ours and update.format.name == "fp16" else UPDATES["fp32"]
 
-    def near_update(self, update, start, columns):
-        if self._is_short(update, start, columns, SHORT_NEAR):
-            return SHORT
+    def near_update(self, update, columns):
         # For so few columns of L, an FP32 product takes less time than rounding the operands.
         return UPDATES["fp32"] if self.char == "f" and columns <= SOLVE_WIDTH else update
-
-    def _is_short(self, update, column, columns, most):
-        """Tell whether short_update.cu is the best choice for an L with at most `most` columns."""
-        aligned = self.char == "f" and self._is_aligned(column) and columns % 4 == 0
-        fits = aligned and self.paths.short_update
-        return not update.native and columns <= most and fits and arch_number(self.arch) == HOPPER
 
     def _is_aligned(self, column):
         """Tell whether the rows of a block start on 16-byte boundaries; the block begins at `column`."""

@@ -7,7 +7,6 @@ import functools
 
 import cupy
 
-from tcsolve._backends.cuda.lu import short_update
 from tcsolve._backends.cuda.lu.rules import SOLVE_WIDTH
 from tcsolve._backends.cuda.runtime import compiler, cublas_calls, current_device
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
@@ -39,7 +38,7 @@ def solve(l, b, swaps=None):
     else:
         above, below = _halves(k)
         solve(l[above, above], b[above])
-        _subtract(b[below], l[below, above], b[above])
+        cublas_calls.gemm(b[below], l[below, above], b[above])
         solve(l[below, below], b[below])
 
 
@@ -53,7 +52,7 @@ def invert(l, x):
         x[above, below] = x[below, above] = 0
         invert(l[above, above], x[above, above])
         invert(l[below, below], x[below, below])
-        _subtract(x[below, above], l[below, above], x[above, above])
+        cublas_calls.gemm(x[below, above], l[below, above], x[above, above])
         solve(l[below, below], x[below, above])
 
 
@@ -64,10 +63,6 @@ def _halves(k):
     """
     half = SOLVE_WIDTH << ((k - 1) // SOLVE_WIDTH).bit_length() - 1
     return slice(half), slice(half, None)
-
-
-def _subtract(c, l, u):
-    (short_update.subtract if short_update.takes(l, u, c) else cublas_calls.gemm)(c, l, u)
 
 
 def _lower_solve(l, b, out, n, *swaps):

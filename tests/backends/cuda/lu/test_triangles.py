@@ -1,8 +1,8 @@
-"""Triangular solves, inverses and short updates against NumPy, on a device."""
+"""Triangular solves and inverses against NumPy, on a device."""
 
 import numpy as np
 import pytest
-from on_device import NO_PIVOT, U32
+from on_device import NO_PIVOT
 from tcsolve.kernels.launch_shapes import TRSV_BLOCK, TRSV_THREADS
 from tcsolve.kernels.registry import KERNELS
 
@@ -12,85 +12,6 @@ from tcsolve._backends.cuda.runtime import compiler
 from tcsolve._contract.schedule import SolvePlan
 
 pytestmark = pytest.mark.gpu
-
-
-# ---- short updates -----------------------------------------------------------------------------
-
-
-def short_operands(m, n, k):
-    """Return a matrix in which L, U and C lie as in an LU, with entries of at most 1, and views of them."""
-    first = k + -k % 4  # column of U and C, where rows start on 16-byte boundaries
-    shape = k + m, first + n + -n % 4 + 4
-    w = np.random.default_rng([m, n, k]).uniform(-1, 1, shape).astype(np.float32)
-    return w, *short_views(w, n, k)
-
-
-def short_views(w, n, k):
-    right = slice(k + -k % 4, k + -k % 4 + n)
-    return w[k:, :k], w[:k, right], w[k:, right]
-
-
-@pytest.fixture
-def short_update(cupy):
-    """A function that subtracts L U in a matrix of `short_operands`, and returns it."""
-    from tcsolve._backends.cuda.lu import short_update as short_update_module
-
-    if not compiler.supported("short_update", compiler.target_arch(cupy.cuda.Device())):
-        pytest.skip("mma.sync of TF32 needs compute capability 8.0 or later")
-
-    def run(w, n, k):
-        w = cupy.array(w)
-        l, u, c = short_views(w, n, k)
-        short_update_module.subtract(c, l, u)
-        return w.get()
-
-    return run
-
-
-@pytest.mark.parametrize(
-    "m, n, k",
-    [
-        *(
-            (1, 1, 4),
-            (5, 3, 8),
-            (64, 64, 32),
-            (64, 96, 96),
-            (63, 95, 64),
-            (129, 63, 4),
-            (65, 97, 100),
-        ),
-        *((1000, 1, 128), (777, 193, 192), (5, 300, 256), (4000, 128, 128), (333, 31, 120)),
-        *((8000, 192, 192), (70, 40, 33), (130, 90, 101), (3, 5, 2), (1, 1, 1)),
-    ],
-)
-def test_a_short_update_is_as_good_as_one_in_fp32(m, n, k, short_update):
-    w, *operands = short_operands(m, n, k)
-    l, u, c = (x.astype(float) for x in operands)
-
-    result = short_update(w, n, k)
-
-    # What is dropped of each product, the sum of its sixteens, and the last subtraction.
-    unit = 2.0**-22 + (k / 16 + 4) * U32
-    bound = unit * (np.abs(l) @ np.abs(u)) + U32 * np.abs(c)
-    error = np.abs(short_views(result, n, k)[2] - (c - l @ u))
-    assert (error <= bound).all()
-    again = short_update(w, n, k)
-    assert np.array_equal(result, again)
-    short_views(again, n, k)[2][...] = operands[2]
-    assert np.array_equal(again, w)  # nothing else was written
-
-
-@pytest.mark.parametrize(
-    "bits", [0x7F800000, 0xFF800000, 0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001]
-)
-def test_a_short_update_keeps_what_is_not_finite(bits, short_update):
-    m, n, k = 200, 70, 64
-    w, l, u, _ = short_operands(m, n, k)
-    l.view(np.uint32)[7, 3] = u.view(np.uint32)[9, 5] = bits
-
-    bad = ~np.isfinite(short_views(short_update(w, n, k), n, k)[2])
-
-    assert bad[7].all() and bad[:, 5].all() and bad.sum() == m + n - 1
 
 
 # ---- triangles and their diagonal blocks -----------------------------------------------------
