@@ -292,9 +292,12 @@ def _solve_stack(ops, a, b, request):
         request = replace(request, structure="hermitian")  # a negative element is no error in SciPy
     if solution := _solve_by_vendor(ops, a, b, request):
         return solution
-    if request.check_finite:
-        require_finite(bool(ops.xp.isfinite(a).all()), "a")
-        require_finite(bool(ops.xp.isfinite(b).all()), "b")
+
+    def check():
+        if request.check_finite:
+            require_finite(bool(ops.xp.isfinite(a).all()), "a")
+            require_finite(bool(ops.xp.isfinite(b).all()), "b")
+
     shape, dtype = check_shapes(a, b)[0], result_dtype(a, b)
     return solve_stack(
         ops,
@@ -306,6 +309,7 @@ def _solve_stack(ops, a, b, request):
         request.lower,
         at_once=ops.device == "cpu" and request.precision == "auto",
         estimate=request.estimate,
+        require_finite=check,
         solve_one=functools.partial(
             _solve_matrix, ops, request=replace(request, device=ops.device)
         ),

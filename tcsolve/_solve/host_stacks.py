@@ -1,5 +1,6 @@
 """Stacks of systems on the host: small ordinary systems are solved all at once, others one by one."""
 
+import functools
 import math
 import time
 
@@ -11,22 +12,24 @@ from tcsolve._refine import stopping
 from tcsolve._solution import Solution, Status, code_of, of_slices
 from tcsolve._solve.backward_error import backward_errors
 from tcsolve._solve.lapack_factors import is_positive_definite
+from tcsolve._solve.long_double_residual import residual
 from tcsolve._solve.structures import read_under
 
 __all__ = ["solve_stack"]
 
-# Up to this n, one call of numpy.linalg.solve for a stack is faster than one solve per matrix.
-LARGEST = 64
-# Number of entries that are solved at a time.  A, its inverse, b and x of these fit about into the cache.
-CHUNK_ENTRIES = 1 << 18
+# Up to this n, one call of NumPy for a stack is faster than one solve per matrix: with the inverses, and without.
+LARGEST_INVERTED, LARGEST = 64, 128
+# Number of entries of A that are solved at a time, so that copies of them stay in the cache.
+CHUNK_ENTRIES = 1 << 16
 TOP = 2.0**FRAME_EXPONENT
-# If no estimate of rcond is wanted, PROBES random vectors bound ||A**-1|| from below.  If this gives an rcond
-# of at least DOUBTFUL n eps, rcond is taken to be above eps.  This is wrong for one in 10**9 matrices.
-PROBES, DOUBTFUL = 3, 1000
+# See `_solve_plainly`: the number of random vectors and the margin, for x in FP64 and in FP32.
+PROBES = {False: (1, 1e5), True: (3, 50)}
 OK, ILL, APART = map(code_of, (Status.CONVERGED, Status.ILL_CONDITIONED, Status.NOT_AS_ASSERTED))
 
 
-def solve_stack(ops, a, b, shape, dtype, structure, lower, *, at_once, estimate, solve_one):
+def solve_stack(
+    ops, a, b, shape, dtype, structure, lower, *, at_once, estimate, require_finite, solve_one
+):
     """Solve each system of a stack; return one `Solution` for all.
 
     Parameters
@@ -48,18 +51,24 @@ def solve_stack(ops, a, b, shape, dtype, structure, lower, *, at_once, estimate,
         Whether small systems may be solved at once by LU in FP64; only for NumPy arrays.
     estimate : bool
         Whether an estimate of each rcond is wanted; otherwise a lower bound may replace it.
+    require_finite : callable, () -> None
+        Raises the error for NaN or Inf in a or b, if it is wanted.
     solve_one : callable, (a, b) -> Solution
         Solves one system with a (n, n) and b (n, k), for the same structure.
     """
     start = time.perf_counter()
     columns = b[:, None] if b.ndim == 1 else b
-    batch = np.broadcast_shapes(a.shape[:-2], columns.shape[:-2])
-    found = _Gathered(ops, batch, a.shape[-1], columns.shape[-1], dtype)
-    if at_once and a.shape[-1] <= LARGEST:
-        _solve_at_once(a, columns, structure, lower, estimate, found)
+    found = _Gathered(ops, a, columns, dtype)
+    at_once = at_once and a.shape[-1] <= (LARGEST_INVERTED if estimate else LARGEST)
+    # An answer for a matrix that is read as a whole is plain only if all its numbers are finite.
+    if not (at_once and structure in (None, "general")):
+        require_finite()
+    if at_once:
+        _solve_at_once(found, structure, lower, estimate, require_finite)
     for left in found.left_by_matrix(a.shape[:-2]):
-        _solve_group(a, columns, left, found, solve_one)
+        _solve_group(left, found, solve_one)
     seconds = time.perf_counter() - start
+    batch = found.batch
     return Solution(
         x=found.x.reshape(shape),
         precision="+".join(found.precisions),
@@ -75,16 +84,24 @@ def solve_stack(ops, a, b, shape, dtype, structure, lower, *, at_once, estimate,
 
 
 class _Gathered:
-    """The answers found so far for a stack of `count` systems, in row-major order of the batch."""
+    """The systems of a stack, in row-major order of the batch, and the answers found so far."""
 
-    def __init__(self, ops, batch, n, k, dtype):
-        self.ops, self.batch, self.count = ops, batch, math.prod(batch)
+    def __init__(self, ops, a, b, dtype):
+        self.ops, (n, k) = ops, b.shape[-2:]
+        self.batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        self.count = math.prod(self.batch)
+        self.a, self.b = (self._in_order(stack) for stack in (a, b))
         self.x = ops.xp.full((self.count, n, k), np.nan, dtype)
         self.error, self.steps = np.full((self.count, k), np.nan), np.zeros((self.count, k), int)
         self.codes, self.rconds = np.zeros(self.count, int), np.full(self.count, np.nan)
         self.done = np.zeros(self.count, bool)
         self.precisions, self.rungs = [], []
         self.bytes_planned, self.device = 0, ops.device
+
+    def _in_order(self, stack):
+        """Return the stack as (count, rows, columns), if it has one matrix for each system."""
+        whole = stack.shape[:-2] == self.batch
+        return stack.reshape(self.count, *stack.shape[-2:]) if whole else stack
 
     def note(self, precision, rungs, bytes_planned, device):
         """Record how some systems were solved."""
@@ -94,6 +111,10 @@ class _Gathered:
 
     def part(self, stack, numbers):
         """Return the matrices of some systems, (m, rows, columns); the stack broadcasts to the batch."""
+        if stack.shape[:-2] == (self.count,):
+            return stack[numbers if isinstance(numbers, slice) else self.ops.array(numbers)]
+        if isinstance(numbers, slice):
+            numbers = np.arange(numbers.start, numbers.stop)
         whole = self.ops.xp.broadcast_to(stack, self.batch + stack.shape[-2:])
         return whole[tuple(self.ops.array(i) for i in np.unravel_index(numbers, self.batch))]
 
@@ -108,28 +129,132 @@ class _Gathered:
         return np.split(left[order], np.flatnonzero(np.diff(owner[order])) + 1)
 
 
-def _solve_at_once(a, b, structure, lower, estimate, found):
+def _solve_at_once(found, structure, lower, estimate, require_finite):
     """Solve the ordinary systems, CHUNK_ENTRIES entries at a time; the others stay undone."""
     n, k = found.x.shape[-2:]
+    eps = np.finfo(found.x.dtype).eps
     step = max(1, CHUNK_ENTRIES // (n * (n + k)))
     for first in range(0, found.count, step):
-        numbers = np.arange(first, min(first + step, found.count))
-        given = found.part(a, numbers)
-        some, apart = read_under(numpy_ops, given, structure, lower)
-        answers = _lu_of_all(some, found.part(b, numbers), found.x.dtype, structure, estimate)
-        x, error, rcond, done = answers
-        codes = np.where(rcond < np.finfo(found.x.dtype).eps, ILL, OK)
-        found.x[numbers], found.error[numbers], found.rconds[numbers] = x, error, rcond
-        found.codes[numbers] = np.where(apart, APART, codes)
-        found.done[numbers] = done
+        some = slice(first, min(first + step, found.count))
+        a = found.part(found.a, some)
+        if structure is None and n > LARGEST_INVERTED and not (dense := _has_corners(a)).all():
+            some, a = first + np.flatnonzero(dense), a[dense]
+        b = found.part(found.b, some)
+        a, apart = read_under(numpy_ops, a, structure, lower)
+        x, error, plain = _solve_plainly(a, b, found.x.dtype, structure)
+        found.x[some], found.error[some], found.done[some] = x, error, plain
+        if not plain.all():
+            require_finite()
+        if estimate or not plain.all():
+            rest = slice(None) if estimate else ~plain
+            numbers = np.arange(found.count)[some][rest]
+            error, rcond, done = _look_at(a[rest], b[rest], x[rest])
+            found.error[numbers], found.rconds[numbers], found.done[numbers] = error, rcond, done
+            found.codes[numbers] = np.where(rcond < eps, ILL, OK)
+        if apart.any():
+            found.codes[some] = np.where(apart, APART, found.codes[some])
     if found.done.any():
-        found.note("fp64", ("fp64",), 8 * step * n * (2 * n + 3 * k), "cpu")
+        found.note("fp64", ("fp64",), 8 * step * n * (3 * n + 3 * k), "cpu")
 
 
-def _solve_group(a, b, numbers, found, solve_one):
+def _has_corners(a):
+    """Tell which matrices have two nonzero corners, so that they are neither triangular nor banded."""
+    return (a[:, 0, -1] != 0) & (a[:, -1, 0] != 0)
+
+
+def _solve_plainly(a, b, dtype, structure=None):
+    """Solve m systems by LU in FP64; return (x, errors, which systems are plain).
+
+    A system is plain if x meets the bound, no norm is extreme, and rcond is above eps.
+
+    Notes
+    -----
+    LU solves for b and for one or a few Gaussian vectors g.  Let s be the 2-norm of A**-1.  Then
+    ``||A**-1 g||_2`` is at least s times the modulus of a normal number, which is below 1 / margin with a
+    probability of 0.8 / margin.  If it is not, ``||A**-1||_1 <= sqrt(n) s <= n margin ||A**-1 g||`` in the
+    infinity norm, and ``||A||_1 <= n ||A||``.  So a matrix with rcond below eps is taken for a plain one with
+    a probability below 10**-5, and nearly always far below, because these inequalities are seldom sharp.
+    """
+    m, n, k = b.shape
+    ones, g, most = _constants(n, k, dtype.char in "fF")
+    probes = g.shape[1]
+    a = a.astype(np.result_type(a, np.float64), copy=False)
+    with np.errstate(all="ignore"):
+        rhs = np.empty((m, n, k + probes), np.result_type(a, b))
+        rhs[..., :k], rhs[..., k:] = b, g
+        found = _lu_solve(a, rhs)
+        if structure == "positive definite":
+            found[~_definite(a)] = np.nan
+        x = found[..., :k].astype(dtype)
+        # NumPy finds the largest of n numbers fast if these are far apart in memory.
+        sizes = np.empty((n, m, 1 + probes + 2 * k))
+        rows = sizes.transpose(1, 0, 2)
+        np.vecdot(np.abs(a), ones, out=rows[..., 0])
+        np.abs(found[..., k:], out=rows[..., 1 : 1 + probes])
+        np.abs(x, out=rows[..., 1 + probes : 1 + probes + k])
+        np.abs(residual(a, x, b), out=rows[..., 1 + probes + k :])
+        top = sizes.max(axis=0)
+        # Products of ||A|| with the norms of A**-1 g and of x.
+        products = top[:, :1] * top[:, 1 : 1 + probes + k]
+        error = top[:, 1 + probes + k :] / products[:, probes:]
+        inside = (products < most) & (products > 1 / TOP)
+        inside[:, probes:] &= error <= stopping.target(dtype, n)
+    return x, error, inside.all(axis=-1)
+
+
+@functools.lru_cache(maxsize=64)
+def _constants(n, k, single):
+    """Return n ones, the vectors g (n, probes), and the largest products of norms of a plain system."""
+    probes, margin = PROBES[single]
+    g = np.random.default_rng(0).standard_normal((n, probes))
+    eps = np.finfo(np.float32 if single else np.float64).eps
+    most = np.array([1 / (n * n * margin * eps)] * probes + [TOP] * k)
+    for v in (constants := (np.ones(n), g, most)):
+        v.flags.writeable = False  # all calls share them
+    return constants
+
+
+def _lu_solve(a, b):
+    """Return A**-1 b for each system; NaN for a matrix with a zero pivot."""
+    try:
+        return np.linalg.solve(a, b)
+    except np.linalg.LinAlgError:  # at least one matrix; the sign of its determinant is 0
+        singular = np.linalg.slogdet(a)[0] == 0
+        found = np.linalg.solve(np.where(singular[:, None, None], np.eye(a.shape[-1]), a), b)
+        found[singular] = np.nan
+        return found
+
+
+def _look_at(a, b, x):
+    """Return (errors, rcond, done) for m systems, by the inverse of each matrix.
+
+    A system is done if its numbers are not extreme, x meets the bound and LU finds no zero pivot.
+    """
+    n, wide = a.shape[-1], a.astype(np.result_type(a, np.float64), copy=False)
+    with np.errstate(all="ignore"):
+        norm, size = np.abs(wide).sum(axis=-2).max(axis=-1), np.abs(x).max(axis=-2, initial=0)
+        done = (norm > 1 / TOP) & (norm < TOP) & np.isfinite(b).all(axis=(-2, -1))
+        done &= ((size < TOP) & ((size > 1 / TOP) | ~b.any(axis=-2))).all(axis=-1)
+        inverse = np.linalg.inv(np.where(done[:, None, None], wide, np.eye(n)))
+        rcond = 1 / norm / np.abs(inverse).sum(axis=-2).max(axis=-1)
+    error = backward_errors(numpy_ops, a, x, b)
+    done &= (error <= stopping.target(x.dtype, n)).all(axis=-1) & (rcond > 0)
+    return error, np.minimum(rcond, 1), done
+
+
+def _definite(a):
+    """Tell which matrices of a stack are positive definite."""
+    try:
+        np.linalg.cholesky(a)
+        return np.ones(len(a), bool)
+    except np.linalg.LinAlgError:  # one matrix is not, so test each by itself
+        return np.array([is_positive_definite(matrix) for matrix in a])
+
+
+def _solve_group(numbers, found, solve_one):
     """Solve some systems with the same matrix, which is factored once for all of them unless one fails."""
     xp, (n, k) = found.ops.xp, found.x.shape[-2:]
-    matrix, some = found.part(a, numbers[:1])[0], found.part(b, numbers)
+    matrix, some = found.part(found.a, numbers[:1])[0], found.part(found.b, numbers)
     together = solve_one(matrix, xp.moveaxis(some, 0, 1).reshape(n, -1))
     if len(numbers) > 1 and not together.status.ok:  # solve each again, to find its own status
         for number, one in zip(numbers, some, strict=True):
@@ -146,48 +271,3 @@ def _store(found, number, solution, columns):
     found.steps[number] = solution.iterations[columns]
     found.codes[number], found.rconds[number] = code_of(solution.status), solution.rcond
     found.note(solution.precision, solution.rungs, solution.bytes_planned, solution.device)
-
-
-def _lu_of_all(a, b, dtype, structure, estimate):
-    """Return (x, errors, rconds, done) for m systems, by LU in FP64.
-
-    A system is done if its numbers are not extreme and x meets the bound.  The inverse of A is computed with
-    the same factors as x; without `estimate`, only A**-1 g for a few random g.
-    """
-    n, k = b.shape[-2:]
-    wide = a.astype(np.result_type(a, np.float64), copy=False)
-    with np.errstate(all="ignore"):
-        norm = np.abs(wide).sum(axis=-2).max(axis=-1)
-        done = (norm > 1 / TOP) & (norm < TOP) & np.isfinite(b).all(axis=(-2, -1))
-        eye = np.eye(n)
-        safe = np.where(done[:, None, None], wide, eye)
-        if structure == "positive definite":
-            done &= _definite(safe)
-        probes = eye if estimate else np.random.default_rng(0).standard_normal((n, PROBES))
-        rhs = np.concatenate([b, np.broadcast_to(probes, (len(a), *probes.shape))], axis=-1)
-        try:
-            found = np.linalg.solve(safe, rhs)
-        except np.linalg.LinAlgError:  # one matrix is singular; the sign of its determinant is 0
-            done &= np.linalg.slogdet(safe)[0] != 0
-            found = np.linalg.solve(np.where(done[:, None, None], safe, eye), rhs)
-        x = found[..., :k].astype(dtype)
-        size = np.abs(x).max(axis=-2, initial=0)
-        done &= ((size < TOP) & ((size > 1 / TOP) | ~b.any(axis=-2))).all(axis=-1)
-        gains = np.abs(found[..., k:]).sum(axis=-2) / np.abs(probes).sum(axis=0)
-        rcond = 1 / norm / gains.max(axis=-1)
-        near = done & ~(rcond > DOUBTFUL * n * np.finfo(dtype).eps)
-        if near.any() and not estimate:
-            inverse = np.linalg.solve(safe[near], np.broadcast_to(eye, safe[near].shape))
-            rcond[near] = 1 / norm[near] / np.abs(inverse).sum(axis=-2).max(axis=-1)
-    error = backward_errors(numpy_ops, a, x, b)
-    done &= (error <= stopping.target(np.dtype(dtype), n)).all(axis=-1) & (rcond > 0)
-    return x, error, np.minimum(rcond, 1), done
-
-
-def _definite(a):
-    """Tell which matrices of a stack are positive definite."""
-    try:
-        np.linalg.cholesky(a)
-        return np.ones(len(a), bool)
-    except np.linalg.LinAlgError:  # one matrix is not, so test each by itself
-        return np.array([is_positive_definite(matrix) for matrix in a])
