@@ -17,7 +17,7 @@ from tcsolve._solve.structures import read_under
 
 __all__ = ["solve_stack"]
 
-# Up to this n, one call of NumPy for a stack is faster than one solve per matrix: with the inverses, and without.
+# Up to this n, one call of NumPy for a stack is faster than one solve per matrix.  First: with inverses.
 LARGEST_INVERTED, LARGEST = 64, 128
 # Number of entries of A that are solved at a time, so that copies of them stay in the cache.
 CHUNK_ENTRIES = 1 << 16
@@ -132,7 +132,6 @@ class _Gathered:
 def _solve_at_once(found, structure, lower, estimate, require_finite):
     """Solve the ordinary systems, CHUNK_ENTRIES entries at a time; the others stay undone."""
     n, k = found.x.shape[-2:]
-    eps = np.finfo(found.x.dtype).eps
     step = max(1, CHUNK_ENTRIES // (n * (n + k)))
     for first in range(0, found.count, step):
         some = slice(first, min(first + step, found.count))
@@ -141,18 +140,19 @@ def _solve_at_once(found, structure, lower, estimate, require_finite):
             some, a = first + np.flatnonzero(dense), a[dense]
         b = found.part(found.b, some)
         a, apart = read_under(numpy_ops, a, structure, lower)
-        x, error, plain = _solve_plainly(a, b, found.x.dtype, structure)
-        found.x[some], found.error[some], found.done[some] = x, error, plain
+        x, error, rcond, plain = _solve_plainly(a, b, found.x.dtype, structure)
+        done = plain.copy()
         if not plain.all():
             require_finite()
-        if estimate or not plain.all():
-            rest = slice(None) if estimate else ~plain
-            numbers = np.arange(found.count)[some][rest]
-            error, rcond, done = _look_at(a[rest], b[rest], x[rest])
-            found.error[numbers], found.rconds[numbers], found.done[numbers] = error, rcond, done
-            found.codes[numbers] = np.where(rcond < eps, ILL, OK)
-        if apart.any():
-            found.codes[some] = np.where(apart, APART, found.codes[some])
+            rest = np.flatnonzero(~plain)
+            x[rest], error[rest], done[rest] = _look_again(a[rest], b[rest], x[rest])
+        near = np.flatnonzero(done if estimate else done & ~plain)
+        if near.size:
+            rcond[near] = _rcond(a if near.size == len(a) else a[near])
+            done &= rcond > 0
+        codes = np.where(rcond < np.finfo(x.dtype).eps, ILL, OK)
+        found.x[some], found.error[some], found.rconds[some] = x, error, rcond
+        found.codes[some], found.done[some] = np.where(apart, APART, codes), done
     if found.done.any():
         found.note("fp64", ("fp64",), 8 * step * n * (3 * n + 3 * k), "cpu")
 
@@ -163,9 +163,10 @@ def _has_corners(a):
 
 
 def _solve_plainly(a, b, dtype, structure=None):
-    """Solve m systems by LU in FP64; return (x, errors, which systems are plain).
+    """Solve m systems by LU in FP64; return (x, errors, rcond, which systems are plain).
 
-    A system is plain if x meets the bound, no norm is extreme, and rcond is above eps.
+    A system is plain if x meets the bound, no norm is extreme, and rcond is above eps.  The rcond that is
+    returned is at least the true one.
 
     Notes
     -----
@@ -186,20 +187,21 @@ def _solve_plainly(a, b, dtype, structure=None):
         if structure == "positive definite":
             found[~_definite(a)] = np.nan
         x = found[..., :k].astype(dtype)
-        # NumPy finds the largest of n numbers fast if these are far apart in memory.
-        sizes = np.empty((n, m, 1 + probes + 2 * k))
-        rows = sizes.transpose(1, 0, 2)
-        np.vecdot(np.abs(a), ones, out=rows[..., 0])
-        np.abs(found[..., k:], out=rows[..., 1 : 1 + probes])
-        np.abs(x, out=rows[..., 1 + probes : 1 + probes + k])
-        np.abs(residual(a, x, b), out=rows[..., 1 + probes + k :])
-        top = sizes.max(axis=0)
-        # Products of ||A|| with the norms of A**-1 g and of x.
-        products = top[:, :1] * top[:, 1 : 1 + probes + k]
-        error = top[:, 1 + probes + k :] / products[:, probes:]
+        # The moduli of which the largest are norms.  In this order of the axes, NumPy finds these fast.
+        moduli = np.empty((n, 1 + probes + 2 * k, m))
+        turned = moduli.transpose(2, 0, 1)
+        np.vecdot(np.abs(a), ones, out=turned[..., 0])
+        np.abs(found[..., k:], out=turned[..., 1 : 1 + probes])
+        np.abs(x, out=turned[..., 1 + probes : -k])
+        np.abs(residual(a, x, b), out=turned[..., -k:])
+        norms = moduli.max(axis=0)
+        # ||A|| ||A**-1 g|| and ||A|| ||x||
+        products = norms[0] * norms[1:-k]
+        error = norms[-k:] / products[probes:]
         inside = (products < most) & (products > 1 / TOP)
-        inside[:, probes:] &= error <= stopping.target(dtype, n)
-    return x, error, inside.all(axis=-1)
+        inside[probes:] &= error <= stopping.target(dtype, n)
+        rcond = np.abs(g).max() / products[:probes].max(axis=0)
+    return x, error.T, rcond, inside.all(axis=0)
 
 
 @functools.lru_cache(maxsize=64)
@@ -208,7 +210,7 @@ def _constants(n, k, single):
     probes, margin = PROBES[single]
     g = np.random.default_rng(0).standard_normal((n, probes))
     eps = np.finfo(np.float32 if single else np.float64).eps
-    most = np.array([1 / (n * n * margin * eps)] * probes + [TOP] * k)
+    most = np.array([[1 / (n * n * margin * eps)]] * probes + [[TOP]] * k)
     for v in (constants := (np.ones(n), g, most)):
         v.flags.writeable = False  # all calls share them
     return constants
@@ -225,21 +227,33 @@ def _lu_solve(a, b):
         return found
 
 
-def _look_at(a, b, x):
-    """Return (errors, rcond, done) for m systems, by the inverse of each matrix.
+def _look_again(a, b, x):
+    """Return (x, errors, done) for m systems; if x misses the bound, it is refined once.
 
-    A system is done if its numbers are not extreme, x meets the bound and LU finds no zero pivot.
+    A system is done if its numbers are not extreme and x meets the bound.
     """
-    n, wide = a.shape[-1], a.astype(np.result_type(a, np.float64), copy=False)
+    n, dtype = a.shape[-1], x.dtype
+    a = a.astype(np.result_type(a, np.float64), copy=False)
+    error = backward_errors(numpy_ops, a, x, b)
     with np.errstate(all="ignore"):
-        norm, size = np.abs(wide).sum(axis=-2).max(axis=-1), np.abs(x).max(axis=-2, initial=0)
+        missed = ~(error <= stopping.target(dtype, n)).all(axis=-1)
+        if missed.any():
+            x[missed] += _lu_solve(a[missed], residual(a[missed], x[missed], b[missed])).astype(
+                dtype
+            )
+            error[missed] = backward_errors(numpy_ops, a[missed], x[missed], b[missed])
+        norm, size = np.abs(a).sum(axis=-2).max(axis=-1), np.abs(x).max(axis=-2, initial=0)
         done = (norm > 1 / TOP) & (norm < TOP) & np.isfinite(b).all(axis=(-2, -1))
         done &= ((size < TOP) & ((size > 1 / TOP) | ~b.any(axis=-2))).all(axis=-1)
-        inverse = np.linalg.inv(np.where(done[:, None, None], wide, np.eye(n)))
-        rcond = 1 / norm / np.abs(inverse).sum(axis=-2).max(axis=-1)
-    error = backward_errors(numpy_ops, a, x, b)
-    done &= (error <= stopping.target(x.dtype, n)).all(axis=-1) & (rcond > 0)
-    return error, np.minimum(rcond, 1), done
+    return x, error, done & (error <= stopping.target(dtype, n)).all(axis=-1)
+
+
+def _rcond(a):
+    """Return 1 / (||A||_1 ||A**-1||_1) for each matrix, at most 1."""
+    a = a.astype(np.result_type(a, np.float64), copy=False)
+    with np.errstate(all="ignore"):
+        norm, gain = (np.abs(v).sum(axis=-2).max(axis=-1) for v in (a, np.linalg.inv(a)))
+        return np.minimum(1 / norm / gain, 1)
 
 
 def _definite(a):
