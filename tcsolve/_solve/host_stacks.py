@@ -142,9 +142,9 @@ def _solve_at_once(found, structure, lower, estimate, require_finite):
         a, apart = read_under(numpy_ops, a, structure, lower)
         x, error, rcond, plain = _solve_plainly(a, b, found.x.dtype, structure)
         done = plain.copy()
-        if not plain.all():
-            require_finite()
-            rest = np.flatnonzero(~plain)
+        if (rest := np.flatnonzero(~plain)).size:
+            if not (np.isfinite(a[rest]).all() and np.isfinite(b[rest]).all()):
+                require_finite()
             x[rest], error[rest], done[rest] = _look_again(a[rest], b[rest], x[rest])
         near = np.flatnonzero(done if estimate else done & ~plain)
         if near.size:
