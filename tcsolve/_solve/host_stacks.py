@@ -12,7 +12,8 @@ from tcsolve._refine import stopping
 from tcsolve._solution import Solution, Status, code_of, of_slices
 from tcsolve._solve.backward_error import backward_errors
 from tcsolve._solve.lapack_factors import is_positive_definite
-from tcsolve._solve.long_double_residual import residual
+from tcsolve._solve.long_double_residual import SMALL, residual
+from tcsolve._solve.split_residual import split_residual
 from tcsolve._solve.structures import read_under
 
 __all__ = ["solve_stack"]
@@ -22,6 +23,8 @@ LARGEST_INVERTED, LARGEST = 64, 128
 # Number of entries of A that are solved at a time, so that copies of them stay in the cache.
 CHUNK_ENTRIES = 1 << 16
 TOP = 2.0**FRAME_EXPONENT
+# From this n on, three matrix products in FP64 are faster than one in long double.
+SPLIT = 12
 # See `_solve_plainly`: the number of random vectors and the margin, for x in FP64 and in FP32.
 PROBES = {False: (1, 1e5), True: (3, 50)}
 OK, ILL, APART = map(code_of, (Status.CONVERGED, Status.ILL_CONDITIONED, Status.NOT_AS_ASSERTED))
@@ -132,7 +135,8 @@ class _Gathered:
 def _solve_at_once(found, structure, lower, estimate, require_finite):
     """Solve the ordinary systems, CHUNK_ENTRIES entries at a time; the others stay undone."""
     n, k = found.x.shape[-2:]
-    step = max(1, CHUNK_ENTRIES // (n * (n + k)))
+    step = min(max(1, CHUNK_ENTRIES // (n * (n + k))), found.count)
+    work = np.empty((step, n, n), np.result_type(found.a, np.float64))
     for first in range(0, found.count, step):
         some = slice(first, min(first + step, found.count))
         a = found.part(found.a, some)
@@ -140,7 +144,7 @@ def _solve_at_once(found, structure, lower, estimate, require_finite):
             some, a = first + np.flatnonzero(dense), a[dense]
         b = found.part(found.b, some)
         a, apart = read_under(numpy_ops, a, structure, lower)
-        x, error, rcond, plain = _solve_plainly(a, b, found.x.dtype, structure)
+        x, error, rcond, plain = _solve_plainly(a, b, found.x.dtype, structure, work[: len(a)])
         done = plain.copy()
         if (rest := np.flatnonzero(~plain)).size:
             if not (np.isfinite(a[rest]).all() and np.isfinite(b[rest]).all()):
@@ -162,11 +166,11 @@ def _has_corners(a):
     return (a[:, 0, -1] != 0) & (a[:, -1, 0] != 0)
 
 
-def _solve_plainly(a, b, dtype, structure=None):
+def _solve_plainly(a, b, dtype, structure, work):
     """Solve m systems by LU in FP64; return (x, errors, rcond, which systems are plain).
 
     A system is plain if x meets the bound, no norm is extreme, and rcond is above eps.  The rcond that is
-    returned is at least the true one.
+    returned is that of the infinity norm, or larger.  `work`, with the shape of a, is overwritten.
 
     Notes
     -----
@@ -190,18 +194,27 @@ def _solve_plainly(a, b, dtype, structure=None):
         # The moduli of which the largest are norms.  In this order of the axes, NumPy finds these fast.
         moduli = np.empty((n, 1 + probes + 2 * k, m))
         turned = moduli.transpose(2, 0, 1)
-        np.vecdot(np.abs(a), ones, out=turned[..., 0])
+        np.vecdot(np.abs(a, out=work.real), ones, out=turned[..., 0])
         np.abs(found[..., k:], out=turned[..., 1 : 1 + probes])
         np.abs(x, out=turned[..., 1 + probes : -k])
-        np.abs(residual(a, x, b), out=turned[..., -k:])
-        norms = moduli.max(axis=0)
+        norms = moduli[:, :-k].max(axis=0)
+        r = _residual(a, x, b, norms[0], norms[-k:].T, work)
+        np.abs(r, out=turned[..., -k:])
         # ||A|| ||A**-1 g|| and ||A|| ||x||
-        products = norms[0] * norms[1:-k]
-        error = norms[-k:] / products[probes:]
+        products = norms[0] * norms[1:]
+        error = moduli[:, -k:].max(axis=0) / products[probes:]
         inside = (products < most) & (products > 1 / TOP)
         inside[probes:] &= error <= stopping.target(dtype, n)
         rcond = np.abs(g).max() / products[:probes].max(axis=0)
     return x, error.T, rcond, inside.all(axis=0)
+
+
+def _residual(a, x, b, norm, size, work):
+    """Return b - A x, with the accuracy of long double where the rounding of FP64 matters."""
+    n = a.shape[-1]
+    if n > SMALL or x.dtype.char in "fF":
+        return b - a @ x
+    return split_residual(a, x, b, norm, size, work) if n >= SPLIT else residual(a, x, b)
 
 
 @functools.lru_cache(maxsize=64)
