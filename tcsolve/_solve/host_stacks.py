@@ -21,7 +21,8 @@ __all__ = ["solve_stack"]
 # Up to this n, one call of NumPy for a stack is faster than one solve per matrix.  First: with inverses.
 LARGEST_INVERTED, LARGEST = 64, 128
 # Number of entries of A that are solved at a time, so that copies of them stay in the cache.
-CHUNK_ENTRIES = 1 << 16
+CHUNK_ENTRIES = 1 << 20
+WORK_ENTRIES = 1 << 15
 TOP = 2.0**FRAME_EXPONENT
 # From this n on, three matrix products in FP64 are faster than one in long double.
 SPLIT = 12
@@ -136,7 +137,9 @@ def _solve_at_once(found, structure, lower, estimate, require_finite):
     """Solve the ordinary systems, CHUNK_ENTRIES entries at a time; the others stay undone."""
     n, k = found.x.shape[-2:]
     step = min(max(1, CHUNK_ENTRIES // (n * (n + k))), found.count)
-    work = np.empty((step, n, n), np.result_type(found.a, np.float64))
+    work = np.empty(
+        (min(step, max(1, WORK_ENTRIES // (n * n))), n, n), np.result_type(found.a, np.float64)
+    )
     for first in range(0, found.count, step):
         some = slice(first, min(first + step, found.count))
         a = found.part(found.a, some)
@@ -144,13 +147,15 @@ def _solve_at_once(found, structure, lower, estimate, require_finite):
             some, a = first + np.flatnonzero(dense), a[dense]
         b = found.part(found.b, some)
         a, apart = read_under(numpy_ops, a, structure, lower)
-        x, error, rcond, plain = _solve_plainly(a, b, found.x.dtype, structure, work[: len(a)])
+        x, error, rcond, near, plain = _solve_plainly(
+            a, b, found.x.dtype, structure, work[: len(a)]
+        )
         done = plain.copy()
         if (rest := np.flatnonzero(~plain)).size:
             if not (np.isfinite(a[rest]).all() and np.isfinite(b[rest]).all()):
                 require_finite()
-            x[rest], error[rest], done[rest] = _look_again(a[rest], b[rest], x[rest])
-        near = np.flatnonzero(done if estimate else done & ~plain)
+            x[rest], error[rest], done[rest] = _refined(a[rest], b[rest], x[rest], error[rest])
+        near = np.flatnonzero(done if estimate else done & near)
         if near.size:
             rcond[near] = _rcond(a if near.size == len(a) else a[near])
             done &= rcond > 0
@@ -167,10 +172,11 @@ def _has_corners(a):
 
 
 def _solve_plainly(a, b, dtype, structure, work):
-    """Solve m systems by LU in FP64; return (x, errors, rcond, which systems are plain).
+    """Solve m systems by LU in FP64; return (x, errors, rcond, near, plain).
 
-    A system is plain if x meets the bound, no norm is extreme, and rcond is above eps.  The rcond that is
-    returned is that of the infinity norm, or larger.  `work`, with the shape of a, is overwritten.
+    `near` tells for which systems rcond may be below eps.  A system is plain if it is not near, x meets the
+    bound, and no norm is extreme.  The rcond that is returned is that of the infinity norm, or larger.
+    `work`, with the shape of a, is overwritten.
 
     Notes
     -----
@@ -181,7 +187,7 @@ def _solve_plainly(a, b, dtype, structure, work):
     a probability below 10**-5, and nearly always far below, because these inequalities are seldom sharp.
     """
     m, n, k = b.shape
-    ones, g, most = _constants(n, k, dtype.char in "fF")
+    ones, g, most = _constants(n, dtype.char in "fF")
     probes = g.shape[1]
     a = a.astype(np.result_type(a, np.float64), copy=False)
     with np.errstate(all="ignore"):
@@ -194,19 +200,28 @@ def _solve_plainly(a, b, dtype, structure, work):
         # The moduli of which the largest are norms.  In this order of the axes, NumPy finds these fast.
         moduli = np.empty((n, 1 + probes + 2 * k, m))
         turned = moduli.transpose(2, 0, 1)
-        np.vecdot(np.abs(a, out=work.real), ones, out=turned[..., 0])
         np.abs(found[..., k:], out=turned[..., 1 : 1 + probes])
         np.abs(x, out=turned[..., 1 + probes : -k])
-        norms = moduli[:, :-k].max(axis=0)
-        r = _residual(a, x, b, norms[0], norms[-k:].T, work)
-        np.abs(r, out=turned[..., -k:])
+        size = moduli[:, 1 + probes : -k].max(axis=0).T
+        for first in range(0, m, len(work)):
+            some = slice(first, first + len(work))
+            one, rest = a[some], turned[some]
+            buffer = work[: len(one)]
+            np.vecdot(np.abs(one, out=buffer.real), ones, out=rest[..., 0])
+            r = _residual(one, x[some], b[some], rest[..., 0].max(axis=1), size[some], buffer)
+            np.abs(r, out=rest[..., -k:])
+        norms = moduli.max(axis=0)
         # ||A|| ||A**-1 g|| and ||A|| ||x||
-        products = norms[0] * norms[1:]
-        error = moduli[:, -k:].max(axis=0) / products[probes:]
-        inside = (products < most) & (products > 1 / TOP)
-        inside[probes:] &= error <= stopping.target(dtype, n)
+        products = norms[0] * norms[1:-k]
+        error = norms[-k:] / products[probes:]
+        near = ~(products[:probes] < most).all(axis=0)
+        met = (
+            (error <= stopping.target(dtype, n))
+            & (products[probes:] < TOP)
+            & (products[probes:] > 1 / TOP)
+        )
         rcond = np.abs(g).max() / products[:probes].max(axis=0)
-    return x, error.T, rcond, inside.all(axis=0)
+    return x, error.T, rcond, near, met.all(axis=0) & ~near
 
 
 def _residual(a, x, b, norm, size, work):
@@ -218,15 +233,14 @@ def _residual(a, x, b, norm, size, work):
 
 
 @functools.lru_cache(maxsize=64)
-def _constants(n, k, single):
-    """Return n ones, the vectors g (n, probes), and the largest products of norms of a plain system."""
+def _constants(n, single):
+    """Return n ones, the vectors g (n, probes), and the largest ||A|| ||A**-1 g|| of a plain system."""
     probes, margin = PROBES[single]
     g = np.random.default_rng(0).standard_normal((n, probes))
     eps = np.finfo(np.float32 if single else np.float64).eps
-    most = np.array([[1 / (n * n * margin * eps)]] * probes + [[TOP]] * k)
-    for v in (constants := (np.ones(n), g, most)):
-        v.flags.writeable = False  # all calls share them
-    return constants
+    ones = np.ones(n)
+    g.flags.writeable = ones.flags.writeable = False  # all calls share them
+    return ones, g, 1 / (n * n * margin * eps)
 
 
 def _lu_solve(a, b):
@@ -240,25 +254,24 @@ def _lu_solve(a, b):
         return found
 
 
-def _look_again(a, b, x):
-    """Return (x, errors, done) for m systems; if x misses the bound, it is refined once.
+def _refined(a, b, x, error):
+    """Return (x, errors, done) for m systems; x is refined once if its error misses the bound, or is NaN.
 
     A system is done if its numbers are not extreme and x meets the bound.
     """
     n, dtype = a.shape[-1], x.dtype
+    bound = stopping.target(dtype, n)
     a = a.astype(np.result_type(a, np.float64), copy=False)
-    error = backward_errors(numpy_ops, a, x, b)
     with np.errstate(all="ignore"):
-        missed = ~(error <= stopping.target(dtype, n)).all(axis=-1)
+        missed = ~(error <= bound).all(axis=-1)
         if missed.any():
-            x[missed] += _lu_solve(a[missed], residual(a[missed], x[missed], b[missed])).astype(
-                dtype
-            )
-            error[missed] = backward_errors(numpy_ops, a[missed], x[missed], b[missed])
-        norm, size = np.abs(a).sum(axis=-2).max(axis=-1), np.abs(x).max(axis=-2, initial=0)
-        done = (norm > 1 / TOP) & (norm < TOP) & np.isfinite(b).all(axis=(-2, -1))
+            some, of_b = a[missed], b[missed]
+            x[missed] += _lu_solve(some, residual(some, x[missed], of_b)).astype(dtype)
+            error[missed] = backward_errors(numpy_ops, some, x[missed], of_b)
+        norm, size = np.abs(a).sum(axis=-2).max(axis=-1), np.abs(x).max(axis=-2)
+        done = (norm > 1 / TOP) & (norm < TOP)
         done &= ((size < TOP) & ((size > 1 / TOP) | ~b.any(axis=-2))).all(axis=-1)
-    return x, error, done & (error <= stopping.target(dtype, n)).all(axis=-1)
+    return x, error, done & (error <= bound).all(axis=-1)
 
 
 def _rcond(a):
