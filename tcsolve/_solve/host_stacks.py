@@ -25,7 +25,7 @@ CHUNK_ENTRIES = 1 << 20
 WORK_ENTRIES = 1 << 15
 TOP = 2.0**FRAME_EXPONENT
 # From this n on, three matrix products in FP64 are faster than one in long double.
-SPLIT = 12
+SPLIT = 4
 # See `_solve_plainly`: the number of random vectors and the margin, for x in FP64 and in FP32.
 PROBES = {False: (1, 1e5), True: (3, 50)}
 OK, ILL, APART = map(code_of, (Status.CONVERGED, Status.ILL_CONDITIONED, Status.NOT_AS_ASSERTED))
@@ -138,7 +138,8 @@ def _solve_at_once(found, structure, lower, estimate, require_finite):
     n, k = found.x.shape[-2:]
     step = min(max(1, CHUNK_ENTRIES // (n * (n + k))), found.count)
     work = np.empty(
-        (min(step, max(1, WORK_ENTRIES // (n * n))), n, n), np.result_type(found.a, np.float64)
+        (min(step, max(1, WORK_ENTRIES // (n * (n + 4 * k)))), n, n),
+        np.result_type(found.a, np.float64),
     )
     for first in range(0, found.count, step):
         some = slice(first, min(first + step, found.count))
@@ -187,7 +188,7 @@ def _solve_plainly(a, b, dtype, structure, work):
     a probability below 10**-5, and nearly always far below, because these inequalities are seldom sharp.
     """
     m, n, k = b.shape
-    ones, g, most = _constants(n, dtype.char in "fF")
+    _, g, most = _constants(n, dtype.char in "fF")
     probes = g.shape[1]
     a = a.astype(np.result_type(a, np.float64), copy=False)
     with np.errstate(all="ignore"):
@@ -197,31 +198,34 @@ def _solve_plainly(a, b, dtype, structure, work):
         if structure == "positive definite":
             found[~_definite(a)] = np.nan
         x = found[..., :k].astype(dtype)
-        # The moduli of which the largest are norms.  In this order of the axes, NumPy finds these fast.
-        moduli = np.empty((n, 1 + probes + 2 * k, m))
-        turned = moduli.transpose(2, 0, 1)
-        np.abs(found[..., k:], out=turned[..., 1 : 1 + probes])
-        np.abs(x, out=turned[..., 1 + probes : -k])
-        size = moduli[:, 1 + probes : -k].max(axis=0).T
+        norms = np.empty((1 + probes + 2 * k, m))
         for first in range(0, m, len(work)):
             some = slice(first, first + len(work))
-            one, rest = a[some], turned[some]
-            buffer = work[: len(one)]
-            np.vecdot(np.abs(one, out=buffer.real), ones, out=rest[..., 0])
-            r = _residual(one, x[some], b[some], rest[..., 0].max(axis=1), size[some], buffer)
-            np.abs(r, out=rest[..., -k:])
-        norms = moduli.max(axis=0)
+            _measure(a[some], x[some], b[some], found[some, :, k:], work, norms[:, some])
         # ||A|| ||A**-1 g|| and ||A|| ||x||
         products = norms[0] * norms[1:-k]
-        error = norms[-k:] / products[probes:]
-        near = ~(products[:probes] < most).all(axis=0)
-        met = (
-            (error <= stopping.target(dtype, n))
-            & (products[probes:] < TOP)
-            & (products[probes:] > 1 / TOP)
-        )
-        rcond = np.abs(g).max() / products[:probes].max(axis=0)
+        gain, scale = products[:probes], products[probes:]
+        error = norms[-k:] / scale
+        near = ~(gain < most).all(axis=0)
+        met = (error <= stopping.target(dtype, n)) & (scale < TOP) & (scale > 1 / TOP)
+        rcond = np.abs(g).max() / gain.max(axis=0)
     return x, error.T, rcond, near, met.all(axis=0) & ~near
+
+
+def _measure(a, x, b, y, work, norms):
+    """Store the infinity norms of A, and of the columns of y, x and b - A x, as the rows of `norms`."""
+    (m, n, k), first = x.shape, 1 + y.shape[-1]
+    work = work[:m]
+    # In this order of the axes, NumPy finds the largest of n moduli fast.
+    moduli = np.empty((n, len(norms), m))
+    turned = moduli.transpose(2, 0, 1)
+    np.vecdot(np.abs(a, out=work.real), _constants(n, False)[0], out=turned[..., 0])
+    np.abs(y, out=turned[..., 1:first])
+    np.abs(x, out=turned[..., first:-k])
+    moduli[:, :-k].max(axis=0, out=norms[:-k])
+    r = _residual(a, x, b, norms[0], norms[first:-k].T, work)
+    np.abs(r, out=turned[..., -k:])
+    moduli[:, -k:].max(axis=0, out=norms[-k:])
 
 
 def _residual(a, x, b, norm, size, work):
