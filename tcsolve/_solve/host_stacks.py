@@ -3,6 +3,7 @@
 import functools
 import math
 import time
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,16 +17,19 @@ from tcsolve._solve.long_double_residual import SMALL, residual
 from tcsolve._solve.split_residual import split_residual
 from tcsolve._solve.structures import read_under
 
-__all__ = ["solve_stack"]
+__all__ = ["plain_answer", "solve_stack"]
 
 # Up to this n, one call of NumPy for a stack is faster than one solve per matrix.  First: with inverses.
 LARGEST_INVERTED, LARGEST = 64, 128
 # Number of entries of A that are solved at a time, so that copies of them stay in the cache.
 CHUNK_ENTRIES = 1 << 20
-WORK_ENTRIES = 1 << 15
+WORK_ENTRIES = 1 << 16
+FP64 = np.dtype(np.float64)
+# Largest number of entries of A of a short stack; n is then at most LARGEST_INVERTED.
+SHORT = 4096
 TOP = 2.0**FRAME_EXPONENT
 # From this n on, three matrix products in FP64 are faster than one in long double.
-SPLIT = 4
+SPLIT = 12
 # See `_solve_plainly`: the number of random vectors and the margin, for x in FP64 and in FP32.
 PROBES = {False: (1, 1e5), True: (3, 50)}
 OK, ILL, APART = map(code_of, (Status.CONVERGED, Status.ILL_CONDITIONED, Status.NOT_AS_ASSERTED))
@@ -87,6 +91,22 @@ def solve_stack(
     )
 
 
+def plain_answer(a, b):
+    """Return x for a short stack in FP64 if all its systems are plain, else None.
+
+    The answer is that of `solve_stack` for a general matrix, in less time, which for a few small systems is
+    mostly that of the calls from Python.
+    """
+    if not (type(a) is type(b) is np.ndarray and a.dtype is b.dtype is FP64 and b.ndim > 2):
+        return None
+    n = a.shape[-1]
+    if not (a.shape == (*b.shape[:-1], n) and n == b.shape[-2] and 0 < a.size <= SHORT and b.size):
+        return None
+    a, columns = a.reshape(-1, n, n), b.reshape(-1, *b.shape[-2:])
+    x, _, _, plain = _solve_plainly(a, columns, FP64, None, np.empty(a.shape))
+    return x.reshape(b.shape) if plain.all() else None
+
+
 class _Gathered:
     """The systems of a stack, in row-major order of the batch, and the answers found so far."""
 
@@ -136,11 +156,10 @@ class _Gathered:
 def _solve_at_once(found, structure, lower, estimate, require_finite):
     """Solve the ordinary systems, CHUNK_ENTRIES entries at a time; the others stay undone."""
     n, k = found.x.shape[-2:]
+    known = _constants(n, k, found.x.dtype.char)
     step = min(max(1, CHUNK_ENTRIES // (n * (n + k))), found.count)
-    work = np.empty(
-        (min(step, max(1, WORK_ENTRIES // (n * (n + 4 * k)))), n, n),
-        np.result_type(found.a, np.float64),
-    )
+    measured = min(max(1, WORK_ENTRIES // (n * (n + 24 * k))), step)
+    work = np.empty((measured, n, n), np.result_type(found.a, np.float64))
     for first in range(0, found.count, step):
         some = slice(first, min(first + step, found.count))
         a = found.part(found.a, some)
@@ -148,15 +167,14 @@ def _solve_at_once(found, structure, lower, estimate, require_finite):
             some, a = first + np.flatnonzero(dense), a[dense]
         b = found.part(found.b, some)
         a, apart = read_under(numpy_ops, a, structure, lower)
-        x, error, rcond, near, plain = _solve_plainly(
-            a, b, found.x.dtype, structure, work[: len(a)]
-        )
+        x, error, gains, plain = _solve_plainly(a, b, found.x.dtype, structure, work)
         done = plain.copy()
         if (rest := np.flatnonzero(~plain)).size:
             if not (np.isfinite(a[rest]).all() and np.isfinite(b[rest]).all()):
                 require_finite()
             x[rest], error[rest], done[rest] = _refined(a[rest], b[rest], x[rest], error[rest])
-        near = np.flatnonzero(done if estimate else done & near)
+        rcond = np.abs(known.g).max() / gains.max(axis=0)  # in the infinity norm, or larger
+        near = np.flatnonzero(done if estimate else done & ~(gains < known.limit).all(axis=0))
         if near.size:
             rcond[near] = _rcond(a if near.size == len(a) else a[near])
             done &= rcond > 0
@@ -173,11 +191,11 @@ def _has_corners(a):
 
 
 def _solve_plainly(a, b, dtype, structure, work):
-    """Solve m systems by LU in FP64; return (x, errors, rcond, near, plain).
+    """Solve m systems by LU in FP64; return (x, errors, gains, plain).
 
-    `near` tells for which systems rcond may be below eps.  A system is plain if it is not near, x meets the
-    bound, and no norm is extreme.  The rcond that is returned is that of the infinity norm, or larger.
-    `work`, with the shape of a, is overwritten.
+    A system is plain if x meets the bound, no norm is extreme, and all its gains, ``||A|| ||A**-1 g||``, are
+    below the limit of `_constants`.  Then rcond is above eps.  `work` is overwritten; if it is shorter than
+    a, that many systems are measured at a time.
 
     Notes
     -----
@@ -188,63 +206,70 @@ def _solve_plainly(a, b, dtype, structure, work):
     a probability below 10**-5, and nearly always far below, because these inequalities are seldom sharp.
     """
     m, n, k = b.shape
-    _, g, most = _constants(n, dtype.char in "fF")
-    probes = g.shape[1]
-    a = a.astype(np.result_type(a, np.float64), copy=False)
+    known = _constants(n, k, dtype.char)
+    probes = known.g.shape[1]
+    if a.dtype.char not in "dD":
+        a = a.astype(np.result_type(a, np.float64))
     with np.errstate(all="ignore"):
         rhs = np.empty((m, n, k + probes), np.result_type(a, b))
-        rhs[..., :k], rhs[..., k:] = b, g
+        rhs[..., :k], rhs[..., k:] = b, known.g
         found = _lu_solve(a, rhs)
         if structure == "positive definite":
             found[~_definite(a)] = np.nan
         x = found[..., :k].astype(dtype)
-        norms = np.empty((1 + probes + 2 * k, m))
-        for first in range(0, m, len(work)):
-            some = slice(first, first + len(work))
-            _measure(a[some], x[some], b[some], found[some, :, k:], work, norms[:, some])
-        # ||A|| ||A**-1 g|| and ||A|| ||x||
-        products = norms[0] * norms[1:-k]
-        gain, scale = products[:probes], products[probes:]
-        error = norms[-k:] / scale
-        near = ~(gain < most).all(axis=0)
-        met = (error <= stopping.target(dtype, n)) & (scale < TOP) & (scale > 1 / TOP)
-        rcond = np.abs(g).max() / gain.max(axis=0)
-    return x, error.T, rcond, near, met.all(axis=0) & ~near
+        if dtype.char in "fF":
+            found[..., :k] = x
+        if m <= len(work):
+            norms = _norms(a, b, x, found, work[:m], known.ones)
+        else:
+            norms = np.empty((1 + 2 * k + probes, m))
+            for first in range(0, m, len(work)):
+                i = slice(first, first + len(work))
+                norms[:, i] = _norms(a[i], b[i], x[i], found[i], work[: m - first], known.ones)
+        products = norms[0] * norms[1:-k]  # ||A|| ||x||, then the gains
+        error = norms[-k:] / products[:k]
+        inside = products < known.most
+        inside[:k] &= (error <= known.bound) & (products[:k] > 1 / TOP)
+    return x, error.T, products[k:], np.logical_and.reduce(inside)
 
 
-def _measure(a, x, b, y, work, norms):
-    """Store the infinity norms of A, and of the columns of y, x and b - A x, as the rows of `norms`."""
-    (m, n, k), first = x.shape, 1 + y.shape[-1]
-    work = work[:m]
+def _norms(a, b, x, found, work, ones):
+    """Return the infinity norms of A, and of the columns of `found` and of b - A x, as rows."""
+    (m, n, k), columns = x.shape, 1 + found.shape[-1]
     # In this order of the axes, NumPy finds the largest of n moduli fast.
-    moduli = np.empty((n, len(norms), m))
+    moduli = np.empty((n, columns + k, m))
     turned = moduli.transpose(2, 0, 1)
-    np.vecdot(np.abs(a, out=work.real), _constants(n, False)[0], out=turned[..., 0])
-    np.abs(y, out=turned[..., 1:first])
-    np.abs(x, out=turned[..., first:-k])
-    moduli[:, :-k].max(axis=0, out=norms[:-k])
-    r = _residual(a, x, b, norms[0], norms[first:-k].T, work)
-    np.abs(r, out=turned[..., -k:])
-    moduli[:, -k:].max(axis=0, out=norms[-k:])
-
-
-def _residual(a, x, b, norm, size, work):
-    """Return b - A x, with the accuracy of long double where the rounding of FP64 matters."""
-    n = a.shape[-1]
+    np.vecdot(np.abs(a, out=work.real), ones, out=turned[..., 0])
+    np.abs(found, out=turned[..., 1:columns])
     if n > SMALL or x.dtype.char in "fF":
-        return b - a @ x
-    return split_residual(a, x, b, norm, size, work) if n >= SPLIT else residual(a, x, b)
+        r = b - a @ x
+    elif n < SPLIT:
+        r = residual(a, x, b)
+    else:
+        known = np.maximum.reduce(moduli[:, : 1 + k])
+        r = split_residual(a, x, b, known[0], known[1:].T, work)
+    np.abs(r, out=turned[..., columns:])
+    return np.maximum.reduce(moduli)
+
+
+class _Constants(NamedTuple):
+    """What does not depend on the numbers of the systems."""
+
+    ones: np.ndarray  # (n,)
+    g: np.ndarray  # (n, probes), the random vectors
+    limit: float  # the largest gain of a plain system
+    most: np.ndarray  # (k + probes, 1), the largest ||A|| ||x|| and gains
+    bound: float  # the largest backward error
 
 
 @functools.lru_cache(maxsize=64)
-def _constants(n, single):
-    """Return n ones, the vectors g (n, probes), and the largest ||A|| ||A**-1 g|| of a plain system."""
-    probes, margin = PROBES[single]
+def _constants(n, k, char):
+    dtype = np.dtype(char)
+    probes, margin = PROBES[char in "fF"]
     g = np.random.default_rng(0).standard_normal((n, probes))
-    eps = np.finfo(np.float32 if single else np.float64).eps
-    ones = np.ones(n)
-    g.flags.writeable = ones.flags.writeable = False  # all calls share them
-    return ones, g, 1 / (n * n * margin * eps)
+    limit = 1 / (n * n * margin * np.finfo(dtype).eps)
+    most = np.array([[TOP]] * k + [[limit]] * probes)
+    return _Constants(np.ones(n), g, float(limit), most, stopping.target(dtype, n))
 
 
 def _lu_solve(a, b):
@@ -282,7 +307,7 @@ def _rcond(a):
     """Return 1 / (||A||_1 ||A**-1||_1) for each matrix, at most 1."""
     a = a.astype(np.result_type(a, np.float64), copy=False)
     with np.errstate(all="ignore"):
-        norm, gain = (np.abs(v).sum(axis=-2).max(axis=-1) for v in (a, np.linalg.inv(a)))
+        norm, gain = ((np.ones(len(v[0])) @ np.abs(v)).max(axis=-1) for v in (a, np.linalg.inv(a)))
         return np.minimum(1 / norm / gain, 1)
 
 
