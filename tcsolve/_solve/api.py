@@ -307,6 +307,9 @@ def _solve_stack(ops, a, b, request):
             require_finite(bool(ops.xp.isfinite(a).all()), "a")
             require_finite(bool(ops.xp.isfinite(b).all()), "b")
 
+    def solve_one(matrix, columns):
+        return _solve_matrix(ops, matrix, columns, replace(request, device=ops.device))
+
     shape, dtype = check_shapes(a, b)[0], result_dtype(a, b)
     return solve_stack(
         ops,
@@ -319,9 +322,7 @@ def _solve_stack(ops, a, b, request):
         at_once=ops.device == "cpu" and request.precision == "auto",
         estimate=request.estimate,
         require_finite=check,
-        solve_one=functools.partial(
-            _solve_matrix, ops, request=replace(request, device=ops.device)
-        ),
+        solve_one=solve_one,
     )
 
 
