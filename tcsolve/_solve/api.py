@@ -113,7 +113,7 @@ def solve(
     -----
     An answer is accepted if ``||b - A x|| <= u sqrt(n) ||A|| ||x||`` in infinity norms for every right-hand
     side, with u = 2**-53 (2**-24 for FP32).  The residual is computed in FP64 [1]_ [2]_.  For up to 32
-    unknowns it is computed in long double, because there the rounding of an FP64 residual matters.
+    unknowns it is as exact as in long double, because there the rounding of an FP64 residual matters.
 
     References
     ----------

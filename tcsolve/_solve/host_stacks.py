@@ -19,10 +19,12 @@ from tcsolve._solve.structures import read_under
 
 __all__ = ["plain_answer", "solve_stack"]
 
-# Up to this n, one call of NumPy for a stack is faster than one solve per matrix.  First: with inverses.
+# Up to this n, one call of NumPy for a stack is faster than one solve per matrix: with the inverse of each
+# matrix or for an asserted structure, which one solve per matrix uses, and for a general matrix without.
 LARGEST_INVERTED, LARGEST = 64, 128
-# Number of entries of A that are solved at a time, so that copies of them stay in the cache.
+# Number of entries of A and b that are solved at a time.
 CHUNK_ENTRIES = 1 << 20
+# About the number of entries that are measured at a time, so that copies of A stay in the cache.
 WORK_ENTRIES = 1 << 16
 FP64 = np.dtype(np.float64)
 # Largest number of entries of A of a short stack; n is then at most LARGEST_INVERTED.
@@ -67,9 +69,11 @@ def solve_stack(
     start = time.perf_counter()
     columns = b[:, None] if b.ndim == 1 else b
     found = _Gathered(ops, a, columns, dtype)
-    at_once = at_once and a.shape[-1] <= (LARGEST_INVERTED if estimate else LARGEST)
-    # An answer for a matrix that is read as a whole is plain only if all its numbers are finite.
-    if not (at_once and structure in (None, "general")):
+    is_general = structure in (None, "general")
+    largest = LARGEST if is_general and not estimate else LARGEST_INVERTED
+    at_once = at_once and a.shape[-1] <= largest
+    # If A is read as a whole, `_solve_at_once` finds NaN and Inf: a system with one is not plain.
+    if not (at_once and is_general):
         require_finite()
     if at_once:
         _solve_at_once(found, structure, lower, estimate, require_finite)
@@ -173,7 +177,7 @@ def _solve_at_once(found, structure, lower, estimate, require_finite):
             if not (np.isfinite(a[rest]).all() and np.isfinite(b[rest]).all()):
                 require_finite()
             x[rest], error[rest], done[rest] = _refined(a[rest], b[rest], x[rest], error[rest])
-        rcond = np.abs(known.g).max() / gains.max(axis=0)  # in the infinity norm, or larger
+        rcond = np.abs(known.g).max() / gains.max(axis=0)  # of the infinity norm, or larger
         near = np.flatnonzero(done if estimate else done & ~(gains < known.limit).all(axis=0))
         if near.size:
             rcond[near] = _rcond(a if near.size == len(a) else a[near])
@@ -202,8 +206,9 @@ def _solve_plainly(a, b, dtype, structure, work):
     LU solves for b and for one or a few Gaussian vectors g.  Let s be the 2-norm of A**-1.  Then
     ``||A**-1 g||_2`` is at least s times the modulus of a normal number, which is below 1 / margin with a
     probability of 0.8 / margin.  If it is not, ``||A**-1||_1 <= sqrt(n) s <= n margin ||A**-1 g||`` in the
-    infinity norm, and ``||A||_1 <= n ||A||``.  So a matrix with rcond below eps is taken for a plain one with
-    a probability below 10**-5, and nearly always far below, because these inequalities are seldom sharp.
+    infinity norm, and ``||A||_1 <= n ||A||``.  For three vectors, the probability is the third power.  So a
+    matrix with rcond below eps is taken for a plain one with a probability of at most about 10**-5, and
+    nearly always far below, because these inequalities are seldom sharp.
     """
     m, n, k = b.shape
     known = _constants(n, k, dtype.char)

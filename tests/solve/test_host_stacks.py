@@ -115,6 +115,21 @@ def test_bands_and_triangles_in_a_stack(m, n):
     ).all()
 
 
+@pytest.mark.parametrize("n", [6, 100])
+@pytest.mark.parametrize("structure", ["upper triangular", "pos", "sym", "tridiagonal", "banded"])
+def test_asserted_structures_of_a_stack(structure, n):
+    a, b = systems(4, n)
+    a = np.tril(np.triu(a, -1), 1)
+    a = a + a.swapaxes(1, 2) + 9 * np.eye(n)
+    a = np.triu(a) if structure == "upper triangular" else a
+    assert np.allclose(solve(a, b, assume_a=structure), np.linalg.solve(a, b), rtol=1e-12)
+
+    a[2, -1, 0 if n == 6 else 1] = np.nan
+
+    with pytest.raises(InputError, match="a does"):
+        solve(a, b, assume_a=structure)
+
+
 def test_zero_columns_and_extreme_slices_of_a_stack():
     a, b = systems(6, 4)
     b[1] = 0
