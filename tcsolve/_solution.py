@@ -148,9 +148,14 @@ def of_slices(codes, rconds):
         `code_of` the status of each matrix.
     rconds : ndarray of float64, shape (...)
     """
+    worst = np.max(codes, initial=0)
+    if worst == 0:  # nearly always: one object stands for all
+        statuses = np.broadcast_to(_BY_CODE[0], codes.shape)
+    else:
+        statuses = np.asarray(_BY_CODE[codes], dtype=object)
     return {
-        "status": SEVERITY[np.max(codes, initial=0)],
-        "statuses": np.asarray(_BY_CODE[codes], dtype=object),
+        "status": SEVERITY[worst],
+        "statuses": statuses,
         "rcond": float(np.fmin.reduce(rconds, axis=None, initial=np.nan)),
         "rconds": rconds,
     }

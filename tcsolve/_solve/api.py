@@ -5,6 +5,7 @@ import numpy as np
 from tcsolve._checks import result_dtype
 from tcsolve._solution import raise_or_warn
 from tcsolve._solve.factorization import Factorization
+from tcsolve._solve.host_stacks import plain_answer
 from tcsolve._solve.placement import brought, require_room_there, target_ops
 from tcsolve._solve.request import check_factor, check_solve
 from tcsolve._solve.routes import solve_request
@@ -95,7 +96,7 @@ def solve(
     -----
     An answer is accepted if ``||b - A x|| <= u sqrt(n) ||A|| ||x||`` in infinity norms for every right-hand
     side, with u = 2**-53 (2**-24 for FP32).  The residual is computed in FP64 [1]_ [2]_.  For up to 32
-    unknowns it is computed in long double, because there the rounding of an FP64 residual matters.
+    unknowns it is as exact as in long double, because there the rounding of an FP64 residual matters.
 
     References
     ----------
@@ -111,11 +112,20 @@ def solve(
     >>> np.allclose(a @ solve(a, b), b)
     True
     """
+    if _is_usual(assume_a, transposed, precision, device) and (x := plain_answer(a, b)) is not None:
+        return x
     estimate = False
     options = lower, transposed, check_finite, precision, device, estimate
     solution = solve_request(*check_solve(a, b, assume_a, options))
     raise_or_warn(solution)
     return solution.x
+
+
+def _is_usual(assume_a, transposed, precision, device):
+    """Tell whether a stack on the host may be solved for a general A by the method of tcsolve's choice."""
+    strings = type(precision) is type(device) is str
+    usual = strings and precision == "auto" and device in ("auto", "cpu") and not transposed
+    return usual and (assume_a is None or type(assume_a) is str and assume_a in ("gen", "general"))
 
 
 def solve_ex(

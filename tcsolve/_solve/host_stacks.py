@@ -1,9 +1,9 @@
 """Stacks of systems on the host: small ordinary systems are solved all at once, others one by one."""
 
+import functools
 import math
 import time
-from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,22 +13,31 @@ from tcsolve._refine import stopping
 from tcsolve._solution import Solution, Status, code_of, of_slices
 from tcsolve._solve.backward_error import backward_errors
 from tcsolve._solve.lapack_factors import is_positive_definite
+from tcsolve._solve.long_double_residual import SMALL, residual
+from tcsolve._solve.split_residual import split_residual
 from tcsolve._solve.structures import read_under
 
-__all__ = ["solve_stack"]
+__all__ = ["plain_answer", "solve_stack"]
 
-# Up to this n, one call of numpy.linalg.solve for a stack is faster than one solve per matrix.
-LARGEST = 64
-# Number of entries that are solved at a time.  A, its inverse, b and x of these fit about into the cache.
-CHUNK_ENTRIES = 1 << 18
+# Up to this n, one call of NumPy for a stack is faster than one solve per matrix: with the inverse of each
+# matrix or for an asserted structure, which one solve per matrix uses, and for a general matrix without.
+LARGEST_INVERTED, LARGEST = 64, 128
+# Number of entries of A and b that are solved at a time.
+CHUNK_ENTRIES = 1 << 20
+# About the number of entries that are measured at a time, so that copies of A stay in the cache.
+WORK_ENTRIES = 1 << 16
+FP64 = np.dtype(np.float64)
+# Largest number of entries of A of a short stack; n is then at most LARGEST_INVERTED.
+SHORT = 4096
 TOP = 2.0**FRAME_EXPONENT
-# If no estimate of rcond is wanted, PROBES random vectors bound ||A**-1|| from below.  If this gives an rcond
-# of at least DOUBTFUL n eps, rcond is taken to be above eps.  This is wrong for one in 10**9 matrices.
-PROBES, DOUBTFUL = 3, 1000
+# From this n on, three matrix products in FP64 are faster than one in long double.
+SPLIT = 12
+# See `_solve_plainly`: the number of random vectors and the margin, for x in FP64 and in FP32.
+PROBES = {False: (1, 1e5), True: (3, 50)}
 OK, ILL, APART = map(code_of, (Status.CONVERGED, Status.ILL_CONDITIONED, Status.NOT_AS_ASSERTED))
 
 
-def solve_stack(ops, a, b, request, *, at_once, solve_one):
+def solve_stack(ops, a, b, request, *, at_once, require_finite, solve_one):
     """Solve each system of a stack; return one `Solution` for all.
 
     Parameters
@@ -41,18 +50,27 @@ def solve_stack(ops, a, b, request, *, at_once, solve_one):
     request : Request
     at_once : bool
         Whether small systems may be solved at once by LU in FP64; only for NumPy arrays.
+    require_finite : callable, () -> None
+        Raises the error for NaN or Inf in a or b, if it is wanted.
     solve_one : callable, (a, b) -> Solution
         Solves one system with a (n, n) and b (n, k), for the same structure.
     """
     start = time.perf_counter()
     columns = b[:, None] if b.ndim == 1 else b
-    batch = np.broadcast_shapes(a.shape[:-2], columns.shape[:-2])
-    found = _Gathered.empty(ops, batch, a.shape[-1], columns.shape[-1], request.dtype)
-    if at_once and a.shape[-1] <= LARGEST:
-        _solve_at_once(a, columns, request, found)
+    structure, estimate = request.structure, request.estimate
+    found = _Gathered(ops, a, columns, request.dtype)
+    is_general = structure in (None, "general")
+    largest = LARGEST if is_general and not estimate else LARGEST_INVERTED
+    at_once = at_once and a.shape[-1] <= largest
+    # If A is read as a whole, `_solve_at_once` finds NaN and Inf: a system with one is not plain.
+    if not (at_once and is_general):
+        require_finite()
+    if at_once:
+        _solve_at_once(found, structure, request.lower, estimate, require_finite)
     for left in found.left_by_matrix(a.shape[:-2]):
-        _solve_group(a, columns, left, found, solve_one)
+        _solve_group(left, found, solve_one)
     seconds = time.perf_counter() - start
+    batch = found.batch
     return Solution(
         x=found.x.reshape(request.shape),
         precision="+".join(found.precisions),
@@ -67,38 +85,41 @@ def solve_stack(ops, a, b, request, *, at_once, solve_one):
     )
 
 
-@dataclass
+def plain_answer(a, b):
+    """Return x for a short stack in FP64 if all its systems are plain, else None.
+
+    The answer is that of `solve_stack` for a general matrix, in less time, which for a few small systems is
+    mostly that of the calls from Python.
+    """
+    if not (type(a) is type(b) is np.ndarray and a.dtype is b.dtype is FP64 and b.ndim > 2):
+        return None
+    n = a.shape[-1]
+    if not (a.shape == (*b.shape[:-1], n) and n == b.shape[-2] and 0 < a.size <= SHORT and b.size):
+        return None
+    a, columns = a.reshape(-1, n, n), b.reshape(-1, *b.shape[-2:])
+    x, _, _, plain = _solve_plainly(a, columns, FP64, None, np.empty(a.shape))
+    return x.reshape(b.shape) if plain.all() else None
+
+
 class _Gathered:
-    """The answers found so far for a stack of systems, in row-major order of the batch."""
+    """The systems of a stack, in row-major order of the batch, and the answers found so far."""
 
-    ops: Any
-    batch: tuple
-    x: Any
-    error: np.ndarray
-    steps: np.ndarray
-    codes: np.ndarray
-    rconds: np.ndarray
-    done: np.ndarray
-    precisions: list = field(default_factory=list)
-    rungs: list = field(default_factory=list)
-    bytes_planned: int = 0
-    device: str = ""
+    def __init__(self, ops, a, b, dtype):
+        self.ops, (n, k) = ops, b.shape[-2:]
+        self.batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        self.count = math.prod(self.batch)
+        self.a, self.b = (self._in_order(stack) for stack in (a, b))
+        self.x = ops.xp.full((self.count, n, k), np.nan, dtype)
+        self.error, self.steps = np.full((self.count, k), np.nan), np.zeros((self.count, k), int)
+        self.codes, self.rconds = np.zeros(self.count, int), np.full(self.count, np.nan)
+        self.done = np.zeros(self.count, bool)
+        self.precisions, self.rungs = [], []
+        self.bytes_planned, self.device = 0, ops.device
 
-    @classmethod
-    def empty(cls, ops, batch, n, k, dtype):
-        """Return NaN for each system (n, n), (n, k) of a batch."""
-        count = math.prod(batch)
-        return cls(
-            ops,
-            batch,
-            x=ops.xp.full((count, n, k), np.nan, dtype),
-            error=np.full((count, k), np.nan),
-            steps=np.zeros((count, k), int),
-            codes=np.zeros(count, int),
-            rconds=np.full(count, np.nan),
-            done=np.zeros(count, bool),
-            device=ops.device,
-        )
+    def _in_order(self, stack):
+        """Return the stack as (count, rows, columns), if it has one matrix for each system."""
+        whole = stack.shape[:-2] == self.batch
+        return stack.reshape(self.count, *stack.shape[-2:]) if whole else stack
 
     def note(self, precision, rungs, bytes_planned, device):
         """Record how some systems were solved."""
@@ -108,6 +129,10 @@ class _Gathered:
 
     def part(self, stack, numbers):
         """Return the matrices of some systems, (m, rows, columns); the stack broadcasts to the batch."""
+        if stack.shape[:-2] == (self.count,):
+            return stack[numbers if isinstance(numbers, slice) else self.ops.array(numbers)]
+        if isinstance(numbers, slice):
+            numbers = np.arange(numbers.start, numbers.stop)
         whole = self.ops.xp.broadcast_to(stack, self.batch + stack.shape[-2:])
         return whole[tuple(self.ops.array(i) for i in np.unravel_index(numbers, self.batch))]
 
@@ -122,27 +147,178 @@ class _Gathered:
         return np.split(left[order], np.flatnonzero(np.diff(owner[order])) + 1)
 
 
-def _solve_at_once(a, b, request, found):
+def _solve_at_once(found, structure, lower, estimate, require_finite):
     """Solve the ordinary systems, CHUNK_ENTRIES entries at a time; the others stay undone."""
-    count, n, k = found.x.shape
-    step = max(1, CHUNK_ENTRIES // (n * (n + k)))
-    for first in range(0, count, step):
-        numbers = np.arange(first, min(first + step, count))
-        given = found.part(a, numbers)
-        some, apart = read_under(numpy_ops, given, request.structure, request.lower)
-        x, error, rcond, done = _lu_of_all(some, found.part(b, numbers), request)
-        codes = np.where(rcond < np.finfo(found.x.dtype).eps, ILL, OK)
-        found.x[numbers], found.error[numbers], found.rconds[numbers] = x, error, rcond
-        found.codes[numbers] = np.where(apart, APART, codes)
-        found.done[numbers] = done
+    n, k = found.x.shape[-2:]
+    known = _constants(n, k, found.x.dtype.char)
+    step = min(max(1, CHUNK_ENTRIES // (n * (n + k))), found.count)
+    measured = min(max(1, WORK_ENTRIES // (n * (n + 24 * k))), step)
+    work = np.empty((measured, n, n), np.result_type(found.a, np.float64))
+    for first in range(0, found.count, step):
+        some = slice(first, min(first + step, found.count))
+        a = found.part(found.a, some)
+        if structure is None and n > LARGEST_INVERTED and not (dense := _has_corners(a)).all():
+            some, a = first + np.flatnonzero(dense), a[dense]
+        b = found.part(found.b, some)
+        a, apart = read_under(numpy_ops, a, structure, lower)
+        x, error, gains, plain = _solve_plainly(a, b, found.x.dtype, structure, work)
+        done = plain.copy()
+        if (rest := np.flatnonzero(~plain)).size:
+            if not (np.isfinite(a[rest]).all() and np.isfinite(b[rest]).all()):
+                require_finite()
+            x[rest], error[rest], done[rest] = _refined(a[rest], b[rest], x[rest], error[rest])
+        rcond = np.abs(known.g).max() / gains.max(axis=0)  # of the infinity norm, or larger
+        near = np.flatnonzero(done if estimate else done & ~(gains < known.limit).all(axis=0))
+        if near.size:
+            rcond[near] = _rcond(a if near.size == len(a) else a[near])
+            done &= rcond > 0
+        codes = np.where(rcond < np.finfo(x.dtype).eps, ILL, OK)
+        found.x[some], found.error[some], found.rconds[some] = x, error, rcond
+        found.codes[some], found.done[some] = np.where(apart, APART, codes), done
     if found.done.any():
-        found.note("fp64", ("fp64",), 8 * step * n * (2 * n + 3 * k), "cpu")
+        found.note("fp64", ("fp64",), 8 * step * n * (3 * n + 3 * k), "cpu")
 
 
-def _solve_group(a, b, numbers, found, solve_one):
+def _has_corners(a):
+    """Tell which matrices have two nonzero corners, so that they are neither triangular nor banded."""
+    return (a[:, 0, -1] != 0) & (a[:, -1, 0] != 0)
+
+
+def _solve_plainly(a, b, dtype, structure, work):
+    """Solve m systems by LU in FP64; return (x, errors, gains, plain).
+
+    A system is plain if x meets the bound, no norm is extreme, and all its gains, ``||A|| ||A**-1 g||``, are
+    below the limit of `_constants`.  Then rcond is above eps.  `work` is overwritten; if it is shorter than
+    a, that many systems are measured at a time.
+
+    Notes
+    -----
+    LU solves for b and for one or a few Gaussian vectors g.  Let s be the 2-norm of A**-1.  Then
+    ``||A**-1 g||_2`` is at least s times the modulus of a normal number, which is below 1 / margin with a
+    probability of 0.8 / margin.  If it is not, ``||A**-1||_1 <= sqrt(n) s <= n margin ||A**-1 g||`` in the
+    infinity norm, and ``||A||_1 <= n ||A||``.  For three vectors, the probability is the third power.  So a
+    matrix with rcond below eps is taken for a plain one with a probability of at most about 10**-5, and
+    nearly always far below, because these inequalities are seldom sharp.
+    """
+    m, n, k = b.shape
+    known = _constants(n, k, dtype.char)
+    probes = known.g.shape[1]
+    if a.dtype.char not in "dD":
+        a = a.astype(np.result_type(a, np.float64))
+    with np.errstate(all="ignore"):
+        rhs = np.empty((m, n, k + probes), np.result_type(a, b))
+        rhs[..., :k], rhs[..., k:] = b, known.g
+        found = _lu_solve(a, rhs)
+        if structure == "positive definite":
+            found[~_definite(a)] = np.nan
+        x = found[..., :k].astype(dtype)
+        if dtype.char in "fF":
+            found[..., :k] = x
+        if m <= len(work):
+            norms = _norms(a, b, x, found, work[:m], known.ones)
+        else:
+            norms = np.empty((1 + 2 * k + probes, m))
+            for first in range(0, m, len(work)):
+                i = slice(first, first + len(work))
+                norms[:, i] = _norms(a[i], b[i], x[i], found[i], work[: m - first], known.ones)
+        products = norms[0] * norms[1:-k]  # ||A|| ||x||, then the gains
+        error = norms[-k:] / products[:k]
+        inside = products < known.most
+        inside[:k] &= (error <= known.bound) & (products[:k] > 1 / TOP)
+    return x, error.T, products[k:], np.logical_and.reduce(inside)
+
+
+def _norms(a, b, x, found, work, ones):
+    """Return the infinity norms of A, and of the columns of `found` and of b - A x, as rows."""
+    (m, n, k), columns = x.shape, 1 + found.shape[-1]
+    # In this order of the axes, NumPy finds the largest of n moduli fast.
+    moduli = np.empty((n, columns + k, m))
+    turned = moduli.transpose(2, 0, 1)
+    np.vecdot(np.abs(a, out=work.real), ones, out=turned[..., 0])
+    np.abs(found, out=turned[..., 1:columns])
+    if n > SMALL or x.dtype.char in "fF":
+        r = b - a @ x
+    elif n < SPLIT:
+        r = residual(a, x, b)
+    else:
+        known = np.maximum.reduce(moduli[:, : 1 + k])
+        r = split_residual(a, x, b, known[0], known[1:].T, work)
+    np.abs(r, out=turned[..., columns:])
+    return np.maximum.reduce(moduli)
+
+
+class _Constants(NamedTuple):
+    """What does not depend on the numbers of the systems."""
+
+    ones: np.ndarray  # (n,)
+    g: np.ndarray  # (n, probes), the random vectors
+    limit: float  # the largest gain of a plain system
+    most: np.ndarray  # (k + probes, 1), the largest ||A|| ||x|| and gains
+    bound: float  # the largest backward error
+
+
+@functools.lru_cache(maxsize=64)
+def _constants(n, k, char):
+    dtype = np.dtype(char)
+    probes, margin = PROBES[char in "fF"]
+    g = np.random.default_rng(0).standard_normal((n, probes))
+    limit = 1 / (n * n * margin * np.finfo(dtype).eps)
+    most = np.array([[TOP]] * k + [[limit]] * probes)
+    return _Constants(np.ones(n), g, float(limit), most, stopping.target(dtype, n))
+
+
+def _lu_solve(a, b):
+    """Return A**-1 b for each system; NaN for a matrix with a zero pivot."""
+    try:
+        return np.linalg.solve(a, b)
+    except np.linalg.LinAlgError:  # at least one matrix; the sign of its determinant is 0
+        singular = np.linalg.slogdet(a)[0] == 0
+        found = np.linalg.solve(np.where(singular[:, None, None], np.eye(a.shape[-1]), a), b)
+        found[singular] = np.nan
+        return found
+
+
+def _refined(a, b, x, error):
+    """Return (x, errors, done) for m systems; x is refined once if its error misses the bound, or is NaN.
+
+    A system is done if its numbers are not extreme and x meets the bound.
+    """
+    n, dtype = a.shape[-1], x.dtype
+    bound = stopping.target(dtype, n)
+    a = a.astype(np.result_type(a, np.float64), copy=False)
+    with np.errstate(all="ignore"):
+        missed = ~(error <= bound).all(axis=-1)
+        if missed.any():
+            some, of_b = a[missed], b[missed]
+            x[missed] += _lu_solve(some, residual(some, x[missed], of_b)).astype(dtype)
+            error[missed] = backward_errors(numpy_ops, some, x[missed], of_b)
+        norm, size = np.abs(a).sum(axis=-2).max(axis=-1), np.abs(x).max(axis=-2)
+        done = (norm > 1 / TOP) & (norm < TOP)
+        done &= ((size < TOP) & ((size > 1 / TOP) | ~b.any(axis=-2))).all(axis=-1)
+    return x, error, done & (error <= bound).all(axis=-1)
+
+
+def _rcond(a):
+    """Return 1 / (||A||_1 ||A**-1||_1) for each matrix, at most 1."""
+    a = a.astype(np.result_type(a, np.float64), copy=False)
+    with np.errstate(all="ignore"):
+        norm, gain = ((np.ones(len(v[0])) @ np.abs(v)).max(axis=-1) for v in (a, np.linalg.inv(a)))
+        return np.minimum(1 / norm / gain, 1)
+
+
+def _definite(a):
+    """Tell which matrices of a stack are positive definite."""
+    try:
+        np.linalg.cholesky(a)
+        return np.ones(len(a), bool)
+    except np.linalg.LinAlgError:  # one matrix is not, so test each by itself
+        return np.array([is_positive_definite(matrix) for matrix in a])
+
+
+def _solve_group(numbers, found, solve_one):
     """Solve some systems with the same matrix, which is factored once for all of them unless one fails."""
     xp, (n, k) = found.ops.xp, found.x.shape[-2:]
-    matrix, some = found.part(a, numbers[:1])[0], found.part(b, numbers)
+    matrix, some = found.part(found.a, numbers[:1])[0], found.part(found.b, numbers)
     together = solve_one(matrix, xp.moveaxis(some, 0, 1).reshape(n, -1))
     if len(numbers) > 1 and not together.status.ok:  # solve each again, to find its own status
         for number, one in zip(numbers, some, strict=True):
@@ -159,48 +335,3 @@ def _store(found, number, solution, columns):
     found.steps[number] = solution.iterations[columns]
     found.codes[number], found.rconds[number] = code_of(solution.status), solution.rcond
     found.note(solution.precision, solution.rungs, solution.bytes_planned, solution.device)
-
-
-def _lu_of_all(a, b, request):
-    """Return (x, errors, rconds, done) for m systems, by LU in FP64.
-
-    A system is done if its numbers are not extreme and x meets the bound.  The inverse of A is computed with
-    the same factors as x; without `estimate`, only A**-1 g for a few random g.
-    """
-    (n, k), dtype, estimate = b.shape[-2:], request.dtype, request.estimate
-    wide = a.astype(np.result_type(a, np.float64), copy=False)
-    with np.errstate(all="ignore"):
-        norm = np.abs(wide).sum(axis=-2).max(axis=-1)
-        done = (norm > 1 / TOP) & (norm < TOP) & np.isfinite(b).all(axis=(-2, -1))
-        eye = np.eye(n)
-        safe = np.where(done[:, None, None], wide, eye)
-        if request.structure == "positive definite":
-            done &= _definite(safe)
-        probes = eye if estimate else np.random.default_rng(0).standard_normal((n, PROBES))
-        rhs = np.concatenate([b, np.broadcast_to(probes, (len(a), *probes.shape))], axis=-1)
-        try:
-            found = np.linalg.solve(safe, rhs)
-        except np.linalg.LinAlgError:  # one matrix is singular; the sign of its determinant is 0
-            done &= np.linalg.slogdet(safe)[0] != 0
-            found = np.linalg.solve(np.where(done[:, None, None], safe, eye), rhs)
-        x = found[..., :k].astype(dtype)
-        size = np.abs(x).max(axis=-2, initial=0)
-        done &= ((size < TOP) & ((size > 1 / TOP) | ~b.any(axis=-2))).all(axis=-1)
-        gains = np.abs(found[..., k:]).sum(axis=-2) / np.abs(probes).sum(axis=0)
-        rcond = 1 / norm / gains.max(axis=-1)
-        near = done & ~(rcond > DOUBTFUL * n * np.finfo(dtype).eps)
-        if near.any() and not estimate:
-            inverse = np.linalg.solve(safe[near], np.broadcast_to(eye, safe[near].shape))
-            rcond[near] = 1 / norm[near] / np.abs(inverse).sum(axis=-2).max(axis=-1)
-    error = backward_errors(numpy_ops, a, x, b)
-    done &= (error <= stopping.target(np.dtype(dtype), n)).all(axis=-1) & (rcond > 0)
-    return x, error, np.minimum(rcond, 1), done
-
-
-def _definite(a):
-    """Tell which matrices of a stack are positive definite."""
-    try:
-        np.linalg.cholesky(a)
-        return np.ones(len(a), bool)
-    except np.linalg.LinAlgError:  # one matrix is not, so test each by itself
-        return np.array([is_positive_definite(matrix) for matrix in a])

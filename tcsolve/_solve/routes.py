@@ -98,11 +98,14 @@ def _solve_stack(ops, a, b, request):
         request = request._replace(structure="hermitian")  # a negative element is no error in SciPy
     if solution := _solve_by_vendor(ops, a, b, request):
         return solution
-    if request.check_finite:
-        require_finite_arrays(ops.xp, a=a, b=b)
-    at_once = ops.device == "cpu" and request.precision == "auto"
+
+    def check():
+        if request.check_finite:
+            require_finite_arrays(ops.xp, a=a, b=b)
+
+    how = {"at_once": ops.device == "cpu" and request.precision == "auto", "require_finite": check}
     solve_one = functools.partial(_solve_in_stack, ops, request=request)
-    return solve_stack(ops, a, b, request, at_once=at_once, solve_one=solve_one)
+    return solve_stack(ops, a, b, request, **how, solve_one=solve_one)
 
 
 def _solve_in_stack(ops, a, b, request):
