@@ -268,14 +268,29 @@ def _constants(n, k, char):
 
 
 def _lu_solve(a, b):
-    """Return A**-1 b for each system; NaN for a matrix with a zero pivot."""
+    """Return A**-1 b for each system; NaN for a matrix with a zero pivot.
+
+    A parallel BLAS may round differently in a second factorization, so that a pivot is zero in one of the two
+    alone.
+    """
     try:
         return np.linalg.solve(a, b)
     except np.linalg.LinAlgError:  # at least one matrix; the sign of its determinant is 0
         singular = np.linalg.slogdet(a)[0] == 0
+    try:
         found = np.linalg.solve(np.where(singular[:, None, None], np.eye(a.shape[-1]), a), b)
         found[singular] = np.nan
         return found
+    except np.linalg.LinAlgError:
+        return np.stack([_solved(*one) for one in zip(a, b, strict=True)])
+
+
+def _solved(a, b):
+    """Return A**-1 b for one system, or NaN."""
+    try:
+        return np.linalg.solve(a, b)
+    except np.linalg.LinAlgError:
+        return np.full_like(b, np.nan)
 
 
 def _refined(a, b, x, error):

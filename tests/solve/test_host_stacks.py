@@ -186,3 +186,16 @@ def _exact_residual(a, x, b):
         re -= p[0] * q[0] - p[1] * q[1]
         im -= p[0] * q[1] + p[1] * q[0]
     return float(re), float(im)
+
+
+def test_a_pivot_that_is_zero_in_one_of_two_factorizations_spoils_no_other_slice(monkeypatch):
+    a, b = systems(200, 4)
+    a[5] = 0
+    expected = solve_ex(a, b)
+    # As if the determinant came from other factors than the solution.
+    monkeypatch.setattr(np.linalg, "slogdet", lambda a: (np.ones(len(a)), np.zeros(len(a))))
+
+    found = solve_ex(a, b)
+
+    assert (found.statuses == expected.statuses).all() and found.statuses[5] is Status.SINGULAR
+    assert np.array_equal(found.x, expected.x, equal_nan=True)
