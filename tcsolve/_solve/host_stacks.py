@@ -12,22 +12,24 @@ from tcsolve._lu.scaling import FRAME_EXPONENT
 from tcsolve._refine import stopping
 from tcsolve._solution import Solution, Status, code_of, of_slices
 from tcsolve._solve.backward_error import backward_errors
-from tcsolve._solve.lapack_factors import is_positive_definite
+from tcsolve._solve.lapack_factors import General, is_positive_definite
 from tcsolve._solve.long_double_residual import SMALL, residual
 from tcsolve._solve.split_residual import split_residual
 from tcsolve._solve.structures import read_under
 
 __all__ = ["plain_answer", "solve_stack"]
 
-# Up to this n, one call of NumPy for a stack is faster than one solve per matrix: with the inverse of each
-# matrix or for an asserted structure, which one solve per matrix uses, and for a general matrix without.
-LARGEST_INVERTED, LARGEST = 64, 128
+# Up to this n, one call of NumPy for a stack is faster than one solve per matrix: if these have structures,
+# which one solve per matrix uses, and if they have none.
+LARGEST_STRUCTURED, LARGEST = 64, 128
+# Up to this n, the inverses of a stack are faster than an estimate of rcond for each matrix.
+LARGEST_INVERTED = 32
 # Number of entries of A and b that are solved at a time.
 CHUNK_ENTRIES = 1 << 20
 # About the number of entries that are measured at a time, so that copies of A stay in the cache.
 WORK_ENTRIES = 1 << 16
 FP64 = np.dtype(np.float64)
-# Largest number of entries of A of a short stack; n is then at most LARGEST_INVERTED.
+# Largest number of entries of A of a short stack; n is then at most LARGEST_STRUCTURED.
 SHORT = 4096
 TOP = 2.0**FRAME_EXPONENT
 # From this n on, three matrix products in FP64 are faster than one in long double.
@@ -60,8 +62,7 @@ def solve_stack(ops, a, b, request, *, at_once, require_finite, solve_one):
     structure, estimate = request.structure, request.estimate
     found = _Gathered(ops, a, columns, request.dtype)
     is_general = structure in (None, "general")
-    largest = LARGEST if is_general and not estimate else LARGEST_INVERTED
-    at_once = at_once and a.shape[-1] <= largest
+    at_once = at_once and a.shape[-1] <= (LARGEST if is_general else LARGEST_STRUCTURED)
     # If A is read as a whole, `_solve_at_once` finds NaN and Inf: a system with one is not plain.
     if not (at_once and is_general):
         require_finite()
@@ -157,7 +158,7 @@ def _solve_at_once(found, structure, lower, estimate, require_finite):
     for first in range(0, found.count, step):
         some = slice(first, min(first + step, found.count))
         a = found.part(found.a, some)
-        if structure is None and n > LARGEST_INVERTED and not (dense := _has_corners(a)).all():
+        if structure is None and n > LARGEST_STRUCTURED and not (dense := _has_corners(a)).all():
             some, a = first + np.flatnonzero(dense), a[dense]
         b = found.part(found.b, some)
         a, apart = read_under(numpy_ops, a, structure, lower)
@@ -221,11 +222,13 @@ def _solve_plainly(a, b, dtype, structure, work):
             for first in range(0, m, len(work)):
                 i = slice(first, first + len(work))
                 norms[:, i] = _norms(a[i], b[i], x[i], found[i], work[: m - first], known.ones)
-        products = norms[0] * norms[1:-k]  # ||A|| ||x||, then the gains
-        error = norms[-k:] / products[:k]
-        inside = products < known.most
-        inside[:k] &= (error <= known.bound) & (products[:k] > 1 / TOP)
-    return x, error.T, products[k:], np.logical_and.reduce(inside)
+        norms[1:-k] *= norms[0]
+        norm_and_scales, gains = norms[: 1 + k], norms[1 + k : -k]
+        error = norms[-k:] / norm_and_scales[1:]
+        inside = norms[:-k] < known.most
+        inside[: 1 + k] &= norm_and_scales > 1 / TOP
+        inside[1 : 1 + k] &= error <= known.bound
+    return x, error.T, gains, np.logical_and.reduce(inside)
 
 
 def _norms(a, b, x, found, work, ones):
@@ -253,7 +256,7 @@ class _Constants(NamedTuple):
     ones: np.ndarray  # (n,)
     g: np.ndarray  # (n, probes), the random vectors
     limit: float  # the largest gain of a plain system
-    most: np.ndarray  # (k + probes, 1), the largest ||A|| ||x|| and gains
+    most: np.ndarray  # (1 + k + probes, 1), the largest ||A||, ||A|| ||x|| and gains
     bound: float  # the largest backward error
 
 
@@ -263,7 +266,7 @@ def _constants(n, k, char):
     probes, margin = PROBES[char in "fF"]
     g = np.random.default_rng(0).standard_normal((n, probes))
     limit = 1 / (n * n * margin * np.finfo(dtype).eps)
-    most = np.array([[TOP]] * k + [[limit]] * probes)
+    most = np.array([[TOP]] * (1 + k) + [[limit]] * probes)
     return _Constants(np.ones(n), g, float(limit), most, stopping.target(dtype, n))
 
 
@@ -314,11 +317,20 @@ def _refined(a, b, x, error):
 
 
 def _rcond(a):
-    """Return 1 / (||A||_1 ||A**-1||_1) for each matrix, at most 1."""
+    """Return 1 / (||A||_1 ||A**-1||_1) for each matrix, at most 1; for a large n, an estimate."""
     a = a.astype(np.result_type(a, np.float64), copy=False)
+    n = a.shape[-1]
     with np.errstate(all="ignore"):
-        norm, gain = ((np.ones(len(v[0])) @ np.abs(v)).max(axis=-1) for v in (a, np.linalg.inv(a)))
-        return np.minimum(1 / norm / gain, 1)
+        norm = _norm_one(a)
+        if n > LARGEST_INVERTED:
+            rcond = [General(one).rcond(size) for one, size in zip(a, norm, strict=True)]
+        else:
+            rcond = 1 / norm / _norm_one(np.linalg.inv(a))
+        return np.minimum(rcond, 1)
+
+
+def _norm_one(a):
+    return (np.ones(a.shape[-2]) @ np.abs(a)).max(axis=-1)
 
 
 def _definite(a):
