@@ -88,7 +88,7 @@ def is_control(row):
 
 def place(row):
     """Return what was measured on which system."""
-    return row["what"], row["family"], row["n"], row.get("precision")
+    return row["what"], row["family"], row["n"]
 
 
 def extreme(rows, name, what, which=max):
@@ -104,9 +104,7 @@ def extreme(rows, name, what, which=max):
 def where(row):
     """Return the matrix of a row."""
     family = FAMILIES.get(row["family"], row["family"])
-    precision = row.get("precision", "auto")
-    how = "" if precision == "auto" else f", {precision}"
-    return f"{family}{how}, {row['n']}"
+    return f"{family}, {row['n']}"
 
 
 def percent(row):
@@ -152,11 +150,7 @@ def spoken(name):
 
 def grid(rows, what, family):
     """Return the table of gains of all paths at all sizes, under the times of the full library."""
-    mine = [
-        row
-        for row in rows
-        if (row["what"], row["family"], row.get("precision")) == (what, family, "auto")
-    ]
+    mine = [row for row in rows if (row["what"], row["family"]) == (what, family)]
     sizes = sorted({row["n"] for row in mine})
     cell = {(row["path"], row["n"]): "fails" if "error" in row else percent(row) for row in mine}
     times = {}
@@ -168,26 +162,6 @@ def grid(rows, what, family):
     for name in dict.fromkeys(row["path"] for row in mine):
         body.append([spoken(name), *(cell.get((name, n), "-") for n in sizes)])
     return table(["without", *map(str, sizes)], body) if mine else "Not measured."
-
-
-def slow_table(rows):
-    """Return the table of slow refinement."""
-    body = []
-    for row in rows:
-        if row["what"] == SOLVE and row.get("precision", "auto") != "auto":
-            start = [spoken(row["path"]), row["family"], row["precision"], row["n"]]
-            if "error" in row:
-                body.append([*start, "fails", "-", "-"])
-                continue
-            body.append([*start, *(timed(row, key) for key in ("full", "off")), percent(row)])
-    head = ["path", "matrix", "precision", "n", "full, ms", "without, ms", "buys"]
-    return table(head, body) if body else "Not measured."
-
-
-def timed(row, key):
-    """Return the cell of a time, with the steps and the rungs that it took."""
-    facts = row["facts"][key]
-    return f"{1e3 * row[key]['median']:.2f} ({facts['steps']}, {'>'.join(facts['rungs'])})"
 
 
 def calls_table(rows):
@@ -231,7 +205,6 @@ def page(facts, rows):
     for what, title in ((SOLVE, "The whole solve"), (LU, "The LU alone")):
         for family, told in FAMILIES.items():
             parts += [f"## {title}, {told}", grid(rows, what, family)]
-    parts += ["## Slow refinement", "In brackets: steps, rungs.", slow_table(rows)]
     parts += ["## The first calls of a size", calls_table(rows)]
     parts += ["## Bytes planned", bytes_table(rows), "## Notes"]
     parts.append("\n".join(f"- *{spoken(name)}*: {note}" for name, note in NOTES.items()))

@@ -34,7 +34,7 @@ KERNELS = (
     (r"tcs_(row|col)_stats|tcs_survey|tcs_add_chunks|tcs_extremes|tcs_cast_scaled", CAST, CAST),
     (r"tcs_matrix_residual", RESIDUAL, RESIDUAL),
     (
-        r"tcs_(residual|column_max|lower|raise|gram|mix|probes|signs|steepest)"
+        r"tcs_(residual|column_max|lower|raise|probes|signs|steepest)"
         r"|tcs_(gate|merge_swaps|restart|report)",
         INDEX,
         VECTORS,

@@ -9,9 +9,9 @@ in turns, in one run, on the same matrices: LU alone, and the whole `solve` of o
 clock with an idle device before and after, medians, after warm-up.  Every answer is checked before it is
 timed.  The path 'nothing' switches nothing off: what it seems to buy is noise.
 
-Some paths are also measured on what they exist for: refinement in FP16 and BF16 that is slow (combination),
-the first calls of a size (recorded graphs), bytes planned and used (exact memory).  A row is left out where
-the path cannot act.  When the time is up, the remaining rows are left out too, and their number is kept.
+Some paths are also measured on what they exist for: the first calls of a size (recorded graphs), bytes
+planned and used (exact memory).  A row is left out where the path cannot act.  When the time is up, the
+remaining rows are left out too, and their number is kept.
 """
 
 import contextlib
@@ -33,13 +33,6 @@ TURNS = ((4096, 3), (8192, 2), (math.inf, 1))
 # Calls between the check, which has two, and the first turn.  The second call without a path records its
 # graphs; the third one of a new size does, because the first one only remembers the size.
 WARM_UPS = 2
-# (family, precision, largest n) of slow refinement.
-SLOW = (
-    (GAUSS, "fp16", 16384),
-    (GAUSS, "bf16", 16384),
-    ("svd_geo 1e2", "fp16", 8192),
-    ("svd_geo 1e6", "fp16x3", 8192),
-)
 # Calls of a size after the cache was cleared; rounds for n up to MANY_ROUNDS[0], and for larger n.
 CALLS, MANY_ROUNDS, FEW_ROUNDS = 4, (8192, 5), 2
 GRAPHS = ("small_graphs", "large_graphs")
@@ -174,18 +167,6 @@ PATHS = (
         families=(GAUSS,),
     ),
     Path(
-        "combination",
-        (
-            *(f"tcsolve/_refine/iterates.py:{name}" for name in ("Iterates", "_weights")),
-            f"{LOOP}:_combines",
-            *(f"{CUDA_LU}/first_steps.py:{name}" for name in ("takes", "gram", "mixed", "_four")),
-            *(f"{CUDA_OPS}.{name}" for name in ("gram", "mixed")),
-            *(f"{HOST}/ops.py:NumpyOps.{name}" for name in ("gram", "mixed")),
-            *(f"kernels/solve/refinement_vectors.cu:tcs_{name}" for name in ("gram", "mix")),
-            "tcsolve/_contract/vectors.py:gram",
-        ),
-    ),
-    Path(
         "single_survey",
         (
             f"{CUDA_OPS}._survey",
@@ -240,11 +221,11 @@ PATHS = (
 class System:
     """A matrix and a right-hand side, and the calls that are timed."""
 
-    def __init__(self, family, n, precision="auto"):
+    def __init__(self, family, n):
         import cupy
         from rungs import matrix
 
-        self.family, self.n, self.precision = family, n, precision
+        self.family, self.n = family, n
         self.a = matrix(family, n)
         self.b = self.a @ cupy.ones(n)
         self._lu = None
@@ -260,15 +241,14 @@ class System:
     def _solve(self):
         import tcsolve
 
-        return tcsolve.solve(self.a, self.b, precision=self.precision, assume_a="general")
+        return tcsolve.solve(self.a, self.b, assume_a="general")
 
     def _checked_solve(self):
         import cupy
 
         import tcsolve
 
-        how = {"precision": self.precision, "assume_a": "general"}
-        solution = tcsolve.solve_ex(self.a, self.b, **how)
+        solution = tcsolve.solve_ex(self.a, self.b, assume_a="general")
         error = backward_error(cupy, self.a, self._solve(), self.b)
         # Twice the bound: the residual that is recomputed here is rounded in another way.
         if not (solution.status.ok and error <= 2 * solution.bound):
@@ -336,8 +316,7 @@ def in_turns(run, off, turns):
 
 def names_of(name, what, system):
     """Return what identifies a row."""
-    row = {"path": name, "what": what, "family": system.family, "n": system.n}
-    return row | {"precision": system.precision}
+    return {"path": name, "what": what, "family": system.family, "n": system.n}
 
 
 def failure(error):
@@ -465,8 +444,6 @@ def measure_size(run, n, chosen, repeats):
     """Measure every path at one size."""
     by_name = {path.name: path for path in chosen}
     measure_systems(run, n, chosen, repeats)
-    if "combination" in by_name:
-        measure_slow(run, n, by_name["combination"], repeats)
     free_memory()
     if "exact_memory" in by_name:
         for nrhs in RIGHT_HAND_SIDES:
@@ -501,19 +478,6 @@ def warm_both(run, system):
     return found
 
 
-def measure_slow(run, n, path, turns):
-    """Measure a path where refinement is slow."""
-    import rungs
-
-    for family, precision, most in SLOW:
-        if n <= most:
-            system = System(family, n, precision)
-            full = warm(run, system, SOLVE)
-            if full or run.is_over:
-                measure(run, path, SOLVE, system, full, turns)
-    rungs.singular_vectors.cache_clear()
-
-
 def free_memory():
     """Free the memory of a size."""
     import cupy
@@ -530,7 +494,6 @@ def free_memory():
 def line(row):
     """Return the printed line of a row."""
     told = f"{row['path']:18} {row['family']:14} {row['n']:6} {row['what']:7}"
-    told += f" {row.get('precision', '')}"
     if "error" in row:
         return f"{told} failed: {row['error']}"
     if row["what"] == BYTES:

@@ -16,9 +16,9 @@ Workspaces of cuBLAS and cuSOLVER outside of CuPy are not counted.  `solve` need
 `overwrite_a` has no effect.  `factor` keeps a copy of A, or with `overwrite_a` A itself.
 
 The matrices are standard normal, plus n I for precisions with a single product.  Up to n = 8192 there are
-also matrices with slow or failing refinement (combined iterates, Krylov bases, more precise factors), and
-matrices that are scaled, extreme or column-major.  Their additional bytes are counted during the solve,
-because they are not known before it.
+also matrices with slow or failing refinement (Krylov bases, more precise factors), and matrices that are
+scaled, extreme or column-major.  Their additional bytes are counted during the solve, because they are not
+known before it.
 """
 
 import functools

@@ -20,8 +20,8 @@ In solve/:
 - triangular_solve: tcs_solve_triangle, triangular solve for a few right-hand sides
 - invert_diagonal_blocks: tcs_invert_blocks, inverses of diagonal blocks for triangular_solve
 - residual: tcs_matrix_residual, b - A x for one right-hand side
-- refinement_vectors: tcs_residual, tcs_column_max, tcs_lower, tcs_raise, tcs_gram, tcs_mix, the
-  vector operations of a refinement step
+- refinement_vectors: tcs_residual, tcs_column_max, tcs_lower, tcs_raise, the vector operations of a
+  refinement step
 - condest: tcs_probes, tcs_signs, tcs_held, tcs_steepest, the vector operations of the condition
   estimate
 
@@ -198,7 +198,7 @@ KERNELS = {
         tuple({"T_A": t, "ROWS": rows} for t in ("float", "double") for rows in RESIDUAL_ROWS),
     ),
     "refinement_vectors": KernelSpec(
-        ("tcs_residual", "tcs_column_max", "tcs_lower", "tcs_raise", "tcs_gram", "tcs_mix"),
+        ("tcs_residual", "tcs_column_max", "tcs_lower", "tcs_raise"),
         ({"T_LOW": "float"}, {"T_LOW": "double"}),
     ),
     "condest": KernelSpec(("tcs_probes", "tcs_signs", "tcs_steepest", "tcs_held"), ({},)),

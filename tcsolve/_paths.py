@@ -43,8 +43,6 @@ class Paths:
         Largest n for which refinement steps are launched before it is known that they are needed.
     condition_aside : bool
         The condition estimate runs beside the refinement.
-    combination : bool
-        Slow refinement continues from a combination of the last iterates.
     single_survey : bool
         One pass over A finds all sums and makes the FP32 copy.
     most_sums : int
@@ -70,7 +68,6 @@ class Paths:
     early_rows: int = 4096
     ahead_rows: int = 8192
     condition_aside: bool = True
-    combination: bool = True
     single_survey: bool = True
     most_sums: int = 1 << 16
     residual_kernel: bool = True
@@ -93,7 +90,6 @@ OFF = {
     "early_start": {"early_rows": 0},
     "steps_ahead": {"ahead_rows": 0},
     "condition_aside": {"condition_aside": False},
-    "combination": {"combination": False},
     "single_survey": {"single_survey": False},
     "residual_kernel": {"residual_kernel": False},
     "triangular_kernels": {"triangular_kernels": False},

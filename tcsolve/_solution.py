@@ -208,8 +208,8 @@ class Solution:
     bytes_planned : int
         Predicted peak of the memory that the solve takes on its device, in bytes.  Arguments count only if
         they are copied there.  Before a rung allocates, its prediction is compared with the free memory.
-        After the solve, the bytes of combined iterates, of FGMRES bases and of a scaled copy of A are
-        added.  For n >= 1000 and few right-hand sides, the actual peak is within a few percent.
+        After the solve, the bytes of FGMRES bases and of a scaled copy of A are added.  For n >= 1000 and few
+        right-hand sides, the actual peak is within a few percent.
     device : str
         'cpu' or 'cuda'.
     statuses : ndarray of Status, shape (...)

@@ -75,8 +75,8 @@ MUTANTS = (
     Mutant(
         "refine",
         "_refine/loop.py",
-        "combines = len(recent) > 1 and (len(active) > 1 or state.steps[0] >= plain)",
-        "combines = len(recent) > 1 and (len(active) >= 1 or state.steps[0] >= plain)",
+        "going = bool(error > bound and error <= contraction * before and taken < task.max_steps)",
+        "going = bool(error > bound or error <= contraction * before and taken < task.max_steps)",
     ),
     Mutant(
         "refine",
@@ -87,9 +87,9 @@ MUTANTS = (
     ),
     Mutant(
         "refine",
-        "_refine/iterates.py",
-        "w = np.linalg.solve(np.where(usable[:, None, None], cosines, np.eye(m)), 1 / size) / size",
-        "w = np.linalg.solve(np.where(usable[:, None, None], cosines, np.eye(m)), 1 / size) * size",
+        "_refine/loop.py",
+        "better = error < self.error[active]",
+        "better = error > self.error[active]",
     ),
     Mutant(
         "refine",
@@ -105,9 +105,9 @@ MUTANTS = (
     ),
     Mutant(
         "refine",
-        "_refine/iterates.py",
-        "w = w[:, :, 0] / w[:, :, 0].sum(axis=1, keepdims=True)",
-        "w = w[:, :, 0] * w[:, :, 0].sum(axis=1, keepdims=True)",
+        "_refine/loop.py",
+        "& (state.steps[active] < task.max_steps)",
+        "& (state.steps[active] <= task.max_steps)",
     ),
     Mutant(
         "refine",
@@ -124,15 +124,15 @@ MUTANTS = (
     Mutant(
         "refine",
         "_refine/loop.py",
-        "return paths().combination and (len(recent) > 1 or not fast)",
-        "return paths().combination and (len(recent) > 1 or fast)",
+        "if left.size and task.worth * len(state.error) / left.size >= WARM_UP_STEPS:",
+        "if left.size and task.worth * len(state.error) * left.size >= WARM_UP_STEPS:",
     ),
     Mutant(
         "refine",
-        "_refine/iterates.py",
-        "usable = np.isfinite(cosines).all(axis=(1, 2)) & (size > 0).all(axis=(1, 2))",
-        "usable = np.isfinite(cosines).all(axis=(1, 2)) & (size >= 0).all(axis=(1, 2))",
-        equivalent="A size of 0 makes cosines of NaN, which are not usable either.",
+        "_refine/loop.py",
+        "best = taken if error < before else best",
+        "best = taken if error <= before else best",
+        equivalent="They differ where two errors are equal in all bits.",
     ),
     Mutant(
         "refine",

@@ -93,15 +93,6 @@ def test_without_look_ahead_no_panel_is_factored_beside_an_update_and_no_bit_cha
     assert np.array_equal(factors.lu, same.lu) and np.array_equal(factors.order, same.order)
 
 
-def test_a_combination_saves_steps():
-    a = matrices.generate("gauss", 300, seed=1).a
-    combined = solve_ex(a, np.ones(300), precision="fp16")
-    with switched_off("combination"):
-        plain = solve_ex(a, np.ones(300), precision="fp16")
-    assert combined.status.ok and plain.status.ok
-    assert combined.iterations[0] < plain.iterations[0]
-
-
 def test_without_an_exact_prediction_the_bytes_depend_on_n_alone():
     a = matrices.generate("gauss", 600, seed=1).a
     planned = {}

@@ -9,12 +9,9 @@
 //             power of two at or below sizes[j]; order null: no permutation.  All bits of done[0 .. count) become 1,
 //             as triangular_solve.cu needs them.
 //   tcs_raise      v[j][order[i]] = low[j][i] 2^e_j in FP64, v [k][n] contiguous; plus onto[j][order[i]], unless null.
-//   tcs_gram       gram[4][4], the inner products of the first `count` of four FP64 vectors of n entries; else 0.
-//   tcs_mix        x = w0 x0 + w1 x1 + ..., the first `count` terms, added up in that order.
 //
-// Grid ceil(n / 256) x k (tcs_lower: x width; tcs_mix: x 1), block 256; tcs_gram 1 block of 1024, so that sums have one
-// order.  A grid has at most 65535 blocks in y; blocks of tcs_residual and tcs_column_max take several columns if k is
-// larger.
+// Grid ceil(n / 256) x k (tcs_lower: x width), block 256.  A grid has at most 65535 blocks in y; blocks of tcs_residual
+// and tcs_column_max take several columns if k is larger.
 // Rounding: one FP64 subtraction; scaling by powers of two is exact up to the cast.  Defines T_LOW (float or double).
 
 #include "common/common.cuh"
@@ -85,52 +82,4 @@ tcs_raise(double* v, const T_LOW* low, const int* order, const Bits* sizes, cons
     const Index to = j * n + (order ? order[i] : i);
     const double raised = double(low[j * n + i]) * power(sizes[j], false);
     v[to] = onto ? onto[to] + raised : raised;
-}
-
-constexpr int MOST_VECTORS = 4, PAIRS = MOST_VECTORS * (MOST_VECTORS + 1) / 2, GRAM_THREADS = 1024;
-
-extern "C" __global__ void __launch_bounds__(GRAM_THREADS)
-tcs_gram(
-    double* gram, const double* __restrict__ v0, const double* __restrict__ v1, const double* __restrict__ v2,
-    const double* __restrict__ v3, Index count, Index n
-) {
-    __shared__ double of_warp[PAIRS][GRAM_THREADS / WARP];
-    const double* const v[MOST_VECTORS] = {v0, v1, v2, v3};
-    double sums[PAIRS] = {};
-    #pragma unroll 2
-    for (Index i = threadIdx.x; i < n; i += GRAM_THREADS) {
-        double x[MOST_VECTORS];
-        #pragma unroll
-        for (int a = 0; a < MOST_VECTORS; ++a) x[a] = a < count ? v[a][i] : 0.0;
-        #pragma unroll
-        for (int a = 0, pair = 0; a < MOST_VECTORS; ++a) {
-            #pragma unroll
-            for (int b = 0; b <= a; ++b, ++pair) sums[pair] = fma(x[a], x[b], sums[pair]);
-        }
-    }
-    #pragma unroll
-    for (int pair = 0; pair < PAIRS; ++pair) {
-        butterfly([&](int d) { sums[pair] += of_partner(sums[pair], d); });
-        if (threadIdx.x % WARP == 0) of_warp[pair][threadIdx.x / WARP] = sums[pair];
-    }
-    __syncthreads();
-    const int a = threadIdx.x / MOST_VECTORS, b = threadIdx.x % MOST_VECTORS, high = max(a, b), low = min(a, b);
-    if (a >= MOST_VECTORS) return;
-    double sum = 0;
-    for (int w = 0; w < GRAM_THREADS / WARP; ++w) sum += of_warp[high * (high + 1) / 2 + low][w];
-    gram[threadIdx.x] = sum;
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-tcs_mix(
-    double* x, const double* __restrict__ x0, const double* __restrict__ x1, const double* __restrict__ x2,
-    const double* __restrict__ x3, double w0, double w1, double w2, double w3, Index count, Index n
-) {
-    const Index i = Index(blockIdx.x) * THREADS + threadIdx.x;
-    if (i >= n) return;
-    double sum = w0 * x0[i];
-    if (count > 1) sum = fma(w1, x1[i], sum);
-    if (count > 2) sum = fma(w2, x2[i], sum);
-    if (count > 3) sum = fma(w3, x3[i], sum);
-    x[i] = sum;
 }

@@ -181,15 +181,6 @@ class Ops(Protocol):
     def column_max(self, v):
         """Return max |v| of each column of the n x k array v; NaN propagates."""
 
-    def gram(self, vectors, known=None):
-        """Return the Gram matrices v_i^H v_j on the host, shape (k, m, m), of m arrays v_i of shape (n, k).
-
-        There is one Gram matrix for each of the k columns.  `known` has the products of the first arrays.
-        """
-
-    def mixed(self, vectors, weights):
-        """Return the sums over i of weights[c, i] v_i[:, c] for each column c; v_i are m arrays (n, k)."""
-
     # ---- the estimate of the condition -----------------------------------------------------
 
     def probes(self, n):

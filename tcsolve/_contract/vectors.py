@@ -2,21 +2,7 @@
 
 import numpy as np
 
-__all__ = ["gram", "held", "signs", "solve_scaled", "steepest"]
-
-
-def gram(vectors, known, dots):
-    """As `Ops.gram`; dots(pairs) returns x^H y of each column of each pair, (pairs, k), on the host."""
-    m, first = len(vectors), 0 if known is None else known.shape[1]
-    pairs = [(i, j) for i in range(first, m) for j in range(i + 1)]
-    found = dots([(vectors[i], vectors[j]) for i, j in pairs])
-    products = np.empty((found.shape[1], m, m), dtype=found.dtype)
-    products[:, :first, :first] = 0 if known is None else known
-    for (i, j), product in zip(pairs, found, strict=True):
-        # x^H x is real, but fused multiply-adds may leave an imaginary part.
-        product = product.real if i == j else product
-        products[:, i, j], products[:, j, i] = product, product.conj()
-    return products
+__all__ = ["held", "signs", "solve_scaled", "steepest"]
 
 
 def signs(xp, v, state):

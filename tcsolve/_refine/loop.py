@@ -1,8 +1,8 @@
 """Refine approximate solutions until the FP64 residual meets the bound.
 
-Classical refinement runs while it contracts.  If it contracts slowly, the last iterates are combined.  If it
-does not contract, FGMRES follows, with the same corrections as preconditioner.  All right-hand sides are
-refined at once.  A right-hand side that has met the bound is not changed again.
+Classical refinement runs while it contracts.  If it does not, FGMRES follows, with the same corrections as
+preconditioner.  All right-hand sides are refined at once.  A right-hand side that has met the bound is not
+changed again.
 """
 
 import math
@@ -12,20 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tcsolve._paths import paths
 from tcsolve._refine import stopping
-from tcsolve._refine.iterates import Iterates, take
 from tcsolve._refine.krylov import WARM_UP_STEPS, basis_bytes, fgmres
 from tcsolve._refine.operator import Operator, measure, quotient
 
 __all__ = ["Refined", "refine_columns"]
 
-# Largest number of bytes for the Krylov bases of right-hand sides that run together, and for the iterates
-# that are combined.  Combining larger iterates takes longer than the steps that it saves.
-KRYLOV_BYTES, COMBINED_BYTES = 1 << 30, 25 << 20
-# ITERATES iterates are combined if a step leaves more than SLOW times the error.  Faster refinement gains
-# nothing from combining them.
-ITERATES, SLOW = 4, 0.02
+# Largest number of bytes for the Krylov bases of right-hand sides that run together.
+KRYLOV_BYTES = 1 << 30
 # Number of vectors per column that classical refinement uses, and that are free during FGMRES.
 VECTORS_DONE = 4
 # The smallest reduction that FGMRES can reach.
@@ -60,7 +54,7 @@ class Refined:
     converged: np.ndarray
     history: list = field(default_factory=list)
     classical: bool = True
-    kept: int = 0  # peak bytes of combined iterates and of Krylov bases
+    kept: int = 0  # peak bytes of Krylov bases
 
     @property
     def all_converged(self):
@@ -123,7 +117,6 @@ def refine_columns(
     max_steps=300,
     worth=math.inf,
     ahead=(),
-    plain=0,
 ):
     """Refine x until the error of every column is at most `bound`, or further steps would take too long.
 
@@ -148,8 +141,6 @@ def refine_columns(
         Iterates of a single column that were computed before, beginning with ``correct(b)``, and their
         residuals: both have shape (steps + 1, n, 1).  sizes has max |r| and max |x| of each, on the host,
         with shape (2, steps + 1).  Only for an operator without scaling.
-    plain : int
-        Number of steps of a single column before iterates are combined, including the steps in `ahead`.
 
     Returns
     -------
@@ -161,26 +152,18 @@ def refine_columns(
     converges up to a condition number of about 1 / (u_f sqrt(u)), because it only needs a preconditioned
     operator of moderate condition [1]_.
 
-    Slow refinement is usually slow in few directions only, those of the smallest singular values.  It then
-    continues from the affine combination of the last iterates with the smallest residual.  This is Anderson
-    acceleration [2]_.  With all iterates it is equivalent to GMRES [3]_.  The residual of the combination is
-    the same combination of the residuals, so no product with A is needed for it.  The convergence test still
-    uses a residual that is computed from x.
-
     References
     ----------
     .. [1] E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847.
-    .. [2] D. G. Anderson, J. ACM 12 (1965), 547-560.
-    .. [3] H. F. Walker, P. Ni, SIAM J. Numer. Anal. 49 (2011), 1715-1735.
     """
     task = _Task(ops, operator, b, correct, plan, bound, max_steps, worth)
     # If a correction overflows, the error is NaN and the column does not converge.  No warning is needed.
     with np.errstate(all="ignore"):
         if ahead:
-            state, recent = _replay(task, ahead)
+            state, last = _replay(task, ahead)
         else:
-            state, recent = _start(task, correct(b) if x0 is None else x0)
-        if not state.all_converged and (not recent or _classical(task, state, recent, plain)):
+            state, last = _start(task, correct(b) if x0 is None else x0)
+        if not state.all_converged and (not last or _classical(task, state, last)):
             _krylov(task, state)
     return state
 
@@ -194,14 +177,14 @@ def _start(task, x):
 
 
 def _replay(task, ahead):
-    """Return the state after the steps done ahead, and the last (x, r) if the loop has to continue.
+    """Return the state after the steps done ahead, and [the last (x, r)] if the loop has to continue.
 
     The decisions are those of the loop, so that the result is the same bits as without `ahead`.
     """
     x, r, (residuals, sizes) = ahead
     bound, contraction = task.bound, task.plan.contraction
     errors = quotient(residuals, task.operator.norm, sizes)
-    best, taken, recent, history = 0, 0, [0], [Point(np.zeros(1, int), errors[:1], False)]
+    best, taken, history = 0, 0, [Point(np.zeros(1, int), errors[:1], False)]
     going = bool(errors[0] > bound)
     while going and taken + 1 < len(errors):
         taken += 1
@@ -209,35 +192,28 @@ def _replay(task, ahead):
         best = taken if error < before else best
         history.append(Point(np.array([taken]), errors[best : best + 1], False))
         going = bool(error > bound and error <= contraction * before and taken < task.max_steps)
-        slow = _combines(recent, error <= SLOW * before)
-        recent = [*recent, taken][-ITERATES if slow else -1 :]
     error = errors[best : best + 1]
     converged = stopping.converged(error, bound)
     # Copy x, because all iterates done ahead share one array.
     state = Refined(task.ops.copied(x[best]), error, np.array([taken]), converged, history)
-    return state, [(x[i], r[i]) for i in recent] if going else []
+    return state, [(x[taken], r[taken])] if going else []
 
 
-def _classical(task, state, recent, plain):
+def _classical(task, state, last):
     """Run classical refinement on the columns that contract, in place in `state`.
 
-    `recent` has the last (x, r) of all columns; this empties the list.  A single column takes `plain` steps
-    before its iterates are combined.  Return False if the remaining steps cost more than a better
-    preconditioner.
+    `last` is [(x, r)] of all columns; this empties the list, so that the caller does not keep their memory.
+    Return False if the remaining steps cost more than a better preconditioner.
     """
     ops, contraction = task.ops, task.plan.contraction
     active = np.flatnonzero(~state.converged & ~np.isnan(state.error))
-    recent = Iterates(ops, recent)
-    recent.take(active)
+    x, r = (_take(ops, v, active) for v in last.pop())
     while active.size:
         before = state.error[active]
-        combines = len(recent) > 1 and (len(active) > 1 or state.steps[0] >= plain)
-        x, r = recent.combined() if combines else recent.last
-        trial = x + task.correct(r)
-        del x, r
-        r, error = measure(ops, task.operator, trial, take(ops, task.b, active))
+        x = x + task.correct(r)
+        r, error = measure(ops, task.operator, x, _take(ops, task.b, active))
         state.steps[active] += 1
-        state.keep_better(ops, active, trial, error, task.bound)
+        state.keep_better(ops, active, x, error, task.bound)
         if task.is_hopeless(error, before, len(state.error)):
             return False
         going = (
@@ -248,19 +224,14 @@ def _classical(task, state, recent, plain):
         left = np.flatnonzero(going)
         if not left.size:
             break
-        slow = _combines(recent, stopping.contracting(error, before, SLOW)[going].all())
-        fits = 2 * ITERATES * trial.nbytes <= COMBINED_BYTES
-        recent.add(trial, r, ITERATES if slow and fits else 1)
-        del trial, r
-        recent.take(left)
-        state.kept = max(state.kept, recent.nbytes - 2 * recent.last[0].nbytes)
+        x, r = (_take(ops, v, left) for v in (x, r))
         active = active[left]
     return True
 
 
-def _combines(recent, fast):
-    """Tell whether to keep several iterates: once refinement is not fast, it stays so."""
-    return paths().combination and (len(recent) > 1 or not fast)
+def _take(ops, x, index):
+    """Return the columns `index` of x; if these are all columns, x itself without a copy."""
+    return x if len(index) == x.shape[1] else x[:, ops.array(index)]
 
 
 def _krylov(task, state):
@@ -279,7 +250,7 @@ def _cycles(task, state, active):
     """Run cycles of FGMRES on the columns `active`, until they converge or would take too many steps."""
     ops, operator, bound, max_steps = task.ops, task.operator, task.bound, task.max_steps
     while active.size:
-        x, rhs = take(ops, state.x, active), take(ops, task.b, active)
+        x, rhs = _take(ops, state.x, active), _take(ops, task.b, active)
         r = rhs - operator.product(x)
         before = state.error[active]
         allowed = max_steps - state.steps[active]

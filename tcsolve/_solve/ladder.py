@@ -288,7 +288,7 @@ class Ladder:
         return wait and (lambda: wait() if made == self.made and self.rung.factors.are_good else ())
 
     def _steps_ahead(self, rhs):
-        """Return how many steps `LUOps.ahead` does for rhs; this does not depend on what is cached."""
+        """Return how many steps `LUOps.ahead` does for rhs."""
         if not goes_ahead(self.system.matrix, rhs, self.system.ops.ahead_rows):
             return 0
         steps = STEPS_AHEAD[self.rung.how.products] + (len(rhs) in ONE_MORE)
@@ -311,8 +311,6 @@ class Ladder:
             bound,
             max_steps=budget,
             worth=worth,
-            # So that the bits do not depend on whether the steps were done ahead.
-            plain=self._steps_ahead(rhs),
             ahead=ahead() if ahead else (),  # waits, so it comes last
         )
         self.note_bytes(k, state.kept)

@@ -60,14 +60,12 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
 
     Notes
     -----
-    Classical refinement continues while it contracts [1]_.  If it contracts slowly, Anderson acceleration
-    combines the last iterates [2]_.  If it does not contract, FGMRES follows, with `correct` as the
-    preconditioner.  `correct` may change from call to call.
+    Classical refinement continues while it contracts [1]_.  If it does not, FGMRES follows, with `correct` as
+    the preconditioner.  `correct` may change from call to call.
 
     References
     ----------
     .. [1] E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847.
-    .. [2] H. F. Walker, P. Ni, SIAM J. Numer. Anal. 49 (2011), 1715-1735.
 
     Examples
     --------

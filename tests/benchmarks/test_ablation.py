@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-import types
 
 import pytest
 from pages import FACTS, redraw
@@ -26,7 +25,7 @@ def times(median, spread=0.0):
 
 def row(path, off, what=SOLVE, family="gauss", n=1024, spread=0.0, **more):
     facts = {key: {"steps": 3, "rungs": ["fp16x3"]} for key in ("full", "off")}
-    found = {"path": path, "what": what, "family": family, "n": n, "precision": "auto"}
+    found = {"path": path, "what": what, "family": family, "n": n}
     found |= {"facts": facts, "full": times(1e-3, spread), "off": times(off * 1e-3, spread)}
     return found | more
 
@@ -84,8 +83,8 @@ class System:
 
     calls = []
 
-    def __init__(self, family, n, precision="auto"):
-        self.family, self.n, self.precision = family, n, precision
+    def __init__(self, family, n):
+        self.family, self.n = family, n
 
     def checked(self, what):
         if not paths().gate and what == LU:
@@ -111,8 +110,6 @@ def run(ablation, monkeypatch, tmp_path):
     made = {"path": "exact_memory", "what": BYTES, "family": "gauss", "used": 100}
     made |= {"full": 103, "off": 125}
     monkeypatch.setattr(ablation, "bytes_row", lambda path, n, nrhs: made | {"n": n, "nrhs": nrhs})
-    cleared = types.SimpleNamespace(cache_clear=lambda: None)
-    monkeypatch.setitem(sys.modules, "rungs", types.SimpleNamespace(singular_vectors=cleared))
 
     def call(*options):
         out = tmp_path / "ablation.json"
@@ -154,28 +151,16 @@ def test_a_wrong_answer_is_not_timed_and_other_rows_go_on(run):
     assert page.count("| gate | fails |") == 2
 
 
-def test_each_path_is_measured_on_what_it_exists_for(run, ablation):
-    names = ("combination", "small_graphs", "large_graphs", "exact_memory")
+def test_each_path_is_measured_on_what_it_exists_for(run):
+    names = ("small_graphs", "large_graphs", "exact_memory")
     rows, _, page = run("--sizes", "8192", "16384", "--paths", *names)
 
-    slow = [
-        (r["n"], r["family"], r["precision"])
-        for r in rows
-        if r.get("precision") not in (None, "auto")
-    ]
-    assert slow == [
-        (n, family, how) for n in (8192, 16384) for family, how, most in ablation.SLOW if n <= most
-    ]
     calls = [(row["path"], row["n"], row["what"]) for row in rows if row["what"].startswith("call")]
     sizes = (("small_graphs", 8192), ("large_graphs", 16384))
     assert calls == [(*size, f"call {i}") for size in sizes for i in (1, 2, 3, 4)]
     assert sum(row["what"] == BYTES for row in rows) == 4
     assert "| 8192 | with small graphs | 1.00 | 1.00 | 1.00 | 1.00 |" in page
     assert "| 8192 | 64 | 0.0 | 1.030 | 1.250 |" in page
-    assert (
-        "| combination | svd_geo 1e6 | fp16x3 | 8192 | 1.00 (3, fp16x3) | 2.00 (3, fp16x3) |"
-        in page
-    )
 
 
 def test_no_row_starts_when_the_time_is_up(run):
@@ -201,7 +186,7 @@ def test_two_percent_of_a_solve_keep_a_path(script):
     rows = [row("a", 1.019), row("a", 1.5, what=LU), row("b", 1.021, n=2048), row("b", 0.9)]
     rows += [row("c", 1.03, spread=0.1), row("d", 1.5, what="call 1"), row("e", 1.0)]
     rows += [{"path": "e", "what": SOLVE, "family": "gauss", "n": 1, "error": "wrong"}]
-    rows += [row("f", 1.0), row("f", 1.2, precision="fp16")]
+    rows += [row("f", 1.0), row("f", 1.2, n=2048)]
     rows += [row("h", 1.04, n=4096), row(page.CONTROL, 0.95, n=4096)]
     rows += [
         {"path": "g", "what": BYTES, "family": "gauss", "n": 1, "used": 100, "full": 101, "off": 80}

@@ -537,7 +537,7 @@ def test_refine_warns_of_nothing_where_a_correction_overflows():
 
 
 @pytest.mark.parametrize("exponent", [154, 158, 165])
-def test_refine_combines_complex_residuals_of_any_size(exponent):
+def test_refine_takes_complex_residuals_of_any_size(exponent):
     rng, n = np.random.default_rng(0), 6
     a = rng.standard_normal((n, n)) + 1j * rng.standard_normal((n, n)) + 4 * np.eye(n)
     inverse, calls = np.linalg.inv(a), []

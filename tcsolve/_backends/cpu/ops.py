@@ -11,7 +11,7 @@ from tcsolve._backends.cpu import gemm as cpu_gemm
 from tcsolve._backends.cpu.blas import matmul
 from tcsolve._backends.cpu.lu import HostLU, column_max
 from tcsolve._contract.ops import Begun
-from tcsolve._contract.vectors import gram, held, signs, steepest
+from tcsolve._contract.vectors import held, signs, steepest
 
 __all__ = ["NumpyOps", "numpy_ops", "sums"]
 
@@ -114,12 +114,6 @@ class NumpyOps:
     def column_max(self, v):
         return column_max(v)
 
-    def gram(self, vectors, known=None):
-        return gram(vectors, known, _dots)
-
-    def mixed(self, vectors, weights):
-        return sum(x * w for x, w in zip(vectors, weights.T, strict=True))
-
     def probes(self, n):
         return probes(np, n)
 
@@ -181,11 +175,6 @@ def probes(xp, n):
     bits ^= bits >> 16
     random = (bits * 2.0**-31 - 1) * 3**0.5
     return xp.concatenate([xp.full((n, 1), 1 / n), alternating[:, None], random], axis=1)
-
-
-def _dots(pairs):
-    # Elementwise products and sums: BLAS is slow for few inner products of long vectors.
-    return np.stack([np.multiply(x.conj().T, y.T, order="C").sum(axis=-1) for x, y in pairs])
 
 
 def _blocks(n):

@@ -27,7 +27,7 @@ from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
 from tcsolve._contract.ops import Begun
 from tcsolve._contract.schedule import goes_early
-from tcsolve._contract.vectors import gram, held, signs, steepest
+from tcsolve._contract.vectors import held, signs, steepest
 from tcsolve._paths import paths
 
 __all__ = ["CupyOps"]
@@ -188,18 +188,6 @@ class CupyOps:
         return first_steps.column_max(v)
 
     @turns_into_memory_error
-    def gram(self, vectors, known=None):
-        if first_steps.takes(vectors):
-            return first_steps.gram(vectors)
-        return gram(vectors, known, _dots)
-
-    @turns_into_memory_error
-    def mixed(self, vectors, weights):
-        if first_steps.takes(vectors):
-            return first_steps.mixed(vectors, weights)
-        return sum(x * w for x, w in zip(vectors, cupy.asarray(weights).T, strict=True))
-
-    @turns_into_memory_error
     def probes(self, n):
         return first_steps.probes(n)
 
@@ -217,10 +205,6 @@ class CupyOps:
         if z.dtype.char == "d":
             return first_steps.steepest(z, state, found)
         return steepest(cupy, z, state, found)
-
-
-def _dots(pairs):
-    return cupy.stack([(x.conj() * y).sum(axis=0) for x, y in pairs]).get()
 
 
 @turns_into_memory_error

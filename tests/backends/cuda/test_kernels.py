@@ -371,35 +371,6 @@ def test_the_residual_of_a_column_and_the_sizes(dtype, n, padding, cupy, ops):
     assert (r == again).all()
 
 
-@pytest.mark.parametrize("dtype, k", [(float, 1), (float, 3), (complex, 1)])
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
-@pytest.mark.parametrize("n", [1, 33, 1025, 40000])
-def test_vectors_are_multiplied_and_mixed(n, count, dtype, k, cupy, ops):
-    rng = np.random.default_rng(n)
-    vectors = [rng.standard_normal((n, k)).astype(dtype) * 10.0**-i for i in range(count)]
-    weights = rng.standard_normal((k, count))
-    there = [cupy.asarray(v) for v in vectors]
-
-    gram, mixed = ops.gram(there), ops.mixed(there, weights)
-
-    size = np.stack([np.linalg.norm(v, axis=0) for v in vectors], axis=1)
-    error = np.abs(gram - NumpyOps().gram(vectors))
-    assert gram.shape == (k, count, count)
-    assert (error <= 1e-14 * size[:, :, None] * size[:, None]).all()
-    assert np.array_equal(gram, gram.conj().transpose(0, 2, 1))
-    np.testing.assert_allclose(mixed.get(), NumpyOps().mixed(vectors, weights), 1e-12, 1e-14)
-    assert np.array_equal(gram, ops.gram(there))
-    if count > 1:
-        assert np.array_equal(gram, ops.gram(there, ops.gram(there[:-1])))
-
-
-def test_a_product_of_vectors_meets_nan(cupy, ops):
-    vectors = [cupy.ones((700, 1)) for _ in range(3)]
-    vectors[1][650] = np.nan
-    nan = np.isnan(ops.gram(vectors)[0])
-    assert nan[1].all() and nan[:, 1].all() and nan.sum() == 5
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("where", ["a", "x", "b"])
 def test_the_residual_meets_what_is_not_finite(value, where, cupy, ops):

@@ -19,15 +19,12 @@ __all__ = [
     "ahead",
     "column_max",
     "difference",
-    "gram",
     "has_rows",
     "held",
-    "mixed",
     "probes",
     "residual",
     "signs",
     "steepest",
-    "takes",
 ]
 
 # From this many rows on, each warp of the residual kernel takes several rows.
@@ -35,8 +32,8 @@ MANY_ROWS = 8192
 THREADS = 256
 # The limit of CUDA for the second dimension of a grid.
 MOST_BLOCKS_IN_Y = 65535
-# Largest number of vectors for tcs_gram and tcs_mix; number of threads of a kernel that runs as one block.
-MOST_VECTORS, GRAM_THREADS = 4, 1024
+# Number of threads of a kernel with one block for each vector.
+ONE_BLOCK = 1024
 
 
 def has_rows(a):
@@ -83,32 +80,6 @@ def _columns_grid(n, k):
     return -(-n // THREADS), min(k, MOST_BLOCKS_IN_Y)
 
 
-def takes(vectors):
-    """Tell whether `gram` and `mixed` support these vectors: few, of shape (n, 1), FP64, contiguous."""
-    few = len(vectors) <= MOST_VECTORS
-    return few and all(
-        v.dtype.char == "d" and v.size and v.shape[1] == 1 and v.strides[0] == v.itemsize
-        for v in vectors
-    )
-
-
-def gram(vectors):
-    """Return the Gram matrix v_i . v_j on the host, shape (1, m, m)."""
-    m, found = len(vectors), cupy.empty((MOST_VECTORS, MOST_VECTORS))
-    kernel = compiler.kernel("refinement_vectors", "tcs_gram", T_LOW="double")
-    kernel((1,), (GRAM_THREADS,), (found, *_four(vectors, None), m, len(vectors[0])))
-    return found.get()[None, :m, :m]
-
-
-def mixed(vectors, weights):
-    """Return the sum of weights[0, i] v_i."""
-    n, x = len(vectors[0]), cupy.empty_like(vectors[0])
-    kernel = compiler.kernel("refinement_vectors", "tcs_mix", T_LOW="double")
-    args = x, *_four(vectors, None), *_four(weights[0].tolist(), 0.0), len(vectors), n
-    kernel((-(-n // THREADS),), (THREADS,), args)
-    return x
-
-
 def probes(n):
     """As `Ops.probes`."""
     found = cupy.empty((n, 4))
@@ -128,7 +99,7 @@ def steepest(z, state, found):
     """As `Ops.steepest`, for real z."""
     n, unit = len(z), cupy.empty((len(z), 1))
     args = unit, found, state, z, z.strides[0] // z.itemsize, n
-    _condest("tcs_steepest")((1,), (GRAM_THREADS,), args)
+    _condest("tcs_steepest")((1,), (ONE_BLOCK,), args)
     return unit
 
 
@@ -137,16 +108,12 @@ def held(b, y, z):
     (n, k), last = b.shape, z.shape[1]
     sums = cupy.empty(2 * (k - last) + last)
     b, y, z = (cupy.ascontiguousarray(v) for v in (b, y, z))
-    _condest("tcs_held")((k,), (GRAM_THREADS,), (sums, b, y, z, n, k, last))
+    _condest("tcs_held")((k,), (ONE_BLOCK,), (sums, b, y, z, n, k, last))
     return sums
 
 
 def _condest(entry):
     return compiler.kernel("condest", entry)
-
-
-def _four(some, filler):
-    return [*some, *(MOST_VECTORS - len(some)) * [filler]]
 
 
 def ahead(tape, packed, a, b, steps):
