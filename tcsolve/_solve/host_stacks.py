@@ -323,7 +323,7 @@ def _rcond(a):
     with np.errstate(all="ignore"):
         norm = _norm_one(a)
         if n > LARGEST_INVERTED:
-            rcond = [General(one).rcond(size) for one, size in zip(a, norm, strict=True)]
+            rcond = [General.of(one).rcond(size) for one, size in zip(a, norm, strict=True)]
         else:
             rcond = 1 / norm / _norm_one(np.linalg.inv(a))
         return np.minimum(rcond, 1)
