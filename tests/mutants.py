@@ -125,7 +125,7 @@ MUTANTS = (
         "refine",
         "_refine/loop.py",
         "if left.size and task.worth * len(state.error) / left.size >= WARM_UP_STEPS:",
-        "if left.size and task.worth * len(state.error) * left.size >= WARM_UP_STEPS:",
+        "if left.size and task.worth * len(state.error) / left.size < WARM_UP_STEPS:",
     ),
     Mutant(
         "refine",
