@@ -87,7 +87,7 @@ def is_control(row):
 
 
 def place(row):
-    """Return what was measured on which system."""
+    """Return (what was timed, family of the matrix, n) of a row."""
     return row["what"], row["family"], row["n"]
 
 

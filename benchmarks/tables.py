@@ -236,7 +236,7 @@ def source(machine, command):
 def results_before_their_code(root=ROOT, folder=RESULTS):
     """Yield (name of a results file, its commit, paths that have changed since) for each outdated file.
 
-    The paths are None if this checkout does not have the commit.
+    If git does not know the commit, None takes the place of the list of paths.
     """
     for path in sorted(folder.glob("*.json")):
         machine = json.loads(path.read_text()).get("machine", {})

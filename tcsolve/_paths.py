@@ -29,7 +29,7 @@ class Paths:
         (number of products of the update, rows): up to this many rows, a panel takes longer than the update
         beside it.
     gate : bool
-        An update waits, for a limited time, until the panel beside it is resident.
+        An update waits, for a limited time, until the panel that runs at the same time is on the device.
     wide : float
         A panel is wide if it has at least this many columns.
     least_columns : float

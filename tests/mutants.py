@@ -446,7 +446,7 @@ def installed(folder, mutant=None):
 
 
 def first_failure(mutant, tests):
-    """Return the first failure of the tests of a mutant's part, or None if there is none."""
+    """Run the tests of a mutant's part; return the name of the first one that fails, or None."""
     with tempfile.TemporaryDirectory() as folder:
         installed(Path(folder), mutant)
         command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "--no-header"]

@@ -366,7 +366,7 @@ tcs_gemm_wgmma(
         const Target target = {out, c, ld_out, ld_c, m, n, int(kind), alpha, beta};
         const Origin<T_LOW> origin = {a, b, row_a, col_a, row_b, col_b, k, top_a, top_b};
         const unsigned boxes = shared.boxes((threadIdx.x - GROUP_THREADS) / WARP);
-        if (REFINE && group == CONSUMERS - 1) pass_turn(group);  // the first turn is that of group 0
+        if (REFINE && group == CONSUMERS - 1) pass_turn(group);  // so that group 0 begins
         Ring ring;
         float sum[SUMS];
         int last = NO_TILE;  // the tile whose sums are not stored yet

@@ -94,8 +94,9 @@ __device__ __forceinline__ void load(Tile& t, const T_IN* from, Index ld, Index 
 constexpr int SUMS = TRANS ? VECTOR : 1;
 
 #if !TRANS
-// Adds up EACH rows over WIDE lanes.  In each step a lane gives half of its rows to a partner, and adds what it gets
-// for the other half.  In the end LANES lanes share the sum of one row, threadIdx.x / LANES.
+// Sums each of EACH rows over WIDE lanes.  In each step a lane sends the partial sums of half of its rows to a partner.
+// The partner sends those of the other half, and the lane adds them to its own.  At the end, LANES lanes have the sum of
+// row threadIdx.x / LANES.
 __device__ __forceinline__ T_IN gather(T_IN (&part)[EACH]) {
     #pragma unroll
     for (int half = EACH / 2, bit = WIDE / 2; half; half /= 2, bit /= 2) {

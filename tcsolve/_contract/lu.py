@@ -108,7 +108,7 @@ class LUOps(Protocol):
         """
 
     def square(self, p, plan, beyond):
-        """Prepare the blocks beside a factored square panel p of a dominant matrix; return a `Square`.
+        """Prepare L below, and U right of, a square panel p of a dominant matrix; return a `Square`.
 
         `plan` is the `schedule.SolvePlan` of the panel.  The bounds of a dominant matrix may replace the
         largest entries of blocks.  beyond[0] becomes 1 if an entry exceeds its bound, or if |l| > 1.

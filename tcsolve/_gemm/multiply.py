@@ -4,7 +4,6 @@ import functools
 
 import numpy as np
 
-from tcsolve._arithmetic.products import Job
 from tcsolve._gemm.float64_operands import multiply_narrowed
 from tcsolve._steps import note
 
@@ -27,16 +26,16 @@ def _guarded(ops):
 
 
 def _multiply(task):
-    ops, a, b, c, out, product, alpha, beta, engine, shape, accumulator = task
-    if out is None:
-        out = ops.xp.empty(shape, accumulator)
+    ops, job, shape, accumulator = task
+    if job.out is None:
+        job = job._replace(out=ops.xp.empty(shape, accumulator))
+    out = job.out
     if not out.size:
         return out, None
-    if alpha == 0 or a.shape[-1] == 0:
-        return out, _without_product(ops, c, out, beta, accumulator)
-    narrowed = accumulator == "float64" and product.precision != "fp64"
-    compute = multiply_narrowed if narrowed else _compute
-    return out, compute(ops, Job(a, b, c, out, product, alpha, beta, engine))
+    if job.alpha == 0 or job.a.shape[-1] == 0:
+        return out, _without_product(ops, job.c, out, job.beta, accumulator)
+    narrowed = accumulator == "float64" and job.product.precision != "fp64"
+    return out, (multiply_narrowed if narrowed else _compute)(ops, job)
 
 
 def _compute(ops, job):

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from tcsolve._arguments import require_switch
-from tcsolve._arithmetic.products import ENGINES, Product, choose_product, common_dtype
+from tcsolve._arithmetic.products import ENGINES, Job, choose_product, common_dtype
 from tcsolve._backends.select import ops_for
 from tcsolve._checks import check_array
 from tcsolve._errors import InputError
@@ -27,19 +27,13 @@ class Options(NamedTuple):
 
 
 class Task(NamedTuple):
-    """out = alpha a b + beta c, for matrices or for stacks of the same length.
+    """A checked product, and what is needed to make its result.
 
     Attributes
     ----------
     ops : Ops
-    a, b : array
-    c : array or None
-        None if beta is 0.
-    out : array or None
-        None for a new array.
-    product : Product
-    alpha, beta : number
-    engine : str
+    job : Job
+        The product.  c is None if beta is 0.  `out` is None for a new array.  Matrices may be empty.
     shape : tuple of int
         That of the result.
     accumulator : str
@@ -47,14 +41,7 @@ class Task(NamedTuple):
     """
 
     ops: Any
-    a: Any
-    b: Any
-    c: Any
-    out: Any
-    product: Product
-    alpha: Any
-    beta: Any
-    engine: str
+    job: Job
     shape: tuple
     accumulator: str
 
@@ -114,7 +101,8 @@ def _task(a, b, c, out, options):
     if out is not None:
         check_out(ops.xp, out, shape, accumulator, (a, b, c))
         ops_for(out, a)  # raises unless both are in the same place
-    return Task(ops, a, b, c, out, product, alpha, beta, options.engine, shape, accumulator)
+    job = Job(a, b, c, out, product, alpha, beta, options.engine)
+    return Task(ops, job, shape, accumulator)
 
 
 def check_engine(engine):

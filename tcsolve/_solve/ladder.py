@@ -155,7 +155,7 @@ class Ladder:
         return self.rung
 
     def climb(self, columns=1):
-        """Factor with the next rung; return False if there is none.  `columns` is as for `following`."""
+        """Factor with the next rung, for some right-hand sides; return False if there is none."""
         following = self.following(columns)
         if following is None:
             return False

@@ -23,7 +23,7 @@ def progress(label, stream=None, delay=1.0):
         Seconds before the first output.
     """
     stream = stream or sys.stderr
-    if stream is None or not stream.isatty():  # Python sets a closed standard error to None
+    if stream is None or not stream.isatty():  # sys.stderr is None if standard error is closed
         yield
         return
     done = threading.Event()

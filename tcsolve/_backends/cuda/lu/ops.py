@@ -299,7 +299,7 @@ def _substitute_columns(lu, b, *rest):
 
 
 class _BestShape(NamedTuple):
-    """The best shape of a strip by what is known of clusters, as `DeviceRules` asks for it."""
+    """A function (rows, narrow, dominant) that returns the best shape of a strip, or None."""
 
     clusters: Any
     context: tuple
