@@ -10,3 +10,12 @@ def skip_or_fail(reason, switch):
     if os.environ.get(switch) == "1":
         pytest.fail(f"{switch}=1, but {reason}")
     pytest.skip(reason)
+
+
+def skip_on_other_chips(reason):
+    """Skip with a reason, or fail on compute capability 9.0, which has all that the tests need."""
+    import cupy
+
+    if cupy.cuda.Device().compute_capability == "90":
+        pytest.fail(f"on compute capability 9.0, {reason}")
+    pytest.skip(reason)

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from products import operands, ratio
+from switches import skip_on_other_chips
 from tcsolve.kernels.product_shapes import SMALL, SQUARE, WIDE, wmma_can_be_wide
 
 import tcsolve
@@ -136,9 +137,9 @@ def test_every_tile_of_the_wmma_engine(dtype, tile, on_device, cupy):
     arch, name = compiler.target_arch(cupy.cuda.Device()), np.dtype(dtype).name
     precision = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8"}[name]
     if tile == WIDE and not wmma_can_be_wide("fp16", arch):
-        pytest.skip(f"{arch} has no room for wide tiles")
+        skip_on_other_chips(f"{arch} has no room for wide tiles")
     if not multiplies("wmma", precision):
-        pytest.skip(f"{arch} has no {precision}")
+        skip_on_other_chips(f"{arch} has no {precision}")
     for (m, n, k), turned, layout in itertools.product(SIZES, range(4), ("C", "odd")):
         a, b = operands(m, n, k, dtype)
         # Both as they are stored, or as transposes of what is stored.
@@ -186,7 +187,7 @@ def test_the_default_is_as_accurate_as_sgemm(m, n, k, engine, on_device, request
         return
     if m < k:
         reason = "SGEMM splits k of a small result into several sums, and its errors are smaller"
-        request.applymarker(pytest.mark.xfail(reason=reason))
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     a, b = operands(m, n, k, np.float32)
     exact = a.astype(float) @ b
 
@@ -914,7 +915,7 @@ MEMORY = [pytest.param(*case[1:], id=case[0]) for case in memory_cases()]
 @pytest.mark.parametrize("product, shapes, dtypes, options, in_place", MEMORY)
 def test_each_allocation_may_fail(product, shapes, dtypes, options, in_place, fresh, cupy):
     if options.get("engine") == "wgmma" and cupy.cuda.Device().compute_capability != "90":
-        pytest.skip("for compute capability 9.0")
+        skip_on_other_chips("the engine is for compute capability 9.0")
     rng = np.random.default_rng(7)
     given = [rng.integers(-3, 4, s).astype(d) for s, d in zip(shapes, dtypes, strict=False)]
     shape = (*shapes[0][:-1], shapes[1][-1])

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from on_device import NO_PIVOT, U32
+from switches import skip_on_other_chips
 from tcsolve.kernels.launch_shapes import SWAP_SHAPES, SWAP_STATIC, lower_shape
 from tcsolve.kernels.panel_shapes import BOARD_BYTES, NARROW_STRIP, SEARCHED_STRIP, panel_shape
 
@@ -468,7 +469,7 @@ def test_swap_solve_moves_all_columns_and_solves_those_on_the_right(
     room = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
     if shared + SWAP_STATIC > room:
         assert room < 227 << 10
-        pytest.skip(f"{shared} bytes of shared memory are more than a block may have")
+        skip_on_other_chips(f"{shared} bytes of shared memory are more than a block may have")
     _, factors, _ = random_panel(max(w, 200), w)
     lower = np.tril(factors[:w], -1).astype(float) + np.eye(w)
     a = np.random.default_rng(8).standard_normal((m, n + padding)).astype(np.float32)
@@ -528,7 +529,7 @@ def test_lower_solve_moves_rows_and_solves_for_those_that_become_u(m, k, n, padd
 
     if not unit_lower.takes(k, n):
         assert lower_shape(k, compiler.target_arch(cupy.cuda.Device())) is None
-        pytest.skip(f"{k} unknowns take more shared memory than this device has")
+        skip_on_other_chips(f"{k} unknowns take more shared memory than this device has")
     l, lower, a, merged, moved = lower_problem(cupy, m, k, n, padding, swaps)
 
     device = cupy.asarray(a)
@@ -676,7 +677,7 @@ def test_strip_lu_reports_a_zero_column_of_its_strip(column, info, run_strip):
 def test_strips_whose_diagonal_dominates_take_less_time(cupy, ops):
     m, count = 16384, 12
     if cupy.cuda.Device().compute_capability not in ("90", "100", "103"):
-        pytest.skip("strips are searched in any case: too little shared memory")
+        skip_on_other_chips("strips are searched in any case: too little shared memory")
     ipiv, info = cupy.empty(128, cupy.int32), cupy.full(1, NO_PIVOT, cupy.int32)
     order = cupy.arange(m, dtype=cupy.int32)
 
