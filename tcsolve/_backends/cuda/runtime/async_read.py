@@ -28,10 +28,11 @@ def reading(arrays, first=None):
         reader = current_device.stream(device, threading.get_ident(), "reader")
         reader.wait_event(done)
         try:
-            if first is not None:
+            # Call it only once.  `once` holds the memory that its kernels read until they have finished.
+            once, first = first, None
+            if once is not None:
                 with reader:
-                    first()
-                first = None  # call it only once
+                    once()
             return tuple(x.get(stream=reader) for x in arrays)
         except BaseException:
             # The reader may still use memory that the current stream will reuse, so let that wait for it.

@@ -151,8 +151,9 @@ def test_every_tile_of_the_wmma_engine(dtype, tile, on_device, cupy):
         )
         out = cupy.full((m, n), 77, np.int32 if precision == "int8" else np.float32)
         product = choose_product(name, k, engine="wmma")
+        job = Job(x, y, None, out, product, 1, 0, "wmma")
         with counted() as launches:
-            engines.RUN["wmma"](engines.Work(x, y, None, out, product, 1, 0, arch, 132), tile=tile)
+            engines.RUN["wmma"](engines.Work(job, arch, 132), tile=tile)
         check(out, a, b, engine="wmma")
         assert launches["tcs_gemm_wmma"] == 1
 
@@ -308,7 +309,7 @@ def test_an_engine_the_device_lacks_is_named(cupy):
 
     def run(engine, precision, arch):
         product = choose_product("float32", 2, precision, engine=engine)
-        engines.gemm(a, a, None, out, product, 1, 0, engine, arch, 132)
+        engines.gemm(Job(a, a, None, out, product, 1, 0, engine), arch, 132)
 
     with pytest.raises(DeviceError, match="'wgmma' needs compute capability 9.0.*sm_80"):
         run("wgmma", "fp16", "sm_80")

@@ -194,8 +194,8 @@ def test_a_triangle_is_not_read_where_all_is_zero(columns, cupy):
 def test_substitution_by_halves_or_by_an_inverse(k, n, update, cupy, ops, monkeypatch):
     from tcsolve._backends.cuda.gemm import wgmma
 
-    made, lower = [], wgmma.Lower
-    monkeypatch.setattr(wgmma, "Lower", lambda *args: made.append(args) or lower(*args))
+    made, product = [], wgmma.Lower
+    monkeypatch.setattr(wgmma, "Lower", lambda *args: made.append(args) or product(*args))
     rng = np.random.default_rng([k, n])
     l = (rng.uniform(-1, 1, (k, k)) / np.sqrt(k)).astype(np.float32)
     b = rng.standard_normal((k, n)).astype(np.float32)
