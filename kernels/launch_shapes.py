@@ -5,7 +5,9 @@ from typing import NamedTuple
 from tcsolve.kernels.arch import (
     CLUSTER_ARCH,
     LARGEST_SHARED_BYTES,
+    MULTIPROCESSOR_BYTES,
     PORTABLE_CLUSTER,
+    RESERVED_BYTES,
     arch_number,
     has_large_memory,
     shared_bytes,
@@ -28,18 +30,19 @@ ROWS_SHAPES = (
     ((4, 1, 128), (8, 4, 128), (16, 8, 128), (24, 8, 64), (32, 16, 64)),
     ((4, 2, 128), (8, 8, 128), (16, 16, 128), (32, 32, 64)),
 )
-# (largest number of rows, threads of a row, blocks for whose registers a multiprocessor has room) of
-# solve_block.cu, for real and for complex matrices.
+# (largest number of rows, columns of a block column, threads) of solve_block.cu, for real and for complex
+# matrices, and the number of threads for whose registers a multiprocessor has room.
 BLOCK_SHAPES = (
-    ((48, 2, 6), (64, 2, 4), (96, 4, 2), (128, 4, 1)),
-    ((48, 4, 3), (64, 4, 2), (96, 8, 1)),
+    ((64, 32, 64), (128, 32, 128), (256, 32, 256), (640, 32, 512), (1024, 16, 512)),
+    ((64, 16, 64), (128, 16, 128), (256, 16, 256), (608, 16, 512), (1024, 8, 512)),
 )
-# STAGE of solve_block.cu.
-BLOCK_STAGE = 4
-# Number of right-hand sides of solve_rows.cu and solve_block.cu, and of random vectors.
+BLOCK_THREADS = 512
+# Number of columns of a panel of solve_block.cu.
+BLOCK_PANEL = 8
+# Number of right-hand sides of solve_rows.cu; of random vectors of solve_rows.cu and of solve_block.cu.
 SOLVED_COLUMNS, PROBES = 1, 2
-# Largest number of bytes of shared memory of solve_block.cu that do not depend on n.
-BLOCK_RESERVE = 2048
+# Largest number of bytes of static shared memory of solve_block.cu.
+BLOCK_STATIC = 1024
 # Largest number of right-hand sides of measure_one.cu, and threads of its blocks.
 MEASURED_COLUMNS, MEASURE_THREADS = 4, 256
 # Number of rows and columns of a tile of read_structure.cu, and threads of its blocks.
@@ -101,40 +104,66 @@ def stack_shape(count, n):
 
 
 class SolveShape(NamedTuple):
-    """A launch that solves small systems: source, macros, blocks, threads of a block, shared memory."""
+    """A launch that solves small systems: source, macros, blocks, threads of a block, shared memory, work.
+
+    `work` is the number of entries of the memory for factors, in FP64 or complex128; 0 if there is none.
+    """
 
     name: str
     defines: dict
     blocks: int
     threads: int
     shared: int
+    work: int
 
 
-def solve_shape(count, n, dtype, banded, arch):
-    """Return the `SolveShape` for `count` matrices of n rows, or None if they are too large.
+def solve_shape(count, n, k, dtype, banded, arch, multiprocessors):
+    """Return the `SolveShape` for `count` matrices of n rows, or None if they do not fit.
 
     Parameters
     ----------
-    count, n : int
+    count, n, k : int
+        Number of systems, of unknowns and of right-hand sides.
     dtype : dtype
     banded : bool
         True if a structure says which entries are read.
     arch : str
+    multiprocessors : int
+        Of the device.
     """
-    parts = 2 if dtype.kind == "c" else 1
-    for most, lanes, threads in ROWS_SHAPES[parts - 1]:
+    parts, banded = 2 if dtype.kind == "c" else 1, {"BANDED": int(banded)}
+    for most, lanes, threads in ROWS_SHAPES[parts - 1] if k == 1 else ():
         if n <= most:
-            defines = {"BANDED": int(banded), "MOST": most, "LANES": lanes, "THREADS": threads}
+            defines = banded | {"MOST": most, "LANES": lanes, "THREADS": threads}
             shared = threads // 32 * _rows_bytes(most, lanes, parts, dtype.itemsize)
-            return SolveShape("solve_rows", defines, -(-count * lanes // threads), threads, shared)
-    sides = SOLVED_COLUMNS + PROBES
-    for most, split, resident in BLOCK_SHAPES[parts - 1]:
-        ld = (most + (-(-sides // split) + BLOCK_STAGE - 1) * split) | 1
-        shared = n * (ld + 1 + sides) * 8 * parts
-        if n <= most and shared + BLOCK_RESERVE <= shared_bytes(arch):
-            defines = {"BANDED": int(banded), "MOST": most, "SPLIT": split, "RESIDENT": resident}
-            return SolveShape("solve_block", defines, count, most * split, shared)
+            return SolveShape(
+                "solve_rows", defines, -(-count * lanes // threads), threads, shared, 0
+            )
+    large = has_large_memory(arch_number(arch))
+    limit = LARGEST_SHARED_BYTES if large else shared_bytes(arch)
+    size = -(-n // BLOCK_PANEL) * BLOCK_PANEL
+    for most, width, threads in BLOCK_SHAPES[parts - 1]:
+        shared = _block_bytes(size, width, threads, parts) + BLOCK_STATIC
+        if n > most or k + PROBES > width or shared > limit:
+            continue
+        by_registers = BLOCK_THREADS // threads
+        resident = (
+            min(by_registers, MULTIPROCESSOR_BYTES // (shared + RESERVED_BYTES)) if large else 1
+        )
+        blocks = min(count, resident * multiprocessors)
+        defines = {"MOST": most, "WIDTH": width, "THREADS": threads, "RESIDENT": by_registers}
+        shared -= BLOCK_STATIC
+        return SolveShape(
+            "solve_block", banded | defines, blocks, threads, shared, blocks * size**2
+        )
     return None
+
+
+def _block_bytes(size, width, threads, parts):
+    """Return the bytes of shared memory of solve_block.cu, as its struct Room says."""
+    warps = threads // 32
+    entries = (size + width) * (width + 4) + 2 * warps * BLOCK_PANEL + size
+    return 8 * parts * entries + 16 * width + 8 * warps + 4 * size
 
 
 def _rows_bytes(most, lanes, parts, itemsize):

@@ -55,6 +55,7 @@ from tcsolve.kernels.arch import CLUSTER_ARCH, PORTABLE_CLUSTER, arch_number, ha
 from tcsolve.kernels.batched_shapes import Batched, batched_shape
 from tcsolve.kernels.launch_shapes import (
     BLOCK_SHAPES,
+    BLOCK_THREADS,
     LOWER_SHAPES,
     MOVE_CHUNKS,
     RESIDUAL_ROWS,
@@ -236,13 +237,14 @@ KERNELS = {
                 "COMPLEX": c,
                 "BANDED": banded,
                 "MOST": most,
-                "SPLIT": split,
-                "RESIDENT": resident,
+                "WIDTH": width,
+                "THREADS": threads,
+                "RESIDENT": BLOCK_THREADS // threads,
             }
             for t in ("float", "double")
             for c in (0, 1)
             for banded in (0, 1)
-            for most, split, resident in BLOCK_SHAPES[c]
+            for most, width, threads in BLOCK_SHAPES[c]
         ),
     ),
     "measure_one": KernelSpec(

@@ -59,25 +59,29 @@ class HostVendor:
     def most_at_once(self, kind, n):
         return 5000
 
-    def takes_at_once(self, n, k, dtype):
+    def takes_at_once(self, m, n, k, dtype, kind):
         return k == 1 and n <= self.largest_at_once
+
+    def bytes_at_once(self, m, n, k, dtype, band):
+        return 0
 
     def solve_at_once(self, a, b, kind, band, bound, board):
         self.solved_at_once.append(a.shape[:2])
         board[:] = 0
         read = self.read_as(a, *(band or ALL_READ), board[:5])
         factored, self.factored = self.factored, []  # these are not kept
-        factors, self.factored = self.factor(read, kind, 3), factored
+        factors, self.factored = self.factor(read, kind, b.shape[2] + 2), factored
         with np.errstate(all="ignore"):
             y = factors.solve(self.rows(b, 2))
-            x = np.swapaxes(y[:, :1], 1, 2).astype(b.dtype)
-        self.measure(read, x, b, y[:, 1:], factors.info, board[5:])
+            k = b.shape[2]
+            x = np.swapaxes(y[:, :k], 1, 2).astype(b.dtype)
+        self.measure(read, x, b, y[:, k:], factors.info, board[5:])
         return x
 
     def solve_and_judge(self, a, b, kind, band, limits):
-        board = np.empty((11, len(a)))
+        board = np.empty((9 + 2 * b.shape[2], len(a)))
         x = self.solve_at_once(a, b, kind, band, limits[0], board)
-        doubtful = self.doubtful(board, 1, limits, kind in TRIANGULAR)
+        doubtful = self.doubtful(board, b.shape[2], limits, kind in TRIANGULAR)
         return x, doubtful, np.array([doubtful.sum()])
 
     def measures_one(self, k):

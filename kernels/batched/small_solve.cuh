@@ -68,9 +68,9 @@ __device__ __forceinline__ Number inverse_of(Number v) {
     return COMPLEX ? reciprocal(v) : Number{fast_reciprocal(v.re), 0.0};
 }
 
-// A key for the search of a pivot.  Larger numbers have larger keys, to about 13 bits; `low` < KEY_ROWS is the row.
-constexpr unsigned KEY_ROWS = 128;
-
+// A key for the search of a pivot among at most KEY_ROWS rows, a power of two.  Larger numbers have larger keys; `low` <
+// KEY_ROWS is the row.  With 128 rows a key has 13 bits of a number's mantissa, with 1024 rows 10.
+template <int KEY_ROWS>
 __device__ __forceinline__ unsigned key_of(Number v, unsigned low) {
     constexpr unsigned INFINITE = 0x7ff00000u;  // the upper half of infinity; that of a NaN is not smaller
     const double size = COMPLEX ? fabs(v.re) + fabs(v.im) : v.re;
@@ -100,47 +100,62 @@ struct Limits {
     double bound, least, safe, agrees;
 };
 
-// The numbers that verify an answer, as on the board.
+// The numbers that verify the answers to one system, as on the board; `rests` and `sizes` are those of k answers.
 struct Measured {
-    double inf, one, grown, broken, rest, size;
+    double inf, one, grown, broken;
 
-    __device__ __forceinline__ bool is_ordinary(const Seen& seen, const Limits& limits) const {
+    __device__ __forceinline__ bool is_ordinary(
+        const Seen& seen, const Limits& limits, const double* rests, const double* sizes, int k
+    ) const {
         const double safe = limits.safe;
         bool good = !seen.spoilt && (!seen.beyond || seen.apart <= limits.agrees * seen.largest) && broken == 0;
         good = good && !(limits.kind == TRIANGLE && seen.zero) && inf > 1 / safe && inf < safe && one < safe;
-        good = good && 1 / one / grown >= limits.least && size < safe;
-        return good && (size > 1 / safe ? rest / inf / size <= limits.bound : size == 0 && rest == 0);
+        good = good && 1 / one / grown >= limits.least;
+        for (int c = 0; c < k; ++c) {
+            const double rest = rests[c], size = sizes[c];
+            good = good && size < safe;
+            good = good && (size > 1 / safe ? rest / inf / size <= limits.bound : size == 0 && rest == 0);
+        }
+        return good;
     }
 
     // Writes the numbers of one system to the board, or whether it is doubtful, where these are wanted.
     __device__ __forceinline__ void report(
-        const Seen& seen, const Limits& limits, Index slice, Index count, double* board, char* doubtful, int* doubts
+        const Seen& seen, const Limits& limits, const double* rests, const double* sizes, int k, Index slice,
+        Index count, double* board, char* doubtful, int* doubts
     ) const {
         const auto write = [&](int number, double v) { board[number * count + slice] = v; };
         if (board) {
             tell(seen, write);
             write(SEEN, inf), write(SEEN + 1, one), write(SEEN + 2, grown), write(SEEN + 3, broken);
-            write(SEEN + 4, rest), write(SEEN + 5, size);
+            for (int c = 0; c < k; ++c) write(SEEN + 4 + c, rests[c]), write(SEEN + 4 + k + c, sizes[c]);
         }
         if (doubtful) {
-            const bool good = is_ordinary(seen, limits);
+            const bool good = is_ordinary(seen, limits, rests, sizes, k);
             doubtful[slice] = !good;
             if (!good) atomicAdd(doubts, 1);
         }
     }
 };
 
-// A sum of products; the real and the imaginary part have two doubles each.
-struct NumberSum {
-    Sum<true> re, im;
+// b minus a sum of products, nearly exact.
+struct Residual {
+    BoundedSum re, im;
 
-    __device__ __forceinline__ void add_product(Number u, Number v) {
-        re.add_product(u.re, v.re);
-        if (COMPLEX) {
-            re.add_product(-u.im, v.im);
-            im.add_product(u.re, v.im), im.add_product(u.im, v.re);
-        }
+    // `most` is a bound on the sum of the moduli of the products.
+    __device__ __forceinline__ void begin(Number b, double most) {
+        most += fabs(b.re) + fabs(b.im);
+        re.begin(most), re.add_product(1.0, b.re);
+        if (COMPLEX) im.begin(most), im.add_product(1.0, b.im);
     }
-
-    __device__ __forceinline__ Number from(Number v) { return {re.from(v.re), COMPLEX ? im.from(v.im) : 0.0}; }
+    __device__ __forceinline__ void subtract(Number u, Number v) {
+        re.add_product(-u.re, v.re);
+        if (!COMPLEX) return;
+        re.add_product(u.im, v.im), im.add_product(-u.re, v.im), im.add_product(-u.im, v.re);
+    }
+    // The result of groups of OF neighbouring lanes with the same bound, of which one has begun with b, others with 0.
+    template <int OF>
+    __device__ __forceinline__ Number over_group() const {
+        return {re.total<OF>(), COMPLEX ? im.total<OF>() : 0.0};
+    }
 };

@@ -1,245 +1,207 @@
-// Solves and verifies systems of at most MOST unknowns in one launch.  A block takes a matrix; small_solve.cuh describes
-// the arguments.
+// Solves and verifies systems of at most MOST unknowns in one launch.  A block takes one matrix after the other;
+// small_solve.cuh describes most arguments, block_lu.cuh the factorization.
 //
-// SPLIT neighbouring threads have a row in registers: column j belongs to thread j % SPLIT of the row.  Rows are not
-// moved: in step j the pivot row goes to row j of shared memory, from where all threads read it.  After SPLIT steps each
-// thread has one column less, and its numbers move down by one register, so that a loop can run over the steps.
+//   work     room for the factors: for each block of the grid, S S numbers in FP64 (or pairs), S = n rounded up to 8.
+//   b_col, k right-hand sides: entry (s, i, c) of b is at s b_step + i b_row + c b_col; at most WIDTH - PROBES columns.
+//   x        [count][n][k].
+//   board    has the last two rows for each right-hand side: k rows max |b - A x|, then k rows max |x|.
 //
-// If an answer misses the bound, the same elimination runs again for the residual.
+// A right-hand side whose answer misses the bound is corrected once, with the factors at hand.
 //
-// Grid count, block MOST SPLIT; shared memory in FP64 (or pairs): n rows of LD entries, and 4 vectors of n.
-// Defines T_A, COMPLEX, BANDED (0 if all entries are read), MOST (at most 128), SPLIT (a divisor of MOST and of 32), RESIDENT (blocks on a multiprocessor).
+// Grid: any number of blocks, of THREADS threads.  Shared memory: see `Room`.
+// Defines T_A, COMPLEX, BANDED (0 if all entries are read), WIDTH, THREADS, MOST, RESIDENT (blocks on a multiprocessor).
 
-#include "batched/small_solve.cuh"
-#include "common/reduce.cuh"
+#include "batched/block_lu.cuh"
 
-constexpr int ROWS = MOST, THREADS = MOST * SPLIT, WARPS = THREADS / WARP, PER_LANE = (ROWS + WARP - 1) / WARP;
-constexpr int COLUMNS = MOST / SPLIT + (SIDES + SPLIT - 1) / SPLIT;  // of a thread, with the right-hand sides
 constexpr int GROUP = 8;  // threads that compute one entry of the residual
-constexpr int STAGE = 4;  // columns of a thread that are eliminated before the loops become shorter
-// Of the rows in shared memory.  The loops of a stage also run over columns that have been eliminated in it.
-constexpr int LD = (COLUMNS + STAGE - 1) * SPLIT | 1;
 
-struct Entry { double part[PARTS]; };
+// Shared memory for matrices whose order, rounded up to PANEL, is `size`.
+struct Room {
+    Entry *x, *diagonal, *candidates, *answer;
+    double *sums, *rests, *sizes;
+    unsigned* keys;
+    int* order;
 
-__device__ __forceinline__ Number load(const Entry& v) { return {v.part[0], COMPLEX ? v.part[PARTS - 1] : 0.0}; }
-
-__device__ __forceinline__ void save(Entry& to, Number v) {
-    to.part[0] = v.re;
-    if (COMPLEX) to.part[PARTS - 1] = v.im;
-}
-
-__device__ __forceinline__ Number from_lane(Number v, int lane) {
-    return {__shfl_sync(ALL_LANES, v.re, lane), COMPLEX ? __shfl_sync(ALL_LANES, v.im, lane) : 0.0};
-}
-
-// U by rows in the order of the steps, with the right-hand sides in the columns behind it.
-struct Steps {
-    Entry *w, *inverses;
-    int n;
-
-    // answer := U^-1 (column c), by one warp.
-    __device__ __forceinline__ void backward(int c, Entry* answer) const {
-        const int lane = threadIdx.x % WARP;
-        Number z[PER_LANE];
-        #pragma unroll
-        for (int q = 0; q < PER_LANE; ++q) {
-            const int i = lane + WARP * q;
-            z[q] = i < n ? load(w[i * LD + c]) : Number{0.0, 0.0};
-        }
-        #pragma unroll
-        for (int block = PER_LANE - 1; block >= 0; --block) {
-            for (int j = min(n, WARP * (block + 1)) - 1; j >= WARP * block; --j) {
-                const Number v = from_lane(times(z[block], load(inverses[j])), j % WARP);
-                if (lane == 0) save(answer[j], v);
-                #pragma unroll
-                for (int q = 0; q <= block; ++q) {
-                    const int i = lane + WARP * q;
-                    if (i < j) z[q] = less(z[q], load(w[i * LD + j]), v);
-                }
-            }
-        }
+    __device__ __forceinline__ Room(char* at, int size) {
+        x = reinterpret_cast<Entry*>(at);
+        diagonal = x + size * LD, candidates = diagonal + WIDTH * LD, answer = candidates + 2 * WARPS * PANEL;
+        sums = answer[0].part;  // used before the answer
+        rests = answer[size].part, sizes = rests + WIDTH;
+        keys = reinterpret_cast<unsigned*>(sizes + WIDTH), order = reinterpret_cast<int*>(keys + 2 * WARPS);
     }
 };
 
-// The rows of a matrix during the elimination, and what their threads know together.
-struct Elimination {
-    Steps steps;
-    Index kind;
-    int* keys;  // one for each warp
-    int row, part, broken;
-    bool is_left;
+// The right-hand sides of one system.
+struct Sides {
+    const T_A* at;
+    Index row, col;
 
-    // Returns the row of the pivot of step j; `of_row` is the entry of the row of this thread in column j, if it has
-    // that column.
-    __device__ __forceinline__ int pivot_row(int j, Number of_row, bool has_column) {
-        if (kind != GENERAL) return j;
-        const int lane = threadIdx.x % WARP;
-        const int of_warp = largest_of_warp(has_column && is_left ? int(key_of(of_row, ROWS - 1 - row) + KEY_ROWS) : 0);
-        if (lane == 0) keys[threadIdx.x / WARP] = of_warp;
-        __syncthreads();
-        return ROWS - 1 - largest_of_warp(keys[lane < WARPS ? lane : 0]) % int(KEY_ROWS);
-    }
-
-    // Eliminates the columns from SPLIT `first` to SPLIT `last`; the thread has WIDTH columns left.
-    template <int WIDTH>
-    __device__ __forceinline__ void run(Number (&own)[COLUMNS], int first, int last) {
-        #pragma unroll 1
-        for (int q = first; q < last; ++q) {
-            #pragma unroll
-            for (int p = 0; p < SPLIT; ++p) {
-                const int j = q * SPLIT + p;
-                if (j >= steps.n) break;
-                const bool is_pivot = row == pivot_row(j, own[0], part == p);
-                Entry* pivots = steps.w + j * (LD + 1) - p;  // at column q SPLIT
-                if (is_pivot) {
-                    #pragma unroll
-                    for (int c = 0; c < WIDTH; ++c) save(pivots[c * SPLIT + part], own[c]);
-                    is_left = false;
-                }
-                __syncthreads();
-                const Number pivot = load(pivots[p]), inverse = inverse_of(pivot);
-                if (threadIdx.x == 0) save(steps.inverses[j], inverse);
-                if (!broken && is_broken(pivot, kind)) broken = j + 1;
-                const Number of_column = times(own[0], inverse);
-                Number l = from_lane(of_column, int(threadIdx.x) % WARP / SPLIT * SPLIT + p);
-                if (!is_left) l = {0.0, 0.0};
-                #pragma unroll
-                for (int c = 0; c < WIDTH; ++c) own[c] = less(own[c], l, load(pivots[c * SPLIT + part]));
-            }
-            #pragma unroll
-            for (int c = 0; c + 1 < WIDTH; ++c) own[c] = own[c + 1];
-        }
-    }
+    __device__ __forceinline__ Number operator()(int i, int c) const { return number(at, i * row + c * col); }
 };
 
-// Eliminates all columns, STAGE columns of each thread at a time.
-template <int FIRST>
-__device__ __forceinline__ void eliminate(Elimination& rows, Number (&own)[COLUMNS]) {
-    if constexpr (FIRST < MOST / SPLIT) {
-        constexpr int LAST = FIRST + STAGE < MOST / SPLIT ? FIRST + STAGE : MOST / SPLIT;
-        rows.run<COLUMNS - FIRST>(own, FIRST, min(LAST, (rows.steps.n + SPLIT - 1) / SPLIT));
-        eliminate<LAST>(rows, own);
+// The largest |b_i - sum_j A_ij v_j|; `keep(i, r)` gets each of these numbers.
+template <typename Keep>
+__device__ __forceinline__ double residual(
+    const Reading& read, const Sides& b, int c, const Entry* v, int n, double most, Keep keep
+) {
+    double rest = 0;
+    for (int first = 0; first < n; first += THREADS / GROUP) {
+        const int i = min(first + int(threadIdx.x) / GROUP, n - 1), in_group = threadIdx.x % GROUP;
+        const Number given = b(i, c);
+        const double of_b = fabs(given.re) + fabs(given.im);
+        Residual sum;
+        sum.begin(in_group ? Number{0.0, 0.0} : given, in_group ? most + of_b : most);
+        #pragma unroll 4
+        for (int j = in_group; j < n; j += GROUP) {
+            sum.subtract(BANDED ? read(i, j) : read.given(i, j), load(v[j]));
+        }
+        const Number r = sum.over_group<GROUP>();
+        rest = larger(rest, modulus(r));
+        if (in_group == 0 && first + int(threadIdx.x) / GROUP < n) keep(i, r);
     }
+    return over_block<WARPS>(rest, larger);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 tcs_solve_block(
-    T_A* x, double* board, char* doubtful, int* doubts, const T_A* a, Index a_step, Index a_row, Index a_col,
-    const T_A* b, Index b_step, Index b_row, Index below, Index above, Index mirror, Index kind, double bound,
-    double least, double safe, double agrees, Index count, Index unknowns
+    T_A* x, double* board, char* doubtful, int* doubts, Entry* work, const T_A* a, Index a_step, Index a_row,
+    Index a_col, const T_A* b, Index b_step, Index b_row, Index b_col, Index below, Index above, Index mirror,
+    Index kind, double bound, double least, double safe, double agrees, Index count, Index unknowns, Index columns
 ) {
     extern __shared__ __align__(16) char memory[];
-    __shared__ int keys[WARPS];
-    const int n = int(unknowns), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    Entry* w = reinterpret_cast<Entry*>(memory);  // the matrix, then U; right-hand sides are its last columns
-    Entry* inverses = w + n * LD;                 // 1 / pivot of each step
-    Entry* answers = inverses + n;                // [SIDES][n]
-    const Index slice = blockIdx.x;
-    const Reading read = {a + PARTS * slice * a_step, a_row, a_col, {below, above, mirror}};
-    b += PARTS * slice * b_step;
-
-    Seen seen;
+    const int n = int(unknowns), k = int(columns), size = (n + PANEL - 1) / PANEL * PANEL;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, tiles = (k + PROBES + 7) / 8;
     const bool by_rows = a_col <= a_row;  // so that neighbouring threads read neighbours in memory
-    const auto copy_matrix = [&](bool notes) {
-        for (int v = warp; v < n; v += WARPS) {
-            for (int u = lane; u < n; u += WARP) {
-                const int i = by_rows ? v : u, j = by_rows ? u : v;
-                const Number given = read.given(i, j);
-                const Number stands = BANDED ? read.band.stands(i, j, given, read.other(i, j)) : given;
-                if (BANDED && notes) seen.note(read.band, i, j, given, stands);
-                save(w[i * LD + j], stands);
-            }
-        }
-    };
-    copy_matrix(true);
-    for (int i = threadIdx.x; i < n; i += THREADS) {
-        save(w[i * LD + n], number(b, i * b_row));
-        for (int p = 0; p < PROBES; ++p) save(w[i * LD + n + 1 + p], {random_probe(i, p), 0.0});
-    }
-    __syncthreads();
-    double inf = 0, one = 0;
-    for (int t = threadIdx.x; t < 2 * n; t += THREADS) {
-        const int first = t < n ? t * LD : t - n, next = t < n ? 1 : LD;
-        double sum = 0;
-        for (int c = 0; c < n; ++c) sum += modulus(load(w[first + c * next]));
-        (t < n ? inf : one) = larger(t < n ? inf : one, sum);
-    }
-    inf = over_block<WARPS>(inf, larger), one = over_block<WARPS>(one, larger);
-    if (!BANDED && !isfinite(inf)) {  // NaN or Inf, or a sum that has overflowed
-        for (int e = threadIdx.x; e < n * n; e += THREADS) {
-            const Number v = read.given(e / n, e % n);
-            seen.spoilt = seen.spoilt || !isfinite(v.re) || COMPLEX && !isfinite(v.im);
-        }
-    }
+    const Room room(memory, size);
+    Entry* of_block = work + Index(blockIdx.x) * size * size;
 
-    // The elimination, the solution and its residual; once more for the residual if the answer misses the bound.  The
-    // solutions for random vectors are not needed then: the correction and the uncorrected answer overwrite them.
-    Elimination rows = {{w, inverses, n}, kind, keys, int(threadIdx.x) / SPLIT, int(threadIdx.x) % SPLIT, 0, false};
-    Entry *correction = answers + n, *kept = answers + 2 * n;
-    double grown = 0, rest = 0, size = 0, rest_before = 0, size_before = 0;
-    bool is_corrected = false;
-    while (true) {
-        Number own[COLUMNS];
-        #pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) {
-            const int column = c * SPLIT + rows.part;
-            own[c] = rows.row < n && column < n + SIDES ? load(w[rows.row * LD + column]) : Number{0.0, 0.0};
-        }
-        rows.is_left = rows.row < n;
-        __syncthreads();
-        eliminate<0>(rows, own);
-        __syncthreads();
-        if (is_corrected) {
-            if (warp == 0) {
-                rows.steps.backward(n, correction);
-                __syncwarp();
-                for (int i = lane; i < n; i += WARP) {
-                    kept[i] = answers[i];
-                    save(answers[i], plus(load(kept[i]), load(correction[i])));
+    for (Index slice = blockIdx.x; slice < count; slice += gridDim.x) {
+        const Reading read = {a + PARTS * slice * a_step, a_row, a_col, {below, above, mirror}};
+        const Sides sides = {b + PARTS * slice * b_step, b_row, b_col};
+        T_A* answers = x + PARTS * slice * n * k;
+        BlockLU lu = {room.x, room.diagonal, room.candidates, room.keys, room.order, of_block, size, kind, 0};
+        Seen seen;
+
+        // Entry (i, j) of the matrix, with an identity behind it.
+        const auto entry = [&](int i, int j) {
+            if (i >= n || j >= n) return Number{double(i == j), 0.0};
+            const Number given = read.given(i, j);
+            if (!BANDED) return given;
+            const Number stands = read.band.stands(i, j, given, read.other(i, j));
+            seen.note(read.band, i, j, given, stands);
+            return stands;
+        };
+
+        // The factorization, one block column after the other, and sums of |a_ij|.
+        for (int i = threadIdx.x; i < size; i += THREADS) room.order[i] = i, room.sums[i] = 0;
+        double one = 0, inf = 0;
+        for (int p = 0; p < size; p += WIDTH) {
+            const int width = min(WIDTH, size - p);
+            if (by_rows) {
+                #pragma unroll 4
+                for (int e = threadIdx.x; e < size * WIDTH; e += THREADS) {
+                    const int i = e / WIDTH, j = e % WIDTH;
+                    if (j < width) save(room.x[i * LD + j], entry(i, p + j));
+                }
+            } else {
+                for (int j = warp; j < width; j += WARPS) {
+                    #pragma unroll 4
+                    for (int i = lane; i < size; i += WARP) save(room.x[i * LD + j], entry(i, p + j));
                 }
             }
-        } else {
-            for (int s = warp; s < SIDES; s += WARPS) rows.steps.backward(n + s, answers + s * n);
+            __syncthreads();
+            for (int i = threadIdx.x; i < n; i += THREADS) {
+                double sum = 0;
+                for (int j = 0; j < width; ++j) {
+                    const int c = j / 4 * 4 + (j + i / 4) % 4;  // neighbours read different banks
+                    if (p + c < n) sum += modulus(load(room.x[i * LD + c]));
+                }
+                room.sums[i] += sum;
+            }
+            for (int j = threadIdx.x; j < width && p + j < n; j += THREADS) {
+                double some[4] = {};
+                for (int i = 0; i < n; i += 4) {
+                    #pragma unroll
+                    for (int q = 0; q < 4; ++q) some[q] += i + q < n ? modulus(load(room.x[(i + q) * LD + j])) : 0.0;
+                }
+                one = larger(one, (some[0] + some[1]) + (some[2] + some[3]));
+            }
+            __syncthreads();
+            for (int done = 0; done < p; done += WIDTH) lu.forward(done, width / 8);
+            lu.factor(p);
+        }
+        for (int i = threadIdx.x; i < n; i += THREADS) inf = larger(inf, room.sums[i]);
+        inf = over_block<WARPS>(inf, larger), one = over_block<WARPS>(one, larger);
+        if (!BANDED && !isfinite(inf)) {  // NaN or Inf, or a sum that has overflowed
+            for (int e = threadIdx.x; e < n * n; e += THREADS) {
+                const Number v = read.given(e / n, e % n);
+                seen.spoilt = seen.spoilt || !isfinite(v.re) || COMPLEX && !isfinite(v.im);
+            }
+        }
+
+        // The right-hand sides and the random vectors.
+        for (int e = threadIdx.x; e < size * 8 * tiles; e += THREADS) {
+            const int i = e / (8 * tiles), c = e % (8 * tiles);
+            Number v = {0.0, 0.0};
+            if (i < n && c < k) v = sides(i, c);
+            if (i < n && c >= k && c < k + PROBES) v.re = random_probe(i, c - k);
+            save(room.x[i * LD + c], v);
         }
         __syncthreads();
-        for (int p = 0; p < PROBES && !is_corrected; ++p) {
+        lu.solve(tiles);
+        double grown = 0;
+        for (int p = 0; p < PROBES; ++p) {
             double sum = 0;
-            for (int i = threadIdx.x; i < n; i += THREADS) sum += modulus(load(answers[(1 + p) * n + i]));
+            for (int i = threadIdx.x; i < n; i += THREADS) sum += modulus(load(room.x[i * LD + k + p]));
             grown = larger(grown, over_block<WARPS>(sum, sum_of));
         }
-        rest = 0, size = 0;
-        for (int first = 0; first < n; first += THREADS / GROUP) {
-            const int i = first + int(threadIdx.x) / GROUP, in_group = threadIdx.x % GROUP;
-            NumberSum sum;
-            for (int j = in_group; i < n && j < n; j += GROUP) {
-                sum.add_product(BANDED ? read(i, j) : read.given(i, j), rounded(load(answers[j])));
+
+        // The answers and their residuals, which take the place of the right-hand sides.
+        bool any_misses = false;
+        for (int c = 0; c < k; ++c) {
+            double of_x = 0;
+            for (int i = threadIdx.x; i < n; i += THREADS) {
+                const Number v = rounded(load(lu.row_of_x(i)[c]));
+                save(room.answer[i], v), store(answers, Index(i) * k + c, v);
+                of_x = larger(of_x, modulus(v));
             }
-            sum.re.join<GROUP>();
-            if (COMPLEX) sum.im.join<GROUP>();
-            if (in_group || i >= n) continue;  // sums in other lanes may differ in the last bit
-            const Number r = sum.from(number(b, i * b_row));
-            rest = larger(rest, modulus(r));
-            save(w[i * LD + n], r);
+            of_x = over_block<WARPS>(of_x, larger);
+            const auto keep = [&](int i, Number r) { save(room.x[i * LD + c], r); };
+            const double rest = residual(read, sides, c, room.answer, n, inf * of_x, keep);
+            if (threadIdx.x == 0) room.rests[c] = rest, room.sizes[c] = of_x;
+            any_misses = any_misses || !(rest <= bound * inf * of_x);
         }
-        for (int i = threadIdx.x; i < n; i += THREADS) size = larger(size, modulus(rounded(load(answers[i]))));
-        rest = over_block<WARPS>(rest, larger), size = over_block<WARPS>(size, larger);
-        if (is_corrected || rest <= bound * inf * size) break;
-        is_corrected = true, rest_before = rest, size_before = size;
-        copy_matrix(false);
+        __syncthreads();
+
+        // Corrections; each right-hand side keeps the better of its answers.
+        if (any_misses) lu.solve(tiles);
+        for (int c = 0; c < k && any_misses; ++c) {
+            const double rest = room.rests[c], of_x = room.sizes[c];
+            if (rest <= bound * inf * of_x) continue;
+            double new_size = 0;
+            for (int i = threadIdx.x; i < n; i += THREADS) {
+                const Number v = rounded(plus(number(answers, Index(i) * k + c), load(lu.row_of_x(i)[c])));
+                save(room.answer[i], v);
+                new_size = larger(new_size, modulus(v));
+            }
+            new_size = over_block<WARPS>(new_size, larger);
+            const auto drop = [](int, Number) {};
+            const double new_rest = residual(read, sides, c, room.answer, n, inf * new_size, drop);
+            if (!(new_rest * of_x < rest * new_size)) continue;
+            for (int i = threadIdx.x; i < n; i += THREADS) store(answers, Index(i) * k + c, load(room.answer[i]));
+            if (threadIdx.x == 0) room.rests[c] = new_rest, room.sizes[c] = new_size;
+        }
+        __syncthreads();
+
+        seen.apart = over_block<WARPS>(seen.apart, larger), seen.largest = over_block<WARPS>(seen.largest, larger);
+        double flags[] = {double(seen.beyond), double(seen.spoilt), double(seen.zero)};
+        for (double& flag : flags) flag = over_block<WARPS>(flag, larger);
+        seen.beyond = flags[0] > 0, seen.spoilt = flags[1] > 0, seen.zero = flags[2] > 0;
+        const Measured found = {inf, one, grown, double(lu.broken)};
+        if (threadIdx.x == 0) {
+            const Limits limits = {kind, bound, least, safe, agrees};
+            found.report(seen, limits, room.rests, room.sizes, k, slice, count, board, doubtful, doubts);
+        }
         __syncthreads();
     }
-    if (is_corrected && !(rest * size_before < rest_before * size)) {  // the correction did not help
-        for (int i = threadIdx.x; i < n; i += THREADS) answers[i] = kept[i];
-        rest = rest_before, size = size_before;
-    }
-    for (int i = threadIdx.x; i < n; i += THREADS) {
-        store(x + PARTS * slice * n, i, rounded(load(answers[i])));
-    }
-    seen.apart = over_block<WARPS>(seen.apart, larger), seen.largest = over_block<WARPS>(seen.largest, larger);
-    double flags[] = {double(seen.beyond), double(seen.spoilt), double(seen.zero)};
-    for (double& flag : flags) flag = over_block<WARPS>(flag, larger);
-    seen.beyond = flags[0] > 0, seen.spoilt = flags[1] > 0, seen.zero = flags[2] > 0;
-    const Measured found = {inf, one, grown, double(rows.broken), rest, size};
-    if (threadIdx.x == 0) found.report(seen, {kind, bound, least, safe, agrees}, slice, count, board, doubtful, doubts);
 }

@@ -12,6 +12,7 @@
 #include "common/async_copy.cuh"
 #include "common/reduce.cuh"
 
+constexpr unsigned KEY_ROWS = 128;
 constexpr int N = MOST, TEAMS = WARP / LANES, ROWS = (N + LANES - 1) / LANES;
 constexpr bool ALONE = LANES == 1;  // a thread has a whole matrix
 constexpr int WIDTH = N + SIDES;    // columns of a row with its right-hand sides
@@ -234,7 +235,7 @@ tcs_solve_rows(
         unsigned key = 0;
         #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            const unsigned of_row = key_of(row[r][j], N - 1 - team.row_of(r)) + KEY_ROWS;
+            const unsigned of_row = key_of<KEY_ROWS>(row[r][j], N - 1 - team.row_of(r)) + KEY_ROWS;
             key = max(key, is_left[r] ? of_row : 0);
         }
         key = over_lanes<LANES>(key, larger_key);
@@ -290,17 +291,21 @@ tcs_solve_rows(
     bool misses = false, is_better = false;
     #pragma unroll 1
     for (int which = 0; which < 2; ++which) {
-        NumberSum sums[ROWS];
+        double largest = 0, spoilt = 0;
+        Residual sums[ROWS];
+        #pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            sums[r].begin(team.given(row_in_memory(r), N), inf * (which ? new_size : size));
+        }
         #pragma unroll
         for (int j = 0; j < N; ++j) {
             const Number v = rounded(team.kept(own, which, j));
             #pragma unroll
-            for (int r = 0; r < ROWS; ++r) sums[r].add_product(team(row_in_memory(r), j), v);
+            for (int r = 0; r < ROWS; ++r) sums[r].subtract(team(row_in_memory(r), j), v);
         }
-        double largest = 0, spoilt = 0;
         #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            rest[r] = sums[r].from(team.given(row_in_memory(r), N));
+            rest[r] = sums[r].over_group<1>();
             largest = plain_larger(largest, modulus(rest[r])), spoilt = fma(modulus(rest[r]), 0.0, spoilt);
         }
         largest = over_lanes<LANES>(largest + spoilt, larger);
@@ -365,6 +370,6 @@ tcs_solve_rows(
     double grown = 0;
     #pragma unroll
     for (int p = 0; p < PROBES; ++p) grown = larger(grown, of_probe[p]);
-    const Measured found = {inf, one, grown, double(broken), of_rest, size};
-    found.report(seen, {kind, bound, least, safe, agrees}, slice, count, board, doubtful, doubts);
+    const Measured found = {inf, one, grown, double(broken)};
+    found.report(seen, {kind, bound, least, safe, agrees}, &of_rest, &size, 1, slice, count, board, doubtful, doubts);
 }

@@ -28,21 +28,39 @@ struct Sum {
         lo += fma(u, v, -p);
     }
 
-    // Adds the sums of groups of OF neighbouring lanes.  Two lanes may end with sums that differ in the last bit.
-    template <int OF>
-    __device__ __forceinline__ void join() {
-        #pragma unroll
-        for (int d = OF / 2; d; d /= 2) {
-            const double rest = EXACT ? __shfl_xor_sync(ALL_LANES, lo, d) : 0.0;
-            add(__shfl_xor_sync(ALL_LANES, hi, d));
-            lo += rest;
-        }
-    }
-
     // v minus the sum.
     __device__ __forceinline__ double from(double v) {
         hi = -hi, lo = -lo;
         add(v);
         return hi + lo;
+    }
+};
+
+// A nearly exact sum of products whose partial sums stay below a known bound.  A large constant is in the sum, so that
+// all its values are multiples of one number, the spacing at this constant; `rest` has the exact rounding errors.
+struct BoundedSum {
+    double constant, sum, rest;
+
+    // `bound` is at least 0 and finite; otherwise the sum is not finite.
+    __device__ __forceinline__ void begin(double bound) {
+        // 3 times a power of two that is larger than the bound: sums cannot reach the next power of two.
+        const int above = (__double2hiint(fmax(bound, 0x1p-960)) & 0x7ff00000) + 0x00200000;
+        constant = sum = 1.5 * __hiloint2double(above, 0), rest = 0;
+    }
+
+    __device__ __forceinline__ void add_product(double u, double v) {
+        const double next = fma(u, v, sum), step = next - sum;
+        rest += fma(u, v, -step), sum = next;
+    }
+
+    // Adds the sums of groups of OF neighbouring lanes that have the same bound, and returns the result.
+    template <int OF>
+    __device__ __forceinline__ double total() const {
+        double high = sum - constant, low = rest;
+        #pragma unroll
+        for (int d = OF / 2; d; d /= 2) {
+            high += __shfl_xor_sync(ALL_LANES, high, d), low += __shfl_xor_sync(ALL_LANES, low, d);
+        }
+        return high + low;
     }
 };

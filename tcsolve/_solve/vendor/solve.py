@@ -136,9 +136,10 @@ def _solve_all(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite
     a, b = ops.converted(a, dtype), ops.converted(b, dtype)
     batch = shape[:-1] if b.ndim == 1 else shape[:-2]
     stack, columns = as_stacks(ops.xp, a, b, batch)
-    band, size = band_of(structure, lower, a.dtype), _chunk(ops, stack, kind)
+    band = band_of(structure, lower, a.dtype)
     how = {"kind": kind, "band": band, "mirrored": bool(band and band[2]), "estimate": estimate}
     system = System(stack, columns, **how, alone=not batch and kind == "general")
+    size = _chunk(ops, system)
     if batch and size == 1 and kind == "general" and not _is_faster(ops, a, columns.shape[2]):
         system, apart = read_all(ops, system, check_finite)
         found = [alone(*one) for one in zip(system.a, columns, strict=True)]
@@ -199,22 +200,23 @@ def _solve_paired(ops, a, b, structure, lower, alone, *, shape, dtype, **options
 # ---- solving -----------------------------------------------------------------------------------
 
 
-def _chunk(ops, a, kind):
+def _chunk(ops, system):
     """Return how many matrices are factored together."""
-    m, n = a.shape[:2]
-    definite = kind == "positive definite"
-    largest = LARGEST_DEFINITE_TOGETHER if definite else LARGEST_TOGETHER
-    if n > largest or m < FEW and n > FEW_ROWS:
-        return 1
-    item = np.result_type(a.dtype, np.float64).itemsize
-    return min(ops.vendor.most_at_once(kind, n), max(1, CHUNK_BYTES // (n * n * item)))
+    (m, n, k), kind = system.b.shape, system.kind
+    item = np.result_type(system.a.dtype, np.float64).itemsize
+    most = min(ops.vendor.most_at_once(kind, n), max(1, CHUNK_BYTES // (n * n * item)))
+    if ops.vendor.takes_at_once(m, n, k, system.a.dtype, kind):
+        return most
+    largest = LARGEST_DEFINITE_TOGETHER if kind == "positive definite" else LARGEST_TOGETHER
+    return 1 if n > largest or m < FEW and n > FEW_ROWS else most
 
 
 def _bytes(ops, system, size):
     """Return the bytes of copies, factors, right-hand sides and solutions of `size` systems."""
     (m, n, k), narrow = system.b.shape, system.a.itemsize
     if _is_judged(ops, system):
-        return m * (n * k * narrow + 1)
+        work = ops.vendor.bytes_at_once(m, n, k, system.a.dtype, system.band)
+        return m * (n * k * narrow + 1) + work
     wide = np.result_type(system.a.dtype, np.float64).itemsize
     read = n * n * narrow if system.band else 0
     return min(size, m) * ((n * n + (2 * k + PROBES) * n) * wide + read)
@@ -235,7 +237,7 @@ def _solve_some(ops, system):
     """Return the `Part` of some systems, or None if the ladder shall solve one."""
     m, n, k = system.b.shape
     board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
-    if ops.vendor.takes_at_once(n, k, system.a.dtype):
+    if ops.vendor.takes_at_once(m, n, k, system.a.dtype, system.kind):
         x, factors = _solve_at_once(ops, system, board), _Later(ops, system)
     else:
         system, x, factors = _solve_by_factors(ops, system, board)
@@ -253,7 +255,7 @@ def _is_judged(ops, system):
     """Tell whether one launch solves all systems and finds those that are not ordinary."""
     m, n, k = system.b.shape
     is_long = m > ON_HOST and not system.estimate
-    return is_long and ops.vendor.takes_at_once(n, k, system.a.dtype)
+    return is_long and ops.vendor.takes_at_once(m, n, k, system.a.dtype, system.kind)
 
 
 def _solve_and_judge(ops, system):
@@ -263,7 +265,7 @@ def _solve_and_judge(ops, system):
     few = ops.xp.flatnonzero(doubtful) if ops.host(doubts)[0][0] else ()
 
     def again(some):
-        board = ops.xp.zeros((SEEN + MEASURED + 2, len(some.a)))
+        board = ops.xp.zeros((SEEN + MEASURED + 2 * some.b.shape[2], len(some.a)))
         return _solve_at_once(ops, some, board), _Later(ops, some), board
 
     return _with_few(ops, system, x, few, again)

@@ -19,6 +19,7 @@ from cupy_backends.cuda.libs import cublas, cusolver
 
 from tcsolve._arithmetic.formats import PREFIX, inverses_serve
 from tcsolve._backends.cuda.batched.one_launch import (
+    bytes_at_once,
     measure_one,
     measures_one,
     solve_and_judge,
@@ -39,6 +40,7 @@ from tcsolve.kernels.launch_shapes import (
 )
 
 __all__ = [
+    "bytes_at_once",
     "doubtful",
     "factor",
     "measure",

@@ -1,18 +1,27 @@
 """Kernels that solve and verify small systems in one launch, or verify a large system in one launch."""
 
+import functools
+
 import cupy
+import numpy as np
 
 from tcsolve._backends.cuda.runtime import current_device
 from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros, steps
 from tcsolve.kernels.launch_shapes import (
     MEASURE_THREADS,
     MEASURED_COLUMNS,
-    SOLVED_COLUMNS,
     measure_blocks,
     solve_shape,
 )
 
-__all__ = ["measure_one", "measures_one", "solve_and_judge", "solve_at_once", "takes_at_once"]
+__all__ = [
+    "bytes_at_once",
+    "measure_one",
+    "measures_one",
+    "solve_and_judge",
+    "solve_at_once",
+    "takes_at_once",
+]
 
 # The numbers of the kinds in small_solve.cuh; all other kinds are triangles.
 KINDS = {"general": 0, "positive definite": 1}
@@ -21,9 +30,22 @@ TRIANGLE = 2
 ALL_READ = (1 << 40, 1 << 40, 0)
 
 
-def takes_at_once(n, k, dtype):
-    """Tell whether small systems of n unknowns and k right-hand sides are solved by one launch."""
-    return 0 < k <= SOLVED_COLUMNS and solve_shape(1, n, dtype, False, _arch()) is not None
+# The largest n for which one launch solves a single system, or fewer than FEW.  For larger n, the whole
+# device is faster.  A triangle takes as many operations as a full matrix, so the library is faster early.
+MOST_ALONE, FEW = {"general": 512, "positive definite": 256}, 4
+MOST_OF_TRIANGLE = 128
+
+
+def takes_at_once(m, n, k, dtype, kind):
+    """Tell whether m systems of n unknowns and k right-hand sides are solved by one launch."""
+    most = n if m >= FEW and kind in KINDS else MOST_ALONE.get(kind, MOST_OF_TRIANGLE)
+    return k > 0 and n <= most and _shape(m, n, k, dtype, None) is not None
+
+
+def bytes_at_once(m, n, k, dtype, band):
+    """Return the bytes that this launch needs for its factors."""
+    shape = _shape(m, n, k, dtype, band)
+    return shape.work * np.result_type(dtype, np.float64).itemsize
 
 
 def solve_at_once(a, b, kind, band, bound, board):
@@ -32,15 +54,15 @@ def solve_at_once(a, b, kind, band, bound, board):
     Parameters
     ----------
     a : array, shape (m, n, n)
-    b : array, shape (m, n, 1)
+    b : array, shape (m, n, k)
         Of the dtype of a.
     kind : str
         The kind of factors, as in `library_factors.factor`, of the matrix that is read.
     band : tuple of int or None
         (below, above, mirror), as in `library_factors.read_as`; None if all entries are read.
     bound : float
-        Bound on max |b - A x| / (||A|| max |x|).  An x that misses it is corrected once.
-    board : array, shape (11, m), float64, contiguous
+        Bound on max |b - A x| / (||A|| max |x|).  Each column of x that misses it is corrected once.
+    board : array, shape (9 + 2 k, m), float64, contiguous
         Receives the rows `seen` of `library_factors.read_as`, then the rows `out` of
         `library_factors.measure`.  If all entries are read, only the fourth of the rows `seen` is filled in
         any case.  The 1-norm of y is that of A**-1 g for two random g.  info is the step at which the
@@ -60,13 +82,27 @@ def solve_and_judge(a, b, kind, band, limits):
 
 
 def _solve(a, b, kind, band, results, limits):
-    m, n, _ = b.shape
-    shape, x = solve_shape(m, n, a.dtype, band is not None, _arch()), cupy.empty(b.shape, b.dtype)
+    m, n, k = b.shape
+    shape, x = _shape(m, n, k, a.dtype, band), cupy.empty(b.shape, b.dtype)
     how = (*(band or ALL_READ), KINDS.get(kind, TRIANGLE), *map(float, limits))
-    args = (x, *results, *steps(a), *steps(b)[:3], *how, m, n)
+    if shape.work:
+        work = cupy.empty(shape.work, np.result_type(a.dtype, np.float64))
+        args = (x, *results, work, *steps(a), *steps(b), *how, m, n, k)
+    else:
+        args = (x, *results, *steps(a), *steps(b)[:3], *how, m, n)
     entry, defines = (shape.name, "tcs_" + shape.name), macros(a) | shape.defines
     launch(entry, (shape.blocks, 1), (shape.threads, 1), args, defines, shape.shared)
     return x
+
+
+def _shape(m, n, k, dtype, band):
+    return _shape_on(cupy.cuda.runtime.getDevice(), m, n, k, np.dtype(dtype), band is not None)
+
+
+@functools.lru_cache(maxsize=1024)
+def _shape_on(device, m, n, k, dtype, banded):
+    device = current_device.arch(device), current_device.multiprocessors()
+    return solve_shape(m, n, k, dtype, banded, *device)
 
 
 def measures_one(k):
@@ -97,7 +133,3 @@ def measure_one(a, band, y, b, info, board):
     grid = measure_blocks(n), 1
     launch(("measure_one", "tcs_measure_one"), grid, (MEASURE_THREADS, 1), args, macros(a))
     return x
-
-
-def _arch():
-    return current_device.arch(cupy.cuda.runtime.getDevice())
