@@ -18,11 +18,13 @@
 #pragma once
 
 #include "batched/small_solve.cuh"
+#include "common/async_copy.cuh"
 #include "common/reduce.cuh"
 #include "common/tile_product.cuh"
 
 constexpr int PANEL = 8, WARPS = THREADS / WARP, EACH = (MOST + THREADS - 1) / THREADS;
 constexpr int LD = WIDTH + 4;  // of x and of a block on the diagonal; few bank conflicts
+static_assert(WARP % WIDTH == 0, "a warp copies whole rows of a block column");
 constexpr unsigned KEY_ROWS = MOST <= 128 ? 128 : 1024;
 
 struct Entry { double part[PARTS]; };
@@ -32,6 +34,15 @@ __device__ __forceinline__ Number load(const Entry& v) { return {v.part[0], COMP
 __device__ __forceinline__ void save(Entry& to, Number v) {
     to.part[0] = v.re;
     if (COMPLEX) to.part[PARTS - 1] = v.im;
+}
+
+// Starts to copy an entry from global to shared memory.
+__device__ __forceinline__ void copy_entry(Entry* to, const Entry* from) {
+#if __CUDA_ARCH__ >= 800
+    copy_cached<sizeof(Entry)>(to, from);
+#else
+    *to = *from;
+#endif
 }
 
 // The lane's two entries of an 8 x 8 tile: row lane / 4, columns 2 (lane % 4) and the next.
@@ -163,12 +174,12 @@ struct BlockLU {
     }
 
     // Solves with the block of L of the panel at position p, which is in x from `column` on: for the later columns of
-    // x, in place, and for the identity.  This inverse goes to w.
+    // x, in place, and for the identity.  This inverse then takes the place of the block.
     __device__ __forceinline__ void solve_panel(int p, int column, int width) const {
         const int c = column + int(threadIdx.x), of_identity = threadIdx.x;
-        if (c < width) {
-            const bool inverts = of_identity < PANEL;
-            Number u[PANEL];
+        const bool inverts = of_identity < PANEL, solves = c < width;
+        Number u[PANEL];
+        if (solves) {
             #pragma unroll
             for (int k = 0; k < PANEL; ++k) {
                 const Entry* row = row_of_x(p + k);
@@ -177,69 +188,84 @@ struct BlockLU {
                 for (int m = 0; m < k; ++m) u[k] = less(u[k], load(row[column + m]), u[m]);
             }
             #pragma unroll
-            for (int k = 1; k < PANEL; ++k) {
-                if (!inverts) save(row_of_x(p + k)[c], u[k]);
-                if (inverts && k > of_identity) save(row_of_w(p + k)[p + of_identity], u[k]);
-            }
+            for (int k = 1; k < PANEL; ++k) if (!inverts) save(row_of_x(p + k)[c], u[k]);
         }
         __syncthreads();
+        if (inverts) {  // no later step of this block column reads it
+            #pragma unroll
+            for (int k = 1; k < PANEL; ++k) if (k > of_identity) save(row_of_x(p + k)[c], u[k]);
+        }
     }
 
     // ---- updates
 
-    // Subtracts A X from tiles of x: `rows` and `columns` count tiles.  X are the rows of x at the `depth` positions from
-    // `from` on, and at(i, k) is the entry of A for the row at position i and the row of X at position k.
+    // Subtracts A X from tiles of x; rows and columns are counted in tiles.  X are the rows of x at the `depth` positions
+    // from `from` on, and a_rows(i)[k] is the entry of A for the row at position i and the row of X at position k.
+    // A warp takes two by two tiles; where there is one row or column of tiles too few, it computes one of them twice.
     __device__ __forceinline__ void update(
         const Rows& a_rows, int first_row, int last_row, int first_column, int last_column, int from, int depth
     ) const {
-        const int down = (last_row - first_row + 1) / 2, across = (last_column - first_column + 1) / 2;
         const int pair = 2 * (lane() % 4), line = lane() / 4;
-        for (int task = warp(); task < down * across; task += WARPS) {
-            const int row = first_row + task % down * 2, column = first_column + task / down * 2;
-            const int rows = min(2, last_row - row), columns = min(2, last_column - column);
+        for (int row = first_row + 2 * warp(); row < last_row; row += 2 * WARPS) {
+            const bool two_rows = row + 1 < last_row;
             const Entry* factor[2];
             Entry* place[2];
-            Tile c[2][2];
             #pragma unroll
             for (int r = 0; r < 2; ++r) {
-                const int position = 8 * (row + (r < rows ? r : 0)) + line;
-                factor[r] = a_rows(position), place[r] = row_of_x(position) + 8 * column + pair;
-                #pragma unroll
-                for (int s = 0; s < 2; ++s) if (r < rows && s < columns) c[r][s].read(place[r] + 8 * s);
+                const int position = 8 * (row + (two_rows ? r : 0)) + line;
+                factor[r] = a_rows(position) + from + pair, place[r] = row_of_x(position) + pair;
             }
-            #pragma unroll 2
-            for (int k = from; k < from + depth; k += 8) {
+            for (int column = first_column; column < last_column; column += 2) {
+                const bool two_columns = column + 1 < last_column;
+                const int columns[2] = {8 * column, two_columns ? 8 * column + 8 : 8 * column};
+                Tile c[2][2];
                 #pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    const Entry* solved = row_of_x(k + pair + h) + 8 * column + line;
-                    Number a[2], b[2];
+                for (int r = 0; r < 2; ++r) {
                     #pragma unroll
-                    for (int r = 0; r < 2; ++r) a[r] = load(factor[r][k + pair + h]);
+                    for (int s = 0; s < 2; ++s) c[r][s].read(place[r] + columns[s]);
+                }
+                #pragma unroll (COMPLEX ? 1 : 4)
+                for (int k = 0; k < depth; k += 8) {
                     #pragma unroll
-                    for (int s = 0; s < 2; ++s) b[s] = load(solved[s < columns ? 8 * s : 0]);
-                    #pragma unroll
-                    for (int r = 0; r < 2; ++r) {
+                    for (int h = 0; h < 2; ++h) {
+                        const Entry* solved = row_of_x(from + k + pair + h) + line;
+                        const Number a[2] = {load(factor[0][k + h]), load(factor[1][k + h])};
+                        const Number b[2] = {load(solved[columns[0]]), load(solved[columns[1]])};
                         #pragma unroll
-                        for (int s = 0; s < 2; ++s) if (r < rows && s < columns) c[r][s].subtract(a[r], b[s]);
+                        for (int r = 0; r < 2; ++r) {
+                            #pragma unroll
+                            for (int s = 0; s < 2; ++s) c[r][s].subtract(a[r], b[s]);
+                        }
                     }
                 }
-            }
-            #pragma unroll
-            for (int r = 0; r < 2; ++r) {
+                __syncwarp();  // tiles that are computed twice are read by all before they are written
                 #pragma unroll
-                for (int s = 0; s < 2; ++s) if (r < rows && s < columns) c[r][s].write(place[r] + 8 * s);
+                for (int r = 0; r < 2; ++r) {
+                    #pragma unroll
+                    for (int s = 0; s < 2; ++s) {
+                        if ((r == 0 || two_rows) && (s == 0 || two_columns)) c[r][s].write(place[r] + columns[s]);
+                    }
+                }
             }
         }
         __syncthreads();
     }
 
+    // Calls of_row(i) for the numbers i = 0 ... count - 1: those of this thread, which takes column `own_column()`.
+    template <typename OfRow>
+    __device__ __forceinline__ static void for_rows(int count, OfRow of_row) {
+        constexpr int OF_WARP = WARP / WIDTH;
+        const int first = int(threadIdx.x) / WIDTH;
+        #pragma unroll 4
+        for (int i = first; i < count; i += WARPS * OF_WARP) of_row(i);
+    }
+    __device__ __forceinline__ static int own_column() { return threadIdx.x % WIDTH; }
+
     // Copies the block of w on the diagonal at position p, with `width` columns, to shared memory.
     __device__ __forceinline__ void stage_diagonal(int p, int width) const {
-        #pragma unroll 4
-        for (int e = threadIdx.x; e < width * WIDTH; e += THREADS) {
-            const int i = e / WIDTH, j = e % WIDTH;
-            if (j < width) diagonal[i * LD + j] = row_of_w(p + i)[p + j];
-        }
+        const int j = own_column();
+        if (j < width) for_rows(width, [&](int i) { copy_entry(diagonal + i * LD + j, row_of_w(p + i) + p + j); });
+        wait_for_copies();
         __syncthreads();
     }
 
@@ -321,11 +347,9 @@ struct BlockLU {
             solve_panel(here, column, width);
             if (next < width) update({x - p, order, LD}, here / 8 + 1, size / 8, next / 8, width / 8, here, PANEL);
         }
-        for (int e = threadIdx.x; e < size * WIDTH; e += THREADS) {
-            const int i = e / WIDTH, j = e % WIDTH;
-            const bool is_inverse = i / PANEL == (p + j) / PANEL && p + j < i;  // already in w
-            if (j < width && !is_inverse) row_of_w(i)[p + j] = row_of_x(i)[j];
-        }
+        __syncthreads();
+        const int j = own_column();
+        if (j < width) for_rows(size, [&](int i) { w[Index(i) * size + p + j] = x[i * LD + j]; });
         __syncthreads();
     }
 

@@ -39,6 +39,17 @@ struct Sides {
     __device__ __forceinline__ Number operator()(int i, int c) const { return number(at, i * row + c * col); }
 };
 
+// Starts to copy entry `at` of an array, in FP64.
+__device__ __forceinline__ void copy_given(Entry& to, const T_A* from, Index at) {
+#if __CUDA_ARCH__ >= 800
+    if (sizeof(T_A) == sizeof(double)) {
+        copy_cached<sizeof(Entry)>(&to, from + PARTS * at);
+        return;
+    }
+#endif
+    save(to, number(from, at));
+}
+
 // The largest |b_i - sum_j A_ij v_j|; `keep(i, r)` gets each of these numbers.
 template <typename Keep>
 __device__ __forceinline__ double residual(
@@ -82,14 +93,41 @@ tcs_solve_block(
         BlockLU lu = {room.x, room.diagonal, room.candidates, room.keys, room.order, of_block, size, kind, 0};
         Seen seen;
 
-        // Entry (i, j) of the matrix, with an identity behind it.
-        const auto entry = [&](int i, int j) {
-            if (i >= n || j >= n) return Number{double(i == j), 0.0};
-            const Number given = read.given(i, j);
-            if (!BANDED) return given;
-            const Number stands = read.band.stands(i, j, given, read.other(i, j));
-            seen.note(read.band, i, j, given, stands);
-            return stands;
+        // Copies the block column at position p to shared memory, with an identity behind the matrix.
+        const auto copy_block_column = [&](int p, int width) {
+            const T_A* from = a + PARTS * (slice * a_step + p * a_col);
+            const int inside = min(width, n - p);
+            if (by_rows) {
+                const int j = lu.own_column();
+                if (j < inside) lu.for_rows(n, [&](int i) { copy_given(room.x[i * LD + j], from, i * a_row + j * a_col); });
+            } else {
+                for (int j = warp; j < inside; j += WARPS) {
+                    #pragma unroll 4
+                    for (int i = lane; i < n; i += WARP) copy_given(room.x[i * LD + j], from, i * a_row + j * a_col);
+                }
+            }
+            if (size > n) {
+                const int j = lu.own_column();
+                lu.for_rows(size, [&](int i) {
+                    if (j < width && (i >= n || p + j >= n)) save(room.x[i * LD + j], {double(i == p + j), 0.0});
+                });
+            }
+            wait_for_copies();
+            __syncthreads();
+            if (!BANDED) return;
+            // Neighbouring threads read neighbours on the other side of the diagonal, too.
+            const auto look = [&](int i, int j) {
+                const Number given = load(room.x[i * LD + j]);
+                const Number stands = read.band.stands(i, p + j, given, read.other(i, p + j));
+                seen.note(read.band, i, p + j, given, stands);
+                save(room.x[i * LD + j], stands);
+            };
+            if (by_rows) {
+                for (int j = warp; j < inside; j += WARPS) for (int i = lane; i < n; i += WARP) look(i, j);
+            } else if (lu.own_column() < inside) {
+                lu.for_rows(n, [&](int i) { look(i, lu.own_column()); });
+            }
+            __syncthreads();
         };
 
         // The factorization, one block column after the other, and sums of |a_ij|.
@@ -97,19 +135,7 @@ tcs_solve_block(
         double one = 0, inf = 0;
         for (int p = 0; p < size; p += WIDTH) {
             const int width = min(WIDTH, size - p);
-            if (by_rows) {
-                #pragma unroll 4
-                for (int e = threadIdx.x; e < size * WIDTH; e += THREADS) {
-                    const int i = e / WIDTH, j = e % WIDTH;
-                    if (j < width) save(room.x[i * LD + j], entry(i, p + j));
-                }
-            } else {
-                for (int j = warp; j < width; j += WARPS) {
-                    #pragma unroll 4
-                    for (int i = lane; i < size; i += WARP) save(room.x[i * LD + j], entry(i, p + j));
-                }
-            }
-            __syncthreads();
+            copy_block_column(p, width);
             for (int i = threadIdx.x; i < n; i += THREADS) {
                 double sum = 0;
                 for (int j = 0; j < width; ++j) {

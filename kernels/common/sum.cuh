@@ -28,6 +28,17 @@ struct Sum {
         lo += fma(u, v, -p);
     }
 
+    // Adds the sums of groups of OF neighbouring lanes.  Two lanes may end with sums that differ in the last bit.
+    template <int OF>
+    __device__ __forceinline__ void join() {
+        #pragma unroll
+        for (int d = OF / 2; d; d /= 2) {
+            const double rest = EXACT ? __shfl_xor_sync(ALL_LANES, lo, d) : 0.0;
+            add(__shfl_xor_sync(ALL_LANES, hi, d));
+            lo += rest;
+        }
+    }
+
     // v minus the sum.
     __device__ __forceinline__ double from(double v) {
         hi = -hi, lo = -lo;
