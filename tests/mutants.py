@@ -62,8 +62,8 @@ MUTANTS = (
     Mutant(
         "refine",
         "_refine/krylov.py",
-        "d = z.combined(ops.array(weights)).T * size",
-        "d = z.combined(ops.array(weights)).T / size",
+        "d = z.combined(ops.xp.asarray(weights)).T * size",
+        "d = z.combined(ops.xp.asarray(weights)).T / size",
     ),
     Mutant(
         "refine",

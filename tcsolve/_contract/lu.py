@@ -6,7 +6,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-__all__ = ["LUOps", "Packed", "Pivots", "Square"]
+__all__ = ["LUOps", "LibraryLU", "Packed", "Pivots", "Square"]
 
 
 class Pivots(NamedTuple):
@@ -66,6 +66,27 @@ class Square(NamedTuple):
     solve: Callable | None
     divide: Callable
     bound: Any
+
+
+class LibraryLU(Protocol):
+    """The LU of a matrix a by LAPACK or cuSOLVER.
+
+    Attributes
+    ----------
+    lu : array, shape (n, n)
+        Both triangles; its diagonal is that of U.
+    swaps : ndarray of int, shape (n,)
+        The rows that were swapped with rows 0, 1, ...
+    """
+
+    lu: Any
+    swaps: Any
+
+    def solve(self, b, adjoint):
+        """Return a**-1 b, or a**-H b, in the dtype of the factors."""
+
+    def gecon(self, norm_one):
+        """Return the estimate of rcond in the 1-norm, or None if the library has no estimator."""
 
 
 class LUOps(Protocol):
@@ -163,15 +184,7 @@ class LUOps(Protocol):
         """
 
     def getrf(self, a, dtype, overwrite_a=False):
-        """Return (factors, info): the LU of a by LAPACK or cuSOLVER in `dtype`.
+        """Return the LU of a by LAPACK or cuSOLVER in `dtype`, as `LibraryLU`, and the info of getrf.
 
-        The factors have the attributes `lu`, whose diagonal is that of U, and `swaps`, the NumPy array of the
-        rows that were swapped with rows 0, 1, ...  With `overwrite_a`, they may overwrite a, if a is
-        contiguous and has this dtype.
+        With `overwrite_a`, the factors may overwrite a, if a is contiguous and has this dtype.
         """
-
-    def getrs(self, factors, b, adjoint):
-        """Return a**-1 b, or a**-H b, by the factors of `getrf`."""
-
-    def gecon(self, factors, norm_one):
-        """Return the estimate of rcond in the 1-norm, or None if the library has no estimator."""

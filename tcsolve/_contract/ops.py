@@ -77,14 +77,8 @@ class Ops(Protocol):
 
     # ---- the runtime -----------------------------------------------------------------------
 
-    def array(self, host):
-        """Return a NumPy array as an array on this device."""
-
     def host(self, *arrays):
         """Return small arrays as NumPy arrays, with one synchronisation for all of them."""
-
-    def copied(self, x):
-        """Return a copy of a contiguous x."""
 
     def converted(self, x, dtype):
         """Return x converted to `dtype`, or x itself if it has that dtype; subnormal numbers are kept."""

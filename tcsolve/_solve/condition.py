@@ -164,7 +164,7 @@ def sampled_rcond(ladder, near, bound, column):
     g = np.random.default_rng(SAMPLE_SEED).standard_normal((n, SAMPLES)).astype(system.wide)
     if column is not None:
         g = np.hstack([g, np.eye(n, 1, -column)])
-    g = ops.array(g)
+    g = ops.xp.asarray(g)
     if frame is not None:
         g, shift = frame.inside(xp, g)
     state = ladder.refine(g, bound)

@@ -131,11 +131,11 @@ class _Gathered:
     def part(self, stack, numbers):
         """Return the matrices of some systems, (m, rows, columns); the stack broadcasts to the batch."""
         if stack.shape[:-2] == (self.count,):
-            return stack[numbers if isinstance(numbers, slice) else self.ops.array(numbers)]
+            return stack[numbers if isinstance(numbers, slice) else self.ops.xp.asarray(numbers)]
         if isinstance(numbers, slice):
             numbers = np.arange(numbers.start, numbers.stop)
         whole = self.ops.xp.broadcast_to(stack, self.batch + stack.shape[-2:])
-        return whole[tuple(self.ops.array(i) for i in np.unravel_index(numbers, self.batch))]
+        return whole[tuple(self.ops.xp.asarray(i) for i in np.unravel_index(numbers, self.batch))]
 
     def left_by_matrix(self, shape):
         """Return the numbers of the undone systems, one array for each matrix of a batch `shape`."""

@@ -391,20 +391,20 @@ def _set_rconds(ops, system, part, wanted, factors):
         return
     a = system.a
     if which.size < len(wanted):
-        a, factors = a[ops.array(which)], factors.taken(which)
+        a, factors = a[ops.xp.asarray(which)], factors.taken(which)
     part.rconds[which] = rconds_of(ops, a, factors.solve)
 
 
 def _corrected(ops, system, part, which, factors):
     """Correct x of some systems by their residuals; return the numbers of all that still have code REDO."""
-    m = len(system.b)
+    m, xp = len(system.b), ops.xp
     if which.size:
-        some, here = (which, ops.array(which)) if which.size < m else (slice(None), slice(None))
+        some, here = (which, xp.asarray(which)) if which.size < m else (slice(None), slice(None))
         near = system._replace(a=system.a[here], b=system.b[here])
         few = factors if which.size == m else factors.taken(which)
         x, error = _step(ops, near, part.x[here], few, part.error[which])
         better = (error <= part.error[which]).all(axis=1)  # False for a NaN
-        part.x[here] = ops.xp.where(ops.array(better)[:, None, None], x, part.x[here])
+        part.x[here] = xp.where(xp.asarray(better)[:, None, None], x, part.x[here])
         part.error[which] = np.where(better[:, None], error, part.error[which])
         part.steps[which] = better[:, None]
         met = better & (error <= system.bound).all(axis=1)
@@ -433,7 +433,7 @@ def _step_of_large(ops, system, x, factors, error):
     xp, wide, error = ops.xp, np.result_type(x.dtype, np.float64), error.copy()
     missing = np.flatnonzero(~(error[0] <= system.bound))
     missing = missing if missing.size else np.arange(x.shape[2])  # the norms were extreme
-    (a,), some = system.a, ops.array(missing)
+    (a,), some = system.a, xp.asarray(missing)
     given, before = system.b[0][:, some], ops.converted(x[0][:, some], wide)
     r = ops.converted(given, wide) - ops.product(a, before)
     y = factors.solve(xp.ascontiguousarray(r.T)[None])
@@ -449,6 +449,6 @@ def _step_of_large(ops, system, x, factors, error):
 def _clear(ops, part, which):
     """Set x and the errors to NaN for systems without an answer, and rcond to 0 or NaN."""
     if which.size:
-        part.x[ops.array(which)] = ops.xp.nan
+        part.x[ops.xp.asarray(which)] = ops.xp.nan
         part.error[which] = np.nan
         part.rconds[which] = np.where(part.codes[which] == NOT_DEFINITE, np.nan, 0.0)
