@@ -4,6 +4,7 @@ import ast
 import inspect
 from pathlib import Path
 
+import mutants
 import pytest
 
 import tcsolve
@@ -127,3 +128,9 @@ def long_functions():
 
 def test_no_private_function_has_more_than_six_positional_arguments():
     assert not long_functions()
+
+
+@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda m: f"{m.file}:{m.new.strip()[:40]}")
+def test_every_mutant_changes_one_line(mutant):
+    text = (FOLDER / mutant.file).read_text(encoding="utf-8")
+    assert text.count(mutant.old) == 1 and mutant.old != mutant.new
