@@ -97,7 +97,7 @@ class Ops(Protocol):
         """
 
     def free_bytes(self, enough):
-        """Return the number of bytes that can be allocated, or any number of them that is at least `enough`.
+        """Return the number of bytes that can be allocated, or a smaller number of at least `enough`.
 
         Memory that is cached for later solves is freed if it is needed for that.  The result is infinite if
         the number is not known before an allocation.

@@ -104,7 +104,7 @@ class ConditionEstimate:
             return 0.0
         if ladder.make_valid().bad_pivot:
             return self._estimate(near) if ladder.climb() else math.nan
-        # No name here for the rung: it would keep the factors from being freed when the ladder climbs.
+        # Do not keep the rung in a variable: the factors must be freed when the ladder climbs.
         n, near, how = len(system.a), near or system.near_one(), ladder.rung.how
         if near.a is not system.a:
             ladder.note_bytes(1, near.a.nbytes)
