@@ -49,6 +49,7 @@ passed directly.  The other modules of this package have the launch shapes, as p
 Nothing here imports an array library.
 """
 
+import itertools
 from dataclasses import dataclass, field
 
 from tcsolve.kernels.arch import CLUSTER_ARCH, PORTABLE_CLUSTER, arch_number, has_large_memory
@@ -105,6 +106,11 @@ class KernelSpec:
         ]
 
 
+def _each(**values):
+    """Return the macro sets with every combination of the values; the last macro changes fastest."""
+    return tuple(dict(zip(values, x, strict=True)) for x in itertools.product(*values.values()))
+
+
 # The operands of tensor-core products: in their own format, or FP32 that is rounded (and split).  Before
 # compute capability 8.0, tensor cores have only FP16.
 _ROUNDED = {
@@ -114,7 +120,9 @@ _ROUNDED = {
 _EXACT = {low: {"T_IN": low, "T_LOW": low, "REFINE": 0} for low in ("fp16", "bf16", "int8")}
 _PRODUCTS_75 = (_EXACT["fp16"], *_ROUNDED["fp16"])
 _PRODUCTS_80 = (_EXACT["bf16"], _EXACT["int8"], *_ROUNDED["bf16"], *_ROUNDED["tf32"])
-_TRANSPOSES = tuple({"TRANS_A": i, "TRANS_B": j} for i in (0, 1) for j in (0, 1))
+_TRANSPOSES = _each(TRANS_A=(0, 1), TRANS_B=(0, 1))
+# The number types of the kernels for systems: real or complex, in one of two precisions.
+_NUMBERS = _each(T_A=("float", "double"), COMPLEX=(0, 1))
 
 
 def _wmma(products, tiles=(SMALL, SQUARE)):
@@ -172,99 +180,75 @@ KERNELS = {
     "move_rows": KernelSpec(("tcs_move_rows",), tuple({"CHUNK": chunk} for chunk in MOVE_CHUNKS)),
     "pack_operands": KernelSpec(
         ("tcs_pack_l", "tcs_pack_u"),
-        tuple(
-            {"T_LOW": low, "PRODUCTS": products, "COMPLEX": is_complex}
-            for low in ("fp16", "bf16", "tf32")
-            for products in (1, 3)
-            for is_complex in (0, 1)
-        ),
+        _each(T_LOW=("fp16", "bf16", "tf32"), PRODUCTS=(1, 3), COMPLEX=(0, 1)),
     ),
     "find_operand_scale": KernelSpec(("tcs_update_scale",), ({},)),
     "triangular_solve": KernelSpec(
         ("tcs_solve_triangle",),
-        tuple(
-            {"T_IN": t, "K": k, "LOWER": lower, "TRANS": trans, "BLOCKS": cluster}
-            for t in ("float", "double")
-            for k in TRSV_COLUMNS
-            for lower in (0, 1)
-            for trans in (0, 1)
-            for cluster in (0, PORTABLE_CLUSTER)
+        _each(
+            T_IN=("float", "double"),
+            K=TRSV_COLUMNS,
+            LOWER=(0, 1),
+            TRANS=(0, 1),
+            BLOCKS=(0, PORTABLE_CLUSTER),
         ),
     ),
-    "invert_diagonal_blocks": KernelSpec(
-        ("tcs_invert_blocks",), ({"T_IN": "float"}, {"T_IN": "double"})
-    ),
+    "invert_diagonal_blocks": KernelSpec(("tcs_invert_blocks",), _each(T_IN=("float", "double"))),
     "residual": KernelSpec(
         ("tcs_matrix_residual",),
-        tuple({"T_A": t, "ROWS": rows} for t in ("float", "double") for rows in RESIDUAL_ROWS),
+        _each(T_A=("float", "double"), ROWS=RESIDUAL_ROWS),
     ),
     "refinement_vectors": KernelSpec(
         ("tcs_residual", "tcs_column_max", "tcs_lower", "tcs_raise"),
-        ({"T_LOW": "float"}, {"T_LOW": "double"}),
+        _each(T_LOW=("float", "double")),
     ),
     "condest": KernelSpec(("tcs_probes", "tcs_signs", "tcs_steepest", "tcs_held"), ({},)),
     "measure_stack": KernelSpec(
         ("tcs_stack_measure",),
         tuple(
-            {"T_A": t, "COMPLEX": c, "LANES": lanes, "TEAM": team}
-            for t in ("float", "double")
-            for c in (0, 1)
+            number | {"LANES": lanes, "TEAM": team}
+            for number in _NUMBERS
             for lanes, team in STACK_SHAPES
         ),
     ),
     "solve_rows": KernelSpec(
         ("tcs_solve_rows",),
         tuple(
-            {
-                "T_A": t,
-                "COMPLEX": c,
-                "BANDED": banded,
-                "MOST": most,
-                "LANES": lanes,
-                "THREADS": threads,
-            }
-            for t in ("float", "double")
-            for c in (0, 1)
+            number | {"BANDED": banded, "MOST": most, "LANES": lanes, "THREADS": threads}
+            for number in _NUMBERS
             for banded in (0, 1)
-            for most, lanes, threads in ROWS_SHAPES[c]
+            for most, lanes, threads in ROWS_SHAPES[number["COMPLEX"]]
         ),
     ),
     "solve_block": KernelSpec(
         ("tcs_solve_block",),
         tuple(
-            {
-                "T_A": t,
-                "COMPLEX": c,
-                "BANDED": banded,
-                "MOST": most,
-                "WIDTH": width,
-                "THREADS": threads,
-                "RESIDENT": BLOCK_THREADS // threads,
-            }
-            for t in ("float", "double")
-            for c in (0, 1)
+            number
+            | {"BANDED": banded, "MOST": most, "WIDTH": width, "THREADS": threads}
+            | {"RESIDENT": BLOCK_THREADS // threads}
+            for number in _NUMBERS
             for banded in (0, 1)
-            for most, width, threads in BLOCK_SHAPES[c]
+            for most, width, threads in BLOCK_SHAPES[number["COMPLEX"]]
         ),
     ),
     "measure_one": KernelSpec(
         ("tcs_measure_one",),
-        tuple({"T_A": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
+        _NUMBERS,
     ),
     "measure_systems": KernelSpec(
         ("tcs_sizes", "tcs_doubtful"),
-        tuple({"T_A": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
+        _NUMBERS,
     ),
     "read_structure": KernelSpec(
         ("tcs_read_as", "tcs_rows", "tcs_pack_cholesky"),
-        tuple({"T_A": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
+        _NUMBERS,
     ),
     "survey": KernelSpec(
         (
             *("tcs_row_stats", "tcs_col_stats", "tcs_survey"),
             *("tcs_add_chunks", "tcs_extremes", "tcs_cast_scaled"),
         ),
-        tuple({"T_IN": t, "COMPLEX": c} for t in ("float", "double") for c in (0, 1)),
+        _each(T_IN=("float", "double"), COMPLEX=(0, 1)),
     ),
     "gemm_naive": KernelSpec(("tcs_gemm_naive",), _PRODUCTS_75, later={80: _PRODUCTS_80}),
     "gemm_wmma": KernelSpec(
@@ -290,7 +274,7 @@ KERNELS = {
     ),
     "gemm_split": KernelSpec(
         ("tcs_tops", "tcs_split", "tcs_split_by", "tcs_finish"),
-        tuple({"T_LOW": low} for low in ("fp16", "bf16", "tf32")),
+        _each(T_LOW=("fp16", "bf16", "tf32")),
     ),
     "split_once": KernelSpec(
         ("tcs_split_once",),

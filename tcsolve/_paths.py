@@ -22,12 +22,12 @@ class Paths:
     square_rows : float
         A panel of a dominant matrix is square if it has at least this many rows.
     look_ahead : bool
-        A panel is factored beside the update before it.
+        A panel is factored while the update before it runs.
     beside_rows : float
         With fewer rows, an update takes less time than the synchronisation of two streams.
     panel_rows : tuple of (int, float)
         (number of products of the update, rows): up to this many rows, a panel takes longer than the update
-        beside it.
+        that runs at the same time.
     gate : bool
         An update waits, for a limited time, until the panel that runs at the same time is on the device.
     wide : float
@@ -42,7 +42,7 @@ class Paths:
     ahead_rows : int
         Largest n for which refinement steps are launched before it is known that they are needed.
     condition_aside : bool
-        The condition estimate runs beside the refinement.
+        The condition estimate runs during the refinement.
     single_survey : bool
         One pass over A finds all sums and makes the FP32 copy.
     most_sums : int

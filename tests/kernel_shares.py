@@ -6,22 +6,48 @@ compiles them, the last first, into the cache of kernels. The tests start this: 
 With --all, it compiles every macro set for every architecture, which takes about an hour.
 """
 
+import itertools
+import re
 import sys
 
-from tcsolve.kernels.arch import ARCHS
+from tcsolve.kernels.arch import ARCHS, arch_number
+from tcsolve.kernels.launch_shapes import LOWER_SHAPES
 from tcsolve.kernels.registry import KERNELS
 
 from tcsolve._backends.cuda.runtime import compiler
 
-# Architectures that compile nearly the same instructions, by the first number of their compute capability;
-# Blackwell has two, 10 and 12.
-GENERATIONS = (("sm_75",), ("sm_80", "sm_86", "sm_89"), ("sm_90a",), ("sm_100a", "sm_120"))
+# A line of a kernel that only some architectures compile.
+CONDITION = re.compile(r"__CUDA_ARCH__ >= (\d+)")
 # The macro sets of gemm_wgmma.cu that a test compiles to read what the assembler says of them.
 ASSEMBLED = tuple(
     {"T_LOW": "fp16", "REFINE": refine, "CLUSTER": 2, "TRANS_A": turned, "TRANS_B": turned}
     for refine in (0, 3)
     for turned in (0, 1)
 )
+# What tests compile to read what a kernel takes: (kernel, architecture, macros).
+MEASURED = {
+    "panel": [
+        ("panel", arch, macros)
+        for arch in ("sm_75", "sm_80", "sm_89", "sm_90a")
+        for macros in KERNELS["panel"].variants_for(arch)
+    ],
+    "gemm_wmma": [
+        (
+            "gemm_wmma",
+            "sm_90a",
+            {"T_IN": "fp16", "T_LOW": "fp16", "REFINE": 0, "TRANS_A": turned, "TRANS_B": turned}
+            | {"SWIZZLE": 1, "TILE": tile},
+        )
+        for tile in (0, 1, 2)
+        for turned in (0, 1)
+    ],
+    "gemm_batched": [
+        ("gemm_batched", "sm_90a", macros)
+        for macros in KERNELS["gemm_batched"].variants
+        if macros["SIZE_M"] in (8, 16, 64)
+    ],
+    "lower_solve": [("lower_solve", "sm_90a", shape.defines) for shape in LOWER_SHAPES],
+}
 # Macros that are numbers of bytes or of matrices, which follow from the others.
 FOLLOWING = {"COUNT", "SHARED_BYTES"}
 
@@ -31,20 +57,37 @@ def values(macros):
     return {(name, value) for name, value in macros.items() if name not in FOLLOWING}
 
 
+def groups_of(name):
+    """Return the architectures that run a kernel, those that compile the same lines of it together."""
+    text = "".join(compiler.included(compiler.source(f"{name}.cu")))
+    limits = {int(limit) // 10 for limit in CONDITION.findall(text)}
+    groups = {}
+    for arch in ARCHS:
+        if compiler.supported(name, arch):
+            passed = sum(limit <= arch_number(arch) for limit in limits)
+            groups.setdefault(passed, []).append(arch)
+    return list(groups.values())
+
+
 def variants_of(name, archs):
     """Return {macro set: architectures that run it}, of some architectures."""
     found = {}
     for arch in archs:
-        if compiler.supported(name, arch):
-            for macros in KERNELS[name].variants_for(arch):
-                found.setdefault(tuple(sorted(macros.items())), []).append(arch)
+        for macros in KERNELS[name].variants_for(arch):
+            found.setdefault(tuple(sorted(macros.items())), []).append(arch)
     return found
 
 
-def covering(variants, done):
-    """Return macro sets that have all values of the variants which those that are `done` do not have."""
+def done(name, archs):
+    """Return the macro sets that other tests compile for some architectures."""
+    measured = [macros for _, arch, macros in MEASURED.get(name, ()) if arch in archs]
+    return [*measured, *(ASSEMBLED if name == "gemm_wgmma" else ())]
+
+
+def covering(variants, known):
+    """Return macro sets that have all values of the variants which those that are `known` do not have."""
     chosen, variants = [], [dict(macros) for macros in variants]
-    missing = set().union(*map(values, variants)) - set().union(*map(values, done))
+    missing = set().union(*map(values, variants)) - set().union(*map(values, known))
     while missing:
         chosen.append(max(variants, key=lambda macros: len(values(macros) & missing)))
         missing -= values(chosen[-1])
@@ -52,15 +95,15 @@ def covering(variants, done):
 
 
 def shared_out(name):
-    """Return {arch: macro sets} that have each value of each macro in each generation.
+    """Return {arch: macro sets} that have each value of each macro in each group of architectures.
 
-    They go to all architectures of a generation in turn.
+    They go to all architectures of a group in turn.
     """
     shares = {}
-    for archs in GENERATIONS:
+    for archs in groups_of(name):
         variants = variants_of(name, archs)
-        mine = {arch: [] for arch in archs if compiler.supported(name, arch)}
-        for macros in covering(variants, ASSEMBLED if name == "gemm_wgmma" else ()):
+        mine = {arch: [] for arch in archs}
+        for macros in covering(variants, done(name, archs)):
             mine[min(variants[macros], key=lambda arch: len(mine[arch]))].append(macros)
         for arch, share in mine.items():
             # Of few macro sets every architecture has one.
@@ -68,12 +111,20 @@ def shared_out(name):
     return shares
 
 
-def main(every):
+def jobs(every):
+    """Yield (kernel, architecture, macro set), those first that the tests need first."""
+    for name, arch, macros in itertools.chain(*MEASURED.values()):
+        yield name, arch, tuple(sorted(macros.items()))
     cases = [(name, arch) for name in KERNELS for arch in ARCHS if compiler.supported(name, arch)]
     for name, arch in reversed(cases):
         variants = [tuple(sorted(v.items())) for v in KERNELS[name].variants_for(arch)]
         for macros in reversed(variants if every else shared_out(name)[arch]):
-            compiler.compile_cubin(name, arch, macros)
+            yield name, arch, macros
+
+
+def main(every):
+    for job in jobs(every):
+        compiler.compile_cubin(*job)
 
 
 if __name__ == "__main__":

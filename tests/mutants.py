@@ -62,8 +62,8 @@ MUTANTS = (
     Mutant(
         "refine",
         "_refine/krylov.py",
-        "d = z.combined(ops.array(weights)).T * size",
-        "d = z.combined(ops.array(weights)).T / size",
+        "d = z.combined(ops.xp.asarray(weights)).T * size",
+        "d = z.combined(ops.xp.asarray(weights)).T / size",
     ),
     Mutant(
         "refine",
@@ -333,8 +333,8 @@ MUTANTS = (
     Mutant(
         "solve",
         "_solve/routes.py",
-        'at_once = ops.device == "cpu" and request.precision == "auto"',
-        'at_once = ops.device == "cpu" and request.precision != "auto"',
+        'how = {"at_once": ops.device == "cpu" and request.precision == "auto", "require_finite": check}',
+        'how = {"at_once": ops.device == "cpu" and request.precision != "auto", "require_finite": check}',
     ),
     Mutant(
         "solve",

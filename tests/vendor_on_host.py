@@ -28,7 +28,7 @@ class _Factors:
 
 def _lu(a):
     factors, zero_pivot = _ops.lu.getrf(a, a.dtype)
-    return lambda v, adjoint: _ops.lu.getrs(factors, v, adjoint), zero_pivot
+    return factors.solve, zero_pivot
 
 
 def _cholesky(a):

@@ -31,7 +31,7 @@ __device__ __forceinline__ void load_box_everywhere(unsigned to, const TensorMap
 
 // ---- out of shared memory ----------------------------------------------------------------------
 
-// Copies consecutive bytes, a multiple of 16 from a 16-byte boundary to another.
+// Copies consecutive bytes.  Their number and both addresses are multiples of 16.
 __device__ __forceinline__ void store_bytes(void* to, unsigned from, int bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
                  :: "l"(to), "r"(from), "r"(bytes) : "memory");

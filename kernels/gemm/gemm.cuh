@@ -13,9 +13,10 @@
 // Rows of subnormal FP32 numbers are scaled in the same way.  Without scaling, a row below 2^-14 would lose bits:
 // tensor cores do not normalize subnormal FP16 operands, and round their products to a unit of the exponent -14.
 //
-// Inf and NaN: for such an entry x - hi has no meaning.  A result whose row or column holds one is `broken`: it is
-// computed again as a plain sum in FP64.  No sum of finite FP32 products overflows there; an overflow could make a NaN
-// of an Inf.
+// Inf and NaN cannot be split: if x is Inf, then hi is Inf and lo = x - hi is NaN.  So a result is `broken` if its row
+// of op(A) or its column of op(B) holds an Inf or NaN.  It is computed again as a plain sum in FP64, where no sum of
+// products of finite FP32 numbers overflows.  In FP32, a sum that overflows to Inf could meet an Inf of the other sign
+// and give NaN.
 #pragma once
 
 #include "common/common.cuh"

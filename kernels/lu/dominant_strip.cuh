@@ -35,8 +35,9 @@ struct Dominant {
     float reciprocal[STRIP];
 };
 
-// Whether the first entry of the first column is larger than the entries that follow it, one for each thread.  Most
-// strips fail this test, which needs only one access to memory.  Every block gets the same result.
+// Whether |a_00| is larger than the entries below it in its column.  Each thread compares one entry, so only the first
+// THREADS + HELPERS rows are tested.  Most strips fail this test, which needs only one access to memory.  Every block
+// gets the same result.
 __device__ __forceinline__ bool may_dominate(const float* a, Index lda, Index m) {
     const Index row = threadIdx.x;
     const bool open = row == 0 || row >= m || fabsf(a[row * lda]) < fabsf(a[0]);

@@ -31,8 +31,9 @@
 constexpr int THREADS = COLUMNS < 64 ? 256 : 128;
 constexpr int MOST = 128;                   // the widest strip
 constexpr int EACH = COLUMNS == 8 ? 1 : COLUMNS == 16 ? 2 : 4;  // columns of a lane
-constexpr int SHARE = COLUMNS < 64 ? 2 : 4; // neighbouring lanes that have the same unknowns of different columns
-constexpr int LANES = WARP / SHARE;         // lanes of a column; unknown LANES s + r is x[s] of the r-th of them
+// SHARE neighbouring lanes hold unknowns with the same numbers, each of its own columns.  LANES lanes share a column;
+// lane r of these holds the unknown LANES s + r in x[s].
+constexpr int SHARE = COLUMNS < 64 ? 2 : 4, LANES = WARP / SHARE;
 constexpr int SLOTS = MOST / LANES;
 constexpr int CHUNK = SLOTS / (EACH < 4 ? 2 : 4); // slots that are updated, or skipped, together
 constexpr int GROUP = 8;                    // unknowns that every lane solves for at a time
@@ -77,7 +78,7 @@ __device__ __forceinline__ void fetch_l(Column* l, const float* __restrict__ top
     }
 }
 
-// Unknowns of one row, of EACH column.
+// The unknowns of one row in the EACH columns of a lane.
 struct Row { float at[EACH]; };
 
 // x -= l y

@@ -112,8 +112,8 @@ __device__ __forceinline__ void store_pair(float* to, float x, float y) {
     asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory");
 }
 
-// A step of sum_across: half of the sums, each over twice as many lanes.  One half of the lanes keeps the first sums,
-// the other half the rest.
+// A step of sum_across.  A lane and its partner, 2 HALF lanes away, have 2 HALF sums each.  The lower of the two lanes
+// adds up the first half of both lanes' sums, the upper one the second half.
 template <int HALF>
 __device__ __forceinline__ void fold(double (&half)[HALF], const double (&x)[2 * HALF]) {
     const bool upper = threadIdx.x & 2 * HALF;

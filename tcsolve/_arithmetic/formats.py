@@ -36,7 +36,7 @@ INVERSE_CONDITION = {"f": 1e4, "d": 1e8}
 
 
 def inverses_serve(condition, char):
-    """Tell whether inverses of diagonal blocks are accurate enough; `condition` is the largest of a block."""
+    """Tell whether inverted diagonal blocks are accurate enough; `condition` is that of the worst block."""
     return condition <= INVERSE_CONDITION[char]  # False for NaN
 
 

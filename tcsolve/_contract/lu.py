@@ -6,7 +6,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-__all__ = ["LUOps", "Packed", "Pivots", "Square"]
+__all__ = ["LUOps", "LibraryLU", "Packed", "Pivots", "Square"]
 
 
 class Pivots(NamedTuple):
@@ -68,6 +68,27 @@ class Square(NamedTuple):
     bound: Any
 
 
+class LibraryLU(Protocol):
+    """The LU of a matrix a by LAPACK or cuSOLVER.
+
+    Attributes
+    ----------
+    lu : array, shape (n, n)
+        Both triangles; its diagonal is that of U.
+    swaps : ndarray of int, shape (n,)
+        The rows that were swapped with rows 0, 1, ...
+    """
+
+    lu: Any
+    swaps: Any
+
+    def solve(self, b, adjoint):
+        """Return a**-1 b, or a**-H b, in the dtype of the factors."""
+
+    def gecon(self, norm_one):
+        """Return the estimate of rcond in the 1-norm, or None if the library has no estimator."""
+
+
 class LUOps(Protocol):
     """The primitives of the LU on one device."""
 
@@ -89,15 +110,15 @@ class LUOps(Protocol):
     def merge_swaps(self, order, local, ipiv, start):
         """Return the swaps of all strips together, for a panel that begins at row `start`.
 
-        The result is (dst, src), or a longer tuple that begins so.  local[i] is the number of the row that is
+        The result is a tuple that begins with (dst, src).  local[i] is the number of the row that is
         now row i of the panel.  This sets order := order[local] and local[i] := i.
         """
 
     def block_row(self, rows, panel, columns, swaps, solve=None):
         """Apply `swap_rows` to some columns, then solve for U in those right of the panel.
 
-        `panel` and `columns` are slices of the columns of rows.  L11 is in the columns of the panel, in as
-        many rows.  It may get there only by these swaps.  `solve` is a result of `solver` for L11.
+        `panel` and `columns` are slices of the columns of rows.  L11 is the square block at the top of the
+        columns of the panel, after the swaps.  `solve` is a result of `solver` for L11.
         """
 
     def solver(self, l, plan=None):
@@ -117,8 +138,8 @@ class LUOps(Protocol):
     def operand(self, l, how, at_once=False, bound=None):
         """Return a function subtract(c, u, share=None, first=0) that computes c -= l u in place.
 
-        l, with |l| <= 1, and u are rounded as the `Update` how says.  The rows of l that are used begin at
-        row `first`, as many as c has.  `share` is passed on from `beside`.
+        l, with |l| <= 1, and u are rounded as the `Update` how says.  c may have fewer rows than l; then the
+        product takes len(c) rows of l, from row `first` on.  `share` is passed on from `beside`.
 
         With `at_once`, l is rounded now.  Otherwise it may be rounded when it is first used, together with u,
         which saves a launch.  With `at_once` and the bound of a `Square`, |l| <= 1 is checked too.
@@ -139,8 +160,8 @@ class LUOps(Protocol):
           called after `solve_first`.  Otherwise `fill`, `solve_rest` and `swap_done` need `solve_first`.
         - `rest` needs everything but the next panel and `swap_done`.
 
-        `share` is for calls of a `solver` and of an `operand` that run beside the panel.  Every part sees the
-        work launched before, and work launched later sees every part.
+        `share` is for calls of a `solver` and of an `operand` that run beside the panel.  Every part
+        runs after the work launched before this call, and work launched later runs after every part.
         """
 
     def finish(self, lu, ipiv, info, beyond):
@@ -163,15 +184,7 @@ class LUOps(Protocol):
         """
 
     def getrf(self, a, dtype, overwrite_a=False):
-        """Return (factors, info): the LU of a by LAPACK or cuSOLVER in `dtype`.
+        """Return the LU of a by LAPACK or cuSOLVER in `dtype`, as `LibraryLU`, and the info of getrf.
 
-        The factors have the attributes `lu`, whose diagonal is that of U, and `swaps`, the NumPy array of the
-        rows that were swapped with rows 0, 1, ...  With `overwrite_a`, they may overwrite a, if a is
-        contiguous and has this dtype.
+        With `overwrite_a`, the factors may overwrite a, if a is contiguous and has this dtype.
         """
-
-    def getrs(self, factors, b, adjoint):
-        """Return a**-1 b, or a**-H b, by the factors of `getrf`."""
-
-    def gecon(self, factors, norm_one):
-        """Return the estimate of rcond in the 1-norm, or None if the library has no estimator."""

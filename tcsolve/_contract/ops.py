@@ -77,14 +77,8 @@ class Ops(Protocol):
 
     # ---- the runtime -----------------------------------------------------------------------
 
-    def array(self, host):
-        """Return a NumPy array as an array on this device."""
-
     def host(self, *arrays):
         """Return small arrays as NumPy arrays, with one synchronisation for all of them."""
-
-    def copied(self, x):
-        """Return a copy of a contiguous x."""
 
     def converted(self, x, dtype):
         """Return x converted to `dtype`, or x itself if it has that dtype; subnormal numbers are kept."""
@@ -103,7 +97,7 @@ class Ops(Protocol):
         """
 
     def free_bytes(self, enough):
-        """Return the number of bytes that can be allocated, or any number of them that is at least `enough`.
+        """Return the number of bytes that can be allocated, or a smaller number of at least `enough`.
 
         Memory that is cached for later solves is freed if it is needed for that.  The result is infinite if
         the number is not known before an allocation.

@@ -100,8 +100,8 @@ class SolvePlan:
     update : Update
         The arithmetic of a product with the inverse of L11.
     is_dominant : bool
-        Whether pivots are expected on the diagonal.  Then L11 is so well conditioned that its inverse is
-        accurate however it is computed.
+        Whether pivots are expected on the diagonal.  Then L11 is well conditioned, and its inverse may be
+        computed by the fastest method.
     """
 
     columns: int
@@ -168,8 +168,8 @@ class StepPlan:
     near_update, update : Update
         The arithmetic for the columns before `near`, and for all others.
     last_row : int or None
-        If the next panel is square, the first row below it.  Of the columns that come first, only the rows
-        above this one are updated first.
+        If the next panel is square, the first row below the square.  Then the update that comes first stops
+        at this row, and the rows below are updated with the other columns.
     """
 
     is_ahead: bool

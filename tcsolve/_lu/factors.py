@@ -112,7 +112,7 @@ class NativeFactors:
 
     def solve(self, b, adjoint=False):
         """Return A**-1 b, or A**-H b, in the dtype of the factors."""
-        return self.ops.lu.getrs(self.factors, b, adjoint)
+        return self.factors.solve(b, adjoint)
 
     def solve_scaled(self, b, adjoint=False):
         """Return A**-1 b, or A**-H b, to the precision of the factors; b is FP64, its entries of any size."""
@@ -135,7 +135,7 @@ class NativeFactors:
 
     def gecon(self, norm_one):
         """Return the estimate of rcond by gecon, or None if the library has no estimator."""
-        return self.ops.lu.gecon(self.factors, norm_one)
+        return self.factors.gecon(norm_one)
 
 
 def factor_native(ops, a, dtype, overwrite_a=False):

@@ -26,7 +26,8 @@ MAX_SWEEPS, SWEEPS_AT_ONCE, ALL_AT_ONCE = 5, 2, range(4097, 8193)
 # solutions; and the largest contraction of the residual after which another step is tried.
 PROBES, HELD_STEPS, CONTRACTED = 4, 2, 0.7
 
-# Rounding may reduce the dominance of a row by this, per entry, relative to the largest row sum.
+# Rounding errors of a row of n entries reduce its dominance by at most about n times this number, relative to
+# the largest row sum.
 ROUNDING = 2.0**-52
 
 

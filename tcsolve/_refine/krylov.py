@@ -103,7 +103,7 @@ def fgmres(ops, apply, correct, r, *, basis, tol, give_up=None):
     # Weights of zero for the unused vectors: a product with a part of a block would copy it.
     weights = np.zeros((k, z.room), dtype=y.dtype)
     weights[:, : y.shape[1]] = y
-    d = z.combined(ops.array(weights)).T * size
+    d = z.combined(ops.xp.asarray(weights)).T * size
     return Cycle(d, triangle.steps, reductions, most)
 
 

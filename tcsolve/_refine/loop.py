@@ -69,7 +69,8 @@ class Refined:
         elif better.any():
             # Copy first, because the starting x may belong to the caller.
             self.x = self.x.copy()
-            self.x[:, ops.array(active[better])] = trial[:, ops.array(np.flatnonzero(better))]
+            here, there = map(ops.xp.asarray, (active[better], np.flatnonzero(better)))
+            self.x[:, here] = trial[:, there]
         self.error = self.error.copy()
         self.error[active[better]] = error[better]
         self.converged = self.converged | stopping.converged(self.error, bound)
@@ -195,7 +196,7 @@ def _replay(task, ahead):
     error = errors[best : best + 1]
     converged = stopping.converged(error, bound)
     # Copy x, because all iterates done ahead share one array.
-    state = Refined(task.ops.copied(x[best]), error, np.array([taken]), converged, history)
+    state = Refined(task.ops.xp.array(x[best]), error, np.array([taken]), converged, history)
     return state, [(x[taken], r[taken])] if going else []
 
 
@@ -231,7 +232,7 @@ def _classical(task, state, last):
 
 def _take(ops, x, index):
     """Return the columns `index` of x; if these are all columns, x itself without a copy."""
-    return x if len(index) == x.shape[1] else x[:, ops.array(index)]
+    return x if len(index) == x.shape[1] else x[:, ops.xp.asarray(index)]
 
 
 def _krylov(task, state):

@@ -104,7 +104,7 @@ class ConditionEstimate:
             return 0.0
         if ladder.make_valid().bad_pivot:
             return self._estimate(near) if ladder.climb() else math.nan
-        # No name here for the rung: it would keep the factors from being freed when the ladder climbs.
+        # Do not keep the rung in a variable: the factors must be freed when the ladder climbs.
         n, near, how = len(system.a), near or system.near_one(), ladder.rung.how
         if near.a is not system.a:
             ladder.note_bytes(1, near.a.nbytes)
@@ -164,7 +164,7 @@ def sampled_rcond(ladder, near, bound, column):
     g = np.random.default_rng(SAMPLE_SEED).standard_normal((n, SAMPLES)).astype(system.wide)
     if column is not None:
         g = np.hstack([g, np.eye(n, 1, -column)])
-    g = ops.array(g)
+    g = ops.xp.asarray(g)
     if frame is not None:
         g, shift = frame.inside(xp, g)
     state = ladder.refine(g, bound)

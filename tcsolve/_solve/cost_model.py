@@ -39,7 +39,7 @@ LEAST_BUDGET, MOST_BUDGET = 30, 300
 # The smallest number of corrections of all columns together on an emulated rung.  It is large, because users
 # run emulated rungs to study their convergence.
 EMULATED_BUDGET = 1000
-# All bytes of a solve over those of its factors, if they are not predicted exactly.
+# The bytes of a solve divided by those of its factors, for a prediction that need not be exact.
 ROUGH = 1.25
 
 
@@ -311,8 +311,8 @@ def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     # of the next panel, which is rounded during an update.
     parts = how.products * (1 + complex_factor) * complex_factor
     if how.products == 1 and complex_factor == 1:
-        # L of the next panel, which is rounded during an update.  For FP16 the same memory has, before that,
-        # the parts of the product that computes U.
+        # L of the next panel, which is rounded during an update.  For FP16, the parts of the product that
+        # computes U are in the same memory before.
         parts += 1
     packed = n * block * parts * width
     # The operands of the last update are freed before the refinement begins.

@@ -19,8 +19,8 @@ from tcsolve._solve.structures import read_under
 
 __all__ = ["plain_answer", "solve_stack"]
 
-# Up to this n, one call of NumPy for a stack is faster than one solve per matrix: if these have structures,
-# which one solve per matrix uses, and if they have none.
+# Up to this n, one call of NumPy for a whole stack is faster than one solve per matrix.  The first limit is
+# for matrices with a structure, which one solve per matrix makes use of; the second is for general matrices.
 LARGEST_STRUCTURED, LARGEST = 64, 128
 # Up to this n, the inverses of a stack are faster than an estimate of rcond for each matrix.
 LARGEST_INVERTED = 32
@@ -63,7 +63,7 @@ def solve_stack(ops, a, b, request, *, at_once, require_finite, solve_one):
     found = _Gathered(ops, a, columns, request.dtype)
     is_general = structure in (None, "general")
     at_once = at_once and a.shape[-1] <= (LARGEST if is_general else LARGEST_STRUCTURED)
-    # If A is read as a whole, `_solve_at_once` finds NaN and Inf: a system with one is not plain.
+    # `_solve_at_once` reads all of a general A, so it finds NaN and Inf by itself.
     if not (at_once and is_general):
         require_finite()
     if at_once:
@@ -131,11 +131,11 @@ class _Gathered:
     def part(self, stack, numbers):
         """Return the matrices of some systems, (m, rows, columns); the stack broadcasts to the batch."""
         if stack.shape[:-2] == (self.count,):
-            return stack[numbers if isinstance(numbers, slice) else self.ops.array(numbers)]
+            return stack[numbers if isinstance(numbers, slice) else self.ops.xp.asarray(numbers)]
         if isinstance(numbers, slice):
             numbers = np.arange(numbers.start, numbers.stop)
         whole = self.ops.xp.broadcast_to(stack, self.batch + stack.shape[-2:])
-        return whole[tuple(self.ops.array(i) for i in np.unravel_index(numbers, self.batch))]
+        return whole[tuple(self.ops.xp.asarray(i) for i in np.unravel_index(numbers, self.batch))]
 
     def left_by_matrix(self, shape):
         """Return the numbers of the undone systems, one array for each matrix of a batch `shape`."""

@@ -28,11 +28,11 @@ class General:
 
     def solve(self, b):
         """Return A**-1 b, (n, k)."""
-        return numpy_ops.lu.getrs(self._factors, b, False)
+        return self._factors.solve(b, False)
 
     def rcond(self, norm_one):
         """Return the estimate of 1 / (||A||_1 ||A**-1||_1)."""
-        return numpy_ops.lu.gecon(self._factors, norm_one)
+        return self._factors.gecon(norm_one)
 
 
 class Cholesky:

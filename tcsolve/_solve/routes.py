@@ -171,7 +171,7 @@ def _solve_full(ops, a, b, request):
             require_finite_arrays(ops.xp, b=b)
         seconds = time.perf_counter() - request.start
         found = failed(Status.NOT_POSITIVE_DEFINITE, as_host(b), request.dtype, seconds)
-        return replace(found, x=ops.array(found.x), device=ops.device)
+        return replace(found, x=ops.xp.asarray(found.x), device=ops.device)
     return _solve_by_ladder(ops, a, b, request)
 
 

@@ -63,7 +63,7 @@ class Solve:
         ladder, ops, phases = self.ladder, self.ladder.system.ops, self.ladder.phases
         ladder.restore()
         start = ops.mark()
-        columns = ops.array(b).reshape(len(ladder.system.a), -1)
+        columns = ops.xp.asarray(b).reshape(len(ladder.system.a), -1)
         wide = np.complex128 if columns.dtype.kind == "c" else ladder.system.wide
         columns = ops.converted(columns, np.dtype(wide))
         earlier, phases.laps = phases.laps, ()
@@ -154,7 +154,7 @@ class Solve:
         x, steps = xp.full(rhs.shape, xp.nan, dtype=rhs.dtype), np.zeros(k, int)
         if not (ladder.system.finite and good.any()) or ladder.is_singular:
             return _Found(x, steps, np.full(k, np.nan), False, [])
-        take = ladder.system.ops.array(np.flatnonzero(good))
+        take = xp.asarray(np.flatnonzero(good))
         found = self._climb_until_met(rhs[:, take], size[good], bound, mark)
         x[:, take] = found.x
         steps[good] = found.steps
@@ -217,10 +217,10 @@ class Solve:
         for step in range(most):
             if (error <= bound).all():
                 return x, error, step
-            trial = x + self.ladder.rung.correct(ops.array(r))
+            trial = x + self.ladder.rung.correct(ops.xp.asarray(r))
             rest, after = measured(trial)
             better = after < error
-            x = ops.xp.where(ops.array(better), trial, x)
+            x = ops.xp.where(ops.xp.asarray(better), trial, x)
             r, error = np.where(better, rest, r), np.where(better, after, error)
         return x, error, most
 
@@ -254,7 +254,7 @@ class Solve:
             after = self._errors(trial, b)
             steps += error > bound
             better = after < error
-            x = ops.xp.where(ops.array(better), trial, x)
+            x = ops.xp.where(ops.xp.asarray(better), trial, x)
             error = np.where(better, after, error)
         return x, error, steps
 
@@ -271,9 +271,9 @@ class Solve:
         near = (ldexp(xp, v, -e) for v, e in ((a, of_a), (x, of_x), (b, of_x + of_a)))
         near_a, near_x, near_b = ops.host(*near)
         invert = functools.partial(invert, exponent=of_a)
-        r = ops.array(residual(near_a, near_x, near_b))
+        r = xp.asarray(residual(near_a, near_x, near_b))
         d = by_parts(xp, invert, r, is_complex)
-        return ldexp(xp, ops.array(near_x) + d, of_x)
+        return ldexp(xp, xp.asarray(near_x) + d, of_x)
 
     def _beyond_range(self, x, error, bound):
         """Return OVERFLOW or UNDERFLOW for an x that met the bound until it was rounded, or None."""

@@ -1,6 +1,7 @@
 """Every CUDA source compiles for every architecture it runs on, with the macro sets it is launched with."""
 
 import functools
+import itertools
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -8,9 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from cubins import resources
 from folders import ROOT
-from kernel_shares import ASSEMBLED, GENERATIONS, shared_out, values, variants_of
+from kernel_shares import (
+    ASSEMBLED,
+    CONDITION,
+    MEASURED,
+    done,
+    groups_of,
+    shared_out,
+    values,
+    variants_of,
+)
 from tcsolve.kernels.arch import ARCHS, CLUSTER_ARCH, RESERVED_BYTES, arch_number
-from tcsolve.kernels.launch_shapes import LOWER_SHAPES
 from tcsolve.kernels.panel_shapes import BOARD_BYTES, panel_shape
 from tcsolve.kernels.registry import KERNELS
 
@@ -22,6 +31,14 @@ CASES = [
     for arch in ARCHS
     if compiler.supported(name, arch)
 ]
+
+
+def measured(name):
+    """Return the cases of MEASURED for a kernel."""
+    return [
+        pytest.param(*case, id="-".join(map(str, (*case[:2], *case[2].values()))))
+        for case in MEASURED[name]
+    ]
 
 
 def test_every_source_is_registered():
@@ -39,22 +56,36 @@ def test_every_kernel_runs_on_some_architecture():
     assert len(CASES) >= 4 * len(ARCHS)
 
 
-def test_every_value_of_every_macro_is_compiled_in_each_generation():
-    assert sorted(arch for archs in GENERATIONS for arch in archs) == sorted(ARCHS)
+def test_every_value_of_every_macro_is_compiled_in_each_group():
     for name in KERNELS:
-        shares = shared_out(name)
-        assert set(shares) == {arch for arch in ARCHS if compiler.supported(name, arch)}
+        shares, groups = shared_out(name), groups_of(name)
+        runs_on = {arch for arch in ARCHS if compiler.supported(name, arch)}
+        assert set(shares) == runs_on == {arch for archs in groups for arch in archs}
         assert all(shares.values())
-        for archs in GENERATIONS:
+        for archs in groups:
             variants = variants_of(name, archs)
-            needed, compiled = set().union(*map(values, map(dict, variants))), set()
-            for arch in shares.keys() & set(archs):
+            needed = set().union(*map(values, map(dict, variants)))
+            compiled = set().union(*map(values, done(name, archs)))
+            for arch in archs:
                 assert all(arch in variants[macros] for macros in shares[arch])
                 compiled.update(*map(values, map(dict, shares[arch])))
-            if name == "gemm_wgmma":
-                compiled.update(*map(values, ASSEMBLED))
             assert needed <= compiled
     assert all(macros in KERNELS["gemm_wgmma"].variants for macros in ASSEMBLED)
+    for name, arch, macros in itertools.chain(*MEASURED.values()):
+        assert macros in KERNELS[name].variants_for(arch)
+
+
+def test_architectures_of_a_group_compile_the_same_lines():
+    for path, text in zip(*compiler.headers(), strict=True):
+        assert text.count("__CUDA_ARCH__") == len(CONDITION.findall(text)), path
+    for name in KERNELS:
+        text = compiler.source(f"{name}.cu")
+        assert text.count("__CUDA_ARCH__") == len(CONDITION.findall(text)), name
+    assert groups_of("gemm_wmma") == [
+        ["sm_75"],
+        ["sm_80", "sm_86", "sm_89"],
+        ["sm_90a", "sm_100a", "sm_120"],
+    ]
 
 
 @pytest.mark.nvrtc
@@ -71,13 +102,19 @@ def test_kernel_compiles(name, arch, nvrtc):
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("archs", GENERATIONS, ids="-".join)
 @pytest.mark.parametrize("name", KERNELS)
-def test_the_front_end_takes_every_macro_set(name, archs, nvrtc):
-    text, variants = compiler.source(f"{name}.cu"), variants_of(name, archs)
-    for macros, (arch, *_) in variants.items():
-        assert _errors_of(nvrtc, text, dict(macros), arch) is None
-    assert variants or not any(compiler.supported(name, arch) for arch in archs)
+def test_the_front_end_takes_every_macro_set(name, nvrtc):
+    text, shares, rest = compiler.source(f"{name}.cu"), shared_out(name), []
+    for archs in groups_of(name):
+        # The whole compiler takes the shares, in another test.
+        whole = {macros for arch in archs for macros in shares[arch]}
+        variants = variants_of(name, archs)
+        rest += [
+            (dict(macros), able[0]) for macros, able in variants.items() if macros not in whole
+        ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        logs = list(pool.map(lambda case: _errors_of(nvrtc, text, *case), rest))
+    assert logs == [None] * len(rest)
 
 
 @pytest.mark.nvrtc
@@ -149,17 +186,10 @@ def _errors_of(nvrtc, text, defines, arch="sm_90a"):
         nvrtc.destroyProgram(program)
 
 
-PANELS = [
-    pytest.param(arch, defines, id=f"{arch}-{'-'.join(map(str, defines.values()))}")
-    for arch in ("sm_75", "sm_80", "sm_89", "sm_90a")
-    for defines in KERNELS["panel"].variants_for(arch)
-]
-
-
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("arch, defines", PANELS)
-def test_panel_keeps_its_rows_in_registers(arch, defines, nvrtc):
-    found = _taken("panel", defines, arch)
+@pytest.mark.parametrize("name, arch, defines", measured("panel"))
+def test_panel_keeps_its_rows_in_registers(name, arch, defines, nvrtc):
+    found = _taken(name, arch, defines)
     # Four rows a thread take all registers, and older devices need a few more.
     spare = 32 if arch != "sm_90a" and defines["ROWS"] == 4 else 0
     assert found.stack <= spare
@@ -206,29 +236,15 @@ def test_wgmma_keeps_its_sums_in_registers_and_its_products_in_flight(nvrtc):
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("turned", [0, 1])
-@pytest.mark.parametrize("tile", [0, 1, 2])
-def test_wmma_keeps_its_sums_in_registers(turned, tile, nvrtc):
-    defines = {"T_IN": "fp16", "T_LOW": "fp16", "REFINE": 0, "TRANS_A": turned, "TRANS_B": turned}
-    defines |= {"SWIZZLE": 1, "TILE": tile}
-    assert _taken("gemm_wmma", defines).stack == 0
-
-
-@pytest.mark.nvrtc
 @pytest.mark.parametrize(
-    "defines", [v for v in KERNELS["gemm_batched"].variants if v["SIZE_M"] in (8, 16, 64)], ids=str
+    "name, arch, defines",
+    measured("gemm_wmma") + measured("gemm_batched") + measured("lower_solve"),
 )
-def test_batched_products_stay_in_registers(defines, nvrtc):
-    assert _taken("gemm_batched", defines).stack == 0
+def test_these_kernels_keep_all_in_registers(name, arch, defines, nvrtc):
+    assert _taken(name, arch, defines).stack == 0
 
 
-@pytest.mark.nvrtc
-@pytest.mark.parametrize("shape", LOWER_SHAPES, ids=lambda shape: str(shape.most))
-def test_lower_solve_keeps_its_rows_in_registers(shape, nvrtc):
-    assert _taken("lower_solve", shape.defines).stack == 0
-
-
-def _taken(name, defines, arch="sm_90a"):
+def _taken(name, arch, defines):
     """Return the `Resources` of a kernel's only entry; what spills has a stack."""
     (entry,) = KERNELS[name].entries
     cubin = compiler.compile_cubin(name, arch, tuple(sorted(defines.items())))

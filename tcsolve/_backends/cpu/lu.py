@@ -55,11 +55,25 @@ class HostRules:
 
 
 class NumpyLU(NamedTuple):
-    """The LU of LAPACK, as `LUOps.getrf` describes it; of the transposed matrix if `transposed`."""
+    """The `LibraryLU` of LAPACK: the factors of the matrix, or of its transpose if `transposed`."""
 
     lu: Any
     swaps: Any
     transposed: bool
+
+    def solve(self, b, adjoint):
+        getrs = lapack_of("getrs", self.lu.dtype)
+        b = np.array(b, dtype=self.lu.dtype, order="F")
+        # SciPy changes the pivots in place to count from one, and back again.  Other threads must not see
+        # this, so give it a copy.
+        swaps = self.swaps.copy()
+        if self.transposed and adjoint:  # a**H = conj(a.T), and lu has the factors of a.T
+            return getrs(self.lu, swaps, b.conj(), trans=0)[0].conj()
+        return getrs(self.lu, swaps, b, trans=1 if self.transposed else 2 * adjoint)[0]
+
+    def gecon(self, norm_one):
+        norm = "I" if self.transposed else "1"
+        return float(lapack_of("gecon", self.lu.dtype)(self.lu, norm_one, norm=norm)[0])
 
 
 class HostLU:
@@ -169,22 +183,6 @@ class HostLU:
             t = take(a.T if transposed else a, dtype=dtype, order="F")
         lu, swaps, info = lapack_of("getrf", t.dtype)(t, overwrite_a=True)
         return NumpyLU(lu, swaps, transposed), max(info, 0)
-
-    def getrs(self, factors, b, adjoint):
-        lu, swaps, transposed = factors
-        getrs = lapack_of("getrs", lu.dtype)
-        b = np.array(b, dtype=lu.dtype, order="F")
-        # SciPy changes the pivots in place to count from one, and back again.  Other threads must not see
-        # this, so give it a copy.
-        swaps = swaps.copy()
-        if transposed and adjoint:  # a**H = conj(a.T), and lu has the factors of a.T
-            return getrs(lu, swaps, b.conj(), trans=0)[0].conj()
-        return getrs(lu, swaps, b, trans=1 if transposed else 2 * adjoint)[0]
-
-    def gecon(self, factors, norm_one):
-        lu, _, transposed = factors
-        rcond, _ = lapack_of("gecon", lu.dtype)(lu, norm_one, norm="I" if transposed else "1")
-        return float(rcond)
 
 
 def column_max(v):

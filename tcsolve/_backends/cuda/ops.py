@@ -61,16 +61,8 @@ class CupyOps:
     def _arch(self):
         return current_device.arch(cupy.cuda.runtime.getDevice())
 
-    @turns_into_memory_error
-    def array(self, host):
-        return cupy.asarray(host)
-
     def host(self, *arrays):
         return tuple(x.get() if isinstance(x, cupy.ndarray | Sent) else x for x in arrays)
-
-    @turns_into_memory_error
-    def copied(self, x):
-        return recorded_graphs.duplicate(x)
 
     def guarded(self, function, again=True):
         return turns_into_memory_error(function, again)

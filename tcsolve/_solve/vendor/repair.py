@@ -20,7 +20,7 @@ MAX_STEPS = 2
 
 def repair(ops, system, part, which, is_safe):
     """Solve again the systems with NaN, Inf or extreme entries, or above the bound; store them in `part`."""
-    xp, here = ops.xp, ops.array(which)
+    xp, here = ops.xp, ops.xp.asarray(which)
     some = system._replace(a=system.a[here], b=system.b[here])
     finite_a, finite_b = ops.host(
         xp.isfinite(some.a).all(axis=(1, 2)), xp.isfinite(some.b).all(axis=1)
@@ -31,10 +31,10 @@ def repair(ops, system, part, which, is_safe):
         part.rconds[which[~finite_a]] = 0.0
     if not good.any():
         return
-    here = ops.array(np.flatnonzero(good))
+    here = ops.xp.asarray(np.flatnonzero(good))
     some = some._replace(a=some.a[here], b=some.b[here])
-    again = _solve_scaled(ops, some, part.x[ops.array(which[good])], is_safe[which[good]])
-    part.x[ops.array(which[good])] = again.x
+    again = _solve_scaled(ops, some, part.x[ops.xp.asarray(which[good])], is_safe[which[good]])
+    part.x[ops.xp.asarray(which[good])] = again.x
     for to, found in zip(part[1:5], again[1:5], strict=True):
         to[which[good]] = found
 
@@ -44,8 +44,8 @@ def _spoil(ops, part, which, finite, good):
     bad = which[~good]
     part.codes[bad] = NONFINITE
     part.error[which] = np.where(finite, part.error[which], np.nan)
-    xp, here = ops.xp, ops.array(which)
-    part.x[here] = xp.where(ops.array(finite)[:, None, :], part.x[here], xp.nan)
+    xp, here = ops.xp, ops.xp.asarray(which)
+    part.x[here] = xp.where(xp.asarray(finite)[:, None, :], part.x[here], xp.nan)
 
 
 def _solve_scaled(ops, system, x, is_safe):
@@ -56,7 +56,7 @@ def _solve_scaled(ops, system, x, is_safe):
     xp, wide = ops.xp, np.result_type(system.a.dtype, np.float64)
     a, b = ops.converted(system.a, wide), ops.converted(system.b, wide)
     row, col = (
-        xp.where(ops.array(is_safe)[:, None, None], 0, e) for e in _exponents(xp, a, system.kind)
+        xp.where(xp.asarray(is_safe)[:, None, None], 0, e) for e in _exponents(xp, a, system.kind)
     )
     scaled = ldexp(xp, ldexp(xp, a, -row), -col)
     factors = ops.vendor.factor(scaled, system.kind, b.shape[2], careful=True)
@@ -64,7 +64,7 @@ def _solve_scaled(ops, system, x, is_safe):
         refined = ops.converted(_refined(ops, factors, scaled, b, (row, col)), x.dtype)
     error, steps = errors_of(ops, system, x), np.full(b.shape[::2], MAX_STEPS)
     kept = (error <= system.bound).all(axis=1)
-    x = xp.where(ops.array(kept)[:, None, None], x, refined)
+    x = xp.where(xp.asarray(kept)[:, None, None], x, refined)
     steps[kept] = 0
     error = np.where(kept[:, None], error, errors_of(ops, system, x))
     (info,) = ops.host(factors.info)
@@ -106,7 +106,7 @@ def _exponents(xp, a, kind):
 def _residual(ops, a, x, b):
     """Return b - A x in FP64; for few unknowns it is computed in long double."""
     if a.shape[-1] <= SMALL:
-        return ops.array(residual(*ops.host(a, x, b)))
+        return ops.xp.asarray(residual(*ops.host(a, x, b)))
     return b - a @ x
 
 

@@ -20,27 +20,19 @@ import numpy as np
 from tcsolve._checks import require_finite
 from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, contradicted, distinct
-from tcsolve._solve.backward_error import SAFE, backward_errors
+from tcsolve._solve.backward_error import SAFE
 from tcsolve._solve.cost_model import first_update, rates_for
 from tcsolve._solve.vendor.measure import (
     AT_ONCE,
     MARGIN,
     MEASURED,
-    MEASURED_AT_ONCE,
     complex_errors,
-    look_at,
     measure,
-    ordinary,
 )
-from tcsolve._solve.vendor.rcond import rconds_of
-from tcsolve._solve.vendor.repair import repair
 from tcsolve._solve.vendor.result import join, solution_of, stacked, unfolded
+from tcsolve._solve.vendor.settle import settled
 from tcsolve._solve.vendor.system import (
-    CONVERGED,
     ILL_CONDITIONED,
-    NONFINITE,
-    NOT_DEFINITE,
-    REDO,
     SEEN,
     TRIANGULAR,
     Part,
@@ -66,8 +58,6 @@ FEW, FEW_ROWS = 4, 128
 # Bytes of the factors that are computed at a time for a long stack; and the largest number of matrices that
 # the host checks as fast as the device does.
 CHUNK_BYTES, ON_HOST = 1 << 29, 4096
-# Up to this many right-hand sides, Python numbers are faster than NumPy arrays.
-FEW_COLUMNS = 16
 # Number of random vectors that are solved for together with b; see `look_at`.
 PROBES = 2
 
@@ -248,7 +238,7 @@ def _solve_some(ops, system):
         return _with_few(
             ops, system, x, few, lambda some: (x[few], factors.taken(few), board[:, few])
         )
-    return _settled(ops, system, x, factors, ops.host(board)[0])
+    return settled(ops, system, x, factors, ops.host(board)[0])
 
 
 def _is_judged(ops, system):
@@ -345,7 +335,7 @@ def _with_few(ops, system, x, few, measured):
     if len(few):
         some = system._replace(a=system.a[few], b=system.b[few])
         of_some, factors, board = measured(some)
-        found = _settled(ops, some, of_some, factors, ops.host(board)[0])
+        found = settled(ops, some, of_some, factors, ops.host(board)[0])
         x[few] = found.x
         (at,) = ops.host(few)
         codes, apart, spoilt, steps, error = map(np.copy, (codes, apart, spoilt, steps, error))
@@ -353,102 +343,3 @@ def _with_few(ops, system, x, few, measured):
         steps[at], error[at] = found.steps, found.error
         least = np.fmin.reduce(found.rconds, initial=least)
     return Part(x, codes, np.broadcast_to(np.float64(least), m), error, steps, apart, spoilt)
-
-
-def _settled(ops, system, x, factors, board):
-    """Return the `Part` from the measured numbers on the host, or None if the ladder shall solve a system."""
-    m, _, k = system.b.shape
-    steps = np.zeros((m, k), np.int64)
-    if m == 1 and k <= FEW_COLUMNS and not system.estimate and (one := ordinary(board, system)):
-        least, error = one
-        no, error = np.zeros(1, bool), np.array([error])
-        return Part(x, np.zeros(1, np.int8), np.array([least]), error, steps, no, no)
-    look = look_at(board, system)
-    part = Part(x, look.codes, look.least, look.error, steps, look.apart, look.spoilt)
-    redo = np.flatnonzero(part.codes == REDO)
-    sound = part.codes == CONVERGED
-    if redo.size or (sound & (system.estimate | look.is_near)).any():
-        system = as_read(ops, system)
-    if redo.size:
-        redo = _corrected(ops, system, part, redo[look.is_safe[redo]], factors)
-    if redo.size and system.alone:
-        return None
-    sound = part.codes == CONVERGED
-    if redo.size:
-        repair(ops, system, part, redo, look.is_safe)
-        sound |= (part.codes == NONFINITE) & (part.rconds > 0)  # only b holds NaN or Inf
-    _set_rconds(ops, system, part, sound & (system.estimate | look.is_near), factors)
-    part.codes[(part.codes == CONVERGED) & ~(part.rconds >= system.eps)] = ILL_CONDITIONED
-    _clear(ops, part, np.flatnonzero(part.codes == system.broken))
-    return part
-
-
-def _set_rconds(ops, system, part, wanted, factors):
-    """Estimate rcond of the matrices in `wanted`; rcond is 0 if the factorization broke down."""
-    part.rconds[part.codes == system.broken] = 0.0
-    which = np.flatnonzero(wanted)
-    if not which.size:
-        return
-    a = system.a
-    if which.size < len(wanted):
-        a, factors = a[ops.array(which)], factors.taken(which)
-    part.rconds[which] = rconds_of(ops, a, factors.solve)
-
-
-def _corrected(ops, system, part, which, factors):
-    """Correct x of some systems by their residuals; return the numbers of all that still have code REDO."""
-    m = len(system.b)
-    if which.size:
-        some, here = (which, ops.array(which)) if which.size < m else (slice(None), slice(None))
-        near = system._replace(a=system.a[here], b=system.b[here])
-        few = factors if which.size == m else factors.taken(which)
-        x, error = _step(ops, near, part.x[here], few, part.error[which])
-        better = (error <= part.error[which]).all(axis=1)  # False for a NaN
-        part.x[here] = ops.xp.where(ops.array(better)[:, None, None], x, part.x[here])
-        part.error[which] = np.where(better[:, None], error, part.error[which])
-        part.steps[which] = better[:, None]
-        met = better & (error <= system.bound).all(axis=1)
-        part.codes[which[met]] = CONVERGED
-    return np.flatnonzero(part.codes == REDO)
-
-
-def _step(ops, system, x, factors, error):
-    """Return x + A^-1 (b - A x) and its backward errors (m, k) on the host; `error` has the errors of x."""
-    if len(x) == 1 and x.shape[1] > MEASURED_AT_ONCE:
-        return _step_of_large(ops, system, x, factors, error)
-    xp, (m, n, k), wide = ops.xp, x.shape, np.result_type(x.dtype, np.float64)
-    found, r = xp.zeros((MEASURED + 2 * k, m)), xp.empty((m, k, n), wide)
-    ops.vendor.measure(system.a, x, system.b, r[:, :0], None, found, residuals=r)
-    y = xp.swapaxes(factors.solve(r), 1, 2)
-    with np.errstate(all="ignore"):
-        x = ops.converted(ops.converted(x, wide) + y, x.dtype)
-    ops.vendor.measure(system.a, x, system.b, r[:, :0], None, found)
-    board = np.concatenate([np.zeros((SEEN, m)), ops.host(found)[0]])
-    look = look_at(board, system)
-    return x, np.where((look.codes == CONVERGED)[:, None], look.error, np.inf)
-
-
-def _step_of_large(ops, system, x, factors, error):
-    """As `_step`, for one large matrix: by products on the whole device, for columns that miss the bound."""
-    xp, wide, error = ops.xp, np.result_type(x.dtype, np.float64), error.copy()
-    missing = np.flatnonzero(~(error[0] <= system.bound))
-    missing = missing if missing.size else np.arange(x.shape[2])  # the norms were extreme
-    (a,), some = system.a, ops.array(missing)
-    given, before = system.b[0][:, some], ops.converted(x[0][:, some], wide)
-    r = ops.converted(given, wide) - ops.product(a, before)
-    y = factors.solve(xp.ascontiguousarray(r.T)[None])
-    with np.errstate(all="ignore"):
-        after = ops.converted(before + y[0].T, x.dtype)
-    (norm,) = ops.host(ops.row_stats(a).total.max())
-    error[:, missing] = backward_errors(ops, a, after, given, float(norm))
-    x = x.copy()
-    x[0][:, some] = after
-    return x, error
-
-
-def _clear(ops, part, which):
-    """Set x and the errors to NaN for systems without an answer, and rcond to 0 or NaN."""
-    if which.size:
-        part.x[ops.array(which)] = ops.xp.nan
-        part.error[which] = np.nan
-        part.rconds[which] = np.where(part.codes[which] == NOT_DEFINITE, np.nan, 0.0)

@@ -94,7 +94,7 @@ def _in_one_launch(job, arch, properties):
 
 
 def _launch_of(job, arch, properties):
-    """Return the `Launch` for these arrays, and for all others that `Ops.gemm` says it repeats."""
+    """Return the `Launch` for these arrays; it can be repeated on other arrays, as `Ops.gemm` describes."""
     a, b, c, out, product, alpha, beta, _ = job
     batched = _batched_of(a, b, c, out, product)
     count = len(out)

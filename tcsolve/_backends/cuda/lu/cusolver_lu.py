@@ -10,13 +10,14 @@ from tcsolve._arithmetic.formats import PREFIX, inverses_serve
 from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute
 from tcsolve._backends.cuda.runtime.conversions import converted
 from tcsolve._backends.cuda.runtime.cublas_calls import column_parts
+from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
 from tcsolve.kernels.launch_shapes import TRSV_BLOCK, TRSV_COLUMNS
 
 __all__ = ["Factors", "factored", "getrf_in_place", "order_of"]
 
 
 class Factors(NamedTuple):
-    """The LU of a matrix t, as `LUOps.getrf` describes it.
+    """The `LibraryLU` of cuSOLVER: the factors of a matrix t.
 
     Attributes
     ----------
@@ -37,8 +38,8 @@ class Factors(NamedTuple):
     order: Any
     inverses: Any
 
+    @turns_into_memory_error
     def solve(self, b, adjoint):
-        """Return A**-1 b, or A**-H b, in the dtype of the factors."""
         lu = self.lu
         if self.inverses is not None and 0 < b.shape[1] <= max(TRSV_COLUMNS):
             return self._solve_by_substitution(b, adjoint)
@@ -57,6 +58,9 @@ class Factors(NamedTuple):
             factored = (n, some.shape[1], lu.data.ptr, n, self.pivots.data.ptr)
             getrs(_handle(), op, *factored, some.data.ptr, n, info.data.ptr)
         return cupy.conj(x, out=x) if conjugate else x
+
+    def gecon(self, norm_one):
+        return None  # cuSOLVER has no condition estimator
 
     def _solve_by_substitution(self, b, adjoint):
         """Solve for a few columns with lu.T as row-major factors: P t = L U means t.T P.T = U.T L.T."""

@@ -198,13 +198,6 @@ class DeviceLU:
         factored = turns_into_memory_error(cusolver_lu.factored, again=not overwrite_a)
         return factored(a, dtype, overwrite_a)
 
-    @turns_into_memory_error
-    def getrs(self, factors, b, adjoint):
-        return factors.solve(b, adjoint)
-
-    def gecon(self, factors, norm_one):
-        return None  # cuSOLVER has no condition estimator
-
 
 @turns_into_memory_error
 def _by_inverse(l, plan, bound=None):

@@ -35,7 +35,7 @@ def reading(arrays, first=None):
                     once()
             return tuple(x.get(stream=reader) for x in arrays)
         except BaseException:
-            # The reader may still use memory that the current stream will reuse, so let that wait for it.
+            # The reader may still use memory that the current stream will reuse, so this stream waits for it.
             cupy.cuda.get_current_stream().wait_event(reader.record())
             raise
 

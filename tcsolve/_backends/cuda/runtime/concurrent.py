@@ -1,4 +1,4 @@
-"""Recorded work on a matrix, and work beside other work."""
+"""Recorded work on a matrix, and work that runs at the same time as other work."""
 
 import functools
 import threading

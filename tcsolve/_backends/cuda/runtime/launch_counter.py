@@ -1,11 +1,11 @@
-"""Counters of launches: what tests ask which kernels a call has launched."""
+"""Counters of launches, from which tests learn which kernels a call has launched."""
 
 import collections
 import contextlib
 
 __all__ = ["counted", "counters", "note"]
 
-# The counters that are open; a launch asks whether there are any.
+# The counters that count now; without any, a launch does nothing for them.
 counters = []
 
 

@@ -5,17 +5,15 @@ takes to run them.  A CUDA graph is a single launch.  It reads and writes fixed 
 in a `Tape`, which owns its memory and is lent to one factorization at a time.
 """
 
-import collections
-import contextlib
-import threading
 import weakref
 from typing import NamedTuple
 
 import cupy
 import numpy as np
 
-from tcsolve._backends.cuda.runtime import cublas_calls, shelf
+from tcsolve._backends.cuda.runtime import cublas_calls, recurring, shelf
 from tcsolve._backends.cuda.runtime.out_of_memory import is_out_of_memory
+from tcsolve._backends.cuda.runtime.tape import Tape
 from tcsolve._locks import ForkSafeLock
 from tcsolve._paths import paths
 
@@ -23,7 +21,6 @@ __all__ = [
     "Census",
     "census",
     "clear",
-    "duplicate",
     "idle_bytes",
     "matrix",
     "recordable",
@@ -32,21 +29,15 @@ __all__ = [
     "tape_of",
 ]
 
-# Largest numbers of tapes that are lent at the same time, of idle tapes that are kept with their memory, and
-# of sizes that are remembered after their first use.
-MOST_LENT, MOST_IDLE, MOST_REMEMBERED = 4, 3, 256
+# Largest numbers of tapes that are lent at the same time, and of idle tapes that are kept with their memory.
+MOST_LENT, MOST_IDLE = 4, 3
 # The part of the memory of a device that idle tapes may keep; a single tape may be larger.
 MOST_IDLE_SHARE = 0.1
-# Number of zero words for the kernels of a lane (see `cublas_calls.zeros`).
-MOST_WORDS = 32
-# cudaErrorMemoryAllocation; and cudaStreamPerThread, which is a different stream in each thread.
-OUT_OF_MEMORY, PER_THREAD = 2, 2
 
 _lock = ForkSafeLock()
 _idle = []  # idle tapes, the last used one at the end
 _retired = []  # (device, pool) of closed tapes with memory that is still in use
 _lent = 0
-_remembered = collections.OrderedDict()
 
 
 def recordable(n, dtype):
@@ -60,7 +51,7 @@ def remembers(n, dtype):
     """Tell whether `matrix` would return a matrix now, if there is memory."""
     if not recordable(n, dtype):
         return False
-    return _was_asked((cupy.cuda.runtime.getDevice(), n, dtype.char))
+    return recurring.was_asked((cupy.cuda.runtime.getDevice(), n, dtype.char))
 
 
 def matrix(n, dtype):
@@ -70,7 +61,7 @@ def matrix(n, dtype):
     that shares the memory is freed, the tape is idle again.
     """
     key = (cupy.cuda.runtime.getDevice(), n, np.dtype(dtype).char)
-    tape = _borrow(key) if _asked_before(key) else None
+    tape = _borrow(key) if recurring.asked_before(key) else None
     if tape is None:
         return None
     lease = _Lease(tape)
@@ -88,9 +79,10 @@ def tape_of(x):
 
 def clear():
     """Free the idle tapes, and forget the sizes that were used; return whether any memory was freed."""
+    # Not inside the lock: a finalizer may need the lock while another thread is in `recurring`.
+    recurring.forget()
     with _lock:
         gone = shelf.clear(_idle)
-        _remembered.clear()
         return _retire(gone) or bool(gone)
 
 
@@ -124,22 +116,6 @@ class _Lease:
     def __init__(self, tape):
         self.tape = tape
         weakref.finalize(self, _give_back, tape).atexit = False
-
-
-def _was_asked(key):
-    with _lock:
-        return key in _remembered
-
-
-def _asked_before(key):
-    """Tell whether `key` was asked for before, and remember it."""
-    with _lock:
-        known = key in _remembered
-        _remembered[key] = True
-        _remembered.move_to_end(key)
-        if len(_remembered) > MOST_REMEMBERED:
-            _remembered.popitem(last=False)
-        return known
 
 
 def _borrow(key):
@@ -197,240 +173,3 @@ def _retire(tapes):
         if left:
             _retired.append((device, pool))
     return freed
-
-
-def _block(size):
-    """Allocate a block for the pool of a tape; if memory is full, raise CuPy's OutOfMemoryError.
-
-    After any other error, the pool would free its unused blocks and try again.  But graphs still write to
-    blocks that the pool counts as unused.
-    """
-    for last in (False, True):
-        try:
-            return cupy.cuda.MemoryPointer(cupy.cuda.Memory(size), 0)
-        except cupy.cuda.runtime.CUDARuntimeError as error:
-            if error.status != OUT_OF_MEMORY:
-                raise
-            if last:
-                raise cupy.cuda.memory.OutOfMemoryError(size, -1) from error
-        cupy.get_default_memory_pool().free_all_blocks()
-
-
-class Tape:
-    """Memory for a matrix and for the work on it, with the graphs that are recorded there.
-
-    Attributes
-    ----------
-    key : tuple
-        Device, number of rows and dtype of the matrix.
-    w : array
-        The matrix, with the padding of its rows.
-    device_bytes, idle_bytes : int
-        The total memory of the device, and the bytes that the tape held when it was last returned.
-    """
-
-    def __init__(self, key):
-        self.key = key
-        self._reel, self._beside = _Reel(key), None
-        # The stream that used the tape last; events at the end of that work and of the work aside.
-        self._last, self._done, self._done_aside = None, _event(), None
-        self._lock, self._inputs = threading.RLock(), {}
-        _, n, char = key
-        _, self.device_bytes = cupy.cuda.runtime.memGetInfo()
-        self.idle_bytes = 0
-        with self._reel.memory():
-            self.w = cupy.empty((n, -(-n // 4) * 4), char)
-
-    @property
-    def nbytes(self):
-        """Number of bytes held on the device."""
-        with cupy.cuda.Device(self.key[0]):
-            return sum(reel.pool.total_bytes() for reel in self._reels)
-
-    @property
-    def recordings(self):
-        """Number of recorded graphs."""
-        return sum(len(reel.graphs) for reel in self._reels)
-
-    @property
-    def _reels(self):
-        return [reel for reel in (self._reel, self._beside) if reel]
-
-    def close(self):
-        """Release the graphs and the memory; return the reels, because arrays may still use their pools."""
-        reels = self._reels
-        self.w, self._reel, self._beside = None, None, None
-        self._inputs.clear()
-        for reel in reels:
-            reel.close()
-        return reels
-
-    def run(self, name, body, where=(), aside=False):
-        """Return body(): launched in the first call, recorded in the second, replayed in later calls.
-
-        body launches kernels for arrays of this tape and reads nothing back.  Its result is memory of the
-        tape, valid until the next run.  Equal `name` and `where` (addresses) mean equal work.  Work `aside`
-        runs in a separate stream that waits for earlier work of the tape.  It has separate memory and writes
-        nothing else.
-        """
-        stream = cupy.cuda.get_current_stream()
-        with self._lock:
-            if aside:
-                self._beside = self._beside or _Reel(self.key)
-                result = self._beside.run(stream, name, body, where)
-                self._done_aside = _mark(stream)
-                return result
-            self.follow(stream)
-            result = self._reel.run(stream, name, body, where)
-            stream.record(self._done)
-            return result
-
-    def apply(self, name, inputs, body, where=()):
-        """Return a copy of body(*inputs), run as by `run`; the NumPy or CuPy vectors `inputs` are copied."""
-        with self._lock:
-            self.follow(cupy.cuda.get_current_stream())
-            if name not in self._inputs:
-                with self._reel.memory():
-                    self._inputs[name] = [cupy.empty(len(x), x.dtype) for x in inputs]
-            held = self._inputs[name]
-            for to, x in zip(held, inputs, strict=True):
-                _copy(to, x)
-            result = duplicate(self.run(name, lambda: body(*held), where))
-            cupy.cuda.get_current_stream().record(self._done)
-            return result
-
-    def follow_aside(self, stream):
-        """Let the next use of the tape wait for the work aside in `stream`, too."""
-        with self._lock:
-            self._done_aside = _mark(stream)
-
-    def follow(self, stream):
-        """Let later work in `stream` wait for the work with this tape in other streams."""
-        here = stream.ptr, threading.get_ident() if stream.ptr == PER_THREAD else 0
-        if self._last not in (None, here):
-            stream.wait_event(self._done)
-        self._last = here
-
-    def settle(self, stream):
-        """Let later work in `stream`, which overwrites the matrix, wait for all work with it."""
-        self.follow(stream)
-        if self._done_aside:
-            stream.wait_event(self._done_aside)
-            self._done_aside = None
-
-
-class _Reel:
-    """Graphs that run one after the other, and the memory that they share.
-
-    Attributes
-    ----------
-    pool : MemoryPool
-        The pool of this memory.
-    graphs : dict
-        (name, addresses, `Paths`) -> (graph, result of its body).
-    """
-
-    def __init__(self, key):
-        self.pool, self.graphs = cupy.cuda.MemoryPool(_block), {}
-        self._key, self._workspaces = key, {}
-        self._handles = set()  # keeps the cuBLAS handles alive as long as the graphs
-        self._unrecordable = set()  # names of bodies that could not be recorded
-        self._stream = cupy.cuda.Stream(non_blocking=True)
-        with cupy.cuda.using_allocator(self.pool.malloc):
-            self._words = cupy.empty((cublas_calls.LANES, MOST_WORDS), cupy.uint32)
-
-    def close(self):
-        """Drop the graphs and all memory."""
-        self.graphs.clear()
-        self._workspaces.clear()
-        self._handles.clear()
-        self._words = None
-
-    def run(self, stream, name, body, where):
-        """Return body(), launched or replayed in `stream`."""
-        key, known = (name, where, paths()), (*self._key, name, paths())
-        if key not in self.graphs:
-            if name in self._unrecordable:
-                return self._launch(stream, body)
-            # A kernel must be loaded before it can be recorded, and the first launch loads it.
-            if not _was_asked(known):
-                result = self._launch(stream, body)
-                _asked_before(known)
-                return result
-            try:
-                self.graphs[key] = self._record(body)
-            except (RuntimeError, MemoryError):  # CUDA's and CuPy's errors; nothing has run
-                self._unrecordable.add(name)
-                return self._launch(stream, body)
-        graph, result = self.graphs[key]
-        graph.launch(stream)
-        return result
-
-    def _launch(self, stream, body):
-        self._stream.wait_event(_mark(stream))
-        try:
-            with self.memory(), self._stream:
-                self._words.fill(0)
-                result = body()
-        except BaseException:
-            cupy.cuda.Device().synchronize()  # side streams may still use the tape
-            raise
-        stream.wait_event(_mark(self._stream))
-        return result
-
-    def _record(self, body):
-        with self.memory(), self._stream:
-            self._stream.begin_capture()
-            try:
-                # The graph fills the words each time, because work that failed may not have restored them.
-                self._words.fill(0)
-                result = body()
-            except BaseException:
-                with contextlib.suppress(RuntimeError):  # a side stream has not been joined
-                    self._stream.end_capture()
-                raise
-            return self._stream.end_capture(), result
-
-    @contextlib.contextmanager
-    def memory(self):
-        """Let allocations inside come from the pool, also the workspaces of cuBLAS."""
-        with (
-            cupy.cuda.using_allocator(self.pool.malloc),
-            cublas_calls.recorded(self._workspace, self._words_of, self._handles),
-        ):
-            yield
-
-    def _words_of(self, lane):
-        return self._words[lane]
-
-    def _workspace(self, lane):
-        if lane not in self._workspaces:
-            self._workspaces[lane] = cupy.empty(cublas_calls.WORKSPACE_BYTES, cupy.uint8)
-        return self._workspaces[lane]
-
-
-def duplicate(x):
-    """Return a contiguous copy of x."""
-    copy = cupy.empty(x.shape, x.dtype)
-    _copy(copy, x)
-    return copy
-
-
-def _copy(to, x):
-    """to[...] = x, where `to` is contiguous and x is a NumPy or CuPy array."""
-    if isinstance(x, np.ndarray):
-        # For so few bytes, the call returns only after it has read them.
-        to.data.copy_from_host_async(x.ctypes.data, x.nbytes)
-    elif x.flags.c_contiguous:
-        # This takes the host half the time of an assignment.
-        to.data.copy_from_device_async(x.data, x.nbytes)
-    else:
-        to[...] = x
-
-
-def _event():
-    return cupy.cuda.Event(disable_timing=True)
-
-
-def _mark(stream):
-    return stream.record(_event())

@@ -6,6 +6,7 @@ import threading
 import cupy
 
 from tcsolve._backends.cuda.runtime import current_device, recorded_graphs
+from tcsolve._backends.cuda.runtime.tape import duplicate
 
 __all__ = ["in_order_of", "results"]
 
@@ -49,9 +50,7 @@ def in_order_of(main, body):
             found = body()
         # No result is in the pool, so that it keeps no memory for their sake.
         pool.free_all_blocks()
-        copies = tuple(
-            x if x is None or x.data.ptr in made else recorded_graphs.duplicate(x) for x in found
-        )
+        copies = tuple(x if x is None or x.data.ptr in made else duplicate(x) for x in found)
         del found
         return copies
     finally:

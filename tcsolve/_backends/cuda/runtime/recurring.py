@@ -1,0 +1,36 @@
+"""What was used before: a size that recurs gets a tape, and work that recurs is recorded."""
+
+import collections
+
+from tcsolve._locks import ForkSafeLock
+
+__all__ = ["asked_before", "forget", "was_asked"]
+
+# Largest number of keys that are remembered after their first use.
+MOST_REMEMBERED = 256
+
+_lock = ForkSafeLock()
+_remembered = collections.OrderedDict()
+
+
+def was_asked(key):
+    """Tell whether `key` was asked for before."""
+    with _lock:
+        return key in _remembered
+
+
+def asked_before(key):
+    """Tell whether `key` was asked for before, and remember it."""
+    with _lock:
+        known = key in _remembered
+        _remembered[key] = True
+        _remembered.move_to_end(key)
+        if len(_remembered) > MOST_REMEMBERED:
+            _remembered.popitem(last=False)
+        return known
+
+
+def forget():
+    """Forget all keys."""
+    with _lock:
+        _remembered.clear()
