@@ -14,7 +14,7 @@
 //          A NaN in the data makes them NaN, except the first two.  If all entries are read, solve_rows writes zero for
 //          the first three and the fifth.  The board may be null.
 //   doubtful  char[count], or null: 0 for each system that is regular, meets its bounds and agrees with its structure.
-//   doubts  one number, to which the number of doubtful systems is added.
+//   doubts  one number, or null, to which the number of doubtful systems is added.
 //   least   the lower bound on 1 / (||A||_1 ||A^-1 g||_1).
 //   safe    norms and sizes must lie between 1 / safe and safe.
 //   agrees  the upper bound on differences between mirror images, relative to the largest |a_ij|; -1 if entries that
@@ -130,9 +130,9 @@ struct Measured {
             write(SEEN, inf), write(SEEN + 1, one), write(SEEN + 2, grown), write(SEEN + 3, broken);
             for (int c = 0; c < k; ++c) write(SEEN + 4 + c, rests[c]), write(SEEN + 4 + k + c, sizes[c]);
         }
-        if (doubtful) {
+        if (doubts) {
             const bool good = is_ordinary(seen, limits, rests, sizes, k);
-            doubtful[slice] = !good;
+            if (doubtful) doubtful[slice] = !good;
             if (!good) atomicAdd(doubts, 1);
         }
     }

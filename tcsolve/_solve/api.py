@@ -9,6 +9,7 @@ from tcsolve._solve.host_stacks import plain_answer
 from tcsolve._solve.placement import brought, require_room_there, target_ops
 from tcsolve._solve.request import check_factor, check_solve
 from tcsolve._solve.routes import solve_request
+from tcsolve._solve.vendor.plain import plain_answer_there
 from tcsolve._steps import guarded
 
 __all__ = ["factor", "solve", "solve_ex"]
@@ -112,7 +113,10 @@ def solve(
     >>> np.allclose(a @ solve(a, b), b)
     True
     """
-    if _is_usual(assume_a, transposed, precision, device) and (x := plain_answer(a, b)) is not None:
+    if (
+        _is_usual(transposed, precision)
+        and (x := _plain_answer(a, b, assume_a, lower, device)) is not None
+    ):
         return x
     estimate = False
     options = lower, transposed, check_finite, precision, device, estimate
@@ -121,11 +125,19 @@ def solve(
     return solution.x
 
 
-def _is_usual(assume_a, transposed, precision, device):
-    """Tell whether a stack on the host may be solved for a general A by the method of tcsolve's choice."""
-    strings = type(precision) is type(device) is str
-    usual = strings and precision == "auto" and device in ("auto", "cpu") and not transposed
-    return usual and (assume_a is None or type(assume_a) is str and assume_a in ("gen", "general"))
+def _is_usual(transposed, precision):
+    """Tell whether small systems may be solved by the method of tcsolve's choice."""
+    return type(precision) is str and precision == "auto" and not transposed
+
+
+def _plain_answer(a, b, assume_a, lower, device):
+    """Return x if all systems are small and plain, else None: then the ordinary way solves them."""
+    if type(device) is not str or not (assume_a is None or type(assume_a) is str):
+        return None
+    if type(a) is np.ndarray:
+        is_general = assume_a in (None, "gen", "general")
+        return plain_answer(a, b) if is_general and device in ("auto", "cpu") else None
+    return plain_answer_there(a, b, assume_a, lower) if device in ("auto", "cuda") else None
 
 
 def solve_ex(

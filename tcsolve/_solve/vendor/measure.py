@@ -22,6 +22,7 @@ __all__ = [
     "MEASURED_AT_ONCE",
     "complex_errors",
     "errors_of",
+    "limits",
     "look_at",
     "measure",
     "ordinary",
@@ -149,6 +150,11 @@ def ordinary(board, system):
     least = min(1 / one / grown, 1.0)
     met = all(e <= system.bound for e in error)  # False for a NaN
     return (least, error) if met and least >= MARGIN * system.eps else None
+
+
+def limits(system):
+    """Return the limits of an ordinary system, as in `vendor.doubtful`."""
+    return system.bound, MARGIN * system.eps, SAFE, tolerance(system)
 
 
 def complex_errors(ops, system, x):

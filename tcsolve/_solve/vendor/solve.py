@@ -20,13 +20,13 @@ import numpy as np
 from tcsolve._checks import require_finite
 from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, contradicted, distinct
-from tcsolve._solve.backward_error import SAFE
 from tcsolve._solve.cost_model import first_update, rates_for
 from tcsolve._solve.vendor.measure import (
     AT_ONCE,
     MARGIN,
     MEASURED,
     complex_errors,
+    limits,
     measure,
 )
 from tcsolve._solve.vendor.result import join, solution_of, stacked, unfolded
@@ -43,7 +43,6 @@ from tcsolve._solve.vendor.system import (
     kind_of,
     read_all,
     read_matrix,
-    tolerance,
 )
 
 __all__ = ["goes_to_vendor", "solve_by_vendor"]
@@ -232,8 +231,8 @@ def _solve_some(ops, system):
     else:
         system, x, factors = _solve_by_factors(ops, system, board)
     if m > ON_HOST and not system.estimate:
-        limits, triangular = _limits(system), system.kind in TRIANGULAR
-        doubtful = ops.vendor.doubtful(board, k, limits, triangular)
+        triangular = system.kind in TRIANGULAR
+        doubtful = ops.vendor.doubtful(board, k, limits(system), triangular)
         few = ops.xp.flatnonzero(doubtful)
         return _with_few(
             ops, system, x, few, lambda some: (x[few], factors.taken(few), board[:, few])
@@ -251,7 +250,7 @@ def _is_judged(ops, system):
 def _solve_and_judge(ops, system):
     """Return the `Part` of a long stack that one launch solves; only doubtful systems are solved again."""
     args = system.a, system.b, system.kind, system.band
-    x, doubtful, doubts = ops.vendor.solve_and_judge(*args, _limits(system))
+    x, doubtful, doubts = ops.vendor.solve_and_judge(*args, limits(system))
     few = ops.xp.flatnonzero(doubtful) if ops.host(doubts)[0][0] else ()
 
     def again(some):
@@ -264,11 +263,6 @@ def _solve_and_judge(ops, system):
 def _solve_at_once(ops, system, board):
     args = system.a, system.b, system.kind, system.band, system.bound
     return ops.vendor.solve_at_once(*args, board)
-
-
-def _limits(system):
-    """Return the limits of an ordinary system, as in `vendor.doubtful`."""
-    return system.bound, MARGIN * system.eps, SAFE, tolerance(system)
 
 
 def _solve_by_factors(ops, system, board):

@@ -24,6 +24,7 @@ from tcsolve._backends.cuda.batched.one_launch import (
     measures_one,
     solve_and_judge,
     solve_at_once,
+    solve_if_plain,
     takes_at_once,
 )
 from tcsolve._backends.cuda.lu.cusolver_lu import getrf_in_place
@@ -52,6 +53,7 @@ __all__ = [
     "sizes",
     "solve_and_judge",
     "solve_at_once",
+    "solve_if_plain",
     "takes_at_once",
 ]
 

@@ -1,6 +1,7 @@
 """Kernels that solve and verify small systems in one launch, or verify a large system in one launch."""
 
 import functools
+import threading
 
 import cupy
 import numpy as np
@@ -20,6 +21,7 @@ __all__ = [
     "measures_one",
     "solve_and_judge",
     "solve_at_once",
+    "solve_if_plain",
     "takes_at_once",
 ]
 
@@ -79,6 +81,33 @@ def solve_and_judge(a, b, kind, band, limits):
     """
     doubtful, doubts = cupy.empty(len(a), bool), cupy.zeros(1, cupy.int32)
     return _solve(a, b, kind, band, (None, doubtful, doubts), limits), doubtful, doubts
+
+
+def solve_if_plain(a, b, kind, band, limits):
+    """Return x for a stack of small systems if none is doubtful, else None; see `solve_and_judge`."""
+    count = _count(cupy.cuda.runtime.getDevice(), threading.get_ident())
+    x = _solve(a, b, kind, band, (None, None, count.doubts), limits)
+    return x if count.is_as_before() else None
+
+
+@functools.lru_cache(maxsize=128)
+def _count(device, thread):
+    return _Count()
+
+
+class _Count:
+    """The number of doubtful systems that one thread has met on a device; it only grows."""
+
+    def __init__(self):
+        # Outside of any pool, because the number stays.
+        memory = cupy.cuda.MemoryPointer(cupy.cuda.Memory(4), 0)
+        self.doubts, self._before = cupy.ndarray(1, cupy.int32, memory), 0
+        self.doubts.fill(0)
+
+    def is_as_before(self):
+        """Wait for the work in the current stream, and tell whether it has found no doubtful system."""
+        before, self._before = self._before, int(self.doubts.get()[0])
+        return before == self._before
 
 
 def _solve(a, b, kind, band, results, limits):

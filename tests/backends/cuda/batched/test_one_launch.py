@@ -1,0 +1,148 @@
+"""Stacks and small systems on a device: the same bits in any company, hostile systems among plain ones."""
+
+import itertools
+
+import numpy as np
+import pytest
+from bounds import ratio
+
+import tcsolve
+from tcsolve import Status
+
+pytestmark = pytest.mark.gpu
+
+SIZES = [
+    1,
+    2,
+    3,
+    4,
+    5,
+    7,
+    8,
+    9,
+    15,
+    16,
+    17,
+    31,
+    32,
+    33,
+    63,
+    64,
+    65,
+    127,
+    128,
+    129,
+    255,
+    257,
+    513,
+    1024,
+]
+
+
+def stack(cupy, m, n, dtype="d", seed=0):
+    rng = np.random.default_rng([seed, n])
+    a, b = rng.standard_normal((m, n, n)), rng.standard_normal((m, n))
+    if dtype in "FD":
+        a, b = a + 1j * rng.standard_normal(a.shape), b + 1j * rng.standard_normal(b.shape)
+    return cupy.asarray(a.astype(dtype)), cupy.asarray(b.astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("n", SIZES)
+def test_a_system_has_the_same_bits_in_any_company(n, dtype, cupy):
+    few = n > 200
+    a, b = stack(cupy, 5 if few else 70, n, dtype)
+    x = tcsolve.solve(a, b)
+
+    assert (x == tcsolve.solve_ex(a, b).x).all()  # the ordinary way
+    if few:
+        some = slice(0, 4)
+        assert (x[some] == tcsolve.solve(a[some], b[some])).all()
+        return
+    for s in (0, 3, 69):
+        assert (x[s] == tcsolve.solve(a[s], b[s])).all()
+    assert (x[7:30] == tcsolve.solve(a[7:30], b[7:30])).all()
+    a[5], a[9, 0] = 0, cupy.nan
+    mixed = tcsolve.solve_ex(a, b, check_finite=False)
+    others = [s for s in range(70) if s not in (5, 9)]
+    assert (mixed.x[others] == x[others]).all()
+    assert mixed.statuses[5] is Status.SINGULAR and mixed.statuses[9] is Status.NONFINITE_INPUT
+
+
+@pytest.mark.parametrize("kind", ["general", "positive definite"])
+@pytest.mark.parametrize("n", [1, 4, 16, 24, 33, 64, 100, 200, 600])
+def test_many_right_hand_sides(n, kind, cupy):
+    a, _ = stack(cupy, 6, n)
+    if kind == "positive definite":
+        a = a @ a.swapaxes(1, 2) + cupy.eye(n)
+    b = cupy.asarray(np.random.default_rng(n).standard_normal((6, n, 16)))
+
+    x = tcsolve.solve(a, b, assume_a=kind)
+
+    for s, c in itertools.product(range(6), range(16)):
+        assert ratio(a[s].get(), x[s, :, c].get(), b[s, :, c].get()) <= 1
+    told = tcsolve.solve_ex(a, b, assume_a=kind)
+    assert told.status is Status.CONVERGED and (told.x == x).all()
+    for c in (0, 7):
+        alone = tcsolve.solve(a, cupy.ascontiguousarray(b[:, :, c]), assume_a=kind)
+        assert ratio(a[0].get(), alone[0].get(), b[0, :, c].get()) <= 1
+
+
+def test_hostile_systems_among_ten_million(cupy):
+    """One of 100 is singular, holds a NaN or Inf, is ill-conditioned or extreme; all others keep their bits."""
+    m, n = 10_000_000, 4
+    rng = cupy.random.default_rng(1)
+    a, b = rng.standard_normal((m, n, n)), rng.standard_normal((m, n))
+    hostile = cupy.arange(17, m, 100)
+    kinds = 5
+    for kind in range(kinds):
+        some = hostile[kind::kinds]
+        if kind == 0:
+            a[some] = 0
+        elif kind == 1:
+            a[some, 1, 2] = cupy.nan
+        elif kind == 2:
+            a[some, 2] = a[some, 1]
+        elif kind == 3:
+            a[some, 3] = a[some, 0] * (1 + 1e-15)
+        else:
+            a[some] *= 2.0**-1000
+    found = tcsolve.solve_ex(a, b, check_finite=False)
+
+    plain = cupy.ones(m, bool)
+    plain[hostile] = False
+    at = cupy.flatnonzero(plain)[:: 9_900_000 // 200].get()
+    for s in at.tolist():
+        assert (found.x[s] == tcsolve.solve(a[s], b[s])).all()
+    some = slice(0, 2_000_000)
+    keep = plain[some]
+    assert (found.x[some][keep] == tcsolve.solve(a[some][keep], b[some][keep])).all()
+    statuses = np.asarray(found.statuses)
+    assert all(s is Status.SINGULAR for s in statuses[17::500][:50])
+    assert all(s is Status.NONFINITE_INPUT for s in statuses[117::500][:50])
+    assert all(s in (Status.SINGULAR, Status.ILL_CONDITIONED) for s in statuses[217::500][:50])
+    assert (statuses[at] == Status.CONVERGED).all()
+
+
+def test_offsets_beyond_31_bits(cupy):
+    """A stack of more than 2**31 entries; the last systems have the bits of their own solves."""
+    m, n = 2**31 // 64 + 5000, 8
+    if cupy.cuda.runtime.memGetInfo()[0] < 3 * 8 * m * n * n:
+        pytest.skip("needs 54 GB of free memory")
+    a = cupy.empty((m, n, n))
+    a[...] = cupy.eye(n) * 3
+    a[-3:] = cupy.asarray(np.random.default_rng(0).standard_normal((3, n, n)))
+    b = cupy.ones((m, n))
+
+    x = tcsolve.solve(a, b)
+
+    assert (x[-3:] == tcsolve.solve(a[-3:], b[-3:])).all()
+    assert (x[:-3] == x[0]).all()
+
+
+def test_a_broadcast_matrix_and_a_broadcast_right_hand_side(cupy):
+    a, b = stack(cupy, 40, 12)
+    one = tcsolve.solve(cupy.broadcast_to(a[:1], a.shape), b)
+    assert all((one[s] == tcsolve.solve(a[0], b[s])).all() for s in (0, 39))
+    same = tcsolve.solve(a, cupy.broadcast_to(b[:1], b.shape))
+    assert all((same[s] == tcsolve.solve(a[s], b[0])).all() for s in (0, 39))
