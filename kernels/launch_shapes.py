@@ -27,7 +27,7 @@ STACK_SHAPES, STACK_THREADS = ((4, 1), (8, 1), (16, 1), (32, 1), (32, 8)), 256
 # (largest number of rows, threads of a matrix, threads of a block) of solve_rows.cu, for real and for complex
 # matrices.  A thread has up to four rows of a real matrix, and up to two of a complex one.
 ROWS_SHAPES = (
-    ((4, 1, 128), (8, 4, 128), (16, 8, 128), (24, 8, 64), (32, 16, 64)),
+    ((4, 1, 128), (8, 4, 128), (16, 4, 64), (24, 16, 64), (32, 16, 64)),
     ((4, 2, 128), (8, 8, 128), (16, 16, 128), (32, 32, 64)),
 )
 # (largest number of rows, columns of a block column, threads) of solve_block.cu, for real and for complex

@@ -20,7 +20,7 @@ def plain_answer_there(a, b, assume_a, lower):
     if not (is_cupy(a) and is_cupy(b) and a.dtype == b.dtype and a.dtype.char in "fdFD"):
         return None
     kind, n = KINDS.get(STRUCTURES.get(assume_a, "unknown")), a.shape[-1] if a.ndim > 1 else 0
-    vector = b.ndim == a.ndim - 1
+    vector = a.ndim == 2 and b.ndim == 1
     shape = a.shape[:-1] if vector else (*a.shape[:-1], *b.shape[-1:])
     if kind is None or a.size <= 1 or not n or a.shape[-2] != n or b.shape != shape or not b.size:
         return None

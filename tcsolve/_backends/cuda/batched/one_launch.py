@@ -32,15 +32,16 @@ TRIANGLE = 2
 ALL_READ = (1 << 40, 1 << 40, 0)
 
 
-# The largest n for which one launch solves a single system, or fewer than FEW.  For larger n, the whole
-# device is faster.  A triangle takes as many operations as a full matrix, so the library is faster early.
-MOST_ALONE, FEW = {"general": 512, "positive definite": 256}, 4
+# The largest n for which one launch solves fewer than FEW systems, and for which it solves more of them.  For
+# larger n, the library is faster.  A triangle takes as many operations as a full matrix.
+MOST_ALONE, FEW = {"general": 128, "positive definite": 64}, 4
+MOST_TOGETHER = {"general": 1024, "positive definite": 512}
 MOST_OF_TRIANGLE = 128
 
 
 def takes_at_once(m, n, k, dtype, kind):
     """Tell whether m systems of n unknowns and k right-hand sides are solved by one launch."""
-    most = n if m >= FEW and kind in KINDS else MOST_ALONE.get(kind, MOST_OF_TRIANGLE)
+    most = (MOST_ALONE if m < FEW else MOST_TOGETHER).get(kind, MOST_OF_TRIANGLE)
     return k > 0 and n <= most and _shape(m, n, k, dtype, None) is not None
 
 

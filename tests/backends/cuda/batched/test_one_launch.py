@@ -41,7 +41,7 @@ SIZES = [
 
 def stack(cupy, m, n, dtype="d", seed=0):
     rng = np.random.default_rng([seed, n])
-    a, b = rng.standard_normal((m, n, n)), rng.standard_normal((m, n))
+    a, b = rng.standard_normal((m, n, n)), rng.standard_normal((m, n, 1))
     if dtype in "FD":
         a, b = a + 1j * rng.standard_normal(a.shape), b + 1j * rng.standard_normal(b.shape)
     return cupy.asarray(a.astype(dtype)), cupy.asarray(b.astype(dtype))
@@ -79,20 +79,21 @@ def test_many_right_hand_sides(n, kind, cupy):
 
     x = tcsolve.solve(a, b, assume_a=kind)
 
+    met = max(1, 2 / n**0.5)  # the bound is u sqrt(max(n, 4))
     for s, c in itertools.product(range(6), range(16)):
-        assert ratio(a[s].get(), x[s, :, c].get(), b[s, :, c].get()) <= 1
+        assert ratio(a[s].get(), x[s, :, c].get(), b[s, :, c].get()) <= met
     told = tcsolve.solve_ex(a, b, assume_a=kind)
     assert told.status is Status.CONVERGED and (told.x == x).all()
     for c in (0, 7):
-        alone = tcsolve.solve(a, cupy.ascontiguousarray(b[:, :, c]), assume_a=kind)
-        assert ratio(a[0].get(), alone[0].get(), b[0, :, c].get()) <= 1
+        alone = tcsolve.solve(a, b[:, :, c : c + 1], assume_a=kind)
+        assert ratio(a[0].get(), alone[0, :, 0].get(), b[0, :, c].get()) <= met
 
 
 def test_hostile_systems_among_ten_million(cupy):
-    """One of 100 is singular, holds a NaN or Inf, is ill-conditioned or extreme; all others keep their bits."""
+    """One of 100 is singular, holds a NaN, is ill-conditioned or extreme; all others keep their bits."""
     m, n = 10_000_000, 4
     rng = cupy.random.default_rng(1)
-    a, b = rng.standard_normal((m, n, n)), rng.standard_normal((m, n))
+    a, b = rng.standard_normal((m, n, n)), rng.standard_normal((m, n, 1))
     hostile = cupy.arange(17, m, 100)
     kinds = 5
     for kind in range(kinds):
@@ -132,7 +133,7 @@ def test_offsets_beyond_31_bits(cupy):
     a = cupy.empty((m, n, n))
     a[...] = cupy.eye(n) * 3
     a[-3:] = cupy.asarray(np.random.default_rng(0).standard_normal((3, n, n)))
-    b = cupy.ones((m, n))
+    b = cupy.ones((m, n, 1))
 
     x = tcsolve.solve(a, b)
 
