@@ -161,6 +161,36 @@ def test_the_page_of_the_lu_gives_its_rate(script, monkeypatch, tmp_path):
     assert "2990 rows moved" in lu.line(row) and "9.0 TFLOP/s" in lu.line(row)
 
 
+# ---- stacks and small systems ------------------------------------------------------------------
+
+
+def row_of(case, ours, peer, **facts):
+    seconds = {"tcsolve": {"median": ours, "second": 2 * ours}, "peer": {"median": peer}}
+    return case._asdict() | {"seconds": seconds, "errors": {}} | facts
+
+
+def test_a_row_of_stacks_shows_the_ratio_to_the_fastest_peer_and_its_aim(script):
+    stacks = script("stacks")
+    every = list(stacks.cases())
+    assert {c.n for c in every if c.char == "d"} == {n for n, _ in stacks.SIZES}
+    assert max(c.n for c in every if c.char != "d") == stacks.MOST_OTHER
+    case = stacks.Case("general", "d", 16, 65536)
+    row = row_of(case, 1e-4, 5e-4, fraction=0.25)
+    row["seconds"]["slow peer"] = {"median": 9e-4}
+    cells = stacks.cells(row)
+    assert cells[2:] == ["0.100", "0.500 (peer)", "5.0", "7", "0.25", "0.45"]
+    assert "| 5.0 | 7 |" in stacks.page({"gpu": "a chip", "commit": "c", "date": "d"}, [row])
+
+
+def test_a_row_of_one_small_system_shows_the_ratio_and_the_second_call(script):
+    small = script("small")
+    row = row_of(small.Case("general", "gauss", 64, 0, 1), 1e-4, 2e-4)
+    assert small.cells(row)[3:] == ["0.100", "0.200", "0.200 (peer)", "2.00", "1.3"]
+    wrong = row | {"seconds": {}, "errors": {"tcsolve": "backward error 1"}}
+    assert small.cells(wrong)[3:] == [("tcsolve", "backward error 1")]
+    assert "| 2.00 | 1.3 |" in small.page({"gpu": "a chip", "commit": "c", "date": "d"}, [row])
+
+
 # ---- roads -------------------------------------------------------------------------------------
 
 

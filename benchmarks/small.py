@@ -1,0 +1,90 @@
+"""How long does one small system take on the GPU, compared with CuPy and torch?
+
+    python benchmarks/small.py --json results/small.json     # the table
+    python benchmarks/small.py --draw --json results/small.json   # the page from the JSON again; no GPU
+
+Wall clock of `tcsolve.solve` of CuPy arrays, beside cupy.linalg.solve and torch.linalg.solve, and for positive
+definite matrices torch's cholesky with cholesky_solve.  Times are medians with a synchronised device, from the
+third call on.  "Second call" is the second call of a size, for which nothing is recorded yet.  Every answer is
+checked before it is timed.
+"""
+
+import itertools
+import sys
+import time
+
+from _harness import arguments, gpu, machine, save, summary, unless_drawn
+from roads import Case, error_of, free_memory, ours, peers, system, wall_seconds
+from tables import source, table
+
+SIZES, COLUMNS = (16, 32, 64, 128, 256, 512, 1024), (1, 16)
+KINDS = ("general", "complex", "positive definite")
+# The aims for one general system: times as fast as the fastest peer.
+AIMS = {16: 1, 32: 1, 64: 1.3, 128: 1.5, 256: 2, 512: 2, 1024: 2}
+WRONG = 1e-12
+
+
+def measure(case, repeats):
+    """Return the row of a case."""
+    import cupy
+
+    a, b = system(case)
+    row = case._asdict() | {"seconds": {}, "errors": {}}
+    for name, call in {"tcsolve": ours(case, a, b), **dict(peers(case, a, b))}.items():
+        error = error_of(a, call(), b)
+        if not error <= WRONG:
+            row["errors"][name] = f"backward error {error:.1e}"
+            continue
+        cupy.cuda.Device().synchronize()
+        start = time.perf_counter()
+        call()
+        cupy.cuda.Device().synchronize()
+        second = time.perf_counter() - start
+        row["seconds"][name] = summary(wall_seconds(call, repeats)) | {"second": second}
+    return row
+
+
+def cells(row):
+    """Return the cells of a row in the table."""
+    others = {k: v["median"] for k, v in row["seconds"].items() if k != "tcsolve"}
+    mine, peer = row["seconds"].get("tcsolve"), min(others, key=others.get, default=None)
+    if mine is None or peer is None:
+        return [row["kind"], row["n"], row["columns"], *row["errors"].items()]
+    aim = 1 if row["kind"] != "general" else AIMS[row["n"]]
+    return [
+        row["kind"],
+        row["n"],
+        row["columns"],
+        f"{1e3 * mine['median']:.3f}",
+        f"{1e3 * mine['second']:.3f}",
+        f"{1e3 * others[peer]:.3f} ({peer})",
+        f"{others[peer] / mine['median']:.2f}",
+        f"{aim:g}",
+    ]
+
+
+HEAD = ["kind", "n", "columns", "tcsolve, ms", "second call", "fastest peer, ms", "ratio", "aim"]
+
+
+def page(facts, rows):
+    """Return the page of the results."""
+    command = "python benchmarks/small.py --json benchmarks/results/small.json"
+    about = __doc__.partition("\n\nWall clock")[2]
+    body = table(HEAD, map(cells, rows))
+    return f"# One small system\n\n{source(facts, command)}\n\nWall clock{about}\n{body}\n"
+
+
+def main():
+    options = unless_drawn(arguments(__doc__.splitlines()[0]), page)
+    if options is None:
+        return
+    facts, rows = machine(options.commit) | gpu(), []
+    for kind, n, columns in itertools.product(KINDS, SIZES, COLUMNS):
+        rows.append(measure(Case(kind, "gauss", n, 0, columns), options.repeats))
+        print(*cells(rows[-1]), sep=" | ", flush=True)
+        free_memory()
+    save(options.json, facts, rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
