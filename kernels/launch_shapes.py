@@ -24,11 +24,11 @@ RESIDUAL_ROWS = (1, 4)
 
 # (threads per row, warps per matrix) of measure_stack.cu, and threads of its blocks.
 STACK_SHAPES, STACK_THREADS = ((4, 1), (8, 1), (16, 1), (32, 1), (32, 8)), 256
-# (largest number of rows, threads of a matrix, threads of a block) of solve_rows.cu, for real and for complex
-# matrices.  A thread has up to four rows of a real matrix, and up to two of a complex one.
+# (largest number of rows, threads of a matrix, threads of a block, threads for whose registers a multiprocessor
+# has room) of solve_rows.cu, for real and for complex matrices.
 ROWS_SHAPES = (
-    ((4, 1, 128), (8, 4, 128), (16, 4, 64), (24, 16, 64), (32, 16, 64)),
-    ((4, 2, 128), (8, 8, 128), (16, 16, 128), (32, 32, 64)),
+    ((4, 1, 128, 512), (8, 4, 128, 512), (16, 4, 64, 256), (24, 16, 64, 256), (32, 16, 64, 256)),
+    ((4, 2, 128, 512), (8, 8, 128, 512), (16, 16, 128, 256), (32, 32, 64, 256)),
 )
 # (largest number of rows, columns of a block column, threads) of solve_block.cu, for real and for complex
 # matrices, and the number of threads for whose registers a multiprocessor has room.
@@ -132,9 +132,14 @@ def solve_shape(count, n, k, dtype, banded, arch, multiprocessors):
         Of the device.
     """
     parts, banded = 2 if dtype.kind == "c" else 1, {"BANDED": int(banded)}
-    for most, lanes, threads in ROWS_SHAPES[parts - 1] if k == 1 else ():
+    for most, lanes, threads, room in ROWS_SHAPES[parts - 1] if k == 1 else ():
         if n <= most:
-            defines = banded | {"MOST": most, "LANES": lanes, "THREADS": threads}
+            defines = {
+                "MOST": most,
+                "LANES": lanes,
+                "THREADS": threads,
+                "RESIDENT": room // threads,
+            }
             shared = threads // 32 * _rows_bytes(most, lanes, parts, dtype.itemsize)
             return SolveShape(
                 "solve_rows", defines, -(-count * lanes // threads), threads, shared, 0

@@ -214,10 +214,12 @@ KERNELS = {
     "solve_rows": KernelSpec(
         ("tcs_solve_rows",),
         tuple(
-            number | {"BANDED": banded, "MOST": most, "LANES": lanes, "THREADS": threads}
+            number
+            | {"BANDED": banded, "MOST": most, "LANES": lanes, "THREADS": threads}
+            | {"RESIDENT": room // threads}
             for number in _NUMBERS
             for banded in (0, 1)
-            for most, lanes, threads in ROWS_SHAPES[number["COMPLEX"]]
+            for most, lanes, threads, room in ROWS_SHAPES[number["COMPLEX"]]
         ),
     ),
     "solve_block": KernelSpec(

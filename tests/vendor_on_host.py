@@ -59,7 +59,7 @@ class HostVendor:
     def most_at_once(self, kind, n):
         return 5000
 
-    def takes_at_once(self, m, n, k, dtype, kind):
+    def takes_at_once(self, alone, n, k, dtype, kind):
         return k == 1 and n <= self.largest_at_once
 
     def bytes_at_once(self, m, n, k, dtype, band):

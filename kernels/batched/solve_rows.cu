@@ -6,7 +6,7 @@
 //
 // Grid ceil(count LANES / THREADS), block THREADS; shared memory for each warp: Places of its teams unless LANES is 1,
 // then SIZE entries for each team, rounded up to 16 bytes.
-// Defines T_A, COMPLEX, BANDED (0 if all entries are read), MOST, LANES, THREADS.
+// Defines T_A, COMPLEX, BANDED (0 if all entries are read), MOST, LANES, THREADS, RESIDENT (blocks on a multiprocessor).
 
 #include "batched/small_solve.cuh"
 #include "common/async_copy.cuh"
@@ -23,9 +23,6 @@ struct Given { T_A part[PARTS]; };
 // rows of a team continue those of the team before modulo BANKS, so that reading a column has no bank conflicts.
 constexpr int STRIDE = N + 1 | 1, BANKS = 128 / int(sizeof(Given));
 constexpr int SIZE = N * STRIDE + ((LANES - N) * STRIDE % BANKS + BANKS) % BANKS;
-
-// Blocks for whose registers a multiprocessor has room: 128 registers a thread while a lane has few numbers.
-constexpr int RESIDENT = (PARTS * ROWS * WIDTH <= 28 ? 512 : 256) / THREADS;
 
 // Through these places the lanes of a team send numbers to each other.
 struct Places {

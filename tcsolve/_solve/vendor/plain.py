@@ -26,9 +26,9 @@ def plain_answer_there(a, b, assume_a, lower):
         return None
     ops, band = ops_for(a, b), band_of(STRUCTURES[assume_a], lower, a.dtype)
     columns = b.reshape(-1, n, 1 if vector else b.shape[-1])
-    system = System(a.reshape(-1, n, n), columns, kind, band, bool(band), False, False)
-    m, _, k = columns.shape
-    if ops.vendor is None or not ops.vendor.takes_at_once(m, n, k, a.dtype, kind):
+    system = System(a.reshape(-1, n, n), columns, kind, band, bool(band), False, a.ndim == 2)
+    size = n, columns.shape[2]
+    if ops.vendor is None or not ops.vendor.takes_at_once(system.alone, *size, a.dtype, kind):
         return None
     x = ops.guarded(ops.vendor.solve_if_plain)(*system[:4], limits(system))
     return x if x is None else x.reshape(shape)

@@ -39,7 +39,7 @@ def settled(ops, system, x, factors, board):
         system = as_read(ops, system)
     if redo.size:
         redo = _corrected(ops, system, part, redo[look.is_safe[redo]], factors)
-    if redo.size and system.alone:
+    if redo.size and system.alone and system.kind == "general":
         return None
     sound = part.codes == CONVERGED
     if redo.size:

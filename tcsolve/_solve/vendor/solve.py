@@ -127,7 +127,7 @@ def _solve_all(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite
     stack, columns = as_stacks(ops.xp, a, b, batch)
     band = band_of(structure, lower, a.dtype)
     how = {"kind": kind, "band": band, "mirrored": bool(band and band[2]), "estimate": estimate}
-    system = System(stack, columns, **how, alone=not batch and kind == "general")
+    system = System(stack, columns, **how, alone=not batch)
     size = _chunk(ops, system)
     if batch and size == 1 and kind == "general" and not _is_faster(ops, a, columns.shape[2]):
         system, apart = read_all(ops, system, check_finite)
@@ -194,7 +194,7 @@ def _chunk(ops, system):
     (m, n, k), kind = system.b.shape, system.kind
     item = np.result_type(system.a.dtype, np.float64).itemsize
     most = min(ops.vendor.most_at_once(kind, n), max(1, CHUNK_BYTES // (n * n * item)))
-    if ops.vendor.takes_at_once(m, n, k, system.a.dtype, kind):
+    if ops.vendor.takes_at_once(system.alone, n, k, system.a.dtype, kind):
         return most
     largest = LARGEST_DEFINITE_TOGETHER if kind == "positive definite" else LARGEST_TOGETHER
     return 1 if n > largest or m < FEW and n > FEW_ROWS else most
@@ -226,7 +226,7 @@ def _solve_some(ops, system):
     """Return the `Part` of some systems, or None if the ladder shall solve one."""
     m, n, k = system.b.shape
     board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
-    if ops.vendor.takes_at_once(m, n, k, system.a.dtype, system.kind):
+    if ops.vendor.takes_at_once(system.alone, n, k, system.a.dtype, system.kind):
         x, factors = _solve_at_once(ops, system, board), _Later(ops, system)
     else:
         system, x, factors = _solve_by_factors(ops, system, board)
@@ -244,7 +244,7 @@ def _is_judged(ops, system):
     """Tell whether one launch solves all systems and finds those that are not ordinary."""
     m, n, k = system.b.shape
     is_long = m > ON_HOST and not system.estimate
-    return is_long and ops.vendor.takes_at_once(m, n, k, system.a.dtype, system.kind)
+    return is_long and ops.vendor.takes_at_once(system.alone, n, k, system.a.dtype, system.kind)
 
 
 def _solve_and_judge(ops, system):

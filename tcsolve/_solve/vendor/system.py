@@ -66,7 +66,7 @@ class System(NamedTuple):
     band: tuple | None  # the entries of a that are read, as in BANDS
     mirrored: bool  # True if unread entries are mirror images of others
     estimate: bool  # as in `solve_by_vendor`
-    alone: bool  # True for a single general matrix, which the ladder can solve instead
+    alone: bool  # True for one system, False for a stack; the ladder can solve one general system instead
 
     @property
     def bound(self):

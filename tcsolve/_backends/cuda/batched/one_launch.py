@@ -32,17 +32,17 @@ TRIANGLE = 2
 ALL_READ = (1 << 40, 1 << 40, 0)
 
 
-# The largest n for which one launch solves fewer than FEW systems, and for which it solves more of them.  For
-# larger n, the library is faster.  A triangle takes as many operations as a full matrix.
-MOST_ALONE, FEW = {"general": 128, "positive definite": 64}, 4
+# The largest n for which one launch solves one system, and a stack.  For larger n, the library is faster.  A
+# triangle takes as many operations as a full matrix.
+MOST_ALONE = {"general": 128, "positive definite": 64}
 MOST_TOGETHER = {"general": 1024, "positive definite": 512}
 MOST_OF_TRIANGLE = 128
 
 
-def takes_at_once(m, n, k, dtype, kind):
-    """Tell whether m systems of n unknowns and k right-hand sides are solved by one launch."""
-    most = (MOST_ALONE if m < FEW else MOST_TOGETHER).get(kind, MOST_OF_TRIANGLE)
-    return k > 0 and n <= most and _shape(m, n, k, dtype, None) is not None
+def takes_at_once(alone, n, k, dtype, kind):
+    """Tell whether one launch solves one system (`alone`) or a stack of n unknowns and k right-hand sides."""
+    most = (MOST_ALONE if alone else MOST_TOGETHER).get(kind, MOST_OF_TRIANGLE)
+    return k > 0 and n <= most and _shape(1, n, k, dtype, None) is not None
 
 
 def bytes_at_once(m, n, k, dtype, band):
