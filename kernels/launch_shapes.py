@@ -24,8 +24,8 @@ RESIDUAL_ROWS = (1, 4)
 
 # (threads per row, warps per matrix) of measure_stack.cu, and threads of its blocks.
 STACK_SHAPES, STACK_THREADS = ((4, 1), (8, 1), (16, 1), (32, 1), (32, 8)), 256
-# (largest number of rows, threads of a matrix, threads of a block, threads for whose registers a multiprocessor
-# has room) of solve_rows.cu, for real and for complex matrices.
+# (largest number of rows, threads of a matrix, threads of a block, threads for whose registers there is room)
+# of solve_rows.cu, for real and for complex matrices.
 ROWS_SHAPES = (
     ((4, 1, 128, 512), (8, 4, 128, 512), (16, 4, 64, 256), (24, 16, 64, 256), (32, 16, 64, 256)),
     ((4, 2, 128, 512), (8, 8, 128, 512), (16, 16, 128, 256), (32, 32, 64, 256)),
@@ -134,16 +134,11 @@ def solve_shape(count, n, k, dtype, banded, arch, multiprocessors):
     parts, banded = 2 if dtype.kind == "c" else 1, {"BANDED": int(banded)}
     for most, lanes, threads, room in ROWS_SHAPES[parts - 1] if k == 1 else ():
         if n <= most:
-            defines = {
-                "MOST": most,
-                "LANES": lanes,
-                "THREADS": threads,
-                "RESIDENT": room // threads,
-            }
+            defines = banded | {"MOST": most, "LANES": lanes, "THREADS": threads}
+            defines["RESIDENT"] = room // threads
             shared = threads // 32 * _rows_bytes(most, lanes, parts, dtype.itemsize)
-            return SolveShape(
-                "solve_rows", defines, -(-count * lanes // threads), threads, shared, 0
-            )
+            blocks = -(-count * lanes // threads)
+            return SolveShape("solve_rows", defines, blocks, threads, shared, 0)
     large = has_large_memory(arch_number(arch))
     limit = LARGEST_SHARED_BYTES if large else shared_bytes(arch)
     size = -(-n // BLOCK_PANEL) * BLOCK_PANEL

@@ -1,10 +1,14 @@
 """Variants of kernels, and the shapes of their launches, for every architecture."""
 
+import itertools
+
+import numpy as np
 import pytest
-from tcsolve.kernels.arch import ARCHS, arch_number
+from tcsolve.kernels.arch import ARCHS, arch_number, shared_bytes
 from tcsolve.kernels.launch_shapes import (
     lower_shape,
     move_chunk,
+    solve_shape,
     swap_shape,
     trsv_shapes,
 )
@@ -334,3 +338,28 @@ def test_the_split_shape_holds_whole_rows_and_columns(matrix, threads, share, bl
 @pytest.mark.parametrize("matrix", [(True, 1, 32769), (False, 16385, 1)])
 def test_what_no_cluster_holds_is_split_in_two_passes(matrix):
     assert split_shape([(True, 1, 1), matrix], "sm_90a") is None
+
+
+# ---- small systems -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("dtype", "fdFD")
+def test_small_systems_have_a_home_that_is_compiled_and_fits(arch, dtype):
+    dtype = np.dtype(dtype)
+    number = {"T_A": "float" if dtype.char in "fF" else "double", "COMPLEX": int(dtype.kind == "c")}
+    known = {
+        name: {frozenset(v.items()) for v in KERNELS[name].variants_for(arch)}
+        for name in ("solve_rows", "solve_block")
+    }
+    limit = 227 << 10 if arch in ("sm_90a", "sm_100a") else shared_bytes(arch)
+    largest = 0
+    for n, k, banded in itertools.product(range(1, 1100), (1, 5), (False, True)):
+        shape = solve_shape(1000, n, k, dtype, banded, arch, 132)
+        if shape is None:
+            continue
+        assert frozenset((number | shape.defines).items()) in known[shape.name]
+        assert n <= shape.defines["MOST"] and 0 < shape.blocks <= 1000 * 32
+        assert shape.shared <= limit and (shape.work > 0) == (shape.name == "solve_block")
+        largest = max(largest, n if k == 1 else 0)
+    assert largest >= (1024 if limit > 200_000 else 88)
