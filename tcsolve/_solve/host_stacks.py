@@ -12,6 +12,7 @@ from tcsolve._lu.scaling import FRAME_EXPONENT
 from tcsolve._refine import stopping
 from tcsolve._solution import Solution, Status, code_of, of_slices
 from tcsolve._solve.backward_error import backward_errors
+from tcsolve._solve.gains import vectors
 from tcsolve._solve.lapack_factors import General, is_positive_definite
 from tcsolve._solve.long_double_residual import SMALL, residual
 from tcsolve._solve.split_residual import split_residual
@@ -34,8 +35,6 @@ SHORT = 4096
 TOP = 2.0**FRAME_EXPONENT
 # From this n on, three matrix products in FP64 are faster than one in long double.
 SPLIT = 12
-# See `_solve_plainly`: the number of random vectors and the margin, for x in FP64 and in FP32.
-PROBES = {False: (1, 1e5), True: (3, 50)}
 OK, ILL, APART = map(code_of, (Status.CONVERGED, Status.ILL_CONDITIONED, Status.NOT_AS_ASSERTED))
 
 
@@ -191,15 +190,7 @@ def _solve_plainly(a, b, dtype, structure, work):
     A system is plain if x meets the bound, no norm is extreme, and all its gains, ``||A|| ||A**-1 g||``, are
     below the limit of `_constants`.  Then rcond is above eps.  `work` is overwritten; if it is shorter than
     a, that many systems are measured at a time.
-
-    Notes
-    -----
-    LU solves for b and for one or a few Gaussian vectors g.  Let s be the 2-norm of A**-1.  Then
-    ``||A**-1 g||_2`` is at least s times the modulus of a normal number, which is below 1 / margin with a
-    probability of 0.8 / margin.  If it is not, ``||A**-1||_1 <= sqrt(n) s <= n margin ||A**-1 g||`` in the
-    infinity norm, and ``||A||_1 <= n ||A||``.  For three vectors, the probability is the third power.  So a
-    matrix with rcond below eps is taken for a plain one with a probability of at most about 10**-5, and
-    nearly always far below, because these inequalities are seldom sharp.
+    LU solves for b and for the Gaussian vectors of `gains`.
     """
     m, n, k = b.shape
     known = _constants(n, k, dtype.char)
@@ -262,12 +253,9 @@ class _Constants(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _constants(n, k, char):
-    dtype = np.dtype(char)
-    probes, margin = PROBES[char in "fF"]
-    g = np.random.default_rng(0).standard_normal((n, probes))
-    limit = 1 / (n * n * margin * np.finfo(dtype).eps)
-    most = np.array([[TOP]] * (1 + k) + [[limit]] * probes)
-    return _Constants(np.ones(n), g, float(limit), most, stopping.target(dtype, n))
+    g, limit = vectors(n, char)
+    most = np.array([[TOP]] * (1 + k) + [[limit]] * g.shape[1])
+    return _Constants(np.ones(n), g, limit, most, stopping.target(np.dtype(char), n))
 
 
 def _lu_solve(a, b):

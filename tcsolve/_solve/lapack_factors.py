@@ -9,10 +9,11 @@ import scipy.linalg
 
 from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._backends.cpu.ops import numpy_ops
+from tcsolve._contract.vectors import solve_scaled
 from tcsolve._lu.norms import condest
 from tcsolve._lu.scaling import exponent_of, ldexp
 
-__all__ = ["Banded", "Cholesky", "General", "Triangular", "is_positive_definite"]
+__all__ = ["Banded", "Cholesky", "General", "Rounded", "Triangular", "is_positive_definite"]
 
 
 class General:
@@ -33,6 +34,31 @@ class General:
     def rcond(self, norm_one):
         """Return the estimate of 1 / (||A||_1 ||A**-1||_1)."""
         return self._factors.gecon(norm_one)
+
+
+class Rounded:
+    """The factors of an FP64 matrix in FP32; entries of right-hand sides may have any size."""
+
+    def __init__(self, factors, dtype):
+        self._factors, self._dtype, self.bad_pivot = factors, dtype, factors.bad_pivot
+
+    @classmethod
+    def of(cls, a, order="K"):
+        """Factor a (n, n) with general pivots; by `order` "F", the pivots are sought in columns of a."""
+        dtype = np.dtype(np.complex64 if a.dtype.kind == "c" else np.float32)
+        return cls(General.of(a.astype(dtype, order=order)), dtype)
+
+    def solve(self, b):
+        """Return A**-1 b, (n, k), to the precision of FP32."""
+        return solve_scaled(np, numpy_ops.column_max, self._solve, b, self._dtype)
+
+    def _solve(self, b):
+        # All other arrays of the refinement are row-major.
+        return np.ascontiguousarray(self._factors.solve(b))
+
+    def rcond(self, norm_one):
+        """Return the estimate of 1 / (||A||_1 ||A**-1||_1)."""
+        return self._factors.rcond(norm_one)
 
 
 class Cholesky:

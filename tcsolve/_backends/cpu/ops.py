@@ -88,11 +88,11 @@ class NumpyOps:
         cpu_gemm.gemm(job)  # nothing is repeated: the checks are short compared with any product
 
     def product(self, a, x, adjoint=False):
+        if a.dtype.char in "dD":  # BLAS gives no warnings
+            # Conjugate x and the result, because a.conj() would be a copy of a.
+            return matmul(a.T, x.conj()).conj() if adjoint else matmul(a, x)
         wide = np.result_type(a.dtype, np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
-            if a.dtype == wide:
-                # Conjugate x and the result, because a.conj() would be a copy of a.
-                return matmul(a.T, x.conj()).conj() if adjoint else matmul(a, x)
             y = np.zeros(x.shape, dtype=np.result_type(wide, x.dtype))
             for rows in parts(*a.shape, WIDENED["cpu"]):
                 if adjoint:
@@ -102,7 +102,11 @@ class NumpyOps:
             return y
 
     def residual(self, a, x, b):
-        r = b - (a(x) if callable(a) else self.product(a, x))
+        if callable(a):
+            r = b - a(x)
+        else:
+            r = self.product(a, x)
+            r = np.subtract(b, r, out=r if r.dtype == b.dtype else None)
         return r, column_max(r), column_max(x)
 
     def column_max(self, v):
