@@ -24,6 +24,7 @@ from tcsolve._solution import HistoryPoint, Solution, Status, of_slices
 from tcsolve._solve.backward_error import backward_errors
 from tcsolve._solve.condition import TRUST
 from tcsolve._solve.gains import least_rcond
+from tcsolve._solve.lapack_factors import Band
 from tcsolve._solve.long_double_residual import SMALL, residual
 
 __all__ = ["failed", "solve_directly", "solve_empty", "solve_one_element"]
@@ -62,7 +63,8 @@ def solve_directly(a, b, way, request):
     paired = b.dtype.kind == "c" and wide.kind != "c"
     rhs = np.concatenate([columns.real, columns.imag], axis=1) if paired else columns
     rhs = rhs.astype(wide, copy=False)
-    norm, norm_one, least = _norms(matrix, way.plan)
+    band = Band(matrix, *way.bands) if way.bands else None
+    norm, norm_one, least = (*band.norms(), 0.0) if band else _norms(matrix, way.plan)
     if not (norm < math.inf and norm_one < math.inf and norm > 0):
         return None
     ordinary = 1 / TOP < norm < TOP and norm_one < TOP
@@ -70,8 +72,9 @@ def solve_directly(a, b, way, request):
     if not ordinary:
         matrix, exponent = _near_one(matrix, (0, 1))
         norm_one = _norms(matrix)[1]
+        band = band and Band(matrix, *way.bands)
     prepared = time.perf_counter()
-    factors = way.factor(matrix)
+    factors = way.factor(band or matrix)
     factored = time.perf_counter()
     if factors.bad_pivot:
         return way.failure and failed(way.failure, b, dtype, factored - start)
@@ -86,7 +89,7 @@ def solve_directly(a, b, way, request):
             return None
         found = _refined_by_plan(matrix, rhs, factors, norm, dtype, way.plan)
     elif ordinary:
-        found = _refined(matrix, rhs, factors, norm, dtype)
+        found = _refined(band or matrix, rhs, factors, norm, dtype)
     else:
         near, of_b = _near_one(rhs, 0)
         x, steps = ldexp(np, factors.solve(near), of_b - exponent), np.zeros(rhs.shape[1], int)
@@ -156,9 +159,10 @@ def _near_one(v, axis):
 def _refined(a, b, factors, norm, dtype):
     """Return (x, errors, steps, history) for FP64 a and b if all errors meet the bound, else None.
 
-    FP32 answers are rounded before they are measured, unless they overflow; then the errors are None.
+    `a` is a matrix or a `Band`.  FP32 answers are rounded before they are measured, unless they overflow;
+    then the errors are None.
     """
-    bound, steps, overflows = stopping.target(dtype, len(a)), np.zeros(b.shape[1], int), False
+    bound, steps, overflows = stopping.target(dtype, len(b)), np.zeros(b.shape[1], int), False
     x = factors.solve(b)
     for _ in range(MOST_STEPS + 1):
         if dtype.char in "fF":
@@ -170,7 +174,7 @@ def _refined(a, b, factors, norm, dtype):
         # Products with a tiny x may underflow, so it must be zero, for b = 0.
         if not (np.maximum.reduce(size) < TOP and (least > 1 / TOP or _is_zero(size, b))):
             return None
-        r = residual(a, x, b)
+        r = a.residual(x, b) if type(a) is Band else residual(a, x, b)
         error = np.maximum.reduce(np.abs(r)) / (norm * (size if least else size + (size == 0)))
         met = error <= bound
         if np.logical_and.reduce(met):

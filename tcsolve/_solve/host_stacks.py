@@ -11,7 +11,6 @@ from tcsolve._backends.select import numpy_ops
 from tcsolve._lu.scaling import FRAME_EXPONENT
 from tcsolve._refine import stopping
 from tcsolve._solution import Solution, Status, code_of, of_slices
-from tcsolve._solve.backward_error import backward_errors
 from tcsolve._solve.gains import vectors
 from tcsolve._solve.lapack_factors import General, is_positive_definite
 from tcsolve._solve.long_double_residual import SMALL, residual
@@ -190,6 +189,9 @@ def _solve_plainly(a, b, dtype, structure, work):
     A system is plain if x meets the bound, no norm is extreme, and all its gains, ``||A|| ||A**-1 g||``, are
     below the limit of `_constants`.  Then rcond is above eps.  `work` is overwritten; if it is shorter than
     a, that many systems are measured at a time.
+
+    Notes
+    -----
     LU solves for b and for the Gaussian vectors of `gains`.
     """
     m, n, k = b.shape
@@ -293,12 +295,15 @@ def _refined(a, b, x, error):
     bound = stopping.target(dtype, n)
     a = a.astype(np.result_type(a, np.float64), copy=False)
     with np.errstate(all="ignore"):
+        norm = np.abs(a).sum(axis=-1).max(axis=-1)
         missed = ~(error <= bound).all(axis=-1)
         if missed.any():
-            some, of_b = a[missed], b[missed]
-            x[missed] += _lu_solve(some, residual(some, x[missed], of_b)).astype(dtype)
-            error[missed] = backward_errors(numpy_ops, some, x[missed], of_b)
-        norm, size = np.abs(a).sum(axis=-2).max(axis=-1), np.abs(x).max(axis=-2)
+            some, of_b, of_x = a[missed], b[missed], x[missed]
+            of_x += _lu_solve(some, residual(some, of_x, of_b)).astype(dtype)
+            rest, size = (np.abs(v).max(axis=-2) for v in (residual(some, of_x, of_b), of_x))
+            x[missed] = of_x
+            error[missed] = np.where(rest == 0, 0.0, rest / norm[missed, None] / size)
+        size = np.abs(x).max(axis=-2)
         done = (norm > 1 / TOP) & (norm < TOP)
         done &= ((size < TOP) & ((size > 1 / TOP) | ~b.any(axis=-2))).all(axis=-1)
     return x, error, done & (error <= bound).all(axis=-1)

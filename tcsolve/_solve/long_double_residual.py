@@ -33,7 +33,8 @@ def residual(a, x, b):
         than double, as on x86, the result is then rounded about once.  For many columns, split matrices are
         multiplied in FP64, with the same accuracy.  For larger n it is computed in FP64.
     """
-    dtype = np.result_type(a, x, b, np.float64)
+    same = a.dtype is x.dtype is b.dtype and a.dtype.char in "dD"
+    dtype = a.dtype if same else np.result_type(a, x, b, np.float64)
     if a.shape[-1] > SMALL:
         a, x = (v.astype(dtype, copy=False) for v in (a, x))
         return b - (matmul(a, x) if a.ndim == x.ndim == 2 else a @ x)

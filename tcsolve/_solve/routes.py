@@ -25,7 +25,7 @@ from tcsolve._solve.structures import read_under
 from tcsolve._solve.vendor.solve import goes_to_vendor, solve_by_vendor
 from tcsolve._solve.vendor.system import read_matrix
 from tcsolve._solve.verified import Solve
-from tcsolve._solve.ways import way_for
+from tcsolve._solve.ways import ways_for
 from tcsolve._steps import guarded
 
 __all__ = ["solve_request"]
@@ -157,9 +157,9 @@ def _solve_alone(ops, a, b, request):
 def _solve_full(ops, a, b, request):
     """Solve with the full matrix a: directly by LAPACK if that is fastest, else by the ladder."""
     structure, precision = request.structure, request.precision
-    if ops.device == "cpu" and (way := way_for(ops, a, structure, precision)):
-        solution = solve_directly(a, b, way, request)
-        if solution:
+    columns = 1 if b.ndim == 1 else b.shape[-1]
+    for way in ways_for(ops, a, columns, structure, precision) if ops.device == "cpu" else ():
+        if solution := solve_directly(a, b, way, request):
             if request.check_finite and not solution.status.ok:
                 require_finite(bool(np.isfinite(b).all()), "b")
             return solution

@@ -67,18 +67,19 @@ def interpret(xp, a, structure, lower):
 
 
 def detected(a):
-    """Return the structure of the NumPy matrix a (n, n): 'banded', a triangular one, or 'general'.
+    """Return (structure, bandwidths) of the NumPy matrix a (n, n): 'banded', a triangular one, or 'general'.
 
-    The first and last rows and columns are read first, in O(n); for most matrices this is enough.
+    The first and last rows and columns are read first, in O(n); for most matrices this is enough, and the
+    bandwidths are None.
     """
-    if not _may_be_sparse(a):
-        return "general"
-    below, above = scipy.linalg.bandwidth(a)
+    if (len(a) > 3 and a[0, -1] and a[-1, 0]) or not _may_be_sparse(a):
+        return "general", None
+    below, above = bands = scipy.linalg.bandwidth(a)
     if (below + above) * NARROW_BAND <= len(a) or below + above <= 2:
-        return "banded"
+        return "banded", bands
     if below == 0:
-        return "upper triangular"
-    return "lower triangular" if above == 0 else "general"
+        return "upper triangular", bands
+    return ("lower triangular" if above == 0 else "general"), bands
 
 
 def _may_be_sparse(a):
