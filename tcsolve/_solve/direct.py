@@ -193,18 +193,24 @@ def _refined_by_plan(a, b, factors, norm, dtype, plan):
     """Return (x, errors or None, steps, history) by the loop with FP32 factors, or None."""
     n = len(a)
     wanted = stopping.before_rounding(dtype, n)
-    if b.shape[1] and dtype.kind == "c" and a.dtype.kind != "c":
+    if dtype.kind == "c" and a.dtype.kind != "c":
         wanted /= math.sqrt(2)  # the modulus of the error combines the errors of both parts
     operator = Operator.of(numpy_ops, a, norm)
     most = plan.max_steps or MOST_LOW_STEPS
     state = refine_columns(numpy_ops, operator, b, factors.solve, plan, wanted, max_steps=most)
     if not state.all_converged:
         return None
-    size = numpy_ops.column_max(state.x)
-    if not ((size < TOP).all() and _is_zero(size, b)):
+    size, error = numpy_ops.column_max(state.x), state.error
+    if not (np.maximum.reduce(size) < TOP and _is_zero(size, b)):
         return None
-    measured = n > SMALL and dtype.char not in "fF"
-    return state.x, state.error if measured else None, state.steps, state.history
+    if dtype.char in "fF":
+        error = None
+    elif n <= SMALL:
+        rest = np.maximum.reduce(np.abs(residual(a, state.x, b)))
+        error = rest / (norm * (size + (size == 0)))
+        if not (error <= wanted).all():
+            return None
+    return state.x, error, state.steps, state.history
 
 
 def failed(status, b, dtype, seconds):
