@@ -74,7 +74,7 @@ def share_of_rcond(n, repeats):
 def told(row):
     """Return the cells of a row as text."""
     is_excess = row.get("wanted_excess") is not None
-    found = f"+{1e6 * row['excess']:.0f} us" if is_excess else f"{row['ratio']:.2f}"
+    found = f"{1e6 * row['excess']:+.0f} us" if is_excess else f"{row['ratio']:.2f}"
     wanted = f"+{1e6 * row['wanted_excess']:.0f} us" if is_excess else f"{row['wanted']:.2f}"
     return (
         *(row["group"], row["case"], str(row["n"]), row["peer"]),
