@@ -72,9 +72,8 @@ class NumpyLU(NamedTuple):
         swaps = self.swaps.copy()
         if self.transposed and adjoint:  # a**H = conj(a.T), and lu has the factors of a.T
             return getrs(self.lu, swaps, b.conj(), trans=0)[0].conj()
-        return getrs(
-            self.lu, swaps, b, trans=1 if self.transposed else 2 * adjoint, overwrite_b=True
-        )[0]
+        trans = 1 if self.transposed else 2 * adjoint
+        return getrs(self.lu, swaps, b, trans=trans, overwrite_b=True)[0]
 
     def gecon(self, norm_one):
         norm = "I" if self.transposed else "1"
