@@ -1,17 +1,25 @@
 """How long does solve take on the CPU, compared with scipy.linalg.solve?
 
     python benchmarks/cpu.py --n 16 200 1000 4000 --json results/cpu.json
+    python benchmarks/cpu.py --ratios --json results/cpu_ratios.json
 
-Samples of both alternate, so that a busy machine slows both.  The answer is checked first.
+Samples of both alternate, so that a busy machine slows both.  The answer is checked first.  With `--ratios`,
+many kinds of calls are compared with their fastest peers, and with the ratio that is wanted; a page is
+written beside the JSON.
 """
 
+import os
 import time
 
 import numpy as np
 import scipy.linalg
+from _cpu_cases import cases
 from _harness import arguments, backward_error, machine, save, summary
 
 import tcsolve
+
+# Time of the samples of a case, and the n of the row on rcond.
+SAMPLE_SECONDS, LARGE = 0.25, 4000
 
 
 def interleaved(runs, repeats):
@@ -26,13 +34,103 @@ def interleaved(runs, repeats):
     return [sorted(seconds) for seconds in samples]
 
 
+def compare(case, repeats):
+    """Return the row of a `Case`."""
+    start = time.perf_counter()
+    case.ours()
+    took = time.perf_counter() - start
+    count = max(repeats, min(1000, int(SAMPLE_SECONDS / max(took, 1e-6))))
+    ours, *peers = interleaved((case.ours, *case.peers.values()), count)
+    best = min(range(len(peers)), key=lambda i: summary(peers[i])["median"])
+    ratio = summary(ours)["median"] / summary(peers[best])["median"]
+    excess = summary(ours)["median"] - summary(peers[best])["median"]
+    return {
+        "group": case.group,
+        "case": case.name,
+        "n": case.n,
+        "tcsolve": summary(ours),
+        "peer": list(case.peers)[best],
+        "peer_seconds": summary(peers[best]),
+        "ratio": ratio,
+        "ratio_of_minima": ours[0] / peers[best][0],
+        "excess": excess,
+        "wanted": case.wanted,
+        "wanted_excess": case.excess,
+        "met": ratio <= case.wanted if case.excess is None else excess <= case.excess,
+    }
+
+
+def share_of_rcond(n, repeats):
+    """Return the row of the time of rcond in a solve with n unknowns."""
+    a = np.random.default_rng(7).standard_normal((n, n))
+    b = a @ np.ones(n)
+    seconds = [tcsolve.solve_ex(a, b).seconds for _ in range(repeats + 1)][1:]
+    shares = sorted(part["rcond"] / part["total"] for part in seconds)
+    share = shares[len(shares) // 2]
+    row = {"group": "rcond", "case": "part of solve_ex", "n": n, "ratio": share, "wanted": 0.1}
+    return row | {"peer": "the solve", "met": share <= 0.1}
+
+
+def told(row):
+    """Return the cells of a row as text."""
+    is_excess = row.get("wanted_excess") is not None
+    found = f"{1e6 * row['excess']:+.0f} us" if is_excess else f"{row['ratio']:.2f}"
+    wanted = f"+{1e6 * row['wanted_excess']:.0f} us" if is_excess else f"{row['wanted']:.2f}"
+    return (
+        *(row["group"], row["case"], str(row["n"]), row["peer"]),
+        *(f"{1e3 * row[x]['median']:.4g}" if x in row else "" for x in ("peer_seconds", "tcsolve")),
+        f"{row['ratio_of_minima']:.2f}" if "ratio_of_minima" in row else "",
+        *(found, wanted, "yes" if row["met"] else "no"),
+    )
+
+
+HEAD = ("kind", "case", "n", "peer", "peer ms", "tcsolve ms")
+HEAD += ("ratio of minima", "ratio or excess", "wanted", "met")
+
+
+def page(facts, rows):
+    """Return the page of `--ratios`."""
+    lines = [
+        "# How long do calls take on the CPU, compared with the fastest peer?",
+        "",
+        "| " + " | ".join(HEAD) + " |",
+        "|" + " --- |" * len(HEAD),
+        *("| " + " | ".join(told(row)) + " |" for row in rows),
+        "",
+        "Medians of samples that alternate; the ratio of the smallest samples is less disturbed by other "
+        "work on the machine.  The peers verify nothing.  Measured with "
+        f"`benchmarks/cpu.py --ratios` on {facts['cpu']}, {facts['threads']} BLAS threads; numpy "
+        f"{facts['numpy']}, scipy {facts['scipy']}; commit {facts['commit']}, {facts['date']}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def ratios(options):
+    """Measure all cases; print and save them."""
+    facts, rows = machine(options.commit), []
+    facts["threads"] = os.environ.get("OPENBLAS_NUM_THREADS", "all")
+    for case in cases(options.most):
+        rows.append(compare(case, options.repeats))
+        print("  ".join(told(rows[-1])), flush=True)
+    if options.most >= LARGE:
+        rows.append(share_of_rcond(LARGE, options.repeats))
+        print("  ".join(told(rows[-1])), flush=True)
+    save(options.json, facts, rows)
+    if options.json:
+        options.json.with_suffix(".md").write_text(page(facts, rows))
+
+
 def main():
     parser = arguments(__doc__.partition("\n")[0])
     parser.add_argument("--n", type=int, nargs="+", default=[16, 64, 200, 500, 1000, 2000, 4000])
     parser.add_argument(
         "--emulated", action="store_true", help="time each emulated precision as well"
     )
+    parser.add_argument("--ratios", action="store_true", help="compare many kinds of calls")
+    parser.add_argument("--most", type=int, default=LARGE, help="largest n of --ratios")
     options = parser.parse_args()
+    if options.ratios:
+        return ratios(options)
     facts, rows = machine(options.commit), []
     names = ["auto"] + ["fp16", "bf16", "tf32", "fp16x3", "fp32", "fp64"] * options.emulated
     print("     n  precision       scipy ms   tcsolve ms   ratio   backward errors")

@@ -24,6 +24,7 @@ SCRIPTS = {
     "corrections_rates": "corrections",
     "corrections_steps": "corrections",
     "emulated": "cpu",
+    "cpu_ratios": "cpu",
 }
 SCRIPTS |= {"ablation_removed": "ablation"}  # of paths that the library does not have any more
 SCRIPTS |= {"suitesparse_cpu": "suitesparse", "suitesparse_h200": "suitesparse"}

@@ -40,6 +40,8 @@ def check_array(x, name):
 
     A NumPy array is copied only if it is not aligned or has a foreign byte order: LAPACK accepts neither.
     """
+    if type(x) is np.ndarray and x.dtype.char in "fdFD" and _is_ordinary(x):  # nearly always
+        return x
     if is_cupy(x):
         pass
     elif scipy.sparse.issparse(x):
@@ -66,7 +68,10 @@ def check_array(x, name):
 
 def _is_ordinary(x):
     """Tell whether all entries are aligned to their size and have the byte order of this machine."""
-    return x.dtype.isnative and all(step % x.itemsize == 0 for step in (x.ctypes.data, *x.strides))
+    dtype = x.dtype
+    if dtype.alignment == dtype.itemsize:
+        return dtype.isnative and x.flags.aligned
+    return dtype.isnative and all(step % x.itemsize == 0 for step in (x.ctypes.data, *x.strides))
 
 
 def _is_bfloat16(dtype):

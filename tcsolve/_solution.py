@@ -260,7 +260,7 @@ def contradicted(solution, apart):
 
     `apart` is a Boolean array of the shape of the statuses: True for such matrices.  A worse status stays.
     """
-    if not distinct(apart).any():
+    if not (distinct(apart).any() if apart.ndim else apart):
         return solution
     codes = np.vectorize(code_of, otypes=[int])(solution.statuses)
     # A worse status has a larger code, so the maximum keeps it.

@@ -268,8 +268,8 @@ MUTANTS = (
     Mutant(
         "solve",
         "_solve/direct.py",
-        "if not ((size > 1 / TOP) | ~b.any(axis=0)).all():  # products with x may underflow",
-        "if not ((size > 1 * TOP) | ~b.any(axis=0)).all():  # products with x may underflow",
+        "return bool(((size > 1 / TOP) | ~b.any(axis=0)).all())",
+        "return bool(((size > 1 * TOP) | ~b.any(axis=0)).all())",
     ),
     Mutant(
         "solve",
@@ -338,9 +338,9 @@ MUTANTS = (
     ),
     Mutant(
         "solve",
-        "_solve/direct.py",
-        "return General.of if len(a) <= LARGEST else None",
-        "return General.of if len(a) < LARGEST else None",
+        "_solve/ways.py",
+        "return GENERAL if len(a) <= LARGEST else None",
+        "return GENERAL if len(a) < LARGEST else None",
         equivalent="At that size both roads are right.",
     ),
     Mutant(

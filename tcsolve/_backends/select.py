@@ -5,6 +5,8 @@ import importlib.util
 import os
 import sys
 
+import numpy as np
+
 from tcsolve._arrays import is_cupy
 from tcsolve._backends.cpu.ops import numpy_ops
 from tcsolve._backends.cuda.runtime import compiler
@@ -124,6 +126,8 @@ def _cupy_ops():
 
 def ops_for(*arrays):
     """Return the `Ops` for these arrays, which must be all on the host or all on the current device."""
+    if all(type(x) is np.ndarray for x in arrays):
+        return numpy_ops
     on_device = {is_cupy(x) for x in arrays}
     if len(on_device) > 1:
         kinds = " and ".join(sorted({type(x).__module__.partition(".")[0] for x in arrays}))

@@ -62,8 +62,7 @@ class Refined:
 
     def keep_better(self, ops, active, trial, error, bound):
         """Store the columns of `trial` with a smaller error than before; a NaN never replaces a number."""
-        with np.errstate(invalid="ignore"):
-            better = error < self.error[active]
+        better = error < self.error[active]
         if better.all() and len(active) == len(self.error):
             self.x = trial
         elif better.any():

@@ -33,8 +33,7 @@ def converged(error, bound):
 
 def contracting(error, previous, factor):
     """Return for which columns error <= factor * previous; False if one of them is NaN."""
-    with np.errstate(invalid="ignore"):
-        return np.asarray(error) <= factor * np.asarray(previous)
+    return np.asarray(error) <= factor * np.asarray(previous)
 
 
 def projected_steps(error, start, steps, bound):

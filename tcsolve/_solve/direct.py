@@ -1,67 +1,50 @@
 """Systems that do not need the ladder: empty ones, 1 x 1 matrices, and systems that LAPACK solves directly.
 
 For up to a few hundred unknowns, a solve takes as long as a few dozen calls from Python.  So these systems
-are solved with little overhead: a factorization by LAPACK in FP64, one residual, one condition estimate.
+are solved with little overhead: a factorization by LAPACK, a residual for each step, one condition estimate.
 Band matrices, triangles and positive definite matrices of any size have their own LAPACK factorizations.
 Systems with NaN, extreme entries, a zero pivot in a general matrix, or an error above the bound are left to
 the ladder.
 """
 
-import functools
 import math
 import time
 
 import numpy as np
 
+from tcsolve._backends.cpu.blas import norms
 from tcsolve._backends.cpu.ops import numpy_ops, sums
 from tcsolve._checks import require_finite, result_dtype
-from tcsolve._lu.scaling import FRAME_EXPONENT, exponent_of, ldexp
+from tcsolve._lu.norms import survey
+from tcsolve._lu.scaling import FRAME_EXPONENT, exponent_of, ldexp, needs_frame, needs_scaling
 from tcsolve._refine import stopping
+from tcsolve._refine.loop import refine_columns
+from tcsolve._refine.operator import Operator
 from tcsolve._solution import HistoryPoint, Solution, Status, of_slices
 from tcsolve._solve.backward_error import backward_errors
-from tcsolve._solve.lapack_factors import Banded, Cholesky, General, Triangular
+from tcsolve._solve.condition import TRUST
+from tcsolve._solve.gains import least_rcond
+from tcsolve._solve.lapack_factors import Band
 from tcsolve._solve.long_double_residual import SMALL, residual
-from tcsolve._solve.structures import detected
 
-__all__ = [
-    "factorization_for",
-    "failed",
-    "solve_directly",
-    "solve_empty",
-    "solve_one_element",
-]
+__all__ = ["failed", "solve_directly", "solve_empty", "solve_one_element"]
 
-# Up to this n, LAPACK in FP64 is the fastest rung on a CPU.
-LARGEST = 512
-# Largest number of refinement steps with the FP64 factors of a structure; more steps gain nothing.
+# Largest number of refinement steps with FP64 factors; more steps gain nothing.
 MOST_STEPS = 2
+# Largest number of corrections with FP32 factors that are trusted; they need less than half of them.
+MOST_LOW_STEPS = 30
+# Number of vectors per right-hand side of that refinement.
+LOW_VECTORS = 6
 EPS = {char: float(np.finfo(char).eps) for char in "fdFD"}
+FP64 = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}
+LOW_EPS, LOW = 2.0**-24, {"d": np.float32, "D": np.complex64}
 TOP = 2.0**FRAME_EXPONENT
-FAILURES = {
-    Banded: Status.SINGULAR,
-    Triangular: Status.SINGULAR,
-    Cholesky: Status.NOT_POSITIVE_DEFINITE,
-}
+# Up to this n, LAPACK's norms take less time than sums by matrix products.
+FEW_ROWS = 128
 
 
-def factorization_for(a, structure):
-    """Return a function that factors the NumPy matrix a (n, n) by LAPACK, or None for the ladder.
-
-    Without an asserted structure, or with 'banded', the bands and triangles of a are detected, as in SciPy.
-    """
-    if structure in (None, "banded"):
-        structure = detected(a)
-    if structure in ("diagonal", "tridiagonal", "banded"):
-        return Banded.of
-    if structure == "positive definite":
-        return Cholesky.of
-    if structure in ("upper triangular", "lower triangular"):
-        return functools.partial(Triangular.of, lower=structure == "lower triangular")
-    return General.of if len(a) <= LARGEST else None
-
-
-def solve_directly(a, b, factorization, dtype, start):
-    """Solve A x = b by LAPACK in FP64, or return None if the system is not ordinary.
+def solve_directly(a, b, way, request):
+    """Solve A x = b by LAPACK, or return None if the system is not ordinary.
 
     Parameters
     ----------
@@ -69,85 +52,99 @@ def solve_directly(a, b, factorization, dtype, start):
         The matrix that the structure describes.
     b : ndarray, shape (n,) or (n, k)
         The right-hand sides.
-    factorization : callable
-        The result of `factorization_for`.
-    dtype : dtype
-        The dtype of x.
-    start : float
-        `time.perf_counter` at the start of the solve.
+    way : Way
+    request : Request
     """
-    n = len(a)
+    n, dtype, start = len(a), request.dtype, request.start
     columns = b.reshape(n, -1)
-    wide = np.dtype(np.complex128 if a.dtype.kind == "c" else np.float64)
+    wide = FP64["c" if a.dtype.kind == "c" else "f"]
     matrix = a.astype(wide, copy=False)
     # If A is real and b complex, the real and the imaginary parts of b are separate columns.
     paired = b.dtype.kind == "c" and wide.kind != "c"
     rhs = np.concatenate([columns.real, columns.imag], axis=1) if paired else columns
     rhs = rhs.astype(wide, copy=False)
-    norm, norm_one = _norms(matrix)
+    band = Band(matrix, *way.bands) if way.bands else None
+    norm, norm_one, least = (*band.norms(), 0.0) if band else _norms(matrix, way.plan)
     if not (norm < math.inf and norm_one < math.inf and norm > 0):
         return None
     ordinary = 1 / TOP < norm < TOP and norm_one < TOP
     exponent = 0
     if not ordinary:
         matrix, exponent = _near_one(matrix, (0, 1))
-        _, norm_one = _norms(matrix)
+        norm_one = _norms(matrix)[1]
+        band = band and Band(matrix, *way.bands)
     prepared = time.perf_counter()
-    factors = factorization(matrix)
+    factors = way.factor(band or matrix)
     factored = time.perf_counter()
     if factors.bad_pivot:
-        failure = FAILURES.get(type(factors))
-        return failure and failed(failure, b, dtype, factored - start)
-    most = MOST_STEPS if type(factors) in FAILURES else n <= SMALL
-    if ordinary:
-        found = _refined(matrix, rhs, factors, norm, dtype, most)
-        if found is None:
+        return way.failure and failed(way.failure, b, dtype, factored - start)
+    if ordinary and not (request.estimate or way.plan):
+        least = least_rcond(factors, n, norm, dtype, wide)
+    is_enough = not request.estimate and least >= EPS[dtype.char]
+    rcond = least if is_enough else factors.rcond(norm_one)
+    estimated = time.perf_counter()
+    if way.plan:
+        # FP32 factors show an rcond far above their roundoff, and then refinement converges fast.
+        if not (is_enough or rcond > LOW_EPS / TRUST):
             return None
-        x, error, steps = found
+        found = _refined_by_plan(matrix, rhs, factors, norm, dtype, way.plan)
+    elif ordinary:
+        found = _refined(band or matrix, rhs, factors, norm, dtype)
     else:
         near, of_b = _near_one(rhs, 0)
         x, steps = ldexp(np, factors.solve(near), of_b - exponent), np.zeros(rhs.shape[1], int)
-        error = None
+        found = x, None, steps, ()
+    if found is None:
+        return None
+    x, error, steps, history = found
     if paired:
         k = columns.shape[1]
         x, steps = x[:, :k] + 1j * x[:, k:], steps.reshape(2, k).max(axis=0)
-    if error is None or paired or x.dtype != dtype:
-        x = x.astype(dtype, copy=False)
+        error, history = None, ()
+    bound, overflows, x = stopping.target(dtype, n), False, x.astype(dtype, copy=False)
+    if error is None:
         error = backward_errors(numpy_ops, a, x, columns, norm)
-    bound = stopping.target(dtype, n)
-    overflows = dtype.char in "fF" and not np.isfinite(x).all()
-    if not ((error <= bound).all() or overflows):
-        return None
-    solved = time.perf_counter()
-    rcond = factors.rcond(norm_one)
+        overflows = dtype.char in "fF" and not np.isfinite(x).all()
+        if not (overflows or np.logical_and.reduce(error <= bound)):
+            return None
     done = time.perf_counter()
     rcond = min(rcond, 1.0) if math.isfinite(rcond) else 0.0
     status = Status.CONVERGED if rcond >= EPS[dtype.char] else Status.ILL_CONDITIONED
+    history = history or ((steps, error, False),)
     return Solution(
         x=np.ascontiguousarray(x.reshape(b.shape)),
         status=Status.OVERFLOW if overflows else status,
-        precision="fp64",
-        rungs=("fp64",),
+        precision=way.precision,
+        rungs=(way.precision,),
         iterations=steps,
         backward_error=error,
         bound=bound,
         rcond=rcond,
-        history=(HistoryPoint("fp64", steps, error, False),),
+        history=tuple(HistoryPoint(way.precision, *point) for point in history),
         seconds={
             "scale": prepared - start,
             "factor": factored - prepared,
-            "refine": solved - factored,
-            "rcond": done - solved,
+            "rcond": estimated - factored,
+            "refine": done - estimated,
             "total": done - start,
         },
-        bytes_planned=matrix.nbytes + 2 * rhs.nbytes,
+        bytes_planned=matrix.nbytes + (LOW_VECTORS if way.plan else 2) * rhs.nbytes,
     )
 
 
-def _norms(a):
-    """Return the infinity norm and the 1-norm of a."""
-    rows, cols = sums(a)
-    return float(rows.max()), float(cols.max())
+def _norms(a, low=None):
+    """Return the infinity norm and the 1-norm of a, and a lower bound of rcond or 0.
+
+    The norms are NaN if `low` factors need a scaled matrix.
+    """
+    if low:
+        found = survey(numpy_ops, a)
+        is_good = found.finite and not (needs_frame(found) or needs_scaling(found))
+        least = found.least_rcond(len(a))
+        return (found.inf, found.one, least) if is_good else (math.nan, math.nan, 0.0)
+    if len(a) > FEW_ROWS:
+        return *(float(v.max()) for v in sums(a)), 0.0
+    return *norms(np.abs(a) if a.dtype.kind == "c" else a), 0.0
 
 
 def _near_one(v, axis):
@@ -159,27 +156,61 @@ def _near_one(v, axis):
     return ldexp(np, v, -exponent), exponent
 
 
-def _refined(a, b, factors, norm, dtype, most):
-    """Return (x, errors, steps) for FP64 a and b if all errors meet the bound, else None."""
-    n = len(a)
-    bound, steps = stopping.before_rounding(dtype, n), np.zeros(b.shape[1], int)
+def _refined(a, b, factors, norm, dtype):
+    """Return (x, errors, steps, history) for FP64 a and b if all errors meet the bound, else None.
+
+    `a` is a matrix or a `Band`.  FP32 answers are rounded before they are measured, unless they overflow;
+    then the errors are None.
+    """
+    bound, steps, overflows = stopping.target(dtype, len(b)), np.zeros(b.shape[1], int), False
     x = factors.solve(b)
-    for step in range(most + 1):
-        size = np.abs(x).max(axis=0)
-        if not (size < TOP).all():  # also False if b holds NaN or Inf
+    for _ in range(MOST_STEPS + 1):
+        if dtype.char in "fF":
+            rounded = x.astype(LOW[x.dtype.char]).astype(x.dtype)
+            overflows = not np.isfinite(rounded).all()
+            x = x if overflows else rounded
+        size = np.maximum.reduce(np.abs(x))
+        least = np.minimum.reduce(size)
+        # Products with a tiny x may underflow, so it must be zero, for b = 0.
+        if not (np.maximum.reduce(size) < TOP and (least > 1 / TOP or _is_zero(size, b))):
             return None
-        if not ((size > 1 / TOP) | ~b.any(axis=0)).all():  # products with x may underflow
-            return None
-        r = residual(a, x, b)
-        rest = np.abs(r).max(axis=0)
-        # For x = 0 the residual is b, so the bound is met only if b = 0.
-        met = rest <= bound * norm * size
-        if met.all():
-            return x, rest / (norm * np.where(size > 0, size, 1.0)), steps
-        if step == most:
-            return None
+        r = a.residual(x, b) if type(a) is Band else residual(a, x, b)
+        error = np.maximum.reduce(np.abs(r)) / (norm * (size if least else size + (size == 0)))
+        met = error <= bound
+        if np.logical_and.reduce(met):
+            return x, None if overflows else error, steps, ()
         x = np.where(met, x, x + factors.solve(r))
         steps += ~met
+    return None
+
+
+def _is_zero(size, b):
+    """Tell whether b = 0 for each column of x whose largest entry is tiny."""
+    return bool(((size > 1 / TOP) | ~b.any(axis=0)).all())
+
+
+def _refined_by_plan(a, b, factors, norm, dtype, plan):
+    """Return (x, errors or None, steps, history) by the loop with FP32 factors, or None."""
+    n = len(a)
+    wanted = stopping.before_rounding(dtype, n)
+    if dtype.kind == "c" and a.dtype.kind != "c":
+        wanted /= math.sqrt(2)  # the modulus of the error combines the errors of both parts
+    operator = Operator.of(numpy_ops, a, norm)
+    most = plan.max_steps or MOST_LOW_STEPS
+    state = refine_columns(numpy_ops, operator, b, factors.solve, plan, wanted, max_steps=most)
+    if not state.all_converged:
+        return None
+    size, error = numpy_ops.column_max(state.x), state.error
+    if not (np.maximum.reduce(size) < TOP and _is_zero(size, b)):
+        return None
+    if dtype.char in "fF":
+        error = None
+    elif n <= SMALL:
+        rest = np.maximum.reduce(np.abs(residual(a, state.x, b)))
+        error = rest / (norm * (size + (size == 0)))
+        if not (error <= wanted).all():
+            return None
+    return state.x, error, state.steps, state.history
 
 
 def failed(status, b, dtype, seconds):

@@ -11,7 +11,7 @@ from tcsolve._backends.select import numpy_ops
 from tcsolve._lu.scaling import FRAME_EXPONENT
 from tcsolve._refine import stopping
 from tcsolve._solution import Solution, Status, code_of, of_slices
-from tcsolve._solve.backward_error import backward_errors
+from tcsolve._solve.gains import vectors
 from tcsolve._solve.lapack_factors import General, is_positive_definite
 from tcsolve._solve.long_double_residual import SMALL, residual
 from tcsolve._solve.split_residual import split_residual
@@ -34,8 +34,6 @@ SHORT = 4096
 TOP = 2.0**FRAME_EXPONENT
 # From this n on, three matrix products in FP64 are faster than one in long double.
 SPLIT = 12
-# See `_solve_plainly`: the number of random vectors and the margin, for x in FP64 and in FP32.
-PROBES = {False: (1, 1e5), True: (3, 50)}
 OK, ILL, APART = map(code_of, (Status.CONVERGED, Status.ILL_CONDITIONED, Status.NOT_AS_ASSERTED))
 
 
@@ -194,12 +192,7 @@ def _solve_plainly(a, b, dtype, structure, work):
 
     Notes
     -----
-    LU solves for b and for one or a few Gaussian vectors g.  Let s be the 2-norm of A**-1.  Then
-    ``||A**-1 g||_2`` is at least s times the modulus of a normal number, which is below 1 / margin with a
-    probability of 0.8 / margin.  If it is not, ``||A**-1||_1 <= sqrt(n) s <= n margin ||A**-1 g||`` in the
-    infinity norm, and ``||A||_1 <= n ||A||``.  For three vectors, the probability is the third power.  So a
-    matrix with rcond below eps is taken for a plain one with a probability of at most about 10**-5, and
-    nearly always far below, because these inequalities are seldom sharp.
+    LU solves for b and for the Gaussian vectors of `gains`.
     """
     m, n, k = b.shape
     known = _constants(n, k, dtype.char)
@@ -262,12 +255,9 @@ class _Constants(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _constants(n, k, char):
-    dtype = np.dtype(char)
-    probes, margin = PROBES[char in "fF"]
-    g = np.random.default_rng(0).standard_normal((n, probes))
-    limit = 1 / (n * n * margin * np.finfo(dtype).eps)
-    most = np.array([[TOP]] * (1 + k) + [[limit]] * probes)
-    return _Constants(np.ones(n), g, float(limit), most, stopping.target(dtype, n))
+    g, limit = vectors(n, char)
+    most = np.array([[TOP]] * (1 + k) + [[limit]] * g.shape[1])
+    return _Constants(np.ones(n), g, limit, most, stopping.target(np.dtype(char), n))
 
 
 def _lu_solve(a, b):
@@ -305,12 +295,15 @@ def _refined(a, b, x, error):
     bound = stopping.target(dtype, n)
     a = a.astype(np.result_type(a, np.float64), copy=False)
     with np.errstate(all="ignore"):
+        norm = np.abs(a).sum(axis=-1).max(axis=-1)
         missed = ~(error <= bound).all(axis=-1)
         if missed.any():
-            some, of_b = a[missed], b[missed]
-            x[missed] += _lu_solve(some, residual(some, x[missed], of_b)).astype(dtype)
-            error[missed] = backward_errors(numpy_ops, some, x[missed], of_b)
-        norm, size = np.abs(a).sum(axis=-2).max(axis=-1), np.abs(x).max(axis=-2)
+            some, of_b, of_x = a[missed], b[missed], x[missed]
+            of_x += _lu_solve(some, residual(some, of_x, of_b)).astype(dtype)
+            rest, size = (np.abs(v).max(axis=-2) for v in (residual(some, of_x, of_b), of_x))
+            x[missed] = of_x
+            error[missed] = np.where(rest == 0, 0.0, rest / norm[missed, None] / size)
+        size = np.abs(x).max(axis=-2)
         done = (norm > 1 / TOP) & (norm < TOP)
         done &= ((size < TOP) & ((size > 1 / TOP) | ~b.any(axis=-2))).all(axis=-1)
     return x, error, done & (error <= bound).all(axis=-1)

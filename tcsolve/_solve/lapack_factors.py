@@ -5,14 +5,16 @@ filters apply to the whole process, and other threads may give warnings at the s
 """
 
 import numpy as np
-import scipy.linalg
 
+from tcsolve._backends.cpu.blas import blas_of
 from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._backends.cpu.ops import numpy_ops
+from tcsolve._contract.vectors import solve_scaled
 from tcsolve._lu.norms import condest
 from tcsolve._lu.scaling import exponent_of, ldexp
+from tcsolve._solve.long_double_residual import SMALL, residual
 
-__all__ = ["Banded", "Cholesky", "General", "Triangular", "is_positive_definite"]
+__all__ = ["Band", "Banded", "Cholesky", "General", "Rounded", "Triangular", "is_positive_definite"]
 
 
 class General:
@@ -33,6 +35,31 @@ class General:
     def rcond(self, norm_one):
         """Return the estimate of 1 / (||A||_1 ||A**-1||_1)."""
         return self._factors.gecon(norm_one)
+
+
+class Rounded:
+    """The factors of an FP64 matrix in FP32; entries of right-hand sides may have any size."""
+
+    def __init__(self, factors, dtype):
+        self._factors, self._dtype, self.bad_pivot = factors, dtype, factors.bad_pivot
+
+    @classmethod
+    def of(cls, a, order="K", factor=General.of):
+        """Factor a (n, n) by `factor`; with `order` "F", it seeks the pivots in columns of a."""
+        dtype = np.dtype(np.complex64 if a.dtype.kind == "c" else np.float32)
+        return cls(factor(a.astype(dtype, order=order)), dtype)
+
+    def solve(self, b):
+        """Return A**-1 b, (n, k), to the precision of FP32."""
+        return solve_scaled(np, numpy_ops.column_max, self._solve, b, self._dtype)
+
+    def _solve(self, b):
+        # All other arrays of the refinement are row-major.
+        return np.ascontiguousarray(self._factors.solve(b))
+
+    def rcond(self, norm_one):
+        """Return the estimate of 1 / (||A||_1 ||A**-1||_1)."""
+        return self._factors.rcond(norm_one)
 
 
 class Cholesky:
@@ -88,6 +115,35 @@ class Triangular:
         return float(lapack_of("trcon", self._a.dtype)(self._a, norm=norm, uplo=uplo)[0])
 
 
+class Band:
+    """A band matrix (n, n) in the storage of LAPACK, so that work on it takes O(n) time."""
+
+    def __init__(self, a, below, above):
+        self.a, self.below, self.above = a, below, above
+        # Entry (i, j) is in row above + i - j.
+        self.diagonals = np.zeros((below + above + 1, len(a)), a.dtype, order="F")
+        for d in range(-below, above + 1):
+            diagonal = a.diagonal(d)
+            self.diagonals[above - d, max(d, 0) : max(d, 0) + len(diagonal)] = diagonal
+
+    def times(self, x, diagonals=None):
+        """Return A x, (n, k); `diagonals` replaces those of A."""
+        t = self.diagonals if diagonals is None else diagonals
+        n, gbmv = len(self.a), blas_of("gbmv", t.dtype)
+        columns = [gbmv(n, n, self.below, self.above, 1.0, t, np.ascontiguousarray(v)) for v in x.T]
+        return np.stack(columns, axis=1)
+
+    def norms(self):
+        """Return the infinity norm and the 1-norm."""
+        size = np.asfortranarray(np.abs(self.diagonals))
+        rows = self.times(np.ones((len(self.a), 1)), size)
+        return float(rows.max()), float(size.sum(axis=0).max())
+
+    def residual(self, x, b):
+        """Return b - A x, (n, k), for few unknowns in long double."""
+        return residual(self.a, x, b) if len(b) <= SMALL else b - self.times(x)
+
+
 class Banded:
     """P A = L U of a band matrix."""
 
@@ -95,16 +151,14 @@ class Banded:
         self._a, self._bands, self._pivots, self.bad_pivot = a, bands, pivots, bad_pivot
 
     @classmethod
-    def of(cls, a):
-        """Factor a (n, n)."""
-        n, (kl, ku) = len(a), scipy.linalg.bandwidth(a)
-        # Band storage of LAPACK: entry (i, j) is in row kl + ku + i - j.  The first kl rows are for fill-in.
-        band = np.zeros((2 * kl + ku + 1, n), a.dtype, order="F")
-        for d in range(-kl, ku + 1):
-            diagonal = a.diagonal(d)
-            band[kl + ku - d, max(d, 0) : max(d, 0) + len(diagonal)] = diagonal
-        lu, pivots, info = lapack_of("gbtrf", a.dtype)(band, kl, ku, overwrite_ab=True)
-        return cls(a, (lu, kl, ku), pivots, max(info, 0))
+    def of(cls, band):
+        """Factor a `Band`."""
+        kl, ku, entries = band.below, band.above, band.diagonals
+        # The first kl rows are for fill-in.
+        room = np.zeros((kl + len(entries), entries.shape[1]), entries.dtype, order="F")
+        room[kl:] = entries
+        lu, pivots, info = lapack_of("gbtrf", room.dtype)(room, kl, ku, overwrite_ab=True)
+        return cls(band.a, (lu, kl, ku), pivots, max(info, 0))
 
     def solve(self, b, adjoint=False):
         """Return A**-1 b, or A**-H b, (n, k)."""

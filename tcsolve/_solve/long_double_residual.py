@@ -6,6 +6,7 @@ For few unknowns, the rounding of an FP64 residual is as large as the bound that
 import numpy as np
 
 from tcsolve._backends.cpu.blas import matmul
+from tcsolve._solve.split_residual import split_residual
 
 __all__ = ["SMALL", "residual"]
 
@@ -13,6 +14,8 @@ __all__ = ["SMALL", "residual"]
 SMALL = 32
 # From this many entries on, the inner products of a stack are faster than matmul in long double.
 FEW = 512
+# From this many products of entries on, matrix products in FP64 are faster than one in long double.
+MANY_PRODUCTS = 1 << 13
 
 
 def residual(a, x, b):
@@ -27,12 +30,16 @@ def residual(a, x, b):
     -------
     ndarray
         For n <= SMALL it is computed in long double and rounded to FP64.  Where long double has more digits
-        than double, as on x86, the result is then rounded about once.  For larger n it is computed in FP64.
+        than double, as on x86, the result is then rounded about once.  For many columns, split matrices are
+        multiplied in FP64, with the same accuracy.  For larger n it is computed in FP64.
     """
-    dtype = np.result_type(a, x, b, np.float64)
+    same = a.dtype is x.dtype is b.dtype and a.dtype.char in "dD"
+    dtype = a.dtype if same else np.result_type(a, x, b, np.float64)
     if a.shape[-1] > SMALL:
         a, x = (v.astype(dtype, copy=False) for v in (a, x))
         return b - (matmul(a, x) if a.ndim == x.ndim == 2 else a @ x)
+    if a.ndim == x.ndim == 2 and a.size * x.shape[1] >= MANY_PRODUCTS:
+        return _split(a.astype(dtype, copy=False), x.astype(dtype, copy=False), b)
     wide = np.dtype(np.clongdouble if dtype.kind == "c" else np.longdouble)
     a, x = a.astype(wide, copy=False), x.astype(wide, copy=False)
     if dtype.kind == "c" or a.size < FEW or a.ndim == 2:
@@ -40,3 +47,9 @@ def residual(a, x, b):
     # The same sums as those of matmul, but faster.
     ax = np.vecdot(a[..., :, None, :], x.swapaxes(-1, -2)[..., None, :, :])
     return (b - ax).astype(dtype, copy=False)
+
+
+def _split(a, x, b):
+    """Return b - A x for one system; see `split_residual`."""
+    norm, size = np.abs(a).sum(axis=1).max(), np.abs(x).max(axis=0)
+    return split_residual(a[None], x[None], b, norm[None], size[None], np.empty_like(a[None]))[0]

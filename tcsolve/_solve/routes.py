@@ -11,7 +11,6 @@ from tcsolve._checks import require_finite, result_dtype
 from tcsolve._solution import Status, contradicted
 from tcsolve._solve.condition import ConditionEstimate
 from tcsolve._solve.direct import (
-    factorization_for,
     failed,
     solve_directly,
     solve_empty,
@@ -26,6 +25,7 @@ from tcsolve._solve.structures import read_under
 from tcsolve._solve.vendor.solve import goes_to_vendor, solve_by_vendor
 from tcsolve._solve.vendor.system import read_matrix
 from tcsolve._solve.verified import Solve
+from tcsolve._solve.ways import ways_for
 from tcsolve._steps import guarded
 
 __all__ = ["solve_request"]
@@ -157,15 +157,12 @@ def _solve_alone(ops, a, b, request):
 def _solve_full(ops, a, b, request):
     """Solve with the full matrix a: directly by LAPACK if that is fastest, else by the ladder."""
     structure, precision = request.structure, request.precision
-    special = structure not in (None, "general")
-    if ops.device == "cpu" and (precision == "auto" or special and precision == "fp64"):
-        factorization = factorization_for(a, structure)
-        if factorization:
-            solution = solve_directly(a, b, factorization, request.dtype, request.start)
-            if solution:
-                if request.check_finite and not solution.status.ok:
-                    require_finite(bool(np.isfinite(b).all()), "b")
-                return solution
+    columns = 1 if b.ndim == 1 else b.shape[-1]
+    for way in ways_for(ops, a, columns, structure, precision) if ops.device == "cpu" else ():
+        if solution := solve_directly(a, b, way, request):
+            if request.check_finite and not solution.status.ok:
+                require_finite(bool(np.isfinite(b).all()), "b")
+            return solution
     if structure == "positive definite" and not _may_be_definite(ops, a):
         if request.check_finite:
             require_finite_arrays(ops.xp, b=b)

@@ -1,6 +1,7 @@
 """The benchmarks' arithmetic and tables, of LUs and solves; nothing here needs a device or takes a time."""
 
 import ast
+import json
 import sys
 import time
 
@@ -525,3 +526,22 @@ def test_a_run_that_takes_too_long_is_ended_with_its_children(script, tmp_path):
 
     assert status is None and output == "begun\n"
     assert time.monotonic() - start < 30
+
+
+def test_ratios_on_the_cpu_are_measured_and_drawn(script, tmp_path, monkeypatch):
+    cpu, path = script("cpu"), tmp_path / "x.json"
+    monkeypatch.setattr(cpu, "SAMPLE_SECONDS", 0.002)
+    monkeypatch.setattr(sys, "argv", ["cpu.py", "--ratios", "--most", "4", "--json", str(path)])
+
+    cpu.main()
+
+    rows = json.loads(path.read_text())["rows"]
+    assert {row["group"] for row in rows} == {"small", "stacks"} and all(
+        row["n"] <= 4 for row in rows
+    )
+    for row in rows:
+        assert row["ratio"] == row["tcsolve"]["median"] / row["peer_seconds"]["median"]
+        wanted = row["wanted_excess"] or row["wanted"]
+        assert row["met"] == ((row["excess"] if row["wanted_excess"] else row["ratio"]) <= wanted)
+    page = path.with_suffix(".md").read_text()
+    assert page.count("| small | ") == 4 and "+25 us" in page

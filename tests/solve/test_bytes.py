@@ -139,7 +139,7 @@ def test_many_right_hand_sides_that_finish_one_by_one_are_planned_roughly(precis
 
     _, ratio = ratio_of_plan(*system("svd_geo", nrhs, cond=1e2), plan)
 
-    assert 0.9 <= ratio <= 1.25
+    assert 0.9 <= ratio <= 1.3
 
 
 def test_scaled_factors_take_no_more_than_others():

@@ -169,3 +169,44 @@ def test_an_error_that_is_rounding_alone_raises_no_alarm(xp):
     b = xp.asarray([-0.33555553439140406, -0.6664717143692054])
 
     assert solve_ex(a, b, assume_a="general").status is Status.CONVERGED
+
+
+@pytest.mark.parametrize("dtype", [np.float32, float, complex])
+def test_every_low_rung_of_one_panel_has_the_factors_of_fp32(dtype):
+    rng = np.random.default_rng(3)
+    for n, k in ((7, 1), (20, 100), (120, 3)):
+        a, b = rng.standard_normal((n, n)).astype(dtype), rng.standard_normal((n, k)).astype(dtype)
+        found = {name: solve_ex(a, b, precision=name) for name in ("fp16", "bf16", "fp16x3")}
+
+        for name, one in found.items():
+            assert one.status is Status.CONVERGED and one.rungs == (name,)
+            assert np.array_equal(one.x, found["fp16"].x)
+            assert one.rcond == pytest.approx(1 / np.linalg.cond(a, 1), rel=0.5)
+            steps = [point.step.max() for point in one.history]
+            assert steps == list(range(one.iterations.max() + 1)), (
+                "every residual is in the history"
+            )
+            last = max(one.history[-1].error)
+            assert last <= one.bound and last <= one.history[0].error.max()
+            assert max(ratio(a, one.x[:, i], b[:, i]) for i in range(k)) <= MET
+
+
+def test_one_panel_that_fp32_does_not_resolve_climbs():
+    u, _, v = np.linalg.svd(np.random.default_rng(0).standard_normal((60, 60)))
+    a = u * np.logspace(0, -11, 60) @ v
+
+    found = solve_ex(a, a @ np.ones((60, 5)), precision="fp16")
+
+    assert found.status is Status.CONVERGED_AFTER_FALLBACK and found.rungs[-1] == "fp64"
+
+
+def test_errors_of_many_columns_are_rounded_less_than_fp64():
+    rng = np.random.default_rng(9)
+    for n in (5, 20, 32):
+        a, b = rng.standard_normal((n, n)), rng.standard_normal((n, 500))
+        found = solve_ex(a, b, assume_a="gen")
+        long = np.longdouble
+        true = abs(b - a.astype(long) @ found.x.astype(long)).max(axis=0)
+        true = true / abs(a).sum(axis=1).max() / abs(found.x).max(axis=0)
+        if LONG:
+            assert np.allclose(found.backward_error, true.astype(float), rtol=0.01, atol=0)

@@ -5,11 +5,11 @@ threads of one pool keep the cores busy that the other pool needs.  So products 
 """
 
 import numpy as np
-from scipy.linalg import blas
+from scipy.linalg import blas, lapack
 
 from tcsolve._arithmetic.formats import PREFIX
 
-__all__ = ["blas_of", "matmul"]
+__all__ = ["blas_of", "matmul", "norms"]
 
 
 def blas_of(name, dtype):
@@ -25,10 +25,10 @@ def matmul(a, b):
     """
     if a.ndim > 2:
         return np.stack([matmul(one, other) for one, other in zip(a, b, strict=True)])
-    dtype = np.result_type(a, b)
+    dtype = a.dtype if a.dtype is b.dtype else np.result_type(a, b)
     if not (a.size and b.size):
         return np.zeros((a.shape[0], b.shape[1]), dtype)
-    a, b = (x.astype(dtype, copy=False) for x in (a, b))
+    a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
     if b.shape[1] == 1:
         t, turned = _column_major(a)
         return blas_of("gemv", dtype)(1.0, t, np.ascontiguousarray(b[:, 0]), trans=turned)[:, None]
@@ -42,3 +42,11 @@ def _column_major(x):
     if x.flags.f_contiguous:
         return x, 0
     return (x.T, 1) if x.flags.c_contiguous else (np.asfortranarray(x), 0)
+
+
+def norms(a):
+    """Return the infinity norm and the 1-norm of a matrix (n, n), by LAPACK; NaN if it holds NaN."""
+    t, turned = _column_major(a)
+    lange = getattr(lapack, PREFIX[a.dtype.char] + "lange")
+    found = lange("I", t), lange("1", t)
+    return found[::-1] if turned else found

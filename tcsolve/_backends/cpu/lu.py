@@ -21,6 +21,9 @@ from tcsolve._contract.vectors import solve_scaled
 
 __all__ = ["HostLU", "HostRules", "column_max", "lapack_of"]
 
+# Up to this many entries stay in the cache while they are read twice.
+FEW_ENTRIES = 1 << 14
+
 
 def lapack_of(name, dtype):
     return getattr(lapack, PREFIX[dtype.char] + name)
@@ -69,7 +72,8 @@ class NumpyLU(NamedTuple):
         swaps = self.swaps.copy()
         if self.transposed and adjoint:  # a**H = conj(a.T), and lu has the factors of a.T
             return getrs(self.lu, swaps, b.conj(), trans=0)[0].conj()
-        return getrs(self.lu, swaps, b, trans=1 if self.transposed else 2 * adjoint)[0]
+        trans = 1 if self.transposed else 2 * adjoint
+        return getrs(self.lu, swaps, b, trans=trans, overwrite_b=True)[0]
 
     def gecon(self, norm_one):
         norm = "I" if self.transposed else "1"
@@ -177,20 +181,21 @@ class HostLU:
         # LAPACK is column-major.  A row-major a is a column-major a.T without a copy.  So a.T is factored
         # instead, and the solves are transposed.
         transposed = not a.flags.f_contiguous
-        # An overflow in the conversion shows later, as a pivot that is not finite.
-        with np.errstate(over="ignore", under="ignore"):
-            take = np.asarray if overwrite_a else np.array
-            t = take(a.T if transposed else a, dtype=dtype, order="F")
-        lu, swaps, info = lapack_of("getrf", t.dtype)(t, overwrite_a=True)
+        t = a.T if transposed else a
+        if t.dtype != dtype:
+            # An overflow in the conversion shows later, as a pivot that is not finite.
+            with np.errstate(over="ignore", under="ignore"):
+                t, overwrite_a = t.astype(dtype, order="F"), True
+        lu, swaps, info = lapack_of("getrf", dtype)(t, overwrite_a=overwrite_a)
         return NumpyLU(lu, swaps, transposed), max(info, 0)
 
 
 def column_max(v):
     """As `Ops.column_max`."""
-    if v.dtype.kind == "c":
-        return np.abs(v).max(axis=0)
-    # Twice as fast as np.abs(v).max(), which stores |v|.
-    return np.maximum(np.abs(v.max(axis=0)), np.abs(v.min(axis=0)))
+    if v.dtype.kind == "c" or v.size <= FEW_ENTRIES:
+        return np.maximum.reduce(np.abs(v))
+    # Twice as fast if |v| does not stay in the cache.
+    return np.maximum(np.abs(np.maximum.reduce(v)), np.abs(np.minimum.reduce(v)))
 
 
 def _solve_triangle(lu, b, *, lower, adjoint):

@@ -17,6 +17,8 @@ __all__ = ["NumpyOps", "numpy_ops", "sums"]
 
 # Number of entries of a block that stays in the second-level cache while it is read several times.
 CACHE_ENTRIES = 1 << 16
+# Up to this many entries, sums by NumPy take less time than matrix products.
+FEW_ENTRIES = 1 << 12
 
 
 class NumpyOps:
@@ -88,11 +90,11 @@ class NumpyOps:
         cpu_gemm.gemm(job)  # nothing is repeated: the checks are short compared with any product
 
     def product(self, a, x, adjoint=False):
+        if a.dtype.char in "dD":  # BLAS gives no warnings
+            # Conjugate x and the result, because a.conj() would be a copy of a.
+            return matmul(a.T, x.conj()).conj() if adjoint else matmul(a, x)
         wide = np.result_type(a.dtype, np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
-            if a.dtype == wide:
-                # Conjugate x and the result, because a.conj() would be a copy of a.
-                return matmul(a.T, x.conj()).conj() if adjoint else matmul(a, x)
             y = np.zeros(x.shape, dtype=np.result_type(wide, x.dtype))
             for rows in parts(*a.shape, WIDENED["cpu"]):
                 if adjoint:
@@ -102,7 +104,11 @@ class NumpyOps:
             return y
 
     def residual(self, a, x, b):
-        r = b - (a(x) if callable(a) else self.product(a, x))
+        if callable(a):
+            r = b - a(x)
+        else:
+            r = self.product(a, x)
+            r = np.subtract(b, r, out=r if r.dtype == b.dtype else None)
         return r, column_max(r), column_max(x)
 
     def column_max(self, v):
@@ -146,6 +152,10 @@ class HostRowStats:
 
 def sums(a):
     """Return the sum of |a| over each row and over each column, in FP64."""
+    if a.size <= FEW_ENTRIES:
+        with np.errstate(over="ignore", invalid="ignore"):
+            size = np.abs(a).astype(np.float64, copy=False)
+            return np.add.reduce(size, axis=1), np.add.reduce(size, axis=0)
     if not a.flags.c_contiguous and a.flags.f_contiguous:
         return sums(a.T)[::-1]
     n = a.shape[0]

@@ -1,0 +1,107 @@
+"""The ways to solve a system directly by LAPACK on the host, by the structure and the precision."""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import scipy.linalg
+
+from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._plan import Plan
+from tcsolve._solution import Status
+from tcsolve._solve.lapack_factors import Banded, Cholesky, General, Rounded, Triangular
+from tcsolve._solve.memory import widest_panel
+from tcsolve._solve.structures import detected
+
+__all__ = ["Way", "ways_for"]
+
+# Up to this n, LAPACK in FP64 is the fastest rung on a CPU.
+LARGEST = 512
+# From this n on, and for at most n / FEW_COLUMNS right-hand sides, a Cholesky factorization in FP32 with
+# refinement is faster than one in FP64.
+LEAST_LOW_DEFINITE, FEW_COLUMNS = 1200, 16
+
+
+DEFINITE_IN_FP32 = functools.partial(Rounded.of, factor=Cholesky.of)
+
+
+class Way(NamedTuple):
+    """How LAPACK solves a system directly.
+
+    Attributes
+    ----------
+    factor : callable
+        factor(a) factors the NumPy matrix a (n, n), or its `Band`.
+    failure : Status or None
+        What a zero pivot means; None leaves the system to the ladder.
+    precision : str
+        The name of the rung.
+    plan : Plan or None
+        The plan of the refinement with FP32 factors; None for FP64 factors.
+    bands : (int, int) or None
+        The numbers of diagonals below and above the main one of a band matrix; `factor` takes its `Band`.
+    """
+
+    factor: Callable
+    failure: Status | None = None
+    precision: str = "fp64"
+    plan: Plan | None = None
+    bands: tuple | None = None
+
+
+GENERAL = Way(General.of)
+
+
+def ways_for(ops, a, columns, structure, precision):
+    """Return the `Way`s to try, in order, for the NumPy matrix a (n, n) and a number of right-hand sides.
+
+    If none of them succeeds, the ladder follows.  Without an asserted structure, or with 'banded', the bands
+    and triangles of a are detected, as in SciPy.
+    """
+    special = structure not in (None, "general")
+    if precision == "auto" or special and precision == "fp64":
+        if structure == "positive definite":
+            return _definite(a, columns, precision)
+        way = _way_in_fp64(a, structure)
+    elif structure == "positive definite":
+        return ()  # the ladder tells first if A is not definite, because its factors do not show that
+    else:
+        way = _way_of_one_panel(ops, a, precision)
+    return (way,) if way else ()
+
+
+def _definite(a, columns, precision):
+    """Return the `Way`s for a positive definite matrix."""
+    ways = (Way(Cholesky.of, Status.NOT_POSITIVE_DEFINITE),)
+    few = columns * FEW_COLUMNS <= len(a)
+    if precision == "auto" and len(a) >= LEAST_LOW_DEFINITE and few and a.dtype.char in "dD":
+        ways = (Way(DEFINITE_IN_FP32, None, "fp32", Plan("fp32")), *ways)
+    return ways
+
+
+def _way_in_fp64(a, structure):
+    bands = None
+    if structure in (None, "banded"):
+        structure, bands = detected(a)
+    if structure in ("diagonal", "tridiagonal", "banded"):
+        return Way(Banded.of, Status.SINGULAR, bands=bands or scipy.linalg.bandwidth(a))
+    if structure in ("upper triangular", "lower triangular"):
+        factor = functools.partial(Triangular.of, lower=structure == "lower triangular")
+        return Way(factor, Status.SINGULAR)
+    return GENERAL if len(a) <= LARGEST else None
+
+
+def _way_of_one_panel(ops, a, precision):
+    """Return the `Way` if the LU has one panel, whose arithmetic is FP32 for every rung below 'fp64'.
+
+    Only trailing updates are rounded to the precision of the rung, and one panel has none.
+    """
+    plan = precision if isinstance(precision, Plan) else Plan(precision)
+    how = UPDATES[plan.update]
+    if how.storage == "float64":
+        return None
+    if len(a) > (plan.block or widest_panel(ops, len(a), plan.update)):
+        return None
+    return Way(
+        functools.partial(Rounded.of, order="K" if how.native else "F"), None, how.name, plan
+    )
