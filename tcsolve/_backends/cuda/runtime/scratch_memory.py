@@ -10,7 +10,8 @@ from tcsolve._backends.cuda.runtime.tape import duplicate
 
 __all__ = ["in_order_of", "results"]
 
-# For a thread in `in_order_of`: the allocator of the caller, and the addresses of results that it allocated.
+# For a thread in `in_order_of`: the allocator of the caller, the addresses of results that it allocated, and
+# the pool of the scratch memory.
 _outside = threading.local()
 
 
@@ -44,7 +45,7 @@ def in_order_of(main, body):
         return cupy.cuda.MemoryPointer(memory, 0)
 
     pool, made = cupy.cuda.MemoryPool(allocate_in_main), set()
-    _outside.allocator = allocate, made
+    _outside.allocator = allocate, made, pool
     try:
         with cupy.cuda.using_allocator(pool.malloc):
             found = body()
@@ -61,11 +62,16 @@ def in_order_of(main, body):
 
 @contextlib.contextmanager
 def results():
-    """Let allocations inside come from the allocator that was in force outside of `in_order_of`."""
+    """Let allocations inside come from the allocator that was in force outside of `in_order_of`.
+
+    Scratch memory that is free by now is given back before, so the current stream, `main`, must have waited
+    for the work that used it.
+    """
     if not hasattr(_outside, "allocator"):
         yield
         return
-    allocate, made = _outside.allocator
+    allocate, made, pool = _outside.allocator
+    pool.free_all_blocks()
 
     def noted(size):
         block = allocate(size)
