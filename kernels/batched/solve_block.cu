@@ -136,19 +136,23 @@ tcs_solve_block(
         for (int p = 0; p < size; p += WIDTH) {
             const int width = min(WIDTH, size - p);
             copy_block_column(p, width);
+            // In the rows and columns of the matrix, the entries of the identity are zero.
             for (int i = threadIdx.x; i < n; i += THREADS) {
+                const Entry* row = room.x + i * LD;
                 double sum = 0;
-                for (int j = 0; j < width; ++j) {
-                    const int c = j / 4 * 4 + (j + i / 4) % 4;  // neighbours read different banks
-                    if (p + c < n) sum += modulus(load(room.x[i * LD + c]));
+                #pragma unroll 2
+                for (int j = 0; j < width; j += 4) {
+                    #pragma unroll
+                    for (int q = 0; q < 4; ++q) sum += modulus(load(row[j + (q + i / 4) % 4]));  // few bank conflicts
                 }
                 room.sums[i] += sum;
             }
             for (int j = threadIdx.x; j < width && p + j < n; j += THREADS) {
                 double some[4] = {};
-                for (int i = 0; i < n; i += 4) {
+                #pragma unroll 2
+                for (int i = 0; i < size; i += 4) {
                     #pragma unroll
-                    for (int q = 0; q < 4; ++q) some[q] += i + q < n ? modulus(load(room.x[(i + q) * LD + j])) : 0.0;
+                    for (int q = 0; q < 4; ++q) some[q] += modulus(load(room.x[(i + q) * LD + j]));
                 }
                 one = larger(one, (some[0] + some[1]) + (some[2] + some[3]));
             }
