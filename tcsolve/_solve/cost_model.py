@@ -4,7 +4,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._arithmetic.formats import update_named
 from tcsolve._arithmetic.matrix_parts import WIDENED, part_entries
 from tcsolve._plan import Plan
 
@@ -211,7 +211,7 @@ def choose_update(n, nrhs, rates, *, working="fp64", is_complex=False, dominant=
         return "fp64"
     names = [name for name in rates.lu_flops if name != "fp64" or working == "fp64"]
     if not dominant:
-        names = [name for name in names if UPDATES[name].u < 2.0**-15]
+        names = [name for name in names if update_named(name).u < 2.0**-15]
     steps = {name: 0 if working == "fp32" and name == "fp32" else None for name in names}
     return min(
         names,
@@ -263,7 +263,7 @@ def steps_worth(update, following, n, nrhs, rates, *, is_complex=False):
 
 def rough_bytes(update, n, dtype):
     """Predict the bytes of a solve from those of its factors alone."""
-    low = 8 if UPDATES[update].storage == "float64" else 4
+    low = 8 if update_named(update).storage == "float64" else 4
     return int(ROUGH * n * n * low * (2 if dtype.kind == "c" else 1))
 
 
@@ -287,7 +287,7 @@ def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     -------
     int
     """
-    how = UPDATES[update]
+    how = update_named(update)
     complex_factor = 2 if dtype.kind == "c" else 1
     low = (8 if how.storage == "float64" else 4) * complex_factor
     factors = n * n * low

@@ -15,7 +15,7 @@ import scipy.io
 from tcsolve import matrices
 from tcsolve._checks import STRUCTURES
 from tcsolve._errors import InputError, TcsolveError
-from tcsolve._plan import PRECISIONS
+from tcsolve._plan import MODEL_NAMES, PRECISIONS
 from tcsolve._solution import Status
 from tcsolve._solve.api import solve_ex
 from tcsolve.cli.machine import info
@@ -114,7 +114,13 @@ def _parser():
     )
     solve.add_argument("--complex", action="store_true", help="make the matrix complex")
     solve.add_argument("--seed", type=int, default=0, help="seed of gen: matrices and --rhs random")
-    solve.add_argument("--precision", choices=PRECISIONS, default="auto")
+    solve.add_argument(
+        "--precision",
+        choices=(*PRECISIONS, *MODEL_NAMES),
+        default="auto",
+        metavar="NAME",
+        help=f"{', '.join(PRECISIONS)}, or emulated tensor cores, such as fp16@h200 (default auto)",
+    )
     solve.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     solve.add_argument(
         "--assume-a",
