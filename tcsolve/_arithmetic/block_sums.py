@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["NAN", "multiply_add"]
+__all__ = ["NAN", "multiply_add", "sum_of_terms"]
 
 # The bits of every NaN that a tensor core returns.
 NAN = 0x7FFFFFFF
@@ -54,6 +54,25 @@ class _Operand(NamedTuple):
 
     def block(self, some):
         return _Operand(*(None if x is None else x[some] for x in self))
+
+
+def sum_of_terms(parts_a, parts_b, terms, run, add):
+    """Return the sum of the products of parts listed in `terms` (see `products.LEVELS`).
+
+    The products of `run` consecutive k are summed first; then these partial sums are added.  add(c, a, b)
+    returns c + a b, and may overwrite c; no c stands for zero.
+    """
+    total = None
+    for q in range(0, parts_a[0].shape[-1], run):
+        here = slice(q, q + run)
+        partial = None
+        for i, j in terms:
+            partial = add(partial, parts_a[i][..., :, here], parts_b[j][..., here, :])
+        if total is None:
+            total = partial
+        else:
+            total += partial
+    return total
 
 
 def multiply_add(a, b, fmt, sums, c=None):

@@ -21,6 +21,7 @@ __all__ = [
     "Format",
     "Update",
     "inverses_serve",
+    "round_in",
     "round_to",
     "split",
     "update_named",
@@ -185,6 +186,23 @@ def _round_tf32(x):
     odd = (bits >> np.uint32(13)) & np.uint32(1)
     rounded = (bits + np.uint32(0xFFF) + odd) & np.uint32(0xFFFFE000)
     return np.where(np.isfinite(x), rounded, bits).view(np.float32)
+
+
+def round_in(xp, x, fmt):
+    """Round x, float32 or complex64, as `round_to`; `xp` is NumPy or CuPy.
+
+    The format is FP16, BF16 or TF32.  Of a complex number both parts are rounded.
+    """
+    if x.dtype.kind == "c":
+        return round_in(xp, xp.ascontiguousarray(x).view(xp.float32), fmt).view(x.dtype)
+    if fmt.name == "fp16":
+        return x.astype(xp.float16).astype(xp.float32)
+    # These formats have the exponents of FP32: add half a unit of the last bit, then truncate.
+    drop = FORMATS["fp32"].t - fmt.t
+    half, kept = np.uint32((1 << (drop - 1)) - 1), np.uint32(2**32 - (1 << drop))
+    bits = xp.ascontiguousarray(x).view(xp.uint32)
+    odd = (bits >> np.uint32(drop)) & np.uint32(1)
+    return xp.where(xp.isfinite(x), ((bits + half + odd) & kept).view(xp.float32), x)
 
 
 def split(x, fmt):

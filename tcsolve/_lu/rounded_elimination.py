@@ -6,9 +6,7 @@ differences are numbers of the format.  No hardware works like this: tensor core
 
 import math
 
-import numpy as np
-
-from tcsolve._arithmetic.formats import FORMATS
+from tcsolve._arithmetic.formats import FORMATS, round_in
 from tcsolve._contract.lu import Packed
 from tcsolve._lu.factors import NO_BAD_PIVOT, BlockedFactors
 
@@ -46,7 +44,7 @@ def factor_rounded(ops, w, update):
     xp, n = ops.xp, len(w)
     scale = _scale(xp, w, update.format)
     w *= scale
-    w[...] = rounded(xp, w, update.format)
+    w[...] = round_in(xp, w, update.format)
     order, ipiv = xp.arange(n, dtype=xp.int32), xp.arange(n, dtype=xp.int32)
     info, beyond = xp.full(1, NO_BAD_PIVOT, dtype=xp.int32), xp.zeros(1, dtype=xp.int32)
     for j in range(n):
@@ -60,9 +58,9 @@ def factor_rounded(ops, w, update):
             info[0] = j + 1
             break
         below, right = slice(j + 1, n), w[j, j + 1 :]
-        w[below, j] = rounded(xp, w[below, j] / pivot, update.format)
-        product = rounded(xp, w[below, j, None] * right, update.format)
-        w[below, j + 1 :] = rounded(xp, w[below, j + 1 :] - product, update.format)
+        w[below, j] = round_in(xp, w[below, j] / pivot, update.format)
+        product = round_in(xp, w[below, j, None] * right, update.format)
+        w[below, j + 1 :] = round_in(xp, w[below, j + 1 :] - product, update.format)
     w[...] = xp.tril(w, -1) + xp.triu(w) / scale
     report, inverses = ops.lu.finish(w, ipiv, info, beyond)
     return BlockedFactors(ops, Packed(w, order, inverses), report)
@@ -74,20 +72,3 @@ def _scale(xp, w, fmt):
         return 1.0
     top = float(xp.abs(w).max())
     return 2.0 ** (fmt.emax - ROOM - math.frexp(top)[1]) if 0 < top < math.inf else 1.0
-
-
-def rounded(xp, x, fmt):
-    """Return x, float32 or complex64, rounded to nearest even in the format; subnormal numbers are kept."""
-    if x.dtype.kind == "c":
-        parts = rounded(xp, xp.ascontiguousarray(x).view(xp.float32), fmt)
-        return parts.view(xp.complex64)
-    if fmt.name == "fp16":
-        return x.astype(xp.float16).astype(xp.float32)
-    # Formats with the exponents of FP32: add half a unit of the last bit, then truncate.
-    drop = FORMATS["fp32"].t - fmt.t
-    bits = xp.ascontiguousarray(x).view(xp.uint32)
-    odd = (bits >> np.uint32(drop)) & np.uint32(1)
-    near = (bits + np.uint32((1 << (drop - 1)) - 1) + odd) & np.uint32(
-        0xFFFFFFFF << drop & 0xFFFFFFFF
-    )
-    return xp.where(xp.isfinite(x), near.view(xp.float32), x)

@@ -13,11 +13,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.linalg import lapack
 
+from tcsolve._arithmetic.block_sums import sum_of_terms
 from tcsolve._arithmetic.formats import PREFIX, TOP_EXPONENT, UPDATES, round_to, split
 from tcsolve._arithmetic.matrix_parts import real_parts
 from tcsolve._arithmetic.products import CHAIN, LEVELS
 from tcsolve._backends.cpu.blas import blas_of, matmul
-from tcsolve._backends.cpu.gemm import sum_of_terms
+from tcsolve._backends.cpu.gemm import add_product
 from tcsolve._contract.lu import Square
 from tcsolve._contract.vectors import solve_scaled
 
@@ -254,7 +255,7 @@ def _emulated(how, of_l, of_u):
         return _emulated(how, of_l, of_u).view(np.complex64)
     # With three products, the partial sums are short, as on the device.
     level, run = ("none", k) if how.products == 1 else ("ab", CHAIN)
-    return sum_of_terms(of_l, of_u, LEVELS[level], run, how)
+    return sum_of_terms(of_l, of_u, LEVELS[level], run, functools.partial(add_product, how))
 
 
 def _real_rows(u):
