@@ -34,8 +34,8 @@ REFINEMENT_VECTORS, INVERSE_BYTES_ROW = {"cpu": (6, 16), "cuda": (6, 32)}, 1024
 EMULATED_OPERANDS = {1: 4, 3: 11}
 # The same if the sums are emulated, too.  Then each product has a result of its own.
 OPERANDS_OF_SUMS = 15
-# Number of matrices of the size of A that an LU needs that rounds every operation.  NumPy converts to FP16, but
-# rounds to other formats by integers.
+# Number of matrices of the size of A that an LU needs that rounds every operation.  NumPy has a conversion to
+# FP16 alone; for other formats it rounds integers.
 ROUNDED_COPIES = {"fp16": 3.5, "bf16": 5.25, "tf32": 5.25}
 # Up to this many right-hand sides, our own kernels do the triangular solves.
 FEW_COLUMNS = 4
