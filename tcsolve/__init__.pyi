@@ -102,6 +102,7 @@ _Model: TypeAlias = Literal[
 ]
 _Rung: TypeAlias = _Update | _Emulated | _Model
 _Precision: TypeAlias = Literal["auto"] | _Rung | Plan
+_Residual: TypeAlias = Literal["fp64", "double-double"]
 _Place: TypeAlias = Literal["auto", "cpu", "cuda"]
 _Structure: TypeAlias = Literal[
     "general",
@@ -137,6 +138,7 @@ def solve(
     *,
     precision: _Precision = "auto",
     device: _Place = "auto",
+    residual: _Residual = "fp64",
 ) -> _D: ...
 @overload
 def solve(
@@ -151,6 +153,7 @@ def solve(
     *,
     precision: _Precision = "auto",
     device: _Place = "auto",
+    residual: _Residual = "fp64",
 ) -> NDArray[Any]: ...
 @overload
 def solve_ex(
@@ -165,6 +168,7 @@ def solve_ex(
     *,
     precision: _Precision = "auto",
     device: _Place = "auto",
+    residual: _Residual = "fp64",
 ) -> Solution[_D]: ...
 @overload
 def solve_ex(
@@ -179,6 +183,7 @@ def solve_ex(
     *,
     precision: _Precision = "auto",
     device: _Place = "auto",
+    residual: _Residual = "fp64",
 ) -> Solution[NDArray[Any]]: ...
 def factor(
     a: ArrayLike | _DeviceArray,
@@ -205,13 +210,19 @@ class Factorization:
     @property
     def bytes_planned(self) -> int: ...
     @overload
-    def solve(self, b: _D, *, check_finite: bool = True) -> _D: ...
+    def solve(self, b: _D, *, check_finite: bool = True, residual: _Residual = "fp64") -> _D: ...
     @overload
-    def solve(self, b: ArrayLike, *, check_finite: bool = True) -> NDArray[Any]: ...
+    def solve(
+        self, b: ArrayLike, *, check_finite: bool = True, residual: _Residual = "fp64"
+    ) -> NDArray[Any]: ...
     @overload
-    def solve_ex(self, b: _D, *, check_finite: bool = True) -> Solution[_D]: ...
+    def solve_ex(
+        self, b: _D, *, check_finite: bool = True, residual: _Residual = "fp64"
+    ) -> Solution[_D]: ...
     @overload
-    def solve_ex(self, b: ArrayLike, *, check_finite: bool = True) -> Solution[NDArray[Any]]: ...
+    def solve_ex(
+        self, b: ArrayLike, *, check_finite: bool = True, residual: _Residual = "fp64"
+    ) -> Solution[NDArray[Any]]: ...
     def rcond(self) -> float: ...
     # The sign is a float if the matrix is real.  `Any` allows callers to use it as a float in this case.
     def slogdet(self) -> tuple[float | Any, float]: ...
@@ -261,6 +272,7 @@ class Status(Enum):
     SINGULAR = ...
     NOT_POSITIVE_DEFINITE = ...
     NOT_AS_ASSERTED = ...
+    NOT_ACCURATE = ...
     NONFINITE_INPUT = ...
     OVERFLOW = ...
     UNDERFLOW = ...
@@ -291,6 +303,7 @@ class Solution(Generic[_X_co]):
     device: Literal["cpu", "cuda"] = "cpu"
     statuses: NDArray[np.object_] = ...
     rconds: NDArray[np.float64] = ...
+    forward_error: NDArray[np.float64] | None = None
 
 # ---- products
 

@@ -297,8 +297,18 @@ class Ladder:
         steps = STEPS_AHEAD[self.rung.how.products] + (len(rhs) in ONE_MORE)
         return min(steps, self.plan.max_steps or steps)
 
-    def refine(self, rhs, bound, ahead=None):
-        """Refine with the current factors; `ahead` is the result of the method `ahead`."""
+    def widened(self):
+        """Return the `Rung` of the current factors converted to FP64, to apply them more accurately."""
+        wide = self.rung.widened()
+        if wide is not self.rung:
+            self.memory.add(wide.factors.nbytes)
+        return wide
+
+    def refine(self, rhs, bound, ahead=None, *, operator=None, precondition=None):
+        """Refine with the current factors; `ahead` is the result of the method `ahead`.
+
+        `operator` and `precondition` are for `refine_columns`; by default they are those of the factors.
+        """
         n, k = rhs.shape
         rungs, worth = (self.precision, self.following(k)), math.inf
         budget, is_complex = self.plan.max_steps, self.system.is_complex
@@ -307,13 +317,14 @@ class Ladder:
             worth = steps_worth(*rungs, n, k, self._rates, is_complex=is_complex)
         state = refine_columns(
             self.system.ops,
-            self.operator,
+            operator or self.operator,
             rhs,
             self.rung.correct,
             self.plan,
             bound,
             max_steps=budget,
             worth=worth,
+            precondition=precondition,
             ahead=ahead() if ahead else (),  # waits, so it comes last
         )
         self.note_bytes(k, state.kept)

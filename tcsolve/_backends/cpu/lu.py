@@ -82,6 +82,9 @@ class NumpyLU(NamedTuple):
         norm = "I" if self.transposed else "1"
         return float(lapack_of("gecon", self.lu.dtype)(self.lu, norm_one, norm=norm)[0])
 
+    def widened(self):
+        return self._replace(lu=self.lu.astype(np.result_type(self.lu, np.float64), order="F"))
+
 
 class HostLU:
     """The `tcsolve._contract.lu.LUOps` of NumPy: emulated arithmetic, and the LU of LAPACK."""
