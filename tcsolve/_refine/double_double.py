@@ -21,6 +21,8 @@ __all__ = ["Pair", "product", "residual", "two_sum"]
 # ones, and their rounding errors below 2**-107 of these, apart from a factor that grows with n.
 SLICES = 3
 BITS = 53
+# Number of entries of a block on the host: its slices stay in the second-level cache.
+CACHE_ENTRIES = 1 << 16
 
 
 class Pair(NamedTuple):
@@ -79,9 +81,14 @@ def _row_by_row(ops, a, x, b):
     wide, is_complex = np.dtype(np.float64), b.dtype.kind == "c"
     bits = (BITS - int(a.shape[1] - 1).bit_length()) // 2
     of_x = [_Vectors.of(xp, Pair(*part), bits) for part in zip(*map(_parts, x), strict=True)]
-    for rows in parts(*a.shape, WIDENED[ops.device]):
+    blocks = _blocks(a, ops.device)
+    rooms = [xp.empty((SLICES + 1, *a[blocks[0]].shape)) for _ in _parts(a)]
+    for rows in blocks:
         # A real A has one part, and so have x and b, or A, x and b have a real and an imaginary part.
-        of_a = [_Matrix.of(xp, ops.converted(part[rows], wide), bits) for part in _parts(a)]
+        of_a = [
+            _Matrix.of(xp, ops.converted(part[rows], wide), bits, room)
+            for part, room in zip(_parts(a), rooms, strict=True)
+        ]
         if not is_complex:
             r[rows] = _less(xp, b[rows], of_a[0].times(ops, of_x[0]), [])
             continue
@@ -89,6 +96,14 @@ def _row_by_row(ops, a, x, b):
         r.real[rows] = _less(xp, b.real[rows], real.times(ops, re), imaginary.times(ops, im))
         r.imag[rows] = _less(xp, b.imag[rows], real.times(ops, im) + imaginary.times(ops, re), [])
     return r
+
+
+def _blocks(a, device):
+    """Return slices of the rows of a whose slices stay in the cache of the host, or fill a device."""
+    if device != "cpu":
+        return parts(*a.shape, WIDENED[device])
+    step = max(1, CACHE_ENTRIES // a.shape[1])
+    return [slice(first, first + step) for first in range(0, a.shape[0], step)]
 
 
 def _parts(x):
@@ -117,9 +132,9 @@ class _Matrix(NamedTuple):
     whole: Any
 
     @classmethod
-    def of(cls, xp, a, bits):
+    def of(cls, xp, a, bits, room):
         a = xp.ascontiguousarray(a)
-        return cls(*_sliced(xp, a, 1, bits), a)
+        return cls(*_sliced(xp, a, 1, bits, room[:, : len(a)]), a)
 
     def times(self, ops, x):
         """Return terms (m, k) whose sum is the product with the vectors, the largest first."""
@@ -131,18 +146,23 @@ class _Matrix(NamedTuple):
         return [*terms, ops.product(self.whole, x.rest), ops.product(self.rest, x.rounded)]
 
 
-def _sliced(xp, v, axis, bits):
-    """Return ([slice, ...], rest), whose sum is v; each slice has at most `bits` bits along the axis."""
-    top = xp.abs(v).max(axis=axis, keepdims=True)
-    exponent, pieces = xp.frexp(top)[1], []
-    for _ in range(SLICES):
+def _sliced(xp, v, axis, bits, room=None):
+    """Return ([slice, ...], rest), whose sum is v; each slice has at most `bits` bits along the axis.
+
+    They are stored in `room`, shape (SLICES + 1, *v.shape), if it is given: new memory takes the host longer
+    than the arithmetic.
+    """
+    *pieces, rest = xp.empty((SLICES + 1, *v.shape)) if room is None else room
+    top = xp.abs(v, out=rest).max(axis=axis, keepdims=True)
+    exponent = xp.frexp(top)[1]
+    for piece in pieces:
         exponent = exponent - bits
         # v + shift is rounded to a multiple of 2**exponent, because shift has that unit in the last place.
         shift = xp.ldexp(xp.full_like(top, 1.5), exponent + (BITS - 1))
-        piece = (v + shift) - shift
-        v = v - piece
-        pieces.append(piece)
-    return pieces, v
+        xp.add(v, shift, out=piece)
+        piece -= shift
+        v = xp.subtract(v, piece, out=rest)
+    return pieces, rest
 
 
 def _less(xp, b, minus, plus):

@@ -98,13 +98,13 @@ def _improved(ladder, solve, rhs, state, bound):
     """
     system = ladder.system
     ops, k = system.ops, rhs.shape[1]
-    x, weight = Pair.of(ops.xp, ops.copied(state.x)), _weight(system)
+    x, weight = Pair.of(ops.xp, state.x.copy()), _weight(system)
     before, forward, steps = np.ones(k), np.full(k, np.nan), state.steps.copy()
     rows = ops.row_stats(system.matrix).total[:, None]
     gain = _relative(ops, state.x, rhs / rows, None)
     most, active = ladder.plan.max_steps or np.inf, np.arange(k)
     while active.size:
-        some = ops.array(active)
+        some = ops.xp.asarray(active)
         here = x.columns(some)
         r, exponent = _residual(ops, system.matrix, here, rhs[:, some])
         found = solve(r, bound)
@@ -117,10 +117,10 @@ def _improved(ladder, solve, rhs, state, bound):
             good = ratio <= CONTRACTION  # not if it is NaN
             forward[active] = np.where(good, U + size * ratio / (1 - ratio), size)
         if good.any():
-            kept = ops.array(np.flatnonzero(good))
+            kept = ops.xp.asarray(np.flatnonzero(good))
             better = here.columns(kept).plus(d[:, kept])
             for part, new in zip(x, better, strict=True):
-                part[:, ops.array(active[good])] = new
+                part[:, ops.xp.asarray(active[good])] = new
         before[active] = size
         active = active[good & (size > U) & (steps[active] < most)]
     forward += LOST * gain
