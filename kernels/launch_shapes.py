@@ -260,3 +260,27 @@ def lower_shape(k, arch):
     if LowerShape.shared_bytes(k) + LOWER_STATIC > room:
         return None
     return next((shape for shape in LOWER_SHAPES if k <= shape.most), None)
+
+
+# ---- gemm_emulated.cu ----------------------------------------------------------------------------
+
+
+def emulated_sums(block, fraction, least, emin):
+    """Return the macros of gemm_emulated.cu; emin is the smallest exponent of a normal number."""
+    return {"BLOCK": block, "FRACTION": fraction, "LEAST": least, "EMIN": emin}
+
+
+# Those of all tensor cores and formats in tcsolve/_arithmetic/tensor_cores.py.
+EMULATED_SUMS = tuple(
+    emulated_sums(*sums)
+    for sums in (
+        (4, 23, -126, -14),
+        (8, 24, -126, -14),
+        (8, 24, -132, -14),
+        (8, 24, -132, -126),
+        (4, 24, -132, -126),
+        (16, 25, -133, -14),
+        (16, 25, -133, -126),
+        (8, 25, -133, -126),
+    )
+)

@@ -31,6 +31,7 @@ In gemm/:
 - gemm_split: tcs_tops, tcs_split, tcs_split_by, tcs_finish, scales, splits, and undoes the scaling,
   for engines that need it
 - split_once: tcs_split_once, scales and splits operands in one pass
+- gemm_emulated: tcs_gemm_emulated, products with the sums of any tensor cores, in integers
 
 In batched/:
 
@@ -57,6 +58,7 @@ from tcsolve.kernels.batched_shapes import Batched, batched_shape
 from tcsolve.kernels.launch_shapes import (
     BLOCK_SHAPES,
     BLOCK_THREADS,
+    EMULATED_SUMS,
     LOWER_SHAPES,
     MOVE_CHUNKS,
     RESIDUAL_ROWS,
@@ -274,6 +276,7 @@ KERNELS = {
         min_arch=90,
         max_arch=90,
     ),
+    "gemm_emulated": KernelSpec(("tcs_gemm_emulated",), EMULATED_SUMS),
     "gemm_split": KernelSpec(
         ("tcs_tops", "tcs_split", "tcs_split_by", "tcs_finish"),
         _each(T_LOW=("fp16", "bf16", "tf32")),

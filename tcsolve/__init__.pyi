@@ -69,7 +69,40 @@ _X_co = TypeVar("_X_co", covariant=True, default=Any)
 
 _Real: TypeAlias = float | np.floating[Any] | np.integer[Any]
 _Update: TypeAlias = Literal["fp16", "bf16", "tf32", "fp16x3", "fp32", "fp64"]
-_Precision: TypeAlias = Literal["auto"] | _Update | Plan
+_Emulated: TypeAlias = Literal[
+    "fp16@v100",
+    "fp16@t4",
+    "fp16@a100",
+    "bf16@a100",
+    "tf32@a100",
+    "fp16@l40s",
+    "bf16@l40s",
+    "tf32@l40s",
+    "fp16@h100",
+    "bf16@h100",
+    "tf32@h100",
+    "fp16@h200",
+    "bf16@h200",
+    "tf32@h200",
+    "fp16@b200",
+    "bf16@b200",
+    "tf32@b200",
+]
+_Model: TypeAlias = Literal[
+    "fp16x3@v100",
+    "fp16x3@t4",
+    "fp16x3@a100",
+    "fp16x3@l40s",
+    "fp16x3@h100",
+    "fp16x3@h200",
+    "fp16x3@b200",
+    "fp16@each",
+    "bf16@each",
+    "tf32@each",
+]
+_Rung: TypeAlias = _Update | _Emulated | _Model
+_Precision: TypeAlias = Literal["auto"] | _Rung | Plan
+_Residual: TypeAlias = Literal["fp64", "double-double"]
 _Place: TypeAlias = Literal["auto", "cpu", "cuda"]
 _Structure: TypeAlias = Literal[
     "general",
@@ -105,6 +138,7 @@ def solve(
     *,
     precision: _Precision = "auto",
     device: _Place = "auto",
+    residual: _Residual = "fp64",
 ) -> _D: ...
 @overload
 def solve(
@@ -119,6 +153,7 @@ def solve(
     *,
     precision: _Precision = "auto",
     device: _Place = "auto",
+    residual: _Residual = "fp64",
 ) -> NDArray[Any]: ...
 @overload
 def solve_ex(
@@ -133,6 +168,7 @@ def solve_ex(
     *,
     precision: _Precision = "auto",
     device: _Place = "auto",
+    residual: _Residual = "fp64",
 ) -> Solution[_D]: ...
 @overload
 def solve_ex(
@@ -147,6 +183,7 @@ def solve_ex(
     *,
     precision: _Precision = "auto",
     device: _Place = "auto",
+    residual: _Residual = "fp64",
 ) -> Solution[NDArray[Any]]: ...
 def factor(
     a: ArrayLike | _DeviceArray,
@@ -165,21 +202,27 @@ class Factorization:
     @property
     def dtype(self) -> np.dtype[Any]: ...
     @property
-    def precision(self) -> _Update: ...
+    def precision(self) -> _Rung: ...
     @property
-    def rungs(self) -> tuple[_Update, ...]: ...
+    def rungs(self) -> tuple[_Rung, ...]: ...
     @property
     def nbytes(self) -> int: ...
     @property
     def bytes_planned(self) -> int: ...
     @overload
-    def solve(self, b: _D, *, check_finite: bool = True) -> _D: ...
+    def solve(self, b: _D, *, check_finite: bool = True, residual: _Residual = "fp64") -> _D: ...
     @overload
-    def solve(self, b: ArrayLike, *, check_finite: bool = True) -> NDArray[Any]: ...
+    def solve(
+        self, b: ArrayLike, *, check_finite: bool = True, residual: _Residual = "fp64"
+    ) -> NDArray[Any]: ...
     @overload
-    def solve_ex(self, b: _D, *, check_finite: bool = True) -> Solution[_D]: ...
+    def solve_ex(
+        self, b: _D, *, check_finite: bool = True, residual: _Residual = "fp64"
+    ) -> Solution[_D]: ...
     @overload
-    def solve_ex(self, b: ArrayLike, *, check_finite: bool = True) -> Solution[NDArray[Any]]: ...
+    def solve_ex(
+        self, b: ArrayLike, *, check_finite: bool = True, residual: _Residual = "fp64"
+    ) -> Solution[NDArray[Any]]: ...
     def rcond(self) -> float: ...
     # The sign is a float if the matrix is real.  `Any` allows callers to use it as a float in this case.
     def slogdet(self) -> tuple[float | Any, float]: ...
@@ -211,7 +254,7 @@ def refine(
 
 @dataclass(frozen=True)
 class Plan:
-    update: _Update = "fp16x3"
+    update: _Rung = "fp16x3"
     block: int | None = None
     fallback: bool = True
     scale: bool = True
@@ -229,6 +272,7 @@ class Status(Enum):
     SINGULAR = ...
     NOT_POSITIVE_DEFINITE = ...
     NOT_AS_ASSERTED = ...
+    NOT_ACCURATE = ...
     NONFINITE_INPUT = ...
     OVERFLOW = ...
     UNDERFLOW = ...
@@ -259,6 +303,7 @@ class Solution(Generic[_X_co]):
     device: Literal["cpu", "cuda"] = "cpu"
     statuses: NDArray[np.object_] = ...
     rconds: NDArray[np.float64] = ...
+    forward_error: NDArray[np.float64] | None = None
 
 # ---- products
 
@@ -272,7 +317,7 @@ def gemm(
     beta: _Real = 0,
     transa: bool = False,
     transb: bool = False,
-    precision: _Operands | None = None,
+    precision: _Operands | _Emulated | None = None,
     refine: _Level | None = None,
     engine: _Engine = "auto",
     out: _D | None = None,
@@ -288,7 +333,7 @@ def gemm(
     beta: _Real = 0,
     transa: bool = False,
     transb: bool = False,
-    precision: _Operands | None = None,
+    precision: _Operands | _Emulated | None = None,
     refine: _Level | None = None,
     engine: Literal["auto"] = "auto",
     out: NDArray[Any] | None = None,
@@ -304,7 +349,7 @@ def gemm_batched(
     beta: _Real = 0,
     transa: bool = False,
     transb: bool = False,
-    precision: _Operands | None = None,
+    precision: _Operands | _Emulated | None = None,
     refine: _Level | None = None,
     engine: Literal["auto"] = "auto",
     out: _D | None = None,
@@ -320,7 +365,7 @@ def gemm_batched(
     beta: _Real = 0,
     transa: bool = False,
     transb: bool = False,
-    precision: _Operands | None = None,
+    precision: _Operands | _Emulated | None = None,
     refine: _Level | None = None,
     engine: Literal["auto"] = "auto",
     out: NDArray[Any] | None = None,
@@ -331,7 +376,7 @@ def gemm_bound(
     b: ArrayLike | _DeviceArray,
     *,
     transa: bool = False,
-    precision: _Operands | None = None,
+    precision: _Operands | _Emulated | None = None,
     refine: _Level | None = None,
     engine: _Engine = "auto",
     rtol: _Real | None = None,
@@ -339,7 +384,7 @@ def gemm_bound(
 
 class GemmBound(NamedTuple):
     bound: float
-    precision: _Operands
+    precision: _Operands | _Emulated
     refine: _Level
     products: int
 

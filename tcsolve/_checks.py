@@ -5,7 +5,7 @@ import scipy.sparse
 
 from tcsolve._arrays import is_cupy
 from tcsolve._errors import InputError
-from tcsolve._plan import PRECISIONS, Plan
+from tcsolve._plan import MODEL_NAMES, PRECISIONS, Plan, is_update
 
 __all__ = [
     "STRUCTURES",
@@ -129,10 +129,11 @@ def check_options(assume_a, precision, device):
             f"{assume_a!r} is not a recognized matrix structure; assume_a needs None or one of "
             + ", ".join(repr(name) for name in STRUCTURES if name)
         )
-    named = isinstance(precision, str) and precision in PRECISIONS
+    named = isinstance(precision, str) and precision == "auto" or is_update(precision)
     if not (named or isinstance(precision, Plan)):
         raise InputError(
-            f"precision is {precision!r}; it needs a Plan or one of {', '.join(PRECISIONS)}"
+            f"precision is {precision!r}; it needs a Plan or one of {', '.join(PRECISIONS)}, or a model of "
+            f"the sums: {', '.join(MODEL_NAMES)}"
         )
     if not isinstance(device, str) or device not in ("auto", "cpu", "cuda"):
         raise InputError(f"device is {device!r}; it needs 'auto', 'cpu' or 'cuda'")

@@ -5,11 +5,24 @@ from dataclasses import dataclass
 from tcsolve._arguments import require_count, require_number, require_switch
 from tcsolve._errors import InputError
 
-__all__ = ["PRECISIONS", "UPDATE_NAMES", "Plan", "next_rung"]
+__all__ = ["MODEL_NAMES", "PRECISIONS", "UPDATE_NAMES", "Plan", "is_update", "next_rung"]
 
 # The keys of `tcsolve._arithmetic.formats.UPDATES`, repeated here because a Plan needs no arithmetic.
 UPDATE_NAMES = ("fp16", "bf16", "tf32", "fp16x3", "fp32", "fp64")
 PRECISIONS = ("auto", *UPDATE_NAMES)
+# The keys of `formats.MODELS`, repeated for the same reason.
+_OLDER, _NEWER = ("v100", "t4"), ("a100", "l40s", "h100", "h200", "b200")
+_SINGLE = ("fp16", "bf16", "tf32")
+MODEL_NAMES = (
+    *(f"{name}@{unit}" for unit in _OLDER for name in ("fp16", "fp16x3")),
+    *(f"{name}@{unit}" for unit in _NEWER for name in (*_SINGLE, "fp16x3")),
+    *(f"{name}@each" for name in _SINGLE),
+)
+
+
+def is_update(name):
+    """Tell whether this is the name of an arithmetic of the trailing update."""
+    return isinstance(name, str) and (name in UPDATE_NAMES or name in MODEL_NAMES)
 
 
 @dataclass(frozen=True)
@@ -18,8 +31,10 @@ class Plan:
 
     Parameters
     ----------
-    update : {'fp16', 'bf16', 'tf32', 'fp16x3', 'fp32', 'fp64'}
-        Arithmetic of the trailing update.  'fp32' and 'fp64' use the LU of cuSOLVER or LAPACK.
+    update : {'fp16', 'bf16', 'tf32', 'fp16x3', 'fp32', 'fp64'} or the name of a model
+        Arithmetic of the trailing update.  'fp32' and 'fp64' use the LU of cuSOLVER or LAPACK.  'fp16@h200',
+        for instance, emulates the tensor cores of that GPU bit for bit, and 'fp16@each' rounds the result of
+        every operation of the LU.
     block : int, optional
         Number of columns of an outer panel.  By default it is chosen from the size and the device.
     fallback : bool
@@ -50,9 +65,10 @@ class Plan:
     contraction: float = 0.5
 
     def __post_init__(self):
-        if not isinstance(self.update, str) or self.update not in UPDATE_NAMES:
+        if not is_update(self.update):
             raise InputError(
-                f"Plan: update is {self.update!r}, needs one of {', '.join(UPDATE_NAMES)}"
+                f"Plan: update is {self.update!r}, needs one of {', '.join(UPDATE_NAMES)}, or a model of "
+                f"the sums: {', '.join(MODEL_NAMES)}"
             )
         for name in ("block", "max_steps", "basis"):
             value = getattr(self, name)
@@ -70,7 +86,11 @@ def next_rung(update, working):
 
     `working` is the precision of the answer, 'fp32' or 'fp64'.  After an update with one product comes
     'fp16x3'.  Its factors are as accurate as those in FP32, so for an FP64 answer the next rung is 'fp64'.
+    An emulated GPU has its own 'fp16x3'.
     """
+    update, at, unit = update.partition("@")
+    if update in _SINGLE and at and unit != "each":
+        return f"fp16x3@{unit}"
     if update in ("fp16", "bf16", "tf32"):
         return "fp16x3"
     if update == "fp16x3" and working == "fp32":

@@ -74,6 +74,11 @@ class Status(Enum):
         "Even the most precise factorization does not meet the bound; x is the best answer found, "
         "judge it by backward_error; scaling the problem may help."
     )
+    NOT_ACCURATE = (
+        "The backward error meets the bound, but refinement with double-double residuals stalled before x "
+        "was accurate to its last bits, because A is too ill-conditioned for its factors; forward_error "
+        "estimates the error of x: allow a fallback to FP64 factors, or give Plan a larger basis."
+    )
     SINGULAR = (
         "A pivot is exactly zero, so the matrix is singular and there is no unique solution; "
         "use a least-squares solver, or remove the dependent row or column."
@@ -116,6 +121,7 @@ SEVERITY = (
     Status.CONVERGED_AFTER_FALLBACK,
     Status.CONDITION_UNKNOWN,
     Status.ILL_CONDITIONED,
+    Status.NOT_ACCURATE,
     Status.NOT_AS_ASSERTED,
     Status.UNDERFLOW,
     Status.OVERFLOW,
@@ -163,6 +169,7 @@ def of_slices(codes, rconds):
 
 # `solve` gives an AccuracyWarning for these.  SciPy does not check for them.
 MISSED = (
+    Status.NOT_ACCURATE,
     Status.NOT_AS_ASSERTED,
     Status.UNDERFLOW,
     Status.OVERFLOW,
@@ -216,6 +223,9 @@ class Solution:
         The status of each matrix of a stack; `status` is the worst of them.  Shape () for one matrix.
     rconds : ndarray of float64, shape (...)
         rcond of each matrix of a stack.
+    forward_error : ndarray of float64, shape (..., nrhs), or None
+        Estimate of the largest error of x relative to its largest entry, for each right-hand side.  None
+        unless the residual was 'double-double', and for a system with one unknown.
 
     Notes
     -----
@@ -236,6 +246,7 @@ class Solution:
     device: str = "cpu"
     statuses: Any = None
     rconds: Any = None
+    forward_error: Any = None
 
     # Allows `Solution[ndarray]` in annotations; only the type stubs of the package use the type of x.
     __class_getitem__ = classmethod(GenericAlias)

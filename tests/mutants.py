@@ -333,8 +333,8 @@ MUTANTS = (
     Mutant(
         "solve",
         "_solve/routes.py",
-        'how = {"at_once": ops.device == "cpu" and request.precision == "auto", "require_finite": check}',
-        'how = {"at_once": ops.device == "cpu" and request.precision != "auto", "require_finite": check}',
+        'at_once = ops.device == "cpu" and request.precision == "auto" and request.with_fp64',
+        'at_once = ops.device == "cpu" and request.precision != "auto" and request.with_fp64',
     ),
     Mutant(
         "solve",

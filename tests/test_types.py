@@ -16,8 +16,9 @@ import tcsolve.matrices
 
 import tcsolve
 from tcsolve._arithmetic import products
+from tcsolve._arithmetic.tensor_cores import UNITS
 from tcsolve._checks import STRUCTURES
-from tcsolve._plan import UPDATE_NAMES
+from tcsolve._plan import MODEL_NAMES, UPDATE_NAMES
 
 CODE = Path(__file__).parent / "user_code"
 RIGHT, WRONG = CODE / "right.py", CODE / "wrong.py"
@@ -163,6 +164,15 @@ def test_every_public_name_is_used(module):
 )
 def test_the_choices_are_those_of_the_code(alias, known):
     assert ast.literal_eval(statement(alias).value.slice) == tuple(known)
+
+
+def test_the_emulated_products_and_the_other_models_are_those_of_the_code():
+    products_of, others = (
+        ast.literal_eval(statement(alias).value.slice) for alias in ("_Emulated", "_Model")
+    )
+    assert sorted(products_of + others) == sorted(MODEL_NAMES)
+    units = {(low, unit) for unit, cores in UNITS.items() for low in cores.sums}
+    assert {tuple(name.split("@")) for name in products_of} == units
 
 
 def test_the_fields_of_a_solution_are_those_of_the_code():

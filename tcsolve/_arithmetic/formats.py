@@ -10,15 +10,21 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
+from tcsolve._arithmetic.tensor_cores import UNITS, Sums
+
 __all__ = [
+    "EACH",
     "FORMATS",
+    "MODELS",
     "PREFIX",
     "UPDATES",
     "Format",
     "Update",
     "inverses_serve",
+    "round_in",
     "round_to",
     "split",
+    "update_named",
 ]
 
 # The first letter of BLAS and LAPACK routine names, by the character of the dtype.
@@ -92,18 +98,30 @@ class Update:
     storage : str
         'float32' or 'float64': the dtype of the matrix, the panel and the sums.  For complex input it is
         the complex dtype of the same precision.
+    sums : Sums or None
+        How the tensor cores of a GPU add, if they are emulated bit for bit.  Otherwise the sums are those of
+        the device that computes them.
+    rounds_each : bool
+        Whether the result of every operation of the LU is rounded to the format.
     """
 
     name: str
     format: Format
     products: int
     storage: str
+    sums: Sums | None = None
+    rounds_each: bool = False
 
     @property
     def u(self):
         """Roundoff of the factors that this update gives, to first order."""
         storage = FORMATS["fp32" if self.storage == "float32" else "fp64"].u
         return max(storage, (2 * self.format.u) ** (1 if self.products == 1 else 2))
+
+    @property
+    def is_model(self):
+        """True if only an emulation has this arithmetic."""
+        return self.sums is not None or self.rounds_each
 
     @property
     def native(self):
@@ -122,6 +140,28 @@ UPDATES = {
         Update("fp64", FORMATS["fp64"], 1, "float64"),
     )
 }
+
+# What stands behind the '@' of an arithmetic that rounds the result of every operation.
+EACH = "each"
+
+
+def _models():
+    """Yield the arithmetics with a model of the sums: the formats, then three products, of each GPU."""
+    for unit in UNITS.values():
+        for low, sums in unit.sums.items():
+            yield Update(f"{low}@{unit.name}", FORMATS[low], 1, "float32", sums)
+        yield Update(f"fp16x3@{unit.name}", FORMATS["fp16"], 3, "float32", unit.sums["fp16"])
+    for low in ("fp16", "bf16", "tf32"):
+        yield Update(f"{low}@{EACH}", FORMATS[low], 1, "float32", rounds_each=True)
+
+
+# The arithmetics that only an emulation has; `UPDATES` are those that a device may have itself.
+MODELS = {up.name: up for up in _models()}
+
+
+def update_named(name):
+    """Return the `Update` of this name, from `UPDATES` or `MODELS`."""
+    return UPDATES.get(name) or MODELS[name]
 
 
 def round_to(x, fmt):
@@ -146,6 +186,23 @@ def _round_tf32(x):
     odd = (bits >> np.uint32(13)) & np.uint32(1)
     rounded = (bits + np.uint32(0xFFF) + odd) & np.uint32(0xFFFFE000)
     return np.where(np.isfinite(x), rounded, bits).view(np.float32)
+
+
+def round_in(xp, x, fmt):
+    """Round x, float32 or complex64, as `round_to`; `xp` is NumPy or CuPy.
+
+    The format is FP16, BF16 or TF32.  Of a complex number both parts are rounded.
+    """
+    if x.dtype.kind == "c":
+        return round_in(xp, xp.ascontiguousarray(x).view(xp.float32), fmt).view(x.dtype)
+    if fmt.name == "fp16":
+        return x.astype(xp.float16).astype(xp.float32)
+    # These formats have the exponents of FP32: add half a unit of the last bit, then truncate.
+    drop = FORMATS["fp32"].t - fmt.t
+    half, kept = np.uint32((1 << (drop - 1)) - 1), np.uint32(2**32 - (1 << drop))
+    bits = xp.ascontiguousarray(x).view(xp.uint32)
+    odd = (bits >> np.uint32(drop)) & np.uint32(1)
+    return xp.where(xp.isfinite(x), ((bits + half + odd) & kept).view(xp.float32), x)
 
 
 def split(x, fmt):

@@ -6,11 +6,12 @@ pure functions of numbers.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from tcsolve._arguments import require_number
 from tcsolve._arithmetic.formats import FORMATS
+from tcsolve._arithmetic.tensor_cores import UNITS
 from tcsolve._errors import InputError
 
 __all__ = [
@@ -97,11 +98,24 @@ class Product:
         A key of LEVELS.
     dtype : str
         Dtype of the operands: 'float16', 'bfloat16', 'float32', 'float64' or 'int8'.
+    unit : str, optional
+        A key of UNITS: the sums are those of these tensor cores, bit for bit.
     """
 
     precision: str
     refine: str
     dtype: str
+    unit: str | None = None
+
+    @property
+    def name(self):
+        """The argument `precision` of `gemm` for this arithmetic."""
+        return self.precision if self.unit is None else f"{self.precision}@{self.unit}"
+
+    @property
+    def sums(self):
+        """The `Sums` of the unit, or None."""
+        return None if self.unit is None else UNITS[self.unit].sums[self.precision]
 
     @property
     def native(self):
@@ -145,7 +159,7 @@ class Product:
     def swapped(self):
         """Return the same arithmetic for op(B).T op(A).T."""
         refine = {"a": "b", "b": "a"}.get(self.refine, self.refine)
-        return Product(self.precision, refine, self.dtype)
+        return replace(self, refine=refine)
 
 
 class Job(NamedTuple):
@@ -195,9 +209,15 @@ def choose_product(dtype, k, precision=None, refine=None, rtol=None, engine="aut
     """Return the `Product` that the arguments of `gemm` ask for, or raise an InputError."""
     if precision is None:
         precision = DEFAULT_PRECISION[dtype]
+    precision, unit = _model(precision)
     if precision not in PRECISIONS:
         raise InputError(
-            f"precision is {precision!r}; needs one of {', '.join(map(repr, PRECISIONS))}"
+            f"precision is {precision!r}; needs one of {', '.join(map(repr, PRECISIONS))}, or a format with "
+            f"the tensor cores that add, such as 'fp16@h200': the units are {', '.join(UNITS)}"
+        )
+    if unit and engine != "auto":
+        raise InputError(
+            f"engine is {engine!r} with the emulated tensor cores of {unit!r}; use engine='auto'"
         )
     if (precision == "int8") != (dtype == "int8"):
         raise InputError(
@@ -214,12 +234,18 @@ def choose_product(dtype, k, precision=None, refine=None, rtol=None, engine="aut
     levels = _levels(precision, dtype, refine)
     if rtol is None:
         default = levels[0] if len(levels) == 1 else "ab"
-        return Product(precision, refine if refine in levels else default, dtype)
+        return Product(precision, refine if refine in levels else default, dtype, unit)
     if refine is not None:
         raise InputError(f"rtol is {rtol} and refine is {refine!r}; give one of them")
-    products = [Product(precision, level, dtype) for level in levels]
+    products = [Product(precision, level, dtype, unit) for level in levels]
     rtol = require_number("rtol", rtol, "a positive number", least=math.ulp(0))
     return _cheapest(products, k, rtol, engine)
+
+
+def _model(precision):
+    """Return (format, unit) for a name such as 'fp16@h200', and (precision, None) for any other value."""
+    low, _, unit = precision.partition("@") if isinstance(precision, str) else ("", "", "")
+    return (low, unit) if unit in UNITS and low in UNITS[unit].sums else (precision, None)
 
 
 def _levels(precision, dtype, refine):
@@ -243,7 +269,7 @@ def _cheapest(products, k, rtol, engine):
         if bound <= rtol:
             return product
     raise InputError(
-        f"rtol is {rtol}, but the bound of {products[0].precision!r} at k = {k} is {min(bounds):.1e} at "
+        f"rtol is {rtol}, but the bound of {products[0].name!r} at k = {k} is {min(bounds):.1e} at "
         "best; use precision='fp64' on float64 operands, or a larger rtol"
     )
 

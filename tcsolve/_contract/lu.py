@@ -85,6 +85,9 @@ class LibraryLU(Protocol):
     def solve(self, b, adjoint):
         """Return a**-1 b, or a**-H b, in the dtype of the factors."""
 
+    def widened(self):
+        """Return the same factors converted to FP64, to solve with fewer rounding errors."""
+
     def gecon(self, norm_one):
         """Return the estimate of rcond in the 1-norm, or None if the library has no estimator."""
 

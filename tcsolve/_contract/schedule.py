@@ -229,7 +229,8 @@ def schedule(n, update, rules, block=None, look_ahead=True, dominant=False):
         start = stop
     pairs = zip(panels[:-1], panels[1:], strict=True)
     steps = (_step(n, panel, following, update, rules, look_ahead) for panel, following in pairs)
-    return Schedule(n, update, tuple(panels), tuple(steps), rules.is_recorded)
+    is_recorded = rules.is_recorded and not update.is_model
+    return Schedule(n, update, tuple(panels), tuple(steps), is_recorded)
 
 
 def _panel(n, start, stop, update, rules, dominant):

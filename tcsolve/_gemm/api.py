@@ -49,7 +49,8 @@ def gemm(
     precision : {'fp16', 'bf16', 'tf32', 'fp32', 'fp64', 'int8'}, optional
         The operands are rounded to this format.  By default float16, bfloat16 and int8 operands are not
         rounded, float32 operands take 'fp16' with refinement, and float64 operands take 'fp64'.  'fp32'
-        and 'fp64' are ordinary BLAS products.
+        and 'fp64' are ordinary BLAS products.  A name such as 'fp16@h200' emulates the sums of the tensor
+        cores of that GPU bit for bit, on any device.
     refine : {'none', 'a', 'b', 'ab', 'full'}, optional
         Which rounding errors of the operands are corrected by further products [1]_: none (1 product in
         all), those of a or b (2), those of both but not the product of the two errors (3), or everything
@@ -289,4 +290,4 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
     k = a.shape[-2 if transa else -1]
     product = choose_product(dtype, k, precision, refine, rtol, engine)
     bound = error_bound(product, k, engine)
-    return GemmBound(bound, product.precision, product.refine, len(product.terms))
+    return GemmBound(bound, product.name, product.refine, len(product.terms))

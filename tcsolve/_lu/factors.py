@@ -1,12 +1,14 @@
 """The factors of our own LU and of the LU of LAPACK or cuSOLVER, and solves with them."""
 
+import copy
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tcsolve._arithmetic.formats import inverses_serve
+from tcsolve._contract.lu import Packed
 from tcsolve._contract.vectors import solve_scaled
 
 __all__ = ["NO_BAD_PIVOT", "BlockedFactors", "NativeFactors", "factor_native"]
@@ -90,6 +92,13 @@ class BlockedFactors:
         """Whether solves that were started before the report was read are valid."""
         return not self.bad_pivot and not self.misled and self.inverses is not None
 
+    def widened(self):
+        """Return the same factors converted to FP64, to solve with fewer rounding errors."""
+        wide = np.result_type(self.lu.dtype, np.float64)
+        twin = copy.copy(self)
+        twin.packed = Packed(self.lu.astype(wide), self.order, None)
+        return twin
+
     def diagonal(self):
         """Return the diagonal of U and the sign of the permutation."""
         return self.lu.diagonal(), -1 if self._read()[1] % 2 else 1
@@ -126,6 +135,12 @@ class NativeFactors:
     def aside(self, name, body, then=None):
         """Return None: nothing is started, because getrs leaves no room on the device for other work."""
         return None
+
+    def widened(self):
+        """Return the same factors converted to FP64, to solve with fewer rounding errors."""
+        factors = self.factors.widened()
+        wide = factors.lu.dtype
+        return replace(self, factors=factors, dtype=wide, nbytes=factors.lu.nbytes)
 
     def diagonal(self):
         """Return the diagonal of U and the sign of the permutation."""

@@ -46,7 +46,11 @@ class Point(NamedTuple):
 
 @dataclass
 class Refined:
-    """The result of the loop: the best x of each column, with its error and its number of steps."""
+    """The result of the loop: the best x of each column, with its error and its number of steps.
+
+    `forward` is the estimated relative error of x in each column, if that was asked for, and `accurate` tells
+    whether it is as small as it can be.
+    """
 
     x: Any
     error: np.ndarray
@@ -55,6 +59,8 @@ class Refined:
     history: list = field(default_factory=list)
     classical: bool = True
     kept: int = 0  # peak bytes of Krylov bases
+    forward: Any = None
+    accurate: bool = True
 
     @property
     def all_converged(self):
@@ -92,6 +98,7 @@ class _Task:
     operator: Operator
     b: Any
     correct: Callable
+    precondition: Callable
     plan: Any
     bound: float
     max_steps: int
@@ -117,6 +124,7 @@ def refine_columns(
     max_steps=300,
     worth=math.inf,
     ahead=(),
+    precondition=None,
 ):
     """Refine x until the error of every column is at most `bound`, or further steps would take too long.
 
@@ -141,6 +149,8 @@ def refine_columns(
         Iterates of a single column that were computed before, beginning with ``correct(b)``, and their
         residuals: both have shape (steps + 1, n, 1).  sizes has max |r| and max |x| of each, on the host,
         with shape (2, steps + 1).  Only for an operator without scaling.
+    precondition : callable, (n, k) -> (n, k), optional
+        The preconditioner of FGMRES; by default `correct`.
 
     Returns
     -------
@@ -156,7 +166,8 @@ def refine_columns(
     ----------
     .. [1] E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847.
     """
-    task = _Task(ops, operator, b, correct, plan, bound, max_steps, worth)
+    precondition = precondition or correct
+    task = _Task(ops, operator, b, correct, precondition, plan, bound, max_steps, worth)
     # If a correction overflows, the error is NaN and the column does not converge.  No warning is needed.
     with np.errstate(all="ignore"):
         if ahead:
@@ -265,7 +276,7 @@ def _cycles(task, state, active):
         cycle = fgmres(
             ops,
             operator.product,
-            task.correct,
+            task.precondition,
             r,
             basis=np.minimum(task.plan.basis, allowed),
             tol=tol,

@@ -27,6 +27,7 @@ def solve(
     *,
     precision="auto",
     device="auto",
+    residual="fp64",
 ):
     """Solve A x = b to FP64 accuracy by the factorization that is predicted to be fastest.
 
@@ -52,12 +53,17 @@ def solve(
         matrix that has this structure.  By default tcsolve looks for bands and triangles in a NumPy matrix.
     transposed : bool
         Solve A^T x = b.  Only for a real a, as in SciPy.
-    precision : {'auto', 'fp16', 'bf16', 'tf32', 'fp16x3', 'fp32', 'fp64'} or Plan
+    precision : {'auto', 'fp16', 'bf16', 'tf32', 'fp16x3', 'fp32', 'fp64'}, name of a model, or Plan
         The first factorization to try.  If refinement with it stalls, a more precise factorization follows,
-        unless a `Plan` forbids it.  'auto' selects the one that is predicted to be fastest.
+        unless a `Plan` forbids it.  'auto' selects the one that is predicted to be fastest.  The names of
+        models, such as 'fp16@h200', are those of `Plan`.
     device : {'auto', 'cpu', 'cuda'}
         The device to solve on.  With 'auto', CuPy arrays stay on their device.  NumPy arrays are solved on a
         GPU if the predicted time, transfers included, is shorter there.
+    residual : {'fp64', 'double-double'}
+        'double-double': after the backward error meets the bound, x is refined with residuals of twice the
+        digits until the error of x itself is of the order of 2**-53.  This takes a few times longer.  It
+        succeeds up to a condition number of about 1e15; beyond that, an AccuracyWarning says so.
 
     Returns
     -------
@@ -85,8 +91,8 @@ def solve(
     LinAlgWarning
         rcond is below machine epsilon, or not known.
     AccuracyWarning
-        The backward error misses the bound, x leaves the range of its dtype, or A contradicts `assume_a`.
-        SciPy does not check this.
+        The backward error misses the bound, x leaves the range of its dtype, A contradicts `assume_a`, or x
+        is not as accurate as a double-double residual promises.  SciPy does not check this.
 
     See Also
     --------
@@ -115,11 +121,12 @@ def solve(
     """
     if (
         _is_usual(transposed, precision)
+        and residual == "fp64"
         and (x := _plain_answer(a, b, assume_a, lower, device)) is not None
     ):
         return x
     estimate = False
-    options = lower, transposed, check_finite, precision, device, estimate
+    options = lower, transposed, check_finite, precision, device, estimate, residual
     solution = solve_request(*check_solve(a, b, assume_a, options))
     raise_or_warn(solution)
     return solution.x
@@ -152,6 +159,7 @@ def solve_ex(
     *,
     precision="auto",
     device="auto",
+    residual="fp64",
 ):
     """Solve A x = b and return the `Solution`: x with its status and its errors.
 
@@ -178,7 +186,7 @@ def solve_ex(
     ('CONVERGED', True)
     """
     estimate = True
-    options = lower, transposed, check_finite, precision, device, estimate
+    options = lower, transposed, check_finite, precision, device, estimate, residual
     return solve_request(*check_solve(a, b, assume_a, options))
 
 

@@ -4,7 +4,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._arithmetic.formats import update_named
 from tcsolve._arithmetic.matrix_parts import WIDENED, part_entries
 from tcsolve._plan import Plan
 
@@ -32,6 +32,11 @@ REFINEMENT_VECTORS, INVERSE_BYTES_ROW = {"cpu": (6, 16), "cuda": (6, 32)}, 1024
 # Number of panel-sized matrices that an emulated update needs in addition to its result, by its number of
 # products.
 EMULATED_OPERANDS = {1: 4, 3: 11}
+# The same if the sums are emulated, too.  Then each product has a result of its own.
+OPERANDS_OF_SUMS = 15
+# Number of matrices of the size of A that an LU needs that rounds every operation.  NumPy has a conversion to
+# FP16 alone; for other formats it rounds integers.
+ROUNDED_COPIES = {"fp16": 3.5, "bf16": 5.25, "tf32": 5.25}
 # Up to this many right-hand sides, our own kernels do the triangular solves.
 FEW_COLUMNS = 4
 # The smallest and the largest number of corrections that a rung may spend on a column.
@@ -211,7 +216,7 @@ def choose_update(n, nrhs, rates, *, working="fp64", is_complex=False, dominant=
         return "fp64"
     names = [name for name in rates.lu_flops if name != "fp64" or working == "fp64"]
     if not dominant:
-        names = [name for name in names if UPDATES[name].u < 2.0**-15]
+        names = [name for name in names if update_named(name).u < 2.0**-15]
     steps = {name: 0 if working == "fp32" and name == "fp32" else None for name in names}
     return min(
         names,
@@ -263,7 +268,7 @@ def steps_worth(update, following, n, nrhs, rates, *, is_complex=False):
 
 def rough_bytes(update, n, dtype):
     """Predict the bytes of a solve from those of its factors alone."""
-    low = 8 if UPDATES[update].storage == "float64" else 4
+    low = 8 if update_named(update).storage == "float64" else 4
     return int(ROUGH * n * n * low * (2 if dtype.kind == "c" else 1))
 
 
@@ -287,7 +292,7 @@ def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     -------
     int
     """
-    how = UPDATES[update]
+    how = update_named(update)
     complex_factor = 2 if dtype.kind == "c" else 1
     low = (8 if how.storage == "float64" else 4) * complex_factor
     factors = n * n * low
@@ -298,9 +303,7 @@ def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
         vectors += part_entries(n, n, WIDENED[device])
     refinement = vectors * 8 * complex_factor + kept
     if not on_device:
-        rows = 0 if how.native else max(n - block, 0)
-        emulated = rows * (rows + EMULATED_OPERANDS[how.products] * block) * low
-        return factors + max(emulated, refinement)
+        return factors + max(int(_entries_beside(how, n, block) * low), refinement)
     refinement += INVERSE_BYTES_ROW * n if complex_factor == 1 else 0
     if how.native:
         return factors + refinement
@@ -317,3 +320,15 @@ def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     packed = n * block * parts * width
     # The operands of the last update are freed before the refinement begins.
     return factors + max(packed, refinement)
+
+
+def _entries_beside(how, n, block):
+    """Return how many entries an emulated LU needs on the host beside the factors."""
+    rows, products = max(n - block, 0), how.products
+    if how.native:
+        return 0
+    if how.rounds_each:
+        return ROUNDED_COPIES[how.format.name] * n * n
+    if how.sums is not None:
+        return rows * (products * rows + OPERANDS_OF_SUMS * block)
+    return rows * (rows + EMULATED_OPERANDS[products] * block)

@@ -15,6 +15,8 @@ from tcsolve._solution import raise_or_warn
 from tcsolve._solve.condition import ConditionEstimate
 from tcsolve._solve.direct import solve_empty
 from tcsolve._solve.ladder import Ladder
+from tcsolve._solve.request import require_residual
+from tcsolve._solve.residuals import RESIDUALS
 from tcsolve._solve.verified import Solve
 from tcsolve._steps import guarded, note
 
@@ -90,7 +92,7 @@ class Factorization:
     def __repr__(self):
         return f"<Factorization of {self.shape} {self.dtype}, precision {self.precision}>"
 
-    def solve(self, b, *, check_finite=True):
+    def solve(self, b, *, check_finite=True, residual="fp64"):
         """Return x with A x = b, verified; raise errors and give warnings as `tcsolve.solve` does.
 
         Takes the arguments of `Factorization.solve_ex`.
@@ -107,11 +109,11 @@ class Factorization:
         SingularError
             A pivot is exactly zero in FP64.
         """
-        solution = self.solve_ex(b, check_finite=check_finite)
+        solution = self.solve_ex(b, check_finite=check_finite, residual=residual)
         raise_or_warn(solution)
         return solution.x
 
-    def solve_ex(self, b, *, check_finite=True):
+    def solve_ex(self, b, *, check_finite=True, residual="fp64"):
         """Return the `Solution` of A x = b; numerical failures are in its status and raise no error.
 
         Parameters
@@ -120,6 +122,8 @@ class Factorization:
             The right-hand sides.  Not modified.  A NumPy array, or an array on the device of the factors.
         check_finite : bool
             True: raise an InputError if b holds NaN or Inf.  False: such a column of x is NaN.
+        residual : {'fp64', 'double-double'}
+            As in `tcsolve.solve`.
 
         Returns
         -------
@@ -132,16 +136,18 @@ class Factorization:
             b has the wrong shape or dtype, is on another device, or holds NaN or Inf.
         """
         system = self._ladder.system
+        require_residual(residual)
         b, dtype = _check_rhs(system, b)
         here = _place_rhs(system, b)
         if b.size == 0:
             return solve_empty(here, b.shape, dtype, b.ndim < 2)
-        return self._solve(b, dtype, check_finite, here)
+        return self._solve(b, dtype, check_finite, here, RESIDUALS[residual])
 
     @in_turn
-    def _solve(self, b, dtype, check_finite, here):
+    def _solve(self, b, dtype, check_finite, here, residual):
         """Return the `Solution` for a checked b, with x on the device of `here`."""
-        solution = Solve(self._ladder, self._condition, dtype).solution(b, check_finite)
+        solve = Solve(self._ladder, self._condition, dtype, residual)
+        solution = solve.solution(b, check_finite)
         ops = self._ladder.system.ops
         return solution if here is ops else replace(solution, x=ops.host(solution.x)[0])
 

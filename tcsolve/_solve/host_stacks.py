@@ -80,6 +80,7 @@ def solve_stack(ops, a, b, request, *, at_once, require_finite, solve_one):
         seconds={"solve": seconds, "total": seconds},
         bytes_planned=found.bytes_planned,
         device=found.device,
+        forward_error=None if request.with_fp64 else found.forward.reshape(*batch, -1),
         **of_slices(found.codes.reshape(batch), found.rconds.reshape(batch)),
     )
 
@@ -110,6 +111,7 @@ class _Gathered:
         self.a, self.b = (self._in_order(stack) for stack in (a, b))
         self.x = ops.xp.full((self.count, n, k), np.nan, dtype)
         self.error, self.steps = np.full((self.count, k), np.nan), np.zeros((self.count, k), int)
+        self.forward = np.full((self.count, k), np.nan)
         self.codes, self.rconds = np.zeros(self.count, int), np.full(self.count, np.nan)
         self.done = np.zeros(self.count, bool)
         self.precisions, self.rungs = [], []
@@ -353,5 +355,7 @@ def _store(found, number, solution, columns):
     found.x[number] = solution.x[:, columns]
     found.error[number] = solution.backward_error[columns]
     found.steps[number] = solution.iterations[columns]
+    if solution.forward_error is not None:
+        found.forward[number] = solution.forward_error[columns]
     found.codes[number], found.rconds[number] = code_of(solution.status), solution.rcond
     found.note(solution.precision, solution.rungs, solution.bytes_planned, solution.device)

@@ -3,13 +3,14 @@
 import copy
 import math
 
-from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._arithmetic.formats import update_named
 from tcsolve._checks import require_finite
 from tcsolve._contract.schedule import goes_ahead, goes_early
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._lu.elimination import factor_blocked
 from tcsolve._lu.factors import factor_native
 from tcsolve._lu.norms import begin_survey
+from tcsolve._lu.rounded_elimination import factor_rounded
 from tcsolve._plan import Plan, next_rung
 from tcsolve._refine.loop import refine_columns
 from tcsolve._solve.cost_model import first_update, rates_for, step_budget, steps_worth
@@ -177,7 +178,7 @@ class Ladder:
             return None
         working = self.system.working
         following = next_rung(self.precision, working)
-        if following is None or UPDATES[following].native:
+        if following is None or update_named(following).native:
             return following
         is_emulated = columns > 1 and following not in self._rates.lu_flops
         if is_emulated or self._is_one_panel(following):
@@ -196,7 +197,7 @@ class Ladder:
         """
         self._drop()
         self.made += 1
-        self.rung = self._factored(UPDATES[update])
+        self.rung = self._factored(update_named(update))
         if self.rungs[-1:] != (update,):
             self.rungs = (*self.rungs, update)
         return self.phases.lap("factor", mark)
@@ -216,6 +217,8 @@ class Ladder:
             scaled_norm = float(norm)
         if how.native:
             factors = factor_native(ops, w, dtype, overwrite_a=True)
+        elif how.rounds_each:
+            factors = factor_rounded(ops, w, how)
         else:
             factors = factor_blocked(ops, w, how, self.plan.block, dominant=self._expects_dominance)
         return Rung(how, factors, scaling, scaled_norm)
@@ -226,7 +229,7 @@ class Ladder:
 
     def _dtype_of_copy(self, nrhs):
         """Return the dtype of the copy of A that the survey may make for the LU, or None."""
-        how = UPDATES[self.plan.update]
+        how = update_named(self.plan.update)
         if how.native or self.system.is_complex:
             return None
         self._require(how.name, nrhs)
@@ -294,8 +297,18 @@ class Ladder:
         steps = STEPS_AHEAD[self.rung.how.products] + (len(rhs) in ONE_MORE)
         return min(steps, self.plan.max_steps or steps)
 
-    def refine(self, rhs, bound, ahead=None):
-        """Refine with the current factors; `ahead` is the result of the method `ahead`."""
+    def widened(self):
+        """Return the `Rung` of the current factors converted to FP64, to apply them more accurately."""
+        wide = self.rung.widened()
+        if wide is not self.rung:
+            self.memory.add(wide.factors.nbytes)
+        return wide
+
+    def refine(self, rhs, bound, ahead=None, *, operator=None, precondition=None):
+        """Refine with the current factors; `ahead` is the result of the method `ahead`.
+
+        `operator` and `precondition` are for `refine_columns`; by default they are those of the factors.
+        """
         n, k = rhs.shape
         rungs, worth = (self.precision, self.following(k)), math.inf
         budget, is_complex = self.plan.max_steps, self.system.is_complex
@@ -304,13 +317,14 @@ class Ladder:
             worth = steps_worth(*rungs, n, k, self._rates, is_complex=is_complex)
         state = refine_columns(
             self.system.ops,
-            self.operator,
+            operator or self.operator,
             rhs,
             self.rung.correct,
             self.plan,
             bound,
             max_steps=budget,
             worth=worth,
+            precondition=precondition,
             ahead=ahead() if ahead else (),  # waits, so it comes last
         )
         self.note_bytes(k, state.kept)

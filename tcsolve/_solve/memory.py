@@ -1,6 +1,6 @@
 """The bytes that a solve needs, compared with the free memory before they are allocated."""
 
-from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._arithmetic.formats import update_named
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._paths import paths
 from tcsolve._solve.cost_model import bytes_needed, rough_bytes
@@ -10,7 +10,7 @@ __all__ = ["MemoryPlan", "require_room", "room_needed", "widest_panel"]
 
 def widest_panel(ops, n, update, dominant=False):
     """Return the width of the first panel of an n x n matrix, which is the widest panel."""
-    how = UPDATES[update]
+    how = update_named(update)
     return ops.lu.rules(how.storage).block(n, how, dominant)
 
 

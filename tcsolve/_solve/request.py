@@ -10,16 +10,24 @@ from tcsolve._backends.select import ops_for
 from tcsolve._checks import check_array, check_options, check_shapes, require_finite, result_dtype
 from tcsolve._errors import InputError
 from tcsolve._plan import Plan
+from tcsolve._solve.residuals import RESIDUALS
 from tcsolve._steps import note
 
-__all__ = ["Request", "check_factor", "check_solve", "real_if", "require_finite_arrays"]
+__all__ = [
+    "Request",
+    "check_factor",
+    "check_solve",
+    "real_if",
+    "require_finite_arrays",
+    "require_residual",
+]
 
 
 class Request(NamedTuple):
     """The checked options of a solve.
 
-    Without `estimate`, rcond may be a lower bound instead of an estimate, if the bound is at least machine
-    epsilon.
+    `with_fp64` tells whether the residual is the usual one.  Without `estimate`, rcond may be a lower bound
+    instead of an estimate, if the bound is at least machine epsilon.
     """
 
     lower: bool
@@ -28,19 +36,25 @@ class Request(NamedTuple):
     precision: str | Plan
     device: str
     estimate: bool
+    residual: str  # a key of `RESIDUALS`
     structure: str | None  # its long name
     start: float  # `time.perf_counter` at the start of the call
     shape: tuple | None  # of x; None if SciPy divides by the one element of A
     dtype: Any  # of x
 
+    @property
+    def with_fp64(self):
+        return self.residual == "fp64"
+
 
 def check_solve(a, b, assume_a, options):
     """Return (ops, a, b, request) for the arguments of `solve`, or raise an error.
 
-    The options are the first ones of a `Request`, up to `estimate`.
+    The options are the first ones of a `Request`, up to `residual`.
     """
     note("check")
-    start, (_, transposed, _, precision, device, _) = time.perf_counter(), options
+    start, (_, transposed, _, precision, device, _, residual) = time.perf_counter(), options
+    require_residual(residual)
     structure = check_options(assume_a, precision, device)
     a, b = check_array(a, "a"), check_array(b, "b")
     ops = ops_for(a, b)
@@ -53,6 +67,12 @@ def check_solve(a, b, assume_a, options):
     one = a.size == 1 and _is_one_element(a, b)
     shape = None if one else check_shapes(a, b)[0]
     return ops, a, b, Request(*options, structure, start, shape, result_dtype(a, b))
+
+
+def require_residual(residual):
+    """Raise an InputError unless this is the name of a residual."""
+    if not isinstance(residual, str) or residual not in RESIDUALS:
+        raise InputError(f"residual is {residual!r}; it needs one of {', '.join(RESIDUALS)}")
 
 
 def _is_one_element(a, b):

@@ -21,6 +21,7 @@ from tcsolve._solve.ladder import Ladder
 from tcsolve._solve.lapack_factors import is_positive_definite
 from tcsolve._solve.placement import moved, require_room_there, target_ops
 from tcsolve._solve.request import real_if, require_finite_arrays
+from tcsolve._solve.residuals import RESIDUALS
 from tcsolve._solve.structures import read_under
 from tcsolve._solve.vendor.solve import goes_to_vendor, solve_by_vendor
 from tcsolve._solve.vendor.system import read_matrix
@@ -103,7 +104,8 @@ def _solve_stack(ops, a, b, request):
         if request.check_finite:
             require_finite_arrays(ops.xp, a=a, b=b)
 
-    how = {"at_once": ops.device == "cpu" and request.precision == "auto", "require_finite": check}
+    at_once = ops.device == "cpu" and request.precision == "auto" and request.with_fp64
+    how = {"at_once": at_once, "require_finite": check}
     solve_one = functools.partial(_solve_in_stack, ops, request=request)
     return solve_stack(ops, a, b, request, **how, solve_one=solve_one)
 
@@ -132,7 +134,7 @@ def _solve_matrix(ops, a, b, request):
 
 def _solve_by_vendor(ops, a, b, request):
     """Return the `Solution` by cuBLAS or cuSOLVER factors, if these are fastest on this device, else None."""
-    if not goes_to_vendor(ops, a, b, request.structure, request.precision):
+    if not request.with_fp64 or not goes_to_vendor(ops, a, b, request.structure, request.precision):
         return None
     return solve_by_vendor(
         ops,
@@ -158,7 +160,8 @@ def _solve_full(ops, a, b, request):
     """Solve with the full matrix a: directly by LAPACK if that is fastest, else by the ladder."""
     structure, precision = request.structure, request.precision
     columns = 1 if b.ndim == 1 else b.shape[-1]
-    for way in ways_for(ops, a, columns, structure, precision) if ops.device == "cpu" else ():
+    direct = ops.device == "cpu" and request.with_fp64
+    for way in ways_for(ops, a, columns, structure, precision) if direct else ():
         if solution := solve_directly(a, b, way, request):
             if request.check_finite and not solution.status.ok:
                 require_finite(bool(np.isfinite(b).all()), "b")
@@ -210,5 +213,6 @@ def _climb(ops, a, b, request, options):
     how = {"check_finite": request.check_finite, **options}
     ladder = Ladder.begin(ops, a, request.precision, **how)
     least = 0.0 if request.estimate else ladder.system.least_rcond()
-    solve = Solve(ladder, ConditionEstimate(ladder, least), request.dtype)
+    condition, residual = ConditionEstimate(ladder, least), RESIDUALS[request.residual]
+    solve = Solve(ladder, condition, request.dtype, residual)
     return solve.solution(b, request.check_finite)

@@ -1,6 +1,6 @@
 """A rung: the factors of a system with one update, and how to correct with them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,10 @@ class Rung:
     def bad_pivot(self):
         """1-based column of the first pivot that is zero or not finite; 0 if all are good."""
         return self.factors.bad_pivot
+
+    def widened(self):
+        """Return the rung with its factors converted to FP64; itself if they are in FP64."""
+        return self if self.is_exact else replace(self, factors=self.factors.widened())
 
     def correct(self, r, adjoint=False):
         """Return approximately A**-1 r (or A**-H r) for FP64 r (n, k)."""

@@ -16,6 +16,7 @@ from tcsolve._solve.backward_error import backward_errors
 from tcsolve._solve.condition import ConditionEstimate
 from tcsolve._solve.ladder import Ladder
 from tcsolve._solve.long_double_residual import SMALL, residual
+from tcsolve._solve.residuals import RESIDUALS
 
 __all__ = ["Solve"]
 
@@ -38,6 +39,10 @@ class _Found(NamedTuple):
         Whether all columns have converged.
     history : list of HistoryPoint
         As in `Solution.history`.
+    forward : ndarray of float64, shape (k,), or None
+        Estimated relative errors of x, if the residual has extra precision.
+    accurate : bool
+        Whether these are as small as they can be.
     """
 
     x: Any
@@ -45,15 +50,18 @@ class _Found(NamedTuple):
     error: np.ndarray | None
     met: bool
     history: list
+    forward: np.ndarray | None = None
+    accurate: bool = True
 
 
 @dataclass(frozen=True)
 class Solve:
-    """A solve with a ladder, for answers of a dtype."""
+    """A solve with a ladder, for answers of a dtype, with one of the `RESIDUALS`."""
 
     ladder: Ladder
     condition: ConditionEstimate
     dtype: np.dtype
+    residual: Any = RESIDUALS["fp64"]
 
     def solution(self, b, check_finite):
         """Return the `Solution` for b (n,) or (n, k), on the host or on the device of the ladder, where x is.
@@ -123,7 +131,7 @@ class Solve:
         beyond = self._beyond_range(x, error, bound) if finite and found.met and not met else None
         return Solution(
             x=x,
-            status=self._status(finite, singular, beyond, met, rcond),
+            status=self._status(finite, singular, beyond, met, rcond, found.accurate),
             precision=precision,
             rungs=rungs,
             iterations=found.steps,
@@ -133,7 +141,13 @@ class Solve:
             history=tuple(found.history),
             bytes_planned=max(ladder.memory.planned, ladder.memory.of_solve),
             device=ops.device,
+            forward_error=self._rounded_error(found.forward),
         )
+
+    def _rounded_error(self, forward):
+        """Return the estimated relative errors of x after it is rounded to its dtype, or None."""
+        single = forward is not None and self.dtype.char in "fF"
+        return forward + 2.0**-24 if single else forward
 
     def _rcond(self, met):
         """Return rcond, and whether A is singular; the estimate may find that with FP64 factors."""
@@ -159,7 +173,10 @@ class Solve:
         x[:, take] = found.x
         steps[good] = found.steps
         history = [_spread(point, good) for point in found.history]
-        return _Found(x, steps, None, found.met, history)
+        forward = None if found.forward is None else np.full(k, np.nan)
+        if forward is not None:
+            forward[good] = found.forward
+        return _Found(x, steps, None, found.met, history, forward, found.accurate)
 
     def _climb_until_met(self, rhs, size, bound, mark, ahead=None):
         """Refine with one rung after the other until all columns converge; return `_Found`.
@@ -178,11 +195,12 @@ class Solve:
                 self.condition.begin(k)
                 # Start again from x = 0: the x of a rung that failed may be worse than that, even if its
                 # backward error, which is relative to the size of x, is small.
-                state, ahead = ladder.refine(rhs, bound, ahead), None
+                state, ahead = self.residual.refine(ladder, rhs, bound, ahead), None
                 history += [_told(ladder.precision, total, point) for point in state.history]
                 total += state.steps
             ladder.phases.lap("refine", mark)
-            if state is not None and state.all_converged or not ladder.climb(k):
+            done = state is not None and state.all_converged and state.accurate
+            if done or not ladder.climb(k):
                 break
             ladder.fell_back = True
             mark = ladder.system.ops.mark()
@@ -199,7 +217,8 @@ class Solve:
                 history.append(HistoryPoint(ladder.precision, total.copy(), error, False))
         if frame is not None:
             x = frame.outside(xp, x, shift)
-        return _Found(x, total, error if measured and frame is None else None, met, history)
+        error = error if measured and frame is None else None
+        return _Found(x, total, error, met, history, state.forward, state.accurate)
 
     def _look_closer(self, x, rhs, bound, most):
         """Return (x, errors, steps) with long double residuals, after up to `most` more corrections."""
@@ -284,7 +303,7 @@ class Solve:
         faint = size < np.finfo(x.dtype).tiny
         return Status.UNDERFLOW if (faint | (error <= bound)).all() else None
 
-    def _status(self, finite, singular, beyond, met, rcond):
+    def _status(self, finite, singular, beyond, met, rcond, accurate):
         if not finite:
             return Status.NONFINITE_INPUT
         if singular:
@@ -293,6 +312,8 @@ class Solve:
             return beyond
         if not met:
             return Status.NOT_CONVERGED if self.ladder.plan.fallback else Status.STALLED
+        if not accurate:
+            return Status.NOT_ACCURATE
         if math.isnan(rcond):
             return Status.CONDITION_UNKNOWN
         if not rcond >= np.finfo(self.dtype).eps:
@@ -338,4 +359,6 @@ def _join_parts(xp, found):
         return v.reshape(2, k).max(axis=0)
 
     history = [p._replace(step=larger(p.step), error=larger(p.error)) for p in found.history]
-    return found._replace(x=x, error=None, steps=larger(found.steps), history=history)
+    forward = None if found.forward is None else larger(found.forward)
+    steps = larger(found.steps)
+    return found._replace(x=x, error=None, steps=steps, history=history, forward=forward)

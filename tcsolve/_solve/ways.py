@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import scipy.linalg
 
-from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._arithmetic.formats import update_named
 from tcsolve._plan import Plan
 from tcsolve._solution import Status
 from tcsolve._solve.lapack_factors import Banded, Cholesky, General, Rounded, Triangular
@@ -97,7 +97,7 @@ def _way_of_one_panel(ops, a, precision):
     Only trailing updates are rounded to the precision of the rung, and one panel has none.
     """
     plan = precision if isinstance(precision, Plan) else Plan(precision)
-    how = UPDATES[plan.update]
+    how = update_named(plan.update)
     if how.storage == "float64":
         return None
     if len(a) > (plan.block or widest_panel(ops, len(a), plan.update)):

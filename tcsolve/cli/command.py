@@ -15,9 +15,10 @@ import scipy.io
 from tcsolve import matrices
 from tcsolve._checks import STRUCTURES
 from tcsolve._errors import InputError, TcsolveError
-from tcsolve._plan import PRECISIONS
+from tcsolve._plan import MODEL_NAMES, PRECISIONS
 from tcsolve._solution import Status
 from tcsolve._solve.api import solve_ex
+from tcsolve._solve.residuals import RESIDUALS
 from tcsolve.cli.machine import info
 from tcsolve.cli.messages import say
 from tcsolve.cli.output_files import STANDARD_OUTPUT, check_outputs, forget_output, whole
@@ -114,8 +115,20 @@ def _parser():
     )
     solve.add_argument("--complex", action="store_true", help="make the matrix complex")
     solve.add_argument("--seed", type=int, default=0, help="seed of gen: matrices and --rhs random")
-    solve.add_argument("--precision", choices=PRECISIONS, default="auto")
+    solve.add_argument(
+        "--precision",
+        choices=(*PRECISIONS, *MODEL_NAMES),
+        default="auto",
+        metavar="NAME",
+        help=f"{', '.join(PRECISIONS)}, or emulated tensor cores, such as fp16@h200 (default auto)",
+    )
     solve.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    solve.add_argument(
+        "--residual",
+        choices=RESIDUALS,
+        default="fp64",
+        help="double-double refines x itself to nearly its last bit (default fp64)",
+    )
     solve.add_argument(
         "--assume-a",
         choices=[s for s in STRUCTURES if s],
@@ -160,6 +173,7 @@ def _solve(args):
             assume_a=args.assume_a,
             precision=args.precision,
             device=args.device,
+            residual=args.residual,
         )
     report = report_of(problem, solution)
     # Print the report first, so that it is not lost if a file cannot be written.

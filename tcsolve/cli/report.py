@@ -39,6 +39,7 @@ def report_of(problem, solution):
         "message": solution.status.value,
         "finite": finite,
         "forward_error": forward,
+        "forward_error_estimate": solution.forward_error,
         "versions": versions(),
     }
 
@@ -72,6 +73,8 @@ def print_report(report, solution, stream):
     }
     if report["forward_error"] is not None:
         lines["forward error"] = f"{report['forward_error']:.1e}"
+    if solution.forward_error is not None:
+        lines["estimated"] = f"forward error {_worst(solution.forward_error):.1e}"
     lines["seconds"] = ", ".join(f"{phase} {s:.3g}" for phase, s in solution.seconds.items())
     for rung, points in itertools.groupby(solution.history, key=lambda point: point.rung):
         # '~' marks an error that FGMRES estimated after an inner step.

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcsolve._arithmetic.formats import FORMATS, TOP_EXPONENT, UPDATES, round_to, split
-from tcsolve._plan import UPDATE_NAMES
+from tcsolve._arithmetic.formats import FORMATS, MODELS, TOP_EXPONENT, UPDATES, round_to, split
+from tcsolve._plan import MODEL_NAMES, UPDATE_NAMES
 
 TYPES = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32, "fp64": np.float64}
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan]
@@ -116,3 +116,6 @@ def test_only_whole_storage_formats_are_native():
 def test_every_update_that_a_plan_can_name_is_described():
     assert tuple(UPDATES) == UPDATE_NAMES
     assert all(how.name == name for name, how in UPDATES.items())
+    assert tuple(MODELS) == MODEL_NAMES and not {*MODELS} & {*UPDATES}
+    assert all(how.name == name and how.is_model for name, how in MODELS.items())
+    assert not any(how.is_model or how.sums for how in UPDATES.values())

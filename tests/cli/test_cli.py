@@ -65,6 +65,16 @@ def refusal(capsys):
 # ---- solve -------------------------------------------------------------------------------------
 
 
+def test_a_double_double_residual_is_reported(capsys, tmp_path):
+    report = tmp_path / "report.json"
+    argv = ["solve", "gen:svd_geo", "--n", "40", "--cond", "1e12", "--residual", "double-double"]
+
+    assert cli.main([*argv, "--precision", "fp64", "--json", str(report)]) == 0
+
+    assert "estimated       forward error 1." in capsys.readouterr().out
+    assert json.loads(report.read_text())["forward_error_estimate"][0] <= 2.0**-52
+
+
 def test_report_of_a_solve_shows_the_evidence(capsys):
     assert (
         cli.main(["solve", "gen:svd_geo", "--n", "40", "--cond", "1e3", "--precision", "fp16"]) == 0

@@ -17,8 +17,10 @@ from tcsolve.kernels.batched_shapes import Batched, batched_room, batched_shape
 from tcsolve.kernels.product_shapes import fastest_update, wmma_shape, wmma_tile
 
 from tcsolve import InputError, gemm, gemm_batched, gemm_bound
-from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._arithmetic.block_sums import multiply_add
+from tcsolve._arithmetic.formats import FORMATS, UPDATES
 from tcsolve._arithmetic.products import CHAIN, LEVELS, Product, choose_product, error_bound
+from tcsolve._arithmetic.tensor_cores import UNITS
 from tcsolve._gemm import checks
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -667,6 +669,50 @@ def test_batches_must_match():
         gemm_batched(np.ones(3, np.float32), b)
     with pytest.raises(InputError, match="engine='auto' alone"):
         gemm_batched(a, a, engine="wmma")
+
+
+# ---- emulated tensor cores ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fp16@v100", "fp16@h200", "bf16@a100"])
+def test_operands_in_the_format_are_added_as_the_unit_does(name):
+    low, unit = name.split("@")
+    a, b = operands(20, 30, 100, BF16 if low == "bf16" else np.dtype(np.float16))
+    wide_a, wide_b = a.astype(np.float32), b.astype(np.float32)
+    expected = multiply_add(wide_a, wide_b, FORMATS[low], UNITS[unit].sums[low])
+
+    assert np.array_equal(gemm(a, b, precision=name), expected)
+    assert np.array_equal(gemm_batched(np.stack([a, -a]), b, precision=name)[1], -expected)
+    c = np.ones((20, 30), np.float32)
+    assert np.array_equal(gemm(a, b, c, alpha=0.5, beta=2, precision=name), 0.5 * expected + 2)
+
+
+@pytest.mark.parametrize("name", ["fp16@h200", "bf16@h200", "tf32@h200", "tf32@a100"])
+@pytest.mark.parametrize("refine", list(LEVELS))
+def test_the_bound_holds_for_emulated_sums(name, refine):
+    a, b = operands(40, 50, 300, np.dtype(np.float32))
+    bound = gemm_bound(a, b, precision=name, refine=refine)
+
+    c = gemm(a, b, precision=name, refine=refine)
+
+    assert bound.precision == name
+    assert ratio(c, a, b, bound.bound) <= 1
+    assert not np.array_equal(c, gemm(a, b, precision=name[:4], refine=refine))
+
+
+@pytest.mark.parametrize(
+    "name", ["fp16@t800", "bf16@v100", "fp16@each", "fp16x3@h200", "int8@h200"]
+)
+def test_a_product_that_no_unit_has_is_refused_with_the_units(name):
+    a = np.ones((2, 2), np.float32)
+    with pytest.raises(InputError, match=f"precision is '{name}'.*units are v100, t4, a100"):
+        gemm(a, a, precision=name)
+
+
+def test_an_emulated_unit_has_no_engines():
+    a = np.ones((2, 2), np.float32)
+    with pytest.raises(InputError, match="engine is 'wmma' with the emulated.*'h200'"):
+        gemm(a, a, precision="fp16@h200", engine="wmma")
 
 
 def test_a_product_knows_what_it_is_made_of():

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from tcsolve.kernels.arch import ARCHS, arch_number, shared_bytes
 from tcsolve.kernels.launch_shapes import (
+    EMULATED_SUMS,
+    emulated_sums,
     lower_shape,
     move_chunk,
     solve_shape,
@@ -16,6 +18,8 @@ from tcsolve.kernels.panel_shapes import PanelShape, panel_shape, panel_shapes
 from tcsolve.kernels.product_shapes import split_shape
 from tcsolve.kernels.registry import KERNELS
 
+from tcsolve._arithmetic.formats import FORMATS
+from tcsolve._arithmetic.tensor_cores import UNITS
 from tcsolve._backends.cuda.runtime import compiler
 
 # Kernels with formats that devices before compute capability 8 lack.
@@ -36,6 +40,16 @@ def test_every_kernel_but_two_runs_from_turing_on():
             assert compiler.supported(name, arch) == (arch_number(arch) >= later.get(name, 75))
         assert compiler.supported(name, "sm_90a")
         assert not compiler.supported(name, "sm_70")
+
+
+def test_the_sums_of_every_unit_are_compiled():
+    needed = [
+        emulated_sums(how.block, how.fraction, how.least, FORMATS[low].emin)
+        for unit in UNITS.values()
+        for low, how in unit.sums.items()
+    ]
+    assert all(defines in EMULATED_SUMS for defines in needed)
+    assert all(defines in needed for defines in EMULATED_SUMS)
 
 
 def test_wgmma_is_hoppers_alone():

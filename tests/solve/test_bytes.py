@@ -62,6 +62,15 @@ def test_a_solve_uses_the_bytes_it_plans(precision):
     assert 0.95 <= ratio <= 1.05
 
 
+@pytest.mark.parametrize("precision", ["fp16@h200", "fp16x3@a100", "fp16@each", "tf32@each"])
+def test_a_model_uses_the_bytes_it_plans(precision):
+    a, b = system("gauss", 1, n=600)
+    solution, ratio = ratio_of_plan(a, b, precision)
+
+    assert solution.rungs == (precision,)
+    assert 0.95 <= ratio <= 1.05
+
+
 @pytest.mark.parametrize("nrhs", [1, 16])
 def test_the_bytes_of_a_later_rung_are_planned(nrhs):
     solution, ratio = ratio_of_plan(*system("svd_geo", nrhs, cond=1e10), "fp32")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._arithmetic.formats import MODELS, UPDATES, update_named
 from tcsolve._backends.select import numpy_ops
 from tcsolve._plan import PRECISIONS, Plan, next_rung
 from tcsolve._solve import placement
@@ -190,15 +190,18 @@ def test_a_gpu_with_few_fp64_units_prefers_lower_precision_sooner():
 
 
 def test_the_ladder_from_every_precision_ends_and_never_descends():
-    for update, working in itertools.product(UPDATES, ("fp32", "fp64")):
+    for update, working in itertools.product({**UPDATES, **MODELS}, ("fp32", "fp64")):
         ladder = [update]
         while (following := next_rung(ladder[-1], working)) is not None:
-            assert UPDATES[following].u < UPDATES[ladder[-1]].u
+            assert update_named(following).u < update_named(ladder[-1]).u
             ladder.append(following)
         assert ladder[-1] == "fp64"
     assert next_rung("fp16", "fp64") == "fp16x3"
     assert next_rung("fp16x3", "fp64") == "fp64"
     assert next_rung("fp16x3", "fp32") == "fp32"
+    assert next_rung("tf32@h200", "fp64") == "fp16x3@h200"
+    assert next_rung("fp16x3@h200", "fp64") == "fp64"
+    assert next_rung("bf16@each", "fp64") == "fp16x3"
 
 
 @pytest.mark.parametrize(

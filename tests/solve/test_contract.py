@@ -103,7 +103,7 @@ def test_the_arguments_are_scipys_in_its_order_then_keywords_only():
         assert ours[name].default == parameter.default, name
         assert ours[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD, name
     more = list(ours.values())[len(scipys) :]
-    assert [p.name for p in more] == ["precision", "device"]
+    assert [p.name for p in more] == ["precision", "device", "residual"]
     assert {p.kind for p in more} == {inspect.Parameter.KEYWORD_ONLY}
 
 

@@ -47,6 +47,11 @@ REACHES = {
         nearly_of_rank_one(100) @ np.ones(100),
         Plan("fp32", fallback=False),
     ),
+    Status.NOT_ACCURATE: lambda: (
+        matrices.generate("svd_geo", 40, cond=1e18).a,
+        gauss()[0],
+        "fp64",
+    ),
     Status.NOT_AS_ASSERTED: lambda: (gauss() + 20 * np.eye(40), np.ones(40), "auto"),
     Status.NONFINITE_INPUT: lambda: (spoilt(np.nan, 3, 5), np.ones(40), "auto"),
     Status.OVERFLOW: lambda: (1e-200 * gauss(), 1e200 * np.ones(40), "auto"),
@@ -56,6 +61,7 @@ ASSUMED = {
     Status.NOT_POSITIVE_DEFINITE: "positive definite",
     Status.NOT_AS_ASSERTED: "symmetric",
 }
+RESIDUALS = {Status.NOT_ACCURATE: "double-double"}
 RAISES = {
     Status.SINGULAR: tcsolve.SingularError,
     Status.NOT_POSITIVE_DEFINITE: tcsolve.NotPositiveDefiniteError,
@@ -67,6 +73,7 @@ def test_each_status_is_reached_by_a_problem(xp, status):
     a, b, precision = REACHES[status]()
     assumed = ASSUMED.get(status)
     options = {"check_finite": False, "precision": precision, "assume_a": assumed}
+    options["residual"] = RESIDUALS.get(status, "fp64")
 
     solution = solve_ex(xp.asarray(a), xp.asarray(b), **options)
 
@@ -81,6 +88,7 @@ def test_each_status_is_reached_by_a_problem(xp, status):
 def test_solve_raises_or_warns_exactly_where_the_status_is_not_plain_success(xp, status):
     a, b, precision = REACHES[status]()
     options = {"check_finite": False, "precision": precision, "assume_a": ASSUMED.get(status)}
+    options["residual"] = RESIDUALS.get(status, "fp64")
     expected = {
         Status.CONVERGED: [],
         Status.CONVERGED_AFTER_FALLBACK: [],

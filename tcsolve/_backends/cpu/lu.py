@@ -1,8 +1,8 @@
 """The primitives of the LU on NumPy: LAPACK factors the strips, updates emulate tensor cores.
 
 The operands of an emulated update are rounded to the format and multiplied in FP32.  There the product of two
-11-bit numbers is exact, so an update differs from that of tensor cores only in the order of the sums.  Tests
-of the GPU compare with this code.
+11-bit numbers is exact, so an update differs from that of tensor cores only in the order of the sums.  An
+`Update` with `Sums` has the sums of tensor cores, too.  Tests of the GPU compare with this code.
 """
 
 import functools
@@ -13,9 +13,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.linalg import lapack
 
+from tcsolve._arithmetic.block_sums import sum_of_terms
 from tcsolve._arithmetic.formats import PREFIX, TOP_EXPONENT, UPDATES, round_to, split
 from tcsolve._arithmetic.matrix_parts import real_parts
+from tcsolve._arithmetic.products import CHAIN, LEVELS
 from tcsolve._backends.cpu.blas import blas_of, matmul
+from tcsolve._backends.cpu.gemm import add_product
 from tcsolve._contract.lu import Square
 from tcsolve._contract.vectors import solve_scaled
 
@@ -78,6 +81,9 @@ class NumpyLU(NamedTuple):
     def gecon(self, norm_one):
         norm = "I" if self.transposed else "1"
         return float(lapack_of("gecon", self.lu.dtype)(self.lu, norm_one, norm=norm)[0])
+
+    def widened(self):
+        return self._replace(lu=self.lu.astype(np.result_type(self.lu, np.float64), order="F"))
 
 
 class HostLU:
@@ -226,20 +232,40 @@ def _subtract_rounded(how, parts, c, u, share=None, first=0):
     # Scale U too, so that its largest entry is near 2**TOP_EXPONENT.
     scale = _scale_to_top(u)
     unscale, u = u.dtype.type(1 / (2.0**TOP_EXPONENT * scale)), u * u.dtype.type(scale)
-    if how.products == 1:
-        _subtract(c, parts[0], _rounded(u, how.format), unscale)
-        return
-    (l_hi, l_lo), (u_hi, u_lo) = parts, _split(u, how.format)
-    # Sum the small products first, as the device does.
-    l, u = np.hstack([l_hi, l_lo, l_hi]), np.vstack([u_lo, u_hi, u_hi])
-    _subtract(c, l, u, unscale)
-
-
-def _subtract(c, l, u, factor):
-    """c -= factor l u, in place, with one temporary array."""
-    product = matmul(l, u)
-    product *= factor
+    of_u = (_rounded(u, how.format),) if how.products == 1 else _split(u, how.format)
+    product = (_multiplied if how.sums is None else _emulated)(how, parts, of_u)
+    product *= unscale
     c -= product
+
+
+def _multiplied(how, of_l, of_u):
+    """Return the product of rounded operands in FP32."""
+    if how.products == 1:
+        return matmul(of_l[0], of_u[0])
+    (l_hi, l_lo), (u_hi, u_lo) = of_l, of_u
+    # Sum the small products first, as the device does.
+    return matmul(np.hstack([l_hi, l_lo, l_hi]), np.vstack([u_lo, u_hi, u_hi]))
+
+
+def _emulated(how, of_l, of_u):
+    """Return the product of rounded operands with the sums of tensor cores."""
+    k = of_l[0].shape[1]
+    if np.iscomplexobj(
+        of_l[0]
+    ):  # a complex entry counts as two real ones, along k too, as on the device
+        of_l = [np.ascontiguousarray(l).view(np.float32) for l in of_l]
+        of_u = [_real_rows(u) for u in of_u]
+        return _emulated(how, of_l, of_u).view(np.complex64)
+    # With three products, the partial sums are short, as on the device.
+    level, run = ("none", k) if how.products == 1 else ("ab", CHAIN)
+    return sum_of_terms(of_l, of_u, LEVELS[level], run, functools.partial(add_product, how))
+
+
+def _real_rows(u):
+    """Return the real matrix (2k, 2n) for a complex u (k, n): each entry becomes ((re, im), (-im, re))."""
+    rows = np.empty((len(u), 2, 2 * u.shape[1]), np.float32)
+    rows[:, 0], rows[:, 1] = u.view(np.float32), (1j * u).astype(np.complex64).view(np.float32)
+    return rows.reshape(2 * len(u), -1)
 
 
 def _scale_to_top(u):

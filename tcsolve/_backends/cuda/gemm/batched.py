@@ -31,7 +31,7 @@ def gemm_batched(job, arch, properties):
     """
     if job.product.native:
         _natively(job)
-    elif max(*job.a.shape[1:], job.b.shape[2]) > LARGEST_BATCHED:
+    elif job.product.sums is not None or max(*job.a.shape[1:], job.b.shape[2]) > LARGEST_BATCHED:
         _one_by_one(job, arch, properties["multiprocessors"])
     else:
         require_formats(job.product, arch)

@@ -4,10 +4,15 @@ Every engine computes the product that `tcsolve._backends.cpu.gemm` defines.  Th
 the sums.
 """
 
+import functools
+
 import cupy
 import numpy as np
 from cupy_backends.cuda.libs import cublas
 
+from tcsolve._arithmetic.block_sums import sum_of_terms
+from tcsolve._arithmetic.products import CHAIN
+from tcsolve._backends.cuda.gemm.emulated_sums import add_product, values
 from tcsolve._backends.cuda.gemm.job import Work
 from tcsolve._backends.cuda.gemm.layout import (
     Stored,
@@ -69,7 +74,7 @@ def require_formats(product, arch):
 
 def _check_engine(engine, product, arch):
     """Raise a DeviceError if the requested engine cannot compute the product on this device."""
-    if engine == "cublas":
+    if engine in ("cublas", "emulated"):
         return
     if product.native:
         raise DeviceError(
@@ -100,7 +105,9 @@ def gemm(job, arch, multiprocessors):
     if not rows_contiguous(out):
         _into_other_order(job, arch, multiprocessors)
         return
-    if engine == "auto":
+    if product.sums is not None:
+        engine = "emulated"
+    elif engine == "auto":
         engine = fastest(product, *out.shape, job.a.shape[1], arch)
     _check_engine(engine, product, arch)
     c = None if job.beta == 0 else c if rows_contiguous(c) else copied(c)
@@ -281,5 +288,26 @@ def _finish(work, total):
     split_kernel("tcs_finish", low)((blocks,), (32, 8), args)
 
 
-# The engines: functions of a `Work`.
-RUN = {"naive": _naive, "wmma": _wmma, "wgmma": _wgmma, "cublas": _by_cublas}
+# ---- emulated tensor cores -------------------------------------------------------------------------
+
+
+def _emulated(work):
+    product, operands = work.product, (work.a, work.b)
+    pairs = work.split(*product.splits) if work.scaled else [(x.array, None) for x in operands]
+    parts = [
+        [None if x is None else Stored(values(x, product), operand.transposed).op for x in pair]
+        for pair, operand in zip(pairs, operands, strict=True)
+    ]
+    run = work.k if product.refine == "none" else CHAIN
+    add = functools.partial(add_product, product)
+    _finish(work, sum_of_terms(*parts, product.terms, run, add))
+
+
+# The engines: functions of a `Work`.  A user cannot ask for 'emulated', which the product decides.
+RUN = {
+    "naive": _naive,
+    "wmma": _wmma,
+    "wgmma": _wgmma,
+    "cublas": _by_cublas,
+    "emulated": _emulated,
+}

@@ -39,6 +39,12 @@ class Factors(NamedTuple):
     inverses: Any
 
     @turns_into_memory_error
+    def widened(self):
+        # The inverses of diagonal blocks are too coarse for that.
+        wide = np.result_type(self.lu.dtype, np.float64)
+        return self._replace(lu=self.lu.astype(wide, order="F"), inverses=None)
+
+    @turns_into_memory_error
     def solve(self, b, adjoint):
         lu = self.lu
         if self.inverses is not None and 0 < b.shape[1] <= max(TRSV_COLUMNS):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from tcsolve._backends.cuda.gemm import wgmma
+from tcsolve._backends.cuda.gemm import emulated_sums, wgmma
 from tcsolve._backends.cuda.gemm.layout import aligned
 from tcsolve._backends.cuda.lu import (
     cublas_update,
@@ -226,6 +226,8 @@ def _product_with(l, how, bound):
     """Return the object that subtracts products with L."""
     if how.native:
         return _Native(l)
+    if how.sums is not None:
+        return emulated_sums.Operand(l, how)
     device, count = cupy.cuda.runtime.getDevice(), current_device.multiprocessors()
     if fastest_update(how, l.dtype.char, *l.shape, current_device.arch(device)) == "wgmma":
         return wgmma.Operand(l, how, count, bound)

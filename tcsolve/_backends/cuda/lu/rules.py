@@ -32,6 +32,8 @@ FEW_ROWS, FEW_COLUMNS = 1024, 256
 
 def has_squares(update, arch):
     """Tell whether panels may be square on an architecture, for an `Update`."""
+    if update.is_model:
+        return False
     fastest = fastest_update(update, "f", WGMMA_ROWS, SOLVE_WIDTH, arch)
     return fastest == "wgmma" and update.format.name == "fp16"
 
@@ -97,7 +99,7 @@ class DeviceRules:
         return self.paths.square_rows < math.inf and has_squares(update, self.arch)
 
     def inner_update(self, update, rows, columns):
-        if self.char != "f":
+        if self.char != "f" or update.is_model:
             return UPDATES["fp64" if self.char in "dD" else "fp32"]
         # Products inside a panel run on the few multiprocessors that the update leaves free.  There FP32
         # products are slowest, unless they are so short that two more launches would take longer.
@@ -108,7 +110,8 @@ class DeviceRules:
 
     def near_update(self, update, columns):
         # For so few columns of L, an FP32 product takes less time than rounding the operands.
-        return UPDATES["fp32"] if self.char == "f" and columns <= SOLVE_WIDTH else update
+        faster = self.char == "f" and columns <= SOLVE_WIDTH and not update.is_model
+        return UPDATES["fp32"] if faster else update
 
     def _is_aligned(self, column):
         """Tell whether the rows of a block start on 16-byte boundaries; the block begins at `column`."""

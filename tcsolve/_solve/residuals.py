@@ -1,0 +1,160 @@
+"""The residuals that a solve refines with: in FP64, or with twice the digits for an accurate x.
+
+An FP64 residual gives a small backward error.  The error of x itself is then about the condition number times
+2**-53.  With a residual of twice the digits, a few more corrections give x to nearly its last bit [1]_.
+
+References
+----------
+.. [1] E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847.
+"""
+
+import functools
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tcsolve._lu.scaling import exponent_of, ldexp
+from tcsolve._refine.double_double import Pair, product, residual
+from tcsolve._refine.operator import measure
+
+__all__ = ["ACCURATE", "RESIDUALS"]
+
+U = 2.0**-53
+# The largest relative error of an accurate x: that of its rounding to FP64, and as much again.
+ACCURATE = 2 * U
+# The relative rounding error of a double-double residual, which the condition number multiplies.
+LOST = 2.0**-106
+# A correction must be at most this part of the one before, or refinement has stalled.
+CONTRACTION = 0.5
+
+
+class Fp64:
+    """Refinement with FP64 residuals, until the backward error meets the bound."""
+
+    def refine(self, ladder, rhs, bound, ahead=None):
+        """Return the `Refined` of the loop with the current factors."""
+        return ladder.refine(rhs, bound, ahead)
+
+
+class DoubleDouble:
+    """Refinement with FP64 residuals, then with residuals in double-double, until x is accurate.
+
+    Each correction d solves A d = r as a system of its own, with FP64 residuals.  So its relative error is
+    about the condition number times 2**-53, and this is the factor by which it reduces the error of x.
+
+    If classical refinement does not contract and no rung follows, FGMRES multiplies by A in double-double,
+    and the factors that precondition it are applied in FP64, whatever precision they have.  If a rung
+    follows, its factors take less time.
+    """
+
+    def refine(self, ladder, rhs, bound, ahead=None):
+        """Return the `Refined` of x, with its estimated relative error in `forward`."""
+        solve = _Corrections(ladder)
+        state = solve(rhs, bound, ahead)
+        if not state.all_converged:
+            return replace(state, forward=np.full(len(state.error), np.nan), accurate=False)
+        return _improved(ladder, solve, rhs, state, bound)
+
+
+RESIDUALS = {"fp64": Fp64(), "double-double": DoubleDouble()}
+
+
+@dataclass
+class _Corrections:
+    """Solves with the current factors of a ladder, for one `DoubleDouble` refinement."""
+
+    ladder: Any
+    _wide: Any = field(default=None, init=False)
+
+    def __call__(self, rhs, bound, ahead=None):
+        """Return the `Refined` for a right-hand side."""
+        ladder = self.ladder
+        if ladder.following(rhs.shape[1]) is not None:
+            return ladder.refine(rhs, bound, ahead)
+        ops, a = ladder.system.ops, ladder.system.matrix
+        operator = replace(ladder.operator, product=functools.partial(product, ops, a))
+        how = {"operator": operator, "precondition": self._precondition}
+        return ladder.refine(rhs, bound, ahead, **how)
+
+    def _precondition(self, r):
+        """Apply the factors in FP64; they are converted when this is first needed."""
+        if self._wide is None:
+            self._wide = self.ladder.widened()
+        return self._wide.correct(r)
+
+
+def _improved(ladder, solve, rhs, state, bound):
+    """Return `state` with a more accurate x, and with the estimated error of x.
+
+    Notes
+    -----
+    A correction d measures the error of x before it.  If it is smaller than the one before by the factor q,
+    the error after it is about q / (1 - q) times its size.  The rounding errors of the residual and of x add
+    to that, those of the residual times the condition number of A with rows of equal norms, because each row
+    of the residual has an error of its own.  The estimate of this number is the largest gain: the size of x,
+    or of a correction, over that of its right-hand side.  Refinement ends when a correction is below the
+    rounding of x, or is not much smaller than the one before.
+    """
+    system = ladder.system
+    ops, k = system.ops, rhs.shape[1]
+    x, weight = Pair.of(ops.xp, state.x.copy()), _weight(system)
+    before, forward, steps = np.ones(k), np.full(k, np.nan), state.steps.copy()
+    rows = ops.row_stats(system.matrix).total[:, None]
+    gain = _relative(ops, state.x, rhs / rows, None)
+    most, active = ladder.plan.max_steps or np.inf, np.arange(k)
+    while active.size:
+        some = ops.xp.asarray(active)
+        here = x.columns(some)
+        r, exponent = _residual(ops, system.matrix, here, rhs[:, some])
+        found = solve(r, bound)
+        d = ldexp(ops.xp, found.x, exponent)
+        steps[active] += 1 + found.steps
+        gain[active] = np.fmax(gain[active], _relative(ops, found.x, r / rows, None))
+        size = _relative(ops, d, here.high, weight)
+        with np.errstate(all="ignore"):
+            ratio = size / before[active]
+            good = ratio <= CONTRACTION  # not if it is NaN
+            forward[active] = np.where(good, U + size * ratio / (1 - ratio), size)
+        if good.any():
+            kept = ops.xp.asarray(np.flatnonzero(good))
+            better = here.columns(kept).plus(d[:, kept])
+            for part, new in zip(x, better, strict=True):
+                part[:, ops.xp.asarray(active[good])] = new
+        before[active] = size
+        active = active[good & (size > U) & (steps[active] < most)]
+    forward += LOST * gain
+    _, error = measure(ops, ladder.operator, x.high, rhs)
+    return replace(
+        state,
+        x=x.high,
+        error=error,
+        steps=steps,
+        converged=error <= bound,
+        forward=forward,
+        accurate=bool((forward <= ACCURATE).all()),
+    )
+
+
+def _residual(ops, a, x, b):
+    """Return (r, e), where r 2**e is b - A x and the largest entry of each column of r is near 1."""
+    r = residual(ops, a, x, b)
+    exponent = exponent_of(ops.xp, r, 0)
+    return ldexp(ops.xp, r, -exponent), exponent
+
+
+def _weight(system):
+    """Return the scales of the caller's x relative to the x that is refined, or None if these are equal."""
+    if system.frame is None:
+        return None
+    col = system.frame.scaling.col
+    return ldexp(system.ops.xp, col, -exponent_of(system.ops.xp, col, 0))[:, None]
+
+
+def _relative(ops, d, x, weight):
+    """Return ||d|| / ||x|| in infinity norms for each column, on the host; 0 for a zero d."""
+    if weight is not None:
+        d, x = d * weight, x * weight
+    (d, x) = ops.host(ops.column_max(d), ops.column_max(x))
+    with np.errstate(all="ignore"):
+        return np.where(d == 0, 0.0, d / x)

@@ -1,0 +1,37 @@
+"""Exact solutions of small systems of FP64 numbers, as fractions."""
+
+from fractions import Fraction
+
+import numpy as np
+
+__all__ = ["relative_error", "solution"]
+
+
+def integers(v):
+    """Return the entries of an array as integers, and the power of two that divides them."""
+    exact = [Fraction(float(x)) for x in np.ravel(v)]
+    scale = max(x.denominator for x in exact)
+    return [int(x * scale) for x in exact], scale
+
+
+def solution(a, b):
+    """Return the exact x of A x = b as fractions, by elimination without division (Bareiss)."""
+    n, (entries, scale), (of_b, scale_b) = len(b), integers(a), integers(b)
+    rows = [entries[i * n : (i + 1) * n] + [of_b[i]] for i in range(n)]
+    before = 1
+    for k in range(n):
+        pivot = next(i for i in range(k, n) if rows[i][k])
+        rows[k], rows[pivot] = rows[pivot], rows[k]
+        for i in range(n):
+            if i != k:
+                of_i, of_k = rows[i][k], rows[k][k]
+                pairs = zip(rows[i], rows[k], strict=True)
+                rows[i] = [(of_k * x - of_i * y) // before for x, y in pairs]
+        before = rows[k][k]
+    return [Fraction(row[n], row[i]) * scale / scale_b for i, row in enumerate(rows)]
+
+
+def relative_error(x, exact):
+    """Return max |x - exact| / max |exact|."""
+    errors = (abs(Fraction(float(u)) - v) for u, v in zip(x, exact, strict=True))
+    return float(max(errors) / max(map(abs, exact)))

@@ -1,0 +1,215 @@
+"""Solves with double-double residuals: x is accurate to its last bits, or the status says that it is not."""
+
+import warnings
+
+import numpy as np
+import pytest
+from exact_solution import relative_error, solution
+from switches import skip_or_fail
+
+import tcsolve
+from tcsolve import AccuracyWarning, InputError, Plan, Status, matrices, solve, solve_ex
+
+U = 2.0**-53
+DD = {"residual": "double-double"}
+LOW = Plan("fp32", fallback=False, basis=40)
+
+
+def system(family, cond, n=40, seed=1):
+    a = matrices.generate(family, n, seed=seed, cond=cond).a
+    return a, np.random.default_rng(seed).standard_normal(n)
+
+
+@pytest.mark.parametrize("family", ["svd_geo", "svd_cluster1", "svd_cluster0"])
+@pytest.mark.parametrize("cond", [1e2, 1e5, 1e7, 1e10, 1e14])
+@pytest.mark.parametrize("precision", ["auto", "fp32", LOW, "fp64"], ids=str)
+def test_x_is_accurate_to_its_last_bit(family, cond, precision):
+    a, b = system(family, cond)
+    exact = solution(a, b)
+
+    found = solve_ex(a, b, precision=precision, **DD)
+
+    assert found.status.ok and found.backward_error[0] <= found.bound
+    assert relative_error(found.x, exact) <= found.forward_error[0] <= 2 * U
+    if cond >= 1e5:  # an FP64 residual does not do that
+        assert relative_error(solve_ex(a, b, precision=precision).x, exact) > 4 * U
+
+
+@pytest.mark.parametrize("cond", [1e3, 1e7])
+@pytest.mark.parametrize("update", ["fp32", "fp16x3", "fp16x3@h200"])
+def test_plain_refinement_is_enough_up_to_1e7(cond, update):
+    a, b = system("svd_geo", cond, n=60)
+    plan = Plan(update, block=16, fallback=False)
+
+    found = solve_ex(a, b, precision=plan, **DD)
+
+    assert relative_error(found.x, solution(a, b)) <= found.forward_error[0] <= 2 * U
+    # No inner step of FGMRES: all errors in the history were measured.
+    assert not any(point.estimated for point in found.history)
+
+
+@pytest.mark.parametrize("cond", [1e15, 3e15])
+def test_fp64_factors_reach_1e15(cond):
+    a, b = system("svd_geo", cond)
+    found = solve_ex(a, b, precision="fp64", **DD)
+    assert relative_error(found.x, solution(a, b)) <= found.forward_error[0] <= 2 * U
+
+
+@pytest.mark.parametrize("family", ["svd_geo", "svd_cluster0"])
+def test_beyond_the_status_says_so(family):
+    a, b = system(family, 1e18)
+    exact = solution(a, b)
+
+    found = solve_ex(a, b, precision="fp64", **DD)
+
+    assert found.status is Status.NOT_ACCURATE and not found.status.ok
+    # The estimate is of the size of the error.
+    assert 0.1 * relative_error(found.x, exact) <= found.forward_error[0]
+    with pytest.warns(AccuracyWarning, match="forward_error estimates"):
+        solve(a, b, precision="fp64", **DD)
+
+
+@pytest.mark.parametrize("cond", 10.0 ** np.arange(1, 19))
+def test_an_answer_that_is_called_accurate_is(cond):
+    for seed in range(4):
+        a, b = system("svd_geo", cond, n=24, seed=seed)
+        exact = solution(a, b)
+        for precision in ("fp64", LOW):
+            found = solve_ex(a, b, precision=precision, **DD)
+            error = relative_error(found.x, exact)
+            assert error <= 2 * U or found.status in (Status.NOT_ACCURATE, Status.STALLED)
+
+
+def test_a_low_precision_climbs_until_x_is_accurate():
+    a, b = system("svd_geo", 1e13)
+    found = solve_ex(a, b, precision="fp32", **DD)
+    assert found.rungs == ("fp32", "fp64") and found.status is Status.CONVERGED_AFTER_FALLBACK
+    assert found.forward_error[0] <= 2 * U
+
+
+def test_columns_have_errors_of_their_own():
+    a, _ = system("svd_geo", 1e11)
+    b = np.random.default_rng(2).standard_normal((40, 3))
+    b[:, 1] = 0
+
+    found = solve_ex(a, b, **DD)
+
+    assert found.forward_error.shape == (3,) and (found.forward_error <= 2 * U).all()
+    for j in (0, 2):
+        assert relative_error(found.x[:, j], solution(a, b[:, j])) <= 2 * U
+    assert (found.x[:, 1] == 0).all()
+
+
+@pytest.mark.parametrize("scale", [1e-290, 1e-30, 1e30, 1e290])
+def test_the_range_does_not_matter(scale):
+    a, b = system("svd_geo", 1e9, n=20)
+    a = a * scale
+    found = solve_ex(a, b * 1e3, **DD)
+    assert relative_error(found.x, solution(a, b * 1e3)) <= found.forward_error[0] <= 2 * U
+
+
+def test_badly_scaled_rows_and_columns_do_not_matter():
+    a, b = system("svd_geo", 1e8, n=20)
+    rng = np.random.default_rng(3)
+    a = a * 2.0 ** rng.integers(-30, 30, 20)[:, None] * 2.0 ** rng.integers(-10, 10, 20)
+    for precision in ("fp32", "fp64"):
+        found = solve_ex(a, b, precision=precision, **DD)
+        assert relative_error(found.x, solution(a, b)) <= found.forward_error[0] <= 2 * U
+
+
+def test_complex_systems():
+    a, b = system("svd_geo", 1e9, n=20)
+    imaginary, other = system("svd_geo", 1e3, n=20, seed=5)
+    z, rhs = a + 1e-6j * imaginary, b + 1j * other
+    exact = solution(
+        np.block([[z.real, -z.imag], [z.imag, z.real]]), np.concatenate([rhs.real, rhs.imag])
+    )
+
+    for precision in ("fp32", "fp64"):
+        found = solve_ex(z, rhs, precision=precision, **DD)
+        parts = np.concatenate([found.x.real, found.x.imag])
+        assert relative_error(parts, exact) <= 4 * U and found.forward_error[0] <= 2 * U
+    of_real = solve_ex(a, rhs, **DD).x  # a real matrix, and a complex right-hand side
+    assert relative_error(of_real.real, solution(a, b)) <= 2 * U
+    assert relative_error(of_real.imag, solution(a, other)) <= 2 * U
+
+
+def test_fp32_answers_are_accurate_in_fp32():
+    a, b = (x.astype(np.float32) for x in system("svd_geo", 1e6))
+    found = solve_ex(a, b, **DD)
+    assert found.x.dtype == np.float32
+    assert relative_error(found.x, solution(a, b)) <= found.forward_error[0] <= 1.01 * 2.0**-24
+
+
+def test_stacks_structures_and_factors():
+    a, b = system("svd_geo", 1e9, n=16)
+    exact = solution(a, b)
+    stacked = solve_ex(np.stack([a, a.T]), b, **DD)
+    assert stacked.forward_error.shape == (2, 1) and (stacked.forward_error <= 2 * U).all()
+    assert relative_error(stacked.x[0], exact) <= 2 * U
+    upper = np.triu(a)
+    for structure in ("upper triangular", "general", None):
+        x = solve(upper, b, assume_a=structure, **DD)
+        assert relative_error(x, solution(upper, b)) <= 2 * U
+    factors = tcsolve.factor(a, precision="fp32")
+    assert factors.solve_ex(b).forward_error is None
+    assert relative_error(factors.solve(b, **DD), exact) <= 2 * U
+
+
+def test_a_limit_of_steps_is_kept():
+    a, b = system("svd_geo", 1e9)
+    found = solve_ex(a, b, precision=Plan("fp64", max_steps=1, fallback=False), **DD)
+    assert found.iterations[0] <= 2
+    assert found.status is Status.NOT_ACCURATE or found.forward_error[0] <= 2 * U
+
+
+def test_nan_and_zero_pivots_are_reported_as_without_it():
+    a, b = system("svd_geo", 1e3)
+    b[3] = np.nan
+    assert solve_ex(a, b, check_finite=False, **DD).status is Status.NONFINITE_INPUT
+    with pytest.raises(tcsolve.SingularError):
+        solve(np.zeros((3, 3)), np.ones(3), **DD)
+    assert solve_ex(np.ones((1, 1)), np.ones(1), **DD).forward_error is None
+
+
+@pytest.mark.parametrize("residual", ["fp128", None, 2, "double"])
+def test_an_unknown_residual_is_refused(residual):
+    a, b = system("svd_geo", 1e3)
+    message = "residual is .*needs one of fp64, double-double"
+    with pytest.raises(InputError, match=message):
+        solve(a, b, residual=residual)
+    with pytest.raises(InputError, match=message):
+        tcsolve.factor(a).solve(b, residual=residual)
+
+
+def test_the_usual_residual_changes_nothing():
+    a, b = system("svd_geo", 1e5, n=300)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(solve(a, b, residual="fp64"), solve(a, b))
+
+
+def test_mpmath_finds_the_same_x():
+    try:
+        import mpmath
+    except ImportError:
+        skip_or_fail("mpmath is not installed", "TCSOLVE_REQUIRE_MPMATH")
+    a, b = system("svd_geo", 1e12, n=30)
+    with mpmath.workdps(60):
+        x = mpmath.lu_solve(mpmath.matrix(a.tolist()), mpmath.matrix(b.tolist()))
+        found = solve_ex(a, b, **DD)
+        size = max(abs(v) for v in x)
+        error = max(abs(mpmath.mpf(float(u)) - v) for u, v in zip(found.x, x, strict=True))
+        assert error <= found.forward_error[0] * size
+    assert found.forward_error[0] <= 2 * U
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp16x3", "fp32", "fp64"])
+@pytest.mark.parametrize("cond", [1e3, 1e7, 1e13])
+def test_x_is_accurate_on_the_device(precision, cond, cupy):
+    a, b = system("svd_geo", cond)
+
+    found = solve_ex(cupy.asarray(a), cupy.asarray(b), precision=precision, **DD)
+
+    assert relative_error(found.x.get(), solution(a, b)) <= found.forward_error[0] <= 2 * U
