@@ -23,6 +23,7 @@ from tcsolve.kernels.registry import KERNELS
 
 __all__ = [
     "Kernel",
+    "arch_for",
     "compile_ahead",
     "compile_cubin",
     "create_program",
@@ -30,6 +31,7 @@ __all__ = [
     "files",
     "headers",
     "included",
+    "is_cached",
     "kernel",
     "least_arch",
     "parameters",
@@ -71,7 +73,11 @@ def target_arch(device=None):
     """Return the architecture of a CuPy device, such as 'sm_90a'; by default of the current device."""
     from cupy.cuda import Device
 
-    number = int((device or Device()).compute_capability)
+    return arch_for(int((device or Device()).compute_capability))
+
+
+def arch_for(number):
+    """Return the architecture to compile for, such as 'sm_90a' for 90, the compute capability 9.0."""
     return f"sm_{number}{'a' if number in ARCH_SPECIFIC else ''}"
 
 
@@ -126,8 +132,8 @@ def compile_cubin(name, arch, defines=(), missing=None):
     KernelCompileError
         The source does not compile.  The error has the kernel, the options and the log of the compiler.
     """
-    options = (f"-arch={arch}", *FLAGS, *(f"-D{macro}={value}" for macro, value in defines))
-    path = cubin_cache.folder() / _filename(name, options)
+    options = _options(arch, defines)
+    path = _path(name, options)
     cubin = cubin_cache.read(path)
     if cubin is None:
         if missing is not None:
@@ -135,6 +141,15 @@ def compile_cubin(name, arch, defines=(), missing=None):
         cubin = _compile(name, arch, options)
         cubin_cache.write(path, cubin)
     return cubin
+
+
+def is_cached(name, arch, defines=()):
+    """Tell whether the cache has the cubin that `compile_cubin` returns."""
+    return cubin_cache.read(_path(name, _options(arch, defines))) is not None
+
+
+def _options(arch, defines):
+    return (f"-arch={arch}", *FLAGS, *(f"-D{macro}={value}" for macro, value in defines))
 
 
 def _say(arch):
@@ -202,10 +217,10 @@ def _nvrtc_version():
     return nvrtc.getVersion()
 
 
-def _filename(name, options):
-    """Return the name of the file of a cubin: a hash of the source, the headers, the options and NVRTC."""
+def _path(name, options):
+    """Return the path of a cubin; its name is a hash of the source, the headers, the options and NVRTC."""
     key = hashlib.sha256("\0".join((repr(_nvrtc_version()), *options)).encode() + _digest(name))
-    return f"{name}-{key.hexdigest()}.cubin"
+    return cubin_cache.folder() / f"{name}-{key.hexdigest()}.cubin"
 
 
 @functools.cache
