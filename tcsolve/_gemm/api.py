@@ -1,13 +1,19 @@
 """The public functions `gemm`, `gemm_batched` and `gemm_bound`."""
 
 from tcsolve._arguments import require_switch
-from tcsolve._arithmetic.products import GemmBound, choose_product, common_dtype, error_bound
+from tcsolve._arithmetic.products import GemmBound, error_bound
 from tcsolve._arrays import is_cupy
 from tcsolve._backends.select import ops_for
 from tcsolve._checks import check_array
 from tcsolve._errors import InputError
 from tcsolve._gemm.multiply import multiply
-from tcsolve._gemm.task import Options, check_engine, check_gemm, check_gemm_batched
+from tcsolve._gemm.task import (
+    Options,
+    arithmetic,
+    check_engine,
+    check_gemm,
+    check_gemm_batched,
+)
 
 __all__ = ["gemm", "gemm_batched", "gemm_bound"]
 
@@ -285,8 +291,7 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
             "multiplied are needed: see transa"
         )
     check_engine(engine)
-    dtype = common_dtype(a.dtype.name, b.dtype.name)
     k = a.shape[-2 if transa else -1]
-    product = choose_product(dtype, k, precision, refine, rtol, engine)
+    product = arithmetic(a, b, k, Options(1, 0, transa, False, precision, refine, engine, rtol))
     bound = error_bound(product, k, engine)
     return GemmBound(bound, product.precision, product.refine, len(product.terms))
