@@ -54,8 +54,9 @@ def gemm(
         If True, op(a) is a.T (op(b) is b.T).
     precision : {'fp16', 'bf16', 'tf32', 'fp32', 'fp64', 'int8'}, optional
         The operands are rounded to this format.  By default float16, bfloat16 and int8 operands are not
-        rounded, float32 operands take 'fp16' with refinement, and float64 operands take 'fp64'.  'fp32'
-        and 'fp64' are ordinary BLAS products.
+        rounded, float32 operands on a GPU take 'fp16' with refinement, and float64 operands take 'fp64'.
+        float32 operands on the host take 'fp32' unless `refine` is given, or an `rtol` below its bound.
+        'fp32' and 'fp64' are ordinary BLAS products.
     refine : {'none', 'a', 'b', 'ab', 'full'}, optional
         Which rounding errors of the operands are corrected by further products [1]_: none (1 product in
         all), those of a or b (2), those of both but not the product of the two errors (3), or everything
@@ -63,7 +64,7 @@ def gemm(
         accurate as FP32.
     engine : {'auto', 'naive', 'wmma', 'wgmma', 'cublas'}
         The kernel on a GPU: our own, from the simplest to the fastest, or cuBLAS.  NumPy arrays allow
-        only 'auto', which emulates the tensor cores.
+        only 'auto', which multiplies by BLAS, and emulates the tensor cores for other precisions.
     out : array, (m, n), optional
         Array for the result; it may be c.  float16 and bfloat16 are allowed if the sums are FP32.  Two
         entries must not share memory.
@@ -281,8 +282,8 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
     >>> import numpy as np
     >>> from tcsolve import gemm_bound
     >>> a = np.zeros((10, 64), np.float32)
-    >>> gemm_bound(a, a.T, rtol=1e-2).refine, gemm_bound(a, a.T, rtol=1e-4).refine
-    ('none', 'ab')
+    >>> [gemm_bound(a, a.T, precision='fp16', rtol=rtol).refine for rtol in (1e-2, 1e-4)]
+    ['none', 'ab']
     """
     a, b, transa = check_array(a, "a"), check_array(b, "b"), require_switch("transa", transa)
     if not {a.ndim, b.ndim} <= {2, 3} or a.shape[-2 if transa else -1] not in b.shape[-2:]:

@@ -242,9 +242,15 @@ def included(text):
 
 def parameters(name, entry):
     """Return the number of arguments of an entry of <name>.cu."""
-    text = re.sub(r"//.*", "", source(f"{name}.cu"))
-    (found,) = re.findall(rf"\b{entry}\s*\(([^)]*)\)\s*{{", text)
+    (found,) = re.findall(rf"\b{entry}\s*\(([^)]*)\)\s*{{", _code(name))
     return found.count(",") + 1
+
+
+@functools.cache
+def _code(name):
+    """Return the text of <name>.cu from its first entry on, without comments."""
+    text = source(f"{name}.cu")
+    return re.sub(r"//.*", "", text[text.index('extern "C"') :])
 
 
 class Kernel:
