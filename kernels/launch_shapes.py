@@ -19,8 +19,8 @@ TRSV_COLUMNS = (1, 2, 4)
 TRSV_BLOCK = {"f": 128, "d": 64}
 TRSV_THREADS = 512
 
-# The number of rows that a warp of residual.cu takes at a time: for few rows, for many rows.
-RESIDUAL_ROWS = (1, 4)
+# The number of rows that a warp of residual.cu takes at a time: for few rows, and from MANY_ROWS on.
+RESIDUAL_ROWS, MANY_ROWS = (1, 4), 8192
 
 # (threads per row, warps per matrix) of measure_stack.cu, and threads of its blocks.
 STACK_SHAPES, STACK_THREADS = ((4, 1), (8, 1), (16, 1), (32, 1), (32, 8)), 256
@@ -55,6 +55,12 @@ STAGE_FLOATS = (64 << 10) // 4
 MOVE_CHUNKS, FEW_BLOCKS = (32, 16, 8, 4), 64
 # Largest number of rows that move_rows.cu can move, with the fewest columns at a time.
 MOST_MOVED = STAGE_FLOATS // 4
+
+
+def residual_rows(n):
+    """Return the number of rows that a warp of residual.cu takes at a time, of n rows."""
+    few, many = RESIDUAL_ROWS
+    return many if n >= MANY_ROWS else few
 
 
 class TrsvShape(NamedTuple):

@@ -1,5 +1,6 @@
 """The choice of the kernel for a product, and the launch shapes of products of large matrices."""
 
+import functools
 from typing import NamedTuple
 
 from tcsolve.kernels.arch import CLUSTER_ARCH, HOPPER, PORTABLE_CLUSTER, arch_number
@@ -28,8 +29,9 @@ class SplitShape(NamedTuple):
         return {"THREADS": self.threads, "CLUSTER": PORTABLE_CLUSTER}
 
 
+@functools.lru_cache(maxsize=1024)
 def split_shape(matrices, arch):
-    """Return the `SplitShape` for matrices (by_row, rows, cols), or None if they need two passes.
+    """Return the `SplitShape` for a tuple of matrices (by_row, rows, cols), or None if they need two passes.
 
     One pass needs a device with clusters.  It also needs a whole row to fit in a block, or whole columns in a
     cluster, because the largest entry is found before anything is scaled.

@@ -262,16 +262,20 @@ KERNELS = {
     ),
     "gemm_wgmma": KernelSpec(
         ("tcs_gemm_wgmma",),
+        # Operands are scaled if they are rounded from FP32; only those in `T_LOW` and those of an LU are not.
         tuple(
-            {"T_LOW": low, "REFINE": level, "CLUSTER": 2} | trans
+            {"T_LOW": low, "REFINE": level, "CLUSTER": 2, "SCALED": scaled} | trans
             for low in ("fp16", "bf16")
             for level in range(5)
+            for scaled in ((0, 1) if level == 0 else (1,))
             for trans in _TRANSPOSES
         )
         # Without clusters, for the update of an LU, and to measure the gain from sharing the tiles of op(B).
         + tuple(
-            {"T_LOW": low, "REFINE": r, "CLUSTER": 1} | _TRANSPOSES[0]
-            for low, r in (("fp16", 0), ("fp16", 3), ("bf16", 0), ("bf16", 3))
+            {"T_LOW": low, "REFINE": level, "CLUSTER": 1, "SCALED": scaled} | _TRANSPOSES[0]
+            for low in ("fp16", "bf16")
+            for level in (0, 3)
+            for scaled in (0, 1)
         ),
         min_arch=90,
         max_arch=90,

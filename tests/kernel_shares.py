@@ -20,9 +20,13 @@ from tcsolve._backends.cuda.runtime import compiler
 CONDITION = re.compile(r"__CUDA_ARCH__ >= (\d+)")
 # The macro sets of gemm_wgmma.cu that a test compiles to read what the assembler says of them.
 ASSEMBLED = tuple(
-    {"T_LOW": "fp16", "REFINE": refine, "CLUSTER": 2, "TRANS_A": turned, "TRANS_B": turned}
-    for refine in (0, 3)
+    {"T_LOW": "fp16", "REFINE": level, "CLUSTER": 2, "SCALED": scaled}
+    | {"TRANS_A": turned, "TRANS_B": turned}
+    for level, scaled in ((0, 0), (0, 1), (3, 1))
     for turned in (0, 1)
+) + tuple(
+    {"T_LOW": "fp16", "REFINE": level, "CLUSTER": 1, "SCALED": 0, "TRANS_A": 0, "TRANS_B": 0}
+    for level in (0, 3)
 )
 # What tests compile to read what a kernel takes: (kernel, architecture, macros).
 MEASURED = {

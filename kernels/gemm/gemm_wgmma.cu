@@ -12,7 +12,7 @@
 //   a_hi, a_lo, b_hi, b_lo  tensor maps of operands in T_LOW with boxes of 64 x 64 entries, swizzled by 128 bytes:
 //          coordinates (k, row) if the contiguous entries run along k, else (row, k).  lo is read only if REFINE
 //          splits that operand.
-//   a, b   for scaled operands the FP32 op(A) (m x k) and op(B) (k x n) by strides, and top_a, top_b; else null
+//   a, b   if SCALED the FP32 op(A) (m x k) and op(B) (k x n) by strides, and top_a, top_b; else not read
 //   out, c row-major with leading dimensions ld_out, ld_c, of `kind` (see gemm.cuh); c is not read if beta = 0
 //   results, how  tensor map of out in boxes of 16 rows and 32 columns, swizzled by 128 bytes, and how the copy engine
 //          uses it: 0 not at all, 1 it stores (beta = 0), 2 it adds (beta = 1, out is c), 3 it adds, and the lines of C
@@ -28,7 +28,8 @@
 // Grid: a multiple of CLUSTER, at most one block a multiprocessor; block 384; dynamic shared memory
 // STAGES STAGE_BYTES + 32 KB + 1024 = 225 KB.
 // Defines T_LOW (fp16 or bf16), REFINE (0 to 4: none, 'a', 'b', 'ab', 'full'), TRANS_A 0 if op(A) is contiguous
-// along k, TRANS_B 1 if op(B) is contiguous along k (as in gemm_wmma.cu), CLUSTER (1 or 2).
+// along k, TRANS_B 1 if op(B) is contiguous along k (as in gemm_wmma.cu), CLUSTER (1 or 2), SCALED 1 if the rows of
+// op(A) and the columns of op(B) were scaled (see gemm.cuh).  Code for scales is most of the code, and the LU has none.
 //
 // FP32 operands are split by an earlier launch (split_once.cu, gemm_split.cu), not while they are loaded as in
 // gemm_wmma.cu.  The products of a 64 x 128 tile read 96 of the 128 bytes that shared memory gives in a cycle.  Reading
@@ -364,7 +365,9 @@ tcs_gemm_wgmma(
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         if (alpha_by) alpha *= *alpha_by;
         const Target target = {out, c, ld_out, ld_c, m, n, int(kind), alpha, beta};
-        const Origin<T_LOW> origin = {a, b, row_a, col_a, row_b, col_b, k, top_a, top_b};
+        const Origin<T_LOW> origin = {
+            a, b, row_a, col_a, row_b, col_b, k, SCALED ? top_a : nullptr, SCALED ? top_b : nullptr
+        };
         const unsigned boxes = shared.boxes((threadIdx.x - GROUP_THREADS) / WARP);
         if (REFINE && group == CONSUMERS - 1) pass_turn(group);  // so that group 0 begins
         Ring ring;

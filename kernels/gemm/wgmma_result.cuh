@@ -12,7 +12,8 @@ __device__ __forceinline__ void copy_out(const TensorMap& map, int how, int x, i
     commit_bulk();
 }
 
-// The largest `top` of the rows and columns of one thread's sums; 0 if nothing was scaled.
+// The largest `top` of the rows and columns of one thread's sums; 0 if nothing was scaled.  This is asked at run time
+// although SCALED says it: otherwise the compiler reads these numbers so early that sums leave their registers.
 __device__ __forceinline__ unsigned largest_top(const Origin<T_LOW>& origin, Index row, Index col) {
     if (origin.top_a == nullptr) return 0;
     unsigned largest = max(origin.top_a[row], origin.top_a[row + 8]);
@@ -69,7 +70,6 @@ __device__ __forceinline__ void store_whole(
 // Hands the sums of a warp, 16 rows from `row` on, to the copy engine.  A lane holds two neighbours of every 8 columns,
 // in rows lane / 4 and lane / 4 + 8.  A box has rows of 128 bytes whose words of 16 bytes are swizzled.  In odd rows
 // the second half of the box's columns is written first; otherwise two rows would use the same banks.
-template <bool SCALED>
 __device__ __forceinline__ void send_whole(
     const float (&sum)[SUMS], const Target& target, const Origin<T_LOW>& origin,
     const TensorMap& results, int how, unsigned boxes, int row, int col
@@ -116,6 +116,37 @@ __device__ __forceinline__ void send_whole(
     }
 }
 
+// Stores one thread's sums one pair after the other, in every case.  They pass through the memory of the boxes, where a
+// loop need not be unrolled as it must be for registers: this halves the time of compiling.
+__device__ __forceinline__ void store_each(
+    const float (&sum)[SUMS], const Target& target, const Origin<T_LOW>& origin,
+    bool in_pairs, unsigned boxes, Index row, Index col
+) {
+    constexpr int AT_ONCE = BOXES * BOX_BYTES / (WARP * 16);
+    static_assert(SUMS / 4 % AT_ONCE == 0, "the boxes are filled");
+    const int lane = threadIdx.x % WARP;
+    if (lane == 0) wait_until_read<0>();  // the copy engine may still read what the warp wrote for the tile before
+    __syncwarp();
+    #pragma unroll
+    for (int first = 0; first < SUMS / 4; first += AT_ONCE) {
+        #pragma unroll
+        for (int j = 0; j < AT_ONCE; ++j) {
+            const float* const x = sum + 4 * (first + j);
+            asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
+                         :: "r"(boxes + (WARP * j + lane) * 16), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
+        }
+        #pragma unroll 1
+        for (int j = 0; j < AT_ONCE; ++j) {  // each lane reads what it wrote
+            float x[4];
+            asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                         : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+                         : "r"(boxes + (WARP * j + lane) * 16) : "memory");
+            target.store(origin, in_pairs, row, col + 8 * (first + j), x[0], x[1]);
+            target.store(origin, in_pairs, row + 8, col + 8 * (first + j), x[2], x[3]);
+        }
+    }
+}
+
 __device__ __forceinline__ void store_sums(
     const float (&sum)[SUMS], const Target& target, const Origin<T_LOW>& origin,
     const TensorMap& results, int how, unsigned boxes, Index row, Index col
@@ -125,13 +156,10 @@ __device__ __forceinline__ void store_sums(
     const bool add = target.beta != 0;
     const bool c_in_pairs = ((reinterpret_cast<unsigned long long>(target.c) | target.ld_c * 4) & 7) == 0;
     row += 16 * warp;
-    if (how != BY_HAND && origin.top_a == nullptr) {  // on an edge, the copy engine cuts boxes off where C ends
-        send_whole<false>(sum, target, origin, results, how, boxes, int(row), int(col));
-        return;
-    }
-    if (how != BY_HAND && inside &&
-        __all_sync(ALL_LANES, largest_top(origin, row + lane / 4, col + lane % 4 * 2) < INFINITE)) {
-        send_whole<true>(sum, target, origin, results, how, boxes, int(row), int(col));
+    // On an edge, the copy engine cuts boxes off where C ends; but scaled sums may be broken there, or beyond it.
+    if (how != BY_HAND && (!SCALED || (inside &&
+        __all_sync(ALL_LANES, largest_top(origin, row + lane / 4, col + lane % 4 * 2) < INFINITE)))) {
+        send_whole(sum, target, origin, results, how, boxes, int(row), int(col));
         return;
     }
     row += lane / 4;
@@ -142,12 +170,8 @@ __device__ __forceinline__ void store_sums(
         else store_whole<false>(sum, target, origin, row, col);
         return;
     }
-    #pragma unroll
-    for (int j = 0; j < SUMS / 4; ++j) {
-        target.store(origin, in_pairs, row, col + 8 * j, sum[4 * j], sum[4 * j + 1]);
-        target.store(origin, in_pairs, row + 8, col + 8 * j, sum[4 * j + 2], sum[4 * j + 3]);
-    }
-    if (origin.top_a == nullptr) return;
+    store_each(sum, target, origin, in_pairs, boxes, row, col);
+    if (!SCALED) return;
     #pragma unroll 1
     for (int e = 0; e < SUMS; ++e) target.mend(origin, row + (e >> 1 & 1) * 8, col + e / 4 * 8 + e % 2);
 }

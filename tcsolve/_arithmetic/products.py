@@ -5,6 +5,7 @@ An operand is rounded to a tensor-core format (`hi`).  Its rounding error may be
 pure functions of numbers.
 """
 
+import functools
 import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ __all__ = [
     "choose_product",
     "common_dtype",
     "error_bound",
+    "product_of",
 ]
 
 ENGINES = ("auto", "naive", "wmma", "wgmma", "cublas")
@@ -205,6 +207,31 @@ def common_dtype(a, b):
     return "float64" if "float64" in (a, b) else "float32"
 
 
+@functools.lru_cache(maxsize=1024, typed=True)
+def product_of(operands, precision, refine, rtol, engine):
+    """Return the `Product` of two operands, from the arguments of `gemm`; they must be hashable.
+
+    FP32 products on the host that name no arithmetic are those of BLAS, if their bound is at most rtol.
+
+    Parameters
+    ----------
+    operands : (str, str, int, bool)
+        The dtypes of a and b, the length k of the sums, and whether the host multiplies.
+    """
+    a, b, k, on_host = operands
+    dtype = common_dtype(a, b)
+    if on_host and dtype == "float32" and precision is refine is None:
+        plain = Product("fp32", "none", dtype)
+        if rtol is None or error_bound(plain, k, engine) <= require_rtol(rtol):
+            return plain
+    return choose_product(dtype, k, precision, refine, rtol, engine)
+
+
+def require_rtol(rtol):
+    """Return rtol as float, or raise an InputError."""
+    return require_number("rtol", rtol, "a positive number", least=math.ulp(0))
+
+
 def choose_product(dtype, k, precision=None, refine=None, rtol=None, engine="auto"):
     """Return the `Product` that the arguments of `gemm` ask for, or raise an InputError."""
     if precision is None:
@@ -238,8 +265,7 @@ def choose_product(dtype, k, precision=None, refine=None, rtol=None, engine="aut
     if refine is not None:
         raise InputError(f"rtol is {rtol} and refine is {refine!r}; give one of them")
     products = [Product(precision, level, dtype, unit) for level in levels]
-    rtol = require_number("rtol", rtol, "a positive number", least=math.ulp(0))
-    return _cheapest(products, k, rtol, engine)
+    return _cheapest(products, k, require_rtol(rtol), engine)
 
 
 def _model(precision):

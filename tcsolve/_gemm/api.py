@@ -1,13 +1,19 @@
 """The public functions `gemm`, `gemm_batched` and `gemm_bound`."""
 
 from tcsolve._arguments import require_switch
-from tcsolve._arithmetic.products import GemmBound, choose_product, common_dtype, error_bound
+from tcsolve._arithmetic.products import GemmBound, error_bound
 from tcsolve._arrays import is_cupy
 from tcsolve._backends.select import ops_for
 from tcsolve._checks import check_array
 from tcsolve._errors import InputError
 from tcsolve._gemm.multiply import multiply
-from tcsolve._gemm.task import Options, check_engine, check_gemm, check_gemm_batched
+from tcsolve._gemm.task import (
+    Options,
+    arithmetic,
+    check_engine,
+    check_gemm,
+    check_gemm_batched,
+)
 
 __all__ = ["gemm", "gemm_batched", "gemm_bound"]
 
@@ -48,9 +54,10 @@ def gemm(
         If True, op(a) is a.T (op(b) is b.T).
     precision : {'fp16', 'bf16', 'tf32', 'fp32', 'fp64', 'int8'}, optional
         The operands are rounded to this format.  By default float16, bfloat16 and int8 operands are not
-        rounded, float32 operands take 'fp16' with refinement, and float64 operands take 'fp64'.  'fp32'
-        and 'fp64' are ordinary BLAS products.  A name such as 'fp16@h200' emulates the sums of the tensor
-        cores of that GPU bit for bit, on any device.
+        rounded, float32 operands on a GPU take 'fp16' with refinement, and float64 operands take 'fp64'.
+        float32 operands on the host take 'fp32' unless `refine` is given, or an `rtol` below its bound.
+        'fp32' and 'fp64' are ordinary BLAS products.  A name such as 'fp16@h200' emulates the sums of the
+        tensor cores of that GPU bit for bit, on any device.
     refine : {'none', 'a', 'b', 'ab', 'full'}, optional
         Which rounding errors of the operands are corrected by further products [1]_: none (1 product in
         all), those of a or b (2), those of both but not the product of the two errors (3), or everything
@@ -58,7 +65,7 @@ def gemm(
         accurate as FP32.
     engine : {'auto', 'naive', 'wmma', 'wgmma', 'cublas'}
         The kernel on a GPU: our own, from the simplest to the fastest, or cuBLAS.  NumPy arrays allow
-        only 'auto', which emulates the tensor cores.
+        only 'auto', which multiplies by BLAS, and emulates the tensor cores for other precisions.
     out : array, (m, n), optional
         Array for the result; it may be c.  float16 and bfloat16 are allowed if the sums are FP32.  Two
         entries must not share memory.
@@ -276,8 +283,8 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
     >>> import numpy as np
     >>> from tcsolve import gemm_bound
     >>> a = np.zeros((10, 64), np.float32)
-    >>> gemm_bound(a, a.T, rtol=1e-2).refine, gemm_bound(a, a.T, rtol=1e-4).refine
-    ('none', 'ab')
+    >>> [gemm_bound(a, a.T, precision='fp16', rtol=rtol).refine for rtol in (1e-2, 1e-4)]
+    ['none', 'ab']
     """
     a, b, transa = check_array(a, "a"), check_array(b, "b"), require_switch("transa", transa)
     if not {a.ndim, b.ndim} <= {2, 3} or a.shape[-2 if transa else -1] not in b.shape[-2:]:
@@ -286,8 +293,7 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
             "multiplied are needed: see transa"
         )
     check_engine(engine)
-    dtype = common_dtype(a.dtype.name, b.dtype.name)
     k = a.shape[-2 if transa else -1]
-    product = choose_product(dtype, k, precision, refine, rtol, engine)
+    product = arithmetic(a, b, k, Options(1, 0, transa, False, precision, refine, engine, rtol))
     bound = error_bound(product, k, engine)
     return GemmBound(bound, product.name, product.refine, len(product.terms))

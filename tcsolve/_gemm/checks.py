@@ -103,11 +103,16 @@ def overlap(x, y):
 
     CuPy's shares_memory sorts the addresses of all entries on the device and waits for the result.
     """
+    of_x, of_y = _extent(x), _extent(y)
+    if of_x[0] >= of_y[1] or of_y[0] >= of_x[1]:
+        return False
     return np.shares_memory(*(_shadow(z) for z in (x, y)))
 
 
 def overlaps_itself(x):
     """Tell whether two entries of an array have a byte in common, from its shape and strides."""
+    if x.flags.c_contiguous or x.flags.f_contiguous:
+        return False
     shadow = _shadow(x)
     # Take two entries, and the first axis along which their indices differ.  Only the difference of the
     # indices matters, so we may assume that one of the entries has index 0 along this axis and all before it.
@@ -129,6 +134,16 @@ def _shadow(x):
     """Return a NumPy view with the address, shape and strides of any array; its entries must not be read."""
     place = {"data": (_address(x), True), "shape": x.shape, "strides": x.strides}
     return np.asarray(_Interface({"version": 3, "typestr": f"|V{x.itemsize}", **place}))
+
+
+def _extent(x):
+    """Return the addresses of the first byte of an array, and of the first byte behind it."""
+    first = _address(x)
+    if x.flags.c_contiguous or x.flags.f_contiguous:
+        return first, first + x.nbytes
+    steps = [(size - 1) * stride for size, stride in zip(x.shape, x.strides, strict=True)]
+    last = first + sum(step for step in steps if step > 0) + x.itemsize
+    return first + sum(step for step in steps if step < 0), last if x.size else first
 
 
 def _address(x):

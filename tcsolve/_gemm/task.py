@@ -1,16 +1,26 @@
 """A product to compute: the arguments of `gemm` and `gemm_batched`, checked."""
 
+import functools
+import operator
 from typing import Any, NamedTuple
 
 from tcsolve._arguments import require_switch
-from tcsolve._arithmetic.products import ENGINES, Job, choose_product, common_dtype
+from tcsolve._arithmetic.products import ENGINES, Job, product_of
+from tcsolve._arrays import is_cupy
 from tcsolve._backends.select import ops_for
 from tcsolve._checks import check_array
 from tcsolve._errors import InputError
 from tcsolve._gemm.checks import check_addend, check_out, check_scalars
 from tcsolve._steps import note
 
-__all__ = ["Options", "Task", "check_engine", "check_gemm", "check_gemm_batched"]
+__all__ = [
+    "Options",
+    "Task",
+    "arithmetic",
+    "check_engine",
+    "check_gemm",
+    "check_gemm_batched",
+]
 
 
 class Options(NamedTuple):
@@ -80,18 +90,18 @@ def check_gemm_batched(a, b, c, out, options):
 
 def _task(a, b, c, out, options):
     """Return the `Task` after the checks that `gemm` and `gemm_batched` share."""
-    turns = (require_switch(name, getattr(options, name)) for name in ("transa", "transb"))
-    a, b = (x.swapaxes(-1, -2) if turn else x for x, turn in zip((a, b), turns, strict=True))
+    if require_switch("transa", options.transa):
+        a = a.swapaxes(-1, -2)
+    if require_switch("transb", options.transb):
+        b = b.swapaxes(-1, -2)
     if a.shape[-1] != b.shape[-2]:
         raise InputError(
             f"op(a) has shape {a.shape} and op(b) has shape {b.shape}; the columns of op(a) must be "
             "the rows of op(b): see transa and transb"
         )
     check_engine(options.engine)
-    dtype = common_dtype(a.dtype.name, b.dtype.name)
-    how = options.precision, options.refine, options.rtol, options.engine
-    product = choose_product(dtype, a.shape[-1], *how)
-    wide = dtype == "float64" and product.precision != "fp64"
+    product = arithmetic(a, b, a.shape[-1], options)
+    wide = product.dtype == "float64" and product.precision != "fp64"
     accumulator = "float64" if wide else product.accumulator
     alpha, beta = check_scalars(options.alpha, options.beta, accumulator)
     shape = (*a.shape[:-1], b.shape[-1])
@@ -103,6 +113,20 @@ def _task(a, b, c, out, options):
         ops_for(out, a)  # raises unless both are in the same place
     job = Job(a, b, c, out, product, alpha, beta, options.engine)
     return Task(ops, job, shape, accumulator)
+
+
+def arithmetic(a, b, k, options):
+    """Return the `Product` of a and b that the `Options` ask for; k is the length of the sums."""
+    operands = dtype_name(a.dtype), dtype_name(b.dtype), k, not is_cupy(a)
+    how = options.precision, options.refine, options.rtol, options.engine
+    try:
+        return product_of(operands, *how)
+    except TypeError:  # an option that is not hashable is wrong, and this says how
+        return product_of.__wrapped__(operands, *how)
+
+
+# NumPy makes the name of a dtype anew each time, which takes longer than a small product.
+dtype_name = functools.lru_cache(maxsize=64)(operator.attrgetter("name"))
 
 
 def check_engine(engine):

@@ -19,6 +19,7 @@ from tcsolve._plan import MODEL_NAMES, PRECISIONS
 from tcsolve._solution import Status
 from tcsolve._solve.api import solve_ex
 from tcsolve._solve.residuals import RESIDUALS
+from tcsolve.cli.kernels import parse_arch, warm
 from tcsolve.cli.machine import info
 from tcsolve.cli.messages import say
 from tcsolve.cli.output_files import STANDARD_OUTPUT, check_outputs, forget_output, whole
@@ -33,7 +34,7 @@ INTERRUPTED, NO_READER = 130, 141
 EXIT_CODES = f"""\
 exit codes:
   {VERIFIED}    x is verified (its backward error meets the bound), and A is not ill-conditioned;
-       list, info: done
+       list, info, warm: done
   {NOT_VERIFIED}    x misses the bound, or A is singular, or A is not what --assume-a says
   {REFUSED}    the command cannot be carried out: a wrong argument, a bad file, no device, no memory
   {ILL_CONDITIONED}    x is verified, but A is ill-conditioned or its condition is not known
@@ -153,6 +154,19 @@ def _parser():
 
     machine = commands.add_parser("info", help="versions, the GPU, and whether the kernels compile")
     machine.set_defaults(run=info)
+    warmer = commands.add_parser(
+        "warm",
+        help="compile the kernels in advance, so that the first solve does not wait",
+        **texts,
+    )
+    warmer.set_defaults(run=lambda args: warm([parse_arch(text) for text in args.arch], sys.stdout))
+    warmer.add_argument(
+        "--arch",
+        nargs="+",
+        metavar="ARCH",
+        default=(),
+        help="architectures, such as sm_90 (no GPU is needed for these); by default that of the GPU",
+    )
     catalog = commands.add_parser("list", help="the names of gen: matrices")
     catalog.set_defaults(run=_list)
     return parser

@@ -9,10 +9,10 @@ import numpy as np
 import scipy
 
 from tcsolve._backends import select
-from tcsolve._errors import DeviceError
+from tcsolve._backends.cuda.runtime.compiler import target_arch
 from tcsolve._solve.cost_model import H200, rates_of
+from tcsolve.cli.kernels import outcomes
 from tcsolve.cli.messages import print_aligned
-from tcsolve.cli.progress_line import progress
 from tcsolve.matrices import _suitesparse
 
 __all__ = ["info", "versions"]
@@ -68,10 +68,8 @@ def info(_):
     if found["nvrtc"] is None:
         print(f"  not compiled: CuPy with NVRTC is needed; {INSTALL}")
         return 0
-    from tcsolve._backends.cuda.runtime.compiler import target_arch
-
     arch = target_arch() if reason is None else DEFAULT_ARCH
-    for name, outcome in _compile_kernels(arch):
+    for name, outcome in outcomes(arch).items():
         print(f"  {name:13} {outcome}")
     return 0
 
@@ -93,25 +91,3 @@ def _describe_gpu():
         f"{total / 2**30:.1f} GiB ({free / 2**30:.1f} free)",
         "rates": "H200, measured" if rates is H200 else "scaled from the H200",
     }
-
-
-def _compile_kernels(arch):
-    """Compile every variant of every kernel, and return (name, outcome) for each kernel."""
-    from tcsolve._backends.cuda.runtime.compiler import compile_cubin, supported
-    from tcsolve.kernels.registry import KERNELS
-
-    outcomes = []
-    with progress(f"compiling kernels for {arch}"):
-        for name, spec in KERNELS.items():
-            variants = spec.variants_for(arch)
-            outcome = f"{len(variants)} variants compile for {arch}"
-            if not supported(name, arch):
-                outcome = f"needs compute capability {spec.min_arch / 10}, and this is {arch}"
-            else:
-                try:
-                    for variant in variants:
-                        compile_cubin(name, arch, tuple(sorted(variant.items())))
-                except DeviceError as error:
-                    outcome = "FAILS: " + " ".join(str(error).split())
-            outcomes.append((name, outcome))
-    return outcomes

@@ -22,8 +22,10 @@ from folders import ROOT
 import tcsolve
 from tcsolve import matrices
 from tcsolve._backends import select
+from tcsolve._backends.cuda.runtime import compiler
 from tcsolve._solution import Status
 from tcsolve.cli import command as cli
+from tcsolve.cli import kernels
 from tcsolve.cli.output_files import whole
 from tcsolve.cli.progress_line import progress
 
@@ -706,6 +708,68 @@ def test_info_names_the_gpu(cupy, no_compiler, capsys):
     assert cli.main(["info"]) == 0
     out = capsys.readouterr().out
     assert "compute capability" in out and "GiB" in out
+
+
+@pytest.fixture
+def few_kernels(monkeypatch, tmp_path):
+    """Two kernels to compile, into an empty folder, which is returned."""
+    few = {name: kernels.KERNELS[name] for name in ("wait_for_panel", "move_rows")}
+    monkeypatch.setattr(kernels, "KERNELS", few)
+    monkeypatch.setenv("TCSOLVE_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.nvrtc
+def test_warm_compiles_for_named_architectures_without_a_gpu(few_kernels, nvrtc, capsys):
+    assert cli.main(["warm", "--arch", "sm_80", "9.0"]) == 0
+    out, err = capsys.readouterr()
+    first, second = out.splitlines()
+    assert first.split()[:2] == ["sm_80", "5"] and second.split()[:2] == ["sm_90a", "5"]
+    assert str(few_kernels) in first and err == ""
+    made = {file: file.stat().st_mtime_ns for file in few_kernels.iterdir()}
+    assert len(made) == 10
+    assert cli.main(["warm", "--arch", "sm_80"]) == 0  # finds them
+    assert {file: file.stat().st_mtime_ns for file in few_kernels.iterdir()} == made
+
+
+@pytest.mark.nvrtc
+def test_what_warm_compiles_is_what_a_launch_reads(few_kernels, nvrtc, monkeypatch):
+    assert cli.main(["warm", "--arch", "sm_90"]) == 0
+    monkeypatch.setattr(nvrtc, "compileProgram", None)
+    cubin = compiler.compile_cubin("move_rows", compiler.arch_for(90), (("CHUNK", 4),))
+    assert len(cubin) > 1000
+
+
+@pytest.mark.nvrtc
+def test_warm_refuses_a_folder_that_cannot_be_written(few_kernels, nvrtc, refusal):
+    few_kernels.write_text("in the way")
+    error = refusal("warm", "--arch", "sm_80")
+    assert str(few_kernels) in error and "TCSOLVE_CACHE_DIR" in error
+
+
+@pytest.mark.parametrize(
+    "arch, reason",
+    [("sm_70", "7.5 or later"), ("hopper", "'hopper'"), ("sm_9", "'sm_9'"), ("", "''")],
+)
+def test_warm_refuses_what_is_no_architecture(arch, reason, refusal):
+    assert reason in refusal("warm", "--arch", arch)
+
+
+@pytest.mark.nvrtc
+def test_warm_without_a_gpu_needs_an_architecture(few_kernels, nvrtc, monkeypatch, refusal):
+    monkeypatch.setattr(select, "why_no_cuda", lambda: "there is no driver")
+    error = refusal("warm")
+    assert "there is no driver" in error and "tcsolve warm --arch sm_90" in error
+
+
+@pytest.mark.nvrtc
+def test_warm_names_an_architecture_that_the_compiler_lacks(few_kernels, nvrtc, refusal):
+    assert "sm_99" in refusal("warm", "--arch", "sm_99")
+
+
+def test_warm_without_a_compiler_gives_the_remedy(monkeypatch, refusal):
+    monkeypatch.setitem(sys.modules, "cupy.cuda", None)
+    assert "pip install 'tcsolve[cuda13]'" in refusal("warm", "--arch", "sm_90")
 
 
 def test_list_describes_every_generator(capsys):

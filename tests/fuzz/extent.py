@@ -139,8 +139,8 @@ def _multiplied(function, shape):
         rng = np.random.default_rng(2)
         a = rng.standard_normal([count if extent == -1 else extent for extent in shape]).astype("f")
         b = rng.standard_normal((*a.shape[:-2], a.shape[-1], SMALL)).astype("f")
-        c = place.host(function(place.given(a), place.given(b)))
-        return _product_of_bound(a, b, c, gemm_bound(a, b).bound)
+        given = place.given(a), place.given(b)
+        return _product_of_bound(a, b, place.host(function(*given)), gemm_bound(*given).bound)
 
     return run
 
@@ -148,9 +148,8 @@ def _multiplied(function, shape):
 def _multiplied_wide(place, count):
     """Columns of op(B), and so those of the result."""
     a, b = np.ones((SMALL, SMALL), "f") / 3, _columns(count).astype("f")
-    return _product_of_bound(
-        a, b, place.host(gemm(place.given(a), place.given(b))), gemm_bound(a, b).bound
-    )
+    given = place.given(a), place.given(b)
+    return _product_of_bound(a, b, place.host(gemm(*given)), gemm_bound(*given).bound)
 
 
 def _allocating_product(function, shape):

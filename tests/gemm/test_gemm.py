@@ -308,7 +308,7 @@ def test_the_bound_of_refined_products_is_that_of_their_sums():
     # 2**-11 squared, three times, and two chains; not hundreds of them.
     for k, most in ((64, 1.2e-5), (4096, 3e-5), (16384, 8e-5)):
         a = np.zeros((1, k), np.float32)
-        assert 3 * 2.0**-22 < gemm_bound(a, a.T).bound < most
+        assert 3 * 2.0**-22 < gemm_bound(a, a.T, precision="fp16").bound < most
     assert CHAIN == 64
 
 
@@ -449,17 +449,71 @@ def test_rtol_picks_the_cheapest_level_that_meets_it():
     a, b = operands(8, 8, 100, np.float32)
     found = {}
     for exponent in range(-5, 0):
-        bound = gemm_bound(a, b, rtol=1.2 * 10.0**exponent)
+        bound = gemm_bound(a, b, precision="fp16", rtol=1.2 * 10.0**exponent)
         assert bound.bound <= 1.2 * 10.0**exponent
         found[exponent] = bound.refine
-        result = gemm(a, b, rtol=1.2 * 10.0**exponent)
+        result = gemm(a, b, precision="fp16", rtol=1.2 * 10.0**exponent)
         assert np.array_equal(result, gemm(a, b, refine=bound.refine))
         cheaper = [r for r, terms in LEVELS.items() if len(terms) < bound.products]
         assert all(
             gemm_bound(a, b, refine=refine).bound > 1.2 * 10.0**exponent for refine in cheaper
         )
     assert found[-1] == "none" and found[-5] == "ab"
-    assert gemm_bound(a, b, rtol=6e-4).refine == "a"
+    assert gemm_bound(a, b, precision="fp16", rtol=6e-4).refine == "a"
+
+
+@pytest.mark.parametrize("stored", [np.float32, np.float16, BF16], ids=str)
+def test_fp32_products_on_the_host_are_those_of_blas(stored):
+    a, b = operands(30, 20, 700, np.float32)
+    other = b.astype(stored)
+    expected = a @ other.astype(np.float32)
+    assert gemm_bound(a, other) == (700 * 2.0**-24, "fp32", "none", 1)
+    assert np.array_equal(gemm(a, other), expected)
+    out = np.empty((30, 20), np.float32)
+    assert gemm(a, other, out=out) is out and np.array_equal(out, expected)
+    assert np.array_equal(gemm(a, other, alpha=2, out=out), 2 * expected)
+    turned = np.empty((20, 30), np.float32).T
+    assert ratio(gemm(a, other, out=turned), a, other, 700 * 2.0**-24) <= 1
+    stack = np.stack([a, -a])
+    assert np.array_equal(gemm_batched(stack, other)[1], -expected)
+    # A named arithmetic is emulated.
+    for named in ({"precision": "fp16"}, {"refine": "ab"}, {"refine": "none"}):
+        assert not np.array_equal(gemm(a, other, **named), expected)
+        assert gemm_bound(a, other, **named).precision == "fp16"
+
+
+def test_an_rtol_on_the_host_takes_blas_if_its_bound_is_small_enough():
+    a, b = operands(8, 8, 1000, np.float32)
+    plain, emulated = gemm_bound(a, b), gemm_bound(a, b, precision="fp16")
+    assert emulated.bound < plain.bound  # the sums are shorter
+    assert gemm_bound(a, b, rtol=plain.bound) == plain
+    assert gemm_bound(a, b, rtol=emulated.bound) == emulated
+    assert np.array_equal(gemm(a, b, rtol=emulated.bound), gemm(a, b, precision="fp16"))
+    for wrong in (-1, True, "small", [1e-3]):
+        with pytest.raises(InputError, match="rtol is"):
+            gemm(a, b, rtol=wrong)
+
+
+@pytest.mark.parametrize("name", ["precision", "refine", "engine"])
+def test_an_option_that_is_not_hashable_is_refused_by_name(name):
+    a = np.ones((2, 2), np.float32)
+    with pytest.raises(InputError, match=rf"{name} is \['fp16'\]"):
+        gemm(a, a, **{name: ["fp16"]})
+
+
+@pytest.mark.parametrize("refine", list(LEVELS))
+def test_scales_are_undone_exactly(refine):
+    """A power of two for each row and column changes no bit, up to the ends of the range."""
+    a, b = operands(12, 10, 130, np.float32)
+    for spread in (20, 45, 70):
+        rows = np.round(np.linspace(-spread, spread, 12))
+        columns = np.round(np.linspace(spread // 2, -spread // 2, 10))
+        x, y = np.ldexp(a, rows.astype(int)[:, None]), np.ldexp(b, columns.astype(int))
+        expected = np.ldexp(
+            gemm(a, b, precision="fp16", refine=refine),
+            (rows[:, None] + columns).astype(int),
+        )
+        assert np.array_equal(gemm(x, y, precision="fp16", refine=refine), expected)
 
 
 def test_an_rtol_out_of_reach_is_refused_with_the_best_there_is():

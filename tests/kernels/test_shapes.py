@@ -319,7 +319,7 @@ def test_a_lower_shape_fits_or_there_is_none(k, arch):
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_89"])
 def test_without_clusters_nothing_is_split_in_one_pass(arch):
-    assert split_shape([(True, 1, 1), (False, 1, 1)], arch) is None
+    assert split_shape(((True, 1, 1), (False, 1, 1)), arch) is None
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_without_clusters_nothing_is_split_in_one_pass(arch):
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_120"])
 def test_the_split_shape_holds_whole_rows_and_columns(matrix, threads, share, blocks, arch):
     by_row, rows, cols = matrix
-    shape = split_shape([matrix, (True, 1, 1)], arch)
+    shape = split_shape((matrix, (True, 1, 1)), arch)
 
     assert shape == (threads, (share, 1), (blocks, 8))
     # 64 entries a thread: of a row in `share` warps; of 4 columns of a row in each of `share` lanes.
@@ -351,7 +351,7 @@ def test_the_split_shape_holds_whole_rows_and_columns(matrix, threads, share, bl
 
 @pytest.mark.parametrize("matrix", [(True, 1, 32769), (False, 16385, 1)])
 def test_what_no_cluster_holds_is_split_in_two_passes(matrix):
-    assert split_shape([(True, 1, 1), matrix], "sm_90a") is None
+    assert split_shape(((True, 1, 1), matrix), "sm_90a") is None
 
 
 # ---- small systems -----------------------------------------------------------------------------

@@ -2,9 +2,8 @@
 
 Operands are rounded as tensor cores round them, and multiplied in FP32.  There the product of two 11-bit
 numbers is exact.  So a result differs from that of tensor cores only in the order and the truncation of the
-sums.  On two cores, a product of size 1000 to 2000 takes 2 to 7 times as long as the FP32 product of BLAS,
-and 5 to 9 times with refinement.  A `Product` with a unit has the sums of these tensor cores, too; it takes a
-hundred times as long.
+sums.  Products that are not rounded are those of BLAS.  A `Product` with a unit has the sums of these tensor
+cores, too; it takes a hundred times as long.
 """
 
 import functools
@@ -12,11 +11,17 @@ import functools
 import numpy as np
 
 from tcsolve._arithmetic.block_sums import multiply_add, sum_of_terms
-from tcsolve._arithmetic.formats import TOP_EXPONENT, split
+from tcsolve._arithmetic.formats import TOP_EXPONENT, round_to, split
 from tcsolve._arithmetic.products import CHAIN
+from tcsolve._backends.cpu.blas import blas_of
 from tcsolve._errors import InputError
 
 __all__ = ["add_product", "gemm"]
+
+# The largest exponents of scales for which a sum times one of them is exact in FP32.
+MODERATE_EXPONENT = 60
+# The largest exponent of a power of two that is an FP32 number, and so is its inverse.
+LARGEST_FACTOR = 126
 
 
 def gemm(job):
@@ -28,6 +33,9 @@ def gemm(job):
             "move them with cupy.asarray"
         )
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        if product.native and alpha == 1 and beta == 0 and a.dtype == b.dtype == out.dtype:
+            np.matmul(a, b, out=out)
+            return
         result = multiply(a, b, product)
         if product.precision == "int8":
             # The conversion to int32 at the end reduces modulo 2**32.
@@ -37,7 +45,7 @@ def gemm(job):
             result = result * result.dtype.type(alpha)
         if beta != 0:
             result = result + result.dtype.type(beta) * c.astype(result.dtype)
-        out[...] = result.astype(out.dtype)
+        out[...] = result.astype(out.dtype, copy=False)
 
 
 def multiply(a, b, product):
@@ -65,14 +73,22 @@ def _rounded(a, b, product):
     """Return the product of FP32 operands, scaled, rounded and split."""
     top_a, top_b = _top(a, -1), _top(b, -2)
     exponent_a, exponent_b = fit(top_a), fit(top_b)
-    parts_a = split(np.ldexp(_finite(a), exponent_a), product.format)
-    parts_b = split(np.ldexp(_finite(b), exponent_b), product.format)
-    run = a.shape[-1] if product.refine == "none" else CHAIN
-    total = sum_of_terms(
-        parts_a, parts_b, product.terms, run, functools.partial(add_product, product)
+    good = np.isfinite(top_a).all(), np.isfinite(top_b).all()
+    # If the largest entries are finite, all are, and no copy is needed.
+    finite = [x if all_good else _finite(x) for x, all_good in zip((a, b), good, strict=True)]
+    scaled = [_scaled(x, e) for x, e in zip(finite, (exponent_a, exponent_b), strict=True)]
+    parts_a, parts_b = (
+        split(x, product.format) if has_low else (round_to(x, product.format),)
+        for x, has_low in zip(scaled, product.splits, strict=True)
     )
-    total = np.ldexp(total, -(exponent_a + exponent_b))
-    if not (np.isfinite(top_a).all() and np.isfinite(top_b).all()):
+    run = a.shape[-1] if product.refine == "none" else CHAIN
+    if product.sums is None:
+        total = _sum_by_blas(parts_a, parts_b, product.terms, run)
+    else:
+        add = functools.partial(add_product, product)
+        total = sum_of_terms(parts_a, parts_b, product.terms, run, add)
+    total = _unscaled(total, exponent_a, exponent_b)
+    if not all(good):
         # A row or column that holds an Inf or NaN is multiplied in FP64, where a sum of finite FP32
         # products cannot overflow.
         plain = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float32)
@@ -82,7 +98,8 @@ def _rounded(a, b, product):
 
 def _top(x, axis):
     """Return max |x| along an axis, which is kept; NaN and Inf propagate."""
-    return np.abs(x).max(axis=axis, keepdims=True, initial=0)
+    most, least = (f(axis=axis, keepdims=True, initial=0) for f in (x.max, x.min))
+    return np.maximum(most, -least)
 
 
 def _finite(x):
@@ -112,3 +129,56 @@ def add_product(how, partial, a, b):
     pairs = zip(*(np.broadcast_to(x, (count, *x.shape[1:])) for x in (a, b)), strict=True)
     addends = [None] * count if partial is None else partial
     return np.stack([add_product(how, c, *pair) for c, pair in zip(addends, pairs, strict=True)])
+
+
+def _scaled(x, exponent):
+    """Return x 2**exponent, rounded once; the exponents are at most 2 * LARGEST_FACTOR."""
+    first = np.minimum(exponent, LARGEST_FACTOR)
+    y = x * _power(first)
+    if (exponent > first).any():  # then x is subnormal, and the first product is exact
+        y *= _power(exponent - first)
+    return y
+
+
+def _unscaled(total, exponent_a, exponent_b):
+    """Return total 2**-(exponent_a + exponent_b), rounded once; total may be overwritten."""
+    exponents = exponent_a, exponent_b
+    if all(abs(e).max(initial=0) <= MODERATE_EXPONENT for e in exponents):
+        # A sum is 0, or between 2**-48 and 2**60, so only the second product can be rounded.
+        for exponent in exponents:
+            total *= _power(-exponent)
+        return total
+    return np.ldexp(total, -(exponent_a + exponent_b))
+
+
+def _power(exponent):
+    """Return 2**exponent in FP32."""
+    return np.ldexp(np.float32(1), exponent)
+
+
+def _sum_by_blas(parts_a, parts_b, terms, run):
+    """Return the sum of the products of parts listed in `terms`, as `sum_of_terms` with FP32 sums.
+
+    The parts of all terms lie behind each other along k, so that each partial sum is one
+    product of BLAS, which adds it to the total.
+    """
+    total = None
+    for q in range(0, parts_a[0].shape[-1], run):
+        here = slice(q, q + run)
+        left = _behind([parts_a[i][..., :, here] for i, _ in terms], -1)
+        right = _behind([parts_b[j][..., here, :] for _, j in terms], -2)
+        total = left @ right if total is None else _added(total, left, right)
+    return total
+
+
+def _behind(parts, axis):
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis)
+
+
+def _added(total, a, b):
+    """Return total + a b; a contiguous matrix `total` is overwritten."""
+    if total.ndim > 2 or not total.flags.c_contiguous:
+        return np.add(total, a @ b, out=total)
+    # BLAS is column-major, so compute total.T + b.T a.T.
+    gemm = blas_of("gemm", total.dtype)
+    return gemm(1.0, b.T, a.T, 1.0, total.T, overwrite_c=1).T

@@ -12,7 +12,7 @@ import numpy as np
 from tcsolve._arithmetic.matrix_parts import WIDENED, parts, real_parts
 from tcsolve._backends.cuda.batched import library_factors
 from tcsolve._backends.cuda.gemm import batched, engines
-from tcsolve._backends.cuda.lu import first_steps
+from tcsolve._backends.cuda.lu import first_steps, needed
 from tcsolve._backends.cuda.lu.ops import DeviceLU
 from tcsolve._backends.cuda.runtime import (
     compiler,
@@ -98,6 +98,10 @@ class CupyOps:
 
     @turns_into_memory_error
     def extremes(self, a, dtype=None):
+        # This is the first launch of a solve, so start the compilation of its other kernels now.
+        factors = None if dtype is None else np.dtype(dtype).char
+        count = self.properties["multiprocessors"]
+        needed.prepare(_here(), self._arch, count, len(a), a.dtype.char, factors)
         # For small n, waiting for the survey would take a large part of the time of the factorization.
         early = dtype is not None and goes_early(a, self.early_rows)
         early = early and recorded_graphs.remembers(len(a), np.dtype(dtype))

@@ -167,6 +167,7 @@ def _wgmma(work, cluster=CLUSTER):
         else [(_on_16_bytes(x), None) for x in (work.a, work.b)]
     )
     defines = {"T_LOW": product.precision, "REFINE": product.level, "CLUSTER": cluster}
+    defines["SCALED"] = int(work.scaled)
     size = work.m, work.n
     turns = work.turns if takes_turns(defines, *size, work.multiprocessors) else None
     for part, operands in work.along_k(pairs):

@@ -65,7 +65,7 @@ class Work:
             [empty_aligned(x.array.shape, stored) if wanted else None for wanted in (1, part)]
             for x, part in zip((self.a, self.b), parts, strict=True)
         ]
-        shape = split_shape([x[3:] for x in self.to_scale], self.arch)
+        shape = split_shape(tuple(x[3:] for x in self.to_scale), self.arch)
         if shape is None or not self._split_once(pairs, shape):
             self.find_tops()
             blocks = sum(split_blocks(*x.array.shape) for x in (self.a, self.b))

@@ -253,7 +253,7 @@ def _pieces(k):
 def _defines(how):
     # No clusters, because a single block must be able to leave a multiprocessor that it must not use.
     refine = {"T_LOW": how.format.name, "REFINE": 3 if how.products == 3 else 0, "CLUSTER": 1}
-    return refine | {"TRANS_A": 0, "TRANS_B": 0}
+    return refine | {"TRANS_A": 0, "TRANS_B": 0, "SCALED": 0}
 
 
 def _scale(u, top, other, multiprocessors):

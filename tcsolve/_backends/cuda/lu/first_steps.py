@@ -13,7 +13,7 @@ from tcsolve._backends.cuda.runtime import compiler
 from tcsolve._backends.cuda.runtime.async_read import Sent
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve._paths import paths
-from tcsolve.kernels.launch_shapes import RESIDUAL_ROWS
+from tcsolve.kernels.launch_shapes import residual_rows
 
 __all__ = [
     "ahead",
@@ -27,8 +27,6 @@ __all__ = [
     "steepest",
 ]
 
-# From this many rows on, each warp of the residual kernel takes several rows.
-MANY_ROWS = 8192
 THREADS = 256
 # The limit of CUDA for the second dimension of a grid.
 MOST_BLOCKS_IN_Y = 65535
@@ -174,8 +172,7 @@ def _residual(a, places, step, *, address=0, where=0):
 @functools.lru_cache(maxsize=256)
 def _residual_launch(device, char, n):
     """Return the prepared launch of tcs_matrix_residual for n rows; its addresses are placeholders."""
-    few, many = RESIDUAL_ROWS
-    rows = many if n >= MANY_ROWS else few
+    rows = residual_rows(n)
     defines = {"T_A": "float" if char == "f" else "double", "ROWS": rows}
     kernel = compiler.kernel("residual", "tcs_matrix_residual", **defines)
     return kernel.prepared((-(-n // (8 * rows)), 1), (THREADS, 1), [0] * 8 + [n], 0)

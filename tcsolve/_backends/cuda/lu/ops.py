@@ -72,13 +72,12 @@ class DeviceLU:
         return next((s.cluster for s in shapes if not s.cluster or may_fit(_panel(s))), False)
 
     def strip(self, p, start, stop, pivots, started=None):
-        (m, _), w, shapes = p.shape, stop - start, ()
+        (m, _), w = p.shape, stop - start
         if p.dtype.char == "f":
             where = cluster_launch.in_force(), cluster_launch.present_context()
             narrow = w % NARROW_STRIP == 0 and w % SOLVE_WIDTH != 0
             shapes = _panel_shapes(*where, m - start, narrow, w > SEARCHED_STRIP)
-            shapes = [shape for shape in shapes if w <= shape.strip]
-        if shapes:
+            shapes = (shape for shape in shapes if w <= shape.strip)
             # Compute addresses: making views of arrays takes the host longer than the launches.
             row, ipiv, order, info = pivots
             first, ld_top, ld_p = row + start, -(-w // 4) * 4, ld(p)
@@ -300,8 +299,7 @@ class _BestShape(NamedTuple):
     context: tuple
 
     def __call__(self, rows, narrow, dominant):
-        shapes = _panel_shapes(self.clusters, self.context, rows, narrow, dominant)
-        return next(iter(shapes), None)
+        return _best_shape(self.clusters, self.context, rows, narrow, dominant)
 
 
 def _place_of(w):
@@ -310,10 +308,22 @@ def _place_of(w):
     return w.itemsize, w.data.ptr % 16, w.strides[0] % 16, recorded
 
 
-@functools.cache
 def _panel_shapes(clusters, context, m, narrow, dominant):
+    """Yield the shapes to try; the device is asked about each only when it is needed, which compiles it."""
+    best = _best_shape(clusters, context, m, narrow, dominant)
     shapes = _known_shapes(context[0], m, narrow, dominant)
-    return tuple(s for s in shapes if not s.cluster or clusters.fits(_panel(s)))
+    if best is not None:
+        yield best
+        yield from _fitting(clusters, shapes[shapes.index(best) + 1 :])
+
+
+@functools.cache
+def _best_shape(clusters, context, m, narrow, dominant):
+    return next(_fitting(clusters, _known_shapes(context[0], m, narrow, dominant)), None)
+
+
+def _fitting(clusters, shapes):
+    return (s for s in shapes if not s.cluster or clusters.fits(_panel(s)))
 
 
 @functools.cache

@@ -8,15 +8,14 @@ import ctypes
 import functools
 import hashlib
 import importlib.resources
-import os
-import pathlib
 import re
 import struct
-import tempfile
+import sys
 import threading
 
-from tcsolve._backends.cuda.runtime import launch_counter
+from tcsolve._backends.cuda.runtime import cubin_cache, launch_counter
 from tcsolve._backends.cuda.runtime.out_of_memory import is_out_of_memory
+from tcsolve._backends.cuda.runtime.side_by_side import SideBySide
 from tcsolve._errors import DeviceError, KernelCompileError
 from tcsolve._locks import ForkSafeLock
 from tcsolve.kernels.arch import PORTABLE_CLUSTER, arch_number
@@ -24,12 +23,15 @@ from tcsolve.kernels.registry import KERNELS
 
 __all__ = [
     "Kernel",
+    "arch_for",
+    "compile_ahead",
     "compile_cubin",
     "create_program",
     "create_program_of",
     "files",
     "headers",
     "included",
+    "is_cached",
     "kernel",
     "least_arch",
     "parameters",
@@ -54,7 +56,6 @@ NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
 
 _permitting = ForkSafeLock()
 
-CUBIN_MAGIC = b"\x7fELF"
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
@@ -72,7 +73,11 @@ def target_arch(device=None):
     """Return the architecture of a CuPy device, such as 'sm_90a'; by default of the current device."""
     from cupy.cuda import Device
 
-    number = int((device or Device()).compute_capability)
+    return arch_for(int((device or Device()).compute_capability))
+
+
+def arch_for(number):
+    """Return the architecture to compile for, such as 'sm_90a' for 90, the compute capability 9.0."""
     return f"sm_{number}{'a' if number in ARCH_SPECIFIC else ''}"
 
 
@@ -103,7 +108,7 @@ def headers():
     return paths, tuple(files()[path].read_text("utf-8") for path in paths)
 
 
-def compile_cubin(name, arch, defines=()):
+def compile_cubin(name, arch, defines=(), missing=None):
     """Compile <name>.cu for `arch`, or read it from the cache; this needs NVRTC but no device.
 
     Parameters
@@ -114,6 +119,8 @@ def compile_cubin(name, arch, defines=()):
         Such as 'sm_90a'.
     defines : tuple of (str, int or str)
         Preprocessor macros.
+    missing : callable, optional
+        missing(arch) is called before compiling, if the cache does not have the cubin.
 
     Returns
     -------
@@ -125,13 +132,54 @@ def compile_cubin(name, arch, defines=()):
     KernelCompileError
         The source does not compile.  The error has the kernel, the options and the log of the compiler.
     """
-    options = (f"-arch={arch}", *FLAGS, *(f"-D{macro}={value}" for macro, value in defines))
-    path = _cache_path(name, options)
-    cubin = _read(path)
+    options = _options(arch, defines)
+    path = _path(name, options)
+    cubin = cubin_cache.read(path)
     if cubin is None:
+        if missing is not None:
+            missing(arch)
         cubin = _compile(name, arch, options)
-        _write(path, cubin)
+        cubin_cache.write(path, cubin)
     return cubin
+
+
+def is_cached(name, arch, defines=()):
+    """Tell whether the cache has the cubin that `compile_cubin` returns."""
+    return cubin_cache.read(_path(name, _options(arch, defines))) is not None
+
+
+def _options(arch, defines):
+    return (f"-arch={arch}", *FLAGS, *(f"-D{macro}={value}" for macro, value in defines))
+
+
+def _say(arch):
+    """Say on a terminal, once in a process, why the first solve of a machine takes so long."""
+    global _said
+    with _saying:
+        silent, _said = _said or sys.stderr is None or not sys.stderr.isatty(), True
+    if not silent:
+        print(
+            f"tcsolve compiles its CUDA kernels for {arch}, once for this machine, and keeps them in "
+            f"{cubin_cache.folder()} ('tcsolve warm' does this in advance)",
+            file=sys.stderr,
+        )
+
+
+_saying, _said = ForkSafeLock(), False
+# The cubins for launches.  NVRTC runs without Python's lock, and has no lock of its own.
+_cubins = SideBySide(lambda key: compile_cubin(*key, missing=_say))
+
+
+def compile_ahead(arch, kernels):
+    """Compile kernels for `arch` in other threads, and do not wait for them.
+
+    Parameters
+    ----------
+    arch : str
+    kernels : iterable of (str, dict)
+        Names and preprocessor macros, those that are launched first before others.
+    """
+    _cubins.start([(name, arch, tuple(sorted(defines.items()))) for name, defines in kernels])
 
 
 def create_program(name):
@@ -169,13 +217,16 @@ def _nvrtc_version():
     return nvrtc.getVersion()
 
 
-def _cache_path(name, options):
-    """Return the path of the cubin; its name is a hash of the source, the headers, the options and NVRTC."""
-    parts = (repr(_nvrtc_version()), *options, *included(source(f"{name}.cu")))
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    own = os.environ.get("TCSOLVE_CACHE_DIR")
-    shared = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return pathlib.Path(own or os.path.join(shared, "tcsolve")) / f"{name}-{key}.cubin"
+def _path(name, options):
+    """Return the path of a cubin; its name is a hash of the source, the headers, the options and NVRTC."""
+    key = hashlib.sha256("\0".join((repr(_nvrtc_version()), *options)).encode() + _digest(name))
+    return cubin_cache.folder() / f"{name}-{key.hexdigest()}.cubin"
+
+
+@functools.cache
+def _digest(name):
+    """Return a hash of a source and of all headers that it includes."""
+    return hashlib.sha256("\0".join(included(source(f"{name}.cu"))).encode()).digest()
 
 
 def included(text):
@@ -189,34 +240,17 @@ def included(text):
     return texts
 
 
-def _read(path):
-    try:
-        cubin = path.read_bytes()
-    except OSError:
-        return None
-    return cubin if cubin.startswith(CUBIN_MAGIC) else None  # truncated, as by a full disk
-
-
-def _write(path, cubin):
-    """Write a cubin so that other processes see the complete file or none; ignore a read-only cache."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(cubin)
-            os.replace(temporary, path)
-        except OSError:
-            os.unlink(temporary)
-    except OSError:
-        pass
-
-
 def parameters(name, entry):
     """Return the number of arguments of an entry of <name>.cu."""
-    text = re.sub(r"//.*", "", source(f"{name}.cu"))
-    (found,) = re.findall(rf"\b{entry}\s*\(([^)]*)\)\s*{{", text)
+    (found,) = re.findall(rf"\b{entry}\s*\(([^)]*)\)\s*{{", _code(name))
     return found.count(",") + 1
+
+
+@functools.cache
+def _code(name):
+    """Return the text of <name>.cu from its first entry on, without comments."""
+    text = source(f"{name}.cu")
+    return re.sub(r"//.*", "", text[text.index('extern "C"') :])
 
 
 class Kernel:
@@ -343,5 +377,5 @@ def _module(device, name, arch, defines):
             f"but the target is {arch}"
         )
     module = Module()
-    module.load(compile_cubin(name, arch, defines))
+    module.load(_cubins.get((name, arch, defines)))
     return module

@@ -17,6 +17,7 @@ from tcsolve._backends.cuda.runtime.out_of_memory import guarded
 from tcsolve._errors import DeviceMemoryError, KernelCompileError
 
 SOURCE = ("move_rows", "sm_80", (("CHUNK", 32),))
+ELF = b"\x7fELF"  # how a cubin begins
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_importing_does_not_import_cupy():
 @pytest.mark.nvrtc
 def test_second_compile_comes_from_the_cache(cache, compiler_calls):
     first = compiler.compile_cubin(*SOURCE)
-    assert first.startswith(compiler.CUBIN_MAGIC)
+    assert first.startswith(ELF)
     assert compiler.compile_cubin(*SOURCE) == first
     assert len(compiler_calls) == 1
     assert len(list(cache.iterdir())) == 1  # and no temporary file stays
@@ -144,21 +145,119 @@ def test_a_binary_depends_on_the_headers_it_includes_alone(kernel, headers):
 
 
 @pytest.mark.nvrtc
-def test_cache_that_is_no_folder_is_ignored(nvrtc, tmp_path, monkeypatch):
-    blocked = tmp_path / "file"
-    blocked.write_text("in the way")
-    monkeypatch.setenv("TCSOLVE_CACHE_DIR", str(blocked))
-    assert compiler.compile_cubin(*SOURCE).startswith(compiler.CUBIN_MAGIC)
+@pytest.mark.parametrize("kind", ["file", "read-only"])
+def test_a_cache_that_cannot_be_written_is_no_error(kind, nvrtc, tmp_path, monkeypatch):
+    folder = tmp_path / "file" if kind == "file" else Path("/proc/tcsolve")
+    if kind == "file":
+        folder.write_text("in the way")
+    monkeypatch.setenv("TCSOLVE_CACHE_DIR", str(folder))
+    assert compiler.compile_cubin(*SOURCE).startswith(ELF)
+    assert compiler.compile_cubin(*SOURCE).startswith(ELF)
 
 
 @pytest.mark.nvrtc
-def test_broken_cache_file_is_compiled_again(cache, compiler_calls):
+def test_kernels_are_read_from_a_folder_that_cannot_be_written(cache, compiler_calls, monkeypatch):
+    cubin = compiler.compile_cubin(*SOURCE)
+    with monkeypatch.context() as patch:
+        for name in ("mkdtemp", "mkstemp", "NamedTemporaryFile"):
+            patch.setattr(f"tempfile.{name}", None)
+        assert compiler.compile_cubin(*SOURCE) == cubin
+    assert len(compiler_calls) == 1
+
+
+def process(code, folder, **options):
+    """Start a process with this cache; `code` has `compile_cubin`, SOURCE and `write`."""
+    text = f"""
+from tcsolve._backends.cuda.runtime.compiler import compile_cubin
+from tcsolve._backends.cuda.runtime.cubin_cache import write
+SOURCE = {SOURCE!r}
+{code}"""
+    environment = os.environ | {"TCSOLVE_CACHE_DIR": str(folder)}
+    command = [sys.executable, "-P", "-c", text]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, **options)
+
+
+@pytest.mark.nvrtc
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits of a process")
+def test_a_cache_that_is_full_is_no_error_and_keeps_no_part_of_a_file(nvrtc, cache):
+    # A limit of the size of files stops a write in its middle, as a full disk does.
+    code = """
+import resource
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+cubin = compile_cubin(*SOURCE)
+print(len(cubin), write(Path("{0}") / "other", cubin))"""
+    ran = process(code.format(cache), cache)
+    size, written = ran.communicate(timeout=60)[0].split()
+    assert ran.returncode == 0 and int(size) > 5000 and written == "False"
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.nvrtc
+def test_processes_that_start_together_share_a_cache(nvrtc, cache):
+    code = "import hashlib; print(hashlib.sha256(compile_cubin(*SOURCE)).hexdigest())"
+    ran = [process(code, cache) for _ in range(4)]
+    found = {one.communicate(timeout=120)[0] for one in ran}
+    assert len(found) == 1 and all(one.returncode == 0 for one in ran)
+    (file,) = cache.iterdir()  # and no temporary file stays
+    assert file.suffix == ".cubin"
+    assert process(code, cache).communicate(timeout=60)[0] in found
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[:-1],
+        lambda data: data[: len(data) // 2],
+        lambda data: data + b"\0",
+        lambda data: data[:999] + bytes([data[999] ^ 1]) + data[1000:],
+        lambda data: bytes(len(data)),
+        lambda data: data[:-1] + bytes([data[-1] ^ 128]),
+    ],
+)
+def test_a_damaged_file_is_compiled_again(damage, cache, compiler_calls):
     cubin = compiler.compile_cubin(*SOURCE)
     (file,) = cache.iterdir()
-    file.write_bytes(b"")
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
     assert compiler.compile_cubin(*SOURCE) == cubin
-    assert file.read_bytes() == cubin
+    assert file.read_bytes() == whole
     assert len(compiler_calls) == 2
+
+
+AHEAD = """
+import time
+from tcsolve._backends.cuda.runtime.compiler import compile_ahead
+compile_ahead("sm_80", [("move_rows", dict(CHUNK=chunk)) for chunk in (4, 8, 16)])
+while len(list(Path("{0}").glob("*.cubin"))) < 3:
+    time.sleep(0.01)"""
+
+
+@pytest.mark.nvrtc
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_one_line_on_a_terminal_says_that_kernels_are_compiled(nvrtc, cache):
+    code = "from pathlib import Path" + AHEAD.format(cache)
+    found = []
+    for _ in range(2):  # the second process finds all kernels
+        ours, theirs = os.openpty()
+        assert process(code, cache, stderr=theirs).communicate(timeout=60)[0] == ""
+        os.write(theirs, b"end\n")
+        text = b""
+        while not text.endswith(b"end\r\n"):
+            text += os.read(ours, 10000)
+        found.append(text.decode().splitlines())
+        os.close(ours)
+        os.close(theirs)
+    (line, _), (end,) = found
+    assert "sm_80" in line and str(cache) in line and "tcsolve warm" in line and end == "end"
+
+
+@pytest.mark.nvrtc
+def test_nothing_is_said_where_nobody_looks(nvrtc, cache):
+    code = "from pathlib import Path" + AHEAD.format(cache)
+    assert process(code, cache, stderr=subprocess.STDOUT).communicate(timeout=60)[0] == ""
 
 
 @pytest.mark.nvrtc
