@@ -261,6 +261,7 @@ class Plan:
     max_steps: int | None = None
     basis: int = 50
     contraction: float = 0.5
+    method: Literal["auto", "ir", "fgmres"] = "auto"
 
 class Status(Enum):
     CONVERGED = ...
