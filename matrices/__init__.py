@@ -176,6 +176,7 @@ def load(
     rhs="ones",
     known_hash=None,
     limit_bytes=_suitesparse.LIMIT_BYTES,
+    pattern=True,
 ):
     """Load a matrix from a file or the SuiteSparse collection, and make a right-hand side.
 
@@ -196,6 +197,9 @@ def load(
     limit_bytes : int, optional
         Largest dense matrix to make, 8 GiB by default. Reading takes less than 200 MB in addition to
         the matrix, for a text of any length.
+    pattern : bool, optional
+        If True, the entries of a file that has only their places (a pattern) are ones. If False, such a
+        file raises a ValueError.
 
     Returns
     -------
@@ -220,13 +224,14 @@ def load(
     >>> load(io.BufferedReader(io.BytesIO(gzip.compress(text)))).b
     array([5., 4.])
     """
+    how = {"limit_bytes": limit_bytes, "pattern": pattern}
     if hasattr(name_or_path, "peek"):
         name = str(getattr(name_or_path, "name", "the open file"))
-        a, cond = _suitesparse.read(name_or_path, limit_bytes=limit_bytes), None
+        a, cond = _suitesparse.read(name_or_path, **how), None
     elif (name := os.fspath(name_or_path)).endswith(_suitesparse.SUFFIXES):
-        a, cond = _suitesparse.read(name, limit_bytes=limit_bytes), None
+        a, cond = _suitesparse.read(name, **how), None
     else:
-        a = _suitesparse.load(name, folder, known_hash=known_hash, limit_bytes=limit_bytes)
+        a = _suitesparse.load(name, folder, known_hash=known_hash, **how)
         cond = _suitesparse.indexed_condition(name, folder)
     if a.shape[0] != a.shape[1]:
         rows, columns = a.shape

@@ -87,7 +87,7 @@ def index(folder=None):
         raise ValueError(f"{path} is not a CSV file in UTF-8: {error}") from error
 
 
-def load(name, folder=None, *, known_hash=None, limit_bytes=LIMIT_BYTES):
+def load(name, folder=None, *, known_hash=None, limit_bytes=LIMIT_BYTES, pattern=True):
     """Load a matrix of the SuiteSparse collection into a dense array.
 
     Parameters
@@ -102,6 +102,8 @@ def load(name, folder=None, *, known_hash=None, limit_bytes=LIMIT_BYTES):
         match it. Local files are not checked.
     limit_bytes : int, optional
         Largest dense array to make, 8 GiB by default.
+    pattern : bool
+        False: a matrix that has no values, only the places of its entries, raises a ValueError.
 
     Returns
     -------
@@ -125,14 +127,14 @@ def load(name, folder=None, *, known_hash=None, limit_bytes=LIMIT_BYTES):
     folder = folder or os.environ.get(FOLDER_VARIABLE)
     path = folder and _local_file(Path(folder), group, short)
     if path:
-        return read(path, limit_bytes=limit_bytes)
+        return read(path, limit_bytes=limit_bytes, pattern=pattern)
     missing = _missing(name, short, folder)
     if group is None:
         raise FileNotFoundError(f"{missing}, or write 'group/{short}' to download it")
     archive = _download(group, short, known_hash, missing)
     try:
         with tarfile.open(archive) as tar, tar.extractfile(f"{short}/{short}.mtx") as file:
-            a = read_open(file, archive, limit_bytes)
+            a = read_open(file, archive, limit_bytes, pattern)
     except (*DAMAGED, KeyError) as error:
         raise ValueError(
             f"{archive} is not the archive of a matrix {short}; delete it to fetch it "
