@@ -8,8 +8,8 @@ Problem(name='svd_geo', n=100, dtype=float64, cond=1e+06)
 (100,)
 
 ``catalog`` lists the names, ``generate`` makes a problem, and ``load`` reads one from a file.
-``names`` and ``index`` list the matrices in a folder. All arrays are NumPy arrays, so that all
-libraries get the same bits.
+``names``, ``index`` and ``find`` list the matrices in a folder or in the collection. All arrays are
+NumPy arrays, so that all libraries get the same bits.
 """
 
 import difflib
@@ -23,9 +23,9 @@ import numpy as np
 
 from . import _classic, _extreme, _physics, _spectrum, _suitesparse
 from ._spectrum import standard_normal as _standard_normal
-from ._suitesparse import index, names
+from ._suitesparse import find, index, names
 
-__all__ = ["Entry", "Problem", "catalog", "generate", "index", "load", "names"]
+__all__ = ["Entry", "Problem", "catalog", "find", "generate", "index", "load", "names"]
 
 _GENERATORS = _spectrum.GENERATORS | _classic.GENERATORS | _extreme.GENERATORS | _physics.GENERATORS
 _CONDITIONS = _spectrum.CONDITIONS | _classic.CONDITIONS
@@ -183,9 +183,10 @@ def load(
     Parameters
     ----------
     name_or_path : str, path or binary file
-        One of three. A file ``*.mtx`` or ``*.mtx.gz``. The name of a matrix: ``"west0132"``, or
-        with its group ``"HB/west0132"``; it is read from the folder, and with the group it is
-        downloaded if it is not there. An open binary file with the method ``peek``, such as
+        One of three. A file: Matrix Market (``.mtx``, ``.mtx.gz``), Rutherford-Boeing (``.rb``) or MATLAB
+        (``.mat``, with the collection's struct ``Problem`` or a matrix ``A``). The name of a matrix:
+        ``"west0132"``, or with its group ``"HB/west0132"``; it is read from the folder, and with the group
+        it is downloaded if it is not there. An open binary file with the method ``peek``, such as
         ``sys.stdin.buffer``, that has a Matrix Market file, plain or compressed by gzip.
     folder : path, optional
         Default: the environment variable ``TCSOLVE_MATRICES``.

@@ -190,3 +190,4 @@ def read_problems(folder: str) -> None:
     assert_type(matrices.load(sys.stdin.buffer), matrices.Problem)
     assert_type(matrices.names(folder), tuple[str, ...])
     assert_type(matrices.index(), list[dict[str, Any]])
+    assert_type(matrices.find("HB/*", folder, max_n=5, kind="spd"), list[dict[str, Any]])
