@@ -1,11 +1,10 @@
 """The plans of a study: grids of the fields of `Plan`."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
 from tcsolve._errors import InputError
-from tcsolve._plan import UPDATE_NAMES, Plan
+from tcsolve._plan import Plan
 from tcsolve._study.sweeps import sweep
 
 __all__ = ["DEFAULTS", "NamedPlan", "expand_plans"]
@@ -86,12 +85,9 @@ def _expanded(item):
         return [NamedPlan(_label(item), asdict(item))]
     if isinstance(item, Mapping):
         return [NamedPlan.of(options) for options in sweep(dict(item))]
-    if item not in UPDATE_NAMES:
-        raise InputError(
-            f"study: the plan is {item!r}; it must be a Plan, a dict of its fields, or one of "
-            f"{', '.join(UPDATE_NAMES)}"
-        )
-    return [NamedPlan.of({"update": os.fspath(item)})]
+    if not isinstance(item, str):
+        raise InputError(f"study: the plan is {item!r}; it must be a name, a Plan, or a dict")
+    return [NamedPlan.of({"update": item})]
 
 
 def _label(plan):

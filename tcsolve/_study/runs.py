@@ -4,7 +4,6 @@ import time
 
 import numpy as np
 
-from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._errors import TcsolveError
 from tcsolve._solve.api import factor
 from tcsolve._solve.memory import widest_panel
@@ -100,17 +99,23 @@ def _growth(factors, precision):
 
 
 def _model(factors, plan):
-    """Return which arithmetic made the row, and the number of panels of the LU."""
-    how, ladder = UPDATES[plan.update], factors._ladder
-    n = factors.shape[0]
+    """Return which arithmetic made the last factors, and the number of panels of the LU."""
+    ladder, n = factors._ladder, factors.shape[0]
+    if ladder.rung is None:
+        return {"model": None, "panels": None}
+    how = ladder.rung.how
     if how.native:
         return {"model": f"LU in {how.name}, every operation rounded", "panels": None}
-    block = plan.block or widest_panel(ladder.system.ops, n, plan.update)
+    block = plan.block or widest_panel(ladder.system.ops, n, how.name)
     panels = -(-n // block)
+    _, _, unit = how.name.partition("@")
+    if unit == "each":
+        return {"model": f"every operation rounded to {how.format.name}", "panels": panels}
     if panels == 1:  # the panel is in FP32, and there is no update to round
         return {"model": "LU in fp32: all columns are in one panel", "panels": 1}
     products = "three products" if how.products == 3 else "one product"
-    model = f"updates of {products} of {how.format.name} operands, FP32 sums; panels in FP32"
+    sums = f"sums of the tensor cores of {unit}" if unit else "FP32 sums"
+    model = f"updates of {products} of {how.format.name} operands, {sums}; panels in FP32"
     return {"model": model, "panels": panels}
 
 

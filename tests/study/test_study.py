@@ -188,7 +188,8 @@ def test_filters_leave_out_matrices_and_say_so(folder, filters, kept):
     [
         (dict(matrices=[], plans="fp16"), "no matrices are given"),
         (dict(matrices="gen:gauss:n=4"), "no plans are given"),
-        (dict(matrices="gen:gauss:n=4", plans="fp8"), "the plan is 'fp8'"),
+        (dict(matrices="gen:gauss:n=4", plans="fp8"), "update is 'fp8', needs one of"),
+        (dict(matrices="gen:gauss:n=4", plans=[3]), "the plan is 3; it must be a name"),
         (dict(matrices="gen:gauss:n=4", plans={"speed": 3}), "a plan has no speed; it has update"),
         (dict(matrices="gen:gauss:n=4", plans={"update": ["fp8"]}), "update is 'fp8'"),
         (dict(matrices="gen:gauss", plans="fp16"), "needs its order"),

@@ -247,7 +247,7 @@ def test_the_command_runs_a_study_file(tmp_path, capsys):
         ([], "no matrices are given"),
         (["gen:gauss:n=4"], "no plans are given"),
         (["gen:gauss:n=4", "--plan", "fp16"], "write key=value"),
-        (["gen:gauss:n=4", "--precision", "fp8"], "the plan is 'fp8'"),
+        (["gen:gauss:n=4", "--precision", "fp8"], "update is 'fp8', needs one of"),
         (["gen:gauss:n=4", "--precision", "fp16", "--resume"], "needs path="),
         (["--read", "absent.jsonl"], "cannot be read"),
     ],
