@@ -85,7 +85,7 @@ def _skeel(a, size):
     if len(a) > MOST_FOR_INVERSE:
         return None
     try:
-        inverse = scipy.linalg.inv(a, check_finite=False)
+        inverse = np.linalg.inv(a)
     except np.linalg.LinAlgError:
         return math.inf
     return float((np.abs(inverse) @ size.sum(axis=1)).max())

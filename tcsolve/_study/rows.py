@@ -10,7 +10,7 @@ from tcsolve._study.cases import Skipped, load_case
 from tcsolve._study.columns import CRASHED, SKIPPED, plain
 from tcsolve._study.energy import measure_energy
 from tcsolve._study.facts import facts_of
-from tcsolve._study.runs import run_plan
+from tcsolve._study.runs import raised, run_plan
 from tcsolve._study.versions import versions
 
 __all__ = ["Settings", "canonical", "crashed_row", "key_of", "rows_of"]
@@ -50,9 +50,12 @@ def rows_of(case, plans, settings):
     options = {key: settings[key] for key in ("device", "history", "spectrum")}
     for plan in plans:
         row = _row(case, plan, settings) | facts
-        row |= run_plan(problem, plan.plan(), **options)
-        if settings["energy"]:
-            row |= measure_energy(problem, plan.plan(), row.get("device", "cpu"))
+        try:
+            row |= run_plan(problem, plan.plan(), **options)
+            if settings["energy"]:
+                row |= measure_energy(problem, plan.plan(), row.get("device", "cpu"))
+        except Exception as error:  # whatever it is, the other runs of a long study go on
+            row |= raised(f"{type(error).__name__}: {error}")
         yield plain(row)
 
 

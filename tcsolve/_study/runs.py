@@ -8,7 +8,7 @@ from tcsolve._errors import TcsolveError
 from tcsolve._solve.api import factor
 from tcsolve._solve.memory import widest_panel
 
-__all__ = ["run_plan"]
+__all__ = ["raised", "run_plan"]
 
 
 def run_plan(problem, plan, *, device="auto", history=False, spectrum=0):
@@ -34,8 +34,7 @@ def run_plan(problem, plan, *, device="auto", history=False, spectrum=0):
         factored = time.perf_counter()
         solution = factors.solve_ex(problem.b)
     except (TcsolveError, MemoryError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        return {"status": "RAISED", "converged": False, "reason": reason}
+        return raised(error)
     end = time.perf_counter()
     row = {
         "status": solution.status.name,
@@ -60,10 +59,16 @@ def run_plan(problem, plan, *, device="auto", history=False, spectrum=0):
     return row
 
 
+def raised(error):
+    """Return the columns of a run that raised an error."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return {"status": "RAISED", "converged": False, "reason": reason}
+
+
 def _steps(solution):
     """Return the counts of the corrections: all of them, those inside of FGMRES, and the FGMRES cycles."""
     inner = [point.estimated for point in solution.history]
-    cycles = sum(now and not after for now, after in zip(inner, [*inner[1:], False], strict=True))
+    cycles = sum(now and not after for now, after in zip(inner, [*inner, False][1:], strict=True))
     return {
         "steps": int(np.max(solution.iterations)),
         "inner_steps": sum(inner),

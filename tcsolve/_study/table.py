@@ -172,7 +172,7 @@ class StudyTable:
     def _checked(self, columns, usual):
         if columns is None:
             return [name for name in usual if name in self.columns]
-        unknown = [name for name in columns if name not in self.columns]
+        unknown = [name for name in columns if name not in (*self.columns, *COLUMNS)]
         if unknown:
             raise InputError(
                 f"study: there is no column {', '.join(unknown)}; there are {', '.join(self.columns)}"

@@ -116,6 +116,23 @@ def test_a_run_that_fails_has_a_row_and_the_others_go_on():
     assert "NaN" in table.rows[0]["reason"]
 
 
+def test_an_error_of_any_kind_is_in_its_row_and_the_others_go_on(monkeypatch):
+    from tcsolve._study import runs
+
+    factor = runs.factor
+    monkeypatch.setattr(runs, "factor", lambda a, **how: 1 / 0 if len(a) == 6 else factor(a, **how))
+    rows = quiet("gen:gauss:n=5,6,7", "fp32").rows
+    assert [row["status"] for row in rows] == ["CONVERGED", "RAISED", "CONVERGED"]
+    assert rows[1]["reason"] == "ZeroDivisionError: division by zero"
+
+
+def test_factors_with_a_zero_pivot_stall_without_a_step():
+    a = np.kron(np.eye(3), [[1.0, 1.0], [1.0, 1.0 + 1e-9]])
+    (row,) = quiet({"a": a}, {"precision": "fp16", "block": 2, "scale": False}).rows
+    assert row["status"] == "STALLED" and (row["steps"], row["cycles"]) == (0, 0)
+    assert row["growth"] is None
+
+
 def test_the_same_study_has_the_same_rows():
     first, again = (quiet(FEW, PLANS, history=True).rows for _ in range(2))
     assert without_times(first) == without_times(again)
