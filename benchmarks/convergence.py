@@ -242,7 +242,8 @@ def draw(table):
     real = StudyTable(r for r in runs if r["source"] == "suitesparse")
     geo = [r for r in runs if r["matrix"].startswith("svd_geo n=300")]
     real.draw("profile", RESULTS / "convergence_profile.png")
-    real.draw("steps", RESULTS / "convergence_steps.png", x="kappa_scaled")
+    krylov = StudyTable(row for row in real.rows if row["method"] == "fgmres")
+    krylov.draw("steps", RESULTS / "convergence_steps.png", x="kappa_scaled")
     StudyTable(geo).draw("steps", RESULTS / "convergence_sweep.png")
     wanted = ("svd_geo n=300 cond=100", "svd_geo n=300 cond=1e+04", "svd_geo n=300 cond=1e+07")
     some = StudyTable(r for r in geo if r["matrix"] in wanted)

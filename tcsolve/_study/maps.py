@@ -14,6 +14,7 @@ LETTERS = {
 # With more matrices than these, cells have no numbers, and rows no names.
 MOST_NUMBERS, MOST_NAMES = 60, 200
 MOST_SPECTRA = 5
+GREY = 0.86
 
 
 def _heatmap(figure, table, measure="steps"):
@@ -34,12 +35,16 @@ def _heatmap(figure, table, measure="steps"):
     line = 0.16 if len(matrices) <= MOST_NUMBERS else 0.075
     figure.set_size_inches(max(3.4, 1.6 + 0.5 * len(names)), 1.6 + line * len(matrices))
     ax = figure.subplots()
-    ax.set_facecolor("0.88")
     least = 1 if measure == "steps" else np.nanmin(cells[cells > 0], initial=np.inf)
     with np.errstate(invalid="ignore"):
         most = max(np.nanmax(cells, initial=2 * least), 2 * least)
         shown = np.maximum(cells, least)
     image = ax.imshow(shown, aspect="auto", cmap="cividis_r", norm=LogNorm(least, most))
+    grey = np.full((*cells.shape, 4), GREY)  # a cell without a run stays white
+    grey[..., 3] = 0
+    for place in failed:
+        grey[place][3] = 1
+    ax.imshow(grey, aspect="auto")
     if len(matrices) <= MOST_NUMBERS:
         _numbers(ax, cells, failed, np.sqrt(least * most))
     ax.grid(False)
@@ -53,9 +58,8 @@ def _heatmap(figure, table, measure="steps"):
     figure.colorbar(image, ax=ax, label=measure, format="{x:g}", aspect=40, shrink=0.8)
     told = sorted({letter for letter in failed.values()})
     meaning = ", ".join(f"{v} {k.lower()}" for k, v in LETTERS.items() if v in told)
-    ax.set_title(
-        f"Grey: not converged{f' ({meaning})' if len(matrices) <= MOST_NUMBERS and told else ''}"
-    )
+    meaning = f" ({meaning})" if meaning and len(matrices) <= MOST_NUMBERS else ""
+    ax.set_title(f"{measure.capitalize()} to converge; grey: not converged{meaning}")
 
 
 def _numbers(ax, cells, failed, middle):
