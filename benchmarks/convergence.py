@@ -32,6 +32,8 @@ PREDICTORS = {
     "first error x kappa_scaled": "that error times the condition number after scaling",
     "contraction": "contraction of the first step of IR",
 }
+# Unit roundoff of the operands; and a contraction of the first step of IR that is taken for a good one.
+ROUNDOFF, GOOD = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp16x3": 2.0**-24, "fp32": 2.0**-24}, 0.3
 COLUMNS = (
     *("matrix", "source", "n", "nnz", "kappa", "kappa_norm", "kappa_scaled", "skeel", "dominance"),
     *("spread", "update", "method", "scale", "status", "reason", "steps", "backward_error"),
@@ -87,6 +89,10 @@ def page(table, facts):
         "The number is the chance that, of one matrix that converges and one that does not, the predictor "
         "tells which is which: 0.5 is a guess, 1 is certain (the area under the ROC curve). A dash: "
         "fewer than three failures or successes.",
+        "",
+        *section("Two rules that need one number, collection, with scaling", *rules(real)),
+        "u is the unit roundoff of the operands, 2^-24 for fp16x3 and fp32. A step of IR that does not halve "
+        "the error ends it, so a contraction of 0.5 or more means failure of IR by rule.",
         "",
         *section("What scaling changes, collection", *scaling(real)),
         f"Measured with `benchmarks/convergence.py` on {facts['cpu']}; numpy {facts['numpy']}, scipy "
@@ -217,6 +223,34 @@ def area(values):
     if min(len(good), len(bad)) < 3:
         return "–"
     return f"{mannwhitneyu(bad, good).statistic / len(good) / len(bad):.2f}"
+
+
+def rules(rows):
+    """Return how many runs converge where a rule holds, and where it does not."""
+    head = [
+        "factors",
+        "method",
+        "u kappa_scaled < 1",
+        "not",
+        f"first step contracts to {GOOD}",
+        "not",
+    ]
+    first, found = first_steps(rows), []
+    for update in UPDATES:
+        for method in METHODS:
+            runs = of_plan(rows, update, method)
+            by_kappa = [(row["kappa_scaled"], row) for row in runs]
+            by_step = [(value_of("contraction", row, first), row) for row in runs]
+            cells = [*split(by_kappa, 1 / ROUNDOFF[update]), *split(by_step, GOOD)]
+            found.append([update, method, *cells])
+    return head, found
+
+
+def split(values, limit):
+    """Return 'converged of all' below a limit, and from it on."""
+    known = [(value, row["converged"]) for value, row in values if value is not None]
+    sides = [c for v, c in known if v < limit], [c for v, c in known if v >= limit]
+    return [f"{sum(side)} of {len(side)}" for side in sides]
 
 
 def scaling(rows):
