@@ -53,7 +53,7 @@ def measure_energy(problem, plan, device):
     except _Absent as reason:
         return {"energy": f"not measured: {reason}"}
     ops = ops_on("cuda")
-    a, b = ops.array(problem.a), ops.array(problem.b)
+    a, b = ops.xp.asarray(problem.a), ops.xp.asarray(problem.b)
 
     def call():
         solution = solve_ex(a, b, assume_a="general", precision=plan)

@@ -1,10 +1,11 @@
-"""The plans of a study: grids of the fields of `Plan`."""
+"""The plans of a study: grids of the fields of `Plan`, and of the precision of the residuals."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
 from tcsolve._errors import InputError
 from tcsolve._plan import Plan
+from tcsolve._solve.residuals import RESIDUALS
 from tcsolve._study.sweeps import sweep
 
 __all__ = ["DEFAULTS", "NamedPlan", "expand_plans"]
@@ -25,21 +26,40 @@ class NamedPlan:
         The update, the method unless it is 'auto', and the other fields that differ from those of a study.
     fields : dict
         All fields of the `Plan`.
+    residual : {'fp64', 'double-double'}
+        Precision of the residuals, as in `tcsolve.solve`.
     """
 
     label: str
     fields: dict
+    residual: str = "fp64"
 
     @classmethod
     def of(cls, options):
         """Return the plan with these fields, the others as `DEFAULTS` and `Plan` have them."""
         options = DEFAULTS | {ALIASES.get(key, key): value for key, value in options.items()}
+        residual = options.pop("residual", cls.residual)
+        if residual not in RESIDUALS:
+            raise InputError(
+                f"study: residual is {residual!r}, needs one of {', '.join(RESIDUALS)}"
+            )
         unknown = sorted(options.keys() - {field.name for field in fields(Plan)})
         if unknown:
-            known = ", ".join(field.name for field in fields(Plan))
+            known = ", ".join([*(field.name for field in fields(Plan)), "residual"])
             raise InputError(f"study: a plan has no {', '.join(unknown)}; it has {known}")
         plan = Plan(**options)
-        return cls(_label(plan), asdict(plan))
+        label = _label(plan) + ("" if residual == cls.residual else f" residual={residual}")
+        return cls(label, asdict(plan), residual)
+
+    def identity(self):
+        """Return the data that decides how it solves."""
+        extra = {} if self.residual == "fp64" else {"residual": self.residual}
+        return {**self.fields, **extra}
+
+    @property
+    def columns(self):
+        """The columns of a row that tell the plan."""
+        return {**self.fields, "residual": self.residual}
 
     def plan(self):
         return Plan(**self.fields)

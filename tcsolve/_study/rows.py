@@ -27,7 +27,7 @@ class Settings(dict):
 
 def key_of(case, plan, settings):
     """Return the name of a run, the same for the same matrix, plan, device, seed and right-hand side."""
-    data = [case.identity(), plan and plan.fields, settings.identity]
+    data = [case.identity(), plan and plan.identity(), settings.identity]
     return hashlib.sha256(canonical(data).encode()).hexdigest()[:20]
 
 
@@ -51,7 +51,7 @@ def rows_of(case, plans, settings):
     for plan in plans:
         row = _row(case, plan, settings) | facts
         try:
-            row |= run_plan(problem, plan.plan(), **options)
+            row |= run_plan(problem, plan.plan(), residual=plan.residual, **options)
             if settings["energy"]:
                 row |= measure_energy(problem, plan.plan(), row.get("device", "cpu"))
         except Exception as error:  # whatever it is, the other runs of a long study go on
@@ -70,7 +70,7 @@ def _row(case, plan, settings):
         "matrix": case.label,
         "source": case.source,
         "plan": None if plan is None else plan.label,
-        **({} if plan is None else plan.fields),
+        **({} if plan is None else plan.columns),
         "seed": settings["seed"],
         "rhs": settings["rhs"],
         "study": settings["study"],

@@ -11,13 +11,14 @@ from tcsolve._solve.memory import widest_panel
 __all__ = ["raised", "run_plan"]
 
 
-def run_plan(problem, plan, *, device="auto", history=False, spectrum=0):
+def run_plan(problem, plan, *, residual="fp64", device="auto", history=False, spectrum=0):
     """Solve a problem by a plan, and return the columns of its row.
 
     Parameters
     ----------
     problem : matrices.Problem
     plan : Plan
+    residual : {'fp64', 'double-double'}
     device : {'auto', 'cpu', 'cuda'}
     history : bool
         Whether the row has every point of the history.
@@ -32,7 +33,7 @@ def run_plan(problem, plan, *, device="auto", history=False, spectrum=0):
     try:
         factors = factor(problem.a, precision=plan, device=device, check_finite=True)
         factored = time.perf_counter()
-        solution = factors.solve_ex(problem.b)
+        solution = factors.solve_ex(problem.b, residual=residual)
     except (TcsolveError, MemoryError) as error:
         return raised(error)
     end = time.perf_counter()
@@ -135,7 +136,7 @@ def _spectrum(a, factors):
     if ladder.rung is None or ladder.rung.bad_pivot:
         return None
     ops = ladder.system.ops
-    (preconditioned,) = ops.host(ladder.invert(ops.array(a.astype(ladder.system.wide))))
+    (preconditioned,) = ops.host(ladder.invert(ops.xp.asarray(a.astype(ladder.system.wide))))
     if not np.isfinite(preconditioned).all():
         return None
     return {"before": _pairs(a), "after": _pairs(preconditioned)}

@@ -43,7 +43,7 @@ class Spec:
         data = [
             [case.identity() for case in cases],
             filters,
-            [plan.fields for plan in plans],
+            [plan.identity() for plan in plans],
             settings.identity,
         ]
         settings["study"] = hashlib.sha256(canonical(data).encode()).hexdigest()[:16]

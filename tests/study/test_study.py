@@ -208,6 +208,7 @@ def test_filters_leave_out_matrices_and_say_so(folder, filters, kept):
         (dict(matrices="gen:gauss:n=4", plans="fp8"), "update is 'fp8', needs one of"),
         (dict(matrices="gen:gauss:n=4", plans=[3]), "the plan is 3; it must be a name"),
         (dict(matrices="gen:gauss:n=4", plans={"speed": 3}), "a plan has no speed; it has update"),
+        (dict(matrices="gen:gauss:n=4", plans={"residual": "fp32"}), "residual is 'fp32', needs"),
         (dict(matrices="gen:gauss:n=4", plans={"update": ["fp8"]}), "update is 'fp8'"),
         (dict(matrices="gen:gauss", plans="fp16"), "needs its order"),
         (dict(matrices="gen:gauss:n", plans="fp16"), "write key=value"),
@@ -510,3 +511,19 @@ def test_settings_that_do_not_change_a_run_do_not_change_its_key():
     assert isinstance(one.settings, Settings)
     rows = [next(rows_of(s.cases[0], s.plans, s.settings)) for s in (one, other)]
     assert rows[0]["key"] == rows[1]["key"] and rows[0]["study"] == rows[1]["study"]
+
+
+def test_the_precision_of_the_residuals_can_be_swept():
+    grid = {"precision": "fp16x3", "residual": ["fp64", "double-double"], "block": 16}
+    rows = quiet("gen:svd_geo:n=60:cond=1e5", grid, rhs="random").rows
+    assert [row["residual"] for row in rows] == ["fp64", "double-double"]
+    assert rows[1]["plan"] == f"{rows[0]['plan']} residual=double-double"
+    assert rows[0]["key"] != rows[1]["key"] and rows[1]["converged"]
+
+
+@pytest.mark.parametrize(
+    "update, told", [("fp16@h200", "tensor cores of h200"), ("bf16@each", "every operation")]
+)
+def test_models_of_the_arithmetic_are_told_in_the_row(update, told):
+    (row,) = quiet("gen:svd_geo:n=40:cond=10", {"precision": update, "block": 16}).rows
+    assert row["converged"] and told in row["model"] and row["panels"] == 3
