@@ -8,8 +8,8 @@ Problem(name='svd_geo', n=100, dtype=float64, cond=1e+06)
 (100,)
 
 ``catalog`` lists the names, ``generate`` makes a problem, and ``load`` reads one from a file.
-``names`` and ``index`` list the matrices in a folder. All arrays are NumPy arrays, so that all
-libraries get the same bits.
+``names``, ``index`` and ``find`` list the matrices in a folder or in the collection. All arrays are
+NumPy arrays, so that all libraries get the same bits.
 """
 
 import difflib
@@ -23,9 +23,9 @@ import numpy as np
 
 from . import _classic, _extreme, _physics, _spectrum, _suitesparse
 from ._spectrum import standard_normal as _standard_normal
-from ._suitesparse import index, names
+from ._suitesparse import find, index, names
 
-__all__ = ["Entry", "Problem", "catalog", "generate", "index", "load", "names"]
+__all__ = ["Entry", "Problem", "catalog", "find", "generate", "index", "load", "names"]
 
 _GENERATORS = _spectrum.GENERATORS | _classic.GENERATORS | _extreme.GENERATORS | _physics.GENERATORS
 _CONDITIONS = _spectrum.CONDITIONS | _classic.CONDITIONS
@@ -176,15 +176,17 @@ def load(
     rhs="ones",
     known_hash=None,
     limit_bytes=_suitesparse.LIMIT_BYTES,
+    pattern=True,
 ):
     """Load a matrix from a file or the SuiteSparse collection, and make a right-hand side.
 
     Parameters
     ----------
     name_or_path : str, path or binary file
-        One of three. A file ``*.mtx`` or ``*.mtx.gz``. The name of a matrix: ``"west0132"``, or
-        with its group ``"HB/west0132"``; it is read from the folder, and with the group it is
-        downloaded if it is not there. An open binary file with the method ``peek``, such as
+        One of three. A file: Matrix Market (``.mtx``, ``.mtx.gz``), Rutherford-Boeing (``.rb``) or MATLAB
+        (``.mat``, with the collection's struct ``Problem`` or a matrix ``A``). The name of a matrix:
+        ``"west0132"``, or with its group ``"HB/west0132"``; it is read from the folder, and with the group
+        it is downloaded if it is not there. An open binary file with the method ``peek``, such as
         ``sys.stdin.buffer``, that has a Matrix Market file, plain or compressed by gzip.
     folder : path, optional
         Default: the environment variable ``TCSOLVE_MATRICES``.
@@ -196,6 +198,9 @@ def load(
     limit_bytes : int, optional
         Largest dense matrix to make, 8 GiB by default. Reading takes less than 200 MB in addition to
         the matrix, for a text of any length.
+    pattern : bool, optional
+        If True, the entries of a file that has only their places (a pattern) are ones. If False, such a
+        file raises a ValueError.
 
     Returns
     -------
@@ -220,13 +225,14 @@ def load(
     >>> load(io.BufferedReader(io.BytesIO(gzip.compress(text)))).b
     array([5., 4.])
     """
+    how = {"limit_bytes": limit_bytes, "pattern": pattern}
     if hasattr(name_or_path, "peek"):
         name = str(getattr(name_or_path, "name", "the open file"))
-        a, cond = _suitesparse.read(name_or_path, limit_bytes=limit_bytes), None
+        a, cond = _suitesparse.read(name_or_path, **how), None
     elif (name := os.fspath(name_or_path)).endswith(_suitesparse.SUFFIXES):
-        a, cond = _suitesparse.read(name, limit_bytes=limit_bytes), None
+        a, cond = _suitesparse.read(name, **how), None
     else:
-        a = _suitesparse.load(name, folder, known_hash=known_hash, limit_bytes=limit_bytes)
+        a = _suitesparse.load(name, folder, known_hash=known_hash, **how)
         cond = _suitesparse.indexed_condition(name, folder)
     if a.shape[0] != a.shape[1]:
         rows, columns = a.shape

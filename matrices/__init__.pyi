@@ -6,7 +6,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, SupportsIndex, TypeAlias
 
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["Entry", "Problem", "catalog", "generate", "index", "load", "names"]
+__all__ = ["Entry", "Problem", "catalog", "find", "generate", "index", "load", "names"]
 
 _Path: TypeAlias = str | PathLike[str]
 _Rhs: TypeAlias = Literal["ones", "random"]
@@ -49,6 +49,18 @@ def load(
     rhs: _Rhs = "ones",
     known_hash: str | None = None,
     limit_bytes: int = 8589934592,
+    pattern: bool = True,
 ) -> Problem: ...
 def names(folder: _Path | None = None) -> tuple[str, ...]: ...
 def index(folder: _Path | None = None) -> list[dict[str, Any]]: ...
+def find(
+    pattern: str = "*",
+    folder: _Path | None = None,
+    *,
+    min_n: int | None = None,
+    max_n: int | None = None,
+    kind: Literal["spd", "symmetric", "unsymmetric", "real", "complex"] | None = None,
+    group: str | None = None,
+    kappa: tuple[float, float] | None = None,
+    online: bool = False,
+) -> list[dict[str, Any]]: ...

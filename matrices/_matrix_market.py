@@ -56,7 +56,7 @@ class _Header(NamedTuple):
         return value + (2 if self.layout == "coordinate" else 0)
 
 
-def read(source, *, limit_bytes=LIMIT_BYTES):
+def read(source, *, limit_bytes=LIMIT_BYTES, pattern=True):
     """Read a Matrix Market file into a dense array.
 
     Parameters
@@ -66,6 +66,8 @@ def read(source, *, limit_bytes=LIMIT_BYTES):
         ``sys.stdin.buffer``. The text of an open file is plain or compressed by gzip.
     limit_bytes : int, optional
         Largest dense array to make, 8 GiB by default.
+    pattern : bool
+        False: a file that has no values, only the places of the entries, raises a ValueError.
 
     Returns
     -------
@@ -89,19 +91,21 @@ def read(source, *, limit_bytes=LIMIT_BYTES):
         name = getattr(source, "name", "the open file")
         if source.peek(1)[:1] == GZIP:
             source = gzip.GzipFile(fileobj=source)
-        return read_open(source, name, limit_bytes)
+        return read_open(source, name, limit_bytes, pattern)
     path = Path(source)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rb") as file:
-        return read_open(file, path, limit_bytes)
+        return read_open(file, path, limit_bytes, pattern)
 
 
-def read_open(file, name, limit_bytes):
+def read_open(file, name, limit_bytes, pattern=True):
     """Read the text of an open Matrix Market file; messages refer to it by `name`."""
     try:
         header = _read_header(file)
+        if header.field == "pattern" and not pattern:
+            raise ValueError("it has no values, only the places of its entries (pattern)")
         rows, columns, symmetry = header.rows, header.columns, header.symmetry
         dtype = np.dtype(complex if header.field == "complex" else float)
         size = rows * columns * dtype.itemsize

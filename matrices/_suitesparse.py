@@ -1,7 +1,7 @@
 """Real matrices: the SuiteSparse Matrix Collection by name.
 
-A name is ``"west0132"`` or, with the group, ``"HB/west0132"``. The file ``west0132.mtx.gz`` or
-``west0132.mtx`` is searched in a local folder: the argument ``folder``, or the environment variable
+A name is ``"west0132"`` or, with the group, ``"HB/west0132"``. The file ``west0132.mtx.gz``, ``.mtx``,
+``.rb`` or ``.mat`` is searched in a local folder: the argument ``folder``, or the environment variable
 ``TCSOLVE_MATRICES``. A file ``index.csv`` in this folder may describe the matrices. If the file is not
 there and the group is given, the matrix is downloaded from the collection by pooch, an optional
 dependency, and kept in the cache of pooch.
@@ -14,18 +14,18 @@ T. A. Davis, Y. Hu, The University of Florida sparse matrix collection, ACM Tran
 
 import csv
 import difflib
-import hashlib
+import fnmatch
 import os
 import re
-import tarfile
-import warnings
 from pathlib import Path
 
 import numpy as np
-from tcsolve.matrices._matrix_market import DAMAGED, LIMIT_BYTES, SUFFIXES, read, read_open
+from tcsolve.matrices import _download
+from tcsolve.matrices._files import SUFFIXES, read
+from tcsolve.matrices._matrix_market import DAMAGED, LIMIT_BYTES, read_open
 
 FOLDER_VARIABLE = "TCSOLVE_MATRICES"
-COLLECTION_URL = "https://suitesparse-collection-website.herokuapp.com/MM"
+GROUP = r"\w[\w.+-]*"
 
 
 def names(folder=None):
@@ -87,7 +87,7 @@ def index(folder=None):
         raise ValueError(f"{path} is not a CSV file in UTF-8: {error}") from error
 
 
-def load(name, folder=None, *, known_hash=None, limit_bytes=LIMIT_BYTES):
+def load(name, folder=None, *, known_hash=None, limit_bytes=LIMIT_BYTES, pattern=True):
     """Load a matrix of the SuiteSparse collection into a dense array.
 
     Parameters
@@ -102,6 +102,8 @@ def load(name, folder=None, *, known_hash=None, limit_bytes=LIMIT_BYTES):
         match it. Local files are not checked.
     limit_bytes : int, optional
         Largest dense array to make, 8 GiB by default.
+    pattern : bool
+        False: a matrix that has no values, only the places of its entries, raises a ValueError.
 
     Returns
     -------
@@ -118,29 +120,132 @@ def load(name, folder=None, *, known_hash=None, limit_bytes=LIMIT_BYTES):
     ValueError
         The file is malformed, the hash does not match, or ``name`` is not a valid name.
     """
-    match = re.fullmatch(r"(?:(\w[\w.+-]*)/)?(\w[\w.+-]*)", name)
+    match = re.fullmatch(rf"(?:({GROUP})/)?(\w[\w.+-]*)", name)
     if match is None:
         raise ValueError(f"{name!r} is not the name of a matrix; write 'name' or 'group/name'")
     group, short = match.groups()
     folder = folder or os.environ.get(FOLDER_VARIABLE)
     path = folder and _local_file(Path(folder), group, short)
     if path:
-        return read(path, limit_bytes=limit_bytes)
+        return read(path, limit_bytes=limit_bytes, pattern=pattern)
     missing = _missing(name, short, folder)
     if group is None:
         raise FileNotFoundError(f"{missing}, or write 'group/{short}' to download it")
-    archive = _download(group, short, known_hash, missing)
-    try:
-        with tarfile.open(archive) as tar, tar.extractfile(f"{short}/{short}.mtx") as file:
-            a = read_open(file, archive, limit_bytes)
-    except (*DAMAGED, KeyError) as error:
-        raise ValueError(
-            f"{archive} is not the archive of a matrix {short}; delete it to fetch it "
-            f"again: {error}"
-        ) from error
+    archive = _download.archive_of(group, short, known_hash, missing)
     if known_hash is None:
-        _record_hash(archive)
-    return a
+        _download.record_hash(archive)
+    try:
+        tar, file = _download.open_archive(archive, short)
+        with tar, file:
+            return read_open(file, archive, limit_bytes, pattern)
+    except (*DAMAGED, KeyError) as error:  # it was whole when it was fetched
+        raise ValueError(
+            f"{archive} has been damaged; delete it to fetch it again: {error}"
+        ) from error
+
+
+def find(
+    pattern="*",
+    folder=None,
+    *,
+    min_n=None,
+    max_n=None,
+    kind=None,
+    group=None,
+    kappa=None,
+    online=False,
+):
+    """List the matrices that match a pattern and filters: of the local folder, else of the collection.
+
+    Parameters
+    ----------
+    pattern : str
+        A name with ``*``, ``?`` and ``[...]``; with a group, as in ``"HB/west*"``, or without.
+    folder : path, optional
+        Default: the environment variable ``TCSOLVE_MATRICES``. Its ``index.csv`` tells the facts; of a
+        matrix that is not in it, nothing but the name is known.
+    min_n, max_n : int, optional
+    kind : {"spd", "symmetric", "unsymmetric", "real", "complex"}, optional
+    group : str, optional
+        Such as ``"HB"``.
+    kappa : (float, float), optional
+        Smallest and largest condition number.
+    online : bool
+        True, or without a folder: list the whole collection. Its list is downloaded once.
+
+    Returns
+    -------
+    found : list of dict
+        Sorted by order and name, with ``full_name`` (to load it), ``name``, ``group``, ``n``, ``nnz``,
+        ``kind`` and ``cond_2norm``. What is not known is None, and passes every filter but that of the
+        group. Matrices that are not square are left out.
+
+    Raises
+    ------
+    FileNotFoundError
+        The folder does not exist, or the list cannot be fetched.
+    ImportError
+        The list must be downloaded, but pooch is not installed.
+    ValueError
+        The index or the list is malformed.
+    """
+    folder = folder or os.environ.get(FOLDER_VARIABLE)
+    if online or not folder:
+        missing = "the list of the collection is not here"
+        rows = [row for row in _download.collection_rows(missing) if row["n"] is not None]
+    else:
+        rows = _local_rows(folder)
+    wanted = [row for row in map(_entry, rows) if _matches(row, pattern, group)]
+    wanted = [row for row in wanted if _passes(row, min_n, max_n, kind, kappa)]
+    return sorted(wanted, key=lambda row: (row["n"] or 0, row["name"]))
+
+
+def _local_rows(folder):
+    """Return a dict for each matrix that has a file in the folder, with what its index tells."""
+    try:
+        rows = {row["name"]: row for row in index(folder)}
+    except FileNotFoundError:
+        rows = {}
+    return [{"group": None, **rows.get(name, {}), "name": name} for name in names(folder)]
+
+
+def _entry(row):
+    cond = row.get("cond_2norm")
+    cond = None if cond is None or np.isnan(cond) else cond
+    group, name = row["group"], row["name"]
+    is_group = group is not None and re.fullmatch(GROUP, group)
+    found = {"full_name": f"{group}/{name}" if is_group else name, "name": name, "group": group}
+    return found | {key: row.get(key) for key in ("n", "nnz", "kind")} | {"cond_2norm": cond}
+
+
+def _matches(row, pattern, group):
+    if group and row["group"] != group:
+        return False
+    if "/" in pattern:
+        return fnmatch.fnmatchcase(f"{row['group']}/{row['name']}", pattern)
+    return fnmatch.fnmatchcase(row["name"], pattern)
+
+
+def _passes(row, min_n, max_n, kind, kappa):
+    """Tell whether a row passes the filters, as far as it is known."""
+    n, cond = row["n"], row["cond_2norm"]
+    if n is not None and not (min_n or 0) <= n <= (max_n or np.inf):
+        return False
+    if cond is not None and kappa is not None and not kappa[0] <= cond <= kappa[1]:
+        return False
+    return row["kind"] is None or kind is None or _is_of_kind(row["kind"], kind)
+
+
+def _is_of_kind(words, kind):
+    """Tell whether the kind of an index, such as 'real symmetric positive definite', is that of a filter."""
+    symmetric = " symmetric" in words or "hermitian" in words
+    return {
+        "spd": "positive definite" in words,
+        "symmetric": symmetric,
+        "unsymmetric": not symmetric or words.startswith("complex"),
+        "real": not words.startswith("complex"),
+        "complex": words.startswith("complex"),
+    }[kind]
 
 
 def indexed_condition(name, folder=None):
@@ -205,38 +310,3 @@ def _missing(name, short, folder):
     near = difflib.get_close_matches(short, names(folder))
     hint = f" (it has {', '.join(near)})" if near else ""
     return f"no matrix {name} in {folder}{hint}; give another folder=, in Python, or set {FOLDER_VARIABLE}"
-
-
-def _download(group, short, known_hash, missing):
-    """Fetch the archive of a matrix into pooch's cache, check it, and return its path."""
-    try:
-        import pooch
-    except ImportError as error:
-        raise ImportError(f"{missing}, or download it: pip install 'tcsolve[study]'") from error
-    folder = pooch.os_cache("tcsolve") / "suitesparse" / group
-    url = f"{COLLECTION_URL}/{group}/{short}.tar.gz"
-    archive = folder / f"{short}.tar.gz"
-    if known_hash is None and _hash_record(archive).is_file():
-        known_hash = _hash_record(archive).read_text().strip()
-    try:
-        return Path(pooch.retrieve(url, known_hash, fname=archive.name, path=folder))
-    except OSError as error:
-        raise FileNotFoundError(f"{missing}; {url} could not be fetched either: {error}") from error
-
-
-def _hash_record(archive):
-    return archive.with_name(archive.name + ".sha256")
-
-
-def _record_hash(archive):
-    """Record the SHA-256 of an archive next to it, with a warning, unless it is recorded already."""
-    record = _hash_record(archive)
-    if record.is_file():
-        return
-    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-    record.write_text(digest + "\n")
-    warnings.warn(
-        f"{archive.name} was not checked, because its hash is not known; from now on it must match the "
-        f"hash recorded in {record}: known_hash='{digest}'",
-        stacklevel=4,
-    )

@@ -3,9 +3,10 @@
 They are in this file, because in the modules the overloads would be longer than the code.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from os import PathLike
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, overload
 
 import numpy as np
@@ -31,6 +32,7 @@ __all__ = [
     "SingularError",
     "Solution",
     "Status",
+    "StudyTable",
     "TcsolveError",
     "clear_cache",
     "factor",
@@ -40,6 +42,7 @@ __all__ = [
     "refine",
     "solve",
     "solve_ex",
+    "study",
 ]
 
 __version__: Final[str]
@@ -104,6 +107,8 @@ _Rung: TypeAlias = _Update | _Emulated | _Model
 _Precision: TypeAlias = Literal["auto"] | _Rung | Plan
 _Residual: TypeAlias = Literal["fp64", "double-double"]
 _Place: TypeAlias = Literal["auto", "cpu", "cuda"]
+_Matrix: TypeAlias = str | PathLike[str] | Mapping[str, Any]
+_Matrices: TypeAlias = _Matrix | Sequence[_Matrix]
 _Structure: TypeAlias = Literal[
     "general",
     "gen",
@@ -261,6 +266,7 @@ class Plan:
     max_steps: int | None = None
     basis: int = 50
     contraction: float = 0.5
+    method: Literal["auto", "ir", "fgmres"] = "auto"
 
 class Status(Enum):
     CONVERGED = ...
@@ -387,6 +393,50 @@ class GemmBound(NamedTuple):
     precision: _Operands | _Emulated
     refine: _Level
     products: int
+
+# ---- studies
+
+def study(
+    matrices: _Matrices,
+    plans: str | Plan | Mapping[str, Any] | Sequence[str | Plan | Mapping[str, Any]] | None = None,
+    *,
+    path: str | PathLike[str] | None = None,
+    resume: bool = False,
+    jobs: int | np.integer[Any] = 1,
+    limit_seconds: _Real | None = None,
+    device: _Place = "auto",
+    seed: int = 0,
+    rhs: Literal["ones", "random"] = "ones",
+    history: bool = False,
+    spectrum: int = 0,
+    energy: bool = False,
+    folder: str | PathLike[str] | None = None,
+    show_progress: bool = True,
+) -> StudyTable: ...
+
+class StudyTable:
+    rows: tuple[dict[str, Any], ...]
+    def __init__(self, rows: Iterable[dict[str, Any]]) -> None: ...
+    def __len__(self) -> int: ...
+    @classmethod
+    def read(cls, path: str | PathLike[str]) -> StudyTable: ...
+    @property
+    def ran(self) -> tuple[dict[str, Any], ...]: ...
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+    def text(
+        self,
+        form: Literal["markdown", "csv", "latex"] = "markdown",
+        columns: Sequence[str] | None = None,
+    ) -> str: ...
+    def write(self, path: str | PathLike[str], columns: Sequence[str] | None = None) -> None: ...
+    def draw(
+        self,
+        kind: Literal["histories", "steps", "profile", "heatmap", "spectrum"],
+        path: str | PathLike[str] | None = None,
+        **options: Any,
+    ) -> Any: ...
+    def summary(self) -> list[dict[str, Any]]: ...
 
 # ---- memory
 

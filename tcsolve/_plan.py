@@ -9,6 +9,8 @@ __all__ = ["MODEL_NAMES", "PRECISIONS", "UPDATE_NAMES", "Plan", "is_update", "ne
 
 # The keys of `tcsolve._arithmetic.formats.UPDATES`, repeated here because a Plan needs no arithmetic.
 UPDATE_NAMES = ("fp16", "bf16", "tf32", "fp16x3", "fp32", "fp64")
+# How the loop of refinement corrects x.
+METHODS = ("auto", "ir", "fgmres")
 PRECISIONS = ("auto", *UPDATE_NAMES)
 # The keys of `formats.MODELS`, repeated for the same reason.
 _OLDER, _NEWER = ("v100", "t4"), ("a100", "l40s", "h100", "h200", "b200")
@@ -50,6 +52,9 @@ class Plan:
     contraction : float
         Classical refinement continues while each step multiplies the backward error by at most this
         number.  0.5 is the value in LAPACK's xGERFS [1]_.
+    method : {'auto', 'ir', 'fgmres'}
+        'ir': classical refinement alone.  'fgmres': FGMRES from the first x on.  'auto': classical refinement
+        while it contracts, then FGMRES.
 
     References
     ----------
@@ -63,6 +68,7 @@ class Plan:
     max_steps: int | None = None
     basis: int = 50
     contraction: float = 0.5
+    method: str = "auto"
 
     def __post_init__(self):
         if not is_update(self.update):
@@ -79,6 +85,8 @@ class Plan:
         needed = "0 < contraction < 1"
         if not 0 < require_number("Plan: contraction", self.contraction, needed) < 1:
             raise InputError(f"Plan: contraction is {self.contraction!r}, needs {needed}")
+        if not isinstance(self.method, str) or self.method not in METHODS:
+            raise InputError(f"Plan: method is {self.method!r}, needs one of {', '.join(METHODS)}")
 
 
 def next_rung(update, working):

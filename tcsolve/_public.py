@@ -22,6 +22,8 @@ from tcsolve._solution import Solution, Status
 from tcsolve._solve.api import factor, solve, solve_ex
 from tcsolve._solve.factorization import Factorization
 from tcsolve._solve.refinement import refine
+from tcsolve._study.api import study
+from tcsolve._study.table import StudyTable
 
 __version__ = _version("tcsolve")
 
@@ -40,6 +42,7 @@ __all__ = [
     "SingularError",
     "Solution",
     "Status",
+    "StudyTable",
     "TcsolveError",
     "clear_cache",
     "factor",
@@ -49,4 +52,5 @@ __all__ = [
     "refine",
     "solve",
     "solve_ex",
+    "study",
 ]

@@ -25,6 +25,8 @@ from tcsolve import Plan
         ({"basis": None}, "basis is None, needs a positive integer"),
         ({"fallback": 3}, "fallback is 3, needs True or False"),
         ({"scale": "no"}, "scale is 'no', needs True or False"),
+        ({"method": "cg"}, "method is 'cg', needs one of auto, ir, fgmres"),
+        ({"method": ["ir"]}, "method is \\['ir'\\]"),
         ({"update": ["fp16"]}, "update is \\['fp16'\\]"),
     ],
 )

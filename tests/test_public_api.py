@@ -26,6 +26,7 @@ FUNCTIONS = {
     "refine",
     "solve",
     "solve_ex",
+    "study",
 }
 ERRORS = {
     "AccuracyWarning",
@@ -39,7 +40,7 @@ ERRORS = {
     "SingularError",
     "TcsolveError",
 }
-CLASSES = {"Factorization", "GemmBound", "Plan", "Solution", "Status"}
+CLASSES = {"Factorization", "GemmBound", "Plan", "Solution", "Status", "StudyTable"}
 METHODS = ("solve", "solve_ex", "rcond", "slogdet")
 CALLABLES = [getattr(tcsolve, name) for name in sorted(FUNCTIONS)]
 CALLABLES += [getattr(tcsolve.Factorization, name) for name in METHODS]

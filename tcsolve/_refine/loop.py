@@ -136,7 +136,7 @@ def refine_columns(
     correct : callable, (n, k) -> (n, k)
         Solves A d = r approximately.
     plan : Plan
-        Its contraction and basis are used.
+        Its contraction, basis and method are used.
     bound : float
     x0 : array, shape (n, k), optional
         The first x; by default ``correct(b)``.
@@ -170,12 +170,15 @@ def refine_columns(
     task = _Task(ops, operator, b, correct, precondition, plan, bound, max_steps, worth)
     # If a correction overflows, the error is NaN and the column does not converge.  No warning is needed.
     with np.errstate(all="ignore"):
-        if ahead:
+        if ahead and plan.method != "fgmres":
             state, last = _replay(task, ahead)
         else:
             state, last = _start(task, correct(b) if x0 is None else x0)
+        if plan.method == "fgmres":
+            last.clear()
         if not state.all_converged and (not last or _classical(task, state, last)):
-            _krylov(task, state)
+            if plan.method != "ir":
+                _krylov(task, state)
     return state
 
 

@@ -39,7 +39,7 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     norm : float, optional
         Infinity norm of A; it is computed if a is an array.
     plan : Plan, optional
-        Only its `contraction` and `basis` are used.
+        Only its `contraction`, `basis` and `method` are used.
     tol : float, optional
         Bound on ``||b - A x|| / (||A|| ||x||)``; by default 2**-53 sqrt(n).
     max_steps : int

@@ -26,6 +26,7 @@ from tcsolve.cli.output_files import STANDARD_OUTPUT, check_outputs, forget_outp
 from tcsolve.cli.problem import DEFAULT_N, read_problem
 from tcsolve.cli.progress_line import progress
 from tcsolve.cli.report import plain, print_report, report_of
+from tcsolve.cli.study import add_study
 
 __all__ = ["main"]
 
@@ -34,7 +35,7 @@ INTERRUPTED, NO_READER = 130, 141
 EXIT_CODES = f"""\
 exit codes:
   {VERIFIED}    x is verified (its backward error meets the bound), and A is not ill-conditioned;
-       list, info, warm: done
+       study, list, info, warm: done
   {NOT_VERIFIED}    x misses the bound, or A is singular, or A is not what --assume-a says
   {REFUSED}    the command cannot be carried out: a wrong argument, a bad file, no device, no memory
   {ILL_CONDITIONED}    x is verified, but A is ill-conditioned or its condition is not known
@@ -151,6 +152,8 @@ def _parser():
         "standard error",
     )
     solve.add_argument("--force", action="store_true", help="overwrite the files of -o and --json")
+
+    add_study(commands, texts)
 
     machine = commands.add_parser("info", help="versions, the GPU, and whether the kernels compile")
     machine.set_defaults(run=info)

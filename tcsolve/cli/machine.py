@@ -1,16 +1,12 @@
 """What this machine has: software, a GPU, and kernels that compile."""
 
-import importlib.metadata
 import os
-import platform
 import sys
-
-import numpy as np
-import scipy
 
 from tcsolve._backends import select
 from tcsolve._backends.cuda.runtime.compiler import target_arch
 from tcsolve._solve.cost_model import H200, rates_of
+from tcsolve._study.versions import versions
 from tcsolve.cli.kernels import outcomes
 from tcsolve.cli.messages import print_aligned
 from tcsolve.matrices import _suitesparse
@@ -20,36 +16,6 @@ __all__ = ["info", "versions"]
 INSTALL = "pip install 'tcsolve[cuda13]' (or [cuda12])"
 # The architecture to compile kernels for on a machine without a GPU.
 DEFAULT_ARCH = "sm_90a"
-
-
-def versions():
-    """Return the versions of the software that affects results; CuPy and NVRTC are None if not loaded.
-
-    Returns
-    -------
-    dict of str to str or None
-    """
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-    cupy = sys.modules.get("cupy")
-    return {
-        "tcsolve": importlib.metadata.version("tcsolve"),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "scipy": scipy.__version__,
-        "blas": f"{blas['name']} {blas['version']}",
-        "cupy": cupy and cupy.__version__,
-        "nvrtc": cupy and _nvrtc_version(),
-    }
-
-
-def _nvrtc_version():
-    """Return the version of NVRTC, or None if CuPy does not find it."""
-    try:
-        from cupy.cuda import nvrtc
-
-        return ".".join(map(str, nvrtc.getVersion()))
-    except (ImportError, RuntimeError):
-        return None
 
 
 def info(_):

@@ -28,6 +28,8 @@ SCRIPTS += (
     "common_bits",
     "boris_push",
     "gemm_page",
+    "published",
+    "convergence",
     "fuzz",
 )
 

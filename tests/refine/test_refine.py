@@ -67,6 +67,36 @@ def test_steps_done_ahead_count_as_those_of_the_loop(contraction, steps, bound, 
     assert not np.shares_memory(found.x, xs)
 
 
+# ---- which method corrects x
+
+
+@pytest.mark.parametrize("done_ahead", [False, True])
+def test_a_plan_may_ask_for_one_method_alone(done_ahead):
+    e = np.random.default_rng(0).standard_normal((80, 80))
+    a = np.eye(80) + 0.8 * (e + e.T) / np.linalg.norm(e + e.T, 2)
+    b, scale = np.ones((80, 1)), np.linalg.norm(a, np.inf)
+    ahead = ()
+    if done_ahead:
+        x = [b, b + (b - a @ b)]
+        x, r, *sizes = map(np.array, zip(*((v, *OPS.residual(a, v, b)) for v in x), strict=True))
+        ahead = x, r, np.array(sizes)[:, :, 0]
+
+    def run(method, contraction=0.5):
+        plan = Plan("fp32", method=method, contraction=contraction)
+        args = OPS, Operator.of(OPS, a, scale), b, lambda r: r, plan, 1e-14
+        found = refine_columns(*args, max_steps=60, ahead=ahead)
+        return found, sum(point.estimated for point in found.history)
+
+    classical, inner = run("ir")
+    assert inner == 0 and classical.classical and not classical.all_converged
+    slow, inner = run("ir", contraction=0.999)  # it goes on while there is any contraction
+    assert inner == 0 and slow.error < classical.error
+    krylov, inner = run("fgmres")
+    assert krylov.all_converged and inner == krylov.steps == len(krylov.history) - 2
+    both, inner = run("auto")
+    assert both.all_converged and 0 < inner < both.steps
+
+
 # ---- refine
 
 

@@ -28,6 +28,17 @@ def solve_on_the_host(a: NDArray[np.float64], b: NDArray[np.float32]) -> None:
     assert_type(tcsolve.solve_ex(a, b, assume_a="sym", lower=True), Solution[HostArray])
 
 
+def study_matrices(a: NDArray[np.float64]) -> None:
+    table = tcsolve.study({"mine": a}, ["fp32", tcsolve.Plan("fp16"), {"update": ["fp64"]}])
+    assert_type(table, tcsolve.StudyTable)
+    assert_type(
+        tcsolve.study(["gen:gauss:n=4"], "fp32", show_progress=False).rows[0], dict[str, Any]
+    )
+    assert_type(table.columns, tuple[str, ...])
+    assert_type(table.text("csv", ["matrix", "plan"]), str)
+    assert_type(table.summary(), list[dict[str, Any]])
+
+
 def read_a_solution(solution: Solution[HostArray]) -> None:
     assert_type(solution.x, HostArray)
     assert_type(solution.status, tcsolve.Status)
@@ -179,3 +190,4 @@ def read_problems(folder: str) -> None:
     assert_type(matrices.load(sys.stdin.buffer), matrices.Problem)
     assert_type(matrices.names(folder), tuple[str, ...])
     assert_type(matrices.index(), list[dict[str, Any]])
+    assert_type(matrices.find("HB/*", folder, max_n=5, kind="spd"), list[dict[str, Any]])

@@ -35,7 +35,10 @@ tcsolve.gemm_batched(A, A, engine="naive")  # call-overload
 tcsolve.gemm_batched(A, A, precision="fp17")  # call-overload
 tcsolve.gemm_bound(A)  # call-arg
 tcsolve.gemm_bound(A, A, precision="fp16x3")  # arg-type
+tcsolve.study("gen:gauss:n=4", 3)  # arg-type
+tcsolve.StudyTable([]).text("html")  # arg-type
 tcsolve.Plan(update="auto")  # arg-type
+tcsolve.Plan(method="cg")  # arg-type
 tcsolve.Plan().update = "fp16"  # misc
 _ = tcsolve.Status.FINE  # attr-defined
 tcsolve.clear_cache(1)  # call-arg

@@ -1,0 +1,119 @@
+"""Published convergence counts, with their sources; `published.py` sets ours beside them.
+
+None stands for no convergence.  Only the rows of matrices that can be generated, or that were at hand when
+our counts were measured, are here.
+"""
+
+from typing import NamedTuple
+
+__all__ = [
+    "BF16",
+    "LIMITS",
+    "SCALING",
+    "SOURCES",
+    "SPD",
+    "Bf16Row",
+    "LimitRow",
+    "ScalingRow",
+    "SpdRow",
+]
+
+SOURCES = {
+    "bf16": (
+        "B. Vieublé, thesis, University of Toulouse, 2022, table 5.3: BF16 factors with every operation "
+        "rounded, residuals in quadruple precision; the number of LU solves until the forward error is below "
+        "4.44e-16; the best of eight inner tolerances and five scalings."
+    ),
+    "scaling": (
+        "N. J. Higham, S. Pranesh, M. Zounon, SIAM J. Sci. Comput. 41 (2019), A2536-A2551, and the results "
+        "in the repository SrikaraPranesh/fp16Scaling: FP16 factors with every operation rounded, GMRES with "
+        "products in quadruple precision and tolerance 1e-4; GMRES steps until the backward error is below "
+        "n u."
+    ),
+    "spd": (
+        "N. J. Higham, S. Pranesh, SIAM J. Sci. Comput. 43 (2021), A258-A277, and the repository "
+        "SrikaraPranesh/fp16_Cholesky: Cholesky factors in FP16 of the scaled and shifted matrix, every "
+        "operation rounded; steps of GMRES until the backward error is below n u."
+    ),
+    "limits": (
+        "E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847, and P. Amestoy et al., SIAM J. "
+        "Matrix Anal. Appl. 45 (2024), 529-552, as tabulated in B. Vieublé, thesis, 2022: the largest "
+        "condition number for which the backward error is proved to converge, with FP64 as the working "
+        "precision."
+    ),
+}
+
+
+class Bf16Row(NamedTuple):
+    """LU solves of LU-IR, and of GMRES-IR with GMRES and its products in FP64 (the column BDD)."""
+
+    matrix: str
+    ir: int | None
+    gmres: int | None
+
+
+BF16 = (
+    Bf16Row("gre_512", 16, 14),
+    Bf16Row("mahindas", 12, 12),
+    Bf16Row("sherman1", None, 26),
+    Bf16Row("watt_2", None, 26),
+    Bf16Row("hangGlider_2", None, 31),
+    Bf16Row("tub1000", None, 114),
+    Bf16Row("1138_bus", None, 83),
+    Bf16Row("rajat19", None, 70),
+    Bf16Row("bcsstk19", None, 307),
+    Bf16Row("fs_760_3", None, None),
+    Bf16Row("nnc1374", None, 85),
+)
+
+
+class ScalingRow(NamedTuple):
+    """GMRES steps with one power of two for all entries (algorithm 2.2), and with two-sided scaling (2.4)."""
+
+    matrix: str
+    one_factor: int | None
+    two_sided: int | None
+
+
+SCALING = (
+    ScalingRow("west0132", 5, 2),
+    ScalingRow("west0167", 6, 2),
+    ScalingRow("saylr1", 15, 17),
+    ScalingRow("steam1", 4, 2),
+    ScalingRow("arc130", 4, 2),
+    ScalingRow("tumorAntiAngiogenesis_2", 7, 5),
+    ScalingRow("lund_a", 6, 5),
+    ScalingRow("nos1", 6, 17),
+    ScalingRow("fs_183_1", None, 5),
+)
+
+
+class SpdRow(NamedTuple):
+    """GMRES steps with products in quadruple precision (HDQ) and in FP64 (HDD)."""
+
+    matrix: str
+    quadruple: int | None
+    double: int | None
+
+
+SPD = (
+    SpdRow("Trefethen_300", 4, 3),
+    SpdRow("mesh2em5", 6, 6),
+    SpdRow("plat362", 382, 562),
+    SpdRow("mhdb416", 3, 3),
+    SpdRow("bcsstk06", 25, 38),
+    SpdRow("nos5", 18, 13),
+    SpdRow("494_bus", 27, 40),
+    SpdRow("Trefethen_500", 4, 3),
+)
+
+
+class LimitRow(NamedTuple):
+    """Largest condition number of LU-IR, and of GMRES-IR with GMRES and its products in FP64."""
+
+    factors: str
+    ir: float
+    gmres: float
+
+
+LIMITS = (LimitRow("bf16", 3e2, 1e6), LimitRow("fp16", 2e3, 3e6), LimitRow("fp32", 2e7, 5e7))

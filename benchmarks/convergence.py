@@ -1,0 +1,289 @@
+"""Which matrices converge with factors of which precision, in how many steps, and what tells it beforehand?
+
+    TCSOLVE_MATRICES=folder python benchmarks/convergence.py --rows rows.jsonl --jobs 2
+
+runs the study `convergence.toml`, or the rest of it, and writes convergence.md, convergence.csv.gz and the
+pictures into benchmarks/results.  --draw runs nothing and takes the rows that are there.
+"""
+
+import argparse
+import gzip
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+from _harness import RESULTS, machine
+from scipy.stats import mannwhitneyu
+
+from tcsolve import StudyTable, study
+
+HERE = Path(__file__).parent
+UPDATES, METHODS = ("bf16", "fp16", "fp16x3", "fp32"), ("ir", "fgmres")
+# Edges of the classes of condition numbers after scaling.
+EDGES = (1e2, 1e4, 1e6, 1e8, 1e10)
+PREDICTORS = {
+    "kappa": "condition number",
+    "kappa_scaled": "condition number after scaling",
+    "skeel": "condition of Bauer and Skeel",
+    "spread": "largest entry by smallest entry",
+    "dominance": "diagonal by the rest of a row (large is good)",
+    "first error": "backward error of the first x",
+    "first error x kappa_scaled": "that error times the condition number after scaling",
+    "contraction": "contraction of the first step of IR",
+}
+# Unit roundoff of the operands; and a contraction of the first step of IR that is taken for a good one.
+ROUNDOFF, GOOD = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp16x3": 2.0**-24, "fp32": 2.0**-24}, 0.3
+COLUMNS = (
+    *("matrix", "source", "n", "nnz", "kappa", "kappa_norm", "kappa_scaled", "skeel", "dominance"),
+    *("spread", "update", "method", "scale", "status", "reason", "steps", "backward_error"),
+    *("forward_error", "growth", "panels", "seconds"),
+)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=Path, default=Path("convergence.jsonl"))
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--draw", action="store_true", help="run nothing, take the rows of --rows")
+    parser.add_argument("--commit", help="commit measured; by default asked of git")
+    options = parser.parse_args()
+    if options.draw:
+        table = StudyTable.read(options.rows)
+    else:
+        how = {"path": options.rows, "resume": True, "jobs": options.jobs, "limit_seconds": 600}
+        table = study(HERE / "convergence.toml", **how)
+    with gzip.GzipFile(RESULTS / "convergence.csv.gz", "wb", mtime=0) as file:
+        file.write(table.text("csv", COLUMNS).encode())
+    text = page(table, machine(options.commit))
+    (RESULTS / "convergence.md").write_text(text)
+    draw(table)
+    print(text)
+    return 0
+
+
+def page(table, facts):
+    """Return the page of the study."""
+    skipped = [row for row in table.rows if row["status"] == "SKIPPED"]
+    runs = [row for row in table.ran if row["panels"] != 1]
+    real = [row for row in runs if row["source"] == "suitesparse"]
+    made = [row for row in runs if row["source"] == "generate"]
+    lines = [
+        "# Which matrices converge in which precision",
+        "",
+        f"{count(real)} matrices of the SuiteSparse collection, n from {least(real, 'n')} to "
+        f"{most(real, 'n')}, and {count(made)} generated ones; {len(runs)} runs, study {runs[0]['study']}. "
+        f"Left out: {len(skipped)} ({reasons(skipped)}). Runs are CPU emulations: operands of the "
+        "updates are rounded, sums are in FP32, panels have 32 columns. b = A x with a random x.",
+        "",
+        *section("Share that converges, and median of the steps", *shares(real, made)),
+        *section(
+            "Share that converges with scaling, by the condition number after scaling, collection",
+            *by_condition(real),
+        ),
+        *section(
+            "The same for generated matrices",
+            *by_condition(made),
+        ),
+        *section("What tells success beforehand, collection, with scaling", *predictors(real)),
+        "The number is the chance that, of one matrix that converges and one that does not, the predictor "
+        "tells which is which: 0.5 is a guess, 1 is certain (the area under the ROC curve). A dash: "
+        "fewer than three failures or successes.",
+        "",
+        *section("Two rules that need one number, collection, with scaling", *rules(real)),
+        "u is the unit roundoff of the operands, 2^-24 for fp16x3 and fp32. A step of IR that does not halve "
+        "the error ends it, so a contraction of 0.5 or more means failure of IR by rule.",
+        "",
+        *section("What scaling changes, collection", *scaling(real)),
+        f"Measured with `benchmarks/convergence.py` on {facts['cpu']}; numpy {facts['numpy']}, scipy "
+        f"{facts['scipy']}; commit {facts['commit']}, {facts['date']}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def count(rows):
+    return len({row["matrix"] for row in rows})
+
+
+def least(rows, key):
+    return min((row[key] for row in rows), default=0)
+
+
+def most(rows, key):
+    return max((row[key] for row in rows), default=0)
+
+
+def reasons(rows):
+    """Return the kinds of reasons, counted."""
+    kinds = defaultdict(int)
+    for row in rows:
+        kinds[row["reason"].partition(":")[0].partition(" is above")[0].split(" = ")[0]] += 1
+    return ", ".join(f"{n} because {kind}" for kind, n in kinds.items()) or "none"
+
+
+def section(title, head, rows):
+    """Return the lines of a table with its title."""
+    lines = [f"## {title}", "", "| " + " | ".join(head) + " |"]
+    lines.append("| " + " | ".join(["---"] * len(head)) + " |")
+    return [*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows), ""]
+
+
+def of_plan(rows, update, method, scale=True):
+    return [r for r in rows if (r["update"], r["method"], r["scale"]) == (update, method, scale)]
+
+
+def told(rows):
+    """Return the share of the runs that converge, with the median and the 9th decile of their steps."""
+    if not rows:
+        return "–"
+    steps = [row["steps"] for row in rows if row["converged"]]
+    if not steps:
+        return "0 %"
+    share = 100 * len(steps) / len(rows)
+    return f"{share:.0f} %, {np.median(steps):.0f} ({np.quantile(steps, 0.9):.0f})"
+
+
+def shares(real, made):
+    head = ["factors", "method", "collection", "collection, not scaled", "generated"]
+    rows = [
+        [
+            u,
+            m,
+            told(of_plan(real, u, m)),
+            told(of_plan(real, u, m, False)),
+            told(of_plan(made, u, m)),
+        ]
+        for u in UPDATES
+        for m in METHODS
+    ]
+    return head, rows
+
+
+def by_condition(rows):
+    classes = [f"below {EDGES[0]:.0e}", *(f"to {edge:.0e}" for edge in EDGES[1:]), "above"]
+    known = [row for row in rows if row["kappa_scaled"] is not None]
+    place = {id(row): int(np.searchsorted(EDGES, row["kappa_scaled"])) for row in known}
+    sizes = [count([r for r in known if place[id(r)] == i]) for i in range(len(classes))]
+    head = ["factors", "method", *(f"{c} ({n})" for c, n in zip(classes, sizes, strict=True))]
+    found = []
+    for update in UPDATES:
+        for method in METHODS:
+            runs = of_plan(known, update, method)
+            cells = [told([r for r in runs if place[id(r)] == i]) for i in range(len(classes))]
+            found.append([update, method, *cells])
+    return head, found
+
+
+def predictors(rows):
+    """Return the area under the ROC curve of each predictor, for each plan with scaling."""
+    head = ["predictor", *(f"{u} {m}" for u in UPDATES for m in METHODS)]
+    first = first_steps(rows)
+    found = []
+    for name, words in PREDICTORS.items():
+        cells = []
+        for update in UPDATES:
+            for method in METHODS:
+                runs = of_plan(rows, update, method)
+                values = [(value_of(name, row, first), row["converged"]) for row in runs]
+                cells.append(area([(v, c) for v, c in values if v is not None]))
+        found.append([words, *cells])
+    return head, found
+
+
+def first_steps(rows):
+    """Return {(matrix, update, scale): (error of the first x, contraction of the first step)} of IR."""
+    found = {}
+    for row in rows:
+        if row["method"] == "ir" and row.get("history"):
+            errors = [point[2] for point in row["history"]]
+            # The history keeps the best x, so a step that makes the error larger has a contraction of 1.
+            contraction = errors[1] / errors[0] if len(errors) > 1 and errors[0] else 0.0
+            found[row["matrix"], row["update"], row["scale"]] = errors[0], contraction
+    return found
+
+
+def value_of(name, row, first):
+    error, contraction = first.get((row["matrix"], row["update"], row["scale"]), (None, None))
+    if name == "first error":
+        return error
+    if name == "contraction":
+        return contraction
+    if name == "first error x kappa_scaled":
+        known = error is not None and row["kappa_scaled"] is not None
+        return error * row["kappa_scaled"] if known else None
+    value = row[name]
+    return -value if name == "dominance" and value is not None else value
+
+
+def area(values):
+    """Return the area under the ROC curve as text; small values should mean success."""
+    good = [value for value, converged in values if converged]
+    bad = [value for value, converged in values if not converged]
+    if min(len(good), len(bad)) < 3:
+        return "–"
+    return f"{mannwhitneyu(bad, good).statistic / len(good) / len(bad):.2f}"
+
+
+def rules(rows):
+    """Return how many runs converge where a rule holds, and where it does not."""
+    head = [
+        "factors",
+        "method",
+        "u kappa_scaled < 1",
+        "not",
+        f"first step contracts to {GOOD}",
+        "not",
+    ]
+    first, found = first_steps(rows), []
+    for update in UPDATES:
+        for method in METHODS:
+            runs = of_plan(rows, update, method)
+            by_kappa = [(row["kappa_scaled"], row) for row in runs]
+            by_step = [(value_of("contraction", row, first), row) for row in runs]
+            cells = [*split(by_kappa, 1 / ROUNDOFF[update]), *split(by_step, GOOD)]
+            found.append([update, method, *cells])
+    return head, found
+
+
+def split(values, limit):
+    """Return 'converged of all' below a limit, and from it on."""
+    known = [(value, row["converged"]) for value, row in values if value is not None]
+    sides = [c for v, c in known if v < limit], [c for v, c in known if v >= limit]
+    return [f"{sum(side)} of {len(side)}" for side in sides]
+
+
+def scaling(rows):
+    head = ["factors", "method", "only scaled", "only not scaled", "both", "neither"]
+    found = []
+    for update in UPDATES:
+        for method in METHODS:
+            sides = [
+                {r["matrix"]: r["converged"] for r in of_plan(rows, update, method, scale)}
+                for scale in (True, False)
+            ]
+            pairs = [(sides[0][m], sides[1][m]) for m in sides[0] if m in sides[1]]
+            cells = [
+                pairs.count(p) for p in ((True, False), (False, True), (True, True), (False, False))
+            ]
+            found.append([update, method, *cells])
+    return head, found
+
+
+def draw(table):
+    """Draw the pictures of the study."""
+    runs = [row for row in table.ran if row["panels"] != 1 and row["scale"]]
+    real = StudyTable(r for r in runs if r["source"] == "suitesparse")
+    geo = [r for r in runs if r["matrix"].startswith("svd_geo n=300")]
+    real.draw("profile", RESULTS / "convergence_profile.png")
+    krylov = StudyTable(row for row in real.rows if row["method"] == "fgmres")
+    krylov.draw("steps", RESULTS / "convergence_steps.png", x="kappa_scaled")
+    StudyTable(geo).draw("steps", RESULTS / "convergence_sweep.png")
+    wanted = ("svd_geo n=300 cond=100", "svd_geo n=300 cond=1e+04", "svd_geo n=300 cond=1e+07")
+    some = StudyTable(r for r in geo if r["matrix"] in wanted)
+    some.draw("histories", RESULTS / "convergence_histories.png")
+    real.draw("heatmap", RESULTS / "convergence_heatmap.png")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

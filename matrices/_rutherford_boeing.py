@@ -1,0 +1,118 @@
+"""Files in the formats of Rutherford and Boeing, and of Harwell and Boeing.
+
+References
+----------
+I. S. Duff, R. G. Grimes, J. G. Lewis, The Rutherford-Boeing sparse matrix collection, RAL-TR-97-031,
+Rutherford Appleton Laboratory (1997).
+"""
+
+import re
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+__all__ = ["SUFFIXES", "read"]
+
+SUFFIXES = (".rb", ".rua", ".rsa", ".cua", ".hb")
+# The second letter of the type: the entries on the other side of the diagonal.
+MIRRORS = {"s": lambda v: v, "h": np.conj, "z": np.negative}
+
+
+def read(path, *, limit_bytes, pattern=True):
+    """Read an assembled matrix into a dense array.
+
+    Parameters
+    ----------
+    path : path
+    limit_bytes : int
+        Largest dense array to make.
+    pattern : bool
+        False: a file that has no values raises a ValueError.
+
+    Returns
+    -------
+    a : ndarray, float64 or complex128, C order
+        Symmetric storage is expanded; the entries of a pattern are ones.
+
+    Raises
+    ------
+    MemoryError
+        The dense array would exceed ``limit_bytes``.
+    ValueError
+        The file is malformed, or the matrix is not assembled.
+    """
+    with open(path, encoding="ascii", errors="replace") as file:
+        try:
+            return _read_open(file, Path(path).name, limit_bytes, pattern)
+        except (ValueError, IndexError) as error:
+            raise ValueError(f"{path} is not a readable Rutherford-Boeing file: {error}") from error
+
+
+def _read_open(file, name, limit_bytes, pattern):
+    _title, counts, kind, formats = (next(file, "") for _ in range(4))
+    pointer_lines, index_lines, value_lines, *rhs_lines = map(int, counts.split()[1:])
+    field, symmetry, storage = kind[:3].lower()
+    rows, columns, entries = map(int, kind[14:].split()[:3])
+    if storage != "a":
+        raise ValueError("it is not assembled, but a sum of elements")
+    if field not in "rcipq" or symmetry not in "surhz":
+        raise ValueError(f"its type is {kind[:3]!r}")
+    if field in "pq" and not pattern:
+        raise ValueError("it has no values, only the places of its entries (pattern)")
+    if rhs_lines and rhs_lines[0]:
+        next(file)  # Harwell and Boeing: a line about right-hand sides, which come at the end
+    dtype = np.dtype(complex if field == "c" else float)
+    if (size := rows * columns * dtype.itemsize) > limit_bytes:
+        raise MemoryError(
+            f"{name} is {rows} by {columns}: dense it takes {size / 2**30:.3g} GiB, and limit_bytes allows "
+            f"{limit_bytes / 2**30:.3g} GiB; raise limit_bytes, in Python, to load it"
+        )
+    of_pointers, of_indices, of_values = _formats(formats)
+    pointers = _numbers(file, pointer_lines, of_pointers, columns + 1, int)
+    indices = _numbers(file, index_lines, of_indices, entries, int)
+    values = np.ones(entries, dtype)
+    if field in "rci":
+        each = 2 if field == "c" else 1
+        numbers = _numbers(file, value_lines, of_values, each * entries, float)
+        values = numbers.view(dtype)
+    return _dense((rows, columns), pointers - 1, indices - 1, values, symmetry)
+
+
+def _formats(line):
+    """Return (numbers in a line, width of a number) of each Fortran format of a line."""
+    found = re.findall(r"\((?:1P,?)?\s*(\d*)[IEDFG](\d+)[.\dE]*\)", line.upper())
+    if len(found) < 2:
+        raise ValueError(f"its formats are {line.strip()!r}")
+    return ([(int(count or 1), int(width)) for count, width in found] + [(1, 1)])[:3]
+
+
+def _numbers(file, lines, form, count, kind):
+    """Read `count` numbers from `lines` lines; Fortran may leave no space between them."""
+    each, width = form
+    words = []
+    for line in islice(file, lines):
+        line = line.rstrip("\n")
+        words += [line[i : i + width] for i in range(0, min(len(line), each * width), width)]
+    words = [word for word in words if word.strip()]
+    if len(words) != count:
+        raise ValueError(f"it should have {count} numbers in {lines} lines, and has {len(words)}")
+    if kind is float:
+        words = [word.upper().replace("D", "E") for word in words]
+    return np.array([kind(word) for word in words], dtype=kind)
+
+
+def _dense(shape, pointers, indices, values, symmetry):
+    if pointers[0] != 0 or pointers[-1] != len(indices) or (np.diff(pointers) < 0).any():
+        raise ValueError("the pointers to its columns do not rise from 1 to the number of entries")
+    if len(indices) and not (0 <= indices.min() and indices.max() < shape[0]):
+        raise ValueError(f"it has an entry outside of its {shape[0]} rows")
+    a = np.zeros(shape, values.dtype)
+    columns = np.repeat(np.arange(shape[1]), np.diff(pointers))
+    np.add.at(a, (indices, columns), values)
+    if symmetry in MIRRORS:
+        if shape[0] != shape[1]:
+            raise ValueError(f"it is symmetric, and {shape[0]} by {shape[1]}")
+        off = indices != columns
+        np.add.at(a, (columns[off], indices[off]), MIRRORS[symmetry](values[off]))
+    return a

@@ -1,0 +1,104 @@
+"""The public function `study`."""
+
+from tcsolve._study.table import StudyTable
+
+__all__ = ["study"]
+
+
+def study(
+    matrices,
+    plans=None,
+    *,
+    path=None,
+    resume=False,
+    jobs=1,
+    limit_seconds=None,
+    device="auto",
+    seed=0,
+    rhs="ones",
+    history=False,
+    spectrum=0,
+    energy=False,
+    folder=None,
+    show_progress=True,
+):
+    """Solve many systems by many plans, and return one row for each run.
+
+    Parameters
+    ----------
+    matrices : str, path, dict, a list of them, or a mapping of names to arrays
+        - ``"gen:svd_geo:n=100,200:cond=1e3,1e6"``: generated matrices, with sweeps of their options; the name
+          may be a pattern such as ``gen:svd_*``.
+        - ``"ss:west0132"``, ``"ss:HB/*"``: matrices of the SuiteSparse collection.
+        - ``"data/*.mtx"``: files.
+        - ``{"generate": "svd_geo", "n": [100, 200], "cond": 1e6}``: the same as a dict; also with
+          ``"suitesparse"`` or ``"file"``.  It may have filters: ``min_n``, ``max_n``, ``kind`` ('spd',
+          'symmetric', 'unsymmetric', 'real', 'complex'), ``group`` and ``kappa`` (``"1e3:1e8"``).
+        - ``{"mine": array}``: arrays of shape (n, n).
+        - The path of a study file, ``*.toml``, with matrices and plans.  Then `plans`, `device`, `seed`,
+          `rhs`, `history`, `spectrum` and `energy` are taken from the file where it has them.
+    plans : str, Plan, dict, or a list of them
+        ``"fp16"``; a `Plan`; or a grid of the fields of a `Plan`, as ``{"precision": ["fp16", "bf16"],
+        "method": ["ir", "fgmres"]}``, and of ``"residual"`` as in `solve`.  Unless the grid says otherwise,
+        no more precise factorization follows (``fallback=False``), and a right-hand side may take 500 steps.
+    path : path, optional
+        File for the rows, as JSON lines.  Each row is on the disk before the next run begins.
+    resume : bool
+        Keep the rows that the file has, and do only the other runs.
+    jobs : int
+        Number of processes.  With 1, and without `limit_seconds`, all runs are in this process.
+    limit_seconds : float, optional
+        Time of a run, after which it is given up.
+    device : {'auto', 'cpu', 'cuda'}
+    seed : int
+        Seed of generated matrices and of random right-hand sides.
+    rhs : {'ones', 'random'}
+        The exact solution x that b = A x is made from.
+    history : bool
+        Keep the history of each run.
+    spectrum : int
+        Keep the eigenvalues of A, and of A with the factors as preconditioner, for orders up to this one.
+    energy : bool
+        Measure the energy of each run on a GPU; this repeats the solve for a second.
+    folder : path, optional
+        Folder of the collection's matrices.  Default: the environment variable ``TCSOLVE_MATRICES``.
+    show_progress : bool
+        Show the progress on a terminal, with the time left.
+
+    Returns
+    -------
+    StudyTable
+
+    Raises
+    ------
+    InputError
+        An argument is wrong, or the file belongs to something else.  A matrix that cannot be read, or a run
+        that fails, raises nothing: its row has the reason.
+
+    See Also
+    --------
+    StudyTable : tables and pictures of the rows.
+
+    Notes
+    -----
+    The emulated arithmetic rounds the operands of the trailing updates.  A matrix with fewer columns than a
+    panel (``Plan.block``; 128 on a CPU) has no update, so nothing is rounded; the columns ``model`` and
+    ``panels`` of a row say this.
+
+    Examples
+    --------
+    >>> import tcsolve
+    >>> table = tcsolve.study("gen:svd_geo:n=60:cond=1e2,1e5", {"precision": "fp16", "block": 16})
+    >>> [(row["matrix"], row["status"]) for row in table.rows]
+    [('svd_geo n=60 cond=100', 'CONVERGED'), ('svd_geo n=60 cond=1e+05', 'CONVERGED')]
+    """
+    # Late, so that a program that only solves does not load the test problems.
+    from tcsolve._study.session import run_study
+
+    settings = {
+        **{"device": device, "seed": seed, "rhs": rhs, "history": bool(history)},
+        **{"spectrum": spectrum, "energy": bool(energy)},
+    }
+    how = {"jobs": jobs, "limit_seconds": limit_seconds, "show_progress": show_progress}
+    how |= {"path": path, "resume": resume, "folder": folder}
+    return StudyTable(run_study(matrices, plans, settings, **how))

@@ -1,0 +1,334 @@
+"""The matrices of a study, as data: what to generate or to read, and which of them to leave out."""
+
+import glob
+import hashlib
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from tcsolve import matrices
+from tcsolve._errors import InputError
+from tcsolve._study.sweeps import sweep
+
+__all__ = ["Case", "Filters", "Skipped", "expand_cases", "load_case"]
+
+SOURCES = ("generate", "suitesparse", "file", "array")
+# Kinds of matrices that `Filters.kind` knows.
+KINDS = ("spd", "symmetric", "unsymmetric", "real", "complex")
+
+
+class Skipped(Exception):
+    """A matrix is left out of a study; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which matrices of a study to take; None and an empty string allow all.
+
+    Attributes
+    ----------
+    min_n, max_n : int, optional
+    kind : str
+        'spd', 'symmetric', 'unsymmetric', 'real' or 'complex'.
+    group : str
+        Group of the SuiteSparse collection.
+    kappa : (float, float), optional
+        Smallest and largest condition number.
+    """
+
+    min_n: int | None = None
+    max_n: int | None = None
+    kind: str = ""
+    group: str = ""
+    kappa: tuple | None = None
+
+    @classmethod
+    def of(cls, options):
+        """Take the filters out of a dict of options, and return them."""
+        found = {key: options.pop(key) for key in cls.__dataclass_fields__ if key in options}
+        if found.get("kappa") is not None:
+            found["kappa"] = _range(found["kappa"])
+        if found.get("kind") and found["kind"] not in KINDS:
+            raise InputError(f"study: kind is {found['kind']!r}, needs one of {', '.join(KINDS)}")
+        return cls(**found)
+
+    def check_size(self, n):
+        """Raise `Skipped` if matrices of order n are left out."""
+        if self.max_n is not None and n > self.max_n:
+            raise Skipped(f"n = {n} is above max_n = {self.max_n}")
+        if self.min_n is not None and n < self.min_n:
+            raise Skipped(f"n = {n} is below min_n = {self.min_n}")
+
+    def check_kind(self, a):
+        """Raise `Skipped` if a is not of the `kind`; for 'spd', its Cholesky factorization must exist."""
+        if not self.kind:
+            return
+        is_complex = a.dtype.kind == "c"
+        symmetric = bool((a == a.conj().T).all())
+        held = {
+            "real": not is_complex,
+            "complex": is_complex,
+            "symmetric": symmetric,
+            "unsymmetric": not symmetric,
+            "spd": symmetric and _is_definite(a),
+        }
+        if not held[self.kind]:
+            raise Skipped(f"it is not {self.kind}")
+
+    def check_kappa(self, kappa):
+        """Raise `Skipped` if the condition number is outside the range, or not known."""
+        if self.kappa is None:
+            return
+        least, most = self.kappa
+        if kappa is None or not least <= kappa <= most:
+            told = "not known" if kappa is None else f"{kappa:.2e}"
+            raise Skipped(f"kappa is {told}, outside {least:g}:{most:g}")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One matrix of a study.
+
+    Attributes
+    ----------
+    source : {'generate', 'suitesparse', 'file', 'array'}
+    name : str
+        Name in the catalog or in the collection, name of a file, or the caller's name of an array.
+    options : dict
+        Arguments of `matrices.generate`; for a file or an array, its SHA-256.
+    filters : Filters
+    path : str, optional
+        The file, the file with the entries of an array, or the folder of the collection.  It does not
+        identify the case.
+    """
+
+    source: str
+    name: str
+    options: dict = field(default_factory=dict)
+    filters: Filters = Filters()
+    path: str = ""
+
+    @property
+    def label(self):
+        """The name in tables and pictures."""
+        shown = self.options if self.source == "generate" else {}
+        return " ".join([self.name, *(f"{key}={_short(value)}" for key, value in shown.items())])
+
+    def identity(self):
+        """Return the data that decides which matrix it is."""
+        return {"source": self.source, "name": self.name, "options": self.options}
+
+    def as_data(self):
+        """Return everything as data for JSON; `from_data` is the inverse."""
+        return {**self.identity(), "filters": vars(self.filters), "path": self.path}
+
+    @classmethod
+    def from_data(cls, data):
+        return cls(**{**data, "filters": Filters.of(dict(data["filters"]))})
+
+
+def expand_cases(given, folder=None, scratch=None):
+    """Return the cases that a caller means, without repetitions.
+
+    Parameters
+    ----------
+    given : str, path, dict, or a list of them; or a mapping of names to arrays
+        As `matrices` of `tcsolve.study`.
+    folder : path, optional
+        Where the names of matrices are searched.
+    scratch : path, optional
+        An existing folder for files with the entries of arrays, which other processes can read.
+
+    Returns
+    -------
+    list of Case
+    """
+    if isinstance(given, str | os.PathLike) or _is_entry(given):
+        given = [given]
+    if isinstance(given, Mapping):
+        return [_of_array(name, a, scratch) for name, a in given.items()]
+    found = {}
+    for item in given:
+        for case in _expanded(item, folder):
+            found.setdefault(repr(case.identity()), case)
+    if not found:
+        raise InputError("study: no matrices are given; name some, such as 'gen:svd_geo:n=100'")
+    return list(found.values())
+
+
+def load_case(case, seed, rhs):
+    """Return the `Problem` of a case.
+
+    Raises
+    ------
+    Skipped
+        The matrix cannot be read, is not square, or is not what the filters ask for.
+    """
+    if "n" in case.options:
+        case.filters.check_size(case.options["n"])
+    try:
+        if case.source == "generate":
+            problem = matrices.generate(case.name, **case.options, seed=seed, rhs=rhs)
+        elif case.source == "array":
+            problem = _array_problem(case, seed, rhs)
+        else:
+            is_file = case.source == "file"
+            name, folder = (case.path, None) if is_file else (case.name, case.path or None)
+            problem = matrices.load(name, folder=folder, seed=seed, rhs=rhs, pattern=False)
+    except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
+        raise Skipped(" ".join(str(error).split()) or type(error).__name__) from error
+    if problem.n == 0:
+        raise Skipped("it is empty")
+    case.filters.check_size(problem.n)
+    case.filters.check_kind(problem.a)
+    return problem
+
+
+def _is_entry(given):
+    return isinstance(given, Mapping) and any(source in given for source in SOURCES)
+
+
+def _expanded(item, folder):
+    """Return the cases of one entry: a string, a path, or a dict with one of `SOURCES`."""
+    if isinstance(item, Case):
+        return [item]
+    entry = dict(item) if isinstance(item, Mapping) else {"text": os.fspath(item)}
+    if "text" in entry:
+        entry |= _parsed(entry.pop("text"))
+    sources = [source for source in SOURCES[:3] if source in entry]
+    if len(sources) != 1:
+        raise InputError(
+            f"study: the matrices {item!r} need exactly one of {', '.join(SOURCES[:3])}"
+        )
+    names = entry.pop(sources[0])
+    filters = Filters.of(entry)
+    expand = {"generate": _generated, "suitesparse": _collected, "file": _files}[sources[0]]
+    found = []
+    for name in [names] if isinstance(names, str | os.PathLike) else names:
+        found += expand(os.fspath(name), dict(entry), filters, folder)
+    return found
+
+
+def _parsed(text):
+    """Return the entry for a string such as 'gen:svd_geo:n=100,200', 'ss:HB/*' or 'data/*.mtx'."""
+    kind, _, rest = text.partition(":")
+    if kind == "gen":
+        name, *options = rest.split(":")
+        return {"generate": name, **_options(options, text)}
+    if kind == "ss":
+        return {"suitesparse": rest}
+    return {"file": text}
+
+
+def _options(options, text):
+    found = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals:
+            raise InputError(f"study: {text!r} has {option!r}; write key=value or key=value,value")
+        found[key] = [_number(part) for part in value.split(",")]
+    return found
+
+
+def _number(text):
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _generated(name, options, filters, _):
+    known = {entry.name: entry for entry in matrices.catalog()}
+    if name not in known:
+        matches = [k for k in known if glob.fnmatch.fnmatchcase(k, name)]
+        if not matches:
+            matrices.generate(name, 1)  # raises, with similar names
+        return [c for match in matches for c in _generated(match, dict(options), filters, None)]
+    if "n" not in options:
+        raise InputError(f"study: gen:{name} needs its order: 'gen:{name}:n=100', or n = 100")
+    return [Case("generate", name, swept, filters) for swept in sweep(options)]
+
+
+def _files(name, options, filters, _):
+    if options:
+        raise InputError(f"study: the file {name} takes no {', '.join(options)}")
+    paths = sorted(glob.glob(os.path.expanduser(name))) or [name]
+    return [
+        Case("file", Path(path).name, {"sha256": _digest(path)}, filters, str(path))
+        for path in paths
+    ]
+
+
+def _digest(path):
+    """Return the SHA-256 of a file, None if it cannot be read; then the row says so."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def _collected(pattern, options, filters, folder):
+    folder = options.pop("folder", folder)
+    if options:
+        raise InputError(f"study: the collection takes no {', '.join(options)}")
+    where = "" if folder is None else os.fspath(folder)
+    if not (glob.has_magic(pattern) or filters.group):
+        return [Case("suitesparse", pattern, {}, filters, where)]
+    wanted = {key: value for key, value in vars(filters).items() if value}
+    try:
+        found = matrices.find(pattern, folder=folder, **wanted)
+    except (OSError, ValueError, ImportError) as error:
+        raise InputError(f"study: {error}") from error
+    if not found:
+        raise InputError(f"study: no matrix of the collection is {pattern!r} with {wanted}")
+    return [Case("suitesparse", entry["full_name"], {}, filters, where) for entry in found]
+
+
+def _of_array(name, a, scratch):
+    a = np.asarray(a)
+    if a.ndim != 2:
+        raise InputError(f"study: the matrix {name} has shape {a.shape}; (n, n) is needed")
+    digest = hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest()
+    path = Path(scratch) / f"{digest}.npy"
+    np.save(path, a)
+    return Case("array", str(name), {"sha256": digest, "dtype": a.dtype.str}, path=str(path))
+
+
+def _array_problem(case, seed, rhs):
+    a = np.load(case.path)
+    if a.shape[0] != a.shape[1]:
+        raise Skipped(f"it is {a.shape[0]} by {a.shape[1]}; a linear system needs a square matrix")
+    return matrices._problem(case.name, a, None, np.random.default_rng(seed), None, 1, rhs)
+
+
+def _range(value):
+    """Return (least, most) of '1e3:1e8' or of a pair."""
+    parts = value.split(":") if isinstance(value, str) else list(value)
+    try:
+        least, most = (float(p) if p not in ("", None) else None for p in parts)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"study: kappa is {value!r}; write it as '1e3:1e8'") from error
+    return (0.0 if least is None else least, math.inf if most is None else most)
+
+
+def _is_definite(a):
+    try:
+        np.linalg.cholesky(a)
+    except np.linalg.LinAlgError:
+        return False
+    return True
+
+
+def _short(value):
+    """Return a value as text; 1000000.0 is 1e+06, and no digit is lost."""
+    if not isinstance(value, float):
+        return str(value)
+    short = f"{value:g}" if value < 1e4 else f"{value:.3g}"
+    return short if float(short) == value else repr(value)

@@ -1,0 +1,32 @@
+"""The columns of the rows of a study, and rows as data for JSON."""
+
+import math
+
+import numpy as np
+
+__all__ = ["COLUMNS", "CRASHED", "FACTS", "NESTED", "SKIPPED", "plain"]
+
+# What is known of a matrix before any plan is tried.
+FACTS = ("n", "nnz", "dtype", "kappa", "kappa_norm", "kappa_scaled", "skeel", "dominance", "spread")
+# Columns with many values in one row; tables leave them out.
+NESTED = ("history", "spectrum")
+SKIPPED, CRASHED = "SKIPPED", "CRASHED"
+# The columns of a table, in order; the fields of the plan come after 'plan', and others at the end.
+COLUMNS = (
+    *("matrix", "source", *FACTS, "plan"),
+    *("status", "converged", "reason", "steps", "inner_steps", "cycles", "rungs"),
+    *("backward_error", "bound", "forward_error", "growth", "rcond"),
+    *("seconds", "factor_seconds", "solve_seconds", "joules", "watts", "gflops_per_watt", "energy"),
+    *("device", "model", "panels", "seed", "rhs", "study", "key", "date", "versions"),
+)
+
+
+def plain(value):
+    """Return value with only types that JSON has; NaN and infinity become None."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,110 @@
+"""The file of finished rows: JSON lines, each on the disk before the next run begins."""
+
+import json
+import os
+from pathlib import Path
+
+from tcsolve._errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+__all__ = ["Journal", "read_rows"]
+
+
+class Journal:
+    """An open file of rows.
+
+    A process that is killed at any instant leaves whole lines, and perhaps the beginning of one more.  That
+    part is removed when the file is opened again.
+
+    Parameters
+    ----------
+    path : path
+    resume : bool
+        True: keep the rows of the file.  False: the file must not exist.
+    """
+
+    def __init__(self, path, resume):
+        self.path = Path(path)
+        if not self.path.parent.is_dir():
+            raise InputError(f"study: there is no folder {self.path.parent} to write {path} in")
+        if self.path.is_dir():
+            raise InputError(f"study: {path} is a folder; the name of a file is needed")
+        if not resume and self.path.is_file() and self.path.stat().st_size:
+            raise InputError(
+                f"study: {path} has the rows of a study; resume it (resume=True, --resume), or choose "
+                "another name"
+            )
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+        try:
+            self._lock()
+            whole, self.rows = _whole_lines(self.path)
+            os.ftruncate(self._file, whole)
+            os.lseek(self._file, whole, os.SEEK_SET)
+            _sync_folder(self.path.parent)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        os.close(self._file)
+
+    def append(self, row):
+        """Write a row, and wait until it is on the disk."""
+        left = memoryview(json.dumps(row, allow_nan=False).encode() + b"\n")
+        while left:
+            left = left[os.write(self._file, left) :]
+        os.fsync(self._file)
+        self.rows.append(row)
+
+    def _lock(self):
+        """Raise an InputError if another process writes to the file."""
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(f"study: another process writes to {self.path}") from error
+
+
+def read_rows(path):
+    """Return the rows of a file; the beginning of a line at its end is ignored."""
+    return _whole_lines(Path(path))[1]
+
+
+def _whole_lines(path):
+    """Return the number of bytes of the whole lines of a file, and their rows."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"study: {path} cannot be read: {error}") from error
+    whole = data.rfind(b"\n") + 1
+    rows = []
+    for number, line in enumerate(data[:whole].splitlines(), 1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or "key" not in row:
+            raise InputError(
+                f"study: line {number} of {path} is not a row of a study; remove the line, or choose another "
+                "file"
+            )
+        rows.append(row)
+    return whole, rows
+
+
+def _sync_folder(folder):
+    """Wait until the name of a new file is on the disk, where the system can open a folder."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,59 @@
+"""Progress with the time left, on a terminal."""
+
+import sys
+import time
+from contextlib import contextmanager
+
+__all__ = ["progress"]
+
+
+@contextmanager
+def progress(total, done, stream=None):
+    """Show how many runs are done, and the time left; it gives a function to call after each row.
+
+    Parameters
+    ----------
+    total, done : int
+        Number of all runs, and of those that an earlier study has done.
+    stream : text file, optional
+        By default standard error.  Nothing is written unless it is a terminal.
+
+    Yields
+    ------
+    callable, (rows, text)
+        rows is the number of runs that are done with this call, and text says what they were.
+    """
+    stream = stream or sys.stderr
+    if stream is None or not stream.isatty():
+        yield lambda rows, text: None
+        return
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        yield _Line(total, done, stream)
+        stream.write("\n")
+        return
+    with tqdm(total=total, initial=done, file=stream, unit="run", dynamic_ncols=True) as bar:
+
+        def show(rows, text):
+            bar.set_postfix_str(text, refresh=False)
+            bar.update(rows)
+
+        yield show
+
+
+class _Line:
+    """A line that is written again and again."""
+
+    def __init__(self, total, done, stream):
+        self._total, self._done, self._before, self._stream = total, done, done, stream
+        self._start = time.monotonic()
+
+    def __call__(self, rows, text):
+        self._done += rows
+        took, new = time.monotonic() - self._start, self._done - self._before
+        left = int(took / new * (self._total - self._done)) if new else 0
+        clock = f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02}"
+        # Erase to the end of the line.
+        self._stream.write(f"\r\x1b[K{self._done} of {self._total} runs, {clock} left: {text}")
+        self._stream.flush()

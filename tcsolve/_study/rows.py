@@ -1,0 +1,86 @@
+"""The rows of a study: their columns, and the runs of one matrix that make them."""
+
+import functools
+import hashlib
+import json
+import sys
+import time
+
+from tcsolve._study.cases import Skipped, load_case
+from tcsolve._study.columns import CRASHED, SKIPPED, plain
+from tcsolve._study.energy import measure_energy
+from tcsolve._study.facts import facts_of
+from tcsolve._study.runs import raised, run_plan
+from tcsolve._study.versions import versions
+
+__all__ = ["Settings", "canonical", "crashed_row", "key_of", "rows_of"]
+
+
+class Settings(dict):
+    """What holds for all runs of a study: device, seed, rhs, history, spectrum, energy, and its hash."""
+
+    @property
+    def identity(self):
+        """The settings that decide the result of a run."""
+        return {key: self[key] for key in ("device", "seed", "rhs")}
+
+
+def key_of(case, plan, settings):
+    """Return the name of a run, the same for the same matrix, plan, device, seed and right-hand side."""
+    data = [case.identity(), plan and plan.identity(), settings.identity]
+    return hashlib.sha256(canonical(data).encode()).hexdigest()[:20]
+
+
+def canonical(data):
+    """Return data as JSON text that does not depend on the order of keys."""
+    return json.dumps(plain(data), sort_keys=True, separators=(",", ":"))
+
+
+def rows_of(case, plans, settings):
+    """Yield the rows of one matrix, one for each plan; or one row that says why it is skipped."""
+    try:
+        problem = load_case(case, settings["seed"], settings["rhs"])
+        facts = facts_of(problem)
+        if zero_pivot := facts.pop("zero_pivot"):
+            raise Skipped(f"it is singular: pivot {zero_pivot} is zero in FP64")
+        case.filters.check_kappa(facts["kappa"])
+    except Skipped as reason:
+        yield plain(_row(case, None, settings) | {"status": SKIPPED, "reason": str(reason)})
+        return
+    options = {key: settings[key] for key in ("device", "history", "spectrum")}
+    for plan in plans:
+        row = _row(case, plan, settings) | facts
+        try:
+            row |= run_plan(problem, plan.plan(), residual=plan.residual, **options)
+            if settings["energy"]:
+                row |= measure_energy(problem, plan.plan(), row.get("device", "cpu"))
+        except Exception as error:  # whatever it is, the other runs of a long study go on
+            row |= raised(f"{type(error).__name__}: {error}")
+        yield plain(row)
+
+
+def crashed_row(case, plan, settings, reason):
+    """Return the row of a run that ended its process."""
+    return _row(case, plan, settings) | {"status": CRASHED, "converged": False, "reason": reason}
+
+
+def _row(case, plan, settings):
+    """Return what identifies a run; `plan` is None for a matrix that is skipped."""
+    return {
+        "matrix": case.label,
+        "source": case.source,
+        "plan": None if plan is None else plan.label,
+        **({} if plan is None else plan.columns),
+        "seed": settings["seed"],
+        "rhs": settings["rhs"],
+        "study": settings["study"],
+        "key": key_of(case, plan, settings),
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S"),
+        "versions": _versions("cupy" in sys.modules),
+    }
+
+
+@functools.cache
+def _versions(with_cupy):
+    """Return `versions`, which reads files, once; and once more when CuPy has been loaded."""
+    return versions()

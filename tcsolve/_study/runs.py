@@ -1,0 +1,146 @@
+"""One run: a matrix with a plan, solved and measured."""
+
+import time
+
+import numpy as np
+
+from tcsolve._errors import TcsolveError
+from tcsolve._solve.api import factor
+from tcsolve._solve.memory import widest_panel
+
+__all__ = ["raised", "run_plan"]
+
+
+def run_plan(problem, plan, *, residual="fp64", device="auto", history=False, spectrum=0):
+    """Solve a problem by a plan, and return the columns of its row.
+
+    Parameters
+    ----------
+    problem : matrices.Problem
+    plan : Plan
+    residual : {'fp64', 'double-double'}
+    device : {'auto', 'cpu', 'cuda'}
+    history : bool
+        Whether the row has every point of the history.
+    spectrum : int
+        Up to this order, the row has the eigenvalues of A and of the preconditioned matrix.
+
+    Returns
+    -------
+    dict
+    """
+    start = time.perf_counter()
+    try:
+        factors = factor(problem.a, precision=plan, device=device, check_finite=True)
+        factored = time.perf_counter()
+        solution = factors.solve_ex(problem.b, residual=residual)
+    except (TcsolveError, MemoryError) as error:
+        return raised(error)
+    end = time.perf_counter()
+    row = {
+        "status": solution.status.name,
+        "converged": solution.status.ok,
+        **_steps(solution),
+        "rungs": "+".join(solution.rungs),
+        "backward_error": float(np.max(solution.backward_error)),
+        "bound": solution.bound,
+        "forward_error": _forward_error(solution.x, problem.x_true),
+        "growth": _growth(factors, solution.precision),
+        "rcond": solution.rcond,
+        "seconds": end - start,
+        "factor_seconds": factored - start,
+        "solve_seconds": end - factored,
+        "device": solution.device,
+        **_model(factors, plan),
+    }
+    if history:
+        row["history"] = [_point(point) for point in solution.history]
+    if spectrum >= problem.n:
+        row["spectrum"] = _spectrum(problem.a, factors)
+    return row
+
+
+def raised(error):
+    """Return the columns of a run that raised an error."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return {"status": "RAISED", "converged": False, "reason": reason}
+
+
+def _steps(solution):
+    """Return the counts of the corrections: all of them, those inside of FGMRES, and the FGMRES cycles."""
+    inner = [point.estimated for point in solution.history]
+    cycles = sum(now and not after for now, after in zip(inner, [*inner, False][1:], strict=True))
+    return {
+        "steps": int(np.max(solution.iterations)),
+        "inner_steps": sum(inner),
+        "cycles": cycles,
+    }
+
+
+def _forward_error(x, exact):
+    """Return ``||x - x_true|| / ||x_true||`` in the infinity norm, None if x is not finite."""
+    if exact is None or not np.isfinite(x).all():
+        return None
+    return float(np.abs(x - exact).max() / np.abs(exact).max())
+
+
+def _growth(factors, precision):
+    """Return the largest entry of U divided by that of the matrix that was factored, or None.
+
+    The quotient is a lower bound on the growth factor, which counts the intermediate matrices too.  LAPACK
+    and cuSOLVER factor the transposed matrix if a is in C order.
+    """
+    ladder = factors._ladder
+    rung = ladder.rung
+    if rung is None or rung.bad_pivot or ladder.precision != precision:
+        return None
+    ops, system = ladder.system.ops, ladder.system
+    lu = rung.factors.factors.lu if rung.how.native else rung.factors.lu
+    top = ops.xp.abs(ops.xp.triu(lu)).max()
+    matrix = system.matrix
+    if rung.scaling is not None:
+        matrix = ops.cast_scaled(matrix, rung.scaling.row, rung.scaling.col, matrix.dtype)
+    top, size = (float(v) for v in ops.host(top, ops.xp.abs(matrix).max()))
+    return top / size if size > 0 else None
+
+
+def _model(factors, plan):
+    """Return which arithmetic made the last factors, and the number of panels of the LU."""
+    ladder, n = factors._ladder, factors.shape[0]
+    if ladder.rung is None:
+        return {"model": None, "panels": None}
+    how = ladder.rung.how
+    if how.native:
+        return {"model": f"LU in {how.name}, every operation rounded", "panels": None}
+    block = plan.block or widest_panel(ladder.system.ops, n, how.name)
+    panels = -(-n // block)
+    _, _, unit = how.name.partition("@")
+    if unit == "each":
+        return {"model": f"every operation rounded to {how.format.name}", "panels": panels}
+    if panels == 1:  # the panel is in FP32, and there is no update to round
+        return {"model": "LU in fp32: all columns are in one panel", "panels": 1}
+    products = "three products" if how.products == 3 else "one product"
+    sums = f"sums of the tensor cores of {unit}" if unit else "FP32 sums"
+    model = f"updates of {products} of {how.format.name} operands, {sums}; panels in FP32"
+    return {"model": model, "panels": panels}
+
+
+def _point(point):
+    error = [None if not np.isfinite(e) else float(e) for e in np.atleast_1d(point.error)]
+    return [point.rung, int(np.max(point.step)), error[0], bool(point.estimated)]
+
+
+def _spectrum(a, factors):
+    """Return the eigenvalues of A and of M^-1 A, where M is the product of the factors."""
+    ladder = factors._ladder
+    if ladder.rung is None or ladder.rung.bad_pivot:
+        return None
+    ops = ladder.system.ops
+    (preconditioned,) = ops.host(ladder.invert(ops.xp.asarray(a.astype(ladder.system.wide))))
+    if not np.isfinite(preconditioned).all():
+        return None
+    return {"before": _pairs(a), "after": _pairs(preconditioned)}
+
+
+def _pairs(a):
+    return [[float(v.real), float(v.imag)] for v in np.linalg.eigvals(a)]

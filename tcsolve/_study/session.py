@@ -1,0 +1,93 @@
+"""A study from its arguments to its rows: what is left to do, by whom, and where the rows are kept."""
+
+import math
+import tempfile
+from contextlib import ExitStack
+
+from tcsolve._arguments import require_count, require_number
+from tcsolve._errors import InputError
+from tcsolve._study.journal import Journal
+from tcsolve._study.progress import progress
+from tcsolve._study.rows import key_of, rows_of
+from tcsolve._study.spec import Spec, read_study_file
+from tcsolve._study.workers import parallel_rows
+
+__all__ = ["run_study"]
+
+
+def run_study(
+    matrices, plans, settings, *, path, resume, folder, jobs, limit_seconds, show_progress
+):
+    """Return the rows of a study, in the order of its matrices and plans; arguments as `tcsolve.study`."""
+    if _is_study_file(matrices):
+        if plans is not None:
+            raise InputError(f"study: {matrices} has the plans; leave out plans=")
+        read = read_study_file(matrices)
+        matrices, plans = read.pop("matrices"), read.pop("plans")
+        settings = settings | read
+    jobs = require_count("study: jobs", jobs)
+    if limit_seconds is not None:
+        require_number("study: limit_seconds", limit_seconds)
+    if resume and path is None:
+        raise InputError("study: resume=True needs path=, the file with the rows")
+    with ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tcsolve-study-"))
+        where = {"folder": folder, "scratch": scratch}
+        spec = Spec.of(matrices, [] if plans is None else plans, **where, **settings)
+        journal = None
+        if path is not None:
+            journal = stack.enter_context(Journal(path, resume))
+        stream = None if show_progress else _Silent()
+        return _all_rows(spec, journal, stream, jobs, limit_seconds)
+
+
+def _is_study_file(matrices):
+    return not isinstance(matrices, dict | list | tuple) and str(matrices).endswith(".toml")
+
+
+def _all_rows(spec, journal, stream, jobs, limit_seconds):
+    """Do the runs that are not in the journal, and return the rows of all, in the order of the spec."""
+    found = {row["key"]: row for row in (journal.rows if journal else [])}
+    tasks = [(case, left) for case in spec.cases if (left := _left(spec, case, found))]
+    total = len(spec.cases) * len(spec.plans)
+    done = total - sum(len(plans) for _, plans in tasks)
+    if jobs == 1 and limit_seconds is None:
+        new = (row for case, plans in tasks for row in rows_of(case, plans, spec.settings))
+    else:
+        tasks = _shared(tasks, jobs)
+        new = parallel_rows(tasks, spec.settings, min(jobs, len(tasks)), limit_seconds)
+    plans_of = {key_of(case, None, spec.settings): len(plans) for case, plans in tasks}
+    with progress(total, done, stream) as show:
+        for row in new:
+            if row["key"] in found:  # a matrix that is skipped, shared by several processes
+                continue
+            found[row["key"]] = row
+            if journal:
+                journal.append(row)
+            show(plans_of.get(row["key"], 1), f"{row['matrix']} {row['plan'] or row['status']}")
+    return [
+        found[key]
+        for case in spec.cases
+        for key in (key_of(case, plan, spec.settings) for plan in (None, *spec.plans))
+        if key in found
+    ]
+
+
+def _left(spec, case, found):
+    """Return the plans of a case that have no row; none if the matrix is skipped."""
+    if key_of(case, None, spec.settings) in found:
+        return []
+    return [plan for plan in spec.plans if key_of(case, plan, spec.settings) not in found]
+
+
+def _shared(tasks, jobs):
+    """Return the tasks, cut where there are fewer matrices than processes."""
+    parts = math.ceil(jobs / max(1, len(tasks)))
+    return [(case, plans[i::parts]) for case, plans in tasks for i in range(min(parts, len(plans)))]
+
+
+class _Silent:
+    """A stream that is no terminal."""
+
+    def isatty(self):
+        return False

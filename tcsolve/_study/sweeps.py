@@ -1,0 +1,21 @@
+"""Grids: every combination of the values of a dict."""
+
+import itertools
+from collections.abc import Sequence
+
+__all__ = ["sweep"]
+
+
+def sweep(options):
+    """Return a dict for each combination; a list or a tuple is swept, any other value is fixed.
+
+    Examples
+    --------
+    >>> sweep({"n": [10, 20], "cond": 1e3})
+    [{'n': 10, 'cond': 1000.0}, {'n': 20, 'cond': 1000.0}]
+    """
+    swept = [
+        list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+        for value in options.values()
+    ]
+    return [dict(zip(options, values, strict=True)) for values in itertools.product(*swept)]

@@ -1,0 +1,184 @@
+"""Runs in parallel processes; a process that dies, or takes too long, loses only the run it was doing."""
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+
+from tcsolve._study.columns import SKIPPED
+from tcsolve._study.rows import crashed_row, key_of
+from tcsolve._study.worker import task_of
+
+__all__ = ["parallel_rows"]
+
+THREAD_VARIABLES = (
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"),
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+
+def parallel_rows(tasks, settings, jobs, limit_seconds=None):
+    """Yield the rows of all tasks as they are finished, from `jobs` processes.
+
+    Parameters
+    ----------
+    tasks : list of (Case, list of NamedPlan)
+    settings : Settings
+    jobs : int
+    limit_seconds : float, optional
+        Time of one run, after which its process is ended.
+    """
+    waiting, rows = queue.SimpleQueue(), queue.SimpleQueue()
+    for task in tasks:
+        waiting.put(task)
+    stop = threading.Event()
+    crews = [
+        _Crew(waiting, rows.put, settings, jobs, limit_seconds, stop=stop) for _ in range(jobs)
+    ]
+    try:
+        for crew in crews:
+            crew.start()
+        left = len(crews)
+        while left:
+            row = rows.get()
+            if row is None:
+                left -= 1
+            elif isinstance(row, BaseException):
+                raise row
+            else:
+                yield row
+    finally:
+        stop.set()
+        for crew in crews:
+            crew.end()
+
+
+class _Crew:
+    """A thread with one worker process at a time; it hands over tasks and takes back rows."""
+
+    def __init__(self, waiting, deliver, settings, jobs, limit, *, stop):
+        self._waiting, self._deliver, self._settings = waiting, deliver, settings
+        self._threads, self._limit, self._stop = _threads_each(jobs), limit, stop
+        self._process, self._errors, self._lock = None, None, threading.Lock()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def start(self):
+        self._thread.start()
+
+    def end(self):
+        """End the worker process, and wait for the thread."""
+        with self._lock:
+            self._stop.set()
+            self._kill()
+        self._thread.join()
+        self._forget()
+
+    def _work(self):
+        try:
+            while not self._stop.is_set():
+                try:
+                    case, plans = self._waiting.get_nowait()
+                except queue.Empty:
+                    break
+                while plans and not self._stop.is_set():
+                    plans = self._do(case, plans)
+            self._deliver(None)
+        except BaseException as error:  # the caller raises it
+            self._deliver(error)
+
+    def _do(self, case, plans):
+        """Do the runs of a matrix; return the plans that are left after the process has died."""
+        process = self._started()
+        if process is None:
+            return []
+        timer, late = None, threading.Event()
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(task_of(case, plans, self._settings))
+            process.stdin.flush()
+        left = {key_of(case, plan, self._settings): plan for plan in plans}
+        while True:
+            if self._limit is not None:
+                timer = threading.Timer(self._limit, self._stop_late, (process, late))
+                timer.start()
+            line = process.stdout.readline()
+            if timer is not None:
+                timer.cancel()
+            if line == "\n":
+                return []
+            if not line.endswith("\n"):
+                break
+            row = json.loads(line)
+            left.pop(row["key"], None)
+            self._deliver(row)
+            if row["status"] == SKIPPED:
+                left.clear()
+        if self._stop.is_set():
+            return []
+        reason = self._last_words(process, late.is_set())
+        self._forget()
+        if not left:
+            return []
+        first, *others = left.values()
+        self._deliver(crashed_row(case, first, self._settings, reason))
+        return others
+
+    def _started(self):
+        """Return the worker process, a new one if there is none; None at the end."""
+        fresh = False
+        with self._lock:
+            if self._stop.is_set():
+                return None
+            if self._process is None:
+                self._errors = tempfile.TemporaryFile()
+                environment = os.environ | dict.fromkeys(THREAD_VARIABLES, str(self._threads))
+                environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "tcsolve._study.worker"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self._errors,
+                    env=environment,
+                    encoding="utf-8",
+                )
+                fresh = True
+        if fresh:
+            self._process.stdout.readline()  # imports take time that is not that of a run
+        return self._process
+
+    def _stop_late(self, process, late):
+        late.set()
+        process.kill()
+
+    def _kill(self):
+        if self._process is not None:
+            self._process.kill()
+
+    def _last_words(self, process, late):
+        """Return why a process has ended."""
+        code = process.wait()
+        if late:
+            return f"it took more than {self._limit:g} seconds"
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        cause = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return f"its process ended with {cause}" + (f": {lines[-1].strip()}" if lines else "")
+
+    def _forget(self):
+        """Wait for the worker process, and close its files."""
+        if self._process is not None:
+            self._process.kill()
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+            self._process.stdout.close()
+            self._process.wait()
+            self._errors.close()
+            self._process = None
+
+
+def _threads_each(jobs):
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (cores or 1) // jobs)

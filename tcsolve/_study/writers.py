@@ -1,0 +1,110 @@
+"""Tables of rows as CSV, Markdown, LaTeX and Parquet."""
+
+import csv
+import io
+import json
+import os
+
+from tcsolve._errors import InputError
+
+__all__ = ["WRITERS", "as_csv", "as_latex", "as_markdown", "written"]
+
+DASH = "–"
+ESCAPED = {
+    **{char: "\\" + char for char in "&%$#_{}"},
+    **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"},
+}
+
+
+def as_csv(rows, columns):
+    """Return the rows as CSV with all digits; missing values are empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_flat(row.get(name)) for name in columns])
+    return text.getvalue()
+
+
+def as_markdown(rows, columns):
+    """Return the rows as a Markdown table, with two digits."""
+    lines = [columns, ["---"] * len(columns)]
+    lines += [[_short(row.get(name)).replace("|", "\\|") for name in columns] for row in rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def as_latex(rows, columns):
+    """Return the rows as a LaTeX tabular, with the rules of the package booktabs."""
+    places = "".join("l" if _is_text(rows, name) else "r" for name in columns)
+    lines = [rf"\begin{{tabular}}{{{places}}}", r"\toprule", _latex_line(columns), r"\midrule"]
+    for row in rows:
+        cells = (row.get(name) for name in columns)
+        lines.append(_latex_line([_latex_number(cell) for cell in cells]))
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+WRITERS = {"markdown": as_markdown, "csv": as_csv, "latex": as_latex}
+FORMS = {".csv": "csv", ".md": "markdown", ".tex": "latex"}
+
+
+def written(path, table, columns):
+    """Write a `StudyTable` to a file, completely or not at all; the suffix says how."""
+    if path.suffix != ".parquet" and path.suffix not in FORMS:
+        raise InputError(
+            f"study: {path} must end in one of .parquet, {', '.join(FORMS)}, which is its form"
+        )
+    temporary = path.with_name(path.name + ".part")
+    if path.suffix == ".parquet":
+        _write_parquet(temporary, table, columns)
+    else:
+        temporary.write_text(table.text(FORMS[path.suffix], columns), encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _write_parquet(path, table, columns):
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise InputError("study: .parquet needs pyarrow: pip install 'tcsolve[parquet]'") from error
+    columns = table.columns if columns is None else columns
+    data = {name: [_flat(row.get(name)) for row in table.rows] for name in columns}
+    parquet.write_table(pyarrow.table(data), path)
+
+
+def _flat(value):
+    """Return a value for one cell: lists and dicts as JSON text."""
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def _short(value):
+    if value is None:
+        return DASH
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.2g}" if isinstance(value, float) else str(_flat(value))
+
+
+def _is_text(rows, name):
+    return any(isinstance(row.get(name), str) for row in rows)
+
+
+def _latex_line(cells):
+    return " & ".join("".join(_latex_text(cell)) for cell in cells) + r" \\"
+
+
+def _latex_text(cell):
+    """Yield the characters of a cell, escaped; a cell that is a formula already stays as it is."""
+    if cell.startswith("$"):
+        return cell
+    return (ESCAPED.get(char, char) for char in cell)
+
+
+def _latex_number(value):
+    text = _short(value)
+    if text == DASH:
+        return "--"
+    mantissa, e, exponent = text.partition("e")
+    if isinstance(value, float) and e:
+        return rf"${mantissa} \times 10^{{{int(exponent)}}}$"
+    return text

@@ -1,0 +1,147 @@
+"""The command `tcsolve study`: a study of convergence, its tables and its pictures."""
+
+import sys
+from pathlib import Path
+
+from tcsolve._errors import InputError
+from tcsolve._study.api import study
+from tcsolve._study.plans import parse_grid
+from tcsolve._study.spec import DEVICES, RIGHT_SIDES
+from tcsolve._study.table import StudyTable
+from tcsolve._study.writers import as_markdown
+from tcsolve.cli.messages import say, tell
+
+__all__ = ["add_study"]
+
+EPILOG = """\
+examples:
+  tcsolve study gen:svd_geo:n=100:cond=1e2,1e6 --plan precision=fp16,bf16 method=ir,fgmres block=32
+  tcsolve study 'ss:HB/*' --max-n 500 --kind spd --precision fp16,fp32 -o runs.jsonl --table runs.md
+  tcsolve study study.toml -o runs.jsonl --jobs 2 --resume --pictures figures
+  tcsolve study --read runs.jsonl --table runs.tex --pictures figures
+"""
+# The pictures that `--pictures` draws, if the rows have what they need.
+PICTURES = ("histories", "steps", "profile", "heatmap", "spectrum")
+FILTERS = ("min_n", "max_n", "kind", "group", "kappa")
+
+
+def add_study(commands, texts):
+    """Add the parser of `tcsolve study` to the commands."""
+    texts = texts | {"epilog": EPILOG + "\n" + texts["epilog"]}
+    parser = commands.add_parser(
+        "study", help="solve many matrices by many plans: tables and pictures", **texts
+    )
+    parser.set_defaults(run=_study)
+    parser.add_argument(
+        "matrices",
+        nargs="*",
+        help="a study file .toml; or gen:NAME:n=100,200:cond=1e3,1e6, ss:NAME, ss:'GROUP/*', and files .mtx, "
+        ".mtx.gz, .rb, .mat, with patterns",
+    )
+    parser.add_argument(
+        "--read", type=Path, metavar="runs.jsonl", help="run nothing, read these rows"
+    )
+    plans = parser.add_argument_group("plans")
+    plans.add_argument("--precision", metavar="fp16,bf16,...", help="the updates to try")
+    plans.add_argument(
+        "--plan",
+        nargs="+",
+        action="append",
+        default=[],
+        metavar="key=value,value",
+        help="a grid of the fields of a Plan, such as precision=fp16,fp32 method=ir,fgmres scale=yes,no; "
+        "may be repeated",
+    )
+    wanted = parser.add_argument_group("which matrices of the collection, and of the others")
+    wanted.add_argument("--min-n", type=int)
+    wanted.add_argument("--max-n", type=int)
+    wanted.add_argument("--kind", help="spd, symmetric, unsymmetric, real or complex")
+    wanted.add_argument("--group", help="group of the collection, such as HB")
+    wanted.add_argument("--kappa", metavar="1e3:1e8", help="range of the condition number")
+    runs = parser.add_argument_group("runs")
+    runs.add_argument("-o", "--output", type=Path, metavar="runs.jsonl", help="keep the rows here")
+    runs.add_argument(
+        "--resume", action="store_true", help="do only the runs that -o does not have"
+    )
+    runs.add_argument("--jobs", type=int, default=1, help="number of processes")
+    runs.add_argument(
+        "--limit", type=float, metavar="SECONDS", help="give up a run after this time"
+    )
+    runs.add_argument("--device", choices=DEVICES)
+    runs.add_argument("--seed", type=int)
+    runs.add_argument("--rhs", choices=RIGHT_SIDES)
+    runs.add_argument("--history", action="store_true", help="keep the history of each run")
+    runs.add_argument(
+        "--spectrum", type=int, metavar="N", help="keep the eigenvalues for orders up to N"
+    )
+    runs.add_argument(
+        "--energy", action="store_true", help="measure the energy of each run on a GPU"
+    )
+    results = parser.add_argument_group("results")
+    results.add_argument(
+        "--table",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write the rows to .csv, .md, .tex or .parquet; may be repeated",
+    )
+    results.add_argument("--columns", metavar="NAME,NAME", help="columns of the tables")
+    results.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw pictures there")
+    results.add_argument("--form", default="png", help="form of the pictures: png, pdf or svg")
+
+
+def _study(args):
+    table = StudyTable.read(args.read) if args.read else _run(args)
+    columns = args.columns.split(",") if args.columns else None
+    for path in args.table:
+        table.write(path, columns)
+    if args.pictures:
+        _draw(table, args.pictures, args.form)
+    tell(
+        as_markdown(table.summary(), ("plan", "runs", "converged", "median_steps", "seconds")),
+        sys.stdout,
+    )
+    for row in table.rows:
+        if row["status"] in ("SKIPPED", "CRASHED"):
+            say("warning", f"{row['matrix']}: {row['status'].lower()}: {row['reason']}")
+    return 0
+
+
+def _run(args):
+    if not args.matrices:
+        raise InputError("no matrices are given; see tcsolve study --help")
+    given = ("device", "seed", "rhs", "spectrum")
+    options = {key: value for key in given if (value := getattr(args, key)) is not None}
+    options |= {"history": args.history or bool(args.pictures), "energy": args.energy}
+    how = {"path": args.output, "resume": args.resume, "jobs": args.jobs}
+    how["limit_seconds"] = args.limit
+    filters = {key: value for key in FILTERS if (value := getattr(args, key)) is not None}
+    if args.matrices[0].endswith(".toml"):
+        return _run_file(args, options, filters, how)
+    plans = [name for name in (args.precision or "").split(",") if name]
+    plans += [parse_grid(words) for words in args.plan]
+    return study([_entry(text, filters) for text in args.matrices], plans, **options, **how)
+
+
+def _run_file(args, options, filters, how):
+    if len(args.matrices) > 1 or args.precision or args.plan or filters:
+        raise InputError(
+            f"{args.matrices[0]} has the matrices and the plans; leave out other matrices, --precision, "
+            "--plan and filters"
+        )
+    return study(args.matrices[0], **options, **how)
+
+
+def _entry(text, filters):
+    """Return the entry of `tcsolve.study` for an argument."""
+    return {"text": text, **filters} if filters else text
+
+
+def _draw(table, folder, form):
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind in PICTURES:
+        try:
+            table.draw(kind, folder / f"{kind}.{form}")
+        except InputError as error:
+            say("warning", f"no picture {kind}: {error}")

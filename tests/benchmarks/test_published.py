@@ -1,0 +1,134 @@
+"""Our counts beside published ones: the verdicts, and the factors and the GMRES of the papers."""
+
+import json
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def published(script):
+    return script("published")
+
+
+def test_fp16_cholesky_factors_are_as_exact_as_fp16(script):
+    module = script("_fp16_cholesky")
+    rng = np.random.default_rng(0)
+    g = rng.standard_normal((40, 40))
+    a = (g @ g.T / 40 + np.eye(40)).astype(np.float16)
+
+    r = module.cholesky(a)
+
+    assert r.dtype == np.float16 and not np.tril(r, -1).any()
+    r = r.astype(float)
+    assert 0 < np.abs(r.T @ r - a.astype(float)).max() <= 41 * 2.0**-11 * np.abs(a).max()
+    assert module.cholesky(np.diag(np.float16([1, -1, 1]))) is None
+    assert module.cholesky(np.float16([[1, 300], [300, 6e4]])) is None
+
+
+def test_a_badly_scaled_definite_matrix_is_inverted_in_fp16(script):
+    module = script("_fp16_cholesky")
+    d = np.logspace(-8, 8, 30)
+    a = (np.eye(30) + 0.01) * d[:, None] * d
+    correct, shift = module.factor(a)
+    assert shift == 2 and np.abs(correct(a) - np.eye(30)).max() / (d.max() / d.min()) < 1e-2
+    with pytest.raises(module.Breakdown, match="no shift"):
+        module.factor(np.ones((30, 30)) - 0.9 * np.diag(np.arange(30) % 2) + np.diag(np.zeros(30)))
+
+
+def test_the_matrix_of_trefethen_has_the_condition_of_the_paper(published):
+    a = published.trefethen(300)
+    assert a[0, :5].tolist() == [2, 1, 1, 0, 1] and a[299, 299] == 1987
+    assert np.linalg.cond(a) == pytest.approx(1.77e3, rel=0.01)
+
+
+def test_left_gmres_counts_the_steps_of_all_refinements(script):
+    count_steps = script("_left_gmres").count_steps
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((50, 50)) + 10 * np.eye(50)
+    b, inverse = rng.standard_normal(50), np.linalg.inv(a)
+    assert count_steps(a, b, lambda v: inverse @ v, 1e-14) == 0
+    coarse = inverse * (1 + 1e-3 * rng.standard_normal((50, 50)))
+    steps = count_steps(a, b, lambda v: coarse @ v, 1e-14)
+    assert 2 <= steps <= 20
+    assert count_steps(a, b, lambda v: 0 * v, 1e-14) is None
+
+
+@pytest.mark.parametrize(
+    "ours, theirs, agree",
+    [
+        (None, None, True),
+        (3, None, False),
+        (None, 3, False),
+        (5, 3, True),
+        (6, 3, False),
+        (80, 100, True),
+    ],
+)
+def test_counts_agree_within_two_steps_or_a_fifth(published, ours, theirs, agree):
+    assert published.close(ours, theirs) is agree
+
+
+def test_a_limit_contradicts_a_theorem_only_where_it_is_smaller(published):
+    def verdict(ours):
+        return published.verdict_limits({"ours": ours, "proved up to": 1e3})
+
+    assert verdict(1e3) == published.AGREE
+    assert verdict(1e6).startswith("the theorem is sufficient")
+    assert verdict(10.0) == verdict(None) == published.UNEXPLAINED
+
+
+def test_the_page_counts_what_no_rule_explains(published):
+    facts = {"cpu": "a CPU", "numpy": "2", "scipy": "1", "commit": "c", "date": "d"}
+    rows = [
+        {"matrix": "one", "theirs": 3, "ours": 3, "verdict": published.AGREE},
+        {"matrix": "two", "theirs": 3, "ours": None, "verdict": published.UNEXPLAINED},
+        {"matrix": "three", "theirs": None, "ours": 9, "verdict": "a reason"},
+    ]
+    text = published.page("spd", facts, rows)
+    assert "3 rows: 1 agree (within two steps or a fifth), 1 differ for the reason" in text
+    assert "1 are not explained" in text and "| two | 3 | – | not explained |" in text
+
+
+def test_the_table_of_definite_matrices_is_made(published, monkeypatch, tmp_path):
+    row = published.SPD[0]._replace(matrix="Trefethen_40", quadruple=4, double=3)
+    monkeypatch.setattr(published, "SPD", (row, row._replace(matrix="absent")))
+    path = tmp_path / "spd.json"
+    monkeypatch.setattr("sys.argv", ["published", "spd", "--json", str(path), "--commit", "c"])
+    assert published.main() == 0
+    (found,) = json.loads(path.read_text())["rows"]
+    assert found["verdict"] == "agree" and found["ours"] in (2, 3, 4, 5)
+    assert path.with_suffix(".md").read_text().startswith("# GMRES steps with FP16 Cholesky")
+
+
+# ---- the study of convergence
+
+
+def test_the_study_of_convergence_makes_its_page(script, monkeypatch, tmp_path, matplotlib):
+    from tcsolve import study
+
+    module = script("convergence")
+    grid = {"precision": list(module.UPDATES), "method": list(module.METHODS), "block": 16}
+    given = ["gen:svd_geo:n=300:cond=1e2,1e7", "gen:svd_geo:n=40:cond=1e1,1e5,1e12"]
+    rows = tmp_path / "rows.jsonl"
+    table = study(
+        given, grid | {"scale": [True, False]}, path=rows, history=True, show_progress=False
+    )
+    text = rows.read_text().replace('"source": "generate"', '"source": "suitesparse"', 30)
+    rows.write_text(text)
+    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    monkeypatch.setattr("sys.argv", ["convergence", "--draw", "--rows", str(rows), "--commit", "c"])
+
+    assert module.main() == 0
+
+    page = (tmp_path / "convergence.md").read_text()
+    assert "| bf16 | ir |" in page and f"study {table.rows[0]['study']}" in page
+    assert len(list(tmp_path.glob("convergence_*.png"))) == 5
+
+
+def test_the_area_is_that_under_the_roc_curve(script):
+    area = script("convergence").area
+    assert area([(1, True), (2, True), (3, True), (4, False), (5, False), (6, False)]) == "1.00"
+    assert area([(6, True), (5, True), (4, True), (3, False), (2, False), (1, False)]) == "0.00"
+    assert area([(1, True)] * 3 + [(1, False)] * 3) == "0.50"
+    assert area([(1, True)] * 3 + [(1, False)] * 2) == "–"

@@ -1,0 +1,178 @@
+"""Rutherford-Boeing and MATLAB files."""
+
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse
+from tcsolve.matrices._files import read
+
+from tcsolve import matrices
+
+# A matrix of order 5 from the report on the format, with its values for each type.
+DENSE = np.array(
+    [[1.0, 0, 0, 4, 0], [0, 2, 0, 0, 0], [-3.5, 0, 3, 0, 0], [0, 0, 0, 4.25, 0], [0, 1e-3, 0, 0, 5]]
+)
+
+
+def rutherford_boeing(kind, shape, pointers, indices, values, each=3, mark="E"):
+    """Return the text of a file; numbers of width 13 stand without spaces between them."""
+
+    def lines(numbers, width, form, count):
+        words = [form(number).rjust(width) for number in numbers]
+        return ["".join(words[i : i + count]) for i in range(0, len(words), count)]
+
+    of_pointers = lines(pointers, 3, str, 26)
+    of_indices = lines(indices, 3, str, 26)
+    of_values = lines(values, 13, lambda v: f"{v:.6E}".replace("E", mark), each)
+    counts = [len(of_pointers), len(of_indices), len(of_values)]
+    head = [
+        f"{'A title':72}{'key':8}",
+        "".join(f"{n:14d}" for n in (sum(counts), *counts)),
+        f"{kind:14}" + "".join(f"{n:14d}" for n in (*shape, len(indices), 0)),
+        f"{'(26I3)':16}{'(26I3)':16}{f'({each}{mark}13.6)' if len(values) else '':20}",
+    ]
+    return "\n".join([*head, *of_pointers, *of_indices, *of_values, ""])
+
+
+def parts(a):
+    """Return the pointers, indices and values of the columns of a."""
+    sparse = scipy.sparse.csc_array(a)
+    sparse.sort_indices()
+    return sparse.indptr + 1, sparse.indices + 1, sparse.data
+
+
+@pytest.mark.parametrize("mark", ["E", "D"])
+@pytest.mark.parametrize("suffix", [".rb", ".rua"])
+def test_a_real_matrix_is_read_with_all_entries(tmp_path, suffix, mark):
+    path = tmp_path / f"five{suffix}"
+    path.write_text(rutherford_boeing("rua", DENSE.shape, *parts(DENSE), mark=mark))
+    np.testing.assert_array_equal(matrices.load(path).a, DENSE)
+
+
+@pytest.mark.parametrize(
+    "kind, mirror",
+    [("rsa", np.asarray), ("cha", np.conj), ("csa", np.asarray), ("rza", np.negative)],
+)
+def test_symmetric_storage_is_expanded(tmp_path, kind, mirror):
+    lower = np.tril(DENSE, -1) * (1 + 2j if kind[0] == "c" else 1)
+    diagonal = np.diag(np.diag(DENSE)) if kind[1] != "z" else 0
+    pointers, indices, values = parts(lower + diagonal)
+    values = values.view(float) if kind[0] == "c" else values
+    path = tmp_path / "five.rb"
+    path.write_text(rutherford_boeing(kind, DENSE.shape, pointers, indices, values))
+    a = read(path)
+    np.testing.assert_array_equal(a, lower + diagonal + mirror(lower).T)
+    assert a.dtype == (complex if kind[0] == "c" else float) and a.flags.c_contiguous
+
+
+def test_what_scipy_writes_in_the_older_format_is_read(tmp_path):
+    scipy.io.hb_write(tmp_path / "five.hb", scipy.sparse.csc_array(DENSE))
+    np.testing.assert_array_equal(read(tmp_path / "five.hb"), DENSE)
+
+
+def test_integers_are_values_and_patterns_are_ones_or_refused(tmp_path):
+    pointers, indices, _ = parts(DENSE)
+    path = tmp_path / "five.rb"
+    path.write_text(rutherford_boeing("iua", DENSE.shape, pointers, indices, np.arange(1.0, 9)))
+    assert read(path).sum() == 36
+    path.write_text(rutherford_boeing("pua", DENSE.shape, pointers, indices, []))
+    np.testing.assert_array_equal(read(path), DENSE != 0)
+    with pytest.raises(ValueError, match="pattern"):
+        matrices.load(path, pattern=False)
+
+
+GOOD = rutherford_boeing("rua", DENSE.shape, *parts(DENSE))
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("", "not enough values"),
+        (GOOD.replace("rua", "rue"), "not assembled"),
+        (GOOD.replace("rua", "xua"), "type is 'xua'"),
+        (GOOD.replace("(26I3)", "free  "), "formats are"),
+        (GOOD[:-30], "should have 8 numbers"),
+        (GOOD.replace("  1  3  5", "  1  5  3"), "pointers"),
+        (GOOD.replace("  1  3  5", "  2  3  5"), "pointers"),
+        (GOOD.replace("  1  3  2  5", "  1  9  2  5"), "outside of its 5 rows"),
+        (GOOD.replace("1.000000E+00", "1.00000xE+00"), "could not convert"),
+    ],
+)
+def test_a_malformed_file_is_refused_with_its_name(tmp_path, text, told):
+    path = tmp_path / "bad.rb"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"bad\.rb is not a readable Rutherford.*{told}"):
+        read(path)
+
+
+def test_a_large_matrix_is_refused_after_the_header(tmp_path):
+    (tmp_path / "large.rb").write_text(rutherford_boeing("rua", (10**6, 10**6), [1], [], []))
+    with pytest.raises(MemoryError, match="limit_bytes"):
+        read(tmp_path / "large.rb")
+
+
+# ---- MATLAB
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("name", ["Problem", "A", "B"])
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_a_matlab_file_is_read(tmp_path, sparse, name, dtype):
+    a = DENSE.astype(dtype) * (1 if dtype is float else 1j)
+    held = scipy.sparse.csc_array(a) if sparse else a
+    problem = {"A": held, "name": "HB/five", "b": np.ones((5, 1))}
+    other = {name: held, "x": np.ones((5, 1)), "title": "five"}
+    scipy.io.savemat(tmp_path / "five.mat", {name: problem} if name == "Problem" else other)
+    found = matrices.load(tmp_path / "five.mat").a
+    np.testing.assert_array_equal(found, a)
+    assert found.dtype == dtype and found.flags.c_contiguous
+
+
+def test_a_matlab_file_that_is_not_clear_is_refused(tmp_path):
+    path = tmp_path / "two.mat"
+    scipy.io.savemat(path, {"B": DENSE, "C": DENSE})
+    with pytest.raises(ValueError, match="has the variables B, C"):
+        read(path)
+    path.write_bytes(b"MATLAB 5.0 and nothing more")
+    with pytest.raises(ValueError, match="not a readable MATLAB file"):
+        read(path)
+    head = b"MATLAB 7.3 MAT-file".ljust(124) + bytes([0, 2]) + b"IM"
+    path.write_bytes(head + b"\x89HDF" * 50)
+    with pytest.raises(ValueError, match="7.3"):
+        read(path)
+    scipy.io.savemat(path, {"A": scipy.sparse.csc_array((10**5, 10**5))})
+    with pytest.raises(MemoryError, match="limit_bytes"):
+        read(path)
+
+
+# ---- the folder
+
+
+def test_the_folder_has_matrices_in_every_format(folder):
+    (folder / "one.rb").write_text(GOOD)
+    scipy.io.savemat(folder / "two.mat", {"A": DENSE})
+    scipy.io.mmwrite(folder / "three.mtx", DENSE)
+    assert matrices.names() == ("one", "three", "two")
+    for name in matrices.names():
+        np.testing.assert_array_equal(matrices.load(name).a, DENSE)
+
+
+def test_an_index_tells_what_to_find(folder):
+    for name in ("one", "two", "three", "four"):
+        (folder / f"{name}.rb").write_text(GOOD)
+    (folder / "index.csv").write_text(
+        "name,group,n,nnz,kind,cond_2norm\n"
+        "one,HB,5,8,real symmetric positive definite,1e2\n"
+        "two,HB,5,8,real unsymmetric,1e9\n"
+        "three,odd/(name),6,7,complex symmetric,\n"
+    )
+
+    def found(*args, **options):
+        return [row["full_name"] for row in matrices.find(*args, **options)]
+
+    assert found() == ["four", "HB/one", "HB/two", "three"]
+    assert found("HB/*") == ["HB/one", "HB/two"] and found("t*") == ["HB/two", "three"]
+    assert found(group="HB", kind="spd") == ["HB/one"]
+    assert found(kappa=(1e3, 1e10)) == ["four", "HB/two", "three"]
+    assert found(max_n=5, kind="unsymmetric") == ["four", "HB/two"]
+    assert matrices.load("HB/one").n == 5

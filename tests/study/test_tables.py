@@ -1,0 +1,276 @@
+"""The tables and pictures of a study, and its command."""
+
+import csv
+import io
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+from market import GOOD, write
+
+import tcsolve
+from tcsolve import StudyTable, study
+from tcsolve._study.curves import performance_profile
+from tcsolve.cli import command as cli
+
+SWEEP = "gen:svd_geo:n=40:cond=1e1,1e3,1e6"
+GRID = {"precision": ["fp16", "fp32"], "method": ["ir", "fgmres"], "block": 16}
+
+
+@pytest.fixture(scope="module")
+def table():
+    given = [SWEEP, "gen:zero_column_first:n=10"], GRID
+    return study(*given, history=True, spectrum=40, show_progress=False)
+
+
+# ---- tables
+
+
+def test_csv_has_all_digits_of_all_columns(table):
+    rows = list(csv.DictReader(io.StringIO(table.text("csv"))))
+    assert tuple(rows[0]) == table.columns and len(rows) == len(table)
+    for row, known in zip(rows, table.rows, strict=True):
+        if known["status"] != "SKIPPED":
+            assert float(row["backward_error"]) == known["backward_error"]
+            assert json.loads(row["versions"]) == known["versions"]
+    assert rows[-1]["reason"].startswith("it is singular") and rows[-1]["steps"] == ""
+
+
+def test_markdown_and_latex_have_a_line_for_each_row(table):
+    columns = ["matrix", "plan", "status", "steps", "backward_error", "converged"]
+    lines = table.text("markdown", columns).splitlines()
+    assert lines[0] == "| matrix | plan | status | steps | backward_error | converged |"
+    assert len(lines) == 2 + len(table) and {line.count("|") for line in lines} == {7}
+    assert lines[-1] == "| zero_column_first n=10 | – | SKIPPED | – | – | – |"
+    text = table.text("latex", columns)
+    assert text.startswith("\\begin{tabular}{lllrrr}\n\\toprule\nmatrix & plan")
+    assert "svd\\_geo n=40 cond=10 & fp16 ir block=16 & CONVERGED &" in text
+    assert re.search(r"\$\d(\.\d)? \\times 10\^\{-1\d\}\$ & yes \\\\", text)
+    assert text.count("\\\\\n") == 1 + len(table)
+
+
+def test_latex_escapes_what_has_a_meaning_there():
+    row = {"matrix": "a_b&c%d#e$f{g}~h^i\\j", "status": "SKIPPED", "plan": None, "key": ""}
+    text = StudyTable([row]).text("latex", ["matrix"])
+    escaped = r"a\_b\&c\%d\#e\$f\{g\}\textasciitilde{}h\textasciicircum{}i\textbackslash{}j"
+    assert text.splitlines()[4] == escaped + r" \\"
+
+
+def test_markdown_escapes_bars():
+    row = {"matrix": "a|b", "status": "SKIPPED", "plan": None, "key": ""}
+    assert StudyTable([row]).text("markdown", ["matrix"]).splitlines()[2] == "| a\\|b |"
+
+
+@pytest.mark.parametrize(
+    "suffix, begins", [(".csv", "matrix,"), (".md", "| matrix"), (".tex", "\\begin")]
+)
+def test_a_table_is_written_in_the_form_of_its_suffix(table, tmp_path, suffix, begins):
+    path = tmp_path / f"table{suffix}"
+    table.write(path)
+    assert path.read_text().startswith(begins) and list(tmp_path.iterdir()) == [path]
+
+
+def test_parquet_and_pandas_read_the_same_rows(table, tmp_path):
+    pytest.importorskip("pyarrow", reason="the extra 'parquet' is not installed")
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    table.write(tmp_path / "table.parquet")
+    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table.rows))
+    frames = [
+        pandas.read_parquet(tmp_path / "table.parquet"),
+        pandas.read_json(tmp_path / "runs.jsonl", lines=True),
+        pandas.DataFrame(table.rows),
+    ]
+    for frame in frames:
+        assert len(frame) == len(table)
+        good = frame[frame["converged"] == True]  # noqa: E712
+        assert good["steps"].median() == np.median(
+            [r["steps"] for r in table.ran if r["converged"]]
+        )
+
+
+def test_missing_pyarrow_names_the_extra(table, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(tcsolve.InputError, match=r"tcsolve\[parquet\]"):
+        table.write(tmp_path / "table.parquet")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "call, told",
+    [
+        (lambda t: t.text("html"), "the form is 'html', needs one of markdown"),
+        (lambda t: t.text(columns=["speed"]), "no column speed; there are matrix, "),
+        (lambda t: t.write("table.html"), "must end in one of .parquet"),
+        (lambda t: t.draw("pie"), "the picture is 'pie', needs one of histories"),
+        (lambda t: t.draw("steps", colour=3), "has no such option"),
+        (
+            lambda t: t.draw("histories", matrix="nos1"),
+            "no row of 'nos1' has a history; there are svd",
+        ),
+        (lambda t: StudyTable([]).draw("heatmap"), "no row has a run"),
+        (lambda t: StudyTable.read("absent.jsonl"), "absent.jsonl cannot be read"),
+    ],
+)
+def test_what_a_table_cannot_do_is_refused(table, matplotlib, call, told):
+    with pytest.raises(tcsolve.InputError, match=told):
+        call(table)
+
+
+def test_the_summary_counts_runs_and_successes(table):
+    rows = {row["plan"]: row for row in table.summary()}
+    assert list(rows) == [f"{u} {m} block=16" for u in ("fp16", "fp32") for m in ("ir", "fgmres")]
+    assert [rows["fp16 ir block=16"][key] for key in ("runs", "converged")] == [3, 2]
+    assert rows["fp16 fgmres block=16"]["converged"] == 3
+    steps = [row["steps"] for row in table.ran if row["plan"] == "fp16 fgmres block=16"]
+    assert rows["fp16 fgmres block=16"]["median_steps"] == sorted(steps)[1]
+
+
+# ---- pictures
+
+
+@pytest.mark.parametrize("kind", ["histories", "steps", "profile", "heatmap", "spectrum"])
+@pytest.mark.parametrize("form", ["png", "svg"])
+def test_a_picture_is_drawn_with_titles_and_units(table, matplotlib, tmp_path, kind, form):
+    path = tmp_path / f"{kind}.{form}"
+
+    figure = table.draw(kind, path)
+
+    head = path.read_bytes()[:200]
+    assert head.startswith(b"\x89PNG") if form == "png" else b"<svg" in head or b"<?xml" in head
+    shown = [ax for ax in figure.axes if ax.get_visible()]
+    assert figure.get_suptitle() or shown[0].get_title()
+    labels = [ax.get_xlabel() + ax.get_ylabel() for ax in shown]
+    assert all(labels) or kind == "heatmap"
+
+
+def test_a_history_picture_has_the_points_of_the_rows(table, matplotlib):
+    figure = table.draw("histories", matrix="svd_geo n=40 cond=1000")
+    (ax,) = figure.axes
+    drawn = [tuple(map(tuple, line.get_xydata())) for line in ax.lines]
+    for row in table.ran:
+        if row["matrix"] == "svd_geo n=40 cond=1000":
+            assert tuple((p[1], p[2]) for p in row["history"]) in drawn
+            assert tuple((p[1], p[2]) for p in row["history"] if not p[3]) in drawn
+
+
+def test_colours_tell_the_precisions_apart_and_dashes_the_methods(table, matplotlib):
+    from tcsolve._study.looks import looks_of
+
+    looks = looks_of([row["plan"] for row in table.ran])
+    of = {look["label"]: look for look in looks.values()}
+    assert set(of) == {
+        "fp16 ir",
+        "fp16 fgmres",
+        "fp32 ir",
+        "fp32 fgmres",
+    }  # block=16 is no difference
+    assert of["fp16 ir"]["color"] == of["fp16 fgmres"]["color"] != of["fp32 ir"]["color"]
+    assert of["fp16 ir"]["linestyle"] != of["fp16 fgmres"]["linestyle"]
+    assert len({look["marker"] for look in looks.values()}) == 4
+
+
+def test_a_performance_profile_is_that_of_dolan_and_more():
+    rows = [
+        {"matrix": m, "plan": p, "converged": t is not None, "seconds": t}
+        for p, times in {"x": [1.0, 4.0, None, None], "y": [2.0, 2.0, 3.0, None]}.items()
+        for m, t in zip("abcd", times, strict=True)
+    ]
+    curves = performance_profile(rows, "seconds")
+    assert curves["x"][0].tolist() == [1, 2] and curves["y"][0].tolist() == [1, 1, 2]
+    assert curves["x"][1] == curves["y"][1] == 3  # no plan solves d
+
+
+def test_missing_matplotlib_names_the_extra(table, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(tcsolve.InputError, match=r"tcsolve\[study\]"):
+        table.draw("steps")
+
+
+# ---- the command
+
+
+def test_the_command_runs_a_study_and_writes_all_it_is_asked_for(tmp_path, capsys, matplotlib):
+    runs, tables = tmp_path / "runs.jsonl", [tmp_path / f"t.{s}" for s in ("csv", "md", "tex")]
+    command = ["study", SWEEP, "--plan", "precision=fp16,fp32", "method=ir,fgmres", "block=16"]
+    command += ["-o", str(runs), "--pictures", str(tmp_path / "pictures"), "--spectrum", "40"]
+    for path in tables:
+        command += ["--table", str(path)]
+
+    assert cli.main(command) == 0
+
+    out, err = capsys.readouterr()
+    assert err == "" and out.startswith("| plan | runs | converged |")
+    assert "| fp16 ir block=16 | 3 | 2 |" in out
+    assert all(path.stat().st_size for path in tables)
+    assert {p.name for p in (tmp_path / "pictures").iterdir()} == {
+        f"{kind}.png" for kind in ("histories", "steps", "profile", "heatmap", "spectrum")
+    }
+    assert cli.main([*command[:8], "--resume"]) == 0
+    assert cli.main(["study", "--read", str(runs), "--table", str(tmp_path / "again.csv")]) == 0
+    assert (tmp_path / "again.csv").read_text() == tables[0].read_text()
+    capsys.readouterr()
+    assert cli.main(command) == 2
+    assert "has the rows of a study; resume it" in capsys.readouterr().err
+
+
+def test_the_command_skips_with_a_warning_and_filters(tmp_path, capsys, monkeypatch):
+    write(tmp_path / "tiny.mtx", GOOD)
+    write(tmp_path / "wide.mtx", GOOD.replace("2 2 2", "2 3 2", 1))
+    monkeypatch.chdir(tmp_path)
+
+    assert (
+        cli.main(["study", "*.mtx", "gen:gauss:n=9", "--max-n", "5", "--precision", "fp64,fp32"])
+        == 0
+    )
+
+    out, err = capsys.readouterr()
+    assert "| fp64 | 1 | 1 |" in out
+    assert "wide.mtx: skipped: " in err and "gauss n=9: skipped: n = 9 is above max_n = 5" in err
+
+
+def test_the_command_runs_a_study_file(tmp_path, capsys):
+    (tmp_path / "s.toml").write_text("matrices = ['gen:gauss:n=8']\nplans = ['fp32', 'fp64']\n")
+    columns = "matrix,plan,seed"
+    command = ["study", str(tmp_path / "s.toml"), "--table", str(tmp_path / "t.csv")]
+    assert cli.main([*command, "--columns", columns]) == 0
+    assert (tmp_path / "t.csv").read_text() == f"{columns}\ngauss n=8,fp32,0\ngauss n=8,fp64,0\n"
+    capsys.readouterr()
+    assert cli.main([*command, "--precision", "fp16"]) == 2
+    assert "leave out other matrices" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv, told",
+    [
+        ([], "no matrices are given"),
+        (["gen:gauss:n=4"], "no plans are given"),
+        (["gen:gauss:n=4", "--plan", "fp16"], "write key=value"),
+        (["gen:gauss:n=4", "--precision", "fp8"], "update is 'fp8', needs one of"),
+        (["gen:gauss:n=4", "--precision", "fp16", "--resume"], "needs path="),
+        (["--read", "absent.jsonl"], "cannot be read"),
+    ],
+)
+def test_the_command_refuses_in_one_line(capsys, argv, told):
+    assert cli.main(["study", *argv]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("tcsolve: error: ") and err.count("\n") == 1 and told in err
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("with_tqdm", [False, True])
+def test_progress_shows_the_runs_and_the_time_left(monkeypatch, with_tqdm):
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    if with_tqdm:
+        pytest.importorskip("tqdm", reason="the extra 'study' is not installed")
+    else:
+        monkeypatch.setitem(sys.modules, "tqdm", None)
+    study([SWEEP, "absent.mtx"], ["fp32", "fp64"])
+    text = stream.getvalue()
+    assert "8/8" in text if with_tqdm else "8 of 8 runs, 0:00:00 left" in text
