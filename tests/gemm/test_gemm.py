@@ -501,8 +501,9 @@ def test_an_option_that_is_not_hashable_is_refused_by_name(name):
         gemm(a, a, **{name: ["fp16"]})
 
 
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
 @pytest.mark.parametrize("refine", list(LEVELS))
-def test_scales_are_undone_exactly(refine):
+def test_scales_are_undone_exactly(refine, precision):
     """A power of two for each row and column changes no bit, up to the ends of the range."""
     a, b = operands(12, 10, 130, np.float32)
     for spread in (20, 45, 70):
@@ -510,10 +511,20 @@ def test_scales_are_undone_exactly(refine):
         columns = np.round(np.linspace(spread // 2, -spread // 2, 10))
         x, y = np.ldexp(a, rows.astype(int)[:, None]), np.ldexp(b, columns.astype(int))
         expected = np.ldexp(
-            gemm(a, b, precision="fp16", refine=refine),
+            gemm(a, b, precision=precision, refine=refine),
             (rows[:, None] + columns).astype(int),
         )
-        assert np.array_equal(gemm(x, y, precision="fp16", refine=refine), expected)
+        assert np.array_equal(gemm(x, y, precision=precision, refine=refine), expected)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+def test_a_sum_of_small_products_keeps_its_bits_between_two_scales(precision):
+    # Scaled back by a's scale alone, the sum would be subnormal.
+    x = 1 + 2.0**-7
+    a = np.array([[1, 0, x * 2.0**-40]]) * 2.0**-45
+    b = np.array([[0], [1], [x * 2.0**-70]]) * 2.0**45
+    c = gemm(a.astype("f"), b.astype("f"), precision=precision, refine="none")
+    assert c == x * x * 2.0**-110
 
 
 def test_an_rtol_out_of_reach_is_refused_with_the_best_there_is():

@@ -11,14 +11,14 @@ import functools
 import numpy as np
 
 from tcsolve._arithmetic.block_sums import multiply_add, sum_of_terms
-from tcsolve._arithmetic.formats import TOP_EXPONENT, round_to, split
+from tcsolve._arithmetic.formats import FORMATS, TOP_EXPONENT, round_to, split
 from tcsolve._arithmetic.products import CHAIN
 from tcsolve._backends.cpu.blas import blas_of
 from tcsolve._errors import InputError
 
 __all__ = ["add_product", "gemm"]
 
-# The largest exponents of scales for which a sum times one of them is exact in FP32.
+# The largest exponents of scales for which a sum of FP16 products times one of them is exact in FP32.
 MODERATE_EXPONENT = 60
 # The largest exponent of a power of two that is an FP32 number, and so is its inverse.
 LARGEST_FACTOR = 126
@@ -82,12 +82,12 @@ def _rounded(a, b, product):
         for x, has_low in zip(scaled, product.splits, strict=True)
     )
     run = a.shape[-1] if product.refine == "none" else CHAIN
+    terms = parts_a, parts_b, product.terms, run
     if product.sums is None:
-        total = _sum_by_blas(parts_a, parts_b, product.terms, run)
+        total = _sum_by_blas(*terms)
     else:
-        add = functools.partial(add_product, product)
-        total = sum_of_terms(parts_a, parts_b, product.terms, run, add)
-    total = _unscaled(total, exponent_a, exponent_b)
+        total = sum_of_terms(*terms, functools.partial(add_product, product))
+    total = _unscaled(total, exponent_a, exponent_b, product.format)
     if not all(good):
         # A row or column that holds an Inf or NaN is multiplied in FP64, where a sum of finite FP32
         # products cannot overflow.
@@ -140,11 +140,16 @@ def _scaled(x, exponent):
     return y
 
 
-def _unscaled(total, exponent_a, exponent_b):
-    """Return total 2**-(exponent_a + exponent_b), rounded once; total may be overwritten."""
+def _unscaled(total, exponent_a, exponent_b, fmt):
+    """Return total 2**-(exponent_a + exponent_b), rounded once; total may be overwritten.
+
+    total is a sum of products of numbers of the format, which are below 2**TOP_EXPONENT.
+    """
     exponents = exponent_a, exponent_b
-    if all(abs(e).max(initial=0) <= MODERATE_EXPONENT for e in exponents):
-        # A sum is 0, or between 2**-48 and 2**60, so only the second product can be rounded.
+    smallest = 2 * (fmt.emin - fmt.t + 1)  # the exponent of the smallest product
+    moderate = smallest - MODERATE_EXPONENT >= FORMATS["fp32"].emin
+    if moderate and all(abs(e).max(initial=0) <= MODERATE_EXPONENT for e in exponents):
+        # The first product is exact, so that the result is rounded only once.
         for exponent in exponents:
             total *= _power(-exponent)
         return total
@@ -157,10 +162,10 @@ def _power(exponent):
 
 
 def _sum_by_blas(parts_a, parts_b, terms, run):
-    """Return the sum of the products of parts listed in `terms`, as `sum_of_terms` with FP32 sums.
+    """Return what `sum_of_terms` does, with the sums of BLAS.
 
-    The parts of all terms lie behind each other along k, so that each partial sum is one
-    product of BLAS, which adds it to the total.
+    The parts of all terms lie behind each other along k, the smallest terms before others.  So the sum over
+    `run` consecutive k is one product of BLAS, which adds it to the total.
     """
     total = None
     for q in range(0, parts_a[0].shape[-1], run):
