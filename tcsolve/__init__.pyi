@@ -254,7 +254,7 @@ def refine(
 
 @dataclass(frozen=True)
 class Plan:
-    update: _Rung = "fp16x3"
+    update: Literal["auto"] | _Rung = "fp16x3"
     block: int | None = None
     fallback: bool = True
     scale: bool = True

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 from tcsolve._arithmetic.formats import update_named
 from tcsolve._checks import require_finite
@@ -337,7 +338,8 @@ class Ladder:
 
 def _plan_for(ops, a, precision, nrhs, survey):
     """Return the `Plan` for a Plan or the name of a precision; survey may be None."""
-    if isinstance(precision, Plan):
+    if isinstance(precision, Plan) and precision.update != "auto":
         return precision
     dominant = survey is not None and survey.dominance > 0
-    return Plan(first_update(a, nrhs, precision, rates_for(ops), dominant))
+    update = first_update(a, nrhs, precision, rates_for(ops), dominant)
+    return replace(precision, update=update) if isinstance(precision, Plan) else Plan(update)
