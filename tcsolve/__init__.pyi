@@ -119,6 +119,7 @@ _Structure: TypeAlias = Literal[
     "positive definite",
     "pos",
 ]
+_Trans: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
 _Operands: TypeAlias = Literal["fp16", "bf16", "tf32", "fp32", "fp64", "int8"]
 _Level: TypeAlias = Literal["none", "a", "b", "ab", "full"]
 _Engine: TypeAlias = Literal["auto", "naive", "wmma", "wgmma", "cublas"]
@@ -210,22 +211,48 @@ class Factorization:
     @property
     def bytes_planned(self) -> int: ...
     @overload
-    def solve(self, b: _D, *, check_finite: bool = True, residual: _Residual = "fp64") -> _D: ...
+    def solve(
+        self,
+        b: _D,
+        *,
+        trans: _Trans = 0,
+        check_finite: bool = True,
+        residual: _Residual = "fp64",
+    ) -> _D: ...
     @overload
     def solve(
-        self, b: ArrayLike, *, check_finite: bool = True, residual: _Residual = "fp64"
+        self,
+        b: ArrayLike,
+        *,
+        trans: _Trans = 0,
+        check_finite: bool = True,
+        residual: _Residual = "fp64",
     ) -> NDArray[Any]: ...
     @overload
     def solve_ex(
-        self, b: _D, *, check_finite: bool = True, residual: _Residual = "fp64"
+        self,
+        b: _D,
+        *,
+        trans: _Trans = 0,
+        check_finite: bool = True,
+        residual: _Residual = "fp64",
     ) -> Solution[_D]: ...
     @overload
     def solve_ex(
-        self, b: ArrayLike, *, check_finite: bool = True, residual: _Residual = "fp64"
+        self,
+        b: ArrayLike,
+        *,
+        trans: _Trans = 0,
+        check_finite: bool = True,
+        residual: _Residual = "fp64",
     ) -> Solution[NDArray[Any]]: ...
     def rcond(self) -> float: ...
+    def slogdet(self) -> _LogDeterminant: ...
+
+class _LogDeterminant(NamedTuple):
     # The sign is a float if the matrix is real.  `Any` allows callers to use it as a float in this case.
-    def slogdet(self) -> tuple[float | Any, float]: ...
+    sign: float | Any
+    logabsdet: float
 
 @overload
 def refine(
@@ -304,6 +331,7 @@ class Solution(Generic[_X_co]):
     statuses: NDArray[np.object_] = ...
     rconds: NDArray[np.float64] = ...
     forward_error: NDArray[np.float64] | None = None
+    def to_dict(self) -> dict[str, Any]: ...
 
 # ---- products
 

@@ -16,7 +16,7 @@ from tcsolve import matrices
 from tcsolve._checks import STRUCTURES
 from tcsolve._errors import InputError, TcsolveError
 from tcsolve._plan import MODEL_NAMES, PRECISIONS
-from tcsolve._solution import Status
+from tcsolve._solution import Status, plain
 from tcsolve._solve.api import solve_ex
 from tcsolve._solve.residuals import RESIDUALS
 from tcsolve.cli.machine import info
@@ -24,7 +24,7 @@ from tcsolve.cli.messages import say
 from tcsolve.cli.output_files import STANDARD_OUTPUT, check_outputs, forget_output, whole
 from tcsolve.cli.problem import DEFAULT_N, read_problem
 from tcsolve.cli.progress_line import progress
-from tcsolve.cli.report import plain, print_report, report_of
+from tcsolve.cli.report import print_report, report_of
 
 __all__ = ["main"]
 

@@ -49,6 +49,7 @@ def read_a_solution(solution: Solution[HostArray]) -> None:
         assert_type(point.step, NDArray[np.int_])
         assert_type(point.error, NDArray[np.float64])
         assert_type(point.estimated, bool)
+    assert_type(solution.to_dict(), dict[str, Any])
     place: str = solution.device
     assert place == "cpu"
 
@@ -66,7 +67,10 @@ def factor_on_the_host(a: NDArray[np.float64], b: NDArray[np.float64]) -> None:
     assert_type(factors.shape, tuple[int, int])
     assert_type(factors.dtype, np.dtype[Any])
     assert_type(factors.nbytes, int)
+    assert_type(factors.solve(b, trans=1), HostArray)
+    assert_type(factors.solve_ex(b, trans="C").x, HostArray)
     assert_type(factors.rcond(), float)
+    assert_type(factors.slogdet().logabsdet, float)
     sign, logarithm = factors.slogdet()
     assert_type(logarithm, float)
     assert sign > 0
@@ -119,6 +123,7 @@ def multiply_on_a_device(a: cupy.ndarray, c: cupy.ndarray) -> None:
 
 def choose_a_plan() -> None:
     plan = tcsolve.Plan("fp16", 128, fallback=False, max_steps=5)
+    assert tcsolve.Plan("auto").update == "auto"
     assert_type(plan.block, int | None)
     assert_type(plan.fallback, bool)
     assert_type(plan.scale, bool)
