@@ -4,6 +4,7 @@ They are in this file, because in the modules the overloads would be longer than
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, overload
@@ -24,6 +25,7 @@ __all__ = [
     "GemmBound",
     "InputError",
     "KernelCompileError",
+    "LeastSquares",
     "LinAlgError",
     "LinAlgWarning",
     "NotPositiveDefiniteError",
@@ -32,14 +34,26 @@ __all__ = [
     "Solution",
     "Status",
     "TcsolveError",
+    "cho_factor",
+    "cho_solve",
     "clear_cache",
+    "det",
     "factor",
     "gemm",
     "gemm_batched",
     "gemm_bound",
+    "installed",
+    "inv",
+    "lstsq",
+    "lstsq_ex",
+    "lu_factor",
+    "lu_solve",
     "refine",
     "solve",
+    "solve_banded",
     "solve_ex",
+    "solve_triangular",
+    "solveh_banded",
 ]
 
 __version__: Final[str]
@@ -120,6 +134,7 @@ _Structure: TypeAlias = Literal[
     "pos",
 ]
 _Trans: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
+_Driver: TypeAlias = Literal["gelsd", "gelsy", "gelss"]
 _Operands: TypeAlias = Literal["fp16", "bf16", "tf32", "fp32", "fp64", "int8"]
 _Level: TypeAlias = Literal["none", "a", "b", "ab", "full"]
 _Engine: TypeAlias = Literal["auto", "naive", "wmma", "wgmma", "cublas"]
@@ -332,6 +347,173 @@ class Solution(Generic[_X_co]):
     rconds: NDArray[np.float64] = ...
     forward_error: NDArray[np.float64] | None = None
     def to_dict(self) -> dict[str, Any]: ...
+
+# ---- the SciPy family
+
+@overload
+def lu_factor(a: _D, overwrite_a: bool = False, check_finite: bool = True) -> tuple[_D, _D]: ...
+@overload
+def lu_factor(
+    a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True
+) -> tuple[NDArray[Any], NDArray[Any]]: ...
+@overload
+def lu_solve(
+    lu_and_piv: tuple[_D, _D],
+    b: _D,
+    trans: _Trans = 0,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> _D: ...
+@overload
+def lu_solve(
+    lu_and_piv: tuple[ArrayLike, ArrayLike],
+    b: ArrayLike,
+    trans: _Trans = 0,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> NDArray[Any]: ...
+@overload
+def cho_factor(
+    a: _D, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True
+) -> tuple[_D, Any]: ...
+@overload
+def cho_factor(
+    a: ArrayLike, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True
+) -> tuple[NDArray[Any], Any]: ...
+@overload
+def cho_solve(
+    c_and_lower: tuple[_D, Any], b: _D, overwrite_b: bool = False, check_finite: bool = True
+) -> _D: ...
+@overload
+def cho_solve(
+    c_and_lower: tuple[ArrayLike, Any],
+    b: ArrayLike,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> NDArray[Any]: ...
+@overload
+def solve_triangular(
+    a: _D,
+    b: _D,
+    trans: _Trans = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> _D: ...
+@overload
+def solve_triangular(
+    a: ArrayLike,
+    b: ArrayLike,
+    trans: _Trans = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> NDArray[Any]: ...
+@overload
+def solve_banded(
+    l_and_u: tuple[Any, Any],
+    ab: _D,
+    b: _D,
+    overwrite_ab: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> _D: ...
+@overload
+def solve_banded(
+    l_and_u: tuple[Any, Any],
+    ab: ArrayLike,
+    b: ArrayLike,
+    overwrite_ab: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> NDArray[Any]: ...
+@overload
+def solveh_banded(
+    ab: _D,
+    b: _D,
+    overwrite_ab: bool = False,
+    overwrite_b: bool = False,
+    lower: bool = False,
+    check_finite: bool = True,
+) -> _D: ...
+@overload
+def solveh_banded(
+    ab: ArrayLike,
+    b: ArrayLike,
+    overwrite_ab: bool = False,
+    overwrite_b: bool = False,
+    lower: bool = False,
+    check_finite: bool = True,
+) -> NDArray[Any]: ...
+@overload
+def lstsq(
+    a: _D,
+    b: _D,
+    cond: _Real | None = None,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    lapack_driver: _Driver | None = None,
+) -> tuple[_D, _D, Any, _D | None]: ...
+@overload
+def lstsq(
+    a: ArrayLike,
+    b: ArrayLike,
+    cond: _Real | None = None,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    lapack_driver: _Driver | None = None,
+) -> tuple[NDArray[Any], Any, Any, NDArray[Any] | None]: ...
+@overload
+def lstsq_ex(
+    a: _D, b: _D, cond: _Real | None = None, check_finite: bool = True
+) -> LeastSquares[_D]: ...
+@overload
+def lstsq_ex(
+    a: ArrayLike, b: ArrayLike, cond: _Real | None = None, check_finite: bool = True
+) -> LeastSquares[NDArray[Any]]: ...
+
+@dataclass(frozen=True, eq=False)
+class LeastSquares(Generic[_X_co]):
+    x: _X_co
+    residues: Any
+    rank: int
+    s: _X_co | None
+    method: str
+    reason: str = ""
+    verified: bool = False
+    backward_error: NDArray[np.float64] | None = None
+    bound: float = 0.0
+    iterations: int = 0
+    rcond: float = ...
+    seconds: float = 0.0
+    device: Literal["cpu", "cuda"] = "cpu"
+
+@overload
+def inv(
+    a: _D,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    assume_a: _Structure | None = None,
+    lower: bool = False,
+) -> _D: ...
+@overload
+def inv(
+    a: ArrayLike,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    assume_a: _Structure | None = None,
+    lower: bool = False,
+) -> NDArray[Any]: ...
+def det(
+    a: ArrayLike | _DeviceArray, overwrite_a: bool = False, check_finite: bool = True
+) -> Any: ...
+def installed() -> AbstractContextManager[None]: ...
 
 # ---- products
 

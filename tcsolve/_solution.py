@@ -18,6 +18,7 @@ from tcsolve._errors import (
 )
 
 __all__ = [
+    "MISSED",
     "HistoryPoint",
     "Solution",
     "Status",

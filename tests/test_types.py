@@ -123,6 +123,7 @@ def test_the_code_with_these_types_runs():
     functions["read_a_solution"](tcsolve.solve_ex(a, b, precision="fp16x3", device="cpu"))
     functions["read_any_solution"](tcsolve.solve_ex(a, b))
     functions["factor_on_the_host"](a, b)
+    functions["call_the_family"](a, b)
     functions["refine_on_the_host"](a, b)
     functions["multiply_on_the_host"](a.astype(np.float16), np.eye(2, dtype=np.float32))
     functions["choose_a_plan"]()

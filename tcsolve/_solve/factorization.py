@@ -21,7 +21,7 @@ from tcsolve._solve.transposed import TransposedLadder
 from tcsolve._solve.verified import Solve
 from tcsolve._steps import guarded, note
 
-__all__ = ["Factorization"]
+__all__ = ["Factorization", "has_zero_pivot"]
 
 
 def in_turn(method):
@@ -232,6 +232,12 @@ class Factorization:
         if self._lock.interrupted:
             self._ladder.forget()
             self._lock.interrupted = False
+
+
+def has_zero_pivot(factorization):
+    """Tell whether a pivot of the current factors of a `Factorization` is zero or not finite."""
+    ladder = factorization._ladder
+    return ladder.system.finite and bool(ladder.make_valid().bad_pivot)
 
 
 def _check_rhs(system, b):

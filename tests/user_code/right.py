@@ -79,6 +79,27 @@ def factor_on_the_host(a: NDArray[np.float64], b: NDArray[np.float64]) -> None:
     tcsolve.Plan(update=factors.rungs[0])
 
 
+def call_the_family(a: NDArray[np.float64], b: NDArray[np.float64]) -> None:
+    factors = tcsolve.lu_factor(a)
+    assert_type(factors[0], HostArray)
+    assert_type(tcsolve.lu_solve(factors, b, trans=1), HostArray)
+    assert_type(tcsolve.cho_solve(tcsolve.cho_factor(a, lower=True), b), HostArray)
+    assert_type(tcsolve.solve_triangular(a, b, "T", unit_diagonal=True), HostArray)
+    assert_type(tcsolve.solve_banded((0, 0), [[1.0, 2.0]], b), HostArray)
+    assert_type(tcsolve.solveh_banded([[1.0, 2.0]], b, lower=True), HostArray)
+    x, _, rank, s = tcsolve.lstsq(a, b, lapack_driver="gelsy")
+    assert_type(x, HostArray)
+    assert_type(s, HostArray | None)
+    found = tcsolve.lstsq_ex(a, b)
+    assert_type(found, tcsolve.LeastSquares[HostArray])
+    assert_type(found.method, str)
+    assert_type(found.verified, bool)
+    assert_type(tcsolve.inv(a, assume_a="gen" if rank else None), HostArray)
+    assert tcsolve.det(a) != 0
+    with tcsolve.installed():
+        np.linalg.solve(a, b)
+
+
 def refine_on_the_host(a: NDArray[np.float64], b: NDArray[np.float64]) -> None:
     correct: Callable[[HostArray], HostArray] = tcsolve.factor(a).solve
     assert_type(tcsolve.refine(a, b, correct), Solution[HostArray])
