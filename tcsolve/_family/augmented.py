@@ -22,7 +22,7 @@ import scipy.linalg
 from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._lu.scaling import exponent_of, ldexp
 
-__all__ = ["QRFactors", "norm_of", "refine_augmented", "residual_error"]
+__all__ = ["QRFactors", "refine_augmented"]
 
 # Corrections continue while each at least halves the error of the worst column; at most MOST.
 CONTRACTION, MOST = 0.5, 20
@@ -30,12 +30,13 @@ CONTRACTION, MOST = 0.5, 20
 
 @dataclass(frozen=True, eq=False)
 class QRFactors:
-    """A D = Q R in FP32, with D = diag(2**-exponent)."""
+    """A D = Q R in FP32, with D = diag(2**-exponent); `norm` is the Frobenius norm of A D."""
 
     ops: Any
     q: Any
     r: Any
     exponent: Any
+    norm: float
 
     @classmethod
     def of(cls, ops, a):
@@ -43,13 +44,14 @@ class QRFactors:
         xp = ops.xp
         exponent = exponent_of(xp, a, 0)[0]
         low = np.dtype(np.complex64 if a.dtype.kind == "c" else np.float32)
-        near = ops.converted(ldexp(xp, a, -exponent), low)
+        near = ldexp(xp, a, -exponent)
+        norm, near = float(ops.host(xp.linalg.norm(near))[0]), ops.converted(near, low)
         if xp is np:
             near = np.asfortranarray(near)
             q, r = _qr(near, mode="economic", overwrite_a=True, check_finite=False)
         else:
             q, r = xp.linalg.qr(near, mode="reduced")
-        return cls(ops, q, r, exponent)
+        return cls(ops, q, r, exponent, norm)
 
     def rcond(self):
         """Return estimates of 1 / (||R||_1 ||R^-1||_1), for the R of A D and for that of A."""
@@ -106,27 +108,29 @@ def _trcon(r):
 def refine_augmented(factors, a, b, bound):
     """Return (x, r, errors, steps) for FP64 a (m, n), b (m, k).
 
-    The errors are those of `residual_error`; they meet the bound, or corrections stopped helping.
+    The errors are those of `residual_error` for the result; they meet the bound, or corrections stopped
+    helping.
     """
     ops, xp = factors.ops, factors.ops.xp
-    norm = norm_of(ops, a)
     r, x = factors.correct(b, xp.zeros((a.shape[1], b.shape[1]), b.dtype))
-    steps = 0
-    error, f, g = residual_error(factors, a, norm, x, r, b)
+    steps, (error, *rest) = 0, residual_error(factors, a, x, r, b)
+    state = x, r, *rest
     while steps < MOST and not (error <= bound).all():
+        x, r, f, g = state
         dr, dx = factors.correct(f, -g)
         trial = x + dx, r + dr
-        after, f, g = residual_error(factors, a, norm, *trial, b)
-        better = ops.array(after < error)
+        after, *rest = residual_error(factors, a, *trial, b)
         helped = float(np.max(after)) <= CONTRACTION * float(np.max(error))
-        x, r = (xp.where(better, new, old) for new, old in zip(trial, (x, r), strict=True))
+        better = ops.array(after < error)
+        pairs = zip((*trial, *rest), state, strict=True)
+        state = tuple(xp.where(better, new, old) for new, old in pairs)
         error, steps = np.where(after < error, after, error), steps + 1
         if not helped:
             break
-    return x, r, error, steps
+    return *state[:2], error, steps
 
 
-def residual_error(factors, a, norm, x, r, b):
+def residual_error(factors, a, x, r, b):
     """Return (errors, f, g) of an approximate solution (r, x): f = b - r - A x and g = A^H r.
 
     The error of a column is the smaller of two backward errors, in 2-norms and with the Frobenius norm of A:
@@ -135,25 +139,23 @@ def residual_error(factors, a, norm, x, r, b):
     - ``(||f|| + ||R^-H g||) / max(||A|| ||x||, ||b||)``, where ``||R^-H g||`` is the size of the part of r
       in the range of A; without this part, g is zero.
 
-    In both cases x is the exact solution of a problem whose A and b differ by about that much [1]_.
+    In both cases x is the exact solution of a problem whose A and b differ by about that much [1]_.  A, x
+    and g are scaled as the factors, so this holds for each column of A.
 
     References
     ----------
     .. [1] A. Kielbasinski, H. Schwetlick, Numerische lineare Algebra, Deutscher Verlag der Wissenschaften
        1988; N. J. Higham, Accuracy and Stability of Numerical Algorithms, SIAM 2002, lemma 20.6.
     """
-    ops, length = factors.ops, factors.ops.xp.linalg.norm
+    ops, xp, norm = factors.ops, factors.ops.xp, factors.norm
     f, g = b - r - ops.product(a, x), ops.product(a, r, adjoint=True)
-    sizes = [length(v, axis=0) for v in (f, g, x, r, b, factors.in_range(g))]
-    f_size, g_size, x_size, r_size, b_size, part = ops.host(*sizes)
+    scale = factors.exponent[:, None]
+    scaled = ldexp(xp, g, -scale), ldexp(xp, x, scale), factors.in_range(g)
+    sizes = (xp.linalg.norm(v, axis=0) for v in (f, r, b, *scaled))
+    f_size, r_size, b_size, g_size, x_size, part = ops.host(*sizes)
     with np.errstate(all="ignore"):
         whole = np.maximum(norm * x_size, b_size)
         first = np.where(f_size == 0, 0.0, f_size / whole)
         second = np.where(g_size == 0, 0.0, g_size / (norm * r_size))
         third = np.where(part == 0, 0.0, part / whole)
     return np.minimum(np.maximum(first, second), first + third), f, g
-
-
-def norm_of(ops, a):
-    """Return the Frobenius norm of a."""
-    return float(ops.host(ops.xp.linalg.norm(a))[0])
