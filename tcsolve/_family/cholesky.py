@@ -7,8 +7,8 @@ import scipy.linalg
 
 from tcsolve._arrays import is_cupy
 from tcsolve._backends.select import numpy_ops, ops_for
-from tcsolve._checks import require_finite
-from tcsolve._errors import NotPositiveDefiniteError
+from tcsolve._checks import require_finite, result_dtype
+from tcsolve._errors import LinAlgError, NotPositiveDefiniteError
 from tcsolve._family.stacks import RHS, over_stacks
 from tcsolve._family.systems import DenseSystem, ProductSystem
 from tcsolve._family.verification import settled
@@ -87,19 +87,20 @@ def cho_factor(a, lower=False, overwrite_a=False, check_finite=True):
 
 def _factor_on_device(a, lower, check_finite):
     from cupy.linalg import cholesky
+    from cupyx import errstate
 
     ops = ops_for(a)
     if check_finite:
         require_finite(bool(ops.xp.isfinite(a).all()), "a")
     matrix = interpret(ops.xp, a, "positive definite", lower)
-    matrix = ops.converted(matrix, np.promote_types(a.dtype, np.float32))
-    # CuPy checks nothing by default: a failure shows as NaN on the diagonal.
-    c = cholesky(matrix)
-    diagonal = ops.xp.diagonal(c, axis1=-2, axis2=-1)
-    if not bool((diagonal.real > 0).all()):
+    matrix = ops.converted(matrix, result_dtype(a, a))
+    try:
+        with errstate(linalg="raise"):  # by default CuPy checks nothing
+            c = cholesky(matrix)
+    except LinAlgError as error:
         raise NotPositiveDefiniteError(
-            "a leading minor of the array is not positive definite; use lu_factor for this matrix"
-        )
+            f"a leading minor of the array is not positive definite ({error}); use lu_factor for this matrix"
+        ) from None
     c = c if lower else ops.xp.ascontiguousarray(ops.xp.swapaxes(c, -1, -2).conj())
     return CholeskyFactors((c, bool(lower)), matrix)
 
@@ -180,7 +181,9 @@ def _solve_on_device(c_and_lower, b, overwrite_b=False, check_finite=True):
     if check_finite:
         for name, x in (("c", c), ("b", b)):
             require_finite(bool(ops.xp.isfinite(x).all()), name)
-    dtype = np.result_type(c.dtype, b.dtype, np.float32)
+    dtype = result_dtype(c, b)
+    if not b.size:
+        return ops.xp.empty(b.shape, dtype)
     c, b = ops.converted(c, dtype), ops.converted(b, dtype)
     for trans in ("N", "C") if lower else ("C", "N"):
         b = solve_triangular(c, b, trans=trans, lower=lower)

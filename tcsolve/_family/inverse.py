@@ -196,7 +196,7 @@ def _det_on_device(a, check_finite):
         factors = factor(a, check_finite=check_finite, precision="fp64")
         sign, log = factors.slogdet()
         probe = factors.solve_ex(xp.ones(len(a), a.dtype), check_finite=False)
-        if sign != 0 and not probe.status.ok:
+        if np.isfinite(log) and not probe.status.ok:
             warn_missed("det", probe.backward_error, probe.bound, stacklevel=5)
         with np.errstate(over="ignore"):
             return xp.asarray(sign * np.exp(log), dtype)

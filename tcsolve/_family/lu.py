@@ -7,7 +7,7 @@ import scipy.linalg
 
 from tcsolve._arrays import is_cupy
 from tcsolve._backends.select import numpy_ops, ops_for
-from tcsolve._checks import check_trans
+from tcsolve._checks import check_trans, require_finite, result_dtype
 from tcsolve._family.stacks import RHS, over_stacks
 from tcsolve._family.systems import DenseSystem, ProductSystem
 from tcsolve._family.verification import settled
@@ -129,7 +129,10 @@ def _pair_of(a, overwrite_a=False, check_finite=False):
         return _lu_factor(a, overwrite_a=overwrite_a and a.ndim == 2, check_finite=check_finite)
     from cupyx.scipy.linalg import lu_factor as on_device
 
-    one = functools.partial(on_device, check_finite=check_finite)
+    if check_finite:
+        require_finite(bool(ops_for(a).xp.isfinite(a).all()), "a")
+    a = ops_for(a).converted(a, result_dtype(a, a))
+    one = functools.partial(on_device, check_finite=False)
     return over_stacks(one, (a, 2), name="lu_factor")
 
 
@@ -198,10 +201,7 @@ def lu_solve(lu_and_piv, b, trans=0, overwrite_b=False, check_finite=True):
 
 def _solve_one(lu, piv, b, matrix=None, *, trans, overwrite_b, check_finite):
     on_device = is_cupy(lu)
-    if on_device:
-        from cupyx.scipy.linalg import lu_solve as routine
-    else:
-        routine = _lu_solve
+    routine = _solve_on_device if on_device else _lu_solve
     kept = b.copy() if overwrite_b and isinstance(b, np.ndarray) else b
     x = routine((lu, piv), b, trans=trans, overwrite_b=overwrite_b, check_finite=check_finite)
     if not x.size:
@@ -215,6 +215,21 @@ def _solve_one(lu, piv, b, matrix=None, *, trans, overwrite_b, check_finite):
         lambda r: routine((lu, piv), r, trans=trans, check_finite=False),
         "lu_solve",
     )
+
+
+def _solve_on_device(lu_and_piv, b, trans, overwrite_b=False, check_finite=True):
+    """As SciPy's function, by CuPy's, which converts b to the dtype of lu and checks no complex numbers."""
+    from cupyx.scipy.linalg import lu_solve as on_device
+
+    lu, piv = lu_and_piv
+    ops = ops_for(lu, b)
+    if check_finite:
+        require_finite(bool(ops.xp.isfinite(b).all()), "b")
+    dtype = result_dtype(lu, b)
+    if not b.size:
+        return ops.xp.empty(b.shape, dtype)
+    pair = ops.converted(lu, dtype), piv
+    return on_device(pair, ops.converted(b, dtype), trans=trans, check_finite=False)
 
 
 def _system_of(ops, lu, piv, matrix, trans):

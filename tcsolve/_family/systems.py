@@ -16,7 +16,7 @@ class DenseSystem:
     """The system of a matrix (n, n), on the host or on a device."""
 
     def __init__(self, ops, a):
-        self.ops, self._a = ops, a
+        self.ops, self._a = ops, a if a.dtype.char in "fdFD" else ops.converted(a, np.dtype(float))
 
     @property
     def is_finite(self):

@@ -7,7 +7,7 @@ import scipy.linalg
 
 from tcsolve._arrays import is_cupy
 from tcsolve._backends.select import numpy_ops, ops_for
-from tcsolve._checks import check_trans, require_finite
+from tcsolve._checks import check_trans, require_finite, result_dtype
 from tcsolve._errors import InputError, SingularError
 from tcsolve._family.stacks import RHS, over_stacks
 from tcsolve._family.systems import DenseSystem
@@ -103,7 +103,7 @@ def _on_device(a, b, *, trans, lower, unit_diagonal, overwrite_b=False, check_fi
     if not unit_diagonal and bool((a.diagonal() == 0).any()):
         zero = int(ops.host((a.diagonal() == 0).argmax())[0])
         raise SingularError(f"singular matrix: resolution failed at diagonal {zero}")
-    dtype = np.result_type(a.dtype, b.dtype, np.float32)
+    dtype = result_dtype(a, b)
     if not b.size:
         return ops.xp.empty(b.shape, dtype)
     how = {"trans": "NTC"[trans], "lower": lower, "unit_diagonal": unit_diagonal}
