@@ -121,7 +121,7 @@ def refine_augmented(factors, a, b, bound):
         trial = x + dx, r + dr
         after, *rest = residual_error(factors, a, *trial, b)
         helped = float(np.max(after)) <= CONTRACTION * float(np.max(error))
-        better = ops.array(after < error)
+        better = ops.xp.asarray(after < error)
         pairs = zip((*trial, *rest), state, strict=True)
         state = tuple(xp.where(better, new, old) for new, old in pairs)
         error, steps = np.where(after < error, after, error), steps + 1

@@ -57,7 +57,7 @@ def _corrected(system, x, b, correct, error, bound):
         better = after < error
         if not better.any():
             break
-        x = xp.where(system.ops.array(better), trial, x)
+        x = xp.where(system.ops.xp.asarray(better), trial, x)
         halved = (after <= CONTRACTION * error).any()
         error = np.where(better, after, error)
         if (error <= bound).all() or not halved:

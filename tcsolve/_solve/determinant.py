@@ -75,7 +75,7 @@ def _error(system, rung):
     """Return an estimate of the error of `_of` for a rung; infinite if its factors are too coarse."""
     ops, n = system.ops, len(system.matrix)
     z = np.random.default_rng(SEED).choice([-1.0, 1.0], (n, VECTORS)).astype(system.wide)
-    z = ops.array(z)
+    z = ops.xp.asarray(z)
     y = rung.correct(ops.product(system.matrix, z))
     y = y - z
     squares = sum((part * part).sum(axis=0) for part in real_parts(y))
