@@ -14,8 +14,6 @@ WARM_UP_STEPS = 20
 FIRST_VECTORS, FIRST_OF_ONE = 8, 32
 # Number of vectors per column that FGMRES needs besides its bases and the vectors of classical refinement.
 VECTORS_BESIDE = 2
-# NumPy's function, also while tcsolve's is in its place (`tcsolve.installed`).
-_solve = np.linalg.solve
 
 
 class Cycle(NamedTuple):
@@ -216,7 +214,7 @@ class _Triangle:
         for c, steps in enumerate(self.steps):
             r, g = self.r[c, :steps, :steps], self.g[c, :steps]
             if np.isfinite(r).all() and (r.diagonal() != 0).all():
-                y[c, :steps] = _solve(r, g)
+                y[c, :steps] = np.linalg.solve(r, g)
             elif np.isfinite(r).all():  # singular: take the least-squares solution of minimum norm
                 y[c, :steps] = np.linalg.lstsq(r, g)[0]
         return y

@@ -29,8 +29,6 @@ CHUNK_ENTRIES = 1 << 20
 # About the number of entries that are measured at a time, so that copies of A stay in the cache.
 WORK_ENTRIES = 1 << 16
 FP64 = np.dtype(np.float64)
-# NumPy's functions, also while tcsolve's are in their places (`tcsolve.installed`).
-_numpy_solve, _numpy_inv = np.linalg.solve, np.linalg.inv
 # Largest number of entries of A of a short stack; n is then at most LARGEST_STRUCTURED.
 SHORT = 4096
 TOP = 2.0**FRAME_EXPONENT
@@ -271,11 +269,11 @@ def _lu_solve(a, b):
     alone.
     """
     try:
-        return _numpy_solve(a, b)
+        return np.linalg.solve(a, b)
     except np.linalg.LinAlgError:  # at least one matrix; the sign of its determinant is 0
         singular = np.linalg.slogdet(a)[0] == 0
     try:
-        found = _numpy_solve(np.where(singular[:, None, None], np.eye(a.shape[-1]), a), b)
+        found = np.linalg.solve(np.where(singular[:, None, None], np.eye(a.shape[-1]), a), b)
         found[singular] = np.nan
         return found
     except np.linalg.LinAlgError:
@@ -285,7 +283,7 @@ def _lu_solve(a, b):
 def _solved(a, b):
     """Return A**-1 b for one system, or NaN."""
     try:
-        return _numpy_solve(a, b)
+        return np.linalg.solve(a, b)
     except np.linalg.LinAlgError:
         return np.full_like(b, np.nan)
 
@@ -322,7 +320,7 @@ def _rcond(a):
         if n > LARGEST_INVERTED:
             rcond = [General.of(one).rcond(size) for one, size in zip(a, norm, strict=True)]
         else:
-            rcond = 1 / norm / _norm_one(_numpy_inv(a))
+            rcond = 1 / norm / _norm_one(np.linalg.inv(a))
         return np.minimum(rcond, 1)
 
 

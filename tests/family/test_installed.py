@@ -247,3 +247,13 @@ def test_a_program_that_is_not_there_is_refused(capsys):
     assert main(["run", "nothing.py"]) == 2
     assert "nothing.py is not a file" in capsys.readouterr().err
     assert names_are_as_before() and isinstance(scipy.linalg.solve, types.FunctionType)
+
+
+def test_our_own_calls_of_numpy_end():
+    stack = np.stack([A, A.T, np.zeros((40, 40))]), np.ones((3, 40, 1))
+    expected = tcsolve.solve_ex(*stack)
+    with tcsolve.installed():
+        found = tcsolve.solve_ex(*stack)
+        assert np.array_equal(np.linalg.solve(stack[0][:2], stack[1][:2]), found.x[:2])
+    assert np.array_equal(found.x, expected.x, equal_nan=True)
+    assert (found.statuses == expected.statuses).all()
