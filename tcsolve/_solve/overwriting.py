@@ -6,7 +6,7 @@ import numpy as np
 
 from tcsolve._arrays import is_cupy
 
-__all__ = ["is_lent", "solution_in"]
+__all__ = ["in_lent_memory", "is_lent", "solution_in"]
 
 
 def is_lent(overwrite, x, other):
@@ -18,6 +18,20 @@ def is_lent(overwrite, x, other):
         return False
     usable = x.flags.f_contiguous and x.flags.behaved and x.dtype.isnative and x.ndim <= 2
     return usable and x.dtype.char in "fdFD" and not np.may_share_memory(x, np.asarray(other))
+
+
+def in_lent_memory(way, a):
+    """Return (way, copy of a): the way factors the copy of an FP64 matrix in the memory of a.
+
+    The residual needs the copy.
+    """
+    copy = a.copy(order="K")
+
+    def factor(matrix):
+        # A matrix that was converted or scaled is not the one that a has.
+        return way.factor(a, overwrite_a=True) if matrix is copy else way.factor(matrix)
+
+    return way._replace(factor=factor), copy
 
 
 def solution_in(b, solution):
