@@ -10,8 +10,9 @@ from tcsolve._backends.select import numpy_ops, ops_for
 from tcsolve._checks import require_finite, result_dtype
 from tcsolve._errors import LinAlgError, NotPositiveDefiniteError
 from tcsolve._family.stacks import RHS, over_stacks
-from tcsolve._family.systems import DenseSystem, ProductSystem
+from tcsolve._family.systems import DenseSystem, ProductSystem, norms_of
 from tcsolve._family.verification import settled
+from tcsolve._solve.long_double_residual import SMALL
 from tcsolve._solve.structures import interpret
 
 __all__ = ["CholeskyFactors", "cho_factor", "cho_solve"]
@@ -31,8 +32,18 @@ class CholeskyFactors(tuple):
 
     def __new__(cls, pair, matrix):
         self = super().__new__(cls, pair)
-        self.matrix = matrix
+        self.matrix, self._norm = matrix, None
         return self
+
+    @property
+    def norm(self):
+        """The infinity norm of the matrix; None for a stack or a small matrix."""
+        if self.matrix.ndim > 2 or len(self.matrix) <= SMALL:
+            return None
+        if self._norm is None:
+            ops = ops_for(self.matrix) if is_cupy(self.matrix) else numpy_ops
+            self._norm = norms_of(ops, self.matrix)[0]
+        return self._norm
 
     def __reduce__(self):
         return CholeskyFactors, (tuple(self), self.matrix)
@@ -77,12 +88,20 @@ def cho_factor(a, lower=False, overwrite_a=False, check_finite=True):
     if is_cupy(a):
         return _factor_on_device(a, lower, check_finite)
     given = np.asarray(a)
-    matrix = interpret(np, given, "positive definite", lower) if given.ndim >= 2 else None
+    matrix = _described(given, lower) if given.ndim >= 2 else None
     overwrite_a = overwrite_a and given.ndim == 2
     pair = _cho_factor(a, lower=lower, overwrite_a=overwrite_a, check_finite=check_finite)
     if matrix is None:
         return pair
     return CholeskyFactors(pair, matrix.astype(pair[0].dtype, copy=False))
+
+
+def _described(a, lower):
+    """Return a copy of the Hermitian matrices that one triangle of a describes."""
+    square = a.ndim == 2 and a.shape[0] == a.shape[1] and a.dtype.char in "fdFD"
+    if square and scipy.linalg.ishermitian(a):  # compiled code, as nearly always
+        return a.copy(order="K")
+    return interpret(np, a, "positive definite", lower)
 
 
 def _factor_on_device(a, lower, check_finite):
@@ -152,10 +171,12 @@ def cho_solve(c_and_lower, b, overwrite_b=False, check_finite=True):
     arrays = [(c, 2), (lower, 0), (b, RHS)] + ([] if matrix is None else [(matrix, 2)])
     is_stack = any(np.ndim(x) > core for x, core in ((c, 2), (b, 2)))
     how = {"overwrite_b": overwrite_b and not is_stack, "check_finite": check_finite}
+    if matrix is not None:
+        how["norm"] = c_and_lower.norm
     return over_stacks(functools.partial(_solve_one, **how), *arrays, name="cho_solve")
 
 
-def _solve_one(c, lower, b, matrix=None, *, overwrite_b, check_finite):
+def _solve_one(c, lower, b, matrix=None, *, overwrite_b, check_finite, norm=None):
     on_device, lower = is_cupy(c), bool(lower)
     solve = _solve_on_device if on_device else _cho_solve
     kept = b.copy() if overwrite_b and isinstance(b, np.ndarray) else b
@@ -168,7 +189,7 @@ def _solve_one(c, lower, b, matrix=None, *, overwrite_b, check_finite):
         turned = triangle.conj().T
         system = ProductSystem(ops, [triangle, turned] if lower else [turned, triangle])
     else:
-        system = DenseSystem(ops, matrix)
+        system = DenseSystem(ops, matrix, norm)
     correct = functools.partial(solve, (c, lower), check_finite=False)
     return settled(system, x, ops.xp.asarray(kept), correct, "cho_solve")
 

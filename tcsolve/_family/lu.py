@@ -9,11 +9,12 @@ from tcsolve._arrays import is_cupy
 from tcsolve._backends.select import numpy_ops, ops_for
 from tcsolve._checks import check_trans, require_finite, result_dtype
 from tcsolve._family.stacks import RHS, over_stacks
-from tcsolve._family.systems import DenseSystem, ProductSystem
+from tcsolve._family.systems import DenseSystem, ProductSystem, norms_of
 from tcsolve._family.verification import settled
 from tcsolve._solve.api import factor
 from tcsolve._solve.cost_model import first_update, rates_for
 from tcsolve._solve.factorization import has_zero_pivot
+from tcsolve._solve.long_double_residual import SMALL
 
 __all__ = ["LUFactors", "lu_factor", "lu_solve"]
 
@@ -36,7 +37,17 @@ class LUFactors(tuple):
     def __new__(cls, pair, matrix, factorization=None):
         self = super().__new__(cls, pair or (None, None))
         self.matrix, self.factorization, self._pair = matrix, factorization, pair
+        self._norms = None
         return self
+
+    def norm(self, trans):
+        """Return the infinity norm of the matrix, or of its transpose; None for a stack or a small matrix."""
+        if self.matrix is None or self.matrix.ndim > 2 or len(self.matrix) <= SMALL:
+            return None
+        if self._norms is None:
+            ops = ops_for(self.matrix) if is_cupy(self.matrix) else numpy_ops
+            self._norms = norms_of(ops, self.matrix)
+        return self._norms[min(trans, 1)]
 
     def _found(self):
         if self._pair is None:
@@ -193,13 +204,14 @@ def lu_solve(lu_and_piv, b, trans=0, overwrite_b=False, check_finite=True):
     arrays = [(lu, 2), (piv, 1), (b, RHS)]
     if ours and lu_and_piv.matrix is not None:
         arrays.append((lu_and_piv.matrix, 2))
+        how["norm"] = lu_and_piv.norm(trans)
     is_stack = any(np.ndim(x) > 2 for x, _ in arrays)
     if is_stack:
         how["overwrite_b"] = False
     return over_stacks(functools.partial(_solve_one, **how), *arrays, name="lu_solve")
 
 
-def _solve_one(lu, piv, b, matrix=None, *, trans, overwrite_b, check_finite):
+def _solve_one(lu, piv, b, matrix=None, *, trans, overwrite_b, check_finite, norm=None):
     on_device = is_cupy(lu)
     routine = _solve_on_device if on_device else _lu_solve
     kept = b.copy() if overwrite_b and isinstance(b, np.ndarray) else b
@@ -207,7 +219,11 @@ def _solve_one(lu, piv, b, matrix=None, *, trans, overwrite_b, check_finite):
     if not x.size:
         return x
     ops = ops_for(lu) if on_device else numpy_ops
-    system = _system_of(ops, lu, piv, matrix, trans)
+    if matrix is None:
+        system = ProductSystem(ops, _factors_of(ops.xp, lu, *ops.host(piv), trans))
+    else:
+        turned = matrix if trans == 0 else matrix.T if trans == 1 else matrix.conj().T
+        system = DenseSystem(ops, turned, norm)
     return settled(
         system,
         x,
@@ -230,14 +246,6 @@ def _solve_on_device(lu_and_piv, b, trans, overwrite_b=False, check_finite=True)
         return ops.xp.empty(b.shape, dtype)
     pair = ops.converted(lu, dtype), piv
     return on_device(pair, ops.converted(b, dtype), trans=trans, check_finite=False)
-
-
-def _system_of(ops, lu, piv, matrix, trans):
-    """Return the system that x is measured with."""
-    if matrix is None:
-        return ProductSystem(ops, _factors_of(ops.xp, lu, *ops.host(piv), trans))
-    turned = matrix if trans == 0 else matrix.T if trans == 1 else matrix.conj().T
-    return DenseSystem(ops, turned)
 
 
 def _factors_of(xp, lu, piv, trans):

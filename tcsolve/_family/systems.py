@@ -4,19 +4,21 @@ import numpy as np
 
 from tcsolve._arithmetic.matrix_parts import by_parts
 from tcsolve._backends.cpu.blas import matmul
+from tcsolve._backends.cpu.ops import sums
 from tcsolve._backends.select import numpy_ops
 from tcsolve._lu.scaling import exponent_of, ldexp
 from tcsolve._solve.backward_error import backward_errors
 from tcsolve._solve.long_double_residual import SMALL, residual
 
-__all__ = ["BandSystem", "DenseSystem", "ProductSystem"]
+__all__ = ["BandSystem", "DenseSystem", "ProductSystem", "norms_of"]
 
 
 class DenseSystem:
-    """The system of a matrix (n, n), on the host or on a device."""
+    """The system of a matrix (n, n), on the host or on a device; `norm` is its infinity norm, if known."""
 
-    def __init__(self, ops, a):
+    def __init__(self, ops, a, norm=None):
         self.ops, self._a = ops, a if a.dtype.char in "fdFD" else ops.converted(a, np.dtype(float))
+        self._norm = norm
 
     @property
     def is_finite(self):
@@ -25,7 +27,9 @@ class DenseSystem:
 
     def errors(self, x, b):
         """Return ``||b - A x|| / (||A|| ||x||)`` in infinity norms for each column."""
-        return backward_errors(self.ops, self._a, x, b)
+        if self._norm is None and len(x) > SMALL:
+            self._norm = norms_of(self.ops, self._a)[0]
+        return backward_errors(self.ops, self._a, x, b, self._norm)
 
     def residual(self, x, b):
         """Return b - A x in FP64; for few unknowns it is computed in long double."""
@@ -33,6 +37,15 @@ class DenseSystem:
             return residual(self._a, x, b)
         is_complex = self._a.dtype.kind == "c"
         return b - by_parts(self.ops.xp, lambda v: self.ops.product(self._a, v), x, is_complex)
+
+
+def norms_of(ops, a):
+    """Return the infinity norm and the 1-norm of a (n, n)."""
+    if ops.xp is np:
+        with np.errstate(all="ignore"):
+            return tuple(float(v.max()) for v in sums(a))
+    found = ops.host(*(ops.row_stats(v).total.max() for v in (a, a.T)))
+    return tuple(float(v) for v in found)
 
 
 class _Scaled:

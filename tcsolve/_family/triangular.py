@@ -6,12 +6,17 @@ import numpy as np
 import scipy.linalg
 
 from tcsolve._arrays import is_cupy
+from tcsolve._backends.cpu.blas import blas_of
+from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._backends.select import numpy_ops, ops_for
 from tcsolve._checks import check_trans, require_finite, result_dtype
 from tcsolve._errors import InputError, SingularError
 from tcsolve._family.stacks import RHS, over_stacks
 from tcsolve._family.systems import DenseSystem
 from tcsolve._family.verification import settled
+from tcsolve._refine import stopping
+from tcsolve._solve.backward_error import SAFE
+from tcsolve._solve.long_double_residual import SMALL
 
 __all__ = ["solve_triangular"]
 
@@ -79,6 +84,10 @@ def _solve_one(solve, a, b, *, trans, lower, unit_diagonal, overwrite_b, check_f
     if not x.size:
         return x
     ops = ops_for(a) if is_cupy(a) else numpy_ops
+    if ops is numpy_ops and _meets_bound(
+        np.asarray(a), x, np.asarray(kept), trans, lower, unit_diagonal
+    ):
+        return x
     xp = ops.xp
     matrix = (xp.tril if lower else xp.triu)(xp.asarray(a))
     if unit_diagonal:
@@ -86,6 +95,29 @@ def _solve_one(solve, a, b, *, trans, lower, unit_diagonal, overwrite_b, check_f
     matrix = matrix if trans == 0 else matrix.T if trans == 1 else matrix.conj().T
     correct = functools.partial(solve, a, check_finite=False)
     return settled(DenseSystem(ops, matrix), x, xp.asarray(kept), correct, "solve_triangular")
+
+
+def _meets_bound(a, x, b, trans, lower, unit_diagonal):
+    """Tell whether x is verified by BLAS, without a copy of the triangle; False if this cannot be told."""
+    n, turned = len(a), a.flags.c_contiguous and not a.flags.f_contiguous
+    plain = a.dtype == x.dtype == b.dtype and x.dtype.char in "dD" and n > SMALL
+    if not plain or not (turned or a.flags.f_contiguous) or (turned and trans == 2):
+        return False
+    # BLAS is column-major: of a row-major matrix it sees the transpose, with the other triangle.
+    t, lower, across = (a.T, not lower, trans == 0) if turned else (a, lower, trans != 0)
+    how = {"lower": lower, "diag": unit_diagonal, "trans_a": trans if not turned else int(across)}
+    with np.errstate(all="ignore"):
+        norm = lapack_of("lantr", t.dtype)(
+            "1" if across else "I",
+            t,
+            uplo="L" if lower else "U",
+            diag="U" if unit_diagonal else "N",
+        )
+        columns, rhs = x.reshape(n, -1), b.reshape(n, -1)
+        rest = np.abs(rhs - blas_of("trmm", t.dtype)(1.0, t, columns, **how)).max(axis=0)
+        size = np.abs(columns).max(axis=0)
+        safe = 1 / SAFE < norm < SAFE and ((1 / SAFE < size) & (size < SAFE)).all()
+        return bool(safe and (rest <= stopping.target(x.dtype, n) * norm * size).all())
 
 
 def _on_device(a, b, *, trans, lower, unit_diagonal, overwrite_b=False, check_finite=True):
