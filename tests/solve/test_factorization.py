@@ -357,6 +357,19 @@ def test_a_complex_right_hand_side_of_a_real_transposed_system_is_its_two_parts(
         assert ratio(a.T, factor(xp.asarray(a)).solve(xp.asarray(b), trans=trans), b) <= MET
 
 
+@pytest.mark.parametrize("precision", ["auto", "fp16x3", Plan("fp32", fallback=False)])
+@pytest.mark.parametrize("turn", [1, 1 + 2j])
+def test_a_transposed_system_is_solved_accurately_too(xp, precision, turn):
+    a, x = np.round(problem(100, 1e6).a * 2.0**20) * turn, np.arange(1.0, 101)
+    f = factor(xp.asarray(a), precision=precision)
+
+    for trans, solved in ((1, a.T), (2, a.conj().T)):
+        b = solved @ x  # whole numbers, so exact
+        report = f.solve_ex(xp.asarray(b), trans=trans, residual="double-double")
+        assert np.abs(host(report.x) - x).max() <= 2.0**-52 * 100
+        assert report.forward_error.max() <= 2.0**-52
+
+
 def test_what_a_transposed_system_costs_is_paid_once(xp):
     f = factor(xp.asarray(problem(100, 1e10, seed=2).a), precision="bf16")
     first, second = (f.solve_ex(xp.ones(100), trans=1) for _ in range(2))
