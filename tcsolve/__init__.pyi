@@ -4,6 +4,7 @@ They are in this file, because in the modules the overloads would be longer than
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from os import PathLike
@@ -25,6 +26,7 @@ __all__ = [
     "GemmBound",
     "InputError",
     "KernelCompileError",
+    "LeastSquares",
     "LinAlgError",
     "LinAlgWarning",
     "NotPositiveDefiniteError",
@@ -34,14 +36,26 @@ __all__ = [
     "Status",
     "StudyTable",
     "TcsolveError",
+    "cho_factor",
+    "cho_solve",
     "clear_cache",
+    "det",
     "factor",
     "gemm",
     "gemm_batched",
     "gemm_bound",
+    "installed",
+    "inv",
+    "lstsq",
+    "lstsq_ex",
+    "lu_factor",
+    "lu_solve",
     "refine",
     "solve",
+    "solve_banded",
     "solve_ex",
+    "solve_triangular",
+    "solveh_banded",
     "study",
 ]
 
@@ -124,6 +138,8 @@ _Structure: TypeAlias = Literal[
     "positive definite",
     "pos",
 ]
+_Trans: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
+_Driver: TypeAlias = Literal["gelsd", "gelsy", "gelss"]
 _Operands: TypeAlias = Literal["fp16", "bf16", "tf32", "fp32", "fp64", "int8"]
 _Level: TypeAlias = Literal["none", "a", "b", "ab", "full"]
 _Engine: TypeAlias = Literal["auto", "naive", "wmma", "wgmma", "cublas"]
@@ -215,22 +231,48 @@ class Factorization:
     @property
     def bytes_planned(self) -> int: ...
     @overload
-    def solve(self, b: _D, *, check_finite: bool = True, residual: _Residual = "fp64") -> _D: ...
+    def solve(
+        self,
+        b: _D,
+        *,
+        trans: _Trans = 0,
+        check_finite: bool = True,
+        residual: _Residual = "fp64",
+    ) -> _D: ...
     @overload
     def solve(
-        self, b: ArrayLike, *, check_finite: bool = True, residual: _Residual = "fp64"
+        self,
+        b: ArrayLike,
+        *,
+        trans: _Trans = 0,
+        check_finite: bool = True,
+        residual: _Residual = "fp64",
     ) -> NDArray[Any]: ...
     @overload
     def solve_ex(
-        self, b: _D, *, check_finite: bool = True, residual: _Residual = "fp64"
+        self,
+        b: _D,
+        *,
+        trans: _Trans = 0,
+        check_finite: bool = True,
+        residual: _Residual = "fp64",
     ) -> Solution[_D]: ...
     @overload
     def solve_ex(
-        self, b: ArrayLike, *, check_finite: bool = True, residual: _Residual = "fp64"
+        self,
+        b: ArrayLike,
+        *,
+        trans: _Trans = 0,
+        check_finite: bool = True,
+        residual: _Residual = "fp64",
     ) -> Solution[NDArray[Any]]: ...
     def rcond(self) -> float: ...
+    def slogdet(self) -> _LogDeterminant: ...
+
+class _LogDeterminant(NamedTuple):
     # The sign is a float if the matrix is real.  `Any` allows callers to use it as a float in this case.
-    def slogdet(self) -> tuple[float | Any, float]: ...
+    sign: float | Any
+    logabsdet: float
 
 @overload
 def refine(
@@ -259,7 +301,7 @@ def refine(
 
 @dataclass(frozen=True)
 class Plan:
-    update: _Rung = "fp16x3"
+    update: Literal["auto"] | _Rung = "fp16x3"
     block: int | None = None
     fallback: bool = True
     scale: bool = True
@@ -310,6 +352,174 @@ class Solution(Generic[_X_co]):
     statuses: NDArray[np.object_] = ...
     rconds: NDArray[np.float64] = ...
     forward_error: NDArray[np.float64] | None = None
+    def to_dict(self) -> dict[str, Any]: ...
+
+# ---- the SciPy family
+
+@overload
+def lu_factor(a: _D, overwrite_a: bool = False, check_finite: bool = True) -> tuple[_D, _D]: ...
+@overload
+def lu_factor(
+    a: ArrayLike, overwrite_a: bool = False, check_finite: bool = True
+) -> tuple[NDArray[Any], NDArray[Any]]: ...
+@overload
+def lu_solve(
+    lu_and_piv: tuple[_D, _D],
+    b: _D,
+    trans: _Trans = 0,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> _D: ...
+@overload
+def lu_solve(
+    lu_and_piv: tuple[ArrayLike, ArrayLike],
+    b: ArrayLike,
+    trans: _Trans = 0,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> NDArray[Any]: ...
+@overload
+def cho_factor(
+    a: _D, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True
+) -> tuple[_D, Any]: ...
+@overload
+def cho_factor(
+    a: ArrayLike, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True
+) -> tuple[NDArray[Any], Any]: ...
+@overload
+def cho_solve(
+    c_and_lower: tuple[_D, Any], b: _D, overwrite_b: bool = False, check_finite: bool = True
+) -> _D: ...
+@overload
+def cho_solve(
+    c_and_lower: tuple[ArrayLike, Any],
+    b: ArrayLike,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> NDArray[Any]: ...
+@overload
+def solve_triangular(
+    a: _D,
+    b: _D,
+    trans: _Trans = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> _D: ...
+@overload
+def solve_triangular(
+    a: ArrayLike,
+    b: ArrayLike,
+    trans: _Trans = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> NDArray[Any]: ...
+@overload
+def solve_banded(
+    l_and_u: tuple[Any, Any],
+    ab: _D,
+    b: _D,
+    overwrite_ab: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> _D: ...
+@overload
+def solve_banded(
+    l_and_u: tuple[Any, Any],
+    ab: ArrayLike,
+    b: ArrayLike,
+    overwrite_ab: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> NDArray[Any]: ...
+@overload
+def solveh_banded(
+    ab: _D,
+    b: _D,
+    overwrite_ab: bool = False,
+    overwrite_b: bool = False,
+    lower: bool = False,
+    check_finite: bool = True,
+) -> _D: ...
+@overload
+def solveh_banded(
+    ab: ArrayLike,
+    b: ArrayLike,
+    overwrite_ab: bool = False,
+    overwrite_b: bool = False,
+    lower: bool = False,
+    check_finite: bool = True,
+) -> NDArray[Any]: ...
+@overload
+def lstsq(
+    a: _D,
+    b: _D,
+    cond: _Real | None = None,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    lapack_driver: _Driver | None = None,
+) -> tuple[_D, _D, Any, _D | None]: ...
+@overload
+def lstsq(
+    a: ArrayLike,
+    b: ArrayLike,
+    cond: _Real | None = None,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    lapack_driver: _Driver | None = None,
+) -> tuple[NDArray[Any], Any, Any, NDArray[Any] | None]: ...
+@overload
+def lstsq_ex(
+    a: _D, b: _D, cond: _Real | None = None, check_finite: bool = True
+) -> LeastSquares[_D]: ...
+@overload
+def lstsq_ex(
+    a: ArrayLike, b: ArrayLike, cond: _Real | None = None, check_finite: bool = True
+) -> LeastSquares[NDArray[Any]]: ...
+
+@dataclass(frozen=True, eq=False)
+class LeastSquares(Generic[_X_co]):
+    x: _X_co
+    residues: Any
+    rank: int
+    s: _X_co | None
+    method: str
+    reason: str = ""
+    verified: bool = False
+    backward_error: NDArray[np.float64] | None = None
+    bound: float = 0.0
+    iterations: int = 0
+    rcond: float = ...
+    seconds: float = 0.0
+    device: Literal["cpu", "cuda"] = "cpu"
+
+@overload
+def inv(
+    a: _D,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    assume_a: _Structure | None = None,
+    lower: bool = False,
+) -> _D: ...
+@overload
+def inv(
+    a: ArrayLike,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    assume_a: _Structure | None = None,
+    lower: bool = False,
+) -> NDArray[Any]: ...
+def det(
+    a: ArrayLike | _DeviceArray, overwrite_a: bool = False, check_finite: bool = True
+) -> Any: ...
+def installed() -> AbstractContextManager[None]: ...
 
 # ---- products
 

@@ -12,6 +12,7 @@ __all__ = [
     "check_array",
     "check_options",
     "check_shapes",
+    "check_trans",
     "require_finite",
     "result_dtype",
 ]
@@ -138,6 +139,14 @@ def check_options(assume_a, precision, device):
     if not isinstance(device, str) or device not in ("auto", "cpu", "cuda"):
         raise InputError(f"device is {device!r}; it needs 'auto', 'cpu' or 'cuda'")
     return STRUCTURES[assume_a]
+
+
+def check_trans(trans):
+    """Return 0, 1 or 2 for A, A^T or A^H, or raise an InputError."""
+    known = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
+    if not isinstance(trans, int | str | np.integer) or trans not in known:
+        raise InputError(f"trans is {trans!r}; it needs 0 or 'N', 1 or 'T', 2 or 'C'")
+    return known[trans]
 
 
 def require_finite(ok, name):

@@ -33,10 +33,11 @@ class Plan:
 
     Parameters
     ----------
-    update : {'fp16', 'bf16', 'tf32', 'fp16x3', 'fp32', 'fp64'} or the name of a model
+    update : {'auto', 'fp16', 'bf16', 'tf32', 'fp16x3', 'fp32', 'fp64'} or the name of a model
         Arithmetic of the trailing update.  'fp32' and 'fp64' use the LU of cuSOLVER or LAPACK.  'fp16@h200',
         for instance, emulates the tensor cores of that GPU bit for bit, and 'fp16@each' rounds the result of
-        every operation of the LU.
+        every operation of the LU.  'auto' is the one that is predicted to be fastest, as
+        ``precision='auto'``, but within the limits below.
     block : int, optional
         Number of columns of an outer panel.  By default it is chosen from the size and the device.
     fallback : bool
@@ -71,9 +72,9 @@ class Plan:
     method: str = "auto"
 
     def __post_init__(self):
-        if not is_update(self.update):
+        if not (isinstance(self.update, str) and self.update == "auto" or is_update(self.update)):
             raise InputError(
-                f"Plan: update is {self.update!r}, needs one of {', '.join(UPDATE_NAMES)}, or a model of "
+                f"Plan: update is {self.update!r}, needs one of {', '.join(PRECISIONS)}, or a model of "
                 f"the sums: {', '.join(MODEL_NAMES)}"
             )
         for name in ("block", "max_steps", "basis"):

@@ -16,6 +16,13 @@ from tcsolve._errors import (
     SingularError,
     TcsolveError,
 )
+from tcsolve._family.banded import solve_banded, solveh_banded
+from tcsolve._family.cholesky import cho_factor, cho_solve
+from tcsolve._family.installed import installed
+from tcsolve._family.inverse import det, inv
+from tcsolve._family.least_squares import LeastSquares, lstsq, lstsq_ex
+from tcsolve._family.lu import lu_factor, lu_solve
+from tcsolve._family.triangular import solve_triangular
 from tcsolve._gemm.api import gemm, gemm_batched, gemm_bound
 from tcsolve._plan import Plan
 from tcsolve._solution import Solution, Status
@@ -35,6 +42,7 @@ __all__ = [
     "GemmBound",
     "InputError",
     "KernelCompileError",
+    "LeastSquares",
     "LinAlgError",
     "LinAlgWarning",
     "NotPositiveDefiniteError",
@@ -44,13 +52,25 @@ __all__ = [
     "Status",
     "StudyTable",
     "TcsolveError",
+    "cho_factor",
+    "cho_solve",
     "clear_cache",
+    "det",
     "factor",
     "gemm",
     "gemm_batched",
     "gemm_bound",
+    "installed",
+    "inv",
+    "lstsq",
+    "lstsq_ex",
+    "lu_factor",
+    "lu_solve",
     "refine",
     "solve",
+    "solve_banded",
     "solve_ex",
+    "solve_triangular",
+    "solveh_banded",
     "study",
 ]

@@ -1,13 +1,15 @@
 """`Solution` and `Status`: the result of every solve."""
 
+import math
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from types import GenericAlias
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tcsolve._arrays import as_host, is_cupy
 from tcsolve._errors import (
     AccuracyWarning,
     LinAlgWarning,
@@ -16,6 +18,7 @@ from tcsolve._errors import (
 )
 
 __all__ = [
+    "MISSED",
     "HistoryPoint",
     "Solution",
     "Status",
@@ -23,6 +26,7 @@ __all__ = [
     "contradicted",
     "distinct",
     "of_slices",
+    "plain",
     "raise_or_warn",
 ]
 
@@ -256,6 +260,24 @@ class Solution:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, np.array(one))
 
+    def to_dict(self):
+        """Return all fields as a dict of types that JSON has.
+
+        Returns
+        -------
+        dict
+            Arrays become lists, also those on a device.  A complex number becomes [real, imaginary], a status
+            its name, and NaN or an infinity None.
+
+        Examples
+        --------
+        >>> import json, tcsolve
+        >>> report = tcsolve.solve_ex([[2.0, 1], [1, 3]], [3.0, 4]).to_dict()
+        >>> json.loads(json.dumps(report))["status"]
+        'CONVERGED'
+        """
+        return {one.name: plain(getattr(self, one.name)) for one in fields(self)}
+
     def __str__(self):
         worst = _worst(self.backward_error)
         steps = int(max(self.iterations.ravel(), default=0))
@@ -264,6 +286,21 @@ class Solution:
             f"(tried {', '.join(self.rungs)}), {steps} steps, backward error {worst:.1e} "
             f"(bound {self.bound:.1e}), rcond {self.rcond:.1e}, {self.seconds.get('total', 0):.3g} s"
         )
+
+
+def plain(value):
+    """Return value with only types that JSON has; NaN and infinity become None, which JSON writes as null."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, Enum):
+        return value.name
+    if is_cupy(value) or isinstance(value, np.ndarray | np.generic):
+        return plain(as_host(value).tolist())
+    if isinstance(value, complex):
+        return [plain(value.real), plain(value.imag)]
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def contradicted(solution, apart):

@@ -280,7 +280,7 @@ MUTANTS = (
     ),
     Mutant(
         "solve",
-        "_solve/factorization.py",
+        "_solve/determinant.py",
         "phase, log = ops.host((diagonal / size).prod(), xp.log(size).sum())",
         "phase, log = ops.host((diagonal * size).prod(), xp.log(size).sum())",
     ),

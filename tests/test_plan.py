@@ -9,7 +9,7 @@ from tcsolve import Plan
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"update": "fp8"}, "update is 'fp8', needs one of fp16, bf16"),
+        ({"update": "fp8"}, "update is 'fp8', needs one of auto, fp16, bf16"),
         ({"block": 0}, "block is 0, needs a positive integer"),
         ({"block": 1.5}, "block is 1.5"),
         ({"block": 64.0}, "block is 64.0"),

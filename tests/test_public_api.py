@@ -17,12 +17,26 @@ import pytest
 
 import tcsolve
 
-FUNCTIONS = {
+FAMILY = {
+    "cho_factor",
+    "cho_solve",
+    "det",
+    "inv",
+    "lstsq",
+    "lu_factor",
+    "lu_solve",
+    "solve_banded",
+    "solve_triangular",
+    "solveh_banded",
+}
+FUNCTIONS = FAMILY | {
     "clear_cache",
     "factor",
     "gemm",
     "gemm_batched",
     "gemm_bound",
+    "installed",
+    "lstsq_ex",
     "refine",
     "solve",
     "solve_ex",
@@ -40,7 +54,9 @@ ERRORS = {
     "SingularError",
     "TcsolveError",
 }
-CLASSES = {"Factorization", "GemmBound", "Plan", "Solution", "Status", "StudyTable"}
+CLASSES = {
+    *("Factorization", "GemmBound", "LeastSquares", "Plan", "Solution", "Status", "StudyTable")
+}
 METHODS = ("solve", "solve_ex", "rcond", "slogdet")
 CALLABLES = [getattr(tcsolve, name) for name in sorted(FUNCTIONS)]
 CALLABLES += [getattr(tcsolve.Factorization, name) for name in METHODS]

@@ -6,6 +6,7 @@ from tcsolve._checks import result_dtype
 from tcsolve._solution import raise_or_warn
 from tcsolve._solve.factorization import Factorization
 from tcsolve._solve.host_stacks import plain_answer
+from tcsolve._solve.overwriting import is_lent, solution_in
 from tcsolve._solve.placement import brought, require_room_there, target_ops
 from tcsolve._solve.request import check_factor, check_solve
 from tcsolve._solve.routes import solve_request
@@ -44,8 +45,11 @@ def solve(
     lower : bool
         True: 'symmetric', 'hermitian' and 'positive definite' read the lower triangle.  False: they read
         the upper triangle.
-    overwrite_a, overwrite_b : bool
-        Accepted as in SciPy, but without effect, because the FP64 residual needs both arrays.
+    overwrite_a : bool
+        Allow the factors of a column-major NumPy matrix to be computed in its memory, as in SciPy.  This
+        saves nothing, because the residual needs a copy of a.
+    overwrite_b : bool
+        Allow x in the memory of b, if b is a column-major NumPy array with the shape and dtype of x.
     check_finite : bool
         Raise an InputError if a or b holds NaN or Inf.
     assume_a : str, optional
@@ -127,9 +131,18 @@ def solve(
         return x
     estimate = False
     options = lower, transposed, check_finite, precision, device, estimate, residual
-    solution = solve_request(*check_solve(a, b, assume_a, options))
+    solution = _solved(a, b, assume_a, options, overwrite_a, overwrite_b)
     raise_or_warn(solution)
     return solution.x
+
+
+def _solved(a, b, assume_a, options, overwrite_a, overwrite_b):
+    """Return the `Solution`; the options are those of `check_solve`."""
+    request = check_solve(a, b, assume_a, options)
+    if is_lent(overwrite_a, a, b):
+        request = (*request[:-1], request[-1]._replace(lent=True))
+    solution = solve_request(*request)
+    return solution_in(b, solution) if is_lent(overwrite_b, b, a) else solution
 
 
 def _is_usual(transposed, precision):
@@ -187,7 +200,7 @@ def solve_ex(
     """
     estimate = True
     options = lower, transposed, check_finite, precision, device, estimate, residual
-    return solve_request(*check_solve(a, b, assume_a, options))
+    return _solved(a, b, assume_a, options, overwrite_a, overwrite_b)
 
 
 def factor(

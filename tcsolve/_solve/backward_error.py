@@ -8,7 +8,7 @@ from tcsolve._arithmetic.matrix_parts import by_parts, parts
 from tcsolve._lu.scaling import exponent_of, ldexp, norm_and_exponent
 from tcsolve._solve.long_double_residual import SMALL, residual
 
-__all__ = ["backward_errors"]
+__all__ = ["SAFE", "backward_errors"]
 
 # If the norms of A and x are between 1 / SAFE and SAFE, products and residuals stay in the range of FP64.
 SAFE = 2.0**250

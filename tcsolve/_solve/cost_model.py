@@ -234,7 +234,7 @@ def rates_for(ops):
 def first_update(a, nrhs, precision, rates, dominant=False):
     """Return the name of the first update of a solve with `precision`, a Plan or a name."""
     if isinstance(precision, Plan):
-        return precision.update
+        precision = precision.update
     if precision != "auto":
         return precision
     working, is_complex = "fp32" if a.dtype.char in "fF" else "fp64", a.dtype.kind == "c"

@@ -2,25 +2,26 @@
 
 import copy
 import functools
-import math
 from dataclasses import replace
 
 import numpy as np
 
 from tcsolve._backends.select import ops_for
-from tcsolve._checks import check_array, check_shapes, result_dtype
+from tcsolve._checks import check_array, check_shapes, check_trans, result_dtype
 from tcsolve._errors import InputError
 from tcsolve._locks import ForkSafeLock
 from tcsolve._solution import raise_or_warn
 from tcsolve._solve.condition import ConditionEstimate
+from tcsolve._solve.determinant import log_determinant
 from tcsolve._solve.direct import solve_empty
 from tcsolve._solve.ladder import Ladder
 from tcsolve._solve.request import require_residual
 from tcsolve._solve.residuals import RESIDUALS
+from tcsolve._solve.transposed import TransposedLadder
 from tcsolve._solve.verified import Solve
 from tcsolve._steps import guarded, note
 
-__all__ = ["Factorization"]
+__all__ = ["Factorization", "has_zero_pivot"]
 
 
 def in_turn(method):
@@ -68,6 +69,7 @@ class Factorization:
 
     def __init__(self, ladder, condition):
         self._ladder, self._condition, self._lock = ladder, condition, ForkSafeLock()
+        self._determinant = None
 
     @classmethod
     def of(cls, ops, a, precision, **options):
@@ -92,7 +94,7 @@ class Factorization:
     def __repr__(self):
         return f"<Factorization of {self.shape} {self.dtype}, precision {self.precision}>"
 
-    def solve(self, b, *, check_finite=True, residual="fp64"):
+    def solve(self, b, *, trans=0, check_finite=True, residual="fp64"):
         """Return x with A x = b, verified; raise errors and give warnings as `tcsolve.solve` does.
 
         Takes the arguments of `Factorization.solve_ex`.
@@ -109,17 +111,20 @@ class Factorization:
         SingularError
             A pivot is exactly zero in FP64.
         """
-        solution = self.solve_ex(b, check_finite=check_finite, residual=residual)
+        how = {"trans": trans, "check_finite": check_finite, "residual": residual}
+        solution = self.solve_ex(b, **how)
         raise_or_warn(solution)
         return solution.x
 
-    def solve_ex(self, b, *, check_finite=True, residual="fp64"):
+    def solve_ex(self, b, *, trans=0, check_finite=True, residual="fp64"):
         """Return the `Solution` of A x = b; numerical failures are in its status and raise no error.
 
         Parameters
         ----------
         b : array_like, shape (n,) or (n, nrhs)
             The right-hand sides.  Not modified.  A NumPy array, or an array on the device of the factors.
+        trans : {0, 1, 2, 'N', 'T', 'C'}
+            0 or 'N': solve A x = b.  1 or 'T': A^T x = b.  2 or 'C': A^H x = b.
         check_finite : bool
             True: raise an InputError if b holds NaN or Inf.  False: such a column of x is NaN.
         residual : {'fp64', 'double-double'}
@@ -128,26 +133,30 @@ class Factorization:
         Returns
         -------
         Solution
-            Its x is on the device of b.
+            Its x is on the device of b.  Its rcond is that of A, also for A^T.
 
         Raises
         ------
         InputError
-            b has the wrong shape or dtype, is on another device, or holds NaN or Inf.
+            b has the wrong shape or dtype, is on another device, or holds NaN or Inf; or trans is unknown.
         """
-        system = self._ladder.system
+        system, trans = self._ladder.system, check_trans(trans)
         require_residual(residual)
         b, dtype = _check_rhs(system, b)
         here = _place_rhs(system, b)
         if b.size == 0:
             return solve_empty(here, b.shape, dtype, b.ndim < 2)
-        return self._solve(b, dtype, check_finite, here, RESIDUALS[residual])
+        how = check_finite, here, RESIDUALS[residual], trans > 0
+        if trans == 2 and system.is_complex:  # A^H x = b is A^T conj(x) = conj(b)
+            solution = self._solve(b.conj(), dtype, *how)
+            return replace(solution, x=solution.x.conj())
+        return self._solve(b, dtype, *how)
 
     @in_turn
-    def _solve(self, b, dtype, check_finite, here, residual):
+    def _solve(self, b, dtype, check_finite, here, residual, transposed):
         """Return the `Solution` for a checked b, with x on the device of `here`."""
-        solve = Solve(self._ladder, self._condition, dtype, residual)
-        solution = solve.solution(b, check_finite)
+        ladder = TransposedLadder(self._ladder) if transposed else self._ladder
+        solution = Solve(ladder, self._condition, dtype, residual).solution(b, check_finite)
         ops = self._ladder.system.ops
         return solution if here is ops else replace(solution, x=ops.host(solution.x)[0])
 
@@ -177,7 +186,7 @@ class Factorization:
 
     @in_turn
     def slogdet(self):
-        """Return (sign, ``log |det A|``); A is factored in FP64 first if the factors are less precise.
+        """Return the sign of the determinant, and the logarithm of its absolute value.
 
         Returns
         -------
@@ -185,25 +194,16 @@ class Factorization:
             ``det A / |det A|``; 0 if the matrix is singular, NaN if it is not finite.
         logabsdet : float
             Natural logarithm of ``|det A|``; -inf if the matrix is singular, NaN if it is not finite.
+
+        Notes
+        -----
+        The result is a named tuple.  The current factors are used if logabsdet is accurate to eight digits
+        with them, by an estimate with random vectors.  Otherwise A is factored in FP64; these factors are
+        not kept.
         """
-        ladder, system = self._ladder, self._ladder.system
-        if not system.finite:
-            return math.nan, math.nan
-        if ladder.precision != "fp64":
-            ladder.factor("fp64")
-        rung = ladder.make_valid()
-        diagonal, sign = rung.factors.diagonal()
-        ops, xp = system.ops, system.ops.xp
-        size = xp.abs(diagonal)
-        if rung.bad_pivot:
-            return 0.0, -math.inf
-        phase, log = ops.host((diagonal / size).prod(), xp.log(size).sum())
-        log = float(log)
-        if system.frame is not None:
-            scales = system.frame.scaling
-            (exponents,) = ops.host((xp.log2(scales.row) + xp.log2(scales.col)).sum())
-            log -= float(exponents) * math.log(2)
-        return phase[()] * sign, log
+        if self._determinant is None:
+            self._determinant = log_determinant(self._ladder)
+        return self._determinant
 
     # ---- copies and forks
 
@@ -217,7 +217,11 @@ class Factorization:
             self._forget_interrupted()
             self._ladder.finish()
             ladder = copy.copy(self._ladder)  # it can take its next rung independently
-            return {"_ladder": ladder, "_condition": self._condition.with_ladder(ladder)}
+            return {
+                "_ladder": ladder,
+                "_condition": self._condition.with_ladder(ladder),
+                "_determinant": self._determinant,
+            }
 
     def __setstate__(self, state):
         self.__dict__.update(state)
@@ -228,6 +232,12 @@ class Factorization:
         if self._lock.interrupted:
             self._ladder.forget()
             self._lock.interrupted = False
+
+
+def has_zero_pivot(factorization):
+    """Tell whether a pivot of the current factors of a `Factorization` is zero or not finite."""
+    ladder = factorization._ladder
+    return ladder.system.finite and bool(ladder.make_valid().bad_pivot)
 
 
 def _check_rhs(system, b):

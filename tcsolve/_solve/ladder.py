@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 from tcsolve._arithmetic.formats import update_named
 from tcsolve._checks import require_finite
@@ -19,7 +20,7 @@ from tcsolve._solve.phases import Phases
 from tcsolve._solve.rung import Rung, dtype_of_factors, matrix_to_factor
 from tcsolve._solve.system import System
 
-__all__ = ["Ladder"]
+__all__ = ["Ladder", "refine_with"]
 
 # Number of refinement steps that are launched before their errors are known, by the products of the update.
 # For n in ONE_MORE it is one more, because a fourth step is often needed there and takes little time.
@@ -239,6 +240,13 @@ class Ladder:
         held = 0 if self._copy is None else self._copy.nbytes
         return self.memory.require(update, nrhs, self._expects_dominance, held)
 
+    def factors_apart(self):
+        """Return `NativeFactors` in FP64 that do not replace those of the rung."""
+        self.finish()
+        held = 0 if self.rung is None else self.rung.factors.nbytes
+        self.memory.planned = max(self.memory.planned, held + self._require("fp64", 1))
+        return factor_native(self.system.ops, self.system.matrix, self.system.wide)
+
     def _drop(self):
         """Free the factors, before the next ones are allocated."""
         self.finish()
@@ -309,35 +317,42 @@ class Ladder:
 
         `operator` and `precondition` are for `refine_columns`; by default they are those of the factors.
         """
-        n, k = rhs.shape
-        rungs, worth = (self.precision, self.following(k)), math.inf
-        budget, is_complex = self.plan.max_steps, self.system.is_complex
-        if budget is None:
-            budget = step_budget(*rungs, n, k, self._rates, is_complex=is_complex)
-            worth = steps_worth(*rungs, n, k, self._rates, is_complex=is_complex)
-        state = refine_columns(
-            self.system.ops,
-            operator or self.operator,
-            rhs,
-            self.rung.correct,
-            self.plan,
-            bound,
-            max_steps=budget,
-            worth=worth,
-            precondition=precondition,
-            ahead=ahead() if ahead else (),  # waits, so it comes last
-        )
-        self.note_bytes(k, state.kept)
-        return state
+        how = {"operator": operator, "precondition": precondition}
+        return refine_with(self, rhs, bound, ahead, **how)
 
     def note_bytes(self, nrhs, kept):
         """Record the bytes that the current rung needed for nrhs right-hand sides; see `bytes_needed`."""
         self.memory.note(self.precision, nrhs, self._expects_dominance, kept)
 
 
+def refine_with(ladder, rhs, bound, ahead=None, *, operator=None, precondition=None):
+    """Refine with the current factors of a `Ladder` or of a view of it, as `Ladder.refine`."""
+    n, k = rhs.shape
+    rungs, worth = (ladder.precision, ladder.following(k)), math.inf
+    budget, is_complex = ladder.plan.max_steps, ladder.system.is_complex
+    if budget is None:
+        budget = step_budget(*rungs, n, k, ladder._rates, is_complex=is_complex)
+        worth = steps_worth(*rungs, n, k, ladder._rates, is_complex=is_complex)
+    state = refine_columns(
+        ladder.system.ops,
+        operator or ladder.operator,
+        rhs,
+        ladder.rung.correct,
+        ladder.plan,
+        bound,
+        max_steps=budget,
+        worth=worth,
+        precondition=precondition,
+        ahead=ahead() if ahead else (),  # waits, so it comes last
+    )
+    ladder.note_bytes(k, state.kept)
+    return state
+
+
 def _plan_for(ops, a, precision, nrhs, survey):
     """Return the `Plan` for a Plan or the name of a precision; survey may be None."""
-    if isinstance(precision, Plan):
+    if isinstance(precision, Plan) and precision.update != "auto":
         return precision
     dominant = survey is not None and survey.dominance > 0
-    return Plan(first_update(a, nrhs, precision, rates_for(ops), dominant))
+    update = first_update(a, nrhs, precision, rates_for(ops), dominant)
+    return replace(precision, update=update) if isinstance(precision, Plan) else Plan(update)

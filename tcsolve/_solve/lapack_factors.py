@@ -24,9 +24,9 @@ class General:
         self._factors, self.bad_pivot = factors, bad_pivot
 
     @classmethod
-    def of(cls, a):
+    def of(cls, a, overwrite_a=False):
         """Factor a (n, n)."""
-        return cls(*numpy_ops.lu.getrf(a, a.dtype))
+        return cls(*numpy_ops.lu.getrf(a, a.dtype, overwrite_a))
 
     def solve(self, b):
         """Return A**-1 b, (n, k)."""

@@ -41,6 +41,7 @@ class Request(NamedTuple):
     start: float  # `time.perf_counter` at the start of the call
     shape: tuple | None  # of x; None if SciPy divides by the one element of A
     dtype: Any  # of x
+    lent: bool = False  # a may be overwritten
 
     @property
     def with_fp64(self):
@@ -62,7 +63,8 @@ def check_solve(a, b, assume_a, options):
         a = a.reshape(1, -1)
     if transposed and a.dtype.kind == "c":
         raise NotImplementedError(
-            "transposed=True needs a real matrix, as in SciPy: pass a.T (or a.conj().T) instead"
+            "scipy.linalg.solve can currently not solve a^T x = b for a complex a, and tcsolve.solve "
+            "does the same: pass a.T (or a.conj().T) instead of transposed=True"
         )
     one = a.size == 1 and _is_one_element(a, b)
     shape = None if one else check_shapes(a, b)[0]

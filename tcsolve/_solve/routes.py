@@ -19,6 +19,7 @@ from tcsolve._solve.direct import (
 from tcsolve._solve.host_stacks import solve_stack
 from tcsolve._solve.ladder import Ladder
 from tcsolve._solve.lapack_factors import is_positive_definite
+from tcsolve._solve.overwriting import in_lent_memory
 from tcsolve._solve.placement import moved, require_room_there, target_ops
 from tcsolve._solve.request import real_if, require_finite_arrays
 from tcsolve._solve.residuals import RESIDUALS
@@ -26,7 +27,7 @@ from tcsolve._solve.structures import read_under
 from tcsolve._solve.vendor.solve import goes_to_vendor, solve_by_vendor
 from tcsolve._solve.vendor.system import read_matrix
 from tcsolve._solve.verified import Solve
-from tcsolve._solve.ways import ways_for
+from tcsolve._solve.ways import GENERAL, ways_for
 from tcsolve._steps import guarded
 
 __all__ = ["solve_request"]
@@ -162,6 +163,8 @@ def _solve_full(ops, a, b, request):
     columns = 1 if b.ndim == 1 else b.shape[-1]
     direct = ops.device == "cpu" and request.with_fp64
     for way in ways_for(ops, a, columns, structure, precision) if direct else ():
+        if request.lent and way == GENERAL:
+            way, a = in_lent_memory(way, a)
         if solution := solve_directly(a, b, way, request):
             if request.check_finite and not solution.status.ok:
                 require_finite(bool(np.isfinite(b).all()), "b")

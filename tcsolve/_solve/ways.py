@@ -13,7 +13,7 @@ from tcsolve._solve.lapack_factors import Banded, Cholesky, General, Rounded, Tr
 from tcsolve._solve.memory import widest_panel
 from tcsolve._solve.structures import detected
 
-__all__ = ["Way", "ways_for"]
+__all__ = ["GENERAL", "Way", "ways_for"]
 
 # Up to this n, LAPACK in FP64 is the fastest rung on a CPU.
 LARGEST = 512
@@ -97,6 +97,8 @@ def _way_of_one_panel(ops, a, precision):
     Only trailing updates are rounded to the precision of the rung, and one panel has none.
     """
     plan = precision if isinstance(precision, Plan) else Plan(precision)
+    if plan.update == "auto":
+        return None  # the ladder chooses the rung
     how = update_named(plan.update)
     if how.storage == "float64":
         return None

@@ -16,7 +16,7 @@ from tcsolve import matrices
 from tcsolve._checks import STRUCTURES
 from tcsolve._errors import InputError, TcsolveError
 from tcsolve._plan import MODEL_NAMES, PRECISIONS
-from tcsolve._solution import Status
+from tcsolve._solution import Status, plain
 from tcsolve._solve.api import solve_ex
 from tcsolve._solve.residuals import RESIDUALS
 from tcsolve.cli.kernels import parse_arch, warm
@@ -25,7 +25,8 @@ from tcsolve.cli.messages import say
 from tcsolve.cli.output_files import STANDARD_OUTPUT, check_outputs, forget_output, whole
 from tcsolve.cli.problem import DEFAULT_N, read_problem
 from tcsolve.cli.progress_line import progress
-from tcsolve.cli.report import plain, print_report, report_of
+from tcsolve.cli.report import print_report, report_of
+from tcsolve.cli.script import check_script, run_script
 from tcsolve.cli.study import add_study
 
 __all__ = ["main"]
@@ -64,7 +65,8 @@ def main(argv=None):
             code = args.run(args)
             if sys.stdout:
                 sys.stdout.flush()
-            return code
+            if args.run is not check_script:
+                return code
         except BrokenPipeError:
             forget_output()
             return NO_READER
@@ -74,6 +76,8 @@ def main(argv=None):
         except (TcsolveError, OSError, MemoryError) as error:
             say("error", error or type(error).__name__)
             return REFUSED
+    # The errors and warnings of the user's program are its own.
+    return run_script(args)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -154,6 +158,19 @@ def _parser():
     solve.add_argument("--force", action="store_true", help="overwrite the files of -o and --json")
 
     add_study(commands, texts)
+    script = commands.add_parser(
+        "run",
+        usage="%(prog)s [-m] script.py [arguments]",
+        help="run a Python program with tcsolve's functions in the places of those of SciPy, NumPy and CuPy",
+    )
+    script.set_defaults(run=check_script)
+    script.add_argument(
+        "-m", dest="is_module", action="store_true", help="run a module by its name"
+    )
+    script.add_argument("script", help="file or module")
+    script.add_argument(
+        "arguments", nargs=argparse.REMAINDER, help="what the program finds in sys.argv"
+    )
 
     machine = commands.add_parser("info", help="versions, the GPU, and whether the kernels compile")
     machine.set_defaults(run=info)

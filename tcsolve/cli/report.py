@@ -1,7 +1,6 @@
 """The report of a solve: as a dict for JSON, and as text."""
 
 import dataclasses
-import enum
 import itertools
 import math
 import textwrap
@@ -11,7 +10,7 @@ import numpy as np
 from tcsolve.cli.machine import versions
 from tcsolve.cli.messages import print_aligned
 
-__all__ = ["plain", "print_report", "report_of"]
+__all__ = ["print_report", "report_of"]
 
 WIDTH = 100
 
@@ -42,19 +41,6 @@ def report_of(problem, solution):
         "forward_error_estimate": solution.forward_error,
         "versions": versions(),
     }
-
-
-def plain(value):
-    """Return value with only types that JSON has; NaN and infinity become None, which JSON writes as null."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, enum.Enum):
-        return value.name
-    if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_report(report, solution, stream):

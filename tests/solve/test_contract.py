@@ -10,6 +10,7 @@ import scipy.linalg
 import scipy.sparse
 import tcsolve.matrices
 from bounds import MET, forward_ratio, host, ratio
+from systems import growth_both_ways
 
 import tcsolve
 
@@ -717,6 +718,45 @@ def test_permission_to_overwrite_does_not_change_the_answer(xp, rng, order):
     )
 
     assert np.array_equal(host(x), host(plain))
+
+
+@pytest.mark.parametrize("solve", [tcsolve.solve, lambda *a, **k: tcsolve.solve_ex(*a, **k).x])
+def test_lent_arrays_are_the_workspace_and_the_answer(rng, solve):
+    a, b = np.asfortranarray(general(rng, 30)), np.ones(30)
+    kept = a.copy()
+
+    x = solve(a, b, overwrite_a=True, overwrite_b=True)
+
+    assert np.shares_memory(x, b) and not np.array_equal(a, kept)
+    assert ratio(kept, x, np.ones(30)) <= MET
+
+
+@pytest.mark.parametrize("dtype", [np.float32, int])
+def test_memory_of_another_dtype_is_not_used(rng, dtype):
+    a, b = general(rng, 30), np.arange(30).astype(dtype)
+
+    x = tcsolve.solve(a, b, overwrite_b=True)
+
+    assert x.dtype == float and np.array_equal(b, np.arange(30))
+
+
+def test_lent_memory_is_not_read_when_the_ladder_follows(rng):
+    a = np.asfortranarray(growth_both_ways(60))  # so LAPACK alone misses the bound
+    kept, b = a.copy(order="F"), rng.standard_normal(120)
+
+    report = tcsolve.solve_ex(a, b, overwrite_a=True)
+
+    assert report.iterations.max() > 0 and not np.array_equal(a, kept)
+    assert np.array_equal(report.x, tcsolve.solve_ex(kept, b).x)
+
+
+def test_one_array_in_both_places_is_not_overwritten(rng):
+    a = np.asfortranarray(general(rng, 30))
+    kept = a.copy()
+
+    x = tcsolve.solve(a, a, overwrite_a=True, overwrite_b=True)
+
+    assert np.array_equal(a, kept) and ratio(kept, x, kept) <= MET
 
 
 def test_a_read_only_array_is_never_overwritten(rng):

@@ -76,3 +76,14 @@ def test_scaling_saves_what_would_underflow_in_fp32(xp, decades, update):
     assert not without.status.ok
     assert scaled.status.ok
     assert ratio(problem.a, scaled.x, problem.b) <= MET
+
+
+@pytest.mark.parametrize("n", [100, 1300])
+def test_a_plan_that_leaves_the_update_open_takes_the_fastest_within_its_limits(n):
+    p = matrices.generate("svd_geo", n, cond=1e3, seed=0)
+    expected = solve_ex(p.a, p.b, device="cpu").precision
+
+    found = solve_ex(p.a, p.b, precision=Plan("auto", max_steps=3), device="cpu")
+
+    assert found.precision == expected and found.status.ok
+    assert found.iterations.max() <= 3

@@ -1,11 +1,13 @@
 """Each Status has a problem that reaches it, and no failure looks like success."""
 
+import dataclasses
+import json
 import re
 import warnings
 
 import numpy as np
 import pytest
-from bounds import MET, ratio
+from bounds import MET, host, ratio
 from systems import gauss, growth_both_ways, spoilt
 
 import tcsolve
@@ -122,3 +124,18 @@ def test_of_a_stack_one_bad_answer_is_no_success(xp):
     assert found.status is Status.NOT_CONVERGED
     assert found.statuses.tolist() == [Status.NOT_CONVERGED, Status.ILL_CONDITIONED]
     assert found.backward_error.max() > found.bound
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_a_report_is_written_as_json_and_read_back(xp, dtype):
+    a, b = (np.eye(3) * 2 + np.eye(3, k=1)).astype(dtype), np.ones((3, 2), dtype)
+    for given in ((a, b), (np.stack([a, a]), b), (np.zeros((3, 3)), b)):
+        report = solve_ex(*map(xp.asarray, given))
+
+        found = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+
+        assert found["status"] == report.status.name and found["device"] == report.device
+        assert list(found) == [field.name for field in dataclasses.fields(report)]
+        x = np.array(found["x"], float)
+        x = x[..., 0] + 1j * x[..., 1] if report.x.dtype.kind == "c" else x
+        assert np.array_equal(x, host(report.x), equal_nan=True)

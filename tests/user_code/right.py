@@ -60,6 +60,7 @@ def read_a_solution(solution: Solution[HostArray]) -> None:
         assert_type(point.step, NDArray[np.int_])
         assert_type(point.error, NDArray[np.float64])
         assert_type(point.estimated, bool)
+    assert_type(solution.to_dict(), dict[str, Any])
     place: str = solution.device
     assert place == "cpu"
 
@@ -77,13 +78,37 @@ def factor_on_the_host(a: NDArray[np.float64], b: NDArray[np.float64]) -> None:
     assert_type(factors.shape, tuple[int, int])
     assert_type(factors.dtype, np.dtype[Any])
     assert_type(factors.nbytes, int)
+    assert_type(factors.solve(b, trans=1), HostArray)
+    assert_type(factors.solve_ex(b, trans="C").x, HostArray)
     assert_type(factors.rcond(), float)
+    assert_type(factors.slogdet().logabsdet, float)
     sign, logarithm = factors.slogdet()
     assert_type(logarithm, float)
     assert sign > 0
     # The precision that was found is one to ask for.
     tcsolve.solve(a, b, precision=factors.precision)
     tcsolve.Plan(update=factors.rungs[0])
+
+
+def call_the_family(a: NDArray[np.float64], b: NDArray[np.float64]) -> None:
+    factors = tcsolve.lu_factor(a)
+    assert_type(factors[0], HostArray)
+    assert_type(tcsolve.lu_solve(factors, b, trans=1), HostArray)
+    assert_type(tcsolve.cho_solve(tcsolve.cho_factor(a, lower=True), b), HostArray)
+    assert_type(tcsolve.solve_triangular(a, b, "T", unit_diagonal=True), HostArray)
+    assert_type(tcsolve.solve_banded((0, 0), [[1.0, 2.0]], b), HostArray)
+    assert_type(tcsolve.solveh_banded([[1.0, 2.0]], b, lower=True), HostArray)
+    x, _, rank, s = tcsolve.lstsq(a, b, lapack_driver="gelsy")
+    assert_type(x, HostArray)
+    assert_type(s, HostArray | None)
+    found = tcsolve.lstsq_ex(a, b)
+    assert_type(found, tcsolve.LeastSquares[HostArray])
+    assert_type(found.method, str)
+    assert_type(found.verified, bool)
+    assert_type(tcsolve.inv(a, assume_a="gen" if rank else None), HostArray)
+    assert tcsolve.det(a) != 0
+    with tcsolve.installed():
+        np.linalg.solve(a, b)
 
 
 def refine_on_the_host(a: NDArray[np.float64], b: NDArray[np.float64]) -> None:
@@ -130,6 +155,7 @@ def multiply_on_a_device(a: cupy.ndarray, c: cupy.ndarray) -> None:
 
 def choose_a_plan() -> None:
     plan = tcsolve.Plan("fp16", 128, fallback=False, max_steps=5)
+    assert tcsolve.Plan("auto").update == "auto"
     assert_type(plan.block, int | None)
     assert_type(plan.fallback, bool)
     assert_type(plan.scale, bool)

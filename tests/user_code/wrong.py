@@ -35,9 +35,11 @@ tcsolve.gemm_batched(A, A, engine="naive")  # call-overload
 tcsolve.gemm_batched(A, A, precision="fp17")  # call-overload
 tcsolve.gemm_bound(A)  # call-arg
 tcsolve.gemm_bound(A, A, precision="fp16x3")  # arg-type
+tcsolve.Plan(update="fp8")  # arg-type
+tcsolve.lstsq(A, B, lapack_driver="gels")  # call-overload
+tcsolve.solve_triangular(A, B, trans=3)  # call-overload
 tcsolve.study("gen:gauss:n=4", 3)  # arg-type
 tcsolve.StudyTable([]).text("html")  # arg-type
-tcsolve.Plan(update="auto")  # arg-type
 tcsolve.Plan(method="cg")  # arg-type
 tcsolve.Plan().update = "fp16"  # misc
 _ = tcsolve.Status.FINE  # attr-defined

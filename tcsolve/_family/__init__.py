@@ -1,0 +1,1 @@
+"""The functions of scipy.linalg beside `solve`, with verified answers."""

@@ -1,0 +1,160 @@
+"""`solve_banded` and `solveh_banded`."""
+
+import functools
+
+import numpy as np
+import scipy.linalg
+
+from tcsolve._arrays import as_host, is_cupy
+from tcsolve._family.stacks import RHS, over_stacks, xp_of
+from tcsolve._family.systems import BandSystem
+from tcsolve._family.verification import settled
+
+__all__ = ["solve_banded", "solveh_banded"]
+
+# The functions of SciPy, also while tcsolve's are in their places.
+_solve_banded, _solveh_banded = scipy.linalg.solve_banded, scipy.linalg.solveh_banded
+
+
+def solve_banded(l_and_u, ab, b, overwrite_ab=False, overwrite_b=False, check_finite=True):
+    """Solve A x = b for a band matrix A, and verify x.
+
+    This function replaces `scipy.linalg.solve_banded`.
+
+    Parameters
+    ----------
+    l_and_u : (int, int)
+        The numbers of diagonals below and above the main one.
+    ab : array_like, shape (..., l + u + 1, n)
+        The diagonals: ``ab[u + i - j, j] == a[i, j]``.  CuPy arrays are solved on the host.
+    b : array_like, shape (n,) or (..., n, k)
+        The right-hand sides.
+    overwrite_ab, overwrite_b : bool
+        Allow the factors in the memory of ab, and x in the memory of b.
+    check_finite : bool
+        Raise a ValueError if ab or b holds NaN or Inf.
+
+    Returns
+    -------
+    x : array, shape (n,) or (..., n, k)
+
+    Raises
+    ------
+    LinAlgError
+        A pivot is exactly zero.
+    ValueError
+        The shapes do not fit, or ab or b holds NaN or Inf.
+
+    Warns
+    -----
+    AccuracyWarning
+        The backward error of x misses the bound.
+
+    Examples
+    --------
+    >>> from tcsolve import solve_banded
+    >>> solve_banded((1, 1), [[0, 1.0, 1], [2, 2, 2], [1, 1, 0]], [3.0, 4, 3]).round(12).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    lower, upper = l_and_u
+    arrays = (lower, 0), (upper, 0), (ab, 2), (b, RHS)
+    how = {"overwrite_ab": overwrite_ab, "overwrite_b": overwrite_b, "check_finite": check_finite}
+    return _solved(_solve_general, arrays, how, "solve_banded")
+
+
+def _solve_general(lower, upper, ab, b, **how):
+    def solve(ab, b, **how):
+        return _solve_banded((int(lower), int(upper)), ab, b, **how)
+
+    def system(ab):
+        return BandSystem(int(lower), int(upper), ab)
+
+    return _solve_one(solve, system, ab, b, "solve_banded", **how)
+
+
+def solveh_banded(ab, b, overwrite_ab=False, overwrite_b=False, lower=False, check_finite=True):
+    """Solve A x = b for a positive definite band matrix A, and verify x.
+
+    This function replaces `scipy.linalg.solveh_banded`.
+
+    Parameters
+    ----------
+    ab : array_like, shape (..., u + 1, n)
+        The diagonals of one triangle: ``ab[u + i - j, j] == a[i, j]`` for the upper one, and
+        ``ab[i - j, j] == a[i, j]`` for the lower one.  CuPy arrays are solved on the host.
+    b : array_like, shape (n,) or (..., n, k)
+        The right-hand sides.
+    overwrite_ab, overwrite_b : bool
+        Allow the factor in the memory of ab, and x in the memory of b.
+    lower : bool
+        Whether ab has the lower triangle.
+    check_finite : bool
+        Raise a ValueError if ab or b holds NaN or Inf.
+
+    Returns
+    -------
+    x : array, shape (n,) or (..., n, k)
+
+    Raises
+    ------
+    LinAlgError
+        The matrix is not positive definite.
+    ValueError
+        The shapes do not fit, or ab or b holds NaN or Inf.
+
+    Warns
+    -----
+    AccuracyWarning
+        The backward error of x misses the bound.
+
+    Examples
+    --------
+    >>> from tcsolve import solveh_banded
+    >>> solveh_banded([[0, 1.0, 1], [2, 2, 2]], [3.0, 4, 3]).round(12).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    how = {"overwrite_ab": overwrite_ab, "overwrite_b": overwrite_b, "check_finite": check_finite}
+    solve = functools.partial(_solve_definite, lower)
+    return _solved(solve, ((ab, 2), (b, RHS)), how, "solveh_banded")
+
+
+def _solve_definite(lower, ab, b, **how):
+    solve = functools.partial(_solveh_banded, lower=lower)
+    system = functools.partial(_definite_system, lower)
+    return _solve_one(solve, system, ab, b, "solveh_banded", **how)
+
+
+def _solved(solve, arrays, how, name):
+    """Call `solve` for each slice, on the host, and return x where the arrays are."""
+    xp = xp_of(*(x for x, _ in arrays))
+    arrays = [(as_host(x) if is_cupy(x) else x, core) for x, core in arrays]
+    if any(np.ndim(x) > (2 if core == RHS else core) for x, core in arrays):
+        how = how | {"overwrite_ab": False, "overwrite_b": False}
+    found = over_stacks(functools.partial(solve, **how), *arrays, name=name)
+    return found if xp is np else xp.asarray(found)
+
+
+def _solve_one(solve, system, ab, b, name, *, overwrite_ab, overwrite_b, check_finite):
+    kept_ab = np.array(ab) if overwrite_ab else ab
+    kept_b = np.array(b) if overwrite_b else b
+    how = {"overwrite_ab": overwrite_ab, "overwrite_b": overwrite_b}
+    x = solve(ab, b, check_finite=check_finite, **how)
+    if not x.size:
+        return x
+    kept_ab, kept_b = np.asarray(kept_ab), np.asarray(kept_b)
+
+    def correct(r):
+        return solve(kept_ab, r, check_finite=False)
+
+    return settled(system(kept_ab), x, kept_b, correct, name, stacklevel=7)
+
+
+def _definite_system(lower, ab):
+    """Return the `BandSystem` of the Hermitian matrix of which ab has one triangle."""
+    u, n = ab.shape[0] - 1, ab.shape[1]
+    full = np.zeros((2 * u + 1, n), ab.dtype)
+    for d in range(min(u, n - 1) + 1):  # a[j, j + d] and a[j + d, j]
+        above = ab[d, : n - d].conj() if lower else ab[u - d, d:]
+        full[u - d, d:] = above
+        full[u + d, : n - d] = above.conj() if d else above.real
+    return BandSystem(u, u, full)

@@ -1,0 +1,204 @@
+"""`inv` and `det`."""
+
+import functools
+
+import numpy as np
+import scipy.linalg
+
+from tcsolve._arrays import is_cupy
+from tcsolve._backends.cpu.lu import lapack_of
+from tcsolve._backends.select import ops_for
+from tcsolve._checks import STRUCTURES, result_dtype
+from tcsolve._errors import InputError
+from tcsolve._family.probes import error_of_factors, error_of_inverse
+from tcsolve._family.stacks import over_stacks
+from tcsolve._family.verification import warn_missed
+from tcsolve._refine import stopping
+from tcsolve._solve.api import factor, solve
+from tcsolve._solve.structures import interpret
+
+__all__ = ["det", "inv", "verify_inverse"]
+
+# The functions of SciPy, also while tcsolve's are in their places.
+_inv, _det = scipy.linalg.inv, scipy.linalg.det
+
+
+def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
+    """Return the inverse of a matrix, verified.
+
+    This function replaces `scipy.linalg.inv`.
+
+    Parameters
+    ----------
+    a : array_like, shape (..., n, n)
+        The matrix, or a stack of matrices; NumPy or CuPy.
+    overwrite_a : bool
+        Allow the inverse in the memory of a.
+    check_finite : bool
+        Raise a ValueError if a holds NaN or Inf.
+    assume_a : str, optional
+        The structure of A, as in SciPy from version 1.17 on.
+    lower : bool
+        Whether 'sym', 'her' and 'pos' read the lower triangle.
+
+    Returns
+    -------
+    x : array, shape (..., n, n)
+
+    Raises
+    ------
+    LinAlgError
+        A pivot is exactly zero.
+    ValueError
+        a is not square, or holds NaN or Inf.
+
+    Warns
+    -----
+    LinAlgWarning
+        A is ill-conditioned.
+    AccuracyWarning
+        The residual ``||I - A X||``, or ``||I - X A||``, misses the bound.
+
+    Notes
+    -----
+    NumPy arrays are inverted by SciPy.  The residual is measured for all columns if n <= 32, and for four
+    random vectors of signs otherwise.  CuPy arrays are inverted by `solve`, which verifies each column.
+
+    Examples
+    --------
+    >>> from tcsolve import inv
+    >>> inv([[2.0, 0], [0, 4]]).tolist()
+    [[0.5, 0.0], [0.0, 0.25]]
+    """
+    how = {"assume_a": assume_a, "lower": lower}
+    if is_cupy(a):
+        return _inv_on_device(a, check_finite, **how)
+    kept = np.array(a) if overwrite_a else a
+    how = how if assume_a is not None or lower else {}  # SciPy before 1.17 has no such options
+    x = _inv(a, overwrite_a=overwrite_a, check_finite=check_finite, **how)
+    kept = np.asarray(kept)
+    if x.size and kept.dtype.kind in "biufc":
+        verify_inverse(interpret(np, kept, STRUCTURES.get(assume_a), lower), x, "inv")
+    return x
+
+
+def verify_inverse(a, x, name, stacklevel=4):
+    """Measure the inverse x of a; correct it in place, or warn, if it misses the bound."""
+    bound = stopping.target(x.dtype, x.shape[-1])
+    with np.errstate(all="ignore"):
+        error = error_of_inverse(a, x)
+        if (error <= bound).all():
+            return
+        wide = x.astype(np.result_type(x, np.float64))
+        better = wide + wide @ (np.eye(x.shape[-1]) - a @ wide)  # one step of Newton's method
+        after = error_of_inverse(a, better.astype(x.dtype))
+        less = after < error
+        x[...] = np.where(less[..., None, None], better, x)
+        error = np.where(less, after, error)
+    if not (error <= bound).all() and np.isfinite(a).all():
+        warn_missed(name, error, bound, stacklevel)
+
+
+def _inv_on_device(a, check_finite, assume_a, lower):
+    ops = ops_for(a)
+    if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
+        raise InputError(f"inv: a has shape {a.shape}; (..., n, n) is needed")
+    unit = ops.xp.eye(a.shape[-1], dtype=result_dtype(a, a))
+    return solve(a, unit, lower, check_finite=check_finite, assume_a=assume_a)
+
+
+def det(a, overwrite_a=False, check_finite=True):
+    """Return the determinant of a matrix, from factors whose error is measured.
+
+    This function replaces `scipy.linalg.det`.
+
+    Parameters
+    ----------
+    a : array_like, shape (..., n, n)
+        The matrix, or a stack of matrices; NumPy or CuPy.
+    overwrite_a : bool
+        Allow the factors in the memory of a.
+    check_finite : bool
+        Raise a ValueError if a holds NaN or Inf.
+
+    Returns
+    -------
+    float64, complex128, or an array of them, shape (...)
+        For CuPy arrays, a CuPy array.
+
+    Raises
+    ------
+    ValueError
+        a is not square, or holds NaN or Inf.
+    TypeError
+        a does not hold numbers.
+
+    Warns
+    -----
+    AccuracyWarning
+        The factors miss the bound, ``||A - P L U|| <= u sqrt(n) || |L| |U| ||``.
+
+    Notes
+    -----
+    Use `Factorization.slogdet` if the determinant may overflow.
+
+    Examples
+    --------
+    >>> from tcsolve import det
+    >>> float(det([[2.0, 0], [0, 4]]))
+    8.0
+    """
+    if is_cupy(a):
+        return _det_on_device(a, check_finite)
+    given = np.asarray(a)
+    plain = given.dtype.kind in "biufc" and given.dtype.char not in "egG"
+    square = given.ndim >= 2 and given.shape[-1] == given.shape[-2]
+    if not (plain and square and given.size and given.shape[-1] > 1):
+        return _det(a, overwrite_a=overwrite_a, check_finite=check_finite)
+    if check_finite:
+        np.asarray_chkfinite(given)
+    dtype = given.dtype if given.dtype.char in "fdFD" else np.dtype(np.float64)
+    if given.ndim == 2:
+        return _det_of(given, dtype, overwrite_a)
+    found = over_stacks(functools.partial(_det_of, dtype=dtype), (given, 2), name="det")
+    return found
+
+
+def _det_of(a, dtype, overwrite_a=False):
+    """Return the determinant of a (n, n); with `overwrite_a` the factors are in the memory of a."""
+    kept = a.astype(np.result_type(dtype, np.float64))
+    mine = overwrite_a and a.dtype == dtype and a.flags.c_contiguous and a.flags.writeable
+    work = a if mine else np.array(a, dtype, order="C")
+    # LAPACK is column-major: of a row-major A it factors the transpose.
+    lu, swaps, info = lapack_of("getrf", work.dtype)(work.T, overwrite_a=True)
+    wide = kept.dtype.type
+    if info > 0:
+        return wide(0)
+    with np.errstate(all="ignore"):
+        lu = lu.astype(kept.dtype, copy=False)
+        odd = np.count_nonzero(swaps != np.arange(len(swaps))) % 2
+        found = lu.diagonal().prod() * (-1 if odd else 1)
+        error, bound = error_of_factors(kept.T, lu, swaps), stopping.target(dtype, len(a))
+    if not error <= bound and np.isfinite(kept).all():
+        warn_missed("det", error, bound, stacklevel=4)
+    return wide(found)
+
+
+def _det_on_device(a, check_finite):
+    ops = ops_for(a)
+    xp, dtype = ops.xp, np.result_type(a.dtype, np.float64)
+    if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
+        raise InputError(f"det: a has shape {a.shape}; (..., n, n) is needed")
+    if not a.size:
+        return xp.ones(a.shape[:-2], dtype)
+
+    def one(a):
+        factors = factor(a, check_finite=check_finite, precision="fp64")
+        sign, log = factors.slogdet()
+        probe = factors.solve_ex(xp.ones(len(a), a.dtype), check_finite=False)
+        if np.isfinite(log) and not probe.status.ok:
+            warn_missed("det", probe.backward_error, probe.bound, stacklevel=5)
+        with np.errstate(over="ignore"):
+            return xp.asarray(sign * np.exp(log), dtype)
+
+    return over_stacks(one, (a, 2), name="det")

@@ -1,0 +1,88 @@
+"""Backward errors of inverses and of factors, measured with a few random vectors of signs.
+
+For a random vector v of signs, ``||R v||`` shows the size of R: each entry has the root mean square of a
+row of R.  So a product of n x n matrices is verified in O(n^2) operations [1]_.
+
+References
+----------
+.. [1] R. Freivalds, Probabilistic machines can use less running time, IFIP Congress 1977, 839-842.
+"""
+
+import numpy as np
+
+from tcsolve._backends.cpu.blas import blas_of, matmul
+from tcsolve._lu.scaling import FRAME_EXPONENT, exponent_of, ldexp
+from tcsolve._solve.backward_error import SAFE
+from tcsolve._solve.long_double_residual import SMALL
+
+__all__ = ["error_of_factors", "error_of_inverse", "signs"]
+
+SEED, VECTORS = 0, 4
+
+
+def signs(n):
+    """Return the vectors (n, k); for few unknowns, all unit vectors instead, so that the result is exact."""
+    if n <= SMALL:
+        return np.eye(n)
+    return np.random.default_rng(SEED).choice([-1.0, 1.0], (n, VECTORS))
+
+
+def error_of_inverse(a, x):
+    """Return ``||I - A X|| / (||A|| ||X||)``, or that of ``I - X A`` if it is smaller, for each matrix.
+
+    Parameters
+    ----------
+    a, x : ndarray, shape (..., n, n)
+
+    Returns
+    -------
+    ndarray of float64, shape (...)
+        NaN where x is not finite.
+
+    Notes
+    -----
+    An inverse by xGETRI has a small residual on one side only [1]_.
+
+    References
+    ----------
+    .. [1] J. J. Du Croz, N. J. Higham, IMA J. Numer. Anal. 12 (1992), 1-19.
+    """
+    a, x = (v.astype(np.result_type(v, np.float64), copy=False) for v in (a, x))
+    norm = _norm(a), _norm(x)
+    if not all((1 / SAFE < v).all() and (v < SAFE).all() for v in norm):
+        exponent = exponent_of(np, a, (-2, -1))
+        a, x = ldexp(np, a, -exponent), ldexp(np, x, exponent)
+        norm = _norm(a), _norm(x)
+    v, size = signs(a.shape[-1]), norm[0] * norm[1]
+    right, left = (np.abs(v - p @ (q @ v)).max(axis=(-2, -1)) for p, q in ((a, x), (x, a)))
+    return np.where(np.isfinite(size), np.minimum(right, left) / size, np.nan)
+
+
+def error_of_factors(a, lu, swaps):
+    """Return ``||A - P L U|| / || |L| |U| ||`` for a (n, n), its factors and the row exchanges of getrf.
+
+    Parameters
+    ----------
+    a, lu : ndarray, shape (n, n), float64 or complex128, column-major
+    swaps : ndarray of int, shape (n,)
+    """
+    exponent = int(exponent_of(np, a, (0, 1)).item())
+    if abs(exponent) > FRAME_EXPONENT:  # then the factors are extreme too; those of U are scaled
+        a, upper = ldexp(np, a, -exponent), ldexp(np, np.triu(lu), -exponent)
+    else:
+        upper = lu
+    trmm, size_of = blas_of("trmm", lu.dtype), blas_of("trmm", np.dtype(float))
+    v = signs(len(a)).astype(lu.dtype)
+    y = trmm(1.0, lu, trmm(1.0, upper, v), lower=True, diag=True)
+    for i, j in reversed(list(enumerate(swaps))):
+        if i != j:
+            y[[i, j]] = y[[j, i]]
+    ones, lower = np.ones((len(a), 1)), np.abs(lu)
+    upper = lower if upper is lu else np.abs(upper)
+    size = size_of(1.0, lower, size_of(1.0, upper, ones), lower=True, diag=True).max()
+    rest = np.abs(matmul(a, v) - y).max()
+    return float(rest / size) if rest else float(rest)
+
+
+def _norm(a):
+    return np.abs(a).sum(axis=-1).max(axis=-1)

@@ -1,0 +1,151 @@
+"""What an answer is measured with: a dense matrix, a band matrix, or the product of given factors."""
+
+import numpy as np
+
+from tcsolve._arithmetic.matrix_parts import by_parts
+from tcsolve._backends.cpu.blas import matmul
+from tcsolve._backends.cpu.ops import sums
+from tcsolve._backends.select import numpy_ops
+from tcsolve._lu.scaling import exponent_of, ldexp
+from tcsolve._solve.backward_error import backward_errors
+from tcsolve._solve.long_double_residual import SMALL, residual
+
+__all__ = ["BandSystem", "DenseSystem", "ProductSystem", "norms_of"]
+
+
+class DenseSystem:
+    """The system of a matrix (n, n), on the host or on a device; `norm` is its infinity norm, if known."""
+
+    def __init__(self, ops, a, norm=None):
+        self.ops, self._a = ops, a if a.dtype.char in "fdFD" else ops.converted(a, np.dtype(float))
+        self._norm = norm
+
+    @property
+    def is_finite(self):
+        """Whether the matrix holds neither NaN nor Inf."""
+        return bool(self.ops.xp.isfinite(self._a).all())
+
+    def errors(self, x, b):
+        """Return ``||b - A x|| / (||A|| ||x||)`` in infinity norms for each column."""
+        if self._norm is None and len(x) > SMALL:
+            self._norm = norms_of(self.ops, self._a)[0]
+        return backward_errors(self.ops, self._a, x, b, self._norm)
+
+    def residual(self, x, b):
+        """Return b - A x in FP64; for few unknowns it is computed in long double."""
+        if self.ops.xp is np:
+            return residual(self._a, x, b)
+        is_complex = self._a.dtype.kind == "c"
+        return b - by_parts(self.ops.xp, lambda v: self.ops.product(self._a, v), x, is_complex)
+
+
+def norms_of(ops, a):
+    """Return the infinity norm and the 1-norm of a (n, n)."""
+    if ops.xp is np:
+        with np.errstate(all="ignore"):
+            return tuple(float(v.max()) for v in sums(a))
+    found = ops.host(*(ops.row_stats(v).total.max() for v in (a, a.T)))
+    return tuple(float(v) for v in found)
+
+
+class _Scaled:
+    """A system whose product is a function; its matrix is 2**exponent times a matrix near 1."""
+
+    def __init__(self, ops, exponent, is_finite):
+        self.ops, self._exponent, self.is_finite = ops, exponent, is_finite
+
+    def errors(self, x, b):
+        """Return the backward error of each column, on the host."""
+        xp = self.ops.xp
+        r, near, _ = self._near(x, b)
+        rest, size = xp.abs(r).max(axis=0), self.size(near)
+        finite = xp.isfinite(x).all(axis=0)
+        rest, size, finite = self.ops.host(rest, size, finite)
+        error = (rest / size).astype(np.float64)
+        return np.where(finite, np.where(rest == 0, 0.0, error), np.nan)
+
+    def residual(self, x, b):
+        """Return b - A x in FP64."""
+        r, _, exponent = self._near(x, b)
+        wide = np.result_type(x.dtype, b.dtype, np.float64)
+        return ldexp(self.ops.xp, r.astype(wide), exponent)
+
+    def _near(self, x, b):
+        """Return (r, x, e): the residual divided by 2**e, for columns of x divided to near 1."""
+        xp = self.ops.xp
+        x, b = (self.ops.converted(v, np.result_type(v.dtype, np.float64)) for v in (x, b))
+        of_x, of_b = exponent_of(xp, x, 0), exponent_of(xp, b, 0)
+        of_x = xp.where((x == 0).all(axis=0), of_b - self._exponent, of_x)
+        exponent = of_x + self._exponent
+        near = ldexp(xp, x, -of_x)
+        return ldexp(xp, b, -exponent) - self.product(near), near, exponent
+
+
+class BandSystem(_Scaled):
+    """The system of a band matrix in the storage of `solve_banded`: ``ab[u + i - j, j] == a[i, j]``."""
+
+    def __init__(self, lower, upper, ab):
+        n = ab.shape[1]
+        # Entries of ab outside of the matrix are not used, and may be NaN.
+        row, column = np.arange(lower + upper + 1)[:, None] - upper, np.arange(n)
+        inside = (row + column >= 0) & (row + column < n)
+        ab = np.where(inside, ab, 0).astype(np.result_type(ab, np.float64))
+        exponent = int(exponent_of(np, ab, (0, 1)).item())
+        super().__init__(numpy_ops, exponent, bool(np.isfinite(ab).all()))
+        self._lower, self._upper = lower, upper
+        self._ab = _widest(ldexp(np, ab, -exponent), n)
+        self._norm = self._times(np.abs(self._ab), np.ones((n, 1))).max()
+
+    def product(self, x):
+        """Return the near A times x."""
+        return self._times(self._ab, x)
+
+    def size(self, x):
+        """Return ``||A|| ||x||`` of each column."""
+        return self._norm * np.abs(x).max(axis=0)
+
+    def _times(self, ab, x):
+        n = ab.shape[1]
+        y = np.zeros((n, x.shape[1]), np.result_type(ab, x))
+        for d in range(-self._lower, self._upper + 1):
+            first, last = max(d, 0), n + min(d, 0)
+            if first < last:
+                y[first - d : last - d] += ab[self._upper - d, first:last, None] * x[first:last]
+        return y
+
+
+class ProductSystem(_Scaled):
+    """The system of a product of given factors, when A itself is not known.
+
+    The residual is measured relative to ``|| |F| |G| |x| ||`` for A = F G, which bounds the rounding of a
+    solve with the factors [1]_.
+
+    References
+    ----------
+    .. [1] N. J. Higham, Accuracy and Stability of Numerical Algorithms, SIAM 2002, theorem 9.4.
+    """
+
+    def __init__(self, ops, factors):
+        wide = [ops.converted(f, np.result_type(f.dtype, np.float64)) for f in factors]
+        self._factors = [_widest(f, len(f)) if ops.xp is np else f for f in wide]
+        super().__init__(ops, 0, all(bool(ops.xp.isfinite(f).all()) for f in factors))
+
+    def product(self, x):
+        """Return the product of all factors and x."""
+        return self._times(self._factors, x)
+
+    def size(self, x):
+        """Return the largest entry of the product of the moduli of all factors and x, for each column."""
+        xp = self.ops.xp
+        return self._times([xp.abs(f) for f in self._factors], xp.abs(x)).max(axis=0)
+
+    def _times(self, factors, x):
+        large_on_host = self.ops.xp is np and len(x) > SMALL
+        for f in reversed(factors):
+            x = matmul(f, x) if large_on_host else f @ x
+        return x
+
+
+def _widest(a, n):
+    """Return an FP64 array in long double if n is small, because the rounding of an FP64 residual matters."""
+    return a.astype(np.result_type(a, np.longdouble)) if n <= SMALL else a

@@ -1,0 +1,142 @@
+"""`solve_triangular`."""
+
+import functools
+
+import numpy as np
+import scipy.linalg
+
+from tcsolve._arrays import is_cupy
+from tcsolve._backends.cpu.blas import blas_of
+from tcsolve._backends.cpu.lu import lapack_of
+from tcsolve._backends.select import numpy_ops, ops_for
+from tcsolve._checks import check_trans, require_finite, result_dtype
+from tcsolve._errors import InputError, SingularError
+from tcsolve._family.stacks import RHS, over_stacks
+from tcsolve._family.systems import DenseSystem
+from tcsolve._family.verification import settled
+from tcsolve._refine import stopping
+from tcsolve._solve.backward_error import SAFE
+from tcsolve._solve.long_double_residual import SMALL
+
+__all__ = ["solve_triangular"]
+
+# The function of SciPy, also while tcsolve's is in its place.
+_solve_triangular = scipy.linalg.solve_triangular
+
+
+def solve_triangular(
+    a, b, trans=0, lower=False, unit_diagonal=False, overwrite_b=False, check_finite=True
+):
+    """Solve A x = b for a triangular A, and verify x.
+
+    This function replaces `scipy.linalg.solve_triangular`.
+
+    Parameters
+    ----------
+    a : array_like, shape (..., n, n)
+        The matrix, or a stack of matrices; NumPy or CuPy.
+    b : array_like, shape (n,) or (..., n, k)
+        The right-hand sides.
+    trans : {0, 1, 2, 'N', 'T', 'C'}
+        0 or 'N': A x = b.  1 or 'T': A^T x = b.  2 or 'C': A^H x = b.
+    lower : bool
+        True: A is the lower triangle of a.  False: the upper one.
+    unit_diagonal : bool
+        True: the diagonal of A is 1, and that of a is not read.
+    overwrite_b : bool
+        Allow x in the memory of b.
+    check_finite : bool
+        Raise a ValueError if a or b holds NaN or Inf.
+
+    Returns
+    -------
+    x : array, shape (n,) or (..., n, k)
+
+    Raises
+    ------
+    LinAlgError
+        The diagonal has a zero.
+    ValueError
+        The shapes do not fit, or a or b holds NaN or Inf.
+
+    Warns
+    -----
+    AccuracyWarning
+        The backward error of x misses the bound.
+
+    Examples
+    --------
+    >>> from tcsolve import solve_triangular
+    >>> solve_triangular([[2.0, 0], [1, 1]], [2.0, 3], lower=True).tolist()
+    [1.0, 2.0]
+    """
+    how = {"trans": check_trans(trans), "lower": lower, "unit_diagonal": unit_diagonal}
+    is_stack = any(np.ndim(x) > 2 for x in (a, b))
+    solve = functools.partial(_on_device if is_cupy(a) else _solve_triangular, **how)
+    how |= {"overwrite_b": overwrite_b and not is_stack, "check_finite": check_finite}
+    one = functools.partial(_solve_one, solve, **how)
+    return over_stacks(one, (a, 2), (b, RHS), name="solve_triangular")
+
+
+def _solve_one(solve, a, b, *, trans, lower, unit_diagonal, overwrite_b, check_finite):
+    kept = b.copy() if overwrite_b and isinstance(b, np.ndarray) else b
+    x = solve(a, b, overwrite_b=overwrite_b, check_finite=check_finite)
+    if not x.size:
+        return x
+    ops = ops_for(a) if is_cupy(a) else numpy_ops
+    if ops is numpy_ops and _meets_bound(
+        np.asarray(a), x, np.asarray(kept), trans, lower, unit_diagonal
+    ):
+        return x
+    xp = ops.xp
+    matrix = (xp.tril if lower else xp.triu)(xp.asarray(a))
+    if unit_diagonal:
+        xp.fill_diagonal(matrix, 1)
+    matrix = matrix if trans == 0 else matrix.T if trans == 1 else matrix.conj().T
+    correct = functools.partial(solve, a, check_finite=False)
+    return settled(DenseSystem(ops, matrix), x, xp.asarray(kept), correct, "solve_triangular")
+
+
+def _meets_bound(a, x, b, trans, lower, unit_diagonal):
+    """Tell whether x is verified by BLAS, without a copy of the triangle; False if this cannot be told."""
+    n, turned = len(a), a.flags.c_contiguous and not a.flags.f_contiguous
+    plain = a.dtype == x.dtype == b.dtype and x.dtype.char in "dD" and n > SMALL
+    if not plain or not (turned or a.flags.f_contiguous) or (turned and trans == 2):
+        return False
+    # BLAS is column-major: of a row-major matrix it sees the transpose, with the other triangle.
+    t, lower, across = (a.T, not lower, trans == 0) if turned else (a, lower, trans != 0)
+    how = {"lower": lower, "diag": unit_diagonal, "trans_a": trans if not turned else int(across)}
+    with np.errstate(all="ignore"):
+        norm = lapack_of("lantr", t.dtype)(
+            "1" if across else "I",
+            t,
+            uplo="L" if lower else "U",
+            diag="U" if unit_diagonal else "N",
+        )
+        columns, rhs = x.reshape(n, -1), b.reshape(n, -1)
+        rest = np.abs(rhs - blas_of("trmm", t.dtype)(1.0, t, columns, **how)).max(axis=0)
+        size = np.abs(columns).max(axis=0)
+        safe = 1 / SAFE < norm < SAFE and ((1 / SAFE < size) & (size < SAFE)).all()
+        return bool(safe and (rest <= stopping.target(x.dtype, n) * norm * size).all())
+
+
+def _on_device(a, b, *, trans, lower, unit_diagonal, overwrite_b=False, check_finite=True):
+    """As SciPy's function, by CuPy's, which checks less."""
+    from cupyx.scipy.linalg import solve_triangular as on_device
+
+    ops = ops_for(a, b)
+    if a.ndim != 2 or a.shape[0] != a.shape[1] or a.shape[0] != b.shape[0]:
+        raise InputError(
+            f"solve_triangular: a has shape {a.shape} and b has shape {b.shape}; a needs (n, n), b n rows"
+        )
+    if check_finite:
+        for name, x in (("a", a), ("b", b)):
+            require_finite(bool(ops.xp.isfinite(x).all()), name)
+    if not unit_diagonal and bool((a.diagonal() == 0).any()):
+        zero = int(ops.host((a.diagonal() == 0).argmax())[0])
+        raise SingularError(f"singular matrix: resolution failed at diagonal {zero}")
+    dtype = result_dtype(a, b)
+    if not b.size:
+        return ops.xp.empty(b.shape, dtype)
+    how = {"trans": "NTC"[trans], "lower": lower, "unit_diagonal": unit_diagonal}
+    return on_device(ops.converted(a, dtype), ops.converted(b, dtype), **how)

@@ -1,0 +1,76 @@
+"""Measure the backward error of an answer from the caller's arrays; correct x, or warn of it."""
+
+import warnings
+
+import numpy as np
+
+from tcsolve._errors import AccuracyWarning
+from tcsolve._refine import stopping
+
+__all__ = ["settled", "warn_missed"]
+
+# Corrections continue while each halves the error of some column, as in LAPACK's xGERFS; at most MOST.
+CONTRACTION, MOST = 0.5, 10
+
+
+def settled(system, x, b, correct, name, stacklevel=5):
+    """Return x, corrected in place where its backward error misses the bound; warn if it still does.
+
+    Parameters
+    ----------
+    system : DenseSystem, BandSystem or ProductSystem
+        It measures x.
+    x, b : array, shape (n,) or (n, k)
+        The answer, which may be modified, and the right-hand sides.
+    correct : callable, (n, k) -> (n, k)
+        Solves approximately for a residual.
+    name : str
+        The name of the public function.
+    stacklevel : int
+        That of the warning.
+    """
+    if not x.size:
+        return x
+    with np.errstate(all="ignore"):
+        columns, rhs = (v.reshape(len(v), -1) for v in (x, b))
+        if system.ops.device == "cuda":  # the kernels read rows
+            columns, rhs = map(system.ops.xp.ascontiguousarray, (columns, rhs))
+        bound = stopping.target(x.dtype, len(x))
+        error = system.errors(columns, rhs)
+        if (error <= bound).all():
+            return x
+        better, error = _corrected(system, columns, rhs, correct, error, bound)
+        if better is not columns:
+            x[...] = better.reshape(x.shape)
+    if not (error <= bound).all() and system.is_finite and bool(system.ops.xp.isfinite(b).all()):
+        warn_missed(name, error, bound, stacklevel)
+    return x
+
+
+def _corrected(system, x, b, correct, error, bound):
+    """Return (x, errors) after corrections, as long as they help."""
+    xp = system.ops.xp
+    for _ in range(MOST):
+        trial = x + correct(system.residual(x, b))
+        trial = system.ops.converted(trial, x.dtype)
+        after = system.errors(trial, b)
+        better = after < error
+        if not better.any():
+            break
+        x = xp.where(system.ops.xp.asarray(better), trial, x)
+        halved = (after <= CONTRACTION * error).any()
+        error = np.where(better, after, error)
+        if (error <= bound).all() or not halved:
+            break
+    return x, error
+
+
+def warn_missed(name, error, bound, stacklevel):
+    """Give an AccuracyWarning for an answer that misses the bound."""
+    worst = float(np.max(error))  # NaN if any is NaN
+    warnings.warn(
+        f"{name}: backward error {worst:.1e}, bound {bound:.1e}: x is not verified; "
+        "the matrix may be singular to working precision, or its factors too inaccurate",
+        AccuracyWarning,
+        stacklevel=stacklevel + 1,
+    )

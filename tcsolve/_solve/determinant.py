@@ -1,0 +1,87 @@
+"""The logarithm of a determinant from factors of any precision, if they are accurate enough for it.
+
+Factors M of A give ``log |det A| = log |det M| + Re log det(I + E)`` with ``E = M^-1 A - I``.  For small E
+the second term is the trace of E up to ``||E||_F^2``.  Both are estimated with a few random vectors of
+signs: the mean of ``z^T E z`` is the trace [1]_, and the mean of ``||E z||^2`` is ``||E||_F^2``.
+
+References
+----------
+.. [1] M. F. Hutchinson, Comm. Statist. Simulation Comput. 19 (1990), 433-450.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from tcsolve._arithmetic.matrix_parts import real_parts
+
+__all__ = ["LogDeterminant", "log_determinant"]
+
+# The error that is allowed, relative to log |det A|: eight digits.
+DIGITS = 1e-8
+# Seed and number of the vectors; and the multiple of the standard error that is counted as error.
+SEED, VECTORS, SURE = 0, 8, 4
+# For a larger ||E||_F the trace of E says little about the determinant.
+SMALL = 0.1
+
+
+class LogDeterminant(NamedTuple):
+    """The determinant ``sign * exp(logabsdet)``, as `numpy.linalg.slogdet` returns it.
+
+    Attributes
+    ----------
+    sign : float or complex
+        ``det A / |det A|``; 0 if the matrix is singular, NaN if it is not finite.
+    logabsdet : float
+        Natural logarithm of ``|det A|``; -inf if the matrix is singular, NaN if it is not finite.
+    """
+
+    sign: complex
+    logabsdet: float
+
+
+def log_determinant(ladder):
+    """Return the `LogDeterminant` of the matrix of a `Ladder`."""
+    if not ladder.system.finite:
+        return LogDeterminant(math.nan, math.nan)
+    rung = ladder.make_valid()
+    if not rung.is_exact and not rung.bad_pivot:
+        found = _of(ladder.system, rung.factors, rung.scaling)
+        if _error(ladder.system, rung) <= DIGITS * abs(found.logabsdet):
+            return found
+    factors = rung.factors if rung.is_exact else ladder.factors_apart()
+    if factors.bad_pivot:
+        return LogDeterminant(0.0, -math.inf)
+    return _of(ladder.system, factors, None)
+
+
+def _of(system, factors, scaling):
+    """Return the `LogDeterminant` that the factors of the scaled matrix give."""
+    ops, xp = system.ops, system.ops.xp
+    diagonal, sign = factors.diagonal()
+    diagonal = ops.converted(diagonal, np.result_type(diagonal.dtype, np.float64))
+    size = xp.abs(diagonal)
+    phase, log = ops.host((diagonal / size).prod(), xp.log(size).sum())
+    log = float(log)
+    scalings = scaling, None if system.frame is None else system.frame.scaling
+    for scales in filter(None, scalings):
+        (exponents,) = ops.host((xp.log2(scales.row) + xp.log2(scales.col)).sum())
+        log -= float(exponents) * math.log(2)
+    return LogDeterminant(phase[()] * sign, log)
+
+
+def _error(system, rung):
+    """Return an estimate of the error of `_of` for a rung; infinite if its factors are too coarse."""
+    ops, n = system.ops, len(system.matrix)
+    z = np.random.default_rng(SEED).choice([-1.0, 1.0], (n, VECTORS)).astype(system.wide)
+    z = ops.xp.asarray(z)
+    y = rung.correct(ops.product(system.matrix, z))
+    y = y - z
+    squares = sum((part * part).sum(axis=0) for part in real_parts(y))
+    traces, squares = ops.host((z.real * y.real).sum(axis=0), squares)
+    square = float(np.mean(squares))
+    if not square <= SMALL**2:
+        return math.inf
+    spread = float(np.std(traces, ddof=1)) / math.sqrt(VECTORS)
+    return abs(float(np.mean(traces))) + SURE * spread + square

@@ -1,0 +1,32 @@
+"""`tcsolve run`: a program whose calls of SciPy, NumPy and CuPy go to tcsolve."""
+
+import os
+import runpy
+import sys
+
+from tcsolve._backends.select import cuda_available
+from tcsolve._errors import InputError
+from tcsolve._family.installed import install
+
+__all__ = ["check_script", "run_script"]
+
+
+def check_script(args):
+    """Raise an InputError if there is no such file."""
+    if not args.is_module and not os.path.isfile(args.script):
+        raise InputError(f"{args.script} is not a file")
+
+
+def run_script(args):
+    """Run a script, or a module, as Python does; return 0, unless the program exits by itself."""
+    if cuda_available():
+        import cupy  # noqa: F401  so that its functions are rebound before the program imports them
+    install()
+    sys.argv = [args.script, *args.arguments]
+    if args.is_module:
+        sys.path[0] = os.getcwd()
+        runpy.run_module(args.script, run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = os.path.dirname(os.path.abspath(args.script))
+        runpy.run_path(args.script, run_name="__main__")
+    return 0

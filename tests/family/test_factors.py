@@ -1,0 +1,331 @@
+"""`lu_factor`, `lu_solve`, `cho_factor`, `cho_solve`: SciPy's shapes, and verified answers."""
+
+import copy
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import scipy.linalg
+from bounds import MET, host, ratio
+from systems import gauss, growth_both_ways
+
+import tcsolve
+from tcsolve import AccuracyWarning, LinAlgWarning, cho_factor, cho_solve, lu_factor, lu_solve
+
+DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
+LARGE = 1100  # `lu_factor` does not factor it in FP64
+
+
+def general(n, dtype=float, seed=0):
+    rng = np.random.default_rng(seed)
+    a = rng.standard_normal((n, n))
+    return (a + 1j * rng.standard_normal((n, n)) if np.dtype(dtype).kind == "c" else a).astype(
+        dtype
+    )
+
+
+def definite(n, dtype=float, seed=0):
+    a = general(n, dtype, seed)
+    return (a @ a.conj().T + n * np.eye(n)).astype(dtype)
+
+
+def rhs(shape, dtype=float):
+    rng = np.random.default_rng(9)
+    b = rng.standard_normal(shape)
+    return (b + 1j * rng.standard_normal(shape) if np.dtype(dtype).kind == "c" else b).astype(dtype)
+
+
+def turned(a, trans):
+    return {0: a, 1: np.swapaxes(a, -1, -2), 2: np.swapaxes(a.conj(), -1, -2)}[trans]
+
+
+def product(lu, piv):
+    """Return P L U."""
+    lu = host(lu)
+    a = (np.tril(lu, -1) + np.eye(len(lu))) @ np.triu(lu)
+    for i, j in reversed(list(enumerate(host(piv)))):
+        a[[i, j]] = a[[j, i]]
+    return a
+
+
+# ---- LU
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("trans", [0, 1, 2])
+@pytest.mark.parametrize("n", [7, 60])
+def test_lu_solve_is_verified(xp, dtype, trans, n):
+    a = general(n, dtype)
+    factors = lu_factor(xp.asarray(a))
+
+    for shape in ((n,), (n, 3)):
+        b = rhs(shape, dtype)
+        x = lu_solve(factors, xp.asarray(b), trans=trans)
+        assert isinstance(x, xp.ndarray) and x.shape == shape and x.dtype == dtype
+        assert ratio(turned(a, trans), x, b) <= MET
+
+
+def test_the_pair_is_scipys(xp):
+    a = general(30)
+    found = lu_factor(xp.asarray(a))
+
+    assert isinstance(found, tuple) and len(found) == 2
+    lu, piv = found
+    assert lu.shape == (30, 30) and piv.shape == (30,) and piv.dtype.kind == "i"
+    assert np.allclose(product(lu, piv), a, atol=1e-13)
+    assert host(found[1]).tolist() == host(piv).tolist()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("trans", [0, 1, 2])
+@pytest.mark.parametrize("n", [7, 60])
+def test_the_factors_of_scipy_and_cupy_are_taken(xp, dtype, trans, n):
+    a, b = general(n, dtype), rhs((n, 2), dtype)
+    if xp is np:
+        factors = scipy.linalg.lu_factor(a)
+    else:
+        import cupyx.scipy.linalg
+
+        factors = cupyx.scipy.linalg.lu_factor(xp.asarray(a))
+
+    x = lu_solve(factors, xp.asarray(b), trans=trans)
+
+    assert ratio(turned(a, trans), x, b) <= 10 * MET  # they are backward stable, not more
+
+
+def test_scipy_takes_our_factors():
+    a, b = general(60), rhs((60,))
+    for n in (60, LARGE):
+        a, b = general(n), rhs((n,))
+        x = scipy.linalg.lu_solve(lu_factor(a), b, trans=1)
+        assert ratio(a.T, x, b) <= 10 * MET
+
+
+@pytest.mark.parametrize("trans", [0, 1, 2])
+def test_a_large_matrix_is_factored_in_low_precision_and_refined(xp, trans):
+    a, b = general(LARGE), rhs((LARGE, 2))
+    factors = lu_factor(xp.asarray(a))
+
+    x = lu_solve(factors, xp.asarray(b), trans=trans)
+
+    assert factors.factorization.precision != "fp64"
+    assert ratio(turned(a, trans), x, b) <= MET
+    report = factors.factorization.solve_ex(xp.asarray(b), trans=trans)
+    assert (report.backward_error <= report.bound).all()
+
+
+def test_the_pair_of_a_large_matrix_is_as_accurate_as_scipys(xp):
+    a = general(LARGE)
+    given = xp.array(a)
+    factors = lu_factor(given)
+    given[...] = 0  # the caller may use the memory again
+
+    lu, piv = factors
+
+    assert lu.dtype == float and abs(product(lu, piv) - a).max() < 1e-11
+    assert factors[0] is lu and len(factors) == 2 and factors[-1] is piv
+    assert [x.shape for x in factors] == [(LARGE, LARGE), (LARGE,)]
+
+
+@pytest.mark.parametrize("n", [20, LARGE])
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, lambda f: pickle.loads(pickle.dumps(f))]
+)
+def test_factors_are_copied_and_pickled(n, duplicate):
+    a, b = general(n), rhs((n,))
+    factors = duplicate(lu_factor(a))
+    assert ratio(a, lu_solve(factors, b), b) <= MET
+    assert factors[0].shape == (n, n)
+
+
+def test_growth_of_the_pivots_is_refined_away(xp):
+    a, b = growth_both_ways(60), np.random.default_rng(0).standard_normal(120)
+    for trans in (0, 1):
+        x = lu_solve(lu_factor(xp.asarray(a)), xp.asarray(b), trans=trans)
+        assert ratio(turned(a, trans), x, b) <= MET
+
+
+def test_factors_in_fp32_answer_in_the_precision_of_b():
+    a, b = general(60, np.float32), rhs((60,))
+    x = lu_solve(lu_factor(a), b)
+    assert x.dtype == float and ratio(a.astype(float), x, b) <= MET
+
+
+@pytest.mark.parametrize("b_shape", [(5,), (5, 2), (3, 5, 2), (2, 1, 5, 2)])
+@pytest.mark.parametrize("trans", [0, 2])
+def test_stacks_broadcast_as_in_scipy(xp, b_shape, trans):
+    a, b = np.stack([general(5, seed=i) for i in range(3)]), rhs(b_shape)
+    factors = lu_factor(xp.asarray(a))
+    assert factors[0].shape == (3, 5, 5) and factors[1].shape == (3, 5)
+
+    x = lu_solve(factors, xp.asarray(b), trans=trans)
+
+    expected = scipy.linalg.lu_solve(scipy.linalg.lu_factor(a), b, trans=trans)
+    assert x.shape == expected.shape and np.allclose(host(x), expected, atol=1e-10)
+
+
+def test_one_large_matrix_solves_for_a_stack(xp):
+    a, b = general(LARGE), rhs((2, LARGE, 1))
+    x = lu_solve(lu_factor(xp.asarray(a)), xp.asarray(b))
+    assert x.shape == b.shape
+    for one, of in zip(host(x), b, strict=True):
+        assert ratio(a, one, of) <= MET
+
+
+def test_a_zero_pivot_is_a_warning_of_the_factors(xp):
+    a = gauss(20)
+    a[:, 3] = 0
+    kind = LinAlgWarning if xp is np else RuntimeWarning
+    with pytest.warns(kind, match="is exactly zero"):
+        factors = lu_factor(xp.asarray(a))
+    with pytest.warns(AccuracyWarning, match="lu_solve: backward error nan"):
+        x = lu_solve(factors, xp.ones(20))
+    assert not np.isfinite(host(x)).all()
+
+
+def test_a_large_singular_matrix_is_seen_by_the_factors():
+    a = general(LARGE)
+    a[:, 3] = 0
+    with pytest.warns(LinAlgWarning, match="Diagonal number 4 is exactly zero"):
+        factors = lu_factor(a)
+    assert factors.factorization is None
+
+
+def test_lent_arrays_are_used_as_in_scipy():
+    a, b = np.asfortranarray(general(30)), rhs((30,))
+    kept_a, kept_b = a.copy(), b.copy()
+
+    factors = lu_factor(a, overwrite_a=True)
+    x = lu_solve(factors, b, overwrite_b=True)
+
+    assert np.shares_memory(factors[0], a) and np.shares_memory(x, b)
+    assert ratio(kept_a, x, kept_b) <= MET
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (5, 3)])
+def test_a_rectangular_matrix_is_factored(shape):
+    lu, piv = lu_factor(np.ones(shape) + np.eye(*shape))
+    assert lu.shape == shape and piv.shape == (3,)
+
+
+@pytest.mark.parametrize("n", [30, LARGE])
+def test_bad_input_of_lu_is_refused(n):
+    a = general(n)
+    factors = lu_factor(a)
+    with pytest.raises(ValueError):
+        lu_solve(factors, np.ones(n + 1))
+    with pytest.raises(ValueError):
+        lu_solve(factors, np.full(n, np.nan))
+    with pytest.raises(ValueError, match="trans is 3"):
+        lu_solve(factors, np.ones(n), trans=3)
+    a[0, 0] = np.inf
+    with pytest.raises(ValueError, match="infs or NaNs"):
+        lu_factor(a)
+    with pytest.raises(ValueError, match="does not support zero-size batches"):
+        lu_solve((np.ones((0, 3, 3)), np.zeros((0, 3), int)), np.ones(3))
+
+
+def test_a_right_hand_side_with_nan_is_not_blamed_on_the_factors():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x = lu_solve(lu_factor(general(30)), np.full(30, np.nan), check_finite=False)
+    assert np.isnan(x).all()
+
+
+# ---- Cholesky
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("n", [7, 60])
+def test_cho_solve_is_verified(xp, dtype, lower, n):
+    a = definite(n, dtype)
+    c, low = factors = cho_factor(xp.asarray(a), lower=lower)
+
+    triangle = (np.tril if lower else np.triu)(host(c))
+    again = triangle @ triangle.conj().T if lower else triangle.conj().T @ triangle
+    assert np.allclose(again, a, rtol=1e-4) and bool(low) is lower and isinstance(factors, tuple)
+    for shape in ((n,), (n, 3)):
+        b = rhs(shape, dtype)
+        x = cho_solve(factors, xp.asarray(b))
+        assert isinstance(x, xp.ndarray) and x.shape == shape and x.dtype == dtype
+        assert ratio(a, x, b) <= MET
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_one_triangle_is_read(xp, lower):
+    a, b = definite(30, complex), rhs((30,), complex)
+    other = np.triu_indices(30, 1) if lower else np.tril_indices(30, -1)
+    given = a.copy()
+    given[other] = 7j
+
+    x = cho_solve(cho_factor(xp.asarray(given), lower=lower), xp.asarray(b))
+
+    assert ratio(a, x, b) <= MET
+
+
+@pytest.mark.parametrize("n", [7, 60])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("lower", [False, True])
+def test_the_factors_of_scipy_are_taken(xp, dtype, lower, n):
+    a, b = definite(n, dtype), rhs((n, 2), dtype)
+    c, low = scipy.linalg.cho_factor(a, lower=lower)
+    x = cho_solve((xp.asarray(c), low), xp.asarray(b))
+    assert ratio(a, x, b) <= 10 * MET
+
+
+def test_stacks_of_definite_matrices_broadcast(xp):
+    a, b = np.stack([definite(5, seed=i) for i in range(3)]), rhs((2, 1, 5, 2))
+    x = cho_solve(cho_factor(xp.asarray(a)), xp.asarray(b))
+    assert x.shape == (2, 3, 5, 2)
+    assert np.allclose(host(x), np.linalg.solve(a, b), atol=1e-12)
+
+
+def test_a_matrix_that_is_not_definite_is_refused(xp):
+    a = definite(20)
+    a[4, 4] = -1
+    with pytest.raises(tcsolve.LinAlgError, match="not positive definite"):
+        cho_factor(xp.asarray(a))
+    a[4, 4] = np.nan
+    with pytest.raises(ValueError, match="infs or NaNs"):
+        cho_factor(xp.asarray(a))
+
+
+def test_the_memory_that_is_lent_to_cholesky_is_used():
+    a, b = np.asfortranarray(definite(30)), rhs((30,))
+    kept_a, kept_b = a.copy(), b.copy()
+
+    factors = cho_factor(a, overwrite_a=True)
+    x = cho_solve(pickle.loads(pickle.dumps(factors)), b, overwrite_b=True)
+
+    assert np.shares_memory(factors[0], a) and np.shares_memory(x, b)
+    assert ratio(kept_a, x, kept_b) <= MET
+
+
+def test_an_answer_that_is_wrong_is_told():
+    c, low = cho_factor(definite(30))
+    wrong = c.copy()
+    wrong[0, 0] *= 1e8
+    factors = type(cho_factor(definite(30)))((wrong, low), definite(30))
+    with pytest.warns(AccuracyWarning, match="cho_solve: backward error .*, bound"):
+        cho_solve(factors, np.ones(30))
+
+
+def test_factors_that_are_nearly_right_are_corrected():
+    a, b = definite(60), rhs((60,))
+    c, low = cho_factor(a)
+    factors = type(cho_factor(a))((c * (1 + 1e-7), low), a)
+    assert ratio(a, cho_solve(factors, b), b) <= MET
+
+
+@pytest.mark.parametrize("scale", [1e-290, 1e290])
+def test_entries_at_the_ends_of_the_range_are_verified(scale):
+    a, b = definite(40), rhs((40, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x = cho_solve(cho_factor(a * scale), b * scale)
+        y = lu_solve(scipy.linalg.lu_factor(a), b * scale)
+        z = lu_solve(lu_factor(a * scale), b)
+    assert ratio(a, x, b) <= MET and ratio(a, y / scale, b) <= 10 * MET
+    assert np.isfinite(z).all()

@@ -1,0 +1,259 @@
+"""`installed` and `tcsolve run`: the names of SciPy, NumPy and CuPy, rebound for a while or for a program."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+import types
+
+import numpy as np
+import pytest
+import scipy.linalg
+from systems import gauss
+
+import tcsolve
+from tcsolve._family.installed import SCIPY
+from tcsolve._family.replaced import NUMPY
+
+A, B = gauss(40), np.ones(40)
+PLACES = [(scipy.linalg, name) for name in SCIPY] + [(np.linalg, name) for name in NUMPY]
+BEFORE = {(module.__name__, name): getattr(module, name) for module, name in PLACES}
+
+
+def names_are_as_before():
+    return all(getattr(module, name) is BEFORE[module.__name__, name] for module, name in PLACES)
+
+
+def is_ours():
+    return type(scipy.linalg.lu_factor(A)).__name__ == "LUFactors"
+
+
+def test_the_family_is_rebound_in_the_block_and_as_before_after_it():
+    assert len(PLACES) >= 14
+    with tcsolve.installed():
+        assert is_ours()
+        assert not any(
+            getattr(module, name) is BEFORE[module.__name__, name] for module, name in PLACES
+        )
+    assert names_are_as_before() and not is_ours()
+
+
+def test_the_names_are_as_before_after_an_exception():
+    with pytest.raises(ZeroDivisionError), tcsolve.installed():
+        1 / 0  # noqa: B018
+    assert names_are_as_before()
+
+
+def test_blocks_nest():
+    with tcsolve.installed():
+        with tcsolve.installed():
+            assert is_ours()
+        assert is_ours()
+    assert names_are_as_before()
+
+
+def in_a_thread(function):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_other_threads_call_what_was_there_before():
+    with tcsolve.installed():
+        assert not in_a_thread(is_ours)
+        assert is_ours()
+
+
+def test_blocks_of_two_threads_overlap():
+    entered, leave, found = threading.Event(), threading.Event(), []
+
+    def other():
+        with tcsolve.installed():
+            entered.set()
+            leave.wait(60)
+            found.append(is_ours())
+
+    thread = threading.Thread(target=other)
+    with tcsolve.installed():
+        thread.start()
+        assert entered.wait(60)
+    assert not is_ours()  # this thread has left its block
+    leave.set()
+    thread.join()
+    assert found == [True] and names_are_as_before()
+
+
+def test_another_task_calls_what_was_there_before():
+    async def inside(entered, leave):
+        with tcsolve.installed():
+            entered.set()
+            await leave.wait()
+            return is_ours()
+
+    async def main():
+        entered, leave = asyncio.Event(), asyncio.Event()
+        task = asyncio.create_task(inside(entered, leave))
+        await entered.wait()
+        here = is_ours()
+        leave.set()
+        return here, await task
+
+    assert asyncio.run(main()) == (False, True)
+    assert names_are_as_before()
+
+
+def test_a_name_that_somebody_else_binds_meanwhile_is_theirs(monkeypatch):
+    def theirs(a, b):
+        return "theirs"
+
+    monkeypatch.setattr(np.linalg, "solve", np.linalg.solve)  # undone after the test
+    with tcsolve.installed():
+        np.linalg.solve = theirs
+    assert np.linalg.solve is theirs
+    monkeypatch.undo()
+    assert names_are_as_before()
+
+
+def test_signatures_and_documentation_stay():
+    with tcsolve.installed():
+        assert scipy.linalg.solve.__doc__ == BEFORE["scipy.linalg", "solve"].__doc__
+        assert scipy.linalg.solve.__name__ == "solve"
+
+
+def test_answers_are_those_of_the_libraries():
+    cases = {
+        "solve": (A, B),
+        "inv": (A,),
+        "det": (A,),
+    }
+    for name, args in cases.items():
+        for module in (np.linalg, scipy.linalg):
+            expected = getattr(module, name)(*args)
+            with tcsolve.installed():
+                found = getattr(module, name)(*args)
+            assert np.allclose(found, expected, rtol=1e-10)
+    stack = np.stack([A, A.T]), B
+    with tcsolve.installed():
+        assert np.allclose(np.linalg.solve(*stack), scipy.linalg.solve(*stack))
+
+
+@pytest.mark.parametrize(
+    "a, b",
+    [
+        (np.eye(3, dtype=np.float32), np.ones(3, np.float32)),
+        (np.eye(3, dtype=np.float32), np.ones(3)),
+        (np.eye(3, dtype=int), np.ones(3, int)),
+        (np.eye(3, dtype=np.complex64), np.ones((3, 2), np.float32)),
+        (np.eye(3), np.ones((3, 0))),
+        (np.empty((0, 0)), np.empty((0, 2))),
+        ([[2.0]], [1.0]),
+        (np.asmatrix(np.eye(2)), np.ones((2, 1))),
+        (np.ones((2, 3)), np.ones(2)),
+        (np.eye(3), np.ones(4)),
+        (np.eye(3, dtype=np.float16), np.ones(3)),
+        (np.zeros((3, 3)), np.ones(3)),
+        (np.zeros((3, 3)), np.ones((3, 0))),
+        (np.full((2, 2), np.nan), np.ones(2)),
+        (np.diag([1.0, 1e-30]), np.ones(2)),
+    ],
+)
+@pytest.mark.parametrize("name", ["solve", "inv", "det"])
+def test_numpys_dtypes_and_errors_stay(a, b, name):
+    def outcome():
+        try:
+            x = getattr(np.linalg, name)(*((a, b) if name == "solve" else (a,)))
+            return [type(x), x.dtype, np.shape(x)], np.asarray(x)
+        except (ValueError, TypeError) as error:  # LinAlgError is a ValueError
+            kind = type(error) if type(error) in (ValueError, TypeError) else "LinAlgError"
+            return kind, np.zeros(0)
+
+    with np.errstate(all="ignore"):
+        kind, expected = outcome()
+        with tcsolve.installed():
+            ours, found = outcome()
+    assert ours == kind
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_fp32_answers_of_numpy_are_computed_in_fp64():
+    a = (np.diag(np.geomspace(1, 1e-4, 40)) @ gauss(40)).astype(np.float32)
+    b = np.ones(40, np.float32)
+    expected = np.linalg.solve(a, b)
+    with tcsolve.installed():
+        found = np.linalg.solve(a, b)
+    assert found.dtype == np.float32 and np.allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.gpu
+def test_cupys_names_are_rebound_and_its_errors_stay(cupy):
+    import cupyx
+
+    before, a, b = cupy.linalg.solve, cupy.asarray(A), cupy.asarray(B)
+    expected, singular = cupy.linalg.solve(a, b), cupy.zeros((40, 40))
+    with tcsolve.installed():
+        assert cupy.linalg.solve is not before
+        assert cupy.allclose(cupy.linalg.solve(a, b), expected)
+        assert cupy.allclose(cupy.linalg.inv(a) @ a, cupy.eye(40))
+        assert not cupy.isfinite(cupy.linalg.solve(singular, b)).all()
+        with cupyx.errstate(linalg="raise"), pytest.raises(np.linalg.LinAlgError):
+            cupy.linalg.solve(singular, b)
+    assert cupy.linalg.solve is before
+
+
+# ---- the command
+
+PROGRAM = """
+import sys, threading
+from scipy.linalg import lu_factor
+import numpy as np
+print(sys.argv[1:], __name__)
+found = []
+thread = threading.Thread(target=lambda: found.append(type(lu_factor(np.eye(3))).__name__))
+thread.start(); thread.join()
+print(found[0], np.linalg.solve(2 * np.eye(2), np.ones(2)).tolist())
+"""
+
+
+def run(*args, cwd):
+    command = [sys.executable, "-m", "tcsolve", "run", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [["program.py"], ["-m", "program"]])
+def test_a_program_runs_with_our_functions_in_all_threads(how, tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = run(*how, "--quiet", "-x", "1", cwd=tmp_path)
+    assert done.returncode == 0 and not done.stderr
+    assert done.stdout == "['--quiet', '-x', '1'] __main__\nLUFactors [0.5, 0.5]\n"
+
+
+@pytest.mark.slow
+def test_the_errors_of_a_program_are_its_own(tmp_path):
+    (tmp_path / "fails.py").write_text("open('nothing.txt')")
+    done = run("fails.py", cwd=tmp_path)
+    assert (
+        done.returncode == 1 and "Traceback" in done.stderr and "FileNotFoundError" in done.stderr
+    )
+    (tmp_path / "ends.py").write_text("import sys; sys.exit(7)")
+    assert run("ends.py", cwd=tmp_path).returncode == 7
+
+
+def test_a_program_that_is_not_there_is_refused(capsys):
+    from tcsolve.cli.command import main
+
+    assert main(["run", "nothing.py"]) == 2
+    assert "nothing.py is not a file" in capsys.readouterr().err
+    assert names_are_as_before() and isinstance(scipy.linalg.solve, types.FunctionType)
+
+
+def test_our_own_calls_of_numpy_end():
+    stack = np.stack([A, A.T, np.zeros((40, 40))]), np.ones((3, 40, 1))
+    expected = tcsolve.solve_ex(*stack)
+    with tcsolve.installed():
+        found = tcsolve.solve_ex(*stack)
+        assert np.array_equal(np.linalg.solve(stack[0][:2], stack[1][:2]), found.x[:2])
+    assert np.array_equal(found.x, expected.x, equal_nan=True)
+    assert (found.statuses == expected.statuses).all()

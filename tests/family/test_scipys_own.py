@@ -1,0 +1,105 @@
+"""SciPy's and NumPy's own tests, with our functions in the places of theirs."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy
+from switches import skip_or_fail
+
+HERE = Path(__file__).parent
+# The tests are those of this version; other versions have others.
+SCIPY = "1.17.1"
+NAMES = (
+    *("solve", "lu_factor", "lu_solve", "cho_factor", "cho_solve", "solve_triangular"),
+    *("solve_banded", "solveh_banded", "lstsq", "inv", "det"),
+)
+# Module, its tests, and how many there are at least.
+SUITES = {
+    "solve": ("test_basic", "TestSolve and not Triangular and not anded and not Circulant", 1000),
+    "lu": ("test_decomp_lu", "TestLUFactor or TestLUSolve", 74),
+    "cholesky": ("test_decomp_cholesky", "not int_overflow", 60),
+    "triangular": ("test_basic", "TestSolveTriangular", 25),
+    "lstsq": ("test_basic", "TestLstsq", 60),
+    "inv": ("test_basic", "TestInv", 40),
+    "det": ("test_basic", "TestDet", 30),
+    "banded": ("test_basic", "TestSolveBanded or TestSolveHBanded", 80),
+    "overwriting": ("test_basic", "TestOverwrite", 9),
+    "stacks": ("test_batch", "solve or lstsq or inv or det", 60),
+}
+# Test ids that may fail with our functions, and why; SciPy's own functions pass them.
+EXCEPTIONS = {}
+
+
+def run(plugin, module, select, swap):
+    """Return (number that passed, ids that failed) of a module of tests in a process of its own."""
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", plugin, "-p", "no:cacheprovider"]
+    command += ["-rf", "--pyargs", module, "-k", select]
+    paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TCSOLVE_SWAP": swap}
+    options = {"capture_output": True, "text": True, "timeout": 900, "env": environment}
+    with tempfile.TemporaryDirectory() as folder:  # without a configuration of ours
+        done = subprocess.run(command, cwd=folder, **options)
+    assert done.returncode in (0, 1), done.stdout[-3000:] + done.stderr[-3000:]
+    failed = {name for name in re.findall(r"^FAILED \S*?::(\S+)", done.stdout, re.M)}
+    passed = re.search(r"(\d+) passed", done.stdout)
+    return int(passed[1]) if passed else 0, failed
+
+
+@pytest.fixture
+def scipys_version():
+    if scipy.__version__ != SCIPY:
+        reason = f"the tests of SciPy {SCIPY} are meant, and SciPy is {scipy.__version__}"
+        skip_or_fail(reason, "TCSOLVE_REQUIRE_SCIPYS_TESTS")
+    if importlib.util.find_spec("scipy.linalg.tests.test_basic") is None:
+        skip_or_fail("SciPy is installed without its tests", "TCSOLVE_REQUIRE_SCIPYS_TESTS")
+
+
+def test_there_are_few_exceptions():
+    assert len(EXCEPTIONS) <= 10 and all(EXCEPTIONS.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suite", SUITES)
+def test_scipys_tests_pass_with_our_functions(suite, scipys_version):
+    module, select, least = SUITES[suite]
+    module = f"scipy.linalg.tests.{module}"
+
+    passed, failed = run("swapped", module, select, ",".join(NAMES))
+
+    if failed - {*EXCEPTIONS}:  # some tests fail with SciPy's own functions, too
+        failed -= run("swapped", module, select, "")[1]
+    assert not failed - {*EXCEPTIONS}
+    assert passed >= least
+
+
+@pytest.mark.slow
+def test_a_function_that_is_wrong_is_seen(scipys_version, tmp_path, monkeypatch):
+    module, select, _ = SUITES["det"]
+    broken = "import scipy.linalg\nscipy.linalg.det = lambda a, **options: 7.0\n"
+    (tmp_path / "broken.py").write_text(broken)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+
+    _, failed = run("broken", f"scipy.linalg.tests.{module}", select, "")
+
+    assert len(failed) > 5
+
+
+@pytest.mark.slow
+def test_numpys_tests_pass_with_what_is_installed():
+    module, select = "numpy.linalg.tests.test_linalg", "TestSolve or TestInv or TestDet"
+    if importlib.util.find_spec(module) is None:
+        skip_or_fail("NumPy is installed without its tests", "TCSOLVE_REQUIRE_SCIPYS_TESTS")
+
+    passed, failed = run("installed_everywhere", module, select, "1")
+
+    if failed:  # some tests fail with NumPy's own functions, too
+        failed -= run("installed_everywhere", module, select, "")[1]
+    assert not failed, np.__version__
+    assert passed >= 20

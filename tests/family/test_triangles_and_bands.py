@@ -1,0 +1,205 @@
+"""`solve_triangular`, `solve_banded` and `solveh_banded`: SciPy's routines, with verified answers."""
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.linalg
+from bounds import MET, host, ratio
+
+import tcsolve
+from tcsolve import solve_banded, solve_triangular, solveh_banded
+
+DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
+
+
+def random(shape, dtype=float, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(shape)
+    return (x + 1j * rng.standard_normal(shape) if np.dtype(dtype).kind == "c" else x).astype(dtype)
+
+
+def triangle(n, lower, dtype=float):
+    a = random((n, n), dtype) + (n**0.5 * np.eye(n)).astype(dtype)
+    return np.tril(a) if lower else np.triu(a)
+
+
+def full(l, u, ab):
+    """Return the matrix that the diagonals ab describe."""
+    n = ab.shape[1]
+    a = np.zeros((n, n), ab.dtype)
+    for i in range(n):
+        for j in range(max(0, i - l), min(n, i + u + 1)):
+            a[i, j] = ab[u + i - j, j]
+    return a
+
+
+def full_definite(ab, lower):
+    u, n = len(ab) - 1, ab.shape[1]
+    a = np.zeros((n, n), ab.dtype)
+    for d in range(u + 1):
+        diagonal = ab[d, : n - d].conj() if lower else ab[u - d, d:]
+        a += np.diag(diagonal, d) + (np.diag(diagonal.conj(), -d) if d else 0)
+    return a
+
+
+def definite_band(u, n, lower, dtype=float):
+    ab = random((u + 1, n), dtype)
+    ab[0 if lower else u] = 4 * (u + 1)
+    return ab
+
+
+# ---- triangles
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("trans", [0, 1, 2, "N", "T", "C"])
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("n", [9, 60])
+def test_a_triangular_answer_is_verified(xp, dtype, trans, lower, n):
+    a = triangle(n, lower, dtype)
+    solved = {0: a, 1: a.T, 2: a.conj().T}[{"N": 0, "T": 1, "C": 2}.get(trans, trans)]
+    for order in "CF":
+        for shape in ((n,), (n, 3), (n, 0)):
+            b, given = random(shape, dtype, 1), xp.asarray(np.array(a, order=order))
+            x = solve_triangular(given, xp.asarray(b), trans=trans, lower=lower)
+            assert isinstance(x, xp.ndarray) and x.shape == shape and x.dtype == dtype
+            assert ratio(solved, x, b) <= MET
+
+
+@pytest.mark.parametrize("unit", [False, True])
+@pytest.mark.parametrize("lower", [False, True])
+def test_only_the_triangle_is_read(xp, lower, unit):
+    n = 40
+    a, b = triangle(n, lower) / n, random((n,), seed=1)
+    given = a.copy()
+    given[np.triu_indices(n, 1) if lower else np.tril_indices(n, -1)] = np.nan
+    if unit:
+        given[np.diag_indices(n)], a[np.diag_indices(n)] = np.nan, 1
+    options = {"lower": lower, "unit_diagonal": unit, "check_finite": False}
+
+    x = solve_triangular(xp.asarray(given), xp.asarray(b), **options)
+
+    assert ratio(a, x, b) <= MET
+
+
+def test_a_zero_on_the_diagonal_is_found(xp):
+    a = triangle(20, True)
+    a[4, 4] = 0
+    with pytest.raises(tcsolve.LinAlgError, match="resolution failed at diagonal 4"):
+        solve_triangular(xp.asarray(a), xp.ones(20), lower=True)
+
+
+def test_stacks_of_triangles_broadcast(xp):
+    a, b = np.stack([triangle(5, False)] * 3) * random((3, 1, 1)), random((2, 1, 5, 2))
+    x = solve_triangular(xp.asarray(a), xp.asarray(b))
+    assert x.shape == (2, 3, 5, 2) and np.allclose(a @ host(x), b, atol=1e-10)
+
+
+def test_bad_input_of_a_triangle_is_refused(xp):
+    a = xp.asarray(triangle(5, False))
+    for b in (xp.ones(4), xp.full(5, np.nan)):
+        with pytest.raises(ValueError):
+            solve_triangular(a, b)
+    with pytest.raises(ValueError, match="trans is 7"):
+        solve_triangular(a, xp.ones(5), trans=7)
+    with pytest.raises(ValueError):
+        solve_triangular(xp.ones((3, 4)), xp.ones(3))
+
+
+def test_x_may_lie_in_the_memory_of_b():
+    a, b = triangle(30, False), random((30,), seed=1)
+    kept = b.copy()
+    x = solve_triangular(a, b, overwrite_b=True)
+    assert np.shares_memory(x, b) and ratio(a, x, kept) <= MET
+
+
+# ---- bands
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("l, u", [(0, 0), (1, 1), (2, 0), (0, 3), (3, 1)])
+@pytest.mark.parametrize("n", [9, 60])
+def test_a_banded_answer_is_verified(xp, dtype, l, u, n):
+    ab = random((l + u + 1, n), dtype)
+    ab[u] += 4
+    for shape in ((n,), (n, 3), (n, 0)):
+        b = random(shape, dtype, 1)
+        x = solve_banded((l, u), xp.asarray(ab), xp.asarray(b))
+        assert isinstance(x, xp.ndarray) and x.shape == shape and x.dtype == dtype
+        assert ratio(full(l, u, ab), x, b) <= MET
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("u", [0, 1, 3])
+@pytest.mark.parametrize("n", [9, 60])
+def test_the_answer_for_a_definite_band_is_verified(xp, dtype, lower, u, n):
+    ab = definite_band(u, n, lower, dtype)
+    for shape in ((n,), (n, 3), (n, 0)):
+        b = random(shape, dtype, 1)
+        x = solveh_banded(xp.asarray(ab), xp.asarray(b), lower=lower)
+        assert isinstance(x, xp.ndarray) and x.shape == shape and x.dtype == dtype
+        assert ratio(full_definite(ab, lower), x, b) <= MET
+
+
+def test_corners_of_the_storage_are_not_read():
+    ab = random((4, 60))
+    ab[2] += 4
+    b = random((60,), seed=1)
+    given = ab.copy()
+    given[0, :2] = given[1, :1] = given[3, -1:] = 1e300
+    x = solve_banded((1, 2), given, b)
+    assert ratio(full(1, 2, ab), x, b) <= MET
+    assert np.array_equal(x, scipy.linalg.solve_banded((1, 2), given, b))
+
+
+def test_more_diagonals_than_the_matrix_has_are_allowed():
+    ab, b = random((9, 3)), random((3,), seed=1)
+    ab[4] += 4
+    assert ratio(full(4, 4, ab), solve_banded((4, 4), ab, b), b) <= MET
+
+
+@pytest.mark.parametrize("scale", [1e-290, 1e290])
+def test_bands_at_the_ends_of_the_range_are_verified(scale):
+    ab, b = definite_band(2, 40, False), random((40, 2), seed=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x = solveh_banded(ab * scale, b * scale)
+    assert ratio(full_definite(ab, False), x, b) <= MET
+
+
+def test_growth_in_a_band_is_refined_away():
+    n = 200  # without pivoting the first rows grow; with it, the answer of LAPACK is just not good enough
+    ab = np.vstack([np.ones((2, n)), np.full(n, 1e-3), -np.ones((2, n))])
+    b = random((n, 4), seed=1)
+    assert ratio(full(2, 2, ab), solve_banded((2, 2), ab, b), b) <= MET
+
+
+def test_stacks_of_bands_broadcast(xp):
+    ab, b = random((3, 3, 5)) + [[0], [4], [0]], random((2, 1, 5, 2))
+    x = solve_banded(([1, 1, 1], 1), xp.asarray(ab), xp.asarray(b))
+    assert x.shape == (2, 3, 5, 2)
+    for i in range(3):
+        assert np.allclose(full(1, 1, ab[i]) @ host(x)[1, i], b[1, 0], atol=1e-10)
+
+
+def test_lent_bands_are_overwritten_and_the_answer_is_measured_before():
+    ab, b = definite_band(1, 40, True), random((40,), seed=1)
+    kept = ab.copy(), b.copy()
+    x = solveh_banded(ab, b, overwrite_ab=True, overwrite_b=True, lower=True)
+    assert np.shares_memory(x, b) and not np.array_equal(ab, kept[0])
+    assert ratio(full_definite(kept[0], True), x, kept[1]) <= MET
+
+
+def test_a_band_that_cannot_be_solved_is_refused(xp):
+    with pytest.raises(tcsolve.LinAlgError, match="singular"):
+        solve_banded((1, 1), xp.zeros((3, 5)), xp.ones(5))
+    with pytest.raises(tcsolve.LinAlgError, match="not positive definite"):
+        solveh_banded(xp.asarray(-definite_band(1, 5, False)), xp.ones(5))
+    with pytest.raises(ValueError):
+        solve_banded((1, 1), xp.ones((3, 5)), xp.ones(4))
+    with pytest.raises(ValueError):
+        solve_banded((2, 1), xp.ones((3, 5)), xp.ones(5))
+    with pytest.raises(ValueError):
+        solveh_banded(xp.full((2, 5), np.nan), xp.ones(5))
