@@ -65,7 +65,7 @@ def main():
 def page(table, facts):
     """Return the page of the study."""
     skipped = [row for row in table.rows if row["status"] == "SKIPPED"]
-    runs = [row for row in table.ran if row["panels"] != 1]
+    runs = complete([row for row in table.ran if row["panels"] != 1])
     real = [row for row in runs if row["source"] == "suitesparse"]
     made = [row for row in runs if row["source"] == "generate"]
     lines = [
@@ -100,6 +100,14 @@ def page(table, facts):
         "",
     ]
     return "\n".join(lines)
+
+
+def complete(rows):
+    """Return the rows of the matrices that have been solved by every plan."""
+    plans, seen = {row["plan"] for row in rows}, defaultdict(set)
+    for row in rows:
+        seen[row["matrix"]].add(row["plan"])
+    return [row for row in rows if seen[row["matrix"]] == plans]
 
 
 def count(rows):
@@ -272,7 +280,7 @@ def scaling(rows):
 
 def draw(table):
     """Draw the pictures of the study."""
-    runs = [row for row in table.ran if row["panels"] != 1 and row["scale"]]
+    runs = [row for row in complete(table.ran) if row["panels"] != 1 and row["scale"]]
     real = StudyTable(r for r in runs if r["source"] == "suitesparse")
     geo = [r for r in runs if r["matrix"].startswith("svd_geo n=300")]
     real.draw("profile", RESULTS / "convergence_profile.png")
