@@ -56,7 +56,8 @@ class LUEach:
 
     def solve(self, rhs, adjoint=False):
         getrs, trans = lapack_of("getrs", rhs.dtype), 2 if adjoint else 0
-        for t, pivots, some in zip(self._lu, self._pivots, rhs, strict=True):
+        # SciPy's getrs counts the pivots from 1 during its call, so other threads must not see them.
+        for t, pivots, some in zip(self._lu, self._pivots.copy(), rhs, strict=True):
             some.T[...] = getrs(t.T, pivots, some.T, trans=trans, overwrite_b=True)[0]
         return rhs
 
@@ -160,8 +161,8 @@ def measure(a, x, b, y, info, out, *, residuals=None):
         for first in range(0, m, step):
             some = slice(first, first + step)
             system = [v[some].astype(wide, copy=False) for v in (a, x, b)]
-            size, sums = out[4 + k :, some], np.abs(system[0])
-            out[0, some], out[1, some] = (sums.sum(axis=axis).max(axis=1) for axis in (2, 1))
+            size, of_a, ones = out[4 + k :, some], np.abs(system[0]), np.ones(n)
+            out[0, some], out[1, some] = (of_a @ ones).max(axis=1), (ones @ of_a).max(axis=1)
             size[:] = np.abs(system[1]).max(axis=1).T
             is_narrow = x.dtype.char in "fF"
             r = _residual(*system, out[0, some], size.T, is_narrow)

@@ -70,9 +70,8 @@ class StackFactorization:
     rungs = ("fp64",)
 
     def __init__(self, ops, a, factors, bytes_planned):
-        self._ops, self._factors, self.bytes_planned = ops, factors, bytes_planned
-        self.shape, self.dtype = a.shape, a.dtype
-        self._a, self._known = a.reshape(-1, *a.shape[-2:]), None
+        self._ops, self._factors, self._planned = ops, factors, bytes_planned
+        self._shape, self._a, self._known = a.shape, a.reshape(-1, *a.shape[-2:]), None
 
     @classmethod
     def of(cls, ops, a, *, nrhs=1, check_finite=True, moved_bytes=0):
@@ -104,6 +103,10 @@ class StackFactorization:
                 factors.info
             )  # complete, so that other streams and threads can use the factors
         return cls(ops, a, factors, planned)
+
+    shape = property(lambda self: self._shape)
+    dtype = property(lambda self: self._a.dtype)
+    bytes_planned = property(lambda self: self._planned)
 
     @property
     def nbytes(self):

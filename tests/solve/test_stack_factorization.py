@@ -6,6 +6,7 @@ and on a device.
 
 import copy
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -338,6 +339,17 @@ def test_factors_on_the_host_are_copied_and_pickled(n):
     for made in (copy.copy(f), copy.deepcopy(f), pickle.loads(pickle.dumps(f))):
         assert np.array_equal(made.solve(b), x) and np.array_equal(made.rcond(), rcond)
         assert made.shape == f.shape and made.nbytes == f.nbytes
+
+
+@pytest.mark.parametrize("n", [5, 30])
+def test_threads_share_factors(xp, n):
+    f = tcsolve.factor(xp.asarray(matrices(None, "d", 20, n)))
+    systems = [xp.asarray(right_hand_sides("d", 20, n, 1, seed=i)) for i in range(8)]
+    expected = [host(f.solve(b)) for b in systems]
+    with ThreadPoolExecutor(len(systems)) as pool:
+        found = list(pool.map(lambda b: [host(f.solve(b)) for _ in range(20)], systems))
+    for xs, x in zip(found, expected, strict=True):
+        assert all(np.array_equal(y, x) for y in xs)
 
 
 @pytest.mark.gpu
