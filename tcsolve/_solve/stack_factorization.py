@@ -15,6 +15,7 @@ from tcsolve._lu.scaling import ldexp
 from tcsolve._solution import Solution, distinct, of_slices, raise_or_warn
 from tcsolve._solve import host_library
 from tcsolve._solve.backward_error import SAFE
+from tcsolve._solve.determinant import LogDeterminant
 from tcsolve._solve.direct import solve_empty
 from tcsolve._solve.fold import Fold
 from tcsolve._solve.placement import brought, place_rhs
@@ -187,9 +188,15 @@ class StackFactorization:
             ``det A / |det A|``, on the host; 0 if a matrix is singular, NaN if it is not finite.
         logabsdet : ndarray of float64, shape (...)
             Natural logarithm of ``|det A|``; -inf if a matrix is singular, NaN if it is not finite.
+
+        Notes
+        -----
+        The result is a named tuple.
         """
         known = self._looked_up()
-        return tuple(v.reshape(self.shape[:-2]).copy() for v in (known.signs, known.logs))
+        return LogDeterminant(
+            *(v.reshape(self.shape[:-2]).copy() for v in (known.signs, known.logs))
+        )
 
     # ---- solving
 

@@ -118,8 +118,7 @@ def factor_a_stack(a: NDArray[np.float64], b: NDArray[np.float64]) -> None:
     assert_type(factors.shape, tuple[int, ...])
     assert_type(factors.nbytes, int)
     assert_type(factors.rcond(), NDArray[np.float64])
-    _, logarithms = factors.slogdet()
-    assert_type(logarithms, NDArray[np.float64])
+    assert_type(factors.slogdet().logabsdet, NDArray[np.float64])
 
 
 def refine_on_the_host(a: NDArray[np.float64], b: NDArray[np.float64]) -> None:
