@@ -17,6 +17,8 @@ __all__ = ["doubtful", "factor", "measure", "measures_one", "most_at_once", "row
 ACROSS = 24
 # From this n on, three matrix products in FP64 are faster than one in long double.
 SPLIT = 12
+# Number of matrices that are transposed together, so that the lines of the cache that they share stay there.
+TRANSPOSED = 64
 # About the number of entries of A that are measured at a time, so that copies of them stay in the cache.
 WORK_ENTRIES = 1 << 16
 
@@ -76,7 +78,7 @@ class LUAcross:
     """
 
     def __init__(self, lu, pivots, info):
-        self._lu = np.ascontiguousarray(lu.transpose(2, 1, 0))
+        self._lu = _reversed(lu)
         self._order, self._signs, self.info = _orders(pivots), _signs(pivots), info
         self.nbytes = lu.nbytes + self._order.nbytes
 
@@ -84,12 +86,12 @@ class LUAcross:
         t, order = self._lu, self._order[:, None, :]
         if adjoint:
             t = t.transpose(1, 0, 2)
-            x = np.ascontiguousarray(rhs.transpose(2, 1, 0))
+            x = _reversed(rhs)
             t = t.conj() if t.dtype.kind == "c" else t
             _solve_upper(t, _solve_lower(t, x, unit=False), unit=True)
             np.put_along_axis(rhs, order, x.transpose(2, 1, 0), axis=2)
         else:
-            x = np.ascontiguousarray(np.take_along_axis(rhs, order, axis=2).transpose(2, 1, 0))
+            x = _reversed(np.take_along_axis(rhs, order, axis=2))
             _solve_upper(t, _solve_lower(t, x, unit=True), unit=False)
             rhs[...] = x.transpose(2, 1, 0)
         return rhs
@@ -104,6 +106,15 @@ class LUAcross:
         some._signs, some.info = self._signs[which], self.info[which]
         some.nbytes = some._lu.nbytes + some._order.nbytes
         return some
+
+
+def _reversed(v):
+    """Return v (m, i, j) as (j, i, m)."""
+    out = np.empty(v.shape[::-1], v.dtype)
+    for first in range(0, len(v), TRANSPOSED):
+        some = slice(first, first + TRANSPOSED)
+        out[..., some] = v[some].transpose(2, 1, 0)
+    return out
 
 
 def _solve_lower(t, x, unit):
