@@ -37,13 +37,18 @@ def factor(a, kind, columns, careful=False):
     """Return the LU factors of general matrices a (m, n, n), in FP64 or complex128."""
     if kind != "general":
         raise NotImplementedError(f"only general matrices are factored here, not {kind}")
+    return (LUAcross if a.shape[1] <= ACROSS else LUEach).of(a)
+
+
+def _factored(a):
+    """Return the transposes of L and U (m, n, n), the pivots (m, n), and info (m,)."""
     wide = np.result_type(a.dtype, np.float64)
     lu = np.array(np.swapaxes(a, 1, 2), wide, order="C")  # each lu[s].T is column-major
     pivots, info = np.empty(lu.shape[:2], np.int32), np.zeros(len(lu), np.int32)
     getrf = lapack_of("getrf", wide)
     for s, t in enumerate(lu):
         _, pivots[s], info[s] = getrf(t.T, overwrite_a=True)
-    return (LUAcross if lu.shape[1] <= ACROSS else LUEach)(lu, pivots, info)
+    return lu, pivots, info
 
 
 class LUEach:
@@ -55,6 +60,11 @@ class LUEach:
     def __init__(self, lu, pivots, info):
         self._lu, self._pivots, self.info = lu, pivots, info
         self.nbytes = lu.nbytes + pivots.nbytes
+
+    @classmethod
+    def of(cls, a):
+        """Factor a (m, n, n)."""
+        return cls(*_factored(a))
 
     def solve(self, rhs, adjoint=False):
         getrs, trans = lapack_of("getrs", rhs.dtype), 2 if adjoint else 0
@@ -77,13 +87,24 @@ class LUAcross:
     The last axis of the array t (n, n, m) counts the matrices, so that each step reads vectors.
     """
 
-    def __init__(self, lu, pivots, info):
-        self._lu = _reversed(lu)
-        self._order, self._signs, self.info = _orders(pivots), _signs(pivots), info
-        self.nbytes = lu.nbytes + self._order.nbytes
+    def __init__(self, t, pivots, info):
+        self._t, self._pivots, self.info = t, pivots, info
+        self._order = _orders(pivots)[:, None, :]
+        self.nbytes = t.nbytes + pivots.nbytes + self._order.nbytes
+
+    @classmethod
+    def of(cls, a):
+        """Factor a (m, n, n)."""
+        m, n, _ = a.shape
+        t = np.empty((n, n, m), np.result_type(a.dtype, np.float64))
+        pivots, info = np.empty((m, n), np.int32), np.empty(m, np.int32)
+        for some in _parts(m):
+            lu, pivots[some], info[some] = _factored(a[some])
+            t[..., some] = lu.transpose(2, 1, 0)
+        return cls(t, pivots, info)
 
     def solve(self, rhs, adjoint=False):
-        t, order = self._lu, self._order[:, None, :]
+        t, order = self._t, self._order
         if adjoint:
             t = t.transpose(1, 0, 2)
             x = _reversed(rhs)
@@ -98,21 +119,21 @@ class LUAcross:
 
     def diagonal(self):
         """Return the pivots (m, n), and the signs of the permutations (m,)."""
-        return np.diagonal(self._lu), self._signs
+        return np.diagonal(self._t), _signs(self._pivots)
 
     def taken(self, which):
-        some = object.__new__(LUAcross)
-        some._lu, some._order = self._lu[..., which], self._order[which]
-        some._signs, some.info = self._signs[which], self.info[which]
-        some.nbytes = some._lu.nbytes + some._order.nbytes
-        return some
+        return LUAcross(self._t[..., which], self._pivots[which], self.info[which])
+
+
+def _parts(m):
+    """Return slices of m matrices."""
+    return [slice(first, first + TRANSPOSED) for first in range(0, m, TRANSPOSED)]
 
 
 def _reversed(v):
     """Return v (m, i, j) as (j, i, m)."""
     out = np.empty(v.shape[::-1], v.dtype)
-    for first in range(0, len(v), TRANSPOSED):
-        some = slice(first, first + TRANSPOSED)
+    for some in _parts(len(v)):
         out[..., some] = v[some].transpose(2, 1, 0)
     return out
 
