@@ -41,7 +41,7 @@ class Fold:
         """Return x (m, n, K) as (..., n, k)."""
         n, d = x.shape[1], len(self.batch)
         x = x.reshape(*self._sizes(self._own), n, *self._sizes(self._extra), k)
-        order = np.argsort([*self._own, d, *self._extra, d + 1]).tolist()
+        order = tuple(np.argsort([*self._own, d, *self._extra, d + 1]).tolist())
         return xp.ascontiguousarray(xp.transpose(x, order))
 
     def of_columns(self, v, k):
