@@ -76,7 +76,15 @@ def _link_within(app, name, text):
 
 
 # Classes whose objects are made by the library, not by its users.
-MADE_HERE = {"Entry", "Factorization", "GemmBound", "Problem", "Solution", "Status"}
+MADE_HERE = {
+    "Entry",
+    "Factorization",
+    "GemmBound",
+    "Problem",
+    "Solution",
+    "StackFactorization",
+    "Status",
+}
 
 
 def _without_signature(app, what, name, obj, options, signature, returns):

@@ -33,6 +33,7 @@ __all__ = [
     "Plan",
     "SingularError",
     "Solution",
+    "StackFactorization",
     "Status",
     "StudyTable",
     "TcsolveError",
@@ -206,6 +207,9 @@ def solve_ex(
     device: _Place = "auto",
     residual: _Residual = "fp64",
 ) -> Solution[NDArray[Any]]: ...
+
+# A stack of matrices makes a StackFactorization.  The types of arrays do not have their number of dimensions,
+# so callers tell their type checker by `typing.cast`.
 def factor(
     a: ArrayLike | _DeviceArray,
     overwrite_a: bool = False,
@@ -273,6 +277,38 @@ class _LogDeterminant(NamedTuple):
     # The sign is a float if the matrix is real.  `Any` allows callers to use it as a float in this case.
     sign: float | Any
     logabsdet: float
+
+class StackFactorization:
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def precision(self) -> _Rung: ...
+    @property
+    def rungs(self) -> tuple[_Rung, ...]: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def bytes_planned(self) -> int: ...
+    @overload
+    def solve(self, b: _D, *, trans: _Trans = 0, check_finite: bool = True) -> _D: ...
+    @overload
+    def solve(
+        self, b: ArrayLike, *, trans: _Trans = 0, check_finite: bool = True
+    ) -> NDArray[Any]: ...
+    @overload
+    def solve_ex(self, b: _D, *, trans: _Trans = 0, check_finite: bool = True) -> Solution[_D]: ...
+    @overload
+    def solve_ex(
+        self, b: ArrayLike, *, trans: _Trans = 0, check_finite: bool = True
+    ) -> Solution[NDArray[Any]]: ...
+    def rcond(self) -> NDArray[np.float64]: ...
+    def slogdet(self) -> _LogDeterminants: ...
+
+class _LogDeterminants(NamedTuple):
+    sign: NDArray[Any]
+    logabsdet: NDArray[np.float64]
 
 @overload
 def refine(

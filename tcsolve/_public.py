@@ -29,6 +29,7 @@ from tcsolve._solution import Solution, Status
 from tcsolve._solve.api import factor, solve, solve_ex
 from tcsolve._solve.factorization import Factorization
 from tcsolve._solve.refinement import refine
+from tcsolve._solve.stack_factorization import StackFactorization
 from tcsolve._study.api import study
 from tcsolve._study.table import StudyTable
 
@@ -49,6 +50,7 @@ __all__ = [
     "Plan",
     "SingularError",
     "Solution",
+    "StackFactorization",
     "Status",
     "StudyTable",
     "TcsolveError",

@@ -55,11 +55,13 @@ ERRORS = {
     "TcsolveError",
 }
 CLASSES = {
-    *("Factorization", "GemmBound", "LeastSquares", "Plan", "Solution", "Status", "StudyTable")
+    *("Factorization", "GemmBound", "LeastSquares", "Plan", "Solution", "StackFactorization"),
+    *("Status", "StudyTable"),
 }
 METHODS = ("solve", "solve_ex", "rcond", "slogdet")
 CALLABLES = [getattr(tcsolve, name) for name in sorted(FUNCTIONS)]
 CALLABLES += [getattr(tcsolve.Factorization, name) for name in METHODS]
+CALLABLES += [getattr(tcsolve.StackFactorization, name) for name in METHODS]
 
 
 def sections(function):
@@ -147,7 +149,7 @@ def test_what_a_function_raises_itself_is_documented(function):
         assert raised <= set(documented(sections(function)["Raises"]))
 
 
-@pytest.mark.parametrize("name", ["Plan", "Solution", "Factorization"])
+@pytest.mark.parametrize("name", ["Plan", "Solution", "Factorization", "StackFactorization"])
 def test_every_public_attribute_of_a_class_is_documented(name):
     cls = getattr(tcsolve, name)
     found = sections(cls)

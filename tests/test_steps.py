@@ -33,6 +33,7 @@ CALLS = {
     ),
     "solve_ex": (lambda: tcsolve.solve_ex(A, B, precision="fp16x3"), ONCE),
     "factor": (lambda: tcsolve.factor(A, precision="fp16x3"), ONCE),
+    "factor, a stack": (lambda: tcsolve.factor(STACK), ONCE),
     "refine": (lambda: tcsolve.refine(A, B, lambda r: np.linalg.solve(A, r)), ONCE),
     "gemm": (lambda: tcsolve.gemm(LOW, LOW), ONCE),
     "gemm, float64 in fp16": (lambda: tcsolve.gemm(A, A, precision="fp16"), ONCE),
@@ -64,6 +65,16 @@ def test_a_solve_with_factors_takes_each_step_once(method):
         getattr(f, method)(B)
 
     assert Counter(steps) == ONCE and len(f.rungs) > 1
+
+
+@pytest.mark.parametrize("method", ["solve", "solve_ex"])
+def test_a_solve_with_a_factored_stack_takes_each_step_once(method):
+    f = tcsolve.factor(STACK)
+
+    with observed() as steps:
+        getattr(f, method)(np.ones(4))
+
+    assert Counter(steps) == ONCE
 
 
 def test_reading_a_factorization_without_factors_makes_none(monkeypatch):

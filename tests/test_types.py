@@ -42,8 +42,10 @@ ignore_errors = true
 disallow_subclassing_any = false
 """
 COMPILED = ("*.so", "*.pyd", "*.a", "*.lib", "__pycache__", "tests")
-# The class attribute is None, and the attribute of an object never is; `factor` alone makes a Factorization.
-ALLOWED = "tcsolve\\.Solution\\.(__init__|statuses|rconds)\ntcsolve\\.Factorization\\.__init__\n"
+# The class attribute is None, and the attribute of an object never is; `factor` alone makes factorizations.
+ALLOWED = (
+    "tcsolve\\.Solution\\.(__init__|statuses|rconds)\ntcsolve\\.(Stack)?Factorization\\.__init__\n"
+)
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,25 @@ _ops = NumpyOps()
 
 
 class _Factors:
-    def __init__(self, solvers, info):
-        self._solvers, self.info = solvers, np.array(info, np.int32)
+    def __init__(self, solvers, info, a=None):
+        self._solvers, self.info, self._a = solvers, np.array(info, np.int32), a
 
     def solve(self, rhs, adjoint=False):
         assert rhs.flags.c_contiguous and rhs.dtype.char in "dD"
         for rows, solve in zip(rhs, self._solvers, strict=True):
             rows[...] = solve(rows.T, adjoint).T
         return rhs
+
+    @property
+    def nbytes(self):
+        return self._a.nbytes
+
+    def diagonal(self):
+        """Return the pivots of general matrices, and the signs of the permutations."""
+        (getrf,) = scipy.linalg.get_lapack_funcs(("getrf",), dtype=self._a.dtype)
+        lus, swaps, _ = zip(*map(getrf, self._a), strict=True)
+        moved = (np.array(swaps) != np.arange(self._a.shape[1])).sum(axis=1)
+        return np.diagonal(lus, axis1=1, axis2=2), 1.0 - 2.0 * (moved % 2)
 
     def taken(self, which):
         return _Factors([self._solvers[i] for i in which], self.info[which])
@@ -108,7 +119,7 @@ class HostVendor:
                 a = a * np.eye(a.shape[1]) if kind == "diagonal" else a
                 made = [_triangle(one, kind != "upper triangular") for one in a]
         solvers, info = zip(*made, strict=True)
-        return _Factors(list(solvers), info)
+        return _Factors(list(solvers), info, a)
 
     def rows(self, b, probes):
         (m, n, k), wide = b.shape, np.result_type(b.dtype, np.float64)

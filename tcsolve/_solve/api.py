@@ -10,6 +10,7 @@ from tcsolve._solve.overwriting import is_lent, solution_in
 from tcsolve._solve.placement import brought, require_room_there, target_ops
 from tcsolve._solve.request import check_factor, check_solve
 from tcsolve._solve.routes import solve_request
+from tcsolve._solve.stack_factorization import StackFactorization
 from tcsolve._solve.vendor.plain import plain_answer_there
 from tcsolve._steps import guarded
 
@@ -217,8 +218,8 @@ def factor(
 
     Parameters
     ----------
-    a : array_like, shape (n, n)
-        The matrix, n > 0, as in `solve`.
+    a : array_like, shape (..., n, n)
+        A matrix or a stack of matrices, n > 0, as in `solve`.
     overwrite_a : bool
         If True, the residuals use the array a itself, so it must not change while the factors are in use.
         By default a copy is made.
@@ -227,14 +228,15 @@ def factor(
     assume_a : {None, 'general', 'gen'}
         `factor` supports no other structure.
     precision, device
-        As in `solve`.
+        As in `solve`.  A stack is factored in 'fp64', and with 'auto' it stays on its device.
     nrhs : int
         Expected number of right-hand sides of a solve; it affects the choice of the precision.
 
     Returns
     -------
-    Factorization
-        It has ``solve(b)``, ``solve_ex(b)``, ``rcond()``, ``slogdet()`` and ``nbytes``.
+    Factorization or StackFactorization
+        It has ``solve(b)``, ``solve_ex(b)``, ``rcond()``, ``slogdet()`` and ``nbytes``.  Those of a stack
+        return one number for each matrix.
 
     Raises
     ------
@@ -257,6 +259,14 @@ def factor(
     >>> f = factor(np.array([[2.0, 1], [1, 3]]))
     >>> f.solve(np.array([3.0, 4])).round(12).tolist()
     [1.0, 1.0]
+
+    A stack of two matrices, and one vector for both:
+
+    >>> f = factor(np.array([[[2.0, 1], [1, 3]], [[4, 0], [0, 1]]]))
+    >>> f.solve(np.array([3.0, 4])).round(12).tolist()
+    [[1.0, 1.0], [0.75, 4.0]]
+    >>> f.slogdet()[0].tolist()
+    [1.0, 1.0]
     """
     here, a, nrhs = check_factor(a, assume_a, precision, device, nrhs)
     target = target_ops(here, a, nrhs, precision, device)
@@ -265,11 +275,14 @@ def factor(
     def factor_there(given):
         a = given.astype(result_dtype(given, given), copy=not overwrite_a)
         if target is not here:
-            require_room_there(target, a, nrhs, precision, a.nbytes)
+            if a.ndim == 2:
+                require_room_there(target, a, nrhs, precision, a.nbytes)
             a = brought(target, a)
         options = {"nrhs": nrhs, "check_finite": check_finite}
         options["moved_bytes"] = 0 if a is given else a.nbytes
         with np.errstate(all="ignore"):
+            if a.ndim > 2:
+                return StackFactorization.of(target, a, **options)
             return Factorization.of(target, a, precision, **options)
 
     return guarded(on_device, factor_there)(a)

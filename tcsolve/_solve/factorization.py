@@ -15,6 +15,7 @@ from tcsolve._solve.condition import ConditionEstimate
 from tcsolve._solve.determinant import log_determinant
 from tcsolve._solve.direct import solve_empty
 from tcsolve._solve.ladder import Ladder
+from tcsolve._solve.placement import place_rhs
 from tcsolve._solve.request import require_residual
 from tcsolve._solve.residuals import RESIDUALS
 from tcsolve._solve.transposed import TransposedLadder
@@ -143,7 +144,7 @@ class Factorization:
         system, trans = self._ladder.system, check_trans(trans)
         require_residual(residual)
         b, dtype = _check_rhs(system, b)
-        here = _place_rhs(system, b)
+        here = place_rhs(system.ops, b)
         if b.size == 0:
             return solve_empty(here, b.shape, dtype, b.ndim < 2)
         how = check_finite, here, RESIDUALS[residual], trans > 0
@@ -250,15 +251,3 @@ def _check_rhs(system, b):
         )
     check_shapes(system.a, b)
     return b, result_dtype(system.a, b)
-
-
-def _place_rhs(system, b):
-    """Return the `Ops` of b, which is on the host or on the device of the factors."""
-    note("place")
-    here = ops_for(b)
-    if here is not system.ops and here.device != "cpu":
-        raise InputError(
-            f"b is a {type(b).__module__}.{type(b).__name__}, but the factors are on the "
-            f"{system.ops.device}; move b there first"
-        )
-    return here

@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 from tcsolve._arrays import as_host
-from tcsolve._backends.select import cuda_available, ops_on
+from tcsolve._backends.select import cuda_available, ops_for, ops_on
+from tcsolve._errors import InputError
 from tcsolve._solve.cost_model import CPU, first_update, predict_seconds, rates_for
 from tcsolve._solve.memory import require_room
 from tcsolve._steps import guarded, note
 
-__all__ = ["brought", "moved", "require_room_there", "target_ops"]
+__all__ = ["brought", "moved", "place_rhs", "require_room_there", "target_ops"]
 
 # If the host needs fewer seconds than this, no GPU is considered: importing CuPy takes longer.
 WORTH_A_GPU = 0.2
@@ -36,12 +37,24 @@ def moved(solve, target, here, a, b, request):
     return replace(solution, x=brought(here, solution.x))
 
 
+def place_rhs(ops, b):
+    """Return the `Ops` of b, which is on the host, or on the device of the factors, that of `ops`."""
+    note("place")
+    here = ops_for(b)
+    if here is not ops and here.device != "cpu":
+        raise InputError(
+            f"b is a {type(b).__module__}.{type(b).__name__}, but the factors are on the "
+            f"{ops.device}; move b there first"
+        )
+    return here
+
+
 def target_ops(ops, a, nrhs, precision, device):
     """Return the `Ops` of the requested device, or of the device with the shortest predicted time."""
     note("place")
     if device != "auto":
         return ops_on(device) if device != ops.device else ops
-    if ops.device == "cuda":
+    if ops.device == "cuda" or a.ndim > 2:  # stacks stay where they are
         return ops
     host = _seconds(a, nrhs, precision, CPU)
     if host < WORTH_A_GPU or not cuda_available():

@@ -94,9 +94,14 @@ def check_factor(a, assume_a, precision, device, nrhs):
             "use solve for the others"
         )
     a = check_array(a, "a")
-    if a.ndim != 2 or a.shape[0] != a.shape[1] or a.shape[0] == 0:
+    if a.ndim < 2 or a.shape[-2] != a.shape[-1] or a.shape[-1] == 0:
         raise InputError(
-            f"factor: a has shape {a.shape}; one square matrix (n, n), n > 0, is needed"
+            f"factor: a has shape {a.shape}; square matrices (..., n, n), n > 0, are needed"
+        )
+    if a.ndim > 2 and getattr(precision, "update", precision) not in ("auto", "fp64"):
+        raise InputError(
+            f"factor: precision is {precision!r}; a stack is factored in 'fp64', so leave precision out, "
+            "or factor each matrix by itself"
         )
     return ops_for(a), a, nrhs
 

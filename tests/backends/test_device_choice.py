@@ -91,6 +91,8 @@ def test_auto_solves_on_the_host_where_the_device_cannot(capability, missing, to
 def public_calls(cupy, a, b):
     """Return public calls on arrays of the device, by name; factors are made before."""
     f, inverse = tcsolve.factor(a), cupy.linalg.inv(a)
+    stack = cupy.stack([a, a])
+    of_stack = tcsolve.factor(stack)
     return {
         "solve": lambda: tcsolve.solve(a, b),
         "solve_ex": lambda: tcsolve.solve_ex(a, b),
@@ -99,6 +101,10 @@ def public_calls(cupy, a, b):
         "Factorization.solve": lambda: f.solve(b),
         "Factorization.rcond": lambda: f.rcond(),
         "Factorization.slogdet": lambda: f.slogdet(),
+        "factor, a stack": lambda: tcsolve.factor(stack),
+        "StackFactorization.solve": lambda: of_stack.solve(b),
+        "StackFactorization.rcond": lambda: of_stack.rcond(),
+        "StackFactorization.slogdet": lambda: of_stack.slogdet(),
         "clear_cache": tcsolve.clear_cache,
         "device='cuda'": lambda: tcsolve.solve(np.eye(2), np.ones(2), device="cuda"),
     }

@@ -219,6 +219,8 @@ def test_the_reference_has_every_public_name(pages):
     wanted = {f"tcsolve.{name}" for name in tcsolve.__all__}
     wanted |= {f"tcsolve.matrices.{name}" for name in matrices.__all__}
     wanted |= {
-        f"tcsolve.Factorization.{name}" for name in ("solve", "solve_ex", "rcond", "slogdet")
+        f"tcsolve.{kind}.{name}"
+        for kind in ("Factorization", "StackFactorization")
+        for name in ("solve", "solve_ex", "rcond", "slogdet")
     }
     assert wanted <= documented

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, assert_type, reveal_type
+from typing import TYPE_CHECKING, Any, assert_type, cast, reveal_type
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,6 +109,16 @@ def call_the_family(a: NDArray[np.float64], b: NDArray[np.float64]) -> None:
     assert tcsolve.det(a) != 0
     with tcsolve.installed():
         np.linalg.solve(a, b)
+
+
+def factor_a_stack(a: NDArray[np.float64], b: NDArray[np.float64]) -> None:
+    factors = cast(tcsolve.StackFactorization, tcsolve.factor(a))
+    assert_type(factors.solve(b, trans=1), HostArray)
+    assert_type(factors.solve_ex(b, trans="C", check_finite=False), Solution[HostArray])
+    assert_type(factors.shape, tuple[int, ...])
+    assert_type(factors.nbytes, int)
+    assert_type(factors.rcond(), NDArray[np.float64])
+    assert_type(factors.slogdet().logabsdet, NDArray[np.float64])
 
 
 def refine_on_the_host(a: NDArray[np.float64], b: NDArray[np.float64]) -> None:

@@ -12,7 +12,7 @@ from tcsolve._solve.vendor.measure import errors_of
 from tcsolve._solve.vendor.rcond import rconds_of_scaled
 from tcsolve._solve.vendor.system import CONVERGED, NONFINITE, Part
 
-__all__ = ["repair"]
+__all__ = ["exponents_of", "repair"]
 
 # Number of refinement steps.
 MAX_STEPS = 2
@@ -56,7 +56,7 @@ def _solve_scaled(ops, system, x, is_safe):
     xp, wide = ops.xp, np.result_type(system.a.dtype, np.float64)
     a, b = ops.converted(system.a, wide), ops.converted(system.b, wide)
     row, col = (
-        xp.where(xp.asarray(is_safe)[:, None, None], 0, e) for e in _exponents(xp, a, system.kind)
+        xp.where(xp.asarray(is_safe)[:, None, None], 0, e) for e in exponents_of(xp, a, system.kind)
     )
     scaled = ldexp(xp, ldexp(xp, a, -row), -col)
     factors = ops.vendor.factor(scaled, system.kind, b.shape[2], careful=True)
@@ -93,7 +93,7 @@ def _refined(ops, factors, scaled, b, exponents):
     return xp.ascontiguousarray(ldexp(xp, y, top - xp.swapaxes(col, 1, 2)))
 
 
-def _exponents(xp, a, kind):
+def exponents_of(xp, a, kind):
     """Return the exponents of rows (m, n, 1) and columns (m, 1, n) that bring the entries of A near 1."""
     if kind == "positive definite":  # a symmetric scaling; the largest entries are on the diagonal
         diagonal = xp.diagonal(a, axis1=1, axis2=2).real

@@ -45,7 +45,7 @@ from tcsolve._solve.vendor.system import (
     read_matrix,
 )
 
-__all__ = ["goes_to_vendor", "solve_by_vendor"]
+__all__ = ["answered", "goes_to_vendor", "solve_by_vendor", "together"]
 
 # Up to this n, cuSOLVER factors a single matrix, because the launches of our LU take longer.
 LARGEST_ALONE = 512
@@ -196,8 +196,13 @@ def _chunk(ops, system):
     most = min(ops.vendor.most_at_once(kind, n), max(1, CHUNK_BYTES // (n * n * item)))
     if ops.vendor.takes_at_once(system.alone, n, k, system.a.dtype, kind):
         return most
+    return min(most, together(ops, kind, m, n))
+
+
+def together(ops, kind, m, n):
+    """Return how many of m matrices the library factors in one call."""
     largest = LARGEST_DEFINITE_TOGETHER if kind == "positive definite" else LARGEST_TOGETHER
-    return 1 if n > largest or m < FEW and n > FEW_ROWS else most
+    return 1 if n > largest or m < FEW and n > FEW_ROWS else ops.vendor.most_at_once(kind, n)
 
 
 def _bytes(ops, system, size):
@@ -230,6 +235,15 @@ def _solve_some(ops, system):
         x, factors = _solve_at_once(ops, system, board), _Later(ops, system)
     else:
         system, x, factors = _solve_by_factors(ops, system, board)
+    return answered(ops, system, x, factors, board)
+
+
+def answered(ops, system, x, factors, board):
+    """Return the `Part` from the measured numbers on the device, or None if the ladder shall solve a system.
+
+    Of a long stack, the host looks only into the systems that are not ordinary.
+    """
+    m, _, k = system.b.shape
     if m > ON_HOST and not system.estimate:
         triangular = system.kind in TRIANGULAR
         doubtful = ops.vendor.doubtful(board, k, limits(system), triangular)

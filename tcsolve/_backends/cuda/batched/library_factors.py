@@ -133,6 +133,14 @@ class LU:
         getattr(cusolver, PREFIX[rhs.dtype.char] + "getrs")(_solver(), op, *args)
         return rhs
 
+    @property
+    def nbytes(self):
+        return self._lu.nbytes + self._swaps.nbytes
+
+    def diagonal(self):
+        """Return the pivots (1, n), and the sign of the permutation (1,)."""
+        return cupy.diagonal(self._lu)[None], _signs(self._swaps[None])
+
     def taken(self, which):
         return self
 
@@ -155,10 +163,24 @@ class StackLU:
         getattr(cublas, PREFIX[rhs.dtype.char] + "getrsBatched")(cublas_calls.handle(), *args)
         return _conjugate(rhs) if adjoint else rhs
 
+    @property
+    def nbytes(self):
+        return self._lu.nbytes + (0 if self._pivots is None else self._pivots.nbytes)
+
+    def diagonal(self):
+        """Return the pivots (m, n), and the signs of the permutations (m,), before any are `taken`."""
+        return cupy.diagonal(self._lu, axis1=1, axis2=2), _signs(self._pivots)
+
     def taken(self, which):
         which = cupy.asarray(which)
         pivots = None if self._pivots is None else self._pivots[which]
         return StackLU(self._lu, self._addresses[which], pivots, self.info[which])
+
+
+def _signs(swaps):
+    """Return the signs of permutations that swap rows i and swaps[:, i] - 1 in turn."""
+    moved = swaps != cupy.arange(1, swaps.shape[1] + 1)
+    return 1.0 - 2.0 * (moved.sum(axis=1) % 2)
 
 
 def _lu_of_stack(a, pivoting=True):

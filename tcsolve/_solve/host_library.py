@@ -1,0 +1,233 @@
+"""Factors and norms of stacks on the host, with the functions of `library_factors` that a stack of LU needs.
+
+LAPACK has no routine for a stack, so it factors one matrix after the other.  Small matrices are then solved
+together: each step of the substitution treats one unknown of all systems.
+"""
+
+import numpy as np
+
+from tcsolve._backends.cpu.lu import lapack_of
+from tcsolve._backends.cpu.ops import numpy_ops
+from tcsolve._solve.long_double_residual import SMALL, residual
+from tcsolve._solve.split_residual import split_residual
+
+__all__ = ["doubtful", "factor", "measure", "measures_one", "most_at_once", "rows", "sizes"]
+
+# Up to this n, substitution for all systems together takes less time than one call of LAPACK for each.
+ACROSS = 24
+# From this n on, three matrix products in FP64 are faster than one in long double.
+SPLIT = 12
+# Number of matrices that are transposed together, so that the lines of the cache that they share stay there.
+TRANSPOSED = 64
+# About the number of entries of A that are measured at a time, so that copies of them stay in the cache.
+WORK_ENTRIES = 1 << 16
+
+
+def most_at_once(kind, n):
+    """Return how many n x n matrices `factor` can factor in one call."""
+    return 1 << 60
+
+
+def measures_one(k):
+    """Tell whether one launch can measure one system; there are no launches on the host."""
+    return False
+
+
+def factor(a, kind, columns, careful=False):
+    """Return the LU factors of general matrices a (m, n, n), in FP64 or complex128."""
+    if kind != "general":
+        raise NotImplementedError(f"only general matrices are factored here, not {kind}")
+    return (LUAcross if a.shape[1] <= ACROSS else LUEach).of(a)
+
+
+def _factored(a):
+    """Return the transposes of L and U (m, n, n), the pivots (m, n), and info (m,)."""
+    wide = np.result_type(a.dtype, np.float64)
+    lu = np.array(np.swapaxes(a, 1, 2), wide, order="C")  # each lu[s].T is column-major
+    pivots, info = np.empty(lu.shape[:2], np.int32), np.zeros(len(lu), np.int32)
+    getrf = lapack_of("getrf", wide)
+    for s, t in enumerate(lu):
+        _, pivots[s], info[s] = getrf(t.T, overwrite_a=True)
+    return lu, pivots, info
+
+
+class LUEach:
+    """P A = L U of each matrix; the substitution is LAPACK's, for one matrix after the other.
+
+    The array lu (m, n, n) holds the transposes of L and U.
+    """
+
+    def __init__(self, lu, pivots, info):
+        self._lu, self._pivots, self.info = lu, pivots, info
+        self.nbytes = lu.nbytes + pivots.nbytes
+
+    @classmethod
+    def of(cls, a):
+        """Factor a (m, n, n)."""
+        return cls(*_factored(a))
+
+    def solve(self, rhs, adjoint=False):
+        getrs, trans = lapack_of("getrs", rhs.dtype), 2 if adjoint else 0
+        # SciPy's getrs counts the pivots from 1 during its call, so other threads must not see them.
+        for t, pivots, some in zip(self._lu, self._pivots.copy(), rhs, strict=True):
+            some.T[...] = getrs(t.T, pivots, some.T, trans=trans, overwrite_b=True)[0]
+        return rhs
+
+    def diagonal(self):
+        """Return the pivots (m, n), and the signs of the permutations (m,)."""
+        return np.diagonal(self._lu, axis1=1, axis2=2), _signs(self._pivots)
+
+    def taken(self, which):
+        return LUEach(self._lu[which], self._pivots[which], self.info[which])
+
+
+class LUAcross:
+    """P A = L U of each matrix; each step of the substitution treats all matrices.
+
+    The last axis of the array t (n, n, m) counts the matrices, so that each step reads vectors.
+    """
+
+    def __init__(self, t, pivots, info):
+        self._t, self._pivots, self.info = t, pivots, info
+        self._order = _orders(pivots)[:, None, :]
+        self.nbytes = t.nbytes + pivots.nbytes + self._order.nbytes
+
+    @classmethod
+    def of(cls, a):
+        """Factor a (m, n, n)."""
+        m, n, _ = a.shape
+        t = np.empty((n, n, m), np.result_type(a.dtype, np.float64))
+        pivots, info = np.empty((m, n), np.int32), np.empty(m, np.int32)
+        for some in _parts(m):
+            lu, pivots[some], info[some] = _factored(a[some])
+            t[..., some] = lu.transpose(2, 1, 0)
+        return cls(t, pivots, info)
+
+    def solve(self, rhs, adjoint=False):
+        t, order = self._t, self._order
+        if adjoint:
+            t = t.transpose(1, 0, 2)
+            x = _reversed(rhs)
+            t = t.conj() if t.dtype.kind == "c" else t
+            _solve_upper(t, _solve_lower(t, x, unit=False), unit=True)
+            np.put_along_axis(rhs, order, x.transpose(2, 1, 0), axis=2)
+        else:
+            x = _reversed(np.take_along_axis(rhs, order, axis=2))
+            _solve_upper(t, _solve_lower(t, x, unit=True), unit=False)
+            rhs[...] = x.transpose(2, 1, 0)
+        return rhs
+
+    def diagonal(self):
+        """Return the pivots (m, n), and the signs of the permutations (m,)."""
+        return np.diagonal(self._t), _signs(self._pivots)
+
+    def taken(self, which):
+        return LUAcross(self._t[..., which], self._pivots[which], self.info[which])
+
+
+def _parts(m):
+    """Return slices of m matrices."""
+    return [slice(first, first + TRANSPOSED) for first in range(0, m, TRANSPOSED)]
+
+
+def _reversed(v):
+    """Return v (m, i, j) as (j, i, m)."""
+    out = np.empty(v.shape[::-1], v.dtype)
+    for some in _parts(len(v)):
+        out[..., some] = v[some].transpose(2, 1, 0)
+    return out
+
+
+def _solve_lower(t, x, unit):
+    """Solve in place with the lower triangles of t (n, n, m) for x (n, c, m).
+
+    With `unit`, the diagonals of the triangles are ones.
+    """
+    for j in range(len(t)):
+        if not unit:
+            x[j] /= t[j, j]
+        x[j + 1 :] -= t[j + 1 :, j, None] * x[j]
+    return x
+
+
+def _solve_upper(t, x, unit):
+    """As `_solve_lower`, with the upper triangles."""
+    for j in reversed(range(len(t))):
+        if not unit:
+            x[j] /= t[j, j]
+        x[:j] -= t[:j, j, None] * x[j]
+    return x
+
+
+def _orders(pivots):
+    """Return the row of A that becomes row i, (m, n), by the swaps of rows j and pivots[:, j]."""
+    m, n = pivots.shape
+    order, every = np.tile(np.arange(n), (m, 1)), np.arange(m)
+    for j in range(n):
+        moved = order[every, pivots[:, j]]
+        order[every, pivots[:, j]] = order[:, j]
+        order[:, j] = moved
+    return order
+
+
+def _signs(pivots):
+    return 1.0 - 2.0 * ((pivots != np.arange(pivots.shape[1])).sum(axis=1) % 2)
+
+
+def rows(b, probes):
+    """Return the columns of b (m, n, k), then `probes` random vectors, as rows (m, k + probes, n) in FP64."""
+    m, n, k = b.shape
+    out = np.empty((m, k + probes, n), np.result_type(b.dtype, np.float64))
+    out[:, :k] = np.swapaxes(b, 1, 2)
+    out[:, k:] = numpy_ops.probes(n).T[2 : 2 + probes]
+    return out
+
+
+def measure(a, x, b, y, info, out, *, residuals=None):
+    """Fill `out` with the norms that verify the solutions x of A x = b; see `library_factors.measure`."""
+    (m, n, k), wide = x.shape, np.result_type(a.dtype, np.float64)
+    out[3] = 0 if info is None else info
+    step = max(1, WORK_ENTRIES // (n * n))
+    with np.errstate(all="ignore"):
+        out[2] = np.abs(y).sum(axis=2).max(axis=1, initial=0)
+        for first in range(0, m, step):
+            some = slice(first, first + step)
+            system = [v[some].astype(wide, copy=False) for v in (a, x, b)]
+            size, of_a, ones = out[4 + k :, some], np.abs(system[0]), np.ones(n)
+            out[0, some], out[1, some] = (of_a @ ones).max(axis=1), (ones @ of_a).max(axis=1)
+            size[:] = np.abs(system[1]).max(axis=1).T
+            is_narrow = x.dtype.char in "fF"
+            r = _residual(*system, out[0, some], size.T, is_narrow)
+            out[4 : 4 + k, some] = np.abs(r).max(axis=1).T
+            if residuals is not None:
+                residuals[some] = np.swapaxes(r, 1, 2)
+
+
+def _residual(a, x, b, norm, size, is_narrow):
+    """Return b - A x; for few unknowns in FP64 with the accuracy of long double."""
+    n = a.shape[1]
+    if n > SMALL or is_narrow:
+        return b - a @ x
+    if n < SPLIT:
+        return residual(a, x, b)
+    return split_residual(a, x, b, norm, size, np.empty(a.shape, a.dtype))
+
+
+def sizes(sums, answers, b, y, info, out):
+    """Fill `out` for one system, from the sums of |a_ij| and from A x; see `library_factors.sizes`."""
+    (of_rows, of_columns), (x, ax) = sums, answers
+    grown = np.abs(y).sum(axis=1).max(initial=0)
+    ends = [of_rows.max(), of_columns.max(), grown, 0 if info is None else info[0]]
+    with np.errstate(all="ignore"):
+        out[:, 0] = [*ends, *np.abs(b - ax).max(axis=0), *np.abs(x).max(axis=0)]
+
+
+def doubtful(board, k, limits, triangular):
+    """Tell which systems have to be looked into, from their norms; see `library_factors.doubtful`."""
+    inf, one, grown, info = board[5:9]
+    rest, size, (bound, least, safe, _) = board[9 : 9 + k], board[9 + k :], limits
+    with np.errstate(all="ignore"):
+        good = (info == 0) & (inf > 1 / safe) & (inf < safe) & (one < safe)
+        good &= 1 / one / grown >= least
+        met = (size > 1 / safe) & (size < safe) & (rest / inf / size <= bound)
+        return ~(good & (met | (size == 0) & (rest == 0)).all(axis=0))

@@ -1,0 +1,353 @@
+"""`StackFactorization`: verified solves, condition numbers and determinants of a factored stack."""
+
+import math
+import time
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._backends.select import ops_for
+from tcsolve._checks import check_array, check_shapes, check_trans, require_finite, result_dtype
+from tcsolve._errors import DeviceMemoryError
+from tcsolve._lu.scaling import ldexp
+from tcsolve._solution import Solution, distinct, of_slices, raise_or_warn
+from tcsolve._solve import host_library
+from tcsolve._solve.backward_error import SAFE
+from tcsolve._solve.determinant import LogDeterminant
+from tcsolve._solve.direct import solve_empty
+from tcsolve._solve.fold import Fold
+from tcsolve._solve.placement import brought, place_rhs
+from tcsolve._solve.vendor.factors import InParts, Paired, Turned
+from tcsolve._solve.vendor.measure import MEASURED, measure
+from tcsolve._solve.vendor.rcond import rconds_of, rconds_of_scaled
+from tcsolve._solve.vendor.repair import exponents_of
+from tcsolve._solve.vendor.settle import settled
+from tcsolve._solve.vendor.solve import answered, together
+from tcsolve._solve.vendor.system import CONVERGED, ILL_CONDITIONED, SEEN, System
+from tcsolve._steps import guarded, note
+
+__all__ = ["StackFactorization"]
+
+# The primitives of the host with the factors of LAPACK; the ways of `solve` do not use these.
+host_ops = NumpyOps()
+host_ops.vendor = host_library
+
+
+class Facts(NamedTuple):
+    """What is known of the matrices, on the host, (m,) each."""
+
+    rconds: np.ndarray
+    signs: np.ndarray  # of the determinants
+    logs: np.ndarray  # of their moduli
+
+
+class StackFactorization:
+    """The LU factors of each matrix of a stack, ready for any number of right-hand sides.
+
+    `tcsolve.factor` makes it from an array of shape (..., n, n).  The factors are those of LAPACK on the
+    host, and of cuBLAS and cuSOLVER on a device, in FP64.  Every answer is verified for the matrices that
+    were given.  Threads may share it.  On the CPU it can be copied and pickled.  On a device it cannot, and a
+    forked child process cannot use it.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of the stack, (..., n, n).
+    dtype : dtype
+        Dtype of the matrices.  Answers have the same dtype, unless b has a wider one.
+    precision : str
+        'fp64'.
+    rungs : tuple of str
+        ('fp64',)
+    nbytes : int
+        Number of bytes of the matrices and their factors.
+    bytes_planned : int
+        Number of bytes that was predicted before the factorization; see `Solution`.
+    """
+
+    precision = "fp64"
+    rungs = ("fp64",)
+
+    def __init__(self, ops, a, factors, bytes_planned):
+        self._ops, self._factors, self._planned = ops, factors, bytes_planned
+        self._shape, self._a, self._known = a.shape, a.reshape(-1, *a.shape[-2:]), None
+
+    @classmethod
+    def of(cls, ops, a, *, nrhs=1, check_finite=True, moved_bytes=0):
+        """Factor a (..., n, n), which is kept.
+
+        Parameters
+        ----------
+        ops : Ops
+        a : array, shape (..., n, n)
+        nrhs : int
+            Expected number of right-hand sides of a solve.
+        check_finite : bool
+            Raise an InputError if a holds NaN or Inf.
+        moved_bytes : int
+            Number of bytes of the copy of a that was made.
+        """
+        ops = host_ops if ops.vendor is None else ops
+        if check_finite:
+            require_finite(bool(ops.xp.isfinite(a).all()), "a")
+        stack = a.reshape(-1, *a.shape[-2:])
+        planned = moved_bytes + _require_room(ops, stack)
+        factors, (m, n) = None, stack.shape[:2]
+        if m:
+            size = together(ops, "general", m, n)
+            is_whole = m <= size
+            how = (stack, "general", nrhs)
+            factors = ops.vendor.factor(*how) if is_whole else InParts.of(ops, stack, nrhs, size)
+            ops.host(
+                factors.info
+            )  # complete, so that other streams and threads can use the factors
+        return cls(ops, a, factors, planned)
+
+    shape = property(lambda self: self._shape)
+    dtype = property(lambda self: self._a.dtype)
+    bytes_planned = property(lambda self: self._planned)
+
+    @property
+    def nbytes(self):
+        return self._a.nbytes + (self._factors.nbytes if self._factors else 0)
+
+    def __repr__(self):
+        return f"<StackFactorization of {self.shape} {self.dtype}, precision {self.precision}>"
+
+    def solve(self, b, *, trans=0, check_finite=True):
+        """Return x with A x = b, verified; raise errors and give warnings as `tcsolve.solve` does.
+
+        Takes the arguments of `StackFactorization.solve_ex`.
+
+        Returns
+        -------
+        x : array, shape (..., n) or (..., n, nrhs)
+            The solutions, on the device of b.
+
+        Raises
+        ------
+        InputError
+            As in `solve_ex`.
+        SingularError
+            A pivot of a matrix is exactly zero in FP64; the message names the first one.
+        """
+        solution = self._solution(b, trans, check_finite, reports=False)
+        raise_or_warn(solution)
+        return solution.x
+
+    def solve_ex(self, b, *, trans=0, check_finite=True):
+        """Return the `Solution` of A x = b; numerical failures are in its statuses and raise no error.
+
+        Parameters
+        ----------
+        b : array_like, shape (n,) or (..., n, nrhs)
+            The right-hand sides.  Not modified.  A 1-D b is the same vector for every matrix.  Any other b
+            broadcasts with the stack as in `tcsolve.solve`.  A NumPy array, or an array on the device of the
+            factors.
+        trans : {0, 1, 2, 'N', 'T', 'C'}
+            0 or 'N': solve A x = b.  1 or 'T': A^T x = b.  2 or 'C': A^H x = b.
+        check_finite : bool
+            True: raise an InputError if b holds NaN or Inf.  False: such a column of x is NaN.
+
+        Returns
+        -------
+        Solution
+            Its x is on the device of b.  Its statuses and rconds have one entry for each system.  rcond is
+            that of A, also for A^T.
+
+        Raises
+        ------
+        InputError
+            b has the wrong shape or dtype, is on another device, or holds NaN or Inf; or trans is unknown.
+        """
+        return self._solution(b, trans, check_finite, reports=True)
+
+    def rcond(self):
+        """Estimate the reciprocal condition number of each matrix in the 1-norm.
+
+        Returns
+        -------
+        ndarray of float64, shape (...)
+            On the host.  0 if a matrix is singular or not finite.
+
+        Notes
+        -----
+        Higham's estimator runs for all matrices together.  It gives an upper bound of rcond that is nearly
+        always within a factor of 3.
+        """
+        return self._looked_up().rconds.reshape(self.shape[:-2]).copy()
+
+    def slogdet(self):
+        """Return the sign of each determinant, and the logarithm of its absolute value.
+
+        Returns
+        -------
+        sign : ndarray, shape (...)
+            ``det A / |det A|``, on the host; 0 if a matrix is singular, NaN if it is not finite.
+        logabsdet : ndarray of float64, shape (...)
+            Natural logarithm of ``|det A|``; -inf if a matrix is singular, NaN if it is not finite.
+
+        Notes
+        -----
+        The result is a named tuple.
+        """
+        known = self._looked_up()
+        return LogDeterminant(
+            *(v.reshape(self.shape[:-2]).copy() for v in (known.signs, known.logs))
+        )
+
+    # ---- solving
+
+    def _solution(self, b, trans, check_finite, reports):
+        """Return the `Solution`; without `reports`, the errors of a long stack may be their bound."""
+        note("check")
+        trans, b = check_trans(trans), check_array(b, "b")
+        shape, vector = check_shapes(self._a.reshape(self.shape), b)
+        dtype, here = result_dtype(self._a, b), place_rhs(self._ops, b)
+        if 0 in shape:
+            return solve_empty(here, shape, dtype, vector)
+        ops_for(self._a)  # raises if the matrices are not on the current device
+        start = time.perf_counter()
+        columns = b.reshape(-1, 1) if vector else b
+        with np.errstate(all="ignore"):
+            found = guarded(self._ops, self._solve)(columns, dtype, trans, check_finite, reports)
+        total = time.perf_counter() - start
+        x = found.x if here.device == self._ops.device else self._ops.host(found.x)[0]
+        return replace(found, x=x.reshape(shape), seconds={"solve": total, "total": total})
+
+    def _solve(self, b, dtype, trans, check_finite, reports):
+        """Return the `Solution` for b (..., n, k), with x (..., n, k) on the device of the factors."""
+        ops, k = self._ops, b.shape[-1]
+        fold = Fold(self.shape[:-2], b.shape[:-2])
+        columns = fold.columns(ops.xp, ops.converted(brought(ops, b), dtype))
+        matrices, factors = self._turned(dtype, trans)
+        system = System(matrices, columns, "general", None, False, False, False)
+        part = self._part(system, factors, settled if reports else answered)
+        if check_finite and distinct(part.codes).max() > ILL_CONDITIONED:
+            require_finite(bool(ops.xp.isfinite(columns).all()), "b")
+        rconds = self._facts().rconds
+        error = fold.of_columns(part.error, k)
+        codes = _with_condition(part.codes, rconds, system.eps)
+        codes, rconds = fold.of_matrices(codes), fold.of_matrices(rconds)
+        if not fold.is_plain:  # a good matrix may have some bad right-hand sides
+            met = (error <= system.bound).all(axis=-1) & (rconds > 0)
+            sound = np.where(met, np.int8(CONVERGED), codes)
+            codes = np.where(
+                codes > ILL_CONDITIONED, _with_condition(sound, rconds, system.eps), codes
+            )
+        return Solution(
+            x=fold.answers(ops.xp, part.x, k),
+            precision=self.precision,
+            rungs=self.rungs,
+            iterations=fold.of_columns(part.steps, k),
+            backward_error=error,
+            bound=system.bound,
+            bytes_planned=self.bytes_planned,
+            device=ops.device,
+            **of_slices(codes.astype(int), rconds),
+        )
+
+    def _turned(self, dtype, trans):
+        """Return the matrices of the equations in `dtype`, and their factors."""
+        ops, factors = self._ops, self._factors
+        conjugated, a = trans == 2 and self.dtype.kind == "c", ops.converted(self._a, dtype)
+        if dtype.kind == "c" != self.dtype.kind:
+            factors = Paired(ops.xp, factors)
+        if not trans:
+            return a, factors
+        a = ops.xp.swapaxes(a, 1, 2)
+        return a.conj() if conjugated else a, Turned(ops.xp, factors, conjugated)
+
+    def _part(self, system, factors, settle):
+        """Return the `Part` of the systems, as `settle` finds it from their norms."""
+        ops, (m, _, k) = self._ops, system.b.shape
+        y = factors.solve(ops.vendor.rows(system.b, 0))
+        board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
+        x = measure(ops, system, y, self._factors.info, board)
+        board = ops.host(board)[0] if settle is settled else board
+        return settle(ops, system, x, factors, board)
+
+    # ---- the matrices
+
+    def _looked_up(self):
+        """Return the `Facts` for a method that does nothing else."""
+        ops_for(self._a)  # raises if the matrices are not on the current device
+        with np.errstate(all="ignore"):
+            return guarded(self._ops, self._facts)()
+
+    def _facts(self):
+        """Return the `Facts`, which are found once."""
+        if self._known is None:
+            self._known = self._find_facts()
+        return self._known
+
+    def _find_facts(self):
+        ops, a, factors = self._ops, self._a, self._factors
+        if factors is None:
+            none = np.zeros(0)
+            return Facts(none, none.astype(np.result_type(self.dtype, np.float64)), none)
+        finite, top, info = ops.host(
+            ops.xp.isfinite(a).all(axis=(1, 2)), ops.xp.abs(a).max(axis=(1, 2)), factors.info
+        )
+        singular, rconds = info != 0, rconds_of(ops, a, factors.solve)
+        signs, logs = _determinants(ops, factors)
+        extreme = np.flatnonzero(finite & ~((top > 1 / SAFE) & (top < SAFE)))
+        if extreme.size:
+            of_some = self._find_extreme(a[ops.xp.asarray(extreme)])
+            for found, some in zip((singular, rconds, signs, logs), of_some, strict=True):
+                found[extreme] = some
+        rconds[singular | ~finite] = 0.0
+        signs[singular], logs[singular] = 0.0, -math.inf
+        signs[~finite], logs[~finite] = math.nan, math.nan
+        return Facts(rconds, signs, logs)
+
+    def _find_extreme(self, a):
+        """Return (singular, rconds, signs, logs) of matrices with extreme entries, from scaled matrices."""
+        ops, a = self._ops, self._ops.converted(a, np.result_type(a.dtype, np.float64))
+        row, col = exponents_of(ops.xp, a, "general")
+        scaled = ldexp(ops.xp, ldexp(ops.xp, a, -row), -col)
+        factors = ops.vendor.factor(scaled, "general", 2)
+        rconds = rconds_of_scaled(ops, a, row, col, factors)
+        signs, logs = _determinants(ops, factors)
+        info, exponents = ops.host(factors.info, row.sum(axis=(1, 2)) + col.sum(axis=(1, 2)))
+        return info != 0, rconds, signs, logs + exponents * math.log(2)
+
+    # ---- copies
+
+    def __getstate__(self):
+        if self._ops.device != "cpu":
+            raise TypeError(
+                "factors on a device cannot be copied or pickled; threads may share them, and "
+                "other processes must factor again"
+            )
+        return {name: value for name, value in vars(self).items() if name != "_ops"}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._ops = host_ops
+
+
+def _require_room(ops, a):
+    """Return the bytes of the factors of a, or raise a DeviceMemoryError if the device has fewer."""
+    needed = a.size * np.result_type(a.dtype, np.float64).itemsize
+    if ops.device == "cuda" and needed > (free := ops.free_bytes(needed)):
+        raise DeviceMemoryError(
+            f"the factors of a stack of shape {a.shape} need {needed:,} more bytes on the device, "
+            f"{free:,} are free; factor parts of the stack, or use device='cpu'"
+        )
+    return needed
+
+
+def _determinants(ops, factors):
+    """Return the signs and the logarithms of the moduli of the determinants, on the host."""
+    xp, (pivots, signs) = ops.xp, factors.diagonal()
+    size = xp.abs(pivots)
+    found = ops.host((pivots / size).prod(axis=1) * signs, xp.log(size).sum(axis=1))
+    return tuple(np.array(v) for v in found)
+
+
+def _with_condition(codes, rconds, eps):
+    """Return the codes with ILL_CONDITIONED for converged systems with an rcond below epsilon."""
+    return np.where((codes == CONVERGED) & ~(rconds >= eps), ILL_CONDITIONED, codes)

@@ -1,0 +1,86 @@
+"""Factors that are made of other factors: in parts, of the transposes, for complex right-hand sides.
+
+Each has `solve(rhs, adjoint=False)` and `taken(which)`, as the factors of `ops.vendor.factor`.
+"""
+
+import numpy as np
+
+from tcsolve._arrays import as_host
+
+__all__ = ["InParts", "Paired", "Turned"]
+
+
+class InParts:
+    """The LU factors of a long stack a (m, n, n), at most `size` matrices in one part."""
+
+    def __init__(self, xp, parts, starts):
+        self._xp, self._parts, self._starts = xp, parts, starts
+
+    @classmethod
+    def of(cls, ops, a, columns, size):
+        """Factor a; `columns` as in `ops.vendor.factor`."""
+        starts = range(0, len(a), size)
+        parts = [ops.vendor.factor(a[i : i + size], "general", columns) for i in starts]
+        return cls(ops.xp, parts, np.array([*starts, len(a)]))
+
+    @property
+    def info(self):
+        return self._xp.concatenate([part.info for part in self._parts])
+
+    @property
+    def nbytes(self):
+        return sum(part.nbytes for part in self._parts)
+
+    def solve(self, rhs, adjoint=False):
+        for part, start, stop in zip(self._parts, self._starts, self._starts[1:], strict=False):
+            some = rhs[start:stop]
+            some[...] = part.solve(some, adjoint)
+        return rhs
+
+    def diagonal(self):
+        """Return the pivots (m, n), and the signs of the permutations (m,)."""
+        diagonals, signs = zip(*(part.diagonal() for part in self._parts), strict=True)
+        return self._xp.concatenate(diagonals), self._xp.concatenate(signs)
+
+    def taken(self, which):
+        """Return the factors of some of the matrices; their numbers must increase."""
+        which = as_host(which)
+        cuts = np.searchsorted(which, self._starts)
+        numbers = [
+            which[i:j] - start for i, j, start in zip(cuts, cuts[1:], self._starts, strict=False)
+        ]
+        parts = [p.taken(some) for p, some in zip(self._parts, numbers, strict=True) if some.size]
+        starts = np.cumsum([0, *(some.size for some in numbers if some.size)])
+        return InParts(self._xp, parts, starts)
+
+
+class Turned:
+    """The factors of A^T, or of A^H if `conjugated`, from those of A."""
+
+    def __init__(self, xp, factors, conjugated):
+        self._xp, self._factors, self._conjugated = xp, factors, conjugated
+
+    def solve(self, rhs, adjoint=False):
+        if self._conjugated or rhs.dtype.kind != "c":
+            return self._factors.solve(rhs, not adjoint)
+        conj = self._xp.conj
+        return conj(self._factors.solve(conj(rhs), not adjoint))
+
+    def taken(self, which):
+        return Turned(self._xp, self._factors.taken(which), self._conjugated)
+
+
+class Paired:
+    """The factors of a real A, for complex right-hand sides."""
+
+    def __init__(self, xp, factors):
+        self._xp, self._factors = xp, factors
+
+    def solve(self, rhs, adjoint=False):
+        c = rhs.shape[1]
+        pairs = self._factors.solve(self._xp.concatenate([rhs.real, rhs.imag], axis=1), adjoint)
+        rhs.real[...], rhs.imag[...] = pairs[:, :c], pairs[:, c:]
+        return rhs
+
+    def taken(self, which):
+        return Paired(self._xp, self._factors.taken(which))
