@@ -44,7 +44,7 @@ __device__ __forceinline__ long long shifted(int value, int up) {
     return value < 0 ? -moved : moved;
 }
 
-// The bits of sum 2^exponent, truncated to FP32; too large a number becomes infinite.
+// The bits of sum 2^exponent, truncated to FP32; too large a number becomes infinite, and zero is +0.
 __device__ __forceinline__ unsigned truncated(long long sum, int exponent) {
     if (sum == 0) return 0;
     const unsigned sign = sum < 0 ? SIGN_32 : 0;
@@ -54,7 +54,7 @@ __device__ __forceinline__ unsigned truncated(long long sum, int exponent) {
     // The unit of the result is 2^(unit) times that of `size`.
     const int unit = (e < LEAST_32 ? LEAST_32 : e) - FRACTION_32 - exponent;
     const unsigned kept = unit >= 0 ? (unit < 64 ? size >> unit : 0) : size << -unit;
-    if (e < LEAST_32) return sign | kept;
+    if (e < LEAST_32) return kept ? sign | kept : 0;
     return sign | static_cast<unsigned>(e + BIAS_32) << FRACTION_32 | (kept & ((1u << FRACTION_32) - 1));
 }
 

@@ -169,7 +169,7 @@ def _power_of_two(e):
 
 
 def _truncated(x):
-    """Truncate FP64 numbers to FP32, in place; those too large become infinite."""
+    """Truncate FP64 numbers to FP32, in place; those too large become infinite, and a zero is +0."""
     bits = x.view(np.int64)
     bits &= KEPT
     size = np.abs(x)
@@ -180,4 +180,5 @@ def _truncated(x):
     beyond = size >= 2.0**BEYOND_32
     if beyond.any():
         x[beyond] = np.copysign(np.inf, x[beyond])
+    x += 0.0  # -0 becomes +0
     return x

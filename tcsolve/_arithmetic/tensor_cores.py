@@ -73,7 +73,7 @@ UNITS = {
         _unit("a100", "literature", 8, 24, -132),
         _unit("l40s", "literature", 8, 24, -132),
         _unit("h100", "literature", 16, 25, -133),
-        _unit("h200", "literature", 16, 25, -133),
+        _unit("h200", "device", 16, 25, -133),
         _unit("b200", "literature", 16, 25, -133),
     )
 }

@@ -41,7 +41,7 @@ def added(terms, special, sums):
     unit = power(exponent - 23)
     size = math.trunc(abs(value) / unit) * unit
     found = float(size) if size < power(128) else math.inf
-    return math.copysign(found, value)
+    return math.copysign(found, value) if found else 0.0
 
 
 def opposite(special):

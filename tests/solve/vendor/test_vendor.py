@@ -465,7 +465,7 @@ def test_of_singular_and_spoilt_matrices_with_a_spoilt_right_hand_side_the_input
 # ---- sizes -------------------------------------------------------------------------------------
 
 
-def test_large_matrices_of_a_stack_are_solved_one_by_one_as_single_ones(road):
+def test_large_matrices_of_a_stack_are_as_accurate_as_single_ones(road):
     a, b = matrices(None, "d", 3, 700), right_hand_sides("d", 3, 700, 2)
     a[1, 5] = a[1, 6]
     solution = road.solve_ex(a, b)
@@ -473,7 +473,9 @@ def test_large_matrices_of_a_stack_are_solved_one_by_one_as_single_ones(road):
     assert names[::2] == ["CONVERGED"] * 2 and names[1] in ("SINGULAR", "ILL_CONDITIONED")
     assert solution.rungs[-1] == solution.precision and solution.backward_error.shape == (3, 2)
     for i in (0, 2):
-        assert np.array_equal(solution.x[i], road.solve_ex(a[i], b[i], assume_a="general").x)
+        assert ratio(a[i], solution.x[i], b[i]) <= MET
+        single = road.solve_ex(a[i], b[i], assume_a="general")
+        assert np.abs(single.x - solution.x[i]).max() <= 1e-9 * np.abs(single.x).max()
 
 
 # ---- long stacks -------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def test_the_kernel_adds_as_numpy_does(unit, low, cupy, script):
 
     if low not in UNITS[unit].sums:
         return
-    a, b, c = script("_instructions").operands(low, 131, 70, 43, 11)
+    a, b, c = script("_instructions").operands(low, 131, 70, 44, 11)
     how = FORMATS[low], UNITS[unit].sums[low]
 
     found = emulated_sums.multiply_add(cupy.asarray(a), cupy.asarray(b), *how, cupy.asarray(c))
