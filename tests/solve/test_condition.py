@@ -294,6 +294,7 @@ def test_solve_warns_of_a_matrix_that_is_singular_to_working_precision(dtype):
                 tcsolve.solve(a, np.ones(n))
 
 
+@pytest.mark.parametrize("xp", ["numpy"], indirect=True)
 def test_one_random_vector_spares_solve_the_estimate(estimates):
     rng = np.random.default_rng(4)
     a = rng.standard_normal((200, 200))
