@@ -51,7 +51,7 @@ class Rule:
     joins: str = "inside"
     least: int = -133
     normalized: bool = False
-    zero: str = "sign"
+    zero: str = "plus"
     counts_zeros: bool = False
 
     def __str__(self):

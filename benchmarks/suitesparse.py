@@ -27,8 +27,8 @@ from _harness import gpu, machine
 
 from tcsolve import LinAlgError, LinAlgWarning, TcsolveError, matrices, solve_ex
 from tcsolve._backends.select import cuda_available
+from tcsolve._solution import plain
 from tcsolve.cli.machine import versions
-from tcsolve.cli.report import plain
 
 PRECISIONS = ("auto", "fp16", "fp16x3")
 # For a larger matrix SciPy takes a minute, and so does every emulated precision on a CPU.
