@@ -16,6 +16,7 @@ import sys
 from typing import NamedTuple
 
 import numpy as np
+from _figures import by, figure, finish, load, ticks, try_to_draw
 from _harness import arguments, gpu, machine, save, summary, unless_drawn
 from roads import error_of, free_memory, wall_seconds
 from tables import source, table
@@ -185,12 +186,47 @@ HEAD = [
 ]
 
 
+MARKS = {
+    "tcsolve": ("o", "C0"),
+    "cupy.linalg.solve": ("s", "C1"),
+    "torch.linalg.solve": ("^", "C2"),
+}
+MARKS |= {"torch lu_factor, lu_solve": ("v", "C3"), "torch cholesky": ("D", "C4")}
+
+
+def speeds(row, name):
+    """Return the bytes per second of one solver in a row: those of A, b and x over its time."""
+    size = np.dtype(row["char"]).itemsize * row["count"] * (row["n"] ** 2 + 2 * row["n"])
+    return size / row["seconds"][name]["median"]
+
+
+def draw(facts, rows, path):
+    """Draw the speed at which A, b and x pass through each solver, against n, beside that of a copy."""
+    rows = by(rows, char="d")
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    made, axes = figure("stacks in FP64, wall clock", "n", "A, b and x, TB/s", panels=len(kinds))
+    for axis, kind in zip(axes, kinds, strict=False):
+        for name, (mark, color) in MARKS.items():
+            some = [row for row in by(rows, kind=kind) if name in row["seconds"]]
+            if some:
+                y = [speeds(row, name) / 1e12 for row in some]
+                axis.loglog([row["n"] for row in some], y, marker=mark, color=color, label=name)
+        axis.axhline(
+            facts["copy_bytes_per_second"] / 1e12, color="k", ls="--", label="copy of an array"
+        )
+        ticks(axis, [n for n, _ in SIZES if n in (4, 8, 16, 32, 64, 128, 256, 512, 1024)])
+        axis.set_title(kind)
+    finish(made, axes, facts, path)
+
+
 def page(facts, rows):
     """Return the page of the results."""
     command = "python benchmarks/stacks.py --json benchmarks/results/stacks.json"
     about = __doc__.partition("\n\nWall clock")[2]
     body = table(HEAD, map(cells, rows))
-    return f"# Stacks of small systems\n\n{source(facts, command)}\n\nWall clock{about}\n{body}\n"
+    picture = "![the speed of each solver against n](stacks.png)"
+    head = f"# Stacks of small systems\n\n{source(facts, command)}\n\nWall clock{about}"
+    return f"{head}\n{body}\n\n{picture}\n"
 
 
 def main():
@@ -199,7 +235,9 @@ def main():
     parser.add_argument("--chars", default="dfDF", help="only these dtypes")
     parser.set_defaults(json=None)
     options = unless_drawn(parser, page)
-    if options is None:
+    if options is None:  # the page has been written
+        path = parser.parse_args().json
+        try_to_draw(draw, *load(path), path.with_suffix(".png"))
         return
     facts, rows = machine(options.commit) | gpu(), []
     facts["copy_bytes_per_second"] = speed = copy_speed()
