@@ -32,8 +32,9 @@ def gemm(job):
             f"engine is {engine!r}, which runs on a GPU; NumPy arrays have engine='auto': "
             "move them with cupy.asarray"
         )
+    direct = product.native and a.dtype == b.dtype == out.dtype
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        if product.native and alpha == 1 and beta == 0 and a.dtype == b.dtype == out.dtype:
+        if direct and alpha == 1 and beta == 0 and all(map(_is_for_blas, (a, b, out))):
             np.matmul(a, b, out=out)
             return
         result = multiply(a, b, product)
@@ -59,6 +60,8 @@ def multiply(a, b, product):
         return (a.astype(np.float64) @ b.astype(np.float64)).astype(np.int32)
     if product.native:
         dtype = product.accumulator
+        # NumPy adds in another order where BLAS cannot read an operand.
+        a, b = (x if _is_for_blas(x) else x.copy(order="C") for x in (a, b))
         return a.astype(dtype, copy=False) @ b.astype(dtype, copy=False)
     # Make both row-major, because BLAS may sum in another order if a matrix is transposed.
     a, b = (np.ascontiguousarray(x, np.float32) for x in (a, b))
@@ -67,6 +70,11 @@ def multiply(a, b, product):
             [a], [b], product.terms, a.shape[-1], functools.partial(add_product, product)
         )
     return _rounded(a, b, product)
+
+
+def _is_for_blas(x):
+    """Tell whether BLAS can read the matrices of x: rows or columns are contiguous."""
+    return x.flags.aligned and x.itemsize in x.strides[-2:]
 
 
 def _rounded(a, b, product):
