@@ -201,7 +201,7 @@ def speeds(row, name):
 
 
 def draw(facts, rows, path):
-    """Draw the speed at which A, b and x pass through each solver, against n, beside that of a copy."""
+    """Draw the bytes of A, b and x over the time of each solver, against n, and the speed of a copy."""
     rows = by(rows, char="d")
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     made, axes = figure("stacks in FP64, wall clock", "n", "A, b and x, TB/s", panels=len(kinds))

@@ -11,7 +11,7 @@ __all__ = ["TransposedLadder"]
 class TransposedLadder:
     """The `Ladder` of A^T, which shares its steps, factors and memory with the ladder of A.
 
-    It has what a `Solve` needs of a ladder.  What is not defined here is the same for A and A^T.
+    A `Solve` can use it as a ladder.  Attributes that are not defined here are those of the ladder of A.
     """
 
     def __init__(self, ladder):

@@ -65,7 +65,7 @@ def crashed_row(case, plan, settings, reason):
 
 
 def _row(case, plan, settings):
-    """Return what identifies a run; `plan` is None for a matrix that is skipped."""
+    """Return the fields that identify a run; `plan` is None if the matrix is skipped."""
     return {
         "matrix": case.label,
         "source": case.source,

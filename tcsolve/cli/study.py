@@ -20,7 +20,7 @@ examples:
   tcsolve study study.toml -o runs.jsonl --jobs 2 --resume --pictures figures
   tcsolve study --read runs.jsonl --table runs.tex --pictures figures
 """
-# The pictures that `--pictures` draws, if the rows have what they need.
+# The pictures of `--pictures`.  A picture is left out if the rows lack its numbers.
 PICTURES = ("histories", "steps", "profile", "heatmap", "spectrum")
 FILTERS = ("min_n", "max_n", "kind", "group", "kappa")
 

@@ -138,7 +138,7 @@ def test_the_same_study_has_the_same_rows():
     assert without_times(first) == without_times(again)
 
 
-# ---- what is left out
+# ---- matrices that are skipped
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What was used before: a size that recurs gets a tape, and work that recurs is recorded."""
+"""Remembers sizes and work.  A size that is used again gets a tape, and work that is repeated is recorded."""
 
 import collections
 

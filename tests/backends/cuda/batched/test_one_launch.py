@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from bounds import ratio
+from switches import skip_or_fail
 
 import tcsolve
 from tcsolve import Status
@@ -133,7 +134,7 @@ def test_offsets_beyond_31_bits(cupy):
     """A stack of more than 2**31 entries; the last systems have the bits of their own solves."""
     m, n = 2**31 // 64 + 5000, 8
     if cupy.cuda.runtime.memGetInfo()[0] < 3 * 8 * m * n * n:
-        pytest.skip("needs 54 GB of free memory")
+        skip_or_fail("54 GB of memory are not free", "TCSOLVE_REQUIRE_LARGE_GPU")
     a = cupy.empty((m, n, n))
     a[...] = cupy.eye(n) * 3
     a[-3:] = cupy.asarray(np.random.default_rng(0).standard_normal((3, n, n)))

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from folders import BENCHMARKS
+from switches import skip_on_other_chips
 
 import tcsolve
 from tcsolve._arithmetic.block_sums import NAN, multiply_add
@@ -28,10 +29,10 @@ def test_every_sum_of_a_chain_is_that_of_the_emulation(name, cupy, script):
     kit = script("_instructions")
     number = cupy.cuda.Device().compute_capability
     if number not in kit.UNIT_OF:
-        pytest.skip(f"no unit has the data of compute capability {number}")
+        skip_on_other_chips(f"no unit has the data of compute capability {number}")
     found = [x for x in kit.instructions_of(int(number)) if x.name == name]
     if not found:
-        pytest.skip(f"compute capability {number} does not have {name}")
+        skip_on_other_chips(f"compute capability {number} does not have {name}")
     from tcsolve._backends.cuda.runtime.compiler import target_arch
 
     (instruction,), unit = found, UNITS[kit.UNIT_OF[number]]
