@@ -135,7 +135,7 @@ def test_assume_a_is_checked():
 def test_a_band_is_detected():
     n = 1500
     a = sum(np.diag(np.full(n - abs(d), 5.0 - 4 * abs(d) / 2), d) for d in range(-2, 3))
-    assert tcsolve.solve_ex(a, np.ones(n)).precision == "fp64"  # a general matrix of this size has FP32 factors
+    assert tcsolve.solve_ex(a, np.ones(n)).precision == "fp64"  # by LAPACK's band LU
     assert tcsolve.solve_ex(gauss(n), np.ones(n)).precision == "fp32"
 
 
