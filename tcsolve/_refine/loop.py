@@ -209,7 +209,7 @@ def _replay(task, ahead):
     error = errors[best : best + 1]
     converged = stopping.converged(error, bound)
     # Copy x, because all iterates done ahead share one array.
-    state = Refined(task.ops.xp.array(x[best]), error, np.array([taken]), converged, history)
+    state = Refined(x[best].copy(), error, np.array([taken]), converged, history)
     return state, [(x[taken], r[taken])] if going else []
 
 

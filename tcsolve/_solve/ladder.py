@@ -1,6 +1,7 @@
 """The ladder of precisions: a system, the factors of the current rung, and the step to the next rung."""
 
 import copy
+import functools
 import math
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from tcsolve._plan import Plan, next_rung
 from tcsolve._refine.loop import refine_columns
 from tcsolve._solve.cost_model import first_update, rates_for, step_budget, steps_worth
 from tcsolve._solve.memory import MemoryPlan, widest_panel
-from tcsolve._solve.phases import Phases
+from tcsolve._solve.phases import Phases, Untimed
 from tcsolve._solve.rung import Rung, dtype_of_factors, matrix_to_factor
 from tcsolve._solve.system import System
 
@@ -38,7 +39,7 @@ class Ladder:
     system : System
     plan : Plan
     memory : MemoryPlan
-    phases : Phases
+    phases : Phases or Untimed
     rung : Rung or None
         None if A is not finite, or after a factorization that failed.
     rungs : tuple of str
@@ -58,7 +59,18 @@ class Ladder:
         self._rates = rates_for(system.ops)
 
     @classmethod
-    def begin(cls, ops, a, precision, *, nrhs=1, check_finite=True, seconds=None, moved_bytes=0):
+    def begin(
+        cls,
+        ops,
+        a,
+        precision,
+        *,
+        nrhs=1,
+        check_finite=True,
+        seconds=None,
+        timed=True,
+        moved_bytes=0,
+    ):
         """Survey the matrix, choose the first rung, and start its factorization.
 
         Parameters
@@ -72,13 +84,16 @@ class Ladder:
             Raise an InputError if a holds NaN or Inf.
         seconds : dict, optional
             The phases before this one.
+        timed : bool
+            Whether the phases are timed.
         moved_bytes : int
             Bytes of the arguments that were copied to the device.
         """
         # If the LU may start before the survey is read, the choice must not depend on the survey.
         system, plan = System(ops, a, a), _plan_for(ops, a, precision, nrhs, None)
         memory = MemoryPlan(ops, a, plan.block, moved_bytes)
-        ladder = cls(system, plan, memory, Phases(ops, {} if seconds is None else seconds))
+        phases = Phases(ops, {} if seconds is None else seconds) if timed else Untimed()
+        ladder = cls(system, plan, memory, phases)
         ladder._start(precision, nrhs, check_finite)
         return ladder
 
@@ -116,7 +131,7 @@ class Ladder:
         Return (whether the LU was started, a mark).
         """
         ops, a = self.system.ops, self.system.a
-        mark = ops.mark()
+        mark = self.phases.mark()
         wait, self._copy, early = begin_survey(ops, a, self._dtype_of_copy(nrhs))
         mark = self.phases.lap("scale", mark)
         if early:
@@ -168,7 +183,7 @@ class Ladder:
         """Replace the factors by those of `update`; if this fails, there are no factors."""
         self._drop()
         self.memory.planned = max(self.memory.planned, self._require(update, 1))
-        self._factor(update, self.system.ops.mark())
+        self._factor(update, self.phases.mark())
 
     def following(self, columns=1):
         """Return the next rung with more precise factors, or None.
@@ -355,4 +370,9 @@ def _plan_for(ops, a, precision, nrhs, survey):
         return precision
     dominant = survey is not None and survey.dominance > 0
     update = first_update(a, nrhs, precision, rates_for(ops), dominant)
-    return replace(precision, update=update) if isinstance(precision, Plan) else Plan(update)
+    return replace(precision, update=update) if isinstance(precision, Plan) else _plan_of(update)
+
+
+@functools.cache
+def _plan_of(update):
+    return Plan(update)

@@ -33,9 +33,15 @@ def require_room(ops, update, n, nrhs, dtype, *, moved_bytes=0, held_bytes=0, **
     needed memory that is allocated already.
     """
     needed = room_needed(ops, update, n, nrhs, dtype, **how) + moved_bytes
+    _require_free(ops, update, n, needed, held_bytes)
+    return needed
+
+
+def _require_free(ops, update, n, needed, held_bytes):
+    """Raise a DeviceMemoryError if the device has fewer free bytes than are needed and not yet allocated."""
     # Only on a device is the free memory known: memory of the host is virtual and shared.
     if ops.device != "cuda":
-        return needed
+        return
     if needed > (free := ops.free_bytes(needed - held_bytes) + held_bytes):
         ways = "device='cpu'"
         if update == "fp64":
@@ -44,7 +50,6 @@ def require_room(ops, update, n, nrhs, dtype, *, moved_bytes=0, held_bytes=0, **
             f"solving n = {n} with {update} factors needs {needed:,} more bytes on the device, "
             f"{free:,} are free; use {ways}"
         )
-    return needed
 
 
 class MemoryPlan:
@@ -64,11 +69,13 @@ class MemoryPlan:
         self._ops, self._block = ops, block
         self._n, self._dtype = a.shape[0], a.dtype
         self.beside, self.planned, self.of_solve = beside, 0, 0
+        self._needed = {}  # the results of `room_needed`: a solve needs each several times
 
     def require(self, update, nrhs, dominant, held_bytes=0):
         """Return all bytes that this rung needs, or raise a DeviceMemoryError before it allocates."""
-        how = {"block": self._block, "dominant": dominant, "held_bytes": held_bytes}
-        return self.beside + require_room(self._ops, update, self._n, nrhs, self._dtype, **how)
+        needed = self._bytes_needed(update, nrhs, dominant, 0)
+        _require_free(self._ops, update, self._n, needed, held_bytes)
+        return self.beside + needed
 
     def add(self, nbytes):
         """Record bytes that are kept in addition to those of any rung."""
@@ -77,6 +84,14 @@ class MemoryPlan:
 
     def note(self, update, nrhs, dominant, kept):
         """Record the bytes that a rung needed for nrhs right-hand sides; `kept` as for `bytes_needed`."""
-        how = {"block": self._block, "dominant": dominant, "kept": kept}
-        needed = room_needed(self._ops, update, self._n, nrhs, self._dtype, **how)
+        needed = self._bytes_needed(update, nrhs, dominant, kept)
         self.of_solve = max(self.of_solve, needed + self.beside)
+
+    def _bytes_needed(self, update, nrhs, dominant, kept):
+        """Return `room_needed`."""
+        key = update, nrhs, dominant, kept
+        if key not in self._needed:
+            how = {"block": self._block, "dominant": dominant, "kept": kept}
+            found = room_needed(self._ops, update, self._n, nrhs, self._dtype, **how)
+            self._needed[key] = found
+        return self._needed[key]

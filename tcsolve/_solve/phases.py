@@ -1,6 +1,6 @@
 """The seconds of the phases of a solve, by marks that the device records."""
 
-__all__ = ["Phases"]
+__all__ = ["Phases", "Untimed"]
 
 
 class Phases:
@@ -17,9 +17,13 @@ class Phases:
     def __init__(self, ops, seconds):
         self._ops, self.laps, self.seconds = ops, (), seconds
 
+    def mark(self):
+        """Return a mark of the present moment on the device."""
+        return self._ops.mark()
+
     def lap(self, phase, start):
         """Record that a phase lasted from a mark to now; return the mark of its end, without waiting."""
-        end = self._ops.mark()
+        end = self.mark()
         self.laps = (*self.laps, (phase, start, end))
         return end
 
@@ -33,7 +37,7 @@ class Phases:
         self.seconds, self.laps = {}, ()
         before = self._measured(earlier)
         total = sum(host.values()) + sum(before.values())
-        total += self._ops.mark() - start
+        total += self.mark() - start
         for phases in (host, before, self._measured(laps)):
             for phase, took in phases.items():
                 seconds[phase] = seconds.get(phase, 0.0) + took
@@ -44,3 +48,18 @@ class Phases:
         for phase, start, stop in laps:
             seconds[phase] = seconds.get(phase, 0.0) + (stop - start)
         return seconds
+
+
+class Untimed:
+    """In place of `Phases` if nobody asks for seconds: a mark takes the host microseconds, like a launch."""
+
+    laps = ()
+
+    def mark(self):
+        """Return None, in place of a mark."""
+
+    def lap(self, phase, start):
+        """Do nothing."""
+
+    def report(self, seconds, earlier, start):
+        """Do nothing."""

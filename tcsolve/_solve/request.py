@@ -26,8 +26,9 @@ __all__ = [
 class Request(NamedTuple):
     """The checked options of a solve.
 
-    `with_fp64` tells whether the residual is the usual one.  Without `estimate`, rcond may be a lower bound
-    instead of an estimate, if the bound is at least machine epsilon.
+    `with_fp64` tells whether the residual is the usual one.  Without `estimate`, only x and its status are
+    wanted: rcond may be a lower bound instead of an estimate, if the bound is at least machine epsilon, and
+    the ladder does not time its phases.
     """
 
     lower: bool

@@ -213,7 +213,7 @@ def _solve_by_ladder(here, a, b, request, target=None):
 
 def _climb(ops, a, b, request, options):
     """Return the `Solution` by the ladder; the options are those of `Ladder.begin`."""
-    how = {"check_finite": request.check_finite, **options}
+    how = {"check_finite": request.check_finite, "timed": request.estimate, **options}
     ladder = Ladder.begin(ops, a, request.precision, **how)
     least = 0.0 if request.estimate else ladder.system.least_rcond()
     condition, residual = ConditionEstimate(ladder, least), RESIDUALS[request.residual]

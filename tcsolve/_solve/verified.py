@@ -70,7 +70,7 @@ class Solve:
         """
         ladder, ops, phases = self.ladder, self.ladder.system.ops, self.ladder.phases
         ladder.restore()
-        start = ops.mark()
+        start = phases.mark()
         columns = ops.xp.asarray(b).reshape(len(ladder.system.a), -1)
         wide = np.complex128 if columns.dtype.kind == "c" else ladder.system.wide
         columns = ops.converted(columns, np.dtype(wide))
@@ -152,7 +152,7 @@ class Solve:
     def _rcond(self, met):
         """Return rcond, and whether A is singular; the estimate may find that with FP64 factors."""
         ladder, condition = self.ladder, self.condition
-        mark, rcond, singular = ladder.system.ops.mark(), 0.0, ladder.is_singular
+        mark, rcond, singular = ladder.phases.mark(), 0.0, ladder.is_singular
         if ladder.system.finite and not singular:
             rcond = condition.least if met and condition.least else condition.rcond()
             singular = ladder.is_singular
@@ -203,7 +203,7 @@ class Solve:
             if done or not ladder.climb(k):
                 break
             ladder.fell_back = True
-            mark = ladder.system.ops.mark()
+            mark = ladder.phases.mark()
         if state is None:  # every factorization had a bad pivot
             x = xp.full(rhs.shape, xp.nan, rhs.dtype)
             return _Found(x, total, np.full(k, np.nan), False, history)

@@ -8,6 +8,8 @@ from tcsolve._solve.vendor.system import System, band_of
 
 __all__ = ["plain_answer_there"]
 
+# No device solves larger systems in one launch, and for these the questions below would delay the solve.
+LARGEST = 1024
 KINDS = {None: "general", "general": "general", "positive definite": "positive definite"}
 
 
@@ -20,15 +22,16 @@ def plain_answer_there(a, b, assume_a, lower):
     if not (is_cupy(a) and is_cupy(b) and a.dtype == b.dtype and a.dtype.char in "fdFD"):
         return None
     kind, n = KINDS.get(STRUCTURES.get(assume_a, "unknown")), a.shape[-1] if a.ndim > 1 else 0
+    if kind is None or not 0 < n <= LARGEST or a.shape[-2] != n:
+        return None
     vector = a.ndim == 2 and b.ndim == 1
-    shape = a.shape[:-1] if vector else (*a.shape[:-1], *b.shape[-1:])
-    if kind is None or a.size <= 1 or not n or a.shape[-2] != n or b.shape != shape or not b.size:
+    if a.size <= 1 or not b.size or b.shape != (*a.shape[:-1], *(() if vector else b.shape[-1:])):
         return None
-    ops, band = ops_for(a, b), band_of(STRUCTURES[assume_a], lower, a.dtype)
-    columns = b.reshape(-1, n, 1 if vector else b.shape[-1])
-    system = System(a.reshape(-1, n, n), columns, kind, band, bool(band), False, a.ndim == 2)
-    size = n, columns.shape[2]
-    if ops.vendor is None or not ops.vendor.takes_at_once(system.alone, *size, a.dtype, kind):
+    ops, alone, k = ops_for(a, b), a.ndim == 2, 1 if vector else b.shape[-1]
+    if ops.vendor is None or not ops.vendor.takes_at_once(alone, n, k, a.dtype, kind):
         return None
+    band = band_of(STRUCTURES[assume_a], lower, a.dtype)
+    columns = b.reshape(-1, n, k)
+    system = System(a.reshape(-1, n, n), columns, kind, band, bool(band), False, alone)
     x = ops.guarded(ops.vendor.solve_if_plain)(*system[:4], limits(system))
-    return x if x is None else x.reshape(shape)
+    return x if x is None else x.reshape(b.shape)
