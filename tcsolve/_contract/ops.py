@@ -110,10 +110,11 @@ class Ops(Protocol):
         """
 
     def replayed(self, w, name, body):
-        """Return body(), which works on w and reads nothing back to the host.
+        """Return body(divide), which works on w and reads nothing back to the host.
 
-        With a `name`, a recorded graph may replace the call; equal names mean equal work.  None stands for
-        work that is not recorded.
+        With a `name`, recorded graphs may replace the call; equal names mean equal work.  None stands for
+        work that is not recorded.  Where body calls divide(), one graph may end and another one begin; there
+        all launched work must be in the current stream, or the stream waits for it.
         """
 
     def aside(self, w, others, name, body, then=None):

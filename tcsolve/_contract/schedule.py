@@ -197,6 +197,8 @@ class Schedule:
         steps[i] eliminates with panels[i]; the next panel is panels[i + 1].
     is_recorded : bool
         Whether the launches are recorded, and replayed for the next matrix in the same memory.
+    divisions : tuple of int
+        The steps before which a recording is divided.
     """
 
     n: int
@@ -204,6 +206,7 @@ class Schedule:
     panels: tuple[PanelPlan, ...]
     steps: tuple[StepPlan, ...]
     is_recorded: bool
+    divisions: tuple[int, ...]
 
 
 @functools.lru_cache(maxsize=256)
@@ -230,7 +233,18 @@ def schedule(n, update, rules, block=None, look_ahead=True, dominant=False):
     pairs = zip(panels[:-1], panels[1:], strict=True)
     steps = (_step(n, panel, following, update, rules, look_ahead) for panel, following in pairs)
     is_recorded = rules.is_recorded and not update.is_model
-    return Schedule(n, update, tuple(panels), tuple(steps), is_recorded)
+    return Schedule(
+        n, update, tuple(panels), tuple(steps), is_recorded, _divisions(len(panels) - 1)
+    )
+
+
+def _divisions(steps):
+    """Return the steps before which a recording is divided.
+
+    The first part is short, because the device waits until it is launched.  While the device works on it, the
+    host launches the second part, and so on.
+    """
+    return tuple(sorted({1, steps // 4} & set(range(1, steps))))
 
 
 def _panel(n, start, stop, update, rules, dominant):

@@ -51,8 +51,8 @@ def factor_blocked(ops, w, update, block=None, look_ahead=True, dominant=False):
     return BlockedFactors(ops, Packed(w, order, inverses), report)
 
 
-def _launch(ops, w, plan):
-    """Launch the factorization of w in place, without waiting for it.
+def _launch(ops, w, plan, divide):
+    """Launch the factorization of w in place, without waiting for it; `divide` as for `Ops.replayed`.
 
     Returns
     -------
@@ -72,7 +72,9 @@ def _launch(ops, w, plan):
     first, *others = plan.panels
     panel = _Panel(ops.lu, matrix, first)
     panel.factor()
-    for step_plan, panel_plan in zip(plan.steps, others, strict=True):
+    for number, (step_plan, panel_plan) in enumerate(zip(plan.steps, others, strict=True)):
+        if number in plan.divisions:
+            divide()
         following = _Panel(ops.lu, matrix, panel_plan)
         step = _Step(panel, following, step_plan)
         if step_plan.is_beside:

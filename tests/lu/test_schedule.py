@@ -211,6 +211,15 @@ def test_without_look_ahead_the_parts_are_the_same():
         assert not any(step.is_beside for step in plain.steps)
 
 
+def test_a_recording_is_divided_after_its_first_steps():
+    rules = HostRules("f")
+    for n in SIZES:
+        plan = schedule(n, UPDATES["fp16x3"], rules)
+        assert list(plan.divisions) == sorted(set(plan.divisions))
+        assert all(0 < number < len(plan.steps) for number in plan.divisions)
+        assert len(plan.steps) < 2 or plan.divisions[0] == 1
+
+
 def test_equal_rules_give_one_plan():
     first, again = (DeviceRules("sm_90a", "f", math.hypot, paths()) for _ in range(2))
     assert first == again and hash(first) == hash(again)

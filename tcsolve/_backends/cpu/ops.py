@@ -56,7 +56,7 @@ class NumpyOps:
             return math.inf  # this system does not report its free memory
 
     def replayed(self, w, name, body):
-        return body()
+        return body(lambda: None)
 
     def aside(self, w, others, name, body, then=None):
         return None

@@ -19,8 +19,9 @@ def replayed(w, name, body):
     """As `Ops.replayed`."""
     tape = None if name is None else recorded_graphs.tape_of(w)
     if tape is not None:
-        return tape.run(name, body)
-    return scratch_memory.in_order_of(cupy.cuda.get_current_stream(), body)
+        return tape.run(name, functools.partial(body, tape.divide))
+    undivided = functools.partial(body, lambda: None)
+    return scratch_memory.in_order_of(cupy.cuda.get_current_stream(), undivided)
 
 
 @functools.partial(turns_into_memory_error, again=False)

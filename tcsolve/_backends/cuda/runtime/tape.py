@@ -104,6 +104,14 @@ class Tape:
             stream.record(self._done)
             return result
 
+    def divide(self):
+        """Let one graph end here and another one begin, if a body that is not aside is being recorded.
+
+        The host takes about a microsecond for each kernel of a graph before the first one starts.  While the
+        device works on one graph, the host prepares the next one.
+        """
+        self._reel.divide()
+
     def apply(self, name, inputs, body, where=()):
         """Return a copy of body(*inputs), run as by `run`; the NumPy or CuPy vectors `inputs` are copied."""
         with self._lock:
@@ -146,7 +154,7 @@ class _Reel:
     pool : MemoryPool
         The pool of this memory.
     graphs : dict
-        (name, addresses, `Paths`) -> (graph, result of its body).
+        (name, addresses, `Paths`) -> (list of graphs, result of its body).
     """
 
     def __init__(self, key):
@@ -154,6 +162,7 @@ class _Reel:
         self._key, self._workspaces = key, {}
         self._handles = set()  # keeps the cuBLAS handles alive as long as the graphs
         self._unrecordable = set()  # names of bodies that could not be recorded
+        self._recorded = None  # the graphs of the body that is being recorded
         self._stream = cupy.cuda.Stream(non_blocking=True)
         with cupy.cuda.using_allocator(self.pool.malloc):
             self._words = cupy.empty((cublas_calls.LANES, MOST_WORDS), cupy.uint32)
@@ -181,8 +190,9 @@ class _Reel:
             except (RuntimeError, MemoryError):  # CUDA's and CuPy's errors; nothing has run
                 self._unrecordable.add(name)
                 return self._launch(stream, body)
-        graph, result = self.graphs[key]
-        graph.launch(stream)
+        graphs, result = self.graphs[key]
+        for graph in graphs:
+            graph.launch(stream)
         return result
 
     def _launch(self, stream, body):
@@ -199,16 +209,26 @@ class _Reel:
 
     def _record(self, body):
         with self.memory(), self._stream:
+            self._recorded = []
             self._stream.begin_capture()
             try:
                 # The graph fills the words each time, because work that failed may not have restored them.
                 self._words.fill(0)
                 result = body()
+                graphs = [*self._recorded, self._stream.end_capture()]
             except BaseException:
                 with contextlib.suppress(RuntimeError):  # a side stream has not been joined
                     self._stream.end_capture()
                 raise
-            return self._stream.end_capture(), result
+            finally:
+                self._recorded = None
+            return graphs, result
+
+    def divide(self):
+        """As `Tape.divide`."""
+        if self._recorded is not None:
+            self._recorded.append(self._stream.end_capture())
+            self._stream.begin_capture()
 
     @contextlib.contextmanager
     def memory(self):

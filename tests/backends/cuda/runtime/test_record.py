@@ -251,6 +251,27 @@ def test_a_recording_that_failed_is_not_tried_again(cupy, record):
     assert found == 5 * [[1.0, 1.0, 1.0]]
 
 
+def test_a_body_that_divides_its_recording_has_the_same_result(cupy, record):
+    n = 65
+    record.matrix(n, "f")
+    w, calls = record.matrix(n, "f"), []
+    tape = record.tape_of(w)
+
+    def body():
+        calls.append(cupy.cuda.get_current_stream().is_capturing())
+        x = cupy.zeros(1000)
+        for _ in range(5):
+            tape.divide()
+            x += 1
+            x *= 2
+        return x
+
+    found = [tape.run("body", body).get() for _ in range(5)]
+
+    assert calls == [False, True]
+    assert all((x == 62).all() for x in found)
+
+
 def test_the_condition_is_estimated_beside_the_refinement(cupy, record, monkeypatch):
     from tcsolve._backends.cuda.ops import CupyOps
 
