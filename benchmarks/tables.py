@@ -238,8 +238,8 @@ def binaries_table():
     head.append(f"kernels for {len(archs)} architectures")
     compiled = sum(r["compiled"] for r in rows)
     text = (
-        f"Bytes and seconds are for {arch}, with NVRTC {machine['nvrtc']}. They follow from {compiled} kernels "
-        "that were compiled, and from the number of kernels of each source. The sources have "
+        f"Bytes and seconds are for {arch}, with NVRTC {machine['nvrtc']}. They follow from {compiled} "
+        "compiled kernels, and from the number of kernels of each source. The sources have "
         f"{machine['source_bytes'] / 1e6:.1f} MB."
     )
     return "\n\n".join([table(head, body), text, source(machine, "benchmarks/binaries.py")])
