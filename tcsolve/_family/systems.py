@@ -102,7 +102,7 @@ class BandSystem(_Scaled):
         self._norm = self._times(np.abs(self._ab), np.ones((n, 1))).max()
 
     def product(self, x):
-        """Return the near A times x."""
+        """Return the product of 2**-exponent A and x."""
         return self._times(self._ab, x)
 
     def size(self, x):

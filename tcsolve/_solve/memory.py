@@ -52,7 +52,7 @@ class MemoryPlan:
 
     Attributes
     ----------
-    beside : int
+    extra : int
         Bytes in addition to those of a rung: arguments that were copied to the device, a scaled copy of A.
     planned : int
         The largest number that was predicted before a rung was factored.
@@ -60,23 +60,23 @@ class MemoryPlan:
         The largest number that the present solve turned out to need.
     """
 
-    def __init__(self, ops, a, block, beside):
+    def __init__(self, ops, a, block, extra):
         self._ops, self._block = ops, block
         self._n, self._dtype = a.shape[0], a.dtype
-        self.beside, self.planned, self.of_solve = beside, 0, 0
+        self.extra, self.planned, self.of_solve = extra, 0, 0
 
     def require(self, update, nrhs, dominant, held_bytes=0):
         """Return all bytes that this rung needs, or raise a DeviceMemoryError before it allocates."""
         how = {"block": self._block, "dominant": dominant, "held_bytes": held_bytes}
-        return self.beside + require_room(self._ops, update, self._n, nrhs, self._dtype, **how)
+        return self.extra + require_room(self._ops, update, self._n, nrhs, self._dtype, **how)
 
     def add(self, nbytes):
         """Record bytes that are kept in addition to those of any rung."""
-        self.beside += nbytes
+        self.extra += nbytes
         self.planned += nbytes
 
     def note(self, update, nrhs, dominant, kept):
         """Record the bytes that a rung needed for nrhs right-hand sides; `kept` as for `bytes_needed`."""
         how = {"block": self._block, "dominant": dominant, "kept": kept}
         needed = room_needed(self._ops, update, self._n, nrhs, self._dtype, **how)
-        self.of_solve = max(self.of_solve, needed + self.beside)
+        self.of_solve = max(self.of_solve, needed + self.extra)
