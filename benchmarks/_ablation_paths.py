@@ -81,7 +81,7 @@ PATHS = (
         "look_ahead",
         (
             f"{CUDA_LU}/look_ahead.py:SPARED",
-            f"{CUDA_LU}/look_ahead.py:beside",
+            f"{CUDA_LU}/look_ahead.py:overlap",
             f"{CUDA_LU}/look_ahead.py:_reserved",
             f"{CUDA_LU}/sm_partition.py",
             "kernels/lu/wait_for_panel.cu",
@@ -136,7 +136,7 @@ PATHS = (
             f"{RUNTIME}/concurrent.py:aside",
             *(f"{FACTORS}:{name}.aside" for name in ("BlockedFactors", "NativeFactors")),
             "tcsolve/_solve/condition.py:ConditionEstimate.begin",
-            *(f"{LADDER}:Ladder.{name}" for name in ("begin_beside", "finish", "is_busy")),
+            *(f"{LADDER}:Ladder.{name}" for name in ("begin_aside", "finish", "is_busy")),
             f"{RUNTIME}/tape.py:Tape.follow_aside",
             "tcsolve/_lu/norms.py:sweeps_at_once",
         ),

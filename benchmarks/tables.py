@@ -36,7 +36,7 @@ PRODUCTS = (
     "kernels",
 )
 PARTS = dict.fromkeys(("gemm", "gemm_batched", "gemm_error", "boris_push"), PRODUCTS)
-PARTS |= dict.fromkeys(("clocks", "mma_rate"), ())
+PARTS |= dict.fromkeys(("clocks", "mma_rate"), ()) | {"binaries": ("kernels",)}
 PEERS = (
     "cupy.linalg.solve",
     "torch.linalg.solve",
@@ -226,6 +226,33 @@ def paths_table():
     return "\n\n".join([overview(machine, rows), page, source(machine, "benchmarks/ablation.py")])
 
 
+def binaries_table():
+    """Return the number of kernels, the bytes of their binaries, and the time that compiling takes."""
+    machine, rows = load("binaries.json")
+    archs = list(rows[0]["kernels"])
+    body = [binaries_row(r["source"], [r], archs) for r in rows if r["seconds"] >= 10]
+    body.append(binaries_row("others", [r for r in rows if r["seconds"] < 10], archs))
+    body.append(binaries_row("all", rows, archs))
+    arch = machine["arch"]
+    head = ["source", f"kernels for {arch}", "MB", "MB compressed", "seconds of one core"]
+    head.append(f"kernels for {len(archs)} architectures")
+    compiled = sum(r["compiled"] for r in rows)
+    text = (
+        f"Bytes and seconds are for {arch}, with NVRTC {machine['nvrtc']}. They follow from {compiled} "
+        "compiled kernels, and from the number of kernels of each source. The sources have "
+        f"{machine['source_bytes'] / 1e6:.1f} MB."
+    )
+    return "\n\n".join([table(head, body), text, source(machine, "benchmarks/binaries.py")])
+
+
+def binaries_row(name, rows, archs):
+    """Return the cells for some sources together."""
+    here = sum(r["here"] for r in rows)
+    megabytes = [sum(r[key] for r in rows) / 1e6 for key in ("bytes", "compressed_bytes")]
+    cells = [here, *(f"{x:.1f}" for x in megabytes), f"{sum(r['seconds'] for r in rows):.0f}"]
+    return [name, *cells, sum(r["kernels"][a] for r in rows for a in archs)]
+
+
 def source(machine, command):
     where = machine.get("gpu") or machine["cpu"]
     versions = [
@@ -279,6 +306,7 @@ TABLES = {
     "products": products_table,
     "batched": batched_table,
     "paths": paths_table,
+    "binaries": binaries_table,
 }
 
 

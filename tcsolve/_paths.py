@@ -23,7 +23,7 @@ class Paths:
         A panel of a dominant matrix is square if it has at least this many rows.
     look_ahead : bool
         A panel is factored while the update before it runs.
-    beside_rows : float
+    overlap_rows : float
         With fewer rows, an update takes less time than the synchronisation of two streams.
     panel_rows : tuple of (int, float)
         (number of products of the update, rows): up to this many rows, a panel takes longer than the update
@@ -58,7 +58,7 @@ class Paths:
     dominant_strips: bool = True
     square_rows: float = 4096
     look_ahead: bool = True
-    beside_rows: float = 256
+    overlap_rows: float = 256
     panel_rows: tuple[tuple[int, float], ...] = ((1, math.inf), (3, 15000))
     gate: bool = True
     wide: float = 512

@@ -175,8 +175,8 @@ MUTANTS = (
     Mutant(
         "lu",
         "_contract/schedule.py",
-        "if n - panel.stop < rules.beside_rows:",
-        "if n + panel.stop < rules.beside_rows:",
+        "if n - panel.stop < rules.overlap_rows:",
+        "if n + panel.stop < rules.overlap_rows:",
         equivalent="Looking ahead changes no bit, only when it is done.",
     ),
     Mutant(

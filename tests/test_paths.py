@@ -59,7 +59,7 @@ def test_switches_nest():
 
 
 class Reported(HostLU):
-    """NumPy whose plans look ahead; `beside` counts the panels that are factored beside an update."""
+    """NumPy whose plans look ahead; `overlap` counts the panels that are factored during an update."""
 
     def __init__(self):
         self.count = 0
@@ -68,14 +68,14 @@ class Reported(HostLU):
         rules = super().rules(dtype, w)
 
         class Rules(type(rules)):
-            beside_rows = 0
+            overlap_rows = 0
 
             def block(self, left, update, dominant):
                 return 32
 
         return Rules(rules.char)
 
-    def beside(self, step):
+    def overlap(self, step):
         self.count += 1
         step.do()
 

@@ -1,4 +1,4 @@
-"""What `library_factors` offers, in NumPy and SciPy, one matrix after the other: its oracle."""
+"""What a device's `vendor` offers, in NumPy and SciPy, one matrix after the other: its oracle."""
 
 import numpy as np
 import scipy.linalg

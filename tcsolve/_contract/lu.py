@@ -50,7 +50,7 @@ class Packed(NamedTuple):
 
 
 class Square(NamedTuple):
-    """The preparations for the blocks beside a factored square panel, which has L11 and U11.
+    """The preparations for the blocks below, and right of, a factored square panel, which has L11 and U11.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class LUOps(Protocol):
         """Factor the strip p[start:, start:stop] of a panel in place, by partial pivoting; return its swaps.
 
         The swaps are not applied to p: the rows of the factored strip, too, stay in their old places.
-        `started` is passed on from `beside`.
+        `started` is passed on from `overlap`.
         """
 
     def swap_rows(self, rows, swaps):
@@ -128,7 +128,7 @@ class LUOps(Protocol):
         """Return a function solve(b, share=None) that computes b := L**-1 b in place.
 
         L is the unit lower triangle of l.  With a `schedule.SolvePlan`, an inverse of L may be prepared.
-        `share` is passed on from `beside`.
+        `share` is passed on from `overlap`.
         """
 
     def square(self, p, plan, beyond):
@@ -142,7 +142,7 @@ class LUOps(Protocol):
         """Return a function subtract(c, u, share=None, first=0) that computes c -= l u in place.
 
         l, with |l| <= 1, and u are rounded as the `Update` how says.  c may have fewer rows than l; then the
-        product takes len(c) rows of l, from row `first` on.  `share` is passed on from `beside`.
+        product takes len(c) rows of l, from row `first` on.  `share` is passed on from `overlap`.
 
         With `at_once`, l is rounded now.  Otherwise it may be rounded when it is first used, together with u,
         which saves a launch.  With `at_once` and the bound of a `Square`, |l| <= 1 is checked too.
@@ -151,7 +151,7 @@ class LUOps(Protocol):
     def together(self, first, second):
         """Call first() and second(), which do not depend on each other; run them concurrently if possible."""
 
-    def beside(self, step):
+    def overlap(self, step):
         """Do all parts of a `_lu._Step`, concurrently where possible, with the same result as step.do().
 
         The parts depend on each other as follows.
@@ -163,8 +163,8 @@ class LUOps(Protocol):
           called after `solve_first`.  Otherwise `fill`, `solve_rest` and `swap_done` need `solve_first`.
         - `rest` needs everything but the next panel and `swap_done`.
 
-        `share` is for calls of a `solver` and of an `operand` that run beside the panel.  Every part
-        runs after the work launched before this call, and work launched later runs after every part.
+        `share` is for calls of a `solver` and of an `operand` that run at the same time as the panel.  Every
+        part runs after the work launched before this call, and work launched later runs after every part.
         """
 
     def finish(self, lu, ipiv, info, beyond):

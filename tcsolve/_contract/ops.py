@@ -63,7 +63,7 @@ class Ops(Protocol):
     ahead_rows : int
         Largest n for which refinement steps are started before it is known that they are needed; 0 for never.
     vendor : module or None
-        `tcsolve._backends.cuda.batched.library_factors` on a GPU, which `tcsolve._solve.vendor.solve` uses;
+        `tcsolve._backends.cuda.batched.vendor` on a GPU, which `tcsolve._solve.vendor.solve` uses;
         None on the CPU.
     """
 

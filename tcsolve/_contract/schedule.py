@@ -33,7 +33,7 @@ class Rules(Protocol):
 
     Attributes
     ----------
-    beside_rows : float
+    overlap_rows : float
         Smallest number of rows of a panel and an update for which look-ahead saves time.
     panel_rows : dict of {int: float}
         For each number of products of the update, the largest number of rows for which a panel takes longer
@@ -42,7 +42,7 @@ class Rules(Protocol):
         Whether the memory of the matrix has recorded graphs.
     """
 
-    beside_rows: float
+    overlap_rows: float
     panel_rows: dict
     is_recorded: bool
 
@@ -158,7 +158,7 @@ class StepPlan:
     ----------
     is_ahead : bool
         Whether the columns of the next panel are updated first.
-    is_beside : bool
+    is_overlapped : bool
         Whether the next panel is factored while other columns are updated.
     first : int
         The columns before this one are updated first.
@@ -173,7 +173,7 @@ class StepPlan:
     """
 
     is_ahead: bool
-    is_beside: bool
+    is_overlapped: bool
     first: int
     near: int
     near_update: Update
@@ -296,7 +296,7 @@ def _catch_up(number, strips, start, rows, update, rules):
 
 
 def _step(n, panel, following, update, rules, look_ahead):
-    if n - panel.stop < rules.beside_rows:
+    if n - panel.stop < rules.overlap_rows:
         return StepPlan(False, False, n, n, update, update, None)
     near = rules.near_update(update, panel.stop - panel.start)
     last_row = following.stop if following.is_square else None

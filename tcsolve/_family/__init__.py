@@ -1,1 +1,1 @@
-"""The functions of scipy.linalg beside `solve`, with verified answers."""
+"""The functions of scipy.linalg other than `solve`, with verified answers."""

@@ -11,7 +11,7 @@ from tcsolve._checks import require_finite, result_dtype
 from tcsolve._errors import LinAlgError, NotPositiveDefiniteError
 from tcsolve._family.stacks import RHS, over_stacks
 from tcsolve._family.systems import DenseSystem, ProductSystem, norms_of
-from tcsolve._family.verification import settled
+from tcsolve._family.verification import device_operands, solved
 from tcsolve._solve.long_double_residual import SMALL
 from tcsolve._solve.structures import interpret
 
@@ -178,34 +178,27 @@ def cho_solve(c_and_lower, b, overwrite_b=False, check_finite=True):
 
 def _solve_one(c, lower, b, matrix=None, *, overwrite_b, check_finite, norm=None):
     on_device, lower = is_cupy(c), bool(lower)
-    solve = _solve_on_device if on_device else _cho_solve
-    kept = b.copy() if overwrite_b and isinstance(b, np.ndarray) else b
-    x = solve((c, lower), b, overwrite_b=overwrite_b, check_finite=check_finite)
-    if not x.size:
-        return x
-    ops = ops_for(c) if on_device else numpy_ops
-    if matrix is None:
+    solve = functools.partial(_solve_on_device if on_device else _cho_solve, (c, lower))
+
+    def system():
+        ops = ops_for(c) if on_device else numpy_ops
+        if matrix is not None:
+            return DenseSystem(ops, matrix, norm)
         triangle = (ops.xp.tril if lower else ops.xp.triu)(ops.xp.asarray(c))
-        turned = triangle.conj().T
-        system = ProductSystem(ops, [triangle, turned] if lower else [turned, triangle])
-    else:
-        system = DenseSystem(ops, matrix, norm)
-    correct = functools.partial(solve, (c, lower), check_finite=False)
-    return settled(system, x, ops.xp.asarray(kept), correct, "cho_solve")
+        adjoint = triangle.conj().T
+        return ProductSystem(ops, [triangle, adjoint] if lower else [adjoint, triangle])
+
+    how = {"overwrite_b": overwrite_b, "check_finite": check_finite}
+    return solved(solve, system, b, "cho_solve", **how)
 
 
 def _solve_on_device(c_and_lower, b, overwrite_b=False, check_finite=True):
     from cupyx.scipy.linalg import solve_triangular
 
     c, lower = c_and_lower
-    ops = ops_for(c, b)
-    if check_finite:
-        for name, x in (("c", c), ("b", b)):
-            require_finite(bool(ops.xp.isfinite(x).all()), name)
-    dtype = result_dtype(c, b)
+    c, b = device_operands(c, b, {"c": c, "b": b} if check_finite else {})
     if not b.size:
-        return ops.xp.empty(b.shape, dtype)
-    c, b = ops.converted(c, dtype), ops.converted(b, dtype)
+        return b
     for trans in ("N", "C") if lower else ("C", "N"):
         b = solve_triangular(c, b, trans=trans, lower=lower)
     return b

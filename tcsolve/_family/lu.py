@@ -9,8 +9,8 @@ from tcsolve._arrays import is_cupy
 from tcsolve._backends.select import numpy_ops, ops_for
 from tcsolve._checks import check_trans, require_finite, result_dtype
 from tcsolve._family.stacks import RHS, over_stacks
-from tcsolve._family.systems import DenseSystem, ProductSystem, norms_of
-from tcsolve._family.verification import settled
+from tcsolve._family.systems import DenseSystem, ProductSystem, norms_of, transposed
+from tcsolve._family.verification import device_operands, solved
 from tcsolve._solve.api import factor
 from tcsolve._solve.cost_model import first_update, rates_for
 from tcsolve._solve.factorization import has_zero_pivot
@@ -214,38 +214,27 @@ def lu_solve(lu_and_piv, b, trans=0, overwrite_b=False, check_finite=True):
 def _solve_one(lu, piv, b, matrix=None, *, trans, overwrite_b, check_finite, norm=None):
     on_device = is_cupy(lu)
     routine = _solve_on_device if on_device else _lu_solve
-    kept = b.copy() if overwrite_b and isinstance(b, np.ndarray) else b
-    x = routine((lu, piv), b, trans=trans, overwrite_b=overwrite_b, check_finite=check_finite)
-    if not x.size:
-        return x
-    ops = ops_for(lu) if on_device else numpy_ops
-    if matrix is None:
-        system = ProductSystem(ops, _factors_of(ops.xp, lu, *ops.host(piv), trans))
-    else:
-        turned = matrix if trans == 0 else matrix.T if trans == 1 else matrix.conj().T
-        system = DenseSystem(ops, turned, norm)
-    return settled(
-        system,
-        x,
-        ops.xp.asarray(kept),
-        lambda r: routine((lu, piv), r, trans=trans, check_finite=False),
-        "lu_solve",
-    )
+    solve = functools.partial(routine, (lu, piv), trans=trans)
+
+    def system():
+        ops = ops_for(lu) if on_device else numpy_ops
+        if matrix is not None:
+            return DenseSystem(ops, transposed(matrix, trans), norm)
+        return ProductSystem(ops, _factors_of(ops.xp, lu, *ops.host(piv), trans))
+
+    how = {"overwrite_b": overwrite_b, "check_finite": check_finite}
+    return solved(solve, system, b, "lu_solve", **how)
 
 
-def _solve_on_device(lu_and_piv, b, trans, overwrite_b=False, check_finite=True):
+def _solve_on_device(lu_and_piv, b, *, trans, overwrite_b=False, check_finite=True):
     """As SciPy's function, by CuPy's, which converts b to the dtype of lu and checks no complex numbers."""
     from cupyx.scipy.linalg import lu_solve as on_device
 
     lu, piv = lu_and_piv
-    ops = ops_for(lu, b)
-    if check_finite:
-        require_finite(bool(ops.xp.isfinite(b).all()), "b")
-    dtype = result_dtype(lu, b)
+    lu, b = device_operands(lu, b, {"b": b} if check_finite else {})
     if not b.size:
-        return ops.xp.empty(b.shape, dtype)
-    pair = ops.converted(lu, dtype), piv
-    return on_device(pair, ops.converted(b, dtype), trans=trans, check_finite=False)
+        return b
+    return on_device((lu, piv), b, trans=trans, check_finite=False)
 
 
 def _factors_of(xp, lu, piv, trans):

@@ -10,7 +10,7 @@ from tcsolve._lu.scaling import exponent_of, ldexp
 from tcsolve._solve.backward_error import backward_errors
 from tcsolve._solve.long_double_residual import SMALL, residual
 
-__all__ = ["BandSystem", "DenseSystem", "ProductSystem", "norms_of"]
+__all__ = ["BandSystem", "DenseSystem", "ProductSystem", "norms_of", "transposed"]
 
 
 class DenseSystem:
@@ -37,6 +37,11 @@ class DenseSystem:
             return residual(self._a, x, b)
         is_complex = self._a.dtype.kind == "c"
         return b - by_parts(self.ops.xp, lambda v: self.ops.product(self._a, v), x, is_complex)
+
+
+def transposed(a, trans):
+    """Return a (n, n) for `trans` 0, its transpose for 1, its adjoint for 2."""
+    return a if trans == 0 else a.T if trans == 1 else a.conj().T
 
 
 def norms_of(ops, a):
@@ -97,7 +102,7 @@ class BandSystem(_Scaled):
         self._norm = self._times(np.abs(self._ab), np.ones((n, 1))).max()
 
     def product(self, x):
-        """Return the near A times x."""
+        """Return the product of 2**-exponent A and x."""
         return self._times(self._ab, x)
 
     def size(self, x):

@@ -9,11 +9,11 @@ from tcsolve._arrays import is_cupy
 from tcsolve._backends.cpu.blas import blas_of
 from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._backends.select import numpy_ops, ops_for
-from tcsolve._checks import check_trans, require_finite, result_dtype
+from tcsolve._checks import check_trans
 from tcsolve._errors import InputError, SingularError
 from tcsolve._family.stacks import RHS, over_stacks
-from tcsolve._family.systems import DenseSystem
-from tcsolve._family.verification import settled
+from tcsolve._family.systems import DenseSystem, transposed
+from tcsolve._family.verification import device_operands, settled
 from tcsolve._refine import stopping
 from tcsolve._solve.backward_error import SAFE
 from tcsolve._solve.long_double_residual import SMALL
@@ -92,7 +92,7 @@ def _solve_one(solve, a, b, *, trans, lower, unit_diagonal, overwrite_b, check_f
     matrix = (xp.tril if lower else xp.triu)(xp.asarray(a))
     if unit_diagonal:
         xp.fill_diagonal(matrix, 1)
-    matrix = matrix if trans == 0 else matrix.T if trans == 1 else matrix.conj().T
+    matrix = transposed(matrix, trans)
     correct = functools.partial(solve, a, check_finite=False)
     return settled(DenseSystem(ops, matrix), x, xp.asarray(kept), correct, "solve_triangular")
 
@@ -129,14 +129,11 @@ def _on_device(a, b, *, trans, lower, unit_diagonal, overwrite_b=False, check_fi
         raise InputError(
             f"solve_triangular: a has shape {a.shape} and b has shape {b.shape}; a needs (n, n), b n rows"
         )
-    if check_finite:
-        for name, x in (("a", a), ("b", b)):
-            require_finite(bool(ops.xp.isfinite(x).all()), name)
+    wide, rhs = device_operands(a, b, {"a": a, "b": b} if check_finite else {})
     if not unit_diagonal and bool((a.diagonal() == 0).any()):
         zero = int(ops.host((a.diagonal() == 0).argmax())[0])
         raise SingularError(f"singular matrix: resolution failed at diagonal {zero}")
-    dtype = result_dtype(a, b)
     if not b.size:
-        return ops.xp.empty(b.shape, dtype)
+        return rhs
     how = {"trans": "NTC"[trans], "lower": lower, "unit_diagonal": unit_diagonal}
-    return on_device(ops.converted(a, dtype), ops.converted(b, dtype), **how)
+    return on_device(wide, rhs, **how)

@@ -1,16 +1,39 @@
 """Measure the backward error of an answer from the caller's arrays; correct x, or warn of it."""
 
+import functools
 import warnings
 
 import numpy as np
 
+from tcsolve._backends.select import ops_for
+from tcsolve._checks import require_finite, result_dtype
 from tcsolve._errors import AccuracyWarning
 from tcsolve._refine import stopping
 
-__all__ = ["settled", "warn_missed"]
+__all__ = ["device_operands", "settled", "solved", "warn_missed"]
 
 # Corrections continue while each halves the error of some column, as in LAPACK's xGERFS; at most MOST.
 CONTRACTION, MOST = 0.5, 10
+
+
+def device_operands(a, b, checked):
+    """Return CuPy arrays a and b in their common dtype; the arrays of the dict `checked` must be finite."""
+    ops = ops_for(a, b)
+    for name, x in checked.items():
+        require_finite(bool(ops.xp.isfinite(x).all()), name)
+    dtype = result_dtype(a, b)
+    return ops.converted(a, dtype), ops.converted(b, dtype)
+
+
+def solved(solve, system, b, name, *, overwrite_b, check_finite):
+    """Return x by `solve`, which has the arguments of SciPy's functions, verified in `system()`."""
+    kept = b.copy() if overwrite_b and isinstance(b, np.ndarray) else b
+    x = solve(b, overwrite_b=overwrite_b, check_finite=check_finite)
+    if not x.size:
+        return x
+    given = system()
+    correct = functools.partial(solve, check_finite=False)
+    return settled(given, x, given.ops.xp.asarray(kept), correct, name, stacklevel=6)
 
 
 def settled(system, x, b, correct, name, stacklevel=5):

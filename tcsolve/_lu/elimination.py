@@ -77,8 +77,8 @@ def _launch(ops, w, plan, divide):
             divide()
         following = _Panel(ops.lu, matrix, panel_plan)
         step = _Step(panel, following, step_plan)
-        if step_plan.is_beside:
-            ops.lu.beside(step)
+        if step_plan.is_overlapped:
+            ops.lu.overlap(step)
         else:
             step.do()
         panel = following
@@ -119,7 +119,7 @@ class _Step:
     """One step of the LU in parts: eliminate with a factored panel, and factor the following panel.
 
     The columns of the following panel are updated first, so that it can be factored while all other columns
-    are updated.  If the following panel is wide, the columns of its first strip come first.  `LUOps.beside`
+    are updated.  If the following panel is wide, the columns of its first strip come first.  `LUOps.overlap`
     lists which part needs which.
 
     Attributes
@@ -244,7 +244,7 @@ class _Panel:
         self.finish()
 
     def begin(self, started):
-        """Factor the first strip; `started` comes from `LUOps.beside`."""
+        """Factor the first strip; `started` comes from `LUOps.overlap`."""
         self._swaps = self._lu.strip(self.p, *self.strips[0], self._pivots, started)
 
     def finish(self):

@@ -99,7 +99,7 @@ def _row_by_row(ops, a, x, b):
 
 
 def _blocks(a, device):
-    """Return slices of the rows of a whose slices stay in the cache of the host, or fill a device."""
+    """Return ranges of rows of a; their slices stay in the cache of the host, or fill a device."""
     if device != "cpu":
         return parts(*a.shape, WIDENED[device])
     step = max(1, CACHE_ENTRIES // a.shape[1])
@@ -112,7 +112,7 @@ def _parts(x):
 
 
 class _Vectors(NamedTuple):
-    """k vectors: slices side by side (n, SLICES k), the rest that they lack, and the vectors in FP64."""
+    """k vectors in slices side by side (n, SLICES k), what the slices leave out, and the vectors in FP64."""
 
     slices: Any
     rest: Any
@@ -125,7 +125,7 @@ class _Vectors(NamedTuple):
 
 
 class _Matrix(NamedTuple):
-    """Rows of a matrix: slices, the rest that they lack, and the rows themselves."""
+    """Rows of a matrix in slices, what the slices leave out, and the rows themselves."""
 
     slices: list
     rest: Any

@@ -193,7 +193,7 @@ def _start(task, x):
 def _replay(task, ahead):
     """Return the state after the steps done ahead, and [the last (x, r)] if the loop has to continue.
 
-    The decisions are those of the loop, so that the result is the same bits as without `ahead`.
+    The decisions are those of the loop, so the result has the same bits as without `ahead`.
     """
     x, r, (residuals, sizes) = ahead
     bound, contraction = task.bound, task.plan.contraction

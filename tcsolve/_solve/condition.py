@@ -87,7 +87,7 @@ class ConditionEstimate:
             return found, rest
 
         with contextlib.suppress(DeviceMemoryError):  # then the estimate runs after the refinement
-            ladder.begin_beside(("condest", sweeps), solve, then)
+            ladder.begin_aside(("condest", sweeps), solve, then)
 
     @property
     def _is_known(self):

@@ -34,8 +34,8 @@ REFINEMENT_VECTORS, INVERSE_BYTES_ROW = {"cpu": (6, 16), "cuda": (6, 32)}, 1024
 EMULATED_OPERANDS = {1: 4, 3: 11}
 # The same if the sums are emulated, too.  Then each product has a result of its own.
 OPERANDS_OF_SUMS = 15
-# Number of matrices of the size of A that an LU needs that rounds every operation.  NumPy has a conversion to
-# FP16 alone; for other formats it rounds integers.
+# Number of matrices of the size of A that an LU needs if it rounds every operation.  NumPy converts to FP16
+# alone; other formats are rounded as integers.
 ROUNDED_COPIES = {"fp16": 3.5, "bf16": 5.25, "tf32": 5.25}
 # Up to this many right-hand sides, our own kernels do the triangular solves.
 FEW_COLUMNS = 4
@@ -303,7 +303,7 @@ def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
         vectors += part_entries(n, n, WIDENED[device])
     refinement = vectors * 8 * complex_factor + kept
     if not on_device:
-        return factors + max(int(_entries_beside(how, n, block) * low), refinement)
+        return factors + max(int(_extra_entries(how, n, block) * low), refinement)
     refinement += INVERSE_BYTES_ROW * n if complex_factor == 1 else 0
     if how.native:
         return factors + refinement
@@ -322,8 +322,8 @@ def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     return factors + max(packed, refinement)
 
 
-def _entries_beside(how, n, block):
-    """Return how many entries an emulated LU needs on the host beside the factors."""
+def _extra_entries(how, n, block):
+    """Return how many entries an emulated LU needs on the host in addition to the factors."""
     rows, products = max(n - block, 0), how.products
     if how.native:
         return 0

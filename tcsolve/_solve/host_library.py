@@ -1,4 +1,4 @@
-"""Factors and norms of stacks on the host, with the functions of `library_factors` that a stack of LU needs.
+"""Factors and norms of stacks on the host: the functions of a device's `vendor` that a stack of LU needs.
 
 LAPACK has no routine for a stack, so it factors one matrix after the other.  Small matrices are then solved
 together: each step of the substitution treats one unknown of all systems.
@@ -184,7 +184,7 @@ def rows(b, probes):
 
 
 def measure(a, x, b, y, info, out, *, residuals=None):
-    """Fill `out` with the norms that verify the solutions x of A x = b; see `library_factors.measure`."""
+    """Fill `out` with the norms that verify the solutions x of A x = b; see `stack_launches.measure`."""
     (m, n, k), wide = x.shape, np.result_type(a.dtype, np.float64)
     out[3] = 0 if info is None else info
     step = max(1, WORK_ENTRIES // (n * n))
@@ -214,7 +214,7 @@ def _residual(a, x, b, norm, size, is_narrow):
 
 
 def sizes(sums, answers, b, y, info, out):
-    """Fill `out` for one system, from the sums of |a_ij| and from A x; see `library_factors.sizes`."""
+    """Fill `out` for one system, from the sums of |a_ij| and from A x; see `stack_launches.sizes`."""
     (of_rows, of_columns), (x, ax) = sums, answers
     grown = np.abs(y).sum(axis=1).max(initial=0)
     ends = [of_rows.max(), of_columns.max(), grown, 0 if info is None else info[0]]
@@ -223,7 +223,7 @@ def sizes(sums, answers, b, y, info, out):
 
 
 def doubtful(board, k, limits, triangular):
-    """Tell which systems have to be looked into, from their norms; see `library_factors.doubtful`."""
+    """Tell which systems have to be looked into, from their norms; see `stack_launches.doubtful`."""
     inf, one, grown, info = board[5:9]
     rest, size, (bound, least, safe, _) = board[9 : 9 + k], board[9 + k :], limits
     with np.errstate(all="ignore"):

@@ -273,7 +273,7 @@ class Ladder:
 
     # ---- work during the refinement
 
-    def begin_beside(self, name, body, then):
+    def begin_aside(self, name, body, then):
         """Start work with the factors, at the same time as later work, if the device can; see `Ops.aside`."""
         self._begun = self.rung.factors.aside(name, body, then)
 

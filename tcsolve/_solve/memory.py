@@ -57,7 +57,7 @@ class MemoryPlan:
 
     Attributes
     ----------
-    beside : int
+    extra : int
         Bytes in addition to those of a rung: arguments that were copied to the device, a scaled copy of A.
     planned : int
         The largest number that was predicted before a rung was factored.
@@ -65,27 +65,27 @@ class MemoryPlan:
         The largest number that the present solve turned out to need.
     """
 
-    def __init__(self, ops, a, block, beside):
+    def __init__(self, ops, a, block, extra):
         self._ops, self._block = ops, block
         self._n, self._dtype = a.shape[0], a.dtype
-        self.beside, self.planned, self.of_solve = beside, 0, 0
+        self.extra, self.planned, self.of_solve = beside, 0, 0
         self._needed = {}  # the results of `room_needed`: a solve needs each several times
 
     def require(self, update, nrhs, dominant, held_bytes=0):
         """Return all bytes that this rung needs, or raise a DeviceMemoryError before it allocates."""
         needed = self._bytes_needed(update, nrhs, dominant, 0)
         _require_free(self._ops, update, self._n, needed, held_bytes)
-        return self.beside + needed
+        return self.extra + needed
 
     def add(self, nbytes):
         """Record bytes that are kept in addition to those of any rung."""
-        self.beside += nbytes
+        self.extra += nbytes
         self.planned += nbytes
 
     def note(self, update, nrhs, dominant, kept):
         """Record the bytes that a rung needed for nrhs right-hand sides; `kept` as for `bytes_needed`."""
         needed = self._bytes_needed(update, nrhs, dominant, kept)
-        self.of_solve = max(self.of_solve, needed + self.beside)
+        self.of_solve = max(self.of_solve, needed + self.extra)
 
     def _bytes_needed(self, update, nrhs, dominant, kept):
         """Return `room_needed`."""

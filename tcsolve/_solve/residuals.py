@@ -90,11 +90,11 @@ def _improved(ladder, solve, rhs, state, bound):
     Notes
     -----
     A correction d measures the error of x before it.  If it is smaller than the one before by the factor q,
-    the error after it is about q / (1 - q) times its size.  The rounding errors of the residual and of x add
-    to that, those of the residual times the condition number of A with rows of equal norms, because each row
-    of the residual has an error of its own.  The estimate of this number is the largest gain: the size of x,
-    or of a correction, over that of its right-hand side.  Refinement ends when a correction is below the
-    rounding of x, or is not much smaller than the one before.
+    the error after it is about q / (1 - q) times its size.  Two rounding errors are added: that of x, and
+    that of the residual times a condition number.  Each row of the residual has an error of its own, so this
+    is the condition number of A with its rows scaled to equal norms.  Its estimate is the largest gain: the
+    size of x, or of a correction, over that of its right-hand side.  Refinement ends when a correction is
+    below the rounding of x, or is not much smaller than the one before.
     """
     system = ladder.system
     ops, k = system.ops, rhs.shape[1]

@@ -18,6 +18,6 @@ def tell(text, stream):
 
 
 def print_aligned(lines, stream):
-    """Print the dict `lines` as names with their texts beside them."""
+    """Print the dict `lines` as lines of a name and its text."""
     for name, text in lines.items():
         tell(f"{name:15} {text}", stream)

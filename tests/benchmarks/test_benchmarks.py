@@ -28,6 +28,7 @@ SCRIPTS += (
     "common_bits",
     "boris_push",
     "gemm_page",
+    "binaries",
     "published",
     "convergence",
     "fuzz",

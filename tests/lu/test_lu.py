@@ -34,7 +34,7 @@ class NarrowRules(HostRules):
 class AheadRules(NarrowRules):
     """The columns of the next panel first, those of a strip in the storage precision."""
 
-    beside_rows = 10
+    overlap_rows = 10
 
     def is_wide(self, columns, right):
         return columns > 8
@@ -74,9 +74,9 @@ class AheadLU(NarrowLU):
 
 
 class ReversedLU(AheadLU):
-    """The update first, then the panel beside it."""
+    """The update first, then the panel that is factored meanwhile."""
 
-    def beside(self, step):
+    def overlap(self, step):
         first = [step.solve_first]
         others = [step.complete, step.swap_rest, step.substitute, step.fill, step.swap_done]
         others.append(lambda: step.solve_rest(None))
@@ -186,7 +186,7 @@ ONE_STRIP = """
 TWO_STRIPS = """
     rules strip block_row operand strip swap_rows merge_swaps
     block_row operand swap_rows solver
-    strip block_row operand strip swap_rows merge_swaps operand beside
+    strip block_row operand strip swap_rows merge_swaps operand overlap
     block_row operand solver
     strip block_row operand strip swap_rows merge_swaps
     block_row block_row finish
@@ -194,7 +194,7 @@ TWO_STRIPS = """
 SQUARE = """
     rules strip block_row swap_rows operand strip swap_rows solver operand strip swap_rows merge_swaps square
     block_row operand swap_rows solver
-    strip block_row swap_rows operand strip swap_rows solver operand strip swap_rows merge_swaps beside
+    strip block_row swap_rows operand strip swap_rows solver operand strip swap_rows merge_swaps overlap
     block_row finish
 """
 

@@ -85,7 +85,7 @@ def check(plan, block):
     for panel, step, following in zip(plan.panels, plan.steps, plan.panels[1:], strict=False):
         assert panel.stop < step.first <= step.near <= n
         assert step.near == (following.stop if step.is_ahead else n)
-        assert step.is_ahead or not step.is_beside
+        assert step.is_ahead or not step.is_overlapped
         assert step.last_row in (None, following.stop)
 
 
@@ -99,7 +99,7 @@ def test_every_size_is_covered_on_every_architecture(arch, update):
                 for block in (None, 100) if n <= 8192 else (None,):
                     plan = schedule(n, how, device_rules(arch, char), block, True, dominant)
                     check(plan, block)
-                    assert all(step.is_beside == step.is_ahead for step in plan.steps)
+                    assert all(step.is_overlapped == step.is_ahead for step in plan.steps)
 
 
 @pytest.mark.parametrize("update", UPDATES)
@@ -208,7 +208,7 @@ def test_without_look_ahead_the_parts_are_the_same():
         )
         assert ahead.panels == plain.panels
         assert [step.near for step in ahead.steps] == [step.near for step in plain.steps]
-        assert not any(step.is_beside for step in plain.steps)
+        assert not any(step.is_overlapped for step in plain.steps)
 
 
 def test_a_recording_is_divided_after_its_first_steps():

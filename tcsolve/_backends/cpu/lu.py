@@ -37,7 +37,7 @@ class HostRules:
     """The `Rules` of the host: LAPACK factors whole panels, and all work is sequential."""
 
     char: str
-    beside_rows: ClassVar = math.inf
+    overlap_rows: ClassVar = math.inf
     panel_rows: ClassVar = {1: math.inf, 3: math.inf}
     is_recorded: ClassVar = False
 
@@ -151,7 +151,7 @@ class HostLU:
         first()
         second()
 
-    def beside(self, step):
+    def overlap(self, step):
         step.do()
 
     def operand(self, l, how, at_once=False, bound=None):

@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 
 from tcsolve._arithmetic.matrix_parts import WIDENED, parts, real_parts
-from tcsolve._backends.cuda.batched import library_factors
+from tcsolve._backends.cuda.batched import vendor
 from tcsolve._backends.cuda.gemm import batched, engines
 from tcsolve._backends.cuda.lu import first_steps, needed
 from tcsolve._backends.cuda.lu.ops import DeviceLU
@@ -45,7 +45,7 @@ class CupyOps:
     xp = cupy
     device = "cuda"
     lu = DeviceLU()
-    vendor = library_factors
+    vendor = vendor
 
     # ---- the device ------------------------------------------------------------------------
 

@@ -62,12 +62,12 @@ def solve_at_once(a, b, kind, band, bound, board):
     kind : str
         The kind of factors, as in `library_factors.factor`, of the matrix that is read.
     band : tuple of int or None
-        (below, above, mirror), as in `library_factors.read_as`; None if all entries are read.
+        (below, above, mirror), as in `stack_launches.read_as`; None if all entries are read.
     bound : float
         Bound on max |b - A x| / (||A|| max |x|).  Each column of x that misses it is corrected once.
     board : array, shape (9 + 2 k, m), float64, contiguous
-        Receives the rows `seen` of `library_factors.read_as`, then the rows `out` of
-        `library_factors.measure`.  If all entries are read, only the fourth of the rows `seen` is filled in
+        Receives the rows `seen` of `stack_launches.read_as`, then the rows `out` of
+        `stack_launches.measure`.  If all entries are read, only the fourth of the rows `seen` is filled in
         any case.  The 1-norm of y is that of A**-1 g for two random g.  info is the step at which the
         factorization broke down, or 0.
     """
@@ -78,7 +78,7 @@ def solve_and_judge(a, b, kind, band, limits):
     """Return (x, which systems are doubtful, their number) for a stack of small systems.
 
     The first arguments are those of `solve_at_once`, and x has the same bits; `limits` are those of
-    `library_factors.doubtful`, whose verdict this is.  Everything returned is on the device.
+    `stack_launches.doubtful`, whose verdict this is.  Everything returned is on the device.
     """
     doubtful, doubts = cupy.empty(len(a), bool), cupy.zeros(1, cupy.int32)
     return _solve(a, b, kind, band, (None, doubtful, doubts), limits), doubtful, doubts
@@ -155,8 +155,8 @@ def measure_one(a, band, y, b, info, board):
     info : array of int32, shape (1,), or None
         The info of the factorization.
     board : array, shape (9 + 2 k, 1), float64, contiguous
-        Zeros before the call.  Receives the rows `seen` of `library_factors.read_as`, then the rows `out` of
-        `library_factors.measure`.
+        Zeros before the call.  Receives the rows `seen` of `stack_launches.read_as`, then the rows `out` of
+        `stack_launches.measure`.
     """
     (n, k), x = b.shape, cupy.empty(b.shape, b.dtype)
     args = (board, x, *steps(a), *band, *steps(b), y, len(y) - k, info, n, k)

@@ -8,7 +8,7 @@ import cupy
 from tcsolve._backends.cuda.lu.sm_partition import Flags, Share
 from tcsolve._backends.cuda.runtime import cublas_calls, current_device
 
-__all__ = ["beside", "together"]
+__all__ = ["overlap", "together"]
 
 # The part of the multiprocessors that an update leaves free if the panel takes longer, as (largest number of
 # rows of the panel, part), by the number of products of the update.  An update with one product needs fewer
@@ -28,8 +28,8 @@ def together(first, second):
         here.wait_event(middle.record())
 
 
-def beside(step, rules):
-    """As `LUOps.beside`, with the `DeviceRules` of strips."""
+def overlap(step, rules):
+    """As `LUOps.overlap`, with the `DeviceRules` of strips."""
     main, side, middle = cupy.cuda.get_current_stream(), _stream("panel"), _stream("middle")
     started = Flags.of(cupy.cuda.runtime.getDevice()).next()
     share = Share(main, *_reserved(step.following, step.update, rules), started)

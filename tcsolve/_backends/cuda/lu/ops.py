@@ -15,7 +15,7 @@ from tcsolve._backends.cuda.lu import (
     row_swaps,
     unit_lower,
 )
-from tcsolve._backends.cuda.lu.look_ahead import beside, together
+from tcsolve._backends.cuda.lu.look_ahead import overlap, together
 from tcsolve._backends.cuda.lu.row_swaps import Merged, Swaps
 from tcsolve._backends.cuda.lu.rules import SOLVE_WIDTH, DeviceRules
 from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute
@@ -153,8 +153,8 @@ class DeviceLU:
     def together(self, first, second):
         together(first, second)
 
-    def beside(self, step):
-        beside(step, self.rules(step.following.p.dtype))
+    def overlap(self, step):
+        overlap(step, self.rules(step.following.p.dtype))
 
     @turns_into_memory_error
     def finish(self, lu, ipiv, info, beyond):

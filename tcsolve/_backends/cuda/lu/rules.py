@@ -67,7 +67,7 @@ class DeviceRules:
     row_bytes: int = 0
     is_recorded: bool = False
 
-    beside_rows = property(lambda self: self.paths.beside_rows)
+    overlap_rows = property(lambda self: self.paths.overlap_rows)
     panel_rows = property(lambda self: dict(self.paths.panel_rows))
 
     def block(self, left, update, dominant):

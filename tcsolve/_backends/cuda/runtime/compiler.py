@@ -177,7 +177,7 @@ def compile_ahead(arch, kernels):
     ----------
     arch : str
     kernels : iterable of (str, dict)
-        Names and preprocessor macros, those that are launched first before others.
+        Names and preprocessor macros, in the order of the launches.
     """
     _cubins.start([(name, arch, tuple(sorted(defines.items()))) for name, defines in kernels])
 

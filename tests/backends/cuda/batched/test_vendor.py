@@ -19,9 +19,9 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture
 def vendor(cupy):
-    from tcsolve._backends.cuda.batched import library_factors
+    from tcsolve._backends.cuda.batched import vendor as of_device
 
-    return library_factors
+    return of_device
 
 
 def strided(cupy, x, how):

@@ -77,7 +77,7 @@ def watched(ops):
 @pytest.fixture
 def factor_on_device(watched, lu_sizes):
     """A function that factors a matrix, copied first, and returns its factors."""
-    lu_sizes(beside_rows=0)  # small matrices look ahead as well
+    lu_sizes(overlap_rows=0)  # small matrices look ahead as well
 
     def run(a, update, block, look_ahead):
         watched.calls.clear()
@@ -348,7 +348,7 @@ def test_a_bound_does_not_look_at_l(size, hopper):
 @pytest.fixture
 def factor_by_squares(hopper, watched, lu_sizes):
     """A function (a, update, block, look_ahead) that factors by square panels while there are columns."""
-    lu_sizes(beside_rows=0, square_rows=600, least_columns=256)
+    lu_sizes(overlap_rows=0, square_rows=600, least_columns=256)
 
     def run(a, update, block, look_ahead):
         (n, _), how = a.shape, UPDATES[update]

@@ -43,7 +43,7 @@ def test_a_replay_gives_the_bits_of_a_launch(precision, n, cupy, record):
 
 
 def test_look_ahead_is_recorded_with_the_same_bits(cupy, record, lu_sizes):
-    lu_sizes(beside_rows=0)
+    lu_sizes(overlap_rows=0)
     a, b = system(cupy, 2000)
     first = solve(a, b, precision="fp16x3")
     assert all((solve(a, b, precision="fp16x3") == first).all() for _ in range(4))
@@ -172,7 +172,7 @@ def test_a_factorization_that_fails_half_way_spoils_no_later_one(
 ):
     from tcsolve._backends.cuda.lu.ops import DeviceLU
 
-    lu_sizes(beside_rows=0, least_columns=64, wide=256)
+    lu_sizes(overlap_rows=0, least_columns=64, wide=256)
     (a, b), plan = system(cupy, 1500), Plan("fp16x3", block=256)
     first = solve(a, b, precision=plan)
     panels, merge_swaps = [], DeviceLU.merge_swaps

@@ -1,0 +1,117 @@
+"""Triangular and diagonal matrices, which are their own factors, of one matrix or a stack.
+
+The classes are those that the head of `library_factors` describes.
+"""
+
+import functools
+
+import cupy
+from cupy_backends.cuda.libs import cublas
+
+from tcsolve._arithmetic.formats import PREFIX
+from tcsolve._backends.cuda.batched.layouts import addresses_of, conjugate
+from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute
+from tcsolve._backends.cuda.runtime import cublas_calls
+from tcsolve.kernels.launch_shapes import TRSV_COLUMNS
+
+__all__ = ["LOWER", "UPPER", "Diagonal", "PackedTriangle", "Triangles", "ones", "solve_triangles"]
+
+LOWER, UPPER = cublas.CUBLAS_FILL_MODE_LOWER, cublas.CUBLAS_FILL_MODE_UPPER
+
+
+class PackedTriangle:
+    """One real triangular matrix, for our triangular solves with inverted diagonal blocks.
+
+    If a diagonal block is ill-conditioned, x loses digits, which its verification shows.  rcond is then below
+    1e-8.
+    """
+
+    def __init__(self, a, lower):
+        self._a, self._lower = a, lower
+        self._inverses, _ = invert_diagonal_blocks(a[0], unit_lower=not lower, only_lower=lower)
+
+    @functools.cached_property
+    def info(self):
+        return _has_zero(cupy.diagonal(self._a, axis1=1, axis2=2))
+
+    def solve(self, rhs, adjoint=False):
+        how = {"only_lower": self._lower, "sizes": ones(), "known": True}
+        return substitute(self._a[0], rhs[0].T, adjoint, self._inverses, None, None, **how).T[None]
+
+    def taken(self, which):
+        return self
+
+
+def ones():
+    """Return the argument `sizes` of `substitute` for right-hand sides that need no scaling, as in FP64."""
+    return _ones_of(cupy.cuda.runtime.getDevice())
+
+
+@functools.cache
+def _ones_of(device):
+    ones = cupy.ones(max(TRSV_COLUMNS))
+    cupy.cuda.get_current_stream().synchronize()  # other streams will read them
+    return ones
+
+
+class Triangles:
+    """Triangular matrices, which are their own factors."""
+
+    def __init__(self, a, lower):
+        self._a, self._lower = a, lower
+        self._addresses = addresses_of(a) if len(a) > 1 else None
+
+    @functools.cached_property
+    def info(self):
+        return _has_zero(cupy.diagonal(self._a, axis1=1, axis2=2))
+
+    def solve(self, rhs, adjoint=False):
+        if adjoint:
+            conjugate(rhs)
+        op = cublas.CUBLAS_OP_N if adjoint else cublas.CUBLAS_OP_T
+        # cuBLAS sees the transpose, in which a lower triangle is an upper one.
+        solve_triangles(self._addresses, UPPER if self._lower else LOWER, op, rhs, self._a)
+        return conjugate(rhs) if adjoint else rhs
+
+    def taken(self, which):
+        return Triangles(self._a[cupy.asarray(which)], self._lower)
+
+
+def solve_triangles(addresses, uplo, op, rhs, one=None):
+    """rhs[s, j] := T**-1 rhs[s, j] for the column-major triangles T at `addresses`.
+
+    A single triangle may be given as the array `one` instead.
+    """
+    m, c, n = rhs.shape
+    char = rhs.dtype.char
+    how = (cublas.CUBLAS_SIDE_LEFT, uplo, op, cublas.CUBLAS_DIAG_NON_UNIT, n, c)
+    alpha, name = cublas_calls.scalar(1, char), PREFIX[char] + "trsm"
+    if m == 1 and one is not None:
+        args = (alpha, one.data.ptr, n, rhs.data.ptr, n)
+        getattr(cublas, name)(cublas_calls.handle(), *how, *args)
+        return
+    of_rhs = addresses_of(rhs)
+    args = (alpha, addresses.data.ptr, n, of_rhs.data.ptr, n, m)
+    getattr(cublas, name + "Batched")(cublas_calls.handle(), *how, *args)
+
+
+class Diagonal:
+    """Diagonal matrices, given by their diagonals d (m, n)."""
+
+    def __init__(self, d):
+        self._d = d
+
+    @functools.cached_property
+    def info(self):
+        return _has_zero(self._d)
+
+    def solve(self, rhs, adjoint=False):
+        rhs /= (self._d.conj() if adjoint else self._d)[:, None]
+        return rhs
+
+    def taken(self, which):
+        return Diagonal(self._d[cupy.asarray(which)])
+
+
+def _has_zero(diagonals):
+    return (diagonals == 0).any(axis=1).astype(cupy.int32)

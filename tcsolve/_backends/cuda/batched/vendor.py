@@ -1,0 +1,30 @@
+"""What a device does with stacks and with structures, which the algorithms take as `ops.vendor`."""
+
+from tcsolve._backends.cuda.batched.library_factors import factor, most_at_once
+from tcsolve._backends.cuda.batched.one_launch import (
+    bytes_at_once,
+    measure_one,
+    measures_one,
+    solve_and_judge,
+    solve_at_once,
+    solve_if_plain,
+    takes_at_once,
+)
+from tcsolve._backends.cuda.batched.stack_launches import doubtful, measure, read_as, rows, sizes
+
+__all__ = [
+    "bytes_at_once",
+    "doubtful",
+    "factor",
+    "measure",
+    "measure_one",
+    "measures_one",
+    "most_at_once",
+    "read_as",
+    "rows",
+    "sizes",
+    "solve_and_judge",
+    "solve_at_once",
+    "solve_if_plain",
+    "takes_at_once",
+]
