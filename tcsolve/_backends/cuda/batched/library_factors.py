@@ -24,7 +24,6 @@ from tcsolve._backends.cuda.batched.one_launch import (
     measures_one,
     solve_and_judge,
     solve_at_once,
-    solve_if_plain,
     takes_at_once,
 )
 from tcsolve._backends.cuda.lu.cusolver_lu import getrf_in_place
@@ -53,7 +52,6 @@ __all__ = [
     "sizes",
     "solve_and_judge",
     "solve_at_once",
-    "solve_if_plain",
     "takes_at_once",
 ]
 
