@@ -39,8 +39,8 @@ BLOCK_SHAPES = (
 BLOCK_THREADS = 512
 # Number of columns of a panel of solve_block.cu.
 BLOCK_PANEL = 8
-# Number of right-hand sides of solve_rows.cu; of random vectors of solve_rows.cu and of solve_block.cu.
-SOLVED_COLUMNS, PROBES = 1, 2
+# Number of right-hand sides of solve_rows.cu.
+SOLVED_COLUMNS = 1
 # Largest number of bytes of static shared memory of solve_block.cu.
 BLOCK_STATIC = 1024
 # Largest number of right-hand sides of measure_one.cu, and threads of its blocks.
@@ -123,6 +123,11 @@ class SolveShape(NamedTuple):
     work: int
 
 
+def probes_of(dtype):
+    """Return the number of random vectors of solve_rows.cu and solve_block.cu."""
+    return 1 if dtype.char in "dD" else 2
+
+
 def solve_shape(count, n, k, dtype, banded, arch, multiprocessors):
     """Return the `SolveShape` for `count` matrices of n rows, or None if they do not fit.
 
@@ -142,7 +147,9 @@ def solve_shape(count, n, k, dtype, banded, arch, multiprocessors):
         if n <= most:
             defines = banded | {"MOST": most, "LANES": lanes, "THREADS": threads}
             defines["RESIDENT"] = room // threads
-            shared = threads // 32 * _rows_bytes(most, lanes, parts, dtype.itemsize)
+            shared = (
+                threads // 32 * _rows_bytes(most, lanes, parts, dtype.itemsize, probes_of(dtype))
+            )
             blocks = -(-count * lanes // threads)
             return SolveShape("solve_rows", defines, blocks, threads, shared, 0)
     large = has_large_memory(arch_number(arch))
@@ -150,7 +157,7 @@ def solve_shape(count, n, k, dtype, banded, arch, multiprocessors):
     size = -(-n // BLOCK_PANEL) * BLOCK_PANEL
     for most, width, threads in BLOCK_SHAPES[parts - 1]:
         shared = _block_bytes(size, width, threads, parts) + BLOCK_STATIC
-        if n > most or k + PROBES > width or shared > limit:
+        if n > most or k + probes_of(dtype) > width or shared > limit:
             continue
         by_registers = BLOCK_THREADS // threads
         resident = (
@@ -172,9 +179,10 @@ def _block_bytes(size, width, threads, parts):
     return 8 * parts * entries + 16 * width + 8 * warps + 4 * size
 
 
-def _rows_bytes(most, lanes, parts, itemsize):
+def _rows_bytes(most, lanes, parts, itemsize, probes):
     """Return the bytes of shared memory of a warp of solve_rows.cu, as its constants say."""
-    width, stride, banks = most + SOLVED_COLUMNS + PROBES, most + 1 | 1, 128 // itemsize
+    sides = SOLVED_COLUMNS + probes
+    width, stride, banks = most + sides, most + 1 | 1, 128 // itemsize
     size = most * stride + (lanes - most) * stride % banks
     places = 0 if lanes == 1 else 32 * -(-parts * width // 2) + 16 * most * parts
     return 32 // lanes * places + -(-32 // lanes * size * itemsize // 16) * 16

@@ -321,8 +321,10 @@ def _worst(errors):
     return float(np.max(errors, initial=0.0))
 
 
-def raise_or_warn(solution, stacklevel=3):
+def raise_or_warn(solution, stacklevel=3, places=None):
     """Raise an error or give a warning for a bad status, as scipy.linalg.solve does.
+
+    If the systems are some of a larger stack, `places` has the index of each in that stack as a row.
 
     - SingularError: a pivot is exactly zero.
     - NotPositiveDefiniteError: a Cholesky factorization broke down.  SciPy calls this matrix singular too.
@@ -332,7 +334,7 @@ def raise_or_warn(solution, stacklevel=3):
     status = solution.status
     if status in (Status.CONVERGED, Status.CONVERGED_AFTER_FALLBACK):
         return
-    which = _first_bad(solution)
+    which = _first_bad(solution, places)
     if status is Status.SINGULAR:
         raise SingularError(f"A singular matrix detected{which}. {status.value}")
     if status is Status.NOT_POSITIVE_DEFINITE:
@@ -355,9 +357,10 @@ def raise_or_warn(solution, stacklevel=3):
         )
 
 
-def _first_bad(solution):
+def _first_bad(solution, places):
     """Return the words that name the first matrix of a stack with the worst status; '' for one matrix."""
     if not solution.statuses.ndim:
         return ""
-    index = np.argwhere(solution.statuses == solution.status)[0].tolist()
+    index = np.argwhere(solution.statuses == solution.status)[0]
+    index = (index if places is None else places[index[0]]).tolist()
     return f" in slice {tuple(index) if len(index) > 1 else index[0]} of the stack"

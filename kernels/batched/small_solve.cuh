@@ -9,13 +9,15 @@
 //          where all pivots must be positive; 2 a triangle or a diagonal, by the same elimination.
 //   bound  on max |b - A x| / (||A||_inf max |x|).  If the ratio exceeds it, x is corrected once by its residual; the
 //          correction is kept if it makes the ratio smaller.
-//   board  double[SEEN + 6][count]: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the largest ||A^-1 g||_1
-//          of two random g (probe.cuh), the step at which the factorization broke down or 0, max |b - A x|, max |x|.
+//   board  double[SEEN + 6][count]: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the size of A^-1, the step at
+//          which the factorization broke down or 0, max |b - A x|, max |x|.
 //          A NaN in the data makes them NaN, except the first two.  If all entries are read, solve_rows writes zero for
 //          the first three and the fifth.  The board may be null.
 //   doubtful  char[count], or null: 0 for each system that is regular, meets its bounds and agrees with its structure.
 //   doubts  one number, or null, to which the number of doubtful systems is added.
-//   least   the lower bound on 1 / (||A||_1 ||A^-1 g||_1).
+//   near    The size of A^-1 is the largest ||A^-1 g||_1 of PROBES random g (probe.cuh).  If 1 / ||A||_1 over this size
+//           is below `near`, the size is ||A^-1||_1, from all columns of A^-1.
+//   least   the lower bound on 1 / ||A||_1 over the size of A^-1.
 //   safe    norms and sizes must lie between 1 / safe and safe.
 //   agrees  the upper bound on differences between mirror images, relative to the largest |a_ij|; -1 if entries that
 //           are not read must be zero.
@@ -29,7 +31,8 @@
 #include "common/probe.cuh"
 #include "common/sum.cuh"
 
-constexpr int PROBES = 2, SIDES = 1 + PROBES;  // right-hand sides: b, then random vectors
+// Right-hand sides: b, then random vectors.  With one vector, `near` has to be larger.
+constexpr int PROBES = sizeof(T_A) == sizeof(double) ? 1 : 2, SIDES = 1 + PROBES;
 constexpr int GENERAL = 0, DEFINITE = 1, TRIANGLE = 2;
 
 __device__ __forceinline__ Number plus(Number u, Number v) { return {u.re + v.re, COMPLEX ? u.im + v.im : 0.0}; }
@@ -103,6 +106,11 @@ struct Limits {
 // The numbers that verify the answers to one system, as on the board; `rests` and `sizes` are those of k answers.
 struct Measured {
     double inf, one, grown, broken;
+
+    // Whether a regular matrix may be singular to working precision, as far as the random vectors tell.
+    __device__ __forceinline__ bool is_near(double near) const {
+        return !broken && one > 0 && isfinite(one) && !(1 / one / grown >= near);
+    }
 
     __device__ __forceinline__ bool is_ordinary(
         const Seen& seen, const Limits& limits, const double* rests, const double* sizes, int k

@@ -77,7 +77,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 tcs_solve_block(
     T_A* x, double* board, char* doubtful, int* doubts, Entry* work, const T_A* a, Index a_step, Index a_row,
     Index a_col, const T_A* b, Index b_step, Index b_row, Index b_col, Index below, Index above, Index mirror,
-    Index kind, double bound, double least, double safe, double agrees, Index count, Index unknowns, Index columns
+    Index kind, double bound, double near, double least, double safe, double agrees, Index count, Index unknowns,
+    Index columns
 ) {
     extern __shared__ __align__(16) char memory[];
     const int n = int(unknowns), k = int(columns), size = (n + PANEL - 1) / PANEL * PANEL;
@@ -179,11 +180,11 @@ tcs_solve_block(
         }
         __syncthreads();
         lu.solve(tiles);
-        double grown = 0;
+        Measured found = {inf, one, 0.0, double(lu.broken)};
         for (int p = 0; p < PROBES; ++p) {
             double sum = 0;
             for (int i = threadIdx.x; i < n; i += THREADS) sum += modulus(load(room.x[i * LD + k + p]));
-            grown = larger(grown, over_block<WARPS>(sum, sum_of));
+            found.grown = larger(found.grown, over_block<WARPS>(sum, sum_of));
         }
 
         // The answers and their residuals, which take the place of the right-hand sides.
@@ -223,11 +224,30 @@ tcs_solve_block(
         }
         __syncthreads();
 
+        // The norm of A^-1, for the few matrices that may be singular to working precision.
+        if (found.is_near(near)) {
+            double norm = 0;
+            for (int first = 0; first < size; first += WIDTH) {
+                const int width = min(WIDTH, size - first);
+                for (int e = threadIdx.x; e < size * width; e += THREADS) {
+                    save(room.x[e / width * LD + e % width], {double(e / width == first + e % width), 0.0});
+                }
+                __syncthreads();
+                lu.solve(width / 8);
+                for (int c = warp; c < min(width, n - first); c += WARPS) {
+                    double sum = 0;
+                    for (int i = lane; i < n; i += WARP) sum += modulus(load(room.x[i * LD + c]));
+                    norm = larger(norm, over_lanes(sum, sum_of));
+                }
+                __syncthreads();
+            }
+            found.grown = over_block<WARPS>(norm, larger);
+        }
+
         seen.apart = over_block<WARPS>(seen.apart, larger), seen.largest = over_block<WARPS>(seen.largest, larger);
         double flags[] = {double(seen.beyond), double(seen.spoilt), double(seen.zero)};
         for (double& flag : flags) flag = over_block<WARPS>(flag, larger);
         seen.beyond = flags[0] > 0, seen.spoilt = flags[1] > 0, seen.zero = flags[2] > 0;
-        const Measured found = {inf, one, grown, double(lu.broken)};
         if (threadIdx.x == 0) {
             const Limits limits = {kind, bound, least, safe, agrees};
             found.report(seen, limits, room.rests, room.sizes, k, slice, count, board, doubtful, doubts);

@@ -97,6 +97,37 @@ struct Team {
         }
     }
 
+    // Calls take(j, v) for each entry v of A^-1 b, the last one first; `rest` has b before.  The factors are in `row`,
+    // and step[r] is the step whose pivot is in row r.
+    template <typename Take>
+    __device__ __forceinline__ void apply_inverse(
+        const Number (&row)[ROWS][WIDTH], const int (&step)[ROWS], Number (&rest)[ROWS], Take take
+    ) const {
+        Number pairs[ROWS][2], pair[2] = {}, entries[ROWS][1], v[1] = {};
+        bool is_pivot[ROWS];
+        #pragma unroll
+        for (int j = 0; j < N; ++j) {  // L^-1 b
+            #pragma unroll
+            for (int r = 0; r < ROWS; ++r) is_pivot[r] = step[r] == j, pairs[r][0] = row[r][j], pairs[r][1] = rest[r];
+            spread(pairs, is_pivot, 0, pair, j);
+            #pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                if (step[r] > j) rest[r] = less(rest[r], times(row[r][j], pair[0]), pair[1]);
+            }
+        }
+        __syncwarp();
+        #pragma unroll
+        for (int j = N - 1; j >= 0; --j) {
+            #pragma unroll
+            for (int r = 0; r < ROWS; ++r) is_pivot[r] = step[r] == j, entries[r][0] = times(rest[r], row[r][j]);
+            spread(entries, is_pivot, 0, v, j);
+            take(j, v[0]);
+            #pragma unroll
+            for (int r = 0; r < ROWS; ++r) rest[r] = less(rest[r], row[r][j], v[0]);
+        }
+        __syncwarp();
+    }
+
     // Entry j of the answer, which all lanes know: keep it, and look at it again.
     __device__ __forceinline__ void keep(Number (&own)[2][ALONE ? N : 1], int which, int j, Number v) const {
         if (ALONE) {
@@ -162,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 tcs_solve_rows(
     T_A* x, double* board, char* doubtful, int* doubts, const T_A* a, Index a_step, Index a_row, Index a_col,
     const T_A* b, Index b_step, Index b_row, Index below, Index above, Index mirror, Index kind, double bound,
-    double least, double safe, double agrees, Index count, Index unknowns
+    double near, double least, double safe, double agrees, Index count, Index unknowns
 ) {
     extern __shared__ double2 memory[];
     constexpr int PLACES = ALONE ? 0 : TEAMS * int(sizeof(Places)) / 16;
@@ -315,31 +346,29 @@ tcs_solve_rows(
         of_rest = largest, misses = !(of_rest <= bound * inf * size);
         if (!__any_sync(ALL_LANES, misses)) break;
 
-        Number pairs[ROWS][2], pair[2] = {}, entries[ROWS][1], d[1] = {};
-        bool is_pivot[ROWS];
-        #pragma unroll
-        for (int j = 0; j < N; ++j) {  // L^-1 (b - A x)
-            #pragma unroll
-            for (int r = 0; r < ROWS; ++r) is_pivot[r] = step[r] == j, pairs[r][0] = row[r][j], pairs[r][1] = rest[r];
-            team.spread(pairs, is_pivot, 0, pair, j);
-            #pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-                if (step[r] > j) rest[r] = less(rest[r], times(row[r][j], pair[0]), pair[1]);
-            }
-        }
-        __syncwarp();
-        #pragma unroll
-        for (int j = N - 1; j >= 0; --j) {
-            #pragma unroll
-            for (int r = 0; r < ROWS; ++r) is_pivot[r] = step[r] == j, entries[r][0] = times(rest[r], row[r][j]);
-            team.spread(entries, is_pivot, 0, d, j);
-            const Number corrected = plus(team.kept(own, 0, j), d[0]);
+        team.apply_inverse(row, step, rest, [&](int j, Number v) {
+            const Number corrected = plus(team.kept(own, 0, j), v);
             team.keep(own, 1, j, corrected);
             new_size = plain_larger(new_size, modulus(rounded(corrected)));
+        });
+    }
+
+    // The norm of A^-1, for the few matrices that may be singular to working precision.
+    Measured found = {inf, one, 0.0, double(broken)};
+    #pragma unroll
+    for (int p = 0; p < PROBES; ++p) found.grown = larger(found.grown, of_probe[p]);
+    const bool is_near = found.is_near(near);
+    if (__any_sync(ALL_LANES, is_near)) {
+        double norm = 0;
+        #pragma unroll 1
+        for (int c = 0; c < n; ++c) {
             #pragma unroll
-            for (int r = 0; r < ROWS; ++r) rest[r] = less(rest[r], row[r][j], d[0]);
+            for (int r = 0; r < ROWS; ++r) rest[r] = {double(team.row_of(r) == c), 0.0};
+            double of_column = 0;
+            team.apply_inverse(row, step, rest, [&](int, Number v) { of_column += modulus(v); });
+            norm = larger(norm, of_column);
         }
-        __syncwarp();
+        if (is_near) found.grown = norm;
     }
     if (BANDED) {
         seen.apart = over_lanes<LANES>(seen.apart, larger), seen.largest = over_lanes<LANES>(seen.largest, larger);
@@ -364,9 +393,5 @@ tcs_solve_rows(
         for (int p = 0; p < PARTS; ++p) x[PARTS * (first * n + e) + p] = v.part[p];
     }
     if (lane != 0 || slice >= count) return;
-    double grown = 0;
-    #pragma unroll
-    for (int p = 0; p < PROBES; ++p) grown = larger(grown, of_probe[p]);
-    const Measured found = {inf, one, grown, double(broken)};
     found.report(seen, {kind, bound, least, safe, agrees}, &of_rest, &size, 1, slice, count, board, doubtful, doubts);
 }

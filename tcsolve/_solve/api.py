@@ -124,14 +124,12 @@ def solve(
     >>> np.allclose(a @ solve(a, b), b)
     True
     """
-    if (
-        _is_usual(transposed, precision)
-        and residual == "fp64"
-        and (x := _plain_answer(a, b, assume_a, lower, device)) is not None
-    ):
-        return x
     estimate = False
     options = lower, transposed, check_finite, precision, device, estimate, residual
+    if _is_usual(transposed, precision) and residual == "fp64":
+        x = _plain_answer(a, b, assume_a, options)
+        if x is not None:
+            return x
     solution = _solved(a, b, assume_a, options, overwrite_a, overwrite_b)
     raise_or_warn(solution)
     return solution.x
@@ -151,14 +149,21 @@ def _is_usual(transposed, precision):
     return type(precision) is str and precision == "auto" and not transposed
 
 
-def _plain_answer(a, b, assume_a, lower, device):
-    """Return x if all systems are small and plain, else None: then the ordinary way solves them."""
+def _plain_answer(a, b, assume_a, options):
+    """Return x if the systems are small and plain, else None: then the ordinary way solves them."""
+    lower, device = options[0], options[4]
     if type(device) is not str or not (assume_a is None or type(assume_a) is str):
         return None
     if type(a) is np.ndarray:
         is_general = assume_a in (None, "gen", "general")
         return plain_answer(a, b) if is_general and device in ("auto", "cpu") else None
-    return plain_answer_there(a, b, assume_a, lower) if device in ("auto", "cuda") else None
+    if device not in ("auto", "cuda"):
+        return None
+
+    def solve_others(a, b):
+        return _solved(a, b, assume_a, options, False, False)
+
+    return plain_answer_there(a, b, assume_a, lower, solve_others)
 
 
 def solve_ex(

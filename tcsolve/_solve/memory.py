@@ -68,7 +68,7 @@ class MemoryPlan:
     def __init__(self, ops, a, block, extra):
         self._ops, self._block = ops, block
         self._n, self._dtype = a.shape[0], a.dtype
-        self.extra, self.planned, self.of_solve = beside, 0, 0
+        self.extra, self.planned, self.of_solve = extra, 0, 0
         self._needed = {}  # the results of `room_needed`: a solve needs each several times
 
     def require(self, update, nrhs, dominant, held_bytes=0):

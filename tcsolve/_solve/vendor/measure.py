@@ -125,7 +125,7 @@ def look_at(board, system):
         met = is_safe & (exact & (error <= system.bound)).all(axis=0)
         codes = np.where(met, CONVERGED, REDO)
         codes = np.where(is_safe & (info != 0), system.broken, codes).astype(np.int8)
-        is_near = ~(least >= MARGIN * system.eps)
+        is_near = ~(least >= _least(system))
     apart, spoilt = contradicting(seen, system), seen[3] != 0
     return _Look(codes, error.T, least, is_near, is_safe, apart, spoilt)
 
@@ -149,12 +149,17 @@ def ordinary(board, system):
     error = [r / inf / of_x for r, of_x in zip(rest, size, strict=True)]
     least = min(1 / one / grown, 1.0)
     met = all(e <= system.bound for e in error)  # False for a NaN
-    return (least, error) if met and least >= MARGIN * system.eps else None
+    return (least, error) if met and least >= _least(system) else None
 
 
 def limits(system):
     """Return the limits of an ordinary system, as in `vendor.doubtful`."""
-    return system.bound, MARGIN * system.eps, SAFE, tolerance(system)
+    return system.bound, _least(system), SAFE, tolerance(system)
+
+
+def _least(system):
+    """Return the smallest measured rcond of an ordinary system."""
+    return system.eps if system.exact else MARGIN * system.eps
 
 
 def complex_errors(ops, system, x):

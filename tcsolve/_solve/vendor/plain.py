@@ -1,8 +1,11 @@
 """Small systems on a device that one launch solves and finds plain, in as few calls as possible."""
 
+import numpy as np
+
 from tcsolve._arrays import is_cupy
 from tcsolve._backends.select import ops_for
 from tcsolve._checks import STRUCTURES
+from tcsolve._solution import raise_or_warn
 from tcsolve._solve.vendor.measure import limits
 from tcsolve._solve.vendor.system import System, band_of
 
@@ -11,13 +14,22 @@ __all__ = ["plain_answer_there"]
 # No device solves larger systems in one launch, and for these the questions below would delay the solve.
 LARGEST = 1024
 KINDS = {None: "general", "general": "general", "positive definite": "positive definite"}
+# Only if at most one of so many systems is not plain, the others are kept; else all are solved again.
+RARE = 4
 
 
-def plain_answer_there(a, b, assume_a, lower):
-    """Return x if a and b are CuPy arrays of small systems that are all plain, else None.
+def plain_answer_there(a, b, assume_a, lower, solve_others):
+    """Return x if a and b are CuPy arrays of small systems that are plain, nearly all, else None.
 
     A plain system is regular, meets its bound, has an rcond of at least epsilon, and agrees with `assume_a`.
-    The answer has the bits of the ordinary way, which also looks into other systems, and makes a report.
+    The answer has the bits of the ordinary way, which looks into the other systems, and makes a report.
+
+    Parameters
+    ----------
+    a, b, assume_a, lower
+        As in `tcsolve.solve`.
+    solve_others : callable, (a, b) -> Solution
+        Solves the systems of a stack that are not plain, in the ordinary way.
     """
     if not (is_cupy(a) and is_cupy(b) and a.dtype == b.dtype and a.dtype.char in "fdFD"):
         return None
@@ -27,11 +39,19 @@ def plain_answer_there(a, b, assume_a, lower):
     vector = a.ndim == 2 and b.ndim == 1
     if a.size <= 1 or not b.size or b.shape != (*a.shape[:-1], *(() if vector else b.shape[-1:])):
         return None
-    ops, alone, k = ops_for(a, b), a.ndim == 2, 1 if vector else b.shape[-1]
-    if ops.vendor is None or not ops.vendor.takes_at_once(alone, n, k, a.dtype, kind):
+    ops, of_one, k = ops_for(a, b), a.ndim == 2, 1 if vector else b.shape[-1]
+    if ops.vendor is None or not ops.vendor.takes_at_once(of_one, n, k, a.dtype, kind):
         return None
-    band = band_of(STRUCTURES[assume_a], lower, a.dtype)
-    columns = b.reshape(-1, n, k)
-    system = System(a.reshape(-1, n, n), columns, kind, band, bool(band), False, alone)
-    x = ops.guarded(ops.vendor.solve_if_plain)(*system[:4], limits(system))
-    return x if x is None else x.reshape(b.shape)
+    band, columns = band_of(STRUCTURES[assume_a], lower, a.dtype), b.reshape(-1, n, k)
+    args = a.reshape(-1, n, n), columns, kind, band, bool(band), False, of_one
+    system = System(*args, exact=True)
+    x, doubtful, doubts = ops.guarded(ops.vendor.solve_and_judge)(*system[:4], limits(system))
+    if doubts:
+        if doubts * RARE > len(columns):
+            return None
+        few = ops.xp.flatnonzero(doubtful)
+        others = solve_others(system.a[few], columns[few])
+        x[few] = others.x
+        places = np.unravel_index(ops.host(few)[0], a.shape[:-2])
+        raise_or_warn(others, stacklevel=5, places=np.stack(places, axis=1))
+    return x.reshape(b.shape)

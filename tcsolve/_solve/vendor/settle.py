@@ -27,7 +27,8 @@ def settled(ops, system, x, factors, board):
     """Return the `Part` from the measured numbers on the host, or None if the ladder shall solve a system."""
     m, _, k = system.b.shape
     steps = np.zeros((m, k), np.int64)
-    if m == 1 and k <= FEW_COLUMNS and not system.estimate and (one := ordinary(board, system)):
+    is_known = system.exact or not system.estimate
+    if m == 1 and k <= FEW_COLUMNS and is_known and (one := ordinary(board, system)):
         least, error = one
         no, error = np.zeros(1, bool), np.array([error])
         return Part(x, np.zeros(1, np.int8), np.array([least]), error, steps, no, no)
@@ -35,7 +36,8 @@ def settled(ops, system, x, factors, board):
     part = Part(x, look.codes, look.least, look.error, steps, look.apart, look.spoilt)
     redo = np.flatnonzero(part.codes == REDO)
     sound = part.codes == CONVERGED
-    if redo.size or (sound & (system.estimate | look.is_near)).any():
+    wanted = (system.estimate | look.is_near) & (not system.exact)
+    if redo.size or (sound & wanted).any():
         system = as_read(ops, system)
     if redo.size:
         redo = _corrected(ops, system, part, redo[look.is_safe[redo]], factors)
@@ -45,7 +47,7 @@ def settled(ops, system, x, factors, board):
     if redo.size:
         repair(ops, system, part, redo, look.is_safe)
         sound |= (part.codes == NONFINITE) & (part.rconds > 0)  # only b holds NaN or Inf
-    _set_rconds(ops, system, part, sound & (system.estimate | look.is_near), factors)
+    _set_rconds(ops, system, part, sound & wanted, factors)
     part.codes[(part.codes == CONVERGED) & ~(part.rconds >= system.eps)] = ILL_CONDITIONED
     _clear(ops, part, np.flatnonzero(part.codes == system.broken))
     return part

@@ -6,7 +6,8 @@ A single matrix is treated as a stack of one.
 2. One kernel measures the norms of A, the residual of x, and the size of A^-1 times the probes.  Other
    numbers were found when the structure was read.  The host reads all of them at once; of a long stack, only
    those of matrices that are not ordinary.
-3. If A may be singular to working precision, its rcond is estimated.
+3. If A may be singular to working precision, its rcond is estimated.  A launch that solves at once computes
+   it instead.
 4. An x that misses the bound is corrected once by its residual.
 5. If it still misses the bound, or the entries of A are extreme, A is scaled by powers of two and factored
    again, and x is refined.
@@ -23,7 +24,6 @@ from tcsolve._solution import HistoryPoint, contradicted, distinct
 from tcsolve._solve.cost_model import first_update, rates_for
 from tcsolve._solve.vendor.measure import (
     AT_ONCE,
-    MARGIN,
     MEASURED,
     complex_errors,
     limits,
@@ -232,6 +232,7 @@ def _solve_some(ops, system):
     m, n, k = system.b.shape
     board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
     if ops.vendor.takes_at_once(system.alone, n, k, system.a.dtype, system.kind):
+        system = system._replace(exact=True)
         x, factors = _solve_at_once(ops, system, board), _Later(ops, system)
     else:
         system, x, factors = _solve_by_factors(ops, system, board)
@@ -263,9 +264,9 @@ def _is_judged(ops, system):
 
 def _solve_and_judge(ops, system):
     """Return the `Part` of a long stack that one launch solves; only doubtful systems are solved again."""
-    args = system.a, system.b, system.kind, system.band
-    x, doubtful, doubts = ops.vendor.solve_and_judge(*args, limits(system))
-    few = ops.xp.flatnonzero(doubtful) if ops.host(doubts)[0][0] else ()
+    system = system._replace(exact=True)
+    x, doubtful, doubts = ops.vendor.solve_and_judge(*system[:4], limits(system))
+    few = ops.xp.flatnonzero(doubtful) if doubts else ()
 
     def again(some):
         board = ops.xp.zeros((SEEN + MEASURED + 2 * some.b.shape[2], len(some.a)))
@@ -275,8 +276,8 @@ def _solve_and_judge(ops, system):
 
 
 def _solve_at_once(ops, system, board):
-    args = system.a, system.b, system.kind, system.band, system.bound
-    return ops.vendor.solve_at_once(*args, board)
+    args = *system[:4], system.bound, board
+    return ops.vendor.solve_at_once(*args, exact=system.estimate)
 
 
 def _solve_by_factors(ops, system, board):
@@ -336,7 +337,7 @@ def _with_few(ops, system, x, few, measured):
         Returns x, the factors and the board of these systems.
     """
     m, _, k = system.b.shape
-    least, no = MARGIN * system.eps, np.broadcast_to(np.False_, m)
+    least, no = limits(system)[1], np.broadcast_to(np.False_, m)
     codes, apart, spoilt = np.broadcast_to(np.int8(0), m), no, no
     steps = np.broadcast_to(np.int64(0), (m, k))
     error = np.broadcast_to(np.float64(system.bound), (m, k))

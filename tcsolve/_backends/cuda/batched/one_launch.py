@@ -12,6 +12,7 @@ from tcsolve.kernels.launch_shapes import (
     MEASURE_THREADS,
     MEASURED_COLUMNS,
     measure_blocks,
+    probes_of,
     solve_shape,
 )
 
@@ -21,13 +22,15 @@ __all__ = [
     "measures_one",
     "solve_and_judge",
     "solve_at_once",
-    "solve_if_plain",
     "takes_at_once",
 ]
 
 # The numbers of the kinds in small_solve.cuh; all other kinds are triangles.
 KINDS = {"general": 0, "positive definite": 1}
 TRIANGLE = 2
+# If rcond, as one or two random vectors show it, is below so many epsilons, it is computed from A**-1.  The
+# numbers make it unlikely (one of 10**4) that a smaller rcond stays hidden; see `look_at`.
+NEAR = {1: 1e4, 2: 100.0}
 # A band of more diagonals than any matrix has, without mirror images.
 ALL_READ = (1 << 40, 1 << 40, 0)
 
@@ -51,7 +54,7 @@ def bytes_at_once(m, n, k, dtype, band):
     return shape.work * np.result_type(dtype, np.float64).itemsize
 
 
-def solve_at_once(a, b, kind, band, bound, board):
+def solve_at_once(a, b, kind, band, bound, board, *, exact=False):
     """Return x of A x = b for a stack of small systems, and fill `board` with its verification.
 
     Parameters
@@ -68,27 +71,31 @@ def solve_at_once(a, b, kind, band, bound, board):
     board : array, shape (9 + 2 k, m), float64, contiguous
         Receives the rows `seen` of `stack_launches.read_as`, then the rows `out` of
         `stack_launches.measure`.  If all entries are read, only the fourth of the rows `seen` is filled in
-        any case.  The 1-norm of y is that of A**-1 g for two random g.  info is the step at which the
-        factorization broke down, or 0.
+        any case.  The 1-norm of y is that of A**-1 g for one or two random g; or that of A**-1, if `exact`,
+        or if rcond may be below epsilon.  info is the step at which the factorization broke down, or 0.
+    exact : bool
+        See `board`.
     """
-    return _solve(a, b, kind, band, (board, None, None), (bound, 0.0, 0.0, 0.0))
+    near = np.inf if exact else _near(a.dtype)
+    return _solve(a, b, kind, band, (board, None, None), (bound, near, 0.0, 0.0, 0.0))
+
+
+def _near(dtype):
+    return NEAR[probes_of(dtype)] * float(np.finfo(dtype).eps)
 
 
 def solve_and_judge(a, b, kind, band, limits):
     """Return (x, which systems are doubtful, their number) for a stack of small systems.
 
     The first arguments are those of `solve_at_once`, and x has the same bits; `limits` are those of
-    `stack_launches.doubtful`, whose verdict this is.  Everything returned is on the device.
+    `stack_launches.doubtful`, whose verdict this is.  All but the number is on the device.  For one system,
+    the number alone tells whether it is doubtful.
     """
-    doubtful, doubts = cupy.empty(len(a), bool), cupy.zeros(1, cupy.int32)
-    return _solve(a, b, kind, band, (None, doubtful, doubts), limits), doubtful, doubts
-
-
-def solve_if_plain(a, b, kind, band, limits):
-    """Return x for a stack of small systems if none is doubtful, else None; see `solve_and_judge`."""
     count = _count(cupy.cuda.runtime.getDevice(), threading.get_ident())
-    x = _solve(a, b, kind, band, (None, None, count.doubts), limits)
-    return x if count.is_as_before() else None
+    doubtful, (bound, *others) = cupy.empty(len(a), bool) if len(a) > 1 else None, limits
+    results = None, doubtful, count.doubts
+    x = _solve(a, b, kind, band, results, (bound, _near(a.dtype), *others))
+    return x, doubtful, count.new()
 
 
 @functools.lru_cache(maxsize=128)
@@ -105,10 +112,10 @@ class _Count:
         self.doubts, self._before = cupy.ndarray(1, cupy.int32, memory), 0
         self.doubts.fill(0)
 
-    def is_as_before(self):
-        """Wait for the work in the current stream, and tell whether it has found no doubtful system."""
+    def new(self):
+        """Wait for the work in the current stream, and return how many doubtful systems it has found."""
         before, self._before = self._before, int(self.doubts.get()[0])
-        return before == self._before
+        return (self._before - before) % 2**32
 
 
 def _solve(a, b, kind, band, results, limits):

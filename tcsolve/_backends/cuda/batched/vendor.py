@@ -7,7 +7,6 @@ from tcsolve._backends.cuda.batched.one_launch import (
     measures_one,
     solve_and_judge,
     solve_at_once,
-    solve_if_plain,
     takes_at_once,
 )
 from tcsolve._backends.cuda.batched.stack_launches import doubtful, measure, read_as, rows, sizes
@@ -25,6 +24,5 @@ __all__ = [
     "sizes",
     "solve_and_judge",
     "solve_at_once",
-    "solve_if_plain",
     "takes_at_once",
 ]

@@ -152,3 +152,77 @@ def test_a_broadcast_matrix_and_a_broadcast_right_hand_side(cupy):
     assert all((one[s] == tcsolve.solve(a[0], b[s])).all() for s in (0, 39))
     same = tcsolve.solve(a, cupy.broadcast_to(b[:1], b.shape))
     assert all((same[s] == tcsolve.solve(a[s], b[0])).all() for s in (0, 39))
+
+
+def nearly_singular(a, size):
+    """Return a matrix with the singular vectors of a and a smallest singular value of `size` epsilon."""
+    u, values, v = np.linalg.svd(a.astype(np.result_type(a, np.float64)))
+    values[:], values[-1] = 1, size * np.finfo(a.dtype).eps
+    return (u * values @ v).astype(a.dtype)
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize(
+    "n, k", [(3, 1), (8, 1), (16, 1), (24, 1), (32, 1), (20, 3), (64, 1), (88, 2)]
+)
+def test_rcond_near_epsilon_is_that_of_the_inverse(n, k, dtype, cupy):
+    """A random vector cannot tell on which side of epsilon it is; the inverse can."""
+    eps = float(np.finfo(dtype).eps)
+    wanted = [0.01, 0.3, 3, 30, 3e3]
+    a, b = stack(cupy, len(wanted), n, dtype)
+    for s, size in enumerate(wanted):
+        a[s] = cupy.asarray(nearly_singular(a[s].get(), size))
+    b = cupy.repeat(b, k, axis=2)
+    wide = a.get().astype(np.result_type(dtype, np.float64))
+    true = 1 / np.abs(wide).sum(axis=1).max(axis=1)
+    true /= np.abs(np.linalg.inv(wide)).sum(axis=1).max(axis=1)
+
+    found = tcsolve.solve_ex(a, b)
+
+    # In FP64 the inverse has errors of its own for the first matrices.
+    some = slice(None) if dtype in "fF" else slice(3, None)
+    np.testing.assert_allclose(found.rconds[some], true[some], rtol=1e-4 if dtype in "fF" else 0.5)
+    ill = [status is Status.ILL_CONDITIONED for status in found.statuses]
+    assert ill == (found.rconds < eps).tolist()
+
+
+@pytest.mark.parametrize("m", [40, 5000])
+@pytest.mark.parametrize("n", [4, 16, 40])
+def test_a_few_ill_conditioned_systems_of_a_plain_stack_are_named(n, m, cupy):
+    a, b = stack(cupy, m, n, "f")
+    a += 2 * n**0.5 * cupy.eye(n, dtype="f")
+    plain = tcsolve.solve(a, b)
+    for s in (7, m - 2):
+        a[s] = cupy.asarray(nearly_singular(a[s].get(), 0.01))
+
+    with pytest.warns(tcsolve.LinAlgWarning, match=r"slice \(1, 2\) of the stack") as told:
+        x = tcsolve.solve(a.reshape(m // 5, 5, n, n), b.reshape(m // 5, 5, n, 1))
+
+    assert told[0].filename == __file__
+    x, good = x.reshape(m, n, 1), np.setdiff1d(np.arange(m), [7, m - 2])
+    assert (x[good] == plain[good]).all()
+    report = tcsolve.solve_ex(a, b)
+    assert (x == report.x).all()
+    names = [report.statuses[s].name for s in (7, m - 2)]
+    assert names == ["ILL_CONDITIONED"] * 2
+    a[9] = 0
+    with pytest.raises(tcsolve.SingularError, match="slice 9 of the stack"):
+        tcsolve.solve(a, b)
+
+
+@pytest.mark.parametrize("n, k", [(12, 1), (16, 1), (12, 2)])
+def test_a_random_fp32_stack_has_few_doubtful_systems(n, k, cupy):
+    """Many have an rcond below 100 epsilon, where a random vector does not decide."""
+    from tcsolve._backends.cuda.batched import library_factors
+
+    a, b = stack(cupy, 50_000, n, "f")
+    eps, b = float(np.finfo("f").eps), cupy.repeat(b, k, axis=2)
+    wide = a.get().astype("d")
+    true = 1 / np.abs(wide).sum(axis=1).max(axis=1)
+    true /= np.abs(np.linalg.inv(wide)).sum(axis=1).max(axis=1)
+    args = a, b, "general", None, (1.0, eps, 1e100, -1.0)
+
+    _, doubtful, doubts = library_factors.solve_and_judge(*args)
+
+    assert (true < 100 * eps).sum() > 5
+    assert (doubtful.get() == (true < eps)).all() and doubts == (true < eps).sum()
