@@ -31,7 +31,10 @@ def moved(solve, target, here, a, b, request):
     """Call `solve` on the device `target`; return its `Solution` with x on the device `here`."""
 
     def solve_there(a, b):
-        return solve(target, brought(target, a), brought(target, b), request)
+        note("move")
+        there = brought(target, a), brought(target, b)
+        note("moved")
+        return solve(target, *there, request)
 
     solution = guarded(target, solve_there)(a, b)
     return replace(solution, x=brought(here, solution.x))

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tcsolve._backends import select
 from tcsolve._backends.cuda.runtime import compiler, cubin_cache
-from tcsolve._backends.cuda.runtime.side_by_side import cores
 from tcsolve._errors import DeviceError, InputError
+from tcsolve._hardware import cores
 from tcsolve.cli.messages import tell
 from tcsolve.cli.progress_line import progress
 from tcsolve.kernels.registry import KERNELS
