@@ -30,6 +30,7 @@ from _harness import (
     backward_error,
     gpu,
     machine,
+    outcome,
     save,
     summary,
     unless_drawn,

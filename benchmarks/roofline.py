@@ -20,6 +20,7 @@ from _harness import (
     device_seconds,
     gpu,
     machine,
+    outcome,
     save,
     summary,
 )
