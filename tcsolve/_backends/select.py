@@ -174,7 +174,7 @@ def clear_cache():
 
     From the second solve of a size on (up to n = 32768), tcsolve keeps a work matrix and a recorded graph for
     that size.  It keeps those of the three sizes used last.  A solve that needs this memory frees it by
-    itself.
+    itself.  The buffers of transfers, in the memory of the host, are freed, too.
 
     Returns
     -------
@@ -191,7 +191,8 @@ def clear_cache():
     >>> tcsolve.clear_cache()
     """
     if _cupy_ops.cache_info().currsize:
-        from tcsolve._backends.cuda.runtime import recorded_graphs
+        from tcsolve._backends.cuda.runtime import recorded_graphs, transfers
 
         _require_usable(())
         recorded_graphs.clear()
+        transfers.clear()

@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from tcsolve._arrays import as_host
 from tcsolve._backends.select import cuda_available, ops_for, ops_on
+from tcsolve._backends.transfer import brought
 from tcsolve._errors import InputError
 from tcsolve._solve.cost_model import CPU, first_update, predict_seconds, rates_for
 from tcsolve._solve.memory import require_room
 from tcsolve._steps import guarded, note
 
-__all__ = ["brought", "moved", "place_rhs", "require_room_there", "target_ops"]
+__all__ = ["moved", "place_rhs", "require_room_there", "target_ops"]
 
 # If the host needs fewer seconds than this, no GPU is considered: importing CuPy takes longer.
 WORTH_A_GPU = 0.2
@@ -20,11 +20,6 @@ def require_room_there(ops, a, nrhs, precision, moved_bytes):
     n = a.shape[0]
     update = first_update(a, nrhs, precision, rates_for(ops))
     require_room(ops, update, n, nrhs, a.dtype, moved_bytes=moved_bytes)
-
-
-def brought(ops, x):
-    """Return x as an array on the device of `ops`."""
-    return ops.xp.asarray(as_host(x) if ops.device == "cpu" else x)
 
 
 def moved(solve, target, here, a, b, request):
