@@ -15,9 +15,11 @@ from tcsolve._errors import DeviceError, InputError
 __all__ = [
     "clear_cache",
     "cuda_available",
+    "gpu_name",
     "numpy_ops",
     "ops_for",
     "ops_on",
+    "uses_cupy",
     "why_no_cuda",
     "why_unsupported",
 ]
@@ -106,6 +108,21 @@ def _captures(cupy):
         return cupy.cuda.get_current_stream().is_capturing()
     except RuntimeError:  # a failed capture, or one in a stream that depends on this stream
         return True
+
+
+def uses_cupy():
+    """Tell whether this process has imported CuPy, so that the use of a GPU costs no start."""
+    return "cupy" in sys.modules
+
+
+def gpu_name():
+    """Return the name of the current CUDA device, which must be usable."""
+    return _name_of(sys.modules["cupy"].cuda.runtime.getDevice())
+
+
+@functools.cache
+def _name_of(device):
+    return sys.modules["cupy"].cuda.runtime.getDeviceProperties(device)["name"].decode()
 
 
 def cuda_available():

@@ -21,8 +21,9 @@ __all__ = ["LEAST_BYTES", "clear", "to_device", "to_host"]
 
 # Smaller arrays are copied by CuPy, by one thread through pinned memory of their own size.
 LEAST_BYTES = 4 << 20
-# Bytes of a buffer, and number of buffers: while half of them are being sent, threads fill the others.
-BUFFER_BYTES, BUFFERS = 2 << 20, 2 * pipeline.THREADS
+# Bytes of a buffer, and number of buffers: while half of them are being sent, threads fill the others.  A
+# smaller array is cut into as many pieces as there are buffers, so that all threads have work.
+BUFFER_BYTES, BUFFERS = 4 << 20, 2 * pipeline.THREADS
 # Number of rings that are kept for later copies.
 MOST_IDLE = 2
 
@@ -55,7 +56,7 @@ def to_device(x):
             there.copy_from_host_async(buffer.pointer, rows[part].nbytes, stream)
             buffer.event.record(stream)
 
-        jobs = pipeline.parts(len(rows), row_bytes, BUFFER_BYTES)
+        jobs = pipeline.parts(len(rows), row_bytes, _piece_bytes(x))
         pipeline.sent(jobs, ring.buffers, fill, send)
     return out
 
@@ -80,7 +81,7 @@ def to_host(x):
             buffer.wait(ring.device)
             np.copyto(flat[part], buffer.bytes[: part.stop - part.start])
 
-        jobs = pipeline.parts(x.nbytes, 1, BUFFER_BYTES)
+        jobs = pipeline.parts(x.nbytes, 1, _piece_bytes(x))
         pipeline.received(jobs, ring.buffers, fetch, drain)
     return out
 
@@ -91,6 +92,10 @@ def clear():
         gone = shelf.clear(_idle)
     for ring in gone:
         ring.settle()
+
+
+def _piece_bytes(x):
+    return min(BUFFER_BYTES, -(-x.nbytes // BUFFERS))
 
 
 def _order(x):
