@@ -184,7 +184,7 @@ def _parser():
     machine.set_defaults(run=info)
     warmer = commands.add_parser(
         "warm",
-        help="compile the kernels in advance, so that the first solve does not wait",
+        help="compile the kernels in advance, and measure the machine for device='auto'",
         **texts,
     )
     warmer.set_defaults(run=lambda args: warm([parse_arch(text) for text in args.arch], sys.stdout))
@@ -193,7 +193,7 @@ def _parser():
         nargs="+",
         metavar="ARCH",
         default=(),
-        help="architectures, such as sm_90 (no GPU is needed for these); by default that of the GPU",
+        help="only compile, for architectures such as sm_90 (no GPU is needed); by default that of the GPU",
     )
     catalog = commands.add_parser("list", help="the names of gen: matrices")
     catalog.set_defaults(run=_list)
