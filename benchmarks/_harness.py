@@ -134,6 +134,14 @@ def backward_error(xp, a, x, b):
     return float((xp.abs(b - a @ x).max(axis=0) / norm / xp.abs(x).max(axis=0)).max())
 
 
+def outcome(solution):
+    """Return one line on a `Solution`."""
+    return (
+        f"{solution.status.name.lower()}, {' -> '.join(solution.rungs)}, "
+        f"backward error {np.max(solution.backward_error):.1e} (bound {solution.bound:.1e})"
+    )
+
+
 def summary(samples):
     """Return median and quartiles of sorted seconds."""
     return {

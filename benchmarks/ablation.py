@@ -24,7 +24,17 @@ import warnings
 from _ablation_page import BYTES, CONTROL, LU, SOLVE, page
 from _ablation_paths import DOMINANT, GAUSS, PATHS
 from _code_lines import count
-from _harness import RESULTS, arguments, backward_error, gpu, machine, save, summary, unless_drawn
+from _harness import (
+    RESULTS,
+    arguments,
+    backward_error,
+    gpu,
+    machine,
+    outcome,
+    save,
+    summary,
+    unless_drawn,
+)
 
 SIZES = (1024, 2048, 4096, 8192, 16384, 32768)
 # Turns of the two libraries: `--repeats` times this, as (largest n, factor).
@@ -76,7 +86,7 @@ class System:
         error = backward_error(cupy, self.a, self._solve(), self.b)
         # Twice the bound: the residual that is recomputed here is rounded in another way.
         if not (solution.status.ok and error <= 2 * solution.bound):
-            raise ValueError(f"{solution}; recomputed backward error {error:.1e}")
+            raise ValueError(f"{outcome(solution)}; recomputed backward error {error:.1e}")
         steps = int(solution.iterations.max())
         return {"error": error, "steps": steps, "rungs": list(solution.rungs)}
 

@@ -13,7 +13,17 @@ import sys
 
 import numpy as np
 from _floors import GEMM_ORDER, floors, step_floor, tally
-from _harness import RESULTS, arguments, backward_error, device_seconds, gpu, machine, save, summary
+from _harness import (
+    RESULTS,
+    arguments,
+    backward_error,
+    device_seconds,
+    gpu,
+    machine,
+    outcome,
+    save,
+    summary,
+)
 from _profile import TRIANGLES, chain, classify, excerpt, others, panel_times, record
 from _roofline_page import chapter, publish, saving
 
@@ -157,7 +167,7 @@ def measure(n, precision, repeats, rates, timeline):
     error = backward_error(cupy, a, solution.x, b)
     # Twice the bound, because the rounding errors of this residual differ from those in the solve.
     if not (solution.status.ok and error <= 2 * solution.bound):
-        sys.exit(f"n = {n}: {solution}; recomputed backward error {error:.1e}: not timed")
+        sys.exit(f"n = {n}: {outcome(solution)}; recomputed backward error {error:.1e}: not timed")
     solve = summary(device_seconds(run, repeats))
     kernels = record(run)
     spans = classify(kernels)

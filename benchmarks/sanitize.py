@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 
-from _harness import arguments, gpu, machine, save
+from _harness import arguments, gpu, machine, outcome, save
 
 TOOLS = {
     # A failed call raises an exception in Python anyway; and libraries make calls whose failure is harmless.
@@ -82,7 +82,7 @@ def solve_small(n, precisions):
             b = a @ rng.standard_normal((n, nrhs))
             plan = tcsolve.Plan(precision, block=block, fallback=False)
             solution = tcsolve.solve_ex(a, b, precision=plan, assume_a="general")
-            print(f"n {n} block {block} nrhs {nrhs}: {solution}", flush=True)
+            print(f"n {n} block {block} nrhs {nrhs}: {outcome(solution)}", flush=True)
             if not solution.status.ok:
                 sys.exit(1)
     solve_systems(rng)
@@ -112,7 +112,7 @@ def solve_systems(rng):
         a, b = (a[0], b[0]) if slices == 1 else (a, b)
         solution = tcsolve.solve_ex(a, b, assume_a=kind)
         if not (solution.status.ok and float(abs(solution.x - 1).max()) < 1e-3):
-            print(f"{dtype} {kind} {shape}: {solution}", flush=True)
+            print(f"{dtype} {kind} {shape}: {outcome(solution)}", flush=True)
             sys.exit(1)
     print("systems and stacks are right", flush=True)
 
@@ -164,7 +164,7 @@ def solve_by_squares(rng, precisions):
         solution = tcsolve.solve_ex(
             matrix, matrix @ cupy.ones(n), precision=plan, assume_a="general"
         )
-        print(f"n {n} squares {applied}: {solution}", flush=True)
+        print(f"n {n} squares {applied}: {outcome(solution)}", flush=True)
         if not solution.status.ok:
             sys.exit(1)
         expected = 2 if dominant and rules.has_squares(UPDATES[precision], arch) else 0

@@ -16,6 +16,7 @@ from tcsolve._errors import (
     NotPositiveDefiniteError,
     SingularError,
 )
+from tcsolve._report import as_text
 
 __all__ = [
     "MISSED",
@@ -279,13 +280,7 @@ class Solution:
         return {one.name: plain(getattr(self, one.name)) for one in fields(self)}
 
     def __str__(self):
-        worst = _worst(self.backward_error)
-        steps = int(max(self.iterations.ravel(), default=0))
-        return (
-            f"{self.status.name.lower()}: precision {self.precision} "
-            f"(tried {', '.join(self.rungs)}), {steps} steps, backward error {worst:.1e} "
-            f"(bound {self.bound:.1e}), rcond {self.rcond:.1e}, {self.seconds.get('total', 0):.3g} s"
-        )
+        return as_text(self)
 
 
 def plain(value):

@@ -3,6 +3,7 @@
 - 'check': the arguments are checked.
 - 'place': the device that computes is determined.
 - 'guard': from here on, missing memory raises a DeviceMemoryError.
+- 'move' and 'moved': a and b are copied to another device, and are there.
 
 A call takes no step twice, except that a call that moves its arrays guards both devices.
 """

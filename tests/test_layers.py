@@ -51,7 +51,7 @@ PACKAGES = {
         "kernels",
         "matrices",
     }
-    | {"cupy", "scipy", "tqdm"},
+    | {"cupy", "scipy", "tqdm", "torch"},
 }
 SURFACE = {"tcsolve": "tcsolve", "tcsolve._public": "tcsolve", "tcsolve.__main__": "cli"}
 DATA = {"kernels", "matrices"}

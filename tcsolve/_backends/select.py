@@ -15,9 +15,11 @@ from tcsolve._errors import DeviceError, InputError
 __all__ = [
     "clear_cache",
     "cuda_available",
+    "gpu_name",
     "numpy_ops",
     "ops_for",
     "ops_on",
+    "uses_cupy",
     "why_no_cuda",
     "why_unsupported",
 ]
@@ -108,6 +110,21 @@ def _captures(cupy):
         return True
 
 
+def uses_cupy():
+    """Tell whether this process has imported CuPy, so that the use of a GPU costs no start."""
+    return "cupy" in sys.modules
+
+
+def gpu_name():
+    """Return the name of the current CUDA device, which must be usable."""
+    return _name_of(sys.modules["cupy"].cuda.runtime.getDevice())
+
+
+@functools.cache
+def _name_of(device):
+    return sys.modules["cupy"].cuda.runtime.getDeviceProperties(device)["name"].decode()
+
+
 def cuda_available():
     """Tell whether a CUDA device can be used; this imports CuPy if it is installed."""
     return why_no_cuda() is None
@@ -174,7 +191,7 @@ def clear_cache():
 
     From the second solve of a size on (up to n = 32768), tcsolve keeps a work matrix and a recorded graph for
     that size.  It keeps those of the three sizes used last.  A solve that needs this memory frees it by
-    itself.
+    itself.  The buffers of transfers, in the memory of the host, are freed, too.
 
     Returns
     -------
@@ -191,7 +208,8 @@ def clear_cache():
     >>> tcsolve.clear_cache()
     """
     if _cupy_ops.cache_info().currsize:
-        from tcsolve._backends.cuda.runtime import recorded_graphs
+        from tcsolve._backends.cuda.runtime import recorded_graphs, transfers
 
         _require_usable(())
         recorded_graphs.clear()
+        transfers.clear()

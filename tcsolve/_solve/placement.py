@@ -1,18 +1,36 @@
 """Choose the device: the host, or a GPU if it has enough memory and the predicted time is shorter."""
 
+import functools
+import time
 from dataclasses import replace
 
-from tcsolve._arrays import as_host
-from tcsolve._backends.select import cuda_available, ops_for, ops_on
-from tcsolve._errors import InputError
-from tcsolve._solve.cost_model import CPU, first_update, predict_seconds, rates_for
+from tcsolve._backends.machine_rates import SHIPPED, hardware, read
+from tcsolve._backends.select import cuda_available, gpu_name, ops_for, ops_on, uses_cupy
+from tcsolve._backends.transfer import brought
+from tcsolve._errors import DeviceMemoryError, InputError
+from tcsolve._solve.cost_model import CPU, H200, first_update, rates_for
+from tcsolve._solve.device_choice import (
+    LEAST_N,
+    START_SECONDS,
+    System,
+    goes_to_device,
+    predicted_times,
+)
 from tcsolve._solve.memory import require_room
 from tcsolve._steps import guarded, note
 
-__all__ = ["brought", "moved", "place_rhs", "require_room_there", "target_ops"]
+__all__ = [
+    "forget_losses",
+    "machine_rates",
+    "moved",
+    "place_rhs",
+    "require_room_there",
+    "target_ops",
+]
 
-# If the host needs fewer seconds than this, no GPU is considered: importing CuPy takes longer.
-WORTH_A_GPU = 0.2
+_lost = (
+    0.0  # seconds that the solves of this process would have saved on a GPU, before it is started
+)
 
 
 def require_room_there(ops, a, nrhs, precision, moved_bytes):
@@ -22,16 +40,17 @@ def require_room_there(ops, a, nrhs, precision, moved_bytes):
     require_room(ops, update, n, nrhs, a.dtype, moved_bytes=moved_bytes)
 
 
-def brought(ops, x):
-    """Return x as an array on the device of `ops`."""
-    return ops.xp.asarray(as_host(x) if ops.device == "cpu" else x)
-
-
 def moved(solve, target, here, a, b, request):
     """Call `solve` on the device `target`; return its `Solution` with x on the device `here`."""
 
     def solve_there(a, b):
-        return solve(target, brought(target, a), brought(target, b), request)
+        note("move")
+        start = time.perf_counter()
+        there = brought(target, a), brought(target, b)
+        took = time.perf_counter() - start
+        note("moved")
+        solution = solve(target, *there, request)
+        return replace(solution, seconds={"transfer": took} | solution.seconds)
 
     solution = guarded(target, solve_there)(a, b)
     return replace(solution, x=brought(here, solution.x))
@@ -54,21 +73,43 @@ def target_ops(ops, a, nrhs, precision, device):
     note("place")
     if device != "auto":
         return ops_on(device) if device != ops.device else ops
-    if ops.device == "cuda" or a.ndim > 2:  # stacks stay where they are
-        return ops
-    host = _seconds(a, nrhs, precision, CPU)
-    if host < WORTH_A_GPU or not cuda_available():
-        return ops
-    cuda = ops_on("cuda")
-    rates = rates_for(cuda)
-    there = _seconds(a, nrhs, precision, rates)
-    there += (a.nbytes + 2 * nrhs * a.shape[0] * a.dtype.itemsize) / rates.host_bandwidth
-    return cuda if there < host else ops
+    return _faster_ops(ops, a, nrhs, precision)
 
 
-def _seconds(a, nrhs, precision, rates):
-    """Predict the seconds of a solve; if the rates do not have its first update, those of the slowest one."""
-    name = first_update(a, nrhs, precision, rates)
-    names = [name] if name in rates.lu_flops else list(rates.lu_flops)
-    is_complex = a.dtype.kind == "c"
-    return max(predict_seconds(x, a.shape[0], nrhs, rates, is_complex=is_complex) for x in names)
+def _faster_ops(ops, a, nrhs, precision):
+    """Return the `Ops` of the device with the shortest predicted time; a stack stays where it is."""
+    if ops.device == "cuda" or a.ndim > 2 or a.shape[-1] < LEAST_N:
+        return ops
+    global _lost
+    system = System(a.shape[-1], nrhs, a.dtype, getattr(precision, "update", precision))
+    if not uses_cupy():
+        # The GPU is not known before it is started.
+        times = predicted_times(system, SHIPPED, CPU, H200)
+        if not goes_to_device(times, _lost, START_SECONDS):
+            _lost += max(0.0, times.host - times.device)
+            return ops
+    if not cuda_available():
+        return ops
+    there = ops_on("cuda")
+    times = predicted_times(system, machine_rates(gpu_name()), CPU, rates_for(there))
+    return there if goes_to_device(times) and _has_room(there, a, nrhs, precision) else ops
+
+
+def forget_losses():
+    """Begin anew to count what a GPU would have saved."""
+    global _lost
+    _lost = 0.0
+
+
+def _has_room(ops, a, nrhs, precision):
+    try:
+        require_room_there(ops, a, nrhs, precision, a.nbytes + nrhs * a.shape[0] * a.dtype.itemsize)
+    except DeviceMemoryError:
+        return False
+    return True
+
+
+@functools.cache
+def machine_rates(gpu):
+    """Return the `MachineRates` that were kept for this machine and a GPU, or those of the library."""
+    return read(hardware(gpu)) or SHIPPED

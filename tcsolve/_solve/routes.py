@@ -10,6 +10,7 @@ from tcsolve._arrays import as_host
 from tcsolve._checks import require_finite, result_dtype
 from tcsolve._solution import Status, contradicted
 from tcsolve._solve.condition import ConditionEstimate
+from tcsolve._solve.device_choice import LEAST_N
 from tcsolve._solve.direct import (
     failed,
     solve_directly,
@@ -23,7 +24,7 @@ from tcsolve._solve.overwriting import in_lent_memory
 from tcsolve._solve.placement import moved, require_room_there, target_ops
 from tcsolve._solve.request import real_if, require_finite_arrays
 from tcsolve._solve.residuals import RESIDUALS
-from tcsolve._solve.structures import read_under
+from tcsolve._solve.structures import detected, read_under
 from tcsolve._solve.vendor.solve import goes_to_vendor, solve_by_vendor
 from tcsolve._solve.vendor.system import read_matrix
 from tcsolve._solve.verified import Solve
@@ -32,6 +33,8 @@ from tcsolve._steps import guarded
 
 __all__ = ["solve_request"]
 
+# Structures whose matrices have no known zeros; None is 'general' until the entries are looked at.
+WITHOUT_ZEROS = (None, "general", "symmetric", "hermitian", "positive definite")
 TURNED = {"upper triangular": "lower triangular", "lower triangular": "upper triangular"}
 
 
@@ -60,11 +63,32 @@ def _solve(ops, a, b, request):
     b = b.reshape(1) if b.ndim == 0 else b  # a scalar b is allowed for a stack of 1 x 1 systems
     if a.ndim > 2 or b.ndim > 2:
         solution = _solve_on(target, _solve_stack, ops, a, b, request)
-    elif request.structure in (None, "general") and target.device == "cuda" != ops.device:
-        solution = _solve_by_ladder(ops, a, b, request, target)
     else:
-        solution = _solve_on(target, _solve_matrix, ops, a, b, request)
+        if request.device == "auto":
+            target = _faster(ops, a, b, request)
+        solution = _solve_one(ops, a, b, request, target)
     return solution if solution.x.shape == shape else replace(solution, x=solution.x.reshape(shape))
+
+
+def _faster(ops, a, b, request):
+    """Return the `Ops` of the device where one system is solved fastest."""
+    structure, nrhs = request.structure, 1 if b.ndim == 1 else b.shape[-1]
+    if ops.device == "cuda" or structure not in WITHOUT_ZEROS or len(a) < LEAST_N:
+        return ops
+    target = target_ops(ops, a, nrhs, request.precision, "auto")
+    # LAPACK solves bands and triangles as fast as they could be copied.
+    if target is not ops and structure is None and detected(a)[0] not in WITHOUT_ZEROS:
+        return ops
+    return target
+
+
+def _solve_one(here, a, b, request, target):
+    """Solve one system on the device `target`; x is on the device `here`."""
+    if target is not here and target.device == "cuda" and request.structure in (None, "general"):
+        by_vendor = goes_to_vendor(target, a, b, request.structure, request.precision)
+        if not (by_vendor and request.with_fp64):
+            return _solve_by_ladder(here, a, b, request, target)
+    return _solve_on(target, _solve_matrix, here, a, b, request)
 
 
 def _turned(request):
@@ -190,14 +214,9 @@ def _may_be_definite(ops, a):
 
 
 def _solve_by_ladder(here, a, b, request, target=None):
-    """Return the `Solution` by the ladder on `target`, by default on the fastest device; x is on `here`.
-
-    If a device was requested, the arrays are there already, unless `target` is given.
-    """
+    """Return the `Solution` by the ladder on `target`, by default on `here`; x is on `here`."""
     mark = time.perf_counter()
     seconds, nrhs = {"check": mark - request.start}, 1 if b.ndim == 1 else b.shape[-1]
-    if target is None and request.device == "auto":
-        target = target_ops(here, a, nrhs, request.precision, "auto")
     if target is None or target is here:
         return _climb(here, a, b, request, {"nrhs": nrhs, "seconds": seconds})
     moved_bytes = a.nbytes + b.nbytes

@@ -9,6 +9,7 @@ import numpy as np
 
 from tcsolve._backends.cpu.ops import NumpyOps
 from tcsolve._backends.select import ops_for
+from tcsolve._backends.transfer import brought
 from tcsolve._checks import check_array, check_shapes, check_trans, require_finite, result_dtype
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._lu.scaling import ldexp
@@ -18,7 +19,7 @@ from tcsolve._solve.backward_error import SAFE
 from tcsolve._solve.determinant import LogDeterminant
 from tcsolve._solve.direct import solve_empty
 from tcsolve._solve.fold import Fold
-from tcsolve._solve.placement import brought, place_rhs
+from tcsolve._solve.placement import place_rhs
 from tcsolve._solve.vendor.factors import InParts, Paired, Turned
 from tcsolve._solve.vendor.measure import MEASURED, measure
 from tcsolve._solve.vendor.rcond import rconds_of, rconds_of_scaled

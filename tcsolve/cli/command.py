@@ -8,7 +8,6 @@ import importlib.metadata
 import json
 import sys
 import warnings
-from pathlib import Path
 
 import scipy.io
 
@@ -19,12 +18,14 @@ from tcsolve._plan import MODEL_NAMES, PRECISIONS
 from tcsolve._solution import Status, plain
 from tcsolve._solve.api import solve_ex
 from tcsolve._solve.residuals import RESIDUALS
+from tcsolve._steps import observed
+from tcsolve.cli.bench import add_bench
 from tcsolve.cli.kernels import parse_arch, warm
 from tcsolve.cli.machine import info
 from tcsolve.cli.messages import say
-from tcsolve.cli.output_files import STANDARD_OUTPUT, check_outputs, forget_output, whole
-from tcsolve.cli.problem import DEFAULT_N, read_problem
-from tcsolve.cli.progress_line import progress
+from tcsolve.cli.output_files import STANDARD_OUTPUT, check_outputs, forget_output, target, whole
+from tcsolve.cli.problem import DEFAULT_N, is_generated, read_problem
+from tcsolve.cli.progress_line import progress, silence
 from tcsolve.cli.report import print_report, report_of
 from tcsolve.cli.script import check_script, run_script
 from tcsolve.cli.study import add_study
@@ -36,8 +37,9 @@ INTERRUPTED, NO_READER = 130, 141
 EXIT_CODES = f"""\
 exit codes:
   {VERIFIED}    x is verified (its backward error meets the bound), and A is not ill-conditioned;
-       study, list, info, warm: done
-  {NOT_VERIFIED}    x misses the bound, or A is singular, or A is not what --assume-a says
+       study, bench, list, info, warm: done
+  {NOT_VERIFIED}    x misses the bound, or A is singular, or A is not what --assume-a says;
+       bench: a solve of tcsolve failed
   {REFUSED}    the command cannot be carried out: a wrong argument, a bad file, no device, no memory
   {ILL_CONDITIONED}    x is verified, but A is ill-conditioned or its condition is not known
   {INTERRUPTED}  interrupted by Ctrl-C
@@ -144,20 +146,26 @@ def _parser():
     solve.add_argument(
         "-o",
         "--output",
-        type=_target,
+        type=target,
         metavar="x.mtx",
         help="write x; - writes x to standard output and the printed report to standard error",
     )
     solve.add_argument(
         "--json",
-        type=_target,
+        type=target,
         metavar="report.json",
         help="write the report as JSON; - writes it to standard output and the printed report to "
         "standard error",
     )
     solve.add_argument("--force", action="store_true", help="overwrite the files of -o and --json")
+    solve.add_argument(
+        "--quiet",
+        action="store_true",
+        help="print no report, no progress and no warning; errors and the exit code remain",
+    )
 
     add_study(commands, texts)
+    add_bench(commands, texts)
     script = commands.add_parser(
         "run",
         usage="%(prog)s [-m] script.py [arguments]",
@@ -176,7 +184,7 @@ def _parser():
     machine.set_defaults(run=info)
     warmer = commands.add_parser(
         "warm",
-        help="compile the kernels in advance, so that the first solve does not wait",
+        help="compile the kernels in advance, and measure the machine for device='auto'",
         **texts,
     )
     warmer.set_defaults(run=lambda args: warm([parse_arch(text) for text in args.arch], sys.stdout))
@@ -185,22 +193,26 @@ def _parser():
         nargs="+",
         metavar="ARCH",
         default=(),
-        help="architectures, such as sm_90 (no GPU is needed for these); by default that of the GPU",
+        help="only compile, for architectures such as sm_90 (no GPU is needed); by default that of the GPU",
     )
     catalog = commands.add_parser("list", help="the names of gen: matrices")
     catalog.set_defaults(run=_list)
     return parser
 
 
-def _target(text):
-    """Return text as a path, or '-' unchanged; './-' is a file with the name '-'."""
-    return text if text == STANDARD_OUTPUT else Path(text)
-
-
 def _solve(args):
+    if args.quiet:
+        warnings.simplefilter("ignore")
+    shown = silence if args.quiet else progress
     check_outputs(args)
-    problem = read_problem(args)
-    with progress(f"solving {problem.name}, n = {problem.n}"):
+    with shown(f"{'generating' if is_generated(args.a) else 'reading'} {args.a}"):
+        problem = read_problem(args)
+
+    def doing():
+        verb = "copying to the GPU" if steps[-1:] == ["move"] else "solving"
+        return f"{verb}: {problem.name}, n = {problem.n}"
+
+    with observed() as steps, shown(doing):
         solution = solve_ex(
             problem.a,
             problem.b,
@@ -212,16 +224,17 @@ def _solve(args):
     report = report_of(problem, solution)
     # Print the report first, so that it is not lost if a file cannot be written.
     piped = STANDARD_OUTPUT in (args.output, args.json)
-    print_report(report, solution, sys.stderr if piped else sys.stdout)
+    if not args.quiet:
+        print_report(report, solution, sys.stderr if piped else sys.stdout)
     if args.output and report["finite"]:
         with whole(args.output) as file:
             scipy.io.mmwrite(file, solution.x.reshape(problem.n, -1), symmetry="general")
     if args.json:
         with whole(args.json) as file:
             file.write(json.dumps(plain(report), indent=1, allow_nan=False).encode() + b"\n")
-    if args.output and not report["finite"]:
+    if args.output and not report["finite"] and not args.quiet:
         say("warning", f"x is not written to {args.output}, because it is not finite")
-    if solution.status is Status.ILL_CONDITIONED:
+    if solution.status is Status.ILL_CONDITIONED and not args.quiet:
         say("warning", f"rcond = {solution.rcond:.1e}: x may have no correct digit")
     return _exit_code(solution.status)
 

@@ -1,26 +1,30 @@
-"""Compile kernels in advance: `tcsolve warm`, and what `tcsolve info` says of them."""
+"""Prepare the first solve: `tcsolve warm`, and what `tcsolve info` says of them."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
 
 from tcsolve._backends import select
 from tcsolve._backends.cuda.runtime import compiler, cubin_cache
-from tcsolve._backends.cuda.runtime.side_by_side import cores
 from tcsolve._errors import DeviceError, InputError
+from tcsolve._hardware import cores
 from tcsolve.cli.messages import tell
 from tcsolve.cli.progress_line import progress
+from tcsolve.cli.rates import keep_rates
 from tcsolve.kernels.registry import KERNELS
 
-__all__ = ["outcomes", "parse_arch", "warm"]
+__all__ = ["outcomes", "parse_arch", "present_arch", "require_compiler", "warm"]
 
 # Has a variant for each size of matrices; those in the table are examples.
 BY_SIZE = {"gemm_batched"}
 
 
 def warm(archs, stream):
-    """Compile the kernels for some architectures, by default for the GPU; return the exit code."""
-    _require_compiler()
-    for arch in archs or [_present_arch()]:
+    """Compile the kernels for some architectures; return the exit code.
+
+    Without architectures they are compiled for the GPU, and the rates of the machine are measured.
+    """
+    require_compiler()
+    for arch in archs or [present_arch()]:
         names = [name for name in KERNELS if compiler.supported(name, arch) and name not in BY_SIZE]
         found = _compiled(arch, names)
         for outcome in found.values():
@@ -38,6 +42,8 @@ def warm(archs, stream):
                 "full; make room, or set TCSOLVE_CACHE_DIR to another folder"
             )
         tell(f"{arch:8} {count} kernels in {folder}", stream)
+    if not archs:
+        keep_rates(stream)
     return 0
 
 
@@ -99,7 +105,8 @@ def _variants(arch, names):
     ]
 
 
-def _require_compiler():
+def require_compiler():
+    """Raise a DeviceError unless kernels can be compiled."""
     try:
         from cupy.cuda import nvrtc
 
@@ -111,7 +118,8 @@ def _require_compiler():
         ) from error
 
 
-def _present_arch():
+def present_arch():
+    """Return the architecture of the GPU; raise an InputError if there is none."""
     if (reason := select.why_no_cuda()) is not None:
         raise InputError(
             f"no architecture is named, and {reason}; name those of the GPUs that will be used, as in "

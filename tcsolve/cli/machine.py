@@ -6,9 +6,11 @@ import sys
 from tcsolve._backends import select
 from tcsolve._backends.cuda.runtime.compiler import target_arch
 from tcsolve._solve.cost_model import H200, rates_of
+from tcsolve._solve.placement import machine_rates
 from tcsolve._study.versions import versions
 from tcsolve.cli.kernels import outcomes
 from tcsolve.cli.messages import print_aligned
+from tcsolve.cli.rates import described
 from tcsolve.matrices import _suitesparse
 
 __all__ = ["info", "versions"]
@@ -56,4 +58,5 @@ def _describe_gpu():
         "gpu": f"{name}, compute capability {int(device.compute_capability) / 10}, "
         f"{total / 2**30:.1f} GiB ({free / 2**30:.1f} free)",
         "rates": "H200, measured" if rates is H200 else "scaled from the H200",
+        **described(machine_rates(name)),
     }

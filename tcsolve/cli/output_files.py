@@ -5,12 +5,18 @@ import os
 import shutil
 import sys
 import tempfile
+from pathlib import Path
 
 from tcsolve._errors import InputError
 
-__all__ = ["STANDARD_OUTPUT", "check_outputs", "forget_output", "require_open", "whole"]
+__all__ = ["STANDARD_OUTPUT", "check_outputs", "forget_output", "require_open", "target", "whole"]
 
 STANDARD_OUTPUT = "-"
+
+
+def target(text):
+    """Return text as a path, or '-' unchanged; './-' is a file with the name '-'."""
+    return text if text == STANDARD_OUTPUT else Path(text)
 
 
 def check_outputs(args):

@@ -10,7 +10,7 @@ from tcsolve._errors import InputError
 from tcsolve.cli.output_files import require_open
 from tcsolve.matrices import _suitesparse
 
-__all__ = ["DEFAULT_N", "read_problem"]
+__all__ = ["DEFAULT_N", "is_generated", "read_problem"]
 
 DEFAULT_N = 1000
 STANDARD_INPUT = "-"
@@ -50,6 +50,11 @@ def _opened(name):
         return name
     require_open(sys.stdin, "standard input")
     return sys.stdin.buffer
+
+
+def is_generated(name):
+    """Tell whether A comes from a generator."""
+    return name.startswith("gen:")
 
 
 def _named(args, common):

@@ -4,9 +4,14 @@ import itertools
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
-__all__ = ["progress"]
+__all__ = ["progress", "silence"]
+
+
+def silence(label):
+    """Return a context that shows nothing, in place of `progress`."""
+    return nullcontext()
 
 
 @contextmanager
@@ -15,8 +20,8 @@ def progress(label, stream=None, delay=1.0):
 
     Parameters
     ----------
-    label : str
-        Text before the time.
+    label : str or callable
+        Text before the time; label() returns it if it changes during the block.
     stream : text file, optional
         By default standard error.  Nothing is written unless it is a terminal.
     delay : float
@@ -42,7 +47,8 @@ def _tick(label, stream, delay, done):
         return
     draw, clear = _line_on(stream)
     for mark in itertools.cycle("|/-\\"):
-        draw(f"{mark} {label}: {time.perf_counter() - start:.0f} s")
+        text = label() if callable(label) else label
+        draw(f"{mark} {text}: {time.perf_counter() - start:.0f} s")
         if done.wait(0.2):
             break
     clear()

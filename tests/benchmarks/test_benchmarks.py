@@ -32,6 +32,7 @@ SCRIPTS += (
     "published",
     "convergence",
     "fuzz",
+    "devices",
 )
 
 

@@ -1,5 +1,6 @@
 """The command line: what it prints, writes and refuses, and its exit codes."""
 
+import contextlib
 import dataclasses
 import gzip
 import io
@@ -24,6 +25,7 @@ from tcsolve import matrices
 from tcsolve._backends import select
 from tcsolve._backends.cuda.runtime import compiler
 from tcsolve._solution import Status
+from tcsolve._steps import note
 from tcsolve.cli import command as cli
 from tcsolve.cli import kernels
 from tcsolve.cli.output_files import whole
@@ -491,6 +493,26 @@ def test_json_alone_goes_to_standard_output(tmp_path, piped):
     assert scipy.io.mmread(path).shape == (20, 1)
 
 
+def test_quiet_prints_nothing_but_what_is_asked_for(piped, tmp_path):
+    a, b = system()
+    rhs = write(tmp_path / "b.mtx", b[:, None])
+    assert piped(*GAUSS, "--quiet") == (0, b"", "")
+    code, out, err = piped("solve", "-", rhs, "--quiet", "-o", "-", data=text_of(a))
+    assert (code, err) == (0, "")
+    assert np.array_equal(scipy.io.mmread(io.BytesIO(out))[:, 0], tcsolve.solve(a, b))
+    code, out, err = piped("solve", "-", "--quiet", "--json", "-", data=text_of(a))
+    assert (code, err) == (0, "") and json.loads(out)["matrix"]["n"] == 20
+
+
+def test_quiet_keeps_the_exit_code_and_the_errors(piped):
+    singular = ["solve", "gen:zero_column_last", "--n", "10", "--quiet", "-o", "-"]
+    assert piped(*singular) == (1, b"", "")
+    ill = ["solve", "gen:svd_geo", "--n", "60", "--cond", "1e25", "--precision", "fp64"]
+    assert piped(*ill, "--quiet") == (3, b"", "")
+    code, out, err = piped("solve", "gen:gues", "--quiet")
+    assert (code, out) == (2, b"") and err.startswith("tcsolve: error: ")
+
+
 def test_x_that_is_not_finite_is_not_written_to_standard_output(piped):
     code, out, err = piped("solve", "gen:zero_column_last", "--n", "10", "-o", "-")
     assert (code, out) == (1, b"")
@@ -660,6 +682,54 @@ def test_progress_ends_with_an_error():
     stream = Terminal()
     with pytest.raises(ZeroDivisionError), progress("solving", stream, delay=0.0):
         raise ZeroDivisionError
+
+
+def test_progress_may_tell_what_is_going_on_now(ticker):
+    stream, doing = Terminal(), ["copying"]
+    with progress(lambda: doing[-1], stream, delay=0.01):
+        time.sleep(0.3)
+        doing.append("solving")
+        time.sleep(0.4)
+    assert "copying: 0 s" in stream.getvalue() and "solving: 0 s" in stream.getvalue()
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """The texts of the progress lines that the command shows, as they are at their end."""
+    seen = []
+
+    @contextlib.contextmanager
+    def watched(label):
+        yield
+        seen.append(label() if callable(label) else label)
+
+    monkeypatch.setattr(cli, "progress", watched)
+    return seen
+
+
+def test_progress_covers_the_matrix_and_the_solve(shown, tmp_path):
+    path = write(tmp_path / "a.mtx", system()[0])
+    assert cli.main(GAUSS) == cli.main(["solve", path]) == 0
+    assert shown == [
+        "generating gen:gauss",
+        "solving: gauss, n = 30",
+        f"reading {path}",
+        f"solving: {path}, n = 20",
+    ]
+    shown.clear()
+    assert cli.main([*GAUSS, "--quiet"]) == 0 and not shown
+
+
+def test_progress_tells_of_a_copy_to_the_device(shown, monkeypatch):
+    solution = tcsolve.solve_ex(*system(30))
+
+    def copies(*_, **__):
+        note("move")
+        return solution
+
+    monkeypatch.setattr(cli, "solve_ex", copies)
+    assert cli.main(GAUSS) == 0
+    assert shown[-1] == "copying to the GPU: gauss, n = 30"
 
 
 # ---- info and list -----------------------------------------------------------------------------

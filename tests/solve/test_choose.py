@@ -1,15 +1,12 @@
 """The choice of precision: pure functions of numbers, so tested on numbers."""
 
 import itertools
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tcsolve._arithmetic.formats import MODELS, UPDATES, update_named
-from tcsolve._backends.select import numpy_ops
 from tcsolve._plan import PRECISIONS, Plan, next_rung
-from tcsolve._solve import placement
 from tcsolve._solve.cost_model import (
     CPU,
     H200,
@@ -202,28 +199,6 @@ def test_the_ladder_from_every_precision_ends_and_never_descends():
     assert next_rung("tf32@h200", "fp64") == "fp16x3@h200"
     assert next_rung("fp16x3@h200", "fp64") == "fp64"
     assert next_rung("bf16@each", "fp64") == "fp16x3"
-
-
-@pytest.mark.parametrize(
-    "n, precision, device",
-    [
-        (500, "auto", "cpu"),
-        (3400, "auto", "cpu"),
-        (3400, "fp64", "cuda"),
-        (3400, Plan("fp64"), "cuda"),
-        (3400, "fp16", "cuda"),
-        (3400, "fp32", "cpu"),
-        (8000, "auto", "cuda"),
-        (8000, "bf16", "cuda"),
-    ],
-)
-def test_a_system_goes_where_the_precision_asked_for_is_faster(n, precision, device, monkeypatch):
-    there = SimpleNamespace(device="cuda", properties=None)
-    monkeypatch.setattr(placement, "cuda_available", lambda: True)
-    monkeypatch.setattr(placement, "ops_on", lambda device: there)
-    a = np.broadcast_to(np.float64(0), (n, n))
-
-    assert placement.target_ops(numpy_ops, a, 1, precision, "auto").device == device
 
 
 def test_every_precision_name_is_auto_or_an_update():

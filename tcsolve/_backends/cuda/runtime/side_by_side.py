@@ -6,16 +6,10 @@ import os
 import threading
 from concurrent.futures import Future
 
+from tcsolve._hardware import cores
 from tcsolve._locks import ForkSafeLock
 
-__all__ = ["SideBySide", "cores"]
-
-
-def cores():
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+__all__ = ["SideBySide"]
 
 
 class SideBySide:

@@ -1,0 +1,110 @@
+"""Choose between the host and a GPU for NumPy arrays; pure functions of numbers.
+
+The predicted times of `cost_model` know the size, the dtype, the right-hand sides and the precision.  They
+are multiplied by what the solves of the machine took, relative to their prediction.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from tcsolve._solve.cost_model import first_update, predict_seconds
+
+__all__ = ["LEAST_N", "START_SECONDS", "System", "Times", "goes_to_device", "predicted_times"]
+
+# Smaller systems stay on the host: the launches for one of them take longer than its solution there.
+LEAST_N = 100
+# Seconds that the first use of a GPU takes in a process: CuPy is imported, kernels are loaded.
+START_SECONDS = 1.0
+# Seconds of the calls that copy a, b and x, beyond the time of their bytes.
+COPY_SECONDS = 5e-5
+# Arrays with at least so many bytes go through pinned buffers; `transfers.LEAST_BYTES`.
+LARGE_BYTES = 4 << 20
+FP64 = np.dtype(float)
+
+
+class System(NamedTuple):
+    """What the times depend on: the order, the number of right-hand sides, the dtype of a, the precision."""
+
+    n: int
+    nrhs: int
+    dtype: np.dtype
+    precision: str
+
+
+class Times(NamedTuple):
+    """Predicted seconds on the host, and on the device with all transfers."""
+
+    host: float
+    device: float
+
+
+@functools.lru_cache(maxsize=256)
+def predicted_times(system, machine, host, device):
+    """Return the `Times` of a solve.
+
+    Parameters
+    ----------
+    system : System
+    machine : MachineRates
+        What was measured on this machine, or came with the library.
+    host, device : Rates
+        The rates of `cost_model` for the host and the device.
+
+    Returns
+    -------
+    Times
+    """
+    vector = system.n * system.nrhs * system.dtype.itemsize
+    there = _corrected(system, machine.device, device) + COPY_SECONDS
+    there += _copy_seconds(system.n**2 * system.dtype.itemsize, machine.to_device)
+    there += _copy_seconds(vector, machine.to_device) + _copy_seconds(vector, machine.to_host)
+    return Times(_corrected(system, machine.host, host), there)
+
+
+def goes_to_device(times, lost=0.0, start_seconds=0.0):
+    """Tell whether a solve goes to the device.
+
+    Parameters
+    ----------
+    times : Times
+    lost : float
+        Seconds that earlier solves of the process would have saved there.
+    start_seconds : float
+        Seconds until the device can be used; 0 if it is in use.
+
+    Notes
+    -----
+    A process starts the device when the solves up to this one would have saved the time of the start.  So it
+    never loses more than this time, whatever comes later.
+    """
+    gain = times.host - times.device
+    return gain > 0 and lost + gain >= start_seconds
+
+
+def _corrected(system, samples, rates):
+    """Return the predicted seconds times what the samples took relative to their prediction."""
+    logs = [math.log(seconds / _model_seconds(_usual(n), rates)) for n, seconds in samples]
+    factor = np.interp(math.log(system.n), [math.log(n) for n, _ in samples], logs)
+    return math.exp(factor) * _model_seconds(system, rates)
+
+
+def _usual(n):
+    return System(n, 1, FP64, "auto")
+
+
+def _model_seconds(system, rates):
+    """Predict the seconds; if the rates do not have the first update, those of the slowest one."""
+    matrix = np.broadcast_to(system.dtype.type(0), (system.n, system.n))  # takes no memory
+    name = first_update(matrix, system.nrhs, system.precision, rates)
+    names = [name] if name in rates.lu_flops else list(rates.lu_flops)
+    is_complex = system.dtype.kind == "c"
+    return max(
+        predict_seconds(x, system.n, system.nrhs, rates, is_complex=is_complex) for x in names
+    )
+
+
+def _copy_seconds(nbytes, rates):
+    return nbytes / rates[nbytes >= LARGE_BYTES]
