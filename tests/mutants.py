@@ -124,8 +124,8 @@ MUTANTS = (
     Mutant(
         "refine",
         "_refine/loop.py",
-        "if left.size and task.worth * len(state.error) / left.size >= WARM_UP_STEPS:",
-        "if left.size and task.worth * len(state.error) / left.size < WARM_UP_STEPS:",
+        "if not left.size or task.worth * len(state.error) / left.size < WARM_UP_STEPS:",
+        "if not left.size or task.worth * len(state.error) / left.size >= WARM_UP_STEPS:",
     ),
     Mutant(
         "refine",

@@ -98,7 +98,7 @@ class _Task:
     operator: Operator
     b: Any
     correct: Callable
-    precondition: Callable
+    preconditioners: tuple
     plan: Any
     bound: float
     max_steps: int
@@ -125,6 +125,7 @@ def refine_columns(
     worth=math.inf,
     ahead=(),
     precondition=None,
+    precise=None,
 ):
     """Refine x until the error of every column is at most `bound`, or further steps would take too long.
 
@@ -151,6 +152,8 @@ def refine_columns(
         with shape (2, steps + 1).  Only for an operator without scaling.
     precondition : callable, (n, k) -> (n, k), optional
         The preconditioner of FGMRES; by default `correct`.
+    precise : callable, (n, k) -> (n, k), optional
+        The same preconditioner with fewer rounding errors, for the columns that do not converge without it.
 
     Returns
     -------
@@ -162,12 +165,16 @@ def refine_columns(
     converges up to a condition number of about 1 / (u_f sqrt(u)), because it only needs a preconditioned
     operator of moderate condition [1]_.
 
+    That holds for factors that are applied exactly.  If u_f cond(A) is above one, triangular solves in the
+    precision u_f have no correct digit.  Then FGMRES multiplies by a matrix that changes from step to step,
+    and its basis loses all digits of the correction; `precise` avoids that.
+
     References
     ----------
     .. [1] E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847.
     """
-    precondition = precondition or correct
-    task = _Task(ops, operator, b, correct, precondition, plan, bound, max_steps, worth)
+    preconditioners = (precondition or correct, *([precise] if precise else []))
+    task = _Task(ops, operator, b, correct, preconditioners, plan, bound, max_steps, worth)
     # If a correction overflows, the error is NaN and the column does not converge.  No warning is needed.
     with np.errstate(all="ignore"):
         if ahead and plan.method != "fgmres":
@@ -250,17 +257,19 @@ def _take(ops, x, index):
 
 def _krylov(task, state):
     """Run FGMRES on the columns that are left, unless it costs more than a better preconditioner."""
-    left = ~state.converged & ~np.isnan(state.error) & (state.steps < task.max_steps)
-    left = np.flatnonzero(left)
-    if left.size and task.worth * len(state.error) / left.size >= WARM_UP_STEPS:
+    for precondition in task.preconditioners:
+        left = ~state.converged & ~np.isnan(state.error) & (state.steps < task.max_steps)
+        left = np.flatnonzero(left)
+        if not left.size or task.worth * len(state.error) / left.size < WARM_UP_STEPS:
+            break
         state.classical = False
         n, item = task.b.shape[0], state.x.dtype.itemsize
         width = max(1, int(KRYLOV_BYTES // (2 * (task.plan.basis + 1) * n * item)))
         for i in range(0, left.size, width):
-            _cycles(task, state, left[i : i + width])
+            _cycles(task, state, left[i : i + width], precondition)
 
 
-def _cycles(task, state, active):
+def _cycles(task, state, active, precondition):
     """Run cycles of FGMRES on the columns `active`, until they converge or would take too many steps."""
     ops, operator, bound, max_steps = task.ops, task.operator, task.bound, task.max_steps
     while active.size:
@@ -279,10 +288,11 @@ def _cycles(task, state, active):
         cycle = fgmres(
             ops,
             operator.product,
-            task.precondition,
+            precondition,
             r,
             basis=np.minimum(task.plan.basis, allowed),
             tol=tol,
+            norm=operator.norm,
             give_up=hopeless,
         )
         state.kept = max(state.kept, _bytes_kept(cycle, r, len(state.error)))

@@ -21,7 +21,7 @@ from tcsolve._solve.phases import Phases, Untimed
 from tcsolve._solve.rung import Rung, dtype_of_factors, matrix_to_factor
 from tcsolve._solve.system import System
 
-__all__ = ["Ladder", "refine_with"]
+__all__ = ["Ladder", "applied_in_fp64", "refine_with"]
 
 # Number of refinement steps that are launched before their errors are known, by the products of the update.
 # For n in ONE_MORE it is one more, because a fourth step is often needed there and takes little time.
@@ -54,6 +54,7 @@ class Ladder:
         self.system, self.plan, self.memory, self.phases = system, plan, memory, phases
         self.rung, self.rungs, self.made, self.fell_back = None, (), 0, False
         self._misled = False
+        self._wide = None  # the rung with its factors in FP64, once it was needed
         self._begun = None  # waits for work that was started with the factors of the rung
         self._copy = None  # of A, from the survey, until it is factored
         self._rates = rates_for(system.ops)
@@ -265,11 +266,11 @@ class Ladder:
     def _drop(self):
         """Free the factors, before the next ones are allocated."""
         self.finish()
-        self.rung = None
+        self.rung = self._wide = None
 
     def forget(self):
         """Forget the factors and work that was started, without waiting: a fork has interrupted both."""
-        self.rung = self._begun = None
+        self.rung = self._wide = self._begun = None
 
     # ---- work during the refinement
 
@@ -322,10 +323,11 @@ class Ladder:
 
     def widened(self):
         """Return the `Rung` of the current factors converted to FP64, to apply them more accurately."""
-        wide = self.rung.widened()
-        if wide is not self.rung:
-            self.memory.add(wide.factors.nbytes)
-        return wide
+        if self._wide is None:
+            self._wide = self.rung.widened()
+            if self._wide is not self.rung:
+                self.memory.add(self._wide.factors.nbytes)
+        return self._wide
 
     def refine(self, rhs, bound, ahead=None, *, operator=None, precondition=None):
         """Refine with the current factors; `ahead` is the result of the method `ahead`.
@@ -348,6 +350,8 @@ def refine_with(ladder, rhs, bound, ahead=None, *, operator=None, precondition=N
     if budget is None:
         budget = step_budget(*rungs, n, k, ladder._rates, is_complex=is_complex)
         worth = steps_worth(*rungs, n, k, ladder._rates, is_complex=is_complex)
+    # If a rung follows, its factors take less time than a second try with these.
+    last_try = rungs[1] is None and ladder.plan.method != "ir" and precondition is None
     state = refine_columns(
         ladder.system.ops,
         operator or ladder.operator,
@@ -358,10 +362,24 @@ def refine_with(ladder, rhs, bound, ahead=None, *, operator=None, precondition=N
         max_steps=budget,
         worth=worth,
         precondition=precondition,
+        precise=applied_in_fp64(ladder) if last_try and _can_widen(ladder) else None,
         ahead=ahead() if ahead else (),  # waits, so it comes last
     )
     ladder.note_bytes(k, state.kept)
     return state
+
+
+def applied_in_fp64(ladder):
+    """Return a function that applies the current factors in FP64; its first call converts them."""
+    return lambda r: ladder.widened().correct(r)
+
+
+def _can_widen(ladder):
+    """Tell whether the factors are not in FP64, and the memory holds them in FP64 too."""
+    if update_named(ladder.precision).storage == "float64":
+        return False
+    needed = ladder.system.a.size * ladder.system.wide.itemsize
+    return ladder.system.ops.free_bytes(needed) >= needed
 
 
 def _plan_for(ops, a, precision, nrhs, survey):

@@ -9,7 +9,7 @@ References
 """
 
 import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from tcsolve._lu.scaling import exponent_of, ldexp
 from tcsolve._refine.double_double import Pair, product, residual
 from tcsolve._refine.operator import measure
+from tcsolve._solve.ladder import applied_in_fp64
 
 __all__ = ["ACCURATE", "RESIDUALS"]
 
@@ -65,7 +66,10 @@ class _Corrections:
     """Solves with the current factors of a ladder, for one `DoubleDouble` refinement."""
 
     ladder: Any
-    _wide: Any = field(default=None, init=False)
+
+    @functools.cached_property
+    def _precondition(self):
+        return applied_in_fp64(self.ladder)
 
     def __call__(self, rhs, bound, ahead=None):
         """Return the `Refined` for a right-hand side."""
@@ -76,12 +80,6 @@ class _Corrections:
         operator = replace(ladder.operator, product=functools.partial(product, ops, a))
         how = {"operator": operator, "precondition": self._precondition}
         return ladder.refine(rhs, bound, ahead, **how)
-
-    def _precondition(self, r):
-        """Apply the factors in FP64; they are converted when this is first needed."""
-        if self._wide is None:
-            self._wide = self.ladder.widened()
-        return self._wide.correct(r)
 
 
 def _improved(ladder, solve, rhs, state, bound):

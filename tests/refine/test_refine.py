@@ -596,6 +596,65 @@ def test_a_singular_preconditioner_gives_finite_corrections():
     assert np.isfinite(d).all()
 
 
+def near_singular(amplitude, seed, n=60, small=5, cond=1e10):
+    """Return A with a few small singular values, and an inverse of it with errors in their directions.
+
+    The errors change from call to call, like those of triangular solves whose precision is too low.
+    """
+    rng = np.random.default_rng(seed)
+    left, right = (np.linalg.qr(rng.standard_normal((n, n)))[0] for _ in range(2))
+    size = np.where(np.arange(n) < n - small, 1.0, 1 / cond)
+
+    def correct(v):
+        errors = amplitude * cond * right[:, -small:] @ rng.standard_normal((small, v.shape[1]))
+        return (right / size) @ (left.T @ v) + errors
+
+    return (left * size) @ right.T, correct, rng.standard_normal((n, 1))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("amplitude", [1, 1e2, 1e4])
+def test_the_estimates_count_the_digits_that_the_basis_loses(amplitude, seed):
+    a, correct, r = near_singular(amplitude, seed)
+    norm = np.linalg.norm(a, np.inf)
+
+    cycle = fgmres(OPS, lambda v: a @ v, correct, r, basis=60, tol=1e-9, norm=norm)
+
+    true = relative_residual(a, cycle.d, r)
+    assert true > 1e-7  # although the small problem has a residual of 1e-9
+    assert true / 10 < cycle.reductions[-1][1] < 10 * true
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_cycle_takes_no_step_whose_rounding_errors_are_all_there_is(seed):
+    def found(norm):
+        a, correct, r = near_singular(1e6, seed)
+        d, *_ = fgmres(OPS, lambda v: a @ v, correct, r, basis=60, tol=1e-9, norm=norm)
+        return relative_residual(a, d, r)
+
+    aware, unaware = found(np.linalg.norm(near_singular(1e6, seed)[0], np.inf)), found(0.0)
+
+    assert aware < 5 and aware < unaware
+
+
+def test_a_preconditioner_with_fewer_errors_takes_over_what_did_not_converge():
+    a, coarse, b = near_singular(1e5, 0)
+    norm, calls = np.linalg.norm(a, np.inf), []
+
+    def precise(r):
+        calls.append(r)
+        return np.linalg.solve(a, r)
+
+    plan = Plan("fp32", method="fgmres", basis=100)
+    args = OPS, Operator.of(OPS, a, norm), b, coarse, plan, 1e-15
+
+    assert not refine_columns(*args, max_steps=200).all_converged
+    found = refine_columns(*args, max_steps=200, precise=precise)
+
+    assert found.all_converged and calls
+    assert found.history[-1].error <= 1e-15
+
+
 # ---- the stopping rule
 
 

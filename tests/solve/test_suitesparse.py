@@ -3,12 +3,13 @@
 import functools
 import warnings
 
+import numpy as np
 import pytest
 import scipy.linalg
 import tcsolve.matrices
 from bounds import backward_error
 
-from tcsolve import Status, solve_ex
+from tcsolve import Plan, Status, solve_ex
 
 # Small matrices of many fields, half of them with entries beyond the range of FP16.
 NAMES = [
@@ -135,6 +136,22 @@ def test_a_badly_scaled_matrix_converges_on_its_first_rung(matrices_folder, upda
 
     assert solution.rungs == (update,)
     assert solution.status in (Status.CONVERGED, Status.ILL_CONDITIONED)
+
+
+# Triangular solves in FP32 have no correct digit for these, and no more precise factors are allowed.
+@pytest.mark.parametrize(
+    "update, name", [("fp16x3", "rw496"), ("fp16", "rw496"), ("fp16x3", "plat362")]
+)
+def test_fgmres_applies_its_factors_in_fp64_before_it_gives_up(matrices_folder, update, name):
+    problem = load(name, matrices_folder)
+    plan = Plan(update, method="fgmres", block=32, basis=200, max_steps=500, fallback=False)
+    b = problem.a @ np.random.default_rng(0).standard_normal(problem.n)
+
+    solution = solve_ex(problem.a, b, assume_a="general", precision=plan)
+
+    assert solution.rungs == (update,)
+    assert solution.status.ok
+    assert backward_error(problem.a, solution.x, b) <= 2.0**-53 * problem.n**0.5
 
 
 @pytest.mark.parametrize("precision", ["auto", "fp16", "fp16x3", "fp64"])
