@@ -130,8 +130,8 @@ def page(facts, rows):
     kept = sum(verdict(row) == "ok" for row in solves)
     text = (
         "# The device of NumPy arrays\n\nThe wall clock of `tcsolve.solve_ex` for a general FP64 matrix in "
-        "the memory of the host, with each `device`, in a process that has used the GPU.  `auto` shall take at "
-        f"most {WANTED:g} times as long as the better of the others, and "
+        "the memory of the host, with each `device`, in a process that has used the GPU.  `auto` shall take "
+        f"at most {WANTED:g} times as long as the better of the others, and "
         + ", ".join(f"{1e3 * t:g} ms at n = {n}" for n, t in WANTED_SECONDS.items())
         + f".  {kept} of {len(solves)} rows are ok.  The rates of the machine: {facts['rates']}."
     )
