@@ -226,9 +226,9 @@ def test_solving_a_small_system_on_the_host_imports_no_cupy():
 def test_importing_takes_little_longer_than_scipys_linear_algebra():
     code = (
         "import scipy.linalg, time\n"
-        "start = time.perf_counter()\n"
+        "start = time.process_time()\n"
         "import tcsolve\n"
         "tcsolve.solve\n"
-        "print(time.perf_counter() - start)"
+        "print(time.process_time() - start)"
     )
     assert min(float(run(code)) for _ in range(5)) < 0.3

@@ -65,11 +65,6 @@ class Format:
         """Largest finite number."""
         return (2.0 - 2.0 ** (1 - self.t)) * 2.0**self.emax
 
-    @property
-    def xmin(self):
-        """Smallest positive normal number."""
-        return 2.0**self.emin
-
 
 FORMATS = {
     f.name: f

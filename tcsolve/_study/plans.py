@@ -10,7 +10,7 @@ from tcsolve._study.sweeps import sweep
 
 __all__ = ["DEFAULTS", "NamedPlan", "expand_plans"]
 
-# A study asks what each precision does alone, with steps enough to tell; a solve would rather change.
+# A study asks what each precision does alone.  So no other precision follows, and a run may take many steps.
 DEFAULTS = {"fallback": False, "max_steps": 500}
 # Names that a grid may use in place of the field.
 ALIASES = {"precision": "update"}

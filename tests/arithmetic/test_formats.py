@@ -30,7 +30,9 @@ def interesting(fmt):
     """Neighbourhoods of everything that can go wrong: ties, the ends, subnormals."""
     spacing = 2.0 ** (1 - fmt.t)
     near = [1, 1 + spacing / 2, 1 + 1.5 * spacing, 1 + spacing / 2 + 2.0**-22, 2 - spacing / 2]
-    tiny = fmt.xmin * np.array([1, 0.5, spacing, spacing / 2, spacing * 1.5, spacing / 4, 0.999])
+    tiny = 2.0**fmt.emin * np.array(
+        [1, 0.5, spacing, spacing / 2, spacing * 1.5, spacing / 4, 0.999]
+    )
     top = fmt.xmax * np.array([1, 1 + spacing / 4, 1 + spacing / 3, 1 - spacing / 4])
     values = np.concatenate([near, tiny, top, SPECIAL])
     return np.concatenate([values, -values])
@@ -81,7 +83,7 @@ def test_rounding_twice_is_rounding_once(name):
 def test_a_format_has_the_constants_of_its_type(name):
     fmt, info = FORMATS[name], ml_dtypes.finfo(TYPES[name])
     assert fmt.xmax == float(info.max)
-    assert fmt.xmin == float(info.smallest_normal)
+    assert 2.0**fmt.emin == float(info.smallest_normal)
     assert fmt.u == float(info.eps) / 2
 
 
