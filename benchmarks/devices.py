@@ -52,17 +52,17 @@ def samples_of(calls, repeats):
     return {name: sorted(samples) for name, samples in found.items()}
 
 
-def measure_solves(solve_ex, n, repeats):
-    """Return the row of the solves of one size."""
+def measure_solves(library, n, repeats):
+    """Return the row of the solves of one size; `library` has `solve` and `solve_ex`."""
     a = np.random.default_rng(7).standard_normal((n, n))
     b = a @ np.ones(n)
     row = {"what": "solve", "n": n}
     for device in DEVICES:
-        solution = solve_ex(a, b, device=device)
+        solution = library.solve_ex(a, b, device=device)
         error = backward_error(np, a, solution.x, b)
         if not (solution.status.ok and error <= 2 * solution.bound):
             return row | {"error": f"device={device!r}: {solution.status.name}, error {error:.1e}"}
-    calls = {device: lambda device=device: solve_ex(a, b, device=device) for device in DEVICES}
+    calls = {device: lambda device=device: library.solve(a, b, device=device) for device in DEVICES}
     row |= {name: summary(samples) for name, samples in samples_of(calls, repeats).items()}
     row["chosen"] = solution.device
     return row | {"ratio": row["auto"]["median"] / min(row[x]["median"] for x in ("cpu", "cuda"))}
@@ -129,9 +129,9 @@ def page(facts, rows):
     copies = [row for row in rows if row["what"] == "copy"]
     kept = sum(verdict(row) == "ok" for row in solves)
     text = (
-        "# The device of NumPy arrays\n\nThe wall clock of `tcsolve.solve_ex` for a general FP64 matrix in "
-        "the memory of the host, with each `device`, in a process that has used the GPU.  `auto` shall take "
-        f"at most {WANTED:g} times as long as the better of the others, and "
+        "# The device of NumPy arrays\n\nThe wall clock of `tcsolve.solve` for a general FP64 matrix in "
+        "the memory of the host, with each `device`, in a process that has used the GPU.  `auto` shall "
+        f"take at most {WANTED:g} times as long as the better of the others, and "
         + ", ".join(f"{1e3 * t:g} ms at n = {n}" for n, t in WANTED_SECONDS.items())
         + f".  {kept} of {len(solves)} rows are ok.  The rates of the machine: {facts['rates']}."
     )
@@ -149,7 +149,7 @@ def main():
     options = unless_drawn(parser, page)
     if options is None:
         return
-    from tcsolve import solve_ex
+    import tcsolve
     from tcsolve._backends.select import gpu_name, ops_on
     from tcsolve._solve.placement import machine_rates
     from tcsolve.cli.rates import keep_rates
@@ -161,7 +161,7 @@ def main():
     facts, rows = machine(options.commit) | gpu(), []
     facts["rates"] = f"measured {date}" if date else "those of the library"
     for n in options.n:
-        rows.append(measure_solves(solve_ex, n, options.repeats))
+        rows.append(measure_solves(tcsolve, n, options.repeats))
         print(*cells(rows[-1]), sep="  ", flush=True)
         save(options.json, facts, rows)
     for n in COPIED:

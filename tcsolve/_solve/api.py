@@ -65,7 +65,8 @@ def solve(
         models, such as 'fp16@h200', are those of `Plan`.
     device : {'auto', 'cpu', 'cuda'}
         The device to solve on.  With 'auto', CuPy arrays stay on their device.  NumPy arrays are solved on a
-        GPU if the predicted time, transfers included, is shorter there.
+        GPU if the predicted time, transfers included, is shorter there, and the process has imported CuPy or
+        its solves so far would have saved the time of that.
     residual : {'fp64', 'double-double'}
         'double-double': after the backward error meets the bound, x is refined with residuals of twice the
         digits until the error of x itself is of the order of 2**-53.  This takes a few times longer.  It

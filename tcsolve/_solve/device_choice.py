@@ -12,7 +12,15 @@ import numpy as np
 
 from tcsolve._solve.cost_model import first_update, predict_seconds
 
-__all__ = ["LEAST_N", "START_SECONDS", "System", "Times", "goes_to_device", "predicted_times"]
+__all__ = [
+    "LARGE_BYTES",
+    "LEAST_N",
+    "START_SECONDS",
+    "System",
+    "Times",
+    "goes_to_device",
+    "predicted_times",
+]
 
 # Smaller systems stay on the host: the launches for one of them take longer than its solution there.
 LEAST_N = 100

@@ -88,6 +88,8 @@ def _solve_one(here, a, b, request, target):
         by_vendor = goes_to_vendor(target, a, b, request.structure, request.precision)
         if not (by_vendor and request.with_fp64):
             return _solve_by_ladder(here, a, b, request, target)
+        nrhs = 1 if b.ndim == 1 else b.shape[-1]
+        require_room_there(target, a, nrhs, request.precision, a.nbytes + b.nbytes)
     return _solve_on(target, _solve_matrix, here, a, b, request)
 
 

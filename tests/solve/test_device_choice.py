@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from folders import BENCHMARKS
+from vendor_on_host import HostVendorOps
 
 import tcsolve
 from tcsolve import matrices
@@ -19,6 +20,7 @@ from tcsolve._solve import placement
 from tcsolve._solve.cost_model import CPU, H200
 from tcsolve._solve.device_choice import System, Times, goes_to_device, predicted_times
 from tcsolve._solve.placement import target_ops
+from tcsolve._steps import observed
 
 FP64, COMPLEX = np.dtype(float), np.dtype(complex)
 SIZES = (16, 50, 64, 100, 200, 300, 500, 700, 1000, 2000, 3000, 5000, 10000)
@@ -231,6 +233,33 @@ def test_bands_and_triangles_stay_on_the_host(machine, make):
     machine.rates = replace(SHIPPED, host=slower(SHIPPED.host, 1e6))
     a = make(np.random.default_rng(0).standard_normal((300, 300))) + 30 * np.eye(300)
     assert tcsolve.solve_ex(a, np.ones(300)).device == "cpu"
+
+
+class PretendedDevice(HostVendorOps):
+    """A device whose memory is that of the host."""
+
+    device = "cuda"
+
+    def free_bytes(self, enough):
+        return 10**12
+
+
+@pytest.mark.parametrize("options", [{}, {"assume_a": "sym"}, {"assume_a": "pos"}], ids=str)
+@pytest.mark.parametrize("n", [60, 300, 600])
+def test_what_is_chosen_is_what_solves_and_what_the_report_names(machine, monkeypatch, n, options):
+    machine.imported, device = True, PretendedDevice()
+    monkeypatch.setattr(placement, "ops_on", lambda name: device)
+    monkeypatch.setattr(placement, "brought", lambda ops, x: x)
+    a = matrices.generate("gauss", n).a
+    a = a @ a.T / n + np.eye(n) if options else a
+    for factor, expected in ((1e3, "cuda" if n >= 100 else "cpu"), (1e-3, "cpu")):
+        machine.rates = replace(SHIPPED, host=slower(SHIPPED.host, factor))
+        with observed() as steps:
+            found = tcsolve.solve_ex(a, np.ones(n), **options)
+        assert found.device == expected and found.status.ok
+        assert (found.backward_error <= found.bound).all()
+        assert ("transfer" in found.seconds) == ("move" in steps) == (expected == "cuda")
+        assert steps.count("place") == (n >= 100)
 
 
 @pytest.mark.gpu

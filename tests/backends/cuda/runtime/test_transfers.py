@@ -12,6 +12,7 @@ import pytest
 import tcsolve
 from tcsolve import matrices
 from tcsolve._backends.cuda.runtime import pipeline
+from tcsolve._solve import device_choice
 
 # ---- the pure parts ------------------------------------------------------------------------------
 
@@ -296,6 +297,13 @@ def test_another_error_is_not_hidden(late):
     late.cuda.alloc_pinned_memory = fail
     with pytest.raises(RuntimeError, match="a lost device"):
         late.module.to_device(kinds()["C"])
+
+
+def test_the_choice_of_the_device_knows_which_arrays_go_through_the_buffers():
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from tcsolve._backends.cuda.runtime import transfers
+
+    assert transfers.LEAST_BYTES == device_choice.LARGE_BYTES
 
 
 # ---- on a device -----------------------------------------------------------------------------------
