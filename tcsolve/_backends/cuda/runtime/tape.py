@@ -209,8 +209,8 @@ class _Reel:
 
     def _record(self, body):
         with self.memory(), self._stream:
-            self._recorded = []
             self._stream.begin_capture()
+            self._recorded = []
             try:
                 # The graph fills the words each time, because work that failed may not have restored them.
                 self._words.fill(0)

@@ -213,7 +213,7 @@ def test_a_few_ill_conditioned_systems_of_a_plain_stack_are_named(n, m, cupy):
 @pytest.mark.parametrize("n, k", [(12, 1), (16, 1), (12, 2)])
 def test_a_random_fp32_stack_has_few_doubtful_systems(n, k, cupy):
     """Many have an rcond below 100 epsilon, where a random vector does not decide."""
-    from tcsolve._backends.cuda.batched import library_factors
+    from tcsolve._backends.cuda.batched import vendor
 
     a, b = stack(cupy, 50_000, n, "f")
     eps, b = float(np.finfo("f").eps), cupy.repeat(b, k, axis=2)
@@ -222,7 +222,7 @@ def test_a_random_fp32_stack_has_few_doubtful_systems(n, k, cupy):
     true /= np.abs(np.linalg.inv(wide)).sum(axis=1).max(axis=1)
     args = a, b, "general", None, (1.0, eps, 1e100, -1.0)
 
-    _, doubtful, doubts = library_factors.solve_and_judge(*args)
+    _, doubtful, doubts = vendor.solve_and_judge(*args)
 
     assert (true < 100 * eps).sum() > 5
     assert (doubtful.get() == (true < eps)).all() and doubts == (true < eps).sum()
