@@ -31,6 +31,7 @@ SCRIPTS += (
     "published",
     "convergence",
     "fuzz",
+    "training",
 )
 
 
