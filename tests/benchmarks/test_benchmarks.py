@@ -32,6 +32,7 @@ SCRIPTS += (
     "convergence",
     "fuzz",
     "training",
+    "gemm_models",
 )
 
 
