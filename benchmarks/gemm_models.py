@@ -109,7 +109,7 @@ def draw(facts, rows, path):
     times = {(r["n"], r["level"]): 1e3 * r["seconds"]["median"] for r in measured()[1]}
     colors = dict(zip(LEVELS, ("C0", "C1", "C2", "C3"), strict=True))
     found, last = series(rows), max(row["n"] for row in rows)
-    for (name, levels), mark in zip(found.items(), "o^svx", strict=True):
+    for (name, levels), mark in zip(found.items(), "o^svx", strict=False):
         for level in LEVELS:
             sizes = sorted(n for n in levels[level] if n <= last)
             values, label = [levels[level][n] for n in sizes], name if level == "none" else None

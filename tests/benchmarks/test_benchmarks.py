@@ -33,6 +33,7 @@ SCRIPTS += (
     "fuzz",
     "training",
     "gemm_models",
+    "convergence_exact",
 )
 
 
