@@ -2,12 +2,14 @@
 
     TCSOLVE_MATRICES=folder python benchmarks/convergence.py --rows rows.jsonl --jobs 2
 
-runs the study `convergence.toml`, or the rest of it, and writes convergence.md, convergence.csv.gz and the
-pictures into benchmarks/results.  --draw runs nothing and takes the rows that are there.
+runs the study `convergence.toml`, or the rest of it, and writes convergence.md, convergence.csv.gz, the
+pictures, and convergence.jsonl.gz into benchmarks/results.  --draw runs nothing: it takes --rows, or
+the rows of convergence.jsonl.gz, which make the same page.
 """
 
 import argparse
 import gzip
+import json
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -39,6 +41,8 @@ COLUMNS = (
     *("spread", "update", "method", "scale", "status", "reason", "steps", "backward_error"),
     *("forward_error", "growth", "panels", "seconds"),
 )
+# The matrices whose histories are drawn.
+SHOWN = ("svd_geo n=300 cond=100", "svd_geo n=300 cond=1e+04", "svd_geo n=300 cond=1e+07")
 
 
 def main():
@@ -49,17 +53,37 @@ def main():
     parser.add_argument("--commit", help="commit measured; by default asked of git")
     options = parser.parse_args()
     if options.draw:
-        table = StudyTable.read(options.rows)
+        table = StudyTable.read(options.rows) if options.rows.exists() else kept_table()
     else:
         how = {"path": options.rows, "resume": True, "jobs": options.jobs, "limit_seconds": 600}
         table = study(HERE / "convergence.toml", **how)
     with gzip.GzipFile(RESULTS / "convergence.csv.gz", "wb", mtime=0) as file:
         file.write(table.text("csv", COLUMNS).encode())
+    if not options.draw or options.rows.exists():
+        keep(table)
     text = page(table, machine(options.commit))
     (RESULTS / "convergence.md").write_text(text)
     draw(table)
     print(text)
     return 0
+
+
+def keep(table):
+    """Write the rows, with those columns and points of histories that the page and the pictures need."""
+    columns = {*COLUMNS, "plan", "converged", "study", "bound"}
+    with gzip.GzipFile(RESULTS / "convergence.jsonl.gz", "wb", mtime=0) as file:
+        for row in table.rows:
+            kept = {key: row[key] for key in row if key in columns}
+            if row.get("history"):
+                points = None if row["matrix"] in SHOWN else 2 if row["method"] == "ir" else 0
+                kept["history"] = row["history"][:points]
+            file.write((json.dumps(kept) + "\n").encode())
+
+
+def kept_table():
+    """Return the table of the rows that `keep` wrote."""
+    with gzip.open(RESULTS / "convergence.jsonl.gz", "rt") as file:
+        return StudyTable(json.loads(line) for line in file)
 
 
 def page(table, facts):
@@ -287,8 +311,7 @@ def draw(table):
     krylov = StudyTable(row for row in real.rows if row["method"] == "fgmres")
     krylov.draw("steps", RESULTS / "convergence_steps.png", x="kappa_scaled")
     StudyTable(geo).draw("steps", RESULTS / "convergence_sweep.png")
-    wanted = ("svd_geo n=300 cond=100", "svd_geo n=300 cond=1e+04", "svd_geo n=300 cond=1e+07")
-    some = StudyTable(r for r in geo if r["matrix"] in wanted)
+    some = StudyTable(r for r in geo if r["matrix"] in SHOWN)
     some.draw("histories", RESULTS / "convergence_histories.png")
     real.draw("heatmap", RESULTS / "convergence_heatmap.png")
 

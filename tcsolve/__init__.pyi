@@ -344,7 +344,9 @@ class Plan:
     max_steps: int | None = None
     basis: int = 50
     contraction: float = 0.5
-    method: Literal["auto", "ir", "fgmres"] = "auto"
+    method: Literal["auto", "ir", "fgmres", "cg"] = "auto"
+    inner_tol: float | None = None
+    preconditioner: Literal["auto", "factors", "fp64"] = "auto"
 
 class Status(Enum):
     CONVERGED = ...

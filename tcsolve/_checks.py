@@ -14,6 +14,7 @@ __all__ = [
     "check_shapes",
     "check_trans",
     "require_finite",
+    "require_hermitian",
     "result_dtype",
 ]
 
@@ -155,4 +156,13 @@ def require_finite(ok, name):
         raise InputError(
             f"array must not contain infs or NaNs: {name} does; clean it, or pass "
             "check_finite=False to get NaN in the affected entries of x"
+        )
+
+
+def require_hermitian(a):
+    """Raise an InputError unless the matrix a equals its conjugate transpose."""
+    if not bool((a == a.conj().T).all()):
+        raise InputError(
+            "method='cg': a is not equal to its conjugate transpose, which conjugate gradients need; use "
+            "(a + a.conj().T) / 2 if only rounding differs, else method='fgmres'"
         )

@@ -10,7 +10,9 @@ __all__ = ["MODEL_NAMES", "PRECISIONS", "UPDATE_NAMES", "Plan", "is_update", "ne
 # The keys of `tcsolve._arithmetic.formats.UPDATES`, repeated here because a Plan needs no arithmetic.
 UPDATE_NAMES = ("fp16", "bf16", "tf32", "fp16x3", "fp32", "fp64")
 # How the loop of refinement corrects x.
-METHODS = ("auto", "ir", "fgmres")
+METHODS = ("auto", "ir", "fgmres", "cg")
+# In which precision FGMRES and CG apply the factors.
+PRECONDITIONERS = ("auto", "factors", "fp64")
 PRECISIONS = ("auto", *UPDATE_NAMES)
 # The keys of `formats.MODELS`, repeated for the same reason.
 _OLDER, _NEWER = ("v100", "t4"), ("a100", "l40s", "h100", "h200", "b200")
@@ -53,13 +55,21 @@ class Plan:
     contraction : float
         Classical refinement continues while each step multiplies the backward error by at most this
         number.  0.5 is the value in LAPACK's xGERFS [1]_.
-    method : {'auto', 'ir', 'fgmres'}
+    method : {'auto', 'ir', 'fgmres', 'cg'}
         'ir': classical refinement alone.  'fgmres': FGMRES from the first x on.  'auto': classical refinement
-        while it contracts, then FGMRES.
+        while it contracts, then FGMRES.  'cg': conjugate gradients from the first x on, for a Hermitian
+        positive definite A; the factors are those of Cholesky, of A scaled and shifted [2]_.
+    inner_tol : float, optional
+        A cycle of FGMRES or CG ends when it has reduced the residual by this factor.  By default it aims at
+        the bound.
+    preconditioner : {'auto', 'factors', 'fp64'}
+        In which precision FGMRES and CG apply the factors: in their own, or in FP64.  'auto': in their own,
+        and in FP64 if that does not converge and no more precise factors follow.
 
     References
     ----------
     .. [1] J. Demmel et al., ACM Trans. Math. Software 32 (2006), 325-351.
+    .. [2] N. J. Higham, S. Pranesh, SIAM J. Sci. Comput. 43 (2021), A258-A277.
     """
 
     update: str = "fp16x3"
@@ -70,6 +80,8 @@ class Plan:
     basis: int = 50
     contraction: float = 0.5
     method: str = "auto"
+    inner_tol: float | None = None
+    preconditioner: str = "auto"
 
     def __post_init__(self):
         if not (isinstance(self.update, str) and self.update == "auto" or is_update(self.update)):
@@ -86,8 +98,18 @@ class Plan:
         needed = "0 < contraction < 1"
         if not 0 < require_number("Plan: contraction", self.contraction, needed) < 1:
             raise InputError(f"Plan: contraction is {self.contraction!r}, needs {needed}")
-        if not isinstance(self.method, str) or self.method not in METHODS:
-            raise InputError(f"Plan: method is {self.method!r}, needs one of {', '.join(METHODS)}")
+        for name, known in (("method", METHODS), ("preconditioner", PRECONDITIONERS)):
+            value = getattr(self, name)
+            if not isinstance(value, str) or value not in known:
+                raise InputError(f"Plan: {name} is {value!r}, needs one of {', '.join(known)}")
+        needed = "0 < inner_tol < 1, or None"
+        if self.inner_tol is not None:
+            if not 0 < require_number("Plan: inner_tol", self.inner_tol, needed) < 1:
+                raise InputError(f"Plan: inner_tol is {self.inner_tol!r}, needs {needed}")
+        if self.method == "cg" and self.update.endswith("@each"):
+            raise InputError(
+                f"Plan: method='cg' has no model {self.update!r}; take {self.update.partition('@')[0]!r}"
+            )
 
 
 def next_rung(update, working):

@@ -17,7 +17,8 @@ VECTORS_BESIDE = 2
 # The rounding error of a product with A, relative to ||A|| in the infinity norm.  The theory bounds it by
 # about 2**-53; on ill-conditioned matrices of the SuiteSparse collection it was 20 to 200 times smaller.
 ROUNDING = 2.0**-57
-# The largest rounding error of a correction, relative to the residual at the start.
+# The largest rounding error of a correction, relative to the residual at the start.  It is above one, because
+# the estimate may be ten times too large.
 LOSABLE = 4.0
 
 

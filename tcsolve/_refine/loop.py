@@ -1,8 +1,8 @@
 """Refine approximate solutions until the FP64 residual meets the bound.
 
 Classical refinement runs while it contracts.  If it does not, FGMRES follows, with the same corrections as
-preconditioner.  All right-hand sides are refined at once.  A right-hand side that has met the bound is not
-changed again.
+preconditioner.  A plan may ask for one of them, or for conjugate gradients, alone.  All right-hand sides are
+refined at once.  A right-hand side that has met the bound is not changed again.
 """
 
 import math
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tcsolve._refine import stopping
+from tcsolve._refine.conjugate_gradients import cg
 from tcsolve._refine.krylov import WARM_UP_STEPS, basis_bytes, fgmres
 from tcsolve._refine.operator import Operator, measure, quotient
 
@@ -24,6 +25,8 @@ KRYLOV_BYTES = 1 << 30
 VECTORS_DONE = 4
 # The smallest reduction that FGMRES can reach.
 LEAST_REDUCTION = 2.0**-46
+# The methods that begin without classical refinement.
+KRYLOV = ("fgmres", "cg")
 
 
 class Point(NamedTuple):
@@ -137,7 +140,7 @@ def refine_columns(
     correct : callable, (n, k) -> (n, k)
         Solves A d = r approximately.
     plan : Plan
-        Its contraction, basis and method are used.
+        Its contraction, basis, method and inner_tol are used.
     bound : float
     x0 : array, shape (n, k), optional
         The first x; by default ``correct(b)``.
@@ -177,11 +180,11 @@ def refine_columns(
     task = _Task(ops, operator, b, correct, preconditioners, plan, bound, max_steps, worth)
     # If a correction overflows, the error is NaN and the column does not converge.  No warning is needed.
     with np.errstate(all="ignore"):
-        if ahead and plan.method != "fgmres":
+        if ahead and plan.method not in KRYLOV:
             state, last = _replay(task, ahead)
         else:
             state, last = _start(task, correct(b) if x0 is None else x0)
-        if plan.method == "fgmres":
+        if plan.method in KRYLOV:
             last.clear()
         if not state.all_converged and (not last or _classical(task, state, last)):
             if plan.method != "ir":
@@ -256,7 +259,7 @@ def _take(ops, x, index):
 
 
 def _krylov(task, state):
-    """Run FGMRES on the columns that are left, unless it costs more than a better preconditioner."""
+    """Run FGMRES or CG on the columns that are left, unless it costs more than a better preconditioner."""
     for precondition in task.preconditioners:
         left = ~state.converged & ~np.isnan(state.error) & (state.steps < task.max_steps)
         left = np.flatnonzero(left)
@@ -270,7 +273,7 @@ def _krylov(task, state):
 
 
 def _cycles(task, state, active, precondition):
-    """Run cycles of FGMRES on the columns `active`, until they converge or would take too many steps."""
+    """Run cycles of FGMRES or CG on the columns `active`, until they converge or would take too long."""
     ops, operator, bound, max_steps = task.ops, task.operator, task.bound, task.max_steps
     while active.size:
         x, rhs = _take(ops, state.x, active), _take(ops, task.b, active)
@@ -284,18 +287,14 @@ def _cycles(task, state, active, precondition):
             return steps + rest > allowed.max()
 
         # Aim at the bound in one cycle: a restart has to build its Krylov space again.
-        tol = max(0.1 * bound / worst, LEAST_REDUCTION)
-        cycle = fgmres(
-            ops,
-            operator.product,
-            precondition,
-            r,
-            basis=np.minimum(task.plan.basis, allowed),
-            tol=tol,
-            norm=operator.norm,
-            give_up=hopeless,
-        )
-        state.kept = max(state.kept, _bytes_kept(cycle, r, len(state.error)))
+        tol = max(0.1 * bound / worst, LEAST_REDUCTION, task.plan.inner_tol or 0.0)
+        how = {"tol": tol, "give_up": hopeless}
+        if task.plan.method == "cg":
+            cycle = cg(ops, operator.product, precondition, r, most=allowed, **how)
+        else:
+            how |= {"basis": np.minimum(task.plan.basis, allowed), "norm": operator.norm}
+            cycle = fgmres(ops, operator.product, precondition, r, **how)
+            state.kept = max(state.kept, _bytes_kept(cycle, r, len(state.error)))
         state.note_inner_steps(active, before, cycle)
         trial = x + cycle.d
         _, error = measure(ops, operator, trial, rhs)

@@ -2,26 +2,26 @@
 
 import copy
 import functools
-import math
 from dataclasses import replace
 
 from tcsolve._arithmetic.formats import update_named
-from tcsolve._checks import require_finite
+from tcsolve._checks import require_finite, require_hermitian
 from tcsolve._contract.schedule import goes_ahead, goes_early
-from tcsolve._errors import DeviceMemoryError
+from tcsolve._errors import DeviceMemoryError, InputError
 from tcsolve._lu.elimination import factor_blocked
 from tcsolve._lu.factors import factor_native
 from tcsolve._lu.norms import begin_survey
 from tcsolve._lu.rounded_elimination import factor_rounded
+from tcsolve._lu.shifted_cholesky import factor_shifted, scale_alike
 from tcsolve._plan import Plan, next_rung
-from tcsolve._refine.loop import refine_columns
-from tcsolve._solve.cost_model import first_update, rates_for, step_budget, steps_worth
+from tcsolve._solve.cost_model import first_update, rates_for
 from tcsolve._solve.memory import MemoryPlan, widest_panel
 from tcsolve._solve.phases import Phases, Untimed
+from tcsolve._solve.refine_rung import refine_with
 from tcsolve._solve.rung import Rung, dtype_of_factors, matrix_to_factor
 from tcsolve._solve.system import System
 
-__all__ = ["Ladder", "applied_in_fp64", "refine_with"]
+__all__ = ["Ladder"]
 
 # Number of refinement steps that are launched before their errors are known, by the products of the update.
 # For n in ONE_MORE it is one more, because a fourth step is often needed there and takes little time.
@@ -115,6 +115,8 @@ class Ladder:
             self.plan = _plan_for(ops, a, precision, nrhs, survey)
             self.memory.planned = self._require(self.plan.update, nrhs)
         self.system = self.system.scaled(self.plan.scale)
+        if self.plan.method == "cg" and self.system.finite:
+            self._scale_alike()
         if self.system.frame is not None:
             self.memory.add(self.system.matrix.nbytes)
         mark = self.phases.lap("scale", mark)
@@ -125,6 +127,17 @@ class Ladder:
         if self.system.finite and not early:
             self._factor(self.plan.update, mark)
         self._copy = None
+
+    def _scale_alike(self):
+        """Scale rows and columns alike, which Cholesky factors need."""
+        system = self.system
+        require_hermitian(system.a)
+        if system.frame is not None:
+            raise InputError(
+                "method='cg': a has entries near the ends of the range of FP64; use method='fgmres'"
+            )
+        scaling = scale_alike(system.ops, system.matrix, self.plan.scale)
+        self.system = replace(system, scaling=scaling)
 
     def _survey(self, nrhs, check_finite):
         """Survey the matrix; start the LU at the same time if possible.
@@ -224,6 +237,7 @@ class Ladder:
         system, scaling, scaled_norm = self.system, self.system.scaling_for(how), 0.0
         ops, dtype = system.ops, dtype_of_factors(how, system.is_complex)
         copy, self._copy = self._copy, None
+        definite = self.plan.method == "cg" and how.storage == "float32"
         if how.native and scaling is None:
             del copy
             return Rung(how, factor_native(ops, system.matrix, dtype))
@@ -232,7 +246,10 @@ class Ladder:
         if scaling is not None:
             (norm,) = ops.host(ops.row_stats(w).total.max())
             scaled_norm = float(norm)
-        if how.native:
+        if definite:
+            block = self.plan.block or widest_panel(ops, len(w), how.name)
+            factors = factor_shifted(ops, w, how, block)
+        elif how.native:
             factors = factor_native(ops, w, dtype, overwrite_a=True)
         elif how.rounds_each:
             factors = factor_rounded(ops, w, how)
@@ -340,46 +357,6 @@ class Ladder:
     def note_bytes(self, nrhs, kept):
         """Record the bytes that the current rung needed for nrhs right-hand sides; see `bytes_needed`."""
         self.memory.note(self.precision, nrhs, self._expects_dominance, kept)
-
-
-def refine_with(ladder, rhs, bound, ahead=None, *, operator=None, precondition=None):
-    """Refine with the current factors of a `Ladder` or of a view of it, as `Ladder.refine`."""
-    n, k = rhs.shape
-    rungs, worth = (ladder.precision, ladder.following(k)), math.inf
-    budget, is_complex = ladder.plan.max_steps, ladder.system.is_complex
-    if budget is None:
-        budget = step_budget(*rungs, n, k, ladder._rates, is_complex=is_complex)
-        worth = steps_worth(*rungs, n, k, ladder._rates, is_complex=is_complex)
-    # If a rung follows, its factors take less time than a second try with these.
-    last_try = rungs[1] is None and ladder.plan.method != "ir" and precondition is None
-    state = refine_columns(
-        ladder.system.ops,
-        operator or ladder.operator,
-        rhs,
-        ladder.rung.correct,
-        ladder.plan,
-        bound,
-        max_steps=budget,
-        worth=worth,
-        precondition=precondition,
-        precise=applied_in_fp64(ladder) if last_try and _can_widen(ladder) else None,
-        ahead=ahead() if ahead else (),  # waits, so it comes last
-    )
-    ladder.note_bytes(k, state.kept)
-    return state
-
-
-def applied_in_fp64(ladder):
-    """Return a function that applies the current factors in FP64; its first call converts them."""
-    return lambda r: ladder.widened().correct(r)
-
-
-def _can_widen(ladder):
-    """Tell whether the factors are not in FP64, and the memory holds them in FP64 too."""
-    if update_named(ladder.precision).storage == "float64":
-        return False
-    needed = ladder.system.a.size * ladder.system.wide.itemsize
-    return ladder.system.ops.free_bytes(needed) >= needed
 
 
 def _plan_for(ops, a, precision, nrhs, survey):

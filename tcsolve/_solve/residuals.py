@@ -17,7 +17,7 @@ import numpy as np
 from tcsolve._lu.scaling import exponent_of, ldexp
 from tcsolve._refine.double_double import Pair, product, residual
 from tcsolve._refine.operator import measure
-from tcsolve._solve.ladder import applied_in_fp64
+from tcsolve._solve.refine_rung import applied_in_fp64
 
 __all__ = ["ACCURATE", "RESIDUALS"]
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tcsolve._lu.scaling import Scaling, norm_and_exponent
-from tcsolve._solve.ladder import refine_with
+from tcsolve._solve.refine_rung import refine_with
 
 __all__ = ["TransposedLadder"]
 

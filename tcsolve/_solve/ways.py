@@ -97,8 +97,8 @@ def _way_of_one_panel(ops, a, precision):
     Only trailing updates are rounded to the precision of the rung, and one panel has none.
     """
     plan = precision if isinstance(precision, Plan) else Plan(precision)
-    if plan.update == "auto":
-        return None  # the ladder chooses the rung
+    if plan.update == "auto" or plan.method == "cg":
+        return None  # the ladder chooses the rung, and it has the Cholesky factors
     how = update_named(plan.update)
     if how.storage == "float64":
         return None

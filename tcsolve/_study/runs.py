@@ -106,12 +106,20 @@ def _growth(factors, precision):
 
 def _model(factors, plan):
     """Return which arithmetic made the last factors, and the number of panels of the LU."""
-    ladder, n = factors._ladder, factors.shape[0]
+    ladder = factors._ladder
     if ladder.rung is None:
         return {"model": None, "panels": None}
     how = ladder.rung.how
+    if plan.method == "cg" and how.storage == "float32":
+        found = _model_of_updates(how, plan, ladder)
+        return found | {"model": f"shifted Cholesky; {found['model']}"}
+    return _model_of_updates(how, plan, ladder)
+
+
+def _model_of_updates(how, plan, ladder):
     if how.native:
         return {"model": f"LU in {how.name}, every operation rounded", "panels": None}
+    n = len(ladder.system.a)
     block = plan.block or widest_panel(ladder.system.ops, n, how.name)
     panels = -(-n // block)
     _, _, unit = how.name.partition("@")

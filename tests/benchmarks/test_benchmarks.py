@@ -33,6 +33,9 @@ SCRIPTS += (
     "convergence",
     "fuzz",
     "devices",
+    "training",
+    "gemm_models",
+    "convergence_exact",
 )
 
 

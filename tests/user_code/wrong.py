@@ -40,7 +40,7 @@ tcsolve.lstsq(A, B, lapack_driver="gels")  # call-overload
 tcsolve.solve_triangular(A, B, trans=3)  # call-overload
 tcsolve.study("gen:gauss:n=4", 3)  # arg-type
 tcsolve.StudyTable([]).text("html")  # arg-type
-tcsolve.Plan(method="cg")  # arg-type
+tcsolve.Plan(method="qr")  # arg-type
 tcsolve.Plan().update = "fp16"  # misc
 _ = tcsolve.Status.FINE  # attr-defined
 tcsolve.clear_cache(1)  # call-arg

@@ -62,7 +62,7 @@ def to_device(x):
 
 
 def to_host(x):
-    """Return the CuPy array x as a NumPy array, as `x.get()` does."""
+    """Return the CuPy array x as a NumPy array; large contiguous arrays keep their memory order."""
     if x.nbytes < LEAST_BYTES or not (x.flags.c_contiguous or x.flags.f_contiguous):
         return x.get()
     with _ring() as ring:

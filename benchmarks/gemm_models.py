@@ -1,0 +1,151 @@
+"""How does the error of refined products on earlier tensor cores compare with the error measured on an H200?
+
+    python benchmarks/gemm_models.py               # emulated on the CPU: results/gemm_models.json
+    python benchmarks/gemm_models.py --draw        # only the page and the figure, from the JSON
+
+The operands are those of `gemm_error.py`, and the products have n terms; a few rows of each are enough.  The
+times of an emulation say nothing, so the errors stand beside the times of the H200 for the same level.
+"""
+
+import json
+
+import numpy as np
+from _figures import by, figure, finish, ticks, try_to_draw
+from _harness import RESULTS, arguments, machine, save
+from gemm import Reference, judged
+
+from tcsolve import gemm, gemm_bound
+
+MODELS = {
+    "fp16@v100": "V100, FP16",
+    "bf16@a100": "A100, BF16",
+    "tf32@a100": "A100, TF32",
+    "fp16@h200": "H200, FP16",
+}
+LEVELS = ("none", "a", "ab", "full")
+MEASURED = "H200, FP16, measured"
+ROWS = 32
+
+
+def rows_of(n):
+    """Yield a row for each model and level."""
+    rng = np.random.default_rng(n)
+    a, b = (rng.uniform(-1, 1, (n, n)).astype(np.float32) for _ in range(2))
+    reference = Reference(a[:ROWS], b)
+    for model in MODELS:
+        for level in LEVELS:
+            how = {"precision": model, "refine": level}
+            errors = reference.errors(gemm(a[:ROWS], b, **how))
+            found = judged(errors, reference.bound(gemm_bound(a[:ROWS], b, **how).bound))
+            yield {
+                "n": n,
+                "model": model,
+                "level": level,
+                **found,
+                "within": found["of_bound"] <= 1,
+            }
+
+
+def measured():
+    """Return (machine, rows) of the H200, for entries in [-1, 1]."""
+    results = json.loads((RESULTS / "gemm_error.json").read_text())
+    return results["machine"], by(results["rows"], range=1)
+
+
+def series(rows):
+    """Return {name: {level: {n: mean error}}}, of the models and of the H200."""
+    found = {
+        name: {v: {r["n"]: r["mean_error"] for r in by(rows, model=m, level=v)} for v in LEVELS}
+        for m, name in MODELS.items()
+    }
+    known = measured()[1]
+    return found | {
+        MEASURED: {v: {r["n"]: r["mean_error"] for r in by(known, level=v)} for v in LEVELS}
+    }
+
+
+def page(facts, rows):
+    """Return the page: mean errors, and how they compare with the H200."""
+    sizes, found = sorted({row["n"] for row in rows}), series(rows)
+    lines = [
+        "# Errors of refined products on earlier tensor cores",
+        "",
+        f"Mean error of C = A B by level of refinement, entries uniform in [-1, 1]; {ROWS} rows of each "
+        "emulated product. In brackets: divided by the error measured on the H200 with FP16.",
+        "",
+        "| arithmetic | level | " + " | ".join(f"n = {n}" for n in sizes) + " |",
+        "| --- " * (2 + len(sizes)) + "|",
+    ]
+    for name, levels in found.items():
+        for level in LEVELS:
+            cells = [told(levels[level].get(n), found[MEASURED][level].get(n)) for n in sizes]
+            lines.append(f"| {name} | {level} | " + " | ".join(cells) + " |")
+    beyond = sum(not row["within"] for row in rows)
+    lines += [
+        "",
+        "With `none` and `a` the rounding of the operands dominates. FP16 and TF32 have 11 significant bits, "
+        "so their errors agree; BF16 has 8 bits. With `ab` and `full` the errors of the sums show. An H200 "
+        "adds 16 products at a time and keeps 25 bits after the point; a V100 adds 4 and keeps 23, and an "
+        "A100 adds 4 TF32 products and keeps 24. So their sums are truncated more often, or earlier. With "
+        "BF16 two parts have 16 bits, and the rounding of the second part dominates.",
+        "",
+        f"Errors beyond the bound of `gemm_bound`: {beyond} of {len(rows)}.",
+        "",
+        f"Emulated with `benchmarks/gemm_models.py` on {facts['cpu']}, commit {facts['commit']}, "
+        f"{facts['date']}; measured on {measured()[0]['gpu']}, commit {measured()[0]['commit']}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def told(error, of_h200):
+    if error is None:
+        return "–"
+    return f"{error:.1e}" + ("" if of_h200 is None else f" ({error / of_h200:.2f})")
+
+
+def draw(facts, rows, path):
+    """Draw the mean error against n, and against the time that the H200 takes for the level."""
+    made, axes = figure("Refined products: mean error", "n", "mean error", panels=2)
+    times = {(r["n"], r["level"]): 1e3 * r["seconds"]["median"] for r in measured()[1]}
+    colors = dict(zip(LEVELS, ("C0", "C1", "C2", "C3"), strict=True))
+    found, last = series(rows), max(row["n"] for row in rows)
+    for (name, levels), mark in zip(found.items(), "o^svx", strict=False):
+        for level in LEVELS:
+            sizes = sorted(n for n in levels[level] if n <= last)
+            values, label = [levels[level][n] for n in sizes], name if level == "none" else None
+            how = {"marker": mark, "color": colors[level], "markersize": 5, "label": label}
+            axes[0].loglog(sizes, values, **how)
+            if (last, level) in times and last in levels[level]:
+                axes[1].semilogy(times[last, level], levels[level][last], linestyle="none", **how)
+    ticks(axes[0], [row["n"] for row in rows])
+    axes[1].set_xlabel(f"time of this level on the H200, ms, n = {last}")
+    axes[1].set_title("blue: none, orange: a, green: ab, red: full", fontsize="small")
+    finish(made, axes, facts, path)
+
+
+def main():
+    parser = arguments(__doc__.partition("\n")[0])
+    parser.add_argument("--n", type=int, nargs="+", default=[512, 1024, 2048])
+    parser.add_argument("--draw", action="store_true", help="only from the JSON")
+    parser.set_defaults(json=RESULTS / "gemm_models.json")
+    options = parser.parse_args()
+    if options.draw:
+        known = json.loads(options.json.read_text())
+        facts, rows = known["machine"], known["rows"]
+    else:
+        facts, rows = machine(options.commit), []
+        for n in options.n:
+            for row in rows_of(n):
+                rows.append(row)
+                print(
+                    f"{n:6} {row['model']:10} {row['level']:5} {row['mean_error']:.2e}", flush=True
+                )
+                save(options.json, facts, rows)
+    options.json.with_suffix(".md").write_text(page(facts, rows))
+    try_to_draw(draw, facts, rows, options.json.with_suffix(".png"))
+    if not all(row["within"] for row in rows):
+        raise SystemExit("an error exceeds its bound")
+
+
+if __name__ == "__main__":
+    main()

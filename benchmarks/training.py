@@ -1,0 +1,255 @@
+"""What do FP32 and FP16 factors gain over FP64 in time and energy on the problems of a study of 2019?
+
+    python benchmarks/training.py                        # on a GPU, at most 150 s, results/training.json
+    python benchmarks/training.py --resume               # the rows that are missing
+    python benchmarks/training.py --device cpu --problem "type 4:200" poisson:225
+
+The problems are those of A. Haidar et al., Proc. R. Soc. A 476 (2020), 20200110.  Every answer is checked
+before its time is taken.  The steps of cuSOLVER are those that its drivers count.  tcsolve has no LU in FP16
+without tensor cores; its steps come from the model that rounds the result of every operation, for small n.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+from _dense_problems import PROBLEMS, make
+from _harness import (
+    RESULTS,
+    arguments,
+    backward_error,
+    device_seconds,
+    gpu,
+    host_seconds,
+    machine,
+    save,
+    summary,
+)
+
+import tcsolve
+from tcsolve import Plan, matrices
+from tcsolve._study.energy import measure_energy
+
+# The most telling problems come first, because the time may run out.
+DEFAULTS = (
+    *("poisson:32041", "boundary:16384", "covariance:16384"),
+    *(f"type {i}:8192" for i in range(1, 7)),
+    *("type 4:34000", "type 2:2048", "type 4:2048", "type 6:2048"),
+)
+STEPS = {"method": "fgmres", "fallback": False, "max_steps": 200}
+OURS = {
+    "FP64": Plan("fp64"),
+    "FP32": Plan("fp32", **STEPS),
+    "FP16 on tensor cores": Plan("fp16", **STEPS),
+    "three FP16 products": Plan("fp16x3", **STEPS),
+}
+EACH, EACH_LIMIT = "FP16, each operation", 1100
+CUSOLVER = {"cuSOLVER FP32": "ds", "cuSOLVER FP16": "dh", "cuSOLVER TF32": "dx"}
+LARGEST_FOR_CUSOLVER = 46340  # for larger n its 32-bit n * n overflows
+
+
+class Solver(NamedTuple):
+    """count(a, b) returns (x, steps); run(a, b) solves too, and its time is taken."""
+
+    count: Callable
+    run: Callable
+
+
+def problems_of(words, names, folder):
+    """Yield (name, make); make(xp) returns (A, condition number or None, what it is)."""
+    for word in words:
+        kind, _, n = word.partition(":")
+        if kind not in PROBLEMS or not n.isdigit():
+            raise SystemExit(f"--problem {word!r}: write name:n with one of {', '.join(PROBLEMS)}")
+        yield f"{kind} n={n}", lambda xp, kind=kind, n=int(n): make(xp, kind, n)
+    for name in names:
+
+        def load(xp, name=name):
+            problem = matrices.load(name, folder=folder)
+            return xp.asarray(problem.a, dtype=float), problem.cond, "given by the collection"
+
+        yield name, load
+
+
+def solvers(on_device, n):
+    """Return {name: Solver}."""
+    found = {name: ours(plan) for name, plan in OURS.items()}
+    if n <= EACH_LIMIT:
+        found[EACH] = ours(Plan("fp16@each", **STEPS))
+    if on_device and n <= LARGEST_FOR_CUSOLVER:
+        from solve import vendor
+
+        found |= {name: by_vendor(vendor(letters)) for name, letters in CUSOLVER.items()}
+    return found
+
+
+def ours(plan):
+    """Return the `Solver` of a plan; the time has no estimate of the condition, as cuSOLVER's has none."""
+    how = {"precision": plan, "assume_a": "general"}
+
+    def count(a, b):
+        found = tcsolve.solve_ex(a, b, **how)
+        return found.x, int(np.max(found.iterations))
+
+    return Solver(count, lambda a, b: tcsolve.solve(a, b, **how))
+
+
+def by_vendor(run):
+    """Return the `Solver` of cuSOLVER, which overwrites a Fortran-ordered A."""
+
+    def solve(a, b):
+        return run((a.copy(order="F"), b.copy()))
+
+    return Solver(solve, solve)
+
+
+def rows_of(xp, name, a, facts, options):
+    """Yield a row for each solver."""
+    n, on_device = len(a), options.device == "cuda"
+    b = a @ xp.ones(n)
+    timed = device_seconds if on_device else host_seconds
+    for solver, solve in solvers(on_device, n).items():
+        row = {"problem": name, "n": n, **facts, "solver": solver}
+        try:
+            x, steps = solve.count(a, b)
+            error = backward_error(xp, a, x, b)
+            row |= {"steps": steps, "backward_error": error, "bound": 2.0**-53 * n**0.5}
+            row["solved"] = bool(error <= row["bound"]) and steps >= 0
+            if row["solved"] and solver != EACH:
+                row["seconds"] = summary(timed(lambda s=solve: s.run(a, b), options.repeats))
+                if solver in OURS:
+                    problem = SimpleNamespace(a=a, b=b, n=n)
+                    row |= measure_energy(problem, OURS[solver], options.device)
+        except Exception as reason:  # a solver that fails is a result, too
+            row |= {"solved": False, "error": f"{type(reason).__name__}: {reason}"}
+        yield row
+
+
+def measure(options, facts, rows):
+    """Append the rows of the problems that are left until the time is over; return the problems left out."""
+    xp, end, late = np, time.monotonic() + options.seconds, []
+    if options.device == "cuda":
+        import cupy as xp
+    done = {row["problem"] for row in rows}
+    for name, made in problems_of(options.problem, options.matrix, options.folder):
+        if name in done:
+            continue
+        if time.monotonic() > end:
+            late.append(name)
+            continue
+        a, kappa, what = made(xp)
+        for row in rows_of(xp, name, a, {"kappa": kappa, "kappa_is": what}, options):
+            rows.append(row)
+            print(line(row), flush=True)
+            save(options.json, facts, rows)
+        del a
+        if options.device == "cuda":
+            xp.get_default_memory_pool().free_all_blocks()
+    return late
+
+
+def line(row):
+    if "error" in row:
+        return f"{row['problem']:18} {row['solver']:22} {row['error']}"
+    taken = f"{row['seconds']['median']:9.4f} s" if "seconds" in row else ""
+    told = (
+        f"{row['problem']:18} {row['solver']:22} {row['steps']:4} steps {row['backward_error']:.1e}"
+    )
+    return f"{told} {taken}" + ("" if row["solved"] else "  NOT SOLVED")
+
+
+def page(facts, rows):
+    """Return the page: one line for each problem."""
+    names = list(dict.fromkeys(row["solver"] for row in rows))
+    others = [name for name in names if name != "FP64"]
+    lines = [
+        "# Time and energy of FP64 answers by precision",
+        "",
+        "FP64: seconds. Other columns: steps, seconds, and speed-up over our FP64; a dash: not solved to the "
+        "bound, or not run.",
+        "",
+        "| problem | n | kappa | FP64 | " + " | ".join(others) + " |",
+        "| --- " * (4 + len(others)) + "|",
+    ]
+    problems = dict.fromkeys(row["problem"] for row in rows)
+    for problem in problems:
+        here = {row["solver"]: row for row in rows if row["problem"] == problem}
+        first = next(iter(here.values()))
+        kappa = "unknown" if first["kappa"] is None else f"{first['kappa']:.1e}"
+        base = here.get("FP64", {}).get("seconds", {}).get("median")
+        cells = [cell(here.get(name), base) for name in others]
+        time_of = "–" if base is None else f"{base:.4f}"
+        lines.append(" | ".join([f"| {problem}", str(first["n"]), kappa, time_of, *cells]) + " |")
+    lines += ["", *energy(rows, problems)]
+    lines.append(
+        f"Measured with `benchmarks/training.py` on {facts.get('gpu', facts['cpu'])}; commit "
+        f"{facts['commit']}, {facts['date']}."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def cell(row, base):
+    """Return steps, seconds and speed-up as text."""
+    if row is None or not row["solved"]:
+        return "–"
+    if "seconds" not in row:
+        return f"{row['steps']} steps"
+    median = row["seconds"]["median"]
+    gain = "" if base is None else f", {base / median:.2f}x"
+    return f"{row['steps']}, {median:.4f}{gain}"
+
+
+def energy(rows, problems):
+    """Return the lines about the energy."""
+    known = [row for row in rows if "joules" in row]
+    if not known:
+        reasons = sorted({row["energy"] for row in rows if "energy" in row})
+        return [f"Energy: {'; '.join(reasons) or 'not measured'}.", ""]
+    names = [name for name in OURS if any(row["solver"] == name for row in known)]
+    lines = [
+        "## Energy",
+        "",
+        "Joules of a solve, and gigaflops per watt, for 2/3 n^3 operations.",
+        "",
+    ]
+    lines += ["| problem | " + " | ".join(names) + " |", "| --- " * (1 + len(names)) + "|"]
+    for problem in problems:
+        here = {row["solver"]: row for row in known if row["problem"] == problem}
+        cells = [
+            f"{here[name]['joules']:.3g} J, {here[name]['gflops_per_watt']:.3g}"
+            if name in here
+            else "–"
+            for name in names
+        ]
+        lines.append(f"| {problem} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def main():
+    parser = arguments(__doc__.partition("\n")[0])
+    parser.add_argument("--problem", nargs="*", default=list(DEFAULTS), help="name:n")
+    parser.add_argument("--matrix", nargs="*", default=[], help="names of the collection")
+    parser.add_argument("--folder", help="folder of the collection; by default TCSOLVE_MATRICES")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument(
+        "--seconds", type=float, default=120, help="begin no problem after this time"
+    )
+    parser.add_argument("--resume", action="store_true", help="keep the rows of the file")
+    parser.add_argument("--draw", action="store_true", help="only rewrite the page from the JSON")
+    parser.set_defaults(json=RESULTS / "training.json", repeats=3)
+    options = parser.parse_args()
+    known = json.loads(options.json.read_text()) if options.draw or options.resume else {}
+    facts, rows, late = known.get("machine"), known.get("rows", []), []
+    if not options.draw:
+        facts = machine(options.commit) | (gpu() if options.device == "cuda" else {})
+        late = measure(options, facts, rows)
+    options.json.with_suffix(".md").write_text(page(facts, rows))
+    if late:
+        print(f"no time was left for {', '.join(late)}; --resume does them")
+
+
+if __name__ == "__main__":
+    main()

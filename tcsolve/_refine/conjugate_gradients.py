@@ -1,0 +1,77 @@
+"""Conjugate gradients for several right-hand sides of a positive definite system at once."""
+
+import numpy as np
+
+from tcsolve._refine.krylov import WARM_UP_STEPS, Cycle
+
+__all__ = ["cg"]
+
+
+def cg(ops, apply, correct, r, *, most, tol, give_up=None):
+    """Reduce the residuals r by one cycle of flexible conjugate gradients.
+
+    Parameters
+    ----------
+    ops : Ops
+    apply : callable, (n, k) -> (n, k)
+        The operator in FP64, Hermitian and positive definite.
+    correct : callable, (n, k) -> (n, k)
+        The preconditioner, Hermitian and positive definite up to its rounding errors.
+    r : array, shape (n, k)
+        Residuals, nonzero and finite; float64 or complex128.
+    most : ndarray of int, shape (k,)
+        Largest number of steps of each column, at least 1.
+    tol : float
+        A column is done when its updated residual is at most `tol` times the one at the start.
+    give_up : callable, (steps, reduction) -> bool, optional
+        As for `krylov.fgmres`.
+
+    Returns
+    -------
+    Cycle
+
+    Notes
+    -----
+    The rounding errors of a preconditioner in low precision change from step to step.  So the new direction
+    is made orthogonal to the last one by z (r - r_last) in place of z r [1]_.  A column also ends when its
+    direction p has p^H A p <= 0: then A or the preconditioner is not definite.
+
+    References
+    ----------
+    .. [1] G. H. Golub, Q. Ye, SIAM J. Sci. Comput. 21 (1999), 1305-1320.
+    """
+    xp, k = ops.xp, r.shape[1]
+    size = ops.column_max(r)  # scale r first: its squares may overflow or underflow in the products
+    r = r / size
+    d, z = xp.zeros_like(r), correct(r)
+    p, descent = z, _inner(xp, r, z)
+    (start,) = map(np.asarray, ops.host(xp.linalg.norm(r, axis=0)))
+    steps, reduction, done = np.zeros(k, int), np.ones(k), np.zeros(k, bool)
+    reductions = []
+    for step in range(1, int(np.max(most)) + 1):
+        w = apply(p)
+        curvature = _inner(xp, p, w)
+        # A column that is done keeps its d, whatever its other vectors are.
+        goes = xp.asarray(~done) & (curvature > 0)
+        length = xp.where(goes, descent / xp.where(goes, curvature, 1.0), 0.0)
+        d = d + xp.where(goes, length * p, 0.0)
+        last, r = r, xp.where(goes, r - length * w, r)
+        norm, going = map(np.asarray, ops.host(xp.linalg.norm(r, axis=0), goes))
+        steps[going] = step
+        reduction = np.where(going, norm / start, reduction)
+        reductions.append((steps.copy(), reduction.copy()))
+        done |= ~going | ~(reduction > tol) | (steps >= most)
+        if done.all():
+            break
+        if give_up and step >= WARM_UP_STEPS and give_up(step, reduction[~done].max()):
+            break
+        z = correct(r)
+        turn = _inner(xp, r - last, z) / xp.where(descent != 0, descent, 1.0)
+        descent = _inner(xp, r, z)
+        p = z + turn * p
+    return Cycle(d * size, steps, reductions, 0)
+
+
+def _inner(xp, x, y):
+    """Return the real parts of the inner products of the columns."""
+    return (x.conj() * y).sum(axis=0).real

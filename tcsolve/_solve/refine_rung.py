@@ -1,0 +1,61 @@
+"""Refinement with the factors of the current rung, within the steps that a next rung would be worth."""
+
+import math
+
+from tcsolve._arithmetic.formats import update_named
+from tcsolve._refine.loop import refine_columns
+from tcsolve._solve.cost_model import step_budget, steps_worth
+
+__all__ = ["applied_in_fp64", "refine_with"]
+
+
+def refine_with(ladder, rhs, bound, ahead=None, *, operator=None, precondition=None):
+    """Refine with the current factors of a `Ladder` or of a view of it, as `Ladder.refine`."""
+    n, k = rhs.shape
+    rungs, worth = (ladder.precision, ladder.following(k)), math.inf
+    budget, is_complex = ladder.plan.max_steps, ladder.system.is_complex
+    if budget is None:
+        budget = step_budget(*rungs, n, k, ladder._rates, is_complex=is_complex)
+        worth = steps_worth(*rungs, n, k, ladder._rates, is_complex=is_complex)
+    precise = None
+    if precondition is None:
+        precondition, precise = _preconditioners(ladder, rungs[1])
+    state = refine_columns(
+        ladder.system.ops,
+        operator or ladder.operator,
+        rhs,
+        ladder.rung.correct,
+        ladder.plan,
+        bound,
+        max_steps=budget,
+        worth=worth,
+        precondition=precondition,
+        precise=precise,
+        ahead=ahead() if ahead else (),  # waits, so it comes last
+    )
+    ladder.note_bytes(k, state.kept)
+    return state
+
+
+def _preconditioners(ladder, following):
+    """Return `precondition` and `precise` for `refine_columns`."""
+    which, method = ladder.plan.preconditioner, ladder.plan.method
+    if which == "factors" or method == "ir" or not _can_widen(ladder):
+        return None, None
+    if which == "fp64":
+        return applied_in_fp64(ladder), None
+    # If a rung follows, its factors take less time than a second try with these.
+    return None, applied_in_fp64(ladder) if following is None else None
+
+
+def applied_in_fp64(ladder):
+    """Return a function that applies the current factors in FP64; its first call converts them."""
+    return lambda r: ladder.widened().correct(r)
+
+
+def _can_widen(ladder):
+    """Tell whether the factors are not in FP64, and the memory holds them in FP64 too."""
+    if update_named(ladder.precision).storage == "float64":
+        return False
+    needed = ladder.system.a.size * ladder.system.wide.itemsize
+    return ladder.system.ops.free_bytes(needed) >= needed

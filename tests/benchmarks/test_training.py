@@ -1,0 +1,115 @@
+"""The table of time and energy: its problems, its rows, its page; with a stand-in for cuSOLVER."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from pages import FACTS, redraw, seconds
+
+
+@pytest.fixture
+def training(script):
+    return script("training")
+
+
+def run(module, monkeypatch, path, *words):
+    monkeypatch.setattr(sys, "argv", ["training", "--device", "cpu", "--json", str(path), *words])
+    module.main()
+    return json.loads(path.read_text())["rows"]
+
+
+@pytest.mark.parametrize("name", ["poisson", *(f"type {i}" for i in range(2, 7))])
+def test_a_problem_has_the_condition_number_that_it_tells(script, name):
+    a, kappa, _ = script("_dense_problems").make(np, name, 100)
+    assert np.linalg.cond(a) == pytest.approx(kappa, rel=1e-8)
+    if name in ("poisson", "type 2", "type 3", "type 5"):
+        assert np.linalg.eigvalsh((a + a.T) / 2).min() > 0
+
+
+def test_the_other_problems_are_what_they_say(script):
+    make = script("_dense_problems").make
+    a, kappa, _ = make(np, "covariance", 300)
+    assert kappa / 10 < np.linalg.cond(a) <= kappa * (1 + 1e-6)
+    a, *_ = make(np, "boundary", 200)
+    assert np.array_equal(a, a.T) and np.linalg.eigvalsh(a).min() > 0
+    # All charges are alike, up to the places of the discs: the capacitance of a sphere is its radius.
+    assert np.linalg.solve(a, np.ones(200)).sum() == pytest.approx(1, rel=0.1)
+    a, *_ = make(np, "type 1", 50)
+    rest = np.abs(a).sum(axis=1) - np.abs(a.diagonal())
+    assert (np.abs(a.diagonal()) > 0.9 * rest).all()
+
+
+def test_every_answer_is_checked_and_its_rows_are_kept(training, monkeypatch, tmp_path):
+    path = tmp_path / "t.json"
+    rows = run(
+        training, monkeypatch, path, "--problem", "type 4:60", "poisson:64", "--repeats", "1"
+    )
+
+    assert {row["problem"] for row in rows} == {"type 4 n=60", "poisson n=64"}
+    assert all(row["solved"] and row["backward_error"] <= row["bound"] for row in rows)
+    timed = [row for row in rows if "seconds" in row]
+    assert {row["solver"] for row in timed} == set(training.OURS)
+    assert all("not measured: NVML knows GPUs alone" in row["energy"] for row in timed)
+    text = path.with_suffix(".md").read_text()
+    assert "| type 4 n=60 | 60 | 1.0e+02 |" in text and "Energy: not measured" in text
+
+
+def test_a_wrong_answer_has_no_time(training, monkeypatch, tmp_path):
+    wrong = {"FP64": lambda a, b: (b, 0), "gives up": lambda a, b: (np.linalg.solve(a, b), -1)}
+
+    def breaks(a, b):
+        raise MemoryError("too large")
+
+    found = {name: training.Solver(f, f) for name, f in (wrong | {"FP32": breaks}).items()}
+    monkeypatch.setattr(training, "solvers", lambda on_device, n: found)
+    rows = run(training, monkeypatch, tmp_path / "t.json", "--problem", "type 4:60")
+
+    assert not any(row["solved"] or "seconds" in row for row in rows)
+    assert rows[2]["error"] == "MemoryError: too large"
+    assert (tmp_path / "t.md").read_text().count("–") >= 3
+
+
+def test_what_found_no_time_is_done_when_it_resumes(training, monkeypatch, tmp_path, capsys):
+    path, problems = tmp_path / "t.json", ["--problem", "type 4:40", "type 6:40"]
+    path.write_text(json.dumps({"machine": {}, "rows": [{"problem": "type 4 n=40"}]}))
+    monkeypatch.setattr(training, "page", lambda facts, rows: "")
+
+    assert len(run(training, monkeypatch, path, *problems, "--resume", "--seconds", "-1")) == 1
+    assert "no time was left for type 6 n=40" in capsys.readouterr().out
+    rows = run(training, monkeypatch, path, *problems, "--resume", "--repeats", "1")
+    assert {row["problem"] for row in rows[1:]} == {"type 6 n=40"}
+
+
+def test_cusolver_gets_copies_in_its_order(training):
+    a, b = np.arange(9.0).reshape(3, 3), np.ones(3)
+
+    def stand_in(arguments):
+        own, rhs = arguments
+        assert own.flags.f_contiguous and np.array_equal(own, a)
+        own[:], rhs[:] = 0, 0
+        return rhs, 4
+
+    assert training.by_vendor(stand_in).count(a, b)[1] == 4
+    assert a[2, 2] == 8 and b.all()
+
+
+def test_an_unknown_problem_is_refused(training, monkeypatch, tmp_path):
+    with pytest.raises(SystemExit, match="write name:n with one of poisson"):
+        run(training, monkeypatch, tmp_path / "t.json", "--problem", "type 9:40")
+
+
+def test_the_page_has_speed_ups_counts_and_energy(training, monkeypatch, tmp_path):
+    base = {"problem": "type 4 n=8", "n": 8, "kappa": None, "solved": True, "backward_error": 1e-17}
+    told = {"joules": 30.0, "watts": 300.0, "gflops_per_watt": 12.5, "energy": "NVML"}
+    rows = [
+        base | {"solver": "FP64", "steps": 0, "seconds": seconds(0.4)} | told,
+        base | {"solver": "FP32", "steps": 3, "seconds": seconds(0.2)} | told,
+        base | {"solver": "cuSOLVER FP16", "steps": 7, "seconds": seconds(0.1)},
+        base | {"solver": training.EACH, "steps": 40},
+        base | {"solver": "FP16 on tensor cores", "steps": 200, "solved": False},
+    ]
+    text = redraw(training, monkeypatch, tmp_path / "t.json", rows, FACTS)
+
+    assert "| unknown | 0.4000 | 3, 0.2000, 2.00x | 7, 0.1000, 4.00x | 40 steps | – |" in text
+    assert "| 30 J, 12.5 | 30 J, 12.5 |" in text
