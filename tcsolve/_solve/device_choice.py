@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 # Smaller systems stay on the host: the launches for one of them take longer than its solution there.
-LEAST_N = 100
+LEAST_N = 250
 # Seconds that the first use of a GPU takes in a process: CuPy is imported, kernels are loaded.
 START_SECONDS = 1.0
 # Seconds of the calls that copy a, b and x, beyond the time of their bytes.

@@ -200,7 +200,7 @@ def test_the_rates_of_the_machine_count_once_it_is_in_use(machine):
     machine.rates = replace(SHIPPED, device=slower(SHIPPED.device, 1000))
     assert device_of(3000) == "cpu"
     machine.rates = replace(SHIPPED, host=slower(SHIPPED.host, 100))
-    assert device_of(150) == "cuda"
+    assert device_of(300) == "cuda"
 
 
 def test_without_a_usable_device_or_memory_the_host_solves(machine):
