@@ -365,3 +365,6 @@ struct BlockLU {
         }
     }
 };
+
+// The same as lu.solve, for solves that are rare: it is compiled once.
+__device__ __noinline__ void solve_rarely(BlockLU lu, int tiles) { lu.solve(tiles); }

@@ -14,6 +14,7 @@
 #include "batched/block_lu.cuh"
 
 constexpr int GROUP = 8;  // threads that compute one entry of the residual
+constexpr int AT_ONCE = COMPLEX ? 2 : 4;  // right-hand sides for which a row of A is read once
 
 // Shared memory for matrices whose order, rounded up to PANEL, is `size`.
 struct Room {
@@ -50,27 +51,38 @@ __device__ __forceinline__ void copy_given(Entry& to, const T_A* from, Index at)
     save(to, number(from, at));
 }
 
-// The largest |b_i - sum_j A_ij v_j|; `keep(i, r)` gets each of these numbers.
-template <typename Keep>
-__device__ __forceinline__ double residual(
-    const Reading& read, const Sides& b, int c, const Entry* v, int n, double most, Keep keep
+// rest[q] = the largest |b_iq - sum_j A_ij v(j, q)| for the columns of b from c on; `keep(i, q, r)` gets each of these
+// numbers.  most[q] is a bound on the sum of the moduli of the products.
+template <int COUNT, typename Of, typename Keep>
+__device__ __forceinline__ void residual(
+    const Reading& read, const Sides& b, int c, Of v, int n, const double (&most)[COUNT], double (&rest)[COUNT], Keep keep
 ) {
-    double rest = 0;
+    #pragma unroll
+    for (int q = 0; q < COUNT; ++q) rest[q] = 0;
     for (int first = 0; first < n; first += THREADS / GROUP) {
         const int i = min(first + int(threadIdx.x) / GROUP, n - 1), in_group = threadIdx.x % GROUP;
-        const Number given = b(i, c);
-        const double of_b = fabs(given.re) + fabs(given.im);
-        Residual sum;
-        sum.begin(in_group ? Number{0.0, 0.0} : given, in_group ? most + of_b : most);
+        Residual sums[COUNT];
+        #pragma unroll
+        for (int q = 0; q < COUNT; ++q) {
+            const Number given = b(i, c + q);
+            const double of_b = fabs(given.re) + fabs(given.im);
+            sums[q].begin(in_group ? Number{0.0, 0.0} : given, in_group ? most[q] + of_b : most[q]);
+        }
         #pragma unroll 4
         for (int j = in_group; j < n; j += GROUP) {
-            sum.subtract(BANDED ? read(i, j) : read.given(i, j), load(v[j]));
+            const Number u = BANDED ? read(i, j) : read.given(i, j);
+            #pragma unroll
+            for (int q = 0; q < COUNT; ++q) sums[q].subtract(u, v(j, q));
         }
-        const Number r = sum.over_group<GROUP>();
-        rest = larger(rest, modulus(r));
-        if (in_group == 0 && first + int(threadIdx.x) / GROUP < n) keep(i, r);
+        #pragma unroll
+        for (int q = 0; q < COUNT; ++q) {
+            const Number r = sums[q].template over_group<GROUP>();
+            rest[q] = larger(rest[q], modulus(r));
+            if (in_group == 0 && first + int(threadIdx.x) / GROUP < n) keep(i, q, r);
+        }
     }
-    return over_block<WARPS>(rest, larger);
+    #pragma unroll
+    for (int q = 0; q < COUNT; ++q) rest[q] = over_block<WARPS>(rest[q], larger);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
@@ -189,23 +201,45 @@ tcs_solve_block(
 
         // The answers and their residuals, which take the place of the right-hand sides.
         bool any_misses = false;
-        for (int c = 0; c < k; ++c) {
-            double of_x = 0;
+        const auto note = [&](int c, double rest, double of_x) {
+            if (threadIdx.x == 0) room.rests[c] = rest, room.sizes[c] = of_x;
+            any_misses = any_misses || !(rest <= bound * inf * of_x);
+        };
+        int c = 0;
+        for (; c + AT_ONCE <= k; c += AT_ONCE) {
+            double of_x[AT_ONCE] = {}, most[AT_ONCE], rest[AT_ONCE];
+            for (int i = threadIdx.x; i < n; i += THREADS) {
+                #pragma unroll
+                for (int q = 0; q < AT_ONCE; ++q) {
+                    const Number v = rounded(load(lu.row_of_x(i)[c + q]));
+                    store(answers, Index(i) * k + c + q, v), of_x[q] = larger(of_x[q], modulus(v));
+                }
+            }
+            #pragma unroll
+            for (int q = 0; q < AT_ONCE; ++q) of_x[q] = over_block<WARPS>(of_x[q], larger), most[q] = inf * of_x[q];
+            const auto answer = [&](int j, int q) { return number(answers, Index(j) * k + c + q); };
+            const auto keep = [&](int i, int q, Number r) { save(room.x[i * LD + c + q], r); };
+            residual(read, sides, c, answer, n, most, rest, keep);
+            #pragma unroll
+            for (int q = 0; q < AT_ONCE; ++q) note(c + q, rest[q], of_x[q]);
+        }
+        const auto answer = [&](int j, int) { return load(room.answer[j]); };
+        for (; c < k; ++c) {
+            double of_x = 0, rest[1];
             for (int i = threadIdx.x; i < n; i += THREADS) {
                 const Number v = rounded(load(lu.row_of_x(i)[c]));
                 save(room.answer[i], v), store(answers, Index(i) * k + c, v);
                 of_x = larger(of_x, modulus(v));
             }
             of_x = over_block<WARPS>(of_x, larger);
-            const auto keep = [&](int i, Number r) { save(room.x[i * LD + c], r); };
-            const double rest = residual(read, sides, c, room.answer, n, inf * of_x, keep);
-            if (threadIdx.x == 0) room.rests[c] = rest, room.sizes[c] = of_x;
-            any_misses = any_misses || !(rest <= bound * inf * of_x);
+            const auto keep = [&](int i, int, Number r) { save(room.x[i * LD + c], r); };
+            residual(read, sides, c, answer, n, {inf * of_x}, rest, keep);
+            note(c, rest[0], of_x);
         }
         __syncthreads();
 
         // Corrections; each right-hand side keeps the better of its answers.
-        if (any_misses) lu.solve(tiles);
+        if (any_misses) solve_rarely(lu, tiles);
         for (int c = 0; c < k && any_misses; ++c) {
             const double rest = room.rests[c], of_x = room.sizes[c];
             if (rest <= bound * inf * of_x) continue;
@@ -216,8 +250,9 @@ tcs_solve_block(
                 new_size = larger(new_size, modulus(v));
             }
             new_size = over_block<WARPS>(new_size, larger);
-            const auto drop = [](int, Number) {};
-            const double new_rest = residual(read, sides, c, room.answer, n, inf * new_size, drop);
+            double of_new[1];
+            residual(read, sides, c, answer, n, {inf * new_size}, of_new, [](int, int, Number) {});
+            const double new_rest = of_new[0];
             if (!(new_rest * of_x < rest * new_size)) continue;
             for (int i = threadIdx.x; i < n; i += THREADS) store(answers, Index(i) * k + c, load(room.answer[i]));
             if (threadIdx.x == 0) room.rests[c] = new_rest, room.sizes[c] = new_size;
@@ -233,7 +268,7 @@ tcs_solve_block(
                     save(room.x[e / width * LD + e % width], {double(e / width == first + e % width), 0.0});
                 }
                 __syncthreads();
-                lu.solve(width / 8);
+                solve_rarely(lu, width / 8);
                 for (int c = warp; c < min(width, n - first); c += WARPS) {
                     double sum = 0;
                     for (int i = lane; i < n; i += WARP) sum += modulus(load(room.x[i * LD + c]));

@@ -8,6 +8,7 @@ import numpy as np
 
 from tcsolve._backends.cuda.runtime import current_device
 from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros, steps
+from tcsolve.kernels.arch import arch_number
 from tcsolve.kernels.launch_shapes import (
     MEASURE_THREADS,
     MEASURED_COLUMNS,
@@ -37,15 +38,22 @@ ALL_READ = (1 << 40, 1 << 40, 0)
 
 # The largest n for which one launch solves one system, and a stack.  For larger n, the library is faster.  A
 # triangle takes as many operations as a full matrix.
-MOST_ALONE = {"general": 128, "positive definite": 64}
+MOST_ALONE = {"general": 256, "positive definite": 256}
 MOST_TOGETHER = {"general": 1024, "positive definite": 512}
 MOST_OF_TRIANGLE = 128
+# A single system has one multiprocessor.  Where its rate in FP64 is low, larger systems need them all.
+FAST_FP64, MOST_ALONE_SLOWLY = (80, 90, 100), {"general": 128, "positive definite": 64}
 
 
 def takes_at_once(alone, n, k, dtype, kind):
     """Tell whether one launch solves one system (`alone`) or a stack of n unknowns and k right-hand sides."""
-    most = (MOST_ALONE if alone else MOST_TOGETHER).get(kind, MOST_OF_TRIANGLE)
+    most = (_most_alone() if alone else MOST_TOGETHER).get(kind, MOST_OF_TRIANGLE)
     return k > 0 and n <= most and _shape(1, n, k, dtype, None) is not None
+
+
+def _most_alone():
+    number = arch_number(current_device.arch(cupy.cuda.runtime.getDevice()))
+    return MOST_ALONE if number in FAST_FP64 else MOST_ALONE_SLOWLY
 
 
 def bytes_at_once(m, n, k, dtype, band):
