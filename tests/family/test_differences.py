@@ -59,7 +59,7 @@ def test_answers_are_verified():
     assert not warned(scipy.linalg.solve, *small)
 
 
-@fact("Singular factors are told.")
+@fact("Singular factors give a warning.")
 def test_singular_factors_are_told():
     a = np.zeros((3, 3))
     for family, category in ((tcsolve, {tcsolve.AccuracyWarning}), (scipy.linalg, set())):
