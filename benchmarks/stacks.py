@@ -1,6 +1,7 @@
 """How long do stacks of small systems take on the GPU, compared with CuPy, torch and a copy of the matrices?
 
     python benchmarks/stacks.py --json results/stacks.json     # the table and the picture
+    python benchmarks/stacks.py --chars fDF --json results/stacks_types.json   # FP32 and complex
     python benchmarks/stacks.py --only 64                       # one size
     python benchmarks/stacks.py --draw --json results/stacks.json   # the page from the JSON again; no GPU
 
@@ -221,12 +222,15 @@ def draw(facts, rows, path):
 
 def page(facts, rows):
     """Return the page of the results."""
-    command = "python benchmarks/stacks.py --json benchmarks/results/stacks.json"
+    has_fp64 = bool(by(rows, char="d"))
+    options = "" if has_fp64 else " --chars fDF"
+    name = "stacks" if has_fp64 else "stacks_types"
+    command = f"python benchmarks/stacks.py{options} --json benchmarks/results/{name}.json"
     about = __doc__.partition("\n\nWall clock")[2]
     body = table(HEAD, map(cells, rows))
-    picture = "![the speed of each solver against n](stacks.png)"
+    picture = "![the speed of each solver against n](stacks.png)\n" if has_fp64 else ""
     head = f"# Stacks of small systems\n\n{source(facts, command)}\n\nWall clock{about}"
-    return f"{head}\n{body}\n\n{picture}\n"
+    return f"{head}\n{body}\n\n{picture}"
 
 
 def main():
@@ -237,7 +241,9 @@ def main():
     options = unless_drawn(parser, page)
     if options is None:  # the page has been written
         path = parser.parse_args().json
-        try_to_draw(draw, *load(path), path.with_suffix(".png"))
+        facts, rows = load(path)
+        if by(rows, char="d"):
+            try_to_draw(draw, facts, rows, path.with_suffix(".png"))
         return
     facts, rows = machine(options.commit) | gpu(), []
     facts["copy_bytes_per_second"] = speed = copy_speed()

@@ -33,6 +33,7 @@ SCRIPTS += (
     "convergence",
     "fuzz",
     "devices",
+    "gate",
     "training",
     "gemm_models",
     "convergence_exact",
