@@ -187,7 +187,7 @@ def refine_columns(
         if plan.method in KRYLOV:
             last.clear()
         if not state.all_converged and (not last or _classical(task, state, last)):
-            if plan.method != "ir":
+            if plan.method != "ir" and not state.all_converged:
                 _krylov(task, state)
     return state
 

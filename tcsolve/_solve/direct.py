@@ -206,7 +206,7 @@ def _refined_by_plan(a, b, factors, norm, dtype, plan):
     if dtype.char in "fF":
         error = None
     elif n <= SMALL:
-        rest = np.maximum.reduce(np.abs(residual(a, state.x, b)))
+        rest = np.maximum.reduce(np.abs(residual(a, state.x, b, (norm, size))))
         error = rest / (norm * (size + (size == 0)))
         if not (error <= wanted).all():
             return None

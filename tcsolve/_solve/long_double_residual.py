@@ -18,13 +18,15 @@ FEW = 512
 MANY_PRODUCTS = 1 << 13
 
 
-def residual(a, x, b):
+def residual(a, x, b, known=None):
     """Return b - A x in FP64 for NumPy arrays.
 
     Parameters
     ----------
     a : ndarray, shape (..., n, n)
     x, b : ndarray, shape (n,) or (..., n, k)
+    known : (float, ndarray), optional
+        For one system, the infinity norm of A, and max |x| of each column.
 
     Returns
     -------
@@ -39,7 +41,7 @@ def residual(a, x, b):
         a, x = (v.astype(dtype, copy=False) for v in (a, x))
         return b - (matmul(a, x) if a.ndim == x.ndim == 2 else a @ x)
     if a.ndim == x.ndim == 2 and a.size * x.shape[1] >= MANY_PRODUCTS:
-        return _split(a.astype(dtype, copy=False), x.astype(dtype, copy=False), b)
+        return _split(a.astype(dtype, copy=False), x.astype(dtype, copy=False), b, known)
     wide = np.dtype(np.clongdouble if dtype.kind == "c" else np.longdouble)
     a, x = a.astype(wide, copy=False), x.astype(wide, copy=False)
     if dtype.kind == "c" or a.size < FEW or a.ndim == 2:
@@ -49,7 +51,8 @@ def residual(a, x, b):
     return (b - ax).astype(dtype, copy=False)
 
 
-def _split(a, x, b):
+def _split(a, x, b, known):
     """Return b - A x for one system; see `split_residual`."""
-    norm, size = np.abs(a).sum(axis=1).max(), np.abs(x).max(axis=0)
-    return split_residual(a[None], x[None], b, norm[None], size[None], np.empty_like(a[None]))[0]
+    norm, size = known or (np.abs(a).sum(axis=1).max(), np.abs(x).max(axis=0))
+    args = np.array([norm]), size[None], np.empty_like(a[None])
+    return split_residual(a[None], x[None], b, *args)[0]

@@ -91,12 +91,18 @@ def _way_in_fp64(a, structure):
     return GENERAL if len(a) <= LARGEST else None
 
 
+@functools.cache
+def _named(precision):
+    """Return the `Plan` for the name of a precision."""
+    return Plan(precision)
+
+
 def _way_of_one_panel(ops, a, precision):
     """Return the `Way` if the LU has one panel, whose arithmetic is FP32 for every rung below 'fp64'.
 
     Only trailing updates are rounded to the precision of the rung, and one panel has none.
     """
-    plan = precision if isinstance(precision, Plan) else Plan(precision)
+    plan = precision if isinstance(precision, Plan) else _named(precision)
     if plan.update == "auto" or plan.method == "cg":
         return None  # the ladder chooses the rung, and it has the Cholesky factors
     how = update_named(plan.update)
