@@ -11,7 +11,7 @@ from tcsolve._backends.cpu.lu import HostLU
 from tcsolve._backends.cpu.ops import NumpyOps
 from tcsolve._steps import observed
 
-A, B, STACK = gauss(140), np.ones(140), np.stack([gauss(4, seed) for seed in range(3)])
+A, B, STACK = gauss(260), np.ones(260), np.stack([gauss(4, seed) for seed in range(3)])
 LOW = A.astype(np.float32)
 ONCE = {"check": 1, "place": 1, "guard": 1}
 # Arrays that no other device could be faster for stay where they are: nothing is decided.
@@ -44,7 +44,7 @@ CALLS = {
 
 
 def near_singular():
-    return tcsolve.matrices.generate("svd_geo", 140, cond=1e12).a
+    return tcsolve.matrices.generate("svd_geo", 260, cond=1e12).a
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -95,7 +95,7 @@ def test_reading_a_factorization_without_factors_makes_none(monkeypatch):
         f.rcond()  # FP64 factors would replace those that there are
 
     with observed() as steps:
-        assert f.shape == (140, 140) and f.dtype == float and f.nbytes == A.nbytes
+        assert f.shape == (260, 260) and f.dtype == float and f.nbytes == A.nbytes
         assert f.rungs == (f.precision,) == ("fp16x3",)
         assert f.bytes_planned > 0 and "precision fp16x3" in repr(f)
     assert not steps

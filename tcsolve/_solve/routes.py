@@ -10,6 +10,7 @@ from tcsolve._arrays import as_host
 from tcsolve._checks import require_finite, result_dtype
 from tcsolve._solution import Status, contradicted
 from tcsolve._solve.condition import ConditionEstimate
+from tcsolve._solve.device_choice import LEAST_N
 from tcsolve._solve.direct import (
     failed,
     solve_directly,
@@ -72,7 +73,7 @@ def _solve(ops, a, b, request):
 def _faster(ops, a, b, request):
     """Return the `Ops` of the device where one system is solved fastest."""
     structure, nrhs = request.structure, 1 if b.ndim == 1 else b.shape[-1]
-    if ops.device == "cuda" or structure not in WITHOUT_ZEROS:
+    if ops.device == "cuda" or structure not in WITHOUT_ZEROS or len(a) < LEAST_N:
         return ops
     target = target_ops(ops, a, nrhs, request.precision, "auto")
     # LAPACK solves bands and triangles as fast as they could be copied.

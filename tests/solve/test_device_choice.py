@@ -259,7 +259,7 @@ def test_what_is_chosen_is_what_solves_and_what_the_report_names(machine, monkey
         assert found.device == expected and found.status.ok
         assert (found.backward_error <= found.bound).all()
         assert ("transfer" in found.seconds) == ("move" in steps) == (expected == "cuda")
-        assert steps.count("place") == 1
+        assert steps.count("place") == (n >= 250)
 
 
 @pytest.mark.gpu
