@@ -98,7 +98,10 @@ def begin_survey(ops, a, dtype=None):
 
 
 def _spread(low, top):
-    """Return low / top; if the quotient underflows, the smallest positive number, so that 0 means low = 0."""
+    """Return low / top.
+
+    It is 0 only for low = 0: a quotient that underflows becomes the smallest positive number.
+    """
     if not top:
         return 1.0
     return max(low / top, math.ulp(0.0)) if low else 0.0

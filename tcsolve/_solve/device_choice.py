@@ -29,7 +29,7 @@ START_SECONDS = 1.0
 # Seconds of the calls that copy a, b and x, beyond the time of their bytes.
 COPY_SECONDS = 5e-5
 # Arrays with at least so many bytes go through pinned buffers; `transfers.LEAST_BYTES`.
-LARGE_BYTES = 4 << 20
+LARGE_BYTES = 32 << 20
 FP64 = np.dtype(float)
 
 
@@ -104,7 +104,10 @@ def _usual(n):
 
 
 def _model_seconds(system, rates):
-    """Predict the seconds; if the rates do not have the first update, those of the slowest one."""
+    """Predict the seconds.
+
+    If the rates do not have the first update, the seconds of the slowest update are returned.
+    """
     matrix = np.broadcast_to(system.dtype.type(0), (system.n, system.n))  # takes no memory
     name = first_update(matrix, system.nrhs, system.precision, rates)
     names = [name] if name in rates.lu_flops else list(rates.lu_flops)

@@ -310,9 +310,11 @@ def test_the_choice_of_the_device_knows_which_arrays_go_through_the_buffers():
 
 
 @pytest.fixture
-def transfers(cupy):
+def transfers(cupy, monkeypatch):
     from tcsolve._backends.cuda.runtime import transfers
 
+    # So that arrays of some megabytes are copied in pieces.
+    monkeypatch.setattr(transfers, "LEAST_BYTES", 4 << 20)
     yield transfers
     transfers.clear()
 
