@@ -43,11 +43,13 @@ def unless_drawn(parser, page):
 
 def machine(commit=None):
     """Return the versions, the CPU and the commit, for the head of a results file."""
+    from tcsolve._hardware import cpu_name
+
     facts = {
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit or os.environ.get("TCSOLVE_COMMIT") or _commit(),
         "python": platform.python_version(),
-        "cpu": f"{_cpu()}, {os.cpu_count()} cores",
+        "cpu": f"{cpu_name()}, {os.cpu_count()} cores",
     }
     for package in ("tcsolve", "numpy", "scipy", "cupy-cuda13x", "cupy-cuda12x", "torch"):
         with contextlib.suppress(PackageNotFoundError):
@@ -77,16 +79,6 @@ def _commit():
         ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-
-
-def _cpu():
-    try:
-        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def host_seconds(run, repeats, *, prepare=None):

@@ -51,7 +51,10 @@ class Phases:
 
 
 class Untimed:
-    """In place of `Phases` if nobody asks for seconds: a mark takes the host microseconds, like a launch."""
+    """The phases of a solve that reports no seconds: nothing is measured.
+
+    A mark takes the host as long as a launch, some microseconds, and a solve has eleven of them.
+    """
 
     laps = ()
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import gzip
+import importlib
 import io
 import json
 import os
@@ -19,6 +20,7 @@ import pytest
 import scipy.io
 import scipy.sparse
 from folders import ROOT
+from switches import skip_or_fail
 
 import tcsolve
 from tcsolve import matrices
@@ -649,7 +651,10 @@ def test_missing_gpu_is_refused(monkeypatch, refusal):
 def ticker(request, monkeypatch):
     """With tqdm, and without."""
     if request.param == "tqdm":
-        pytest.importorskip("tqdm", reason="tqdm is optional")
+        try:
+            importlib.import_module("tqdm")
+        except ImportError as error:
+            skip_or_fail(f"tqdm cannot be imported: {error}", "TCSOLVE_REQUIRE_TQDM")
     else:
         monkeypatch.setitem(sys.modules, "tqdm", None)
 

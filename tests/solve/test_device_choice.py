@@ -236,7 +236,7 @@ def test_bands_and_triangles_stay_on_the_host(machine, make):
 
 
 class PretendedDevice(HostVendorOps):
-    """A device whose memory is that of the host."""
+    """Primitives on NumPy arrays that are named "cuda"."""
 
     device = "cuda"
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from switches import skip_or_fail
 
 import tcsolve
 from tcsolve import matrices
@@ -156,11 +157,19 @@ class Pinned(np.ndarray):
     ptr = property(lambda self: self.ctypes.data)
 
 
+def module_of_transfers():
+    """Return the module, which can be imported where CuPy is installed, also without a GPU."""
+    try:
+        from tcsolve._backends.cuda.runtime import transfers
+    except ImportError as error:
+        skip_or_fail(f"CuPy cannot be imported: {error}", "TCSOLVE_REQUIRE_NVRTC")
+    return transfers
+
+
 @pytest.fixture
 def late(monkeypatch):
     """The module of transfers with small buffers and a stream that runs late, and that stream."""
-    pytest.importorskip("cupy", reason="CuPy is not installed")
-    from tcsolve._backends.cuda.runtime import transfers
+    transfers = module_of_transfers()
 
     stream, made = LateStream(), []
 
@@ -300,8 +309,7 @@ def test_another_error_is_not_hidden(late):
 
 
 def test_the_choice_of_the_device_knows_which_arrays_go_through_the_buffers():
-    pytest.importorskip("cupy", reason="CuPy is not installed")
-    from tcsolve._backends.cuda.runtime import transfers
+    transfers = module_of_transfers()
 
     assert transfers.LEAST_BYTES == device_choice.LARGE_BYTES
 
