@@ -131,12 +131,12 @@ def operands(low, m, n, k, seed):
     ]
     c = np.zeros((m, n), np.float32)
     c[:, ::8] = -0.0
-    shape = c[:, 1::4].shape
-    c[:, 1::4] = numbers([seed, 100], shape, -3, 6)
+    c[:, 1::4] = numbers([seed, 100], c[:, 1::4].shape, -3, 6)
     with np.errstate(all="ignore"):
         # Minus the first products, added in a fixed order: BLAS has orders of its own.
         for q in range(8):
             c[:, 2::4] -= a[:, q, None] * b[2::4, q]
+        shape = c[:, 3::4].shape
         c[:, 3::4] = numbers([seed, 101], shape, -149, 127)
         c[:, 3::4][chosen([seed, 103], shape, 200)] = np.inf
     return a, np.ascontiguousarray(b.T), c
