@@ -285,14 +285,17 @@ tcs_solve_rows(
     int broken = 0;
     #pragma unroll
     for (int j = 0; j < N; ++j) {
-        unsigned key = 0;
-        #pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            const unsigned of_row = key_of<KEY_ROWS>(row[r][j], N - 1 - team.row_of(r)) + KEY_ROWS;
-            key = max(key, is_left[r] ? of_row : 0);
+        int p = j;  // the pivot row
+        if (!BANDED || kind == GENERAL) {  // if all entries are read, a branch would cost more than it saves
+            unsigned key = 0;
+            #pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                const unsigned of_row = key_of<KEY_ROWS>(row[r][j], N - 1 - team.row_of(r)) + KEY_ROWS;
+                key = max(key, is_left[r] ? of_row : 0);
+            }
+            key = over_lanes<LANES>(key, larger_key);
+            p = kind == GENERAL ? N - 1 - int(key % KEY_ROWS) : j;
         }
-        key = over_lanes<LANES>(key, larger_key);
-        const int p = kind == GENERAL ? N - 1 - int(key % KEY_ROWS) : j;
         bool is_pivot[ROWS];
         #pragma unroll
         for (int r = 0; r < ROWS; ++r) is_pivot[r] = team.row_of(r) == p;
