@@ -13,8 +13,8 @@
 //
 // The order of a matrix is a multiple of PANEL here; the caller appends an identity.
 //
-// The file that includes this one defines COMPLEX, WIDTH (of a block column, a multiple of 8), THREADS, MOST (largest
-// number of rows; a thread has MOST / THREADS of them).
+// The file that includes this one defines COMPLEX, WIDTH (of a block column, a multiple of 8 that divides THREADS),
+// THREADS, MOST (largest number of rows; a thread has MOST / THREADS of them).
 #pragma once
 
 #include "batched/small_solve.cuh"
@@ -24,7 +24,7 @@
 
 constexpr int PANEL = 8, WARPS = THREADS / WARP, EACH = (MOST + THREADS - 1) / THREADS;
 constexpr int LD = WIDTH + 4;  // of x and of a block on the diagonal; few bank conflicts
-static_assert(WARP % WIDTH == 0, "a warp copies whole rows of a block column");
+static_assert(THREADS % WIDTH == 0, "a block copies whole rows of a block column");
 constexpr unsigned KEY_ROWS = MOST <= 128 ? 128 : 1024;
 
 struct Entry { double part[PARTS]; };
@@ -296,10 +296,8 @@ struct BlockLU {
     // Calls of_row(i) for the numbers i = 0 ... count - 1: those of this thread, which takes column `own_column()`.
     template <typename OfRow>
     __device__ __forceinline__ static void for_rows(int count, OfRow of_row) {
-        constexpr int OF_WARP = WARP / WIDTH;
-        const int first = int(threadIdx.x) / WIDTH;
         #pragma unroll 4
-        for (int i = first; i < count; i += WARPS * OF_WARP) of_row(i);
+        for (int i = int(threadIdx.x) / WIDTH; i < count; i += THREADS / WIDTH) of_row(i);
     }
     __device__ __forceinline__ static int own_column() { return threadIdx.x % WIDTH; }
 
