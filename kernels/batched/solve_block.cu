@@ -15,6 +15,7 @@
 
 constexpr int GROUP = 8;  // threads that compute one entry of the residual
 constexpr int AT_ONCE = COMPLEX ? 2 : 4;  // right-hand sides for which a row of A is read once
+constexpr int JUDGED = 4;  // entries that a thread compares with their mirror images at a time
 
 // Shared memory for matrices whose order, rounded up to PANEL, is `size`.
 struct Room {
@@ -128,17 +129,33 @@ tcs_solve_block(
             wait_for_copies();
             __syncthreads();
             if (!BANDED) return;
-            // Neighbouring threads read neighbours on the other side of the diagonal, too.
-            const auto look = [&](int i, int j) {
-                const Number given = load(room.x[i * LD + j]);
-                const Number stands = read.band.stands(i, p + j, given, read.other(i, p + j));
-                seen.note(read.band, i, p + j, given, stands);
-                save(room.x[i * LD + j], stands);
+            // Judges the entries (i + q down, j + q right), whose mirror images are loaded together.
+            const auto judge = [&](int i, int j, int down, int right) {
+                Number others[JUDGED];
+                #pragma unroll
+                for (int q = 0; q < JUDGED; ++q) {
+                    const int y = i + q * down, z = j + q * right;
+                    others[q] = y < n && z < inside ? read.other(y, p + z) : Number{0.0, 0.0};
+                }
+                #pragma unroll
+                for (int q = 0; q < JUDGED; ++q) {
+                    const int y = i + q * down, z = j + q * right;
+                    if (y >= n || z >= inside) continue;
+                    const Number given = load(room.x[y * LD + z]);
+                    const Number stands = read.band.stands(y, p + z, given, others[q]);
+                    seen.note(read.band, y, p + z, given, stands);
+                    save(room.x[y * LD + z], stands);
+                }
             };
+            // Neighbouring threads read neighbours on the other side of the diagonal, too.
             if (by_rows) {
-                for (int j = warp; j < inside; j += WARPS) for (int i = lane; i < n; i += WARP) look(i, j);
-            } else if (lu.own_column() < inside) {
-                lu.for_rows(n, [&](int i) { look(i, lu.own_column()); });
+                for (int i = lane; i < n; i += WARP) {
+                    for (int j = warp; j < inside; j += JUDGED * WARPS) judge(i, j, 0, WARPS);
+                }
+            } else {
+                constexpr int ROWS = THREADS / WIDTH;
+                const int j = lu.own_column();
+                for (int i = threadIdx.x / WIDTH; i < n; i += JUDGED * ROWS) judge(i, j, ROWS, 0);
             }
             __syncthreads();
         };
