@@ -97,6 +97,7 @@ tcs_solve_block(
     const int n = int(unknowns), k = int(columns), size = (n + PANEL - 1) / PANEL * PANEL;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, tiles = (k + PROBES + 7) / 8;
     const bool by_rows = a_col <= a_row;  // so that neighbouring threads read neighbours in memory
+    const bool mirrored = BANDED && mirror;  // then the norms of rows and of columns are the same
     const Room room(memory, size);
     Entry* of_block = work + Index(blockIdx.x) * size * size;
 
@@ -177,7 +178,7 @@ tcs_solve_block(
                 }
                 room.sums[i] += sum;
             }
-            for (int j = threadIdx.x; j < width && p + j < n; j += THREADS) {
+            for (int j = threadIdx.x; !mirrored && j < width && p + j < n; j += THREADS) {
                 double some[4] = {};
                 #pragma unroll 2
                 for (int i = 0; i < size; i += 4) {
@@ -191,7 +192,7 @@ tcs_solve_block(
             lu.factor(p);
         }
         for (int i = threadIdx.x; i < n; i += THREADS) inf = larger(inf, room.sums[i]);
-        inf = over_block<WARPS>(inf, larger), one = over_block<WARPS>(one, larger);
+        inf = over_block<WARPS>(inf, larger), one = mirrored ? inf : over_block<WARPS>(one, larger);
         if (!BANDED && !isfinite(inf)) {  // NaN or Inf, or a sum that has overflowed
             for (int e = threadIdx.x; e < n * n; e += THREADS) {
                 const Number v = read.given(e / n, e % n);
