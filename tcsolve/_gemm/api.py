@@ -142,11 +142,28 @@ def gemm_batched(
 ):
     """Compute ``alpha op(a[s]) op(b[s]) + beta c[s]`` for a batch of small matrices.
 
-    Takes the arguments of `gemm`, with these differences.  a is (batch, m, k) and b is (batch, k, n), after
-    `transa` and `transb`, which exchange the last two axes.  One matrix can be used in all products: give it
-    two dimensions, a batch of 1 or a batch stride of 0.  It is not repeated in memory.  c is (batch, m, n) or
-    (m, n), and `out` is (batch, m, n).  `engine` is 'auto': on a GPU, one kernel multiplies all matrices if
-    no dimension is above 64.  Larger matrices are multiplied one by one.
+    Takes the arguments of `gemm`, with these differences.
+
+    Parameters
+    ----------
+    a, b : array, (batch, m, k) and (batch, k, n) after `transa` and `transb`
+        One matrix can be used in all products: give it two dimensions, a batch of 1 or a batch stride of 0.
+        It is not repeated in memory.
+    c : array, (batch, m, n) or (m, n), optional
+        Needed if beta is not 0; otherwise it is not read.
+    alpha, beta : real number
+        As in `gemm`.
+    transa, transb : bool
+        If True, the last two axes of a (of b) are exchanged.
+    precision, refine
+        As in `gemm`.
+    engine : {'auto'}
+        On a GPU, one kernel multiplies all matrices if no dimension is above 64.  Larger matrices are
+        multiplied one by one.
+    out : array, (batch, m, n), optional
+        Array for the result; it may be c.
+    rtol : float, optional
+        As in `gemm`.
 
     Returns
     -------
@@ -163,8 +180,8 @@ def gemm_batched(
 
     Notes
     -----
-    The time of small products is that of reading the operands and writing the result.  The kernel is compiled
-    when a size is first used.  This takes about half a second, and the compiled kernel is cached on disk.
+    On a GPU, small products take as long as reading the operands and writing the result.  The kernel is
+    compiled when a size is first used.  This takes about half a second, and the kernel is cached on disk.
 
     Examples
     --------
