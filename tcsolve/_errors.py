@@ -42,10 +42,10 @@ class InputError(TcsolveError, ValueError):
     --------
     >>> import tcsolve
     >>> try:
-    ...     tcsolve.solve([[1.0, 2], [3, 4]], [1.0, 2, 3])
+    ...     tcsolve.solve([[1.0, 2], [3, 4]], [1.0, 2], device="gpu")
     ... except tcsolve.InputError as error:
     ...     print(error)
-    incompatible shapes: a has shape (2, 2) and b has shape (3,); b needs 2 rows (1-D b is one vector, otherwise (..., 2, nrhs))
+    device is 'gpu'; it needs 'auto', 'cpu' or 'cuda'
     """
 
 

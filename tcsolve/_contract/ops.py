@@ -113,8 +113,8 @@ class Ops(Protocol):
         """Return body(divide), which works on w and reads nothing back to the host.
 
         With a `name`, recorded graphs may replace the call; equal names mean equal work.  None stands for
-        work that is not recorded.  Where body calls divide(), one graph may end and another one begin; there
-        all launched work must be in the current stream, or the stream waits for it.
+        work that is not recorded.  Where body calls divide(), one graph may end and another one begin.  At
+        that point, the current stream must contain all launched work, or wait for it.
         """
 
     def aside(self, w, others, name, body, then=None):

@@ -97,7 +97,7 @@ class QRFactors:
         return solve_triangular(self.r, v, trans="C" if adjoint else "N")
 
 
-# The function of SciPy, also while another is in its place.
+# SciPy's own function; another program may rebind this name in scipy.linalg.
 _qr = scipy.linalg.qr
 
 

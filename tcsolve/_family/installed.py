@@ -122,7 +122,7 @@ def _bind():
 
 
 def _restore():
-    """Put back what was there, unless somebody else has bound the name since."""
+    """Put back the original functions, except where other code has bound the name since."""
     while _places:
         place = _places.pop()
         if getattr(place.module, place.name) is place.dispatcher:

@@ -20,7 +20,7 @@ from tcsolve._steps import guarded
 
 __all__ = ["LeastSquares", "lstsq", "lstsq_ex"]
 
-# The function of SciPy, also while tcsolve's is in its place.
+# SciPy's own function; `installed` may rebind this name in scipy.linalg.
 _lstsq = scipy.linalg.lstsq
 # From this m n^2 on, QR in FP32 and the refinement are faster than gelsy on a CPU.
 WORTH = 2e7

@@ -18,7 +18,7 @@ from tcsolve._solve.long_double_residual import SMALL
 
 __all__ = ["LUFactors", "lu_factor", "lu_solve"]
 
-# The functions of SciPy, also while tcsolve's are in their places.
+# SciPy's own functions; `installed` may rebind these names in scipy.linalg.
 _lu_factor, _lu_solve = scipy.linalg.lu_factor, scipy.linalg.lu_solve
 
 

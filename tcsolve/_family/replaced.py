@@ -12,7 +12,7 @@ from tcsolve._solve.api import solve_ex
 
 __all__ = ["NUMPY", "cupy_functions"]
 
-# The functions of NumPy, also while others are in their places.
+# NumPy's own functions; `installed` may rebind these names in numpy.linalg.
 _solve, _inv, _det = np.linalg.solve, np.linalg.inv, np.linalg.det
 
 
@@ -94,7 +94,7 @@ def _is_plain(x):
 
 
 def _is_usual(x):
-    """Tell whether x is an array that NumPy's functions and tcsolve's take alike."""
+    """Tell whether x is an array that NumPy's functions and tcsolve's treat in the same way."""
     return type(x) is np.ndarray and (_is_plain(x) or x.dtype.kind in "iu")
 
 

@@ -20,7 +20,7 @@ from tcsolve._solve.long_double_residual import SMALL
 
 __all__ = ["solve_triangular"]
 
-# The function of SciPy, also while tcsolve's is in its place.
+# SciPy's own function; `installed` may rebind this name in scipy.linalg.
 _solve_triangular = scipy.linalg.solve_triangular
 
 

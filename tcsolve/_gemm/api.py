@@ -17,7 +17,7 @@ from tcsolve._gemm.task import (
 
 __all__ = ["gemm", "gemm_batched", "gemm_bound"]
 
-# The functions that repeat batched products of arguments that were checked before, and how many are kept.
+# Functions that repeat a batched product without checks, by the `_key` of its arguments; at most MOST_KEPT.
 _AGAIN, MOST_KEPT = {}, 4096
 # The addresses of arrays with one key are equal modulo ALIGNMENT, as `Ops.gemm` needs it.
 ALIGNMENT = 16

@@ -84,7 +84,7 @@ def _row_by_row(ops, a, x, b):
     blocks = _blocks(a, ops.device)
     rooms = [xp.empty((SLICES + 1, *a[blocks[0]].shape)) for _ in _parts(a)]
     for rows in blocks:
-        # A real A has one part, and so have x and b, or A, x and b have a real and an imaginary part.
+        # A, x and b have equally many parts: one, or a real and an imaginary part.
         of_a = [
             _Matrix.of(xp, ops.converted(part[rows], wide), bits, room)
             for part, room in zip(_parts(a), rooms, strict=True)
@@ -112,7 +112,7 @@ def _parts(x):
 
 
 class _Vectors(NamedTuple):
-    """k vectors in slices side by side (n, SLICES k), what the slices leave out, and the vectors in FP64."""
+    """k vectors as slices side by side (n, SLICES k), the rest beyond the slices, and the vectors in FP64."""
 
     slices: Any
     rest: Any
@@ -125,7 +125,7 @@ class _Vectors(NamedTuple):
 
 
 class _Matrix(NamedTuple):
-    """Rows of a matrix in slices, what the slices leave out, and the rows themselves."""
+    """Rows of a matrix as slices, the rest beyond the slices, and the rows themselves."""
 
     slices: list
     rest: Any
@@ -166,7 +166,7 @@ def _sliced(xp, v, axis, bits, room=None):
 
 
 def _less(xp, b, minus, plus):
-    """Return b - sum(minus) + sum(plus), rounded once from a sum that has its own rounding errors added."""
+    """Return b - sum(minus) + sum(plus); the rounding errors of the sum are added at the end."""
     total, lost = b, xp.zeros_like(b)
     for sign, terms in ((-1.0, minus), (1.0, plus)):
         for term in terms:

@@ -108,7 +108,7 @@ class _Task:
     worth: float
 
     def is_hopeless(self, error, before, columns):
-        """Tell whether one of these columns needs more steps than `worth` allows; all are `columns`."""
+        """Tell whether a column needs more steps than its share of `worth`; there are `columns` in all."""
         if self.worth == math.inf:
             return False
         worth = self.worth * columns / len(error)
@@ -312,6 +312,6 @@ def _cycles(task, state, active, precondition):
 
 
 def _bytes_kept(cycle, r, columns):
-    """Return how many bytes the bases of a cycle take beyond classical refinement of all `columns`."""
+    """Return how many more bytes a cycle takes for its bases than classical refinement of all `columns`."""
     bases = basis_bytes(*r.shape, int(cycle.steps.max()), cycle.most, r.dtype.itemsize)
     return bases - VECTORS_DONE * (columns - r.shape[1]) * r[:, 0].nbytes

@@ -88,8 +88,8 @@ def solve_stack(ops, a, b, request, *, at_once, require_finite, solve_one):
 def plain_answer(a, b):
     """Return x for a short stack in FP64 if all its systems are plain, else None.
 
-    The answer is that of `solve_stack` for a general matrix, in less time, which for a few small systems is
-    mostly that of the calls from Python.
+    The answer is that of `solve_stack` for a general matrix.  For a few small systems most of the time is
+    that of calls from Python, and this function makes fewer.
     """
     if not (type(a) is type(b) is np.ndarray and a.dtype is b.dtype is FP64 and b.ndim > 2):
         return None

@@ -31,7 +31,8 @@ from tcsolve._steps import guarded, note
 
 __all__ = ["StackFactorization"]
 
-# The primitives of the host with the factors of LAPACK; the ways of `solve` do not use these.
+# The primitives of the host, with LAPACK's factors of stacks as their `vendor`.  `solve` uses the plain
+# `NumpyOps`, which have no vendor.
 host_ops = NumpyOps()
 host_ops.vendor = host_library
 

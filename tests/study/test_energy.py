@@ -44,7 +44,7 @@ def test_a_sample_that_fails_ends_the_measurement_with_its_error():
 
 def test_a_row_says_why_there_is_no_energy():
     (row,) = study("gen:gauss:n=10", "fp32", energy=True, device="cpu", show_progress=False).rows
-    assert row["energy"].startswith("not measured: NVML knows GPUs alone") and "joules" not in row
+    assert row["energy"].startswith("not measured: NVML measures GPUs only") and "joules" not in row
     (row,) = study("gen:gauss:n=10", "fp32", show_progress=False).rows
     assert "energy" not in row
 
