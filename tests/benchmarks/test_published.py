@@ -74,7 +74,7 @@ def test_a_limit_contradicts_a_theorem_only_where_it_is_smaller(published):
         return published.verdict_limits({"ours": ours, "proved up to": 1e3})
 
     assert verdict(1e3) == published.AGREE
-    assert verdict(1e6).startswith("the theorem is sufficient")
+    assert verdict(1e6).startswith("the theorem gives a sufficient condition")
     assert verdict(10.0) == verdict(None) == published.UNEXPLAINED
 
 
