@@ -1,4 +1,4 @@
-"""Our counts beside published ones: the verdicts, and the factors and the GMRES of the papers."""
+"""Our counts compared with published ones: the verdicts, and the factors and the GMRES of the papers."""
 
 import json
 
@@ -124,7 +124,7 @@ def test_the_study_of_convergence_makes_its_page(script, monkeypatch, tmp_path, 
     page = (tmp_path / "convergence.md").read_text()
     assert "| bf16 | ir |" in page and f"study {table.rows[0]['study']}" in page
     assert len(list(tmp_path.glob("convergence_*.png"))) == 5
-    rows.unlink()  # the rows that are kept beside the page make the same page
+    rows.unlink()  # the rows that are kept in the folder of the page make the same page
     assert module.main() == 0
     assert (tmp_path / "convergence.md").read_text() == page
 

@@ -1,4 +1,4 @@
-"""The energy of repeated calls, from the power that is sampled beside them."""
+"""The energy of repeated calls, from the power that is sampled during them."""
 
 import sys
 import time
@@ -51,7 +51,7 @@ def test_a_row_says_why_there_is_no_energy():
 
 @pytest.fixture
 def nvml(monkeypatch):
-    """A device and an NVML that are not there: the solves run on the host, at 400 W."""
+    """A pretended device and NVML: the solves run on the host, and the power is 400 W."""
     module = types.SimpleNamespace(
         NVMLError=RuntimeError,
         nvmlInit=lambda: None,
