@@ -128,7 +128,7 @@ struct Team {
         __syncwarp();
     }
 
-    // Entry j of the answer, which all lanes know: keep it, and look at it again.
+    // Keeps entry j of the answer, in registers or in shared memory; `kept` returns it.
     __device__ __forceinline__ void keep(Number (&own)[2][ALONE ? N : 1], int which, int j, Number v) const {
         if (ALONE) {
             own[which][ALONE ? j : 0] = v;

@@ -52,9 +52,9 @@ __device__ __forceinline__ T_IN look(const T_IN* from, bool wants) {
     return wants ? *reinterpret_cast<const volatile T_IN*>(from) : T_IN(0);
 }
 
-// Waits until no lane of the warp has a pending value; v is the value read last.  The lanes leave the loop together.
-// When each lane left it by itself, racecheck reported that threads read values after the next barrier which other
-// warps had not written yet.  The machine code of ptxas 13.0 did not show why.
+// Waits until no lane of the warp has a pending value; v is the value read last.  The lanes leave the loop together: if
+// each lane leaves it by itself, racecheck reports that threads read values after the next barrier before other warps
+// have written them.  The machine code of ptxas 13.0 does not show why.
 __device__ __forceinline__ T_IN await(T_IN v, const T_IN* from, bool wants) {
     while (__any_sync(ALL_LANES, pending(v))) v = look(from, wants);
     return v;
