@@ -7,10 +7,11 @@
 
 Wall clock of `tcsolve.solve` of CuPy arrays.  The peers are torch.linalg.solve, cupy.linalg.solve, torch's
 lu_factor with lu_solve, and for positive definite matrices torch's cholesky with cholesky_solve.  Times are
-medians with a synchronised device, from the third call on; every answer is checked before it is timed.  The
-fraction of the copy speed is a quotient of two speeds: the bytes of A, b and x over the time between CUDA
-events, and the bytes per second of a copy of an array.  For it more systems are solved, if they fit in
-memory, so that the time of the launch does not count.
+medians with a synchronised device, from the third call on; every answer is checked before it is timed.
+
+*Of copy speed* is the bytes of A, b and x over the time between CUDA events, divided by the bytes per second
+of a copy of an array.  For this column more systems are solved, if they fit in memory, so that the time of
+the launch does not count.
 """
 
 import math

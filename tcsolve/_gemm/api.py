@@ -54,15 +54,15 @@ def gemm(
         If True, op(a) is a.T (op(b) is b.T).
     precision : {'fp16', 'bf16', 'tf32', 'fp32', 'fp64', 'int8'}, optional
         The operands are rounded to this format.  By default float16, bfloat16 and int8 operands are not
-        rounded, float32 operands on a GPU take 'fp16' with refinement, and float64 operands take 'fp64'.
-        float32 operands on the host take 'fp32' unless `refine` is given, or an `rtol` below its bound.
+        rounded.  float32 operands take 'fp16' with refinement on a GPU.  On the host they take 'fp32',
+        unless `refine` is given, or an `rtol` below the bound of 'fp32'.  float64 operands take 'fp64'.
         'fp32' and 'fp64' are ordinary BLAS products.  A name such as 'fp16@h200' emulates the sums of the
         tensor cores of that GPU bit for bit, on any device.
     refine : {'none', 'a', 'b', 'ab', 'full'}, optional
-        Which rounding errors of the operands are corrected by further products [1]_: none (1 product in
-        all), those of a or b (2), those of both but not the product of the two errors (3), or everything
-        (4).  The default is 'none' if the operands are exact in `precision`, else 'ab', which is as
-        accurate as FP32.
+        Which rounding errors of the operands are corrected by further products [1]_.  'none': no errors
+        (1 product in all).  'a', 'b': those of this operand (2 products).  'ab': those of both, but not the
+        product of the two errors (3).  'full': all (4).  The default is 'none' if the operands are exact in
+        `precision`, else 'ab', which is as accurate as FP32.
     engine : {'auto', 'naive', 'wmma', 'wgmma', 'cublas'}
         The kernel on a GPU: our own, from the simplest to the fastest, or cuBLAS.  NumPy arrays allow
         only 'auto', which multiplies by BLAS, and emulates the tensor cores for other precisions.

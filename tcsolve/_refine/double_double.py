@@ -1,8 +1,9 @@
 """Products and residuals with about twice the digits of FP64, by exact products of slices.
 
-A matrix is the sum of slices, and a vector too.  The entries of a slice are integers of so few bits, times a
-power of two for each row (of a vector: for each column), that FP64 holds the sums of their products exactly.
-So BLAS may add them in any order [1]_.  The results of all products are added with their rounding errors.
+Matrices and vectors are cut into slices, whose sum they are.  The entries of a slice are integers times a
+power of two, which is the same in each row of a matrix and in each column of vectors.  The integers have so
+few bits that FP64 holds the sums of their products exactly.  So BLAS may add them in any order [1]_.  The
+results of all products are added with their rounding errors.
 
 References
 ----------
@@ -17,8 +18,8 @@ from tcsolve._arithmetic.matrix_parts import WIDENED, parts
 
 __all__ = ["Pair", "product", "residual", "two_sum"]
 
-# Number of slices.  With 18 bits or more in each, products that are not exact are below 2**-54 of the largest
-# ones, and their rounding errors below 2**-107 of these, apart from a factor that grows with n.
+# Number of slices.  With 18 bits or more in each, the products that are not exact are below 2**-54 of the
+# largest products.  So their rounding errors are below 2**-107 of these, times a factor that grows with n.
 SLICES = 3
 BITS = 53
 # Number of entries of a block on the host: its slices stay in the second-level cache.
