@@ -14,7 +14,7 @@ __all__ = ["NAN", "multiply_add", "sum_of_terms"]
 NAN = 0x7FFFFFFF
 # Rows and columns of a tile: its arrays stay in the second-level cache.
 TILE_ROWS, TILE_COLUMNS = 64, 1024
-# The exponent of an operand that is zero; no sum of two such exponents is larger than a `Sums.least`.
+# The exponent of an operand that is zero.  With it, the exponent of a product is below every `Sums.least`.
 NOTHING = -1024
 # FP64: number of bits of the fraction, and bias of the exponent.  FP32: number of bits of the fraction,
 # smallest exponent, and first exponent that is too large.
@@ -82,7 +82,7 @@ def multiply_add(a, b, fmt, sums, c=None):
     ----------
     a : ndarray, shape (m, k)
     b : ndarray, shape (k, n)
-        Real; they hold numbers of the format, in any dtype that has these numbers.
+        Real; their entries are numbers of the format, in any dtype that represents them.
     fmt : Format
         The format of the operands.
     sums : Sums

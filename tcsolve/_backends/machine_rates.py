@@ -1,4 +1,4 @@
-"""What solves and transfers cost on this machine, to choose between the host and a GPU; a file keeps it.
+"""The times of solves and transfers on this machine, to choose the host or a GPU; a file keeps them.
 
 The rates choose the device of NumPy arrays, and nothing else.  Precision and blocks do not depend on them, so
 on a given device the bits of an answer do not either.

@@ -17,7 +17,7 @@ _solve, _inv, _det = np.linalg.solve, np.linalg.inv, np.linalg.det
 
 
 def _solve_as_numpy(a, b):
-    """As numpy.linalg.solve: answers of FP32 arguments are computed in FP64, and nothing warns of rcond."""
+    """As numpy.linalg.solve: FP32 arguments are solved in FP64, and no warning is given for a small rcond."""
     if not (_is_usual(a) and _is_usual(b) and _fits(a, b)):
         return _solve(a, b)
     dtype = np.result_type(a, b)
@@ -89,7 +89,7 @@ def _raise_if_asked():
 
 
 def _is_plain(x):
-    """Tell whether all functions take the dtype of the array x."""
+    """Tell whether the functions of CuPy, NumPy and tcsolve all accept the dtype of the array x."""
     return x.dtype.char in "fdFD"
 
 

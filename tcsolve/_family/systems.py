@@ -152,5 +152,5 @@ class ProductSystem(_Scaled):
 
 
 def _widest(a, n):
-    """Return an FP64 array, in long double if n is small: there the rounding of an FP64 residual matters."""
+    """Return an FP64 array a, in long double for a small n, for which the rounding of a residual matters."""
     return a.astype(np.result_type(a, np.longdouble)) if n <= SMALL else a

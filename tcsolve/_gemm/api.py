@@ -208,7 +208,7 @@ def _repeated(a, b, c, out, options):
 
     The product of a small batch takes less time than the checks of its arguments.  So the checks are done
     once for all arguments that differ only in the addresses of the arrays.  The key is None for NumPy
-    arrays, where the checks do not matter, and for options that cannot be part of a key.
+    arrays, whose products take longer than the checks, and for options that cannot be part of a key.
     """
     beta = options.beta
     if not is_cupy(a) or not isinstance(beta, int | float):

@@ -51,8 +51,8 @@ class Point(NamedTuple):
 class Refined:
     """The result of the loop: the best x of each column, with its error and its number of steps.
 
-    `forward` is the estimated relative error of x in each column, if that was asked for, and `accurate` tells
-    whether it is as small as it can be.
+    `forward` is the estimated relative error of x in each column, if an estimate was asked for.  `accurate`
+    tells whether this error is as small as FP64 allows.
     """
 
     x: Any
@@ -168,9 +168,9 @@ def refine_columns(
     converges up to a condition number of about 1 / (u_f sqrt(u)), because it only needs a preconditioned
     operator of moderate condition [1]_.
 
-    That holds for factors that are applied exactly.  If u_f cond(A) is above one, triangular solves in the
-    precision u_f have no correct digit.  Then FGMRES multiplies by a matrix that changes from step to step,
-    and its basis loses all digits of the correction; `precise` avoids that.
+    This limit holds for factors that are applied exactly.  If u_f cond(A) is above one, triangular solves in
+    the precision u_f have no correct digit.  Then FGMRES multiplies by a matrix that changes from step to
+    step, and its basis loses all digits of the correction; `precise` avoids that.
 
     References
     ----------

@@ -251,8 +251,8 @@ def factor(
     Returns
     -------
     Factorization or StackFactorization
-        It has ``solve(b)``, ``solve_ex(b)``, ``rcond()``, ``slogdet()`` and ``nbytes``.  Those of a stack
-        return one number for each matrix.
+        It has ``solve(b)``, ``solve_ex(b)``, ``rcond()``, ``slogdet()`` and ``nbytes``.  For a stack,
+        ``rcond()`` and ``slogdet()`` return one number for each matrix.
 
     Raises
     ------

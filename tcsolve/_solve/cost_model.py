@@ -254,8 +254,9 @@ def step_budget(update, following, n, nrhs, rates, *, is_complex=False):
 def steps_worth(update, following, n, nrhs, rates, *, is_complex=False):
     """Return how many corrections of all columns cost as much as a solve with `following`.
 
-    It is at least the smallest budget of a single column, shared by all columns.  A single column has only
-    `step_budget`, so the result is infinite.  If `following` is emulated, the price of FP64 is used.
+    The number counts a correction of all columns as one, and is at least the smallest budget of one column
+    divided by the number of columns.  For one column it is infinite, because `step_budget` limits it already.
+    If `following` is emulated, the price of FP64 is used.
     """
     if following is None or nrhs == 1:
         return math.inf

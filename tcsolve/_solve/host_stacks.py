@@ -168,7 +168,9 @@ def _solve_at_once(found, structure, lower, estimate, require_finite):
             if not (np.isfinite(a[rest]).all() and np.isfinite(b[rest]).all()):
                 require_finite()
             x[rest], error[rest], done[rest] = _refined(a[rest], b[rest], x[rest], error[rest])
-        rcond = np.abs(known.g).max() / gains.max(axis=0)  # of the infinity norm, or larger
+        rcond = np.abs(known.g).max() / gains.max(
+            axis=0
+        )  # an upper bound of rcond in the infinity norm
         near = np.flatnonzero(done if estimate else done & ~(gains < known.limit).all(axis=0))
         if near.size:
             rcond[near] = _rcond(a if near.size == len(a) else a[near])
@@ -265,8 +267,8 @@ def _constants(n, k, char):
 def _lu_solve(a, b):
     """Return A**-1 b for each system; NaN for a matrix with a zero pivot.
 
-    A parallel BLAS may round differently in a second factorization, so that a pivot is zero in one of the two
-    alone.
+    A parallel BLAS may round differently in a second factorization, so that a pivot is zero in only one of
+    the two factorizations.
     """
     try:
         return np.linalg.solve(a, b)

@@ -6,8 +6,8 @@ A single matrix is treated as a stack of one.
 2. One kernel measures the norms of A, the residual of x, and the size of A^-1 times the probes.  Other
    numbers were found when the structure was read.  The host reads all of them at once; of a long stack, only
    those of matrices that are not ordinary.
-3. If A may be singular to working precision, its rcond is estimated.  A launch that solves at once computes
-   it instead.
+3. If A may be singular to working precision, its rcond is estimated.  A kernel that factors and solves in
+   one launch computes rcond from A^-1 instead.
 4. An x that misses the bound is corrected once by its residual.
 5. If it still misses the bound, or the entries of A are extreme, A is scaled by powers of two and factored
    again, and x is refined.

@@ -42,7 +42,8 @@ ALL_READ = (1 << 40, 1 << 40, 0)
 MOST_ALONE = {"general": 256, "positive definite": 256}
 MOST_TOGETHER = {"general": 1024, "positive definite": 512}
 MOST_OF_TRIANGLE = 128
-# A single system has one multiprocessor.  Where its rate in FP64 is low, larger systems need them all.
+# A single system has one multiprocessor.  Where its rate in FP64 is low, larger systems need
+# all multiprocessors.
 FAST_FP64, MOST_ALONE_SLOWLY = (80, 90, 100), {"general": 128, "positive definite": 64}
 
 
