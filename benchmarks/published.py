@@ -1,4 +1,4 @@
-"""Do published convergence counts come out again?
+"""Are published counts of convergence reproduced?
 
     TCSOLVE_MATRICES=folder python benchmarks/published.py bf16 --json benchmarks/results/published_bf16.json
 
@@ -312,14 +312,15 @@ OURS = {
     ),
     "scaling": (
         "FGMRES with products in FP64, without restarts; steps until the backward error is below u sqrt(n). "
-        "'as they count': left-preconditioned GMRES, twice to 1e-4, in FP64, with the factors of 'every "
-        "operation', and with a random b as theirs. 'one factor': a power of two for the whole matrix; "
-        "'two-sided': rows, then columns, are scaled by powers of two."
+        "'as they count': left-preconditioned GMRES in FP64, with the factors of 'every operation'; as in the "
+        "paper, it restarts after each reduction by 1e-4, and b is random. 'one factor': the whole matrix is "
+        "scaled by one power of two; 'two-sided': rows, then columns, are scaled by powers of two."
     ),
     "spd": "FGMRES with products in FP64, without restarts, by `tcsolve.refine`; the same stopping test.",
     "limits": (
         "svd_geo of order 100, three seeds, two condition numbers per decade; 'ours' is the largest up to "
-        "which all runs converge to a backward error of u sqrt(n), and 'in n/2 steps' the same with a limit."
+        "which all runs converge to a backward error of u sqrt(n), and 'in n/2 steps' the largest up to "
+        "which all runs do so in at most n/2 steps."
     ),
 }
 TABLES = {"bf16": bf16, "scaling": scaling, "spd": spd, "limits": limits}

@@ -80,7 +80,7 @@ __device__ __forceinline__ unsigned key_of(Number v, unsigned low) {
     return min(unsigned(__double2hiint(size)) & 0x7fffffffu, INFINITE) / KEY_ROWS * KEY_ROWS + low;
 }
 
-// The larger of two numbers that are not NaN; infinite or NaN only if one of them is.
+// The larger of two numbers, in one comparison; v if one of them is NaN.
 __device__ __forceinline__ double plain_larger(double u, double v) { return u > v ? u : v; }
 
 __device__ __forceinline__ unsigned larger_key(unsigned u, unsigned v) { return max(u, v); }
@@ -97,7 +97,7 @@ __device__ __forceinline__ void store(T_A* x, Index i, Number v) {
     if (COMPLEX) x[PARTS * i + PARTS - 1] = T_A(v.im);
 }
 
-// What an ordinary system fulfils.
+// The conditions that an ordinary system meets.
 struct Limits {
     Index kind;
     double bound, least, safe, agrees;

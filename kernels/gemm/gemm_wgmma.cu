@@ -233,7 +233,7 @@ __device__ __forceinline__ void multiply(
     const unsigned long long b0 = descriptor(shared.b(stage, 0));
     constexpr unsigned long long LOW_A = BYTES_A >> 4, LOW_B = BYTES_B >> 4;
     #pragma unroll
-    for (int term = 0; term < TERMS; ++term) {  // each for all k of the stage
+    for (int term = 0; term < TERMS; ++term) {  // each term is summed over all k of the stage
         if (!has_term<REFINE>(term)) continue;
         const bool low_a = term < 2, low_b = term % 2 == 0;
         #pragma unroll

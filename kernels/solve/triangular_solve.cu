@@ -68,8 +68,8 @@ __device__ __forceinline__ void publish(T_IN* to, T_IN v) {
 
 // The part of a BLOCK x BLOCK tile that a thread holds, in runs of VECTOR entries.  If TRANS, columns are summed, and a
 // lane has the same columns in all rows of its warp.  Otherwise rows are summed, and a lane has ACROSS runs of EACH
-// rows: more rows need fewer reads of the unknowns from shared memory, which would take most of the time, but more sums
-// over lanes.
+// rows.  With more rows, there are more sums over lanes, but the unknowns are read less often from shared memory, which
+// would take most of the time.
 constexpr int ACROSS = TRANS ? 1 : 2, EACH = RUNS / ACROSS, WIDE = BLOCK / (ACROSS * VECTOR);
 struct Tile { Run<T_IN, VECTOR> at[RUNS]; };
 
@@ -177,7 +177,7 @@ __device__ __forceinline__ void meet() {
 // No block returns before all have finished the turn before.
 __device__ __forceinline__ int draw(unsigned* ticket, int turn, unsigned rank) {
     __shared__ unsigned drawn[2];
-    unsigned& mine = drawn[turn & 1];  // another thread may still read that of the turn before
+    unsigned& mine = drawn[turn & 1];  // another thread may still read the ticket of the turn before
     if (rank == 0 && threadIdx.x < WARP) {
         unsigned number = threadIdx.x == 0 ? atomicAdd(ticket, 1u) + 1 : 0;  // counts from 0xffffffff
         number = __shfl_sync(ALL_LANES, number, 0);
