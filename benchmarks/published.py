@@ -312,9 +312,9 @@ OURS = {
     ),
     "scaling": (
         "FGMRES with products in FP64, without restarts; steps until the backward error is below u sqrt(n). "
-        "'as they count': left-preconditioned GMRES in FP64, with the factors of 'every operation'; as in the "
-        "paper, it restarts after each reduction by 1e-4, and b is random. 'one factor': the whole matrix is "
-        "scaled by one power of two; 'two-sided': rows, then columns, are scaled by powers of two."
+        "'as they count': left-preconditioned GMRES in FP64, with the factors of 'every operation'; as in "
+        "the paper, it restarts after each reduction by 1e-4, and b is random. 'one factor': the whole "
+        "matrix is scaled by one power of two; 'two-sided': rows, then columns, are scaled by powers of two."
     ),
     "spd": "FGMRES with products in FP64, without restarts, by `tcsolve.refine`; the same stopping test.",
     "limits": (
