@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Collection:
     """Serves `files` by their path; the first answers have the `faults`, one each.
 
-    A fault is 'cut' (the connection ends early), 'short' or 'long' (the length that is told is wrong), 'slow'
+    A fault is 'cut' (the connection ends early), 'short' or 'long' (the stated length is wrong), 'slow'
     (nothing comes), 'other' (an error page), or a status such as 500.
     """
 

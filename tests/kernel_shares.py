@@ -90,7 +90,7 @@ def done(name, archs):
 
 
 def covering(variants, known):
-    """Return macro sets in which each value of each macro occurs that does not occur in the `known` ones."""
+    """Return macro sets that have, together, each value of each macro that the `known` sets do not have."""
     chosen, variants = [], [dict(macros) for macros in variants]
     missing = set().union(*map(values, variants)) - set().union(*map(values, known))
     while missing:

@@ -249,7 +249,7 @@ def test_what_took_the_place_of_a_is_not_factored_again(cupy, ops):
     small, right = rng.standard_normal((64, 64)), cupy.ones(64)
     expected = ops.lu.getrf(a, a.dtype)[0].lu.copy()
     for k in itertools.count():
-        for _ in range(3):  # memory of this is kept, and given up when other memory runs out
+        for _ in range(3):  # keeps memory, which is freed when the next call runs out of memory
             tcsolve.solve(small, right, precision="fp16x3")
         given, found = a.copy(), None
         with (

@@ -83,7 +83,7 @@ def _call_rcond(rng, place, f, a):
     if n <= 24:
         true, u = rcond(a), ROUNDOFF.get(f.precision, eps)
         if true > 100 * n * u and not told >= true / 2:
-            found.append(f"rcond is told to be {told:.3g}, and is {true:.3g}")
+            found.append(f"rcond is reported as {told:.3g}, and is {true:.3g}")
     return found
 
 

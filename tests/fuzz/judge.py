@@ -1,4 +1,4 @@
-"""Judges of answers.  Each sentence that a judge returns tells of a broken promise."""
+"""Judges of answers.  Each sentence that a judge returns describes a promise that was not kept."""
 
 from typing import Any, NamedTuple
 
@@ -196,7 +196,7 @@ def _condition_complaints(system, solution, statuses, they_doubt):
     # Estimates of ||A^-1|| are lower bounds, up to the relative error n u / rcond of factors of roundoff u.
     u = ROUNDOFF.get(solution.precision, eps)
     if least > 100 * n * u and told < least / 2:
-        found.append(f"rcond is told to be {told:.3g}, and is {least:.3g}")
+        found.append(f"rcond is reported as {told:.3g}, and is {least:.3g}")
     return found
 
 

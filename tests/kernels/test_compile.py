@@ -245,7 +245,7 @@ def test_these_kernels_keep_all_in_registers(name, arch, defines, nvrtc):
 
 
 def _taken(name, arch, defines):
-    """Return the `Resources` of a kernel's only entry; what spills has a stack."""
+    """Return the `Resources` of a kernel's only entry; a kernel that spills registers has a stack."""
     (entry,) = KERNELS[name].entries
     cubin = compiler.compile_cubin(name, arch, tuple(sorted(defines.items())))
     return resources(cubin, entry)

@@ -59,7 +59,7 @@ def device_rules(arch, char="f", largest_cluster=16, address=0, row_bytes=0):
 
 
 def check(plan, block):
-    """Panels and strips cover the columns once, and each strip is reached by all before it."""
+    """Check that panels and strips cover the columns once, and that all earlier strips update each strip."""
     n = plan.n
     assert [panel.start for panel in plan.panels[1:]] == [panel.stop for panel in plan.panels[:-1]]
     assert plan.panels[0].start == 0 and plan.panels[-1].stop == n

@@ -166,7 +166,7 @@ def nearly_singular(a, size):
     "n, k", [(3, 1), (8, 1), (16, 1), (24, 1), (32, 1), (20, 3), (64, 1), (88, 2)]
 )
 def test_rcond_near_epsilon_is_that_of_the_inverse(n, k, dtype, cupy):
-    """A random vector cannot tell on which side of epsilon it is; the inverse can."""
+    """A random vector cannot show on which side of epsilon rcond is; the inverse can."""
     eps = float(np.finfo(dtype).eps)
     wanted = [0.01, 0.3, 3, 30, 3e3]
     a, b = stack(cupy, len(wanted), n, dtype)

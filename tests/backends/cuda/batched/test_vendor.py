@@ -1,4 +1,4 @@
-"""The library's factors on a device, and the kernels that verify answers, compared with those of NumPy."""
+"""The library's factors on a device, and the kernels that verify answers, compared with NumPy's results."""
 
 import itertools
 
@@ -114,7 +114,7 @@ def test_a_system_in_doubt_is_told_of_as_on_the_host(cupy, vendor):
     board = np.zeros((9 + 2 * k, 4000))
     board[5:8], board[9 : 9 + k], board[9 + k :] = 1.0, 1e-17, 1.0
     values = np.array([0, 1e-320, 1e-200, 1e-17, 1e-9, 1, 3, 1e200, np.inf, np.nan])
-    for s in range(1, board.shape[1]):  # one or two numbers of each are out of order
+    for s in range(1, board.shape[1]):  # one or two numbers of each system are replaced
         board[rng.integers(len(board), size=2), s] = rng.choice(values, 2)
     for agrees in (-1.0, 1e-15):
         for triangular in (False, True):
@@ -191,11 +191,11 @@ SOLVED += [
 def test_systems_are_solved_and_verified_at_once_as_on_the_host(cupy, vendor, m, n, k, dtype, how):
     """For every kind and every way to read a matrix; some matrices are singular or hold NaN."""
     if not vendor.takes_at_once(False, n, k, np.dtype(dtype), "general"):
-        assert n > 88  # what every architecture takes of complex matrices
+        assert n > 88  # every architecture solves complex systems of up to 88 unknowns
         skip_on_other_chips(f"{n} unknowns do not fit in shared memory")
     for kind in KINDS if n < 250 else ("general", "positive definite"):
         a, b = matrices(None, dtype, m, n), right_hand_sides(dtype, m, n, k)
-        if kind == "positive definite":  # and anything where it is not read
+        if kind == "positive definite":  # the triangle that is not read has other numbers
             a = np.triu(matrices(kind, dtype, m, n)) + np.tril(a, -1)
         if m > 3:
             a[1], a[2, 0, 0] = 0, np.nan

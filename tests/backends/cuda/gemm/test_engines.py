@@ -533,7 +533,7 @@ def test_a_long_k_is_multiplied_in_parts(refine, k, parts, transa, transb, hoppe
         with np.errstate(invalid="ignore"):
             error = np.abs(result - exact)
         assert (error <= (bound + parts * 2.0**-23) * size)[good].all()
-        # Next to an Inf, as IEEE says.
+        # Rows next to an Inf follow IEEE arithmetic.
         assert np.array_equal(result[[3, 5]], exact[[3, 5]], equal_nan=True)
     assert launches["tcs_gemm_wgmma"] == 2 * parts
 
@@ -944,7 +944,7 @@ def test_each_allocation_may_fail(product, shapes, dtypes, options, in_place, fr
         assert np.array_equal(found, (alpha * exact[0] + 2 * exact[1]).astype(found.dtype))
         c[...] = cupy.asarray(given[2])
 
-    check_run(*run())  # what is allocated once only is there then
+    check_run(*run())  # makes the allocations that only a first call needs
     counted = Failing(cupy, np.inf)
     check_run(*run(counted))
     assert counted.requests or not fresh

@@ -58,7 +58,7 @@ def test_the_gate_opens_when_another_stream_sets_the_flag(cupy, pass_gate):
     def set_flag():
         cupy.cuda.runtime.memsetAsync(started.data.ptr, 1, started.nbytes, stream.ptr)
 
-    set_flag()  # once before, as what it launches may be loaded only now
+    set_flag()  # once before, because the first call may load a kernel
     cupy.cuda.Device().synchronize()
     started.fill(0)
     cupy.cuda.Device().synchronize()
@@ -168,7 +168,7 @@ def sizes_of_inverses(hopper, lu_sizes, monkeypatch):
 def test_u_by_an_inverse_has_the_same_bits_whenever_it_is_made(
     update, block, rows, cupy, factor_on_device, lu_sizes, sizes_of_inverses
 ):
-    """It is made while the next panel is factored; if that panel is wide, its strips are updated in turn."""
+    """The inverse is made while the next panel is factored; if this panel is wide, strips are updated one by one."""
     lu_sizes(wide=rows)
     a = matrix_on_device(cupy, 2500, update)
 
