@@ -217,8 +217,10 @@ def _replay(task, ahead):
         going = bool(error > bound and error <= contraction * before and taken < task.max_steps)
     error = errors[best : best + 1]
     converged = stopping.converged(error, bound)
-    # Copy x, because all iterates done ahead share one array.
-    state = Refined(x[best].copy(), error, np.array([taken]), converged, history)
+    # Copy x, because all iterates done ahead share one array; CuPy copies by copyto without a kernel.
+    chosen = task.ops.xp.empty(x[best].shape, x.dtype)
+    task.ops.xp.copyto(chosen, x[best])
+    state = Refined(chosen, error, np.array([taken]), converged, history)
     return state, [(x[taken], r[taken])] if going else []
 
 
