@@ -165,9 +165,9 @@ class CupyOps:
         properties = self.properties
         if job.out.ndim == 3:
             launch = batched.gemm_batched(job, self._arch, properties)
-            return None if launch is None else guarded(launch.again)
-        engines.gemm(job, self._arch, properties["multiprocessors"])
-        return None
+        else:
+            launch = engines.gemm(job, self._arch, properties["multiprocessors"])
+        return None if launch is None else guarded(launch.again)
 
     # ---- residuals -------------------------------------------------------------------------
 
