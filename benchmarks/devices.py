@@ -5,8 +5,9 @@
     python benchmarks/devices.py --draw      # the page from the JSON again; no GPU
 
 `tcsolve.solve` of NumPy arrays with device='cpu', 'cuda' and 'auto'; and copies of arrays by
-`tcsolve._backends.cuda.runtime.transfers`, beside those of CuPy.  Times are medians of wall clock from the
-fourth call on; a call of more than a second is timed at once.  Each answer is checked before it is timed.
+`tcsolve._backends.cuda.runtime.transfers`, compared with those of CuPy.  Times are medians of wall clock from
+the fourth call on; a call of more than a second is timed from the first.  Each answer is checked before it is
+timed.
 """
 
 import sys
@@ -143,8 +144,8 @@ def page(facts, rows):
     kept = sum(verdict(row) == "ok" for row in solves)
     text = (
         "# The device of NumPy arrays\n\nThe wall clock of `tcsolve.solve` for a general FP64 matrix in "
-        "the memory of the host, with each `device`, in a process that has used the GPU.  `auto` shall "
-        f"take at most {WANTED:g} times as long as the better of the others, and "
+        "the memory of the host, with each `device`, in a process that has used the GPU.  `auto` should "
+        f"take at most {WANTED:g} times as long as the faster of `cpu` and `cuda`, and "
         + ", ".join(f"{1e3 * t:g} ms at n = {n}" for n, t in WANTED_SECONDS.items())
         + f".  {kept} of {len(solves)} rows are ok.  The rates of the machine: {facts['rates']}."
     )

@@ -1,4 +1,4 @@
-"""A collection on the loopback, whose answers may be faulty."""
+"""A server on this machine with a collection of matrices; its answers may be faulty."""
 
 import threading
 import time

@@ -3,9 +3,9 @@
     python tests/mutants.py                   # all of them
     python tests/mutants.py --part lu --only 3 7
 
-A mutant is killed if a test fails, or does not end. Mutants that no test can tell from the library have
-their reason beside them. The script fails if another one survives that is not explained, or if fewer than
-`LEAST` of those that change what the library does are killed.
+A mutant is killed if a test fails, or does not end. If no test can distinguish a mutant from the library, its
+entry gives the reason. The script fails if a mutant without a reason survives, or if fewer than `LEAST` of
+the mutants that change the behaviour of the library are killed.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 # Folders of the repository, and where they are in the package.
 INSTALLED = {"tcsolve": "tcsolve", "kernels": "tcsolve/kernels", "matrices": "tcsolve/matrices"}
-# The tests of each part, those that find most first.
+# The tests of each part; those that kill most mutants come first.
 PARTS = {
     "refine": (
         *("refine", "solve/test_ladder.py", "solve/test_statuses.py", "solve/test_nonfinite.py"),
@@ -42,7 +42,7 @@ LONGEST_SECONDS = 1800
 
 
 class Mutant(NamedTuple):
-    """One line of a file of tcsolve/ and what it is replaced by; why no test can tell, where none can."""
+    """One line of a file of tcsolve/, its replacement, and the reason if no test can see the difference."""
 
     part: str
     file: str

@@ -19,8 +19,8 @@ constexpr int WIDTH = N + SIDES;    // columns of a row with its right-hand side
 
 struct Given { T_A part[PARTS]; };
 
-// Row i of a matrix in shared memory starts at i STRIDE, and column N has the right-hand side.  STRIDE is odd, and the
-// rows of a team continue those of the team before modulo BANKS, so that reading a column has no bank conflicts.
+// Row i of a matrix in shared memory starts at i STRIDE, and column N has the right-hand side.  STRIDE is odd, and
+// modulo BANKS the rows of a team follow those of the team before, so that reading a column has no bank conflicts.
 constexpr int STRIDE = N + 1 | 1, BANKS = 128 / int(sizeof(Given));
 constexpr int SIZE = N * STRIDE + ((LANES - N) * STRIDE % BANKS + BANKS) % BANKS;
 
@@ -128,7 +128,7 @@ struct Team {
         __syncwarp();
     }
 
-    // Entry j of the answer, which all lanes know: keep it, and look at it again.
+    // Keeps entry j of the answer, in registers or in shared memory; `kept` returns it.
     __device__ __forceinline__ void keep(Number (&own)[2][ALONE ? N : 1], int which, int j, Number v) const {
         if (ALONE) {
             own[which][ALONE ? j : 0] = v;

@@ -31,7 +31,8 @@ __all__ = ["failed", "solve_directly", "solve_empty", "solve_one_element"]
 
 # Largest number of refinement steps with FP64 factors; more steps gain nothing.
 MOST_STEPS = 2
-# Largest number of corrections with FP32 factors that are trusted; they need less than half of them.
+# Largest number of corrections with FP32 factors, unless the plan has one.  Systems whose rcond is large
+# enough for these factors need less than half as many.
 MOST_LOW_STEPS = 30
 # Number of vectors per right-hand side of that refinement.
 LOW_VECTORS = 6

@@ -1,4 +1,4 @@
-"""Refinement with the factors of the current rung, within the steps that a next rung would be worth."""
+"""Refinement with the factors of the current rung, for at most about the time of the next rung."""
 
 import math
 

@@ -131,7 +131,7 @@ class System:
 
     @functools.cached_property
     def expects_dominance(self):
-        """Whether `factor_blocked` shall expect the pivots on the diagonal."""
+        """Whether `factor_blocked` should expect the pivots on the diagonal."""
         if self.is_complex or self.scaling is not None:
             return False
         return expects_dominance(self.ops, self.a, self.survey)

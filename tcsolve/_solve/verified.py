@@ -197,8 +197,8 @@ class Solve:
         while True:
             if not ladder.make_valid().bad_pivot:
                 self.condition.begin(k)
-                # Start again from x = 0: the x of a rung that failed may be worse than that, even if its
-                # backward error, which is relative to the size of x, is small.
+                # Start again from x = 0.  The x of a rung that failed may be worse than zero, even if its
+                # backward error is small, because this error is relative to the size of x.
                 state, ahead = self.residual.refine(ladder, rhs, bound, ahead), None
                 history += [_told(ladder.precision, total, point) for point in state.history]
                 total += state.steps

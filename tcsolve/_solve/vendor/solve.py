@@ -6,8 +6,8 @@ A single matrix is treated as a stack of one.
 2. One kernel measures the norms of A, the residual of x, and the size of A^-1 times the probes.  Other
    numbers were found when the structure was read.  The host reads all of them at once; of a long stack, only
    those of matrices that are not ordinary.
-3. If A may be singular to working precision, its rcond is estimated.  A launch that solves at once computes
-   it instead.
+3. If A may be singular to working precision, its rcond is estimated.  A kernel that factors and solves in
+   one launch computes rcond from A^-1 instead.
 4. An x that misses the bound is corrected once by its residual.
 5. If it still misses the bound, or the entries of A are extreme, A is scaled by powers of two and factored
    again, and x is refined.
@@ -62,7 +62,7 @@ PROBES = 2
 
 
 def goes_to_vendor(ops, a, b, structure, precision):
-    """Tell whether `solve_by_vendor` shall solve the system: on a GPU, if no other method is faster."""
+    """Tell whether `solve_by_vendor` should solve the system: on a GPU, if no other method is faster."""
     if ops.vendor is None or precision not in ("auto", "fp64"):
         return False
     if a.ndim > 2 or b.ndim > 2 or structure == "positive definite":
@@ -78,7 +78,7 @@ def _is_faster(ops, a, nrhs):
 
 
 def solve_by_vendor(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite, estimate):
-    """Solve one system or a stack, or return None if the ladder shall solve a single general system.
+    """Solve one system or a stack; return None for a single general system that the ladder must solve.
 
     Parameters
     ----------
@@ -217,7 +217,7 @@ def _bytes(ops, system, size):
 
 
 def _in_parts(ops, system, size):
-    """Return the `Part` of all systems, solved `size` at a time, or None if the ladder shall solve one."""
+    """Return the `Part` of all systems, solved `size` at a time, or None if the ladder must solve one."""
     if _is_judged(ops, system):
         return _solve_and_judge(ops, system)
     if len(system.a) <= size:
@@ -228,7 +228,7 @@ def _in_parts(ops, system, size):
 
 
 def _solve_some(ops, system):
-    """Return the `Part` of some systems, or None if the ladder shall solve one."""
+    """Return the `Part` of some systems, or None if the ladder must solve one."""
     m, n, k = system.b.shape
     board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
     if ops.vendor.takes_at_once(system.alone, n, k, system.a.dtype, system.kind):
@@ -240,7 +240,7 @@ def _solve_some(ops, system):
 
 
 def answered(ops, system, x, factors, board):
-    """Return the `Part` from the measured numbers on the device, or None if the ladder shall solve a system.
+    """Return the `Part` from the measured numbers on the device, or None if the ladder must solve a system.
 
     Of a long stack, the host looks only into the systems that are not ordinary.
     """

@@ -41,7 +41,7 @@ PASSING_ENTRIES = 1 << 23
 # The arguments of tcs_split_by if there is no first matrix, or no second one.
 NOTHING, NOTHING_BY = (None, 0, 0, 0, None, None, 0, 1.0), (None, 0, 0, 0, None, None, 0, None)
 # A block of A that becomes U, or L U11, is expected to be at most ROOM times as large as U11 (see `Bound`).
-# FP16 overflows if something is more than SLACK times as large as expected.
+# FP16 overflows if an entry is more than SLACK times as large as expected.
 ROOM, SLACK = 16.0, 2.0
 # Up to this many entries of U, every block that splits a part of U finds the power of two of U itself.
 FEW_ENTRIES = 1 << 16
@@ -181,7 +181,7 @@ class Operand:
         args = (*maps, *results, *target, *NO_ORIGIN, m, n, len(u), 1.0, 1.0)
 
         def launch(blocks, others=0, taken=None, held=(hi_lo, self._parts)):
-            # held: the maps have their addresses
+            # `held` keeps these arrays alive, because the maps contain their addresses.
             launch_wgmma(_defines(self._how), m, n, args, blocks, others=others, taken=taken)
 
         if share is None:
@@ -266,7 +266,7 @@ def _defines(how):
 
 
 def _scale(u, top, other, multiprocessors):
-    """Find the power of two of u; return (it, -1 divided by the powers of both operands, words for tiles)."""
+    """Return (power of two of u, -1 divided by the powers of both operands, words that count tiles)."""
     k, n = u.shape
     # find_operand_scale.cu uses `work` and leaves it zero, as the product does that takes its tiles from it.
     scalars, work = cupy.empty(3, cupy.float32), cublas_calls.zeros(TURN_WORDS)

@@ -1,4 +1,4 @@
-"""Stacks and small systems on a device: the same bits in any company, hostile systems among plain ones."""
+"""Stacks and small systems on a device: bits do not depend on the other systems, however bad these are."""
 
 import itertools
 
@@ -55,7 +55,7 @@ def test_a_system_has_the_same_bits_in_any_company(n, dtype, cupy):
     a, b = stack(cupy, 5 if few else 70, n, dtype)
     x = tcsolve.solve(a, b)
 
-    assert (x == tcsolve.solve_ex(a, b).x).all()  # the ordinary way
+    assert (x == tcsolve.solve_ex(a, b).x).all()  # by the general code
     if few:
         some = slice(0, 4)
         assert (x[some] == tcsolve.solve(a[some], b[some])).all()

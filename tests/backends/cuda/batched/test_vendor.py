@@ -1,4 +1,4 @@
-"""The library's factors on a device, and the kernels that verify answers, beside their oracle in NumPy."""
+"""The library's factors on a device, and the kernels that verify answers, compared with those of NumPy."""
 
 import itertools
 
@@ -165,7 +165,7 @@ def test_matrices_are_read_as_on_the_host(cupy, vendor, n, dtype, how):
                 np.testing.assert_allclose(on_device.get(), seen, rtol=rtol)
 
 
-# (systems, unknowns, right-hand sides): every home of the kernels, and the sizes beside its ends.
+# (systems, unknowns, right-hand sides): every launch shape of the kernels, and the sizes next to its limits.
 SMALL = [(4, 1, 1), (130, 4, 1)] + [
     (11, n, 1) for n in (2, 3, 5, 7, 8, 9, 15, 16, 17, 24, 25, 31, 32)
 ]
@@ -189,7 +189,7 @@ SOLVED += [
 @pytest.mark.parametrize("dtype", "fdFD")
 @pytest.mark.parametrize("m, n, k, how", SOLVED)
 def test_systems_are_solved_and_verified_at_once_as_on_the_host(cupy, vendor, m, n, k, dtype, how):
-    """For every kind and every way to read a matrix, singular and spoilt ones among the others."""
+    """For every kind and every way to read a matrix; some matrices are singular or hold NaN."""
     if not vendor.takes_at_once(False, n, k, np.dtype(dtype), "general"):
         assert n > 88  # what every architecture takes of complex matrices
         skip_on_other_chips(f"{n} unknowns do not fit in shared memory")
@@ -315,7 +315,7 @@ def test_factors_solve_with_the_matrix_and_its_adjoint(cupy, vendor, kind, m, n,
             x = np.swapaxes(taken.solve(rows, adjoint).get(), 1, 2)
             full = np.swapaxes(a, 1, 2).conj() if adjoint else a
             for system in zip(full[which], x, b[which], strict=True):
-                # As good as an LU without refinement: n u, of FP64 though A may be FP32.
+                # As good as an LU without refinement: n u.  u is that of FP64, although A may be in FP32.
                 assert ratio(*system) <= max(4, n**0.5)
 
 
