@@ -49,12 +49,17 @@ def machine(commit=None):
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit or os.environ.get("TCSOLVE_COMMIT") or _commit(),
         "python": platform.python_version(),
-        "cpu": f"{cpu_name()}, {os.cpu_count()} cores",
+        "cpu": f"{cpu_name()}, {_cores()} cores",
     }
     for package in ("tcsolve", "numpy", "scipy", "cupy-cuda13x", "cupy-cuda12x", "torch"):
         with contextlib.suppress(PackageNotFoundError):
             facts[package] = version(package)
     return facts
+
+
+def _cores():
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def gpu():

@@ -36,6 +36,8 @@ WANTED, WANTED_SECONDS = 1.25, {3000: 8e-3, 10000: 60e-3}
 # The orders of the square arrays that are copied.
 COPIED = (500, 1000, 3000, 10000)
 WARM_UPS, PATIENCE, LONG = 3, 0.4, 1.0
+# Seconds for which a short call is repeated before it is timed.
+SETTLING = 0.005
 
 
 def samples_of(calls, repeats):
@@ -46,7 +48,7 @@ def samples_of(calls, repeats):
             if name in done:
                 continue
             if last.get(name, SHORT) < SHORT:
-                call()  # the caches hold what the other call has used
+                _settle(call)
             start = time.perf_counter()
             call()
             took = last[name] = time.perf_counter() - start
@@ -55,6 +57,13 @@ def samples_of(calls, repeats):
             if sum(found[name]) > PATIENCE:
                 done.add(name)
     return {name: sorted(samples) for name, samples in found.items()}
+
+
+def _settle(call):
+    """Repeat a short call, because the caches and the threads of the call before would slow it down."""
+    end = time.perf_counter() + SETTLING
+    while time.perf_counter() < end:
+        call()
 
 
 def measure_solves(library, n, repeats):

@@ -88,8 +88,8 @@ MUTANTS = (
     Mutant(
         "refine",
         "_refine/loop.py",
-        "better = error < self.error[active]",
-        "better = error > self.error[active]",
+        "(better,) = (error < self.error[",
+        "(better,) = (error > self.error[",
     ),
     Mutant(
         "refine",
@@ -106,8 +106,8 @@ MUTANTS = (
     Mutant(
         "refine",
         "_refine/loop.py",
-        "& (state.steps[active] < task.max_steps)",
-        "& (state.steps[active] <= task.max_steps)",
+        "& (state.steps[these] < task.max_steps)",
+        "& (state.steps[these] <= task.max_steps)",
     ),
     Mutant(
         "refine",
@@ -268,8 +268,8 @@ MUTANTS = (
     Mutant(
         "solve",
         "_solve/direct.py",
-        "return bool(((size > 1 / TOP) | ~b.any(axis=0)).all())",
-        "return bool(((size > 1 * TOP) | ~b.any(axis=0)).all())",
+        "bool(((size > 1 / TOP) | ~b.any(axis=0)).all())",
+        "bool(((size > 1 * TOP) | ~b.any(axis=0)).all())",
     ),
     Mutant(
         "solve",

@@ -4,6 +4,9 @@ import numpy as np
 
 __all__ = ["held", "signs", "solve_scaled", "steepest"]
 
+# The smallest normal number of a format.
+SMALLEST = {"f": 2.0**-126, "d": 2.0**-1022}
+
 
 def signs(xp, v, state):
     """As `Ops.signs`."""
@@ -40,5 +43,5 @@ def solve_scaled(xp, column_max, solve, b, dtype):
     The scaling is undone in the result.
     """
     size = column_max(b)
-    size = xp.where(size > 0, size, 1.0)
+    size = xp.maximum(size, SMALLEST[size.dtype.char])  # zeros stay zeros
     return solve((b / size).astype(dtype)) * size

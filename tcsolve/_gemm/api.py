@@ -17,7 +17,7 @@ from tcsolve._gemm.task import (
 
 __all__ = ["gemm", "gemm_batched", "gemm_bound"]
 
-# Functions that repeat a batched product without checks, by the `_key` of its arguments; at most MOST_KEPT.
+# Functions that repeat a product without checks, by the `_key` of its arguments; at most MOST_KEPT.
 _AGAIN, MOST_KEPT = {}, 4096
 # The addresses of arrays with one key are equal modulo ALIGNMENT, as `Ops.gemm` needs it.
 ALIGNMENT = 16
@@ -122,7 +122,7 @@ def gemm(
     1e-07
     """
     options = Options(alpha, beta, transa, transb, precision, refine, engine, rtol)
-    return multiply(check_gemm(a, b, c, out, options))[0]
+    return _product(check_gemm, a, b, c, out, options)
 
 
 def gemm_batched(
@@ -192,10 +192,15 @@ def gemm_batched(
     (2, 2, 2)
     """
     options = Options(alpha, beta, transa, transb, precision, refine, engine, rtol)
-    key, result = _repeated(a, b, c, out, options)
+    return _product(check_gemm_batched, a, b, c, out, options)
+
+
+def _product(check, a, b, c, out, options):
+    """Return the product; `check` makes its `Task`, unless an equal one was computed before."""
+    key, result = _repeated(check, a, b, c, out, options)
     if result is not None:
         return result
-    out, again = multiply(check_gemm_batched(a, b, c, out, options))
+    out, again = multiply(check(a, b, c, out, options))
     if key is not None and again is not None:
         if len(_AGAIN) >= MOST_KEPT:
             _AGAIN.clear()
@@ -203,19 +208,19 @@ def gemm_batched(
     return out
 
 
-def _repeated(a, b, c, out, options):
+def _repeated(check, a, b, c, out, options):
     """Return (key, result) if a product with the same key was computed before, else (key, None).
 
-    The product of a small batch takes less time than the checks of its arguments.  So the checks are done
-    once for all arguments that differ only in the addresses of the arrays.  The key is None for NumPy
-    arrays, whose products take longer than the checks, and for options that cannot be part of a key.
+    A small product takes less time than the checks of its arguments.  So the checks are done once for all
+    arguments that differ only in the addresses of the arrays.  The key is None for NumPy arrays, whose
+    products take longer than the checks, and for options that cannot be part of a key.
     """
     beta = options.beta
     if not is_cupy(a) or not isinstance(beta, int | float):
         return None, None
     ops_for(a)  # raises unless a is on the current device
     c = c if beta != 0 else None
-    key = _key(options, a, b, c, out)
+    key = _key((check, options), a, b, c, out)
     try:
         again = _AGAIN.get(key)
     except TypeError:  # an option is not hashable; the checks of the arguments will report it
@@ -223,9 +228,9 @@ def _repeated(a, b, c, out, options):
     return key, None if again is None else again(a, b, c, out)
 
 
-def _key(options, *arrays):
+def _key(kind, *arrays):
     """Return a key of all that `Ops.gemm` does not check again, or None unless all arrays are CuPy arrays."""
-    key = [options]
+    key = [kind]
     for x in arrays:
         if is_cupy(x):
             key += (x.shape, x.strides, x.dtype.char, x.data.ptr % ALIGNMENT, x.data.device_id)

@@ -67,20 +67,19 @@ class Refined:
 
     @property
     def all_converged(self):
-        return bool(self.converged.all())
+        return bool(np.logical_and.reduce(self.converged))  # faster than all()
 
     def keep_better(self, ops, active, trial, error, bound):
         """Store the columns of `trial` with a smaller error than before; a NaN never replaces a number."""
-        better = error < self.error[active]
-        if better.all() and len(active) == len(self.error):
-            self.x = trial
-        elif better.any():
+        (better,) = (error < self.error[_these(active, self.error)]).nonzero()
+        if len(better) == len(self.error):
+            self.x, self.error = trial, error
+        elif len(better):
             # Copy first, because the starting x may belong to the caller.
-            self.x = self.x.copy()
-            here, there = map(ops.xp.asarray, (active[better], np.flatnonzero(better)))
+            self.x, self.error = self.x.copy(), self.error.copy()
+            here, there = map(ops.xp.asarray, (active[better], better))
             self.x[:, here] = trial[:, there]
-        self.error = self.error.copy()
-        self.error[active[better]] = error[better]
+            self.error[active[better]] = error[better]
         self.converged = self.converged | stopping.converged(self.error, bound)
         self.history.append(Point(self.steps.copy(), self.error, False))
 
@@ -218,8 +217,10 @@ def _replay(task, ahead):
         going = bool(error > bound and error <= contraction * before and taken < task.max_steps)
     error = errors[best : best + 1]
     converged = stopping.converged(error, bound)
-    # Copy x, because all iterates done ahead share one array.
-    state = Refined(x[best].copy(), error, np.array([taken]), converged, history)
+    # Copy x, because all iterates done ahead share one array; CuPy copies by copyto without a kernel.
+    chosen = task.ops.xp.empty(x[best].shape, x.dtype)
+    task.ops.xp.copyto(chosen, x[best])
+    state = Refined(chosen, error, np.array([taken]), converged, history)
     return state, [(x[taken], r[taken])] if going else []
 
 
@@ -230,27 +231,33 @@ def _classical(task, state, last):
     Return False if the remaining steps cost more than a better preconditioner.
     """
     ops, contraction = task.ops, task.plan.contraction
-    active = np.flatnonzero(~state.converged & ~np.isnan(state.error))
+    (active,) = (~state.converged & ~np.isnan(state.error)).nonzero()
     x, r = (_take(ops, v, active) for v in last.pop())
     while active.size:
-        before = state.error[active]
+        these = _these(active, state.error)
+        before = state.error[these]
         x = x + task.correct(r)
         r, error = measure(ops, task.operator, x, _take(ops, task.b, active))
-        state.steps[active] += 1
+        state.steps[these] += 1
         state.keep_better(ops, active, x, error, task.bound)
         if task.is_hopeless(error, before, len(state.error)):
             return False
         going = (
-            ~state.converged[active]
+            ~state.converged[these]
             & stopping.contracting(error, before, contraction)
-            & (state.steps[active] < task.max_steps)
+            & (state.steps[these] < task.max_steps)
         )
-        left = np.flatnonzero(going)
+        (left,) = going.nonzero()
         if not left.size:
             break
         x, r = (_take(ops, v, left) for v in (x, r))
         active = active[left]
     return True
+
+
+def _these(index, columns):
+    """Return what selects the columns `index`: of all columns, a slice, which is faster."""
+    return slice(None) if len(index) == len(columns) else index
 
 
 def _take(ops, x, index):

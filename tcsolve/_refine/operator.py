@@ -78,11 +78,10 @@ def measure(ops, operator, x, b):
 def quotient(residual, norm, x):
     """Return residual / norm / x: 0 for a zero residual, NaN if x is not finite."""
     residual, x = np.asarray(residual, dtype=float), np.asarray(x)
-    finite = np.isfinite(x)
     with np.errstate(all="ignore"):
         # Two divisions: the product of the norms may overflow or underflow.
         error = residual / norm / x
-    # A zero residual means an error of zero, also for x = 0.  An infinite x is never an answer.
-    error[finite & (residual == 0)] = 0.0
-    error[~finite] = np.nan
+        # A zero residual means an error of zero, also for x = 0.  An infinite x is never an answer.
+        error[residual == 0] = 0.0
+        error += x - x
     return error

@@ -273,6 +273,7 @@ def rough_bytes(update, n, dtype):
     return int(ROUGH * n * n * low * (2 if dtype.kind == "c" else 1))
 
 
+@functools.lru_cache(maxsize=1024)
 def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     """Predict the bytes that a solve allocates beyond its arguments.
 

@@ -171,12 +171,10 @@ def _refined(a, b, factors, norm, dtype):
             overflows = not np.isfinite(rounded).all()
             x = x if overflows else rounded
         size = np.maximum.reduce(np.abs(x))
-        least = np.minimum.reduce(size)
-        # Products with a tiny x may underflow, so it must be zero, for b = 0.
-        if not (np.maximum.reduce(size) < TOP and (least > 1 / TOP or _is_zero(size, b))):
+        if not _is_of_ordinary_size(size, b):
             return None
         r = a.residual(x, b) if type(a) is Band else residual(a, x, b)
-        error = np.maximum.reduce(np.abs(r)) / (norm * (size if least else size + (size == 0)))
+        error = np.maximum.reduce(np.abs(r)) / (norm * (size + (size == 0)))
         met = error <= bound
         if np.logical_and.reduce(met):
             return x, None if overflows else error, steps, ()
@@ -185,9 +183,14 @@ def _refined(a, b, factors, norm, dtype):
     return None
 
 
-def _is_zero(size, b):
-    """Tell whether b = 0 for each column of x whose largest entry is tiny."""
-    return bool(((size > 1 / TOP) | ~b.any(axis=0)).all())
+def _is_of_ordinary_size(size, b):
+    """Tell whether the largest entries of each column of x are far from the ends of FP64, or 0 as b is.
+
+    Products with a tiny x may underflow.
+    """
+    if not np.maximum.reduce(size) < TOP:
+        return False
+    return np.minimum.reduce(size) > 1 / TOP or bool(((size > 1 / TOP) | ~b.any(axis=0)).all())
 
 
 def _refined_by_plan(a, b, factors, norm, dtype, plan):
@@ -202,14 +205,14 @@ def _refined_by_plan(a, b, factors, norm, dtype, plan):
     if not state.all_converged:
         return None
     size, error = numpy_ops.column_max(state.x), state.error
-    if not (np.maximum.reduce(size) < TOP and _is_zero(size, b)):
+    if not _is_of_ordinary_size(size, b):
         return None
     if dtype.char in "fF":
         error = None
     elif n <= SMALL:
         rest = np.maximum.reduce(np.abs(residual(a, state.x, b, (norm, size))))
         error = rest / (norm * (size + (size == 0)))
-        if not (error <= wanted).all():
+        if not np.logical_and.reduce(error <= wanted):
             return None
     return state.x, error, state.steps, state.history
 

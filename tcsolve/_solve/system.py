@@ -129,7 +129,7 @@ class System:
         survey = self.survey
         return survey.inf == 0 or survey.row_spread == 0 or survey.col_spread == 0
 
-    @property
+    @functools.cached_property
     def expects_dominance(self):
         """Whether `factor_blocked` should expect the pivots on the diagonal."""
         if self.is_complex or self.scaling is not None:

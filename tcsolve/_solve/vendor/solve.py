@@ -47,8 +47,9 @@ from tcsolve._solve.vendor.system import (
 
 __all__ = ["answered", "goes_to_vendor", "solve_by_vendor", "together"]
 
-# Up to this n, cuSOLVER factors a single matrix, because the launches of our LU take longer.
-LARGEST_ALONE = 512
+# Up to this n, cuSOLVER factors a single matrix, because the launches of our LU take longer; and the same for
+# several right-hand sides, whose refinement has more launches.
+LARGEST_ALONE, LARGEST_WITH_COLUMNS = 512, 1024
 # Up to this n, the matrices of a stack are factored together.  Each larger matrix fills the device by itself.
 LARGEST_TOGETHER, LARGEST_DEFINITE_TOGETHER = 640, 1024
 # Fewer than FEW matrices of more than FEW_ROWS rows are factored one by one.  Together, each would get only a
@@ -74,7 +75,9 @@ def goes_to_vendor(ops, a, b, structure, precision):
 
 def _is_faster(ops, a, nrhs):
     """Tell whether the LU of cuSOLVER is faster than our LU for one matrix."""
-    return a.shape[-1] <= LARGEST_ALONE or (first_update(a, nrhs, "auto", rates_for(ops)) == "fp64")
+    if a.shape[-1] <= (LARGEST_ALONE if nrhs == 1 else LARGEST_WITH_COLUMNS):
+        return True
+    return first_update(a, nrhs, "auto", rates_for(ops)) == "fp64"
 
 
 def solve_by_vendor(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite, estimate):

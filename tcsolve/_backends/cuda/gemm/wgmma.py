@@ -10,12 +10,15 @@ from tcsolve._backends.cuda.runtime import compiler, cublas_calls
 from tcsolve.kernels.product_shapes import WGMMA_ROWS
 
 __all__ = [
+    "BY_HAND",
+    "NO_MAP",
     "NO_ORIGIN",
     "TURN_WORDS",
     "Bound",
     "Lower",
     "Operand",
     "Right",
+    "grid_of",
     "launch_wgmma",
     "maps_of",
     "results_of",
@@ -68,10 +71,16 @@ def launch_wgmma(defines, m, n, args, blocks, *, others=0, taken=None):
     Another launch, of `others` blocks, may share its tiles.  `taken` is None, or the address of bits that
     mark the multiprocessors that the launch must not use.
     """
+    grid, threads, shared, sharing = grid_of(defines, m, n, blocks, others)
+    kernel = compiler.kernel("gemm_wgmma", "tcs_gemm_wgmma", **defines)
+    kernel((grid,), (threads,), (*args, sharing, taken), shared=shared)
+
+
+def grid_of(defines, m, n, blocks, others=0):
+    """Return blocks, threads, bytes of shared memory, and how many clusters share the tiles."""
     cluster, tiles = defines["CLUSTER"], _tiles(defines, m, n)
     own, beside = (min(tiles, x // cluster) for x in (blocks, others))
-    kernel = compiler.kernel("gemm_wgmma", "tcs_gemm_wgmma", **defines)
-    kernel((own * cluster,), (THREADS,), (*args, own + beside, taken), shared=SHARED_BYTES)
+    return own * cluster, THREADS, SHARED_BYTES, own + beside
 
 
 def takes_turns(defines, m, n, multiprocessors):
