@@ -256,7 +256,7 @@ def _classical(task, state, last):
 
 
 def _these(index, columns):
-    """Return what selects the columns `index`: of all columns, a slice, which is faster."""
+    """Return an index of these columns; for all columns it is a slice, which is faster."""
     return slice(None) if len(index) == len(columns) else index
 
 

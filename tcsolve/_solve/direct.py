@@ -184,9 +184,9 @@ def _refined(a, b, factors, norm, dtype):
 
 
 def _is_of_ordinary_size(size, b):
-    """Tell whether the largest entries of each column of x are far from the ends of FP64, or 0 as b is.
+    """Tell whether each column of x is far from the ends of the range of FP64, or has b = 0.
 
-    Products with a tiny x may underflow.
+    `size` has the largest modulus of each column.  Products with a tiny x may underflow.
     """
     if not np.maximum.reduce(size) < TOP:
         return False

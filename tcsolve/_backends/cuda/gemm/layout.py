@@ -78,7 +78,7 @@ class Extents(NamedTuple):
         return cls(operands, result)
 
     def may_overlap(self, *places):
-        """Tell whether the result may overlap an operand, if they have these addresses; 0 is none."""
+        """Tell whether the result may overlap an operand, from their addresses; 0 stands for no operand."""
         *places, out = places
         first, last = self.result
         return any(

@@ -1,6 +1,6 @@
 """A scaled product that is repeated on arrays that are alike: two launches with prepared arguments.
 
-The host takes longer to find the arguments of a product than the device takes to compute it.
+The host takes longer to find the arguments of the launches than the device takes to compute a product.
 """
 
 from dataclasses import dataclass
@@ -60,9 +60,9 @@ class Repeated:
     tops : tuple of int
         Where the largest entries of a and b, and the words that count tiles, begin in the scratch memory.
     cleared, room : int
-        Number of bytes of the scratch memory that are zero at the beginning, and of all.
+        Number of bytes at the beginning of the scratch memory that must be zero, and of the whole memory.
     counts_tiles : bool
-        Whether the clusters take the tiles by turns.
+        Whether the clusters take the tiles in turn.
     by_copies : bool
         Whether the copy engine stores the result.
     extents : Extents

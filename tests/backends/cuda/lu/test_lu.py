@@ -168,7 +168,7 @@ def sizes_of_inverses(hopper, lu_sizes, monkeypatch):
 def test_u_by_an_inverse_has_the_same_bits_whenever_it_is_made(
     update, block, rows, cupy, factor_on_device, lu_sizes, sizes_of_inverses
 ):
-    """The inverse is made while the next panel is factored; if it is wide, its strips are updated one by one."""
+    """The inverse is made while the next panel is factored; a wide one is updated strip by strip."""
     lu_sizes(wide=rows)
     a = matrix_on_device(cupy, 2500, update)
 
