@@ -101,7 +101,7 @@ def _check_engine(engine, product, arch):
 
 
 def gemm(job, arch, multiprocessors):
-    """Compute job.out for matrices, as the `Job` says; return a `Repeated` for more such products, or None."""
+    """Compute job.out for matrices, as the `Job` says; return a `Repeated` for more of them, or None."""
     c, out, product, engine = job.c, job.out, job.product, job.engine
     if not rows_contiguous(out):
         _into_other_order(job, arch, multiprocessors)
