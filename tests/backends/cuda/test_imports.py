@@ -5,7 +5,7 @@ import sys
 
 from switches import skip_or_fail
 
-# The CUDA libraries come with CuPy's wheels for a device.  Without them, any object stands for their functions.
+# The CUDA libraries come with other wheels than CuPy.  Without them, any object stands for their functions.
 PROGRAM = """
 import importlib, pkgutil, sys
 from unittest.mock import MagicMock
