@@ -31,10 +31,13 @@ ROWS_SHAPES = (
     ((4, 2, 128, 512), (8, 8, 128, 512), (16, 16, 128, 256), (32, 32, 64, 256)),
 )
 # (largest number of rows, columns of a block column, threads) of solve_block.cu, for real and for complex
-# matrices, and the number of threads for whose registers a multiprocessor has room.
+# matrices, and the number of threads for whose registers a multiprocessor has room.  The first one that fits
+# is taken; the last ones are for more right-hand sides than the others hold.
 BLOCK_SHAPES = (
-    ((64, 32, 64), (128, 32, 128), (256, 32, 256), (640, 32, 512), (1024, 16, 512)),
-    ((64, 16, 64), (128, 16, 128), (256, 16, 256), (608, 16, 512), (1024, 8, 512)),
+    ((64, 32, 64), (128, 32, 128), (256, 32, 256), (640, 32, 512), (1024, 16, 512))
+    + ((128, 64, 128), (256, 64, 256)),
+    ((64, 16, 64), (128, 16, 128), (256, 16, 256), (608, 16, 512), (1024, 8, 512))
+    + ((64, 32, 64), (128, 32, 128), (256, 32, 256)),
 )
 BLOCK_THREADS = 512
 # Number of columns of a panel of solve_block.cu.

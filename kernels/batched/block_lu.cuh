@@ -13,8 +13,8 @@
 //
 // The order of a matrix is a multiple of PANEL here; the caller appends an identity.
 //
-// The file that includes this one defines COMPLEX, WIDTH (of a block column, a multiple of 8), THREADS, MOST (largest
-// number of rows; a thread has MOST / THREADS of them).
+// The file that includes this one defines COMPLEX, WIDTH (of a block column, a multiple of 8 that divides THREADS),
+// THREADS, MOST (largest number of rows; a thread has MOST / THREADS of them).
 #pragma once
 
 #include "batched/small_solve.cuh"
@@ -24,7 +24,7 @@
 
 constexpr int PANEL = 8, WARPS = THREADS / WARP, EACH = (MOST + THREADS - 1) / THREADS;
 constexpr int LD = WIDTH + 4;  // of x and of a block on the diagonal; few bank conflicts
-static_assert(WARP % WIDTH == 0, "a warp copies whole rows of a block column");
+static_assert(THREADS % WIDTH == 0, "a block copies whole rows of a block column");
 constexpr unsigned KEY_ROWS = MOST <= 128 ? 128 : 1024;
 
 struct Entry { double part[PARTS]; };
@@ -61,6 +61,11 @@ struct Tile {
     __device__ __forceinline__ void read(const Entry* from) { at[0] = load(from[0]), at[1] = load(from[1]); }
     __device__ __forceinline__ void write(Entry* to) const { save(to[0], at[0]), save(to[1], at[1]); }
 };
+
+// The number of a lane of the warp.
+__device__ __forceinline__ Number of_lane(Number v, int lane) {
+    return {__shfl_sync(ALL_LANES, v.re, lane), COMPLEX ? __shfl_sync(ALL_LANES, v.im, lane) : 0.0};
+}
 
 // Rows in memory, by their positions.
 struct Rows {
@@ -99,8 +104,7 @@ struct BlockLU {
         #pragma unroll
         for (int r = 0; r < EACH; ++r) {
             const unsigned low = KEY_ROWS - 1 - positions[r];
-            const bool may = is_left[r] && (kind == GENERAL || positions[r] == p + K);
-            of_row[r] = may ? key_of<KEY_ROWS>(own[r][K], low) + KEY_ROWS : 0;
+            of_row[r] = is_left[r] ? key_of<KEY_ROWS>(own[r][K], low) + KEY_ROWS : 0;
             key = max(key, of_row[r]);
         }
         const unsigned of_warp = largest_of_warp(int(key));
@@ -146,6 +150,36 @@ struct BlockLU {
         }
     }
 
+    // The same if row p + K is the pivot row of step K, so that no warp waits for another one.  Each warp also eliminates
+    // the block on the diagonal: row i of it is `block` in lane i.
+    template <int K>
+    __device__ __forceinline__ void eliminate_in_order(
+        int p, Number (&own)[EACH][PANEL], const bool (&is_row)[EACH], Number (&block)[PANEL]
+    ) {
+        if constexpr (K < PANEL) {
+            const Number pivot = of_lane(block[K], K), inverse = inverse_of(pivot);
+            if (!broken && is_broken(pivot, kind)) broken = p + K + 1;
+            Number l[EACH];
+            bool is_pivot[EACH];
+            #pragma unroll
+            for (int r = 0; r < EACH; ++r) {
+                const int after = int(threadIdx.x) + THREADS * r - K;  // positions after that of the pivot row
+                is_pivot[r] = after == 0, l[r] = {0.0, 0.0};
+                if (is_row[r] && after > 0) own[r][K] = l[r] = times(own[r][K], inverse);
+                if (is_pivot[r]) own[r][K] = inverse;
+            }
+            const Number of_block = times(block[K], inverse);
+            #pragma unroll
+            for (int c = K + 1; c < PANEL; ++c) {
+                const Number u = of_lane(block[c], K);
+                block[c] = less(block[c], of_block, u);  // of no use in finished rows
+                #pragma unroll
+                for (int r = 0; r < EACH; ++r) if (!is_pivot[r]) own[r][c] = less(own[r][c], l[r], u);
+            }
+            eliminate_in_order<K + 1>(p, own, is_row, block);
+        }
+    }
+
     // Factors the panel at position p, in the columns of x from `column` on.
     __device__ __forceinline__ void factor_panel(int p, int column) {
         Number own[EACH][PANEL];
@@ -162,7 +196,15 @@ struct BlockLU {
                 own[r][c] = is_left[r] ? load(x[rows[r] * LD + column + c]) : Number{0.0, 0.0};
             }
         }
-        eliminate<0>(p, own, positions, is_left);
+        if (kind == GENERAL) {
+            eliminate<0>(p, own, positions, is_left);
+        } else {
+            Number block[PANEL];
+            #pragma unroll
+            for (int c = 0; c < PANEL; ++c) block[c] = load(row_of_x(p + lane() % PANEL)[column + c]);
+            __syncthreads();  // all have read the block before it is written
+            eliminate_in_order<0>(p, own, is_left, block);
+        }
         #pragma unroll
         for (int r = 0; r < EACH; ++r) {
             if (positions[r] >= size) continue;
@@ -254,10 +296,8 @@ struct BlockLU {
     // Calls of_row(i) for the numbers i = 0 ... count - 1: those of this thread, which takes column `own_column()`.
     template <typename OfRow>
     __device__ __forceinline__ static void for_rows(int count, OfRow of_row) {
-        constexpr int OF_WARP = WARP / WIDTH;
-        const int first = int(threadIdx.x) / WIDTH;
         #pragma unroll 4
-        for (int i = first; i < count; i += WARPS * OF_WARP) of_row(i);
+        for (int i = int(threadIdx.x) / WIDTH; i < count; i += THREADS / WIDTH) of_row(i);
     }
     __device__ __forceinline__ static int own_column() { return threadIdx.x % WIDTH; }
 

@@ -6,14 +6,25 @@
 
 // Entries (i, j) with -below <= j - i <= above are read.  Instead of an entry outside this band, the matrix has zero if
 // mirror is 0, the entry on the other side of the diagonal if mirror is 1, and the conjugate of that entry if mirror is
-// 2.  If mirror is 2, the diagonal also has zero imaginary parts.
+// 2.  If mirror is 2, the diagonal also has zero imaginary parts.  With a mirror, below or above is zero, and the other
+// one is as large as the matrix: of two entries that mirror each other, one is read.
 struct Band {
-    Index below, above, mirror;
+    int below, above, mirror;
 
-    __device__ __forceinline__ bool reads(Index i, Index j) const { return j - i <= above && i - j <= below; }
+    static constexpr Index FAR = 1 << 30;  // no matrix has more diagonals; 32-bit comparisons are cheaper
+
+    __device__ __forceinline__ Band(Index below, Index above, Index mirror)
+        : below(int(min(below, FAR))), above(int(min(above, FAR))), mirror(int(mirror)) {}
+
+    __device__ __forceinline__ bool reads(int i, int j) const { return j - i <= above && i - j <= below; }
+
+    // Whether the matrix that is read may have another value than a_ij.
+    __device__ __forceinline__ bool changes(int i, int j) const {
+        return !reads(i, j) || COMPLEX && mirror == 2 && i == j;
+    }
 
     // The entry (i, j) of the matrix that is read, from a_ij (`given`) and, if there is a mirror, a_ji (`other`).
-    __device__ __forceinline__ Number stands(Index i, Index j, Number given, Number other) const {
+    __device__ __forceinline__ Number stands(int i, int j, Number given, Number other) const {
         if (COMPLEX && mirror == 2) {
             if (i == j) return {given.re, 0.0};
             other.im = -other.im;
@@ -31,12 +42,17 @@ struct Reading {
 
     __device__ __forceinline__ Number given(Index i, Index j) const { return number(at, i * row + j * col); }
 
-    __device__ __forceinline__ Number other(Index i, Index j) const {
+    __device__ __forceinline__ Number other(int i, int j) const {
         return band.mirror && !band.reads(i, j) ? given(j, i) : Number{0.0, 0.0};
     }
 
-    __device__ __forceinline__ Number operator()(Index i, Index j) const {
-        return band.stands(i, j, given(i, j), other(i, j));
+    // The same as band.stands(i, j, given(i, j), other(i, j)), by one load.
+    __device__ __forceinline__ Number operator()(int i, int j) const {
+        const bool reads = band.reads(i, j), mirrors = band.mirror && !reads;
+        Number v = given(mirrors ? j : i, mirrors ? i : j);
+        if (!reads && !mirrors) v = {0.0, 0.0};
+        if (COMPLEX && band.mirror == 2) v.im = i == j ? 0.0 : mirrors ? -v.im : v.im;
+        return v;
     }
 };
 
@@ -47,16 +63,17 @@ struct Seen {
     // Whether there is a nonzero entry that is not read; a NaN or Inf; a zero on the diagonal.
     bool beyond = false, spoilt = false, zero = false;
 
-    __device__ __forceinline__ void note(const Band& band, Index i, Index j, Number given, Number stands) {
+    __device__ __forceinline__ void note(const Band& band, int i, int j, Number given, Number stands) {
+        const auto raise = [](double& most, double v) { most = v > most ? v : most; };  // not by a NaN
         spoilt = spoilt || !isfinite(given.re) || COMPLEX && !isfinite(given.im);
         zero = zero || i == j && modulus(stands) == 0;
         if (COMPLEX && band.mirror == 2 && i == j) {
-            apart = fmax(apart, 2 * fabs(given.im)), largest = fmax(largest, modulus(given));
+            raise(apart, 2 * fabs(given.im)), raise(largest, modulus(given));
             beyond = beyond || fabs(given.im) > 0;
         } else if (band.reads(i, j)) {
-            largest = fmax(largest, modulus(given));
+            raise(largest, modulus(given));
         } else {
-            apart = fmax(apart, modulus({given.re - stands.re, given.im - stands.im}));
+            raise(apart, modulus({given.re - stands.re, given.im - stands.im}));
             beyond = beyond || modulus(given) > 0;
         }
     }

@@ -42,20 +42,42 @@ struct Team {
     Given* a;
     Places* places;
     int lane, n;
-    Band band;
 
     __device__ __forceinline__ int row_of(int r) const { return lane + LANES * r; }
     __device__ __forceinline__ bool has(int r) const { return row_of(r) < n; }
 
-    // Entry (i, j) in shared memory, and of the matrix that is read.
-    __device__ __forceinline__ Number given(int i, int j) const {
+    // Entry (i, j) in shared memory.
+    __device__ __forceinline__ Number operator()(int i, int j) const {
         const Given& v = a[i * STRIDE + j];
         return {double(v.part[0]), COMPLEX ? double(v.part[PARTS - 1]) : 0.0};
     }
-    __device__ __forceinline__ Number operator()(int i, int j) const {
-        const Number v = given(i, j);
-        if (!BANDED) return v;
-        return band.stands(i, j, v, band.mirror && !band.reads(i, j) ? given(j, i) : Number{0.0, 0.0});
+
+    // Turns the matrix of the caller into the one that is read, and notes what its entries are like.  No lane writes
+    // what another one reads: the mirror image of an entry that is not read keeps its value.
+    __device__ __forceinline__ void apply(const Band& band, Seen& seen) const {
+        constexpr int AT_ONCE = 4;  // entries that are loaded before the first of them is written
+        static_assert(N % AT_ONCE == 0, "beyond n there are zeros, which change nothing that is noted");
+        #pragma unroll 1
+        for (int i = lane; i < n; i += LANES) {
+            #pragma unroll 1
+            for (int first = 0; first < n; first += AT_ONCE) {
+                Number own[AT_ONCE], stands[AT_ONCE];
+                #pragma unroll
+                for (int q = 0; q < AT_ONCE; ++q) {
+                    const int j = first + q;
+                    const bool mirrors = band.mirror && !band.reads(i, j);
+                    own[q] = (*this)(i, j);
+                    stands[q] = band.stands(i, j, own[q], mirrors ? (*this)(j, i) : Number{0.0, 0.0});
+                }
+                #pragma unroll
+                for (int q = 0; q < AT_ONCE; ++q) {
+                    const int j = first + q;
+                    seen.note(band, i, j, own[q], stands[q]);
+                    if (band.changes(i, j)) store(reinterpret_cast<T_A*>(a), i * STRIDE + j, stands[q]);
+                }
+            }
+        }
+        __syncwarp();
     }
 
     // Sends the numbers from `first` on of the row that `sends` names to all lanes.
@@ -205,7 +227,7 @@ tcs_solve_rows(
     double2* of_warp = memory + warp * (PLACES + MATRICES);
     Given* matrices = reinterpret_cast<Given*>(of_warp + PLACES);
     Places* places = reinterpret_cast<Places*>(of_warp) + number_of_team;
-    const Team team = {matrices + number_of_team * SIZE, places, lane, n, {below, above, mirror}};
+    const Team team = {matrices + number_of_team * SIZE, places, lane, n};
 
     if (n < N) {  // beyond n, the matrix is the identity, and b is zero
         for (int e = lane; e < N * STRIDE; e += LANES) {
@@ -224,8 +246,10 @@ tcs_solve_rows(
     wait_for_copies();
     __syncwarp();
 
-    Number row[ROWS][WIDTH];
     Seen seen;
+    if (BANDED) team.apply({below, above, mirror}, seen);
+    const bool mirrored = BANDED && mirror;  // then sums of columns are those of rows, bit by bit
+    Number row[ROWS][WIDTH];
     double inf = 0, one = 0, poison = 0;  // poison becomes NaN if a sum is not finite
     int step[ROWS];  // the step whose pivot is in the row
     bool is_left[ROWS];
@@ -236,10 +260,11 @@ tcs_solve_rows(
         #pragma unroll
         for (int j = 0; j < N; ++j) {
             row[r][j] = team(i, j);
-            if (BANDED && team.has(r) && j < n) seen.note(team.band, i, j, team.given(i, j), row[r][j]);
-            of_row += modulus(row[r][j]), of_column += modulus(team(j, i));
+            of_row += modulus(row[r][j]);
+            if (!mirrored) of_column += modulus(team(j, i));
         }
-        row[r][N] = team.given(i, N);
+        if (mirrored) of_column = of_row;
+        row[r][N] = team(i, N);
         #pragma unroll
         for (int p = 0; p < PROBES; ++p) row[r][N + 1 + p] = {team.has(r) ? random_probe(i, p) : 0.0, 0.0};
         is_left[r] = team.row_of(r) < N, step[r] = N;
@@ -249,7 +274,7 @@ tcs_solve_rows(
     if (!BANDED && poison != 0) {  // NaN or Inf, or a sum that has overflowed
         for (int r = 0; r < ROWS; ++r) {
             for (int j = 0; j < n && team.has(r); ++j) {
-                const Number v = team.given(team.row_of(r), j);
+                const Number v = team(team.row_of(r), j);
                 seen.spoilt = seen.spoilt || !isfinite(v.re) || COMPLEX && !isfinite(v.im);
             }
         }
@@ -260,14 +285,17 @@ tcs_solve_rows(
     int broken = 0;
     #pragma unroll
     for (int j = 0; j < N; ++j) {
-        unsigned key = 0;
-        #pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            const unsigned of_row = key_of<KEY_ROWS>(row[r][j], N - 1 - team.row_of(r)) + KEY_ROWS;
-            key = max(key, is_left[r] ? of_row : 0);
+        int p = j;  // the pivot row
+        if (!BANDED || kind == GENERAL) {  // if all entries are read, a branch would cost more than it saves
+            unsigned key = 0;
+            #pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                const unsigned of_row = key_of<KEY_ROWS>(row[r][j], N - 1 - team.row_of(r)) + KEY_ROWS;
+                key = max(key, is_left[r] ? of_row : 0);
+            }
+            key = over_lanes<LANES>(key, larger_key);
+            p = kind == GENERAL ? N - 1 - int(key % KEY_ROWS) : j;
         }
-        key = over_lanes<LANES>(key, larger_key);
-        const int p = kind == GENERAL ? N - 1 - int(key % KEY_ROWS) : j;
         bool is_pivot[ROWS];
         #pragma unroll
         for (int r = 0; r < ROWS; ++r) is_pivot[r] = team.row_of(r) == p;
@@ -323,7 +351,7 @@ tcs_solve_rows(
         Residual sums[ROWS];
         #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            sums[r].begin(team.given(row_in_memory(r), N), inf * (which ? new_size : size));
+            sums[r].begin(team(row_in_memory(r), N), inf * (which ? new_size : size));
         }
         #pragma unroll
         for (int j = 0; j < N; ++j) {

@@ -368,7 +368,7 @@ def test_small_systems_have_a_home_that_is_compiled_and_fits(arch, dtype):
     }
     limit = 227 << 10 if arch in ("sm_90a", "sm_100a") else shared_bytes(arch)
     largest = 0
-    for n, k, banded in itertools.product(range(1, 1100), (1, 5), (False, True)):
+    for n, k, banded in itertools.product(range(1, 1100), (1, 5, 20, 40), (False, True)):
         shape = solve_shape(1000, n, k, dtype, banded, arch, 132)
         if shape is None:
             continue
@@ -377,3 +377,28 @@ def test_small_systems_have_a_home_that_is_compiled_and_fits(arch, dtype):
         assert shape.shared <= limit and (shape.work > 0) == (shape.name == "solve_block")
         largest = max(largest, n if k == 1 else 0)
     assert largest >= (1024 if limit > 200_000 else 88)
+
+
+@pytest.mark.parametrize(
+    "dtype, narrow, wide", [("d", 31, 63), ("f", 30, 62), ("D", 15, 31), ("F", 14, 30)]
+)
+def test_more_right_hand_sides_take_wider_block_columns(dtype, narrow, wide):
+    """`narrow` columns have the home of two; up to `wide` columns have a home of their own."""
+    for n in (2, 64, 65, 128, 129, 256, 257):
+        shapes = [
+            solve_shape(50, n, k, np.dtype(dtype), False, "sm_90a", 132)
+            for k in (2, narrow, narrow + 1, wide, wide + 1)
+        ]
+        assert shapes[0] == shapes[1] and shapes[2] == shapes[3] and shapes[4] is None
+        assert (shapes[2] is None) == (n > 256)
+        if shapes[2]:
+            assert shapes[2].defines["WIDTH"] == 2 * shapes[0].defines["WIDTH"]
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_89"])
+def test_wider_block_columns_fit_in_little_shared_memory_where_matrices_are_small(arch):
+    def has_home(n, k, dtype):
+        return solve_shape(50, n, k, np.dtype(dtype), True, arch, 40) is not None
+
+    assert has_home(64, 30, "D") and has_home(48, 62, "d")
+    assert not has_home(200, 30, "D") and not has_home(256, 62, "d")

@@ -180,6 +180,7 @@ LARGE = [
     (5, 1024, 1),
 ]
 MANY = [(11, 1, 2), (11, 4, 3), (11, 31, 5), (7, 64, 6), (5, 100, 14), (4, 300, 4), (4, 600, 5)]
+MANY += [(5, 5, 16), (5, 64, 30), (5, 95, 16), (5, 128, 30), (4, 201, 16), (4, 240, 30)]
 SOLVED = [(*case, how) for case in SMALL for how in ("plain", "turned", "gaps")]
 SOLVED += [
     (*case, how) for case, how in zip(LARGE + MANY, itertools.cycle(("plain", "turned", "gaps")))
@@ -190,16 +191,33 @@ SOLVED += [
 @pytest.mark.parametrize("m, n, k, how", SOLVED)
 def test_systems_are_solved_and_verified_at_once_as_on_the_host(cupy, vendor, m, n, k, dtype, how):
     """For every kind and every way to read a matrix; some matrices are singular or hold NaN."""
+    check_at_once(cupy, vendor, (m, n, k), dtype, how)
+
+
+@pytest.mark.parametrize("dtype", "fd")
+@pytest.mark.parametrize(
+    "m, n, k, how", [(5, 7, 32, "gaps"), (5, 40, 62, "plain"), (5, 128, 40, "turned"), (4, 255, 62, "gaps")]
+)  # fmt: skip
+def test_real_systems_with_more_right_hand_sides_are_solved_at_once(
+    cupy, vendor, m, n, k, dtype, how
+):
+    check_at_once(cupy, vendor, (m, n, k), dtype, how)
+
+
+def check_at_once(cupy, vendor, sizes, dtype, how):
+    m, n, k = sizes
     if not vendor.takes_at_once(False, n, k, np.dtype(dtype), "general"):
         assert n > 88  # every architecture solves complex systems of up to 88 unknowns
         skip_on_other_chips(f"{n} unknowns do not fit in shared memory")
+    lower = how == "turned"  # whether the lower triangle of a mirrored matrix is read
     for kind in KINDS if n < 250 else ("general", "positive definite"):
         a, b = matrices(None, dtype, m, n), right_hand_sides(dtype, m, n, k)
         if kind == "positive definite":  # the triangle that is not read has other numbers
-            a = np.triu(matrices(kind, dtype, m, n)) + np.tril(a, -1)
+            read = matrices(kind, dtype, m, n)
+            a = np.tril(read) + np.triu(a, 1) if lower else np.triu(read) + np.tril(a, -1)
         if m > 3:
             a[1], a[2, 0, 0] = 0, np.nan
-        band = band_of(kind, False, a.dtype)
+        band = band_of(kind, lower, a.dtype)
         wanted, found = np.zeros((9 + 2 * k, m)), cupy.full((9 + 2 * k, m), -7.0)
         HostVendor().solve_at_once(a, b, kind_of(kind), band, 0.0, wanted)
 
@@ -220,8 +238,9 @@ def test_systems_are_solved_and_verified_at_once_as_on_the_host(cupy, vendor, m,
 
         sound = np.array([s for s in range(m) if m <= 3 or s not in (1, 2)])
         for s in sound:
-            assert ratio(as_read(a, kind)[s], x[s], b[s]) <= max(MET, n**0.5)
-            full = as_read(a, kind)[s].astype(np.clongdouble)
+            full = as_read(a, kind, lower)[s]
+            assert ratio(full, x[s], b[s]) <= max(MET, n**0.5)
+            full = full.astype(np.clongdouble)
             size = np.abs(full).sum(axis=1).max() * np.abs(x[s]).max(axis=0)
             rest = np.abs(b[s] - full @ x[s]).max(axis=0)
             slack = 2.0**-50 * rest + 2.0**-60 * size
@@ -241,6 +260,36 @@ def test_systems_are_solved_and_verified_at_once_as_on_the_host(cupy, vendor, m,
             assert found[8, 1] or found[4, 1] and kind_of(kind) in TRIANGULAR
             assert np.isnan(found[5, 2])
             assert found[3, 2] == 1
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("kind", ["symmetric", "positive definite"])
+@pytest.mark.parametrize(
+    "n, k", [(3, 1), (4, 1), (7, 1), (8, 1), (13, 1), (16, 1), (23, 1), (31, 1), (32, 1), (40, 3)]
+    + [(64, 1), (65, 16), (88, 1)],
+)  # fmt: skip
+def test_entries_that_are_not_read_change_no_bit_of_an_answer(
+    cupy, vendor, n, k, kind, lower, dtype
+):
+    m, rng = 7, np.random.default_rng(n)
+    full = as_read(matrices(kind, dtype, m, n), kind, lower)
+    b, band = right_hand_sides(dtype, m, n, k), band_of(kind, lower, full.dtype)
+    given = full.copy()
+    for entries in given:
+        i, j = (np.triu if lower else np.tril)(np.ones((n, n)), 1 if lower else -1).nonzero()
+        entries[i, j] = rng.choice([np.nan, np.inf, -np.inf, 0.0, 1e30], len(i))
+        if band[2] == 2:
+            entries[range(n), range(n)] += 1j
+    boards = cupy.empty((9 + 2 * k, m)), cupy.empty((9 + 2 * k, m))
+    answers = [
+        vendor.solve_at_once(cupy.asarray(v), cupy.asarray(b), kind_of(kind), band, 1.0, board)
+        for v, board in zip((full, given), boards, strict=True)
+    ]
+    assert np.array_equal(*map(host, answers))
+    assert np.isfinite(host(answers[0])).all()
+    # Norms, the size of the inverse, the step of a breakdown, residuals, and sizes of the answers.
+    assert np.array_equal(*(host(board)[5:] for board in boards))
 
 
 @pytest.mark.parametrize("dtype", "fdFD")
