@@ -52,8 +52,8 @@ struct Team {
         return {double(v.part[0]), COMPLEX ? double(v.part[PARTS - 1]) : 0.0};
     }
 
-    // Turns the matrix of the caller into the one that is read, and notes what its entries are like.  No lane writes
-    // what another one reads: the mirror image of an entry that is not read keeps its value.
+    // Turns the matrix of the caller into the one that is read, and notes the properties of its entries in `seen`.  No
+    // lane writes what another one reads: the mirror image of an entry that is not read keeps its value.
     __device__ __forceinline__ void apply(const Band& band, Seen& seen) const {
         constexpr int AT_ONCE = 4;  // entries that are loaded before the first of them is written
         static_assert(N % AT_ONCE == 0, "beyond n there are zeros, which change nothing that is noted");
