@@ -294,7 +294,7 @@ def _answer_complaints(place, a, b, options, precision, plain, ours, again, thei
     if system is None:
         return found
     if not (np.isfinite(system.a).all() and np.isfinite(system.b).all()):
-        if solution.status is not Status.NONFINITE_INPUT and _is_finite_after(system, a, b):
+        if solution.status is not Status.NONFINITE_INPUT and _is_not_finite(system, a, b):
             found.append(f"{solution.status.name}, though a or b is not finite")
         return found
     shape = system.b.shape
@@ -303,7 +303,7 @@ def _answer_complaints(place, a, b, options, precision, plain, ours, again, thei
     return found + judge_solution(system, solution, x.reshape(shape), Verdict(their_x, doubt))
 
 
-def _is_finite_after(system, a, b):
+def _is_not_finite(system, a, b):
     """Tell whether a or b is not finite, or A is not finite after it is rounded to the answer's precision."""
     return not (np.isfinite(a).all() and np.isfinite(b).all()) or not np.isfinite(system.a).all()
 

@@ -199,7 +199,7 @@ def test_a_wide_panel_reached_strip_by_strip_has_the_bits_of_one_reached_at_once
 
 
 @pytest.mark.parametrize("update", [update for update in UPDATES if update != "fp64"])
-def test_what_is_prepared_during_an_update_has_the_bits_of_what_is_prepared_later(
+def test_preparing_a_panel_during_an_update_changes_no_bit(
     update, cupy, ops, factor_on_device, lu_sizes
 ):
     """A panel of FP64 is one strip, so nothing is prepared for it."""
@@ -230,9 +230,7 @@ def test_u_whose_inverse_leaves_the_range_is_reported(cupy, factor_on_device, si
 
 @pytest.mark.parametrize("squares", [True, False])
 @pytest.mark.parametrize("update", ["fp16", "fp16x3"])
-def test_what_is_expected_of_pivots_is_a_matter_of_speed_alone(
-    update, squares, cupy, ops, lu_sizes
-):
+def test_expecting_a_dominant_matrix_changes_only_the_speed(update, squares, cupy, ops, lu_sizes):
     """Strips of more than 16384 rows have 128 columns, whether all pivots are on the diagonal or not."""
     if not squares:
         lu_sizes(square_rows=math.inf)

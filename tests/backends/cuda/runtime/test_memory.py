@@ -93,7 +93,7 @@ def test_a_call_is_repeated_only_after_memory_was_given_up(times, again, expecte
     assert len(calls) <= 1 + times * depth and (depth > 1 or len(calls) == expected)
 
 
-def test_what_may_not_be_repeated_is_repeated_with_all_around_it():
+def test_a_step_that_must_not_be_repeated_is_repeated_by_the_outer_function():
     """A step has overwritten its input: cached memory is freed, and the outer function is called again."""
     kept, steps = Kept(1), []
 
