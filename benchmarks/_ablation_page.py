@@ -12,15 +12,15 @@ LEAST = 0.02
 FAMILIES = {"gauss": "gauss", "gauss_dominant": "gauss + n I"}
 NOTES = {
     "dominant_strips": "Off: every strip is searched, and strips of dominant matrices have the widths of "
-    "others.  On gauss, what is left of the path is a look at the first column of a strip.",
+    "others.  On gauss, the path only tests the first column of each strip before the search.",
     "look_ahead": "Off: the same kernels one after the other, with the same bits.",
     "gate": "Off: the kernel notes which multiprocessors the panel has, but does not wait for it, so the "
-    "notes may be those of the last LU.  Its lines go only if something else takes these notes.",
+    "notes may be those of the last LU.  Its lines can be deleted only if other code takes these notes.",
     "wide_panels": "Off: panels have the same widths, but wait for the updates of all their columns, and "
     "U is found by substitution.  There are no square panels, because these are wide.",
     "small_graphs": "n up to 8192.  Off: no LU starts early, and no step is launched ahead, because both "
-    "need a graph.  Its lines go only if `large graphs` goes too.",
-    "large_graphs": "n above 8192.  It has no code of its own but its limit.",
+    "need a graph.  Its lines can be deleted only together with `large graphs`.",
+    "large_graphs": "n above 8192.  Its only code is its limit; the rest is that of `small graphs`.",
     "early_start": "n up to 4096.  Off: the survey is known when the LU starts, so dominant matrices have "
     "their faster LU.",
     "steps_ahead": "n up to 8192.  Off: refinement steps are launched one by one.",
@@ -37,9 +37,9 @@ TEXT = """\
 Each path of `tcsolve._paths` is switched off alone.  The library is timed with and without it, in turns, in
 one run.  Wall clock, medians.  *Buys*: how much longer it takes without the path; ~ marks times whose
 quartiles overlap; - marks what was not measured, because the path cannot act there.  A path *keeps* its place
-if it buys {least} of a solve, or of what it exists for, at some size, with quartiles apart, and more than the
-noise there.  *Lines of code* are those that would go with the path, without comments; some belong to several
-paths.  {noise}"""
+if at some size it buys {least} of a solve, or of what it exists for.  The quartiles must not overlap there,
+and the gain must exceed the noise.  *Lines of code* are those that could be deleted with the path, without
+comments; some belong to several paths.  {noise}"""
 LEFT = "The run ended before {left} more rows were measured; they may change a verdict."
 OTHERS = """\
 Code for other devices (smaller clusters, cooperative grids, products without wgmma) is not measured here,

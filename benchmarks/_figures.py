@@ -1,4 +1,4 @@
-"""Helpers of all figures: axes with units, a legend that hides no curve, the source of the numbers."""
+"""Helpers of all figures: axes with units, a legend that covers no curve, the source of the numbers."""
 
 import json
 import pathlib

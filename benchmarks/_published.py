@@ -1,4 +1,4 @@
-"""Published convergence counts, with their sources; `published.py` sets ours beside them.
+"""Published convergence counts, with their sources; `published.py` compares ours with them.
 
 None stands for no convergence.  Only the rows of matrices that can be generated, or that were at hand when
 our counts were measured, are here.

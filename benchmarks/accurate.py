@@ -1,11 +1,12 @@
-"""What does an x that is accurate to its last bits cost, beside one with a small backward error?
+"""What does an x that is accurate to its last bits cost, compared with one with a small backward error?
 
     python benchmarks/accurate.py                # on the host
     python benchmarks/accurate.py --cuda         # on a GPU
 
 Each system is solved with residual='fp64' and with residual='double-double' (the sizes, condition numbers and
-first precisions are below).  The error of x is measured against an x with a double-double residual and FP64
-factors, for which every correction was below 2**-53; the systems of tests are compared with exact fractions.
+first precisions are below).  The error of x is its difference from a reference: an x by FP64 factors and
+double-double residuals, for which the last correction was below 2**-53.  Tests compare such references with
+exact fractions.
 """
 
 import functools

@@ -2,9 +2,9 @@
 
     python benchmarks/binaries.py --json benchmarks/results/binaries.json
 
-The kernels are those of `tcsolve warm`.  Counting needs no compiler.  A random share of the kernels of each
-source is compiled by NVRTC for one architecture, which needs no GPU; the totals of a source are the means of
-this sample times its number of kernels.  `seconds` is the time of one core.
+The kernels are those of `tcsolve warm`.  Counting needs no compiler.  A random sample of the kernels of each
+source is compiled by NVRTC for one architecture, which needs no GPU.  The totals of a source are the means of
+this sample, multiplied by the number of kernels of the source.  `seconds` is the time of one core.
 """
 
 import math

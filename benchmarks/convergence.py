@@ -1,4 +1,4 @@
-"""Which matrices converge with factors of which precision, in how many steps, and what tells it beforehand?
+"""Which matrices converge with factors of which precision, in how many steps, and what predicts it?
 
     TCSOLVE_MATRICES=folder python benchmarks/convergence.py --rows rows.jsonl --jobs 2
 
@@ -109,14 +109,14 @@ def page(table, facts):
             "The same for generated matrices",
             *by_condition(made),
         ),
-        *section("What tells success beforehand, collection, with scaling", *predictors(real)),
-        "The number is the chance that, of one matrix that converges and one that does not, the predictor "
-        "tells which is which: 0.5 is a guess, 1 is certain (the area under the ROC curve). A dash: "
-        "fewer than three failures or successes.",
+        *section("What predicts success, collection, with scaling", *predictors(real)),
+        "The number is the area under the ROC curve: the probability that the predictor orders a matrix that "
+        "converges and one that does not correctly. 0.5 is a guess, 1 is certain. A dash: fewer than three "
+        "failures or successes.",
         "",
         *section("Two rules that need one number, collection, with scaling", *rules(real)),
-        "u is the unit roundoff of the operands, 2^-24 for fp16x3 and fp32. A step of IR that does not halve "
-        "the error ends it, so a contraction of 0.5 or more means failure of IR by rule.",
+        "u is the unit roundoff of the operands, 2^-24 for fp16x3 and fp32. IR ends at a step that does not "
+        "halve the error, so it fails whenever its first step has a contraction above 0.5.",
         "",
         *section("What scaling changes, collection", *scaling(real)),
         f"Measured with `benchmarks/convergence.py` on {facts['cpu']}; numpy {facts['numpy']}, scipy "

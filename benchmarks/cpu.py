@@ -5,7 +5,7 @@
 
 Samples of both alternate, so that a busy machine slows both.  The answer is checked first.  With `--ratios`,
 many kinds of calls are compared with their fastest peers, and with the ratio that is wanted; a page is
-written beside the JSON.
+written in the folder of the JSON.
 """
 
 import os

@@ -6,8 +6,9 @@
 1. Every instruction (instructions.cu) runs a chain of eight steps on ten million sums of chosen operands
    (_instructions.py).  Each sum of a step is compared with the emulation, which starts from the sum of the
    device before this step.  The hashes of the device's sums are kept: tests on the host compare with them.
-2. For a sample, each candidate rule (_sum_rules.py) is compared with the device: first the numbers of bits,
-   the rounding, the block and where the sum before joins, then what small numbers and zeros show.
+2. For a sample, each candidate rule (_sum_rules.py) is compared with the device.  First the rules differ in
+   the numbers of bits, the rounding, the block, and whether the previous sum is one of the terms.  Then
+   variations of the best rule are compared, which differ only for small numbers and zeros.
 3. The kernel of the emulation, the products of `gemm` and the update of the LU are compared with the
    emulation on the host, bit for bit.
 4. The speed of both emulations.
@@ -162,7 +163,8 @@ def rules_of(instruction, arrays, pool):
         outputs = sum(after.size for *_, after in parts)
         rules = grid(instruction.depth) if best is None else variations(best)
         scores = list(pool.map(functools.partial(score, parts), rules))
-        # First by normal numbers; all that the first grid leaves open is in the others.
+        # Rank the first grid by normal results: its rules differ in these.  The variations differ in the
+        # others.
         ranked = sorted(
             zip(rules, scores, strict=True),
             key=lambda pair: pair[1][::-1] if best is None else pair[1],

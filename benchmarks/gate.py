@@ -3,9 +3,9 @@
     python benchmarks/gate.py           # the table
     python benchmarks/gate.py --draw    # the page from the JSON again; no GPU
 
-The recorded graphs are switched off, as they are for n > 32768.  `solve` with and without the gate takes
-turns on the same matrix, in one run.  Wall clock with an idle device before and after, medians.  Every answer
-is checked first.
+The recorded graphs are switched off, as they are for n > 32768.  `solve` with the gate and `solve` without it
+take turns on the same matrix, in one run.  Wall clock with an idle device before and after, medians.  Every
+answer is checked first.
 """
 
 import contextlib

@@ -3,8 +3,9 @@
     python benchmarks/gemm_models.py               # emulated on the CPU: results/gemm_models.json
     python benchmarks/gemm_models.py --draw        # only the page and the figure, from the JSON
 
-The operands are those of `gemm_error.py`, and the products have n terms; a few rows of each are enough.  The
-times of an emulation say nothing, so the errors stand beside the times of the H200 for the same level.
+The operands are those of `gemm_error.py`, and each entry is a sum of n products; a few rows of each product
+are enough.  The time of an emulation says nothing about a GPU, so the figure draws the errors against the
+times that an H200 takes for the same level.
 """
 
 import json

@@ -38,7 +38,8 @@ MULTIPLIER, MODULUS, UINT32_MAX = 14647171131086947261, 2**64, 2**32 - 1
 EPS, THRESHOLD = 2.0**-53, 16.0
 # Entries that are generated or summed at a time.
 BLOCK_ENTRIES = 1 << 24
-# Bytes to leave free besides the predicted ones: workspaces of cuBLAS and cuSOLVER are not in the pool.
+# Bytes to leave free in addition to the predicted ones: workspaces of cuBLAS and cuSOLVER are not in the
+# pool.
 SPARE_BYTES = 1 << 30
 # The largest n is searched among multiples of this number.
 STEP = 1024

@@ -3,9 +3,9 @@
     python benchmarks/mma_rate.py                                  # needs compute capability 8.0 or later
     python benchmarks/mma_rate.py --from benchmarks/results/mma_rate.json     # only the figure; no GPU
 
-One block of 1 to 32 warps on every multiprocessor repeats one instruction (mma_rate.cu): mma.sync
-m16n8k16 in FP16 and m16n8k32 in INT8 on registers, with 1, 2 and 4 independent sums a warp; on compute
-capability 9.0 also wgmma m64n256k16 on operands that stay in shared memory.  All operands are ones, so
+One block of 1 to 32 warps on every multiprocessor repeats one instruction (mma_rate.cu).  It is mma.sync
+m16n8k16 in FP16 or m16n8k32 in INT8 on registers, with 1, 2 and 4 independent sums a warp.  On compute
+capability 9.0 it is also wgmma m64n256k16 on operands that stay in shared memory.  All operands are ones, so
 that every sum is known exactly and checked before its rate is printed.
 
 The nominal peak is the number of multiprocessors times the operations per clock times the clock that the

@@ -1,10 +1,10 @@
-"""Do published convergence counts come out again?
+"""Are published counts of convergence reproduced?
 
     TCSOLVE_MATRICES=folder python benchmarks/published.py bf16 --json benchmarks/results/published_bf16.json
 
-Each table has one name: bf16, scaling, spd, limits.  The page beside the JSON sets our counts beside theirs
-and explains each difference; what no rule explains is counted.  The models that round every operation are
-slow: bf16 takes some ten minutes, the others less than two.
+Each table has one name: bf16, scaling, spd, limits.  The page, in the folder of the JSON, compares our counts
+with theirs.  It explains each difference, and counts those that no rule explains.  The models that round
+every operation are slow: bf16 takes about ten minutes, each other table less than two.
 """
 
 import math
@@ -112,7 +112,7 @@ def verdict_bf16(theirs, row, best):
             )
         return UNEXPLAINED
     if row["every operation"] is None and close(row["tensor cores"], theirs):
-        return "with FP32 sums the count agrees; to round every operation costs more than their scaling"
+        return "with FP32 sums the count agrees; with every operation rounded our scaling does not suffice"
     return UNEXPLAINED
 
 
@@ -165,7 +165,7 @@ def verdict_scaling(row):
             "their b is random, ours is A times a random x; with their b and GMRES the count agrees"
         )
     if None not in (ours, theirs) and ours < theirs:
-        return "our FGMRES takes one cycle to the bound; their GMRES begins again after each 1e-4"
+        return "our FGMRES takes one cycle to the bound; their GMRES restarts after each reduction by 1e-4"
     return UNEXPLAINED
 
 
@@ -212,7 +212,7 @@ def verdict_spd(row, theirs):
     if close(ours, theirs.quadruple) or close(ours, theirs.double):
         return AGREE
     if ours is not None and ours < min(theirs.quadruple, theirs.double):
-        return "FGMRES goes on to the bound in one cycle; their GMRES begins again after each 1e-4"
+        return "FGMRES goes on to the bound in one cycle; their GMRES restarts after each reduction by 1e-4"
     return UNEXPLAINED
 
 
@@ -247,7 +247,7 @@ def verdict_limits(row):
         return AGREE
     if ours is not None and ours > proved:
         return (
-            "the theorem is sufficient, not necessary, and says nothing of the number of steps; n steps are "
+            "the theorem gives a sufficient condition and says nothing of the number of steps; n steps are "
             "no gain"
         )
     return UNEXPLAINED
@@ -312,14 +312,15 @@ OURS = {
     ),
     "scaling": (
         "FGMRES with products in FP64, without restarts; steps until the backward error is below u sqrt(n). "
-        "'as they count': left-preconditioned GMRES, twice to 1e-4, in FP64, with the factors of 'every "
-        "operation', and with a random b as theirs. 'one factor': a power of two for the whole matrix; "
-        "'two-sided': rows, then columns, are scaled by powers of two."
+        "'as they count': left-preconditioned GMRES in FP64, with the factors of 'every operation'; as in "
+        "the paper, it restarts after each reduction by 1e-4, and b is random. 'one factor': the whole "
+        "matrix is scaled by one power of two; 'two-sided': rows, then columns, are scaled by powers of two."
     ),
     "spd": "FGMRES with products in FP64, without restarts, by `tcsolve.refine`; the same stopping test.",
     "limits": (
         "svd_geo of order 100, three seeds, two condition numbers per decade; 'ours' is the largest up to "
-        "which all runs converge to a backward error of u sqrt(n), and 'in n/2 steps' the same with a limit."
+        "which all runs converge to a backward error of u sqrt(n), and 'in n/2 steps' the largest up to "
+        "which all runs do so in at most n/2 steps."
     ),
 }
 TABLES = {"bf16": bf16, "scaling": scaling, "spd": spd, "limits": limits}

@@ -3,8 +3,8 @@
     python benchmarks/small.py --json results/small.json     # the table
     python benchmarks/small.py --draw --json results/small.json   # the page from the JSON again; no GPU
 
-Wall clock of `tcsolve.solve` of CuPy arrays, beside cupy.linalg.solve and torch.linalg.solve, and for
-positive definite matrices torch's cholesky with cholesky_solve.  Times are medians with a synchronised
+Wall clock of `tcsolve.solve` of CuPy arrays.  The peers are cupy.linalg.solve and torch.linalg.solve, and for
+positive definite matrices also torch's cholesky with cholesky_solve.  Times are medians with a synchronised
 device, from the third call on.  "Second call" is the second call of a size, for which nothing is recorded
 yet.  Every answer is checked before it is timed.
 """

@@ -5,11 +5,13 @@
     python benchmarks/stacks.py --only 64                       # one size
     python benchmarks/stacks.py --draw --json results/stacks.json   # the page from the JSON again; no GPU
 
-Wall clock of `tcsolve.solve` of CuPy arrays, beside torch.linalg.solve, cupy.linalg.solve, torch's
+Wall clock of `tcsolve.solve` of CuPy arrays.  The peers are torch.linalg.solve, cupy.linalg.solve, torch's
 lu_factor with lu_solve, and for positive definite matrices torch's cholesky with cholesky_solve.  Times are
-medians with a synchronised device, from the third call on; every answer is checked before it is timed.  The
-fraction of the copy speed is the bytes of A, b and x over the time between CUDA events, in units of the speed
-at which an array is copied.  It is measured with more systems, if they fit, so that the launch takes no part.
+medians with a synchronised device, from the third call on; every answer is checked before it is timed.
+
+*Of copy speed* is the bytes of A, b and x over the time between CUDA events, divided by the bytes per second
+of a copy of an array.  For this column more systems are solved, if they fit in memory, so that the time of
+the launch does not count.
 """
 
 import math

@@ -197,7 +197,7 @@ def measure_blocks(n):
 
 
 def move_chunk(count, n):
-    """Return how many of n columns a block of tcs_move_rows stages for `count` rows.
+    """Return how many of the n columns a block of tcs_move_rows copies at a time, for `count` rows.
 
     It is fewer than fit in shared memory if there would be too few blocks.
     """

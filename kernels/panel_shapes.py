@@ -29,7 +29,7 @@ CLUSTER_BLOCKS += (
 SEARCHED_STRIP = SEARCHED_BLOCKS[-1][3]
 # Width of a narrow strip, which may fit in shared memory if a wider one does not.
 NARROW_STRIP = 96
-# Dynamic shared memory of a block of panel.cu on devices with large memory, besides its static 24 KB.
+# Dynamic shared memory of a block of panel.cu on devices with large memory, in addition to its static 24 KB.
 LARGE_BYTES = 202 << 10
 # The same for a block in a cooperative grid, without clusters.
 GRID_BLOCKS = ((256, 1, 32, 128), (256, 2, 32, 128), (256, 4, 32, 128))
@@ -145,7 +145,7 @@ def panel_shapes(m, arch, multiprocessors, narrow=False, dominant=False):
 
 
 def _shared_limit(number):
-    """Return the bytes of dynamic shared memory of a block of panel.cu besides its static 24 KB."""
+    """Return the bytes of dynamic shared memory of a block of panel.cu, without its static 24 KB."""
     if has_large_memory(number):
         return LARGE_BYTES
     return {75: 40 << 10, 80: 136 << 10, 87: 136 << 10}.get(number, 74 << 10)

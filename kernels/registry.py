@@ -145,7 +145,7 @@ def _wmma(products, tiles=(SMALL, SQUARE)):
 
 
 def _batched(products, arch):
-    """Return a selection of the macro sets of gemm_batched.cu; sizes are macros, so there are too many."""
+    """Return some macro sets of gemm_batched.cu; sizes are macros, so there are too many to compile all."""
     sizes = (
         (1, 1, 1),
         (8, 8, 8),

@@ -1,7 +1,7 @@
 """The archives and the list of the SuiteSparse Matrix Collection: fetched, checked, and kept.
 
 pooch, an optional dependency, keeps them in its cache. A fetch that fails is tried again, because connections
-break; what arrives is kept only if it is whole.
+break. A file is kept only if it is complete.
 """
 
 import csv
@@ -133,7 +133,7 @@ def _told(error, url, missing):
 
 
 class _NotWhole(ValueError):
-    """A file arrived that is cut off, or is something else."""
+    """A fetched file is cut off, or has other contents than it should have."""
 
 
 def _require_whole(short):

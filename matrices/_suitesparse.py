@@ -162,8 +162,8 @@ def find(
     pattern : str
         A name with ``*``, ``?`` and ``[...]``; with a group, as in ``"HB/west*"``, or without.
     folder : path, optional
-        Default: the environment variable ``TCSOLVE_MATRICES``. Its ``index.csv`` tells the facts; of a
-        matrix that is not in it, nothing but the name is known.
+        Default: the environment variable ``TCSOLVE_MATRICES``. The facts come from its ``index.csv``; of a
+        matrix that is not in this index, only the name is known.
     min_n, max_n : int, optional
     kind : {"spd", "symmetric", "unsymmetric", "real", "complex"}, optional
     group : str, optional

@@ -22,27 +22,91 @@ __all__ = [
 
 
 class TcsolveError(Exception):
-    """Base of every error this library raises on purpose."""
+    """Base of every error that tcsolve raises on purpose.
+
+    Examples
+    --------
+    >>> import tcsolve
+    >>> try:
+    ...     tcsolve.solve([[1.0, 2], [2, 4]], [1.0, 2])
+    ... except tcsolve.TcsolveError as error:
+    ...     print(type(error).__name__)
+    SingularError
+    """
 
 
 class InputError(TcsolveError, ValueError):
-    """An argument has the wrong shape, dtype or value."""
+    """An argument has the wrong shape, dtype or value.  This is a ValueError.
+
+    Examples
+    --------
+    >>> import tcsolve
+    >>> try:
+    ...     tcsolve.solve([[1.0, 2], [3, 4]], [1.0, 2], device="gpu")
+    ... except tcsolve.InputError as error:
+    ...     print(error)
+    device is 'gpu'; it needs 'auto', 'cpu' or 'cuda'
+    """
 
 
 class SingularError(TcsolveError, LinAlgError):
-    """The matrix has an exactly zero pivot in FP64; the solution is not unique."""
+    """The matrix has an exactly zero pivot in FP64, so the solution is not unique.  This is a LinAlgError.
+
+    Examples
+    --------
+    >>> import numpy as np, tcsolve
+    >>> try:
+    ...     tcsolve.solve([[1.0, 2], [2, 4]], [1.0, 2])
+    ... except np.linalg.LinAlgError as error:
+    ...     print(type(error).__name__)
+    SingularError
+    """
 
 
 class NotPositiveDefiniteError(TcsolveError, LinAlgError):
-    """The caller asserted a positive definite matrix, but its Cholesky factorization broke down."""
+    """A matrix that is asserted to be positive definite has no Cholesky factorization.
+
+    This is a LinAlgError.
+
+    Examples
+    --------
+    >>> import tcsolve
+    >>> try:
+    ...     tcsolve.solve([[1.0, 2], [2, 1]], [1.0, 2], assume_a="positive definite")
+    ... except tcsolve.NotPositiveDefiniteError as error:
+    ...     print(type(error).__name__)
+    NotPositiveDefiniteError
+    """
 
 
 class DeviceError(TcsolveError, RuntimeError):
-    """The requested device is missing, or it does not support the request."""
+    """The requested device is missing, or it does not support the request.  This is a RuntimeError.
+
+    Examples
+    --------
+    >>> import tcsolve
+    >>> try:  # solve on a GPU, or on the host if there is none
+    ...     x = tcsolve.solve([[2.0, 1], [1, 3]], [3.0, 4], device="cuda")
+    ... except tcsolve.DeviceError:
+    ...     x = tcsolve.solve([[2.0, 1], [1, 3]], [3.0, 4], device="cpu")
+    >>> x.round(12).tolist()
+    [1.0, 1.0]
+    """
 
 
 class DeviceMemoryError(DeviceError, MemoryError):
-    """The device has too little free memory, or an allocation on it failed."""
+    """The device has too little free memory, or an allocation on it failed.  This is a MemoryError.
+
+    Examples
+    --------
+    >>> import tcsolve
+    >>> try:
+    ...     f = tcsolve.factor([[2.0, 1], [1, 3]])
+    ... except tcsolve.DeviceMemoryError:  # only on a GPU
+    ...     f = tcsolve.factor([[2.0, 1], [1, 3]], device="cpu")
+    >>> f.solve([3.0, 4]).round(12).tolist()
+    [1.0, 1.0]
+    """
 
 
 class KernelCompileError(DeviceError):
@@ -58,6 +122,14 @@ class KernelCompileError(DeviceError):
         Options of the compiler.
     log : str
         Messages of the compiler.
+
+    Examples
+    --------
+    >>> import tcsolve
+    >>> error = tcsolve.KernelCompileError("panel", "sm_90a", ["-std=c++17"], "panel.cu(1): error")
+    >>> print(error)
+    kernel 'panel' does not compile for sm_90a with -std=c++17:
+    panel.cu(1): error
     """
 
     def __init__(self, kernel, arch, options, log):
@@ -73,4 +145,14 @@ class KernelCompileError(DeviceError):
 
 
 class AccuracyWarning(LinAlgWarning):
-    """The answer is the best found, but its backward error misses the bound."""
+    """The answer is the best that was found, but it is not verified, or it contradicts `assume_a`.
+
+    Examples
+    --------
+    >>> import warnings, tcsolve
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     x = tcsolve.solve([[2.0, 1], [5, 3]], [1.0, 1], assume_a="upper triangular")
+    >>> [warning.category.__name__ for warning in caught]
+    ['AccuracyWarning']
+    """

@@ -58,18 +58,31 @@ class Plan:
     method : {'auto', 'ir', 'fgmres', 'cg'}
         'ir': classical refinement alone.  'fgmres': FGMRES from the first x on.  'auto': classical refinement
         while it contracts, then FGMRES.  'cg': conjugate gradients from the first x on, for a Hermitian
-        positive definite A; the factors are those of Cholesky, of A scaled and shifted [2]_.
+        positive definite A; the preconditioner is a Cholesky factorization of the scaled and shifted A [2]_.
     inner_tol : float, optional
         A cycle of FGMRES or CG ends when it has reduced the residual by this factor.  By default it aims at
         the bound.
     preconditioner : {'auto', 'factors', 'fp64'}
-        In which precision FGMRES and CG apply the factors: in their own, or in FP64.  'auto': in their own,
-        and in FP64 if that does not converge and no more precise factors follow.
+        In which precision FGMRES and CG apply the factors: in that of the factors, or in FP64.  'auto': in
+        that of the factors first, and in FP64 if this does not converge and no more precise factors follow.
+
+    Raises
+    ------
+    InputError
+        A field has a value that is not allowed.
 
     References
     ----------
     .. [1] J. Demmel et al., ACM Trans. Math. Software 32 (2006), 325-351.
     .. [2] N. J. Higham, S. Pranesh, SIAM J. Sci. Comput. 43 (2021), A258-A277.
+
+    Examples
+    --------
+    >>> import numpy as np, tcsolve
+    >>> plan = tcsolve.Plan("fp16x3", fallback=False, max_steps=20)
+    >>> a = np.eye(50) + 0.01
+    >>> tcsolve.solve_ex(a, np.ones(50), precision=plan).precision
+    'fp16x3'
     """
 
     update: str = "fp16x3"

@@ -55,7 +55,22 @@ class HistoryPoint(NamedTuple):
 
 
 class Status(Enum):
-    """The outcome of a solve; the value of each member is a message that says what to do."""
+    """The outcome of a solve; the value of each member is a message that says what to do.
+
+    Attributes
+    ----------
+    value : str
+        The message.
+    ok : bool
+        True if the answer meets the bound.
+
+    Examples
+    --------
+    >>> import tcsolve
+    >>> status = tcsolve.solve_ex([[1.0, 2], [2, 4]], [1.0, 2]).status
+    >>> status is tcsolve.Status.SINGULAR, status.ok
+    (True, False)
+    """
 
     CONVERGED = "The backward error meets the bound; nothing needs to be done."
     CONVERGED_AFTER_FALLBACK = (
@@ -235,6 +250,13 @@ class Solution:
     Notes
     -----
     Two solutions are equal only if they are the same object.
+
+    Examples
+    --------
+    >>> import tcsolve
+    >>> solution = tcsolve.solve_ex([[2.0, 1], [1, 3]], [3.0, 4])
+    >>> solution.status.name, solution.precision, bool(solution.backward_error[0] <= solution.bound)
+    ('CONVERGED', 'fp64', True)
     """
 
     x: Any

@@ -1,7 +1,7 @@
-"""What tests hold answers to: measured errors divided by their bounds, independent of the library.
+"""Errors of answers divided by their bounds, computed independently of the library.
 
 Everything is computed on the host in extended precision where NumPy has it, so that the rounding of
-the yardstick does not count. A NaN or Inf anywhere gives inf, which meets no bound.
+the measurement does not count. A NaN or Inf anywhere gives inf, which meets no bound.
 """
 
 import numpy as np
@@ -9,13 +9,13 @@ import numpy as np
 # Unit roundoff by the character of the dtype.
 UNIT = {"f": 2.0**-24, "F": 2.0**-24, "d": 2.0**-53, "D": 2.0**-53}
 
-# A `ratio` that is met: 1, and as much again for the rounding of the residual that the library tested
-# (for small n that is as large as the bound) and of complex arithmetic.
+# The largest `ratio` of a good answer.  It is 2, not 1, because the residual that the library tested has
+# rounding errors (for small n as large as the bound), and complex arithmetic has, too.
 MET = 2
 
 
 def host(x):
-    """Return x as a NumPy array, from whichever library it is."""
+    """Return x, an array of NumPy or CuPy, as a NumPy array."""
     return x.get() if hasattr(x, "get") else np.asarray(x)
 
 

@@ -1,4 +1,4 @@
-"""A collection on the loopback, whose answers may be faulty."""
+"""A server on this machine with a collection of matrices; its answers may be faulty."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Collection:
     """Serves `files` by their path; the first answers have the `faults`, one each.
 
-    A fault is 'cut' (the connection ends early), 'short' or 'long' (the length that is told is wrong), 'slow'
+    A fault is 'cut' (the connection ends early), 'short' or 'long' (the stated length is wrong), 'slow'
     (nothing comes), 'other' (an error page), or a status such as 500.
     """
 

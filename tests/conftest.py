@@ -18,7 +18,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("fixed")
 
-# Seconds of random cases on each array library, unless --fuzz-seconds says others.
+# Seconds of random cases on each array library, unless --fuzz-seconds has another number.
 FUZZ_SECONDS = 10.0
 TALLIES = pytest.StashKey()
 # The process that compiles kernels.
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish(session):
-    """Let another process compile the kernels while the tests before those of kernels run."""
+    """Let another process compile the kernels while the tests that need none run."""
     chosen = sum(map(compiles, session.items))
     alone = not hasattr(session.config, "workerinput") and not session.config.option.collectonly
     if alone and 100 < chosen < len(session.items) / 2 and importlib.util.find_spec("cupy"):
@@ -77,7 +77,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 @pytest.fixture
 def fuzz_tallies(request):
-    """The list of what the random cases came to, which is printed at the end."""
+    """The list of the results of the random cases, which is printed at the end."""
     return request.config.stash[TALLIES]
 
 
@@ -105,7 +105,7 @@ def cupy():
 
 @pytest.fixture
 def script(monkeypatch):
-    """Import a script of benchmarks/ as Python would when it is started."""
+    """A function that imports a script of benchmarks/, with the import path that Python gives the script."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module
 

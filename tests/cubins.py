@@ -1,4 +1,4 @@
-"""What a compiled kernel takes, read from its binary: no second compilation is needed for that."""
+"""The arguments, stack and shared memory of a compiled kernel, read from its binary."""
 
 import struct
 from collections import Counter

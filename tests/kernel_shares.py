@@ -2,8 +2,9 @@
 
     python tests/kernel_shares.py
 
-compiles them, the last first, into the cache of kernels. The tests start this: one core is idle otherwise.
-With --all, it compiles every macro set for every architecture, which takes about an hour.
+compiles them into the cache of kernels, the last ones first. The tests start this script, because one core
+would be idle otherwise. With --all, it compiles every macro set for every architecture, which takes about an
+hour.
 """
 
 import itertools
@@ -18,7 +19,7 @@ from tcsolve._backends.cuda.runtime import compiler
 
 # A line of a kernel that only some architectures compile.
 CONDITION = re.compile(r"__CUDA_ARCH__ >= (\d+)")
-# The macro sets of gemm_wgmma.cu that a test compiles to read what the assembler says of them.
+# The macro sets of gemm_wgmma.cu that a test compiles to read the log of the assembler.
 ASSEMBLED = tuple(
     {"T_LOW": "fp16", "REFINE": level, "CLUSTER": 2, "SCALED": scaled}
     | {"TRANS_A": turned, "TRANS_B": turned}
@@ -28,7 +29,7 @@ ASSEMBLED = tuple(
     {"T_LOW": "fp16", "REFINE": level, "CLUSTER": 1, "SCALED": 0, "TRANS_A": 0, "TRANS_B": 0}
     for level in (0, 3)
 )
-# What tests compile to read what a kernel takes: (kernel, architecture, macros).
+# Macro sets that tests compile to read the resources of a kernel: (kernel, architecture, macros).
 MEASURED = {
     "panel": [
         ("panel", arch, macros)
@@ -89,7 +90,7 @@ def done(name, archs):
 
 
 def covering(variants, known):
-    """Return macro sets that have all values of the variants which those that are `known` do not have."""
+    """Return macro sets that have, together, each value of each macro that the `known` sets do not have."""
     chosen, variants = [], [dict(macros) for macros in variants]
     missing = set().union(*map(values, variants)) - set().union(*map(values, known))
     while missing:
@@ -101,7 +102,7 @@ def covering(variants, known):
 def shared_out(name):
     """Return {arch: macro sets} that have each value of each macro in each group of architectures.
 
-    They go to all architectures of a group in turn.
+    The macro sets of a group are dealt out to its architectures one after the other.
     """
     shares = {}
     for archs in groups_of(name):
@@ -110,13 +111,13 @@ def shared_out(name):
         for macros in covering(variants, done(name, archs)):
             mine[min(variants[macros], key=lambda arch: len(mine[arch]))].append(macros)
         for arch, share in mine.items():
-            # Of few macro sets every architecture has one.
+            # If there are few macro sets, each architecture still gets one.
             shares[arch] = share or [next(v for v, able in variants.items() if arch in able)]
     return shares
 
 
 def jobs(every):
-    """Yield (kernel, architecture, macro set), those first that the tests need first."""
+    """Yield (kernel, architecture, macro set), in the order in which the tests need them."""
     for name, arch, macros in itertools.chain(*MEASURED.values()):
         yield name, arch, tuple(sorted(macros.items()))
     cases = [(name, arch) for name in KERNELS for arch in ARCHS if compiler.supported(name, arch)]

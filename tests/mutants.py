@@ -3,9 +3,9 @@
     python tests/mutants.py                   # all of them
     python tests/mutants.py --part lu --only 3 7
 
-A mutant is killed if a test fails, or does not end. Mutants that no test can tell from the library have
-their reason beside them. The script fails if another one survives that is not explained, or if fewer than
-`LEAST` of those that change what the library does are killed.
+A mutant is killed if a test fails, or does not end. If no test can distinguish a mutant from the library, its
+entry gives the reason. The script fails if a mutant without a reason survives, or if fewer than `LEAST` of
+the mutants that change the behaviour of the library are killed.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 # Folders of the repository, and where they are in the package.
 INSTALLED = {"tcsolve": "tcsolve", "kernels": "tcsolve/kernels", "matrices": "tcsolve/matrices"}
-# The tests of each part, those that find most first.
+# The tests of each part; those that kill most mutants come first.
 PARTS = {
     "refine": (
         *("refine", "solve/test_ladder.py", "solve/test_statuses.py", "solve/test_nonfinite.py"),
@@ -42,7 +42,7 @@ LONGEST_SECONDS = 1800
 
 
 class Mutant(NamedTuple):
-    """One line of a file of tcsolve/ and what it is replaced by; why no test can tell, where none can."""
+    """One line of a file of tcsolve/, its replacement, and the reason if no test can see the difference."""
 
     part: str
     file: str
@@ -70,7 +70,7 @@ MUTANTS = (
         "_refine/krylov.py",
         "room = min(most, FIRST_OF_ONE if k == 1 else FIRST_VECTORS)",
         "room = min(most, FIRST_OF_ONE if k != 1 else FIRST_VECTORS)",
-        equivalent="How much room is made at first; the plan counts it by the same function.",
+        equivalent="Only the first capacity changes; the plan of the bytes uses the same function.",
     ),
     Mutant(
         "refine",
@@ -184,7 +184,7 @@ MUTANTS = (
         "_lu/elimination.py",
         "if len(self.strips) > 1 and self._solve is None:",
         "if len(self.strips) >= 1 and self._solve is None:",
-        equivalent="A single strip is solved with or without an inverse, as well.",
+        equivalent="A single strip is solved correctly with and without an inverse.",
     ),
     Mutant(
         "lu",
@@ -197,7 +197,7 @@ MUTANTS = (
         "_lu/norms.py",
         "if not left < CONTRACTED * before:",
         "if left < CONTRACTED * before:",
-        survives="The probes take one step more or less; no doubt of the test problems depends on it.",
+        survives="The probes take one step more or less, and no test problem depends on this step.",
     ),
     Mutant(
         "lu",
@@ -276,7 +276,7 @@ MUTANTS = (
         "_solve/direct.py",
         "if not (norm < math.inf and norm_one < math.inf and norm > 0):",
         "if not (norm <= math.inf and norm_one < math.inf and norm > 0):",
-        equivalent="Where only a row sum overflows, this road scales the matrix as the other one does.",
+        equivalent="Where only a row sum overflows, this code scales the matrix as the ladder does.",
     ),
     Mutant(
         "solve",
@@ -328,7 +328,7 @@ MUTANTS = (
         "_solve/condition.py",
         "if self.least or self._is_known or ladder.is_busy:",
         "if self.least and self._is_known or ladder.is_busy:",
-        equivalent="An estimate is begun in vain, which costs time alone.",
+        equivalent="An estimate is started but not used, which only costs time.",
     ),
     Mutant(
         "solve",
@@ -341,7 +341,7 @@ MUTANTS = (
         "_solve/ways.py",
         "return GENERAL if len(a) <= LARGEST else None",
         "return GENERAL if len(a) < LARGEST else None",
-        equivalent="At that size both roads are right.",
+        equivalent="At that size both ways give right answers.",
     ),
     Mutant(
         "solve",

@@ -1,4 +1,4 @@
-"""What the tests of kernels share."""
+"""Helpers of the tests of kernels."""
 
 import itertools
 
@@ -21,7 +21,8 @@ def random_matrix(dtype, m, n, seed=0):
 
 
 class Stingy:
-    """An allocator that fails at its k-th allocation, and, unless that is the `once`, at all that follow."""
+    """An allocator that fails at its k-th allocation; with `once`, only at that, else at all later ones
+    too."""
 
     def __init__(self, cupy, k, once):
         self._cupy, self._k, self._once = cupy, k, once
@@ -63,10 +64,10 @@ def same(found, expected):
 
 
 def allocations_needed(cupy, prepare, check, expected, once):
-    """Let allocation 0, 1, 2, ... of a public call fail until none does; return how many it makes.
+    """Let allocation 0, 1, 2, ... of a public call fail, until no allocation fails; return their number.
 
-    prepare() returns the call.  A call whose memory runs out raises DeviceMemoryError, or does without that
-    memory and returns what was `expected`; after each, check() calls again.
+    prepare() returns the call.  If an allocation fails, the call must raise a DeviceMemoryError, or succeed
+    without that memory and return `expected`.  After each call, check() makes another one.
     """
     for k in itertools.count():
         call = prepare()

@@ -1,4 +1,4 @@
-"""What the tests of the benchmarks' pages share."""
+"""Helpers of the tests of the benchmarks' pages."""
 
 import json
 import sys

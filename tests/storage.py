@@ -17,7 +17,7 @@ def field(x):
 
 
 def field_of_words(x):
-    """A field whose entries start on words of 4 bytes: numbers that are longer lie across two of theirs."""
+    """A field whose entries start on multiples of 4 bytes, so numbers of 8 bytes are not aligned."""
     records = np.zeros(x.shape, [("x", x.dtype), ("mark", "f4")])
     records["x"] = x
     return records["x"]

@@ -20,7 +20,8 @@ FILES = {
     for path in sorted(FOLDER.rglob("*.py"))
     if path.relative_to(FOLDER).parts[0] not in ("kernels", "matrices")
 }
-# The methods of the contracts: those of one class, of the primitives, and of these and the rules of an LU.
+# The largest numbers of methods in the contracts: in one class, in all primitives, and in the primitives
+# together with the rules of an LU.
 MOST_OF_ONE, MOST_PRIMITIVES, MOST_METHODS = 19, 36, 42
 MOST_POSITIONAL = 6
 

@@ -11,9 +11,9 @@ import tcsolve.matrices
 
 import tcsolve
 
-# Low to high: what each package may import besides NumPy, the standard library and itself.  `tcsolve` is the
-# public surface, `types` are the modules beside it; a package in a package has a row of its own or belongs to
-# the one around it.
+# From low to high: what each package may import in addition to NumPy, the standard library and itself.
+# `tcsolve` is the public surface, and `types` are the modules in the same folder.  A package inside another
+# has its own row, or belongs to the row of the outer package.
 PURE, CUDA = {"types", "_arithmetic"}, {"types", "_arithmetic", "kernels", "cupy"}
 RUNTIME, GEMM, LU = "_backends.cuda.runtime", "_backends.cuda.gemm", "_backends.cuda.lu"
 STACKS = "_backends.cuda.batched"

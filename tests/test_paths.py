@@ -1,4 +1,4 @@
-"""The switches of the special paths: each is read, and each changes what it says."""
+"""The switches of the special paths: each is read, and each changes the choice that it names."""
 
 import ast
 import dataclasses

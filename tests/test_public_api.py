@@ -62,6 +62,11 @@ METHODS = ("solve", "solve_ex", "rcond", "slogdet")
 CALLABLES = [getattr(tcsolve, name) for name in sorted(FUNCTIONS)]
 CALLABLES += [getattr(tcsolve.Factorization, name) for name in METHODS]
 CALLABLES += [getattr(tcsolve.StackFactorization, name) for name in METHODS]
+CALLABLES += [getattr(tcsolve.StudyTable, name) for name in ("text", "draw", "summary")]
+OTHERS_ERRORS = {"LinAlgError", "LinAlgWarning"}
+WITH_EXAMPLES = [*CALLABLES, tcsolve.Solution.to_dict, tcsolve.StudyTable.read]
+WITH_EXAMPLES += [tcsolve.StudyTable.write]
+WITH_EXAMPLES += [getattr(tcsolve, name) for name in sorted(CLASSES | ERRORS - OTHERS_ERRORS)]
 
 
 def sections(function):
@@ -75,7 +80,7 @@ def sections(function):
 def documented(lines):
     """Return the names that a Parameters or Raises section describes."""
     heads = [line for line in lines if line and not line[0].isspace()]
-    return [name.strip() for head in heads for name in head.split(" : ")[0].split(",")]
+    return [name.strip(" *") for head in heads for name in head.split(" : ")[0].split(",")]
 
 
 def parameters(function):
@@ -106,7 +111,7 @@ def test_the_version_is_that_of_the_distribution():
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", tcsolve.__version__)
 
 
-@pytest.mark.parametrize("name", sorted(ERRORS - {"LinAlgError", "LinAlgWarning"}))
+@pytest.mark.parametrize("name", sorted(ERRORS - OTHERS_ERRORS))
 def test_every_error_is_one_of_the_librarys_and_says_what_it_means(name):
     error = getattr(tcsolve, name)
     assert issubclass(error, (tcsolve.TcsolveError, Warning))
@@ -130,7 +135,7 @@ def test_every_parameter_is_documented_in_the_order_of_the_signature(function):
     if same := re.search(r"Takes the arguments of `([\w.]+)`", text):
         other = operator.attrgetter(same[1])(tcsolve)
         assert inspect.signature(function) == inspect.signature(other)
-    elif parameters(function):
+    if parameters(function):
         assert documented(sections(function)["Parameters"]) == parameters(function)
 
 
@@ -178,9 +183,9 @@ def test_every_example_in_the_documentation_runs():
     assert attempted >= 15
 
 
-@pytest.mark.parametrize("function", CALLABLES[: len(FUNCTIONS)], ids=lambda f: f.__qualname__)
-def test_every_public_function_has_an_example(function):
-    assert ">>> " in inspect.getdoc(function)
+@pytest.mark.parametrize("public", WITH_EXAMPLES, ids=lambda public: public.__qualname__)
+def test_every_public_name_has_an_example(public):
+    assert any(">>> " in line for line in sections(public)["Examples"])
 
 
 # ---- importing

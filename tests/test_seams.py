@@ -1,4 +1,4 @@
-"""What tests read and replace is public in its module: the inside of the library may change under them."""
+"""Tests read and replace only public names of a module, so the inside of the library may change."""
 
 import ast
 from pathlib import Path
@@ -38,7 +38,7 @@ def others(tree):
 
 
 def reached(text):
-    """Yield the line and the name of whatever a test reads, imports or replaces that is private."""
+    """Yield the line and the name of each private name that a test reads, imports or replaces."""
     tree = ast.parse(text)
     outside = others(tree) | {"self", "cls"}
     for node in ast.walk(tree):

@@ -14,7 +14,7 @@ from tcsolve._steps import observed
 A, B, STACK = gauss(260), np.ones(260), np.stack([gauss(4, seed) for seed in range(3)])
 LOW = A.astype(np.float32)
 ONCE = {"check": 1, "place": 1, "guard": 1}
-# Arrays that no other device could be faster for stay where they are: nothing is decided.
+# Calls that choose no device, because their arrays always stay where they are.
 STAYS = {"check": 1, "guard": 1}
 CALLS = {
     "solve": (lambda: tcsolve.solve(A, B, precision="fp16x3"), ONCE),
@@ -92,7 +92,7 @@ def test_reading_a_factorization_without_factors_makes_none(monkeypatch):
     ):
         monkeypatch.setattr(of, name, refuse)
     with pytest.raises(MemoryError, match="no room"):
-        f.rcond()  # FP64 factors would replace those that there are
+        f.rcond()  # FP64 factors may replace the present ones
 
     with observed() as steps:
         assert f.shape == (260, 260) and f.dtype == float and f.nbytes == A.nbytes

@@ -1,4 +1,4 @@
-"""What type checkers find in code that uses the library, and that the types are those of the code."""
+"""Type checkers find mistakes in code that uses the library, and the type stubs agree with the code."""
 
 import ast
 import dataclasses
@@ -50,7 +50,7 @@ ALLOWED = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with the types as a package, whatever way the library is installed in, and a configuration."""
+    """A folder with a configuration, and with the types as a package, however the library is installed."""
     pytest.importorskip("mypy", reason="mypy is not installed")
     folder = tmp_path_factory.mktemp("types")
     for name, path in TYPES.items():
@@ -82,8 +82,8 @@ def run(folder, command, *args, packages=("tcsolve",)):
     return done.stdout.splitlines()
 
 
-# What is revealed of an array on a device.  CuPy has no types, so it is Any with and without CuPy.  An array
-# that has a type must be told from one of NumPy.
+# The revealed type of an array on a device.  CuPy has no types, so it is Any with and without CuPy.  If CuPy
+# had types, its arrays must be distinguished from those of NumPy.
 ENVIRONMENTS = {
     "as it is": ("Any", (), ["tcsolve"]),
     "without CuPy": ("Any", ("--no-site-packages",), ["tcsolve", "numpy"]),

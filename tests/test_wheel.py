@@ -1,4 +1,4 @@
-"""What is in the packages that users get: kernels and test problems too, not only Python files."""
+"""The packages that users install contain the kernels and the test problems, not only Python files."""
 
 import importlib.resources
 import shutil

@@ -1,4 +1,4 @@
-"""What a device's `vendor` offers, in NumPy and SciPy, one matrix after the other: its oracle."""
+"""The functions of a device's `vendor` in NumPy and SciPy, one matrix after the other; tests compare both."""
 
 import numpy as np
 import scipy.linalg
@@ -60,7 +60,7 @@ def _triangle(a, lower):
 
 
 class HostVendor:
-    """Stands in for the module, and notes the sizes and types of what was factored."""
+    """Stands in for the module, and records the sizes and types of the factored matrices."""
 
     largest_at_once = 128
 

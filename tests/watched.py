@@ -1,19 +1,19 @@
-"""Primitives whose calls are noted: what an algorithm asks of them is part of their contract."""
+"""Primitives that record their calls, so that tests can check the calls of an algorithm."""
 
 from typing import NamedTuple
 
 
 class Call(NamedTuple):
-    """A call of a primitive, and the shapes of its arguments; () for what has none."""
+    """A call of a primitive, and the shapes of its arguments; () for an argument without a shape."""
 
     name: str
     shapes: tuple
 
 
 class Watched:
-    """An `Ops`, or `LUOps`, that notes the calls of its primitives, in the order in which they return.
+    """An `Ops`, or `LUOps`, that records the calls of its primitives, in the order in which they return.
 
-    It keeps no array, so that memory is used again as it is without it.
+    It keeps no array, so memory is freed and reused as without it.
     """
 
     def __init__(self, ops, calls=None):

@@ -22,8 +22,9 @@ __device__ __forceinline__ unsigned top_of_line(unsigned top) {
     return max(top, __shfl_xor_sync(ALL_LANES, top, 2));
 }
 
-// The scale 2^fit(top), or 2^126 for a faint row or column, whose scale is too large for FP32.  If top is zero, Inf or
-// NaN, the scale may have any value.  inverse_scale is the inverse of the scale for an ordinary top.
+// The scale 2^fit(top).  A row or column with so small a top that this scale is too large for FP32 is *faint*; its
+// scale is 2^126.  If top is zero, Inf or NaN, the scale may have any value.  inverse_scale is the inverse of the scale
+// for an ordinary top.
 constexpr unsigned FAINT = 14u << 23;
 constexpr unsigned EXPONENT = 0xff800000u;
 __device__ __forceinline__ float scale_for(unsigned top) {
@@ -87,7 +88,7 @@ struct Fragment {
 
     __device__ __forceinline__ bool has_faint() const { return min(top[0], top[LINES - 1]) < FAINT; }
 
-    // Multiplies the entries of faint lines by the factor that their scales lack.
+    // Multiplies the entries of faint lines by the rest of 2^fit(top), beyond 2^126.
     __device__ __forceinline__ void lift(float (&x)[SLICES][REGISTERS][WORD]) const {
         #pragma unroll
         for (int i = 0; i < SLICES * REGISTERS * WORD; ++i) {

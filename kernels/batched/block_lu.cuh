@@ -8,8 +8,8 @@
 // of x and of w belongs to the row of the matrix with its number.  In a finished row of w, in position i:
 //
 //   the diagonal has the reciprocal of the pivot, and U is to the right of it;
-//   to the left of it is L, with the unit diagonal left out, but in the PANEL x PANEL block on the diagonal there is
-//   the inverse of that block of L.
+//   L is to the left of it, without its unit diagonal;
+//   but in the PANEL x PANEL block on the diagonal, the inverse of this block of L takes its place.
 //
 // The order of a matrix is a multiple of PANEL here; the caller appends an identity.
 //

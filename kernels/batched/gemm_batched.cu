@@ -8,7 +8,7 @@
 //
 //   a, b   STORE_A 0: A[s]_iq is a[s batch_a + i row_a + q col_a], any strides.  1: the matrices lie one behind the
 //          other, rows contiguous, as op(A) (TRANS_A 0) or its transpose (1); strides are not read.  2: one matrix for
-//          all s, by its strides.  b alike.  In cases 0 and 2 TRANS is 0.
+//          all s, by its strides.  STORE_B says the same of b.  In cases 0 and 2 TRANS is 0.
 //   out, c row-major with leading dimensions ld_out, ld_c, batch strides, of kind KIND (see gemm.cuh).  DENSE 1: the
 //          matrices of out lie one behind the other from a 16-byte word on; its strides are not read.  ADDEND 0: c and
 //          beta are not read.

@@ -5,7 +5,7 @@
 //            of each column, and max |x| of each, as tcs_stack_measure gives them.  A NaN in the data makes them NaN.
 //   row_sum, col_sum  double[n]: sums of |a_ij| of each row and column.
 //   x, b     n x k, T_A, or pairs of T_A if COMPLEX, entry (i, j) at i x_row + j x_col (steps count entries).
-//   ax       A x: double, or pairs, likewise.
+//   ax       A x: double, or pairs, with strides of its own in the same form.
 //   y        double (or pairs): A^-1 of `probes` vectors, entry (p, i) at p n + i.
 //   info     int, or null for 0.
 //

@@ -15,9 +15,9 @@
 //          the first three and the fifth.  The board may be null.
 //   doubtful  char[count], or null: 0 for each system that is regular, meets its bounds and agrees with its structure.
 //   doubts  one number, or null, to which the number of doubtful systems is added.
-//   near    The size of A^-1 is the largest ||A^-1 g||_1 of PROBES random g (probe.cuh).  If 1 / ||A||_1 over this size
-//           is below `near`, the size is ||A^-1||_1, from all columns of A^-1.
-//   least   the lower bound on 1 / ||A||_1 over the size of A^-1.
+//   near    The size of A^-1 is the largest ||A^-1 g||_1 of PROBES random g (probe.cuh).  If 1 / (||A||_1 times this
+//           size) is below `near`, the size is ||A^-1||_1 instead, from all columns of A^-1.
+//   least   the lower bound on 1 / (||A||_1 times the size of A^-1).
 //   safe    norms and sizes must lie between 1 / safe and safe.
 //   agrees  the upper bound on differences between mirror images, relative to the largest |a_ij|; -1 if entries that
 //           are not read must be zero.
@@ -80,7 +80,7 @@ __device__ __forceinline__ unsigned key_of(Number v, unsigned low) {
     return min(unsigned(__double2hiint(size)) & 0x7fffffffu, INFINITE) / KEY_ROWS * KEY_ROWS + low;
 }
 
-// The larger of two numbers that are not NaN; infinite or NaN only if one of them is.
+// The larger of two numbers, in one comparison; v if one of them is NaN.
 __device__ __forceinline__ double plain_larger(double u, double v) { return u > v ? u : v; }
 
 __device__ __forceinline__ unsigned larger_key(unsigned u, unsigned v) { return max(u, v); }
@@ -97,7 +97,7 @@ __device__ __forceinline__ void store(T_A* x, Index i, Number v) {
     if (COMPLEX) x[PARTS * i + PARTS - 1] = T_A(v.im);
 }
 
-// What an ordinary system fulfils.
+// The conditions that an ordinary system meets.
 struct Limits {
     Index kind;
     double bound, least, safe, agrees;
@@ -107,7 +107,7 @@ struct Limits {
 struct Measured {
     double inf, one, grown, broken;
 
-    // Whether a regular matrix may be singular to working precision, as far as the random vectors tell.
+    // Whether a regular matrix may be singular to working precision, judged by the random vectors.
     __device__ __forceinline__ bool is_near(double near) const {
         return !broken && one > 0 && isfinite(one) && !(1 / one / grown >= near);
     }

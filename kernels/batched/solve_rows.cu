@@ -19,8 +19,8 @@ constexpr int WIDTH = N + SIDES;    // columns of a row with its right-hand side
 
 struct Given { T_A part[PARTS]; };
 
-// Row i of a matrix in shared memory starts at i STRIDE, and column N has the right-hand side.  STRIDE is odd, and the
-// rows of a team continue those of the team before modulo BANKS, so that reading a column has no bank conflicts.
+// Row i of a matrix in shared memory starts at i STRIDE, and column N has the right-hand side.  STRIDE is odd, and
+// modulo BANKS the rows of a team follow those of the team before, so that reading a column has no bank conflicts.
 constexpr int STRIDE = N + 1 | 1, BANKS = 128 / int(sizeof(Given));
 constexpr int SIZE = N * STRIDE + ((LANES - N) * STRIDE % BANKS + BANKS) % BANKS;
 
@@ -52,8 +52,8 @@ struct Team {
         return {double(v.part[0]), COMPLEX ? double(v.part[PARTS - 1]) : 0.0};
     }
 
-    // Turns the matrix of the caller into the one that is read, and notes what its entries are like.  No lane writes
-    // what another one reads: the mirror image of an entry that is not read keeps its value.
+    // Turns the matrix of the caller into the one that is read, and notes the properties of its entries in `seen`.  No
+    // lane writes what another one reads: the mirror image of an entry that is not read keeps its value.
     __device__ __forceinline__ void apply(const Band& band, Seen& seen) const {
         constexpr int AT_ONCE = 4;  // entries that are loaded before the first of them is written
         static_assert(N % AT_ONCE == 0, "beyond n there are zeros, which change nothing that is noted");
@@ -150,7 +150,7 @@ struct Team {
         __syncwarp();
     }
 
-    // Entry j of the answer, which all lanes know: keep it, and look at it again.
+    // Keeps entry j of the answer, in registers or in shared memory; `kept` returns it.
     __device__ __forceinline__ void keep(Number (&own)[2][ALONE ? N : 1], int which, int j, Number v) const {
         if (ALONE) {
             own[which][ALONE ? j : 0] = v;

@@ -8,7 +8,8 @@
 constexpr int FRACTION_32 = 23, LEAST_32 = -126, BIAS_32 = 127, INFINITE_32 = 255;
 // Significant bits of an operand behind the point; a product has twice as many.
 constexpr int OPERAND_FRACTION = 10, PRODUCT_FRACTION = 2 * OPERAND_FRACTION;
-// Exponents of operands that are zero, and of those that are Inf or NaN: sums of two show which they are.
+// The exponents of an operand that is zero, and of one that is Inf or NaN.  The sum of the exponents of two factors
+// shows whether one of them is such an operand.
 constexpr int NOTHING = -1024, SPECIAL = 4096, MANY = 2048;
 constexpr unsigned NAN_32 = 0x7fffffffu, INF_32 = 0x7f800000u, SIGN_32 = 0x80000000u;
 

@@ -42,12 +42,12 @@
 // products first, and these sums are added to nearest in FP32 registers, so that the truncation errors of the tensor
 // cores do not accumulate along k.  The second set of registers leaves room for tiles of only 128 columns.
 //
-// Results: with k = 512 the products of a tile take about 10 us (REFINE 3).  In an earlier version the threads read C,
-// added their sums, and wrote C.  Then both warpgroups waited for 5 to 6 us more, because all multiprocessors read C at
-// the same time, 17 MB in all, and the memory was idle during the products.  Now a warp writes its sums to shared
-// memory, 2 KB at a time.  The copy engine adds them to C in the second-level cache, rounded to nearest, while the next
-// tile is multiplied.  So 142 became 194 TFLOP/s at k = 512, and 163 became 224 at k = 1024 (H200, REFINE 3, m = n =
-// 16384, products counted once; one comparison, both versions in the same run, of which no results file is kept).  With
+// Results: a warp writes its sums to shared memory, 2 KB at a time.  The copy engine adds them to C in the second-level
+// cache, rounded to nearest, while the next tile is multiplied.  If the threads read C, added their sums and wrote C,
+// both warpgroups would wait for 5 to 6 us in addition to the 10 us of the products of a tile (k = 512, REFINE 3): all
+// multiprocessors would read C at the same time, 17 MB in all, and the memory would be idle during the products.  The
+// rate is 194 TFLOP/s instead of 142 at k = 512, and 224 instead of 163 at k = 1024 (H200, REFINE 3, m = n = 16384,
+// products counted once; one comparison, both versions in the same run, of which no results file is kept).  With
 // REFINE > 0 the first products of the next tile run even while the sums are written to shared memory.  Each entry has
 // one addition, so the order of the blocks does not matter.  Threads store results themselves if these are of another
 // kind, and, for scaled operands, in tiles on an edge of C or with an Inf or NaN.  Then alpha x may be added to C
@@ -56,9 +56,9 @@
 //
 // Tiles in turn (work): if another kernel occupies multiprocessors when this one starts, some blocks start late.  With
 // a fixed share of the tiles for each block, the tiles of these blocks would be computed last.  Blocks also differ in
-// speed without another kernel: with tiles in turn 216, 202 and 178 TFLOP/s became 213, 210 and 196 at n = 4096, 8192
-// and 16384 (H200, REFINE 3, CLUSTER 2, before warpgroups took turns; one comparison, of which no results file is
-// kept).
+// speed without another kernel: with tiles in turn the rates are 213, 210 and 196 TFLOP/s, and with fixed shares 216,
+// 202 and 178, at n = 4096, 8192 and 16384 (H200, REFINE 3, CLUSTER 2, without turns of the warpgroups; one comparison,
+// of which no results file is kept).
 
 #include "common/bulk_copy.cuh"
 #include "common/mbarrier.cuh"
@@ -233,7 +233,7 @@ __device__ __forceinline__ void multiply(
     const unsigned long long b0 = descriptor(shared.b(stage, 0));
     constexpr unsigned long long LOW_A = BYTES_A >> 4, LOW_B = BYTES_B >> 4;
     #pragma unroll
-    for (int term = 0; term < TERMS; ++term) {  // each for all k of the stage
+    for (int term = 0; term < TERMS; ++term) {  // each term is summed over all k of the stage
         if (!has_term<REFINE>(term)) continue;
         const bool low_a = term < 2, low_b = term % 2 == 0;
         #pragma unroll

@@ -12,8 +12,8 @@ __device__ __forceinline__ void copy_out(const TensorMap& map, int how, int x, i
     commit_bulk();
 }
 
-// The largest `top` of the rows and columns of one thread's sums; 0 if nothing was scaled.  This is asked at run time
-// although SCALED says it: otherwise the compiler reads these numbers so early that sums leave their registers.
+// The largest `top` of the rows and columns of one thread's sums; 0 if nothing was scaled.  This is tested at run time,
+// although SCALED is known at compile time: otherwise the compiler reads `top` so early that sums spill.
 __device__ __forceinline__ unsigned largest_top(const Origin<T_LOW>& origin, Index row, Index col) {
     if (origin.top_a == nullptr) return 0;
     unsigned largest = max(origin.top_a[row], origin.top_a[row + 8]);

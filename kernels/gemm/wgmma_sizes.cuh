@@ -22,11 +22,11 @@ constexpr int STAGES = 192 * 1024 / STAGE_BYTES;
 // kept).  REFINE 2, where the tile of op(B) is larger, was not compared.
 constexpr int ACROSS = REFINE ? CLUSTER : 1, DOWN = CLUSTER / ACROSS;
 constexpr int SUMS = BLOCK_N / 2;                  // FP32 registers of one thread for 64 x BLOCK_N
-// Height of a band of tiles, see TileOrder.  If k is short, it is 4096 rows: each band reads all of op(B) again,
-// because C has displaced it from the cache, but the band's rows of op(A), 16 KB for each k if split, stay in the
-// cache.  If k is long, they do not stay there, and C is small compared with the operands.  Then the tiles that are
-// computed at the same time, 12 x 11 on 132 multiprocessors, should be nearly a square.  In between, a height of 8 is
-// as fast for one product and faster for three (n = k = 4096).
+// Height of a band of tiles, see TileOrder.  If k is short, a band has 4096 rows.  Each band reads all of op(B) again,
+// because C has displaced op(B) from the cache.  But the band's rows of op(A), 16 KB for each k if split, stay there.
+// If k is long, these rows do not stay in the cache, and C is small compared with the operands.  Then the tiles that
+// are computed at the same time, 12 x 11 on 132 multiprocessors, should be nearly a square.  In between, a height of 8
+// is as fast for one product and faster for three (n = k = 4096).
 constexpr int HIGH_BAND = 32, MEDIUM_BAND = 8, LOW_BAND = 12, SHORT_SUM = 2048, MEDIUM_SUM = 4096;
 __device__ __forceinline__ constexpr int band_for(Index k) {
     return k <= SHORT_SUM ? HIGH_BAND : k <= MEDIUM_SUM ? MEDIUM_BAND : LOW_BAND;

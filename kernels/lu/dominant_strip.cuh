@@ -65,7 +65,7 @@ __device__ __forceinline__ void add_columns(Dominant& s, Team& team, const float
             }
             #pragma unroll
             for (int k = 0; k < AHEAD; ++k) {
-                const Index column = first + r + k * ROWS_DOWN - q;  // that of the diagonal, counted from q
+                const Index column = first + r + k * ROWS_DOWN - q;  // the column of the diagonal entry, counted from q
                 sum.x += column == 0 ? 0 : fabsf(v[k].x), sum.y += column == 1 ? 0 : fabsf(v[k].y);
                 sum.z += column == 2 ? 0 : fabsf(v[k].z), sum.w += column == 3 ? 0 : fabsf(v[k].w);
             }

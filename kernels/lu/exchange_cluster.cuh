@@ -106,7 +106,7 @@ __device__ __forceinline__ int propose(
     for (int i = 1; i < ROWS; ++i) {
         if (i == best.slot) mine.x = rows.at[i][0], mine.z = rows.at[i][1], mine.w = now.l[i];
     }
-    if (best.size == NO_SIZE) mine.x = 0;  // and NO_PLACE makes its code larger than all others
+    if (best.size == NO_SIZE) mine.x = 0;  // NO_PLACE then makes the code larger than all others, so it loses
     const unsigned row = (best.slot * BLOCKS + team.rank) * THREADS + threadIdx.x;
     mine.y = __uint_as_float(unsigned(best.place) << 16 | row);
     float4 sent = from_lane(mine, top.lane());

@@ -162,7 +162,7 @@ tcs_swap_solve(
     Column* l = reinterpret_cast<Column*>(dynamic);
     Staged* stage = reinterpret_cast<Staged*>(l + L_ROWS);
     __shared__ int target[2 * MOST];
-    const int width = int(w), count = dst ? 2 * width : width;  // count: of rows that are staged
+    const int width = int(w), count = dst ? 2 * width : width;  // `count` rows are staged
     const int row = threadIdx.x / COLUMNS, own = threadIdx.x % COLUMNS;
     const Index first = Index(blockIdx.x) * COLUMNS;
     const bool solves = first + COLUMNS > stop, moves = src && src[2 * width];

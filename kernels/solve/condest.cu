@@ -1,7 +1,7 @@
 // The vector work of the condition estimate (N. J. Higham, ACM Trans. Math. Software 14 (1988), 381-396).
 //
-//   state  double[2]: the number of the entry that was largest in the last step, at first -1; 1 while the ascent goes
-//          on, then 0.
+//   state  double[2]: the number of the largest entry in the last step, at first -1; and 1 as long as the ascent
+//          continues, then 0.
 //
 // tcs_probes    probes (n x 4, row-major): 1 / n, the alternating vector of Higham's algorithm, which guards against
 //               matrices for which the ascent fails, and two vectors of uniform random entries of variance 1, the same

@@ -52,9 +52,9 @@ __device__ __forceinline__ T_IN look(const T_IN* from, bool wants) {
     return wants ? *reinterpret_cast<const volatile T_IN*>(from) : T_IN(0);
 }
 
-// Waits until no lane of the warp has a pending value; v is the value read last.  The lanes leave the loop together.
-// When each lane left it by itself, racecheck reported that threads read values after the next barrier which other
-// warps had not written yet.  The machine code of ptxas 13.0 did not show why.
+// Waits until no lane of the warp has a pending value; v is the value read last.  The lanes leave the loop together: if
+// each lane leaves it by itself, racecheck reports that threads read values after the next barrier before other warps
+// have written them.  The machine code of ptxas 13.0 does not show why.
 __device__ __forceinline__ T_IN await(T_IN v, const T_IN* from, bool wants) {
     while (__any_sync(ALL_LANES, pending(v))) v = look(from, wants);
     return v;
@@ -68,8 +68,8 @@ __device__ __forceinline__ void publish(T_IN* to, T_IN v) {
 
 // The part of a BLOCK x BLOCK tile that a thread holds, in runs of VECTOR entries.  If TRANS, columns are summed, and a
 // lane has the same columns in all rows of its warp.  Otherwise rows are summed, and a lane has ACROSS runs of EACH
-// rows: more rows need fewer reads of the unknowns from shared memory, which would take most of the time, but more sums
-// over lanes.
+// rows.  With more rows, there are more sums over lanes, but the unknowns are read less often from shared memory, which
+// would take most of the time.
 constexpr int ACROSS = TRANS ? 1 : 2, EACH = RUNS / ACROSS, WIDE = BLOCK / (ACROSS * VECTOR);
 struct Tile { Run<T_IN, VECTOR> at[RUNS]; };
 
@@ -177,7 +177,7 @@ __device__ __forceinline__ void meet() {
 // No block returns before all have finished the turn before.
 __device__ __forceinline__ int draw(unsigned* ticket, int turn, unsigned rank) {
     __shared__ unsigned drawn[2];
-    unsigned& mine = drawn[turn & 1];  // another thread may still read that of the turn before
+    unsigned& mine = drawn[turn & 1];  // another thread may still read the ticket of the turn before
     if (rank == 0 && threadIdx.x < WARP) {
         unsigned number = threadIdx.x == 0 ? atomicAdd(ticket, 1u) + 1 : 0;  // counts from 0xffffffff
         number = __shfl_sync(ALL_LANES, number, 0);

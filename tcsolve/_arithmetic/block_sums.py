@@ -14,10 +14,10 @@ __all__ = ["NAN", "multiply_add", "sum_of_terms"]
 NAN = 0x7FFFFFFF
 # Rows and columns of a tile: its arrays stay in the second-level cache.
 TILE_ROWS, TILE_COLUMNS = 64, 1024
-# The exponent of an operand that is zero; no sum of two such exponents is larger than a `Sums.least`.
+# The exponent of an operand that is zero.  With it, the exponent of a product is below every `Sums.least`.
 NOTHING = -1024
-# Of an FP64 number: the bits of its fraction and the bias of its exponent; of FP32: the bits of the fraction,
-# the smallest exponent, and the exponent that is too large.
+# FP64: number of bits of the fraction, and bias of the exponent.  FP32: number of bits of the fraction,
+# smallest exponent, and first exponent that is too large.
 FRACTION, BIAS, FRACTION_32, LEAST_32, BEYOND_32 = 52, 1023, 23, -126, 128
 KEPT = np.int64(-(1 << (FRACTION - FRACTION_32)))
 
@@ -60,7 +60,7 @@ def sum_of_terms(parts_a, parts_b, terms, run, add):
     """Return the sum of the products of parts listed in `terms` (see `products.LEVELS`).
 
     The products of `run` consecutive k are summed first; then these partial sums are added.  add(c, a, b)
-    returns c + a b, and may overwrite c; no c stands for zero.
+    returns c + a b, and may overwrite c; None stands for c = 0.
     """
     total = None
     for q in range(0, parts_a[0].shape[-1], run):
@@ -82,7 +82,7 @@ def multiply_add(a, b, fmt, sums, c=None):
     ----------
     a : ndarray, shape (m, k)
     b : ndarray, shape (k, n)
-        Real; they hold numbers of the format, in any dtype that has these numbers.
+        Real; their entries are numbers of the format, in any dtype that represents them.
     fmt : Format
         The format of the operands.
     sums : Sums

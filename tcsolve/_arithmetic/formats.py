@@ -35,9 +35,9 @@ PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
 # small entries above 2**-24, the smallest FP16 number.
 TOP_EXPONENT = 14
 
-# The largest condition number || |D^-1| |D| || of a diagonal block D of factors that is inverted, by the
-# character of the dtype.  A solve with an inverse loses accuracy in proportion to it, and refinement must
-# still contract.
+# A diagonal block D of factors is inverted only if its condition number || |D^-1| |D| || is at most this, by
+# the character of the dtype.  The error of a solve with the inverse is proportional to this condition number,
+# and refinement must still contract.
 INVERSE_CONDITION = {"f": 1e4, "d": 1e8}
 
 
@@ -141,7 +141,7 @@ EACH = "each"
 
 
 def _models():
-    """Yield the arithmetics with a model of the sums: the formats, then three products, of each GPU."""
+    """Yield the emulated arithmetics: those with the sums of each GPU, then those that round every result."""
     for unit in UNITS.values():
         for low, sums in unit.sums.items():
             yield Update(f"{low}@{unit.name}", FORMATS[low], 1, "float32", sums)

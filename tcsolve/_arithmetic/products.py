@@ -80,6 +80,15 @@ class GemmBound(NamedTuple):
         The arguments of `gemm` that select this arithmetic.
     products : int
         Number of products on the tensor cores: 1 to 4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tcsolve import gemm_bound
+    >>> a = np.zeros((10, 64), np.float16)
+    >>> found = gemm_bound(a, a.T)
+    >>> found.precision, found.refine, found.products
+    ('fp16', 'none', 1)
     """
 
     bound: float

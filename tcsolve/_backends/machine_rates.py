@@ -1,7 +1,7 @@
-"""What solves and transfers cost on this machine, to choose between the host and a GPU; a file keeps it.
+"""The times of solves and transfers on this machine, to choose the host or a GPU; a file keeps them.
 
-The rates choose the device of NumPy arrays and nothing else: no precision, no block and so no bit of an
-answer on a given device depends on them.
+The rates choose the device of NumPy arrays, and nothing else.  Precision and blocks do not depend on them, so
+on a given device the bits of an answer do not either.
 """
 
 import hashlib
@@ -40,8 +40,8 @@ class MachineRates:
     date: str = ""
 
 
-# The host of benchmarks/results/cpu.json, which has two cores; the H200 of roads.json beside it; copies as
-# measured on the host of that H200 with one thread and with four.
+# From benchmarks/results: the host of cpu.json, which has two cores, and the H200 of roads.json.  The copies
+# were measured on the host of that H200, with one thread and with four.
 SHIPPED = MachineRates(
     host=(
         *((16, 9.49e-5), (64, 1.32e-4), (200, 6.49e-4), (500, 4.33e-3), (1000, 1.64e-2)),

@@ -60,7 +60,7 @@ class Square(NamedTuple):
     divide : callable
         divide(l) computes l := l U11**-1 in place.
     bound : object
-        For `LUOps.operand`, which then checks |l| <= 1.
+        The argument `bound` of `LUOps.operand`, which then checks |l| <= 1.
     """
 
     solve: Callable | None
@@ -171,7 +171,8 @@ class LUOps(Protocol):
         """Return (report, inverses) of a finished LU.
 
         The report is the FP64 array (info, number of entries with ipiv[j] != j, condition, beyond).  The
-        inverses of diagonal blocks are for `solve_packed`, or None; they lose `condition` times the roundoff.
+        inverses of diagonal blocks are for `solve_packed`, or None.  A solve with them has an error of about
+        `condition` times the roundoff.
         """
 
     # ---- solves with factors ---------------------------------------------------------------

@@ -92,8 +92,8 @@ class Ops(Protocol):
     def mark(self):
         """Return a time stamp that the device records after the work launched so far.
 
-        The difference of two stamps is the number of seconds between them.  It waits until the device has
-        reached the later one.
+        The difference of two stamps is the number of seconds between them.  Computing it waits until the
+        device has reached the later one.
         """
 
     def free_bytes(self, enough):
@@ -113,8 +113,8 @@ class Ops(Protocol):
         """Return body(divide), which works on w and reads nothing back to the host.
 
         With a `name`, recorded graphs may replace the call; equal names mean equal work.  None stands for
-        work that is not recorded.  Where body calls divide(), one graph may end and another one begin; there
-        all launched work must be in the current stream, or the stream waits for it.
+        work that is not recorded.  Where body calls divide(), one graph may end and another one begin.  At
+        that point, the current stream must contain all launched work, or wait for it.
         """
 
     def aside(self, w, others, name, body, then=None):
@@ -124,9 +124,9 @@ class Ops(Protocol):
         must call that function before it frees an array that body reads.
 
         body returns two objects; the first is a small array, and its copy to the host may start at once.
-        The function returns both, the first for `host`.  body reads nothing back and writes only its
-        results.  Equal names mean equal work.  If given, then(first, second) replaces the two results by two
-        others, and may read other arrays.
+        The function returns both; the first is then read by `host`.  body reads nothing back and writes only
+        its results.  Equal names mean equal work.  If given, then(first, second) replaces the two results by
+        two others, and may read other arrays.
         """
 
     # ---- norms and scaling -----------------------------------------------------------------

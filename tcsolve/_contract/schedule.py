@@ -3,7 +3,8 @@
 `schedule` is a pure function of sizes and of the `Rules` of a device.  The algorithm follows the records and
 decides nothing itself.  Tests read the records without a device.
 
-`goes_early` and `goes_ahead` decide, in the same way, what a solve starts before it is known to be needed.
+`goes_early` and `goes_ahead` are pure functions too.  They decide what a solve starts before it knows whether
+the result is needed.
 """
 
 import functools

@@ -97,7 +97,7 @@ class QRFactors:
         return solve_triangular(self.r, v, trans="C" if adjoint else "N")
 
 
-# The function of SciPy, also while another is in its place.
+# SciPy's own function; another program may rebind this name in scipy.linalg.
 _qr = scipy.linalg.qr
 
 
@@ -139,8 +139,8 @@ def residual_error(factors, a, x, r, b):
     - ``(||f|| + ||R^-H g||) / max(||A|| ||x||, ||b||)``, where ``||R^-H g||`` is the size of the part of r
       in the range of A; without this part, g is zero.
 
-    In both cases x is the exact solution of a problem whose A and b differ by about that much [1]_.  A, x
-    and g are scaled as the factors, so this holds for each column of A.
+    In both cases x is the exact solution of a problem whose A and b differ by about this error [1]_.  A, x
+    and g are scaled as the factors are, so this holds for each column of A.
 
     References
     ----------

@@ -12,7 +12,7 @@ from tcsolve._family.verification import settled
 
 __all__ = ["solve_banded", "solveh_banded"]
 
-# The functions of SciPy, also while tcsolve's are in their places.
+# SciPy's own functions; `installed` may rebind these names in scipy.linalg.
 _solve_banded, _solveh_banded = scipy.linalg.solve_banded, scipy.linalg.solveh_banded
 
 

@@ -17,7 +17,7 @@ from tcsolve._solve.structures import interpret
 
 __all__ = ["CholeskyFactors", "cho_factor", "cho_solve"]
 
-# The functions of SciPy, also while tcsolve's are in their places.
+# SciPy's own functions; `installed` may rebind these names in scipy.linalg.
 _cho_factor, _cho_solve = scipy.linalg.cho_factor, scipy.linalg.cho_solve
 
 

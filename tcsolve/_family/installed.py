@@ -49,10 +49,13 @@ _lock, _places, _users = threading.Lock(), [], []
 def installed():
     """Use tcsolve's functions in the places of those of SciPy, NumPy and CuPy, in a with block.
 
-    The names `solve`, `lu_factor`, `lu_solve`, `cho_factor`, `cho_solve`, `solve_triangular`, `solve_banded`,
-    `solveh_banded`, `lstsq`, `inv` and `det` of `scipy.linalg`, and `solve`, `inv` and `det` of
-    `numpy.linalg` and of `cupy.linalg` (if CuPy is imported) are rebound.  At the end of the block, also
-    after an exception, the modules are as before.
+    These names are rebound:
+
+    - in `scipy.linalg`: `solve`, `lu_factor`, `lu_solve`, `cho_factor`, `cho_solve`, `solve_triangular`,
+      `solve_banded`, `solveh_banded`, `lstsq`, `inv` and `det`;
+    - in `numpy.linalg`, and in `cupy.linalg` if CuPy is imported: `solve`, `inv` and `det`.
+
+    At the end of the block, also after an exception, the modules are as before.
 
     Returns
     -------
@@ -122,7 +125,7 @@ def _bind():
 
 
 def _restore():
-    """Put back what was there, unless somebody else has bound the name since."""
+    """Put back the original functions, except where other code has bound the name since."""
     while _places:
         place = _places.pop()
         if getattr(place.module, place.name) is place.dispatcher:

@@ -19,7 +19,7 @@ from tcsolve._solve.structures import interpret
 
 __all__ = ["det", "inv", "verify_inverse"]
 
-# The functions of SciPy, also while tcsolve's are in their places.
+# SciPy's own functions; `installed` may rebind these names in scipy.linalg.
 _inv, _det = scipy.linalg.inv, scipy.linalg.det
 
 

@@ -20,7 +20,7 @@ from tcsolve._steps import guarded
 
 __all__ = ["LeastSquares", "lstsq", "lstsq_ex"]
 
-# The function of SciPy, also while tcsolve's is in its place.
+# SciPy's own function; `installed` may rebind this name in scipy.linalg.
 _lstsq = scipy.linalg.lstsq
 # From this m n^2 on, QR in FP32 and the refinement are faster than gelsy on a CPU.
 WORTH = 2e7
@@ -52,9 +52,9 @@ class LeastSquares:
     verified : bool
         Whether every backward error meets the bound.
     backward_error : ndarray of float64, shape (k,), or None
-        Size of the change of A and b for which x is the exact solution, relative to A and b.  It comes
-        from the residuals of the normal equations and of b - r - A x, computed in FP64 from the arguments
-        and x.  None for the other methods.
+        For 'qr fp32': x is the exact solution of a problem whose A and b differ from yours by about this
+        much, relative to their norms.  It is computed in FP64 from the arguments, x and the residual r:
+        from ``b - r - A x`` and from ``A^H r``.  None for the other methods.
     bound : float
         Largest backward error of a verified answer: the unit roundoff times sqrt(m).
     iterations : int
@@ -65,6 +65,14 @@ class LeastSquares:
         Time of the call.
     device : str
         'cpu' or 'cuda'.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tcsolve import lstsq_ex
+    >>> found = lstsq_ex(np.array([[1.0, 0], [1, 1], [1, 2]]), [1.0, 3, 5])
+    >>> found.x.round(12).tolist(), found.rank, found.reason
+    ([1.0, 2.0], 2, 'the problem is small')
     """
 
     x: Any

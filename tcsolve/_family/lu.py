@@ -18,7 +18,7 @@ from tcsolve._solve.long_double_residual import SMALL
 
 __all__ = ["LUFactors", "lu_factor", "lu_solve"]
 
-# The functions of SciPy, also while tcsolve's are in their places.
+# SciPy's own functions; `installed` may rebind these names in scipy.linalg.
 _lu_factor, _lu_solve = scipy.linalg.lu_factor, scipy.linalg.lu_solve
 
 
@@ -227,7 +227,11 @@ def _solve_one(lu, piv, b, matrix=None, *, trans, overwrite_b, check_finite, nor
 
 
 def _solve_on_device(lu_and_piv, b, *, trans, overwrite_b=False, check_finite=True):
-    """As SciPy's function, by CuPy's, which converts b to the dtype of lu and checks no complex numbers."""
+    """Solve as SciPy does, by CuPy.
+
+    CuPy's function converts b to the dtype of lu, and does not find NaN or Inf in complex arrays.  So the
+    conversion to a common dtype and the check are done here.
+    """
     from cupyx.scipy.linalg import lu_solve as on_device
 
     lu, piv = lu_and_piv

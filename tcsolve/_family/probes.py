@@ -1,7 +1,7 @@
 """Backward errors of inverses and of factors, measured with a few random vectors of signs.
 
-For a random vector v of signs, ``||R v||`` shows the size of R: each entry has the root mean square of a
-row of R.  So a product of n x n matrices is verified in O(n^2) operations [1]_.
+For a random vector v of signs, ``||R v||`` shows the size of R: the root mean square of entry i of R v is the
+2-norm of row i of R.  So a product of n x n matrices is verified in O(n^2) operations [1]_.
 
 References
 ----------

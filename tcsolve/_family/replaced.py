@@ -12,12 +12,12 @@ from tcsolve._solve.api import solve_ex
 
 __all__ = ["NUMPY", "cupy_functions"]
 
-# The functions of NumPy, also while others are in their places.
+# NumPy's own functions; `installed` may rebind these names in numpy.linalg.
 _solve, _inv, _det = np.linalg.solve, np.linalg.inv, np.linalg.det
 
 
 def _solve_as_numpy(a, b):
-    """As numpy.linalg.solve: answers of FP32 arguments are computed in FP64, and nothing warns of rcond."""
+    """As numpy.linalg.solve: FP32 arguments are solved in FP64, and no warning is given for a small rcond."""
     if not (_is_usual(a) and _is_usual(b) and _fits(a, b)):
         return _solve(a, b)
     dtype = np.result_type(a, b)
@@ -89,12 +89,12 @@ def _raise_if_asked():
 
 
 def _is_plain(x):
-    """Tell whether all functions take the dtype of the array x."""
+    """Tell whether the functions of CuPy, NumPy and tcsolve all accept the dtype of the array x."""
     return x.dtype.char in "fdFD"
 
 
 def _is_usual(x):
-    """Tell whether x is an array that NumPy's functions and tcsolve's take alike."""
+    """Tell whether x is an array that NumPy's functions and tcsolve's treat in the same way."""
     return type(x) is np.ndarray and (_is_plain(x) or x.dtype.kind in "iu")
 
 

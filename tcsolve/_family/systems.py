@@ -76,7 +76,7 @@ class _Scaled:
         return ldexp(self.ops.xp, r.astype(wide), exponent)
 
     def _near(self, x, b):
-        """Return (r, x, e): the residual divided by 2**e, for columns of x divided to near 1."""
+        """Return (r, x, e): x with columns scaled to near 1, and the residual divided by 2**e."""
         xp = self.ops.xp
         x, b = (self.ops.converted(v, np.result_type(v.dtype, np.float64)) for v in (x, b))
         of_x, of_b = exponent_of(xp, x, 0), exponent_of(xp, b, 0)
@@ -152,5 +152,5 @@ class ProductSystem(_Scaled):
 
 
 def _widest(a, n):
-    """Return an FP64 array in long double if n is small, because the rounding of an FP64 residual matters."""
+    """Return an FP64 array a, in long double for a small n, for which the rounding of a residual matters."""
     return a.astype(np.result_type(a, np.longdouble)) if n <= SMALL else a

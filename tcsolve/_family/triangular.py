@@ -20,7 +20,7 @@ from tcsolve._solve.long_double_residual import SMALL
 
 __all__ = ["solve_triangular"]
 
-# The function of SciPy, also while tcsolve's is in its place.
+# SciPy's own function; `installed` may rebind this name in scipy.linalg.
 _solve_triangular = scipy.linalg.solve_triangular
 
 
@@ -121,7 +121,7 @@ def _meets_bound(a, x, b, trans, lower, unit_diagonal):
 
 
 def _on_device(a, b, *, trans, lower, unit_diagonal, overwrite_b=False, check_finite=True):
-    """As SciPy's function, by CuPy's, which checks less."""
+    """Solve as SciPy does, by CuPy; the checks that CuPy's function does not make are made here."""
     from cupyx.scipy.linalg import solve_triangular as on_device
 
     ops = ops_for(a, b)

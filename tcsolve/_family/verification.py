@@ -26,7 +26,7 @@ def device_operands(a, b, checked):
 
 
 def solved(solve, system, b, name, *, overwrite_b, check_finite):
-    """Return x by `solve`, which has the arguments of SciPy's functions, verified in `system()`."""
+    """Call `solve`, which takes SciPy's arguments; return its x, verified by the system of `system()`."""
     kept = b.copy() if overwrite_b and isinstance(b, np.ndarray) else b
     x = solve(b, overwrite_b=overwrite_b, check_finite=check_finite)
     if not x.size:
@@ -50,7 +50,7 @@ def settled(system, x, b, correct, name, stacklevel=5):
     name : str
         The name of the public function.
     stacklevel : int
-        That of the warning.
+        The stacklevel of the warning.
     """
     if not x.size:
         return x

@@ -17,7 +17,7 @@ from tcsolve._gemm.task import (
 
 __all__ = ["gemm", "gemm_batched", "gemm_bound"]
 
-# The functions that repeat batched products of arguments that were checked before, and how many are kept.
+# Functions that repeat a product without checks, by the `_key` of its arguments; at most MOST_KEPT.
 _AGAIN, MOST_KEPT = {}, 4096
 # The addresses of arrays with one key are equal modulo ALIGNMENT, as `Ops.gemm` needs it.
 ALIGNMENT = 16
@@ -54,15 +54,15 @@ def gemm(
         If True, op(a) is a.T (op(b) is b.T).
     precision : {'fp16', 'bf16', 'tf32', 'fp32', 'fp64', 'int8'}, optional
         The operands are rounded to this format.  By default float16, bfloat16 and int8 operands are not
-        rounded, float32 operands on a GPU take 'fp16' with refinement, and float64 operands take 'fp64'.
-        float32 operands on the host take 'fp32' unless `refine` is given, or an `rtol` below its bound.
+        rounded.  float32 operands take 'fp16' with refinement on a GPU.  On the host they take 'fp32',
+        unless `refine` is given, or an `rtol` below the bound of 'fp32'.  float64 operands take 'fp64'.
         'fp32' and 'fp64' are ordinary BLAS products.  A name such as 'fp16@h200' emulates the sums of the
         tensor cores of that GPU bit for bit, on any device.
     refine : {'none', 'a', 'b', 'ab', 'full'}, optional
-        Which rounding errors of the operands are corrected by further products [1]_: none (1 product in
-        all), those of a or b (2), those of both but not the product of the two errors (3), or everything
-        (4).  The default is 'none' if the operands are exact in `precision`, else 'ab', which is as
-        accurate as FP32.
+        Which rounding errors of the operands are corrected by further products [1]_.  'none': no errors
+        (1 product in all).  'a', 'b': those of this operand (2 products).  'ab': those of both, but not the
+        product of the two errors (3).  'full': all (4).  The default is 'none' if the operands are exact in
+        `precision`, else 'ab', which is as accurate as FP32.
     engine : {'auto', 'naive', 'wmma', 'wgmma', 'cublas'}
         The kernel on a GPU: our own, from the simplest to the fastest, or cuBLAS.  NumPy arrays allow
         only 'auto', which multiplies by BLAS, and emulates the tensor cores for other precisions.
@@ -122,7 +122,7 @@ def gemm(
     1e-07
     """
     options = Options(alpha, beta, transa, transb, precision, refine, engine, rtol)
-    return multiply(check_gemm(a, b, c, out, options))[0]
+    return _product(check_gemm, a, b, c, out, options)
 
 
 def gemm_batched(
@@ -142,11 +142,28 @@ def gemm_batched(
 ):
     """Compute ``alpha op(a[s]) op(b[s]) + beta c[s]`` for a batch of small matrices.
 
-    Takes the arguments of `gemm`, with these differences.  a is (batch, m, k) and b is (batch, k, n), after
-    `transa` and `transb`, which exchange the last two axes.  One matrix can be used in all products: give it
-    two dimensions, a batch of 1 or a batch stride of 0.  It is not repeated in memory.  c is (batch, m, n) or
-    (m, n), and `out` is (batch, m, n).  `engine` is 'auto': on a GPU, one kernel multiplies all matrices if
-    no dimension is above 64.  Larger matrices are multiplied one by one.
+    Takes the arguments of `gemm`, with these differences.
+
+    Parameters
+    ----------
+    a, b : array, (batch, m, k) and (batch, k, n) after `transa` and `transb`
+        One matrix can be used in all products: give it two dimensions, a batch of 1 or a batch stride of 0.
+        It is not repeated in memory.
+    c : array, (batch, m, n) or (m, n), optional
+        Needed if beta is not 0; otherwise it is not read.
+    alpha, beta : real number
+        As in `gemm`.
+    transa, transb : bool
+        If True, the last two axes of a (of b) are exchanged.
+    precision, refine
+        As in `gemm`.
+    engine : {'auto'}
+        On a GPU, one kernel multiplies all matrices if no dimension is above 64.  Larger matrices are
+        multiplied one by one.
+    out : array, (batch, m, n), optional
+        Array for the result; it may be c.
+    rtol : float, optional
+        As in `gemm`.
 
     Returns
     -------
@@ -163,8 +180,8 @@ def gemm_batched(
 
     Notes
     -----
-    The time of small products is that of reading the operands and writing the result.  The kernel is compiled
-    when a size is first used.  This takes about half a second, and the compiled kernel is cached on disk.
+    On a GPU, small products take as long as reading the operands and writing the result.  The kernel is
+    compiled when a size is first used.  This takes about half a second, and the kernel is cached on disk.
 
     Examples
     --------
@@ -175,10 +192,15 @@ def gemm_batched(
     (2, 2, 2)
     """
     options = Options(alpha, beta, transa, transb, precision, refine, engine, rtol)
-    key, result = _repeated(a, b, c, out, options)
+    return _product(check_gemm_batched, a, b, c, out, options)
+
+
+def _product(check, a, b, c, out, options):
+    """Return the product; `check` makes its `Task`, unless an equal one was computed before."""
+    key, result = _repeated(check, a, b, c, out, options)
     if result is not None:
         return result
-    out, again = multiply(check_gemm_batched(a, b, c, out, options))
+    out, again = multiply(check(a, b, c, out, options))
     if key is not None and again is not None:
         if len(_AGAIN) >= MOST_KEPT:
             _AGAIN.clear()
@@ -186,19 +208,19 @@ def gemm_batched(
     return out
 
 
-def _repeated(a, b, c, out, options):
+def _repeated(check, a, b, c, out, options):
     """Return (key, result) if a product with the same key was computed before, else (key, None).
 
-    The product of a small batch takes less time than the checks of its arguments.  So the checks are done
-    once for all arguments that differ only in the addresses of the arrays.  The key is None for NumPy
-    arrays, where the checks do not matter, and for options that cannot be part of a key.
+    A small product takes less time than the checks of its arguments.  So the checks are done once for all
+    arguments that differ only in the addresses of the arrays.  The key is None for NumPy arrays, whose
+    products take longer than the checks, and for options that cannot be part of a key.
     """
     beta = options.beta
     if not is_cupy(a) or not isinstance(beta, int | float):
         return None, None
     ops_for(a)  # raises unless a is on the current device
     c = c if beta != 0 else None
-    key = _key(options, a, b, c, out)
+    key = _key((check, options), a, b, c, out)
     try:
         again = _AGAIN.get(key)
     except TypeError:  # an option is not hashable; the checks of the arguments will report it
@@ -206,9 +228,9 @@ def _repeated(a, b, c, out, options):
     return key, None if again is None else again(a, b, c, out)
 
 
-def _key(options, *arrays):
+def _key(kind, *arrays):
     """Return a key of all that `Ops.gemm` does not check again, or None unless all arrays are CuPy arrays."""
-    key = [options]
+    key = [kind]
     for x in arrays:
         if is_cupy(x):
             key += (x.shape, x.strides, x.dtype.char, x.data.ptr % ALIGNMENT, x.data.device_id)

@@ -101,7 +101,8 @@ def _same_place(x, y):
 def overlap(x, y):
     """Tell whether two arrays have a byte in common, from their addresses, shapes and strides.
 
-    CuPy's shares_memory sorts the addresses of all entries on the device and waits for the result.
+    CuPy's shares_memory takes too long: it sorts the addresses of all entries on the device, and waits for
+    the result.
     """
     of_x, of_y = _extent(x), _extent(y)
     if of_x[0] >= of_y[1] or of_y[0] >= of_x[1]:

@@ -49,8 +49,8 @@ def factor_shifted(ops, w, update, block):
     Returns
     -------
     BlockedFactors
-        L and L^H as L D**-1 and D L^H, where D is the diagonal of L.  With no shift of up to 256 u they have
-        a bad pivot.
+        L and L^H as L D**-1 and D L^H, where D is the diagonal of L.  If no shift of up to 256 u is
+        enough, they have a bad pivot.
     """
     xp, n = ops.xp, len(w)
     info, beyond = xp.full(1, NO_BAD_PIVOT, dtype=xp.int32), xp.zeros(1, dtype=xp.int32)

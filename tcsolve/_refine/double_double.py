@@ -1,8 +1,9 @@
 """Products and residuals with about twice the digits of FP64, by exact products of slices.
 
-A matrix is the sum of slices, and a vector too.  The entries of a slice are integers of so few bits, times a
-power of two for each row (of a vector: for each column), that FP64 holds the sums of their products exactly.
-So BLAS may add them in any order [1]_.  The results of all products are added with their rounding errors.
+Matrices and vectors are cut into slices, whose sum they are.  The entries of a slice are integers times a
+power of two, which is the same in each row of a matrix and in each column of vectors.  The integers have so
+few bits that FP64 holds the sums of their products exactly.  So BLAS may add them in any order [1]_.  The
+results of all products are added with their rounding errors.
 
 References
 ----------
@@ -17,8 +18,8 @@ from tcsolve._arithmetic.matrix_parts import WIDENED, parts
 
 __all__ = ["Pair", "product", "residual", "two_sum"]
 
-# Number of slices.  With 18 bits or more in each, products that are not exact are below 2**-54 of the largest
-# ones, and their rounding errors below 2**-107 of these, apart from a factor that grows with n.
+# Number of slices.  With 18 bits or more in each, the products that are not exact are below 2**-54 of the
+# largest products.  So their rounding errors are below 2**-107 of these, times a factor that grows with n.
 SLICES = 3
 BITS = 53
 # Number of entries of a block on the host: its slices stay in the second-level cache.
@@ -84,7 +85,7 @@ def _row_by_row(ops, a, x, b):
     blocks = _blocks(a, ops.device)
     rooms = [xp.empty((SLICES + 1, *a[blocks[0]].shape)) for _ in _parts(a)]
     for rows in blocks:
-        # A real A has one part, and so have x and b, or A, x and b have a real and an imaginary part.
+        # A, x and b have equally many parts: one, or a real and an imaginary part.
         of_a = [
             _Matrix.of(xp, ops.converted(part[rows], wide), bits, room)
             for part, room in zip(_parts(a), rooms, strict=True)
@@ -112,7 +113,7 @@ def _parts(x):
 
 
 class _Vectors(NamedTuple):
-    """k vectors in slices side by side (n, SLICES k), what the slices leave out, and the vectors in FP64."""
+    """k vectors as slices side by side (n, SLICES k), the rest beyond the slices, and the vectors in FP64."""
 
     slices: Any
     rest: Any
@@ -125,7 +126,7 @@ class _Vectors(NamedTuple):
 
 
 class _Matrix(NamedTuple):
-    """Rows of a matrix in slices, what the slices leave out, and the rows themselves."""
+    """Rows of a matrix as slices, the rest beyond the slices, and the rows themselves."""
 
     slices: list
     rest: Any
@@ -166,7 +167,7 @@ def _sliced(xp, v, axis, bits, room=None):
 
 
 def _less(xp, b, minus, plus):
-    """Return b - sum(minus) + sum(plus), rounded once from a sum that has its own rounding errors added."""
+    """Return b - sum(minus) + sum(plus); the rounding errors of the sum are added at the end."""
     total, lost = b, xp.zeros_like(b)
     for sign, terms in ((-1.0, minus), (1.0, plus)):
         for term in terms:

@@ -73,9 +73,9 @@ def fgmres(ops, apply, correct, r, *, basis, tol, norm=0.0, give_up=None):
     Notes
     -----
     The correction is d = Z y, and the products A z_i have rounding errors.  So the residual of d differs from
-    that of the small problem by about u ||A|| sum |y_i| ||z_i||.  If the vectors of Z are nearly dependent,
-    the y_i grow while that residual falls [2]_.  So the correction of a column is that of the last step whose
-    rounding errors are small.
+    that of the least-squares problem for y by about u ||A|| sum |y_i| ||z_i||.  If the vectors of Z are
+    nearly dependent, the y_i grow while the residual of the least-squares problem falls [2]_.  So the
+    correction of a column is that of the last step whose rounding errors are small.
 
     References
     ----------

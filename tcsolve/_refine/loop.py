@@ -51,8 +51,8 @@ class Point(NamedTuple):
 class Refined:
     """The result of the loop: the best x of each column, with its error and its number of steps.
 
-    `forward` is the estimated relative error of x in each column, if that was asked for, and `accurate` tells
-    whether it is as small as it can be.
+    `forward` is the estimated relative error of x in each column, if an estimate was asked for.  `accurate`
+    tells whether this error is as small as FP64 allows.
     """
 
     x: Any
@@ -107,7 +107,7 @@ class _Task:
     worth: float
 
     def is_hopeless(self, error, before, columns):
-        """Tell whether one of these columns needs more steps than `worth` allows; all are `columns`."""
+        """Tell whether a column needs more steps than its share of `worth`; there are `columns` in all."""
         if self.worth == math.inf:
             return False
         worth = self.worth * columns / len(error)
@@ -167,9 +167,9 @@ def refine_columns(
     converges up to a condition number of about 1 / (u_f sqrt(u)), because it only needs a preconditioned
     operator of moderate condition [1]_.
 
-    That holds for factors that are applied exactly.  If u_f cond(A) is above one, triangular solves in the
-    precision u_f have no correct digit.  Then FGMRES multiplies by a matrix that changes from step to step,
-    and its basis loses all digits of the correction; `precise` avoids that.
+    This limit holds for factors that are applied exactly.  If u_f cond(A) is above one, triangular solves in
+    the precision u_f have no correct digit.  Then FGMRES multiplies by a matrix that changes from step to
+    step, and its basis loses all digits of the correction; `precise` avoids that.
 
     References
     ----------
@@ -217,8 +217,10 @@ def _replay(task, ahead):
         going = bool(error > bound and error <= contraction * before and taken < task.max_steps)
     error = errors[best : best + 1]
     converged = stopping.converged(error, bound)
-    # Copy x, because all iterates done ahead share one array.
-    state = Refined(x[best].copy(), error, np.array([taken]), converged, history)
+    # Copy x, because all iterates done ahead share one array; CuPy copies by copyto without a kernel.
+    chosen = task.ops.xp.empty(x[best].shape, x.dtype)
+    task.ops.xp.copyto(chosen, x[best])
+    state = Refined(chosen, error, np.array([taken]), converged, history)
     return state, [(x[taken], r[taken])] if going else []
 
 
@@ -254,7 +256,7 @@ def _classical(task, state, last):
 
 
 def _these(index, columns):
-    """Return what selects the columns `index`: of all columns, a slice, which is faster."""
+    """Return an index of these columns; for all columns it is a slice, which is faster."""
     return slice(None) if len(index) == len(columns) else index
 
 
@@ -317,6 +319,6 @@ def _cycles(task, state, active, precondition):
 
 
 def _bytes_kept(cycle, r, columns):
-    """Return how many bytes the bases of a cycle take beyond classical refinement of all `columns`."""
+    """Return how many more bytes a cycle takes for its bases than classical refinement of all `columns`."""
     bases = basis_bytes(*r.shape, int(cycle.steps.max()), cycle.most, r.dtype.itemsize)
     return bases - VECTORS_DONE * (columns - r.shape[1]) * r[:, 0].nbytes

@@ -53,7 +53,7 @@ def solve(
     overwrite_b : bool
         Allow x in the memory of b, if b is a column-major NumPy array with the shape and dtype of x.
     check_finite : bool
-        Raise an InputError if a or b holds NaN or Inf.
+        True: raise an InputError if a or b holds NaN or Inf.  False: x has NaN where they affect it.
     assume_a : str, optional
         The structure of A, by its name in SciPy.  It is trusted: the system is solved, and verified, for the
         matrix that has this structure.  By default tcsolve looks for bands and triangles in a NumPy matrix.
@@ -65,8 +65,8 @@ def solve(
         models, such as 'fp16@h200', are those of `Plan`.
     device : {'auto', 'cpu', 'cuda'}
         The device to solve on.  With 'auto', CuPy arrays stay on their device.  NumPy arrays are solved on a
-        GPU if the predicted time, transfers included, is shorter there, and the process has imported CuPy or
-        its solves so far would have saved the time of that.
+        GPU if the predicted time, transfers included, is shorter there.  A process that has not imported CuPy
+        starts to use the GPU when its solves so far would have saved the time that the start takes.
     residual : {'fp64', 'double-double'}
         'double-double': after the backward error meets the bound, x is refined with residuals of twice the
         digits until the error of x itself is of the order of 2**-53.  This takes a few times longer.  It
@@ -152,7 +152,7 @@ def _is_usual(transposed, precision):
 
 
 def _plain_answer(a, b, assume_a, options):
-    """Return x if the systems are small and plain, else None: then the ordinary way solves them."""
+    """Return x if the systems are small and plain, else None; then the general code must solve them."""
     lower, device = options[0], options[4]
     if type(device) is not str or not (assume_a is None or type(assume_a) is str):
         return None
@@ -186,6 +186,15 @@ def solve_ex(
 
     Takes the arguments of `solve`.  Wrong arguments raise the same errors.  Numerical failures raise no error
     and give no warning; they are reported in `Solution.status`.
+
+    Parameters
+    ----------
+    a : array_like, shape (..., n, n)
+        The matrix, or a stack of matrices.
+    b : array_like, shape (n,), or (..., n, nrhs)
+        The right-hand sides.
+    lower, overwrite_a, overwrite_b, check_finite, assume_a, transposed, precision, device, residual
+        As in `solve`.
 
     Returns
     -------
@@ -242,8 +251,8 @@ def factor(
     Returns
     -------
     Factorization or StackFactorization
-        It has ``solve(b)``, ``solve_ex(b)``, ``rcond()``, ``slogdet()`` and ``nbytes``.  Those of a stack
-        return one number for each matrix.
+        It has ``solve(b)``, ``solve_ex(b)``, ``rcond()``, ``slogdet()`` and ``nbytes``.  For a stack,
+        ``rcond()`` and ``slogdet()`` return one number for each matrix.
 
     Raises
     ------

@@ -113,8 +113,8 @@ class ConditionEstimate:
         rcond = own.rcond if own else rcond
         if ladder.rung.is_exact:
             return rcond
-        # An estimate far above u is wrong only if the pivots have grown extremely, which is very rare.  It is
-        # still compared with A if that is cheap, because our own estimator has run.
+        # An estimate far above u is wrong only if the pivots have grown extremely, which is very rare.  If
+        # our own estimator has run, the comparison with A is cheap, so it is made all the same.
         well = rcond > how.u / TRUST
         # With scaling, the comparison with A may show only the effect of the scaling, so it cannot confirm an
         # estimate near u.

@@ -25,9 +25,9 @@ __all__ = [
 
 # Expected number of refinement steps with each kind of factors, for systems where `choose_update` selects it.
 EXPECTED_STEPS = {"fp64": 0, "fp32": 3, "fp16x3": 5, "fp16": 3, "bf16": 6, "tf32": 3}
-# Number of vectors in use at the same time in refinement and condition estimate, as (per right-hand side,
-# minimum); and bytes per row of the inverted diagonal blocks (two triangles, blocks of 128 FP32 or 64 FP64
-# unknowns).
+# Number of vectors in use at the same time in refinement and condition estimate: (per right-hand side,
+# minimum).  Bytes per row of the inverted diagonal blocks, for two triangles with blocks of 128 FP32 or 64
+# FP64 unknowns.
 REFINEMENT_VECTORS, INVERSE_BYTES_ROW = {"cpu": (6, 16), "cuda": (6, 32)}, 1024
 # Number of panel-sized matrices that an emulated update needs in addition to its result, by its number of
 # products.
@@ -254,8 +254,9 @@ def step_budget(update, following, n, nrhs, rates, *, is_complex=False):
 def steps_worth(update, following, n, nrhs, rates, *, is_complex=False):
     """Return how many corrections of all columns cost as much as a solve with `following`.
 
-    It is at least the smallest budget of a single column, shared by all columns.  A single column has only
-    `step_budget`, so the result is infinite.  If `following` is emulated, the price of FP64 is used.
+    The number counts a correction of all columns as one, and is at least the smallest budget of one column
+    divided by the number of columns.  For one column it is infinite, because `step_budget` limits it already.
+    If `following` is emulated, the price of FP64 is used.
     """
     if following is None or nrhs == 1:
         return math.inf
@@ -272,6 +273,7 @@ def rough_bytes(update, n, dtype):
     return int(ROUGH * n * n * low * (2 if dtype.kind == "c" else 1))
 
 
+@functools.lru_cache(maxsize=1024)
 def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     """Predict the bytes that a solve allocates beyond its arguments.
 

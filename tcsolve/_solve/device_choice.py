@@ -1,7 +1,7 @@
 """Choose between the host and a GPU for NumPy arrays; pure functions of numbers.
 
-The predicted times of `cost_model` know the size, the dtype, the right-hand sides and the precision.  They
-are multiplied by what the solves of the machine took, relative to their prediction.
+The predicted times of `cost_model` depend on the size, the dtype, the right-hand sides and the precision.
+They are multiplied by a factor: the measured time of a solve on this machine, divided by its predicted time.
 """
 
 import functools
@@ -85,15 +85,15 @@ def goes_to_device(times, lost=0.0, start_seconds=0.0):
 
     Notes
     -----
-    A process starts the device when the solves up to this one would have saved the time of the start.  So it
-    never loses more than this time, whatever comes later.
+    A process starts the device when the solves up to this one would have saved the time of the start.  So the
+    decision to wait never costs more than this time.
     """
     gain = times.host - times.device
     return gain > 0 and lost + gain >= start_seconds
 
 
 def _corrected(system, samples, rates):
-    """Return the predicted seconds times what the samples took relative to their prediction."""
+    """Return the predicted seconds times measured over predicted seconds, interpolated from the samples."""
     logs = [math.log(seconds / _model_seconds(_usual(n), rates)) for n, seconds in samples]
     factor = np.interp(math.log(system.n), [math.log(n) for n, _ in samples], logs)
     return math.exp(factor) * _model_seconds(system, rates)

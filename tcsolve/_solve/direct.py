@@ -31,7 +31,8 @@ __all__ = ["failed", "solve_directly", "solve_empty", "solve_one_element"]
 
 # Largest number of refinement steps with FP64 factors; more steps gain nothing.
 MOST_STEPS = 2
-# Largest number of corrections with FP32 factors that are trusted; they need less than half of them.
+# Largest number of corrections with FP32 factors, unless the plan has one.  Systems whose rcond is large
+# enough for these factors need less than half as many.
 MOST_LOW_STEPS = 30
 # Number of vectors per right-hand side of that refinement.
 LOW_VECTORS = 6
@@ -183,9 +184,9 @@ def _refined(a, b, factors, norm, dtype):
 
 
 def _is_of_ordinary_size(size, b):
-    """Tell whether the largest entries of each column of x are far from the ends of FP64, or 0 as b is.
+    """Tell whether each column of x is far from the ends of the range of FP64, or has b = 0.
 
-    Products with a tiny x may underflow.
+    `size` has the largest modulus of each column.  Products with a tiny x may underflow.
     """
     if not np.maximum.reduce(size) < TOP:
         return False

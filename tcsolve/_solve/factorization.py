@@ -66,6 +66,14 @@ class Factorization:
         Number of bytes of the matrix and its factors.
     bytes_planned : int
         Largest number of bytes that was predicted before a factorization; see `Solution`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tcsolve import factor
+    >>> f = factor(np.diag([1.0, 2.0, 4.0]))
+    >>> f.shape, f.dtype, f.precision
+    ((3, 3), dtype('float64'), 'fp64')
     """
 
     def __init__(self, ladder, condition):
@@ -100,6 +108,13 @@ class Factorization:
 
         Takes the arguments of `Factorization.solve_ex`.
 
+        Parameters
+        ----------
+        b : array_like, shape (n,) or (n, nrhs)
+            The right-hand sides.
+        trans, check_finite, residual
+            As in `solve_ex`.
+
         Returns
         -------
         x : array, shape of b
@@ -111,6 +126,21 @@ class Factorization:
             As in `solve_ex`.
         SingularError
             A pivot is exactly zero in FP64.
+
+        Warns
+        -----
+        LinAlgWarning
+            rcond is below machine epsilon, or not known.
+        AccuracyWarning
+            The backward error of x misses the bound.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from tcsolve import factor
+        >>> f = factor(np.array([[1.0, 2.0], [0.0, 4.0]]))
+        >>> f.solve([3.0, 4.0]).tolist(), f.solve([1.0, 6.0], trans=1).tolist()
+        ([1.0, 1.0], [1.0, 1.0])
         """
         how = {"trans": trans, "check_finite": check_finite, "residual": residual}
         solution = self.solve_ex(b, **how)
@@ -140,6 +170,14 @@ class Factorization:
         ------
         InputError
             b has the wrong shape or dtype, is on another device, or holds NaN or Inf; or trans is unknown.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from tcsolve import factor
+        >>> solution = factor(np.diag([1.0, 2.0])).solve_ex(np.ones((2, 3)))
+        >>> solution.status.name, solution.x.shape, solution.backward_error.shape
+        ('CONVERGED', (2, 3), (3,))
         """
         system, trans = self._ladder.system, check_trans(trans)
         require_residual(residual)
@@ -177,11 +215,17 @@ class Factorization:
            within a factor of 3.
         2. Factors of roundoff u do not show an rcond below about u.  If the estimate is near u, it is
            compared with A.
-        3. If the comparison does not confirm the estimate, the norm of the inverse is sampled by refined
-           solves: for two random right-hand sides, and for the unit vector of the largest column that the
-           estimator found.  This is good to a factor of about sqrt(n).
+        3. If the comparison does not confirm the estimate, the norm of the inverse is sampled.  Refined
+           solves are done for two random right-hand sides, and for the unit vector of the largest column that
+           the estimator found.  The sample is right within a factor of about sqrt(n).
         4. If these solves do not converge, or the sample is near machine epsilon, A is factored by the next
            rung, up to FP64.
+
+        Examples
+        --------
+        >>> from tcsolve import factor
+        >>> factor([[1.0, 0.0], [0.0, 4.0]]).rcond()
+        0.25
         """
         return self._condition.rcond()
 
@@ -201,6 +245,13 @@ class Factorization:
         The result is a named tuple.  The current factors are used if logabsdet is accurate to eight digits
         with them, by an estimate with random vectors.  Otherwise A is factored in FP64; these factors are
         not kept.
+
+        Examples
+        --------
+        >>> from tcsolve import factor
+        >>> sign, logabsdet = factor([[0.0, 1.0], [1.0, 0.0]]).slogdet()
+        >>> float(sign), float(logabsdet)
+        (-1.0, 0.0)
         """
         if self._determinant is None:
             self._determinant = log_determinant(self._ladder)

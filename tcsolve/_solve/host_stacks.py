@@ -88,8 +88,8 @@ def solve_stack(ops, a, b, request, *, at_once, require_finite, solve_one):
 def plain_answer(a, b):
     """Return x for a short stack in FP64 if all its systems are plain, else None.
 
-    The answer is that of `solve_stack` for a general matrix, in less time, which for a few small systems is
-    mostly that of the calls from Python.
+    The answer is that of `solve_stack` for a general matrix.  For a few small systems most of the time is
+    that of calls from Python, and this function makes fewer.
     """
     if not (type(a) is type(b) is np.ndarray and a.dtype is b.dtype is FP64 and b.ndim > 2):
         return None
@@ -168,7 +168,9 @@ def _solve_at_once(found, structure, lower, estimate, require_finite):
             if not (np.isfinite(a[rest]).all() and np.isfinite(b[rest]).all()):
                 require_finite()
             x[rest], error[rest], done[rest] = _refined(a[rest], b[rest], x[rest], error[rest])
-        rcond = np.abs(known.g).max() / gains.max(axis=0)  # of the infinity norm, or larger
+        rcond = np.abs(known.g).max() / gains.max(
+            axis=0
+        )  # an upper bound of rcond in the infinity norm
         near = np.flatnonzero(done if estimate else done & ~(gains < known.limit).all(axis=0))
         if near.size:
             rcond[near] = _rcond(a if near.size == len(a) else a[near])
@@ -265,8 +267,8 @@ def _constants(n, k, char):
 def _lu_solve(a, b):
     """Return A**-1 b for each system; NaN for a matrix with a zero pivot.
 
-    A parallel BLAS may round differently in a second factorization, so that a pivot is zero in one of the two
-    alone.
+    A parallel BLAS may round differently in a second factorization, so that a pivot is zero in only one of
+    the two factorizations.
     """
     try:
         return np.linalg.solve(a, b)

@@ -296,7 +296,7 @@ class Ladder:
         self._begun = self.rung.factors.aside(name, body, then)
 
     def finish(self):
-        """Wait for the work that was started; return its result and forget it, or None."""
+        """Wait for the work that was started, and return its result; None if none was started."""
         wait, self._begun = self._begun, None
         return wait() if wait else None
 

@@ -45,7 +45,7 @@ class Rounded:
 
     @classmethod
     def of(cls, a, order="K", factor=General.of):
-        """Factor a (n, n) by `factor`; with `order` "F", it seeks the pivots in columns of a."""
+        """Factor a (n, n) by `factor`; with `order` "F", LAPACK factors a itself, not its transpose."""
         dtype = np.dtype(np.complex64 if a.dtype.kind == "c" else np.float32)
         return cls(factor(a.astype(dtype, order=order)), dtype)
 

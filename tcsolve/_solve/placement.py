@@ -57,7 +57,7 @@ def moved(solve, target, here, a, b, request):
 
 
 def place_rhs(ops, b):
-    """Return the `Ops` of b, which is on the host, or on the device of the factors, that of `ops`."""
+    """Return the `Ops` of b; b must be on the host, or on the device of the factors, whose `Ops` is `ops`."""
     note("place")
     here = ops_for(b)
     if here is not ops and here.device != "cpu":

@@ -1,4 +1,4 @@
-"""Refinement with the factors of the current rung, within the steps that a next rung would be worth."""
+"""Refinement with the factors of the current rung, for at most about the time of the next rung."""
 
 import math
 
@@ -40,12 +40,12 @@ def refine_with(ladder, rhs, bound, ahead=None, *, operator=None, precondition=N
 def _preconditioners(ladder, following):
     """Return `precondition` and `precise` for `refine_columns`."""
     which, method = ladder.plan.preconditioner, ladder.plan.method
-    if which == "factors" or method == "ir" or not _can_widen(ladder):
-        return None, None
-    if which == "fp64":
-        return applied_in_fp64(ladder), None
     # If a rung follows, its factors take less time than a second try with these.
-    return None, applied_in_fp64(ladder) if following is None else None
+    wanted = which == "fp64" or which == "auto" and following is None
+    if not wanted or method == "ir" or not _can_widen(ladder):
+        return None, None
+    wide = applied_in_fp64(ladder)
+    return (wide, None) if which == "fp64" else (None, wide)
 
 
 def applied_in_fp64(ladder):

@@ -27,8 +27,8 @@ class Request(NamedTuple):
     """The checked options of a solve.
 
     `with_fp64` tells whether the residual is the usual one.  Without `estimate`, only x and its status are
-    wanted: rcond may be a lower bound instead of an estimate, if the bound is at least machine epsilon, and
-    the ladder does not time its phases.
+    wanted.  Then rcond may be a lower bound instead of an estimate, if this bound is at least machine
+    epsilon, and the ladder does not time its phases.
     """
 
     lower: bool

@@ -31,7 +31,8 @@ from tcsolve._steps import guarded, note
 
 __all__ = ["StackFactorization"]
 
-# The primitives of the host with the factors of LAPACK; the ways of `solve` do not use these.
+# The primitives of the host, with LAPACK's factors of stacks as their `vendor`.  `solve` uses the plain
+# `NumpyOps`, which have no vendor.
 host_ops = NumpyOps()
 host_ops.vendor = host_library
 
@@ -66,6 +67,14 @@ class StackFactorization:
         Number of bytes of the matrices and their factors.
     bytes_planned : int
         Number of bytes that was predicted before the factorization; see `Solution`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tcsolve import factor
+    >>> f = factor(np.array([np.eye(3), 2 * np.eye(3)]))
+    >>> f.shape, f.precision
+    ((2, 3, 3), 'fp64')
     """
 
     precision = "fp64"
@@ -122,6 +131,13 @@ class StackFactorization:
 
         Takes the arguments of `StackFactorization.solve_ex`.
 
+        Parameters
+        ----------
+        b : array_like, shape (n,) or (..., n, nrhs)
+            The right-hand sides.
+        trans, check_finite
+            As in `solve_ex`.
+
         Returns
         -------
         x : array, shape (..., n) or (..., n, nrhs)
@@ -132,7 +148,21 @@ class StackFactorization:
         InputError
             As in `solve_ex`.
         SingularError
-            A pivot of a matrix is exactly zero in FP64; the message names the first one.
+            A pivot of a matrix is exactly zero in FP64; the message names the first such matrix.
+
+        Warns
+        -----
+        LinAlgWarning
+            rcond of a matrix is below machine epsilon.
+        AccuracyWarning
+            A backward error misses the bound.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from tcsolve import factor
+        >>> factor(np.array([np.eye(2), 2 * np.eye(2)])).solve([2.0, 4.0]).tolist()
+        [[2.0, 4.0], [1.0, 2.0]]
         """
         solution = self._solution(b, trans, check_finite, reports=False)
         raise_or_warn(solution)
@@ -162,6 +192,14 @@ class StackFactorization:
         ------
         InputError
             b has the wrong shape or dtype, is on another device, or holds NaN or Inf; or trans is unknown.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from tcsolve import factor
+        >>> solution = factor(np.array([np.eye(2), np.zeros((2, 2))])).solve_ex([2.0, 4.0])
+        >>> [status.name for status in solution.statuses]
+        ['CONVERGED', 'SINGULAR']
         """
         return self._solution(b, trans, check_finite, reports=True)
 
@@ -177,6 +215,13 @@ class StackFactorization:
         -----
         Higham's estimator runs for all matrices together.  It gives an upper bound of rcond that is nearly
         always within a factor of 3.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from tcsolve import factor
+        >>> factor(np.array([np.eye(2), np.diag([1.0, 4.0])])).rcond().tolist()
+        [1.0, 0.25]
         """
         return self._looked_up().rconds.reshape(self.shape[:-2]).copy()
 
@@ -193,6 +238,14 @@ class StackFactorization:
         Notes
         -----
         The result is a named tuple.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from tcsolve import factor
+        >>> found = factor(np.array([np.eye(2), -np.eye(2), [[0.0, 1], [1, 0]]])).slogdet()
+        >>> found.sign.tolist(), found.logabsdet.tolist()
+        ([1.0, 1.0, -1.0], [0.0, 0.0, 0.0])
         """
         known = self._looked_up()
         return LogDeterminant(

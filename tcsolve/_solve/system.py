@@ -129,9 +129,9 @@ class System:
         survey = self.survey
         return survey.inf == 0 or survey.row_spread == 0 or survey.col_spread == 0
 
-    @property
+    @functools.cached_property
     def expects_dominance(self):
-        """Whether `factor_blocked` shall expect the pivots on the diagonal."""
+        """Whether `factor_blocked` should expect the pivots on the diagonal."""
         if self.is_complex or self.scaling is not None:
             return False
         return expects_dominance(self.ops, self.a, self.survey)

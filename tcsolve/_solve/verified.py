@@ -2,7 +2,7 @@
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,18 +76,20 @@ class Solve:
         columns = ops.converted(columns, np.dtype(wide))
         earlier, phases.laps = phases.laps, ()
         try:
-            solution = self._verified(columns, check_finite, start)
+            solution = self._verified(columns, check_finite, start, b.ndim < 2)
         except BaseException:
             phases.laps = earlier  # the next solve reports the time of the factorization
             raise
         finally:
             ladder.finish()
         phases.report(solution.seconds, earlier, start)
-        x = solution.x[:, 0] if b.ndim < 2 else solution.x
-        return replace(solution, x=ops.xp.ascontiguousarray(x))
+        return solution
 
-    def _verified(self, b, check_finite, mark):
-        """Return the `Solution` for b (n, k) in FP64; the checks began at `mark`."""
+    def _verified(self, b, check_finite, mark, as_vector):
+        """Return the `Solution` for b (n, k) in FP64; the checks began at `mark`.
+
+        `as_vector` tells whether its x has one dimension.
+        """
         ladder, system, dtype = self.ladder, self.ladder.system, self.dtype
         ops, n, ladder.memory.of_solve = system.ops, len(b), 0
         bound, wanted = stopping.target(dtype, n), stopping.before_rounding(dtype, n)
@@ -118,7 +120,8 @@ class Solve:
         if singular:  # then the x of an earlier rung is not valid
             found = found._replace(x=ops.xp.full_like(found.x, np.nan), error=None, met=False)
         x, error = self._returned(found, b)
-        if dtype.char in "dD" and (found.met or ladder.plan.max_steps is None):
+        met = bool((error <= bound).all())
+        if not met and dtype.char in "dD" and (found.met or ladder.plan.max_steps is None):
             before = ladder.rungs
             x, error, added = self._mended(x, b, error, bound)
             if ladder.rungs != before:
@@ -127,10 +130,11 @@ class Solve:
                 point = HistoryPoint(precision, found.steps + added, error, False)
                 history = [*found.history, point]
                 found = found._replace(steps=point.step, history=history, met=True)
-        finite, met = all_good and system.finite, bool((error <= bound).all())
+            met = bool((error <= bound).all())
+        finite = all_good and system.finite
         beyond = self._beyond_range(x, error, bound) if finite and found.met and not met else None
         return Solution(
-            x=x,
+            x=ops.xp.ascontiguousarray(x[:, 0] if as_vector else x),
             status=self._status(finite, singular, beyond, met, rcond, found.accurate),
             precision=precision,
             rungs=rungs,
@@ -193,8 +197,8 @@ class Solve:
         while True:
             if not ladder.make_valid().bad_pivot:
                 self.condition.begin(k)
-                # Start again from x = 0: the x of a rung that failed may be worse than that, even if its
-                # backward error, which is relative to the size of x, is small.
+                # Start again from x = 0.  The x of a rung that failed may be worse than zero, even if its
+                # backward error is small, because this error is relative to the size of x.
                 state, ahead = self.residual.refine(ladder, rhs, bound, ahead), None
                 history += [_told(ladder.precision, total, point) for point in state.history]
                 total += state.steps

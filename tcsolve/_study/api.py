@@ -48,7 +48,7 @@ def study(
     jobs : int
         Number of processes.  With 1, and without `limit_seconds`, all runs are in this process.
     limit_seconds : float, optional
-        Time of a run, after which it is given up.
+        Longest time of a run in seconds.  A run that takes longer is ended, and its status is CRASHED.
     device : {'auto', 'cpu', 'cuda'}
     seed : int
         Seed of generated matrices and of random right-hand sides.
@@ -72,8 +72,8 @@ def study(
     Raises
     ------
     InputError
-        An argument is wrong, or the file belongs to something else.  A matrix that cannot be read, or a run
-        that fails, raises nothing: its row has the reason.
+        An argument is wrong, or the file `path` does not hold rows of a study.  A matrix that cannot be read,
+        or a run that fails, raises nothing: its row has the reason.
 
     See Also
     --------

@@ -166,7 +166,7 @@ def load_case(case, seed, rhs):
     Raises
     ------
     Skipped
-        The matrix cannot be read, is not square, or is not what the filters ask for.
+        The matrix cannot be read, is not square, or is left out by a filter.
     """
     if "n" in case.options:
         case.filters.check_size(case.options["n"])

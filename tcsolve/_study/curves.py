@@ -136,7 +136,8 @@ def performance_profile(rows, measure):
     for row in rows:
         plans = values.setdefault(row["matrix"], {})
         value = row.get(measure)
-        # With no step at all there is no ratio, so one more is counted for every plan.
+        # A run may need no step, and a ratio to zero is not defined.  So one is added to the steps of every
+        # run.
         value = value + 1 if measure == "steps" and value is not None else value
         plans[row["plan"]] = value if row["converged"] and value is not None else math.inf
     solved = [plans for plans in values.values() if min(plans.values()) < math.inf]

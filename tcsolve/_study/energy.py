@@ -117,7 +117,7 @@ class _Absent(Exception):
 def _power_meter(device):
     """Return a function that gives the power of the current CUDA device in watts, or raise `_Absent`."""
     if device == "cpu":
-        raise _Absent("NVML knows GPUs alone, and the device is the CPU")
+        raise _Absent("NVML measures GPUs only, and the device is the CPU")
     if (reason := why_no_cuda()) is not None:
         raise _Absent(reason)
     try:

@@ -58,7 +58,7 @@ class NamedPlan:
 
     @property
     def columns(self):
-        """The columns of a row that tell the plan."""
+        """The columns of a row that describe the plan."""
         return {**self.fields, "residual": self.residual}
 
     def plan(self):

@@ -82,5 +82,5 @@ def _row(case, plan, settings):
 
 @functools.cache
 def _versions(with_cupy):
-    """Return `versions`, which reads files, once; and once more when CuPy has been loaded."""
+    """Return `versions()`; it reads files, so it is called only once, and again after CuPy is loaded."""
     return versions()

@@ -1,4 +1,4 @@
-"""A study from its arguments to its rows: what is left to do, by whom, and where the rows are kept."""
+"""A study from its arguments to its rows: the runs that are left, their processes, and the file of rows."""
 
 import math
 import tempfile
@@ -81,7 +81,7 @@ def _left(spec, case, found):
 
 
 def _shared(tasks, jobs):
-    """Return the tasks, cut where there are fewer matrices than processes."""
+    """Return the tasks; if there are fewer matrices than processes, the plans of a matrix are divided."""
     parts = math.ceil(jobs / max(1, len(tasks)))
     return [(case, plans[i::parts]) for case, plans in tasks for i in range(min(parts, len(plans)))]
 

@@ -26,7 +26,7 @@ class Spec:
     cases : list of Case
     plans : list of NamedPlan
     settings : Settings
-        With the hash of all this under 'study'.
+        They include the hash of the whole study, under 'study'.
     """
 
     cases: list

@@ -27,11 +27,16 @@ class StudyTable:
     Parameters
     ----------
     rows : iterable of dict
+        The rows, as `tcsolve.study` makes them.
 
     Attributes
     ----------
     rows : tuple of dict
         One for each run.  A matrix that was left out has one row with the status SKIPPED and the reason.
+    ran : tuple of dict
+        The rows of runs, without those of matrices that were left out.
+    columns : tuple of str
+        The names of all columns of the rows, in the order of tables.
 
     Examples
     --------
@@ -47,11 +52,12 @@ class StudyTable:
 
     @classmethod
     def read(cls, path):
-        """Return the table of a file that `tcsolve.study` has written; also while it is being written.
+        """Return the table of a file that `tcsolve.study` writes; the study may still be running.
 
         Parameters
         ----------
         path : path
+            The file: the argument `path` of `tcsolve.study`.
 
         Returns
         -------
@@ -61,6 +67,14 @@ class StudyTable:
         ------
         InputError
             The file cannot be read, or is not that of a study.
+
+        Examples
+        --------
+        >>> import tempfile, tcsolve
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     table = tcsolve.study("gen:gauss:n=20", "fp32", path=f"{folder}/runs.jsonl")
+        ...     len(tcsolve.StudyTable.read(f"{folder}/runs.jsonl"))
+        1
         """
         from tcsolve._study.journal import read_rows
 
@@ -94,12 +108,27 @@ class StudyTable:
         Parameters
         ----------
         form : {'markdown', 'csv', 'latex'}
+            The language of the text.
         columns : sequence of str, optional
             By default the main ones for 'markdown' and 'latex', and all for 'csv'.
 
         Returns
         -------
         str
+
+        Raises
+        ------
+        InputError
+            There is no such form or column.
+
+        Examples
+        --------
+        >>> import tcsolve
+        >>> print(tcsolve.study("gen:gauss:n=20", "fp32").text(columns=["matrix", "status"]))
+        | matrix | status |
+        | --- | --- |
+        | gauss n=20 | CONVERGED |
+        <BLANKLINE>
         """
         if form not in WRITERS:
             raise InputError(f"study: the form is {form!r}, needs one of {', '.join(WRITERS)}")
@@ -112,8 +141,25 @@ class StudyTable:
         Parameters
         ----------
         path : path
+            The file; its suffix says which form it has.
         columns : sequence of str, optional
             As in `text`; all for .parquet.
+
+        Raises
+        ------
+        InputError
+            The suffix is unknown, a column does not exist, or pyarrow is missing.
+        OSError
+            The file cannot be written.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile, tcsolve
+        >>> table = tcsolve.study("gen:gauss:n=20", "fp32")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     table.write(f"{folder}/runs.csv", columns=["matrix", "status"])
+        ...     pathlib.Path(f"{folder}/runs.csv").read_text().split()
+        ['matrix,status', 'gauss', 'n=20,CONVERGED']
         """
         written(Path(path), self, columns)
 
@@ -133,14 +179,27 @@ class StudyTable:
               ``matrix=`` names the matrix.
         path : path, optional
             File to write, for instance .png, .pdf or .svg.
+        **options
+            The options that are named above.
 
         Returns
         -------
         matplotlib Figure
 
+        Raises
+        ------
+        InputError
+            There is no such kind or option, no row has the numbers, or matplotlib is missing.
+
         References
         ----------
         .. [1] E. D. Dolan, J. J. More, Math. Program. 91 (2002), 201-213.
+
+        Examples
+        --------
+        >>> import tcsolve
+        >>> table = tcsolve.study("gen:svd_geo:n=60:cond=1e1,1e3", {"precision": "fp16", "block": 16})
+        >>> figure = table.draw("steps", "steps.png")  # doctest: +SKIP
         """
         from tcsolve._study.pictures import draw
 
@@ -152,6 +211,14 @@ class StudyTable:
         Returns
         -------
         list of dict
+            The keys are plan, runs, converged, crashed, median_steps (None if no run converged) and seconds.
+
+        Examples
+        --------
+        >>> import tcsolve
+        >>> row = tcsolve.study("gen:gauss:n=20", "fp32").summary()[0]
+        >>> row["plan"], row["runs"], row["converged"]
+        ('fp32', 1, 1)
         """
         found = []
         for plan in dict.fromkeys(row["plan"] for row in self.ran):

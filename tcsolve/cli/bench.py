@@ -1,4 +1,4 @@
-"""The command `tcsolve bench`: how long solve takes on this machine, beside SciPy, NumPy, CuPy and torch."""
+"""The command `tcsolve bench`: how long `solve` takes here, compared with SciPy, NumPy, CuPy and torch."""
 
 import datetime
 import json
@@ -55,7 +55,7 @@ class Solver(NamedTuple):
 def add_bench(commands, texts):
     """Add the parser of `tcsolve bench` to the commands."""
     parser = commands.add_parser(
-        "bench", help="time solve on this machine, beside SciPy, NumPy, CuPy and torch", **texts
+        "bench", help="time solve here, compared with SciPy, NumPy, CuPy and torch", **texts
     )
     parser.set_defaults(run=_bench, output=None)
     parser.add_argument("--sizes", type=int, nargs="+", metavar="N", help="orders of the matrices")
@@ -268,7 +268,7 @@ def _samples(calls, warm_ups, wait):
 def _turn(call, warm_ups, wait):
     """Return the seconds of the calls of one turn, without those at its start.
 
-    At first, idle threads of the library that had the turn before may still spin on the cores.
+    At first, idle threads of the library that ran last may still occupy the cores.
     """
     found, start = [], time.perf_counter()
     while not found or time.perf_counter() - start < TURN_SECONDS:

@@ -1,4 +1,4 @@
-"""The emulated sums of tensor cores against exact rational arithmetic, and what they keep and lose."""
+"""The emulated sums of tensor cores, compared with exact rational arithmetic; which bits they keep."""
 
 import math
 from fractions import Fraction
@@ -11,7 +11,7 @@ from tcsolve._arithmetic.formats import FORMATS, round_to
 from tcsolve._arithmetic.tensor_cores import UNITS
 
 CASES = [(unit.name, low) for unit in UNITS.values() for low in unit.sums]
-# Of the exponents of random operands, in the formats with the range of FP16 and of FP32.
+# Ranges of the exponents of random operands, in the formats with the range of FP16 and of FP32.
 SPREADS = {"fp16": (0, 3, 7, 11), "wide": (0, 9, 35, 63)}
 ONES = np.ones((16, 1), np.float32)
 
@@ -108,10 +108,10 @@ def small(unit, terms, c):
 
 
 def test_a_generation_keeps_more_bits_than_the_one_before():
-    """Four products of 2**-24 beside 1, as in Fasi et al., PeerJ Comput. Sci. 7 (2021), e330."""
+    """Four products of 2**-24 are added to 1, as in Fasi et al., PeerJ Comput. Sci. 7 (2021), e330."""
     assert small("v100", [24] * 4, 1.0) == 1.0
     assert small("a100", [24] * 4, 1.0) == 1.0 + 2.0**-22
-    # 2**-24 is the smallest number of FP16, so that products of 2**-25 need a factor beside it.
+    # 2**-24 is the smallest number of FP16, so a product of 2**-25 is made of the factors 2**-13 and 2**-12.
     a, b = np.full((1, 8), 2.0**-13, np.float32), np.full((8, 1), 2.0**-12, np.float32)
     one = np.ones((1, 1), np.float32)
     for unit, kept in (("a100", 1.0), ("h200", 1.0 + 2.0**-22)):

@@ -1,4 +1,4 @@
-"""Rounding to the formats, against the types that have them and against the definition."""
+"""Rounding to the formats, compared with NumPy's dtypes of these formats and with the definition."""
 
 import math
 
@@ -18,7 +18,7 @@ singles = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
 def by_definition(x, fmt):
-    """Round one number to nearest, ties to even, from what the format is."""
+    """Round one number to nearest, ties to even, from the bits and exponents of the format."""
     if not math.isfinite(x) or x == 0:
         return x
     exponent = max(math.frexp(x)[1] - 1, fmt.emin) - (fmt.t - 1)

@@ -1,4 +1,4 @@
-"""Where a solve runs, and that it repeats itself there bit for bit."""
+"""Where a solve runs, and that repeated solves have the same bits."""
 
 import contextlib
 import gc
@@ -29,7 +29,7 @@ def test_the_same_input_gives_the_same_bits_twice(xp, precision):
 
     assert bool((first.x == second.x).all())
     assert np.array_equal(first.backward_error, second.backward_error)
-    # LAPACK's estimator depends in the last bits, of FP32 if its factors are, on where its workspace lies.
+    # The last bits of LAPACK's estimate depend on the address of its workspace.
     last_bits = 1e-6 if first.precision == "fp32" else 1e-12
     assert abs(first.rcond - second.rcond) <= last_bits * first.rcond
 
@@ -76,7 +76,7 @@ def test_a_solve_that_cannot_fit_says_so_before_it_allocates(cupy, monkeypatch):
     monkeypatch.setattr(CupyOps, "free_bytes", lambda self, enough: 10_000_000)
     with pytest.raises(tcsolve.DeviceMemoryError, match=r"[\d,]+ more bytes.*device='cpu'"):
         tcsolve.solve(a, b)
-    # From the host: before the copy of a and b.
+    # Arrays of the host: the error must come before a and b are copied.
     monkeypatch.setattr(cupy, "asarray", lambda *_, **__: pytest.fail("copied"))
     with pytest.raises(tcsolve.DeviceMemoryError, match=r"[\d,]+ more bytes"):
         tcsolve.solve(problem.a, problem.b, device="cuda")
@@ -95,7 +95,7 @@ def test_bytes_that_the_pool_has_are_counted_without_asking_the_driver(cupy, mon
 
 
 class Elsewhere:
-    """What is asked of a CuPy array on another device than the current one."""
+    """The attributes of a CuPy array that lies on another device than the current one."""
 
     size, data = 4, SimpleNamespace(device_id=1)
 
@@ -111,7 +111,7 @@ def test_arrays_of_another_device_than_the_current_one_are_refused(monkeypatch):
 class Failing:
     """Primitives on NumPy arrays that lack memory at one of their calls, counted from 0."""
 
-    # What asks for no memory.
+    # These primitives allocate nothing.
     NOT_COUNTED = {"guarded", "mark", "free_bytes", "rules"}
 
     def __init__(self, monkeypatch):
@@ -155,7 +155,7 @@ def test_memory_that_is_missing_anywhere_in_a_solve_is_our_error(structure, spre
     number, ops.calls = ops.calls, 0
     assert number >= 1
 
-    # The first calls each, where matrices are copied and scaled, and so many of the others.
+    # Each of the first calls, which copy and scale matrices, and about twenty of the later ones.
     for ops.fails_at in sorted({*range(min(number, 20)), *range(0, number, 1 + number // 20)}):
         ops.calls = 0
         with pytest.raises(tcsolve.DeviceMemoryError, match="guarded"):
@@ -249,7 +249,7 @@ def test_what_took_the_place_of_a_is_not_factored_again(cupy, ops):
     small, right = rng.standard_normal((64, 64)), cupy.ones(64)
     expected = ops.lu.getrf(a, a.dtype)[0].lu.copy()
     for k in itertools.count():
-        for _ in range(3):  # memory of this is kept, and given up when other memory runs out
+        for _ in range(3):  # keeps memory, which is freed when the next call runs out of memory
             tcsolve.solve(small, right, precision="fp16x3")
         given, found = a.copy(), None
         with (

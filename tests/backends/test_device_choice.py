@@ -34,7 +34,8 @@ def test_a_device_needs_its_libraries_too(capability):
     assert "libcublas.so.13" in reason and "pip install" in reason
 
 
-# A CuPy with one device, in a process of its own: no answer is kept for other tests.
+# A pretended CuPy with one device.  It is used in another process, so that no cached answer affects other
+# tests.
 OTHER_DEVICE = """
     import sys
     from types import SimpleNamespace as Some

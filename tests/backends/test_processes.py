@@ -53,14 +53,14 @@ def test_a_pool_passes_on_the_error_of_a_worker():
 
 
 def run(text):
-    """Run a script in a Python of its own, whose BLAS has no threads, as a fork may interrupt those."""
+    """Run a script in another Python process.  Its BLAS has no threads, because a fork may interrupt them."""
     command = [sys.executable, "-P", "-c", textwrap.dedent(text)]
     env = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
 
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-# A child that waits for a lock that nobody releases is ended by its alarm.
+# If a child waits for a lock that is never released, its alarm ends it.
 FORK = """
     import os, signal, threading, time
     import numpy as np

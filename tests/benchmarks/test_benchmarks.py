@@ -109,7 +109,7 @@ def test_the_largest_n_is_the_last_that_fits(script):
         n = hpl.largest_fit(available, lambda n: 12 * n * n)
         assert n % hpl.STEP == 0
         assert 12 * n**2 <= available < 12 * (n + hpl.STEP) ** 2
-    # The prediction itself: A and FP32 factors, and less than a tenth of that beside them.
+    # The prediction itself: A, its FP32 factors, and less than a tenth of their bytes in addition.
     assert 12 < hpl.device_bytes("fp16", 65536, 512) / 65536**2 < 13.2
 
 
@@ -332,7 +332,8 @@ def test_eight_bits_are_rounded_to_nearest_of_each_row_or_column(script, name, m
 
     rounded = corrections.CORRECTIONS[name](x, axis)
 
-    # INT8: of the largest, and up to twice as much above a power of two; E4M3: of each, but for the least.
+    # INT8: the error is relative to the largest entry, or twice that.  E4M3: it is relative to each entry,
+    # except for the smallest ones.
     error = np.abs(rounded - x)
     assert (
         error <= most * (top if name == "int8" else np.maximum(np.abs(x), top * 2.0**-12))

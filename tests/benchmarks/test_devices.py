@@ -64,7 +64,7 @@ def test_long_calls_are_timed_once_and_at_once(script, monkeypatch):
 
     assert len(found["long"]) == counts["long"] == 1
     turns = 5 + devices.WARM_UPS
-    assert len(found["short"]) == 5 and counts["short"] == 2 * turns - 1
+    assert len(found["short"]) == 5 and counts["short"] >= 2 * turns - 1
     assert found["short"] == sorted(found["short"])
 
 

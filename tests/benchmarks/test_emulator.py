@@ -1,4 +1,4 @@
-"""The search for the rule of tensor cores, with the emulation in the place of a device."""
+"""The search for the rule of tensor cores; the emulation stands in for a device."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,4 +1,4 @@
-"""Errors of refined products on earlier tensor cores, beside those measured on an H200."""
+"""Errors of refined products on earlier tensor cores, compared with those measured on an H200."""
 
 import json
 import sys

@@ -139,7 +139,7 @@ def bench_unit(refine):
 
 
 def test_sums_that_truncate_are_no_failure(script):
-    # Errors that all go one way grow like k: 4.9e-3 at k = 8192 are right, and so are SGEMM's 1.7e-3.
+    # Errors of one sign grow like k, so an error of 4.9e-3 at k = 8192 is right, and SGEMM's 1.7e-3, too.
     bench = script("gemm")
     a, b = product(8192, np.float16)
     reference = bench.Reference(a, b)
@@ -196,7 +196,7 @@ def test_the_mma_rate_counts_what_the_tensor_cores_do(script):
     assert mma_rate.nominal_peak(MMA_FACTS, "mma.sync FP16") == pytest.approx(989.4e12, rel=1e-3)
     assert mma_rate.nominal_peak(MMA_FACTS, "mma.sync INT8") == pytest.approx(1979e12, rel=1e-3)
     assert mma_rate.nominal_peak(MMA_FACTS | {"compute_capability": "89"}, "mma.sync FP16") is None
-    # FP32 holds every sum on the way.
+    # FP32 holds every partial sum exactly.
     assert all(mma_rate.COUNT * k <= 2**24 for _, k, *_ in mma_rate.KINDS.values())
 
 

@@ -1,4 +1,4 @@
-"""Our counts beside published ones: the verdicts, and the factors and the GMRES of the papers."""
+"""Our counts compared with published ones: the verdicts, and the factors and the GMRES of the papers."""
 
 import json
 
@@ -74,7 +74,7 @@ def test_a_limit_contradicts_a_theorem_only_where_it_is_smaller(published):
         return published.verdict_limits({"ours": ours, "proved up to": 1e3})
 
     assert verdict(1e3) == published.AGREE
-    assert verdict(1e6).startswith("the theorem is sufficient")
+    assert verdict(1e6).startswith("the theorem gives a sufficient condition")
     assert verdict(10.0) == verdict(None) == published.UNEXPLAINED
 
 
@@ -124,7 +124,7 @@ def test_the_study_of_convergence_makes_its_page(script, monkeypatch, tmp_path, 
     page = (tmp_path / "convergence.md").read_text()
     assert "| bf16 | ir |" in page and f"study {table.rows[0]['study']}" in page
     assert len(list(tmp_path.glob("convergence_*.png"))) == 5
-    rows.unlink()  # the rows that are kept beside the page make the same page
+    rows.unlink()  # the rows that are kept in the folder of the page make the same page
     assert module.main() == 0
     assert (tmp_path / "convergence.md").read_text() == page
 

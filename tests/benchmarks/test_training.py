@@ -50,7 +50,7 @@ def test_every_answer_is_checked_and_its_rows_are_kept(training, monkeypatch, tm
     assert all(row["solved"] and row["backward_error"] <= row["bound"] for row in rows)
     timed = [row for row in rows if "seconds" in row]
     assert {row["solver"] for row in timed} == set(training.OURS)
-    assert all("not measured: NVML knows GPUs alone" in row["energy"] for row in timed)
+    assert all("not measured: NVML measures GPUs only" in row["energy"] for row in timed)
     text = path.with_suffix(".md").read_text()
     assert "| type 4 n=60 | 60 | 1.0e+02 |" in text and "Energy: not measured" in text
 

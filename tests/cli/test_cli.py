@@ -173,7 +173,7 @@ def test_right_hand_sides_may_be_columns_or_sparse_or_complex(tmp_path, case, ca
     assert (error <= 2 * np.sqrt(len(a)) * 2.0**-53).all()
     out = capsys.readouterr().out
     assert "3 right-hand sides" in out
-    assert "forward error" not in out  # nobody knows x
+    assert "forward error" not in out  # the exact x is not known
 
 
 def test_complex_matrix_gives_a_complex_x(tmp_path):
@@ -435,7 +435,7 @@ def run_in_a_process(*argv, **options):
     return subprocess.Popen(command, stderr=subprocess.PIPE, **options)
 
 
-def test_output_that_nobody_reads_is_no_error():
+def test_output_that_is_not_read_is_no_error():
     read, write = os.pipe()
     os.close(read)
     process = run_in_a_process("list", stdout=write)
@@ -578,7 +578,7 @@ SCRIPT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 SCRIPT = SCRIPT["project"]["scripts"]["tcsolve"].split(":")
 STARTS = {
     "module": ["-m", "tcsolve"],
-    # What an installer writes into the script.
+    # The code that an installer writes into the script `tcsolve`.
     "script": ["-c", f"import sys; from {SCRIPT[0]} import {SCRIPT[1]}; sys.exit({SCRIPT[1]}())"],
 }
 needs_signals = pytest.mark.skipif(os.name != "posix", reason="signals are of POSIX")
@@ -676,7 +676,7 @@ def test_progress_of_a_quick_block_is_silent(ticker):
     assert stream.getvalue() == ""
 
 
-def test_progress_is_silent_where_nobody_looks(ticker):
+def test_progress_is_silent_without_a_terminal(ticker):
     stream = io.StringIO()
     with progress("solving", stream, delay=0.0):
         time.sleep(0.05)
@@ -700,7 +700,7 @@ def test_progress_may_tell_what_is_going_on_now(ticker):
 
 @pytest.fixture
 def shown(monkeypatch):
-    """The texts of the progress lines that the command shows, as they are at their end."""
+    """The list of the progress lines that the command shows, each with its last text."""
     seen = []
 
     @contextlib.contextmanager

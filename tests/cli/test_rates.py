@@ -20,7 +20,7 @@ GPU = "a GPU of tests"
 
 
 def pretended(what, size):
-    """Seconds of a machine that needs no measurement."""
+    """Return the seconds of a pretended machine, without a measurement."""
     return (
         size / 1e10 if what.startswith("to_") else 1e-9 * size**2 * (1 if what == "host" else 0.5)
     )
@@ -36,7 +36,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def measuring(folder, monkeypatch):
-    """A GPU, as far as the measurement looks at it; the sizes that were measured."""
+    """A pretended GPU for the measurement; the fixture is the list of the sizes that were measured."""
     seen = []
 
     def seconds_of(what, size):

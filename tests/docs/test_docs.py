@@ -114,7 +114,7 @@ def test_the_links_of_the_readme_lead_to_files():
 
 
 class Page(HTMLParser):
-    """What a page links to, loads, defines and says."""
+    """The links, the loaded files, the anchors and the text of a page."""
 
     LOADING = {"script": "src", "img": "src", "source": "src", "iframe": "src", "link": "href"}
 
@@ -153,7 +153,7 @@ def built(tmp_path_factory):
     shutil.copytree(ROOT / results, folder / results)
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
     command += [folder / "docs", folder / "html"]
-    # Elsewhere than in the checkout, whose packages are not where the installed ones are.
+    # Not in the checkout: there Python would import the packages of the checkout, not the installed ones.
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=dict(os.environ))
     assert done.returncode == 0, done.stderr
     return folder / "html"

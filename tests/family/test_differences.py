@@ -1,4 +1,4 @@
-"""The page "What differs from scipy.linalg": each of its points is a test here, and there are no others."""
+"""The page "What differs from scipy.linalg": each point of the page has a test here, and no other does."""
 
 import re
 import time
@@ -235,7 +235,7 @@ def test_gelsy_is_qr_in_fp32_for_large_problems():
         assert np.array_equal(x, expected)
 
 
-@fact("inv and det are measured with random vectors.")
+@fact("inv and det are verified with random vectors.")
 def test_inv_and_det_are_measured_with_random_vectors(monkeypatch):
     from tcsolve._family import probes
 

@@ -1,4 +1,4 @@
-"""`lstsq` and `lstsq_ex`: FP32 factors where they serve, SciPy's drivers elsewhere, and a report of it."""
+"""`lstsq` and `lstsq_ex`: FP32 factors where they suffice, else SciPy's drivers, and the report."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def problem(m=M, n=N, cond=1e2, noise=1.0, dtype=float, seed=0, k=()):
 
 
 def optimality(a, x, b):
-    """Return ||A^H r|| / (||A||_F ||r||) of each column in long double, or 0 if r is nothing but rounding.
+    """Return ||A^H r|| / (||A||_F ||r||) of each column in long double, or 0 if r is only rounding.
 
     It is small only for the minimum.
     """
@@ -53,7 +53,8 @@ def test_a_problem_of_full_rank_is_solved_by_fp32_factors_and_verified(xp, dtype
     assert (report.backward_error <= report.bound).all()
     assert len(report.backward_error) == (k or (1,))[0]
     if noise:
-        # That of a backward stable method, up to the condition number (Higham 2002, chapter 20).
+        # The bound of a backward stable method, which depends on the condition number (Higham 2002, chapter
+        # 20).
         assert optimality(a, report.x, b).max() <= 1e-15 * M**0.5 * (1 + cond / noise * 1e-2)
     exact = np.linalg.lstsq(a, b)[0]
     size = cond * (1 + (cond if noise else 0) * noise * M**0.5 / np.linalg.norm(exact)) * 1e-14

@@ -1,4 +1,4 @@
-"""SciPy's and NumPy's own tests, with our functions in the places of theirs."""
+"""SciPy's and NumPy's own tests pass when their functions are replaced by ours."""
 
 import importlib.util
 import os
@@ -38,7 +38,7 @@ EXCEPTIONS = {}
 
 
 def run(plugin, module, select, swap):
-    """Return (number that passed, ids that failed) of a module of tests in a process of its own."""
+    """Run a module of tests in another process; return (number that passed, ids that failed)."""
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", plugin, "-p", "no:cacheprovider"]
     command += ["-rf", "--pyargs", module, "-k", select]
     paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -55,7 +55,9 @@ def run(plugin, module, select, swap):
 @pytest.fixture
 def scipys_version():
     if scipy.__version__ != SCIPY:
-        reason = f"the tests of SciPy {SCIPY} are meant, and SciPy is {scipy.__version__}"
+        reason = (
+            f"the tests of SciPy {SCIPY} are needed, and SciPy {scipy.__version__} is installed"
+        )
         skip_or_fail(reason, "TCSOLVE_REQUIRE_SCIPYS_TESTS")
     if importlib.util.find_spec("scipy.linalg.tests.test_basic") is None:
         skip_or_fail("SciPy is installed without its tests", "TCSOLVE_REQUIRE_SCIPYS_TESTS")

@@ -170,7 +170,7 @@ def test_bands_at_the_ends_of_the_range_are_verified(scale):
 
 
 def test_growth_in_a_band_is_refined_away():
-    n = 200  # without pivoting the first rows grow; with it, the answer of LAPACK is just not good enough
+    n = 200  # the first rows grow without pivoting; with pivoting, LAPACK's answer still misses the bound
     ab = np.vstack([np.ones((2, n)), np.full(n, 1e-3), -np.ones((2, n))])
     b = random((n, 4), seed=1)
     assert ratio(full(2, 2, ab), solve_banded((2, 2), ab, b), b) <= MET

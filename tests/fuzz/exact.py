@@ -1,7 +1,8 @@
-"""The arithmetic of the judge: backward errors, condition numbers and determinants, proved digits only.
+"""The arithmetic of the judge: backward errors, condition numbers and determinants with proved digits.
 
-A number of FP64 is an integer times a power of two, so ``b - A x`` is exact in integers; inverses and
-determinants are balls of python-flint, whose precision is raised until their radius does not matter.
+An FP64 number is an integer times a power of two, so ``b - A x`` is exact in integers.  Inverses and
+determinants are computed with balls (intervals) of python-flint.  Their precision is raised until the radius
+is small enough for the decision.
 """
 
 import math
@@ -27,7 +28,8 @@ EPS = {char: 2 * unit for char, unit in UNIT.items()}
 # Unknowns up to which a residual is always exact, and up to which the library promises long double.
 ALWAYS_EXACT, SMALL = 16, 32
 LONG_EPS = float(np.finfo(np.longdouble).eps)
-# Bits of the balls, in turn; entries of 1e+-308 in one matrix need thousands.
+# Bits of the balls in the first attempt, the second, and so on.  A matrix with entries of 1e308 and 1e-308
+# needs thousands.
 PRECISIONS = (128, 1024, 8192, 65536)
 # Bits behind the point of a modulus of integers.
 MODULUS_BITS = 64
@@ -42,19 +44,19 @@ def target(dtype, n):
 def rounding_of_residual(n, in_fp64=False):
     """Return how far the backward error that the library measures may be from the true one.
 
-    One element is divided in FP64, where a complex product has an error of sqrt(5) u (Brent, Percival and
-    Zimmermann, Math. Comp. 76 (2007), 1469-1481), which with that of the difference is less than 4 u.
+    For n = 1 the library divides in FP64.  A complex product has an error of sqrt(5) u (Brent, Percival and
+    Zimmermann, Math. Comp. 76 (2007), 1469-1481); together with that of the difference it is below 4 u.
 
-    From there to n = 32 the library promises a long double residual, unless the caller multiplies
-    (`in_fp64`).  Recursive sums of n products, and b, have an error of at most (n + 2) e (|b| + |A||x|), e
-    their unit roundoff (Higham 2002, section 3.5), and four times that if they are complex; |b| is at most
-    |A||x| for an answer that is nearly right.
+    From n = 2 to 32 the library promises a long double residual, unless the caller multiplies (`in_fp64`).
+    The error of b minus n products is at most (n + 2) e (|b| + |A||x|), where e is the unit roundoff (Higham
+    2002, section 3.5), and four times that for complex numbers.  |b| is at most |A||x| for an answer that is
+    nearly right.
 
-    For more unknowns, in FP64, this worst case is far from anything that occurs.  There the errors of the
-    partial sums count as independent and of mean zero (Higham and Mary, SIAM J. Sci. Comput. 41 (2019),
-    A2815-A2835): each is uniform within u |s_k|, and |s_k| <= (k / n) ||A|| ||x|| in the mean, so that their
-    sum has a standard deviation of at most u sqrt(n) / 3.  Three of these are u sqrt(n); sums in several
-    accumulators, as in any BLAS, have less.
+    For more unknowns, in FP64, this worst case is far larger than any error that occurs.  There the errors of
+    the partial sums s_k are modelled as independent with mean zero (Higham and Mary, SIAM J. Sci. Comput. 41
+    (2019), A2815-A2835).  Each is uniform within u |s_k|, and |s_k| <= (k / n) ||A|| ||x|| on average.  So
+    their sum has a standard deviation of at most u sqrt(n) / 3, and three standard deviations are u sqrt(n).
+    Sums in several accumulators, as in any BLAS, have smaller errors.
     """
     if n == 1:
         return 4 * 2.0**-53
@@ -72,7 +74,7 @@ def backward_errors(a, x, b, exactly=False):
     x, b : ndarray, shape (n, k)
         Of FP32 or FP64, real or complex.
     exactly : bool
-        Integers, whatever n is; else long double beyond 16 unknowns.
+        True: compute in integers for every n.  False: in long double for more than 16 unknowns.
 
     Returns
     -------
@@ -91,7 +93,7 @@ def backward_errors(a, x, b, exactly=False):
 
 
 def _extended_errors(a, x, b):
-    """Return the errors by long double, and what its rounding may cost."""
+    """Return the errors by long double, and a bound on its rounding."""
     a, x, b = (_long(v) for v in (a, x, b))
     with np.errstate(all="ignore"):
         residual = np.abs(b - a @ x).max(axis=0, initial=0)
@@ -131,7 +133,7 @@ def _exact_errors(a, x, b):
 
 
 def _ratio(above, below):
-    """Return the quotient of two integers, rounded once: 0 / 0 is 0, and else infinite where below is 0."""
+    """Return the quotient of two integers, rounded once; 0 / 0 is 0, and any other x / 0 is infinite."""
     if above == 0:
         return 0.0
     if below == 0:

@@ -12,7 +12,7 @@ from tcsolve import factor, gemm, gemm_batched, gemm_bound, refine, solve, solve
 
 __all__ = ["CALLS", "COUNTS", "Call", "largest_failure", "run_extents"]
 
-# Above 65535, the largest extent of a grid; above 2**16; and far more.
+# Just above 65535, the largest extent of a grid; above 2**16; and far above both.
 COUNTS = (65536, 70000, 3_000_000)
 # Unknowns of the systems whose allocations fail, and those of systems of many columns or slices.
 ALLOCATED, SMALL = 600, 3
@@ -29,7 +29,7 @@ class Call(NamedTuple):
     allocating : callable or None
         (Place) -> a function without arguments.
     arithmetic : str
-        By which random cases, and these runs, are judged.
+        How the random cases and these runs are judged, in words.
     """
 
     name: str
@@ -44,7 +44,7 @@ def largest_failure(place, call):
     if place.on_host or call.allocating is None:
         return None
     once = call.allocating(place)
-    once()  # kernels are compiled, and a library keeps what it keeps
+    once()  # compiles kernels, and fills the caches of the libraries
     return count_failures(place.xp, once)
 
 
@@ -75,7 +75,7 @@ def _columns(count):
 
 
 def _of_bound(a, x, b):
-    """Return the largest backward error of stacks over what it must meet, by long double."""
+    """Return the largest backward error of stacks divided by its bound, by long double."""
     a, x, b = (v.astype(np.longdouble) for v in (a, x, b))
     n = a.shape[-1]
     rest = np.abs(b - a @ x).max(axis=-2)
@@ -146,7 +146,7 @@ def _multiplied(function, shape):
 
 
 def _multiplied_wide(place, count):
-    """Columns of op(B), and so those of the result."""
+    """Multiply with many columns of op(B), which are those of the result."""
     a, b = np.ones((SMALL, SMALL), "f") / 3, _columns(count).astype("f")
     given = place.given(a), place.given(b)
     return _product_of_bound(a, b, place.host(gemm(*given)), gemm_bound(*given).bound)

@@ -83,7 +83,7 @@ def _call_rcond(rng, place, f, a):
     if n <= 24:
         true, u = rcond(a), ROUNDOFF.get(f.precision, eps)
         if true > 100 * n * u and not told >= true / 2:
-            found.append(f"rcond is told to be {told:.3g}, and is {true:.3g}")
+            found.append(f"rcond is reported as {told:.3g}, and is {true:.3g}")
     return found
 
 
@@ -117,7 +117,7 @@ def _call_solve(rng, place, f, a):
 
 
 def _call_in_vain(rng, place, f, a):
-    """Wrong right-hand sides are refused, and the factors stay good."""
+    """Check that wrong right-hand sides are refused, and that the factors can still be used."""
     n = len(a)
     wrong = (np.ones(n + 1), np.full(n, np.nan), np.ones((n, 1, 1)), np.ones((n + 2, 2)))
     outcomes = [Outcome(lambda b=b: f.solve(place.given(b))) for b in wrong]
@@ -127,7 +127,7 @@ def _call_in_vain(rng, place, f, a):
 
 
 def _call_with_nan(rng, place, f, a):
-    """A column with NaN is told, and NaN itself; the others are solved."""
+    """Check that a column with NaN has that status and a NaN as x, and that the other columns are solved."""
     b = gauss(rng, (len(a), 3))
     b[int(rng.integers(len(a))), 1] = np.nan
     outcome = Outcome(lambda: f.solve_ex(place.given(b), check_finite=False))

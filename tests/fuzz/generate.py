@@ -26,7 +26,7 @@ STRUCTURES = (
 
 
 def pick(rng, choices):
-    """Return one of a sequence, as it is."""
+    """Return a random item of a sequence, with its own type."""
     return choices[int(rng.integers(len(choices)))]
 
 

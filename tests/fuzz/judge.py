@@ -1,4 +1,4 @@
-"""What an answer must be: every sentence that a judge returns is a promise that was broken."""
+"""Judges of answers.  Each sentence that a judge returns describes a promise that was not kept."""
 
 from typing import Any, NamedTuple
 
@@ -56,7 +56,7 @@ class System(NamedTuple):
     Attributes
     ----------
     a : ndarray, shape (m, n, n)
-        As it is read under the options, in the precision of the answer.
+        The matrices that are read under the options, in the precision of the answer.
     b : ndarray, shape (m, n, k)
         In the precision of the answer.
     dtype : dtype
@@ -127,18 +127,18 @@ def judge_solution(system, solution, x, theirs):
 
 
 def _error(a, x, b):
-    """Return the largest backward error of the columns, from above."""
+    """Return an upper bound on the largest backward error of the columns."""
     error, radius = backward_errors(a, x, b)
     return float(np.max(error + radius))
 
 
 def error_complaints(a, x, b, reported, status, bound, rounding=None):
-    """Return what is wrong with the errors that are told of one system, and with a status that trusts them.
+    """Return what is wrong with the reported errors of one system, and with a status that relies on them.
 
     rounding is how far the reported errors may be from the true ones, by default as for `solve`.
     """
     in_fp64 = rounding_of_residual(len(a), in_fp64=True)
-    if rounding is None:  # long double is promised where its digits count: not of FP32 answers
+    if rounding is None:  # a long double residual is promised for FP64 answers only
         rounding = in_fp64 if x.dtype.char in "fF" else rounding_of_residual(len(a))
     for exactly in (False, True):
         error, radius = backward_errors(a, x, b, exactly)
@@ -177,7 +177,7 @@ def _is_doubted(a, b):
 
 
 def _condition_complaints(system, solution, statuses, they_doubt):
-    """Return what is wrong with statuses and conditions next to the true ones, and to SciPy's verdict."""
+    """Return what is wrong with statuses and rcond, compared with the true rcond and with SciPy's verdict."""
     n = system.a.shape[-1]
     if n > LARGEST_EXACT_CONDITION or not n:
         return []
@@ -187,8 +187,8 @@ def _condition_complaints(system, solution, statuses, they_doubt):
         if status in CONVERGED and value < eps / 10:
             if they_doubt if len(true) == 1 else _is_doubted(a, b):
                 found.append(f"{status.name}, but rcond is {value:.3g}, and SciPy warns or raises")
-        # An LU in working precision is that of a matrix which is n eps away at most, in the norm, unless its
-        # pivots grow, and then SciPy doubts it as well.
+        # An LU in working precision is that of a matrix that differs by at most n eps in the norm, unless its
+        # pivots grow.  If they do, SciPy doubts the matrix as well.
         doubts = (Status.ILL_CONDITIONED, Status.SINGULAR, Status.NOT_POSITIVE_DEFINITE)
         if status in doubts and not they_doubt and value > (n + 1) * eps:
             found.append(f"{status.name}, but rcond is {value:.3g}, and SciPy does not doubt it")
@@ -196,7 +196,7 @@ def _condition_complaints(system, solution, statuses, they_doubt):
     # Estimates of ||A^-1|| are lower bounds, up to the relative error n u / rcond of factors of roundoff u.
     u = ROUNDOFF.get(solution.precision, eps)
     if least > 100 * n * u and told < least / 2:
-        found.append(f"rcond is told to be {told:.3g}, and is {least:.3g}")
+        found.append(f"rcond is reported as {told:.3g}, and is {least:.3g}")
     return found
 
 

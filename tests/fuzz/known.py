@@ -1,4 +1,4 @@
-"""Defects that are known: each is counted apart, and has a test that fails strictly until it is gone."""
+"""Known defects: each is counted separately, and has a strict xfail test that is deleted with the repair."""
 
 import re
 from typing import NamedTuple

@@ -14,7 +14,7 @@ LONG_EPS = np.finfo(LONG).eps
 DTYPES = ("e", BFLOAT16, "f", "f", "f", "d", "d", "b")
 EXTENTS = (0, 1, 2, 3, 5, 8, 16, 17, 33, 64, 65, 100, 130)
 FORMATS = (None, None, "fp16", "bf16", "tf32", "fp32", "fp64", "int8")
-# Of a precision, the dtype that is multiplied as it is.
+# The dtype that is multiplied without rounding, for each precision that has one.
 NATIVE = {"fp16": np.dtype("e"), "bf16": np.dtype(BFLOAT16)}
 LEVELS = (None, None, "none", "a", "b", "ab", "full")
 ENGINES = ("auto", "auto", "naive", "wmma", "wgmma", "cublas")
@@ -106,7 +106,8 @@ def _operand(rng, shape, dtype, wild):
 
 
 def _refusal_complaints(made, told):
-    """A product is refused where its bound is, and by an InputError; a device may lack an engine."""
+    """Check that a product and its bound are refused together, by an InputError; a device may lack an
+    engine."""
     if isinstance(made.error, DeviceError) and told.error is None:
         return []
     if isinstance(made.error, InputError) and isinstance(told.error, InputError):
@@ -115,20 +116,20 @@ def _refusal_complaints(made, told):
 
 
 class _Exact:
-    """The product in long double, where it is that of finite numbers.
+    """The product in long double, for finite numbers.
 
     Attributes
     ----------
     value, size : ndarray of long double
-        op(A) op(B) and ||row|| ||column||; what is not finite in A or B counts as zero, and in the norms a
-        subnormal number of the dtype `native` as the smallest normal one (see `gemm_bound`).
+        op(A) op(B), and ||row|| ||column||.  Entries of A or B that are not finite count as zero.  In the
+        norms, a subnormal number of the dtype `native` counts as the smallest normal one (see `gemm_bound`).
     magnitude : ndarray of long double
         |op(A)| |op(B)|
     k : int
     rounding : float
-        What the sums in long double may be off, in units of `size`.
+        Bound on the error of the sums in long double, in units of `size`.
     ieee : ndarray of long double
-        The product as IEEE arithmetic has it.
+        The product by IEEE arithmetic.
     reached : ndarray of bool
         Whether the row or the column holds NaN or Inf.
     """
@@ -176,7 +177,7 @@ def _product_complaints(exact, c, told, options):
     judged = ~exact.reached & ~beyond
     with np.errstate(all="ignore"):
         excess = np.abs(wide - exact.value) - (told.bound + exact.rounding) * exact.size
-    # What is subnormal on the way has lost digits of its own.
+    # Subnormal intermediate results have lost further digits.
     faint = (np.abs(exact.value) <= limit.tiny) | (exact.size <= 8 * limit.tiny)
     excess = excess - np.where(faint, _lost_below(limit, told, exact.k), 0)
     if not (~judged | (excess <= 0)).all():
@@ -190,16 +191,16 @@ def _product_complaints(exact, c, told, options):
 
 
 def _lost_below(limit, told, k):
-    """Return what subnormal numbers cost: an ordinary product rounds k products and k sums to their unit.
+    """Return the error from subnormal numbers: a product rounds k products and k sums to the subnormal unit.
 
-    Tensor cores truncate (g + 1) / g <= 1.25 times as often as they add one of g products.
+    Tensor cores truncate g + 1 terms for g products, so at most 1.25 times as many terms as products.
     """
     halves = 2 * k if told.precision in ("fp32", "fp64") else 2.5 * k * told.products
     return halves * limit.smallest_subnormal / 2
 
 
 def _addend_complaints(rng, place, call, exact, told, c):
-    """alpha op(A) op(B) + beta C, into memory that is given or not; C is not read if beta is 0."""
+    """Check alpha op(A) op(B) + beta C, with `out` and without; C must not be read if beta is 0."""
     function, a, b, options = call
     alpha, beta = pick(rng, (1, -1, 0, 2.5, 1e-3, 1e5)), pick(rng, (0, 1, -1, 0.5, 3))
     addend = rng.standard_normal(c.shape).astype(c.dtype)

@@ -1,4 +1,4 @@
-"""What a call did, and where its arrays are: on the host or on a device."""
+"""The outcome of a call, and the place of its arrays: the host or a device."""
 
 import warnings
 from typing import Any, NamedTuple

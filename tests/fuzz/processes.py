@@ -32,7 +32,7 @@ def solve_in_a_fork(rng, place):
     f = factor(a, precision=precision, device="cpu")
 
     def answers():
-        """Return what is compared, all of it computed on the host."""
+        """Return the values to compare, on the host."""
         alone = solve_ex(a, b, precision=precision, device="cpu")
         shared = f.solve_ex(b)
         product = gemm(a.real, b.real)
@@ -57,7 +57,9 @@ def _in_child(function):
     """Return what a function returns in a child process, or the text of its exception."""
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads of BLAS; it is what is tested
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # Python warns of forks with threads, as BLAS has
         child = os.fork()
     if child == 0:
         os.close(reader)
@@ -76,7 +78,7 @@ def _in_child(function):
 
 
 def pickle_and_copy(rng, place):
-    """What is returned or raised comes back from pickle and copy as it was; so do factors on the host."""
+    """Objects that are returned or raised are equal to their pickled copies; so are factors on the host."""
     a, b = _system(rng)
     precision = pick(rng, PRECISIONS)
     given = place.given(a), place.given(b)
@@ -145,7 +147,7 @@ def _differences(place, first, second):
 
 
 def _error_complaints():
-    """A worker process hands its exceptions over by pickle, so each must survive it."""
+    """A worker process sends its exceptions by pickle, so each must be equal to its pickled copy."""
     errors = [
         kind("a sentence")
         for kind in (

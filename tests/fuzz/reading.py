@@ -1,4 +1,4 @@
-"""Kind of cases that read Matrix Market files, whole and damaged, next to SciPy's reader and a plain one."""
+"""Kind of cases that read Matrix Market files, whole and damaged; SciPy's reader and a plain one compare."""
 
 import gzip
 import io
@@ -45,7 +45,7 @@ def read_file(rng, place):
         outcome = Outcome(lambda: matrices.load(path, limit_bytes=LIMIT_BYTES).a)
     found = [f"reading warns: {outcome}"] if outcome.warnings else []
     sound = stored == (gzip.compress(whole, mtime=0) if compressed else whole)
-    # SciPy's reader writes where it must not for some damaged text: it gets none that was refused.
+    # For some damaged texts, SciPy's reader writes outside of its arrays.  So it gets no text that we refuse.
     theirs = _by_scipy(text) if outcome.error is None or sound else None
     if outcome.error is None:
         found += _matrix_complaints(outcome.value, text, theirs)

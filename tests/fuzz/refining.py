@@ -1,4 +1,4 @@
-"""Kind of cases that refine: with corrections and operators that do anything."""
+"""Kind of cases that refine, with good and with bad corrections and operators."""
 
 import math
 
@@ -190,7 +190,8 @@ def _refined_complaints(place, a, b, solution, options, how):
     if not true or not math.isfinite(solution.bound):
         return found
     bound = options.get("tol", target(x.dtype, n))
-    # The caller's operator multiplies x as it is, so that errors of products beyond FP64 cannot be told.
+    # The caller's operator does not scale x.  If its products leave the range of FP64, the error is not
+    # known.
     with np.errstate(all="ignore"):
         sizes = np.abs(x).max(axis=0), norm * np.abs(x).max(axis=0)
     if not (all(((v < 1e290) & (v > 1e-280)).all() for v in sizes) or solution.status.ok):

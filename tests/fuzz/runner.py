@@ -1,4 +1,4 @@
-"""The kinds of cases, and how many of them run in the seconds that there are."""
+"""The kinds of cases, and the run of as many cases as fit into the given seconds."""
 
 import re
 import time
@@ -50,11 +50,11 @@ class Kind(NamedTuple):
     run : callable
         (random numbers, Place) -> list of broken promises, or None where there is nothing to judge.
     share : float
-        Of the seconds that all kinds have together.
+        The kind's part of the seconds of all kinds, in proportion to the other shares.
     floor : int
-        Cases that are judged however long they take.
+        Least number of cases, which run however long they take.
     arithmetic : str
-        The judge's.
+        The arithmetic of the judge, in words.
     on_device : bool
     """
 
@@ -85,14 +85,14 @@ KINDS = (
 
 @dataclass
 class Tally:
-    """What came of a kind at a place.
+    """The results of a kind at a place.
 
     Attributes
     ----------
     cases : int
-        That were judged.
+        Number of cases that were judged.
     failures : list of str
-        A reproducer and a sentence each.
+        For each failure, the option that runs it again, and a sentence.
     known : list of str
         The same, of defects that are known.
     """

@@ -22,7 +22,7 @@ from tcsolve import LinAlgError, Plan, Status, solve, solve_ex
 
 __all__ = ["solve_at_the_ends_of_the_range", "solve_near_singular", "solve_stack", "solve_system"]
 
-# Which numbers of one element a structure changes is not said; SciPy divides by the element as it is.
+# SciPy does not document how a structure changes a 1 x 1 matrix; it divides by the element as given.
 OF_REAL_DIAGONAL = ("her", "hermitian", "pos", "positive definite")
 TURNED = {"upper triangular": "lower triangular", "lower triangular": "upper triangular"}
 
@@ -49,7 +49,7 @@ def solve_system(rng, place):
 
 
 def _in_some_dtype(rng, v):
-    """Return a matrix in a dtype that holds it, with a rounding or, of integers, another value."""
+    """Return the matrix in a random dtype: rounded to it, or, for integers, with other values."""
     real = v.dtype.kind != "c"
     dtype = pick(rng, ("d", "d", "d", "f", "f", "e", "g", "i") if real else ("D", "D", "F"))
     with np.errstate(all="ignore"):
@@ -205,7 +205,7 @@ def judged(rng, place, a, b, options, precision):
     theirs = Outcome(lambda: scipy.linalg.solve(a, b, **options))
     if _refusal(theirs) in (ValueError, NotImplementedError) and options.get("transposed"):
         theirs = Outcome(lambda: _solved_transposed(a, b, options))
-    # SciPy does not take some shapes that it divides by one element, and some empty systems.
+    # SciPy refuses some shapes of b for a 1 x 1 matrix, and some empty systems.
     excused = a.shape[-1:] == (1,) or 0 in (*a.shape, *b.shape)
     plain, ours, again = (
         Outcome(lambda call=call: call(given_a, given_b, precision=precision, **options))
@@ -228,7 +228,7 @@ def judged(rng, place, a, b, options, precision):
 
 
 def _must_be_refused(a, b, options):
-    """Tell whether A is complex and transposed, or there is a NaN or Inf that was asked to be looked for."""
+    """Tell whether A is complex and transposed, or check_finite finds a NaN or Inf."""
     if options.get("transposed") and a.dtype.kind == "c":
         return True
     if not options.get("check_finite", True) or b.dtype.kind == "U":
@@ -294,7 +294,7 @@ def _answer_complaints(place, a, b, options, precision, plain, ours, again, thei
     if system is None:
         return found
     if not (np.isfinite(system.a).all() and np.isfinite(system.b).all()):
-        if solution.status is not Status.NONFINITE_INPUT and _is_finite_after(system, a, b):
+        if solution.status is not Status.NONFINITE_INPUT and _is_not_finite(system, a, b):
             found.append(f"{solution.status.name}, though a or b is not finite")
         return found
     shape = system.b.shape
@@ -303,13 +303,13 @@ def _answer_complaints(place, a, b, options, precision, plain, ours, again, thei
     return found + judge_solution(system, solution, x.reshape(shape), Verdict(their_x, doubt))
 
 
-def _is_finite_after(system, a, b):
-    """Tell whether what is not finite was so before it was rounded to the precision of the answer."""
+def _is_not_finite(system, a, b):
+    """Tell whether a or b is not finite, or A is not finite after it is rounded to the answer's precision."""
     return not (np.isfinite(a).all() and np.isfinite(b).all()) or not np.isfinite(system.a).all()
 
 
 def _as_read(a, b, options, dtype, fallback):
-    """Return the `System` that was solved; None if one element divides anything else."""
+    """Return the `System` that was solved; None if A is 1 x 1 and b has another shape than x of a system."""
     lower, structure = options.get("lower", False), options.get("assume_a")
     a = np.atleast_2d(a)
     if options.get("transposed"):

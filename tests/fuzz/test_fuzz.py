@@ -1,4 +1,4 @@
-"""Random cases of every kind keep every promise; and the judge, on answers that are known to be wrong."""
+"""Random cases of every kind keep every promise; and the judge finds answers that are wrong."""
 
 import dataclasses
 import json
@@ -169,7 +169,7 @@ def test_an_error_is_zero_infinite_or_exact_where_numbers_end():
 
 def test_conditions_are_those_of_known_inverses():
     hilbert, inverse = scipy.linalg.hilbert(8), scipy.linalg.invhilbert(8, exact=True)
-    integers = np.rint(hilbert * 840)  # its last bits are another matrix
+    integers = np.rint(hilbert * 840)  # exact, unlike the rounded Hilbert matrix
     assert exact.rcond(np.diag([1.0, 1e-200])) == pytest.approx(1e-200, rel=1e-9)
     condition = abs(hilbert).sum(axis=0).max() * float(abs(inverse).sum(axis=0).max())
     assert exact.rcond(hilbert) == pytest.approx(1 / condition, rel=1e-5)
@@ -192,7 +192,7 @@ def test_determinants_are_exact():
     assert abs(sign - 1j) < 1e-15 and log == pytest.approx(math.log(2))
 
 
-# ---- the judge, on lies -------------------------------------------------------------------------
+# ---- the judge, on wrong answers ----------------------------------------------------------------
 
 
 def a_system(n=12):
@@ -360,13 +360,13 @@ def test_a_wrong_column_of_many_is_seen():
 
 @pytest.fixture
 def benchmark(monkeypatch):
-    """The names of benchmarks/fuzz.py, which has the name of the package that it imports."""
+    """The namespace of benchmarks/fuzz.py; it cannot be imported, because the package `fuzz` has its name."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return runpy.run_path(str(BENCHMARKS / "fuzz.py"))
 
 
 def rows_of(place, largest_k, failures=0):
-    """What a run at a place leaves: one kind and one call."""
+    """Return the rows of a run at a place: one kind and one call."""
     kind = {"what": "kind", "kind": "edges", "cases": 1234, "failures": failures, "known": 2}
     kind |= {"seconds": 60.0}
     listed = ["--fuzz-case edges:1:7: the error"] * failures
@@ -424,7 +424,7 @@ def test_a_call_that_fails_with_many_columns_is_told(benchmark):
 
 
 class _Allocations:
-    """As much of CuPy as the failing allocator takes."""
+    """The parts of CuPy that the failing allocator uses."""
 
     class cuda:
         class memory:

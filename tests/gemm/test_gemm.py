@@ -130,7 +130,8 @@ def test_out_may_be_c():
 def test_a_wider_c_is_added_before_the_result_is_rounded():
     a, b = (np.ones((1, 1), np.float16) for _ in range(2))
     c = np.full((1, 1), 2.0**-11 + 2.0**-20, np.float32)
-    # Above half a unit of 1, but c alone in FP16, a tie with 1, would be rounded to even.
+    # The exact sum lies above the tie between two FP16 numbers.  If c were rounded to FP16 first, the tie
+    # would be rounded to even, which is below.
     out = np.zeros((1, 1), np.float16)
     assert gemm(a, b, c, beta=1, out=out)[0, 0] == 1 + 2.0**-10
 
@@ -201,7 +202,7 @@ def test_scales_beyond_the_format_do_not_matter(precision, scale_a, scale_b):
     a, b = operands(20, 30, 50, np.float32)
     a, b = (a * np.float32(scale_a)).astype(np.float32), (b * np.float32(scale_b))
     bound = gemm_bound(a, b, precision=precision).bound
-    # The smallest subnormal numbers have lost digits before they come to us.
+    # The smallest subnormal numbers have lost digits already in the operands.
     assert ratio(gemm(a, b, precision=precision), a, b, bound) <= 1
 
 
@@ -305,7 +306,8 @@ def test_the_bound_is_nearly_reached_where_rounding_counts(precision, t, refine,
 
 
 def test_the_bound_of_refined_products_is_that_of_their_sums():
-    # 2**-11 squared, three times, and two chains; not hundreds of them.
+    # Three times the square of 2**-11, and the errors of two chains; the error does not grow with the number
+    # of chains.
     for k, most in ((64, 1.2e-5), (4096, 3e-5), (16384, 8e-5)):
         a = np.zeros((1, k), np.float32)
         assert 3 * 2.0**-22 < gemm_bound(a, a.T, precision="fp16").bound < most
@@ -314,7 +316,7 @@ def test_the_bound_of_refined_products_is_that_of_their_sums():
 
 @pytest.mark.parametrize("k", [1, 10, 1000])
 def test_bounds_are_those_of_their_derivation(k):
-    """Truncated sums of exact products; sums in FP32, of operands that were rounded to it or not."""
+    """For truncated sums of exact products, and for FP32 sums of operands with and without rounding."""
     u, ones = 2.0**-24, np.ones((1, k))
     exact = gemm_bound(ones.astype(np.float16), ones.T.astype(np.float16)).bound
     single, rounded = (
@@ -519,7 +521,7 @@ def test_scales_are_undone_exactly(refine, precision):
 
 @pytest.mark.parametrize("precision", ["bf16", "tf32"])
 def test_a_sum_of_small_products_keeps_its_bits_between_two_scales(precision):
-    # Scaled back by a's scale alone, the sum would be subnormal.
+    # If only the scale of a were undone first, the sum would be subnormal.
     x = 1 + 2.0**-7
     a = np.array([[1, 0, x * 2.0**-40]]) * 2.0**-45
     b = np.array([[0], [1], [x * 2.0**-70]]) * 2.0**45
@@ -557,7 +559,7 @@ def test_more_products_never_make_the_bound_worse(k, precision, engine):
         bound = error_bound(Product(precision, refine, "float32"), k, engine)
         by_terms.setdefault(len(terms), set()).add(bound)
     best = [min(by_terms[count]) for count in sorted(by_terms)]
-    # cuBLAS adds the products one to the other: a unit each.
+    # cuBLAS adds one product after the other, and each may add a rounding error of one unit.
     assert all(y <= x + 2.0**-22 for x, y in itertools.pairwise(best))
 
 
@@ -684,7 +686,7 @@ def test_out_may_not_overlap_what_is_read():
         gemm(
             np.ones((4, 4), np.float32), np.ones((4, 4), np.float32), c, beta=1, out=memory[:4, 4:]
         )
-    # Beside each other in the same rows is not an overlap.
+    # Two arrays that lie next to each other in the same rows do not overlap.
     gemm(a, np.ones((4, 4), np.float32), out=memory[:4, 4:])
     half = np.ones((4, 8), np.float16)
     with pytest.raises(InputError, match="out overlaps b"):  # the second bytes of its entries
@@ -692,7 +694,7 @@ def test_out_may_not_overlap_what_is_read():
 
 
 def test_overlap_is_found_without_a_look_at_the_entries():
-    # There are no such entries: 2**20 x 2**20 in two words of memory.
+    # The array pretends to have 2**20 x 2**20 entries, but has two words of memory.
     memory, shape, strides = np.zeros(2, np.float32), (1 << 20, 1 << 20), (1 << 23, 8)
     even, odd = (np.lib.stride_tricks.as_strided(memory[i:], shape, strides) for i in (0, 1))
     assert checks.overlap(even, even.T) and not checks.overlap(even, odd)
@@ -934,7 +936,7 @@ def test_rows_of_subnormal_16_bit_numbers_count_as_normal_in_the_bound(
     b = (rng.standard_normal((3, k, n)) * 10.0 ** rng.uniform(-3, 3, (3, k, n))).astype(dtype)
     if dtype == BF16:
         b = (b.astype(np.float32) * np.float32(2.0**100)).astype(BF16)
-    # Of a host's product the bound holds with the entries as they are.
+    # On the host, the bound holds without a special rule for subnormal entries.
     least = 0.0 if xp is np else least
     x, y = put(xp, a), put(xp, b)
     stack = fetched(gemm_batched(x, y))
@@ -983,7 +985,7 @@ def test_finite_sums_that_overflow_do_not_hide_an_inf(precision, refine, xp):
 
 
 def strided(xp, shape, strides, dtype=np.float32):
-    """Return an array of so many bytes between entries, in memory of its own."""
+    """Return a new array with these strides in bytes."""
     reach = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
     before = -sum(r for r in reach if r < 0)
     room = before + sum(r for r in reach if r > 0) + np.dtype(dtype).itemsize

@@ -106,7 +106,7 @@ def test_kernel_compiles(name, arch, nvrtc):
 def test_the_front_end_takes_every_macro_set(name, nvrtc):
     text, shares, rest = compiler.source(f"{name}.cu"), shared_out(name), []
     for archs in groups_of(name):
-        # The whole compiler takes the shares, in another test.
+        # Another test compiles the shares to machine code.
         whole = {macros for arch in archs for macros in shares[arch]}
         variants = variants_of(name, archs)
         rest += [
@@ -147,14 +147,14 @@ def test_what_a_kernel_takes_is_read_from_its_binary(text, stack, shared, arch, 
 
 
 def _reserved(arch):
-    """Return the bytes that a block's static shared memory has for the system."""
+    """Return the bytes of a block's static shared memory that the system reserves."""
     return RESERVED_BYTES if arch_number(arch) >= CLUSTER_ARCH else 0
 
 
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("header", compiler.headers()[0])
 def test_a_header_compiles_alone(header, nvrtc):
-    # With the macros of a kernel that includes it; some are for clusters alone, or for grids.
+    # Use the macros of a kernel that includes the header; some headers are for clusters only, or for grids.
     text, logs = f'#include "{header}"\n', []
     for defines in _macros_for(dict(zip(*compiler.headers(), strict=True))[header]):
         logs.append(_errors_of(nvrtc, text, defines))
@@ -175,7 +175,7 @@ def _macros_for(text):
 
 
 def _errors_of(nvrtc, text, defines, arch="sm_90a"):
-    """Return what the front end of the compiler says of a text, or None if it takes it."""
+    """Return the errors of the front end of the compiler for a text, or None if it accepts the text."""
     program = compiler.create_program_of(text, "alone.cu")
     options = [f"-arch={arch}", *compiler.FLAGS, "--fdevice-syntax-only"]
     try:
@@ -225,7 +225,7 @@ def test_the_memory_of_a_panel_is_what_its_structs_take(m, arch, nvrtc):
     assert _errors_of(nvrtc, text, shape.defines, arch) is None
 
 
-# Products whose operands are multiplied as they are, and the refined ones; both of each kernel's paths.
+# Products whose operands are not rounded, and refined products, by both paths of each kernel.
 @pytest.mark.nvrtc
 def test_wgmma_keeps_its_sums_in_registers_and_its_products_in_flight(nvrtc):
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -245,14 +245,14 @@ def test_these_kernels_keep_all_in_registers(name, arch, defines, nvrtc):
 
 
 def _taken(name, arch, defines):
-    """Return the `Resources` of a kernel's only entry; what spills has a stack."""
+    """Return the `Resources` of a kernel's only entry; a kernel that spills registers has a stack."""
     (entry,) = KERNELS[name].entries
     cubin = compiler.compile_cubin(name, arch, tuple(sorted(defines.items())))
     return resources(cubin, entry)
 
 
 def _assembler_log(nvrtc, name, defines, arch="sm_90a"):
-    """Return what the assembler says of a kernel."""
+    """Return the log of the assembler for a kernel."""
     options = [f"-arch={arch}", *compiler.FLAGS, "--ptxas-options=-v"]
     program = compiler.create_program(name)
     try:

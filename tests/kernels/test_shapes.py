@@ -191,7 +191,7 @@ def test_smaller_clusters_and_then_a_grid_follow_the_first_choice(m, arch, block
     assert [shape.blocks if shape.cluster else 0 for shape in shapes] == blocks
     assert shapes[:1] == tuple(s for s in [panel_shape(m, arch, 132)] if s)
     assert all(s.blocks * s.threads * s.rows >= m for s in shapes)
-    # A strip may have been cut for the first of them: dominant ones have all its columns.
+    # A strip may have the width of the first shape, so all shapes for dominant strips must have this width.
     dominant = panel_shapes(m, arch, 132, dominant=True)
     assert all(s.strip >= shapes[0].strip for s in dominant)
 
@@ -215,7 +215,7 @@ def test_no_shape_holds_more_rows_than_the_device(m, arch, multiprocessors):
 
 # Shared memory a block can ask for, in KB (CUDA C++ Programming Guide, technical specifications).
 SHARED_KB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 120: 99}
-# What panel.cu declares beside its dynamic memory: a test of its compilation holds it to that.
+# Static shared memory of panel.cu; a test of its compilation checks this number.
 STATIC_KB = 24
 
 
@@ -285,7 +285,7 @@ def test_a_triangle_is_solved_by_whole_clusters_where_there_are_any(
     first, *others = shapes = trsv_shapes(count, arch, multiprocessors)
 
     assert first == (blocks, cluster)
-    # Without a cluster a device that refuses one goes on.
+    # The last shape has no cluster, for devices that refuse to launch one.
     assert [shape.cluster for shape in others] == ([0] if cluster else [])
     variants = KERNELS["triangular_solve"].variants_for(arch)
     for shape in shapes:
@@ -342,7 +342,7 @@ def test_the_split_shape_holds_whole_rows_and_columns(matrix, threads, share, bl
     shape = split_shape((matrix, (True, 1, 1)), arch)
 
     assert shape == (threads, (share, 1), (blocks, 8))
-    # 64 entries a thread: of a row in `share` warps; of 4 columns of a row in each of `share` lanes.
+    # A thread keeps 64 entries.  `share` warps hold a row, or `share` lanes hold 4 columns of a row.
     if by_row:
         assert share * 32 * 64 >= cols and blocks * (threads // 32) >= rows * share
     else:

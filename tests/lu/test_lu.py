@@ -1,4 +1,4 @@
-"""The blocked LU in every arithmetic, over block sizes and strip widths, against SciPy's."""
+"""The blocked LU in every arithmetic, for many block sizes and strip widths, compared with SciPy's."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -22,7 +22,7 @@ GROWTH = 4
 
 @dataclass(frozen=True)
 class NarrowRules(HostRules):
-    """Strips of a few columns: small matrices have many."""
+    """Strips have few columns, so that small matrices have many strips."""
 
     width: int
 
@@ -32,7 +32,7 @@ class NarrowRules(HostRules):
 
 @dataclass(frozen=True)
 class AheadRules(NarrowRules):
-    """The columns of the next panel first, those of a strip in the storage precision."""
+    """The columns of the next panel are updated first; those after a strip in the storage precision."""
 
     overlap_rows = 10
 
@@ -74,7 +74,7 @@ class AheadLU(NarrowLU):
 
 
 class ReversedLU(AheadLU):
-    """The update first, then the panel that is factored meanwhile."""
+    """Does the whole update first, then factors the panel that could run at the same time."""
 
     def overlap(self, step):
         first = [step.solve_first]
@@ -97,7 +97,7 @@ class ReversedSquareLU(ReversedLU):
 
 
 class InverseLU(AheadLU):
-    """U by a product with an inverse, wherever one may be prepared."""
+    """U is a product with an inverse wherever the schedule allows one."""
 
     def solver(self, l, plan=None):
         if plan is None:
@@ -294,7 +294,7 @@ def test_square_panels_of_a_dominant_matrix_give_the_same_factors(update, block,
         assert not factors.misled and factors.bad_pivot == 0
         assert np.array_equal(factors.order, np.arange(67))
         assert np.array_equal(factors.lu, found[0].lu)
-    # All that differs is how L below the squares is rounded.
+    # The factors differ only in the rounding of L below the squares.
     assert np.abs(found[0].lu - whole.lu).max() <= 67 * UPDATES[update].u * np.abs(whole.lu).max()
     assert lu_error(a, *parts(found[0])) <= GROWTH * np.sqrt(67) * UPDATES[update].u
 
@@ -320,7 +320,7 @@ def test_pivots_inside_a_square_panel_are_found_wherever_they_are(update, block)
 @pytest.mark.parametrize("value", [1.5 * 67, -3.0 * 67, np.nan, np.inf])
 def test_a_pivot_below_a_square_panel_misleads(value, column, row):
     a = dominant_matrix(67)
-    if row // 16 == column // 16:  # it is in the square, and found
+    if row // 16 == column // 16:  # the pivot is in the square, and the search finds it
         row += 16
     a[row, column] = value
 
@@ -426,11 +426,11 @@ def test_an_update_errs_by_the_roundoff_of_its_operands(update, scale):
     operands = (2 + how.format.u) * how.format.u
     if (
         how.products == 3
-    ):  # lo rounded again, and lo lo dropped; 2**-39 of the largest for subnormals
+    ):  # lo is rounded, lo times lo is dropped, and subnormals lose 2**-39 of the largest entry
         operands = 3 * how.format.u**2 + 2.0**-36 * scale * 4 / size.min()
     bound = (operands + 22 * storage) * size
     assert (np.abs(c - exact) <= bound).all()
-    # And not by far less: an update that does not round would not show what a tensor core does.
+    # The error is not far smaller than the bound either: an update without rounding would be no emulation.
     if how.products == 1 and not how.native:
         assert np.abs(c - exact).max() >= 0.01 * how.format.u * size.max()
 

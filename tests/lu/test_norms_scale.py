@@ -107,7 +107,7 @@ def test_dominance_is_strict_and_by_rows(change, dominant):
 def test_dominance_bounds_the_condition(n, excess, dtype):
     for seed in range(5):
         a = matrices.generate("gauss", n, seed=seed, dtype=dtype).a
-        # Rows of other sizes as well: the columns need not be dominant.
+        # The rows have different sizes, so the columns need not be dominant.
         a *= np.float32(10.0) ** np.arange(n)[:, None] ** 0.3
         np.fill_diagonal(a, 0)
         np.fill_diagonal(a, np.abs(a.astype(complex)).sum(axis=1) * (1 + excess) + excess)
@@ -117,7 +117,7 @@ def test_dominance_bounds_the_condition(n, excess, dtype):
         least = found.least_rcond(n)
 
         assert least <= true * (1 + 1e-6)
-        # Not 0 where the excess is more than rounding the diagonal to the dtype can take.
+        # The bound is not 0 unless rounding the diagonal to the dtype could remove the dominance.
         assert least > 0 or excess < 100 * np.finfo(dtype).eps * n
 
 
@@ -244,7 +244,7 @@ def test_doubt_tells_whether_the_solves_see_the_smallest_singular_value(smallest
     a = matrices.generate("gauss", 40, seed=6, dtype=dtype).a
     u, s, vh = np.linalg.svd(a)
     of_a, of_solves = (np.append(s[:-1], last) for last in (smallest, smallest + 1e-7))
-    # An error of 1e-7 as that of factors: 0.1 of the one singular value, far beyond the others.
+    # In the solves, the smallest singular value has an error of 1e-7, as with factors of low precision.
     inverse = (vh.conj().T / of_solves) @ u.conj().T
     solvers = (lambda v: inverse @ v), (lambda v: inverse.conj().T @ v)
 
@@ -258,9 +258,9 @@ def test_doubt_tells_whether_the_solves_see_the_smallest_singular_value(smallest
 def test_doubt_is_about_the_largest_column(alternative, largest, sweeps):
     a, rng = np.eye(3), np.random.default_rng(0)
     vectors = [Sweep(*rng.standard_normal((3, 3, 1))) for _ in range(sweeps)]
-    # An ascent that ends by itself or, after four sweeps, because it shall.
+    # The ascent converges, or it ends after four sweeps, the largest number.
     rows = [(0, 9, 10), (1, 9, largest), (1, 9, 0), (1, 9, 0)][:sweeps]
-    probes = rng.standard_normal((3, 4))  # which the solves meet
+    probes = rng.standard_normal((3, 4))  # the solves are exact for these
     begun = np.array([1, alternative, *sum(rows, ())], float), (probes, probes, vectors)
     solves = lambda v: -v  # noqa: E731
 
@@ -301,12 +301,12 @@ def test_what_was_held_against_a_before_is_not_held_again(smallest, sweeps, dtyp
 
     assert held.shape == (8 + sweeps - 1,) and condition[:2] == whole[:2]
     assert condition.doubt(0.1) == pytest.approx(whole.doubt(0.1), rel=1e-6)
-    assert ops.products == 1  # no probe is left over, and the largest column was the first
+    assert ops.products == 1  # the probes need no refinement, and the first column was the largest
 
 
 @pytest.mark.parametrize("dtype", [float, complex])
-def test_doubt_sees_a_null_vector_beside_a_larger_column(dtype):
-    """Solves with the exact inverse of one block, which has the largest column, and a bad one of another."""
+def test_doubt_sees_a_null_vector_next_to_a_larger_column(dtype):
+    """One block, with the largest column, is inverted exactly; the inverse of the other block is wrong."""
     a = matrices.generate("gauss", 20, seed=1, dtype=dtype).a
     u, s, vh = np.linalg.svd(a)
     s[-1] = 0
@@ -460,7 +460,7 @@ def test_a_frame_is_for_matrices_at_the_ends_of_fp64(largest, needed):
     "size, needed",
     [
         *(([1.0, 1e80], False), ([1.0, 1e200], True), ([0.0], False)),
-        # At both ends of what needs none.
+        # The largest and the smallest entry that need no frame, and the next ones.
         *(([2.0**299], False), ([2.0**300], True), ([2.0**-301], False), ([2.0**-302], True)),
     ],
 )

@@ -59,7 +59,7 @@ def device_rules(arch, char="f", largest_cluster=16, address=0, row_bytes=0):
 
 
 def check(plan, block):
-    """Panels and strips cover the columns once, and each strip is reached by all before it."""
+    """Check that panels and strips cover the columns once, and that all earlier strips update each strip."""
     n = plan.n
     assert [panel.start for panel in plan.panels[1:]] == [panel.stop for panel in plan.panels[:-1]]
     assert plan.panels[0].start == 0 and plan.panels[-1].stop == n
@@ -127,7 +127,7 @@ def test_a_strip_is_no_wider_than_what_one_launch_takes(arch):
 
 
 def test_panels_are_wider_where_the_update_is_long():
-    """As measured on an H200: at most 128 columns for few rows, 1024 for many."""
+    """Panels have at most 128 columns for few rows, and 1024 for many."""
     for update, n, widths in (
         ("fp16x3", 6656, {128}),
         ("fp16x3", 16384, {512, 192, 128}),
@@ -177,7 +177,7 @@ def test_a_path_that_is_switched_off_is_in_no_plan(n, update):
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_products_before_a_panel_are_as_precise_as_the_storage(arch):
-    """Or, if the panel is wide, as the trailing update."""
+    """If the panel is wide, the products may be as precise as the trailing update only."""
     for update in ("fp16", "fp16x3", "bf16"):
         plan = schedule(16384, UPDATES[update], device_rules(arch))
         inner = {catch_up.update.name for panel in plan.panels for catch_up in panel.catch_ups}
@@ -200,7 +200,7 @@ def test_without_dominant_strips_those_with_a_search_are_taken():
 
 
 def test_without_look_ahead_the_parts_are_the_same():
-    """So that no bit depends on it."""
+    """Then the bits of the factors do not depend on look-ahead."""
     for n in (2000, 9000):
         ahead, plain = (
             schedule(n, UPDATES["fp16x3"], device_rules("sm_90a"), None, flag)
@@ -233,7 +233,7 @@ def test_the_plan_says_what_the_solves_for_u_are_and_whether_launches_are_record
     for dominant in (False, True):
         plan = schedule(16384, how, rules, None, True, dominant)
         assert {panel.substitution.is_dominant for panel in plan.panels} == {dominant}
-        # About as precise as the storage, whatever the arithmetic of the updates.
+        # These products are about as precise as the storage, for every arithmetic of the trailing updates.
         inner = {panel.substitution.update.name for panel in plan.panels if not panel.is_square}
         assert inner <= {"fp16x3", "fp32"}
         assert not plan.is_recorded

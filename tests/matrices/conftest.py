@@ -1,4 +1,4 @@
-"""What tests of folders and of downloads share."""
+"""Fixtures of the tests of folders and of downloads."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The download of a matrix from a collection on the loopback, with all that may go wrong."""
+"""The download of a matrix from a server on this machine, with all errors that may occur."""
 
 import hashlib
 import io
@@ -28,7 +28,7 @@ def archive(text=GOOD, name="tiny"):
 
 @pytest.fixture
 def collection(tmp_path, monkeypatch, folder):
-    """A collection with HB/tiny, a cache of its own, and no long pauses."""
+    """A collection with HB/tiny, an empty cache, and short pauses."""
     pooch = pytest.importorskip("pooch", reason="the download needs pooch")
     collection = Collection()
     collection.files[TINY] = archive()

@@ -32,7 +32,7 @@ def test_file_is_read_dense(tmp_path, suffix, text, expected):
     assert (p.b == np.sum(expected, axis=1)).all()
 
 
-# Of these SciPy's reader takes a part, or nothing, without a word.
+# SciPy's reader takes a part of these words, or nothing, and reports no error.
 NO_NUMBERS = ("1.5D+01", "1.5d+01", "1.5+01", "1,5", "0x10", "1.2.3", "1e", "1e5.2", "1_0")
 
 

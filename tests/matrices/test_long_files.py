@@ -70,7 +70,7 @@ def test_a_mistake_at_the_end_of_a_long_file_is_found(tmp_path, last, reason):
 
 MIB = 1 << 20
 ONE = b"%%MatrixMarket matrix array real general\n1 1\n1\n"
-# Begin of the text, and a MiB that follows 300 times.
+# The beginning of the text, a MiB that is repeated 300 times after it, and the error.
 BOMBS = {
     "one long word": (ONE, b"%" * MIB, "line of more than"),
     "one long number": (ONE[:-1], b"1" * MIB, "line of more than"),
@@ -88,7 +88,7 @@ BOMBS = {
         "limit_bytes",
     ),
 }
-# The peak of this process alone; what getrusage says of a child counts its parent's memory, too.
+# The peak of this process alone.  getrusage would count the memory of the parent as well.
 MEASURED = """
 import sys, time
 from tcsolve.matrices import _suitesparse
@@ -123,7 +123,7 @@ def bomb(kind, members):
     [
         *((kind, "many", "whole") for kind in BOMBS),
         ("one long word", "one", "whole"),
-        # What is refused before its end, what only there, and what is not refused.
+        # Files that are refused before their end, only at their end, and not at all.
         ("many numbers", "many", "cut off"),
         ("many comments", "many", "cut off"),
         ("many empty lines", "many", "cut off"),

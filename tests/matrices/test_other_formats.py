@@ -15,7 +15,7 @@ DENSE = np.array(
 
 
 def rutherford_boeing(kind, shape, pointers, indices, values, each=3, mark="E"):
-    """Return the text of a file; numbers of width 13 stand without spaces between them."""
+    """Return the text of a file; numbers of 13 characters follow each other without spaces."""
 
     def lines(numbers, width, form, count):
         words = [form(number).rjust(width) for number in numbers]

@@ -85,7 +85,7 @@ def test_the_factors_are_those_of_a_shifted_matrix(name, dtype):
 def test_the_shift_grows_until_the_rounded_matrix_is_definite():
     w = definite(cond=1e9).astype(np.float32)
     w *= 0.9 / w.diagonal().max()
-    w[np.arange(80), np.arange(80)] -= np.float32(8 * 2.0**-11)  # as a rounding could
+    w[np.arange(80), np.arange(80)] -= np.float32(8 * 2.0**-11)  # rounding could do this
 
     factors = factor_shifted(OPS, w.copy(), update_named("fp16"), 16)
 

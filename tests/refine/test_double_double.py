@@ -30,7 +30,7 @@ def test_a_residual_is_rounded_about_once(n, spread, dtype):
     a, x = numbers((n, n), spread, 1).astype(dtype), numbers((n, 2), spread, 2)
     pair = Pair(x, np.ldexp(x, -54) * numbers((n, 2), 0, 3))
     pair = Pair(*two_sum(*pair))
-    b = a.astype(float) @ x  # so that nearly everything cancels
+    b = a.astype(float) @ x  # then nearly all digits of b - A x cancel
 
     r = residual(numpy_ops, a, pair, b)
 

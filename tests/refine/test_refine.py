@@ -1,4 +1,4 @@
-"""The refinement loop with other people's operators and preconditioners, and its stopping rule."""
+"""The refinement loop with the caller's operators and preconditioners, and its stopping rule."""
 
 import math
 
@@ -41,7 +41,7 @@ def test_steps_done_ahead_count_as_those_of_the_loop(contraction, steps, bound, 
     b, scale = rng.standard_normal((6, 1)), np.linalg.norm(a, np.inf)
     error = contraction * (rng.uniform(0.5, 1, (6, 1)) if contraction < 0.5 else np.ones((6, 1)))
 
-    def correct(r):  # each direction contracts by at most that
+    def correct(r):  # each component of the error contracts by at most this factor
         return (1 - error) * np.linalg.solve(a, r)
 
     done = []
@@ -58,7 +58,7 @@ def test_steps_done_ahead_count_as_those_of_the_loop(contraction, steps, bound, 
     plain = [float((r / scale / x)[0]) for _, _, r, x in done]
     known = (
         plain if contraction < 0.5 else plain[:1]
-    )  # it does not go on from a step that was too small
+    )  # classical refinement does not continue after a step with too small a contraction
     for mine, theirs in zip(found.history, known, strict=False):
         assert mine.error == pytest.approx(theirs, nan_ok=True)
     assert found.converged == expected.converged
@@ -300,7 +300,7 @@ def test_the_budget_of_steps_is_kept():
 
 
 def test_no_column_costs_more_steps_than_its_budget():
-    """However many the others have left, which go on with theirs."""
+    """Even if the other columns have steps left; these columns go on with their own steps."""
     rng = np.random.default_rng(1)
     for _ in range(200):
         n, k, max_steps = (int(rng.integers(*ends)) for ends in ((2, 40), (2, 6), (1, 30)))
@@ -370,7 +370,7 @@ def test_the_history_never_rises_and_ends_at_the_reported_error():
 
 @pytest.mark.parametrize("norm, of_scaled", [(1.0, 1e30), (1e30, 1.0)])
 def test_the_error_of_a_scaled_system_is_the_larger_one_of_both(norm, of_scaled):
-    """The norms are not those of A, so that each error is the larger one once."""
+    """The norms are not those of A: they make each of the two errors the larger one in one case."""
     rng = np.random.default_rng(0)
     a, x, b = rng.standard_normal((5, 5)), rng.standard_normal((5, 2)), rng.standard_normal((5, 2))
     row, col = 2.0 ** rng.integers(-9, 9, (2, 5))
@@ -411,7 +411,7 @@ def test_the_scaled_residual_must_meet_the_bound_too():
 
 
 def rough(n, contraction, dtype=float, seed=0):
-    """Return a matrix and corrections through a neighbour of it that contract by this much in the end."""
+    """Return a matrix, and a function of corrections whose contraction tends to `contraction`."""
     a = matrices.generate("gauss", n, seed=seed, dtype=dtype).a
     noise = matrices.generate("gauss", n, seed=seed + 1, dtype=dtype).a
     rate = np.abs(np.linalg.eigvals(np.linalg.solve(a, noise))).max()
@@ -621,7 +621,7 @@ def test_the_estimates_count_the_digits_that_the_basis_loses(amplitude, seed):
     cycle = fgmres(OPS, lambda v: a @ v, correct, r, basis=60, tol=1e-9, norm=norm)
 
     true = relative_residual(a, cycle.d, r)
-    assert true > 1e-7  # although the small problem has a residual of 1e-9
+    assert true > 1e-7  # although the least-squares problem has a residual of 1e-9
     assert true / 10 < cycle.reductions[-1][1] < 10 * true
 
 

@@ -1,4 +1,4 @@
-"""Arrays that are not aligned, or of the other byte order, are solved as their ordinary copies."""
+"""Arrays that are not aligned, or have the other byte order, give the same answers as ordinary copies."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The bytes a solve plans beside those it uses: on the host, where tracemalloc sees all of NumPy's."""
+"""The planned bytes of a solve, compared with those it uses; tracemalloc counts those of NumPy."""
 
 import functools
 import tracemalloc
@@ -18,7 +18,7 @@ OPS = NumpyOps()
 
 
 def used(solve):
-    """Return what it returns, and the most bytes that it had at one time."""
+    """Return the result of solve(), and the peak of its bytes."""
     tracemalloc.start()
     try:
         found = solve()
@@ -41,7 +41,7 @@ def system(name, nrhs, n=N, **options):
 
 @functools.cache
 def plain_bytes(nrhs):
-    """Return the bytes that are planned in FP32 where no bases are held."""
+    """Return the planned bytes of a solve in FP32 without bases of FGMRES."""
     solution = tcsolve.solve_ex(*system("gauss_dominant", nrhs), precision="fp32")
     assert solution.iterations.max() <= 3
     return solution.bytes_planned
@@ -145,7 +145,7 @@ def test_other_types_use_the_bytes_that_are_planned(dtype, precision):
 
 @pytest.mark.parametrize("precision, nrhs", [("bf16", 150), ("bf16", 400), ("fp32", 200)])
 def test_many_right_hand_sides_that_finish_one_by_one_are_planned_roughly(precision, nrhs):
-    plan = Plan(precision, fallback=False)  # or FP64 would take over
+    plan = Plan(precision, fallback=False)  # with a fallback, FP64 factors might follow
 
     _, ratio = ratio_of_plan(*system("svd_geo", nrhs, cond=1e2), plan)
 
@@ -169,7 +169,7 @@ def test_later_solves_plan_for_their_right_hand_sides():
     (many, of_many), (one, of_one) = (used(lambda v=v: factors.solve_ex(v)) for v in (b, b[:, 0]))
 
     ratio = (many.bytes_planned - one.bytes_planned) / (of_many - of_one)
-    assert 0.8 <= ratio <= 1.2  # columns that are done are copied away
+    assert 0.8 <= ratio <= 1.2  # columns that have converged leave the working arrays
 
 
 @pytest.mark.parametrize("dtype", [float, complex])
@@ -179,7 +179,7 @@ def test_later_solves_plan_for_their_right_hand_sides():
 @pytest.mark.parametrize("k", [1, 3])
 def test_bases_take_the_bytes_that_are_told(k, steps, most, dtype):
     n = 8000
-    # A moves the entries of each column around a cycle of so many rows: no earlier step helps.
+    # A permutes the entries of each column in a cycle.  FGMRES gains nothing before the cycle is complete.
     rows, r = np.arange(n), np.zeros((n, k), dtype)
     for c in range(k):
         cycle = slice(c * steps, (c + 1) * steps)
@@ -215,7 +215,7 @@ def test_a_device_gives_the_bytes_that_are_planned(n, nrhs, spread, order, preci
         cupy.cuda.Device().synchronize()
 
     assert solution.status is Status.CONVERGED
-    assert memory.kept_bytes() == 0  # of the first solve of a size nothing stays
+    assert memory.kept_bytes() == 0  # the first solve of a size keeps no memory
     assert 0.95 <= solution.bytes_planned / peak.used <= (1.05 if nrhs == 1 else 1.15)
 
 

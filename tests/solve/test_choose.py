@@ -64,14 +64,14 @@ def test_the_choice_is_one_the_device_runs_and_the_answer_allows(name, working, 
 def test_a_small_system_goes_straight_to_fp64_and_a_large_one_to_tensor_cores():
     assert choose_update(10, 1, CPU) == "fp64"
     assert choose_update(100, 1, H200) == "fp64"
-    assert choose_update(300, 1, H200) == "fp16x3"  # whose solves are launched together
+    assert choose_update(300, 1, H200) == "fp16x3"  # its solves are launched together
     assert choose_update(300, 1, H200, is_complex=True) == "fp64"
     assert choose_update(30000, 1, H200) == "fp16x3"
     assert choose_update(30000, 1, H200, dominant=True) == "fp16"
     assert choose_update(4000, 1, CPU) == "fp32"
 
 
-# What the fastest road of each precision took on an H200, in seconds (see benchmarks/results).
+# Seconds of the fastest solve of each precision on an H200 (see benchmarks/results).
 MEASURED = {
     ("fp64", False, 1): {
         512: 1.1e-3,

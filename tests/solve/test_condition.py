@@ -1,4 +1,4 @@
-"""The condition of a matrix by its factors: that it is right, when it is asked for, and when it is found."""
+"""The estimate of rcond from factors: whether it is right, and when it is computed."""
 
 import contextlib
 import warnings
@@ -21,7 +21,7 @@ EVERY = ("auto", *UPDATES)
 
 @pytest.fixture
 def calls_of(xp, monkeypatch):
-    """A function that notes the calls of a primitive on arrays of `xp`, as what `note` returns for them."""
+    """A function that records the calls of a primitive on arrays of `xp`, by the results of `note`."""
     ops = ops_for(xp.ones(1))
     factors, _ = ops.lu.getrf(xp.eye(2), np.dtype(float))
     classes = type(ops), type(ops.lu), type(factors)
@@ -72,7 +72,7 @@ def singular(kind, n, dtype):
     if kind == "a sum of rows":
         a[-1] = a[:-1].sum(axis=0)
     elif kind.startswith("a multiple of a column"):
-        a[:, 7] = 3 * a[:, 3]  # exactly, but not when both are rounded to FP32: no pivot is zero
+        a[:, 7] = 3 * a[:, 3]  # exact in FP64 but not in FP32, so no pivot is zero
         a[:, 5] *= (
             1e-12 if "small" in kind else 1
         )  # which counts for more in the norm of the inverse
@@ -98,7 +98,7 @@ def test_a_right_hand_side_in_the_range_does_not_hide_that_a_is_singular(
     a, solutions = singular(kind, 300, dtype)
     f = factor(xp.asarray(a), precision=precision)
 
-    # Whose residuals contract: the error along the null vector does not show.
+    # The residuals contract although the solutions are wrong: errors along the null vector leave no residual.
     for x in solutions:
         found = f.solve_ex(xp.asarray(a @ x))
         assert found.status is Status.ILL_CONDITIONED and found.rcond < 2.0**-52
@@ -112,7 +112,7 @@ def with_singular_values(s, rng):
 
 
 def veiled(kind):
-    """A singular matrix whose null vector is not what an estimate by its factors meets first."""
+    """Return a singular matrix whose null vector is not the first direction that the estimator finds."""
     if kind == "another small singular value":
         s = np.linspace(1, 0.4, 100)
         s[-2:] = 1e-7, 0
@@ -162,7 +162,7 @@ def test_rcond_does_not_depend_on_what_was_solved(xp, smallest, precision):
 
     true = 1 / np.linalg.cond(a, 1)
     assert true / 10 <= before <= 10 * true
-    assert f.precision != precision or f.rcond() == before  # unless other factors took their place
+    assert f.precision != precision or f.rcond() == before  # unless more precise factors followed
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp16x3", "fp32"])
@@ -198,7 +198,7 @@ def test_rcond_does_not_change_on_asking_again(xp):
 
 @pytest.fixture
 def estimates(calls_of):
-    """The calls that estimate a condition, by LAPACK or by our own estimator; or begin to."""
+    """The list of the calls that estimate rcond, by LAPACK or by our own estimator, or start an estimate."""
     found = [calls_of(name, lambda *_, name=name: name) for name in ("gecon", "probes", "aside")]
     return lambda: sum(found, [])
 
@@ -221,7 +221,7 @@ def test_where_dominance_bounds_the_condition_solve_does_not_estimate_it(
     assert solution.rcond == pytest.approx(1 / np.linalg.cond(a, 1), rel=0.5)
 
 
-# A diagonal that dominates by too little, one that does not, and a matrix that is moved to be solved.
+# A diagonal that dominates by too little, one that does not dominate, and a matrix that needs a frame.
 @pytest.mark.parametrize("change", ["barely", "not", "frame"])
 def test_solve_estimates_the_condition_where_dominance_does_not_tell(change, xp, estimates):
     n = 60
@@ -268,7 +268,7 @@ def test_a_condition_begun_beside_the_refinement_is_that_found_after_it(
 
     monkeypatch.setattr(NumpyOps, "held", watched)
     after, of_after = solve()
-    # A host that has inverses of diagonal blocks, and runs something beside the refinement.
+    # A pretended device: it has inverses of diagonal blocks, and runs work during the refinement.
     finish = HostLU.finish
     inverted = lambda self, lu, *rest: (finish(self, lu, *rest)[0], lu[:0])  # noqa: E731
     monkeypatch.setattr(HostLU, "finish", inverted)
@@ -277,13 +277,13 @@ def test_a_condition_begun_beside_the_refinement_is_that_found_after_it(
 
     assert found.rcond == after.rcond and np.array_equal(found.x, after.x)
     assert "beside" not in of_after
-    if kind == "another":  # whose largest column is the first that is found
+    if kind == "another":  # here the first column that is found is the largest
         assert of_after == ["after"] and of_found == (["beside"] if beside else ["after"])
 
 
 @pytest.mark.parametrize("dtype", [float, complex])
 def test_solve_warns_of_a_matrix_that_is_singular_to_working_precision(dtype):
-    """Where it tries one random vector before it estimates."""
+    """Also for sizes at which one random vector is tried before the estimate."""
     rng = np.random.default_rng(4)
     for n in (25, 40, 120, 300):
         for _ in range(6):

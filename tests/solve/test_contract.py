@@ -40,14 +40,14 @@ def rng():
 
 
 def theirs(a, b, **options):
-    """Return SciPy's x, without the deprecations of types that it is about to drop."""
+    """Return SciPy's x, and ignore its warnings about deprecated dtypes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return scipy.linalg.solve(a, b, **options)
 
 
 def told(a, b, **options):
-    """Return our x; a warning that A contradicts what is asserted is no error here."""
+    """Return our x, and ignore warnings that A contradicts `assume_a`."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*contradict assume_a", tcsolve.AccuracyWarning)
         return tcsolve.solve(a, b, **options)
@@ -201,7 +201,7 @@ def test_arrays_of_two_libraries_are_refused(cupy, rng):
 def test_a_nan_or_inf_anywhere_is_refused(xp, rng, value, where, assume_a):
     dtype = complex if np.iscomplexobj(value) else float
     system = {"a": structured("pos", rng, 4, dtype), "b": np.ones(4, dtype)}
-    # Of a, in the triangle that no structure reads.
+    # In a, take an entry of the triangle that the structure does not read.
     system[where][(-1, 0) if where == "a" else 0] = value
     with pytest.raises(ValueError, match="must not contain infs or NaNs"):
         theirs(system["a"], system["b"], assume_a=assume_a)

@@ -102,9 +102,9 @@ def test_every_precision_has_times(precision):
     [
         (2.0, 1.0, 0.0, 0.0, True),
         (1.0, 2.0, 0.0, 0.0, False),
-        (1.0, 2.0, 99.0, 1.0, False),  # this solve would lose
-        (2.0, 1.5, 0.0, 1.0, False),  # the start takes longer than what is gained
-        (2.0, 1.5, 0.6, 1.0, True),  # with the solves before it pays
+        (1.0, 2.0, 99.0, 1.0, False),  # this solve would take longer there
+        (2.0, 1.5, 0.0, 1.0, False),  # the start takes longer than the time that is saved
+        (2.0, 1.5, 0.6, 1.0, True),  # together with earlier solves, the start is worth its time
         (3.0, 1.5, 0.0, 1.0, True),
         (1.0, 1.0, 5.0, 0.0, False),
     ],
@@ -114,7 +114,7 @@ def test_the_choice_compares_the_gain_with_the_start(host, device, lost, start, 
 
 
 def test_the_choice_is_within_a_quarter_of_the_better_if_the_prediction_is():
-    """For each n, with machines between the samples of which the rates have errors of a tenth."""
+    """For each n between the samples, if the measured rates have errors of a tenth."""
     for n, of_host, of_device in itertools.product(SIZES, (0.9, 1.0, 1.1), (0.9, 1.0, 1.1)):
         real, seen = times(n), times(n)
         seen = Times(seen.host * of_host, seen.device * of_device)
@@ -136,7 +136,7 @@ def test_large_systems_go_to_a_fast_device_and_none_to_a_slow_one():
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine with a GPU that this process has not used yet, as far as the choice looks at it."""
+    """A pretended GPU that this process has not used yet."""
     state = SimpleNamespace(imported=False, available=True, rates=SHIPPED, asked=0)
     there = SimpleNamespace(device="cuda", properties=None, free_bytes=lambda enough: state.free)
     there.lu = numpy_ops.lu

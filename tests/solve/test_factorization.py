@@ -123,7 +123,7 @@ def test_time_is_told_of_the_phase_that_took_it(xp):
 
     seconds = min((f.solve_ex(b).seconds for _ in range(5)), key=lambda s: s["total"])
 
-    # It is known, and what x is worth in FP32 is looked at before.
+    # rcond is known already, so this phase takes little time.
     assert seconds["rcond"] < 0.1 * seconds["total"]
 
 
@@ -401,7 +401,7 @@ def test_slogdet_does_not_overflow_nor_lose_its_scale(xp, scale):
     assert mine[1] == pytest.approx(log + 40 * math.log(scale), rel=1e-12)
 
 
-# ---- what it says of itself
+# ---- its attributes and its repr
 
 
 @pytest.mark.parametrize("precision", ["fp16x3", "fp64"])
@@ -453,7 +453,7 @@ def test_the_total_is_the_time_of_this_solve(precision, xp):
 
 
 def frees(make):
-    """Tell whether what make() returns is gone with its last reference, the cyclic collector off."""
+    """Tell whether the object of make() is freed with its last reference, without the garbage collector."""
     gc.disable()
     try:
         made = make()
@@ -533,7 +533,7 @@ class SquareRules(HostRules):
 
 @pytest.fixture
 def square_panels(monkeypatch):
-    """Let NumPy look for the pivots of dominant matrices in squares, too; whether each LU has done so."""
+    """Use square panels on NumPy, too; the fixture is a list that tells of each LU whether it had them."""
     factored, squares = [], []
     finish, square = HostLU.finish, HostLU.square
 
@@ -555,7 +555,7 @@ def square_panels(monkeypatch):
 
 
 def nearly_dominant(n, largest, dtype=float):
-    """A matrix whose rows dominate, and columns but for one entry below the first square."""
+    """A matrix that is dominant by rows, and by columns except for one entry below the first square."""
     a = np.eye(n) + problem(n, cond=10.0).a / n
     a[n - 1, 3], a[n - 1, n - 1] = largest, 4
     return a.astype(dtype)
@@ -611,7 +611,7 @@ def test_no_pivots_are_expected_where_scaling_or_the_library_has_its_say(change,
 
 @pytest.fixture
 def refuse_once(monkeypatch):
-    """A function that lets LAPACK's LU lack memory, the next time."""
+    """A function after which the next LU of LAPACK raises a MemoryError."""
     getrf, refusals = HostLU.getrf, []
 
     def refuse(self, *args, **options):

@@ -1,4 +1,4 @@
-"""Stacks on the host: each slice has its answer and its verdict, whatever stands beside it."""
+"""Stacks on the host: the answer and the status of a slice do not depend on the other slices."""
 
 from fractions import Fraction
 
@@ -49,7 +49,7 @@ def test_the_bits_of_a_slice_do_not_depend_on_the_others(m, n, dtype):
 
 def test_the_bits_of_a_large_slice_do_not_depend_on_an_ill_conditioned_one():
     a, b = systems(7, 100)
-    a[3, :, 0] = np.linspace(0, 1, 100)  # a corner of zero
+    a[3, :, 0] = np.linspace(0, 1, 100)  # its first entry, a corner of the matrix, is zero
     x = solve(a, b)
 
     for i in (0, 3, 6):

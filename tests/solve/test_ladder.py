@@ -1,4 +1,4 @@
-"""Growth and stagnation: what one rung does not solve is solved by the next, or reported."""
+"""Growth and stagnation: a system that one rung does not solve is solved by the next, or reported."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""NaN and Inf are never an answer, and spoil nothing beside them."""
+"""NaN and Inf are never an answer, and do not affect other columns and slices."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""No wrong answer says that it is right: the reported error is that of the returned x, on every path."""
+"""No wrong answer has a good status: on every path the reported error is that of the returned x."""
 
 import functools
 import math
@@ -37,7 +37,7 @@ def true_error(a, x, b):
     return float(rest / size) if size else math.inf
 
 
-# ---- systems whose error was measured in the wrong place
+# ---- systems with scalings, where the error must be that of the caller's system
 
 SCALED = [
     ([[2e-288, 1e-288], [1e-300, 3e-300]], [1e-320, 0]),
@@ -166,7 +166,7 @@ def test_a_corrupted_answer_is_reported_with_its_own_error(monkeypatch, road, im
         assert steps.any() or not status.ok  # an answer was corrupted, and it has been seen
 
 
-# ---- what the factors cannot see
+# ---- singular matrices that low-precision factors do not show
 
 
 def beside_a_dominant_rest(n=40):
@@ -563,7 +563,7 @@ def test_a_row_or_a_column_of_zeros_is_singular_in_every_precision(xp, update, a
     assert np.isnan(host(found.x)).all()
 
 
-Z = 1.7e308 * (1 + 1j)  # its parts are finite, and not its modulus
+Z = 1.7e308 * (1 + 1j)  # both parts are finite, but the modulus overflows
 
 
 @pytest.mark.parametrize("precision", ["auto", "fp16x3", "fp64"])

@@ -1,4 +1,4 @@
-"""What must not change when the system is written down differently."""
+"""Answers do not change when the system is scaled, permuted or written differently."""
 
 import numpy as np
 import pytest
@@ -78,7 +78,8 @@ def test_rows_times_powers_of_two_have_the_same_answer(system, precision):
     x = solution.x
     assert solution.status.ok
     assert ratio(rows * a, x, rows * b) <= MET
-    # What has small rows must still solve the system that has none, except from unscaled LU.
+    # The x of the system with small rows must also solve the original system, except after an LU without
+    # scaling.
     if precision not in ("auto", "fp64"):
         assert forward_ratio(a, x, np.linalg.solve(a, b)) <= MET
 

@@ -1,4 +1,4 @@
-"""`print(solution)`: what it tells of a solve, a stack and a structured system, in 80 columns."""
+"""`print(solution)`: the report of a solve, a stack and a structured system, in 80 columns."""
 
 import numpy as np
 import pytest

@@ -31,7 +31,7 @@ def test_x_is_accurate_to_its_last_bit(family, cond, precision):
 
     assert found.status.ok and found.backward_error[0] <= found.bound
     assert relative_error(found.x, exact) <= found.forward_error[0] <= 2 * U
-    if cond >= 1e5:  # an FP64 residual does not do that
+    if cond >= 1e5:  # with an FP64 residual, x is less accurate
         assert relative_error(solve_ex(a, b, precision=precision).x, exact) > 4 * U
 
 

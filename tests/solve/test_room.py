@@ -1,4 +1,4 @@
-"""Devices and memory that are missing: the error says so, and harms nothing."""
+"""A missing device and missing memory: the error says so, and arguments are unchanged."""
 
 import re
 from types import SimpleNamespace

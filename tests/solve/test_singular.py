@@ -1,4 +1,4 @@
-"""Singular matrices are told from others, wherever they are singular."""
+"""Singular matrices are recognized, wherever the zero pivot occurs."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def test_dependent_rows_are_never_plain_success(xp, seed, precision):
 
 
 def test_a_matrix_singular_in_fp16_alone_is_solved_by_a_higher_rung(xp):
-    # Equal once they are rounded to 11 bits, then exactly cancelled by elimination.
+    # Two rows that are equal after they are rounded to 11 bits, so that elimination cancels them exactly.
     a = np.eye(300)
     a[:150, 150:] = a[150:, :150] = 0.5
     a += 2.0**-18 * gauss(300)

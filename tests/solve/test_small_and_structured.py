@@ -1,4 +1,4 @@
-"""Small and structured systems: their errors are told, and rounding alone raises no alarm."""
+"""Small and structured systems: their errors are reported, and rounding alone causes no bad status."""
 
 import functools
 from fractions import Fraction
@@ -18,7 +18,7 @@ def as_fp32(solve, *args, **options):
 
 @pytest.mark.parametrize("structure", ["symmetric", "banded", "upper triangular"])
 def test_steps_of_a_structured_solve_are_counted(structure, monkeypatch):
-    """Column by column; here LAPACK's solves are as good as FP32's, and know one answer."""
+    """They are counted for each column.  LAPACK's solves are replaced by solves of FP32 accuracy."""
     a = (
         np.diag(np.arange(1.0, 31))
         + np.eye(30, k=1)
@@ -93,7 +93,7 @@ def test_every_right_hand_side_has_an_error_and_a_count(a, b, shape):
 
 
 def test_a_tridiagonal_matrix_is_asserted_and_ill_conditioned_where_scipy_does_not_see_it():
-    a = np.array([[4.0, 1, 7], [1, 4, 1e18], [7, 1, 4]])  # sevens are not read
+    a = np.array([[4.0, 1, 7], [1, 4, 1e18], [7, 1, 4]])  # the entries 7 are not read
 
     found = solve_ex(a, np.ones(3), assume_a="tridiagonal")
 
@@ -115,7 +115,7 @@ def test_a_zero_without_right_hand_sides_is_no_failure(xp, columns):
 
 @pytest.mark.parametrize("dtype", [np.float32, float, complex])
 def test_small_systems_of_good_condition_raise_no_alarm(dtype):
-    """Where the rounding of a residual is as large as the bound it is computed without."""
+    """Their residuals are computed in long double, because FP64 rounding would be as large as the bound."""
     rng = np.random.default_rng(7)
     for n in (3, 2, 3, 5):
         a = rng.uniform(-1, 1, (3000, n, n)) + 3 * n * np.eye(n)

@@ -1,7 +1,7 @@
 """Factored stacks: verified solves, statuses, condition numbers and determinants of each matrix.
 
-They run with the factors of LAPACK, with those of a device's library, which `vendor_on_host` stands in for,
-and on a device.
+The tests run with the factors of LAPACK, with `vendor_on_host` in place of a device's library, and on a
+device.
 """
 
 import copy
@@ -31,7 +31,7 @@ class OnHost:
 
 
 class ByLibrary(OnHost):
-    """Factors of the library of a device, which NumPy stands in for."""
+    """Factors as from the library of a device; NumPy computes them."""
 
     def factor(self, a, **options):
         return StackFactorization.of(HostVendorOps(), a.copy(), **options)
@@ -195,7 +195,7 @@ def test_a_long_stack_with_a_few_bad_slices(road):
     assert np.allclose(np.delete(log, [17, 5200]), wanted.logabsdet, atol=1e-12)
 
 
-# ---- bad slices beside good ones
+# ---- stacks with good and bad slices
 
 BAD = {
     1: ("SINGULAR", lambda a, b: a.__setitem__((slice(None), 3), 0)),

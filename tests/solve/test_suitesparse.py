@@ -122,7 +122,7 @@ def test_no_answer_is_worse_than_scipys_without_saying_so(matrices_folder, name,
     error = backward_error(problem.a, solution.x, problem.b)
     allowed = max(2 * scipys_error(name, matrices_folder), 2.0**-53 * problem.n**0.5)
     assert error <= allowed or not solution.status.ok
-    # Nor is giving up a way out: LU with pivoting gives small residuals on all of these.
+    # A bad status is not allowed either: LU with pivoting gives small residuals for all of these.
     assert solution.status.ok
 
 

@@ -1,6 +1,7 @@
 """Sizes x right-hand sides x families x precisions: every answer meets the promised bound.
 
-The sizes straddle what blocked codes get wrong: nothing, one, less and more than a leaf, a panel, two panels.
+The sizes are those at which blocked codes fail: 0, 1, and a few less and more than a leaf, a panel, two
+panels.
 """
 
 import functools
@@ -42,7 +43,7 @@ FAMILIES = EASY | HARD
 
 @functools.cache
 def problem(family, n):
-    """Return (a, b) with more columns of b than any case takes."""
+    """Return (a, b); b has as many columns as the case with most right-hand sides."""
     name, options = FAMILIES[family]
     if n == 0:
         dtype = options.get("dtype", np.float64)

@@ -1,4 +1,4 @@
-"""The energy of repeated calls, from the power that is sampled beside them."""
+"""The energy of repeated calls, from the power that is sampled during them."""
 
 import sys
 import time
@@ -44,14 +44,14 @@ def test_a_sample_that_fails_ends_the_measurement_with_its_error():
 
 def test_a_row_says_why_there_is_no_energy():
     (row,) = study("gen:gauss:n=10", "fp32", energy=True, device="cpu", show_progress=False).rows
-    assert row["energy"].startswith("not measured: NVML knows GPUs alone") and "joules" not in row
+    assert row["energy"].startswith("not measured: NVML measures GPUs only") and "joules" not in row
     (row,) = study("gen:gauss:n=10", "fp32", show_progress=False).rows
     assert "energy" not in row
 
 
 @pytest.fixture
 def nvml(monkeypatch):
-    """A device and an NVML that are not there: the solves run on the host, at 400 W."""
+    """A pretended device and NVML: the solves run on the host, and the power is 400 W."""
     module = types.SimpleNamespace(
         NVMLError=RuntimeError,
         nvmlInit=lambda: None,

@@ -21,7 +21,7 @@ from tcsolve._study.rows import Settings, rows_of
 
 PLANS = {"precision": ["fp16", "fp32"], "method": ["ir", "fgmres"], "block": 16}
 FEW = "gen:svd_geo:n=40:cond=1e2,1e6"
-# What two processes may measure differently.
+# The columns in which two runs of the same case may differ.
 OF_A_RUN = ("seconds", "factor_seconds", "solve_seconds", "date", "versions")
 
 

@@ -85,7 +85,7 @@ def factor_on_the_host(a: NDArray[np.float64], b: NDArray[np.float64]) -> None:
     sign, logarithm = factors.slogdet()
     assert_type(logarithm, float)
     assert sign > 0
-    # The precision that was found is one to ask for.
+    # The precision of a result is a valid argument.
     tcsolve.solve(a, b, precision=factors.precision)
     tcsolve.Plan(update=factors.rungs[0])
 

@@ -2,8 +2,8 @@
 
 Operands are rounded as tensor cores round them, and multiplied in FP32.  There the product of two 11-bit
 numbers is exact.  So a result differs from that of tensor cores only in the order and the truncation of the
-sums.  Products that are not rounded are those of BLAS.  A `Product` with a unit has the sums of these tensor
-cores, too; it takes a hundred times as long.
+sums.  Products that are not rounded are those of BLAS.  A `Product` with a `unit` has the sums of that
+GPU's tensor cores, too; it takes a hundred times as long.
 """
 
 import functools
@@ -18,9 +18,9 @@ from tcsolve._errors import InputError
 
 __all__ = ["add_product", "gemm"]
 
-# The largest exponents of scales for which a sum of FP16 products times one of them is exact in FP32.
+# The product of a sum of FP16 products and 2**e is exact in FP32 if |e| is at most this number.
 MODERATE_EXPONENT = 60
-# The largest exponent of a power of two that is an FP32 number, and so is its inverse.
+# The largest e for which 2**e and 2**-e are both normal FP32 numbers.
 LARGEST_FACTOR = 126
 
 

@@ -24,7 +24,7 @@ from tcsolve._backends.cuda.runtime import (
 from tcsolve._backends.cuda.runtime.async_read import Sent, reading
 from tcsolve._backends.cuda.runtime.conversions import converted
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
-from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
+from tcsolve._backends.cuda.runtime.current_device import guarded, turns_into_memory_error
 from tcsolve._contract.ops import Begun
 from tcsolve._contract.schedule import goes_early
 from tcsolve._contract.vectors import held, signs, steepest
@@ -65,7 +65,7 @@ class CupyOps:
         return tuple(x.get() if isinstance(x, cupy.ndarray | Sent) else x for x in arrays)
 
     def guarded(self, function, again=True):
-        return turns_into_memory_error(function, again)
+        return guarded(function, again)
 
     @turns_into_memory_error
     def converted(self, x, dtype):
@@ -165,9 +165,9 @@ class CupyOps:
         properties = self.properties
         if job.out.ndim == 3:
             launch = batched.gemm_batched(job, self._arch, properties)
-            return None if launch is None else turns_into_memory_error(launch.again)
-        engines.gemm(job, self._arch, properties["multiprocessors"])
-        return None
+        else:
+            launch = engines.gemm(job, self._arch, properties["multiprocessors"])
+        return None if launch is None else guarded(launch.again)
 
     # ---- residuals -------------------------------------------------------------------------
 

@@ -11,25 +11,26 @@ from tcsolve._solve.vendor.system import System, band_of
 
 __all__ = ["plain_answer_there"]
 
-# No device solves larger systems in one launch, and for these the questions below would delay the solve.
+# No device solves larger systems in one launch.  They are refused first, because further checks take time.
 LARGEST = 1024
 KINDS = {None: "general", "general": "general", "positive definite": "positive definite"}
-# Only if at most one of so many systems is not plain, the others are kept; else all are solved again.
+# If more than one in RARE systems is not plain, all are solved again; else only those that are not plain.
 RARE = 4
 
 
 def plain_answer_there(a, b, assume_a, lower, solve_others):
-    """Return x if a and b are CuPy arrays of small systems that are plain, nearly all, else None.
+    """Return x if a and b are CuPy arrays of small systems, and most of these are plain; else None.
 
     A plain system is regular, meets its bound, has an rcond of at least epsilon, and agrees with `assume_a`.
-    The answer has the bits of the ordinary way, which looks into the other systems, and makes a report.
+    The other systems are solved by the general code, which reports their statuses.  x has the bits that the
+    general code would give.
 
     Parameters
     ----------
     a, b, assume_a, lower
         As in `tcsolve.solve`.
     solve_others : callable, (a, b) -> Solution
-        Solves the systems of a stack that are not plain, in the ordinary way.
+        Solves the systems of a stack that are not plain, by the general code.
     """
     if not (is_cupy(a) and is_cupy(b) and a.dtype == b.dtype and a.dtype.char in "fdFD"):
         return None

@@ -24,7 +24,7 @@ FEW_COLUMNS = 16
 
 
 def settled(ops, system, x, factors, board):
-    """Return the `Part` from the measured numbers on the host, or None if the ladder shall solve a system."""
+    """Return the `Part` from the measured numbers on the host, or None if the ladder must solve a system."""
     m, _, k = system.b.shape
     steps = np.zeros((m, k), np.int64)
     is_known = system.exact or not system.estimate

@@ -6,8 +6,8 @@ A single matrix is treated as a stack of one.
 2. One kernel measures the norms of A, the residual of x, and the size of A^-1 times the probes.  Other
    numbers were found when the structure was read.  The host reads all of them at once; of a long stack, only
    those of matrices that are not ordinary.
-3. If A may be singular to working precision, its rcond is estimated.  A launch that solves at once computes
-   it instead.
+3. If A may be singular to working precision, its rcond is estimated.  A kernel that factors and solves in
+   one launch computes rcond from A^-1 instead.
 4. An x that misses the bound is corrected once by its residual.
 5. If it still misses the bound, or the entries of A are extreme, A is scaled by powers of two and factored
    again, and x is refined.
@@ -47,8 +47,9 @@ from tcsolve._solve.vendor.system import (
 
 __all__ = ["answered", "goes_to_vendor", "solve_by_vendor", "together"]
 
-# Up to this n, cuSOLVER factors a single matrix, because the launches of our LU take longer.
-LARGEST_ALONE = 512
+# Up to this n, cuSOLVER factors a single matrix, because the launches of our LU take longer; and the same for
+# several right-hand sides, whose refinement has more launches.
+LARGEST_ALONE, LARGEST_WITH_COLUMNS = 512, 1024
 # Up to this n, the matrices of a stack are factored together.  Each larger matrix fills the device by itself.
 LARGEST_TOGETHER, LARGEST_DEFINITE_TOGETHER = 640, 1024
 # Fewer than FEW matrices of more than FEW_ROWS rows are factored one by one.  Together, each would get only a
@@ -62,7 +63,7 @@ PROBES = 2
 
 
 def goes_to_vendor(ops, a, b, structure, precision):
-    """Tell whether `solve_by_vendor` shall solve the system: on a GPU, if no other method is faster."""
+    """Tell whether `solve_by_vendor` should solve the system: on a GPU, if no other method is faster."""
     if ops.vendor is None or precision not in ("auto", "fp64"):
         return False
     if a.ndim > 2 or b.ndim > 2 or structure == "positive definite":
@@ -74,11 +75,13 @@ def goes_to_vendor(ops, a, b, structure, precision):
 
 def _is_faster(ops, a, nrhs):
     """Tell whether the LU of cuSOLVER is faster than our LU for one matrix."""
-    return a.shape[-1] <= LARGEST_ALONE or (first_update(a, nrhs, "auto", rates_for(ops)) == "fp64")
+    if a.shape[-1] <= (LARGEST_ALONE if nrhs == 1 else LARGEST_WITH_COLUMNS):
+        return True
+    return first_update(a, nrhs, "auto", rates_for(ops)) == "fp64"
 
 
 def solve_by_vendor(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite, estimate):
-    """Solve one system or a stack, or return None if the ladder shall solve a single general system.
+    """Solve one system or a stack; return None for a single general system that the ladder must solve.
 
     Parameters
     ----------
@@ -217,7 +220,7 @@ def _bytes(ops, system, size):
 
 
 def _in_parts(ops, system, size):
-    """Return the `Part` of all systems, solved `size` at a time, or None if the ladder shall solve one."""
+    """Return the `Part` of all systems, solved `size` at a time, or None if the ladder must solve one."""
     if _is_judged(ops, system):
         return _solve_and_judge(ops, system)
     if len(system.a) <= size:
@@ -228,7 +231,7 @@ def _in_parts(ops, system, size):
 
 
 def _solve_some(ops, system):
-    """Return the `Part` of some systems, or None if the ladder shall solve one."""
+    """Return the `Part` of some systems, or None if the ladder must solve one."""
     m, n, k = system.b.shape
     board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
     if ops.vendor.takes_at_once(system.alone, n, k, system.a.dtype, system.kind):
@@ -240,7 +243,7 @@ def _solve_some(ops, system):
 
 
 def answered(ops, system, x, factors, board):
-    """Return the `Part` from the measured numbers on the device, or None if the ladder shall solve a system.
+    """Return the `Part` from the measured numbers on the device, or None if the ladder must solve a system.
 
     Of a long stack, the host looks only into the systems that are not ordinary.
     """

@@ -9,6 +9,6 @@ from tcsolve._paths import replaced
 
 @pytest.fixture
 def lu_sizes(cupy):
-    """A function that sets from which sizes on the LU takes its other roads, so that small matrices do."""
+    """A function that lowers the thresholds of the special paths, so that small matrices take them."""
     with contextlib.ExitStack() as stack:
         yield lambda **sizes: stack.enter_context(replaced(**sizes))

@@ -12,7 +12,7 @@ COUNTS = (65535, 65536, 70_000, 3_000_000)
 
 
 def columns(cupy, n, k, seed=0):
-    """Return an n x k array whose columns are one, in the memory of one."""
+    """Return an n x k array with equal columns, which share the memory of one column."""
     one = cupy.random.default_rng(seed).standard_normal((n, 1))
     return cupy.broadcast_to(one, (n, k))
 
@@ -21,7 +21,9 @@ def columns(cupy, n, k, seed=0):
 @pytest.mark.parametrize("k", COUNTS)
 def test_a_difference_and_its_sizes(k, n, cupy, ops):
     b, y = columns(cupy, n, k), columns(cupy, n, k, 1)
-    x = cupy.broadcast_to(cupy.arange(k, dtype=float), (n, k))  # each column is known by its size
+    x = cupy.broadcast_to(
+        cupy.arange(k, dtype=float), (n, k)
+    )  # the size of a column tells its number
 
     r, of_r, of_x = ops.residual(lambda v: y, x, b)  # for a function that gives A x
 

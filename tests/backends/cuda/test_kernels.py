@@ -58,7 +58,7 @@ def test_move_rows_takes_the_one_that_moves(moving, cupy):
 
 
 def rounded(x, low):
-    """Round FP32 to the format, by a way of its own for TF32: scaled to integers."""
+    """Round FP32 to the format; for TF32, by scaling to integers."""
     if low != "tf32":
         return x.astype(STORED[low])
     fraction, exponent = np.frexp(x.astype(np.float64))
@@ -389,12 +389,12 @@ def test_substitution_solves_with_the_factors(n, k, adjoint, cupy, ops):
     a = cupy.asarray(rng.standard_normal((n, n)) + n * np.eye(n))
     factors = factor_blocked(ops, ops.cast_scaled(a, None, None, "f"), UPDATES["fp32"], 512)
     assert factors.inverses is not None
-    # Columns of very different sizes, and a layout of their own.
+    # Columns of very different sizes, with strides that differ from those of x.
     b = cupy.asarray(rng.standard_normal((n, k + 1)) * 10.0 ** (40.0 * np.arange(k + 1) - 150))
     x = factors.solve_scaled(b[:, 1:], adjoint)
     residual = cupy.abs((a.T if adjoint else a) @ x - b[:, 1:]).max(axis=0)
     assert (residual <= 1e-5 * cupy.abs(b[:, 1:]).max(axis=0)).all()
-    for j in range(k):  # whatever stands beside it
+    for j in range(k):  # the result of a column does not depend on the other columns
         alone = factors.solve_scaled(b[:, j + 1 : j + 2], adjoint)
         assert cupy.abs(alone[:, 0] - x[:, j]).max() <= 1e-5 * cupy.abs(x[:, j]).max()
 
@@ -435,7 +435,7 @@ def test_memory_of_what_is_sent_is_not_given_to_others_before_it_has_come(cupy):
 
     x = cupy.ones(64)
     keep_busy(cupy)
-    Sent(x)  # which nobody waits for
+    Sent(x)  # no caller waits for this copy
     rooms = [cupy.cuda.alloc_pinned_memory(x.nbytes) for _ in range(8)]
     views = [np.frombuffer(room, float, x.size) for room in rooms]
     for view in views:

@@ -1,6 +1,6 @@
-"""Stacks, structures and small systems by the library's factors: in NumPy's place of them, and on a device.
+"""Stacks, structures and small systems by the factors of a device's library.
 
-On the host the factors are those of `vendor_on_host`, so that what is done with them is tested anywhere.
+On the host `vendor_on_host` takes the place of the library, so most of the code is tested without a device.
 """
 
 import warnings
@@ -20,7 +20,7 @@ from tcsolve._solve.vendor.solve import goes_to_vendor, solve_by_vendor
 
 
 class HostRoad:
-    """`solve_ex` of NumPy arrays as if they were on a device."""
+    """`solve_ex` of NumPy arrays by the code for a device."""
 
     def __init__(self):
         self.ops = HostVendorOps()
@@ -269,7 +269,7 @@ def test_a_column_that_is_not_finite_spoils_its_slice_alone_where_one_matrix_ser
     assert np.isnan(solution.x[2, :, 1]).all() and np.isfinite(solution.x[[0, 1, 3]]).all()
 
 
-# ---- bad slices beside good ones ---------------------------------------------------------------
+# ---- stacks with good and bad slices -----------------------------------------------------------
 
 BAD = {
     1: ("SINGULAR", lambda a, b: a.__setitem__((slice(None), 3), 0)),
@@ -301,7 +301,7 @@ def test_bad_slices_leave_the_good_ones_alone(road, n, k):
         assert solution.statuses[number].name in (name, "SINGULAR")[: 1 + (number == 7)], number
         if name not in ("SINGULAR", "NONFINITE_INPUT") and solution.statuses[number].ok:
             assert (solution.backward_error[number] <= solution.bound).all()
-            # The long doubles of the yardstick have a larger range than FP64.
+            # `ratio` computes in long double, which has a larger range than FP64.
             assert ratio(a[number], solution.x[number], b[number]) <= MET
     good = [0, 3, 9]
     assert (solution.statuses[good] == Status.CONVERGED).all()

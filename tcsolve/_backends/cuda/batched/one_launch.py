@@ -29,19 +29,21 @@ __all__ = [
 # The numbers of the kinds in small_solve.cuh; all other kinds are triangles.
 KINDS = {"general": 0, "positive definite": 1}
 TRIANGLE = 2
-# If rcond, as one or two random vectors show it, is below so many epsilons, it is computed from A**-1.  The
-# numbers make it unlikely (one of 10**4) that a smaller rcond stays hidden; see `look_at`.
+# rcond is estimated from this number of random vectors.  If the estimate is below this multiple of epsilon,
+# rcond is computed from A**-1.  Only about one of 10**4 matrices with an rcond below epsilon has a larger
+# estimate; see `look_at`.
 NEAR = {1: 1e4, 2: 100.0}
 # A band of more diagonals than any matrix has, without mirror images.
 ALL_READ = (1 << 40, 1 << 40, 0)
 
 
-# The largest n for which one launch solves one system, and a stack.  For larger n, the library is faster.  A
-# triangle takes as many operations as a full matrix.
+# The largest n for which one launch solves one system, and a stack.  For larger n, the library is faster.
+# The limit of triangles is lower, because the launch takes as many operations for them as for full matrices.
 MOST_ALONE = {"general": 256, "positive definite": 256}
 MOST_TOGETHER = {"general": 1024, "positive definite": 512}
 MOST_OF_TRIANGLE = 128
-# A single system has one multiprocessor.  Where its rate in FP64 is low, larger systems need them all.
+# A single system has one multiprocessor.  Where its rate in FP64 is low, larger systems need
+# all multiprocessors.
 FAST_FP64, MOST_ALONE_SLOWLY = (80, 90, 100), {"general": 128, "positive definite": 64}
 
 
@@ -78,9 +80,9 @@ def solve_at_once(a, b, kind, band, bound, board, *, exact=False):
         Bound on max |b - A x| / (||A|| max |x|).  Each column of x that misses it is corrected once.
     board : array, shape (9 + 2 k, m), float64, contiguous
         Receives the rows `seen` of `stack_launches.read_as`, then the rows `out` of
-        `stack_launches.measure`.  If all entries are read, only the fourth of the rows `seen` is filled in
-        any case.  The 1-norm of y is that of A**-1 g for one or two random g; or that of A**-1, if `exact`,
-        or if rcond may be below epsilon.  info is the step at which the factorization broke down, or 0.
+        `stack_launches.measure`.  If all entries are read, only the fourth of the rows `seen` has a meaning.
+        The 1-norm of y is that of A**-1 g for one or two random g.  If `exact`, or if rcond may be below
+        epsilon, it is that of A**-1.  info is the step at which the factorization broke down, or 0.
     exact : bool
         See `board`.
     """
@@ -95,9 +97,9 @@ def _near(dtype):
 def solve_and_judge(a, b, kind, band, limits):
     """Return (x, which systems are doubtful, their number) for a stack of small systems.
 
-    The first arguments are those of `solve_at_once`, and x has the same bits; `limits` are those of
-    `stack_launches.doubtful`, whose verdict this is.  All but the number is on the device.  For one system,
-    the number alone tells whether it is doubtful.
+    The first arguments are those of `solve_at_once`, and x has the same bits.  A system is doubtful under the
+    rules and `limits` of `stack_launches.doubtful`.  x and the flags are on the device, the number is on the
+    host.  For a single system there are no flags (None): the number tells whether it is doubtful.
     """
     count = _count(cupy.cuda.runtime.getDevice(), threading.get_ident())
     doubtful, (bound, *others) = cupy.empty(len(a), bool) if len(a) > 1 else None, limits

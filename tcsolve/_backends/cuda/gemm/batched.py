@@ -8,7 +8,7 @@ import cupy
 import numpy as np
 
 from tcsolve._backends.cuda.gemm.engines import gemm, require_formats
-from tcsolve._backends.cuda.gemm.layout import KINDS, bits
+from tcsolve._backends.cuda.gemm.layout import KINDS, Extents, bits
 from tcsolve._backends.cuda.runtime import compiler, cublas_calls
 from tcsolve._backends.cuda.runtime.conversions import converted
 from tcsolve._errors import DeviceError
@@ -110,8 +110,7 @@ def _launch_of(job, arch, properties):
     args = (None, *_strides(out)[:2], None, *addend, None, *_strides(a), None, *_strides(b))
     args += (count, float(alpha), float(beta))
     run = kernel.prepared((grid, 1), (shape.threads, 1), args, room)
-    extents = tuple(None if x is None else _extent(x) for x in (a, b, c, out))
-    return Launch(run, extents, out.shape, out.dtype)
+    return Launch(run, Extents.of(a, b, c, out), out.shape, out.dtype)
 
 
 def _batched_of(a, b, c, out, product):
@@ -147,7 +146,7 @@ class Launch:
     """A launch of gemm_batched.cu for all arrays that are alike; only the addresses are replaced."""
 
     prepared: Any
-    extents: tuple
+    extents: Extents
     shape: tuple
     dtype: Any
 
@@ -160,27 +159,14 @@ class Launch:
         a, b, addend = a.data.ptr, b.data.ptr, _address(c)
         if out is None:
             out = cupy.empty(self.shape, self.dtype)
-        elif self._may_overlap((a, b, 0 if c is out else addend), out.data.ptr):
+        elif self.extents.may_overlap(a, b, 0 if c is out else addend, out.data.ptr):
             return None
         self.run(a, b, addend, out.data.ptr)
         return out
 
-    def _may_overlap(self, places, out):
-        *operands, (first, last) = self.extents
-        for place, extent in zip(places, operands, strict=True):
-            if place and place + extent[0] < out + last and out + first < place + extent[1]:
-                return True
-        return False
-
 
 def _address(x):
     return 0 if x is None else x.data.ptr
-
-
-def _extent(x):
-    """Return (first, last + 1) of the bytes of an array, relative to its address."""
-    steps = [(size - 1) * stride for size, stride in zip(x.shape, x.strides, strict=True)]
-    return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + x.itemsize
 
 
 def _as_float32(x):

@@ -30,6 +30,7 @@ class Work:
         (self.m, self.k), self.n = a.shape, b.shape[1]
         self.scaled = not (product.direct or product.native)
         self.top_a = self.top_b = self._turns = None
+        self.split_how = None  # (defines, shape) of split_once, if it has split the operands
 
     def find_tops(self):
         """Find the largest entry of each row of op(a) and each column of op(b), if these are scaled."""
@@ -88,7 +89,9 @@ class Work:
             kernel = compiler.kernel("split_once", "tcs_split_once", **defines)
             kernel((blocks_a + blocks_b,), (threads,), args)
 
-        return clusters.launch("split_once", [shape.threads], launch)
+        done = clusters.launch("split_once", [shape.threads], launch)
+        self.split_how = (defines, shape) if done else None
+        return done
 
     def _to_split(self, pairs):
         """Return the arguments of `to_scale`, then hi, lo, ld_out, for a and for b."""

@@ -1,7 +1,7 @@
 """The memory layout of operands and results of products on a device."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -10,6 +10,7 @@ from tcsolve._backends.cuda.runtime.conversions import converted
 
 __all__ = [
     "KINDS",
+    "Extents",
     "Stored",
     "aligned",
     "as_stored",
@@ -62,6 +63,33 @@ class Stored:
     def strides(self):
         """Strides of op(x) in entries, between rows and between columns."""
         return (1, self.ld) if self.transposed else (self.ld, 1)
+
+
+class Extents(NamedTuple):
+    """(first, last + 1) of the bytes of operands and of a result, relative to their addresses."""
+
+    operands: list
+    result: tuple
+
+    @classmethod
+    def of(cls, *arrays):
+        """Return the extents of arrays, the result last; an operand may be None."""
+        *operands, result = (None if x is None else _extent(x) for x in arrays)
+        return cls(operands, result)
+
+    def may_overlap(self, *places):
+        """Tell whether the result may overlap an operand, from their addresses; 0 stands for no operand."""
+        *places, out = places
+        first, last = self.result
+        return any(
+            place and place + extent[0] < out + last and out + first < place + extent[1]
+            for place, extent in zip(places, self.operands, strict=True)
+        )
+
+
+def _extent(x):
+    steps = [(size - 1) * stride for size, stride in zip(x.shape, x.strides, strict=True)]
+    return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + x.itemsize
 
 
 def aligned(x):

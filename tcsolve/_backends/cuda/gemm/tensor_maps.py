@@ -10,7 +10,7 @@ import numpy as np
 
 from tcsolve._errors import DeviceError
 
-__all__ = ["PANEL", "panel_map", "result_map"]
+__all__ = ["PANEL", "panel_address", "panel_map", "result_address", "result_map"]
 
 # Number of rows and columns of a box of operands, and of a box of results.  A row has 128 bytes, the width of
 # the swizzle.
@@ -55,6 +55,20 @@ def result_map(pointer, rows, cols, ld):
     The matrix is row-major.  Each row starts on a 16-byte boundary.
     """
     return _encoded(pointer, rows, cols, ld, "fp32", (RESULT_COLUMNS, RESULT_ROWS))
+
+
+@functools.lru_cache(maxsize=512)
+def panel_address(*args):
+    """Return the address on the host of a `panel_map`, and the map."""
+    found = panel_map(*args)
+    return found.ctypes.data, found
+
+
+@functools.lru_cache(maxsize=512)
+def result_address(*args):
+    """Return the address on the host of a `result_map`, and the map."""
+    found = result_map(*args)
+    return found.ctypes.data, found
 
 
 def _encoded(pointer, rows, cols, ld, dtype, box):

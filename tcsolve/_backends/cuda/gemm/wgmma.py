@@ -10,12 +10,15 @@ from tcsolve._backends.cuda.runtime import compiler, cublas_calls
 from tcsolve.kernels.product_shapes import WGMMA_ROWS
 
 __all__ = [
+    "BY_HAND",
+    "NO_MAP",
     "NO_ORIGIN",
     "TURN_WORDS",
     "Bound",
     "Lower",
     "Operand",
     "Right",
+    "grid_of",
     "launch_wgmma",
     "maps_of",
     "results_of",
@@ -38,7 +41,7 @@ PASSING_ENTRIES = 1 << 23
 # The arguments of tcs_split_by if there is no first matrix, or no second one.
 NOTHING, NOTHING_BY = (None, 0, 0, 0, None, None, 0, 1.0), (None, 0, 0, 0, None, None, 0, None)
 # A block of A that becomes U, or L U11, is expected to be at most ROOM times as large as U11 (see `Bound`).
-# FP16 overflows if something is more than SLACK times as large as expected.
+# FP16 overflows if an entry is more than SLACK times as large as expected.
 ROOM, SLACK = 16.0, 2.0
 # Up to this many entries of U, every block that splits a part of U finds the power of two of U itself.
 FEW_ENTRIES = 1 << 16
@@ -68,10 +71,16 @@ def launch_wgmma(defines, m, n, args, blocks, *, others=0, taken=None):
     Another launch, of `others` blocks, may share its tiles.  `taken` is None, or the address of bits that
     mark the multiprocessors that the launch must not use.
     """
+    grid, threads, shared, sharing = grid_of(defines, m, n, blocks, others)
+    kernel = compiler.kernel("gemm_wgmma", "tcs_gemm_wgmma", **defines)
+    kernel((grid,), (threads,), (*args, sharing, taken), shared=shared)
+
+
+def grid_of(defines, m, n, blocks, others=0):
+    """Return blocks, threads, bytes of shared memory, and how many clusters share the tiles."""
     cluster, tiles = defines["CLUSTER"], _tiles(defines, m, n)
     own, beside = (min(tiles, x // cluster) for x in (blocks, others))
-    kernel = compiler.kernel("gemm_wgmma", "tcs_gemm_wgmma", **defines)
-    kernel((own * cluster,), (THREADS,), (*args, own + beside, taken), shared=SHARED_BYTES)
+    return own * cluster, THREADS, SHARED_BYTES, own + beside
 
 
 def takes_turns(defines, m, n, multiprocessors):
@@ -172,7 +181,7 @@ class Operand:
         args = (*maps, *results, *target, *NO_ORIGIN, m, n, len(u), 1.0, 1.0)
 
         def launch(blocks, others=0, taken=None, held=(hi_lo, self._parts)):
-            # held: the maps have their addresses
+            # `held` keeps these arrays alive, because the maps contain their addresses.
             launch_wgmma(_defines(self._how), m, n, args, blocks, others=others, taken=taken)
 
         if share is None:
@@ -257,7 +266,7 @@ def _defines(how):
 
 
 def _scale(u, top, other, multiprocessors):
-    """Find the power of two of u; return (it, -1 divided by the powers of both operands, words for tiles)."""
+    """Return (power of two of u, -1 divided by the powers of both operands, words that count tiles)."""
     k, n = u.shape
     # find_operand_scale.cu uses `work` and leaves it zero, as the product does that takes its tiles from it.
     scalars, work = cupy.empty(3, cupy.float32), cublas_calls.zeros(TURN_WORDS)

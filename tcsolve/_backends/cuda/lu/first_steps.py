@@ -146,9 +146,9 @@ def ahead(tape, packed, a, b, steps):
     inputs = b[:, 0], np.array([a.data.ptr], np.uint64)
     found = tape.apply(name, inputs, body, (inverses.data.ptr, order.data.ptr))
     sizes = Sent(found[2 * n * count : -1])
+    x, r = found[: 2 * n * count].reshape(2, count, n, 1)
 
     def wait():
-        x, r = found[: 2 * n * count].reshape(2, count, n, 1)
         return x, r, sizes.get().reshape(count, 2).T
 
     return wait

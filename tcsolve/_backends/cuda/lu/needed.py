@@ -1,8 +1,8 @@
-"""The kernels that a solve will launch, as far as its size tells, so that they are compiled side by side.
+"""The kernels that a solve will launch, as far as its size tells, so that they are compiled at the same time.
 
-A kernel that is missing here is compiled when it is launched, and the solve waits for it.  A kernel that is
-not needed takes time of a core.  So the lists are those of the usual solve: a real matrix, one or a few
-right-hand sides, no pivots that are expected on the diagonal.
+A kernel that is missing here is compiled when it is launched, and the solve waits for it.  The compilation of
+a kernel that is not needed keeps a core busy.  So the lists are those of the usual solve: a real matrix, one
+or a few right-hand sides, no pivots that are expected on the diagonal.
 """
 
 from tcsolve._arithmetic.formats import UPDATES

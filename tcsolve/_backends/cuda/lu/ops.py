@@ -30,7 +30,7 @@ from tcsolve._backends.cuda.runtime import (
     scratch_memory,
 )
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
-from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
+from tcsolve._backends.cuda.runtime.current_device import guarded, turns_into_memory_error
 from tcsolve._contract.lu import Square
 from tcsolve._contract.vectors import solve_scaled
 from tcsolve._paths import paths
@@ -42,6 +42,12 @@ __all__ = ["DeviceLU"]
 
 # Up to this many right-hand sides, our triangular solves of a few columns at a time are faster than trsm.
 SUBSTITUTED_COLUMNS = 16
+
+
+@functools.lru_cache(maxsize=256)
+def _rules(char, clusters, context, special, place):
+    shape = _BestShape(clusters, context)
+    return DeviceRules(current_device.arch(context[0]), char, shape, special, *place)
 
 
 class _Native(NamedTuple):
@@ -61,9 +67,8 @@ class DeviceLU:
 
     def rules(self, dtype, w=None):
         char, place = np.dtype(dtype).char, () if w is None else _place_of(w)
-        context = cluster_launch.present_context()
-        shape = _BestShape(cluster_launch.in_force(), context)
-        return DeviceRules(current_device.arch(context[0]), char, shape, paths(), *place)
+        where = cluster_launch.in_force(), cluster_launch.present_context()
+        return _rules(char, *where, paths(), place)
 
     def has_clusters(self, n):
         """Tell whether a cluster can probably hold a strip of n rows; the exact answer compiles kernels."""
@@ -138,7 +143,7 @@ class DeviceLU:
         bound, made = _bound(p, beyond), {}
 
         def divide():
-            made["divide"] = turns_into_memory_error(_upper(p, plan, bound).apply)
+            made["divide"] = guarded(_upper(p, plan, bound).apply)
 
         def solve():
             made["solve"] = _by_inverse(p, plan, bound)
@@ -170,11 +175,11 @@ class DeviceLU:
         product = _product_with(l, how, bound)
         if at_once:
             product.round()
-        guarded = turns_into_memory_error(product.subtract)
+        of_product = guarded(product.subtract)
 
         def subtract(c, u, share=None, first=0):
             if c.size and u.size:
-                guarded(c, u, share, first)
+                of_product(c, u, share, first)
 
         return subtract
 
@@ -194,7 +199,7 @@ class DeviceLU:
 
     def getrf(self, a, dtype, overwrite_a=False):
         # Do not repeat it if the factors may have overwritten a.
-        factored = turns_into_memory_error(cusolver_lu.factored, again=not overwrite_a)
+        factored = guarded(cusolver_lu.factored, again=not overwrite_a)
         return factored(a, dtype, overwrite_a)
 
 
@@ -207,7 +212,7 @@ def _by_inverse(l, plan, bound=None):
         return None
     inverse = unit_lower_inverse(l, plan.is_dominant)
     product = wgmma.Lower(inverse, plan.update, current_device.multiprocessors(), bound)
-    return turns_into_memory_error(product.apply)  # it allocates before it overwrites b
+    return guarded(product.apply)  # it allocates before it overwrites b
 
 
 @turns_into_memory_error

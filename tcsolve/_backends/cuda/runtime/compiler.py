@@ -331,8 +331,16 @@ class Prepared:
         self._launch = (function.ptr, *size), ctypes.addressof(self._places)
         self._lock = threading.Lock()
 
-    def __call__(self, replaced):
-        """Launch in the current stream with some arguments replaced, given as pairs (number, integer)."""
+    def keep(self, i, struct):
+        """Let argument i be a structure, given as a NumPy array."""
+        self._kept = struct
+        self._places[i] = struct.ctypes.data
+
+    def __call__(self, replaced, structs=()):
+        """Launch in the current stream with some arguments replaced, given as pairs (number, integer).
+
+        `structs` has pairs (number, address) of arguments that are structures on the host.
+        """
         from cupy.cuda import get_current_stream
         from cupy_backends.cuda.api import driver
 
@@ -342,6 +350,8 @@ class Prepared:
         with self._lock:  # the driver reads the arguments before launchKernel returns
             for i, x in replaced:
                 values[i] = x
+            for i, address in structs:
+                self._places[i] = address
             driver.launchKernel(*launch, get_current_stream().ptr, places, 0)
 
 

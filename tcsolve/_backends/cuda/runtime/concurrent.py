@@ -7,14 +7,14 @@ import cupy
 
 from tcsolve._backends.cuda.runtime import current_device, recorded_graphs, scratch_memory
 from tcsolve._backends.cuda.runtime.async_read import Sent
-from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
+from tcsolve._backends.cuda.runtime.current_device import guarded
 from tcsolve._paths import paths
 
 __all__ = ["aside", "replayed"]
 
 
 # again=False: a body that fails has overwritten part of w, so it cannot be repeated.
-@functools.partial(turns_into_memory_error, again=False)
+@functools.partial(guarded, again=False)
 def replayed(w, name, body):
     """As `Ops.replayed`."""
     tape = None if name is None else recorded_graphs.tape_of(w)
@@ -24,7 +24,7 @@ def replayed(w, name, body):
     return scratch_memory.in_order_of(cupy.cuda.get_current_stream(), undivided)
 
 
-@functools.partial(turns_into_memory_error, again=False)
+@functools.partial(guarded, again=False)
 def aside(w, others, name, body, then=None):
     """As `Ops.aside`."""
     tape = recorded_graphs.tape_of(w)

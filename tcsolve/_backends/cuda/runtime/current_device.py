@@ -9,6 +9,7 @@ from tcsolve._backends.cuda.runtime import compiler, out_of_memory, recorded_gra
 __all__ = [
     "allocates_by_default",
     "arch",
+    "guarded",
     "multiprocessors",
     "properties",
     "stream",
@@ -16,13 +17,18 @@ __all__ = [
 ]
 
 
-def turns_into_memory_error(function, again=True):
+def guarded(function, again=True):
     """Return the function so that it raises a DeviceMemoryError when memory runs out.
 
     First the memory that is cached for later solves is freed, and, if `again`, the function is called a
     second time.  The caller's arrays are not written before the error.
     """
     return out_of_memory.guarded(function, recorded_graphs.clear, again)
+
+
+def turns_into_memory_error(function):
+    """Decorate a function with `guarded`; it keeps its name."""
+    return functools.wraps(function)(guarded(function))
 
 
 def allocates_by_default():

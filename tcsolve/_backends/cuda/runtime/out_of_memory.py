@@ -1,7 +1,5 @@
 """Recognise errors of full memory, free cached memory and try again, or raise a DeviceMemoryError."""
 
-import functools
-
 from tcsolve._errors import DeviceMemoryError
 
 __all__ = ["guarded", "is_out_of_memory"]
@@ -50,7 +48,6 @@ def guarded(function, give_up, again=True):
                 raise
             return None, _Failed(error)
 
-    @functools.wraps(function)
     def call(*args, **kwargs):
         found, failed = attempt(args, kwargs)
         if failed is None:

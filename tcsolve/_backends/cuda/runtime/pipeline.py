@@ -1,6 +1,6 @@
 """The order of a copy through a few small buffers: threads fill them, and one thread sends them on.
 
-Pure: what a buffer is, and how it is filled and sent, is up to the caller.
+This module knows neither arrays nor CUDA: the caller's functions fill, send and drain the buffers.
 """
 
 import collections

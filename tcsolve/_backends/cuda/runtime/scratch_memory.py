@@ -49,7 +49,7 @@ def in_order_of(main, body):
     try:
         with cupy.cuda.using_allocator(pool.malloc):
             found = body()
-        # No result is in the pool, so that it keeps no memory for their sake.
+        # Results in the pool are copied to memory outside of it, so that no block of the pool stays in use.
         pool.free_all_blocks()
         copies = tuple(x if x is None or x.data.ptr in made else duplicate(x) for x in found)
         del found
@@ -64,7 +64,7 @@ def in_order_of(main, body):
 def results():
     """Let allocations inside come from the allocator that was in force outside of `in_order_of`.
 
-    Scratch memory that is free by now is given back before, so the current stream, `main`, must have waited
+    Scratch memory that is no longer used is given back first, so the current stream, `main`, must have waited
     for the work that used it.
     """
     if not hasattr(_outside, "allocator"):

@@ -1,8 +1,8 @@
 """Copies of large arrays between host and device, at nearly the speed of the bus.
 
-The bus reads and writes pinned memory only.  The user's memory is not registered, which would take as long as
-the copy.  Instead several threads copy pieces of the array to a ring of small pinned buffers, and each
-buffer is sent as soon as it is full.  The other direction is alike.
+The bus reads and writes pinned memory only.  Pinning the user's memory would take as long as the copy.
+Instead several threads copy pieces of the array to a ring of small pinned buffers, and each buffer is sent as
+soon as it is full.  Arrays from the device come back through such buffers in the opposite order.
 
 All copies are in the current stream, so that they run in order with the kernels there.  An event of each
 buffer tells when its last copy has finished; before that, no thread writes to the buffer.
@@ -104,7 +104,7 @@ def _order(x):
 
 
 def _rows(x):
-    """Return a view of x whose rows are copied in order, or None if CuPy shall copy x."""
+    """Return a view of x whose rows are copied in order, or None if CuPy should copy x."""
     if type(x) is not np.ndarray and not isinstance(x, np.memmap):
         return None
     if x.nbytes < LEAST_BYTES or not x.dtype.isnative or x.dtype.char not in "fdFDeiIlLqQbBhH":

@@ -1,4 +1,4 @@
-"""Stacks and small systems on a device: the same bits in any company, hostile systems among plain ones."""
+"""Stacks and small systems on a device: bits do not depend on the other systems, however bad these are."""
 
 import itertools
 
@@ -55,7 +55,7 @@ def test_a_system_has_the_same_bits_in_any_company(n, dtype, cupy):
     a, b = stack(cupy, 5 if few else 70, n, dtype)
     x = tcsolve.solve(a, b)
 
-    assert (x == tcsolve.solve_ex(a, b).x).all()  # the ordinary way
+    assert (x == tcsolve.solve_ex(a, b).x).all()  # by the general code
     if few:
         some = slice(0, 4)
         assert (x[some] == tcsolve.solve(a[some], b[some])).all()
@@ -166,7 +166,7 @@ def nearly_singular(a, size):
     "n, k", [(3, 1), (8, 1), (16, 1), (24, 1), (32, 1), (20, 3), (64, 1), (88, 2)]
 )
 def test_rcond_near_epsilon_is_that_of_the_inverse(n, k, dtype, cupy):
-    """A random vector cannot tell on which side of epsilon it is; the inverse can."""
+    """A random vector cannot show on which side of epsilon rcond is; the inverse can."""
     eps = float(np.finfo(dtype).eps)
     wanted = [0.01, 0.3, 3, 30, 3e3]
     a, b = stack(cupy, len(wanted), n, dtype)

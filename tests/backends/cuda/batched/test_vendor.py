@@ -1,4 +1,4 @@
-"""The library's factors on a device, and the kernels that verify answers, beside their oracle in NumPy."""
+"""The library's factors on a device, and the kernels that verify answers, compared with NumPy's results."""
 
 import itertools
 
@@ -114,7 +114,7 @@ def test_a_system_in_doubt_is_told_of_as_on_the_host(cupy, vendor):
     board = np.zeros((9 + 2 * k, 4000))
     board[5:8], board[9 : 9 + k], board[9 + k :] = 1.0, 1e-17, 1.0
     values = np.array([0, 1e-320, 1e-200, 1e-17, 1e-9, 1, 3, 1e200, np.inf, np.nan])
-    for s in range(1, board.shape[1]):  # one or two numbers of each are out of order
+    for s in range(1, board.shape[1]):  # one or two numbers of each system are replaced
         board[rng.integers(len(board), size=2), s] = rng.choice(values, 2)
     for agrees in (-1.0, 1e-15):
         for triangular in (False, True):
@@ -165,7 +165,7 @@ def test_matrices_are_read_as_on_the_host(cupy, vendor, n, dtype, how):
                 np.testing.assert_allclose(on_device.get(), seen, rtol=rtol)
 
 
-# (systems, unknowns, right-hand sides): every home of the kernels, and the sizes beside its ends.
+# (systems, unknowns, right-hand sides): every launch shape of the kernels, and the sizes next to its limits.
 SMALL = [(4, 1, 1), (130, 4, 1)] + [
     (11, n, 1) for n in (2, 3, 5, 7, 8, 9, 15, 16, 17, 24, 25, 31, 32)
 ]
@@ -190,7 +190,7 @@ SOLVED += [
 @pytest.mark.parametrize("dtype", "fdFD")
 @pytest.mark.parametrize("m, n, k, how", SOLVED)
 def test_systems_are_solved_and_verified_at_once_as_on_the_host(cupy, vendor, m, n, k, dtype, how):
-    """For every kind and every way to read a matrix, singular and spoilt ones among the others."""
+    """For every kind and every way to read a matrix; some matrices are singular or hold NaN."""
     check_at_once(cupy, vendor, (m, n, k), dtype, how)
 
 
@@ -207,12 +207,12 @@ def test_real_systems_with_more_right_hand_sides_are_solved_at_once(
 def check_at_once(cupy, vendor, sizes, dtype, how):
     m, n, k = sizes
     if not vendor.takes_at_once(False, n, k, np.dtype(dtype), "general"):
-        assert n > 88  # what every architecture takes of complex matrices
+        assert n > 88  # every architecture solves complex systems of up to 88 unknowns
         skip_on_other_chips(f"{n} unknowns do not fit in shared memory")
-    lower = how == "turned"  # the triangle that is read of a mirrored matrix
+    lower = how == "turned"  # whether the lower triangle of a mirrored matrix is read
     for kind in KINDS if n < 250 else ("general", "positive definite"):
         a, b = matrices(None, dtype, m, n), right_hand_sides(dtype, m, n, k)
-        if kind == "positive definite":  # and anything where it is not read
+        if kind == "positive definite":  # the triangle that is not read has other numbers
             read = matrices(kind, dtype, m, n)
             a = np.tril(read) + np.triu(a, 1) if lower else np.triu(read) + np.tril(a, -1)
         if m > 3:
@@ -364,7 +364,7 @@ def test_factors_solve_with_the_matrix_and_its_adjoint(cupy, vendor, kind, m, n,
             x = np.swapaxes(taken.solve(rows, adjoint).get(), 1, 2)
             full = np.swapaxes(a, 1, 2).conj() if adjoint else a
             for system in zip(full[which], x, b[which], strict=True):
-                # As good as an LU without refinement: n u, of FP64 though A may be FP32.
+                # As good as an LU without refinement: n u.  u is that of FP64, although A may be in FP32.
                 assert ratio(*system) <= max(4, n**0.5)
 
 

@@ -96,7 +96,7 @@ def bound_on_device(a, b, **options):
 
 
 def check(result, a, b, **options):
-    """Hold a device's result to the bound of its arithmetic, and integers to be exact."""
+    """Check that a device's result meets the bound of its arithmetic, and that integers are exact."""
     result = host(result)
     if a.dtype == np.int8:
         assert np.array_equal(result, a.astype(np.int64) @ b.astype(np.int64))
@@ -270,7 +270,7 @@ def test_integers_of_every_size(alpha, beta, m, n, k, on_device):
         assert np.array_equal(host(out), expected)
 
 
-# As rows, cuBLAS lacks 144 x 160 x 64 and its like, whole words though they are.
+# cuBLAS refuses sizes such as 144 x 160 x 64 for row-major operands, although they are multiples of 4.
 @pytest.mark.parametrize(
     "m, n, k", [(144, 160, 64), (144, 144, 80), (144, 272, 80), (132, 136, 68)]
 )
@@ -359,7 +359,7 @@ def test_rtol_picks_a_level(on_device):
         assert (gemm(x, y, rtol=rtol) == gemm(x, y, refine=refine)).all()
 
 
-# ---- results that leave by the copy engine, and products with columns of an operand -----------------
+# ---- results that the copy engine stores, and products with columns of an operand -------------------
 
 
 @pytest.mark.parametrize(
@@ -533,7 +533,7 @@ def test_a_long_k_is_multiplied_in_parts(refine, k, parts, transa, transb, hoppe
         with np.errstate(invalid="ignore"):
             error = np.abs(result - exact)
         assert (error <= (bound + parts * 2.0**-23) * size)[good].all()
-        # Next to an Inf, as IEEE says.
+        # Rows next to an Inf follow IEEE arithmetic.
         assert np.array_equal(result[[3, 5]], exact[[3, 5]], equal_nan=True)
     assert launches["tcs_gemm_wgmma"] == 2 * parts
 
@@ -552,7 +552,7 @@ def test_a_small_u_is_scaled_on_the_way_with_the_same_bits(m, k, r, top, shift, 
     u[k // 2, r // 2] = top
     found = []
 
-    # U alone, and with so many copies of it beside it that a kernel of its own finds the power of two.
+    # U alone, and with so many copies of it to its right that a separate kernel finds the power of two.
     for copies in (1, wgmma.FEW_ENTRIES // u.size + 1):
         room = hopper.zeros((k, copies * r + 4), np.float32)
         beside = room[:, shift : copies * r + shift]
@@ -574,7 +574,7 @@ def test_a_small_u_is_scaled_on_the_way_with_the_same_bits(m, k, r, top, shift, 
 @pytest.mark.parametrize("update", ["fp16", "bf16", "fp16x3"])
 @pytest.mark.parametrize("m, k, r", [(128, 64, 40), (700, 128, 300), (3000, 512, 2900)])
 def test_two_launches_that_share_an_update_give_its_bits(m, k, r, update, hopper, turn_words):
-    """One of few blocks and one of many; one that finds multiprocessors taken, some or all, and its help."""
+    """One launch has few blocks and one has many; or some or all multiprocessors of the first are taken."""
     from tcsolve._backends.cuda.gemm.wgmma import Operand
 
     rng = np.random.default_rng([m, k, r])
@@ -867,7 +867,7 @@ def test_seventy_thousand_products_of_larger_matrices(cupy):
 
 
 class Failing:
-    """An allocator that grants so many requests."""
+    """An allocator that succeeds a given number of times, and then fails."""
 
     def __init__(self, cupy, granted):
         self.error, self.pool = cupy.cuda.memory.OutOfMemoryError, cupy.cuda.MemoryPool()
@@ -944,7 +944,7 @@ def test_each_allocation_may_fail(product, shapes, dtypes, options, in_place, fr
         assert np.array_equal(found, (alpha * exact[0] + 2 * exact[1]).astype(found.dtype))
         c[...] = cupy.asarray(given[2])
 
-    check_run(*run())  # what is allocated once only is there then
+    check_run(*run())  # makes the allocations that only a first call needs
     counted = Failing(cupy, np.inf)
     check_run(*run(counted))
     assert counted.requests or not fresh

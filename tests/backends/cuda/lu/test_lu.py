@@ -21,7 +21,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture
 def pass_gate(cupy):
-    """A function that passes the gate and returns how many seconds that took."""
+    """A function that launches the gate, waits for it, and returns how many seconds that took."""
     kernel = compiler.kernel("wait_for_panel", "tcs_gate")
 
     def run(started, patience, meanwhile=lambda: None, more=0):
@@ -58,7 +58,7 @@ def test_the_gate_opens_when_another_stream_sets_the_flag(cupy, pass_gate):
     def set_flag():
         cupy.cuda.runtime.memsetAsync(started.data.ptr, 1, started.nbytes, stream.ptr)
 
-    set_flag()  # once before, as what it launches may be loaded only now
+    set_flag()  # once before, because the first call may load a kernel
     cupy.cuda.Device().synchronize()
     started.fill(0)
     cupy.cuda.Device().synchronize()
@@ -91,7 +91,7 @@ def matrix_on_device(cupy, n, update):
 
 
 def residual(cupy, a, factors):
-    """Return the largest entries of L and, over that of U, of P A - L U."""
+    """Return the largest |l|, and the largest entry of P A - L U divided by that of U."""
     lu = factors.lu.astype(cupy.result_type(a.dtype, cupy.float64))
     lower, upper = cupy.tril(lu, -1) + cupy.eye(len(lu)), cupy.triu(lu)
     error = cupy.abs(a[factors.order] - lower @ upper).max() / cupy.abs(upper).max()
@@ -154,7 +154,7 @@ def test_a_dominant_matrix_keeps_its_rows(update, block, look_ahead, cupy, facto
 
 @pytest.fixture
 def sizes_of_inverses(hopper, lu_sizes, monkeypatch):
-    """Use inverses for few columns, too; the set of the sizes of those that were made."""
+    """Use inverses for few columns, too; the fixture is the set of the sizes of the inverses."""
     from tcsolve._backends.cuda.gemm import wgmma
 
     lu_sizes(least_columns=64)
@@ -165,10 +165,10 @@ def sizes_of_inverses(hopper, lu_sizes, monkeypatch):
 
 @pytest.mark.parametrize("rows", [129, 10000])
 @pytest.mark.parametrize("update, block", [("fp16x3", 512), ("fp16x3", 192), ("fp16", 1000)])
-def test_u_by_an_inverse_has_the_same_bits_whoever_makes_it(
+def test_u_by_an_inverse_has_the_same_bits_whenever_it_is_made(
     update, block, rows, cupy, factor_on_device, lu_sizes, sizes_of_inverses
 ):
-    """It is made beside the next panel, which is reached strip by strip if it is wide."""
+    """The inverse is made while the next panel is factored; a wide one is updated strip by strip."""
     lu_sizes(wide=rows)
     a = matrix_on_device(cupy, 2500, update)
 
@@ -199,10 +199,10 @@ def test_a_wide_panel_reached_strip_by_strip_has_the_bits_of_one_reached_at_once
 
 
 @pytest.mark.parametrize("update", [update for update in UPDATES if update != "fp64"])
-def test_what_is_prepared_beside_an_update_has_the_bits_of_what_is_prepared_later(
+def test_preparing_a_panel_during_an_update_changes_no_bit(
     update, cupy, ops, factor_on_device, lu_sizes
 ):
-    """A panel of FP64 is one strip, so there nothing is."""
+    """A panel of FP64 is one strip, so nothing is prepared for it."""
     lu_sizes(least_columns=64)
     a, how = matrix_on_device(cupy, 2500, update), UPDATES[update]
 
@@ -230,9 +230,7 @@ def test_u_whose_inverse_leaves_the_range_is_reported(cupy, factor_on_device, si
 
 @pytest.mark.parametrize("squares", [True, False])
 @pytest.mark.parametrize("update", ["fp16", "fp16x3"])
-def test_what_is_expected_of_pivots_is_a_matter_of_speed_alone(
-    update, squares, cupy, ops, lu_sizes
-):
+def test_expecting_a_dominant_matrix_changes_only_the_speed(update, squares, cupy, ops, lu_sizes):
     """Strips of more than 16384 rows have 128 columns, whether all pivots are on the diagonal or not."""
     if not squares:
         lu_sizes(square_rows=math.inf)
@@ -347,7 +345,7 @@ def test_a_bound_does_not_look_at_l(size, hopper):
 
 @pytest.fixture
 def factor_by_squares(hopper, watched, lu_sizes):
-    """A function (a, update, block, look_ahead) that factors by square panels while there are columns."""
+    """A function (a, update, block, look_ahead) that factors by square panels, as far as these fit."""
     lu_sizes(overlap_rows=0, square_rows=600, least_columns=256)
 
     def run(a, update, block, look_ahead):
@@ -411,7 +409,8 @@ def test_a_pivot_below_a_square_panel_is_noticed(row, column, times, cupy, facto
 
 @pytest.mark.parametrize("precision", ["fp16", "fp16x3", "auto"])
 def test_a_matrix_whose_pivots_are_not_where_expected_is_factored_again(precision, hopper):
-    """Rows that dominate and columns that might: pivots are looked for on the diagonal, in vain."""
+    """The rows dominate and the columns nearly do, but a pivot that is expected on the diagonal is not
+    there."""
     from tcsolve import Status, clear_cache, solve_ex
 
     n = 6000

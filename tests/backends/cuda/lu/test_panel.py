@@ -1,4 +1,4 @@
-"""The strips of a panel, and what lies beside them, against NumPy, on a device."""
+"""The strips of a panel, and the columns next to them, compared with NumPy, on a device."""
 
 import functools
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ both_paths = pytest.mark.parametrize("largest", [CLUSTER, GRID])
 
 
 class Factored(NamedTuple):
-    """All that the panel kernel writes, as NumPy arrays; `home` has its rows where they were."""
+    """All that the panel kernel writes, as NumPy arrays; in `home` the rows are not swapped yet."""
 
     home: Any
     order: Any
@@ -63,7 +63,7 @@ def factor_panel(cupy):
         shape = panel_shape(m, arch, multiprocessors, largest, *wanted)
         if shape is None or shape.cluster != (largest > 0):
             reason = f"{arch} with {multiprocessors} multiprocessors cannot hold {m} rows so"
-            # Which the tests' sizes are for.
+            # The sizes of the tests are chosen for this device, so all must fit there.
             assert (cupy.cuda.Device().compute_capability, multiprocessors) != ("90", 132), reason
             pytest.skip(reason)
         assert w <= shape.strip
@@ -430,7 +430,7 @@ def test_panel_repeats_itself_bit_for_bit(m, w, largest, factor_panel):
         assert all(np.array_equal(x, y) for x, y in zip(first, again, strict=True))
 
 
-# ---- swaps and substitution beside the strip -------------------------------------------------
+# ---- swaps and substitution in other columns -------------------------------------------------
 
 
 def swaps_to_random_rows(m, w):

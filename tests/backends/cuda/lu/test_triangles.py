@@ -117,7 +117,11 @@ def test_triangle_is_solved_with_the_same_bits_by_any_blocks(char, columns, lowe
             kernel = compiler.kernel(
                 "triangular_solve", "tcs_solve_triangle", T_IN=REAL[char], **defines
             )
-            for blocks in (48, 48, 8):  # more than there is to do, and one cluster that does it all
+            for blocks in (
+                48,
+                48,
+                8,
+            ):  # more blocks than there is work for; one cluster for all the work
                 x = cupy.full((columns, n * b.itemsize), 255, cupy.uint8).view(char)
                 ticket = cupy.full(1, 2**32 - 1, cupy.uint32)
                 kernel((blocks,), (TRSV_THREADS,), (x, *inputs, ticket, None))
@@ -131,7 +135,7 @@ def test_triangle_is_solved_with_the_same_bits_by_any_blocks(char, columns, lowe
 @pytest.mark.parametrize("trans", [0, 1])
 @pytest.mark.parametrize("char", ["f", "d"])
 def test_a_nan_of_all_bits_is_passed_on_as_another(char, trans, cupy):
-    """Were it passed on as it is, others would wait for it forever."""
+    """With all bits set, it would mean that the value is not there yet, and readers would wait forever."""
     n, at = 1500, 70
     lu = well_conditioned(char, n)
     inverses, _ = diagonal_blocks(triangle(lu, 1, False), TRSV_BLOCK[char])
@@ -164,7 +168,7 @@ def test_a_solution_is_added_to_what_there_is(cupy):
         options = {"out": row, "onto": base, "sizes": sizes, "known": known}
         substitute(lu, b, False, inverses, None, None, **options)
         assert sizes[0] == (abs(b).max() / 8 if known else abs(b).max())
-        sizes /= 8  # what is known is taken as it is; a power of two changes no bit of x
+        sizes /= 8  # known sizes are used as they are; a power of two changes no bit of x
 
     assert (out == base + x.T).all()
 
@@ -240,7 +244,7 @@ def test_an_inverse_is_that_of_the_unit_triangle(k, well_conditioned, cupy):
 
     inverse = made.get()
     assert np.array_equal(inverse, np.tril(inverse)) and (inverse.diagonal() == 1).all()
-    # By substitution, as far as that goes, then of halves (Higham, section 14.2.2).
+    # The bound for substitution in the blocks, and for joining halves (Higham, section 14.2.2).
     u = 2.0**-24
     exact = np.linalg.inv(lower)
     bound = 4 * k * u * (np.abs(exact) @ np.abs(lower) @ np.abs(exact))

@@ -1,4 +1,4 @@
-"""Which clusters are launched: what the driver says, what it refuses all the same, and other contexts."""
+"""Which clusters are launched: those that the driver allows and accepts, also in other contexts."""
 
 import ctypes
 
@@ -84,7 +84,7 @@ def test_other_errors_of_a_launch_are_raised(status, clusters):
 
 
 def largest(clusters, size):
-    """Clusters of a device that runs none of more than so many blocks."""
+    """The `Clusters` of a device that runs no cluster of more than `size` blocks."""
     return clusters.Clusters(lambda v: int(v.cluster <= size))
 
 
@@ -109,7 +109,7 @@ def test_a_device_with_smaller_clusters_gives_the_same_answers(n, precision, siz
         for x in found:
             assert x.status is expected.status and (x.backward_error <= x.bound).all()
             assert (x.x == found[0].x).all()  # the same input, the same bits
-            if n <= 2000:  # strips are cut alike
+            if n <= 2000:  # with any cluster size, the strips have the same widths
                 assert (x.x == expected.x).all()
     tcsolve.clear_cache()
 
@@ -125,7 +125,7 @@ def test_products_split_in_two_passes_where_there_are_no_clusters(cupy, clusters
 
 @pytest.mark.gpu
 def test_the_driver_has_room_for_the_clusters_that_are_used(hopper, clusters):
-    """On a whole device, which no other program has cut: no question is asked twice."""
+    """On a whole device, without partitions; the driver is asked only once for each variant."""
     asked = []
     known = clusters.Clusters(lambda v: asked.append(v) or clusters.ask_driver(v))
     with clusters.answered_by(known):
@@ -161,7 +161,7 @@ class Foreign:
 
 @pytest.fixture
 def green_stream(cupy):
-    """Return a function that returns a stream of a green context of so many multiprocessors."""
+    """Return a function count -> stream of a green context with `count` multiprocessors."""
     driver = ctypes.CDLL("libcuda.so.1")
     if not hasattr(driver, "cuGreenCtxStreamCreate"):
         skip_or_fail("this driver has no green contexts", "TCSOLVE_REQUIRE_GREEN_CONTEXTS")

@@ -28,7 +28,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def compiler_calls(nvrtc, monkeypatch):
-    """The calls of NVRTC: those that the cache does not answer."""
+    """The list of the calls of NVRTC, one for each cubin that is not in the cache."""
     calls, compile_program = [], nvrtc.compileProgram
     monkeypatch.setattr(
         nvrtc, "compileProgram", lambda *args: calls.append(args) or compile_program(*args)
@@ -104,7 +104,7 @@ def test_cache_sees_the_text_of_sources_and_headers(nvrtc, cache, tmp_path):
     shutil.copytree(Path(tcsolve.__file__).parent, package)
     code = f"from {compiler.__name__} import compile_cubin; compile_cubin(*{SOURCE!r})"
     found = []
-    # Neither, a header that is not included, one that is, the source.
+    # No file, a header that is not included, a header that is included, the source.
     for changed in (None, "gemm/wgmma.cuh", "common/common.cuh", "lu/move_rows.cu"):
         if changed:
             with (package / "kernels" / changed).open("a") as file:
@@ -255,7 +255,7 @@ def test_one_line_on_a_terminal_says_that_kernels_are_compiled(nvrtc, cache):
 
 
 @pytest.mark.nvrtc
-def test_nothing_is_said_where_nobody_looks(nvrtc, cache):
+def test_nothing_is_said_without_a_terminal(nvrtc, cache):
     code = "from pathlib import Path" + AHEAD.format(cache)
     assert process(code, cache, stderr=subprocess.STDOUT).communicate(timeout=60)[0] == ""
 

@@ -1,4 +1,4 @@
-"""Memory that runs out: the error is ours, nothing of the caller's is lost, and the next call works."""
+"""Memory that runs out: a DeviceMemoryError is raised, arguments are unchanged, and the next call works."""
 
 import pickle
 import threading
@@ -66,7 +66,7 @@ def test_memory_of_the_host_is_not_that_of_the_device():
 
 
 class Kept:
-    """Memory that is kept for later calls, so many times."""
+    """Stands for cached memory that can be freed a given number of times."""
 
     def __init__(self, times):
         self.times = times
@@ -93,8 +93,8 @@ def test_a_call_is_repeated_only_after_memory_was_given_up(times, again, expecte
     assert len(calls) <= 1 + times * depth and (depth > 1 or len(calls) == expected)
 
 
-def test_what_may_not_be_repeated_is_repeated_with_all_around_it():
-    """A step that has overwritten its input: its memory is given up, and the whole begins again."""
+def test_a_step_that_must_not_be_repeated_is_repeated_by_the_outer_function():
+    """A step has overwritten its input: cached memory is freed, and the outer function is called again."""
     kept, steps = Kept(1), []
 
     def step():
@@ -209,7 +209,7 @@ def test_an_allocation_that_fails_harms_nothing(name, once, cupy, record_propert
 @pytest.mark.gpu
 @pytest.mark.parametrize("earlier", [1, 2, 3, 4])
 def test_an_allocation_that_fails_harms_no_recorded_factorization(earlier, cupy, record_property):
-    """The first solve of a size is launched, the second makes room for recordings, the third records."""
+    """The first solve of a size is launched, the second allocates a tape, the third records on it."""
     problem, a, b = system(cupy, 500)
     tcsolve.clear_cache()
     expected = tcsolve.solve(a, b, precision="fp16x3")
@@ -249,10 +249,10 @@ def test_errors_of_the_real_libraries_are_recognized(status, cupy):
 
 
 class Slab:
-    """A stream-ordered allocator of one block of memory, as RMM's: the test's own.
+    """A stream-ordered allocator of one block of memory, like RMM's.
 
-    The next request gets what was given back last, on any stream and in any thread; its stream waits for
-    the stream that had the memory before.
+    A request gets the memory that was freed last, on any stream and in any thread.  Its stream waits for the
+    stream that used this memory before.
     """
 
     GRAIN = 512
@@ -358,7 +358,7 @@ def test_scratch_is_safe_where_another_thread_is_given_what_was_freed(kind, cupy
                 x = tcsolve.solve(a, b, precision="fp16x3")
                 if not bool((x == expected[number % 2].x).all()):
                     wrong.append(number)
-                # What is freed next is written over at once.
+                # The memory that is freed next is overwritten at once.
                 del x
                 cupy.full(1 << 22, cupy.nan)
             stream.synchronize()

@@ -1,4 +1,4 @@
-"""Factorizations recorded and replayed: the same bits as launched ones, and memory that is not shared."""
+"""Recorded and replayed factorizations have the same bits as launched ones, and share no memory."""
 
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -136,7 +136,9 @@ def test_no_memory_of_a_tape_outlives_it(cupy, record, monkeypatch):
         solve(a, b, precision="fp16x3")
     assert any(block() for block in blocks)
     w = record.matrix(1500, "f")
-    some = record.tape_of(w).run("some", lambda: cupy.zeros(3) + 1)  # what a caller may still hold
+    some = record.tape_of(w).run(
+        "some", lambda: cupy.zeros(3) + 1
+    )  # a caller may still hold this array
     del w
     record.clear()
     cupy.cuda.Device().synchronize()
@@ -295,7 +297,7 @@ def test_the_condition_is_held_against_a_beside_the_refinement(cupy, record, mon
     calls, held = [], CupyOps.held
     monkeypatch.setattr(CupyOps, "held", lambda *args: calls.append(1) or held(*args))
     assert solve_ex(a, b, precision="fp16x3").rcond == rconds[0] > 0
-    assert len(calls) == 1  # beside the refinement, and not again
+    assert len(calls) == 1  # during the refinement, and not again
     assert len(set(rconds)) == 1
 
 
@@ -357,8 +359,8 @@ def test_steps_ahead_meet_what_is_not_finite(cupy, record):
 
 
 @pytest.mark.parametrize("recorded", [True, False])
-def test_an_estimate_that_nobody_reads_does_no_harm(recorded, cupy, record, lu_sizes):
-    """The next factorization writes where the estimate of the last one still reads."""
+def test_an_estimate_that_is_not_read_does_no_harm(recorded, cupy, record, lu_sizes):
+    """The next factorization writes to memory that the estimate of the last one still reads."""
     if not recorded:
         lu_sizes(most_recorded=0)
     systems = [system(cupy, 2000, seed, dominant=True) for seed in range(2)]

@@ -1,4 +1,4 @@
-"""What is kept for later: the last used, within bounds, and never two owners of one thing."""
+"""A shelf keeps the objects that were used last, within its limits, and gives each to one owner."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tcsolve._backends.cuda.runtime import shelf as shelf_module
 
 
 class Key(tuple):
-    """A key during whose first comparison something happens, as when the garbage collector runs then."""
+    """A key whose first comparison calls a function, as if the garbage collector ran during it."""
 
     meanwhile = None
 
@@ -86,7 +86,7 @@ def test_nothing_goes_twice():
     class Shelf(list):
         def remove(self, entry):
             super().remove(entry)
-            if entry is entries[0]:  # another is put back meanwhile, and finds too many
+            if entry is entries[0]:  # meanwhile another entry is put back, and the shelf is full
                 gone.extend(shelf_module.put(self, Entry(0, 8), 1, 100))
 
     entries, gone = [Entry(0, n) for n in range(3)], []

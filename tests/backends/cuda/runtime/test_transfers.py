@@ -28,7 +28,7 @@ def test_parts_are_whole_rows_that_fit_and_cover_all(rows, row_bytes, most):
 
 
 class Buffer:
-    """A buffer that knows who is in it."""
+    """A buffer that notes which threads use it."""
 
     def __init__(self):
         self.content, self.full = None, False
@@ -96,11 +96,11 @@ def test_no_thread_is_left_behind_by_an_error(copy, which):
     assert not running
 
 
-# ---- a stream that runs as late as it may ----------------------------------------------------------
+# ---- a stream that runs its work as late as possible ------------------------------------------------
 
 
 class LateStream:
-    """A stream whose copies run only when somebody waits for them."""
+    """A stream whose copies run only when a caller waits for them."""
 
     def __init__(self):
         self.work, self.done, self.lock = [], 0, threading.Lock()
@@ -142,7 +142,7 @@ class Pointer:
 
 
 class Array:
-    """As much of a CuPy array as the copies use."""
+    """The attributes of a CuPy array that the copies use."""
 
     def __init__(self, values):
         self.values, self.data = values, Pointer(values.ctypes.data)
@@ -321,7 +321,7 @@ def test_the_choice_of_the_device_knows_which_arrays_go_through_the_buffers():
 def transfers(cupy, monkeypatch):
     from tcsolve._backends.cuda.runtime import transfers
 
-    # So that arrays of some megabytes are copied in pieces.
+    # With this limit, arrays of a few megabytes are copied in pieces.
     monkeypatch.setattr(transfers, "LEAST_BYTES", 4 << 20)
     yield transfers
     transfers.clear()
