@@ -17,6 +17,7 @@ from tcsolve._solve.condition import ConditionEstimate
 from tcsolve._solve.ladder import Ladder
 from tcsolve._solve.long_double_residual import SMALL, residual
 from tcsolve._solve.residuals import RESIDUALS
+from tcsolve._solve.short_refinement import refine_shortly
 
 __all__ = ["Solve"]
 
@@ -71,20 +72,53 @@ class Solve:
         ladder, ops, phases = self.ladder, self.ladder.system.ops, self.ladder.phases
         ladder.restore()
         start = phases.mark()
-        columns = ops.xp.asarray(b).reshape(len(ladder.system.a), -1)
-        wide = np.complex128 if columns.dtype.kind == "c" else ladder.system.wide
-        columns = ops.converted(columns, np.dtype(wide))
         earlier, phases.laps = phases.laps, ()
         try:
-            solution = self._verified(columns, check_finite, start)
+            solution = self._quick(b, start) or self._verified(self._columns(b), check_finite, start)
         except BaseException:
             phases.laps = earlier  # the next solve reports the time of the factorization
             raise
         finally:
             ladder.finish()
         phases.report(solution.seconds, earlier, start)
-        x = solution.x[:, 0] if b.ndim < 2 else solution.x
-        return replace(solution, x=ops.xp.ascontiguousarray(x))
+        if solution.x.shape != b.shape or not solution.x.flags.c_contiguous:
+            solution = replace(solution, x=ops.xp.ascontiguousarray(solution.x.reshape(b.shape)))
+        return solution
+
+    def _columns(self, b):
+        """Return b as (n, k) in FP64 on the device of the ladder."""
+        system = self.ladder.system
+        columns = system.ops.xp.asarray(b).reshape(len(system.a), -1)
+        wide = np.complex128 if columns.dtype.kind == "c" else system.wide
+        return system.ops.converted(columns, np.dtype(wide))
+
+    def _quick(self, b, mark):
+        """Return the `Solution` if the system is one that `refine_shortly` solves, else None."""
+        ladder, bound = self.ladder, stopping.target(self.dtype, len(b))
+        found = None
+        if self.residual is RESIDUALS["fp64"]:
+            found = refine_shortly(ladder, b, bound)
+        if found is None:
+            return None
+        x, error, steps, history = found
+        ladder.phases.lap("refine", mark)
+        precision, rungs, ladder.memory.of_solve = ladder.precision, ladder.rungs, 0
+        ladder.note_bytes(len(steps), 0)
+        rcond, singular = self._rcond(True)
+        if singular:
+            return None
+        return Solution(
+            x=x,
+            status=self._status_of_met(rcond),
+            precision=precision,
+            rungs=rungs,
+            iterations=steps,
+            backward_error=error,
+            bound=bound,
+            rcond=rcond,
+            history=tuple([HistoryPoint(precision, *point, False) for point in history]),
+            bytes_planned=max(ladder.memory.planned, ladder.memory.of_solve),
+        )
 
     def _verified(self, b, check_finite, mark):
         """Return the `Solution` for b (n, k) in FP64; the checks began at `mark`."""
@@ -312,8 +346,10 @@ class Solve:
             return beyond
         if not met:
             return Status.NOT_CONVERGED if self.ladder.plan.fallback else Status.STALLED
-        if not accurate:
-            return Status.NOT_ACCURATE
+        return self._status_of_met(rcond) if accurate else Status.NOT_ACCURATE
+
+    def _status_of_met(self, rcond):
+        """Return the status of an x that meets the bound."""
         if math.isnan(rcond):
             return Status.CONDITION_UNKNOWN
         if not rcond >= np.finfo(self.dtype).eps:

@@ -9,7 +9,7 @@ from scipy.linalg import blas, lapack
 
 from tcsolve._arithmetic.formats import PREFIX
 
-__all__ = ["blas_of", "matmul", "norms"]
+__all__ = ["blas_of", "matmul", "multiplier", "norms"]
 
 
 def blas_of(name, dtype):
@@ -35,6 +35,22 @@ def matmul(a, b):
     # BLAS is column-major, so compute (a b).T = b.T a.T.
     (s, turned_b), (t, turned_a) = _column_major(b.T), _column_major(a.T)
     return blas_of("gemm", dtype)(1.0, s, t, trans_a=turned_b, trans_b=turned_a).T
+
+
+def multiplier(a):
+    """Return the function x -> a x for x (n,) or (n, k) of the dtype of a; many products take less time.
+
+    The columns of x, and of the result, are contiguous.
+    """
+    t, turned = _column_major(a)
+    gemv, gemm = blas_of("gemv", a.dtype), blas_of("gemm", a.dtype)
+
+    def times(x):
+        if x.ndim == 1:
+            return gemv(1.0, t, x, trans=turned)
+        return gemm(1.0, t, x, trans_a=turned)
+
+    return times
 
 
 def _column_major(x):

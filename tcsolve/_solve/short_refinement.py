@@ -1,0 +1,149 @@
+"""Refinement on the host with few calls from Python, for numbers that are not extreme.
+
+For a few hundred unknowns, a step takes as long as a few calls from Python.  So one short loop does what most
+systems need: classical refinement with the factors of LAPACK and a plain FP64 matrix.  It leaves all others to
+the general loop.
+"""
+
+import functools
+
+import numpy as np
+
+from tcsolve._backends.cpu.blas import multiplier
+from tcsolve._lu.factors import NativeFactors
+from tcsolve._lu.scaling import FRAME_EXPONENT
+from tcsolve._solve.long_double_residual import SMALL, residual
+from tcsolve._solve.rung import Rung
+
+__all__ = ["refine_shortly"]
+
+TOP = 2.0**FRAME_EXPONENT
+# Largest number of corrections of a column; what needs more is left to the general loop.
+MOST_STEPS = 20
+
+
+def refine_shortly(ladder, b, bound):
+    """Refine with the factors of a `Ladder`, from its first x on.
+
+    Parameters
+    ----------
+    ladder : Ladder
+    b : ndarray, shape (n,) or (n, k)
+        The right-hand sides of the caller.
+    bound : float
+        The largest backward error.
+
+    Returns
+    -------
+    (x, errors, steps, history) or None
+        `history` has (steps, errors) of all columns after each step.  None if the system is not ordinary, or
+        if a column does not meet the bound by classical refinement.
+    """
+    system, rung, plan = ladder.system, ladder.rung, ladder.plan
+    if not (_is_ordinary(system, b) and _is_of_lapack(rung) and plan.method in ("auto", "ir")):
+        return None
+    most = min(plan.max_steps or MOST_STEPS, MOST_STEPS)
+    return _Loop(system, _solver(rung), bound, plan.contraction).refined(b, most)
+
+
+def _is_ordinary(system, b):
+    """Tell whether A is plain and in FP64 on the host, and b has its dtype."""
+    char = system.a.dtype.char
+    return char in "dD" and b.dtype.char == char and system.ops.device == "cpu" and system.is_plain
+
+
+def _is_of_lapack(rung):
+    """Tell whether this is a rung with good factors of LAPACK."""
+    return type(rung) is Rung and type(rung.factors) is NativeFactors and not rung.bad_pivot
+
+
+def _solver(rung):
+    """Return the function (r, max |r|) -> approximately A**-1 r in FP64."""
+    factors = rung.factors.factors
+    if rung.is_exact:
+        return lambda r, size: factors.solve(r, False)
+    # Entries of size 1 fit in FP32.
+    return lambda r, size: factors.solve(r / size, False) * size
+
+
+def _top(v):
+    """Return max |v| of each column; NaN propagates."""
+    return np.maximum.reduce(np.abs(v))
+
+
+class _Loop:
+    """Classical refinement for one matrix, by `solve` as `_solver` returns it."""
+
+    def __init__(self, system, solve, bound, contraction):
+        a, self._norm, self._solve = system.a, system.survey.inf, solve
+        self._bound, self._contraction = bound, contraction
+        times = multiplier(a)
+        is_small = len(a) <= SMALL
+        self._residual = functools.partial(residual, a) if is_small else lambda x, b: b - times(x)
+
+    def refined(self, b, most):
+        """Return what `refine_shortly` does, after at most `most` steps."""
+        if b.size == len(b):
+            return self._one(b.reshape(-1), most)
+        return self._several(np.asfortranarray(b), most)  # LAPACK works on columns
+
+    # Products with larger or smaller numbers than TOP and 1 / TOP may leave the range of FP64.  The tests of
+    # sizes and errors are False for NaN.
+
+    def _one(self, b, most):
+        """Refine for one column, with numbers in place of arrays."""
+        size, errors = _top(b), []
+        if not 1 / TOP < size < TOP:
+            return None
+        x, before = self._solve(b, size), np.inf
+        for step in range(most + 1):
+            size = _top(x)
+            if not 1 / TOP < size < TOP:
+                return None
+            r = self._residual(x, b)
+            rest = _top(r)
+            error = rest / self._norm / size
+            errors.append(error)
+            if error <= self._bound:
+                history = [(np.array([i]), np.array([e])) for i, e in enumerate(errors)]
+                return x, history[-1][1], history[-1][0], history
+            if not error <= self._contraction * before:
+                return None
+            x, before = x + self._solve(r, rest), error
+        return None
+
+    def _several(self, b, most):
+        """Refine for several columns; those that have met the bound are not changed again."""
+        size, k = _top(b), b.shape[1]
+        if not _are_moderate(size):
+            return None
+        errors, steps, history, left = np.empty(k), np.zeros(k, int), [], np.arange(k)
+        x, before = self._solve(b, size), np.full(k, np.inf)
+        answer = x
+        for step in range(most + 1):
+            size = _top(x)
+            if not _are_moderate(size):
+                return None
+            r = self._residual(x, b)
+            rest = _top(r)
+            error = rest / self._norm / size
+            if len(left) < k:
+                answer[:, left] = x
+            else:
+                answer = x
+            errors[left], steps[left] = error, step
+            history.append((steps.copy(), errors.copy()))
+            going = np.flatnonzero(~(error <= self._bound))
+            if not going.size:
+                return answer, errors, steps, history
+            if not (error <= self._contraction * before)[going].all():
+                return None
+            if going.size < left.size:
+                x, b, r = (v[:, going] for v in (x, b, r))
+                rest, error, left = rest[going], error[going], left[going]
+            x, before = x + self._solve(r, rest), error
+        return None
+
+
+def _are_moderate(size):
+    return 1 / TOP < np.minimum.reduce(size) and np.maximum.reduce(size) < TOP
