@@ -1,7 +1,7 @@
 """Refinement on the host with few calls from Python, for numbers that are not extreme.
 
-For a few hundred unknowns, a step takes as long as a few calls from Python.  So one short loop does what most
-systems need: classical refinement with the factors of LAPACK and a plain FP64 matrix.  It leaves all others to
+For a few hundred unknowns, a step takes as long as a few calls from Python.  So a short loop does what most
+systems need: classical refinement with the factors of LAPACK and a plain FP64 matrix.  All others are left to
 the general loop.
 """
 
@@ -96,7 +96,7 @@ class _Loop:
         if not 1 / TOP < size < TOP:
             return None
         x, before = self._solve(b, size), np.inf
-        for step in range(most + 1):
+        for _ in range(most + 1):
             size = _top(x)
             if not 1 / TOP < size < TOP:
                 return None

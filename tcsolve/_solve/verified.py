@@ -74,7 +74,9 @@ class Solve:
         start = phases.mark()
         earlier, phases.laps = phases.laps, ()
         try:
-            solution = self._quick(b, start) or self._verified(self._columns(b), check_finite, start)
+            solution = self._quick(b, start) or self._verified(
+                self._columns(b), check_finite, start
+            )
         except BaseException:
             phases.laps = earlier  # the next solve reports the time of the factorization
             raise
@@ -95,20 +97,20 @@ class Solve:
     def _quick(self, b, mark):
         """Return the `Solution` if the system is one that `refine_shortly` solves, else None."""
         ladder, bound = self.ladder, stopping.target(self.dtype, len(b))
-        found = None
-        if self.residual is RESIDUALS["fp64"]:
-            found = refine_shortly(ladder, b, bound)
+        is_usual = self.residual is RESIDUALS["fp64"]
+        found = refine_shortly(ladder, b, bound) if is_usual else None
         if found is None:
             return None
         x, error, steps, history = found
-        ladder.phases.lap("refine", mark)
+        mark = ladder.phases.lap("refine", mark)
         precision, rungs, ladder.memory.of_solve = ladder.precision, ladder.rungs, 0
         ladder.note_bytes(len(steps), 0)
-        rcond, singular = self._rcond(True)
-        if singular:
+        made, rcond = ladder.made, self.condition.least or self.condition.rcond()
+        ladder.phases.lap("rcond", mark)
+        if ladder.made != made and ladder.is_singular:  # as the factors of the next rung show
             return None
         return Solution(
-            x=x,
+            x=np.ascontiguousarray(x.reshape(b.shape)),
             status=self._status_of_met(rcond),
             precision=precision,
             rungs=rungs,
