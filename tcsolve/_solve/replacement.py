@@ -2,9 +2,9 @@
 
 FP32 factors take half the time to compute, but each solve with them takes longer.  The number of solves is
 not known in advance.  So the time that the solves have lost is added up.  When it reaches that of an FP64
-factorization, the next solve makes one.  Then all solves, with this factorization, take at most twice the time
-of the better choice in hindsight [1]_.  The times are predicted from the sizes and the numbers of steps.  They
-are not measured, so that the same calls give the same bits.
+factorization, the next solve makes one.  Then all solves, with this factorization, take at most twice the
+time of the better choice in hindsight [1]_.  The times are predicted from the sizes and the numbers of
+steps.  They are not measured, so that the same calls give the same bits.
 
 References
 ----------

@@ -10,10 +10,8 @@ import functools
 import numpy as np
 
 from tcsolve._backends.cpu.blas import multiplier
-from tcsolve._lu.factors import NativeFactors
 from tcsolve._lu.scaling import FRAME_EXPONENT
 from tcsolve._solve.long_double_residual import SMALL, residual
-from tcsolve._solve.rung import Rung
 
 __all__ = ["refine_shortly"]
 
@@ -39,11 +37,14 @@ def refine_shortly(ladder, b, bound):
         `history` has (steps, errors) of all columns after each step.  None if the system is not ordinary, or
         if a column does not meet the bound by classical refinement.
     """
-    system, rung, plan = ladder.system, ladder.rung, ladder.plan
-    if not (_is_ordinary(system, b) and _is_of_lapack(rung) and plan.method in ("auto", "ir")):
+    system, plan = ladder.system, ladder.plan
+    if not (_is_ordinary(system, b) and plan.method in ("auto", "ir")):
+        return None
+    factors, adjoint = ladder.rung.native
+    if factors is None or factors.bad_pivot:
         return None
     most = min(plan.max_steps or MOST_STEPS, MOST_STEPS)
-    return _Loop(system, _solver(rung), bound, plan.contraction).refined(b, most)
+    return _Loop(system, _solver(factors, adjoint), bound, plan.contraction).refined(b, most)
 
 
 def _is_ordinary(system, b):
@@ -52,18 +53,13 @@ def _is_ordinary(system, b):
     return char in "dD" and b.dtype.char == char and system.ops.device == "cpu" and system.is_plain
 
 
-def _is_of_lapack(rung):
-    """Tell whether this is a rung with good factors of LAPACK."""
-    return type(rung) is Rung and type(rung.factors) is NativeFactors and not rung.bad_pivot
-
-
-def _solver(rung):
-    """Return the function (r, max |r|) -> approximately A**-1 r in FP64."""
-    factors = rung.factors.factors
-    if rung.is_exact:
-        return lambda r, size: factors.solve(r, False)
+def _solver(native, adjoint):
+    """Return the function (r, max |r|) -> approximately A**-1 r (or A**-H r) in FP64."""
+    factors = native.factors
+    if native.dtype.char in "dD":
+        return lambda r, size: factors.solve(r, adjoint)
     # Entries of size 1 fit in FP32.
-    return lambda r, size: factors.solve(r / size, False) * size
+    return lambda r, size: factors.solve(r / size, adjoint) * size
 
 
 def _top(v):
