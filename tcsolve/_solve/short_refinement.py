@@ -13,7 +13,7 @@ from tcsolve._backends.cpu.blas import multiplier
 from tcsolve._lu.scaling import FRAME_EXPONENT
 from tcsolve._solve.long_double_residual import SMALL, residual
 
-__all__ = ["refine_shortly"]
+__all__ = ["HostLoop", "is_moderate", "refine_shortly"]
 
 TOP = 2.0**FRAME_EXPONENT
 # Largest number of corrections of a column; what needs more is left to the general loop.
@@ -44,7 +44,8 @@ def refine_shortly(ladder, b, bound):
     if factors is None or factors.bad_pivot:
         return None
     most = min(plan.max_steps or MOST_STEPS, MOST_STEPS)
-    return _Loop(system, _solver(factors, adjoint), bound, plan.contraction).refined(b, most)
+    loop = HostLoop(system.a, system.survey.inf, _solver(factors, adjoint), bound)
+    return loop.refined(b, most, plan.contraction)
 
 
 def _is_ordinary(system, b):
@@ -67,34 +68,53 @@ def _top(v):
     return np.maximum.reduce(np.abs(v))
 
 
-class _Loop:
-    """Classical refinement for one matrix, by `solve` as `_solver` returns it."""
+def is_moderate(size):
+    """Tell whether products with numbers of this size stay in the range of FP64; False for 0 and NaN."""
+    return 1 / TOP < size < TOP
 
-    def __init__(self, system, solve, bound, contraction):
-        a, self._norm, self._solve = system.a, system.survey.inf, solve
-        self._bound, self._contraction = bound, contraction
+
+class HostLoop:
+    """Classical refinement for one matrix on the host.
+
+    Parameters
+    ----------
+    a : ndarray, shape (n, n), float64 or complex128
+    norm : float
+        Its infinity norm.
+    solve : callable, (r, max |r|) -> approximately A**-1 r
+        r has the shape (n,) or (n, k), with contiguous columns.
+    bound : float
+        The largest backward error.
+    """
+
+    def __init__(self, a, norm, solve, bound):
+        self._norm, self._solve, self._bound = norm, solve, bound
         times = multiplier(a)
         is_small = len(a) <= SMALL
         self._residual = functools.partial(residual, a) if is_small else lambda x, b: b - times(x)
 
-    def refined(self, b, most):
+    def meets(self, x, b):
+        """Tell whether x (n,) or (n, k) meets the bound."""
+        with np.errstate(all="ignore"):
+            return bool((_top(self._residual(x, b)) / self._norm / _top(x) <= self._bound).all())
+
+    def refined(self, b, most, contraction=0.5):
         """Return what `refine_shortly` does, after at most `most` steps."""
         if b.size == len(b):
-            return self._one(b.reshape(-1), most)
-        return self._several(np.asfortranarray(b), most)  # LAPACK works on columns
+            return self._one(b.reshape(-1), most, contraction)
+        return self._several(np.asfortranarray(b), most, contraction)  # LAPACK works on columns
 
-    # Products with larger or smaller numbers than TOP and 1 / TOP may leave the range of FP64.  The tests of
-    # sizes and errors are False for NaN.
+    # The tests of sizes and errors are False for NaN.
 
-    def _one(self, b, most):
+    def _one(self, b, most, contraction):
         """Refine for one column, with numbers in place of arrays."""
         size, errors = _top(b), []
-        if not 1 / TOP < size < TOP:
+        if not is_moderate(size):
             return None
         x, before = self._solve(b, size), np.inf
         for _ in range(most + 1):
             size = _top(x)
-            if not 1 / TOP < size < TOP:
+            if not is_moderate(size):
                 return None
             r = self._residual(x, b)
             rest = _top(r)
@@ -103,12 +123,12 @@ class _Loop:
             if error <= self._bound:
                 history = [(np.array([i]), np.array([e])) for i, e in enumerate(errors)]
                 return x, history[-1][1], history[-1][0], history
-            if not error <= self._contraction * before:
+            if not error <= contraction * before:
                 return None
             x, before = x + self._solve(r, rest), error
         return None
 
-    def _several(self, b, most):
+    def _several(self, b, most, contraction):
         """Refine for several columns; those that have met the bound are not changed again."""
         size, k = _top(b), b.shape[1]
         if not _are_moderate(size):
@@ -132,7 +152,7 @@ class _Loop:
             going = np.flatnonzero(~(error <= self._bound))
             if not going.size:
                 return answer, errors, steps, history
-            if not (error <= self._contraction * before)[going].all():
+            if not (error <= contraction * before)[going].all():
                 return None
             if going.size < left.size:
                 x, b, r = (v[:, going] for v in (x, b, r))
@@ -142,4 +162,4 @@ class _Loop:
 
 
 def _are_moderate(size):
-    return 1 / TOP < np.minimum.reduce(size) and np.maximum.reduce(size) < TOP
+    return is_moderate(np.minimum.reduce(size)) and is_moderate(np.maximum.reduce(size))
