@@ -20,8 +20,8 @@ __all__ = ["plain_system"]
 LARGEST = LEAST_N - 1
 # Largest number of corrections with FP64 factors; more gain nothing.
 MOST_STEPS = 2
-FACTORS = dict.fromkeys((None, "gen", "general"), General.of)
-FACTORS |= dict.fromkeys(("pos", "positive definite"), Cholesky.of)
+FACTORS = dict.fromkeys((None, "gen", "general"), General)
+FACTORS |= dict.fromkeys(("pos", "positive definite"), Cholesky)
 WIDE = {x: np.dtype(np.complex128 if x in "FD" else np.float64) for x in "fdFD"}
 
 
@@ -35,16 +35,14 @@ def plain_system(a, b, assume_a):
     assume_a : str or None
         As in `solve`.
     """
-    factor, dtype = FACTORS.get(assume_a), a.dtype
-    if factor is None or type(b) is not np.ndarray or not _fit(a, b):
-        return None
-    if factor is General.of and not _has_corners(a):
+    kind = FACTORS.get(assume_a)
+    if kind is None or type(b) is not np.ndarray or not _fit(a, b):
         return None
     with np.errstate(all="ignore"):
-        if factor is Cholesky.of and not (a == a.T.conj()).all():
+        if not (_is_hermitian(a) if kind is Cholesky else _has_corners(a)):
             return None
-        wide = WIDE[dtype.char]
-        return _solved(a.astype(wide, copy=False), b.astype(wide, copy=False), factor, dtype)
+        wide = WIDE[a.dtype.char]
+        return _solved(a.astype(wide, copy=False), b.astype(wide, copy=False), kind.of, a.dtype)
 
 
 def _fit(a, b):
@@ -55,6 +53,10 @@ def _fit(a, b):
     if not (1 < n <= LARGEST and n == a.shape[1] and 0 < b.ndim < 3 and n == b.shape[0] and b.size):
         return False
     return flags.c_contiguous or flags.f_contiguous
+
+
+def _is_hermitian(a):
+    return (a == (a.T.conj() if a.dtype.kind == "c" else a.T)).all()
 
 
 def _has_corners(a):
