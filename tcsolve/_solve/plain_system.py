@@ -85,5 +85,5 @@ def _solved(a, b, factor, dtype):
 def _is_regular(a, factors, norm, dtype):
     """Tell whether rcond is above epsilon, by random vectors, or by an estimate if these leave it open."""
     g, limit = vectors(len(a), dtype.char)
-    gain = norm * np.abs(factors.solve(g.astype(a.dtype, order="F"))).max()
+    gain = norm * np.maximum.reduce(np.abs(factors.solve(g.astype(a.dtype, copy=False))), axis=None)
     return gain < limit or factors.rcond(norms(a)[1]) >= np.finfo(dtype).eps

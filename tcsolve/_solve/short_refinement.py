@@ -8,6 +8,7 @@ the general loop.
 import functools
 
 import numpy as np
+from scipy.linalg import lapack
 
 from tcsolve._backends.cpu.blas import multiplier
 from tcsolve._lu.scaling import FRAME_EXPONENT
@@ -16,6 +17,8 @@ from tcsolve._solve.long_double_residual import SMALL, residual
 __all__ = ["HostLoop", "is_moderate", "refine_shortly"]
 
 TOP = 2.0**FRAME_EXPONENT
+# Up to this many entries, a call of LAPACK takes less time than two of NumPy.
+FEW_ENTRIES = 256
 # Largest number of corrections of a column; what needs more is left to the general loop.
 MOST_STEPS = 20
 
@@ -60,11 +63,13 @@ def _solver(native, adjoint):
     if native.dtype.char in "dD":
         return lambda r, size: factors.solve(r, adjoint)
     # Entries of size 1 fit in FP32.
-    return lambda r, size: factors.solve(r / size, adjoint) * size
+    return lambda r, size: factors.solve(r / size, adjoint) * np.float64(size)
 
 
 def _top(v):
-    """Return max |v| of each column; NaN propagates."""
+    """Return max |v| of each column of v (n,) or (n, k) in FP64; NaN propagates."""
+    if v.size <= FEW_ENTRIES and v.ndim == 1:
+        return (lapack.zlange if v.dtype.kind == "c" else lapack.dlange)("M", v)
     return np.maximum.reduce(np.abs(v))
 
 
@@ -95,8 +100,10 @@ class HostLoop:
 
     def meets(self, x, b):
         """Tell whether x (n,) or (n, k) meets the bound."""
-        with np.errstate(all="ignore"):
-            return bool((_top(self._residual(x, b)) / self._norm / _top(x) <= self._bound).all())
+        size = np.atleast_1d(_top(x))
+        if not _are_moderate(size):
+            return False
+        return bool((_top(self._residual(x, b)) / self._norm / size <= self._bound).all())
 
     def refined(self, b, most, contraction=0.5):
         """Return what `refine_shortly` does, after at most `most` steps."""
