@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from tcsolve._backends.cpu.blas import norms
+from tcsolve._backends.cpu.blas import FEW_ROWS, infinity_norm, norms
 from tcsolve._backends.cpu.ops import numpy_ops, sums
 from tcsolve._checks import require_finite, result_dtype
 from tcsolve._lu.norms import survey
@@ -39,8 +39,6 @@ EPS = {char: float(np.finfo(char).eps) for char in "fdFD"}
 FP64 = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}
 LOW_EPS, LOW = 2.0**-24, {"d": np.float32, "D": np.complex64}
 TOP = 2.0**FRAME_EXPONENT
-# Up to this n, LAPACK's norms take less time than sums by matrix products.
-FEW_ROWS = 128
 
 
 def solve_directly(a, b, way, request):
@@ -64,7 +62,12 @@ def solve_directly(a, b, way, request):
     rhs = np.concatenate([columns.real, columns.imag], axis=1) if paired else columns
     rhs = rhs.astype(wide, copy=False)
     band = Band(matrix, *way.bands) if way.bands else None
-    norm, norm_one, least = (*band.norms(), 0.0) if band else _norms(matrix, way.plan)
+    is_short = not (band or way.plan or request.estimate) and n > FEW_ROWS
+    if is_short:  # then the 1-norm is needed only for an estimate of rcond
+        norm, least = infinity_norm(matrix), 0.0
+        norm_one = n * norm
+    else:
+        norm, norm_one, least = (*band.norms(), 0.0) if band else _norms(matrix, way.plan)
     if not (norm < math.inf and norm_one < math.inf and norm > 0):
         return None
     ordinary = 1 / TOP < norm < TOP and norm_one < TOP
@@ -81,7 +84,7 @@ def solve_directly(a, b, way, request):
     if ordinary and not (request.estimate or way.plan):
         least = least_rcond(factors, n, norm, dtype, wide)
     is_enough = not request.estimate and least >= EPS[dtype.char]
-    rcond = least if is_enough else factors.rcond(norm_one)
+    rcond = least if is_enough else factors.rcond(norms(matrix)[1] if is_short else norm_one)
     estimated = time.perf_counter()
     if way.plan:
         # FP32 factors show an rcond far above their roundoff, and then refinement converges fast.

@@ -126,18 +126,17 @@ class Band:
             diagonal = a.diagonal(d)
             self.diagonals[above - d, max(d, 0) : max(d, 0) + len(diagonal)] = diagonal
 
-    def times(self, x, diagonals=None):
-        """Return A x, (n, k); `diagonals` replaces those of A."""
-        t = self.diagonals if diagonals is None else diagonals
+    def times(self, x):
+        """Return A x, (n, k)."""
+        t = self.diagonals
         n, gbmv = len(self.a), blas_of("gbmv", t.dtype)
         columns = [gbmv(n, n, self.below, self.above, 1.0, t, np.ascontiguousarray(v)) for v in x.T]
-        return np.stack(columns, axis=1)
+        return np.array(columns).T
 
     def norms(self):
-        """Return the infinity norm and the 1-norm."""
-        size = np.asfortranarray(np.abs(self.diagonals))
-        rows = self.times(np.ones((len(self.a), 1)), size)
-        return float(rows.max()), float(size.sum(axis=0).max())
+        """Return the infinity norm and the 1-norm; NaN if the band holds NaN."""
+        langb = lapack_of("langb", self.diagonals.dtype)
+        return tuple(langb(norm, self.below, self.above, self.diagonals) for norm in "I1")
 
     def residual(self, x, b):
         """Return b - A x, (n, k), for few unknowns in long double."""

@@ -9,7 +9,7 @@ from scipy.linalg import blas, lapack
 
 from tcsolve._arithmetic.formats import PREFIX
 
-__all__ = ["blas_of", "infinity_norm", "matmul", "multiplier", "norms"]
+__all__ = ["FEW_ROWS", "blas_of", "infinity_norm", "matmul", "multiplier", "norms"]
 
 # Up to this n, LAPACK's norms take less time than products.
 FEW_ROWS = 128
