@@ -26,6 +26,7 @@ from tcsolve._solve.condition import TRUST
 from tcsolve._solve.gains import least_rcond
 from tcsolve._solve.lapack_factors import Band
 from tcsolve._solve.long_double_residual import SMALL, residual
+from tcsolve._solve.short_refinement import HostLoop
 
 __all__ = ["failed", "solve_directly", "solve_empty", "solve_one_element"]
 
@@ -198,8 +199,14 @@ def _refined_by_plan(a, b, factors, norm, dtype, plan):
     wanted = stopping.before_rounding(dtype, n)
     if dtype.kind == "c" and a.dtype.kind != "c":
         wanted /= math.sqrt(2)  # the modulus of the error combines the errors of both parts
-    operator = Operator.of(numpy_ops, a, norm)
     most = plan.max_steps or MOST_LOW_STEPS
+    if n > SMALL and plan.method in ("auto", "ir"):
+        loop = HostLoop(a, norm, factors.solve_sized, wanted)
+        if found := loop.refined(b, most, plan.contraction):
+            x, error, steps, history = found
+            error = None if dtype.char in "fF" else error
+            return x.reshape(b.shape), error, steps, [(*point, False) for point in history]
+    operator = Operator.of(numpy_ops, a, norm)
     state = refine_columns(numpy_ops, operator, b, factors.solve, plan, wanted, max_steps=most)
     if not state.all_converged:
         return None

@@ -53,6 +53,10 @@ class Rounded:
         """Return A**-1 b, (n, k), to the precision of FP32."""
         return solve_scaled(np, numpy_ops.column_max, self._solve, b, self._dtype)
 
+    def solve_sized(self, b, size):
+        """Return A**-1 b for b (n,) or (n, k), if max |b| of each column is known and not zero."""
+        return self._factors.solve((b / size).astype(self._dtype)) * np.float64(size)
+
     def _solve(self, b):
         # All other arrays of the refinement are row-major.
         return np.ascontiguousarray(self._factors.solve(b))
