@@ -13,6 +13,7 @@ from tcsolve._contract.vectors import solve_scaled
 from tcsolve._lu.norms import condest
 from tcsolve._lu.scaling import exponent_of, ldexp
 from tcsolve._solve.long_double_residual import SMALL, residual
+from tcsolve._solve.short_refinement import divided
 
 __all__ = ["Band", "Banded", "Cholesky", "General", "Rounded", "Triangular", "is_positive_definite"]
 
@@ -55,7 +56,7 @@ class Rounded:
 
     def solve_sized(self, b, size):
         """Return A**-1 b for b (n,) or (n, k), if max |b| of each column is known and not zero."""
-        return self._factors.solve((b / size).astype(self._dtype)) * np.float64(size)
+        return self._factors.solve(divided(b, size, self._dtype)) * np.float64(size)
 
     def _solve(self, b):
         # All other arrays of the refinement are row-major.

@@ -11,10 +11,11 @@ import numpy as np
 from scipy.linalg import lapack
 
 from tcsolve._backends.cpu.blas import multiplier
+from tcsolve._backends.cpu.lu import column_max
 from tcsolve._lu.scaling import FRAME_EXPONENT
 from tcsolve._solve.long_double_residual import SMALL, residual
 
-__all__ = ["HostLoop", "is_moderate", "refine_shortly"]
+__all__ = ["HostLoop", "divided", "is_moderate", "refine_shortly"]
 
 TOP = 2.0**FRAME_EXPONENT
 # Up to this many entries, a call of LAPACK takes less time than two of NumPy.
@@ -62,15 +63,30 @@ def _solver(native, adjoint):
     factors = native.factors
     if native.dtype.char in "dD":
         return lambda r, size: factors.solve(r, adjoint)
-    # Entries of size 1 fit in FP32.
-    return lambda r, size: factors.solve(r / size, adjoint) * np.float64(size)
+    return lambda r, size: factors.solve(divided(r, size, native.dtype), adjoint) * np.float64(size)
+
+
+def divided(r, size, dtype):
+    """Return r / size in FP32, column-major; the largest entry of each column becomes 1, so all fit."""
+    out = np.empty(r.shape, dtype, order="F")
+    return np.divide(r, size, out=out, casting="same_kind")
 
 
 def _top(v):
     """Return max |v| of each column of v (n,) or (n, k) in FP64; NaN propagates."""
     if v.size <= FEW_ENTRIES and v.ndim == 1:
         return (lapack.zlange if v.dtype.kind == "c" else lapack.dlange)("M", v)
-    return np.maximum.reduce(np.abs(v))
+    return column_max(v)
+
+
+def _difference(times):
+    """Return the function (x, b) -> b - A x, which needs no other memory than the result."""
+
+    def residual(x, b):
+        ax = times(x)
+        return np.subtract(b, ax, out=ax)
+
+    return residual
 
 
 def is_moderate(size):
@@ -94,9 +110,8 @@ class HostLoop:
 
     def __init__(self, a, norm, solve, bound):
         self._norm, self._solve, self._bound = norm, solve, bound
-        times = multiplier(a)
-        is_small = len(a) <= SMALL
-        self._residual = functools.partial(residual, a) if is_small else lambda x, b: b - times(x)
+        small = len(a) <= SMALL
+        self._residual = functools.partial(residual, a) if small else _difference(multiplier(a))
 
     def meets(self, x, b):
         """Tell whether x (n,) or (n, k) meets the bound."""
@@ -132,7 +147,8 @@ class HostLoop:
                 return x, history[-1][1], history[-1][0], history
             if not error <= contraction * before:
                 return None
-            x, before = x + self._solve(r, rest), error
+            x += self._solve(r, rest)
+            before = error
         return None
 
     def _several(self, b, most, contraction):
@@ -164,7 +180,8 @@ class HostLoop:
             if going.size < left.size:
                 x, b, r = (v[:, going] for v in (x, b, r))
                 rest, error, left = rest[going], error[going], left[going]
-            x, before = x + self._solve(r, rest), error
+            x += self._solve(r, rest)
+            before = error
         return None
 
 
