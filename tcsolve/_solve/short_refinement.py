@@ -115,10 +115,11 @@ class HostLoop:
 
     def meets(self, x, b):
         """Tell whether x (n,) or (n, k) meets the bound."""
-        size = np.atleast_1d(_top(x))
-        if not _are_moderate(size):
+        size = _top(x)
+        if not (is_moderate(size) if x.ndim == 1 else _are_moderate(size)):
             return False
-        return bool((_top(self._residual(x, b)) / self._norm / size <= self._bound).all())
+        met = _top(self._residual(x, b)) / self._norm / size <= self._bound
+        return met if x.ndim == 1 else bool(met.all())
 
     def refined(self, b, most, contraction=0.5):
         """Return what `refine_shortly` does, after at most `most` steps."""
