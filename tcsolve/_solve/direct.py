@@ -167,6 +167,11 @@ def _refined(a, b, factors, norm, dtype):
     then the errors are None.
     """
     bound, steps, overflows = stopping.target(dtype, len(b)), np.zeros(b.shape[1], int), False
+    if type(a) is not Band and dtype.char in "dD":  # nearly always this is enough
+        loop = HostLoop(a, norm, lambda r, _: factors.solve(r), bound)
+        if found := loop.refined(b, MOST_STEPS):
+            x, error, steps, _ = found
+            return x.reshape(b.shape), error, steps, ()
     x = factors.solve(b)
     for _ in range(MOST_STEPS + 1):
         if dtype.char in "fF":

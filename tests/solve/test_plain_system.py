@@ -52,9 +52,14 @@ def test_plain_systems_are_verified(n, dtype, columns, assume_a):
         assert all(map(np.array_equal, given, before)) and not np.shares_memory(x, given[1])
 
 
-def test_the_same_system_has_the_same_bits():
-    a, b = system(60)
-    assert np.array_equal(tcsolve.solve(a, b), tcsolve.solve(a.copy(), b.copy()))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+@pytest.mark.parametrize("columns", [None, 1, 3, 20])
+def test_the_same_system_has_the_same_bits_with_a_report_and_without(dtype, columns):
+    for n in (3, 20, 60, 120, LEAST_N - 1):
+        a, b = system(n, dtype, columns)
+        x = tcsolve.solve(a, b)
+        assert np.array_equal(x, tcsolve.solve(a.copy(), b.copy()))
+        assert np.array_equal(x, tcsolve.solve_ex(a, b).x)
 
 
 @pytest.mark.parametrize(
