@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tcsolve._arithmetic.matrix_parts import by_parts, real_parts
+from tcsolve._arithmetic.matrix_parts import by_parts
 from tcsolve._checks import require_finite
 from tcsolve._lu.scaling import exponent_of, ldexp, shift_columns
 from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, Solution, Status
 from tcsolve._solve.backward_error import backward_errors
+from tcsolve._solve.columns import join_parts, largest_parts, like, spread, told
 from tcsolve._solve.condition import ConditionEstimate
 from tcsolve._solve.ladder import Ladder
 from tcsolve._solve.long_double_residual import SMALL, residual
@@ -133,7 +134,7 @@ class Solve:
             wanted /= math.sqrt(2)
         rhs = ops.xp.concatenate([b.real, b.imag], axis=1) if paired else b
         # Launch all work that a solve nearly always needs before the first result is read.
-        read_size = ops.reading(_largest_parts(ops, rhs))
+        read_size = ops.reading(largest_parts(ops, rhs))
         mark = ladder.phases.lap("check", mark)
         self.condition.begin(rhs.shape[1])
         ahead = ladder.ahead(rhs)
@@ -150,7 +151,7 @@ class Solve:
         # Read these now: the condition estimate may factor with a more precise rung than x needed.
         precision, rungs = ladder.precision, ladder.rungs
         rcond, singular = self._rcond(found.met)
-        found = _join_parts(ops.xp, found) if paired else found
+        found = join_parts(ops.xp, found) if paired else found
         if singular:  # then the x of an earlier rung is not valid
             found = found._replace(x=ops.xp.full_like(found.x, np.nan), error=None, met=False)
         x, error = self._returned(found, b)
@@ -208,7 +209,7 @@ class Solve:
         found = self._climb_until_met(rhs[:, take], size[good], bound, mark)
         x[:, take] = found.x
         steps[good] = found.steps
-        history = [_spread(point, good) for point in found.history]
+        history = [spread(point, good) for point in found.history]
         forward = None if found.forward is None else np.full(k, np.nan)
         if forward is not None:
             forward[good] = found.forward
@@ -232,7 +233,7 @@ class Solve:
                 # Start again from x = 0: the x of a rung that failed may be worse than that, even if its
                 # backward error, which is relative to the size of x, is small.
                 state, ahead = self.residual.refine(ladder, rhs, bound, ahead), None
-                history += [_told(ladder.precision, total, point) for point in state.history]
+                history += [told(ladder.precision, total, point) for point in state.history]
                 total += state.steps
             ladder.phases.lap("refine", mark)
             done = state is not None and state.all_converged and state.accurate
@@ -286,7 +287,7 @@ class Solve:
         x, error, ops = found.x, found.error, self.ladder.system.ops
         if self.dtype.char in "fF":
             with np.errstate(over="ignore", under="ignore"):
-                x = ops.converted(x, _like(x, self.dtype))
+                x = ops.converted(x, like(x, self.dtype))
         return x, self._errors(x, b) if error is None else error
 
     def _errors(self, x, b):
@@ -357,46 +358,3 @@ class Solve:
         if not rcond >= np.finfo(self.dtype).eps:
             return Status.ILL_CONDITIONED
         return Status.CONVERGED_AFTER_FALLBACK if self.ladder.fell_back else Status.CONVERGED
-
-
-def _told(rung, before, point):
-    """Return the `HistoryPoint` for a `Point` of a rung; each column had `before` steps on earlier rungs."""
-    return HistoryPoint(rung, before + point.step, point.error, point.estimated)
-
-
-def _spread(point, good):
-    """Return the `HistoryPoint` of all columns from one of the good columns; the others have NaN."""
-    step, error = np.zeros(len(good), int), np.full(len(good), np.nan)
-    step[good], error[good] = point.step, point.error
-    return point._replace(step=step, error=error)
-
-
-def _like(x, dtype):
-    """Return the dtype with the precision of `dtype` that is real or complex as x is."""
-    single = dtype.char in "fF"
-    if x.dtype.kind == "c":
-        return np.dtype(np.complex64 if single else np.complex128)
-    return np.dtype(np.float32 if single else np.float64)
-
-
-def _largest_parts(ops, v):
-    """Return the largest real or imaginary part of each column of v; the moduli might overflow."""
-    if v.dtype.kind != "c":
-        return ops.column_max(v)
-    return ops.xp.maximum(*map(ops.column_max, real_parts(v)))
-
-
-def _join_parts(xp, found):
-    """Join columns (all real parts, then all imaginary parts) to complex columns; error becomes None."""
-    k = found.x.shape[1] // 2
-    # Not real + 1j * imaginary: 1j * inf has NaN in its real part.
-    x = xp.empty((len(found.x), k), np.result_type(found.x, np.complex64))
-    x.real[...], x.imag[...] = found.x[:, :k], found.x[:, k:]
-
-    def larger(v):
-        return v.reshape(2, k).max(axis=0)
-
-    history = [p._replace(step=larger(p.step), error=larger(p.error)) for p in found.history]
-    forward = None if found.forward is None else larger(found.forward)
-    steps = larger(found.steps)
-    return found._replace(x=x, error=None, steps=steps, history=history, forward=forward)
