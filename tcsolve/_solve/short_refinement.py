@@ -68,15 +68,19 @@ def _solver(native, adjoint):
 
 def divided(r, size, dtype):
     """Return r / size in FP32, column-major; the largest entry of each column becomes 1, so all fit."""
+    if r.ndim == 1:
+        return (r / size).astype(dtype)
     out = np.empty(r.shape, dtype, order="F")
     return np.divide(r, size, out=out, casting="same_kind")
 
 
 def _top(v):
     """Return max |v| of each column of v (n,) or (n, k) in FP64; NaN propagates."""
-    if v.size <= FEW_ENTRIES and v.ndim == 1:
-        return (lapack.zlange if v.dtype.kind == "c" else lapack.dlange)("M", v)
-    return column_max(v)
+    if v.ndim > 1:
+        return column_max(v)
+    if v.size > FEW_ENTRIES:
+        return np.maximum.reduce(np.abs(v))
+    return (lapack.zlange if v.dtype.kind == "c" else lapack.dlange)("M", v)
 
 
 def _difference(times):
