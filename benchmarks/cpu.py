@@ -71,6 +71,29 @@ def share_of_rcond(n, repeats):
     return row | {"peer": "the solve", "met": share <= 0.1}
 
 
+def in_hindsight(n, repeats, most=40):
+    """Return the row of all solves of a `Factorization`, compared with the better precision in hindsight."""
+    rng = np.random.default_rng(7)
+    a, systems = rng.standard_normal((n, n)), rng.standard_normal((most, n))
+
+    def seconds(precision):
+        """Return the time from the factorization to the end of each solve."""
+        start, found = time.perf_counter(), []
+        f = tcsolve.factor(a, precision=precision)
+        for b in systems:
+            f.solve(b)
+            found.append(time.perf_counter() - start)
+        return found, f.replaced_after
+
+    runs = [[seconds(name) for name in ("auto", "fp32", "fp64")] for _ in range(repeats)]
+    own, low, high = np.median([[found for found, _ in run] for run in runs], axis=0)
+    ratio = float((own / np.minimum(low, high)).max())
+    after = runs[0][0][1]
+    case = f"the worst of up to {most} solves, FP64 after {after}"
+    row = {"group": "factor and solve", "case": case, "n": n, "ratio": ratio, "wanted": 2.0}
+    return row | {"peer": "the better precision", "replaced_after": after, "met": ratio <= 2.0}
+
+
 def told(row):
     """Return the cells of a row as text."""
     is_excess = row.get("wanted_excess") is not None
@@ -111,6 +134,9 @@ def ratios(options):
     facts["threads"] = os.environ.get("OPENBLAS_NUM_THREADS", "all")
     for case in cases(options.most):
         rows.append(compare(case, options.repeats))
+        print("  ".join(told(rows[-1])), flush=True)
+    for n in (n for n in (1000, 2000) if n <= options.most):
+        rows.append(in_hindsight(n, options.repeats))
         print("  ".join(told(rows[-1])), flush=True)
     if options.most >= LARGE:
         rows.append(share_of_rcond(LARGE, options.repeats))

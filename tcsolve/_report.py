@@ -24,6 +24,8 @@ def as_text(solution):
     if solution.forward_error is not None:
         lines["forward error"] = f"{np.max(solution.forward_error, initial=0.0):.1e} (estimated)"
     lines["seconds"] = _seconds(solution.seconds)
+    if solution.note:
+        lines["note"] = solution.note
     if solution.statuses.ndim:
         lines["matrices"] = _tally(solution)
     told = f"{_words(solution.status)}: {solution.status.value}"

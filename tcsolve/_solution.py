@@ -246,6 +246,8 @@ class Solution:
     forward_error : ndarray of float64, shape (..., nrhs), or None
         Estimate of the largest error of x relative to its largest entry, for each right-hand side.  None
         unless the residual was 'double-double', and for a system with one unknown.
+    note : str
+        What else happened, in a sentence: that FP64 factors replaced those of a `Factorization`.  Else empty.
 
     Notes
     -----
@@ -274,6 +276,7 @@ class Solution:
     statuses: Any = None
     rconds: Any = None
     forward_error: Any = None
+    note: str = ""
 
     # Allows `Solution[ndarray]` in annotations; only the type stubs of the package use the type of x.
     __class_getitem__ = classmethod(GenericAlias)

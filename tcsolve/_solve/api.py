@@ -9,6 +9,7 @@ from tcsolve._solve.factorization import Factorization
 from tcsolve._solve.host_stacks import plain_answer
 from tcsolve._solve.overwriting import is_lent, solution_in
 from tcsolve._solve.placement import require_room_there, target_ops
+from tcsolve._solve.plain_system import plain_system
 from tcsolve._solve.request import check_factor, check_solve
 from tcsolve._solve.routes import solve_request
 from tcsolve._solve.stack_factorization import StackFactorization
@@ -128,7 +129,8 @@ def solve(
     """
     estimate = False
     options = lower, transposed, check_finite, precision, device, estimate, residual
-    if _is_usual(transposed, precision) and residual == "fp64":
+    is_usual = _is_usual(transposed, precision) and not (overwrite_a or overwrite_b)
+    if is_usual and residual == "fp64":
         x = _plain_answer(a, b, assume_a, options)
         if x is not None:
             return x
@@ -157,8 +159,11 @@ def _plain_answer(a, b, assume_a, options):
     if type(device) is not str or not (assume_a is None or type(assume_a) is str):
         return None
     if type(a) is np.ndarray:
-        is_general = assume_a in (None, "gen", "general")
-        return plain_answer(a, b) if is_general and device in ("auto", "cpu") else None
+        if device not in ("auto", "cpu"):
+            return None
+        if a.ndim == 2:
+            return plain_system(a, b, assume_a)
+        return plain_answer(a, b) if assume_a in (None, "gen", "general") else None
     if device not in ("auto", "cuda"):
         return None
 

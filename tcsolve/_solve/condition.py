@@ -46,6 +46,11 @@ class ConditionEstimate:
         twin._known = self._known
         return twin
 
+    def keep(self, made):
+        """Keep the estimate with the factorization of this number for the present factors, if it is known."""
+        if self._known[0] == made:
+            self._known = self.ladder.made, self._known[1]
+
     def rcond(self):
         """Return the estimate; see `Factorization.rcond`."""
         if not self._is_known:

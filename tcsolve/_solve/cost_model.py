@@ -14,7 +14,9 @@ __all__ = [
     "Rates",
     "bytes_needed",
     "choose_update",
+    "factor_cost",
     "first_update",
+    "pass_cost",
     "predict_seconds",
     "rates_for",
     "rates_of",
@@ -99,8 +101,8 @@ CPU = Rates(
     start_seconds={"fp64": 2e-5, "fp32": 2e-5},
     complex_column_seconds={"fp64": 1.0e-6, "fp32": 1.0e-6},
     complex_start_seconds={"fp64": 2e-5, "fp32": 2e-5},
-    step_seconds=5e-5,
-    solve_seconds=2e-7,
+    step_seconds=2e-5,
+    solve_seconds=6e-8,
     block_solve_seconds=2e-7,
     bandwidth=2.5e10,
     gemm_flops=9e10,
@@ -173,23 +175,34 @@ def _scaled_rates(arch, multiprocessors, clock, bandwidth):
 
 def predict_seconds(update, n, nrhs, rates, *, is_complex=False, steps=None):
     """Predict the seconds of a solve with the first rung `update`; `steps` replaces EXPECTED_STEPS."""
-    flops = (8 / 3 if is_complex else 2 / 3) * n**3
-    column = (rates.complex_column_seconds if is_complex else rates.column_seconds)[update]
     start = (rates.complex_start_seconds if is_complex else rates.start_seconds)[update]
-    factor = flops / rates.lu_flops[update] + n * column
+    factor = factor_cost(update, n, rates, is_complex=is_complex)
     steps = EXPECTED_STEPS[update] if steps is None else steps
     return start + factor + (1 + steps) * step_cost(update, n, nrhs, rates, is_complex=is_complex)
 
 
+def factor_cost(update, n, rates, *, is_complex=False):
+    """Predict the seconds of an LU."""
+    flops = (8 / 3 if is_complex else 2 / 3) * n**3
+    column = (rates.complex_column_seconds if is_complex else rates.column_seconds)[update]
+    return flops / rates.lu_flops[update] + n * column
+
+
 def step_cost(update, n, nrhs, rates, *, is_complex=False):
     """Predict the seconds of one refinement step: residual and two triangular solves."""
+    few = nrhs <= FEW_COLUMNS and not is_complex
+    row = rates.solve_seconds if few else rates.block_solve_seconds
+    passes = pass_cost(update, n, nrhs, rates, is_complex=is_complex)
+    return rates.step_seconds + n * row + passes
+
+
+def pass_cost(update, n, nrhs, rates, *, is_complex=False):
+    """Predict the seconds of one refinement step without latencies."""
     entry = 16 if is_complex else 8
     low = entry if update == "fp64" else entry // 2
     traffic = n * n * (entry + low) / rates.bandwidth
     flops = (16 if is_complex else 4) * n * n * nrhs / rates.gemm_flops
-    few = nrhs <= FEW_COLUMNS and not is_complex
-    row = rates.solve_seconds if few else rates.block_solve_seconds
-    return rates.step_seconds + n * row + max(traffic, flops)
+    return max(traffic, flops)
 
 
 @functools.lru_cache(maxsize=256)

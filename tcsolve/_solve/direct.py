@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from tcsolve._backends.cpu.blas import norms
+from tcsolve._backends.cpu.blas import FEW_ROWS, infinity_norm, norms
 from tcsolve._backends.cpu.ops import numpy_ops, sums
 from tcsolve._checks import require_finite, result_dtype
 from tcsolve._lu.norms import survey
@@ -26,6 +26,7 @@ from tcsolve._solve.condition import TRUST
 from tcsolve._solve.gains import least_rcond
 from tcsolve._solve.lapack_factors import Band
 from tcsolve._solve.long_double_residual import SMALL, residual
+from tcsolve._solve.short_refinement import HostLoop
 
 __all__ = ["failed", "solve_directly", "solve_empty", "solve_one_element"]
 
@@ -40,8 +41,6 @@ EPS = {char: float(np.finfo(char).eps) for char in "fdFD"}
 FP64 = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}
 LOW_EPS, LOW = 2.0**-24, {"d": np.float32, "D": np.complex64}
 TOP = 2.0**FRAME_EXPONENT
-# Up to this n, LAPACK's norms take less time than sums by matrix products.
-FEW_ROWS = 128
 
 
 def solve_directly(a, b, way, request):
@@ -65,7 +64,12 @@ def solve_directly(a, b, way, request):
     rhs = np.concatenate([columns.real, columns.imag], axis=1) if paired else columns
     rhs = rhs.astype(wide, copy=False)
     band = Band(matrix, *way.bands) if way.bands else None
-    norm, norm_one, least = (*band.norms(), 0.0) if band else _norms(matrix, way.plan)
+    is_short = not (band or way.plan or request.estimate) and n > FEW_ROWS
+    if is_short:  # then the 1-norm is needed only for an estimate of rcond
+        norm, least = infinity_norm(matrix), 0.0
+        norm_one = n * norm
+    else:
+        norm, norm_one, least = (*band.norms(), 0.0) if band else _norms(matrix, way.plan)
     if not (norm < math.inf and norm_one < math.inf and norm > 0):
         return None
     ordinary = 1 / TOP < norm < TOP and norm_one < TOP
@@ -82,7 +86,7 @@ def solve_directly(a, b, way, request):
     if ordinary and not (request.estimate or way.plan):
         least = least_rcond(factors, n, norm, dtype, wide)
     is_enough = not request.estimate and least >= EPS[dtype.char]
-    rcond = least if is_enough else factors.rcond(norm_one)
+    rcond = least if is_enough else factors.rcond(norms(matrix)[1] if is_short else norm_one)
     estimated = time.perf_counter()
     if way.plan:
         # FP32 factors show an rcond far above their roundoff, and then refinement converges fast.
@@ -164,6 +168,11 @@ def _refined(a, b, factors, norm, dtype):
     then the errors are None.
     """
     bound, steps, overflows = stopping.target(dtype, len(b)), np.zeros(b.shape[1], int), False
+    if type(a) is not Band and dtype.char in "dD":  # nearly always this is enough
+        loop = HostLoop(a, norm, lambda r, _: factors.solve(r), bound)
+        if found := loop.refined(b, MOST_STEPS):
+            x, error, steps, _ = found
+            return x.reshape(b.shape), error, steps, ()
     x = factors.solve(b)
     for _ in range(MOST_STEPS + 1):
         if dtype.char in "fF":
@@ -199,8 +208,14 @@ def _refined_by_plan(a, b, factors, norm, dtype, plan):
     wanted = stopping.before_rounding(dtype, n)
     if dtype.kind == "c" and a.dtype.kind != "c":
         wanted /= math.sqrt(2)  # the modulus of the error combines the errors of both parts
-    operator = Operator.of(numpy_ops, a, norm)
     most = plan.max_steps or MOST_LOW_STEPS
+    if n > SMALL and plan.method in ("auto", "ir"):
+        loop = HostLoop(a, norm, factors.solve_sized, wanted)
+        if found := loop.refined(b, most, plan.contraction):
+            x, error, steps, history = found
+            error = None if dtype.char in "fF" else error
+            return x.reshape(b.shape), error, steps, [(*point, False) for point in history]
+    operator = Operator.of(numpy_ops, a, norm)
     state = refine_columns(numpy_ops, operator, b, factors.solve, plan, wanted, max_steps=most)
     if not state.all_converged:
         return None

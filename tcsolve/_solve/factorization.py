@@ -16,6 +16,7 @@ from tcsolve._solve.determinant import log_determinant
 from tcsolve._solve.direct import solve_empty
 from tcsolve._solve.ladder import Ladder
 from tcsolve._solve.placement import place_rhs
+from tcsolve._solve.replacement import Replacement
 from tcsolve._solve.request import require_residual
 from tcsolve._solve.residuals import RESIDUALS
 from tcsolve._solve.transposed import TransposedLadder
@@ -48,9 +49,10 @@ class Factorization:
     """The LU factors of a matrix, ready for any number of right-hand sides.
 
     `tcsolve.factor` makes it.  If a right-hand side does not converge with the current factors, the next more
-    precise factorization replaces them, for this solve and all later ones.  Threads may share a
-    factorization; its methods run one at a time.  On the CPU it can be copied and pickled.  On a device it
-    cannot, and a forked child process cannot use it.
+    precise factorization replaces them, for this solve and all later ones.  On the CPU, with
+    ``precision='auto'``, FP64 factors replace those in FP32 after as many solves as they are worth.  Threads
+    may share a factorization; its methods run one at a time.  On the CPU it can be copied and pickled.  On a
+    device it cannot, and a forked child process cannot use it.
 
     Attributes
     ----------
@@ -66,6 +68,9 @@ class Factorization:
         Number of bytes of the matrix and its factors.
     bytes_planned : int
         Largest number of bytes that was predicted before a factorization; see `Solution`.
+    replaced_after : int or None
+        Number of solves after which FP64 factors replaced those in FP32, because so many solves were worth
+        them.  None if that has not happened.
 
     Examples
     --------
@@ -76,9 +81,9 @@ class Factorization:
     ((3, 3), dtype('float64'), 'fp64')
     """
 
-    def __init__(self, ladder, condition):
+    def __init__(self, ladder, condition, replacement):
         self._ladder, self._condition, self._lock = ladder, condition, ForkSafeLock()
-        self._determinant = None
+        self._determinant, self._replacement = None, replacement
 
     @classmethod
     def of(cls, ops, a, precision, **options):
@@ -86,13 +91,14 @@ class Factorization:
         ladder = Ladder.begin(ops, a, precision, **options)
         if ladder.rung:
             ladder.make_valid()  # complete, so that other streams and threads can use the factors
-        return cls(ladder, ConditionEstimate(ladder, least=0.0))
+        return cls(ladder, ConditionEstimate(ladder, least=0.0), Replacement.of(ladder, precision))
 
     shape = property(lambda self: self._ladder.system.a.shape)
     dtype = property(lambda self: self._ladder.system.a.dtype)
     precision = property(lambda self: self._ladder.precision)
     rungs = property(lambda self: self._ladder.rungs)
     bytes_planned = property(lambda self: self._ladder.memory.planned)
+    replaced_after = property(lambda self: self._replacement.after)
 
     @property
     def nbytes(self):
@@ -194,8 +200,11 @@ class Factorization:
     @in_turn
     def _solve(self, b, dtype, check_finite, here, residual, transposed):
         """Return the `Solution` for a checked b, with x on the device of `here`."""
+        note = self._replacement.begin(self._ladder, self._condition)
         ladder = TransposedLadder(self._ladder) if transposed else self._ladder
         solution = Solve(ladder, self._condition, dtype, residual).solution(b, check_finite)
+        self._replacement.count(self._ladder, solution.iterations)
+        solution = replace(solution, note=note) if note else solution
         ops = self._ladder.system.ops
         return solution if here is ops else replace(solution, x=ops.host(solution.x)[0])
 
@@ -273,6 +282,7 @@ class Factorization:
                 "_ladder": ladder,
                 "_condition": self._condition.with_ladder(ladder),
                 "_determinant": self._determinant,
+                "_replacement": copy.copy(self._replacement),
             }
 
     def __setstate__(self, state):

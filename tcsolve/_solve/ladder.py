@@ -280,6 +280,19 @@ class Ladder:
         self.memory.planned = max(self.memory.planned, held + self._require("fp64", 1))
         return factor_native(self.system.ops, self.system.matrix, self.system.wide)
 
+    def replace_by_fp64(self):
+        """Replace the factors by those in FP64; the present ones stay until these are known to be good."""
+        mark = self.phases.mark()
+        factors = self.factors_apart()
+        if not factors.bad_pivot:
+            self.rung, self._wide, self.made = (
+                Rung(update_named("fp64"), factors),
+                None,
+                self.made + 1,
+            )
+            self.rungs = (*self.rungs, "fp64")
+        self.phases.lap("factor", mark)
+
     def _drop(self):
         """Free the factors, before the next ones are allocated."""
         self.finish()

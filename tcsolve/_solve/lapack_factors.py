@@ -13,6 +13,7 @@ from tcsolve._contract.vectors import solve_scaled
 from tcsolve._lu.norms import condest
 from tcsolve._lu.scaling import exponent_of, ldexp
 from tcsolve._solve.long_double_residual import SMALL, residual
+from tcsolve._solve.short_refinement import divided
 
 __all__ = ["Band", "Banded", "Cholesky", "General", "Rounded", "Triangular", "is_positive_definite"]
 
@@ -52,6 +53,10 @@ class Rounded:
     def solve(self, b):
         """Return A**-1 b, (n, k), to the precision of FP32."""
         return solve_scaled(np, numpy_ops.column_max, self._solve, b, self._dtype)
+
+    def solve_sized(self, b, size):
+        """Return A**-1 b for b (n,) or (n, k), if max |b| of each column is known and not zero."""
+        return self._factors.solve(divided(b, size, self._dtype)) * np.float64(size)
 
     def _solve(self, b):
         # All other arrays of the refinement are row-major.
@@ -126,18 +131,17 @@ class Band:
             diagonal = a.diagonal(d)
             self.diagonals[above - d, max(d, 0) : max(d, 0) + len(diagonal)] = diagonal
 
-    def times(self, x, diagonals=None):
-        """Return A x, (n, k); `diagonals` replaces those of A."""
-        t = self.diagonals if diagonals is None else diagonals
+    def times(self, x):
+        """Return A x, (n, k)."""
+        t = self.diagonals
         n, gbmv = len(self.a), blas_of("gbmv", t.dtype)
         columns = [gbmv(n, n, self.below, self.above, 1.0, t, np.ascontiguousarray(v)) for v in x.T]
-        return np.stack(columns, axis=1)
+        return np.array(columns).T
 
     def norms(self):
-        """Return the infinity norm and the 1-norm."""
-        size = np.asfortranarray(np.abs(self.diagonals))
-        rows = self.times(np.ones((len(self.a), 1)), size)
-        return float(rows.max()), float(size.sum(axis=0).max())
+        """Return the infinity norm and the 1-norm; NaN if the band holds NaN."""
+        langb = lapack_of("langb", self.diagonals.dtype)
+        return tuple(langb(norm, self.below, self.above, self.diagonals) for norm in "I1")
 
     def residual(self, x, b):
         """Return b - A x, (n, k), for few unknowns in long double."""

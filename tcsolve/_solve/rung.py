@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from tcsolve._arithmetic.formats import Update
+from tcsolve._lu.factors import NativeFactors
 from tcsolve._lu.scaling import Scaling
 
 __all__ = ["Rung", "dtype_of_factors", "matrix_to_factor"]
@@ -39,6 +40,11 @@ class Rung:
     def bad_pivot(self):
         """1-based column of the first pivot that is zero or not finite; 0 if all are good."""
         return self.factors.bad_pivot
+
+    @property
+    def native(self):
+        """The `NativeFactors`, or None, and whether they solve the system with their adjoint."""
+        return self.factors if type(self.factors) is NativeFactors else None, False
 
     def widened(self):
         """Return the rung with its factors converted to FP64; itself if they are in FP64."""

@@ -74,6 +74,11 @@ class TransposedRung:
         self.bad_pivot = rung.bad_pivot
         self.scaling = _swapped(rung.scaling)
 
+    @property
+    def native(self):
+        """As `Rung.native`; None for complex factors, whose adjoint is not their transpose."""
+        return (None if self._system.is_complex else self._rung.native[0]), True
+
     def correct(self, r, adjoint=False):
         """Return approximately A^-T r (or the inverse of conj(A) times r) for FP64 r (n, k)."""
         if r.dtype.kind != "c":

@@ -7,16 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tcsolve._arithmetic.matrix_parts import by_parts, real_parts
+from tcsolve._arithmetic.matrix_parts import by_parts
 from tcsolve._checks import require_finite
 from tcsolve._lu.scaling import exponent_of, ldexp, shift_columns
 from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, Solution, Status
 from tcsolve._solve.backward_error import backward_errors
+from tcsolve._solve.columns import join_parts, largest_parts, like, spread, told
 from tcsolve._solve.condition import ConditionEstimate
 from tcsolve._solve.ladder import Ladder
 from tcsolve._solve.long_double_residual import SMALL, residual
 from tcsolve._solve.residuals import RESIDUALS
+from tcsolve._solve.short_refinement import refine_shortly
 
 __all__ = ["Solve"]
 
@@ -68,15 +70,14 @@ class Solve:
 
         The phases of earlier work are reported with it.
         """
-        ladder, ops, phases = self.ladder, self.ladder.system.ops, self.ladder.phases
+        ladder, phases = self.ladder, self.ladder.phases
         ladder.restore()
         start = phases.mark()
-        columns = ops.xp.asarray(b).reshape(len(ladder.system.a), -1)
-        wide = np.complex128 if columns.dtype.kind == "c" else ladder.system.wide
-        columns = ops.converted(columns, np.dtype(wide))
         earlier, phases.laps = phases.laps, ()
         try:
-            solution = self._verified(columns, check_finite, start, b.ndim < 2)
+            solution = self._quick(b, start) or self._verified(
+                self._columns(b), check_finite, start, b.ndim < 2
+            )
         except BaseException:
             phases.laps = earlier  # the next solve reports the time of the factorization
             raise
@@ -84,6 +85,41 @@ class Solve:
             ladder.finish()
         phases.report(solution.seconds, earlier, start)
         return solution
+
+    def _columns(self, b):
+        """Return b as (n, k) in FP64 on the device of the ladder."""
+        system = self.ladder.system
+        columns = system.ops.xp.asarray(b).reshape(len(system.a), -1)
+        wide = np.complex128 if columns.dtype.kind == "c" else system.wide
+        return system.ops.converted(columns, np.dtype(wide))
+
+    def _quick(self, b, mark):
+        """Return the `Solution` if the system is one that `refine_shortly` solves, else None."""
+        ladder, bound = self.ladder, stopping.target(self.dtype, len(b))
+        is_usual = self.residual is RESIDUALS["fp64"]
+        found = refine_shortly(ladder, b, bound) if is_usual else None
+        if found is None:
+            return None
+        x, error, steps, history = found
+        mark = ladder.phases.lap("refine", mark)
+        precision, rungs, ladder.memory.of_solve = ladder.precision, ladder.rungs, 0
+        ladder.note_bytes(len(steps), 0)
+        made, rcond = ladder.made, self.condition.least or self.condition.rcond()
+        ladder.phases.lap("rcond", mark)
+        if ladder.made != made and ladder.is_singular:  # as the factors of the next rung show
+            return None
+        return Solution(
+            x=np.ascontiguousarray(x.reshape(b.shape)),
+            status=self._status_of_met(rcond),
+            precision=precision,
+            rungs=rungs,
+            iterations=steps,
+            backward_error=error,
+            bound=bound,
+            rcond=rcond,
+            history=tuple([HistoryPoint(precision, *point, False) for point in history]),
+            bytes_planned=max(ladder.memory.planned, ladder.memory.of_solve),
+        )
 
     def _verified(self, b, check_finite, mark, as_vector):
         """Return the `Solution` for b (n, k) in FP64; the checks began at `mark`.
@@ -99,7 +135,7 @@ class Solve:
             wanted /= math.sqrt(2)
         rhs = ops.xp.concatenate([b.real, b.imag], axis=1) if paired else b
         # Launch all work that a solve nearly always needs before the first result is read.
-        read_size = ops.reading(_largest_parts(ops, rhs))
+        read_size = ops.reading(largest_parts(ops, rhs))
         mark = ladder.phases.lap("check", mark)
         self.condition.begin(rhs.shape[1])
         ahead = ladder.ahead(rhs)
@@ -116,7 +152,7 @@ class Solve:
         # Read these now: the condition estimate may factor with a more precise rung than x needed.
         precision, rungs = ladder.precision, ladder.rungs
         rcond, singular = self._rcond(found.met)
-        found = _join_parts(ops.xp, found) if paired else found
+        found = join_parts(ops.xp, found) if paired else found
         if singular:  # then the x of an earlier rung is not valid
             found = found._replace(x=ops.xp.full_like(found.x, np.nan), error=None, met=False)
         x, error = self._returned(found, b)
@@ -176,7 +212,7 @@ class Solve:
         found = self._climb_until_met(rhs[:, take], size[good], bound, mark)
         x[:, take] = found.x
         steps[good] = found.steps
-        history = [_spread(point, good) for point in found.history]
+        history = [spread(point, good) for point in found.history]
         forward = None if found.forward is None else np.full(k, np.nan)
         if forward is not None:
             forward[good] = found.forward
@@ -200,7 +236,7 @@ class Solve:
                 # Start again from x = 0.  The x of a rung that failed may be worse than zero, even if its
                 # backward error is small, because this error is relative to the size of x.
                 state, ahead = self.residual.refine(ladder, rhs, bound, ahead), None
-                history += [_told(ladder.precision, total, point) for point in state.history]
+                history += [told(ladder.precision, total, point) for point in state.history]
                 total += state.steps
             ladder.phases.lap("refine", mark)
             done = state is not None and state.all_converged and state.accurate
@@ -254,7 +290,7 @@ class Solve:
         x, error, ops = found.x, found.error, self.ladder.system.ops
         if self.dtype.char in "fF":
             with np.errstate(over="ignore", under="ignore"):
-                x = ops.converted(x, _like(x, self.dtype))
+                x = ops.converted(x, like(x, self.dtype))
         return x, self._errors(x, b) if error is None else error
 
     def _errors(self, x, b):
@@ -316,53 +352,12 @@ class Solve:
             return beyond
         if not met:
             return Status.NOT_CONVERGED if self.ladder.plan.fallback else Status.STALLED
-        if not accurate:
-            return Status.NOT_ACCURATE
+        return self._status_of_met(rcond) if accurate else Status.NOT_ACCURATE
+
+    def _status_of_met(self, rcond):
+        """Return the status of an x that meets the bound."""
         if math.isnan(rcond):
             return Status.CONDITION_UNKNOWN
         if not rcond >= np.finfo(self.dtype).eps:
             return Status.ILL_CONDITIONED
         return Status.CONVERGED_AFTER_FALLBACK if self.ladder.fell_back else Status.CONVERGED
-
-
-def _told(rung, before, point):
-    """Return the `HistoryPoint` for a `Point` of a rung; each column had `before` steps on earlier rungs."""
-    return HistoryPoint(rung, before + point.step, point.error, point.estimated)
-
-
-def _spread(point, good):
-    """Return the `HistoryPoint` of all columns from one of the good columns; the others have NaN."""
-    step, error = np.zeros(len(good), int), np.full(len(good), np.nan)
-    step[good], error[good] = point.step, point.error
-    return point._replace(step=step, error=error)
-
-
-def _like(x, dtype):
-    """Return the dtype with the precision of `dtype` that is real or complex as x is."""
-    single = dtype.char in "fF"
-    if x.dtype.kind == "c":
-        return np.dtype(np.complex64 if single else np.complex128)
-    return np.dtype(np.float32 if single else np.float64)
-
-
-def _largest_parts(ops, v):
-    """Return the largest real or imaginary part of each column of v; the moduli might overflow."""
-    if v.dtype.kind != "c":
-        return ops.column_max(v)
-    return ops.xp.maximum(*map(ops.column_max, real_parts(v)))
-
-
-def _join_parts(xp, found):
-    """Join columns (all real parts, then all imaginary parts) to complex columns; error becomes None."""
-    k = found.x.shape[1] // 2
-    # Not real + 1j * imaginary: 1j * inf has NaN in its real part.
-    x = xp.empty((len(found.x), k), np.result_type(found.x, np.complex64))
-    x.real[...], x.imag[...] = found.x[:, :k], found.x[:, k:]
-
-    def larger(v):
-        return v.reshape(2, k).max(axis=0)
-
-    history = [p._replace(step=larger(p.step), error=larger(p.error)) for p in found.history]
-    forward = None if found.forward is None else larger(found.forward)
-    steps = larger(found.steps)
-    return found._replace(x=x, error=None, steps=steps, history=history, forward=forward)

@@ -19,7 +19,7 @@ __all__ = ["GENERAL", "Way", "ways_for"]
 LARGEST = 512
 # From this n on, and for at most n / FEW_COLUMNS right-hand sides, a Cholesky factorization in FP32 with
 # refinement is faster than one in FP64.
-LEAST_LOW_DEFINITE, FEW_COLUMNS = 1200, 16
+LEAST_LOW_DEFINITE, FEW_COLUMNS = 600, 16
 
 
 DEFINITE_IN_FP32 = functools.partial(Rounded.of, factor=Cholesky.of)

@@ -9,7 +9,10 @@ from scipy.linalg import blas, lapack
 
 from tcsolve._arithmetic.formats import PREFIX
 
-__all__ = ["blas_of", "matmul", "norms"]
+__all__ = ["FEW_ROWS", "blas_of", "infinity_norm", "matmul", "multiplier", "norms"]
+
+# Up to this n, LAPACK's norms take less time than products.
+FEW_ROWS = 128
 
 
 def blas_of(name, dtype):
@@ -37,6 +40,22 @@ def matmul(a, b):
     return blas_of("gemm", dtype)(1.0, s, t, trans_a=turned_b, trans_b=turned_a).T
 
 
+def multiplier(a):
+    """Return the function x -> a x for x (n,) or (n, k) of the dtype of a; many products take less time.
+
+    The columns of x, and of the result, are contiguous.
+    """
+    t, turned = _column_major(a)
+    gemv, gemm = blas_of("gemv", a.dtype), blas_of("gemm", a.dtype)
+
+    def times(x):
+        if x.ndim == 1:
+            return gemv(1.0, t, x, trans=turned)
+        return gemm(1.0, t, x, trans_a=turned)
+
+    return times
+
+
 def _column_major(x):
     """Return (x, 0) if x is column-major, (x.T, 1) if x is row-major, else (a column-major copy, 0)."""
     if x.flags.f_contiguous:
@@ -50,3 +69,11 @@ def norms(a):
     lange = getattr(lapack, PREFIX[a.dtype.char] + "lange")
     found = lange("I", t), lange("1", t)
     return found[::-1] if turned else found
+
+
+def infinity_norm(a):
+    """Return the infinity norm of a matrix (n, n) in FP64; NaN if it holds NaN."""
+    if len(a) > FEW_ROWS:
+        return matmul(np.abs(a), np.ones((len(a), 1))).max()
+    t, turned = _column_major(np.abs(a) if a.dtype.kind == "c" else a)
+    return lapack.dlange("1" if turned else "I", t)

@@ -1,0 +1,56 @@
+"""The 1-norm of an inverse, estimated by a few solves."""
+
+import numpy as np
+
+__all__ = ["inverse_norm"]
+
+# Largest number of columns of the inverse that are looked at, as in LAPACK.
+MOST_COLUMNS = 5
+
+
+def inverse_norm(solve, n, dtype):
+    """Return a lower bound of ``||A**-1||_1`` that is nearly always within a factor of 3.
+
+    Parameters
+    ----------
+    solve : callable, (v, adjoint) -> A**-1 v or A**-T v, shape (n,)
+    n : int
+        At least 2.
+    dtype : dtype
+        That of A, float32 or float64.
+
+    Returns
+    -------
+    float
+        Not finite if a solve overflows.
+
+    Notes
+    -----
+    This is the algorithm of LAPACK's gecon [1]_.  To avoid overflow, gecon solves for one unknown after the
+    other, which takes twice as long for large n.
+
+    References
+    ----------
+    .. [1] N. J. Higham, ACM Trans. Math. Software 14 (1988), 381-396.
+    """
+    i = np.arange(n)
+    alternating = np.where(i % 2, -1.0, 1.0) * (1 + i / (n - 1))
+    least = 2 * _length(solve(alternating.astype(dtype), False)) / (3 * n)
+    x, column = solve(np.full(n, 1 / n, dtype), False), None
+    found = _length(x)
+    for _ in range(MOST_COLUMNS):
+        size = np.abs(solve(np.copysign(dtype.type(1), x), True))
+        steepest = int(size.argmax())
+        if column is not None and size[steepest] <= size[column]:
+            break
+        column = steepest
+        x = solve((i == column).astype(dtype), False)
+        length = _length(x)
+        if length <= found:
+            break
+        found = length
+    return float(np.maximum(least, found))  # NaN if one of them is
+
+
+def _length(x):
+    return float(np.abs(x).sum(dtype=float))

@@ -1,0 +1,51 @@
+"""Columns of right-hand sides: their histories, their dtypes, and their real and imaginary parts."""
+
+import numpy as np
+
+from tcsolve._arithmetic.matrix_parts import real_parts
+from tcsolve._solution import HistoryPoint
+
+__all__ = ["join_parts", "largest_parts", "like", "spread", "told"]
+
+
+def told(rung, before, point):
+    """Return the `HistoryPoint` for a `Point` of a rung; each column had `before` steps on earlier rungs."""
+    return HistoryPoint(rung, before + point.step, point.error, point.estimated)
+
+
+def spread(point, good):
+    """Return the `HistoryPoint` of all columns from one of the good columns; the others have NaN."""
+    step, error = np.zeros(len(good), int), np.full(len(good), np.nan)
+    step[good], error[good] = point.step, point.error
+    return point._replace(step=step, error=error)
+
+
+def like(x, dtype):
+    """Return the dtype with the precision of `dtype` that is real or complex as x is."""
+    single = dtype.char in "fF"
+    if x.dtype.kind == "c":
+        return np.dtype(np.complex64 if single else np.complex128)
+    return np.dtype(np.float32 if single else np.float64)
+
+
+def largest_parts(ops, v):
+    """Return the largest real or imaginary part of each column of v; the moduli might overflow."""
+    if v.dtype.kind != "c":
+        return ops.column_max(v)
+    return ops.xp.maximum(*map(ops.column_max, real_parts(v)))
+
+
+def join_parts(xp, found):
+    """Join columns (all real parts, then all imaginary parts) to complex columns; error becomes None."""
+    k = found.x.shape[1] // 2
+    # Not real + 1j * imaginary: 1j * inf has NaN in its real part.
+    x = xp.empty((len(found.x), k), np.result_type(found.x, np.complex64))
+    x.real[...], x.imag[...] = found.x[:, :k], found.x[:, k:]
+
+    def larger(v):
+        return v.reshape(2, k).max(axis=0)
+
+    history = [p._replace(step=larger(p.step), error=larger(p.error)) for p in found.history]
+    forward = None if found.forward is None else larger(found.forward)
+    steps = larger(found.steps)
+    return found._replace(x=x, error=None, steps=steps, history=history, forward=forward)

@@ -1,0 +1,89 @@
+"""One small ordinary system on the host, solved and verified with few calls from Python, without a report.
+
+For a few dozen unknowns a solve takes less time than the checks of all arguments and a report.  So systems
+that need none of these are solved first: two NumPy arrays of one dtype, a matrix without known zeros, numbers
+that are not extreme.  Any other outcome than a verified x and a regular matrix is left to the ordinary way.
+"""
+
+import numpy as np
+
+from tcsolve._backends.cpu.blas import infinity_norm, norms
+from tcsolve._refine import stopping
+from tcsolve._solve.device_choice import LEAST_N
+from tcsolve._solve.gains import vectors
+from tcsolve._solve.lapack_factors import Cholesky, General
+from tcsolve._solve.short_refinement import HostLoop, is_moderate
+
+__all__ = ["plain_system"]
+
+# Larger systems gain little, and may be solved faster on a GPU.
+LARGEST = LEAST_N - 1
+# Largest number of corrections with FP64 factors; more gain nothing.
+MOST_STEPS = 2
+FACTORS = dict.fromkeys((None, "gen", "general"), General)
+FACTORS |= dict.fromkeys(("pos", "positive definite"), Cholesky)
+WIDE = {x: np.dtype(np.complex128 if x in "FD" else np.float64) for x in "fdFD"}
+
+
+def plain_system(a, b, assume_a):
+    """Return x with A x = b if the system is plain, else None.
+
+    Parameters
+    ----------
+    a : ndarray
+    b : object
+    assume_a : str or None
+        As in `solve`.
+    """
+    kind = FACTORS.get(assume_a)
+    if kind is None or type(b) is not np.ndarray or not _fit(a, b):
+        return None
+    with np.errstate(all="ignore"):
+        if not (_is_hermitian(a) if kind is Cholesky else _has_corners(a)):
+            return None
+        wide = WIDE[a.dtype.char]
+        return _solved(a.astype(wide, copy=False), b.astype(wide, copy=False), kind.of, a.dtype)
+
+
+def _fit(a, b):
+    """Tell whether a small matrix and right-hand sides fit, and LAPACK can read them."""
+    dtype, flags, n = a.dtype, a.flags, a.shape[0]
+    if b.dtype is not dtype or dtype.char not in WIDE or not (flags.aligned and b.flags.aligned):
+        return False
+    if not (1 < n <= LARGEST and n == a.shape[1] and 0 < b.ndim < 3 and n == b.shape[0] and b.size):
+        return False
+    return flags.c_contiguous or flags.f_contiguous
+
+
+def _is_hermitian(a):
+    return (a == (a.T.conj() if a.dtype.kind == "c" else a.T)).all()
+
+
+def _has_corners(a):
+    """Tell whether a is neither triangular nor banded, because two corners are not zero."""
+    return a[0, -1] != 0 and a[-1, 0] != 0
+
+
+def _solved(a, b, factor, dtype):
+    """Return x in `dtype` for a and b in FP64, or None."""
+    norm = infinity_norm(a)
+    if not is_moderate(norm):
+        return None
+    factors = factor(a)
+    if factors.bad_pivot or not _is_regular(a, factors, norm, dtype):
+        return None
+    loop = HostLoop(a, norm, lambda r, _: factors.solve(r), stopping.target(dtype, len(a)))
+    found = loop.refined(b, MOST_STEPS)
+    if found is None:
+        return None
+    x = found[0].astype(dtype, copy=False)
+    if x is not found[0] and not loop.meets(x.astype(a.dtype), b.reshape(x.shape)):
+        return None
+    return np.ascontiguousarray(x.reshape(b.shape))
+
+
+def _is_regular(a, factors, norm, dtype):
+    """Tell whether rcond is above epsilon, by random vectors, or by an estimate if these leave it open."""
+    g, limit = vectors(len(a), dtype.char)
+    gain = norm * np.maximum.reduce(np.abs(factors.solve(g.astype(a.dtype, copy=False))), axis=None)
+    return gain < limit or factors.rcond(norms(a)[1]) >= np.finfo(dtype).eps

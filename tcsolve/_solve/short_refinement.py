@@ -1,0 +1,194 @@
+"""Refinement on the host with few calls from Python, for numbers that are not extreme.
+
+For a few hundred unknowns, a step takes as long as a few calls from Python.  So a short loop does what most
+systems need: classical refinement with the factors of LAPACK and a plain FP64 matrix.  All others are left to
+the general loop.
+"""
+
+import functools
+
+import numpy as np
+from scipy.linalg import lapack
+
+from tcsolve._backends.cpu.blas import multiplier
+from tcsolve._backends.cpu.lu import column_max
+from tcsolve._lu.scaling import FRAME_EXPONENT
+from tcsolve._solve.long_double_residual import SMALL, residual
+
+__all__ = ["HostLoop", "divided", "is_moderate", "refine_shortly"]
+
+TOP = 2.0**FRAME_EXPONENT
+# Up to this many entries, a call of LAPACK takes less time than two of NumPy.
+FEW_ENTRIES = 256
+# Largest number of corrections of a column; what needs more is left to the general loop.
+MOST_STEPS = 20
+
+
+def refine_shortly(ladder, b, bound):
+    """Refine with the factors of a `Ladder`, from its first x on.
+
+    Parameters
+    ----------
+    ladder : Ladder
+    b : ndarray, shape (n,) or (n, k)
+        The right-hand sides of the caller.
+    bound : float
+        The largest backward error.
+
+    Returns
+    -------
+    (x, errors, steps, history) or None
+        `history` has (steps, errors) of all columns after each step.  None if the system is not ordinary, or
+        if a column does not meet the bound by classical refinement.
+    """
+    system, plan = ladder.system, ladder.plan
+    if not (_is_ordinary(system, b) and plan.method in ("auto", "ir")):
+        return None
+    factors, adjoint = ladder.rung.native
+    if factors is None or factors.bad_pivot:
+        return None
+    most = min(plan.max_steps or MOST_STEPS, MOST_STEPS)
+    loop = HostLoop(system.a, system.survey.inf, _solver(factors, adjoint), bound)
+    return loop.refined(b, most, plan.contraction)
+
+
+def _is_ordinary(system, b):
+    """Tell whether A is plain and in FP64 on the host, and b has its dtype."""
+    char = system.a.dtype.char
+    return char in "dD" and b.dtype.char == char and system.ops.device == "cpu" and system.is_plain
+
+
+def _solver(native, adjoint):
+    """Return the function (r, max |r|) -> approximately A**-1 r (or A**-H r) in FP64."""
+    factors = native.factors
+    if native.dtype.char in "dD":
+        return lambda r, size: factors.solve(r, adjoint)
+    return lambda r, size: factors.solve(divided(r, size, native.dtype), adjoint) * np.float64(size)
+
+
+def divided(r, size, dtype):
+    """Return r / size in FP32, column-major; the largest entry of each column becomes 1, so all fit."""
+    if r.ndim == 1:
+        return (r / size).astype(dtype)
+    out = np.empty(r.shape, dtype, order="F")
+    return np.divide(r, size, out=out, casting="same_kind")
+
+
+def _top(v):
+    """Return max |v| of each column of v (n,) or (n, k) in FP64; NaN propagates."""
+    if v.ndim > 1:
+        return column_max(v)
+    if v.size > FEW_ENTRIES:
+        return np.maximum.reduce(np.abs(v))
+    return (lapack.zlange if v.dtype.kind == "c" else lapack.dlange)("M", v)
+
+
+def _difference(times):
+    """Return the function (x, b) -> b - A x, which needs no other memory than the result."""
+
+    def residual(x, b):
+        ax = times(x)
+        return np.subtract(b, ax, out=ax)
+
+    return residual
+
+
+def is_moderate(size):
+    """Tell whether products with numbers of this size stay in the range of FP64; False for 0 and NaN."""
+    return 1 / TOP < size < TOP
+
+
+class HostLoop:
+    """Classical refinement for one matrix on the host.
+
+    Parameters
+    ----------
+    a : ndarray, shape (n, n), float64 or complex128
+    norm : float
+        Its infinity norm.
+    solve : callable, (r, max |r|) -> approximately A**-1 r
+        r has the shape (n,) or (n, k), with contiguous columns.
+    bound : float
+        The largest backward error.
+    """
+
+    def __init__(self, a, norm, solve, bound):
+        self._norm, self._solve, self._bound = norm, solve, bound
+        small = len(a) <= SMALL
+        self._residual = functools.partial(residual, a) if small else _difference(multiplier(a))
+
+    def meets(self, x, b):
+        """Tell whether x (n,) or (n, k) meets the bound."""
+        size = _top(x)
+        if not (is_moderate(size) if x.ndim == 1 else _are_moderate(size)):
+            return False
+        met = _top(self._residual(x, b)) / self._norm / size <= self._bound
+        return met if x.ndim == 1 else bool(met.all())
+
+    def refined(self, b, most, contraction=0.5):
+        """Return what `refine_shortly` does, after at most `most` steps."""
+        if b.size == len(b):
+            return self._one(b.reshape(-1), most, contraction)
+        return self._several(np.asfortranarray(b), most, contraction)  # LAPACK works on columns
+
+    # The tests of sizes and errors are False for NaN.
+
+    def _one(self, b, most, contraction):
+        """Refine for one column, with numbers in place of arrays."""
+        size, errors = _top(b), []
+        if not is_moderate(size):
+            return None
+        x, before = self._solve(b, size), np.inf
+        for _ in range(most + 1):
+            size = _top(x)
+            if not is_moderate(size):
+                return None
+            r = self._residual(x, b)
+            rest = _top(r)
+            error = rest / self._norm / size
+            errors.append(error)
+            if error <= self._bound:
+                history = [(np.array([i]), np.array([e])) for i, e in enumerate(errors)]
+                return x, history[-1][1], history[-1][0], history
+            if not error <= contraction * before:
+                return None
+            x += self._solve(r, rest)
+            before = error
+        return None
+
+    def _several(self, b, most, contraction):
+        """Refine for several columns; those that have met the bound are not changed again."""
+        size, k = _top(b), b.shape[1]
+        if not _are_moderate(size):
+            return None
+        errors, steps, history, left = np.empty(k), np.zeros(k, int), [], np.arange(k)
+        x, before = self._solve(b, size), np.full(k, np.inf)
+        answer = x
+        for step in range(most + 1):
+            size = _top(x)
+            if not _are_moderate(size):
+                return None
+            r = self._residual(x, b)
+            rest = _top(r)
+            error = rest / self._norm / size
+            if len(left) < k:
+                answer[:, left] = x
+            else:
+                answer = x
+            errors[left], steps[left] = error, step
+            history.append((steps.copy(), errors.copy()))
+            going = np.flatnonzero(~(error <= self._bound))
+            if not going.size:
+                return answer, errors, steps, history
+            if not (error <= contraction * before)[going].all():
+                return None
+            if going.size < left.size:
+                x, b, r = (v[:, going] for v in (x, b, r))
+                rest, error, left = rest[going], error[going], left[going]
+            x += self._solve(r, rest)
+            before = error
+        return None
+
+
+def _are_moderate(size):
+    return is_moderate(np.minimum.reduce(size)) and is_moderate(np.maximum.reduce(size))

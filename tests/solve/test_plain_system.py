@@ -1,0 +1,178 @@
+"""Small ordinary systems are solved first, without a report; answers are verified, all else is unchanged."""
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.linalg
+from bounds import MET, ratio
+
+import tcsolve
+from tcsolve import (
+    AccuracyWarning,
+    InputError,
+    LinAlgWarning,
+    NotPositiveDefiniteError,
+    SingularError,
+)
+from tcsolve._solve.device_choice import LEAST_N
+from tcsolve._steps import observed
+
+
+def system(n, dtype=float, columns=None, definite=False):
+    rng = np.random.default_rng(n)
+    a = rng.standard_normal((n, n))
+    a = a + 1j * rng.standard_normal((n, n)) if np.dtype(dtype).kind == "c" else a
+    a = a @ a.conj().T / n + np.eye(n) if definite else a
+    a = a.astype(dtype)
+    b = (a @ np.ones((n, columns) if columns else n)).astype(dtype)
+    return a, b
+
+
+def plainly(*args, **options):
+    """Return x, and whether the system was solved before anything else was looked at."""
+    with observed() as steps:
+        x = tcsolve.solve(*args, **options)
+    return x, not steps
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+@pytest.mark.parametrize("n", [2, 4, 10, 32, 33, 130, LEAST_N - 1])
+@pytest.mark.parametrize("columns", [None, 1, 3])
+@pytest.mark.parametrize("assume_a", [None, "gen", "pos"])
+def test_plain_systems_are_verified(n, dtype, columns, assume_a):
+    a, b = system(n, dtype, columns, definite=assume_a == "pos")
+    a = (a + a.conj().T) / 2 if assume_a == "pos" else a
+    for order in "CF":
+        given = np.array(a, order=order), np.array(b, order=order)
+        before = [v.copy() for v in given]
+        x, is_plain = plainly(*given, assume_a=assume_a)
+        assert is_plain and x.shape == b.shape and x.dtype == dtype and x.flags.c_contiguous
+        assert ratio(a, x, b) <= MET
+        assert all(map(np.array_equal, given, before)) and not np.shares_memory(x, given[1])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+@pytest.mark.parametrize("columns", [None, 1, 3, 20])
+def test_the_same_system_has_the_same_bits_with_a_report_and_without(dtype, columns):
+    for n in (3, 20, 60, 120, LEAST_N - 1):
+        a, b = system(n, dtype, columns)
+        x = tcsolve.solve(a, b)
+        assert np.array_equal(x, tcsolve.solve(a.copy(), b.copy()))
+        assert np.array_equal(x, tcsolve.solve_ex(a, b).x)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a, b: (a.tolist(), b),
+        lambda a, b: (a, b.tolist()),
+        lambda a, b: (a, b.astype(complex)),
+        lambda a, b: (a[::2, ::2], b[::2]),
+        lambda a, b: (np.triu(a) + 40 * np.eye(40), b),
+        lambda a, b: (a * 1e300, b * 1e300),
+        lambda a, b: (a, b * 0),
+        lambda a, b: (a.astype(">f8"), b),
+        lambda a, b: (a[:1, :1], b[:1]),
+        lambda a, b: (a, b[:, None][:, :0]),
+    ],
+)
+def test_other_systems_are_solved_the_ordinary_way(change):
+    a, b = change(*system(40))
+    x, is_plain = plainly(a, b)
+    assert not is_plain and np.allclose(np.asarray(a) @ x, b, rtol=1e-9)
+
+
+@pytest.mark.parametrize("n", [LEAST_N, 300])
+def test_a_system_that_a_gpu_may_solve_faster_is_placed_first(n):
+    assert not plainly(*system(n))[1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"overwrite_a": True},
+        {"overwrite_b": True},
+        {"precision": "fp64"},
+        {"residual": "double-double"},
+        {"transposed": True},
+        {"assume_a": "sym"},
+        {"lower": True, "assume_a": "her"},
+    ],
+)
+def test_options_are_heeded(options):
+    a, b = system(20, definite=True)
+    a = (a + a.T) / 2
+    x, is_plain = plainly(a, b, **options)
+    assert not is_plain and np.allclose(x, 1, rtol=1e-9)
+
+
+@pytest.mark.parametrize("assume_a", [None, "pos"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", ["a", "b"])
+def test_values_that_are_not_finite_are_refused(assume_a, value, where):
+    a, b = system(20, definite=True)
+    a = (a + a.T) / 2
+    if where == "a":
+        a[3, 5] = a[5, 3] = value
+    else:
+        b[4] = value
+    with pytest.raises(InputError, match=f"{where} does"):
+        tcsolve.solve(a, b, assume_a=assume_a)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert np.isnan(tcsolve.solve(a, b, assume_a=assume_a, check_finite=False)).any()
+
+
+@pytest.mark.parametrize("n", [2, 10, 60])
+def test_singular_and_ill_conditioned_matrices_are_told(n):
+    a, b = system(n)
+    a[:, 1] = a[:, 0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises((SingularError, LinAlgWarning)):
+            tcsolve.solve(a, b)
+    a[:, 1] *= 1 + 2e-16
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises((SingularError, LinAlgWarning)):
+            tcsolve.solve(a, b)
+    with pytest.raises(SingularError):
+        tcsolve.solve(np.outer(np.ones(n), np.ones(n)), b)
+
+
+@pytest.mark.parametrize("exponent", range(2, 15, 2))
+@pytest.mark.parametrize("n", [10, 60])
+def test_hard_matrices_give_no_warning_before_scipy_does(n, exponent):
+    a = tcsolve.matrices.generate("svd_geo", n, cond=10.0**exponent, seed=1).a
+    b = np.ones(n)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scipy.linalg.solve(a, b)
+        assert ratio(a, tcsolve.solve(a, b), b) <= MET
+
+
+def test_a_matrix_that_is_not_definite_or_not_symmetric_is_told():
+    a, b = system(20, definite=True)
+    a = (a + a.T) / 2
+    with pytest.raises(NotPositiveDefiniteError):
+        tcsolve.solve(a - 3 * np.eye(20), b, assume_a="pos")
+    a[2, 7] += 0.5
+    with pytest.warns(AccuracyWarning):
+        tcsolve.solve(a, b, assume_a="pos")
+
+
+def test_a_complex_matrix_with_a_complex_diagonal_is_not_definite():
+    a, b = system(20, complex, definite=True)
+    a = (a + a.conj().T) / 2 + 1e-3j * np.eye(20)
+    assert not plainly(a, b, assume_a="gen")[0].imag.max() == 0
+    with pytest.warns(AccuracyWarning):
+        tcsolve.solve(a, b, assume_a="pos")
+
+
+def test_the_floating_point_settings_of_the_caller_do_not_matter():
+    a, b = system(12)
+    for scale in (1.0, 1e-300, 1e300):
+        with np.errstate(all="raise"):
+            x = tcsolve.solve(a * scale, b)
+        assert np.allclose(x, np.ones(12) / scale, rtol=1e-9, atol=0)
