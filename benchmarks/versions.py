@@ -1,0 +1,199 @@
+"""Is the library as fast as an older version of it?
+
+    git worktree add ../old COMMIT
+    python benchmarks/versions.py old=../old now=.    # the table
+    python benchmarks/versions.py --draw              # the page from the JSON again; no GPU
+
+Each version runs in a process of its own on the same GPU.  The versions take turns, and the order of a turn
+alternates.  In a turn, a call is repeated, and the first calls are not counted.  Wall clock with an idle
+device before and after, medians.  Every answer is checked before it is timed.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from _ablation_paths import DOMINANT, GAUSS
+from _harness import RESULTS, arguments, gpu, machine, save, summary, unless_drawn
+from tables import source, table
+
+# (what, n, turns, calls of a turn); `gemm_batched` multiplies 65536 matrices.
+CASES = [
+    (kind, n, *how)
+    for n, *how in ((1024, 8, 20), (2048, 8, 15), (4096, 8, 10))
+    for kind in (GAUSS, DOMINANT)
+]
+CASES += [
+    (kind, n, *how)
+    for n, *how in ((8192, 6, 5), (16384, 6, 2), (32768, 4, 1))
+    for kind in (GAUSS, DOMINANT)
+]
+CASES += [
+    ("gemm", 2048, 8, 20),
+    ("gemm", 8192, 6, 4),
+    ("gemm_batched", 16, 8, 15),
+    ("gemm_batched", 32, 8, 10),
+]
+BATCH, UNCOUNTED, ALLOWED = 65536, 2, 1.02
+HEAD = ["what", "n", "before, ms", "now, ms", "now / before"]
+
+
+# ---- one version -------------------------------------------------------------------------------
+
+
+def system(what, n):
+    """Return the call to time and a function that raises unless its result is right."""
+    import cupy
+
+    import tcsolve
+
+    rng = cupy.random.default_rng(1)
+    if what.startswith("gemm"):
+        batch = (BATCH,) if what == "gemm_batched" else ()
+        a, b = (rng.standard_normal((*batch, n, n), dtype=cupy.float32) for _ in range(2))
+        options = {} if batch else {"precision": "fp16", "refine": "ab"}
+        some = slice(0, 1 if batch else 16)
+
+        def check(c):
+            exact = cupy.matmul(
+                a[some].astype(float), b[some].astype(float) if batch else b.astype(float)
+            )
+            assert float(abs(c[some] - exact).max()) < 1e-5 * n
+
+        return lambda: getattr(tcsolve, what)(a, b, **options), check
+    a = rng.standard_normal((n, n))
+    if what == DOMINANT:
+        a[cupy.arange(n), cupy.arange(n)] += n
+    b = a @ cupy.ones(n)
+
+    def right(x):
+        rest = float(abs(b - a @ x).max() / abs(a).sum(axis=1).max() / abs(x).max())
+        assert rest <= 2 * n**0.5 * 2.0**-53, rest
+
+    return lambda: tcsolve.solve(a, b, assume_a="gen"), right
+
+
+def serve(folder):
+    """Answer the requests on standard input: [what, n] prepares a case, a number times so many calls."""
+    import cupy
+
+    import tcsolve
+
+    assert Path(tcsolve.__file__).is_relative_to(folder), tcsolve.__file__
+    call, wait = None, cupy.cuda.Device().synchronize
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if isinstance(asked, list):
+            call = None
+            tcsolve.clear_cache()
+            cupy.get_default_memory_pool().free_all_blocks()
+            call, check = system(*asked)
+            for _ in range(4):
+                x = call()
+            check(x)
+            del x, check
+            found = []
+        else:
+            found = []
+            for _ in range(asked + UNCOUNTED):
+                wait()
+                start = time.perf_counter()
+                call()
+                wait()
+                found.append(time.perf_counter() - start)
+        print("@" + json.dumps(found[UNCOUNTED:]), flush=True)
+
+
+# ---- both versions -----------------------------------------------------------------------------
+
+
+class Version:
+    """A checkout of the library in a process of its own."""
+
+    def __init__(self, name, checkout, folder):
+        self.name, here = name, Path(folder) / name
+        # As in a wheel, the kernels and the matrices are inside the package.
+        for part in ("tcsolve", "kernels", "matrices"):
+            to = here / "tcsolve" / ("" if part == "tcsolve" else part)
+            shutil.copytree(Path(checkout) / part, to, dirs_exist_ok=True)
+        command = [sys.executable, "-P", __file__, "--serve", str(here)]
+        paths = str(here), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")
+        path = os.pathsep.join(paths)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, **pipes)
+
+    def ask(self, request):
+        """Return the seconds of calls, or [] for a request that prepares a case."""
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith("@"):
+                return json.loads(line[1:])
+        raise RuntimeError(f"the version {self.name!r} has ended")
+
+
+def measure(versions, what, n, turns, calls):
+    """Return the row of a case."""
+    found = {version.name: [] for version in versions}
+    for version in versions:
+        version.ask([what, n])
+    for turn in range(turns):
+        for version in versions[:: -1 if turn % 2 else 1]:
+            found[version.name] += version.ask(calls)
+    return {"what": what, "n": n} | {"seconds": {name: summary(x) for name, x in found.items()}}
+
+
+def cells(row):
+    """Return the cells of a row in the table."""
+    before, now = (x["median"] for x in row["seconds"].values())
+    late = "" if now <= ALLOWED * before else " (slower)"
+    return [
+        row["what"],
+        row["n"],
+        f"{1e3 * before:.3f}",
+        f"{1e3 * now:.3f}",
+        f"{now / before:.3f}{late}",
+    ]
+
+
+def page(facts, rows):
+    """Return the page of the results."""
+    about = __doc__.partition("\n\nEach version")[2]
+    before, now = facts["versions"].items()
+    text = f"Commit {before[1]} ({before[0]}) and commit {now[1]} ({now[0]})."
+    head = f"# The library and an older version of it\n\n{source(facts, 'benchmarks/versions.py')}  {text}"
+    return f"{head}\n\nEach version{about}\n{table(HEAD, map(cells, rows))}\n"
+
+
+def main():
+    if sys.argv[1:2] == ["--serve"]:
+        serve(sys.argv[2])
+        return
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument(
+        "versions", nargs="*", metavar="NAME=FOLDER", help="the older version first"
+    )
+    parser.add_argument("--commits", nargs=2, default=("?", "?"), help="the commits of both")
+    parser.set_defaults(json=RESULTS / "versions.json")
+    options = unless_drawn(parser, page)
+    if options is None:
+        return
+    folders = dict(x.split("=", 1) for x in options.versions)
+    facts, rows = machine(options.commit) | gpu(), []
+    facts["versions"] = dict(zip(folders, options.commits, strict=True))
+    with tempfile.TemporaryDirectory() as folder:
+        versions = [Version(name, checkout, folder) for name, checkout in folders.items()]
+        for case in CASES:
+            rows.append(measure(versions, *case))
+            print(*cells(rows[-1]), sep=" | ", flush=True)
+            save(options.json, facts, rows)
+    options.json.with_suffix(".md").write_text(page(facts, rows))
+
+
+if __name__ == "__main__":
+    main()
