@@ -587,7 +587,12 @@ needs_signals = pytest.mark.skipif(os.name != "posix", reason="signals are of PO
 def interrupted_after(module, command):
     """Start the command and interrupt it when it has imported the module; return the process."""
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A shell starts the suite in the background with interrupts ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = threading.Timer(60, process.kill)
     deadline.start()

@@ -288,7 +288,7 @@ def test_a_condition_far_from_the_true_one_is_seen():
     a, b = a_system()
     solution = solve_ex(a, b)
     lie = dataclasses.replace(solution, rcond=solution.rcond / 4)
-    assert any("rcond is told" in sentence for sentence in verdict(lie, a, b))
+    assert any("rcond is reported" in sentence for sentence in verdict(lie, a, b))
 
 
 # ---- defects that random cases have found -------------------------------------------------------

@@ -30,7 +30,13 @@ def test_every_module_for_a_device_can_be_imported():
         import cupy  # noqa: F401
     except ImportError as error:
         skip_or_fail(f"CuPy cannot be imported: {error}", "TCSOLVE_REQUIRE_NVRTC")
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        PROGRAM,
+    ]  # -P: the installed package, not the working folder
+    done = subprocess.run(command, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[1]) > 30
