@@ -17,7 +17,7 @@ import numpy as np
 RESULTS = pathlib.Path(__file__).parent / "results"
 # Samples are taken until `repeats` are done or they have taken this many seconds in all.
 PATIENCE = 20.0
-# A call of less than SHORT seconds has several warm-ups, because our third call of a size records a graph.
+# A call of less than SHORT seconds has several warm-ups, because our first calls of a size record graphs.
 SHORT, SHORT_WARM_UPS = 0.5, 5
 
 

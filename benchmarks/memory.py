@@ -6,7 +6,7 @@
 The arguments are in CuPy's default pool.  The solve allocates from another pool, and its bytes in use are
 read after every allocation.
 
-- *used*: the peak of bytes in use beyond the arguments, including x, in the first solve of a size.
+- *used*: the peak of bytes in use beyond the arguments, including x, in a first solve that is not recorded.
 - *reserved*: the bytes that the pool took from the device.  This is more than *used* if freed blocks could
   not be reused, because of their stream or their size.
 - *kept*: the bytes that the library holds after the third solve, for later solves of that size.
@@ -26,6 +26,8 @@ import itertools
 
 from _harness import RESULTS, arguments, gpu, machine, save, unless_drawn
 from tables import source, table
+
+from tcsolve._paths import replaced
 
 SINGLE_PRODUCT = ("fp16", "bf16", "tf32")
 SOLVE, FACTOR, OVERWRITE = "solve", "factor", "factor, overwrite_a"
@@ -53,7 +55,10 @@ def fresh_pool():
 
 
 class PeakPool:
-    """A pool that records its peak of bytes in use, and is CuPy's allocator inside a with block."""
+    """A pool that records its peak of bytes in use, and is CuPy's allocator inside a with block.
+
+    Inside, the first solve of a size is not recorded, because recorded graphs have memory of their own.
+    """
 
     def __init__(self):
         import cupy
@@ -62,6 +67,7 @@ class PeakPool:
         self._before = self.pool.used_bytes(), self.pool.total_bytes()
         self._set = cupy.cuda.set_allocator
         self._usual = cupy.get_default_memory_pool().malloc
+        self._paths = replaced(most_at_once=0)
 
     @property
     def reserved(self):
@@ -82,9 +88,11 @@ class PeakPool:
     def __enter__(self):
         # In all threads; `using_allocator` acts in the current one only.
         self._set(self.malloc)
+        self._paths.__enter__()
         return self
 
     def __exit__(self, *error):
+        self._paths.__exit__(*error)
         self._set(self._usual)
 
 

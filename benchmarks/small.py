@@ -5,8 +5,8 @@
 
 Wall clock of `tcsolve.solve` of CuPy arrays.  The peers are cupy.linalg.solve and torch.linalg.solve, and for
 positive definite matrices also torch's cholesky with cholesky_solve.  Times are medians with a synchronised
-device, from the third call on.  "Second call" is the second call of a size, for which nothing is recorded
-yet.  Every answer is checked before it is timed.
+device, from the third call on.  "Second call" is the second call of a size.  Every answer is checked before
+it is timed.
 """
 
 import itertools

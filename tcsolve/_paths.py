@@ -37,6 +37,9 @@ class Paths:
         of the panel.
     least_recorded, most_recorded : int
         Smallest and largest n with recorded graphs.
+    most_at_once : int
+        Up to this n, the first solve of a size is recorded; for larger matrices, a solve of a size that was
+        solved before.
     early_rows : int
         Largest n for which the factorization starts before the survey is read.
     ahead_rows : int
@@ -65,6 +68,7 @@ class Paths:
     least_columns: float = 2048
     least_recorded: int = 1
     most_recorded: int = 32768
+    most_at_once: int = 8192
     early_rows: int = 4096
     ahead_rows: int = 8192
     condition_aside: bool = True

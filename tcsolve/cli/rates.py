@@ -20,7 +20,7 @@ HOST_SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
 DEVICE_SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 # The bytes of a small and of a large array; see `MachineRates`.
 SMALL_BYTES, LARGE_BYTES = 1 << 20, 256 << 20
-# The third call of a size records a graph.  There are at least LEAST samples, and after PATIENCE
+# The first calls of a size record graphs.  There are at least LEAST samples, and after PATIENCE
 # seconds no further ones.
 WARM_UPS, LEAST, MOST, PATIENCE = 3, 3, 50, 0.4
 

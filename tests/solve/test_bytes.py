@@ -215,7 +215,7 @@ def test_a_device_gives_the_bytes_that_are_planned(n, nrhs, spread, order, preci
         cupy.cuda.Device().synchronize()
 
     assert solution.status is Status.CONVERGED
-    assert memory.kept_bytes() == 0  # the first solve of a size keeps no memory
+    assert memory.kept_bytes() == 0  # without recorded graphs, a solve keeps no memory
     assert 0.95 <= solution.bytes_planned / peak.used <= (1.05 if nrhs == 1 else 1.15)
 
 
@@ -252,6 +252,21 @@ def test_native_factors_of_a_scaled_matrix_keep_no_tape(cupy, script):
 
     assert memory.kept_bytes() == 0
     assert all(f.solve_ex(a @ cupy.ones(n)).status is Status.CONVERGED for f in factors)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [1024, 2048, 8192])
+def test_recorded_graphs_keep_the_factors_and_little_more(n, cupy, script):
+    memory = script("memory")
+    a = memory.matrix("gauss", n)
+    tcsolve.clear_cache()
+
+    for _ in range(3):
+        assert tcsolve.solve_ex(a, a @ cupy.ones(n)).status is Status.CONVERGED
+        assert 4 * n * n < memory.kept_bytes() < 4.4 * n * n + (10 << 20)
+
+    tcsolve.clear_cache()
+    assert memory.kept_bytes() == 0
 
 
 @pytest.mark.gpu

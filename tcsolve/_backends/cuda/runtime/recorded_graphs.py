@@ -51,17 +51,18 @@ def remembers(n, dtype):
     """Tell whether `matrix` would return a matrix now, if there is memory."""
     if not recordable(n, dtype):
         return False
-    return recurring.was_asked((cupy.cuda.runtime.getDevice(), n, dtype.char))
+    return n <= paths().most_at_once or recurring.was_asked(_key(n, dtype))
 
 
 def matrix(n, dtype):
     """Return an n x n row-major array on a tape, with rows on 16-byte boundaries, or None.
 
-    It returns None for the first matrix of a size, and while too many tapes are lent.  When the last array
-    that shares the memory is freed, the tape is idle again.
+    It returns None for the first matrix of a large size, and while too many tapes are lent.  When the last
+    array that shares the memory is freed, the tape is idle again.
     """
-    key = (cupy.cuda.runtime.getDevice(), n, np.dtype(dtype).char)
-    tape = _borrow(key) if recurring.asked_before(key) else None
+    key = _key(n, np.dtype(dtype))
+    known = recurring.asked_before(key) or n <= paths().most_at_once
+    tape = _borrow(key) if known else None
     if tape is None:
         return None
     lease = _Lease(tape)
@@ -69,6 +70,10 @@ def matrix(n, dtype):
     memory = cupy.cuda.UnownedMemory(tape.w.data.ptr, tape.w.nbytes, lease, key[0])
     start = cupy.cuda.MemoryPointer(memory, 0)
     return cupy.ndarray(tape.w.shape, tape.w.dtype, start)[:, :n]
+
+
+def _key(n, dtype):
+    return cupy.cuda.runtime.getDevice(), n, dtype.char
 
 
 def tape_of(x):

@@ -85,7 +85,9 @@ class Tape:
         return reels
 
     def run(self, name, body, where=(), aside=False):
-        """Return body(): launched in the first call, recorded in the second, replayed in later calls.
+        """Return body(), which is recorded and replayed.
+
+        For a large matrix, the first call launches it, and only the second one records it.
 
         body launches kernels for arrays of this tape and reads nothing back.  Its result is memory of the
         tape, valid until the next run.  Equal `name` and `where` (addresses) mean equal work.  Work `aside`
@@ -177,19 +179,20 @@ class _Reel:
     def run(self, stream, name, body, where):
         """Return body(), launched or replayed in `stream`."""
         key, known = (name, where, paths()), (*self._key, name, paths())
+        if key not in self.graphs and name not in self._unrecordable:
+            _, n, _ = self._key
+            launched = was_asked(known)
+            if launched or n <= paths().most_at_once:
+                try:
+                    self.graphs[key] = self._record(body)
+                except (RuntimeError, MemoryError):  # CUDA's and CuPy's errors; nothing has run
+                    # What cannot be recorded before a first launch may be recorded after it.
+                    if launched:
+                        self._unrecordable.add(name)
         if key not in self.graphs:
-            if name in self._unrecordable:
-                return self._launch(stream, body)
-            # A kernel must be loaded before it can be recorded, and the first launch loads it.
-            if not was_asked(known):
-                result = self._launch(stream, body)
-                asked_before(known)
-                return result
-            try:
-                self.graphs[key] = self._record(body)
-            except (RuntimeError, MemoryError):  # CUDA's and CuPy's errors; nothing has run
-                self._unrecordable.add(name)
-                return self._launch(stream, body)
+            result = self._launch(stream, body)
+            asked_before(known)
+            return result
         graphs, result = self.graphs[key]
         for graph in graphs:
             graph.launch(stream)

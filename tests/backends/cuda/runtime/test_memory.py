@@ -207,9 +207,17 @@ def test_an_allocation_that_fails_harms_nothing(name, once, cupy, record_propert
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("earlier", [1, 2, 3, 4])
-def test_an_allocation_that_fails_harms_no_recorded_factorization(earlier, cupy, record_property):
-    """The first solve of a size is launched, the second allocates a tape, the third records on it."""
+@pytest.mark.parametrize(
+    "most_at_once, earlier", [(8192, 0), (8192, 1), (0, 1), (0, 2), (0, 3), (0, 4)]
+)
+def test_an_allocation_that_fails_harms_no_recorded_factorization(
+    most_at_once, earlier, cupy, lu_sizes, record_property
+):
+    """The first solve of a small size is recorded.
+
+    That of a large one is launched, the second allocates a tape, the third records on it.
+    """
+    lu_sizes(most_at_once=most_at_once)
     problem, a, b = system(cupy, 500)
     tcsolve.clear_cache()
     expected = tcsolve.solve(a, b, precision="fp16x3")

@@ -42,6 +42,13 @@ def test_a_replay_gives_the_bits_of_a_launch(precision, n, cupy, record):
         assert (x.backward_error == y.backward_error).all() and x.rungs == y.rungs
 
 
+@pytest.mark.parametrize("n, recorded", [(1024, True), (8192, True), (8193, False)])
+def test_the_first_solve_of_a_size_is_recorded_unless_it_is_large(n, recorded, cupy, record):
+    a, b = system(cupy, n)
+    solve(a, b, precision="fp16x3")
+    assert bool(record.census().recordings) is recorded
+
+
 def test_look_ahead_is_recorded_with_the_same_bits(cupy, record, lu_sizes):
     lu_sizes(overlap_rows=0)
     a, b = system(cupy, 2000)
@@ -169,14 +176,16 @@ def test_panels_of_other_widths_are_recorded_as_well(
     assert record.census().recordings
 
 
+@pytest.mark.parametrize("most_at_once", [0, 8192])
 def test_a_factorization_that_fails_half_way_spoils_no_later_one(
-    cupy, record, lu_sizes, monkeypatch
+    most_at_once, cupy, record, lu_sizes, monkeypatch
 ):
     from tcsolve._backends.cuda.lu.ops import DeviceLU
 
-    lu_sizes(overlap_rows=0, least_columns=64, wide=256)
+    lu_sizes(overlap_rows=0, least_columns=64, wide=256, most_at_once=most_at_once)
     (a, b), plan = system(cupy, 1500), Plan("fp16x3", block=256)
-    first = solve(a, b, precision=plan)
+    with replaced(most_at_once=0):  # nothing is recorded, but the size is known
+        first = solve(a, b, precision=plan)
     panels, merge_swaps = [], DeviceLU.merge_swaps
 
     def fail(self, order, *rest):
@@ -225,7 +234,8 @@ def test_factors_that_live_on_do_not_each_keep_a_tape(cupy, record):
 
 def test_a_recording_that_fails_is_launched(cupy, record, monkeypatch):
     a, b = system(cupy, 300)
-    first = solve(a, b, precision="fp16x3")
+    with replaced(most_recorded=0):
+        first = solve(a, b, precision="fp16x3")
 
     def refuse(*_):
         raise RuntimeError("no")
@@ -235,7 +245,17 @@ def test_a_recording_that_fails_is_launched(cupy, record, monkeypatch):
     assert not record.census().recordings
 
 
-def test_a_recording_that_failed_is_not_tried_again(cupy, record):
+@pytest.mark.parametrize(
+    "most_at_once, expected",
+    [
+        (0, [False, True, False, False, False, False]),
+        (8192, [True, False, True, False, False, False, False]),
+    ],
+)
+def test_a_recording_that_failed_after_a_launch_is_not_tried_again(
+    most_at_once, expected, cupy, record, lu_sizes
+):
+    lu_sizes(most_at_once=most_at_once)
     n = 64
     record.matrix(n, "f")
     w, calls = record.matrix(n, "f"), []
@@ -249,11 +269,15 @@ def test_a_recording_that_failed_is_not_tried_again(cupy, record):
 
     found = [tape.run("body", body).get().tolist() for _ in range(5)]
 
-    assert calls == [False, True, False, False, False, False]
+    assert calls == expected
     assert found == 5 * [[1.0, 1.0, 1.0]]
 
 
-def test_a_body_that_divides_its_recording_has_the_same_result(cupy, record):
+@pytest.mark.parametrize("most_at_once, expected", [(0, [False, True]), (8192, [True])])
+def test_a_body_that_divides_its_recording_has_the_same_result(
+    most_at_once, expected, cupy, record, lu_sizes
+):
+    lu_sizes(most_at_once=most_at_once)
     n = 65
     record.matrix(n, "f")
     w, calls = record.matrix(n, "f"), []
@@ -270,7 +294,7 @@ def test_a_body_that_divides_its_recording_has_the_same_result(cupy, record):
 
     found = [tape.run("body", body).get() for _ in range(5)]
 
-    assert calls == [False, True]
+    assert calls == expected
     assert all((x == 62).all() for x in found)
 
 
