@@ -6,6 +6,11 @@ import os
 import subprocess
 import sys
 
+# Processes that test at the same time share the cores, and threads of BLAS that wait for a core spin.  NumPy
+# reads this when it is imported.
+if count := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0)):
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
+
 import hypothesis
 import numpy as np
 import pytest
@@ -49,8 +54,11 @@ def compiles(item):
     return getattr(item, "originalname", None) == "test_kernel_compiles"
 
 
-def pytest_collection_modifyitems(items):
-    items.sort(key=compiles)  # they come last
+def pytest_collection_modifyitems(config, items):
+    # They take longest.  Alone, they come last, after another process has compiled the kernels; processes that
+    # share the tests end at the same time if they come first.
+    shared = hasattr(config, "workerinput")
+    items.sort(key=lambda item: compiles(item) is not shared)
 
 
 def pytest_collection_finish(session):

@@ -3,21 +3,30 @@
 
 #include "common/common.cuh"
 
-// c += A B for A 8 x 4 and B 4 x 8, by a warp.  Lane i has a = A[i / 4][i % 4], b = B[i % 4][i / 4], and
-// c0, c1 = C[i / 4][2 (i % 4)] and its right neighbour.  Rounding: one for each product and sum.
-__device__ __forceinline__ void add_tile_product(double& c0, double& c1, double a, double b) {
+// add_tile_product adds A B to c for A 8 x 4 and B 4 x 8, by a warp.  Lane i has a = A[i / 4][i % 4],
+// b = B[i % 4][i / 4], and c = C[i / 4][2 (i % 4)] and its right neighbour.  Rounding: one for each product and sum.
 #if __CUDA_ARCH__ >= 800
+__device__ __forceinline__ void add_tile_product(double& c0, double& c1, double a, double b) {
     asm volatile(
         "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
         : "+d"(c0), "+d"(c1) : "d"(a), "d"(b)
     );
+}
 #else
+// It is not inlined: its shuffles at each of many uses would take the compiler ten times as long.
+__device__ __noinline__ double2 tile_product_by_shuffles(double2 c, double a, double b) {
     const int lane = threadIdx.x % WARP, row = lane / 4 * 4, column = lane % 4 * 8;
     #pragma unroll
     for (int k = 0; k < 4; ++k) {
         const double v = __shfl_sync(ALL_LANES, a, row + k);
         const double left = __shfl_sync(ALL_LANES, b, column + k), right = __shfl_sync(ALL_LANES, b, column + 4 + k);
-        c0 = fma(v, left, c0), c1 = fma(v, right, c1);
+        c.x = fma(v, left, c.x), c.y = fma(v, right, c.y);
     }
-#endif
+    return c;
 }
+
+__device__ __forceinline__ void add_tile_product(double& c0, double& c1, double a, double b) {
+    const double2 c = tile_product_by_shuffles(make_double2(c0, c1), a, b);
+    c0 = c.x, c1 = c.y;
+}
+#endif

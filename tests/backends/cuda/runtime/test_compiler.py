@@ -102,6 +102,9 @@ def test_cache_sees_every_input(changed, nvrtc, cache, compiler_calls, monkeypat
 def test_cache_sees_the_text_of_sources_and_headers(nvrtc, cache, tmp_path):
     package = tmp_path / "site" / "tcsolve"
     shutil.copytree(Path(tcsolve.__file__).parent, package)
+    # In an editable installation, the kernels are in another folder.
+    kernels = Path(tcsolve.kernels.__file__).parent
+    shutil.copytree(kernels, package / "kernels", dirs_exist_ok=True)
     code = f"from {compiler.__name__} import compile_cubin; compile_cubin(*{SOURCE!r})"
     found = []
     # No file, a header that is not included, a header that is included, the source.
