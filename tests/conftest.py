@@ -55,8 +55,8 @@ def compiles(item):
 
 
 def pytest_collection_modifyitems(config, items):
-    # They take longest.  Alone, they come last, after another process has compiled the kernels; processes that
-    # share the tests end at the same time if they come first.
+    # They take longest.  In a single process they come last, after another one has compiled the kernels.
+    # Processes that share the tests end at the same time if they come first.
     shared = hasattr(config, "workerinput")
     items.sort(key=lambda item: compiles(item) is not shared)
 
