@@ -140,8 +140,14 @@ class Band:
 
     def norms(self):
         """Return the infinity norm and the 1-norm; NaN if the band holds NaN."""
-        langb = lapack_of("langb", self.diagonals.dtype)
-        return tuple(langb(norm, self.below, self.above, self.diagonals) for norm in "I1")
+        t, below, above = self.diagonals, self.below, self.above
+        try:
+            langb = lapack_of("langb", t.dtype)
+        except AttributeError:  # SciPy 1.15 has no langb
+            n, size = len(self.a), np.asfortranarray(np.abs(t))
+            rows = blas_of("gbmv", size.dtype)(n, n, below, above, 1.0, size, np.ones(n))
+            return float(rows.max()), float(size.sum(axis=0).max())
+        return tuple(langb(norm, below, above, t) for norm in "I1")
 
     def residual(self, x, b):
         """Return b - A x, (n, k), for few unknowns in long double."""

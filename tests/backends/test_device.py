@@ -223,20 +223,25 @@ def test_threads_that_end_give_back_the_handles_of_cublas(cupy, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_an_allocation_that_fails_leaves_the_arrays_alone(cupy):
+def test_an_allocation_that_fails_leaves_the_arrays_alone(cupy, monkeypatch):
     problem = matrices.generate("gauss", 2000)
     a, b = cupy.asarray(problem.a), cupy.asarray(problem.b)
-    malloc = cupy.get_default_memory_pool().malloc
+    malloc, memory = cupy.get_default_memory_pool().malloc, cupy.cuda.Memory
 
-    def stingy(size):
-        if size > 8_000_000:
-            raise cupy.cuda.memory.OutOfMemoryError(size, 0, 8_000_000)
-        return malloc(size)
+    def stingy(allocate):
+        def limited(size):
+            if size > 8_000_000:
+                raise cupy.cuda.memory.OutOfMemoryError(size, 0, 8_000_000)
+            return allocate(size)
+
+        return limited
 
     with (
-        cupy.cuda.using_allocator(stingy),
+        monkeypatch.context() as patch,
+        cupy.cuda.using_allocator(stingy(malloc)),
         pytest.raises(tcsolve.DeviceMemoryError, match="unchanged"),
     ):
+        patch.setattr(cupy.cuda, "Memory", stingy(memory))  # of recorded graphs
         tcsolve.solve(a, b, precision="fp16x3")
     assert np.array_equal(a.get(), problem.a) and np.array_equal(b.get(), problem.b)
     assert (tcsolve.solve_ex(a, b).backward_error <= tcsolve.solve_ex(a, b).bound).all()

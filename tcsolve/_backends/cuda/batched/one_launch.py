@@ -40,6 +40,7 @@ ALL_READ = (1 << 40, 1 << 40, 0)
 # The largest n for which one launch solves one system, and a stack.  For larger n, the library is faster.
 # The limit of triangles is lower, because the launch takes as many operations for them as for full matrices.
 MOST_ALONE = {"general": 256, "positive definite": 256}
+MOST_ALONE_COMPLEX = {"general": 192, "positive definite": 192}
 MOST_TOGETHER = {"general": 1024, "positive definite": 512}
 MOST_OF_TRIANGLE = 128
 # A single system has one multiprocessor.  Where its rate in FP64 is low, larger systems need
@@ -49,13 +50,15 @@ FAST_FP64, MOST_ALONE_SLOWLY = (80, 90, 100), {"general": 128, "positive definit
 
 def takes_at_once(alone, n, k, dtype, kind):
     """Tell whether one launch solves one system (`alone`) or a stack of n unknowns and k right-hand sides."""
-    most = (_most_alone() if alone else MOST_TOGETHER).get(kind, MOST_OF_TRIANGLE)
+    most = (_most_alone(dtype) if alone else MOST_TOGETHER).get(kind, MOST_OF_TRIANGLE)
     return k > 0 and n <= most and _shape(1, n, k, dtype, None) is not None
 
 
-def _most_alone():
+def _most_alone(dtype):
     number = arch_number(current_device.arch(cupy.cuda.runtime.getDevice()))
-    return MOST_ALONE if number in FAST_FP64 else MOST_ALONE_SLOWLY
+    if number not in FAST_FP64:
+        return MOST_ALONE_SLOWLY
+    return MOST_ALONE_COMPLEX if dtype.kind == "c" else MOST_ALONE
 
 
 def bytes_at_once(m, n, k, dtype, band):

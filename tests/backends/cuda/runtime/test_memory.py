@@ -12,6 +12,7 @@ from switches import skip_or_fail
 import tcsolve
 from tcsolve import matrices
 from tcsolve._backends.cuda.runtime.out_of_memory import guarded, is_out_of_memory
+from tcsolve._paths import replaced
 
 
 def library_error(name, status):
@@ -340,9 +341,15 @@ def test_other_allocators_give_the_same_bits(precision, kind, cupy):
     systems = large_systems(cupy, 3000)
     expected = solutions(cupy, systems, precision)
     malloc = use(cupy, kind)
+    tcsolve.clear_cache()
 
-    for _ in range(4):  # launched and recorded
-        with cupy.cuda.using_allocator(malloc):
+    for most_at_once in (
+        0,
+        0,
+        8192,
+        8192,
+    ):  # launched, launched in memory for graphs, recorded, replayed
+        with replaced(most_at_once=most_at_once), cupy.cuda.using_allocator(malloc):
             found = solutions(cupy, systems, precision)
         for x, y in zip(found, expected, strict=True):
             assert (x.x == y.x).all() and x.rungs == y.rungs and x.rcond == y.rcond
@@ -372,7 +379,7 @@ def test_scratch_is_safe_where_another_thread_is_given_what_was_freed(kind, cupy
             stream.synchronize()
 
     cupy.cuda.Device().synchronize()
-    with ThreadPoolExecutor(4) as pool:
+    with replaced(most_at_once=0), ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))  # raises what a thread raised
     assert not wrong
 
