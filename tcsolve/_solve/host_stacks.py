@@ -322,8 +322,25 @@ def _rcond(a):
         if n > LARGEST_INVERTED:
             rcond = [General.of(one).rcond(size) for one, size in zip(a, norm, strict=True)]
         else:
-            rcond = 1 / norm / _norm_one(np.linalg.inv(a))
+            rcond = 1 / norm / _norm_one(_inverses(a))
         return np.minimum(rcond, 1)
+
+
+def _inverses(a):
+    """Return the inverse of each matrix; Inf for a matrix with a zero pivot."""
+    try:
+        return np.linalg.inv(a)
+    except (
+        np.linalg.LinAlgError
+    ):  # a real matrix, although its LU in complex numbers had no zero pivot
+        return np.stack([_inverse(matrix) for matrix in a])
+
+
+def _inverse(a):
+    try:
+        return np.linalg.inv(a)
+    except np.linalg.LinAlgError:
+        return np.full_like(a, np.inf)
 
 
 def _norm_one(a):

@@ -200,3 +200,18 @@ def test_a_pivot_that_is_zero_in_one_of_two_factorizations_spoils_no_other_slice
 
     assert (found.statuses == expected.statuses).all() and found.statuses[5] is Status.SINGULAR
     assert np.array_equal(found.x, expected.x, equal_nan=True)
+
+
+def test_a_matrix_that_is_singular_only_in_real_arithmetic_raises_nothing():
+    """The LU for a complex b is in complex numbers.  It rounds differently, and meets no zero pivot."""
+    first = [[-6, 6, 36, 12, -4, 4, 29, 19], [44, -11, -14, -19, 38, 52, -58, -24]]
+    first += [[-20, 7, -26, 25, -20, -30, 26, -10], [18, -15, -9, 23, 22, -13, 6, -7]]
+    first += [[-18, -19, -1, -13, -6, -65, 12, 23], [-18, -2, 4, -18, -14, -26, 3, 15]]
+    first += [[12, -2, -20, 3, 9, 11, -16, -17], [9, 0, 15, -27, -27, 25, 8, -12]]
+    a = np.array([np.array(first, dtype=float), np.eye(8)])
+    b = np.ones(8, np.complex64)
+
+    found = solve_ex(a, b, assume_a="gen")
+
+    assert found.statuses[0] in (Status.SINGULAR, Status.ILL_CONDITIONED)
+    assert found.statuses[1] is Status.CONVERGED and (found.x[1] == 1).all()
