@@ -40,9 +40,11 @@ EXCEPTIONS = {}
 def run(plugin, module, select, swap):
     """Run a module of tests in another process; return (number that passed, ids that failed)."""
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", plugin, "-p", "no:cacheprovider"]
-    command += ["-rf", "--pyargs", module, "-k", select]
+    # With plain assertions and no other plugins, the process starts in half the time.
+    command += ["--assert=plain", "--tb=no", "-rf", "--pyargs", module, "-k", select]
     paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TCSOLVE_SWAP": swap}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     options = {"capture_output": True, "text": True, "timeout": 900, "env": environment}
     with tempfile.TemporaryDirectory() as folder:  # without a configuration of ours
         done = subprocess.run(command, cwd=folder, **options)
