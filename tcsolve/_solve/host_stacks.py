@@ -330,9 +330,8 @@ def _inverses(a):
     """Return the inverse of each matrix; Inf for a matrix with a zero pivot."""
     try:
         return np.linalg.inv(a)
-    except (
-        np.linalg.LinAlgError
-    ):  # a real matrix, although its LU in complex numbers had no zero pivot
+    except np.linalg.LinAlgError:
+        # In real numbers a pivot is zero, although the LU in complex numbers, for a complex b, met none.
         return np.stack([_inverse(matrix) for matrix in a])
 
 

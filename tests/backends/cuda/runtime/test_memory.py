@@ -343,12 +343,8 @@ def test_other_allocators_give_the_same_bits(precision, kind, cupy):
     malloc = use(cupy, kind)
     tcsolve.clear_cache()
 
-    for most_at_once in (
-        0,
-        0,
-        8192,
-        8192,
-    ):  # launched, launched in memory for graphs, recorded, replayed
+    # Launched, launched in the memory of a tape, recorded, and replayed.
+    for most_at_once in (0, 0, 8192, 8192):
         with replaced(most_at_once=most_at_once), cupy.cuda.using_allocator(malloc):
             found = solutions(cupy, systems, precision)
         for x, y in zip(found, expected, strict=True):
