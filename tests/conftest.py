@@ -55,10 +55,11 @@ def compiles(item):
 
 
 def pytest_collection_modifyitems(config, items):
-    # They take longest.  In a single process they come last, after another one has compiled the kernels.
-    # Processes that share the tests end at the same time if they come first.
-    shared = hasattr(config, "workerinput")
-    items.sort(key=lambda item: compiles(item) is not shared)
+    if hasattr(config, "workerinput"):
+        # Processes that share the tests end at the same time if long tests come first.
+        items.sort(key=lambda item: (not compiles(item), item.get_closest_marker("slow") is None))
+    else:
+        items.sort(key=compiles)  # they come last, after another process has compiled the kernels
 
 
 def pytest_collection_finish(session):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 import runpy
 import subprocess
 import sys
@@ -101,19 +102,13 @@ def test_an_exception_of_the_case_itself_is_a_failure():
 
 
 def test_one_case_runs_from_the_command_line():
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "pytest",
-        "-q",
-        "-m",
-        "fuzz and not gpu",
-        str(Path(__file__)),
-    ]
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "--assert=plain"]
+    command += ["-m", "fuzz and not gpu", str(Path(__file__)), "--fuzz-case"]
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    options = {"capture_output": True, "text": True, "env": environment}
 
-    good = subprocess.run([*command, "--fuzz-case", "files:3:1"], capture_output=True, text=True)
-    bad = subprocess.run([*command, "--fuzz-case", "files-3"], capture_output=True, text=True)
+    good = subprocess.run([*command, "files:3:1"], **options)
+    bad = subprocess.run([*command, "files-3"], **options)
 
     assert good.returncode == 0 and "1 passed" in good.stdout
     assert bad.returncode != 0 and "KIND:SEED:NUMBER is needed" in bad.stdout + bad.stderr
