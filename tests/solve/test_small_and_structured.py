@@ -210,3 +210,16 @@ def test_errors_of_many_columns_are_rounded_less_than_fp64():
         true = true / abs(a).sum(axis=1).max() / abs(found.x).max(axis=0)
         if LONG:
             assert np.allclose(found.backward_error, true.astype(float), rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("precision, n", [("auto", 8), ("auto", 80), ("fp16", 20)])
+def test_a_column_of_zeros_costs_nothing_and_changes_no_other_column(precision, n):
+    rng = np.random.default_rng(n)
+    a, b = rng.standard_normal((n, n)), rng.standard_normal((n, 3))
+    usual = solve_ex(a, b, precision=precision, device="cpu")
+    b[:, 1] = 0
+
+    found = solve_ex(a, b, precision=precision, device="cpu")
+
+    assert not found.x[:, 1].any() and (found.x[:, ::2] == usual.x[:, ::2]).all()
+    assert found.bytes_planned == usual.bytes_planned
