@@ -114,7 +114,7 @@ def check_shapes(a, b):
         )
     if vector:
         return a.shape[:-1], True
-    if a.ndim == b.ndim == 2:  # broadcast_shapes takes a tenth of a small solve
+    if a.ndim == b.ndim == 2:  # for a small solve, broadcast_shapes takes long
         return b.shape, False
     try:
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])

@@ -16,7 +16,7 @@ import numpy as np
 
 from tcsolve._arithmetic.matrix_parts import real_parts
 
-__all__ = ["LogDeterminant", "log_determinant"]
+__all__ = ["LogDeterminant", "determinants", "log_determinant"]
 
 # The error that is allowed, relative to log |det A|: eight digits.
 DIGITS = 1e-8
@@ -41,6 +41,14 @@ class LogDeterminant(NamedTuple):
 
     sign: complex
     logabsdet: float
+
+
+def determinants(ops, factors):
+    """Return the signs and the logarithms of the moduli of the determinants of a stack, on the host."""
+    xp, (pivots, signs) = ops.xp, factors.diagonal()
+    size = xp.abs(pivots)
+    found = ops.host((pivots / size).prod(axis=1) * signs, xp.log(size).sum(axis=1))
+    return tuple(np.array(v) for v in found)
 
 
 def log_determinant(ladder):

@@ -322,24 +322,9 @@ def _rcond(a):
         if n > LARGEST_INVERTED:
             rcond = [General.of(one).rcond(size) for one, size in zip(a, norm, strict=True)]
         else:
-            rcond = 1 / norm / _norm_one(_inverses(a))
+            identity = np.broadcast_to(np.eye(n), a.shape)
+            rcond = 1 / norm / _norm_one(_lu_solve(a, identity))
         return np.minimum(rcond, 1)
-
-
-def _inverses(a):
-    """Return the inverse of each matrix; Inf for a matrix with a zero pivot."""
-    try:
-        return np.linalg.inv(a)
-    except np.linalg.LinAlgError:
-        # In real numbers a pivot is zero, although the LU in complex numbers, for a complex b, met none.
-        return np.stack([_inverse(matrix) for matrix in a])
-
-
-def _inverse(a):
-    try:
-        return np.linalg.inv(a)
-    except np.linalg.LinAlgError:
-        return np.full_like(a, np.inf)
 
 
 def _norm_one(a):

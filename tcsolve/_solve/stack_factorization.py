@@ -16,7 +16,7 @@ from tcsolve._lu.scaling import ldexp
 from tcsolve._solution import Solution, distinct, of_slices, raise_or_warn
 from tcsolve._solve import host_library
 from tcsolve._solve.backward_error import SAFE
-from tcsolve._solve.determinant import LogDeterminant
+from tcsolve._solve.determinant import LogDeterminant, determinants
 from tcsolve._solve.direct import solve_empty
 from tcsolve._solve.fold import Fold
 from tcsolve._solve.placement import place_rhs
@@ -346,7 +346,7 @@ class StackFactorization:
             ops.xp.isfinite(a).all(axis=(1, 2)), ops.xp.abs(a).max(axis=(1, 2)), factors.info
         )
         singular, rconds = info != 0, rconds_of(ops, a, factors.solve)
-        signs, logs = _determinants(ops, factors)
+        signs, logs = determinants(ops, factors)
         extreme = np.flatnonzero(finite & ~((top > 1 / SAFE) & (top < SAFE)))
         if extreme.size:
             of_some = self._find_extreme(a[ops.xp.asarray(extreme)])
@@ -364,7 +364,7 @@ class StackFactorization:
         scaled = ldexp(ops.xp, ldexp(ops.xp, a, -row), -col)
         factors = ops.vendor.factor(scaled, "general", 2)
         rconds = rconds_of_scaled(ops, a, row, col, factors)
-        signs, logs = _determinants(ops, factors)
+        signs, logs = determinants(ops, factors)
         info, exponents = ops.host(factors.info, row.sum(axis=(1, 2)) + col.sum(axis=(1, 2)))
         return info != 0, rconds, signs, logs + exponents * math.log(2)
 
@@ -392,14 +392,6 @@ def _require_room(ops, a):
             f"{free:,} are free; factor parts of the stack, or use device='cpu'"
         )
     return needed
-
-
-def _determinants(ops, factors):
-    """Return the signs and the logarithms of the moduli of the determinants, on the host."""
-    xp, (pivots, signs) = ops.xp, factors.diagonal()
-    size = xp.abs(pivots)
-    found = ops.host((pivots / size).prod(axis=1) * signs, xp.log(size).sum(axis=1))
-    return tuple(np.array(v) for v in found)
 
 
 def _with_condition(codes, rconds, eps):
