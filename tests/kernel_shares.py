@@ -33,7 +33,7 @@ ASSEMBLED = tuple(
 MEASURED = {
     "panel": [
         ("panel", arch, macros)
-        for arch in ("sm_75", "sm_80", "sm_90a")
+        for arch in ("sm_75", "sm_80", "sm_89", "sm_90a")
         for macros in KERNELS["panel"].variants_for(arch)
     ],
     "gemm_wmma": [

@@ -20,7 +20,7 @@ COPY |= {"to_host": 2e10, "to_host_cupy": 8e9}
 
 
 def test_a_row_compares_auto_with_the_better_device(script):
-    devices, took = script("devices"), {"cpu": 0.02, "cuda": 0.06, "auto": 0.05}
+    devices, took = script("devices"), {"cpu": 0.02, "cuda": 0.1, "auto": 0.04}
 
     def solve(a, b, device):
         time.sleep(took[device])
@@ -28,7 +28,7 @@ def test_a_row_compares_auto_with_the_better_device(script):
     library = SimpleNamespace(solve=solve, solve_ex=lambda a, b, device: tcsolve.solve_ex(a, b))
     found = devices.measure_solves(library, 20, 3)
 
-    assert found["chosen"] == "cpu" and 1.25 < found["ratio"] < 5
+    assert found["chosen"] == "cpu" and 1.5 < found["ratio"] < 3
     assert found["cuda"]["median"] >= 0.02 and found["cpu"]["samples"] == 3
     assert devices.verdict(found) == "MISSED: the ratio"
 

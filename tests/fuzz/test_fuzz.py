@@ -36,14 +36,19 @@ def pytest_generate_tests(metafunc):
         kinds = [kind_named(parse_case(case)[0])] if case else KINDS
     except ValueError as error:
         raise pytest.UsageError(f"--fuzz-case: {error}") from None
-    metafunc.parametrize("kind", kinds, ids=[kind.name for kind in kinds])
+    cases = [pytest.param(kind, "numpy", id=f"{kind.name}-numpy") for kind in kinds]
+    cases += [
+        pytest.param(kind, "cupy", marks=pytest.mark.gpu, id=f"{kind.name}-cupy")
+        for kind in kinds
+        if kind.on_device
+    ]
+    metafunc.parametrize("kind, library", cases)
 
 
 @pytest.mark.fuzz
-def test_random_cases_keep_every_promise(kind, xp, fuzz_tallies, pytestconfig):
+def test_random_cases_keep_every_promise(kind, library, fuzz_tallies, pytestconfig, request):
+    xp = np if library == "numpy" else request.getfixturevalue("cupy")
     place, case = Place(xp), pytestconfig.getoption("fuzz_case")
-    if not (place.on_host or kind.on_device):
-        pytest.skip(f"{kind.name} has no arrays")
     if case:
         _, seed, number = parse_case(case)
         assert not run_case(kind, place, seed, number)

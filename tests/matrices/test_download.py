@@ -8,6 +8,7 @@ import tarfile
 import pytest
 from collection_server import Collection
 from market import GOOD, write
+from switches import skip_or_fail
 from tcsolve.matrices import _download
 
 from tcsolve import matrices, study
@@ -29,7 +30,10 @@ def archive(text=GOOD, name="tiny"):
 @pytest.fixture
 def collection(tmp_path, monkeypatch, folder):
     """A collection with HB/tiny, an empty cache, and short pauses."""
-    pooch = pytest.importorskip("pooch", reason="the download needs pooch")
+    try:
+        import pooch
+    except ImportError:
+        skip_or_fail("the download needs pooch", "TCSOLVE_REQUIRE_POOCH")
     collection = Collection()
     collection.files[TINY] = archive()
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")

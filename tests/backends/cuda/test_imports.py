@@ -30,12 +30,8 @@ def test_every_module_for_a_device_can_be_imported():
         import cupy  # noqa: F401
     except ImportError as error:
         skip_or_fail(f"CuPy cannot be imported: {error}", "TCSOLVE_REQUIRE_NVRTC")
-    command = [
-        sys.executable,
-        "-P",
-        "-c",
-        PROGRAM,
-    ]  # -P: the installed package, not the working folder
+    # -P: the installed package, not the working folder.
+    command = [sys.executable, "-P", "-c", PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr
