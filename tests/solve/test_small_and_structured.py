@@ -1,6 +1,7 @@
 """Small and structured systems: their errors are reported, and rounding alone causes no bad status."""
 
 import functools
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import scipy.linalg
 from bounds import MET, backward_error, ratio
 
-from tcsolve import Status, solve_ex
+from tcsolve import Status, solve, solve_ex
 
 
 def as_fp32(solve, *args, **options):
@@ -223,3 +224,17 @@ def test_a_column_of_zeros_costs_nothing_and_changes_no_other_column(precision, 
 
     assert not found.x[:, 1].any() and (found.x[:, ::2] == usual.x[:, ::2]).all()
     assert found.bytes_planned == usual.bytes_planned
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("n", [3, 14, 40])
+def test_solve_and_solve_ex_give_the_same_bits_where_one_norm_is_great(n, dtype):
+    """Only the 1-norm is beyond 2**300, from which on a matrix is scaled."""
+    for seed, order in itertools.product(range(10), "CF"):
+        rng = np.random.default_rng(seed)
+        a = rng.standard_normal((n, n)).astype(dtype)
+        a += 1j * rng.standard_normal((n, n)) if dtype is complex else 0
+        a[:, 0] *= n
+        a = np.array(a * (0.9 * 2.0**300 / np.abs(a).sum(axis=1).max()), order=order)
+        b = rng.standard_normal(n).astype(dtype)
+        assert (solve(a, b) == solve_ex(a, b).x).all()
