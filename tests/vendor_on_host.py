@@ -45,8 +45,8 @@ def _lu(a):
 def _cholesky(a):
     try:
         l = np.linalg.cholesky(a)
-    except np.linalg.LinAlgError:
-        return lambda v, adjoint: np.full_like(v, np.nan), 1
+    except np.linalg.LinAlgError:  # the kernels have an LU, which may exist
+        return _lu(a)[0], 1
     return lambda v, adjoint: scipy.linalg.cho_solve((l, True), v, check_finite=False), 0
 
 

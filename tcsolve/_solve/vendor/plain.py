@@ -38,7 +38,10 @@ def plain_answer_there(a, b, assume_a, lower, solve_others):
     if kind is None or not 0 < n <= LARGEST or a.shape[-2] != n:
         return None
     vector = a.ndim == 2 and b.ndim == 1
-    if a.size <= 1 or not b.size or b.shape != (*a.shape[:-1], *(() if vector else b.shape[-1:])):
+    # A negative 1 x 1 matrix is an error in a stack, but not alone.
+    if (n == 1 and kind == "positive definite") or a.size <= 1 or not b.size:
+        return None
+    if b.shape != (*a.shape[:-1], *(() if vector else b.shape[-1:])):
         return None
     ops, of_one, k = ops_for(a, b), a.ndim == 2, 1 if vector else b.shape[-1]
     if ops.vendor is None or not ops.vendor.takes_at_once(of_one, n, k, a.dtype, kind):

@@ -49,7 +49,7 @@ def settled(ops, system, x, factors, board):
         sound |= (part.codes == NONFINITE) & (part.rconds > 0)  # only b holds NaN or Inf
     _set_rconds(ops, system, part, sound & wanted, factors)
     part.codes[(part.codes == CONVERGED) & ~(part.rconds >= system.eps)] = ILL_CONDITIONED
-    _clear(ops, part, np.flatnonzero(part.codes == system.broken))
+    _clear(ops, system, part, np.flatnonzero(part.codes == system.broken))
     return part
 
 
@@ -116,9 +116,13 @@ def _step_of_large(ops, system, x, factors, error):
     return x, error
 
 
-def _clear(ops, part, which):
+def _clear(ops, system, part, which):
     """Set x and the errors to NaN for systems without an answer, and rcond to 0 or NaN."""
-    if which.size:
-        part.x[ops.xp.asarray(which)] = ops.xp.nan
-        part.error[which] = np.nan
-        part.rconds[which] = np.where(part.codes[which] == NOT_DEFINITE, np.nan, 0.0)
+    if not which.size:
+        return
+    here = ops.xp.asarray(which)
+    part.x[here] = ops.xp.nan
+    part.error[which] = np.nan
+    part.rconds[which] = np.where(part.codes[which] == NOT_DEFINITE, np.nan, 0.0)
+    (finite,) = ops.host(ops.xp.isfinite(system.b[here]).all(axis=(1, 2)))
+    part.codes[which[~finite]] = NONFINITE

@@ -339,6 +339,38 @@ def test_matrices_that_are_not_positive_definite_are_named(road, n, dtype):
     assert one.status is Status.NOT_POSITIVE_DEFINITE and np.isnan(one.x).all()
 
 
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize("scale", [1e285, 1e-285])
+def test_an_extreme_matrix_that_is_not_positive_definite_is_named(road, scale, batch):
+    """Its LU without pivoting exists, and the answer of that LU meets the bound."""
+    a = np.zeros((*batch, 8, 8)) + scale * np.diag([3.0, -2, 4, 5, 6, 7, 8, 9])
+    solution = road.solve_ex(a, np.ones((*batch, 8, 1)), assume_a="positive definite")
+    assert solution.status is Status.NOT_POSITIVE_DEFINITE
+    assert np.isnan(solution.x).all()
+
+
+@pytest.mark.parametrize("kind", ["positive definite", None, "upper triangular"])
+@pytest.mark.parametrize("m", [1, 3])
+def test_a_spoilt_right_hand_side_is_named_although_the_matrix_has_no_factors(road, kind, m):
+    a, b = np.zeros((m, 5, 5)) + np.diag([1.0, 2, 0, -4, 5]), np.ones((m, 5, 1))
+    b[0, 2] = np.inf
+    solution = road.solve_ex(a, b, assume_a=kind, check_finite=False)
+    assert solution.statuses[0] is Status.NONFINITE_INPUT
+    assert {status.name for status in solution.statuses[1:]} <= {"SINGULAR", "NOT_POSITIVE_DEFINITE"}
+    if m == 1:
+        one = road.solve_ex(a[0], b[0], assume_a=kind, check_finite=False)
+        assert one.status is Status.NONFINITE_INPUT
+
+
+def test_solve_and_its_report_agree_on_a_negative_element_in_a_stack(road):
+    a, b = np.ones((6, 1, 1)), np.ones((6, 1, 1))
+    a[2] = -1
+    solution = road.solve_ex(a, b, assume_a="positive definite")
+    assert solution.statuses[2] is Status.NOT_POSITIVE_DEFINITE
+    with pytest.raises(tcsolve.NotPositiveDefiniteError, match="slice 2 of the stack"):
+        road.solve(a, b, assume_a="positive definite")
+
+
 @pytest.mark.parametrize("scale", [1e-280, 1e280])
 def test_a_positive_definite_matrix_of_extreme_entries(road, scale):
     a, b = matrices("positive definite", "d", 30), right_hand_sides("d", 30)
