@@ -7,7 +7,7 @@ that are not extreme.  Any other outcome than a verified x and a regular matrix 
 
 import numpy as np
 
-from tcsolve._backends.cpu.blas import infinity_norm, norms
+from tcsolve._backends.cpu.blas import infinity_norm, largest, norms
 from tcsolve._refine import stopping
 from tcsolve._solve.device_choice import LEAST_N
 from tcsolve._solve.gains import vectors
@@ -74,11 +74,11 @@ def _solved(a, b, factor, dtype):
     if factors.bad_pivot or not _is_regular(a, factors, norm, dtype):
         return None
     loop = HostLoop(a, norm, lambda r, _: factors.solve(r), stopping.target(dtype, len(a)))
-    found = loop.refined(b, MOST_STEPS)
+    found = loop.answer(b, MOST_STEPS)
     if found is None:
         return None
-    x = found[0].astype(dtype, copy=False)
-    if x is not found[0] and not loop.meets(x.astype(a.dtype), b.reshape(x.shape)):
+    x = found.astype(dtype, copy=False)
+    if x is not found and not loop.meets(x.astype(a.dtype), b.reshape(x.shape)):
         return None
     return np.ascontiguousarray(x.reshape(b.shape))
 
@@ -86,5 +86,5 @@ def _solved(a, b, factor, dtype):
 def _is_regular(a, factors, norm, dtype):
     """Tell whether rcond is above epsilon, by random vectors, or by an estimate if these leave it open."""
     g, limit = vectors(len(a), dtype.char)
-    gain = norm * np.maximum.reduce(np.abs(factors.solve(g.astype(a.dtype, copy=False))), axis=None)
+    gain = norm * largest(factors.solve(g.astype(a.dtype, copy=False)))
     return gain < limit or factors.rcond(norms(a)[1]) >= np.finfo(dtype).eps

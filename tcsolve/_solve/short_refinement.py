@@ -8,9 +8,8 @@ the general loop.
 import functools
 
 import numpy as np
-from scipy.linalg import lapack
 
-from tcsolve._backends.cpu.blas import multiplier
+from tcsolve._backends.cpu.blas import largest, multiplier
 from tcsolve._backends.cpu.lu import column_max
 from tcsolve._lu.scaling import FRAME_EXPONENT
 from tcsolve._solve.long_double_residual import SMALL, residual
@@ -18,8 +17,6 @@ from tcsolve._solve.long_double_residual import SMALL, residual
 __all__ = ["HostLoop", "divided", "is_moderate", "refine_shortly"]
 
 TOP = 2.0**FRAME_EXPONENT
-# Up to this many entries, a call of LAPACK takes less time than two of NumPy.
-FEW_ENTRIES = 256
 # Largest number of corrections of a column; what needs more is left to the general loop.
 MOST_STEPS = 20
 
@@ -76,11 +73,7 @@ def divided(r, size, dtype):
 
 def _top(v):
     """Return max |v| of each column of v (n,) or (n, k) in FP64; NaN propagates."""
-    if v.ndim > 1:
-        return column_max(v)
-    if v.size > FEW_ENTRIES:
-        return np.maximum.reduce(np.abs(v))
-    return (lapack.zlange if v.dtype.kind == "c" else lapack.dlange)("M", v)
+    return column_max(v) if v.ndim > 1 else largest(v)
 
 
 def _difference(times):
@@ -127,34 +120,42 @@ class HostLoop:
 
     def refined(self, b, most, contraction=0.5):
         """Return what `refine_shortly` does, after at most `most` steps."""
+        if b.size > len(b):
+            return self._several(np.asfortranarray(b), most, contraction)  # LAPACK works on columns
+        x, errors = self._one(b.reshape(-1), most, contraction)
+        history = [(np.array([i]), np.array([e])) for i, e in enumerate(errors)]
+        return None if x is None else (x, history[-1][1], history[-1][0], history)
+
+    def answer(self, b, most):
+        """Return the x of `refined` alone, or None."""
         if b.size == len(b):
-            return self._one(b.reshape(-1), most, contraction)
-        return self._several(np.asfortranarray(b), most, contraction)  # LAPACK works on columns
+            return self._one(b.reshape(-1), most)[0]
+        found = self.refined(b, most)
+        return found and found[0]
 
     # The tests of sizes and errors are False for NaN.
 
-    def _one(self, b, most, contraction):
-        """Refine for one column, with numbers in place of arrays."""
+    def _one(self, b, most, contraction=0.5):
+        """Return (x, errors) of one column, or (None, errors); numbers take the place of arrays."""
         size, errors = _top(b), []
         if not is_moderate(size):
-            return None
+            return None, errors
         x, before = self._solve(b, size), np.inf
         for _ in range(most + 1):
             size = _top(x)
             if not is_moderate(size):
-                return None
+                return None, errors
             r = self._residual(x, b)
             rest = _top(r)
             error = rest / self._norm / size
             errors.append(error)
             if error <= self._bound:
-                history = [(np.array([i]), np.array([e])) for i, e in enumerate(errors)]
-                return x, history[-1][1], history[-1][0], history
+                return x, errors
             if not error <= contraction * before:
-                return None
+                return None, errors
             x += self._solve(r, rest)
             before = error
-        return None
+        return None, errors
 
     def _several(self, b, most, contraction):
         """Refine for several columns; those that have met the bound are not changed again."""

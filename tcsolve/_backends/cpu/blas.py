@@ -9,8 +9,10 @@ from scipy.linalg import blas, lapack
 
 from tcsolve._arithmetic.formats import PREFIX
 
-__all__ = ["FEW_ROWS", "blas_of", "infinity_norm", "matmul", "multiplier", "norms"]
+__all__ = ["FEW_ROWS", "blas_of", "infinity_norm", "largest", "matmul", "multiplier", "norms"]
 
+# Up to this many entries, a call of LAPACK takes less time than two of NumPy.
+FEW_ENTRIES = 256
 # Up to this n, LAPACK's norms take less time than products.
 FEW_ROWS = 128
 
@@ -61,6 +63,13 @@ def _column_major(x):
     if x.flags.f_contiguous:
         return x, 0
     return (x.T, 1) if x.flags.c_contiguous else (np.asfortranarray(x), 0)
+
+
+def largest(v):
+    """Return max |v| of a vector or a matrix in FP64; NaN if it holds NaN."""
+    if v.size > FEW_ENTRIES:
+        return np.maximum.reduce(np.abs(v), axis=None)
+    return (lapack.zlange if v.dtype.kind == "c" else lapack.dlange)("M", v)
 
 
 def norms(a):

@@ -71,15 +71,14 @@ class NumpyLU(NamedTuple):
     transposed: bool
 
     def solve(self, b, adjoint):
-        getrs = lapack_of("getrs", self.lu.dtype)
-        b = np.array(b, dtype=self.lu.dtype, order="F")
+        getrs, b = lapack_of("getrs", self.lu.dtype), b.astype(self.lu.dtype, copy=False)
         # SciPy changes the pivots in place to count from one, and back again.  Other threads must not see
         # this, so give it a copy.
         swaps = self.swaps.copy()
         if self.transposed and adjoint:  # a**H = conj(a.T), and lu has the factors of a.T
             return getrs(self.lu, swaps, b.conj(), trans=0)[0].conj()
         trans = 1 if self.transposed else 2 * adjoint
-        return getrs(self.lu, swaps, b, trans=trans, overwrite_b=True)[0]
+        return getrs(self.lu, swaps, b, trans=trans)[0]
 
     def gecon(self, norm_one):
         if len(self.lu) >= LEAST_ESTIMATED and self.lu.dtype.kind != "c":

@@ -356,7 +356,10 @@ def test_a_spoilt_right_hand_side_is_named_although_the_matrix_has_no_factors(ro
     b[0, 2] = np.inf
     solution = road.solve_ex(a, b, assume_a=kind, check_finite=False)
     assert solution.statuses[0] is Status.NONFINITE_INPUT
-    assert {status.name for status in solution.statuses[1:]} <= {"SINGULAR", "NOT_POSITIVE_DEFINITE"}
+    assert {status.name for status in solution.statuses[1:]} <= {
+        "SINGULAR",
+        "NOT_POSITIVE_DEFINITE",
+    }
     if m == 1:
         one = road.solve_ex(a[0], b[0], assume_a=kind, check_finite=False)
         assert one.status is Status.NONFINITE_INPUT
