@@ -7,13 +7,14 @@ from tcsolve._backends.select import ops_for
 from tcsolve._checks import STRUCTURES
 from tcsolve._solution import raise_or_warn
 from tcsolve._solve.vendor.measure import limits
-from tcsolve._solve.vendor.system import System, band_of
+from tcsolve._solve.vendor.system import TRIANGULAR, System, band_of
 
 __all__ = ["plain_answer_there"]
 
 # No device solves larger systems in one launch.  They are refused first, because further checks take time.
 LARGEST = 1024
-KINDS = {None: "general", "general": "general", "positive definite": "positive definite"}
+KINDS = {None: "general", "general": "general"}
+KINDS |= {kind: kind for kind in ("positive definite", *TRIANGULAR)}
 # If more than one in RARE systems is not plain, all are solved again; else only those that are not plain.
 RARE = 4
 
@@ -47,7 +48,7 @@ def plain_answer_there(a, b, assume_a, lower, solve_others):
     if ops.vendor is None or not ops.vendor.takes_at_once(of_one, n, k, a.dtype, kind):
         return None
     band, columns = band_of(STRUCTURES[assume_a], lower, a.dtype), b.reshape(-1, n, k)
-    args = a.reshape(-1, n, n), columns, kind, band, bool(band), False, of_one
+    args = a.reshape(-1, n, n), columns, kind, band, bool(band and band[2]), False, of_one
     system = System(*args, exact=True)
     x, doubtful, doubts = ops.guarded(ops.vendor.solve_and_judge)(*system[:4], limits(system))
     if doubts:

@@ -111,6 +111,18 @@ def test_one_system_of_every_kind_is_solved_to_the_bound(road, kind, lower, dtyp
     assert ratio(as_read(a, kind, lower), solution.x, b) <= MET
 
 
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch", [(), (7,)])
+@pytest.mark.parametrize("n", [2, 16, 33, 100])
+def test_solve_gives_the_bits_of_its_report(road, kind, n, batch, dtype):
+    m = len(batch) * 7
+    a, b = matrices(kind, dtype, m or 1, n), right_hand_sides(dtype, m or 1, n, 1)
+    a, b = (a, b) if m else (a[0], b[0])
+    x = road.solve(a, b, assume_a=kind)
+    assert x.tobytes() == road.solve_ex(a, b, assume_a=kind).x.tobytes()
+
+
 def test_layouts_do_not_change_the_answer(road):
     a, b = matrices(None, "d", 6, 20), right_hand_sides("d", 6, 20, 3)
     wanted = road.solve_ex(a, b).x
