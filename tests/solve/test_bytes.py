@@ -257,10 +257,9 @@ def test_native_factors_of_a_scaled_matrix_keep_no_tape(cupy, script):
 @pytest.mark.gpu
 @pytest.mark.parametrize("n", [1024, 2048, 8192])
 def test_recorded_graphs_keep_the_factors_and_little_more(n, cupy, script):
-    memory, of_cublas = (
-        script("memory"),
-        2 * (32 << 20),
-    )  # workspaces of the LU and of the work aside
+    memory = script("memory")
+    # The LU and the work aside have a workspace of cuBLAS each.
+    of_cublas = 2 * (32 << 20)
     a = memory.matrix("gauss", n)
     tcsolve.clear_cache()
 

@@ -13,8 +13,8 @@ __all__ = ["plain_answer_there"]
 
 # No device solves larger systems in one launch.  They are refused first, because further checks take time.
 LARGEST = 1024
-KINDS = {None: "general", "general": "general"}
-KINDS |= {kind: kind for kind in ("positive definite", *TRIANGULAR)}
+KINDS = {None: "general"}
+KINDS |= {kind: kind for kind in ("general", "positive definite", *TRIANGULAR)}
 # If more than one in RARE systems is not plain, all are solved again; else only those that are not plain.
 RARE = 4
 

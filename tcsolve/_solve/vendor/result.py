@@ -67,11 +67,15 @@ def solution_of(part, ops, batch, shape, start, planned):
     )
 
 
-def unfolded(xp, solution, shape):
-    """Return the `Solution` of a stack of right-hand sides from the `Solution` of their columns."""
+def unfolded(xp, solution, shape, codes=None):
+    """Return the `Solution` of a stack of right-hand sides from the `Solution` of their columns.
+
+    `codes` are those of the statuses (...), by default that of the matrix, or of each answer if it is good.
+    """
     *batch, n, k = shape
     error = solution.backward_error.reshape(*batch, k)
-    codes = np.full(batch, code_of(solution.status))
+    if codes is None:
+        codes = np.full(batch, code_of(solution.status))
     # rcond > 0: the matrix is good, but some right-hand sides are not.
     if not solution.status.ok and solution.rcond > 0:
         ill = solution.rcond < np.finfo(solution.x.dtype).eps

@@ -20,7 +20,7 @@ import numpy as np
 
 from tcsolve._checks import require_finite
 from tcsolve._refine import stopping
-from tcsolve._solution import HistoryPoint, contradicted, distinct
+from tcsolve._solution import HistoryPoint, Status, code_of, contradicted, distinct
 from tcsolve._solve.cost_model import first_update, rates_for
 from tcsolve._solve.vendor.measure import (
     AT_ONCE,
@@ -33,6 +33,7 @@ from tcsolve._solve.vendor.result import join, solution_of, stacked, unfolded
 from tcsolve._solve.vendor.settle import settled
 from tcsolve._solve.vendor.system import (
     ILL_CONDITIONED,
+    NONFINITE,
     SEEN,
     TRIANGULAR,
     Part,
@@ -149,15 +150,23 @@ def _solve_all(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite
 
 def _solve_for_all(ops, a, b, structure, lower, alone, *, shape, **options):
     """Solve a stack of systems with one matrix: all right-hand sides become columns of one system."""
-    columns, found = ops.xp.moveaxis(b, -2, 0).reshape(len(a), -1), None
-    if goes_to_vendor(ops, a, columns, structure, "auto"):
-        args = (ops, a, columns, structure, lower, alone)
-        found = _solve_all(*args, shape=columns.shape, **options)
-    if found is None:
+
+    def solved(columns):
+        if goes_to_vendor(ops, a, columns, structure, "auto"):
+            args = (ops, a, columns, structure, lower, alone)
+            if found := _solve_all(*args, shape=columns.shape, **options):
+                return found
         read, apart = read_matrix(ops, a, structure, lower, options["check_finite"])
-        found = alone(read, columns), apart
-    solution, apart = found
-    solution = unfolded(ops.xp, solution, shape)
+        return alone(read, columns), apart
+
+    xp, codes = ops.xp, None
+    solution, apart = solved(xp.moveaxis(b, -2, 0).reshape(len(a), -1))
+    if solution.status is Status.NONFINITE_INPUT and not solution.rcond > 0:
+        # A has no factors, or is not finite.  A right-hand side of ones shows which.
+        of_a, _ = solved(xp.ones((len(a), 1), b.dtype))
+        (finite,) = ops.host(xp.isfinite(b).all(axis=(-2, -1)))
+        codes = np.where(finite, code_of(of_a.status), NONFINITE)
+    solution = unfolded(xp, solution, shape, codes)
     return contradicted(solution, np.broadcast_to(apart, solution.statuses.shape))
 
 

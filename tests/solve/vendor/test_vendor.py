@@ -377,6 +377,20 @@ def test_a_spoilt_right_hand_side_is_named_although_the_matrix_has_no_factors(ro
         assert one.status is Status.NONFINITE_INPUT
 
 
+@pytest.mark.parametrize("n", [5, 700])
+@pytest.mark.parametrize("kind", ["positive definite", None, "upper triangular"])
+def test_one_matrix_without_factors_names_each_right_hand_side_that_is_spoilt(road, kind, n):
+    d, b = np.ones(n), np.ones((3, n, 2))
+    d[2:4], b[1, 2, 0] = (0, -4), np.inf
+    solution = road.solve_ex(np.diag(d), b, assume_a=kind, check_finite=False)
+    broken = "NOT_POSITIVE_DEFINITE" if kind == "positive definite" else "SINGULAR"
+    assert [status.name for status in solution.statuses] == [broken, "NONFINITE_INPUT", broken]
+    assert np.isnan(solution.x).all()
+    spoilt = np.where(d == 0, np.nan, d) * np.eye(n)
+    solution = road.solve_ex(spoilt, b, assume_a=kind, check_finite=False)
+    assert {status.name for status in solution.statuses} == {"NONFINITE_INPUT"}
+
+
 def test_solve_and_its_report_agree_on_a_negative_element_in_a_stack(road):
     a, b = np.ones((6, 1, 1)), np.ones((6, 1, 1))
     a[2] = -1

@@ -20,7 +20,7 @@ from tcsolve._locks import ForkSafeLock
 __all__ = ["LEAST_BYTES", "clear", "to_device", "to_host"]
 
 # Smaller arrays are copied by CuPy, by one thread through pinned memory of their own size.  On an H200 that
-# was as fast for 18 MB, 1.7 times slower for 32 MB, and 4.8 times slower for 72 MB.
+# is as fast up to about this size.
 LEAST_BYTES = 16 << 20
 # Bytes of a buffer, and number of buffers: while half of them are being sent, threads fill the others.  A
 # smaller array is cut into as many pieces as there are buffers, so that all threads have work.
