@@ -15,7 +15,7 @@ import hypothesis
 import numpy as np
 import pytest
 from folders import BENCHMARKS, ROOT
-from switches import skip_or_fail
+from switches import import_or_skip, skip_or_fail
 
 # The same examples in every run, on machines of any speed.
 hypothesis.settings.register_profile(
@@ -121,11 +121,7 @@ def script(monkeypatch):
 
 @pytest.fixture
 def matplotlib():
-    try:
-        import matplotlib
-    except ImportError as error:
-        skip_or_fail(f"matplotlib cannot be imported: {error}", "TCSOLVE_REQUIRE_MATPLOTLIB")
-    return matplotlib
+    return import_or_skip("matplotlib")
 
 
 @pytest.fixture

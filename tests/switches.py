@@ -1,5 +1,6 @@
 """Skips that a variable of the environment turns into failures."""
 
+import importlib
 import os
 
 import pytest
@@ -10,6 +11,14 @@ def skip_or_fail(reason, switch):
     if os.environ.get(switch) == "1":
         pytest.fail(f"{switch}=1, but {reason}")
     pytest.skip(reason)
+
+
+def import_or_skip(name):
+    """Return a module, or skip; if a switch such as TCSOLVE_REQUIRE_TQDM is set, fail without the module."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        skip_or_fail(f"{name} cannot be imported: {error}", f"TCSOLVE_REQUIRE_{name.upper()}")
 
 
 def skip_on_other_chips(reason):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from switches import import_or_skip
 
 import tcsolve
 from tcsolve import matrices, solve_ex
@@ -194,7 +195,7 @@ class Stream:
 
 
 def test_the_gate_has_no_patience_when_it_is_off(monkeypatch):
-    pytest.importorskip("cupy")
+    import_or_skip("cupy")
     from tcsolve._backends.cuda.lu import sm_partition
 
     patience = []

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tcsolve.matrices
+from switches import import_or_skip
 
 import tcsolve
 from tcsolve._arithmetic import products
@@ -51,7 +52,7 @@ ALLOWED = (
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with a configuration, and with the types as a package, however the library is installed."""
-    pytest.importorskip("mypy", reason="mypy is not installed")
+    import_or_skip("mypy")
     folder = tmp_path_factory.mktemp("types")
     for name, path in TYPES.items():
         package = folder / "tcsolve_alone" / name.replace(".", "/")
@@ -185,7 +186,7 @@ def test_the_fields_of_a_solution_are_those_of_the_code():
 
 
 def test_cupys_arrays_are_device_arrays():
-    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    cupy = import_or_skip("cupy")
     body = statement("_DeviceArray").body
     members = [node.name for node in body if isinstance(node, ast.FunctionDef)]
     assert len(members) >= 6

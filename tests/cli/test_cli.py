@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import gzip
-import importlib
 import io
 import json
 import os
@@ -20,7 +19,7 @@ import pytest
 import scipy.io
 import scipy.sparse
 from folders import ROOT
-from switches import skip_or_fail
+from switches import import_or_skip
 
 import tcsolve
 from tcsolve import matrices
@@ -656,10 +655,7 @@ def test_missing_gpu_is_refused(monkeypatch, refusal):
 def ticker(request, monkeypatch):
     """With tqdm, and without."""
     if request.param == "tqdm":
-        try:
-            importlib.import_module("tqdm")
-        except ImportError as error:
-            skip_or_fail(f"tqdm cannot be imported: {error}", "TCSOLVE_REQUIRE_TQDM")
+        import_or_skip("tqdm")
     else:
         monkeypatch.setitem(sys.modules, "tqdm", None)
 

@@ -8,7 +8,7 @@ import tarfile
 import pytest
 from collection_server import Collection
 from market import GOOD, write
-from switches import skip_or_fail
+from switches import import_or_skip
 from tcsolve.matrices import _download
 
 from tcsolve import matrices, study
@@ -30,10 +30,7 @@ def archive(text=GOOD, name="tiny"):
 @pytest.fixture
 def collection(tmp_path, monkeypatch, folder):
     """A collection with HB/tiny, an empty cache, and short pauses."""
-    try:
-        import pooch
-    except ImportError:
-        skip_or_fail("the download needs pooch", "TCSOLVE_REQUIRE_POOCH")
+    pooch = import_or_skip("pooch")
     collection = Collection()
     collection.files[TINY] = archive()
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -143,7 +140,7 @@ def test_missing_pooch_names_the_extra(folder, monkeypatch):
 
 
 def test_progress_is_shown_on_a_terminal(collection, monkeypatch):
-    pytest.importorskip("tqdm", reason="the extra 'study' is not installed")
+    import_or_skip("tqdm")
 
     class Terminal(io.StringIO):
         def isatty(self):

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from exact_solution import relative_error, solution
-from switches import skip_or_fail
+from switches import import_or_skip
 
 import tcsolve
 from tcsolve import AccuracyWarning, InputError, Plan, Status, matrices, solve, solve_ex
@@ -190,10 +190,7 @@ def test_the_usual_residual_changes_nothing():
 
 
 def test_mpmath_finds_the_same_x():
-    try:
-        import mpmath
-    except ImportError:
-        skip_or_fail("mpmath is not installed", "TCSOLVE_REQUIRE_MPMATH")
+    mpmath = import_or_skip("mpmath")
     a, b = system("svd_geo", 1e12, n=30)
     with mpmath.workdps(60):
         x = mpmath.lu_solve(mpmath.matrix(a.tolist()), mpmath.matrix(b.tolist()))

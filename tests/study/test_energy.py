@@ -5,6 +5,7 @@ import time
 import types
 
 import pytest
+from switches import import_or_skip
 
 from tcsolve import matrices, study
 from tcsolve._plan import Plan
@@ -100,7 +101,7 @@ def test_an_nvml_that_fails_leaves_a_word(nvml, monkeypatch):
 
 @pytest.mark.gpu
 def test_a_device_reports_the_energy_of_a_solve(cupy):
-    pytest.importorskip("pynvml", reason="the extra 'energy' is not installed")
+    import_or_skip("pynvml")
     (row,) = study(
         "gen:gauss:n=2000", "fp16x3", energy=True, device="cuda", show_progress=False
     ).rows

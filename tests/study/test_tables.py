@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 from market import GOOD, write
+from switches import import_or_skip
 
 import tcsolve
 from tcsolve import StudyTable, study
@@ -73,8 +74,8 @@ def test_a_table_is_written_in_the_form_of_its_suffix(table, tmp_path, suffix, b
 
 
 def test_parquet_and_pandas_read_the_same_rows(table, tmp_path):
-    pytest.importorskip("pyarrow", reason="the extra 'parquet' is not installed")
-    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    import_or_skip("pyarrow")
+    pandas = import_or_skip("pandas")
     table.write(tmp_path / "table.parquet")
     (tmp_path / "runs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table.rows))
     frames = [
@@ -268,7 +269,7 @@ def test_progress_shows_the_runs_and_the_time_left(monkeypatch, with_tqdm):
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     if with_tqdm:
-        pytest.importorskip("tqdm", reason="the extra 'study' is not installed")
+        import_or_skip("tqdm")
     else:
         monkeypatch.setitem(sys.modules, "tqdm", None)
     study([SWEEP, "absent.mtx"], ["fp32", "fp64"])
