@@ -37,7 +37,7 @@ WANTED, WANTED_SECONDS = 1.25, {3000: 8e-3, 10000: 60e-3}
 COPIED = (500, 1000, 3000, 10000)
 WARM_UPS, PATIENCE, LONG = 3, 0.4, 1.0
 # Seconds for which a short call is repeated before it is timed.
-SETTLING = 0.005
+SETTLING = 0.03
 
 
 def samples_of(calls, repeats):

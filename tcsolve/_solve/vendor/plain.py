@@ -1,4 +1,4 @@
-"""Small systems on a device that one launch solves and finds plain, in as few calls as possible."""
+"""Small systems that one launch solves and finds plain, and single triangles, in as few calls as possible."""
 
 import numpy as np
 
@@ -7,14 +7,13 @@ from tcsolve._backends.select import ops_for
 from tcsolve._checks import STRUCTURES
 from tcsolve._solution import raise_or_warn
 from tcsolve._solve.vendor.measure import limits
-from tcsolve._solve.vendor.system import TRIANGULAR, System, band_of
+from tcsolve._solve.vendor.solve import plain_answer_by_factors
+from tcsolve._solve.vendor.system import TRIANGULAR, System, band_of, kind_of
 
 __all__ = ["plain_answer_there"]
 
-# No device solves larger systems in one launch.  They are refused first, because further checks take time.
+# No device solves larger systems in one launch, and for larger triangles the calls take little of the time.
 LARGEST = 1024
-KINDS = {None: "general"}
-KINDS |= {kind: kind for kind in ("general", "positive definite", *TRIANGULAR)}
 # If more than one in RARE systems is not plain, all are solved again; else only those that are not plain.
 RARE = 4
 
@@ -35,9 +34,10 @@ def plain_answer_there(a, b, assume_a, lower, solve_others):
     """
     if not (is_cupy(a) and is_cupy(b) and a.dtype == b.dtype and a.dtype.char in "fdFD"):
         return None
-    kind, n = KINDS.get(STRUCTURES.get(assume_a, "unknown")), a.shape[-1] if a.ndim > 1 else 0
-    if kind is None or not 0 < n <= LARGEST or a.shape[-2] != n:
+    n = a.shape[-1] if a.ndim > 1 else 0
+    if assume_a not in STRUCTURES or not 0 < n <= LARGEST or a.shape[-2] != n:
         return None
+    kind = kind_of(STRUCTURES[assume_a])
     vector = a.ndim == 2 and b.ndim == 1
     # A negative 1 x 1 matrix is an error in a stack, but not alone.
     if (n == 1 and kind == "positive definite") or a.size <= 1 or not b.size:
@@ -45,11 +45,17 @@ def plain_answer_there(a, b, assume_a, lower, solve_others):
     if b.shape != (*a.shape[:-1], *(() if vector else b.shape[-1:])):
         return None
     ops, of_one, k = ops_for(a, b), a.ndim == 2, 1 if vector else b.shape[-1]
-    if ops.vendor is None or not ops.vendor.takes_at_once(of_one, n, k, a.dtype, kind):
+    if ops.vendor is None:
+        return None
+    at_once = ops.vendor.takes_at_once(of_one, n, k, a.dtype, kind)
+    if not at_once and not (of_one and kind in TRIANGULAR):
         return None
     band, columns = band_of(STRUCTURES[assume_a], lower, a.dtype), b.reshape(-1, n, k)
     args = a.reshape(-1, n, n), columns, kind, band, bool(band and band[2]), False, of_one
-    system = System(*args, exact=True)
+    system = System(*args, exact=at_once)
+    if not at_once:
+        x = ops.guarded(plain_answer_by_factors)(ops, system)
+        return x if x is None else x.reshape(b.shape)
     x, doubtful, doubts = ops.guarded(ops.vendor.solve_and_judge)(*system[:4], limits(system))
     if doubts:
         if doubts * RARE > len(columns):

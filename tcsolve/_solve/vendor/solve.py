@@ -28,6 +28,7 @@ from tcsolve._solve.vendor.measure import (
     complex_errors,
     limits,
     measure,
+    ordinary,
 )
 from tcsolve._solve.vendor.result import join, solution_of, stacked, unfolded
 from tcsolve._solve.vendor.settle import settled
@@ -46,7 +47,7 @@ from tcsolve._solve.vendor.system import (
     read_matrix,
 )
 
-__all__ = ["answered", "goes_to_vendor", "solve_by_vendor", "together"]
+__all__ = ["answered", "goes_to_vendor", "plain_answer_by_factors", "solve_by_vendor", "together"]
 
 # Up to this n, cuSOLVER factors a single matrix, because the launches of our LU take longer; and the same for
 # several right-hand sides, whose refinement has more launches.
@@ -249,6 +250,13 @@ def _solve_some(ops, system):
     else:
         system, x, factors = _solve_by_factors(ops, system, board)
     return answered(ops, system, x, factors, board)
+
+
+def plain_answer_by_factors(ops, system):
+    """Return x (1, n, k) of one system if it is ordinary, else None."""
+    board = ops.xp.zeros((SEEN + MEASURED + 2 * system.b.shape[2], 1))
+    system, x, _ = _solve_by_factors(ops, system, board)
+    return x if ordinary(ops.host(board)[0], system) else None
 
 
 def answered(ops, system, x, factors, board):

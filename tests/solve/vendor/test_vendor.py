@@ -123,6 +123,28 @@ def test_solve_gives_the_bits_of_its_report(road, kind, n, batch, dtype):
     assert x.tobytes() == road.solve_ex(a, b, assume_a=kind).x.tobytes()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["upper triangular", "lower triangular", "diagonal"])
+@pytest.mark.parametrize("n, dtype", [(150, "f"), (150, "D"), (400, "d"), (700, "F"), (1000, "d")])
+def test_solve_of_larger_triangles_tells_what_its_report_tells(cupy, kind, n, dtype):
+    road = DeviceRoad(cupy)
+    a, b = matrices(kind, dtype, 1, n)[0], right_hand_sides(dtype, 1, n, 3)[0]
+    for columns in (b, b[:, 0]):
+        x = road.solve(a, columns, assume_a=kind)
+        assert x.tobytes() == road.solve_ex(a, columns, assume_a=kind).x.tobytes()
+    singular, ill, spoilt, other = a.copy(), a.copy(), a.copy(), a.copy()
+    singular[n // 2, n // 2], ill[n // 2, n // 2] = 0, 1e-25
+    spoilt[n - 1, 0], other[0, n - 1], other[n - 1, 0] = np.nan, 1, 1
+    with pytest.raises(tcsolve.SingularError):
+        road.solve(singular, b, assume_a=kind)
+    with pytest.warns(tcsolve.LinAlgWarning):
+        road.solve(ill, b, assume_a=kind)
+    with pytest.raises(tcsolve.InputError):
+        road.solve(spoilt, b, assume_a=kind)
+    with pytest.warns(tcsolve.AccuracyWarning):
+        road.solve(other, b, assume_a=kind)
+
+
 def test_layouts_do_not_change_the_answer(road):
     a, b = matrices(None, "d", 6, 20), right_hand_sides("d", 6, 20, 3)
     wanted = road.solve_ex(a, b).x
