@@ -16,6 +16,8 @@ from tcsolve._backends.cuda.lu import (
     unit_lower,
 )
 from tcsolve._backends.cuda.lu.look_ahead import overlap, together
+from tcsolve._backends.cuda.lu.many_columns import solve_triangles
+from tcsolve._backends.cuda.lu.many_columns import takes as takes_many
 from tcsolve._backends.cuda.lu.row_swaps import Merged, Swaps
 from tcsolve._backends.cuda.lu.rules import SOLVE_WIDTH, DeviceRules
 from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute
@@ -40,7 +42,7 @@ from tcsolve.kernels.product_shapes import fastest_update
 
 __all__ = ["DeviceLU"]
 
-# Up to this many right-hand sides, our triangular solves of a few columns at a time are faster than trsm.
+# Up to this many right-hand sides, our triangular solves of a few columns at a time are faster than products.
 SUBSTITUTED_COLUMNS = 16
 
 
@@ -189,7 +191,10 @@ class DeviceLU:
         if inverses is not None and b.dtype.char == "d" and 0 < b.shape[1] <= SUBSTITUTED_COLUMNS:
             before, after = (None, order) if adjoint else (order, None)
             return _substitute_columns(lu, b, adjoint, inverses, before, after)
-        solve = functools.partial(_solve_by_trsm, lu, order, adjoint)
+        if takes_many(lu, inverses, b.shape[1]):
+            solve = functools.partial(solve_triangles, lu, order, adjoint, inverses)
+        else:
+            solve = functools.partial(_solve_by_trsm, lu, order, adjoint)
         return solve_scaled(cupy, first_steps.column_max, solve, b, lu.dtype)
 
     @turns_into_memory_error

@@ -20,6 +20,7 @@ __all__ = [
     "LANES",
     "column_parts",
     "gemm",
+    "gemm_at",
     "gemm_packed",
     "gemm_strided",
     "gemv",
@@ -257,6 +258,18 @@ def gemm(c, l, u):
     operands = (scalar(-1, char), u.data.ptr, ld(u), l.data.ptr, ld(l))
     result = (scalar(1, char), c.data.ptr, ld(c))
     _call(PREFIX[char] + "gemm", handle(), n, n, r, m, k, *operands, *result)
+
+
+def gemm_at(shape, c, a, b, scale, transposed):
+    """c = alpha op(a) b + beta c in FP32, where `scale` is (alpha, beta).
+
+    c is (m, r) and b is (k, r), where `shape` is (m, r, k).  a is (m, k), or (k, m) if it is `transposed`.
+    All are row-major, and given by their address and leading dimension.
+    """
+    (m, r, k), (alpha, beta) = shape, scale
+    op = cublas.CUBLAS_OP_T if transposed else cublas.CUBLAS_OP_N
+    operands = (scalar(alpha, "f"), *b, *a, scalar(beta, "f"), *c)
+    _call("sgemm", handle(), cublas.CUBLAS_OP_N, op, r, m, k, *operands)
 
 
 def gemm_strided(c, a, b, alpha, count):

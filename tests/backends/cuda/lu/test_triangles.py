@@ -154,6 +154,31 @@ def test_a_nan_of_all_bits_is_passed_on_as_another(char, trans, cupy):
         assert np.isnan(x.get()[0, 0 if trans else -1]) and not (bits == 255).all(axis=1).any()
 
 
+@pytest.mark.parametrize("adjoint", [False, True])
+@pytest.mark.parametrize("columns", [1, 17, 64, 133, 600])
+@pytest.mark.parametrize("n", [1, 127, 128, 129, 700, 1027])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_many_columns_are_solved_with_both_triangles(recorded, n, columns, adjoint, cupy):
+    from tcsolve._backends.cuda.lu.many_columns import solve_triangles
+    from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks
+    from tcsolve._backends.cuda.runtime import recorded_graphs
+
+    host, rng = well_conditioned("f", n), np.random.default_rng([n, columns])
+    lu = recorded_graphs.matrix(n, np.float32) if recorded else cupy.empty((n, n), "f")
+    lu[...] = cupy.asarray(host)
+    order, b = rng.permutation(n), rng.standard_normal((n, columns)).astype("f")
+    known = lu, cupy.asarray(order), adjoint, invert_diagonal_blocks(lu)[0]
+
+    found = [solve_triangles(*known, cupy.asarray(b)).get() for _ in range(3)]
+
+    a = np.empty((n, n))
+    a[order] = triangle(host, True, True) @ triangle(host, False, False)
+    expected = np.linalg.solve(a.T if adjoint else a, b)
+    error = np.abs(found[0] - expected).max(axis=0)
+    assert (error < 1e-4 * np.abs(expected).max(axis=0)).all()
+    assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
+
+
 def test_a_solution_is_added_to_what_there_is(cupy):
     from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute
 
