@@ -21,9 +21,12 @@ def systems(m, n, dtype=float, seed=0):
 
 
 def with_rcond(n, rcond, rng):
-    """Return a random matrix with a condition near 1 / rcond."""
-    u, v = (np.linalg.qr(rng.standard_normal((n, n)))[0] for _ in range(2))
-    return (u * np.append(np.ones(n - 1), rcond)) @ v
+    """Return a random matrix with a condition near 1 / rcond, and without a zero pivot on this machine."""
+    while True:
+        u, v = (np.linalg.qr(rng.standard_normal((n, n)))[0] for _ in range(2))
+        a = (u * np.append(np.ones(n - 1), rcond)) @ v
+        if scipy.linalg.lapack.dgetrf(a)[2] == scipy.linalg.lapack.dgetrf(a.T)[2] == 0:
+            return a
 
 
 @pytest.mark.parametrize("dtype", [np.float32, float, complex])
