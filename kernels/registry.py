@@ -31,6 +31,8 @@ In gemm/:
 - gemm_split: tcs_tops, tcs_split, tcs_split_by, tcs_finish, scales, splits, and undoes the scaling,
   for engines that need it
 - split_once: tcs_split_once, scales and splits operands in one pass
+- three_products: tcs_planes, tcs_add_product, tcs_join_planes, tcs_join_product, the passes around
+  complex products by three real ones
 - gemm_emulated: tcs_gemm_emulated, products with the sums of any tensor cores, in integers
 
 In batched/:
@@ -279,6 +281,10 @@ KERNELS = {
         ),
         min_arch=90,
         max_arch=90,
+    ),
+    "three_products": KernelSpec(
+        ("tcs_planes", "tcs_add_product", "tcs_join_planes", "tcs_join_product"),
+        ({"T_A": "float", "T_LOW": "bf16"}, {"T_A": "double", "T_LOW": "double"}),
     ),
     "gemm_emulated": KernelSpec(("tcs_gemm_emulated",), EMULATED_SUMS),
     "gemm_split": KernelSpec(

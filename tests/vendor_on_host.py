@@ -73,6 +73,9 @@ class HostVendor:
     def takes_at_once(self, alone, n, k, dtype, kind):
         return k == 1 and n <= self.largest_at_once
 
+    def bytes_for_columns(self, dtype, kind, n, columns):
+        return 0
+
     def bytes_at_once(self, m, n, k, dtype, band):
         return 0
 

@@ -319,7 +319,7 @@ class StackFactorization:
         ops, (m, _, k) = self._ops, system.b.shape
         y = factors.solve(ops.vendor.rows(system.b, 0))
         board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
-        x = measure(ops, system, y, self._factors.info, board)
+        system, x = measure(ops, system, y, self._factors.info, board)
         board = ops.host(board)[0] if settle is settled else board
         return settle(ops, system, x, factors, board)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from tcsolve._arithmetic.matrix_parts import WIDENED, parts, real_parts
 from tcsolve._backends.cuda.batched import vendor
-from tcsolve._backends.cuda.gemm import batched, engines
+from tcsolve._backends.cuda.gemm import batched, engines, three_products
 from tcsolve._backends.cuda.lu import first_steps, needed
 from tcsolve._backends.cuda.lu.ops import DeviceLU
 from tcsolve._backends.cuda.runtime import (
@@ -357,7 +357,7 @@ def _product(a, x, adjoint):
         y = cupy.empty((a.shape[0], 1))
         cublas_calls.gemv(y[:, 0], a, x[:, 0])
         return y
-    return a @ x
+    return three_products.product(a, x) if three_products.multiplies(a, x) else a @ x
 
 
 def _has_runs(a):

@@ -42,7 +42,9 @@ MARGIN = 100
 
 
 def measure(ops, system, y, info, board):
-    """Return x, (m, n, k), in its dtype; fill `board` with the norms that verify it.
+    """Return the system and x, (m, n, k), in its dtype; fill `board` with the norms that verify it.
+
+    If A x is computed, the system that is returned has it.
 
     Parameters
     ----------
@@ -59,7 +61,7 @@ def measure(ops, system, y, info, board):
     a, b, (m, n, k), found = system.a, system.b, system.b.shape, board[SEEN:]
     if m == 1 and n > AT_ONCE and ops.vendor.measures_one(k):
         band = (system.band or ALL_READ)[:2]
-        return ops.vendor.measure_one(a[0], band, y[0], b[0], info, board)[None]
+        return system, ops.vendor.measure_one(a[0], band, y[0], b[0], info, board)[None]
     x = _as_answer(ops, y[:, :k], b.dtype)
     if m > 1 or n <= MEASURED_AT_ONCE:
         ops.vendor.measure(a, x, b, y[:, k:], info, found)
@@ -67,7 +69,8 @@ def measure(ops, system, y, info, board):
         ax = _product(ops, system, ops.converted(x[0], np.result_type(x.dtype, np.float64)))
         sums = ops.row_stats(a[0]).total, ops.row_stats(a[0].T).total
         ops.vendor.sizes(sums, (x[0], ax), b[0], y[0, k:], info, found)
-    return x
+        system = system._replace(ax=ax)
+    return system, x
 
 
 def _as_answer(ops, y, dtype):

@@ -99,21 +99,55 @@ def _step(ops, system, x, factors, error):
 
 
 def _step_of_large(ops, system, x, factors, error):
-    """As `_step`, for one large matrix: by products on the whole device, for columns that miss the bound."""
-    xp, wide, error = ops.xp, np.result_type(x.dtype, np.float64), error.copy()
+    """As `_step`, for one large matrix: by products on the whole device, for columns that miss the bound.
+
+    If the factors have a coarse solver, it makes the first correction.  Columns that still miss the bound are
+    corrected by a solve in FP64; if the matrix is ill-conditioned, these may be all.
+    """
+    norm = float(ops.host(ops.row_stats(system.a[0]).total.max())[0])
     missing = np.flatnonzero(~(error[0] <= system.bound))
     missing = missing if missing.size else np.arange(x.shape[2])  # the norms were extreme
-    (a,), some = system.a, xp.asarray(missing)
-    given, before = system.b[0][:, some], ops.converted(x[0][:, some], wide)
-    r = ops.converted(given, wide) - ops.product(a, before)
-    y = factors.solve(xp.ascontiguousarray(r.T)[None])
-    with np.errstate(all="ignore"):
-        after = ops.converted(before + y[0].T, x.dtype)
-    (norm,) = ops.host(ops.row_stats(a).total.max())
-    error[:, missing] = backward_errors(ops, a, after, given, float(norm))
-    x = x.copy()
-    x[0][:, some] = after
+    for solve in _solvers(factors, missing.size):
+        if missing.size:
+            x, error = _columns_corrected(ops, system, x, error, missing, solve, norm=norm)
+            missing = np.flatnonzero(~(error[0] <= system.bound))
+            system = system._replace(ax=None)
     return x, error
+
+
+def _solvers(factors, columns):
+    """Return the functions that solve for corrections, a coarse one first if the factors have it."""
+    coarse = factors.coarse_solver(columns) if hasattr(factors, "coarse_solver") else None
+    return (coarse, factors.solve) if coarse else (factors.solve,)
+
+
+def _columns_corrected(ops, system, x, error, which, solve, *, norm):
+    """Return x and its errors, where the columns `which` are corrected if this makes their errors smaller."""
+    is_all = which.size == x.shape[2]
+    some = slice(None) if is_all else ops.xp.asarray(which)
+    a, given = system.a[0], system.b[0][:, some]
+    ax = None if system.ax is None else system.ax[:, some]
+    after = _one_step(ops, (a, x[0][:, some], given), ax, solve)
+    found = backward_errors(ops, a, after, given, norm)
+    better = found <= error[0, which]  # False for a NaN
+    if is_all and better.all():
+        return after[None], found[None]
+    x, error, here = x.copy(), error.copy(), ops.xp.asarray(which[better])
+    x[0][:, here] = after[:, ops.xp.asarray(np.flatnonzero(better))]
+    error[0, which[better]] = found[better]
+    return x, error
+
+
+def _one_step(ops, answers, ax, solve):
+    """Return x + A**-1 (b - A x) in the dtype of x, where `answers` is (A, x, b); `ax` is A x or None."""
+    a, x, b = answers
+    wide = np.result_type(x.dtype, np.float64)
+    before = ops.converted(x, wide)
+    r = ops.converted(b, wide) - (ops.product(a, before) if ax is None else ax)
+    rows = ops.xp.ascontiguousarray(r.T)[None]
+    del r  # large arrays, of which there should be few at a time
+    with np.errstate(all="ignore"):
+        return ops.converted(before + solve(rows)[0].T, x.dtype)
 
 
 def _clear(ops, system, part, which):

@@ -226,7 +226,10 @@ def _bytes(ops, system, size):
         return m * (n * k * narrow + 1) + work
     wide = np.result_type(system.a.dtype, np.float64).itemsize
     read = n * n * narrow if system.band else 0
-    return min(size, m) * ((n * n + (2 * k + PROBES) * n) * wide + read)
+    work = 0
+    if size == 1 and not ops.vendor.measures_one(k):  # A x, and solves by products
+        work = n * k * wide + ops.vendor.bytes_for_columns(system.a.dtype, system.kind, n, k)
+    return min(size, m) * ((n * n + (2 * k + PROBES) * n) * wide + read) + work
 
 
 def _in_parts(ops, system, size):
@@ -309,7 +312,7 @@ def _solve_by_factors(ops, system, board):
     factors = ops.vendor.factor(system.a, system.kind, k + PROBES)
     y = factors.solve(ops.vendor.rows(system.b, PROBES))
     info = None if system.kind in TRIANGULAR else factors.info
-    return system, measure(ops, system, y, info, board), factors
+    return *measure(ops, system, y, info, board), factors
 
 
 def _is_its_own_factor(ops, system):

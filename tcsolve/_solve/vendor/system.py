@@ -70,6 +70,7 @@ class System(NamedTuple):
     # True if rcond is computed from A^-1, and not only estimated from random vectors, for all matrices if
     # `estimate`, else for those that may have an rcond below epsilon
     exact: bool = False
+    ax: Any = None  # A x (n, k) for the first answer x of one large system, if it was computed
 
     @property
     def bound(self):

@@ -619,3 +619,39 @@ def test_an_answer_that_misses_the_bound_is_corrected_with_the_same_factors(dtyp
     assert found.status is Status.CONVERGED and (found.iterations == 1).all()
     assert len(road.ops.vendor.factored) == 1
     assert ratio(a, found.x, b) <= MET
+
+
+class CoarseVendor(RoughVendor):
+    """Its factors also have a coarse solver, with these relative errors."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error, self.coarse, self.fine = error, 0, -1  # the first solve makes the answer
+
+    def factor(self, a, kind, columns):
+        factors = super().factor(a, kind, columns)
+        solve = factors.solve
+
+        def counted(rhs, adjoint=False):
+            self.fine += 1
+            return solve(rhs, adjoint)
+
+        def coarsely(rhs):
+            self.coarse += 1
+            return solve(rhs) * (1 + self.error)
+
+        factors.solve, factors.coarse_solver = counted, lambda columns: coarsely
+        return factors
+
+
+@pytest.mark.parametrize("error, fine", [(1e-4, 0), (0.9, 1), (1e6, 1), (np.nan, 1)])
+@pytest.mark.parametrize("dtype", "dD")
+def test_a_coarse_correction_that_is_not_enough_is_followed_by_one_in_fp64(dtype, error, fine):
+    road = HostRoad()
+    road.ops.vendor = CoarseVendor(error)
+    a, b = matrices("general", dtype, 300), right_hand_sides(dtype, 300, 7)
+
+    found = road.solve_ex(a, b, assume_a="general", estimate=False)
+
+    assert found.status is Status.CONVERGED and ratio(a, found.x, b) <= MET
+    assert (road.ops.vendor.coarse, road.ops.vendor.fine) == (1, fine)

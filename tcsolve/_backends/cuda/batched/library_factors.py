@@ -7,6 +7,9 @@ The function `factor` makes the factors.  Each class of factors has
   or complex128, and is overwritten;
 - `taken(which)`: the factors of some of the matrices.
 
+`LU` also has `coarse_solver(columns)`.  It returns a function like `solve` that is faster and accurate to
+some digits only, or None.
+
 cuBLAS and cuSOLVER are column-major, so they see the transpose of a row-major A.  This transpose is factored,
 so that no matrix has to be transposed.  For a Hermitian A, they see A itself in a conjugated copy.
 """
@@ -16,6 +19,7 @@ import numpy as np
 from cupy_backends.cuda.libs import cublas, cusolver
 
 from tcsolve._arithmetic.formats import PREFIX, inverses_serve
+from tcsolve._backends.cuda.batched import complex_columns
 from tcsolve._backends.cuda.batched.layouts import addresses_of, conjugate, copied, wide
 from tcsolve._backends.cuda.batched.library_triangles import (
     LOWER,
@@ -25,7 +29,7 @@ from tcsolve._backends.cuda.batched.library_triangles import (
     ones,
     solve_triangles,
 )
-from tcsolve._backends.cuda.lu.cusolver_lu import getrf_in_place
+from tcsolve._backends.cuda.lu.cusolver_lu import getrf_in_place, order_of
 from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute
 from tcsolve._backends.cuda.runtime import cublas_calls
 from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros
@@ -82,6 +86,7 @@ def factor(a, kind, columns, careful=False):
     if m > 1:
         return _lu_of_stack(a)
     turned = a.dtype.kind == "c" and columns >= TURNED_COLUMNS
+    turned = turned and not complex_columns.takes(n, columns)
     return LU(cupy.swapaxes(a, 1, 2) if turned else a, turned)
 
 
@@ -90,14 +95,31 @@ class LU:
 
     def __init__(self, a, turned):
         self._lu, self._swaps, self.info = getrf_in_place(copied(a)[0].T)
-        self._turned = turned
+        self._turned, self._by_products = turned, None
 
     def solve(self, rhs, adjoint=False):
+        by_products = None if adjoint else self._for_many(rhs.shape[1])
+        if by_products and by_products.serve:
+            return by_products.solve(rhs)
         if self._turned:
             return self._solve(rhs, cublas.CUBLAS_OP_C if adjoint else cublas.CUBLAS_OP_N)
         if adjoint:
             return conjugate(self._solve(conjugate(rhs), cublas.CUBLAS_OP_N))
         return self._solve(rhs, cublas.CUBLAS_OP_T)
+
+    def coarse_solver(self, columns):
+        by_products = self._for_many(columns)
+        return by_products.solve_coarsely if by_products and by_products.serve_coarsely else None
+
+    def _for_many(self, columns):
+        """Return the factors for solves by products, or None if getrs is faster."""
+        is_many = complex_columns.takes(len(self._lu), columns)
+        if self._turned or self._lu.dtype.kind != "c" or not is_many:
+            return None
+        if self._by_products is None:
+            order = cupy.asarray(order_of(self._swaps.get() - 1))
+            self._by_products = complex_columns.ComplexColumns(self._lu.T, order)
+        return self._by_products
 
     def _solve(self, rhs, op):
         _, c, n = rhs.shape

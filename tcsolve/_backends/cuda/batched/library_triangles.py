@@ -14,9 +14,19 @@ from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, subst
 from tcsolve._backends.cuda.runtime import cublas_calls
 from tcsolve.kernels.launch_shapes import TRSV_COLUMNS
 
-__all__ = ["LOWER", "UPPER", "Diagonal", "PackedTriangle", "Triangles", "ones", "solve_triangles"]
+__all__ = [
+    "LOWER",
+    "OP_N",
+    "UPPER",
+    "Diagonal",
+    "PackedTriangle",
+    "Triangles",
+    "ones",
+    "solve_triangles",
+]
 
 LOWER, UPPER = cublas.CUBLAS_FILL_MODE_LOWER, cublas.CUBLAS_FILL_MODE_UPPER
+OP_N = cublas.CUBLAS_OP_N
 
 
 class PackedTriangle:

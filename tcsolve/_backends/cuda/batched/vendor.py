@@ -1,5 +1,6 @@
 """What a device does with stacks and with structures, which the algorithms take as `ops.vendor`."""
 
+from tcsolve._backends.cuda.batched.complex_columns import bytes_for_columns
 from tcsolve._backends.cuda.batched.library_factors import factor, most_at_once
 from tcsolve._backends.cuda.batched.one_launch import (
     bytes_at_once,
@@ -13,6 +14,7 @@ from tcsolve._backends.cuda.batched.stack_launches import doubtful, measure, rea
 
 __all__ = [
     "bytes_at_once",
+    "bytes_for_columns",
     "doubtful",
     "factor",
     "measure",

@@ -21,6 +21,7 @@ __all__ = [
     "column_parts",
     "gemm",
     "gemm_at",
+    "gemm_of_stack",
     "gemm_packed",
     "gemm_strided",
     "gemv",
@@ -284,6 +285,22 @@ def gemm_strided(c, a, b, alpha, count):
     result = (scalar(0, char), c.data.ptr, ld(c), step_c)
     name = PREFIX[char] + "gemmStridedBatched"
     _call(name, handle(), n, n, r, m, k, *operands, *result, count)
+
+
+def gemm_of_stack(shape, c, a, b, how):
+    """c[j] = a[j] b[j] + beta c[j] for j < count, where `how` is (beta, transposed, precision).
+
+    c[j] is (m, r), a[j] is (m, k), and b[j] is (k, r), or (r, k) if it is `transposed`, where `shape` is
+    (count, m, r, k).  All are row-major, and given by their address, leading dimension, and the number of
+    entries after which the next one begins.  c is FP64 for 'fp64', and FP32 for other precisions.
+    """
+    (count, m, r, k), (beta, transposed, precision) = shape, how
+    kind, compute, char = PRODUCTS[precision]
+    ops = cublas.CUBLAS_OP_T if transposed else cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_N
+    operands = (scalar(1, char), b[0], kind, *b[1:], a[0], kind, *a[1:])
+    result = (scalar(beta, char), c[0], RESULT["float64" if char == "d" else "float32"], *c[1:])
+    how = (count, compute, GEMM_DEFAULT)
+    cublas.gemmStridedBatchedEx(handle(), *ops, r, m, k, *operands, *result, *how)
 
 
 def gemm_packed(c, ldc, p, q, low, scalars):

@@ -1,0 +1,95 @@
+// The passes around products of complex matrices by three real products.
+//
+//   x         T_LOW planes u, v and u + v of a complex matrix (rows, columns), row-major: leading dimension ld, `plane`
+//             entries apart.  For BF16, three further planes follow: each plane is the sum of two of them.
+//   z         complex double, z_row and z_col entries apart.
+//   products  T_A[3][rows][columns] contiguous: those of u, of v, and of u + v of two factors.
+//   scale     null, or a power of two for each row.
+//
+//   tcs_planes        x = z scale.
+//   tcs_add_product   x = x + sign P, or sign P without `start`, where P is the complex product.
+//   tcs_join_planes   z = x / scale; column j of x becomes column order[j] of z.
+//   tcs_join_product  z = P.
+//
+// Grid (ceil(columns / 256), at most 65535 of the rows), block 256.
+// Defines T_A (float or double), T_LOW (bf16 for float, double for double).
+// Rounding: one for each sum or difference that is written here; planes of BF16 numbers keep 16 bits.
+
+#include "common/common.cuh"
+
+constexpr int THREADS = 256;
+
+struct Complex { double re, im; };
+
+// Store an entry of a plane, whose parts are `step` entries apart.
+__device__ __forceinline__ void store_parts(double* x, Index step, double value) { x[0] = value; }
+
+__device__ __forceinline__ void store_parts(bf16* x, Index step, float value) {
+    x[0] = round_to<bf16>(value);
+    x[step] = round_to<bf16>(value - widen(x[0]));
+}
+
+__device__ __forceinline__ double load(const double* x, Index step) { return x[0]; }
+
+__device__ __forceinline__ float load(const bf16* x, Index step) { return widen(x[0]) + widen(x[step]); }
+
+__device__ __forceinline__ void store(T_LOW* x, Index plane, T_A u, T_A v) {
+    store_parts(x, 3 * plane, u);
+    store_parts(x + plane, 3 * plane, v);
+    store_parts(x + 2 * plane, 3 * plane, u + v);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+tcs_planes(
+    T_LOW* x, Index plane, Index ld, const Complex* __restrict__ z, Index z_row, Index z_col, const double* scale,
+    Index rows, Index columns
+) {
+    const Index j = Index(blockIdx.x) * THREADS + threadIdx.x;
+    if (j >= columns) return;
+    for (Index i = blockIdx.y; i < rows; i += gridDim.y) {
+        const Complex of_z = z[i * z_row + j * z_col];
+        const double by = scale ? scale[i] : 1.0;
+        store(x + i * ld + j, plane, T_A(of_z.re * by), T_A(of_z.im * by));
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+tcs_add_product(
+    T_LOW* x, Index plane, Index ld, const T_A* __restrict__ products, double sign, Index start, Index rows, Index columns
+) {
+    const Index j = Index(blockIdx.x) * THREADS + threadIdx.x, size = rows * columns;
+    if (j >= columns) return;
+    for (Index i = blockIdx.y; i < rows; i += gridDim.y) {
+        const T_A* product = products + i * columns + j;
+        T_LOW* place = x + i * ld + j;
+        const T_A uu = product[0], vv = product[size], ss = product[2 * size];
+        const T_A u = start ? load(place, 3 * plane) : T_A(0), v = start ? load(place + plane, 3 * plane) : T_A(0);
+        store(place, plane, u + T_A(sign) * (uu - vv), v + T_A(sign) * (ss - uu - vv));
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+tcs_join_planes(
+    Complex* z, Index z_row, const int* order, const double* scale, const T_LOW* __restrict__ x, Index plane, Index ld,
+    Index rows, Index columns
+) {
+    const Index j = Index(blockIdx.x) * THREADS + threadIdx.x;
+    if (j >= columns) return;
+    const Index to = order[j];
+    for (Index i = blockIdx.y; i < rows; i += gridDim.y) {
+        const T_LOW* place = x + i * ld + j;
+        const double by = scale ? scale[i] : 1.0;
+        z[i * z_row + to] = {load(place, 3 * plane) / by, load(place + plane, 3 * plane) / by};
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+tcs_join_product(Complex* z, Index z_row, const T_A* __restrict__ products, Index rows, Index columns) {
+    const Index j = Index(blockIdx.x) * THREADS + threadIdx.x, size = rows * columns;
+    if (j >= columns) return;
+    for (Index i = blockIdx.y; i < rows; i += gridDim.y) {
+        const T_A* product = products + i * columns + j;
+        const T_A uu = product[0], vv = product[size], ss = product[2 * size];
+        z[i * z_row + j] = {uu - vv, ss - uu - vv};
+    }
+}

@@ -1,0 +1,169 @@
+"""Solves for many complex right-hand sides with the LU of one matrix, by real products.
+
+The triangles are divided into blocks of BLOCK rows.  The products with the blocks before a block are
+subtracted, and the rest is solved for by halves; HALF rows are solved for by a product with the inverse of a
+diagonal block.  `three_products` computes these products, in FP64 or with numbers of 16 bits.
+"""
+
+import cupy
+import numpy as np
+
+from tcsolve._arithmetic.formats import inverses_serve
+from tcsolve._backends.cuda.batched.layouts import addresses_of
+from tcsolve._backends.cuda.batched.library_triangles import LOWER, OP_N, UPPER, solve_triangles
+from tcsolve._backends.cuda.gemm.three_products import (
+    COARSE,
+    FP64,
+    add_product,
+    joined,
+    planes,
+)
+from tcsolve._backends.cuda.runtime import current_device
+from tcsolve.kernels.arch import arch_number
+
+__all__ = ["ComplexColumns", "bytes_for_columns", "takes"]
+
+# Smallest n and number of right-hand sides for which `ComplexColumns` is faster than getrs.
+LEAST_ROWS, LEAST_COLUMNS = 6144, 1024
+# See above; and the largest number of right-hand sides that are solved for together.
+BLOCK, HALF, COLUMNS = 512, 256, 8192
+# A coarse solve needs diagonal blocks of the factors with a condition number up to the first number, and with
+# a largest entry between the other two; then entries that matter are in the range of BF16.
+COARSE_CONDITION, SMALLEST, LARGEST = 1e6, 2.0**-60, 2.0**60
+# Smallest compute capability with products of BF16.
+COARSE_ARCH = 80
+
+
+def takes(n, columns):
+    """Tell whether `ComplexColumns` is faster than getrs."""
+    return n >= LEAST_ROWS and columns >= LEAST_COLUMNS
+
+
+def bytes_for_columns(dtype, kind, n, columns):
+    """Return the bytes of the planes of a solve by `ComplexColumns`, or 0 if getrs solves."""
+    if kind != "general" or dtype.kind != "c" or not takes(n, columns):
+        return 0
+    k, plane = min(columns, COLUMNS), 3 * np.dtype(FP64.low).itemsize
+    return plane * (n * n + k * (n + BLOCK)) + 2 * n * HALF * (16 + plane)
+
+
+class ComplexColumns:
+    """The factors A = U.T L.T P, where P A.T = L U, for solves by products.
+
+    Parameters
+    ----------
+    lu : array, shape (n, n), complex128
+        The transpose of the factors, row-major: its lower triangle is U.T, and its upper triangle L.T.
+    order : array of int, shape (n,)
+        The numbers of the rows of P A.T.
+
+    Attributes
+    ----------
+    serve, serve_coarsely : bool
+        Whether the inverses of the diagonal blocks are accurate enough for `solve` and `solve_coarsely`.
+    """
+
+    def __init__(self, lu, order):
+        self._lu, self._order, blocks = lu, order, _diagonal_blocks(lu)
+        lower, upper = cupy.tril(blocks), cupy.triu(blocks, 1) + cupy.eye(HALF)
+        (self._of_lower, of_lower), (self._of_upper, of_upper) = (
+            _inverted(lower, UPPER),  # cuBLAS sees the transpose
+            _inverted(upper, LOWER),
+        )
+        numbers = cupy.stack([cupy.maximum(of_lower, of_upper), cupy.abs(lower).max()])
+        worst, size = numbers.get().tolist()
+        self.serve = inverses_serve(worst, "d")
+        arch = arch_number(current_device.arch(cupy.cuda.runtime.getDevice()))
+        is_near = worst <= COARSE_CONDITION and SMALLEST < size < LARGEST
+        self.serve_coarsely = is_near and arch >= COARSE_ARCH
+
+    def solve(self, rhs):
+        """Overwrite the rows of rhs (1, k, n) by the solutions, and return them."""
+        return self._solve(rhs, FP64, lambda rows: None)
+
+    def solve_coarsely(self, rhs):
+        """As `solve`, with numbers of 16 bits."""
+        return self._solve(rhs, COARSE, _scale)
+
+    def _solve(self, rhs, numbers, scale_of):
+        lu, k = planes(self._lu, numbers), rhs.shape[1]
+        room = cupy.empty(3 * min(k, COLUMNS) * BLOCK, numbers.char)
+        triangles = [
+            _Triangle(lu, planes(inverses, numbers), is_lower, room)
+            for inverses, is_lower in ((self._of_lower, True), (self._of_upper, False))
+        ]
+        for first in range(0, k, COLUMNS):
+            rows = rhs[0, first : first + COLUMNS]
+            scale = scale_of(rows)
+            x = planes(rows, numbers, scale)
+            for triangle in triangles:
+                triangle.solve(x)
+            joined(x, rows, self._order, scale)
+        return rhs
+
+
+class _Triangle:
+    """A triangle T, given by the planes of a matrix and of the inverses of its diagonal blocks."""
+
+    def __init__(self, lu, inverses, is_lower, room):
+        self._lu, self._inverses, self._is_lower, self._room = lu, inverses, is_lower, room
+
+    def solve(self, x):
+        """Replace each row of x by T**-1 times it."""
+        n = x.shape[1]
+        starts = range(0, n, BLOCK)
+        for first in starts if self._is_lower else reversed(starts):
+            last = min(first + BLOCK, n)
+            self._subtract(x, (first, last), (0, first) if self._is_lower else (last, n))
+            middle = min(first + HALF, last)
+            halves = (first, middle), (middle, last)
+            one, two = halves if self._is_lower else reversed(halves)
+            self._invert(x, one)
+            self._subtract(x, two, one)
+            self._invert(x, two)
+
+    def _subtract(self, x, rows, known):
+        """Subtract the products with the `known` unknowns from other right-hand sides."""
+        if rows[0] < rows[1] and known[0] < known[1]:
+            every = (0, x.shape[0])
+            out, of = x.block(every, rows), x.block(every, known)
+            add_product(out, of, self._lu.block(rows, known), -1, self._room)
+
+    def _invert(self, x, rows):
+        if rows[0] < rows[1]:
+            block = x.block((0, x.shape[0]), rows)
+            inverse = self._inverses.block(rows, (0, rows[1] - rows[0]))
+            add_product(block, block, inverse, 1, self._room, start=False)
+
+
+def _scale(rows):
+    """Return the powers of two (k, 1) that bring the largest entry of each row near 1."""
+    largest = cupy.abs(rows).max(axis=1, keepdims=True)
+    return cupy.ldexp(cupy.ones(largest.shape), -cupy.frexp(largest)[1])
+
+
+def _diagonal_blocks(lu):
+    """Return a copy of the diagonal blocks (count, HALF, HALF).
+
+    The diagonal of the last one is filled up with the last pivot.
+    """
+    n, step = len(lu), lu.strides[0] + lu.strides[1]
+    whole, rest = divmod(n, HALF)
+    blocks = cupy.empty((-(-n // HALF), HALF, HALF), lu.dtype)
+    strides = (HALF * step, *lu.strides)
+    blocks[:whole] = cupy.lib.stride_tricks.as_strided(lu, (whole, HALF, HALF), strides)
+    if rest:
+        blocks[-1] = lu[-1:, -1:] * cupy.eye(HALF)
+        blocks[-1, :rest, :rest] = lu[-rest:, -rest:]
+    return blocks
+
+
+def _inverted(triangles, uplo):
+    """Return the inverses of triangles T, one below the other, and the largest || |T**-1| |T| ||.
+
+    `uplo` is the triangle that cuBLAS sees.
+    """
+    inverses = cupy.tile(cupy.eye(HALF, dtype=triangles.dtype), (len(triangles), 1, 1))
+    solve_triangles(addresses_of(triangles), uplo, OP_N, inverses)
+    sums = cupy.abs(triangles).sum(axis=2, keepdims=True)
+    return inverses.reshape(-1, HALF), (cupy.abs(inverses) @ sums).max()
