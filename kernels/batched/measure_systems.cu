@@ -9,7 +9,7 @@
 //   y        double (or pairs): A^-1 of `probes` vectors, entry (p, i) at p n + i.
 //   info     int, or null for 0.
 //
-//   Grid 2 + ceil(k / 32) ceil(n / 1024), block 256.  Rounding: FP64, in an order that depends on n alone.
+//   Grid 2 + ceil(k / 32) ceil(n / 128), block 256.  Rounding: FP64, in an order that depends on n alone.
 //
 // tcs_doubtful  which of `count` systems are doubtful, from the numbers of tcs_read_as and tcs_stack_measure.
 //   doubtful  char[count]: 0 if a system meets all bounds, else 1.
@@ -29,7 +29,7 @@
 #include "common/reduce.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / WARP;
-constexpr int ROWS = 1024;  // of a block of tcs_sizes
+constexpr int ROWS = 128;  // of a block of tcs_sizes
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_sizes(

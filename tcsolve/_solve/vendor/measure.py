@@ -67,7 +67,9 @@ def measure(ops, system, y, info, board):
         ops.vendor.measure(a, x, b, y[:, k:], info, found)
     else:  # products with a large matrix use the whole device
         ax = _product(ops, system, ops.converted(x[0], np.result_type(x.dtype, np.float64)))
-        sums = ops.row_stats(a[0]).total, ops.row_stats(a[0].T).total
+        rows = ops.row_stats(a[0]).total
+        is_hermitian = system.kind == "positive definite"
+        sums = rows, rows if is_hermitian else ops.row_stats(a[0].T).total
         ops.vendor.sizes(sums, (x[0], ax), b[0], y[0, k:], info, found)
         system = system._replace(ax=ax)
     return system, x

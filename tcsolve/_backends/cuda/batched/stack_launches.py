@@ -10,7 +10,7 @@ from tcsolve.kernels.launch_shapes import STACK_THREADS, TILE, TILE_THREADS, sta
 __all__ = ["doubtful", "measure", "read_as", "rows", "sizes"]
 
 # Number of threads of a block with one entry per thread; number of rows of a block of measure_systems.cu.
-THREADS, SIZES_ROWS = 256, 1024
+THREADS, SIZES_ROWS = 256, 128
 
 
 def rows(b, probes):

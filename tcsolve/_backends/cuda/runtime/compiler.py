@@ -330,6 +330,7 @@ class Prepared:
         size = (*grid, 1, *block, 1, shared)
         self._launch = (function.ptr, *size), ctypes.addressof(self._places)
         self._lock = threading.Lock()
+        self._launch_kernel, self._current_stream = _launcher()
 
     def keep(self, i, struct):
         """Let argument i be a structure, given as a NumPy array."""
@@ -341,9 +342,6 @@ class Prepared:
 
         `structs` has pairs (number, address) of arguments that are structures on the host.
         """
-        from cupy.cuda import get_current_stream
-        from cupy_backends.cuda.api import driver
-
         (launch, places), values = self._launch, self._values
         if launch_counter.counters:
             launch_counter.note(self._entry)
@@ -352,7 +350,16 @@ class Prepared:
                 values[i] = x
             for i, address in structs:
                 self._places[i] = address
-            driver.launchKernel(*launch, get_current_stream().ptr, places, 0)
+            self._launch_kernel(*launch, self._current_stream().ptr, places, 0)
+
+
+@functools.cache
+def _launcher():
+    """Return CuPy's functions for a launch; an import in each launch takes microseconds."""
+    from cupy.cuda import get_current_stream
+    from cupy_backends.cuda.api import driver
+
+    return driver.launchKernel, get_current_stream
 
 
 def kernel(name, entry, *, arch=None, **defines):
