@@ -138,23 +138,22 @@ def look_at(board, system):
 def ordinary(board, system):
     """Return (rcond, errors) of one system that meets the bound and is not extreme, or None.
 
-    This is `look_at` with Python numbers, which takes a tenth of the time for few numbers.
+    This is `look_at` for one system, which takes a fraction of the time.
     """
-    numbers, k = board[:, 0].tolist(), system.b.shape[2]
-    difference, largest, beyond, spoilt, zero = numbers[:SEEN]
-    inf, one, grown, info = numbers[SEEN : SEEN + MEASURED]
+    numbers, k = board[:, 0], system.b.shape[2]
+    difference, largest, beyond, spoilt, zero = numbers[:SEEN].tolist()
+    inf, one, grown, info = numbers[SEEN : SEEN + MEASURED].tolist()
     rest, size = numbers[SEEN + MEASURED :][:k], numbers[SEEN + MEASURED + k :]
     agrees = beyond == 0 or difference <= tolerance(system) * largest
     if system.kind in TRIANGULAR:
         info = zero
     if not (agrees and spoilt == 0 == info and 1 / SAFE < inf < SAFE and 0 < one < SAFE):
         return None
-    if not (0 < grown < SAFE and all(1 / SAFE < of_x < SAFE for of_x in size)):
+    if not (0 < grown < SAFE and 1 / SAFE < size.min() and size.max() < SAFE):  # False for a NaN
         return None
-    error = [r / inf / of_x for r, of_x in zip(rest, size, strict=True)]
+    error = rest / inf / size
     least = min(1 / one / grown, 1.0)
-    met = all(e <= system.bound for e in error)  # False for a NaN
-    return (least, error) if met and least >= _least(system) else None
+    return (least, error) if error.max() <= system.bound and least >= _least(system) else None
 
 
 def limits(system):

@@ -19,19 +19,15 @@ from tcsolve._solve.vendor.system import (
 
 __all__ = ["settled"]
 
-# Up to this many right-hand sides, Python numbers are faster than NumPy arrays.
-FEW_COLUMNS = 16
-
 
 def settled(ops, system, x, factors, board):
     """Return the `Part` from the measured numbers on the host, or None if the ladder must solve a system."""
     m, _, k = system.b.shape
     steps = np.zeros((m, k), np.int64)
     is_known = system.exact or not system.estimate
-    if m == 1 and k <= FEW_COLUMNS and is_known and (one := ordinary(board, system)):
-        least, error = one
-        no, error = np.zeros(1, bool), np.array([error])
-        return Part(x, np.zeros(1, np.int8), np.array([least]), error, steps, no, no)
+    if m == 1 and is_known and (one := ordinary(board, system)):
+        (least, error), no = one, np.zeros(1, bool)
+        return Part(x, np.zeros(1, np.int8), np.array([least]), error[None], steps, no, no)
     look = look_at(board, system)
     part = Part(x, look.codes, look.least, look.error, steps, look.apart, look.spoilt)
     redo = np.flatnonzero(part.codes == REDO)

@@ -125,7 +125,9 @@ def test_solve_gives_the_bits_of_its_report(road, kind, n, batch, dtype):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["upper triangular", "lower triangular", "diagonal"])
-@pytest.mark.parametrize("n, dtype", [(150, "f"), (150, "D"), (400, "d"), (700, "F"), (1000, "d")])
+@pytest.mark.parametrize(
+    "n, dtype", [(150, "f"), (150, "D"), (400, "d"), (700, "F"), (1000, "d"), (2000, "d")]
+)
 def test_solve_of_larger_triangles_tells_what_its_report_tells(cupy, kind, n, dtype):
     road = DeviceRoad(cupy)
     a, b = matrices(kind, dtype, 1, n)[0], right_hand_sides(dtype, 1, n, 3)[0]
