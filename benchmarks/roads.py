@@ -9,8 +9,8 @@
 triangular ones, with one and with many right-hand sides.  The peers are cupy.linalg.solve, and torch's
 call for the kind: torch.linalg.solve, torch.linalg.cholesky with torch.cholesky_solve, and for triangles
 cupyx.scipy.linalg.solve_triangular and torch.linalg.solve_triangular.  Times are medians of wall clock with a
-synchronised device, from the third call on.  Every answer is checked before it is timed.  A row that fails
-gives the reason, and the other rows are still measured.
+synchronised device, from the third call on, for at least 0.05 s.  Every answer is checked before it is timed.
+A row that fails gives the reason, and the other rows are still measured.
 """
 
 import itertools
@@ -23,8 +23,9 @@ import numpy as np
 from _harness import RESULTS, arguments, gpu, machine, save, summary, unless_drawn
 from tables import source, table
 
-# Seconds that the samples of one solver in one row may take, and smallest number of samples.
-PATIENCE, LEAST_SAMPLES = 0.5, 3
+# Seconds that the samples of one solver in one row may take, seconds that they take at least, and their
+# smallest number.
+PATIENCE, LEAST_SECONDS, LEAST_SAMPLES = 0.5, 0.05, 3
 # The largest backward error of a valid FP64 answer of a peer, and of ours in units of u sqrt(n), with a
 # margin for small systems.
 WRONG, MET = 1e-10, 4
@@ -197,12 +198,16 @@ def wall_seconds(call, repeats):
     samples, device = [], cupy.cuda.Device()
     for _ in range(2):
         call()
-    while len(samples) < LEAST_SAMPLES or len(samples) < repeats and sum(samples) < PATIENCE:
+    spent = 0.0
+    while min(len(samples) / LEAST_SAMPLES, spent / LEAST_SECONDS) < 1 or (
+        len(samples) < repeats and spent < PATIENCE
+    ):
         device.synchronize()
         start = time.perf_counter()
         call()
         device.synchronize()
         samples.append(time.perf_counter() - start)
+        spent += samples[-1]
     return sorted(samples)
 
 
