@@ -1,7 +1,7 @@
 // The passes around products of complex matrices by three real products.
 //
 //   x         T_LOW planes u, v and u + v of a complex matrix (rows, columns), row-major: leading dimension ld, `plane`
-//             entries apart.  For BF16, three further planes follow: each plane is the sum of two of them.
+//             entries apart.  For BF16, three more planes follow; plane i is the sum of planes i and i + 3.
 //   z         complex double, z_row and z_col entries apart.
 //   products  T_A[3][rows][columns] contiguous: those of u, of v, and of u + v of two factors.
 //   scale     null, or a power of two for each row.
@@ -11,7 +11,7 @@
 //   tcs_join_planes   z = x / scale; column j of x becomes column order[j] of z.
 //   tcs_join_product  z = P.
 //
-// Grid (ceil(columns / 256), at most 65535 of the rows), block 256.
+// Grid (ceil(columns / 256), min(rows, 65535)), block 256.
 // Defines T_A (float or double), T_LOW (bf16 for float, double for double).
 // Rounding: one for each sum or difference that is written here; planes of BF16 numbers keep 16 bits.
 

@@ -42,9 +42,9 @@ MARGIN = 100
 
 
 def measure(ops, system, y, info, board):
-    """Return the system and x, (m, n, k), in its dtype; fill `board` with the norms that verify it.
+    """Return (system, x): x (m, n, k) in its dtype, and the system with `ax` if A x was computed.
 
-    If A x is computed, the system that is returned has it.
+    Fill `board` with the norms that verify x.
 
     Parameters
     ----------

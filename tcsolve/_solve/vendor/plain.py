@@ -12,7 +12,8 @@ from tcsolve._solve.vendor.system import TRIANGULAR, System, band_of, kind_of
 
 __all__ = ["plain_answer_there"]
 
-# For larger triangles, the calls take little of the time.  One launch solves up to half as many unknowns.
+# Larger triangles take so long that the calls of the host do not matter.  One launch solves at most 1024
+# unknowns.
 LARGEST = 2048
 # If more than one in RARE systems is not plain, all are solved again; else only those that are not plain.
 RARE = 4

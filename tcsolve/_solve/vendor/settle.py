@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tcsolve._solve.backward_error import backward_errors
+from tcsolve._solve.backward_error import SAFE, backward_errors
 from tcsolve._solve.vendor.measure import MEASURED, MEASURED_AT_ONCE, look_at, ordinary
 from tcsolve._solve.vendor.rcond import rconds_of
 from tcsolve._solve.vendor.repair import repair
@@ -68,18 +68,21 @@ def _corrected(ops, system, part, which, factors):
         some, here = (which, xp.asarray(which)) if which.size < m else (slice(None), slice(None))
         near = system._replace(a=system.a[here], b=system.b[here])
         few = factors if which.size == m else factors.taken(which)
-        x, error = _step(ops, near, part.x[here], few, part.error[which])
+        x, error, steps = _step(ops, near, part.x[here], few, part.error[which])
         better = (error <= part.error[which]).all(axis=1)  # False for a NaN
         part.x[here] = xp.where(xp.asarray(better)[:, None, None], x, part.x[here])
         part.error[which] = np.where(better[:, None], error, part.error[which])
-        part.steps[which] = better[:, None]
+        part.steps[which] = np.where(better[:, None], steps, 0)
         met = better & (error <= system.bound).all(axis=1)
         part.codes[which[met]] = CONVERGED
     return np.flatnonzero(part.codes == REDO)
 
 
 def _step(ops, system, x, factors, error):
-    """Return x + A^-1 (b - A x) and its backward errors (m, k) on the host; `error` has the errors of x."""
+    """Return x + A^-1 (b - A x), its backward errors and the numbers of its corrections, (m, k) on the host.
+
+    `error` has the measured errors of x.
+    """
     if len(x) == 1 and x.shape[1] > MEASURED_AT_ONCE:
         return _step_of_large(ops, system, x, factors, error)
     xp, (m, n, k), wide = ops.xp, x.shape, np.result_type(x.dtype, np.float64)
@@ -91,24 +94,28 @@ def _step(ops, system, x, factors, error):
     ops.vendor.measure(system.a, x, system.b, r[:, :0], None, found)
     board = np.concatenate([np.zeros((SEEN, m)), ops.host(found)[0]])
     look = look_at(board, system)
-    return x, np.where((look.codes == CONVERGED)[:, None], look.error, np.inf)
+    error = np.where((look.codes == CONVERGED)[:, None], look.error, np.inf)
+    return x, error, np.ones((m, k), np.int64)
 
 
 def _step_of_large(ops, system, x, factors, error):
     """As `_step`, for one large matrix: by products on the whole device, for columns that miss the bound.
 
     If the factors have a coarse solver, it makes the first correction.  Columns that still miss the bound are
-    corrected by a solve in FP64; if the matrix is ill-conditioned, these may be all.
+    corrected by a solve in FP64.
     """
-    norm = float(ops.host(ops.row_stats(system.a[0]).total.max())[0])
+    norm, size = ops.host(ops.row_stats(system.a[0]).total.max(), ops.xp.abs(x[0]).max(axis=0))
+    # Where x is extreme, the measured error may be wrong, because products with x leave the range of FP64.
+    sound = (size > 1 / SAFE) & (size < SAFE) | (size == 0) & (error[0] == 0)
+    error, steps = np.where(sound, error, np.inf), np.zeros(error.shape, np.int64)
     missing = np.flatnonzero(~(error[0] <= system.bound))
-    missing = missing if missing.size else np.arange(x.shape[2])  # the norms were extreme
     for solve in _solvers(factors, missing.size):
         if missing.size:
-            x, error = _columns_corrected(ops, system, x, error, missing, solve, norm=norm)
+            x, better = _columns_corrected(ops, system, x, error, missing, solve, norm=float(norm))
+            steps[0, missing] += better
             missing = np.flatnonzero(~(error[0] <= system.bound))
             system = system._replace(ax=None)
-    return x, error
+    return x, error, steps
 
 
 def _solvers(factors, columns):
@@ -118,7 +125,10 @@ def _solvers(factors, columns):
 
 
 def _columns_corrected(ops, system, x, error, which, solve, *, norm):
-    """Return x and its errors, where the columns `which` are corrected if this makes their errors smaller."""
+    """Return x with corrected columns `which`, and which of these have smaller errors now.
+
+    The other columns stay as they are.  The errors are stored in `error`.
+    """
     is_all = which.size == x.shape[2]
     some = slice(None) if is_all else ops.xp.asarray(which)
     a, given = system.a[0], system.b[0][:, some]
@@ -126,12 +136,12 @@ def _columns_corrected(ops, system, x, error, which, solve, *, norm):
     after = _one_step(ops, (a, x[0][:, some], given), ax, solve)
     found = backward_errors(ops, a, after, given, norm)
     better = found <= error[0, which]  # False for a NaN
-    if is_all and better.all():
-        return after[None], found[None]
-    x, error, here = x.copy(), error.copy(), ops.xp.asarray(which[better])
-    x[0][:, here] = after[:, ops.xp.asarray(np.flatnonzero(better))]
     error[0, which[better]] = found[better]
-    return x, error
+    if is_all and better.all():
+        return after[None], better
+    x, here = x.copy(), ops.xp.asarray(which[better])
+    x[0][:, here] = after[:, ops.xp.asarray(np.flatnonzero(better))]
+    return x, better
 
 
 def _one_step(ops, answers, ax, solve):

@@ -8,7 +8,7 @@ A single matrix is treated as a stack of one.
    those of matrices that are not ordinary.
 3. If A may be singular to working precision, its rcond is estimated.  A kernel that factors and solves in
    one launch computes rcond from A^-1 instead.
-4. An x that misses the bound is corrected once by its residual.
+4. An x that misses the bound is corrected by its residual, at most twice.
 5. If it still misses the bound, or the entries of A are extreme, A is scaled by powers of two and factored
    again, and x is refined.
 """

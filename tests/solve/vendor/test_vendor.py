@@ -623,37 +623,81 @@ def test_an_answer_that_misses_the_bound_is_corrected_with_the_same_factors(dtyp
     assert ratio(a, found.x, b) <= MET
 
 
-class CoarseVendor(RoughVendor):
-    """Its factors also have a coarse solver, with these relative errors."""
+class CoarseVendor(HostVendor):
+    """Every second column of its first solutions misses the bound; its factors also have a coarse solver.
 
-    def __init__(self, error):
+    `errors` are the relative errors of coarse solves, for the columns in turn.
+    """
+
+    def __init__(self, errors):
         super().__init__()
-        self.error, self.coarse, self.fine = error, 0, -1  # the first solve makes the answer
+        self.errors, self.coarse, self.fine = errors, [], []
 
-    def factor(self, a, kind, columns):
-        factors = super().factor(a, kind, columns)
-        solve = factors.solve
+    def factor(self, a, kind, columns, careful=False):
+        factors = super().factor(a, kind, columns, careful)
+        solve, first = factors.solve, []
 
         def counted(rhs, adjoint=False):
-            self.fine += 1
-            return solve(rhs, adjoint)
+            y = solve(rhs, adjoint)
+            if first:
+                self.fine.append(rhs.shape[1])
+            else:
+                first.append(True)
+                y[:, 1::2] *= 1 + 1e-11
+            return y
 
         def coarsely(rhs):
-            self.coarse += 1
-            return solve(rhs) * (1 + self.error)
+            self.coarse.append(rhs.shape[1])
+            return solve(rhs) * (1 + np.resize(self.errors, rhs.shape[1])[:, None])
 
         factors.solve, factors.coarse_solver = counted, lambda columns: coarsely
         return factors
 
 
-@pytest.mark.parametrize("error, fine", [(1e-4, 0), (0.9, 1), (1e6, 1), (np.nan, 1)])
+@pytest.mark.parametrize(
+    "errors, fine",
+    [
+        ([1e-4], []),
+        ([0.9], [4]),
+        ([1e6], [4]),
+        ([np.nan], [4]),
+        ([1e-4, 0.9], [2]),
+        ([1e-4, 1e6], [2]),
+    ],
+)
 @pytest.mark.parametrize("dtype", "dD")
-def test_a_coarse_correction_that_is_not_enough_is_followed_by_one_in_fp64(dtype, error, fine):
+def test_a_coarse_correction_that_is_not_enough_is_followed_by_one_in_fp64(dtype, errors, fine):
     road = HostRoad()
-    road.ops.vendor = CoarseVendor(error)
-    a, b = matrices("general", dtype, 300), right_hand_sides(dtype, 300, 7)
+    road.ops.vendor = CoarseVendor(errors)
+    a, b = matrices("general", dtype, 300), right_hand_sides(dtype, 300, 9)
 
     found = road.solve_ex(a, b, assume_a="general", estimate=False)
 
     assert found.status is Status.CONVERGED and ratio(a, found.x, b) <= MET
-    assert (road.ops.vendor.coarse, road.ops.vendor.fine) == (1, fine)
+    assert (found.backward_error <= found.bound).all()
+    assert (road.ops.vendor.coarse, road.ops.vendor.fine) == ([4], fine)
+    # A correction that does not make the error smaller does not count.
+    helped = np.resize(errors, 4) < 1
+    assert not found.iterations[::2].any()
+    assert np.array_equal(found.iterations[1::2], helped * 1 + (np.resize(errors, 4) != 1e-4))
+
+
+@pytest.mark.parametrize("kind", ["general", "positive definite"])
+@pytest.mark.parametrize("columns", [slice(0, 2), slice(0, 1)])
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_tiny_answer_is_not_judged_by_products_that_underflow(kind, columns, beside):
+    n, rng = 200, np.random.default_rng(0)
+    a = np.eye(n) * 2.0**-240 + 2.0**-280
+    b = np.rint(rng.standard_normal((n, 5))[:, columns] * 2.0**30) * 2.0**-1070
+    road = HostRoad()
+    if beside:  # an ordinary column, which misses the bound at first
+        road.ops.vendor = CoarseVendor([1e-4])
+        b = np.column_stack([b[:, 0], rng.standard_normal(n)])
+
+    found = road.solve_ex(a, b, assume_a=kind, estimate=False)
+
+    pairs = zip(found.x.T * 2.0**40, b.T * 2.0**280, strict=True)
+    true = np.array([ratio(a * 2.0**240, x, column) for x, column in pairs])
+    assert found.status is not Status.CONVERGED or (true <= MET).all()
+    # The residual that is reported is one in FP64.
+    assert (true <= found.backward_error / found.bound + 1).all()

@@ -1,20 +1,20 @@
 """Solves for many complex right-hand sides with the LU of one matrix, by real products.
 
-The triangles are divided into blocks of BLOCK rows.  The products with the blocks before a block are
-subtracted, and the rest is solved for by halves; HALF rows are solved for by a product with the inverse of a
-diagonal block.  `three_products` computes these products, in FP64 or with numbers of 16 bits.
+For each block of BLOCK unknowns, the products with the unknowns that are known already are subtracted.  Then
+its halves are solved for in turn, each by a product with the inverse of a diagonal block.  `three_products`
+computes these products, in FP64 or with numbers of 16 bits.
 """
 
 import cupy
-import numpy as np
 
-from tcsolve._arithmetic.formats import inverses_serve
 from tcsolve._backends.cuda.batched.layouts import addresses_of
 from tcsolve._backends.cuda.batched.library_triangles import LOWER, OP_N, UPPER, solve_triangles
 from tcsolve._backends.cuda.gemm.three_products import (
     COARSE,
+    COLUMNS,
     FP64,
     add_product,
+    bytes_of_product,
     joined,
     planes,
 )
@@ -25,11 +25,12 @@ __all__ = ["ComplexColumns", "bytes_for_columns", "takes"]
 
 # Smallest n and number of right-hand sides for which `ComplexColumns` is faster than getrs.
 LEAST_ROWS, LEAST_COLUMNS = 6144, 1024
-# See above; and the largest number of right-hand sides that are solved for together.
-BLOCK, HALF, COLUMNS = 512, 256, 8192
-# A coarse solve needs diagonal blocks of the factors with a condition number up to the first number, and with
-# a largest entry between the other two; then entries that matter are in the range of BF16.
-COARSE_CONDITION, SMALLEST, LARGEST = 1e6, 2.0**-60, 2.0**60
+# Rows of a block (see above), and of a diagonal block.
+BLOCK, HALF = 512, 256
+# The largest loss of accuracy by inverses, as `_inverted` measures it, in FP64 and in a coarse solve.
+LARGEST_LOSS, LARGEST_COARSE_LOSS = 1e6, 1e5
+# A coarse solve needs a largest pivot between these two; then entries that matter are in the range of BF16.
+SMALLEST, LARGEST = 2.0**-60, 2.0**60
 # Smallest compute capability with products of BF16.
 COARSE_ARCH = 80
 
@@ -40,11 +41,13 @@ def takes(n, columns):
 
 
 def bytes_for_columns(dtype, kind, n, columns):
-    """Return the bytes of the planes of a solve by `ComplexColumns`, or 0 if getrs solves."""
-    if kind != "general" or dtype.kind != "c" or not takes(n, columns):
+    """Return the bytes of planes while one system is solved and verified, or 0 if there are none."""
+    if dtype.kind != "c":
         return 0
-    k, plane = min(columns, COLUMNS), 3 * np.dtype(FP64.low).itemsize
-    return plane * (n * n + k * (n + BLOCK)) + 2 * n * HALF * (16 + plane)
+    product, k = bytes_of_product(n, columns), min(columns, COLUMNS)
+    if kind != "general" or not takes(n, columns):
+        return product
+    return max(product, 24 * (n * n + k * (n + BLOCK)) + 2 * n * HALF * (16 + 24))
 
 
 class ComplexColumns:
@@ -55,7 +58,7 @@ class ComplexColumns:
     lu : array, shape (n, n), complex128
         The transpose of the factors, row-major: its lower triangle is U.T, and its upper triangle L.T.
     order : array of int, shape (n,)
-        The numbers of the rows of P A.T.
+        Row i of P A.T is row order[i] of A.T.
 
     Attributes
     ----------
@@ -70,22 +73,26 @@ class ComplexColumns:
             _inverted(lower, UPPER),  # cuBLAS sees the transpose
             _inverted(upper, LOWER),
         )
-        numbers = cupy.stack([cupy.maximum(of_lower, of_upper), cupy.abs(lower).max()])
-        worst, size = numbers.get().tolist()
-        self.serve = inverses_serve(worst, "d")
+        pivot = cupy.abs(lu.diagonal()).max()
+        loss, pivot = cupy.stack([cupy.maximum(of_lower, of_upper), pivot]).get().tolist()
         arch = arch_number(current_device.arch(cupy.cuda.runtime.getDevice()))
-        is_near = worst <= COARSE_CONDITION and SMALLEST < size < LARGEST
+        self.serve = loss <= LARGEST_LOSS  # False for a NaN
+        is_near = loss <= LARGEST_COARSE_LOSS and SMALLEST < pivot < LARGEST
         self.serve_coarsely = is_near and arch >= COARSE_ARCH
+
+    @property
+    def nbytes(self):
+        return self._of_lower.nbytes + self._of_upper.nbytes
 
     def solve(self, rhs):
         """Overwrite the rows of rhs (1, k, n) by the solutions, and return them."""
-        return self._solve(rhs, FP64, lambda rows: None)
+        return self._solve(rhs, FP64)
 
     def solve_coarsely(self, rhs):
         """As `solve`, with numbers of 16 bits."""
-        return self._solve(rhs, COARSE, _scale)
+        return self._solve(rhs, COARSE)
 
-    def _solve(self, rhs, numbers, scale_of):
+    def _solve(self, rhs, numbers):
         lu, k = planes(self._lu, numbers), rhs.shape[1]
         room = cupy.empty(3 * min(k, COLUMNS) * BLOCK, numbers.char)
         triangles = [
@@ -93,13 +100,15 @@ class ComplexColumns:
             for inverses, is_lower in ((self._of_lower, True), (self._of_upper, False))
         ]
         for first in range(0, k, COLUMNS):
-            rows = rhs[0, first : first + COLUMNS]
-            scale = scale_of(rows)
-            x = planes(rows, numbers, scale)
-            for triangle in triangles:
-                triangle.solve(x)
-            joined(x, rows, self._order, scale)
+            self._solve_some(triangles, rhs[0, first : first + COLUMNS], numbers)
         return rhs
+
+    def _solve_some(self, triangles, rows, numbers):
+        scale = _scale(rows) if numbers is COARSE else None
+        x = planes(rows, numbers, scale)
+        for triangle in triangles:
+            triangle.solve(x)
+        joined(x, rows, self._order, scale)
 
 
 class _Triangle:
@@ -123,13 +132,14 @@ class _Triangle:
             self._invert(x, two)
 
     def _subtract(self, x, rows, known):
-        """Subtract the products with the `known` unknowns from other right-hand sides."""
+        """x[:, rows] -= x[:, known] T[rows, known].T"""
         if rows[0] < rows[1] and known[0] < known[1]:
             every = (0, x.shape[0])
             out, of = x.block(every, rows), x.block(every, known)
             add_product(out, of, self._lu.block(rows, known), -1, self._room)
 
     def _invert(self, x, rows):
+        """x[:, rows] = x[:, rows] T[rows, rows]**-T"""
         if rows[0] < rows[1]:
             block = x.block((0, x.shape[0]), rows)
             inverse = self._inverses.block(rows, (0, rows[1] - rows[0]))
@@ -137,9 +147,10 @@ class _Triangle:
 
 
 def _scale(rows):
-    """Return the powers of two (k, 1) that bring the largest entry of each row near 1."""
+    """Return powers of two (k, 1), at most 2**1023, that bring the largest entry of each row near 1."""
     largest = cupy.abs(rows).max(axis=1, keepdims=True)
-    return cupy.ldexp(cupy.ones(largest.shape), -cupy.frexp(largest)[1])
+    exponent = cupy.minimum(-cupy.frexp(largest)[1], 1023)
+    return cupy.ldexp(cupy.ones(largest.shape), exponent)
 
 
 def _diagonal_blocks(lu):
@@ -159,11 +170,16 @@ def _diagonal_blocks(lu):
 
 
 def _inverted(triangles, uplo):
-    """Return the inverses of triangles T, one below the other, and the largest || |T**-1| |T| ||.
+    """Return the inverses of triangles T, one below the other, and the largest loss of accuracy.
 
-    `uplo` is the triangle that cuBLAS sees.
+    The residual of a product with the computed inverse is at most about u |T| |T**-1| |T| |x|.  The loss is
+    the largest entry of |T| |T**-1| |T| e relative to that of |T| e, where e has ones.  It does not depend on
+    the scaling of columns, so that one small pivot does not make it large.  `uplo` is the triangle that
+    cuBLAS sees.
     """
     inverses = cupy.tile(cupy.eye(HALF, dtype=triangles.dtype), (len(triangles), 1, 1))
     solve_triangles(addresses_of(triangles), uplo, OP_N, inverses)
-    sums = cupy.abs(triangles).sum(axis=2, keepdims=True)
-    return inverses.reshape(-1, HALF), (cupy.abs(inverses) @ sums).max()
+    size = cupy.abs(triangles)
+    sums = size.sum(axis=2, keepdims=True)
+    loss = size @ (cupy.abs(inverses) @ sums) / sums
+    return inverses.reshape(-1, HALF), loss.max()

@@ -7,8 +7,7 @@ The function `factor` makes the factors.  Each class of factors has
   or complex128, and is overwritten;
 - `taken(which)`: the factors of some of the matrices.
 
-`LU` also has `coarse_solver(columns)`.  It returns a function like `solve` that is faster and accurate to
-some digits only, or None.
+`LU` also has `coarse_solver(columns)`.
 
 cuBLAS and cuSOLVER are column-major, so they see the transpose of a row-major A.  This transpose is factored,
 so that no matrix has to be transposed.  For a Hermitian A, they see A itself in a conjugated copy.
@@ -43,8 +42,9 @@ CHOLESKY_BY_LU = 48
 # From this many rows on, real Cholesky factors, and triangles, use our triangular solves if there are few
 # right-hand sides.  Those of cuBLAS take up to ten times as long.
 PACKED_ROWS, PACKED_TRIANGLE_ROWS = 1024, 320
-# From this many right-hand sides on, a complex A is factored itself, not its transpose.  The transposed copy
-# takes little time, but solves of cuSOLVER with a transpose take several times as long.
+# From this many right-hand sides on, a complex A is factored itself, not its transpose, unless solves by
+# products follow.  The transposed copy takes little time, but solves of cuSOLVER with a transpose take
+# several times as long.
 TURNED_COLUMNS = 64
 # Largest number of matrices in one call, for LU and for triangles.
 MOST_LU, MOST_TRIANGLES = 1 << 19, 65535
@@ -91,7 +91,10 @@ def factor(a, kind, columns, careful=False):
 
 
 class LU:
-    """P t = L U by cuSOLVER for t = a[0].T; if `turned`, a holds the transpose, so that t is A itself."""
+    """P t = L U by cuSOLVER for t = a[0].T; if `turned`, a holds the transpose, so that t is A itself.
+
+    Solves for many complex right-hand sides are products (see `complex_columns`).
+    """
 
     def __init__(self, a, turned):
         self._lu, self._swaps, self.info = getrf_in_place(copied(a)[0].T)
@@ -108,6 +111,10 @@ class LU:
         return self._solve(rhs, cublas.CUBLAS_OP_T)
 
     def coarse_solver(self, columns):
+        """Return a function like `solve`, but without `adjoint`, or None.
+
+        It is faster, and accurate to a few digits.
+        """
         by_products = self._for_many(columns)
         return by_products.solve_coarsely if by_products and by_products.serve_coarsely else None
 
@@ -130,7 +137,8 @@ class LU:
 
     @property
     def nbytes(self):
-        return self._lu.nbytes + self._swaps.nbytes
+        by_products = self._by_products.nbytes if self._by_products else 0
+        return self._lu.nbytes + self._swaps.nbytes + by_products
 
     def diagonal(self):
         """Return the pivots (1, n), and the sign of the permutation (1,)."""

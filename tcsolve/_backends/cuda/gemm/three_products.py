@@ -14,12 +14,23 @@ import cupy
 from tcsolve._backends.cuda.runtime.cublas_calls import gemm_of_stack
 from tcsolve._backends.cuda.runtime.prepared_launch import launch, steps
 
-__all__ = ["COARSE", "FP64", "Planes", "add_product", "joined", "multiplies", "planes", "product"]
+__all__ = [
+    "COARSE",
+    "COLUMNS",
+    "FP64",
+    "Planes",
+    "add_product",
+    "bytes_of_product",
+    "joined",
+    "multiplies",
+    "planes",
+    "product",
+]
 
 # Smallest n and number of columns for which three real products are faster.
 LEAST_ROWS, LEAST_COLUMNS = 4096, 1024
-# Number of rows of the product that are computed together.
-ROWS = 2048
+# Numbers of rows and of columns of the product that are computed together.
+ROWS, COLUMNS = 2048, 8192
 # Number of threads of a block of three_products.cu, and largest number of blocks for the rows.
 THREADS, MOST_BLOCKS = 256, 65535
 
@@ -70,21 +81,36 @@ class Planes(NamedTuple):
 
 def multiplies(a, x):
     """Tell whether `product` is faster than one complex product."""
-    if not a.dtype.char == x.dtype.char == "D" or a.ndim > 2:
+    if not (a.dtype.char == x.dtype.char == "D" and a.ndim == x.ndim == 2):
         return False
     return min(a.shape) >= LEAST_ROWS and x.shape[1] >= LEAST_COLUMNS
 
 
 def product(a, x):
     """Return a x in complex128."""
-    m, r = len(a), x.shape[1]
-    y, x = cupy.empty((m, r), x.dtype), planes(x, FP64)
+    y = cupy.empty((len(a), x.shape[1]), x.dtype)
+    for first in range(0, x.shape[1], COLUMNS):
+        columns = slice(first, first + COLUMNS)
+        _store_product(a, planes(x[:, columns], FP64), y[:, columns])
+    return y
+
+
+def _store_product(a, x, y):
+    """y = a x, where x is given by its planes."""
+    m, r = y.shape
     room = cupy.empty(3 * min(m, ROWS) * r)
     for first in range(0, m, ROWS):
         rows = y[first : first + ROWS]
         _multiply(room, planes(a[first : first + ROWS], FP64), x, transposed=False)
-        _launch("tcs_join_product", rows.shape, (rows, r, room), FP64)
-    return y
+        _launch("tcs_join_product", rows.shape, (rows, rows.strides[0] // 16, room), FP64)
+
+
+def bytes_of_product(n, columns):
+    """Return the bytes of planes and products while `product` runs, or 0 for one complex product."""
+    if n < LEAST_ROWS or columns < LEAST_COLUMNS:
+        return 0
+    k = min(columns, COLUMNS)
+    return 24 * (n * k + ROWS * (n + k))
 
 
 def planes(z, numbers, scale=None):

@@ -330,7 +330,11 @@ class Prepared:
         size = (*grid, 1, *block, 1, shared)
         self._launch = (function.ptr, *size), ctypes.addressof(self._places)
         self._lock = threading.Lock()
-        self._launch_kernel, self._current_stream = _launcher()
+        # Here, because an import in each launch takes microseconds.
+        from cupy.cuda import get_current_stream
+        from cupy_backends.cuda.api import driver
+
+        self._launch_kernel, self._current_stream = driver.launchKernel, get_current_stream
 
     def keep(self, i, struct):
         """Let argument i be a structure, given as a NumPy array."""
@@ -351,15 +355,6 @@ class Prepared:
             for i, address in structs:
                 self._places[i] = address
             self._launch_kernel(*launch, self._current_stream().ptr, places, 0)
-
-
-@functools.cache
-def _launcher():
-    """Return CuPy's functions for a launch; an import in each launch takes microseconds."""
-    from cupy.cuda import get_current_stream
-    from cupy_backends.cuda.api import driver
-
-    return driver.launchKernel, get_current_stream
 
 
 def kernel(name, entry, *, arch=None, **defines):

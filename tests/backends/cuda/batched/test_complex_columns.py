@@ -31,14 +31,21 @@ def factors_of(cupy, columns, a):
     return columns.ComplexColumns(cupy.asarray(np.ascontiguousarray(lu.T)), cupy.asarray(order))
 
 
-@pytest.mark.parametrize("m, n, k", [(1, 1, 1), (300, 77, 130), (2049, 65, 300)])
-@pytest.mark.parametrize("turned", [False, True])
-def test_three_real_products_are_a_complex_product(cupy, turned, m, n, k):
+@pytest.mark.parametrize(
+    "m, n, k", [(1, 1, 1), (300, 77, 130), (2049, 65, 300), (70000, 3, 2), (3, 2, 9000)]
+)
+@pytest.mark.parametrize("layout", ["plain", "turned", "gaps"])
+def test_three_real_products_are_a_complex_product(cupy, layout, m, n, k):
     from tcsolve._backends.cuda.gemm.three_products import product
 
     rng = np.random.default_rng(m)
     a, x = (rng.standard_normal((*shape, 2)) @ [1, 1j] for shape in ((m, n), (n, k)))
-    given = (cupy.asarray(v.T.copy()).T if turned else cupy.asarray(v) for v in (a, x))
+    laid_out = {
+        "plain": cupy.asarray,
+        "turned": lambda v: cupy.asarray(v.T.copy()).T,
+        "gaps": lambda v: cupy.asarray(np.repeat(np.repeat(v, 2, axis=0), 3, axis=1))[::2, ::3],
+    }
+    given = map(laid_out[layout], (a, x))
 
     error = np.abs(product(*given).get() - a @ x)
 
@@ -57,7 +64,7 @@ def test_many_right_hand_sides_are_solved_for(cupy, columns, n, k):
 
     rows = cupy.asarray(b.T.copy())[None]
     x = factors.solve(rows).get()[0].T
-    assert ratio(a, x, b) <= max(4, n**0.5)
+    assert ratio(a, x, b) <= 8
 
     scaled = b * 2.0 ** (-600 + 3.0 * np.arange(k))  # a coarse solve has the range of FP64 for b
     assert factors.serve_coarsely
@@ -110,7 +117,7 @@ def test_a_large_system_with_many_columns_meets_the_bound(cupy, columns, spread)
     a, b = many_columns(cupy, columns, spread)
     solution, again = tcsolve.solve_ex(a, b), tcsolve.solve_ex(a, b)
     assert solution.status is Status.CONVERGED and (solution.backward_error <= solution.bound).all()
-    assert (solution.iterations <= 1).all() and solution.rungs == ("fp64",)
+    assert 1 <= solution.iterations.max() <= 2 and solution.rungs == ("fp64",)
     assert solution.x.tobytes() == again.x.tobytes()
 
     r = b - a @ solution.x
