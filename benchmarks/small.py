@@ -1,7 +1,7 @@
 """How long does one small system take on the GPU, compared with CuPy and torch?
 
-    python benchmarks/small.py --json results/small.json     # the table
-    python benchmarks/small.py --draw --json results/small.json   # the page from the JSON again; no GPU
+    python benchmarks/small.py          # the table
+    python benchmarks/small.py --draw   # the page from the JSON again; no GPU
 
 Wall clock of `tcsolve.solve` of CuPy arrays.  The peers are cupy.linalg.solve and torch.linalg.solve, and for
 positive definite matrices also torch's cholesky with cholesky_solve.  Times are medians with a synchronised
@@ -13,7 +13,7 @@ import itertools
 import sys
 import time
 
-from _harness import arguments, gpu, machine, save, summary, unless_drawn
+from _harness import RESULTS, arguments, gpu, machine, save, summary, unless_drawn
 from roads import Case, error_of, free_memory, ours, peers, system, wall_seconds
 from tables import source, table
 
@@ -68,14 +68,16 @@ HEAD = ["kind", "n", "columns", "tcsolve, ms", "second call", "fastest peer, ms"
 
 def page(facts, rows):
     """Return the page of the results."""
-    command = "python benchmarks/small.py --json benchmarks/results/small.json"
+    command = "python benchmarks/small.py"
     about = __doc__.partition("\n\nWall clock")[2]
     body = table(HEAD, map(cells, rows))
     return f"# One small system\n\n{source(facts, command)}\n\nWall clock{about}\n{body}\n"
 
 
 def main():
-    options = unless_drawn(arguments(__doc__.splitlines()[0]), page)
+    parser = arguments(__doc__.splitlines()[0])
+    parser.set_defaults(json=RESULTS / "small.json")
+    options = unless_drawn(parser, page)
     if options is None:
         return
     facts, rows = machine(options.commit) | gpu(), []
