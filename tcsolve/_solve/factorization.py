@@ -10,7 +10,7 @@ from tcsolve._backends.select import ops_for
 from tcsolve._checks import check_array, check_shapes, check_trans, result_dtype
 from tcsolve._errors import InputError
 from tcsolve._locks import ForkSafeLock
-from tcsolve._solution import raise_or_warn
+from tcsolve._solution import Solution, raise_or_warn
 from tcsolve._solve.condition import ConditionEstimate
 from tcsolve._solve.determinant import log_determinant
 from tcsolve._solve.direct import solve_empty
@@ -148,10 +148,11 @@ class Factorization:
         >>> f.solve([3.0, 4.0]).tolist(), f.solve([1.0, 6.0], trans=1).tolist()
         ([1.0, 1.0], [1.0, 1.0])
         """
-        how = {"trans": trans, "check_finite": check_finite, "residual": residual}
-        solution = self.solve_ex(b, **how)
-        raise_or_warn(solution)
-        return solution.x
+        found = self._found(b, trans, check_finite, residual, report=False)
+        if not isinstance(found, Solution):
+            return found
+        raise_or_warn(found)
+        return found.x
 
     def solve_ex(self, b, *, trans=0, check_finite=True, residual="fp64"):
         """Return the `Solution` of A x = b; numerical failures are in its status and raise no error.
@@ -185,6 +186,10 @@ class Factorization:
         >>> solution.status.name, solution.x.shape, solution.backward_error.shape
         ('CONVERGED', (2, 3), (3,))
         """
+        return self._found(b, trans, check_finite, residual, report=True)
+
+    def _found(self, b, trans, check_finite, residual, *, report):
+        """Return the `Solution`; without `report`, x alone if there is nothing to warn of."""
         system, trans = self._ladder.system, check_trans(trans)
         require_residual(residual)
         b, dtype = _check_rhs(system, b)
@@ -193,16 +198,21 @@ class Factorization:
             return solve_empty(here, b.shape, dtype, b.ndim < 2)
         how = check_finite, here, RESIDUALS[residual], trans > 0
         if trans == 2 and system.is_complex:  # A^H x = b is A^T conj(x) = conj(b)
-            solution = self._solve(b.conj(), dtype, *how)
+            solution = self._solve(b.conj(), dtype, *how, report=True)
             return replace(solution, x=solution.x.conj())
-        return self._solve(b, dtype, *how)
+        return self._solve(b, dtype, *how, report=report)
 
     @in_turn
-    def _solve(self, b, dtype, check_finite, here, residual, transposed):
-        """Return the `Solution` for a checked b, with x on the device of `here`."""
+    def _solve(self, b, dtype, check_finite, here, residual, transposed, *, report):
+        """Do what `_found` does, for a checked b; x is on the device of `here`."""
         note = self._replacement.begin(self._ladder, self._condition)
         ladder = TransposedLadder(self._ladder) if transposed else self._ladder
-        solution = Solve(ladder, self._condition, dtype, residual).solution(b, check_finite)
+        solve = Solve(ladder, self._condition, dtype, residual)
+        if not report and (plain := solve.plain_answer(b)):
+            x, steps = plain
+            self._replacement.count(self._ladder, steps)
+            return x
+        solution = solve.solution(b, check_finite)
         self._replacement.count(self._ladder, solution.iterations)
         solution = replace(solution, note=note) if note else solution
         ops = self._ladder.system.ops
