@@ -209,27 +209,33 @@ def _refined_by_plan(a, b, factors, norm, dtype, plan):
     if dtype.kind == "c" and a.dtype.kind != "c":
         wanted /= math.sqrt(2)  # the modulus of the error combines the errors of both parts
     most = plan.max_steps or MOST_LOW_STEPS
-    if n > SMALL and plan.method in ("auto", "ir"):
-        loop = HostLoop(a, norm, factors.solve_sized, wanted)
-        if found := loop.refined(b, most, plan.contraction):
-            x, error, steps, history = found
-            error = None if dtype.char in "fF" else error
-            return x.reshape(b.shape), error, steps, [(*point, False) for point in history]
-    operator = Operator.of(numpy_ops, a, norm)
-    state = refine_columns(numpy_ops, operator, b, factors.solve, plan, wanted, max_steps=most)
-    if not state.all_converged:
+    found = None
+    if plan.method in ("auto", "ir"):
+        loop = HostLoop(a, norm, factors.solve_sized, wanted, in_fp64=True)
+        found = loop.refined(b, most, plan.contraction)
+    found = found or _by_general_loop(a, b, factors, norm, plan, wanted, most=most)
+    if found is None:
         return None
-    size, error = numpy_ops.column_max(state.x), state.error
-    if not _is_of_ordinary_size(size, b):
-        return None
+    x, error, steps, history = found
+    x = x.reshape(b.shape)
     if dtype.char in "fF":
         error = None
     elif n <= SMALL:
-        rest = np.maximum.reduce(np.abs(residual(a, state.x, b, (norm, size))))
+        size = numpy_ops.column_max(x)
+        rest = np.maximum.reduce(np.abs(residual(a, x, b, (norm, size))))
         error = rest / (norm * (size + (size == 0)))
         if not np.logical_and.reduce(error <= wanted):
             return None
-    return state.x, error, state.steps, state.history
+    return x, error, steps, [tuple(point)[:2] + (False,) for point in history]
+
+
+def _by_general_loop(a, b, factors, norm, plan, wanted, *, most):
+    """Return (x, errors, steps, history) by the loop that refines with every plan, or None."""
+    operator = Operator.of(numpy_ops, a, norm)
+    state = refine_columns(numpy_ops, operator, b, factors.solve, plan, wanted, max_steps=most)
+    if not (state.all_converged and _is_of_ordinary_size(numpy_ops.column_max(state.x), b)):
+        return None
+    return state.x, state.error, state.steps, state.history
 
 
 def failed(status, b, dtype, seconds):

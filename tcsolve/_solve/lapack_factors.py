@@ -56,7 +56,8 @@ class Rounded:
 
     def solve_sized(self, b, size):
         """Return A**-1 b for b (n,) or (n, k), if max |b| of each column is known and not zero."""
-        return self._factors.solve(divided(b, size, self._dtype)) * np.float64(size)
+        wide = size if type(size) is np.ndarray else np.float64(size)
+        return self._factors.solve(divided(b, size, self._dtype)) * wide
 
     def _solve(self, b):
         # All other arrays of the refinement are row-major.

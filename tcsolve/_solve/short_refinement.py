@@ -103,12 +103,15 @@ class HostLoop:
         r has the shape (n,) or (n, k), with contiguous columns.
     bound : float
         The largest backward error.
+    in_fp64 : bool
+        True: the residuals are in FP64 also for few unknowns.
     """
 
-    def __init__(self, a, norm, solve, bound):
+    def __init__(self, a, norm, solve, bound, in_fp64=False):
         self._norm, self._solve, self._bound = norm, solve, bound
-        small = len(a) <= SMALL
-        self._residual = functools.partial(residual, a) if small else _difference(multiplier(a))
+        self._is_small = len(a) <= SMALL
+        exact = self._is_small and not in_fp64
+        self._residual = functools.partial(residual, a) if exact else _difference(multiplier(a))
 
     def meets(self, x, b):
         """Tell whether x (n,) or (n, k) meets the bound."""
@@ -159,37 +162,54 @@ class HostLoop:
 
     def _several(self, b, most, contraction):
         """Refine for several columns; those that have met the bound are not changed again."""
-        size, k = _top(b), b.shape[1]
+        size, k, zero = _top(b), b.shape[1], None
         if not _are_moderate(size):
-            return None
-        errors, steps, history, left = np.empty(k), np.zeros(k, int), [], np.arange(k)
+            zero = (
+                size == 0
+            )  # these columns of x are zero, and have met the bound after the first solve
+            size = np.where(zero, 1.0, size)
+            if not _are_moderate(size):
+                return None
+        errors, steps, history, left = np.empty(k), np.zeros(k, int), [], slice(None)
         x, before = self._solve(b, size), np.full(k, np.inf)
         answer = x
-        for step in range(most + 1):
+        for _ in range(most + 1):
             size = _top(x)
+            if zero is not None:
+                size = np.where(zero[left], 1.0, size)
             if not _are_moderate(size):
                 return None
             r = self._residual(x, b)
             rest = _top(r)
             error = rest / self._norm / size
-            if len(left) < k:
-                answer[:, left] = x
-            else:
+            if type(left) is slice:
                 answer = x
-            errors[left], steps[left] = error, step
+            else:
+                answer[:, left] = x
+            errors[left] = error
             history.append((steps.copy(), errors.copy()))
-            going = np.flatnonzero(~(error <= self._bound))
+            (going,) = (~(error <= self._bound)).nonzero()
             if not going.size:
                 return answer, errors, steps, history
             if not (error <= contraction * before)[going].all():
                 return None
-            if going.size < left.size:
-                x, b, r = (v[:, going] for v in (x, b, r))
-                rest, error, left = rest[going], error[going], left[going]
-            x += self._solve(r, rest)
             before = error
+            if going.size == error.size:
+                steps[left] += 1
+                x += self._solve(r, rest)
+            elif (
+                self._is_small
+            ):  # then it is faster to correct all columns, and to discard some corrections
+                steps[going] += 1
+                x = np.where(error <= self._bound, x, x + self._solve(r, rest))
+            else:
+                x, b, r = (v[:, going] for v in (x, b, r))
+                rest, before = rest[going], error[going]
+                left = going if type(left) is slice else left[going]
+                steps[left] += 1
+                x += self._solve(r, rest)
         return None
 
 
 def _are_moderate(size):
-    return is_moderate(np.minimum.reduce(size)) and is_moderate(np.maximum.reduce(size))
+    return 1 / TOP < np.minimum.reduce(size) and np.maximum.reduce(size) < TOP
