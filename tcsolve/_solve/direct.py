@@ -24,7 +24,7 @@ from tcsolve._solution import HistoryPoint, Solution, Status, of_slices
 from tcsolve._solve.backward_error import backward_errors
 from tcsolve._solve.condition import TRUST
 from tcsolve._solve.gains import least_rcond
-from tcsolve._solve.lapack_factors import Band
+from tcsolve._solve.lapack_factors import Band, Rounded
 from tcsolve._solve.long_double_residual import SMALL, residual
 from tcsolve._solve.short_refinement import HostLoop
 
@@ -37,6 +37,9 @@ MOST_STEPS = 2
 MOST_LOW_STEPS = 30
 # Number of vectors per right-hand side of that refinement.
 LOW_VECTORS = 6
+# A system of up to this many unknowns with a singular A (to FP32) and an x beyond FP32 is solved once more
+# with FP32 factors.  Their rounding makes x smaller, and it may still meet the bound.
+MOST_ROWS_AGAIN = 512
 EPS = {char: float(np.finfo(char).eps) for char in "fdFD"}
 FP64 = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}
 LOW_EPS, LOW = 2.0**-24, {"d": np.float32, "D": np.complex64}
@@ -67,8 +70,9 @@ def solve_directly(a, b, way, request):
     is_short = not (band or way.plan or request.estimate) and n > FEW_ROWS
     if is_short:  # then the 1-norm is needed only for an estimate of rcond
         norm, least = infinity_norm(matrix), 0.0
-        norm_one = n * norm
-    else:
+        norm_one = n * norm  # an upper bound
+        is_short = norm_one < TOP
+    if not is_short:
         norm, norm_one, least = (*band.norms(), 0.0) if band else _norms(matrix, way.plan)
     if not (norm < math.inf and norm_one < math.inf and norm > 0):
         return None
@@ -103,13 +107,17 @@ def solve_directly(a, b, way, request):
         return None
     x, error, steps, history = found
     if paired:
-        k = columns.shape[1]
-        x, steps = x[:, :k] + 1j * x[:, k:], steps.reshape(2, k).max(axis=0)
+        steps = steps.reshape(2, -1).max(axis=0)
         error, history = None, ()
-    bound, overflows, x = stopping.target(dtype, n), False, x.astype(dtype, copy=False)
+    bound, overflows, x = stopping.target(dtype, n), False, _in_dtype(x, dtype, paired)
     if error is None:
         error = backward_errors(numpy_ops, a, x, columns, norm)
         overflows = dtype.char in "fF" and not np.isfinite(x).all()
+        if overflows and rcond < EPS[dtype.char] and n <= MOST_ROWS_AGAIN:
+            smaller = _in_dtype(Rounded.of(matrix).solve(rhs), dtype, paired)
+            of_smaller = backward_errors(numpy_ops, a, smaller, columns, norm)
+            if np.logical_and.reduce(of_smaller <= bound):
+                x, error, overflows = smaller, of_smaller, False
         if not (overflows or np.logical_and.reduce(error <= bound)):
             return None
     done = time.perf_counter()
@@ -135,6 +143,14 @@ def solve_directly(a, b, way, request):
         },
         bytes_planned=matrix.nbytes + (LOW_VECTORS if way.plan else 2) * rhs.nbytes,
     )
+
+
+def _in_dtype(x, dtype, paired):
+    """Return x in `dtype`; if `paired`, its columns are first the real parts, then the imaginary parts."""
+    if paired:
+        k = x.shape[1] // 2
+        x = x[:, :k] + 1j * x[:, k:]
+    return x.astype(dtype, copy=False)
 
 
 def _norms(a, low=None):

@@ -10,6 +10,7 @@ from tcsolve._arguments import require_count, require_number
 from tcsolve._backends.select import ops_for
 from tcsolve._checks import check_array, result_dtype
 from tcsolve._errors import InputError
+from tcsolve._lu.scaling import exponent_of, ldexp
 from tcsolve._plan import Plan
 from tcsolve._refine import stopping
 from tcsolve._refine.loop import refine_columns
@@ -169,13 +170,31 @@ def _operator(ops, task):
 
 
 def _final_error(ops, operator, x, b, norm):
-    """Return the errors of x; if A is an array, also where products or residuals would overflow."""
+    """Return the errors of x, also where products or residuals would leave the range of FP64."""
     error = measure(ops, operator, x, b)[1]
     (size,) = ops.host(ops.column_max(x))
     ordinary = np.isfinite(error) & (size > 1 / SAFE) & (size < SAFE)
-    if operator.matrix is None or norm is not None or ordinary.all():
+    ordinary &= 1 / SAFE < operator.norm < SAFE
+    if ordinary.all():
         return error
-    return np.where(ordinary, error, backward_errors(ops, operator.matrix, x, b, operator.norm))
+    if operator.matrix is None or norm is not None:
+        careful = _scaled_error(ops, operator, x, b)
+    else:
+        careful = backward_errors(ops, operator.matrix, x, b, operator.norm)
+    return np.where(ordinary, error, careful)
+
+
+def _scaled_error(ops, operator, x, b):
+    """Return the errors of x from products with x 2**shift, for a shift of each column.
+
+    The largest entries of x 2**shift and of A x 2**shift are near ||A||**-1/2 and ||A||**1/2.
+    """
+    xp, half = ops.xp, int(np.frexp(operator.norm)[1]) // 2
+    of_x = xp.where((x == 0).all(axis=0), exponent_of(xp, b, 0) - 2 * half, exponent_of(xp, x, 0))
+    x, b = (ldexp(xp, v, -of_x - half) for v in (x, b))
+    size, rest = ops.host(ops.column_max(x), ops.column_max(b - operator.product(x)))
+    error = np.where(rest == 0, 0.0, rest / operator.norm / size)
+    return np.where(np.isfinite(size), error, np.nan)
 
 
 def _matrix(a, b):

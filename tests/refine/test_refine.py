@@ -144,6 +144,30 @@ def test_an_operator_may_be_a_function_with_its_norm():
     assert ratio(a, solution.x, b) <= MET
 
 
+@pytest.mark.parametrize("of_a, of_x", [(0, -1040), (-1000, -40), (320, -1040), (-600, -450)])
+@pytest.mark.parametrize("columns", [(), (2,)])
+def test_the_error_of_a_function_is_true_where_products_underflow(of_a, of_x, columns):
+    """With a correction to 20 bits, the residual underflows long before the error meets the bound."""
+    a = np.ldexp(dominant(), of_a)
+    norm = np.abs(a).sum(axis=1).max()
+    x = np.random.default_rng(1).uniform(1, 2, (60, *columns))
+    b = np.ldexp(np.ldexp(a, -of_a) @ x, of_a + of_x)
+    inverse = np.linalg.inv(np.ldexp(a, -of_a)) * (1 + 2.0**-20)
+
+    def correct(r):
+        return np.ldexp(inverse @ r, -of_a)
+
+    found = tcsolve.refine(lambda v: a @ v, b, correct, norm=norm)
+
+    near_a, near_x = np.ldexp(a, -of_a), np.ldexp(found.x, -of_x)
+    rest = np.abs(np.ldexp(b, -of_a - of_x) - near_a @ near_x).max(axis=0)
+    true = rest / np.abs(near_a).sum(axis=1).max() / np.abs(near_x).max(axis=0)
+    np.testing.assert_allclose(
+        found.backward_error, np.atleast_1d(true), rtol=0.1, atol=found.bound
+    )
+    assert true.max() <= MET * found.bound or found.status is Status.STALLED
+
+
 def test_a_function_without_its_norm_is_refused():
     with pytest.raises(tcsolve.InputError, match="norm"):
         tcsolve.refine(lambda v: v, np.ones(3), lambda r: r)

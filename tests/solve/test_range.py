@@ -220,6 +220,35 @@ def test_tiny_right_hand_sides_are_solved_as_others(structure, size, small):
     np.testing.assert_allclose(found.x, expected, rtol=1e-11, atol=1e-4 * small / size + 2.0**-1074)
 
 
+@pytest.mark.parametrize("n", [120, 150])
+def test_solve_and_solve_ex_agree_where_n_times_the_norm_overflows(n):
+    rng = np.random.default_rng(n)
+    a = gauss(n) * 10.0 ** rng.uniform(-3, 0, (n, 1)) * 10.0 ** rng.uniform(-3, 0, n)
+    b = rng.random((n, 3))
+    a *= 1e307 / np.abs(a).sum(axis=1).max()
+
+    found = solve_ex(a, b)
+
+    assert found.status is Status.CONVERGED
+    assert tcsolve.solve(a, b).tobytes() == found.x.tobytes()
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("dtype, of_b", [(np.float32, 1), (np.complex64, 1), (np.float32, 1j)])
+def test_a_singular_fp32_matrix_has_an_answer_if_its_fp32_factors_find_one(stacked, dtype, of_b):
+    """The FP64 factors have a tiny last pivot, and x is beyond FP32; the FP32 factors do not."""
+    rng = np.random.default_rng(3)
+    a = rng.integers(-9, 10, (20, 20)) * (1 + 2j if dtype is np.complex64 else 1)
+    a[:, -1] = a[:, :-1].sum(axis=1)
+    b = 1e26 * of_b * rng.standard_normal((20, 2))
+    a, b = a.astype(dtype), b.astype(np.result_type(dtype, np.complex64 if of_b == 1j else dtype))
+
+    found = solve_ex(a[None] if stacked else a, b)
+
+    assert found.status is Status.ILL_CONDITIONED
+    assert np.isfinite(found.x).all() and found.backward_error.max() <= found.bound
+
+
 def test_an_answer_of_a_structured_system_that_underflows_says_so():
     a, b = np.array([[2e266, 1e266], [1e266, 3e266]]), np.array([1e-200, 3e-200])
     for stacked in (a, a[None]):
