@@ -18,7 +18,8 @@ In solve/:
 - survey: tcs_row_stats, tcs_col_stats, tcs_survey, tcs_add_chunks, tcs_extremes, tcs_cast_scaled,
   norms, and the equilibrated FP32 copy of A
 - triangular_solve: tcs_solve_triangle, triangular solve for a few right-hand sides
-- invert_diagonal_blocks: tcs_invert_blocks, inverses of diagonal blocks for triangular_solve
+- invert_diagonal_blocks: tcs_invert_blocks, inverses of diagonal blocks for triangular_solve;
+  tcs_begin_triangle, the same, and right-hand sides, for a single triangle
 - residual: tcs_matrix_residual, b - A x for one right-hand side
 - refinement_vectors: tcs_residual, tcs_column_max, tcs_lower, tcs_raise, the vector operations of a
   refinement step
@@ -197,7 +198,10 @@ KERNELS = {
             BLOCKS=(0, PORTABLE_CLUSTER),
         ),
     ),
-    "invert_diagonal_blocks": KernelSpec(("tcs_invert_blocks",), _each(T_IN=("float", "double"))),
+    "invert_diagonal_blocks": KernelSpec(
+        ("tcs_invert_blocks", "tcs_begin_triangle"),
+        _each(T_IN=("float", "double")),
+    ),
     "residual": KernelSpec(
         ("tcs_matrix_residual",),
         _each(T_A=("float", "double"), ROWS=RESIDUAL_ROWS),

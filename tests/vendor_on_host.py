@@ -114,6 +114,10 @@ class HostVendor:
         self.measure(read, x[None], b[None], y[None, k:], info, board[5:])
         return x
 
+    def factor_and_solve(self, a, kind, b, probes):
+        factors = self.factor(a, kind, b.shape[2] + probes)
+        return factors, factors.solve(self.rows(b, probes))
+
     def factor(self, a, kind, columns, careful=False):
         self.factored.append(a.shape[:2])
         self.dtypes.add(a.dtype)

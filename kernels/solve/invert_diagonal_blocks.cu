@@ -8,17 +8,27 @@
 //   unit_lower  1 if the lower triangle has ones on its diagonal, which are not stored; 0 if the upper one has.
 //   upper    not 0 if the grid is for the upper triangle alone.
 //
-// Grid (ceil(n / BLOCK), 2), or (..., 1) for one triangle alone, block THREADS.
+// tcs_invert_blocks: grid (ceil(n / BLOCK), 2), or (..., 1) for one triangle alone, block THREADS.
+//
+// tcs_begin_triangle also prepares the right-hand sides that triangular_solve.cu takes, for a single triangle:
+//
+//   rows   T_IN [width][n]: the k columns of b, then `probes` random vectors (see probe.cuh), then zeros.
+//   b      T_IN n x k, strides b_row and b_col in entries.
+//   done   unsigned[count]: all bits become 1.
+//
+// Grid ceil(n / BLOCK) + ceil(width n / THREADS), block THREADS.
+//
 // Defines T_IN (float or double).
 //
 // An upper triangle is turned by 180 degrees, which makes it and its inverse lower triangles.  Warps invert the
 // diagonal tiles; then the inverses of two triangles give that of one twice as large: [A, 0; C, B]^-1 = [A^-1, 0; -B^-1
 // C A^-1, B^-1].
 //
-// Rounding: substitution in the tiles, one lane for each column of the inverse; then sums over increasing indices, by
-// fused multiply-adds in T_IN.
+// Rounding: substitution in the tiles with rounded reciprocals of the diagonal, one lane for each column of the inverse;
+// then sums over increasing indices, by fused multiply-adds in T_IN.
 
 #include "common/common.cuh"
+#include "common/probe.cuh"
 #include "common/reduce.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / WARP;
@@ -79,12 +89,13 @@ __device__ __forceinline__ void load(Triangle& x, const Source& d) {
 // Replaces a tile of the diagonal by its inverse; one warp does it.
 __device__ __forceinline__ void invert(T_IN (*tile)[TILE]) {
     const int lane = threadIdx.x % WARP;
+    const T_IN reciprocal = T_IN(1) / tile[lane][lane];  // a division in each step would take most of the time
     T_IN x[TILE];
     #pragma unroll
     for (int i = 0; i < TILE; ++i) x[i] = i == lane ? T_IN(1) : T_IN(0);
     #pragma unroll
     for (int k = 0; k < TILE; ++k) {
-        x[k] /= tile[k][k];
+        x[k] *= __shfl_sync(ALL_LANES, reciprocal, k);
         #pragma unroll
         for (int i = k + 1; i < TILE; ++i) x[i] = fma(-tile[i][k], x[k], x[i]);
     }
@@ -159,16 +170,13 @@ __device__ __forceinline__ unsigned long long store(T_IN* out, Triangle& x, cons
     return worst;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-tcs_invert_blocks(
-    T_IN* inverse, unsigned long long* worst, const T_IN* __restrict__ lu, Index ld, Index n, Index unit_lower,
-    Index upper
+// Inverts block `number` of a triangle to `out`; returns what `store` does.
+__device__ __forceinline__ unsigned long long invert_block(
+    T_IN* out, const T_IN* lu, Index ld, Index n, Index number, bool lower, bool unit
 ) {
     __shared__ __align__(16) Triangle x;
-    const Index first = Index(blockIdx.x) * BLOCK;
-    const Index which = upper ? 1 : blockIdx.y;
-    const bool lower = which == 0;
-    const Source d = {lu + first * (ld + 1), ld, int(min(n - first, Index(BLOCK))), lower, lower == bool(unit_lower)};
+    const Index first = number * BLOCK;
+    const Source d = {lu + first * (ld + 1), ld, int(min(n - first, Index(BLOCK))), lower, unit};
     const int warp = threadIdx.x / WARP;
 
     load(x, d);
@@ -177,7 +185,38 @@ tcs_invert_blocks(
     __syncthreads();
     join<1>(x);
     if (TILES > 2) join<TILES / 2>(x);
-    T_IN* out = inverse + (which * gridDim.x + blockIdx.x) * BLOCK * BLOCK;
-    const unsigned long long condition = store(out, x, d);
+    return store(out, x, d);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+tcs_invert_blocks(
+    T_IN* inverse, unsigned long long* worst, const T_IN* __restrict__ lu, Index ld, Index n, Index unit_lower,
+    Index upper
+) {
+    const Index which = upper ? 1 : blockIdx.y, number = blockIdx.x;
+    const bool lower = which == 0, unit = lower == bool(unit_lower);
+    T_IN* out = inverse + (which * gridDim.x + number) * BLOCK * BLOCK;
+    const unsigned long long condition = invert_block(out, lu, ld, n, number, lower, unit);
     if (worst && threadIdx.x % WARP == 0) atomicMax(worst, condition);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+tcs_begin_triangle(
+    T_IN* inverse, const T_IN* __restrict__ t, Index ld, Index n, Index upper, T_IN* rows, const T_IN* b, Index b_row,
+    Index b_col, Index k, Index probes, Index width, unsigned* done, Index count
+) {
+    const Index blocks = (n + BLOCK - 1) / BLOCK, block = blockIdx.x;
+    if (block < blocks) {
+        invert_block(inverse + block * BLOCK * BLOCK, t, ld, n, block, !upper, false);
+        return;
+    }
+    const Index at = (block - blocks) * THREADS + threadIdx.x;
+    if (at < width * n) {
+        const Index row = at / n, i = at % n;
+        T_IN v = 0;
+        if (row < k) v = b[i * b_row + row * b_col];
+        else if (row < k + probes) v = T_IN(random_probe(i, unsigned(row - k)));
+        rows[at] = v;
+    }
+    for (Index e = at; e < count; e += (gridDim.x - blocks) * THREADS) done[e] = ~0u;
 }

@@ -305,12 +305,10 @@ def _solve_at_once(ops, system, board):
 
 def _solve_by_factors(ops, system, board):
     """Return (system, x, factors), and fill the board; the structure is read if the factors need it."""
-    k = system.b.shape[2]
     if system.band and not _is_its_own_factor(ops, system):
         read = ops.vendor.read_as(system.a, *system.band, board[:SEEN])
         system = system._replace(a=read, band=None)
-    factors = ops.vendor.factor(system.a, system.kind, k + PROBES)
-    y = factors.solve(ops.vendor.rows(system.b, PROBES))
+    factors, y = ops.vendor.factor_and_solve(system.a, system.kind, system.b, PROBES)
     info = None if system.kind in TRIANGULAR else factors.info
     return *measure(ops, system, y, info, board), factors
 

@@ -1,6 +1,6 @@
 """Factorizations by cuBLAS and cuSOLVER, of one matrix or a stack: LU, Cholesky, triangles, diagonals.
 
-The function `factor` makes the factors.  Each class of factors has
+The functions `factor` and `factor_and_solve` make the factors.  Each class of factors has
 
 - `info`, int32 (m,): not zero for each matrix with a factorization that broke down;
 - `solve(rhs, adjoint=False)`: A**-1 (or A**-H) times each row rhs[s, j]; rhs (m, c, n) is contiguous, in FP64
@@ -28,13 +28,14 @@ from tcsolve._backends.cuda.batched.library_triangles import (
     ones,
     solve_triangles,
 )
+from tcsolve._backends.cuda.batched.stack_launches import rows
 from tcsolve._backends.cuda.lu.cusolver_lu import getrf_in_place, order_of
 from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute
 from tcsolve._backends.cuda.runtime import cublas_calls
 from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros
 from tcsolve.kernels.launch_shapes import TILE, TILE_THREADS, TRSV_COLUMNS
 
-__all__ = ["factor", "most_at_once"]
+__all__ = ["factor", "factor_and_solve", "most_at_once"]
 
 # Up to this many rows, an LU without pivoting of a stack is faster than the Cholesky factorization of
 # cuSOLVER.  For positive definite matrices it is as stable, and all pivots are positive only for them.
@@ -72,13 +73,13 @@ def factor(a, kind, columns, careful=False):
         Do not use inverses of diagonal blocks of a triangle; they lose digits if a block is ill-conditioned.
     """
     m, n = a.shape[:2]
-    packs = m == 1 and columns <= max(TRSV_COLUMNS) and a.dtype.kind != "c"
+    packs = _packs(a, columns)
     if kind == "diagonal":
         return Diagonal(cupy.ascontiguousarray(wide(cupy.diagonal(a, axis1=1, axis2=2))))
     if kind.endswith("triangular"):
         a, lower = cupy.ascontiguousarray(wide(a)), kind.startswith("lower")
         packs = packs and n >= PACKED_TRIANGLE_ROWS and not careful
-        return (PackedTriangle if packs else Triangles)(a, lower)
+        return PackedTriangle.of(a, lower) if packs else Triangles(a, lower)
     if kind == "positive definite":
         if m > 1:
             return _lu_of_definite(a) if n <= CHOLESKY_BY_LU else _cholesky_of_stack(a)
@@ -88,6 +89,24 @@ def factor(a, kind, columns, careful=False):
     turned = a.dtype.kind == "c" and columns >= TURNED_COLUMNS
     turned = turned and not complex_columns.takes(n, columns)
     return LU(cupy.swapaxes(a, 1, 2) if turned else a, turned)
+
+
+def _packs(a, columns):
+    """Tell whether our triangular solves can solve with the matrix, which takes few right-hand sides."""
+    return len(a) == 1 and columns <= max(TRSV_COLUMNS) and a.dtype.kind != "c"
+
+
+def factor_and_solve(a, kind, b, probes):
+    """Return the factors of a stack, and A**-1 times the columns of b (m, n, k) and `probes` random vectors.
+
+    The other arguments are those of `factor`.  The solutions are rows (m, k + probes, n).
+    """
+    n, columns = a.shape[1], b.shape[2] + probes
+    is_one = kind.endswith("triangular") and a.dtype.char == b.dtype.char == "d"
+    if is_one and n >= PACKED_TRIANGLE_ROWS and _packs(a, columns) and a.flags.c_contiguous:
+        return PackedTriangle.with_solution(a, kind.startswith("lower"), b[0], probes)
+    factors = factor(a, kind, columns)
+    return factors, factors.solve(rows(b, probes))
 
 
 class LU:

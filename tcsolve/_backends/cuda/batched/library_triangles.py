@@ -10,7 +10,11 @@ from cupy_backends.cuda.libs import cublas
 
 from tcsolve._arithmetic.formats import PREFIX
 from tcsolve._backends.cuda.batched.layouts import addresses_of, conjugate
-from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute
+from tcsolve._backends.cuda.lu.substitution import (
+    begin_and_solve,
+    invert_diagonal_blocks,
+    substitute,
+)
 from tcsolve._backends.cuda.runtime import cublas_calls
 from tcsolve.kernels.launch_shapes import TRSV_COLUMNS
 
@@ -36,9 +40,20 @@ class PackedTriangle:
     1e-8.
     """
 
-    def __init__(self, a, lower):
-        self._a, self._lower = a, lower
-        self._inverses, _ = invert_diagonal_blocks(a[0], unit_lower=not lower, only_lower=lower)
+    def __init__(self, a, lower, inverses):
+        self._a, self._lower, self._inverses = a, lower, inverses
+
+    @classmethod
+    def of(cls, a, lower):
+        """Return the factors of a (1, n, n)."""
+        inverses, _ = invert_diagonal_blocks(a[0], unit_lower=not lower, only_lower=lower)
+        return cls(a, lower, inverses)
+
+    @classmethod
+    def with_solution(cls, a, lower, b, probes):
+        """Return the factors, and the solutions (1, c, n) for b (n, k) and `probes` random vectors."""
+        inverses, x = begin_and_solve(a[0], lower, b, probes)
+        return cls(a, lower, inverses), x[None]
 
     @functools.cached_property
     def info(self):

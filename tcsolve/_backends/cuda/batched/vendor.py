@@ -1,7 +1,11 @@
 """What a device does with stacks and with structures, which the algorithms take as `ops.vendor`."""
 
 from tcsolve._backends.cuda.batched.complex_columns import bytes_for_columns
-from tcsolve._backends.cuda.batched.library_factors import factor, most_at_once
+from tcsolve._backends.cuda.batched.library_factors import (
+    factor,
+    factor_and_solve,
+    most_at_once,
+)
 from tcsolve._backends.cuda.batched.one_launch import (
     bytes_at_once,
     measure_one,
@@ -17,6 +21,7 @@ __all__ = [
     "bytes_for_columns",
     "doubtful",
     "factor",
+    "factor_and_solve",
     "measure",
     "measure_one",
     "measures_one",

@@ -11,11 +11,14 @@ from tcsolve._backends.cuda.runtime.prepared_launch import launch
 from tcsolve._errors import DeviceError
 from tcsolve.kernels.launch_shapes import TRSV_BLOCK, TRSV_COLUMNS, TRSV_THREADS, trsv_shapes
 
-__all__ = ["invert_diagonal_blocks", "substitute"]
+__all__ = ["begin_and_solve", "invert_diagonal_blocks", "substitute"]
 
 REAL = {"f": "float", "d": "double"}
 # Number of threads in a block of the inversion, and in a block of the vector kernels.
 INVERT_THREADS, VECTOR_THREADS = 256, 256
+INVERT, BEGIN = (
+    ("invert_diagonal_blocks", entry) for entry in ("tcs_invert_blocks", "tcs_begin_triangle")
+)
 
 
 def invert_diagonal_blocks(lu, unit_lower=True, only_lower=None):
@@ -42,10 +45,9 @@ def invert_diagonal_blocks(lu, unit_lower=True, only_lower=None):
     n, size = lu.shape[0], TRSV_BLOCK[char]
     inverses = cupy.empty((2, -(-n // size), size, size), lu.dtype)
     condition = cupy.zeros(1) if only_lower is None else None
-    entry, defines = ("invert_diagonal_blocks", "tcs_invert_blocks"), {"T_IN": REAL[char]}
     args = (inverses, condition, lu, ld(lu), n, int(unit_lower), int(only_lower is False))
     grid = inverses.shape[1], 2 if only_lower is None else 1
-    launch(entry, grid, (INVERT_THREADS, 1), args, defines)
+    launch(INVERT, grid, (INVERT_THREADS, 1), args, {"T_IN": REAL[char]})
     return inverses, condition
 
 
@@ -118,6 +120,47 @@ def substitute(
     x, added = cupy.empty((k, n)) if out is None else out, 0 if onto is None else onto.data.ptr
     launches.lift(enumerate((x.data.ptr, last, after, top, added)))
     return x.T
+
+
+def begin_and_solve(t, lower, b, probes):
+    """Invert the diagonal blocks of one triangle, and solve with it, in two launches.
+
+    Parameters
+    ----------
+    t : array, shape (n, n), float64
+        Row-major; the entries outside of the triangle are not read.
+    lower : bool
+    b : array, shape (n, k), float64
+        Right-hand sides with any strides.
+    probes : int
+        Number of random vectors that are solved for too, at most two.  k + probes is at most
+        max(TRSV_COLUMNS).
+
+    Returns
+    -------
+    inverses : array, shape (2, ceil(n / block), block, block)
+        As those of `invert_diagonal_blocks`; only one half is filled.
+    x : array, shape (k + probes, n)
+        The solutions are its rows.
+    """
+    (n, k), size = b.shape, TRSV_BLOCK["d"]
+    blocks = -(-n // size)
+    clusters = cluster_launch.in_force()
+    launches = _launches(clusters, cluster_launch.present_context(), n, k + probes, "d", False)
+    width, number = launches.width, int(not lower)
+    inverses = cupy.empty((2, blocks, size, size))
+    # The right-hand sides, the solutions, and a ticket.  All bits of the last two are set to one.
+    stages = cupy.empty(2 * width * n + 1)
+    x, own = stages[width * n :], inverses.data.ptr + number * inverses.strides[0]
+    of_b = (b.data.ptr, *(s // b.itemsize for s in b.strides))
+    rows, done = stages.data.ptr, x.data.ptr
+    args = (own, t.data.ptr, ld(t), n, number, rows, *of_b, k, probes, width, done, 2 * x.size)
+    grid = blocks + -(-width * n // INVERT_THREADS), 1
+    launch(BEGIN, grid, (INVERT_THREADS, 1), args, {"T_IN": REAL["d"]})
+    ticket = done + width * n * b.itemsize
+    to_solve = (done, rows, t.data.ptr, ld(t), n, own, ticket, 0)
+    launches.triangles[number](enumerate(to_solve))
+    return inverses, x[: width * n].reshape(width, n)[: k + probes]
 
 
 class _Launches(NamedTuple):

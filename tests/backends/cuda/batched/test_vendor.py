@@ -84,6 +84,23 @@ def test_right_hand_sides_and_probes_are_laid_out_as_on_the_host(cupy, vendor, m
         assert np.array_equal(found.get(), HostVendor().rows(b, probes))
 
 
+@pytest.mark.parametrize("kind", TRIANGULAR)
+@pytest.mark.parametrize("n", [1, 300, 320, 512, 1001, 2048])
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("how", ["plain", "turned", "gaps"])
+def test_solutions_that_come_with_the_factors_have_the_bits_of_later_ones(
+    cupy, vendor, kind, n, k, how
+):
+    a = cupy.asarray(matrices(kind, "d", 1, n))
+    b = strided(cupy, right_hand_sides("d", 1, n, k), how)
+
+    factors, y = vendor.factor_and_solve(a, kind, b, 2)
+
+    later = vendor.factor(a, kind, k + 2).solve(vendor.rows(b, 2))
+    assert y.shape == (1, k + 2, n) and cupy.array_equal(y, later)
+    assert cupy.array_equal(factors.solve(vendor.rows(b, 2)), later)
+
+
 @pytest.mark.parametrize("dtype", "fdFD")
 @pytest.mark.parametrize("n, k", [(1, 1), (200, 1), (513, 2), (700, 300)])
 def test_one_system_is_measured_as_on_the_host(cupy, vendor, n, k, dtype):
