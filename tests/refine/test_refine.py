@@ -168,6 +168,18 @@ def test_the_error_of_a_function_is_true_where_products_underflow(of_a, of_x, co
     assert true.max() <= MET * found.bound or found.status is Status.STALLED
 
 
+@pytest.mark.parametrize("of_a, of_b", [(-800, 0), (1000, 1020)])
+def test_a_large_error_of_a_function_is_true_where_parts_of_it_overflow(of_a, of_b):
+    a, b, x0 = np.ldexp(dominant(), of_a), np.full(60, 2.0**of_b), np.full(60, 2.0**-25)
+    norm = np.abs(a).sum(axis=1).max()
+
+    found = tcsolve.refine(lambda v: a @ v, b, lambda r: 0 * r, x0=x0, norm=norm)
+
+    rest = np.abs(b - a @ x0).max()
+    assert found.status is Status.STALLED
+    np.testing.assert_allclose(found.backward_error, rest / norm * 2.0**25, rtol=1e-10)
+
+
 def test_a_function_without_its_norm_is_refused():
     with pytest.raises(tcsolve.InputError, match="norm"):
         tcsolve.refine(lambda v: v, np.ones(3), lambda r: r)

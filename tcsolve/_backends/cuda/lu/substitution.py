@@ -16,9 +16,8 @@ __all__ = ["begin_and_solve", "invert_diagonal_blocks", "substitute"]
 REAL = {"f": "float", "d": "double"}
 # Number of threads in a block of the inversion, and in a block of the vector kernels.
 INVERT_THREADS, VECTOR_THREADS = 256, 256
-INVERT, BEGIN = (
-    ("invert_diagonal_blocks", entry) for entry in ("tcs_invert_blocks", "tcs_begin_triangle")
-)
+INVERT = "invert_diagonal_blocks", "tcs_invert_blocks"
+BEGIN = "invert_diagonal_blocks", "tcs_begin_triangle"
 
 
 def invert_diagonal_blocks(lu, unit_lower=True, only_lower=None):
