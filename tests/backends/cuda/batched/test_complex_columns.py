@@ -112,12 +112,12 @@ def many_columns(cupy, columns, spread):
     return a, rng.standard_normal((n, k)) + 1j * rng.standard_normal((n, k))
 
 
-@pytest.mark.parametrize("spread", [1.0, 1e-7])
-def test_a_large_system_with_many_columns_meets_the_bound(cupy, columns, spread):
+@pytest.mark.parametrize("spread, least_steps", [(1.0, 1), (1e-7, 0)])
+def test_a_large_system_with_many_columns_meets_the_bound(cupy, columns, spread, least_steps):
     a, b = many_columns(cupy, columns, spread)
     solution, again = tcsolve.solve_ex(a, b), tcsolve.solve_ex(a, b)
     assert solution.status is Status.CONVERGED and (solution.backward_error <= solution.bound).all()
-    assert 1 <= solution.iterations.max() <= 2 and solution.rungs == ("fp64",)
+    assert least_steps <= solution.iterations.max() <= 2 and solution.rungs == ("fp64",)
     assert solution.x.tobytes() == again.x.tobytes()
 
     r = b - a @ solution.x
