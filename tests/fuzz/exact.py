@@ -41,7 +41,7 @@ def target(dtype, n):
     return UNIT[dtype.char] * math.sqrt(max(n, 8 if dtype.kind == "c" else 4))
 
 
-def rounding_of_residual(n, in_fp64=False):
+def rounding_of_residual(n, in_fp64=False, is_complex=False):
     """Return how far the backward error that the library measures may be from the true one.
 
     For n = 1 the library divides in FP64.  A complex product has an error of sqrt(5) u (Brent, Percival and
@@ -56,13 +56,14 @@ def rounding_of_residual(n, in_fp64=False):
     the partial sums s_k are modelled as independent with mean zero (Higham and Mary, SIAM J. Sci. Comput. 41
     (2019), A2815-A2835).  Each is uniform within u |s_k|, and |s_k| <= (k / n) ||A|| ||x|| on average.  So
     their sum has a standard deviation of at most u sqrt(n) / 3, and three standard deviations are u sqrt(n).
-    Sums in several accumulators, as in any BLAS, have smaller errors.
+    Sums in several accumulators, as in any BLAS, have smaller errors.  The two parts of a complex sum have
+    2 n real products each, so its standard deviation is at most sqrt(2) sqrt(2) times as large.
     """
     if n == 1:
         return 4 * 2.0**-53
     if n <= SMALL and not in_fp64 and LONG_EPS < 2.0**-60:
         return 8 * (n + 2) * LONG_EPS + 2.0**-53 * 2.0**-8
-    return 2.0**-53 * (2 * (n + 2) if n <= 8 else math.sqrt(n))
+    return 2.0**-53 * (2 * (n + 2) if n <= 8 else (1 + is_complex) * math.sqrt(n))
 
 
 def backward_errors(a, x, b, exactly=False):

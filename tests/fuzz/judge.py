@@ -137,9 +137,11 @@ def error_complaints(a, x, b, reported, status, bound, rounding=None):
 
     rounding is how far the reported errors may be from the true ones, by default as for `solve`.
     """
-    in_fp64 = rounding_of_residual(len(a), in_fp64=True)
+    n, is_complex = len(a), x.dtype.kind == "c"
+    in_fp64 = rounding_of_residual(n, in_fp64=True, is_complex=is_complex)
     if rounding is None:  # a long double residual is promised for FP64 answers only
-        rounding = in_fp64 if x.dtype.char in "fF" else rounding_of_residual(len(a))
+        is_single = x.dtype.char in "fF"
+        rounding = in_fp64 if is_single else rounding_of_residual(n, is_complex=is_complex)
     for exactly in (False, True):
         error, radius = backward_errors(a, x, b, exactly)
         found = _error_complaints((error, radius), reported, status, bound, (rounding, in_fp64))
