@@ -6,9 +6,10 @@ import numpy as np
 
 from tcsolve._arithmetic.matrix_parts import by_parts, parts
 from tcsolve._lu.scaling import exponent_of, ldexp, norm_and_exponent
+from tcsolve._refine import double_double
 from tcsolve._solve.long_double_residual import SMALL, residual
 
-__all__ = ["SAFE", "backward_errors"]
+__all__ = ["SAFE", "accurate_errors", "backward_errors"]
 
 # If the norms of A and x are between 1 / SAFE and SAFE, products and residuals stay in the range of FP64.
 SAFE = 2.0**250
@@ -48,6 +49,20 @@ def backward_errors(ops, a, x, b, norm=None):
         return _of_matrix(ops, a, x, b) if found is None else found
     stack = ops.converted(a, np.result_type(a.dtype, np.float64))
     return ops.host(_of_stack(ops.xp, stack, x, b))[0]
+
+
+def accurate_errors(ops, a, x, b, norm):
+    """Return the errors of `backward_errors` for one matrix, from residuals with twice the digits.
+
+    They are NaN for columns whose products with A may leave the range of FP64.
+    """
+    xp, k = ops.xp, x.shape[1]
+    paired = x.dtype.kind == "c" and a.dtype.kind != "c"
+    both = [xp.concatenate([v.real, v.imag], axis=1) if paired else v for v in (x, b)]
+    r = double_double.residual(ops, a, double_double.Pair.of(xp, both[0]), both[1])
+    r = xp.hypot(r[:, :k], r[:, k:]) if paired else r
+    rest, size = ops.host(ops.column_max(r), ops.column_max(x))
+    return np.where(_is_safe(norm) & _is_safe(size), rest / norm / size, np.nan)
 
 
 def _wide(a):

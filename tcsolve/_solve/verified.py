@@ -12,7 +12,7 @@ from tcsolve._checks import require_finite
 from tcsolve._lu.scaling import exponent_of, ldexp, shift_columns
 from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, Solution, Status
-from tcsolve._solve.backward_error import backward_errors
+from tcsolve._solve.backward_error import accurate_errors, backward_errors
 from tcsolve._solve.columns import join_parts, largest_parts, like, spread, told
 from tcsolve._solve.condition import ConditionEstimate
 from tcsolve._solve.ladder import Ladder
@@ -177,11 +177,11 @@ class Solve:
         x, error = self._returned(found, b)
         met = bool((error <= bound).all())
         if not met and dtype.char in "dD" and (found.met or ladder.plan.max_steps is None):
-            before = ladder.rungs
+            before, told_before = ladder.rungs, error
             x, error, added = self._mended(x, b, error, bound)
             if ladder.rungs != before:
                 precision, rungs, ladder.fell_back = ladder.precision, ladder.rungs, True
-            if added.any():
+            if added.any() or not np.array_equal(error, told_before, equal_nan=True):
                 point = HistoryPoint(precision, found.steps + added, error, False)
                 history = [*found.history, point]
                 found = found._replace(steps=point.step, history=history, met=True)
@@ -323,18 +323,30 @@ class Solve:
         residual matters.  Two corrections use the current factors, and two more use those of the next rung.
         """
         ladder, ops, steps = self.ladder, self.ladder.system.ops, np.zeros(len(error), int)
+        error = self._closer(x, b, error, bound)
         for step in range(4):
             if not ((error > bound) & (error <= NEAR * bound)).any():
                 break
             if step == 2 and not (ladder.climb(len(error)) and not ladder.make_valid().bad_pivot):
                 break
             trial = self._corrected(x, b)
-            after = self._errors(trial, b)
+            after = self._closer(trial, b, self._errors(trial, b), bound)
             steps += error > bound
             better = after < error
             x = ops.xp.where(ops.xp.asarray(better), trial, x)
             error = np.where(better, after, error)
         return x, error, steps
+
+    def _closer(self, x, b, error, bound):
+        """Return the errors, with exact residuals for those that may miss the bound by rounding alone."""
+        system, near = self.ladder.system, (error > bound) & (error <= NEAR * bound)
+        if len(b) <= SMALL or not near.any():  # for few unknowns, the residuals are exact enough
+            return error
+        some = system.ops.xp.asarray(np.flatnonzero(near))
+        found = accurate_errors(system.ops, system.a, x[:, some], b[:, some], system.norm_inf)
+        closer = error.copy()
+        closer[near] = np.where(np.isnan(found), error[near], found)
+        return closer
 
     def _corrected(self, x, b):
         """Return x after one more correction; for few unknowns, the residual is computed in long double."""

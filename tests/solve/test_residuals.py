@@ -10,10 +10,31 @@ from switches import import_or_skip
 
 import tcsolve
 from tcsolve import AccuracyWarning, InputError, Plan, Status, matrices, solve, solve_ex
+from tcsolve._backends.select import ops_for
+from tcsolve._solve.backward_error import accurate_errors
 
 U = 2.0**-53
 DD = {"residual": "double-double"}
 LOW = Plan("fp32", fallback=False, basis=40)
+
+
+@pytest.mark.parametrize("a_dtype, dtype", [("d", "d"), ("D", "D"), ("d", "D"), ("f", "d")])
+@pytest.mark.parametrize("size", [2.0**-230, 1.0, 2.0**230, 2.0**-260])
+def test_errors_far_below_the_rounding_of_fp64_residuals_are_measured(xp, a_dtype, dtype, size):
+    rng, n = np.random.default_rng(1), 200
+    a = (rng.integers(-8, 9, (n, n)) * (1 + 0.5j if a_dtype == "D" else 1)).astype(a_dtype)
+    x = rng.integers(-8, 9, (n, 3)) * (1 - 2j if dtype == "D" else 1.0)
+    b = a @ x
+    b[5, 1] += 2.0**-36  # everything is exact, so that this is the residual
+    ops, norm = ops_for(xp.asarray(a)), float(np.abs(a).sum(axis=1).max())
+
+    found = accurate_errors(ops, *map(xp.asarray, (a, x * size, b * size)), norm)
+
+    true = np.array([0, 2.0**-36, 0]) / norm / np.abs(x).max(axis=0)
+    if size == 2.0**-260:
+        assert np.isnan(found).all()  # products may underflow
+    else:
+        np.testing.assert_allclose(found, true, rtol=1e-12)
 
 
 def system(family, cond, n=40, seed=1):
