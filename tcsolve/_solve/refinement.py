@@ -193,9 +193,8 @@ def _scaled_error(ops, operator, x, b):
     of_x = xp.where((x == 0).all(axis=0), exponent_of(xp, b, 0) - 2 * half, exponent_of(xp, x, 0))
     x, b = (ldexp(xp, v, -of_x - half) for v in (x, b))
     size, rest = ops.host(ops.column_max(x), ops.column_max(b - operator.product(x)))
-    root = np.sqrt(
-        operator.norm
-    )  # quotients with the norm itself may overflow, and the error does not
+    # The quotient rest / norm might overflow although the error does not.
+    root = np.sqrt(operator.norm)
     error = np.where(rest == 0, 0.0, rest / root / size / root)
     return np.where(np.isfinite(size), error, np.nan)
 
