@@ -7,6 +7,7 @@ Systems with NaN, extreme entries, a zero pivot in a general matrix, or an error
 the ladder.
 """
 
+import functools
 import math
 import time
 
@@ -111,13 +112,16 @@ def solve_directly(a, b, way, request):
         error, history = None, ()
     bound, overflows, x = stopping.target(dtype, n), False, _in_dtype(x, dtype, paired)
     if error is None:
-        error = backward_errors(numpy_ops, a, x, columns, norm)
+        measured = functools.partial(backward_errors, numpy_ops, a, b=columns, norm=norm)
+        error = measured(x)
         overflows = dtype.char in "fF" and not np.isfinite(x).all()
         if overflows and rcond < EPS[dtype.char] and n <= MOST_ROWS_AGAIN:
-            smaller = _in_dtype(Rounded.of(matrix).solve(rhs), dtype, paired)
-            of_smaller = backward_errors(numpy_ops, a, smaller, columns, norm)
-            if np.logical_and.reduce(of_smaller <= bound):
-                x, error, overflows = smaller, of_smaller, False
+            for order in "FC":  # the factors of A, then those of its transpose
+                smaller = _in_dtype(Rounded.of(matrix, order).solve(rhs), dtype, paired)
+                of_smaller = measured(smaller)
+                if np.logical_and.reduce(of_smaller <= bound):
+                    x, error, overflows = smaller, of_smaller, False
+                    break
         if not (overflows or np.logical_and.reduce(error <= bound)):
             return None
     done = time.perf_counter()
