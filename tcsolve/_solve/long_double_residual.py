@@ -15,7 +15,7 @@ SMALL = 32
 # From this many entries on, the inner products of a stack are faster than matmul in long double.
 FEW = 512
 # From this many products of entries on, matrix products in FP64 are faster than one in long double.
-MANY_PRODUCTS = 1 << 13
+MANY_PRODUCTS = 1 << 12
 
 
 def residual(a, x, b, known=None):
