@@ -39,6 +39,8 @@ def read(path, *, limit_bytes, pattern=True):
         The file cannot be read, or does not say which matrix is meant.
     """
     try:
+        for _, shape, _ in _meant(scipy.io.whosmat(path)):  # before the numbers are read
+            _require_room(path, shape, 8, limit_bytes)
         found = scipy.io.loadmat(path, struct_as_record=True)
     except NotImplementedError as error:
         raise ValueError(
@@ -48,13 +50,28 @@ def read(path, *, limit_bytes, pattern=True):
         raise ValueError(f"{path} is not a readable MATLAB file: {error}") from error
     a = _matrix(path, {key: value for key, value in found.items() if not key.startswith("__")})
     dtype = np.dtype(complex if a.dtype.kind == "c" else float)
-    if (size := a.shape[0] * a.shape[1] * dtype.itemsize) > limit_bytes:
-        raise MemoryError(
-            f"{path} is {a.shape[0]} by {a.shape[1]}: dense it takes {size / 2**30:.3g} GiB, and limit_bytes "
-            f"allows {limit_bytes / 2**30:.3g} GiB; raise limit_bytes, in Python, to load it"
-        )
+    _require_room(path, a.shape, dtype.itemsize, limit_bytes)
     dense = a.toarray() if scipy.sparse.issparse(a) else a
     return np.ascontiguousarray(dense, dtype)
+
+
+def _meant(listed):
+    """Return what `whosmat` lists of the variable that is read, in a list; [] if its size is not listed."""
+    numbers = [one for one in listed if one[2] not in ("struct", "cell", "char", "object")]
+    if "Problem" in (name for name, _, _ in listed):
+        return []
+    if named := [one for one in numbers if one[0] == "A"]:
+        return named
+    matrices = [one for one in numbers if len(one[1]) == 2 and min(one[1]) > 1]
+    return matrices if len(matrices) == 1 else []
+
+
+def _require_room(path, shape, itemsize, limit_bytes):
+    if len(shape) == 2 and (size := shape[0] * shape[1] * itemsize) > limit_bytes:
+        raise MemoryError(
+            f"{path} is {shape[0]} by {shape[1]}: dense it takes {size / 2**30:.3g} GiB, and limit_bytes "
+            f"allows {limit_bytes / 2**30:.3g} GiB; raise limit_bytes, in Python, to load it"
+        )
 
 
 def _matrix(path, variables):

@@ -10,7 +10,7 @@ from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._backends.select import ops_for
 from tcsolve._checks import STRUCTURES, result_dtype
 from tcsolve._errors import InputError
-from tcsolve._family.probes import error_of_factors, error_of_inverse
+from tcsolve._family.probes import error_of_factors, error_of_inverse, product
 from tcsolve._family.stacks import over_stacks
 from tcsolve._family.verification import warn_missed
 from tcsolve._refine import stopping
@@ -90,7 +90,8 @@ def verify_inverse(a, x, name, stacklevel=4):
         if (error <= bound).all():
             return
         wide = x.astype(np.result_type(x, np.float64))
-        better = wide + wide @ (np.eye(x.shape[-1]) - a @ wide)  # one step of Newton's method
+        rest = np.eye(x.shape[-1]) - product(a, wide)
+        better = wide + product(wide, rest)  # one step of Newton's method
         after = error_of_inverse(a, better.astype(x.dtype))
         less = after < error
         x[...] = np.where(less[..., None, None], better, x)

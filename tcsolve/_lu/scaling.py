@@ -200,14 +200,22 @@ def equilibrate(ops, a):
        algorithm 2.4.
     """
 
+    xp = ops.xp
+
     # For a complex entry, take the larger of its two parts: the modulus may overflow.  Compute in FP64,
     # because the reciprocal of the smallest FP32 numbers overflows in FP32.
-    def scale(sizes):
-        top = sizes[0] if len(sizes) == 1 else ops.xp.maximum(*sizes)
-        return _inverse_power(ops.xp, ops.converted(top, np.float64))
+    def largest(sizes):
+        top = sizes[0] if len(sizes) == 1 else xp.maximum(*sizes)
+        return ops.converted(top, np.float64)
 
-    row = scale([ops.row_stats(part).top for part in real_parts(a)])
-    col = scale([ops.row_stats(part.T, row).top for part in real_parts(a)])
+    row = _inverse_power(xp, largest([ops.row_stats(part).top for part in real_parts(a)]))
+    top = largest([ops.row_stats(part.T, row).top for part in real_parts(a)])
+    col = _inverse_power(xp, top)
+    tiny = xp.flatnonzero(top < np.finfo(np.float64).tiny)
+    if tiny.size:  # these columns are zero, or underflow where only their rows are scaled
+        exponent = largest_exponent(xp, a[:, tiny], _exponents_of_scale(xp, row))
+        exponent = xp.clip(-exponent, -MAX_EXPONENT, MAX_EXPONENT)
+        col[tiny] = xp.ldexp(xp.ones(len(exponent)), exponent)
     return Scaling(row, col)
 
 

@@ -151,15 +151,16 @@ def _is_not_mirrored(xp, a, structure, lower):
     turned = xp.swapaxes(a.conj() if conjugate else a, -1, -2)
     pieces = parts(n, n) if a.ndim == 2 else [slice(None)]
     column = xp.arange(n)
-    zero, difference, size = True, 0.0, 0.0
+    zero, difference, on_diagonal, size = True, 0.0, 0.0, 0.0
     for rows in pieces:
         some, row = a[..., rows, :], column[rows, None]
-        unread = (column > row) if lower else (column < row)
-        off = unread | (column == row) if conjugate else unread
-        off = off & ~xp.isnan(some)
+        unread, is_number = (column > row) if lower else (column < row), ~xp.isnan(some)
+        off = (unread | (column == row) if conjugate else unread) & is_number
         apart = xp.where(off, xp.abs(some - turned[..., rows, :]), 0)
-        rest = xp.where(column == row, 1j * some.imag, some) if conjugate else some
-        zero = zero & (xp.where(off, rest, 0) == 0).all(axis=(-2, -1))
+        zero = zero & (xp.where(unread & is_number, some, 0) == 0).all(axis=(-2, -1))
         difference = xp.maximum(difference, apart.max(axis=(-2, -1)))
+        imaginary = xp.where(column == row, apart, 0).max(axis=(-2, -1))
+        on_diagonal = xp.maximum(on_diagonal, imaginary)
         size = xp.maximum(size, xp.where(unread, 0, xp.abs(some)).max(axis=(-2, -1)))
-    return ~(zero | (difference <= 4 * n * np.finfo(a.dtype).eps * size))
+    most = 4 * n * np.finfo(a.dtype).eps * size
+    return ~(zero & (on_diagonal <= most) | (difference <= most))

@@ -214,6 +214,8 @@ class Solve:
         mark, rcond, singular = ladder.phases.mark(), 0.0, ladder.is_singular
         if ladder.system.finite and not singular:
             rcond = condition.least if met and condition.least else condition.rcond()
+            if math.isnan(rcond):  # the factors do not show it, but perhaps the dominance of A does
+                rcond = ladder.system.least_rcond() or rcond
             singular = ladder.is_singular
         ladder.phases.lap("rcond", mark)
         return rcond, singular
@@ -276,7 +278,8 @@ class Solve:
                 history.append(HistoryPoint(ladder.precision, total.copy(), error, False))
         if frame is not None:
             x = frame.outside(xp, x, shift)
-        error = error if measured and frame is None else None
+        # If products overflow in the loop, the errors are measured again, with scaled numbers.
+        error = error if measured and frame is None and np.isfinite(error).all() else None
         return _Found(x, total, error, met, history, state.forward, state.accurate)
 
     def _look_closer(self, x, rhs, bound, most):

@@ -128,6 +128,15 @@ def test_a_matlab_file_is_read(tmp_path, sparse, name, dtype):
     assert found.dtype == dtype and found.flags.c_contiguous
 
 
+@pytest.mark.parametrize("names", [("A",), ("A", "B"), ("C",)])
+def test_a_matlab_file_beyond_the_limit_is_refused_before_its_numbers_are_read(tmp_path, names):
+    path = tmp_path / "large.mat"
+    scipy.io.savemat(path, {name: np.zeros((500, 400)) for name in names}, do_compression=True)
+    path.write_bytes(path.read_bytes()[:-20])  # the numbers cannot be read
+    with pytest.raises(MemoryError, match="500 by 400"):
+        matrices.load(path, limit_bytes=1000)
+
+
 def test_a_matlab_file_that_is_not_clear_is_refused(tmp_path):
     path = tmp_path / "two.mat"
     scipy.io.savemat(path, {"B": DENSE, "C": DENSE})

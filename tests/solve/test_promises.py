@@ -209,6 +209,13 @@ def test_without_a_fallback_a_singular_matrix_is_not_hidden(xp, family, n, updat
     assert math.isnan(found.rcond) or found.rcond < 2.0**-52
 
 
+def test_dominance_shows_that_a_matrix_is_regular_where_low_factors_do_not():
+    a = np.array([[-9.9818807765521484e12, 0], [-7.1590748133306357e-06, 1.7165098398914502]])
+    plan = Plan("bf16", fallback=False, scale=False, method="ir")
+    found = solve_ex(a, [[0.0], [7.949317863317883e-31]], assume_a="gen", precision=plan)
+    assert found.status is Status.CONVERGED and 1e-14 < found.rcond < 2e-13
+
+
 # ---- an assertion that is not true
 
 
@@ -267,6 +274,14 @@ def test_a_mirror_image_up_to_rounding_or_a_zero_triangle_is_no_contradiction(xp
     for matrix in (rounded, np.triu(a)):
         found = solve_ex(xp.asarray(matrix), xp.ones(n), assume_a=name)
         assert found.status is Status.CONVERGED
+
+
+@pytest.mark.parametrize("imaginary, agrees", [(1e-300, True), (1e-16, True), (1e-3, False)])
+@pytest.mark.parametrize("structure", ["hermitian", "positive definite"])
+def test_a_diagonal_is_real_up_to_rounding_beside_a_triangle_of_zeros(structure, imaginary, agrees):
+    a = np.array([[2 + 1j * imaginary, 1], [0, 2]])
+    status = solve_ex(a, np.ones(2), assume_a=structure).status
+    assert status is (Status.CONVERGED if agrees else Status.NOT_AS_ASSERTED)
 
 
 def test_an_imaginary_diagonal_is_not_hermitian(xp):

@@ -220,6 +220,31 @@ def test_tiny_right_hand_sides_are_solved_as_others(structure, size, small):
     np.testing.assert_allclose(found.x, expected, rtol=1e-11, atol=1e-4 * small / size + 2.0**-1074)
 
 
+@pytest.mark.parametrize("size", [1, 1 + 2j])
+@pytest.mark.parametrize("scales", [(1e-290, 1e56), (1e200, 1e-250), (1e-200, 1e200)])
+def test_columns_of_very_different_sizes_are_not_singular(xp, scales, size):
+    a = np.array([[1, 2], [3, -1]]) * scales * size
+    b = np.array([7e-100, 0]) * size
+
+    found = solve_ex(xp.asarray(a), xp.asarray(b))
+
+    assert found.status is Status.ILL_CONDITIONED
+    assert np.isfinite(host(found.x)).all() and found.backward_error <= found.bound
+
+
+def test_an_answer_is_measured_again_where_products_of_the_loop_overflow():
+    a = np.array([[0, 1e54, -1e71], [1e54, 1e-291, 0], [-1e71, 0, -1e-236]])
+
+    found = solve_ex(a, np.ones(3))
+
+    assert found.status is Status.ILL_CONDITIONED and found.backward_error <= found.bound
+
+
+def test_a_quotient_that_meets_the_bound_is_reported_so():
+    found = solve_ex([[0.0789355862776766 - 0.6340074848501693j]], [1.1782058736214845e146 + 0j])
+    assert found.status is Status.CONVERGED and found.backward_error <= found.bound
+
+
 @pytest.mark.parametrize("n", [120, 150])
 def test_solve_and_solve_ex_agree_where_n_times_the_norm_overflows(n):
     rng = np.random.default_rng(n)
