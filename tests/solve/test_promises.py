@@ -477,6 +477,19 @@ def test_a_low_rung_gives_up_early_on_many_columns(update, cond):
     assert many.iterations.max() <= 4
 
 
+@pytest.mark.parametrize("update", ["fp16", "fp16x3", "fp32"])
+@pytest.mark.parametrize("n, cond", [(8, 1e8), (50, 1e6), (100, 1e14)])
+def test_fp64_factors_follow_at_once_for_many_columns_of_few_unknowns(update, n, cond):
+    problem = matrices.generate("svd_geo", n, cond=cond, seed=2)
+    b = problem.a @ np.random.default_rng(0).standard_normal((n, 5 * n))
+
+    many = solve_ex(problem.a, b, precision=update, assume_a="gen")
+
+    assert many.status is Status.CONVERGED_AFTER_FALLBACK
+    assert many.statuses.item() is many.status
+    assert many.rungs == (update, "fp64") and many.iterations.max() <= 2
+
+
 # ---- the history
 
 
