@@ -15,7 +15,7 @@ from tcsolve._lu.scaling import FRAME_EXPONENT, exponent_of, ldexp
 from tcsolve._solve.backward_error import SAFE
 from tcsolve._solve.long_double_residual import SMALL
 
-__all__ = ["error_of_factors", "error_of_inverse", "signs", "product"]
+__all__ = ["error_of_factors", "error_of_inverse", "product", "signs"]
 
 SEED, VECTORS = 0, 4
 

@@ -336,9 +336,8 @@ def _quotient(ops, b, pivot, dtype):
     returned = ldexp(xp, returned, -shift) if far else returned
     rest = xp.abs(b - pivot * returned)
     error = rest / (xp.abs(pivot) * xp.abs(returned))
-    if (
-        xp is np and (error > stopping.target(dtype, 1)).any()
-    ):  # perhaps only by the rounding of FP64
+    if xp is np and (error > stopping.target(dtype, 1)).any():
+        # Perhaps only the rounding of the FP64 residual misses the bound.
         wide = np.clongdouble if b.dtype.kind == "c" else np.longdouble
         rest = np.abs(b.astype(wide) - pivot.astype(wide) * returned).astype(np.float64)
         error = rest / (np.abs(pivot) * np.abs(returned))
