@@ -148,6 +148,13 @@ class LUOps(Protocol):
         which saves a launch.  With `at_once` and the bound of a `Square`, |l| <= 1 is checked too.
         """
 
+    def cholesky_panel(self, p):
+        """Overwrite a panel p (m, k) of a Hermitian matrix by that of its Cholesky factor L; return success.
+
+        The first k rows are the diagonal block, of which the lower triangle is read.  The result is False if
+        the block is not positive definite, or if its factor is not finite; then p has no meaning.
+        """
+
     def together(self, first, second):
         """Call first() and second(), which do not depend on each other; run them concurrently if possible."""
 

@@ -76,24 +76,10 @@ def _cholesky(ops, w, update, block):
     width = n if update.native else block
     for start in range(0, n, width):
         panel, rest = slice(start, start + width), slice(start + width, n)
-        top = _small_cholesky(xp, w[panel, panel])
-        if top is None:
+        if not ops.lu.cholesky_panel(w[start:, panel]):
             return start + 1
-        w[panel, panel] = top
         if rest.start < n:
-            below = xp.ascontiguousarray(xp.linalg.solve(top, w[rest, panel].conj().T).conj().T)
-            w[rest, panel] = below
+            below = xp.ascontiguousarray(w[rest, panel])
             subtract = ops.lu.operand(below, update)
             subtract(w[rest, rest], xp.ascontiguousarray(below.conj().T))
     return 0
-
-
-def _small_cholesky(xp, a):
-    """Return L of a in its dtype, or None; NumPy raises an error, and CuPy returns NaN."""
-    try:
-        with np.errstate(all="ignore"):
-            found = xp.linalg.cholesky(a)
-    except np.linalg.LinAlgError:
-        return None
-    pivots = found.diagonal().real
-    return found if bool((xp.isfinite(found).all()) & (pivots > 0).all()) else None

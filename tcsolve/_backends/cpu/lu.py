@@ -153,6 +153,17 @@ class HostLU:
         # No inverses: trsm is limited by the memory bandwidth, so they would gain nothing.
         return np.array([info[0], moved, 0, beyond[0]], dtype=float), None
 
+    def cholesky_panel(self, p):
+        top, below = p[: p.shape[1]], p[p.shape[1] :]
+        found, info = lapack_of("potrf", p.dtype)(np.asfortranarray(top), lower=True)
+        if info or not np.isfinite(found).all():
+            return False
+        top[...] = found
+        if below.size:  # X L**H = A21
+            trsm = blas_of("trsm", p.dtype)
+            below[...] = trsm(1.0, found, below, side=1, lower=True, trans_a=2)
+        return True
+
     def together(self, first, second):
         first()
         second()

@@ -4,7 +4,9 @@ import functools
 from typing import Any, NamedTuple
 
 import cupy
+import cupyx
 import numpy as np
+from cupyx.scipy.linalg import solve_triangular
 
 from tcsolve._backends.cuda.gemm import emulated_sums, wgmma
 from tcsolve._backends.cuda.gemm.layout import aligned
@@ -156,6 +158,19 @@ class DeviceLU:
     @turns_into_memory_error
     def merge_swaps(self, order, local, ipiv, start):
         return row_swaps.merge_swaps(order, local, ipiv, start)
+
+    def cholesky_panel(self, p):
+        top, below = p[: p.shape[1]], p[p.shape[1] :]
+        with cupyx.errstate(linalg="ignore"):  # then a block without a factor gives NaN
+            found = cupy.linalg.cholesky(top)
+        pivots = found.diagonal().real
+        if not bool(cupy.isfinite(found).all() & (pivots > 0).all()):
+            return False
+        top[...] = found
+        if below.size:  # L11 X**H = A21**H
+            of_below = solve_triangular(found, below.conj().T, lower=True)
+            below[...] = of_below.conj().T
+        return True
 
     def together(self, first, second):
         together(first, second)
