@@ -1,5 +1,6 @@
 """MATLAB files: the struct of the SuiteSparse collection, or one matrix."""
 
+import struct
 import zlib
 
 import numpy as np
@@ -13,6 +14,8 @@ UNREADABLE = (
     *(ValueError, TypeError, EOFError, OSError, IndexError, KeyError, zlib.error),
     scipy.io.matlab.MatReadError,
 )
+# The type of a compressed variable in a file of version 5, and the bytes that are unpacked at a time.
+COMPRESSED, PIECE = 15, 1 << 20
 
 
 def read(path, *, limit_bytes, pattern=True):
@@ -34,13 +37,14 @@ def read(path, *, limit_bytes, pattern=True):
     Raises
     ------
     MemoryError
-        The dense array would exceed ``limit_bytes``.
+        The dense array would exceed ``limit_bytes``, or the unpacked variables more than twice as much.
     ValueError
         The file cannot be read, or does not say which matrix is meant.
     """
     try:
         for _, shape, _ in _meant(scipy.io.whosmat(path)):  # before the numbers are read
             _require_room(path, shape, 8, limit_bytes)
+        _require_few_bytes(path, 2 * limit_bytes + PIECE)
         found = scipy.io.loadmat(path, struct_as_record=True)
     except NotImplementedError as error:
         raise ValueError(
@@ -72,6 +76,32 @@ def _require_room(path, shape, itemsize, limit_bytes):
             f"{path} is {shape[0]} by {shape[1]}: dense it takes {size / 2**30:.3g} GiB, and limit_bytes "
             f"allows {limit_bytes / 2**30:.3g} GiB; raise limit_bytes, in Python, to load it"
         )
+
+
+def _require_few_bytes(path, most):
+    """Raise a MemoryError if the compressed variables of a file take more than `most` bytes unpacked.
+
+    SciPy reads a struct as a whole, and does not tell its size before.
+    """
+    with open(path, "rb") as file:
+        order = {b"IM": "<", b"MI": ">"}.get(file.read(128)[126:])
+        total = 0
+        while order and len(tag := file.read(8)) == 8:
+            kind, size = struct.unpack(order + "II", tag)
+            if kind != COMPRESSED:  # its bytes are in the file
+                file.seek(size, 1)
+                continue
+            unpacker = zlib.decompressobj()
+            while size and (packed := file.read(min(size, PIECE))):
+                size -= len(packed)
+                while packed and not unpacker.eof:
+                    total += len(unpacker.decompress(packed, PIECE))
+                    packed = unpacker.unconsumed_tail
+                    if total > most:
+                        raise MemoryError(
+                            f"{path} has variables of more than {most / 2**30:.3g} GiB unpacked; raise "
+                            "limit_bytes, in Python, to load it"
+                        )
 
 
 def _matrix(path, variables):

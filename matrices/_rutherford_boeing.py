@@ -16,6 +16,8 @@ __all__ = ["SUFFIXES", "read"]
 
 SUFFIXES = (".rb", ".rua", ".rsa", ".cua", ".hb")
 # The second letter of the type: the entries on the other side of the diagonal.
+# No line may have more characters.  The formats have 80, and some programs write longer lines.
+MOST_CHARACTERS = 4096
 MIRRORS = {"s": lambda v: v, "h": np.conj, "z": np.negative}
 
 
@@ -44,9 +46,17 @@ def read(path, *, limit_bytes, pattern=True):
     """
     with open(path, encoding="ascii", errors="replace") as file:
         try:
-            return _read_open(file, Path(path).name, limit_bytes, pattern)
+            return _read_open(_lines(file), Path(path).name, limit_bytes, pattern)
         except (ValueError, IndexError) as error:
             raise ValueError(f"{path} is not a readable Rutherford-Boeing file: {error}") from error
+
+
+def _lines(file):
+    """Yield the lines of a file, without reading a longer one as a whole."""
+    while line := file.readline(MOST_CHARACTERS + 1):
+        if len(line) > MOST_CHARACTERS:
+            raise ValueError(f"it has a line of more than {MOST_CHARACTERS} characters")
+        yield line
 
 
 def _read_open(file, name, limit_bytes, pattern):
@@ -63,6 +73,8 @@ def _read_open(file, name, limit_bytes, pattern):
     if rhs_lines and rhs_lines[0]:
         next(file)  # Harwell and Boeing: a line about right-hand sides, which come at the end
     dtype = np.dtype(complex if field == "c" else float)
+    if min(rows, columns) < 1 or not 0 <= entries <= rows * columns:
+        raise ValueError(f"its header says {entries} entries in {rows} rows and {columns} columns")
     if (size := rows * columns * dtype.itemsize) > limit_bytes:
         raise MemoryError(
             f"{name} is {rows} by {columns}: dense it takes {size / 2**30:.3g} GiB, and limit_bytes allows "
@@ -90,16 +102,18 @@ def _formats(line):
 def _numbers(file, lines, form, count, kind):
     """Read `count` numbers from `lines` lines; Fortran may leave no space between them."""
     each, width = form
-    words = []
+    numbers, found = np.empty(count, kind), 0
     for line in islice(file, lines):
         line = line.rstrip("\n")
-        words += [line[i : i + width] for i in range(0, min(len(line), each * width), width)]
-    words = [word for word in words if word.strip()]
-    if len(words) != count:
-        raise ValueError(f"it should have {count} numbers in {lines} lines, and has {len(words)}")
-    if kind is float:
-        words = [word.upper().replace("D", "E") for word in words]
-    return np.array([kind(word) for word in words], dtype=kind)
+        words = [line[i : i + width] for i in range(0, min(len(line), each * width), width)]
+        words = [word.upper().replace("D", "E") for word in words if word.strip()]
+        place = numbers[found : found + len(words)]
+        found += len(words)
+        if len(place) == len(words):
+            place[:] = [kind(word) for word in words]
+    if found != count:
+        raise ValueError(f"it should have {count} numbers in {lines} lines, and has {found}")
+    return numbers
 
 
 def _dense(shape, pointers, indices, values, symmetry):

@@ -147,6 +147,31 @@ def test_memory_and_time_are_bounded_by_the_matrix_not_by_the_text(tmp_path, kin
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="only Linux tells the peak")
+@pytest.mark.parametrize(
+    "suffix, reason, most",
+    [
+        (".rb", "line of more than 4096 characters", 200),
+        # SciPy unpacks 128 KiB of a file at a time, here to 128 MiB, and holds that twice.
+        (".mat", "more than 0.00293 GiB unpacked", 300),
+    ],
+)
+def test_memory_and_time_are_bounded_for_other_formats(tmp_path, suffix, reason, most):
+    path = tmp_path / f"bomb{suffix}"
+    if suffix == ".mat":
+        problem = {"A": np.eye(2), "aux": np.zeros(1000 * MIB // 8)}
+        scipy.io.savemat(path, {"Problem": problem}, do_compression=True)
+    else:
+        path.write_bytes(b"%" * 300 * MIB)
+    command = [sys.executable, "-P", "-c", MEASURED.replace("_suitesparse.read", "load"), path]
+    command[3] = command[3].replace("import _suitesparse", "import load")
+    run = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    megabytes, seconds, told = run.stdout.split(maxsplit=2)
+    assert reason in told and run.stderr == ""
+    assert float(megabytes) < most
+    assert float(seconds) < 5
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="only Linux tells the peak")
 @pytest.mark.parametrize("kind", ["one long word", "many numbers", "a huge matrix"])
 def test_standard_input_is_bounded_too(kind):
     data, reason = bomb(kind, "many")
