@@ -28,6 +28,7 @@ from tcsolve._solve.gains import least_rcond
 from tcsolve._solve.lapack_factors import Band, Rounded
 from tcsolve._solve.long_double_residual import SMALL, residual
 from tcsolve._solve.short_refinement import HostLoop
+from tcsolve._solve.ways import GENERAL
 
 __all__ = ["failed", "solve_directly", "solve_empty", "solve_one_element"]
 
@@ -84,21 +85,23 @@ def solve_directly(a, b, way, request):
         norm_one = _norms(matrix)[1]
         band = band and Band(matrix, *way.bands)
     prepared = time.perf_counter()
-    factors = way.factor(band or matrix)
+    factors, is_singular = _factored(way, band or matrix)
     factored = time.perf_counter()
     if factors.bad_pivot:
         return way.failure and failed(way.failure, b, dtype, factored - start)
     if ordinary and not (request.estimate or way.plan):
         least = least_rcond(factors, n, norm, dtype, wide)
-    is_enough = not request.estimate and least >= EPS[dtype.char]
-    rcond = least if is_enough else factors.rcond(norms(matrix)[1] if is_short else norm_one)
+    is_enough = is_singular or not request.estimate and least >= EPS[dtype.char]
+    rcond = 0.0 if is_singular else least
+    if not is_enough:
+        rcond = factors.rcond(norms(matrix)[1] if is_short else norm_one)
     estimated = time.perf_counter()
     if way.plan:
         # FP32 factors show an rcond far above their roundoff, and then refinement converges fast.
         if not (is_enough or rcond > LOW_EPS / TRUST):
             return None
         found = _refined_by_plan(matrix, rhs, factors, norm, dtype, way.plan)
-    elif ordinary:
+    elif ordinary and not is_singular:
         found = _refined(band or matrix, rhs, factors, norm, dtype)
     else:
         near, of_b = _near_one(rhs, 0)
@@ -147,6 +150,18 @@ def solve_directly(a, b, way, request):
         },
         bytes_planned=matrix.nbytes + (LOW_VECTORS if way.plan else 2) * rhs.nbytes,
     )
+
+
+def _factored(way, a):
+    """Return the factors of a by a `Way`, and whether a is singular to working precision nevertheless.
+
+    For such an a, rounding decides whether a pivot is zero.  So if the factors of the transpose have a zero
+    pivot, those of a itself count, as in SciPy.
+    """
+    factors = way.factor(a)
+    if not factors.bad_pivot or way != GENERAL or a.flags.f_contiguous:
+        return factors, False
+    return way.factor(np.asfortranarray(a)), True
 
 
 def _in_dtype(x, dtype, paired):

@@ -1,8 +1,11 @@
 """Singular matrices are recognized, wherever the zero pivot occurs."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from bounds import MET, host, ratio
+from scipy.linalg.lapack import dgetrf
 from systems import gauss
 
 from tcsolve import Status, matrices, solve_ex
@@ -53,3 +56,19 @@ def test_a_matrix_singular_in_fp16_alone_is_solved_by_a_higher_rung(xp):
 
     assert solution.status.ok
     assert ratio(a, solution.x, np.ones(300)) <= MET
+
+
+def test_rounding_alone_does_not_make_a_matrix_singular_where_scipys_factors_exist():
+    """For a matrix of rank one up to rounding, only the factors of its transpose may have a zero pivot."""
+    rng, counted = np.random.default_rng(0), 0
+    for _ in range(300):
+        u, v = rng.standard_normal((2, 2)) * 10.0 ** rng.uniform(-60, 60, (2, 2))
+        a, b = np.outer(u, v), rng.standard_normal(2) * 10.0 ** rng.uniform(-30, 30, 2)
+        (p, q), (r, s) = ([Fraction(v) for v in row] for row in a)
+        if p * s == q * r or dgetrf(a)[2]:
+            continue
+        counted += 1
+        found = solve_ex(a, b, assume_a="gen")
+        assert found.status is Status.ILL_CONDITIONED
+        assert found.rcond < 2.0**-52 and found.backward_error[0] <= found.bound
+    assert counted > 50
