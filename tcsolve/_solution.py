@@ -74,8 +74,8 @@ class Status(Enum):
 
     CONVERGED = "The backward error meets the bound; nothing needs to be done."
     CONVERGED_AFTER_FALLBACK = (
-        "The backward error meets the bound, but the first precision stalled and a more precise "
-        "factorization was needed; ask for the precision that succeeded to save the time."
+        "The backward error meets the bound, but the first precision was too low for this matrix and a more "
+        "precise factorization was needed; ask for the precision that succeeded to save the time."
     )
     ILL_CONDITIONED = (
         "The backward error meets the bound, but the matrix is singular to working precision "
@@ -218,10 +218,12 @@ class Solution:
         inner steps of FGMRES.
     backward_error : ndarray of float64, shape (..., nrhs)
         ``||b - A x|| / (||A|| ||x||)`` in infinity norms for each right-hand side, recomputed in FP64
-        from the returned x.  If `assume_a` asserts a structure, A is the matrix that it describes: the
-        entries that the structure ignores do not count.
+        from the returned x.  For more than 32 unknowns, the rounding of this residual limits how exact the
+        number is: seldom, the true error is up to a quarter of the `bound` larger.  If `assume_a` asserts a
+        structure, A is the matrix that it describes: the entries that the structure ignores do not count.
     bound : float
-        Largest backward error of a verified answer: the unit roundoff of x's dtype times sqrt(n).
+        Largest backward error of a verified answer: the unit roundoff of x's dtype times sqrt(n), where n is
+        at least 4, and for complex systems at least 8.
     rcond : float
         Estimate of the reciprocal condition number in the 1-norm; see `Factorization.rcond`.  NaN if the
         factors are too coarse for an estimate (CONDITION_UNKNOWN).  For a stack, the smallest one.

@@ -110,8 +110,9 @@ def solve(
     Notes
     -----
     An answer is accepted if ``||b - A x|| <= u sqrt(n) ||A|| ||x||`` in infinity norms for every right-hand
-    side, with u = 2**-53 (2**-24 for FP32).  The residual is computed in FP64 [1]_ [2]_.  For up to 32
-    unknowns it is as exact as in long double, because there the rounding of an FP64 residual matters.
+    side, with u = 2**-53 (2**-24 for FP32).  For n below 4 (complex: 8), n is replaced by that number.  The
+    residual is computed in FP64 [1]_ [2]_.  For up to 32 unknowns it is as exact as in long double, because
+    there the rounding of an FP64 residual matters.
 
     References
     ----------

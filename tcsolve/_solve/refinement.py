@@ -42,7 +42,7 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     plan : Plan, optional
         Only its `contraction`, `basis` and `method` are used.
     tol : float, optional
-        Bound on ``||b - A x|| / (||A|| ||x||)``; by default 2**-53 sqrt(n).
+        Bound on ``||b - A x|| / (||A|| ||x||)``; by default 2**-53 sqrt(n), n at least 4 (complex: 8).
     max_steps : int
         Largest number of corrections of a right-hand side.
 
@@ -134,9 +134,13 @@ def _refine(ops, task, correct):
     mark = time.perf_counter()
     correct = _held(correct, "correct", task.wide, ops)
     how = {"x0": start, "max_steps": task.max_steps}
-    state = refine_columns(ops, operator, columns, correct, task.plan, task.bound, **how)
+    finite = bool(ops.xp.isfinite(columns).all()) and _is_finite(ops, operator)
+    system = operator, columns, correct
+    if finite and operator.norm == np.inf:
+        system = _smaller(ops, *system)
+    state = refine_columns(ops, *system, task.plan, task.bound, **how)
     status = Status.CONVERGED if state.all_converged else Status.STALLED
-    if not bool(ops.xp.isfinite(columns).all()) or not np.isfinite(operator.norm):
+    if not finite:
         status = Status.NONFINITE_INPUT
     with np.errstate(all="ignore"):  # x may be not finite
         error = _final_error(ops, operator, state.x, columns, task.norm)
@@ -167,6 +171,23 @@ def _operator(ops, task):
     return Operator.of(
         ops, a, float(ops.host(ops.row_stats(a).total.max())[0]) if norm is None else norm
     )
+
+
+def _is_finite(ops, operator):
+    """Tell whether all entries of A are finite, also if a sum of them overflows."""
+    if np.isfinite(operator.norm) or operator.matrix is None:
+        return bool(np.isfinite(operator.norm))
+    return bool(ops.xp.isfinite(operator.matrix).all())
+
+
+def _smaller(ops, operator, b, correct):
+    """Return the system with A and b divided by a power of two, so that the sums of a row do not overflow."""
+    xp, shift = ops.xp, len(b).bit_length() + 1
+    a = ldexp(
+        xp, ops.converted(operator.matrix, np.result_type(operator.matrix, np.float64)), -shift
+    )
+    norm = float(ops.host(ops.row_stats(a).total.max())[0])
+    return Operator.of(ops, a, norm), ldexp(xp, b, -shift), lambda r: correct(ldexp(xp, r, shift))
 
 
 def _final_error(ops, operator, x, b, norm):

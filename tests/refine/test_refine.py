@@ -180,6 +180,23 @@ def test_a_large_error_of_a_function_is_true_where_parts_of_it_overflow(of_a, of
     np.testing.assert_allclose(found.backward_error, rest / norm * 2.0**25, rtol=1e-10)
 
 
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_a_matrix_whose_row_sums_overflow_is_refined(dtype):
+    a = (dominant() * (1 if dtype is float else 1 + 1j)).astype(dtype)
+    a *= 1e308 / np.maximum(abs(a.real), abs(a.imag)).max()
+    a[0] = a[0].max()  # so that the sum of this row overflows
+    a[0, 0] = -a[0, 1]
+    inverse = np.linalg.inv(a / 2.0**1000).astype(np.complex64 if dtype is complex else np.float32)
+    b = a[:, 3] / 2
+
+    found = tcsolve.refine(a, b, lambda r: inverse @ np.ldexp(r.view(float), -1000).view(dtype))
+
+    assert found.status is Status.CONVERGED and found.iterations[0] > 0
+    expected = np.zeros(60)
+    expected[3] = 0.5
+    np.testing.assert_allclose(found.x, expected, atol=1e-13)
+
+
 def test_a_function_without_its_norm_is_refused():
     with pytest.raises(tcsolve.InputError, match="norm"):
         tcsolve.refine(lambda v: v, np.ones(3), lambda r: r)
