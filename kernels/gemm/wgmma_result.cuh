@@ -165,7 +165,7 @@ __device__ __forceinline__ void store_sums(
     row += lane / 4;
     col += lane % 4 * 2;
     if (how == BY_HAND && inside && in_pairs && target.kind == KIND_FP32 && (!add || c_in_pairs) &&
-        largest_top(origin, row, col) < INFINITE) {
+        __all_sync(ALL_LANES, largest_top(origin, row, col) < INFINITE)) {  // store_each needs the whole warp
         if (add) store_whole<true>(sum, target, origin, row, col);
         else store_whole<false>(sum, target, origin, row, col);
         return;
@@ -174,4 +174,5 @@ __device__ __forceinline__ void store_sums(
     if (!SCALED) return;
     #pragma unroll 1
     for (int e = 0; e < SUMS; ++e) target.mend(origin, row + (e >> 1 & 1) * 8, col + e / 4 * 8 + e % 2);
+    __syncwarp();  // the next products need the whole warp
 }

@@ -250,7 +250,8 @@ def factor(
     assume_a : {None, 'general', 'gen'}
         `factor` supports no other structure.
     precision, device
-        As in `solve`.  A stack is factored in 'fp64', and with 'auto' it stays on its device.
+        As in `solve`.  With 'auto', a stack is factored in FP64 on its device.  With another precision than
+        'auto' and 'fp64', the matrices of a stack are factored one by one, which takes longer.
     nrhs : int
         Expected number of right-hand sides of a solve; it affects the choice of the precision.
 
@@ -304,7 +305,7 @@ def factor(
         options["moved_bytes"] = 0 if a is given else a.nbytes
         with np.errstate(all="ignore"):
             if a.ndim > 2:
-                return StackFactorization.of(target, a, **options)
+                return StackFactorization.of(target, a, precision, **options)
             return Factorization.of(target, a, precision, **options)
 
     return guarded(on_device, factor_there)(a)

@@ -99,11 +99,6 @@ def check_factor(a, assume_a, precision, device, nrhs):
         raise InputError(
             f"factor: a has shape {a.shape}; square matrices (..., n, n), n > 0, are needed"
         )
-    if a.ndim > 2 and getattr(precision, "update", precision) not in ("auto", "fp64"):
-        raise InputError(
-            f"factor: precision is {precision!r}; a stack is factored in 'fp64', so leave precision out, "
-            "or factor each matrix by itself"
-        )
     return ops_for(a), a, nrhs
 
 

@@ -13,6 +13,7 @@ from tcsolve._backends.transfer import brought
 from tcsolve._checks import check_array, check_shapes, check_trans, require_finite, result_dtype
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._lu.scaling import ldexp
+from tcsolve._refine import stopping
 from tcsolve._solution import Solution, distinct, of_slices, raise_or_warn
 from tcsolve._solve import host_library
 from tcsolve._solve.backward_error import SAFE
@@ -20,6 +21,7 @@ from tcsolve._solve.determinant import LogDeterminant, determinants
 from tcsolve._solve.direct import solve_empty
 from tcsolve._solve.fold import Fold
 from tcsolve._solve.placement import place_rhs
+from tcsolve._solve.separate_factors import SeparateFactors
 from tcsolve._solve.vendor.factors import InParts, Paired, Turned
 from tcsolve._solve.vendor.measure import MEASURED, measure
 from tcsolve._solve.vendor.rcond import rconds_of, rconds_of_scaled
@@ -48,10 +50,11 @@ class Facts(NamedTuple):
 class StackFactorization:
     """The LU factors of each matrix of a stack, ready for any number of right-hand sides.
 
-    `tcsolve.factor` makes it from an array of shape (..., n, n).  The factors are those of LAPACK on the
-    host, and of cuBLAS and cuSOLVER on a device, in FP64.  Every answer is verified for the matrices that
-    were given.  Threads may share it.  On the CPU it can be copied and pickled.  On a device it cannot, and a
-    forked child process cannot use it.
+    `tcsolve.factor` makes it from an array of shape (..., n, n).  By default the factors are those of LAPACK
+    on the host, and of cuBLAS and cuSOLVER on a device, in FP64.  With another precision, each matrix has
+    factors as in a `Factorization`.  Every answer is verified for the matrices that were given.  Threads may
+    share it.  On the CPU it can be copied and pickled.  On a device it cannot, and a forked child process
+    cannot use it.
 
     Attributes
     ----------
@@ -60,9 +63,9 @@ class StackFactorization:
     dtype : dtype
         Dtype of the matrices.  Answers have the same dtype, unless b has a wider one.
     precision : str
-        'fp64'.
+        'fp64', or the names of the precisions of all matrices, joined by '+'.
     rungs : tuple of str
-        ('fp64',)
+        Every precision that was tried.
     nbytes : int
         Number of bytes of the matrices and their factors.
     bytes_planned : int
@@ -77,21 +80,20 @@ class StackFactorization:
     ((2, 3, 3), 'fp64')
     """
 
-    precision = "fp64"
-    rungs = ("fp64",)
-
     def __init__(self, ops, a, factors, bytes_planned):
         self._ops, self._factors, self._planned = ops, factors, bytes_planned
         self._shape, self._a, self._known = a.shape, a.reshape(-1, *a.shape[-2:]), None
 
     @classmethod
-    def of(cls, ops, a, *, nrhs=1, check_finite=True, moved_bytes=0):
+    def of(cls, ops, a, precision="auto", *, nrhs=1, check_finite=True, moved_bytes=0):
         """Factor a (..., n, n), which is kept.
 
         Parameters
         ----------
         ops : Ops
         a : array, shape (..., n, n)
+        precision : str or Plan
+            With 'auto' and 'fp64', the whole stack is factored at once.
         nrhs : int
             Expected number of right-hand sides of a solve.
         check_finite : bool
@@ -103,6 +105,9 @@ class StackFactorization:
         if check_finite:
             require_finite(bool(ops.xp.isfinite(a).all()), "a")
         stack = a.reshape(-1, *a.shape[-2:])
+        if getattr(precision, "update", precision) not in ("auto", "fp64"):
+            separate = SeparateFactors.of(ops, stack, precision, nrhs)
+            return cls(ops, a, separate, moved_bytes + separate.bytes_planned)
         planned = moved_bytes + _require_room(ops, stack)
         factors, (m, n) = None, stack.shape[:2]
         if m:
@@ -118,6 +123,10 @@ class StackFactorization:
     shape = property(lambda self: self._shape)
     dtype = property(lambda self: self._a.dtype)
     bytes_planned = property(lambda self: self._planned)
+
+    precision = property(lambda self: self._factors.precision if self._is_separate else "fp64")
+    rungs = property(lambda self: self._factors.rungs if self._is_separate else ("fp64",))
+    _is_separate = property(lambda self: type(self._factors) is SeparateFactors)
 
     @property
     def nbytes(self):
@@ -276,28 +285,31 @@ class StackFactorization:
         ops, k = self._ops, b.shape[-1]
         fold = Fold(self.shape[:-2], b.shape[:-2])
         columns = fold.columns(ops.xp, ops.converted(brought(ops, b), dtype))
-        matrices, factors = self._turned(dtype, trans)
-        system = System(matrices, columns, "general", None, False, False, False)
-        part = self._part(system, factors, settled if reports else answered)
+        bound, eps = stopping.target(dtype, self.shape[-1]), np.finfo(dtype).eps
+        if self._is_separate:
+            part = self._factors.solved(ops.xp, columns, trans)
+            rconds = part.rconds
+        else:
+            matrices, factors = self._turned(dtype, trans)
+            system = System(matrices, columns, "general", None, False, False, False)
+            part = self._part(system, factors, settled if reports else answered)
+            rconds = self._facts().rconds
         if check_finite and distinct(part.codes).max() > ILL_CONDITIONED:
             require_finite(bool(ops.xp.isfinite(columns).all()), "b")
-        rconds = self._facts().rconds
         error = fold.of_columns(part.error, k)
-        codes = _with_condition(part.codes, rconds, system.eps)
+        codes = _with_condition(part.codes, rconds, eps)
         codes, rconds = fold.of_matrices(codes), fold.of_matrices(rconds)
         if not fold.is_plain:  # a good matrix may have some bad right-hand sides
-            met = (error <= system.bound).all(axis=-1) & (rconds > 0)
-            sound = np.where(met, np.int8(CONVERGED), codes)
-            codes = np.where(
-                codes > ILL_CONDITIONED, _with_condition(sound, rconds, system.eps), codes
-            )
+            met = (error <= bound).all(axis=-1) & (rconds > 0)
+            sound = _with_condition(np.where(met, np.int8(CONVERGED), codes), rconds, eps)
+            codes = np.where(codes > ILL_CONDITIONED, sound, codes)
         return Solution(
             x=fold.answers(ops.xp, part.x, k),
             precision=self.precision,
             rungs=self.rungs,
             iterations=fold.of_columns(part.steps, k),
             backward_error=error,
-            bound=system.bound,
+            bound=bound,
             bytes_planned=self.bytes_planned,
             device=ops.device,
             **of_slices(codes.astype(int), rconds),
@@ -342,6 +354,9 @@ class StackFactorization:
         if factors is None:
             none = np.zeros(0)
             return Facts(none, none.astype(np.result_type(self.dtype, np.float64)), none)
+        if self._is_separate:
+            wide = np.result_type(self.dtype, np.float64)
+            return Facts(factors.rconds(), *factors.determinants(wide))
         finite, top, info = ops.host(
             ops.xp.isfinite(a).all(axis=(1, 2)), ops.xp.abs(a).max(axis=(1, 2)), factors.info
         )

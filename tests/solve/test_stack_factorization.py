@@ -332,17 +332,48 @@ def test_a_copy_of_the_stack_is_kept_unless_it_may_be_overwritten(xp):
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32", tcsolve.Plan("fp16x3")])
-def test_only_fp64_factors_a_stack(xp, precision):
-    with pytest.raises(tcsolve.InputError, match="a stack is factored in 'fp64'"):
-        tcsolve.factor(xp.ones((2, 3, 3)), precision=precision)
-    f = tcsolve.factor(xp.stack([xp.eye(3)] * 2), precision="fp64")
-    assert host(f.solve(xp.ones(3))).tolist() == [[1.0] * 3] * 2
+@pytest.mark.parametrize("char", ["f", "d", "D"])
+@pytest.mark.parametrize("trans", [0, 1, 2])
+def test_each_matrix_has_the_precision_that_was_asked_for(xp, precision, char, trans):
+    a, b = matrices(None, char, 4, 40), right_hand_sides(char, 4, 40, 2)
+    f = tcsolve.factor(xp.asarray(a), precision=precision)
+    assert f.precision == getattr(precision, "update", precision) == "+".join(f.rungs)
+
+    found = f.solve_ex(xp.asarray(b), trans=trans)
+
+    assert found.precision == f.precision and found.status is Status.CONVERGED
+    turned = {0: a, 1: np.swapaxes(a, 1, 2), 2: np.swapaxes(a, 1, 2).conj()}[trans]
+    assert worst_ratio(turned, host(found.x), b) <= MET
+    assert found.x.dtype == a.dtype and f.nbytes > a.nbytes
+    one = tcsolve.factor(xp.asarray(a[2]), precision=precision)
+    assert np.array_equal(host(one.solve(xp.asarray(b[2]), trans=trans)), host(found.x)[2])
+    np.testing.assert_allclose(f.rcond()[2], one.rcond(), rtol=1e-12)
+    np.testing.assert_allclose(f.slogdet().logabsdet, np.linalg.slogdet(a)[1], rtol=1e-3)
 
 
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_a_hostile_matrix_of_such_a_stack_has_its_own_status(xp, precision):
+    a, b = matrices(None, "d", 4, 20), right_hand_sides("d", 4, 20, 3)
+    a[1, :, 3], a[2, 0, 0] = 0, np.nan
+    f = tcsolve.factor(xp.asarray(a), precision=precision, check_finite=False)
+
+    found = f.solve_ex(xp.asarray(b))
+
+    names = [status.name for status in found.statuses]
+    assert names == ["CONVERGED", "SINGULAR", "NONFINITE_INPUT", "CONVERGED"]
+    assert worst_ratio(a[[0, 3]], host(found.x)[[0, 3]], b[[0, 3]]) <= MET
+    assert f.rcond()[1] == 0 and f.slogdet().sign[1] == 0 and np.isnan(f.slogdet().sign[2])
+    with pytest.raises(tcsolve.SingularError, match="1"):
+        f.solve(xp.asarray(b))
+    same = f.solve_ex(xp.ones((5, 1, 20, 1)))  # five right-hand sides for each matrix
+    assert same.statuses.shape == (5, 4) and same.statuses[2, 1] is Status.SINGULAR
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp16"])
 @pytest.mark.parametrize("n", [5, 30])
-def test_factors_on_the_host_are_copied_and_pickled(n):
+def test_factors_on_the_host_are_copied_and_pickled(n, precision):
     a, b = matrices(None, "d", 3, n), right_hand_sides("d", 3, n, 2)
-    f = tcsolve.factor(a)
+    f = tcsolve.factor(a, precision=precision)
     x, rcond = f.solve(b), f.rcond()
     for made in (copy.copy(f), copy.deepcopy(f), pickle.loads(pickle.dumps(f))):
         assert np.array_equal(made.solve(b), x) and np.array_equal(made.rcond(), rcond)
