@@ -228,7 +228,8 @@ class Solution:
         Estimate of the reciprocal condition number in the 1-norm; see `Factorization.rcond`.  NaN if the
         factors are too coarse for an estimate (CONDITION_UNKNOWN).  For a stack, the smallest one.
     history : tuple of HistoryPoint
-        One entry for each recomputed residual and for each inner step of FGMRES.
+        One entry for each recomputed residual and for each inner step of FGMRES.  A stack has one entry, for
+        the last residuals.
     seconds : dict of str to float
         Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond', and the 'total'.  The
         total may differ from the sum of the phases.  On a GPU the condition is estimated during the

@@ -10,7 +10,7 @@ import numpy as np
 from tcsolve._backends.select import numpy_ops
 from tcsolve._lu.scaling import FRAME_EXPONENT
 from tcsolve._refine import stopping
-from tcsolve._solution import Solution, Status, code_of, of_slices
+from tcsolve._solution import HistoryPoint, Solution, Status, code_of, of_slices
 from tcsolve._solve.gains import vectors
 from tcsolve._solve.lapack_factors import General, is_positive_definite
 from tcsolve._solve.long_double_residual import SMALL, residual
@@ -69,13 +69,15 @@ def solve_stack(ops, a, b, request, *, at_once, require_finite, solve_one):
     for left in found.left_by_matrix(a.shape[:-2]):
         _solve_group(left, found, solve_one)
     seconds = time.perf_counter() - start
-    batch = found.batch
+    batch, precision = found.batch, "+".join(found.precisions)
+    steps, error = found.steps.reshape(*batch, -1), found.error.reshape(*batch, -1)
     return Solution(
         x=found.x.reshape(request.shape),
-        precision="+".join(found.precisions),
+        precision=precision,
         rungs=tuple(found.rungs),
-        iterations=found.steps.reshape(*batch, -1),
-        backward_error=found.error.reshape(*batch, -1),
+        iterations=steps,
+        backward_error=error,
+        history=(HistoryPoint(precision, steps, error, False),),
         bound=stopping.target(request.dtype, a.shape[-1]),
         seconds={"solve": seconds, "total": seconds},
         bytes_planned=found.bytes_planned,

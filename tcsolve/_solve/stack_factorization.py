@@ -14,7 +14,7 @@ from tcsolve._checks import check_array, check_shapes, check_trans, require_fini
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._lu.scaling import ldexp
 from tcsolve._refine import stopping
-from tcsolve._solution import Solution, distinct, of_slices, raise_or_warn
+from tcsolve._solution import HistoryPoint, Solution, distinct, of_slices, raise_or_warn
 from tcsolve._solve import host_library
 from tcsolve._solve.backward_error import SAFE
 from tcsolve._solve.determinant import LogDeterminant, determinants
@@ -303,11 +303,13 @@ class StackFactorization:
             met = (error <= bound).all(axis=-1) & (rconds > 0)
             sound = _with_condition(np.where(met, np.int8(CONVERGED), codes), rconds, eps)
             codes = np.where(codes > ILL_CONDITIONED, sound, codes)
+        steps = fold.of_columns(part.steps, k)
         return Solution(
             x=fold.answers(ops.xp, part.x, k),
             precision=self.precision,
             rungs=self.rungs,
-            iterations=fold.of_columns(part.steps, k),
+            iterations=steps,
+            history=(HistoryPoint(self.precision, steps, error, False),),
             backward_error=error,
             bound=bound,
             bytes_planned=self.bytes_planned,

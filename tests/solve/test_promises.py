@@ -509,6 +509,22 @@ def test_the_history_counts_the_inner_steps():
     assert {int(step) for step in steps} == set(range(steps[-1] + 1))
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1, 1), (4, 5, 5), (2, 3, 40, 40), (2, 200, 200)])
+@pytest.mark.parametrize("structure", [None, "gen", "pos"])
+def test_stacks_and_single_elements_have_the_last_point(xp, shape, structure):
+    a, b = xp.asarray(np.zeros(shape) + 4 * np.eye(shape[-1])), xp.ones((*shape[:-1], 2))
+
+    found = [solve_ex(a, b, assume_a=structure)]
+    if structure != "pos" and len(shape) > 2:
+        found.append(tcsolve.factor(a).solve_ex(b))
+
+    for solution in found:
+        last = solution.history[-1]
+        assert last.error.shape == solution.backward_error.shape == (*shape[:-2], 2)
+        assert np.array_equal(last.error, solution.backward_error) and not last.estimated
+        assert np.array_equal(last.step, solution.iterations) and last.rung == solution.precision
+
+
 # ---- small things
 
 

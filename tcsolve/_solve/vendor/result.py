@@ -59,7 +59,7 @@ def solution_of(part, ops, batch, shape, start, planned):
         iterations=steps,
         backward_error=error,
         bound=stopping.target(part.x.dtype, part.x.shape[1]),
-        history=() if batch else (HistoryPoint("fp64", steps, error, False),),
+        history=(HistoryPoint("fp64", steps, error, False),),
         seconds={"factor": total, "total": total},
         bytes_planned=planned,
         device=ops.device,
@@ -82,11 +82,12 @@ def unfolded(xp, solution, shape, codes=None):
         met = (error <= solution.bound).all(axis=-1)
         codes = np.where(met, ILL_CONDITIONED if ill else CONVERGED, codes)
     x = xp.moveaxis(solution.x.reshape(n, *batch, k), 0, -2)
+    steps = solution.iterations.reshape(*batch, k)
     return replace(
         solution,
         x=xp.ascontiguousarray(x),
         backward_error=error,
-        iterations=solution.iterations.reshape(*batch, k),
-        history=(),
+        iterations=steps,
+        history=(HistoryPoint(solution.precision, steps, error, False),),
         **of_slices(codes, np.full(batch, solution.rcond)),
     )

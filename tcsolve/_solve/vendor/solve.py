@@ -194,7 +194,7 @@ def _solve_paired(ops, a, b, structure, lower, alone, *, shape, dtype, **options
         whole = ops.converted(a, dtype), b
         return solve_by_vendor(ops, *whole, *args, shape=shape, dtype=dtype, **options)
     steps = found.iterations.reshape(*batch, 2, k).max(axis=-2)
-    history = () if batch else (HistoryPoint("fp64", steps, error, False),)
+    history = (HistoryPoint("fp64", steps, error, False),)
     how = {"backward_error": error, "bound": bound, "iterations": steps, "history": history}
     return replace(found, x=x.reshape(shape), **how)
 
