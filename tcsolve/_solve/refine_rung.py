@@ -6,17 +6,16 @@ from tcsolve._arithmetic.formats import update_named
 from tcsolve._refine.loop import refine_columns
 from tcsolve._solve.cost_model import step_budget, steps_worth
 
-__all__ = ["applied_in_fp64", "refine_with"]
+__all__ = ["applied_in_fp64", "refine_with", "worth"]
 
 
 def refine_with(ladder, rhs, bound, ahead=None, *, operator=None, precondition=None):
     """Refine with the current factors of a `Ladder` or of a view of it, as `Ladder.refine`."""
     n, k = rhs.shape
-    rungs, worth = (ladder.precision, ladder.following(k)), math.inf
+    rungs = ladder.precision, ladder.following(k)
     budget, is_complex = ladder.plan.max_steps, ladder.system.is_complex
     if budget is None:
         budget = step_budget(*rungs, n, k, ladder._rates, is_complex=is_complex)
-        worth = steps_worth(*rungs, n, k, ladder._rates, is_complex=is_complex)
     precise = None
     if precondition is None:
         precondition, precise = _preconditioners(ladder, rungs[1])
@@ -28,13 +27,21 @@ def refine_with(ladder, rhs, bound, ahead=None, *, operator=None, precondition=N
         ladder.plan,
         bound,
         max_steps=budget,
-        worth=worth,
+        worth=worth(ladder, n, k),
         precondition=precondition,
         precise=precise,
         ahead=ahead() if ahead else (),  # waits, so it comes last
     )
     ladder.note_bytes(k, state.kept)
     return state
+
+
+def worth(ladder, n, k):
+    """Return the number of corrections of all k columns that cost as much as the next rung of a `Ladder`."""
+    if ladder.plan.max_steps is not None:
+        return math.inf
+    rungs, is_complex = (ladder.precision, ladder.following(k)), ladder.system.is_complex
+    return steps_worth(*rungs, n, k, ladder._rates, is_complex=is_complex)
 
 
 def _preconditioners(ladder, following):

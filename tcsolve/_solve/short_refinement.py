@@ -35,11 +35,13 @@ def refine_shortly(ladder, b, bound):
     Returns
     -------
     (x, errors, steps, history) or None
-        `history` has (steps, errors) of all columns after each step.  None if the system is not ordinary, or
-        if a column does not meet the bound by classical refinement.
+        `history` has (steps, errors) of all columns after each step.  None if the system is not ordinary, has
+        many columns, or if a column does not meet the bound by classical refinement.
     """
     system, plan = ladder.system, ladder.plan
     if not (_is_ordinary(system, b) and plan.method in ("auto", "ir")):
+        return None
+    if b.ndim > 1 and b.shape[1] >= len(b) > 1:  # a step takes as long as a factorization
         return None
     factors, adjoint = ladder.rung.native
     if factors is None or factors.bad_pivot:

@@ -17,6 +17,7 @@ from tcsolve._solve.columns import join_parts, largest_parts, like, spread, told
 from tcsolve._solve.condition import ConditionEstimate
 from tcsolve._solve.ladder import Ladder
 from tcsolve._solve.long_double_residual import SMALL, residual
+from tcsolve._solve.refine_rung import worth
 from tcsolve._solve.residuals import RESIDUALS
 from tcsolve._solve.short_refinement import refine_shortly
 
@@ -24,6 +25,9 @@ __all__ = ["Solve"]
 
 # An error of up to NEAR times the bound may come from rounding alone, so more corrections are tried.
 NEAR = 4
+# A rung that may be too low for many columns is first tried for n columns divided by COLUMNS_TRIED.  It stays
+# if they need only FEW_STEPS corrections, even if another rung is predicted to take less time.
+COLUMNS_TRIED, FEW_STEPS = 16, 2
 
 
 class _Found(NamedTuple):
@@ -252,7 +256,12 @@ class Solve:
             ahead = None
         total, history, state = np.zeros(k, int), [], None
         while True:
-            if not ladder.make_valid().bad_pivot:
+            valid = not ladder.make_valid().bad_pivot
+            if valid and (points := self._hopeless(rhs, bound)) and ladder.climb(k):
+                history += [told(rung, total, point) for rung, point in points]
+                ladder.fell_back, mark = True, ladder.phases.lap("refine", mark)
+                continue
+            if valid:
                 self.condition.begin(k)
                 # Start again from x = 0.  The x of a rung that failed may be worse than zero, even if its
                 # backward error is small, because this error is relative to the size of x.
@@ -281,6 +290,22 @@ class Solve:
         # If products overflow in the loop, the errors are measured again, with scaled numbers.
         error = error if measured and frame is None and np.isfinite(error).all() else None
         return _Found(x, total, error, met, history, state.forward, state.accurate)
+
+    def _hopeless(self, rhs, bound):
+        """Return points of the history if a few columns show that the others need better factors, or [].
+
+        This is for as many columns as unknowns or more, and a rung that the caller asked for.  Then a
+        correction of all columns takes longer than a factorization.
+        """
+        ladder, (n, k) = self.ladder, rhs.shape
+        is_asked = ladder.plan.update != "auto" and ladder.plan.max_steps is None
+        if not is_asked or k < max(n, 2) or ladder.following(k) is None:
+            return []
+        few = np.arange(k) < max(1, n // COLUMNS_TRIED)
+        state = ladder.refine(rhs[:, : few.sum()], bound)
+        if state.all_converged and state.steps.max() <= max(FEW_STEPS, worth(ladder, n, k)):
+            return []
+        return [(ladder.precision, spread(point, few)) for point in state.history]
 
     def _look_closer(self, x, rhs, bound, most):
         """Return (x, errors, steps) with long double residuals, after up to `most` more corrections."""
