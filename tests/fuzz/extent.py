@@ -8,7 +8,25 @@ import numpy as np
 
 from fuzz.allocator import count_failures
 from fuzz.exact import LONG_EPS, rounding_of_residual, target
-from tcsolve import factor, gemm, gemm_batched, gemm_bound, refine, solve, solve_ex
+from tcsolve import (
+    cho_factor,
+    cho_solve,
+    det,
+    factor,
+    gemm,
+    gemm_batched,
+    gemm_bound,
+    inv,
+    lstsq,
+    lu_factor,
+    lu_solve,
+    refine,
+    solve,
+    solve_banded,
+    solve_ex,
+    solve_triangular,
+    solveh_banded,
+)
 
 __all__ = ["CALLS", "COUNTS", "Call", "largest_failure", "run_extents"]
 
@@ -84,9 +102,11 @@ def _of_bound(a, x, b):
     return float(error / (target(float, n) + rounding_of_residual(n, in_fp64=True)))
 
 
-def many_columns(call):
+def many_columns(call, structure=lambda a: a):
+    """Return the run of a call with a matrix, to which `structure` is applied first, and many columns."""
+
     def run(place, count):
-        a, b = _matrices((SMALL, SMALL)), _columns(count)
+        a, b = structure(_matrices((SMALL, SMALL))), _columns(count)
         return _of_bound(a, place.host(call(place.given(a), place.given(b))), b)
 
     return run
@@ -100,9 +120,10 @@ def _many_slices(call):
     return run
 
 
-def _allocating(call):
+def _allocating(call, structure=lambda a: a):
     def prepare(place):
-        a, b = place.given(_matrices((ALLOCATED, ALLOCATED))), place.xp.ones((ALLOCATED, 2))
+        a = place.given(structure(_matrices((ALLOCATED, ALLOCATED))))
+        b = place.xp.ones((ALLOCATED, 2))
         return lambda: call(a, b)
 
     return prepare
@@ -160,6 +181,26 @@ def _allocating_product(function, shape):
     return prepare
 
 
+def _of_family(name, call, structure=lambda a: a):
+    """Return the `Call` of a function of SciPy, with many columns."""
+    args = many_columns(call, structure), None, _allocating(call, structure)
+    return Call(name, *args, PRODUCTS)
+
+
+def _symmetric(a):
+    return a + a.T
+
+
+def _tridiagonal(a):
+    return np.triu(np.tril(a, 1), -1)
+
+
+def _in_rows(a, lowest):
+    """Return the diagonals of a from the first above the main one down to `lowest`, as SciPy stores bands."""
+    each = range(1, lowest - 1, -1)
+    return np.stack([np.pad(a.diagonal(d), (max(d, 0), max(-d, 0))) for d in each])
+
+
 def _solution(a, b):
     return solve_ex(a, b).x
 
@@ -197,7 +238,26 @@ CALLS = (
         _allocating_of_factors(lambda f, b: f.slogdet()),
         BALLS,
     ),
+    Call(
+        "StackFactorization.solve",
+        None,
+        _many_slices(lambda a, b: factor(a).solve(b)),
+        _allocating(lambda a, b: factor(a[None]).solve(b)),
+        ERRORS,
+    ),
     Call("refine", many_columns(_refined), None, _allocating(_refined), ERRORS),
+    _of_family("lu_factor, lu_solve", lambda a, b: lu_solve(lu_factor(a), b)),
+    _of_family("cho_factor, cho_solve", lambda a, b: cho_solve(cho_factor(a), b), _symmetric),
+    _of_family("solve_triangular", solve_triangular, np.triu),
+    _of_family("solve_banded", lambda a, b: solve_banded((1, 1), _in_rows(a, -1), b), _tridiagonal),
+    _of_family(
+        "solveh_banded",
+        lambda a, b: solveh_banded(_in_rows(a, 0), b),
+        lambda a: _symmetric(_tridiagonal(a)),
+    ),
+    _of_family("lstsq", lambda a, b: lstsq(a, b, lapack_driver="gelsy")[0]),
+    Call("inv", None, None, _allocating(lambda a, b: inv(a)), "none: only allocations fail"),
+    Call("det", None, None, _allocating(lambda a, b: det(a)), "none: only allocations fail"),
     Call(
         "gemm, rows of a",
         _multiplied(gemm, (-1, SMALL)),

@@ -64,7 +64,10 @@ ROADS = {
     "symmetric": (matrix(600) + matrix(600).T, {"assume_a": "sym"}),
     "triangular": (np.triu(matrix(200)) + 20 * np.eye(200), {"assume_a": "upper triangular"}),
     "stack": (matrix(1100, m=2), {}),
-    "stack of triangles": (np.tril(matrix(200, m=3)) + 20 * np.eye(200), {"assume_a": "lower triangular"}),
+    "stack of triangles": (
+        np.tril(matrix(200, m=3)) + 20 * np.eye(200),
+        {"assume_a": "lower triangular"},
+    ),
     "ladder, fp64": (matrix(600), {"precision": Plan("fp64", fallback=False)}),
     "ladder, fp32": (matrix(600), {"precision": Plan("fp32", fallback=False)}),
     "ladder, FP32": (matrix(600, "f"), {"precision": Plan("fp32", fallback=False)}),
