@@ -90,6 +90,7 @@ def solve_small(n, precisions):
     with replaced(square_rows=1, least_columns=32, wide=2 * NARROW, **late):
         solve_by_squares(rng, precisions)
     multiply_small(rng)
+    multiply_not_finite(rng)
 
 
 def solve_systems(rng):
@@ -132,6 +133,34 @@ def multiply_small(rng):
         print(f"product {PRODUCT} {transa} {transb}: {part:.2f} of its bound", flush=True)
         if not part <= 1:
             sys.exit(1)
+
+
+def multiply_not_finite(rng):
+    """Multiply FP32 matrices with a NaN and an Inf into results of every kind; end with 1 if one is wrong."""
+    import cupy
+
+    import tcsolve
+
+    a, b = (rng.standard_normal(shape, dtype="float32") for shape in PRODUCT)
+    a[7, 3], b[5, 11] = cupy.nan, cupy.inf
+    rows, columns = len(a), b.shape[1]
+    finite = cupy.ones((rows, columns), bool)
+    finite[7], finite[:, 11] = False, False
+    line = cupy.zeros(rows * columns + 1, "float32")
+    moved = line[1:].reshape(rows, columns)  # 4 bytes from a boundary
+    for out, beta in ((cupy.zeros_like(moved), 0.5), (moved, 0.0), (moved.astype("float16"), 0.0)):
+        found = tcsolve.gemm(a, b, beta=beta, c=out if beta else None, out=out)
+        if not bool((cupy.isfinite(found) == finite).all()):
+            print(f"a product with NaN and Inf is wrong: {out.dtype}, beta {beta}", flush=True)
+            sys.exit(1)
+    stack = rng.standard_normal((70, 16, 16), dtype="float32")
+    stack[3, 2, 1] = cupy.nan
+    for precision in ("fp16", "tf32"):
+        found = tcsolve.gemm_batched(stack, stack, precision=precision)
+        if int((~cupy.isfinite(found)).any(axis=(1, 2)).sum()) != 1:
+            print(f"a stack of products with a NaN is wrong ({precision})", flush=True)
+            sys.exit(1)
+    print("products with NaN and Inf are right", flush=True)
 
 
 def solve_by_squares(rng, precisions):

@@ -285,4 +285,5 @@ __device__ __forceinline__ void unscale_any(
         const unsigned worst = max(top_a, max(top_b, columns.top[LINES_B - 1 - half % LINES_B][e % 2]));
         if (worst >= INFINITE && row[half] < M && j < N) d[e] = plain<A, B>(a[half], b[half], row[half], j);
     }
+    __syncwarp();  // the next products need the whole warp
 }

@@ -171,8 +171,9 @@ __device__ __forceinline__ void store_sums(
         return;
     }
     store_each(sum, target, origin, in_pairs, boxes, row, col);
-    if (!SCALED) return;
-    #pragma unroll 1
-    for (int e = 0; e < SUMS; ++e) target.mend(origin, row + (e >> 1 & 1) * 8, col + e / 4 * 8 + e % 2);
+    if (SCALED) {
+        #pragma unroll 1
+        for (int e = 0; e < SUMS; ++e) target.mend(origin, row + (e >> 1 & 1) * 8, col + e / 4 * 8 + e % 2);
+    }
     __syncwarp();  // the next products need the whole warp
 }

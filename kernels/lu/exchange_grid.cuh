@@ -112,6 +112,7 @@ __device__ __forceinline__ Candidate receive(Exchange& x, const Team& team, int 
             const int2 c = __ldcg(reinterpret_cast<const int2*>(&board.best[parity][b]));
             if (c.x > size || (c.x == size && c.y < code)) size = c.x, code = c.y;
         }
+        __syncwarp();  // the lanes read rows whose stamps other lanes have seen
         const int top = largest_of_warp(size);
         const int low = -largest_of_warp(size == top ? -code : -NO_CODE);
         if (lane < MESSAGE_WORDS) {

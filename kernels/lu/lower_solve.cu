@@ -253,7 +253,7 @@ tcs_lower_solve(
                 for (int s = 0; s < SLOTS; s += 2) if (block_of(s) < blocks) subtract<2>(x + s, before + row_of(s), y);
             }
         }
-        if (number + 1 == blocks) return;
+        if (number + 1 >= blocks) return;
         __syncthreads();
     }
 }

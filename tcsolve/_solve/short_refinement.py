@@ -12,6 +12,7 @@ import numpy as np
 from tcsolve._backends.cpu.blas import largest, multiplier
 from tcsolve._backends.cpu.lu import column_max
 from tcsolve._lu.scaling import FRAME_EXPONENT
+from tcsolve._refine import stopping
 from tcsolve._solve.long_double_residual import SMALL, residual
 
 __all__ = ["HostLoop", "divided", "is_moderate", "refine_shortly"]
@@ -112,6 +113,7 @@ class HostLoop:
     def __init__(self, a, norm, solve, bound, in_fp64=False):
         self._norm, self._solve, self._bound = norm, solve, bound
         self._is_small = len(a) <= SMALL
+        self._wanted = bound if self._is_small else stopping.SURE * bound
         exact = self._is_small and not in_fp64
         self._residual = functools.partial(residual, a) if exact else _difference(multiplier(a))
 
@@ -154,7 +156,7 @@ class HostLoop:
             rest = _top(r)
             error = rest / self._norm / size
             errors.append(error)
-            if error <= self._bound:
+            if error <= self._wanted:
                 return x, errors
             if not error <= contraction * before:
                 return None, errors
@@ -190,7 +192,7 @@ class HostLoop:
                 answer[:, left] = x
             errors[left] = error
             history.append((steps.copy(), errors.copy()))
-            (going,) = (~(error <= self._bound)).nonzero()
+            (going,) = (~(error <= self._wanted)).nonzero()
             if not going.size:
                 return answer, errors, steps, history
             if not (error <= contraction * before)[going].all():
@@ -203,7 +205,7 @@ class HostLoop:
                 self._is_small
             ):  # then it is faster to correct all columns, and to discard some corrections
                 steps[going] += 1
-                x = np.where(error <= self._bound, x, x + self._solve(r, rest))
+                x = np.where(error <= self._wanted, x, x + self._solve(r, rest))
             else:
                 x, b, r = (v[:, going] for v in (x, b, r))
                 rest, before = rest[going], error[going]

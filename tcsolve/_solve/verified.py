@@ -25,6 +25,8 @@ __all__ = ["Solve"]
 
 # An error of up to NEAR times the bound may come from rounding alone, so more corrections are tried.
 NEAR = 4
+# Largest number of corrections of an x that misses the bound by rounding.
+MOST_MENDING = 4
 # A rung that may be too low for many columns is first tried for n columns divided by COLUMNS_TRIED.  It stays
 # if they need only FEW_STEPS corrections, even if another rung is predicted to take less time.
 COLUMNS_TRIED, FEW_STEPS = 16, 2
@@ -180,9 +182,12 @@ class Solve:
             found = found._replace(x=ops.xp.full_like(found.x, np.nan), error=None, met=False)
         x, error = self._returned(found, b)
         met = bool((error <= bound).all())
-        if not met and dtype.char in "dD" and (found.met or ladder.plan.max_steps is None):
+        left = (ladder.plan.max_steps or math.inf) - int(found.steps.max(initial=0))
+        close = met and left and n > SMALL and bool((error > stopping.SURE * bound).any())
+        if dtype.char in "dD" and (close or not met and (found.met or left >= MOST_MENDING)):
             before, told_before = ladder.rungs, error
-            x, error, added = self._mended(x, b, error, bound)
+            improved = self._surer if close else self._mended
+            x, error, added = improved(x, b, error, bound)
             if ladder.rungs != before:
                 precision, rungs, ladder.fell_back = ladder.precision, ladder.rungs, True
             if added.any() or not np.array_equal(error, told_before, equal_nan=True):
@@ -352,7 +357,7 @@ class Solve:
         """
         ladder, ops, steps = self.ladder, self.ladder.system.ops, np.zeros(len(error), int)
         error = self._closer(x, b, error, bound)
-        for step in range(4):
+        for step in range(MOST_MENDING):
             if not ((error > bound) & (error <= NEAR * bound)).any():
                 break
             if step == 2 and not (ladder.climb(len(error)) and not ladder.make_valid().bad_pivot):
@@ -364,6 +369,18 @@ class Solve:
             x = ops.xp.where(ops.xp.asarray(better), trial, x)
             error = np.where(better, after, error)
         return x, error, steps
+
+    def _surer(self, x, b, error, bound):
+        """Return (x, errors, steps) after one more correction of columns that only just meet the bound."""
+        xp, some = self.ladder.system.ops.xp, error > stopping.SURE * bound
+        few = xp.asarray(np.flatnonzero(some))
+        trial = self._corrected(x[:, few], b[:, few])
+        after = np.full(len(error), np.inf)
+        after[some] = self._errors(trial, b[:, few])
+        better = after < error
+        if better.any():
+            x[:, xp.asarray(np.flatnonzero(better))] = trial[:, xp.asarray(better[some])]
+        return x, np.where(better, after, error), some.astype(int)
 
     def _closer(self, x, b, error, bound):
         """Return the errors, with exact residuals for those that may miss the bound by rounding alone."""
