@@ -187,18 +187,20 @@ def _solve_full(ops, a, b, request):
     """Solve with the full matrix a: directly by LAPACK if that is fastest, else by the ladder."""
     structure, precision = request.structure, request.precision
     columns = 1 if b.ndim == 1 else b.shape[-1]
-    direct = ops.device == "cpu" and request.with_fp64
+    direct, tried = ops.device == "cpu" and request.with_fp64, None
     for way in ways_for(ops, a, columns, structure, precision) if direct else ():
         if request.lent and way == GENERAL:
             way, a = in_lent_memory(way, a)
         solution = solve_directly(a, b, way, request)
         if solution is None and way.plan and way.plan.fallback and len(a) <= columns:
             # For so many right-hand sides FP64 factors take less time than refinement that contracts slowly.
-            solution = _after_fallback(way, solve_directly(a, b, GENERAL, request))
+            tried, solution = way, solve_directly(a, b, GENERAL, request)
         if solution:
+            solution = _after_fallback(tried, solution) if tried else solution
             if request.check_finite and not solution.status.ok:
                 require_finite(bool(np.isfinite(b).all()), "b")
             return solution
+        tried = way
     if structure == "positive definite" and not _may_be_definite(ops, a):
         if request.check_finite:
             require_finite_arrays(ops.xp, b=b)
@@ -209,9 +211,7 @@ def _solve_full(ops, a, b, request):
 
 
 def _after_fallback(way, solution):
-    """Return the `Solution` with FP64 factors after the factors of a `Way`, or None."""
-    if solution is None:
-        return None
+    """Return the `Solution` with FP64 factors after the factors of a `Way`."""
     rungs, status = (way.precision, *solution.rungs), solution.status
     if status is Status.CONVERGED:
         status = Status.CONVERGED_AFTER_FALLBACK
