@@ -42,7 +42,7 @@ __all__ = ["factor", "factor_and_solve", "most_at_once"]
 CHOLESKY_BY_LU = 48
 # From this many rows on, real Cholesky factors, and triangles, use our triangular solves if there are few
 # right-hand sides.  Those of cuBLAS take up to ten times as long.
-PACKED_ROWS, PACKED_TRIANGLE_ROWS = 1024, 320
+PACKED_ROWS, PACKED_TRIANGLE_ROWS = 1024, 192
 # From this many right-hand sides on, a complex A is factored itself, not its transpose, unless solves by
 # products follow.  The transposed copy takes little time, but solves of cuSOLVER with a transpose take
 # several times as long.
