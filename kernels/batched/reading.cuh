@@ -56,11 +56,15 @@ struct Reading {
     }
 };
 
-// Properties of the entries of a matrix.  The first two ignore NaN.
+// The imaginary part of a diagonal entry may be this part of its real part: 64 units of rounding.
+constexpr double ROUNDED = sizeof(T_A) == 4 ? 0x1p-17 : 0x1p-46;
+
+// Properties of the entries of a matrix.  The first three ignore NaN.
 struct Seen {
     double apart = 0;    // the largest difference between an entry that is not read and the value that stands for it
     double largest = 0;  // the largest |a_ij| of entries that are read
-    // Whether there is a nonzero entry that is not read; a NaN or Inf; a zero on the diagonal.
+    // Whether there is a nonzero entry that is not read, or an imaginary part on the diagonal beyond rounding; a NaN
+    // or Inf; a zero on the diagonal.
     bool beyond = false, spoilt = false, zero = false;
 
     __device__ __forceinline__ void note(const Band& band, int i, int j, Number given, Number stands) {
@@ -69,7 +73,7 @@ struct Seen {
         zero = zero || i == j && modulus(stands) == 0;
         if (COMPLEX && band.mirror == 2 && i == j) {
             raise(apart, 2 * fabs(given.im)), raise(largest, modulus(given));
-            beyond = beyond || fabs(given.im) > 0;
+            beyond = beyond || fabs(given.im) > ROUNDED * fabs(given.re);
         } else if (band.reads(i, j)) {
             raise(largest, modulus(given));
         } else {

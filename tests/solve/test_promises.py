@@ -278,9 +278,13 @@ def test_a_mirror_image_up_to_rounding_or_a_zero_triangle_is_no_contradiction(xp
 
 @pytest.mark.parametrize("imaginary, agrees", [(1e-300, True), (1e-16, True), (1e-3, False)])
 @pytest.mark.parametrize("structure", ["hermitian", "positive definite"])
-def test_a_diagonal_is_real_up_to_rounding_beside_a_triangle_of_zeros(structure, imaginary, agrees):
-    a = np.array([[2 + 1j * imaginary, 1], [0, 2]])
-    status = solve_ex(a, np.ones(2), assume_a=structure).status
+@pytest.mark.parametrize("n", [2, 40, 300])
+def test_a_diagonal_is_real_up_to_rounding_beside_a_triangle_of_zeros(
+    xp, structure, imaginary, agrees, n
+):
+    a = 2 * np.eye(n) + np.eye(n, k=1) / 2 + 0j
+    a[0, 0] += 1j * imaginary
+    status = solve_ex(xp.asarray(a), xp.ones(n), assume_a=structure).status
     assert status is (Status.CONVERGED if agrees else Status.NOT_AS_ASSERTED)
 
 

@@ -265,6 +265,15 @@ def test_an_imaginary_diagonal_contradicts(road, kind, m):
         assert road.solve_ex(*one, assume_a=kind).status is Status.NOT_AS_ASSERTED
 
 
+@pytest.mark.parametrize("kind", ["hermitian", "positive definite"])
+@pytest.mark.parametrize("n", [10, 300])
+def test_a_rounded_diagonal_does_not_contradict_beside_a_triangle_of_zeros(road, kind, n):
+    a, b = matrices(kind, "D", 1, n), right_hand_sides("D", 1, n, 1)
+    for given in (a.copy(), np.triu(a)):
+        given[0, 3, 3] *= 1 + 2.0**-50 * 1j
+        assert road.solve_ex(given[0], b[0], assume_a=kind).status is Status.CONVERGED
+
+
 @pytest.mark.parametrize("kind", ["symmetric", "upper triangular"])
 def test_one_contradicting_matrix_for_a_stack_of_right_hand_sides(road, kind):
     a, b = matrices(kind, "d", 10), right_hand_sides("d", 3, 10, 1)
