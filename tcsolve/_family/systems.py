@@ -35,6 +35,8 @@ class DenseSystem:
         """Return b - A x in FP64; for few unknowns it is computed in long double."""
         if self.ops.xp is np:
             return residual(self._a, x, b)
+        if len(x) <= SMALL:  # on the host, as `errors` measures it
+            return self.ops.xp.asarray(residual(*self.ops.host(self._a, x, b)))
         is_complex = self._a.dtype.kind == "c"
         return b - by_parts(self.ops.xp, lambda v: self.ops.product(self._a, v), x, is_complex)
 
@@ -54,31 +56,39 @@ def norms_of(ops, a):
 
 
 class _Scaled:
-    """A system whose product is a function; its matrix is 2**exponent times a matrix near 1."""
+    """A system whose product is a function; its matrix is 2**exponent times a matrix near 1.
 
-    def __init__(self, ops, exponent, is_finite):
-        self.ops, self._exponent, self.is_finite = ops, exponent, is_finite
+    It belongs to `ops`, and is measured by `measure`, another `Ops` if few unknowns are measured on the host.
+    """
+
+    def __init__(self, ops, exponent, is_finite, measure=None):
+        self.ops, self._measure = ops, measure or ops
+        self._exponent, self.is_finite = exponent, is_finite
 
     def errors(self, x, b):
         """Return the backward error of each column, on the host."""
-        xp = self.ops.xp
+        xp = self._measure.xp
+        x, b = self._moved(x, b)
         r, near, _ = self._near(x, b)
         rest, size = xp.abs(r).max(axis=0), self.size(near)
         finite = xp.isfinite(x).all(axis=0)
-        rest, size, finite = self.ops.host(rest, size, finite)
+        rest, size, finite = self._measure.host(rest, size, finite)
         error = (rest / size).astype(np.float64)
         return np.where(finite, np.where(rest == 0, 0.0, error), np.nan)
 
     def residual(self, x, b):
         """Return b - A x in FP64."""
-        r, _, exponent = self._near(x, b)
+        r, _, exponent = self._near(*self._moved(x, b))
         wide = np.result_type(x.dtype, b.dtype, np.float64)
-        return ldexp(self.ops.xp, r.astype(wide), exponent)
+        return self.ops.xp.asarray(ldexp(self._measure.xp, r.astype(wide), exponent))
+
+    def _moved(self, *arrays):
+        return arrays if self._measure is self.ops else self.ops.host(*arrays)
 
     def _near(self, x, b):
         """Return (r, x, e): x with columns scaled to near 1, and the residual divided by 2**e."""
-        xp = self.ops.xp
-        x, b = (self.ops.converted(v, np.result_type(v.dtype, np.float64)) for v in (x, b))
+        xp = self._measure.xp
+        x, b = (self._measure.converted(v, np.result_type(v.dtype, np.float64)) for v in (x, b))
         of_x, of_b = exponent_of(xp, x, 0), exponent_of(xp, b, 0)
         of_x = xp.where((x == 0).all(axis=0), of_b - self._exponent, of_x)
         exponent = of_x + self._exponent
@@ -131,9 +141,14 @@ class ProductSystem(_Scaled):
     """
 
     def __init__(self, ops, factors):
-        wide = [ops.converted(f, np.result_type(f.dtype, np.float64)) for f in factors]
-        self._factors = [_widest(f, len(f)) if ops.xp is np else f for f in wide]
-        super().__init__(ops, 0, all(bool(ops.xp.isfinite(f).all()) for f in factors))
+        n = len(factors[0])
+        measure = ops if n > SMALL else numpy_ops
+        finite = all(bool(ops.xp.isfinite(f).all()) for f in factors)
+        super().__init__(ops, 0, finite, ops if ops.xp is np else measure)
+        factors = self._moved(*factors)
+        self._factors = [
+            _widest(measure.converted(f, np.result_type(f.dtype, np.float64)), n) for f in factors
+        ]
 
     def product(self, x):
         """Return the product of all factors and x."""
@@ -141,11 +156,11 @@ class ProductSystem(_Scaled):
 
     def size(self, x):
         """Return the largest entry of the product of the moduli of all factors and x, for each column."""
-        xp = self.ops.xp
+        xp = self._measure.xp
         return self._times([xp.abs(f) for f in self._factors], xp.abs(x)).max(axis=0)
 
     def _times(self, factors, x):
-        large_on_host = self.ops.xp is np and len(x) > SMALL
+        large_on_host = self._measure.xp is np and len(x) > SMALL
         for f in reversed(factors):
             x = matmul(f, x) if large_on_host else f @ x
         return x

@@ -10,7 +10,6 @@ import tcsolve
 from tcsolve import Plan, Status
 
 pytestmark = pytest.mark.gpu
-COLUMNS = 3
 # The places of (rows, columns, B, ldb) in the arguments of routines that solve in place, and of the number of
 # matrices, if B is an array of addresses.
 ROUTINES = {
@@ -55,6 +54,7 @@ def definite(n):
     return matrix(n) @ matrix(n).T + n * np.eye(n)
 
 
+# A matrix, options, and the number of right-hand sides: 3, or as many as a library solves for.
 ROADS = {
     "general": (matrix(600), {}),
     "general, FP32": (matrix(600, "f"), {}),
@@ -63,14 +63,15 @@ ROADS = {
     "positive definite": (definite(600), {"assume_a": "pos"}),
     "symmetric": (matrix(600) + matrix(600).T, {"assume_a": "sym"}),
     "triangular": (np.triu(matrix(200)) + 20 * np.eye(200), {"assume_a": "upper triangular"}),
-    "stack": (matrix(1100, m=2), {}),
+    "stack": (matrix(300, m=4), {}, 64),
+    "stack of complex matrices": (matrix(1100, "D", m=2), {}),
     "stack of triangles": (
         np.tril(matrix(200, m=3)) + 20 * np.eye(200),
         {"assume_a": "lower triangular"},
     ),
-    "ladder, fp64": (matrix(600), {"precision": Plan("fp64", fallback=False)}),
-    "ladder, fp32": (matrix(600), {"precision": Plan("fp32", fallback=False)}),
-    "ladder, FP32": (matrix(600, "f"), {"precision": Plan("fp32", fallback=False)}),
+    "ladder, fp64": (matrix(600), {"precision": Plan("fp64", fallback=False)}, 20),
+    "ladder, fp32": (matrix(600), {"precision": Plan("fp32", fallback=False)}, 20),
+    "ladder, FP32": (matrix(600, "f"), {"precision": Plan("fp32", fallback=False)}, 20),
 }
 
 
@@ -78,9 +79,9 @@ ROADS = {
 def test_a_corrupted_answer_is_reported_with_its_own_error(cupy, monkeypatch, road):
     from cupy_backends.cuda.libs import cublas, cusolver
 
-    a, options = ROADS[road]
+    a, options, *columns = ROADS[road]
     rng = np.random.default_rng(3)
-    b = rng.standard_normal((*a.shape[:-1], COLUMNS)).astype(a.dtype)
+    b = rng.standard_normal((*a.shape[:-1], *(columns or [3]))).astype(a.dtype)
     calls = []
     for (library, name), places in ROUTINES.items():
         module = {"cublas": cublas, "cusolver": cusolver}[library]
