@@ -42,10 +42,12 @@ def read(path, *, limit_bytes, pattern=True):
         The file cannot be read, or does not say which matrix is meant.
     """
     try:
-        for _, shape, _ in _meant(scipy.io.whosmat(path)):  # before the numbers are read
+        listed = scipy.io.whosmat(path)
+        for _, shape, _ in (meant := _meant(listed)):  # before the numbers are read
             _require_room(path, shape, 8, limit_bytes)
         _require_few_bytes(path, 2 * limit_bytes + PIECE)
-        found = scipy.io.loadmat(path, struct_as_record=True)
+        names = [name for name, _, _ in meant or listed if meant or name == "Problem"] or None
+        found = scipy.io.loadmat(path, struct_as_record=True, variable_names=names)
     except NotImplementedError as error:
         raise ValueError(
             f"{path} is a MATLAB 7.3 file, which SciPy cannot read; save it with -v7"

@@ -42,8 +42,9 @@ class HistoryPoint(NamedTuple):
     step : ndarray of int, shape (nrhs,)
         Number of corrections of each right-hand side so far, over all rungs.
     error : ndarray of float64, shape (nrhs,)
-        Smallest backward error of each right-hand side so far.  For an inner step of FGMRES it is the
-        prediction of the least-squares problem.
+        Smallest backward error of each right-hand side so far; if rows and columns are scaled, that of the
+        scaled system where it is larger.  For an inner step of FGMRES it is the prediction of the
+        least-squares problem.
     estimated : bool
         False if `error` comes from a recomputed residual, True if an inner step predicted it.
     """
@@ -219,8 +220,9 @@ class Solution:
     backward_error : ndarray of float64, shape (..., nrhs)
         ``||b - A x|| / (||A|| ||x||)`` in infinity norms for each right-hand side, recomputed in FP64
         from the returned x.  For more than 32 unknowns, the rounding of this residual limits how exact the
-        number is: seldom, the true error is up to a quarter of the `bound` larger.  If `assume_a` asserts a
-        structure, A is the matrix that it describes: the entries that the structure ignores do not count.
+        number is: usually to a part of the `bound`, in the worst case to n units of roundoff.  If `assume_a`
+        asserts a structure, A is the matrix that it describes: the entries that the structure ignores do not
+        count.
     bound : float
         Largest backward error of a verified answer: the unit roundoff of x's dtype times sqrt(n), where n is
         at least 4, and for complex systems at least 8.
@@ -228,8 +230,8 @@ class Solution:
         Estimate of the reciprocal condition number in the 1-norm; see `Factorization.rcond`.  NaN if the
         factors are too coarse for an estimate (CONDITION_UNKNOWN).  For a stack, the smallest one.
     history : tuple of HistoryPoint
-        One entry for each recomputed residual and for each inner step of FGMRES.  A stack has one entry, for
-        the last residuals.
+        One entry for each recomputed residual and for each inner step of FGMRES; the last one has the errors
+        `backward_error`.  A stack has only that one.
     seconds : dict of str to float
         Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond', and the 'total'.  The
         total may differ from the sum of the phases.  On a GPU the condition is estimated during the

@@ -5,7 +5,7 @@ import numpy as np
 from tcsolve._arithmetic.matrix_parts import real_parts
 from tcsolve._solution import HistoryPoint
 
-__all__ = ["join_parts", "largest_parts", "like", "spread", "told"]
+__all__ = ["ended", "join_parts", "largest_parts", "like", "spread", "told"]
 
 
 def told(rung, before, point):
@@ -18,6 +18,16 @@ def spread(point, good):
     step, error = np.zeros(len(good), int), np.full(len(good), np.nan)
     step[good], error[good] = point.step, point.error
     return point._replace(step=step, error=error)
+
+
+def ended(history, rung, steps, error):
+    """Return the history with the errors of the answer in its last point, which has all steps.
+
+    The loop may have measured a scaled system, or x before it was rounded.
+    """
+    last = HistoryPoint(rung, steps, error, False)
+    same = history and not history[-1].estimated and np.array_equal(history[-1].step, steps)
+    return (*(history[:-1] if same else history), last)
 
 
 def like(x, dtype):

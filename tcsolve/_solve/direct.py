@@ -23,6 +23,7 @@ from tcsolve._refine.loop import refine_columns
 from tcsolve._refine.operator import Operator
 from tcsolve._solution import HistoryPoint, Solution, Status, of_slices
 from tcsolve._solve.backward_error import backward_errors
+from tcsolve._solve.columns import ended
 from tcsolve._solve.condition import TRUST
 from tcsolve._solve.gains import least_rcond
 from tcsolve._solve.lapack_factors import Band, Rounded
@@ -130,7 +131,7 @@ def solve_directly(a, b, way, request):
     done = time.perf_counter()
     rcond = min(rcond, 1.0) if math.isfinite(rcond) else 0.0
     status = Status.CONVERGED if rcond >= EPS[dtype.char] else Status.ILL_CONDITIONED
-    history = history or ((steps, error, False),)
+    history = [HistoryPoint(way.precision, *point) for point in history]
     return Solution(
         x=np.ascontiguousarray(x.reshape(b.shape)),
         status=Status.OVERFLOW if overflows else status,
@@ -140,7 +141,7 @@ def solve_directly(a, b, way, request):
         backward_error=error,
         bound=bound,
         rcond=rcond,
-        history=tuple(HistoryPoint(way.precision, *point) for point in history),
+        history=ended(history, way.precision, steps, error),
         seconds={
             "scale": prepared - start,
             "factor": factored - prepared,

@@ -13,7 +13,7 @@ from tcsolve._lu.scaling import exponent_of, ldexp, shift_columns
 from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, Solution, Status
 from tcsolve._solve.backward_error import accurate_errors, backward_errors
-from tcsolve._solve.columns import join_parts, largest_parts, like, spread, told
+from tcsolve._solve.columns import ended, join_parts, largest_parts, like, spread, told
 from tcsolve._solve.condition import ConditionEstimate
 from tcsolve._solve.ladder import Ladder
 from tcsolve._solve.long_double_residual import SMALL, residual
@@ -206,7 +206,7 @@ class Solve:
             backward_error=error,
             bound=bound,
             rcond=rcond,
-            history=tuple(found.history),
+            history=ended(found.history, precision, found.steps, error),
             bytes_planned=max(ladder.memory.planned, ladder.memory.of_solve),
             device=ops.device,
             forward_error=self._rounded_error(found.forward),

@@ -17,9 +17,9 @@ __all__ = ["GENERAL", "Way", "ways_for"]
 
 # Largest n of a general matrix that is solved here; the ladder takes larger ones.
 LARGEST = 580
-# From this n on, and for at most n / FEW_COLUMNS right-hand sides, a factorization in FP32 with refinement is
-# faster than one in FP64: an LU, and a Cholesky factorization.
-LEAST_LOW, LEAST_LOW_DEFINITE, FEW_COLUMNS = 400, 600, 16
+# From this n on, and for at most n / FEW_COLUMNS right-hand sides, a Cholesky factorization in FP32 with
+# refinement is faster than one in FP64.
+LEAST_LOW_DEFINITE, FEW_COLUMNS = 600, 16
 
 DEFINITE_IN_FP32 = functools.partial(Rounded.of, factor=Cholesky.of)
 
@@ -57,13 +57,10 @@ def ways_for(ops, a, columns, structure, precision):
     If none of them succeeds, the ladder follows.  Without an asserted structure, or with 'banded', the bands
     and triangles of a are detected, as in SciPy.
     """
-    special = structure not in (None, "general")
-    if precision == "auto" or special and precision == "fp64":
+    if precision in ("auto", "fp64"):
         if structure == "positive definite":
             return _definite(a, columns, precision)
         way = _way_in_fp64(a, structure)
-        if way is GENERAL and precision == "auto" and _is_faster_in_fp32(a, columns, LEAST_LOW):
-            return Way(Rounded.of, None, "fp32", Plan("fp32")), way
     elif structure == "positive definite":
         return ()  # left to the ladder: its LU does not show whether A is definite, so that is tested first
     else:
@@ -74,14 +71,10 @@ def ways_for(ops, a, columns, structure, precision):
 def _definite(a, columns, precision):
     """Return the `Way`s for a positive definite matrix."""
     ways = (Way(Cholesky.of, Status.NOT_POSITIVE_DEFINITE),)
-    if precision == "auto" and _is_faster_in_fp32(a, columns, LEAST_LOW_DEFINITE):
+    few = columns * FEW_COLUMNS <= len(a)
+    if precision == "auto" and len(a) >= LEAST_LOW_DEFINITE and few and a.dtype.char in "dD":
         ways = (Way(DEFINITE_IN_FP32, None, "fp32", Plan("fp32")), *ways)
     return ways
-
-
-def _is_faster_in_fp32(a, columns, least):
-    """Tell whether FP32 factors with refinement are faster than FP64 factors, from `least` unknowns on."""
-    return a.dtype.char in "dD" and len(a) >= least and columns * FEW_COLUMNS <= len(a)
 
 
 def _way_in_fp64(a, structure):

@@ -87,15 +87,3 @@ def test_a_plan_that_leaves_the_update_open_takes_the_fastest_within_its_limits(
 
     assert found.precision == expected and found.status.ok
     assert found.iterations.max() <= 3
-
-
-@pytest.mark.parametrize("n", [400, 500])
-def test_a_few_hundred_unknowns_have_fp32_factors_unless_these_are_too_coarse(n):
-    good, bad = (matrices.generate("svd_geo", n, cond=cond, seed=1).a for cond in (1e2, 1e12))
-    b = np.ones((n, n))
-
-    few, many, fallen = solve_ex(good, b[:, :3]), solve_ex(good, b), solve_ex(bad, b[:, 0])
-
-    assert few.rungs == ("fp32",) and few.iterations.max() >= 1 and many.rungs == ("fp64",)
-    assert few.status is many.status is Status.CONVERGED
-    assert fallen.rungs == ("fp32", "fp64") and fallen.status is Status.CONVERGED_AFTER_FALLBACK

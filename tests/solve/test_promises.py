@@ -531,6 +531,17 @@ def test_stacks_and_single_elements_have_the_last_point(xp, shape, structure):
         assert np.array_equal(last.step, solution.iterations) and last.rung == solution.precision
 
 
+@pytest.mark.parametrize("road", ROADS)
+def test_the_history_ends_with_the_errors_that_are_reported(road):
+    a, options = ROADS[road]
+    b = np.ones((*a.shape[:-1], 2), a.dtype)
+
+    found = solve_ex(a, b, **options)
+
+    assert np.array_equal(found.history[-1].error, found.backward_error)
+    assert np.array_equal(found.history[-1].step, found.iterations)
+
+
 # ---- small things
 
 
