@@ -682,7 +682,7 @@ def test_strips_whose_diagonal_dominates_take_less_time(cupy, ops):
     order = cupy.arange(m, dtype=cupy.int32)
 
     def seconds(a):
-        strips = [cupy.asarray(a) for _ in range(count)]
+        strips = [a.copy() for _ in range(count)]
         before, after = cupy.cuda.Event(), cupy.cuda.Event()
         before.record()
         for p in strips:
@@ -691,9 +691,11 @@ def test_strips_whose_diagonal_dominates_take_less_time(cupy, ops):
         after.synchronize()
         return cupy.cuda.get_elapsed_time(before, after) / 1e3
 
-    a = dominant_panel(m, 128)
-    random = np.random.default_rng(2).standard_normal((m, 128)).astype(np.float32)
+    a = cupy.asarray(dominant_panel(m, 128))
+    random = cupy.random.default_rng(2).standard_normal((m, 128), dtype=cupy.float32)
     seconds(a)  # loads the kernel
 
-    assert min(seconds(a) for _ in range(5)) < 0.8 * min(seconds(random) for _ in range(5))
+    # They take turns, because other processes may use the device.
+    fast, slow = zip(*((seconds(a), seconds(random)) for _ in range(20)), strict=True)
+    assert min(fast) < 0.8 * min(slow)
     assert int(info[0]) == NO_PIVOT
