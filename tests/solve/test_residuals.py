@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from bounds import ratio
 from exact_solution import relative_error, solution
 from switches import import_or_skip
 
@@ -255,3 +256,18 @@ def test_x_is_accurate_on_the_device(precision, cond, cupy):
     found = solve_ex(cupy.asarray(a), cupy.asarray(b), precision=precision, **DD)
 
     assert relative_error(found.x.get(), solution(a, b)) <= found.forward_error[0] <= 2 * U
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("n", [33, 64, 105, 256, 400, 579])
+@pytest.mark.parametrize("precision", ["auto", "fp32"])
+def test_rounding_in_one_direction_does_not_hide_an_error(order, n, precision):
+    """Each addition of a row loses nearly half a unit, so long sums would have an error of many bounds."""
+    a = np.full((n, n), 0.45 * 2.0**-52)
+    a[:, 0] = 1
+    a[range(n), range(n)] += 0.25
+    b = (a.astype(np.longdouble) @ np.ones(n)).astype(float)
+
+    found = solve_ex(np.array(a, order=order), b, precision=precision)
+
+    assert found.status.ok and ratio(a, found.x, b) <= 2.2

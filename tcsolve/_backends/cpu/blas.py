@@ -15,6 +15,8 @@ __all__ = ["FEW_ROWS", "blas_of", "infinity_norm", "largest", "matmul", "multipl
 FEW_ENTRIES = 256
 # Up to this n, LAPACK's norms take less time than products.
 FEW_ROWS = 128
+# Up to this n, a product with one vector adds in short chains.  Larger ones use all threads of gemv.
+CHAINED, CHAIN = 1024, 16
 
 
 def blas_of(name, dtype):
@@ -36,7 +38,7 @@ def matmul(a, b):
     a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
     if b.shape[1] == 1:
         t, turned = _column_major(a)
-        return blas_of("gemv", dtype)(1.0, t, np.ascontiguousarray(b[:, 0]), trans=turned)[:, None]
+        return _times_vector(t, turned, np.ascontiguousarray(b[:, 0]))[:, None]
     # BLAS is column-major, so compute (a b).T = b.T a.T.
     (s, turned_b), (t, turned_a) = _column_major(b.T), _column_major(a.T)
     return blas_of("gemm", dtype)(1.0, s, t, trans_a=turned_b, trans_b=turned_a).T
@@ -48,14 +50,31 @@ def multiplier(a):
     The columns of x, and of the result, are contiguous.
     """
     t, turned = _column_major(a)
-    gemv, gemm = blas_of("gemv", a.dtype), blas_of("gemm", a.dtype)
+    gemm = blas_of("gemm", a.dtype)
 
     def times(x):
-        if x.ndim == 1:
-            return gemv(1.0, t, x, trans=turned)
-        return gemm(1.0, t, x, trans_a=turned)
+        return _times_vector(t, turned, x) if x.ndim == 1 else gemm(1.0, t, x, trans_a=turned)
 
     return times
+
+
+def _times_vector(t, turned, x):
+    """Return T x, or T^T x if `turned`, for a column-major T.
+
+    gemv adds hundreds of products one after the other.  If all these additions round in one direction, its
+    error is several times the bound of a residual.  Inner products, and sums of blocks, have shorter chains.
+    Inner products of NumPy run in one thread, so they wake no threads of its own BLAS.
+    """
+    gemv, n = blas_of("gemv", t.dtype), len(x)
+    if n > CHAINED or t.dtype.char not in "dD":
+        return gemv(1.0, t, x, trans=turned)
+    if turned:
+        with np.errstate(all="ignore"):  # as BLAS, which gives no warnings
+            return np.vecdot(x.conj() if x.dtype.kind == "c" else x, t.T)
+    y = gemv(1.0, t[:, :CHAIN], x[:CHAIN])
+    for i in range(CHAIN, n, CHAIN):
+        y = gemv(1.0, t[:, i : i + CHAIN], x[i : i + CHAIN], 1.0, y, overwrite_y=True)
+    return y
 
 
 def _column_major(x):
