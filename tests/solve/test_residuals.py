@@ -261,12 +261,13 @@ def test_x_is_accurate_on_the_device(precision, cond, cupy):
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("n", [33, 64, 105, 256, 400, 579])
 @pytest.mark.parametrize("precision", ["auto", "fp32"])
-def test_rounding_in_one_direction_does_not_hide_an_error(order, n, precision):
+@pytest.mark.parametrize("columns", [1, 3])
+def test_rounding_in_one_direction_does_not_hide_an_error(order, n, precision, columns):
     """Each addition of a row loses nearly half a unit, so long sums would have an error of many bounds."""
     a = np.full((n, n), 0.45 * 2.0**-52)
     a[:, 0] = 1
     a[range(n), range(n)] += 0.25
-    b = (a.astype(np.longdouble) @ np.ones(n)).astype(float)
+    b = (a.astype(np.longdouble) @ np.ones((n, columns))).astype(float)
 
     found = solve_ex(np.array(a, order=order), b, precision=precision)
 

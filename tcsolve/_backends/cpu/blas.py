@@ -15,8 +15,9 @@ __all__ = ["FEW_ROWS", "blas_of", "infinity_norm", "largest", "matmul", "multipl
 FEW_ENTRIES = 256
 # Up to this n, LAPACK's norms take less time than products.
 FEW_ROWS = 128
-# Up to this n, a product with one vector adds in short chains.  Larger ones use all threads of gemv.
-CHAINED, CHAIN = 1024, 16
+# Up to this n, a product with a few vectors adds in short chains.  Larger ones use all threads of BLAS.  For
+# less than twice the length of a chain, all chains are short.
+CHAINED, CHAIN, FEW_VECTORS = 1024, 16, 4
 
 
 def blas_of(name, dtype):
@@ -36,9 +37,9 @@ def matmul(a, b):
     if not (a.size and b.size):
         return np.zeros((a.shape[0], b.shape[1]), dtype)
     a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
-    if b.shape[1] == 1:
+    if b.shape[1] == 1 or _is_chained(a, b):
         t, turned = _column_major(a)
-        return _times_vector(t, turned, np.ascontiguousarray(b[:, 0]))[:, None]
+        return np.stack([_times_vector(t, turned, np.ascontiguousarray(v)) for v in b.T], axis=1)
     # BLAS is column-major, so compute (a b).T = b.T a.T.
     (s, turned_b), (t, turned_a) = _column_major(b.T), _column_major(a.T)
     return blas_of("gemm", dtype)(1.0, s, t, trans_a=turned_b, trans_b=turned_a).T
@@ -53,9 +54,19 @@ def multiplier(a):
     gemm = blas_of("gemm", a.dtype)
 
     def times(x):
-        return _times_vector(t, turned, x) if x.ndim == 1 else gemm(1.0, t, x, trans_a=turned)
+        if x.ndim == 1:
+            return _times_vector(t, turned, x)
+        if _is_chained(a, x):
+            return np.stack([_times_vector(t, turned, v) for v in x.T]).T
+        return gemm(1.0, t, x, trans_a=turned)
 
     return times
+
+
+def _is_chained(a, b):
+    """Tell whether the columns of b are multiplied one by one, in short chains of additions."""
+    fits = b.shape[1] <= FEW_VECTORS and 2 * CHAIN < len(b) <= CHAINED
+    return fits and a.dtype.char in "dD"
 
 
 def _times_vector(t, turned, x):
