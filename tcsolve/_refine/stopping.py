@@ -8,7 +8,7 @@ __all__ = ["SURE", "before_rounding", "contracting", "converged", "projected_ste
 
 # The rounding of an FP64 residual of many unknowns is a part of the bound.  So an x with an error below the
 # bound, but above SURE times it, is corrected once more.
-SURE = 0.75
+SURE = 0.9
 
 
 def target(dtype, n):

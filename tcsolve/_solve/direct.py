@@ -23,7 +23,6 @@ from tcsolve._refine.loop import refine_columns
 from tcsolve._refine.operator import Operator
 from tcsolve._solution import HistoryPoint, Solution, Status, of_slices
 from tcsolve._solve.backward_error import backward_errors
-from tcsolve._solve.columns import ended
 from tcsolve._solve.condition import TRUST
 from tcsolve._solve.gains import least_rcond
 from tcsolve._solve.lapack_factors import Band, Rounded
@@ -131,7 +130,7 @@ def solve_directly(a, b, way, request):
     done = time.perf_counter()
     rcond = min(rcond, 1.0) if math.isfinite(rcond) else 0.0
     status = Status.CONVERGED if rcond >= EPS[dtype.char] else Status.ILL_CONDITIONED
-    history = [HistoryPoint(way.precision, *point) for point in history]
+    history = (*history[:-1], (steps, error, False))  # the last point has all steps
     return Solution(
         x=np.ascontiguousarray(x.reshape(b.shape)),
         status=Status.OVERFLOW if overflows else status,
@@ -141,7 +140,7 @@ def solve_directly(a, b, way, request):
         backward_error=error,
         bound=bound,
         rcond=rcond,
-        history=ended(history, way.precision, steps, error),
+        history=tuple([HistoryPoint(way.precision, *point) for point in history]),
         seconds={
             "scale": prepared - start,
             "factor": factored - prepared,
