@@ -248,11 +248,19 @@ def _generated(name, options, filters, _):
     if name not in known:
         matches = [k for k in known if glob.fnmatch.fnmatchcase(k, name)]
         if not matches:
-            matrices.generate(name, 1)  # raises, with similar names
+            raise InputError(f"study: {_unknown(name)}")
         return [c for match in matches for c in _generated(match, dict(options), filters, None)]
     if "n" not in options:
         raise InputError(f"study: gen:{name} needs its order: 'gen:{name}:n=100', or n = 100")
     return [Case("generate", name, swept, filters) for swept in sweep(options)]
+
+
+def _unknown(name):
+    """Return the message for an unknown generator, with similar names."""
+    try:
+        matrices.generate(name, 1)
+    except ValueError as error:
+        return str(error)
 
 
 def _files(name, options, filters, _):

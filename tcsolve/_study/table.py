@@ -11,11 +11,12 @@ from tcsolve._study.writers import WRITERS, written
 
 __all__ = ["StudyTable"]
 
-# The columns of a table that is printed.
+# The columns of a table that is printed; those of SELDOM only if a row has an entry.
 SHORT = (
-    *("matrix", "n", "kappa", "plan", "status", "steps", "inner_steps"),
-    *("backward_error", "forward_error", "growth", "seconds"),
+    *("matrix", "n", "kappa", "plan", "status", "reason", "steps", "inner_steps"),
+    *("backward_error", "forward_error", "growth", "seconds", "model", "seed", "study"),
 )
+SELDOM = ("reason",)
 
 
 class StudyTable:
@@ -238,7 +239,9 @@ class StudyTable:
 
     def _checked(self, columns, usual):
         if columns is None:
-            return [name for name in usual if name in self.columns]
+            usual = [name for name in usual if name in self.columns]
+            empty = () if usual == list(self.columns) else SELDOM
+            return [n for n in usual if n not in empty or any(row.get(n) for row in self.rows)]
         unknown = [name for name in columns if name not in (*self.columns, *COLUMNS)]
         if unknown:
             raise InputError(

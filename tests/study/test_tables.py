@@ -275,3 +275,20 @@ def test_progress_shows_the_runs_and_the_time_left(monkeypatch, with_tqdm):
     study([SWEEP, "absent.mtx"], ["fp32", "fp64"])
     text = stream.getvalue()
     assert "8/8" in text if with_tqdm else "8 of 8 runs, 0:00:00 left" in text
+
+
+@pytest.mark.parametrize("form, line", [("markdown", 0), ("latex", 2)])
+def test_a_printed_table_names_the_model_the_seed_and_the_study(form, line):
+    table = study("gen:gauss:n=8", "fp32")
+    head = table.text(form).splitlines()[line]
+    assert all(name in head for name in ("model", "seed", "study")) and "reason" not in head
+    assert table.rows[0]["study"] in table.text(form)
+
+    skipped = {**table.rows[0], "status": "SKIPPED", "reason": "it is 3 by 4"}
+    assert "it is 3 by 4" in StudyTable([*table.rows, skipped]).text(form)
+
+
+def test_an_unknown_generator_is_refused_by_its_name():
+    for name in ("kms", "xx*"):
+        with pytest.raises(tcsolve.InputError, match=f"there is no problem '{re.escape(name)}'"):
+            study(f"gen:{name}:n=20", "fp32")
