@@ -149,10 +149,10 @@ class LUOps(Protocol):
         """
 
     def cholesky_panel(self, p):
-        """Overwrite a panel p (m, k) of a Hermitian matrix by that of its Cholesky factor L; return success.
+        """Factor a panel p (m, k) of a Hermitian matrix in place: p becomes the panel of L in A = L L**H.
 
-        The first k rows are the diagonal block, of which the lower triangle is read.  The result is False if
-        the block is not positive definite, or if its factor is not finite; then p has no meaning.
+        The first k rows are the diagonal block; only its lower triangle is read.  Return False if this block
+        is not positive definite, or if its factor is not finite.  Then the contents of p are not defined.
         """
 
     def together(self, first, second):

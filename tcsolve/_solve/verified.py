@@ -264,6 +264,7 @@ class Solve:
             valid = not ladder.make_valid().bad_pivot
             if valid and (points := self._hopeless(rhs, bound)) and ladder.climb(k):
                 history += [told(rung, total, point) for rung, point in points]
+                total = history[-1].step.copy()
                 ladder.fell_back, mark = True, ladder.phases.lap("refine", mark)
                 continue
             if valid:

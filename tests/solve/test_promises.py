@@ -479,6 +479,8 @@ def test_a_low_rung_gives_up_early_on_many_columns(update, cond):
 
     assert many.status is Status.CONVERGED_AFTER_FALLBACK
     assert many.rungs == (update, "fp64") and many.iterations[-1] == 0
+    steps = np.array([point.step for point in many.history])
+    assert (np.diff(steps, axis=0) >= 0).all() and (steps[-1] == many.iterations).all()
     tried = next(point for point in many.history if point.rung == update)
     assert 0 < np.isfinite(tried.error).sum() <= 200 / 8 and not (tried.error <= many.bound).all()
 

@@ -85,7 +85,7 @@ def test_right_hand_sides_and_probes_are_laid_out_as_on_the_host(cupy, vendor, m
 
 
 @pytest.mark.parametrize("kind", TRIANGULAR)
-@pytest.mark.parametrize("n", [1, 191, 192, 300, 512, 1001, 2048])
+@pytest.mark.parametrize("n", [1, 191, 192, 300, 320, 512, 1001, 2048])
 @pytest.mark.parametrize("k", [1, 2, 3])
 @pytest.mark.parametrize("how", ["plain", "turned", "gaps"])
 def test_solutions_that_come_with_the_factors_have_the_bits_of_later_ones(
