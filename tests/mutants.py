@@ -124,8 +124,8 @@ MUTANTS = (
     Mutant(
         "refine",
         "_refine/loop.py",
-        "if not left.size or task.worth * len(state.error) / left.size < WARM_UP_STEPS:",
-        "if not left.size or task.worth * len(state.error) / left.size >= WARM_UP_STEPS:",
+        "is_dear = task.krylov_worth * len(state.error) / max(left.size, 1) < WARM_UP_STEPS",
+        "is_dear = task.krylov_worth * len(state.error) / max(left.size, 1) >= WARM_UP_STEPS",
     ),
     Mutant(
         "refine",

@@ -105,6 +105,7 @@ class _Task:
     bound: float
     max_steps: int
     worth: float
+    krylov_worth: float
 
     def is_hopeless(self, error, before, columns):
         """Tell whether a column needs more steps than its share of `worth`; there are `columns` in all."""
@@ -125,6 +126,7 @@ def refine_columns(
     x0=None,
     max_steps=300,
     worth=math.inf,
+    krylov_worth=math.inf,
     ahead=(),
     precondition=None,
     precise=None,
@@ -148,6 +150,9 @@ def refine_columns(
     worth : float
         The number of corrections of all columns together that cost as much as a better preconditioner.  The
         loop ends if a column would need more, at the rate of its last step.
+    krylov_worth : float
+        The largest number of steps that FGMRES may take for all columns together.  If `method` is 'auto', it
+        does not begin if this is less than it usually takes.
     ahead : (x, r, sizes), optional
         Iterates of a single column that were computed before, beginning with ``correct(b)``, and their
         residuals: both have shape (steps + 1, n, 1).  sizes has max |r| and max |x| of each, on the host,
@@ -176,7 +181,9 @@ def refine_columns(
     .. [1] E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847.
     """
     preconditioners = (precondition or correct, *([precise] if precise else []))
-    task = _Task(ops, operator, b, correct, preconditioners, plan, bound, max_steps, worth)
+    task = _Task(
+        ops, operator, b, correct, preconditioners, plan, bound, max_steps, worth, krylov_worth
+    )
     # If a correction overflows, the error is NaN and the column does not converge.  No warning is needed.
     with np.errstate(all="ignore"):
         if ahead and plan.method not in KRYLOV:
@@ -270,7 +277,8 @@ def _krylov(task, state):
     for precondition in task.preconditioners:
         left = ~state.converged & ~np.isnan(state.error) & (state.steps < task.max_steps)
         left = np.flatnonzero(left)
-        if not left.size or task.worth * len(state.error) / left.size < WARM_UP_STEPS:
+        is_dear = task.krylov_worth * len(state.error) / max(left.size, 1) < WARM_UP_STEPS
+        if not left.size or is_dear and task.plan.method == "auto":
             break
         state.classical = False
         n, item = task.b.shape[0], state.x.dtype.itemsize

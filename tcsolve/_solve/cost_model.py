@@ -16,6 +16,7 @@ __all__ = [
     "choose_update",
     "factor_cost",
     "first_update",
+    "krylov_worth",
     "pass_cost",
     "predict_seconds",
     "rates_for",
@@ -68,6 +69,8 @@ class Rates:
         The same for a complex matrix.
     step_seconds : float
         Latency of one refinement step in seconds.
+    krylov_seconds : float
+        Additional latency of a step of FGMRES in seconds.
     solve_seconds : float
         Latency of the two triangular solves in seconds per row.
     block_solve_seconds : float
@@ -86,6 +89,7 @@ class Rates:
     complex_column_seconds: dict
     complex_start_seconds: dict
     step_seconds: float
+    krylov_seconds: float
     solve_seconds: float
     block_solve_seconds: float
     bandwidth: float
@@ -102,6 +106,7 @@ CPU = Rates(
     complex_column_seconds={"fp64": 1.0e-6, "fp32": 1.0e-6},
     complex_start_seconds={"fp64": 2e-5, "fp32": 2e-5},
     step_seconds=2e-5,
+    krylov_seconds=2e-5,
     solve_seconds=6e-8,
     block_solve_seconds=2e-7,
     bandwidth=2.5e10,
@@ -122,6 +127,7 @@ H200 = Rates(
     complex_column_seconds={"fp64": 3.0e-6, "fp32": 3.0e-6, "fp16x3": 1.15e-5, "fp16": 1.15e-5},
     complex_start_seconds={"fp64": 3e-4, "fp32": 3e-3, "fp16x3": 5e-3, "fp16": 5e-3},
     step_seconds=1e-4,
+    krylov_seconds=6e-4,
     solve_seconds=1.5e-8,
     block_solve_seconds=2e-7,
     bandwidth=4.2e12,
@@ -273,11 +279,27 @@ def steps_worth(update, following, n, nrhs, rates, *, is_complex=False):
     """
     if following is None or nrhs == 1:
         return math.inf
-    following = following if following in rates.lu_flops else "fp64"
     least = LEAST_BUDGET if update in rates.lu_flops else EMULATED_BUDGET
-    price = predict_seconds(following, n, nrhs, rates, is_complex=is_complex)
     step = step_cost(update, n, nrhs, rates, is_complex=is_complex)
-    return max(least / nrhs, price / step)
+    return max(least / nrhs, _price(following, n, nrhs, rates, is_complex) / step)
+
+
+def krylov_worth(update, following, n, nrhs, rates, *, is_complex=False):
+    """Return how many steps of FGMRES with all columns cost half as much as a solve with `following`.
+
+    The other half is for rcond: with factors that need FGMRES, its estimate takes about as many steps as x.
+    For an emulated `update`, this is `steps_worth`.
+    """
+    if following is None or update not in rates.lu_flops:
+        return steps_worth(update, following, n, nrhs, rates, is_complex=is_complex)
+    step = rates.krylov_seconds + step_cost(update, n, nrhs, rates, is_complex=is_complex)
+    return _price(following, n, nrhs, rates, is_complex) / step / 2
+
+
+def _price(following, n, nrhs, rates, is_complex):
+    """Predict the seconds of a solve with the next rung; if that is emulated, those in FP64."""
+    following = following if following in rates.lu_flops else "fp64"
+    return predict_seconds(following, n, nrhs, rates, is_complex=is_complex)
 
 
 def rough_bytes(update, n, dtype):

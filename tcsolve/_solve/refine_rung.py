@@ -4,7 +4,7 @@ import math
 
 from tcsolve._arithmetic.formats import update_named
 from tcsolve._refine.loop import refine_columns
-from tcsolve._solve.cost_model import step_budget, steps_worth
+from tcsolve._solve.cost_model import krylov_worth, step_budget, steps_worth
 
 __all__ = ["applied_in_fp64", "refine_with", "worth"]
 
@@ -28,6 +28,7 @@ def refine_with(ladder, rhs, bound, ahead=None, *, operator=None, precondition=N
         bound,
         max_steps=budget,
         worth=worth(ladder, n, k),
+        krylov_worth=worth(ladder, n, k, krylov_worth),
         precondition=precondition,
         precise=precise,
         ahead=ahead() if ahead else (),  # waits, so it comes last
@@ -36,12 +37,16 @@ def refine_with(ladder, rhs, bound, ahead=None, *, operator=None, precondition=N
     return state
 
 
-def worth(ladder, n, k):
-    """Return the number of corrections of all k columns that cost as much as the next rung of a `Ladder`."""
+def worth(ladder, n, k, count=steps_worth):
+    """Return the number of corrections of all k columns that cost as much as the next rung of a `Ladder`.
+
+    `count` is the function of the cost model that counts them.  Where the caller limits the steps, the number
+    is infinite.
+    """
     if ladder.plan.max_steps is not None:
         return math.inf
     rungs, is_complex = (ladder.precision, ladder.following(k)), ladder.system.is_complex
-    return steps_worth(*rungs, n, k, ladder._rates, is_complex=is_complex)
+    return count(*rungs, n, k, ladder._rates, is_complex=is_complex)
 
 
 def _preconditioners(ladder, following):

@@ -87,3 +87,21 @@ def test_a_plan_that_leaves_the_update_open_takes_the_fastest_within_its_limits(
 
     assert found.precision == expected and found.status.ok
     assert found.iterations.max() <= 3
+
+
+@pytest.mark.parametrize("kind", ["svd_arith", "svd_cluster1"])
+def test_fp64_factors_follow_at_once_where_they_take_less_time_than_fgmres(xp, kind):
+    problem = matrices.generate(kind, 600, cond=1e12, seed=3)
+    a, b = xp.asarray(problem.a), xp.asarray(problem.b)
+
+    solution = solve_ex(a, b)
+    chosen = solve_ex(a, b, precision=Plan("auto", max_steps=100))
+    asked = solve_ex(a, b, precision=Plan("auto", method="fgmres"))
+
+    assert len(solution.rungs) == 2 and solution.precision == "fp64"
+    assert solution.iterations.max() <= 6
+    assert not any(point.estimated for point in solution.history)
+    assert all(ratio(problem.a, s.x, problem.b) <= MET for s in (solution, chosen, asked))
+    for longer in (chosen, asked):
+        assert len(longer.rungs) == 1 and longer.iterations.max() > 6
+        assert any(point.estimated for point in longer.history)
