@@ -1,9 +1,10 @@
-"""The order of a copy through a few small buffers: threads fill them, and one thread sends them on.
+"""The order of a copy through a few small buffers, in several threads.
 
 This module knows neither arrays nor CUDA: the caller's functions fill, send and drain the buffers.
 """
 
 import collections
+import contextlib
 import functools
 import os
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -23,48 +24,73 @@ def parts(rows, row_bytes, most_bytes):
 
 
 def sent(jobs, buffers, fill, send):
-    """Call fill(job, buffer) for each job in a thread, and then send(job, buffer) in this thread, in order.
+    """Call fill(job, buffer) and then send(job, buffer) for each job, in several threads and in any order.
 
-    A buffer is filled again only after it was sent.  `fill` waits until what was sent has left the buffer.
-    When this function returns or raises, no thread is in `fill`.
+    `fill` waits until what was sent before has left the buffer.  When this function returns or raises, no
+    thread is in `fill` or `send`.
     """
-    waiting = collections.deque()
 
-    def send_first():
-        job, buffer, filled = waiting.popleft()
-        filled.result()
-        send(job, buffer)
+    def copies(taken, own):
+        for number, job in enumerate(taken):
+            buffer = own[number % len(own)]
+            fill(job, buffer)
+            send(job, buffer)
 
-    try:
-        for number, job in enumerate(jobs):
-            if number >= len(buffers):
-                send_first()
-            buffer = buffers[number % len(buffers)]
-            waiting.append((job, buffer, _begun(fill, job, buffer)))
-        while waiting:
-            send_first()
-    finally:
-        wait([filled for *_, filled in waiting])
+    _in_threads(copies, jobs, buffers)
 
 
 def received(jobs, buffers, fetch, drain):
-    """Call fetch(job, buffer) for each job in this thread, in order, and then drain(job, buffer) in a thread.
+    """Call fetch(job, buffer) and later drain(job, buffer) for each job, in several threads and in any order.
 
     A buffer is fetched into again only after it was drained.  `drain` waits until what was fetched is there.
-    When this function returns or raises, no thread is in `drain`.
+    When this function returns or raises, no thread is in `fetch` or `drain`.
     """
-    drained = [None] * len(buffers)
+
+    def copies(taken, own):
+        fetched = collections.deque()
+        for number, job in enumerate(taken):
+            if len(fetched) == len(own):
+                drain(*fetched.popleft())
+            buffer = own[number % len(own)]
+            fetch(job, buffer)
+            fetched.append((job, buffer))
+        while fetched:
+            drain(*fetched.popleft())
+
+    _in_threads(copies, jobs, buffers)
+
+
+def _in_threads(copies, jobs, buffers):
+    """Call copies(jobs, buffers) in this thread and in others, each with jobs and buffers of its own.
+
+    A thread takes the next job when it is ready for it.  So a handover between threads, which takes as long
+    as the copy of a megabyte, is needed only at the start and at the end.
+    """
+    todo = collections.deque(jobs)  # its popleft is safe in threads
+
+    def taken():
+        with contextlib.suppress(IndexError):
+            while True:
+                yield todo.popleft()
+
+    def work(own):
+        try:
+            copies(taken(), own)
+        except BaseException:
+            todo.clear()
+            raise
+
+    count = min(THREADS, len(todo), len(buffers))
+    if not count:
+        return
+    first, *others = (buffers[i::count] for i in range(count))
+    begun = [_begun(work, own) for own in others]
     try:
-        for number, job in enumerate(jobs):
-            which = number % len(buffers)
-            if drained[which] is not None:
-                drained[which].result()
-            fetch(job, buffers[which])
-            drained[which] = _begun(drain, job, buffers[which])
-        for one in filter(None, drained):
-            one.result()
+        work(first)
     finally:
-        wait([one for one in drained if one is not None])
+        wait(begun)
+    for one in begun:
+        one.result()
 
 
 def _begun(function, *args):

@@ -1,11 +1,11 @@
 """Copies of large arrays between host and device, at nearly the speed of the bus.
 
 The bus reads and writes pinned memory only.  Pinning the user's memory would take as long as the copy.
-Instead several threads copy pieces of the array to a ring of small pinned buffers, and each buffer is sent as
-soon as it is full.  Arrays from the device come back through such buffers in the opposite order.
+Instead several threads copy pieces of the array to small pinned buffers of their own, and send each buffer as
+soon as it is full.  Arrays from the device come back through such buffers.
 
-All copies are in the current stream, so that they run in order with the kernels there.  An event of each
-buffer tells when its last copy has finished; before that, no thread writes to the buffer.
+All copies are in the current stream, so that the kernels that follow there find all pieces.  An event
+of each buffer tells when its last copy has finished; before that, no thread writes to the buffer.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ __all__ = ["LEAST_BYTES", "clear", "to_device", "to_host"]
 # Smaller arrays are copied by CuPy, by one thread through pinned memory of their own size.  On an H200 that
 # is as fast up to about this size.
 LEAST_BYTES = 16 << 20
-# Bytes of a buffer, and number of buffers: while half of them are being sent, threads fill the others.  A
-# smaller array is cut into as many pieces as there are buffers, so that all threads have work.
+# Bytes of a buffer, and number of buffers: each thread fills one while the other is being sent.  A smaller
+# array is cut into as many pieces as there are buffers, so that all threads have work.
 BUFFER_BYTES, BUFFERS = 4 << 20, 2 * pipeline.THREADS
 # Number of rings that are kept for later copies.
 MOST_IDLE = 2
@@ -74,12 +74,13 @@ def to_host(x):
         stream = cupy.cuda.get_current_stream()
 
         def fetch(part, buffer):
+            buffer.wait(ring.device)
             here = x.data + part.start
             here.copy_to_host_async(buffer.pointer, part.stop - part.start, stream)
             buffer.event.record(stream)
 
         def drain(part, buffer):
-            buffer.wait(ring.device)
+            buffer.event.synchronize()
             np.copyto(flat[part], buffer.bytes[: part.stop - part.start])
 
         jobs = pipeline.parts(x.nbytes, 1, _piece_bytes(x))
@@ -124,7 +125,7 @@ class _Buffer:
         self.event = cupy.cuda.Event(block=True, disable_timing=True)
 
     def wait(self, device):
-        """Wait, in a thread of our own, until the last copy has finished."""
+        """Wait until the last copy has finished, in any thread, which then uses this device."""
         cupy.cuda.runtime.setDevice(device)
         self.event.synchronize()
 
