@@ -86,7 +86,7 @@ def verify_inverse(a, x, name, stacklevel=4):
     """Measure the inverse x of a; correct it in place, or warn, if it misses the bound."""
     bound = stopping.target(x.dtype, x.shape[-1])
     with np.errstate(all="ignore"):
-        error = error_of_inverse(a, x)
+        error = error_of_inverse(a, x, bound)
         if (error <= bound).all():
             return
         wide = x.astype(np.result_type(x, np.float64))
@@ -167,8 +167,8 @@ def det(a, overwrite_a=False, check_finite=True):
 
 def _det_of(a, dtype, overwrite_a=False):
     """Return the determinant of a (n, n); with `overwrite_a` the factors are in the memory of a."""
-    kept = a.astype(np.result_type(dtype, np.float64))
     mine = overwrite_a and a.dtype == dtype and a.flags.c_contiguous and a.flags.writeable
+    kept = a.astype(np.result_type(dtype, np.float64), copy=mine)
     work = a if mine else np.array(a, dtype, order="C")
     # LAPACK is column-major: of a row-major A it factors the transpose.
     lu, swaps, info = lapack_of("getrf", work.dtype)(work.T, overwrite_a=True)

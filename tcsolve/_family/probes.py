@@ -8,9 +8,14 @@ References
 .. [1] R. Freivalds, Probabilistic machines can use less running time, IFIP Congress 1977, 839-842.
 """
 
+import functools
+import math
+
 import numpy as np
 
+from tcsolve._arithmetic.matrix_parts import real_parts
 from tcsolve._backends.cpu.blas import blas_of, matmul
+from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._lu.scaling import FRAME_EXPONENT, exponent_of, ldexp
 from tcsolve._solve.backward_error import SAFE
 from tcsolve._solve.long_double_residual import SMALL
@@ -20,19 +25,25 @@ __all__ = ["error_of_factors", "error_of_inverse", "product", "signs"]
 SEED, VECTORS = 0, 4
 
 
+@functools.lru_cache(maxsize=16)
 def signs(n):
-    """Return the vectors (n, k); for few unknowns, all unit vectors instead, so that the result is exact."""
+    """Return the vectors (n, k), read-only; for few unknowns, all unit vectors: then the result is exact."""
     if n <= SMALL:
-        return np.eye(n)
-    return np.random.default_rng(SEED).choice([-1.0, 1.0], (n, VECTORS))
+        found = np.eye(n)
+    else:
+        found = np.random.default_rng(SEED).choice([-1.0, 1.0], (n, VECTORS))
+    found.flags.writeable = False
+    return found
 
 
-def error_of_inverse(a, x):
+def error_of_inverse(a, x, enough=0.0):
     """Return ``||I - A X|| / (||A|| ||X||)``, or that of ``I - X A`` if it is smaller, for each matrix.
 
     Parameters
     ----------
     a, x : ndarray, shape (..., n, n)
+    enough : float
+        If all errors of ``I - A X`` are at most this, the others are not measured.
 
     Returns
     -------
@@ -54,9 +65,13 @@ def error_of_inverse(a, x):
         a, x = ldexp(np, a, -exponent), ldexp(np, x, exponent)
         norm = _norm(a), _norm(x)
     v, size = signs(a.shape[-1]), norm[0] * norm[1]
-    products = (product(p, product(q, v)) for p, q in ((a, x), (x, a)))
-    right, left = (np.abs(v - w).max(axis=(-2, -1)) for w in products)
-    return np.where(np.isfinite(size), np.minimum(right, left) / size, np.nan)
+    error = None
+    for p, q in ((a, x), (x, a)):
+        rest = np.abs(v - product(p, product(q, v))).max(axis=(-2, -1)) / size
+        error = rest if error is None else np.minimum(error, rest)
+        if (error <= enough).all():
+            break
+    return np.where(np.isfinite(size), error, np.nan)
 
 
 def product(a, b):
@@ -71,9 +86,11 @@ def error_of_factors(a, lu, swaps):
     Parameters
     ----------
     a, lu : ndarray, shape (n, n), float64 or complex128, column-major
+        lu is overwritten: a new array takes as long as some of the products.
     swaps : ndarray of int, shape (n,)
     """
-    exponent = int(exponent_of(np, a, (0, 1)).item())
+    top = max(max(part.max(), -part.min()) for part in real_parts(a))
+    exponent = math.frexp(top)[1]  # 0 for zero, NaN and Inf
     if abs(exponent) > FRAME_EXPONENT:  # then the factors are extreme too; those of U are scaled
         a, upper = ldexp(np, a, -exponent), ldexp(np, np.triu(lu), -exponent)
     else:
@@ -81,10 +98,8 @@ def error_of_factors(a, lu, swaps):
     trmm, size_of = blas_of("trmm", lu.dtype), blas_of("trmm", np.dtype(float))
     v = signs(len(a)).astype(lu.dtype)
     y = trmm(1.0, lu, trmm(1.0, upper, v), lower=True, diag=True)
-    for i, j in reversed(list(enumerate(swaps))):
-        if i != j:
-            y[[i, j]] = y[[j, i]]
-    ones, lower = np.ones((len(a), 1)), np.abs(lu)
+    y = lapack_of("laswp", y.dtype)(y, swaps, inc=-1, overwrite_a=True)  # P y
+    ones, lower = np.ones((len(a), 1)), np.abs(lu, out=lu if lu.dtype.kind == "f" else None)
     upper = lower if upper is lu else np.abs(upper)
     size = size_of(1.0, lower, size_of(1.0, upper, ones), lower=True, diag=True).max()
     rest = np.abs(matmul(a, v) - y).max()
