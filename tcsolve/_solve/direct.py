@@ -261,7 +261,7 @@ def _refined_by_plan(a, b, factors, norm, dtype, plan):
         error = rest / (norm * (size + (size == 0)))
         if not np.logical_and.reduce(error <= wanted):
             return None
-    return x, error, steps, [tuple(point)[:2] + (False,) for point in history]
+    return x, error, steps, [(*point, False)[:3] for point in history]
 
 
 def _by_general_loop(a, b, factors, norm, plan, wanted, *, most):

@@ -101,8 +101,8 @@ def _way_of_one_panel(ops, a, precision):
     Only trailing updates are rounded to the precision of the rung, and one panel has none.
     """
     plan = precision if isinstance(precision, Plan) else _named(precision)
-    if plan.update == "auto" or plan.method == "cg":
-        return None  # the ladder chooses the rung, and it has the Cholesky factors
+    if plan.update == "auto" or plan.method == "cg" or plan.preconditioner == "fp64":
+        return None  # the ladder chooses the rung; it has Cholesky factors, and applies factors in FP64
     how = update_named(plan.update)
     if how.storage == "float64":
         return None

@@ -177,6 +177,20 @@ def test_a_preconditioner_in_fp64_takes_fewer_steps(method):
     assert steps("fp64") < steps("factors") == steps("auto")
 
 
+def test_a_small_system_is_refined_as_the_plan_says():
+    problem = matrices.generate("svd_geo", 60, cond=1e3)
+    for preconditioner in ("factors", "fp64"):
+        plan = Plan("fp32", method="fgmres", preconditioner=preconditioner, fallback=False)
+        solution = tcsolve.solve_ex(problem.a, problem.b, precision=plan)
+        factored = tcsolve.factor(problem.a, precision=plan).solve_ex(problem.b)
+        steps = solution.iterations[0]
+        assert steps > 0 and factored.iterations[0] == steps
+        for history in (solution.history, factored.history):
+            assert [point.estimated for point in history] == [False, *steps * [True], False]
+    errors = [[point.error[0] for point in one.history] for one in (solution, factored)]
+    assert errors[0] == errors[1]
+
+
 def test_a_study_takes_all_of_them_as_options_of_its_plans():
     grid = {
         "precision": "fp16",
