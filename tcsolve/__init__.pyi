@@ -346,7 +346,7 @@ class Plan:
     max_steps: int | None = None
     basis: int = 50
     contraction: float = 0.5
-    method: Literal["auto", "ir", "fgmres", "cg"] = "auto"
+    method: Literal["auto", "ir", "fgmres", "gmres", "cg"] = "auto"
     inner_tol: float | None = None
     preconditioner: Literal["auto", "factors", "fp64"] = "auto"
 

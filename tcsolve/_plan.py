@@ -10,8 +10,8 @@ __all__ = ["MODEL_NAMES", "PRECISIONS", "UPDATE_NAMES", "Plan", "is_update", "ne
 # The keys of `tcsolve._arithmetic.formats.UPDATES`, repeated here because a Plan needs no arithmetic.
 UPDATE_NAMES = ("fp16", "bf16", "tf32", "fp16x3", "fp32", "fp64")
 # How the loop of refinement corrects x.
-METHODS = ("auto", "ir", "fgmres", "cg")
-# In which precision FGMRES and CG apply the factors.
+METHODS = ("auto", "ir", "fgmres", "gmres", "cg")
+# In which precision the Krylov methods apply the factors.
 PRECONDITIONERS = ("auto", "factors", "fp64")
 PRECISIONS = ("auto", *UPDATE_NAMES)
 # The keys of `formats.MODELS`, repeated for the same reason.
@@ -51,30 +51,40 @@ class Plan:
         Largest number of corrections for one right-hand side.  A correction is one solve with L and one
         with U.  By default as many as take the time of the next rung, but at least 30.
     basis : int
-        Largest number of Krylov vectors before FGMRES restarts.
+        Largest number of Krylov vectors before FGMRES or GMRES restarts.
     contraction : float
         Classical refinement continues while each step multiplies the backward error by at most this
         number.  0.5 is the value in LAPACK's xGERFS [1]_.
-    method : {'auto', 'ir', 'fgmres', 'cg'}
+    method : {'auto', 'ir', 'fgmres', 'gmres', 'cg'}
         'ir': classical refinement alone.  'fgmres': FGMRES from the first x on.  'auto': classical refinement
-        while it contracts, then FGMRES.  'cg': conjugate gradients from the first x on, for a Hermitian
-        positive definite A; the preconditioner is a Cholesky factorization of the scaled and shifted A [2]_.
+        while it contracts, then FGMRES.  'gmres': GMRES with left preconditioning from the first x on
+        (GMRES-IR [2]_).  'cg': conjugate gradients from the first x on, for a Hermitian positive definite A;
+        the preconditioner is a Cholesky factorization of the scaled and shifted A [3]_.
     inner_tol : float, optional
-        A cycle of FGMRES or CG ends when it has reduced the residual by this factor.  By default it aims at
-        the bound.
+        A cycle of FGMRES or CG ends when it has reduced the residual by this factor, and a cycle of GMRES
+        when it has so reduced the preconditioned residual.  By default FGMRES and CG aim at the bound.  GMRES
+        begins with 1e-4 [2]_; after a cycle that does not reduce the error enough, it takes 1e-8, then 1e-12.
     preconditioner : {'auto', 'factors', 'fp64'}
-        In which precision FGMRES and CG apply the factors: in that of the factors, or in FP64.  'auto': in
-        that of the factors first, and in FP64 if this does not converge and no more precise factors follow.
+        In which precision FGMRES, GMRES and CG apply the factors: in that of the factors, or in FP64.
+        'auto': GMRES applies them in FP64.  FGMRES and CG apply them in their precision first, and in FP64 if
+        this does not converge and no more precise factors follow.
 
     Raises
     ------
     InputError
         A field has a value that is not allowed.
 
+    Notes
+    -----
+    A cycle of 'gmres' solves U^-1 L^-1 A d = U^-1 L^-1 r, with products in FP64.  Each of its steps applies
+    the factors once, as a step of the other methods does.  At its start they are applied once more, to r;
+    this does not count as a step.
+
     References
     ----------
     .. [1] J. Demmel et al., ACM Trans. Math. Software 32 (2006), 325-351.
-    .. [2] N. J. Higham, S. Pranesh, SIAM J. Sci. Comput. 43 (2021), A258-A277.
+    .. [2] E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847.
+    .. [3] N. J. Higham, S. Pranesh, SIAM J. Sci. Comput. 43 (2021), A258-A277.
 
     Examples
     --------

@@ -44,7 +44,8 @@ class HistoryPoint(NamedTuple):
     error : ndarray of float64, shape (nrhs,)
         Smallest backward error of each right-hand side so far; if rows and columns are scaled, that of the
         scaled system where it is larger.  For an inner step of FGMRES it is the prediction of the
-        least-squares problem.
+        least-squares problem.  GMRES predicts the preconditioned residual, and the error is assumed to fall
+        as that does: the next recomputed residual may show another error.
     estimated : bool
         False if `error` comes from a recomputed residual, True if an inner step predicted it.
     """
@@ -216,7 +217,7 @@ class Solution:
         Every update that was tried, in order.
     iterations : ndarray of int, shape (..., nrhs)
         Number of corrections of each right-hand side, over all rungs: steps of classical refinement plus
-        inner steps of FGMRES.
+        inner steps of FGMRES, GMRES or CG.
     backward_error : ndarray of float64, shape (..., nrhs)
         ``||b - A x|| / (||A|| ||x||)`` in infinity norms for each right-hand side, recomputed in FP64
         from the returned x.  For more than 32 unknowns, the rounding of this residual limits how exact the
@@ -230,8 +231,8 @@ class Solution:
         Estimate of the reciprocal condition number in the 1-norm; see `Factorization.rcond`.  NaN if the
         factors are too coarse for an estimate (CONDITION_UNKNOWN).  For a stack, the smallest one.
     history : tuple of HistoryPoint
-        One entry for each recomputed residual and for each inner step of FGMRES; the last one has the errors
-        `backward_error`.  A stack has only that one.
+        One entry for each recomputed residual and for each inner step of a Krylov method; the last one has
+        the errors `backward_error`.  A stack has only that one.
     seconds : dict of str to float
         Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond', and the 'total'.  The
         total may differ from the sum of the phases.  On a GPU the condition is estimated during the
@@ -240,7 +241,7 @@ class Solution:
     bytes_planned : int
         Predicted peak of the memory that the solve takes on its device, in bytes.  Arguments count only if
         they are copied there.  Before a rung allocates, its prediction is compared with the free memory.
-        After the solve, the bytes of FGMRES bases and of a scaled copy of A are added.  For n >= 1000 and few
+        After the solve, the bytes of Krylov bases and of a scaled copy of A are added.  For n >= 1000 and few
         right-hand sides, the actual peak is within a few percent.
     device : str
         'cpu' or 'cuda'.

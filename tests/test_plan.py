@@ -25,7 +25,7 @@ from tcsolve import Plan
         ({"basis": None}, "basis is None, needs a positive integer"),
         ({"fallback": 3}, "fallback is 3, needs True or False"),
         ({"scale": "no"}, "scale is 'no', needs True or False"),
-        ({"method": "qr"}, "method is 'qr', needs one of auto, ir, fgmres, cg"),
+        ({"method": "qr"}, "method is 'qr', needs one of auto, ir, fgmres, gmres, cg"),
         (
             {"method": "cg", "update": "fp16@each"},
             "method='cg' has no model 'fp16@each'; take 'fp16'",

@@ -1,19 +1,20 @@
-"""FGMRES for several right-hand sides at once; each has its own Krylov space."""
+"""GMRES and FGMRES for several right-hand sides at once; each has its own Krylov space."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["WARM_UP_STEPS", "Cycle", "basis_bytes", "fgmres"]
+__all__ = ["WARM_UP_STEPS", "Cycle", "basis_bytes", "fgmres", "gmres"]
 
 # Number of steps before the convergence rate of a cycle is trusted: GMRES often starts slowly.
 WARM_UP_STEPS = 20
 # Number of basis vectors in the first block of memory, for several columns and for one column.  Most cycles
 # need no more, and each further block costs the host another product per step.
 FIRST_VECTORS, FIRST_OF_ONE = 8, 32
-# Number of vectors per column that FGMRES needs besides its bases and the vectors of classical refinement.
-VECTORS_BESIDE = 2
+# Number of vectors per column that a cycle needs besides its bases and the vectors of classical refinement,
+# by the number of bases.  GMRES has A v and M^-1 A v at the same time.
+VECTORS_BESIDE = {1: 3, 2: 2}
 # The rounding error of a product with A, relative to ||A|| in the infinity norm.  The theory bounds it by
 # about 2**-53; on ill-conditioned matrices of the SuiteSparse collection it was 20 to 200 times smaller.
 ROUNDING = 2.0**-57
@@ -23,7 +24,7 @@ LOSABLE = 4.0
 
 
 class Cycle(NamedTuple):
-    """The result of one cycle of `fgmres`.
+    """The result of one cycle of `fgmres` or `gmres`.
 
     Attributes
     ----------
@@ -52,13 +53,14 @@ def fgmres(ops, apply, correct, r, *, basis, tol, norm=0.0, give_up=None):
     ops : Ops
     apply : callable, (n, k) -> (n, k)
         The operator, in FP64.
-    correct : callable, (n, k) -> (n, k)
-        The preconditioner; it may change from step to step [1]_.
+    correct : callable, (n, k) -> (n, k), or None
+        The preconditioner; it may change from step to step [1]_.  With None there is none, and the vectors
+        are stored once instead of twice.
     r : array, shape (n, k)
         Residuals, nonzero and finite; float64 or complex128.
     basis : int or ndarray of int, shape (k,)
         Largest number of steps of each column, at least 1.
-    tol : float
+    tol : float or ndarray, shape (k,)
         A column is done when the estimate of its residual is at most `tol` times the norm at the start.
     norm : float
         Infinity norm of the operator, for the rounding errors of the correction.
@@ -87,7 +89,8 @@ def fgmres(ops, apply, correct, r, *, basis, tol, norm=0.0, give_up=None):
     basis = np.minimum(np.broadcast_to(basis, k), n)
     most = int(basis.max())
     # v: orthonormal basis of the Krylov space of each column.  z: the preconditioned basis vectors.
-    v, z = _Vectors(ops, k, n, r.dtype, most + 1), _Vectors(ops, k, n, r.dtype, most)
+    v = _Vectors(ops, k, n, r.dtype, most + 1)
+    z = _Vectors(ops, k, n, r.dtype, most) if correct else v
     size = ops.column_max(r)  # scale r first: its squares may overflow or underflow in the norm
     r = r / size
     beta = xp.linalg.norm(r, axis=0)
@@ -97,7 +100,7 @@ def fgmres(ops, apply, correct, r, *, basis, tol, norm=0.0, give_up=None):
     lost = ROUNDING * norm
     for j in range(most):
         # Apply the preconditioner and the operator.
-        found = z.append(correct(unit.T).T)
+        found = z.append(correct(unit.T).T) if correct else unit
         w = apply(found.T).T
         # Orthogonalize: classical Gram-Schmidt done twice is as stable as the modified one, and uses BLAS-2.
         h = 0.0
@@ -127,11 +130,37 @@ def fgmres(ops, apply, correct, r, *, basis, tol, norm=0.0, give_up=None):
     return Cycle(d, triangle.steps, reductions, most)
 
 
-def basis_bytes(n, k, steps, most, itemsize):
-    """Return the bytes of both bases of `fgmres` after `steps` of `most` steps, and of its other vectors."""
+def gmres(ops, apply, correct, r, **how):
+    """Reduce the preconditioned residuals M^-1 r by one cycle of GMRES for M^-1 A d = M^-1 r.
+
+    The arguments are those of `fgmres`, but `correct`, v -> M^-1 v, must not change from step to step.  The
+    reductions, and `tol`, are those of the preconditioned residual.
+
+    Returns
+    -------
+    Cycle
+
+    Notes
+    -----
+    The basis is orthonormal, so the combination of its vectors loses no digits.  The rounding errors of the
+    operator remain, which the condition of M multiplies [1]_.  So `tol` should not be small: the caller
+    computes a new residual after each cycle.
+
+    References
+    ----------
+    .. [1] P. Amestoy et al., SIAM J. Matrix Anal. Appl. 45 (2024), 529-552.
+    """
+    return fgmres(ops, lambda v: correct(apply(v)), None, correct(r), **how)
+
+
+def basis_bytes(n, k, steps, most, itemsize, *, bases=2):
+    """Return the bytes that a cycle takes after `steps` of `most` steps.
+
+    `bases` is 2 for `fgmres`, and 1 for `gmres`.
+    """
     most = min(most, n)
-    vectors = _room(k, steps + 1, most + 1) + _room(k, steps, most) + VECTORS_BESIDE
-    return vectors * k * n * itemsize
+    vectors = _room(k, steps + 1, most + 1) + (bases - 1) * _room(k, steps, most)
+    return (vectors + VECTORS_BESIDE[bases]) * k * n * itemsize
 
 
 def _room(k, count, most):
@@ -190,7 +219,7 @@ class _Triangle:
     lost: np.ndarray
     basis: np.ndarray
     beta: np.ndarray
-    tol: float
+    tol: Any
     done: np.ndarray
     steps: np.ndarray
     reduction: np.ndarray

@@ -1,8 +1,9 @@
 """Refine approximate solutions until the FP64 residual meets the bound.
 
 Classical refinement runs while it contracts.  If it does not, FGMRES follows, with the same corrections as
-preconditioner.  A plan may ask for one of them, or for conjugate gradients, alone.  All right-hand sides are
-refined at once.  A right-hand side that has met the bound is not changed again.
+preconditioner.  A plan may ask for one of them alone, or for GMRES with left preconditioning, or for
+conjugate gradients.  All right-hand sides are refined at once.  A right-hand side that has met the bound is
+not changed again.
 """
 
 import math
@@ -14,19 +15,23 @@ import numpy as np
 
 from tcsolve._refine import stopping
 from tcsolve._refine.conjugate_gradients import cg
-from tcsolve._refine.krylov import WARM_UP_STEPS, basis_bytes, fgmres
+from tcsolve._refine.krylov import WARM_UP_STEPS, basis_bytes, fgmres, gmres
 from tcsolve._refine.operator import Operator, measure, quotient
 
 __all__ = ["Refined", "refine_columns"]
 
 # Largest number of bytes for the Krylov bases of right-hand sides that run together.
 KRYLOV_BYTES = 1 << 30
-# Number of vectors per column that classical refinement uses, and that are free during FGMRES.
+# Number of vectors per column that classical refinement uses, and that are free during a Krylov method.
 VECTORS_DONE = 4
-# The smallest reduction that FGMRES can reach.
+# The smallest reduction that a cycle can reach.
 LEAST_REDUCTION = 2.0**-46
+# The reductions of the preconditioned residual at which cycles of GMRES end, unless the plan has another one.
+# The first is that of Carson and Higham.  It is too large if the preconditioned matrix is ill-conditioned: a
+# cycle that does not reduce the error of x enough is followed by one with the next tolerance.
+INNER_TOLS = (1e-4, 1e-8, 1e-12)
 # The methods that begin without classical refinement.
-KRYLOV = ("fgmres", "cg")
+KRYLOV = ("fgmres", "gmres", "cg")
 
 
 class Point(NamedTuple):
@@ -39,7 +44,7 @@ class Point(NamedTuple):
     error : ndarray, shape (k,)
         Backward error.
     estimated : bool
-        True if FGMRES estimated the error after an inner step, False if the residual was recomputed.
+        True if the error was estimated after an inner step, False if the residual was recomputed.
     """
 
     step: np.ndarray
@@ -84,7 +89,11 @@ class Refined:
         self.history.append(Point(self.steps.copy(), self.error, False))
 
     def note_inner_steps(self, active, before, cycle):
-        """Add the errors that FGMRES estimated after each step of a cycle to the history."""
+        """Add the errors that were estimated after each step of a cycle to the history.
+
+        `before` is the error of each column at the start.  GMRES estimates how the preconditioned residual
+        is reduced, and the error is taken to be reduced alike.
+        """
         for steps, reduction in cycle.reductions:
             step, error = self.steps.copy(), self.error.copy()
             step[active] += steps
@@ -158,7 +167,7 @@ def refine_columns(
         residuals: both have shape (steps + 1, n, 1).  sizes has max |r| and max |x| of each, on the host,
         with shape (2, steps + 1).  Only for an operator without scaling.
     precondition : callable, (n, k) -> (n, k), optional
-        The preconditioner of FGMRES; by default `correct`.
+        The preconditioner of the Krylov method; by default `correct`.
     precise : callable, (n, k) -> (n, k), optional
         The same preconditioner with fewer rounding errors, for the columns that do not converge without it.
 
@@ -273,7 +282,7 @@ def _take(ops, x, index):
 
 
 def _krylov(task, state):
-    """Run FGMRES or CG on the columns that are left, unless it costs more than a better preconditioner."""
+    """Run the Krylov method on the columns left, unless it costs more than a better preconditioner."""
     for precondition in task.preconditioners:
         left = ~state.converged & ~np.isnan(state.error) & (state.steps < task.max_steps)
         left = np.flatnonzero(left)
@@ -282,14 +291,15 @@ def _krylov(task, state):
             break
         state.classical = False
         n, item = task.b.shape[0], state.x.dtype.itemsize
-        width = max(1, int(KRYLOV_BYTES // (2 * (task.plan.basis + 1) * n * item)))
+        width = max(1, int(KRYLOV_BYTES // (_bases(task) * (task.plan.basis + 1) * n * item)))
         for i in range(0, left.size, width):
             _cycles(task, state, left[i : i + width], precondition)
 
 
 def _cycles(task, state, active, precondition):
-    """Run cycles of FGMRES or CG on the columns `active`, until they converge or would take too long."""
+    """Run cycles on the columns `active`, until they converge or would take too long."""
     ops, operator, bound, max_steps = task.ops, task.operator, task.bound, task.max_steps
+    tols, tried = _inner_tols(task.plan), np.zeros(active.size, int)
     while active.size:
         x, rhs = _take(ops, state.x, active), _take(ops, task.b, active)
         r = rhs - operator.product(x)
@@ -301,15 +311,14 @@ def _cycles(task, state, active, precondition):
             rest = stopping.projected_steps(worst * reduction, worst, steps, bound)
             return steps + rest > allowed.max()
 
-        # Aim at the bound in one cycle: a restart has to build its Krylov space again.
-        tol = max(0.1 * bound / worst, LEAST_REDUCTION, task.plan.inner_tol or 0.0)
-        how = {"tol": tol, "give_up": hopeless}
-        if task.plan.method == "cg":
-            cycle = cg(ops, operator.product, precondition, r, most=allowed, **how)
-        else:
-            how |= {"basis": np.minimum(task.plan.basis, allowed), "norm": operator.norm}
-            cycle = fgmres(ops, operator.product, precondition, r, **how)
-            state.kept = max(state.kept, _bytes_kept(cycle, r, len(state.error)))
+        tol = np.maximum(tols[tried], LEAST_REDUCTION)
+        if task.plan.method != "gmres":
+            # Aim at the bound in one cycle: a restart has to build its Krylov space again.
+            tol = np.maximum(tol, 0.1 * bound / worst)
+        cycle = _cycle(task, precondition, r, most=allowed, tol=tol, give_up=hopeless)
+        if cycle.most:
+            kept = _bytes_kept(cycle, r, len(state.error), _bases(task))
+            state.kept = max(state.kept, kept)
         state.note_inner_steps(active, before, cycle)
         trial = x + cycle.d
         _, error = measure(ops, operator, trial, rhs)
@@ -318,15 +327,45 @@ def _cycles(task, state, active, precondition):
         # A column continues if the cycle has reduced its error by `contraction`, and if at this rate it
         # meets the bound within max_steps.
         rest = stopping.projected_steps(error, before, cycle.steps, bound)
-        going = (
-            ~state.converged[active]
-            & stopping.contracting(error, before, task.plan.contraction)
-            & (state.steps[active] + rest <= max_steps)
-        )
-        active = active[going]
+        steady = stopping.contracting(error, before, task.plan.contraction)
+        steady &= state.steps[active] + rest <= max_steps
+        # Else a column continues if a smaller tolerance is left, and the last one has ended its cycle.
+        tighter = ~steady & np.isfinite(error) & (tried + 1 < len(tols))
+        tighter &= cycle.steps < np.minimum(task.plan.basis, allowed)
+        going = ~state.converged[active] & (steady | tighter)
+        active, tried = active[going], (tried + tighter)[going]
 
 
-def _bytes_kept(cycle, r, columns):
+def _cycle(task, precondition, r, *, most, tol, give_up):
+    """Return the `Cycle` of the Krylov method of the plan for the residuals r.
+
+    `most` is the largest number of steps of each column.
+    """
+    plan, operator = task.plan, task.operator
+    args, how = (task.ops, operator.product, precondition, r), {"tol": tol, "give_up": give_up}
+    if plan.method == "cg":
+        return cg(*args, most=most, **how)
+    basis = np.minimum(plan.basis, most)
+    if plan.method == "gmres":
+        # Not given up early: a cycle does not aim at the bound, and the basis limits it.
+        return gmres(*args, basis=basis, tol=tol)
+    return fgmres(*args, basis=basis, norm=operator.norm, **how)
+
+
+def _inner_tols(plan):
+    """Return the inner tolerances in the order of their use; 0 if a cycle aims at the bound."""
+    if plan.inner_tol is not None:
+        return np.array([plan.inner_tol])
+    return np.array(INNER_TOLS if plan.method == "gmres" else [0.0])
+
+
+def _bases(task):
+    """Return how many bases a cycle of FGMRES or GMRES stores."""
+    return 1 if task.plan.method == "gmres" else 2
+
+
+def _bytes_kept(cycle, r, columns, bases):
     """Return how many more bytes a cycle takes for its bases than classical refinement of all `columns`."""
-    bases = basis_bytes(*r.shape, int(cycle.steps.max()), cycle.most, r.dtype.itemsize)
-    return bases - VECTORS_DONE * (columns - r.shape[1]) * r[:, 0].nbytes
+    most, item = int(cycle.steps.max()), r.dtype.itemsize
+    taken = basis_bytes(*r.shape, most, cycle.most, item, bases=bases)
+    return taken - VECTORS_DONE * (columns - r.shape[1]) * r[:, 0].nbytes

@@ -323,7 +323,7 @@ def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     on_device : bool
         True: tensor cores, with packed operands.  False: emulated, with the full product in memory.
     kept : int
-        `Refined.kept`: bytes of the bases of FGMRES.
+        `Refined.kept`: bytes of the Krylov bases.
 
     Returns
     -------

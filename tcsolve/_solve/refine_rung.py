@@ -52,6 +52,8 @@ def worth(ladder, n, k, count=steps_worth):
 def _preconditioners(ladder, following):
     """Return `precondition` and `precise` for `refine_columns`."""
     which, method = ladder.plan.preconditioner, ladder.plan.method
+    if method == "gmres" and which == "auto":
+        which = "fp64"
     # If a rung follows, its factors take less time than a second try with these.
     wanted = which == "fp64" or which == "auto" and following is None
     if not wanted or method == "ir" or not _can_widen(ladder):

@@ -40,7 +40,7 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     norm : float, optional
         Infinity norm of A; it is computed if a is an array.
     plan : Plan, optional
-        Only its `contraction`, `basis` and `method` are used.
+        Only its `contraction`, `basis`, `method` and `inner_tol` are used.
     tol : float, optional
         Bound on ``||b - A x|| / (||A|| ||x||)``; by default 2**-53 sqrt(n), n at least 4 (complex: 8).
     max_steps : int
@@ -62,7 +62,8 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     Notes
     -----
     Classical refinement continues while it contracts [1]_.  If it does not, FGMRES follows, with `correct` as
-    the preconditioner.  `correct` may change from call to call.
+    the preconditioner.  `correct` may change from call to call, but not if the plan has method 'gmres': then
+    it is applied to products with A too.
 
     References
     ----------

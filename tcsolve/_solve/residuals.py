@@ -44,9 +44,8 @@ class DoubleDouble:
     Each correction d solves A d = r as a system of its own, with FP64 residuals.  So its relative error is
     about the condition number times 2**-53, and this is the factor by which it reduces the error of x.
 
-    If classical refinement does not contract and no rung follows, FGMRES multiplies by A in double-double,
-    and the factors that precondition it are applied in FP64, whatever precision they have.  If a rung
-    follows, its factors take less time.
+    If no rung follows, the Krylov methods multiply by A in double-double, and the factors that precondition
+    them are applied in FP64, whatever precision they have.  If a rung follows, its factors take less time.
     """
 
     def refine(self, ladder, rhs, bound, ahead=None):

@@ -101,7 +101,7 @@ def _way_of_one_panel(ops, a, precision):
     Only trailing updates are rounded to the precision of the rung, and one panel has none.
     """
     plan = precision if isinstance(precision, Plan) else _named(precision)
-    if plan.update == "auto" or plan.method == "cg" or plan.preconditioner == "fp64":
+    if plan.update == "auto" or plan.method in ("gmres", "cg") or plan.preconditioner == "fp64":
         return None  # the ladder chooses the rung; it has Cholesky factors, and applies factors in FP64
     how = update_named(plan.update)
     if how.storage == "float64":

@@ -39,7 +39,7 @@ def study(
           `rhs`, `history`, `spectrum` and `energy` are taken from the file where it has them.
     plans : str, Plan, dict, or a list of them
         ``"fp16"``; a `Plan`; or a grid of the fields of a `Plan`, as ``{"precision": ["fp16", "bf16"],
-        "method": ["ir", "fgmres"]}``, and of ``"residual"`` as in `solve`.  Unless the grid says otherwise,
+        "method": ["ir", "gmres"]}``, and of ``"residual"`` as in `solve`.  Unless the grid says otherwise,
         no more precise factorization follows (``fallback=False``), and a right-hand side may take 500 steps.
     path : path, optional
         File for the rows, as JSON lines.  Each row is on the disk before the next run begins.

@@ -35,7 +35,7 @@ def _histories(figure, table, matrix=None):
     _legend_below(figure, looks)
     figure.suptitle(
         "Backward error after each step: marks are recomputed errors, lines between them are predictions\n"
-        "inside of FGMRES, the dotted line is the bound",
+        "inside of Krylov methods, the dotted line is the bound",
         fontsize=8,
     )
 

@@ -63,7 +63,7 @@ def print_report(report, solution, stream):
         lines["estimated"] = f"forward error {_worst(solution.forward_error):.1e}"
     lines["seconds"] = ", ".join(f"{phase} {s:.3g}" for phase, s in solution.seconds.items())
     for rung, points in itertools.groupby(solution.history, key=lambda point: point.rung):
-        # '~' marks an error that FGMRES estimated after an inner step.
+        # '~' marks an error that was estimated after an inner step.
         errors = " ".join(f"{'~' * p.estimated}{_worst(p.error):.0e}" for p in points)
         lines[f"history {rung}"] = textwrap.fill(errors, WIDTH, subsequent_indent=" " * 16)
     print_aligned(lines, stream)

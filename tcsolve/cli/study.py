@@ -49,8 +49,8 @@ def add_study(commands, texts):
         action="append",
         default=[],
         metavar="key=value,value",
-        help="a grid of the fields of a Plan, such as precision=fp16,fp32 method=ir,fgmres scale=yes,no; "
-        "may be repeated",
+        help="a grid of the fields of a Plan, such as precision=fp16,fp32 method=ir,fgmres,gmres,cg "
+        "scale=yes,no; may be repeated",
     )
     wanted = parser.add_argument_group("which matrices of the collection, and of the others")
     wanted.add_argument("--min-n", type=int)

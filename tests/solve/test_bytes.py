@@ -10,7 +10,7 @@ import tcsolve
 from tcsolve import Plan, Status, matrices
 from tcsolve._arithmetic.matrix_parts import LEAST_ENTRIES, part_entries, parts
 from tcsolve._backends.cpu.ops import NumpyOps
-from tcsolve._refine.krylov import basis_bytes, fgmres
+from tcsolve._refine.krylov import basis_bytes, fgmres, gmres
 
 N = 1200
 
@@ -177,19 +177,20 @@ def test_later_solves_plan_for_their_right_hand_sides():
     "steps, most", [(1, 50), (7, 50), (8, 50), (9, 20), (31, 50), (50, 50), (3, 3)]
 )
 @pytest.mark.parametrize("k", [1, 3])
-def test_bases_take_the_bytes_that_are_told(k, steps, most, dtype):
+@pytest.mark.parametrize("method, bases", [(fgmres, 2), (gmres, 1)])
+def test_bases_take_the_bytes_that_are_told(method, bases, k, steps, most, dtype):
     n = 8000
-    # A permutes the entries of each column in a cycle.  FGMRES gains nothing before the cycle is complete.
+    # A permutes the entries of each column in a cycle.  GMRES gains nothing before the cycle is complete.
     rows, r = np.arange(n), np.zeros((n, k), dtype)
     for c in range(k):
         cycle = slice(c * steps, (c + 1) * steps)
         rows[cycle], r[cycle.start, c] = np.roll(rows[cycle], 1), 1.0
     how = {"basis": most, "tol": 1e-8}
 
-    cycle, peak = used(lambda: fgmres(OPS, lambda v: v[rows], lambda v: v.copy(), r, **how))
+    cycle, peak = used(lambda: method(OPS, lambda v: v[rows], lambda v: v.copy(), r, **how))
 
     assert cycle.steps.tolist() == k * [steps]
-    told = basis_bytes(n, k, steps, most, r.itemsize)
+    told = basis_bytes(n, k, steps, most, r.itemsize, bases=bases)
     # The scaled r, one vector of the caller, and one for each further block of memory.
     assert 0 <= peak - told <= 5 * r.nbytes
 
