@@ -9,7 +9,7 @@ from tcsolve._arrays import is_cupy
 from tcsolve._backends.select import numpy_ops, ops_for
 from tcsolve._checks import check_trans, require_finite, result_dtype
 from tcsolve._family.stacks import RHS, over_stacks
-from tcsolve._family.systems import DenseSystem, ProductSystem, norms_of, transposed
+from tcsolve._family.systems import DenseSystem, LUSystem, ProductSystem, norms_of, transposed
 from tcsolve._family.verification import device_operands, solved
 from tcsolve._solve.api import factor
 from tcsolve._solve.cost_model import first_update, rates_for
@@ -220,6 +220,8 @@ def _solve_one(lu, piv, b, matrix=None, *, trans, overwrite_b, check_finite, nor
         ops = ops_for(lu) if on_device else numpy_ops
         if matrix is not None:
             return DenseSystem(ops, transposed(matrix, trans), norm)
+        if not on_device and len(lu) > SMALL:
+            return LUSystem(lu, piv, trans)
         return ProductSystem(ops, _factors_of(ops.xp, lu, *ops.host(piv), trans))
 
     how = {"overwrite_b": overwrite_b, "check_finite": check_finite}

@@ -3,14 +3,15 @@
 import numpy as np
 
 from tcsolve._arithmetic.matrix_parts import by_parts
-from tcsolve._backends.cpu.blas import matmul
+from tcsolve._backends.cpu.blas import blas_of, matmul
+from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._backends.cpu.ops import sums
 from tcsolve._backends.select import numpy_ops
 from tcsolve._lu.scaling import exponent_of, ldexp
 from tcsolve._solve.backward_error import backward_errors
 from tcsolve._solve.long_double_residual import SMALL, residual
 
-__all__ = ["BandSystem", "DenseSystem", "ProductSystem", "norms_of", "transposed"]
+__all__ = ["BandSystem", "DenseSystem", "LUSystem", "ProductSystem", "norms_of", "transposed"]
 
 
 class DenseSystem:
@@ -63,7 +64,12 @@ class _Scaled:
 
     def __init__(self, ops, exponent, is_finite, measure=None):
         self.ops, self._measure = ops, measure or ops
-        self._exponent, self.is_finite = exponent, is_finite
+        self._exponent, self._is_finite = exponent, is_finite
+
+    @property
+    def is_finite(self):
+        """Whether the matrix holds neither NaN nor Inf."""
+        return self._is_finite
 
     def errors(self, x, b):
         """Return the backward error of each column, on the host."""
@@ -164,6 +170,46 @@ class ProductSystem(_Scaled):
         for f in reversed(factors):
             x = matmul(f, x) if large_on_host else f @ x
         return x
+
+
+class LUSystem(_Scaled):
+    """As `ProductSystem`, for more than SMALL unknowns and the factors P L U of getrf on the host.
+
+    Parameters
+    ----------
+    lu : ndarray, shape (n, n)
+        L and U in one array; it is not copied if it is column-major and in FP64.
+    swaps : ndarray of int, shape (n,)
+        Row i was exchanged with row swaps[i].
+    trans : {0, 1, 2}
+        0: A = P L U.  1: A is the transpose of that.  2: A is its adjoint.
+    """
+
+    def __init__(self, lu, swaps, trans):
+        super().__init__(numpy_ops, 0, is_finite=None)  # it is found when it is asked for
+        self._lu = np.asfortranarray(lu, np.result_type(lu, np.float64))
+        self._swaps, self._trans = swaps, trans
+
+    @property
+    def is_finite(self):
+        """Whether the factors hold neither NaN nor Inf."""
+        return bool(np.isfinite(self._lu).all())
+
+    def product(self, x):
+        """Return the product of all factors and x."""
+        return by_parts(np, lambda v: self._times(self._lu, v), x, self._lu.dtype.kind == "c")
+
+    def size(self, x):
+        """Return the largest entry of the product of the moduli of all factors and x, for each column."""
+        return self._times(np.abs(self._lu), np.abs(x)).max(axis=0)
+
+    def _times(self, lu, x):
+        trmm, laswp = blas_of("trmm", lu.dtype), lapack_of("laswp", lu.dtype)
+        x, unit = x.astype(lu.dtype, copy=False), {"lower": True, "diag": True}
+        if self._trans == 0:
+            return laswp(trmm(1.0, lu, trmm(1.0, lu, x), **unit), self._swaps, inc=-1)
+        x = trmm(1.0, lu, laswp(x, self._swaps), trans_a=self._trans, **unit)
+        return trmm(1.0, lu, x, trans_a=self._trans)
 
 
 def _widest(a, n):
