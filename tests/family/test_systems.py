@@ -1,13 +1,14 @@
-"""What measures and corrects answers on a device; another array module stands in for CuPy."""
+"""What measures and corrects answers; another array module stands in for CuPy on a device."""
 
 import types
 import warnings
 
 import numpy as np
 import pytest
+import scipy.linalg
 
 from tcsolve._backends.cpu.ops import NumpyOps
-from tcsolve._family.systems import DenseSystem, ProductSystem
+from tcsolve._family.systems import DenseSystem, LUSystem, ProductSystem, transposed
 from tcsolve._family.verification import settled
 
 
@@ -37,3 +38,36 @@ def test_rounding_gives_no_warning_for_any_of_many_columns_of_few_unknowns(kind)
 
     assert missed.any() or kind == "factors"
     assert (DenseSystem(NumpyOps(), a).errors(x, b) <= 2.0**-52).all() or kind == "factors"
+
+
+@pytest.mark.parametrize("trans", [0, 1, 2])
+@pytest.mark.parametrize("of_a, of_b", ["dd", "dD", "Dd", "DD", "ff", "FF"])
+@pytest.mark.parametrize("scale", [1.0, 2.0**30])
+def test_factors_of_getrf_are_measured_as_their_product_is(trans, of_a, of_b, scale):
+    n, rng = 40, np.random.default_rng(2)
+    a, b = (
+        (rng.standard_normal(shape) + 1j * rng.standard_normal(shape) * (char in "FD"))
+        for char, shape in ((of_a, (n, n)), (of_b, (n, 3)))
+    )
+    a, b = (
+        scale * (v if char in "FD" else v.real).astype(char) for v, char in ((a, of_a), (b, of_b))
+    )
+    lu, swaps = scipy.linalg.lu_factor(a)
+    x = scipy.linalg.lu_solve((lu, swaps), b, trans=trans)
+    wide = lu.astype(np.result_type(lu, np.float64))
+    order = np.arange(n)
+    for i, j in enumerate(swaps):
+        order[[i, j]] = order[[j, i]]
+    lower = np.empty_like(wide)
+    lower[order] = np.tril(wide, -1) + np.eye(n)
+    product = transposed(lower @ np.triu(wide), trans)
+    size = transposed(np.abs(lower) @ np.abs(np.triu(wide)), trans) @ np.abs(x)
+
+    for wrong in (1.0, 1 + 1e-3):
+        y = (wrong * x).astype(x.dtype)
+        system, rest = LUSystem(lu, swaps, trans), b - product @ y
+        expected = np.abs(rest).max(axis=0) / size.max(axis=0)
+        assert np.abs(system.errors(y, b) - expected).max() <= 1e-2 * expected.max() + 1e-16
+        assert np.abs(system.residual(y, b) - rest).max() <= 1e-13 * size.max()
+    assert system.is_finite and not LUSystem(lu * np.nan, swaps, trans).is_finite
+    assert np.isnan(system.errors(x * np.nan, b)).all()
