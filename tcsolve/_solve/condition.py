@@ -130,10 +130,13 @@ class ConditionEstimate:
                 return rcond
         elif well:
             return rcond
-        sample = self._sampled(near, rcond, own and own.column)
-        if sample is not None and sample > NEAR_SINGULAR * EPS[system.working]:
-            return sample
-        if ladder.climb():
+        least = NEAR_SINGULAR * EPS[system.working]
+        if not rcond <= least:  # else a sample would say the same
+            sample = self._sampled(near, rcond, own and own.column)
+            if sample is not None and sample > least:
+                return sample
+        # A rung whose roundoff is too large to show this rcond would be left at once.
+        if ladder.climb(most=TRUST * rcond):
             return self._estimate(near)
         return math.nan  # the factors are too coarse, and the plan forbids more precise ones
 

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import math
 from dataclasses import replace
 
 from tcsolve._arithmetic.formats import update_named
@@ -185,11 +186,19 @@ class Ladder:
             self.factor(self.precision)
         return self.rung
 
-    def climb(self, columns=1):
-        """Factor with the next rung, for some right-hand sides; return False if there is none."""
+    def climb(self, columns=1, most=math.inf):
+        """Factor with the next rung, for some right-hand sides; return False if there is none.
+
+        Rungs with a roundoff above `most` are skipped, but not the last one.
+        """
         following = self.following(columns)
         if following is None:
             return False
+        while update_named(following).u > most:
+            higher = next_rung(following, self.system.working)
+            if higher is None:
+                break
+            following = higher
         self.factor(following)
         return True
 
