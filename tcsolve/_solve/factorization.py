@@ -237,8 +237,8 @@ class Factorization:
         3. If the comparison does not confirm the estimate, the norm of the inverse is sampled.  Refined
            solves are done for two random right-hand sides, and for the unit vector of the largest column that
            the estimator found.  The sample is right within a factor of about sqrt(n).
-        4. If these solves do not converge, or the estimate or the sample is near machine epsilon, A is factored
-           by the next rung that can show such an rcond, up to FP64.
+        4. If these solves do not converge, or if the estimate or the sample is near machine epsilon, A is
+           factored by the next rung that can show such an rcond, up to FP64.
 
         Examples
         --------
