@@ -314,6 +314,7 @@ def draw(table):
     some = StudyTable(r for r in geo if r["matrix"] in SHOWN)
     some.draw("histories", RESULTS / "convergence_histories.png")
     real.draw("heatmap", RESULTS / "convergence_heatmap.png")
+    real.draw("heatmap", RESULTS / "convergence_heatmap_2.png", page=2)
 
 
 if __name__ == "__main__":

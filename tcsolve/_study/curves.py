@@ -1,43 +1,85 @@
 """Pictures of curves: residual histories, steps against the condition number, performance profiles."""
 
 import math
+import textwrap
 
 import numpy as np
 
 from tcsolve._errors import InputError
-from tcsolve._study.looks import NAMES, chosen, looks_of, panels
+from tcsolve._study.layout import grid, heading, legend_below, legend_under, panels
+from tcsolve._study.looks import MOST_CURVES, NAMES, Group, chosen, groups_of, shared_words
 
 __all__ = ["DRAWINGS", "performance_profile"]
 
-MOST_PANELS = 9
+# Matrices of a picture of histories; with several groups of plans each matrix has a row of panels.
+MOST_MATRICES, MOST_ROWS = 9, 5
+# With points of more matrices than these, a panel has fewer plans.
+MANY_POINTS, FEW_PLANS = 30, 4
+# Height of a mark for a run that has not converged, on the logarithmic axis of the steps.
+FAILED_STEP = 1.3
+MARKS_ONLY = {"linestyle": "None"}
 
 
 def _histories(figure, table, matrix=None):
-    """Draw the backward error after each step, a panel for each matrix."""
+    """Draw the backward error after each step, a panel for each matrix and group of plans."""
     rows = chosen([row for row in table.ran if row.get("history")], "a history", matrix)
     names = list(dict.fromkeys(row["matrix"] for row in rows))
-    if len(names) > MOST_PANELS:
-        names = [names[int(i)] for i in np.linspace(0, len(names) - 1, MOST_PANELS)]
-    looks = looks_of(row["plan"] for row in rows)
-    axes = panels(figure, len(names), sharey=True)
-    for ax, name in zip(axes, names, strict=True):
+    groups, shared = groups_of(rows), shared_words(rows)
+    most, every = (MOST_MATRICES if len(groups) == 1 else MOST_ROWS), len(names)
+    if every > most:
+        names = [names[int(i)] for i in np.linspace(0, every - 1, most)]
+    axes = _history_panels(figure, len(names), groups)
+    for ax, (name, group) in zip(axes, [(m, g) for m in names for g in groups], strict=True):
         here = [row for row in rows if row["matrix"] == name]
-        for row in here:
-            _history(ax, row["history"], looks[row["plan"]])
-        ax.axhline(here[0]["bound"], color="black", linewidth=0.6, linestyle=(0, (1, 2)))
-        ax.set(yscale="log", xlabel="step", title=_titled(here[0]))
-        # A prediction may fall far below any error that can be reached.
-        ax.set_ylim(bottom=here[0]["bound"] / 1e3)
-        ax.xaxis.get_major_locator().set_params(integer=True)
+        _history_panel(ax, here, group)
+        if group is groups[0]:
+            ax.set_title(_titled(here[0], 36 * len(groups)), loc="left")
+        if name == names[0] and len(groups) > 1:
+            ax.set_title(group.title + "\n")
+    some = "" if len(names) == every else f" ({len(names)} of {every} matrices)"
+    heading(
+        figure,
+        f"Backward error after each step{some}: marks are recomputed errors, lines between them are "
+        "predictions inside of Krylov methods, the dotted line is the bound",
+        shared,
+    )
+
+
+def _history_panels(figure, matrices, groups):
+    """Return the axes, those of one matrix one after the other; each legend is drawn once."""
+    if len(groups) == 1:
+        axes = panels(figure, matrices, sharey=True)
+        legend_below(figure, groups[0].looks)
+    else:
+        columns = min(len(groups), 4)
+        lines = -(-len(groups) // columns)
+        width = max(1.75, 7 / columns)
+        places = grid(figure, matrices * lines, columns, width, 1.7, sharey=True)
+        axes = []
+        for i in range(matrices):
+            row = places[i * lines * columns : (i + 1) * lines * columns]
+            axes += row[: len(groups)]
+            for ax in row[len(groups) :]:
+                ax.set_visible(False)
+        for ax, group in zip(axes[-len(groups) :], groups, strict=True):
+            legend_under(ax, group.looks, width)
     for ax in axes:
         if ax.get_subplotspec().is_first_col():
             ax.set_ylabel("backward error")
-    _legend_below(figure, looks)
-    figure.suptitle(
-        "Backward error after each step: marks are recomputed errors, lines between them are predictions\n"
-        "inside of Krylov methods, the dotted line is the bound",
-        fontsize=8,
-    )
+    return axes
+
+
+def _history_panel(ax, rows, group):
+    """Draw the histories of one matrix with the plans of a group."""
+    for row in rows:
+        if row["plan"] in group.looks:
+            _history(ax, row["history"], group.looks[row["plan"]])
+    bound = rows[0]["bound"]
+    ax.axhline(bound, color="black", linewidth=0.6, linestyle=(0, (1, 2)))
+    ax.set(yscale="log", xlabel="step")
+    # A prediction may fall far below any error that can be reached.
+    ax.set_ylim(bottom=bound / 1e3)
+    ax.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _history(ax, history, look):
@@ -46,48 +88,64 @@ def _history(ax, history, look):
         ax.plot(*zip(*points, strict=True), **look | {"marker": "None"})
     sure = [(step, error) for _, step, error, guess in history if error is not None and not guess]
     if sure:
-        ax.plot(*zip(*sure, strict=True), **look | {"linestyle": "None"})
+        ax.plot(*zip(*sure, strict=True), **look | MARKS_ONLY)
 
 
 def _steps(figure, table, x="kappa"):
     """Draw the steps to converge against a column of the matrix; runs that fail are in a band at the top."""
-    from matplotlib.ticker import NullLocator
-
     rows = [row for row in table.ran if row.get(x) and math.isfinite(row[x])]
     rows = chosen(rows, f"a positive {x}")
-    looks = looks_of(row["plan"] for row in rows)
-    figure.set_size_inches(5.2, 3.4)
-    ax = figure.subplots()
+    count = len({row["matrix"] for row in rows})
+    sweep = _is_sweep(rows)
+    groups = groups_of(rows, FEW_PLANS if count > MANY_POINTS and not sweep else MOST_CURVES)
+    if not sweep:
+        groups = [Group(g.title, {p: g.looks[p] | MARKS_ONLY for p in g.looks}) for g in groups]
     most = max((row["steps"] for row in rows if row["converged"]), default=1)
-    # Steps of zero are drawn at one half, which a logarithmic axis can show.
-    top = 1.6 * max(most, 2)
-    for place, (plan, look) in enumerate(looks.items()):
+    for ax, group in zip(_group_panels(figure, groups), groups, strict=True):
+        _steps_panel(ax, rows, group, x, 1.6 * max(most, 2))
+    ends = 0.6 * min(row[x] for row in rows), max(row[x] for row in rows) / 0.6
+    for ax in figure.axes:
+        ax.set_xlim(ends)
+    heading(figure, f"Steps by precision ({count} matrices)", shared_words(rows))
+
+
+def _steps_panel(ax, rows, group, x, top):
+    """Draw the runs of the plans of a group; those that fail are above `top`, a line for each plan."""
+    from matplotlib.ticker import NullLocator
+
+    for place, (plan, look) in enumerate(group.looks.items()):
         runs = sorted((r for r in rows if r["plan"] == plan), key=lambda row: row[x])
         good = [row for row in runs if row["converged"]]
-        ax.plot(
-            [row[x] for row in good],
-            [max(row["steps"], 0.5) for row in good],
-            **look | {"linestyle": look["linestyle"] if _is_sweep(runs) else "None", "alpha": 0.85},
-        )
-        level = top * 1.22**place
+        # Steps of zero are drawn at one half, which a logarithmic axis can show.
+        points = [row[x] for row in good], [max(row["steps"], 0.5) for row in good]
+        ax.plot(*points, **look, alpha=0.85)
         failed = [row[x] for row in runs if not row["converged"]]
-        ax.plot(failed, [level] * len(failed), **look | {"linestyle": "None", "label": None})
-    ax.axhspan(top / 1.15, top * 1.22 ** len(looks), color="0.93", zorder=0)
+        level = [top * FAILED_STEP**place] * len(failed)
+        ax.plot(failed, level, **look | MARKS_ONLY | {"markersize": 3})
+    end = top * FAILED_STEP ** len(group.looks)
+    ax.axhspan(top / 1.15, end * 2, color="0.93", zorder=0)
     ax.text(
-        0.01,
-        top * 1.22 ** (len(looks) - 0.9),
-        " not converged",
-        va="center",
-        fontsize=7,
-        transform=ax.get_yaxis_transform(),
+        0.01, end * 1.8, " not converged", va="top", fontsize=7, transform=ax.get_yaxis_transform()
     )
     ax.set(xscale="log", yscale="log", xlabel=NAMES.get(x, x), ylabel="steps to converge")
-    ax.set_ylim(0.4, top * 1.22 ** len(looks))
+    ax.set_ylim(0.4, end * 2)
     ax.set_yticks([1, *(10**k for k in range(1, 6) if 10**k < top / 1.15)])
     ax.yaxis.set_major_formatter("{x:g}")
     ax.yaxis.set_minor_locator(NullLocator())
-    ax.set_title(f"Steps by precision ({len({row['matrix'] for row in rows})} matrices)")
-    _legend_below(figure, looks)
+
+
+def _group_panels(figure, groups):
+    """Return axes for each group, with its title and legend."""
+    if len(groups) == 1:
+        figure.set_size_inches(5.2, 3.4)
+        legend_below(figure, groups[0].looks)
+        return [figure.subplots()]
+    columns, height = (2, 2.7) if len(groups) <= 4 else (3, 2.4)
+    axes = panels(figure, len(groups), columns=columns, width=7 / columns, height=height)
+    for ax, group in zip(axes, groups, strict=True):
+        ax.set_title(group.title)
+        legend_under(ax, group.looks, 7 / columns)
+    return axes
 
 
 def _profile(figure, table, measure="steps"):
@@ -95,25 +153,30 @@ def _profile(figure, table, measure="steps"):
     curves = performance_profile(table.ran, measure)
     if not curves:
         raise InputError(f"study: no matrix has a converged run with {measure}")
-    looks = looks_of(curves)
-    figure.set_size_inches(4.6, 3.2)
-    ax = figure.subplots()
+    groups = groups_of(table.ran)
     matrices = max(count for _, count in curves.values())
     most = max((ratios[-1] for ratios, _ in curves.values() if len(ratios)), default=1.0)
     end = max(2.0, most * 1.15)
-    for plan, (ratios, count) in curves.items():
-        found, repeats = np.unique(ratios, return_counts=True)
-        share = np.concatenate([[0.0], np.cumsum(repeats) / count])
-        x, y = np.concatenate([[1.0], found, [end]]), np.append(share, share[-1])
-        every = slice(1, -1, max(1, len(x) // 6))
-        ax.step(x, y, where="post", markevery=every, **looks[plan])
-    ax.set(xscale="log", xlim=(1, end), ylim=(0, 1.03), ylabel="share of the matrices")
-    ax.set_xscale("log", base=2)
-    ax.xaxis.set_major_formatter("{x:g}")
-    compared = "steps + 1" if measure == "steps" else NAMES.get(measure, measure)
-    ax.set_xlabel(f"({compared}) / (that of the best plan), at most")
-    ax.set_title(f"Performance profile of {measure} ({matrices} matrices)")
-    _legend_below(figure, looks)
+    for ax, group in zip(_group_panels(figure, groups), groups, strict=True):
+        for plan, (ratios, count) in curves.items():
+            look = group.looks.get(plan, {"color": "0.85", "linewidth": 0.5, "zorder": 1})
+            _profile_curve(ax, ratios, count, end, look)
+        ax.set_xscale("log", base=2)
+        ax.set(xlim=(1, end), ylim=(0, 1.03), ylabel="share of the matrices")
+        ax.xaxis.set_major_formatter("{x:g}")
+        compared = "steps + 1" if measure == "steps" else NAMES.get(measure, measure)
+        ax.set_xlabel(f"({compared}) / (that of the best plan), at most")
+    others = "; in grey: the plans of the other panels" if len(groups) > 1 else ""
+    title = f"Performance profile of {measure} ({matrices} matrices){others}"
+    heading(figure, title, shared_words(table.ran))
+
+
+def _profile_curve(ax, ratios, count, end, look):
+    found, repeats = np.unique(ratios, return_counts=True)
+    share = np.concatenate([[0.0], np.cumsum(repeats) / count])
+    x, y = np.concatenate([[1.0], found, [end]]), np.append(share, share[-1])
+    every = slice(1, -1, max(1, len(x) // 6))
+    ax.step(x, y, where="post", markevery=every, **look)
 
 
 def performance_profile(rows, measure):
@@ -150,28 +213,20 @@ def _ratios(solved, plan):
     return np.sort([ratio for ratio in found if ratio < math.inf])
 
 
-def _is_sweep(runs):
+def _is_sweep(rows):
     """Tell whether the runs are of one generator, so that a line between them means something."""
-    return len(runs) > 1 and len({row["matrix"].split()[0] for row in runs}) == 1
+    names = {row["matrix"] for row in rows}
+    return len(names) > 1 and len({name.split()[0] for name in names}) == 1
 
 
-def _titled(row):
-    kappa = row.get("kappa")
-    return (
-        row["matrix"]
-        if kappa is None or "cond=" in row["matrix"]
-        else (f"{row['matrix']}, n = {row['n']}, " + rf"$\kappa$ = {kappa:.0e}")
-    )
-
-
-def _legend_below(figure, looks):
-    """Put one legend for all axes below them."""
-    from matplotlib.lines import Line2D
-
-    shown = [Line2D([], [], **look) for look in looks.values()]
-    width = max(len(look["label"]) for look in looks.values())
-    columns = max(1, min(len(shown), int(figure.get_size_inches()[0] * 12 / (width + 6))))
-    figure.legend(handles=shown, loc="outside lower center", ncols=columns, handlelength=2.6)
+def _titled(row, width):
+    """Return the name of the matrix, its order and condition number, in lines of at most `width` letters."""
+    told, kappa = row["matrix"], row.get("kappa")
+    if "n=" not in told:
+        told += f", n = {row['n']}"
+    if kappa is not None and "cond=" not in told:
+        told += f", $\\kappa$\xa0=\xa0{kappa:.0e}"  # one word, which is not cut
+    return "\n".join(textwrap.wrap(told, width))
 
 
 DRAWINGS = {"histories": _histories, "steps": _steps, "profile": _profile}

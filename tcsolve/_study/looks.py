@@ -1,13 +1,18 @@
-"""What all pictures share: the colours, marks and short names of the plans, and the rows of a picture."""
+"""What all pictures share: groups of plans that fit into one panel, and their colours, marks and names."""
+
+from collections import Counter
+from dataclasses import dataclass
 
 from tcsolve._errors import InputError
 
-__all__ = ["NAMES", "chosen", "looks_of", "panels", "short_names"]
+__all__ = ["MOST_CURVES", "NAMES", "Group", "chosen", "groups_of", "shared_words"]
 
 # Colours that people with any colour vision can tell apart: M. Okabe, K. Ito, Color Universal Design, 2008.
 # Yellow is left out, because it is too light on paper.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS, DASHES = ("o", "s", "^", "D", "v", "P", "X", "<", ">"), ("-", "--", "-.", ":")
+# A panel with more curves cannot be read.
+MOST_CURVES = 8
 # Axis labels of columns.
 NAMES = {
     "kappa": r"condition number $\kappa$",
@@ -20,6 +25,22 @@ NAMES = {
     "n": "order n",
     "forward_error": "forward error",
 }
+
+
+@dataclass(frozen=True)
+class Group:
+    """Plans that are drawn in one panel.
+
+    Attributes
+    ----------
+    title : str
+        The words that most of its plans share; empty if there is only one group.
+    looks : dict of str to dict
+        For each plan the keyword arguments of its curve; the label has the other words.
+    """
+
+    title: str
+    looks: dict
 
 
 def chosen(rows, what, matrix=None):
@@ -36,44 +57,110 @@ def chosen(rows, what, matrix=None):
     return rows
 
 
-def short_names(plans):
-    """Return the name of each plan without the words that all plans share, except the first word."""
-    plans = list(dict.fromkeys(plans))
-    words = {plan: plan.split() for plan in plans}
-    shared = (
-        set.intersection(*(set(found[1:]) for found in words.values())) if len(plans) > 1 else set()
-    )
-    return {
-        plan: " ".join([found[0], *(w for w in found[1:] if w not in shared)])
-        for plan, found in words.items()
-    }
+def shared_words(rows):
+    """Return the words that the names of all plans share, as text; the update is none of them."""
+    return ", ".join(_split_words(rows)[1])
 
 
-def looks_of(plans):
-    """Return the keyword arguments of a curve for each plan: its colour tells the update."""
-    names = short_names(plans)
-    updates = list(dict.fromkeys(name.split()[0] for name in names.values()))
-    seen, found = {}, {}
-    for plan, name in names.items():
-        update = name.split()[0]
-        turn = seen[update] = seen.get(update, -1) + 1
-        i = updates.index(update)
-        found[plan] = {
-            "color": COLOURS[i % len(COLOURS)],
-            "marker": MARKERS[(i + 3 * turn) % len(MARKERS)],
-            "linestyle": DASHES[turn % len(DASHES)],
-            "label": name,
-            "markerfacecolor": "white" if turn % 2 else COLOURS[i % len(COLOURS)],
-        }
+def groups_of(rows, most=MOST_CURVES):
+    """Return the plans of the rows as a list of `Group`, each of at most `most` plans.
+
+    Plans of one group differ in the update if possible, and its colour tells the update.
+    """
+    words, _ = _split_words(rows)
+    updates = list(dict.fromkeys(found["update"] for found in words.values()))
+    parts = _parted(words, most)
+    found = []
+    for plans in parts:
+        common = _common({plan: words[plan] for plan in plans}) if len(parts) > 1 else {}
+        looks = {}
+        for place, plan in enumerate(plans):
+            own = [w for key, w in words[plan].items() if common.get(key) != w or key == "update"]
+            i = updates.index(words[plan]["update"]) if len(updates) > 1 else place
+            taken = [look["color"] for look in looks.values()]
+            looks[plan] = _look(i, taken, " ".join(own)) | _size(len(plans) - 1 - place)
+        found.append(Group(", ".join(w for key, w in common.items() if key != "update"), looks))
     return found
 
 
-def panels(figure, count, *, columns=3, width=2.35, height=2.0, **options):
-    """Return a list of `count` axes in rows of at most `columns`, and set the size of the figure."""
-    columns = 2 if count == 4 else min(columns, count)
-    rows = -(-count // columns)
-    figure.set_size_inches(max(3.4, columns * width), rows * height + 0.5)
-    axes = figure.subplots(rows, columns, squeeze=False, **options).ravel()
-    for ax in axes[count:]:
-        ax.set_visible(False)
-    return list(axes[:count])
+def _split_words(rows):
+    """Return {plan: {field: word}} of the fields in which plans differ, and the words that all share."""
+    first = {}
+    for row in rows:
+        first.setdefault(row["plan"], row)
+    named = {plan: _fields(plan) for plan in first}
+    fields = dict.fromkeys(key for found in named.values() for key in found)
+    for plan, found in named.items():
+        found |= {key: word for key in fields if (word := _usual(key, found, first[plan]))}
+    shared = [
+        key
+        for key in fields
+        if key != "update" and len(named) > 1 and len({f.get(key) for f in named.values()}) == 1
+    ]
+    words = {
+        plan: {key: found[key] for key in fields if key in found and key not in shared}
+        for plan, found in named.items()
+    }
+    return words, [next(iter(named.values()))[key] for key in shared]
+
+
+def _fields(plan):
+    """Return {field: word} of the name of a plan: its update, its method, and fields such as 'block=32'."""
+    update, *others = plan.split()
+    return {"update": update} | {w.partition("=")[0] if "=" in w else "method": w for w in others}
+
+
+def _usual(key, found, row):
+    """Return the word for a field that is not in the name of the plan, or None if it is not known."""
+    value = row.get(key)
+    if key in found or value is None:
+        return found.get(key)
+    word = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+    return word if key == "method" else f"{key}={word}"
+
+
+def _parted(words, most):
+    """Return lists of at most `most` plans; plans that differ only in the update stay together."""
+    if len(words) <= most:
+        return [list(words)]
+    blocks = {}
+    for plan, found in words.items():
+        rest = tuple(word for key, word in found.items() if key != "update")
+        blocks.setdefault(rest, []).append(plan)
+    parts = []
+    for block in blocks.values():
+        for start in range(0, len(block), most):
+            piece = block[start : start + most]
+            room = next((part for part in parts if len(part) + len(piece) <= most), None)
+            if room is None:
+                parts.append(room := [])
+            room += piece
+    return parts
+
+
+def _common(words):
+    """Return {field: word} of the words that at least three quarters of the plans have."""
+    found = {}
+    for key in dict.fromkeys(key for w in words.values() for key in w):
+        word, times = Counter(w.get(key) for w in words.values()).most_common(1)[0]
+        if word is not None and 4 * times >= 3 * len(words):
+            found[key] = word
+    return found
+
+
+def _look(i, taken, label):
+    """Return the keyword arguments of the curve of the i-th colour, unlike those whose colours are taken."""
+    colour = COLOURS[i % len(COLOURS)]
+    turn = taken.count(colour)
+    return {
+        "color": colour,
+        "marker": MARKERS[(i + 3 * turn) % len(MARKERS)],
+        "linestyle": DASHES[turn % len(DASHES)],
+        "label": label,
+        "markerfacecolor": "white" if turn % 2 else colour,
+    }
+
+
+def _size(later):
+    """Return sizes for a curve below `later` others, so that it is seen where they coincide."""
+    return {"linewidth": 1.1 + 0.18 * later, "markersize": 3.2 + 0.45 * later}

@@ -1,74 +1,131 @@
 """Pictures of areas: the heat map of matrices and plans, and spectra in the complex plane."""
 
+import math
+
 import numpy as np
 
-from tcsolve._study.looks import chosen, looks_of, panels, short_names
+from tcsolve._errors import InputError
+from tcsolve._study.layout import heading, panels
+from tcsolve._study.looks import chosen, groups_of, shared_words
 
-__all__ = ["DRAWINGS"]
+__all__ = ["DRAWINGS", "heatmap_pages"]
 
 # Each status that is a failure has a letter in the heat map.
 LETTERS = {
     **{"STALLED": "s", "NOT_CONVERGED": "n", "SINGULAR": "0", "RAISED": "r", "CRASHED": "c"},
     **{"NONFINITE_INPUT": "f", "OVERFLOW": "o", "UNDERFLOW": "u"},
 }
-# With more matrices than these, cells have no numbers, and rows no names.
-MOST_NUMBERS, MOST_NAMES = 60, 200
+# Matrices on a page.
+MOST_MATRICES = 85
+# Width of a cell for at most so many plans, and height of one for at most so many matrices, in inches; the
+# size of the letters.
+WIDTHS = ((8, 0.42), (16, 0.3), (math.inf, 0.215))
+HEIGHTS = ((30, 0.16, 6), (math.inf, 0.105, 5))
 MOST_SPECTRA = 5
 GREY = 0.86
 
 
-def _heatmap(figure, table, measure="steps"):
-    """Draw a cell for each matrix and plan: its steps, or a letter for its failure."""
-    from matplotlib.colors import LogNorm
+def heatmap_pages(table):
+    """Return the number of pages of the heat map."""
+    return -(-len({row["matrix"] for row in table.ran}) // MOST_MATRICES)
 
+
+def _heatmap(figure, table, measure="steps", page=1):
+    """Draw a cell for each matrix and plan: its steps, or a letter for its failure."""
     rows = chosen(list(table.ran), "a run")
-    names = short_names(row["plan"] for row in rows)
+    groups, shared = groups_of(rows), shared_words(rows)
     kappa = {row["matrix"]: row.get("kappa") or np.inf for row in rows}
-    matrices = sorted(kappa, key=kappa.get)
-    cells, failed = np.full((len(matrices), len(names)), np.nan), {}
-    for row in rows:
-        place = matrices.index(row["matrix"]), list(names).index(row["plan"])
-        if row["converged"]:
-            cells[place] = row[measure]
-        else:
-            failed[place] = LETTERS.get(row["status"], "x")
-    line = 0.16 if len(matrices) <= MOST_NUMBERS else 0.075
-    figure.set_size_inches(max(3.4, 1.6 + 0.5 * len(names)), 1.6 + line * len(matrices))
+    matrices, told = _page_of(sorted(kappa, key=kappa.get), page, heatmap_pages(table))
+    cells, failed = _cells(rows, matrices, [plan for g in groups for plan in g.looks], measure)
+    width = next(size for most, size in WIDTHS if cells.shape[1] <= most)
+    height, letter = next(sizes for most, *sizes in HEIGHTS if len(matrices) <= most)
+    figure.set_size_inches(
+        max(3.4, 1.9 + width * cells.shape[1]), max(2.4, 1.5 + height * len(matrices))
+    )
     ax = figure.subplots()
-    least = 1 if measure == "steps" else np.nanmin(cells[cells > 0], initial=np.inf)
-    with np.errstate(invalid="ignore"):
-        most = max(np.nanmax(cells, initial=2 * least), 2 * least)
-        shown = np.maximum(cells, least)
-    image = ax.imshow(shown, aspect="auto", cmap="cividis_r", norm=LogNorm(least, most))
+    norm = _norm(cells, measure)
+    image = ax.imshow(np.maximum(cells, norm.vmin), aspect="auto", cmap="cividis_r", norm=norm)
     grey = np.full((*cells.shape, 4), GREY)  # a cell without a run stays white
     grey[..., 3] = 0
     for place in failed:
         grey[place][3] = 1
     ax.imshow(grey, aspect="auto")
-    if len(matrices) <= MOST_NUMBERS:
-        _numbers(ax, cells, failed, np.sqrt(least * most))
-    ax.grid(False)
-    ax.set_xticks(
-        range(len(names)), names.values(), rotation=40, ha="right", rotation_mode="anchor"
-    )
-    small = 6 if len(matrices) <= MOST_NUMBERS else 4
-    if len(matrices) <= MOST_NAMES:
-        ax.set_yticks(range(len(matrices)), matrices, fontsize=small)
-    ax.set_ylabel(r"matrices, from small (top) to large $\kappa$")
+    _numbers(ax, cells, failed, norm, min(letter, 5.5 if width < 0.3 else letter))
+    _heatmap_axes(ax, groups, matrices, letter)
     figure.colorbar(image, ax=ax, label=measure, format="{x:g}", aspect=40, shrink=0.8)
-    told = sorted({letter for letter in failed.values()})
-    meaning = ", ".join(f"{v} {k.lower()}" for k, v in LETTERS.items() if v in told)
-    meaning = f" ({meaning})" if meaning and len(matrices) <= MOST_NUMBERS else ""
-    ax.set_title(f"{measure.capitalize()} to converge; grey: not converged{meaning}")
+    letters = ", ".join(f"{v} {k.lower()}" for k, v in LETTERS.items() if v in failed.values())
+    grey_is = "; grey: not converged" + (f" ({letters})" if letters else "") if failed else ""
+    heading(figure, f"{measure.capitalize()} to converge{told}{grey_is}", shared)
 
 
-def _numbers(ax, cells, failed, middle):
+def _page_of(matrices, page, pages):
+    """Return the matrices of a page, and the words that tell which page it is."""
+    if not 1 <= page <= pages:
+        raise InputError(f"study: the heat map has no page {page}; it has {pages}")
+    most = -(-len(matrices) // pages)
+    told = f", page {page} of {pages}" if pages > 1 else ""
+    return matrices[(page - 1) * most : page * most], told
+
+
+def _cells(rows, matrices, plans, measure):
+    """Return the values of the cells, NaN without one; and the letters of those that failed."""
+    lines, columns = ({name: i for i, name in enumerate(names)} for names in (matrices, plans))
+    cells, failed = np.full((len(matrices), len(plans)), np.nan), {}
+    for row in rows:
+        if row["matrix"] not in lines:
+            continue
+        place = lines[row["matrix"]], columns[row["plan"]]
+        if not row["converged"]:
+            failed[place] = LETTERS.get(row["status"], "x")
+        elif row.get(measure) is not None:
+            cells[place] = row[measure]
+    return cells, failed
+
+
+def _norm(cells, measure):
+    from matplotlib.colors import LogNorm
+
+    positive = cells[cells > 0]
+    least = 1 if measure == "steps" else positive.min(initial=np.inf)
+    least = least if np.isfinite(least) else 1
+    return LogNorm(least, max(positive.max(initial=0), 2 * least))
+
+
+def _numbers(ax, cells, failed, norm, size):
+    how = {"ha": "center", "va": "center_baseline", "fontsize": size}
     for (i, j), value in np.ndenumerate(cells):
         if (i, j) in failed:
-            ax.text(j, i, failed[i, j], ha="center", va="center", fontsize=6, color="0.25")
+            ax.text(j, i, failed[i, j], color="0.25", **how)
         elif np.isfinite(value):
-            dark = "white" if value > middle else "black"
-            ax.text(j, i, f"{value:.3g}", ha="center", va="center", fontsize=6, color=dark)
+            dark = "white" if norm(max(value, norm.vmin)) > 0.5 else "black"
+            ax.text(j, i, f"{value:.3g}", color=dark, **how)
+
+
+def _heatmap_axes(ax, groups, matrices, letter):
+    """Write the names of the matrices and plans, and a line and a title for each group of plans."""
+    labels = [look["label"] for group in groups for look in group.looks.values()]
+    ax.grid(False)
+    ax.set_xticks(range(len(labels)), labels, rotation=90, fontsize=6.5)
+    ax.set_yticks(range(len(matrices)), matrices, fontsize=letter)
+    ax.set_ylabel(r"matrices, from small (top) to large $\kappa$")
+    start = -0.5
+    for group in groups:
+        end = start + len(group.looks)
+        if len(groups) > 1:
+            place = ((start + end) / 2, 1)
+            ax.annotate(
+                group.title.replace(", ", "\n"),
+                place,
+                (0, 3),
+                xycoords=ax.get_xaxis_transform(),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                fontsize=6.5,
+            )
+        if end < len(labels) - 0.5:
+            ax.axvline(end, color="white", linewidth=2.5)
+        start = end
 
 
 def _spectrum(figure, table, matrix=None):
@@ -78,7 +135,7 @@ def _spectrum(figure, table, matrix=None):
     # Plans with the same factors have the same spectrum; it is drawn once.
     distinct = {str(row["spectrum"]): row for row in reversed(rows) if row["matrix"] == matrix}
     rows = list(reversed(distinct.values()))[:MOST_SPECTRA]
-    looks = looks_of(row["plan"] for row in rows)
+    looks = {plan: look for group in groups_of(rows) for plan, look in group.looks.items()}
     before, *after = panels(figure, 1 + len(rows))
     _eigenvalues(before, rows[0]["spectrum"]["before"], "0.3", "$A$", 0)
     for ax, row in zip(after, rows, strict=True):
@@ -89,10 +146,8 @@ def _spectrum(figure, table, matrix=None):
         if ax.get_subplotspec().is_first_col():
             ax.set_ylabel("imaginary part")
     kappa = rf", $\kappa$ = {rows[0]['kappa']:.0e}" if rows[0].get("kappa") else ""
-    figure.suptitle(
-        f"Eigenvalues of {matrix}{kappa}, and of the error $M^{{-1}} A - I$ of its factors",
-        fontsize=8,
-    )
+    title = f"Eigenvalues of {matrix}{kappa}, and of the error $M^{{-1}} A - I$ of its factors"
+    heading(figure, title, shared_words(rows))
 
 
 def _eigenvalues(ax, pairs, colour, title, shift):
@@ -104,6 +159,7 @@ def _eigenvalues(ax, pairs, colour, title, shift):
         ax.set_ylim(-spread / 2, spread / 2)
     ax.set(title=title, xlabel="real part")
     ax.locator_params(nbins=4)
+    ax.ticklabel_format(scilimits=(-3, 4))
 
 
 DRAWINGS = {"heatmap": _heatmap, "spectrum": _spectrum}

@@ -2,7 +2,7 @@
 
 from tcsolve._errors import InputError
 
-__all__ = ["PICTURES", "draw"]
+__all__ = ["PICTURES", "count_pages", "draw"]
 
 PICTURES = ("histories", "steps", "profile", "heatmap", "spectrum")
 # Readable at the width of a column or a page of a paper.
@@ -12,6 +12,13 @@ STYLE = {
     **{"lines.markersize": 4, "axes.grid": True, "grid.linewidth": 0.3, "grid.alpha": 0.6},
     **{"legend.frameon": False, "figure.constrained_layout.use": True, "savefig.dpi": 200},
 }
+
+
+def count_pages(kind, table):
+    """Return the number of pages of a picture."""
+    from tcsolve._study import maps
+
+    return maps.heatmap_pages(table) if kind == "heatmap" else 1
 
 
 def draw(kind, table, path=None, **options):

@@ -175,7 +175,8 @@ class StudyTable:
               column.
             - profile: the performance profile of Dolan and More [1]_ of the plans; ``measure=`` names the
               column to compare, 'steps' by default.
-            - heatmap: the steps, or the failure, of each matrix with each plan.
+            - heatmap: the steps, or the failure, of each matrix with each plan; with more than 85 matrices it
+              has pages, and ``page=`` names one, 1 by default.
             - spectrum: the eigenvalues of A, and those of ``M^-1 A - I`` for the factors M of each plan;
               ``matrix=`` names the matrix.
         path : path, optional

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tcsolve._errors import InputError
 from tcsolve._study.api import study
+from tcsolve._study.pictures import PICTURES, count_pages
 from tcsolve._study.plans import parse_grid
 from tcsolve._study.spec import DEVICES, RIGHT_SIDES
 from tcsolve._study.table import StudyTable
@@ -20,8 +21,6 @@ examples:
   tcsolve study study.toml -o runs.jsonl --jobs 2 --resume --pictures figures
   tcsolve study --read runs.jsonl --table runs.tex --pictures figures
 """
-# The pictures of `--pictures`.  A picture is left out if the rows lack its numbers.
-PICTURES = ("histories", "steps", "profile", "heatmap", "spectrum")
 FILTERS = ("min_n", "max_n", "kind", "group", "kappa")
 
 
@@ -139,9 +138,12 @@ def _entry(text, filters):
 
 
 def _draw(table, folder, form):
+    """Draw every kind of picture; one whose numbers the rows lack is left out."""
     folder.mkdir(parents=True, exist_ok=True)
     for kind in PICTURES:
         try:
             table.draw(kind, folder / f"{kind}.{form}")
+            for page in range(2, 1 + count_pages(kind, table)):
+                table.draw(kind, folder / f"{kind}_{page}.{form}", page=page)
         except InputError as error:
             say("warning", f"no picture {kind}: {error}")

@@ -14,6 +14,7 @@ from switches import import_or_skip
 import tcsolve
 from tcsolve import StudyTable, study
 from tcsolve._study.curves import performance_profile
+from tcsolve._study.looks import groups_of, shared_words
 from tcsolve.cli import command as cli
 
 SWEEP = "gen:svd_geo:n=40:cond=1e1,1e3,1e6"
@@ -157,9 +158,8 @@ def test_a_history_picture_has_the_points_of_the_rows(table, matplotlib):
 
 
 def test_colours_tell_the_precisions_apart_and_dashes_the_methods(table, matplotlib):
-    from tcsolve._study.looks import looks_of
-
-    looks = looks_of([row["plan"] for row in table.ran])
+    (group,) = groups_of(table.ran)
+    looks = group.looks
     of = {look["label"]: look for look in looks.values()}
     assert set(of) == {
         "fp16 ir",
@@ -170,6 +170,81 @@ def test_colours_tell_the_precisions_apart_and_dashes_the_methods(table, matplot
     assert of["fp16 ir"]["color"] == of["fp16 fgmres"]["color"] != of["fp32 ir"]["color"]
     assert of["fp16 ir"]["linestyle"] != of["fp16 fgmres"]["linestyle"]
     assert len({look["marker"] for look in looks.values()}) == 4
+    assert shared_words(table.ran) == "block=16" and group.title == ""
+
+
+UPDATES = ("bf16", "fp16", "tf32", "fp16x3", "fp32", "bf16@h200", "fp16@h200")
+
+
+def many_rows(matrices=3):
+    """Return made-up rows of 29 plans: every update with two methods, with and without scaling, and fp64."""
+    plans = [
+        f"{u} {m} block=16" + ("" if scale else " scale=no")
+        for u in UPDATES
+        for m in ("ir", "fgmres")
+        for scale in (True, False)
+    ]
+    return [
+        {
+            **{"matrix": f"m{i}", "n": 9, "kappa": 10.0**i, "plan": plan, "bound": 1e-15},
+            **{"scale": "scale=no" not in plan, "method": "auto" if "fp64" in plan else None},
+            **{"status": "STALLED" if i > 5 else "CONVERGED", "converged": i <= 5, "steps": 3},
+            "history": [["fp16", 0, 1e-4, False], ["fp16", 1, 1e-16, False]],
+        }
+        for i in range(matrices)
+        for plan in [*plans, "fp64 block=16"]
+    ]
+
+
+def test_many_plans_are_parted_into_groups_that_can_be_told_apart():
+    rows = many_rows()
+    groups = groups_of(rows)
+    titles = ["ir, scale=yes", "ir, scale=no", "fgmres, scale=yes", "fgmres, scale=no"]
+    assert [group.title for group in groups] == titles
+    assert {plan for g in groups for plan in g.looks} == {row["plan"] for row in rows}
+    assert shared_words(rows) == "block=16"
+    for group in groups:
+        looks = list(group.looks.values())
+        assert len(looks) <= 8 and len({(v["color"], v["linestyle"]) for v in looks}) == len(looks)
+        assert [look["label"] for look in looks[:7]] == list(UPDATES)
+    colours = {g.looks[p]["color"] for g in groups for p in g.looks if p.startswith("bf16 ")}
+    assert len(colours) == 1  # one update has one colour in all panels
+
+
+@pytest.mark.parametrize("updates", [1, 2, 20])
+def test_groups_of_any_plans_have_curves_that_differ(updates):
+    plans = [f"fp{i} max_steps={k}" for i in range(updates) for k in range(24 // updates)]
+    groups = groups_of([{"plan": plan} for plan in plans])
+    assert sum(len(group.looks) for group in groups) == len(plans)
+    for group in groups:
+        looks = group.looks.values()
+        assert len({(v["color"], v["linestyle"]) for v in looks}) == len(looks) <= 8
+        assert len({look["label"] for look in looks}) == len(looks)
+
+
+@pytest.mark.parametrize("kind", ["histories", "steps", "profile", "heatmap"])
+def test_pictures_of_many_plans_have_panels_and_fit_a_page(matplotlib, kind):
+    figure = StudyTable(many_rows(100)).draw(kind)
+    width, height = figure.get_size_inches()
+    assert width <= 8.5 and height <= 11
+    shown = [ax for ax in figure.axes if ax.get_visible()]
+    if kind == "heatmap":
+        assert len(shown[0].get_xticks()) == 29 and len(shown[0].get_yticks()) == 50
+    else:
+        labels = [t.get_text() for ax in shown if (x := ax.get_legend()) for t in x.get_texts()]
+        assert len(labels) == 29
+
+
+def test_a_heat_map_of_many_matrices_has_pages(matplotlib):
+    table = StudyTable(many_rows(100))
+    names = [
+        tick.get_text()
+        for page in (1, 2)
+        for tick in table.draw("heatmap", page=page).axes[0].get_yticklabels()
+    ]
+    assert sorted(names) == sorted(row["matrix"] for row in table.rows[::29])
+    with pytest.raises(tcsolve.InputError, match="no page 3; it has 2"):
+        table.draw("heatmap", page=3)
 
 
 def test_a_performance_profile_is_that_of_dolan_and_more():
