@@ -5,6 +5,8 @@ import pathlib
 
 from _harness import RESULTS
 
+from tcsolve._study.looks import COLOURS, DASHES, MARKERS
+
 
 def figure(title, xlabel, ylabel, *, panels=1):
     """Return (figure, list of axes) with labels, two axes per row; it needs matplotlib but no display."""
@@ -21,6 +23,18 @@ def figure(title, xlabel, ylabel, *, panels=1):
         axis.set_axisbelow(True)
         axis.grid(True, alpha=0.3)
     return made, axes
+
+
+def curve(place, count):
+    """Return the look of the curve at a place of `count`; those drawn first are wider, so all are seen."""
+    later = count - 1 - place
+    return {
+        "color": COLOURS[place % len(COLOURS)],
+        "marker": MARKERS[place % len(MARKERS)],
+        "linestyle": DASHES[place % len(DASHES)],
+        "linewidth": 1.3 + 0.6 * later,
+        "markersize": 4.5 + 1.6 * later,
+    }
 
 
 def ticks(axis, values):

@@ -11,7 +11,7 @@ times that an H200 takes for the same level.
 import json
 
 import numpy as np
-from _figures import by, figure, finish, ticks, try_to_draw
+from _figures import by, curve, figure, finish, ticks, try_to_draw
 from _harness import RESULTS, arguments, machine, save
 from gemm import Reference, judged
 
@@ -105,23 +105,28 @@ def told(error, of_h200):
 
 
 def draw(facts, rows, path):
-    """Draw the mean error against n, and against the time that the H200 takes for the level."""
-    made, axes = figure("Refined products: mean error", "n", "mean error", panels=2)
+    """Draw the mean error of each level against n, and all against the time that the H200 takes."""
+    made, axes = figure("Refined products: mean error", "n", "mean error", panels=len(LEVELS) + 1)
     times = {(r["n"], r["level"]): 1e3 * r["seconds"]["median"] for r in measured()[1]}
-    colors = dict(zip(LEVELS, ("C0", "C1", "C2", "C3"), strict=True))
     found, last = series(rows), max(row["n"] for row in rows)
-    for (name, levels), mark in zip(found.items(), "o^svx", strict=False):
-        for level in LEVELS:
+    timed = axes[len(LEVELS)]
+    for place, (name, levels) in enumerate(found.items()):
+        how = curve(place, len(found)) | {"label": name}
+        for axis, level in zip(axes, LEVELS, strict=False):
             sizes = sorted(n for n in levels[level] if n <= last)
-            values, label = [levels[level][n] for n in sizes], name if level == "none" else None
-            how = {"marker": mark, "color": colors[level], "markersize": 5, "label": label}
-            axes[0].loglog(sizes, values, **how)
-            if (last, level) in times and last in levels[level]:
-                axes[1].semilogy(times[last, level], levels[level][last], linestyle="none", **how)
-    ticks(axes[0], [row["n"] for row in rows])
-    axes[1].set_xlabel(f"time of this level on the H200, ms, n = {last}")
-    axes[1].set_title("blue: none, orange: a, green: ab, red: full", fontsize="small")
-    finish(made, axes, facts, path)
+            axis.loglog(sizes, [levels[level][n] for n in sizes], **how)
+        known = [v for v in LEVELS if (last, v) in times and last in levels[v]]
+        points = [times[last, v] for v in known], [levels[v][last] for v in known]
+        timed.semilogy(*points, **how | {"linestyle": "none"})
+    for axis, level in zip(axes, LEVELS, strict=False):
+        axis.set_title(f"level {level}")
+        ticks(axis, [row["n"] for row in rows])
+    timed.set_title(f"levels {', '.join(LEVELS)} from left to right, n = {last}")
+    timed.set_xlabel("time of the level on the H200, ms")
+    axes[-1].axis("off")
+    handles, labels = axes[0].get_legend_handles_labels()
+    axes[-1].legend(handles, labels, loc="center left", fontsize="large", handlelength=4)
+    finish(made, [], facts, path)
 
 
 def main():
