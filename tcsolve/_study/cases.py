@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from tcsolve import matrices
+from tcsolve._arguments import require_count
 from tcsolve._errors import InputError
+from tcsolve._study.generators import checked_options, takes
 from tcsolve._study.sweeps import sweep
 
 __all__ = ["Case", "Filters", "Skipped", "expand_cases", "load_case"]
@@ -50,6 +52,14 @@ class Filters:
     def of(cls, options):
         """Take the filters out of a dict of options, and return them."""
         found = {key: options.pop(key) for key in cls.__dataclass_fields__ if key in options}
+        for key, value in found.items():
+            if (
+                isinstance(value, list | tuple) and len(value) == 1
+            ):  # from 'gen:gauss:n=9,99:max_n=50'
+                found[key] = value[0]
+        for key in ("min_n", "max_n"):
+            if found.get(key) is not None:
+                found[key] = require_count(f"study: {key}", found[key])
         if found.get("kappa") is not None:
             found["kappa"] = _range(found["kappa"])
         if found.get("kind") and found["kind"] not in KINDS:
@@ -149,6 +159,8 @@ def expand_cases(given, folder=None, scratch=None):
     """
     if isinstance(given, str | os.PathLike) or _is_entry(given):
         given = [given]
+    if not isinstance(given, list | tuple | Mapping):
+        given = [given]
     if isinstance(given, Mapping):
         return [_of_array(name, a, scratch) for name, a in given.items()]
     found = {}
@@ -196,6 +208,8 @@ def _expanded(item, folder):
     """Return the cases of one entry: a string, a path, or a dict with one of `SOURCES`."""
     if isinstance(item, Case):
         return [item]
+    if not isinstance(item, str | os.PathLike | Mapping):
+        raise InputError(f"study: the matrix is {item!r}; it must be a name, a path, or a dict")
     entry = dict(item) if isinstance(item, Mapping) else {"text": os.fspath(item)}
     if "text" in entry:
         entry |= _parsed(entry.pop("text"))
@@ -208,7 +222,9 @@ def _expanded(item, folder):
     filters = Filters.of(entry)
     expand = {"generate": _generated, "suitesparse": _collected, "file": _files}[sources[0]]
     found = []
-    for name in [names] if isinstance(names, str | os.PathLike) else names:
+    for name in names if isinstance(names, list | tuple) else [names]:
+        if not isinstance(name, str | os.PathLike) or not os.fspath(name):
+            raise InputError(f"study: a matrix of {sources[0]!r} is {name!r}; it needs a name")
         found += expand(os.fspath(name), dict(entry), filters, folder)
     return found
 
@@ -230,6 +246,10 @@ def _options(options, text):
         key, equals, value = option.partition("=")
         if not equals:
             raise InputError(f"study: {text!r} has {option!r}; write key=value or key=value,value")
+        if key in found or key in SOURCES:
+            raise InputError(
+                f"study: {text!r} has {key} twice; several values are {key}=value,value"
+            )
         found[key] = [_number(part) for part in value.split(",")]
     return found
 
@@ -249,10 +269,13 @@ def _generated(name, options, filters, _):
         matches = [k for k in known if glob.fnmatch.fnmatchcase(k, name)]
         if not matches:
             raise InputError(f"study: {_unknown(name)}")
-        return [c for match in matches for c in _generated(match, dict(options), filters, None)]
+        able = [match for match in matches if takes(match, options)] or matches[:1]
+        return [c for match in able for c in _generated(match, dict(options), filters, None)]
     if "n" not in options:
         raise InputError(f"study: gen:{name} needs its order: 'gen:{name}:n=100', or n = 100")
-    return [Case("generate", name, swept, filters) for swept in sweep(options)]
+    return [
+        Case("generate", name, checked_options(name, swept), filters) for swept in sweep(options)
+    ]
 
 
 def _unknown(name):
@@ -318,12 +341,15 @@ def _array_problem(case, seed, rhs):
 
 def _range(value):
     """Return (least, most) of '1e3:1e8' or of a pair."""
-    parts = value.split(":") if isinstance(value, str) else list(value)
     try:
+        parts = value.split(":") if isinstance(value, str) else list(value)
         least, most = (float(p) if p not in ("", None) else None for p in parts)
     except (TypeError, ValueError) as error:
         raise InputError(f"study: kappa is {value!r}; write it as '1e3:1e8'") from error
-    return (0.0 if least is None else least, math.inf if most is None else most)
+    least, most = 0.0 if least is None else least, math.inf if most is None else most
+    if not least <= most:
+        raise InputError(f"study: kappa is {value!r}; write the smaller number first: '1e3:1e8'")
+    return least, most
 
 
 def _is_definite(a):

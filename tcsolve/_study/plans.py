@@ -37,6 +37,9 @@ class NamedPlan:
     @classmethod
     def of(cls, options):
         """Return the plan with these fields, the others as `DEFAULTS` and `Plan` have them."""
+        for alias, field in ALIASES.items():
+            if alias in options and field in options:
+                raise InputError(f"study: a plan has {alias} and {field}, which are the same")
         options = DEFAULTS | {ALIASES.get(key, key): value for key, value in options.items()}
         residual = options.pop("residual", cls.residual)
         if residual not in RESIDUALS:
@@ -46,7 +49,9 @@ class NamedPlan:
         unknown = sorted(options.keys() - {field.name for field in fields(Plan)})
         if unknown:
             known = ", ".join([*(field.name for field in fields(Plan)), "residual"])
-            raise InputError(f"study: a plan has no {', '.join(unknown)}; it has {known}")
+            raise InputError(
+                f"study: a plan has no {', '.join(u or repr(u) for u in unknown)}; it has {known}"
+            )
         plan = Plan(**options)
         label = _label(plan) + ("" if residual == cls.residual else f" residual={residual}")
         return cls(label, asdict(plan), residual)
@@ -95,6 +100,8 @@ def parse_grid(words):
         key, equals, values = word.partition("=")
         if not equals:
             raise InputError(f"study: --plan has {word!r}; write key=value or key=value,value")
+        if key in grid:
+            raise InputError(f"study: --plan has {key} twice; several values are {key}=value,value")
         grid[key] = [_value(text) for text in values.split(",")]
     return grid
 

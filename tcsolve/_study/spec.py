@@ -5,6 +5,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from tcsolve._arguments import require_switch
 from tcsolve._errors import InputError
 from tcsolve._study.cases import expand_cases
 from tcsolve._study.plans import expand_plans
@@ -66,6 +67,8 @@ def read_study_file(path):
     unknown = sorted(found.keys() - set(KEYS))
     if unknown:
         raise InputError(f"study: {path} has {', '.join(unknown)}; it may have {', '.join(KEYS)}")
+    for key in ("history", "energy"):
+        found |= {key: require_switch(f"study: {path}: {key}", found[key])} if key in found else {}
     for key in ("matrices", "plans"):
         if not isinstance(found.get(key), list):
             raise InputError(f"study: {path} needs a list of {key}: [[{key}]] or {key} = [...]")
@@ -78,7 +81,7 @@ def _placed(entry, folder):
     """Return an entry with the names of its files as paths from the folder of the study file."""
     if isinstance(entry, str):
         return entry if entry.startswith(("gen:", "ss:")) else str(folder / entry)
-    if "file" not in entry:
+    if not isinstance(entry, dict) or "file" not in entry:
         return entry
     names = entry["file"] if isinstance(entry["file"], list) else [entry["file"]]
     return {**entry, "file": [str(folder / name) for name in names]}

@@ -3,6 +3,8 @@
 import itertools
 from collections.abc import Sequence
 
+from tcsolve._errors import InputError
+
 __all__ = ["sweep"]
 
 
@@ -18,4 +20,7 @@ def sweep(options):
         list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
         for value in options.values()
     ]
+    for key, values in zip(options, swept, strict=True):
+        if not values:
+            raise InputError(f"study: {key} is an empty list, needs a value")
     return [dict(zip(options, values, strict=True)) for values in itertools.product(*swept)]

@@ -7,7 +7,7 @@ import os
 
 from tcsolve._errors import InputError
 
-__all__ = ["WRITERS", "as_csv", "as_latex", "as_markdown", "written"]
+__all__ = ["WRITERS", "as_csv", "as_latex", "as_markdown", "check_form", "written"]
 
 DASH = "–"
 ESCAPED = {
@@ -47,12 +47,17 @@ WRITERS = {"markdown": as_markdown, "csv": as_csv, "latex": as_latex}
 FORMS = {".csv": "csv", ".md": "markdown", ".tex": "latex"}
 
 
-def written(path, table, columns):
-    """Write a `StudyTable` to a file, completely or not at all; the suffix says how."""
+def check_form(path):
+    """Raise an InputError unless the suffix of a path is that of a form of tables."""
     if path.suffix != ".parquet" and path.suffix not in FORMS:
         raise InputError(
             f"study: {path} must end in one of .parquet, {', '.join(FORMS)}, which is its form"
         )
+
+
+def written(path, table, columns):
+    """Write a `StudyTable` to a file, completely or not at all; the suffix says how."""
+    check_form(path)
     temporary = path.with_name(path.name + ".part")
     if path.suffix == ".parquet":
         _write_parquet(temporary, table, columns)

@@ -1,6 +1,7 @@
 """The command `tcsolve study`: a study of convergence, its tables and its pictures."""
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 from tcsolve._errors import InputError
@@ -9,7 +10,7 @@ from tcsolve._study.pictures import PICTURES, count_pages
 from tcsolve._study.plans import parse_grid
 from tcsolve._study.spec import DEVICES, RIGHT_SIDES
 from tcsolve._study.table import StudyTable
-from tcsolve._study.writers import as_markdown
+from tcsolve._study.writers import as_markdown, check_form
 from tcsolve.cli.messages import say, tell
 
 __all__ = ["add_study"]
@@ -87,10 +88,13 @@ def add_study(commands, texts):
     )
     results.add_argument("--columns", metavar="NAME,NAME", help="columns of the tables")
     results.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw pictures there")
-    results.add_argument("--form", default="png", help="form of the pictures: png, pdf or svg")
+    results.add_argument(
+        "--form", default="png", choices=("png", "pdf", "svg"), help="form of the pictures"
+    )
 
 
 def _study(args):
+    _check_results(args)
     table = StudyTable.read(args.read) if args.read else _run(args)
     columns = args.columns.split(",") if args.columns else None
     for path in args.table:
@@ -104,7 +108,20 @@ def _study(args):
     for row in table.rows:
         if row["status"] in ("SKIPPED", "CRASHED"):
             say("warning", f"{row['matrix']}: {row['status'].lower()}: {row['reason']}")
+    raised = Counter(row["reason"] for row in table.rows if row["status"] == "RAISED")
+    for reason, runs in raised.items():
+        say("warning", f"{runs} runs ended with an error: {reason}")
     return 0
+
+
+def _check_results(args):
+    """Raise an InputError, before a long study, if its results could not be written."""
+    for path in args.table:
+        check_form(path)
+        if not path.parent.is_dir():
+            raise InputError(f"there is no folder {path.parent} to write {path} in")
+    if args.columns and not args.table:
+        raise InputError("--columns are those of a table; name one with --table")
 
 
 def _run(args):

@@ -325,6 +325,12 @@ def test_the_command_runs_a_study_file(tmp_path, capsys):
         (["gen:gauss:n=4", "--plan", "fp16"], "write key=value"),
         (["gen:gauss:n=4", "--precision", "fp8"], "update is 'fp8', needs one of"),
         (["gen:gauss:n=4", "--precision", "fp16", "--resume"], "needs path="),
+        (["gen:svd_geo:n=9:cond=abc", "--precision", "fp16"], "cond is 'abc', needs a finite"),
+        (["gen:gauss:n=4", "--plan", "block=16", "block=32"], "--plan has block twice"),
+        (["gen:gauss:n=4", "--precision", "fp16", "--form", "gif"], "invalid choice: 'gif'"),
+        (["gen:gauss:n=4", "--precision", "fp16", "--table", "a.html"], "must end in one of"),
+        (["gen:gauss:n=4", "--precision", "fp16", "--table", "no/a.md"], "no folder no"),
+        (["gen:gauss:n=4", "--precision", "fp16", "--columns", "n"], "name one with --table"),
         (["--read", "absent.jsonl"], "cannot be read"),
     ],
 )
