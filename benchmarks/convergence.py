@@ -19,6 +19,7 @@ from _harness import RESULTS, machine
 from scipy.stats import mannwhitneyu
 
 from tcsolve import StudyTable, study
+from tcsolve._study.pictures import count_pages
 
 HERE = Path(__file__).parent
 UPDATES, METHODS = ("bf16", "fp16", "fp16x3", "fp32"), ("ir", "fgmres")
@@ -313,8 +314,10 @@ def draw(table):
     StudyTable(geo).draw("steps", RESULTS / "convergence_sweep.png")
     some = StudyTable(r for r in geo if r["matrix"] in SHOWN)
     some.draw("histories", RESULTS / "convergence_histories.png")
-    real.draw("heatmap", RESULTS / "convergence_heatmap.png")
-    real.draw("heatmap", RESULTS / "convergence_heatmap_2.png", page=2)
+    for page_number in range(1, 1 + count_pages("heatmap", real)):
+        suffix = "" if page_number == 1 else f"_{page_number}"
+        path = RESULTS / f"convergence_heatmap{suffix}.png"
+        real.draw("heatmap", path, page=page_number)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ PACKAGES = {
     "_family": PURE | {"_backends.cpu", "_backends", "_lu", "_refine", "_solve", "scipy", "cupy"},
     # Progress, pictures, tables and energy use libraries that are imported where they are needed.
     "_study": PURE
-    | {"_backends", "_lu", "_solve", "matrices", "cupy", "scipy"}
+    | {"_backends", "_lu", "_refine", "_solve", "matrices", "cupy", "scipy"}
     | {"tqdm", "matplotlib", "pyarrow", "pynvml"},
     "tcsolve": PURE | {"_backends", "_solve", "_family", "_gemm", "_study", "matrices"},
     # The command compiles kernels, and reports which device it ran on.

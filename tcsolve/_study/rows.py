@@ -10,6 +10,7 @@ from tcsolve._study.cases import Skipped, load_case
 from tcsolve._study.columns import CRASHED, SKIPPED, plain
 from tcsolve._study.energy import measure_energy
 from tcsolve._study.facts import facts_of
+from tcsolve._study.reference import reference_of
 from tcsolve._study.runs import raised, run_plan
 from tcsolve._study.versions import versions
 
@@ -48,6 +49,7 @@ def rows_of(case, plans, settings):
         yield plain(_row(case, None, settings) | {"status": SKIPPED, "reason": str(reason)})
         return
     options = {key: settings[key] for key in ("device", "history", "spectrum")}
+    options["reference"] = reference_of(problem, settings["device"])
     for plan in plans:
         row = _row(case, plan, settings) | facts
         try:

@@ -7,17 +7,22 @@ import numpy as np
 from tcsolve._errors import TcsolveError
 from tcsolve._solve.api import factor
 from tcsolve._solve.memory import widest_panel
+from tcsolve._study.reference import forward_error
 
 __all__ = ["raised", "run_plan"]
 
 
-def run_plan(problem, plan, *, residual="fp64", device="auto", history=False, spectrum=0):
+def run_plan(
+    problem, plan, *, reference=None, residual="fp64", device="auto", history=False, spectrum=0
+):
     """Solve a problem by a plan, and return the columns of its row.
 
     Parameters
     ----------
     problem : matrices.Problem
     plan : Plan
+    reference : Pair, optional
+        The solution, from `reference_of`.
     residual : {'fp64', 'double-double'}
     device : {'auto', 'cpu', 'cuda'}
     history : bool
@@ -44,7 +49,7 @@ def run_plan(problem, plan, *, residual="fp64", device="auto", history=False, sp
         "rungs": "+".join(solution.rungs),
         "backward_error": float(np.max(solution.backward_error)),
         "bound": solution.bound,
-        "forward_error": _forward_error(solution.x, problem.x_true),
+        "forward_error": forward_error(solution.x, reference),
         "growth": _growth(factors, solution.precision),
         "rcond": solution.rcond,
         "seconds": end - start,
@@ -75,13 +80,6 @@ def _steps(solution):
         "inner_steps": sum(inner),
         "cycles": cycles,
     }
-
-
-def _forward_error(x, exact):
-    """Return ``||x - x_true|| / ||x_true||`` in the infinity norm, None if x is not finite."""
-    if exact is None or not np.isfinite(x).all():
-        return None
-    return float(np.abs(x - exact).max() / np.abs(exact).max())
 
 
 def _growth(factors, precision):

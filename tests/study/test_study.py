@@ -13,10 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.linalg
+from exact_solution import relative_error
+from exact_solution import solution as exact_solution
 from market import HEADER, write
 
 import tcsolve
 from tcsolve import Plan, StudyTable, matrices, study
+from tcsolve._study.reference import forward_error, reference_of
 from tcsolve._study.rows import Settings, rows_of
 
 PLANS = {"precision": ["fp16", "fp32"], "method": ["ir", "fgmres"], "block": 16}
@@ -50,11 +53,49 @@ def test_a_row_holds_what_was_measured():
     assert row["status"] == "CONVERGED" and row["converged"] is True
     assert row["steps"] == solution.iterations[0] > 0 and row["inner_steps"] == row["cycles"] == 0
     assert row["backward_error"] == solution.backward_error[0] <= row["bound"]
-    exact = np.abs(solution.x - problem.x_true).max() / np.abs(problem.x_true).max()
-    assert row["forward_error"] == exact
+    exact = relative_error(solution.x, exact_solution(problem.a, problem.b))
+    assert row["forward_error"] == pytest.approx(exact, rel=1e-6)
     assert row["panels"] == 4 and row["model"].startswith("updates of one product of fp16")
     assert row["versions"]["tcsolve"] == tcsolve.__version__ and row["seed"] == 0
     assert 0 < row["factor_seconds"] < row["seconds"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+def test_the_forward_error_shows_what_double_double_residuals_gain(precision):
+    grid = {"precision": precision, "residual": ["fp64", "double-double"], "fallback": True}
+    plain, accurate = quiet("gen:svd_geo:n=60:cond=1e8", grid, rhs="random").rows
+    assert plain["converged"] and accurate["converged"]
+    assert plain["forward_error"] >= 1e4 * accurate["forward_error"]
+    # The rounding of x to FP64 is the only error that is left.
+    assert accurate["forward_error"] <= 2.0**-52
+
+
+@pytest.mark.parametrize("cond", [1e2, 1e8, 1e14])
+def test_the_forward_error_is_that_of_the_stored_system(cond):
+    problem = matrices.generate("svd_geo", 24, cond=cond, rhs="random")
+    x = np.linalg.solve(problem.a, problem.b)
+    exact = relative_error(x, exact_solution(problem.a, problem.b))
+    found = forward_error(x, reference_of(problem))
+    # The reference itself has an error of about kappa 2^-106.
+    assert found == pytest.approx(exact, rel=1e-6, abs=10 * cond * 2.0**-106)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "complex128"])
+def test_a_matrix_of_any_dtype_has_a_forward_error(dtype):
+    problem = matrices.generate("svd_geo", 24, cond=1e3, dtype=dtype, rhs="random")
+    wide = np.longdouble if dtype == "float32" else np.clongdouble
+    high, low = reference_of(problem)
+    r = problem.b.astype(wide) - problem.a.astype(wide) @ (high.astype(wide) + low.astype(wide))
+    assert np.abs(r).max() <= 1e2 * np.finfo(np.longdouble).eps * np.abs(high).max()
+    assert forward_error(high.astype(dtype), (reference_of(problem))) <= np.finfo(dtype).eps
+
+
+def test_an_unknown_solution_gives_no_forward_error():
+    problem = matrices.generate("svd_geo", 50, cond=1e22)
+    assert reference_of(problem) is None
+    (row,) = quiet("gen:svd_geo:n=50:cond=1e22", "fp64").rows
+    assert row["forward_error"] is None
+    assert forward_error(np.array([np.nan]), None) is None
 
 
 def test_the_facts_of_a_matrix_are_its_condition_numbers():
