@@ -12,6 +12,7 @@ from tcsolve._study.energy import measure_energy
 from tcsolve._study.facts import facts_of
 from tcsolve._study.reference import reference_of
 from tcsolve._study.runs import raised, run_plan
+from tcsolve._study.threads import blas_threads
 from tcsolve._study.versions import versions
 
 __all__ = ["Settings", "canonical", "crashed_row", "key_of", "rows_of"]
@@ -51,7 +52,7 @@ def rows_of(case, plans, settings):
     options = {key: settings[key] for key in ("device", "history", "spectrum")}
     options["reference"] = reference_of(problem, settings["device"])
     for plan in plans:
-        row = _row(case, plan, settings) | facts
+        row = _row(case, plan, settings) | facts | {"blas_threads": blas_threads()}
         try:
             row |= run_plan(problem, plan.plan(), residual=plan.residual, **options)
             if settings["energy"]:

@@ -11,14 +11,10 @@ import threading
 
 from tcsolve._study.columns import SKIPPED
 from tcsolve._study.rows import crashed_row, key_of
+from tcsolve._study.threads import THREAD_VARIABLES, cores
 from tcsolve._study.worker import task_of
 
 __all__ = ["parallel_rows"]
-
-THREAD_VARIABLES = (
-    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"),
-    "VECLIB_MAXIMUM_THREADS",
-)
 
 
 def parallel_rows(tasks, settings, jobs, limit_seconds=None):
@@ -180,5 +176,4 @@ class _Crew:
 
 
 def _threads_each(jobs):
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (cores or 1) // jobs)
+    return max(1, cores() // jobs)

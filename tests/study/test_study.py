@@ -19,13 +19,14 @@ from market import HEADER, write
 
 import tcsolve
 from tcsolve import Plan, StudyTable, matrices, study
+from tcsolve._study import threads
 from tcsolve._study.reference import forward_error, reference_of
 from tcsolve._study.rows import Settings, rows_of
 
 PLANS = {"precision": ["fp16", "fp32"], "method": ["ir", "fgmres"], "block": 16}
 FEW = "gen:svd_geo:n=40:cond=1e2,1e6"
 # The columns in which two runs of the same case may differ.
-OF_A_RUN = ("seconds", "factor_seconds", "solve_seconds", "date", "versions")
+OF_A_RUN = ("seconds", "factor_seconds", "solve_seconds", "blas_threads", "date", "versions")
 
 
 def without_times(rows):
@@ -88,6 +89,24 @@ def test_a_matrix_of_any_dtype_has_a_forward_error(dtype):
     r = problem.b.astype(wide) - problem.a.astype(wide) @ (high.astype(wide) + low.astype(wide))
     assert np.abs(r).max() <= 1e2 * np.finfo(np.longdouble).eps * np.abs(high).max()
     assert forward_error(high.astype(dtype), (reference_of(problem))) <= np.finfo(dtype).eps
+
+
+def test_a_row_has_the_number_of_threads_of_blas(monkeypatch):
+    for count in ("1", "2"):
+        for name in threads.THREAD_VARIABLES:
+            monkeypatch.setenv(name, count)
+        code = "from tcsolve._study.threads import blas_threads; print(blas_threads())"
+        told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert int(told.stdout) == min(int(count), threads.cores())
+    (row,) = quiet("gen:gauss:n=10", "fp32").rows
+    assert row["blas_threads"] == threads.blas_threads() >= 1
+    # A BLAS that cannot be asked: the variables tell, or the cores.
+    monkeypatch.setattr(threads, "asked_of_blas", lambda: None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert threads.blas_threads() == 5
+    for name in threads.THREAD_VARIABLES:
+        monkeypatch.delenv(name)
+    assert threads.blas_threads() == threads.cores()
 
 
 def test_an_unknown_solution_gives_no_forward_error():

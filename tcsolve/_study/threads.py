@@ -1,0 +1,57 @@
+"""The number of threads of BLAS, which decides the order of its sums."""
+
+import ctypes
+import os
+
+from scipy.linalg import cython_lapack
+
+__all__ = ["THREAD_VARIABLES", "asked_of_blas", "blas_threads", "cores"]
+
+THREAD_VARIABLES = (
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"),
+    "VECLIB_MAXIMUM_THREADS",
+)
+# Functions that return the number, by the builds of OpenBLAS, MKL and BLIS.
+FUNCTIONS = (
+    *(
+        f"{prefix}openblas_get_num_threads{suffix}"
+        for prefix in ("scipy_", "")
+        for suffix in ("", "64_")
+    ),
+    *("MKL_Get_Max_Threads", "bli_thread_get_num_threads"),
+)
+
+
+def blas_threads():
+    """Return the number of threads that SciPy's BLAS may use.
+
+    BLAS is asked, if it has a function for this.  Otherwise it is the first of `THREAD_VARIABLES` that is
+    set, or the number of cores of this process.
+
+    Returns
+    -------
+    int
+    """
+    asked = asked_of_blas()
+    if asked is not None:
+        return asked
+    given = (os.environ.get(name, "") for name in THREAD_VARIABLES)
+    return next((int(text) for text in given if text.isdigit() and int(text) > 0), cores())
+
+
+def cores():
+    """Return the number of cores that this process may use."""
+    known = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return known or 1
+
+
+def asked_of_blas():
+    """Return what BLAS says, or None; a library finds the functions of those it was linked with."""
+    try:
+        library = ctypes.CDLL(cython_lapack.__file__)
+    except OSError:
+        return None
+    for name in FUNCTIONS:
+        if (function := getattr(library, name, None)) is not None:
+            return int(function())
+    return None
