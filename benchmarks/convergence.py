@@ -5,20 +5,27 @@
 runs the study `convergence.toml`, or the rest of it, and writes convergence.md, convergence.csv.gz, the
 pictures, and convergence.jsonl.gz into benchmarks/results.  --draw runs nothing: it takes --rows, or
 the rows of convergence.jsonl.gz, which make the same page.
+
+    TCSOLVE_MATRICES=folder python benchmarks/convergence.py --device cuda --rows rows_cuda.jsonl
+
+runs `convergence_cuda.toml` on a GPU for at most 9 minutes, and writes convergence_cuda.md and so on from the
+matrices that are done.  The rows are kept, so the same command again does the rest.
 """
 
 import argparse
 import gzip
 import json
+import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from _harness import RESULTS, machine
+from _harness import RESULTS, gpu, machine, save
 from scipy.stats import mannwhitneyu
 
-from tcsolve import StudyTable, study
+from tcsolve import InputError, StudyTable
 from tcsolve._study.pictures import count_pages
 
 HERE = Path(__file__).parent
@@ -40,67 +47,152 @@ ROUNDOFF, GOOD = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp16x3": 2.0**-24, "fp32":
 COLUMNS = (
     *("matrix", "source", "n", "nnz", "kappa", "kappa_norm", "kappa_scaled", "skeel", "dominance"),
     *("spread", "update", "method", "scale", "status", "reason", "steps", "backward_error"),
-    *("forward_error", "growth", "panels", "seconds"),
+    *("forward_error", "growth", "panels", "model", "device", "blas_threads", "seconds"),
 )
-# The matrices whose histories are drawn.
-SHOWN = ("svd_geo n=300 cond=100", "svd_geo n=300 cond=1e+04", "svd_geo n=300 cond=1e+07")
+
+
+class Variant(NamedTuple):
+    """What differs between the studies on a CPU and on a GPU.
+
+    Attributes
+    ----------
+    name : str
+        Name of the study file and of the results.
+    sweep : str
+        First words of the matrices of one family whose steps and histories are drawn.
+    run_seconds, seconds : float or None
+        Limits of one run, and of all.
+    jobs : int
+        Number of processes.
+    how : str
+        The sentences of the page about the arithmetic.
+    """
+
+    name: str
+    sweep: str
+    run_seconds: float
+    seconds: float | None
+    jobs: int
+    how: str
+
+    @property
+    def shown(self):
+        """The matrices whose histories are drawn."""
+        return [f"{self.sweep} cond={cond}" for cond in ("100", "1e+04", "1e+07")]
+
+
+VARIANTS = {
+    "cpu": Variant(
+        *("convergence", "svd_geo n=300", 600, None, 2),
+        "Runs are CPU emulations: operands of the updates are rounded, sums are in FP32, panels have 32 "
+        "columns.",
+    ),
+    "cuda": Variant(
+        *("convergence_cuda", "svd_geo n=1000", 60, 540, 1),
+        "Runs are on a GPU: the updates are products of its tensor cores, and panels have the width of "
+        "an ordinary solve.",
+    ),
+}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=Path, default=Path("convergence.jsonl"))
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--device", choices=VARIANTS, default="cpu")
+    parser.add_argument("--rows", type=Path, help="by default convergence.jsonl in this folder")
+    parser.add_argument("--study", type=Path, help="another study file")
+    parser.add_argument("--seconds", type=float, help="stop after this time, and keep the rows")
+    parser.add_argument("--jobs", type=int, help="number of processes")
     parser.add_argument("--draw", action="store_true", help="run nothing, take the rows of --rows")
     parser.add_argument("--commit", help="commit measured; by default asked of git")
     options = parser.parse_args()
-    if options.draw:
-        table = StudyTable.read(options.rows) if options.rows.exists() else kept_table()
-    else:
-        how = {"path": options.rows, "resume": True, "jobs": options.jobs, "limit_seconds": 600}
-        table = study(HERE / "convergence.toml", **how)
-    with gzip.GzipFile(RESULTS / "convergence.csv.gz", "wb", mtime=0) as file:
+    variant = VARIANTS[options.device]
+    rows = options.rows or Path(f"{variant.name}.jsonl")
+    if not options.draw:
+        run(variant, options, rows)
+    table = StudyTable.read(rows) if rows.exists() else kept_table(variant)
+    with gzip.GzipFile(RESULTS / f"{variant.name}.csv.gz", "wb", mtime=0) as file:
         file.write(table.text("csv", COLUMNS).encode())
-    if not options.draw or options.rows.exists():
-        keep(table)
-    text = page(table, machine(options.commit))
-    (RESULTS / "convergence.md").write_text(text)
-    draw(table)
+    if rows.exists():
+        keep(table, variant)
+    text = page(table, facts_of(table, variant, options))
+    (RESULTS / f"{variant.name}.md").write_text(text)
+    draw(table, variant)
     print(text)
     return 0
 
 
-def keep(table):
+def facts_of(table, variant, options):
+    """Return the facts about the machine of the runs; they are kept for `--draw`, which may be elsewhere."""
+    path = RESULTS / f"{variant.name}.json"
+    if options.draw and path.exists():
+        return json.loads(path.read_text())["machine"]
+    on_device = device_of(table.rows) == "cuda"
+    facts = machine(options.commit) | (gpu() if on_device and not options.draw else {})
+    if not options.draw:
+        save(path, facts, [])
+    return facts
+
+
+def device_of(rows):
+    """Return the device of the runs."""
+    return next((row["device"] for row in rows if row.get("device")), "cpu")
+
+
+def run(variant, options, rows):
+    """Do the runs that the file of rows lacks, until the time is over."""
+    given = options.study or HERE / f"{variant.name}.toml"
+    command = [sys.executable, "-m", "tcsolve", "study", str(given), "-o", str(rows), "--resume"]
+    command += ["--jobs", str(options.jobs or variant.jobs), "--limit", str(variant.run_seconds)]
+    try:
+        # Another process: it may be killed at any instant, whatever the GPU does.
+        subprocess.run(command, check=True, timeout=options.seconds or variant.seconds)
+    except subprocess.TimeoutExpired:
+        print(f"the time is over; the same command does the rest, and keeps the rows of {rows}")
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(error.returncode) from error
+    if not rows.exists() or not rows.stat().st_size:
+        raise SystemExit(f"no run was finished; {rows} has no rows")
+
+
+def keep(table, variant):
     """Write the rows, with those columns and points of histories that the page and the pictures need."""
     columns = {*COLUMNS, "plan", "converged", "study", "bound"}
-    with gzip.GzipFile(RESULTS / "convergence.jsonl.gz", "wb", mtime=0) as file:
+    with gzip.GzipFile(RESULTS / f"{variant.name}.jsonl.gz", "wb", mtime=0) as file:
         for row in table.rows:
             kept = {key: row[key] for key in row if key in columns}
             if row.get("history"):
-                points = None if row["matrix"] in SHOWN else 2 if row["method"] == "ir" else 0
+                points = (
+                    None if row["matrix"] in variant.shown else 2 if row["method"] == "ir" else 0
+                )
                 kept["history"] = row["history"][:points]
             file.write((json.dumps(kept) + "\n").encode())
 
 
-def kept_table():
+def kept_table(variant):
     """Return the table of the rows that `keep` wrote."""
-    with gzip.open(RESULTS / "convergence.jsonl.gz", "rt") as file:
+    with gzip.open(RESULTS / f"{variant.name}.jsonl.gz", "rt") as file:
         return StudyTable(json.loads(line) for line in file)
 
 
 def page(table, facts):
     """Return the page of the study."""
     skipped = [row for row in table.rows if row["status"] == "SKIPPED"]
-    runs = complete([row for row in table.ran if row["panels"] != 1])
+    runs = complete(rounded(table))
+    if not runs:
+        raise SystemExit("no matrix has been solved by every plan; the same command does the rest")
     real = [row for row in runs if row["source"] == "suitesparse"]
     made = [row for row in runs if row["source"] == "generate"]
+    how = VARIANTS[device_of(runs)].how
+    unscaled = any(not row["scale"] for row in runs)
+    where = f"{facts['gpu']}, {facts['cpu']}" if "gpu" in facts else facts["cpu"]
     lines = [
-        "# Which matrices converge in which precision",
+        f"# Which matrices converge in which precision{', on a GPU' if 'gpu' in facts else ''}",
         "",
         f"{count(real)} matrices of the SuiteSparse collection, n from {least(real, 'n')} to "
         f"{most(real, 'n')}, and {count(made)} generated ones; {len(runs)} runs, study {runs[0]['study']}. "
-        f"Left out: {len(skipped)} ({reasons(skipped)}). Runs are CPU emulations: operands of the "
-        "updates are rounded, sums are in FP32, panels have 32 columns. b = A x with a random x.",
+        f"Left out: {len(skipped)} ({reasons(skipped)}). {how} b = A x with a random x.",
         "",
+        *models(runs),
         *section("Share that converges, and median of the steps", *shares(real, made)),
         *section(
             "Share that converges with scaling, by the condition number after scaling, collection",
@@ -119,12 +211,24 @@ def page(table, facts):
         "u is the unit roundoff of the operands, 2^-24 for fp16x3 and fp32. IR ends at a step that does not "
         "halve the error, so it fails whenever its first step has a contraction above 0.5.",
         "",
-        *section("What scaling changes, collection", *scaling(real)),
-        f"Measured with `benchmarks/convergence.py` on {facts['cpu']}; numpy {facts['numpy']}, scipy "
+        *(section("What scaling changes, collection", *scaling(real)) if unscaled else []),
+        f"Measured with `benchmarks/convergence.py` on {where}; numpy {facts['numpy']}, scipy "
         f"{facts['scipy']}; commit {facts['commit']}, {facts['date']}.",
         "",
     ]
     return "\n".join(lines)
+
+
+def models(runs):
+    """Return the lines that tell which arithmetic made the numbers; none if the rows do not say."""
+    found = sorted({(row["update"], row["model"]) for row in runs if row.get("model")})
+    lines = [f"- {update}: {model}." for update, model in found]
+    return ["Arithmetic of the factors:", "", *lines, ""] if lines else []
+
+
+def rounded(table):
+    """Return the runs whose factors are rounded: a matrix of one panel is factored in FP32."""
+    return [row for row in table.ran if row.get("panels") != 1]
 
 
 def complete(rows):
@@ -303,21 +407,28 @@ def scaling(rows):
     return head, found
 
 
-def draw(table):
+def draw(table, variant):
     """Draw the pictures of the study."""
-    runs = [row for row in complete(table.ran) if row["panels"] != 1 and row["scale"]]
+    runs = [row for row in complete(rounded(table)) if row["scale"]]
     real = StudyTable(r for r in runs if r["source"] == "suitesparse")
-    geo = [r for r in runs if r["matrix"].startswith("svd_geo n=300")]
-    real.draw("profile", RESULTS / "convergence_profile.png")
+    family = StudyTable(r for r in runs if r["matrix"].startswith(variant.sweep))
     krylov = StudyTable(row for row in real.rows if row["method"] == "fgmres")
-    krylov.draw("steps", RESULTS / "convergence_steps.png", x="kappa_scaled")
-    StudyTable(geo).draw("steps", RESULTS / "convergence_sweep.png")
-    some = StudyTable(r for r in geo if r["matrix"] in SHOWN)
-    some.draw("histories", RESULTS / "convergence_histories.png")
-    for page_number in range(1, 1 + count_pages("heatmap", real)):
-        suffix = "" if page_number == 1 else f"_{page_number}"
-        path = RESULTS / f"convergence_heatmap{suffix}.png"
-        real.draw("heatmap", path, page=page_number)
+    some = StudyTable(r for r in family.rows if r["matrix"] in variant.shown)
+    draw_one(variant, real, "profile")
+    draw_one(variant, krylov, "steps", x="kappa_scaled")
+    draw_one(variant, family, "steps", name="sweep")
+    draw_one(variant, some, "histories")
+    draw_one(variant, real, "heatmap")
+    for number in range(2, 1 + count_pages("heatmap", real)):
+        draw_one(variant, real, "heatmap", name=f"heatmap_{number}", page=number)
+
+
+def draw_one(variant, table, kind, name=None, **options):
+    """Draw a picture; one without its numbers, as when the time was over, is left out with a word."""
+    try:
+        table.draw(kind, RESULTS / f"{variant.name}_{name or kind}.png", **options)
+    except InputError as error:
+        print(f"no picture {name or kind}: {error}")
 
 
 if __name__ == "__main__":

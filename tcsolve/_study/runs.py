@@ -9,7 +9,7 @@ from tcsolve._solve.api import factor
 from tcsolve._solve.memory import widest_panel
 from tcsolve._study.reference import forward_error
 
-__all__ = ["raised", "run_plan"]
+__all__ = ["model_of_updates", "raised", "run_plan"]
 
 
 def run_plan(
@@ -109,12 +109,13 @@ def _model(factors, plan):
         return {"model": None, "panels": None}
     how = ladder.rung.how
     if plan.method == "cg" and how.storage == "float32":
-        found = _model_of_updates(how, plan, ladder)
+        found = model_of_updates(how, plan, ladder)
         return found | {"model": f"shifted Cholesky; {found['model']}"}
-    return _model_of_updates(how, plan, ladder)
+    return model_of_updates(how, plan, ladder)
 
 
-def _model_of_updates(how, plan, ladder):
+def model_of_updates(how, plan, ladder):
+    """Return which arithmetic the updates have, and the number of panels."""
     if how.native:
         return {"model": f"LU in {how.name}, every operation rounded", "panels": None}
     n = len(ladder.system.a)
@@ -126,7 +127,8 @@ def _model_of_updates(how, plan, ladder):
     if panels == 1:  # the panel is in FP32, and there is no update to round
         return {"model": "LU in fp32: all columns are in one panel", "panels": 1}
     products = "three products" if how.products == 3 else "one product"
-    sums = f"sums of the tensor cores of {unit}" if unit else "FP32 sums"
+    own = "sums of the GPU" if ladder.system.ops.device == "cuda" else "FP32 sums"
+    sums = f"sums of the tensor cores of {unit}" if unit else own
     model = f"updates of {products} of {how.format.name} operands, {sums}; panels in FP32"
     return {"model": model, "panels": panels}
 

@@ -4,6 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from folders import BENCHMARKS
+
+from tcsolve._study.cases import expand_cases
+from tcsolve._study.plans import expand_plans
+from tcsolve._study.spec import read_study_file
 
 from tcsolve import matrices
 
@@ -124,6 +129,57 @@ def test_the_study_of_convergence_makes_its_page(script, monkeypatch, tmp_path, 
     rows.unlink()  # the rows that are kept in the folder of the page make the same page
     assert module.main() == 0
     assert (tmp_path / "convergence.md").read_text() == page
+
+
+SMALL = """
+rhs = "random"
+device = "cpu"
+history = true
+[[matrices]]
+generate = "svd_geo"
+n = 300
+cond = [1e2, 1e4]
+[[plans]]
+precision = ["fp16", "bf16", "fp16x3", "fp32"]
+method = ["ir", "fgmres"]
+"""
+
+
+def test_the_study_for_a_gpu_keeps_its_rows_when_the_time_is_over(
+    script, monkeypatch, tmp_path, capsys, matplotlib
+):
+    module, rows = script("convergence"), tmp_path / "rows.jsonl"
+    (tmp_path / "small.toml").write_text(SMALL)
+    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    command = ["convergence", "--device", "cuda", "--study", str(tmp_path / "small.toml")]
+    command += ["--rows", str(rows), "--commit", "c"]
+    monkeypatch.setattr("sys.argv", [*command, "--seconds", "0.01"])
+    with pytest.raises(SystemExit, match="no run was finished"):
+        module.main()
+
+    monkeypatch.setattr("sys.argv", command)
+    assert module.main() == 0
+
+    page = (tmp_path / "convergence_cuda.md").read_text()
+    assert "and 2 generated ones; 16 runs" in page and "Runs are CPU emulations" in page
+    assert "- fp16: updates of one product of fp16 operands, FP32 sums; panels in FP32." in page
+    assert "What scaling changes" not in page
+    assert "no picture profile: " in capsys.readouterr().out  # no matrix of the collection
+    known = rows.read_text()
+    rows.write_text("".join(known.splitlines(True)[:9]))  # as after a kill
+    assert module.main() == 0
+    assert rows.read_text().splitlines()[:9] == known.splitlines()[:9]
+    assert len(rows.read_text().splitlines()) == 16
+    monkeypatch.setattr("sys.argv", [*command, "--draw", "--rows", str(tmp_path / "none.jsonl")])
+    assert module.main() == 0 and (tmp_path / "convergence_cuda.md").read_text() == page
+
+
+@pytest.mark.parametrize("name, plans", [("convergence", 16), ("convergence_cuda", 8)])
+def test_the_study_files_are_studies(name, plans):
+    given = read_study_file(BENCHMARKS / f"{name}.toml")
+    assert len(expand_plans(given["plans"])) == plans
+    made = [entry for entry in given["matrices"] if "generate" in entry]
+    assert len(expand_cases(made)) > 40
 
 
 def test_the_area_is_that_under_the_roc_curve(script):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from tcsolve import Plan, StudyTable, matrices, study
 from tcsolve._study import threads
 from tcsolve._study.reference import forward_error, reference_of
 from tcsolve._study.rows import Settings, rows_of
+from tcsolve._study.runs import model_of_updates
 
 PLANS = {"precision": ["fp16", "fp32"], "method": ["ir", "fgmres"], "block": 16}
 FEW = "gen:svd_geo:n=40:cond=1e2,1e6"
@@ -623,3 +625,13 @@ def test_the_precision_of_the_residuals_can_be_swept():
 def test_models_of_the_arithmetic_are_told_in_the_row(update, told):
     (row,) = quiet("gen:svd_geo:n=40:cond=10", {"precision": update, "block": 16}).rows
     assert row["converged"] and told in row["model"] and row["panels"] == 3
+
+
+def test_a_row_of_a_gpu_names_its_own_sums():
+    how = SimpleNamespace(
+        native=False, name="fp16", products=1, format=SimpleNamespace(name="fp16")
+    )
+    for device, sums in (("cpu", "FP32 sums"), ("cuda", "sums of the GPU")):
+        system = SimpleNamespace(a=np.ones(64), ops=SimpleNamespace(device=device))
+        found = model_of_updates(how, Plan(block=16), SimpleNamespace(system=system))
+        assert found["panels"] == 4 and f"operands, {sums}; panels in FP32" in found["model"]
