@@ -28,6 +28,7 @@ from _harness import (
     save,
     summary,
 )
+from _training_published import beside
 
 import tcsolve
 from tcsolve import Plan, matrices
@@ -183,7 +184,7 @@ def page(facts, rows):
         cells = [cell(here.get(name), base) for name in others]
         time_of = "–" if base is None else f"{base:.4f}"
         lines.append(" | ".join([f"| {problem}", str(first["n"]), kappa, time_of, *cells]) + " |")
-    lines += ["", *energy(rows, problems)]
+    lines += ["", *energy(rows, problems), *beside(rows)]
     lines.append(
         f"Measured with `benchmarks/training.py` on {facts.get('gpu', facts['cpu'])}; commit "
         f"{facts['commit']}, {facts['date']}."

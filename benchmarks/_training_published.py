@@ -1,0 +1,191 @@
+"""The table of `training.py` beside published figures: what agrees, why others differ, how many are left.
+
+The published figures are those of abstracts and manuals, for large n on other GPUs.  The tables of the study,
+with a row for each matrix, were not at hand.
+"""
+
+import json
+from statistics import median
+
+from _harness import RESULTS
+
+__all__ = ["AGREE", "UNEXPLAINED", "beside"]
+
+AGREE, UNEXPLAINED = "agree", "not explained"
+# A figure agrees if it differs by at most a fifth from the published one, or from the nearest end of a range.
+SHARE = 0.2
+HAIDAR = "A. Haidar et al., Proc. R. Soc. A 476 (2020), 20200110, Quadro GV100"
+SC18 = "A. Haidar, S. Tomov, J. Dongarra, N. J. Higham, SC18, 2018, V100"
+CUSOLVER = "NVIDIA's manual of cuSOLVER, for large n"
+CUPY = "pull request 3917 of CuPy, n = 1000, GV100"
+# FP16 on tensor cores compared with FP64, by HAIDAR.
+SPEED_UP, ENERGY = (4.0, 5.0), (5.0, 5.0)
+DOMINANT = ("poisson", "type 1")
+# The order of an LU that was timed alone may differ by this part.
+NEAR = 0.1
+# Largest order of the small problems, which are compared with CUPY.
+SMALL = 2048
+FP16 = "FP16 on tensor cores"
+REASONS = (
+    "a: the matrix is diagonally dominant, and our LU searches no pivots.",
+    "b: the LU alone, of a random matrix of about this order, is at least 3.2 times as fast as in FP64 "
+    "([lu](lu.md)). The cell has its milliseconds and those of the solve. The rest is outside of the LU: "
+    "copies, the steps, and the checks of x.",
+)
+
+
+def beside(rows):
+    """Return the lines of the page that compare with published figures; none without times of a GPU."""
+    found = [row for row in by_problem(rows) if row["speed-up"] is not None]
+    if not found or "cuSOLVER FP32" not in {row["solver"] for row in rows}:
+        return []
+    lines = [
+        "## Beside published figures",
+        "",
+        f"FP16 on tensor cores compared with FP64. Theirs: {HAIDAR}: 4 to 5 times as fast, 5 times the "
+        "energy efficiency, on large problems. Their rows for each matrix were not at hand, so each of our "
+        "rows stands beside this figure.",
+        "",
+        "| problem | n | steps | speed-up, theirs 4 to 5 | verdict | energy, theirs 5 | verdict |",
+        "| --- " * 7 + "|",
+    ]
+    verdicts = []
+    for row in found:
+        cells = [row["problem"], row["n"], row["steps"]]
+        for what, theirs in (("speed-up", SPEED_UP), ("energy", ENERGY)):
+            verdict = explained(row, what, theirs)
+            verdicts += [verdict] if verdict else []
+            cells += [told(row[what]), verdict or "–"]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return [
+        *lines,
+        "",
+        *(f"- {reason}" for reason in REASONS),
+        "",
+        counted(verdicts),
+        "",
+        *others(rows, found),
+    ]
+
+
+def by_problem(rows):
+    """Return for each problem the speed-up of FP16 over FP64, and the quotient of their energies."""
+    found = []
+    for problem in dict.fromkeys(row["problem"] for row in rows):
+        here = {row["solver"]: row for row in rows if row["problem"] == problem}
+        base, fp16 = here.get("FP64", {}), here.get(FP16, {})
+        found.append(
+            {
+                **{"problem": problem, "n": next(iter(here.values()))["n"]},
+                **{"steps": fp16.get("steps"), "seconds": seconds(fp16)},
+                "speed-up": quotient(base, fp16, seconds),
+                "energy": quotient(base, fp16, joules),
+                "dominant": problem.startswith(DOMINANT),
+            }
+        )
+    return found
+
+
+def lu_alone(n, dominant):
+    """Return the seconds of our FP16 LU and of dgetrf for about this order; None if they were not timed."""
+    family = "gauss_dominant" if dominant else "gauss"
+    timed = json.loads((RESULTS / "lu.json").read_text())["rows"]
+    near = [r for r in timed if r["family"] == family and abs(r["n"] - n) <= NEAR * n]
+    found = {row["what"]: seconds(row) for row in near}
+    return (found["fp16"], found["dgetrf"]) if {"fp16", "dgetrf"} <= found.keys() else None
+
+
+def seconds(row):
+    return row.get("seconds", {}).get("median")
+
+
+def joules(row):
+    return row.get("joules")
+
+
+def quotient(base, other, of):
+    """Return of(base) / of(other), None if one is not known."""
+    return of(base) / of(other) if of(base) and of(other) else None
+
+
+def close(ours, theirs):
+    """Tell whether a figure is in the range, which is widened by `SHARE`."""
+    return theirs[0] * (1 - SHARE) <= ours <= theirs[1] * (1 + SHARE)
+
+
+def explained(row, what, theirs):
+    """Return the verdict on a figure of a row: it agrees, or a letter of `REASONS`; None without a figure."""
+    ours = row[what]
+    if ours is None:
+        return None
+    if close(ours, theirs):
+        return AGREE
+    if ours > theirs[1]:
+        return "a" if row["dominant"] else UNEXPLAINED
+    alone = lu_alone(row["n"], row["dominant"])
+    if alone and alone[1] / alone[0] >= theirs[0] * (1 - SHARE) and alone[0] < row["seconds"]:
+        return f"b: {1e3 * alone[0]:.0f} of {1e3 * row['seconds']:.0f} ms"
+    return UNEXPLAINED
+
+
+def others(rows, found):
+    """Return the lines of the other published figures."""
+    general = [row for row in found if not row["dominant"]]
+    cusolver = {
+        name: [
+            (row["n"], gain)
+            for row in rows
+            if row["solver"] == name and (gain := quotient(of_fp64(rows, row), row, seconds))
+        ]
+        for name in ("cuSOLVER FP32", "cuSOLVER FP16")
+    }
+    fp32, fp16 = (cusolver[name] for name in cusolver)
+    small = [gain for n, gain in fp16 if n <= SMALL]
+    large = [gain for n, gain in fp16 if n > 4 * SMALL]
+    best = {
+        what: max((r[what] for r in general if r[what] is not None), default=None)
+        for what in ("speed-up", "energy")
+    }
+    table = [
+        (f"largest speed-up of FP16, {SC18}", "up to 4", best["speed-up"], (4.0, 4.0)),
+        (f"energy of FP16, {SC18}", "a fifth", best["energy"], (5.0, 5.0)),
+        (f"cuSOLVER FP32, {CUSOLVER}", "at most 2", largest(g for _, g in fp32), (0.0, 2.0)),
+        (f"cuSOLVER FP16, {CUSOLVER}", "3 to 4", largest(large), (3.0, 4.0)),
+        (f"cuSOLVER FP16, {CUPY}", "1.07", median(small) if small else None, (1.07, 1.07)),
+    ]
+    lines = [
+        "Other published figures. Ours are the largest ones of matrices that are not dominant; those of "
+        "cuSOLVER are the largest ones compared with our FP64, and for small n the median for n = 2048.",
+        "",
+        "| figure | theirs | ours | verdict |",
+        "| --- " * 4 + "|",
+    ]
+    verdicts = []
+    for what, theirs, ours, bounds in table:
+        verdict = None if ours is None else AGREE if close(ours, bounds) else UNEXPLAINED
+        verdicts += [verdict] if verdict else []
+        lines.append(f"| {what} | {theirs} | {told(ours)} | {verdict or '–'} |")
+    return [*lines, "", counted(verdicts), ""]
+
+
+def of_fp64(rows, row):
+    """Return our FP64 row of the problem of a row."""
+    same = (r for r in rows if (r["problem"], r["solver"]) == (row["problem"], "FP64"))
+    return next(same, {})
+
+
+def largest(values):
+    return max(values, default=None)
+
+
+def counted(verdicts):
+    """Return the sentence that counts the verdicts."""
+    agree, left = verdicts.count(AGREE), verdicts.count(UNEXPLAINED)
+    return (
+        f"Of {len(verdicts)} figures {agree} agree, {len(verdicts) - agree - left} differ for the reason in "
+        f"their row, and {left} are not explained. A figure agrees if it differs by at most a fifth."
+    )
+
+
+def told(value):
+    return "–" if value is None else f"{value:.2f}"
