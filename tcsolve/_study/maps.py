@@ -1,6 +1,7 @@
 """Pictures of areas: the heat map of matrices and plans, and spectra in the complex plane."""
 
 import math
+import textwrap
 
 import numpy as np
 
@@ -98,12 +99,22 @@ def _numbers(ax, cells, failed, norm, size):
             ax.text(j, i, failed[i, j], color="0.25", **how)
         elif np.isfinite(value):
             dark = "white" if norm(max(value, norm.vmin)) > 0.5 else "black"
-            ax.text(j, i, f"{value:.3g}", color=dark, **how)
+            ax.text(j, i, _brief(value), color=dark, **how)
+
+
+def _brief(value):
+    """Return a number in at most four letters where two digits suffice: 0.000412 is 4e-4."""
+    text = f"{value:.3g}"
+    if len(text) <= 4:
+        return text
+    mantissa, exponent = f"{value:.0e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
 
 
 def _heatmap_axes(ax, groups, matrices, letter):
     """Write the names of the matrices and plans, and a line and a title for each group of plans."""
-    labels = [look["label"] for group in groups for look in group.looks.values()]
+    looks = [look for group in groups for look in group.looks.values()]
+    labels = ["\n".join(textwrap.wrap(look["label"], 20)) for look in looks]
     ax.grid(False)
     ax.set_xticks(range(len(labels)), labels, rotation=90, fontsize=6.5)
     ax.set_yticks(range(len(matrices)), matrices, fontsize=letter)

@@ -235,6 +235,12 @@ def test_pictures_of_many_plans_have_panels_and_fit_a_page(matplotlib, kind):
         assert len(labels) == 29
 
 
+def test_a_heat_map_of_seconds_has_numbers_that_fit_its_cells(matplotlib):
+    rows = [row | {"seconds": 0.000412} for row in many_rows()]
+    (ax, *_) = StudyTable(rows).draw("heatmap", measure="seconds").axes
+    assert {text.get_text() for text in ax.texts if "," not in text.get_text()} >= {"4e-4"}
+
+
 def test_a_heat_map_of_many_matrices_has_pages(matplotlib):
     table = StudyTable(many_rows(100))
     names = [
