@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from folders import BENCHMARKS
 
+from tcsolve import matrices
 from tcsolve._study.cases import expand_cases
 from tcsolve._study.plans import expand_plans
 from tcsolve._study.spec import read_study_file
-
-from tcsolve import matrices
 
 
 @pytest.fixture
