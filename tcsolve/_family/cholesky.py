@@ -14,6 +14,7 @@ from tcsolve._family.systems import DenseSystem, ProductSystem, norms_of
 from tcsolve._family.verification import device_operands, solved
 from tcsolve._solve.long_double_residual import SMALL
 from tcsolve._solve.structures import interpret
+from tcsolve._solve.vendor.system import read_matrix
 
 __all__ = ["CholeskyFactors", "cho_factor", "cho_solve"]
 
@@ -109,10 +110,14 @@ def _factor_on_device(a, lower, check_finite):
     from cupyx import errstate
 
     ops = ops_for(a)
-    if check_finite:
-        require_finite(bool(ops.xp.isfinite(a).all()), "a")
-    matrix = interpret(ops.xp, a, "positive definite", lower)
-    matrix = ops.converted(matrix, result_dtype(a, a))
+    if a.ndim == 2 and a.size and a.shape[0] == a.shape[1]:
+        a = ops.converted(a, result_dtype(a, a))
+        matrix, _ = read_matrix(ops, a, "positive definite", lower, check_finite)
+    else:
+        if check_finite:
+            require_finite(bool(ops.xp.isfinite(a).all()), "a")
+        matrix = interpret(ops.xp, a, "positive definite", lower)
+        matrix = ops.converted(matrix, result_dtype(a, a))
     try:
         with errstate(linalg="raise"):  # by default CuPy checks nothing
             c = cholesky(matrix)
@@ -120,7 +125,7 @@ def _factor_on_device(a, lower, check_finite):
         raise NotPositiveDefiniteError(
             f"a leading minor of the array is not positive definite ({error}); use lu_factor for this matrix"
         ) from None
-    c = c if lower else ops.xp.ascontiguousarray(ops.xp.swapaxes(c, -1, -2).conj())
+    c = c if lower else ops.xp.swapaxes(c, -1, -2).conj()
     return CholeskyFactors((c, bool(lower)), matrix)
 
 
