@@ -180,7 +180,7 @@ def test_memory_that_is_missing_in_krylov_spaces_is_our_error(cupy, monkeypatch)
     a, b = cupy.asarray(problem.a), cupy.asarray(problem.b)
     monkeypatch.setattr(CupyOps, "product", fails)  # products with the vectors of a basis
     with pytest.raises(tcsolve.DeviceMemoryError, match="ran out of memory"):
-        tcsolve.solve(a, b, precision="fp16")
+        tcsolve.solve(a, b, precision=tcsolve.Plan("fp16", method="fgmres"))
 
 
 @pytest.mark.gpu

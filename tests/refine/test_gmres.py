@@ -39,7 +39,7 @@ def on_host(x):
     [
         *(("fp16", cond) for cond in (1e5, 1e7, 1e9)),
         *(("bf16", cond) for cond in (1e4, 1e6, 1e9)),
-        *(("fp32", cond) for cond in (1e8, 1e9)),
+        *(("fp32", cond) for cond in (1e9, 3e9)),
         ("fp16@h200", 1e6),
     ],
 )
