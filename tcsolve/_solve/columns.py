@@ -21,13 +21,16 @@ def spread(point, good):
 
 
 def ended(history, rung, steps, error):
-    """Return the history with the errors of the answer in its last point, which has all steps.
+    """Return the history with a last point that has all steps and the errors of the answer.
 
-    The loop may have measured a scaled system, or x before it was rounded.
+    These differ from those of the loop if it has measured a scaled system, or x before it was rounded.  Then
+    the point is added; it does not replace that of the loop, which belongs to the points before it.
     """
     last = HistoryPoint(rung, steps, error, False)
-    same = history and not history[-1].estimated and np.array_equal(history[-1].step, steps)
-    return (*(history[:-1] if same else history), last)
+    if history and not history[-1].estimated and np.array_equal(history[-1].step, steps):
+        if np.array_equal(history[-1].error, error, equal_nan=True):
+            return tuple(history)
+    return (*history, last)
 
 
 def like(x, dtype):
