@@ -1,4 +1,6 @@
-"""The table of `training.py` beside published figures: what agrees, why others differ, how many are left.
+"""Compare the figures of `training.py` with published ones, and count those that agree.
+
+A figure that differs has a reason, or it is counted as not explained.
 
 The published figures are those of abstracts and manuals, for large n on other GPUs.  The tables of the study,
 with a row for each matrix, were not at hand.

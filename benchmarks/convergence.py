@@ -141,17 +141,8 @@ def device_of(rows):
 def run(variant, options, rows):
     """Do the runs that the file of rows lacks, until the time is over."""
     given = options.study or HERE / f"{variant.name}.toml"
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "tcsolve",
-        "study",
-        str(given),
-        "-o",
-        str(rows),
-        "--resume",
-    ]
+    command = [sys.executable, "-P", "-m", "tcsolve", "study", str(given)]
+    command += ["-o", str(rows), "--resume"]
     command += ["--jobs", str(options.jobs or variant.jobs), "--limit", str(variant.run_seconds)]
     try:
         # Another process: it may be killed at any instant, whatever the GPU does.

@@ -53,9 +53,8 @@ class Filters:
         """Take the filters out of a dict of options, and return them."""
         found = {key: options.pop(key) for key in cls.__dataclass_fields__ if key in options}
         for key, value in found.items():
-            if (
-                isinstance(value, list | tuple) and len(value) == 1
-            ):  # from 'gen:gauss:n=9,99:max_n=50'
+            is_list = isinstance(value, list | tuple)  # as in 'gen:gauss:n=9,99:max_n=50'
+            if is_list and len(value) == 1:
                 found[key] = value[0]
         for key in ("min_n", "max_n"):
             if found.get(key) is not None:

@@ -17,18 +17,8 @@ COLUMNS = (
     *("status", "converged", "reason", "steps", "inner_steps", "cycles", "rungs"),
     *("backward_error", "bound", "forward_error", "growth", "rcond"),
     *("seconds", "factor_seconds", "solve_seconds", "joules", "watts", "gflops_per_watt", "energy"),
-    *(
-        "device",
-        "blas_threads",
-        "model",
-        "panels",
-        "seed",
-        "rhs",
-        "study",
-        "key",
-        "date",
-        "versions",
-    ),
+    *("device", "blas_threads", "model", "panels", "seed", "rhs"),
+    *("study", "key", "date", "versions"),
 )
 
 

@@ -39,7 +39,7 @@ def legend_below(figure, looks):
 
 
 def legend_under(ax, looks, width):
-    """Put a legend under the label of the x axis; `width` is that of the axes in inches."""
+    """Put a legend below the label of the x axis.  The axes are `width` inches wide."""
     longest = max(len(look["label"]) for look in looks.values())
     columns = max(1, min(len(looks), int(width * 15 / (longest + 7))))
     ax.legend(

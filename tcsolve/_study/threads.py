@@ -5,7 +5,9 @@ import os
 
 from scipy.linalg import cython_lapack
 
-__all__ = ["THREAD_VARIABLES", "asked_of_blas", "blas_threads", "cores"]
+from tcsolve._hardware import cores
+
+__all__ = ["THREAD_VARIABLES", "asked_of_blas", "blas_threads"]
 
 THREAD_VARIABLES = (
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"),
@@ -37,12 +39,6 @@ def blas_threads():
         return asked
     given = (os.environ.get(name, "") for name in THREAD_VARIABLES)
     return next((int(text) for text in given if text.isdigit() and int(text) > 0), cores())
-
-
-def cores():
-    """Return the number of cores that this process may use."""
-    known = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return known or 1
 
 
 def asked_of_blas():

@@ -9,9 +9,10 @@ import sys
 import tempfile
 import threading
 
+from tcsolve._hardware import cores
 from tcsolve._study.columns import SKIPPED
 from tcsolve._study.rows import crashed_row, key_of
-from tcsolve._study.threads import THREAD_VARIABLES, cores
+from tcsolve._study.threads import THREAD_VARIABLES
 from tcsolve._study.worker import task_of
 
 __all__ = ["parallel_rows"]

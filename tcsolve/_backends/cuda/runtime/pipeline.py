@@ -63,8 +63,8 @@ def received(jobs, buffers, fetch, drain):
 def _in_threads(copies, jobs, buffers):
     """Call copies(jobs, buffers) in this thread and in others, each with jobs and buffers of its own.
 
-    A thread takes the next job when it is ready for it.  So a handover between threads, which takes as long
-    as the copy of a megabyte, is needed only at the start and at the end.
+    A thread takes the next job when it is ready for it.  No job is passed from one thread to another, which
+    would take about as long as the copy of a small piece.
     """
     todo = collections.deque(jobs)  # its popleft is safe in threads
 
