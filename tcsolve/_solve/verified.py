@@ -1,32 +1,26 @@
 """One solve with a ladder: refine, climb until the bound is met, measure the answer, estimate rcond."""
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tcsolve._arithmetic.matrix_parts import by_parts
 from tcsolve._checks import require_finite
-from tcsolve._lu.scaling import exponent_of, ldexp, shift_columns
+from tcsolve._lu.scaling import shift_columns
 from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, Solution, Status
-from tcsolve._solve.backward_error import accurate_errors, backward_errors
 from tcsolve._solve.columns import ended, join_parts, largest_parts, like, spread, told
 from tcsolve._solve.condition import ConditionEstimate
 from tcsolve._solve.ladder import Ladder
-from tcsolve._solve.long_double_residual import SMALL, residual
+from tcsolve._solve.long_double_residual import SMALL
+from tcsolve._solve.mending import MOST_MENDING, NEAR, errors_of, look_closer, mended, surer
 from tcsolve._solve.refine_rung import worth
 from tcsolve._solve.residuals import RESIDUALS
 from tcsolve._solve.short_refinement import refine_shortly
 
 __all__ = ["Solve"]
 
-# An error of up to NEAR times the bound may come from rounding alone, so more corrections are tried.
-NEAR = 4
-# Largest number of corrections of an x that misses the bound by rounding.
-MOST_MENDING = 4
 # A rung that may be too low for many columns is first tried for n columns divided by COLUMNS_TRIED.  It stays
 # if they need only FEW_STEPS corrections, even if another rung is predicted to take less time.
 COLUMNS_TRIED, FEW_STEPS = 16, 2
@@ -186,8 +180,8 @@ class Solve:
         close = met and left and n > SMALL and bool((error > stopping.SURE * bound).any())
         if dtype.char in "dD" and (close or not met and (found.met or left >= MOST_MENDING)):
             before, told_before = ladder.rungs, error
-            improved = self._surer if close else self._mended
-            x, error, added = improved(x, b, error, bound)
+            improved = surer if close else mended
+            x, error, added = improved(ladder, x, b, error, bound)
             if ladder.rungs != before:
                 precision, rungs, ladder.fell_back = ladder.precision, ladder.rungs, True
             if added.any() or not np.array_equal(error, told_before, equal_nan=True):
@@ -287,7 +281,7 @@ class Solve:
         measured = self.dtype.char not in "fF" and ladder.operator.measures_the_caller
         if measured and len(rhs) <= SMALL and (error <= NEAR * bound).all():
             left = (ladder.plan.max_steps or math.inf) - int(state.steps.max())
-            x, error, added = self._look_closer(x, rhs, bound, min(2, left))
+            x, error, added = look_closer(ladder, x, rhs, bound, min(2, left))
             total, met = total + added, bool((error <= bound).all())
             if added:
                 history.append(HistoryPoint(ladder.precision, total.copy(), error, False))
@@ -313,29 +307,6 @@ class Solve:
             return []
         return [(ladder.precision, spread(point, few)) for point in state.history]
 
-    def _look_closer(self, x, rhs, bound, most):
-        """Return (x, errors, steps) with long double residuals, after up to `most` more corrections."""
-        system, ops = self.ladder.system, self.ladder.system.ops
-        a, b = ops.host(system.matrix, rhs)
-
-        def measured(x):
-            (y,) = ops.host(x)
-            r = residual(a, y, b)
-            rest, size = np.abs(r).max(axis=0), np.abs(y).max(axis=0)
-            with np.errstate(all="ignore"):
-                return r, np.where(rest == 0, 0.0, rest / system.survey.inf / size)
-
-        r, error = measured(x)
-        for step in range(most):
-            if (error <= bound).all():
-                return x, error, step
-            trial = x + self.ladder.rung.correct(ops.xp.asarray(r))
-            rest, after = measured(trial)
-            better = after < error
-            x = ops.xp.where(ops.xp.asarray(better), trial, x)
-            r, error = np.where(better, rest, r), np.where(better, after, error)
-        return x, error, most
-
     # ---- the answer
 
     def _returned(self, found, b):
@@ -344,72 +315,7 @@ class Solve:
         if self.dtype.char in "fF":
             with np.errstate(over="ignore", under="ignore"):
                 x = ops.converted(x, like(x, self.dtype))
-        return x, self._errors(x, b) if error is None else error
-
-    def _errors(self, x, b):
-        system = self.ladder.system
-        return backward_errors(system.ops, system.a, x, b, system.norm_inf)
-
-    def _mended(self, x, b, error, bound):
-        """Return (x, errors, steps) after more corrections of columns that miss the bound by rounding.
-
-        This may happen if the loop has measured the error of a scaled system, or if the rounding of the FP64
-        residual matters.  Two corrections use the current factors, and two more use those of the next rung.
-        """
-        ladder, ops, steps = self.ladder, self.ladder.system.ops, np.zeros(len(error), int)
-        error = self._closer(x, b, error, bound)
-        for step in range(MOST_MENDING):
-            if not ((error > bound) & (error <= NEAR * bound)).any():
-                break
-            if step == 2 and not (ladder.climb(len(error)) and not ladder.make_valid().bad_pivot):
-                break
-            trial = self._corrected(x, b)
-            after = self._closer(trial, b, self._errors(trial, b), bound)
-            steps += error > bound
-            better = after < error
-            x = ops.xp.where(ops.xp.asarray(better), trial, x)
-            error = np.where(better, after, error)
-        return x, error, steps
-
-    def _surer(self, x, b, error, bound):
-        """Return (x, errors, steps) after one more correction of columns that only just meet the bound."""
-        xp, some = self.ladder.system.ops.xp, error > stopping.SURE * bound
-        few = xp.asarray(np.flatnonzero(some))
-        trial = self._corrected(x[:, few], b[:, few])
-        after = np.full(len(error), np.inf)
-        after[some] = self._errors(trial, b[:, few])
-        better = after < error
-        if better.any():
-            x[:, xp.asarray(np.flatnonzero(better))] = trial[:, xp.asarray(better[some])]
-        return x, np.where(better, after, error), some.astype(int)
-
-    def _closer(self, x, b, error, bound):
-        """Return the errors, with exact residuals for those that may miss the bound by rounding alone."""
-        system, near = self.ladder.system, (error > bound) & (error <= NEAR * bound)
-        if len(b) <= SMALL or not near.any():  # for few unknowns, the residuals are exact enough
-            return error
-        some = system.ops.xp.asarray(np.flatnonzero(near))
-        found = accurate_errors(system.ops, system.a, x[:, some], b[:, some], system.norm_inf)
-        closer = error.copy()
-        closer[near] = np.where(np.isnan(found), error[near], found)
-        return closer
-
-    def _corrected(self, x, b):
-        """Return x after one more correction; for few unknowns, the residual is computed in long double."""
-        system, invert = self.ladder.system, self.ladder.invert
-        a, ops, xp, is_complex = system.a, system.ops, system.ops.xp, system.is_complex
-        if len(b) > SMALL:
-            r = b - by_parts(xp, functools.partial(ops.product, a), x, is_complex)
-            return x + by_parts(xp, invert, r, is_complex)
-        # Scale x and b to near 1; if the factors are in a frame, A too.
-        of_a = exponent_of(xp, a, (0, 1)) if system.frame is not None else 0
-        of_x = exponent_of(xp, x, 0)
-        near = (ldexp(xp, v, -e) for v, e in ((a, of_a), (x, of_x), (b, of_x + of_a)))
-        near_a, near_x, near_b = ops.host(*near)
-        invert = functools.partial(invert, exponent=of_a)
-        r = xp.asarray(residual(near_a, near_x, near_b))
-        d = by_parts(xp, invert, r, is_complex)
-        return ldexp(xp, xp.asarray(near_x) + d, of_x)
+        return x, errors_of(self.ladder, x, b) if error is None else error
 
     def _beyond_range(self, x, error, bound):
         """Return OVERFLOW or UNDERFLOW for an x that met the bound until it was rounded, or None."""
