@@ -7,6 +7,7 @@ filters apply to the whole process, and other threads may give warnings at the s
 import numpy as np
 
 from tcsolve._backends.cpu.blas import blas_of
+from tcsolve._backends.cpu.inverse_norm import estimated_rcond
 from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._backends.cpu.ops import numpy_ops
 from tcsolve._contract.vectors import solve_scaled
@@ -85,13 +86,22 @@ class Cholesky:
     def solve(self, b):
         """Return A**-1 b, (n, k)."""
         b = b.conj() if self._conjugate else b
-        x = lapack_of("potrs", b.dtype)(self._factor, b, lower=False)[0]
+        if b.size == len(b):  # two triangles take a third of the time of potrs
+            trtrs = lapack_of("trtrs", b.dtype)
+            x = trtrs(self._factor, trtrs(self._factor, b, trans=2)[0])[0]
+        else:
+            x = lapack_of("potrs", b.dtype)(self._factor, b, lower=False)[0]
         return x.conj() if self._conjugate else x
 
     def rcond(self, norm_one):
         """Return the estimate of 1 / (||A||_1 ||A**-1||_1)."""
-        rcond, _ = lapack_of("pocon", self._factor.dtype)(self._factor, norm_one, uplo="U")
-        return float(rcond)
+        dtype = self._factor.dtype
+        rcond = estimated_rcond(
+            norm_one, lambda v, adjoint: self.solve(v), len(self._factor), dtype
+        )
+        if rcond is not None:
+            return rcond
+        return float(lapack_of("pocon", dtype)(self._factor, norm_one, uplo="U")[0])
 
 
 class Triangular:
@@ -110,13 +120,16 @@ class Triangular:
         bad_pivot = int(zero[0]) + 1 if zero.size else 0
         return cls(a.T if transposed else a, lower != transposed, transposed, bad_pivot)
 
-    def solve(self, b):
-        """Return A**-1 b, (n, k)."""
-        how = {"lower": self._lower, "trans": int(self._transposed)}
+    def solve(self, b, adjoint=False):
+        """Return A**-1 b, or A**-T b, (n, k)."""
+        how = {"lower": self._lower, "trans": int(self._transposed != adjoint)}
         return lapack_of("trtrs", b.dtype)(self._a, b, **how)[0]
 
     def rcond(self, norm_one):
         """Return the estimate of 1 / (||A||_1 ||A**-1||_1)."""
+        rcond = estimated_rcond(norm_one, self.solve, len(self._a), self._a.dtype)
+        if rcond is not None:
+            return rcond
         norm, uplo = "I" if self._transposed else "1", "L" if self._lower else "U"
         return float(lapack_of("trcon", self._a.dtype)(self._a, norm=norm, uplo=uplo)[0])
 

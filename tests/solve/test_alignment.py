@@ -59,6 +59,33 @@ def test_solve_ex(dtype, store, precision):
     assert np.array_equal(found.backward_error, expected.backward_error)
 
 
+def moved(x, by):
+    """Return a copy of x, row-major, `by` bytes after an address that is a multiple of 64."""
+    room = np.empty(x.nbytes + 128, np.uint8)
+    start = by - room.ctypes.data % 64 + 64
+    out = room[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
+    out[...] = x
+    return out
+
+
+@pytest.mark.parametrize("structure", ["general", "pos", "upper triangular"])
+@pytest.mark.parametrize("kind", ["f4", "f8"])
+@pytest.mark.parametrize("n", [40, 257, 300, 451])
+def test_no_bit_depends_on_the_address(n, kind, structure):
+    a = np.random.default_rng(n).uniform(-1, 1, (n, n))
+    if structure == "pos":
+        a = a @ a.T + np.eye(n)
+    elif structure == "upper triangular":
+        a = np.triu(a) + n * np.eye(n)
+    a, b = a.astype(kind), np.ones(n, kind)
+    found = [
+        solve_ex(moved(a, by), moved(b, 3 * by % 64), assume_a=structure) for by in (0, 16, 32, 48)
+    ]
+    assert all(same(s.x, found[0].x) for s in found)
+    assert len({s.rcond for s in found}) == 1
+    assert len({float(s.backward_error.max()) for s in found}) == 1
+
+
 def test_stacks(dtype, store):
     a, b = (np.stack([x] * 3) for x in system(dtype, 7))
     assert same(solve(store(a), store(b)), solve(a, b))

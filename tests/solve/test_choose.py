@@ -7,11 +7,13 @@ import pytest
 
 from tcsolve._arithmetic.formats import MODELS, UPDATES, update_named
 from tcsolve._plan import PRECISIONS, Plan, next_rung
+from tcsolve._refine.krylov import WARM_UP_STEPS
 from tcsolve._solve.cost_model import (
     CPU,
     H200,
     bytes_needed,
     choose_update,
+    krylov_worth,
     predict_seconds,
     rates_of,
     step_budget,
@@ -134,6 +136,14 @@ def test_the_step_budget_is_bounded_and_grows_with_the_price_of_the_next_rung():
     assert budgets == sorted(budgets) and budgets[-1] > budgets[0]
     assert step_budget("fp64", None, 1000, 1, H200) == 300
     assert step_budget("fp16", "fp16x3", 1000, 1, CPU) == 300  # emulated: no rate to compare with
+
+
+@pytest.mark.parametrize("name, update, largest", [("cpu", "fp32", 2700), ("h200", "fp16x3", 9000)])
+def test_fgmres_begins_from_the_size_on_that_the_docs_name(name, update, largest):
+    rates = DEVICES[name]
+    sizes = largest // 2, largest * 19 // 20, largest * 21 // 20
+    worth = [krylov_worth(update, "fp64", n, 1, rates) for n in sizes]
+    assert worth[0] < worth[1] < WARM_UP_STEPS < worth[2]
 
 
 @pytest.mark.parametrize("update", UPDATES)

@@ -19,7 +19,7 @@ from tcsolve._arithmetic.matrix_parts import real_parts
 from tcsolve._arithmetic.products import CHAIN, LEVELS
 from tcsolve._backends.cpu.blas import blas_of, matmul
 from tcsolve._backends.cpu.gemm import add_product
-from tcsolve._backends.cpu.inverse_norm import inverse_norm
+from tcsolve._backends.cpu.inverse_norm import estimated_rcond
 from tcsolve._contract.lu import Square
 from tcsolve._contract.vectors import solve_scaled
 
@@ -27,8 +27,6 @@ __all__ = ["HostLU", "HostRules", "column_max", "lapack_of"]
 
 # Up to this many entries stay in the cache while they are read twice.
 FEW_ENTRIES = 1 << 16
-# From this n on, `inverse_norm` takes less time than LAPACK's gecon.  For complex matrices it does not.
-LEAST_ESTIMATED = 400
 
 
 def lapack_of(name, dtype):
@@ -81,10 +79,9 @@ class NumpyLU(NamedTuple):
         return getrs(self.lu, swaps, b, trans=trans)[0]
 
     def gecon(self, norm_one):
-        if len(self.lu) >= LEAST_ESTIMATED and self.lu.dtype.kind != "c":
-            found = inverse_norm(self.solve, len(self.lu), self.lu.dtype)
-            if 0 < found < math.inf:
-                return 1 / norm_one / found
+        rcond = estimated_rcond(norm_one, self.solve, len(self.lu), self.lu.dtype)
+        if rcond is not None:
+            return rcond
         norm = "I" if self.transposed else "1"
         return float(lapack_of("gecon", self.lu.dtype)(self.lu, norm_one, norm=norm)[0])
 
