@@ -108,8 +108,8 @@ def test_the_table_of_definite_matrices_is_made(published, monkeypatch, tmp_path
 def test_the_study_of_convergence_makes_its_page(script, monkeypatch, tmp_path, matplotlib):
     from tcsolve import study
 
-    module = script("convergence")
-    grid = {"precision": list(module.UPDATES), "method": list(module.METHODS), "block": 16}
+    module, tables = script("convergence"), script("_convergence_page")
+    grid = {"precision": list(tables.UPDATES), "method": list(tables.METHODS), "block": 16}
     given = ["gen:svd_geo:n=300:cond=1e2,1e7", "gen:svd_geo:n=40:cond=1e1,1e5,1e12"]
     rows = tmp_path / "rows.jsonl"
     table = study(
@@ -181,8 +181,21 @@ def test_the_study_files_are_studies(name, plans):
     assert len(expand_cases(made)) > 40
 
 
+def test_a_matrix_whose_first_x_is_not_finite_has_no_first_step(script):
+    rows = [
+        {"matrix": name, "update": "fp16", "scale": True, "method": "ir", "history": points}
+        for name, points in {
+            "good": [["fp16", 0, 1e-3, False], ["fp16", 1, 1e-5, False]],
+            "bad": [["fp16", 0, None, False]],
+        }.items()
+    ]
+    assert script("_convergence_page").first_steps(rows) == {
+        ("good", "fp16", True): (1e-3, pytest.approx(1e-2))
+    }
+
+
 def test_the_area_is_that_under_the_roc_curve(script):
-    area = script("convergence").area
+    area = script("_convergence_page").area
     assert area([(1, True), (2, True), (3, True), (4, False), (5, False), (6, False)]) == "1.00"
     assert area([(6, True), (5, True), (4, True), (3, False), (2, False), (1, False)]) == "0.00"
     assert area([(1, True)] * 3 + [(1, False)] * 3) == "0.50"
