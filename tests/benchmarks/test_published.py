@@ -48,11 +48,91 @@ def test_the_matrix_of_trefethen_has_the_condition_of_the_paper(published):
     assert np.linalg.cond(a) == pytest.approx(1.77e3, rel=0.01)
 
 
-def test_the_steps_of_gmres_are_counted_as_in_the_paper(published):
-    a = matrices.generate("svd_geo", 60, cond=1e4).a
-    exact, coarse = (published.as_they_count(a, update, True) for update in ("fp64", "fp16@each"))
-    assert exact in (0, 1) and 5 <= coarse <= 60
-    assert published.as_they_count(np.zeros((3, 3)), "fp16@each", True) is None
+@pytest.fixture
+def badly_scaled():
+    rng = np.random.default_rng(0)
+    rows, columns = (10.0 ** rng.uniform(-3, 3, 40) for _ in range(2))
+    return matrices.generate("svd_geo", 40, cond=1e2).a * rows[:, None] * columns
+
+
+def test_the_scalings_do_what_the_paper_says(script, badly_scaled):
+    a, scaled = badly_scaled, script("_fp16_scaling").scaled
+    clamped, one = scaled(a, "clamped").w, scaled(1e4 * a, "one factor")
+    small = np.abs(a) < 6550.4
+    assert (clamped[small] == a[small]).all() and not small.all()
+    assert clamped[~small] == pytest.approx(6550.4 * np.sign(a[~small]))
+    assert np.abs(one.w).max() == pytest.approx(6550.4) and one.mu < 1
+    assert scaled(a / np.abs(a).max(), "one factor").mu == 1
+    for name in ("two-sided", "symmetric"):
+        w, row, col, mu = scaled(a, name)
+        assert w == pytest.approx(mu * row[:, None] * a * col) and w.max() == pytest.approx(6550.4)
+        assert np.abs(w).max(axis=0) == pytest.approx(mu, rel=0.02)
+    symmetric = scaled(a + a.T, "symmetric")
+    assert symmetric.row == pytest.approx(symmetric.col)
+
+
+@pytest.mark.parametrize("name", ["clamped", "one factor", "two-sided", "symmetric"])
+def test_all_factors_are_as_exact_as_fp16(script, name, badly_scaled):
+    module, b = script("_fp16_scaling"), np.linspace(1, 2, 40)
+    a = badly_scaled if name in ("two-sided", "symmetric") else np.eye(40) + 0.01
+    correct, start = module.rounded_once(a, name)
+    x = np.linalg.solve(a, b)
+    found = [correct(b), start(b)]
+    for update in ("fp16@each", "fp16"):
+        found.append(module.factors(a, name, update, 8)(b[:, None])[:, 0])
+    for y in found:
+        assert 0 < np.abs(y - x).max() < 0.2 * np.abs(x).max()
+
+
+def test_without_a_pivot_there_are_no_factors(script):
+    module, a = script("_fp16_scaling"), np.diag([1e9, 1.0, 1e-9])
+    assert module.rounded_once(a, "one factor") is None
+    assert module.rounded_once(a, "two-sided") is not None
+    assert module.factors(np.zeros((3, 3)), "one factor", "fp16@each", 8) is None
+
+
+@pytest.mark.parametrize("method", ["GMRES", "CG"])
+def test_the_steps_of_all_cycles_are_counted(script, method):
+    module, a = script("_counted_refinement"), np.diag([1.0, 1, 2, 2, 3, 3])
+    nothing = lambda b: b  # noqa: E731
+    how = {"method": method, "tol": 1e-8}
+    assert set(module.counts(a, (nothing, np.zeros_like), bound=1e-7, **how)) == {3}
+    exact = (lambda b: b / a.diagonal(),) * 2
+    assert set(module.counts(a, exact, bound=1e-14, **how)) == {0}
+    coarse = (lambda b: b / a.diagonal() / 1.01,) * 2
+    assert set(module.counts(a, coarse, bound=1e-14, **how)) == {1}
+    # Nine cycles that halve the residual are not enough.
+    a, how = np.diag(np.logspace(0, 6, 30)), how | {"tol": 0.5}
+    assert set(module.counts(a, (nothing, np.zeros_like), bound=1e-15, **how)) == {None}
+
+
+def test_no_convergence_is_the_largest_count(script):
+    module = script("_counted_refinement")
+    assert module.middle([3, None, 2]) == 3 and module.middle([None, 4, None]) is None
+    assert module.middle([7, 5]) == 5
+    assert module.spread([3, None, 2]) == (2, None)
+
+
+def test_ours_counts_the_steps_of_refine(script):
+    module = script("_counted_refinement")
+    a = np.diag([1.0, 1, 2, 2, 3, 3])
+    assert module.our_steps(a, np.ones(6), lambda b: b, "fgmres") == 2
+    assert module.our_steps(a, np.ones(6), lambda b: b / 1.5, "cg") == 3
+    assert module.our_steps(a, np.ones(6), None, "cg") is None
+
+
+def test_a_count_is_explained_only_by_a_run(published):
+    def verdict(theirs, each, count, once):
+        row = {"theirs": theirs, "every operation": each, "as they count": count}
+        return published.verdict_scaling(row | {"rounded once": once})
+
+    assert verdict(6, 5, [30], [30]) == published.AGREE
+    assert verdict(6, 30, [6, 6, 30], [30]).startswith("with their b")
+    assert verdict(6, 30, [30], [6]).startswith("with factors that are rounded once")
+    assert verdict(17, 30, [17, 30, 30], [11, 11, 17]).startswith("the count depends on b")
+    assert verdict(6, 30, [30], [20, 40]) == published.UNEXPLAINED
+    assert verdict(None, 30, [30], [20, None, 20]).startswith("the count depends on b")
+    assert verdict(6, 2, [2], [2]) == published.UNEXPLAINED
 
 
 @pytest.mark.parametrize(
@@ -89,6 +169,35 @@ def test_the_page_counts_what_no_rule_explains(published):
     text = published.page("spd", facts, rows)
     assert "3 rows: 1 agree (within two steps or a fifth), 1 differ for the reason" in text
     assert "1 are not explained" in text and "| two | 3 | – | not explained |" in text
+
+
+def test_the_range_of_several_counts_is_told(published):
+    assert published.cell([3, 3]) == "3" and published.cell([2, 5, 3]) == "3 (2 to 5)"
+    assert published.cell([2, None]) == "2 (2 to –)" and published.cell([None]) == "–"
+    rows = [{"theirs": 3, "some": [3, 9, 3]}, {"theirs": 3, "some": [9]}]
+    assert published.of_medians(rows) == " In the column 'some' the medians of 1 rows agree."
+
+
+def test_the_table_of_scalings_is_made(published, monkeypatch, tmp_path):
+    row = published.SCALING[0]._replace(matrix="made", clamped=6, symmetric=900)
+    monkeypatch.setattr(published, "SCALING", (row, row._replace(matrix="absent")))
+
+    def load(name, rhs):
+        if name == "absent":
+            raise FileNotFoundError
+        return matrices.generate("svd_geo", 40, cond=1e4, rhs=rhs)
+
+    monkeypatch.setattr(published.matrices, "load", load)
+    path = tmp_path / "scaling.json"
+    monkeypatch.setattr("sys.argv", ["published", "scaling", "--json", str(path), "--commit", "c"])
+    assert published.main() == 0
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["scaling"] for row in rows] == ["clamped", "one factor", "two-sided", "symmetric"]
+    assert rows[3]["verdict"] == published.UNEXPLAINED
+    for row in rows:
+        assert 2 <= row["tensor cores"] <= row["every operation"] <= 40
+        assert all(2 <= count <= 60 for count in row["as they count"] + row["rounded once"])
+    assert "In the column 'rounded once' the medians of" in path.with_suffix(".md").read_text()
 
 
 def test_the_table_of_definite_matrices_is_made(published, monkeypatch, tmp_path):

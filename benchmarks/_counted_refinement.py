@@ -1,0 +1,131 @@
+"""Steps of refinement: those of `tcsolve.refine`, and those that the programs of two papers count.
+
+Residuals and products are in FP64 here, in theirs partly in quadruple precision.
+"""
+
+import math
+
+import numpy as np
+import scipy.sparse.linalg
+
+from tcsolve import Plan, refine
+
+__all__ = ["COUNTED", "counts", "middle", "our_steps", "spread", "vectors"]
+
+# The programs have one random b; its numbers are not known, so ours have several.
+COUNTED = 20
+# The programs test the error before each of at most ten cycles, so the tenth is not counted.
+MOST_CYCLES = 9
+# Ours is given up after so many steps, or when a cycle reduces the error by less than this factor.
+MOST_STEPS, CONTRACTION = 5000, 0.9
+
+
+def our_steps(a, b, correct, method, tol=None):
+    """Return the steps of a Krylov method of `tcsolve.refine`, restarted after n steps; None if it fails.
+
+    `correct` is an approximate inverse (n, k) -> (n, k), or None.
+    """
+    if correct is None:
+        return None
+    plan = Plan(method=method, basis=len(a), contraction=CONTRACTION)
+    found = refine(a, b, correct, plan=plan, tol=tol, max_steps=MOST_STEPS)
+    return int(found.iterations[0]) if found.status.ok else None
+
+
+def vectors(correct):
+    """Return `correct` for single vectors (n,)."""
+    return lambda b: correct(b[:, None])[:, 0]
+
+
+def counts(a, factors, *, method, tol, bound):
+    """Return the steps for `COUNTED` random b, until the backward error is at most `bound`.
+
+    Parameters
+    ----------
+    a : array, shape (n, n), float64
+    factors : (correct, start)
+        Two functions (n,) -> (n,): an approximate inverse of a, and the one that makes the first x.
+    method : {'GMRES', 'CG'}
+        GMRES has left preconditioning.  A cycle of it ends when the preconditioned residual is reduced by
+        `tol`, and a cycle of CG when the residual is.
+    tol, bound : float
+        The backward error is ``||b - A x|| / (||A|| ||x|| + ||b||)`` in infinity norms.
+
+    Returns
+    -------
+    list of int or None
+        None if `MOST_CYCLES` cycles are not enough.
+    """
+    correct, start = factors
+    cycle = {"GMRES": _gmres, "CG": _cg}[method]
+    norm, found = np.abs(a).sum(axis=1).max(), []
+    for seed in range(1, COUNTED + 1):
+        b = np.random.default_rng(seed).standard_normal(len(a))
+        with np.errstate(all="ignore"):
+            x = start(b)
+            x = x if np.isfinite(x).all() else np.zeros_like(b)
+            found.append(_steps(a, b, norm, correct, x, cycle, tol, bound))
+    return found
+
+
+def _steps(a, b, norm, correct, x, cycle, tol, bound):
+    taken = 0
+    for _ in range(MOST_CYCLES + 1):
+        r = b - a @ x
+        size = np.abs(r).max()
+        if size <= bound * (norm * np.abs(x).max() + np.abs(b).max()):
+            return taken
+        if not np.isfinite(size):
+            break
+        d, steps = cycle(a, correct, r / size, tol)
+        x, taken = x + size * d, taken + steps
+    return None
+
+
+def _gmres(a, correct, r, tol):
+    """Return (d, steps) of GMRES for M^-1 A d = M^-1 r, with modified Gram-Schmidt and without restart."""
+    n, z = len(r), correct(r)
+    v, h, g = [z / np.linalg.norm(z)], np.zeros((n + 1, n)), np.zeros(n + 1)
+    g[0], rotations = np.linalg.norm(z), []
+    first = g[0]
+    for j in range(n):
+        w = correct(a @ v[j])
+        for i, old in enumerate(v):
+            h[i, j] = w @ old
+            w = w - h[i, j] * old
+        size = np.linalg.norm(w)
+        v.append(w / size)
+        for i, (c, s) in enumerate(rotations):
+            h[i, j], h[i + 1, j] = c * h[i, j] + s * h[i + 1, j], c * h[i + 1, j] - s * h[i, j]
+        radius = math.hypot(h[j, j], size)
+        c, s = h[j, j] / radius, size / radius
+        rotations.append((c, s))
+        h[j, j], g[j], g[j + 1] = radius, c * g[j], -s * g[j]
+        if not abs(g[j + 1]) > tol * first:
+            break
+    y = np.linalg.solve(h[: j + 1, : j + 1], g[: j + 1])
+    return y @ np.array(v[: j + 1]), j + 1
+
+
+def _cg(a, correct, r, tol):
+    """Return (d, steps) of preconditioned conjugate gradients with at most n steps."""
+    steps, shape = [], a.shape
+    inverse = scipy.sparse.linalg.LinearOperator(shape, correct, dtype=float)
+    how = {"rtol": tol, "maxiter": len(r), "M": inverse, "callback": steps.append}
+    d, _ = scipy.sparse.linalg.cg(a, r, **how)
+    return d, len(steps)
+
+
+def middle(found):
+    """Return the median of some counts, the lower one of two; None is larger than all."""
+    return _ordered(found)[(len(found) - 1) // 2]
+
+
+def spread(found):
+    """Return the smallest and the largest of some counts; None is larger than all."""
+    ordered = _ordered(found)
+    return ordered[0], ordered[-1]
+
+
+def _ordered(found):
+    return sorted(found, key=lambda count: math.inf if count is None else count)
