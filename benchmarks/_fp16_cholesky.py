@@ -1,21 +1,43 @@
-"""Cholesky factors in FP16 with every operation rounded, of a scaled and shifted matrix."""
+"""Cholesky factors in FP16 with every operation rounded, of a scaled and shifted matrix; and in FP32."""
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
 
-__all__ = ["Breakdown", "factor"]
+__all__ = ["Breakdown", "Factors", "factor", "factor_single"]
 
-U, XMAX, THETA = 2.0**-11, 65504.0, 0.1
-# The shift is raised by U at a time, up to this many times.
-MOST_SHIFTS = 100
+U, U_SINGLE, XMAX, THETA = 2.0**-11, 2.0**-24, 65504.0, 0.1
+# The first shift, in units of U.  It is raised by U at a time, up to MOST_SHIFTS times U.
+FIRST_SHIFT, MOST_SHIFTS = 2, 100
 
 
 class Breakdown(Exception):
     """No shift made the rounded matrix positive definite."""
 
 
+class Factors(NamedTuple):
+    """An approximate inverse.
+
+    Attributes
+    ----------
+    correct : callable, (n, k) -> (n, k)
+        Applies the factors in FP64.
+    start : callable, (n,) -> (n,)
+        The first x of CG-IR: with FP16 factors the two solutions are rounded to FP16, with FP32 factors
+        all is in FP32.
+    shift : int
+        In units of the roundoff.
+    """
+
+    correct: Callable
+    start: Callable
+    shift: int
+
+
 def factor(a):
-    """Return a function that applies an approximate inverse of the positive definite matrix a, and the shift.
+    """Return the `Factors` in FP16 of the positive definite matrix a.
 
     H = D a D has a unit diagonal.  H + c u I, times 0.1 of the largest FP16 number, is rounded to FP16 and
     factored; c = 2, 3, ... until the factorization exists [1]_.
@@ -24,22 +46,43 @@ def factor(a):
     ----------
     .. [1] N. J. Higham, S. Pranesh, SIAM J. Sci. Comput. 43 (2021), A258-A277, algorithm 3.2.
     """
-    d = 1 / np.sqrt(a.diagonal())
-    h = a * d[:, None] * d
+    d, mu = np.sqrt(a.diagonal()), THETA * XMAX
+    h = a / d[:, None] / d
     np.fill_diagonal(h, 1.0)
-    for c in range(2, MOST_SHIFTS + 1):
-        # mu is the largest power of two that keeps the entries below theta xmax.
-        mu = 2.0 ** np.floor(np.log2(THETA * XMAX / (1 + c * U)))
+    for c in range(FIRST_SHIFT, MOST_SHIFTS + 1):
         r = cholesky((mu * (h + c * U * np.eye(len(a)))).astype(np.float16))
         if r is not None:
-            r = r.astype(float) / np.sqrt(mu)
-
-            def correct(b, r=r):
-                y = scipy.linalg.cho_solve((r, False), d[:, None] * b)
-                return d[:, None] * y
-
-            return correct, c
+            r = r.astype(float) / np.sqrt(mu) * d
+            return Factors(_solver(r), _rounded_solver(r), c)
     raise Breakdown(f"no shift up to {MOST_SHIFTS} u is enough")
+
+
+def factor_single(a):
+    """Return the `Factors` in FP32 of a + c u diag(a), with c = 2."""
+    shifted = a + FIRST_SHIFT * U_SINGLE * np.diag(a.diagonal())
+    try:
+        r = scipy.linalg.cholesky(shifted.astype(np.float32))
+    except np.linalg.LinAlgError as reason:
+        raise Breakdown("the matrix is not definite in FP32") from reason
+
+    def start(b):
+        return scipy.linalg.cho_solve((r, False), b.astype(np.float32)).astype(float)
+
+    return Factors(_solver(r.astype(float)), start, FIRST_SHIFT)
+
+
+def _solver(r):
+    return lambda b: scipy.linalg.cho_solve((r, False), b, check_finite=False)
+
+
+def _rounded_solver(r):
+    def start(b):
+        for trans in ("T", "N"):
+            b = scipy.linalg.solve_triangular(r, b, trans=trans, check_finite=False)
+            b = b.astype(np.float16).astype(float)
+        return b
+
+    return start
 
 
 def cholesky(a):

@@ -33,9 +33,12 @@ SOURCES = {
         "pores_1, steam3, bcsstk01 and fs_183_3 of the table were not at hand."
     ),
     "spd": (
-        "N. J. Higham, S. Pranesh, SIAM J. Sci. Comput. 43 (2021), A258-A277, and the repository "
-        "SrikaraPranesh/fp16_Cholesky: Cholesky factors in FP16 of the scaled and shifted matrix, every "
-        "operation rounded; steps of GMRES until the backward error is below n u."
+        "N. J. Higham, S. Pranesh, SIAM J. Sci. Comput. 43 (2021), A258-A277, and the results in the "
+        "repository SrikaraPranesh/fp16_Cholesky: Cholesky factors of the scaled and shifted matrix in FP16, "
+        "every operation rounded, or in FP32; steps of GMRES and of CG until the backward error is below "
+        "n u. How a cycle ends was read in cholir_test.m, and in gmresir3.m and cgir3.m of the repository "
+        "SrikaraPranesh/Multi_precision_NLA_kernels. The matrices mesh2e1, bcsstk07, bcsstm06, bcsstm07, "
+        "bcsstk20 and bcsstm20 of the table were not at hand."
     ),
     "limits": (
         "E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847, and P. Amestoy et al., SIAM J. "
@@ -97,22 +100,29 @@ SCALING = (
 
 
 class SpdRow(NamedTuple):
-    """GMRES steps with products in quadruple precision (HDQ) and in FP64 (HDD)."""
+    """Steps of GMRES and of CG by the precisions of the factors, of x, and of the products.
+
+    The letters of the names are H for FP16, S for FP32, D for FP64 and Q for quadruple precision.
+    """
 
     matrix: str
-    quadruple: int | None
-    double: int | None
+    hdq_gmres: int | None
+    hdq_cg: int | None
+    hdd_gmres: int | None
+    hdd_cg: int | None
+    sdd_gmres: int | None
+    sdd_cg: int | None
 
 
 SPD = (
-    SpdRow("Trefethen_300", 4, 3),
-    SpdRow("mesh2em5", 6, 6),
-    SpdRow("plat362", 382, 562),
-    SpdRow("mhdb416", 3, 3),
-    SpdRow("bcsstk06", 25, 38),
-    SpdRow("nos5", 18, 13),
-    SpdRow("494_bus", 27, 40),
-    SpdRow("Trefethen_500", 4, 3),
+    SpdRow("Trefethen_300", 4, 4, 3, 3, 1, 1),
+    SpdRow("mesh2em5", 6, 6, 6, 6, 1, 1),
+    SpdRow("plat362", 382, None, 562, None, 61, 38),
+    SpdRow("mhdb416", 3, 3, 3, 3, 0, 0),
+    SpdRow("bcsstk06", 25, 26, 38, 32, 2, 2),
+    SpdRow("nos5", 18, 19, 13, 16, 2, 2),
+    SpdRow("494_bus", 27, 20, 40, 32, 3, 2),
+    SpdRow("Trefethen_500", 4, 4, 3, 3, 1, 1),
 )
 
 

@@ -36,10 +36,21 @@ def test_a_badly_scaled_definite_matrix_is_inverted_in_fp16(script):
     module = script("_fp16_cholesky")
     d = np.logspace(-8, 8, 30)
     a = (np.eye(30) + 0.01) * d[:, None] * d
-    correct, shift = module.factor(a)
-    assert shift == 2 and np.abs(correct(a) - np.eye(30)).max() / (d.max() / d.min()) < 1e-2
+    made = module.factor(a)
+    assert made.shift == 2
+    assert np.abs(made.correct(a) - np.eye(30)).max() / (d.max() / d.min()) < 1e-2
     with pytest.raises(module.Breakdown, match="no shift"):
         module.factor(np.ones((30, 30)) - 0.9 * np.diag(np.arange(30) % 2) + np.diag(np.zeros(30)))
+
+
+def test_the_first_x_has_the_precision_of_the_factors(script):
+    module, x = script("_fp16_cholesky"), np.linspace(1, 2, 30)
+    a = np.eye(30) + 0.01
+    half, single = (made(a).start(a @ x) for made in (module.factor, module.factor_single))
+    assert (half == half.astype(np.float16)).all() and np.abs(half - x).max() < 0.01
+    assert (single == single.astype(np.float32)).all() and np.abs(single - x).max() < 1e-6
+    with pytest.raises(module.Breakdown, match="not definite in FP32"):
+        module.factor_single(np.ones((30, 30)) - 0.5 * np.eye(30))
 
 
 def test_the_matrix_of_trefethen_has_the_condition_of_the_paper(published):
@@ -135,6 +146,16 @@ def test_a_count_is_explained_only_by_a_run(published):
     assert verdict(6, 2, [2], [2]) == published.UNEXPLAINED
 
 
+def test_a_count_of_the_definite_table_is_explained_only_by_a_run(published):
+    def verdict(theirs, ours, count):
+        return published.verdict_spd({"theirs": theirs, "ours": ours, "as they count": count})
+
+    assert verdict(6, 5, [30]) == published.AGREE
+    assert verdict(18, 12, [18]).startswith("with their cycles")
+    assert verdict(26, 12, [26, 40, 40]).startswith("the count depends on b")
+    assert verdict(26, 12, [40]) == published.UNEXPLAINED
+
+
 @pytest.mark.parametrize(
     "ours, theirs, agree",
     [
@@ -201,14 +222,23 @@ def test_the_table_of_scalings_is_made(published, monkeypatch, tmp_path):
 
 
 def test_the_table_of_definite_matrices_is_made(published, monkeypatch, tmp_path):
-    row = published.SPD[0]._replace(matrix="Trefethen_40", quadruple=4, double=3)
+    row = type(published.SPD[0])("Trefethen_40", 4, 4, 3, 3, 1, 1)
     monkeypatch.setattr(published, "SPD", (row, row._replace(matrix="absent")))
     path = tmp_path / "spd.json"
     monkeypatch.setattr("sys.argv", ["published", "spd", "--json", str(path), "--commit", "c"])
     assert published.main() == 0
-    (found,) = json.loads(path.read_text())["rows"]
-    assert found["verdict"] == "agree" and found["ours"] in (2, 3, 4, 5)
-    assert path.with_suffix(".md").read_text().startswith("# GMRES steps with FP16 Cholesky")
+    rows = json.loads(path.read_text())["rows"]
+    assert len(rows) == 6 and {row["verdict"] for row in rows} == {"agree"}
+    assert [row["method"] for row in rows] == ["GMRES", "CG"] * 3
+    assert all(row["shift / u"] == 2 for row in rows)
+    assert path.with_suffix(".md").read_text().startswith("# GMRES and CG steps with Cholesky")
+
+
+def test_a_matrix_without_factors_is_not_explained(published):
+    row = type(published.SPD[0])("singular", 4, 4, 3, 3, 1, 1)
+    rows = published.spd_rows(np.ones((30, 30)) - 0.5 * np.eye(30), row)
+    assert len(rows) == 6 and {row["verdict"] for row in rows} == {published.UNEXPLAINED}
+    assert {row["shift / u"] for row in rows} == {None}
 
 
 # ---- the study of convergence
