@@ -3,9 +3,10 @@
     python benchmarks/gemm_models.py               # emulated on the CPU: results/gemm_models.json
     python benchmarks/gemm_models.py --draw        # only the page and the figure, from the JSON
 
-The operands are those of `gemm_error.py`, and each entry is a sum of n products; a few rows of each product
-are enough.  The time of an emulation says nothing about a GPU, so the figure draws the errors against the
-times that an H200 takes for the same level.
+The operands are those of `gemm_error.py`, and each entry is a sum of n products.  Only a sample of the
+entries is emulated, some rows and columns of each product; they do not depend on the other rows and columns.
+The time of an emulation says nothing about a GPU, so the figure draws the errors against the times that an
+H200 takes for the same level.
 """
 
 import json
@@ -25,19 +26,33 @@ MODELS = {
 }
 LEVELS = ("none", "a", "ab", "full")
 MEASURED = "H200, FP16, measured"
-ROWS = 32
+ROWS, COLUMNS = 32, 256
+# Random rows are made a few at a time, because the operands of the largest n take gigabytes.
+AT_ONCE = 1024
+
+
+def operands(n):
+    """Return the first rows of A and the first columns of B, of the operands of `gemm_error.py`."""
+    rng = np.random.default_rng(n)
+
+    def parts():
+        for start in range(0, n, AT_ONCE):
+            yield rng.uniform(-1, 1, (min(AT_ONCE, n - start), n)).astype(np.float32)
+
+    a = np.concatenate([part[:ROWS] for part in parts()])[:ROWS]
+    # Copies: a view would keep the whole part.
+    return a, np.concatenate([part[:, :COLUMNS].copy() for part in parts()])
 
 
 def rows_of(n):
     """Yield a row for each model and level."""
-    rng = np.random.default_rng(n)
-    a, b = (rng.uniform(-1, 1, (n, n)).astype(np.float32) for _ in range(2))
-    reference = Reference(a[:ROWS], b)
+    a, b = operands(n)
+    reference = Reference(a, b)
     for model in MODELS:
         for level in LEVELS:
             how = {"precision": model, "refine": level}
-            errors = reference.errors(gemm(a[:ROWS], b, **how))
-            found = judged(errors, reference.bound(gemm_bound(a[:ROWS], b, **how).bound))
+            errors = reference.errors(gemm(a, b, **how))
+            found = judged(errors, reference.bound(gemm_bound(a, b, **how).bound))
             yield {
                 "n": n,
                 "model": model,
@@ -71,8 +86,9 @@ def page(facts, rows):
     lines = [
         "# Errors of refined products on earlier tensor cores",
         "",
-        f"Mean error of C = A B by level of refinement, entries uniform in [-1, 1]; {ROWS} rows of each "
-        "emulated product. In brackets: divided by the error measured on the H200 with FP16.",
+        "Mean error of C = A B by level of refinement, entries uniform in [-1, 1]. The emulated "
+        f"errors are those of a sample: {ROWS} rows and {COLUMNS} columns of each product. In brackets: "
+        "divided by the error measured on the H200 with FP16.",
         "",
         "| arithmetic | level | " + " | ".join(f"n = {n}" for n in sizes) + " |",
         "| --- " * (2 + len(sizes)) + "|",
@@ -88,7 +104,12 @@ def page(facts, rows):
         "so their errors agree; BF16 has 8 bits. With `ab` and `full` the errors of the sums show. An H200 "
         "adds 16 products at a time and keeps 25 bits after the point; a V100 adds 4 and keeps 23, and an "
         "A100 adds 4 TF32 products and keeps 24. So their sums are truncated more often, or earlier. With "
-        "BF16 two parts have 16 bits, and the rounding of the second part dominates.",
+        "BF16 two parts have 16 bits, and the rounding of the second part dominates. The larger n is, the "
+        "less do the errors with `ab` and `full` differ from those of the H200.",
+        "",
+        "The largest errors of the same samples:",
+        "",
+        *largest(rows, sizes),
         "",
         f"Errors beyond the bound of `gemm_bound`: {beyond} of {len(rows)}.",
         "",
@@ -96,6 +117,18 @@ def page(facts, rows):
         f"{facts['date']}; measured on {measured()[0]['gpu']}, commit {measured()[0]['commit']}.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def largest(rows, sizes):
+    """Return a table of the largest errors, as lines."""
+    lines = ["| arithmetic | level | " + " | ".join(f"n = {n}" for n in sizes) + " |"]
+    lines.append("| --- " * (2 + len(sizes)) + "|")
+    for model, name in MODELS.items():
+        for level in LEVELS:
+            found = {row["n"]: row["max_error"] for row in by(rows, model=model, level=level)}
+            cells = [told(found.get(n), None) for n in sizes]
+            lines.append(f"| {name} | {level} | " + " | ".join(cells) + " |")
+    return lines
 
 
 def told(error, of_h200):
@@ -131,7 +164,7 @@ def draw(facts, rows, path):
 
 def main():
     parser = arguments(__doc__.partition("\n")[0])
-    parser.add_argument("--n", type=int, nargs="+", default=[512, 1024, 2048])
+    parser.add_argument("--n", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--draw", action="store_true", help="only from the JSON")
     parser.set_defaults(json=RESULTS / "gemm_models.json")
     options = parser.parse_args()

@@ -3,9 +3,12 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 from folders import BENCHMARKS
 from pages import is_figure
+
+from tcsolve import gemm
 
 
 def test_the_table_compares_models_with_what_was_measured(
@@ -23,6 +26,21 @@ def test_the_table_compares_models_with_what_was_measured(
     ratio = float(text.split("| H200, FP16 | ab |")[1].split("(")[1].split(")")[0])
     assert ratio == pytest.approx(1, abs=0.05)
     assert is_figure(path.with_suffix(".png"))
+    most = [row["max_error"] for row in rows if row["level"] == "full"]
+    assert f"| H200, FP16 | full | {most[0]:.1e} | {most[1]:.1e} |" in text
+
+
+@pytest.mark.parametrize("n", [20, 300])
+def test_the_sample_has_the_bits_of_the_whole_product(script, monkeypatch, n):
+    module, rng = script("gemm_models"), np.random.default_rng(n)
+    monkeypatch.setattr(module, "AT_ONCE", 48)
+    whole = [rng.uniform(-1, 1, (n, n)).astype(np.float32) for _ in range(2)]  # as gemm_error.py
+    some = module.operands(n)
+    for model in module.MODELS:
+        how = {"precision": model, "refine": "full"}
+        sample, product = gemm(*some, **how), gemm(*whole, **how)
+        assert sample.shape == (min(n, 32), min(n, 256))
+        assert (sample == product[:32, :256]).all()
 
 
 def test_the_committed_page_comes_from_the_committed_rows(script):
