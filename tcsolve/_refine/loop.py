@@ -2,8 +2,8 @@
 
 Classical refinement runs while it contracts.  If it does not, FGMRES follows, with the same corrections as
 preconditioner.  A plan may ask for one of them alone, or for GMRES with left preconditioning, or for
-conjugate gradients.  All right-hand sides are refined at once.  A right-hand side that has met the bound is
-not changed again.
+conjugate gradients.  All right-hand sides are refined at once.  A right-hand side that has met the bound with
+some distance is not changed again.
 """
 
 import math
@@ -115,6 +115,7 @@ class _Task:
     max_steps: int
     worth: float
     krylov_worth: float
+    goal: float  # the error below which a column is not corrected
 
     def is_hopeless(self, error, before, columns):
         """Tell whether a column needs more steps than its share of `worth`; there are `columns` in all."""
@@ -136,6 +137,7 @@ def refine_columns(
     max_steps=300,
     worth=math.inf,
     krylov_worth=math.inf,
+    sure=1.0,
     ahead=(),
     precondition=None,
     precise=None,
@@ -162,6 +164,9 @@ def refine_columns(
     krylov_worth : float
         The largest number of steps that FGMRES may take for all columns together.  If `method` is 'auto', it
         does not begin if this is less than it usually takes.
+    sure : float
+        A column that has met the bound, but not `sure` times the bound, is corrected once more if it
+        contracts.
     ahead : (x, r, sizes), optional
         Iterates of a single column that were computed before, beginning with ``correct(b)``, and their
         residuals: both have shape (steps + 1, n, 1).  sizes has max |r| and max |x| of each, on the host,
@@ -190,9 +195,8 @@ def refine_columns(
     .. [1] E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847.
     """
     preconditioners = (precondition or correct, *([precise] if precise else []))
-    task = _Task(
-        ops, operator, b, correct, preconditioners, plan, bound, max_steps, worth, krylov_worth
-    )
+    limits = max_steps, worth, krylov_worth, sure * bound
+    task = _Task(ops, operator, b, correct, preconditioners, plan, bound, *limits)
     # If a correction overflows, the error is NaN and the column does not converge.  No warning is needed.
     with np.errstate(all="ignore"):
         if ahead and plan.method not in KRYLOV:
@@ -201,7 +205,8 @@ def refine_columns(
             state, last = _start(task, correct(b) if x0 is None else x0)
         if plan.method in KRYLOV:
             last.clear()
-        if not state.all_converged and (not last or _classical(task, state, last)):
+        is_sure = np.logical_and.reduce(state.error <= task.goal)
+        if not is_sure and (not last or _classical(task, state, last)):
             if plan.method != "ir" and not state.all_converged:
                 _krylov(task, state)
     return state
@@ -224,13 +229,13 @@ def _replay(task, ahead):
     bound, contraction = task.bound, task.plan.contraction
     errors = quotient(residuals, task.operator.norm, sizes)
     best, taken, history = 0, 0, [Point(np.zeros(1, int), errors[:1], False)]
-    going = bool(errors[0] > bound)
+    going = bool(errors[0] > task.goal)
     while going and taken + 1 < len(errors):
         taken += 1
         before, error = errors[best], errors[taken]
         best = taken if error < before else best
         history.append(Point(np.array([taken]), errors[best : best + 1], False))
-        going = bool(error > bound and error <= contraction * before and taken < task.max_steps)
+        going = bool(error > task.goal and error <= contraction * before and taken < task.max_steps)
     error = errors[best : best + 1]
     converged = stopping.converged(error, bound)
     # Copy x, because all iterates done ahead share one array; CuPy copies by copyto without a kernel.
@@ -247,7 +252,7 @@ def _classical(task, state, last):
     Return False if the remaining steps cost more than a better preconditioner.
     """
     ops, contraction = task.ops, task.plan.contraction
-    (active,) = (~state.converged & ~np.isnan(state.error)).nonzero()
+    (active,) = (state.error > task.goal).nonzero()  # not those with NaN
     x, r = (_take(ops, v, active) for v in last.pop())
     while active.size:
         these = _these(active, state.error)
@@ -259,7 +264,7 @@ def _classical(task, state, last):
         if task.is_hopeless(error, before, len(state.error)):
             return False
         going = (
-            ~state.converged[these]
+            (error > task.goal)
             & stopping.contracting(error, before, contraction)
             & (state.steps[these] < task.max_steps)
         )

@@ -3,6 +3,7 @@
 import math
 
 from tcsolve._arithmetic.formats import update_named
+from tcsolve._refine import stopping
 from tcsolve._refine.loop import refine_columns
 from tcsolve._solve.cost_model import krylov_worth, step_budget, steps_worth
 
@@ -29,6 +30,7 @@ def refine_with(ladder, rhs, bound, ahead=None, *, operator=None, precondition=N
         max_steps=budget,
         worth=worth(ladder, n, k),
         krylov_worth=worth(ladder, n, k, krylov_worth),
+        sure=stopping.SURE,
         precondition=precondition,
         precise=precise,
         ahead=ahead() if ahead else (),  # waits, so it comes last
