@@ -21,6 +21,8 @@ __all__ = ["det", "inv", "verify_inverse"]
 
 # SciPy's own functions; `installed` may rebind these names in scipy.linalg.
 _inv, _det = scipy.linalg.inv, scipy.linalg.det
+# Up to this n, one matrix on a device is factored as a stack of one, which has fewer launches.
+MOST_AS_STACK = 512
 
 
 def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
@@ -193,13 +195,14 @@ def _det_on_device(a, check_finite):
     if not a.size:
         return xp.ones(a.shape[:-2], dtype)
 
-    def one(a):
-        factors = factor(a, check_finite=check_finite, precision="fp64")
-        sign, log = factors.slogdet()
-        probe = factors.solve_ex(xp.ones(len(a), a.dtype), check_finite=False)
-        if np.isfinite(log) and not probe.status.ok:
-            warn_missed("det", probe.backward_error, probe.bound, stacklevel=5)
-        with np.errstate(over="ignore"):
-            return xp.asarray(sign * np.exp(log), dtype)
-
-    return over_stacks(one, (a, 2), name="det")
+    # The matrices of a stack are factored together, and so is a single small one.
+    stack = a if a.ndim > 2 or len(a) > MOST_AS_STACK else a[None]
+    factors = factor(stack, check_finite=check_finite, precision="fp64")
+    sign, log = factors.slogdet()
+    probe = factors.solve_ex(xp.ones(a.shape[-1], result_dtype(a, a)), check_finite=False)
+    error = probe.backward_error.max(axis=-1)
+    missed = np.isfinite(log) & ~(error <= probe.bound)
+    if missed.any():
+        warn_missed("det", error[missed], probe.bound, stacklevel=3)
+    with np.errstate(over="ignore"):
+        return xp.asarray(sign * np.exp(log), dtype).reshape(a.shape[:-2])

@@ -245,9 +245,9 @@ def _solve_on_device(lu_and_piv, b, *, trans, overwrite_b=False, check_finite=Tr
 
 def _factors_of(xp, lu, piv, trans):
     """Return the factors P L and U, or those of the transposed product."""
-    order = np.arange(len(lu))
+    order = list(range(len(lu)))
     for i, j in enumerate(np.asarray(piv).tolist()):
-        order[[i, int(j)]] = order[[int(j), i]]
+        order[i], order[int(j)] = order[int(j)], order[i]
     pl = xp.empty_like(lu)
     pl[xp.asarray(order)] = xp.tril(lu, -1) + xp.eye(len(lu), dtype=lu.dtype)
     factors = [pl, xp.triu(lu)]

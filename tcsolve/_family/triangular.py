@@ -9,7 +9,7 @@ from tcsolve._arrays import is_cupy
 from tcsolve._backends.cpu.blas import blas_of
 from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._backends.select import numpy_ops, ops_for
-from tcsolve._checks import check_trans
+from tcsolve._checks import check_trans, result_dtype
 from tcsolve._errors import InputError, SingularError
 from tcsolve._family.stacks import RHS, over_stacks
 from tcsolve._family.systems import DenseSystem, transposed
@@ -17,6 +17,8 @@ from tcsolve._family.verification import device_operands, settled
 from tcsolve._refine import stopping
 from tcsolve._solve.backward_error import SAFE
 from tcsolve._solve.long_double_residual import SMALL
+from tcsolve._solve.vendor.solve import solve_by_vendor
+from tcsolve._steps import guarded
 
 __all__ = ["solve_triangular"]
 
@@ -71,11 +73,51 @@ def solve_triangular(
     [1.0, 2.0]
     """
     how = {"trans": check_trans(trans), "lower": lower, "unit_diagonal": unit_diagonal}
+    if is_cupy(a) and is_cupy(b):
+        x = _by_vendor(a, b, **how, check_finite=check_finite)
+        if x is not None:
+            return x
     is_stack = any(np.ndim(x) > 2 for x in (a, b))
     solve = functools.partial(_on_device if is_cupy(a) else _solve_triangular, **how)
     how |= {"overwrite_b": overwrite_b and not is_stack, "check_finite": check_finite}
     one = functools.partial(_solve_one, solve, **how)
     return over_stacks(one, (a, 2), (b, RHS), name="solve_triangular")
+
+
+def _by_vendor(a, b, *, trans, lower, unit_diagonal, check_finite):
+    """Return x of one system or a stack on a device, or None if an answer misses the bound.
+
+    Then, and for wrong arguments, each matrix is solved by itself.
+    """
+    n, vector = a.shape[-1], b.ndim == 1
+    if not (
+        a.ndim >= 2 and a.shape[-2] == n and a.size and b.size and b.shape[-1 - (not vector)] == n
+    ):
+        return None
+    ops = ops_for(a, b)
+    xp, core = ops.xp, b.shape if vector else b.shape[-2:]
+    try:
+        batch = np.broadcast_shapes(a.shape[:-2], () if vector else b.shape[:-2])
+    except ValueError:
+        return None
+
+    def answer(a, b):
+        if unit_diagonal:
+            a = xp.where(xp.eye(n, dtype=bool), a.dtype.type(1), a)
+        a = xp.swapaxes(a, -1, -2) if trans else a
+        a = a.conj() if trans == 2 else a
+        return solve_by_vendor(
+            *(ops, a, b, "lower triangular" if lower != bool(trans) else "upper triangular"),
+            *(False, None),
+            shape=(*batch, *core),
+            dtype=result_dtype(a, b),
+            check_finite=check_finite,
+            estimate=False,
+        )
+
+    # Entries in the other triangle are no contradiction here, so look at the errors and not at the status.
+    found = guarded(ops, answer)(a, b)
+    return found.x if (found.backward_error <= found.bound).all() else None
 
 
 def _solve_one(solve, a, b, *, trans, lower, unit_diagonal, overwrite_b, check_finite):
