@@ -75,8 +75,8 @@ MUTANTS = (
     Mutant(
         "refine",
         "_refine/loop.py",
-        "going = bool(error > bound and error <= contraction * before and taken < task.max_steps)",
-        "going = bool(error > bound or error <= contraction * before and taken < task.max_steps)",
+        "going = bool(error > task.goal and error <= contraction * before and taken < task.max_steps)",
+        "going = bool(error > task.goal or error <= contraction * before and taken < task.max_steps)",
     ),
     Mutant(
         "refine",

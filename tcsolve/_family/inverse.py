@@ -21,8 +21,6 @@ __all__ = ["det", "inv", "verify_inverse"]
 
 # SciPy's own functions; `installed` may rebind these names in scipy.linalg.
 _inv, _det = scipy.linalg.inv, scipy.linalg.det
-# Up to this n, one matrix on a device is factored as a stack of one, which has fewer launches.
-MOST_AS_STACK = 512
 
 
 def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
@@ -194,10 +192,7 @@ def _det_on_device(a, check_finite):
         raise InputError(f"det: a has shape {a.shape}; (..., n, n) is needed")
     if not a.size:
         return xp.ones(a.shape[:-2], dtype)
-
-    # The matrices of a stack are factored together, and so is a single small one.
-    stack = a if a.ndim > 2 or len(a) > MOST_AS_STACK else a[None]
-    factors = factor(stack, check_finite=check_finite, precision="fp64")
+    factors = factor(a, check_finite=check_finite, precision="fp64")
     sign, log = factors.slogdet()
     probe = factors.solve_ex(xp.ones(a.shape[-1], result_dtype(a, a)), check_finite=False)
     error = probe.backward_error.max(axis=-1)
@@ -205,4 +200,4 @@ def _det_on_device(a, check_finite):
     if missed.any():
         warn_missed("det", error[missed], probe.bound, stacklevel=3)
     with np.errstate(over="ignore"):
-        return xp.asarray(sign * np.exp(log), dtype).reshape(a.shape[:-2])
+        return xp.asarray(sign * np.exp(log), dtype)
