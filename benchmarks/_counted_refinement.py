@@ -10,7 +10,7 @@ import scipy.sparse.linalg
 
 from tcsolve import Plan, refine
 
-__all__ = ["COUNTED", "counts", "middle", "our_steps", "spread", "vectors"]
+__all__ = ["COUNTED", "counts", "gmres", "middle", "our_steps", "spread", "vectors"]
 
 # The programs have one random b; its numbers are not known, so ours have several.
 COUNTED = 20
@@ -57,7 +57,7 @@ def counts(a, factors, *, method, tol, bound):
         None if `MOST_CYCLES` cycles are not enough.
     """
     correct, start = factors
-    cycle = {"GMRES": _gmres, "CG": _cg}[method]
+    cycle = {"GMRES": gmres, "CG": _cg}[method]
     norm, found = np.abs(a).sum(axis=1).max(), []
     for seed in range(1, COUNTED + 1):
         b = np.random.default_rng(seed).standard_normal(len(a))
@@ -82,9 +82,13 @@ def _steps(a, b, norm, correct, x, cycle, tol, bound):
     return None
 
 
-def _gmres(a, correct, r, tol):
-    """Return (d, steps) of GMRES for M^-1 A d = M^-1 r, with modified Gram-Schmidt and without restart."""
+def gmres(a, correct, r, tol, most=None):
+    """Return (d, steps) of GMRES for M^-1 A d = M^-1 r, with modified Gram-Schmidt and without restart.
+
+    It takes at most n steps, and at most `most`.
+    """
     n, z = len(r), correct(r)
+    n = n if most is None else max(1, min(n, most))
     v, h, g = [z / np.linalg.norm(z)], np.zeros((n + 1, n)), np.zeros(n + 1)
     g[0], rotations = np.linalg.norm(z), []
     first = g[0]
