@@ -146,6 +146,48 @@ def test_a_count_is_explained_only_by_a_run(published):
     assert verdict(6, 2, [2], [2]) == published.UNEXPLAINED
 
 
+def test_a_count_of_the_bf16_table_is_explained_only_by_a_run(published):
+    def verdict(theirs, ours, count, plain, zeros=0):
+        row = {"theirs": theirs, "as they count": count, "multiplier 1": plain}
+        return published.verdict_bf16(row | {"zero pivots": zeros}, ours)
+
+    assert verdict(26, 28, [50], [50]) == published.AGREE
+    assert verdict(83, 105, [86, 88, 150], [150]).endswith("their bounds the count agrees")
+    assert verdict(70, None, [63, 67, 62], [63], 16).endswith(
+        "if 16 zero pivots of the factors are replaced"
+    )
+    assert verdict(114, 18, [26], [115, 115, 30]).startswith("so counted, with the multiplier 1")
+    assert verdict(31, 68, [85], [89]) == published.UNEXPLAINED
+    assert verdict(None, None, [50], [50]) == published.AGREE
+    assert verdict(None, 50, [None], [None]).startswith("with their factors")
+    assert verdict(20, None, [None], [None]) == published.UNEXPLAINED
+
+
+def test_the_table_of_bf16_factors_is_made(published, monkeypatch, tmp_path):
+    made = type(published.BF16[0])("made", 2e2, 9, 9)
+    monkeypatch.setattr(published, "BF16", (made, made._replace(matrix="absent")))
+    problem = matrices.generate("svd_geo", 40, cond=1e2)
+    monkeypatch.setattr(published.matrices, "load", lambda name: problem)
+
+    def runs_of(given, plan, **options):
+        assert len(given) == 2
+        run = {"n": 40, "steps": 7, "converged": plan["precision"] == "bf16"}
+        return {"made": {f"{plan['precision']} {method}": run for method in plan["method"]}}
+
+    monkeypatch.setattr(published, "runs_of", runs_of)
+    path = tmp_path / "bf16.json"
+    monkeypatch.setattr("sys.argv", ["published", "bf16", "--json", str(path), "--commit", "c"])
+    assert published.main() == 0
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["method"] for row in rows] == ["ir", "fgmres"]
+    for row in rows:
+        assert (row["tensor cores"], row["every operation"]) == (8, None)
+        assert row["zero pivots"] == 0 and 50 < row["kappa scaled"] < 500
+    best, plain = rows[1]["as they count"], rows[1]["multiplier 1"]
+    assert all(3 <= u <= v for u, v in zip(best, plain, strict=True))
+    assert "In the column 'as they count' the medians of" in path.with_suffix(".md").read_text()
+
+
 def test_a_count_of_the_definite_table_is_explained_only_by_a_run(published):
     def verdict(theirs, ours, count):
         return published.verdict_spd({"theirs": theirs, "ours": ours, "as they count": count})
