@@ -4,7 +4,7 @@
 
 Each table has one name: bf16, scaling, spd, limits.  The page, in the folder of the JSON, compares our counts
 with theirs.  It explains each difference, and counts those that no rule explains.  The models that round
-every operation are slow: bf16 takes about twenty minutes, each other table less than two.
+every operation are slow: bf16 takes about ten minutes, each other table less than two.
 """
 
 import math
