@@ -1,9 +1,7 @@
 """`StackFactorization`: verified solves, condition numbers and determinants of a factored stack."""
 
-import math
 import time
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,20 +10,17 @@ from tcsolve._backends.select import ops_for
 from tcsolve._backends.transfer import brought
 from tcsolve._checks import check_array, check_shapes, check_trans, require_finite, result_dtype
 from tcsolve._errors import DeviceMemoryError
-from tcsolve._lu.scaling import ldexp
 from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, Solution, distinct, of_slices, raise_or_warn
 from tcsolve._solve import host_library
-from tcsolve._solve.backward_error import SAFE
-from tcsolve._solve.determinant import LogDeterminant, determinants
+from tcsolve._solve.determinant import LogDeterminant
 from tcsolve._solve.direct import solve_empty
 from tcsolve._solve.fold import Fold
 from tcsolve._solve.placement import place_rhs
 from tcsolve._solve.separate_factors import SeparateFactors
+from tcsolve._solve.stack_facts import determinants_of_stack, rconds_of_stack
 from tcsolve._solve.vendor.factors import InParts, Paired, Turned
 from tcsolve._solve.vendor.measure import MEASURED, measure
-from tcsolve._solve.vendor.rcond import rconds_of, rconds_of_scaled
-from tcsolve._solve.vendor.repair import exponents_of
 from tcsolve._solve.vendor.settle import settled
 from tcsolve._solve.vendor.solve import answered, together
 from tcsolve._solve.vendor.system import CONVERGED, ILL_CONDITIONED, SEEN, System
@@ -37,14 +32,6 @@ __all__ = ["StackFactorization"]
 # `NumpyOps`, which have no vendor.
 host_ops = NumpyOps()
 host_ops.vendor = host_library
-
-
-class Facts(NamedTuple):
-    """What is known of the matrices, on the host, (m,) each."""
-
-    rconds: np.ndarray
-    signs: np.ndarray  # of the determinants
-    logs: np.ndarray  # of their moduli
 
 
 class StackFactorization:
@@ -82,7 +69,8 @@ class StackFactorization:
 
     def __init__(self, ops, a, factors, bytes_planned):
         self._ops, self._factors, self._planned = ops, factors, bytes_planned
-        self._shape, self._a, self._known = a.shape, a.reshape(-1, *a.shape[-2:]), None
+        self._shape, self._a = a.shape, a.reshape(-1, *a.shape[-2:])
+        self._rconds = self._determinants = None  # found when they are asked for
 
     @classmethod
     def of(cls, ops, a, precision="auto", *, nrhs=1, check_finite=True, moved_bytes=0):
@@ -232,7 +220,7 @@ class StackFactorization:
         >>> factor(np.array([np.eye(2), np.diag([1.0, 4.0])])).rcond().tolist()
         [1.0, 0.25]
         """
-        return self._looked_up().rconds.reshape(self.shape[:-2]).copy()
+        return self._looked_up(self._find_rconds).reshape(self.shape[:-2]).copy()
 
     def slogdet(self):
         """Return the sign of each determinant, and the logarithm of its absolute value.
@@ -256,10 +244,8 @@ class StackFactorization:
         >>> found.sign.tolist(), found.logabsdet.tolist()
         ([1.0, 1.0, -1.0], [0.0, 0.0, 0.0])
         """
-        known = self._looked_up()
-        return LogDeterminant(
-            *(v.reshape(self.shape[:-2]).copy() for v in (known.signs, known.logs))
-        )
+        found = self._looked_up(self._find_determinants)
+        return LogDeterminant(*(v.reshape(self.shape[:-2]).copy() for v in found))
 
     # ---- solving
 
@@ -293,7 +279,7 @@ class StackFactorization:
             matrices, factors = self._turned(dtype, trans)
             system = System(matrices, columns, "general", None, False, False, False)
             part = self._part(system, factors, settled if reports else answered)
-            rconds = self._facts().rconds
+            rconds = self._find_rconds()
         if check_finite and distinct(part.codes).max() > ILL_CONDITIONED:
             require_finite(bool(ops.xp.isfinite(columns).all()), "b")
         error = fold.of_columns(part.error, k)
@@ -339,51 +325,30 @@ class StackFactorization:
 
     # ---- the matrices
 
-    def _looked_up(self):
-        """Return the `Facts` for a method that does nothing else."""
+    def _looked_up(self, find):
+        """Return find() for a method that does nothing else."""
         ops_for(self._a)  # raises if the matrices are not on the current device
         with np.errstate(all="ignore"):
-            return guarded(self._ops, self._facts)()
+            return guarded(self._ops, find)()
 
-    def _facts(self):
-        """Return the `Facts`, which are found once."""
-        if self._known is None:
-            self._known = self._find_facts()
-        return self._known
+    def _find_rconds(self):
+        """Return rcond of each matrix, (m,)."""
+        if self._rconds is None:
+            separate = self._is_separate
+            given = self._ops, self._a, self._factors
+            self._rconds = self._factors.rconds() if separate else rconds_of_stack(*given)
+        return self._rconds
 
-    def _find_facts(self):
-        ops, a, factors = self._ops, self._a, self._factors
-        if factors is None:
-            none = np.zeros(0)
-            return Facts(none, none.astype(np.result_type(self.dtype, np.float64)), none)
-        if self._is_separate:
-            wide = np.result_type(self.dtype, np.float64)
-            return Facts(factors.rconds(), *factors.determinants(wide))
-        finite, top, info = ops.host(
-            ops.xp.isfinite(a).all(axis=(1, 2)), ops.xp.abs(a).max(axis=(1, 2)), factors.info
-        )
-        singular, rconds = info != 0, rconds_of(ops, a, factors.solve)
-        signs, logs = determinants(ops, factors)
-        extreme = np.flatnonzero(finite & ~((top > 1 / SAFE) & (top < SAFE)))
-        if extreme.size:
-            of_some = self._find_extreme(a[ops.xp.asarray(extreme)])
-            for found, some in zip((singular, rconds, signs, logs), of_some, strict=True):
-                found[extreme] = some
-        rconds[singular | ~finite] = 0.0
-        signs[singular], logs[singular] = 0.0, -math.inf
-        signs[~finite], logs[~finite] = math.nan, math.nan
-        return Facts(rconds, signs, logs)
-
-    def _find_extreme(self, a):
-        """Return (singular, rconds, signs, logs) of matrices with extreme entries, from scaled matrices."""
-        ops, a = self._ops, self._ops.converted(a, np.result_type(a.dtype, np.float64))
-        row, col = exponents_of(ops.xp, a, "general")
-        scaled = ldexp(ops.xp, ldexp(ops.xp, a, -row), -col)
-        factors = ops.vendor.factor(scaled, "general", 2)
-        rconds = rconds_of_scaled(ops, a, row, col, factors)
-        signs, logs = determinants(ops, factors)
-        info, exponents = ops.host(factors.info, row.sum(axis=(1, 2)) + col.sum(axis=(1, 2)))
-        return info != 0, rconds, signs, logs + exponents * math.log(2)
+    def _find_determinants(self):
+        """Return the signs and the logarithms of the determinants, (m,) each."""
+        if self._determinants is None:
+            given, wide = (
+                (self._ops, self._a, self._factors),
+                np.result_type(self.dtype, np.float64),
+            )
+            separate = self._factors.determinants(wide) if self._is_separate else None
+            self._determinants = separate or determinants_of_stack(*given)
+        return self._determinants
 
     # ---- copies
 
