@@ -9,8 +9,9 @@ __all__ = ["as_host", "is_cupy"]
 
 def is_cupy(x):
     """Tell whether x is a CuPy array, without importing CuPy."""
-    cupy = sys.modules.get("cupy")
-    return cupy is not None and isinstance(x, cupy.ndarray)
+    # While another thread imports CuPy, the module has no arrays yet.
+    array = getattr(sys.modules.get("cupy"), "ndarray", None)
+    return array is not None and isinstance(x, array)
 
 
 def as_host(x):

@@ -1,12 +1,15 @@
-"""A lock that a forked child finds free."""
+"""Locks of processes that fork: one that a child finds free, and one that a fork waits for."""
 
 import os
 import threading
 import weakref
 
-__all__ = ["ForkSafeLock"]
+__all__ = ["ForkSafeLock", "no_fork"]
 
 _locks = weakref.WeakSet()
+# In a block `with no_fork`, a fork by another thread waits for the end of the block.  An import needs this: a
+# child waits for ever for an import that another thread of its parent has begun.
+no_fork = threading.RLock()
 
 
 class ForkSafeLock:
@@ -47,3 +50,6 @@ def _renew_all():
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_renew_all)
+    os.register_at_fork(
+        before=no_fork.acquire, after_in_parent=no_fork.release, after_in_child=no_fork.release
+    )

@@ -11,6 +11,7 @@ from tcsolve._arrays import is_cupy
 from tcsolve._backends.cpu.ops import numpy_ops
 from tcsolve._backends.cuda.runtime import compiler
 from tcsolve._errors import DeviceError, InputError
+from tcsolve._locks import no_fork
 
 __all__ = [
     "clear_cache",
@@ -48,7 +49,8 @@ def why_no_cuda():
 def _why_not_found():
     if importlib.util.find_spec("cupy") is None:
         return "CuPy is not installed; pip install 'tcsolve[cuda13]' (or [cuda12])"
-    import cupy
+    with no_fork:
+        import cupy
 
     try:
         count = cupy.cuda.runtime.getDeviceCount()
@@ -134,7 +136,8 @@ def cuda_available():
 def _cupy_ops():
     # CuPy is optional and slow to import, so it is imported only when it is needed.
     try:
-        from tcsolve._backends.cuda.ops import CupyOps
+        with no_fork:
+            from tcsolve._backends.cuda.ops import CupyOps
     except ImportError as error:
         raise DeviceError(f"{_missing(error)}, and device='cpu' needs none") from error
     _note_process()

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tcsolve._cached import cached_property
 from tcsolve._lu.scaling import exponent_of, ldexp
 from tcsolve._refine.double_double import Pair, product, residual
 from tcsolve._refine.operator import measure
@@ -66,7 +67,7 @@ class _Corrections:
 
     ladder: Any
 
-    @functools.cached_property
+    @cached_property
     def _precondition(self):
         return applied_in_fp64(self.ladder)
 

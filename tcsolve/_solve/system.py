@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tcsolve._arithmetic.matrix_parts import real_parts
+from tcsolve._cached import cached_property
 from tcsolve._contract.schedule import goes_early
 from tcsolve._lu.norms import Survey, survey
 from tcsolve._lu.scaling import (
@@ -129,7 +130,7 @@ class System:
         survey = self.survey
         return survey.inf == 0 or survey.row_spread == 0 or survey.col_spread == 0
 
-    @functools.cached_property
+    @cached_property
     def expects_dominance(self):
         """Whether `factor_blocked` should expect the pivots on the diagonal."""
         if self.is_complex or self.scaling is not None:

@@ -52,10 +52,10 @@ def test_a_pool_passes_on_the_error_of_a_worker():
     assert caught.value.options == COMPILE[2] and caught.value.log == COMPILE[3]
 
 
-def run(text):
+def run(text, **environment):
     """Run a script in another Python process.  Its BLAS has no threads, because a fork may interrupt them."""
     command = [sys.executable, "-P", "-c", textwrap.dedent(text)]
-    env = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    env = os.environ | {"OPENBLAS_NUM_THREADS": "1"} | environment
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
 
 
@@ -136,6 +136,54 @@ def test_a_child_forked_while_threads_solve_symmetric_systems_can_solve_one():
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "{0}"
+
+
+SLOW_CUPY = """
+import time
+
+time.sleep(1)
+
+
+class cuda:
+    class runtime:
+        class CUDARuntimeError(Exception):
+            pass
+
+        def getDeviceCount():
+            return 0
+"""
+FORK_OF_IMPORT = """
+    import os, signal, sys, threading, time
+    import tcsolve
+
+    def ask():
+        try:
+            tcsolve.solve([[2.0]], [1.0], device="cuda")
+        except tcsolve.DeviceError:
+            return 0
+
+    tcsolve.solve([[2.0]], [1.0])
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while "cupy" not in sys.modules:
+        time.sleep(0.01)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        os._exit(ask())
+    print(os.waitpid(child, 0)[1])
+    thread.join()
+"""
+
+
+@forks
+def test_a_child_forked_while_a_thread_imports_cupy_can_import_it(tmp_path):
+    (tmp_path / "cupy.py").write_text(SLOW_CUPY)
+
+    done = run(FORK_OF_IMPORT, PYTHONPATH=str(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "0"
 
 
 FORK_OF_LOCKS = """

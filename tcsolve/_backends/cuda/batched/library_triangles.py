@@ -16,6 +16,7 @@ from tcsolve._backends.cuda.lu.substitution import (
     substitute,
 )
 from tcsolve._backends.cuda.runtime import cublas_calls
+from tcsolve._cached import cached_property
 from tcsolve.kernels.launch_shapes import TRSV_COLUMNS
 
 __all__ = [
@@ -55,7 +56,7 @@ class PackedTriangle:
         inverses, x = begin_and_solve(a[0], lower, b, probes)
         return cls(a, lower, inverses), x[None]
 
-    @functools.cached_property
+    @cached_property
     def info(self):
         return _has_zero(cupy.diagonal(self._a, axis1=1, axis2=2))
 
@@ -86,7 +87,7 @@ class Triangles:
         self._a, self._lower = a, lower
         self._addresses = addresses_of(a) if len(a) > 1 else None
 
-    @functools.cached_property
+    @cached_property
     def info(self):
         return _has_zero(cupy.diagonal(self._a, axis1=1, axis2=2))
 
@@ -126,7 +127,7 @@ class Diagonal:
     def __init__(self, d):
         self._d = d
 
-    @functools.cached_property
+    @cached_property
     def info(self):
         return _has_zero(self._d)
 
