@@ -1,5 +1,6 @@
 """MATLAB files: the struct of the SuiteSparse collection, or one matrix."""
 
+import io
 import struct
 import zlib
 
@@ -11,11 +12,15 @@ __all__ = ["read"]
 
 # What SciPy's reader raises for a file that is cut off or something else.
 UNREADABLE = (
-    *(ValueError, TypeError, EOFError, OSError, IndexError, KeyError, zlib.error),
-    scipy.io.matlab.MatReadError,
+    *(ValueError, TypeError, EOFError, OSError, IndexError, KeyError, OverflowError),
+    *(zlib.error, scipy.io.matlab.MatReadError),
 )
 # The type of a compressed variable in a file of version 5, and the bytes that are unpacked at a time.
 COMPRESSED, PIECE = 15, 1 << 20
+# The bytes that say what a variable is: its type, its shape, and a name of at most 63 letters.
+HEAD = 1 << 10
+# What `whosmat` calls a variable that is no array of numbers.
+OTHER = ("struct", "cell", "char", "object", "function", "opaque", "unknown")
 
 
 def read(path, *, limit_bytes, pattern=True):
@@ -42,38 +47,83 @@ def read(path, *, limit_bytes, pattern=True):
         The file cannot be read, or does not say which matrix is meant.
     """
     try:
-        listed = scipy.io.whosmat(path)
-        for _, shape, _ in (meant := _meant(listed)):  # before the numbers are read
+        name, shape, kind = _meant(scipy.io.whosmat(_heads(path)))
+        if kind != "struct":  # before the numbers are read
             _require_room(path, shape, 8, limit_bytes)
         _require_few_bytes(path, 2 * limit_bytes + PIECE)
-        names = [name for name, _, _ in meant or listed if meant or name == "Problem"] or None
-        found = scipy.io.loadmat(path, struct_as_record=True, variable_names=names)
+        a = scipy.io.loadmat(path, struct_as_record=True, variable_names=[name])[name]
+        a = a["A"].item() if kind == "struct" else a
+        dtype = np.dtype(complex if a.dtype.kind == "c" else float)
+        _require_room(path, a.shape, dtype.itemsize, limit_bytes)
+        a = a.toarray() if scipy.sparse.issparse(a) else a
+        return np.ascontiguousarray(a, dtype)
     except NotImplementedError as error:
         raise ValueError(
             f"{path} is a MATLAB 7.3 file, which SciPy cannot read; save it with -v7"
         ) from error
     except UNREADABLE as error:
         raise ValueError(f"{path} is not a readable MATLAB file: {error}") from error
-    a = _matrix(path, {key: value for key, value in found.items() if not key.startswith("__")})
-    dtype = np.dtype(complex if a.dtype.kind == "c" else float)
-    _require_room(path, a.shape, dtype.itemsize, limit_bytes)
-    dense = a.toarray() if scipy.sparse.issparse(a) else a
-    return np.ascontiguousarray(dense, dtype)
+
+
+def _heads(path):
+    """Return a file of the first HEAD bytes of each variable, unpacked, for `whosmat`.
+
+    It would unpack 128 KiB of a file to see the shape of one variable, which may be 128 MiB.
+    """
+    version, _ = scipy.io.matlab.matfile_version(path)
+    if version != 1:  # not a file of version 5: nothing is packed
+        return path
+    with open(path, "rb") as file:
+        heads = [file.read(128)]
+        for order, kind, size in _variables(file):
+            if kind == COMPRESSED:
+                inner = next(_unpacked(file, size, HEAD), b"")
+                kind, head = inner[:4], inner[8:]
+            else:
+                kind, head = struct.pack(order + "I", kind), file.read(min(size, HEAD))
+            heads += [kind, struct.pack(order + "I", len(head)), head]
+    return io.BytesIO(b"".join(heads))
+
+
+def _variables(file):
+    """Yield (byte order, type, bytes) of each variable of a file of version 5, which is then at its bytes."""
+    file.seek(0)
+    order = {b"IM": "<", b"MI": ">"}.get(file.read(128)[126:])
+    while order and len(tag := file.read(8)) == 8:
+        kind, size = struct.unpack(order + "II", tag)
+        end = file.tell() + size
+        yield order, kind, size
+        file.seek(end)
+
+
+def _unpacked(file, size, most):
+    """Yield what the next bytes of a file, `size` in number, are unpacked, at most `most` bytes at a time."""
+    unpacker = zlib.decompressobj()
+    while size and (packed := file.read(min(size, PIECE))):
+        size -= len(packed)
+        while packed and not unpacker.eof:
+            yield unpacker.decompress(packed, most)
+            packed = unpacker.unconsumed_tail
 
 
 def _meant(listed):
-    """Return what `whosmat` lists of the variable that is read, in a list; [] if its size is not listed."""
-    numbers = [one for one in listed if one[2] not in ("struct", "cell", "char", "object")]
-    if "Problem" in (name for name, _, _ in listed):
-        return []
-    if named := [one for one in numbers if one[0] == "A"]:
-        return named
-    matrices = [one for one in numbers if len(one[1]) == 2 and min(one[1]) > 1]
-    return matrices if len(matrices) == 1 else []
+    """Return what `whosmat` lists of the variable that is read: the struct Problem, A, or the only matrix."""
+    numbers = [one for one in listed if one[2] not in OTHER]
+    found = [one for one in listed if one[0] == "Problem" and one[1:] == ((1, 1), "struct")]
+    found = found or [one for one in numbers if one[0] == "A"]
+    found = found or [one for one in numbers if len(one[1]) == 2 and min(one[1]) > 1]
+    if len(found) != 1:
+        names = ", ".join(name for name, _, _ in listed) or "(none)"
+        raise ValueError(
+            f"it has the variables {names}; one of them must be the struct Problem, or be called A"
+        )
+    return found[0]
 
 
 def _require_room(path, shape, itemsize, limit_bytes):
-    if len(shape) == 2 and (size := shape[0] * shape[1] * itemsize) > limit_bytes:
+    if len(shape) != 2 or min(shape) < 0:
+        raise ValueError(f"the matrix has the shape {shape}")
+    if (size := shape[0] * shape[1] * itemsize) > limit_bytes:
         raise MemoryError(
             f"{path} is {shape[0]} by {shape[1]}: dense it takes {size / 2**30:.3g} GiB, and limit_bytes "
             f"allows {limit_bytes / 2**30:.3g} GiB; raise limit_bytes, in Python, to load it"
@@ -86,41 +136,12 @@ def _require_few_bytes(path, most):
     SciPy reads a struct as a whole, and does not tell its size before.
     """
     with open(path, "rb") as file:
-        order = {b"IM": "<", b"MI": ">"}.get(file.read(128)[126:])
         total = 0
-        while order and len(tag := file.read(8)) == 8:
-            kind, size = struct.unpack(order + "II", tag)
-            if kind != COMPRESSED:  # its bytes are in the file
-                file.seek(size, 1)
-                continue
-            unpacker = zlib.decompressobj()
-            while size and (packed := file.read(min(size, PIECE))):
-                size -= len(packed)
-                while packed and not unpacker.eof:
-                    total += len(unpacker.decompress(packed, PIECE))
-                    packed = unpacker.unconsumed_tail
-                    if total > most:
-                        raise MemoryError(
-                            f"{path} has variables of more than {most / 2**30:.3g} GiB unpacked; raise "
-                            "limit_bytes, in Python, to load it"
-                        )
-
-
-def _matrix(path, variables):
-    """Return the matrix that is meant, sparse or not."""
-    problem = variables.get("Problem")
-    if problem is not None and problem.dtype.names and "A" in problem.dtype.names:
-        return problem["A"].flat[0]
-    if "A" in variables:
-        return variables["A"]
-    candidates = [value for value in variables.values() if _is_matrix(value)]
-    if len(candidates) != 1:
-        raise ValueError(
-            f"{path} has the variables {', '.join(variables) or '(none)'}; one of them must be the struct "
-            "Problem, or be called A"
-        )
-    return candidates[0]
-
-
-def _is_matrix(value):
-    return value.ndim == 2 and min(value.shape) > 1 and value.dtype.kind in "fciu"
+        for _, kind, size in _variables(file):
+            for piece in _unpacked(file, size, PIECE) if kind == COMPRESSED else ():
+                total += len(piece)
+                if total > most:
+                    raise MemoryError(
+                        f"{path} has variables of more than {most / 2**30:.3g} GiB unpacked; raise "
+                        "limit_bytes, in Python, to load it"
+                    )

@@ -1,5 +1,8 @@
 """Rutherford-Boeing and MATLAB files."""
 
+import struct
+import zlib
+
 import numpy as np
 import pytest
 import scipy.io
@@ -155,6 +158,86 @@ def test_a_matlab_file_that_is_not_clear_is_refused(tmp_path):
     scipy.io.savemat(path, {"A": scipy.sparse.csc_array((10**5, 10**5))})
     with pytest.raises(MemoryError, match="limit_bytes"):
         read(path)
+
+
+@pytest.mark.parametrize("order", "<>")
+def test_a_packed_matlab_file_of_either_byte_order_is_read(tmp_path, order):
+    path = tmp_path / "a.mat"
+    path.write_bytes(packed_matlab(variable(order=order), order))
+    np.testing.assert_array_equal(matrices.load(path).a, np.ones((2, 2)))
+
+
+def test_a_matlab_file_of_version_4_is_read(tmp_path):
+    scipy.io.savemat(tmp_path / "a.mat", {"A": DENSE, "x": np.ones((5, 1))}, format="4")
+    np.testing.assert_array_equal(matrices.load(tmp_path / "a.mat").a, DENSE)
+
+
+def element(kind, data, size=None, order="<"):
+    """Return an element of a MATLAB file; `size` is a false statement of its bytes."""
+    tag = struct.pack(f"{order}II", kind, len(data) if size is None else size)
+    return tag + data + bytes(-len(data) % 8)
+
+
+def variable(dims=(2, 2), name=b"A", size=None, order="<", kind=6, body=None, entries=0):
+    """Return a variable of a MATLAB file, by default a matrix of ones."""
+    head = element(6, struct.pack(f"{order}II", kind, entries), order=order)
+    head += element(5, struct.pack(f"{order}{len(dims)}i", *dims), order=order)
+    head += element(1, name, size, order)
+    numbers = element(9, np.ones(4, f"{order}f8").tobytes(), order=order)
+    return element(14, head + (numbers if body is None else body), order=order)
+
+
+def sparse_problem(rows, starts, dims=(2, 2)):
+    """Return a struct Problem with a sparse matrix A of given row numbers and column starts."""
+    parts = (np.array(v, np.int32).tobytes() for v in (rows, starts))
+    body = b"".join(element(5, part) for part in parts) + element(9, np.ones(len(rows)).tobytes())
+    a = variable(dims, b"", kind=5, body=body, entries=len(rows))
+    fields = struct.pack("<HHi", 5, 4, 32) + element(1, b"A".ljust(32, b"\0"))
+    return variable((1, 1), b"Problem", kind=2, body=fields + a)
+
+
+def packed_matlab(data, order="<"):
+    marks = b"\0\1IM" if order == "<" else b"\1\0MI"
+    stream = zlib.compress(data)
+    tag = struct.pack(f"{order}II", 15, len(stream))
+    return b"MATLAB 5.0 MAT-file".ljust(124) + marks + tag + stream
+
+
+@pytest.mark.parametrize(
+    "data, told",
+    [
+        (variable((-2, 2)), r"the shape \(-2, 2\)"),
+        (variable((-2, -2)), r"the shape \(-2, -2\)"),
+        (variable((4,)), r"the shape \(4,\)"),
+        (variable((1,) * 40), "Unexpected amount"),
+        (variable((3, 3)), "cannot reshape"),
+        (variable(size=2**32 - 16), "could not read"),
+        (variable(body=element(9, b"", 2**32 - 16)), "could not read"),
+        (variable((10000, 10000), kind=1), "has the variables A"),
+        (variable((10000, 10000), b"Problem", kind=2), "has the variables Problem"),
+        (variable((1, 1), b"Problem", kind=2, body=b""), "could not read"),
+        (element(9, bytes(80)), "Expecting miMATRIX"),
+        (packed_matlab(variable()), "Expecting miMATRIX"),
+        (b"", "not read"),
+        (variable()[:40], "not read"),
+        (sparse_problem([0, 1], [0, 1, 10**8]), "index pointer"),
+        (sparse_problem([0, 1], [0, 1, 2], (2, 10**9)), "index pointer"),
+        (sparse_problem([0, 1], [0, 1, 2], (-2, 2)), "negative"),
+    ],
+)
+def test_a_matlab_file_with_a_false_header_is_refused(tmp_path, data, told):
+    path = tmp_path / "false.mat"
+    path.write_bytes(packed_matlab(data))
+    with pytest.raises(ValueError, match=rf"false\.mat is not a readable MATLAB file: .*{told}"):
+        matrices.load(path)
+
+
+@pytest.mark.parametrize("left", [0, 4, 12, 30])
+def test_a_packed_matlab_file_that_is_cut_off_is_refused(tmp_path, left):
+    path = tmp_path / "cut.mat"
+    path.write_bytes(packed_matlab(variable())[: 128 + left])
+    with pytest.raises(ValueError, match=r"cut\.mat is not a readable MATLAB file"):
+        matrices.load(path)
 
 
 # ---- the folder
