@@ -55,7 +55,9 @@ def read(path, *, limit_bytes, pattern=True):
         a = a["A"].item() if kind == "struct" else a
         dtype = np.dtype(complex if a.dtype.kind == "c" else float)
         _require_room(path, a.shape, dtype.itemsize, limit_bytes)
-        a = a.toarray() if scipy.sparse.issparse(a) else a
+        if scipy.sparse.issparse(a):
+            a.check_format()  # `toarray` writes where the indices say
+            a = a.toarray()
         return np.ascontiguousarray(a, dtype)
     except NotImplementedError as error:
         raise ValueError(
