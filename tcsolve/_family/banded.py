@@ -127,7 +127,8 @@ def _solve_definite(lower, ab, b, **how):
 def _solved(solve, arrays, how, name):
     """Call `solve` for each slice, on the host, and return x where the arrays are."""
     xp = xp_of(*(x for x, _ in arrays))
-    arrays = [(as_host(x) if is_cupy(x) else x, core) for x, core in arrays]
+    if xp is not np:
+        arrays = [(as_host(x) if is_cupy(x) else x, core) for x, core in arrays]
     if any(np.ndim(x) > (2 if core == RHS else core) for x, core in arrays):
         how = how | {"overwrite_ab": False, "overwrite_b": False}
     found = over_stacks(functools.partial(solve, **how), *arrays, name=name)

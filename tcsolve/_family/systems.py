@@ -1,6 +1,7 @@
 """What an answer is measured with: a dense matrix, a band matrix, or the product of given factors."""
 
 import numpy as np
+from scipy.linalg import lapack
 
 from tcsolve._arithmetic.matrix_parts import by_parts
 from tcsolve._backends.cpu.blas import blas_of, matmul
@@ -8,7 +9,7 @@ from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._backends.cpu.ops import sums
 from tcsolve._backends.select import numpy_ops
 from tcsolve._lu.scaling import exponent_of, ldexp
-from tcsolve._solve.backward_error import backward_errors
+from tcsolve._solve.backward_error import backward_errors, is_safe
 from tcsolve._solve.long_double_residual import SMALL, residual
 
 __all__ = ["BandSystem", "DenseSystem", "LUSystem", "ProductSystem", "norms_of", "transposed"]
@@ -56,86 +57,94 @@ def norms_of(ops, a):
     return tuple(float(v) for v in found)
 
 
-class _Scaled:
-    """A system whose product is a function; its matrix is 2**exponent times a matrix near 1.
+class _Factored:
+    """A system whose product with x is a function.
 
     It belongs to `ops`, and is measured by `measure`, another `Ops` if few unknowns are measured on the host.
     """
 
-    def __init__(self, ops, exponent, is_finite, measure=None):
+    def __init__(self, ops, measure=None):
         self.ops, self._measure = ops, measure or ops
-        self._exponent, self._is_finite = exponent, is_finite
-
-    @property
-    def is_finite(self):
-        """Whether the matrix holds neither NaN nor Inf."""
-        return self._is_finite
 
     def errors(self, x, b):
         """Return the backward error of each column, on the host."""
-        xp = self._measure.xp
-        x, b = self._moved(x, b)
-        r, near, _ = self._near(x, b)
-        rest, size = xp.abs(r).max(axis=0), self.size(near)
-        finite = xp.isfinite(x).all(axis=0)
-        rest, size, finite = self._measure.host(rest, size, finite)
-        error = (rest / size).astype(np.float64)
-        return np.where(finite, np.where(rest == 0, 0.0, error), np.nan)
+        r, size, _ = self._measured(*self._moved(x, b))
+        rest, size = self._measure.host(self._measure.xp.abs(r).max(axis=0), size)
+        error = (rest / size).astype(np.float64, copy=False)
+        return np.where(rest == 0, 0.0, error)
 
     def residual(self, x, b):
         """Return b - A x in FP64."""
-        r, _, exponent = self._near(*self._moved(x, b))
+        r, _, exponent = self._measured(*self._moved(x, b))
         wide = np.result_type(x.dtype, b.dtype, np.float64)
         return self.ops.xp.asarray(ldexp(self._measure.xp, r.astype(wide), exponent))
 
     def _moved(self, *arrays):
         return arrays if self._measure is self.ops else self.ops.host(*arrays)
 
-    def _near(self, x, b):
-        """Return (r, x, e): x with columns scaled to near 1, and the residual divided by 2**e."""
+    def _measured(self, x, b):
+        """Return (r, size, e): b - A x and ||A|| ||x|| of each column, both divided by 2**e."""
         xp = self._measure.xp
         x, b = (self._measure.converted(v, np.result_type(v.dtype, np.float64)) for v in (x, b))
+        if xp is np:  # on a device, asking costs more than scaling
+            size = self.size(x)
+            if (is_safe(size) & is_safe(np.abs(x).max(axis=0))).all():
+                return b - self.product(x), size, 0
+        near, of_a = self._near_one()
         of_x, of_b = exponent_of(xp, x, 0), exponent_of(xp, b, 0)
-        of_x = xp.where((x == 0).all(axis=0), of_b - self._exponent, of_x)
-        exponent = of_x + self._exponent
-        near = ldexp(xp, x, -of_x)
-        return ldexp(xp, b, -exponent) - self.product(near), near, exponent
+        of_x = xp.where((x == 0).all(axis=0), of_b - of_a, of_x)
+        x = ldexp(xp, x, -of_x)
+        return ldexp(xp, b, -of_a - of_x) - near.product(x), near.size(x), of_a + of_x
+
+    def _near_one(self):
+        """Return (system, e), where the matrix of the system is 2**-e A, with entries near 1."""
+        return self, 0
 
 
-class BandSystem(_Scaled):
+class BandSystem(_Factored):
     """The system of a band matrix in the storage of `solve_banded`: ``ab[u + i - j, j] == a[i, j]``."""
 
     def __init__(self, lower, upper, ab):
-        n = ab.shape[1]
-        # Entries of ab outside of the matrix are not used, and may be NaN.
-        row, column = np.arange(lower + upper + 1)[:, None] - upper, np.arange(n)
-        inside = (row + column >= 0) & (row + column < n)
-        ab = np.where(inside, ab, 0).astype(np.result_type(ab, np.float64))
-        exponent = int(exponent_of(np, ab, (0, 1)).item())
-        super().__init__(numpy_ops, exponent, bool(np.isfinite(ab).all()))
+        super().__init__(numpy_ops)
         self._lower, self._upper = lower, upper
-        self._ab = _widest(ldexp(np, ab, -exponent), n)
-        self._norm = self._times(np.abs(self._ab), np.ones((n, 1))).max()
+        self._norm = (lapack.zlangb if ab.dtype.kind == "c" else lapack.dlangb)(
+            "I", lower, upper, ab
+        )
+        self._ab = _widest(ab.astype(np.result_type(ab, np.float64), copy=False), ab.shape[1])
+
+    @property
+    def is_finite(self):
+        """Whether the matrix holds neither NaN nor Inf."""
+        return bool(np.isfinite(self._inside()).all())
 
     def product(self, x):
-        """Return the product of 2**-exponent A and x."""
-        return self._times(self._ab, x)
+        """Return A x."""
+        n = len(x)
+        y = self._ab[self._upper, :, None] * x
+        for d in range(-self._lower, self._upper + 1):
+            first, last = max(d, 0), n + min(d, 0)
+            if d and first < last:
+                y[first - d : last - d] += (
+                    self._ab[self._upper - d, first:last, None] * x[first:last]
+                )
+        return y
 
     def size(self, x):
         """Return ``||A|| ||x||`` of each column."""
         return self._norm * np.abs(x).max(axis=0)
 
-    def _times(self, ab, x):
-        n = ab.shape[1]
-        y = np.zeros((n, x.shape[1]), np.result_type(ab, x))
-        for d in range(-self._lower, self._upper + 1):
-            first, last = max(d, 0), n + min(d, 0)
-            if first < last:
-                y[first - d : last - d] += ab[self._upper - d, first:last, None] * x[first:last]
-        return y
+    def _inside(self):
+        """Return ab with zeros outside of the matrix, where its entries are not used and may be NaN."""
+        n = self._ab.shape[1]
+        row = np.arange(-self._upper, self._lower + 1)[:, None] + np.arange(n)
+        return np.where((row >= 0) & (row < n), self._ab, 0)
+
+    def _near_one(self):
+        exponent = exponent_of(np, self._inside(), (0, 1)).item()
+        return BandSystem(self._lower, self._upper, ldexp(np, self._ab, -exponent)), exponent
 
 
-class ProductSystem(_Scaled):
+class ProductSystem(_Factored):
     """The system of a product of given factors, when A itself is not known.
 
     The residual is measured relative to ``|| |F| |G| |x| ||`` for A = F G, which bounds the rounding of a
@@ -149,12 +158,16 @@ class ProductSystem(_Scaled):
     def __init__(self, ops, factors):
         n = len(factors[0])
         measure = ops if n > SMALL else numpy_ops
-        finite = all(bool(ops.xp.isfinite(f).all()) for f in factors)
-        super().__init__(ops, 0, finite, ops if ops.xp is np else measure)
+        super().__init__(ops, ops if ops.xp is np else measure)
         factors = self._moved(*factors)
         self._factors = [
             _widest(measure.converted(f, np.result_type(f.dtype, np.float64)), n) for f in factors
         ]
+
+    @property
+    def is_finite(self):
+        """Whether the factors hold neither NaN nor Inf."""
+        return all(bool(self._measure.xp.isfinite(f).all()) for f in self._factors)
 
     def product(self, x):
         """Return the product of all factors and x."""
@@ -172,7 +185,7 @@ class ProductSystem(_Scaled):
         return x
 
 
-class LUSystem(_Scaled):
+class LUSystem(_Factored):
     """As `ProductSystem`, for more than SMALL unknowns and the factors P L U of getrf on the host.
 
     Parameters
@@ -186,7 +199,7 @@ class LUSystem(_Scaled):
     """
 
     def __init__(self, lu, swaps, trans):
-        super().__init__(numpy_ops, 0, is_finite=None)  # it is found when it is asked for
+        super().__init__(numpy_ops)
         self._lu = np.asfortranarray(lu, np.result_type(lu, np.float64))
         self._swaps, self._trans = swaps, trans
 

@@ -9,7 +9,7 @@ from tcsolve._lu.scaling import exponent_of, ldexp, norm_and_exponent
 from tcsolve._refine import double_double
 from tcsolve._solve.long_double_residual import SMALL, residual
 
-__all__ = ["SAFE", "accurate_errors", "backward_errors"]
+__all__ = ["SAFE", "accurate_errors", "backward_errors", "is_safe"]
 
 # If the norms of A and x are between 1 / SAFE and SAFE, products and residuals stay in the range of FP64.
 SAFE = 2.0**250
@@ -44,7 +44,7 @@ def backward_errors(ops, a, x, b, norm=None):
         a, x, b = ops.host(a, x, b)
         return _of_stack(np, _wide(a), x, b)
     if a.ndim == x.ndim == b.ndim == 2:
-        at_once = norm is not None and _is_safe(norm)
+        at_once = norm is not None and is_safe(norm)
         found = _without_scaling(ops, a, x, b, norm) if at_once else None
         return _of_matrix(ops, a, x, b) if found is None else found
     stack = ops.converted(a, np.result_type(a.dtype, np.float64))
@@ -62,7 +62,7 @@ def accurate_errors(ops, a, x, b, norm):
     r = double_double.residual(ops, a, double_double.Pair.of(xp, both[0]), both[1])
     r = xp.hypot(r[:, :k], r[:, k:]) if paired else r
     rest, size = ops.host(ops.column_max(r), ops.column_max(x))
-    return np.where(_is_safe(norm) & _is_safe(size), rest / norm / size, np.nan)
+    return np.where(is_safe(norm) & is_safe(size), rest / norm / size, np.nan)
 
 
 def _wide(a):
@@ -73,7 +73,7 @@ def _of_stack(xp, a, x, b):
     """Return the errors of FP64 stacks, as an array of `xp`."""
     with np.errstate(all="ignore"):
         norm, size = _norm(xp, a), xp.abs(x).max(axis=-2)
-        if not bool(_is_safe(norm).all() & _is_safe(size).all()):
+        if not bool(is_safe(norm).all() & is_safe(size).all()):
             of_a = exponent_of(xp, a, (-2, -1))
             a, (x, b) = ldexp(xp, a, -of_a), _columns_near_one(xp, of_a, x, b)
             norm, size = _norm(xp, a), xp.abs(x).max(axis=-2)
@@ -87,7 +87,8 @@ def _norm(xp, a):
     return xp.abs(a).sum(axis=-1).max(axis=-1)
 
 
-def _is_safe(norm):
+def is_safe(norm):
+    """Tell of numbers whether they are between 1 / SAFE and SAFE."""
     return (norm > 1 / SAFE) & (norm < SAFE)
 
 
@@ -112,7 +113,7 @@ def _without_scaling(ops, a, x, b, norm):
             _, rest, size = ops.residual(functools.partial(_times, ops, a), x, b)
         else:
             _, rest, size = ops.residual(a, x, b)
-        return rest / norm / size if _is_safe(size).all() else None
+        return rest / norm / size if is_safe(size).all() else None
 
 
 def _of_matrix(ops, a, x, b):

@@ -169,6 +169,19 @@ def test_bands_at_the_ends_of_the_range_are_verified(scale):
     assert ratio(full_definite(ab, False), x, b) <= MET
 
 
+@pytest.mark.parametrize("scale", [1e-290, 1.0, 1e290])
+@pytest.mark.parametrize("n", [5, 40])
+def test_entries_outside_of_the_matrix_are_not_read(scale, n):
+    ab, b = random((3, n)), random((n,), seed=1)
+    ab[1] += 4
+    matrix = full(1, 1, ab)
+    ab[0, 0] = ab[2, -1] = np.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x = solve_banded((1, 1), ab * scale, b * scale, check_finite=False)
+    assert ratio(matrix, x, b) <= MET
+
+
 def test_growth_in_a_band_is_refined_away():
     n = 200  # the first rows grow without pivoting; with pivoting, LAPACK's answer still misses the bound
     ab = np.vstack([np.ones((2, n)), np.full(n, 1e-3), -np.ones((2, n))])
