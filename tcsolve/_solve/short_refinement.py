@@ -166,52 +166,38 @@ class HostLoop:
 
     def _several(self, b, most, contraction):
         """Refine for several columns; those that have met the bound are not changed again."""
-        size, k, zero = _top(b), b.shape[1], None
-        if not _are_moderate(size):
-            zero = (
-                size == 0
-            )  # these columns of x are zero, and have met the bound after the first solve
-            size = np.where(zero, 1.0, size)
-            if not _are_moderate(size):
-                return None
-        errors, steps, history, left = np.empty(k), np.zeros(k, int), [], slice(None)
-        x, before = self._solve(b, size), np.full(k, np.inf)
-        answer = x
+        size, steps, history, left = _top(b), np.zeros(b.shape[1], int), [], None
+        zero = size == 0  # these columns of x are zero, and have met the bound after the first solve
+        x, before = self._solve(b, size + zero), np.inf
         for _ in range(most + 1):
-            size = _top(x)
-            if zero is not None:
-                size = np.where(zero[left], 1.0, size)
-            if not _are_moderate(size):
-                return None
-            r = self._residual(x, b)
+            r, size = self._residual(x, b), _top(x) + zero
             rest = _top(r)
             error = rest / self._norm / size
-            if type(left) is slice:
-                answer = x
+            met = error <= self._wanted
+            if left is None:
+                answer, errors = x, error
             else:
-                answer[:, left] = x
-            errors[left] = error
-            history.append((steps.copy(), errors.copy()))
-            (going,) = (~(error <= self._wanted)).nonzero()
-            if not going.size:
-                return answer, errors, steps, history
-            if not (error <= contraction * before)[going].all():
+                answer[:, left], errors = x, errors.copy()
+                errors[left] = error
+            history.append((steps, errors))
+            if np.logical_and.reduce(met):
+                return (answer, errors, steps, history) if _are_moderate(size) else None
+            if not np.logical_and.reduce(met | (error <= contraction * before)):
                 return None
-            before = error
-            if going.size == error.size:
-                steps[left] += 1
-                x += self._solve(r, rest)
-            elif (
-                self._is_small
-            ):  # then it is faster to correct all columns, and to discard some corrections
-                steps[going] += 1
-                x = np.where(error <= self._wanted, x, x + self._solve(r, rest))
-            else:
+            going, before = ~met, error
+            if self._is_small:  # it is faster to solve for all columns, and to discard some corrections
+                steps = steps + going
+                np.add(x, self._solve(r, rest), out=x, where=going)
+                continue
+            if np.logical_or.reduce(met):
+                if not _are_moderate(size[met]):
+                    return None
                 x, b, r = (v[:, going] for v in (x, b, r))
-                rest, before = rest[going], error[going]
-                left = going if type(left) is slice else left[going]
-                steps[left] += 1
-                x += self._solve(r, rest)
+                rest, before, zero = rest[going], error[going], False
+                left = going.nonzero()[0] if left is None else left[going]
+            steps = steps.copy()
+            steps[slice(None) if left is None else left] += 1
+            x += self._solve(r, rest)
         return None
 
 
