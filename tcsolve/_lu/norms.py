@@ -56,6 +56,12 @@ class Survey:
     dominance: float
     column_dominance: float
 
+    @classmethod
+    def of(cls, inf, low_row, one, low_col, dominance=-math.inf, column_dominance=-math.inf):
+        """Return the survey for the largest and smallest row sums and column sums, as floats."""
+        spreads = _spread(low_row, inf), _spread(low_col, one)
+        return cls(inf, one, *spreads, dominance, column_dominance)
+
     @property
     def finite(self):
         """True if no entry is NaN or Inf and no norm overflows."""
@@ -83,18 +89,7 @@ def begin_survey(ops, a, dtype=None):
     """Start the survey of a; return the `Begun` of `Ops.extremes`, where `wait` returns the `Survey`."""
     begun = ops.extremes(a, dtype)
 
-    def finish():
-        inf, low_row, one, low_col, dominance, column_dominance = begun.wait()
-        return Survey(
-            inf=inf,
-            one=one,
-            row_spread=_spread(low_row, inf),
-            col_spread=_spread(low_col, one),
-            dominance=dominance,
-            column_dominance=column_dominance,
-        )
-
-    return begun._replace(wait=finish)
+    return begun._replace(wait=lambda: Survey.of(*begun.wait()))
 
 
 def _spread(low, top):

@@ -16,8 +16,8 @@ import numpy as np
 from tcsolve._backends.cpu.blas import FEW_ROWS, infinity_norm, norms
 from tcsolve._backends.cpu.ops import numpy_ops, sums
 from tcsolve._checks import require_finite, result_dtype
-from tcsolve._lu.norms import survey
-from tcsolve._lu.scaling import FRAME_EXPONENT, exponent_of, ldexp, needs_frame, needs_scaling
+from tcsolve._lu.norms import Survey
+from tcsolve._lu.scaling import FRAME_EXPONENT, exponent_of, ldexp, needs_scaling
 from tcsolve._refine import stopping
 from tcsolve._refine.loop import refine_columns
 from tcsolve._refine.operator import Operator
@@ -44,6 +44,8 @@ LOW_VECTORS = 6
 MOST_ROWS_AGAIN = 512
 EPS = {char: float(np.finfo(char).eps) for char in "fdFD"}
 FP64 = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}
+# After a correction to this error, FP32 factors bring the next one to the bound of FP64.
+NEAR = 2.0**-40
 LOW_EPS, LOW = 2.0**-24, {"d": np.float32, "D": np.complex64}
 TOP = 2.0**FRAME_EXPONENT
 
@@ -178,10 +180,13 @@ def _norms(a, low=None):
     The norms are NaN if `low` factors need a scaled matrix.
     """
     if low:
-        found = survey(numpy_ops, a)
-        is_good = found.finite and not (needs_frame(found) or needs_scaling(found))
-        least = found.least_rcond(len(a))
-        return (found.inf, found.one, least) if is_good else (math.nan, math.nan, 0.0)
+        top, least, (rows, columns) = np.maximum.reduce, np.minimum.reduce, sums(a)
+        extremes = top(rows), least(rows), top(columns), least(columns)
+        dominance = least(2.0 * np.abs(a.diagonal()) - rows)
+        found = Survey.of(*map(float, (*extremes, dominance)))
+        if needs_scaling(found):
+            return math.nan, math.nan, 0.0
+        return found.inf, found.one, found.least_rcond(len(a))
     if len(a) > FEW_ROWS:
         return *(float(v.max()) for v in sums(a)), 0.0
     return *norms(np.abs(a) if a.dtype.kind == "c" else a), 0.0
@@ -244,15 +249,17 @@ def _refined_by_plan(a, b, factors, norm, dtype, plan):
     if dtype.kind == "c" and a.dtype.kind != "c":
         wanted /= math.sqrt(2)  # the modulus of the error combines the errors of both parts
     most = plan.max_steps or MOST_LOW_STEPS
-    found = None
     if plan.method in ("auto", "ir"):
-        loop = HostLoop(a, norm, factors.solve_sized, wanted, in_fp64=True)
-        found = loop.refined(b, most, plan.contraction)
-    found = found or _by_general_loop(a, b, factors, norm, plan, wanted, most=most)
+        near = NEAR if dtype.char in "dD" else 0.0
+        loop = HostLoop(a, norm, factors.solve_sized, wanted, near)
+        if found := loop.refined(b, most, plan.contraction):
+            x, error, steps, history = found
+            error = None if dtype.char in "fF" else error
+            return x.reshape(b.shape), error, steps, [(*point, False) for point in history]
+    found = _by_general_loop(a, b, factors, norm, plan, wanted, most=most)
     if found is None:
         return None
     x, error, steps, history = found
-    x = x.reshape(b.shape)
     if dtype.char in "fF":
         error = None
     elif n <= SMALL:
@@ -261,7 +268,7 @@ def _refined_by_plan(a, b, factors, norm, dtype, plan):
         error = rest / (norm * (size + (size == 0)))
         if not np.logical_and.reduce(error <= wanted):
             return None
-    return x, error, steps, [(*point, False)[:3] for point in history]
+    return x, error, steps, history
 
 
 def _by_general_loop(a, b, factors, norm, plan, wanted, *, most):

@@ -5,8 +5,6 @@ systems need: classical refinement with the factors of LAPACK and a plain FP64 m
 the general loop.
 """
 
-import functools
-
 import numpy as np
 
 from tcsolve._backends.cpu.blas import largest, multiplier
@@ -106,23 +104,34 @@ class HostLoop:
         r has the shape (n,) or (n, k), with contiguous columns.
     bound : float
         The largest backward error.
-    in_fp64 : bool
-        True: the residuals are in FP64 also for few unknowns.
+    near : float
+        The residuals of few unknowns have the accuracy of long double only after a step with errors up to
+        this number, and in FP64 before.  An x that meets the bound is measured with the former.  For 0,
+        all are in FP64.
     """
 
-    def __init__(self, a, norm, solve, bound, in_fp64=False):
-        self._norm, self._solve, self._bound = norm, solve, bound
+    def __init__(self, a, norm, solve, bound, near=np.inf):
+        self._a, self._norm, self._solve, self._bound = a, norm, solve, bound
         self._is_small = len(a) <= SMALL
         self._wanted = bound if self._is_small else stopping.SURE * bound
-        exact = self._is_small and not in_fp64
-        self._residual = functools.partial(residual, a) if exact else _difference(multiplier(a))
+        self._near = near if self._is_small else 0.0
+        self._in_fp64 = None if self._near == np.inf else _difference(multiplier(a))
+
+    def _measured(self, x, b, size, is_near):
+        """Return (b - A x, its largest entries, the errors) for x with the largest entries `size`."""
+        if is_near:
+            r = residual(self._a, x, b, (self._norm, size))
+        else:
+            r = self._in_fp64(x, b)
+        rest = _top(r)
+        return r, rest, rest / self._norm / size
 
     def meets(self, x, b):
         """Tell whether x (n,) or (n, k) meets the bound."""
         size = _top(x)
         if not (is_moderate(size) if x.ndim == 1 else _are_moderate(size)):
             return False
-        met = _top(self._residual(x, b)) / self._norm / size <= self._bound
+        met = self._measured(x, b, size, self._is_small)[2] <= self._bound
         return met if x.ndim == 1 else bool(met.all())
 
     def refined(self, b, most, contraction=0.5):
@@ -147,50 +156,56 @@ class HostLoop:
         size, errors = _top(b), []
         if not is_moderate(size):
             return None, errors
-        x, before = self._solve(b, size), np.inf
+        x, before, is_near = self._solve(b, size), np.inf, np.inf <= self._near
         for _ in range(most + 1):
             size = _top(x)
             if not is_moderate(size):
                 return None, errors
-            r = self._residual(x, b)
-            rest = _top(r)
-            error = rest / self._norm / size
+            r, rest, error = self._measured(x, b, size, is_near)
+            if error <= self._wanted and self._near and not is_near:
+                is_near = True
+                continue
             errors.append(error)
             if error <= self._wanted:
                 return x, errors
             if not error <= contraction * before:
                 return None, errors
             x += self._solve(r, rest)
-            before = error
+            before, is_near = error, error <= self._near
         return None, errors
 
     def _several(self, b, most, contraction):
         """Refine for several columns; those that have met the bound are not changed again."""
         size, steps, history, left = _top(b), np.zeros(b.shape[1], int), [], None
-        zero = size == 0  # these columns of x are zero, and have met the bound after the first solve
-        x, before = self._solve(b, size + zero), np.inf
+        # Where b is zero, x is zero, and has met the bound after the first solve.
+        zero = size == 0
+        x, before, is_near = self._solve(b, size + zero), np.inf, np.inf <= self._near
         for _ in range(most + 1):
-            r, size = self._residual(x, b), _top(x) + zero
-            rest = _top(r)
-            error = rest / self._norm / size
-            met = error <= self._wanted
+            size = _top(x) + zero
+            r, rest, error = self._measured(x, b, size, is_near)
+            worst = np.maximum.reduce(error)
+            all_met = worst <= self._wanted
+            if all_met and self._near and not is_near:
+                is_near = True
+                continue
             if left is None:
                 answer, errors = x, error
             else:
                 answer[:, left], errors = x, errors.copy()
                 errors[left] = error
             history.append((steps, errors))
-            if np.logical_and.reduce(met):
+            if all_met:
                 return (answer, errors, steps, history) if _are_moderate(size) else None
-            if not np.logical_and.reduce(met | (error <= contraction * before)):
+            if not np.logical_and.reduce(error <= np.maximum(contraction * before, self._wanted)):
                 return None
-            going, before = ~met, error
-            if self._is_small:  # it is faster to solve for all columns, and to discard some corrections
+            going, before, is_near = error > self._wanted, error, worst <= self._near
+            if self._is_small:
+                # It is faster to solve for all columns, and to discard some corrections.
                 steps = steps + going
                 np.add(x, self._solve(r, rest), out=x, where=going)
                 continue
-            if np.logical_or.reduce(met):
-                if not _are_moderate(size[met]):
+            if not np.logical_and.reduce(going):
+                if not _are_moderate(size[~going]):
                     return None
                 x, b, r = (v[:, going] for v in (x, b, r))
                 rest, before, zero = rest[going], error[going], False
