@@ -73,12 +73,14 @@ def _of_stack(xp, a, x, b):
     """Return the errors of FP64 stacks, as an array of `xp`."""
     with np.errstate(all="ignore"):
         norm, size = _norm(xp, a), xp.abs(x).max(axis=-2)
-        if not bool(is_safe(norm).all() & is_safe(size).all()):
+        if not (is_plain := bool(is_safe(norm).all() & is_safe(size).all())):
             of_a = exponent_of(xp, a, (-2, -1))
             a, (x, b) = ldexp(xp, a, -of_a), _columns_near_one(xp, of_a, x, b)
             norm, size = _norm(xp, a), xp.abs(x).max(axis=-2)
         rest = xp.abs(residual(a, x, b) if xp is np else b - a @ x).max(axis=-2)
         error = rest / norm[..., None] / size
+        if is_plain:
+            return error
     # An infinite x is never an answer, even if A has zeros in the columns of its infinite entries.
     return xp.where(xp.isfinite(size), xp.where(rest == 0, 0.0, error), xp.nan)
 
