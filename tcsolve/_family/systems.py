@@ -1,10 +1,9 @@
 """What an answer is measured with: a dense matrix, a band matrix, or the product of given factors."""
 
 import numpy as np
-from scipy.linalg import lapack
 
 from tcsolve._arithmetic.matrix_parts import by_parts
-from tcsolve._backends.cpu.blas import blas_of, matmul
+from tcsolve._backends.cpu.blas import band_norms, blas_of, matmul
 from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._backends.cpu.ops import sums
 from tcsolve._backends.select import numpy_ops
@@ -107,10 +106,9 @@ class BandSystem(_Factored):
     def __init__(self, lower, upper, ab):
         super().__init__(numpy_ops)
         self._lower, self._upper = lower, upper
-        self._norm = (lapack.zlangb if ab.dtype.kind == "c" else lapack.dlangb)(
-            "I", lower, upper, ab
-        )
-        self._ab = _widest(ab.astype(np.result_type(ab, np.float64), copy=False), ab.shape[1])
+        wide = np.complex128 if ab.dtype.kind == "c" else np.float64
+        self._norm = band_norms(ab.astype(wide, copy=False), lower, upper)[0]
+        self._ab = _widest(ab.astype(np.result_type(ab, wide), copy=False), ab.shape[1])
 
     @property
     def is_finite(self):

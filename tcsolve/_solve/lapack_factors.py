@@ -6,7 +6,7 @@ filters apply to the whole process, and other threads may give warnings at the s
 
 import numpy as np
 
-from tcsolve._backends.cpu.blas import blas_of
+from tcsolve._backends.cpu.blas import band_norms, blas_of
 from tcsolve._backends.cpu.inverse_norm import estimated_rcond
 from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._backends.cpu.ops import numpy_ops
@@ -154,14 +154,7 @@ class Band:
 
     def norms(self):
         """Return the infinity norm and the 1-norm; NaN if the band holds NaN."""
-        t, below, above = self.diagonals, self.below, self.above
-        try:
-            langb = lapack_of("langb", t.dtype)
-        except AttributeError:  # SciPy 1.15 has no langb
-            n, size = len(self.a), np.asfortranarray(np.abs(t))
-            rows = blas_of("gbmv", size.dtype)(n, n, below, above, 1.0, size, np.ones(n))
-            return float(rows.max()), float(size.sum(axis=0).max())
-        return tuple(langb(norm, below, above, t) for norm in "I1")
+        return band_norms(self.diagonals, self.below, self.above)
 
     def residual(self, x, b):
         """Return b - A x, (n, k), for few unknowns in long double."""

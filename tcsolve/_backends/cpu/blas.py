@@ -9,7 +9,16 @@ from scipy.linalg import blas, lapack
 
 from tcsolve._arithmetic.formats import PREFIX
 
-__all__ = ["FEW_ROWS", "blas_of", "infinity_norm", "largest", "matmul", "multiplier", "norms"]
+__all__ = [
+    "FEW_ROWS",
+    "band_norms",
+    "blas_of",
+    "infinity_norm",
+    "largest",
+    "matmul",
+    "multiplier",
+    "norms",
+]
 
 # Up to this many entries, a call of LAPACK takes less time than two of NumPy.
 FEW_ENTRIES = 256
@@ -116,3 +125,24 @@ def infinity_norm(a):
         return matmul(np.abs(a), np.ones((len(a), 1))).max()
     t, turned = _column_major(np.abs(a) if a.dtype.kind == "c" else a)
     return lapack.dlange("1" if turned else "I", t)
+
+
+def band_norms(t, below, above):
+    """Return the infinity norm and the 1-norm of a band matrix; NaN if it holds NaN.
+
+    Entry (i, j) is ``t[above + i - j, j]``, and t (below + above + 1, n) is FP64.  Entries of t outside of
+    the matrix are not used.
+    """
+    langb = getattr(lapack, PREFIX[t.dtype.char] + "langb", None)
+    if langb is not None:
+        return tuple(langb(norm, below, above, t) for norm in "I1")
+    # SciPy 1.15 has no langb.
+    n = t.shape[1]
+    rows, columns = np.zeros(n), np.zeros(n)
+    for d in range(-below, above + 1):
+        first, last = max(d, 0), n + min(d, 0)
+        if first < last:
+            size = np.abs(t[above - d, first:last])
+            rows[first - d : last - d] += size
+            columns[first:last] += size
+    return float(rows.max()), float(columns.max())
