@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from _convergence_page import complete, page, rounded
+from _convergence_page import METHODS, complete, page, rounded
 from _harness import RESULTS, gpu, machine, save
 
 from tcsolve import InputError, StudyTable
@@ -160,7 +160,7 @@ def kept_table(variant):
 
 def draw(table, variant):
     """Draw the pictures of the study."""
-    runs = [row for row in complete(rounded(table)) if row["scale"]]
+    runs = [r for r in complete(rounded(table)) if r["scale"] and r["method"] in METHODS]
     real = StudyTable(r for r in runs if r["source"] == "suitesparse")
     family = StudyTable(r for r in runs if r["matrix"].startswith(variant.sweep))
     krylov = StudyTable(row for row in real.rows if row["method"] == "fgmres")

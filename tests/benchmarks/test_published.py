@@ -290,7 +290,7 @@ def test_the_study_of_convergence_makes_its_page(script, monkeypatch, tmp_path, 
     from tcsolve import study
 
     module, tables = script("convergence"), script("_convergence_page")
-    grid = {"precision": list(tables.UPDATES), "method": list(tables.METHODS), "block": 16}
+    grid = {"precision": list(tables.UPDATES), "method": list(tables.ALL_METHODS), "block": 16}
     given = ["gen:svd_geo:n=300:cond=1e2,1e7", "gen:svd_geo:n=40:cond=1e1,1e5,1e12"]
     rows = tmp_path / "rows.jsonl"
     table = study(
@@ -321,7 +321,7 @@ n = 300
 cond = [1e2, 1e4]
 [[plans]]
 precision = ["fp16", "bf16", "fp16x3", "fp32"]
-method = ["ir", "fgmres"]
+method = ["ir", "fgmres", "gmres"]
 """
 
 
@@ -341,7 +341,7 @@ def test_the_study_for_a_gpu_keeps_its_rows_when_the_time_is_over(
     assert module.main() == 0
 
     page = (tmp_path / "convergence_cuda.md").read_text()
-    assert "and 2 generated ones; 16 runs" in page and "Runs are CPU emulations" in page
+    assert "and 2 generated ones; 24 runs" in page and "Runs are CPU emulations" in page
     assert "- fp16: updates of one product of fp16 operands, FP32 sums; panels in FP32." in page
     assert "What scaling changes" not in page
     assert "no picture profile: " in capsys.readouterr().out  # no matrix of the collection
@@ -349,12 +349,12 @@ def test_the_study_for_a_gpu_keeps_its_rows_when_the_time_is_over(
     rows.write_text("".join(known.splitlines(True)[:9]))  # as after a kill
     assert module.main() == 0
     assert rows.read_text().splitlines()[:9] == known.splitlines()[:9]
-    assert len(rows.read_text().splitlines()) == 16
+    assert len(rows.read_text().splitlines()) == 24
     monkeypatch.setattr("sys.argv", [*command, "--draw", "--rows", str(tmp_path / "none.jsonl")])
     assert module.main() == 0 and (tmp_path / "convergence_cuda.md").read_text() == page
 
 
-@pytest.mark.parametrize("name, plans", [("convergence", 16), ("convergence_cuda", 8)])
+@pytest.mark.parametrize("name, plans", [("convergence", 20), ("convergence_cuda", 12)])
 def test_the_study_files_are_studies(name, plans):
     given = read_study_file(BENCHMARKS / f"{name}.toml")
     assert len(expand_plans(given["plans"])) == plans
