@@ -93,7 +93,8 @@ def _growth(factors, precision):
     if rung is None or rung.bad_pivot or ladder.precision != precision:
         return None
     ops, system = ladder.system.ops, ladder.system
-    lu = rung.factors.factors.lu if rung.how.native else rung.factors.lu
+    native, _ = rung.native  # the shifted Cholesky factors of method='cg' are ours, in FP32 too
+    lu = rung.factors.lu if native is None else native.factors.lu
     top = ops.xp.abs(ops.xp.triu(lu)).max()
     matrix = system.matrix
     if rung.scaling is not None:
@@ -108,10 +109,12 @@ def _model(factors, plan):
     if ladder.rung is None:
         return {"model": None, "panels": None}
     how = ladder.rung.how
+    found = model_of_updates(how, plan, ladder)
     if plan.method == "cg" and how.storage == "float32":
-        found = model_of_updates(how, plan, ladder)
-        return found | {"model": f"shifted Cholesky; {found['model']}"}
-    return model_of_updates(how, plan, ladder)
+        model, kind = found["model"], "shifted Cholesky"
+        is_lu = model.startswith("LU ")
+        found["model"] = model.replace("LU", kind, 1) if is_lu else f"{kind}; {model}"
+    return found
 
 
 def model_of_updates(how, plan, ladder):

@@ -146,6 +146,27 @@ def test_the_growth_is_that_of_the_factors():
     assert row["growth"] >= 1
 
 
+@pytest.mark.parametrize(
+    "precision, model",
+    [
+        ("fp16", "shifted Cholesky; updates of one product of fp16"),
+        ("bf16", "shifted Cholesky; updates of one product of bf16"),
+        ("tf32", "shifted Cholesky; updates of one product of tf32"),
+        ("fp16x3", "shifted Cholesky; updates of three products of fp16"),
+        ("fp16@h200", "shifted Cholesky; updates of one product of fp16"),
+        ("fp32", "shifted Cholesky in fp32, every operation rounded"),
+        ("fp64", "LU in fp64"),
+    ],
+)
+def test_conjugate_gradients_have_a_row_in_every_precision(precision, model):
+    grid = {"precision": precision, "method": "cg", "block": 16}
+    (row,) = quiet("gen:spd_geo:n=60:cond=1e4", grid).rows
+    assert (row["status"], row.get("reason")) == ("CONVERGED", None)
+    assert row["model"].startswith(model)
+    # U of a positive definite matrix has no entry above the largest of the matrix; the shift is small.
+    assert 0.1 < row["growth"] < 1.05
+
+
 def test_steps_inside_of_fgmres_are_counted_and_in_the_history():
     table = quiet("gen:svd_geo:n=80:cond=1e6", PLANS, history=True)
     rows = {row["plan"]: row for row in table.rows}
