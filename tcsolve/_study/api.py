@@ -74,6 +74,8 @@ def study(
     InputError
         An argument is wrong, or the file `path` does not hold rows of a study.  A matrix that cannot be read,
         or a run that fails, raises nothing: its row has the reason.
+    OSError
+        The file `path` cannot be written, for instance because the disk is full.
 
     See Also
     --------

@@ -31,8 +31,10 @@ class Journal:
         self.path = Path(path)
         if not self.path.parent.is_dir():
             raise InputError(f"study: there is no folder {self.path.parent} to write {path} in")
-        if self.path.is_dir():
-            raise InputError(f"study: {path} is a folder; the name of a file is needed")
+        if self.path.exists() and not self.path.is_file():
+            # A device such as /dev/full would be read without an end.
+            kind = "folder" if self.path.is_dir() else "device or a pipe"
+            raise InputError(f"study: {path} is a {kind}; the name of a file is needed")
         if not resume and self.path.is_file() and self.path.stat().st_size:
             raise InputError(
                 f"study: {path} has the rows of a study; resume it (resume=True, --resume), or choose "
@@ -56,11 +58,21 @@ class Journal:
         os.close(self._file)
 
     def append(self, row):
-        """Write a row, and wait until it is on the disk."""
+        """Write a row, and wait until it is on the disk.
+
+        Raises
+        ------
+        OSError
+            The row cannot be written, for instance because the disk is full; the message names the file.
+        """
         left = memoryview(json.dumps(row, allow_nan=False).encode() + b"\n")
-        while left:
-            left = left[os.write(self._file, left) :]
-        os.fsync(self._file)
+        try:
+            while left:
+                left = left[os.write(self._file, left) :]
+            os.fsync(self._file)
+        except OSError as error:
+            told = f"{error.strerror}; the rows before are kept, and resuming does the others"
+            raise OSError(error.errno, told, str(self.path)) from error
         self.rows.append(row)
 
     def _lock(self):

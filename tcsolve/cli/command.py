@@ -76,7 +76,7 @@ def main(argv=None):
             say("error", "interrupted")
             return INTERRUPTED
         except (TcsolveError, OSError, MemoryError) as error:
-            say("error", error or type(error).__name__)
+            say("error", str(error) or type(error).__name__)
             return REFUSED
     # The errors and warnings of the user's program are its own.
     return run_script(args)

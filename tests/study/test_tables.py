@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import os
 import re
+import subprocess
 import sys
 
 import numpy as np
@@ -344,6 +346,56 @@ def test_the_command_refuses_in_one_line(capsys, argv, told):
     assert cli.main(["study", *argv]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("tcsolve: error: ") and err.count("\n") == 1 and told in err
+
+
+def run_limited(code, *argv):
+    """Run a program with little memory, so that one that takes ever more of it fails soon."""
+    import_or_skip("resource")
+    limits = "import resource, sys\nfrom tcsolve.cli import command\n"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.run(
+        [sys.executable, "-P", "-c", limits + code, *argv],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+    )
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("resume", [[], ["--resume"]])
+def test_rows_cannot_be_kept_in_a_device(resume):
+    code = "resource.setrlimit(resource.RLIMIT_DATA, (2**31, 2**31))\n"
+    code += "sys.exit(command.main(sys.argv[1:]))"
+    argv = ["study", "gen:gauss:n=5", "--precision", "fp32", "-o", "/dev/full", *resume]
+    done = run_limited(code, *argv)
+    told = "tcsolve: error: study: /dev/full is a device or a pipe; the name of a file is needed\n"
+    assert (done.returncode, done.stderr) == (2, told)
+
+
+def test_a_disk_that_is_full_is_told_and_the_rows_before_are_kept(tmp_path):
+    runs = tmp_path / "runs.jsonl"
+    code = "resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\n"
+    code += "sys.exit(command.main(sys.argv[1:]))"
+    argv = ["study", "gen:gauss:n=5,6,7,8,9", "--precision", "fp32,fp64", "-o", str(runs)]
+
+    done = run_limited(code, *argv)
+
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert "File too large" in done.stderr and str(runs) in done.stderr
+    kept = len(StudyTable.read(runs))
+    assert 0 < kept < 10
+    assert cli.main([*argv, "--resume"]) == 0
+    assert len(StudyTable.read(runs)) == 10
+
+
+def test_an_error_without_words_is_told_by_its_name(monkeypatch, capsys):
+    def study(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr("tcsolve.cli.study.study", study)
+    assert cli.main(["study", "gen:gauss:n=5", "--precision", "fp32"]) == 2
+    assert capsys.readouterr().err == "tcsolve: error: MemoryError\n"
 
 
 class Terminal(io.StringIO):
