@@ -62,7 +62,7 @@ def read_study_file(path):
             found = tomllib.load(file)
     except OSError as error:
         raise InputError(f"study: {path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"study: {path} is not a TOML file: {error}") from error
     unknown = sorted(found.keys() - set(KEYS))
     if unknown:

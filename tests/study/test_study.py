@@ -24,6 +24,7 @@ from tcsolve._study import threads
 from tcsolve._study.reference import forward_error, reference_of
 from tcsolve._study.rows import Settings, rows_of
 from tcsolve._study.runs import model_of_updates
+from tcsolve.cli import command as cli
 
 PLANS = {"precision": ["fp16", "fp32"], "method": ["ir", "fgmres"], "block": 16}
 FEW = "gen:svd_geo:n=40:cond=1e2,1e6"
@@ -587,6 +588,22 @@ def test_a_study_file_that_is_wrong_is_refused(tmp_path, text, told):
     (tmp_path / "study.toml").write_text(text)
     with pytest.raises(ValueError, match=told):
         quiet(tmp_path / "study.toml")
+
+
+@pytest.mark.parametrize("data", [b"# r\xe9sum\xe9\n", b"\xff\xfem\x00", b"title = '\x80'\n"])
+def test_a_study_file_in_another_encoding_is_refused(tmp_path, capsys, data):
+    path = tmp_path / "study.toml"
+    path.write_bytes(data)
+    with pytest.raises(tcsolve.InputError, match="is not a TOML file"):
+        quiet(path)
+    assert cli.main(["study", str(path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_study_file_with_an_empty_plan_runs_the_usual_one(tmp_path):
+    path = tmp_path / "study.toml"
+    path.write_text("matrices = ['gen:gauss:n=8']\n[[plans]]\n")
+    assert [row["plan"] for row in quiet(path).rows] == [Plan().update] == ["fp16x3"]
 
 
 def test_the_plans_of_a_study_file_are_not_given_twice(tmp_path):
