@@ -120,18 +120,10 @@ def load(name, folder=None, *, known_hash=None, limit_bytes=LIMIT_BYTES, pattern
     ValueError
         The file is malformed, the hash does not match, or ``name`` is not a valid name.
     """
-    match = re.fullmatch(rf"(?:({GROUP})/)?(\w[\w.+-]*)", name)
-    if match is None:
-        raise ValueError(f"{name!r} is not the name of a matrix; write 'name' or 'group/name'")
-    group, short = match.groups()
-    folder = folder or os.environ.get(FOLDER_VARIABLE)
-    path = folder and _local_file(Path(folder), group, short)
+    path, archive = placed(name, folder, known_hash)
     if path:
         return read(path, limit_bytes=limit_bytes, pattern=pattern)
-    missing = _missing(name, short, folder)
-    if group is None:
-        raise FileNotFoundError(f"{missing}, or write 'group/{short}' to download it")
-    archive = _download.archive_of(group, short, known_hash, missing)
+    short = name.rpartition("/")[2]
     if known_hash is None:
         _download.record_hash(archive)
     try:
@@ -142,6 +134,30 @@ def load(name, folder=None, *, known_hash=None, limit_bytes=LIMIT_BYTES, pattern
         raise ValueError(
             f"{archive} has been damaged; delete it to fetch it again: {error}"
         ) from error
+
+
+def placed(name, folder=None, known_hash=None):
+    """Return the file of a matrix in the folder, or its archive in the cache, which is fetched if it is new.
+
+    Arguments and errors are those of `load`.
+
+    Returns
+    -------
+    path, archive : path or None
+        One of them is None.
+    """
+    match = re.fullmatch(rf"(?:({GROUP})/)?(\w[\w.+-]*)", name)
+    if match is None:
+        raise ValueError(f"{name!r} is not the name of a matrix; write 'name' or 'group/name'")
+    group, short = match.groups()
+    folder = folder or os.environ.get(FOLDER_VARIABLE)
+    path = folder and _local_file(Path(folder), group, short)
+    if path:
+        return path, None
+    missing = _missing(name, short, folder)
+    if group is None:
+        raise FileNotFoundError(f"{missing}, or write 'group/{short}' to download it")
+    return None, _download.archive_of(group, short, known_hash, missing)
 
 
 def find(

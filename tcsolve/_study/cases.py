@@ -19,6 +19,9 @@ from tcsolve._study.sweeps import sweep
 __all__ = ["Case", "Filters", "Skipped", "expand_cases", "load_case"]
 
 SOURCES = ("generate", "suitesparse", "file", "array")
+LEFT_OUT = "left out"
+# The filters that choose from the list of the collection; no matrix is read for them.
+OF_THE_LIST = ("min_n", "max_n", "kind")
 # Kinds of matrices that `Filters.kind` knows.
 KINDS = ("spd", "symmetric", "unsymmetric", "real", "complex")
 
@@ -97,6 +100,10 @@ class Filters:
             told = "not known" if kappa is None else f"{kappa:.2e}"
             raise Skipped(f"kappa is {told}, outside {least:g}:{most:g}")
 
+    def given(self):
+        """Return those that are set, as a dict."""
+        return {key: value for key, value in vars(self).items() if value}
+
 
 @dataclass(frozen=True)
 class Case:
@@ -108,7 +115,8 @@ class Case:
     name : str
         Name in the catalog or in the collection, name of a file, or the caller's name of an array.
     options : dict
-        Arguments of `matrices.generate`; for a file or an array, its SHA-256.
+        Arguments of `matrices.generate`; for a file or an array, its SHA-256.  With the key `LEFT_OUT` the
+        case stands for all matrices that the filters of a pattern of the collection leave out, and says so.
     filters : Filters
     path : str, optional
         The file, the file with the entries of an array, or the folder of the collection.  It does not
@@ -126,6 +134,11 @@ class Case:
         """The name in tables and pictures."""
         shown = self.options if self.source == "generate" else {}
         return " ".join([self.name, *(f"{key}={_short(value)}" for key, value in shown.items())])
+
+    @property
+    def is_left_out(self):
+        """Whether it stands for matrices that are left out, and is none itself."""
+        return LEFT_OUT in self.options
 
     def identity(self):
         """Return the data that decides which matrix it is."""
@@ -179,6 +192,8 @@ def load_case(case, seed, rhs):
     Skipped
         The matrix cannot be read, is not square, or is left out by a filter.
     """
+    if case.is_left_out:
+        raise Skipped(case.options[LEFT_OUT])
     if "n" in case.options:
         case.filters.check_size(case.options["n"])
     try:
@@ -288,7 +303,12 @@ def _unknown(name):
 def _files(name, options, filters, _):
     if options:
         raise InputError(f"study: the file {name} takes no {', '.join(options)}")
-    paths = sorted(glob.glob(os.path.expanduser(name))) or [name]
+    place = os.path.expanduser(name)
+    paths = sorted(glob.glob(place)) or [
+        place
+    ]  # a file may have the letters of a pattern in its name
+    if not os.path.lexists(paths[0]):
+        raise InputError(f"study: there is no file {name}")
     return [
         Case("file", Path(path).name, {"sha256": _digest(path)}, filters, str(path))
         for path in paths
@@ -309,16 +329,24 @@ def _collected(pattern, options, filters, folder):
     if options:
         raise InputError(f"study: the collection takes no {', '.join(options)}")
     where = "" if folder is None else os.fspath(folder)
-    if not (glob.has_magic(pattern) or filters.group):
-        return [Case("suitesparse", pattern, {}, filters, where)]
-    wanted = {key: value for key, value in vars(filters).items() if value}
     try:
-        found = matrices.find(pattern, folder=folder, **wanted)
+        if not (glob.has_magic(pattern) or filters.group):
+            matrices._suitesparse.placed(pattern, folder)  # an unknown name is refused before a run
+            return [Case("suitesparse", pattern, {}, filters, where)]
+        wanted = {key: value for key, value in filters.given().items() if key in OF_THE_LIST}
+        every = matrices.find(pattern, folder=folder, group=filters.group)
+        found = matrices.find(pattern, folder=folder, group=filters.group, **wanted)
     except (OSError, ValueError, ImportError) as error:
         raise InputError(f"study: {error}") from error
-    if not found:
-        raise InputError(f"study: no matrix of the collection is {pattern!r} with {wanted}")
-    return [Case("suitesparse", entry["full_name"], {}, filters, where) for entry in found]
+    if not every:
+        group = f" of the group {filters.group}" if filters.group else ""
+        raise InputError(f"study: no matrix{group} of the collection is {pattern!r}")
+    cases = [Case("suitesparse", entry["full_name"], {}, filters, where) for entry in found]
+    if left := len(every) - len(found):
+        told = ", ".join(f"{key} = {value}" for key, value in wanted.items())
+        reason = f"{told}: {left} of the {len(every)} matrices with such a name are left out"
+        cases.append(Case("suitesparse", pattern, {LEFT_OUT: reason}, Filters(), where))
+    return cases
 
 
 def _of_array(name, a, scratch):

@@ -28,8 +28,12 @@ class Settings(dict):
 
 
 def key_of(case, plan, settings):
-    """Return the name of a run, the same for the same matrix, plan, device, seed and right-hand side."""
-    data = [case.identity(), plan and plan.identity(), settings.identity]
+    """Return the name of a run, the same for the same matrix, plan, device, seed and right-hand side.
+
+    Without a plan it is that of a matrix that is skipped, which depends on the filters.
+    """
+    what = (case.filters.given() or None) if plan is None else plan.identity()
+    data = [case.identity(), what, settings.identity]
     return hashlib.sha256(canonical(data).encode()).hexdigest()[:20]
 
 
@@ -42,6 +46,8 @@ def rows_of(case, plans, settings):
     """Yield the rows of one matrix, one for each plan; or one row that says why it is skipped."""
     try:
         problem = load_case(case, settings["seed"], settings["rhs"])
+        if problem.cond is not None:  # known without work
+            case.filters.check_kappa(problem.cond)
         facts = facts_of(problem)
         if zero_pivot := facts.pop("zero_pivot"):
             raise Skipped(f"it is singular: pivot {zero_pivot} is zero in FP64")

@@ -40,10 +40,10 @@ class Spec:
         _check(settings)
         cases, plans = expand_cases(matrices, folder, scratch), expand_plans(plans)
         settings = Settings(settings)
-        filters = [{k: v for k, v in vars(case.filters).items() if v} for case in cases]
+        taken = [case for case in cases if not case.is_left_out]
         data = [
-            [case.identity() for case in cases],
-            filters,
+            [case.identity() for case in taken],
+            [case.filters.given() for case in taken],
             [plan.identity() for plan in plans],
             settings.identity,
         ]

@@ -168,9 +168,10 @@ def test_the_table_of_bf16_factors_is_made(published, monkeypatch, tmp_path):
     monkeypatch.setattr(published, "BF16", (made, made._replace(matrix="absent")))
     problem = matrices.generate("svd_geo", 40, cond=1e2)
     monkeypatch.setattr(published.matrices, "load", lambda name: problem)
+    monkeypatch.setattr(published.matrices, "names", lambda: ("made", "another"))
 
     def runs_of(given, plan, **options):
-        assert len(given) == 2
+        assert len(given) == 1  # a matrix that is not in the folder is left out
         run = {"n": 40, "steps": 7, "converged": plan["precision"] == "bf16"}
         return {"made": {f"{plan['precision']} {method}": run for method in plan["method"]}}
 

@@ -11,7 +11,7 @@ from market import GOOD, write
 from switches import import_or_skip
 from tcsolve.matrices import _download
 
-from tcsolve import matrices, study
+from tcsolve import InputError, matrices, study
 
 TINY = "/MM/HB/tiny.tar.gz"
 
@@ -212,5 +212,15 @@ def test_a_study_takes_the_matrices_of_the_collection_and_skips_broken_ones(list
         ("HB/tiny", "CONVERGED"),
         ("HB/tiny", "CONVERGED"),
         ("HB/small", "SKIPPED"),
+        ("HB/*", "SKIPPED"),
     ]
     assert "not the archive of a matrix small" in table.rows[2]["reason"]
+    assert "max_n = 100: 1 of the 3 matrices" in table.rows[3]["reason"]
+
+
+@pytest.mark.filterwarnings("ignore:.* was not checked")
+def test_a_study_fetches_a_named_matrix_before_the_first_run_or_refuses_it(collection):
+    rows = study("ss:HB/tiny", "fp32", show_progress=False).rows
+    assert [row["status"] for row in rows] == ["CONVERGED"] and collection.asked == [TINY]
+    with pytest.raises(InputError, match="no matrix HB/absent in .* could not be fetched either"):
+        study(["ss:HB/tiny", "ss:HB/absent"], "fp32", show_progress=False)

@@ -244,11 +244,10 @@ def folder(tmp_path, monkeypatch):
 def test_a_matrix_that_is_no_system_is_skipped_with_its_reason(folder, text, reason):
     path = write(folder / "bad.mtx", text)
 
-    table = quiet([str(path), str(folder / "absent.mtx"), "gen:gauss:n=10"], ["fp32", "fp64"])
+    table = quiet([str(path), "gen:gauss:n=10"], ["fp32", "fp64"])
 
-    bad, absent, *good = table.rows
-    assert bad["status"] == absent["status"] == "SKIPPED"
-    assert reason in bad["reason"] and "no file" in absent["reason"]
+    bad, *good = table.rows
+    assert bad["status"] == "SKIPPED" and reason in bad["reason"]
     assert [row["status"] for row in good] == ["CONVERGED"] * 2
     assert len(table.ran) == 2 and table.rows[0]["matrix"] == "bad.mtx"
 
@@ -282,6 +281,90 @@ def test_filters_leave_out_matrices_and_say_so(folder, filters, kept):
     assert {row["matrix"].removesuffix(".mtx") for row in table.ran} == kept
     assert all(row["reason"] for row in table.rows if row["status"] == "SKIPPED")
     assert len(table) == 3
+
+
+# Name, group, order, kind, condition number and the diagonal of the matrices of a folder.
+FOLDER = (
+    ("easy", "HB", "real symmetric positive definite", 2.0, [1.0, 2]),
+    ("hard", "HB", "real symmetric", 1e9, [1.0, -1e9, 1]),
+    ("large", "HB", "real symmetric positive definite", 5.0, [1.0, 5, *[2] * 10]),
+    ("other", "Bai", "real symmetric positive definite", 3.0, [1.0, 3]),
+)
+
+
+@pytest.fixture
+def collection(folder, monkeypatch):
+    """A folder with some matrices of the collection and its index."""
+    index = "name,group,n,nnz,kind,cond_2norm\n"
+    for name, group, kind, cond, diagonal in FOLDER:
+        n = len(diagonal)
+        index += f"{name},{group},{n},{n},{kind},{cond}\n"
+        entries = "".join(f"{i} {i} {value}\n" for i, value in enumerate(diagonal, 1))
+        write(folder / f"{name}.mtx", f"{HEADER} real general\n{n} {n} {n}\n{entries}")
+    (folder / "index.csv").write_text(index)
+    monkeypatch.setenv("TCSOLVE_MATRICES", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize(
+    "text, filters, ran, skipped",
+    [
+        ("ss:HB/*", {}, ["easy", "hard", "large"], {}),
+        ("ss:HB/*", {"kappa": "1:1e3"}, ["easy", "large"], {"HB/hard": "kappa is 1.00e+09, out"}),
+        (
+            "ss:HB/*",
+            {"kappa": "1:1e3", "max_n": 5},
+            ["easy"],
+            {"HB/hard": "kappa is 1.00e+09", "HB/*": "max_n = 5: 1 of the 3 matrices with"},
+        ),
+        ("ss:*", {"kind": "spd", "max_n": 5}, ["easy", "other"], {"*": "kind = spd: 2 of the 4"}),
+        ("ss:*", {"group": "Bai"}, ["other"], {}),
+        ("ss:HB/*", {"max_n": 1}, [], {"HB/*": "max_n = 1: 3 of the 3"}),
+        ("ss:large", {"max_n": 5}, [], {"large": "n = 12 is above max_n = 5"}),
+    ],
+)
+def test_no_matrix_of_the_collection_vanishes(collection, text, filters, ran, skipped, jobs):
+    table = quiet(["gen:gauss:n=1", {"text": text, **filters}], ["fp32", "fp64"], jobs=jobs)
+    found = [row["matrix"].rpartition("/")[2] for row in table.ran[2:]]
+    assert found == [name for name in ran for _ in range(2)]
+    left = {row["matrix"]: row["reason"] for row in table.rows if row["status"] == "SKIPPED"}
+    assert left.keys() == skipped.keys()
+    assert all(skipped[name] in reason for name, reason in left.items())
+
+
+def test_other_filters_are_asked_again_when_a_study_is_resumed(collection, tmp_path):
+    path = tmp_path / "runs.jsonl"
+    entry = {"suitesparse": "HB/*"}
+    first = quiet(entry | {"kappa": "1:1e3"}, "fp64", path=path)
+    assert [row["status"] for row in first.rows] == ["CONVERGED", "SKIPPED", "CONVERGED"]
+    again = quiet(entry | {"kappa": "1:1e12"}, "fp64", path=path, resume=True)
+    assert [row["status"] for row in again.rows] == ["CONVERGED"] * 3
+
+
+def test_matrices_that_are_left_out_by_the_list_do_not_change_the_study(collection):
+    entry = {"suitesparse": "HB/*", "max_n": 5}
+    first = quiet(entry, "fp64").rows[0]["study"]
+    (collection / "large.mtx").unlink()
+    assert quiet(entry, "fp64").rows[0]["study"] == first
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("ss:absent", "no matrix absent in"),
+        ("ss:a/b/c", "'a/b/c' is not the name of a matrix"),
+        ("ss:XX/*", "no matrix of the collection is 'XX/\\*'"),
+        ({"suitesparse": "*", "group": "XX"}, "no matrix of the group XX of the collection"),
+        ("absent.mtx", "there is no file absent.mtx"),
+        ("absent*.mtx", "there is no file absent\\*.mtx"),
+    ],
+)
+def test_a_name_that_no_matrix_has_is_refused_before_the_first_run(collection, text, told):
+    path = collection / "runs.jsonl"
+    with pytest.raises(tcsolve.InputError, match=told):
+        quiet(["gen:gauss:n=4", text], "fp16", path=path)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(

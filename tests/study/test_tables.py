@@ -411,7 +411,7 @@ def test_progress_shows_the_runs_and_the_time_left(monkeypatch, with_tqdm):
         import_or_skip("tqdm")
     else:
         monkeypatch.setitem(sys.modules, "tqdm", None)
-    study([SWEEP, "absent.mtx"], ["fp32", "fp64"])
+    study([SWEEP, "gen:zero_column_first:n=10"], ["fp32", "fp64"])
     text = stream.getvalue()
     assert "8/8" in text if with_tqdm else "8 of 8 runs, 0:00:00 left" in text
 
