@@ -237,7 +237,7 @@ def folder(tmp_path, monkeypatch):
         (f"{HEADER} real general\n2 3 1\n1 1 1.0\n", "2 by 3"),
         (f"{HEADER} pattern general\n2 2 2\n1 1\n2 2\n", "pattern"),
         (f"{HEADER} real general\n2 2 2\n1 1 1.0\n", "not a readable Matrix Market file"),
-        (f"{HEADER} real general\n2 2 2\n1 1 1.0\n1 2 2.0\n", "singular: pivot 2 is zero"),
+        (f"{HEADER} real general\n2 2 2\n1 1 1.0\n1 2 2.0\n", "to working precision: pivot 2"),
         (f"{HEADER} real general\n0 0 0\n", "empty"),
     ],
 )
@@ -250,6 +250,12 @@ def test_a_matrix_that_is_no_system_is_skipped_with_its_reason(folder, text, rea
     assert bad["status"] == "SKIPPED" and reason in bad["reason"]
     assert [row["status"] for row in good] == ["CONVERGED"] * 2
     assert len(table.ran) == 2 and table.rows[0]["matrix"] == "bad.mtx"
+
+
+def test_a_regular_matrix_with_a_zero_pivot_is_not_called_singular():
+    (row,) = quiet("gen:frank:n=30", "fp32").rows
+    assert row["status"] == "SKIPPED"
+    assert row["reason"] == "it is singular to working precision: pivot 30 is zero in FP64"
 
 
 @pytest.mark.parametrize(
