@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from folders import BENCHMARKS
 
+import tcsolve
 from tcsolve import matrices
 from tcsolve._study.cases import expand_cases
 from tcsolve._study.plans import expand_plans
@@ -218,9 +219,37 @@ def test_a_limit_contradicts_a_theorem_only_where_it_is_smaller(published):
     def verdict(ours):
         return published.verdict_limits({"ours": ours, "proved up to": 1e3})
 
-    assert verdict(1e3) == published.AGREE
+    assert verdict(1e3) == verdict(1e4) == published.AGREE
+    assert verdict(990.0) == published.UNEXPLAINED
     assert verdict(1e6).startswith("the theorem gives a sufficient condition")
     assert verdict(10.0) == verdict(None) == published.UNEXPLAINED
+
+
+def test_the_limits_are_measured_at_the_proved_ones_too(published, monkeypatch):
+    proved, asked = published.LIMITS[0].ir, []
+
+    def study(given, grid, seed, device):
+        asked.extend(given[0]["cond"])
+        runs = [
+            {"update": u, "method": m, "kappa": k, "n": 100, "steps": 9}
+            | {"converged": k <= proved or (m == "fgmres" and k < 1e17)}
+            for u in grid["precision"]
+            for m in grid["method"]
+            for k in given[0]["cond"]
+        ]
+        return tcsolve.StudyTable(runs)
+
+    monkeypatch.setattr(published, "study", study)
+    rows = published.limits()
+    assert {limit for row in published.LIMITS for limit in row[1:]} <= set(asked)
+    first = rows[0]
+    assert (first["factors"], first["method"]) == ("bf16@each", "ir")
+    assert first["ours"] == proved and first["fails at"] == pytest.approx(10**2.5)
+    assert first["verdict"] == published.AGREE and rows[1]["fails at"] is None
+    facts = {"cpu": "a CPU", "numpy": "2", "scipy": "1", "commit": "c", "date": "d"}
+    text = published.page("limits", facts, rows)
+    assert "agree (not below the proved limit, and at most 10 times above it" in text
+    assert "within two steps" not in text
 
 
 def test_the_page_counts_what_no_rule_explains(published):
