@@ -121,8 +121,12 @@ def _cg(a, correct, r, tol):
 
 
 def middle(found):
-    """Return the median of some counts, the lower one of two; None is larger than all."""
-    return _ordered(found)[(len(found) - 1) // 2]
+    """Return the median of some counts, between two the mean of them; None is larger than all."""
+    ordered = _ordered(found)
+    low, high = ordered[(len(found) - 1) // 2], ordered[len(found) // 2]
+    if low == high:
+        return low
+    return None if high is None else (low + high) / 2
 
 
 def spread(found):

@@ -7,6 +7,7 @@ with theirs.  It explains each difference, and counts those that no rule explain
 every operation are slow: bf16 takes about ten minutes, each other table less than two.
 """
 
+import json
 import math
 import sys
 
@@ -44,9 +45,17 @@ SPD_PRECISIONS = (
 def main():
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("table", choices=TABLES)
+    parser.add_argument(
+        "--draw", action="store_true", help="only judge the rows of the JSON again, and rewrite it"
+    )
     options = parser.parse_args()
-    rows = TABLES[options.table]()
-    facts = machine(options.commit)
+    if options.draw:
+        results = json.loads(options.json.read_text())
+        facts, rows = results["machine"], results["rows"]
+        for row in rows:
+            row["verdict"] = VERDICTS[options.table](row)
+    else:
+        rows, facts = TABLES[options.table](), machine(options.commit)
     text = page(options.table, facts, rows)
     save(options.json, facts, rows)
     if options.json:
@@ -100,7 +109,7 @@ def bf16():
             row |= {"every operation": rounded and count(rounded, 1)}
             row |= {"tensor cores": count(core, 1), "as they count": counted.best(method)}
             row |= {"multiplier 1": counted.plain(method), "zero pivots": counted.zero_pivots}
-            row["verdict"] = verdict_bf16(row, count(rounded or core, 1))
+            row["verdict"] = verdict_bf16(row)
             rows.append(row)
     return rows
 
@@ -111,8 +120,9 @@ def by_prefix(runs, prefix):
     return found[0] if found else None
 
 
-def verdict_bf16(row, ours):
+def verdict_bf16(row):
     """Explain a row of the BF16 table."""
+    ours = row["every operation" if row["n"] <= MOST_EACH else "tensor cores"]
     theirs, zeros = row["theirs"], row["zero pivots"]
     replaced = f", if {zeros} zero pivots of the factors are replaced" if zeros else ""
     if close(ours, theirs):
@@ -327,7 +337,9 @@ def of_medians(rows):
     text = ""
     for key in (key for key, value in rows[0].items() if isinstance(value, list)):
         agreeing = sum(close(middle(row[key]), row["theirs"]) for row in rows)
-        text += f" In the column '{key}' the medians of {agreeing} rows agree."
+        inside = sum(within(row[key], row["theirs"]) for row in rows)
+        text += f" In the column '{key}' the medians of {agreeing} rows agree, and {inside} of theirs are "
+        text += "within the range."
     return text
 
 
@@ -336,7 +348,9 @@ def cell(value):
         return "–"
     if isinstance(value, list):
         least, most = map(cell, spread(value))
-        return cell(middle(value)) + (f" ({least} to {most})" if least != most else "")
+        median = middle(value)
+        told = cell(median) if median is None else f"{median:g}"  # 38.5 is between two counts
+        return told + (f" ({least} to {most})" if least != most else "")
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.1e}" if isinstance(value, float) else str(value)
@@ -399,6 +413,10 @@ ALLOWED = {
     ),
 }
 TABLES = {"bf16": bf16, "scaling": scaling, "spd": spd, "limits": limits}
+VERDICTS = {
+    **{"bf16": verdict_bf16, "scaling": verdict_scaling, "spd": verdict_spd},
+    **{"limits": verdict_limits},
+}
 
 
 if __name__ == "__main__":

@@ -121,7 +121,8 @@ def test_the_steps_of_all_cycles_are_counted(script, method):
 def test_no_convergence_is_the_largest_count(script):
     module = script("_counted_refinement")
     assert module.middle([3, None, 2]) == 3 and module.middle([None, 4, None]) is None
-    assert module.middle([7, 5]) == 5
+    assert module.middle([7, 5]) == 6 and module.middle([4, 3, 9, 1]) == 3.5
+    assert module.middle([7, None]) is None and module.middle([7, 7, 3, None]) == 7
     assert module.spread([3, None, 2]) == (2, None)
 
 
@@ -150,7 +151,11 @@ def test_a_count_is_explained_only_by_a_run(published):
 def test_a_count_of_the_bf16_table_is_explained_only_by_a_run(published):
     def verdict(theirs, ours, count, plain, zeros=0):
         row = {"theirs": theirs, "as they count": count, "multiplier 1": plain}
-        return published.verdict_bf16(row | {"zero pivots": zeros}, ours)
+        row |= {"n": 9, "every operation": ours, "tensor cores": -1, "zero pivots": zeros}
+        large = row | {"n": 9000, "every operation": None, "tensor cores": ours}
+        found = published.verdict_bf16(row)
+        assert found == published.verdict_bf16(large)  # there is no count of every operation
+        return found
 
     assert verdict(26, 28, [50], [50]) == published.AGREE
     assert verdict(83, 105, [86, 88, 150], [150]).endswith("their bounds the count agrees")
@@ -252,6 +257,22 @@ def test_the_limits_are_measured_at_the_proved_ones_too(published, monkeypatch):
     assert "within two steps" not in text
 
 
+def test_a_page_is_judged_again_without_a_run(published, monkeypatch, tmp_path):
+    path = tmp_path / "spd.json"
+    facts = {"cpu": "a CPU", "numpy": "2", "scipy": "1", "commit": "c", "date": "d"}
+    row = {"matrix": "one", "theirs": 32, "ours": 22, "as they count": [29, 38, 39, 43]}
+    published.save(path, facts, [row | {"verdict": "an old one"}])
+    monkeypatch.setattr("sys.argv", ["published", "spd", "--json", str(path), "--draw"])
+    monkeypatch.setitem(published.TABLES, "spd", None)
+    assert published.main() == 0
+    found = json.loads(path.read_text())
+    assert found["machine"] == facts
+    assert found["rows"][0]["verdict"].endswith("counted as they do, theirs is within the range")
+    page = path.with_suffix(".md").read_text()
+    assert "| one | 32 | 22 | 38.5 (29 to 43) | the count depends on b" in page
+    assert "the medians of 0 rows agree, and 1 of theirs are within the range" in page
+
+
 def test_the_page_counts_what_no_rule_explains(published):
     facts = {"cpu": "a CPU", "numpy": "2", "scipy": "1", "commit": "c", "date": "d"}
     rows = [
@@ -266,9 +287,11 @@ def test_the_page_counts_what_no_rule_explains(published):
 
 def test_the_range_of_several_counts_is_told(published):
     assert published.cell([3, 3]) == "3" and published.cell([2, 5, 3]) == "3 (2 to 5)"
-    assert published.cell([2, None]) == "2 (2 to –)" and published.cell([None]) == "–"
+    assert published.cell([2, None]) == "– (2 to –)" and published.cell([None]) == "–"
     rows = [{"theirs": 3, "some": [3, 9, 3]}, {"theirs": 3, "some": [9]}]
-    assert published.of_medians(rows) == " In the column 'some' the medians of 1 rows agree."
+    assert published.of_medians(rows) == (
+        " In the column 'some' the medians of 1 rows agree, and 1 of theirs are within the range."
+    )
 
 
 def test_the_table_of_scalings_is_made(published, monkeypatch, tmp_path):
