@@ -62,7 +62,9 @@ def written(path, table, columns):
     if path.suffix == ".parquet":
         _write_parquet(temporary, table, columns)
     else:
-        temporary.write_text(table.text(FORMS[path.suffix], columns), encoding="utf-8")
+        text = table.text(FORMS[path.suffix], columns)
+        # Names of files may have bytes that are no text.
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
     os.replace(temporary, path)
 
 
@@ -87,7 +89,14 @@ def _short(value):
         return DASH
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.2g}" if isinstance(value, float) else str(_flat(value))
+    return f"{value:.2g}" if isinstance(value, float) else _on_one_line(str(_flat(value)))
+
+
+def _on_one_line(text):
+    r"""Return a text without line ends and other letters that have no picture; a name may have a \n."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _is_text(rows, name):

@@ -67,6 +67,25 @@ def test_markdown_escapes_bars():
     assert StudyTable([row]).text("markdown", ["matrix"]).splitlines()[2] == "| a\\|b |"
 
 
+@pytest.mark.parametrize("letter, shown", [("\n", "\\n"), ("\r", "\\r"), ("\x85", "\\x85")])
+def test_a_line_end_in_a_name_does_not_break_a_table(letter, shown):
+    row = {"matrix": f"a{letter}b.mtx", "status": "SKIPPED", "plan": None, "key": ""}
+    table = StudyTable([row, row])
+    lines = table.text("markdown", ["matrix", "status"]).splitlines()
+    assert lines[2:] == [f"| a{shown}b.mtx | SKIPPED |"] * 2
+    lines = table.text("latex", ["matrix", "status"]).splitlines()
+    told = shown.replace("\\", r"\textbackslash{}")
+    assert lines[4:6] == [rf"a{told}b.mtx & SKIPPED \\"] * 2 and len(lines) == 8
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".md", ".tex"])
+def test_a_name_that_is_no_text_is_written(tmp_path, suffix):
+    row = {"matrix": "a\udcff.mtx", "status": "SKIPPED", "plan": None, "key": ""}
+    path = tmp_path / f"table{suffix}"
+    StudyTable([row]).write(path, ["matrix"])
+    assert "udcff.mtx" in path.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     "suffix, begins", [(".csv", "matrix,"), (".md", "| matrix"), (".tex", "\\begin")]
 )
