@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 
+from tcsolve._arithmetic.tensor_cores import UNITS
 from tcsolve._errors import TcsolveError
 from tcsolve._solve.api import factor
 from tcsolve._solve.memory import widest_panel
@@ -132,6 +133,8 @@ def model_of_updates(how, plan, ladder):
     products = "three products" if how.products == 3 else "one product"
     own = "sums of the GPU" if ladder.system.ops.device == "cuda" else "FP32 sums"
     sums = f"sums of the tensor cores of {unit}" if unit else own
+    if unit and UNITS[unit].source == "literature":  # not compared with such a device
+        sums += ", from the literature"
     model = f"updates of {products} of {how.format.name} operands, {sums}; panels in FP32"
     return {"model": model, "panels": panels}
 

@@ -1,9 +1,12 @@
 """The search for the rule of tensor cores; the emulation stands in for a device."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
+from folders import BENCHMARKS, ROOT
 
 from tcsolve._arithmetic.block_sums import multiply_add
 from tcsolve._arithmetic.formats import FORMATS, round_to
@@ -102,3 +105,18 @@ def test_every_instruction_compiles(arch, nvrtc, script):
     for instruction in kit.instructions_of(number):
         assert script("_kernels").compile_cubin(kit.SOURCE, arch, KIND=instruction.kind)
     assert len(kit.instructions_of(number)) == (6 if number == 90 else 3)
+
+
+def test_the_speeds_of_the_page_are_those_of_the_results():
+    text = (ROOT / "docs/theory/models.md").read_text().replace("\n", " ")
+    results = (f"{BENCHMARKS}/results/{name}.json" for name in ("emulator", "emulator_host"))
+    rows = [row for path in results for row in json.loads(Path(path).read_text())["rows"]]
+    speeds = {}
+    for row in rows:
+        if row["what"] == "speed":
+            library, _, low = row["which"].partition("@")[0].partition(" ")
+            speeds.setdefault((library, low), []).append(row["gflops"])
+    host = [v for (library, _), values in speeds.items() if library == "NumPy" for v in values]
+    assert f"NumPy emulates {min(host):.1f} to {max(host):.1f} GFLOP/s" in text
+    half, tf32 = (round(speeds["CuPy", low][0], -2) for low in ("fp16", "tf32"))
+    assert f"an H200 {half:.0f} GFLOP/s for FP16 and {tf32:.0f} GFLOP/s for TF32" in text

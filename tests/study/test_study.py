@@ -740,7 +740,13 @@ def test_the_precision_of_the_residuals_can_be_swept():
 
 
 @pytest.mark.parametrize(
-    "update, told", [("fp16@h200", "tensor cores of h200"), ("bf16@each", "every operation")]
+    "update, told",
+    [
+        ("fp16@h200", "sums of the tensor cores of h200; panels"),
+        ("fp16@v100", "sums of the tensor cores of v100, from the literature; panels"),
+        ("bf16@a100", "sums of the tensor cores of a100, from the literature; panels"),
+        ("bf16@each", "every operation"),
+    ],
 )
 def test_models_of_the_arithmetic_are_told_in_the_row(update, told):
     (row,) = quiet("gen:svd_geo:n=40:cond=10", {"precision": update, "block": 16}).rows
