@@ -7,13 +7,14 @@ import numpy as np
 
 from tcsolve._errors import InputError
 from tcsolve._study.columns import COLUMNS, CRASHED, NESTED, SKIPPED
+from tcsolve._study.versions import told_versions
 from tcsolve._study.writers import WRITERS, written
 
 __all__ = ["StudyTable"]
 
 # The columns of a table that is printed; those of SELDOM only if a row has an entry.
 SHORT = (
-    *("matrix", "n", "kappa", "plan", "status", "reason", "steps", "inner_steps"),
+    *("matrix", "n", "nnz", "kappa", "plan", "status", "reason", "steps", "inner_steps"),
     *("backward_error", "forward_error", "growth", "seconds", "model", "seed", "study"),
 )
 SELDOM = ("reason",)
@@ -111,7 +112,8 @@ class StudyTable:
         form : {'markdown', 'csv', 'latex'}
             The language of the text.
         columns : sequence of str, optional
-            By default the main ones for 'markdown' and 'latex', and all for 'csv'.
+            By default all for 'csv'; for 'markdown' and 'latex' the main ones, and a last line with the
+            versions of tcsolve, NumPy, SciPy and CuPy.
 
         Returns
         -------
@@ -133,8 +135,9 @@ class StudyTable:
         """
         if form not in WRITERS:
             raise InputError(f"study: the form is {form!r}, needs one of {', '.join(WRITERS)}")
+        note = {} if form == "csv" or columns is not None else {"note": told_versions(self.rows)}
         columns = self._checked(columns, self.columns if form == "csv" else SHORT)
-        return WRITERS[form](self.rows, columns)
+        return WRITERS[form](self.rows, columns, **note)
 
     def write(self, path, columns=None):
         """Write the table to a file: .csv, .md, .tex or .parquet; the last needs pyarrow.

@@ -7,7 +7,10 @@ import sys
 import numpy as np
 import scipy
 
-__all__ = ["versions"]
+__all__ = ["told_versions", "versions"]
+
+# Those that a table names.
+TOLD = ("tcsolve", "numpy", "scipy", "cupy")
 
 
 def versions():
@@ -28,6 +31,16 @@ def versions():
         "cupy": cupy and cupy.__version__,
         "nvrtc": cupy and _nvrtc_version(),
     }
+
+
+def told_versions(rows):
+    """Return the versions of all rows in one line for a table, such as 'tcsolve 0.1.0, numpy 2.4.6'."""
+    told = []
+    for name in TOLD:
+        found = dict.fromkeys((row.get("versions") or {}).get(name) for row in rows)
+        if known := [version for version in found if version]:
+            told.append(f"{name} {' and '.join(known)}")
+    return ", ".join(told)
 
 
 def _nvrtc_version():

@@ -26,21 +26,26 @@ def as_csv(rows, columns):
     return text.getvalue()
 
 
-def as_markdown(rows, columns):
-    """Return the rows as a Markdown table, with two digits."""
+def as_markdown(rows, columns, note=""):
+    """Return the rows as a Markdown table, with two digits, and a note below it."""
     lines = [columns, ["---"] * len(columns)]
     lines += [[_short(row.get(name)).replace("|", "\\|") for name in columns] for row in rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+    table = "".join("| " + " | ".join(line) + " |\n" for line in lines)
+    return table + (f"\n{note}\n" if note else "")
 
 
-def as_latex(rows, columns):
-    """Return the rows as a LaTeX tabular, with the rules of the package booktabs."""
+def as_latex(rows, columns, note=""):
+    """Return the rows as a LaTeX tabular with the rules of booktabs, and a note as its last line."""
     places = "".join("l" if _is_text(rows, name) else "r" for name in columns)
     lines = [rf"\begin{{tabular}}{{{places}}}", r"\toprule", _latex_line(columns), r"\midrule"]
     for row in rows:
         cells = (row.get(name) for name in columns)
         lines.append(_latex_line([_latex_number(cell) for cell in cells]))
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+    lines.append(r"\bottomrule")
+    if note:
+        text = "".join(_latex_text(note))
+        lines.append(rf"\multicolumn{{{len(columns)}}}{{l}}{{{text}}} \\")
+    return "\n".join([*lines, r"\end{tabular}", ""])
 
 
 WRITERS = {"markdown": as_markdown, "csv": as_csv, "latex": as_latex}

@@ -439,11 +439,31 @@ def test_progress_shows_the_runs_and_the_time_left(monkeypatch, with_tqdm):
 def test_a_printed_table_names_the_model_the_seed_and_the_study(form, line):
     table = study("gen:gauss:n=8", "fp32")
     head = table.text(form).splitlines()[line]
-    assert all(name in head for name in ("model", "seed", "study")) and "reason" not in head
+    assert all(name in head for name in ("nnz", "model", "seed", "study")) and "reason" not in head
     assert table.rows[0]["study"] in table.text(form)
 
     skipped = {**table.rows[0], "status": "SKIPPED", "reason": "it is 3 by 4"}
     assert "it is 3 by 4" in StudyTable([*table.rows, skipped]).text(form)
+
+
+def test_a_printed_table_ends_with_the_versions_of_its_rows():
+    row = {"matrix": "a", "n": 1, "plan": "fp32", "status": "CONVERGED", "key": "x"}
+    both = [{"tcsolve": "0.1.0", "numpy": v, "scipy": "1.17", "cupy": None} for v in ("2.4", "2.5")]
+    table = StudyTable([row | {"versions": found} for found in both])
+    told = "tcsolve 0.1.0, numpy 2.4 and 2.5, scipy 1.17"
+    assert table.text().endswith(f"|\n\n{told}\n")
+    *_, line, end = table.text("latex").splitlines()
+    columns = table.text("latex").splitlines()[2].count("&") + 1
+    assert line == rf"\multicolumn{{{columns}}}{{l}}{{{told}}} \\" and end == r"\end{tabular}"
+    assert told + ", cupy 14" in StudyTable(
+        [*table.rows, row | {"versions": both[0] | {"cupy": "14"}}]
+    ).text("markdown")
+    # A table of chosen columns has no other line, nor one whose rows have no versions.
+    assert table.text(columns=["matrix"]).endswith("| a |\n")
+    assert StudyTable([row]).text().endswith(" |\n")
+    (real,) = study("gen:gauss:n=8", "fp32").rows
+    assert f"numpy {np.__version__}" in StudyTable([real]).text().splitlines()[-1]
+    assert real["nnz"] == 64 and "| 8 | 64 |" in StudyTable([real]).text()
 
 
 def test_an_unknown_generator_is_refused_by_its_name():
