@@ -364,6 +364,12 @@ def test_the_study_of_convergence_makes_its_page(script, monkeypatch, tmp_path, 
     assert (tmp_path / "convergence.md").read_text() == page
 
 
+def test_the_row_of_all_matrices_that_are_too_large_is_not_counted_as_one(script):
+    rows = [{"matrix": "*", "status": "SKIPPED"}, {"matrix": "HB/a", "status": "SKIPPED"}]
+    rows += [{"matrix": "HB/b", "status": "CONVERGED"}]
+    assert script("_convergence_page").left_out(rows) == [rows[1]]
+
+
 SMALL = """
 rhs = "random"
 device = "cpu"
