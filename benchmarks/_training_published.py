@@ -3,7 +3,7 @@
 A figure that differs has a reason, or it is counted as not explained.
 
 The published figures are those of abstracts and manuals, for large n on other GPUs.  The tables of the study,
-with a row for each matrix, were not at hand.  Those of an earlier paper, `SC18_ROWS`, were noted from memory.
+with a row for each matrix, were not at hand.
 """
 
 import json
@@ -28,14 +28,6 @@ NEAR = 0.1
 # Largest order of the small problems, which are compared with CUPY, and smallest of those that are large.
 SMALL, LARGE = 2048, 8192
 FP16 = "FP16 on tensor cores"
-# Matrix, n, kappa, and seconds of dgesv; then steps and seconds of dsgesv, dhgesv and dhgesv-TC.
-SC18_ROWS = (
-    ("em192", 26896, 1e6, 5.70, (3, 3.11), (40, 5.21), (10, 2.05)),
-    ("appu", 14000, 1e4, 0.43, (2, 0.27), (7, 0.24), (4, 0.19)),
-    ("ns3Da", 20414, 7.6e3, 1.12, (2, 0.69), (6, 0.54), (4, 0.43)),
-    ("nd6k", 18000, 3.5e2, 0.81, (2, 0.45), (5, 0.36), (3, 0.30)),
-    ("nd12k", 36000, 4.3e2, 5.36, (2, 2.75), (5, 1.76), (3, 1.31)),
-)
 REASONS = (
     "a: the matrix is diagonally dominant, and our LU searches no pivots.",
     "b: the LU alone, of a random matrix of about this order, is at least 3.2 times as fast as in FP64 "
@@ -75,7 +67,6 @@ def beside(rows):
         counted(verdicts),
         "",
         *others(rows, found),
-        *theirs_of_sc18(),
     ]
 
 
@@ -177,24 +168,6 @@ def others(rows, found):
         verdicts += [verdict] if verdict else []
         lines.append(f"| {what} | {theirs} | {told(ours)} | {verdict or '–'} |")
     return [*lines, "", counted(verdicts), ""]
-
-
-def theirs_of_sc18():
-    """Return the lines with the rows of SC18."""
-    names = ("FP64", "FP32", "FP16", FP16)
-    lines = [
-        f"Rows of a paper with the same columns, all of them theirs: {SC18}. FP64: seconds. Other columns: "
-        "steps, seconds, and speed-up over their FP64. The figures were noted from memory and could not be "
-        "compared with the paper, and the matrices were not at hand. So they have no verdict, and are not "
-        "counted.",
-        "",
-        "| matrix, theirs | n | kappa | " + " | ".join(names) + " |",
-        "| --- " * (3 + len(names)) + "|",
-    ]
-    for matrix, n, kappa, base, *runs in SC18_ROWS:
-        cells = [f"{steps}, {taken:.2f}, {base / taken:.2f}x" for steps, taken in runs]
-        lines.append(f"| {matrix} | {n} | {kappa:.1e} | {base:.2f} | " + " | ".join(cells) + " |")
-    return [*lines, ""]
 
 
 def of_fp64(rows, row):

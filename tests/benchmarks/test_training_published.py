@@ -66,15 +66,3 @@ def test_large_orders_of_cusolver_are_those_from_8192_on(module):
     assert f"| cuSOLVER FP32, {module.CUSOLVER} | at most 2 | 1.20 | agree |" in text
     assert f"| cuSOLVER FP16, {module.CUSOLVER} | 3 to 4 | 1.20 | not explained |" in text
     assert f"| cuSOLVER FP16, {module.CUPY} | 1.07 | 1.50 | not explained |" in text
-
-
-def test_the_rows_of_sc18_are_theirs_and_are_not_counted(module):
-    text = (BENCHMARKS / "results/training.md").read_text()
-    assert (
-        "| nd12k | 36000 | 4.3e+02 | 5.36 | 2, 2.75, 1.95x | 5, 1.76, 3.05x | 3, 1.31, 4.09x |"
-        in text
-    )
-    before, after = text.split("Rows of a paper with the same columns, all of them theirs")
-    assert module.SC18 in after and "noted from memory" in after
-    assert all(f"| {row[0]} | {row[1]} |" in after for row in module.SC18_ROWS)
-    assert not any(f"| {row[0]} |" in before for row in module.SC18_ROWS)
