@@ -10,12 +10,14 @@ from fractions import Fraction
 
 import flint
 import numpy as np
+from exact_solution import solution
 
 __all__ = [
     "EPS",
     "UNIT",
     "backward_errors",
     "determinant",
+    "is_rounded_solution",
     "is_singular",
     "rcond",
     "rounding_of_residual",
@@ -31,6 +33,8 @@ LONG_EPS = float(np.finfo(np.longdouble).eps)
 # Bits of the balls in the first attempt, the second, and so on.  A matrix with entries of 1e308 and 1e-308
 # needs thousands.
 PRECISIONS = (128, 1024, 8192, 65536)
+# Unknowns up to which a solution is computed in fractions.
+MOST_FRACTIONS = 24
 # Bits behind the point of a modulus of integers.
 MODULUS_BITS = 64
 
@@ -203,6 +207,23 @@ def is_singular(a):
     """Tell whether the determinant is zero, in integers."""
     rows, _ = _integers(_as_real(a, a.dtype.kind == "c"))
     return flint.fmpz_mat(rows).det() == 0
+
+
+def is_rounded_solution(a, x, b):
+    """Tell whether x (n, k) is the exact solution, each entry rounded to the nearest number of its dtype.
+
+    It is asked of small real systems only; for others the answer is False.
+    """
+    if len(a) > MOST_FRACTIONS or "c" in (a.dtype.kind, b.dtype.kind):
+        return False
+    for of_x, of_b in zip(x.T, b.T, strict=True):
+        for found, exact in zip(of_x, solution(a, of_b), strict=True):
+            if not np.isfinite(found):
+                return False
+            spacing = Fraction(float(np.abs(np.spacing(found))))
+            if abs(Fraction(float(found)) - exact) > spacing / 2:
+                return False
+    return True
 
 
 def determinant(a):

@@ -8,6 +8,7 @@ import scipy.linalg
 from fuzz.exact import (
     EPS,
     backward_errors,
+    is_rounded_solution,
     rcond,
     rounding_of_residual,
     target,
@@ -115,6 +116,10 @@ def judge_solution(system, solution, x, theirs):
         of_slice = reported[s * k : (s + 1) * k]
         found += error_complaints(system.a[s], x[s], system.b[s], of_slice, statuses[s], bound)
         excused = statuses[s] is Status.STALLED and not system.fallback
+        if (
+            statuses[s] is Status.UNDERFLOW
+        ):  # then no x is better, though the error of another may be less
+            excused = is_rounded_solution(system.a[s], x[s], system.b[s])
         if statuses[s] in MISSES and not excused and theirs.x is not None:
             if _error(system.a[s], theirs.x[s], system.b[s]) <= bound:
                 ratio = _error(system.a[s], x[s], system.b[s]) / bound

@@ -185,6 +185,18 @@ def test_singular_matrices_are_told_from_those_that_nearly_are():
     assert 0 < exact.rcond(a) < 1e-200 and not exact.is_singular(a)
 
 
+def test_a_rounded_solution_is_told_from_its_neighbours():
+    a, b = np.array([[3.0, 1.0], [0.0, 7.0]]), np.array([[1e-310], [2e-310]])
+    x = np.array([[5e-310 / 21], [2e-310 / 7]])  # subnormal
+    assert exact.is_rounded_solution(a, x, b)
+    for i in range(2):
+        beside = x.copy()
+        beside[i] += 5e-324
+        assert not exact.is_rounded_solution(a, beside, b)
+    assert not exact.is_rounded_solution(a, np.full((2, 1), np.nan), b)
+    assert not exact.is_rounded_solution(a, x, b * 1j)
+
+
 def test_determinants_are_exact():
     sign, log = exact.determinant(np.array([[0.0, 3.0], [2.0, 1e300]]))
     assert (sign, log) == (-1, math.log(6))

@@ -67,6 +67,32 @@ def test_steps_done_ahead_count_as_those_of_the_loop(contraction, steps, bound, 
     assert not np.shares_memory(found.x, xs)
 
 
+@pytest.mark.parametrize("done_ahead", [False, True])
+def test_a_column_that_only_just_meets_the_bound_is_corrected_once_more(done_ahead):
+    a, b = dominant(6), np.random.default_rng(1).standard_normal((6, 1))
+    args = OPS, Operator.of(OPS, a, np.linalg.norm(a, np.inf)), b
+
+    def correct(r):  # a correction divides the error by ten
+        return 0.9 * np.linalg.solve(a, r)
+
+    errors = [p.error[0] for p in refine_columns(*args, correct, Plan("fp32"), 1e-9).history]
+    ahead = ()
+    if done_ahead:
+        x = [correct(b)]
+        x += [x[0] + correct(b - a @ x[0])]
+        xs, rs, *sizes = map(np.array, zip(*((v, *OPS.residual(a, v, b)) for v in x), strict=True))
+        ahead = xs, rs, np.array(sizes)[:, :, 0]
+
+    def steps(bound, **options):
+        found = refine_columns(*args, correct, Plan("fp32"), bound, ahead=ahead, **options)
+        assert found.all_converged
+        return int(found.steps[0])
+
+    assert steps(errors[1] / 0.95) == steps(errors[1] / 0.85, sure=0.9) == 1
+    assert steps(errors[1] / 0.95, sure=0.9) == 2
+    assert steps(errors[1] / 0.95, sure=0.9, max_steps=1) == 1
+
+
 # ---- which method corrects x
 
 
