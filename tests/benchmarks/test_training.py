@@ -81,6 +81,24 @@ def test_what_found_no_time_is_done_when_it_resumes(training, monkeypatch, tmp_p
     assert {row["problem"] for row in rows[1:]} == {"type 6 n=40"}
 
 
+def test_unknown_condition_numbers_are_estimated_when_it_resumes(training, monkeypatch, tmp_path):
+    path, problem = tmp_path / "t.json", ["--problem", "type 1:40"]
+    rows = run(training, monkeypatch, path, *problem, "--repeats", "1")
+    known = json.loads(path.read_text())
+    exact = np.linalg.cond(training.make(np, "type 1", 40)[0], 1)
+    for row in known["rows"]:
+        assert exact / 3.1 <= row["kappa"] <= exact * 1.01 and "estimated" in row["kappa_is"]
+        row["kappa"] = None
+    path.write_text(json.dumps(known | {"machine": known["machine"] | {"commit": "earlier"}}))
+
+    again = run(training, monkeypatch, path, *problem, "--resume")
+
+    assert [row["kappa"] for row in again] == [row["kappa"] for row in rows]
+    assert (
+        json.loads(path.read_text())["machine"]["commit"] == "earlier"
+    )  # the times are of that commit
+
+
 def test_cusolver_gets_copies_in_its_order(training):
     a, b = np.arange(9.0).reshape(3, 3), np.ones(3)
 
