@@ -76,7 +76,7 @@ def page(table, facts, how):
 
 
 def left_out(rows):
-    """Return the rows of matrices that were skipped; not that of all which the list tells to be too large."""
+    """Return the rows of skipped matrices, without the row that counts the matrices above the largest n."""
     return [r for r in rows if r["status"] == "SKIPPED" and not glob.has_magic(r["matrix"])]
 
 
