@@ -12,25 +12,19 @@ import math
 import sys
 
 import numpy as np
-from _bf16_program import SOLUTIONS, by_rows_and_columns, program_counts
-from _counted_refinement import COUNTED, counts, middle, our_steps, spread, vectors
+from _bf16_program import by_rows_and_columns, program_counts
+from _counted_refinement import counts, middle, our_steps, vectors
 from _fp16_cholesky import Breakdown, factor, factor_single
 from _fp16_scaling import SCALINGS, factors, rounded_once, scaled
 from _harness import arguments, machine, save
-from _published import BF16, LIMITS, SCALING, SOURCES, SPD
+from _published import BF16, LIMITS, SCALING, SPD
+from _published_page import AGREE, LARGER, MOST_EACH, UNEXPLAINED, close, page, within
 
 from tcsolve import matrices, study
 
-AGREE, UNEXPLAINED = "agree", "not explained"
-# A count agrees if it differs by at most a fifth, or by two steps.
-SHARE, STEPS = 0.2, 2
-# A limit agrees if it is at least the proved one, and at most so many times larger.
-LARGER = 10
 # Every step of IR that contracts at all is taken, as in the papers.  FGMRES has no restart before 500 steps,
 # and is not given up for a slow start.
 GRID = {"contraction": 0.9, "basis": 500, "max_steps": 5000, "block": 32}
-# Largest order for which every operation is rounded here; larger ones take minutes.
-MOST_EACH = 2000
 # The reduction of the preconditioned residual at which a cycle of GMRES ends in the table of scalings.
 THEIR_INNER_TOL = 1e-4
 # The precisions of the positive definite table (factors, x, products), whether the factors are in FP16, and
@@ -186,12 +180,6 @@ def verdict_scaling(row):
     return UNEXPLAINED
 
 
-def within(found, theirs):
-    """Tell whether a count is one that occurs for some b, or lies between two such counts."""
-    least, most = (math.inf if v is None else v for v in spread(found))
-    return least <= (math.inf if theirs is None else theirs) <= most
-
-
 def trefethen(n):
     """Return the matrix of N. Trefethen: primes on the diagonal, ones where |i - j| is a power of two."""
     primes, candidate = [], 2
@@ -295,123 +283,6 @@ def verdict_limits(row):
     return UNEXPLAINED
 
 
-def close(ours, theirs):
-    """Tell whether two counts agree; None is no convergence."""
-    if ours is None or theirs is None:
-        return ours is theirs
-    return abs(ours - theirs) <= max(STEPS, SHARE * theirs)
-
-
-# ---- the page ----------------------------------------------------------------------------------
-
-
-def page(name, facts, rows):
-    """Return the page of a table."""
-    verdicts = [row["verdict"] for row in rows]
-    agreeing, unexplained = verdicts.count(AGREE), verdicts.count(UNEXPLAINED)
-    columns = [key for key in rows[0] if key != "reason"]
-    lines = [
-        f"# {TITLES[name]}",
-        "",
-        f"Theirs: {SOURCES[name]}",
-        "",
-        f"Ours: {OURS[name]}",
-        "",
-        f"{len(rows)} rows: {agreeing} agree ({ALLOWED.get(name, 'within two steps or a fifth')}), "
-        f"{len(rows) - agreeing - unexplained} differ for the reason that is given, {unexplained} are not "
-        "explained. A dash means no convergence, or not run." + of_medians(rows),
-        "",
-        "| " + " | ".join(columns) + " |",
-        "| " + " | ".join(["---"] * len(columns)) + " |",
-        *("| " + " | ".join(cell(row[key]) for key in columns) + " |" for row in rows),
-        "",
-        f"Measured with `benchmarks/published.py {name}` on {facts['cpu']}; numpy {facts['numpy']}, scipy "
-        f"{facts['scipy']}; commit {facts['commit']}, {facts['date']}.",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def of_medians(rows):
-    """Return a sentence on each column that has counts for several b."""
-    text = ""
-    for key in (key for key, value in rows[0].items() if isinstance(value, list)):
-        agreeing = sum(close(middle(row[key]), row["theirs"]) for row in rows)
-        inside = sum(within(row[key], row["theirs"]) for row in rows)
-        text += f" In the column '{key}' the medians of {agreeing} rows agree, and {inside} of theirs are "
-        text += "within the range."
-    return text
-
-
-def cell(value):
-    if value is None:
-        return "–"
-    if isinstance(value, list):
-        least, most = map(cell, spread(value))
-        median = middle(value)
-        told = cell(median) if median is None else f"{median:g}"  # 38.5 is between two counts
-        return told + (f" ({least} to {most})" if least != most else "")
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.1e}" if isinstance(value, float) else str(value)
-
-
-TITLES = {
-    "bf16": "LU solves with BF16 factors",
-    "scaling": "GMRES steps with FP16 factors and four kinds of scaling",
-    "spd": "GMRES and CG steps with Cholesky factors in FP16 and FP32",
-    "limits": "How large a condition number may be",
-}
-OURS = {
-    "bf16": (
-        "residuals, FGMRES and its products in FP64; the number of LU solves until the backward error is "
-        "below u sqrt(n). 'every operation' rounds each to BF16, for n up to "
-        f"{MOST_EACH}; 'tensor cores' rounds the operands of updates between panels of 32 columns. 'as they "
-        "count': the rows, then the columns, are divided by their largest entries, and all entries are "
-        "multiplied by 1, 10, 100, 1000 or 10000; L is multiplied by the rounded inverses of the pivots; the "
-        "first x, and the corrections of LU-IR, are in BF16 with every operation rounded; GMRES has left "
-        "preconditioning; the forward and the backward error, in 2-norms, must be below 4.44e-16, in at most "
-        "50 cycles. It is the best of the five multipliers and of eight tolerances, for "
-        f"{SOLUTIONS} random x the median, and in brackets the range. 'multiplier 1' is the same with that "
-        "multiplier alone. 'zero pivots' is their number with the multiplier 1; they are replaced here by "
-        "2^-8 times the largest entry, and how the thesis avoids them is not known. 'kappa scaled' is in the "
-        "2-norm. For hangGlider_2 it is not that of the thesis, so theirs seems to be another matrix."
-    ),
-    "scaling": (
-        "FGMRES with products in FP64, without restarts; steps until the backward error is below u sqrt(n), "
-        "for b = A x with a random x. Its factors are in FP16 with every operation rounded, or those of "
-        "tensor cores, and are applied in FP64. 'clamped': entries above 0.1 of the largest FP16 number get "
-        "that size; 'one factor': the whole matrix is scaled by one number; 'two-sided': rows, then columns, "
-        "are scaled; 'symmetric': rows and columns are scaled alike, in at most ten sweeps. Our scales are "
-        "powers of two. 'as they count': the factors of 'every operation' with random b, GMRES with left "
-        "preconditioning that ends at a reduction by 1e-4, and a backward error below n 2^-52, which is the "
-        f"bound of their program; for {COUNTED} b the median, and in brackets the range. 'rounded once': the "
-        "same with the factors of their program: the LU of the matrix that is rounded to FP16 is computed in "
-        "FP64, and L and U are then rounded to FP16. Its scales are no powers of two, and its first x is "
-        "rounded to FP16."
-    ),
-    "spd": (
-        "one cycle of FGMRES, or of CG, by `tcsolve.refine`, with the same stopping test and one random b. "
-        "'as they count': a cycle ends at a reduction by 1e-4 (1e-2 if the products are in FP64 and the "
-        "factors in FP16), as in their program; GMRES has left preconditioning and reduces the "
-        "preconditioned residual, CG the residual; the first x is in FP32 with factors in FP32, and CG "
-        f"rounds it to FP16 with factors in FP16. For {COUNTED} b the median, and in brackets the range. All "
-        "our products are in FP64."
-    ),
-    "limits": (
-        "svd_geo of order 100, three seeds; the condition numbers, in the 2-norm, are two per decade and the "
-        "proved limits themselves. 'ours' is the largest up to which all runs converge to a backward error "
-        "of u sqrt(n), 'fails at' is the next one (a dash: none), and 'in n/2 steps' is the largest up to "
-        "which all runs converge in at most n/2 steps."
-    ),
-}
-# What the pages say of the rows that agree, if it is not that of counts.
-ALLOWED = {
-    "limits": (
-        f"not below the proved limit, and at most {LARGER} times above it: a theorem holds for the worst "
-        "rounding errors, so it is contradicted only by a smaller limit"
-    ),
-}
 TABLES = {"bf16": bf16, "scaling": scaling, "spd": spd, "limits": limits}
 VERDICTS = {
     **{"bf16": verdict_bf16, "scaling": verdict_scaling, "spd": verdict_spd},

@@ -285,11 +285,13 @@ def test_the_page_counts_what_no_rule_explains(published):
     assert "1 are not explained" in text and "| two | 3 | – | not explained |" in text
 
 
-def test_the_range_of_several_counts_is_told(published):
-    assert published.cell([3, 3]) == "3" and published.cell([2, 5, 3]) == "3 (2 to 5)"
-    assert published.cell([2, None]) == "– (2 to –)" and published.cell([None]) == "–"
+def test_the_range_of_several_counts_is_told(script):
+    page = script("_published_page")
+    cell = page.cell
+    assert cell([3, 3]) == "3" and cell([2, 5, 3]) == "3 (2 to 5)"
+    assert cell([2, None]) == "– (2 to –)" and cell([None]) == "–"
     rows = [{"theirs": 3, "some": [3, 9, 3]}, {"theirs": 3, "some": [9]}]
-    assert published.of_medians(rows) == (
+    assert page.of_medians(rows) == (
         " In the column 'some' the medians of 1 rows agree, and 1 of theirs are within the range."
     )
 
