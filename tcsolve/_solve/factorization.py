@@ -13,13 +13,13 @@ from tcsolve._locks import ForkSafeLock
 from tcsolve._solution import Solution, raise_or_warn
 from tcsolve._solve.condition import ConditionEstimate
 from tcsolve._solve.determinant import log_determinant
-from tcsolve._solve.direct import solve_empty
 from tcsolve._solve.ladder import Ladder
 from tcsolve._solve.placement import place_rhs
 from tcsolve._solve.replacement import Replacement
 from tcsolve._solve.request import require_residual
 from tcsolve._solve.residuals import RESIDUALS
 from tcsolve._solve.transposed import TransposedLadder
+from tcsolve._solve.trivial import solve_empty
 from tcsolve._solve.verified import Solve
 from tcsolve._steps import guarded, note
 

@@ -14,8 +14,6 @@ from tcsolve._solve.device_choice import LEAST_N
 from tcsolve._solve.direct import (
     failed,
     solve_directly,
-    solve_empty,
-    solve_one_element,
 )
 from tcsolve._solve.host_stacks import solve_stack
 from tcsolve._solve.ladder import Ladder
@@ -25,6 +23,7 @@ from tcsolve._solve.placement import moved, require_room_there, target_ops
 from tcsolve._solve.request import real_if, require_finite_arrays
 from tcsolve._solve.residuals import RESIDUALS
 from tcsolve._solve.structures import detected, read_under
+from tcsolve._solve.trivial import solve_empty, solve_one_element
 from tcsolve._solve.vendor.solve import goes_to_vendor, solve_by_vendor
 from tcsolve._solve.vendor.system import read_matrix
 from tcsolve._solve.verified import Solve
