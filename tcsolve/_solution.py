@@ -250,8 +250,8 @@ class Solution:
     rconds : ndarray of float64, shape (...)
         rcond of each matrix of a stack.
     forward_error : ndarray of float64, shape (..., nrhs), or None
-        Estimate of the largest error of x relative to its largest entry, for each right-hand side.  None
-        unless the residual was 'double-double', and for a system with one unknown.
+        Estimate of the largest error of x relative to its largest entry, for each right-hand side.  NaN if
+        rcond is unknown.  None unless the residual was 'double-double', and for a system with one unknown.
     note : str
         What else happened, in a sentence: that FP64 factors replaced those of a `Factorization`.  Else empty.
 

@@ -1,6 +1,8 @@
 """Divide a matrix into blocks of rows, to save memory, or into its real and imaginary parts."""
 
-__all__ = ["WIDENED", "by_parts", "part_entries", "parts", "real_parts"]
+import math
+
+__all__ = ["WIDENED", "by_parts", "part_entries", "parts", "power_of_two_from", "real_parts"]
 
 # Largest number of parts of a matrix, and smallest number of entries of a part.
 MOST_PARTS, LEAST_ENTRIES = 32, 1 << 18
@@ -18,6 +20,11 @@ def parts(m, n, most=MOST_PARTS):
 def part_entries(m, n, most=MOST_PARTS):
     """Return the number of entries of the largest part."""
     return min(m, parts(m, n, most)[0].stop) * n if m else 0
+
+
+def power_of_two_from(size):
+    """Return the smallest power of two that is at least `size`, which is at least 1."""
+    return 2 ** math.ceil(math.log2(size))
 
 
 def real_parts(x):

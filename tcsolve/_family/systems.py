@@ -3,7 +3,7 @@
 import numpy as np
 
 from tcsolve._arithmetic.matrix_parts import by_parts
-from tcsolve._backends.cpu.blas import band_norms, blas_of, matmul
+from tcsolve._backends.cpu.blas import band_norms, blas_of
 from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._backends.cpu.ops import sums
 from tcsolve._backends.select import numpy_ops
@@ -177,9 +177,8 @@ class ProductSystem(_Factored):
         return self._times([xp.abs(f) for f in self._factors], xp.abs(x)).max(axis=0)
 
     def _times(self, factors, x):
-        large_on_host = self._measure.xp is np and len(x) > SMALL
         for f in reversed(factors):
-            x = matmul(f, x) if large_on_host else f @ x
+            x = f @ x if len(x) <= SMALL else self._measure.product(f, x)
         return x
 
 

@@ -4,7 +4,8 @@ import functools
 
 import numpy as np
 
-from tcsolve._arithmetic.matrix_parts import by_parts, parts
+from tcsolve._arithmetic.matrix_parts import by_parts, parts, power_of_two_from
+from tcsolve._backends.select import numpy_ops
 from tcsolve._lu.scaling import exponent_of, ldexp, norm_and_exponent
 from tcsolve._refine import double_double
 from tcsolve._solve.long_double_residual import SMALL, residual
@@ -42,13 +43,13 @@ def backward_errors(ops, a, x, b, norm=None):
     x, b = (ops.converted(v, np.result_type(v.dtype, np.float64)) for v in (x, b))
     if a.shape[-1] <= SMALL:
         a, x, b = ops.host(a, x, b)
-        return _of_stack(np, _wide(a), x, b)
+        return _of_stack(numpy_ops, _wide(a), x, b)
     if a.ndim == x.ndim == b.ndim == 2:
         at_once = norm is not None and is_safe(norm)
         found = _without_scaling(ops, a, x, b, norm) if at_once else None
         return _of_matrix(ops, a, x, b) if found is None else found
     stack = ops.converted(a, np.result_type(a.dtype, np.float64))
-    return ops.host(_of_stack(ops.xp, stack, x, b))[0]
+    return ops.host(_of_stack(ops, stack, x, b))[0]
 
 
 def accurate_errors(ops, a, x, b, norm):
@@ -69,20 +70,33 @@ def _wide(a):
     return a.astype(np.result_type(a.dtype, np.float64), copy=False)
 
 
-def _of_stack(xp, a, x, b):
-    """Return the errors of FP64 stacks, as an array of `xp`."""
+def _of_stack(ops, a, x, b):
+    """Return the errors of FP64 stacks, as an array of the backend."""
+    xp = ops.xp
     with np.errstate(all="ignore"):
         norm, size = _norm(xp, a), xp.abs(x).max(axis=-2)
         if not (is_plain := bool(is_safe(norm).all() & is_safe(size).all())):
             of_a = exponent_of(xp, a, (-2, -1))
             a, (x, b) = ldexp(xp, a, -of_a), _columns_near_one(xp, of_a, x, b)
             norm, size = _norm(xp, a), xp.abs(x).max(axis=-2)
-        rest = xp.abs(residual(a, x, b) if xp is np else b - a @ x).max(axis=-2)
+        rest = xp.abs(_residual(ops, a, x, b)).max(axis=-2)
         error = rest / norm[..., None] / size
         if is_plain:
             return error
     # An infinite x is never an answer, even if A has zeros in the columns of its infinite entries.
     return xp.where(xp.isfinite(size), xp.where(rest == 0, 0.0, error), xp.nan)
+
+
+def _residual(ops, a, x, b):
+    """Return b - A x of stacks; on a device it is the sum of short sums, as `Ops.product` has it."""
+    if ops.xp is np:
+        return residual(a, x, b)
+    n = a.shape[-1]
+    c = power_of_two_from(2 * n**0.5)
+    for first in range(0, n, c):
+        some = slice(first, first + c)
+        b = b - a[..., some] @ x[..., some, :]
+    return b
 
 
 def _norm(xp, a):

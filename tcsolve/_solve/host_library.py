@@ -6,9 +6,9 @@ together: each step of the substitution treats one unknown of all systems.
 
 import numpy as np
 
-from tcsolve._backends.cpu.blas import matmul
 from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._backends.cpu.ops import numpy_ops
+from tcsolve._backends.cpu.short_chains import BY_NUMPY, product
 from tcsolve._solve.long_double_residual import SMALL, residual
 from tcsolve._solve.split_residual import split_residual
 
@@ -18,9 +18,6 @@ __all__ = ["doubtful", "factor", "measure", "measures_one", "most_at_once", "row
 ACROSS = 24
 # From this n on, three matrix products in FP64 are faster than one in long double.
 SPLIT = 12
-# From this n on, products are those of SciPy's BLAS, whose threads have solved the systems.  NumPy's BLAS has
-# other threads, and both would keep the same cores busy.
-BY_SCIPY = 64
 # Number of matrices that are transposed together, so that the lines of the cache that they share stay there.
 TRANSPOSED = 64
 # About the number of entries of A that are measured at a time, so that copies of them stay in the cache.
@@ -198,7 +195,7 @@ def measure(a, x, b, y, info, out, *, residuals=None):
             some = slice(first, first + step)
             system = [v[some].astype(wide, copy=False) for v in (a, x, b)]
             size, of_a, ones = out[4 + k :, some], np.abs(system[0]), np.ones(n)
-            if n > BY_SCIPY:
+            if n > BY_NUMPY:
                 of_rows, of_columns = of_a.sum(axis=2), of_a.sum(axis=1)
             else:
                 of_rows, of_columns = of_a @ ones, ones @ of_a
@@ -215,7 +212,7 @@ def _residual(a, x, b, norm, size, is_narrow):
     """Return b - A x; for few unknowns in FP64 with the accuracy of long double."""
     n = a.shape[1]
     if n > SMALL or is_narrow:
-        return b - (matmul if n > BY_SCIPY else np.matmul)(a, x)
+        return b - product(a, x)
     if n < SPLIT:
         return residual(a, x, b)
     return split_residual(a, x, b, norm, size, np.empty(a.shape, a.dtype))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tcsolve._backends.cpu.short_chains import product
 from tcsolve._backends.select import numpy_ops
 from tcsolve._lu.scaling import FRAME_EXPONENT
 from tcsolve._refine import stopping
@@ -239,7 +240,7 @@ def _norms(a, b, x, found, work, ones):
     np.vecdot(np.abs(a, out=work.real), ones, out=turned[..., 0])
     np.abs(found, out=turned[..., 1:columns])
     if n > SMALL or x.dtype.char in "fF":
-        r = b - a @ x
+        r = b - product(a, x)
     elif n < SPLIT:
         r = residual(a, x, b)
     else:

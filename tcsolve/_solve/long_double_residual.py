@@ -5,7 +5,7 @@ For few unknowns, the rounding of an FP64 residual is as large as the bound that
 
 import numpy as np
 
-from tcsolve._backends.cpu.blas import matmul
+from tcsolve._backends.cpu.short_chains import product
 from tcsolve._solve.split_residual import split_residual
 
 __all__ = ["SMALL", "residual"]
@@ -33,13 +33,14 @@ def residual(a, x, b, known=None):
     ndarray
         For n <= SMALL it is computed in long double and rounded to FP64.  Where long double has more digits
         than double, as on x86, the result is then rounded about once.  For many columns, split matrices are
-        multiplied in FP64, with the same accuracy.  For larger n it is computed in FP64.
+        multiplied in FP64, with the same accuracy.  For larger n it is computed in FP64, in short
+        chains of additions.
     """
     same = a.dtype is x.dtype is b.dtype and a.dtype.char in "dD"
     dtype = a.dtype if same else np.result_type(a, x, b, np.float64)
     if a.shape[-1] > SMALL:
         a, x = (v.astype(dtype, copy=False) for v in (a, x))
-        return b - (matmul(a, x) if a.ndim == x.ndim == 2 else a @ x)
+        return b - product(a, x)
     if a.ndim == x.ndim == 2 and a.size * x.shape[1] >= MANY_PRODUCTS:
         return _split(a.astype(dtype, copy=False), x.astype(dtype, copy=False), b, known)
     wide = np.dtype(np.clongdouble if dtype.kind == "c" else np.longdouble)

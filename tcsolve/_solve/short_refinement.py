@@ -7,8 +7,9 @@ the general loop.
 
 import numpy as np
 
-from tcsolve._backends.cpu.blas import largest, multiplier
+from tcsolve._backends.cpu.blas import largest
 from tcsolve._backends.cpu.lu import column_max
+from tcsolve._backends.cpu.short_chains import multiplier
 from tcsolve._lu.scaling import FRAME_EXPONENT
 from tcsolve._refine import stopping
 from tcsolve._solve.long_double_residual import SMALL, residual

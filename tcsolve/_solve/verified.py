@@ -203,11 +203,16 @@ class Solve:
             history=ended(found.history, precision, found.steps, error),
             bytes_planned=max(ladder.memory.planned, ladder.memory.of_solve),
             device=ops.device,
-            forward_error=self._rounded_error(found.forward),
+            forward_error=self._rounded_error(found.forward, rcond),
         )
 
-    def _rounded_error(self, forward):
-        """Return the estimated relative errors of x after it is rounded to its dtype, or None."""
+    def _rounded_error(self, forward, rcond):
+        """Return the estimated relative errors of x after it is rounded to its dtype, or None.
+
+        The residuals of a matrix that may be singular to working precision do not tell the error of x.
+        """
+        if forward is not None and math.isnan(rcond):
+            return np.full_like(forward, np.nan)
         single = forward is not None and self.dtype.char in "fF"
         return forward + 2.0**-24 if single else forward
 

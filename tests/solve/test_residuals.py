@@ -123,7 +123,12 @@ def test_an_answer_that_is_called_accurate_is(cond):
         for precision in ("fp64", LOW):
             found = solve_ex(a, b, precision=precision, **DD)
             error = relative_error(found.x, exact)
-            assert error <= 2 * U or found.status in (Status.NOT_ACCURATE, Status.STALLED)
+            assert error <= 2 * U or found.status in (
+                Status.NOT_ACCURATE,
+                Status.STALLED,
+                Status.CONDITION_UNKNOWN,
+            )
+            assert np.isnan(found.rcond) == np.isnan(found.forward_error[0])
 
 
 def test_a_low_precision_climbs_until_x_is_accurate():
@@ -259,16 +264,63 @@ def test_x_is_accurate_on_the_device(precision, cond, cupy):
 
 
 @pytest.mark.parametrize("order", "CF")
-@pytest.mark.parametrize("n", [33, 64, 105, 256, 400, 579])
+@pytest.mark.parametrize("n", [33, 64, 105, 256, 400, 579, 1001, 1500])
 @pytest.mark.parametrize("precision", ["auto", "fp32"])
-@pytest.mark.parametrize("columns", [1, 3])
-def test_rounding_in_one_direction_does_not_hide_an_error(order, n, precision, columns):
-    """Each addition of a row loses nearly half a unit, so long sums would have an error of many bounds."""
-    a = np.full((n, n), 0.45 * 2.0**-52)
-    a[:, 0] = 1
-    a[range(n), range(n)] += 0.25
-    b = (a.astype(np.longdouble) @ np.ones((n, columns))).astype(float)
+@pytest.mark.parametrize("columns", [1, 2, 40])
+@pytest.mark.parametrize("factor", [1, 1 + 1j])
+def test_rounding_in_one_direction_does_not_hide_an_error(order, n, precision, columns, factor):
+    a, b = rounded_one_way(n, columns, factor)
 
     found = solve_ex(np.array(a, order=order), b, precision=precision)
 
-    assert found.status.ok and ratio(a, found.x, b) <= 2.2
+    assert found.status.ok and ratio(a, found.x, b) <= 3
+
+
+@pytest.mark.parametrize("n", [40, 100, 300])
+@pytest.mark.parametrize("columns", [1, 5])
+@pytest.mark.parametrize("assume_a", [None, "gen"])
+def test_rounding_in_one_direction_does_not_hide_an_error_of_a_stack(n, columns, assume_a):
+    a, b = rounded_one_way(n, columns)
+
+    found = solve_ex(np.stack([a] * 3), np.stack([b] * 3), assume_a=assume_a)
+
+    assert found.status.ok and ratio(a, found.x[1], b) <= 3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("n", [33, 64, 300, 1001, 2048, 4096])
+@pytest.mark.parametrize("columns", [1, 2, 40, 256])
+@pytest.mark.parametrize("factor", [1, 1 + 1j])
+def test_rounding_in_one_direction_does_not_hide_an_error_on_a_device(
+    order, n, columns, factor, cupy
+):
+    a, b = rounded_one_way(n, columns, factor)
+
+    found = solve_ex(cupy.array(a, order=order), cupy.asarray(b))
+
+    some = np.unique([0, columns // 2, columns - 1])
+    assert found.status.ok and ratio(a, found.x.get()[:, some], b[:, some]) <= 4.7
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [40, 100, 300])
+@pytest.mark.parametrize("columns", [1, 5])
+def test_rounding_in_one_direction_does_not_hide_an_error_of_a_stack_on_a_device(n, columns, cupy):
+    a, b = rounded_one_way(n, columns)
+
+    found = solve_ex(*(cupy.stack([cupy.asarray(v)] * 3) for v in (a, b)))
+
+    assert found.status.ok and ratio(a, found.x[1].get(), b) <= 4.7
+
+
+def rounded_one_way(n, columns, factor=1):
+    """Return A and A 1, where each addition of a row loses nearly half a unit.
+
+    So a sum of n terms in their order would have an error of many bounds.
+    """
+    a = np.full((n, n), 0.45 * 2.0**-52)
+    a[:, 0] = 1
+    a[range(n), range(n)] += 0.25
+    b = (a.astype(np.longdouble) @ np.ones((n, 1))).astype(float)
+    return factor * a, factor * b.repeat(columns, axis=1)

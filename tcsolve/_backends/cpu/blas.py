@@ -13,10 +13,10 @@ __all__ = [
     "FEW_ROWS",
     "band_norms",
     "blas_of",
+    "column_major",
     "infinity_norm",
     "largest",
     "matmul",
-    "multiplier",
     "norms",
 ]
 
@@ -24,9 +24,6 @@ __all__ = [
 FEW_ENTRIES = 256
 # Up to this n, LAPACK's norms take less time than products.
 FEW_ROWS = 128
-# Up to this n, a product with a few vectors adds in short chains.  Larger ones use all threads of BLAS.  For
-# less than twice the length of a chain, all chains are short.
-CHAINED, CHAIN, FEW_VECTORS = 1024, 16, 4
 
 
 def blas_of(name, dtype):
@@ -38,7 +35,7 @@ def matmul(a, b):
     """Return a b, row-major, for matrices (m, n) and (n, k), or for two stacks of equal length.
 
     The dtypes are float32, float64, complex64 or complex128.  Nothing is copied if rows or columns are
-    contiguous and the dtypes are equal.
+    contiguous and the dtypes are equal.  For residuals, `short_chains.product` has smaller errors.
     """
     if a.ndim > 2:
         return np.stack([matmul(one, other) for one, other in zip(a, b, strict=True)])
@@ -46,58 +43,15 @@ def matmul(a, b):
     if not (a.size and b.size):
         return np.zeros((a.shape[0], b.shape[1]), dtype)
     a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
-    if b.shape[1] == 1 or _is_chained(a, b):
-        t, turned = _column_major(a)
-        return np.stack([_times_vector(t, turned, np.ascontiguousarray(v)) for v in b.T], axis=1)
+    if b.shape[1] == 1:
+        t, turned = column_major(a)
+        return blas_of("gemv", dtype)(1.0, t, np.ascontiguousarray(b[:, 0]), trans=turned)[:, None]
     # BLAS is column-major, so compute (a b).T = b.T a.T.
-    (s, turned_b), (t, turned_a) = _column_major(b.T), _column_major(a.T)
+    (s, turned_b), (t, turned_a) = column_major(b.T), column_major(a.T)
     return blas_of("gemm", dtype)(1.0, s, t, trans_a=turned_b, trans_b=turned_a).T
 
 
-def multiplier(a):
-    """Return the function x -> a x for x (n,) or (n, k) of the dtype of a; many products take less time.
-
-    The columns of x, and of the result, are contiguous.
-    """
-    t, turned = _column_major(a)
-    gemm = blas_of("gemm", a.dtype)
-
-    def times(x):
-        if x.ndim == 1:
-            return _times_vector(t, turned, x)
-        if _is_chained(a, x):
-            return np.stack([_times_vector(t, turned, v) for v in x.T]).T
-        return gemm(1.0, t, x, trans_a=turned)
-
-    return times
-
-
-def _is_chained(a, b):
-    """Tell whether the columns of b are multiplied one by one, in short chains of additions."""
-    fits = b.shape[1] <= FEW_VECTORS and 2 * CHAIN < len(b) <= CHAINED
-    return fits and a.dtype.char in "dD"
-
-
-def _times_vector(t, turned, x):
-    """Return T x, or T^T x if `turned`, for a column-major T.
-
-    gemv adds hundreds of products one after the other.  If all these additions round in one direction, its
-    error is several times the bound of a residual.  Inner products, and sums of blocks, have shorter chains.
-    Inner products of NumPy run in one thread, so they wake no threads of its own BLAS.
-    """
-    gemv, n = blas_of("gemv", t.dtype), len(x)
-    if n > CHAINED or t.dtype.char not in "dD":
-        return gemv(1.0, t, x, trans=turned)
-    if turned:
-        with np.errstate(all="ignore"):  # as BLAS, which gives no warnings
-            return np.vecdot(x.conj() if x.dtype.kind == "c" else x, t.T)
-    y = gemv(1.0, t[:, :CHAIN], x[:CHAIN])
-    for i in range(CHAIN, n, CHAIN):
-        y = gemv(1.0, t[:, i : i + CHAIN], x[i : i + CHAIN], 1.0, y, overwrite_y=True)
-    return y
-
-
-def _column_major(x):
+def column_major(x):
     """Return (x, 0) if x is column-major, (x.T, 1) if x is row-major, else (a column-major copy, 0)."""
     if x.flags.f_contiguous:
         return x, 0
@@ -113,7 +67,7 @@ def largest(v):
 
 def norms(a):
     """Return the infinity norm and the 1-norm of a matrix (n, n), by LAPACK; NaN if it holds NaN."""
-    t, turned = _column_major(a)
+    t, turned = column_major(a)
     lange = getattr(lapack, PREFIX[a.dtype.char] + "lange")
     found = lange("I", t), lange("1", t)
     return found[::-1] if turned else found
@@ -123,7 +77,7 @@ def infinity_norm(a):
     """Return the infinity norm of a matrix (n, n) in FP64; NaN if it holds NaN."""
     if len(a) > FEW_ROWS:
         return matmul(np.abs(a), np.ones((len(a), 1))).max()
-    t, turned = _column_major(np.abs(a) if a.dtype.kind == "c" else a)
+    t, turned = column_major(np.abs(a) if a.dtype.kind == "c" else a)
     return lapack.dlange("1" if turned else "I", t)
 
 

@@ -10,6 +10,7 @@ from tcsolve._arithmetic.matrix_parts import WIDENED, parts, real_parts
 from tcsolve._backends.cpu import gemm as cpu_gemm
 from tcsolve._backends.cpu.blas import matmul
 from tcsolve._backends.cpu.lu import HostLU, column_max
+from tcsolve._backends.cpu.short_chains import product
 from tcsolve._contract.ops import Begun
 from tcsolve._contract.vectors import held, signs, steepest
 
@@ -91,17 +92,19 @@ class NumpyOps:
         cpu_gemm.gemm(job)  # nothing is repeated: the checks are short compared with any product
 
     def product(self, a, x, adjoint=False):
+        if a.ndim > 2:
+            return matmul(a, x)
         if a.dtype.char in "dD":  # BLAS gives no warnings
             # Conjugate x and the result, because a.conj() would be a copy of a.
-            return matmul(a.T, x.conj()).conj() if adjoint else matmul(a, x)
+            return product(a.T, x.conj()).conj() if adjoint else product(a, x)
         wide = np.result_type(a.dtype, np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             y = np.zeros(x.shape, dtype=np.result_type(wide, x.dtype))
             for rows in parts(*a.shape, WIDENED["cpu"]):
                 if adjoint:
-                    y += matmul(a[rows].astype(wide).T, x[rows].conj()).conj()
+                    y += product(a[rows].astype(wide).T, x[rows].conj()).conj()
                 else:
-                    y[rows] = matmul(a[rows].astype(wide), x)
+                    y[rows] = product(a[rows].astype(wide), x)
             return y
 
     def residual(self, a, x, b):

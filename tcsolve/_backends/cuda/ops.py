@@ -11,13 +11,12 @@ import numpy as np
 
 from tcsolve._arithmetic.matrix_parts import WIDENED, parts, real_parts
 from tcsolve._backends.cuda.batched import vendor
-from tcsolve._backends.cuda.gemm import batched, engines, three_products
+from tcsolve._backends.cuda.gemm import batched, engines, short_chains
 from tcsolve._backends.cuda.lu import first_steps, needed
 from tcsolve._backends.cuda.lu.ops import DeviceLU
 from tcsolve._backends.cuda.runtime import (
     compiler,
     concurrent,
-    cublas_calls,
     current_device,
     recorded_graphs,
 )
@@ -348,21 +347,10 @@ def _in_fp64(a, x, adjoint):
 
 
 def _product(a, x, adjoint):
-    """Return a x or a**H x without a conjugated copy of a; one column is multiplied by gemv."""
+    """Return a x or a**H x without a conjugated copy of a."""
     if adjoint:
-        y = _product(a.T, x.conj(), adjoint=False)
-        return y.conj()
-    one = a.ndim == 2 and x.shape[1] == 1
-    if one and a.dtype.char == x.dtype.char == "d" and _has_runs(a):
-        y = cupy.empty((a.shape[0], 1))
-        cublas_calls.gemv(y[:, 0], a, x[:, 0])
-        return y
-    return three_products.product(a, x) if three_products.multiplies(a, x) else a @ x
-
-
-def _has_runs(a):
-    """Tell whether a is row-major or column-major without gaps, and not empty."""
-    return a.size > 0 and (a.flags.c_contiguous or a.flags.f_contiguous)
+        return _product(a.T, x.conj(), adjoint=False).conj()
+    return a @ x if a.ndim > 2 else short_chains.product(a, x)
 
 
 def _scaled_copy(a, row_scale, col_scale):

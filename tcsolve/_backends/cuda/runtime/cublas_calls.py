@@ -21,6 +21,7 @@ __all__ = [
     "column_parts",
     "gemm",
     "gemm_at",
+    "gemm_in_blocks",
     "gemm_of_stack",
     "gemm_packed",
     "gemm_strided",
@@ -240,16 +241,13 @@ def solve_right(l, b):
     _call(PREFIX[char] + "trsm", handle(), cublas.CUBLAS_SIDE_RIGHT, *how, *args)
 
 
-def gemv(y, a, x):
-    """y = a x in FP64, for a with contiguous rows or columns, and vectors of any stride."""
-    m, n = a.shape
-    # cuBLAS is column-major.
-    if a.flags.c_contiguous:
-        op, rows, columns = cublas.CUBLAS_OP_T, n, m
-    else:
-        op, rows, columns = cublas.CUBLAS_OP_N, m, n
-    operands = (scalar(1, "d"), a.data.ptr, rows, x.data.ptr, ld(x), scalar(0, "d"))
-    cublas.dgemv(handle(), op, rows, columns, *operands, y.data.ptr, ld(y))
+def gemv(y, a, x, beta=0):
+    """y = a x + beta y in FP64, for a row-major or column-major view a, and vectors of any stride."""
+    # cuBLAS is column-major, so it sees the transpose of a row-major view.
+    op, step = _operand(a.T)
+    shape = a.shape if op == cublas.CUBLAS_OP_N else a.shape[::-1]
+    operands = (scalar(1, "d"), a.data.ptr, step, x.data.ptr, ld(x), scalar(beta, "d"))
+    cublas.dgemv(handle(), op, *shape, *operands, y.data.ptr, ld(y))
 
 
 def gemm(c, l, u):
@@ -285,6 +283,38 @@ def gemm_strided(c, a, b, alpha, count):
     result = (scalar(0, char), c.data.ptr, ld(c), step_c)
     name = PREFIX[char] + "gemmStridedBatched"
     _call(name, handle(), n, n, r, m, k, *operands, *result, count)
+
+
+def gemm_in_blocks(sums, a, x, c):
+    """Store sums, shape (count, m, k), whose sum is a x, in FP64 or complex FP64.
+
+    Each block of c columns of a and c rows of x is multiplied by itself.  sums[j] is the sum of the products
+    of the blocks j, j + count, j + 2 count, ...  a (m, n) and x (n, k) are row-major or column-major views,
+    and there are at least as many blocks as sums.
+    """
+    (most, m, k), n, char, size = sums.shape, len(x), sums.dtype.char, sums.itemsize
+    (of_a, ld_a), (of_x, ld_x) = _operand(a), _operand(x)
+    step_a, step_x = c * a.strides[1] // size, c * x.strides[0] // size
+    gemm, number, one = (
+        getattr(cublas, PREFIX[char] + "gemmStridedBatched"),
+        handle(),
+        scalar(1, char),
+    )
+    to, beta, first = (sums.data.ptr, k, m * k), scalar(0, char), 0
+    while (left := n - first * c) > 0:  # the last block may be shorter
+        count, depth = (min(most, left // c), c) if left >= c else (1, left)
+        of_blocks = x.data.ptr + first * step_x * size, ld_x, step_x
+        of_columns = a.data.ptr + first * step_a * size, ld_a, step_a
+        gemm(number, of_x, of_a, k, m, depth, one, *of_blocks, *of_columns, beta, *to, count)
+        first, beta = first + count, one
+
+
+def _operand(x):
+    """Return the operation and the leading dimension of a row-major or column-major view for cuBLAS."""
+    (m, n), (row, column) = x.shape, (step // x.dtype.itemsize for step in x.strides)
+    if column == 1 or n == 1:
+        return cublas.CUBLAS_OP_N, max(row, n)
+    return cublas.CUBLAS_OP_T, max(column, m)
 
 
 def gemm_of_stack(shape, c, a, b, how):

@@ -1,0 +1,169 @@
+"""Products for residuals on the host, whose sums have short chains of additions.
+
+BLAS adds hundreds of products one after the other.  If all these additions round in one direction, the error
+of a residual is several times the bound that the residual has to meet.  Here, the sum of n products is the
+sum of n / c sums of c products.  So no chain has more than c + n / c additions.
+
+SciPy's wrappers of BLAS would copy the parts of a row-major matrix.  The routines themselves take the
+distance from one column to the next, and SciPy offers them to Cython and ctypes.
+"""
+
+import ctypes
+import sys
+from functools import cache
+
+import numpy as np
+from scipy.linalg import cython_blas
+
+from tcsolve._arithmetic.formats import PREFIX
+from tcsolve._arithmetic.matrix_parts import power_of_two_from
+from tcsolve._backends.cpu.blas import blas_of, column_major
+
+__all__ = ["BY_NUMPY", "multiplier", "product"]
+
+# Up to this many bytes of x, inner products of NumPy have chains as short as those of blocks.  A column-major
+# matrix is then multiplied by this many columns at a time.
+SHORT_ROW, FEW_COLUMNS = 8192, 16
+# A longer row is summed in blocks of this many bytes, or of this many terms for a column-major matrix.
+BLOCK_OF_ROWS, BLOCK_OF_COLUMNS = 2048, 64
+# Up to this n, a product with several vectors is one block.
+ONE_BLOCK = 32
+# Up to this n, stacks are multiplied by NumPy.
+BY_NUMPY = 64
+
+# Little-endian processors read 64 bits as 32, too.  So SciPy may use a BLAS with either size of integers.
+Integer = ctypes.c_int64 if sys.byteorder == "little" else ctypes.c_int
+KINDS = {"op": ctypes.c_char_p, "int": ctypes.POINTER(Integer), "address": ctypes.c_void_p}
+ARGUMENTS = {
+    "gemm": "op op int int int address address int address int address address int",
+    "gemv": "op int int address address int address int address address int",
+}
+# 1 and 0, real or complex.
+NUMBERS = [(ctypes.c_double * 2)(real, 0.0) for real in (1.0, 0.0)]
+ONE, ZERO = map(ctypes.addressof, NUMBERS)
+
+
+def product(a, x):
+    """Return A x for a (m, n) and x (n,) or (n, k), or for stacks of them, in FP64 or complex FP64.
+
+    Nothing is copied if rows or columns are contiguous and the dtypes are equal.
+    """
+    if a.ndim > 2:
+        return _times_stack(a, x)
+    dtype = a.dtype if a.dtype is x.dtype else np.result_type(a, x)
+    a, x = (v.astype(dtype, copy=False) for v in (a, x))
+    return multiplier(a)(x)
+
+
+def multiplier(a):
+    """Return the function x -> A x of `product` for x of the dtype of a; many products take less time.
+
+    The columns of its results are contiguous.
+    """
+    t, turned = column_major(a)
+
+    def times(x):
+        if not (a.size and x.size):
+            return np.zeros((len(a), *x.shape[1:]), a.dtype)
+        if x.size == len(x):
+            y = _times_vector(t, turned, np.ascontiguousarray(x.reshape(-1)))
+            return y.reshape(-1, *x.shape[1:])
+        return _times_matrix(t, turned, np.asfortranarray(x))
+
+    return times
+
+
+def _times_vector(t, turned, x):
+    """Return T x, or T^T x if `turned`, for a column-major T and a contiguous x (n,)."""
+    if x.nbytes > SHORT_ROW:
+        return _in_blocks(t, turned, x)
+    if turned:
+        with np.errstate(all="ignore"):  # as BLAS, which gives no warnings
+            return np.vecdot(x.conj() if x.dtype.kind == "c" else x, t.T)
+    gemv, c = blas_of("gemv", x.dtype), FEW_COLUMNS
+    y = gemv(1.0, t[:, :c], x[:c])
+    for i in range(c, len(x), c):
+        y = gemv(1.0, t[:, i : i + c], x[i : i + c], 1.0, y, overwrite_y=True)
+    return y
+
+
+def _in_blocks(t, turned, x):
+    """Return `_times_vector` for many terms.
+
+    gemv may add every product to y.  So each block has its own y, and their sum comes last.
+    """
+    m, c = t.shape[turned], BLOCK_OF_ROWS // x.itemsize if turned else BLOCK_OF_COLUMNS
+    sums = np.empty((-(-len(x) // c), m), x.dtype)
+    gemv, rows, lda, one = _routine("gemv", x.dtype.char), Integer(m), Integer(len(t)), Integer(1)
+    for y, (size, of_t, of_x) in zip(sums, _blocks(t, turned, x, c), strict=True):
+        op, *shape = (b"T", size, rows) if turned else (b"N", rows, size)
+        gemv(op, *shape, ONE, of_t, lda, of_x, one, ZERO, y.ctypes.data, one)
+    return np.add.reduce(sums, axis=0)
+
+
+def _times_matrix(t, turned, x):
+    """Return T x, or T^T x if `turned`, for column-major T and x (n, k).
+
+    gemm sums a block in registers, and then adds the sum to y.
+    """
+    (n, k), m = x.shape, t.shape[turned]
+    y = np.empty((m, k), x.dtype, order="F")
+    gemm, op, beta, to_y = (
+        _routine("gemm", x.dtype.char),
+        b"T" if turned else b"N",
+        ZERO,
+        y.ctypes.data,
+    )
+    rows, columns, lda, ldx = Integer(m), Integer(k), Integer(len(t)), Integer(n)
+    for size, of_t, of_x in _blocks(t, turned, x, _block(n)):
+        gemm(op, b"N", rows, columns, size, ONE, of_t, lda, of_x, ldx, beta, to_y, rows)
+        beta = ONE
+    return y
+
+
+def _times_stack(a, x):
+    """Return A x for stacks (m, n, p) and (m, p, k).
+
+    NumPy's products of stacks take parts of rows without a copy.  But NumPy has a BLAS of its own, whose
+    threads keep the cores busy that SciPy's need, so only small matrices are multiplied by it.
+    """
+    n = a.shape[-1]
+    if n > BY_NUMPY:
+        y = np.empty((*a.shape[:2], x.shape[2]), np.result_type(a, x))
+        for j, system in enumerate(zip(a, x, strict=True)):
+            y[j] = product(*system)
+        return y
+    c = _block(n)
+    y = a[..., :c] @ x[..., :c, :]
+    for i in range(c, n, c):
+        y += a[..., i : i + c] @ x[..., i : i + c, :]
+    return y
+
+
+def _block(n):
+    """Return c for products of several vectors, which is from 1.4 sqrt(n) to 2.8 sqrt(n)."""
+    return n if n <= ONE_BLOCK else power_of_two_from((2 * n) ** 0.5)
+
+
+def _blocks(t, turned, x, c):
+    """Yield for each block of c products its length, and the addresses of its parts of T and of x."""
+    of_t, of_x, n = t.ctypes.data, x.ctypes.data, len(x)
+    step = t.itemsize * (1 if turned else len(t))
+    for i in range(0, n, c):
+        yield Integer(min(c, n - i)), of_t + i * step, of_x + i * x.itemsize
+
+
+@cache
+def _routine(name, char):
+    """Return a routine of SciPy's BLAS as a function of ctypes, for the character of a dtype."""
+    capsule = cython_blas.__pyx_capi__[PREFIX[char] + name]
+    text, thing = ctypes.c_char_p, ctypes.py_object
+    signature = _python("GetName", text, thing)(capsule)
+    address = _python("GetPointer", ctypes.c_void_p, thing, text)(capsule, signature)
+    types = [KINDS[kind] for kind in ARGUMENTS[name].split()]
+    return ctypes.CFUNCTYPE(None, *types)(address)
+
+
+def _python(name, result, *types):
+    """Return a function of Python's interface for C."""
+    return ctypes.PYFUNCTYPE(result, *types)((f"PyCapsule_{name}", ctypes.pythonapi))
