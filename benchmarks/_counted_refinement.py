@@ -1,8 +1,10 @@
 """Steps of refinement: those of `tcsolve.refine`, and those that the programs of two papers count.
 
-Residuals and products are in FP64 here, in theirs partly in quadruple precision.
+Residuals and products are in FP64 here, in theirs partly in quadruple precision.  x and the vectors of GMRES
+are in FP64, or in FP32.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -37,7 +39,7 @@ def vectors(correct):
     return lambda b: correct(b[:, None])[:, 0]
 
 
-def counts(a, factors, *, method, tol, bound):
+def counts(a, factors, *, method, tol, bound, dtype=np.float64):
     """Return the steps for `COUNTED` random b, until the backward error is at most `bound`.
 
     Parameters
@@ -48,6 +50,8 @@ def counts(a, factors, *, method, tol, bound):
     method : {'GMRES', 'CG'}
         GMRES has left preconditioning.  A cycle of it ends when the preconditioned residual is reduced by
         `tol`, and a cycle of CG when the residual is.
+    dtype : {np.float64, np.float32}
+        That of x, and of the vectors of GMRES.
     tol, bound : float
         The backward error is ``||b - A x|| / (||A|| ||x|| + ||b||)`` in infinity norms.
 
@@ -57,13 +61,13 @@ def counts(a, factors, *, method, tol, bound):
         None if `MOST_CYCLES` cycles are not enough.
     """
     correct, start = factors
-    cycle = {"GMRES": gmres, "CG": _cg}[method]
+    cycle = {"GMRES": functools.partial(gmres, dtype=dtype), "CG": _cg}[method]
     norm, found = np.abs(a).sum(axis=1).max(), []
     for seed in range(1, COUNTED + 1):
         b = np.random.default_rng(seed).standard_normal(len(a))
         with np.errstate(all="ignore"):
             x = start(b)
-            x = x if np.isfinite(x).all() else np.zeros_like(b)
+            x = (x if np.isfinite(x).all() else np.zeros_like(b)).astype(dtype)
             found.append(_steps(a, b, norm, correct, x, cycle, tol, bound))
     return found
 
@@ -78,22 +82,22 @@ def _steps(a, b, norm, correct, x, cycle, tol, bound):
         if not np.isfinite(size):
             break
         d, steps = cycle(a, correct, r / size, tol)
-        x, taken = x + size * d, taken + steps
+        x, taken = (x + size * d).astype(x.dtype), taken + steps
     return None
 
 
-def gmres(a, correct, r, tol, most=None):
+def gmres(a, correct, r, tol, most=None, dtype=np.float64):
     """Return (d, steps) of GMRES for M^-1 A d = M^-1 r, with modified Gram-Schmidt and without restart.
 
-    It takes at most n steps, and at most `most`.
+    It takes at most n steps, and at most `most`.  Its vectors and their products are in `dtype`.
     """
-    n, z = len(r), correct(r)
+    n, z = len(r), correct(r).astype(dtype)
     n = n if most is None else max(1, min(n, most))
-    v, h, g = [z / np.linalg.norm(z)], np.zeros((n + 1, n)), np.zeros(n + 1)
+    v, h, g = [z / np.linalg.norm(z)], np.zeros((n + 1, n), dtype), np.zeros(n + 1, dtype)
     g[0], rotations = np.linalg.norm(z), []
     first = g[0]
     for j in range(n):
-        w = correct(a @ v[j])
+        w = correct(a @ v[j].astype(float)).astype(dtype)
         for i, old in enumerate(v):
             h[i, j] = w @ old
             w = w - h[i, j] * old

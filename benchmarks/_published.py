@@ -27,8 +27,9 @@ SOURCES = {
     ),
     "scaling": (
         "N. J. Higham, S. Pranesh, M. Zounon, SIAM J. Sci. Comput. 41 (2019), A2536-A2551, and the results "
-        "in the repository SrikaraPranesh/fp16Scaling: FP16 factors, GMRES with products in quadruple "
-        "precision and tolerance 1e-4; GMRES steps until the backward error is below n u. The programs "
+        "in the repository SrikaraPranesh/fp16Scaling: FP16 factors; for x in FP64, GMRES with products in "
+        "quadruple precision and tolerance 1e-4, for x in FP32 with products in FP64 and 1e-2; GMRES steps "
+        "until the backward error is below n u. The programs "
         "gmresir3.m and gmresir3_1.m of the repository, read at its commit 2d055af, compute the LU in FP64 "
         "and round the factors; a comment says that an LU in FP16 does not change the answer. The matrices "
         "pores_1, steam3, bcsstk01 and fs_183_3 of the table were not at hand."
@@ -44,8 +45,9 @@ SOURCES = {
     "limits": (
         "E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847, and P. Amestoy et al., SIAM J. "
         "Matrix Anal. Appl. 45 (2024), 529-552, as tabulated in B. Vieublé, thesis, 2022: the largest "
-        "condition number for which the backward error is proved to converge, with FP64 as the working "
-        "precision."
+        "condition number for which the backward error, or the forward error, is proved to converge, with "
+        "FP64 as the working precision; for the forward error with residuals, and products of GMRES, in "
+        "quadruple precision."
     ),
 }
 
@@ -78,29 +80,27 @@ BF16 = (
 
 
 class ScalingRow(NamedTuple):
-    """GMRES steps by scaling.
+    """GMRES steps by scaling, for x in FP64 and in FP32.
 
     They are: large entries clamped (algorithm 2.1), one number for all entries (2.2), rows, then columns
-    (2.4), and rows and columns alike (2.5).
+    (2.4), and rows and columns alike (2.5); for x in FP32 the first two.
     """
 
     matrix: str
-    clamped: int | None
-    one_factor: int | None
-    two_sided: int | None
-    symmetric: int | None
+    double: tuple
+    single: tuple
 
 
 SCALING = (
-    ScalingRow("west0132", 12, 5, 2, 2),
-    ScalingRow("west0167", 9, 6, 2, 4),
-    ScalingRow("saylr1", 233, 15, 17, 11),
-    ScalingRow("steam1", 258, 4, 2, 2),
-    ScalingRow("arc130", 4, 4, 2, 2),
-    ScalingRow("tumorAntiAngiogenesis_2", 21, 7, 5, 5),
-    ScalingRow("lund_a", 330, 6, 5, 8),
-    ScalingRow("nos1", 562, 6, 17, 17),
-    ScalingRow("fs_183_1", 8, None, 5, 2),
+    ScalingRow("west0132", (12, 5, 2, 2), (4, 2)),
+    ScalingRow("west0167", (9, 6, 2, 4), (3, 2)),
+    ScalingRow("saylr1", (233, 15, 17, 11), (31, 0)),
+    ScalingRow("steam1", (258, 4, 2, 2), (95, 0)),
+    ScalingRow("arc130", (4, 4, 2, 2), (0, 1)),
+    ScalingRow("tumorAntiAngiogenesis_2", (21, 7, 5, 5), (0, 0)),
+    ScalingRow("lund_a", (330, 6, 5, 8), (409, 1)),
+    ScalingRow("nos1", (562, 6, 17, 17), (212, 2)),
+    ScalingRow("fs_183_1", (8, None, 5, 2), (0, None)),
 )
 
 
@@ -132,11 +132,24 @@ SPD = (
 
 
 class LimitRow(NamedTuple):
-    """Largest condition number of LU-IR, and of GMRES-IR with GMRES and its products in FP64."""
+    """Largest condition numbers of LU-IR and of GMRES-IR by the error that converges.
+
+    For the forward error, the residuals and the products of GMRES are in quadruple precision, for the
+    backward error in FP64.  `in_fp64` is the limit of GMRES-IR with products in FP64.
+    """
 
     factors: str
+    error: str
     ir: float
     gmres: float
+    in_fp64: float
 
 
-LIMITS = (LimitRow("bf16", 3e2, 1e6), LimitRow("fp16", 2e3, 3e6), LimitRow("fp32", 2e7, 5e7))
+LIMITS = (
+    LimitRow("bf16", "backward", 3e2, 1e6, 1e6),
+    LimitRow("fp16", "backward", 2e3, 3e6, 3e6),
+    LimitRow("fp32", "backward", 2e7, 5e7, 5e7),
+    LimitRow("bf16", "forward", 3e2, 2e10, 8e6),
+    LimitRow("fp16", "forward", 2e3, 2e11, 3e7),
+    LimitRow("fp32", "forward", 2e7, 2e15, 1e10),
+)

@@ -109,8 +109,9 @@ OURS = {
         "that size; 'one factor': the whole matrix is scaled by one number; 'two-sided': rows, then columns, "
         "are scaled; 'symmetric': rows and columns are scaled alike, in at most ten sweeps. Our scales are "
         "powers of two. 'as they count': the factors of 'every operation' with random b, GMRES with left "
-        "preconditioning that ends at a reduction by 1e-4, and a backward error below n 2^-52, which is the "
-        f"bound of their program; for {COUNTED} b the median, and in brackets the range. 'rounded once': the "
+        "preconditioning that ends at a reduction by 1e-4 (for x in FP32 1e-2), and a backward error below "
+        "n 2^-52 (n 2^-23), which is the bound of their program; for x in FP32 the vectors of GMRES are in "
+        f"FP32; for {COUNTED} b the median, and in brackets the range. 'rounded once': the "
         "same with the factors of their program: the LU of the matrix that is rounded to FP16 is computed in "
         "FP64, and L and U are then rounded to FP16. Its scales are no powers of two, and its first x is "
         "rounded to FP16."
@@ -125,9 +126,10 @@ OURS = {
     ),
     "limits": (
         "svd_geo of order 100, three seeds; the condition numbers, in the 2-norm, are two per decade and the "
-        "proved limits themselves. 'ours' is the largest up to which all runs converge to a backward error "
-        "of u sqrt(n), 'fails at' is the next one (a dash: none), and 'in n/2 steps' is the largest up to "
-        "which all runs converge in at most n/2 steps."
+        "proved limits themselves. 'ours' is the largest up to which all runs converge: to a backward error "
+        "of u sqrt(n), or, with residuals and products of A in double-double and factors that are applied in "
+        "FP64, to a forward error of 2 u in the infinity norm. 'fails at' is the next one (a dash: none), "
+        "and 'in n/2 steps' is the largest up to which all runs converge in at most n/2 steps."
     ),
 }
 # What the pages say of the rows that agree, if it is not that of counts.

@@ -222,12 +222,27 @@ def test_counts_agree_within_two_steps_or_a_fifth(published, ours, theirs, agree
 
 def test_a_limit_contradicts_a_theorem_only_where_it_is_smaller(published):
     def verdict(ours):
-        return published.verdict_limits({"ours": ours, "proved up to": 1e3})
+        row = {"ours": ours, "proved up to": 1e3, "with products in FP64": 100.0}
+        return published.verdict_limits(row)
 
     assert verdict(1e3) == verdict(1e4) == published.AGREE
-    assert verdict(990.0) == published.UNEXPLAINED
+    assert verdict(990.0).startswith("the factors are applied in FP64")
     assert verdict(1e6).startswith("the theorem gives a sufficient condition")
     assert verdict(10.0) == verdict(None) == published.UNEXPLAINED
+
+
+def test_a_forward_limit_needs_accurate_answers(published):
+    runs = [
+        {"kappa": kappa, "converged": True, "forward_error": error, "steps": 60, "n": 100}
+        for kappa, error in ((1e2, 1e-16), (1e3, 2e-16), (1e4, 3e-16))
+    ]
+
+    def row(error):
+        return published.limit_row("fp16", error, "ir", (1e3, None), runs, [1e2, 1e3, 1e4])
+
+    assert (row("forward")["ours"], row("forward")["fails at"]) == (1e3, 1e4)
+    assert (row("backward")["ours"], row("backward")["fails at"]) == (1e4, None)
+    assert row("forward")["in n/2 steps"] is None  # there are more than n / 2 steps
 
 
 def test_the_limits_are_measured_at_the_proved_ones_too(published, monkeypatch):
@@ -236,7 +251,7 @@ def test_the_limits_are_measured_at_the_proved_ones_too(published, monkeypatch):
     def study(given, grid, seed, device):
         asked.extend(given[0]["cond"])
         runs = [
-            {"update": u, "method": m, "kappa": k, "n": 100, "steps": 9}
+            {"update": u, "method": m, "kappa": k, "n": 100, "steps": 9, "forward_error": 0.0}
             | {"converged": k <= proved or (m == "fgmres" and k < 1e17)}
             for u in grid["precision"]
             for m in grid["method"]
@@ -246,7 +261,8 @@ def test_the_limits_are_measured_at_the_proved_ones_too(published, monkeypatch):
 
     monkeypatch.setattr(published, "study", study)
     rows = published.limits()
-    assert {limit for row in published.LIMITS for limit in row[1:]} <= set(asked)
+    assert {limit for row in published.LIMITS for limit in row[2:]} <= set(asked)
+    assert [row["error"] for row in rows] == ["backward"] * 10 + ["forward"] * 10
     first = rows[0]
     assert (first["factors"], first["method"]) == ("bf16@each", "ir")
     assert first["ours"] == proved and first["fails at"] == pytest.approx(10**2.5)
@@ -297,7 +313,7 @@ def test_the_range_of_several_counts_is_told(script):
 
 
 def test_the_table_of_scalings_is_made(published, monkeypatch, tmp_path):
-    row = published.SCALING[0]._replace(matrix="made", clamped=6, symmetric=900)
+    row = published.SCALING[0]._replace(matrix="made", double=(6, 5, 2, 900))
     monkeypatch.setattr(published, "SCALING", (row, row._replace(matrix="absent")))
 
     def load(name, rhs):
@@ -310,11 +326,16 @@ def test_the_table_of_scalings_is_made(published, monkeypatch, tmp_path):
     monkeypatch.setattr("sys.argv", ["published", "scaling", "--json", str(path), "--commit", "c"])
     assert published.main() == 0
     rows = json.loads(path.read_text())["rows"]
-    assert [row["scaling"] for row in rows] == ["clamped", "one factor", "two-sided", "symmetric"]
+    four = ["clamped", "one factor", "two-sided", "symmetric"]
+    assert [row["scaling"] for row in rows] == four + four[:2]
+    assert [row["x"] for row in rows] == ["FP64"] * 4 + ["FP32"] * 2
     assert rows[3]["verdict"] == published.UNEXPLAINED
-    for row in rows:
+    for row in rows[:4]:
         assert 2 <= row["tensor cores"] <= row["every operation"] <= 40
         assert all(2 <= count <= 60 for count in row["as they count"] + row["rounded once"])
+    for double, single in zip(rows, rows[4:], strict=False):  # FP32 needs fewer steps
+        assert single["every operation"] < double["every operation"]
+        assert max(single["rounded once"]) < min(double["rounded once"])
     assert "In the column 'rounded once' the medians of" in path.with_suffix(".md").read_text()
 
 

@@ -68,6 +68,8 @@ def multiplier(a):
         if x.size == len(x):
             y = _times_vector(t, turned, np.ascontiguousarray(x.reshape(-1)))
             return y.reshape(-1, *x.shape[1:])
+        if len(x) <= ONE_BLOCK:
+            return blas_of("gemm", a.dtype)(1.0, t, x, trans_a=turned)
         return _times_matrix(t, turned, np.asfortranarray(x))
 
     return times
@@ -142,7 +144,7 @@ def _times_stack(a, x):
 
 def _block(n):
     """Return c for products of several vectors, which is from 1.4 sqrt(n) to 2.8 sqrt(n)."""
-    return n if n <= ONE_BLOCK else power_of_two_from((2 * n) ** 0.5)
+    return power_of_two_from((2 * n) ** 0.5)
 
 
 def _blocks(t, turned, x, c):
