@@ -179,11 +179,11 @@ def _checked_pieces(file, header):
             count, strange = look_at(text, "integer" in field)
             found += count
             if strange is not None:
-                kind = "integer" if "integer" in field else "floating-point"
+                kind, remedy = "floating-point", "write 15 or 1.5e+01"
+                if "integer" in field:
+                    kind, remedy = "integer", "write 15, or 'real' in the first line"
                 word = strange.decode(errors="replace")
-                raise ValueError(
-                    f"{word!r} is no {field} number (Invalid {kind} value); write 15 or 1.5e+01"
-                )
+                raise ValueError(f"{word!r} is no {field} number (Invalid {kind} value); {remedy}")
             if found > needed:
                 raise ValueError(f"file too long: {message} {found} or more")
             yield text, -(-count // header.numbers), line

@@ -373,7 +373,13 @@ def raise_or_warn(solution, stacklevel=3, places=None):
             AccuracyWarning,
             stacklevel=stacklevel,
         )
-    elif status in (Status.ILL_CONDITIONED, Status.CONDITION_UNKNOWN) or (
+    elif status is Status.CONDITION_UNKNOWN:
+        warnings.warn(
+            f"The condition of the matrix is unknown{which}: rcond = nan. {status.value}",
+            LinAlgWarning,
+            stacklevel=stacklevel,
+        )
+    elif status is Status.ILL_CONDITIONED or (
         status is Status.NONFINITE_INPUT and solution.rcond == 0
     ):
         warnings.warn(

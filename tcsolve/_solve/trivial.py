@@ -74,14 +74,14 @@ def _quotient(ops, b, pivot, dtype):
     x = ops.converted(ldexp(xp, x, shift) if far else x, dtype)
     returned = ops.converted(x, b.dtype)
     returned = ldexp(xp, returned, -shift) if far else returned
-    rest = xp.abs(b - pivot * returned)
-    error = rest / (xp.abs(pivot) * xp.abs(returned))
-    if xp is np and (error > stopping.target(dtype, 1)).any():
-        # Perhaps only the rounding of the FP64 residual misses the bound.
-        wide = np.clongdouble if b.dtype.kind == "c" else np.longdouble
-        rest = np.abs(b.astype(wide) - pivot.astype(wide) * returned).astype(np.float64)
-        error = rest / (np.abs(pivot) * np.abs(returned))
-    return x, xp.where(rest == 0, 0.0, error)
+    return x, xp.asarray(_error_of_quotient(*ops.host(b, pivot, returned)))
+
+
+def _error_of_quotient(b, pivot, x):
+    """Return the backward errors on the host, from residuals in long double."""
+    wide = np.clongdouble if b.dtype.kind == "c" else np.longdouble
+    rest = np.abs(b.astype(wide) - pivot.astype(wide) * x).astype(np.float64)
+    return np.where(rest == 0, 0.0, rest / (np.abs(pivot) * np.abs(x)))
 
 
 def _shape_of_quotient(a, b):

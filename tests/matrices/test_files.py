@@ -52,7 +52,7 @@ NO_NUMBERS = ("1.5D+01", "1.5d+01", "1.5+01", "1,5", "0x10", "1.2.3", "1e", "1e5
             for word in NO_NUMBERS
         ),
         (GOOD.replace("1.0", "15 3"), "should have 6 numbers in all, and have 7"),
-        (GOOD.replace("real", "integer"), "'1.0' is no integer number"),
+        (GOOD.replace("real", "integer"), "'1.0' is no integer number.*'real' in the first line"),
         (GOOD.replace("real", "pattern"), "should have 4 numbers in all, and have 6"),
         ("%%MatrixMarket matrix array real general\n2 1\n1\n1.5D+01\n", "'1.5D.01' is no real"),
         (GOOD.replace("1.0", "1.0\0"), "is no real number"),

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.linalg
-from bounds import MET, host, ratio
+from bounds import MET, backward_error, host, ratio
 
 import tcsolve
 from tcsolve import Plan, Status, matrices, solve_ex
@@ -585,6 +585,19 @@ def test_one_element_is_read_as_its_structure_says(xp, name):
     assert host(found.x)[0] == 0.5
     minus = xp.asarray(np.array([[-2 + 0j]]))
     assert host(tcsolve.solve(minus, xp.ones(1, complex), assume_a=name))[0] == -0.5
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.complex128])
+def test_the_error_of_one_element_is_the_true_one(xp, dtype):
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        a, b = (rng.standard_normal(2).astype(dtype) for _ in range(2))
+        if dtype is np.complex128:
+            a, b = (v + 1j * rng.standard_normal(2) for v in (a, b))
+        found = solve_ex(xp.asarray(a[:1, None]), xp.asarray(b[:1]))
+
+        told, true = found.backward_error[0], backward_error(a[:1, None], found.x, b[:1])
+        assert abs(told - true) <= 1e-3 * found.bound
 
 
 def test_refine_warns_of_nothing_where_a_correction_overflows():

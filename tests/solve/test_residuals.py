@@ -276,6 +276,22 @@ def test_rounding_in_one_direction_does_not_hide_an_error(order, n, precision, c
     assert found.status.ok and ratio(a, found.x, b) <= 3
 
 
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("n", [47, 63, 95, 127])
+@pytest.mark.parametrize("columns", [1, 2])
+def test_equal_products_do_not_hide_an_error(order, n, columns):
+    """The products of a row are equal but for the diagonal, so that many additions round one way."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        rows = 1 + 1e-3 * rng.standard_normal((n, 1))
+        a = np.full((n, n), rng.uniform(0.1, 1)) * rows + n * np.eye(n) * rng.uniform(0.01, 2)
+        b = a @ np.full((n, columns), rng.uniform(0.1, 1))
+
+        found = solve_ex(np.array(a, order=order), b)
+
+        assert not found.status.ok or ratio(a, found.x, b) <= 1.8
+
+
 @pytest.mark.parametrize("n", [40, 100, 300])
 @pytest.mark.parametrize("columns", [1, 5])
 @pytest.mark.parametrize("assume_a", [None, "gen"])

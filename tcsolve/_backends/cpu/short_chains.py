@@ -21,9 +21,9 @@ from tcsolve._backends.cpu.blas import blas_of, column_major
 
 __all__ = ["BY_NUMPY", "multiplier", "product"]
 
-# Up to this many bytes of x, inner products of NumPy have chains as short as those of blocks.  A column-major
-# matrix is then multiplied by this many columns at a time.
-SHORT_ROW, FEW_COLUMNS = 8192, 16
+# Up to this many bytes of x, inner products of NumPy have chains as short as those of blocks: this many, or a
+# part of it.  A column-major matrix is then multiplied by this many columns at a time.
+SHORT_ROW, LANES, FEW_COLUMNS = 8192, 32, 16
 # A longer row is summed in blocks of this many bytes, or of this many terms for a column-major matrix.
 BLOCK_OF_ROWS, BLOCK_OF_COLUMNS = 2048, 64
 # Up to this n, a product with several vectors is one block.
@@ -79,14 +79,30 @@ def _times_vector(t, turned, x):
     """Return T x, or T^T x if `turned`, for a column-major T and a contiguous x (n,)."""
     if x.nbytes > SHORT_ROW:
         return _in_blocks(t, turned, x)
-    if turned:
-        with np.errstate(all="ignore"):  # as BLAS, which gives no warnings
-            return np.vecdot(x.conj() if x.dtype.kind == "c" else x, t.T)
+    return _by_rows(t.T, x) if turned else _by_columns(t, x)
+
+
+def _by_rows(a, x):
+    """Return A x for a short x.
+
+    An inner product would add its last terms, fewer than LANES, to the sum of the others in one chain.  So
+    they have a sum of their own.
+    """
+    x = x.conj() if x.dtype.kind == "c" else x
+    whole = len(x) // LANES * LANES
+    with np.errstate(all="ignore"):  # as BLAS, which gives no warnings
+        if whole in (0, len(x)):
+            return np.vecdot(x, a)
+        return np.vecdot(x[:whole], a[:, :whole]) + np.vecdot(x[whole:], a[:, whole:])
+
+
+def _by_columns(t, x):
+    """Return T x for a short x; gemv may add every product to y, so each block of columns has its own y."""
     gemv, c = blas_of("gemv", x.dtype), FEW_COLUMNS
-    y = gemv(1.0, t[:, :c], x[:c])
-    for i in range(c, len(x), c):
-        y = gemv(1.0, t[:, i : i + c], x[i : i + c], 1.0, y, overwrite_y=True)
-    return y
+    sums = np.empty((-(-len(x) // c), len(t)), x.dtype)
+    for j, i in enumerate(range(0, len(x), c)):
+        sums[j] = gemv(1.0, t[:, i : i + c], x[i : i + c])
+    return np.add.reduce(sums, axis=0)
 
 
 def _in_blocks(t, turned, x):

@@ -53,6 +53,14 @@ class InParts:
         starts = np.cumsum([0, *(some.size for some in numbers if some.size)])
         return InParts(self._xp, parts, starts)
 
+    # Only factors on the host are copied and pickled, and a module cannot be.
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name != "_xp"}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state, _xp=np)
+
 
 class Turned:
     """The factors of A^T, or of A^H if `conjugated`, from those of A."""
