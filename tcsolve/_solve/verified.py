@@ -23,7 +23,7 @@ __all__ = ["Solve"]
 
 # A rung that may be too low for many columns is first tried for n columns divided by COLUMNS_TRIED.  It stays
 # if they need only FEW_STEPS corrections, even if another rung is predicted to take less time.
-COLUMNS_TRIED, FEW_STEPS = 16, 2
+COLUMNS_TRIED, FEW_STEPS = 32, 2
 
 
 class _Found(NamedTuple):
