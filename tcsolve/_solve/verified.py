@@ -23,7 +23,7 @@ __all__ = ["Solve"]
 
 # A rung that may be too low for many columns is first tried for n columns divided by COLUMNS_TRIED.  It stays
 # if they need only FEW_STEPS corrections, even if another rung is predicted to take less time.
-COLUMNS_TRIED, FEW_STEPS = 32, 2
+COLUMNS_TRIED, FEW_STEPS = 64, 2
 
 
 class _Found(NamedTuple):
@@ -306,8 +306,9 @@ class Solve:
         is_asked = ladder.plan.update != "auto" and ladder.plan.max_steps is None
         if not is_asked or k < max(n, 2) or ladder.following(k) is None:
             return []
-        few = np.arange(k) < max(1, n // COLUMNS_TRIED)
-        state = ladder.refine(rhs[:, : few.sum()], bound)
+        step = -(-k // max(1, n // COLUMNS_TRIED))
+        few = np.arange(k) % step == 0
+        state = ladder.refine(rhs[:, ::step].copy(), bound)
         if state.all_converged and state.steps.max() <= max(FEW_STEPS, worth(ladder, n, k)):
             return []
         return [(ladder.precision, spread(point, few)) for point in state.history]

@@ -105,3 +105,17 @@ def test_fp64_factors_follow_at_once_where_they_take_less_time_than_fgmres(xp, k
     for longer in (chosen, asked):
         assert len(longer.rungs) == 1 and longer.iterations.max() > 6
         assert any(point.estimated for point in longer.history)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp16x3"])
+def test_zeros_first_do_not_keep_many_columns_on_a_rung_that_is_too_low(precision):
+    n, rng = 150, np.random.default_rng(0)
+    u, v = (np.linalg.qr(rng.standard_normal((n, n)))[0] for _ in range(2))
+    sizes = np.where(np.arange(n) < n // 2, 1.0, 1e-9)
+    b = rng.standard_normal((n, 5 * n))
+    b[:, : n // 8] = 0
+
+    found = solve_ex((u * sizes) @ v, b, precision=precision)
+
+    assert found.status is Status.CONVERGED_AFTER_FALLBACK
+    assert np.median(found.iterations) == 0  # most columns are solved with FP64 factors alone

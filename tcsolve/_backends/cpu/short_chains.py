@@ -21,8 +21,8 @@ from tcsolve._backends.cpu.blas import blas_of, column_major
 
 __all__ = ["BY_NUMPY", "multiplier", "product"]
 
-# Up to this many bytes of x, inner products of NumPy have chains as short as those of blocks, because they add
-# LANES terms at a time, or 8 or 16.  A column-major matrix is then multiplied by FEW_COLUMNS at a time.
+# Up to this many bytes of x, inner products of NumPy have chains as short as those of blocks: they add LANES
+# terms at a time, or 8 or 16.  A column-major matrix is then multiplied by FEW_COLUMNS at a time.
 SHORT_ROW, LANES, FEW_COLUMNS = 8192, 32, 16
 # A longer row is summed in blocks of this many bytes, or of this many terms for a column-major matrix.
 BLOCK_OF_ROWS, BLOCK_OF_COLUMNS = 2048, 64
