@@ -173,13 +173,16 @@ def _blocks(t, turned, x, c):
 
 @cache
 def _routine(name, char):
-    """Return a routine of SciPy's BLAS as a function of ctypes, for the character of a dtype."""
+    """Return a routine of SciPy's BLAS as a function of ctypes, for the character of a dtype.
+
+    It holds the GIL, as SciPy's wrappers do: OpenBLAS may hang if another thread forks during a call.
+    """
     capsule = cython_blas.__pyx_capi__[PREFIX[char] + name]
     text, thing = ctypes.c_char_p, ctypes.py_object
     signature = _python("GetName", text, thing)(capsule)
     address = _python("GetPointer", ctypes.c_void_p, thing, text)(capsule, signature)
     types = [KINDS[kind] for kind in ARGUMENTS[name].split()]
-    return ctypes.CFUNCTYPE(None, *types)(address)
+    return ctypes.PYFUNCTYPE(None, *types)(address)
 
 
 def _python(name, result, *types):
