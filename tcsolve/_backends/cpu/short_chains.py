@@ -22,10 +22,10 @@ from tcsolve._backends.cpu.blas import blas_of, column_major
 __all__ = ["BY_NUMPY", "multiplier", "product"]
 
 # Up to this many bytes of x, inner products of NumPy have chains as short as those of blocks: they add LANES
-# terms at a time, or 8 or 16.  A column-major matrix is then multiplied by FEW_COLUMNS at a time.
-SHORT_ROW, LANES, FEW_COLUMNS = 8192, 32, 16
-# A longer row is summed in blocks of this many bytes, or of this many terms for a column-major matrix.
-BLOCK_OF_ROWS, BLOCK_OF_COLUMNS = 2048, 64
+# terms at a time, or 8 or 16.  A longer row is summed in parts of PART_BYTES.
+SHORT_ROW, LANES, PART_BYTES = 8192, 32, 2048
+# The number of columns of a column-major matrix that are multiplied at a time, for a short and for a long x.
+FEW_COLUMNS, MORE_COLUMNS = 16, 64
 # Up to this n, a product with several vectors is one block.
 ONE_BLOCK = 32
 # Up to this n, stacks are multiplied by NumPy.
@@ -76,10 +76,18 @@ def multiplier(a):
 
 
 def _times_vector(t, turned, x):
-    """Return T x, or T^T x if `turned`, for a column-major T and a contiguous x (n,)."""
-    if x.nbytes > SHORT_ROW:
-        return _in_blocks(t, turned, x)
-    return _by_rows(t.T, x) if turned else _by_columns(t, x)
+    """Return T x, or T^T x if `turned`, for a column-major T and a contiguous x (n,).
+
+    gemv may add every product to y.  So each block of products has its own y, and their sum comes last.
+    """
+    is_short = x.nbytes <= SHORT_ROW
+    if turned:
+        return _by_rows(t.T, x) if is_short else _by_parts_of_rows(t, x)
+    gemv, c = blas_of("gemv", x.dtype), FEW_COLUMNS if is_short else MORE_COLUMNS
+    sums = np.empty((-(-len(x) // c), len(t)), x.dtype)
+    for j, i in enumerate(range(0, len(x), c)):
+        sums[j] = gemv(1.0, t[:, i : i + c], x[i : i + c])
+    return np.add.reduce(sums, axis=0)
 
 
 def _by_rows(a, x):
@@ -96,26 +104,18 @@ def _by_rows(a, x):
         return np.vecdot(x[:whole], a[:, :whole]) + np.vecdot(x[whole:], a[:, whole:])
 
 
-def _by_columns(t, x):
-    """Return T x for a short x; gemv may add every product to y, so each block of columns has its own y."""
-    gemv, c = blas_of("gemv", x.dtype), FEW_COLUMNS
-    sums = np.empty((-(-len(x) // c), len(t)), x.dtype)
-    for j, i in enumerate(range(0, len(x), c)):
-        sums[j] = gemv(1.0, t[:, i : i + c], x[i : i + c])
-    return np.add.reduce(sums, axis=0)
-
-
-def _in_blocks(t, turned, x):
-    """Return `_times_vector` for many terms.
-
-    gemv may add every product to y.  So each block has its own y, and their sum comes last.
-    """
-    m, c = t.shape[turned], BLOCK_OF_ROWS // x.itemsize if turned else BLOCK_OF_COLUMNS
+def _by_parts_of_rows(t, x):
+    """Return T^T x for a long x, without a copy of the parts."""
+    m, c = t.shape[1], PART_BYTES // x.itemsize
     sums = np.empty((-(-len(x) // c), m), x.dtype)
-    gemv, rows, lda, one = _routine("gemv", x.dtype.char), Integer(m), Integer(len(t)), Integer(1)
-    for y, (size, of_t, of_x) in zip(sums, _blocks(t, turned, x, c), strict=True):
-        op, *shape = (b"T", size, rows) if turned else (b"N", rows, size)
-        gemv(op, *shape, ONE, of_t, lda, of_x, one, ZERO, y.ctypes.data, one)
+    gemv, columns, lda, one = (
+        _routine("gemv", x.dtype.char),
+        Integer(m),
+        Integer(len(t)),
+        Integer(1),
+    )
+    for y, (size, of_t, of_x) in zip(sums, _blocks(t, True, x, c), strict=True):
+        gemv(b"T", size, columns, ONE, of_t, lda, of_x, one, ZERO, y.ctypes.data, one)
     return np.add.reduce(sums, axis=0)
 
 

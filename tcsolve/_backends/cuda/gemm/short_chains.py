@@ -18,7 +18,7 @@ __all__ = ["product"]
 ONE_BLOCK, MOST_COLUMNS = 32, 256
 # The number of columns that one call of gemv multiplies; it has several chains for each entry.
 GEMV_COLUMNS = 1024
-# The sums that are computed at once have this part of the entries of A, or this many, or they are one.
+# All sums of one call have at most ENTRIES entries, or those of A divided by ROOM; one sum is always allowed.
 ROOM, ENTRIES = 64, 1 << 16
 
 
