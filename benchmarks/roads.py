@@ -38,6 +38,8 @@ STACKS = (
     *((32, 32768), (32, 25000), (48, 16384), (64, 8192), (96, 4096), (128, 2048)),
     *((192, 1024), (256, 512), (512, 128), (1024, 32)),
 )
+# The sizes of the stacks of which dominant matrices are measured as well.
+DOMINANT_STACKS = (4, 16, 64, 128, 256, 1024)
 QUICK_STACKS = ((4, 500_000), (8, 100_000), (16, 65536), (32, 32768), (64, 8192), (256, 512))
 SMALL_SIZES, LARGE_SIZES = (16, 64, 128, 256, 512, 1024), (2048, 4096, 8192, 16384)
 QUICK_SMALL, QUICK_LARGE = (16, 64, 256, 512), (2048,)
@@ -72,15 +74,20 @@ def cases(quick):
     for kind in ("general", "positive definite"):
         for n, count in QUICK_STACKS if quick else STACKS:
             yield Case(kind, "gauss", n, count, 1)
+            if n in DOMINANT_STACKS:
+                yield Case(kind, "gauss + n I", n, count, 1)
     kinds = tuple(ASSUMED)
     for kind, n in itertools.product(kinds, QUICK_SMALL if quick else SMALL_SIZES):
         yield Case(kind, "gauss", n, 0, 1)
+        yield Case(kind, "gauss + n I", n, 0, 1)
     for kind, n in itertools.product(kinds, QUICK_LARGE if quick else LARGE_SIZES):
         most = MOST_GENERAL_SQUARE if kind == "general" else MOST_SQUARE
         for columns in (1, 16, 256, *([n] if n <= most else [])):
             yield Case(kind, "gauss", n, 0, columns)
+    for kind, n in itertools.product(kinds, QUICK_LARGE if quick else LARGE_SIZES):
+        for columns in (1, 16, 256):
+            yield Case(kind, "gauss + n I", n, 0, columns)
     for kind, n in itertools.product(kinds[:2], QUICK_LARGE if quick else LARGE_SIZES):
-        yield Case(kind, "gauss + n I", n, 0, 1)
         yield Case(kind, "condition 1e12", n, 0, 1)
 
 
@@ -99,7 +106,7 @@ def limit(case, fastest, product):
 
 
 def system(case):
-    """Return (a, b) on the device."""
+    """Return (a, b) on the device; `gauss` of a definite or triangular kind has a diagonal added."""
     import cupy
 
     rng = cupy.random.default_rng(case.n)
@@ -110,16 +117,18 @@ def system(case):
         return v + 1j * rng.standard_normal(shape) if case.kind == "complex" else v
 
     a = ill_conditioned(cupy, normal, case.n) if case.family == "condition 1e12" else normal(shape)
+    unit = cupy.eye(case.n)
+    if case.kind in ("symmetric", "positive definite"):
+        a = (a + cupy.swapaxes(a, -1, -2)) / 2
     if case.family == "gauss + n I":
-        a += case.n * cupy.eye(case.n)
-    if case.kind == "symmetric":
-        a = (a + a.T) / 2
-    elif case.kind == "positive definite":  # eigenvalues between 1 / 2 and 5 / 2
-        a = (a + cupy.swapaxes(a, -1, -2)) / (2 * math.sqrt(2 * case.n)) + 1.5 * cupy.eye(case.n)
-        if case.n <= 64:  # for small n the eigenvalues vary more
-            a += 1.5 * cupy.eye(case.n)
+        a += case.n * unit
+    elif case.kind == "positive definite":
+        # The eigenvalues are between 1 / 2 and 5 / 2.  For small n they vary more.
+        a = a / math.sqrt(2 * case.n) + (3 if case.n <= 64 else 1.5) * unit
     elif case.kind == "triangular":
-        a = cupy.triu(a / math.sqrt(case.n)) + 2 * cupy.eye(case.n)
+        a = a / math.sqrt(case.n) + 2 * unit
+    if case.kind == "triangular":
+        a = cupy.triu(a)
     return a, normal((*shape[:-1], case.columns))
 
 

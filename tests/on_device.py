@@ -21,8 +21,7 @@ def random_matrix(dtype, m, n, seed=0):
 
 
 class Stingy:
-    """An allocator that fails at its k-th allocation; with `once`, only at that, else at all later ones
-    too."""
+    """An allocator that fails at allocation k, counted from 0, and without `once` at all later ones."""
 
     def __init__(self, cupy, k, once):
         self._cupy, self._k, self._once = cupy, k, once
@@ -58,13 +57,15 @@ class Stingy:
 
 
 def same(found, expected):
-    """Tell whether two arrays, numbers or tuples of numbers are equal."""
+    """Tell whether two arrays or numbers, or two tuples of them, are equal."""
+    if isinstance(expected, tuple):
+        return len(found) == len(expected) and all(map(same, found, expected))
     equal = found == expected
     return bool(equal.all() if hasattr(equal, "all") else equal)
 
 
 def allocations_needed(cupy, prepare, check, expected, once):
-    """Let allocation 0, 1, 2, ... of a public call fail, until no allocation fails; return their number.
+    """Let allocation 1, 2, ... of a public call fail; return the largest number for which one fails.
 
     prepare() returns the call.  If an allocation fails, the call must raise a DeviceMemoryError, or succeed
     without that memory and return `expected`.  After each call, check() makes another one.
@@ -81,4 +82,4 @@ def allocations_needed(cupy, prepare, check, expected, once):
         assert allocator.failures or found is not None
         check()
         if not allocator.failures:
-            return allocator.count
+            return k

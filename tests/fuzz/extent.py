@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from on_device import allocations_needed, same
 
-from fuzz.allocator import count_failures
 from fuzz.exact import LONG_EPS, rounding_of_residual, target
 from tcsolve import (
     cho_factor,
@@ -34,6 +34,8 @@ __all__ = ["CALLS", "COUNTS", "Call", "largest_failure", "run_extents"]
 COUNTS = (65536, 70000, 3_000_000)
 # Unknowns of the systems whose allocations fail, and those of systems of many columns or slices.
 ALLOCATED, SMALL = 600, 3
+# The shape of the stack whose allocations fail.
+STACK = (40, 50, 50)
 
 
 class Call(NamedTuple):
@@ -45,7 +47,8 @@ class Call(NamedTuple):
     columns, slices : callable or None
         (Place, count) -> the largest error over its bound.
     allocating : callable or None
-        (Place) -> a function without arguments.
+        (Place) -> the arrays that are given, and a function that prepares the call and returns it as a
+        function without arguments.
     arithmetic : str
         How the random cases and these runs are judged, in words.
     """
@@ -58,12 +61,24 @@ class Call(NamedTuple):
 
 
 def largest_failure(place, call):
-    """Return the largest k of the failing allocator, None on the host or where nothing is allocated."""
+    """Return the largest k of the failing allocator, None on the host or where nothing is allocated.
+
+    Raises an AssertionError if a call with too little memory ends with another error than ours, or changes an
+    array of the caller, or if the next call finds another result than the first one.
+    """
     if place.on_host or call.allocating is None:
         return None
-    once = call.allocating(place)
-    once()  # compiles kernels, and fills the caches of the libraries
-    return count_failures(place.xp, once)
+    arrays, prepare = call.allocating(place)
+    kept = [v.copy() for v in arrays]
+    prepare()()  # compiles kernels, and fills the caches of the libraries
+    expected = prepare()()
+
+    def check():
+        changed = [not same(v, given) for v, given in zip(arrays, kept, strict=True)]
+        assert not any(changed), "the call has changed an array of the caller"
+        assert same(prepare()(), expected), "the next call finds another result"
+
+    return allocations_needed(place.xp, prepare, check, expected, once=False)
 
 
 def run_extents(place, run):
@@ -120,22 +135,48 @@ def _many_slices(call):
     return run
 
 
-def _allocating(call, structure=lambda a: a):
+def _allocating(call, structure=lambda a: a, shape=(ALLOCATED, ALLOCATED)):
     def prepare(place):
-        a = place.given(structure(_matrices((ALLOCATED, ALLOCATED))))
-        b = place.xp.ones((ALLOCATED, 2))
-        return lambda: call(a, b)
+        a = place.given(structure(_matrices(shape)))
+        b = place.xp.ones((*shape[:-1], 2))
+        return (a, b), lambda: lambda: call(a, b)
 
     return prepare
 
 
-def _allocating_of_factors(method):
+def _allocating_of_factors(method, shape=(ALLOCATED, ALLOCATED), **options):
+    """Return what prepares a method of factors; each call has factors of its own."""
+
     def prepare(place):
-        f = factor(place.given(_matrices((ALLOCATED, ALLOCATED))), precision="fp16x3")
-        b = place.xp.ones((ALLOCATED, 2))
-        return lambda: method(f, b)
+        a, b = place.given(_matrices(shape)), place.xp.ones((*shape[:-1], 2))
+
+        def factored():
+            f = factor(a, **options)
+            return lambda: method(f, b)
+
+        return (a, b), factored
 
     return prepare
+
+
+def _inverted(place, count):
+    a = _matrices((count, SMALL - 1, SMALL - 1))
+    return _of_bound(a, place.host(inv(place.given(a))), np.eye(SMALL - 1))
+
+
+def _determinants(place, count):
+    """Compare determinants of 2 x 2 matrices with the formula.
+
+    A change of A by the bound, in its norm, changes the determinant by at most twice the bound times the norm
+    times the largest entry.  The product of the pivots has an error of one unit in the last place.
+    """
+    a = _matrices((count, 2, 2))
+    found = place.host(det(place.given(a)))
+    a = a.astype(np.longdouble)
+    exact = a[:, 0, 0] * a[:, 1, 1] - a[:, 0, 1] * a[:, 1, 0]
+    allowed = np.abs(a).sum(axis=2).max(axis=1) * np.abs(a).max(axis=(1, 2))
+    allowed *= 2 * target(float, 2) + 2.0**-52
+    return float((np.abs(found - exact) / allowed).max())
 
 
 def _refined(a, b):
@@ -176,7 +217,7 @@ def _multiplied_wide(place, count):
 def _allocating_product(function, shape):
     def prepare(place):
         a = place.given(np.random.default_rng(3).standard_normal(shape).astype("f"))
-        return lambda: function(a, a)
+        return (a,), lambda: lambda: function(a, a)
 
     return prepare
 
@@ -214,7 +255,8 @@ BALLS = "interval arithmetic"
 PRODUCTS = "long double"
 
 CALLS = (
-    Call("solve", many_columns(solve), _many_slices(solve), _allocating(solve), ERRORS),
+    Call("solve", many_columns(solve), None, _allocating(solve), ERRORS),
+    Call("solve of a stack", None, _many_slices(solve), _allocating(solve, shape=STACK), ERRORS),
     Call(
         "solve_ex",
         many_columns(_solution),
@@ -222,28 +264,48 @@ CALLS = (
         _allocating(_solution),
         f"{ERRORS}; {BALLS}",
     ),
-    Call("factor", None, None, _allocating(lambda a, b: factor(a)), "by its solves"),
+    Call("factor", None, None, _allocating(lambda a, b: factor(a).shape), "by its solves"),
     Call(
         "Factorization.solve",
         many_columns(_by_factors),
         None,
-        _allocating_of_factors(lambda f, b: f.solve(b)),
+        _allocating_of_factors(lambda f, b: f.solve(b), precision="fp16x3"),
         ERRORS,
     ),
-    Call("Factorization.rcond", None, None, _allocating(lambda a, b: factor(a).rcond()), BALLS),
+    Call(
+        "Factorization.rcond",
+        None,
+        None,
+        _allocating_of_factors(lambda f, b: f.rcond(), precision="fp16x3"),
+        BALLS,
+    ),
     Call(
         "Factorization.slogdet",
         None,
         None,
-        _allocating_of_factors(lambda f, b: f.slogdet()),
+        _allocating_of_factors(lambda f, b: f.slogdet(), precision="fp16x3"),
         BALLS,
     ),
     Call(
         "StackFactorization.solve",
         None,
         _many_slices(lambda a, b: factor(a).solve(b)),
-        _allocating(lambda a, b: factor(a[None]).solve(b)),
+        _allocating(lambda a, b: factor(a).solve(b), shape=STACK),
         ERRORS,
+    ),
+    Call(
+        "StackFactorization.rcond",
+        None,
+        None,
+        _allocating_of_factors(lambda f, b: f.rcond(), STACK),
+        BALLS,
+    ),
+    Call(
+        "StackFactorization.slogdet",
+        None,
+        None,
+        _allocating_of_factors(lambda f, b: f.slogdet(), STACK),
+        BALLS,
     ),
     Call("refine", many_columns(_refined), None, _allocating(_refined), ERRORS),
     _of_family("lu_factor, lu_solve", lambda a, b: lu_solve(lu_factor(a), b)),
@@ -256,8 +318,8 @@ CALLS = (
         lambda a: _symmetric(_tridiagonal(a)),
     ),
     _of_family("lstsq", lambda a, b: lstsq(a, b, lapack_driver="gelsy")[0]),
-    Call("inv", None, None, _allocating(lambda a, b: inv(a)), "none: only allocations fail"),
-    Call("det", None, None, _allocating(lambda a, b: det(a)), "none: only allocations fail"),
+    Call("inv", None, _inverted, _allocating(lambda a, b: inv(a)), PRODUCTS),
+    Call("det", None, _determinants, _allocating(lambda a, b: det(a)), PRODUCTS),
     Call(
         "gemm, rows of a",
         _multiplied(gemm, (-1, SMALL)),
@@ -265,7 +327,13 @@ CALLS = (
         _allocating_product(gemm, (300, 300)),
         f"{PRODUCTS}, integers for int8",
     ),
-    Call("gemm, columns of b", _multiplied_wide, None, None, PRODUCTS),
+    Call(
+        "gemm, columns of b",
+        _multiplied_wide,
+        None,
+        _allocating_product(lambda a, b: gemm(a, b, precision="fp64"), (300, 300)),
+        PRODUCTS,
+    ),
     Call(
         "gemm_batched",
         None,

@@ -1,5 +1,6 @@
 """Random cases of every kind keep every promise; and the judge finds answers that are wrong."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -9,20 +10,21 @@ import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import scipy.linalg
 from folders import BENCHMARKS
+from on_device import allocations_needed
 from pages import FACTS
 
 from fuzz import exact
-from fuzz.allocator import count_failures
-from fuzz.extent import CALLS, COUNTS, many_columns, run_extents
+from fuzz.extent import CALLS, COUNTS, largest_failure, many_columns, run_extents
 from fuzz.judge import System, Verdict, judge_solution
 from fuzz.outcome import Place
 from fuzz.runner import KINDS, Kind, kind_named, parse_case, run_case, run_kind, seconds_of
-from tcsolve import Status, factor, solve, solve_ex
+from tcsolve import DeviceMemoryError, Status, factor, solve, solve_ex
 
 HOST = Place(np)
 MOST_SHOWN = 20
@@ -435,55 +437,83 @@ def test_a_call_that_fails_with_many_columns_is_told(benchmark):
 # ---- the failing allocator ----------------------------------------------------------------------
 
 
-class _Allocations:
+class _OutOfMemory(MemoryError):
+    def __init__(self, size, *_):
+        super().__init__(size)
+
+
+class _Library:
     """The parts of CuPy that the failing allocator uses."""
 
-    class cuda:
-        class memory:
-            class OutOfMemoryError(MemoryError):
-                def __init__(self, size, total):
-                    super().__init__(size)
+    def __init__(self):
+        self.malloc = bytes
+        self.cuda = SimpleNamespace(
+            memory=SimpleNamespace(OutOfMemoryError=_OutOfMemory),
+            Memory=bytes,
+            using_allocator=self.using_allocator,
+        )
 
-        allocate = staticmethod(lambda size: bytes(size))
+    def get_default_memory_pool(self):
+        return SimpleNamespace(malloc=bytes)
 
-        @classmethod
-        def get_allocator(cls):
-            return cls.allocate
+    @contextlib.contextmanager
+    def using_allocator(self, malloc):
+        self.malloc = malloc
+        yield
+        self.malloc = bytes
 
-        @classmethod
-        def set_allocator(cls, allocate):
-            cls.allocate = staticmethod(allocate)
+
+def failures_of(call, library, expected=6):
+    """Return the largest k of the failing allocator, and the number of checks."""
+    checks = []
+
+    def prepare():
+        return lambda: call(library)
+
+    def check():
+        checks.append(call(library))
+        assert checks[-1] == expected
+
+    return allocations_needed(library, prepare, check, expected, once=False), len(checks)
+
+
+def three_allocations(library):
+    try:
+        return sum(len(library.malloc(size)) for size in (1, 2, 3))
+    except MemoryError as error:
+        raise DeviceMemoryError("the arguments are unchanged") from error
 
 
 def test_every_allocation_fails_once_and_the_allocator_comes_back():
-    library, sizes = _Allocations, []
-    before = library.cuda.get_allocator()
+    library = _Library()
 
-    def call():
-        for size in (1, 2, 3):
-            sizes.append(len(library.cuda.allocate(size)))
-
-    assert count_failures(library, call) == 3
-    assert sizes == [1, 1, 2, 1, 2, 3] and library.cuda.get_allocator() is before
+    assert failures_of(three_allocations, library) == (3, 4)
+    assert library.malloc is bytes and library.cuda.Memory is bytes
 
 
-def test_another_exception_than_one_of_memory_is_not_a_way_to_fail():
-    def call():
+def test_only_our_error_is_a_way_to_fail():
+    with pytest.raises(MemoryError):
+        failures_of(lambda library: len(library.malloc(6)), _Library())
+
+
+def test_a_wrong_result_without_memory_is_seen():
+    def call(library):
         try:
-            _Allocations.cuda.allocate(1)
-        except MemoryError:
-            raise RuntimeError("a pointer is null") from None
+            return three_allocations(library)
+        except DeviceMemoryError:
+            return 5
 
-    with pytest.raises(AssertionError, match="a pointer is null"):
-        count_failures(_Allocations, call)
+    with pytest.raises(AssertionError):
+        failures_of(call, _Library())
+
+
+ALLOCATING = [call for call in CALLS if call.allocating]
 
 
 @pytest.mark.gpu
-def test_allocations_of_a_solve_fail_one_after_the_other(cupy):
-    a = cupy.asarray(np.random.default_rng(0).standard_normal((600, 600)))
-    b = cupy.ones((600, 2))
-    expected = solve(a, b)
+@pytest.mark.parametrize("call", ALLOCATING, ids=[call.name for call in ALLOCATING])
+def test_an_allocation_that_fails_harms_no_public_call(call, cupy, record_property):
+    most = largest_failure(Place(cupy), call)
 
-    most = count_failures(cupy, lambda: solve(a, b))
-
-    assert most > 0 and bool((solve(a, b) == expected).all())
+    record_property("allocations", most)
+    assert most > 0
