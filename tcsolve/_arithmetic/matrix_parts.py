@@ -2,7 +2,15 @@
 
 import math
 
-__all__ = ["WIDENED", "by_parts", "part_entries", "parts", "power_of_two_from", "real_parts"]
+__all__ = [
+    "WIDENED",
+    "by_parts",
+    "part_entries",
+    "parts",
+    "power_of_two_from",
+    "real_parts",
+    "short_sum",
+]
 
 # Largest number of parts of a matrix, and smallest number of entries of a part.
 MOST_PARTS, LEAST_ENTRIES = 32, 1 << 18
@@ -25,6 +33,14 @@ def part_entries(m, n, most=MOST_PARTS):
 def power_of_two_from(size):
     """Return the smallest power of two that is at least `size`, which is at least 1."""
     return 2 ** math.ceil(math.log2(size))
+
+
+def short_sum(n):
+    """Return the number of products in each short sum of a residual on a device, for sums of n products.
+
+    It is a power of two from 2 sqrt(n) to 4 sqrt(n), so that the blocks of a matrix are aligned.
+    """
+    return power_of_two_from(2 * n**0.5)
 
 
 def real_parts(x):

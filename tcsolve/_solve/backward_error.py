@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from tcsolve._arithmetic.matrix_parts import by_parts, parts, power_of_two_from
+from tcsolve._arithmetic.matrix_parts import by_parts, parts, short_sum
 from tcsolve._backends.select import numpy_ops
 from tcsolve._lu.scaling import exponent_of, ldexp, norm_and_exponent
 from tcsolve._refine import double_double
@@ -92,7 +92,7 @@ def _residual(ops, a, x, b):
     if ops.xp is np:
         return residual(a, x, b)
     n = a.shape[-1]
-    c = power_of_two_from(2 * n**0.5)
+    c = short_sum(n)
     for first in range(0, n, c):
         some = slice(first, first + c)
         b = b - a[..., some] @ x[..., some, :]

@@ -306,7 +306,7 @@ def test_rounding_in_one_direction_does_not_hide_an_error_of_a_stack(n, columns,
 @pytest.mark.gpu
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("n", [33, 64, 300, 1001, 2048, 4096])
-@pytest.mark.parametrize("columns", [1, 2, 40, 256])
+@pytest.mark.parametrize("columns", [1, 2, 40, 256, 257, 2048])
 @pytest.mark.parametrize("factor", [1, 1 + 1j])
 def test_rounding_in_one_direction_does_not_hide_an_error_on_a_device(
     order, n, columns, factor, cupy
@@ -317,6 +317,28 @@ def test_rounding_in_one_direction_does_not_hide_an_error_on_a_device(
 
     some = np.unique([0, columns // 2, columns - 1])
     assert found.status.ok and ratio(a, found.x.get()[:, some], b[:, some]) <= 4.7
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["f", "d", "D"])
+@pytest.mark.parametrize("columns", [257, 1000, 20000])
+def test_columns_of_any_size_are_right_where_long_sums_are_compared(columns, dtype, cupy):
+    n, rng = 200, np.random.default_rng(4)
+    a = (rng.standard_normal((n, n)) * (1 + 1j if dtype == "D" else 1)).astype(dtype)
+    b = rng.standard_normal((n, columns)) * 2.0 ** rng.integers(-900, 900, columns)
+    b[:, 7] = 0
+
+    found = solve_ex(cupy.asarray(a), cupy.asarray(b))
+
+    some = np.array([0, 7, columns - 1])
+    x, b = found.x.get()[:, some], b[:, some]
+    assert found.status.ok and (x[:, 1] == 0).all()
+    for j in (0, 2):
+        size = 2.0 ** -np.frexp(np.abs(b[:, j]).max())[1]
+        assert (
+            ratio(a.astype(np.result_type(a, "d")), size * x[:, j : j + 1], size * b[:, j : j + 1])
+            <= 1.2
+        )
 
 
 @pytest.mark.gpu

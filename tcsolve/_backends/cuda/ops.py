@@ -10,12 +10,19 @@ import cupy
 import numpy as np
 
 from tcsolve._arithmetic.matrix_parts import WIDENED, parts, real_parts
+from tcsolve._backends.cuda import short_chains
 from tcsolve._backends.cuda.batched import vendor
-from tcsolve._backends.cuda.gemm import batched, engines, short_chains
+from tcsolve._backends.cuda.gemm import batched, engines
 from tcsolve._backends.cuda.lu import first_steps, needed
 from tcsolve._backends.cuda.lu.ops import DeviceLU
+from tcsolve._backends.cuda.norms import (
+    DeviceRowStats,
+    col_stats,
+    row_major,
+    row_stats,
+    scale_launch,
+)
 from tcsolve._backends.cuda.runtime import (
-    compiler,
     concurrent,
     current_device,
     recorded_graphs,
@@ -31,9 +38,6 @@ from tcsolve._paths import paths
 
 __all__ = ["CupyOps"]
 
-# Number of rows that one block of tcs_col_stats sums, and the smaller number for up to SMALL_ROWS rows, where
-# there would be too few blocks.
-ROWS_PER_CHUNK, ROWS_PER_SMALL_CHUNK, SMALL_ROWS = 512, 64, 4096
 # Number of rows that one block of tcs_survey sums, as (largest n, rows), and number of its columns.
 SURVEY_ROWS, SURVEY_COLUMNS = ((1024, 32), (4096, 64), (math.inf, 256)), 512
 
@@ -100,7 +104,9 @@ class CupyOps:
         # This is the first launch of a solve, so start the compilation of its other kernels now.
         factors = None if dtype is None else np.dtype(dtype).char
         count = self.properties["multiprocessors"]
-        needed.prepare(_here(), self._arch, count, len(a), a.dtype.char, factors)
+        needed.prepare(
+            cupy.cuda.runtime.getDevice(), self._arch, count, len(a), a.dtype.char, factors
+        )
         # For small n, waiting for the survey would take a large part of the time of the factorization.
         early = dtype is not None and goes_early(a, self.early_rows)
         early = early and recorded_graphs.remembers(len(a), np.dtype(dtype))
@@ -108,7 +114,7 @@ class CupyOps:
         if at_once and a.flags.c_contiguous and paths().single_survey:
             rows, cols, copy = self._survey(a)
         else:
-            rows, cols, copy = _row_stats(a)[1], _col_stats(a, None)[1], None
+            rows, cols, copy = row_stats(a)[1], col_stats(a, None)[1], None
         out = cupy.empty(6)
         # Launch the kernel in the stream of the reader, so that later work in this stream need not wait.
         read = reading([out], functools.partial(_find_extremes, out, a, rows, cols))
@@ -124,7 +130,7 @@ class CupyOps:
         rows = next(rows for most, rows in SURVEY_ROWS if m <= most)
         grid = -(-n // SURVEY_COLUMNS), -(-m // rows)
         row_sum, col_sum = cupy.empty((grid[0], m)), cupy.empty((grid[1], n))
-        launch = _scale_launch(_here(), "tcs_survey", a.dtype.char, grid, (256, 1), 9)
+        launch = scale_launch("tcs_survey", a.dtype.char, grid, (256, 1), 9)
         sums = row_sum.data.ptr, col_sum.data.ptr
         launch(enumerate((*sums, w.data.ptr, ld(w), a.data.ptr, n, m, n, rows)))
         return row_sum, col_sum, w
@@ -137,7 +143,7 @@ class CupyOps:
 
     @turns_into_memory_error
     def row_stats(self, a, col_scale=None):
-        return DeviceRowStats(*(_row_stats(a) if col_scale is None else _col_stats(a.T, col_scale)))
+        return DeviceRowStats(*(row_stats(a) if col_scale is None else col_stats(a.T, col_scale)))
 
     @turns_into_memory_error
     def cast_scaled(self, a, row_scale, col_scale, dtype, out=None):
@@ -148,7 +154,7 @@ class CupyOps:
                 return cupy.array(a, order="C") if made is a else cupy.ascontiguousarray(made)
             return _scaled_copy(a, row_scale, col_scale)
         w = self._room_for(a, dtype) if out is None else out
-        for rows, part, scale in _row_major(a, row_scale):
+        for rows, part, scale in row_major(a, row_scale):
             _cast(w[rows], part, scale, col_scale)
         return w
 
@@ -219,10 +225,6 @@ def _difference(b, y, x):
     return first_steps.difference(b, y, x)
 
 
-def _here():
-    return cupy.cuda.runtime.getDevice()
-
-
 class Mark:
     """A time stamp of the current stream; the difference of two is in seconds."""
 
@@ -235,91 +237,16 @@ class Mark:
         return cupy.cuda.get_elapsed_time(start._event, self._event) / 1e3
 
 
-class DeviceRowStats:
-    """The `RowStats` of a matrix, from the maxima and the sums over chunks of columns, both (chunks, m)."""
-
-    def __init__(self, tops, totals):
-        self._tops, self._totals = tops, totals
-
-    @property
-    def top(self):
-        return self._tops.max(axis=0)
-
-    @property
-    def total(self):
-        return self._totals[0] if len(self._totals) == 1 else self._totals.sum(axis=0)
-
-
-def _row_stats(a):
-    """Return max |a_ij| and sum |a_ij| of each row over chunks of columns, both (chunks, m)."""
-    if not a.flags.c_contiguous:
-        if a.flags.f_contiguous:
-            return _col_stats(a.T, None)
-        found = [_row_stats(part) for _, part, _ in _row_major(a)]
-        return [cupy.concatenate(x, axis=1) for x in zip(*found, strict=True)]
-    m, n = a.shape
-    top, total = cupy.empty((1, m)), cupy.empty((1, m))
-    grid = (-(-m // 8), 1)
-    launch = _scale_launch(_here(), "tcs_row_stats", a.dtype.char, grid, (32, 8), 6)
-    launch(enumerate((top.data.ptr, total.data.ptr, a.data.ptr, n, m, n)))
-    return top, total
-
-
-def _col_stats(a, row_scale):
-    """Return max r_i |a_ij| and sum r_i |a_ij| of each column over chunks of rows, both (chunks, n)."""
-    if not a.flags.c_contiguous:
-        if a.flags.f_contiguous and row_scale is None:
-            return _row_stats(a.T)
-        found = [_col_stats(*part) for _, *part in _row_major(a, row_scale)]
-        tops, totals = zip(*found, strict=True)
-        top = cupy.stack([x.max(axis=0) for x in tops])
-        return top, cupy.stack([x.sum(axis=0) for x in totals])
-    m, n = a.shape
-    rows = ROWS_PER_SMALL_CHUNK if m <= SMALL_ROWS else ROWS_PER_CHUNK
-    chunks = -(-m // rows)
-    top, total = cupy.empty((chunks, n)), cupy.empty((chunks, n))
-    grid = (-(-n // 128), chunks)
-    launch = _scale_launch(_here(), "tcs_col_stats", a.dtype.char, grid, (128, 1), 8)
-    scale = 0 if row_scale is None else row_scale.data.ptr
-    launch(enumerate((top.data.ptr, total.data.ptr, a.data.ptr, n, m, n, scale, rows)))
-    return top, total
-
-
 def _find_extremes(out, a, rows, cols):
     """Fill `out` with the extremes of a, from its sums over chunks; `rows` and `cols` may be overwritten."""
     n, char, chunks = len(a), a.dtype.char, (len(rows), len(cols))
     if n * sum(chunks) > paths().most_sums:  # too many sums for the one block of tcs_extremes
-        launch = _scale_launch(_here(), "tcs_add_chunks", char, (-(-n // 256), 2), (256, 1), 5)
+        launch = scale_launch("tcs_add_chunks", char, (-(-n // 256), 2), (256, 1), 5)
         launch(enumerate((rows.data.ptr, chunks[0], cols.data.ptr, chunks[1], n)))
         chunks = 1, 1
     sums = rows.data.ptr, chunks[0], cols.data.ptr, chunks[1]
-    launch = _scale_launch(_here(), "tcs_extremes", char, (1, 1), (1024, 1), 8)
+    launch = scale_launch("tcs_extremes", char, (1, 1), (1024, 1), 8)
     launch(enumerate((out.data.ptr, *sums, a.data.ptr, sum(a.strides) // a.itemsize, n)))
-
-
-@functools.lru_cache(maxsize=1024)
-def _scale_launch(device, entry, char, grid, block, count):
-    """Return the prepared launch of an entry of survey.cu; all of its `count` arguments are placeholders."""
-    real = "float" if char in "fF" else "double"
-    kernel = compiler.kernel("survey", entry, T_IN=real, COMPLEX=int(char in "FD"))
-    return kernel.prepared(grid, block, [0] * count, 0)
-
-
-def _row_major(a, row_scale=None):
-    """Yield (slice of rows, these rows of a, their scales); the rows are row-major.
-
-    If a is row-major, there is one slice, of all rows.  Otherwise a is copied part by part.
-    """
-    if a.flags.c_contiguous:
-        yield slice(None), a, row_scale
-        return
-    some, copy = parts(*a.shape), None
-    for rows in some:
-        part = a[rows]
-        # All parts share one buffer.  The stream runs in order, so the last part has been read by now.
-        copy = cupy.empty(part.shape, a.dtype) if copy is None else copy[: len(part)]
-        copy[...] = part
-        yield rows, copy, None if row_scale is None else row_scale[rows]
 
 
 def _cast(w, a, row_scale, col_scale):
@@ -327,7 +254,7 @@ def _cast(w, a, row_scale, col_scale):
     m, n = a.shape
     floats = n * (2 if w.dtype.char == "F" else 1)
     grid = (-(-floats // 128), -(-m // 64))
-    launch = _scale_launch(_here(), "tcs_cast_scaled", a.dtype.char, grid, (32, 8), 8)
+    launch = scale_launch("tcs_cast_scaled", a.dtype.char, grid, (32, 8), 8)
     scales = (0 if x is None else x.data.ptr for x in (row_scale, col_scale))
     launch(enumerate((w.data.ptr, ld(w), a.data.ptr, n, m, n, *scales)))
 

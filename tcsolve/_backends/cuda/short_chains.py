@@ -1,0 +1,102 @@
+"""Products for residuals on a device, whose sums have short chains of additions.
+
+cuBLAS sums all n products of an entry one after the other.  If all these additions round in one direction,
+the error of a residual is many times the bound that the residual has to meet.  Here the sum is made of sums
+of c products, with c from 2 sqrt(n) to 4 sqrt(n).
+
+For many columns this would take up to twice the time.  So the long sums are kept where a check finds no such
+rounding.  It compares A (X S) by short sums with (A X) S: each column of S adds some columns of X with random
+signs.  Rounding in one direction does not cancel there, because the signs do not depend on it.
+"""
+
+import math
+
+import cupy
+import numpy as np
+
+from tcsolve._arithmetic.matrix_parts import short_sum
+from tcsolve._backends.cuda.gemm import three_products
+from tcsolve._backends.cuda.lu.first_steps import column_max
+from tcsolve._backends.cuda.norms import row_stats
+from tcsolve._backends.cuda.runtime.cublas_calls import gemm_in_blocks, gemv
+
+__all__ = ["product"]
+
+# Up to this n a product is one block.  From this number of columns on, long sums are checked.
+ONE_BLOCK, MOST_COLUMNS = 32, 256
+# The number of columns that one call of gemv multiplies; it has several chains for each entry.
+GEMV_COLUMNS = 1024
+# All sums of one call have at most ENTRIES entries, or those of A divided by ROOM; one sum is always allowed.
+ROOM, ENTRIES = 64, 1 << 16
+# The number of columns of S, and of rows of S that are made at once.
+COMBINATIONS, ROWS = 32, 8192
+# The error of a long sum that is allowed, in units of u sqrt(n) ||A|| ||x||, for the average column.
+ALLOWED = 4
+
+
+def product(a, x):
+    """Return A x for a (m, n) and x (n, k) in FP64 or complex FP64."""
+    n, k = x.shape
+    if n <= ONE_BLOCK or not (a.size and x.size):
+        return a @ x
+    if k > MOST_COLUMNS:
+        y = three_products.product(a, x) if three_products.multiplies(a, x) else a @ x
+        return _times_matrix(a, x) if _rounds_one_way(a, x, y) else y
+    return _times_vector(a, x) if k == 1 and a.dtype == x.dtype == float else _times_matrix(a, x)
+
+
+def _rounds_one_way(a, x, y):
+    """Tell whether the sums of y = A x seem to have errors that random ones would not have."""
+    n, k = x.shape
+    combined = [cupy.zeros((len(v), COMBINATIONS), v.dtype) for v in (x, y)]
+    size = column_max(x)
+    for first in range(0, k, ROWS):
+        some = slice(first, first + ROWS)
+        s = _signs(size[some]).astype(x.dtype)
+        for total, v in zip(combined, (x, y), strict=True):
+            total += v[:, some] @ s
+    of_x, of_y = combined
+    error = cupy.abs(_times_matrix(a, of_x) - of_y).max()
+    # The errors of the columns that are added have random signs, and their sizes are at most 1.
+    allowed = ALLOWED * 2.0**-53 * math.sqrt(n) * math.sqrt(k / COMBINATIONS)
+    return bool(error > allowed * row_stats(a)[1].sum(axis=0).max())  # False for NaN
+
+
+def _signs(size):
+    """Return a matrix with one nonzero in each row: a power of two near 1 / size, with a random sign."""
+    rng = np.random.default_rng(0)
+    sign = cupy.asarray(rng.choice([-1.0, 1.0], len(size)))
+    exponent = cupy.clip(cupy.frexp(size)[1], -1000, 1000)
+    column = cupy.arange(len(size))[:, None] % COMBINATIONS
+    scaled = cupy.ldexp(sign, -exponent)[:, None]
+    return cupy.where(column == cupy.arange(COMBINATIONS), scaled, 0)
+
+
+def _times_vector(a, x):
+    """Return A x for x (n, 1); gemv splits the rows of a row-major matrix."""
+    a, x = _with_runs(a), _with_runs(x)
+    y = cupy.empty((len(a), 1))
+    step = len(x) if a.strides[1] == a.itemsize else GEMV_COLUMNS
+    for first in range(0, len(x), step):
+        some = slice(first, first + step)
+        gemv(y[:, 0], a[:, some], x[some, 0], beta=int(first > 0))
+    return y
+
+
+def _times_matrix(a, x):
+    """Return A x; several blocks are multiplied at once, so that they fill the device."""
+    dtype = np.result_type(a, x)
+    a, x = (_with_runs(v.astype(dtype, copy=False)) for v in (a, x))
+    (m, n), k, c = a.shape, x.shape[1], short_sum(len(x))
+    at_once = max(1, min(n // c, max(m * n // ROOM, ENTRIES) // (m * k)))
+    sums = cupy.empty((at_once, m, k), x.dtype)
+    gemm_in_blocks(sums, a, x, c)
+    return sums.sum(axis=0) if at_once > 1 else sums[0]
+
+
+def _with_runs(v):
+    """Return v if its rows or its columns are contiguous and do not overlap, as for cuBLAS; else a copy."""
+    (m, n), (row, column) = v.shape, (step // v.itemsize for step in v.strides)
+    has_rows = (column == 1 or n == 1) and (row >= n or m == 1)
+    has_columns = (row == 1 or m == 1) and (column >= m or n == 1)
+    return v if has_rows or has_columns else v.copy(order="C")
