@@ -330,15 +330,9 @@ def test_columns_of_any_size_are_right_where_long_sums_are_compared(columns, dty
 
     found = solve_ex(cupy.asarray(a), cupy.asarray(b))
 
-    some = np.array([0, 7, columns - 1])
-    x, b = found.x.get()[:, some], b[:, some]
-    assert found.status.ok and (x[:, 1] == 0).all()
-    for j in (0, 2):
-        size = 2.0 ** -np.frexp(np.abs(b[:, j]).max())[1]
-        assert (
-            ratio(a.astype(np.result_type(a, "d")), size * x[:, j : j + 1], size * b[:, j : j + 1])
-            <= 1.2
-        )
+    some = np.array([0, columns - 1])
+    assert found.status.ok and not found.x[:, 7].any()
+    assert ratio(a, found.x.get()[:, some], b[:, some]) <= 1.2
 
 
 @pytest.mark.gpu
