@@ -4,6 +4,9 @@ Each error is also the builtin error (or the LinAlgError) that SciPy raises in t
 a solve is a `Status`; `solve` turns a bad status into one of these errors or warnings.
 """
 
+import sys
+import warnings
+
 from numpy.linalg import LinAlgError
 from scipy.linalg import LinAlgWarning
 
@@ -18,6 +21,7 @@ __all__ = [
     "NotPositiveDefiniteError",
     "SingularError",
     "TcsolveError",
+    "warn",
 ]
 
 
@@ -156,3 +160,11 @@ class AccuracyWarning(LinAlgWarning):
     >>> [warning.category.__name__ for warning in caught]
     ['AccuracyWarning']
     """
+
+
+def warn(message, category):
+    """Give a warning that points at the first caller outside tcsolve."""
+    frame, level = sys._getframe(1), 2
+    while frame is not None and frame.f_globals["__name__"].partition(".")[0] == "tcsolve":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

@@ -1,7 +1,6 @@
 """`Solution` and `Status`: the result of every solve."""
 
 import math
-import warnings
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from types import GenericAlias
@@ -15,6 +14,7 @@ from tcsolve._errors import (
     LinAlgWarning,
     NotPositiveDefiniteError,
     SingularError,
+    warn,
 )
 from tcsolve._report import as_text
 
@@ -347,7 +347,7 @@ def _worst(errors):
     return float(np.max(errors, initial=0.0))
 
 
-def raise_or_warn(solution, stacklevel=3, places=None):
+def raise_or_warn(solution, places=None):
     """Raise an error or give a warning for a bad status, as scipy.linalg.solve does.
 
     If the systems are some of a larger stack, `places` has the index of each in that stack as a row.
@@ -367,25 +367,22 @@ def raise_or_warn(solution, stacklevel=3, places=None):
         raise NotPositiveDefiniteError(f"A singular matrix detected{which}. {status.value}")
     if status in MISSED:
         error = _worst(solution.backward_error)
-        warnings.warn(
+        warn(
             f"backward error {error:.1e}, bound {solution.bound:.1e}, rcond {solution.rcond:.1e}{which}: "
             + status.value,
             AccuracyWarning,
-            stacklevel=stacklevel,
         )
     elif status is Status.CONDITION_UNKNOWN:
-        warnings.warn(
+        warn(
             f"The condition of the matrix is unknown{which}: rcond = nan. {status.value}",
             LinAlgWarning,
-            stacklevel=stacklevel,
         )
     elif status is Status.ILL_CONDITIONED or (
         status is Status.NONFINITE_INPUT and solution.rcond == 0
     ):
-        warnings.warn(
+        warn(
             f"Ill-conditioned matrix detected: rcond = {solution.rcond}{which}. {status.value}",
             LinAlgWarning,
-            stacklevel=stacklevel,
         )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import scipy.linalg
 
 from tcsolve._arrays import as_host, is_cupy
+from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.stacks import RHS, over_stacks, xp_of
 from tcsolve._family.systems import BandSystem
 from tcsolve._family.verification import settled
@@ -16,6 +17,7 @@ __all__ = ["solve_banded", "solveh_banded"]
 _solve_banded, _solveh_banded = scipy.linalg.solve_banded, scipy.linalg.solveh_banded
 
 
+@guards_memory
 def solve_banded(l_and_u, ab, b, overwrite_ab=False, overwrite_b=False, check_finite=True):
     """Solve A x = b for a band matrix A, and verify x.
 
@@ -72,6 +74,7 @@ def _solve_general(lower, upper, ab, b, **how):
     return _solve_one(solve, system, ab, b, "solve_banded", **how)
 
 
+@guards_memory
 def solveh_banded(ab, b, overwrite_ab=False, overwrite_b=False, lower=False, check_finite=True):
     """Solve A x = b for a positive definite band matrix A, and verify x.
 
@@ -147,7 +150,7 @@ def _solve_one(solve, system, ab, b, name, *, overwrite_ab, overwrite_b, check_f
     def correct(r):
         return solve(kept_ab, r, check_finite=False)
 
-    return settled(system(kept_ab), x, kept_b, correct, name, stacklevel=7)
+    return settled(system(kept_ab), x, kept_b, correct, name)
 
 
 def _definite_system(lower, ab):

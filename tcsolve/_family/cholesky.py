@@ -9,6 +9,7 @@ from tcsolve._arrays import is_cupy
 from tcsolve._backends.select import numpy_ops, ops_for
 from tcsolve._checks import require_finite, result_dtype
 from tcsolve._errors import LinAlgError, NotPositiveDefiniteError
+from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.stacks import RHS, over_stacks
 from tcsolve._family.systems import DenseSystem, ProductSystem, norms_of
 from tcsolve._family.verification import device_operands, solved
@@ -50,6 +51,7 @@ class CholeskyFactors(tuple):
         return CholeskyFactors, (tuple(self), self.matrix)
 
 
+@guards_memory
 def cho_factor(a, lower=False, overwrite_a=False, check_finite=True):
     """Factor a positive definite matrix, to solve with `cho_solve`.
 
@@ -129,6 +131,7 @@ def _factor_on_device(a, lower, check_finite):
     return CholeskyFactors((c, bool(lower)), matrix)
 
 
+@guards_memory
 def cho_solve(c_and_lower, b, overwrite_b=False, check_finite=True):
     """Solve A x = b with the result of `cho_factor`, and verify x.
 

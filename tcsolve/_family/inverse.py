@@ -10,6 +10,7 @@ from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._backends.select import ops_for
 from tcsolve._checks import STRUCTURES, result_dtype
 from tcsolve._errors import InputError
+from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.probes import error_of_factors, error_of_inverse, product
 from tcsolve._family.stacks import over_stacks
 from tcsolve._family.verification import warn_missed
@@ -23,6 +24,7 @@ __all__ = ["det", "inv", "verify_inverse"]
 _inv, _det = scipy.linalg.inv, scipy.linalg.det
 
 
+@guards_memory
 def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
     """Return the inverse of a matrix, verified.
 
@@ -82,7 +84,7 @@ def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
     return x
 
 
-def verify_inverse(a, x, name, stacklevel=4):
+def verify_inverse(a, x, name):
     """Measure the inverse x of a; correct it in place, or warn, if it misses the bound."""
     bound = stopping.target(x.dtype, x.shape[-1])
     with np.errstate(all="ignore"):
@@ -97,7 +99,7 @@ def verify_inverse(a, x, name, stacklevel=4):
         x[...] = np.where(less[..., None, None], better, x)
         error = np.where(less, after, error)
     if not (error <= bound).all() and np.isfinite(a).all():
-        warn_missed(name, error, bound, stacklevel)
+        warn_missed(name, error, bound)
 
 
 def _inv_on_device(a, check_finite, assume_a, lower):
@@ -108,6 +110,7 @@ def _inv_on_device(a, check_finite, assume_a, lower):
     return solve(a, unit, lower, check_finite=check_finite, assume_a=assume_a)
 
 
+@guards_memory
 def det(a, overwrite_a=False, check_finite=True):
     """Return the determinant of a matrix, from factors whose error is measured.
 
@@ -181,7 +184,7 @@ def _det_of(a, dtype, overwrite_a=False):
         found = lu.diagonal().prod() * (-1 if odd else 1)
         error, bound = error_of_factors(kept.T, lu, swaps), stopping.target(dtype, len(a))
     if not error <= bound and np.isfinite(kept).all():
-        warn_missed("det", error, bound, stacklevel=4)
+        warn_missed("det", error, bound)
     return wide(found)
 
 
@@ -198,6 +201,6 @@ def _det_on_device(a, check_finite):
     error = probe.backward_error.max(axis=-1)
     missed = np.isfinite(log) & ~(error <= probe.bound)
     if missed.any():
-        warn_missed("det", error[missed], probe.bound, stacklevel=3)
+        warn_missed("det", error[missed], probe.bound)
     with np.errstate(over="ignore"):
         return xp.asarray(sign * np.exp(log), dtype)

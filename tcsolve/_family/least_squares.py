@@ -14,9 +14,9 @@ from tcsolve._backends.select import ops_for
 from tcsolve._checks import check_array, require_finite, result_dtype
 from tcsolve._errors import InputError
 from tcsolve._family.augmented import QRFactors, refine_augmented
+from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.stacks import RHS, over_stacks
 from tcsolve._refine import stopping
-from tcsolve._steps import guarded
 
 __all__ = ["LeastSquares", "lstsq", "lstsq_ex"]
 
@@ -93,6 +93,7 @@ class LeastSquares:
     __class_getitem__ = classmethod(GenericAlias)
 
 
+@guards_memory
 def lstsq(
     a,
     b,
@@ -177,6 +178,7 @@ def _solve_one(a, b, **how):
     return found.x, residues, found.rank, found.s
 
 
+@guards_memory
 def lstsq_ex(a, b, cond=None, check_finite=True):
     """Return the `LeastSquares` of x that minimizes ||b - A x||, verified if A has full rank and m >= n.
 
@@ -237,8 +239,7 @@ def _solved(a, b, how):
     if not reason:
         ops = ops_for(a, b)
         with np.errstate(all="ignore"):
-            solve = functools.partial(_by_factors, start=start, **how)
-            found = guarded(ops, functools.partial(solve, ops))(a, b)
+            found = _by_factors(ops, a, b, start=start, **how)
         if isinstance(found, LeastSquares):
             return found
         reason = found

@@ -8,6 +8,7 @@ import scipy.linalg
 from tcsolve._arrays import is_cupy
 from tcsolve._backends.select import numpy_ops, ops_for
 from tcsolve._checks import check_trans, require_finite, result_dtype
+from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.stacks import RHS, over_stacks
 from tcsolve._family.systems import DenseSystem, LUSystem, ProductSystem, norms_of, transposed
 from tcsolve._family.verification import device_operands, solved
@@ -67,6 +68,7 @@ class LUFactors(tuple):
         return LUFactors, (self._pair, self.matrix, self.factorization)
 
 
+@guards_memory
 def lu_factor(a, overwrite_a=False, check_finite=True):
     """Factor a matrix into P L U, to solve with `lu_solve`.
 
@@ -134,6 +136,7 @@ def _is_worth(a):
     return ops.device == "cuda" or first_update(a, 1, "auto", rates_for(ops)) != own
 
 
+@guards_memory
 def _pair_of(a, overwrite_a=False, check_finite=False):
     """Return (lu, piv) by SciPy or CuPy."""
     if not is_cupy(a):
@@ -147,6 +150,7 @@ def _pair_of(a, overwrite_a=False, check_finite=False):
     return over_stacks(one, (a, 2), name="lu_factor")
 
 
+@guards_memory
 def lu_solve(lu_and_piv, b, trans=0, overwrite_b=False, check_finite=True):
     """Solve A x = b, A^T x = b or A^H x = b with the result of `lu_factor`, and verify x.
 

@@ -28,7 +28,7 @@ def _solve_as_numpy(a, b):
     if solution.status is Status.SINGULAR:
         raise LinAlgError("Singular matrix")
     if solution.status in MISSED:
-        raise_or_warn(solution, stacklevel=4)
+        raise_or_warn(solution)
     return solution.x.astype(wide if dtype.kind in "iu" else dtype, copy=False)
 
 
@@ -36,7 +36,7 @@ def _inv_as_numpy(a):
     """As numpy.linalg.inv, and verified."""
     x = _inv(a)
     if _is_usual(a) and x.size:
-        verify_inverse(a, x, "inv", stacklevel=5)
+        verify_inverse(a, x, "inv")
     return x
 
 
@@ -68,7 +68,7 @@ def _solve_as_cupy(original, a, b):
     if solution.status is Status.SINGULAR:
         _raise_if_asked()
     elif solution.status in MISSED:
-        raise_or_warn(solution, stacklevel=4)
+        raise_or_warn(solution)
     return solution.x
 
 

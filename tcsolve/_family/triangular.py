@@ -11,6 +11,7 @@ from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._backends.select import numpy_ops, ops_for
 from tcsolve._checks import check_trans, result_dtype
 from tcsolve._errors import InputError, SingularError
+from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.stacks import RHS, over_stacks
 from tcsolve._family.systems import DenseSystem, transposed
 from tcsolve._family.verification import device_operands, settled
@@ -18,7 +19,6 @@ from tcsolve._refine import stopping
 from tcsolve._solve.backward_error import SAFE
 from tcsolve._solve.long_double_residual import SMALL
 from tcsolve._solve.vendor.solve import solve_by_vendor
-from tcsolve._steps import guarded
 
 __all__ = ["solve_triangular"]
 
@@ -26,6 +26,7 @@ __all__ = ["solve_triangular"]
 _solve_triangular = scipy.linalg.solve_triangular
 
 
+@guards_memory
 def solve_triangular(
     a, b, trans=0, lower=False, unit_diagonal=False, overwrite_b=False, check_finite=True
 ):
@@ -101,22 +102,18 @@ def _by_vendor(a, b, *, trans, lower, unit_diagonal, check_finite):
     except ValueError:
         return None
 
-    def answer(a, b):
-        if unit_diagonal:
-            a = xp.where(xp.eye(n, dtype=bool), a.dtype.type(1), a)
-        a = xp.swapaxes(a, -1, -2) if trans else a
-        a = a.conj() if trans == 2 else a
-        return solve_by_vendor(
-            *(ops, a, b, "lower triangular" if lower != bool(trans) else "upper triangular"),
-            *(False, None),
-            shape=(*batch, *core),
-            dtype=result_dtype(a, b),
-            check_finite=check_finite,
-            estimate=False,
-        )
-
+    if unit_diagonal:
+        a = xp.where(xp.eye(n, dtype=bool), a.dtype.type(1), a)
+    a = xp.swapaxes(a, -1, -2) if trans else a
+    found = solve_by_vendor(
+        *(ops, a.conj() if trans == 2 else a, b),
+        *("lower triangular" if lower != bool(trans) else "upper triangular", False, None),
+        shape=(*batch, *core),
+        dtype=result_dtype(a, b),
+        check_finite=check_finite,
+        estimate=False,
+    )
     # Entries in the other triangle are no contradiction here, so look at the errors and not at the status.
-    found = guarded(ops, answer)(a, b)
     return found.x if (found.backward_error <= found.bound).all() else None
 
 

@@ -1,13 +1,12 @@
 """Measure the backward error of an answer from the caller's arrays; correct x, or warn of it."""
 
 import functools
-import warnings
 
 import numpy as np
 
 from tcsolve._backends.select import ops_for
 from tcsolve._checks import require_finite, result_dtype
-from tcsolve._errors import AccuracyWarning
+from tcsolve._errors import AccuracyWarning, warn
 from tcsolve._refine import stopping
 
 __all__ = ["device_operands", "settled", "solved", "warn_missed"]
@@ -33,10 +32,10 @@ def solved(solve, system, b, name, *, overwrite_b, check_finite):
         return x
     given = system()
     correct = functools.partial(solve, check_finite=False)
-    return settled(given, x, given.ops.xp.asarray(kept), correct, name, stacklevel=6)
+    return settled(given, x, given.ops.xp.asarray(kept), correct, name)
 
 
-def settled(system, x, b, correct, name, stacklevel=5):
+def settled(system, x, b, correct, name):
     """Return x, corrected in place where its backward error misses the bound; warn if it still does.
 
     Parameters
@@ -49,8 +48,6 @@ def settled(system, x, b, correct, name, stacklevel=5):
         Solves approximately for a residual.
     name : str
         The name of the public function.
-    stacklevel : int
-        The stacklevel of the warning.
     """
     if not x.size:
         return x
@@ -66,7 +63,7 @@ def settled(system, x, b, correct, name, stacklevel=5):
         if better is not columns:
             x[...] = better.reshape(x.shape)
     if not (error <= bound).all() and system.is_finite and bool(system.ops.xp.isfinite(b).all()):
-        warn_missed(name, error, bound, stacklevel)
+        warn_missed(name, error, bound)
     return x
 
 
@@ -88,12 +85,11 @@ def _corrected(system, x, b, correct, error, bound):
     return x, error
 
 
-def warn_missed(name, error, bound, stacklevel):
+def warn_missed(name, error, bound):
     """Give an AccuracyWarning for an answer that misses the bound."""
     worst = float(np.max(error))  # NaN if any is NaN
-    warnings.warn(
+    warn(
         f"{name}: backward error {worst:.1e}, bound {bound:.1e}: x is not verified; "
         "the matrix may be singular to working precision, or its factors too inaccurate",
         AccuracyWarning,
-        stacklevel=stacklevel + 1,
     )

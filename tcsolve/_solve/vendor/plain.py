@@ -65,5 +65,5 @@ def plain_answer_there(a, b, assume_a, lower, solve_others):
         others = solve_others(system.a[few], columns[few])
         x[few] = others.x
         places = np.unravel_index(ops.host(few)[0], a.shape[:-2])
-        raise_or_warn(others, stacklevel=5, places=np.stack(places, axis=1))
+        raise_or_warn(others, places=np.stack(places, axis=1))
     return x.reshape(b.shape)

@@ -1,0 +1,30 @@
+"""Missing memory of a device in the functions of SciPy's family."""
+
+import functools
+
+from tcsolve._arrays import is_cupy
+from tcsolve._backends.select import ops_for
+
+__all__ = ["guards_memory"]
+
+
+def guards_memory(function):
+    """Decorate a function so that missing memory of the device of its arguments is a DeviceMemoryError.
+
+    The function must not overwrite its arguments on a device: after cached memory was freed, it is called
+    again.
+    """
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        for given in (*args, *kwargs.values()):
+            # Of a pair of factors look at the kept matrix, because our factors are computed when read.
+            array = given
+            if isinstance(given, tuple):
+                array = getattr(given, "matrix", None)
+                array = next(iter(given), None) if array is None else array
+            if is_cupy(array):
+                return ops_for(array).guarded(function)(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call
