@@ -1,4 +1,4 @@
-"""The page of ablation.py: what each special path buys, and whether it stays."""
+"""The page of ablation.py: what each special path saves, and whether it stays."""
 
 import numpy as np
 from tables import source, table
@@ -7,15 +7,15 @@ __all__ = ["BYTES", "CONTROL", "LU", "SOLVE", "gain", "is_clear", "overview", "p
 
 # What a row measures, besides 'call 1', 'call 2', ...; and the path that switches nothing off.
 SOLVE, LU, BYTES, CONTROL = "solve", "LU", "bytes", "nothing"
-# A path that buys less than this at every size goes.
+# A path that saves less than this at every size is removed.
 LEAST = 0.02
 FAMILIES = {"gauss": "gauss", "gauss_dominant": "gauss + n I"}
 NOTES = {
     "dominant_strips": "Off: every strip is searched, and strips of dominant matrices have the widths of "
     "others.  On gauss, the path only tests the first column of each strip before the search.",
     "look_ahead": "Off: the same kernels one after the other, with the same bits.",
-    "gate": "Off: the kernel notes which multiprocessors the panel has, but does not wait for it, so the "
-    "notes may be those of the last LU.  Its lines can be deleted only if other code takes these notes.",
+    "gate": "Off: the kernel lists the multiprocessors of the panel, but does not wait for the panel, so the "
+    "list may be that of the last LU.  Its lines can be deleted only if other code makes this list.",
     "wide_panels": "Off: panels have the same widths, but wait for the updates of all their columns, and "
     "U is found by substitution.  There are no square panels, because these are wide.",
     "small_graphs": "n up to 8192.  Off: no LU starts early, and no step is launched ahead, because both "
@@ -30,14 +30,14 @@ NOTES = {
     "kernel.",
     "triangular_kernels": "Off: cuBLAS solves.  Then no step is launched ahead, and no estimate runs "
     "aside.  Parts of the lines stay, because square panels and stacks need them.",
-    "exact_memory": "Off: 1.25 times the bytes of the factors.  What the path buys is the smaller error "
+    "exact_memory": "Off: 1.25 times the bytes of the factors.  What the path saves is a part of the error "
     "of the planned bytes, relative to the bytes used.",
 }
 TEXT = """\
 Each path of `tcsolve._paths` is switched off alone.  The library is timed with and without it, in turns, in
-one run.  Wall clock, medians.  *Buys*: how much longer it takes without the path; ~ marks times whose
+one run.  Wall clock, medians.  *Saves*: how much longer it takes without the path; ~ marks times whose
 quartiles overlap; - marks what was not measured, because the path cannot act there.  A path *keeps* its place
-if at some size it buys {least} of a solve, or of what it exists for.  The quartiles must not overlap there,
+if at some size it saves {least} of a solve, or of what it exists for.  The quartiles must not overlap there,
 and the gain must exceed the noise.  *Lines of code* are those that could be deleted with the path, without
 comments; some belong to several paths.  {noise}"""
 LEFT = "The run ended before {left} more rows were measured; they may change a verdict."
@@ -50,7 +50,7 @@ because it does not run on this one."""
 
 
 def gain(row):
-    """Return what the path buys in a row, as a part of the time (or of the bytes used)."""
+    """Return what the path saves in a row, as a part of the time (or of the bytes used)."""
     if row["what"] == BYTES:
         exact, rough = (abs(row[key] / row["used"] - 1) for key in ("full", "off"))
         return rough - exact
@@ -128,13 +128,13 @@ def overview(facts, rows):
         cells = [extreme(rows, name, what) for what in (SOLVE, LU, BYTES)]
         cells.insert(1, extreme(rows, name, SOLVE, min))
         body.append([spoken(name), lines, *cells, verdict(rows, name)])
-    head = ["path", "lines of code", "buys most, solve", "least", "most, LU alone", "most, bytes"]
+    head = ["path", "lines of code", "saves most, solve", "least", "most, LU alone", "most, bytes"]
     head.append("keeps / goes")
     return table(head, body)
 
 
 def noise(rows):
-    """Return the sentence about what switching nothing off seems to buy."""
+    """Return the sentence about what switching nothing off seems to save."""
     found = [abs(gain(row)) for row in rows if is_control(row)]
     if not found:
         return "How much is noise was not measured."
@@ -201,7 +201,7 @@ def page(facts, rows):
     text = TEXT.format(least=f"{100 * LEAST:.0f} %", noise=noise(rows))
     if facts.get("left"):
         text += "  " + LEFT.format(left=facts["left"])
-    parts = ["# What each special path buys", text, overview(facts, rows)]
+    parts = ["# What each special path saves", text, overview(facts, rows)]
     for what, title in ((SOLVE, "The whole solve"), (LU, "The LU alone")):
         for family, told in FAMILIES.items():
             parts += [f"## {title}, {told}", grid(rows, what, family)]

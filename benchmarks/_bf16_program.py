@@ -28,7 +28,7 @@ __all__ = [
 # The thesis gives the best count for these multipliers of the scaled matrix, and these tolerances of GMRES.
 MULTIPLIERS = (1.0, 1e1, 1e2, 1e3, 1e4)
 INNER_TOLS = (1e-10, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 0.5)
-# How many random x there are: theirs is not known.
+# Number of random x.  The x of the thesis is not known.
 SOLUTIONS = 3
 # The forward and the backward error, in 2-norms, that are asked for.
 BOUND = 4.44e-16

@@ -42,11 +42,11 @@ def beside(rows):
     if not found or "cuSOLVER FP32" not in {row["solver"] for row in rows}:
         return []
     lines = [
-        "## Beside published figures",
+        "## Comparison with published figures",
         "",
         f"FP16 on tensor cores compared with FP64. Theirs: {HAIDAR}: 4 to 5 times as fast, 5 times the "
         "energy efficiency, on large problems. Their rows for each matrix were not at hand, so each of our "
-        "rows stands beside this figure.",
+        "rows is compared with this figure.",
         "",
         "| problem | n | steps | speed-up, theirs 4 to 5 | verdict | energy, theirs 5 | verdict |",
         "| --- " * 7 + "|",

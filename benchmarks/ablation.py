@@ -1,4 +1,4 @@
-"""What does each special path of the library buy on the GPU, and how many lines of code does it take?
+"""What does each special path of the library save on the GPU, and how many lines of code does it take?
 
     python benchmarks/ablation.py --seconds 230                       # everything, smaller sizes first
     python benchmarks/ablation.py --sizes 1024 4096 --paths gate look_ahead
@@ -7,7 +7,7 @@
 Each path of `tcsolve._paths` is switched off alone.  The full library and the one without the path are timed
 in turns, in one run, on the same matrices: LU alone, and the whole `solve` of one FP64 right-hand side.  Wall
 clock with an idle device before and after, medians, after warm-up.  Every answer is checked before it is
-timed.  The path 'nothing' switches nothing off: what it seems to buy is noise.
+timed.  The path 'nothing' switches nothing off: what it seems to save is noise.
 
 Some paths are also measured on what they exist for: the first calls of a size (recorded graphs), bytes
 planned and used (exact memory).  A row is left out where the path cannot act.  When the time is up, the

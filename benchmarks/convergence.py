@@ -175,7 +175,7 @@ def draw(table, variant):
 
 
 def draw_one(variant, table, kind, name=None, **options):
-    """Draw a picture; one without its numbers, as when the time was over, is left out with a word."""
+    """Draw a picture; if its numbers are missing, because the time was over, print this instead."""
     try:
         table.draw(kind, RESULTS / f"{variant.name}_{name or kind}.png", **options)
     except InputError as error:

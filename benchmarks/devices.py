@@ -28,7 +28,7 @@ from tables import source, table
 
 SIZES = (16, 32, 64, 100, 150, 200, 250, 300, 400, 500, 600, 800, 1000, 1500, 2000, 3000, 5000)
 SIZES += (7000, 10000)
-# Seconds below which a call is not timed until it has been called once in its turn.
+# A call that took less than this many seconds is repeated for SETTLING seconds before it is timed.
 SHORT = 0.05
 DEVICES = ("cpu", "cuda", "auto")
 # The largest allowed time of 'auto', relative to the better of the others; and for some n in seconds.

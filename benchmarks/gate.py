@@ -1,4 +1,4 @@
-"""What does the gate buy where the launches of an LU are not recorded?
+"""What does the gate save where the launches of an LU are not recorded?
 
     python benchmarks/gate.py           # the table
     python benchmarks/gate.py --draw    # the page from the JSON again; no GPU
@@ -20,7 +20,7 @@ from tcsolve._paths import SMALL_GRAPHS, switched_off
 
 # (family, n, turns)
 CASES = ((GAUSS, 4096, 15), (GAUSS, 16384, 7), (DOMINANT, 16384, 7), (GAUSS, 36864, 3))
-HEAD = ["matrix", "n", "with the gate, ms", "without, ms", "buys"]
+HEAD = ["matrix", "n", "with the gate, ms", "without, ms", "saves"]
 
 
 def measure(family, n, turns):

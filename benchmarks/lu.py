@@ -57,7 +57,7 @@ def limit(precision, n):
 
 
 def order_of(ipiv):
-    """Return the order of the rows of LAPACK's (zero-based) interchanges, on the host."""
+    """Return the order of the rows after LAPACK's (zero-based) row swaps, on the host."""
     order = np.arange(len(ipiv))
     for i, j in enumerate(ipiv):
         order[[i, j]] = order[[j, i]]

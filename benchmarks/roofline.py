@@ -35,7 +35,7 @@ FAMILIES = {"fp16": "gauss_dominant", "bf16": "gauss_dominant", "tf32": "gauss_d
 
 
 def require_torch():
-    """Import torch and wake its device, or end with a remedy."""
+    """Import torch and initialize its device, or end with a remedy."""
     try:
         import torch
     except ImportError:

@@ -214,7 +214,7 @@ def batched_table():
 
 
 def paths_table():
-    """Return what each special path buys, if it has been measured."""
+    """Return what each special path saves, if it has been measured."""
     if not (RESULTS / "ablation.json").exists():
         return (
             "Not measured yet; `python benchmarks/ablation.py` writes what this table is made of."

@@ -3,8 +3,9 @@
 # Every architecture that all kernels must compile for, spelled as by `target_arch`.
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120")
 
-# Clusters exist from CLUSTER_ARCH on.  Every device with clusters launches PORTABLE_CLUSTER blocks.  More
-# blocks need a function attribute, and 16 multiprocessors in one GPC, which compute capability 12 lacks.
+# Clusters exist from CLUSTER_ARCH on.  Every device with clusters can launch PORTABLE_CLUSTER blocks in one.
+# Clusters of 16 blocks need a function attribute and 16 multiprocessors in one GPC, which compute capability
+# 12 lacks.
 CLUSTER_ARCH = 90
 SMALLEST_CLUSTER = 2
 PORTABLE_CLUSTER = 8

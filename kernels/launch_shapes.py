@@ -51,7 +51,7 @@ MEASURED_COLUMNS, MEASURE_THREADS = 4, 256
 # Number of rows and columns of a tile of read_structure.cu, and threads of its blocks.
 TILE, TILE_THREADS = 32, (32, 8)
 
-# Every architecture has 64 KB of shared memory for a block.
+# Every architecture has at least 64 KB of shared memory for a block.
 STAGE_FLOATS = (64 << 10) // 4
 # Numbers of columns of a block of move_rows.cu.  With fewer than FEW_BLOCKS blocks, a smaller number is
 # taken.

@@ -15,9 +15,9 @@ import numpy as np
 __all__ = ["SUFFIXES", "read"]
 
 SUFFIXES = (".rb", ".rua", ".rsa", ".cua", ".hb")
-# The second letter of the type: the entries on the other side of the diagonal.
 # No line may have more characters.  The formats have 80, and some programs write longer lines.
 MOST_CHARACTERS = 4096
+# By the second letter of the type: the entries on the other side of the diagonal, from the stored ones.
 MIRRORS = {"s": lambda v: v, "h": np.conj, "z": np.negative}
 
 

@@ -208,8 +208,8 @@ def solve_ex(
     residual: _Residual = "fp64",
 ) -> Solution[NDArray[Any]]: ...
 
-# A stack of matrices makes a StackFactorization.  The types of arrays do not have their number of dimensions,
-# so callers tell their type checker by `typing.cast`.
+# For a stack of matrices the result is a StackFactorization.  The type of an array does not contain its
+# number of dimensions, so a caller with a stack needs `typing.cast`.
 def factor(
     a: ArrayLike | _DeviceArray,
     overwrite_a: bool = False,

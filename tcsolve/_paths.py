@@ -31,10 +31,10 @@ class Paths:
     gate : bool
         An update waits, for a limited time, until the panel that runs at the same time is on the device.
     wide : float
-        A panel is wide if it has at least this many columns.
+        Smallest number of columns of a wide panel.
     least_columns : float
-        A panel is wide, and U is a product with the inverse of L11, if at least this many columns are right
-        of the panel.
+        Smallest number of columns right of a wide panel, and smallest number of columns of a U that is a
+        product with the inverse of L11.
     least_recorded, most_recorded : int
         Smallest and largest n with recorded graphs.
     most_at_once : int
@@ -110,7 +110,7 @@ def paths():
 
 @contextlib.contextmanager
 def replaced(**fields):
-    """Let the work inside, in all threads, take its paths by other fields of `Paths`."""
+    """Change fields of the `Paths` in force inside the with block, in all threads."""
     global _in_force
     before, _in_force = _in_force, replace(_in_force, **fields)
     try:
@@ -120,5 +120,5 @@ def replaced(**fields):
 
 
 def switched_off(name):
-    """Let the work inside, in all threads, not take the path `name` of `OFF`."""
+    """Switch the path `name` of `OFF` off inside the with block, in all threads."""
     return replaced(**OFF[name])

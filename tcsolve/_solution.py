@@ -93,8 +93,8 @@ class Status(Enum):
         "fallback; allow it, or choose a more precise update."
     )
     NOT_CONVERGED = (
-        "Even the most precise factorization does not meet the bound; x is the best answer found, "
-        "judge it by backward_error; scaling the problem may help."
+        "x misses the bound even with the most precise factorization; it is the best answer found, so judge "
+        "it by backward_error; scaling the problem may help."
     )
     NOT_ACCURATE = (
         "The backward error meets the bound, but refinement with double-double residuals stalled before x "
@@ -220,8 +220,8 @@ class Solution:
         inner steps of FGMRES, GMRES or CG.
     backward_error : ndarray of float64, shape (..., nrhs)
         ``||b - A x|| / (||A|| ||x||)`` in infinity norms for each right-hand side, recomputed in FP64
-        from the returned x.  For more than 32 unknowns, the rounding of this residual limits how exact the
-        number is: usually to a part of the `bound`, in the worst case to n units of roundoff.  If `assume_a`
+        from the returned x.  For more than 32 unknowns, the number has an error from the rounding of this
+        residual: usually a part of the `bound`, in the worst case n units of roundoff.  If `assume_a`
         asserts a structure, A is the matrix that it describes: the entries that the structure ignores do not
         count.
     bound : float
@@ -253,7 +253,7 @@ class Solution:
         Estimate of the largest error of x relative to its largest entry, for each right-hand side.  NaN if
         rcond is unknown.  None unless the residual was 'double-double', and for a system with one unknown.
     note : str
-        What else happened, in a sentence: that FP64 factors replaced those of a `Factorization`.  Else empty.
+        A sentence if FP64 factors have replaced those of a `Factorization`; else empty.
 
     Notes
     -----

@@ -13,7 +13,7 @@
 //
 // tcs_doubtful  which of `count` systems are doubtful, from the numbers of tcs_read_as and tcs_stack_measure.
 //   doubtful  char[count]: 0 if a system meets all bounds, else 1.
-//   board     double[5][count] of tcs_read_as, and behind it [4 + 2 k][count] of tcs_stack_measure.
+//   board     double[5][count] of tcs_read_as, followed by [4 + 2 k][count] of tcs_stack_measure.
 //   bound     the upper bound on max |b - A x| / (||A||_inf max |x|).
 //   least     the lower bound on 1 / (||A||_1 ||y||_1).
 //   safe      norms and sizes must lie between 1 / safe and safe.

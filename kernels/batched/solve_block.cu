@@ -108,7 +108,7 @@ tcs_solve_block(
         BlockLU lu = {room.x, room.diagonal, room.candidates, room.keys, room.order, of_block, size, kind, 0};
         Seen seen;
 
-        // Copies the block column at position p to shared memory, with an identity behind the matrix.
+        // Copies the block column at position p to shared memory; beyond row and column n it is the identity.
         const auto copy_block_column = [&](int p, int width) {
             const T_A* from = a + PARTS * (slice * a_step + p * a_col);
             const int inside = min(width, n - p);

@@ -136,7 +136,7 @@ UPDATES = {
     )
 }
 
-# What stands behind the '@' of an arithmetic that rounds the result of every operation.
+# The text after the '@' in the name of an arithmetic that rounds the result of every operation.
 EACH = "each"
 
 

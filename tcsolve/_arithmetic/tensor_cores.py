@@ -38,7 +38,7 @@ class Unit:
     Attributes
     ----------
     name : str
-        As it stands behind the '@' in the name of a precision.
+        The text after the '@' in the name of a precision.
     sums : dict of str to Sums
         For each format of the operands.
     source : {'device', 'literature'}

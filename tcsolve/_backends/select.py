@@ -30,8 +30,8 @@ FORKED = (
     "by 'spawn', as with multiprocessing.get_context('spawn')"
 )
 CAPTURING = (
-    "the current stream is capturing a CUDA graph, which cannot hold a solve: the host reads results "
-    "on the way; call this before or after the capture (which is still valid), or in another stream"
+    "the current stream is capturing a CUDA graph, which cannot contain a solve: the host reads results "
+    "during it; call this before or after the capture (which is still valid), or in another stream"
 )
 _cuda_process = None  # id of the process that used CUDA; a forked child has another id
 
@@ -192,9 +192,10 @@ def ops_on(device):
 def clear_cache():
     """Free the device memory that is kept between solves.
 
-    From the second solve of a size on (up to n = 32768), tcsolve keeps a work matrix and a recorded graph for
-    that size.  It keeps those of the three sizes used last.  A solve that needs this memory frees it by
-    itself.  The buffers of transfers, in the memory of the host, are freed, too.
+    Up to n = 32768, tcsolve keeps a work matrix and recorded graphs for a size: from its first solve on up to
+    n = 8192, and from its third solve on for larger n.  It keeps those of the three sizes used last.  If a
+    solve needs this memory, tcsolve frees it.  The buffers of transfers, in the memory of the host, are
+    freed, too.
 
     Returns
     -------

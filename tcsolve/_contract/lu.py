@@ -134,8 +134,9 @@ class LUOps(Protocol):
     def square(self, p, plan, beyond):
         """Prepare L below, and U right of, a square panel p of a dominant matrix; return a `Square`.
 
-        `plan` is the `schedule.SolvePlan` of the panel.  The bounds of a dominant matrix may replace the
-        largest entries of blocks.  beyond[0] becomes 1 if an entry exceeds its bound, or if |l| > 1.
+        `plan` is the `schedule.SolvePlan` of the panel.  The scale of a block may come from a bound on its
+        entries, which holds for a dominant A, instead of from its largest entry.  beyond[0] becomes 1 if an
+        entry exceeds its bound, or if |l| > 1.
         """
 
     def operand(self, l, how, at_once=False, bound=None):

@@ -164,9 +164,9 @@ class Ops(Protocol):
     def product(self, a, x, adjoint=False):
         """Return a x, or a**H x, computed in FP64 for every dtype of a.
 
-        a and x are two matrices, or, without `adjoint`, two stacks of matrices in FP64.  If they are two
-        matrices, the product serves for residuals: its sums are made of short ones, so that additions which
-        round in one direction do not hide an error.
+        a and x are two matrices, or, without `adjoint`, two stacks of matrices in FP64.  The
+        product of two matrices is used for residuals: each of its sums is a sum of short sums, so that
+        additions which round in one direction do not hide an error.
         """
 
     def residual(self, a, x, b):

@@ -108,8 +108,8 @@ def _trcon(r):
 def refine_augmented(factors, a, b, bound):
     """Return (x, r, errors, steps) for FP64 a (m, n), b (m, k).
 
-    The errors are those of `residual_error` for the result; they meet the bound, or corrections stopped
-    helping.
+    The errors are those of `residual_error` for the result.  They meet the bound, or the last correction did
+    not halve the largest error, or there were MOST corrections.
     """
     ops, xp = factors.ops, factors.ops.xp
     r, x = factors.correct(b, xp.zeros((a.shape[1], b.shape[1]), b.dtype))

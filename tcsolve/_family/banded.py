@@ -32,7 +32,7 @@ def solve_banded(l_and_u, ab, b, overwrite_ab=False, overwrite_b=False, check_fi
     b : array_like, shape (n,) or (..., n, k)
         The right-hand sides.
     overwrite_ab, overwrite_b : bool
-        Allow the factors in the memory of ab, and x in the memory of b.
+        Allow writing the factors to the memory of ab, and x to that of b.
     check_finite : bool
         Raise a ValueError if ab or b holds NaN or Inf.
 
@@ -88,7 +88,7 @@ def solveh_banded(ab, b, overwrite_ab=False, overwrite_b=False, lower=False, che
     b : array_like, shape (n,) or (..., n, k)
         The right-hand sides.
     overwrite_ab, overwrite_b : bool
-        Allow the factor in the memory of ab, and x in the memory of b.
+        Allow writing the factor to the memory of ab, and x to that of b.
     lower : bool
         Whether ab has the lower triangle.
     check_finite : bool

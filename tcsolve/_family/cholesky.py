@@ -64,7 +64,7 @@ def cho_factor(a, lower=False, overwrite_a=False, check_finite=True):
     lower : bool
         True: read the lower triangle, and return the factor in it.  False: the upper one.
     overwrite_a : bool
-        Allow the factor in the memory of a.  `cho_solve` then uses a copy of a.
+        Allow writing the factor to the memory of a.  `cho_solve` then uses a copy of a.
     check_finite : bool
         Raise a ValueError if a holds NaN or Inf.
 
@@ -144,7 +144,7 @@ def cho_solve(c_and_lower, b, overwrite_b=False, check_finite=True):
     b : array_like, shape (n,) or (..., n, k)
         The right-hand sides.
     overwrite_b : bool
-        Allow x in the memory of b.
+        Allow writing x to the memory of b.
     check_finite : bool
         Raise a ValueError if c or b holds NaN or Inf.
 

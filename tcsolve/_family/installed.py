@@ -1,4 +1,4 @@
-"""`installed`: tcsolve in the places of SciPy, NumPy and CuPy, for code that is not edited."""
+"""`installed`: tcsolve's functions replace those of SciPy, NumPy and CuPy, for code that is not edited."""
 
 import contextlib
 import contextvars
@@ -47,7 +47,7 @@ _lock, _places, _users = threading.Lock(), [], []
 
 @contextlib.contextmanager
 def installed():
-    """Use tcsolve's functions in the places of those of SciPy, NumPy and CuPy, in a with block.
+    """Replace functions of SciPy, NumPy and CuPy by those of tcsolve, in a with block.
 
     These names are rebound:
 

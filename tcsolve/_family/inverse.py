@@ -35,7 +35,7 @@ def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
     a : array_like, shape (..., n, n)
         The matrix, or a stack of matrices; NumPy or CuPy.
     overwrite_a : bool
-        Allow the inverse in the memory of a.
+        Allow writing the inverse to the memory of a.
     check_finite : bool
         Raise a ValueError if a holds NaN or Inf.
     assume_a : str, optional
@@ -121,7 +121,7 @@ def det(a, overwrite_a=False, check_finite=True):
     a : array_like, shape (..., n, n)
         The matrix, or a stack of matrices; NumPy or CuPy.
     overwrite_a : bool
-        Allow the factors in the memory of a.
+        Allow writing the factors to the memory of a.
     check_finite : bool
         Raise a ValueError if a holds NaN or Inf.
 

@@ -40,7 +40,7 @@ class LeastSquares:
     x : array, shape (n,) or (n, k)
         The solution; NumPy or CuPy, as the arguments.
     residues : array, shape (k,) or ()
-        The squares of the 2-norms of b - A x.  Empty if A has not full rank or m <= n, as in SciPy.
+        The squares of the 2-norms of b - A x.  Empty if A does not have full rank or m <= n, as in SciPy.
     rank : int
         The rank of A.
     s : array, shape (min(m, n),), or None
@@ -116,7 +116,7 @@ def lstsq(
     cond : float, optional
         Singular values below `cond` times the largest one count as zero.  By default machine epsilon.
     overwrite_a, overwrite_b : bool
-        Allow work in the memory of a and b.
+        Allow a and b to be overwritten.
     check_finite : bool
         Raise a ValueError if a or b holds NaN or Inf.
     lapack_driver : {'gelsd', 'gelsy', 'gelss'}, optional
@@ -128,7 +128,7 @@ def lstsq(
     -------
     x : array, shape (n,) or (..., n, k)
     residues : array, shape (k,) or ()
-        As in SciPy: empty for 'gelsy', if m <= n, or if A has not full rank.
+        As in SciPy: empty for 'gelsy', if m <= n, or if A does not have full rank.
     rank : int
     s : array, shape (min(m, n),), or None
         The singular values; None for 'gelsy'.
@@ -180,7 +180,7 @@ def _solve_one(a, b, **how):
 
 @guards_memory
 def lstsq_ex(a, b, cond=None, check_finite=True):
-    """Return the `LeastSquares` of x that minimizes ||b - A x||, verified if A has full rank and m >= n.
+    """Return the `LeastSquares` of the x that minimizes ||b - A x||, verified if FP32 factors were used.
 
     Parameters
     ----------
@@ -196,8 +196,8 @@ def lstsq_ex(a, b, cond=None, check_finite=True):
     Returns
     -------
     LeastSquares
-        x, its backward error, and how it was computed.  The singular values are not computed, unless A has
-        not full rank.
+        x, its backward error, and how it was computed.  The singular values are not computed, unless A does
+        not have full rank.
 
     Raises
     ------
@@ -233,7 +233,7 @@ def lstsq_ex(a, b, cond=None, check_finite=True):
 
 
 def _solved(a, b, how):
-    """Return the `LeastSquares` by FP32 factors, or by SciPy or CuPy where these do not serve."""
+    """Return the `LeastSquares` by FP32 factors, or by SciPy or CuPy where these cannot be used."""
     start = time.perf_counter()
     reason = _why_not(a, b, how["driver"])
     if not reason:
@@ -269,7 +269,7 @@ def _why_not(a, b, driver):
 
 
 def _by_factors(ops, a, b, *, start, cond, check_finite, **_):
-    """Return the `LeastSquares` by FP32 factors, or the reason why they do not serve."""
+    """Return the `LeastSquares` by FP32 factors, or the reason why they cannot be used."""
     a, b = (ops.xp.asarray(v) for v in (a, b))
     dtype = result_dtype(a, b)
     if check_finite:

@@ -79,15 +79,15 @@ def lu_factor(a, overwrite_a=False, check_finite=True):
     a : array_like, shape (..., m, n)
         The matrix, or a stack of matrices; NumPy or CuPy.
     overwrite_a : bool
-        Allow the factors in the memory of a.  `lu_solve` then uses a copy of a.
+        Allow writing the factors to the memory of a.  `lu_solve` then uses a copy of a.
     check_finite : bool
         Raise a ValueError if a holds NaN or Inf.
 
     Returns
     -------
     (lu, piv) : LUFactors
-        A tuple as SciPy's: L and U in one array (..., m, n), and the 0-based row exchanges (..., min(m,
-        n)).  It also keeps a copy of A, which `lu_solve` verifies with.
+        A tuple as SciPy's: L and U in one array (..., m, n), and the 0-based row swaps (..., min(m, n)).  It
+        also keeps a copy of A, which `lu_solve` verifies with.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def lu_solve(lu_and_piv, b, trans=0, overwrite_b=False, check_finite=True):
     trans : {0, 1, 2}
         0: A x = b.  1: A^T x = b.  2: A^H x = b.
     overwrite_b : bool
-        Allow x in the memory of b.
+        Allow writing x to the memory of b.
     check_finite : bool
         Raise a ValueError if b holds NaN or Inf.
 

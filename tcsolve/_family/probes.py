@@ -81,7 +81,7 @@ def product(a, b):
 
 
 def error_of_factors(a, lu, swaps):
-    """Return ``||A - P L U|| / || |L| |U| ||`` for a (n, n), its factors and the row exchanges of getrf.
+    """Return ``||A - P L U|| / || |L| |U| ||`` for a (n, n), its factors and the row swaps of getrf.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The functions in the places of those of numpy.linalg and cupy.linalg, with their dtypes and errors."""
+"""The functions that replace those of numpy.linalg and cupy.linalg, with their dtypes and errors."""
 
 import functools
 

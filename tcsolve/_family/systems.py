@@ -190,7 +190,7 @@ class LUSystem(_Factored):
     lu : ndarray, shape (n, n)
         L and U in one array; it is not copied if it is column-major and in FP64.
     swaps : ndarray of int, shape (n,)
-        Row i was exchanged with row swaps[i].
+        Row i was swapped with row swaps[i].
     trans : {0, 1, 2}
         0: A = P L U.  1: A is the transpose of that.  2: A is its adjoint.
     """

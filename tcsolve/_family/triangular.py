@@ -47,7 +47,7 @@ def solve_triangular(
     unit_diagonal : bool
         True: the diagonal of A is 1, and that of a is not read.
     overwrite_b : bool
-        Allow x in the memory of b.
+        Allow writing x to the memory of b.
     check_finite : bool
         Raise a ValueError if a or b holds NaN or Inf.
 

@@ -68,7 +68,7 @@ def settled(system, x, b, correct, name):
 
 
 def _corrected(system, x, b, correct, error, bound):
-    """Return (x, errors) after corrections, as long as they help."""
+    """Return (x, errors) after corrections, which continue while each halves the error of some column."""
     xp = system.ops.xp
     for _ in range(MOST):
         trial = x + correct(system.residual(x, b))

@@ -3,7 +3,7 @@
 Classical refinement runs while it contracts.  If it does not, FGMRES follows, with the same corrections as
 preconditioner.  A plan may ask for one of them alone, or for GMRES with left preconditioning, or for
 conjugate gradients.  All right-hand sides are refined at once.  A right-hand side that has met the bound with
-some distance is not changed again.
+some margin is not changed again.
 """
 
 import math
@@ -91,8 +91,8 @@ class Refined:
     def note_inner_steps(self, active, before, cycle):
         """Add the errors that were estimated after each step of a cycle to the history.
 
-        `before` is the error of each column at the start.  GMRES estimates how the preconditioned residual
-        is reduced, and the error is taken to be reduced alike.
+        `before` is the error of each column at the start.  GMRES estimates the reduction of the
+        preconditioned residual, and the error is assumed to fall by the same factor.
         """
         for steps, reduction in cycle.reductions:
             step, error = self.steps.copy(), self.error.copy()

@@ -52,7 +52,8 @@ def solve(
         Allow the factors of a column-major NumPy matrix to be computed in its memory, as in SciPy.  This
         saves nothing, because the residual needs a copy of a.
     overwrite_b : bool
-        Allow x in the memory of b, if b is a column-major NumPy array with the shape and dtype of x.
+        Allow writing x to the memory of b, if b is a column-major NumPy array with the shape and dtype
+        of x.
     check_finite : bool
         True: raise an InputError if a or b holds NaN or Inf.  False: x has NaN where they affect it.
     assume_a : str, optional

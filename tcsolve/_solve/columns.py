@@ -23,8 +23,8 @@ def spread(point, good):
 def ended(history, rung, steps, error):
     """Return the history with a last point that has all steps and the errors of the answer.
 
-    These differ from those of the loop if it has measured a scaled system, or x before it was rounded.  Then
-    the point is added; it does not replace that of the loop, which belongs to the points before it.
+    These errors differ from those of the loop if the loop has measured a scaled system, or x before it was
+    rounded.  Then this point is appended, and the points of the loop stay as they are.
     """
     last = HistoryPoint(rung, steps, error, False)
     if history and not history[-1].estimated and np.array_equal(history[-1].step, steps):

@@ -154,8 +154,9 @@ def rates_of(device, properties=None):
 
     Notes
     -----
-    Only the H200 was measured.  For other GPUs its rates are scaled by the number of multiprocessors, the
-    clock and the bandwidth.
+    Only the H200 was measured.  Every GPU of compute capability 9.0 with 132 multiprocessors or more has its
+    rates.  For other GPUs they are scaled by the number of multiprocessors, the clock, the bandwidth and the
+    FP64 units.
     """
     if device == "cpu":
         return CPU

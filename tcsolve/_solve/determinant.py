@@ -24,7 +24,7 @@ DIGITS = 1e-8
 SEED, VECTORS, SURE = 0, 8, 4
 # For a larger ||E||_F the trace of E says little about the determinant.
 SMALL = 0.1
-# For fewer rows, factors in FP64 cost next to nothing; and solves that round to FP32 may hide E.
+# For fewer rows, FP64 factors take little time; and solves that round to FP32 may hide E.
 LEAST_ROWS = 64
 
 

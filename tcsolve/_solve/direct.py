@@ -38,12 +38,13 @@ MOST_STEPS = 2
 MOST_LOW_STEPS = 30
 # Number of vectors per right-hand side of that refinement.
 LOW_VECTORS = 6
-# A system of up to this many unknowns with a singular A (to FP32) and an x beyond FP32 is solved once more
-# with FP32 factors.  Their rounding makes x smaller, and it may still meet the bound.
+# An FP32 system of up to this many unknowns is solved once more with FP32 factors if A is singular to working
+# precision and x exceeds the range of FP32.  The rounding of these factors makes x smaller, and x may still
+# meet the bound.
 MOST_ROWS_AGAIN = 512
 EPS = {char: float(np.finfo(char).eps) for char in "fdFD"}
 FP64 = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}
-# After a correction to this error, FP32 factors bring the next one to the bound of FP64.
+# After a step that reduces the error to this number, the next step with FP32 factors meets the bound of FP64.
 NEAR = 2.0**-40
 LOW_EPS, LOW = 2.0**-24, {"d": np.float32, "D": np.complex64}
 TOP = 2.0**FRAME_EXPONENT
@@ -154,10 +155,10 @@ def solve_directly(a, b, way, request):
 
 
 def _factored(way, a):
-    """Return the factors of a by a `Way`, and whether a is singular to working precision nevertheless.
+    """Return the factors of a by a `Way`, and whether a is found to be singular to working precision.
 
-    For such an a, rounding decides whether a pivot is zero.  So if the factors of the transpose have a zero
-    pivot, those of a itself count, as in SciPy.
+    LAPACK factors the transpose of a row-major a.  If this has a zero pivot, a is singular to working
+    precision, and rounding decides whether a pivot is zero.  Then a itself is factored, as in SciPy.
     """
     factors = way.factor(a)
     if not factors.bad_pivot or way != GENERAL or a.flags.f_contiguous:

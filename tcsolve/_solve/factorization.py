@@ -50,7 +50,8 @@ class Factorization:
 
     `tcsolve.factor` makes it.  If a right-hand side does not converge with the current factors, the next more
     precise factorization replaces them, for this solve and all later ones.  On the CPU, with
-    ``precision='auto'``, FP64 factors replace those in FP32 after as many solves as they are worth.  Threads
+    ``precision='auto'``, FP64 factors replace FP32 factors when the corrections so far are predicted to have
+    taken as much time as an FP64 factorization.  Threads
     may share a factorization; its methods run one at a time.  On the CPU it can be copied and pickled.  On a
     device it cannot, and a forked child process cannot use it.
 
@@ -69,8 +70,7 @@ class Factorization:
     bytes_planned : int
         Largest number of bytes that was predicted before a factorization; see `Solution`.
     replaced_after : int or None
-        Number of solves after which FP64 factors replaced those in FP32, because so many solves were worth
-        them.  None if that has not happened.
+        Number of solves after which FP64 factors replaced FP32 factors.  None if that has not happened.
 
     Examples
     --------

@@ -28,7 +28,7 @@ def in_lent_memory(way, a):
     copy = a.copy(order="K")
 
     def factor(matrix):
-        # A matrix that was converted or scaled is not the one that a has.
+        # If `matrix` was converted or scaled, the memory of a holds other entries.
         return way.factor(a, overwrite_a=True) if matrix is copy else way.factor(matrix)
 
     return way._replace(factor=factor), copy

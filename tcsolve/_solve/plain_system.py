@@ -2,7 +2,7 @@
 
 For a few dozen unknowns a solve takes less time than the checks of all arguments and a report.  So systems
 that need none of these are solved first: two NumPy arrays of one dtype, a matrix without known zeros, numbers
-that are not extreme.  Any other outcome than a verified x and a regular matrix is left to the ordinary way.
+that are not extreme.  If x is not verified or the matrix is not regular, the general code solves the system.
 """
 
 import numpy as np

@@ -47,7 +47,7 @@ class Replacement:
         return cls(is_free and system.ops.device == "cpu" and system.working == "fp64")
 
     def begin(self, ladder, condition):
-        """Replace the factors if the solves before were worth it; return a note for the next one, or ''."""
+        """Replace the factors if `lost` has reached the time of FP64 factors; return a note or ''."""
         if not (self.allowed and ladder.precision == "fp32"):
             return ""
         system = ladder.system

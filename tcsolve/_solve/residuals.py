@@ -23,7 +23,7 @@ from tcsolve._solve.refine_rung import applied_in_fp64
 __all__ = ["ACCURATE", "RESIDUALS"]
 
 U = 2.0**-53
-# The largest relative error of an accurate x: that of its rounding to FP64, and as much again.
+# The largest relative error of an accurate x: twice that of its rounding to FP64.
 ACCURATE = 2 * U
 # The relative rounding error of a double-double residual, which the condition number multiplies.
 LOST = 2.0**-106

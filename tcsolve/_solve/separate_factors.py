@@ -13,7 +13,7 @@ __all__ = ["SeparateFactors"]
 
 
 class SeparateFactors(NamedTuple):
-    """A `Factorization` for each matrix of a stack; its solves take as long as those of the matrices."""
+    """A `Factorization` for each matrix of a stack; the matrices are solved one after the other."""
 
     each: tuple
     nbytes: int

@@ -106,9 +106,9 @@ class HostLoop:
     bound : float
         The largest backward error.
     near : float
-        The residuals of few unknowns have the accuracy of long double only after a step with errors up to
-        this number, and in FP64 before.  An x that meets the bound is measured with the former.  For 0,
-        all are in FP64.
+        For few unknowns, residuals are computed in FP64 until the errors are at most this number, and then
+        with the accuracy of long double.  An x that meets the bound in FP64 is measured once more in this
+        way.  For 0, all residuals are in FP64.
     """
 
     def __init__(self, a, norm, solve, bound, near=np.inf):

@@ -21,8 +21,8 @@ from tcsolve._solve.short_refinement import refine_shortly
 
 __all__ = ["Solve"]
 
-# A rung that may be too low for many columns is first tried for n columns divided by COLUMNS_TRIED.  It stays
-# if they need only FEW_STEPS corrections, even if another rung is predicted to take less time.
+# A rung that may be too low for many columns is first tried for about n / COLUMNS_TRIED of them.  It stays if
+# these need at most FEW_STEPS corrections, even if another rung is predicted to take less time.
 COLUMNS_TRIED, FEW_STEPS = 64, 2
 
 
@@ -89,7 +89,8 @@ class Solve:
     def plain_answer(self, b):
         """Return (x, steps) for b as in `solution`, or None if `solution` must find it or has to warn.
 
-        x has the bits of that of `solution`, whose report takes as long as a solve for few unknowns.
+        x has the same bits as that of `solution`.  For few unknowns, the report of `solution` takes as long
+        as the solve.
         """
         ladder = self.ladder
         if self.residual is not RESIDUALS["fp64"] or ladder.system.ops.device != "cpu":

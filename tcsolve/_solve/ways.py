@@ -62,7 +62,7 @@ def ways_for(ops, a, columns, structure, precision):
             return _definite(a, columns, precision)
         way = _way_in_fp64(a, structure)
     elif structure == "positive definite":
-        return ()  # left to the ladder: its LU does not show whether A is definite, so that is tested first
+        return ()  # for the ladder: its LU does not show whether A is definite, so this is tested before
     else:
         way = _way_of_one_panel(ops, a, precision)
     return (way,) if way else ()

@@ -137,7 +137,7 @@ class Case:
 
     @property
     def is_left_out(self):
-        """Whether it stands for matrices that are left out, and is none itself."""
+        """Whether it stands for matrices that are left out, and has no matrix itself."""
         return LEFT_OUT in self.options
 
     def identity(self):
@@ -154,7 +154,7 @@ class Case:
 
 
 def expand_cases(given, folder=None, scratch=None):
-    """Return the cases that a caller means, without repetitions.
+    """Return the cases that `given` describes, each once.
 
     Parameters
     ----------

@@ -71,7 +71,9 @@ class Journal:
                 left = left[os.write(self._file, left) :]
             os.fsync(self._file)
         except OSError as error:
-            told = f"{error.strerror}; the rows before are kept, and resuming does the others"
+            told = (
+                f"{error.strerror}; the rows so far are kept: resume the study to do the other runs"
+            )
             raise OSError(error.errno, told, str(self.path)) from error
         self.rows.append(row)
 

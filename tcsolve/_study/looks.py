@@ -58,7 +58,7 @@ def chosen(rows, what, matrix=None):
 
 
 def shared_words(rows):
-    """Return the words that the names of all plans share, as text; the update is none of them."""
+    """Return the words that the names of all plans share, as text; the update is not among them."""
     return ", ".join(_split_words(rows)[1])
 
 

@@ -71,7 +71,7 @@ class NamedPlan:
 
 
 def expand_plans(given):
-    """Return the plans that a caller means, without repetitions.
+    """Return the plans that `given` describes, each once.
 
     Parameters
     ----------

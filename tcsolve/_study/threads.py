@@ -27,8 +27,8 @@ FUNCTIONS = (
 def blas_threads():
     """Return the number of threads that SciPy's BLAS may use.
 
-    BLAS is asked, if it has a function for this.  Otherwise it is the first of `THREAD_VARIABLES` that is
-    set, or the number of cores of this process.
+    The number comes from BLAS, if it has a function for this.  Otherwise it is that of the first of
+    `THREAD_VARIABLES` that is set, or the number of cores of this process.
 
     Returns
     -------

@@ -169,7 +169,7 @@ def _parser():
     script = commands.add_parser(
         "run",
         usage="%(prog)s [-m] script.py [arguments]",
-        help="run a Python program with tcsolve's functions in the places of those of SciPy, NumPy and CuPy",
+        help="run a Python program in which tcsolve's functions replace those of SciPy, NumPy and CuPy",
     )
     script.set_defaults(run=check_script)
     script.add_argument(

@@ -42,7 +42,7 @@ def test_the_committed_page_has_every_problem_and_counts_what_is_left(script, mo
     text = (BENCHMARKS / "results/training.md").read_text()
     assert text == script("training").page(known["machine"], known["rows"])
     problems = {row["problem"] for row in known["rows"]}
-    lines = text.partition("## Beside published figures")[2].splitlines()
+    lines = text.partition("## Comparison with published figures")[2].splitlines()
     assert {line.split(" | ")[0][2:] for line in lines if line.count("|") == 8} >= problems
     left = sum(line.count(module.UNEXPLAINED) for line in lines if line.count("|") == 8)
     assert f"and {left} are not explained" in text

@@ -172,8 +172,8 @@ def _power(exponent):
 def _sum_by_blas(parts_a, parts_b, terms, run):
     """Return what `sum_of_terms` does, with the sums of BLAS.
 
-    The parts of all terms lie behind each other along k, the smallest terms before others.  So the sum over
-    `run` consecutive k is one product of BLAS, which adds it to the total.
+    The parts of all terms are concatenated along k, those of the smallest terms first.  So the sum over `run`
+    consecutive k is one product of BLAS, which adds it to the total.
     """
     total = None
     for q in range(0, parts_a[0].shape[-1], run):

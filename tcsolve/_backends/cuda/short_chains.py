@@ -4,9 +4,9 @@ cuBLAS sums all n products of an entry one after the other.  If all these additi
 the error of a residual is many times the bound that the residual has to meet.  Here the sum is made of sums
 of c products, with c from 2 sqrt(n) to 4 sqrt(n).
 
-For many columns this would take up to twice the time.  So the long sums are kept where a check finds no such
-rounding.  It compares A (X S) by short sums with (A X) S: each column of S adds some columns of X with random
-signs.  Rounding in one direction does not cancel there, because the signs do not depend on it.
+For many columns this would take up to twice the time.  So the long sums are kept if a check finds no such
+rounding.  The check compares A (X S) by short sums with (A X) S: each column of S adds some columns of X with
+random signs.  The signs do not depend on the rounding, so errors in one direction do not cancel there.
 """
 
 import math
@@ -22,11 +22,12 @@ from tcsolve._backends.cuda.runtime.cublas_calls import gemm_in_blocks, gemv
 
 __all__ = ["product"]
 
-# Up to this n a product is one block.  From this number of columns on, long sums are checked.
+# Up to this n a product is one block.  Beyond this number of columns, long sums are formed and checked.
 ONE_BLOCK, MOST_COLUMNS = 32, 256
 # The number of columns that one call of gemv multiplies; it has several chains for each entry.
 GEMV_COLUMNS = 1024
-# All sums of one call have at most ENTRIES entries, or those of A divided by ROOM; one sum is always allowed.
+# The sums of one call have at most ENTRIES entries in all, or, if that is more, a part 1 / ROOM of the number
+# of entries of A.  One sum is always allowed.
 ROOM, ENTRIES = 64, 1 << 16
 # The number of columns of S, and of rows of S that are made at once.
 COMBINATIONS, ROWS = 32, 8192
@@ -46,7 +47,7 @@ def product(a, x):
 
 
 def _rounds_one_way(a, x, y):
-    """Tell whether the sums of y = A x seem to have errors that random ones would not have."""
+    """Tell whether the sums of y = A x have larger errors than random rounding would give."""
     n, k = x.shape
     combined = [cupy.zeros((len(v), COMBINATIONS), v.dtype) for v in (x, y)]
     size = column_max(x)
@@ -57,7 +58,7 @@ def _rounds_one_way(a, x, y):
             total += v[:, some] @ s
     of_x, of_y = combined
     error = cupy.abs(_times_matrix(a, of_x) - of_y).max()
-    # The errors of the columns that are added have random signs, and their sizes are at most 1.
+    # The columns are added with random signs, and after scaling max |x| of each is at most 1.
     allowed = ALLOWED * 2.0**-53 * math.sqrt(n) * math.sqrt(k / COMBINATIONS)
     return bool(error > allowed * row_stats(a)[1].sum(axis=0).max())  # False for NaN
 

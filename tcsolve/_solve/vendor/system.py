@@ -67,8 +67,8 @@ class System(NamedTuple):
     mirrored: bool  # True if unread entries are mirror images of others
     estimate: bool  # as in `solve_by_vendor`
     alone: bool  # True for one system, False for a stack; the ladder can solve one general system instead
-    # True if rcond is computed from A^-1, and not only estimated from random vectors, for all matrices if
-    # `estimate`, else for those that may have an rcond below epsilon
+    # True if rcond is computed from A^-1 and not only estimated from random vectors.  With `estimate` this
+    # applies to all matrices, without it to those that may have an rcond below epsilon.
     exact: bool = False
     ax: Any = None  # A x (n, k) for the first answer x of one large system, if it was computed
 

@@ -29,9 +29,9 @@ __all__ = [
 # The numbers of the kinds in small_solve.cuh; all other kinds are triangles.
 KINDS = {"general": 0, "positive definite": 1}
 TRIANGLE = 2
-# rcond is estimated from this number of random vectors.  If the estimate is below this multiple of epsilon,
-# rcond is computed from A**-1.  Only about one of 10**4 matrices with an rcond below epsilon has a larger
-# estimate; see `look_at`.
+# By the number of random vectors from which rcond is estimated: if the estimate is below this multiple of
+# epsilon, rcond is computed from A**-1.  Only about one of 10**4 matrices with an rcond below epsilon has a
+# larger estimate; see `look_at`.
 NEAR = {1: 1e4, 2: 100.0}
 # A band of more diagonals than any matrix has, without mirror images.
 ALL_READ = (1 << 40, 1 << 40, 0)

@@ -309,7 +309,7 @@ def _emulated(work):
     _finish(work, sum_of_terms(*parts, product.terms, run, add))
 
 
-# The engines: functions of a `Work`.  A user cannot ask for 'emulated', which the product decides.
+# The engines: functions of a `Work`.  A caller cannot choose 'emulated'; a `Product` with a unit uses it.
 RUN = {
     "naive": _naive,
     "wmma": _wmma,

@@ -11,8 +11,8 @@ from tcsolve._backends.cuda.runtime import cublas_calls, current_device
 __all__ = ["overlap", "together"]
 
 # By the number of products of the update: (largest number of rows of the panel, part of the multiprocessors
-# that the update leaves free if the panel takes longer).  An update with one product needs fewer
-# multiprocessors when fewer rows are left.
+# that the update leaves free if the panel takes longer than the update).  An update with one product needs
+# fewer multiprocessors when fewer rows are left.
 SPARED = {1: ((16384, 0.6), (24576, 0.42), (math.inf, 0.24)), 3: ((math.inf, 0.24),)}
 
 

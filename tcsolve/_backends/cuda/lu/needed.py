@@ -23,7 +23,7 @@ from tcsolve.kernels.panel_shapes import LARGEST_CLUSTER, panel_shape
 __all__ = ["kernels_of", "prepare"]
 
 REAL = {"f": "float", "d": "double"}
-# The update of a general matrix.  A wide panel has products in fp16x3 also if the update is fp16.
+# The update of a general matrix.  A wide panel has products in fp16x3 even if the update is fp16.
 USUAL = "fp16x3"
 
 _largest = {}  # the largest n that was prepared, by device and dtypes

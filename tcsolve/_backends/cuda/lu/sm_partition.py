@@ -9,7 +9,7 @@ from tcsolve._paths import paths
 
 __all__ = ["Flags", "Share"]
 
-# Nanoseconds for which the update waits at most until the panel is resident.
+# The longest time, in nanoseconds, that the update waits for the panel to become resident.
 GATE_PATIENCE = 200_000
 
 
@@ -32,7 +32,7 @@ class Share:
     def await_panel(self):
         """Let later work in the main stream wait until the panel is resident; the panel sets the flags.
 
-        The later work takes every free multiprocessor, so the panel must have its own before.
+        The later work takes every free multiprocessor, so the panel must get its own first.
         """
         if self._before_panel is None:
             return

@@ -153,7 +153,7 @@ def _options(arch, defines):
 
 
 def _say(arch):
-    """Say on a terminal, once in a process, why the first solve of a machine takes so long."""
+    """Say on a terminal, once in a process, why the first solve on a machine takes so long."""
     global _said
     with _saying:
         silent, _said = _said or sys.stderr is None or not sys.stderr.isatty(), True

@@ -5,7 +5,7 @@ import contextlib
 
 __all__ = ["counted", "counters", "note"]
 
-# The counters that count now; without any, a launch does nothing for them.
+# The active counters.  If there are none, a launch counts nothing.
 counters = []
 
 

@@ -1,4 +1,7 @@
-"""Remembers sizes and work.  A size that is used again gets a tape, and work that is repeated is recorded."""
+"""Remembers sizes and work.
+
+A large matrix gets a tape if its size was used before, and its work is recorded when it is repeated.
+"""
 
 import collections
 
