@@ -21,8 +21,8 @@ In solve/:
 - invert_diagonal_blocks: tcs_invert_blocks, inverses of diagonal blocks for triangular_solve;
   tcs_begin_triangle, the same, and right-hand sides, for a single triangle
 - residual: tcs_matrix_residual, b - A x for one right-hand side
-- refinement_vectors: tcs_residual, tcs_column_max, tcs_lower, tcs_raise, the vector operations of a
-  refinement step
+- refinement_vectors: tcs_residual, tcs_column_max, tcs_combine, tcs_lower, tcs_raise, the vector
+  operations of a refinement step
 - condest: tcs_probes, tcs_signs, tcs_held, tcs_steepest, the vector operations of the condition
   estimate
 
@@ -207,7 +207,7 @@ KERNELS = {
         _each(T_A=("float", "double"), ROWS=RESIDUAL_ROWS),
     ),
     "refinement_vectors": KernelSpec(
-        ("tcs_residual", "tcs_column_max", "tcs_lower", "tcs_raise"),
+        ("tcs_residual", "tcs_column_max", "tcs_combine", "tcs_lower", "tcs_raise"),
         _each(T_LOW=("float", "double")),
     ),
     "condest": KernelSpec(("tcs_probes", "tcs_signs", "tcs_steepest", "tcs_held"), ({},)),

@@ -5,12 +5,14 @@
 //       sizes unsigned long long[2][k], zero before the launch: max |r|, then max |x| of each column, as the bits of a
 //             double.  As integers these compare like the numbers, and NaN is the largest.
 //   tcs_column_max  sizes[k], zero before the launch: max |v| of each column in the same form.
+//   tcs_combine    out[i][g] = sum of +-2^-e_j v[i][j] over the columns j = g, g + 32, ..., with e_j as below and signs
+//             that look random.  The numbers of v have 1 or 2 `parts`, and its strides are in doubles.
 //   tcs_lower      low[j][i] = v[order[i]][j] 2^-e_j for i < n and j < k, 0 for k <= j < width, where 2^e_j is the
 //             power of two at or below sizes[j]; order null: no permutation.  All bits of done[0 .. count) become 1,
 //             as triangular_solve.cu needs them.
 //   tcs_raise      v[j][order[i]] = low[j][i] 2^e_j in FP64, v [k][n] contiguous; plus onto[j][order[i]], unless null.
 //
-// Grid ceil(n / 256) x k (tcs_lower: x width), block 256.  A grid has at most 65535 blocks in y; blocks of tcs_residual
+// Grid ceil(n / 256) x k (tcs_lower: x width; tcs_combine: ceil(n / 8) x 1), block 256.  A grid has at most 65535 blocks in y; blocks of tcs_residual
 // and tcs_column_max take several columns if k is larger.
 // Rounding: one FP64 subtraction; scaling by powers of two is exact up to the cast.  Defines T_LOW (float or double).
 
@@ -59,6 +61,21 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_column_max(Bits* sizes, const double* v, Index v_row, Index v_col, Index n, Index k) {
     const Index i = Index(blockIdx.x) * THREADS + threadIdx.x;
     for (Index j = blockIdx.y; j < k; j += gridDim.y) largest(sizes + j, i < n ? bits(v[i * v_row + j * v_col]) : 0);
+}
+
+// One warp sums a row; its lanes read neighbours of a row-major v.
+extern "C" __global__ void __launch_bounds__(THREADS)
+tcs_combine(double* out, const double* v, Index v_row, Index v_col, Index parts, const Bits* sizes, Index n, Index k) {
+    const Index i = Index(blockIdx.x) * (THREADS / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    if (i >= n) return;
+    double sum[2] = {0, 0};
+    for (Index j = lane; j < k; j += WARP) {
+        unsigned mixed = unsigned(j) * 0x9e3779b1u;
+        mixed ^= mixed >> 15;
+        const double scale = mixed & 0x2000u ? power(sizes[j], true) : -power(sizes[j], true);
+        for (Index part = 0; part < parts; ++part) sum[part] += scale * v[i * v_row + j * v_col + part];
+    }
+    for (Index part = 0; part < parts; ++part) out[(i * WARP + lane) * parts + part] = sum[part];
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -161,12 +161,14 @@ class Ops(Protocol):
         16.  It returns the result, or None if more checks are needed, because out may overlap another array.
         """
 
-    def product(self, a, x, adjoint=False):
+    def product(self, a, x, adjoint=False, triangle=None):
         """Return a x, or a**H x, computed in FP64 for every dtype of a.
 
-        a and x are two matrices, or, without `adjoint`, two stacks of matrices in FP64.  The
-        product of two matrices is used for residuals: each of its sums is a sum of short sums, so that
-        additions which round in one direction do not hide an error.
+        a and x are two matrices, or, without `adjoint`, two stacks of matrices in FP64.  The product of two
+        matrices is used for residuals: each of its sums is a sum of short sums, or is compared with short
+        sums, so that additions which round in one direction do not hide an error.
+
+        `triangle` is 'upper' or 'lower' if all other entries of a are known to be zero.
         """
 
     def residual(self, a, x, b):

@@ -91,7 +91,7 @@ class NumpyOps:
     def gemm(self, job):
         cpu_gemm.gemm(job)  # nothing is repeated: the checks are short compared with any product
 
-    def product(self, a, x, adjoint=False):
+    def product(self, a, x, adjoint=False, triangle=None):
         if a.ndim > 2:
             return matmul(a, x)
         if a.dtype.char in "dD":  # BLAS gives no warnings

@@ -38,6 +38,9 @@ from tcsolve._paths import paths
 
 __all__ = ["CupyOps"]
 
+# From this number of columns on, a triangle is multiplied in parts of some rows; the largest number of parts,
+# and the smallest number of rows of a part.
+TRIANGLE_COLUMNS, TRIANGLE_PARTS, TRIANGLE_ROWS = 1024, 16, 512
 # Number of rows that one block of tcs_survey sums, as (largest n, rows), and number of its columns.
 SURVEY_ROWS, SURVEY_COLUMNS = ((1024, 32), (4096, 64), (math.inf, 256)), 512
 
@@ -177,8 +180,8 @@ class CupyOps:
     # ---- residuals -------------------------------------------------------------------------
 
     @turns_into_memory_error
-    def product(self, a, x, adjoint=False):
-        return _in_fp64(a, x, adjoint)
+    def product(self, a, x, adjoint=False, triangle=None):
+        return _checked_product(a, x, adjoint, triangle)
 
     def residual(self, a, x, b):
         if callable(a):
@@ -212,7 +215,7 @@ class CupyOps:
 def _residual(a, x, b):
     if x.shape[1] == 1 and x.dtype.char == b.dtype.char == "d" and first_steps.has_rows(a):
         return first_steps.residual(a, x, b)
-    return _difference(b, _in_fp64(a, x, False), x)
+    return _difference(b, _checked_product(a, x), x)
 
 
 @turns_into_memory_error
@@ -259,12 +262,38 @@ def _cast(w, a, row_scale, col_scale):
     launch(enumerate((w.data.ptr, ld(w), a.data.ptr, n, m, n, *scales)))
 
 
-def _in_fp64(a, x, adjoint):
+def _checked_product(a, x, adjoint=False, triangle=None):
+    """Return the product of `Ops.product`, with short sums where they matter."""
+    if a.ndim > 2:
+        return a @ x
+    dense = functools.partial(_in_fp64, a, adjoint)
+    in_parts = triangle and x.shape[1] >= TRIANGLE_COLUMNS
+    y = _of_triangle(a, triangle, x) if in_parts else dense(x)
+    norm = functools.partial(_norm, a.T if adjoint else a)
+    return short_chains.checked(y, x, dense, norm)
+
+
+def _norm(a):
+    return row_stats(a)[1].sum(axis=0).max()
+
+
+def _of_triangle(a, triangle, x):
+    """Return the product with a triangle, in parts of some rows, without its zeros."""
+    n, y = len(x), cupy.empty(x.shape, np.result_type(a.dtype, x.dtype, np.float64))
+    step = max(TRIANGLE_ROWS, -(-n // TRIANGLE_PARTS))
+    for first in range(0, n, step):
+        rows = slice(first, first + step)
+        read = slice(first, n) if triangle == "upper" else slice(0, rows.stop)
+        y[rows] = _in_fp64(cupy.ascontiguousarray(a[rows, read]), False, x[read])
+    return y
+
+
+def _in_fp64(a, adjoint, x):
     """Return a x or a**H x in FP64; a matrix of another precision is converted part by part."""
     wide = np.result_type(a.dtype, np.float64)
     if a.dtype == wide:
         return _product(a, x, adjoint)
-    y = cupy.zeros(x.shape, dtype=np.result_type(wide, x.dtype))
+    y = cupy.zeros((a.shape[1] if adjoint else len(a), x.shape[1]), np.result_type(wide, x.dtype))
     for rows in parts(*a.shape, WIDENED["cuda"]):
         if adjoint:
             y += _product(converted(a[rows], wide), x[rows], adjoint=True)
@@ -275,9 +304,7 @@ def _in_fp64(a, x, adjoint):
 
 def _product(a, x, adjoint):
     """Return a x or a**H x without a conjugated copy of a."""
-    if adjoint:
-        return _product(a.T, x.conj(), adjoint=False).conj()
-    return a @ x if a.ndim > 2 else short_chains.product(a, x)
+    return _product(a.T, x.conj(), False).conj() if adjoint else short_chains.product(a, x)
 
 
 def _scaled_copy(a, row_scale, col_scale):

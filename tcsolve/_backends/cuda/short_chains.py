@@ -16,11 +16,10 @@ import numpy as np
 
 from tcsolve._arithmetic.matrix_parts import short_sum
 from tcsolve._backends.cuda.gemm import three_products
-from tcsolve._backends.cuda.lu.first_steps import column_max
-from tcsolve._backends.cuda.norms import row_stats
+from tcsolve._backends.cuda.lu.first_steps import COMBINATIONS, column_max, combined
 from tcsolve._backends.cuda.runtime.cublas_calls import gemm_in_blocks, gemv
 
-__all__ = ["product"]
+__all__ = ["checked", "product"]
 
 # Up to this n a product is one block.  Beyond this number of columns, long sums are formed and checked.
 ONE_BLOCK, MOST_COLUMNS = 32, 256
@@ -29,48 +28,45 @@ GEMV_COLUMNS = 1024
 # The sums of one call have at most ENTRIES entries in all, or, if that is more, a part 1 / ROOM of the number
 # of entries of A.  One sum is always allowed.
 ROOM, ENTRIES = 64, 1 << 16
-# The number of columns of S, and of rows of S that are made at once.
-COMBINATIONS, ROWS = 32, 8192
 # The error of a long sum that is allowed, in units of u sqrt(n) ||A|| ||x||, for the average column.
 ALLOWED = 4
 
 
 def product(a, x):
-    """Return A x for a (m, n) and x (n, k) in FP64 or complex FP64."""
+    """Return A x for a (m, n) and x (n, k) in FP64 or complex FP64; of many columns by long sums."""
     n, k = x.shape
     if n <= ONE_BLOCK or not (a.size and x.size):
         return a @ x
     if k > MOST_COLUMNS:
-        y = three_products.product(a, x) if three_products.multiplies(a, x) else a @ x
-        return _times_matrix(a, x) if _rounds_one_way(a, x, y) else y
+        return three_products.product(a, x) if three_products.multiplies(a, x) else a @ x
     return _times_vector(a, x) if k == 1 and a.dtype == x.dtype == float else _times_matrix(a, x)
 
 
-def _rounds_one_way(a, x, y):
-    """Tell whether the sums of y = A x have larger errors than random rounding would give."""
+def checked(y, x, times, norm):
+    """Return y = A x, with short sums in place of long ones whose rounding errors do not look random.
+
+    Parameters
+    ----------
+    y, x : arrays, shapes (m, k) and (n, k)
+        y may be overwritten.
+    times : callable, (n, k) -> (m, k)
+        Multiplies by A, with `product`.
+    norm : callable, () -> array of one number
+        Returns ||A||, the largest sum of a row.
+    """
     n, k = x.shape
-    combined = [cupy.zeros((len(v), COMBINATIONS), v.dtype) for v in (x, y)]
-    size = column_max(x)
-    for first in range(0, k, ROWS):
-        some = slice(first, first + ROWS)
-        s = _signs(size[some]).astype(x.dtype)
-        for total, v in zip(combined, (x, y), strict=True):
-            total += v[:, some] @ s
-    of_x, of_y = combined
-    error = cupy.abs(_times_matrix(a, of_x) - of_y).max()
-    # The columns are added with random signs, and after scaling max |x| of each is at most 1.
+    if k <= MOST_COLUMNS or n <= ONE_BLOCK or not y.size:
+        return y
+    sizes = column_max(x)
+    of_x, of_y = (combined(v, sizes) for v in (x, y))
+    error = column_max(times(of_x) - of_y).max()
+    # The columns are added with random signs, and after scaling max |x| of each is from 1 to 2.
     allowed = ALLOWED * 2.0**-53 * math.sqrt(n) * math.sqrt(k / COMBINATIONS)
-    return bool(error > allowed * row_stats(a)[1].sum(axis=0).max())  # False for NaN
-
-
-def _signs(size):
-    """Return a matrix with one nonzero in each row: a power of two near 1 / size, with a random sign."""
-    rng = np.random.default_rng(0)
-    sign = cupy.asarray(rng.choice([-1.0, 1.0], len(size)))
-    exponent = cupy.clip(cupy.frexp(size)[1], -1000, 1000)
-    column = cupy.arange(len(size))[:, None] % COMBINATIONS
-    scaled = cupy.ldexp(sign, -exponent)[:, None]
-    return cupy.where(column == cupy.arange(COMBINATIONS), scaled, 0)
+    if bool(error > allowed * norm()):  # False for NaN
+        for first in range(0, k, MOST_COLUMNS):
+            some = slice(first, first + MOST_COLUMNS)
+            y[:, some] = times(x[:, some])
+    return y
 
 
 def _times_vector(a, x):

@@ -34,9 +34,8 @@ MEASURED = 4
 MEASURED_AT_ONCE = 192
 # Up to this n, one multiprocessor is as fast as many, because the launch takes most of the time.
 AT_ONCE = 64
-# From this many right-hand sides on, the product with a triangle is computed in parts; the largest number of
-# parts, and the smallest number of rows of a part.
-TRIANGLE_COLUMNS, TRIANGLE_PARTS, TRIANGLE_ROWS = 1024, 16, 512
+# By kind: the triangle outside of which A is zero.
+TRIANGLES = {"upper triangular": "upper", "lower triangular": "lower"}
 # See `look_at`.
 MARGIN = 100
 
@@ -66,7 +65,8 @@ def measure(ops, system, y, info, board):
     if m > 1 or n <= MEASURED_AT_ONCE:
         ops.vendor.measure(a, x, b, y[:, k:], info, found)
     else:  # products with a large matrix use the whole device
-        ax = _product(ops, system, ops.converted(x[0], np.result_type(x.dtype, np.float64)))
+        wide = ops.converted(x[0], np.result_type(x.dtype, np.float64))
+        ax = ops.product(a[0], wide, triangle=TRIANGLES.get(system.kind))
         rows = ops.row_stats(a[0]).total
         is_hermitian = system.kind == "positive definite"
         sums = rows, rows if is_hermitian else ops.row_stats(a[0].T).total
@@ -80,19 +80,6 @@ def _as_answer(ops, y, dtype):
     x = ops.xp.swapaxes(y, 1, 2).copy()  # a view would keep the memory of the probes
     with np.errstate(over="ignore", under="ignore"):
         return ops.converted(x, dtype)
-
-
-def _product(ops, system, x):
-    """Return A x for one matrix; a triangle is multiplied in parts of some rows, without its zeros."""
-    (a,), xp, n = system.a, ops.xp, len(x)
-    if not system.kind.endswith("triangular") or x.shape[1] < TRIANGLE_COLUMNS:
-        return ops.product(a, x)
-    y, step = xp.empty(x.shape, x.dtype), max(TRIANGLE_ROWS, -(-n // TRIANGLE_PARTS))
-    for first in range(0, n, step):
-        rows = slice(first, first + step)
-        read = slice(first, n) if system.kind.startswith("upper") else slice(0, rows.stop)
-        y[rows] = ops.product(xp.ascontiguousarray(a[rows, read]), x[read])
-    return y
 
 
 class _Look(NamedTuple):

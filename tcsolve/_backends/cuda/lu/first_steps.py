@@ -16,8 +16,10 @@ from tcsolve._paths import paths
 from tcsolve.kernels.launch_shapes import residual_rows
 
 __all__ = [
+    "COMBINATIONS",
     "ahead",
     "column_max",
+    "combined",
     "difference",
     "has_rows",
     "held",
@@ -28,6 +30,8 @@ __all__ = [
 ]
 
 THREADS = 256
+# Number of sums of columns that `combined` returns: one for each lane of a warp.
+COMBINATIONS = 32
 # The limit of CUDA for the second dimension of a grid.
 MOST_BLOCKS_IN_Y = 65535
 # Number of threads of a kernel with one block for each vector.
@@ -71,6 +75,19 @@ def column_max(v):
     strides = (s // v.itemsize for s in v.strides)
     kernel(_columns_grid(n, k), (THREADS,), (sizes, v, *strides, n, k))
     return sizes.view(np.float64)
+
+
+def combined(v, sizes):
+    """Return 32 sums of columns of v (n, k), which is in FP64 or complex FP64, as an array (n, 32).
+
+    Column j is multiplied by a random sign, and divided by the power of two at or below sizes[j].
+    """
+    (n, k), parts = v.shape, v.itemsize // 8
+    out = cupy.empty((n, COMBINATIONS), v.dtype)
+    kernel = compiler.kernel("refinement_vectors", "tcs_combine", T_LOW="double")
+    strides = (s // 8 for s in v.strides)
+    kernel((-(-n // 8),), (THREADS,), (out, v, *strides, parts, sizes, n, k))
+    return out
 
 
 def _columns_grid(n, k):

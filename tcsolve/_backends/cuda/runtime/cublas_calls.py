@@ -187,8 +187,12 @@ def _function(name):
 
 
 def ld(x):
-    """Return the leading dimension, in entries, of a row-major view."""
-    return x.strides[0] // x.dtype.itemsize
+    """Return the leading dimension, in entries, of a row-major view, or the step of a vector.
+
+    The stride of a single row means nothing, and may be smaller than the row.
+    """
+    step = x.strides[0] // x.dtype.itemsize
+    return max(step, x.shape[1]) if x.ndim == 2 and len(x) == 1 else step
 
 
 @functools.cache

@@ -649,6 +649,26 @@ def _bits(x):
     return x.view(np.uint16) if x.dtype == BF16 else x
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("precision", [None, "fp32"])
+@pytest.mark.parametrize("count, one", [(1, False), (3, False), (3, True)])
+def test_a_single_row_that_was_a_column_is_a_matrix(dtype, precision, count, one, cupy):
+    """The stride of its only row is one entry."""
+    rng = np.random.default_rng(8)
+    a = rng.standard_normal((1 if one else count, 100, 1)).astype(dtype)
+    b = rng.standard_normal((count, 5, 100)).astype(dtype)
+    x, y = cupy.asarray(a), cupy.asarray(b)
+
+    found = gemm_batched(x, y, transa=True, transb=True, precision=precision)
+
+    expected = a.swapaxes(1, 2).astype(float) @ b.swapaxes(1, 2)
+    size = np.linalg.norm(a, axis=1)[..., None] * np.linalg.norm(b, axis=2)[:, None]
+    bound = gemm_bound(x, y, transa=True, transb=True, precision=precision).bound
+    assert (np.abs(found.get() - expected) <= bound * size).all()
+    single = gemm(x[0], y[0], transa=True, transb=True, precision=precision).get()
+    assert (np.abs(single - expected[0]) <= bound * size[0]).all()
+
+
 @pytest.mark.parametrize("refine", LEVELS)
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
 def test_batches_are_refined(precision, refine, cupy):
