@@ -74,7 +74,8 @@ def cases(quick):
     for kind in ("general", "positive definite"):
         for n, count in QUICK_STACKS if quick else STACKS:
             yield Case(kind, "gauss", n, count, 1)
-            if n in DOMINANT_STACKS:
+            # With n = 4 some of half a million symmetric matrices are not definite.
+            if n in DOMINANT_STACKS and (kind, n) != ("positive definite", 4):
                 yield Case(kind, "gauss + n I", n, count, 1)
     kinds = tuple(ASSUMED)
     for kind, n in itertools.product(kinds, QUICK_SMALL if quick else SMALL_SIZES):

@@ -19,6 +19,10 @@ from tcsolve._solve.vendor.system import (
 
 __all__ = ["settled"]
 
+# Up to this n, one multiprocessor corrects up to FEW columns of a single matrix sooner than the many launches
+# that use the whole device.
+CORRECTED_AT_ONCE, FEW = 512, 4
+
 
 def settled(ops, system, x, factors, board):
     """Return the `Part` from the measured numbers on the host, or None if the ladder must solve a system."""
@@ -83,9 +87,10 @@ def _step(ops, system, x, factors, error):
 
     `error` has the measured errors of x.
     """
-    if len(x) == 1 and x.shape[1] > MEASURED_AT_ONCE:
+    m, n, k = x.shape
+    if m == 1 and n > (CORRECTED_AT_ONCE if k <= FEW else MEASURED_AT_ONCE):
         return _step_of_large(ops, system, x, factors, error)
-    xp, (m, n, k), wide = ops.xp, x.shape, np.result_type(x.dtype, np.float64)
+    xp, wide = ops.xp, np.result_type(x.dtype, np.float64)
     found, r = xp.zeros((MEASURED + 2 * k, m)), xp.empty((m, k, n), wide)
     ops.vendor.measure(system.a, x, system.b, r[:, :0], None, found, residuals=r)
     y = xp.swapaxes(factors.solve(r), 1, 2)
