@@ -275,10 +275,25 @@ def results_before_their_code(root=ROOT, folder=RESULTS):
         if not known:
             yield path.name, commit, None
             continue
-        asked = [script, *PARTS.get(path.stem, LIBRARY)]
+        asked = [*_parts_of_script(root / script, root), *PARTS.get(path.stem, LIBRARY)]
         changed = [x for x in asked if _git(root, "diff", "--quiet", commit, "--", x).returncode]
         if changed:
             yield path.name, commit, changed
+
+
+def _parts_of_script(script, root):
+    """Return the paths of a script, of the modules in its folder that it imports, and of its CUDA sources."""
+    found, todo = [], [script]
+    while todo:
+        path = todo.pop()
+        if path in found or not path.exists():
+            continue
+        found.append(path)
+        words = re.findall(r"\w+(?:\.cu\b)?", path.read_text(encoding="utf-8"))
+        names = {word if word.endswith(".cu") else f"{word}.py" for word in words}
+        names = {name for name in names if name.startswith("_") or name.endswith(".cu")}
+        todo += [script.parent / name for name in sorted(names)]
+    return [str(path.relative_to(root)) for path in found] or [str(script.relative_to(root))]
 
 
 def _git(root, *args):

@@ -201,3 +201,19 @@ def test_late_and_dotted_imports_are_seen(tmp_path):
     )
     assert packages_of(path) == {"_solve", "_lu", "tcsolve"}
     assert libraries(path) == {"cupy"}
+
+
+def test_the_figure_of_the_documentation_has_every_package():
+    """It has the outermost packages, in an order in which imports run downwards only."""
+    text = (Path(__file__).parents[1] / "docs" / "_ext" / "figures.py").read_text(encoding="utf-8")
+    (layers,) = (
+        ast.literal_eval(node.value)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LAYERS"
+    )
+    depth = {name: i for i, names in enumerate(layers) for name in names}
+    assert set(depth) == {row.partition(".")[0] for row in PACKAGES}
+    for row, allowed in PACKAGES.items():
+        outer = row.partition(".")[0]
+        inner = {name.partition(".")[0] for name in allowed} & set(depth) - {outer}
+        assert all(depth[name] > depth[outer] for name in inner), row

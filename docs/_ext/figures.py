@@ -236,25 +236,31 @@ def look_ahead(results):
     return figure
 
 
+# The packages, from high to low; each row imports from lower rows only.
+LAYERS = (
+    ("cli",),
+    ("tcsolve",),
+    ("_family", "_study"),
+    ("_solve", "_gemm"),
+    ("_lu", "_refine"),
+    ("_backends",),
+    ("_contract",),
+    ("_arithmetic",),
+    ("types",),
+)
+
+
 def layers(results):
     """The packages, and which may import which."""
-    figure, ax = _canvas(7.6, 4.6, (0, 10), (0, 8.4))
-    rows = (
-        (7.4, ("command line",)),
-        (6.2, ("public names",)),
-        (5.0, ("solve", "gemm")),
-        (3.8, ("lu", "refine")),
-        (2.6, ("contract of the primitives",)),
-        (1.4, ("backend: NumPy", "backend: CUDA")),
-        (0.2, ("arithmetic: formats, products", "errors, Plan, Solution")),
-    )
-    colors = {"backend: CUDA": UPDATE, "backend: NumPy": UPDATE}
-    for y, names in rows:
-        width = 8.0 / len(names)
-        for i, name in enumerate(names):
-            _box(ax, 1 + i * width + 0.1, y, width - 0.2, 0.75, name, colors.get(name, "white"))
-    for (upper, _), (lower, _) in itertools.pairwise(rows):
-        _arrow(ax, (5, upper - 0.03), (5, lower + 0.8))
+    step = 1.1
+    figure, ax = _canvas(7.6, 5.4, (0, 10), (0, step * len(LAYERS)))
+    for i, names in enumerate(reversed(LAYERS)):
+        width, y = 8.0 / len(names), step * i + 0.1
+        for j, name in enumerate(names):
+            color = UPDATE if name == "_backends" else "white"
+            _box(ax, 1 + j * width + 0.1, y, width - 0.2, 0.7, name, color)
+        if i:
+            _arrow(ax, (5, y - 0.03), (5, y - step + 0.73))
     return figure
 
 

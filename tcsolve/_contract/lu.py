@@ -160,7 +160,9 @@ class LUOps(Protocol):
         """Call first() and second(), which do not depend on each other; run them concurrently if possible."""
 
     def overlap(self, step):
-        """Do all parts of a `_lu._Step`, concurrently where possible, with the same result as step.do().
+        """Do all parts of a `_lu.elimination._Step`, concurrently where possible.
+
+        The result is that of step.do().
 
         The parts depend on each other as follows.
 

@@ -47,3 +47,28 @@ def test_results_are_named_whose_script_or_library_changed(script, tmp_path):
     assert named() == unknown | {"lu.json": ["tcsolve"], "gemm.json": ["tcsolve/_gemm"]}
     files["lu"].write_text("2\n")
     assert named()["lu.json"] == ["benchmarks/lu.py", "tcsolve"]
+
+
+def test_results_are_named_if_a_part_of_their_script_changed(script, tmp_path):
+    tables, results = script("tables"), tmp_path / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    texts = {
+        "lu.py": "from _rates import KERNEL\n",
+        "_rates.py": 'KERNEL = "rates.cu"\n',
+        "rates.cu": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / "benchmarks" / name).write_text(text)
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    commit = git(tmp_path, "rev-parse", "--short", "HEAD")
+    (results / "lu.json").write_text(json.dumps({"machine": {"commit": commit}, "rows": []}))
+    assert not list(tables.results_before_their_code(tmp_path, results))
+
+    for name in ("_rates.py", "rates.cu"):
+        with (tmp_path / "benchmarks" / name).open("a") as file:
+            file.write("# changed\n")
+
+    (found,) = tables.results_before_their_code(tmp_path, results)
+    assert found == ("lu.json", commit, ["benchmarks/_rates.py", "benchmarks/rates.cu"])
