@@ -1,11 +1,13 @@
-"""Locks of processes that fork: one that a child finds free, and one that a fork waits for."""
+"""Locks of processes that fork: one that a child finds free, and those that a fork waits for."""
 
 import os
 import threading
 import weakref
 
-__all__ = ["ForkSafeLock", "no_fork"]
+__all__ = ["ForkSafeLock", "delays_fork", "no_fork"]
 
+# A fork by another thread waits at most so many seconds for the end of a call.
+LONGEST_WAIT = 10.0
 _locks = weakref.WeakSet()
 # In a block `with no_fork`, a fork by another thread waits for the end of the block.  An import needs this: a
 # child waits for ever for an import that another thread of its parent has begun.
@@ -48,8 +50,69 @@ def _renew_all():
         lock._renew()
 
 
+class _Calls:
+    """The calls of one thread during which a fork by another thread waits."""
+
+    every = weakref.WeakSet()
+    # Held while a thread forks; whether one does, or waits to; and the locks that it has taken.
+    forking, is_pending, taken = threading.RLock(), False, ()
+
+    def __init__(self):
+        self.lock, self._depth = threading.RLock(), 0
+        _Calls.every.add(self)
+
+    def __enter__(self):
+        if not self._depth:
+            if _Calls.is_pending:  # do not begin another call before the fork
+                with _Calls.forking:
+                    pass
+            self.lock.acquire()
+        self._depth += 1
+
+    def __exit__(self, *_):
+        self._depth -= 1
+        if not self._depth:
+            self.lock.release()
+
+
+_thread = threading.local()
+
+
+def delays_fork(function):
+    """Return a function during whose calls a fork by another thread waits.
+
+    OpenBLAS stops its threads at a fork.  A thread that waits for their results then may wait for ever.
+    """
+
+    def call(*args, **kwargs):
+        try:
+            calls = _thread.calls
+        except AttributeError:
+            calls = _thread.calls = _Calls()
+        with calls:
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _before_fork():
+    _Calls.forking.acquire()
+    _Calls.is_pending = True
+    locks = [calls.lock for calls in list(_Calls.every)]
+    _Calls.taken = [lock for lock in locks if lock.acquire(timeout=LONGEST_WAIT)]
+    no_fork.acquire()
+
+
+def _after_fork():
+    no_fork.release()
+    for lock in _Calls.taken:
+        lock.release()
+    _Calls.taken, _Calls.is_pending = (), False
+    _Calls.forking.release()
+
+
 if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_renew_all)
     os.register_at_fork(
-        before=no_fork.acquire, after_in_parent=no_fork.release, after_in_child=no_fork.release
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
     )

@@ -107,7 +107,8 @@ class Ops(Protocol):
     def guarded(self, function, again=True):
         """Return a function that calls `function` and raises a DeviceMemoryError when memory runs out.
 
-        If cached memory can be freed, and `again` is True, `function` is called a second time first.
+        If cached memory can be freed, and `again` is True, `function` is called a second time first.  On the
+        host, a fork by another thread waits for the end of the call.
         """
 
     def replayed(self, w, name, body):

@@ -100,6 +100,47 @@ def test_a_child_forked_while_a_thread_solves_can_solve(precision):
     assert done.stdout.strip() == "[0, 0, 0, 0, 0]"
 
 
+FORK_IN_A_CALL = """
+    import os, threading, time
+    import numpy as np
+    import tcsolve
+
+    a, b = np.eye(300) + np.tri(300) / 1e3, np.ones(300)
+    inverse, begun, done = np.linalg.inv(a), threading.Event(), []
+
+    def correct(r):
+        begun.set()
+        time.sleep(0.3)
+        done.append(time.perf_counter())
+        return inverse @ r
+
+    def fork():
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        return time.perf_counter()
+
+    thread = threading.Thread(target=tcsolve.refine, args=(a, b, correct))
+    thread.start()
+    begun.wait()
+    after = fork()
+    thread.join()
+    print(after > max(done))
+    start = time.perf_counter()
+    tcsolve.refine(a, b, lambda r: (fork(), inverse @ r)[1])  # its own call is no reason to wait
+    print(time.perf_counter() - start < 5)
+"""
+
+
+@forks
+def test_a_fork_waits_for_the_calls_of_other_threads():
+    done = run(FORK_IN_A_CALL)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True", "True"]
+
+
 FORK_OF_STRUCTURED = """
     import os, signal, threading, time
     import numpy as np

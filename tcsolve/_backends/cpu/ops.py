@@ -13,6 +13,7 @@ from tcsolve._backends.cpu.lu import HostLU, column_max
 from tcsolve._backends.cpu.short_chains import product
 from tcsolve._contract.ops import Begun
 from tcsolve._contract.vectors import held, signs, steepest
+from tcsolve._locks import delays_fork
 
 __all__ = ["NumpyOps", "numpy_ops", "sums"]
 
@@ -36,7 +37,7 @@ class NumpyOps:
         return "numpy_ops"  # pickle and copy return the one instance of this module
 
     def guarded(self, function, again=True):
-        return function
+        return delays_fork(function)
 
     def converted(self, x, dtype):
         return x.astype(dtype, copy=False)
