@@ -69,7 +69,7 @@ def _solve_general(lower, upper, ab, b, **how):
         return _solve_banded((int(lower), int(upper)), ab, b, **how)
 
     def system(ab):
-        return BandSystem(int(lower), int(upper), ab)
+        return BandSystem.of(int(lower), int(upper), ab)
 
     return _solve_one(solve, system, ab, b, "solve_banded", **how)
 
@@ -161,4 +161,4 @@ def _definite_system(lower, ab):
         above = ab[d, : n - d].conj() if lower else ab[u - d, d:]
         full[u - d, d:] = above
         full[u + d, : n - d] = above.conj() if d else above.real
-    return BandSystem(u, u, full)
+    return BandSystem.of(u, u, full)

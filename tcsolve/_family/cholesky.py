@@ -191,10 +191,10 @@ def _solve_one(c, lower, b, matrix=None, *, overwrite_b, check_finite, norm=None
     def system():
         ops = ops_for(c) if on_device else numpy_ops
         if matrix is not None:
-            return DenseSystem(ops, matrix, norm)
+            return DenseSystem.of(ops, matrix, norm)
         triangle = (ops.xp.tril if lower else ops.xp.triu)(ops.xp.asarray(c))
         adjoint = triangle.conj().T
-        return ProductSystem(ops, [triangle, adjoint] if lower else [adjoint, triangle])
+        return ProductSystem.of(ops, [triangle, adjoint] if lower else [adjoint, triangle])
 
     how = {"overwrite_b": overwrite_b, "check_finite": check_finite}
     return solved(solve, system, b, "cho_solve", **how)

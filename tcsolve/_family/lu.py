@@ -223,10 +223,10 @@ def _solve_one(lu, piv, b, matrix=None, *, trans, overwrite_b, check_finite, nor
     def system():
         ops = ops_for(lu) if on_device else numpy_ops
         if matrix is not None:
-            return DenseSystem(ops, transposed(matrix, trans), norm)
+            return DenseSystem.of(ops, transposed(matrix, trans), norm)
         if not on_device and len(lu) > SMALL:
-            return LUSystem(lu, piv, trans)
-        return ProductSystem(ops, _factors_of(ops.xp, lu, *ops.host(piv), trans))
+            return LUSystem.of(lu, piv, trans)
+        return ProductSystem.of(ops, _factors_of(ops.xp, lu, *ops.host(piv), trans))
 
     how = {"overwrite_b": overwrite_b, "check_finite": check_finite}
     return solved(solve, system, b, "lu_solve", **how)

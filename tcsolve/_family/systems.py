@@ -18,8 +18,12 @@ class DenseSystem:
     """The system of a matrix (n, n), on the host or on a device; `norm` is its infinity norm, if known."""
 
     def __init__(self, ops, a, norm=None):
-        self.ops, self._a = ops, a if a.dtype.char in "fdFD" else ops.converted(a, np.dtype(float))
-        self._norm = norm
+        self.ops, self._a, self._norm = ops, a, norm
+
+    @classmethod
+    def of(cls, ops, a, norm=None):
+        """Convert a to FP64, unless its dtype is one of LAPACK."""
+        return cls(ops, a if a.dtype.char in "fdFD" else ops.converted(a, np.dtype(float)), norm)
 
     @property
     def is_finite(self):
@@ -101,14 +105,22 @@ class _Factored:
 
 
 class BandSystem(_Factored):
-    """The system of a band matrix in the storage of `solve_banded`: ``ab[u + i - j, j] == a[i, j]``."""
+    """The system of a band matrix in the storage of `solve_banded`: ``ab[u + i - j, j] == a[i, j]``.
 
-    def __init__(self, lower, upper, ab):
+    For few unknowns ab is in long double.
+    """
+
+    def __init__(self, lower, upper, ab, norm):
         super().__init__(numpy_ops)
-        self._lower, self._upper = lower, upper
+        self._lower, self._upper, self._ab, self._norm = lower, upper, ab, norm
+
+    @classmethod
+    def of(cls, lower, upper, ab):
+        """Convert ab, and compute its norm."""
         wide = np.complex128 if ab.dtype.kind == "c" else np.float64
-        self._norm = band_norms(ab.astype(wide, copy=False), lower, upper)[0]
-        self._ab = _widest(ab.astype(np.result_type(ab, wide), copy=False), ab.shape[1])
+        norm = band_norms(ab.astype(wide, copy=False), lower, upper)[0]
+        widest = _widest(ab.astype(np.result_type(ab, wide), copy=False), ab.shape[1])
+        return cls(lower, upper, widest, norm)
 
     @property
     def is_finite(self):
@@ -139,7 +151,7 @@ class BandSystem(_Factored):
 
     def _near_one(self):
         exponent = exponent_of(np, self._inside(), (0, 1)).item()
-        return BandSystem(self._lower, self._upper, ldexp(np, self._ab, -exponent)), exponent
+        return BandSystem.of(self._lower, self._upper, ldexp(np, self._ab, -exponent)), exponent
 
 
 class ProductSystem(_Factored):
@@ -153,14 +165,18 @@ class ProductSystem(_Factored):
     .. [1] N. J. Higham, Accuracy and Stability of Numerical Algorithms, SIAM 2002, theorem 9.4.
     """
 
-    def __init__(self, ops, factors):
+    def __init__(self, ops, measure, factors):
+        super().__init__(ops, measure)
+        self._factors = factors
+
+    @classmethod
+    def of(cls, ops, factors):
+        """Convert the factors; those of few unknowns are moved to the host."""
         n = len(factors[0])
-        measure = ops if n > SMALL else numpy_ops
-        super().__init__(ops, ops if ops.xp is np else measure)
-        factors = self._moved(*factors)
-        self._factors = [
-            _widest(measure.converted(f, np.result_type(f.dtype, np.float64)), n) for f in factors
-        ]
+        measure = ops if n > SMALL or ops.xp is np else numpy_ops
+        factors = factors if measure is ops else ops.host(*factors)
+        wide = (measure.converted(f, np.result_type(f.dtype, np.float64)) for f in factors)
+        return cls(ops, measure, [_widest(f, n) for f in wide])
 
     @property
     def is_finite(self):
@@ -188,7 +204,7 @@ class LUSystem(_Factored):
     Parameters
     ----------
     lu : ndarray, shape (n, n)
-        L and U in one array; it is not copied if it is column-major and in FP64.
+        L and U in one column-major array, in FP64.
     swaps : ndarray of int, shape (n,)
         Row i was swapped with row swaps[i].
     trans : {0, 1, 2}
@@ -197,8 +213,12 @@ class LUSystem(_Factored):
 
     def __init__(self, lu, swaps, trans):
         super().__init__(numpy_ops)
-        self._lu = np.asfortranarray(lu, np.result_type(lu, np.float64))
-        self._swaps, self._trans = swaps, trans
+        self._lu, self._swaps, self._trans = lu, swaps, trans
+
+    @classmethod
+    def of(cls, lu, swaps, trans):
+        """Convert lu; it is not copied if it is column-major and in FP64."""
+        return cls(np.asfortranarray(lu, np.result_type(lu, np.float64)), swaps, trans)
 
     @property
     def is_finite(self):

@@ -133,7 +133,7 @@ def _solve_one(solve, a, b, *, trans, lower, unit_diagonal, overwrite_b, check_f
         xp.fill_diagonal(matrix, 1)
     matrix = transposed(matrix, trans)
     correct = functools.partial(solve, a, check_finite=False)
-    return settled(DenseSystem(ops, matrix), x, xp.asarray(kept), correct, "solve_triangular")
+    return settled(DenseSystem.of(ops, matrix), x, xp.asarray(kept), correct, "solve_triangular")
 
 
 def _meets_bound(a, x, b, trans, lower, unit_diagonal):

@@ -29,7 +29,8 @@ def test_rounding_gives_no_warning_for_any_of_many_columns_of_few_unknowns(kind)
     def solved(b):
         return inverse @ b
 
-    system = DenseSystem(ops, a) if kind == "matrix" else ProductSystem(ops, [np.eye(3), a])
+    factors = [np.eye(3), a]
+    system = DenseSystem.of(ops, a) if kind == "matrix" else ProductSystem.of(ops, factors)
     x = solved(b)
     missed = system.errors(x, b) > 2.0**-52
     with warnings.catch_warnings():
@@ -37,7 +38,7 @@ def test_rounding_gives_no_warning_for_any_of_many_columns_of_few_unknowns(kind)
         x = settled(system, x, b, solved, "solve_triangular")
 
     assert missed.any() or kind == "factors"
-    assert (DenseSystem(NumpyOps(), a).errors(x, b) <= 2.0**-52).all() or kind == "factors"
+    assert (DenseSystem.of(NumpyOps(), a).errors(x, b) <= 2.0**-52).all() or kind == "factors"
 
 
 @pytest.mark.parametrize("trans", [0, 1, 2])
@@ -65,9 +66,9 @@ def test_factors_of_getrf_are_measured_as_their_product_is(trans, of_a, of_b, sc
 
     for wrong in (1.0, 1 + 1e-3):
         y = (wrong * x).astype(x.dtype)
-        system, rest = LUSystem(lu, swaps, trans), b - product @ y
+        system, rest = LUSystem.of(lu, swaps, trans), b - product @ y
         expected = np.abs(rest).max(axis=0) / size.max(axis=0)
         assert np.abs(system.errors(y, b) - expected).max() <= 1e-2 * expected.max() + 1e-16
         assert np.abs(system.residual(y, b) - rest).max() <= 1e-13 * size.max()
-    assert system.is_finite and not LUSystem(lu * np.nan, swaps, trans).is_finite
+    assert system.is_finite and not LUSystem.of(lu * np.nan, swaps, trans).is_finite
     assert np.isnan(system.errors(x * np.nan, b)).all()
