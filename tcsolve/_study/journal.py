@@ -20,36 +20,48 @@ class Journal:
     A process that is killed at any instant leaves whole lines, and perhaps the beginning of one more.  That
     part is removed when the file is opened again.
 
-    Parameters
+    Attributes
     ----------
-    path : path
-    resume : bool
-        True: keep the rows of the file.  False: the file must not exist.
+    path : Path
+    rows : list of dict
+        The rows of the file.
     """
 
-    def __init__(self, path, resume):
-        self.path = Path(path)
-        if not self.path.parent.is_dir():
-            raise InputError(f"study: there is no folder {self.path.parent} to write {path} in")
-        if self.path.exists() and not self.path.is_file():
+    def __init__(self, path, file, rows):
+        self.path, self._file, self.rows = path, file, rows
+
+    @classmethod
+    def of(cls, path, resume):
+        """Open a file, and lock it; with `resume` its rows are kept, else it must be empty or new.
+
+        Raises
+        ------
+        InputError
+            The file cannot be used.
+        """
+        given, path = path, Path(path)
+        if not path.parent.is_dir():
+            raise InputError(f"study: there is no folder {path.parent} to write {given} in")
+        if path.exists() and not path.is_file():
             # A device such as /dev/full would be read without an end.
-            kind = "folder" if self.path.is_dir() else "device or a pipe"
-            raise InputError(f"study: {path} is a {kind}; the name of a file is needed")
-        if not resume and self.path.is_file() and self.path.stat().st_size:
+            kind = "folder" if path.is_dir() else "device or a pipe"
+            raise InputError(f"study: {given} is a {kind}; the name of a file is needed")
+        if not resume and path.is_file() and path.stat().st_size:
             raise InputError(
-                f"study: {path} has the rows of a study; resume it (resume=True, --resume), or choose "
+                f"study: {given} has the rows of a study; resume it (resume=True, --resume), or choose "
                 "another name"
             )
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
         try:
-            self._lock()
-            whole, self.rows = _whole_lines(self.path)
-            os.ftruncate(self._file, whole)
-            os.lseek(self._file, whole, os.SEEK_SET)
-            _sync_folder(self.path.parent)
+            _lock(file, path)
+            whole, rows = _whole_lines(path)
+            os.ftruncate(file, whole)
+            os.lseek(file, whole, os.SEEK_SET)
+            _sync_folder(path.parent)
         except BaseException:
-            os.close(self._file)
+            os.close(file)
             raise
+        return cls(path, file, rows)
 
     def __enter__(self):
         return self
@@ -77,14 +89,15 @@ class Journal:
             raise OSError(error.errno, told, str(self.path)) from error
         self.rows.append(row)
 
-    def _lock(self):
-        """Raise an InputError if another process writes to the file."""
-        if fcntl is None:
-            return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise InputError(f"study: another process writes to {self.path}") from error
+
+def _lock(file, path):
+    """Lock an open file, or raise an InputError if another process writes to it."""
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise InputError(f"study: another process writes to {path}") from error
 
 
 def read_rows(path):

@@ -30,7 +30,7 @@ def progress(total, done, stream=None):
     try:
         from tqdm import tqdm
     except ImportError:
-        yield _Line(total, done, stream)
+        yield _Line(total, done, stream, time.monotonic())
         stream.write("\n")
         return
     with tqdm(total=total, initial=done, file=stream, unit="run", dynamic_ncols=True) as bar:
@@ -43,11 +43,11 @@ def progress(total, done, stream=None):
 
 
 class _Line:
-    """A line that is written again and again."""
+    """A line that is written again and again; `start` is the time of the first run."""
 
-    def __init__(self, total, done, stream):
-        self._total, self._done, self._before, self._stream = total, done, done, stream
-        self._start = time.monotonic()
+    def __init__(self, total, done, stream, start):
+        self._total, self._done, self._before = total, done, done
+        self._stream, self._start = stream, start
 
     def __call__(self, rows, text):
         self._done += rows

@@ -36,7 +36,7 @@ def run_study(
         spec = Spec.of(matrices, [] if plans is None else plans, **where, **settings)
         journal = None
         if path is not None:
-            journal = stack.enter_context(Journal(path, resume))
+            journal = stack.enter_context(Journal.of(path, resume))
         stream = None if show_progress else _Silent()
         return _all_rows(spec, journal, stream, jobs, limit_seconds)
 

@@ -33,8 +33,9 @@ def parallel_rows(tasks, settings, jobs, limit_seconds=None):
     for task in tasks:
         waiting.put(task)
     stop = threading.Event()
+    threads = max(1, cores() // max(1, jobs))  # no task, no job
     crews = [
-        _Crew(waiting, rows.put, settings, jobs, limit_seconds, stop=stop) for _ in range(jobs)
+        _Crew(waiting, rows.put, settings, threads, limit_seconds, stop=stop) for _ in range(jobs)
     ]
     try:
         for crew in crews:
@@ -55,11 +56,14 @@ def parallel_rows(tasks, settings, jobs, limit_seconds=None):
 
 
 class _Crew:
-    """A thread with one worker process at a time; it hands over tasks and takes back rows."""
+    """A thread with one worker process at a time; it hands over tasks and takes back rows.
 
-    def __init__(self, waiting, deliver, settings, jobs, limit, *, stop):
+    `threads` is the number of threads of the worker process.
+    """
+
+    def __init__(self, waiting, deliver, settings, threads, limit, *, stop):
         self._waiting, self._deliver, self._settings = waiting, deliver, settings
-        self._threads, self._limit, self._stop = _threads_each(jobs), limit, stop
+        self._threads, self._limit, self._stop = threads, limit, stop
         self._process, self._errors, self._lock = None, None, threading.Lock()
         self._thread = threading.Thread(target=self._work, daemon=True)
 
@@ -174,7 +178,3 @@ class _Crew:
             self._process.wait()
             self._errors.close()
             self._process = None
-
-
-def _threads_each(jobs):
-    return max(1, cores() // jobs)

@@ -499,7 +499,7 @@ def test_two_studies_do_not_write_to_one_file(tmp_path):
     pytest.importorskip("fcntl", reason="files are locked where Python has fcntl")
     from tcsolve._study.journal import Journal
 
-    with Journal(tmp_path / "runs.jsonl", resume=False):
+    with Journal.of(tmp_path / "runs.jsonl", resume=False):
         with pytest.raises(ValueError, match="another process writes"):
             quiet("gen:gauss:n=5", "fp64", path=tmp_path / "runs.jsonl", resume=True)
 
