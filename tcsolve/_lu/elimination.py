@@ -48,7 +48,7 @@ def factor_blocked(ops, w, update, block=None, look_ahead=True, dominant=False):
     plan = schedule(len(w), update, ops.lu.rules(w.dtype, w), *options)
     name = (update.name, *options) if plan.is_recorded else None
     order, report, inverses = ops.replayed(w, name, functools.partial(_launch, ops, w, plan))
-    return BlockedFactors(ops, Packed(w, order, inverses), report)
+    return BlockedFactors.of(ops, Packed(w, order, inverses), report)
 
 
 def _launch(ops, w, plan, divide):
@@ -70,12 +70,12 @@ def _launch(ops, w, plan, divide):
     local = xp.arange(n, dtype=xp.int32)
     matrix = _Matrix(w, plan.update, order, local, ipiv, info, beyond)
     first, *others = plan.panels
-    panel = _Panel(ops.lu, matrix, first)
+    panel = _Panel.of(ops.lu, matrix, first)
     panel.factor()
     for number, (step_plan, panel_plan) in enumerate(zip(plan.steps, others, strict=True)):
         if number in plan.divisions:
             divide()
-        following = _Panel(ops.lu, matrix, panel_plan)
+        following = _Panel.of(ops.lu, matrix, panel_plan)
         step = _Step(panel, following, step_plan)
         if step_plan.is_overlapped:
             ops.lu.overlap(step)
@@ -225,18 +225,23 @@ class _Panel:
         The swaps have been applied to columns start:unswapped of w.
     """
 
-    def __init__(self, lu, matrix, plan):
+    def __init__(self, lu, matrix, plan, p, order, pivots):
         self._lu, self._matrix, self.w, self.plan = lu, matrix, matrix.w, plan
         self.start, self.stop, self.strips = plan.start, plan.stop, plan.strips
         self.is_square = plan.is_square
-        rows = slice(plan.start, plan.start + plan.rows)
-        self.p, self._order = self.w[rows, plan.start : plan.stop], matrix.order[rows]
-        # With several strips, local[i] is the number of the row that is now row i of the panel.
-        local = matrix.local[: plan.rows] if len(plan.strips) > 1 else self._order
-        ipiv = matrix.ipiv[plan.start : plan.stop]
-        self._pivots = Pivots(plan.start, ipiv, local, matrix.info)
+        self.p, self._order, self._pivots = p, order, pivots
         self.unswapped, self._swaps, self._operands = plan.start, None, {}
         self._solve = self._square = None
+
+    @classmethod
+    def of(cls, lu, matrix, plan):
+        """Take the views of a `_Matrix` that a `PanelPlan` needs."""
+        columns, rows = slice(plan.start, plan.stop), slice(plan.start, plan.start + plan.rows)
+        order = matrix.order[rows]
+        # With several strips, local[i] is the number of the row that is now row i of the panel.
+        local = matrix.local[: plan.rows] if len(plan.strips) > 1 else order
+        pivots = Pivots(plan.start, matrix.ipiv[columns], local, matrix.info)
+        return cls(lu, matrix, plan, matrix.w[rows, columns], order, pivots)
 
     def factor(self):
         """Factor all strips."""

@@ -29,9 +29,14 @@ class BlockedFactors:
         The factors.  The inverses of diagonal blocks are dropped if they turn out inaccurate.
     """
 
-    def __init__(self, ops, packed, report):
+    def __init__(self, ops, packed, read_report):
         self._ops, self.packed = ops, packed
-        self._read_report, self._found = ops.reading(report), None
+        self._read_report, self._found = read_report, None
+
+    @classmethod
+    def of(cls, ops, packed, report):
+        """Start to read the report of `LUOps.finish`."""
+        return cls(ops, packed, ops.reading(report))
 
     lu = property(lambda self: self.packed.lu)
     order = property(lambda self: self.packed.order)

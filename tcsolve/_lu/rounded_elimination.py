@@ -63,7 +63,7 @@ def factor_rounded(ops, w, update):
         w[below, j + 1 :] = round_in(xp, w[below, j + 1 :] - product, update.format)
     w[...] = xp.tril(w, -1) + xp.triu(w) / scale
     report, inverses = ops.lu.finish(w, ipiv, info, beyond)
-    return BlockedFactors(ops, Packed(w, order, inverses), report)
+    return BlockedFactors.of(ops, Packed(w, order, inverses), report)
 
 
 def _scale(xp, w, fmt):

@@ -67,7 +67,7 @@ def factor_shifted(ops, w, update, block):
     w[...] = xp.tril(lower / diagonal, -1) + diagonal[:, None] * lower.conj().T
     order = xp.arange(n, dtype=xp.int32)
     report, inverses = ops.lu.finish(w, order, info, beyond)
-    return BlockedFactors(ops, Packed(w, order, inverses), report)
+    return BlockedFactors.of(ops, Packed(w, order, inverses), report)
 
 
 def _cholesky(ops, w, update, block):
