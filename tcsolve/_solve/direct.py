@@ -70,7 +70,7 @@ def solve_directly(a, b, way, request):
     paired = b.dtype.kind == "c" and wide.kind != "c"
     rhs = np.concatenate([columns.real, columns.imag], axis=1) if paired else columns
     rhs = rhs.astype(wide, copy=False)
-    band = Band(matrix, *way.bands) if way.bands else None
+    band = Band.of(matrix, *way.bands) if way.bands else None
     is_short = not (band or way.plan or request.estimate) and n > FEW_ROWS
     if is_short:  # then the 1-norm is needed only for an estimate of rcond
         norm, least = infinity_norm(matrix), 0.0
@@ -85,7 +85,7 @@ def solve_directly(a, b, way, request):
     if not ordinary:
         matrix, exponent = _near_one(matrix, (0, 1))
         norm_one = _norms(matrix)[1]
-        band = band and Band(matrix, *way.bands)
+        band = band and Band.of(matrix, *way.bands)
     prepared = time.perf_counter()
     factors, is_singular = _factored(way, band or matrix)
     factored = time.perf_counter()

@@ -14,17 +14,23 @@ class Fold:
 
     Parameters
     ----------
-    of_a, of_b : tuple of int
-        The leading dimensions of the matrices (..., n, n) and of the right-hand sides (..., n, k).
+    batch : tuple of int
+        The leading dimensions of both stacks together.
+    own, extra : list of int
+        The axes of the batch that count matrices, and those that count right-hand sides of one matrix.
     """
 
-    def __init__(self, of_a, of_b):
-        self.batch = batch = np.broadcast_shapes(of_a, of_b)
+    def __init__(self, batch, own, extra):
+        self.batch, self._own, self._extra, self.is_plain = batch, own, extra, not extra
+
+    @classmethod
+    def of(cls, of_a, of_b):
+        """Compare the leading dimensions of matrices (..., n, n) and of right-hand sides (..., n, k)."""
+        batch = np.broadcast_shapes(of_a, of_b)
         of_a = (1,) * (len(batch) - len(of_a)) + of_a
         axes = range(len(batch))
-        self._extra = [i for i in axes if of_a[i] == 1 != batch[i]]
-        self._own = [i for i in axes if i not in self._extra]
-        self.is_plain = not self._extra
+        extra = [i for i in axes if of_a[i] == 1 != batch[i]]
+        return cls(batch, [i for i in axes if i not in extra], extra)
 
     def _sizes(self, axes):
         return [self.batch[i] for i in axes]

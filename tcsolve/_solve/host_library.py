@@ -85,13 +85,13 @@ class LUEach:
 class LUAcross:
     """P A = L U of each matrix; each step of the substitution treats all matrices.
 
-    The last axis of the array t (n, n, m) counts the matrices, so that each step reads vectors.
+    The last axis of the array t (n, n, m) counts the matrices, so that each step reads vectors.  The array
+    order (m, 1, n) has the row of A that becomes each row.
     """
 
-    def __init__(self, t, pivots, info):
-        self._t, self._pivots, self.info = t, pivots, info
-        self._order = _orders(pivots)[:, None, :]
-        self.nbytes = t.nbytes + pivots.nbytes + self._order.nbytes
+    def __init__(self, t, pivots, info, order):
+        self._t, self._pivots, self.info, self._order = t, pivots, info, order
+        self.nbytes = t.nbytes + pivots.nbytes + order.nbytes
 
     @classmethod
     def of(cls, a):
@@ -102,7 +102,7 @@ class LUAcross:
         for some in _parts(m):
             lu, pivots[some], info[some] = _factored(a[some])
             t[..., some] = lu.transpose(2, 1, 0)
-        return cls(t, pivots, info)
+        return cls(t, pivots, info, _orders(pivots)[:, None, :])
 
     def solve(self, rhs, adjoint=False):
         t, order = self._t, self._order
@@ -123,7 +123,8 @@ class LUAcross:
         return np.diagonal(self._t), _signs(self._pivots)
 
     def taken(self, which):
-        return LUAcross(self._t[..., which], self._pivots[which], self.info[which])
+        order = self._order[which]
+        return LUAcross(self._t[..., which], self._pivots[which], self.info[which], order)
 
 
 def _parts(m):

@@ -3,7 +3,8 @@
 import functools
 import math
 import time
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,7 +60,7 @@ def solve_stack(ops, a, b, request, *, at_once, require_finite, solve_one):
     start = time.perf_counter()
     columns = b[:, None] if b.ndim == 1 else b
     structure, estimate = request.structure, request.estimate
-    found = _Gathered(ops, a, columns, request.dtype)
+    found = _Gathered.of(ops, a, columns, request.dtype)
     is_general = structure in (None, "general")
     at_once = at_once and a.shape[-1] <= (LARGEST if is_general else LARGEST_STRUCTURED)
     # `_solve_at_once` reads all of a general A, so it finds NaN and Inf by itself.
@@ -104,26 +105,47 @@ def plain_answer(a, b):
     return x.reshape(b.shape) if plain.all() else None
 
 
+@dataclass(eq=False)
 class _Gathered:
     """The systems of a stack, in row-major order of the batch, and the answers found so far."""
 
-    def __init__(self, ops, a, b, dtype):
-        self.ops, (n, k) = ops, b.shape[-2:]
-        self.batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        self.count = math.prod(self.batch)
-        self.a, self.b = (self._in_order(stack) for stack in (a, b))
-        self.x = ops.xp.full((self.count, n, k), np.nan, dtype)
-        self.error, self.steps = np.full((self.count, k), np.nan), np.zeros((self.count, k), int)
-        self.forward = np.full((self.count, k), np.nan)
-        self.codes, self.rconds = np.zeros(self.count, int), np.full(self.count, np.nan)
-        self.done = np.zeros(self.count, bool)
-        self.precisions, self.rungs = [], []
-        self.bytes_planned, self.device = 0, ops.device
+    ops: Any
+    batch: tuple
+    count: int
+    a: Any
+    b: Any
+    x: Any
+    error: np.ndarray
+    steps: np.ndarray
+    forward: np.ndarray
+    codes: np.ndarray
+    rconds: np.ndarray
+    done: np.ndarray
+    device: str
+    precisions: list = field(default_factory=list)
+    rungs: list = field(default_factory=list)
+    bytes_planned: int = 0
 
-    def _in_order(self, stack):
-        """Return the stack as (count, rows, columns), if it has one matrix for each system."""
-        whole = stack.shape[:-2] == self.batch
-        return stack.reshape(self.count, *stack.shape[-2:]) if whole else stack
+    @classmethod
+    def of(cls, ops, a, b, dtype):
+        """Allocate the answers for stacks a (..., n, n) and b (..., n, k); no system is done."""
+        (n, k), batch = b.shape[-2:], np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        count = math.prod(batch)
+        return cls(
+            ops,
+            batch,
+            count,
+            a=_in_order(a, batch, count),
+            b=_in_order(b, batch, count),
+            x=ops.xp.full((count, n, k), np.nan, dtype),
+            error=np.full((count, k), np.nan),
+            steps=np.zeros((count, k), int),
+            forward=np.full((count, k), np.nan),
+            codes=np.zeros(count, int),
+            rconds=np.full(count, np.nan),
+            done=np.zeros(count, bool),
+            device=ops.device,
+        )
 
     def note(self, precision, rungs, bytes_planned, device):
         """Record how some systems were solved."""
@@ -149,6 +171,12 @@ class _Gathered:
         owner = np.broadcast_to(matrices, self.batch).ravel()[left]
         order = np.argsort(owner, kind="stable")
         return np.split(left[order], np.flatnonzero(np.diff(owner[order])) + 1)
+
+
+def _in_order(stack, batch, count):
+    """Return the stack as (count, rows, columns), if it has one matrix for each system."""
+    whole = stack.shape[:-2] == batch
+    return stack.reshape(count, *stack.shape[-2:]) if whole else stack
 
 
 def _solve_at_once(found, structure, lower, estimate, require_finite):

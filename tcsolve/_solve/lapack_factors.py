@@ -135,15 +135,22 @@ class Triangular:
 
 
 class Band:
-    """A band matrix (n, n) in the storage of LAPACK, so that work on it takes O(n) time."""
+    """A band matrix (n, n) in the storage of LAPACK, so that work on it takes O(n) time.
 
-    def __init__(self, a, below, above):
-        self.a, self.below, self.above = a, below, above
-        # Entry (i, j) is in row above + i - j.
-        self.diagonals = np.zeros((below + above + 1, len(a)), a.dtype, order="F")
+    Entry (i, j) is in row above + i - j of `diagonals`.
+    """
+
+    def __init__(self, a, below, above, diagonals):
+        self.a, self.below, self.above, self.diagonals = a, below, above, diagonals
+
+    @classmethod
+    def of(cls, a, below, above):
+        """Copy the diagonals of a (n, n)."""
+        diagonals = np.zeros((below + above + 1, len(a)), a.dtype, order="F")
         for d in range(-below, above + 1):
             diagonal = a.diagonal(d)
-            self.diagonals[above - d, max(d, 0) : max(d, 0) + len(diagonal)] = diagonal
+            diagonals[above - d, max(d, 0) : max(d, 0) + len(diagonal)] = diagonal
+        return cls(a, below, above, diagonals)
 
     def times(self, x):
         """Return A x, (n, k)."""

@@ -116,13 +116,15 @@ class HostLoop:
         self._is_small = len(a) <= SMALL
         self._wanted = bound if self._is_small else stopping.SURE * bound
         self._near = near if self._is_small else 0.0
-        self._in_fp64 = None if self._near == np.inf else _difference(multiplier(a))
+        self._in_fp64 = None  # the function (x, b) -> b - A x, once it was needed
 
     def _measured(self, x, b, size, is_near):
         """Return (b - A x, its largest entries, the errors) for x with the largest entries `size`."""
         if is_near:
             r = residual(self._a, x, b, (self._norm, size))
         else:
+            if self._in_fp64 is None:
+                self._in_fp64 = _difference(multiplier(self._a))
             r = self._in_fp64(x, b)
         rest = _top(r)
         return r, rest, rest / self._norm / size

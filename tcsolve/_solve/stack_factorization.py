@@ -269,7 +269,7 @@ class StackFactorization:
     def _solve(self, b, dtype, trans, check_finite, reports):
         """Return the `Solution` for b (..., n, k), with x (..., n, k) on the device of the factors."""
         ops, k = self._ops, b.shape[-1]
-        fold = Fold(self.shape[:-2], b.shape[:-2])
+        fold = Fold.of(self.shape[:-2], b.shape[:-2])
         columns = fold.columns(ops.xp, ops.converted(brought(ops, b), dtype))
         bound, eps = stopping.target(dtype, self.shape[-1]), np.finfo(dtype).eps
         if self._is_separate:
