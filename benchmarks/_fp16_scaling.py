@@ -14,6 +14,7 @@ import scipy.linalg
 
 import tcsolve
 from tcsolve import Plan
+from tcsolve._solve.factorization import ladder_of
 
 __all__ = ["SCALINGS", "factors", "rounded_once", "scaled"]
 
@@ -74,7 +75,7 @@ def factors(a, name, update, block):
     if name == "symmetric":
         row, col = (2.0 ** np.round(np.log2(scale)) for scale in _symmetric(a))
     w = scaled(a, name).w if name == "clamped" else a * row[:, None] * col
-    ladder = tcsolve.factor(w, precision=plan, device="cpu")._ladder
+    ladder = ladder_of(tcsolve.factor(w, precision=plan, device="cpu"))
     if ladder.rung.bad_pivot:
         return None
     solve = ladder.widened().correct

@@ -23,7 +23,7 @@ from tcsolve._solve.trivial import solve_empty
 from tcsolve._solve.verified import Solve
 from tcsolve._steps import guarded, note
 
-__all__ = ["Factorization", "has_zero_pivot"]
+__all__ = ["Factorization", "has_zero_pivot", "ladder_of"]
 
 
 def in_turn(method):
@@ -304,6 +304,11 @@ class Factorization:
         if self._lock.interrupted:
             self._ladder.forget()
             self._lock.interrupted = False
+
+
+def ladder_of(factorization):
+    """Return the `Ladder` of a `Factorization`."""
+    return factorization._ladder
 
 
 def has_zero_pivot(factorization):

@@ -7,6 +7,7 @@ import numpy as np
 from tcsolve._arithmetic.tensor_cores import UNITS
 from tcsolve._errors import TcsolveError
 from tcsolve._solve.api import factor
+from tcsolve._solve.factorization import ladder_of
 from tcsolve._solve.memory import widest_panel
 from tcsolve._study.reference import forward_error
 
@@ -89,7 +90,7 @@ def _growth(factors, precision):
     The quotient is a lower bound on the growth factor, which counts the intermediate matrices too.  LAPACK
     and cuSOLVER factor the transposed matrix if a is in C order.
     """
-    ladder = factors._ladder
+    ladder = ladder_of(factors)
     rung = ladder.rung
     if rung is None or rung.bad_pivot or ladder.precision != precision:
         return None
@@ -106,7 +107,7 @@ def _growth(factors, precision):
 
 def _model(factors, plan):
     """Return which arithmetic made the last factors, and the number of panels of the LU."""
-    ladder = factors._ladder
+    ladder = ladder_of(factors)
     if ladder.rung is None:
         return {"model": None, "panels": None}
     how = ladder.rung.how
@@ -146,7 +147,7 @@ def _point(point):
 
 def _spectrum(a, factors):
     """Return the eigenvalues of A and of M^-1 A, where M is the product of the factors."""
-    ladder = factors._ladder
+    ladder = ladder_of(factors)
     if ladder.rung is None or ladder.rung.bad_pivot:
         return None
     ops = ladder.system.ops
