@@ -9,6 +9,7 @@ import numpy as np
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._lu.norms import begin_condest, condest, hold, joined, sweeps_at_once
 from tcsolve._refine import stopping
+from tcsolve._solve.refine_rung import invert, refine_with
 
 __all__ = ["ConditionEstimate"]
 
@@ -78,8 +79,9 @@ class ConditionEstimate:
         sweeps = sweeps_at_once(len(a), system.survey.dominance > 0)
 
         def solve():
-            adjoint = functools.partial(ladder.invert, adjoint=True)
-            found, rest = begin_condest(ops, len(a), ladder.invert, adjoint, sweeps)
+            forward = functools.partial(invert, ladder)
+            adjoint = functools.partial(forward, adjoint=True)
+            found, rest = begin_condest(ops, len(a), forward, adjoint, sweeps)
             return found, (rest, joined(ops.xp, *rest))
 
         # Any other matrix would be copied for a product, which takes memory.
@@ -145,9 +147,9 @@ class ConditionEstimate:
         ladder = self.ladder
         begun = ladder.finish()
         begun = begun if begun and ladder.rung.factors.are_good else None
-        invert = functools.partial(ladder.invert, exponent=near.exponent)
-        adjoint = functools.partial(invert, adjoint=True)
-        return condest(ladder.system.ops, near.a, near.norm, invert, adjoint, begun)
+        forward = functools.partial(invert, ladder, exponent=near.exponent)
+        adjoint = functools.partial(forward, adjoint=True)
+        return condest(ladder.system.ops, near.a, near.norm, forward, adjoint, begun)
 
     def _sampled(self, near, rcond, column):
         """Return the sample of `sampled_rcond` that refutes or replaces the estimate rcond, or None."""
@@ -175,7 +177,7 @@ def sampled_rcond(ladder, near, bound, column):
     g = ops.xp.asarray(g)
     if frame is not None:
         g, shift = frame.inside(xp, g)
-    state = ladder.refine(g, bound)
+    state = refine_with(ladder, g, bound)
     if not state.all_converged:
         return None
     x = state.x if frame is None else frame.outside(xp, state.x, shift + near.exponent)

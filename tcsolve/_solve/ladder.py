@@ -18,7 +18,6 @@ from tcsolve._plan import Plan, next_rung
 from tcsolve._solve.cost_model import first_update, rates_for
 from tcsolve._solve.memory import MemoryPlan, widest_panel
 from tcsolve._solve.phases import Phases, Untimed
-from tcsolve._solve.refine_rung import refine_with
 from tcsolve._solve.rung import Rung, dtype_of_factors, matrix_to_factor
 from tcsolve._solve.system import System
 
@@ -41,6 +40,8 @@ class Ladder:
     plan : Plan
     memory : MemoryPlan
     phases : Phases or Untimed
+    rates : Rates
+        Those of the device, by which the times of rungs are predicted.
     rung : Rung or None
         None if A is not finite, or after a factorization that failed.
     rungs : tuple of str
@@ -51,14 +52,14 @@ class Ladder:
         Whether a solve has stalled on an earlier rung.
     """
 
-    def __init__(self, system, plan, memory, phases):
+    def __init__(self, system, plan, memory, phases, rates):
         self.system, self.plan, self.memory, self.phases = system, plan, memory, phases
+        self.rates = rates
         self.rung, self.rungs, self.made, self.fell_back = None, (), 0, False
         self._misled = False
         self._wide = None  # the rung with its factors in FP64, once it was needed
         self._begun = None  # waits for work that was started with the factors of the rung
         self._copy = None  # of A, from the survey, until it is factored
-        self._rates = rates_for(system.ops)
 
     @classmethod
     def begin(
@@ -95,7 +96,7 @@ class Ladder:
         system, plan = System(ops, a, a), _plan_for(ops, a, precision, nrhs, None)
         memory = MemoryPlan(ops, a, plan.block, moved_bytes)
         phases = Phases(ops, {} if seconds is None else seconds) if timed else Untimed()
-        ladder = cls(system, plan, memory, phases)
+        ladder = cls(system, plan, memory, phases, rates_for(ops))
         ladder._start(precision, nrhs, check_finite)
         return ladder
 
@@ -219,7 +220,7 @@ class Ladder:
         following = next_rung(self.precision, working)
         if following is None or update_named(following).native:
             return following
-        is_emulated = columns > 1 and following not in self._rates.lu_flops
+        is_emulated = columns > 1 and following not in self.rates.lu_flops
         if is_emulated or self._is_one_panel(following):
             return next_rung(following, working)
         return following
@@ -329,15 +330,6 @@ class Ladder:
 
     # ---- correcting
 
-    def invert(self, v, adjoint=False, exponent=0):
-        """Return approximately A**-1 v (or A**-H v) times 2**exponent; see `System.invert`."""
-        return self.system.invert(self.rung.correct, v, adjoint, exponent)
-
-    @property
-    def operator(self):
-        """The `Operator` of the refinement with the current factors."""
-        return self.system.operator(self.rung.scaling, self.rung.scaled_norm)
-
     def ahead(self, rhs):
         """Start the first steps of refinement, before anything about the factors or rhs is read.
 
@@ -367,14 +359,6 @@ class Ladder:
             if self._wide is not self.rung:
                 self.memory.add(self._wide.factors.nbytes)
         return self._wide
-
-    def refine(self, rhs, bound, ahead=None, *, operator=None, precondition=None):
-        """Refine with the current factors; `ahead` is the result of the method `ahead`.
-
-        `operator` and `precondition` are for `refine_columns`; by default they are those of the factors.
-        """
-        how = {"operator": operator, "precondition": precondition}
-        return refine_with(self, rhs, bound, ahead, **how)
 
     def note_bytes(self, nrhs, kept):
         """Record the bytes that the current rung needed for nrhs right-hand sides; see `bytes_needed`."""

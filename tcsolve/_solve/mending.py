@@ -9,6 +9,7 @@ from tcsolve._lu.scaling import exponent_of, ldexp
 from tcsolve._refine import stopping
 from tcsolve._solve.backward_error import accurate_errors, backward_errors
 from tcsolve._solve.long_double_residual import SMALL, residual
+from tcsolve._solve.refine_rung import invert
 
 __all__ = ["MOST_MENDING", "NEAR", "errors_of", "look_closer", "mended", "surer"]
 
@@ -97,17 +98,16 @@ def _closer(ladder, x, b, error, bound):
 
 def _corrected(ladder, x, b):
     """Return x after one more correction; for few unknowns, the residual is computed in long double."""
-    system, invert = ladder.system, ladder.invert
+    system, solve = ladder.system, functools.partial(invert, ladder)
     a, ops, xp, is_complex = system.a, system.ops, system.ops.xp, system.is_complex
     if len(b) > SMALL:
         r = b - by_parts(xp, functools.partial(ops.product, a), x, is_complex)
-        return x + by_parts(xp, invert, r, is_complex)
+        return x + by_parts(xp, solve, r, is_complex)
     # Scale x and b to near 1; if the factors are in a frame, A too.
     of_a = exponent_of(xp, a, (0, 1)) if system.frame is not None else 0
     of_x = exponent_of(xp, x, 0)
     near = (ldexp(xp, v, -e) for v, e in ((a, of_a), (x, of_x), (b, of_x + of_a)))
     near_a, near_x, near_b = ops.host(*near)
-    invert = functools.partial(invert, exponent=of_a)
     r = xp.asarray(residual(near_a, near_x, near_b))
-    d = by_parts(xp, invert, r, is_complex)
+    d = by_parts(xp, functools.partial(solve, exponent=of_a), r, is_complex)
     return ldexp(xp, xp.asarray(near_x) + d, of_x)

@@ -1,4 +1,7 @@
-"""Refinement with the factors of the current rung, for at most about the time of the next rung."""
+"""Solves with the factors of the current rung, and refinement for at most about the time of the next rung.
+
+Each function takes a `Ladder`, or a `TransposedLadder`.
+"""
 
 import math
 
@@ -7,22 +10,36 @@ from tcsolve._refine import stopping
 from tcsolve._refine.loop import refine_columns
 from tcsolve._solve.cost_model import krylov_worth, step_budget, steps_worth
 
-__all__ = ["applied_in_fp64", "refine_with", "worth"]
+__all__ = ["applied_in_fp64", "invert", "operator_of", "refine_with", "worth"]
+
+
+def invert(ladder, v, adjoint=False, exponent=0):
+    """Return approximately A**-1 v (or A**-H v) times 2**exponent; see `System.invert`."""
+    return ladder.system.invert(ladder.rung.correct, v, adjoint, exponent)
+
+
+def operator_of(ladder):
+    """Return the `Operator` of the refinement with the current factors."""
+    rung = ladder.rung
+    return ladder.system.operator(rung.scaling, rung.scaled_norm)
 
 
 def refine_with(ladder, rhs, bound, ahead=None, *, operator=None, precondition=None):
-    """Refine with the current factors of a `Ladder` or of a view of it, as `Ladder.refine`."""
+    """Refine with the current factors; `ahead` is the result of `Ladder.ahead`.
+
+    `operator` and `precondition` are for `refine_columns`; by default they are those of the factors.
+    """
     n, k = rhs.shape
     rungs = ladder.precision, ladder.following(k)
     budget, is_complex = ladder.plan.max_steps, ladder.system.is_complex
     if budget is None:
-        budget = step_budget(*rungs, n, k, ladder._rates, is_complex=is_complex)
+        budget = step_budget(*rungs, n, k, ladder.rates, is_complex=is_complex)
     precise = None
     if precondition is None:
         precondition, precise = _preconditioners(ladder, rungs[1])
     state = refine_columns(
         ladder.system.ops,
-        operator or ladder.operator,
+        operator or operator_of(ladder),
         rhs,
         ladder.rung.correct,
         ladder.plan,
@@ -40,7 +57,7 @@ def refine_with(ladder, rhs, bound, ahead=None, *, operator=None, precondition=N
 
 
 def worth(ladder, n, k, count=steps_worth):
-    """Return the number of corrections of all k columns that cost as much as the next rung of a `Ladder`.
+    """Return the number of corrections of all k columns that cost as much as the next rung.
 
     `count` is the function of the cost model that counts them.  Where the caller limits the steps, the number
     is infinite.
@@ -48,7 +65,7 @@ def worth(ladder, n, k, count=steps_worth):
     if ladder.plan.max_steps is not None:
         return math.inf
     rungs, is_complex = (ladder.precision, ladder.following(k)), ladder.system.is_complex
-    return count(*rungs, n, k, ladder._rates, is_complex=is_complex)
+    return count(*rungs, n, k, ladder.rates, is_complex=is_complex)
 
 
 def _preconditioners(ladder, following):

@@ -18,7 +18,7 @@ from tcsolve._cached import cached_property
 from tcsolve._lu.scaling import exponent_of, ldexp
 from tcsolve._refine.double_double import Pair, product, residual
 from tcsolve._refine.operator import measure
-from tcsolve._solve.refine_rung import applied_in_fp64
+from tcsolve._solve.refine_rung import applied_in_fp64, operator_of, refine_with
 
 __all__ = ["ACCURATE", "RESIDUALS"]
 
@@ -36,7 +36,7 @@ class Fp64:
 
     def refine(self, ladder, rhs, bound, ahead=None):
         """Return the `Refined` of the loop with the current factors."""
-        return ladder.refine(rhs, bound, ahead)
+        return refine_with(ladder, rhs, bound, ahead)
 
 
 class DoubleDouble:
@@ -75,11 +75,11 @@ class _Corrections:
         """Return the `Refined` for a right-hand side."""
         ladder = self.ladder
         if ladder.following(rhs.shape[1]) is not None:
-            return ladder.refine(rhs, bound, ahead)
+            return refine_with(ladder, rhs, bound, ahead)
         ops, a = ladder.system.ops, ladder.system.matrix
-        operator = replace(ladder.operator, product=functools.partial(product, ops, a))
+        operator = replace(operator_of(ladder), product=functools.partial(product, ops, a))
         how = {"operator": operator, "precondition": self._precondition}
-        return ladder.refine(rhs, bound, ahead, **how)
+        return refine_with(ladder, rhs, bound, ahead, **how)
 
 
 def _improved(ladder, solve, rhs, state, bound):
@@ -123,7 +123,7 @@ def _improved(ladder, solve, rhs, state, bound):
         before[active] = size
         active = active[good & (size > U) & (steps[active] < most)]
     forward += LOST * gain
-    _, error = measure(ops, ladder.operator, x.high, rhs)
+    _, error = measure(ops, operator_of(ladder), x.high, rhs)
     return replace(
         state,
         x=x.high,

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from tcsolve._cached import cached_property
 from tcsolve._lu.scaling import Scaling, norm_and_exponent
-from tcsolve._solve.refine_rung import refine_with
 
 __all__ = ["TransposedLadder"]
 
@@ -11,68 +11,89 @@ __all__ = ["TransposedLadder"]
 class TransposedLadder:
     """The `Ladder` of A^T, which shares its steps, factors and memory with the ladder of A.
 
-    A `Solve` can use it as a ladder.  Attributes that are not defined here are those of the ladder of A.
+    It has the attributes of a `Ladder` that a `Solve` uses.
     """
 
     def __init__(self, ladder):
-        self.__dict__.update(_ladder=ladder, _of=None, _system=None)
+        self._ladder = ladder
 
-    def __getattr__(self, name):
-        return getattr(self._ladder, name)
-
-    def __setattr__(self, name, value):
-        setattr(self._ladder, name, value)
+    plan = property(lambda self: self._ladder.plan)
+    memory = property(lambda self: self._ladder.memory)
+    phases = property(lambda self: self._ladder.phases)
+    rates = property(lambda self: self._ladder.rates)
+    rungs = property(lambda self: self._ladder.rungs)
+    made = property(lambda self: self._ladder.made)
+    precision = property(lambda self: self._ladder.precision)
+    is_singular = property(lambda self: self._ladder.is_singular)
 
     @property
+    def fell_back(self):
+        """As that of the `Ladder`, which has it for A too."""
+        return self._ladder.fell_back
+
+    @fell_back.setter
+    def fell_back(self, value):
+        self._ladder.fell_back = value
+
+    @cached_property
     def system(self):
         """The `System` of A^T."""
-        system = self._ladder.system
-        if system is not self._of:
-            self.__dict__.update(_of=system, _system=_transposed_system(system))
-        return self._system
+        return _transposed_system(self._ladder.system)
 
     @property
     def rung(self):
         """The `TransposedRung` of the current rung, or None."""
         rung = self._ladder.rung
-        return rung and TransposedRung(self, rung)
+        return rung and TransposedRung(self.system, rung)
+
+    def restore(self):
+        """As `Ladder.restore`."""
+        self._ladder.restore()
 
     def make_valid(self):
         """As `Ladder.make_valid`."""
-        self._ladder.make_valid()
-        return self.rung
+        return TransposedRung(self.system, self._ladder.make_valid())
+
+    def climb(self, columns=1):
+        """As `Ladder.climb`."""
+        return self._ladder.climb(columns)
+
+    def following(self, columns=1):
+        """As `Ladder.following`."""
+        return self._ladder.following(columns)
+
+    def finish(self):
+        """As `Ladder.finish`."""
+        return self._ladder.finish()
 
     def ahead(self, rhs):
         """Return None: no step is started before the factors are read."""
         return None
 
-    def invert(self, v, adjoint=False, exponent=0):
-        """Return approximately A^-T v times 2**exponent; see `System.invert`."""
-        return self.system.invert(self.rung.correct, v, adjoint, exponent)
-
-    @property
-    def operator(self):
-        """The `Operator` of the refinement with the current factors."""
-        rung = self.rung
-        return self.system.operator(rung.scaling, rung.scaled_norm)
-
     def widened(self):
         """As `Ladder.widened`."""
-        return TransposedRung(self, self._ladder.widened())
+        return TransposedRung(self.system, self._ladder.widened())
 
-    def refine(self, rhs, bound, ahead=None, *, operator=None, precondition=None):
-        """As `Ladder.refine`."""
-        how = {"operator": operator, "precondition": precondition}
-        return refine_with(self, rhs, bound, ahead, **how)
+    def note_bytes(self, nrhs, kept):
+        """As `Ladder.note_bytes`."""
+        self._ladder.note_bytes(nrhs, kept)
 
 
 class TransposedRung:
-    """The factors of A, as those of A^T."""
+    """The factors of A, as those of A^T with its `System`."""
 
-    def __init__(self, ladder, rung):
-        self._system, self._rung = ladder.system, rung
-        self.bad_pivot = rung.bad_pivot
-        self.scaling = _swapped(rung.scaling)
+    def __init__(self, system, rung):
+        self._system, self._rung = system, rung
+
+    @property
+    def bad_pivot(self):
+        """As `Rung.bad_pivot`."""
+        return self._rung.bad_pivot
+
+    @property
+    def scaling(self):
+        """The `Scaling` of A^T, or None."""
+        return _swapped(self._rung.scaling)
 
     @property
     def native(self):

@@ -15,9 +15,10 @@ from tcsolve._solve.condition import ConditionEstimate
 from tcsolve._solve.ladder import Ladder
 from tcsolve._solve.long_double_residual import SMALL
 from tcsolve._solve.mending import MOST_MENDING, NEAR, errors_of, look_closer, mended, surer
-from tcsolve._solve.refine_rung import worth
+from tcsolve._solve.refine_rung import operator_of, refine_with, worth
 from tcsolve._solve.residuals import RESIDUALS
 from tcsolve._solve.short_refinement import refine_shortly
+from tcsolve._solve.transposed import TransposedLadder
 
 __all__ = ["Solve"]
 
@@ -60,7 +61,7 @@ class _Found(NamedTuple):
 class Solve:
     """A solve with a ladder, for answers of a dtype, with one of the `RESIDUALS`."""
 
-    ladder: Ladder
+    ladder: Ladder | TransposedLadder
     condition: ConditionEstimate
     dtype: np.dtype
     residual: Any = RESIDUALS["fp64"]
@@ -284,7 +285,7 @@ class Solve:
             x = xp.full(rhs.shape, xp.nan, rhs.dtype)
             return _Found(x, total, np.full(k, np.nan), False, history)
         x, error, met = state.x, state.error, state.all_converged
-        measured = self.dtype.char not in "fF" and ladder.operator.measures_the_caller
+        measured = self.dtype.char not in "fF" and operator_of(ladder).measures_the_caller
         if measured and len(rhs) <= SMALL and (error <= NEAR * bound).all():
             left = (ladder.plan.max_steps or math.inf) - int(state.steps.max())
             x, error, added = look_closer(ladder, x, rhs, bound, min(2, left))
@@ -309,7 +310,7 @@ class Solve:
             return []
         step = -(-k // max(1, n // COLUMNS_TRIED))
         few = np.arange(k) % step == 0
-        state = ladder.refine(rhs[:, ::step].copy(), bound)
+        state = refine_with(ladder, rhs[:, ::step].copy(), bound)
         if state.all_converged and state.steps.max() <= max(FEW_STEPS, worth(ladder, n, k)):
             return []
         return [(ladder.precision, spread(point, few)) for point in state.history]

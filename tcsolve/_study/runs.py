@@ -9,6 +9,7 @@ from tcsolve._errors import TcsolveError
 from tcsolve._solve.api import factor
 from tcsolve._solve.factorization import ladder_of
 from tcsolve._solve.memory import widest_panel
+from tcsolve._solve.refine_rung import invert
 from tcsolve._study.reference import forward_error
 
 __all__ = ["model_of_updates", "raised", "run_plan"]
@@ -151,7 +152,7 @@ def _spectrum(a, factors):
     if ladder.rung is None or ladder.rung.bad_pivot:
         return None
     ops = ladder.system.ops
-    (preconditioned,) = ops.host(ladder.invert(ops.xp.asarray(a.astype(ladder.system.wide))))
+    (preconditioned,) = ops.host(invert(ladder, ops.xp.asarray(a.astype(ladder.system.wide))))
     if not np.isfinite(preconditioned).all():
         return None
     return {"before": _pairs(a), "after": _pairs(preconditioned)}
