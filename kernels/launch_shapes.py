@@ -131,7 +131,7 @@ def probes_of(dtype):
     return 1 if dtype.char in "dD" else 2
 
 
-def solve_shape(count, n, k, dtype, banded, arch, multiprocessors):
+def solve_shape(count, n, k, dtype, banded, *, arch, multiprocessors):
     """Return the `SolveShape` for `count` matrices of n rows, or None if they do not fit.
 
     Parameters

@@ -163,7 +163,7 @@ def generate(name, n, *, cond=None, seed=0, dtype=None, nrhs=1, rhs="ones", **op
     wanted = inspect.signature(generator).parameters
     a = generator(**{key: value for key, value in supplied.items() if key in wanted}, **options)
     condition = _CONDITIONS.get(name, lambda n, **_: None)
-    return _problem(name, a, condition(len(a), **options), rng, dtype, nrhs, rhs)
+    return _problem(name, a, condition(len(a), **options), rng, dtype=dtype, nrhs=nrhs, rhs=rhs)
 
 
 def load(
@@ -237,7 +237,8 @@ def load(
     if a.shape[0] != a.shape[1]:
         rows, columns = a.shape
         raise ValueError(f"{name} is {rows} by {columns}; a linear system needs a square matrix")
-    return _problem(name, a, cond, np.random.default_rng(seed), dtype, nrhs, rhs)
+    rng = np.random.default_rng(seed)
+    return _problem(name, a, cond, rng, dtype=dtype, nrhs=nrhs, rhs=rhs)
 
 
 def _summary(generator):
@@ -258,7 +259,7 @@ def _check_dtype(dtype):
     return dtype
 
 
-def _problem(name, a, cond, rng, dtype, nrhs, rhs):
+def _problem(name, a, cond, rng, *, dtype, nrhs, rhs):
     """Round the matrix to its dtype, and make right-hand sides with a known solution."""
     dtype = _check_dtype(a.dtype if dtype is None else dtype)
     if np.iscomplexobj(a) and dtype.kind != "c":

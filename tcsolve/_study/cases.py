@@ -363,7 +363,8 @@ def _array_problem(case, seed, rhs):
     a = np.load(case.path)
     if a.shape[0] != a.shape[1]:
         raise Skipped(f"it is {a.shape[0]} by {a.shape[1]}; a linear system needs a square matrix")
-    return matrices._problem(case.name, a, None, np.random.default_rng(seed), None, 1, rhs)
+    rng = np.random.default_rng(seed)
+    return matrices._problem(case.name, a, None, rng, dtype=None, nrhs=1, rhs=rhs)
 
 
 def _range(value):

@@ -369,7 +369,7 @@ def test_small_systems_have_a_home_that_is_compiled_and_fits(arch, dtype):
     limit = 227 << 10 if arch in ("sm_90a", "sm_100a") else shared_bytes(arch)
     largest = 0
     for n, k, banded in itertools.product(range(1, 1100), (1, 5, 20, 40), (False, True)):
-        shape = solve_shape(1000, n, k, dtype, banded, arch, 132)
+        shape = solve_shape(1000, n, k, dtype, banded, arch=arch, multiprocessors=132)
         if shape is None:
             continue
         assert frozenset((number | shape.defines).items()) in known[shape.name]
@@ -386,7 +386,7 @@ def test_more_right_hand_sides_take_wider_block_columns(dtype, narrow, wide):
     """`narrow` columns have the home of two; up to `wide` columns have a home of their own."""
     for n in (2, 64, 65, 128, 129, 256, 257):
         shapes = [
-            solve_shape(50, n, k, np.dtype(dtype), False, "sm_90a", 132)
+            solve_shape(50, n, k, np.dtype(dtype), False, arch="sm_90a", multiprocessors=132)
             for k in (2, narrow, narrow + 1, wide, wide + 1)
         ]
         assert shapes[0] == shapes[1] and shapes[2] == shapes[3] and shapes[4] is None
@@ -398,7 +398,8 @@ def test_more_right_hand_sides_take_wider_block_columns(dtype, narrow, wide):
 @pytest.mark.parametrize("arch", ["sm_75", "sm_89"])
 def test_wider_block_columns_fit_in_little_shared_memory_where_matrices_are_small(arch):
     def has_home(n, k, dtype):
-        return solve_shape(50, n, k, np.dtype(dtype), True, arch, 40) is not None
+        shape = solve_shape(50, n, k, np.dtype(dtype), True, arch=arch, multiprocessors=40)
+        return shape is not None
 
     assert has_home(64, 30, "D") and has_home(48, 62, "d")
     assert not has_home(200, 30, "D") and not has_home(256, 62, "d")

@@ -151,8 +151,8 @@ def _shape(m, n, k, dtype, band):
 
 @functools.lru_cache(maxsize=1024)
 def _shape_on(device, m, n, k, dtype, banded):
-    device = current_device.arch(device), current_device.multiprocessors()
-    return solve_shape(m, n, k, dtype, banded, *device)
+    arch, multiprocessors = current_device.arch(device), current_device.multiprocessors()
+    return solve_shape(m, n, k, dtype, banded, arch=arch, multiprocessors=multiprocessors)
 
 
 def measures_one(k):

@@ -32,7 +32,7 @@ def solve(l, b, swaps=None):
     """
     k, n = len(l), b.shape[1]
     if swaps is not None or (k > SOLVE_WIDTH and takes(k, n)):
-        _lower_solve(l, (b, ld(b)), (b, ld(b)), n, *(swaps or (None, None, None)))
+        _lower_solve(l, (b, ld(b)), (b, ld(b)), n, swaps=swaps)
     elif k <= SOLVE_WIDTH:
         swap_solve(n, k, (b, ld(b), n, 0, None, None, l, ld(l), k, 0))
     else:
@@ -46,7 +46,7 @@ def invert(l, x):
     """x := L**-1, by substitution in L X = I."""
     k = len(l)
     if _lower_shape(k):
-        _lower_solve(l, (None, 0), (x, ld(x)), k, None, None, None)
+        _lower_solve(l, (None, 0), (x, ld(x)), k)
     else:
         above, below = _halves(k)
         x[above, below] = x[below, above] = 0
@@ -65,9 +65,10 @@ def _halves(k):
     return slice(half), slice(half, None)
 
 
-def _lower_solve(l, b, out, n, *swaps):
+def _lower_solve(l, b, out, n, *, swaps=None):
     k, shape = len(l), _lower_shape(len(l))
     kernel = compiler.kernel("lower_solve", "tcs_lower_solve", **shape.defines)
+    swaps = swaps or (None, None, None)
     grid, args = (-(-n // shape.columns), 1), (*b, *out, n, l, ld(l), k, *swaps)
     kernel(grid, (shape.threads, 1), args, shared=shape.shared_bytes(k))
 
