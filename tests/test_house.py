@@ -6,6 +6,8 @@ from pathlib import Path
 
 import mutants
 import pytest
+import tcsolve.kernels
+import tcsolve.matrices
 
 import tcsolve
 from tcsolve._backends.cpu.lu import HostLU, NumpyLU
@@ -15,15 +17,39 @@ from tcsolve._contract.ops import Ops, RowStats
 from tcsolve._contract.schedule import Rules
 
 FOLDER = Path(tcsolve.__file__).parent
+
+
+def parsed(package):
+    """Return the syntax trees of the files of a package, by their paths in its folder."""
+    folder = Path(package.__file__).parent
+    return {
+        path.relative_to(folder).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(folder.rglob("*.py"))
+    }
+
+
+# When the library is installed, the other packages are folders in it.
 FILES = {
-    path.relative_to(FOLDER).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-    for path in sorted(FOLDER.rglob("*.py"))
-    if path.relative_to(FOLDER).parts[0] not in ("kernels", "matrices")
+    file: tree
+    for file, tree in parsed(tcsolve).items()
+    if not file.startswith(("kernels/", "matrices/"))
+}
+OTHERS = {
+    f"{package.__name__}/{file}": tree
+    for package in (tcsolve.kernels, tcsolve.matrices)
+    for file, tree in parsed(package).items()
 }
 # The largest numbers of methods in the contracts: in one class, in all primitives, and in the primitives
 # together with the rules of an LU.
 MOST_OF_ONE, MOST_PRIMITIVES, MOST_METHODS = 19, 37, 43
 MOST_POSITIONAL = 6
+# What a constructor may call besides that of its base: it makes small containers, locks, and a thread that
+# waits to be started; and a fork finds the locks in weak sets.
+SMALL = {"len", "tuple", "list", "dict", "set", "ForkSafeLock"}
+SMALL |= {"threading.Lock", "threading.RLock", "threading.Thread"}
+SMALL |= {"_locks.add", "_Calls.every.add"}
+# Methods that it may call: views of arrays, and the text of an error.
+VIEWS = {"reshape", "join"}
 
 
 def methods(cls):
@@ -118,7 +144,7 @@ def long_functions():
     The functions that are public have the arguments of SciPy's.
     """
     found = set()
-    for file, tree in FILES.items():
+    for file, tree in (FILES | OTHERS).items():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
                 given = [arg for arg in arguments(node) if arg.arg not in ("self", "cls")]
@@ -129,6 +155,41 @@ def long_functions():
 
 def test_no_private_function_has_more_than_six_positional_arguments():
     assert not long_functions()
+
+
+def work_of_constructors(tree):
+    """Return the calls in the constructors of a file that do more than to store, as (class, function)."""
+    return {
+        (cls.name, ast.unparse(call.func))
+        for cls in ast.walk(tree)
+        if isinstance(cls, ast.ClassDef)
+        for method in cls.body
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
+        for call in ast.walk(method)
+        if isinstance(call, ast.Call) and not only_stores(call.func)
+    }
+
+
+def only_stores(function):
+    name = ast.unparse(function)
+    is_view = isinstance(function, ast.Attribute) and function.attr in VIEWS
+    return is_view or name in {"super", "super().__init__", *SMALL}
+
+
+def test_constructors_only_store():
+    """What has to be computed, copied or opened comes from a class method `of` or from a cached property."""
+    for file, tree in FILES.items():
+        # Classes of this backend keep memory of the device, which some of them allocate.
+        if not file.startswith("_backends/cuda/"):
+            assert not work_of_constructors(tree), file
+
+
+def test_work_of_a_constructor_is_seen():
+    tree = ast.parse(
+        "class A:\n    def __init__(self, v, w):\n        super().__init__(len(v))\n"
+        "        self.v, self.w = v.reshape(-1), ldexp(np.abs(w), 1)\n"
+    )
+    assert work_of_constructors(tree) == {("A", "ldexp"), ("A", "np.abs")}
 
 
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda m: f"{m.file}:{m.new.strip()[:40]}")
