@@ -4,20 +4,19 @@ LAPACK has no routine for a stack, so it factors one matrix after the other.  Sm
 together: each step of the substitution treats one unknown of all systems.
 """
 
+import functools
+
 import numpy as np
 
 from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._backends.cpu.ops import numpy_ops
-from tcsolve._backends.cpu.short_chains import BY_NUMPY, product
-from tcsolve._solve.long_double_residual import SMALL, residual
-from tcsolve._solve.split_residual import split_residual
+from tcsolve._backends.cpu.short_chains import BY_NUMPY
+from tcsolve._solve.long_double_residual import residual_of_stack
 
 __all__ = ["doubtful", "factor", "measure", "measures_one", "most_at_once", "rows", "sizes"]
 
 # Up to this n, substitution for all systems together takes less time than one call of LAPACK for each.
 ACROSS = 24
-# From this n on, three matrix products in FP64 are faster than one in long double.
-SPLIT = 12
 # Number of matrices that are transposed together, so that the lines of the cache that they share stay there.
 TRANSPOSED = 64
 # About the number of entries of A that are measured at a time, so that copies of them stay in the cache.
@@ -202,21 +201,11 @@ def measure(a, x, b, y, info, out, *, residuals=None):
                 of_rows, of_columns = of_a @ ones, ones @ of_a
             out[0, some], out[1, some] = of_rows.max(axis=1), of_columns.max(axis=1)
             size[:] = np.abs(system[1]).max(axis=1).T
-            is_narrow = x.dtype.char in "fF"
-            r = _residual(*system, out[0, some], size.T, is_narrow)
+            norms = functools.partial(tuple, (out[0, some], size.T))
+            r = residual_of_stack(*system, x.dtype.char in "fF", norms)
             out[4 : 4 + k, some] = np.abs(r).max(axis=1).T
             if residuals is not None:
                 residuals[some] = np.swapaxes(r, 1, 2)
-
-
-def _residual(a, x, b, norm, size, is_narrow):
-    """Return b - A x; for few unknowns in FP64 with the accuracy of long double."""
-    n = a.shape[1]
-    if n > SMALL or is_narrow:
-        return b - product(a, x)
-    if n < SPLIT:
-        return residual(a, x, b)
-    return split_residual(a, x, b, norm, size, np.empty(a.shape, a.dtype))
 
 
 def sizes(sums, answers, b, y, info, out):

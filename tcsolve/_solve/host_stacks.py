@@ -8,15 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tcsolve._backends.cpu.short_chains import product
 from tcsolve._backends.select import numpy_ops
 from tcsolve._lu.scaling import FRAME_EXPONENT
 from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, Solution, Status, code_of, of_slices
 from tcsolve._solve.gains import vectors
 from tcsolve._solve.lapack_factors import General, is_positive_definite
-from tcsolve._solve.long_double_residual import SMALL, residual
-from tcsolve._solve.split_residual import split_residual
+from tcsolve._solve.long_double_residual import residual, residual_of_stack
 from tcsolve._solve.structures import read_under
 
 __all__ = ["plain_answer", "solve_stack"]
@@ -34,8 +32,6 @@ FP64 = np.dtype(np.float64)
 # Largest number of entries of A of a short stack; n is then at most LARGEST_STRUCTURED.
 SHORT = 4096
 TOP = 2.0**FRAME_EXPONENT
-# From this n on, three matrix products in FP64 are faster than one in long double.
-SPLIT = 12
 OK, ILL, APART = map(code_of, (Status.CONVERGED, Status.ILL_CONDITIONED, Status.NOT_AS_ASSERTED))
 
 
@@ -267,13 +263,12 @@ def _norms(a, b, x, found, work, ones):
     turned = moduli.transpose(2, 0, 1)
     np.vecdot(np.abs(a, out=work.real), ones, out=turned[..., 0])
     np.abs(found, out=turned[..., 1:columns])
-    if n > SMALL or x.dtype.char in "fF":
-        r = b - product(a, x)
-    elif n < SPLIT:
-        r = residual(a, x, b)
-    else:
-        known = np.maximum.reduce(moduli[:, : 1 + k])
-        r = split_residual(a, x, b, known[0], known[1:].T, work)
+
+    def known():
+        norms = np.maximum.reduce(moduli[:, : 1 + k])
+        return norms[0], norms[1:].T
+
+    r = residual_of_stack(a, x, b, x.dtype.char in "fF", known, work)
     np.abs(r, out=turned[..., columns:])
     return np.maximum.reduce(moduli)
 

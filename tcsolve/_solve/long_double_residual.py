@@ -8,10 +8,12 @@ import numpy as np
 from tcsolve._backends.cpu.short_chains import product
 from tcsolve._solve.split_residual import split_residual
 
-__all__ = ["SMALL", "residual"]
+__all__ = ["SMALL", "residual", "residual_of_stack"]
 
 # Up to this n, the rounding of an FP64 residual matters compared with u sqrt(n) ||A|| ||x||.
 SMALL = 32
+# For a stack: from this n on, three matrix products in FP64 are faster than one in long double.
+SPLIT = 12
 # From this many entries on, the inner products of a stack are faster than matmul in long double.
 FEW = 512
 # From this many products of entries on, matrix products in FP64 are faster than one in long double.
@@ -50,6 +52,27 @@ def residual(a, x, b, known=None):
     # The same sums as those of matmul, but faster.
     ax = np.vecdot(a[..., :, None, :], x.swapaxes(-1, -2)[..., None, :, :])
     return (b - ax).astype(dtype, copy=False)
+
+
+def residual_of_stack(a, x, b, is_narrow, norms, work=None):
+    """Return b - A x for FP64 stacks; for few unknowns with the accuracy of long double.
+
+    Parameters
+    ----------
+    a, x, b : ndarray, shapes (m, n, n), (m, n, k) and (m, n, k)
+    is_narrow : bool
+        Whether the answer is in FP32, so that a residual in FP64 is accurate enough.
+    norms : callable, () -> (norm, size)
+        Returns those of `split_residual`; called only where they are needed.
+    work : ndarray, shape (m, n, n), optional
+        Memory that may be overwritten.
+    """
+    n = a.shape[1]
+    if n > SMALL or is_narrow:
+        return b - product(a, x)
+    if n < SPLIT:
+        return residual(a, x, b)
+    return split_residual(a, x, b, *norms(), np.empty_like(a) if work is None else work)
 
 
 def _split(a, x, b, known):
