@@ -3,6 +3,7 @@
 #pragma once
 
 #include "batched/batched_layout.cuh"
+#include "common/reduce.cuh"
 #include "gemm/load_blocks.cuh"
 
 // The larger of `top` and the bits of |x|; NaN is the largest.
@@ -14,12 +15,6 @@ __device__ __forceinline__ unsigned larger(unsigned top, float x) {
 #else
     return max(top, bits_of_size(x));
 #endif
-}
-
-// The largest `top` of the four lanes that share a row (column).
-__device__ __forceinline__ unsigned top_of_line(unsigned top) {
-    top = max(top, __shfl_xor_sync(ALL_LANES, top, 1));
-    return max(top, __shfl_xor_sync(ALL_LANES, top, 2));
 }
 
 // The scale 2^fit(top).  A row or column with so small a top that this scale is too large for FP32 is *faint*; its
@@ -71,7 +66,7 @@ struct Fragment {
                     for (int e = 0; e < WORD; ++e) if (used(r)) top[line] = larger(top[line], x[s][r][e]);
                 }
             }
-            top[line] = top_of_line(top[line]);
+            top[line] = largest_of_lanes<4>(top[line]);  // of the four lanes that share a row (column)
             scale[line] = scale_for(top[line]);
         }
         if (LARGEST_EXPONENT<T_LOW> > LARGEST_FACTOR && has_faint()) lift(x);

@@ -47,6 +47,13 @@ __device__ __forceinline__ int largest_of_warp(int v) {
 #endif
 }
 
+// The smallest of a warp; an `int` must not be INT_MIN.
+__device__ __forceinline__ int smallest_of_warp(int v) { return -largest_of_warp(-v); }
+
+#if __CUDA_ARCH__ >= 800
+__device__ __forceinline__ unsigned smallest_of_warp(unsigned v) { return __reduce_min_sync(ALL_LANES, v); }
+#endif
+
 // Over a block of WARPS warps.
 template <int WARPS, typename Join>
 __device__ __forceinline__ double over_block(double v, Join join) {

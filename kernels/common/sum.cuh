@@ -1,7 +1,7 @@
 // Sums of products in FP64, or, nearly exact, in two doubles each.
 #pragma once
 
-#include "common/common.cuh"
+#include "common/reduce.cuh"
 
 // The sum is hi + lo.  If EXACT, lo collects the rounding errors of sums and products, so that the result has about the
 // error of one rounding.
@@ -31,12 +31,11 @@ struct Sum {
     // Adds the sums of groups of OF neighbouring lanes.  Two lanes may end with sums that differ in the last bit.
     template <int OF>
     __device__ __forceinline__ void join() {
-        #pragma unroll
-        for (int d = OF / 2; d; d /= 2) {
-            const double rest = EXACT ? __shfl_xor_sync(ALL_LANES, lo, d) : 0.0;
-            add(__shfl_xor_sync(ALL_LANES, hi, d));
+        butterfly<OF>([&](int d) {
+            const double rest = EXACT ? of_partner(lo, d) : 0.0;
+            add(of_partner(hi, d));
             lo += rest;
-        }
+        });
     }
 
     // v minus the sum.
@@ -68,10 +67,7 @@ struct BoundedSum {
     template <int OF>
     __device__ __forceinline__ double total() const {
         double high = sum - constant, low = rest;
-        #pragma unroll
-        for (int d = OF / 2; d; d /= 2) {
-            high += __shfl_xor_sync(ALL_LANES, high, d), low += __shfl_xor_sync(ALL_LANES, low, d);
-        }
+        butterfly<OF>([&](int d) { high += of_partner(high, d), low += of_partner(low, d); });
         return high + low;
     }
 };

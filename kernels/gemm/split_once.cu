@@ -162,10 +162,8 @@ __device__ __forceinline__ void split_columns(const Operand& m, Index block) {
         }
     }
     for (int d = WARP / 2; d >= lanes; d /= 2) {  // over the rows of the warp
-        largest.x = max(largest.x, __shfl_xor_sync(ALL_LANES, largest.x, d));
-        largest.y = max(largest.y, __shfl_xor_sync(ALL_LANES, largest.y, d));
-        largest.z = max(largest.z, __shfl_xor_sync(ALL_LANES, largest.z, d));
-        largest.w = max(largest.w, __shfl_xor_sync(ALL_LANES, largest.w, d));
+        largest.x = max(largest.x, of_partner(largest.x, d)), largest.y = max(largest.y, of_partner(largest.y, d));
+        largest.z = max(largest.z, of_partner(largest.z, d)), largest.w = max(largest.w, of_partner(largest.w, d));
     }
     if (lane < lanes) *reinterpret_cast<uint4*>(&of_warp[warp][4 * lane]) = largest;
     __syncthreads();

@@ -73,8 +73,8 @@ __device__ __forceinline__ void add_columns(Dominant& s, Team& team, const float
     }
     #pragma unroll
     for (int d = WORDS_ACROSS; d < ROWS_DOWN * WORDS_ACROSS; d *= 2) {
-        sum.x += __shfl_xor_sync(ALL_LANES, sum.x, d), sum.y += __shfl_xor_sync(ALL_LANES, sum.y, d);
-        sum.z += __shfl_xor_sync(ALL_LANES, sum.z, d), sum.w += __shfl_xor_sync(ALL_LANES, sum.w, d);
+        sum.x += of_partner(sum.x, d), sum.y += of_partner(sum.y, d);
+        sum.z += of_partner(sum.z, d), sum.w += of_partner(sum.w, d);
     }
     if (lane < WORDS_ACROSS) *reinterpret_cast<float4*>(&s.of_warp[warp][q]) = sum;
     __syncthreads();

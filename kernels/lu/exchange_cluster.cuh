@@ -182,7 +182,7 @@ __device__ __forceinline__ Winner pick(const Exchange& x, int j) {
     unsigned lanes = __ballot_sync(ALL_LANES, most == top);
     // One branch for both rare cases: a tie (see Vote), and a row that has not arrived.
     while (!__all_sync(ALL_LANES, arrived) | bool(lanes & (lanes - 1))) {
-        const unsigned low = __reduce_min_sync(ALL_LANES, most == top ? best.code : NO_CODE);
+        const unsigned low = smallest_of_warp(most == top ? best.code : NO_CODE);
         lanes = __ballot_sync(ALL_LANES, most == top && best.code == low);
         arrived = is_over(row_in, (j - 1) >> 2);
     }

@@ -114,7 +114,7 @@ __device__ __forceinline__ Candidate receive(Exchange& x, const Team& team, int 
         }
         __syncwarp();  // the lanes read rows whose stamps other lanes have seen
         const int top = largest_of_warp(size);
-        const int low = -largest_of_warp(size == top ? -code : -NO_CODE);
+        const int low = smallest_of_warp(size == top ? code : NO_CODE);
         if (lane < MESSAGE_WORDS) {
             reinterpret_cast<float4*>(&x.pivot_row[parity])[lane] =
                 __ldcg(reinterpret_cast<const float4*>(&board.row[parity][low & (SOURCES - 1)]) + lane);

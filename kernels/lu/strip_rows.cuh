@@ -40,7 +40,7 @@ struct Vote {
 
     // Keeps only the lane with the lowest place.
     __device__ __forceinline__ void break_tie(int place) {
-        const int low = -largest_of_warp(mine ? -place : -NO_PLACE);
+        const int low = smallest_of_warp(mine ? place : NO_PLACE);
         mine = mine && place == low;
         lanes = __ballot_sync(ALL_LANES, mine);
     }

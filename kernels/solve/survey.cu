@@ -120,7 +120,7 @@ __device__ __forceinline__ void fold(double (&half)[HALF], const double (&x)[2 *
     #pragma unroll
     for (int i = 0; i < HALF; ++i) {
         const double mine = upper ? x[i + HALF] : x[i], other = upper ? x[i] : x[i + HALF];
-        half[i] = mine + __shfl_xor_sync(ALL_LANES, other, 2 * HALF);
+        half[i] = mine + of_partner(other, 2 * HALF);
     }
 }
 
@@ -129,7 +129,7 @@ __device__ __forceinline__ double sum_across(const double (&x)[GROUP]) {
     static_assert(GROUP == WARP / 2, "two lanes for each");
     double eight[8], four[4], two[2], one[1];
     fold(eight, x), fold(four, eight), fold(two, four), fold(one, two);
-    return one[0] + __shfl_xor_sync(ALL_LANES, one[0], 1);
+    return one[0] + of_partner(one[0], 1);
 }
 
 extern "C" __global__ void __launch_bounds__(SURVEY_THREADS)
@@ -233,14 +233,12 @@ tcs_extremes(
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     #pragma unroll
     for (int e = 0; e < EXTREMES; ++e) {
-        butterfly([&](int d) { mine[e] = extreme(e, mine[e], of_partner(mine[e], d)); });
-        if (lane == 0) found[e][warp] = mine[e];
+        const double of_warp = over_lanes(mine[e], [&](double x, double y) { return extreme(e, x, y); });
+        if (lane == 0) found[e][warp] = of_warp;
     }
     __syncthreads();
     if (warp >= EXTREMES) return;
-    double all = found[warp][lane];
-    #pragma unroll
-    for (int d = WARP / 2; d; d /= 2) all = extreme(warp, all, of_partner(all, d));
+    const double all = over_lanes(found[warp][lane], [&](double x, double y) { return extreme(warp, x, y); });
     if (lane == 0) out[warp] = all;
 }
 

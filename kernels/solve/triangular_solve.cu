@@ -104,7 +104,7 @@ __device__ __forceinline__ T_IN gather(T_IN (&part)[EACH]) {
         #pragma unroll
         for (int i = 0; i < half; ++i) {
             const T_IN given = upper ? part[i] : part[i + half], kept = upper ? part[i + half] : part[i];
-            part[i] = kept + __shfl_xor_sync(ALL_LANES, given, bit);
+            part[i] = kept + of_partner(given, bit);
         }
     }
     return part[0];
