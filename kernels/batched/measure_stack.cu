@@ -34,16 +34,7 @@ __device__ __forceinline__ void meet() {
 // A reduction over all threads that take a matrix; all get the result.  See reduce.cuh for `join`.
 template <typename Join>
 __device__ __forceinline__ double over_team(double v, Join join) {
-    __shared__ double of_warp[WARPS];
-    v = over_lanes(v, join);
-    if (TEAM == 1) return v;
-    __syncthreads();  // all have read the values of the call before
-    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = v;
-    __syncthreads();
-    v = of_warp[0];
-    #pragma unroll
-    for (int w = 1; w < TEAM; ++w) v = join(v, of_warp[w]);
-    return v;
+    return TEAM == 1 ? over_lanes(v, join) : over_block<TEAM>(v, join);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
