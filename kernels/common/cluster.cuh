@@ -1,5 +1,5 @@
-// How the blocks of a thread-block cluster wait for each other, and send each other words.  st.async writes a word into
-// the shared memory of another block, and a barrier there counts its bytes (mbarrier.cuh).
+// How the blocks of a thread-block cluster wait for each other, and read and write words in the shared memory of other
+// blocks.  st.async writes a word, and a barrier in the other block counts its bytes (mbarrier.cuh).
 #pragma once
 
 #include "common/common.cuh"
@@ -14,6 +14,30 @@ __device__ __forceinline__ void wait_in_cluster() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+// Arrives without this; it is enough for a block that has only read.
+__device__ __forceinline__ void arrive_relaxed_in_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;"); }
+
+// Arrives and waits, for warps whose lanes do not run together.
+__device__ __forceinline__ void meet_in_cluster() {
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+__device__ __forceinline__ unsigned rank_in_cluster() {
+    unsigned rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// Read and write the 32 bits of another block that have the address p there.
+__device__ __forceinline__ unsigned load_from(const void* p, unsigned block) {
+    unsigned bits;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(bits) : "r"(address_in(p, block)) : "memory");
+    return bits;
+}
+__device__ __forceinline__ void store_to(void* p, unsigned block, unsigned bits) {
+    asm volatile("st.shared::cluster.u32 [%0], %1;" :: "r"(address_in(p, block)), "r"(bits) : "memory");
+}
+
 // The address of a word in another block, and of the barrier there that counts its bytes.
 struct Mailbox { unsigned word, barrier; };
 
@@ -21,7 +45,13 @@ __device__ __forceinline__ Mailbox mailbox_in(int block, const void* word, const
     return {address_in(word, block), address_in(barrier, block)};
 }
 
-// Sends a word, by the lanes with `does`, without a branch.
+// Sends a word.
+__device__ __forceinline__ void send(int v, Mailbox to) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.s32 [%0], %1, [%2];"
+                 :: "r"(to.word), "r"(v), "r"(to.barrier) : "memory");
+}
+
+// Sends 16 bytes, by the lanes with `does`, without a branch.
 __device__ __forceinline__ void send(float4 v, Mailbox to, bool does) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"
                  "@p st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];\n}"

@@ -40,10 +40,8 @@ __device__ __forceinline__ void expect(unsigned barrier, unsigned bytes, bool do
 // visible to those that wait.  With release here, and acquire in the wait, each stage of gemm_wgmma.cu needed a fence
 // of the whole device and of the first-level cache, which reduced the rate by a quarter.
 __device__ __forceinline__ void arrive_relaxed(unsigned barrier, unsigned block) {
-    asm volatile("{\n.reg .b32 remote;\n"
-                 "mapa.shared::cluster.u32 remote, %0, %1;\n"
-                 "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [remote];\n}"
-                 :: "r"(barrier), "r"(block) : "memory");
+    asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];"
+                 :: "r"(address_in(barrier, block)) : "memory");
 }
 
 // Whether the phase is over.  The thread may be suspended for a while if it is not.

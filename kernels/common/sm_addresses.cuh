@@ -14,8 +14,11 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
 }
 
 // The address of the same shared variable in another block of the cluster.
+__device__ __forceinline__ unsigned address_in(unsigned here, unsigned block) {
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(block));
+    return there;
+}
 __device__ __forceinline__ unsigned address_in(const void* p, unsigned block) {
-    unsigned address;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(block));
-    return address;
+    return address_in(shared_address(p), block);
 }

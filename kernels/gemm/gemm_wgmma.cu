@@ -61,6 +61,7 @@
 // of which no results file is kept).
 
 #include "common/bulk_copy.cuh"
+#include "common/cluster.cuh"
 #include "common/mbarrier.cuh"
 #include "common/sm_addresses.cuh"
 #include "gemm/gemm.cuh"
@@ -157,11 +158,8 @@ __device__ __forceinline__ int agree(
     const Shared& shared, unsigned rank, int stage, int tile, unsigned& taken
 ) {
     if (rank == 0) {
-        asm volatile("{\n.reg .b32 word, barrier;\n"
-                     "mapa.shared::cluster.u32 word, %0, 1;\nmapa.shared::cluster.u32 barrier, %1, 1;\n"
-                     "st.async.shared::cluster.mbarrier::complete_tx::bytes.s32 [word], %2, [barrier];\n}"
-                     :: "r"(shared_address(const_cast<int*>(shared.mail + stage))),
-                        "r"(shared.is_sent(stage)), "r"(tile) : "memory");
+        const unsigned word = shared_address(const_cast<int*>(shared.mail + stage));
+        send(tile, {address_in(word, 1), address_in(shared.is_sent(stage), 1)});
         return tile;
     }
     expect(shared.is_sent(stage), sizeof(int));
@@ -351,7 +349,7 @@ tcs_gemm_wgmma(
     }
     __syncthreads();
     if (CLUSTER == 1 && leaves) return;
-    if (CLUSTER > 1) cluster_barrier();  // the barriers of both blocks must be set up before one sends
+    if (CLUSTER > 1) meet_in_cluster();  // the barriers of both blocks must be set up before one sends
 
     const int steps = int((k + BLOCK_K - 1) / BLOCK_K);
     // The shuffle tells the compiler that the number is the same in all lanes of the warp.  Then it computes the
@@ -399,5 +397,5 @@ tcs_gemm_wgmma(
         wait_until_stored();
     }
     // A block must not end while another one copies to its shared memory or arrives at its barriers.
-    if (CLUSTER > 1) cluster_barrier();
+    if (CLUSTER > 1) meet_in_cluster();
 }

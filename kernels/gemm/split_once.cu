@@ -179,16 +179,14 @@ __device__ __forceinline__ void split_columns(const Operand& m, Index block) {
     if (mine < 4 * lanes) {
         unsigned of_rank[CLUSTER], top = 0;
         #pragma unroll
-        for (int b = 0; b < CLUSTER; ++b) {
-            asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(of_rank[b]) : "r"(address_in(&of_block[mine], b)));
-        }
+        for (int b = 0; b < CLUSTER; ++b) of_rank[b] = load_from(&of_block[mine], b);
         #pragma unroll
         for (int b = 0; b < CLUSTER; ++b) top = max(top, of_rank[b]);
         of_all[mine] = top;
         if (rank == 0 && col0 + mine < m.cols) m.top[col0 + mine] = top;
     }
     __syncthreads();
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;");  // this block has read the values of the others
+    arrive_relaxed_in_cluster();  // this block has read the values of the others
     if (is_here) {
         const uint4 top = *reinterpret_cast<const uint4*>(&of_all[4 * (threadIdx.x % lanes)]);
         const Scale<T_LOW> scale[4] = {

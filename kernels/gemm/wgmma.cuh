@@ -1,17 +1,7 @@
-// Products of warpgroups (wgmma), and a barrier of the cluster for warps that do not run together.
+// Products of warpgroups (wgmma).
 #pragma once
 
 #include "gemm/wgmma_sizes.cuh"
-
-__device__ __forceinline__ unsigned rank_in_cluster() {
-    unsigned rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
-__device__ __forceinline__ void cluster_barrier() {
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
 
 // Describes to wgmma a tile of boxes, each 64 x 64 entries in rows of 128 swizzled bytes.  Groups of 8 rows are 1024
 // bytes apart; along the rows of a transposed operand the next box follows after PANEL_BYTES.

@@ -58,10 +58,7 @@ __device__ __forceinline__ void set_up(Exchange& x) {
 // Sends a block's sum for a column to all blocks.  After the next barrier, each block adds up the sums (sum_of_blocks).
 __device__ __forceinline__ void share_sum(const Team& team, float (*sums)[STRIP], int column, float sum) {
     #pragma unroll
-    for (int block = 0; block < BLOCKS; ++block) {
-        asm volatile("st.shared::cluster.f32 [%0], %1;"
-                     :: "r"(address_in(&sums[team.rank][column], block)), "f"(sum) : "memory");
-    }
+    for (int block = 0; block < BLOCKS; ++block) store_to(&sums[team.rank][column], block, __float_as_uint(sum));
 }
 __device__ __forceinline__ float sum_of_blocks(const Team&, const float (*sums)[STRIP], int column) {
     float total = 0;

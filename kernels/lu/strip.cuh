@@ -54,9 +54,7 @@ struct __align__(16) BlockRow {
 __device__ __forceinline__ float entry(const float* a, Index lda, Columns columns, int row, int q) {
 #if RESIDENT
     const int block = row / THREADS % BLOCKS, r = row / (THREADS * BLOCKS) * THREADS + row % THREADS;
-    float v;
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address_in(&columns[r][q], block)) : "memory");
-    return v;
+    return __uint_as_float(load_from(&columns[r][q], block));
 #else
     return __ldcg(a + row * lda + q);
 #endif

@@ -182,10 +182,7 @@ __device__ __forceinline__ int draw(unsigned* ticket, int turn, unsigned rank) {
         unsigned number = threadIdx.x == 0 ? atomicAdd(ticket, 1u) + 1 : 0;  // counts from 0xffffffff
         number = __shfl_sync(ALL_LANES, number, 0);
 #if BLOCKS
-        if (threadIdx.x < BLOCKS) {
-            asm volatile("st.shared::cluster.u32 [%0], %1;"
-                         :: "r"(address_in(&mine, threadIdx.x)), "r"(number) : "memory");
-        }
+        if (threadIdx.x < BLOCKS) store_to(&mine, threadIdx.x, number);
 #else
         mine = number;
 #endif
