@@ -8,17 +8,19 @@
 
 // ---- by entries --------------------------------------------------------------------------------
 
+template <typename T>
+__device__ __forceinline__ void split_entry(float scaled, T& hi, T& lo) {
+    hi = round_to<T>(scaled);
+    lo = round_to<T>(scaled - widen(hi));
+}
+
 template <typename T, int N>
 struct SplitRun {
     Run<T, N> hi, lo;
 
     __device__ __forceinline__ SplitRun(const Run<float, N>& x, float scale) {
         #pragma unroll
-        for (int i = 0; i < N; ++i) {
-            const float scaled = scale * x.at[i];
-            hi.at[i] = round_to<T>(scaled);
-            lo.at[i] = round_to<T>(scaled - widen(hi.at[i]));
-        }
+        for (int i = 0; i < N; ++i) split_entry(scale * x.at[i], hi.at[i], lo.at[i]);
     }
 };
 

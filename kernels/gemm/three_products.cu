@@ -16,6 +16,7 @@
 // Rounding: one for each sum or difference that is written here; planes of BF16 numbers keep 16 bits.
 
 #include "common/common.cuh"
+#include "common/hi_lo.cuh"
 
 constexpr int THREADS = 256;
 
@@ -24,10 +25,7 @@ struct Complex { double re, im; };
 // Store an entry of a plane, whose parts are `step` entries apart.
 __device__ __forceinline__ void store_parts(double* x, Index step, double value) { x[0] = value; }
 
-__device__ __forceinline__ void store_parts(bf16* x, Index step, float value) {
-    x[0] = round_to<bf16>(value);
-    x[step] = round_to<bf16>(value - widen(x[0]));
-}
+__device__ __forceinline__ void store_parts(bf16* x, Index step, float value) { split_entry(value, x[0], x[step]); }
 
 __device__ __forceinline__ double load(const double* x, Index step) { return x[0]; }
 
