@@ -64,6 +64,49 @@ __device__ __forceinline__ void place_rows(Rows& rows, Index m) {
     for (int i = 0; i < ROWS; ++i) rows.place[i] = row_of(i) < m ? int(row_of(i)) : -1;
 }
 
+// Lists the swaps of rows in dst and src, with whether any row `moves`, and applies them to `order`.
+__device__ __forceinline__ void list_swaps(
+    Team& team, const Rows& rows, bool moves, int thread, Index m, Index w, int* order, int* dst, int* src
+) {
+    Index here[ROWS];
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) here[i] = HELPERS == 0 || thread < THREADS ? row_in_block(i * THREADS + thread) : m;
+    int index[ROWS];
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) index[i] = order && here[i] < m ? order[here[i]] : 0;
+    // All of `order` must be read before an entry is overwritten, and no block may leave while another may still send
+    // to it.
+    arrive_all(team);
+    wait_all(team);
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+        const Index place = rows.place[i];
+        if (here[i] >= m) continue;
+        if (order) order[place] = index[i];
+        if (place < w) dst[place] = int(place), src[place] = int(here[i]);
+        if (here[i] < w) dst[w + here[i]] = int(place), src[w + here[i]] = int(here[i]);
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0) src[2 * w] = moves;
+}
+
+// Copies the rows of the pivots, L11 and U11, to `top`: a warp takes a row, and starts all its loads at once.
+__device__ __forceinline__ void copy_pivot_rows(
+    const float* a, Index lda, const int* home, int thread, Index w, float* top, Index ld_top
+) {
+    constexpr int PARTS = (STRIP + WARP - 1) / WARP;
+    const int lane = thread % WARP;
+    for (int i = blockIdx.x * ALL_WARPS + thread / WARP; i < w; i += block_count() * ALL_WARPS) {
+        float v[PARTS];
+        #pragma unroll
+        for (int k = 0; k < PARTS; ++k) {
+            const int q = lane + k * WARP;
+            v[k] = q < w ? __ldcg(a + home[i] * lda + q) : 0.0f;
+        }
+        #pragma unroll
+        for (int k = 0; k < PARTS; ++k) if (lane + k * WARP < w) top[i * ld_top + lane + k * WARP] = v[k];
+    }
+}
+
 extern "C" __global__ void
 #if BLOCKS
 __cluster_dims__(BLOCKS, 1, 1)
@@ -108,39 +151,6 @@ tcs_panel(
     }
 
     const int thread = this_thread();
-
-    // ---- list the swaps in dst and src, and apply them to `order`
-    Index here[ROWS];
-    #pragma unroll
-    for (int i = 0; i < ROWS; ++i) here[i] = HELPERS == 0 || thread < THREADS ? row_in_block(i * THREADS + thread) : m;
-    int index[ROWS];
-    #pragma unroll
-    for (int i = 0; i < ROWS; ++i) index[i] = order && here[i] < m ? order[here[i]] : 0;
-    // All of `order` must be read before an entry is overwritten, and no block may leave while another may still send
-    // to it.
-    arrive_all(team);
-    wait_all(team);
-    #pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
-        const Index place = rows.place[i];
-        if (here[i] >= m) continue;
-        if (order) order[place] = index[i];
-        if (place < w) dst[place] = int(place), src[place] = int(here[i]);
-        if (here[i] < w) dst[w + here[i]] = int(place), src[w + here[i]] = int(here[i]);
-    }
-    if (blockIdx.x == 0 && threadIdx.x == 0) src[2 * w] = !dominant;  // without a search no row moves
-
-    // ---- copy the rows of the pivots, L11 and U11, to `top`: a warp takes a row, and starts all its loads at once
-    constexpr int PARTS = (STRIP + WARP - 1) / WARP;
-    const int lane = thread % WARP;
-    for (int i = blockIdx.x * ALL_WARPS + thread / WARP; i < w; i += block_count() * ALL_WARPS) {
-        float v[PARTS];
-        #pragma unroll
-        for (int k = 0; k < PARTS; ++k) {
-            const int q = lane + k * WARP;
-            v[k] = q < w ? __ldcg(a + home[i] * lda + q) : 0.0f;
-        }
-        #pragma unroll
-        for (int k = 0; k < PARTS; ++k) if (lane + k * WARP < w) top[i * ld_top + lane + k * WARP] = v[k];
-    }
+    list_swaps(team, rows, !dominant, thread, m, w, order, dst, src);  // without a search no row moves
+    copy_pivot_rows(a, lda, home, thread, w, top, ld_top);
 }
