@@ -331,3 +331,19 @@ def test_entries_at_the_ends_of_the_range_are_verified(scale):
         z = lu_solve(lu_factor(a * scale), b)
     assert ratio(a, x, b) <= MET and ratio(a, y / scale, b) <= 10 * MET
     assert np.isfinite(z).all()
+
+
+@pytest.mark.parametrize("stack", [False, True])
+@pytest.mark.parametrize(
+    "pair", [(lu_factor, lu_solve), (cho_factor, cho_solve)], ids=["lu", "cho"]
+)
+def test_a_warning_points_at_the_caller(pair, stack, xp):
+    factor, solve = pair
+    a = xp.eye(40) * 3.0
+    factors = factor(xp.stack([a, a]) if stack else a)
+    factors.matrix[...] += 3  # so that corrections with the factors diverge
+
+    with pytest.warns(AccuracyWarning, match="not verified") as found:
+        solve(factors, xp.ones((2, 40, 1) if stack else 40))
+
+    assert {warning.filename for warning in found} == {__file__}
