@@ -10,6 +10,7 @@ the ladder.
 import functools
 import math
 import time
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,76 +63,27 @@ def solve_directly(a, b, way, request):
     way : Way
     request : Request
     """
-    n, dtype, start = len(a), request.dtype, request.start
-    columns = b.reshape(n, -1)
-    wide = FP64["c" if a.dtype.kind == "c" else "f"]
-    matrix = a.astype(wide, copy=False)
-    # If A is real and b complex, the real and the imaginary parts of b are separate columns.
-    paired = b.dtype.kind == "c" and wide.kind != "c"
-    rhs = np.concatenate([columns.real, columns.imag], axis=1) if paired else columns
-    rhs = rhs.astype(wide, copy=False)
-    band = Band.of(matrix, *way.bands) if way.bands else None
-    is_short = not (band or way.plan or request.estimate) and n > FEW_ROWS
-    if is_short:  # then the 1-norm is needed only for an estimate of rcond
-        norm, least = infinity_norm(matrix), 0.0
-        norm_one = n * norm  # an upper bound
-        is_short = norm_one < TOP
-    if not is_short:
-        norm, norm_one, least = (*band.norms(), 0.0) if band else _norms(matrix, way.plan)
-    if not (norm < math.inf and norm_one < math.inf and norm > 0):
+    start, problem = request.start, _Problem.of(a, b, way, request)
+    if problem is None:
         return None
-    ordinary = 1 / TOP < norm < TOP and norm_one < TOP
-    exponent = 0
-    if not ordinary:
-        matrix, exponent = _near_one(matrix, (0, 1))
-        norm_one = _norms(matrix)[1]
-        band = band and Band.of(matrix, *way.bands)
     prepared = time.perf_counter()
-    factors, is_singular = _factored(way, band or matrix)
+    factors, is_singular = _factored(way, problem.band or problem.matrix)
     factored = time.perf_counter()
     if factors.bad_pivot:
-        return way.failure and failed(way.failure, b, dtype, factored - start)
-    if ordinary and not (request.estimate or way.plan):
-        least = least_rcond(factors, n, norm, dtype, wide)
-    is_enough = is_singular or not request.estimate and least >= EPS[dtype.char]
-    rcond = 0.0 if is_singular else least
-    if not is_enough:
-        rcond = factors.rcond(norms(matrix)[1] if is_short else norm_one)
+        return way.failure and failed(way.failure, b, request.dtype, factored - start)
+    rcond, is_enough = _rcond(problem, factors, is_singular, way, request)
     estimated = time.perf_counter()
-    if way.plan:
-        # FP32 factors show an rcond far above their roundoff, and then refinement converges fast.
-        if not (is_enough or rcond > LOW_EPS / TRUST):
-            return None
-        found = _refined_by_plan(matrix, rhs, factors, norm, dtype, way.plan)
-    elif ordinary and not is_singular:
-        found = _refined(band or matrix, rhs, factors, norm, dtype)
-    else:
-        near, of_b = _near_one(rhs, 0)
-        x, steps = ldexp(np, factors.solve(near), of_b - exponent), np.zeros(rhs.shape[1], int)
-        found = x, None, steps, ()
-    if found is None:
+    # FP32 factors show an rcond far above their roundoff, and then refinement converges fast.
+    if way.plan and not (is_enough or rcond > LOW_EPS / TRUST):
         return None
-    x, error, steps, history = found
-    if paired:
-        steps = steps.reshape(2, -1).max(axis=0)
-        error, history = None, ()
-    bound, overflows, x = stopping.target(dtype, n), False, _in_dtype(x, dtype, paired)
-    if error is None:
-        measured = functools.partial(backward_errors, numpy_ops, a, b=columns, norm=norm)
-        error = measured(x)
-        overflows = dtype.char in "fF" and not np.isfinite(x).all()
-        if overflows and rcond < EPS[dtype.char] and n <= MOST_ROWS_AGAIN:
-            for order in "FC":  # the factors of A, then those of its transpose
-                smaller = _in_dtype(Rounded.of(matrix, order).solve(rhs), dtype, paired)
-                of_smaller = measured(smaller)
-                if np.logical_and.reduce(of_smaller <= bound):
-                    x, error, overflows = smaller, of_smaller, False
-                    break
-        if not (overflows or np.logical_and.reduce(error <= bound)):
-            return None
+    found = _solved(problem, factors, is_singular, way)
+    answer = found and _measured(problem, found, a, b, rcond)
+    if not answer:
+        return None
     done = time.perf_counter()
+    x, error, steps, history, overflows = answer
     rcond = min(rcond, 1.0) if math.isfinite(rcond) else 0.0
-    status = Status.CONVERGED if rcond >= EPS[dtype.char] else Status.ILL_CONDITIONED
+    status = Status.CONVERGED if rcond >= EPS[request.dtype.char] else Status.ILL_CONDITIONED
     history = (*history[:-1], (steps, error, False))  # the last point has all steps
     return Solution(
         x=np.ascontiguousarray(x.reshape(b.shape)),
@@ -140,7 +92,7 @@ def solve_directly(a, b, way, request):
         rungs=(way.precision,),
         iterations=steps,
         backward_error=error,
-        bound=bound,
+        bound=stopping.target(request.dtype, len(a)),
         rcond=rcond,
         history=tuple([HistoryPoint(way.precision, *point) for point in history]),
         seconds={
@@ -150,8 +102,104 @@ def solve_directly(a, b, way, request):
             "refine": done - estimated,
             "total": done - start,
         },
-        bytes_planned=matrix.nbytes + (LOW_VECTORS if way.plan else 2) * rhs.nbytes,
+        bytes_planned=problem.matrix.nbytes + (LOW_VECTORS if way.plan else 2) * problem.rhs.nbytes,
     )
+
+
+class _Problem(NamedTuple):
+    """A system in FP64, near 1 if its entries are extreme, and what is known of its norms."""
+
+    matrix: np.ndarray  # A 2**-exponent
+    band: Any  # its `Band`, or None
+    rhs: np.ndarray  # (n, k), not scaled
+    dtype: np.dtype  # of the answer
+    # Whether A is real and b complex.  Then the real and the imaginary parts of b are separate columns.
+    paired: bool
+    norm: float  # the infinity norm of A
+    norm_one: float  # the 1-norm of `matrix`, or an upper bound
+    is_bound: bool  # whether it is only an upper bound
+    least: float  # a lower bound of rcond, or 0
+    ordinary: bool  # whether the entries are not extreme
+    exponent: int
+
+    @classmethod
+    def of(cls, a, b, way, request):
+        """Return the problem, or None if A is zero or holds NaN or Inf, or if FP32 factors need scaling."""
+        columns = b.reshape(len(a), -1)
+        wide = FP64["c" if a.dtype.kind == "c" else "f"]
+        matrix = a.astype(wide, copy=False)
+        paired = b.dtype.kind == "c" and wide.kind != "c"
+        rhs = np.concatenate([columns.real, columns.imag], axis=1) if paired else columns
+        rhs = rhs.astype(wide, copy=False)
+        band = Band.of(matrix, *way.bands) if way.bands else None
+        is_bound = not (band or way.plan or request.estimate) and len(a) > FEW_ROWS
+        if is_bound:  # then the 1-norm is needed only for an estimate of rcond
+            norm, least = infinity_norm(matrix), 0.0
+            norm_one = len(a) * norm
+            is_bound = norm_one < TOP
+        if not is_bound:
+            norm, norm_one, least = (*band.norms(), 0.0) if band else _norms(matrix, way.plan)
+        if not (norm < math.inf and norm_one < math.inf and norm > 0):
+            return None
+        ordinary, exponent = 1 / TOP < norm < TOP and norm_one < TOP, 0
+        if not ordinary:
+            matrix, exponent = _near_one(matrix, (0, 1))
+            norm_one = _norms(matrix)[1]
+            band = band and Band.of(matrix, *way.bands)
+        known = norm, norm_one, is_bound, least
+        return cls(matrix, band, rhs, request.dtype, paired, *known, ordinary, exponent)
+
+
+def _rcond(problem, factors, is_singular, way, request):
+    """Return rcond, or a lower bound of it if that is enough, and whether it was."""
+    dtype, least = problem.dtype, problem.least
+    if problem.ordinary and not (request.estimate or way.plan):
+        least = least_rcond(factors, len(problem.rhs), problem.norm, dtype, problem.matrix.dtype)
+    is_enough = is_singular or not request.estimate and least >= EPS[dtype.char]
+    if is_enough:
+        return 0.0 if is_singular else least, True
+    exact = norms(problem.matrix)[1] if problem.is_bound else problem.norm_one
+    return factors.rcond(exact), False
+
+
+def _solved(problem, factors, is_singular, way):
+    """Return (x, errors or None, steps, history) of the columns of `rhs`; None if an error is too large."""
+    matrix, rhs = problem.matrix, problem.rhs
+    how = factors, problem.norm, problem.dtype
+    if way.plan:
+        return _refined_by_plan(matrix, rhs, *how, way.plan)
+    if problem.ordinary and not is_singular:
+        return _refined(problem.band or matrix, rhs, *how)
+    near, of_b = _near_one(rhs, 0)
+    x = ldexp(np, factors.solve(near), of_b - problem.exponent)
+    return x, None, np.zeros(rhs.shape[1], int), ()
+
+
+def _measured(problem, found, a, b, rcond):
+    """Return (x, errors, steps, history, whether x overflows) of the answer in its dtype.
+
+    Return None if an error misses the bound.  Errors that the refinement has not measured are measured here.
+    """
+    (x, error, steps, history), dtype, paired = found, problem.dtype, problem.paired
+    if paired:
+        steps, error, history = steps.reshape(2, -1).max(axis=0), None, ()
+    x = _in_dtype(x, dtype, paired)
+    if error is not None:
+        return x, error, steps, history, False
+    bound, columns = stopping.target(dtype, len(a)), b.reshape(len(a), -1)
+    measured = functools.partial(backward_errors, numpy_ops, a, b=columns, norm=problem.norm)
+    error = measured(x)
+    overflows = dtype.char in "fF" and not np.isfinite(x).all()
+    if overflows and rcond < EPS[dtype.char] and len(a) <= MOST_ROWS_AGAIN:
+        for order in "FC":  # the factors of A, then those of its transpose
+            by_fp32 = Rounded.of(problem.matrix, order).solve(problem.rhs)
+            smaller = _in_dtype(by_fp32, dtype, paired)
+            of_smaller = measured(smaller)
+            if np.logical_and.reduce(of_smaller <= bound):
+                return smaller, of_smaller, steps, history, False
+    if not (overflows or np.logical_and.reduce(error <= bound)):
+        return None
+    return x, error, steps, history, overflows
 
 
 def _factored(way, a):

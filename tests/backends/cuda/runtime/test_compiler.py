@@ -125,9 +125,10 @@ def test_cache_sees_the_text_of_sources_and_headers(nvrtc, cache, tmp_path):
         (
             "gemm_wgmma",
             {
-                *("common/bulk_copy.cuh", "common/common.cuh", "common/hi_lo.cuh"),
-                *("common/mbarrier.cuh", "common/sm_addresses.cuh", "gemm/gemm.cuh"),
-                *("gemm/wgmma.cuh", "gemm/wgmma_result.cuh", "gemm/wgmma_sizes.cuh"),
+                *("common/bulk_copy.cuh", "common/cluster.cuh", "common/common.cuh"),
+                *("common/hi_lo.cuh", "common/mbarrier.cuh", "common/sm_addresses.cuh"),
+                *("gemm/gemm.cuh", "gemm/wgmma.cuh", "gemm/wgmma_result.cuh"),
+                "gemm/wgmma_sizes.cuh",
             },
         ),
         (
