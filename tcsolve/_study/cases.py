@@ -15,6 +15,7 @@ from tcsolve._arguments import require_count
 from tcsolve._errors import InputError
 from tcsolve._study.generators import checked_options, takes
 from tcsolve._study.sweeps import sweep
+from tcsolve.matrices._problem import problem_of
 
 __all__ = ["Case", "Filters", "Skipped", "expand_cases", "load_case"]
 
@@ -364,7 +365,7 @@ def _array_problem(case, seed, rhs):
     if a.shape[0] != a.shape[1]:
         raise Skipped(f"it is {a.shape[0]} by {a.shape[1]}; a linear system needs a square matrix")
     rng = np.random.default_rng(seed)
-    return matrices._problem(case.name, a, None, rng, dtype=None, nrhs=1, rhs=rhs)
+    return problem_of(case.name, a, None, rng, dtype=None, nrhs=1, rhs=rhs)
 
 
 def _range(value):

@@ -18,6 +18,7 @@ from tcsolve import StudyTable, study
 from tcsolve._study.curves import performance_profile
 from tcsolve._study.looks import groups_of, shared_words
 from tcsolve.cli import command as cli
+from tcsolve.cli import study as study_command
 
 SWEEP = "gen:svd_geo:n=40:cond=1e1,1e3,1e6"
 GRID = {"precision": ["fp16", "fp32"], "method": ["ir", "fgmres"], "block": 16}
@@ -412,7 +413,7 @@ def test_an_error_without_words_is_told_by_its_name(monkeypatch, capsys):
     def study(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr("tcsolve.cli.study.study", study)
+    monkeypatch.setattr(study_command, "study", study)
     assert cli.main(["study", "gen:gauss:n=5", "--precision", "fp32"]) == 2
     assert capsys.readouterr().err == "tcsolve: error: MemoryError\n"
 
