@@ -23,7 +23,8 @@ class Case:
     ours : callable
     peers : dict of str to callable
     wanted : float
-        Largest time of ours over the fastest peer's; or `excess`, in seconds beyond it.
+        Largest allowed quotient of our time and the fastest peer's.  With `excess`, our time may instead
+        exceed the peer's by so many seconds.
     excess : float or None
     """
 

@@ -40,8 +40,8 @@ class Rule:
         A result of zero is +0; or it has the sign of the sum before rounding; or it is -0 also if all terms
         are -0, as in IEEE arithmetic.
     counts_zeros : bool
-        Whether a product of zero has an exponent: those of zero operands are that of the smallest normal
-        number.
+        Whether a product of zero has an exponent.  Then a zero operand has the exponent of the smallest
+        normal number.
     """
 
     block: int = 16

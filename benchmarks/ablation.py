@@ -39,8 +39,8 @@ from _harness import (
 SIZES = (1024, 2048, 4096, 8192, 16384, 32768)
 # Turns of the two libraries: `--repeats` times this, as (largest n, factor).
 TURNS = ((4096, 3), (8192, 2), (math.inf, 1))
-# Calls between the check, which has two, and the first turn.  The second call without a path records its
-# graphs; the third one of a large size does, because the first one only remembers the size.
+# Calls between the check, which makes two calls, and the first turn.  Without a path, the second call of a
+# size records the graphs; for a large size the third does, because the first only remembers the size.
 WARM_UPS = 2
 # Calls of a size after the cache was cleared; rounds for n up to MANY_ROUNDS[0], and for larger n.
 CALLS, MANY_ROUNDS, FEW_ROUNDS = 4, (8192, 5), 2

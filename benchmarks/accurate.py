@@ -23,7 +23,7 @@ PRECISIONS = {"host": ("fp32", "fp64"), "cuda": ("fp16x3", "fp64")}
 
 
 def system(n, cond):
-    """Return a and b: singular values that decrease geometrically, of random vectors from Householder's."""
+    """Return a, whose singular values decrease geometrically, and a random b."""
     problem = matrices.generate("svd_geo", n, cond=cond, seed=1)
     return problem.a, np.random.default_rng(1).standard_normal(n)
 

@@ -302,8 +302,8 @@ def verdict_limits(row):
         return AGREE
     if ours is not None and ours > proved:
         return (
-            "the theorem gives a sufficient condition and says nothing of the number of steps; n steps are "
-            "no gain"
+            "the theorem gives a sufficient condition and says nothing of the number of steps; n steps "
+            "suffice for any factors"
         )
     if ours is not None and weaker is not None and ours >= weaker:
         return (

@@ -79,7 +79,7 @@ def system(what, n):
 
 
 def serve(folder):
-    """Answer the requests on standard input: [what, n] prepares a case, a number times so many calls."""
+    """Answer the requests on standard input: [what, n] prepares a case, and a number k times k calls."""
     import cupy
 
     import tcsolve

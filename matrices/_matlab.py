@@ -71,7 +71,7 @@ def read(path, *, limit_bytes, pattern=True):
 def _heads(path):
     """Return a file of the first HEAD bytes of each variable, unpacked, for `whosmat`.
 
-    It would unpack 128 KiB of a file to see the shape of one variable, which may be 128 MiB.
+    `whosmat` would unpack 128 KiB of a file to find the shape of one variable, which may give 128 MiB.
     """
     version, _ = scipy.io.matlab.matfile_version(path)
     if version != 1:  # not a file of version 5: nothing is packed
@@ -89,7 +89,10 @@ def _heads(path):
 
 
 def _variables(file):
-    """Yield (byte order, type, bytes) of each variable of a file of version 5, which is then at its bytes."""
+    """Yield (byte order, type, number of bytes) of each variable of a file of version 5.
+
+    At each yield, the position of the file is the first of these bytes.
+    """
     file.seek(0)
     order = {b"IM": "<", b"MI": ">"}.get(file.read(128)[126:])
     while order and len(tag := file.read(8)) == 8:
@@ -100,7 +103,7 @@ def _variables(file):
 
 
 def _unpacked(file, size, most):
-    """Yield what the next bytes of a file, `size` in number, are unpacked, at most `most` bytes at a time."""
+    """Unpack the next `size` bytes of a file, and yield the result, at most `most` bytes at a time."""
     unpacker = zlib.decompressobj()
     while size and (packed := file.read(min(size, PIECE))):
         size -= len(packed)

@@ -6,7 +6,7 @@ __all__ = ["cached_property"]
 class cached_property:  # noqa: N801  the name of functools
     """`functools.cached_property` without its lock.
 
-    Until Python 3.11 that one holds a lock while the value of any object is computed.  So threads wait for
+    Until Python 3.11, functools holds a lock while the value of any object is computed.  So threads wait for
     each other, and a child that was forked meanwhile waits for ever.
 
     Examples

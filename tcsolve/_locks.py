@@ -1,4 +1,4 @@
-"""Locks of processes that fork: one that a child finds free, and those that a fork waits for."""
+"""Locks for processes that fork: a lock that a child finds free, and calls and blocks that delay a fork."""
 
 import os
 import threading
@@ -54,7 +54,8 @@ class _Calls:
     """The calls of one thread during which a fork by another thread waits."""
 
     every = weakref.WeakSet()
-    # Held while a thread forks; whether one does, or waits to; and the locks that it has taken.
+    # A lock that is held while a thread forks; whether a thread forks or waits to fork; and the locks that it
+    # has taken.
     forking, is_pending, taken = threading.RLock(), False, ()
 
     def __init__(self):

@@ -53,7 +53,8 @@ def installed():
 
     - in `scipy.linalg`: `solve`, `lu_factor`, `lu_solve`, `cho_factor`, `cho_solve`, `solve_triangular`,
       `solve_banded`, `solveh_banded`, `lstsq`, `inv` and `det`;
-    - in `numpy.linalg`, and in `cupy.linalg` if CuPy is imported: `solve`, `inv` and `det`.
+    - in `numpy.linalg`: `solve`, `inv` and `det`;
+    - in `cupy.linalg`, if CuPy is imported: `solve` and `inv`.
 
     At the end of the block, also after an exception, the modules are as before.
 

@@ -1,4 +1,4 @@
-"""Factors and norms of stacks on the host: the functions of a device's `vendor` that a stack of LU needs.
+"""Factors and norms of stacks on the host: the functions of a device's `vendor` that the LU of a stack needs.
 
 LAPACK has no routine for a stack, so it factors one matrix after the other.  Small matrices are then solved
 together: each step of the substitution treats one unknown of all systems.

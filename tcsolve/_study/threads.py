@@ -42,7 +42,7 @@ def blas_threads():
 
 
 def asked_of_blas():
-    """Return what BLAS says, or None; a library finds the functions of those it was linked with."""
+    """Return the number that BLAS reports, or None; SciPy's module gives access to the BLAS that it links."""
     try:
         library = ctypes.CDLL(cython_lapack.__file__)
     except OSError:

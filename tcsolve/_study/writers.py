@@ -98,7 +98,7 @@ def _short(value):
 
 
 def _on_one_line(text):
-    r"""Return a text without line ends and other letters that have no picture; a name may have a \n."""
+    r"""Return a text without line ends and other characters that cannot be printed; a name may have a \n."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -52,7 +52,7 @@ def add_study(commands, texts):
         help="a grid of the fields of a Plan, such as precision=fp16,fp32 method=ir,fgmres,gmres,cg "
         "scale=yes,no; may be repeated",
     )
-    wanted = parser.add_argument_group("which matrices of the collection, and of the others")
+    wanted = parser.add_argument_group("filters: which of the given matrices are taken")
     wanted.add_argument("--min-n", type=int)
     wanted.add_argument("--max-n", type=int)
     wanted.add_argument("--kind", help="spd, symmetric, unsymmetric, real or complex")

@@ -31,7 +31,8 @@ ONE_BLOCK = 32
 # Up to this n, stacks are multiplied by NumPy.
 BY_NUMPY = 64
 
-# Little-endian processors read 64 bits as 32, too.  So SciPy may use a BLAS with either size of integers.
+# On a little-endian processor, the first 32 bits of a small 64-bit integer are the same number.  So SciPy may
+# use a BLAS with either size of integers.
 Integer = ctypes.c_int64 if sys.byteorder == "little" else ctypes.c_int
 KINDS = {"op": ctypes.c_char_p, "int": ctypes.POINTER(Integer), "address": ctypes.c_void_p}
 ARGUMENTS = {

@@ -38,7 +38,8 @@ from tcsolve.kernels.launch_shapes import TILE, TILE_THREADS, TRSV_COLUMNS
 __all__ = ["factor", "factor_and_solve", "most_at_once"]
 
 # Up to this many rows, an LU without pivoting of a stack is faster than the Cholesky factorization of
-# cuSOLVER.  For positive definite matrices it is as stable, and all pivots are positive only for them.
+# cuSOLVER.  For positive definite matrices it is as stable; only for
+# these are all pivots positive.
 CHOLESKY_BY_LU = 48
 # From this many rows on, real Cholesky factors, and triangles, use our triangular solves if there are few
 # right-hand sides.  Those of cuBLAS take up to ten times as long.
