@@ -15,6 +15,8 @@ from tcsolve._backends.cpu.ops import NumpyOps
 from tcsolve._contract.lu import LibraryLU, LUOps
 from tcsolve._contract.ops import Ops, RowStats
 from tcsolve._contract.schedule import Rules
+from tcsolve._contract.stacks import StackFactors, Stacks
+from tcsolve._solve import host_library
 
 FOLDER = Path(tcsolve.__file__).parent
 
@@ -42,6 +44,8 @@ OTHERS = {
 # The largest numbers of methods in the contracts: in one class, in all primitives, and in the primitives
 # together with the rules of an LU.
 MOST_OF_ONE, MOST_PRIMITIVES, MOST_METHODS = 19, 37, 43
+# The primitives of stacks and the methods of their factors.
+MOST_OF_STACKS = 17
 MOST_POSITIONAL = 6
 # What a constructor may call besides that of its base: it makes small containers, locks, and a thread that
 # waits to be started; and a fork finds the locks in weak sets.
@@ -75,11 +79,51 @@ def contracts():
 
 def test_the_contract_is_small():
     protocols = (Ops, LUOps, LibraryLU, RowStats, Rules)
-    assert contracts() == {cls.__name__ for cls in protocols}
+    assert contracts() == {cls.__name__ for cls in (*protocols, Stacks, StackFactors)}
     counts = {cls.__name__: len(public(cls)) for cls in protocols}
     assert max(counts.values()) <= MOST_OF_ONE
     assert sum(counts.values()) <= MOST_METHODS
     assert sum(counts.values()) - counts["Rules"] <= MOST_PRIMITIVES
+    assert len(public(Stacks) | public(StackFactors)) <= MOST_OF_STACKS
+
+
+def test_the_device_has_all_primitives_of_stacks_and_the_host_those_of_an_lu():
+    functions = {
+        node.name: node
+        for file, tree in FILES.items()
+        for node in tree.body
+        if file.startswith("_backends/cuda/batched/") and isinstance(node, ast.FunctionDef)
+    }
+    offered = ast.literal_eval(
+        next(node.value for node in FILES["_backends/cuda/batched/vendor.py"].body if is_all(node))
+    )
+    assert set(offered) == public(Stacks)
+    assert {"factor", "measure", "doubtful"} <= set(host_library.__all__) <= public(Stacks)
+    for name in public(Stacks):
+        _, *expected = inspect.signature(getattr(Stacks, name)).parameters
+        arguments = functions[name].args
+        assert [arg.arg for arg in arguments.args + arguments.kwonlyargs] == expected, name
+    for name in host_library.__all__:
+        _, *expected = inspect.signature(getattr(Stacks, name)).parameters
+        assert [*inspect.signature(getattr(host_library, name)).parameters] == expected, name
+
+
+def is_all(node):
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+
+
+def test_factors_of_stacks_are_those_of_the_contract():
+    of_one = {"LU", "Cholesky", "PackedCholesky", "PackedTriangle"}
+    made = {"LUEach", "LUAcross", "Triangles", "Diagonal", "InParts"} | of_one
+    found = {
+        node.name: {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+        for tree in FILES.values()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name in made
+    }
+    assert set(found) == made
+    for name, own in found.items():
+        assert public(StackFactors) - own <= ({"taken"} if name in of_one else set()), name
 
 
 @pytest.mark.parametrize("contract, host", [(Ops, NumpyOps), (LUOps, HostLU), (LibraryLU, NumpyLU)])

@@ -5,12 +5,14 @@ and never CuPy.  A primitive exists only if the functions of `ops.xp` are not ac
 Matrices are row-major unless stated otherwise.  A primitive writes to an argument only if its description
 says "in place" or names the output.
 
-`Ops` has the primitives of the runtime and of products and norms; `ops.lu` has those of the LU (`LUOps`).
+`Ops` has the primitives of the runtime and of products and norms; `ops.lu` has those of the LU (`LUOps`),
+and `ops.vendor` those of stacks (`Stacks`).
 """
 
 from typing import Any, NamedTuple, Protocol
 
 from tcsolve._contract.lu import LUOps
+from tcsolve._contract.stacks import Stacks
 
 __all__ = ["Begun", "Ops", "RowStats"]
 
@@ -63,9 +65,8 @@ class Ops(Protocol):
         Largest n for which the LU may start before the survey is read; 0 for never.
     ahead_rows : int
         Largest n for which refinement steps are started before it is known that they are needed; 0 for never.
-    vendor : module or None
-        `tcsolve._backends.cuda.batched.vendor` on a GPU, which `tcsolve._solve.vendor.solve` uses;
-        None on the CPU.
+    vendor : Stacks or None
+        The primitives of stacks on a GPU; None on the CPU.
     """
 
     xp: Any
@@ -74,7 +75,7 @@ class Ops(Protocol):
     lu: LUOps
     early_rows: int
     ahead_rows: int
-    vendor: Any
+    vendor: Stacks | None
 
     # ---- the runtime -----------------------------------------------------------------------
 

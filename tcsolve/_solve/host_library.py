@@ -185,7 +185,7 @@ def rows(b, probes):
 
 
 def measure(a, x, b, y, info, out, *, residuals=None):
-    """Fill `out` with the norms that verify the solutions x of A x = b; see `stack_launches.measure`."""
+    """Fill `out` with the norms that verify the solutions x of A x = b; see `Stacks.measure`."""
     (m, n, k), wide = x.shape, np.result_type(a.dtype, np.float64)
     out[3] = 0 if info is None else info
     step = max(1, WORK_ENTRIES // (n * n))
@@ -209,7 +209,7 @@ def measure(a, x, b, y, info, out, *, residuals=None):
 
 
 def sizes(sums, answers, b, y, info, out):
-    """Fill `out` for one system, from the sums of |a_ij| and from A x; see `stack_launches.sizes`."""
+    """Fill `out` for one system, from the sums of |a_ij| and from A x; see `Stacks.sizes`."""
     (of_rows, of_columns), (x, ax) = sums, answers
     grown = np.abs(y).sum(axis=1).max(initial=0)
     ends = [of_rows.max(), of_columns.max(), grown, 0 if info is None else info[0]]
@@ -218,7 +218,7 @@ def sizes(sums, answers, b, y, info, out):
 
 
 def doubtful(board, k, limits, triangular):
-    """Tell which systems have to be looked into, from their norms; see `stack_launches.doubtful`."""
+    """Tell which systems have to be looked into, from their norms; see `Stacks.doubtful`."""
     inf, one, grown, info = board[5:9]
     rest, size, (bound, least, safe, _) = board[9 : 9 + k], board[9 + k :], limits
     with np.errstate(all="ignore"):

@@ -41,7 +41,7 @@ def takes(n, columns):
 
 
 def bytes_for_columns(dtype, kind, n, columns):
-    """Return the bytes of planes while one system is solved and verified, or 0 if there are none."""
+    """As `Stacks.bytes_for_columns`."""
     if dtype.kind != "c":
         return 0
     product, k = bytes_of_product(n, columns), min(columns, COLUMNS)

@@ -1,13 +1,6 @@
 """Factorizations by cuBLAS and cuSOLVER, of one matrix or a stack: LU, Cholesky, triangles, diagonals.
 
-The functions `factor` and `factor_and_solve` make the factors.  Each class of factors has
-
-- `info`, int32 (m,): not zero for each matrix with a factorization that broke down;
-- `solve(rhs, adjoint=False)`: A**-1 (or A**-H) times each row rhs[s, j]; rhs (m, c, n) is contiguous, in FP64
-  or complex128, and is overwritten;
-- `taken(which)`: the factors of some of the matrices.
-
-`LU` also has `coarse_solver(columns)`.
+The classes of factors are `StackFactors` of the contract.  `LU` also has `coarse_solver(columns)`.
 
 cuBLAS and cuSOLVER are column-major, so they see the transpose of a row-major A.  This transpose is factored,
 so that no matrix has to be transposed.  For a Hermitian A, they see A itself in a conjugated copy.
@@ -53,26 +46,13 @@ MOST_LU, MOST_TRIANGLES = 1 << 19, 65535
 
 
 def most_at_once(kind, n):
-    """Return how many n x n matrices `factor` can factor in one call."""
+    """As `Stacks.most_at_once`."""
     by_lu = kind == "general" or kind == "positive definite" and n <= CHOLESKY_BY_LU
     return MOST_LU if by_lu else MOST_TRIANGLES
 
 
 def factor(a, kind, columns, careful=False):
-    """Return the factors of a stack (see the head of this module).
-
-    Parameters
-    ----------
-    a : array, shape (m, n, n)
-        Not modified.  float32 is converted to FP64, complex64 to complex128.
-    kind : {'general', 'positive definite', 'lower triangular', 'upper triangular', 'diagonal'}
-        Entries outside of a triangle, or of a diagonal, are not read.  For 'positive definite' both triangles
-        must be there.
-    columns : int
-        Expected number of right-hand sides of a solve.
-    careful : bool
-        Do not use inverses of diagonal blocks of a triangle; they lose digits if a block is ill-conditioned.
-    """
+    """As `Stacks.factor`."""
     m, n = a.shape[:2]
     packs = _packs(a, columns)
     if kind == "diagonal":
@@ -98,10 +78,7 @@ def _packs(a, columns):
 
 
 def factor_and_solve(a, kind, b, probes):
-    """Return the factors of a stack, and A**-1 times the columns of b (m, n, k) and `probes` random vectors.
-
-    The other arguments are those of `factor`.  The solutions are rows (m, k + probes, n).
-    """
+    """As `Stacks.factor_and_solve`."""
     n, columns = a.shape[1], b.shape[2] + probes
     is_one = kind.endswith("triangular") and a.dtype.char == b.dtype.char == "d"
     if is_one and n >= PACKED_TRIANGLE_ROWS and _packs(a, columns) and a.flags.c_contiguous:

@@ -49,7 +49,7 @@ FAST_FP64, MOST_ALONE_SLOWLY = (80, 90, 100), {"general": 128, "positive definit
 
 
 def takes_at_once(alone, n, k, dtype, kind):
-    """Tell whether one launch solves one system (`alone`) or a stack of n unknowns and k right-hand sides."""
+    """As `Stacks.takes_at_once`."""
     most = (_most_alone(dtype) if alone else MOST_TOGETHER).get(kind, MOST_OF_TRIANGLE)
     return k > 0 and n <= most and _shape(1, n, k, dtype, None) is not None
 
@@ -62,33 +62,13 @@ def _most_alone(dtype):
 
 
 def bytes_at_once(m, n, k, dtype, band):
-    """Return the bytes that this launch needs for its factors."""
+    """As `Stacks.bytes_at_once`."""
     shape = _shape(m, n, k, dtype, band)
     return shape.work * np.result_type(dtype, np.float64).itemsize
 
 
 def solve_at_once(a, b, kind, band, bound, board, *, exact=False):
-    """Return x of A x = b for a stack of small systems, and fill `board` with its verification.
-
-    Parameters
-    ----------
-    a : array, shape (m, n, n)
-    b : array, shape (m, n, k)
-        Of the dtype of a.
-    kind : str
-        The kind of factors, as in `library_factors.factor`, of the matrix that is read.
-    band : tuple of int or None
-        (below, above, mirror), as in `stack_launches.read_as`; None if all entries are read.
-    bound : float
-        Bound on max |b - A x| / (||A|| max |x|).  Each column of x that misses it is corrected once.
-    board : array, shape (9 + 2 k, m), float64, contiguous
-        Receives the rows `seen` of `stack_launches.read_as`, then the rows `out` of
-        `stack_launches.measure`.  If all entries are read, only the fourth of the rows `seen` has a meaning.
-        The 1-norm of y is that of A**-1 g for one or two random g.  If `exact`, or if rcond may be below
-        epsilon, it is that of A**-1.  info is the step at which the factorization broke down, or 0.
-    exact : bool
-        See `board`.
-    """
+    """As `Stacks.solve_at_once`."""
     near = np.inf if exact else _near(a.dtype)
     return _solve(a, b, kind, band, (board, None, None), (bound, near, 0.0, 0.0, 0.0))
 
@@ -98,12 +78,7 @@ def _near(dtype):
 
 
 def solve_and_judge(a, b, kind, band, limits):
-    """Return (x, which systems are doubtful, their number) for a stack of small systems.
-
-    The first arguments are those of `solve_at_once`, and x has the same bits.  A system is doubtful under the
-    rules and `limits` of `stack_launches.doubtful`.  x and the flags are on the device, the number is on the
-    host.  For a single system there are no flags (None): the number tells whether it is doubtful.
-    """
+    """As `Stacks.solve_and_judge`."""
     count = _count(cupy.cuda.runtime.getDevice(), threading.get_ident())
     doubtful, (bound, *others) = cupy.empty(len(a), bool) if len(a) > 1 else None, limits
     results = None, doubtful, count.doubts
@@ -156,28 +131,12 @@ def _shape_on(device, m, n, k, dtype, banded):
 
 
 def measures_one(k):
-    """Tell whether `measure_one` supports k right-hand sides."""
+    """As `Stacks.measures_one`."""
     return k <= MEASURED_COLUMNS
 
 
 def measure_one(a, band, y, b, info, board):
-    """Return x of one system, and fill `board` with its verification, by one launch on the whole device.
-
-    Parameters
-    ----------
-    a : array, shape (n, n)
-    band : tuple of int
-        (below, above): the numbers of diagonals that are read.  Other entries count as zero.
-    y : array, shape (k + c, n), contiguous
-        The columns of A**-1 b, then A**-1 g for c vectors g, in FP64 or complex128.
-    b : array, shape (n, k)
-        It has the dtype of a, and so has x.
-    info : array of int32, shape (1,), or None
-        The info of the factorization.
-    board : array, shape (9 + 2 k, 1), float64, contiguous
-        Zeros before the call.  Receives the rows `seen` of `stack_launches.read_as`, then the rows `out` of
-        `stack_launches.measure`.
-    """
+    """As `Stacks.measure_one`."""
     (n, k), x = b.shape, cupy.empty(b.shape, b.dtype)
     args = (board, x, *steps(a), *band, *steps(b), y, len(y) - k, info, n, k)
     grid = measure_blocks(n), 1

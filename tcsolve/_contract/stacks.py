@@ -1,0 +1,214 @@
+"""The primitives of stacks and of structured matrices.
+
+A backend has all of them, or none; the host has those that an LU of a stack needs.
+"""
+
+from typing import Any, Protocol
+
+__all__ = ["StackFactors", "Stacks"]
+
+
+class StackFactors(Protocol):
+    """The factors of a stack of m matrices.
+
+    Attributes
+    ----------
+    info : array of int32, shape (m,)
+        Not zero for each matrix with a factorization that broke down.
+    nbytes : int
+        The bytes that the factors keep.
+    """
+
+    info: Any
+    nbytes: int
+
+    def solve(self, rhs, adjoint=False):
+        """Overwrite rhs (m, c, n) with A**-1 (or A**-H) times each row rhs[s, j], and return it.
+
+        rhs is contiguous, in FP64 or complex128.
+        """
+
+    def taken(self, which):
+        """Return the factors of some of several matrices; factors of one matrix need not have this."""
+
+
+class Stacks(Protocol):
+    """What a backend does with stacks; an algorithm finds it as `ops.vendor`."""
+
+    # ---- structures and right-hand sides ---------------------------------------
+
+    def read_as(self, a, below, above, mirror, seen):
+        """Return the full matrices that a band of a (m, n, n) describes; fill `seen` with facts about a.
+
+        Entries with -below <= j - i <= above are read.  Other entries of the result are zero (mirror 0),
+        the entry on the other side of the diagonal (mirror 1), or its conjugate (mirror 2).
+
+        Parameters
+        ----------
+        a : array, shape (m, n, n)
+        below, above : int
+            Numbers of diagonals below and above the main one that are read.
+        mirror : {0, 1, 2}
+            See above.
+        seen : array, shape (5, m), float64, contiguous
+            Zeros before the call.  Receives for each matrix: the largest difference between an entry that
+            is not read and the entry of the result; the largest |a_ij| that is read; 1 if an entry that is
+            not read is not zero; 1 if any entry is NaN or Inf; 1 if a diagonal entry is zero.  The first
+            three ignore NaN.
+        """
+
+    def rows(self, b, probes):
+        """Return the columns of b (m, n, k), then `probes` random vectors, as FP64 rows (m, k + probes, n).
+
+        There are at most two random vectors.  Their entries are uniform, with mean 0 and variance 1, and
+        the same in every call.
+        """
+
+    # ---- solves by one launch --------------------------------------------------
+
+    def takes_at_once(self, alone, n, k, dtype, kind):
+        """Tell whether one launch solves one system (`alone`), or a stack, of n unknowns and k columns."""
+
+    def bytes_at_once(self, m, n, k, dtype, band):
+        """Return the bytes that this launch needs for its factors."""
+
+    def solve_at_once(self, a, b, kind, band, bound, board, *, exact=False):
+        """Return x of A x = b for a stack of small systems, and fill `board` with its verification.
+
+        Parameters
+        ----------
+        a : array, shape (m, n, n)
+        b : array, shape (m, n, k)
+            Of the dtype of a.
+        kind : str
+            The kind of factors, as in `factor`, of the matrix that is read.
+        band : tuple of int or None
+            (below, above, mirror), as in `read_as`; None if all entries are read.
+        bound : float
+            Bound on max |b - A x| / (||A|| max |x|).  Each column of x that misses it is corrected once.
+        board : array, shape (9 + 2 k, m), float64, contiguous
+            Receives the rows `seen` of `read_as`, then the rows `out` of `measure`.  If all entries are
+            read, only the fourth of the rows `seen` has a meaning.  The 1-norm of y is that of A**-1 g for
+            one or two random g.  If `exact`, or if rcond may be below epsilon, it is that of A**-1.  info
+            is the step at which the factorization broke down, or 0.
+        exact : bool
+            See `board`.
+        """
+
+    def solve_and_judge(self, a, b, kind, band, limits):
+        """Return (x, which systems are doubtful, their number) for a stack of small systems.
+
+        The first arguments are those of `solve_at_once`, and x has the same bits.  A system is doubtful
+        under the rules and `limits` of `doubtful`.  x and the flags are on the device, the number is on the
+        host.  For a single system there are no flags (None): the number tells whether it is doubtful.
+        """
+
+    # ---- factors by the libraries ----------------------------------------------
+
+    def most_at_once(self, kind, n):
+        """Return how many n x n matrices `factor` can factor in one call."""
+
+    def factor(self, a, kind, columns, careful=False):
+        """Return the factors of a stack (see `StackFactors`).
+
+        Parameters
+        ----------
+        a : array, shape (m, n, n)
+            Not modified.  float32 is converted to FP64, complex64 to complex128.
+        kind : {'general', 'positive definite', 'lower triangular', 'upper triangular', 'diagonal'}
+            Entries outside of a triangle, or of a diagonal, are not read.  For 'positive definite' both
+            triangles must be there.
+        columns : int
+            Expected number of right-hand sides of a solve.
+        careful : bool
+            Do not use inverses of diagonal blocks of a triangle; they lose digits if a block is
+            ill-conditioned.
+        """
+
+    def factor_and_solve(self, a, kind, b, probes):
+        """Return the factors of a stack, and A**-1 times the columns of b (m, n, k) and some random vectors.
+
+        There are `probes` random vectors.  The other arguments are those of `factor`.  The solutions are
+        rows (m, k + probes, n).
+        """
+
+    def bytes_for_columns(self, dtype, kind, n, columns):
+        """Return the bytes of planes while one system is solved and verified, or 0 if there are none."""
+
+    # ---- verification ----------------------------------------------------------
+
+    def measure(self, a, x, b, y, info, out, *, residuals=None):
+        """Fill `out` with the norms that verify the solutions x of A x = b.
+
+        Parameters
+        ----------
+        a : array, shape (m, n, n)
+        x, b : array, shape (m, n, k)
+            They have the dtype of a.
+        y : array, shape (m, c, n)
+            A**-1 g for c vectors g of each matrix, in FP64 or complex128; y[s] is contiguous.
+        info : array of int32, shape (m,), or None
+            The info of the factorizations.
+        out : array, shape (4 + 2 k, m), float64, contiguous
+            Receives for each matrix: the infinity norm, the 1-norm, the largest 1-norm of a row of y, info
+            (or 0), max |b - A x| of each column, and max |x| of each column.
+        residuals : array, shape (m, k, n), contiguous, optional
+            Receives b - A x, in FP64 or complex128.
+        """
+
+    def sizes(self, sums, answers, b, y, info, out):
+        """Fill `out` as `measure` does, for one system, from the sums of |a_ij| and from A x.
+
+        Parameters
+        ----------
+        sums : tuple of array, shape (n,), float64
+            The sums of |a_ij| over the rows, and over the columns.
+        answers : tuple of array, shape (n, k)
+            x, in the dtype of b, and A x in FP64 or complex128.
+        b : array, shape (n, k)
+        y : array, shape (c, n), contiguous
+            A**-1 g for c vectors g.
+        info : array of int32, shape (1,), or None
+            The info of the factorization.
+        out : array, shape (4 + 2 k, 1)
+            Zeros before the call.
+        """
+
+    def measures_one(self, k):
+        """Tell whether `measure_one` supports k right-hand sides."""
+
+    def measure_one(self, a, band, y, b, info, board):
+        """Return x of one system, and fill `board` with its verification, by one launch on the whole device.
+
+        Parameters
+        ----------
+        a : array, shape (n, n)
+        band : tuple of int
+            (below, above): the numbers of diagonals that are read.  Other entries count as zero.
+        y : array, shape (k + c, n), contiguous
+            The columns of A**-1 b, then A**-1 g for c vectors g, in FP64 or complex128.
+        b : array, shape (n, k)
+            It has the dtype of a, and so has x.
+        info : array of int32, shape (1,), or None
+            The info of the factorization.
+        board : array, shape (9 + 2 k, 1), float64, contiguous
+            Zeros before the call.  Receives the rows `seen` of `read_as`, then the rows `out` of
+            `measure`.
+        """
+
+    def doubtful(self, board, k, limits, triangular):
+        """Return an array of bool (m,) on the device: True for systems that the host has to check.
+
+        Parameters
+        ----------
+        board : array, shape (9 + 2 k, m), contiguous
+            The rows `seen` of `read_as`, then the rows `out` of `measure`.
+        k : int
+            Number of right-hand sides.
+        limits : tuple of float
+            (largest backward error, smallest 1 / (||A||_1 ||y||_1), largest norm of A and of x, largest
+            difference of mirror images).  The smallest norm is the reciprocal of the largest.  The
+            difference is relative to the largest |a_ij|; it is -1 if no mirror images are read.
+        triangular : bool
+            True if a zero on the diagonal makes a matrix singular.
+        """
