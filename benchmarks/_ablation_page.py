@@ -30,8 +30,8 @@ NOTES = {
     "kernel.",
     "triangular_kernels": "Off: cuBLAS solves.  Then no step is launched ahead, and no estimate runs "
     "aside.  Parts of the lines stay, because square panels and stacks need them.",
-    "exact_memory": "Off: 1.25 times the bytes of the factors.  What the path saves is a part of the error "
-    "of the planned bytes, relative to the bytes used.",
+    "exact_memory": "Off: 1.25 times the bytes of the factors.  What the path saves is the reduction of "
+    "the error of the planned bytes, relative to the bytes used.",
 }
 TEXT = """\
 Each path of `tcsolve._paths` is switched off alone.  The library is timed with and without it, in turns, in

@@ -1,5 +1,5 @@
 // The exchange that each column of a panel needs, without other work: every warp of a cluster sends 16 bytes to all
-// blocks of the cluster, and finds the largest value that all warps have sent.
+// blocks of the cluster, and finds the largest of the values that the warps have sent.
 //
 //   rounds  number of exchanges; a warp sends the largest value of the exchange before, plus 1
 //   result  float[BLOCKS]: the last value of each block, which must be `rounds`

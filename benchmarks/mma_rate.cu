@@ -1,4 +1,5 @@
-// Tensor cores without memory traffic: the operands are ones and are loaded once; every instruction adds K to its sums.
+// Tensor cores without memory traffic: the operands are ones and are loaded once.  An instruction sums
+// K products, so it adds K to its sums.
 //
 //   sums  result: every sum of every thread, `count` K
 //   where result: the multiprocessor of each block, to show that no two share one

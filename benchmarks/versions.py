@@ -79,7 +79,10 @@ def system(what, n):
 
 
 def serve(folder):
-    """Answer the requests on standard input: [what, n] prepares a case, and a number k times k calls."""
+    """Answer the requests on standard input.
+
+    [what, n] prepares a case; a number k asks for the times of k calls.
+    """
     import cupy
 
     import tcsolve
