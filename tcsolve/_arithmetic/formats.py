@@ -30,9 +30,9 @@ __all__ = [
 # The first letter of BLAS and LAPACK routine names, by the character of the dtype.
 PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
 
-# Operands are scaled so that their largest entry is near 2**14 before they are rounded.  This is about a fourth
-# of 65504, the largest FP16 number.  With a lower scale, more small entries would fall below 2**-24, the
-# smallest FP16 number.
+# Operands are scaled so that their largest entry is near 2**14 before they are rounded.  The largest FP16
+# number, 65504, is about four times that.  With a lower scale, more small entries would fall below 2**-24,
+# the smallest FP16 number.
 TOP_EXPONENT = 14
 
 # A diagonal block D of factors is inverted only if its condition number || |D^-1| |D| || is at most this, by
