@@ -51,7 +51,7 @@ LOW_EPS, LOW = 2.0**-24, {"d": np.float32, "D": np.complex64}
 TOP = 2.0**FRAME_EXPONENT
 
 
-def solve_directly(a, b, way, request):
+def solve_directly(a, b, way, request, tried=None):
     """Solve A x = b by LAPACK, or return None if the system is not ordinary.
 
     Parameters
@@ -62,6 +62,8 @@ def solve_directly(a, b, way, request):
         The right-hand sides.
     way : Way
     request : Request
+    tried : Way, optional
+        One that did not lead to an answer.
     """
     start, problem = request.start, _Problem.of(a, b, way, request)
     if problem is None:
@@ -70,7 +72,7 @@ def solve_directly(a, b, way, request):
     factors, is_singular = _factored(way, problem.band or problem.matrix)
     factored = time.perf_counter()
     if factors.bad_pivot:
-        return way.failure and failed(way.failure, b, request.dtype, factored - start)
+        return way.failure and failed(way.failure, b, request.dtype, factored - start, tried)
     rcond, is_enough = _rcond(problem, factors, is_singular, way, request)
     estimated = time.perf_counter()
     # FP32 factors show an rcond far above their roundoff, and then refinement converges fast.
@@ -83,13 +85,14 @@ def solve_directly(a, b, way, request):
     done = time.perf_counter()
     x, error, steps, history, overflows = answer
     rcond = min(rcond, 1.0) if math.isfinite(rcond) else 0.0
-    status = Status.CONVERGED if rcond >= EPS[request.dtype.char] else Status.ILL_CONDITIONED
+    status = Status.CONVERGED_AFTER_FALLBACK if tried else Status.CONVERGED
+    status = status if rcond >= EPS[request.dtype.char] else Status.ILL_CONDITIONED
     history = (*history[:-1], (steps, error, False))  # the last point has all steps
     return Solution(
         x=np.ascontiguousarray(x.reshape(b.shape)),
         status=Status.OVERFLOW if overflows else status,
         precision=way.precision,
-        rungs=(way.precision,),
+        rungs=(tried.precision, way.precision) if tried else (way.precision,),
         iterations=steps,
         backward_error=error,
         bound=stopping.target(request.dtype, len(a)),
@@ -328,15 +331,18 @@ def _by_general_loop(a, b, factors, norm, plan, wanted, *, most):
     return state.x, state.error, state.steps, state.history
 
 
-def failed(status, b, dtype, seconds):
-    """Return the `Solution`, with x = NaN, after a factorization that broke down; b is a NumPy array."""
+def failed(status, b, dtype, seconds, tried=None):
+    """Return the `Solution`, with x = NaN, after a factorization that broke down; b is a NumPy array.
+
+    `tried` is as in `solve_directly`.
+    """
     k = 1 if b.ndim == 1 else b.shape[-1]
     status = status if np.isfinite(b).all() else Status.NONFINITE_INPUT
     return Solution(
         x=np.full(b.shape, np.nan, dtype),
         status=status,
         precision="fp64",
-        rungs=("fp64",),
+        rungs=(tried.precision, "fp64") if tried else ("fp64",),
         iterations=np.zeros(k, int),
         backward_error=np.full(k, np.nan),
         bound=stopping.target(dtype, len(b)),

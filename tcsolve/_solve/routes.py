@@ -8,7 +8,7 @@ import numpy as np
 
 from tcsolve._arrays import as_host
 from tcsolve._checks import require_finite, result_dtype
-from tcsolve._solution import Status, code_of, contradicted, of_slices
+from tcsolve._solution import Status, contradicted
 from tcsolve._solve.condition import ConditionEstimate
 from tcsolve._solve.device_choice import LEAST_N
 from tcsolve._solve.direct import (
@@ -190,12 +190,11 @@ def _solve_full(ops, a, b, request):
     for way in ways_for(ops, a, columns, structure, precision) if direct else ():
         if request.lent and way == GENERAL:
             way, a = in_lent_memory(way, a)
-        solution = solve_directly(a, b, way, request)
+        solution = solve_directly(a, b, way, request, tried)
         if solution is None and way.plan and way.plan.fallback and len(a) <= columns:
             # For so many right-hand sides FP64 factors take less time than refinement that contracts slowly.
-            tried, solution = way, solve_directly(a, b, GENERAL, request)
+            solution = solve_directly(a, b, GENERAL, request, way)
         if solution:
-            solution = _after_fallback(tried, solution) if tried else solution
             if request.check_finite and not solution.status.ok:
                 require_finite(bool(np.isfinite(b).all()), "b")
             return solution
@@ -207,15 +206,6 @@ def _solve_full(ops, a, b, request):
         found = failed(Status.NOT_POSITIVE_DEFINITE, as_host(b), request.dtype, seconds)
         return replace(found, x=ops.xp.asarray(found.x), device=ops.device)
     return _solve_by_ladder(ops, a, b, request)
-
-
-def _after_fallback(way, solution):
-    """Return the `Solution` with FP64 factors after the factors of a `Way`."""
-    rungs, status = (way.precision, *solution.rungs), solution.status
-    if status is Status.CONVERGED:
-        status = Status.CONVERGED_AFTER_FALLBACK
-    codes = np.array(code_of(status))
-    return replace(solution, rungs=rungs, **of_slices(codes, solution.rconds))
 
 
 def _may_be_definite(ops, a):
