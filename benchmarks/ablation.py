@@ -1,4 +1,4 @@
-"""What does each special path of the library save on the GPU, and how many lines of code does it take?
+"""Measure the time that each special path of the library saves on the GPU, and count its lines of code.
 
     python benchmarks/ablation.py --seconds 230                       # everything, smaller sizes first
     python benchmarks/ablation.py --sizes 1024 4096 --paths gate look_ahead

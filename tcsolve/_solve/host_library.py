@@ -4,8 +4,6 @@ LAPACK has no routine for a stack, so it factors one matrix after the other.  Sm
 together: each step of the substitution treats one unknown of all systems.
 """
 
-import functools
-
 import numpy as np
 
 from tcsolve._backends.cpu.lu import lapack_of
@@ -201,8 +199,8 @@ def measure(a, x, b, y, info, out, *, residuals=None):
                 of_rows, of_columns = of_a @ ones, ones @ of_a
             out[0, some], out[1, some] = of_rows.max(axis=1), of_columns.max(axis=1)
             size[:] = np.abs(system[1]).max(axis=1).T
-            norms = functools.partial(tuple, (out[0, some], size.T))
-            r = residual_of_stack(*system, x.dtype.char in "fF", norms)
+            known = out[0, some], size.T
+            r = residual_of_stack(*system, x.dtype.char in "fF", lambda known=known: known)
             out[4 : 4 + k, some] = np.abs(r).max(axis=1).T
             if residuals is not None:
                 residuals[some] = np.swapaxes(r, 1, 2)

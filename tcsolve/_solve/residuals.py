@@ -23,7 +23,7 @@ from tcsolve._solve.refine_rung import applied_in_fp64, operator_of, refine_with
 __all__ = ["ACCURATE", "RESIDUALS"]
 
 U = 2.0**-53
-# The largest relative error of an accurate x: twice that of its rounding to FP64.
+# x counts as accurate up to this relative error.  Rounding x to FP64 causes half of it.
 ACCURATE = 2 * U
 # The relative rounding error of a double-double residual, which the condition number multiplies.
 LOST = 2.0**-106

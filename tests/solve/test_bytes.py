@@ -164,13 +164,13 @@ def test_scaled_factors_take_no_more_than_others():
 
 def test_later_solves_plan_for_their_right_hand_sides():
     a, b = system("gauss", 300)
+    b[:, ::10] = 0  # they converge first, and leave the working arrays; the plan has room for that
     factors = tcsolve.factor(a, precision="fp32")
 
-    (many, of_many), (one, of_one) = (used(lambda v=v: factors.solve_ex(v)) for v in (b, b[:, 0]))
+    (many, of_many), (one, of_one) = (used(lambda v=v: factors.solve_ex(v)) for v in (b, b[:, 1]))
 
     ratio = (many.bytes_planned - one.bytes_planned) / (of_many - of_one)
-    # Columns that have converged leave the working arrays; how many do depends on the processor's rounding.
-    assert 0.8 <= ratio <= 1.5
+    assert 0.8 <= ratio <= 1.2
 
 
 @pytest.mark.parametrize("dtype", [float, complex])

@@ -106,10 +106,8 @@ class CupyOps:
     def extremes(self, a, dtype=None):
         # This is the first launch of a solve, so start the compilation of its other kernels now.
         factors = None if dtype is None else np.dtype(dtype).char
-        count = self.properties["multiprocessors"]
-        needed.prepare(
-            cupy.cuda.runtime.getDevice(), self._arch, count, len(a), a.dtype.char, factors
-        )
+        device, count = cupy.cuda.runtime.getDevice(), self.properties["multiprocessors"]
+        needed.prepare(device, self._arch, count, len(a), a.dtype.char, factors)
         # For small n, waiting for the survey would take a large part of the time of the factorization.
         early = dtype is not None and goes_early(a, self.early_rows)
         early = early and recorded_graphs.remembers(len(a), np.dtype(dtype))
@@ -263,7 +261,7 @@ def _cast(w, a, row_scale, col_scale):
 
 
 def _checked_product(a, x, adjoint=False, triangle=None):
-    """Return the product of `Ops.product`, with short sums where they matter."""
+    """Return what `Ops.product` returns; long sums that round in one direction are replaced."""
     if a.ndim > 2:
         return a @ x
     dense = functools.partial(_in_fp64, a, adjoint)
