@@ -1,4 +1,4 @@
-"""Measure the time that each special path of the library saves on the GPU, and count its lines of code.
+"""How much time does each special path of the library save on the GPU, and how many lines of code has it?
 
     python benchmarks/ablation.py --seconds 230                       # everything, smaller sizes first
     python benchmarks/ablation.py --sizes 1024 4096 --paths gate look_ahead
