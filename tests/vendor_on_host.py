@@ -106,12 +106,13 @@ class HostVendor:
     def measures_one(self, k):
         return k <= 4
 
-    def measure_one(self, a, band, y, b, info, board):
+    def measure_one(self, a, band, y, b, info, board, *, residuals=None):
         k = b.shape[1]
         with np.errstate(all="ignore"):
             x = y[:k].T.astype(b.dtype)
         read = self.read_as(a[None], *band, 0, board[:5])
-        self.measure(read, x[None], b[None], y[None, k:], info, board[5:])
+        rest = None if residuals is None else residuals[None]
+        self.measure(read, x[None], b[None], y[None, k:], info, board[5:], residuals=rest)
         return x
 
     def factor_and_solve(self, a, kind, b, probes):

@@ -9,6 +9,7 @@
 //   y      double (or pairs), contiguous rows of n: solutions of A x = b, then A^-1 of `probes` vectors.
 //   b      n x k, T_A, or pairs, entry (i, c) at i b_row + c b_col.
 //   info   int, or null for 0.
+//   r      double (or pairs), contiguous rows of n, one for each column: becomes b - A x; or null.
 //
 // Grid 1 + ceil(n / 8) + ceil(n / 32), block 256: one block for y, then blocks for rows, one to a warp, then blocks for
 // columns, 32 to a block.
@@ -28,6 +29,7 @@ struct System {
     const double* y;
     const T_A* b;
     Index b_row, b_col, n, k;
+    double* r;
 
     // Entry j of answer c.
     __device__ __forceinline__ Number answer(Index j, Index c) const {
@@ -82,12 +84,12 @@ struct System {
                 if (COMPLEX) im[c].template join<WARP>();
                 if (lane) continue;  // sums in other lanes may differ in the last bit
                 const Number v = number(b, i * b_row + c * b_col);
-                rest[c] = modulus({re[c].from(v.re), COMPLEX ? im[c].from(v.im) : 0.0});
+                const Number left = {re[c].from(v.re), COMPLEX ? im[c].from(v.im) : 0.0};
+                rest[c] = modulus(left);
+                if (r) store(r, c * n + i, left);
                 const Number mine = answer(i, c);
                 size[c] = modulus(mine);
-                T_A* to = x + PARTS * (i * k + c);
-                to[0] = T_A(mine.re);
-                if (COMPLEX) to[PARTS - 1] = T_A(mine.im);
+                store(x, i * k + c, mine);
             }
         }
         tell(seen, [&](Index row, double v) { report(row, v); });
@@ -121,9 +123,9 @@ struct System {
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_measure_one(
     double* board, T_A* x, const T_A* a, Index a_row, Index a_col, Index below, Index above, const T_A* b, Index b_row,
-    Index b_col, const double* y, Index probes, const int* info, Index n, Index k
+    Index b_col, const double* y, Index probes, const int* info, double* r, Index n, Index k
 ) {
-    const System s = {board, {a, a_row, a_col, {below, above, 0}}, x, y, b, b_row, b_col, n, k};
+    const System s = {board, {a, a_row, a_col, {below, above, 0}}, x, y, b, b_row, b_col, n, k, r};
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const Index row_blocks = (n + WARPS - 1) / WARPS, block = blockIdx.x;
     if (block == 0) s.look_at_probes(probes, info);

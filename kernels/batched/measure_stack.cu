@@ -117,11 +117,7 @@ tcs_stack_measure(
                 const Number v = number(b, i * b_row + (c0 + c) * b_col);
                 const Number r = {re[c].from(v.re), COMPLEX ? im[c].from(v.im) : 0.0};
                 rest[c] = larger(rest[c], modulus(r));
-                if (residuals) {
-                    double* to = residuals + PARTS * ((slice * k + c0 + c) * n + i);
-                    to[0] = r.re;
-                    if (COMPLEX) to[PARTS - 1] = r.im;
-                }
+                if (residuals) store(residuals, (slice * k + c0 + c) * n + i, r);
                 size[c] = larger(size[c], modulus(number(x, i * x_row + (c0 + c) * x_col)));
             }
         }

@@ -92,11 +92,6 @@ __device__ __forceinline__ bool is_broken(Number pivot, Index kind) {
 // v rounded to the type of x.
 __device__ __forceinline__ Number rounded(Number v) { return {double(T_A(v.re)), double(T_A(v.im))}; }
 
-__device__ __forceinline__ void store(T_A* x, Index i, Number v) {
-    x[PARTS * i] = T_A(v.re);
-    if (COMPLEX) x[PARTS * i + PARTS - 1] = T_A(v.im);
-}
-
 // The conditions that an ordinary system meets.
 struct Limits {
     Index kind;

@@ -14,6 +14,13 @@ __device__ __forceinline__ Number number(const T* v, Index i) {
     return {double(v[PARTS * i]), COMPLEX ? double(v[PARTS * i + PARTS - 1]) : 0.0};
 }
 
+// Stores a number, rounded to T, as entry i of v.
+template <typename T>
+__device__ __forceinline__ void store(T* v, Index i, Number entry) {
+    v[PARTS * i] = T(entry.re);
+    if (COMPLEX) v[PARTS * i + PARTS - 1] = T(entry.im);
+}
+
 __device__ __forceinline__ double modulus(Number v) { return COMPLEX ? hypot(v.re, v.im) : fabs(v.re); }
 
 // The larger of two numbers; NaN if one of them is NaN.

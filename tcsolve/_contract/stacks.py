@@ -177,7 +177,7 @@ class Stacks(Protocol):
     def measures_one(self, k):
         """Tell whether `measure_one` supports k right-hand sides."""
 
-    def measure_one(self, a, band, y, b, info, board):
+    def measure_one(self, a, band, y, b, info, board, *, residuals=None):
         """Return x of one system, and fill `board` with its verification, by one launch on the whole device.
 
         Parameters
@@ -194,6 +194,8 @@ class Stacks(Protocol):
         board : array, shape (9 + 2 k, 1), float64, contiguous
             Zeros before the call.  Receives the rows `seen` of `read_as`, then the rows `out` of
             `measure`.
+        residuals : array, shape (k, n), contiguous, optional
+            Receives b - A x, in FP64 or complex128.
         """
 
     def doubtful(self, board, k, limits, triangular):

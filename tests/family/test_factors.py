@@ -340,8 +340,9 @@ def test_entries_at_the_ends_of_the_range_are_verified(scale):
 def test_a_warning_points_at_the_caller(pair, stack, xp):
     factor, solve = pair
     a = xp.eye(40) * 3.0
-    factors = factor(xp.stack([a, a]) if stack else a)
-    factors.matrix[...] += 3  # so that corrections with the factors diverge
+    found = factor(xp.stack([a, a]) if stack else a)
+    # The factors of another matrix, so that corrections diverge.
+    factors = type(found)(tuple(found), found.matrix + 3)
 
     with pytest.warns(AccuracyWarning, match="not verified") as found:
         solve(factors, xp.ones((2, 40, 1) if stack else 40))

@@ -25,6 +25,7 @@ __all__ = [
     "limits",
     "look_at",
     "measure",
+    "measure_again",
     "ordinary",
 ]
 
@@ -58,21 +59,45 @@ def measure(ops, system, y, info, board):
         function may fill them.  The other rows are zeros before the call.
     """
     a, b, (m, n, k), found = system.a, system.b, system.b.shape, board[SEEN:]
-    if m == 1 and n > AT_ONCE and ops.vendor.measures_one(k):
+    if _is_one(ops, b):
         band = (system.band or ALL_READ)[:2]
         return system, ops.vendor.measure_one(a[0], band, y[0], b[0], info, board)[None]
     x = _as_answer(ops, y[:, :k], b.dtype)
     if m > 1 or n <= MEASURED_AT_ONCE:
         ops.vendor.measure(a, x, b, y[:, k:], info, found)
     else:  # products with a large matrix use the whole device
-        wide = ops.converted(x[0], np.result_type(x.dtype, np.float64))
-        ax = ops.product(a[0], wide, triangle=TRIANGLES.get(system.kind))
         rows = ops.row_stats(a[0]).total
         is_hermitian = system.kind == "positive definite"
         sums = rows, rows if is_hermitian else ops.row_stats(a[0].T).total
+        wide = ops.converted(x[0], np.result_type(x.dtype, np.float64))
+        ax = ops.product(a[0], wide, triangle=TRIANGLES.get(system.kind))
         ops.vendor.sizes(sums, (x[0], ax), b[0], y[0, k:], info, found)
         system = system._replace(ax=ax)
     return system, x
+
+
+def measure_again(ops, system, y, residuals=None):
+    """Return (x, board) for other answers, the rows of y (m, k, n), in FP64 or complex128.
+
+    `system` has the matrices that its structure describes.  `residuals`, an array like y, receives b - A x.
+    The rows of the board are those of `measure`, without numbers of probes and factors.
+    """
+    a, b, (m, _, k) = system.a, system.b, system.b.shape
+    board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
+    if _is_one(ops, b):
+        rest = None if residuals is None else residuals[0]
+        x = ops.vendor.measure_one(a[0], ALL_READ[:2], y[0], b[0], None, board, residuals=rest)
+        x = x[None]
+    else:
+        x = _as_answer(ops, y, b.dtype)
+        ops.vendor.measure(a, x, b, y[:, :0], None, board[SEEN:], residuals=residuals)
+    return x, board
+
+
+def _is_one(ops, b):
+    """Tell whether `vendor.measure_one` measures systems with right-hand sides b."""
+    m, n, k = b.shape
+    return m == 1 and n > AT_ONCE and ops.vendor.measures_one(k)
 
 
 def _as_answer(ops, y, dtype):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tcsolve._solve.backward_error import SAFE, backward_errors
-from tcsolve._solve.vendor.measure import MEASURED, MEASURED_AT_ONCE, look_at, ordinary
+from tcsolve._solve.vendor.measure import MEASURED_AT_ONCE, look_at, measure_again, ordinary
 from tcsolve._solve.vendor.rcond import rconds_of
 from tcsolve._solve.vendor.repair import repair
 from tcsolve._solve.vendor.system import (
@@ -12,16 +12,11 @@ from tcsolve._solve.vendor.system import (
     NONFINITE,
     NOT_DEFINITE,
     REDO,
-    SEEN,
     Part,
     as_read,
 )
 
 __all__ = ["settled"]
-
-# Up to this n, one multiprocessor corrects up to FEW columns of a single matrix sooner than the many launches
-# that use the whole device.
-CORRECTED_AT_ONCE, FEW = 512, 4
 
 
 def settled(ops, system, x, factors, board):
@@ -73,11 +68,11 @@ def _corrected(ops, system, part, which, factors):
         near = system._replace(a=system.a[here], b=system.b[here])
         few = factors if which.size == m else factors.taken(which)
         x, error, steps = _step(ops, near, part.x[here], few, part.error[which])
-        better = (error <= part.error[which]).all(axis=1)  # False for a NaN
+        met = (error <= system.bound).all(axis=1)
+        better = met | (error <= part.error[which]).all(axis=1)  # False for a NaN
         part.x[here] = xp.where(xp.asarray(better)[:, None, None], x, part.x[here])
         part.error[which] = np.where(better[:, None], error, part.error[which])
         part.steps[which] = np.where(better[:, None], steps, 0)
-        met = better & (error <= system.bound).all(axis=1)
         part.codes[which[met]] = CONVERGED
     return np.flatnonzero(part.codes == REDO)
 
@@ -88,17 +83,16 @@ def _step(ops, system, x, factors, error):
     `error` has the measured errors of x.
     """
     m, n, k = x.shape
-    if m == 1 and n > (CORRECTED_AT_ONCE if k <= FEW else MEASURED_AT_ONCE):
+    if m == 1 and n > MEASURED_AT_ONCE and not ops.vendor.measures_one(k):
         return _step_of_large(ops, system, x, factors, error)
-    xp, wide = ops.xp, np.result_type(x.dtype, np.float64)
-    found, r = xp.zeros((MEASURED + 2 * k, m)), xp.empty((m, k, n), wide)
-    ops.vendor.measure(system.a, x, system.b, r[:, :0], None, found, residuals=r)
-    y = xp.swapaxes(factors.solve(r), 1, 2)
+    xp = ops.xp
+    y = ops.converted(x, np.result_type(x.dtype, np.float64)).swapaxes(1, 2).copy()
+    r = xp.empty_like(y)
+    measure_again(ops, system, y, r)
     with np.errstate(all="ignore"):
-        x = ops.converted(ops.converted(x, wide) + y, x.dtype)
-    ops.vendor.measure(system.a, x, system.b, r[:, :0], None, found)
-    board = np.concatenate([np.zeros((SEEN, m)), ops.host(found)[0]])
-    look = look_at(board, system)
+        y += factors.solve(r)
+    x, board = measure_again(ops, system, y)
+    look = look_at(*ops.host(board), system)
     error = np.where((look.codes == CONVERGED)[:, None], look.error, np.inf)
     return x, error, np.ones((m, k), np.int64)
 

@@ -22,10 +22,11 @@ from tcsolve._backends.cuda.batched.library_triangles import (
     solve_triangles,
 )
 from tcsolve._backends.cuda.batched.stack_launches import rows
-from tcsolve._backends.cuda.lu.cusolver_lu import getrf_in_place, order_of
+from tcsolve._backends.cuda.lu.cusolver_lu import MANY, getrf_in_place, order_of, solve_many
 from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute
 from tcsolve._backends.cuda.runtime import cublas_calls
 from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros
+from tcsolve._cached import cached_property
 from tcsolve.kernels.launch_shapes import TILE, TILE_THREADS, TRSV_COLUMNS
 
 __all__ = ["factor", "factor_and_solve", "most_at_once"]
@@ -36,7 +37,7 @@ __all__ = ["factor", "factor_and_solve", "most_at_once"]
 CHOLESKY_BY_LU = 48
 # From this many rows on, real Cholesky factors, and triangles, use our triangular solves if there are few
 # right-hand sides.  Those of cuBLAS take up to ten times as long.
-PACKED_ROWS, PACKED_TRIANGLE_ROWS = 1024, 192
+PACKED_ROWS, PACKED_TRIANGLE_ROWS = 1024, 65
 # From this many right-hand sides on, a complex A is factored itself, not its transpose, unless solves by
 # products follow.  The transposed copy takes little time, but solves of cuSOLVER with a transpose take
 # several times as long.
@@ -121,12 +122,19 @@ class LU:
         if self._turned or self._lu.dtype.kind != "c" or not is_many:
             return None
         if self._by_products is None:
-            order = cupy.asarray(order_of(self._swaps.get() - 1))
+            order = cupy.asarray(self._order)
             self._by_products = complex_columns.ComplexColumns(self._lu.T, order)
         return self._by_products
 
+    @cached_property
+    def _order(self):
+        return order_of(self._swaps.get() - 1)
+
     def _solve(self, rhs, op):
         _, c, n = rhs.shape
+        if c >= MANY:
+            solve_many(self._lu, self._order, rhs[0].T, op)
+            return rhs
         status = cupy.empty(1, cupy.int32)
         args = (n, c, self._lu.data.ptr, n, self._swaps.data.ptr, rhs.data.ptr, n, status.data.ptr)
         getattr(cusolver, PREFIX[rhs.dtype.char] + "getrs")(_solver(), op, *args)

@@ -38,11 +38,12 @@ ALL_READ = (1 << 40, 1 << 40, 0)
 
 
 # The largest n for which one launch solves one system, and a stack.  For larger n, the library is faster.
-# The limit of triangles is lower, because the launch takes as many operations for them as for full matrices.
+# The limit of triangles is lower, because the launch takes as many operations for them as for full matrices;
+# it is lowest for a single real one in FP64, for which there are other kernels.
 MOST_ALONE = {"general": 256, "positive definite": 256}
 MOST_ALONE_COMPLEX = {"general": 192, "positive definite": 192}
 MOST_TOGETHER = {"general": 1024, "positive definite": 512}
-MOST_OF_TRIANGLE = 128
+MOST_OF_TRIANGLE, MOST_OF_TRIANGLE_ALONE = 128, 64
 # A single system has one multiprocessor.  Where its rate in FP64 is low, larger systems need
 # all multiprocessors.
 FAST_FP64, MOST_ALONE_SLOWLY = (80, 90, 100), {"general": 128, "positive definite": 64}
@@ -50,7 +51,8 @@ FAST_FP64, MOST_ALONE_SLOWLY = (80, 90, 100), {"general": 128, "positive definit
 
 def takes_at_once(alone, n, k, dtype, kind):
     """As `Stacks.takes_at_once`."""
-    most = (_most_alone(dtype) if alone else MOST_TOGETHER).get(kind, MOST_OF_TRIANGLE)
+    triangle = MOST_OF_TRIANGLE_ALONE if alone and dtype.char == "d" else MOST_OF_TRIANGLE
+    most = (_most_alone(dtype) if alone else MOST_TOGETHER).get(kind, triangle)
     return k > 0 and n <= most and _shape(1, n, k, dtype, None) is not None
 
 
@@ -135,10 +137,10 @@ def measures_one(k):
     return k <= MEASURED_COLUMNS
 
 
-def measure_one(a, band, y, b, info, board):
+def measure_one(a, band, y, b, info, board, *, residuals=None):
     """As `Stacks.measure_one`."""
     (n, k), x = b.shape, cupy.empty(b.shape, b.dtype)
-    args = (board, x, *steps(a), *band, *steps(b), y, len(y) - k, info, n, k)
+    args = (board, x, *steps(a), *band, *steps(b), y, len(y) - k, info, residuals, n, k)
     grid = measure_blocks(n), 1
     launch(("measure_one", "tcs_measure_one"), grid, (MEASURE_THREADS, 1), args, macros(a))
     return x

@@ -7,13 +7,17 @@ import numpy as np
 from cupy_backends.cuda.libs import cublas, cusolver
 
 from tcsolve._arithmetic.formats import PREFIX, inverses_serve
+from tcsolve._arithmetic.matrix_parts import WIDENED, parts
 from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute
 from tcsolve._backends.cuda.runtime.conversions import converted
-from tcsolve._backends.cuda.runtime.cublas_calls import column_parts
+from tcsolve._backends.cuda.runtime.cublas_calls import column_parts, handle, scalar
 from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
 from tcsolve.kernels.launch_shapes import TRSV_BLOCK, TRSV_COLUMNS
 
-__all__ = ["Factors", "factored", "getrf_in_place", "order_of"]
+__all__ = ["MANY", "Factors", "factored", "getrf_in_place", "order_of", "solve_many"]
+
+# From this many columns on, `solve_many` is faster than getrs, which swaps the rows one after the other.
+MANY = 64
 
 
 class Factors(NamedTuple):
@@ -58,11 +62,13 @@ class Factors(NamedTuple):
             op = cublas.CUBLAS_OP_C if adjoint else cublas.CUBLAS_OP_N
         if conjugate:
             cupy.conj(x, out=x)
-        info = cupy.empty(1, cupy.int32)
-        getrs = getattr(cusolver, PREFIX[lu.dtype.char] + "getrs")
-        for some in column_parts(x):
-            factored = (n, some.shape[1], lu.data.ptr, n, self.pivots.data.ptr)
-            getrs(_handle(), op, *factored, some.data.ptr, n, info.data.ptr)
+        if x.shape[1] >= MANY:
+            solve_many(lu, order_of(self.swaps), x, op)
+        else:
+            info = cupy.empty(1, cupy.int32)
+            getrs = getattr(cusolver, PREFIX[lu.dtype.char] + "getrs")
+            factored = (n, x.shape[1], lu.data.ptr, n, self.pivots.data.ptr)
+            getrs(_handle(), op, *factored, x.data.ptr, n, info.data.ptr)
         return cupy.conj(x, out=x) if conjugate else x
 
     def gecon(self, norm_one):
@@ -106,13 +112,47 @@ def getrf_in_place(t):
     """Factor a column-major t in place; return t, the pivot rows (1-based) and info, all on the device."""
     m, n = t.shape
     char = PREFIX[t.dtype.char]
-    handle = _handle()
-    size = getattr(cusolver, char + "getrf_bufferSize")(handle, m, n, t.data.ptr, m)
+    solver = _handle()
+    size = getattr(cusolver, char + "getrf_bufferSize")(solver, m, n, t.data.ptr, m)
     work = cupy.empty(size, t.dtype)
     swaps, info = cupy.empty(min(m, n), cupy.int32), cupy.empty(1, cupy.int32)
     getrf = getattr(cusolver, char + "getrf")
-    getrf(handle, m, n, t.data.ptr, m, work.data.ptr, swaps.data.ptr, info.data.ptr)
+    getrf(solver, m, n, t.data.ptr, m, work.data.ptr, swaps.data.ptr, info.data.ptr)
     return t, swaps, info
+
+
+def solve_many(lu, order, x, op):
+    """x := op(t)**-1 x for a column-major x, where row i of L U is row order[i] of t.
+
+    Parameters
+    ----------
+    lu : array, shape (n, n)
+        L and U, column-major.
+    order : ndarray of int, shape (n,)
+    x : array, shape (n, k)
+        Of the dtype of lu.
+    op : int
+        CUBLAS_OP_N, CUBLAS_OP_T or CUBLAS_OP_C.
+    """
+    plain, triangles = op == cublas.CUBLAS_OP_N, [True, False]  # L is the lower one
+    if plain:
+        _take_rows(x, order)
+    trsm, side = getattr(cublas, PREFIX[lu.dtype.char] + "trsm"), cublas.CUBLAS_SIDE_LEFT
+    for lower in triangles if plain else reversed(triangles):
+        uplo = cublas.CUBLAS_FILL_MODE_LOWER if lower else cublas.CUBLAS_FILL_MODE_UPPER
+        diag = cublas.CUBLAS_DIAG_UNIT if lower else cublas.CUBLAS_DIAG_NON_UNIT
+        for some in column_parts(x):
+            operands = (scalar(1, lu.dtype.char), lu.data.ptr, len(lu), some.data.ptr, len(x))
+            trsm(handle(), side, uplo, op, diag, *some.shape, *operands)
+    if not plain:
+        _take_rows(x, np.argsort(order))
+
+
+def _take_rows(x, order):
+    """x := x[order] for a column-major x, some columns at a time."""
+    order, rows = cupy.asarray(order), x.T
+    for some in parts(*rows.shape, WIDENED["cuda"]):
+        rows[some] = cupy.take(rows[some], order, axis=1)
 
 
 def order_of(swaps, m=None):

@@ -85,7 +85,7 @@ def test_right_hand_sides_and_probes_are_laid_out_as_on_the_host(cupy, vendor, m
 
 
 @pytest.mark.parametrize("kind", TRIANGULAR)
-@pytest.mark.parametrize("n", [1, 191, 192, 300, 320, 512, 1001, 2048])
+@pytest.mark.parametrize("n", [1, 64, 65, 100, 191, 192, 300, 320, 512, 1001, 2048])
 @pytest.mark.parametrize("k", [1, 2, 3])
 @pytest.mark.parametrize("how", ["plain", "turned", "gaps"])
 def test_solutions_that_come_with_the_factors_have_the_bits_of_later_ones(
@@ -319,13 +319,15 @@ def test_one_large_system_is_verified_as_on_the_host(cupy, vendor, n, k, dtype, 
     for band in ((ALL, ALL), (0, ALL), (ALL, 0), (0, 0)):
         for info in (None, np.array([3], np.int32)):
             wanted, found = np.zeros((9 + 2 * k, 1)), cupy.zeros((9 + 2 * k, 1))
-            x = HostVendor().measure_one(a[0], band, y, b[0], info, wanted)
+            r, of_found = np.empty((k, n), wide), cupy.empty((k, n), wide)
+            x = HostVendor().measure_one(a[0], band, y, b[0], info, wanted, residuals=r)
             on_device = [strided(cupy, v, how)[0] for v in (a, b)]
             of_info = None if info is None else cupy.asarray(info)
             args = on_device[0], band, cupy.asarray(y), on_device[1], of_info, found
-            assert np.array_equal(vendor.measure_one(*args).get(), x)
+            assert np.array_equal(vendor.measure_one(*args, residuals=of_found).get(), x)
             rtol = 2.0**-22 if dtype in "fF" else 8 * n * 2.0**-53
             np.testing.assert_allclose(found.get(), wanted, rtol=rtol)
+            assert (np.abs(of_found.get() - r) <= rtol * wanted[9 : 9 + k]).all()
 
 
 def test_nan_and_inf_are_met_where_one_large_system_is_verified(cupy, vendor):
@@ -383,6 +385,26 @@ def test_factors_solve_with_the_matrix_and_its_adjoint(cupy, vendor, kind, m, n,
             for system in zip(full[which], x, b[which], strict=True):
                 # As good as an LU without refinement: n u.  u is that of FP64, although A may be in FP32.
                 assert ratio(*system) <= max(4, n**0.5)
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("n, k", [(1, 64), (50, 63), (50, 64), (129, 300), (700, 65), (1100, 2000)])
+def test_factors_solve_for_many_columns(cupy, vendor, n, k, dtype):
+    a, b = matrices("general", dtype, 1, n), right_hand_sides(np.result_type(dtype, "d"), n, k)
+    factors = vendor.factor(cupy.asarray(a), "general", k)
+    for adjoint in (False, True):
+        x = factors.solve(cupy.asarray(np.ascontiguousarray(b.T)[None]), adjoint)[0].get().T
+        assert ratio(a[0].T.conj() if adjoint else a[0], x, b) <= max(4, n**0.5)
+
+
+@pytest.mark.parametrize("dtype", "dD")
+@pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])
+def test_factors_that_broke_down_solve_for_many_columns_without_an_error(cupy, vendor, bad, dtype):
+    a = matrices("general", dtype, 1, 200)
+    a[0, :, 7:] = bad
+    factors = vendor.factor(cupy.asarray(a), "general", 100)
+    x = factors.solve(cupy.asarray(right_hand_sides(dtype, 1, 100, 200)))
+    assert not np.isfinite(x.get()).all()
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3, 16])
