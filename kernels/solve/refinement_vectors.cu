@@ -68,12 +68,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_combine(double* out, const double* v, Index v_row, Index v_col, Index parts, const Bits* sizes, Index n, Index k) {
     const Index i = Index(blockIdx.x) * (THREADS / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (i >= n) return;
+    const bool paired = parts == 2;
+    const double* row = v + i * v_row;
     double sum[2] = {0, 0};
+    #pragma unroll 8
     for (Index j = lane; j < k; j += WARP) {
         unsigned mixed = unsigned(j) * 0x9e3779b1u;
         mixed ^= mixed >> 15;
         const double scale = mixed & 0x2000u ? power(sizes[j], true) : -power(sizes[j], true);
-        for (Index part = 0; part < parts; ++part) sum[part] += scale * v[i * v_row + j * v_col + part];
+        sum[0] += scale * row[j * v_col];
+        if (paired) sum[1] += scale * row[j * v_col + 1];
     }
     for (Index part = 0; part < parts; ++part) out[(i * WARP + lane) * parts + part] = sum[part];
 }

@@ -157,7 +157,7 @@ def _is_usual(transposed, precision):
 
 def _plain_answer(a, b, assume_a, options):
     """Return x if the systems are small and plain, else None; then the general code must solve them."""
-    lower, device = options[0], options[4]
+    lower, _, check_finite, _, device, *_ = options
     if type(device) is not str or not (assume_a is None or type(assume_a) is str):
         return None
     if type(a) is np.ndarray:
@@ -172,7 +172,7 @@ def _plain_answer(a, b, assume_a, options):
     def solve_others(a, b):
         return _solved(a, b, assume_a, options, False, False)
 
-    return plain_answer_there(a, b, assume_a, lower, solve_others)
+    return plain_answer_there(a, b, assume_a, lower, check_finite, solve_others)
 
 
 def solve_ex(

@@ -29,7 +29,7 @@ from tcsolve._backends.cuda.runtime import (
 )
 from tcsolve._backends.cuda.runtime.async_read import Sent, reading
 from tcsolve._backends.cuda.runtime.conversions import converted
-from tcsolve._backends.cuda.runtime.cublas_calls import ld
+from tcsolve._backends.cuda.runtime.cublas_calls import gemm_strided, ld
 from tcsolve._backends.cuda.runtime.current_device import guarded, turns_into_memory_error
 from tcsolve._contract.ops import Begun
 from tcsolve._contract.schedule import goes_early
@@ -278,11 +278,15 @@ def _norm(a):
 def _of_triangle(a, triangle, x):
     """Return the product with a triangle, in parts of some rows, without its zeros."""
     n, y = len(x), cupy.empty(x.shape, np.result_type(a.dtype, x.dtype, np.float64))
+    is_real = a.dtype.char == x.dtype.char == "d" and a.flags.c_contiguous and x.flags.c_contiguous
     step = max(TRIANGLE_ROWS, -(-n // TRIANGLE_PARTS))
     for first in range(0, n, step):
         rows = slice(first, first + step)
         read = slice(first, n) if triangle == "upper" else slice(0, rows.stop)
-        y[rows] = _in_fp64(cupy.ascontiguousarray(a[rows, read]), False, x[read])
+        if is_real:  # without copies of blocks
+            gemm_strided((y[rows], 0), (a[rows, read], 0), (x[read], 0), 1, 1)
+        else:
+            y[rows] = _in_fp64(cupy.ascontiguousarray(a[rows, read]), False, x[read])
     return y
 
 

@@ -1,4 +1,8 @@
-"""Small systems that one launch solves and finds plain, and single triangles, in as few calls as possible."""
+"""Systems on a device that are solved in as few calls of the host as possible.
+
+These are small systems that one launch solves and finds plain, and single triangular or positive definite
+ones.
+"""
 
 import numpy as np
 
@@ -7,20 +11,22 @@ from tcsolve._backends.select import ops_for
 from tcsolve._checks import STRUCTURES
 from tcsolve._solution import raise_or_warn
 from tcsolve._solve.vendor.measure import limits
-from tcsolve._solve.vendor.solve import plain_answer_by_factors
+from tcsolve._solve.vendor.solve import answer_by_factors
 from tcsolve._solve.vendor.system import TRIANGULAR, System, band_of, kind_of
 
 __all__ = ["plain_answer_there"]
 
-# Larger triangles take so long that the calls of the host do not matter.  One launch solves at most 1024
+# Larger systems take so long that the calls of the host do not matter.  One launch solves at most 1024
 # unknowns.
 LARGEST = 2048
+# The kinds of single systems that are solved here by factors.
+BY_FACTORS = ("positive definite", *TRIANGULAR)
 # If more than one in RARE systems is not plain, all are solved again; else only those that are not plain.
 RARE = 4
 
 
-def plain_answer_there(a, b, assume_a, lower, solve_others):
-    """Return x if a and b are CuPy arrays of small systems, and most of these are plain; else None.
+def plain_answer_there(a, b, assume_a, lower, check_finite, solve_others):
+    """Return x if a and b are CuPy arrays of such systems, and most of these are plain; else None.
 
     A plain system is regular, meets its bound, has an rcond of at least epsilon, and agrees with `assume_a`.
     The other systems are solved by the general code, which reports their statuses.  x has the bits that the
@@ -28,7 +34,7 @@ def plain_answer_there(a, b, assume_a, lower, solve_others):
 
     Parameters
     ----------
-    a, b, assume_a, lower
+    a, b, assume_a, lower, check_finite
         As in `tcsolve.solve`.
     solve_others : callable, (a, b) -> Solution
         Solves the systems of a stack that are not plain, by the general code.
@@ -49,14 +55,16 @@ def plain_answer_there(a, b, assume_a, lower, solve_others):
     if ops.vendor is None:
         return None
     at_once = ops.vendor.takes_at_once(of_one, n, k, a.dtype, kind)
-    if not at_once and not (of_one and kind in TRIANGULAR):
+    if not at_once and not (of_one and kind in BY_FACTORS):
         return None
     band, columns = band_of(STRUCTURES[assume_a], lower, a.dtype), b.reshape(-1, n, k)
     args = a.reshape(-1, n, n), columns, kind, band, bool(band and band[2]), False, of_one
     system = System(*args, exact=at_once)
     if not at_once:
-        x = ops.guarded(plain_answer_by_factors)(ops, system)
-        return x if x is None else x.reshape(b.shape)
+        x, report = ops.guarded(answer_by_factors)(ops, system, b.shape, check_finite)
+        if report is not None:
+            raise_or_warn(report)
+        return x
     x, doubtful, doubts = ops.guarded(ops.vendor.solve_and_judge)(*system[:4], limits(system))
     if doubts:
         if doubts * RARE > len(columns):

@@ -47,7 +47,7 @@ from tcsolve._solve.vendor.system import (
     read_matrix,
 )
 
-__all__ = ["answered", "goes_to_vendor", "plain_answer_by_factors", "solve_by_vendor", "together"]
+__all__ = ["answer_by_factors", "answered", "goes_to_vendor", "solve_by_vendor", "together"]
 
 # Up to this n, cuSOLVER factors a single matrix, because the launches of our LU take longer; and the same for
 # several right-hand sides, whose refinement has more launches.
@@ -141,12 +141,17 @@ def _solve_all(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite
     part = _in_parts(ops, system, size)
     if part is None:
         return None
-    bad = distinct(part.spoilt).any() or distinct(part.codes).max() > ILL_CONDITIONED
-    if check_finite and bad:
-        require_finite(not part.spoilt.any() and bool(ops.xp.isfinite(a).all()), "a")
-        require_finite(bool(ops.xp.isfinite(b).all()), "b")
+    _require_finite(ops, system, part, check_finite)
     solution = solution_of(part, ops, batch, shape, start, _bytes(ops, system, size))
     return solution, part.apart.reshape(batch)
+
+
+def _require_finite(ops, system, part, check_finite):
+    """Raise an InputError if `check_finite` and A or b holds NaN or Inf; `system` has the caller's arrays."""
+    bad = distinct(part.spoilt).any() or distinct(part.codes).max() > ILL_CONDITIONED
+    if check_finite and bad:
+        require_finite(not part.spoilt.any() and bool(ops.xp.isfinite(system.a).all()), "a")
+        require_finite(bool(ops.xp.isfinite(system.b).all()), "b")
 
 
 def _solve_for_all(ops, a, b, structure, lower, alone, *, shape, **options):
@@ -255,11 +260,17 @@ def _solve_some(ops, system):
     return answered(ops, system, x, factors, board)
 
 
-def plain_answer_by_factors(ops, system):
-    """Return x (1, n, k) of one system if it is ordinary, else None."""
-    board = ops.xp.zeros((SEEN + MEASURED + 2 * system.b.shape[2], 1))
-    system, x, _ = _solve_by_factors(ops, system, board)
-    return x if ordinary(ops.host(board)[0], system) else None
+def answer_by_factors(ops, system, shape, check_finite):
+    """Return (x, None) for one system that is ordinary and not general, else (x, its `Solution`)."""
+    start, board = time.perf_counter(), ops.xp.zeros((SEEN + MEASURED + 2 * system.b.shape[2], 1))
+    read, x, factors = _solve_by_factors(ops, system, board)
+    (found,) = ops.host(board)
+    if ordinary(found, read):
+        return x.reshape(shape), None
+    part = settled(ops, read, x, factors, found)
+    _require_finite(ops, system, part, check_finite)
+    solution = solution_of(part, ops, (), shape, start, _bytes(ops, system, 1))
+    return solution.x, contradicted(solution, part.apart[0])
 
 
 def answered(ops, system, x, factors, board):

@@ -51,8 +51,10 @@ FAST_FP64, MOST_ALONE_SLOWLY = (80, 90, 100), {"general": 128, "positive definit
 
 def takes_at_once(alone, n, k, dtype, kind):
     """As `Stacks.takes_at_once`."""
-    triangle = MOST_OF_TRIANGLE_ALONE if alone and dtype.char == "d" else MOST_OF_TRIANGLE
-    most = (_most_alone(dtype) if alone else MOST_TOGETHER).get(kind, triangle)
+    if kind not in KINDS:
+        most = MOST_OF_TRIANGLE_ALONE if alone and dtype.char == "d" else MOST_OF_TRIANGLE
+    else:
+        most = (_most_alone(dtype) if alone else MOST_TOGETHER)[kind]
     return k > 0 and n <= most and _shape(1, n, k, dtype, None) is not None
 
 

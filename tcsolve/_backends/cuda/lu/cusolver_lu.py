@@ -17,7 +17,7 @@ from tcsolve.kernels.launch_shapes import TRSV_BLOCK, TRSV_COLUMNS
 __all__ = ["MANY", "Factors", "factored", "getrf_in_place", "order_of", "solve_many"]
 
 # From this many columns on, `solve_many` is faster than getrs, which swaps the rows one after the other.
-MANY = 64
+MANY = 256
 
 
 class Factors(NamedTuple):

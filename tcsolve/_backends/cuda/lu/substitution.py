@@ -149,17 +149,17 @@ def begin_and_solve(t, lower, b, probes):
     width, number = launches.width, int(not lower)
     inverses = cupy.empty((2, blocks, size, size))
     # The right-hand sides, the solutions, and a ticket.  All bits of the last two are set to one.
-    stages = cupy.empty(2 * width * n + 1)
-    x, own = stages[width * n :], inverses.data.ptr + number * inverses.strides[0]
+    stages, own = cupy.empty(2 * width * n + 1), inverses.data.ptr + number * inverses.strides[0]
+    x = cupy.ndarray((k + probes, n), memptr=stages.data + width * n * b.itemsize)
     of_b = (b.data.ptr, *(s // b.itemsize for s in b.strides))
-    rows, done = stages.data.ptr, x.data.ptr
-    args = (own, t.data.ptr, ld(t), n, number, rows, *of_b, k, probes, width, done, 2 * x.size)
+    rows, done, words = stages.data.ptr, x.data.ptr, 2 * (width * n + 1)
+    args = (own, t.data.ptr, ld(t), n, number, rows, *of_b, k, probes, width, done, words)
     grid = blocks + -(-width * n // INVERT_THREADS), 1
     launch(BEGIN, grid, (INVERT_THREADS, 1), args, {"T_IN": REAL["d"]})
     ticket = done + width * n * b.itemsize
     to_solve = (done, rows, t.data.ptr, ld(t), n, own, ticket, 0)
     launches.triangles[number](enumerate(to_solve))
-    return inverses, x[: width * n].reshape(width, n)[: k + probes]
+    return inverses, x
 
 
 class _Launches(NamedTuple):
