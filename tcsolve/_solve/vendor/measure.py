@@ -58,11 +58,11 @@ def measure(ops, system, y, info, board):
         The first SEEN rows are those of `vendor.read_as`.  If A was not read before, they are zeros, and this
         function may fill them.  The other rows are zeros before the call.
     """
-    a, b, (m, n, k), found = system.a, system.b, system.b.shape, board[SEEN:]
+    a, b, (m, n, k) = system.a, system.b, system.b.shape
     if _is_one(ops, b):
         band = (system.band or ALL_READ)[:2]
         return system, ops.vendor.measure_one(a[0], band, y[0], b[0], info, board)[None]
-    x = _as_answer(ops, y[:, :k], b.dtype)
+    x, found = _as_answer(ops, y[:, :k], b.dtype), board[SEEN:]
     if m > 1 or n <= MEASURED_AT_ONCE:
         ops.vendor.measure(a, x, b, y[:, k:], info, found)
     else:  # products with a large matrix use the whole device

@@ -12,7 +12,8 @@ __all__ = ["launch", "macros", "steps"]
 
 def steps(x):
     """Return an array, and its strides in entries, as arguments of a kernel."""
-    return (x, *(stride // x.itemsize for stride in x.strides))
+    size = x.itemsize
+    return (x, *[stride // size for stride in x.strides])
 
 
 def macros(a):
@@ -27,13 +28,11 @@ def launch(entry, grid, block, args, defines, shared=0):
     """Launch an entry (file, name) on arrays, numbers and None; grid and block have two dimensions."""
     device, defines = cupy.cuda.runtime.getDevice(), tuple(defines.items())
     run = _prepared(device, entry, (grid, block, shared), len(args), defines)
-    run(enumerate(map(_as_int, args)))
+    run(enumerate([x if type(x) is int else _as_int(x) for x in args]))
 
 
 def _as_int(x):
-    """Return an argument as a 64-bit integer: the bits of a number, or the address of an array."""
-    if type(x) is int:
-        return x
+    """Return an argument that is not an integer as one: the bits of a number, or the address of an array."""
     if type(x) is float:
         return struct.unpack("q", struct.pack("d", x))[0]
     return 0 if x is None else x.data.ptr
