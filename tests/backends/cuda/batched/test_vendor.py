@@ -388,7 +388,9 @@ def test_factors_solve_with_the_matrix_and_its_adjoint(cupy, vendor, kind, m, n,
 
 
 @pytest.mark.parametrize("dtype", "fdFD")
-@pytest.mark.parametrize("n, k", [(1, 256), (50, 255), (50, 256), (129, 300), (700, 257), (1100, 2000)])
+@pytest.mark.parametrize(
+    "n, k", [(1, 256), (50, 255), (50, 256), (129, 300), (700, 257), (1100, 2000)]
+)
 def test_factors_solve_for_many_columns(cupy, vendor, n, k, dtype):
     a, b = matrices("general", dtype, 1, n), right_hand_sides(np.result_type(dtype, "d"), n, k)
     factors = vendor.factor(cupy.asarray(a), "general", k)
