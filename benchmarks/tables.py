@@ -37,6 +37,13 @@ PRODUCTS = (
 )
 PARTS = dict.fromkeys(("gemm", "gemm_batched", "gemm_error", "boris_push"), PRODUCTS)
 PARTS |= dict.fromkeys(("clocks", "mma_rate"), ()) | {"binaries": ("kernels",)}
+# The groups of sizes of `roads_table`, and its columns.
+ROADS = (16, 64, 128, 256), (512, 1024), (2048, 4096), (8192, 16384)
+RIGHT_HAND_SIDES = (
+    lambda row: row["columns"] == 1,
+    lambda row: row["columns"] in (16, 256),
+    lambda row: row["columns"] == row["n"],
+)
 PEERS = (
     "cupy.linalg.solve",
     "torch.linalg.solve",
@@ -106,6 +113,27 @@ def milliseconds(row):
     if row is None:
         return "-"
     return f"{1e3 * row['seconds']['median']:.1f}" if "seconds" in row else "fails"
+
+
+def roads_table():
+    """Return the table that compares solve with its fastest peer, for each kind of system on a GPU."""
+    machine, rows = load("roads.json")
+    rows = [row for row in rows if row["family"] == "gauss" and not row["count"]]
+    body = []
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        here = [row for row in rows if row["kind"] == kind]
+        for sizes in ROADS:
+            some = [row for row in here if row["n"] in sizes]
+            cells = [ratios(filter(wanted, some)) for wanted in RIGHT_HAND_SIDES]
+            body.append([kind, f"{sizes[0]} to {sizes[-1]}", *cells])
+    head = ["kind", "n", "one right-hand side", "16 and 256", "n"]
+    return table(head, body) + "\n\n" + source(machine, "benchmarks/roads.py")
+
+
+def ratios(rows):
+    """Return the smallest and the largest ratio of the time of the fastest peer to ours, as a cell."""
+    found = [row["peers"][row["fastest"]]["median"] / row["tcsolve"]["median"] for row in rows]
+    return f"{min(found):.2f} to {max(found):.2f}" if found else "-"
 
 
 def cpu_table():
@@ -322,6 +350,7 @@ TABLES = {
     "batched": batched_table,
     "paths": paths_table,
     "binaries": binaries_table,
+    "roads": roads_table,
 }
 
 
