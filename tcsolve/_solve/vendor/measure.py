@@ -22,6 +22,7 @@ __all__ = [
     "MEASURED_AT_ONCE",
     "complex_errors",
     "errors_of",
+    "errors_on",
     "limits",
     "look_at",
     "measure",
@@ -129,22 +130,30 @@ def look_at(board, system):
     pairs.  So if 1 / (||A||_1 ||A^-1 g||_1) is at least MARGIN epsilon, rcond is taken to be at least
     epsilon.
     """
-    k, seen, found = system.b.shape[2], board[:SEEN], board[SEEN:]
-    (inf, one, grown, info), rest, size = found[:4], found[4 : 4 + k], found[4 + k :]
+    seen, (_, one, grown, info) = board[:SEEN], board[SEEN : SEEN + MEASURED]
     info = seen[4] if system.kind in TRIANGULAR else info
+    error, met, is_safe = errors_on(board, system)
     with np.errstate(all="ignore"):
-        error = rest / inf / size
-        error = np.where(np.isfinite(size), np.where(rest == 0, 0.0, error), np.nan)
         least = np.minimum(1 / one / grown, 1.0)
-        is_safe = (inf > 1 / SAFE) & (inf < SAFE) & (one < SAFE)
-        # Otherwise products with x may overflow or underflow.  A zero x is exact if b is zero.
-        exact = (size < SAFE) & ((size > 1 / SAFE) | (size == 0) & (rest == 0))
-        met = is_safe & (exact & (error <= system.bound)).all(axis=0)
         codes = np.where(met, CONVERGED, REDO)
         codes = np.where(is_safe & (info != 0), system.broken, codes).astype(np.int8)
         is_near = ~(least >= _least(system))
     apart, spoilt = contradicting(seen, system), seen[3] != 0
-    return _Look(codes, error.T, least, is_near, is_safe, apart, spoilt)
+    return _Look(codes, error, least, is_near, is_safe, apart, spoilt)
+
+
+def errors_on(board, system):
+    """Return the backward errors (m, k), which systems meet the bound, and whose norms are not extreme."""
+    k, (inf, one, _, _), found = system.b.shape[2], board[SEEN:][:MEASURED], board[SEEN + MEASURED :]
+    rest, size = found[:k], found[k:]
+    with np.errstate(all="ignore"):
+        error = rest / inf / size
+        error = np.where(np.isfinite(size), np.where(rest == 0, 0.0, error), np.nan)
+        is_safe = (inf > 1 / SAFE) & (inf < SAFE) & (one < SAFE)
+        # Otherwise products with x may overflow or underflow.  A zero x is exact if b is zero.
+        exact = (size < SAFE) & ((size > 1 / SAFE) | (size == 0) & (rest == 0))
+        met = is_safe & (exact & (error <= system.bound)).all(axis=0)
+    return error.T, met, is_safe
 
 
 def ordinary(board, system):

@@ -3,7 +3,13 @@
 import numpy as np
 
 from tcsolve._solve.backward_error import SAFE, backward_errors
-from tcsolve._solve.vendor.measure import MEASURED_AT_ONCE, look_at, measure_again, ordinary
+from tcsolve._solve.vendor.measure import (
+    MEASURED_AT_ONCE,
+    errors_on,
+    look_at,
+    measure_again,
+    ordinary,
+)
 from tcsolve._solve.vendor.rcond import rconds_of
 from tcsolve._solve.vendor.repair import repair
 from tcsolve._solve.vendor.system import (
@@ -70,7 +76,9 @@ def _corrected(ops, system, part, which, factors):
         x, error, steps = _step(ops, near, part.x[here], few, part.error[which])
         met = (error <= system.bound).all(axis=1)
         better = met | (error <= part.error[which]).all(axis=1)  # False for a NaN
-        part.x[here] = xp.where(xp.asarray(better)[:, None, None], x, part.x[here])
+        if not better.all():
+            x = xp.where(xp.asarray(better)[:, None, None], x, part.x[here])
+        part.x[here] = x
         part.error[which] = np.where(better[:, None], error, part.error[which])
         part.steps[which] = np.where(better[:, None], steps, 0)
         part.codes[which[met]] = CONVERGED
@@ -92,9 +100,8 @@ def _step(ops, system, x, factors, error):
     with np.errstate(all="ignore"):
         y += factors.solve(r)
     x, board = measure_again(ops, system, y)
-    look = look_at(*ops.host(board), system)
-    error = np.where((look.codes == CONVERGED)[:, None], look.error, np.inf)
-    return x, error, np.ones((m, k), np.int64)
+    error, met, _ = errors_on(*ops.host(board), system)
+    return x, np.where(met[:, None], error, np.inf), np.ones((m, k), np.int64)
 
 
 def _step_of_large(ops, system, x, factors, error):
