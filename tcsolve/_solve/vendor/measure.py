@@ -144,8 +144,8 @@ def look_at(board, system):
 
 def errors_on(board, system):
     """Return the backward errors (m, k), which systems meet the bound, and whose norms are not extreme."""
-    k, (inf, one, _, _), found = system.b.shape[2], board[SEEN:][:MEASURED], board[SEEN + MEASURED :]
-    rest, size = found[:k], found[k:]
+    (inf, one, _, _), found = board[SEEN : SEEN + MEASURED], board[SEEN + MEASURED :]
+    rest, size = found[: len(found) // 2], found[len(found) // 2 :]
     with np.errstate(all="ignore"):
         error = rest / inf / size
         error = np.where(np.isfinite(size), np.where(rest == 0, 0.0, error), np.nan)
