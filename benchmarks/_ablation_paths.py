@@ -13,7 +13,7 @@ GAUSS, DOMINANT = "gauss", "gauss_dominant"
 LU_PY, CUDA_LU = "tcsolve/_lu/elimination.py", "tcsolve/_backends/cuda/lu"
 LU_OPS, CUDA_OPS = f"{CUDA_LU}/ops.py:DeviceLU", "tcsolve/_backends/cuda/ops.py:CupyOps"
 HOST, WGMMA = "tcsolve/_backends/cpu", "tcsolve/_backends/cuda/gemm/wgmma.py"
-LADDER, LOOP = "tcsolve/_solve/ladder.py", "tcsolve/_refine/loop.py"
+LADDER, LOOP = "tcsolve/_solve/ladder/ladder.py", "tcsolve/_refine/loop.py"
 FACTORS, RUNTIME = "tcsolve/_lu/factors.py", "tcsolve/_backends/cuda/runtime"
 SQUARES = (
     *(f"{WGMMA}:{name}" for name in ("Bound", "Right")),
@@ -135,7 +135,7 @@ PATHS = (
         (
             f"{RUNTIME}/concurrent.py:aside",
             *(f"{FACTORS}:{name}.aside" for name in ("BlockedFactors", "NativeFactors")),
-            "tcsolve/_solve/condition.py:ConditionEstimate.begin",
+            "tcsolve/_solve/ladder/condition.py:ConditionEstimate.begin",
             *(f"{LADDER}:Ladder.{name}" for name in ("begin_aside", "finish", "is_busy")),
             f"{RUNTIME}/tape.py:Tape.follow_aside",
             "tcsolve/_lu/norms.py:sweeps_at_once",
@@ -177,13 +177,13 @@ PATHS = (
     Path(
         "exact_memory",
         (
-            "tcsolve/_solve/cost_model.py:bytes_needed",
+            "tcsolve/_solve/choice/cost_model.py:bytes_needed",
             *(
-                f"tcsolve/_solve/cost_model.py:{name}"
+                f"tcsolve/_solve/choice/cost_model.py:{name}"
                 for name in ("REFINEMENT_VECTORS", "EMULATED_OPERANDS")
             ),
             f"{LADDER}:Ladder.note_bytes",
-            "tcsolve/_solve/memory.py:MemoryPlan.note",
+            "tcsolve/_solve/choice/memory.py:MemoryPlan.note",
             f"{LOOP}:_bytes_kept",
             "tcsolve/_refine/krylov.py:basis_bytes",
         ),

@@ -14,7 +14,7 @@ import scipy.linalg
 
 import tcsolve
 from tcsolve import Plan
-from tcsolve._solve.factorization import ladder_of
+from tcsolve._solve.factored.factorization import ladder_of
 
 __all__ = ["SCALINGS", "factors", "rounded_once", "scaled"]
 

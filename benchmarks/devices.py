@@ -168,7 +168,7 @@ def main():
         return
     import tcsolve
     from tcsolve._backends.select import gpu_name, ops_on
-    from tcsolve._solve.placement import machine_rates
+    from tcsolve._solve.choice.placement import machine_rates
     from tcsolve.cli.rates import keep_rates
 
     ops_on("cuda")

@@ -113,7 +113,7 @@ def lu_tflops(n, seconds):
 
 def device_bytes(update, n, block):
     """Predict the bytes on the device: A and b in FP64, and the memory that a solve allocates."""
-    from tcsolve._solve.cost_model import bytes_needed
+    from tcsolve._solve.choice.cost_model import bytes_needed
 
     return 8 * n * (n + 1) + bytes_needed(
         update, n, 1, np.dtype(float), block=block, on_device=True
@@ -136,7 +136,7 @@ def predicted_largest(update):
     import cupy
 
     from tcsolve._backends.cuda.ops import CupyOps
-    from tcsolve._solve.memory import widest_panel
+    from tcsolve._solve.choice.memory import widest_panel
 
     cupy.get_default_memory_pool().free_all_blocks()
     free, _ = cupy.cuda.runtime.memGetInfo()

@@ -102,7 +102,7 @@ class Factoring:
         from tcsolve._backends.cuda.ops import CupyOps
         from tcsolve._contract.schedule import schedule
         from tcsolve._lu.norms import survey
-        from tcsolve._solve.system import expects_dominance
+        from tcsolve._solve.problem.system import expects_dominance
 
         self.a, self.ops, self.how = a, CupyOps(), UPDATES[precision]
         self.dominant = expects_dominance(self.ops, a, survey(self.ops, a))

@@ -27,9 +27,9 @@ from tcsolve._gemm.api import gemm, gemm_batched, gemm_bound
 from tcsolve._plan import Plan
 from tcsolve._solution import Solution, Status
 from tcsolve._solve.api import factor, solve, solve_ex
-from tcsolve._solve.factorization import Factorization
+from tcsolve._solve.factored.factorization import Factorization
+from tcsolve._solve.factored.stack_factorization import StackFactorization
 from tcsolve._solve.refinement import refine
-from tcsolve._solve.stack_factorization import StackFactorization
 from tcsolve._study.api import study
 from tcsolve._study.table import StudyTable
 

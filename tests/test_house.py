@@ -16,7 +16,7 @@ from tcsolve._contract.lu import LibraryLU, LUOps
 from tcsolve._contract.ops import Ops, RowStats
 from tcsolve._contract.schedule import Rules
 from tcsolve._contract.stacks import StackFactors, Stacks
-from tcsolve._solve import host_library
+from tcsolve._solve.host import library as host_library
 
 FOLDER = Path(tcsolve.__file__).parent
 

@@ -53,6 +53,9 @@ PACKAGES = {
     }
     | {"cupy", "scipy", "tqdm", "torch"},
 }
+# The packages inside `_solve`, from low to high; each may import itself and those before it.  The modules of
+# `_solve` itself choose the way of a call, and may import all.
+OF_SOLVE = ("problem", "verify", "choice", "ladder", "host", "vendor", "factored")
 SURFACE = {"tcsolve": "tcsolve", "tcsolve._public": "tcsolve", "tcsolve.__main__": "cli"}
 DATA = {"kernels", "matrices"}
 
@@ -137,6 +140,21 @@ def test_every_module_has_a_row_and_every_row_has_modules():
 def test_a_module_imports_what_its_package_may(module):
     path, package = FILES[module], package_of(module)
     assert packages_of(path) | libraries(path) <= PACKAGES[package] | {package}
+
+
+@pytest.mark.parametrize("package", OF_SOLVE)
+def test_the_packages_of_a_solve_import_one_way(package):
+    within = [module for module in FILES if module.startswith(f"tcsolve._solve.{package}.")]
+    lower = OF_SOLVE[: OF_SOLVE.index(package) + 1]
+    assert within
+    for module in within:
+        used = {name for name in modules_of(FILES[module]) if name.startswith("tcsolve._solve")}
+        assert {name.split(".")[2] for name in used - {"tcsolve._solve"}} <= {*lower}, module
+
+
+def test_every_package_of_a_solve_is_in_that_order():
+    folders = {path.parent.name for path in (FOLDER / "_solve").glob("*/__init__.py")}
+    assert folders == {*OF_SOLVE}
 
 
 def test_what_a_package_may_import_some_module_imports():

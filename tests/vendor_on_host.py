@@ -4,8 +4,8 @@ import numpy as np
 import scipy.linalg
 
 from tcsolve._backends.cpu.ops import NumpyOps
-from tcsolve._solve.long_double_residual import residual
 from tcsolve._solve.vendor.system import ALL_READ, TRIANGULAR
+from tcsolve._solve.verify.long_double_residual import residual
 
 __all__ = ["HostVendorOps"]
 

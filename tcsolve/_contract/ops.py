@@ -58,7 +58,7 @@ class Ops(Protocol):
     device : str
         'cpu' or 'cuda'.
     properties : dict or None
-        The properties of a GPU, from which `tcsolve._solve.cost_model.rates_of` predicts times.
+        The properties of a GPU, from which `tcsolve._solve.choice.cost_model.rates_of` predicts times.
     lu : LUOps
         The primitives of the LU.
     early_rows : int

@@ -13,9 +13,9 @@ from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.stacks import RHS, over_stacks
 from tcsolve._family.systems import DenseSystem, ProductSystem, norms_of
 from tcsolve._family.verification import device_operands, solved
-from tcsolve._solve.long_double_residual import SMALL
-from tcsolve._solve.structures import interpret
+from tcsolve._solve.problem.structures import interpret
 from tcsolve._solve.vendor.system import read_matrix
+from tcsolve._solve.verify.long_double_residual import SMALL
 
 __all__ = ["CholeskyFactors", "cho_factor", "cho_solve"]
 

@@ -16,7 +16,7 @@ from tcsolve._family.stacks import over_stacks
 from tcsolve._family.verification import warn_missed
 from tcsolve._refine import stopping
 from tcsolve._solve.api import factor, solve
-from tcsolve._solve.structures import interpret
+from tcsolve._solve.problem.structures import interpret
 
 __all__ = ["det", "inv", "verify_inverse"]
 

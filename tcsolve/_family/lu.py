@@ -13,9 +13,9 @@ from tcsolve._family.stacks import RHS, over_stacks
 from tcsolve._family.systems import DenseSystem, LUSystem, ProductSystem, norms_of, transposed
 from tcsolve._family.verification import device_operands, solved
 from tcsolve._solve.api import factor
-from tcsolve._solve.cost_model import first_update, rates_for
-from tcsolve._solve.factorization import has_zero_pivot
-from tcsolve._solve.long_double_residual import SMALL
+from tcsolve._solve.choice.cost_model import first_update, rates_for
+from tcsolve._solve.factored.factorization import has_zero_pivot
+from tcsolve._solve.verify.long_double_residual import SMALL
 
 __all__ = ["LUFactors", "lu_factor", "lu_solve"]
 

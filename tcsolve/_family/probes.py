@@ -17,8 +17,8 @@ from tcsolve._arithmetic.matrix_parts import real_parts
 from tcsolve._backends.cpu.blas import blas_of, matmul
 from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._lu.scaling import FRAME_EXPONENT, exponent_of, ldexp
-from tcsolve._solve.backward_error import SAFE
-from tcsolve._solve.long_double_residual import SMALL
+from tcsolve._solve.verify.backward_error import SAFE
+from tcsolve._solve.verify.long_double_residual import SMALL
 
 __all__ = ["error_of_factors", "error_of_inverse", "product", "signs"]
 

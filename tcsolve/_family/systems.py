@@ -8,8 +8,8 @@ from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._backends.cpu.ops import sums
 from tcsolve._backends.select import numpy_ops
 from tcsolve._lu.scaling import exponent_of, ldexp
-from tcsolve._solve.backward_error import backward_errors, is_safe
-from tcsolve._solve.long_double_residual import SMALL, residual
+from tcsolve._solve.verify.backward_error import backward_errors, is_safe
+from tcsolve._solve.verify.long_double_residual import SMALL, residual
 
 __all__ = ["BandSystem", "DenseSystem", "LUSystem", "ProductSystem", "norms_of", "transposed"]
 

@@ -16,9 +16,9 @@ from tcsolve._family.stacks import RHS, over_stacks
 from tcsolve._family.systems import DenseSystem, transposed
 from tcsolve._family.verification import device_operands, settled
 from tcsolve._refine import stopping
-from tcsolve._solve.backward_error import SAFE
-from tcsolve._solve.long_double_residual import SMALL
 from tcsolve._solve.vendor.solve import solve_by_vendor
+from tcsolve._solve.verify.backward_error import SAFE
+from tcsolve._solve.verify.long_double_residual import SMALL
 
 __all__ = ["solve_triangular"]
 

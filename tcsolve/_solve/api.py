@@ -5,14 +5,14 @@ import numpy as np
 from tcsolve._backends.transfer import brought
 from tcsolve._checks import result_dtype
 from tcsolve._solution import raise_or_warn
-from tcsolve._solve.factorization import Factorization
-from tcsolve._solve.host_stacks import plain_answer
-from tcsolve._solve.overwriting import is_lent, solution_in
-from tcsolve._solve.placement import require_room_there, target_ops
-from tcsolve._solve.plain_system import plain_system
-from tcsolve._solve.request import check_factor, check_solve
+from tcsolve._solve.choice.placement import require_room_there, target_ops
+from tcsolve._solve.factored.factorization import Factorization
+from tcsolve._solve.factored.stack_factorization import StackFactorization
+from tcsolve._solve.host.plain_system import plain_system
+from tcsolve._solve.host.stacks import plain_answer
+from tcsolve._solve.problem.overwriting import is_lent, solution_in
+from tcsolve._solve.problem.request import check_factor, check_solve
 from tcsolve._solve.routes import solve_request
-from tcsolve._solve.stack_factorization import StackFactorization
 from tcsolve._solve.vendor.plain import plain_answer_there
 from tcsolve._steps import guarded
 

@@ -16,7 +16,7 @@ from tcsolve._refine import stopping
 from tcsolve._refine.loop import refine_columns
 from tcsolve._refine.operator import Operator, measure
 from tcsolve._solution import HistoryPoint, Solution, Status
-from tcsolve._solve.backward_error import SAFE, backward_errors
+from tcsolve._solve.verify.backward_error import SAFE, backward_errors
 from tcsolve._steps import guarded, note
 
 __all__ = ["refine"]

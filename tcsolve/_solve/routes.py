@@ -9,25 +9,25 @@ import numpy as np
 from tcsolve._arrays import as_host
 from tcsolve._checks import require_finite, result_dtype
 from tcsolve._solution import Status, contradicted
-from tcsolve._solve.condition import ConditionEstimate
-from tcsolve._solve.device_choice import LEAST_N
-from tcsolve._solve.direct import (
+from tcsolve._solve.choice.device_choice import LEAST_N
+from tcsolve._solve.choice.placement import moved, require_room_there, target_ops
+from tcsolve._solve.host.direct import (
     failed,
     solve_directly,
 )
-from tcsolve._solve.host_stacks import solve_stack
-from tcsolve._solve.ladder import Ladder
-from tcsolve._solve.lapack_factors import is_positive_definite
-from tcsolve._solve.overwriting import in_lent_memory
-from tcsolve._solve.placement import moved, require_room_there, target_ops
-from tcsolve._solve.request import real_if, require_finite_arrays
-from tcsolve._solve.residuals import RESIDUALS
-from tcsolve._solve.structures import detected, read_under
-from tcsolve._solve.trivial import solve_empty, solve_one_element
+from tcsolve._solve.host.lapack_factors import is_positive_definite
+from tcsolve._solve.host.stacks import solve_stack
+from tcsolve._solve.host.ways import GENERAL, ways_for
+from tcsolve._solve.ladder.condition import ConditionEstimate
+from tcsolve._solve.ladder.ladder import Ladder
+from tcsolve._solve.ladder.residuals import BY_NAME
+from tcsolve._solve.ladder.verified import Solve
+from tcsolve._solve.problem.overwriting import in_lent_memory
+from tcsolve._solve.problem.request import real_if, require_finite_arrays
+from tcsolve._solve.problem.structures import detected, read_under
+from tcsolve._solve.problem.trivial import solve_empty, solve_one_element
 from tcsolve._solve.vendor.solve import goes_to_vendor, solve_by_vendor
 from tcsolve._solve.vendor.system import read_matrix
-from tcsolve._solve.verified import Solve
-from tcsolve._solve.ways import GENERAL, ways_for
 from tcsolve._steps import guarded
 
 __all__ = ["solve_request"]
@@ -241,6 +241,6 @@ def _climb(ops, a, b, request, options):
     how = {"check_finite": request.check_finite, "timed": request.estimate, **options}
     ladder = Ladder.begin(ops, a, request.precision, **how)
     least = 0.0 if request.estimate else ladder.system.least_rcond()
-    condition, residual = ConditionEstimate(ladder, least), RESIDUALS[request.residual]
+    condition, residual = ConditionEstimate(ladder, least), BY_NAME[request.residual]
     solve = Solve(ladder, condition, request.dtype, residual)
     return solve.solution(b, request.check_finite)

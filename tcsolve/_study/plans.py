@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields
 
 from tcsolve._errors import InputError
 from tcsolve._plan import Plan
-from tcsolve._solve.residuals import RESIDUALS
+from tcsolve._solve.problem.request import RESIDUALS
 from tcsolve._study.sweeps import sweep
 
 __all__ = ["DEFAULTS", "NamedPlan", "expand_plans"]

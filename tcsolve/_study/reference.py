@@ -9,7 +9,7 @@ from tcsolve._solve.api import factor
 
 __all__ = ["forward_error", "reference_of"]
 
-# The plan of the most accurate solve, and the relative error of its x, as in `tcsolve._solve.residuals`.
+# The plan of the most accurate solve, and the relative error of its x (see `_solve.ladder.residuals`).
 HOW, ACCURATE = {"precision": "fp64"}, 2.0**-52
 
 

@@ -7,9 +7,9 @@ import numpy as np
 from tcsolve._arithmetic.tensor_cores import UNITS
 from tcsolve._errors import TcsolveError
 from tcsolve._solve.api import factor
-from tcsolve._solve.factorization import ladder_of
-from tcsolve._solve.memory import widest_panel
-from tcsolve._solve.refine_rung import invert
+from tcsolve._solve.choice.memory import widest_panel
+from tcsolve._solve.factored.factorization import ladder_of
+from tcsolve._solve.ladder.refine_rung import invert
 from tcsolve._study.reference import forward_error
 
 __all__ = ["model_of_updates", "raised", "run_plan"]

@@ -17,7 +17,7 @@ from tcsolve._errors import InputError, TcsolveError
 from tcsolve._plan import MODEL_NAMES, PRECISIONS
 from tcsolve._solution import Status, plain
 from tcsolve._solve.api import solve_ex
-from tcsolve._solve.residuals import RESIDUALS
+from tcsolve._solve.problem.request import RESIDUALS
 from tcsolve._steps import observed
 from tcsolve.cli.bench import add_bench
 from tcsolve.cli.kernels import parse_arch, warm

@@ -5,8 +5,8 @@ import sys
 
 from tcsolve._backends import select
 from tcsolve._backends.cuda.runtime.compiler import target_arch
-from tcsolve._solve.cost_model import H200, rates_of
-from tcsolve._solve.placement import machine_rates
+from tcsolve._solve.choice.cost_model import H200, rates_of
+from tcsolve._solve.choice.placement import machine_rates
 from tcsolve._study.versions import versions
 from tcsolve.cli.kernels import outcomes
 from tcsolve.cli.messages import print_aligned

@@ -10,7 +10,7 @@ from tcsolve._backends.machine_rates import MachineRates, hardware
 from tcsolve._backends.transfer import brought
 from tcsolve._errors import DeviceError
 from tcsolve._solve.api import solve
-from tcsolve._solve.placement import machine_rates as kept_rates
+from tcsolve._solve.choice.placement import machine_rates as kept_rates
 from tcsolve.cli.messages import tell
 from tcsolve.cli.progress_line import progress
 

@@ -59,7 +59,7 @@ OTHER_DEVICE = """
     import numpy as np
     import tcsolve
     from tcsolve._backends.select import numpy_ops
-    from tcsolve._solve.placement import target_ops
+    from tcsolve._solve.choice.placement import target_ops
 
     a = np.broadcast_to(0.0, (20000, 20000))  # a size for which a device is worth its transfers
     assert target_ops(numpy_ops, a, 1, "auto", "auto") is numpy_ops
@@ -140,7 +140,7 @@ def test_a_capture_of_the_caller_is_refused_and_stays_valid(cupy):
 def test_auto_solves_on_the_host_during_a_capture(cupy):
     a = np.broadcast_to(0.0, (20000, 20000))
     from tcsolve._backends.select import numpy_ops
-    from tcsolve._solve.placement import target_ops
+    from tcsolve._solve.choice.placement import target_ops
 
     assert target_ops(numpy_ops, a, 1, "auto", "auto").device == "cuda"
     stream = cupy.cuda.Stream(non_blocking=True)

@@ -12,7 +12,7 @@ import tcsolve
 from tcsolve import matrices
 from tcsolve._backends import machine_rates, select
 from tcsolve._backends.machine_rates import SHIPPED, hardware
-from tcsolve._solve import placement
+from tcsolve._solve.choice import placement
 from tcsolve.cli import command as cli
 from tcsolve.cli import kernels, rates
 
@@ -116,7 +116,7 @@ def test_a_damaged_file_leaves_the_rates_of_the_library(cupy, folder):
     path.write_text(json.dumps({"format": 1}))
     command = (
         "from tcsolve._backends import select; from tcsolve._backends.machine_rates import SHIPPED; "
-        "from tcsolve._solve.placement import machine_rates; import cupy; "
+        "from tcsolve._solve.choice.placement import machine_rates; import cupy; "
         "assert machine_rates(select.gpu_name()) is SHIPPED"
     )
     subprocess.run([sys.executable, "-P", "-c", command], check=True, env=dict(os.environ))

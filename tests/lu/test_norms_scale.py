@@ -20,7 +20,7 @@ from tcsolve._lu.scaling import (
     norm_and_exponent,
     shift_columns,
 )
-from tcsolve._solve.system import expects_dominance
+from tcsolve._solve.problem.system import expects_dominance
 
 OPS = NumpyOps()
 

@@ -8,7 +8,7 @@ import pytest
 from tcsolve._arithmetic.formats import MODELS, UPDATES, update_named
 from tcsolve._plan import PRECISIONS, Plan, next_rung
 from tcsolve._refine.krylov import WARM_UP_STEPS
-from tcsolve._solve.cost_model import (
+from tcsolve._solve.choice.cost_model import (
     CPU,
     H200,
     bytes_needed,

@@ -16,10 +16,10 @@ from tcsolve._backends import machine_rates
 from tcsolve._backends.machine_rates import SHIPPED, MachineRates
 from tcsolve._backends.select import numpy_ops
 from tcsolve._plan import Plan
-from tcsolve._solve import placement
-from tcsolve._solve.cost_model import CPU, H200
-from tcsolve._solve.device_choice import System, Times, goes_to_device, predicted_times
-from tcsolve._solve.placement import target_ops
+from tcsolve._solve.choice import placement
+from tcsolve._solve.choice.cost_model import CPU, H200
+from tcsolve._solve.choice.device_choice import System, Times, goes_to_device, predicted_times
+from tcsolve._solve.choice.placement import target_ops
 from tcsolve._steps import observed
 
 FP64, COMPLEX = np.dtype(float), np.dtype(complex)

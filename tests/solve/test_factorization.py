@@ -20,7 +20,7 @@ from tcsolve import InputError, Plan, Status, factor, matrices
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._backends.cpu.lu import HostLU, HostRules
 from tcsolve._backends.cpu.ops import NumpyOps
-from tcsolve._solve import ladder
+from tcsolve._solve.ladder import ladder
 
 EVERY = ("auto", *UPDATES)
 

@@ -8,7 +8,7 @@ import scipy.linalg
 
 import tcsolve
 from tcsolve import InputError, LinAlgWarning, Status, solve, solve_ex
-from tcsolve._solve.split_residual import split_residual
+from tcsolve._solve.verify.split_residual import split_residual
 
 
 def systems(m, n, dtype=float, seed=0):

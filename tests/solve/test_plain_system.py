@@ -15,7 +15,7 @@ from tcsolve import (
     NotPositiveDefiniteError,
     SingularError,
 )
-from tcsolve._solve.device_choice import LEAST_N
+from tcsolve._solve.choice.device_choice import LEAST_N
 from tcsolve._steps import observed
 
 

@@ -13,8 +13,8 @@ from systems import problem
 
 from tcsolve import Plan, Status, factor
 from tcsolve._backends.cpu.lu import HostLU
-from tcsolve._solve.cost_model import CPU, factor_cost, pass_cost
-from tcsolve._solve.replacement import Replacement
+from tcsolve._solve.choice.cost_model import CPU, factor_cost, pass_cost
+from tcsolve._solve.factored.replacement import Replacement
 
 N = 700  # 'auto' takes FP32 factors on the host
 MANY = 40

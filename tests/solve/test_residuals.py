@@ -12,7 +12,7 @@ from switches import import_or_skip
 import tcsolve
 from tcsolve import AccuracyWarning, InputError, Plan, Status, matrices, solve, solve_ex
 from tcsolve._backends.select import ops_for
-from tcsolve._solve.backward_error import accurate_errors
+from tcsolve._solve.verify.backward_error import accurate_errors
 
 U = 2.0**-53
 DD = {"residual": "double-double"}

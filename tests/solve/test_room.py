@@ -14,9 +14,9 @@ from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._backends import select
 from tcsolve._backends.cpu.lu import HostLU
 from tcsolve._backends.cpu.ops import NumpyOps
-from tcsolve._solve.cost_model import bytes_needed
-from tcsolve._solve.ladder import Ladder
-from tcsolve._solve.memory import require_room
+from tcsolve._solve.choice.cost_model import bytes_needed
+from tcsolve._solve.choice.memory import require_room
+from tcsolve._solve.ladder.ladder import Ladder
 
 
 def test_a_missing_device_is_an_error_that_says_why(monkeypatch):

@@ -17,7 +17,7 @@ from vendor_on_host import HostVendorOps
 
 import tcsolve
 from tcsolve import Status
-from tcsolve._solve.stack_factorization import StackFactorization
+from tcsolve._solve.factored.stack_factorization import StackFactorization
 
 
 class OnHost:

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tcsolve._solve.backward_error import SAFE, backward_errors
 from tcsolve._solve.vendor.system import (
     ALL_READ,
     CONVERGED,
@@ -14,6 +13,7 @@ from tcsolve._solve.vendor.system import (
     contradicting,
     tolerance,
 )
+from tcsolve._solve.verify.backward_error import SAFE, backward_errors
 
 __all__ = [
     "AT_ONCE",

@@ -7,10 +7,10 @@ import numpy as np
 
 from tcsolve._lu.scaling import exponent_of, largest_exponent, ldexp
 from tcsolve._solution import Status, code_of
-from tcsolve._solve.long_double_residual import SMALL, residual
 from tcsolve._solve.vendor.measure import errors_of
 from tcsolve._solve.vendor.rcond import rconds_of_scaled
 from tcsolve._solve.vendor.system import CONVERGED, NONFINITE, Part
+from tcsolve._solve.verify.long_double_residual import SMALL, residual
 
 __all__ = ["exponents_of", "repair"]
 

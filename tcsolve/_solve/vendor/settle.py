@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from tcsolve._solve.backward_error import SAFE, backward_errors
 from tcsolve._solve.vendor.measure import (
     MEASURED_AT_ONCE,
     errors_on,
@@ -21,6 +20,7 @@ from tcsolve._solve.vendor.system import (
     Part,
     as_read,
 )
+from tcsolve._solve.verify.backward_error import SAFE, backward_errors
 
 __all__ = ["settled"]
 

@@ -21,7 +21,7 @@ import numpy as np
 from tcsolve._checks import require_finite
 from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, Status, code_of, contradicted, distinct
-from tcsolve._solve.cost_model import first_update, rates_for
+from tcsolve._solve.choice.cost_model import first_update, rates_for
 from tcsolve._solve.vendor.measure import (
     AT_ONCE,
     MEASURED,

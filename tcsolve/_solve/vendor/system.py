@@ -7,7 +7,7 @@ import numpy as np
 from tcsolve._checks import require_finite
 from tcsolve._refine import stopping
 from tcsolve._solution import Status, code_of
-from tcsolve._solve.structures import MIRRORED
+from tcsolve._solve.problem.structures import MIRRORED
 
 __all__ = [
     "ALL_READ",

@@ -13,7 +13,7 @@ from switches import skip_or_fail
 import tcsolve
 from tcsolve import matrices
 from tcsolve._backends.cuda.runtime import pipeline
-from tcsolve._solve import device_choice
+from tcsolve._solve.choice import device_choice
 
 # ---- the pure parts ------------------------------------------------------------------------------
 

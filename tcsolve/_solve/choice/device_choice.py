@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tcsolve._solve.cost_model import first_update, predict_seconds
+from tcsolve._solve.choice.cost_model import first_update, predict_seconds
 
 __all__ = [
     "LARGE_BYTES",

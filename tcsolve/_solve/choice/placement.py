@@ -8,15 +8,15 @@ from tcsolve._backends.machine_rates import SHIPPED, hardware, read
 from tcsolve._backends.select import cuda_available, gpu_name, ops_for, ops_on, uses_cupy
 from tcsolve._backends.transfer import brought
 from tcsolve._errors import DeviceMemoryError, InputError
-from tcsolve._solve.cost_model import CPU, H200, first_update, rates_for
-from tcsolve._solve.device_choice import (
+from tcsolve._solve.choice.cost_model import CPU, H200, first_update, rates_for
+from tcsolve._solve.choice.device_choice import (
     LEAST_N,
     START_SECONDS,
     System,
     goes_to_device,
     predicted_times,
 )
-from tcsolve._solve.memory import require_room
+from tcsolve._solve.choice.memory import require_room
 from tcsolve._steps import guarded, note
 
 __all__ = [

@@ -3,7 +3,7 @@
 from tcsolve._arithmetic.formats import update_named
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._paths import paths
-from tcsolve._solve.cost_model import bytes_needed, rough_bytes
+from tcsolve._solve.choice.cost_model import bytes_needed, rough_bytes
 
 __all__ = ["MemoryPlan", "require_room", "room_needed", "widest_panel"]
 

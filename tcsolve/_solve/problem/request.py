@@ -10,10 +10,10 @@ from tcsolve._backends.select import ops_for
 from tcsolve._checks import check_array, check_options, check_shapes, require_finite, result_dtype
 from tcsolve._errors import InputError
 from tcsolve._plan import Plan
-from tcsolve._solve.residuals import RESIDUALS
 from tcsolve._steps import note
 
 __all__ = [
+    "RESIDUALS",
     "Request",
     "check_factor",
     "check_solve",
@@ -21,6 +21,9 @@ __all__ = [
     "require_finite_arrays",
     "require_residual",
 ]
+
+# The names of the residuals of a solve (see `residuals`).
+RESIDUALS = "fp64", "double-double"
 
 
 class Request(NamedTuple):
@@ -37,7 +40,7 @@ class Request(NamedTuple):
     precision: str | Plan
     device: str
     estimate: bool
-    residual: str  # a key of `RESIDUALS`
+    residual: str  # one of RESIDUALS
     structure: str | None  # its long name
     start: float  # `time.perf_counter` at the start of the call
     shape: tuple | None  # of x; None if SciPy divides by the one element of A

@@ -7,9 +7,9 @@ import numpy as np
 from tcsolve._arithmetic.matrix_parts import by_parts
 from tcsolve._lu.scaling import exponent_of, ldexp
 from tcsolve._refine import stopping
-from tcsolve._solve.backward_error import accurate_errors, backward_errors
-from tcsolve._solve.long_double_residual import SMALL, residual
-from tcsolve._solve.refine_rung import invert
+from tcsolve._solve.ladder.refine_rung import invert
+from tcsolve._solve.verify.backward_error import accurate_errors, backward_errors
+from tcsolve._solve.verify.long_double_residual import SMALL, residual
 
 __all__ = ["MOST_MENDING", "NEAR", "errors_of", "look_closer", "mended", "surer"]
 

@@ -18,9 +18,10 @@ from tcsolve._cached import cached_property
 from tcsolve._lu.scaling import exponent_of, ldexp
 from tcsolve._refine.double_double import Pair, product, residual
 from tcsolve._refine.operator import measure
-from tcsolve._solve.refine_rung import applied_in_fp64, operator_of, refine_with
+from tcsolve._solve.ladder.refine_rung import applied_in_fp64, operator_of, refine_with
+from tcsolve._solve.problem.request import RESIDUALS
 
-__all__ = ["ACCURATE", "RESIDUALS"]
+__all__ = ["ACCURATE", "BY_NAME"]
 
 U = 2.0**-53
 # x counts as accurate up to this relative error.  Rounding x to FP64 causes half of it.
@@ -58,7 +59,7 @@ class DoubleDouble:
         return _improved(ladder, solve, rhs, state, bound)
 
 
-RESIDUALS = {"fp64": Fp64(), "double-double": DoubleDouble()}
+BY_NAME = dict(zip(RESIDUALS, (Fp64(), DoubleDouble()), strict=True))
 
 
 @dataclass

@@ -6,7 +6,7 @@ import numpy as np
 
 from tcsolve._backends.select import numpy_ops
 from tcsolve._solution import code_of
-from tcsolve._solve.factorization import Factorization
+from tcsolve._solve.factored.factorization import Factorization
 from tcsolve._solve.vendor.system import Part
 
 __all__ = ["SeparateFactors"]

@@ -8,7 +8,7 @@ import math
 from tcsolve._arithmetic.formats import update_named
 from tcsolve._refine import stopping
 from tcsolve._refine.loop import refine_columns
-from tcsolve._solve.cost_model import krylov_worth, step_budget, steps_worth
+from tcsolve._solve.choice.cost_model import krylov_worth, step_budget, steps_worth
 
 __all__ = ["applied_in_fp64", "invert", "operator_of", "refine_with", "worth"]
 

@@ -22,13 +22,13 @@ from tcsolve._refine import stopping
 from tcsolve._refine.loop import refine_columns
 from tcsolve._refine.operator import Operator
 from tcsolve._solution import HistoryPoint, Solution, Status
-from tcsolve._solve.backward_error import backward_errors
-from tcsolve._solve.condition import TRUST
-from tcsolve._solve.gains import least_rcond
-from tcsolve._solve.lapack_factors import Band, Rounded
-from tcsolve._solve.long_double_residual import SMALL, residual
-from tcsolve._solve.short_refinement import HostLoop
-from tcsolve._solve.ways import GENERAL
+from tcsolve._solve.host.gains import least_rcond
+from tcsolve._solve.host.lapack_factors import Band, Rounded
+from tcsolve._solve.host.ways import GENERAL
+from tcsolve._solve.ladder.condition import TRUST
+from tcsolve._solve.ladder.short_refinement import HostLoop
+from tcsolve._solve.verify.backward_error import backward_errors
+from tcsolve._solve.verify.long_double_residual import SMALL, residual
 
 __all__ = ["failed", "solve_directly"]
 

@@ -11,16 +11,16 @@ from tcsolve._checks import check_array, check_shapes, check_trans, result_dtype
 from tcsolve._errors import InputError
 from tcsolve._locks import ForkSafeLock
 from tcsolve._solution import Solution, raise_or_warn
-from tcsolve._solve.condition import ConditionEstimate
-from tcsolve._solve.determinant import log_determinant
-from tcsolve._solve.ladder import Ladder
-from tcsolve._solve.placement import place_rhs
-from tcsolve._solve.replacement import Replacement
-from tcsolve._solve.request import require_residual
-from tcsolve._solve.residuals import RESIDUALS
-from tcsolve._solve.transposed import TransposedLadder
-from tcsolve._solve.trivial import solve_empty
-from tcsolve._solve.verified import Solve
+from tcsolve._solve.choice.placement import place_rhs
+from tcsolve._solve.factored.replacement import Replacement
+from tcsolve._solve.ladder.condition import ConditionEstimate
+from tcsolve._solve.ladder.determinant import log_determinant
+from tcsolve._solve.ladder.ladder import Ladder
+from tcsolve._solve.ladder.residuals import BY_NAME
+from tcsolve._solve.ladder.transposed import TransposedLadder
+from tcsolve._solve.ladder.verified import Solve
+from tcsolve._solve.problem.request import require_residual
+from tcsolve._solve.problem.trivial import solve_empty
 from tcsolve._steps import guarded, note
 
 __all__ = ["Factorization", "has_zero_pivot", "ladder_of"]
@@ -196,7 +196,7 @@ class Factorization:
         here = place_rhs(system.ops, b)
         if b.size == 0:
             return solve_empty(here, b.shape, dtype, b.ndim < 2)
-        how = check_finite, here, RESIDUALS[residual], trans > 0
+        how = check_finite, here, BY_NAME[residual], trans > 0
         if trans == 2 and system.is_complex:  # A^H x = b is A^T conj(x) = conj(b)
             solution = self._solve(b.conj(), dtype, *how, report=True)
             return replace(solution, x=solution.x.conj())

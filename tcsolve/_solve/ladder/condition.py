@@ -9,7 +9,7 @@ import numpy as np
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._lu.norms import begin_condest, condest, hold, joined, sweeps_at_once
 from tcsolve._refine import stopping
-from tcsolve._solve.refine_rung import invert, refine_with
+from tcsolve._solve.ladder.refine_rung import invert, refine_with
 
 __all__ = ["ConditionEstimate"]
 

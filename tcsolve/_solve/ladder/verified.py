@@ -10,15 +10,15 @@ from tcsolve._checks import require_finite
 from tcsolve._lu.scaling import shift_columns
 from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, Solution, Status
-from tcsolve._solve.columns import ended, join_parts, largest_parts, like, spread, told
-from tcsolve._solve.condition import ConditionEstimate
-from tcsolve._solve.ladder import Ladder
-from tcsolve._solve.long_double_residual import SMALL
-from tcsolve._solve.mending import MOST_MENDING, NEAR, errors_of, look_closer, mended, surer
-from tcsolve._solve.refine_rung import operator_of, refine_with, worth
-from tcsolve._solve.residuals import RESIDUALS
-from tcsolve._solve.short_refinement import refine_shortly
-from tcsolve._solve.transposed import TransposedLadder
+from tcsolve._solve.ladder.condition import ConditionEstimate
+from tcsolve._solve.ladder.ladder import Ladder
+from tcsolve._solve.ladder.mending import MOST_MENDING, NEAR, errors_of, look_closer, mended, surer
+from tcsolve._solve.ladder.refine_rung import operator_of, refine_with, worth
+from tcsolve._solve.ladder.residuals import BY_NAME
+from tcsolve._solve.ladder.short_refinement import refine_shortly
+from tcsolve._solve.ladder.transposed import TransposedLadder
+from tcsolve._solve.problem.columns import ended, join_parts, largest_parts, like, spread, told
+from tcsolve._solve.verify.long_double_residual import SMALL
 
 __all__ = ["Solve"]
 
@@ -59,12 +59,12 @@ class _Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Solve:
-    """A solve with a ladder, for answers of a dtype, with one of the `RESIDUALS`."""
+    """A solve with a ladder, for answers of a dtype, with one of the residuals in `BY_NAME`."""
 
     ladder: Ladder | TransposedLadder
     condition: ConditionEstimate
     dtype: np.dtype
-    residual: Any = RESIDUALS["fp64"]
+    residual: Any = BY_NAME["fp64"]
 
     def solution(self, b, check_finite):
         """Return the `Solution` for b (n,) or (n, k), on the host or on the device of the ladder, where x is.
@@ -94,7 +94,7 @@ class Solve:
         as the solve.
         """
         ladder = self.ladder
-        if self.residual is not RESIDUALS["fp64"] or ladder.system.ops.device != "cpu":
+        if self.residual is not BY_NAME["fp64"] or ladder.system.ops.device != "cpu":
             return None
         ladder.restore()
         try:
@@ -117,7 +117,7 @@ class Solve:
     def _quick(self, b, mark):
         """Return the `Solution` if the system is one that `refine_shortly` solves, else None."""
         ladder, bound = self.ladder, stopping.target(self.dtype, len(b))
-        is_usual = self.residual is RESIDUALS["fp64"]
+        is_usual = self.residual is BY_NAME["fp64"]
         found = refine_shortly(ladder, b, bound) if is_usual else None
         if found is None:
             return None

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tcsolve._lu.scaling import ldexp
-from tcsolve._solve.backward_error import SAFE
-from tcsolve._solve.determinant import determinants
+from tcsolve._solve.ladder.determinant import determinants
 from tcsolve._solve.vendor.rcond import rconds_of, rconds_of_scaled
 from tcsolve._solve.vendor.repair import exponents_of
+from tcsolve._solve.verify.backward_error import SAFE
 
 __all__ = ["determinants_of_stack", "rconds_of_stack"]
 

@@ -12,13 +12,13 @@ from tcsolve._checks import check_array, check_shapes, check_trans, require_fini
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, Solution, distinct, of_slices, raise_or_warn
-from tcsolve._solve import host_library
-from tcsolve._solve.determinant import LogDeterminant
-from tcsolve._solve.fold import Fold
-from tcsolve._solve.placement import place_rhs
-from tcsolve._solve.separate_factors import SeparateFactors
-from tcsolve._solve.stack_facts import determinants_of_stack, rconds_of_stack
-from tcsolve._solve.trivial import solve_empty
+from tcsolve._solve.choice.placement import place_rhs
+from tcsolve._solve.factored.fold import Fold
+from tcsolve._solve.factored.separate_factors import SeparateFactors
+from tcsolve._solve.factored.stack_facts import determinants_of_stack, rconds_of_stack
+from tcsolve._solve.host import library as host_library
+from tcsolve._solve.ladder.determinant import LogDeterminant
+from tcsolve._solve.problem.trivial import solve_empty
 from tcsolve._solve.vendor.factors import InParts, Paired, Turned
 from tcsolve._solve.vendor.measure import MEASURED, measure
 from tcsolve._solve.vendor.settle import settled

@@ -9,9 +9,9 @@ import scipy.linalg
 from tcsolve._arithmetic.formats import update_named
 from tcsolve._plan import Plan
 from tcsolve._solution import Status
-from tcsolve._solve.lapack_factors import Banded, Cholesky, General, Rounded, Triangular
-from tcsolve._solve.memory import widest_panel
-from tcsolve._solve.structures import detected
+from tcsolve._solve.choice.memory import widest_panel
+from tcsolve._solve.host.lapack_factors import Banded, Cholesky, General, Rounded, Triangular
+from tcsolve._solve.problem.structures import detected
 
 __all__ = ["GENERAL", "Way", "ways_for"]
 

@@ -8,7 +8,7 @@ from tcsolve._arithmetic.matrix_parts import by_parts, parts, short_sum
 from tcsolve._backends.select import numpy_ops
 from tcsolve._lu.scaling import exponent_of, ldexp, norm_and_exponent
 from tcsolve._refine import double_double
-from tcsolve._solve.long_double_residual import SMALL, residual
+from tcsolve._solve.verify.long_double_residual import SMALL, residual
 
 __all__ = ["SAFE", "accurate_errors", "backward_errors", "is_safe"]
 

@@ -13,8 +13,8 @@ from tcsolve._backends.cpu.ops import numpy_ops
 from tcsolve._contract.vectors import solve_scaled
 from tcsolve._lu.norms import condest
 from tcsolve._lu.scaling import exponent_of, ldexp
-from tcsolve._solve.long_double_residual import SMALL, residual
-from tcsolve._solve.short_refinement import divided
+from tcsolve._solve.ladder.short_refinement import divided
+from tcsolve._solve.verify.long_double_residual import SMALL, residual
 
 __all__ = ["Band", "Banded", "Cholesky", "General", "Rounded", "Triangular", "is_positive_definite"]
 

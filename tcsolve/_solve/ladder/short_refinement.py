@@ -12,7 +12,7 @@ from tcsolve._backends.cpu.lu import column_max
 from tcsolve._backends.cpu.short_chains import multiplier
 from tcsolve._lu.scaling import FRAME_EXPONENT
 from tcsolve._refine import stopping
-from tcsolve._solve.long_double_residual import SMALL, residual
+from tcsolve._solve.verify.long_double_residual import SMALL, residual
 
 __all__ = ["HostLoop", "divided", "is_moderate", "refine_shortly"]
 

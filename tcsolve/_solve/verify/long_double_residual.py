@@ -6,7 +6,7 @@ For few unknowns, the rounding of an FP64 residual is as large as the bound that
 import numpy as np
 
 from tcsolve._backends.cpu.short_chains import product
-from tcsolve._solve.split_residual import split_residual
+from tcsolve._solve.verify.split_residual import split_residual
 
 __all__ = ["SMALL", "residual", "residual_of_stack"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._backends.cpu.ops import numpy_ops
 from tcsolve._backends.cpu.short_chains import BY_NUMPY
-from tcsolve._solve.long_double_residual import residual_of_stack
+from tcsolve._solve.verify.long_double_residual import residual_of_stack
 
 __all__ = ["doubtful", "factor", "measure", "measures_one", "most_at_once", "rows", "sizes"]
 

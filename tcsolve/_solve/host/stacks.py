@@ -12,10 +12,10 @@ from tcsolve._backends.select import numpy_ops
 from tcsolve._lu.scaling import FRAME_EXPONENT
 from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, Solution, Status, code_of, of_slices
-from tcsolve._solve.gains import vectors
-from tcsolve._solve.lapack_factors import General, is_positive_definite
-from tcsolve._solve.long_double_residual import residual, residual_of_stack
-from tcsolve._solve.structures import read_under
+from tcsolve._solve.host.gains import vectors
+from tcsolve._solve.host.lapack_factors import General, is_positive_definite
+from tcsolve._solve.problem.structures import read_under
+from tcsolve._solve.verify.long_double_residual import residual, residual_of_stack
 
 __all__ = ["plain_answer", "solve_stack"]
 

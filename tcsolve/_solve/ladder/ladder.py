@@ -15,11 +15,11 @@ from tcsolve._lu.norms import begin_survey
 from tcsolve._lu.rounded_elimination import factor_rounded
 from tcsolve._lu.shifted_cholesky import factor_shifted, scale_alike
 from tcsolve._plan import Plan, next_rung
-from tcsolve._solve.cost_model import first_update, rates_for
-from tcsolve._solve.memory import MemoryPlan, widest_panel
-from tcsolve._solve.phases import Phases, Untimed
-from tcsolve._solve.rung import Rung, dtype_of_factors, matrix_to_factor
-from tcsolve._solve.system import System
+from tcsolve._solve.choice.cost_model import first_update, rates_for
+from tcsolve._solve.choice.memory import MemoryPlan, widest_panel
+from tcsolve._solve.ladder.phases import Phases, Untimed
+from tcsolve._solve.ladder.rung import Rung, dtype_of_factors, matrix_to_factor
+from tcsolve._solve.problem.system import System
 
 __all__ = ["Ladder"]
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from tcsolve._backends.cpu.blas import infinity_norm, largest, norms
 from tcsolve._refine import stopping
-from tcsolve._solve.device_choice import LEAST_N
-from tcsolve._solve.gains import vectors
-from tcsolve._solve.lapack_factors import Cholesky, General
-from tcsolve._solve.short_refinement import HostLoop, is_moderate
+from tcsolve._solve.choice.device_choice import LEAST_N
+from tcsolve._solve.host.gains import vectors
+from tcsolve._solve.host.lapack_factors import Cholesky, General
+from tcsolve._solve.ladder.short_refinement import HostLoop, is_moderate
 
 __all__ = ["plain_system"]
 

@@ -13,7 +13,7 @@ References
 
 from dataclasses import dataclass
 
-from tcsolve._solve.cost_model import CPU, factor_cost, pass_cost
+from tcsolve._solve.choice.cost_model import CPU, factor_cost, pass_cost
 
 __all__ = ["Replacement"]
 

@@ -1,0 +1,1 @@
+"""The choice of the precision and the device, by predicted times and bytes."""

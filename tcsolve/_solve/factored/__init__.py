@@ -1,0 +1,1 @@
+"""Factored matrices and stacks of them, which solve many times."""

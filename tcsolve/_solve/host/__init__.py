@@ -1,0 +1,1 @@
+"""Systems that LAPACK solves, and stacks of small systems, on the host."""

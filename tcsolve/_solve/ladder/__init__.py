@@ -1,0 +1,1 @@
+"""Refinement with factors of one precision, and the step to the next."""

@@ -1,0 +1,1 @@
+"""Residuals and backward errors of an answer."""
